@@ -17,18 +17,19 @@
 import re
 import signal
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.runs.devices import short_name_of
 from gputopo.values.errors import ExitCode
 from gputopo.values.run.batches import batch_words
-from gputopo.values.run.events import EXCHANGE, Device, GpuSample, RankFailed, Sample
+from gputopo.values.run.events import EXCHANGE, Device, RankFailed, Sample
 
 UNREACHABLE = "unreachable"  # another host of the run
 OUT_OF_MEMORY = "out_of_memory"  # the kind of failure after which smaller batches are tried
 # oneDNN's kernels continue after a failed allocation, and crash (TensorFlow 2.21). A worker that crashed with
-# this share of the host's memory asked for more: the next tensor is seldom larger than all before. Ours.
+# this share of the host's memory asked for more: a tensor is seldom larger than all before; not measured
 LARGE_SHARE = 0.25
 # What TensorFlow, XLA, the CUDA driver, C++ and Python print when an allocation failed.
 _OUT_OF_MEMORY = re.compile(
@@ -40,7 +41,8 @@ _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warnin
 _NO_SPACE = re.compile(r"[^\s\]][^\]]*: failed to map segment from shared object")
 _NO_THREAD = re.compile(r"[^\]]*pthread_create\(\) failed|.*can't start new thread")
 _NO_TENSORFLOW = re.compile(r"No module named '(tensorflow|keras)[\w.]*'")
-
+_INSTALL = "install TensorFlow: pip install 'tensorflow>=2.16', or gputopo[cuda] for GPUs"
+_SEE_LOG = "see worker.log in the run folder"
 MORE_SPACE = "its libraries need more address space than there is: see ulimit -v, and the free memory"
 _MORE_THREADS = "raise the limit on threads (ulimit -u; of a container: pids) or on address space (ulimit -v)"
 
@@ -91,66 +93,65 @@ def of_exit(
     of memory during the run. `peak_bytes`: the worker's peak memory, of the host's `memory_bytes` (0:
     unknown). `phase`: which it had begun, if any.
     """
+    failed = partial(_failed, time_s, last_lines)
     limit = _limit(last_lines) if returncode not in (0, -signal.SIGKILL) else None
     if limit is not None:
-        return RankFailed(
-            time_s=time_s,
-            kind="error",
-            cause=f"the worker failed: {limit[0]}",
-            remedy=limit[1],
-            exit_code=int(ExitCode.HARDWARE),
-            last_lines=tuple(last_lines),
-        )
+        return failed("error", f"the worker failed: {limit[0]}", limit[1])
     if returncode < 0:
+        name = signal_name(-returncode)
+        cause = f"the worker was ended by {name}"
         starved = _starved(-returncode, spec, oom_kills, peak_bytes, memory_bytes)
-        hint = _TRIED_COLLECTIVES if phase == EXCHANGE else None
-        return _killed(-returncode, spec, time_s=time_s, last_lines=last_lines, starved=starved, hint=hint)
+        if starved is not None:
+            return failed(OUT_OF_MEMORY, f"{cause}: {starved}", less_memory(spec), signal=name)
+        if returncode == -signal.SIGKILL:
+            cause += " from outside; the kernel counted no out-of-memory kill"
+        hint = _SIGNAL_HINTS.get(name, "look for who sent it: the batch system, an administrator, `dmesg`")
+        if phase == EXCHANGE and name in _SIGNAL_HINTS:
+            hint = _TRIED_COLLECTIVES
+        return failed("killed", cause, hint, 128 - returncode, name)
     if returncode == 0:
         return broken("the worker ended without a counted step", time_s=time_s, last_lines=last_lines)
-    if any(_OUT_OF_MEMORY.search(line) for line in last_lines):
-        return RankFailed(
-            time_s=time_s,
-            kind="out_of_memory",
-            cause=f"the worker ran out of memory: {last_words(last_lines)}",
-            remedy=less_memory(spec),
-            exit_code=int(ExitCode.HARDWARE),
-            last_lines=tuple(last_lines),
-        )
     last = last_words(last_lines)
+    if any(_OUT_OF_MEMORY.search(line) for line in last_lines):
+        return failed(OUT_OF_MEMORY, f"the worker ran out of memory: {last}", less_memory(spec))
+    cause = f"the worker failed: {last}" if last else f"the worker ended with exit code {returncode}"
+    return failed("error", cause, _INSTALL if _NO_TENSORFLOW.search(last) else _SEE_LOG)
+
+
+def _failed(
+    time_s: float,
+    last_lines: Sequence[str],
+    kind: str,
+    cause: str,
+    remedy: str,
+    exit_code: int = ExitCode.HARDWARE,
+    signal: str | None = None,
+) -> RankFailed:
     return RankFailed(
         time_s=time_s,
-        kind="error",
-        cause=f"the worker failed: {last}" if last else f"the worker ended with exit code {returncode}",
-        remedy="install TensorFlow: pip install 'tensorflow>=2.16', or gputopo[cuda] for GPUs"
-        if _NO_TENSORFLOW.search(last)
-        else "see worker.log in the run folder",
-        exit_code=int(ExitCode.HARDWARE),
+        kind=kind,
+        cause=cause,
+        remedy=remedy,
+        exit_code=int(exit_code),
+        signal=signal,
         last_lines=tuple(last_lines),
     )
 
 
 def broken(cause: str, *, time_s: float, last_lines: Sequence[str] = ()) -> RankFailed:
     """The failure of a worker that broke the protocol between it and the launcher."""
-    return RankFailed(
-        time_s=time_s,
-        kind="error",
-        cause=cause,
-        remedy="see worker.log in the run folder",
-        exit_code=int(ExitCode.HARDWARE),
-        last_lines=tuple(last_lines),
-    )
+    return _failed(time_s, last_lines, "error", cause, _SEE_LOG)
 
 
 def hung(cause: str, *, time_s: float, last_lines: Sequence[str] = ()) -> RankFailed:
     """The failure of a worker that was silent for too long and was ended."""
-    return RankFailed(
-        time_s=time_s,
-        kind="hung",
-        cause=cause,
-        remedy="worker.log has the stacks of all its threads; with nccl try another --all-reduce, "
+    return _failed(
+        time_s,
+        last_lines,
+        "hung",
+        cause,
+        "worker.log has the stacks of all its threads; with nccl try another --all-reduce, "
         "and look at the load of the machine",
-        exit_code=int(ExitCode.HARDWARE),
-        last_lines=tuple(last_lines),
     )
 
 
@@ -159,36 +160,26 @@ def gpu_words(sample: Sample | None, devices: Sequence[Device] = ()) -> str:
     if sample is None:
         return ""
     names = {(one.rank, one.gpu): short_name_of(one) for one in devices if one.host is not None}
-    return ", ".join(
-        " ".join(
-            [
-                names.get((sample.rank, gpu.gpu), f"GPU {gpu.gpu}"),
-                *(f"{value:g} {unit}" for value, unit in _shown(gpu) if value is not None),
-                gpu.pstate or "",
-            ]
-        ).rstrip()
-        for gpu in sample.gpus
-    )
+    said = []
+    for gpu in sample.gpus:
+        words = [names.get((sample.rank, gpu.gpu), f"GPU {gpu.gpu}")]
+        words += [f"{value:g} {unit}" for field, unit in _SHOWN if (value := getattr(gpu, field)) is not None]
+        said.append(" ".join([*words, gpu.pstate or ""]).rstrip())
+    return ", ".join(said)
 
 
-def _shown(gpu: GpuSample) -> tuple[tuple[float | None, str], ...]:
-    return (
-        (gpu.gpu_utilization_percent, "% busy"),
-        (gpu.graphics_mhz, "MHz"),
-        (gpu.power_w, "W"),
-        (gpu.temperature_c, "°C"),
-    )
+_SHOWN = (
+    ("gpu_utilization_percent", "% busy"),
+    ("graphics_mhz", "MHz"),
+    ("power_w", "W"),
+    ("temperature_c", "\N{DEGREE SIGN}C"),
+)
 
 
 def unwritable(path: Path, error: OSError, *, time_s: float) -> RankFailed:
     """The failure to write a file of the run folder; what was measured stays in memory."""
-    return RankFailed(
-        time_s=time_s,
-        kind="disk_full",
-        cause=f"cannot write {path}: {error.strerror or error}",
-        remedy="free some space, or name another folder with --output",
-        exit_code=int(ExitCode.HARDWARE),
-    )
+    cause = f"cannot write {path}: {error.strerror or error}"
+    return _failed(time_s, (), "disk_full", cause, "free some space, or name another folder with --output")
 
 
 def less_memory(spec: RunSpec) -> str:
@@ -232,31 +223,3 @@ def _starved(signum: int, spec: RunSpec, oom_kills: int, peak_bytes: int, memory
         used = f"{peak_bytes / 2**30:.1f} of the host's {memory_bytes / 2**30:.1f} GiB"
         return f"probably out of memory (it used {used}; TensorFlow's CPU kernels crash without memory)"
     return None
-
-
-def _killed(
-    signum: int,
-    spec: RunSpec,
-    *,
-    time_s: float,
-    last_lines: Sequence[str],
-    starved: str | None,
-    hint: str | None,
-) -> RankFailed:
-    name = signal_name(signum)
-    cause = f"the worker was ended by {name}"
-    if starved is not None:
-        cause += f": {starved}"
-    elif signum == signal.SIGKILL:
-        cause += " from outside; the kernel counted no out-of-memory kill"
-    if hint is None or name not in _SIGNAL_HINTS:
-        hint = _SIGNAL_HINTS.get(name, "look for who sent it: the batch system, an administrator, `dmesg`")
-    return RankFailed(
-        time_s=time_s,
-        kind=OUT_OF_MEMORY if starved else "killed",
-        cause=cause,
-        remedy=less_memory(spec) if starved else hint,
-        exit_code=int(ExitCode.HARDWARE) if starved else 128 + signum,
-        signal=name,
-        last_lines=tuple(last_lines),
-    )

@@ -131,7 +131,7 @@ def not_started(start: HostCommand, code: int, lines: Sequence[str], python: str
     )
 
 
-class Endings:
+class RankEnds:
     """Which ranks have ended, when the others are to be ended, and the exit code. Pure: times are given."""
 
     def __init__(self, size: int, *, needs_all: bool = True, may_lose: bool = False) -> None:
@@ -211,9 +211,9 @@ def drive(
 
     `show`: writes what the hosts wrote to stderr, `note`: a line of the driver. `python`: of other hosts, for
     messages. Raises HardwareError where a host cannot be started; then the others have been ended, unless the
-    run does not need all. `may_lose`: as of `Endings`.
+    run does not need all. `may_lose`: as of `RankEnds`.
     """
-    endings = Endings(len(starts), needs_all=needs_all, may_lose=may_lose)
+    endings = RankEnds(len(starts), needs_all=needs_all, may_lose=may_lose)
     with signals.caught() as came, selectors.DefaultSelector() as selector:
         driver = _Driver(selector, came, python, show, note, endings, needs_all)
         try:
@@ -237,7 +237,7 @@ class _Driver:
     python: str
     show: Show
     note: Show
-    endings: Endings
+    endings: RankEnds
     needs_all: bool
     error: HardwareError | None = None
 

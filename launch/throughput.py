@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 STEPS_FILE = "GPUTOPO_STEPS"  # the named pipe that `gputopo run` names to its program
 STACKS_FILE = "GPUTOPO_STACKS"  # where it is to write the stacks of its threads at STACKS_SIGNAL
-# A signal that nothing else uses: of the real-time ones C libraries take the first, programs these. Ours.
+# A signal that nothing else uses: of the real-time ones C libraries take the first, programs these
 STACKS_SIGNAL = 57  # SIGRTMAX - 7 of Linux, by its number: other systems import this, too
 # Where the launchers of processes name the one among those of this machine: torchrun, Open MPI, Slurm.
 LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
+_HOST = "/CPU:0"
+FIRST = "call gputopo.launch.strategy before anything that uses a device: tensors, variables, models, data"
+_BUILT = "give the function that builds the model, not the model, and build it within strategy.scope()"
 _SAME = {
     "nccl": "mirrored:nccl",
     "nccl_op": "mirrored:nccl",
@@ -95,9 +98,6 @@ def _between_copies(backend: Backend) -> StrategyName:
     return STRATEGIES["mirrored:nccl" if backend == "gpu" else "mirrored:one"]
 
 
-FIRST = "call gputopo.launch.strategy before anything that uses a device: tensors, variables, models, data"
-
-
 def require_gpus(tf: Any, count: int) -> None:
     """Let the GPUs' memory grow, unless the user has said. Raises HardwareError where they are others.
 
@@ -123,7 +123,7 @@ def where_words(target: Target) -> str:
 
 
 def made_with_workers(
-    target: Target, claim: starters.Claim, says: str | None, *, asked: int | None = None
+    target: Target, claim: starters.RankClaim, says: str | None, *, asked: int | None = None
 ) -> "tf.distribute.Strategy":
     """Make MultiWorkerMirroredStrategy on the plan's devices of this host; wait for the other workers.
 
@@ -157,7 +157,7 @@ def made_with_workers(
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 
 
-def lines_of_workers(target: Target, claim: starters.Claim, says: str | None = None) -> tuple[str, str]:
+def lines_of_workers(target: Target, claim: starters.RankClaim, says: str | None = None) -> tuple[str, str]:
     """Return what was chosen for this worker, and why."""
     on_gpus = target.backend == "gpu"
     by = "NCCL" if on_gpus else "a ring over gRPC"
@@ -168,10 +168,6 @@ def lines_of_workers(target: Target, claim: starters.Claim, says: str | None = N
         f"gputopo: MultiWorkerMirroredStrategy with {by}, worker {claim.rank} of {claim.size} on {where}.",
         f"gputopo: why: {why}.",
     )
-
-
-_HOST = "/CPU:0"
-_BUILT = "give the function that builds the model, not the model, and build it within strategy.scope()"
 
 
 def strategy(
@@ -204,22 +200,15 @@ def strategy(
     Raises UsageError, NoPlanError and HardwareError as `gputopo run` ends with them, each with `what` and
     `hint`; UsageError if TensorFlow has used a device already, other than those that were planned.
     """
+    asked = {"num_gpus": num_gpus, "gpus": gpus, "prefer_pix": prefer_pix, "history": history}
     try:
-        return _planned_and_made(model, num_gpus, gpus, prefer_pix, claim=claim, history=history)
+        return _planned_and_made(model, asked, claim=claim)
     except GputopoError as error:
         error.add_note(error.hint)  # a traceback shows it
         raise
 
 
-def _planned_and_made(
-    model: object,
-    num_gpus: int | None,
-    gpus: Sequence[int] | None,
-    prefer_pix: bool,
-    *,
-    claim: bool,
-    history: bool,
-) -> "tf.distribute.Strategy":
+def _planned_and_made(model: object, asked: Mapping[str, Any], *, claim: bool) -> "tf.distribute.Strategy":
     workers = starters.tf_config(os.environ)
     if workers is not None and is_built(model):
         raise UsageError("the model is built already, and workers are joined before", _BUILT)
@@ -227,33 +216,23 @@ def _planned_and_made(
     machine = _machine()
 
     def choose(others: Mapping[int, str]) -> Target:
-        return planned(
-            machine,
-            os.environ,
-            found,
-            num_gpus=num_gpus,
-            gpus=gpus,
-            prefer_pix=prefer_pix,
-            claimed=others,
-            history=history,
-        )
+        return planned(machine, os.environ, found, claimed=others, **asked)
+
+    def warn(problem: str) -> None:
+        print(f"gputopo: {problem}", file=sys.stderr)
 
     claims = contextlib.ExitStack()
     atexit.register(claims.close)
     target = choose_and_claim(
-        machine, choose, claims if claim else None, os.environ, "gputopo.launch.strategy", on_problem=_warn
+        machine, choose, claims if claim else None, os.environ, "gputopo.launch.strategy", on_problem=warn
     )
     try:
         if workers is not None:
-            return made_with_workers(target, workers, found.says, asked=num_gpus)
+            return made_with_workers(target, workers, found.says, asked=asked["num_gpus"])
         return _made(target, found, built=is_built(model))
     except BaseException:
         claims.close()
         raise
-
-
-def _warn(problem: str) -> None:
-    print(f"gputopo: {problem}", file=sys.stderr)
 
 
 def planned(

@@ -39,7 +39,7 @@ _RAISED = b"!"  # first byte of a line that is the traceback of an exception; ot
 StopKind = Literal["hung", "crashed"]
 
 
-class Stop(NamedTuple):
+class DriverStop(NamedTuple):
     """The call that hung or crashed."""
 
     kind: StopKind
@@ -56,7 +56,7 @@ class Stop(NamedTuple):
         return f"{self.function or 'the measuring process'}{about} {self.how}"
 
 
-class Limits(NamedTuple):
+class CallLimits(NamedTuple):
     """Seconds without any news after which a child is given up."""
 
     start_s: float = 60.0  # of a call that may initialise GPUs: sixteen of 3 s each
@@ -76,7 +76,7 @@ class Limits(NamedTuple):
         return self.nvml_s if function.startswith("nvml") else self.call_s
 
 
-NVML_LIMITS = Limits(quiet_s=CALL_S, reap_s=0.5)
+NVML_LIMITS = CallLimits(quiet_s=CALL_S, reap_s=0.5)
 
 
 class CallSlot:
@@ -151,7 +151,7 @@ class Channel:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class Child:
+class DriverChild:
     """A fork of this process that runs `work`; what the driver prints is dropped.
 
     It gives an answer by itself and one for each `request` (`answer`), or lines to the end (`lines`). SIGUSR1
@@ -160,8 +160,8 @@ class Child:
     more processes. `limits`: None for a child that asks NVML, whose memory is limited as well.
     """
 
-    def __init__(self, work: Callable[[Channel], None], limits: Limits | None = None) -> None:
-        self.stop: Stop | None = None  # why there is no more to read
+    def __init__(self, work: Callable[[Channel], None], limits: CallLimits | None = None) -> None:
+        self.stop: DriverStop | None = None  # why there is no more to read
         self.abandoned: int | None = None  # the process id, where it was killed and does not end
         self._limits = limits or NVML_LIMITS
         self._memory = mmap.mmap(-1, 2 * _SLOT_BYTES)
@@ -302,11 +302,11 @@ class Child:
         self._pid = None
         function, before, gpus = self._call()
         how = f"ended {'the process ' if function else ''}with {ended_by(status)}"
-        self.stop = Stop("crashed", function, gpus, how, before)
+        self.stop = DriverStop("crashed", function, gpus, how, before)
 
     def _hung(self, how: str) -> None:
         function, before, gpus = self._call()
-        self.stop = Stop("hung", function, gpus, how, before)
+        self.stop = DriverStop("hung", function, gpus, how, before)
         self.kill()
 
 

@@ -9,9 +9,9 @@ import msgspec
 
 from gputopo.probes.driver import decide, is_open_module, listed_gpus, module_version, read_facts
 from gputopo.probes.host import read_host
-from gputopo.probes.nics import Ask, max_rate, not_asked, peer_memory_module, read_network
+from gputopo.probes.nics import max_rate, not_asked, peer_memory_module, read_network
 from gputopo.probes.nvml.gpu import MissingFacts, absent_facts, miss_all
-from gputopo.probes.nvml.reading import NvmlAnswers, Reading
+from gputopo.probes.nvml.reading import NvmlAnswers, NvmlReading
 from gputopo.probes.pci import host_acs, interface_name, normal_address, read_pci
 from gputopo.probes.tree import NOT_IN_TREE, join_tree, nvlinks_between, tree_hop, with_addresses, with_slot
 from gputopo.reference.expectations import address_order
@@ -39,7 +39,7 @@ def read_machine(root: Path = Path("/")) -> Machine:
 @contextlib.contextmanager
 def begin(root: Path = Path("/")) -> Iterator[Callable[[], Machine]]:
     """Begin to read this machine, as `read_machine`; the value of the `with` block returns the machine."""
-    with Reading() as reading:
+    with NvmlReading() as reading:
         yield lambda: read_with(root, reading.answers)
 
 
@@ -154,7 +154,8 @@ def _nics(
 ) -> tuple[Nic, ...]:
     """Return the NICs in PCI order with their ports and their hops to all GPUs and to one another."""
     found = [node for node in nodes if node.kind == "nic"]
-    network = [read_network(root, node.address, _max_rate(root)) for node in found]
+    is_here = root == Path("/")  # else the tree is a copy, and the kernel is not asked
+    network = [read_network(root, node.address, max_rate if is_here else not_asked) for node in found]
     for index, one in enumerate(network):
         for fact, reason in one.missing.items():
             missing.note(reason, at_nic(index, fact))
@@ -186,13 +187,6 @@ def with_ports_now(machine: Machine, root: Path = Path("/")) -> Machine:
         if nic.pci_address is not None
     )
     return msgspec.structs.replace(machine, nics=nics)
-
-
-def _max_rate(root: Path) -> Ask:
-    """Return what asks for the fastest link mode: this machine's kernel, where the tree is this machine's."""
-    if root != Path("/"):
-        return not_asked
-    return max_rate
 
 
 def _explain(

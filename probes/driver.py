@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from gputopo.probes.child import Stop
+from gputopo.probes.child import DriverStop
 from gputopo.probes.host import read_text
 from gputopo.probes.nvml.reading import NvmlAnswers
 from gputopo.values.machine import DriverStatus, PciNode
@@ -33,7 +33,7 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     nvml_error: str | None = None
     nvml_gpus: int = 0
-    stops: tuple[Stop, ...] = ()
+    stops: tuple[DriverStop, ...] = ()
     bound: tuple[str | None, ...] = ()
     module_loaded: bool = False
     module_version: str | None = None

@@ -33,16 +33,9 @@ def interface_of(address: str, sys: Path = Path("/sys")) -> Interface | None:
         if any(one.address.partition("%")[0] == bare for one in addresses):
             stats = psutil.net_if_stats().get(name)
             rate = stats.speed / 1000 if stats is not None and 0 < stats.speed < 2**20 else None
-            is_ethernet = _text(sys / "class/net" / name / "type") == _ETHERNET
+            is_ethernet = read_text(sys / "class/net" / name / "type") == _ETHERNET
             return Interface(name, rate if is_ethernet else None, stats.mtu if stats is not None else None)
     return None
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text().strip()
-    except (OSError, UnicodeError):
-        return None
 
 
 _PATIENCE_S = 5.0  # for a program to print its version

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Host, NumaNode
 
 
@@ -146,12 +147,7 @@ def _cpu_counts(root: Path) -> tuple[int | None, int | None, int | None]:
         cores.add(siblings or f"{package}:{read_text(folder / 'topology/core_id') or folder.name}")
     if cpus:
         return len(packages), len(cores), cpus
-    return None, None, len(_cpus_of(read_text(root / "sys/devices/system/cpu/online"))) or None
-
-
-def _cpus_of(text: str | None) -> list[int]:
-    ranges = re.findall(r"(\d+)(?:-(\d+))?", text or "")
-    return [cpu for low, high in ranges for cpu in range(int(low), int(high or low) + 1)]
+    return None, None, len(parse_cpus(read_text(root / "sys/devices/system/cpu/online") or "") or ()) or None
 
 
 def _memory_mib(meminfo: str | None) -> int | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gputopo.probes.host import read_text
+from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import RETRIES, NicPort
 from gputopo.values.subject import item, within
 
@@ -22,48 +23,27 @@ _HEAD_BYTES = 48
 _WORDS_AT = 15  # offset of link_mode_masks_nwords, a signed byte
 _MAX_WORDS = 127
 
-# Gbit/s of each bit of enum ethtool_link_mode_bit_indices in linux/ethtool.h; 0 for what is no rate.
-_RANGES: tuple[tuple[int, int, float], ...] = (
-    (0, 1, 0.01),
-    (2, 3, 0.1),
-    (4, 5, 1.0),
-    (6, 11, 0),  # autonegotiation and connectors
-    (12, 12, 10.0),
-    (13, 14, 0),  # pause frames
-    (15, 15, 2.5),
-    (16, 16, 0),  # backplane
-    (17, 17, 1.0),
-    (18, 20, 10.0),
-    (21, 22, 20.0),
-    (23, 26, 40.0),
-    (27, 30, 56.0),
-    (31, 33, 25.0),
-    (34, 35, 50.0),
-    (36, 39, 100.0),
-    (40, 40, 50.0),
-    (41, 41, 1.0),
-    (42, 46, 10.0),
-    (47, 47, 2.5),
-    (48, 48, 5.0),
-    (49, 51, 0),  # forward error correction
-    (52, 56, 50.0),
-    (57, 61, 100.0),
-    (62, 66, 200.0),
-    (67, 67, 0.1),
-    (68, 68, 1.0),
-    (69, 73, 400.0),
-    (74, 74, 0),
-    (75, 79, 100.0),
-    (80, 84, 200.0),
-    (85, 89, 400.0),
-    (90, 91, 0.1),
-    (92, 92, 0.01),
-    (93, 98, 800.0),
-    (99, 102, 0.01),
-    (103, 108, 200.0),
-    (109, 114, 400.0),
-)
-_RATES = {bit: rate for low, high, rate in _RANGES for bit in range(low, high + 1)}
+# Gbit/s of the bits of enum ethtool_link_mode_bit_indices in linux/ethtool.h; 0: autonegotiation, connectors,
+# pause frames, backplane and forward error correction.
+_BITS_BY_RATE = {
+    0: "6-11,13-14,16,49-51,74",
+    0.01: "0-1,92,99-102",
+    0.1: "2-3,67,90-91",
+    1.0: "4-5,17,41,68",
+    2.5: "15,47",
+    5.0: "48",
+    10.0: "12,18-20,42-46",
+    20.0: "21-22",
+    25.0: "31-33",
+    40.0: "23-26",
+    50.0: "34-35,40,52-56",
+    56.0: "27-30",
+    100.0: "36-39,57-61,75-79",
+    200.0: "62-66,80-84,103-108",
+    400.0: "69-73,85-89,109-114",
+    800.0: "93-98",
+}
+_RATES = {bit: rate for rate, bits in _BITS_BY_RATE.items() for bit in parse_cpus(bits) or ()}
 
 
 def max_rate(interface: str) -> float | str:
@@ -148,7 +128,7 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec \((\d+)X")  # "200 Gb/sec (4X HDR)"
 Ask = Callable[[str], float | str]
 
 
-class Network(NamedTuple):
+class NicFacts(NamedTuple):
     """What sysfs shows of a card beyond its place: facts by field, and reasons of those it does not show."""
 
     facts: dict[str, Any]
@@ -160,7 +140,7 @@ def not_asked(_: str) -> str:
     return _NOT_ASKED
 
 
-def read_network(root: Path, address: str, max_rate: Ask = not_asked) -> Network:
+def read_network(root: Path, address: str, max_rate: Ask = not_asked) -> NicFacts:
     """Return firmware, PSID and ports of the card at a PCI address. A card without a driver has no ports."""
     folder = root / "sys/bus/pci/devices" / address
     devices = _names(folder / "infiniband")
@@ -184,7 +164,7 @@ def read_network(root: Path, address: str, max_rate: Ask = not_asked) -> Network
         facts, reasons = _port(rdma, interface, max_rate)
         read.append(NicPort(index=index, **facts))
         missing |= {within(item("ports", index), name): why for name, why in reasons.items()}
-    return Network({**about, "ports": tuple(read)}, missing)
+    return NicFacts({**about, "ports": tuple(read)}, missing)
 
 
 def rdma_ports(root: Path) -> Iterator[tuple[NicPort, Path]]:

@@ -119,7 +119,7 @@ _GPU_CLASSES = ("0300", "0302")  # VGA and 3D controller; the card's sound and U
 _NIC_CLASS = "02"
 
 
-class Limit(NamedTuple):
+class SlotLimit(NamedTuple):
     """What stands above a device: the generation of its slot, and the first bridge that is slower than it."""
 
     slot_generation: int | None
@@ -159,7 +159,7 @@ def read_pci(root: Path) -> tuple[PciNode, ...]:
     return tuple(nodes[address] for address in sorted(nodes, key=address_order))
 
 
-def limit_above(nodes: Sequence[PciNode], address: str) -> Limit:
+def limit_above(nodes: Sequence[PciNode], address: str) -> SlotLimit:
     """Compare a device with the bridges above it, the nearest first, by highest speed x width.
 
     Bridges without a reported speed are skipped. In virtual machines the bridges are invented.
@@ -167,7 +167,7 @@ def limit_above(nodes: Sequence[PciNode], address: str) -> Limit:
     tree = {node.address: node for node in nodes}
     device = tree.get(address)
     if device is None:
-        return Limit(None, None)
+        return SlotLimit(None, None)
     own = _max_rate(device)
     slot = tree.get(device.parent) if device.parent else None
     slower = (
@@ -175,7 +175,7 @@ def limit_above(nodes: Sequence[PciNode], address: str) -> Limit:
         for bridge in _ancestors(tree, device)
         if own is not None and (rate := _max_rate(bridge)) is not None and rate < own
     )
-    return Limit(generation_of(slot.max_speed_gt_per_s) if slot else None, next(slower, None))
+    return SlotLimit(generation_of(slot.max_speed_gt_per_s) if slot else None, next(slower, None))
 
 
 def interface_name(root: Path, address: str) -> str | None:

@@ -29,7 +29,7 @@ from gputopo.copies.nccl_hosts import GRACE_S, Rate
 from gputopo.copies.network import Program, Rdma, Timing, whole_seconds
 from gputopo.probes.processes import has_ended, in_session
 from gputopo.probes.tcp import connected
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import InputError
 
 _LOOK_S = 0.01  # between two looks at whether a server listens
@@ -348,7 +348,9 @@ def _measured(ended: Ended, program: str, *, ranks: int, hosts: int) -> Bandwidt
         return error.what
     bandwidth = read.machine.bandwidth
     assert bandwidth is not None, "a reader of bandwidths"
-    samples = sorted((one for one in bandwidth.samples if one.bus_gb_per_s is not None), key=_in_place)
+    samples = sorted(
+        (one for one in bandwidth.samples if one.bus_gb_per_s is not None), key=lambda one: bool(one.in_place)
+    )
     if any(one.ranks == 1 for one in samples):
         return f"{program} ran as {ranks} single processes: it was built without MPI=1"
     if bandwidth.failures:
@@ -359,10 +361,6 @@ def _measured(ended: Ended, program: str, *, ranks: int, hosts: int) -> Bandwidt
     if (first.ranks, first.hosts) != (ranks, hosts):
         return f"{program} ran {first.ranks} ranks on {first.hosts or '?'} hosts, not {ranks} on {hosts}"
     return msgspec.structs.replace(bandwidth, samples=tuple(samples))
-
-
-def _in_place(sample: Sample) -> bool:
-    return bool(sample.in_place)
 
 
 def _no_result(ended: Ended, program: str, understood: frozenset[int]) -> str:

@@ -101,7 +101,8 @@ class Listener:
                 if magic != _MAGIC or known is None or not secrets.compare_digest(token, known):
                     return
                 if what == "echo":
-                    _echo(connection)
+                    while message := connection.recv(len(_MESSAGE)):
+                        connection.sendall(message)
                 elif what == "sink":
                     warm_s, window_s, windows = numbers
                     counts = _count(connection, float(warm_s), float(window_s), int(windows))
@@ -122,11 +123,6 @@ def _head(connection: socket.socket) -> str:
             raise ValueError("no line")
         head += byte
     return head.decode("ascii")
-
-
-def _echo(connection: socket.socket) -> None:
-    while message := connection.recv(len(_MESSAGE)):
-        connection.sendall(message)
 
 
 def _count(connection: socket.socket, warm_s: float, window_s: float, windows: int) -> list[int]:
@@ -179,11 +175,8 @@ def _send(connection: socket.socket, end_s: float) -> Sequence[int]:
         found = json.loads(reply) if reply else []
     except ValueError as error:
         raise ConnectionError("the other host answered something else") from error
-    return [int(one) for one in found] if _are_counts(found) else []
-
-
-def _are_counts(found: object) -> bool:
-    return isinstance(found, list) and all(type(one) is int and one >= 0 for one in found)
+    is_counts = isinstance(found, list) and all(type(one) is int and one >= 0 for one in found)
+    return found if is_counts else []
 
 
 def latency(address: str, port: int, token: str, timing: Timing) -> tuple[float, ...]:

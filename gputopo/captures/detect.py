@@ -113,6 +113,11 @@ _KNOWN = (
         "of another maker's tool: these are no NVIDIA GPUs",
         _OTHER_MAKER,
     ),
+    Output(
+        r"^(?:[^,\n]{1,80}, ){1,60}-?\d[\d.]{0,12} (?:MiB|MHz|W|%)(?:,|\s*$)",
+        "of nvidia-smi --query-gpu, without the line that names the columns",
+        "capture again with --format=csv (not noheader), and copy all lines",
+    ),
     Output(r"CUDA Device Query \(", f"of deviceQuery, {_NO_TOPOLOGY}"),
     Output(r"^\|? ?GPU ID +\| Device Information|^\d+ GPUs? found\.$", f"of dcgmi, {_NOT_READ}"),
     Output(r"^\[\d+\] .{3,60}\| +\d+(?:'|°)C, +\d+ %", f"of gpustat, {_NO_TOPOLOGY}"),

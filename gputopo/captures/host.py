@@ -1,16 +1,25 @@
-"""CPUs and NUMA nodes of the host as `lscpu` and `numactl -H` print them: text in, Machine out."""
+"""CPUs and NUMA nodes (`lscpu`, `numactl -H`) and files of the NVIDIA kernel module: text in, Machine out.
+
+Of /proc/driver/nvidia `version`, and `gpus/*/information` of each GPU that is bound to the module, whether
+NVML answers or not:
+
+    NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023
+
+    Model:           NVIDIA GeForce RTX 3090
+    Bus Location:    0000:01:00.0
+"""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gputopo.captures.ledger import Format, is_noise
+from gputopo.captures.ledger import Format, Lines, read_lines
 from gputopo.captures.smi import values
 from gputopo.reference.expectations import address_order
 from gputopo.values.errors import InputError
 from gputopo.values.index_ranges import index_ranges, parse_ranges
-from gputopo.values.machine import Driver, Gpu, Host, Machine, NumaNode, Unread
+from gputopo.values.machine import Driver, Gpu, Host, Machine, NumaNode
 from gputopo.values.subject import EVERY, at_gpu
 
 _LSCPU = "lscpu"
@@ -63,13 +72,10 @@ def _begins(line: str) -> bool:
 def parse(text: str, *, origin: str) -> Machine:
     """Read the host. Raises InputError if nothing is known of it, or a node is described in two ways."""
     reading = _Reading()
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = raw[:_LONGEST].rstrip()
-        if not reading.take(line) and not is_noise(line):
-            reading.unread.append((number, " ".join(line.split())[:200]))
+    lines = read_lines(text, reading.take, bare=str.rstrip, longest=_LONGEST)
     if len(reading.facts) + len(reading.nodes) == 0:
         raise InputError(f"{origin} has no CPU or NUMA node in it", _HINT)
-    return reading.machine()
+    return reading.machine(lines)
 
 
 @dataclass
@@ -79,13 +85,12 @@ class _Reading:
     facts: dict[str, str] = field(default_factory=dict)
     nodes: dict[int, dict[str, Any]] = field(default_factory=dict)
     sources: dict[str, None] = field(default_factory=dict)
-    unread: list[tuple[int, str]] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     wraps: bool = False  # the line above may go on: the flags of a CPU, as wide as a terminal or more
     column: int | None = None  # where lscpu's values begin
     columns: list[int] | None = None  # of the distances
 
-    def take(self, line: str) -> bool:
+    def take(self, number: int, line: str) -> bool:
         """Read a line. False where it is not understood."""
         return self._of_numactl(line) or self._of_lscpu(line)
 
@@ -149,7 +154,7 @@ class _Reading:
             self.facts.setdefault(name, value)
         return True
 
-    def machine(self) -> Machine:
+    def machine(self, lines: Lines) -> Machine:
         """Return the host as a machine without GPUs."""
         source = " + ".join(self.sources)
         listed = self.facts.get("On-line CPU(s) list")
@@ -168,7 +173,7 @@ class _Reading:
                 virtual_machine=_VIRTUAL.get(vendor),
             ),
             missing={"gpus": f"not reported by {source}"},
-            unread=tuple(Unread(source=source, line=line, text=text) for line, text in self.unread),
+            unread=lines.unread(source),
         )
 
     def _count(self, name: str) -> int | None:
@@ -188,7 +193,6 @@ FORMAT = Format(
 MODULE = "/proc/driver/nvidia"
 
 _MODULE_HINT = "use head -50 /proc/driver/nvidia/version /proc/driver/nvidia/gpus/*/information > FILE"
-_LONGEST_OF_MODULE = 300
 _VERSION = re.compile(r"NVRM version: +NVIDIA .{1,80}?  ?(\d{2,4}\.\d{1,4}(?:\.\d{1,4})?)(?: .*)?")
 _COMPILER = re.compile(r"GCC version:.*|==> \S+ <==|\*\*\* .*")
 _MODULE_PAIR = re.compile(
@@ -208,7 +212,7 @@ def recognise_module(text: str) -> bool:
     """Return whether the text has a version of the module, or a GPU with its address."""
     if "NVRM version:" not in text and "Bus Location:" not in text:
         return False
-    lines = (line[:_LONGEST_OF_MODULE].strip() for line in text.splitlines())
+    lines = (line.strip() for line in text.splitlines())
     return any(_VERSION.fullmatch(line) or line.startswith("Bus Location:") for line in lines)
 
 
@@ -220,18 +224,21 @@ def begins_module(lines: Sequence[str]) -> bool:
 def parse_module(text: str, *, origin: str) -> Machine:
     """Read the files. Raises InputError if there is neither a version nor a GPU with its address."""
     blocks: list[dict[str, str]] = []
-    version: str | None = None
-    unread: list[Unread] = []
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = raw[:_LONGEST_OF_MODULE].strip()
+    versions: list[str] = []
+
+    def take(number: int, line: str) -> bool:
         if found := _VERSION.fullmatch(line):
-            version = version or found[1]
+            versions.append(found[1])
         elif found := _MODULE_PAIR.fullmatch(line):
             if not blocks or found[1] in blocks[-1]:
                 blocks.append({})
             blocks[-1][found[1]] = found[2]
-        elif not _COMPILER.fullmatch(line) and not is_noise(line):
-            unread.append(Unread(source=MODULE, line=number, text=line[:200]))
+        else:
+            return _COMPILER.fullmatch(line) is not None
+        return True
+
+    lines = read_lines(text, take)
+    version = next(iter(versions), None)
     gpus = {where: block for block in blocks if (where := values.address(block.get("Bus Location", "")))}
     if version is None and not gpus:
         raise InputError(f"{origin} has no version or GPU of the NVIDIA kernel module in it", _MODULE_HINT)
@@ -243,7 +250,7 @@ def parse_module(text: str, *, origin: str) -> Machine:
             _gpu(index, where, gpus[where]) for index, where in enumerate(sorted(gpus, key=address_order))
         ),
         missing=missing if gpus else {"gpus": f"not reported by {MODULE}/version"},
-        unread=tuple(unread),
+        unread=lines.unread(MODULE),
     )
 
 

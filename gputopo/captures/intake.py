@@ -1,7 +1,8 @@
-"""From the bytes of a file to the captures in it.
+"""From the bytes of a file to the captures in it, within limits.
 
-Bytes become `decoded` text, its lines `clean`, and each capture one of the `sections`. Every step keeps the
-numbers of the lines.
+Packed files are unpacked, bytes become `decoded` text, its lines `clean`, and each capture one of the
+`sections`. Every step keeps the numbers of the lines. A capture is made by other people and other programs:
+past a limit (bytes, lines, GPUs, members of an archive, seconds) it is refused in two lines.
 """
 
 import bz2

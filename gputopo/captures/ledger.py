@@ -26,6 +26,7 @@ _NOISE = re.compile(
     rf"|(?:\+ )?(?:sudo )?\S*(?:{_TOOLS})(?:\.exe)?(?: +[-/|\w].*)?"
     r"|</?(?:pre|code|details|summary)\b[^>]{0,80}>.*|exit|logout|Every \d+(?:[.,]\d+)?s: .*)$"
 )
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _MARKUP = re.compile(r"[<>]|=[\"']")
 _DTD = re.compile(r"<\?xml[^>]{0,200}\?>|<!DOCTYPE[^>\[]{0,400}(?:\[[^\]]*\]\s*)?>")
 
@@ -53,6 +54,38 @@ class Format:
 def is_noise(line: str) -> bool:
     """Return whether a line is blank, a rule, a fence, a prompt or the command that printed the output."""
     return _NOISE.match(line.strip()[:_LONGEST]) is not None
+
+
+class Lines(NamedTuple):
+    """The numbers of the lines that a reader took, and the other lines with content by number."""
+
+    taken: frozenset[int]
+    rest: dict[int, str]
+
+    def unread(self, source: str) -> tuple[Unread, ...]:
+        """Return the others as not understood, but for rules, fences, prompts and commands."""
+        return tuple(unread(source, number, line) for number, line in self.rest.items() if not is_noise(line))
+
+
+def read_lines(
+    text: str, take: Callable[[int, str], bool], *, bare: Callable[[str], str] = str.strip, longest: int = 400
+) -> Lines:
+    """Offer each line with content, `bare` of what is around it, to `take`: True where it is understood."""
+    taken: set[int] = set()
+    rest: dict[int, str] = {}
+    for number, raw in enumerate(text.splitlines(), 1):
+        if not (line := bare(raw[:longest])):
+            continue
+        if take(number, line):
+            taken.add(number)
+        else:
+            rest[number] = line
+    return Lines(frozenset(taken), rest)
+
+
+def unread(source: str, line: int, text: str) -> Unread:
+    """Return a line that was not understood, shortened, with no UUID in it."""
+    return Unread(source=source, line=line, text=_UUID.sub("...", " ".join(text.split()))[:_LONGEST])
 
 
 def by_line(text: str, read: Callable[[str], object], known: Callable[[str], object]) -> Claims:
@@ -128,10 +161,7 @@ def with_strays(machines: Sequence[Machine], text: str, sections: Iterable[str])
 
 
 def _listed(source: str, lines: dict[int, str], numbers: Sequence[int]) -> list[Unread]:
-    return [
-        Unread(source=source, line=number, text=" ".join(lines[number].split())[:_LONGEST])
-        for number in numbers[:_MAX_LISTED]
-    ]
+    return [unread(source, number, lines[number]) for number in numbers[:_MAX_LISTED]]
 
 
 def _sorted(unread: Iterable[Unread]) -> tuple[Unread, ...]:

@@ -1,4 +1,9 @@
-"""Which GPU of one capture is which of another, and a capture renumbered to fit the first."""
+"""Which GPU of one capture is which of another, and a capture renumbered to fit the first.
+
+Places (`gpu:3`) name the GPUs of a bandwidth. Captures of the PCI bus count every GPU, NVIDIA's driver only
+those bound to it: the latter counts, so a GPU that is bound to vfio-pci or nouveau beside others has no
+number, as on a machine that is read live. Where no GPU is bound to NVIDIA's driver, all keep a number.
+"""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import combinations
 
-from gputopo.captures.ledger import Claims, Format, by_line
+from gputopo.captures.ledger import Claims, Format, Lines, read_lines
 from gputopo.captures.pci import pci_tree
 from gputopo.reference.expectations import address_order
 from gputopo.values.errors import InputError
@@ -34,7 +34,6 @@ _FREE = re.compile(r"\b(?:freeMemory: |Free memory: )(\d{1,6}(?:\.\d{1,4})?)([MG
 _MATRIX = re.compile(r"\bedge matrix:|\bDMA:((?: \d{1,3})*)\s*$")
 _COLUMNS = re.compile(r"(?:^|\] )\s*(\d{1,3}(?: \d{1,3})*)\s*$")
 _ROW = re.compile(r"(?:^|\] )\s*(\d{1,3}):\s+([YN](?: [YN])*)\s*$")
-_READ = (_FOUND, _CREATED, _NAME, _ADDRESS, _CORE, _CORE_OF_1, _TOTAL, _FREE, _MATRIX, _COLUMNS, _ROW)
 _OF_TENSORFLOW = re.compile(
     r"\b[IWEF]\d{0,4} ?(?:\S+ )?(?:\S+ )?(?:external/\S+/)?tensorflow/|^(?:major|minor): "
 )
@@ -62,6 +61,41 @@ class _Reading:
     devices: list[_Device] = field(default_factory=list)
     peers: dict[tuple[int, int], set[str]] = field(default_factory=dict)
     unread: list[Unread] = field(default_factory=list)
+    block: _Device | None = None
+    columns: list[int] | None = None  # of the matrix
+    in_matrix: bool = False
+
+    def read(self, text: str) -> Lines:
+        """Read a log."""
+        return read_lines(text, self.take, bare=str.rstrip, longest=2000)
+
+    def take(self, number: int, line: str) -> bool:
+        """Take one line; False where it is not about GPUs."""
+        if found := _FOUND.search(line):
+            self.block = _Device(int(found[1]), number)
+            self.devices.append(self.block)
+        elif created := _CREATED.search(line):
+            address = pci_tree.address(created[3])
+            self.devices.append(_Device(int(created[1]), number, address, created[2]))
+        elif matrix := _MATRIX.search(line):
+            self.in_matrix = True
+            self.columns = [int(word) for word in (matrix[1] or "").split()] or None
+        elif self.in_matrix and self.columns is None and (head := _COLUMNS.search(line)):
+            self.columns = [int(word) for word in head[1].split()]
+        elif self.columns is not None and (row := _ROW.search(line)):
+            self._add_row(self.columns, row, number)
+        else:
+            return self.block is not None and _add_facts(self.block, line)
+        return True
+
+    def _add_row(self, columns: list[int], row: re.Match[str], line: int) -> None:
+        cells = row[2].split()
+        if len(cells) != len(columns):
+            self.unread.append(Unread(source=SOURCE, line=line, text=row[0].strip()))
+            return
+        for column, cell in zip(columns, cells, strict=True):
+            if column != int(row[1]):
+                self.peers.setdefault((int(row[1]), column), set()).add(cell)
 
 
 def recognise(text: str) -> bool:
@@ -76,37 +110,21 @@ def begins(lines: Sequence[str]) -> bool:
 
 def claims(text: str) -> Claims:
     """Return the lines that are about GPUs; other lines that TensorFlow wrote are known."""
-    return by_line(text, lambda line: any(one.search(line) for one in _READ), _OF_TENSORFLOW.search)
+    lines = _Reading().read(text)
+    return Claims(lines.taken, frozenset(n for n, line in lines.rest.items() if _OF_TENSORFLOW.search(line)))
 
 
 def parse(text: str, *, origin: str) -> Machine:
     """Read the GPUs of a log. Raises InputError if no line names one with its address."""
     reading = _Reading()
-    block: _Device | None = None
-    columns: list[int] | None = None
-    in_matrix = False
-    for number, line in enumerate(text.splitlines(), 1):
-        if found := _FOUND.search(line):
-            block = _Device(int(found[1]), number)
-            reading.devices.append(block)
-        elif created := _CREATED.search(line):
-            address = pci_tree.address(created[3])
-            reading.devices.append(_Device(int(created[1]), number, address, created[2]))
-        elif matrix := _MATRIX.search(line):
-            in_matrix, columns = True, [int(word) for word in (matrix[1] or "").split()] or None
-        elif in_matrix and columns is None and (head := _COLUMNS.search(line)):
-            columns = [int(word) for word in head[1].split()]
-        elif in_matrix and columns is not None and (row := _ROW.search(line)):
-            _add_row(reading, columns, row, number)
-        elif block is not None:
-            _add_facts(block, line)
+    reading.read(text)
     machine = _machine(reading)
     if not machine.gpus:
         raise InputError(f"{origin} has no line that names a GPU with its PCI address", _HINT)
     return machine
 
 
-def _add_facts(block: _Device, line: str) -> None:
+def _add_facts(block: _Device, line: str) -> bool:
     """Add the content of a line to the device of its block; the first number of each kind counts."""
     if address := _ADDRESS.search(line):
         block.address = block.address or pci_tree.address(address[1])
@@ -120,16 +138,7 @@ def _add_facts(block: _Device, line: str) -> None:
         block.total_mib = round(Decimal(total[1]) * _MIB[total[2]])
     if (free := _FREE.search(line)) and block.free_mib is None:
         block.free_mib = round(Decimal(free[1]) * _MIB[free[2]])
-
-
-def _add_row(reading: _Reading, columns: list[int], row: re.Match[str], line: int) -> None:
-    cells = row[2].split()
-    if len(cells) != len(columns):
-        reading.unread.append(Unread(source=SOURCE, line=line, text=row[0].strip()))
-        return
-    for column, cell in zip(columns, cells, strict=True):
-        if column != int(row[1]):
-            reading.peers.setdefault((int(row[1]), column), set()).add(cell)
+    return bool(address or name or clock or total or free)
 
 
 def _machine(reading: _Reading) -> Machine:

@@ -1,8 +1,9 @@
-"""What the names of files and folders state of a run: Lambda's of 2018 and of 2020. Text in, facts out.
+"""Files and folders of measurements: what each is, read within limits, and what their names state.
 
-2020 (lambdal/lambda-tensorflow-benchmark): `CPU-GPU[_TAG…].logs/DATA-MODE-PRECISION-NgpusOPTIONS/MODEL-BATCH/
-throughput/REPEAT`. 2018 (LambdaColdStorage/cpu_benchmark): `MODEL-DATA-MODE[-nccl][-distortions]-Ngpus-BATCH-
-REPEAT.log`.
+A folder is searched to its depths, links are not followed, and what is no measurement is counted. A file
+that was named itself must be one. Names of Lambda's of 2020 (lambdal/lambda-tensorflow-benchmark):
+`CPU-GPU[_TAG…].logs/DATA-MODE-PRECISION-NgpusOPTIONS/MODEL-BATCH/throughput/REPEAT`, and of 2018
+(LambdaColdStorage/cpu_benchmark): `MODEL-DATA-MODE[-nccl][-distortions]-Ngpus-BATCH-REPEAT.log`.
 """
 
 import hashlib

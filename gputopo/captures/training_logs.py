@@ -1,4 +1,11 @@
-"""Why a training program failed, from the end of its log: the first cause that is known, in a line."""
+"""Logs of tf_cnn_benchmarks (2017 to 2021, and of gputopo) and of tensorpack: text in, values out.
+
+The lines of tf_cnn_benchmarks are those of tensorflow/benchmarks, scripts/tf_cnn_benchmarks/benchmark_cnn.py
+(`print_info`, `get_perf_timing_str`, `benchmark_one_session`) over its years. A text may hold several runs.
+Of tensorpack (command, GPUs, the time of each epoch, samples/sec of its ThroughputTracker) the throughput is
+the median of the epochs without the first, which has compiling and filling of caches in it. A run that failed
+has its reason: the first cause in its log that is known.
+"""
 
 import math
 import re

@@ -18,7 +18,7 @@ from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from gputopo.findings import Finding
     from gputopo.runs.history import Saved
@@ -172,7 +172,6 @@ def bandwidth(
     options = BandwidthOptions(**given.fields)
     if options.network or hosts.typed:
         return _network(options, given, hosts)
-    _check(options, given.typed)
     from gputopo.topology.peer_access import with_reasons
 
     machine = with_reasons(machine_from(options.sources))
@@ -187,25 +186,6 @@ def bandwidth(
     return code
 
 
-def _check(options: BandwidthOptions, typed: "Mapping[str, object]") -> None:
-    """Raise UsageError for options that do not go together."""
-    measuring = ("gpus", "full", "quick", "numa", "size", "loops", "soak")
-    stray = next((name for name in measuring if name in typed), None)
-    if options.sources and stray is not None:
-        raise UsageError(f"--{stray} is for measuring, and --from only reads", "leave one of the two out")
-    if "network_tool" in typed:
-        raise UsageError("--network-tool is for measuring between hosts", "add --network, or leave it out")
-    others = ("full", "quick", "size", "loops", "save", "baseline", "matrices")
-    beside = next((name for name in others if name in typed), None)
-    if options.soak is not None and beside is not None:
-        raise UsageError(f"--soak measures rates under load, which --{beside} is not for", "leave one out")
-    if options.matrices and (options.baseline or options.shape != "table"):
-        raise UsageError(
-            "--matrices is for the table of the links; Markdown has the matrices, and JSON every number",
-            "leave it out",
-        )
-
-
 def _network(options: BandwidthOptions, given: Given, hosts: Given) -> int:
     """Measure between hosts; on rank 0 print the report. Return the exit code."""
     from gputopo import findings
@@ -214,12 +194,6 @@ def _network(options: BandwidthOptions, given: Given, hosts: Given) -> int:
     from gputopo.copies.collectives import with_bus_expectations
     from gputopo.values.machine import Machine
 
-    stray = next((name for name in given.typed if name not in _OF_A_NETWORK), None)
-    if stray is not None:
-        raise UsageError(
-            f"--{stray} is for one host, and this measures between hosts",
-            "leave it out; without --network and options of hosts this host is measured",
-        )
     named = HostOptions(**hosts.fields)
     if starting := hosts_to_start(named):
         typed = {**given.typed, **hosts.typed, "network": True}
@@ -239,9 +213,6 @@ def _network(options: BandwidthOptions, given: Given, hosts: Given) -> int:
         return ExitCode.HARDWARE if not measured.complete else ExitCode.FINDINGS if failed else ExitCode.OK
 
     return measure_network(named, options.level, options.network_tool, report)
-
-
-_OF_A_NETWORK = ("network", "network_tool", "quick", "full", "format", "json", "fail_on", "save")
 
 
 def _save_network(measured: "Bandwidth") -> None:
@@ -393,7 +364,7 @@ def measure_links(
     `on_pause` is called again and again meanwhile.
     """
     from gputopo.cli.printing import ProgressLine
-    from gputopo.copies.copies import Request
+    from gputopo.copies.copies import SessionRequest
     from gputopo.launch.jobs.claims import claim_free
     from gputopo.probes.session.measuring import NoGpuMeasuredError
     from gputopo.probes.session.watched import measure_watched
@@ -404,7 +375,7 @@ def measure_links(
         others = claim_free(machine, options.gpus, os.environ, "gputopo bandwidth", claims, on_problem=note)
         gpus = tuple(gpu.index for gpu in machine.gpus if gpu.index not in others) if others else options.gpus
         _note_other_load(machine, gpus)
-        request = Request(
+        request = SessionRequest(
             gpus=gpus,
             level=options.level or "quick",
             numa=options.numa,

@@ -13,6 +13,7 @@ from itertools import takewhile
 from typing import Any
 
 from gputopo.cli.printing import emit
+from gputopo.cli.refusals import refuse
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Declared, Text, arguments_for, listed, nearest, parameters_of, shown
 
@@ -164,6 +165,7 @@ def invoke(arguments: list[str]) -> int:
     if texts.pop("help", None):
         emit(help_of(f"gputopo {first}", function.__doc__ or "", declared))
         return 0
+    refuse(first, texts)
     result = function(**arguments_for(function, texts))
     return int(result) if isinstance(result, int) else 0
 

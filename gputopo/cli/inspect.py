@@ -1,7 +1,6 @@
 """`gputopo inspect`: what this machine is, and what is wrong with it."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
 Shape = Literal["table", "json", "markdown", "prometheus"]
 FailOn = Literal["warning", "error"]
-DIFF_SHAPES: tuple[Shape, ...] = ("table", "json", "markdown")
-WATCH_SHAPES: tuple[Shape, ...] = ("table", "json")
 INTERVAL_S = 1.0
 MIN_INTERVAL_S = 0.1  # below it sampling itself costs what it should see
 MAX_SECONDS = 366 * 86400.0  # beyond some hundred years no clock can be set
@@ -88,24 +85,12 @@ def inspect(
     Exit codes: 0 fine; 1 findings at or above --fail-on, or copies that corrupt data; 2 bad input; 3 an
     NVIDIA device is there and its driver does not work, or there is nothing to watch.
     """
-    given = {"--record": record is not None, "--diff": diff is not None, "--identities": identities}
     fleet = fleet or (bool(hosts.typed) and hosts.fields.get("num_hosts") != 1)
-    if fleet and sources and hosts.typed:
-        raise UsageError(
-            "--from reads files, and options of hosts read the hosts themselves", "leave one of them out"
-        )
-    if fleet:
-        _refuse_beside("--fleet", {"--watch": watch, **given}, "--fleet only compares hosts")
-        _require_shape(shape, DIFF_SHAPES, "--fleet")
     if watch:
-        _refuse_beside("--watch", {"--from": bool(sources), **given}, "--watch samples this machine")
-        _require_shape(shape, WATCH_SHAPES, "--watch")
         from gputopo.cli.watch import watch as watch_gpus
 
         every = default_interval(duration) if interval is None else interval
         return watch_gpus(every, duration, shape, fail_on)
-    if interval is not None or duration is not None:
-        raise UsageError("--interval and --duration belong to --watch", "add --watch")
     if fleet:
         return _inspect_fleet(sources, hosts, shape, fail_on)
     return _inspect_once(sources, record, shape, diff, fail_on, identities)
@@ -138,7 +123,7 @@ def _inspect_once(
     fail_on: FailOn | None,
     identities: bool,
 ) -> int:
-    old = None if diff is None else _old_machine(diff, sources, shape)
+    old = None if diff is None else _old_machine(diff, sources)
     with begin(sources) as read:
         from gputopo import findings
         from gputopo.topology.identities import without_identities
@@ -186,20 +171,8 @@ def _print_difference(old: "Machine", new: "Machine", shape: str) -> None:
     show_report(found, lambda: difference_document(found), shape)
 
 
-def _old_machine(diff: str, sources: tuple[str, ...], shape: Shape) -> "Machine":
+def _old_machine(diff: str, sources: tuple[str, ...]) -> "Machine":
     """Return the machine to compare with. Raises InputError, UsageError for options that clash."""
-    _require_shape(shape, DIFF_SHAPES, "--diff")
     if diff == "-" and "-" in sources:
         raise UsageError("standard input can be read only once", "give - to --from or to --diff, not both")
     return machine_from([diff])
-
-
-def _require_shape(shape: Shape, shapes: tuple[Shape, ...], option: str) -> None:
-    if shape not in shapes:
-        raise UsageError(f"{option} cannot print {shape}", f"give --format {' or '.join(shapes)}")
-
-
-def _refuse_beside(option: str, others: Mapping[str, bool], why: str) -> None:
-    for other, is_given in others.items():
-        if is_given:
-            raise UsageError(f"{option} and {other} do not go together", f"leave out one of them: {why}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from gputopo.cli.printing import emit
-from gputopo.values.errors import InputError, UsageError
+from gputopo.values.errors import InputError
 from gputopo.values.option import MAX_INT, Option
 
 
@@ -35,11 +35,6 @@ def make_data(
 
     Exit codes: 0 fine; 2 bad input; 3 it cannot be written. Then nothing is left behind.
     """
-    if files is not None and name == "cifar10":
-        raise UsageError(
-            "--files cannot be combined with --data-name cifar10: that has five training files",
-            "leave --files out, or use --data-name imagenet",
-        )
     from gputopo.launch.data.make import DataRequest, make
     from gputopo.report import units
 

@@ -110,8 +110,6 @@ def plan(
     request = planner.Request(
         model=model, batch_size=batch_size, program=program, explain=explain, **placement.fields
     )
-    if autotune is not None:
-        _refuse_with_autotune(program, changes, sources, candidates)
     if _is_of_hosts(sources, hosts, fleet=fleet):
         for_one = "plan for one file without --fleet" if fleet else "add --num-hosts 1"
         _refuse_on_hosts(request, shape, changes, autotune, candidates, for_one)
@@ -213,10 +211,6 @@ def _typed(batch: AskedBatch) -> str:
 
 def _is_of_hosts(sources: tuple[str, ...], hosts: Given, *, fleet: bool) -> bool:
     """Return whether it is of several hosts: of files, of options, or of the starter. Raises UsageError."""
-    if sources and hosts.typed:
-        raise UsageError(
-            "--from reads files, and options of hosts plan for the hosts themselves", "leave one of them out"
-        )
     if fleet or sources:
         return fleet
     options = HostOptions(**hosts.fields)
@@ -256,34 +250,6 @@ def _shortened(found: "Plan", candidates: int | None) -> "Plan":
         if candidates is None
         else msgspec.structs.replace(found, candidates=found.candidates[:candidates])
     )
-
-
-def _refuse_with_autotune(
-    program: str, changes: tuple[str, ...], sources: tuple[str, ...], candidates: int | None
-) -> None:
-    """Raise UsageError for what cannot be combined with --autotune."""
-    if sources:
-        raise UsageError(
-            "--autotune cannot be combined with --from: runs here do not measure that machine",
-            "leave --autotune out, or run it on that machine",
-        )
-    if changes:
-        raise UsageError(
-            "--autotune cannot be combined with --what-if: a changed machine cannot be measured",
-            "leave one of them out",
-        )
-    from gputopo import planner
-
-    if candidates == planner.ALL:
-        raise UsageError(
-            "--autotune cannot be combined with --candidates all, which lists predictions",
-            "leave one of them out, or give a number",
-        )
-    if program != DEFAULT:
-        raise UsageError(
-            f"--autotune cannot be combined with --program {program}: it measures training by gputopo",
-            "leave one of them out",
-        )
 
 
 def _measured(

@@ -153,22 +153,10 @@ def report(
     Exit codes: 0 fine; 1 findings at or above --fail-on; 2 bad input.
     """
     if past.history:
-        if runs or imported or baseline or published:
-            raise UsageError(
-                "--history cannot be combined with runs: it shows those of this machine",
-                "leave them out, or leave --history out",
-            )
         return _report_history(past, shape, output, fail_on)
-    if past.model is not None or past.since is not None:
-        raise UsageError("--model and --since choose runs of --history", "add --history, or name run folders")
     ours = RunFolders()
     if published is None:
         study = _study((*runs, *imported), baseline, ours)
-    elif runs or imported or baseline:
-        raise UsageError(
-            "--published cannot be combined with runs",
-            "the published figures of a GPU stand beside its runs without it: leave it out",
-        )
     else:
         from gputopo.measurements.published import made
 

@@ -14,7 +14,7 @@ from gputopo.values.errors import ExitCode, HardwareError
 from gputopo.values.run.events import MachineSample
 
 if TYPE_CHECKING:
-    from gputopo.probes.child import Stop
+    from gputopo.probes.child import DriverStop
     from gputopo.values.history import History
     from gputopo.values.machine import Machine
 
@@ -34,7 +34,7 @@ class Source(Protocol):
     xid_reason: str | None
 
     @property
-    def stop(self) -> "Stop | None":
+    def stop(self) -> "DriverStop | None":
         """Return the driver call that ended the samples, None while there are any."""
 
     def observe(self) -> MachineSample:

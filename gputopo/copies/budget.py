@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.copies.copies import Copy, Job
+from gputopo.copies.copies import Copy, CopyJob
 from gputopo.copies.numbers import LARGE_BYTES
 from gputopo.values.bandwidth import Level
 
@@ -114,7 +114,7 @@ class _Span(NamedTuple):
     is_read: bool  # whether it is to have space for a reading of the link
 
     @classmethod
-    def of(cls, job: Job, speeds: Speeds) -> "_Span":
+    def of(cls, job: CopyJob, speeds: Speeds) -> "_Span":
         rates = [speeds.of(copy) * GB for copy in job.copies]
         if job.bytes is not None:
             return cls(job.bytes / min(rates), job.bytes / min(rates), False)
@@ -138,7 +138,7 @@ class _Span(NamedTuple):
         return (self.repeats(effort) + 1) * (_OVERHEAD_S + _CHECKING * self.window_s(effort))
 
 
-def sizes(job: Job, speeds: Speeds, effort: Effort) -> tuple[int, ...]:
+def sizes(job: CopyJob, speeds: Speeds, effort: Effort) -> tuple[int, ...]:
     """Return the bytes of each copy for one window; all copies of it take equally long, as far as is known.
 
     So none of them runs alone at the end while the slower ones still copy. A job with a given number of
@@ -151,27 +151,22 @@ def sizes(job: Job, speeds: Speeds, effort: Effort) -> tuple[int, ...]:
     return tuple(max(_whole(speeds.of(copy) * GB * seconds), MIB) for copy in job.copies)
 
 
-def copy_seconds(job: Job, speeds: Speeds, effort: Effort) -> float:
-    """Estimate how long the copies of one window take."""
-    return _Span.of(job, speeds).window_s(effort)
-
-
-def repeats_of(job: Job, speeds: Speeds, effort: Effort) -> int:
+def repeats_of(job: CopyJob, speeds: Speeds, effort: Effort) -> int:
     """Return how many windows shall count."""
     return _Span.of(job, speeds).repeats(effort)
 
 
-def job_seconds(job: Job, speeds: Speeds, effort: Effort) -> float:
+def job_seconds(job: CopyJob, speeds: Speeds, effort: Effort) -> float:
     """Estimate how long a job takes."""
     return _Span.of(job, speeds).job_s(effort)
 
 
-def peers_of(job: Job) -> set[frozenset[int]]:
+def peers_of(job: CopyJob) -> set[frozenset[int]]:
     """Return the pairs of GPUs between which a job needs peer access."""
     return {frozenset(copy.gpus) for copy in job.copies if copy.kind == "p2p_direct"}
 
 
-def peer_seconds(jobs: Iterable[Job], enabled: Iterable[frozenset[int]]) -> float:
+def peer_seconds(jobs: Iterable[CopyJob], enabled: Iterable[frozenset[int]]) -> float:
     """Estimate how long enabling the peer access takes that jobs need; `enabled`: pairs that have it."""
     needed = {pair for job in jobs for pair in peers_of(job)}
     return _PEER_ACCESS_S * len(needed - set(enabled))
@@ -198,7 +193,7 @@ class Pace:
 
 
 def choose_effort(
-    remaining: Sequence[Job],
+    remaining: Sequence[CopyJob],
     speeds: Speeds,
     level: Level,
     left_s: float,

@@ -34,7 +34,7 @@ SMALL_BYTES = 8 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class CollectiveSeries:
     """The samples of one operation of one set of GPUs: one run, type, operator and root."""
 
     samples: tuple[Sample, ...]
@@ -71,13 +71,13 @@ class Series:
             (one for one in self.samples if one.bytes == size and bool(one.in_place) == in_place), None
         )
 
-    def is_comparable(self, other: "Series") -> bool:
+    def is_comparable(self, other: "CollectiveSeries") -> bool:
         """Return whether another series is of the same operation and GPUs."""
         same = self.first.source == other.first.source
         return self.first.kind == other.first.kind and same
 
 
-def series_of(samples: Iterable[Sample]) -> list[Series]:
+def series_of(samples: Iterable[Sample]) -> list[CollectiveSeries]:
     """Return the collective operations among samples, in their order."""
     found: dict[tuple[object, ...], list[Sample]] = {}
     for one in samples:
@@ -93,10 +93,10 @@ def series_of(samples: Iterable[Sample]) -> list[Series]:
                 one.reduction,
             )
             found.setdefault((*key, one.root, one.group, one.hosts, one.nccl), []).append(one)
-    return [Series(tuple(of)) for of in found.values()]
+    return [CollectiveSeries(tuple(of)) for of in found.values()]
 
 
-def nearest(one: Series, size: int) -> Sample:
+def nearest(one: CollectiveSeries, size: int) -> Sample:
     """Return the sample whose size is nearest, the faster one of out of place and in place."""
     return min(
         one.samples, key=lambda sample: (abs((sample.bytes or 0) - size), -(sample.bus_gb_per_s or 0.0))

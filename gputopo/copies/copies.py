@@ -41,7 +41,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
         return self.gpus[0] if self.kind in ("h2d", "d2h", "p2p_staged") else None
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class CopyJob(msgspec.Struct, frozen=True, kw_only=True):
     """Copies that run at once and are timed in one window; a single one runs alone.
 
     `kind`: what the result is called: that of its copies, `bidirectional` (two copies, their sum is the
@@ -61,7 +61,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(gpu for copy in self.copies for gpu in copy.gpus))
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class SessionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a person asked for: which GPUs (None: all), how much, and which node the host memory is to lie on
     (None: each GPU's own). `sizes`: bytes of each copy, `loops`: windows that count; else both are chosen.
     `soak_s`: copies under load for so long instead."""
@@ -105,7 +105,7 @@ def group_name(what: str, gpus: Sequence[int]) -> str:
     return f"{what} gpus:{','.join(map(str, gpus))}"
 
 
-def describe(job: Job) -> str:
+def describe(job: CopyJob) -> str:
     """Return what a job copies: `h2d host -> gpu:0`, `h2d gpus:0,1`."""
     if job.group is not None:
         return job.group if job.bytes is None else f"{job.group} {job.bytes} bytes"
@@ -123,7 +123,7 @@ def describe(job: Job) -> str:
     return " ".join(words)
 
 
-def path_of(job: Job) -> Path | None:
+def path_of(job: CopyJob) -> Path | None:
     """Return how a pair of GPUs is joined in `bidirectional` and `latency`; None for all other jobs."""
     if job.kind not in ("bidirectional", "latency"):
         return None
@@ -151,7 +151,7 @@ class CopyTime(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
 
 
-class Window(msgspec.Struct, frozen=True, kw_only=True):
+class CopyWindow(msgspec.Struct, frozen=True, kw_only=True):
     """One repeat of a job: its copies in the job's order.
 
     `span`: from when to when all of them ran, by time.perf_counter; None where they did not in one stretch.
@@ -170,37 +170,30 @@ class WindowRunner(Protocol):
     @property
     def notes(self) -> Sequence[str]:
         """Return what limits the numbers."""
-        ...
 
     @property
     def unreturned(self) -> Sequence[Failure]:
         """Return the copies that were in progress at an interruption and did not come back."""
-        ...
 
     def measure(
-        self, job: Job, sizes: Sequence[int], while_running: Callable[[], None] | None = None
-    ) -> Window:
+        self, job: CopyJob, sizes: Sequence[int], while_running: Callable[[], None] | None = None
+    ) -> CopyWindow:
         """Run one window, verified. `while_running` is called while it runs.
 
         `sizes`: bytes of each copy, which may be fewer where the job does not name them.
         """
-        ...
 
     def peer_access(self, a: int, b: int) -> bool:
         """Return whether GPU `a` may reach the memory of GPU `b`."""
-        ...
 
     def free_bytes(self, gpu: int) -> int:
         """Return the free device memory, 0 where the GPU does not answer."""
-        ...
 
     def l2_bytes(self, gpu: int) -> int | None:
         """Return the size of a GPU's L2 cache, None where CUDA does not report it."""
-        ...
 
     def supports(self, gpu: int, method: str) -> str | None:
         """Return the reason why a method does not work on a GPU, None where it does.
 
         Without `copy_engine` it is of no use at all.
         """
-        ...

@@ -48,7 +48,7 @@ _NEAR = (Hop.INTERNAL, Hop.PIX, Hop.PXB)
 NVLINK_TIMES = 3
 
 
-class Expected(msgspec.Struct, frozen=True, kw_only=True):
+class ExpectedRate(msgspec.Struct, frozen=True, kw_only=True):
     """What a copy should reach and at least reaches on sound machines, in GB/s. None: only words about it."""
 
     source: str
@@ -159,7 +159,7 @@ class _Judge:
             return sample
         found = self._expected(sample)
         if found is None and (lacking := self._lacking(sample)):
-            found = Expected(source=f"no reference data for {lacking}")
+            found = ExpectedRate(source=f"no reference data for {lacking}")
         if found is None:
             return sample
         return msgspec.structs.replace(
@@ -169,7 +169,7 @@ class _Judge:
             expected_source=found.source,
         )
 
-    def _expected(self, sample: Sample) -> Expected | None:
+    def _expected(self, sample: Sample) -> ExpectedRate | None:
         if sample.group is not None or not is_large(sample):
             return None
         if sample.kind == "d2d_local":
@@ -196,10 +196,10 @@ class _Judge:
         }
         return " and ".join(sorted(names)) or None
 
-    def _host(self, sample: Sample, gpu: Gpu) -> Expected | None:
+    def _host(self, sample: Sample, gpu: Gpu) -> ExpectedRate | None:
         over = host_link(sample, gpu)
         if over != "PCIe":
-            return Expected(source=f"no reference data: copies with the host over {over}")
+            return ExpectedRate(source=f"no reference data: copies with the host over {over}")
         seen = observed_link(gpu, sample, self.machine)
         link = expected_link(seen.generation, seen.width) if seen else None
         if seen is None or link is None:
@@ -208,9 +208,9 @@ class _Judge:
         if sample.kind == "bidirectional":
             source = f"both directions of {source}, {BIDIRECTIONAL_SHARE:.0%} of their sum"
         typical, low = host_rates_of(link, sample.kind)
-        return Expected(source=source, gb_per_s=typical, low_gb_per_s=low)
+        return ExpectedRate(source=source, gb_per_s=typical, low_gb_per_s=low)
 
-    def _by_model(self, sample: Sample, gpu: Gpu) -> Expected | None:
+    def _by_model(self, sample: Sample, gpu: Gpu) -> ExpectedRate | None:
         """Expect the widest link of the model, or name the link that fits the rate of an unknown model.
 
         There is no low rate: boards give cards fewer lanes, or an earlier generation.
@@ -219,31 +219,33 @@ class _Judge:
         fits = () if sample.kind == "bidirectional" else links_for(measured, gpu)
         if link is None:
             words = f"link not reported; inferred from the rate: {link_names(fits)}"
-            return Expected(source=words) if fits else None
+            return ExpectedRate(source=words) if fits else None
         typical, low = host_rates_of(link, sample.kind)
         source = f"{link_name(link)}, the widest that {_model(gpu)} supports (gpus.csv); its slot is unknown"
         if sample.kind == "bidirectional":
             source = f"both directions of {source}, {BIDIRECTIONAL_SHARE:.0%} of their sum"
         elif fits and measured < low and link not in fits:
             source += f"; the rate fits {link_names(fits)}"
-        return Expected(source=source, gb_per_s=typical)
+        return ExpectedRate(source=source, gb_per_s=typical)
 
-    def _local(self, sample: Sample) -> Expected | None:
+    def _local(self, sample: Sample) -> ExpectedRate | None:
         gpu = self.gpus.get(-1 if (index := gpu_of(sample.source)) is None else index)
         row = expected_gpu(gpu.name, gpu.pci_device_id) if gpu else None
         if gpu is None or row is None or row.memory_gb_per_s is None or not by_copy_engine(sample):
             return None
         if gpu.mig.mode:
-            return Expected(source="the card is split (MIG), and an instance has a part of its memory's rate")
+            return ExpectedRate(
+                source="the card is split (MIG), and an instance has a part of its memory's rate"
+            )
         slowed = _may_pay_for_ecc(gpu, row)
-        return Expected(
+        return ExpectedRate(
             source=f"{LOCAL_COPY_SHARE:.0%} of the memory rate of {row.name} (gpus.csv)"
             + (f", less up to {1 - ECC_LOW_SHARE:.0%} for ECC" if slowed else ""),
             gb_per_s=LOCAL_COPY_SHARE * row.memory_gb_per_s,
             low_gb_per_s=LOCAL_COPY_LOW_SHARE * row.memory_gb_per_s * (ECC_LOW_SHARE if slowed else 1),
         )
 
-    def _between(self, sample: Sample, source: int, destination: int) -> Expected | None:
+    def _between(self, sample: Sample, source: int, destination: int) -> ExpectedRate | None:
         if not by_copy_engine(sample) or sample.kind not in ("p2p_direct", "p2p_staged", "bidirectional"):
             return None
         direct = sample.kind == "p2p_direct" or sample.path == "direct"
@@ -255,7 +257,7 @@ class _Judge:
             fits = (sample.median_gb_per_s or 0) >= (found.low_gb_per_s or 0)
             if fits or nvlinks.by != "rate" or not self._is_hybrid(source):
                 return found
-            return Expected(
+            return ExpectedRate(
                 source=f"no reference data: between the rates of {nvlinks.links - 1} and "
                 f"{nvlinks.links} NVLinks, or through the CPU"
             )
@@ -266,7 +268,7 @@ class _Judge:
         if back is None or back.gb_per_s is None:
             return back
         both = one.gb_per_s + back.gb_per_s
-        return Expected(
+        return ExpectedRate(
             source=f"{BIDIRECTIONAL_SHARE:.0%} of both directions: {one.source}",
             gb_per_s=BIDIRECTIONAL_SHARE * both,
             # Two GPUs of one uplink reach in both directions together no more than in one.
@@ -277,11 +279,11 @@ class _Judge:
         row = expected_gpu(self.gpus[index].name, self.gpus[index].pci_device_id)
         return row is not None and is_hybrid(row)
 
-    def _over_pcie(self, sample: Sample, source: int, destination: int) -> Expected | None:
+    def _over_pcie(self, sample: Sample, source: int, destination: int) -> ExpectedRate | None:
         """Expect the slower of the path out of one GPU and the path into the other."""
         direct = sample.kind == "p2p_direct" or sample.path == "direct"
         if direct and (min(source, destination), max(source, destination)) in self.over_nvlink:
-            return Expected(
+            return ExpectedRate(
                 source="no reference data: faster than PCIe, and the number of NVLinks is unknown"
             )
         ends = [end for end in self._ends(sample, source, destination) if end is not None]
@@ -291,14 +293,14 @@ class _Judge:
         link = self.machine.link(source, destination)
         near = direct and link is not None and link.hop in _NEAR
         if direct and _one_direction(sample) > NVLINK_TIMES * slower:
-            return Expected(source="no reference data: much faster than its copies with the host")
-        return Expected(
+            return ExpectedRate(source="no reference data: much faster than its copies with the host")
+        return ExpectedRate(
             source=f"the slower of its two links: {words}",
             gb_per_s=slower,
             low_gb_per_s=(PAIR_LOW_SHARE if near else FAR_PAIR_LOW_SHARE) * slower,
         )
 
-    def _over_widest(self, sample: Sample, source: int, destination: int) -> Expected | None:
+    def _over_widest(self, sample: Sample, source: int, destination: int) -> ExpectedRate | None:
         """Expect the narrower of the widest links of two models; their slots are unknown."""
         ends = [(model_link(gpu), _model(gpu)) for gpu in self._gpus(source, destination)]
         known = [(link.copy_to_host_gb_per_s, link, model) for link, model in ends if link]
@@ -306,9 +308,9 @@ class _Judge:
             return None
         slower, link, model = min(known, key=lambda one: one[0])
         if _one_direction(sample) > link.data_rate_gb_per_s:
-            return Expected(source="no reference data: faster than PCIe")
+            return ExpectedRate(source="no reference data: faster than PCIe")
         source_words = f"{link_name(link)}, the widest that {model} supports (gpus.csv); its slot is unknown"
-        return Expected(source=source_words, gb_per_s=slower)
+        return ExpectedRate(source=source_words, gb_per_s=slower)
 
     def _ends(self, sample: Sample, source: int, destination: int) -> Iterator[tuple[float, str] | None]:
         direct = sample.kind == "p2p_direct" or sample.path == "direct"
@@ -346,12 +348,12 @@ def _one_direction(sample: Sample) -> float:
     return (sample.median_gb_per_s or 0.0) / (2 if sample.kind == "bidirectional" else 1)
 
 
-def _over_nvlink(sample: Sample, nvlinks: PairNvLinks) -> Expected:
+def _over_nvlink(sample: Sample, nvlinks: PairNvLinks) -> ExpectedRate:
     count, row = nvlinks.links, nvlinks.row
     both = sample.kind == "bidirectional"
     whole = count * row.link_gb_per_s * (2 if both else 1)
     share = row.bidirectional_share if both else row.copy_share
-    return Expected(
+    return ExpectedRate(
         source=f"{share:.0%} of {count} NVLink{'s' if count > 1 else ''} of version {row.version} at "
         f"{row.link_gb_per_s:g} GB/s{' both directions' if both else ''} ({row.confidence}: nvlinks.csv)"
         + ("" if nvlinks.by == "source" else f"; number of NVLinks by {nvlinks.by}"),

@@ -10,7 +10,7 @@ from itertools import combinations, permutations
 
 import msgspec
 
-from gputopo.copies.copies import Copy, CopyKind, Job, Setting, gpu_place, group_name
+from gputopo.copies.copies import Copy, CopyJob, CopyKind, Setting, gpu_place, group_name
 from gputopo.copies.sharing import CHANGED_SHARE, fair_rates, shared
 from gputopo.values.bandwidth import Method, NotMeasured, Sample
 
@@ -35,7 +35,7 @@ BISECTION = "bisection"
 MATCHING = "pairs"
 
 
-def jobs(setting: Setting) -> tuple[Job, ...]:
+def jobs(setting: Setting) -> tuple[CopyJob, ...]:
     """Return all copies of a session that are known beforehand, the most important first."""
     full = setting.level == "full"
     every = (
@@ -50,7 +50,7 @@ def jobs(setting: Setting) -> tuple[Job, ...]:
     return tuple(_sized(every, setting.sizes))
 
 
-def _used_by_programs(setting: Setting) -> Iterator[Job]:
+def _used_by_programs(setting: Setting) -> Iterator[CopyJob]:
     """Yield the copies that a program makes: each link, the memory, each pair of GPUs by the path it has."""
     gpus, ordered = setting.gpus, pairs(setting.gpus)
     yield from _host_copies(setting, dict.fromkeys(gpus))
@@ -64,7 +64,7 @@ def _used_by_programs(setting: Setting) -> Iterator[Job]:
     yield from _fabric(setting)
     for gpu in gpus:
         copies = tuple(_host_copy(kind, gpu, setting) for kind in _UP_AND_DOWN)
-        yield Job(kind="bidirectional", copies=copies)
+        yield CopyJob(kind="bidirectional", copies=copies)
     chasing = [gpu for gpu in gpus if gpu not in setting.no_kernels]  # a chain of pointers over the link
     yield from (_latency(_host_copy("h2d", gpu, setting, method="kernel_read")) for gpu in chasing)
     yield from (_latency(_host_copy("h2d", gpu, setting)) for gpu in gpus)  # a small engine copy
@@ -75,7 +75,7 @@ def _used_by_programs(setting: Setting) -> Iterator[Job]:
         yield from (_job(_host_copy(kind, gpu, setting, pinned=False)) for kind in _UP_AND_DOWN)
 
 
-def _derivable(setting: Setting) -> Iterator[Job]:
+def _derivable(setting: Setting) -> Iterator[CopyJob]:
     """Yield what about follows from other numbers: both directions, the host where there is a direct path."""
     ordered = pairs(setting.gpus)
     both = [(a, b, {(a, b), (b, a)} <= setting.peers) for a, b in ordered[::2]]
@@ -92,14 +92,14 @@ def _derivable(setting: Setting) -> Iterator[Job]:
 
 def next_jobs(
     done: Sequence[Sample], setting: Setting, tried: frozenset[str] = frozenset()
-) -> tuple[Job, ...]:
+) -> tuple[CopyJob, ...]:
     """Return the copies that the results so far call for: they find the GPUs that share an uplink.
 
     Where GPUs are slower with all at once than alone, each pair of them is copied to at once. Where what the
     pairs share does not explain all of it (an uplink that two of them cannot fill), all but one are copied
     to, for each GPU that is slower than explained. `tried`: names of groups that are not to be given again.
     """
-    wanted: list[Job] = []
+    wanted: list[CopyJob] = []
     for kind in _UP_AND_DOWN:
         alone = _rates(done, kind, None)
         whole = _largest_group(done, kind)
@@ -125,7 +125,7 @@ def next_jobs(
     return tuple(_sized(wanted, setting.sizes))
 
 
-def soak_jobs(setting: Setting) -> tuple[Job, ...]:
+def soak_jobs(setting: Setting) -> tuple[CopyJob, ...]:
     """Return the copies of one round of a soak: each puts all GPUs under load at once.
 
     All GPUs with the host in both directions; every GPU to its next one, then to the one after that, and so
@@ -133,20 +133,22 @@ def soak_jobs(setting: Setting) -> tuple[Job, ...]:
     """
     gpus = setting.gpus
     host = tuple(_host_copy(kind, gpu, setting) for kind in _UP_AND_DOWN for gpu in gpus)
-    rounds = [Job(kind="bidirectional", copies=host, group=group_name("host and", gpus))]
+    rounds = [CopyJob(kind="bidirectional", copies=host, group=group_name("host and", gpus))]
     for step in range(1, len(gpus)):
         ends = [(gpu, gpus[(place + step) % len(gpus)]) for place, gpu in enumerate(gpus)]
         copies = tuple(
             _pair_copy("p2p_direct" if pair in setting.peers else "p2p_staged", *pair, setting)
             for pair in ends
         )
-        rounds.append(Job(kind=copies[0].kind, copies=copies, group=group_name(f"pairs {step} apart,", gpus)))
+        rounds.append(
+            CopyJob(kind=copies[0].kind, copies=copies, group=group_name(f"pairs {step} apart,", gpus))
+        )
     inside = list(_inside(setting))
     if inside:
         copies = tuple(job.copies[0] for job in inside)
         group = group_name("d2d_local", gpus)
         min_bytes = max(job.min_bytes for job in inside)
-        rounds.append(Job(kind="d2d_local", copies=copies, group=group, min_bytes=min_bytes))
+        rounds.append(CopyJob(kind="d2d_local", copies=copies, group=group, min_bytes=min_bytes))
     return tuple(rounds)
 
 
@@ -198,7 +200,7 @@ def pairs(gpus: Sequence[int]) -> list[tuple[int, int]]:
     return [(gpus[x], gpus[y]) for a, b in both for x, y in ((a, b), (b, a))]
 
 
-def without(job: Job, places: frozenset[str] | set[str], copies: Sequence[Copy] = ()) -> Job | None:
+def without(job: CopyJob, places: frozenset[str] | set[str], copies: Sequence[Copy] = ()) -> CopyJob | None:
     """The job without the copies that touch `places` or are among `copies`; None where nothing is left.
 
     Two copies at least must be left of a group; one of two directions is no longer both.
@@ -248,25 +250,25 @@ def _pair_copy(kind: CopyKind, a: int, b: int, setting: Setting, method: Method 
     )
 
 
-def _job(copy: Copy, size: int | None = None) -> Job:
-    return Job(kind=copy.kind, copies=(copy,), bytes=size)
+def _job(copy: Copy, size: int | None = None) -> CopyJob:
+    return CopyJob(kind=copy.kind, copies=(copy,), bytes=size)
 
 
-def _group(kind: CopyKind, gpus: Sequence[int], setting: Setting) -> Job:
+def _group(kind: CopyKind, gpus: Sequence[int], setting: Setting) -> CopyJob:
     copies = tuple(_host_copy(kind, gpu, setting) for gpu in gpus)
-    return Job(kind=kind, copies=copies, group=group_name(kind, gpus))
+    return CopyJob(kind=kind, copies=copies, group=group_name(kind, gpus))
 
 
-def _host_copies(setting: Setting, nodes: Mapping[int, int | None]) -> Iterator[Job]:
+def _host_copies(setting: Setting, nodes: Mapping[int, int | None]) -> Iterator[CopyJob]:
     """Yield the copies of GPUs with the host's memory on a node, None: on the near one."""
     for gpu, node in nodes.items():
         yield from (_job(_host_copy(kind, gpu, setting, node=node)) for kind in _UP_AND_DOWN)
 
 
-def _exchange(kind: CopyKind, a: int, b: int, setting: Setting) -> Job:
+def _exchange(kind: CopyKind, a: int, b: int, setting: Setting) -> CopyJob:
     """Return both directions of a pair at once."""
     copies = (_pair_copy(kind, a, b, setting), _pair_copy(kind, b, a, setting))
-    return Job(kind="bidirectional", copies=copies)
+    return CopyJob(kind="bidirectional", copies=copies)
 
 
 def _allowed(method: Method, source: int, destination: int, setting: Setting) -> bool:
@@ -277,28 +279,28 @@ def _allowed(method: Method, source: int, destination: int, setting: Setting) ->
     return (acting, reached) in setting.peers
 
 
-def _inside(setting: Setting) -> Iterator[Job]:
+def _inside(setting: Setting) -> Iterator[CopyJob]:
     for gpu in setting.gpus:
         if gpu not in setting.no_local:
             copy = Copy(kind="d2d_local", source=gpu_place(gpu), destination=gpu_place(gpu))
             size = min_local_bytes(setting.l2_bytes.get(gpu, 0))
-            yield Job(kind=copy.kind, copies=(copy,), min_bytes=size)
+            yield CopyJob(kind=copy.kind, copies=(copy,), min_bytes=size)
 
 
-def _latency(copy: Copy) -> Job:
-    return Job(kind="latency", copies=(copy,), bytes=LATENCY_BYTES)
+def _latency(copy: Copy) -> CopyJob:
+    return CopyJob(kind="latency", copies=(copy,), bytes=LATENCY_BYTES)
 
 
-def _at_once(what: str, ends: Sequence[tuple[int, int]], setting: Setting) -> Job:
+def _at_once(what: str, ends: Sequence[tuple[int, int]], setting: Setting) -> CopyJob:
     """Return copies between GPUs at once: direct ones where all have such a path, else through the host."""
     direct = all(_allowed("copy_engine", a, b, setting) for a, b in ends)
     kind: CopyKind = "p2p_direct" if direct else "p2p_staged"
     gpus = sorted({gpu for pair in ends for gpu in pair})
     copies = tuple(_pair_copy(kind, a, b, setting) for a, b in ends)
-    return Job(kind=kind, copies=copies, group=group_name(what, gpus))
+    return CopyJob(kind=kind, copies=copies, group=group_name(what, gpus))
 
 
-def _fabric(setting: Setting) -> Iterator[Job]:
+def _fabric(setting: Setting) -> Iterator[CopyJob]:
     """Return what shows whether all GPUs have their rates at once.
 
     Each sends to the next one and receives from the one before, as in the collective operations of a
@@ -312,7 +314,7 @@ def _fabric(setting: Setting) -> Iterator[Job]:
         yield _at_once(BISECTION, _both_ways(zip(gpus, gpus[half : 2 * half], strict=False)), setting)
 
 
-def _matchings(setting: Setting) -> Iterator[Job]:
+def _matchings(setting: Setting) -> Iterator[CopyJob]:
     """Return rounds in which each GPU exchanges with one other; together they have all pairs."""
     if len(setting.gpus) < 3:
         return
@@ -336,7 +338,7 @@ def matchings(members: Sequence[int]) -> list[list[tuple[int, int]]]:
     return rounds
 
 
-def _one_and_all(setting: Setting) -> Iterator[Job]:
+def _one_and_all(setting: Setting) -> Iterator[CopyJob]:
     """Return copies of each GPU to all others at once, and from all others; not of more than have access."""
     if not 2 < len(setting.gpus) <= MAX_PEERS + 1:
         return
@@ -351,21 +353,21 @@ def _both_ways(ends: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return [way for a, b in ends for way in ((a, b), (b, a))]
 
 
-def _both_directions_by_kernels(setting: Setting) -> Iterator[Job]:
+def _both_directions_by_kernels(setting: Setting) -> Iterator[CopyJob]:
     """Return both directions at once by kernels: of each GPU with the host, and of each pair."""
     for gpu in setting.gpus:
         if gpu not in setting.no_kernels:
             up = _host_copy("h2d", gpu, setting, method="kernel_read")
             down = _host_copy("d2h", gpu, setting, method="kernel_write")
-            yield from (_job(up), _job(down), Job(kind="bidirectional", copies=(up, down)))
+            yield from (_job(up), _job(down), CopyJob(kind="bidirectional", copies=(up, down)))
     for method in _BY_KERNEL:
         for a, b in pairs(setting.gpus)[::2]:
             if _allowed(method, a, b, setting) and _allowed(method, b, a, setting):
                 ways = (_pair_copy("p2p_direct", x, y, setting, method) for x, y in ((a, b), (b, a)))
-                yield Job(kind="bidirectional", copies=tuple(ways))
+                yield CopyJob(kind="bidirectional", copies=tuple(ways))
 
 
-def _sized(wanted: Iterable[Job], sizes: Sequence[int]) -> Iterator[Job]:
+def _sized(wanted: Iterable[CopyJob], sizes: Sequence[int]) -> Iterator[CopyJob]:
     """Yield the jobs with these bytes, one for each size; as they are where there are none."""
     for job in wanted:
         if not sizes or job.bytes is not None:
@@ -374,7 +376,7 @@ def _sized(wanted: Iterable[Job], sizes: Sequence[int]) -> Iterator[Job]:
             yield from (msgspec.structs.replace(job, bytes=size, min_bytes=0) for size in sizes)
 
 
-def _sweep(setting: Setting) -> Iterator[Job]:
+def _sweep(setting: Setting) -> Iterator[CopyJob]:
     for size in SWEEP_BYTES:
         for gpu in setting.gpus:
             yield from (_job(_host_copy(kind, gpu, setting), size) for kind in _UP_AND_DOWN)

@@ -232,7 +232,7 @@ class Slot(NamedTuple):
     transfers: tuple[tuple[int, int], ...]
 
 
-class Host(msgspec.Struct, frozen=True, kw_only=True):
+class NetworkHost(msgspec.Struct, frozen=True, kw_only=True):
     """A host as the others reach it. `interface`, its rate and MTU: of the card that has the address.
 
     `rate_gbit_per_s`: None where it is not Ethernet, or not known. `tools`: None where that is not known.
@@ -258,7 +258,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
     `passed_over`: why no better tool is used.
     """
 
-    hosts: tuple[Host, ...]
+    hosts: tuple[NetworkHost, ...]
     token: str
     timing: Timing
     streams: int = STREAMS
@@ -266,7 +266,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
     passed_over: str | None = None
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
+class TransferResult(msgspec.Struct, frozen=True, kw_only=True):
     """One transfer of a slot, by its sender: GB/s that arrived in each window, or microseconds."""
 
     slot: int
@@ -275,10 +275,12 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.network_result/1"):
+class NetworkResult(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.network_result/1"
+):
     """What one host measured."""
 
-    measured: tuple[Measured, ...]
+    measured: tuple[TransferResult, ...]
 
 
 def schedule(hosts: int, timing: Timing) -> list[Slot]:
@@ -313,14 +315,14 @@ def seconds_of(hosts: int, timing: Timing) -> float:
     return timing.lead_s + last.start_s + timing.transfer_s + timing.start_s + timing.gap_s
 
 
-class Expected(NamedTuple):
+class NetworkExpected(NamedTuple):
     """GB/s that the cards of both ends allow, and where that comes from."""
 
     gb_per_s: float
     source: str
 
 
-def expected(one: Host, other: Host, tool: Tool = "tcp") -> Expected | None:
+def expected(one: NetworkHost, other: NetworkHost, tool: Tool = "tcp") -> NetworkExpected | None:
     """Return what a tool can carry at the rate of the slower card; None where it is not known.
 
     Of TCP that is its payload, and None above `MAX_TCP_GBIT_PER_S`.
@@ -330,7 +332,7 @@ def expected(one: Host, other: Host, tool: Tool = "tcp") -> Expected | None:
         rates = [port.rate_gbit_per_s for port in ports if port is not None and port.rate_gbit_per_s]
         if len(rates) < len(ports):
             return None
-        return Expected(min(rates) / 8, f"{min(rates):g} Gbit/s of the RDMA port")
+        return NetworkExpected(min(rates) / 8, f"{min(rates):g} Gbit/s of the RDMA port")
     if one.rate_gbit_per_s is None or other.rate_gbit_per_s is None:
         return None
     rate = min(one.rate_gbit_per_s, other.rate_gbit_per_s)
@@ -339,10 +341,10 @@ def expected(one: Host, other: Host, tool: Tool = "tcp") -> Expected | None:
         return None
     share = (mtu - _HEADERS) / (mtu + _FRAME)
     source = f"{rate:g} Gbit/s of the card, {share:.1%} of it payload of TCP with an MTU of {mtu}"
-    return Expected(rate / 8 * share, source)
+    return NetworkExpected(rate / 8 * share, source)
 
 
-def bandwidth_of(order: Order, results: Mapping[int, Result], absent: Mapping[int, str]) -> Bandwidth:
+def bandwidth_of(order: Order, results: Mapping[int, NetworkResult], absent: Mapping[int, str]) -> Bandwidth:
     """Return what all hosts measured. `absent`: why a host has no result, by rank."""
     slots = schedule(len(order.hosts), order.timing)
     samples: list[Sample] = []
@@ -399,7 +401,7 @@ def _how(order: Order) -> str:
     )
 
 
-def _sample(order: Order, rank: int, one: Measured, kind: SlotKind) -> Sample:
+def _sample(order: Order, rank: int, one: TransferResult, kind: SlotKind) -> Sample:
     ends = ends_of(order, rank, one.destination)
     middle = median(one.values)
     is_spread = len(one.values) > 1 and middle
@@ -436,7 +438,7 @@ def _sample(order: Order, rank: int, one: Measured, kind: SlotKind) -> Sample:
     )
 
 
-def _failure(order: Order, rank: int, one: Measured, kind: SlotKind) -> Failure:
+def _failure(order: Order, rank: int, one: TransferResult, kind: SlotKind) -> Failure:
     source, destination = ends_of(order, rank, one.destination)
     return Failure(
         kind="network_latency" if kind == "latency" else "network",

@@ -29,7 +29,12 @@ def judged(samples: Iterable[Sample]) -> Iterator[Sample]:
     return (
         sample
         for sample in samples
-        if sample.group is None and is_large(sample) and (runs_agree(sample) or _is_low_in_every_run(sample))
+        if sample.group is None
+        and is_large(sample)
+        and (
+            runs_agree(sample)
+            or max(run.value for run in sample.runs) < (sample.expected_low_gb_per_s or 0.0)
+        )
     )
 
 
@@ -46,10 +51,6 @@ def runs_agree(sample: Sample) -> bool:
     """Return whether all runs of a tool gave about the same number: within noise of their median."""
     middle = median(run.value for run in sample.runs) if sample.runs else 0.0
     return all(abs(run.value - middle) <= AGREE_SHARE * middle for run in sample.runs)
-
-
-def _is_low_in_every_run(sample: Sample) -> bool:
-    return max(run.value for run in sample.runs) < (sample.expected_low_gb_per_s or 0.0)
 
 
 def by_copy_engine(sample: Sample) -> bool:

@@ -62,7 +62,7 @@ _MIN_PEERS = 2  # Other pairs before they show which of two numbers is the odd o
 HostLink = Literal["PCIe", "NVLink-C2C", "NVLink to the CPU", "NVLink or NVLink-C2C"]
 
 
-class Limit(NamedTuple):
+class RateLimit(NamedTuple):
     """The highest rate that is possible, in GB/s, and whose it is."""
 
     gb_per_s: float
@@ -87,13 +87,13 @@ def checked(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
     return bandwidth if samples == bandwidth.samples else msgspec.structs.replace(bandwidth, samples=samples)
 
 
-def memory_limit(gpu: Gpu | None) -> Limit:
+def memory_limit(gpu: Gpu | None) -> RateLimit:
     """Return the published memory rate of a GPU, of the fastest board of its name; else of any known GPU."""
     row = _row(gpu)
     if row is not None and row.memory_gb_per_s is not None:
-        return Limit(row.memory_max_gb_per_s or row.memory_gb_per_s, f"the memory of {row.name}")
+        return RateLimit(row.memory_max_gb_per_s or row.memory_gb_per_s, f"the memory of {row.name}")
     fastest = max(known_gpus(), key=lambda one: one.memory_gb_per_s or 0.0)
-    return Limit(fastest.memory_gb_per_s or inf, f"any known memory ({fastest.name})")
+    return RateLimit(fastest.memory_gb_per_s or inf, f"any known memory ({fastest.name})")
 
 
 def fits_cache(sample: Sample, gpu: Gpu | None) -> bool:
@@ -108,20 +108,20 @@ def l2_mib(gpu: Gpu | None) -> float | None:
     return row.l2_mib if row else None
 
 
-def pcie_limit(gpu: Gpu | None) -> Limit:
+def pcie_limit(gpu: Gpu | None) -> RateLimit:
     """Return the data rate of the widest PCIe link of the model; of 16 lanes of generation 6 if unknown."""
     row = _row(gpu)
     if row is None or row.pcie_generation is None:
-        return Limit(pcie_max(gpu), "Gen6 x16, the widest PCIe link")
-    return Limit(pcie_max(gpu), f"Gen{row.pcie_generation} x{row.pcie_width}, the link of {row.name}")
+        return RateLimit(pcie_max(gpu), "Gen6 x16, the widest PCIe link")
+    return RateLimit(pcie_max(gpu), f"Gen{row.pcie_generation} x{row.pcie_width}, the link of {row.name}")
 
 
-def host_limit(gpu: Gpu | None) -> Limit:
+def host_limit(gpu: Gpu | None) -> RateLimit:
     """Return the highest rate between a GPU and host memory in one direction."""
     row, pcie = _row(gpu), pcie_limit(gpu)
     if row is None or row.c2c_gb_per_s is not None:
         rates = [row] if row else [one for one in known_gpus() if one.c2c_gb_per_s]
-        return Limit(max(one.c2c_gb_per_s or 0.0 for one in rates), "NVLink-C2C")
+        return RateLimit(max(one.c2c_gb_per_s or 0.0 for one in rates), "NVLink-C2C")
     if row.nvlinks and not row.nvlink_by_bridge and row.nvlink_generation in _POWER_GENERATIONS:
         return max(pcie, _nvlink_limit(row), key=lambda one: one.gb_per_s)
     return pcie
@@ -137,7 +137,7 @@ def host_link(sample: Sample, gpu: Gpu | None) -> HostLink:
     return "NVLink or NVLink-C2C" if row is None else "NVLink to the CPU"
 
 
-def pair_limit(gpu: Gpu | None) -> Limit:
+def pair_limit(gpu: Gpu | None) -> RateLimit:
     """Return the highest rate between a GPU and another one in one direction, over NVLink or PCIe."""
     row, pcie = _row(gpu), pcie_limit(gpu)
     if row is not None and row.nvlinks is None and row.name.startswith("GeForce"):
@@ -184,7 +184,7 @@ def on_path_of(sample: Sample, samples: Iterable[Sample]) -> list[Sample]:
     ]
 
 
-def limit_of(sample: Sample, gpus: Mapping[int, Gpu]) -> Limit | None:
+def limit_of(sample: Sample, gpus: Mapping[int, Gpu]) -> RateLimit | None:
     """Return the highest possible rate of a sample, as the sample counts it; None for kinds without one."""
     ends = [index for place in (sample.source, sample.destination) if (index := gpu_of(place)) is not None]
     if sample.kind == "d2d_local":
@@ -197,7 +197,9 @@ def limit_of(sample: Sample, gpus: Mapping[int, Gpu]) -> Limit | None:
     ]
     lowest = min(limits, key=lambda one: one.gb_per_s)
     both = _directions(sample)
-    return Limit(both * lowest.gb_per_s, f"both directions of {lowest.source}" if both > 1 else lowest.source)
+    return RateLimit(
+        both * lowest.gb_per_s, f"both directions of {lowest.source}" if both > 1 else lowest.source
+    )
 
 
 def _beyond_limit(sample: Sample, gpus: Mapping[int, Gpu]) -> Invalid | None:
@@ -219,15 +221,15 @@ def _row(gpu: Gpu | None) -> GpuExpectation | None:
     return expected_gpu(gpu.name, gpu.pci_device_id) if gpu else None
 
 
-def _nvlink_limit(row: GpuExpectation) -> Limit:
+def _nvlink_limit(row: GpuExpectation) -> RateLimit:
     link = expected_nvlink(row.nvlink_generation, row.chip)
     if link is None or not row.nvlinks:
-        return Limit(0.0, "no NVLink")
-    return Limit(row.nvlinks * link.link_gb_per_s, f"{row.nvlinks} NVLinks of {row.name}")
+        return RateLimit(0.0, "no NVLink")
+    return RateLimit(row.nvlinks * link.link_gb_per_s, f"{row.nvlinks} NVLinks of {row.name}")
 
 
 @functools.cache
-def _widest_nvlinks() -> Limit:
+def _widest_nvlinks() -> RateLimit:
     return max(map(_nvlink_limit, known_gpus()), key=lambda one: one.gb_per_s)
 
 

@@ -79,17 +79,13 @@ def shared(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, floa
         if len(gpus) < 3:
             continue
         foreseen = fair_rates({gpu: alone[gpu] for gpu in gpus if gpu in alone}, groups)
-        if _is_left_out_set(gpus, together):
-            continue  # read together with the whole, whose groups explain it
+        if any(len(other) == len(gpus) + 1 and gpus < other for other in together):
+            continue  # a larger set with one GPU left out: read with the whole, whose groups explain it
         limited = _limited(foreseen, measured, groups)
         for members in _limited_together(limited, gpus, together):
             carries = sum(measured[gpu] for gpu in members)
             groups = [group for group in groups if group.gpus != members] + [_Shared(members, carries)]
     return tuple(groups)
-
-
-def _cross(one: Gpus, other: Gpus) -> bool:
-    return bool(one & other) and not one <= other and not other <= one
 
 
 def carries(gpus: Gpus, together: Mapping[Gpus, Mapping[int, float]]) -> float | None:
@@ -195,11 +191,6 @@ def _limited(foreseen: Mapping[int, float], measured: Mapping[int, float], group
     return slow
 
 
-def _is_left_out_set(gpus: Gpus, together: Mapping[Gpus, object]) -> bool:
-    """Return whether a set is a larger measured one with a single GPU left out."""
-    return any(len(other) == len(gpus) + 1 and gpus < other for other in together)
-
-
 def _limited_together(limited: Gpus, gpus: Gpus, together: Mapping[Gpus, Mapping[int, float]]) -> list[Gpus]:
     """Split the GPUs that are slower than foreseen into those that share one uplink."""
     if len(limited) < 2:
@@ -297,7 +288,7 @@ def _is_one_link(
     directions: Sequence[_Direction],
     machine: Machine,
 ) -> bool:
-    if _cross(a, b):
+    if a & b and not a <= b and not b <= a:
         return True
     inner, outer = sorted((a, b), key=len)
     if not inner < outer or found[a] & found[b]:

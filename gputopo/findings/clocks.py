@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from gputopo.findings import pcie, throttling
-from gputopo.findings.compare import differences, known
-from gputopo.findings.rule import Check, Fault, Rule, Threshold, by_model, check, present
+from gputopo.findings.compare import differences, grouped, known
+from gputopo.findings.rule import Fault, Rule, Threshold, accused, by_model, check, present
 from gputopo.findings.throttling import explained
 from gputopo.findings.usage import BUSY_PERCENT, LOAD_STATES, busy, idle, use_of
 from gputopo.reference.clock_events import IDLE, reasons_of
@@ -123,33 +123,28 @@ def low(machine: Machine) -> Iterator[Fault]:
 
 def below_default(gpu: Gpu) -> Fault | None:
     """Return the fault of a GPU whose application clocks are set below the default, or None."""
-    found: dict[str, dict[str, int]] = {}
+    found, words = {}, []
     for domain in ("memory", "core"):
         set_, default = (_clock(gpu, domain, kind) for kind in ("application", "default_application"))
         if set_ and default and set_ < default * (1 - MEMORY_SHARE.value):
             found[domain] = {"application_mhz": set_, "default_mhz": default}
-    if not found:
-        return None
-    words = (
-        f"{domain} {one['application_mhz']} MHz, default {one['default_mhz']}"
-        for domain, one in found.items()
+            words.append(f"{domain} {set_} MHz, default {default}")
+    return (
+        APPLICATION_BELOW_DEFAULT.fault(gpu, f"application clock: {'; '.join(words)}", found)
+        if found
+        else None
     )
-    return APPLICATION_BELOW_DEFAULT.fault(gpu, f"application clock: {'; '.join(words)}", dict(found))
 
 
 def below_model(gpu: Gpu) -> Fault | None:
     """Return the fault of a GPU whose max memory clock is below the reference, or None."""
-    expected = expected_of(gpu)
-    top = gpu.clocks_mhz.memory.max
-    if expected is None or expected.max_memory_mhz is None or not top:
+    row, top = expected_of(gpu), gpu.clocks_mhz.memory.max
+    of_model = row.max_memory_mhz if row else None
+    if row is None or not of_model or not top or top >= of_model * (1 - MODEL_SHARE.value):
         return None
-    if top >= expected.max_memory_mhz * (1 - MODEL_SHARE.value):
-        return None
-    return MEMORY_BELOW_MODEL.fault(
-        gpu,
-        f"max memory clock {top} MHz, {expected.max_memory_mhz} MHz for {expected.name}",
-        {"max_mhz": top, "expected_mhz": expected.max_memory_mhz, "source": expected.source},
-    )
+    says = f"max memory clock {top} MHz, {of_model} MHz for {row.name}"
+    evidence = {"max_mhz": top, "expected_mhz": of_model, "source": row.source}
+    return MEMORY_BELOW_MODEL.fault(gpu, says, evidence)
 
 
 def _clock(gpu: Gpu, domain: str, kind: str) -> int | None:
@@ -175,19 +170,9 @@ def _low_core(gpu: Gpu) -> Fault | None:
     at_least = floor * min(known)
     if now >= at_least:
         return None
-    return CORE_BELOW_MAXIMUM.fault(
-        gpu,
-        f"{now} MHz under load, expected at least {at_least:.0f}; no throttle reason reported",
-        {
-            "now_mhz": now,
-            "max_mhz": top,
-            "application_mhz": set_,
-            "boost_mhz": boost,
-            "least_share": floor,
-            "utilization_percent": gpu.utilization_percent.gpu,
-            "pstate": gpu.pstate,
-        },
-    )
+    says = f"{now} MHz under load, expected at least {at_least:.0f}; no throttle reason reported"
+    clocks = {"now_mhz": now, "max_mhz": top, "application_mhz": set_, "boost_mhz": boost}
+    return CORE_BELOW_MAXIMUM.fault(gpu, says, clocks | {"least_share": floor} | _load(gpu))
 
 
 def _low_memory(gpu: Gpu) -> Fault | None:
@@ -204,30 +189,21 @@ def _low_memory(gpu: Gpu) -> Fault | None:
     )
 
 
-def _limit(gpu: Gpu) -> int | None:
-    known = [clock for kind in ("max", "application") if (clock := _clock(gpu, "core", kind))]
-    return min(known, default=None)
-
-
 def _slower(group: Sequence[Gpu]) -> Iterator[Fault]:
     """Compare the share of its max or application clock that each GPU of a model reaches under load."""
-    shares = {
-        gpu.index: now / limit
-        for gpu in group
-        if (now := _clock(gpu, "core", "now")) and (limit := _limit(gpu))
+    clocks = {
+        gpu.index: [_clock(gpu, "core", kind) for kind in ("now", "max", "application")] for gpu in group
     }
-    for gpu in group:
-        others = [share for index, share in shares.items() if index != gpu.index]
-        if not others or gpu.index not in shares:
-            continue
-        share, usual = shares[gpu.index], median(others)
+    limits = {index: min(filter(None, of[1:]), default=None) for index, of in clocks.items()}
+    shares = {index: of[0] / limit for index, of in clocks.items() if of[0] and (limit := limits[index])}
+    for gpu in (gpu for gpu in group if gpu.index in shares and len(shares) > 1):
+        share = shares[gpu.index]
+        usual = median(other for index, other in shares.items() if index != gpu.index)
         if share < usual * (1 - CORE_BUSY_SHARE.value):
-            now = _clock(gpu, "core", "now")
-            yield CORE_SLOWER_THAN_PEERS.fault(
-                gpu,
-                f"{now} MHz under load, {share:.0%} of its limit; same-model GPUs reach {usual:.0%}",
-                {"now_mhz": now, "share_of_due": round(share, 3), "peers_share": round(usual, 3)},
-            )
+            now = clocks[gpu.index][0]
+            says = f"{now} MHz under load, {share:.0%} of its limit; same-model GPUs reach {usual:.0%}"
+            evidence = {"now_mhz": now, "share_of_due": round(share, 3), "peers_share": round(usual, 3)}
+            yield CORE_SLOWER_THAN_PEERS.fault(gpu, says, evidence)
 
 
 # Samples of one training differ by less.
@@ -273,108 +249,81 @@ LINK_SLOWER = Rule(
 )
 
 
-@check(HOTTER)
-def heat(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs that are much hotter than their peers at the same load, but not near their limits."""
-    covered = _accused(machine, throttling.temperatures) | _accused(machine, throttling.slowdowns)
+@check(HOTTER, IDLE_DRAW)
+def above_peers(machine: Machine) -> Iterator[Fault]:
+    """Find GPUs that are much hotter than their peers at the same load, but not near their limits; and idle
+    ones that draw much more power, and that no program is known to use.
+    """
+    covered = accused(machine, throttling.temperatures, throttling.slowdowns)
     for group in _same_load(machine):
         for name, sensor in (("gpu", ""), ("memory", "memory ")):
-            now = known(group, f"temperature_c.{name}")
-            for gpu in group:
-                others = [value for index, value in now.items() if index != gpu.index]
-                if gpu.index not in now or gpu.index in covered or len(others) < PEERS.value - 1:
-                    continue
-                if now[gpu.index] >= median(others) + HOTTER_C.value:
-                    yield HOTTER.fault(
-                        gpu,
-                        f"{sensor}{now[gpu.index]} °C, {median(others):.0f} °C on GPUs of this model at the "
-                        "same load",
-                        {f"{name}_c": now[gpu.index], "peers_c": median(others)} | _load(gpu),
-                    )
+            for gpu, heat, usual in _with_usual(group, f"temperature_c.{name}"):
+                if heat >= usual + HOTTER_C.value and gpu.index not in covered:
+                    says = f"{sensor}{heat} °C, {usual:.0f} °C on GPUs of this model at the same load"
+                    yield HOTTER.fault(gpu, says, {f"{name}_c": heat, "peers_c": usual} | _load(gpu))
                     covered.add(gpu.index)
+        for gpu, draw, usual in _with_usual(group, "power_w.draw"):
+            high = draw >= max(IDLE_DRAW_TIMES.value * usual, usual + IDLE_DRAW_W.value)
+            if high and idle(gpu) and not use_of(gpu) and not gpu.processes:
+                says = f"draws {draw:.0f} W while idle, {usual:.0f} W on idle GPUs of this model"
+                yield IDLE_DRAW.fault(gpu, says, {"draw_w": draw, "peers_w": usual} | _load(gpu))
 
 
-@check(IDLE_DRAW)
-def idle_draw(machine: Machine) -> Iterator[Fault]:
-    """Find idle GPUs that draw much more power than idle peers, and that no program is known to use."""
-    for group in _same_load(machine):
-        draws = known(group, "power_w.draw")
-        for gpu in group:
-            others = [draw for index, draw in draws.items() if index != gpu.index]
-            if not idle(gpu) or use_of(gpu) or gpu.processes or len(others) < PEERS.value - 1:
-                continue
-            draw, usual = draws.get(gpu.index, 0.0), median(others)
-            if draw >= max(IDLE_DRAW_TIMES.value * usual, usual + IDLE_DRAW_W.value):
-                yield IDLE_DRAW.fault(
-                    gpu,
-                    f"draws {draw:.0f} W while idle, {usual:.0f} W on idle GPUs of this model",
-                    {"draw_w": draw, "peers_w": usual} | _load(gpu),
-                )
-
-
-@check(MEMORY_SLOWER)
-def memory_clocks(machine: Machine) -> Iterator[Fault]:
-    """Find memory clocks below those of the peers in the same P-state, where no other finding shows it."""
-    covered = _accused(machine, low)
+@check(MEMORY_SLOWER, LINK_SLOWER)
+def below_peers(machine: Machine) -> Iterator[Fault]:
+    """Find memory clocks, and links in a P-state for load, below those of most peers in the same P-state,
+    where no other finding shows it.
+    """
+    slow, narrow = accused(machine, low), accused(machine, pcie.generations, pcie.slots)
     for group in _same_load(machine):
         unthrottled = [gpu for gpu in group if not throttling.explained(reasons_of(gpu.throttle))]
-        found = differences(unthrottled, "clocks_mhz.memory.now", MEMORY_NOW_SHARE.value)
-        if found is None or found.common is None:
-            continue
-        for gpu in unthrottled:
-            now = found.odd.get(gpu.index)
+        for gpu, now, common in _odd(unthrottled, "clocks_mhz.memory.now", MEMORY_NOW_SHARE.value):
             limits = (gpu.clocks_mhz.memory.max, gpu.clocks_mhz.memory.application)
-            lowered = min((one for one in limits if one), default=found.common) < found.common
-            if now is not None and now < found.common and not lowered and gpu.index not in covered:
-                yield MEMORY_SLOWER.fault(
-                    gpu,
-                    f"memory at {now} MHz in {gpu.pstate}, {found.common} MHz on GPUs of this model",
-                    {"now_mhz": now, "peers_mhz": found.common} | _load(gpu),
-                )
+            lowered = min((one for one in limits if one), default=common) < common
+            if now < common and not lowered and gpu.index not in slow:
+                says = f"memory at {now} MHz in {gpu.pstate}, {common} MHz on GPUs of this model"
+                yield MEMORY_SLOWER.fault(gpu, says, {"now_mhz": now, "peers_mhz": common} | _load(gpu))
+        for gpu, now, common in _odd(group if group[0].pstate in LOAD_STATES else (), "pcie.gen_now"):
+            slot = gpu.pcie.gen_max is not None and gpu.pcie.gen_max < common
+            if now < common and not slot and gpu.index not in narrow:
+                says = f"PCIe link at generation {now} in {gpu.pstate}, {common} on GPUs of this model"
+                yield LINK_SLOWER.fault(gpu, says, {"gen_now": now, "peers_gen": common} | _load(gpu))
 
 
-@check(LINK_SLOWER)
-def links(machine: Machine) -> Iterator[Fault]:
-    """Find idle links in a P-state for load that are slower than those of most peers in the same state."""
-    covered = _accused(machine, pcie.generations) | _accused(machine, pcie.slots)
-    for group in _same_load(machine):
-        if group[0].pstate not in LOAD_STATES:
-            continue
-        found = differences(group, "pcie.gen_now")
-        if found is None or found.common is None:
-            continue
-        for gpu in group:
-            now = found.odd.get(gpu.index)
-            slot = gpu.pcie.gen_max is not None and gpu.pcie.gen_max < found.common
-            if now is not None and now < found.common and not slot and gpu.index not in covered:
-                yield LINK_SLOWER.fault(
-                    gpu,
-                    f"PCIe link at generation {now} in {gpu.pstate}, {found.common} on GPUs of this model",
-                    {"gen_now": now, "peers_gen": found.common} | _load(gpu),
-                )
+def _with_usual(group: Sequence[Gpu], path: str) -> Iterator[tuple[Gpu, float, float]]:
+    """Yield the GPUs with their value of a fact and the median of their peers', where there are enough."""
+    values = known(group, path)
+    for gpu in group:
+        others = [value for index, value in values.items() if index != gpu.index]
+        if gpu.index in values and len(others) >= PEERS.value - 1:
+            yield gpu, values[gpu.index], median(others)
+
+
+def _odd(group: Sequence[Gpu], path: str, noise: float = 0.0) -> Iterator[tuple[Gpu, int, int]]:
+    """Yield the GPUs that differ from most in a fact, with their value and the common one."""
+    found = differences(group, path, noise)
+    if found is not None and found.common is not None:
+        yield from ((gpu, found.odd[gpu.index], found.common) for gpu in group if gpu.index in found.odd)
 
 
 def _same_load(machine: Machine) -> list[list[Gpu]]:
     """Return the GPUs of one model in one P-state that are all idle, or all under about the same load."""
-    groups: dict[tuple[str, str, bool], list[Gpu]] = {}
+    groups = []
     for model in by_model(machine):
-        for gpu in model:
-            used = gpu.utilization_percent.gpu
-            loaded = used is not None and used >= BUSY_PERCENT.value
-            if gpu.pstate is None or used is None or (loaded and IDLE in reasons_of(gpu.throttle)):
-                continue
-            if loaded or used <= IDLE_PERCENT.value:
-                groups.setdefault((gpu.name or "", gpu.pstate, loaded), []).append(gpu)
-    return [alike for group in groups.values() if len(alike := _alike(group)) >= PEERS.value]
-
-
-def _alike(group: Sequence[Gpu]) -> list[Gpu]:
-    usual = median(gpu.utilization_percent.gpu or 0 for gpu in group)
-    return [gpu for gpu in group if abs((gpu.utilization_percent.gpu or 0) - usual) <= SAME_LOAD_POINTS.value]
-
-
-def _accused(machine: Machine, other: Check[[]]) -> set[int]:
-    return {index for finding in other(machine) for index in finding.subject.gpus}
+        used = {gpu.index: gpu.utilization_percent.gpu for gpu in model if gpu.pstate is not None}
+        loads = {index: percent for index, percent in used.items() if percent is not None}
+        loaded = {index: percent >= BUSY_PERCENT.value for index, percent in loads.items()}
+        comparable = [
+            gpu
+            for gpu in model
+            if gpu.index in loads
+            and (loads[gpu.index] <= IDLE_PERCENT.value or loaded[gpu.index])
+            and not (loaded[gpu.index] and IDLE in reasons_of(gpu.throttle))
+        ]
+        for group in grouped(((gpu.pstate, loaded[gpu.index]), gpu) for gpu in comparable).values():
+            usual = median(loads[gpu.index] for gpu in group)
+            groups.append([gpu for gpu in group if abs(loads[gpu.index] - usual) <= SAME_LOAD_POINTS.value])
+    return [group for group in groups if len(group) >= PEERS.value]
 
 
 def _load(gpu: Gpu) -> dict[str, object]:

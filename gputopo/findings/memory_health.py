@@ -23,6 +23,7 @@ from gputopo.findings.rule import (
     Rule,
     Severity,
     Threshold,
+    accused,
     by_model,
     check,
     each_gpu,
@@ -255,16 +256,10 @@ def _errors(gpu: Gpu) -> Iterator[Sign]:
 
 def _pending(gpu: Gpu) -> Iterator[Sign]:
     """Return what takes effect with a reset or reboot."""
-    repairs = {
-        name: pending
-        for name in ("channel_repair_pending", "tpc_repair_pending")
-        if (pending := getattr(gpu.ecc, name))
-    }
-    if repairs:
-        which = {"channel_repair_pending": "a memory channel", "tpc_repair_pending": "a TPC"}
-        says = (
-            f"repair of {' and '.join(which[name] for name in repairs)} pending: done at the next GPU reset"
-        )
+    which = {"channel_repair_pending": "a memory channel", "tpc_repair_pending": "a TPC"}
+    if repairs := {name: True for name in which if getattr(gpu.ecc, name)}:
+        words = " and ".join(which[name] for name in repairs)
+        says = f"repair of {words} pending: done at the next GPU reset"
         yield Sign(REPAIR_PENDING, "repair pending", says, repairs)
     if gpu.remapped_rows.pending and not gpu.remapped_rows.failure:
         yield Sign(REMAP_PENDING, "reset", REMAP_PENDING.title, _rows(gpu))
@@ -365,20 +360,19 @@ _ABSENT = ("N/A", "[N/A]", "NOT_SUPPORTED", "Not Supported", "[Not Supported]")
 @check(MORE_MEMORY_ERRORS)
 def memory_errors(machine: Machine) -> Iterator[Fault]:
     """Find GPUs with far more corrected errors than their peers; what needs a repair has a finding."""
-    covered = {index for finding in verdicts(machine) for index in finding.subject.gpus}
+    covered = accused(machine, verdicts)
     for group in by_model(machine):
-        found: dict[int, dict[str, int]] = {}
-        for path, least in _COUNTS.items():
-            counts = known(group, path)
-            for index, count in counts.items():
-                others = [other for gpu, other in counts.items() if gpu != index]
+        counts = {path: known(group, path) for path in _COUNTS}
+        for gpu in (gpu for gpu in group if gpu.index not in covered):
+            found = {}
+            for path, least in _COUNTS.items():
+                others = [count for index, count in counts[path].items() if index != gpu.index]
+                count = counts[path].get(gpu.index, 0)
                 if others and count >= max(MORE_TIMES.value * median(others), least.value):
-                    found.setdefault(index, {})[path] = count
-        for gpu in group:
-            if gpu.index in found and gpu.index not in covered:
-                words = (f"{path_in_words(Gpu, path)} {count}" for path, count in found[gpu.index].items())
-                says = f"{', '.join(words)}: far more than on GPUs of this model"
-                yield MORE_MEMORY_ERRORS.fault(gpu, says, dict(found[gpu.index]))
+                    found[path] = count
+            if found:
+                words = ", ".join(f"{path_in_words(Gpu, path)} {count}" for path, count in found.items())
+                yield MORE_MEMORY_ERRORS.fault(gpu, f"{words}: far more than on GPUs of this model", found)
 
 
 @check(FIELD_ERROR)

@@ -134,18 +134,10 @@ def links_down(machine: Machine) -> Iterator[Fault]:
             says = f"{one.name}: link down{f' ({why})' if why else ''}"
             if beside:
                 says += f"; up on {len(beside)} like port{'s' if len(beside) > 1 else ''}"
-            yield LINK_DOWN.fault(
-                _subject(one),
-                says,
-                {
-                    "state": one.port.state,
-                    "phys_state": one.port.phys_state,
-                    "operstate": one.port.operstate,
-                    "enabled": one.port.enabled,
-                    "up": beside,
-                },
-                severity,
-            )
+            state = {
+                name: getattr(one.port, name) for name in ("state", "phys_state", "operstate", "enabled")
+            }
+            yield LINK_DOWN.fault(_subject(one), says, state | {"up": beside}, severity)
     yield from _without_ports(machine)
 
 
@@ -173,9 +165,8 @@ def rates(machine: Machine) -> Iterator[Fault]:
                 words, severity = f"the port supports {_gbit(top)}", "info"
             else:
                 continue
-            yield LINK_SLOW.fault(
-                _subject(group[place]), f"{group[place].name}: {_gbit(rate)}, {words}", evidence, severity
-            )
+            says = f"{group[place].name}: {_gbit(rate)}, {words}"
+            yield LINK_SLOW.fault(_subject(group[place]), says, evidence, severity)
 
 
 @check(MTU_DIFFERS)
@@ -197,11 +188,8 @@ def mtus(machine: Machine) -> Iterator[Fault]:
             yield MTU_DIFFERS.fault(subject, f"MTU of like ports: {words} bytes", evidence)
             continue
         for place, size in found.odd.items():
-            yield MTU_DIFFERS.fault(
-                _subject(group[place]),
-                f"{group[place].name}: MTU {size} bytes, {found.common} on {found.others} like ports",
-                evidence,
-            )
+            says = f"{group[place].name}: MTU {size} bytes, {found.common} on {found.others} like ports"
+            yield MTU_DIFFERS.fault(_subject(group[place]), says, evidence)
 
 
 @check(ERRORS)
@@ -209,23 +197,14 @@ def errors(machine: Machine) -> Iterator[Fault]:
     """Find ports with errors of the link, and with far more errors of any kind than like ports."""
     for group in _alike(machine):
         for one in group:
-            counted = {
-                name: count for name, count in (one.port.errors or {}).items() if _is_large(name, count)
-            }
-            more = {
-                name: count
-                for name, count in (one.port.errors or {}).items()
-                if count >= MANY.value and _is_more(name, count, one, group)
-            }
-            if counted or more:
-                words = ", ".join(f"{name} {count}" for name, count in {**counted, **more}.items())
+            counts = one.port.errors or {}
+            more = {name: count for name, count in counts.items() if _is_more(name, count, one, group)}
+            if found := {name: count for name, count in counts.items() if _is_large(name, count)} | more:
+                words = ", ".join(f"{name} {count}" for name, count in found.items())
                 beside = ", far more than on like ports" if more else ""
-                yield ERRORS.fault(
-                    _subject(one),
-                    f"{one.name}: {words}{beside}",
-                    {"errors": {**counted, **more}, "more_than_peers": sorted(more)},
-                    "warning" if more else "info",
-                )
+                evidence = {"errors": found, "more_than_peers": sorted(more)}
+                severity: Severity = "warning" if more else "info"
+                yield ERRORS.fault(_subject(one), f"{one.name}: {words}{beside}", evidence, severity)
 
 
 @check(ERRORS_RISING)
@@ -242,12 +221,10 @@ def rising(machine: Machine, before: Sequence[Nic], minutes: float) -> Iterator[
             }
             if rose:
                 words = ", ".join(f"{name} by {count}" for name, count in rose.items())
-                yield ERRORS_RISING.fault(
-                    Subject.of_nics([nic.index]),
-                    f"{port.name}: rose in {minutes:.1f} min: {words}",
-                    {"port": port.name, "rose": rose, "minutes": round(minutes, 2)},
-                    "info" if rose.keys() <= set(RETRIES) else "warning",
-                )
+                says = f"{port.name}: rose in {minutes:.1f} min: {words}"
+                evidence = {"port": port.name, "rose": rose, "minutes": round(minutes, 2)}
+                severity: Severity = "info" if rose.keys() <= set(RETRIES) else "warning"
+                yield ERRORS_RISING.fault(Subject.of_nics([nic.index]), says, evidence, severity)
 
 
 @check(GPU_FAR)
@@ -278,12 +255,10 @@ def shared_cards(machine: Machine) -> Iterator[Fault]:
         shared = grouped((near[0].index, gpu) for gpu, (_, near) in nearest.items() if len(near) == 1)
         for index, gpus in shared.items():
             if idle and len(gpus) > 1:
-                yield SHARED.fault(
-                    Subject.of_nics([index, *(nic.index for nic in idle)]),
-                    f"{_card_name(cards[index])} is the nearest card of GPUs {index_ranges(gpus)}, "
-                    f"{', '.join(map(_card_name, idle))} of none",
-                    {"gpus": gpus, "shared": _card_name(cards[index]), "idle": list(map(_card_name, idle))},
-                )
+                card, others = _card_name(cards[index]), list(map(_card_name, idle))
+                says = f"{card} is the nearest card of GPUs {index_ranges(gpus)}, {', '.join(others)} of none"
+                subject = Subject.of_nics([index, *(nic.index for nic in idle)])
+                yield SHARED.fault(subject, says, {"gpus": gpus, "shared": card, "idle": others})
 
 
 @check(NO_PEER_MEMORY)
@@ -328,14 +303,14 @@ def _without_ports(machine: Machine) -> Iterator[Fault]:
 def _alike(machine: Machine) -> list[list[_Port]]:
     """Return the ports of cards of one type and link layer together. Cards of unknown type have no peers."""
     nodes = pci_tree(machine)
-    groups: dict[tuple[str | None, ...], list[_Port]] = {}
+    ports = []
     for nic in machine.nics:
         node = nodes.get(nic.pci_address or "")
         type_ = nic.psid or (node and node.vendor_id and f"{node.vendor_id}:{node.device_id}") or nic.hca_type
-        for port in nic.ports or ():
-            kind = (type_ or f"card {nic.index}", port.link_layer)
-            groups.setdefault(kind, []).append(_Port(nic, port, kind))
-    return list(groups.values())
+        ports += [
+            _Port(nic, port, (type_ or f"card {nic.index}", port.link_layer)) for port in nic.ports or ()
+        ]
+    return list(grouped((one.kind, one) for one in ports).values())
 
 
 def _why_down(port: NicPort) -> str | None:
@@ -356,7 +331,7 @@ def _is_more(name: str, count: int, one: _Port, group: Iterable[_Port]) -> bool:
         for other in group
         if other is not one and other.port.up and other.port.errors and name in other.port.errors
     ]
-    return bool(others) and count >= MANY_TIMES.value * max(median(others), 1)
+    return bool(others) and count >= max(MANY.value, MANY_TIMES.value * max(median(others), 1))
 
 
 def _rdma_cards(machine: Machine) -> list[Nic]:
@@ -397,6 +372,6 @@ def _gbit(rate: float) -> str:
 
 
 def _version(kernel: str | None) -> tuple[int, ...]:
-    """Return major and minor version of a kernel's release; (0,) for none."""
+    """Return major and minor version of a kernel's release; () for none."""
     found = re.match(r"(\d+)\.(\d+)", kernel or "")
-    return (int(found[1]), int(found[2])) if found else (0,)
+    return tuple(map(int, found.groups())) if found else ()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gputopo.findings import clocks, memory_health, pcie, throttling, usage
 from gputopo.findings.compare import Difference, differences
-from gputopo.findings.rule import Check, Fault, Rule, Severity, Threshold, by_model, check, present
+from gputopo.findings.rule import Check, Fault, Rule, Severity, Threshold, accused, by_model, check, present
 from gputopo.values.fields import fields_of
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import Subject
@@ -133,12 +133,12 @@ def _difference(machine: Machine, group: list[Gpu], path: str) -> Difference | N
     found = differences(group, path, compared.noise.value if compared.noise else 0.0)
     if found is None or compared.covered_by is None:
         return found
-    accused = {index for finding in compared.covered_by(machine) for index in finding.subject.gpus}
+    covered = accused(machine, compared.covered_by)
     if found.common is None:
-        return None if accused & found.odd.keys() else found
+        return None if covered & found.odd.keys() else found
     usual = {gpu.index for gpu in group} - found.odd.keys()
-    odd = {index: value for index, value in found.odd.items() if index not in accused}
-    return found._replace(odd=odd) if odd and not usual <= accused else None
+    odd = {index: value for index, value in found.odd.items() if index not in covered}
+    return found._replace(odd=odd) if odd and not usual <= covered else None
 
 
 def _of_gpus(group: list[Gpu], found: list[Difference]) -> Iterator[Fault]:

@@ -181,6 +181,11 @@ def each_gpu(*rules: Rule) -> Callable[[Callable[[Gpu], Iterable[Fault | None]]]
     )
 
 
+def accused(machine: Machine, *checks: Check[[]]) -> set[int]:
+    """Return the GPUs that are in findings of some checks."""
+    return {index for check in checks for finding in check(machine) for index in finding.subject.gpus}
+
+
 def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return errors first, then warnings; within a severity the order stays."""
     return tuple(sorted(findings, key=lambda finding: -SEVERITIES.index(finding.severity)))

@@ -23,7 +23,7 @@ from typing import Any
 from gputopo.runs.repeats import TimeBudget
 from gputopo.runs.speed import MAD_TO_SIGMA
 from gputopo.values.run.all_reduce import Backend, parse
-from gputopo.values.run.plan import SPREAD, Candidate, Plan, Settled, Timed, mode_of
+from gputopo.values.run.plan import SPREAD, Candidate, Plan, Settled, TimedRun, mode_of
 
 SAME = 0.01  # of images/sec: what further rounds could gain at most where they are no longer made
 FOR_MAD = 5  # rounds: of fewer the median absolute deviation is often near 0
@@ -87,7 +87,7 @@ class Race:
     """The runs of some candidates, by their places. It holds what was measured, however it ends."""
 
     def __init__(self, count: int) -> None:
-        self.runs: list[list[Timed]] = [[] for _ in range(count)]
+        self.runs: list[list[TimedRun]] = [[] for _ in range(count)]
         self.racing = list(range(count))
         self.failures: dict[int, str] = {}
         self.settled: Settled = "stopped"
@@ -98,7 +98,7 @@ class Race:
         ran = [one for one in self.racing if self.runs[one]]
         return max(ran, key=lambda one: median(run.images_per_sec for run in self.runs[one]), default=None)
 
-    def run(self, measure: Callable[[int, int], Timed | str], budget: TimeBudget) -> None:
+    def run(self, measure: Callable[[int, int], TimedRun | str], budget: TimeBudget) -> None:
         """Measure in rounds until it is settled. What `measure` raises ends it; what was measured stays.
 
         `measure`: runs the candidate of a place for a round, from 1; a text is why it failed. The first round
@@ -134,7 +134,7 @@ class Race:
         return self.settled != "stopped"
 
 
-def lead(faster: Sequence[Timed], slower: Sequence[Timed]) -> tuple[float, float]:
+def lead(faster: Sequence[TimedRun], slower: Sequence[TimedRun]) -> tuple[float, float]:
     """Return by how much one is faster, as a logarithm, and the noise of that; infinite for one round."""
     pairs = list(zip(faster, slower, strict=False))
     ratios = [math.log(a.images_per_sec / b.images_per_sec) for a, b in pairs]

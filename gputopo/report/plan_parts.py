@@ -14,7 +14,7 @@ from gputopo.values.run.plan import (
     Candidate,
     GroupSpeed,
     HowMany,
-    Measured,
+    MeasuredPlacement,
     ResourceLoad,
     StepLine,
     Unequal,
@@ -261,7 +261,7 @@ def autotune_note(found: Autotune) -> str:
 
 
 def _note(found: Autotune, place: int) -> str:
-    one: Measured = found.measured[place]
+    one: MeasuredPlacement = found.measured[place]
     if one.failure is not None:
         return f"failed: {one.failure}"
     return "fastest" if place == found.winner else ""

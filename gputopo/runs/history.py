@@ -8,7 +8,7 @@ measured between hosts is known by their names.
 import contextlib
 import hashlib
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -127,16 +127,6 @@ def history_file(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(platformdirs.user_data_dir("gputopo")) / FILE
 
 
-def exists(path: Path) -> bool:
-    """Return whether there is a history. Raises InputError where its folder may not be looked into."""
-    try:
-        return path.exists()
-    except OSError as error:
-        raise InputError(
-            f"cannot read {path}: {error.strerror}", "set GPUTOPO_HOME to a folder that you may write to"
-        ) from error
-
-
 @contextlib.contextmanager
 def opened(path: Path, *, write: bool) -> "Iterator[sqlite3.Connection]":
     """Open the history for one transaction. Raises InputError in place of SQLite's errors."""
@@ -174,6 +164,23 @@ def opened(path: Path, *, write: bool) -> "Iterator[sqlite3.Connection]":
         raise _unusable(path, error, write=write) from error
 
 
+@contextlib.contextmanager
+def _read(path: Path, table: str) -> "Iterator[sqlite3.Connection | None]":
+    """Open the history to read a table; None where nothing was saved in it, or there is no history."""
+    try:
+        is_there = path.exists()
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror}", "set GPUTOPO_HOME to a folder that you may write to"
+        ) from error
+    if not is_there:
+        yield None
+        return
+    with opened(path, write=False) as connection:
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        yield connection if (table,) in names else None
+
+
 def _check_version(connection: "sqlite3.Connection", path: Path) -> None:
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > _VERSION:
@@ -181,12 +188,6 @@ def _check_version(connection: "sqlite3.Connection", path: Path) -> None:
             f"{path} was written by a later version of gputopo",
             "update gputopo (pip install -U gputopo), or set GPUTOPO_HOME to another folder",
         )
-
-
-def is_empty(connection: "sqlite3.Connection", table: str = "bandwidth") -> bool:
-    """Return whether a file has no such table: it was created and nothing saved, or by an earlier version."""
-    found = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,))
-    return found.fetchone() is None
 
 
 def _make_tables(connection: "sqlite3.Connection") -> None:
@@ -220,15 +221,16 @@ def damaged(path: Path, why: str) -> InputError:
     )
 
 
-class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """A bandwidth of the history, and the machine as it was then, without identities and bandwidth.
+_NETWORK_KEY = "network"  # in the place of a fingerprint; where GPUs are listed, the hosts are
+_NO_MACHINE = Machine(source="live")
 
-    `saved_at`: seconds since the epoch.
-    """
+
+class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """A bandwidth of the history, and the machine as it was then, without identities and bandwidth."""
 
     bandwidth: Bandwidth
     machine: Machine
-    saved_at: float
+    saved_at: float  # seconds since the epoch
 
     @property
     def date(self) -> str:
@@ -250,10 +252,26 @@ def save(path: Path, machine: Machine, bandwidth: Bandwidth, *, saved_at: float)
             "cannot save: the machine cannot be identified (no PCI addresses)",
             "add the machine: --from FILE of gputopo inspect --record, nvidia-smi -q or lspci",
         )
-    gpus = msgspec.json.encode(sorted(_gpus_of(bandwidth))).decode()
     bare = without_identities(msgspec.structs.replace(machine, bandwidth=bandwidth))
     alone = msgspec.structs.replace(bare, bandwidth=None)
-    row = (key, saved_at, gpus, schema.encode(bare.bandwidth or bandwidth), schema.encode(alone))
+    _insert(path, key, saved_at, _gpus_of(bandwidth), bare.bandwidth or bandwidth, alone)
+
+
+def save_network(path: Path, bandwidth: Bandwidth, *, saved_at: float) -> None:
+    """Save what was measured between hosts. Raises InputError where it cannot be written."""
+    _insert(path, _NETWORK_KEY, saved_at, hosts_of(bandwidth), bandwidth, _NO_MACHINE)
+
+
+def _insert(
+    path: Path,
+    key: str,
+    saved_at: float,
+    measured: Iterable[int] | Iterable[str],
+    bandwidth: Bandwidth,
+    machine: Machine,
+) -> None:
+    places = msgspec.json.encode(sorted(measured)).decode()
+    row = (key, saved_at, places, schema.encode(bandwidth), schema.encode(machine))
     with opened(path, write=True) as connection:
         connection.execute(
             "INSERT INTO bandwidth (fingerprint, saved_at, gpus, document, machine) VALUES (?, ?, ?, ?, ?)",
@@ -268,19 +286,36 @@ def latest(path: Path, machine: Machine, gpus: Collection[int] | None = None) ->
     such, the last of all. Raises InputError for a file that cannot be read.
     """
     key = fingerprint(machine)
-    if key is None or not exists(path):
-        return None
     wanted = {gpu.index for gpu in machine.gpus} if gpus is None else set(gpus)
+    return None if key is None else _latest(path, key, wanted, list[int], any_else=True)
+
+
+def latest_network(path: Path, hosts: Collection[str]) -> Saved | None:
+    """Return the last saved measurement between all of these hosts, and perhaps others; None without one.
+
+    Raises InputError for a file that cannot be read.
+    """
+    return _latest(path, _NETWORK_KEY, set(hosts), list[str], any_else=False)
+
+
+def _latest(
+    path: Path, key: str, wanted: Collection[int] | Collection[str], kind: type, *, any_else: bool
+) -> Saved | None:
+    """Return the last one saved by a key that was measured on all that is wanted, else the last of all."""
     newest: int | None = None
-    with opened(path, write=False) as connection:
-        if is_empty(connection):
+    with _read(path, "bandwidth") as connection:
+        if connection is None:
             return None
         rows = connection.execute(
             "SELECT id, gpus FROM bandwidth WHERE fingerprint = ? ORDER BY id DESC", (key,)
         )
         for number, measured in rows:
-            newest = number if newest is None else newest
-            if wanted <= _indices(measured, path):
+            newest = number if newest is None and any_else else newest
+            try:
+                fits = set(wanted) <= set(msgspec.json.decode(measured, type=kind))
+            except msgspec.DecodeError as error:
+                raise damaged(path, str(error)) from error
+            if fits:
                 newest = number
                 break
         if newest is None:
@@ -296,10 +331,8 @@ def latest_with_other_gpus(path: Path, machine: Machine) -> Saved | None:
     Of those filed under one machine the last one on all GPUs that it and this one have, else the last.
     Raises InputError for a file that cannot be read.
     """
-    if not exists(path):
-        return None
-    with opened(path, write=False) as connection:
-        if is_empty(connection):
+    with _read(path, "bandwidth") as connection:
+        if connection is None:
             return None
         machines = connection.execute(
             "SELECT machine FROM bandwidth WHERE id IN (SELECT MAX(id) FROM bandwidth GROUP BY fingerprint) "
@@ -318,23 +351,14 @@ def _gpus_of(bandwidth: Bandwidth) -> set[int]:
     return {index for place in places if (index := gpu_of(place)) is not None}
 
 
-def _indices(text: str, path: Path) -> set[int]:
-    try:
-        return set(msgspec.json.decode(text, type=list[int]))
-    except msgspec.DecodeError as error:
-        raise damaged(path, str(error)) from error
-
-
 def stored_bandwidths(path: Path, machine: Machine) -> list[Saved]:
     """Return all saved bandwidths of a machine, oldest first. Raises InputError as `latest` does."""
-    key = fingerprint(machine)
-    if key is None or not exists(path):
-        return []
-    with opened(path, write=False) as connection:
-        if is_empty(connection):
+    with _read(path, "bandwidth") as connection:
+        if connection is None:
             return []
         rows = connection.execute(
-            "SELECT document, machine, saved_at FROM bandwidth WHERE fingerprint = ? ORDER BY id", (key,)
+            "SELECT document, machine, saved_at FROM bandwidth WHERE fingerprint = ? ORDER BY id",
+            (fingerprint(machine),),
         ).fetchall()
     return [_saved(*row, origin=str(path)) for row in rows]
 
@@ -348,45 +372,6 @@ def _saved(document: bytes, machine: bytes, saved_at: float, *, origin: str) -> 
     )
 
 
-_KEY = "network"  # in the place of a machine's fingerprint; where its GPUs are listed, the hosts are
-_NO_MACHINE = Machine(source="live")
-
-
-def save_network(path: Path, bandwidth: Bandwidth, *, saved_at: float) -> None:
-    """Save what was measured between hosts. Raises InputError where it cannot be written."""
-    hosts = msgspec.json.encode(sorted(hosts_of(bandwidth))).decode()
-    row = (_KEY, saved_at, hosts, schema.encode(bandwidth), schema.encode(_NO_MACHINE))
-    with opened(path, write=True) as connection:
-        connection.execute(
-            "INSERT INTO bandwidth (fingerprint, saved_at, gpus, document, machine) VALUES (?, ?, ?, ?, ?)",
-            row,
-        )
-
-
-def latest_network(path: Path, hosts: Collection[str]) -> Saved | None:
-    """Return the last saved measurement between all of these hosts, and perhaps others; None without one.
-
-    Raises InputError for a file that cannot be read.
-    """
-    if not exists(path):
-        return None
-    with opened(path, write=False) as connection:
-        if is_empty(connection):
-            return None
-        rows = connection.execute(
-            "SELECT gpus, document, saved_at FROM bandwidth WHERE fingerprint = ? ORDER BY id DESC", (_KEY,)
-        )
-        for names, document, saved_at in rows:
-            try:
-                measured = set(msgspec.json.decode(names, type=list[str]))
-            except msgspec.DecodeError as error:
-                raise damaged(path, str(error)) from error
-            if measured >= set(hosts):
-                found = schema.decode(document, Bandwidth, origin=str(path))
-                return Saved(bandwidth=found, machine=_NO_MACHINE, saved_at=saved_at)
-    return None
-
-
 def hosts_of(bandwidth: Bandwidth) -> set[str]:
     """Return the hosts between which something was measured."""
     places = (
@@ -396,15 +381,12 @@ def hosts_of(bandwidth: Bandwidth) -> set[str]:
 
 
 class StoredResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A result of the history. `finished_at`: seconds since the epoch; `folder`: of its run, perhaps gone.
-
-    `fingerprint`: of the machine that it ran on.
-    """
+    """A result of the history."""
 
     result: Result
-    finished_at: float
-    folder: str
-    fingerprint: str
+    finished_at: float  # seconds since the epoch
+    folder: str  # of its run, perhaps gone
+    fingerprint: str  # of the machine that it ran on
 
 
 def save_result(path: Path, machine: Machine, result: Result, *, folder: str, finished_at: float) -> bool:
@@ -432,10 +414,8 @@ def stored_results(
 
     Raises InputError for a file that cannot be read.
     """
-    if not exists(path):
-        return
-    with opened(path, write=False) as connection:
-        if is_empty(connection, "result"):
+    with _read(path, "result") as connection:
+        if connection is None:
             return
         wanted = {"fingerprint = ?": machine, "model = ?": model, "finished_at >= ?": since}
         asked = {condition: value for condition, value in wanted.items() if value is not None}

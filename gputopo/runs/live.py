@@ -42,14 +42,14 @@ EVERY_STEPS, EVERY_S = 25, 2.0
 MAX_SHARE = 0.005
 
 
-class Window(msgspec.Struct, frozen=True):
+class LookWindow(msgspec.Struct, frozen=True):
     """What a look judges: the latest events. `step`: the number of the last step."""
 
     events: tuple[Event, ...]
     step: int
 
 
-class Recent:
+class RecentEvents:
     """The events of the latest steps of a run, and whether another look is due."""
 
     def __init__(self) -> None:
@@ -100,19 +100,19 @@ class Recent:
             and self._started.spec.get("task") != "input"
         )
 
-    def take(self, now_s: float) -> Window:
+    def take(self, now_s: float) -> LookWindow:
         """Return what to judge in the look that begins now."""
         self._new_steps = 0
         self._next_s = now_s + EVERY_S
         assert self._started is not None
-        return Window((self._started, *self._events), self._step)
+        return LookWindow((self._started, *self._events), self._step)
 
     def took(self, now_s: float, seconds: float) -> None:
         """Note how much processor time the last look took: a dear one is not made as often."""
         self._next_s = max(self._next_s, now_s + seconds / MAX_SHARE)
 
 
-def judged(window: Window) -> Judgement:
+def judged(window: LookWindow) -> Judgement:
     """Return the verdicts of a look."""
     summary = Summary()
     for event in window.events:

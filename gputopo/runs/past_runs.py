@@ -36,18 +36,14 @@ MAX_UNSTEADY = 0.25
 
 
 class PlacedJob(NamedTuple):
-    """What was trained, on which GPUs, with the variables where. `batches` and `gpus` by tower.
-
-    `gpus`: indices in their machine, of several hosts each in its own. `groups`: of towers, of a hierarchical
-    reduction.
-    """
+    """What was trained, on which GPUs, with the variables where. `batches` and `gpus` by tower."""
 
     model: str
     precision: str
     batches: tuple[int, ...]
-    gpus: tuple[int, ...]
+    gpus: tuple[int, ...]  # indices in their machine, of several hosts each in its own
     placing: Placing
-    groups: Groups = ()
+    groups: Groups = ()  # of towers, of a hierarchical reduction
 
 
 class PastRun(NamedTuple):

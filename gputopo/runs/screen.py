@@ -33,8 +33,8 @@ from gputopo.runs.verdict.bounds import students_t
 from gputopo.runs.verdict.causes import explained_view
 from gputopo.runs.verdict.rules import CAUSES, GPU, View
 from gputopo.runs.verdict.words import EVEN_PERCENT, SLOW_PERCENT, at_least, at_most, percent
-from gputopo.values.run.plan import Timed
-from gputopo.values.run.several_runs import InRun, Kind, Reading, Screen, ScreenDevice, ScreenRun, Under
+from gputopo.values.run.plan import TimedRun
+from gputopo.values.run.several_runs import GpuReading, InRun, Kind, Screen, ScreenDevice, ScreenRun, Under
 from gputopo.values.run.verdict import CANNOT_TELL, COMPUTE, EVEN, SLOW, Causes
 
 ROUNDS = 3  # of each device alone: of two, Student's t leaves differences below 10 % open
@@ -90,7 +90,7 @@ def changes(then: ScreenDevice, now: ScreenDevice, since: Under | None) -> tuple
     return (*found, *_changed_readings(then.reading, now.reading))
 
 
-def _changed_readings(then: Reading, now: Reading) -> list[str]:
+def _changed_readings(then: GpuReading, now: GpuReading) -> list[str]:
     found = [
         f"{name} {new:,.0f} {unit}, was {old:,.0f} {unit}"
         for name, unit, old, new, least in (
@@ -109,7 +109,7 @@ def _changed_readings(then: Reading, now: Reading) -> list[str]:
     return found
 
 
-def _link(reading: Reading) -> str | None:
+def _link(reading: GpuReading) -> str | None:
     if reading.pcie_gen is None or reading.pcie_width is None:
         return None
     return f"gen{reading.pcie_gen:g} x{reading.pcie_width:g}"
@@ -134,9 +134,9 @@ RULES = tuple(
 
 
 class Rounds:
-    """What two devices read in the same rounds, as `gputopo.runs.verdict.rules.Source`."""
+    """What two devices read in the same rounds, as `gputopo.runs.verdict.rules.FactsByRow`."""
 
-    def __init__(self, readings: Mapping[int, Sequence[Reading]], own: int, peer: int) -> None:
+    def __init__(self, readings: Mapping[int, Sequence[GpuReading]], own: int, peer: int) -> None:
         self._readings = readings
         self._own, self._peer = own, peer
 
@@ -155,8 +155,8 @@ class Rounds:
 def causes_of(
     own: int,
     peer: int,
-    readings: Mapping[int, Mapping[int, Reading]],
-    speeds: Mapping[int, Mapping[int, Timed]],
+    readings: Mapping[int, Mapping[int, GpuReading]],
+    speeds: Mapping[int, Mapping[int, TimedRun]],
     percent: float,
 ) -> Causes:
     """Return the causes of a device that is `percent` slower than its peer.
@@ -164,7 +164,7 @@ def causes_of(
     `readings`, `speeds`: by device and round; one round of both at least.
     """
     rounds = sorted(speeds[own].keys() & speeds[peer].keys())
-    listed = {one: [readings[one].get(number, Reading()) for number in rounds] for one in (own, peer)}
+    listed = {one: [readings[one].get(number, GpuReading()) for number in rounds] for one in (own, peer)}
     view = View(
         facts=Rounds(listed, own, peer),
         tower=own,
@@ -180,7 +180,7 @@ def causes_of(
     return explained_view(view, range(len(rounds)), percent, RULES)
 
 
-def _value(reading: Reading, name: str) -> float:
+def _value(reading: GpuReading, name: str) -> float:
     found = getattr(reading, name)
     return math.nan if found is None else found
 
@@ -211,7 +211,7 @@ def _row(
     number: int,
     names: Mapping[int, str | None],
     runs: Sequence[ScreenRun],
-    speeds: Mapping[int, Mapping[int, Timed]],
+    speeds: Mapping[int, Mapping[int, TimedRun]],
     best: float | None,
     last: Screen | None,
     noun: str,
@@ -251,7 +251,7 @@ def _row(
     before = next((one for one in last.devices if one.number == number), None) if last else None
     if before is not None and row.alone is not None:
         row = msgspec.structs.replace(row, changes=changes(before, row, since))
-    return _with_words(row, noun)
+    return msgspec.structs.replace(row, says=f"{noun} {row.number} {_sentence(row, noun)}")
 
 
 class _Judged(NamedTuple):
@@ -266,8 +266,8 @@ class _Judged(NamedTuple):
 def _judged(
     number: int,
     peer: int | None,
-    speeds: Mapping[int, Mapping[int, Timed]],
-    readings: Mapping[int, Mapping[int, Reading]],
+    speeds: Mapping[int, Mapping[int, TimedRun]],
+    readings: Mapping[int, Mapping[int, GpuReading]],
     at_once: InRun | None,
 ) -> _Judged:
     under = None if peer is None else _under(speeds[peer], speeds[number])
@@ -283,10 +283,6 @@ def _judged(
         )
         return _Judged(SLOW, None, by_steps, verdict.causes)
     return _Judged(verdict.word, peer, under)
-
-
-def _with_words(row: ScreenDevice, noun: str) -> ScreenDevice:
-    return msgspec.structs.replace(row, says=f"{noun} {row.number} {_sentence(row, noun)}")
 
 
 def _sentence(row: ScreenDevice, noun: str) -> str:
@@ -314,30 +310,27 @@ def _sentence(row: ScreenDevice, noun: str) -> str:
         return "was not run alone"
     if row.under is None:
         return f"cannot be compared: no other {noun} of its kind was run{more}"
+    side = "below" if row.under.percent >= 0 else "above"
     if row.under.high is None or row.under.low is None:
-        return f"cannot be judged: one round; it was {gap} {_side(row.under)} {noun} {row.peer}{more}"
+        return f"cannot be judged: one round; it was {gap} {side} {noun} {row.peer}{more}"
     between = f"{percent(row.under.low)} to {percent(row.under.high)} %"
     return f"cannot be judged: below {noun} {row.peer} by {between}; more rounds would tell{more}"
 
 
-def _side(under: Under) -> str:
-    return "below" if under.percent >= 0 else "above"
-
-
-def _alone(runs: Sequence[ScreenRun], number: int) -> dict[int, Timed]:
+def _alone(runs: Sequence[ScreenRun], number: int) -> dict[int, TimedRun]:
     """Return the speeds of a device alone, by round."""
     return {
-        run.round: Timed(run.images_per_sec, run.noise or 0.0)
+        run.round: TimedRun(run.images_per_sec, run.noise or 0.0)
         for run in runs
         if run.kind == "alone" and _has(run, number) and run.images_per_sec is not None
     }
 
 
-def _speed(rounds: Mapping[int, Timed]) -> float:
+def _speed(rounds: Mapping[int, TimedRun]) -> float:
     return median(one.images_per_sec for one in rounds.values())
 
 
-def _middle(peers: Sequence[int], speeds: Mapping[int, Mapping[int, Timed]]) -> int | None:
+def _middle(peers: Sequence[int], speeds: Mapping[int, Mapping[int, TimedRun]]) -> int | None:
     """Return the device of the middle speed, of an even number the faster one of the two; None of none."""
     if not peers:
         return None
@@ -345,7 +338,7 @@ def _middle(peers: Sequence[int], speeds: Mapping[int, Mapping[int, Timed]]) -> 
     return next(one for one in peers if _speed(speeds[one]) == middle)
 
 
-def _under(faster: Mapping[int, Timed], slower: Mapping[int, Timed]) -> Under | None:
+def _under(faster: Mapping[int, TimedRun], slower: Mapping[int, TimedRun]) -> Under | None:
     rounds = sorted(faster.keys() & slower.keys())
     if not rounds:
         return None
@@ -381,7 +374,7 @@ def _in(runs: Sequence[ScreenRun], kind: str, number: int) -> InRun | None:
     return found[-1] if found else None
 
 
-def _readings(runs: Sequence[ScreenRun], number: int) -> dict[int, Reading]:
+def _readings(runs: Sequence[ScreenRun], number: int) -> dict[int, GpuReading]:
     """Return what each run of a device alone read, by round."""
     return {
         run.round: one.reading
@@ -392,16 +385,16 @@ def _readings(runs: Sequence[ScreenRun], number: int) -> dict[int, Reading]:
     }
 
 
-def _middle_reading(found: Sequence[Reading]) -> Reading:
+def _middle_reading(found: Sequence[GpuReading]) -> GpuReading:
     """Return the medians of some readings."""
     values = {
         field: [value for one in found if (value := getattr(one, field)) is not None]
-        for field in Reading.__struct_fields__
+        for field in GpuReading.__struct_fields__
     }
-    return Reading(**{field: median_high(known) for field, known in values.items() if known})
+    return GpuReading(**{field: median_high(known) for field, known in values.items() if known})
 
 
-def _since(last: Screen | None, number: int, now: Mapping[int, Timed]) -> Under | None:
+def _since(last: Screen | None, number: int, now: Mapping[int, TimedRun]) -> Under | None:
     """Return how far a device is below the last screen; None where that has no such runs.
 
     By Student's t of the runs of both, which no round pairs.

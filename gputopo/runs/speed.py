@@ -133,14 +133,11 @@ SIGMAS = 3.0  # beyond this a difference is no noise
 
 
 class Steady(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run became steady. `steps`, `seconds`: length of the warm-up before; None: it did not.
-
-    `says`: the same in words, or why it is unknown.
-    """
+    """Where a run became steady. `steps`, `seconds`: length of the warm-up before; None: it did not."""
 
     steps: int | None = None
     seconds: float | None = None
-    says: str
+    says: str  # the same in words, or why it is unknown
 
 
 def steady_from(seconds: Sequence[float]) -> int | None:

@@ -56,39 +56,18 @@ class Architecture:
         return drawn
 
 
-def _imagenet(
-    name: str,
-    build: Callable[[Layers[Any], Any, int], Any],
-    size: int,
-    batches: tuple[int, int],
-    learning_rate: float = 0.005,
-    gain: float = 2.0,
-) -> Architecture:
-    shape = (size, size, 3)
-    return Architecture(
-        name, build, shape, IMAGENET_CLASSES, "imagenet", *batches, learning_rate=learning_rate, gain=gain
-    )
+Build = Callable[[Layers[Any], Any, int], Any]
 
 
-def _cifar10(
-    name: str,
-    build: Callable[[Layers[Any], Any, int], Any],
-    batches: tuple[int, int],
-    gain: float = 2.0,
-    learning_rate: float = 0.1,
-    note: str = "",
-) -> Architecture:
-    return Architecture(
-        name,
-        build,
-        (32, 32, 3),
-        CIFAR10_CLASSES,
-        "cifar10",
-        *batches,
-        learning_rate=learning_rate,
-        gain=gain,
-        note=note,
-    )
+def _imagenet(name: str, build: Build, size: int, batches: tuple[int, int], **more: Any) -> Architecture:
+    more = {"learning_rate": 0.005, **more}
+    return Architecture(name, build, (size, size, 3), IMAGENET_CLASSES, "imagenet", *batches, **more)
+
+
+def _cifar10(name: str, build: Build, batches: tuple[int, int], **more: Any) -> Architecture:
+    more = {"learning_rate": 0.1, "classes": CIFAR10_CLASSES, **more}
+    more |= dict(zip(("gpu_batch", "cpu_batch"), batches, strict=True))
+    return Architecture(name, build, (32, 32, 3), data_name="cifar10", **more)
 
 
 # tf_cnn_benchmarks' rate of 0.128 is that of a batch of 256; it is scaled by the batch.
@@ -121,9 +100,8 @@ def _all() -> list[Architecture]:
     for name, depths in _RESNETS.items():
         batches = (64, 8) if name == "resnet50" else (32, 4)
         for ending, version in versions:
-            found.append(
-                _imagenet(name + ending, networks.resnet(depths, version), 224, batches, _RESNET_RATE)
-            )
+            build = networks.resnet(depths, version)
+            found.append(_imagenet(name + ending, build, 224, batches, learning_rate=_RESNET_RATE))
     found.append(_cifar10("alexnet-cifar10", networks.alexnet_cifar10, (128, 64), gain=1.0))
     found.append(_cifar10("trivial-cifar10", networks.trivial, (32, 32), gain=1.0, learning_rate=0.005))
     for name, depth in _CIFAR_RESNETS.items():
@@ -132,33 +110,24 @@ def _all() -> list[Architecture]:
     for name, (layers, growth, millions) in _DENSENETS.items():
         note = f"about a third of the paper's {millions} M parameters: transitions keep 2 x growth channels"
         found.append(_cifar10(name, networks.densenet(layers, growth), (64, 8), note=note))
+    examples: dict[str, Any] = {"learning_rate": 1e-4, "gain": 1.0}
+    source = "Keras example cifar10_cnn"
     found.append(
-        Architecture(
-            "cifar10-cnn",
-            networks.cifar10_cnn,
-            (32, 32, 3),
-            10,
-            "cifar10",
-            32,
-            32,
-            learning_rate=1e-4,
-            gain=1.0,
-            source="Keras example cifar10_cnn",
-        )
+        _cifar10("cifar10-cnn", networks.cifar10_cnn, (32, 32), classes=10, source=source, **examples)
     )
+    shape, source = (1, 1, 8000), "kuza55/keras-extras example"
     found.append(
         Architecture(
             "mlp",
             networks.perceptron,
-            (1, 1, 8000),
+            shape,
             1,
             "numbers",
             2048,
             128,
-            learning_rate=1e-4,
-            gain=1.0,
             loss="sigmoid",
-            source="kuza55/keras-extras example",
+            source=source,
+            **examples,
         )
     )
     return found

@@ -267,6 +267,10 @@ def _googlenet_module(net: Layers[T], x: T, widths: tuple[int, int, int, int, in
     )
 
 
+Chain = tuple[tuple[int, Kernel], ...]
+"""Convolutions one after another: filters and kernel of each."""
+
+
 class _Normed(Generic[T]):
     """Convolutions of the later Inceptions: each with a norm and a ReLU."""
 
@@ -278,13 +282,23 @@ class _Normed(Generic[T]):
         return self.net.conv(x, filters, kernel, stride, padding=padding, norm=self._norm)
 
     def chain(self, x: T, *layers: tuple[int, Kernel]) -> T:
-        """Convolve again and again: (filters, kernel) each."""
         for filters, kernel in layers:
             x = self.conv(x, filters, kernel)
         return x
 
     def shrink(self, x: T, filters: int) -> T:
         return self.conv(x, filters, 3, 2, "VALID")
+
+    def mixed(self, x: T, *chains: Chain) -> list[T]:
+        """Return what chains beside one another make of x."""
+        return [self.chain(x, *chain) for chain in chains]
+
+    def pooled(self, x: T, filters: int) -> T:
+        """Return a 1x1 convolution of the mean of each 3x3 window."""
+        return self.conv(self.net.average_pool(x, 3, 1, "SAME"), filters, 1)
+
+
+_ACROSS, _DOWN = (1, 7), (7, 1)
 
 
 def inception3(net: Layers[T], x: T, classes: int) -> T:
@@ -298,122 +312,67 @@ def inception3(net: Layers[T], x: T, classes: int) -> T:
         x = net.max_pool(x, 3, 2)
     for number, pooled in enumerate((32, 64, 64)):
         with net.block(f"mixed35.{number + 1}"):
-            x = _inception3_35(on, x, pooled)
+            parts = on.mixed(x, ((64, 1),), ((48, 1), (64, 5)), ((64, 1), (96, 3), (96, 3)))
+            x = net.concat([*parts, on.pooled(x, pooled)])
     with net.block("mixed35to17"):
         branch = on.shrink(on.chain(x, (64, 1), (96, 3)), 96)
         x = net.concat([on.shrink(x, 384), branch, net.max_pool(x, 3, 2)])
-    for number, narrow in enumerate((128, 160, 160, 192)):
+    for number, n in enumerate((128, 160, 160, 192)):
         with net.block(f"mixed17.{number + 1}"):
-            x = _inception3_17(on, x, narrow)
+            twice = ((n, 1), (n, _DOWN), (n, _ACROSS), (n, _DOWN), (192, _ACROSS))
+            parts = on.mixed(x, ((192, 1),), ((n, 1), (n, _ACROSS), (192, _DOWN)), twice)
+            x = net.concat([*parts, on.pooled(x, 192)])
     with net.block("mixed17to8"):
         left = on.shrink(on.conv(x, 192, 1), 320)
-        right = on.shrink(on.chain(x, (192, 1), (192, (1, 7)), (192, (7, 1))), 192)
+        right = on.shrink(on.chain(x, (192, 1), (192, _ACROSS), (192, _DOWN)), 192)
         x = net.concat([left, right, net.max_pool(x, 3, 2)])
-    for number, largest in enumerate((False, True)):
+    for number, pool in enumerate((net.average_pool, net.max_pool)):
         with net.block(f"mixed8.{number + 1}"):
-            x = _inception3_8(on, x, largest)
+            parts = on.mixed(x, ((320, 1),))
+            for before in (((384, 1),), ((448, 1), (384, 3))):
+                parts += on.mixed(on.chain(x, *before), ((384, (1, 3)),), ((384, (3, 1)),))
+            x = net.concat([*parts, on.conv(pool(x, 3, 1, "SAME"), 192, 1)])
     with net.block("head"):
         x = net.flatten(net.average_pool(x, 8, 1))
         return net.dense(x, classes, activation=None, logits=True)
-
-
-def _inception3_35(on: _Normed[T], x: T, pooled: int) -> T:
-    return on.net.concat(
-        [
-            on.conv(x, 64, 1),
-            on.chain(x, (48, 1), (64, 5)),
-            on.chain(x, (64, 1), (96, 3), (96, 3)),
-            on.conv(on.net.average_pool(x, 3, 1, "SAME"), pooled, 1),
-        ]
-    )
-
-
-def _inception3_17(on: _Normed[T], x: T, narrow: int) -> T:
-    across, down = (1, 7), (7, 1)
-    return on.net.concat(
-        [
-            on.conv(x, 192, 1),
-            on.chain(x, (narrow, 1), (narrow, across), (192, down)),
-            on.chain(x, (narrow, 1), (narrow, down), (narrow, across), (narrow, down), (192, across)),
-            on.conv(on.net.average_pool(x, 3, 1, "SAME"), 192, 1),
-        ]
-    )
-
-
-def _inception3_8(on: _Normed[T], x: T, largest: bool) -> T:
-    pool = on.net.max_pool if largest else on.net.average_pool
-    parts = [on.conv(x, 320, 1)]
-    middle = on.conv(x, 384, 1)
-    parts += [on.conv(middle, 384, (1, 3)), on.conv(middle, 384, (3, 1))]
-    middle = on.chain(x, (448, 1), (384, 3))
-    parts += [on.conv(middle, 384, (1, 3)), on.conv(middle, 384, (3, 1))]
-    return on.net.concat([*parts, on.conv(pool(x, 3, 1, "SAME"), 192, 1)])
 
 
 def inception4(net: Layers[T], x: T, classes: int) -> T:
     """Inception v4."""
     on = _Normed(net)
     with net.block("stem"):
-        x = _inception4_stem(on, x)
+        x = on.conv(x, 32, 3, 2, "VALID")
+        x = on.conv(on.conv(x, 32, 3, 1, "VALID"), 64, 3)
+        x = net.concat([net.max_pool(x, 3, 2), on.shrink(x, 96)])
+        left = on.conv(on.conv(x, 64, 1), 96, 3, 1, "VALID")
+        right = on.conv(on.chain(x, (64, 1), (64, _DOWN), (64, _ACROSS)), 96, 3, 1, "VALID")
+        x = net.concat([left, right])
+        x = net.concat([on.shrink(x, 192), net.max_pool(x, 3, 2)])
     for number in range(4):
         with net.block(f"a{number + 1}"):
-            x = _inception4_a(on, x)
+            first = on.pooled(x, 96)
+            parts = on.mixed(x, ((96, 1),), ((64, 1), (96, 3)), ((64, 1), (96, 3), (96, 3)))
+            x = net.concat([first, *parts])
     with net.block("a_to_b"):
         branch = on.shrink(on.chain(x, (192, 1), (224, 3)), 256)
         x = net.concat([net.max_pool(x, 3, 2), on.shrink(x, 384), branch])
     for number in range(7):
         with net.block(f"b{number + 1}"):
-            x = _inception4_b(on, x)
+            first = on.pooled(x, 128)
+            twice = ((192, 1), (192, _ACROSS), (224, _DOWN), (224, _ACROSS), (256, _DOWN))
+            x = net.concat(
+                [first, *on.mixed(x, ((384, 1),), ((192, 1), (224, _ACROSS), (256, _DOWN)), twice)]
+            )
     with net.block("b_to_c"):
         left = on.shrink(on.conv(x, 192, 1), 192)
-        right = on.shrink(on.chain(x, (256, 1), (256, (1, 7)), (320, (7, 1))), 320)
-        x = net.concat([net.max_pool(x, 3, 2), left, right])
+        right = on.shrink(on.chain(x, (256, 1), (256, _ACROSS), (320, _DOWN)), 320)
+        x = net.concat([left, right, net.max_pool(x, 3, 2)])
     for number in range(3):
         with net.block(f"c{number + 1}"):
-            x = _inception4_c(on, x)
+            parts = [on.pooled(x, 256), on.conv(x, 256, 1)]
+            parts += on.mixed(on.conv(x, 384, 1), ((256, (1, 3)),), ((256, (3, 1)),))
+            middle = on.chain(x, (384, 1), (448, (1, 3)), (512, (3, 1)))
+            x = net.concat([*parts, *on.mixed(middle, ((256, (3, 1)),), ((256, (1, 3)),))])
     with net.block("head"):
         x = net.dropout(net.spatial_mean(x), 0.8)
         return net.dense(x, classes, activation=None, logits=True)
-
-
-def _inception4_stem(on: _Normed[T], x: T) -> T:
-    net = on.net
-    x = on.conv(x, 32, 3, 2, "VALID")
-    x = on.conv(on.conv(x, 32, 3, 1, "VALID"), 64, 3)
-    x = net.concat([net.max_pool(x, 3, 2), on.shrink(x, 96)])
-    left = on.conv(on.conv(x, 64, 1), 96, 3, 1, "VALID")
-    right = on.conv(on.chain(x, (64, 1), (64, (7, 1)), (64, (1, 7))), 96, 3, 1, "VALID")
-    x = net.concat([left, right])
-    return net.concat([on.shrink(x, 192), net.max_pool(x, 3, 2)])
-
-
-def _inception4_a(on: _Normed[T], x: T) -> T:
-    return on.net.concat(
-        [
-            on.conv(on.net.average_pool(x, 3, 1, "SAME"), 96, 1),
-            on.conv(x, 96, 1),
-            on.chain(x, (64, 1), (96, 3)),
-            on.chain(x, (64, 1), (96, 3), (96, 3)),
-        ]
-    )
-
-
-def _inception4_b(on: _Normed[T], x: T) -> T:
-    across, down = (1, 7), (7, 1)
-    return on.net.concat(
-        [
-            on.conv(on.net.average_pool(x, 3, 1, "SAME"), 128, 1),
-            on.conv(x, 384, 1),
-            on.chain(x, (192, 1), (224, across), (256, down)),
-            on.chain(x, (192, 1), (192, across), (224, down), (224, across), (256, down)),
-        ]
-    )
-
-
-def _inception4_c(on: _Normed[T], x: T) -> T:
-    parts = [on.conv(on.net.average_pool(x, 3, 1, "SAME"), 256, 1), on.conv(x, 256, 1)]
-    middle = on.conv(x, 384, 1)
-    parts += [on.conv(middle, 256, (1, 3)), on.conv(middle, 256, (3, 1))]
-    middle = on.chain(x, (384, 1), (448, (1, 3)), (512, (3, 1)))
-    parts += [on.conv(middle, 256, (3, 1)), on.conv(middle, 256, (1, 3))]
-    return on.net.concat(parts)

@@ -9,7 +9,7 @@ import msgspec
 from gputopo.launch.hosts import starters
 from gputopo.launch.hosts.hostlists import MAX_HOSTS, HostAddress, fold, read_hostfile, read_hosts
 from gputopo.launch.hosts.messages import JOIN_S
-from gputopo.launch.hosts.starters import Claim
+from gputopo.launch.hosts.starters import RankClaim
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.option import Option, shown
 
@@ -89,17 +89,12 @@ _ALONE = "--num-hosts 1 takes this host alone"
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
-    """Two hosts or more that work together, and which of them this is.
+    """Two hosts or more that work together, and which of them this is."""
 
-    `rank`: index of this host in `hosts`. `hosts`: in rank order; the first has a name, others have one
-    where it is known before they join. `source`: what named the size, in words for messages. `job`: what
-    tells this job from others of the user, where its starter gives such an id.
-    """
-
-    rank: int
-    hosts: tuple[HostAddress, ...]
-    source: str
-    job: str | None = None
+    rank: int  # index of this host in `hosts`
+    hosts: tuple[HostAddress, ...]  # in rank order; the first has a name, others where it is known
+    source: str  # what named the size, for messages
+    job: str | None = None  # what tells this job from others of the user, where its starter gives such an id
 
     @property
     def size(self) -> int:
@@ -141,7 +136,7 @@ def is_started(options: HostOptions, environ: Mapping[str, str]) -> bool:
     return given or starters.indexed_job(environ) is not None
 
 
-def _claims(environ: Mapping[str, str]) -> list[Claim]:
+def _claims(environ: Mapping[str, str]) -> list[RankClaim]:
     """Return the claims of starters, in order of precedence, but for those of one host."""
     readers = (
         starters.tf_config,
@@ -151,14 +146,14 @@ def _claims(environ: Mapping[str, str]) -> list[Claim]:
         starters.sagemaker,
         starters.counting,
     )
-    return [one for read in readers if (one := read(environ)) is not None and _speaks(one)]
+    return [
+        one
+        for read in readers
+        if (one := read(environ)) is not None and ((one.size or 0) > 1 or one.tasks_per_host > 1)
+    ]
 
 
-def _speaks(claim: Claim) -> bool:
-    return (claim.size or 0) > 1 or claim.tasks_per_host > 1
-
-
-def claim_of(options: HostOptions) -> Claim | None:
+def claim_of(options: HostOptions) -> RankClaim | None:
     """Return the claim of the options. Raises UsageError where they contradict one another."""
     flag, hosts = ("--hosts", options.hosts) if options.hosts else ("--hostfile", options.hostfile)
     if options.hosts and options.hostfile and options.hosts != options.hostfile:
@@ -174,10 +169,10 @@ def claim_of(options: HostOptions) -> Claim | None:
         return None
     size = len(hosts) or options.num_hosts
     _require_inside(options.node_rank, size, flag)
-    return Claim(source=flag, remove=f"leave {flag} out", rank=options.node_rank, size=size, hosts=hosts)
+    return RankClaim(source=flag, remove=f"leave {flag} out", rank=options.node_rank, size=size, hosts=hosts)
 
 
-def _indexed(index: Claim, asked: Claim | None) -> list[Claim]:
+def _indexed(index: RankClaim, asked: RankClaim | None) -> list[RankClaim]:
     """Return the claim of a Job's index where a size is known. Raises UsageError where one must be."""
     if asked is not None and (asked.size or 0) > 1:
         return [index]
@@ -189,7 +184,7 @@ def _indexed(index: Claim, asked: Claim | None) -> list[Claim]:
     return []  # the pods of an indexed Job have, as a rule, nothing to do with one another
 
 
-def _require_one_task(claim: Claim) -> None:
+def _require_one_task(claim: RankClaim) -> None:
     if claim.tasks_per_host > 1:
         raise UsageError(
             f"{claim.source} has {claim.tasks_per_host} tasks on one host, where one takes all GPUs",
@@ -197,7 +192,7 @@ def _require_one_task(claim: Claim) -> None:
         )
 
 
-def _require_agreement(claims: Sequence[Claim]) -> None:
+def _require_agreement(claims: Sequence[RankClaim]) -> None:
     """Raise UsageError where two claims differ, the most important first."""
     for number, one in enumerate(claims):
         for other in claims[number + 1 :]:
@@ -226,7 +221,7 @@ def _differ(one: HostAddress, other: HostAddress) -> bool:
     return mine[:shorter] != its[:shorter]
 
 
-def _allocation(claims: Sequence[Claim], environ: Mapping[str, str]) -> Allocation:
+def _allocation(claims: Sequence[RankClaim], environ: Mapping[str, str]) -> Allocation:
     """Return the hosts by claims that agree. Raises UsageError for what is missing."""
     first = next((one for one in claims if one.size is not None), claims[0])
     size, source = first.size, first.source

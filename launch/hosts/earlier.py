@@ -23,7 +23,7 @@ from gputopo.values.run.result import Result
 from gputopo.workload.workloads import Workload
 
 
-class Earlier(NamedTuple):
+class EarlierRuns(NamedTuple):
     """Runs of this host with others, the latest first. `workload_of`: the costs of a model, if known."""
 
     results: tuple[Result, ...]
@@ -38,7 +38,7 @@ class Shown(NamedTuple):
 
 
 def shown_by(
-    earlier: Earlier, servers: Sequence[Server], parts: Sequence[Part], rates: Sequence[NetworkRate] | str
+    earlier: EarlierRuns, servers: Sequence[Server], parts: Sequence[Part], rates: Sequence[NetworkRate] | str
 ) -> Shown | None:
     """Return what the runs over these devices show, None where there are none. `rates`: of the network."""
     wanted = _together(servers, parts)
@@ -78,7 +78,7 @@ def _of_each(parts: Sequence[Part], runs: Sequence[PastRun]) -> Iterator[list[Pa
 
 
 def _learned(
-    earlier: Earlier,
+    earlier: EarlierRuns,
     parts: Sequence[Part],
     rates: Sequence[NetworkRate],
     runs: Sequence[PastRun],

@@ -13,7 +13,7 @@ import msgspec
 from gputopo.values.errors import UsageError
 from gputopo.values.option import shown
 
-MAX_HOSTS = 65536  # a bound on ranges, so that a typing mistake cannot fill the memory. Ours.
+MAX_HOSTS = 65536  # a bound on ranges, so that a typing mistake cannot fill the memory; not measured
 MIN_PORT, MAX_PORT = 1024, 65535  # ports that a user may listen on
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 _IPV4 = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}")
@@ -95,7 +95,11 @@ def fold(names: Iterable[str]) -> str:
         head, number, tail = _split_number(name)
         if runs and number:
             first_head, first, last, last_tail = runs[-1]
-            if (head, tail) == (first_head, last_tail) and last and number == _after(last):
+            if (
+                (head, tail) == (first_head, last_tail)
+                and last
+                and number == str(int(last) + 1).zfill(len(last))
+            ):
                 runs[-1] = (head, first, number, tail)
                 continue
         runs.append((head, number, number, tail))
@@ -112,10 +116,6 @@ def _split_number(name: str) -> tuple[str, str, str]:
     host, dot, domain = name.partition(".")
     found = re.fullmatch(r"(.*?)([0-9]{1,15})([^0-9]*)", host)
     return (found[1], found[2], f"{found[3]}{dot}{domain}") if found else (name, "", "")
-
-
-def _after(number: str) -> str:
-    return str(int(number) + 1).zfill(len(number))
 
 
 def _hosts_of(where: str, part: str) -> Iterator[HostAddress]:

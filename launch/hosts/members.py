@@ -10,14 +10,14 @@ import msgspec
 import gputopo
 from gputopo.launch.failure import UNREACHABLE
 from gputopo.launch.hosts.messages import (
-    End,
     HostEvent,
+    HostStart,
+    HostTimeouts,
     Joining,
-    Patience,
     Refused,
     Reply,
+    RunEnd,
     Silence,
-    Start,
     Unable,
 )
 from gputopo.launch.user_program.steps import StepsReported
@@ -46,16 +46,16 @@ class Member:
         self.failure: str | None = None
         self.result: bytes | None = None  # what it reported at its end, where a result was requested
         self.serves = 0  # number of the Start by which its server runs
-        self.end: End | None = None  # the run goes on without it
+        self.end: RunEnd | None = None  # the run goes on without it
         self.has_last = False  # it has been sent its last answer
 
     @property
-    def start(self) -> Start | None:
+    def start(self) -> HostStart | None:
         """What it trains by, None for a host that does not take part."""
-        return self.reply if isinstance(self.reply, Start) else None
+        return self.reply if isinstance(self.reply, HostStart) else None
 
     @property
-    def newer(self) -> Start | None:
+    def newer(self) -> HostStart | None:
         """The Start by which it does not serve yet, None where it does."""
         start = self.start
         return start if start is not None and start.number > self.serves else None
@@ -76,7 +76,7 @@ class Members:
         *,
         job: str | None,
         asked: Mapping[str, Any],
-        patience: Patience,
+        patience: HostTimeouts,
     ) -> None:
         """`names`: of all ranks, None where not known. `asked`: rank 0's options as typed."""
         self._names = names
@@ -194,7 +194,7 @@ class Members:
                 member.reply = msgspec.structs.replace(start, spec=msgspec.Raw(spec), number=start.number + 1)
             elif start is not None and member.end is None:
                 why = "it " * (member.failure == _SILENT) + _printable(member.failure or "")
-                member.end = End(
+                member.end = RunEnd(
                     exit_code=int(ExitCode.HARDWARE),
                     cause=f"the training goes on without this host: {why}",
                     hint="see its output and that of rank 0; to train with it, start all hosts again",

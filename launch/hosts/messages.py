@@ -11,25 +11,25 @@ from gputopo.values.machine import Machine
 from gputopo.values.run.events import MemoryPeak, Noticed, RankFailed, RunFinished, Sample, Silent
 
 # For all hosts to come, unless told otherwise: batch systems start tasks within seconds, containers pull
-# their images before. Ours; torchrun waits 600 s (rendezvous join_timeout), MPI for ever.
+# their images before; not measured; torchrun waits 600 s (rendezvous join_timeout), MPI for ever.
 JOIN_S = 60.0
 # Without a word from a host. Ours: a dead host is to be named within 15 s, and lost packets of a busy network
 # are sent again after 0.2, 0.4, ... 3.2 s (TCP_RTO_MIN of Linux), which is 6.2 s after 5 losses in a row.
 SILENT_S = 10.0
-EVERY_S = 1.0  # between two reports of a host. Ours.
-POLL_S = 1.0  # for which rank 0 holds a request to join before it answers "waiting". Ours.
-RETRY_S = 0.5  # between attempts to reach a rank 0 that is not there yet. Ours.
-REQUEST_S = 5.0  # for one request and its answer, half of SILENT_S. Ours.
-CONNECTION_S = 10.0  # for which rank 0 leaves a connection open: twice that. Ours.
-END_S = 5.0  # for which rank 0 waits at its end until all hosts have heard of it. Ours.
-# For which a host that ends by an error lets rank 0 end first, which has 5 s to end its worker. Ours.
+EVERY_S = 1.0  # between two reports of a host; not measured
+POLL_S = 1.0  # for which rank 0 holds a request to join before it answers "waiting"; not measured
+RETRY_S = 0.5  # between attempts to reach a rank 0 that is not there yet; not measured
+REQUEST_S = 5.0  # for one request and its answer, half of SILENT_S; not measured
+CONNECTION_S = 10.0  # for which rank 0 leaves a connection open: twice that; not measured
+END_S = 5.0  # for which rank 0 waits at its end until all hosts have heard of it; not measured
+# For which a host that ends by an error lets rank 0 end first, which has 5 s for its worker; not measured
 LAST_S = 15.0
-EXCUSE_S = 5.0  # for which a host that cannot join tries to reach a rank 0 that is not there yet. Ours.
-LOOK_S = 0.25  # between two looks at the hosts' silence. Ours.
+EXCUSE_S = 5.0  # for which a host that cannot join tries to reach a rank 0 that is not there; not measured
+LOOK_S = 0.25  # between two looks at the hosts' silence; not measured
 
 
 @dataclass(frozen=True)
-class Patience:
+class HostTimeouts:
     """How long rank 0 and the other hosts wait for one another, in seconds; see the constants."""
 
     silent_s: float = SILENT_S
@@ -42,7 +42,7 @@ class Patience:
     look_s: float = LOOK_S
 
 
-PATIENCE = Patience()
+PATIENCE = HostTimeouts()
 
 
 class Silence:
@@ -84,23 +84,17 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema"):
 
 
 class Joining(_Message, frozen=True, tag="gputopo.joining/1"):
-    """A host that comes to the training.
-
-    `rank`, `name` (host name), `version` (of gputopo): of this host. `address`, `port`: of its TensorFlow
-    server, as the other hosts reach it. `job`: the starter's id of the job, where it gives one. `machine`:
-    None where it has no GPU. `asked`: options by name (`batch_size`) as they were typed, without those that
-    may differ between hosts. `resources`: what else a plan needs of this host, such as `cpu_devices`.
-    """
+    """A host that comes to the training."""
 
     rank: int
     name: str
-    version: str
-    address: str
+    version: str  # of gputopo
+    address: str  # of its TensorFlow server, as the other hosts reach it
     port: int
-    job: str | None = None
-    machine: Machine | None = None
-    asked: dict[str, Any] = {}
-    resources: dict[str, Any] = {}
+    job: str | None = None  # the starter's id of the job, where it gives one
+    machine: Machine | None = None  # None where it has no GPU
+    asked: dict[str, Any] = {}  # options as typed, without those that may differ between hosts
+    resources: dict[str, Any] = {}  # what else a plan needs of this host, such as `cpu_devices`
 
 
 class Unable(_Message, frozen=True, tag="gputopo.unable/1"):
@@ -119,17 +113,13 @@ class Waiting(_Message, frozen=True, tag="gputopo.waiting/1"):
     """Rank 0 has not decided yet: the other hosts are not there, or are being planned."""
 
 
-class Start(_Message, frozen=True, tag="gputopo.start/1"):
-    """The host takes part. `spec`: JSON of the run's spec. `environment`: variables to set for its server.
+class HostStart(_Message, frozen=True, tag="gputopo.start/1"):
+    """The host takes part."""
 
-    `place`: its rank among the hosts that train, by which the spec's devices name it; None: its own.
-    `number`: 0 for the first; a host that gets another one ends its server and starts one by that.
-    """
-
-    spec: msgspec.Raw
-    environment: dict[str, str] = {}
-    place: int | None = None
-    number: int = 0
+    spec: msgspec.Raw  # JSON of the run's spec
+    environment: dict[str, str] = {}  # variables to set for its server
+    place: int | None = None  # its rank among the hosts that train, as in the spec's devices; None: its own
+    number: int = 0  # 0 for the first; a host that gets another one ends its server and starts one by that
 
 
 class Unused(_Message, frozen=True, tag="gputopo.unused/1"):
@@ -152,26 +142,23 @@ class Refused(_Message, frozen=True, tag="gputopo.refused/1"):
         return kind(self.what, self.hint)
 
 
-Reply = Start | Unused | Refused
+Reply = HostStart | Unused | Refused
 
 
-class End(_Message, frozen=True, tag="gputopo.end/1"):
-    """The run is over. `cause`: why it failed, None where it did not; `hint`: what to do about that."""
+class RunEnd(_Message, frozen=True, tag="gputopo.end/1"):
+    """The run is over."""
 
     exit_code: int
-    cause: str | None = None
-    hint: str = ""
+    cause: str | None = None  # why it failed, None where it did not
+    hint: str = ""  # what to do about that
 
 
-class Taken(_Message, frozen=True, tag="gputopo.taken/1"):
-    """`events`: how many of this host's events have come, counted from the first.
+class EventsTaken(_Message, frozen=True, tag="gputopo.taken/1"):
+    """The answer to events and results."""
 
-    `end`: the run is over, or goes on without this host. `start`: its server is to be started anew by that.
-    """
-
-    events: int
-    end: End | None = None
-    start: Start | None = None
+    events: int  # how many of this host's events have come, counted from the first
+    end: RunEnd | None = None  # the run is over, or goes on without this host
+    start: HostStart | None = None  # its server is to be started again by that
 
 
 def path_of(rank: int, what: str) -> str:

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from gputopo import planner
-from gputopo.launch.hosts.earlier import Earlier, shown_by
+from gputopo.launch.hosts.earlier import EarlierRuns, shown_by
 from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.spec.job_spec import Server
 from gputopo.launch.spec.names import host_names, rank_of_place
@@ -49,7 +49,7 @@ from gputopo.values.run.plan import (
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedHosts:
     """The target of rank 0 for all hosts, and what is to be said about it."""
 
     target: Target
@@ -74,8 +74,8 @@ def plan_hosts(
     cpu_devices: int = CPU_DEVICES,
     require_gpu: bool = False,
     saved: SavedNetwork | None = None,
-    earlier: Earlier | None = None,
-) -> Planned:
+    earlier: EarlierRuns | None = None,
+) -> PlannedHosts:
     """Plan for all hosts, by rank, from what they bring: where one is enough, for that host alone.
 
     `own`: the choice of rank 0. `cpu`: on CPU devices, as where no host has a GPU; `cpu_devices`: of each
@@ -107,7 +107,7 @@ def plan_hosts(
             found = replace(found, plan=_with_steps(found, targets, taking, request, saved, earlier))
     if count is not None:
         found = replace(found, plan=msgspec.structs.replace(found.plan, how_many=count))
-    return Planned(found, _unequal(hosts, requests))
+    return PlannedHosts(found, _unequal(hosts, requests))
 
 
 def _requests(
@@ -182,7 +182,7 @@ def _with_steps(
     hosts: Sequence[Joining],
     request: Request,
     saved: SavedNetwork | None,
-    earlier: Earlier | None,
+    earlier: EarlierRuns | None,
 ) -> Plan:
     """Return the joint plan with predicted steps, where they can be: the default unless another is faster.
 
@@ -355,11 +355,13 @@ def joint(
         Cards(one.machine, interface or "").reasons(one.plan.choice.gpus) if one.machine is not None else []
         for one, interface in zip(targets, interfaces or [None] * len(targets), strict=True)
     ]
+    even = len(set(counts)) == 1
+    shares = f"{counts[0]} of each" if even else f"unequal, {', '.join(map(str, counts))}"
     choice = places(request, lead.plan.choice.gpus, max(counts))[0]
     choice = msgspec.structs.replace(
         choice,
         reasons=(
-            f"{sum(counts)} devices of {len(counts)} hosts: {_shares(counts)}",
+            f"{sum(counts)} devices of {len(counts)} hosts: {shares}",
             *gpus_of_hosts(names, choices, near),
         ),
         hosts=tuple(
@@ -373,7 +375,9 @@ def joint(
         candidates=(choice,),
         prediction=None,
         unequal=None,
-        warnings=_of_hosts(names, [one.plan.warnings for one in targets]),
+        warnings=tuple(
+            f"{name}: {text}" for name, one in zip(names, targets, strict=True) for text in one.plan.warnings
+        ),
         refused=tuple(
             msgspec.structs.replace(refusal, reason=f"{name}: {refusal.reason}")
             for name, one in zip(names, targets, strict=True)
@@ -381,12 +385,3 @@ def joint(
         ),
     )
     return replace(lead, plan=plan, others=tuple(others), servers=tuple(servers))
-
-
-def _of_hosts(names: Sequence[str], texts: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    return tuple(f"{name}: {text}" for name, own in zip(names, texts, strict=True) for text in own)
-
-
-def _shares(counts: Sequence[int]) -> str:
-    even = f"{counts[0]} of each" if len(set(counts)) == 1 else None
-    return even or "unequal, " + ", ".join(str(count) for count in counts)

@@ -21,14 +21,14 @@ from gputopo.launch.hosts.messages import (
     LAST_S,
     MAX_BODY_BYTES,
     PATIENCE,
-    End,
+    EventsTaken,
     HostEvent,
+    HostStart,
+    HostTimeouts,
     Joining,
-    Patience,
     Reply,
+    RunEnd,
     Silence,
-    Start,
-    Taken,
     Unable,
     Waiting,
     path_of,
@@ -38,11 +38,11 @@ from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.option import shown
 from gputopo.values.run.events import RankFailed, RunFinished
 
-MAX_REPORT_BYTES = MAX_BODY_BYTES // 4  # of one request with events, unless one alone is larger. Ours.
+MAX_REPORT_BYTES = MAX_BODY_BYTES // 4  # of one request with events, unless one alone is larger; not measured
 wall_s = time.time
 _NO_ANSWER = (OSError, http.client.HTTPException, UnicodeError)  # a name too long for DNS is a UnicodeError
 _reply_decoder: msgspec.json.Decoder[Reply | Waiting] = msgspec.json.Decoder(Reply | Waiting)
-_taken_decoder = msgspec.json.Decoder(Taken)
+_taken_decoder = msgspec.json.Decoder(EventsTaken)
 
 
 class LeaderGoneError(HardwareError):
@@ -50,13 +50,13 @@ class LeaderGoneError(HardwareError):
 
 
 class RendezvousClient:
-    """The connection of the host `rank` to the meeting at `name` and `port` of rank 0.
+    """The connection of the host `rank` to the server at `name` and `port` of rank 0.
 
     `serves`: number of the Start by which this host's server runs. `newer`: the latest one that came after
     the reply to joining.
     """
 
-    def __init__(self, rank: int, name: str, port: int, *, patience: Patience = PATIENCE) -> None:
+    def __init__(self, rank: int, name: str, port: int, *, patience: HostTimeouts = PATIENCE) -> None:
         self.patience = patience
         self._rank = rank
         self._name = name
@@ -65,7 +65,7 @@ class RendezvousClient:
         self._token = secrets.token_hex(16)
         self._silence = Silence(time.monotonic(), expected_s=patience.request_s + patience.every_s)
         self.serves = 0
-        self.newer: Start | None = None
+        self.newer: HostStart | None = None
         self._told = 0
         self._waiting: deque[bytes] = deque()
 
@@ -115,7 +115,7 @@ class RendezvousClient:
         self.outlast()
         return True
 
-    def tell(self, events: Iterable[HostEvent] = ()) -> End | None:
+    def tell(self, events: Iterable[HostEvent] = ()) -> RunEnd | None:
         """Report events, and that this host is there; return the end of the run once it is over.
 
         One request: events that rank 0 did not take are reported again with the next. Raises
@@ -245,17 +245,17 @@ class Reporting:
     sent, if rank 0 answers.
     """
 
-    def __init__(self, guest: RendezvousClient, also: Callable[[], Iterable[HostEvent]] = tuple) -> None:
-        self.end: End | None = None
-        self.start: Start | None = None
+    def __init__(self, client: RendezvousClient, also: Callable[[], Iterable[HostEvent]] = tuple) -> None:
+        self.end: RunEnd | None = None
+        self.start: HostStart | None = None
         self.ready = os.eventfd(0)
-        self._guest = guest
+        self._client = client
         self._also = also
         self._changed = threading.Condition()
         self._new: list[HostEvent] = []
         self._is_urgent = False
         self._is_left = False
-        self._thread = threading.Thread(target=self._tell, name="telling", daemon=True)
+        self._thread = threading.Thread(target=self._tell, name="reporting", daemon=True)
 
     def put(self, *events: HostEvent) -> None:
         """Report events within `every_s` seconds, a failure or an end at once."""
@@ -268,7 +268,7 @@ class Reporting:
     def serves(self, number: int) -> None:
         """Report at once that this host's server runs by the Start of that number."""
         with self._changed:
-            self._guest.serves = number
+            self._client.serves = number
             self._is_urgent = True
             self._changed.notify_all()
 
@@ -285,7 +285,7 @@ class Reporting:
         with self._changed:
             self._is_left = self._is_urgent = True
             self._changed.notify_all()
-        self._thread.join(2 * self._guest.patience.request_s)  # that under way, and the last
+        self._thread.join(2 * self._client.patience.request_s)  # that under way, and the last
         if not self._thread.is_alive():
             os.close(self.ready)
 
@@ -299,14 +299,14 @@ class Reporting:
         is_left = False
         while self.end is None and not is_left:
             with self._changed:
-                self._changed.wait_for(lambda: self._is_urgent, self._guest.patience.every_s)
+                self._changed.wait_for(lambda: self._is_urgent, self._client.patience.every_s)
                 events, self._new, self._is_urgent = self._new, [], False
                 is_left = self._is_left
             try:
-                self.end = self._guest.tell([*self._also(), *events])
+                self.end = self._client.tell([*self._also(), *events])
             except LeaderGoneError as gone:
-                self.end = End(exit_code=int(gone.exit_code), cause=gone.what, hint=gone.hint)
-            newer = self._guest.newer
+                self.end = RunEnd(exit_code=int(gone.exit_code), cause=gone.what, hint=gone.hint)
+            newer = self._client.newer
             if newer is not None and (self.start is None or newer.number > self.start.number):
                 self.start = newer
                 os.eventfd_write(self.ready, 1)

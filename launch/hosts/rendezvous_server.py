@@ -24,14 +24,14 @@ from gputopo.launch.hosts.messages import (
     JOIN_PATH,
     JOIN_S,
     PATIENCE,
-    End,
+    EventsTaken,
     HostEvent,
+    HostStart,
+    HostTimeouts,
     Joining,
-    Patience,
     Refused,
     Reply,
-    Start,
-    Taken,
+    RunEnd,
     Unable,
     Waiting,
 )
@@ -82,7 +82,7 @@ class RendezvousServer:
         job: str | None = None,
         asked: Mapping[str, Any] | None = None,
         allow_public: bool = False,
-        patience: Patience = PATIENCE,
+        patience: HostTimeouts = PATIENCE,
     ) -> None:
         """Listen. `names`: of all ranks, None where not known; that of rank 0 is where it listens.
 
@@ -96,7 +96,7 @@ class RendezvousServer:
         self.decided_s = patience.silent_s + patience.every_s  # after which a host that is gone is lost
         self._members = Members(names, job=job, asked=asked or {}, patience=patience)
         self._changed = threading.Condition()  # guards the members and the end
-        self._end: End | None = None
+        self._end: RunEnd | None = None
         self._has_failed = False
         places = places_to_listen(self._name, allow_public=allow_public)
         self.events: EventQueue[Event] = EventQueue()
@@ -218,7 +218,7 @@ class RendezvousServer:
                 if one.start is not None and one.failure is None and one.silence.seconds >= seconds
             )
 
-    def end(self, end: End) -> None:
+    def end(self, end: RunEnd) -> None:
         """Report the end of the run to all hosts, and wait until those that are there have heard it."""
         gone_s = _PRESENT * self._patience.every_s
 
@@ -295,7 +295,7 @@ class RendezvousServer:
         reply, end = member.reply, self._end
         if reply is None and end is None:
             return Answer(HTTPStatus.OK, schema.encode(Waiting()))
-        if isinstance(reply, Start):
+        if isinstance(reply, HostStart):
             return Answer(HTTPStatus.OK, schema.encode(reply))
         if reply is None and end is not None:  # it was waiting when rank 0 ended
             what, hint = end.cause or "rank 0 has ended", end.hint or "see its output"
@@ -319,7 +319,7 @@ class RendezvousServer:
             self.events.put(*(one for one in taken if not isinstance(one, StepsReported)))
         self._changed.notify_all()
         end = member.end or self._end
-        answer = Taken(events=member.taken, end=end, start=None if end else member.newer)
+        answer = EventsTaken(events=member.taken, end=end, start=None if end else member.newer)
         sent = None if end is None or report is None else partial(self._note_sent, member)
         return Answer(HTTPStatus.OK, schema.encode(answer), sent)
 
@@ -343,12 +343,12 @@ class _Report(NamedTuple):
         return cls(first, later_s, serves, [_event_decoder.decode(line) for line in body.splitlines()])
 
 
-def _end_by(error: BaseException | None) -> End:
+def _end_by(error: BaseException | None) -> RunEnd:
     """Return what the other hosts are told when rank 0 ends by an exception, or without a word."""
     if isinstance(error, GputopoError):
-        return End(exit_code=int(error.exit_code), cause=error.what, hint=error.hint)
+        return RunEnd(exit_code=int(error.exit_code), cause=error.what, hint=error.hint)
     code: int = ExitCode.BUG if error else ExitCode.HARDWARE
     for kind, number in ((KeyboardInterrupt, signal.SIGINT), (BrokenPipeError, signal.SIGPIPE)):
         if isinstance(error, kind):
             code = 128 + number
-    return End(exit_code=code, cause="rank 0 has ended", hint="see its output")
+    return RunEnd(exit_code=code, cause="rank 0 has ended", hint="see its output")

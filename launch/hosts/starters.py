@@ -23,25 +23,20 @@ _TRAINING_TASKS = ("chief", "master", "worker")
 _PMIX_SERVERS = tuple(f"PMIX_SERVER_URI{version}" for version in ("41", "4", "3", "21", "2"))
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What one source gives; None and () where it gives nothing.
+class RankClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """What one source gives; None and () where it gives nothing."""
 
-    `source`: its name in messages, `remove`: how to do without it. `hosts`: all in rank order, or that of
-    rank 0 alone. `tasks_per_host`: the highest number on a host that is known; `one_each`: how to start one
-    on each.
-    """
-
-    source: str
-    remove: str
+    source: str  # its name in messages
+    remove: str  # how to do without it
     rank: int | None = None
     size: int | None = None
-    hosts: tuple[HostAddress, ...] = ()
+    hosts: tuple[HostAddress, ...] = ()  # all in rank order, or that of rank 0 alone
     job: str | None = None
-    tasks_per_host: int = 1
-    one_each: str = ""
+    tasks_per_host: int = 1  # the highest number on a host that is known
+    one_each: str = ""  # how to start one on each
 
 
-def tf_config(environ: Environ) -> Claim | None:
+def tf_config(environ: Environ) -> RankClaim | None:
     """Return the claim of TF_CONFIG, as TFJob and Ray Train set it. Raises UsageError.
 
     chief, master and worker tasks are the ranks, in this order. A ps or an evaluator is none: the hosts that
@@ -81,7 +76,7 @@ def tf_config(environ: Environ) -> Claim | None:
     hosts = read_hosts("TF_CONFIG", ",".join(one for tasks in training.values() for one in tasks))
     # Several ports of a loopback address are hosts of a rehearsal; of another they are tasks of one host.
     names = [one.name for one in hosts if not _is_loopback(one)]
-    return Claim(
+    return RankClaim(
         source="TF_CONFIG",
         remove=remove,
         rank=ranks.index((kind, index)),
@@ -92,7 +87,7 @@ def tf_config(environ: Environ) -> Claim | None:
     )
 
 
-def slurm(environ: Environ) -> Claim | None:
+def slurm(environ: Environ) -> RankClaim | None:
     """Return the claim of a Slurm step; the variables of a job alone are no rank. Raises UsageError.
 
     The rank is the index of the host in SLURM_STEP_NODELIST, which with -m arbitrary is not that of the task.
@@ -108,7 +103,7 @@ def slurm(environ: Environ) -> Claim | None:
     is_shell = "SLURM_PTY_PORT" in environ and _number(environ, "SLURM_PROCID") == 0
     if size < 2 and (tasks < 2 or is_shell):
         return None  # with --pty task 0 alone goes on
-    return Claim(
+    return RankClaim(
         source=source,
         remove="unset SLURM_STEP_ID",
         rank=_number(environ, "SLURM_NODEID"),
@@ -120,7 +115,7 @@ def slurm(environ: Environ) -> Claim | None:
     )
 
 
-def mpi(environ: Environ) -> Claim | None:
+def mpi(environ: Environ) -> RankClaim | None:
     """Return the claim of Open MPI, or of Hydra: MPICH, Intel MPI. Raises UsageError.
 
     They name no hosts. In a Slurm job mpirun goes through the nodes in order. Open MPI names the host of
@@ -130,7 +125,7 @@ def mpi(environ: Environ) -> Claim | None:
     if size is not None:
         mpirun = _mpirun_host(environ)
         leader = (mpirun,) if mpirun is not None and _daemon(environ) == rank else ()
-        return Claim(
+        return RankClaim(
             source="Open MPI",
             remove="unset OMPI_COMM_WORLD_SIZE",
             rank=rank,
@@ -144,7 +139,7 @@ def mpi(environ: Environ) -> Claim | None:
     started = "MPI_LOCALNRANKS" in environ or "PMI_LOCAL_SIZE" in environ
     if size is None or rank is None or not (started or "SLURM_STEP_ID" not in environ):
         return None  # Slurm's own PMI: the step has it all
-    return Claim(
+    return RankClaim(
         source="MPI (PMI_SIZE)",
         remove="unset PMI_SIZE",
         rank=rank,
@@ -155,7 +150,7 @@ def mpi(environ: Environ) -> Claim | None:
     )
 
 
-def torch(environ: Environ) -> Claim | None:
+def torch(environ: Environ) -> RankClaim | None:
     """Return the claim of RANK, WORLD_SIZE and MASTER_ADDR, as torchrun, PyTorchJob and scripts set them.
 
     Or PET_NNODES, PET_NODE_RANK of a TrainJob, which are torchrun's options. A rank without a size, or a size
@@ -163,7 +158,7 @@ def torch(environ: Environ) -> Claim | None:
     """
     tasks, nodes = _number(environ, "LOCAL_WORLD_SIZE"), _number(environ, "PET_NNODES")
     if tasks is None and nodes is not None and "PET_NODE_RANK" in environ:
-        return Claim(
+        return RankClaim(
             source="PET_NNODES",
             remove="unset PET_NNODES",
             rank=_number(environ, "PET_NODE_RANK"),
@@ -179,7 +174,7 @@ def torch(environ: Environ) -> Claim | None:
     if tasks is None:
         others = rank is not None and node is not None and rank != node
         tasks = max((_number(environ, "LOCAL_RANK") or 0) + 1, 2 if others else 1)
-    return Claim(
+    return RankClaim(
         source="WORLD_SIZE",
         remove="unset WORLD_SIZE",
         rank=node if rank is None else rank,
@@ -191,7 +186,7 @@ def torch(environ: Environ) -> Claim | None:
     )
 
 
-def sagemaker(environ: Environ) -> Claim | None:
+def sagemaker(environ: Environ) -> RankClaim | None:
     """Return the claim of SM_HOSTS, which all hosts of a SageMaker job have in the same order."""
     try:
         hosts = json.loads(environ.get("SM_HOSTS", ""))
@@ -200,7 +195,7 @@ def sagemaker(environ: Environ) -> Claim | None:
     own = environ.get("SM_CURRENT_HOST", "")
     if not isinstance(hosts, list) or own not in hosts or not all(isinstance(one, str) for one in hosts):
         return None
-    return Claim(
+    return RankClaim(
         source="SM_HOSTS",
         remove="unset SM_HOSTS",
         rank=hosts.index(own),
@@ -233,14 +228,14 @@ _COUNTING = (
 )  # fmt: skip
 
 
-def counting(environ: Environ) -> Claim | None:
+def counting(environ: Environ) -> RankClaim | None:
     """Return the claim of LeaderWorkerSet, Horovod or MVAPICH."""
     for one in _COUNTING:
         size, rank = _number(environ, one.size), _number(environ, one.rank)
         if size is None or rank is None:
             continue
         leader = address(environ.get(one.leader, "").strip())
-        return Claim(
+        return RankClaim(
             source=one.source,
             remove=f"unset {one.size}",
             rank=rank,
@@ -252,7 +247,7 @@ def counting(environ: Environ) -> Claim | None:
     return None
 
 
-def indexed_job(environ: Environ) -> Claim | None:
+def indexed_job(environ: Environ) -> RankClaim | None:
     """Return the claim of the index of a Kubernetes Job, which has no size. Raises nothing.
 
     In a JobSet (JOBSET_NAME) the pods are hosts of its headless service, named as the JobSet.
@@ -262,7 +257,7 @@ def indexed_job(environ: Environ) -> Claim | None:
         return None
     jobset, pod, ending = environ.get("JOBSET_NAME"), environ.get("HOSTNAME", ""), f"-{index}"
     first = address(f"{pod.removesuffix(ending)}-0.{jobset}") if jobset and pod.endswith(ending) else None
-    return Claim(
+    return RankClaim(
         source=f"JobSet {shown(jobset)}" if jobset else "JOB_COMPLETION_INDEX",
         remove="unset JOB_COMPLETION_INDEX",
         rank=index,

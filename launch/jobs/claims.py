@@ -32,7 +32,7 @@ _MAX_BYTES = 4096
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # the folder is for all users
 
 
-class Claim(msgspec.Struct, frozen=True):
+class GpuClaim(msgspec.Struct, frozen=True):
     """Who has claimed a GPU: process, command such as `gputopo run`, and time in seconds since the epoch."""
 
     pid: int = 0
@@ -185,7 +185,7 @@ def _claim(file: Path, command: str, held: contextlib.ExitStack) -> None:
         raise ClaimedError
     with contextlib.suppress(OSError):  # of another user, or a full disk: the lock is what counts
         os.ftruncate(handle, 0)
-        os.write(handle, msgspec.json.encode(Claim(os.getpid(), command, time.time())))
+        os.write(handle, msgspec.json.encode(GpuClaim(os.getpid(), command, time.time())))
 
 
 def _opened(file: Path) -> int:
@@ -217,12 +217,12 @@ def _make(folder: Path) -> None:
             folder.chmod(0o1777)  # nobody removes the files of others
 
 
-def _read(handle: int) -> Claim:
+def _read(handle: int) -> GpuClaim:
     """Return who holds a lock, as far as its file shows that."""
     try:
-        return msgspec.json.decode(os.pread(handle, _MAX_BYTES, 0), type=Claim)
+        return msgspec.json.decode(os.pread(handle, _MAX_BYTES, 0), type=GpuClaim)
     except (OSError, ValueError):  # just being written
-        return Claim()
+        return GpuClaim()
 
 
 def _file_name(gpu: Gpu) -> str | None:

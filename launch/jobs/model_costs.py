@@ -10,7 +10,6 @@ import hashlib
 import math
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from gputopo.launch.failure import last_words
 from gputopo.launch.spec import model_names
 from gputopo.launch.spec.env import NO_GPU
 from gputopo.launch.spec.model_names import ModelName
-from gputopo.probes.processes import tethered
+from gputopo.probes.processes import in_session, tethered
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, InputError, UsageError
 from gputopo.workload import workloads
@@ -147,25 +146,15 @@ def _built(name: str, environ: Mapping[str, str], command: Command) -> Workload:
     """Build a model in a child. What its code prints is shown only where it fails."""
     with tempfile.TemporaryDirectory(prefix="gputopo-") as folder:
         answer = Path(folder) / "costs.json"
-        child = subprocess.Popen(
-            tethered(list(command(name, answer)), signal.SIGKILL),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={"TF_CPP_MIN_LOG_LEVEL": "3", **environ, **NO_GPU},
-            start_new_session=True,
-        )
-        try:
-            printed, _ = child.communicate(timeout=PATIENCE_S)
-        except subprocess.TimeoutExpired as error:
-            raise InputError(
-                f"the model '{name}' is not built after {PATIENCE_S:.0f} s",
-                "build it alone in Python to see where it waits",
-            ) from error
-        finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **environ, **NO_GPU}
+        with in_session(tethered(list(command(name, answer))), environment) as child:
+            try:
+                printed, _ = child.communicate(timeout=PATIENCE_S)
+            except subprocess.TimeoutExpired as error:
+                raise InputError(
+                    f"the model '{name}' is not built after {PATIENCE_S:.0f} s",
+                    "build it alone in Python to see where it waits",
+                ) from error
         if not answer.is_file():
             words = last_words(printed.decode(errors="replace").splitlines())
             raise InputError(

@@ -26,19 +26,19 @@ from gputopo.copies.nccl_hosts import (
 from gputopo.copies.network import (
     NCCL_TESTS,
     USES,
-    Host,
-    Measured,
     Nccl,
+    NetworkHost,
+    NetworkResult,
     Order,
-    Result,
     Timing,
     Tool,
     ToolChoice,
+    TransferResult,
     bandwidth_of,
     choose,
     schedule,
 )
-from gputopo.launch.hosts.messages import End, Joining, Refused, Start, Unused
+from gputopo.launch.hosts.messages import HostStart, Joining, Refused, RunEnd, Unused
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient, Reporting
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.probes.processes import tethered
@@ -49,7 +49,7 @@ from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import ExitCode
 
 # With so many partners a host has failed before it is left out; so many rounds have measured nothing before
-# no other is begun. Each may take LIMIT_S. Ours.
+# no other is begun. Each may take LIMIT_S; not measured
 _MAX_FAILED = 2
 # mpirun ends its job at SIGTERM; killed, it would leave ranks behind.
 _WRAP = partial(tethered, signum=signal.SIGTERM)
@@ -82,7 +82,7 @@ def measure_by_nccl(order: Order, environ: Mapping[str, str]) -> Bandwidth | str
     return measured if failures else _with_all(order, measured, environ)
 
 
-def _strange(hosts: tuple[Host, ...]) -> str | None:
+def _strange(hosts: tuple[NetworkHost, ...]) -> str | None:
     """Return whose address is none that mpirun may be given: it came over the network."""
     for host in hosts:
         try:
@@ -119,26 +119,26 @@ def _run(commands: list[list[str]], environ: Mapping[str, str], limit_s: float) 
         return [Ended("", None, f"mpirun cannot be started: {error.strerror}")] * len(commands)
 
 
-def _nccl(host: Host) -> Nccl:
+def _nccl(host: NetworkHost) -> Nccl:
     assert host.tools is not None, "the tools of all hosts are known"
     assert host.tools.nccl is not None, "the tool was chosen"
     return host.tools.nccl
 
 
-_WAIT_S = 0.1  # between two looks at whether all is over, while a slot has not begun. Ours.
-_LATE_BY_S = 1.0  # after which a slot is over, or disturbs others. Ours.
+_WAIT_S = 0.1  # between two looks at whether all is over, while a slot has not begun; not measured
+_LATE_BY_S = 1.0  # after which a slot is over, or disturbs others; not measured
 _IS_LATE = "left out: a transfer before it took too long"
-_LATE_S = 15.0  # for results after the last slot: a transfer that fails takes 5 s. Ours.
+_LATE_S = 15.0  # for results after the last slot: a transfer that fails takes 5 s; not measured
 
 
 def order_of(
-    own: Host,
+    own: NetworkHost,
     joined: Mapping[int, Joining],
     timing: Timing,
     asked: ToolChoice,
     failed: Mapping[Tool, str] | None = None,
 ) -> Order:
-    """Return what all hosts are to do, by what each brought. `joined`: what the meeting's `wait` returned.
+    """Return what all hosts are to do, by what each brought. `joined`: what the server's `wait` returned.
 
     `failed`: as of `choose`. Raises HardwareError for a tool that was asked for and that cannot measure.
     """
@@ -153,54 +153,56 @@ def order_of(
     )
 
 
-def lead(meeting: RendezvousServer, order: Order, listener: Listener) -> Bandwidth:
-    """Have all hosts measure, take part as rank 0, and return what they measured. The meeting goes on."""
+def lead(server: RendezvousServer, order: Order, listener: Listener) -> Bandwidth:
+    """Have all hosts measure, take part as rank 0, and return what they measured."""
     _admit(listener, order, 0)
-    hold(meeting, order)
+    hold(server, order)
     ranks = range(len(order.hosts))
     results = {0: measure(order, 0, lambda: False)}
-    for rank, text in meeting.results(_LATE_S).items():
+    for rank, text in server.results(_LATE_S).items():
         with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
-            results[rank] = msgspec.json.decode(text, type=Result)
+            results[rank] = msgspec.json.decode(text, type=NetworkResult)
     absent = {rank: "it did not report its result" for rank in ranks if rank not in results}
     return bandwidth_of(order, results, absent)
 
 
-def hold(meeting: RendezvousServer, order: Order) -> None:
+def hold(server: RendezvousServer, order: Order) -> None:
     """Have all hosts take part in what rank 0 has measured for them; each learns the end."""
     body = msgspec.Raw(schema.encode(order))
-    meeting.answer({rank: Start(spec=body) for rank in range(1, len(order.hosts))})
+    server.answer({rank: HostStart(spec=body) for rank in range(1, len(order.hosts))})
 
 
-def take_part(guest: RendezvousClient, joining: Joining, listener: Listener, join_timeout_s: float) -> End:
+def take_part(
+    client: RendezvousClient, joining: Joining, listener: Listener, join_timeout_s: float
+) -> RunEnd:
     """Join rank 0, measure what it asks for, and return what it reports at the end. Raises GputopoError."""
-    reply = guest.join(joining, join_timeout_s)
+    reply = client.join(joining, join_timeout_s)
     if isinstance(reply, Refused):
         raise reply.error
     if isinstance(reply, Unused):
-        return End(exit_code=int(ExitCode.OK))
+        return RunEnd(exit_code=int(ExitCode.OK))
     order = schema.decode(bytes(reply.spec), Order, origin="rank 0's answer")
     _admit(listener, order, joining.rank)
-    with Reporting(guest) as telling:
-        result = measure(order, joining.rank, lambda: telling.end is not None)
-        if telling.end is None:
-            guest.report(msgspec.json.encode(result))
-        while telling.end is None:
+    with Reporting(client) as reporting:
+        result = measure(order, joining.rank, lambda: reporting.end is not None)
+        if reporting.end is None:
+            client.report(msgspec.json.encode(result))
+        while reporting.end is None:
             time.sleep(_WAIT_S)
-        return telling.end
+        return reporting.end
 
 
-def measure(order: Order, rank: int, is_over: Callable[[], bool]) -> Result:
+def measure(order: Order, rank: int, is_over: Callable[[], bool]) -> NetworkResult:
     """Measure the transfers of one host, each in its slot; the first begins `lead_s` after this call.
 
     Those to a host that could not be reached are not tried again: each would take some seconds, and this host
     would be late for the others. A program that fails costs its own transfer.
     """
     if order.tool == NCCL_TESTS:  # rank 0 has measured
-        return Result(measured=())
+        return NetworkResult(measured=())
     programs = _programs(order, rank)
     begin_s = time.monotonic() + order.timing.lead_s
-    found: list[Measured] = []
+    found: list[TransferResult] = []
     errors: dict[int, str] = {}
     for number, slot in enumerate(schedule(len(order.hosts), order.timing)):
         while (left_s := begin_s + slot.start_s - time.monotonic()) > 0 and not is_over():
@@ -212,14 +214,14 @@ def measure(order: Order, rank: int, is_over: Callable[[], bool]) -> Result:
             if error is None:
                 try:
                     values = _measured(order, programs, destination, is_latency=slot.kind == "latency")
-                    found.append(Measured(slot=number, destination=destination, values=values))
+                    found.append(TransferResult(slot=number, destination=destination, values=values))
                     continue
                 except OSError as failed:
                     error = (failed.strerror or str(failed)).lower()
                     if not isinstance(failed, ProgramError):
                         errors[destination] = error
-            found.append(Measured(slot=number, destination=destination, error=error))
-    return Result(measured=tuple(found))
+            found.append(TransferResult(slot=number, destination=destination, error=error))
+    return NetworkResult(measured=tuple(found))
 
 
 def _measured(order: Order, programs: Programs, destination: int, *, is_latency: bool) -> tuple[float, ...]:
@@ -240,22 +242,21 @@ def _admit(listener: Listener, order: Order, rank: int) -> None:
 
 
 def _programs(order: Order, rank: int) -> Programs:
-    wrap = partial(tethered, signum=signal.SIGKILL)
-    return Programs(order.timing, order.streams, order.hosts[rank].rdma, wrap)
+    return Programs(order.timing, order.streams, order.hosts[rank].rdma, tethered)
 
 
-def _host(joining: Joining) -> Host:
+def _host(joining: Joining) -> NetworkHost:
     """Return a host by what it brought; what is strange of its card is not known."""
     names = ("interface", "rate_gbit_per_s", "mtu_bytes", "tools")
     brought = {name: joining.resources.get(name) for name in names}
     try:
-        card = msgspec.convert({"name": "", "address": "", "port": 0, **brought}, Host)
+        card = msgspec.convert({"name": "", "address": "", "port": 0, **brought}, NetworkHost)
     except msgspec.ValidationError:
-        card = Host(name="", address="", port=0)
+        card = NetworkHost(name="", address="", port=0)
     return msgspec.structs.replace(card, name=joining.name, address=joining.address, port=joining.port)
 
 
-def _distinct(hosts: Iterable[Host]) -> list[Host]:
+def _distinct(hosts: Iterable[NetworkHost]) -> list[NetworkHost]:
     """Return the hosts with different names: those of the same name with their ranks."""
     hosts = list(hosts)
     names = [host.name for host in hosts]

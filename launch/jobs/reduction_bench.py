@@ -35,8 +35,8 @@ from gputopo.launch.spec.env import worker_env
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.job import workers
 from gputopo.launch.supervise.record import Record
-from gputopo.launch.supervise.watchdog import Patience
-from gputopo.launch.supervise.worker_life import Limits
+from gputopo.launch.supervise.watchdog import HangLimits
+from gputopo.launch.supervise.worker_life import WorkerLimits
 from gputopo.planner.cpu_devices import MAX_CPU_DEVICES
 from gputopo.topology.hops import Groups
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample
@@ -66,30 +66,23 @@ def worker_command(job: ReductionJob, events: int) -> Sequence[str]:
 
 
 @dataclass(frozen=True)
-class Timed:
-    """Times of one method: microseconds of every repeat, and of a call that reduces nothing (median).
+class ReductionTime:
+    """Times of one method."""
 
-    `bytes`: of one replica's gradients.
-    """
-
-    bytes: int
+    bytes: int  # of one replica's gradients
     repeats_us: tuple[float, ...]
-    fixed_cost_us: float
+    fixed_cost_us: float  # of a call that reduces nothing, median
 
 
 class ReductionTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """All times measured, a sample per method in the order asked for.
+    """All times measured."""
 
-    `failures`: methods whose sums were wrong (reason WRONG_DATA). `fixed_cost_us`: by method, the median time
-    of the same call without a reduction. `complete` is False where it was interrupted (Ctrl-C).
-    """
-
-    samples: tuple[Sample, ...] = ()
-    failures: tuple[Failure, ...] = ()
+    samples: tuple[Sample, ...] = ()  # one for each method, in the order requested
+    failures: tuple[Failure, ...] = ()  # methods whose sums were wrong (reason WRONG_DATA)
     not_measured: tuple[NotMeasured, ...] = ()
-    fixed_cost_us: dict[str, float] = {}
+    fixed_cost_us: dict[str, float] = {}  # by method: median of the same call without a reduction
     notes: tuple[str, ...] = ()
-    complete: bool = True
+    complete: bool = True  # False where it was interrupted (Ctrl-C)
 
 
 def measure(
@@ -122,9 +115,9 @@ def measure(
     if repeats < 1:
         raise UsageError(f"{repeats} repeats measure nothing", "ask for at least one")
     run = _run_spec(model, gpus, cpu_devices)
-    silence = Patience(min_s=silence_limit_s, phase_s=silence_limit_s, start_s=silence_limit_s)
+    silence = HangLimits(min_s=silence_limit_s, phase_s=silence_limit_s, start_s=silence_limit_s)
     environment = worker_env(*_environments(run, gpus, environment, visible))
-    session = _Session(run, command, environment, Limits(patience=silence))
+    session = _Session(run, command, environment, WorkerLimits(patience=silence))
     with until_stopped() as ending:
         for number, method in enumerate(chosen):
             if progress is not None:
@@ -152,7 +145,7 @@ def place_of(run: RunSpec) -> str:
     return f"{run.backend}:{','.join(map(str, numbers))}"
 
 
-def sample_of(run: RunSpec, method: Method, timed: Timed) -> Sample:
+def sample_of(run: RunSpec, method: Method, timed: ReductionTime) -> Sample:
     """Return the sample of one method's times."""
     speeds = tuple(timed.bytes / us / 1e3 for us in timed.repeats_us)  # bytes/us is MB/s
     median_us = statistics.median(timed.repeats_us)
@@ -174,7 +167,7 @@ def sample_of(run: RunSpec, method: Method, timed: Timed) -> Sample:
     )
 
 
-def timed_of(job: ReductionJob, events: Sequence[Event]) -> Timed | None:
+def timed_of(job: ReductionJob, events: Sequence[Event]) -> ReductionTime | None:
     """Return the times that a worker's events hold; None if it did not come to its last call."""
     size, empty = 0, False
     reduced_us: list[float] = []
@@ -188,14 +181,14 @@ def timed_of(job: ReductionJob, events: Sequence[Event]) -> Timed | None:
             (empty_us if empty else reduced_us).append(1e6 * event.seconds)
     if size == 0 or min(len(reduced_us), len(empty_us)) < job.repeats:
         return None
-    return Timed(size, tuple(reduced_us), statistics.median(empty_us))
+    return ReductionTime(size, tuple(reduced_us), statistics.median(empty_us))
 
 
 class _Session:
     """The outcomes so far. `done`: how many methods have one."""
 
     def __init__(
-        self, run: RunSpec, command: Command, environment: Mapping[str, str], limits: Limits
+        self, run: RunSpec, command: Command, environment: Mapping[str, str], limits: WorkerLimits
     ) -> None:
         self.done = 0
         self._run = run

@@ -23,8 +23,8 @@ from gputopo.launch.supervise.cgroup import oom_kills
 from gputopo.launch.supervise.job import Workers, workers
 from gputopo.launch.supervise.record import NOTHING_KNOWN, Record
 from gputopo.launch.supervise.run_folder import EventLog, RunFolder
-from gputopo.launch.supervise.sampling import EventSource, Sampler, sampled
-from gputopo.launch.supervise.worker_life import LIMITS, Limits
+from gputopo.launch.supervise.sampling import EventSource, RunSampler, sampled
+from gputopo.launch.supervise.worker_life import LIMITS, WorkerLimits
 from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.run.batches import BatchSize, as_typed, batch_words, halved
@@ -164,7 +164,7 @@ def remedy(spec: RunSpec, found: BatchSize | None, failed: BatchSize | None) -> 
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """What is known after a run. The result is derived from its events, those that could not be written too.
 
     `stopped`: a signal ended it, be it while smaller batches were tried after its failure.
@@ -189,8 +189,8 @@ class RunJob:
     on_event: Callable[[Event], None]  # gets every event as it is written
     environment: Mapping[str, str]  # the worker's, as a whole
     command: WorkerCommand = worker_command
-    sampler: Sampler | None = None
-    limits: Limits = LIMITS
+    sampler: RunSampler | None = None
+    limits: WorkerLimits = LIMITS
     count_oom_kills: Callable[[], int | None] = oom_kills
     open_log: Callable[[Path], EventLog] = EventLog
     finds_batch: bool = True  # smaller batches are tried after out of memory
@@ -200,7 +200,7 @@ class RunJob:
     group: Regrouping | None = None  # unless it goes on with the hosts that are left
 
 
-def supervise(job: RunJob) -> Outcome:
+def supervise(job: RunJob) -> RunOutcome:
     """Run the workers of a job to their end and return what happened; leaves no process of them behind.
 
     Raises InputError if the events file cannot be opened; later failures are in the events.
@@ -236,7 +236,7 @@ def supervise(job: RunJob) -> Outcome:
             find_batch(job.spec, job.folder, record, running, job.command)
         record.finish()
     code = 0 if record.failure is None else record.failure.exit_code
-    return Outcome(code, record.summary.result(), running.stopped is not None)
+    return RunOutcome(code, record.summary.result(), running.stopped is not None)
 
 
 def _restart(

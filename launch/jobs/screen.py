@@ -12,7 +12,7 @@ from statistics import fmean, median_high
 from gputopo.launch.jobs.run import WorkerCommand, worker_command
 from gputopo.launch.jobs.trials import Trial, run_trial, timed, until_stopped
 from gputopo.launch.supervise import run_folder
-from gputopo.launch.supervise.sampling import Sampler
+from gputopo.launch.supervise.sampling import RunSampler
 from gputopo.runs.repeats import TimeBudget
 from gputopo.runs.screen import OF_GPU, OF_HOST, Stage, alone_order, stages
 from gputopo.runs.verdict.sampled import Facts
@@ -20,18 +20,18 @@ from gputopo.values.machine import Machine
 from gputopo.values.run.events import Event, GpuSample, Sample, Step, WarmupDone
 from gputopo.values.run.plan import mode_words
 from gputopo.values.run.result import DeviceResult, Result
-from gputopo.values.run.several_runs import InRun, Kind, Reading, ScreenRun
+from gputopo.values.run.several_runs import GpuReading, InRun, Kind, ScreenRun
 
 FILE = run_folder.SCREEN_FILE
 QUICK_S = 120.0  # of all runs of --quick
 QUICK_COUNTED_S = 2.0  # of one run of --quick
 
 Clock = Callable[[], float]
-OpenSampler = Callable[[Sequence[int]], contextlib.AbstractContextManager[Sampler]]
+OpenSampler = Callable[[Sequence[int]], contextlib.AbstractContextManager[RunSampler]]
 
 
 @dataclass(frozen=True)
-class Cell:
+class ScreenCell:
     """One kind of run of a screen. `numbers`: of its devices, in the order of the towers."""
 
     kind: Kind
@@ -42,7 +42,9 @@ class Cell:
 class _Series:
     """The runs of a screen so far, and the time that they took."""
 
-    def __init__(self, run: Callable[[Cell, int], ScreenRun], limit_s: float | None, clock: Clock) -> None:
+    def __init__(
+        self, run: Callable[[ScreenCell, int], ScreenRun], limit_s: float | None, clock: Clock
+    ) -> None:
         self._run = run
         self._budget = TimeBudget(limit_s, clock)
         self.runs: list[ScreenRun] = []
@@ -54,7 +56,7 @@ class _Series:
         self.left_out = self.left_out or not fit
         return fit
 
-    def make(self, cell: Cell, number: int) -> None:
+    def make(self, cell: ScreenCell, number: int) -> None:
         """Run a cell."""
         self.runs.append(self._budget.timed(partial(self._run, cell, number)))
 
@@ -69,13 +71,13 @@ class _Series:
 
 
 def measure(
-    cells: Sequence[Cell],
+    cells: Sequence[ScreenCell],
     folder: Path,
     *,
     open_sampler: OpenSampler,
     machine: Machine | None = None,
     budget_s: float | None = None,
-    without: Callable[[Cell, Sequence[int]], Cell | None] = lambda cell, numbers: None,
+    without: Callable[[ScreenCell, Sequence[int]], ScreenCell | None] = lambda cell, numbers: None,
     on_run: Callable[[ScreenRun, tuple[ScreenRun, ...]], None] = lambda run, runs: None,
     command: WorkerCommand = worker_command,
     clock: Clock = time.monotonic,
@@ -88,7 +90,7 @@ def measure(
     """
     ran: list[ScreenRun] = []
 
-    def run(cell: Cell, number: int) -> ScreenRun:
+    def run(cell: ScreenCell, number: int) -> ScreenRun:
         made = _run(cell, number, folder, machine, open_sampler, command)
         ran.append(made)
         on_run(made, tuple(ran))
@@ -102,7 +104,7 @@ def measure(
     return tuple(ran), ending.code, not series.left_out and not ending.code
 
 
-def _make_stage(stage: Stage, cells: Sequence[Cell], series: _Series) -> None:
+def _make_stage(stage: Stage, cells: Sequence[ScreenCell], series: _Series) -> None:
     failed = series.failed()
     wanted = [cell for cell in cells if cell.kind in stage.kinds and not failed & set(cell.numbers)]
     if stage.kinds == ("alone",):
@@ -118,7 +120,9 @@ def _make_stage(stage: Stage, cells: Sequence[Cell], series: _Series) -> None:
 
 
 def _make_again(
-    cells: Sequence[Cell], series: _Series, without: Callable[[Cell, Sequence[int]], Cell | None]
+    cells: Sequence[ScreenCell],
+    series: _Series,
+    without: Callable[[ScreenCell, Sequence[int]], ScreenCell | None],
 ) -> None:
     """Run all at once and together without the devices that failed alone."""
     failed = series.failed()
@@ -132,7 +136,7 @@ def _make_again(
 
 
 def _run(
-    cell: Cell,
+    cell: ScreenCell,
     number: int,
     folder: Path,
     machine: Machine | None,
@@ -171,7 +175,7 @@ def _run(
     )
 
 
-def _devices(cell: Cell, result: Result, samples: Sequence[GpuSample], facts: Facts) -> Iterator[InRun]:
+def _devices(cell: ScreenCell, result: Result, samples: Sequence[GpuSample], facts: Facts) -> Iterator[InRun]:
     rows = {row.device.tower: row for row in result.devices}
     alone = result.throughput.median if len(cell.numbers) == 1 and result.throughput is not None else None
     for tower, number in enumerate(cell.numbers):
@@ -187,7 +191,7 @@ def _devices(cell: Cell, result: Result, samples: Sequence[GpuSample], facts: Fa
         )
 
 
-def _reading(row: DeviceResult, samples: Sequence[GpuSample], facts: Facts) -> Reading:
+def _reading(row: DeviceResult, samples: Sequence[GpuSample], facts: Facts) -> GpuReading:
     def middle(field: str) -> float | None:
         known = [value for one in samples if (value := getattr(one, field)) is not None]
         return median_high(known) if known else None
@@ -197,7 +201,7 @@ def _reading(row: DeviceResult, samples: Sequence[GpuSample], facts: Facts) -> R
     means |= {name: _mean(facts.of_host(tower, which)) for which, name in OF_HOST.items()}
     means |= {"graphics_mhz": row.graphics_mhz, "memory_mhz": row.memory_mhz}
     busy_ms = (row.weights_ms or 0.0) + (row.compute_ms or 0.0)
-    return Reading(
+    return GpuReading(
         graphics_percent=row.graphics_percent,
         memory_percent=row.memory_percent,
         weights_share=row.weights_ms / busy_ms if row.weights_ms is not None and busy_ms > 0 else None,

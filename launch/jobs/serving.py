@@ -14,14 +14,14 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from gputopo.launch.hosts.messages import End, HostEvent, Start
+from gputopo.launch.hosts.messages import HostEvent, HostStart, RunEnd
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient, Reporting
 from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
 from gputopo.launch.supervise.job import workers
 from gputopo.launch.supervise.record import Record
-from gputopo.launch.supervise.sampling import EventSource, Sampler, sampled
-from gputopo.launch.supervise.watchdog import Patience
-from gputopo.launch.supervise.worker_life import Limits
+from gputopo.launch.supervise.sampling import EventSource, RunSampler, sampled
+from gputopo.launch.supervise.watchdog import HangLimits
+from gputopo.launch.supervise.worker_life import WorkerLimits
 from gputopo.values import schema
 from gputopo.values.run.events import SERVING, Event, Noticed, PhaseBegun, RankFailed
 
@@ -29,7 +29,7 @@ _Event = TypeVar("_Event", bound=Event)
 
 _ENDED = "ended"  # kind of what ends a server when the run is over, or goes on with other servers
 # A server prints nothing while it serves, however long that is.
-_SERVING = Limits(patience=Patience(min_s=math.inf, phase_s=math.inf, start_s=math.inf), serves=True)
+_SERVING = WorkerLimits(patience=HangLimits(min_s=math.inf, phase_s=math.inf, start_s=math.inf), serves=True)
 
 
 def server_command(spec_path: Path, rank: int, events_fd: int) -> Sequence[str]:
@@ -62,13 +62,13 @@ def serve(
     spec: RunSpec,
     file: Path,
     rank: int,
-    guest: RendezvousClient,
+    client: RendezvousClient,
     *,
     environment: dict[str, str],
     log: Path,
-    sampler: Sampler | None,
+    sampler: RunSampler | None,
     on_event: Callable[[Event], None],
-) -> End:
+) -> RunEnd:
     """Run this host's server or worker until rank 0 says that the run is over, and return what it said.
 
     Where rank 0 goes on with fewer hosts, the server ends and another one starts. `spec`: that of rank 0;
@@ -80,32 +80,32 @@ def serve(
     def tell(event: Event) -> None:
         on_event(event)
         if isinstance(event, PhaseBegun) and event.phase == SERVING:
-            telling.serves(number)
+            reporting.serves(number)
         over = isinstance(event, RankFailed) and event.kind == _ENDED
         if isinstance(event, HostEvent) and not over:
             host = spec.servers[rank].host
-            telling.put(of_host(event if spec.rank is not None else _of_server(event, host, log), host))
+            reporting.put(of_host(event if spec.rank is not None else _of_server(event, host, log), host))
 
     with (
-        Reporting(guest) as telling,
+        Reporting(client) as reporting,
         workers(environment, limits=_SERVING) as running,
         sampled(sampler) as samples,
     ):
         failed: RankFailed | None = None
-        while failed is None or (failed.kind == _ENDED and telling.end is None):
-            if telling.start is not None and telling.start.number > number:
-                number, spec = telling.start.number, _next(telling.start, file)
+        while failed is None or (failed.kind == _ENDED and reporting.end is None):
+            if reporting.start is not None and reporting.start.number > number:
+                number, spec = reporting.start.number, _next(reporting.start, file)
             record = Record(None, tell)
-            sources: list[EventSource] = [_ServersEnd(telling, number)]
+            sources: list[EventSource] = [_ServersEnd(reporting, number)]
             sources += [] if samples is None else [samples]
             running.run(spec, partial(server_command, file, rank), record, log, sources)
             failed = record.failure
             assert failed is not None, "a server without a failure serves"
     own = failed if spec.rank is not None else _of_server(failed, spec.servers[rank].host, log)
-    return telling.end or End(exit_code=own.exit_code, cause=own.cause, hint=own.remedy)
+    return reporting.end or RunEnd(exit_code=own.exit_code, cause=own.cause, hint=own.remedy)
 
 
-def _next(start: Start, file: Path) -> RunSpec:
+def _next(start: HostStart, file: Path) -> RunSpec:
     """Write the spec of another server, and return it. Raises InputError where it cannot be written."""
     spec = schema.decode(bytes(start.spec), RunSpec, origin="rank 0's answer")
     schema.write(file, spec)
@@ -129,16 +129,16 @@ def of_host(event: HostEvent, host: str) -> HostEvent:
 class _ServersEnd:
     """The end of the run, or a newer Start than `number`, as an event that ends this host's server."""
 
-    def __init__(self, telling: Reporting, number: int) -> None:
-        self.ready = telling.ready
-        self._telling = telling
+    def __init__(self, reporting: Reporting, number: int) -> None:
+        self.ready = reporting.ready
+        self._reporting = reporting
         self._number = number
 
     def take(self) -> Iterator[Event]:
         """Return the end, once it is there."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.ready)
-        end, start = self._telling.end, self._telling.start
+        end, start = self._reporting.end, self._reporting.start
         if end is not None or (start is not None and start.number > self._number):
             why, code = (end.cause, end.exit_code) if end is not None else (None, 0)
             why = why or "the run is over"

@@ -28,16 +28,12 @@ COOLING_LOOK_S = 2.0  # between two readings
 
 @dataclass(frozen=True)
 class Pause:
-    """What comes before each cell. `seconds`: of pause; `below_c`: of all GPUs.
-
-    `temperature_c` reads that of the hottest GPU; `other_cpu_share` the share of all cores that other
-    processes use: None where they cannot be read.
-    """
+    """What comes before each cell."""
 
     seconds: float = 0.0
-    below_c: float | None = None
-    temperature_c: Callable[[], float | None] = lambda: None
-    other_cpu_share: Callable[[], float | None] = lambda: None
+    below_c: float | None = None  # all GPUs
+    temperature_c: Callable[[], float | None] = lambda: None  # of the hottest GPU; None: not readable
+    other_cpu_share: Callable[[], float | None] = lambda: None  # of all cores, by other processes
     sleep: Callable[[float], None] = time.sleep
 
 
@@ -91,57 +87,39 @@ def run_cells(
     its result. Raises GputopoError where files cannot be written.
     """
     course = Course(sweep, folder, TimeBudget(sweep.budget_left_s, clock))
+
+    def run(number: int, *, first: bool) -> None:
+        cell = course.cell(number)
+        hottest = _cooled(pause, on_wait, first=first)
+        other = pause.other_cpu_share()
+        course.change(
+            number, state="running", began_at=time.time(), other_cpu_share=other, temperature_c=hottest
+        )
+        shutil.rmtree(folder / cell.folder, ignore_errors=True)
+        before, trial = course.budget.used, trials[number]
+        gpus = [device.gpu for device in trial.spec.devices if device.gpu is not None]
+        with open_sampler(gpus if trial.spec.backend == "gpu" else ()) as sampler:
+            result = run_trial(trial, folder / cell.folder, machine, command, sampler=sampler)
+        with signals.deferred():
+            seconds = round(course.budget.used - before, 3)
+            on_cell(course.change(number, **_outcome(result, other), seconds=seconds), result, course.sweep)
+
+    ended: str | None = None
     with until_stopped() as ending:
-        ended = _run_all(course, order, trials, open_sampler, machine, pause, on_cell, on_wait, command)
+        wanted = [number for number in order if course.cell(number).state in ("pending", "running")]
+        for number in wanted:
+            if not course.budget.fits(each=expected_s(course.cell(number), course.sweep.cells)):
+                ended = BY_TIME
+                break
+            run(number, first=number == wanted[0])
     with signals.deferred():
-        if ending.code:
-            ended = "a signal"
         for cell in course.sweep.cells:
             if cell.state == "running":
                 shutil.rmtree(folder / cell.folder, ignore_errors=True)
                 course.change(cell.number, state="pending", began_at=None)
         pending = any(cell.state == "pending" for cell in course.sweep.cells)
-        course.write(complete=not pending, ended_by=ended)
+        course.write(complete=not pending, ended_by="a signal" if ending.code else ended)
     return course.sweep, ending.code
-
-
-def _run_all(
-    course: Course,
-    order: Sequence[int],
-    trials: Mapping[int, Trial],
-    open_sampler: OpenSampler,
-    machine: Machine | None,
-    pause: Pause,
-    on_cell: Callable[[SweepCell, Result, Sweep], None],
-    on_wait: Callable[[str], None],
-    command: WorkerCommand,
-) -> str | None:
-    """Run the cells; return BY_TIME where that ended it. Raises StoppedError and signals' exceptions."""
-    first = True
-    for number in order:
-        cell = course.cell(number)
-        if cell.state not in ("pending", "running"):
-            continue
-        if not course.budget.fits(each=expected_s(cell, course.sweep.cells)):
-            return BY_TIME
-        hottest = _cooled(pause, on_wait, first=first)
-        first = False
-        other = pause.other_cpu_share()
-        course.change(
-            number, state="running", began_at=time.time(), other_cpu_share=other, temperature_c=hottest
-        )
-        shutil.rmtree(course.folder / cell.folder, ignore_errors=True)
-        before = course.budget.used
-        trial = trials[number]
-        gpus = [device.gpu for device in trial.spec.devices if device.gpu is not None]
-        with open_sampler(gpus if trial.spec.backend == "gpu" else ()) as sampler:
-            result = run_trial(trial, course.folder / cell.folder, machine, command, sampler=sampler)
-        with signals.deferred():
-            ended = course.change(
-                number, **_outcome(result, other), seconds=round(course.budget.used - before, 3)
-            )
-            on_cell(ended, result, course.sweep)
-    return None
 
 
 def _cooled(pause: Pause, on_wait: Callable[[str], None], *, first: bool) -> float | None:

@@ -15,14 +15,14 @@ from gputopo.launch.spec.job_spec import Backend
 from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
 from gputopo.launch.spec.target import Target
 from gputopo.launch.supervise import run_folder, signals
-from gputopo.launch.supervise.sampling import Sampler
+from gputopo.launch.supervise.sampling import RunSampler
 from gputopo.planner.autotune import Race
 from gputopo.runs.compared import with_prediction
 from gputopo.runs.repeats import TimeBudget
 from gputopo.values import schema
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import Event
-from gputopo.values.run.plan import Autotune, Candidate, Measured, Plan, Timed
+from gputopo.values.run.plan import Autotune, Candidate, MeasuredPlacement, Plan, TimedRun
 from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import Known
 
@@ -33,15 +33,12 @@ MAX_WARMUP = 10  # steps: kernels are chosen and buffers allocated in the first 
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate as a run: its plan, its spec, the environment of its worker, as a whole.
-
-    `known`: beside which it is judged.
-    """
+    """A candidate as a run."""
 
     plan: Plan
     spec: RunSpec
-    environment: Mapping[str, str]
-    known: Known | None = None
+    environment: Mapping[str, str]  # of its worker, as a whole
+    known: Known | None = None  # with what it is compared
 
     @property
     def candidate(self) -> Candidate:
@@ -62,7 +59,7 @@ class StoppedError(Exception):
         self.exit_code = exit_code
 
 
-class Ending:
+class SeriesEnd:
     """How a series of short runs ended. `code`: 0, or 128 and the number of the signal that ended it."""
 
     code = 0
@@ -86,9 +83,9 @@ def trial_of(spec: RunSpec, *, counted_s: float = COUNTED_S, num_batches: int | 
 
 
 @contextlib.contextmanager
-def until_stopped() -> Iterator[Ending]:
+def until_stopped() -> Iterator[SeriesEnd]:
     """Run what is within until it ends or a signal ends it; the value of the `with` block has the code."""
-    ending = Ending()
+    ending = SeriesEnd()
     try:
         with signals.raised():
             yield ending
@@ -106,7 +103,7 @@ def run_trial(
     machine: Machine | None,
     command: WorkerCommand = worker_command,
     *,
-    sampler: Sampler | None = None,
+    sampler: RunSampler | None = None,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Result:
     """Run one trial in the folder `path`; return its result. Raises StoppedError where a signal ended it."""
@@ -135,14 +132,14 @@ def run_trial(
     return run_folder.save_result(folder, result, time_s=time.time())
 
 
-def timed(result: Result) -> Timed | str:
+def timed(result: Result) -> TimedRun | str:
     """Return the speed of a run, or why it failed."""
     speed = result.throughput
     if result.failure is not None:
         return result.failure.cause
     if speed is None or not speed.median > 0:
         return "no counted step"
-    return Timed(speed.median, speed.jitter / speed.median / result.steps**0.5)
+    return TimedRun(speed.median, speed.jitter / speed.median / result.steps**0.5)
 
 
 FILE = "autotune.json"
@@ -155,7 +152,7 @@ def tune(
     folder: Path,
     *,
     machine: Machine | None = None,
-    on_run: Callable[[int, Trial, Timed | str], None] = lambda *_: None,
+    on_run: Callable[[int, Trial, TimedRun | str], None] = lambda *_: None,
     budget_s: float | None = None,
     command: WorkerCommand = worker_command,
 ) -> tuple[Autotune, int]:
@@ -169,7 +166,7 @@ def tune(
     budget_s = BUDGET_S[trials[0].spec.backend] if budget_s is None else budget_s
     race, budget = Race(len(trials)), TimeBudget(budget_s, time.monotonic)
 
-    def measure(place: int, number: int) -> Timed | str:
+    def measure(place: int, number: int) -> TimedRun | str:
         path = folder / run_folder.AUTOTUNE / f"{number}-{place + 1}"
         found = timed(run_trial(trials[place], path, machine, command))
         on_run(number, trials[place], found)
@@ -182,7 +179,7 @@ def tune(
             winner=race.leader,
             settled="stopped" if ending.code else race.settled,
             measured=tuple(
-                Measured(
+                MeasuredPlacement(
                     candidate=msgspec.structs.replace(trial.candidate, reasons=()),
                     runs=tuple(race.runs[place]),
                     failure=race.failures.get(place),

@@ -114,7 +114,7 @@ class Optimization(_Part, frozen=True):
 
 
 class Precision(_Part, frozen=True):
-    """The type to compute in; variables stay float32. `loss_scale` multiplies the loss only, of fp16."""
+    """The type to compute in; variables stay float32. `loss_scale` multiplies the loss (fp16)."""
 
     THEME: ClassVar[str] = LAYOUT
 

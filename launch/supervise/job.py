@@ -8,6 +8,7 @@ import contextlib
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gputopo.launch import failure
@@ -16,40 +17,31 @@ from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.cgroup import oom_kills
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventSource
-from gputopo.launch.supervise.worker_life import LIMITS, Limits, WorkerLife
+from gputopo.launch.supervise.worker_life import LIMITS, WorkerLife, WorkerLimits
 from gputopo.launch.supervise.worker_process import Command, WorkerOutput, adopting
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
 from gputopo.values.run.events import RankFailed
 
-_LOOK_S = 0.25  # between two looks at what is waited for. Ours.
+_LOOK_S = 0.25  # between two looks at what is waited for; not measured
 
 
+@dataclass
 class Workers:
-    """Runs workers one after another, with one environment, one set of limits and one set of signals.
+    """Runs workers one after another."""
 
-    `stopped`: the failure of the last worker that a signal to the launcher ended, None if there was none.
-    """
-
-    def __init__(
-        self,
-        environment: Mapping[str, str],
-        limits: Limits,
-        count_oom_kills: Callable[[], int | None],
-        came: int,
-    ) -> None:
-        self._environment = environment
-        self._limits = limits
-        self._count_oom_kills = count_oom_kills
-        self._signals = came
-        self.stopped: RankFailed | None = None
+    environment: Mapping[str, str]
+    limits: WorkerLimits
+    count_oom_kills: Callable[[], int | None]
+    signals: int  # to the launcher (`signals.caught`)
+    stopped: RankFailed | None = None  # the failure of the last worker that a signal to the launcher ended
 
     def run(
         self, spec: RunSpec, command: Command, record: Record, log: Path, sources: Sequence[EventSource] = ()
     ) -> None:
         """Run one worker to its end: its events and the sources' go to the record, its output to the log."""
         with contextlib.closing(WorkerOutput(log)) as output:
-            life = WorkerLife(spec, record, output, self._limits, self._count_oom_kills)
-            life.watch(command, self._environment, self._signals, sources)
+            life = WorkerLife(spec, record, output, self.limits, self.count_oom_kills)
+            life.watch(command, self.environment, self.signals, sources)
         if record.failure is not None and record.failure.kind in STOPPED_FROM_OUTSIDE:
             self.stopped = record.failure
 
@@ -71,9 +63,9 @@ class Workers:
             if left_s <= 0:
                 return False
             ready = select.select(
-                [self._signals, *(one.ready for one in sources)], [], [], min(left_s, _LOOK_S)
+                [self.signals, *(one.ready for one in sources)], [], [], min(left_s, _LOOK_S)
             )[0]
-            if self._signals in ready and (came := signals.take(self._signals)):
+            if self.signals in ready and (came := signals.take(self.signals)):
                 record.add(failure.asked_to_end(came[0], spec, time_s=time.time()))
                 self.stopped = record.failure
                 return None
@@ -87,7 +79,7 @@ class Workers:
 def workers(
     environment: Mapping[str, str],
     *,
-    limits: Limits = LIMITS,
+    limits: WorkerLimits = LIMITS,
     count_oom_kills: Callable[[], int | None] = oom_kills,
 ) -> Iterator[Workers]:
     """Make what runs workers with this environment, as a whole. Signals to the launcher end the running one.

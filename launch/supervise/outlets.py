@@ -10,7 +10,6 @@ import queue
 import re
 import shlex
 import shutil
-import signal
 import struct
 import subprocess
 import threading
@@ -22,8 +21,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gputopo.launch.data.tfrecords import masked_crc
-from gputopo.launch.supervise.worker_process import Ours
-from gputopo.probes.processes import tethered
+from gputopo.launch.supervise.worker_process import OwnChildren
+from gputopo.probes.processes import kill_group, tethered
 from gputopo.runs.devices import batch_sizes, short_name_of
 from gputopo.values.errors import UsageError
 from gputopo.values.option import shown
@@ -41,9 +40,9 @@ from gputopo.values.run.events import (
     Step,
 )
 
-COMMAND_S, WEB_S = 30.0, 10.0  # that one delivery may take. Ours.
-LAST_S = 5.0  # that the end of the run waits for what is not delivered yet. Ours.
-MAX_WAITING = 100  # of anomalies; a run has a few. Ours.
+COMMAND_S, WEB_S = 30.0, 10.0  # that one delivery may take; not measured
+LAST_S = 5.0  # that the end of the run waits for what is not delivered yet; not measured
+MAX_WAITING = 100  # of anomalies; a run has a few; not measured
 
 
 def read_alarm(flag: str, text: str) -> str:
@@ -81,9 +80,11 @@ class Alarm:
     `ours`: where a command that it starts is noted, so that its end is left to it.
     """
 
-    def __init__(self, target: str, on_problem: Callable[[str], None], ours: Ours | None = None) -> None:
+    def __init__(
+        self, target: str, on_problem: Callable[[str], None], ours: OwnChildren | None = None
+    ) -> None:
         self._target = target
-        self._ours = Ours() if ours is None else ours
+        self._ours = OwnChildren() if ours is None else ours
         self._on_problem: Callable[[str], None] | None = on_problem
         self._waiting: queue.Queue[Event | None] = queue.Queue(MAX_WAITING)
         self._problem: str | None = None
@@ -146,7 +147,7 @@ class Alarm:
         with self._ours.starting:
             # Tethered, since the thread may block the signals that a program expects.
             self._running = process = subprocess.Popen(
-                tethered(shlex.split(self._target), signal.SIGKILL),
+                tethered(shlex.split(self._target)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -166,8 +167,7 @@ class Alarm:
     def _kill(self) -> None:
         process = self._running
         if process is not None and process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+            kill_group(process.pid)
 
 
 def message_of(event: Event) -> bytes:
@@ -195,7 +195,7 @@ def variables_of(event: Event) -> Mapping[str, str]:
     return {f"GPUTOPO_{name}": str(value) for name, value in values.items() if value is not None}
 
 
-EVERY_S = 5.0  # between two points of a GPU: a day of a GPU is 4 MB. Ours.
+EVERY_S = 5.0  # between two points of a GPU: a day of a GPU is 4 MB; not measured
 # Tags, with the fields of a sample.
 TAGS = {
     "gpu/core_clock_mhz": "graphics_mhz",

@@ -15,7 +15,7 @@ from gputopo.launch import failure
 from gputopo.launch.spec.job_spec import ProgramSpec
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.run_folder import EventLog
-from gputopo.runs.live import Recent, Reports, Window, judged
+from gputopo.runs.live import LookWindow, RecentEvents, Reports, judged
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE, Summary
 from gputopo.runs.verdict.judge import Judgement
 from gputopo.values import schema
@@ -45,12 +45,12 @@ class Looks:
     def __init__(
         self,
         *,
-        judge: Callable[[Window], Judgement] = judged,
+        judge: Callable[[LookWindow], Judgement] = judged,
         clock: Callable[[], float] = time.monotonic,
         start: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
         """`start`: calls a function elsewhere; by default in a thread."""
-        self._recent: Recent | None = Recent()
+        self._recent: RecentEvents | None = RecentEvents()
         self._reports = Reports()
         self._judge, self._clock = judge, clock
         self._start = _in_a_thread if start is None else start
@@ -87,14 +87,14 @@ class Looks:
         self._recent = None
         return self._reports.end(found, time.time())
 
-    def _look(self, window: Window) -> _Found:
+    def _look(self, window: LookWindow) -> _Found:
         began_s = time.thread_time()
         try:
             return self._judge(window), time.thread_time() - began_s
         except Exception as error:  # noqa: BLE001 (reported by a notice)
             return error, 0.0
 
-    def _taken(self, recent: Recent) -> tuple[Event, ...]:
+    def _taken(self, recent: RecentEvents) -> tuple[Event, ...]:
         try:
             found, seconds = self._found.get_nowait()
         except queue.Empty:

@@ -12,7 +12,7 @@ from gputopo.values.run.events import Event, Noticed, Sample
 T = TypeVar("T")
 
 
-class Sampler(Protocol):
+class RunSampler(Protocol):
     """Reads the state of a run's GPUs and host (probes/sampling), once every `every_s` seconds."""
 
     every_s: float
@@ -70,7 +70,7 @@ class EventQueue(Generic[T]):
 
 
 @contextlib.contextmanager
-def sampled(sampler: Sampler | None) -> Iterator[EventQueue[Sample | Noticed] | None]:
+def sampled(sampler: RunSampler | None) -> Iterator[EventQueue[Sample | Noticed] | None]:
     """Sample in a thread until the end of the context. Without a sampler: None.
 
     A driver call that hangs is not waited for at the end.
@@ -89,7 +89,7 @@ def sampled(sampler: Sampler | None) -> Iterator[EventQueue[Sample | Noticed] | 
         samples.close()
 
 
-def _sample(sampler: Sampler, samples: EventQueue[Sample | Noticed], over: threading.Event) -> None:
+def _sample(sampler: RunSampler, samples: EventQueue[Sample | Noticed], over: threading.Event) -> None:
     while not over.is_set():
         samples.put(*sampler.look())
         over.wait(sampler.every_s)

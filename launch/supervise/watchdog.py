@@ -12,30 +12,30 @@ from statistics import median
 from gputopo.values.run.events import Event, ModelBuilt, PhaseBegun, Step
 
 # A step that takes this many times the median step is not just slow: throttled GPUs take up to 10 times as
-# long, and TensorFlow autotunes and compiles again for a last, smaller batch. Ours.
+# long, and TensorFlow autotunes and compiles again for a last, smaller batch; not measured
 HANG_FACTOR = 50.0
-# A stalled disk or a busy machine may delay any step this long. Seconds. Ours; the stall inspector of
+# A stalled disk or a busy machine may delay any step this long. Seconds; not measured; the stall inspector of
 # Horovod warns after 60 s and continues.
 HANG_MIN_S = 120.0
-# Writing a large checkpoint to a slow network disk, or an export. Seconds. Ours.
+# Writing a large checkpoint to a slow network disk, or an export. Seconds; not measured
 PHASE_S = 1800.0
 # Until the next event of a worker that has not taken a step. TensorFlow warns that compiling kernels for a
-# new kind of GPU "could take 30 minutes or longer"; large models under XLA take minutes. Seconds. Ours.
+# new kind of GPU "could take 30 minutes or longer"; large models under XLA take minutes. Seconds
 START_S = 3600.0
 # How long the launcher waits at most before it looks at the clock, and how late it may do so without having
-# been stopped itself. Seconds. Ours.
+# been stopped itself. Seconds; not measured
 LOOK_S = 5.0
 LATE_S = 1.0
-# A sign of life comes after this silence, and after twice as long each time. Seconds, and steps. Ours.
+# A sign of life comes after this silence, and after twice as long each time. Seconds, and steps; not measured
 SIGN_S = 10.0
 SIGN_STEPS = 3.0
-BUSY_CPUS = 0.1  # CPUs busy from which on a process computes; Python's waiting threads use less. Ours.
+BUSY_CPUS = 0.1  # CPUs busy from which on a process computes; Python's waiting threads use less; not measured
 _STOPPED, _UNINTERRUPTIBLE = ("T", "t"), "D"  # proc(5)
 MEDIAN_STEPS = 20  # the latest steps, for the median
 
 
 @dataclass(frozen=True)
-class Patience:
+class HangLimits:
     """How long a worker may be silent, in seconds, and as a multiple of the median step."""
 
     factor: float = HANG_FACTOR
@@ -44,14 +44,14 @@ class Patience:
     start_s: float = START_S
 
 
-PATIENCE = Patience()
+PATIENCE = HangLimits()
 # A program of the user reports its steps only: its silence may be an evaluation, a checkpoint or an export.
-PROGRAM_PATIENCE = Patience(min_s=PHASE_S)
+PROGRAM_PATIENCE = HangLimits(min_s=PHASE_S)
 
 
-def of_seconds(seconds: float) -> Patience:
+def of_seconds(seconds: float) -> HangLimits:
     """Return the patience of a run whose steps may take so many seconds, whatever they usually take."""
-    return Patience(factor=0.0, min_s=seconds)
+    return HangLimits(factor=0.0, min_s=seconds)
 
 
 class Watchdog:
@@ -63,7 +63,7 @@ class Watchdog:
 
     phase: str | None = None
 
-    def __init__(self, patience: Patience, now_s: float, who: str = "the worker") -> None:
+    def __init__(self, patience: HangLimits, now_s: float, who: str = "the worker") -> None:
         self._patience = patience
         self._who = who
         self._seconds: deque[float] = deque(maxlen=MEDIAN_STEPS)

@@ -25,8 +25,14 @@ from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.cgroup import memory_bytes
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventSource
-from gputopo.launch.supervise.watchdog import PATIENCE, Patience, Watchdog, is_stuck, process_words
-from gputopo.launch.supervise.worker_process import Child, Command, EventLines, NotAnEventError, WorkerOutput
+from gputopo.launch.supervise.watchdog import PATIENCE, HangLimits, Watchdog, is_stuck, process_words
+from gputopo.launch.supervise.worker_process import (
+    Command,
+    EventLines,
+    NotAnEventError,
+    WorkerOutput,
+    WorkerProcess,
+)
 from gputopo.runs.devices import with_names
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
 from gputopo.values.run.events import (
@@ -41,30 +47,24 @@ from gputopo.values.run.events import (
 )
 
 _CHUNK_BYTES = 64 * 1024  # a pipe's default capacity
-# For which the reason of a host that is gone is waited for: hosts report each second. Ours.
+# For which the reason of a host that is gone is waited for: hosts report each second; not measured
 REASON_S = 3.0
-CPU_S = 1.0  # of silence before the worker's CPU time is read for the first time. Ours.
+CPU_S = 1.0  # of silence before the worker's CPU time is read for the first time; not measured
 _MAX_CHUNKS = 16  # a pipe holds at most 1 MiB, unless another process goes on writing to it
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How long a worker may take to end, in seconds.
+class WorkerLimits:
+    """How long a worker may take to end, in seconds."""
 
-    `after_term`: between SIGTERM and SIGKILL. `after_last_event`: from closing its event pipe to its end, in
-    which TensorFlow shuts down. `after_kill`: until it is given up as stuck in a driver call.
-    `patience`: how long a worker may be silent. `serves`: it serves that of another host, and is silent by
-    nature: only the time counts in which it cannot run.
-    """
-
-    after_term: float = 5.0
-    after_last_event: float = 30.0
-    after_kill: float = 10.0
-    patience: Patience = PATIENCE
-    serves: bool = False
+    after_term: float = 5.0  # between SIGTERM and SIGKILL
+    after_last_event: float = 30.0  # from closing its event pipe to its end, in which TensorFlow shuts down
+    after_kill: float = 10.0  # until it is given up as stuck in a driver call
+    patience: HangLimits = PATIENCE  # how long it may be silent
+    serves: bool = False  # another host, silent by nature: only the time counts in which it cannot run
 
 
-LIMITS = Limits()
+LIMITS = WorkerLimits()
 
 
 Stage = Literal["running", "finishing", "closing", "asked", "killed", "over"]
@@ -82,7 +82,7 @@ class WorkerLife:
         spec: RunSpec,
         record: Record,
         output: WorkerOutput,
-        limits: Limits,
+        limits: WorkerLimits,
         count_oom_kills: Callable[[], int | None],
     ) -> None:
         self._spec = spec
@@ -102,7 +102,7 @@ class WorkerLife:
         self._unreachable: RankFailed | None = None  # of another host, by the worker
         self._signalled_elsewhere = False  # and not here yet
         self._stuck: dict[int, str] = {}  # hosts whose servers cannot run, by rank, and why
-        self._child: Child
+        self._child: WorkerProcess
         self._selector: selectors.DefaultSelector
 
     def watch(
@@ -113,7 +113,7 @@ class WorkerLife:
         `sources`: of events besides the worker's own; a failure among them ends the worker.
         """
         try:
-            self._child = Child(command, environment)
+            self._child = WorkerProcess(command, environment)
         except OSError as error:
             self._record.add(self._broken(f"cannot start the worker: {error.strerror}"))
             return
@@ -130,7 +130,9 @@ class WorkerLife:
             finally:
                 self._stage = "over"
                 status = self._child.end(within_s=self._limits.after_kill)
-            self._empty_pipes()
+            # What the worker had written before its end: its failure may be in it.
+            _empty(self._child.output, self._output.take)
+            _empty(self._child.events, self._decode_events)
         if self._unreachable is not None:
             self._await_reason(sources)
             self._record.add(self._unreachable)
@@ -232,11 +234,6 @@ class WorkerLife:
         if self._record.unwritable:
             self._ask_to_end()
 
-    def _empty_pipes(self) -> None:
-        """Read what the worker had written before its end: its failure may be in it."""
-        _empty(self._child.output, self._output.take)
-        _empty(self._child.events, self._decode_events)
-
     # How it ends
 
     def _signals_came(self, signals: int) -> None:
@@ -291,14 +288,14 @@ class WorkerLife:
         verdict = self._watchdog.verdict(time.monotonic())
         if verdict is not None:
             gpus = failure.gpu_words(self._sample, self._spec.devices)
-            others = [f"that of {self._host(rank)} {does}" for rank, does in self._stuck.items()]
+            servers = self._spec.servers
+            others = [
+                f"that of {servers[rank].host} (rank {rank}) {does}" for rank, does in self._stuck.items()
+            ]
             worker = f"the worker {self._process()}"
             self._hung = "; ".join([verdict, worker, *others, *([gpus] if gpus else [])])
             self._note_lost_state(failure.hung(self._hung, time_s=time.time()))
             self._ask_to_end()
-
-    def _host(self, rank: int) -> str:
-        return f"{self._spec.servers[rank].host} (rank {rank})"
 
     def _too_late(self) -> None:
         if self._stage == "closing":

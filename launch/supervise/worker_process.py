@@ -6,7 +6,6 @@ import ctypes
 import os
 import re
 import resource
-import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.probes.processes import tethered
+from gputopo.probes.processes import kill_group, tethered
 from gputopo.values.run.events import (
     BatchTried,
     CheckpointSaved,
@@ -109,7 +108,7 @@ _CHATTER = re.compile(
 )
 LINE_BYTES = 500  # stored of a line; the file gets all of it
 # The first part of the log is for the start and the first error, the last part, at least so long and at most
-# twice as long, for the end. A run of a day with a line a second prints less than both. Ours.
+# twice as long, for the end. A run of a day with a line a second prints less than both; not measured
 FIRST_BYTES, LAST_BYTES = 8 * 2**20, 8 * 2**20
 
 
@@ -185,7 +184,7 @@ Command = Callable[[int], Sequence[str]]
 """Makes the command line of a worker that writes its events to this file descriptor."""
 
 
-class Child:
+class WorkerProcess:
     """One worker and the launcher's ends of its three pipes.
 
     `events`: its event lines. `output`: its stdout and stderr at fd level, with what C++ prints. `ended`:
@@ -195,13 +194,13 @@ class Child:
     """
 
     def __init__(self, command: Command, environment: Mapping[str, str]) -> None:
-        """Start it. Raises OSError if no process can be made. Call it from the main thread (see tether)."""
+        """Start it. Raises OSError if no process can be made. Main thread only (see `processes`)."""
         self.events, events_in = _pipe()
         self.output, output_in = _pipe()
         self.ended, self._ended_in = _pipe()
         try:
             self._process = subprocess.Popen(
-                tethered(list(command(events_in)), signal.SIGKILL),
+                tethered(list(command(events_in))),
                 stdin=subprocess.DEVNULL,
                 stdout=output_in,
                 stderr=output_in,
@@ -244,7 +243,7 @@ class Child:
 
         None if it does not end within that time: a process in an uninterruptible driver call cannot be ended.
         """
-        self.signal_group(signal.SIGKILL)
+        kill_group(self.pid)
         self._ending.join(within_s)
         if self._ending.is_alive():
             return None
@@ -297,7 +296,7 @@ def process_state(pid: int) -> tuple[str, float]:
     return fields[0].decode(), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-class Ours:
+class OwnChildren:
     """Children of this process that others wait for, and what has the session of one of them.
 
     Other threads may add some: with `starting` held until it is added, none is reaped in between.

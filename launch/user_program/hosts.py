@@ -18,14 +18,14 @@ import msgspec
 from gputopo.launch.failure import UNREACHABLE, signal_name
 from gputopo.launch.hosts import starters
 from gputopo.launch.hosts.allocation import Allocation
-from gputopo.launch.hosts.messages import SILENT_S, End
+from gputopo.launch.hosts.messages import SILENT_S, RunEnd
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient, Reporting
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.launch.jobs.serving import of_host
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.sampling import EventQueue, EventSource
 from gputopo.launch.throughput import Report
-from gputopo.launch.user_program.program import Ending, Stop
+from gputopo.launch.user_program.program import ProgramEnd, ProgramStop
 from gputopo.launch.user_program.recording import STOPPED, failure_of
 from gputopo.launch.user_program.steps import Batch, StepsReported
 from gputopo.values.errors import UsageError
@@ -79,7 +79,7 @@ def require_all(environ: Mapping[str, str], hosts: int, taking_part: int) -> Non
         )
 
 
-def meeting_beside(allocation: Allocation, environ: Mapping[str, str], default: int) -> Allocation:
+def rendezvous_beside(allocation: Allocation, environ: Mapping[str, str], default: int) -> Allocation:
     """Return the hosts with the port at which they meet: that of rank 0, or the next one not the program's.
 
     Its own are the ports of TF_CONFIG and MASTER_PORT, which all hosts have alike.
@@ -126,12 +126,12 @@ def rdma_ports(machine: Machine, gpus: Sequence[int]) -> tuple[str, ...]:
     return tuple(port for nic in machine.nics if nic.index in near for port in active[nic.index])
 
 
-# For an earlier failure of another host, which reports it at once and is heard of each second. Ours.
+# For an earlier failure of another host, which reports it at once and is heard of each second; not measured
 SETTLE_S = 1.5
-_LOOK_S = 0.25  # between two looks at what is awaited then. Ours.
+_LOOK_S = 0.25  # between two looks at what is awaited then; not measured
 
 
-class Endings:
+class ProgramEnds:
     """How the programs have ended so far, by the ranks that have one. Pure."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
@@ -163,13 +163,13 @@ class Leading:
     """
 
     def __init__(
-        self, meeting: RendezvousServer, ranks: Iterable[int], name: str, command: str, stop: Stop
+        self, server: RendezvousServer, ranks: Iterable[int], name: str, command: str, stop: ProgramStop
     ) -> None:
-        self._meeting, self._name, self._command, self._stop = meeting, name, command, stop
-        self._endings = Endings(ranks)
+        self._server, self._name, self._command, self._stop = server, name, command, stop
+        self._endings = ProgramEnds(ranks)
         self._recorded: EventQueue[Event] = EventQueue()
         self.sources: Sequence[EventSource] = (self._recorded,)
-        self.steps: EventQueue[StepsReported] | None = meeting.steps
+        self.steps: EventQueue[StepsReported] | None = server.steps
         self._changed: EventQueue[Event] = EventQueue()  # what this host's own threads note
         self._over = os.eventfd(0)
         self._failed_s: float | None = None  # when the first failure was learned: of a monotonic clock
@@ -185,7 +185,7 @@ class Leading:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        self._tells_end = error is None  # else the meeting does, with the reason
+        self._tells_end = error is None  # else the server does, with the reason
         self._changed.put(_LEFT)
         self._thread.join()
         self._changed.close()
@@ -200,7 +200,7 @@ class Leading:
     def reported(self, time_s: float, report: Report) -> None:
         """What the program on rank 0 reports is recorded here, and of no concern to the others."""
 
-    def ended(self, ending: Ending) -> None:
+    def ended(self, ending: ProgramEnd) -> None:
         """Take note of the end: what it was stopped for is known already."""
         if ending.stopped is not None:
             return
@@ -223,14 +223,14 @@ class Leading:
         try:
             while not self._is_over():
                 waits = self._failed_s is not None
-                _ready((self._changed.ready, self._meeting.events.ready), _LOOK_S if waits else None)
-                for event in (*self._changed.take(), *self._meeting.events.take()):
+                _ready((self._changed.ready, self._server.events.ready), _LOOK_S if waits else None)
+                for event in (*self._changed.take(), *self._server.events.take()):
                     self._take(event)
             failed = self._chosen
             if failed is not None:
                 self._stop.ask(failed.exit_code)
             if self._tells_end:
-                self._meeting.end(_end_of(failed))
+                self._server.end(_end_of(failed))
         finally:  # also where that fails: who waits for the end must not wait for ever
             os.eventfd_write(self._over, 1)
 
@@ -248,7 +248,7 @@ class Leading:
     def _is_over(self) -> bool:
         """Decide; a failure only when every host that runs was heard of since, or is known to be gone."""
         if self._failed_s is not None:
-            quiet = self._meeting.quiet(SETTLE_S) & self._endings.running
+            quiet = self._server.quiet(SETTLE_S) & self._endings.running
             if time.monotonic() - self._failed_s < SETTLE_S or quiet:
                 return False
             self._chosen = self._endings.first
@@ -265,16 +265,16 @@ class Following:
     sources: Sequence[EventSource] = ()
     steps: EventQueue[StepsReported] | None = None
 
-    def __init__(self, guest: RendezvousClient, host: str, command: str, stop: Stop) -> None:
+    def __init__(self, client: RendezvousClient, host: str, command: str, stop: ProgramStop) -> None:
         self._host, self._command, self._stop = host, command, stop
         self._reports = Batch()
-        self._telling = Reporting(guest, self._reports.take)
+        self._reporting = Reporting(client, self._reports.take)
         self._has_failed = False
         self._left = os.eventfd(0)
         self._thread = threading.Thread(target=self._end_with_run, name="the end", daemon=True)
 
     def __enter__(self) -> Self:
-        self._telling.__enter__()
+        self._reporting.__enter__()
         self._thread.start()
         return self
 
@@ -283,18 +283,18 @@ class Following:
     ) -> None:
         os.eventfd_write(self._left, 1)
         self._thread.join()
-        self._telling.__exit__(kind, error, at)
+        self._reporting.__exit__(kind, error, at)
         os.close(self._left)
 
     @property
-    def end(self) -> End | None:
+    def end(self) -> RunEnd | None:
         """What rank 0 said at the end of the run."""
-        return self._telling.end
+        return self._reporting.end
 
     def event(self, event: Event) -> None:
         """Report samples, notices, and that the program hangs."""
         if isinstance(event, Sample | Noticed):
-            self._telling.put(of_host(event, self._host))
+            self._reporting.put(of_host(event, self._host))
         elif isinstance(event, RankFailed) and self.end is None:
             self._fail(event)
 
@@ -302,7 +302,7 @@ class Following:
         """Report it to rank 0, too, with what else has come in a second."""
         self._reports.add(time_s, report)
 
-    def ended(self, ending: Ending) -> None:
+    def ended(self, ending: ProgramEnd) -> None:
         """Report the end, at once where it is a failure."""
         if ending.stopped is not None:
             return
@@ -310,12 +310,12 @@ class Following:
         if failure is not None:
             self._fail(failure)
         else:
-            self._telling.put(_finished(ending))
+            self._reporting.put(_finished(ending))
 
     def wait(self) -> RankFailed | None:
         """Wait; a signal is reported as a failure of this host."""
         with signals.caught() as came:
-            while self.end is None and self._telling.ready not in _ready((self._telling.ready, came)):
+            while self.end is None and self._reporting.ready not in _ready((self._reporting.ready, came)):
                 for number in signals.take(came):
                     self._fail(_stopped_by(number, "this host was stopped"))
         end = self.end
@@ -328,10 +328,10 @@ class Following:
     def _fail(self, failure: RankFailed) -> None:
         if not self._has_failed:
             self._has_failed = True
-            self._telling.put(failure)
+            self._reporting.put(failure)
 
     def _end_with_run(self) -> None:
-        if self._telling.ready in _ready((self._telling.ready, self._left)) and self.end is not None:
+        if self._reporting.ready in _ready((self._reporting.ready, self._left)) and self.end is not None:
             self._stop.ask(self.end.exit_code)
 
 
@@ -339,7 +339,7 @@ class Following:
 _LEFT = Noticed(time_s=0.0, says="")
 
 
-def _finished(ending: Ending) -> RunFinished:
+def _finished(ending: ProgramEnd) -> RunFinished:
     return RunFinished(time_s=time.time(), status="complete", exit_code=ending.exit_code, wall_s=0.0)
 
 
@@ -355,10 +355,10 @@ def _stopped_by(number: int, what: str) -> RankFailed:
     )
 
 
-def _end_of(failed: RankFailed | None) -> End:
+def _end_of(failed: RankFailed | None) -> RunEnd:
     if failed is None:
-        return End(exit_code=0)
-    return End(exit_code=failed.exit_code, cause=failed.cause, hint=failed.remedy)
+        return RunEnd(exit_code=0)
+    return RunEnd(exit_code=failed.exit_code, cause=failed.cause, hint=failed.remedy)
 
 
 def _ready(handles: Iterable[int], limit_s: float | None = None) -> set[int]:

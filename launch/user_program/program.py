@@ -23,7 +23,7 @@ from typing import Self
 from gputopo.launch.failure import signal_name
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.cgroup import oom_kills
-from gputopo.launch.supervise.worker_process import Ours, adopting
+from gputopo.launch.supervise.worker_process import OwnChildren, adopting
 from gputopo.probes.processes import tethered
 from gputopo.values.errors import ExitCode, UsageError
 
@@ -39,7 +39,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Ending:
+class ProgramEnd:
     """How a program ended."""
 
     status: int  # as subprocess has it, -n for signal n
@@ -56,7 +56,7 @@ class Ending:
         return self.status if self.status >= 0 else 128 - self.status
 
 
-class Stop:
+class ProgramStop:
     """Lets another thread than that of `run_program` end the program, as one that hangs."""
 
     def __init__(self) -> None:
@@ -96,11 +96,11 @@ def run_program(
     environment: Mapping[str, str],
     *,
     report: Say = lambda line: None,
-    ours: Ours | None = None,
-    stop: Stop | None = None,
-    on_end: Callable[[Ending], None] = lambda ending: None,
+    ours: OwnChildren | None = None,
+    stop: ProgramStop | None = None,
+    on_end: Callable[[ProgramEnd], None] = lambda ending: None,
     count_oom_kills: Callable[[], int | None] = oom_kills,
-) -> Ending:
+) -> ProgramEnd:
     """Run a program to its end. Main thread only. Raises UsageError if the program is not there.
 
     SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on, but not those that were sent to the
@@ -112,8 +112,8 @@ def run_program(
     """
     check_program(command, environment)
     kills_before = count_oom_kills()
-    ours = Ours() if ours is None else ours
-    stop = Stop() if stop is None else stop
+    ours = OwnChildren() if ours is None else ours
+    stop = ProgramStop() if stop is None else stop
     ours.add(*_children(os.getpid()))
     with signals.caught(*_PASSED_ON, signal.SIGCHLD) as came, adopting():
         with signals.blocked(_PASSED_ON):  # in the witness, and in the program until it is one
@@ -128,16 +128,19 @@ def run_program(
             if any(one.pid == process.pid for one in stuck):
                 process.returncode = -signal.SIGKILL  # there is no end to wait for
         status = process.wait()
-        kills = _difference(kills_before, count_oom_kills())
+        kills_after = count_oom_kills()
+        kills = 0 if kills_before is None or kills_after is None else kills_after - kills_before
         killed = -status == signal.SIGKILL and kills > 0 and stopped is None
-        ending = Ending(status, frozenset(passed), killed, stopped=stopped)
+        ending = ProgramEnd(status, frozenset(passed), killed, stopped=stopped)
         on_end(ending)
         if stopped is None and -status not in (0, signal.SIGPIPE, *passed) and status < 0:
             report(_killed(command[0], -status, kills))
         return replace(ending, left=_end_leftovers(command[0], ours, came, report))
 
 
-def _passed_on(program: int, witness: "_Witness", came: int, ours: Ours, stop: Stop) -> set[int]:
+def _passed_on(
+    program: int, witness: "_Witness", came: int, ours: OwnChildren, stop: ProgramStop
+) -> set[int]:
     """Pass signals on until the program has ended, or is to be; return those that came for it."""
     passed: set[int] = set()
     while not _has_ended(ours, program) and not stop.asked:
@@ -164,7 +167,7 @@ class _Witness:
     that it reads.
     """
 
-    def __init__(self, ours: Ours) -> None:
+    def __init__(self, ours: OwnChildren) -> None:
         self._ours = ours
         self._start()
 
@@ -207,10 +210,6 @@ def _is_of_our_group(pid: int) -> bool:
     return True
 
 
-def _difference(before: int | None, after: int | None) -> int:
-    return 0 if before is None or after is None else after - before
-
-
 def _killed(name: str, signum: int, kills: int) -> str:
     words = f"{name} was killed by {signal_name(signum)}"
     if signum == signal.SIGKILL and kills > 0:
@@ -218,7 +217,7 @@ def _killed(name: str, signum: int, kills: int) -> str:
     return words
 
 
-def _end_leftovers(name: str, ours: Ours, came: int, report: Say) -> str | None:
+def _end_leftovers(name: str, ours: OwnChildren, came: int, report: Say) -> str | None:
     """Report, end and return the processes that the program left behind."""
     left = descendants(ours)
     if not left:
@@ -246,7 +245,7 @@ class Descendant:
         return f"{self.pid} ({self.command})"
 
 
-def descendants(ours: Ours) -> tuple[Descendant, ...]:
+def descendants(ours: OwnChildren) -> tuple[Descendant, ...]:
     """Return the descendants of this process that have not ended, without `ours` and theirs."""
     found: list[Descendant] = []
     with ours.starting:
@@ -261,7 +260,12 @@ def descendants(ours: Ours) -> tuple[Descendant, ...]:
 
 
 def end_descendants(
-    ours: Ours, came: int, *, term_s: float = TERM_S, kill_s: float = KILL_S, program: int | None = None
+    ours: OwnChildren,
+    came: int,
+    *,
+    term_s: float = TERM_S,
+    kill_s: float = KILL_S,
+    program: int | None = None,
 ) -> tuple[Descendant, ...]:
     """Send SIGTERM to descendants, SIGKILL after `term_s` or at a signal to this process; return the rest.
 
@@ -303,13 +307,13 @@ def _children(pid: int) -> list[int]:
     return sorted(found)
 
 
-def _has_ended(ours: Ours, program: int) -> bool:
+def _has_ended(ours: OwnChildren, program: int) -> bool:
     """Reap orphans that have ended; return whether the program has, which its own waiter reaps."""
     _reap(ours, program)
     return os.waitid(os.P_PID, program, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _reap(ours: Ours, program: int | None) -> None:
+def _reap(ours: OwnChildren, program: int | None) -> None:
     with ours.starting:
         for pid in _children(os.getpid()):
             if pid != program and pid not in ours:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Protocol
 
@@ -20,16 +21,16 @@ from gputopo.launch.spec.job_spec import ProgramSpec
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.record import EventRecord
 from gputopo.launch.supervise.run_folder import EventLog
-from gputopo.launch.supervise.sampling import EventQueue, EventSource, Sampler, sampled
-from gputopo.launch.supervise.watchdog import Patience, Watchdog, process_words
-from gputopo.launch.supervise.worker_process import Ours, process_state
+from gputopo.launch.supervise.sampling import EventQueue, EventSource, RunSampler, sampled
+from gputopo.launch.supervise.watchdog import HangLimits, Watchdog, process_words
+from gputopo.launch.supervise.worker_process import OwnChildren, process_state
 from gputopo.launch.throughput import STACKS_SIGNAL, Report, StepsEnded
-from gputopo.launch.user_program.program import Ending, Stop, descendants
+from gputopo.launch.user_program.program import ProgramEnd, ProgramStop, descendants
 from gputopo.launch.user_program.steps import HOLD_S, InOrder, Joined, StepPipe, StepsReported
 from gputopo.values.errors import ExitCode
 from gputopo.values.run.events import Event, Noticed, RankFailed, Sample, Step
 
-# How long a process may take to write its stacks, and without a further line has written them. Seconds. Ours.
+# How long a process may take to write its stacks, and without a further line has written them. Seconds
 STACKS_S = 1.0
 WRITTEN_S = 0.05
 _HELD = ("T", "t", "D")  # states of a process that is stopped, or waits for a device: proc(5)
@@ -43,7 +44,14 @@ class StallWatch:
     """
 
     def __init__(
-        self, patience: Patience, who: str, stop: Stop, ours: Ours, *, stacks: Path | None, now_s: float
+        self,
+        patience: HangLimits,
+        who: str,
+        stop: ProgramStop,
+        ours: OwnChildren,
+        *,
+        stacks: Path | None,
+        now_s: float,
     ) -> None:
         self._watchdog = Watchdog(patience, now_s, who)
         self._stop, self._ours, self._stacks = stop, ours, stacks
@@ -189,7 +197,7 @@ class ProgramRecord(EventRecord):
         if news is not None:
             self.add(Noticed(time_s=event.time_s, says=f"{news[0].upper()}{news[1:]}."))
 
-    def finish(self, command: str, ending: Ending, elsewhere: RankFailed | None = None) -> None:
+    def finish(self, command: str, ending: ProgramEnd, elsewhere: RankFailed | None = None) -> None:
         """Record slow devices and how the program ended, and close the file.
 
         `elsewhere`: what ended the run of several hosts, be it on another one.
@@ -218,7 +226,7 @@ class ProgramRecord(EventRecord):
         self._on_problem(says)
 
 
-def failure_of(command: str, ending: Ending, *, time_s: float) -> RankFailed | None:
+def failure_of(command: str, ending: ProgramEnd, *, time_s: float) -> RankFailed | None:
     """Return why a program did not end as it should; None where it did. Pure."""
     if ending.status == 0:
         return None
@@ -242,7 +250,7 @@ def failure_of(command: str, ending: Ending, *, time_s: float) -> RankFailed | N
     return RankFailed(time_s=time_s, kind=kind, cause=cause, remedy=remedy, exit_code=exit_code, signal=sent)
 
 
-# What is still to be written at the end takes some ms; a file on a disk that hangs is given up. Ours.
+# What is still to be written at the end takes some ms; a file on a disk that hangs is given up; not measured
 END_S = 10.0
 # A full pipe, and what came while it was read: what processes that were left behind go on to report is not
 # waited for.
@@ -264,7 +272,7 @@ class Company(AbstractContextManager["Company"], Protocol):
     def reported(self, time_s: float, report: Report) -> None:
         """Take note of a report of this host's program; `time_s`: when it came, epoch."""
 
-    def ended(self, ending: Ending) -> None:
+    def ended(self, ending: ProgramEnd) -> None:
         """Take note that this host's program has ended."""
 
     def wait(self) -> RankFailed | None:
@@ -274,7 +282,7 @@ class Company(AbstractContextManager["Company"], Protocol):
 @contextlib.contextmanager
 def recording(
     record: ProgramRecord,
-    sampler: Sampler | None,
+    sampler: RunSampler | None,
     pipe: StepPipe | None,
     spec: ProgramSpec,
     *,
@@ -322,88 +330,81 @@ class Recording:
         self.caught_up.wait(END_S)
 
 
+@dataclass
 class _Work:
     """The work of the recording thread. Samples and steps of several hosts are held for `HOLD_S`."""
 
-    def __init__(
-        self,
-        record: ProgramRecord,
-        samples: EventQueue[Sample | Noticed] | None,
-        pipe: StepPipe | None,
-        spec: ProgramSpec,
-        stall: StallWatch | None,
-        company: Company | None,
-        over: int,
-        state: Recording,
-    ) -> None:
-        self._record = record
-        self._samples = samples
-        self._pipe = pipe
-        self._joined = Joined(spec.towers, [server.host for server in spec.servers])
+    record: ProgramRecord
+    samples: EventQueue[Sample | Noticed] | None
+    pipe: StepPipe | None
+    spec: ProgramSpec
+    stall: StallWatch | None
+    company: Company | None
+    over: int
+    state: Recording
+
+    def __post_init__(self) -> None:
+        self._joined = Joined(self.spec.towers, [server.host for server in self.spec.servers])
         self._in_order = InOrder()
-        self._hold_s = HOLD_S if spec.servers else 0.0
-        self._stall = stall
-        self._company = company
-        self._over = over
-        self._state = state
+        self._hold_s = HOLD_S if self.spec.servers else 0.0
 
     def run(self) -> None:
         """Record until `over` is readable."""
         waiting = select.poll()
-        waiting.register(self._over, select.POLLIN | select.POLLHUP)
+        waiting.register(self.over, select.POLLIN | select.POLLHUP)
         for handle in self._handles():
             waiting.register(handle, select.POLLIN)
-        while not self._state.stuck and self._over not in (came := self._waited(waiting)):
+        while not self.state.stuck and self.over not in (came := self._waited(waiting)):
             self._take()
             self._record_until(time.time() - self._hold_s)
-            if self._stall is not None and (found := self._stall.look(time.monotonic())) is not None:
-                self._record.add(found)
-            if self._state.asked in came:
-                os.eventfd_read(self._state.asked)
-                self._state.caught_up.set()
+            if self.stall is not None and (found := self.stall.look(time.monotonic())) is not None:
+                self.record.add(found)
+            if self.state.asked in came:
+                os.eventfd_read(self.state.asked)
+                self.state.caught_up.set()
         for _ in range(_READINGS_AT_THE_END):
             self._take()
         self._record_until(math.inf)
         for event in self._joined.finish(time.time()):
-            self._record.add(event)
-        if self._stall is not None and (unwatched := self._stall.unwatched()) is not None:
-            self._record.add(unwatched)
+            self.record.add(event)
+        if self.stall is not None and (unwatched := self.stall.unwatched()) is not None:
+            self.record.add(unwatched)
 
     def _waited(self, waiting: select.poll) -> set[int]:
         """Wait until something has come, or the stall is to be looked for; return the handles with news."""
-        limit_s = None if self._stall is None else self._stall.wait_s(time.monotonic())
+        limit_s = None if self.stall is None else self.stall.wait_s(time.monotonic())
         came = waiting.poll(None if limit_s is None else math.ceil(1000 * limit_s))
-        if self._stall is not None:
-            self._stall.end_wait(time.monotonic())
+        if self.stall is not None:
+            self.stall.end_wait(time.monotonic())
         return {handle for handle, _ in came}
 
     def _handles(self) -> Iterator[int]:
-        yield self._state.asked
-        if self._samples is not None:
-            yield self._samples.ready
-        if self._pipe is not None:
-            yield self._pipe.handle
-        if self._company is not None:
-            yield from (source.ready for source in self._company.sources)
-            if self._company.steps is not None:
-                yield self._company.steps.ready
+        yield self.state.asked
+        if self.samples is not None:
+            yield self.samples.ready
+        if self.pipe is not None:
+            yield self.pipe.handle
+        if self.company is not None:
+            yield from (source.ready for source in self.company.sources)
+            if self.company.steps is not None:
+                yield self.company.steps.ready
 
     def _take(self) -> None:
         """Take what has come."""
-        if self._samples is not None and not self._state.stuck:  # then it is closed
-            for event in self._samples.take():
+        if self.samples is not None and not self.state.stuck:  # then it is closed
+            for event in self.samples.take():
                 self._add(event)
-                if self._stall is not None and isinstance(event, Sample):
-                    self._stall.sampled(event)
-        if self._company is not None and not self._state.stuck:
-            self._take_of_others(self._company)
-        if self._pipe is not None and not self._state.stuck:
-            for report in self._pipe.take():
+                if self.stall is not None and isinstance(event, Sample):
+                    self.stall.sampled(event)
+        if self.company is not None and not self.state.stuck:
+            self._take_of_others(self.company)
+        if self.pipe is not None and not self.state.stuck:
+            for report in self.pipe.take():
                 now_s = time.time()
-                if self._stall is not None:
-                    self._stall.reported(report, time.monotonic())
-                if self._company is not None:
-                    self._company.reported(now_s, report)
+                if self.stall is not None:
+                    self.stall.reported(report, time.monotonic())
+                if self.company is not None:
+                    self.company.reported(now_s, report)
                 self._in_order.reported(0, now_s, report, now_s)
 
     def _take_of_others(self, company: Company) -> None:
@@ -420,14 +421,14 @@ class _Work:
         if isinstance(event, Sample):
             self._in_order.sampled(event)
         else:
-            self._record.add(event)
+            self.record.add(event)
 
     def _record_until(self, until_s: float) -> None:
         """Record the samples up to a time, and what becomes complete with the reports up to then."""
         for time_s, item in self._in_order.due(until_s):
             if isinstance(item, Sample):
-                self._record.add(item)
+                self.record.add(item)
             else:
                 host, report = item
                 for step in self._joined.add(report, time_s, host):
-                    self._record.add(step)
+                    self.record.add(step)

@@ -28,12 +28,12 @@ from gputopo.values.option import listed
 from gputopo.values.run.events import Noticed, Sample, Step, TowerMarks, WarmupDone
 
 # Steps that a process is ahead of another in synchronous training, at most: reports of one step arrive almost
-# together, and pipelines run a few steps ahead. Ours.
+# together, and pipelines run a few steps ahead; not measured
 MAX_AHEAD = 8
 # A process that reported nothing in so many steps of another one, and in so many seconds, has ended, or is
-# stuck. Of thousands of steps a second a pipe has tens of ms of one process alone. Ours.
+# stuck. Of thousands of steps a second a pipe has tens of ms of one process alone; not measured
 GONE_STEPS, GONE_S = 200, 1.0
-MAX_PROCESSES = 1024  # of a host; a program that reports more is not believed. Ours.
+MAX_PROCESSES = 1024  # of a host; a program that reports more is not believed; not measured
 
 _Place = tuple[int, int]  # a process: host and pid
 
@@ -176,13 +176,13 @@ def _mean(seconds: Sequence[float], reports: Sequence[StepDone]) -> float:
 
 
 # Reports, of 130 bytes, that a host sends at once, which is each second; of more, consecutive steps of a
-# process are one report. Ours.
+# process are one report; not measured
 MAX_REPORTS = 1000
 # Reports that are held for rank 0 where it does not answer: what 10,000 steps a second are in the 10 s after
-# which it is gone. Ours.
+# which it is gone; not measured
 MAX_HELD = 100_000
 # For which rank 0 holds what is of several hosts. They report each second, and a lost packet is sent again
-# after 0.2, 0.4 and 0.8 s (TCP_RTO_MIN of Linux). Ours.
+# after 0.2, 0.4 and 0.8 s (TCP_RTO_MIN of Linux); not measured
 HOLD_S = 3.0
 
 Timed = tuple[float, Report]

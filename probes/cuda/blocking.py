@@ -156,7 +156,8 @@ class Waiter:
                     wrong[key] = error
                     del pending[key]
             if late:
-                return wrong | dict.fromkeys(pending, self._late(size))
+                says = f"a copy did not end within {self.seconds_for(size):.3g} s"
+                return wrong | dict.fromkeys(pending, CudaError(TIMED_OUT, says))
             if pending and while_running is not None:
                 while_running()
             if pending:
@@ -168,6 +169,3 @@ class Waiter:
         self._cuda.ask("cuEventRecord", event, stream)
         for error in self.each({0: event}, size).values():
             raise error
-
-    def _late(self, size: int) -> CudaError:
-        return CudaError(TIMED_OUT, f"a copy did not end within {self.seconds_for(size):.3g} s")

@@ -8,7 +8,7 @@ import contextlib
 import ctypes
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, NewType, Protocol
+from typing import Any, NewType
 
 import msgspec
 
@@ -56,27 +56,17 @@ def nameless(function: str, error: ValueError) -> CudaError:
     return CudaError(reason, f"{function} failed with a code that is not known: {error}")
 
 
-class CallLog(Protocol):
+class CallLog:
     """What is notified of each call, so that one that hangs or crashes can be named from outside."""
 
     def begin(self, function: str, ordinal: int | None) -> None:
         """Note the call that comes next, and the device that is current."""
-        ...
 
     def end(self) -> None:
         """Note that it returned."""
-        ...
 
 
-class _NoLog:
-    def begin(self, function: str, ordinal: int | None) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
-
-
-NO_LOG: CallLog = _NoLog()
+NO_LOG = CallLog()
 
 
 _NAME_BYTES = 256

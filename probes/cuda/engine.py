@@ -10,7 +10,7 @@ from types import TracebackType
 
 import msgspec
 
-from gputopo.copies.copies import Copy, CopyTime, Job, Window
+from gputopo.copies.copies import Copy, CopyJob, CopyTime, CopyWindow
 from gputopo.probes.cuda.blocking import NOT_HELD, PATIENCE_S, TIMED_OUT, StreamBlocker, Waiter
 from gputopo.probes.cuda.door import Cuda, CudaError
 from gputopo.probes.cuda.gpus import EngineGpus, NotUsedError
@@ -32,7 +32,7 @@ _GB = 1e9
 
 
 def times(
-    job: Job, ready: Mapping[int, Transfer], ends: Mapping[int, Sequence[float]]
+    job: CopyJob, ready: Mapping[int, Transfer], ends: Mapping[int, Sequence[float]]
 ) -> dict[int, CopyTime]:
     """Return what each copy that went well did; `ends` as `Transfer.ends`, by the copies' numbers."""
     window = common_window(list(ends.values())) if ends else 0.0
@@ -54,7 +54,7 @@ def times(
     return found
 
 
-def failure(job: Job, copy: Copy, error: CudaError) -> Failure:
+def failure(job: CopyJob, copy: Copy, error: CudaError) -> Failure:
     """Return the failure with the copy it belongs to."""
     between = job.kind in ("bidirectional", "latency")
     return Failure(
@@ -177,8 +177,8 @@ class Engine:
         return None if card.no_kernels is None else f"the driver does not take the kernels: {card.no_kernels}"
 
     def measure(
-        self, job: Job, sizes: Sequence[int], while_running: Callable[[], None] | None = None
-    ) -> Window:
+        self, job: CopyJob, sizes: Sequence[int], while_running: Callable[[], None] | None = None
+    ) -> CopyWindow:
         """Run all copies of a job at once, `sizes[i]` bytes by copy i, and check what arrived.
 
         Where the job does not name its bytes, all copies get fewer if a buffer is smaller than one of them,
@@ -209,7 +209,7 @@ class Engine:
             done = times(job, ready, good)
             done = {number: self._placed(job.copies[number], one) for number, one in done.items()}
         first_end = common_window(list(good.values())) if good else 0.0
-        return Window(
+        return CopyWindow(
             span=None if released_s is None else (released_s, released_s + first_end),
             copies=tuple(
                 CopyTime(failure=failure(job, copy, wrong[number])) if number in wrong else done[number]
@@ -218,7 +218,7 @@ class Engine:
         )
 
     def _prepare(
-        self, job: Job, sizes: Sequence[int], ready: dict[int, Transfer], wrong: dict[int, CudaError]
+        self, job: CopyJob, sizes: Sequence[int], ready: dict[int, Transfer], wrong: dict[int, CudaError]
     ) -> None:
         """Allocate buffers, enable peer access, write the patterns."""
         seed = seed_of(self._windows)
@@ -298,7 +298,7 @@ class Engine:
             except CudaError as error:
                 self._gpus.blame(one.copy.gpus, error)
 
-    def _settle(self, job: Job) -> None:
+    def _settle(self, job: CopyJob) -> None:
         """After an interruption: release the streams, and wait until no copy uses memory to be freed.
 
         What does not come back is in `unreturned`; interrupted again, that is all of it.
@@ -318,7 +318,7 @@ class Engine:
                 raise
             waiting.remove(gpu)
 
-    def _give_up(self, job: Job, gpus: set[int], error: CudaError) -> None:
+    def _give_up(self, job: CopyJob, gpus: set[int], error: CudaError) -> None:
         self._gpus.blame(gpus, error)
         if error.reason == TIMED_OUT:
             self.unreturned += [

@@ -107,7 +107,10 @@ class HostMemory:
     @property
     def pinned_bytes(self) -> int:
         """Bytes of page-locked memory that are allocated."""
-        return sum(map(_size, self._pinned.values())) + self._abandoned_bytes
+        return (
+            sum(area.send_bytes + area.receive_bytes for area in self._pinned.values())
+            + self._abandoned_bytes
+        )
 
     def free_areas(self, pinned: Set[int | None], pageable: Set[int | None]) -> None:
         """Release what copies on these nodes do not need, where all would be too much. Raises CudaError.
@@ -198,7 +201,3 @@ class HostMemory:
 
 def _blocks(size: int) -> int:
     return max(1, size // BLOCK_BYTES) * BLOCK_BYTES
-
-
-def _size(area: PinnedArea) -> int:
-    return area.send_bytes + area.receive_bytes

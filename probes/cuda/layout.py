@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gputopo.copies.copies import Copy, Job
+from gputopo.copies.copies import Copy, CopyJob
 from gputopo.probes.cuda.door import CudaError
 from gputopo.probes.cuda.gpus import CHAIN_BYTES, EngineGpu
 from gputopo.probes.cuda.host_memory import HostArea, HostMemory
@@ -70,7 +70,7 @@ def host_nodes(copies: Sequence[Copy], *, pinned: bool) -> set[int | None]:
 
 
 def places(
-    job: Job,
+    job: CopyJob,
     number: int,
     cards: Mapping[int, EngineGpu],
     host: HostMemory,
@@ -109,7 +109,7 @@ def places(
     return Places(acting, origin, destination, received)
 
 
-def transfer(job: Job, number: int, size: int, seed: int, there: Places) -> Transfer:
+def transfer(job: CopyJob, number: int, size: int, seed: int, there: Places) -> Transfer:
     """Cut one copy of a job into chunks of the memory that it has. Raises CudaError."""
     copy = job.copies[number]
     size = max(8, size // 8 * 8)
@@ -133,7 +133,7 @@ def _chase(copy: Copy, there: Places, seed: int) -> Transfer:
     return found
 
 
-def _staged(job: Job, copy: Copy, size: int, seed: int, there: Places) -> Transfer:
+def _staged(job: CopyJob, copy: Copy, size: int, seed: int, there: Places) -> Transfer:
     assert there.through is not None
     count = min(_BOUNCE_BUFFERS, there.through.capacity // BLOCK_BYTES)
     each, _ = _part(there.through.capacity, (0, count))
@@ -150,7 +150,7 @@ def _staged(job: Job, copy: Copy, size: int, seed: int, there: Places) -> Transf
     return found
 
 
-def _plain(job: Job, copy: Copy, size: int, seed: int, there: Places) -> Transfer:
+def _plain(job: CopyJob, copy: Copy, size: int, seed: int, there: Places) -> Transfer:
     capacities = there.origin.capacity, there.target.capacity
     pageable = copy.pinned is False
     if pageable and len(job.copies) > 1:

@@ -60,7 +60,7 @@ def fill(span: Span, size: int, seed: int, waiter: Waiter) -> None:
 def clear(span: Span, size: int, waiter: Waiter) -> None:
     """Overwrite what an earlier copy left. Raises CudaError."""
     if span.on_host:
-        in_parts(size, lambda offset, part: _clear(span.address + offset, part))
+        in_parts(size, lambda offset, part: ctypes.memset(span.address + offset, _CLEARED, part))
         return
     stream, event = span.card.stream(0), span.card.event()
     span.card.cuda.ask("cuMemsetD8Async", span.address, _CLEARED, size, stream)
@@ -128,10 +128,6 @@ def _compare(address: int, offset: int, size: int, whole: int, seed: int) -> Non
             )
 
 
-def _clear(address: int, size: int) -> None:
-    ctypes.memset(address, _CLEARED, size)
-
-
 def _write_blocks(address: int, size: int, seed: int) -> None:
     right = _address_of_block(seed)
     for offset in range(0, size, BLOCK_BYTES):
@@ -143,7 +139,7 @@ def _address_of_block(seed: int) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(block(seed)))
 
 
-def in_parts(size: int, work: Callable[[int, int], None]) -> None:
+def in_parts(size: int, work: Callable[[int, int], object]) -> None:
     """Call `work(offset, bytes)` for parts of `size` bytes, whole blocks but the last, each in a thread.
 
     What it calls must release the GIL (ctypes does). The threads have the CPUs of the calling one, and

@@ -53,7 +53,7 @@ class Total:
         return self.total
 
 
-class Card:
+class WatchedGpu:
     """One watched GPU: its counters, and what it does not answer.
 
     Methods raise NotReadError if it is lost.
@@ -164,7 +164,7 @@ class WatchQuestion(NamedTuple):
     """What is asked of a GPU every so many samples: fields of a GpuSample."""
 
     every: int
-    ask: Callable[[Card], Mapping[str, Any]]
+    ask: Callable[[WatchedGpu], Mapping[str, Any]]
 
 
 def _field(every: int, field: str, path: str = "") -> WatchQuestion:
@@ -173,7 +173,7 @@ def _field(every: int, field: str, path: str = "") -> WatchQuestion:
     return WatchQuestion(every, lambda card: {field: card.ask(field, questions.fact, path)})
 
 
-def _utilization(card: Card) -> Mapping[str, Any]:
+def _utilization(card: WatchedGpu) -> Mapping[str, Any]:
     found = card.ask("utilization", questions.facts_with, "utilization_percent.gpu") or {}
     return {
         f"{part}_utilization_percent": found.get(f"utilization_percent.{part}") for part in ("gpu", "memory")
@@ -190,16 +190,16 @@ ASKED = (
     _field(SECOND, "pcie_width"),
     _field(SECOND, "temperature_c"),
     _field(SECOND, "pstate"),
-    WatchQuestion(SECOND, Card.throttled),
+    WatchQuestion(SECOND, WatchedGpu.throttled),
     _field(SECOND, "memory_used_mib", "memory_mib.used"),
     _field(TWO_SECONDS, "memory_temperature_c", "temperature_c.memory"),
-    WatchQuestion(TWO_SECONDS, Card.pcie_rate),
-    WatchQuestion(TWO_SECONDS, Card.replays),
-    WatchQuestion(TWO_SECONDS, Card.processes),
+    WatchQuestion(TWO_SECONDS, WatchedGpu.pcie_rate),
+    WatchQuestion(TWO_SECONDS, WatchedGpu.replays),
+    WatchQuestion(TWO_SECONDS, WatchedGpu.processes),
     _field(TEN_SECONDS, "power_limit_w", "power_w.enforced_limit"),
-    WatchQuestion(TEN_SECONDS, Card.nvlink_errors),
+    WatchQuestion(TEN_SECONDS, WatchedGpu.nvlink_errors),
 )
-OF_OTHERS = (WatchQuestion(TWO_SECONDS, Card.processes),)
+OF_OTHERS = (WatchQuestion(TWO_SECONDS, WatchedGpu.processes),)
 
 
 class GpuWatch(Watcher):
@@ -225,7 +225,7 @@ class GpuWatch(Watcher):
         super().__init__(gpus, before_call, now=now)
         pid = os.getppid() if run_pid is None else run_pid
         self._cards = {
-            gpu: Card(self._nvml, handle, clock, pid)
+            gpu: WatchedGpu(self._nvml, handle, clock, pid)
             for gpu, handle in self._handles.items()
             if handle is not None
         }
@@ -253,11 +253,11 @@ class GpuWatch(Watcher):
 
 
 class GpuWatchChild(WatcherChild):
-    """A GpuWatch in a child process, as MonitorChild is a Monitor."""
+    """A GpuWatch in a child process."""
 
     def __init__(self, gpus: Sequence[int], others: Sequence[int] = ()) -> None:
         self._others = tuple(others)
         super().__init__(gpus)
 
-    def _monitor(self, before_call: Callable[[str, str], None]) -> GpuWatch:
+    def _watcher(self, before_call: Callable[[str, str], None]) -> GpuWatch:
         return GpuWatch(self._gpus, before_call, others=self._others)

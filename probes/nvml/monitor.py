@@ -1,4 +1,4 @@
-"""Samples clocks, power and heat of some GPUs: in this process, or in a child that may hang or crash."""
+"""Samples clocks, power and heat of some GPUs, and Xid errors: in this process, or in a child."""
 
 import contextlib
 import threading
@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import msgspec
 
-from gputopo.probes.child import Channel, Child, Stop
+from gputopo.probes.child import Channel, DriverChild, DriverStop
 from gputopo.probes.nvml.door import Handle, NotReadError, handle_number, open_nvml
 from gputopo.probes.nvml.questions import fact
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
@@ -64,10 +64,6 @@ class Monitor(Closed):
         """Return one sample a GPU, in the order they were given. Never raises: what is refused is None."""
         return tuple(self._samples())
 
-    def parts(self) -> Iterator[object]:
-        """Yield the parts of a sample one after another."""
-        yield from self._samples()
-
     def _samples(self) -> Iterator[GpuSample]:
         for gpu, handle in self._handles.items():
             self._nvml.about = str(gpu)
@@ -92,81 +88,6 @@ class Monitor(Closed):
             with contextlib.suppress(NotReadError):
                 found[field] = None if handle is None else fact(self._nvml, handle, path)
         return GpuSample(gpu=gpu, **found)
-
-
-class MonitorChild(Closed):
-    """A Monitor in a child process: a driver that hangs or crashes ends the samples, and nothing else.
-
-    `stop`: the call that did, None while all is well; samples hold no GPU that was asked after it. Make it in
-    the main thread; another may sample, also while it is closed. Raises NotReadError as Monitor does, and
-    where NVML does not answer.
-    """
-
-    _make: type[Monitor] = Monitor
-
-    def __init__(self, gpus: Sequence[int]) -> None:
-        self.stop: Stop | None = None
-        self._gpus = tuple(gpus)
-        self._in_use = threading.Lock()
-        self._closed = False
-        try:
-            self._child = Child(self._work)
-        except OSError as error:
-            raise NotReadError("NO_CHILD_PROCESS") from error
-        refused = [msgspec.json.decode(part, type=str) for part in self._answer()]
-        if self.stop is not None or refused:
-            self.close()
-            raise NotReadError(refused[0] if self.stop is None else self.stop.text)
-
-    def sample(self) -> tuple[GpuSample, ...]:
-        """Return one sample for each GPU, in the order they were given. Never raises."""
-        return samples_of(self._parts())
-
-    def close(self) -> None:
-        """End the child. Samples after this hold no GPU."""
-        if self._closed:
-            return
-        self._closed = True
-        self._child.kill()  # so that another thread no longer waits for it
-        if self._in_use.acquire(timeout=_CLOSE_S):
-            self._child.close()
-            self._in_use.release()
-
-    def _work(self, channel: Channel) -> None:
-        """Sample in the child, once for each request."""
-        try:
-            with self._monitor(channel.nvml.begin) as monitor:
-                channel.done()
-                while channel.wait():
-                    for part in monitor.parts():
-                        channel.put(part)
-                    channel.done()
-        except NotReadError as error:
-            channel.put(error.reason)
-            channel.done()
-
-    def _monitor(self, before_call: Callable[[str, str], None]) -> Monitor:
-        """Open what samples, in the child."""
-        return self._make(self._gpus, before_call)
-
-    def _parts(self) -> list[bytes]:
-        """Return the parts of a new sample, none once it has hung, crashed or been closed."""
-        with self._in_use:
-            if self.stop is not None or self._closed:
-                return []
-            self._child.request()
-            return self._answer()
-
-    def _answer(self) -> list[bytes]:
-        parts = self._child.answer()
-        if not self._closed:
-            self.stop = self._child.stop
-        return parts
-
-
-def samples_of(parts: Sequence[bytes]) -> tuple[GpuSample, ...]:
-    """Read the samples that a child wrote."""
-    return tuple(msgspec.json.decode(part, type=GpuSample) for part in parts)
 
 
 class XidNews(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,7 +130,7 @@ class Watcher(Monitor):
     def parts(self) -> Iterator[object]:
         """Yield the parts of a sample one after another: the Xid errors, then the GPUs."""
         yield XidNews(time_s=self._now(), xids=self._xids(), reason=self.xid_reason)
-        yield from super().parts()
+        yield from self._samples()
 
     def close(self) -> None:
         """Close the event set and NVML. Samples after this are empty."""
@@ -243,20 +164,73 @@ class Watcher(Monitor):
         return tuple(Xid(code=code, gpu=self._gpus_by_handle.get(number)) for number, code in reported)
 
 
-class WatcherChild(MonitorChild):
-    """A Watcher in a child process, as MonitorChild is a Monitor. `xid_reason`: as of the last sample."""
+class WatcherChild(Closed):
+    """A Watcher in a child process: a driver that hangs or crashes ends the samples, and nothing else.
 
-    _make = Watcher
+    `stop`: the call that did, None while all is well; samples hold no GPU that was asked after it.
+    `xid_reason`: as of the last sample. Make it in the main thread; another may sample, also while it is
+    closed. Raises NotReadError as Watcher does, and where NVML does not answer.
+    """
 
     def __init__(self, gpus: Sequence[int]) -> None:
+        self.stop: DriverStop | None = None
         self.xid_reason: str | None = None
-        super().__init__(gpus)
+        self._gpus = tuple(gpus)
+        self._in_use = threading.Lock()
+        self._closed = False
+        try:
+            self._child = DriverChild(self._work)
+        except OSError as error:
+            raise NotReadError("NO_CHILD_PROCESS") from error
+        refused = [msgspec.json.decode(part, type=str) for part in self._answer()]
+        if self.stop is not None or refused:
+            self.close()
+            raise NotReadError(refused[0] if self.stop is None else self.stop.text)
 
     def observe(self) -> MachineSample:
         """Return a sample of all GPUs and the Xid errors since the one before. Never raises."""
-        parts = self._parts()
+        parts: list[bytes] = []
+        with self._in_use:
+            if self.stop is None and not self._closed:
+                self._child.request()
+                parts = self._answer()
         if not parts:
             return MachineSample(time_s=time.time(), gpus=())
         news = msgspec.json.decode(parts[0], type=XidNews)
         self.xid_reason = news.reason
-        return MachineSample(time_s=news.time_s, gpus=samples_of(parts[1:]), xids=news.xids)
+        gpus = tuple(msgspec.json.decode(part, type=GpuSample) for part in parts[1:])
+        return MachineSample(time_s=news.time_s, gpus=gpus, xids=news.xids)
+
+    def close(self) -> None:
+        """End the child. Samples after this hold no GPU."""
+        if self._closed:
+            return
+        self._closed = True
+        self._child.kill()  # so that another thread no longer waits for it
+        if self._in_use.acquire(timeout=_CLOSE_S):
+            self._child.close()
+            self._in_use.release()
+
+    def _work(self, channel: Channel) -> None:
+        """Sample in the child, once for each request."""
+        try:
+            with self._watcher(channel.nvml.begin) as watcher:
+                channel.done()
+                while channel.wait():
+                    for part in watcher.parts():
+                        channel.put(part)
+                    channel.done()
+        except NotReadError as error:
+            channel.put(error.reason)
+            channel.done()
+
+    def _watcher(self, before_call: Callable[[str, str], None]) -> Watcher:
+        """Open what samples, in the child."""
+        return Watcher(self._gpus, before_call)
+
+    def _answer(self) -> list[bytes]:
+        """Return the parts of an answer."""
+        parts = self._child.answer()
+        if not self._closed:
+            self.stop = self._child.stop
+        return parts

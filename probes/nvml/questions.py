@@ -58,7 +58,7 @@ _COUNTERS = {"volatile": 0, "aggregate": 1}  # nvmlEccCounterType_t
 _FABRIC_NONE, _FABRIC_COMPLETED = 0, 3
 
 
-class Question(NamedTuple):
+class FactQuestion(NamedTuple):
     """One call that gives facts of a GPU, by their paths in `Gpu`."""
 
     facts: tuple[str, ...]
@@ -132,13 +132,13 @@ def _memory(*names: str) -> Callable[[Any], tuple[int, ...]]:
     return lambda info: tuple(getattr(info, name) // _MIB for name in names)
 
 
-def _questions() -> Iterator[Question]:
+def _questions() -> Iterator[FactQuestion]:
     """Yield the table, the facts that identify a GPU first."""
 
-    def of(facts: str, *calls: str | tuple[Any, ...], to: Callable[[Any], Any] = int) -> Question:
+    def of(facts: str, *calls: str | tuple[Any, ...], to: Callable[[Any], Any] = int) -> FactQuestion:
         field, _, parts = facts.partition(":")
         paths = tuple(f"{field}.{part}" for part in parts.split()) if parts else (field,)
-        return Question(paths, tuple((call,) if isinstance(call, str) else call for call in calls), to)
+        return FactQuestion(paths, tuple((call,) if isinstance(call, str) else call for call in calls), to)
 
     yield of("uuid", "nvmlDeviceGetUUID", to=_text)
     yield of("name", "nvmlDeviceGetName", to=_text)

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 import msgspec
 
 from gputopo.probes import child
-from gputopo.probes.child import Channel, Child, Stop
+from gputopo.probes.child import Channel, DriverChild, DriverStop
 from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml, open_nvml
 from gputopo.probes.nvml.gpu import (
     NOT_ASKED,
@@ -41,10 +41,10 @@ class NvmlAnswers(NamedTuple):
     links: tuple[Link, ...] = ()
     missing: Mapping[str, str] = {}  # the reasons of absent facts, by path
     counted: int = 0  # the number of GPUs that NVML reports, which may be garbage
-    stops: tuple[Stop, ...] = ()  # the calls that hung or crashed
+    stops: tuple[DriverStop, ...] = ()  # the calls that hung or crashed
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NvmlPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A part of the answers, with the reasons of what is missing in it."""
 
     driver: Driver | None = None
@@ -57,7 +57,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     missing: dict[str, str] = {}
 
 
-_decoder = msgspec.json.Decoder(Part)
+_decoder = msgspec.json.Decoder(NvmlPart)
 
 
 class Received:
@@ -66,7 +66,7 @@ class Received:
     def __init__(self) -> None:
         self.error: str | None = None
         self.links: dict[tuple[int, int], Link] = {}
-        self.stops: list[Stop] = []
+        self.stops: list[DriverStop] = []
         # Of GPUs with a stop: how many calls may be made again, those that were answered before it.
         self.allowed: dict[int, int] = {}
         self.whole: set[int] = set()
@@ -76,7 +76,7 @@ class Received:
         self._last = MAX_GPUS
         self._missing = MissingFacts()
 
-    def add(self, lines: list[bytes], stop: Stop | None) -> None:
+    def add(self, lines: list[bytes], stop: DriverStop | None) -> None:
         """Add the answer of one child."""
         for line in lines:
             self.put(_decoder.decode(line))
@@ -85,7 +85,7 @@ class Received:
             if len(stop.gpus) == 1:
                 self.allowed[stop.gpus[0]] = stop.before
 
-    def put(self, part: Part) -> None:
+    def put(self, part: NvmlPart) -> None:
         """Add one part."""
         if part.gpu is not None:
             index = part.gpu.index
@@ -138,7 +138,7 @@ class Received:
         return gpu
 
 
-class Reading:
+class NvmlReading:
     """A reading of NVML that begins at once, in a child; `answers` waits for its end. Close it (`with`)."""
 
     def __init__(self) -> None:
@@ -164,9 +164,9 @@ class Reading:
             self._child = self._start() if again else None
         return self._received.answers()
 
-    def _start(self) -> Child | None:
+    def _start(self) -> DriverChild | None:
         try:
-            return Child(self._work)
+            return DriverChild(self._work)
         except OSError:  # a limit of processes
             self._received.error = "NO_CHILD_PROCESS"
             return None
@@ -183,7 +183,7 @@ class Reading:
 
 def ask_all(
     received: Received,
-    put: Callable[[Part], None],
+    put: Callable[[NvmlPart], None],
     done: Callable[[], None] = lambda: None,
     before_call: Callable[[str, str], None] | None = None,
 ) -> None:
@@ -197,11 +197,11 @@ def ask_all(
             nvml.about = ""
             done()
     except NotReadError as error:
-        put(Part(error=error.reason))
+        put(NvmlPart(error=error.reason))
         done()
 
 
-def _ask(nvml: Nvml, received: Received, put: Callable[[Part], None]) -> None:
+def _ask(nvml: Nvml, received: Received, put: Callable[[NvmlPart], None]) -> None:
     """Ask for everything. Raises NotReadError where the GPUs are not counted."""
     missing = MissingFacts()
     facts = FactReader(nvml, missing, "driver")
@@ -210,9 +210,9 @@ def _ask(nvml: Nvml, received: Received, put: Callable[[Part], None]) -> None:
         cuda_version=facts.read("cuda_version", cuda_version),
         nvml_version=facts.read("nvml_version", lambda nvml: str(nvml.ask("nvmlSystemGetNVMLVersion"))),
     )
-    put(Part(driver=driver, missing=missing.reasons))
+    put(NvmlPart(driver=driver, missing=missing.reasons))
     counted = nvml.device_count()
-    put(Part(counted=counted))
+    put(NvmlPart(counted=counted))
     handles: dict[int, Handle] = {}
     for index in range(min(counted, MAX_GPUS)):
         nvml.about = str(index)
@@ -221,12 +221,12 @@ def _ask(nvml: Nvml, received: Received, put: Callable[[Part], None]) -> None:
             handles[index] = nvml.handle(index)
         except NotReadError as error:
             if counted > MAX_GPUS and error.reason == _NO_SUCH_GPU:
-                put(Part(last=index))
+                put(NvmlPart(last=index))
                 break
             if index not in received.whole:  # every fact of it is missing for the same reason
                 miss_all(Gpu(index=index), error.reason, missing)
                 _note_whole(index, error.reason, missing)
-                put(Part(gpu=Gpu(index=index, lost=True), missing=missing.reasons))
+                put(NvmlPart(gpu=Gpu(index=index, lost=True), missing=missing.reasons))
             continue
         if index not in received.whole:
             reader = FactReader(nvml, missing, at_gpu(index), handles[index])
@@ -234,13 +234,13 @@ def _ask(nvml: Nvml, received: Received, put: Callable[[Part], None]) -> None:
                 whole = "lost" in reader.facts
                 if whole:
                     _note_whole(index, reader.no_answer, missing)
-                put(Part(gpu=gpu, whole=whole, missing=missing.reasons))
+                put(NvmlPart(gpu=gpu, whole=whole, missing=missing.reasons))
     for a, b in combinations(handles, 2):
         nvml.about = f"{a}-{b}"
         if (a, b) not in received.links:
             missing = MissingFacts()
             pair = FactReader(nvml, missing, at_link(a, b), handles[a], handles[b])
-            put(Part(link=read_pair(pair, Link(a=a, b=b)), missing=missing.reasons))
+            put(NvmlPart(link=read_pair(pair, Link(a=a, b=b)), missing=missing.reasons))
 
 
 def _note_whole(index: int, no_answer: str | None, missing: MissingFacts) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, Self
 import msgspec
 
 from gputopo.copies.budget import Effort, Speeds, sizes
-from gputopo.copies.copies import Copy, CopyKind, Job, Setting, WindowRunner, gpu_place, group_name
+from gputopo.copies.copies import Copy, CopyJob, CopyKind, Setting, WindowRunner, gpu_place, group_name
 from gputopo.copies.settling import settle
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import Monitor
@@ -30,19 +30,17 @@ _DURATIONS = 15  # of the last readings; their median is what the next one is ex
 _CLOCK_S = 20e-6  # the streams begin so much before or after the host has noted their release
 
 
-class Sampler(Protocol):
+class GpuSampler(Protocol):
     """What one GPU is asked through; `gputopo.probes.nvml.monitor.Monitor` is one."""
 
     def sample(self) -> tuple[GpuSample, ...]:
         """Return one sample a GPU. Never raises."""
-        ...
 
     def close(self) -> None:
         """Let go of it."""
-        ...
 
 
-class Reading(NamedTuple):
+class WindowReading(NamedTuple):
     """What NVML reported of a GPU, and whether all copies of the window ran from its begin to its end."""
 
     sample: GpuSample
@@ -52,7 +50,7 @@ class Reading(NamedTuple):
 class WindowReadings(NamedTuple):
     """The readings of one timed window: by GPU, in the order they were taken."""
 
-    by_gpu: Mapping[int, tuple[Reading, ...]] = {}
+    by_gpu: Mapping[int, tuple[WindowReading, ...]] = {}
 
     def of(self, gpu: int) -> tuple[GpuSample, ...]:
         """Return what was read of one GPU, inside the window or beside it."""
@@ -74,12 +72,12 @@ class Meter:
         self,
         gpus: Iterable[int],
         *,
-        open_sampler: Callable[[int], Sampler] = lambda gpu: Monitor([gpu]),
+        open_sampler: Callable[[int], GpuSampler] = lambda gpu: Monitor([gpu]),
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.now = now
         self._open = contextlib.ExitStack()
-        self._samplers: dict[int, Sampler] = {}
+        self._samplers: dict[int, GpuSampler] = {}
         self._full: dict[int, GpuSample] = {}  # the reading of each GPU at its highest clocks
         self._asked_s: dict[int, float] = {}
         self.reason: str | None = None
@@ -100,7 +98,7 @@ class Meter:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def window(self, gpus: Sequence[int], *, counts: bool = True) -> "Window":
+    def window(self, gpus: Sequence[int], *, counts: bool = True) -> "WindowSampler":
         """Begin the readings of one timed window of these GPUs.
 
         `counts`: whether its numbers count; a short one then reads one GPU, the next one another. Else every
@@ -111,7 +109,7 @@ class Meter:
         first = self._first % len(read) if read else 0
         self._first += 1
         samplers = {gpu: self._samplers[gpu] for gpu in (*read[first:], *read[:first])}
-        return Window(samplers, self.now, self._durations, 1 if counts else len(samplers))
+        return WindowSampler(samplers, self.now, self._durations, 1 if counts else len(samplers))
 
     @property
     def reading_s(self) -> float:
@@ -138,7 +136,7 @@ class Meter:
         self._full |= dict(_last(readings))
 
 
-class Window:
+class WindowSampler:
     """Collects the readings of one timed window: `take` is called again and again while the copies run.
 
     A call reads `at_once` GPUs: of one only, the end of the copies is soon seen. `durations` learns how long
@@ -147,7 +145,7 @@ class Window:
 
     def __init__(
         self,
-        samplers: Mapping[int, Sampler],
+        samplers: Mapping[int, GpuSampler],
         now: Callable[[], float],
         durations: deque[float],
         at_once: int = 1,
@@ -181,7 +179,8 @@ class Window:
         return WindowReadings(
             {
                 gpu: tuple(
-                    Reading(sample, inside=first <= begun and ended <= last) for begun, ended, sample in taken
+                    WindowReading(sample, inside=first <= begun and ended <= last)
+                    for begun, ended, sample in taken
                 )
                 for gpu, taken in self._taken.items()
             }
@@ -227,14 +226,11 @@ def still_rising(windows: Sequence[WindowReadings]) -> int:
     for gpu in {gpu for window in windows for gpu in window.by_gpu}:
         read = [(number, taken) for number, window in enumerate(windows) if (taken := window.of(gpu))]
         for number, taken in read[:-1]:
-            if not _below(taken[0], read[-1][1][-1]):
+            then, now = taken[0], read[-1][1][-1]
+            if not (_under(then.graphics_mhz, now.graphics_mhz) or _is_slower(then, now)):
                 break
             rising = max(rising, number + 1)
     return rising
-
-
-def _below(then: GpuSample, now: GpuSample) -> bool:
-    return _under(then.graphics_mhz, now.graphics_mhz) or _is_slower(then, now)
 
 
 def _is_slower(then: GpuSample, now: GpuSample) -> bool:
@@ -335,7 +331,7 @@ def ramp_up(
 
 
 def _windows(
-    engine: WindowRunner, meter: Meter, job: Job, now: Callable[[], float]
+    engine: WindowRunner, meter: Meter, job: CopyJob, now: Callable[[], float]
 ) -> tuple[list[float], list[WindowReadings]]:
     """Return the sum of the rates of each window, and the readings in it."""
     values: list[float] = []
@@ -346,7 +342,7 @@ def _windows(
     gpus = tuple(gpu for copy in job.copies for gpu in copy.gpus)
     while copies and len(values) < _MAX_WINDOWS:
         window_readings = meter.window(gpus, counts=False)
-        trial = Job(kind=job.kind, copies=tuple(copy for copy, _ in copies), group=job.group)
+        trial = CopyJob(kind=job.kind, copies=tuple(copy for copy, _ in copies), group=job.group)
         window = engine.measure(trial, [size for _, size in copies], window_readings.take)
         working = [time.failure is None for time in window.copies]
         if all(working):
@@ -365,7 +361,7 @@ def _stays(values: list[float]) -> bool:
     return len(last) == _AGREEING and settle(last, _AGREEING, _AGREEING).settled
 
 
-def _job(kind: CopyKind, setting: Setting) -> Job:
+def _job(kind: CopyKind, setting: Setting) -> CopyJob:
     copies = []
     for gpu in setting.gpus:
         place = gpu_place(gpu)
@@ -374,4 +370,4 @@ def _job(kind: CopyKind, setting: Setting) -> Job:
         else:
             node = setting.nodes.get(gpu)
             copies.append(Copy(kind=kind, source="host", destination=place, pinned=True, numa_node=node))
-    return Job(kind=kind, copies=tuple(copies), group=group_name(kind, setting.gpus))
+    return CopyJob(kind=kind, copies=tuple(copies), group=group_name(kind, setting.gpus))

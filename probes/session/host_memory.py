@@ -37,7 +37,7 @@ REPEATS = 5
 _PATTERN_BYTES = 4096
 
 
-class Placing(NamedTuple):
+class NodePlacing(NamedTuple):
     """One measurement: the cores of one node copy in the memory of one node."""
 
     memory_node: int
@@ -46,7 +46,7 @@ class Placing(NamedTuple):
     cores_cpus: frozenset[int]
 
 
-class HostMemory(NamedTuple):
+class HostMemoryRates(NamedTuple):
     """The results: one sample a pair of nodes, failures, what was not measured, notes."""
 
     samples: tuple[Sample, ...] = ()
@@ -63,7 +63,7 @@ def measure_host_memory(
     max_bytes: int = MAX_BYTES,
     now: Callable[[], float] = time.perf_counter,
     memory: NumaMemory | None = None,
-) -> HostMemory:
+) -> HostMemoryRates:
     """Measure each node's memory from its own cores, and from those of the node farthest from it.
 
     A sample's `source` is the node of the memory, its `destination` that of the cores; `bytes` is the size
@@ -87,12 +87,12 @@ def measure_host_memory(
             failures.append(_failure(placing, str(error)))
         else:
             samples.append(_sample(placing, size, seconds))
-    return HostMemory(tuple(samples), tuple(failures), not_measured, notes)
+    return HostMemoryRates(tuple(samples), tuple(failures), not_measured, notes)
 
 
 def placings_of(
     host: Host, allowed: frozenset[int] | set[int]
-) -> tuple[tuple[Placing, ...], tuple[NotMeasured, ...]]:
+) -> tuple[tuple[NodePlacing, ...], tuple[NotMeasured, ...]]:
     """Return which memory is measured from which cores, `allowed` being the CPUs that this process may use.
 
     Where no nodes are reported, all memory is node 0.
@@ -109,14 +109,14 @@ def placings_of(
     if not host.numa_nodes:
         cpus = {0: frozenset(allowed)}
     with_memory = [node.index for node in host.numa_nodes or () if node.memory_mib != 0] or list(cpus)
-    placings: list[Placing] = []
+    placings: list[NodePlacing] = []
     for memory in with_memory:
         if memory not in cpus:
             continue
-        placings.append(Placing(memory, memory, cpus[memory], cpus[memory]))
+        placings.append(NodePlacing(memory, memory, cpus[memory], cpus[memory]))
         far = farthest_node(host, memory, sorted(cpus))
         if far is not None:
-            placings.append(Placing(memory, far, cpus[memory], cpus[far]))
+            placings.append(NodePlacing(memory, far, cpus[memory], cpus[far]))
     return tuple(placings), tuple(without)
 
 
@@ -196,7 +196,7 @@ def available_bytes(root: Path = Path("/")) -> int | None:
 
 
 def _copy_seconds(
-    placing: Placing, size: int, repeats: int, now: Callable[[], float], memory: NumaMemory | None
+    placing: NodePlacing, size: int, repeats: int, now: Callable[[], float], memory: NumaMemory | None
 ) -> tuple[float, ...]:
     """Return the seconds of each repeat, the first one, which is not counted, left out.
 
@@ -288,7 +288,7 @@ def _check(places: Sequence[tuple[int, int]], size: int) -> None:
         raise _WrongDataError("what was read back from host memory is not what was written")
 
 
-def _sample(placing: Placing, size: int, seconds: Sequence[float]) -> Sample:
+def _sample(placing: NodePlacing, size: int, seconds: Sequence[float]) -> Sample:
     rates = tuple(2 * size / one / 1e9 for one in seconds)
     middle = statistics.median(rates)
     return Sample(
@@ -304,7 +304,7 @@ def _sample(placing: Placing, size: int, seconds: Sequence[float]) -> Sample:
     )
 
 
-def _failure(placing: Placing, says: str) -> Failure:
+def _failure(placing: NodePlacing, says: str) -> Failure:
     return Failure(
         kind="host_memory",
         source=f"node:{placing.memory_node}",

@@ -11,32 +11,32 @@ from typing import Any
 import msgspec
 
 from gputopo.copies.budget import QUICK_SECONDS
-from gputopo.copies.copies import Request, Setting, WindowRunner, gpu_place
+from gputopo.copies.copies import SessionRequest, Setting, WindowRunner, gpu_place
 from gputopo.copies.expected import with_expectations
 from gputopo.copies.jobs import LOCAL_CACHES
 from gputopo.copies.physics import checked
 from gputopo.copies.sharing import uplink_groups
 from gputopo.probes.cuda.door import NO_LOG, CallLog, NoCudaError
 from gputopo.probes.nvml.monitor import Monitor
-from gputopo.probes.session.conditions import Meter, Sampler, ramp_up
+from gputopo.probes.session.conditions import GpuSampler, Meter, ramp_up
 from gputopo.probes.session.host_memory import (
     MIB,
     REPEATS,
-    HostMemory,
+    HostMemoryRates,
     available_bytes,
     farthest_node,
     measure_host_memory,
 )
 from gputopo.probes.session.session import (
     INTERRUPTED,
-    Earlier,
-    End,
+    EarlierSession,
     News,
+    NothingMeasured,
     OnNews,
-    Progress,
-    Refusal,
     Results,
     Session,
+    SessionEnd,
+    SessionProgress,
 )
 from gputopo.probes.session.soak import Soaking
 from gputopo.reference.expectations import expected_gpu, known_gpus
@@ -163,8 +163,8 @@ class Doors:
     open_engine: Callable[
         [Any, Mapping[int, int], Mapping[int, Sequence[int]], int], AbstractContextManager[WindowRunner]
     ] = live_engine
-    open_sampler: Callable[[int], Sampler] = lambda gpu: Monitor([gpu])
-    host_memory: Callable[[Machine, Request], HostMemory] = lambda machine, request: _host_memory(
+    open_sampler: Callable[[int], GpuSampler] = lambda gpu: Monitor([gpu])
+    host_memory: Callable[[Machine, SessionRequest], HostMemoryRates] = lambda machine, request: _host_memory(
         machine, request
     )
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
@@ -174,8 +174,8 @@ class Doors:
 
 def measure(
     machine: Machine,
-    request: Request,
-    progress: Callable[[Progress], None] | None = None,
+    request: SessionRequest,
+    progress: Callable[[SessionProgress], None] | None = None,
     *,
     doors: Doors | None = None,
 ) -> Bandwidth:
@@ -188,7 +188,7 @@ def measure(
     doors = doors or Doors()
 
     def on_news(news: News) -> None:
-        if progress is not None and isinstance(news, Progress):
+        if progress is not None and isinstance(news, SessionProgress):
             progress(news)
 
     check(machine, request)
@@ -198,7 +198,7 @@ def measure(
     return bandwidth_of(machine, request, results, refusal, measured_at, doors.now() - begun)
 
 
-def check(machine: Machine, request: Request) -> None:
+def check(machine: Machine, request: SessionRequest) -> None:
     """Raise UsageError for a GPU or a NUMA node that the machine does not have."""
     selected_gpus(machine, request.gpus)
     nodes = [node.index for node in machine.host.numa_nodes or ()]
@@ -209,9 +209,9 @@ def check(machine: Machine, request: Request) -> None:
 
 def bandwidth_of(
     machine: Machine,
-    request: Request,
+    request: SessionRequest,
     results: Results,
-    refusal: Refusal | None,
+    refusal: NothingMeasured | None,
     measured_at: float,
     duration_s: float,
 ) -> Bandwidth:
@@ -247,14 +247,14 @@ class Measuring:
     """One session, measured into `results`. `earlier`: go on where another session was ended."""
 
     machine: Machine
-    request: Request
+    request: SessionRequest
     results: Results
     doors: Doors
     on_news: OnNews
     begun: float
-    earlier: Earlier | None = None
+    earlier: EarlierSession | None = None
 
-    def run(self) -> Refusal | None:
+    def run(self) -> NothingMeasured | None:
         """Measure; a keyboard interrupt ends it. Return why not one GPU could be measured."""
         try:
             if self.earlier is None and self.request.soak_s is None:
@@ -272,9 +272,9 @@ class Measuring:
         return None
 
     def _report(self, now: str) -> None:
-        self.on_news(Progress(done=0, total=1, seconds_left=None, now=now))
+        self.on_news(SessionProgress(done=0, total=1, seconds_left=None, now=now))
 
-    def _measure_gpus(self) -> Refusal | None:
+    def _measure_gpus(self) -> NothingMeasured | None:
         machine, results, doors = self.machine, self.results, self.doors
         given_up = self.earlier.given_up if self.earlier else {}
         gpus = [gpu for gpu in selected_gpus(machine, self.request.gpus) if gpu not in given_up]
@@ -290,7 +290,7 @@ class Measuring:
                 ]
                 if not ordinals:
                     what = "CUDA shows none of the GPUs that were to be measured"
-                    return Refusal(what, "; ".join(f"{one.what}: {one.reason}" for one in hidden))
+                    return NothingMeasured(what, "; ".join(f"{one.what}: {one.reason}" for one in hidden))
                 pinned = _pinned_bytes(self.request.level)
                 with (
                     doors.open_engine(cuda, ordinals, _node_cpus(machine), pinned) as engine,
@@ -299,9 +299,11 @@ class Measuring:
                     return self._measure_with(engine, meter, ordinals)
         except NoCudaError as error:
             results.not_measured.append(NotMeasured(what=ALL_COPIES, reason=error.says))
-            return Refusal(error.says, error.remedy)
+            return NothingMeasured(error.says, error.remedy)
 
-    def _measure_with(self, engine: WindowRunner, meter: Meter, gpus: Mapping[int, int]) -> Refusal | None:
+    def _measure_with(
+        self, engine: WindowRunner, meter: Meter, gpus: Mapping[int, int]
+    ) -> NothingMeasured | None:
         """Measure the GPUs that CUDA shows."""
         results, request, now = self.results, self.request, self.doors.now
         if meter.reason is not None:
@@ -315,7 +317,7 @@ class Measuring:
         ]
         if not setting.gpus:
             what = "CUDA can use none of the GPUs that were to be measured"
-            return Refusal(what, "; ".join(given_up.values()))
+            return NothingMeasured(what, "; ".join(given_up.values()))
         self.on_news(setting)
         self._report("clock ramp-up of the GPUs")
         try:
@@ -338,7 +340,7 @@ class Measuring:
         finally:
             results.failures += engine.unreturned
             results.notes += engine.notes
-        self.on_news(End())
+        self.on_news(SessionEnd())
         return None
 
 
@@ -374,7 +376,7 @@ def _unusable(
     return given_up
 
 
-def _setting(machine: Machine, request: Request, gpus: Sequence[int], engine: WindowRunner) -> Setting:
+def _setting(machine: Machine, request: SessionRequest, gpus: Sequence[int], engine: WindowRunner) -> Setting:
     nodes = near_nodes(machine, gpus, request.numa)
     reasons = {gpu: engine.supports(gpu, _KERNEL) for gpu in gpus}
     caches = {gpu: engine.l2_bytes(gpu) or _l2_bytes(machine, gpu) for gpu in gpus}
@@ -416,7 +418,7 @@ def _node_cpus(machine: Machine) -> dict[int, Sequence[int]]:
     return {node: sorted(cpus) for node, cpus in lists.items() if cpus}
 
 
-def _host_memory(machine: Machine, request: Request) -> HostMemory:
+def _host_memory(machine: Machine, request: SessionRequest) -> HostMemoryRates:
     if request.level == "quick":
         return measure_host_memory(machine.host, repeats=_QUICK_HOST_REPEATS, max_bytes=_QUICK_HOST_BYTES)
     return measure_host_memory(machine.host, repeats=REPEATS)

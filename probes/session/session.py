@@ -20,10 +20,10 @@ from gputopo.copies.budget import (
 )
 from gputopo.copies.copies import (
     Copy,
+    CopyJob,
     CopyTime,
-    Job,
+    CopyWindow,
     Setting,
-    Window,
     WindowRunner,
     describe,
     gpu_place,
@@ -42,7 +42,7 @@ ROSE = "clock ramp-up: P-state, clocks or link were lower than in the repeats th
 LOW_FIRST = "clock ramp-up: the first repeats were far below all later ones"
 
 
-class Outcome(NamedTuple):
+class JobOutcome(NamedTuple):
     """What a job came to. `failed`: the copies that went wrong, in the order of `failures`."""
 
     samples: tuple[Sample, ...] = ()
@@ -51,11 +51,13 @@ class Outcome(NamedTuple):
 
 
 class _Taken(NamedTuple):
-    windows: list[Window]
+    windows: list[CopyWindow]
     readings: list[WindowReadings]
 
 
-def measure_job(job: Job, engine: WindowRunner, meter: Meter, speeds: Speeds, effort: Effort) -> Outcome:
+def measure_job(
+    job: CopyJob, engine: WindowRunner, meter: Meter, speeds: Speeds, effort: Effort
+) -> JobOutcome:
     """Measure a job. A group whose copy fails goes on without that copy.
 
     `speeds` learns the speed of a copy that ran alone.
@@ -67,16 +69,18 @@ def measure_job(job: Job, engine: WindowRunner, meter: Meter, speeds: Speeds, ef
         taken = _repeats(job, engine, meter, own, effort)
         wrong = _failed_copies(job, taken.windows[-1])
         if not wrong:
-            return Outcome(samples_of(job, taken.windows, taken.readings), tuple(failures), tuple(failed))
+            return JobOutcome(samples_of(job, taken.windows, taken.readings), tuple(failures), tuple(failed))
         failures += [failure_of(job, copy, failure) for copy, failure in wrong]
         failed += [copy for copy, _ in wrong]
         left = without(job, frozenset(), [copy for copy, _ in wrong])
         if left is None or left == job:
-            return Outcome((), tuple(failures), tuple(failed))
+            return JobOutcome((), tuple(failures), tuple(failed))
         job = left
 
 
-def samples_of(job: Job, windows: Sequence[Window], readings: Sequence[WindowReadings]) -> tuple[Sample, ...]:
+def samples_of(
+    job: CopyJob, windows: Sequence[CopyWindow], readings: Sequence[WindowReadings]
+) -> tuple[Sample, ...]:
     """Make the samples of a job from its windows in the order they were taken. Pure.
 
     A group has one sample a copy, any other job one in all.
@@ -88,7 +92,7 @@ def samples_of(job: Job, windows: Sequence[Window], readings: Sequence[WindowRea
     return tuple(_sample(job, part, windows, readings) for part in places)
 
 
-def values_of(job: Job, place: Sequence[int], windows: Sequence[Window]) -> list[float]:
+def values_of(job: CopyJob, place: Sequence[int], windows: Sequence[CopyWindow]) -> list[float]:
     """Return the number of each window for some of its copies.
 
     GB/s, or 1/us of a latency: higher is faster.
@@ -96,7 +100,7 @@ def values_of(job: Job, place: Sequence[int], windows: Sequence[Window]) -> list
     return [_value(job, [window.copies[i] for i in place]) for window in windows]
 
 
-def _repeats(job: Job, engine: WindowRunner, meter: Meter, speeds: Speeds, effort: Effort) -> _Taken:
+def _repeats(job: CopyJob, engine: WindowRunner, meter: Meter, speeds: Speeds, effort: Effort) -> _Taken:
     gpus = tuple(dict.fromkeys(gpu for copy in job.copies for gpu in copy.gpus))
     apart = _apart(job, engine, meter, speeds, gpus)
     if _failed_copies(job, apart):
@@ -117,7 +121,9 @@ def _repeats(job: Job, engine: WindowRunner, meter: Meter, speeds: Speeds, effor
     return taken
 
 
-def _apart(job: Job, engine: WindowRunner, meter: Meter, speeds: Speeds, gpus: Sequence[int]) -> Window:
+def _apart(
+    job: CopyJob, engine: WindowRunner, meter: Meter, speeds: Speeds, gpus: Sequence[int]
+) -> CopyWindow:
     """Run the window that does not count; after a pause, as many as the clocks need to ramp up."""
     counts = sizes(job, speeds, Effort(0.0, 1))
     if not meter.was_idle(gpus):
@@ -134,7 +140,7 @@ def _apart(job: Job, engine: WindowRunner, meter: Meter, speeds: Speeds, gpus: S
             return window
 
 
-def _more(job: Job, taken: _Taken, wanted: int) -> bool:
+def _more(job: CopyJob, taken: _Taken, wanted: int) -> bool:
     """Return whether enough windows were taken of which all numbers agree."""
     if len(taken.windows) < wanted:
         return True
@@ -144,7 +150,7 @@ def _more(job: Job, taken: _Taken, wanted: int) -> bool:
     return any(settle(values_of(job, part, counted), wanted, limit).more for part in parts)
 
 
-def _learn(job: Job, window: Window, speeds: Speeds) -> None:
+def _learn(job: CopyJob, window: CopyWindow, speeds: Speeds) -> None:
     if job.kind == "latency" or (len(job.copies) > 1 and job.group is None):
         return
     for copy, taken in zip(job.copies, window.copies, strict=True):
@@ -152,12 +158,12 @@ def _learn(job: Job, window: Window, speeds: Speeds) -> None:
         speeds.see(copy, taken.gb_per_s / counted)
 
 
-def _failed_copies(job: Job, window: Window) -> list[tuple[Copy, Failure]]:
+def _failed_copies(job: CopyJob, window: CopyWindow) -> list[tuple[Copy, Failure]]:
     pairs = zip(job.copies, window.copies, strict=True)
     return [(copy, time.failure) for copy, time in pairs if time.failure is not None]
 
 
-def failure_of(job: Job, copy: Copy, failure: Failure) -> Failure:
+def failure_of(job: CopyJob, copy: Copy, failure: Failure) -> Failure:
     """Name the failure by the job it happened in: a copy of `bidirectional` is called that."""
     return Failure(
         kind=job.kind,
@@ -172,7 +178,7 @@ def failure_of(job: Job, copy: Copy, failure: Failure) -> Failure:
     )
 
 
-def _value(job: Job, times: Sequence[CopyTime]) -> float:
+def _value(job: CopyJob, times: Sequence[CopyTime]) -> float:
     if job.kind == "latency":
         microseconds = times[0].microseconds or 0.0
         return 1 / microseconds if microseconds > 0 else 0.0
@@ -180,7 +186,7 @@ def _value(job: Job, times: Sequence[CopyTime]) -> float:
 
 
 def _sample(
-    job: Job, part: Sequence[int], windows: Sequence[Window], readings: Sequence[WindowReadings]
+    job: CopyJob, part: Sequence[int], windows: Sequence[CopyWindow], readings: Sequence[WindowReadings]
 ) -> Sample:
     copies = [job.copies[place] for place in part]
     rising = still_rising(readings)
@@ -200,10 +206,13 @@ def _sample(
         method=copies[0].method,
         path=path_of(job),
         group=job.group,
-        with_reverse=_with_reverse(job, copies[0]),
+        # whether a copy of the other direction runs at the same time, whose bytes do not count
+        with_reverse=job.group is not None
+        and (copies[0].destination, copies[0].source)
+        in {(one.source, one.destination) for one in job.copies},
         numa_node=copies[0].numa_node if lies.numa_node is None else lies.numa_node,
         numa_wanted=lies.numa_wanted,
-        spread_percent=100 * (max(counted) - min(counted)) / middle if middle else None,
+        spread_percent=_spread(counted, middle),
         discarded_because=(ROSE if rising else LOW_FIRST) if first else None,
         conditions=conditions(gpus, readings[first:]) if any(window.by_gpu for window in readings) else (),
     )
@@ -214,7 +223,7 @@ def _sample(
             bytes=job.bytes,
             median_us=statistics.median(times),
             repeats_us=times,
-            spread_percent=_spread(times),
+            spread_percent=_spread(times, statistics.median(times)),
         )
     return msgspec.structs.replace(
         sample,
@@ -224,14 +233,7 @@ def _sample(
     )
 
 
-def _with_reverse(job: Job, copy: Copy) -> bool:
-    """Return whether a copy of the other direction runs at the same time, whose bytes do not count."""
-    ways = {(other.source, other.destination) for other in job.copies}
-    return job.group is not None and (copy.destination, copy.source) in ways
-
-
-def _spread(values: Sequence[float]) -> float | None:
-    middle = statistics.median(values)
+def _spread(values: Sequence[float], middle: float) -> float | None:
     return 100 * (max(values) - min(values)) / middle if middle else None
 
 
@@ -246,7 +248,7 @@ _WRONG_DATA = "WRONG_DATA"
 _WRONG_POINTERS = "wrong data arrived on that GPU before; a kernel that follows pointers in it would crash"
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class SessionProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a session is: jobs done and in all, the seconds that are left by estimate, what runs now."""
 
     done: int
@@ -255,15 +257,15 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     now: str
 
 
-class End(msgspec.Struct, frozen=True):
+class SessionEnd(msgspec.Struct, frozen=True):
     """All is measured; what follows is closing."""
 
 
-News = Progress | Setting | Job | End  # a job: it begins
+News = SessionProgress | Setting | CopyJob | SessionEnd  # a job: it begins
 OnNews = Callable[[News], None]
 
 
-class Earlier(msgspec.Struct, frozen=True, kw_only=True):
+class EarlierSession(msgspec.Struct, frozen=True, kw_only=True):
     """What is known from a session that a driver call ended.
 
     `done`: the jobs that are not to be begun again. `given_up`: GPUs that are not used, with the reason;
@@ -271,12 +273,12 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     samples: tuple[Sample, ...] = ()
-    done: frozenset[Job] = frozenset()
+    done: frozenset[CopyJob] = frozenset()
     given_up: Mapping[int, str] = {}
     no_readings: str | None = None
 
 
-class Refusal(msgspec.Struct, frozen=True, array_like=True):
+class NothingMeasured(msgspec.Struct, frozen=True, array_like=True):
     """Why not one GPU could be measured, and the remedy."""
 
     what: str
@@ -313,17 +315,17 @@ class Session:
         on_news: OnNews = lambda news: None,
         now: Callable[[], float] = time.perf_counter,
         results: Results | None = None,
-        earlier: Earlier | None = None,
+        earlier: EarlierSession | None = None,
     ) -> None:
         self._engine, self._meter, self._setting = engine, meter, setting
         self._deadline_s, self._now = deadline_s, now
         self._on_news = on_news
-        self._earlier = earlier or Earlier()
+        self._earlier = earlier or EarlierSession()
         self._given_up = dict(given_up or {})
         self._speeds, self._pace = Speeds(), Pace()
         self._distrusted: set[str] = set()  # places where wrong data arrived
         self._enabled: set[frozenset[int]] = set()  # pairs with peer access
-        self._queue: list[Job] = []
+        self._queue: list[CopyJob] = []
         self._tried = {job.group for job in self._earlier.done if job.group is not None}
         self._done = 0
         self._estimate_s = 0.0
@@ -368,7 +370,7 @@ class Session:
         self._queue[:0] = next_jobs(done, self._setting, frozenset(self._tried))
         self._effort = None
 
-    def _possible(self, job: Job) -> Job | None:
+    def _possible(self, job: CopyJob) -> CopyJob | None:
         """Return what can be measured of a job; where that is nothing, note why."""
         left = without(job, {gpu_place(gpu) for gpu in self._given_up})
         if left is None:
@@ -383,7 +385,7 @@ class Session:
             return None
         return left
 
-    def _measure(self, job: Job) -> None:
+    def _measure(self, job: CopyJob) -> None:
         estimated = self._seconds_of(job)
         begun = self._now()
         outcome = measure_job(job, self._engine, self._meter, self._speeds, self._chosen())
@@ -425,7 +427,7 @@ class Session:
         )
         self._estimated_at = self._now()
 
-    def _seconds_of(self, job: Job) -> float:
+    def _seconds_of(self, job: CopyJob) -> float:
         return job_seconds(job, self._speeds, self._chosen()) + peer_seconds([job], self._enabled)
 
     def _chosen(self) -> Effort:
@@ -438,13 +440,13 @@ class Session:
     def _report(self, what: str) -> None:
         left = max(0.0, min(self._estimate_s - (self._now() - self._estimated_at), self._left_s()))
         total = self._done + len(self._queue)
-        self._on_news(Progress(done=self._done, total=total, seconds_left=left, now=what))
+        self._on_news(SessionProgress(done=self._done, total=total, seconds_left=left, now=what))
 
-    def _leave_out(self, left_out: list[Job], reason: str) -> None:
+    def _leave_out(self, left_out: list[CopyJob], reason: str) -> None:
         self.results.not_measured += [NotMeasured(what=describe(job), reason=reason) for job in left_out]
 
 
-def _follows_pointers(job: Job, distrusted: set[str]) -> bool:
+def _follows_pointers(job: CopyJob, distrusted: set[str]) -> bool:
     """Return whether a latency is measured along pointers that arrive by a path on which data was wrong."""
     copy = job.copies[0]
     place = copy.destination if copy.source == "host" else copy.source

@@ -8,12 +8,12 @@ from typing import Protocol, Self
 import msgspec
 
 from gputopo.copies.budget import Effort, Speeds, sizes
-from gputopo.copies.copies import Copy, Job, Setting, Window, WindowRunner, describe
+from gputopo.copies.copies import Copy, CopyJob, CopyWindow, Setting, WindowRunner, describe
 from gputopo.copies.jobs import soak_jobs
-from gputopo.probes.child import Stop
+from gputopo.probes.child import DriverStop
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import WatcherChild
-from gputopo.probes.session.session import INTERRUPTED, OnNews, Progress, Results, failure_of
+from gputopo.probes.session.session import INTERRUPTED, OnNews, Results, SessionProgress, failure_of
 from gputopo.values.bandwidth import NotMeasured, SoakInterval, SoakRate
 from gputopo.values.history import History
 from gputopo.values.machine import Machine, Sample
@@ -79,7 +79,7 @@ class Soaking:
                 )
         self._end_interval()
 
-    def _run(self, job: Job) -> None:
+    def _run(self, job: CopyJob) -> None:
         for _ in range(_WINDOWS):
             counts = sizes(job, self._speeds, _EFFORT)
             window = self._engine.measure(job, counts)
@@ -97,7 +97,7 @@ class Soaking:
             if self._passed_s() >= self._soak_s:
                 return
 
-    def _add(self, job: Job, window: Window) -> None:
+    def _add(self, job: CopyJob, window: CopyWindow) -> None:
         for copy, taken in zip(job.copies, window.copies, strict=True):
             counted = 2 if copy.kind == "d2d_local" else 1
             self._speeds.see(copy, taken.gb_per_s / counted)
@@ -133,11 +133,13 @@ class Soaking:
     def _rest(self) -> str:
         return f"the soak from {self._passed_s() / 60:.1f} to {self._soak_s / 60:.1f} min"
 
-    def _report(self, job: Job) -> None:
+    def _report(self, job: CopyJob) -> None:
         left = max(self._soak_s - self._passed_s(), 0.0)
         total = max(int(self._soak_s / self._interval_s), 1)
         done = min(len(self.results.soak), total - 1)
-        self._on_news(Progress(done=done, total=total, seconds_left=left, now=f"soak, {describe(job)}"))
+        self._on_news(
+            SessionProgress(done=done, total=total, seconds_left=left, now=f"soak, {describe(job)}")
+        )
 
 
 # Clocks change within a second; a reading takes NVML some milliseconds a GPU.
@@ -146,7 +148,7 @@ WATCH_EVERY_S = 2.0
 
 class _Watcher(Protocol):
     xid_reason: str | None
-    stop: Stop | None
+    stop: DriverStop | None
 
     def observe(self) -> MachineSample: ...
 

@@ -16,12 +16,22 @@ from typing import Any
 
 import msgspec
 
-from gputopo.copies.copies import Copy, Job, Request, Setting, WindowRunner, describe, gpu_place, path_of
+from gputopo.copies.copies import (
+    Copy,
+    CopyJob,
+    SessionRequest,
+    Setting,
+    WindowRunner,
+    describe,
+    gpu_place,
+    path_of,
+)
 from gputopo.copies.jobs import jobs
-from gputopo.probes.child import CallSlot, Channel, Child, Limits, Stop, state_of
+from gputopo.probes.child import CallLimits, CallSlot, Channel, DriverChild, DriverStop, state_of
+from gputopo.probes.cuda.door import CallLog
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import Monitor
-from gputopo.probes.session.conditions import Sampler
+from gputopo.probes.session.conditions import GpuSampler
 from gputopo.probes.session.measuring import (
     ALL_COPIES,
     Doors,
@@ -31,7 +41,15 @@ from gputopo.probes.session.measuring import (
     live_cuda,
     live_engine,
 )
-from gputopo.probes.session.session import INTERRUPTED, Earlier, End, News, Progress, Refusal, Results
+from gputopo.probes.session.session import (
+    INTERRUPTED,
+    EarlierSession,
+    News,
+    NothingMeasured,
+    Results,
+    SessionEnd,
+    SessionProgress,
+)
 from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import GpuSample
@@ -57,7 +75,8 @@ class _Line(msgspec.Struct, frozen=True, array_like=True):
 
 
 _DECODERS: Mapping[str, msgspec.json.Decoder[Any]] = {
-    kind.__name__: msgspec.json.Decoder(kind) for kind in (Progress, Setting, Job, End, Results, Refusal)
+    kind.__name__: msgspec.json.Decoder(kind)
+    for kind in (SessionProgress, Setting, CopyJob, SessionEnd, Results, NothingMeasured)
 }
 
 
@@ -82,11 +101,11 @@ def watched_doors(channel: Channel) -> Doors:
 
 def measure_watched(
     machine: Machine,
-    request: Request,
-    progress: Callable[[Progress], None] | None = None,
+    request: SessionRequest,
+    progress: Callable[[SessionProgress], None] | None = None,
     *,
     doors: Callable[[Channel], Doors] = watched_doors,
-    limits: Limits | None = None,
+    limits: CallLimits | None = None,
     on_pause: Callable[[], None] = lambda: None,
 ) -> Bandwidth:
     """Measure this machine's links as `measure` does, in a child process. For the main thread.
@@ -96,7 +115,7 @@ def measure_watched(
     """
     check(machine, request)
     begun, measured_at = time.perf_counter(), time.time()
-    watching = _Watching(machine, request, progress, doors, limits or Limits(), on_pause)
+    watching = _Watching(machine, request, progress, doors, limits or CallLimits(), on_pause)
     refusal = watching.run(begun)
     duration_s = time.perf_counter() - begun
     return bandwidth_of(machine, request, watching.results, refusal, measured_at, duration_s)
@@ -108,36 +127,36 @@ class _Watching:
     def __init__(
         self,
         machine: Machine,
-        request: Request,
-        progress: Callable[[Progress], None] | None,
+        request: SessionRequest,
+        progress: Callable[[SessionProgress], None] | None,
         doors: Callable[[Channel], Doors],
-        limits: Limits,
+        limits: CallLimits,
         on_pause: Callable[[], None],
     ) -> None:
         self._machine, self._request = machine, request
         self._progress, self._doors, self._limits = progress, doors, limits
         self._on_pause = on_pause
         self.results = Results()
-        self._refusal: Refusal | None = None
+        self._refusal: NothingMeasured | None = None
         self._setting: Setting | None = None
-        self._begun: list[Job] = []
-        self._job: Job | None = None  # in progress
+        self._begun: list[CopyJob] = []
+        self._job: CopyJob | None = None  # in progress
         self._given_up: dict[int, str] = {}
         self._no_readings: str | None = None
         self._ended = False
 
-    def run(self, begun: float) -> Refusal | None:
+    def run(self, begun: float) -> NothingMeasured | None:
         """Measure. Return why not one GPU could be measured."""
-        earlier: Earlier | None = None
+        earlier: EarlierSession | None = None
         restarts = 0
         while True:
             news_s = time.perf_counter()
             try:
-                child = Child(partial(self._work, begun, earlier), self._limits)
+                child = DriverChild(partial(self._work, begun, earlier), self._limits)
             except OSError as error:
                 reason = f"no process can be started: {error.strerror}"
                 self._leave_out(reason)
-                return Refusal(reason, "raise the limit of processes (ulimit -u), or end some")
+                return NothingMeasured(reason, "raise the limit of processes (ulimit -u), or end some")
             with child, _Interrupts() as interrupts:
                 for line in child.lines():
                     if line:
@@ -159,18 +178,22 @@ class _Watching:
                 killed = _KILLED in stop.how
                 reason = stop.text + (_NO_MEMORY if killed else "")
                 self._leave_out(reason)
-                return None if self._reached_a_gpu() else Refusal(reason, _FREE_SOME if killed else _REMEDY)
+                return (
+                    None
+                    if self._reached_a_gpu()
+                    else NothingMeasured(reason, _FREE_SOME if killed else _REMEDY)
+                )
             restarts += 1
             self._job = None
             begun += time.perf_counter() - news_s  # the time of waiting is not the session's
-            earlier = Earlier(
+            earlier = EarlierSession(
                 samples=tuple(self.results.samples),
                 done=frozenset(self._begun),
                 given_up=dict(self._given_up),
                 no_readings=self._no_readings,
             )
 
-    def _work(self, begun: float, earlier: Earlier | None, channel: Channel) -> None:
+    def _work(self, begun: float, earlier: EarlierSession | None, channel: Channel) -> None:
         """Measure in the child."""
         results = Results()
         outlet = _Outlet(channel, results)
@@ -180,7 +203,7 @@ class _Watching:
         session = Measuring(self._machine, self._request, results, doors, outlet.put, begun, earlier)
         if (refusal := session.run()) is not None:
             outlet.put(refusal)
-        outlet.put(End())
+        outlet.put(SessionEnd())
 
     def _receive(self, line: bytes) -> None:
         head = msgspec.json.decode(line, type=_Line)
@@ -188,18 +211,18 @@ class _Watching:
         if not isinstance(news, Results):
             self._job = None
         match news:
-            case Progress():
+            case SessionProgress():
                 if self._progress is not None:
                     self._progress(news)
             case Setting():
                 self._setting = self._setting or news
-            case Job():
+            case CopyJob():
                 self._job = news
                 if self._request.soak_s is None:  # a soak repeats its jobs
                     self._begun.append(news)
-            case End():
+            case SessionEnd():
                 self._ended = True
-            case Refusal():
+            case NothingMeasured():
                 self._refusal = news
             case Results():
                 self._add(news)
@@ -215,7 +238,7 @@ class _Watching:
         results.cuda_version = found.cuda_version or results.cuda_version
         results.complete = found.complete
 
-    def _blame(self, stop: Stop) -> bool:
+    def _blame(self, stop: DriverStop) -> bool:
         """Note what a stop costs. Return whether the rest can be measured by another child."""
         job = self._job
         if not stop.function or _KILLED in stop.how:
@@ -255,18 +278,18 @@ class _Watching:
             return self._request.gpus
         return [gpu.index for gpu in self._machine.gpus]
 
-    def _left(self) -> list[Job]:
+    def _left(self) -> list[CopyJob]:
         """Return the jobs that were not begun; none of a soak."""
         if self._request.soak_s is not None:
             return []
         begun = set(self._begun)
         return [job for job in jobs(self._setting) if job not in begun] if self._setting else []
 
-    def _first_job(self, gpu: int) -> Job:
+    def _first_job(self, gpu: int) -> CopyJob:
         """Return what would have been measured first with a GPU."""
         first = next((job for job in self._left() if job.copies[0].gpus == (gpu,)), None)
         copy = Copy(kind="h2d", source="host", destination=gpu_place(gpu), pinned=True)
-        return first or Job(kind="h2d", copies=(copy,))
+        return first or CopyJob(kind="h2d", copies=(copy,))
 
     def _leave_out_given_up(self) -> None:
         listed = {one.what for one in self.results.not_measured}
@@ -308,7 +331,7 @@ class _Outlet:
         self._channel, self._results = channel, results
         self._sent = dict.fromkeys(("samples", "failures", "not_measured", "notes", "soak"), 0)
 
-    def put(self, news: News | Refusal) -> None:
+    def put(self, news: News | NothingMeasured) -> None:
         """Write the results since the last news, and the news."""
         new = msgspec.structs.replace(self._results)
         for name, sent in self._sent.items():
@@ -319,7 +342,7 @@ class _Outlet:
             self._channel.put([type(value).__name__, value])
 
 
-class _Log:
+class _Log(CallLog):
     """Notes CUDA's calls with the GPU of the device that is current. `gpus`: by CUDA's ordinal."""
 
     def __init__(self, slot: CallSlot) -> None:
@@ -378,7 +401,7 @@ class _Interrupts(AbstractContextManager["_Interrupts"]):
     def __exit__(self, *_: object) -> None:
         signal.signal(signal.SIGINT, self._before)
 
-    def over(self, child: Child, end_s: float) -> bool:
+    def over(self, child: DriverChild, end_s: float) -> bool:
         """Interrupt the child after Ctrl-C. Return whether it had its time, or there was a second one."""
         if self.count and self._asked_s is None:
             self._asked_s = time.monotonic()
@@ -389,11 +412,11 @@ class _Interrupts(AbstractContextManager["_Interrupts"]):
         self.count += 1
 
 
-def _refuse(reason: str, _gpu: int) -> Sampler:
+def _refuse(reason: str, _gpu: int) -> GpuSampler:
     raise NotReadError(reason)
 
 
-def _failure(job: Job, copy: Copy, stop: Stop) -> Failure:
+def _failure(job: CopyJob, copy: Copy, stop: DriverStop) -> Failure:
     return Failure(
         kind=job.kind,
         source=copy.source,

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from gputopo.launch.supervise.record import Looks
-from gputopo.runs.live import Recent, Reports, judged
+from gputopo.runs.live import RecentEvents, Reports, judged
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Judged, Step
 from gputopo.values.run.verdict import SLOW
 from tests.benchmarks.bench_verdicts import EVEN
@@ -27,7 +27,7 @@ STEPS = 1000
 def looks(trainer: Trainer, steps: int, seed: int) -> Iterator[tuple[int, Event]]:
     """Yield what each look reports, with the step after which it was made."""
     trainer.seed = seed
-    recent, reports, now_s = Recent(), Reports(), 0.0
+    recent, reports, now_s = RecentEvents(), Reports(), 0.0
     for event in trainer.events(steps):
         recent.add(event)
         if isinstance(event, Step):
@@ -82,7 +82,7 @@ def cost() -> None:
         for event in events:
             live.add(event)
         passed = time.perf_counter() - began
-        recent = Recent()
+        recent = RecentEvents()
         for event in events:
             recent.add(event)
         window, before = recent.take(0.0), time.process_time()

@@ -6,9 +6,19 @@ GPU 0 and 1 hang on one switch of socket 0, GPU 2 on a root port of socket 1. No
 
 import io
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 GPUS = ("0000:05:00.0", "0000:06:00.0", "0000:85:00.0")
+
+
+def in_turn(*lists: Iterable[object]) -> list[tuple[Any, ...]]:
+    """Return tuples in which each member of each list occurs at least once: far fewer than their product."""
+    each = [list(one) for one in lists]
+    return [tuple(one[at % len(one)] for one in each) for at in range(max(map(len, each)))]
+
+
 NIC = "0000:86:00.0"
 
 TOPO = """\

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gputopo.captures import merge, reading
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Host, NumaNode
-from tests.captures.samples import ALL
+from tests.captures.samples import ALL, in_turn
 
 LSCPU_2_34 = """\
 Architecture:                    x86_64
@@ -100,8 +100,7 @@ def test_cpus_that_are_off_are_not_counted() -> None:
     assert reading.read_text(text, origin="x").host.logical_cpus == 4
 
 
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("text", [LSCPU_2_37, NUMACTL])
+@pytest.mark.parametrize(("name", "text"), in_turn(ALL, [LSCPU_2_37, NUMACTL]))
 def test_beside_another_capture_both_are_read(name: str, text: str) -> None:
     if name == "table":
         return  # is as much prose as data
@@ -120,16 +119,6 @@ def test_nodes_of_two_sources_are_compared(name: str) -> None:
         "host.numa_nodes[0].cpus",
         "host.numa_nodes[1].cpus",
     } | ({"host.numa_nodes[0].memory_mib", "host.numa_nodes[1].memory_mib"} if name == "hwloc" else set())
-
-
-@given(st.data(), st.sampled_from([LSCPU_2_34, LSCPU_2_37, NUMACTL]))
-@settings(max_examples=20)
-def test_a_line_anywhere_is_listed(data: st.DataObject, text: str) -> None:
-    lines = text.splitlines()
-    place = data.draw(st.integers(0, len(lines)))
-    lines.insert(place, "zzz unknown marker 42")
-    machine = reading.read_text("\n".join(lines) + "\n", origin="x")
-    assert [(one.line, one.text) for one in machine.unread] == [(place + 1, "zzz unknown marker 42")]
 
 
 def test_flags_that_a_terminal_wrapped_are_one_line() -> None:

@@ -8,7 +8,7 @@ from gputopo.captures import kernel_log, load, reading
 from gputopo.findings import find
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, KernelEvent, Machine, PciNode
-from tests.captures.samples import ALL, GPUS
+from tests.captures.samples import ALL, GPUS, in_turn
 
 XID_79 = "NVRM: Xid (PCI:0000:05:00): 79, pid=1234, name=python, GPU has fallen off the bus."
 # What stands before a message, and the time that it shows.
@@ -49,8 +49,7 @@ def test_an_xid_is_read_with_its_time(form: str) -> None:
     assert event.text.endswith("GPU has fallen off the bus.")
 
 
-@pytest.mark.parametrize("form", PREFIXES)
-@pytest.mark.parametrize("name", ["topo", "lspci -tv", "nvlink -s"])
+@pytest.mark.parametrize(("form", "name"), in_turn(PREFIXES, ["topo", "lspci -tv", "nvlink -s"]))
 def test_a_line_beside_a_capture_is_read_and_leaves_the_capture_as_it_is(name: str, form: str) -> None:
     bare = reading.read_text(ALL[name], origin="log")
     for text in (f"{ALL[name]}\n{PREFIXES[form][0]}{XID_79}\n", f"{PREFIXES[form][0]}{XID_79}\n{ALL[name]}"):
@@ -152,8 +151,9 @@ def test_what_journalctl_writes_between_boots_is_known() -> None:
     assert (len(machine.kernel_events), machine.unread) == (1, ())
 
 
-@pytest.mark.parametrize("name", sorted({*ALL} - {"table"}))
-@pytest.mark.parametrize("stamp", ["[ 1234.567890] ", "[Tue Mar  5 10:01:02 2024] ", "[Mar 5 10:01] "])
+@pytest.mark.parametrize(
+    ("name", "stamp"), in_turn(ALL, ["[ 1234.567890] ", "[Tue Mar  5 10:01:02 2024] ", "[Mar 5 10:01] "])
+)
 def test_a_capture_with_a_time_before_each_line_is_no_kernel_log(name: str, stamp: str) -> None:
     stamped = "".join(f"{stamp}{line}\n" for line in ALL[name].splitlines())
     machine = reading.read_text(f"{stamped}[ 1.000000] {XID_79}\n", origin="log")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gputopo.captures import intake, reading
 from gputopo.values.errors import InputError
-from tests.captures.samples import ALL, HWLOC, TOPO
+from tests.captures.samples import ALL, HWLOC, TOPO, in_turn
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
@@ -21,8 +21,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("kind", PACKERS)
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(("kind", "name"), in_turn(PACKERS, ALL))
 def test_a_packed_capture_reads_as_the_plain_one(name: str, kind: str) -> None:
     data = PACKERS[kind](ALL[name].encode())
     assert reading.read_bytes(data, origin="x") == reading.read_text(ALL[name], origin="x")

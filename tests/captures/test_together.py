@@ -23,6 +23,7 @@ REFUSED = (
     "windows_geforce-rtx-2080-super_591.86_nvidia_gpu_exporter.txt",
     "autonomys-docs",
     "md-table-pcie",
+    "query-gpu-csv-3gpu",
 )
 SOURCES = {
     "nvidia-smi": "nvidia-smi",

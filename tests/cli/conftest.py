@@ -42,7 +42,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(autouse=True)
 def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands of this process ask NVML in it; those of other processes ask it in a child, as they do."""
-    monkeypatch.setattr("gputopo.probes.collect.Reading", ReadingHere)
+    monkeypatch.setattr("gputopo.probes.collect.NvmlReading", ReadingHere)
     monkeypatch.setattr(run_watch, "RunWatch", partial(RunWatch, open_gpus=WatchHere))
 
 

@@ -32,7 +32,6 @@ def lacks(text: str, words: tuple[str, ...]) -> list[str]:
     return [word for word in words if word not in text]
 
 
-@pytest.mark.parametrize("command", [["inspect"], ["plan", "--model", "alexnet"]])
 @pytest.mark.parametrize(
     "content",
     [
@@ -53,12 +52,10 @@ def lacks(text: str, words: tuple[str, ...]) -> list[str]:
         "asymmetric", "unknown-gpu",
     ],
 )  # fmt: skip
-def test_a_capture_that_cannot_be_read(
-    command: list[str], content: bytes, call: Call, tmp_path: Path
-) -> None:
+def test_a_capture_that_cannot_be_read(content: bytes, call: Call, tmp_path: Path) -> None:
     capture = tmp_path / "capture.txt"
     capture.write_bytes(content)
-    assert "capture.txt" in refusal(call(*command, "--from", capture))
+    assert "capture.txt" in refusal(call("inspect", "--from", capture))
 
 
 def test_a_file_that_is_not_there_and_a_folder(call: Call, tmp_path: Path) -> None:
@@ -77,29 +74,20 @@ def test_a_bundled_name_with_a_slip_brings_the_nearest(call: Call) -> None:
         (["frobnicate"], (listed(COMMANDS, "and"),)),
         (["--fast", "inspect"], ("'--fast'", "gputopo --help")),
         (["inspect", "--form", "json"], ("'--form'", "--format")),
-        (["inspect", "--zzz"], ("'--zzz'", "gputopo inspect --help")),
         (["inspect", "--format", "jsn"], ("--format", "'jsn'", "did you mean json")),
-        (["inspect", "--format", "html"], ("--format", "table, json, markdown or prometheus")),
         (["inspect", "--format"], ("--format needs a value", "table|json")),
         (["inspect", "--json=yes"], ("--json takes no value",)),
         (["inspect", "--fail-on", "warnings"], ("did you mean warning",)),
-        (["inspect", "--fail-on", "info"], ("warning or error",)),
         (["inspect", "capture.txt"], ("'capture.txt'", "--from capture.txt")),
         (["plan"], ("--model is missing", "alexnet")),
-        (["plan", "--model"], ("--model needs a value",)),
         (["plan", "--model", "alexnt"], ("'alexnt'", "alexnet")),
         (["plan", "--model", "alexnet", "--format", "yaml"], ("'yaml'", "markdown, env, sbatch")),
         (["plan", "--model", "alexnet", "--num-gpus", "two"], ("--num-gpus", "integer")),
         (["plan", "--model", "alexnet", "--num-gpus", "0"], ("--num-gpus cannot be 0",)),
-        (["plan", "--model", "alexnet", "--num-gpus", "-3"], ("--num-gpus cannot be -3",)),
         (["plan", "--model", "alexnet", "--gpus", "0;1"], ("--gpus", "0,1")),
         (["plan", "--model", "alexnet", "--gpus", "1,1"], ("--gpus", "twice")),
-        (["plan", "--model", "alexnet", "--gpus", ""], ("--gpus",)),
         (["plan", "--model", "alexnet", "--exclude", "3-1"], ("--exclude", "1-3")),
-        (["plan", "--model", "alexnet", "--exclude", "0-99999999999"], ("--exclude",)),
         (["plan", "--model", "alexnet", "--ps", "gpu0"], ("'gpu0'", "gpu:0")),
-        (["plan", "--model", "alexnet", "--ps", "gpu:N"], ("gpu:0",)),
-        (["plan", "--model", "alexnet", "--ps", "cpus"], ("did you mean cpu",)),
         (["plan", "--model", "alexnet", "--variable-update", "replicate"], ("did you mean replicated",)),
     ],
 )  # fmt: skip

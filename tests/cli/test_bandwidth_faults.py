@@ -37,20 +37,20 @@ from gputopo.cli import main
 from gputopo.copies import budget, jobs as all_jobs, numbers
 from gputopo.probes.cuda import transfer
 from gputopo.probes.session import conditions, session, watched
-from gputopo.probes.session.host_memory import HostMemory
+from gputopo.probes.session.host_memory import HostMemoryRates
 from gputopo.probes.session import measuring
-from gputopo.probes.child import Limits
+from gputopo.probes.child import CallLimits
 
 FEW = ("h2d", "d2h", "d2d_local")
 def few(setting):
     return tuple(one for one in all_jobs.jobs(setting) if one.kind in FEW and one.group is None)
 
 session.jobs = watched.jobs = few
-measuring._host_memory = lambda machine, request: HostMemory(notes=("host memory was measured",))
+measuring._host_memory = lambda machine, request: HostMemoryRates(notes=("host memory was measured",))
 numbers.LARGE_BYTES = transfer.LARGE_BYTES = budget.MIN_BYTES = all_jobs.LOCAL_BYTES = 2**21
 budget.MIN_WINDOW_S, budget.QUICK_EFFORTS, conditions.MIN_S = 0.0, (budget.Effort(0.0, 3),), 0.02
 limit_s = {LIMIT_S} if "hang" in os.environ["DRILL"] else {PATIENT_S}
-watched.Limits = lambda: Limits(limit_s, limit_s, limit_s, {PATIENT_S}, 1.0, 2.0)
+watched.CallLimits = lambda: CallLimits(limit_s, limit_s, limit_s, {PATIENT_S}, 1.0, 2.0)
 main()
 """
 COMMAND = ("-c", PROGRAM, "bandwidth", "--gpus", "0-2", "--json")

@@ -1,12 +1,16 @@
 """What commands do where what they print is not taken: by a full disk, or a reader that has gone."""
 
+import io
 import os
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from gputopo.cli.printing import ProgressLine, Screen, can_redraw, for_this_stdout, progress_in_words, show
 from tests.kit import commands
 
 UNWRITTEN = (
@@ -75,3 +79,119 @@ def test_progress_that_is_not_taken_changes_nothing_of_a_measurement(place: int,
     done = run(tmp_path, "bandwidth", "--quick", "--json", err=place)
     assert done.code == 3  # no GPU: the host's memory was measured
     assert done.out.startswith("{")
+
+
+@pytest.fixture
+def size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setenv("LINES", "5")
+
+
+def test_a_second_drawing_takes_the_place_of_the_first(
+    size: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    screen = Screen()
+    screen.draw([(("one", ""),), (("two", ""),)])
+    screen.draw([(("three", ""),)])
+    first, second = capsys.readouterr().out.split("\x1b[2A\r")
+    assert first.split("\x1b[K\n") == ["one", "two", "\x1b[J"]
+    assert second.split("\x1b[K\n") == ["three", "\x1b[J"]
+
+
+def test_what_does_not_fit_is_cut(size: None, capsys: pytest.CaptureFixture[str]) -> None:
+    Screen().draw([(("x" * 20, ""), ("y" * 20, ""))] * 50)
+    lines = capsys.readouterr().out.split("\x1b[K\n")[:-1]
+    assert lines == ["x" * 20 + "y" * 9] * 4
+
+
+def test_styles_become_codes_and_no_color_is_heard(
+    size: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    Screen().draw([(("hot", "bold red"),)])
+    assert "\x1b[1;31mhot\x1b[0m" in capsys.readouterr().out
+    monkeypatch.setenv("NO_COLOR", "1")
+    Screen().draw([(("hot", "bold red"),)])
+    assert not re.search(r"\x1b\[[\d;]*m", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"), [("utf-8", "├─ ▁█"), ("ascii", "+- .#"), ("latin-1", "+- .#")]
+)
+def test_an_output_that_cannot_write_boxes_gets_ascii(
+    encoding: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+    (line,) = for_this_stdout([(("├─ ", "dim"), ("▁█", ""))])
+    assert "".join(text for text, _ in line) == shown
+
+
+def test_the_pseudo_terminal_of_a_rank_of_open_mpi_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    stdout = io.StringIO()
+    monkeypatch.setattr(stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("OMPI_COMM_WORLD_RANK", raising=False)
+    assert can_redraw()
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    assert not can_redraw()
+    show(lambda width: [(("hot", "bold red"),)])
+    assert stdout.getvalue() == "hot\n"
+
+
+class Step(NamedTuple):
+    done: int
+    total: int
+    seconds_left: float | None
+    now: str
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Closed(io.StringIO):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tried: list[str] = []
+
+    def write(self, text: str) -> int:
+        self.tried.append(text)
+        raise BrokenPipeError
+
+
+def test_it_shows_how_far_it_is_what_is_left_and_what_runs() -> None:
+    said = progress_in_words(Step(11, 87, 21.04, "h2d host -> gpu:0"))
+    assert said == "measuring 12 of 87, about 21.0 s left: h2d host -> gpu:0"
+    assert progress_in_words(Step(1, 1, None, "x\x1b[31m")) == "measuring 1 of 1: x?[31m"
+
+
+def test_a_pipe_gets_a_line_a_quarter_and_no_control_characters() -> None:
+    stream = io.StringIO()
+    with ProgressLine(stream) as line:
+        for done in range(100):
+            line.show(Step(done, 100, 5.0, "copy"))
+    assert [row.split()[2] for row in stream.getvalue().splitlines()] == ["1", "26", "51", "76"]
+    assert stream.getvalue().replace("\n", "").isprintable()
+
+
+def test_a_terminal_gets_one_line_that_is_drawn_again_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "30")
+    stream = Terminal()
+    with ProgressLine(stream) as line:
+        for done in range(3):
+            line.show(Step(done, 3, 1.0, "a long name of a copy that does not fit"))
+    text = stream.getvalue()
+    assert "\n" not in text
+    assert text.endswith("\r\x1b[K")
+    assert max(len(part.replace("\x1b[K", "")) for part in text.split("\r")) <= 30
+
+
+def test_a_stderr_that_nobody_reads_does_not_end_the_measuring_and_is_not_written_to_again() -> None:
+    stream = Closed()
+    with ProgressLine(stream) as line:
+        for done in range(4):
+            line.show(Step(done, 4, None, "copy"))
+    assert stream.tried == ["gputopo: measuring 1 of 4: copy\n"]

@@ -58,7 +58,7 @@ def without_a_gpu(folder: Path) -> Iterator[pytest.MonkeyPatch]:
     (root / "sys/bus/pci/devices").mkdir(parents=True, exist_ok=True)
     no_driver = FakeNvml(SCENARIOS["four"], init_code=9)  # NVML_ERROR_DRIVER_NOT_LOADED
     with pytest.MonkeyPatch.context() as patch, installed(no_driver), _forked() as command:
-        patch.setattr("gputopo.probes.collect.Reading", ReadingHere)
+        patch.setattr("gputopo.probes.collect.NvmlReading", ReadingHere)
         patch.setenv("GPUTOPO_ROOT", str(root))
         patch.setenv("GPUTOPO_HOME", str(folder / "home"))
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

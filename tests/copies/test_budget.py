@@ -14,18 +14,17 @@ from gputopo.copies.budget import (
     Pace,
     Speeds,
     choose_effort,
-    copy_seconds,
     job_seconds,
     repeats_of,
     sizes,
 )
-from gputopo.copies.copies import Copy, Job, Setting
+from gputopo.copies.copies import Copy, CopyJob, Setting
 from gputopo.copies.jobs import jobs
 
 UP = Copy(kind="h2d", source="host", destination="gpu:0", pinned=True)
 OTHER = Copy(kind="h2d", source="host", destination="gpu:1", pinned=True)
-ALONE = Job(kind="h2d", copies=(UP,))
-BOTH = Job(kind="h2d", copies=(UP, OTHER), group="h2d gpus:0,1")
+ALONE = CopyJob(kind="h2d", copies=(UP,))
+BOTH = CopyJob(kind="h2d", copies=(UP, OTHER), group="h2d gpus:0,1")
 
 
 def speeds(**gb_per_s: float) -> Speeds:
@@ -36,7 +35,7 @@ def speeds(**gb_per_s: float) -> Speeds:
 
 
 def test_a_window_lasts_as_long_as_the_effort_requires() -> None:
-    assert copy_seconds(ALONE, speeds(up=25.0), Effort(0.02, 5)) == pytest.approx(0.02, rel=0.01)
+    assert sizes(ALONE, speeds(up=25.0), Effort(0.02, 5)) == pytest.approx((25e9 * 0.02,), rel=0.01)
 
 
 def test_a_slow_link_still_copies_what_a_judged_number_needs() -> None:
@@ -54,7 +53,7 @@ def test_paths_that_run_at_once_take_equally_long(a: float, b: float, effort: Ef
 
 
 def test_a_given_size_is_used() -> None:
-    sweep = Job(kind="h2d", copies=(UP,), bytes=4096)
+    sweep = CopyJob(kind="h2d", copies=(UP,), bytes=4096)
     assert sizes(sweep, speeds(up=25.0), Effort(0.04, 9)) == (4096,)
 
 
@@ -74,7 +73,7 @@ def test_what_a_copy_of_the_speeds_learns_stays_there() -> None:
 
 
 def test_long_copies_are_repeated_less_often_but_never_under_three_times() -> None:
-    sweep = Job(kind="h2d", copies=(UP,), bytes=512 * 2**20)
+    sweep = CopyJob(kind="h2d", copies=(UP,), bytes=512 * 2**20)
     assert repeats_of(sweep, speeds(up=25.0), Effort(0.04, 9)) == 9
     assert repeats_of(sweep, speeds(up=0.1), Effort(0.04, 9)) == FEWEST_REPEATS
 

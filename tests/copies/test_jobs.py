@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.copies.copies import Copy, Job, Setting, describe, group_name, path_of
+from gputopo.copies.copies import Copy, CopyJob, Setting, describe, group_name, path_of
 from gputopo.copies.jobs import (
     LOCAL_BYTES,
     MATCHING,
@@ -215,7 +215,7 @@ def test_a_group_that_was_tried_and_failed_is_not_asked_for_again() -> None:
     assert next_jobs(done, three, frozenset(job.group or "" for job in asked)) == ()
 
 
-def ends(job: Job) -> list[tuple[int, ...]]:
+def ends(job: CopyJob) -> list[tuple[int, ...]]:
     return [copy.gpus for copy in job.copies]
 
 
@@ -303,4 +303,4 @@ def test_a_job_is_described_so_that_no_two_are_alike() -> None:
         words = [describe(job) for job in every]
         assert len(set(words)) == len(words)
     copy = Copy(kind="h2d", source="host", destination="gpu:0", pinned=False)
-    assert describe(Job(kind="h2d", copies=(copy,))) == "h2d host -> gpu:0 pageable"
+    assert describe(CopyJob(kind="h2d", copies=(copy,))) == "h2d host -> gpu:0 pageable"

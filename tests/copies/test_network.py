@@ -12,15 +12,15 @@ from gputopo.copies.network import (
     AT_ONCE,
     FULL,
     QUICK,
-    Host,
-    Measured,
     Nccl,
+    NetworkHost,
+    NetworkResult,
     Order,
     Rdma,
-    Result,
     Timing,
     Tool,
     Tools,
+    TransferResult,
     bandwidth_of,
     choose,
     expected,
@@ -137,8 +137,8 @@ def test_quick_and_full_take_one_and_three_seconds() -> None:
 
 
 def test_rdma_is_expected_at_the_rate_of_the_slower_port() -> None:
-    def host(tools: Tools | None) -> Host:
-        return Host(name="n", address="10.0.0.1", port=1, rate_gbit_per_s=10.0, tools=tools)
+    def host(tools: Tools | None) -> NetworkHost:
+        return NetworkHost(name="n", address="10.0.0.1", port=1, rate_gbit_per_s=10.0, tools=tools)
 
     slow = Tools(rdma=Rdma(device="mlx5_0", port=1, link_layer="InfiniBand", rate_gbit_per_s=100.0))
     found = expected(host(WHOLE), host(slow), "ib_write_bw")
@@ -175,8 +175,8 @@ def test_a_schedule_measures_each_direction_and_never_two_of_one_at_a_host(hosts
     assert [slot.kind for slot in slots].count("at once") == (hosts > 2)
 
 
-def host(name: str = "n", rate: float | None = 25.0, mtu: int | None = 1500) -> Host:
-    return Host(name=name, address="10.0.0.1", port=1, rate_gbit_per_s=rate, mtu_bytes=mtu)
+def host(name: str = "n", rate: float | None = 25.0, mtu: int | None = 1500) -> NetworkHost:
+    return NetworkHost(name=name, address="10.0.0.1", port=1, rate_gbit_per_s=rate, mtu_bytes=mtu)
 
 
 def test_the_payload_of_the_slower_card_is_expected() -> None:
@@ -189,7 +189,7 @@ def test_the_payload_of_the_slower_card_is_expected() -> None:
 
 
 @pytest.mark.parametrize("other", [host(rate=None), host(rate=100.0), host(rate=0.0)])
-def test_nothing_is_expected_of_an_unknown_card_or_one_that_tcp_may_not_fill(other: Host) -> None:
+def test_nothing_is_expected_of_an_unknown_card_or_one_that_tcp_may_not_fill(other: NetworkHost) -> None:
     assert expected(other, other) is None
 
 
@@ -217,26 +217,26 @@ def test_results_become_samples_and_failures_of_their_hosts() -> None:
     assert sample.expected_gb_per_s == pytest.approx(1.177, abs=1e-3)
 
 
-def result_of(rank: int, hosts: int) -> Result:
+def result_of(rank: int, hosts: int) -> NetworkResult:
     own = [
-        Measured(slot=number, destination=destination, values=(0.9, 1.0, 1.1))
+        TransferResult(slot=number, destination=destination, values=(0.9, 1.0, 1.1))
         for number, slot in enumerate(schedule(hosts, QUICK))
         for source, destination in slot.transfers
         if source == rank
     ]
-    return Result(measured=tuple(own))
+    return NetworkResult(measured=tuple(own))
 
 
 def test_what_a_host_reports_of_others_is_not_taken() -> None:
     strange = (
-        Measured(slot=0, destination=0, values=(1.0,)),
-        Measured(slot=10**6, destination=1, values=(1.0,)),
-        Measured(slot=-1, destination=1, values=(1.0,)),
+        TransferResult(slot=0, destination=0, values=(1.0,)),
+        TransferResult(slot=10**6, destination=1, values=(1.0,)),
+        TransferResult(slot=-1, destination=1, values=(1.0,)),
     )
-    assert bandwidth_of(order(2), {1: Result(measured=strange)}, {}).samples == ()
+    assert bandwidth_of(order(2), {1: NetworkResult(measured=strange)}, {}).samples == ()
 
 
 def test_a_transfer_that_failed_is_a_failure_with_its_reason() -> None:
-    one = Measured(slot=1, destination=1, error="connection refused")
-    (failure,) = bandwidth_of(order(2), {0: Result(measured=(one,))}, {}).failures
+    one = TransferResult(slot=1, destination=1, error="connection refused")
+    (failure,) = bandwidth_of(order(2), {0: NetworkResult(measured=(one,))}, {}).failures
     assert (failure.source, failure.destination, failure.says) == ("host:n0", "host:n1", "connection refused")

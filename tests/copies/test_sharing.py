@@ -194,10 +194,10 @@ def test_groups_are_nested_or_disjoint_in_any_tree_and_noise(
         assert not one & other_group or one < other_group or other_group < one
 
 
-@pytest.mark.parametrize("uplink", [12.3, 24.6])
-@pytest.mark.parametrize("narrow", [6.4, 3.2])
-@pytest.mark.parametrize("tree", [True, False])
-@pytest.mark.parametrize("sets", ["pairs", "left out"])
+@pytest.mark.parametrize(
+    ("uplink", "narrow", "tree", "sets"),
+    [(12.3, 6.4, True, "pairs"), (24.6, 3.2, False, "pairs"), (24.6, 6.4, True, "left out")],
+)
 def test_one_narrow_card_behind_a_bridge_makes_no_second_group(
     uplink: float, narrow: float, tree: bool, sets: str
 ) -> None:

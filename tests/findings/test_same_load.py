@@ -17,7 +17,7 @@ HOT: dict[str, Any] = {"temperature_c": {"gpu": 55}}
 @pytest.mark.parametrize(("degrees", "subjects"), [(54, []), (55, ["gpu:1"])])
 def test_a_gpu_is_hot_beside_cool_peers_at_the_same_load(degrees: int, subjects: list[str]) -> None:
     change = all_of(RESTING, COOL, gpu(1, temperature_c={"gpu": degrees}))
-    assert [one.subject.text for one in clocks.heat(change(sound()))] == subjects
+    assert [one.subject.text for one in clocks.above_peers(change(sound()))] == subjects
 
 
 @pytest.mark.parametrize(
@@ -33,19 +33,19 @@ def test_a_gpu_is_hot_beside_cool_peers_at_the_same_load(degrees: int, subjects:
 )
 def test_at_another_load_it_is_not_compared(other: dict[str, Any]) -> None:
     change = all_of(RESTING, COOL, gpu(1, **HOT, **other))
-    assert clocks.heat(change(sound())) == []
+    assert clocks.above_peers(change(sound())) == []
 
 
 def test_two_gpus_show_no_usual_temperature() -> None:
     change = all_of(RESTING, COOL, gpu(1, **HOT))
-    assert clocks.heat(change(sound(2))) == []
-    assert len(clocks.heat(change(sound(3)))) == 1
+    assert clocks.above_peers(change(sound(2))) == []
+    assert len(clocks.above_peers(change(sound(3)))) == 1
 
 
 @pytest.mark.parametrize(("watts", "count"), [(74.0, 0), (75.0, 1)])
 def test_an_idle_gpu_draws_more_than_its_peers(watts: float, count: int) -> None:
     change = all_of(RESTING, every_gpu(memory_mib={"used": 3}), gpu(1, power_w={"draw": watts}))
-    assert len(clocks.idle_draw(change(sound()))) == count
+    assert len(clocks.above_peers(change(sound()))) == count
 
 
 def lowered(mhz: int, **also: Any) -> Change:
@@ -53,17 +53,17 @@ def lowered(mhz: int, **also: Any) -> Change:
 
 
 def test_one_p_state_has_one_memory_clock() -> None:
-    (found,) = clocks.memory_clocks(lowered(370)(sound()))
+    (found,) = clocks.below_peers(lowered(370)(sound()))
     assert found.subject.text == "gpu:2"
-    assert clocks.memory_clocks(lowered(400)(sound())) == []  # within 5 % of 405
-    assert clocks.memory_clocks(lowered(810)(sound())) == []  # higher
+    assert clocks.below_peers(lowered(400)(sound())) == []  # within 5 % of 405
+    assert clocks.below_peers(lowered(810)(sound())) == []  # higher
 
 
 def test_a_set_memory_clock_has_its_own_finding() -> None:
-    assert clocks.memory_clocks(lowered(300, application=300)(sound())) == []
+    assert clocks.below_peers(lowered(300, application=300)(sound())) == []
 
 
 def test_an_idle_link_counts_only_in_a_p_state_for_load() -> None:
     slow = gpu(2, pcie={"gen_now": 1})
-    assert [one.subject.text for one in clocks.links(all_of(READY, slow)(sound()))] == ["gpu:2"]
-    assert clocks.links(all_of(READY, every_gpu(pstate="P8"), slow)(sound())) == []
+    assert [one.subject.text for one in clocks.below_peers(all_of(READY, slow)(sound()))] == ["gpu:2"]
+    assert clocks.below_peers(all_of(READY, every_gpu(pstate="P8"), slow)(sound())) == []

@@ -12,7 +12,7 @@ import msgspec
 
 from gputopo.probes.collect import read_with
 from gputopo.probes.nvml.gpu_watch import GpuWatch, GpuWatchChild
-from gputopo.probes.nvml.reading import NvmlAnswers, Reading, Received, ask_all
+from gputopo.probes.nvml.reading import NvmlAnswers, NvmlReading, Received, ask_all
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import MachineSample
 from tests.kit.nvml import FakeNvml, installed
@@ -35,7 +35,7 @@ def read_here(root: Path = Path("/nonexistent")) -> Machine:
     return read_with(root, received.answers)
 
 
-class ReadingHere(Reading):
+class ReadingHere(NvmlReading):
     """A reading without a child process: a fork of a process with all tests loaded takes 50 ms."""
 
     def __init__(self) -> None:

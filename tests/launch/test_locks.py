@@ -88,11 +88,6 @@ def test_where_a_disk_has_no_locks_only_a_new_file_is_a_lock(
         assert (first, second) == (True, False)
 
 
-def test_a_place_for_no_file_raises_the_error_of_the_system(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), locked_spec(tmp_path / "gone" / "spec.json"):
-        pass
-
-
 def checkpoints_in(folder: Path) -> Lifecycle:
     return Lifecycle(checkpoints=str(folder))
 
@@ -118,34 +113,6 @@ def test_a_folder_is_locked_by_one_run_and_free_afterwards(
             assert option in refused.value.hint
     with locked_outputs(lifecycle_of(tmp_path / "kept")):
         assert list((tmp_path / "kept").iterdir()) == []
-
-
-def test_the_second_folder_of_a_refused_run_is_free_again(tmp_path: Path) -> None:
-    first, second = str(tmp_path / "first"), str(tmp_path / "second")
-    with (
-        locked_outputs(Lifecycle(export=second)),
-        pytest.raises(InputError),
-        locked_outputs(Lifecycle(checkpoints=first, export=second)),
-    ):
-        pass
-    with locked_outputs(Lifecycle(checkpoints=first, export=second)):
-        pass
-
-
-def test_one_folder_may_have_the_checkpoints_and_the_export_of_a_run(tmp_path: Path) -> None:
-    with locked_outputs(Lifecycle(checkpoints=str(tmp_path / "a"), export=f"{tmp_path}/b/../a")):
-        pass
-
-
-def test_a_disk_without_locks_of_folders_is_used_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(handle: int, operation: int) -> None:
-        raise OSError(9, "Bad file descriptor")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with locked_outputs(Lifecycle(checkpoints=str(tmp_path))):
-        pass
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from gputopo.launch.remote_start import (
     SETTLE_S,
     TERM_S,
     Agents,
-    Endings,
     HostCommand,
+    RankEnds,
     commands,
     not_started,
     to_start,
@@ -86,12 +86,6 @@ def test_a_shell_gives_an_agent_the_words_as_they_were_typed(words: list[str]) -
     assert [one for one in words if one != "--"] == shlex.split(start.command[-1])[11:-4]
 
 
-def test_the_names_of_hosts_cannot_be_options_or_commands() -> None:
-    for name in ("-oProxyCommand=x", "a;b", "$(x)", "a b"):
-        with pytest.raises(UsageError):
-            read_hosts("--hosts", name)
-
-
 @pytest.mark.parametrize(
     ("code", "line", "what", "hint"),
     [
@@ -125,7 +119,7 @@ def test_a_host_that_cannot_be_started_is_named_with_what_to_do(
 
 
 def test_the_run_is_over_with_its_last_host_and_has_the_exit_code_of_rank_0() -> None:
-    endings = Endings(2)
+    endings = RankEnds(2)
     endings.ended(0, 1, 10.0, has_begun=True)
     assert (endings.has_ended(0), endings.has_ended(1), endings.end_at) == (True, False, 10.0 + OTHERS_S)
     endings.ended(1, 3, 11.0, has_begun=True)
@@ -134,7 +128,7 @@ def test_the_run_is_over_with_its_last_host_and_has_the_exit_code_of_rank_0() ->
 
 @pytest.mark.parametrize(("has_begun", "left_s"), [(False, SETTLE_S), (True, LEADER_S)])
 def test_a_host_that_failed_ends_all_after_rank_0_could_say_why(has_begun: bool, left_s: float) -> None:
-    endings = Endings(3)
+    endings = RankEnds(3)
     endings.ended(2, 0, 1.0, has_begun=False)  # not needed
     assert endings.end_at is None
     endings.ended(1, 2, 5.0, has_begun=has_begun)
@@ -144,20 +138,20 @@ def test_a_host_that_failed_ends_all_after_rank_0_could_say_why(has_begun: bool,
 
 
 def test_rank_0_that_ends_by_itself_has_the_last_word() -> None:
-    endings = Endings(2)
+    endings = RankEnds(2)
     endings.ended(1, 2, 5.0, has_begun=False)
     endings.ended(0, 3, 5.5, has_begun=False)
     assert (endings.exit_code, endings.blamed) == (3, None)
 
 
 def test_a_rank_0_that_fails_before_the_training_leaves_the_others_waiting_in_vain() -> None:
-    endings = Endings(2)
+    endings = RankEnds(2)
     endings.ended(0, 3, 5.0, has_begun=False)
     assert endings.end_at == 5.0 + SETTLE_S
 
 
 def test_a_host_that_cannot_be_started_ends_all_at_once() -> None:
-    endings, fleet = Endings(2), Endings(2, needs_all=False)
+    endings, fleet = RankEnds(2), RankEnds(2, needs_all=False)
     for one in (endings, fleet):
         one.not_started(1, 7.0)
         one.ended(1, 3, 7.0, has_begun=False)
@@ -167,7 +161,7 @@ def test_a_host_that_cannot_be_started_ends_all_at_once() -> None:
 
 
 def test_ctrl_c_leaves_rank_0_its_time_and_more_of_them_do_not() -> None:
-    endings = Endings(1)
+    endings = RankEnds(1)
     ends = []
     for at in (1.0, 2.0, 3.0):
         endings.signalled(signal.SIGINT, at)
@@ -177,16 +171,8 @@ def test_ctrl_c_leaves_rank_0_its_time_and_more_of_them_do_not() -> None:
     assert endings.exit_code == 130
 
 
-def test_sigterm_ends_all_within_the_time_that_batch_systems_give() -> None:
-    endings = Endings(1)
-    endings.signalled(signal.SIGTERM, 1.0)
-    assert endings.end_at == 1.0 + TERM_S
-    endings.ended(0, 143, 2.0, has_begun=True)
-    assert endings.exit_code == 143
-
-
 def test_a_host_that_may_be_lost_ends_the_others_before_the_training_only() -> None:
-    endings = Endings(3, may_lose=True)
+    endings = RankEnds(3, may_lose=True)
     endings.ended(2, 3, 5.0, has_begun=True)
     assert endings.end_at is None
     endings.ended(1, 3, 6.0, has_begun=False)
@@ -255,14 +241,6 @@ def test_the_first_host_that_fails_ends_all_and_its_exit_code_counts(
 def test_a_host_that_ssh_cannot_start_is_named_and_nobody_waits_for_it(host: str, what: str) -> None:
     with pytest.raises(HardwareError, match=what):
         drives(f"localhost,{host}", "train,train")
-
-
-@pytest.mark.usefixtures("home")
-def test_a_starter_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "bin" / "ssh").unlink()
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    with pytest.raises(HardwareError, match="cannot start ssh: No such file"):
-        drives("n1,n2", "fine,fine")
 
 
 def test_a_folder_that_a_host_has_not_is_replaced_by_its_home_with_a_word(capfd: Shown, home: Path) -> None:

@@ -2,11 +2,8 @@
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gputopo.launch.throughput import (
     LOCAL_RANKS,
@@ -15,7 +12,6 @@ from gputopo.launch.throughput import (
     StepDone,
     Steps,
     StepsEnded,
-    read_report,
 )
 from gputopo.launch.user_program.steps import StepPipe
 from tests.launch.forks import run_program
@@ -89,21 +85,6 @@ def test_a_run_that_reads_no_more_neither_stops_nor_ends_the_training(
         pipe.close()
         steps.done()
         steps.done()
-
-
-def test_without_the_runs_pipe_a_script_runs_as_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    os.mkfifo(tmp_path / "steps")  # that nobody reads
-    monkeypatch.setenv(STEPS_FILE, str(tmp_path / "steps"))
-    with Steps(examples=8) as steps:
-        steps.done()
-    assert str(steps) == "1 step, no speed yet"
-
-
-@given(st.one_of(st.binary(max_size=80), st.just(b'{"report":"step","pid":1,"step":1,"seconds":1e999}')))
-def test_what_is_no_report_is_none(line: bytes) -> None:
-    assert read_report(line) is None
 
 
 FITS = """

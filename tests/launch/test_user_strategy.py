@@ -50,12 +50,6 @@ def test_what_tf_distribute_has_is_used_and_nothing_is_said_to_lack(
     assert (found.words, found.lacks) == (words, None)
 
 
-def test_a_server_is_central_wherever_its_variables_are() -> None:
-    for place in ("cpu", "gpu:1"):
-        found = nearest(choice(variable_update="parameter_server", ps_device=place), "gpu", 2)
-        assert (found.words, found.lacks) == ("CentralStorageStrategy", None)
-
-
 def test_a_server_spread_over_gpus_is_replaced_by_nccl_and_named() -> None:
     spread = choice(variable_update="parameter_server", ps_device="gpu:spread")
     found = nearest(spread, "gpu", 2)
@@ -76,15 +70,10 @@ def test_nccl_is_for_gpus_only_unless_the_plan_has_it(name: str) -> None:
     assert reduction != "nccl" or name in ("nccl", "nccl_op")
 
 
-def test_one_device_needs_no_reduction_whatever_the_plan_is() -> None:
-    for update in ("replicated", "parameter_server"):
-        assert nearest(choice(variable_update=update, ps_device="cpu"), "gpu", 1).words == "OneDeviceStrategy"
-
-
 NOTHING = Machine(source="live", driver=Driver(status="no_device"))
 
 
-def workers() -> starters.Claim:
+def workers() -> starters.RankClaim:
     found = starters.tf_config(ray_train())
     assert found is not None
     return found
@@ -155,11 +144,6 @@ def test_under_a_narrowed_environment_the_plan_is_of_the_visible_gpus_in_their_o
     assert target.plan.environment["CUDA_VISIBLE_DEVICES"] == environ["CUDA_VISIBLE_DEVICES"]
 
 
-def test_a_number_is_chosen_among_those_that_are_visible() -> None:
-    environ = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0,2,3"}
-    assert planned(machine(), environ, num_gpus=2, claimed={}).plan.choice.gpus == (2, 3)
-
-
 def test_alone_it_plans_for_the_machine_without_what_others_have_claimed() -> None:
     assert planned(machine(), {}, num_gpus=2, claimed={}).plan.choice.gpus == (2, 3)
     taken = {3: "in use by another run"}
@@ -173,12 +157,6 @@ def test_without_gpus_it_is_as_many_cpu_devices_and_both_lines_say_why() -> None
     what, why = lines_of(target, nearest(target.plan.choice, "cpu", 3))
     assert what == "gputopo: CentralStorageStrategy on 3 logical CPU devices (No NVIDIA device)."
     assert why == "gputopo: why: no GPU to plan for: 3 logical CPU devices."
-
-
-def test_gpus_that_are_not_there_are_refused_with_a_hint() -> None:
-    with pytest.raises(UsageError) as error:
-        planned(NOTHING, {}, gpus=[0], claimed={})
-    assert "--num-gpus" in error.value.hint
 
 
 FITS = """

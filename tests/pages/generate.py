@@ -98,6 +98,18 @@ From: the program whose network of this name it is; that of tensorpack's ResNet 
 """
 
 
+_BETWEEN_HOSTS = (
+    ("`copy`", "copied to one device of all hosts and back: a device's share of the variables, each"),
+    ("`hierarchical`", "added within each host, then copied once a host to one of them and back"),
+    (
+        "`collective`, `nccl`",
+        "added within each host, then by TensorFlow's collective op between one device of each host, another "
+        "for the next variable; of hosts with unequal numbers of devices as many take part as each has",
+    ),
+    ("`nccl_op`", "not added: it is of one process"),
+)
+
+
 def reductions() -> str:
     """Return the page of the reductions."""
     rows = [(f"`{name}`", meaning) for name, meaning in all_reduce.MEANINGS.items()]
@@ -107,7 +119,7 @@ def reductions() -> str:
 {table}
 Over several hosts:
 
-{_table(("method", "gradients are"), all_reduce.BETWEEN_HOSTS)}
+{_table(("method", "gradients are"), _BETWEEN_HOSTS)}
 Without `--all-reduce` the start of a training over several hosts measures an exchange of all gradients both
 ways, for some seconds: by copies, and by `nccl` on GPUs, `collective` on CPU devices. The latter is used
 where it is more than 5 % faster: `exchange between hosts: copies 38 ms, nccl 12 ms: nccl`.

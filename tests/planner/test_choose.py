@@ -4,11 +4,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo import captures
 from gputopo.planner import Request, plan
 from gputopo.planner.choose import plan_environment
 from gputopo.values.errors import NoPlanError
-from gputopo.values.machine import Gpu, Hop, Link, Machine, Mig
+from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.run.plan import Plan
 from gputopo.values.schema import decode, encode
 from tests.matrices import DGX1_P100, DGX1_V100, FOUR_AND_FOUR, SEVEN, changed, machine_of
@@ -36,17 +35,6 @@ def test_two_gpus_of_a_pix_island_hold_the_variables_on_the_first() -> None:
     assert found.refused == ()
 
 
-def test_the_same_from_the_capture_of_that_machine() -> None:
-    if not SEVEN_FILE.exists():
-        pytest.skip(f"{SEVEN_FILE} is not here")
-    machine = captures.load([str(SEVEN_FILE)])
-    assert machine.links == machine_of(SEVEN).links
-    request = Request(num_gpus=2, prefer_pix=True, model="alexnet")
-    found, invented = plan(machine, request), plan(machine_of(SEVEN), request)
-    assert (found.choice, found.candidates) == (invented.choice, invented.candidates)
-    assert found.choice.gpus == (0, 1)
-
-
 def test_candidates_are_listed_best_first_and_sets_that_are_alike_once() -> None:
     found = plan(machine_of(SEVEN), Request(num_gpus=2))
     # {0,1,2} alike and {3,4,5,6} alike: a pair within the first, within the second, or across.
@@ -72,11 +60,6 @@ def test_the_lowest_indices_do_not_win_over_a_closer_set() -> None:
 def test_fewer_far_pairs_win_where_the_farthest_pair_is_the_same() -> None:
     # Five of seven: {x,3,4,5,6} crosses 1 x 4 = 4 times, {0,1,2,y,z} crosses 3 x 2 = 6 times.
     assert plan(machine_of(SEVEN), Request(num_gpus=5)).choice.gpus == (0, 3, 4, 5, 6)
-
-
-def test_three_gpus_of_two_pairs_stay_on_one_socket() -> None:
-    # {0,1,2}: PIX, PHB, PHB. With a GPU of the other socket there would be two SYS pairs.
-    assert plan(machine_of(FOUR_AND_FOUR), Request(num_gpus=3)).choice.gpus == (0, 1, 2)
 
 
 def test_six_gpus_of_four_and_four_leave_a_pair_and_not_one_here_and_one_there() -> None:
@@ -148,10 +131,6 @@ def test_named_gpus_that_are_apart_do_not_meet_the_request() -> None:
     assert says(found, "the GPUs named by --gpus are not in one PIX island")
 
 
-def test_the_closer_set_that_is_reported_beside_named_gpus_is_of_the_same_size() -> None:
-    assert says(plan(machine_of(SEVEN), Request(gpus=(0, 1, 3), prefer_pix=True)), "GPUs 0, 1 and 2 would be")
-
-
 def test_named_gpus_with_a_number_are_what_is_chosen_from() -> None:
     assert plan(machine_of(SEVEN), Request(gpus=(2, 5, 4), num_gpus=2)).choice.gpus == (4, 5)
 
@@ -162,10 +141,6 @@ def test_excluded_gpus_are_not_chosen_and_are_reported() -> None:
     assert found.choice.gpus == (0, 2, 3)
     assert found.refused[0].gpus == (1, 4, 5)
     assert "excluded" in found.refused[0].reason
-
-
-def test_usable_gpus_with_mig_switched_off_are_usable() -> None:
-    assert plan(changed(machine_of(SEVEN), 0, mig=Mig(mode=False)), Request(num_gpus=1)).choice.gpus == (0,)
 
 
 def test_a_machine_of_which_no_link_is_known_is_planned_and_reported() -> None:

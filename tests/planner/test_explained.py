@@ -56,23 +56,20 @@ def test_it_is_there_only_where_it_was_asked_for() -> None:
     assert plan(machine_of(FOUR_AND_FOUR), Request(explain=True, predicts=False)).line is None
 
 
-@pytest.mark.parametrize(
-    ("alike", "shown"),
-    [
+def test_links_that_carry_the_same_are_named_together() -> None:
+    cases: list[tuple[list[Resource], str]] = [
         ([("up", 3)], "link of GPU 3, sending"),
         ([("up", 3), ("up", 0), ("up", 1)], "link of GPUs 0-1,3, sending"),
         ([("uplink up", 0)], "uplink of GPUs 0-1, to the host"),
         ([("nvlink", 0, 1), ("nvlink", 1, 0)], "NVLink 0 to 1 and 1 alike"),
-    ],
-)
-def test_links_that_carry_the_same_are_named_together(alike: list[Resource], shown: str) -> None:
-    paths = Paths({}, {}, (Uplink(frozenset({0, 1}), 12.0, 12.0),))
-    assert words(alike, SERVED, paths) == shown
+    ]
+    for alike, shown in cases:
+        paths = Paths({}, {}, (Uplink(frozenset({0, 1}), 12.0, 12.0),))
+        assert words(alike, SERVED, paths) == shown
 
 
-@pytest.mark.parametrize(
-    ("resource", "place", "words"),
-    [
+def test_resources_are_in_words() -> None:
+    for resource, place, shown in [
         (("up", 3), "cpu", "GPU 3 to the host"),
         (("down", 3), "cpu", "the host to GPU 3"),
         (("up", 3), "gpu:0", "link of GPU 3, sending"),
@@ -83,11 +80,9 @@ def test_links_that_carry_the_same_are_named_together(alike: list[Resource], sho
         (("nvlink out", 1), "gpu:0", "NVLinks of GPU 1, sending"),
         (("socket", 0, 1), "gpu:0", "link from NUMA node 0 to 1"),
         (("host",), "cpu", "gradients added on the CPU"),
-    ],
-)
-def test_resources_are_in_words(resource: tuple[str | int, ...], place: str, words: str) -> None:
-    paths = Paths({}, {}, (Uplink(frozenset(range(4)), 12.0, 12.0),))
-    assert in_words(resource, Placing("parameter_server", place), paths) == words
+    ]:
+        paths = Paths({}, {}, (Uplink(frozenset(range(4)), 12.0, 12.0),))
+        assert in_words(resource, Placing("parameter_server", place), paths) == shown
 
 
 @given(machines(), models(), programs(), st.floats(1e-3, 2.0), st.data())

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gputopo import captures
 from gputopo.planner import Request, plan
-from gputopo.planner.how_many import GAIN, doublings, enough, gains, groups
-from gputopo.planner.request import SAME_SPEED, batches, mean_batch, speed_classes
+from gputopo.planner.how_many import GAIN, doublings, enough, gains
+from gputopo.planner.request import batches, mean_batch, speed_classes
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine
@@ -196,11 +196,6 @@ def test_auto_without_known_speeds_is_equal_batches_and_says_why() -> None:
     assert "--batch-size auto: equal batches, as no speed of one GPU is known" in found.choice.reasons
 
 
-def test_a_list_is_planned_for_without_known_speeds_too() -> None:
-    found = planned(batch_size=(8, 8, 8, 8, 8, 8, 12), single_gpu_images_per_sec=())
-    assert found.choice.batch_sizes == (8, 8, 8, 8, 8, 8, 12)
-
-
 def test_equal_numbers_are_planned_for_as_one_number() -> None:
     for gpus in (None, (6, 2, 0)):
         count = 7 if gpus is None else len(gpus)
@@ -231,7 +226,7 @@ def crowded(seed: int) -> tuple[Machine, tuple[float, ...]]:
     return machine, tuple(rng.choice([50.0, 100.0, 150.0, 200.0]) for _ in places)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_auto_chooses_the_gpus_that_every_set_tried_by_itself_shows_to_be_the_fastest(seed: int) -> None:
     machine, speeds = crowded(seed)
     request = Request(model="vgg16", batch_size="auto", single_gpu_images_per_sec=speeds)
@@ -287,9 +282,8 @@ def test_what_an_option_costs_is_compared_with_the_same_batches() -> None:
 
 
 @pytest.mark.parametrize("ps", ["cpu", "gpu:spread", "gpu:3"])
-@pytest.mark.parametrize("batch", [1, 3, 64])
-@pytest.mark.parametrize("speeds", [ONE_FASTER, (9.0, 31.0, 14.0, 30.0, 90.0, 45.0, 20.0)])
-def test_batches_in_proportion_make_no_plan_slower(speeds: tuple[float, ...], batch: int, ps: str) -> None:
+def test_batches_in_proportion_make_no_plan_slower(ps: str) -> None:
+    speeds, batch = (9.0, 31.0, 14.0, 30.0, 90.0, 45.0, 20.0), 3
     given: dict[str, Any] = {"single_gpu_images_per_sec": speeds, "ps": ps}
     equal = planned(batch_size=batch, **given).choice
     own = planned(batch_size=batches("auto", batch, speeds), **given).choice
@@ -320,14 +314,6 @@ def test_gpus_of_one_speed_are_not_compared() -> None:
     assert compared(100.0, 99.0, 101.0, 100.0, 100.0, 100.0, 100.0) is None
 
 
-def test_a_faster_gpu_among_many_does_not_make_the_others_worse() -> None:
-    found = compared(100.0, 100.0, 100.0, 100.0, 100.0, 100.0, 150.0)
-    assert found is not None
-    assert [one.gpus for one in found.alone] == [(0, 1, 2, 3, 4, 5), (6,)]
-    assert found.together.batch_sizes == (64,) * 7
-    assert max(one.images_per_sec for one in found.alone) < found.together.images_per_sec
-
-
 def test_batches_in_proportion_use_what_a_faster_gpu_can_do() -> None:
     found = compared(100.0, 100.0, 100.0, 100.0, 100.0, 100.0, 150.0)
     assert found is not None
@@ -336,14 +322,6 @@ def test_batches_in_proportion_use_what_a_faster_gpu_can_do() -> None:
     assert found.better == found.in_proportion
     assert found.use == "--batch-size 60,60,60,60,60,59,89"
     assert found.in_proportion.images_per_sec > 1.02 * found.together.images_per_sec
-
-
-def test_equal_gpus_alone_are_faster_than_with_a_slow_one() -> None:
-    found = compared(100.0, 100.0, 30.0, 100.0, 100.0, 100.0, 100.0)
-    assert found is not None
-    (alone,) = found.alone
-    assert alone.gpus == (0, 1, 3, 4, 5, 6)
-    assert alone.images_per_sec > 2 * found.together.images_per_sec
 
 
 def test_the_equal_ones_alone_are_named_where_a_slow_one_costs_more_than_it_brings() -> None:
@@ -371,16 +349,3 @@ def test_a_plan_that_does_as_advised_advises_nothing_more() -> None:
         found = compared(*speeds, request=msgspec.structs.replace(UNEQUAL, batch_size=batch))
         assert found is not None
         assert (found.better.batch_sizes, found.use) == (before.better.batch_sizes, "")
-
-
-@given(st.lists(st.floats(1.0, 1e4), min_size=1, max_size=8))
-def test_groups_leave_the_slower_ones_out(speeds: list[float]) -> None:
-    by_gpu = dict(enumerate(speeds))
-    for part in groups(by_gpu):
-        assert 0 < len(part) < len(speeds)
-        others = [speeds[gpu] for gpu in by_gpu if gpu not in part]
-        assert min(others) < min(speeds[gpu] for gpu in part) or max(others) > max(
-            speeds[gpu] for gpu in part
-        )
-    if min(speeds) >= (1 - SAME_SPEED) * max(speeds):
-        assert groups(by_gpu) == ()

@@ -2,14 +2,13 @@
 
 from itertools import combinations
 from math import comb
-from random import Random
 
 import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gputopo.prediction.gradients import IN_ORDER, Block
+from gputopo.prediction.gradients import Block
 from gputopo.prediction.links.paths import HostLink, PairPath, PathKind, Paths
 from gputopo.prediction.links.shared_links import Uplink
 from gputopo.prediction.programs import DEFAULT, Program, require_program
@@ -102,48 +101,6 @@ def test_the_search_is_exact_where_all_gpus_differ(
         assert len(each) >= min(keep, len(everything))
 
 
-@given(machines(), models(), programs(), st.randoms())
-def test_other_numbers_of_the_same_gpus_change_no_prediction(
-    paths: Paths, model: Model, program: Program, random: Random
-) -> None:
-    """GPUs are only names, but for reductions that depend on the order of the towers, which is theirs."""
-    pool = sorted(paths.hosts)
-    other = dict(zip(pool, random.sample(range(20), len(pool)), strict=True))
-    renamed = msgspec.structs.replace(
-        paths,
-        hosts={other[gpu]: host for gpu, host in paths.hosts.items()},
-        pairs={
-            (min(other[a], other[b]), max(other[a], other[b])): path for (a, b), path in paths.pairs.items()
-        },
-        uplinks=tuple(one._replace(gpus=_named(one.gpus, other)) for one in paths.uplinks),
-        sockets=tuple(
-            one._replace(gpus=(_named(one.gpus[0], other), _named(one.gpus[1], other)))
-            for one in paths.sockets
-        ),
-        ports={other[gpu]: port for gpu, port in paths.ports.items()},
-    )
-    seconds = [
-        sorted(
-            one.prediction.step_s
-            for one in fastest(
-                _question(given_paths, model, program, dict.fromkeys(gpus, 0.1), 2, set())._replace(
-                    placings=tuple(one for one in placings(gpus) if one.traffic not in IN_ORDER)
-                ),
-                gpus,
-                10_000,
-            )
-            for _ in range(one.alike)
-        )
-        for given_paths, gpus in ((paths, pool), (renamed, sorted(other.values())))
-    ]
-
-    assert seconds[0] == pytest.approx(seconds[1])
-
-
-def _named(gpus: frozenset[int], names: dict[int, int]) -> frozenset[int]:
-    return frozenset(names[gpu] for gpu in gpus)
-
-
 @given(machines(), models(), programs())
 def test_no_step_is_shorter_than_the_bytes_need_on_the_narrowest_link(
     paths: Paths, model: Model, program: Program
@@ -155,32 +112,6 @@ def test_no_step_is_shorter_than_the_bytes_need_on_the_narrowest_link(
     found = predict(Stepper(model, sure, len(gpus)), paths, gpus, 0.1, Placing("parameter_server", "cpu"))
 
     assert found.step_s >= 0.1 + model.bytes / narrowest - 1e-9
-
-
-@given(machines(), models(), programs(), st.floats(1.0, 4.0))
-def test_faster_links_and_faster_gpus_never_make_a_step_slower(
-    paths: Paths, model: Model, program: Program, factor: float
-) -> None:
-    """Nor is any step shorter than its arithmetic."""
-    gpus = tuple(sorted(paths.hosts))
-    stepper = Stepper(model, program, len(gpus), paths.cpus)
-    faster = msgspec.structs.replace(
-        paths,
-        hosts={
-            g: host._replace(up=factor * host.up, down=factor * host.down) for g, host in paths.hosts.items()
-        },
-        pairs={pair: path._replace(gb_per_s=factor * path.gb_per_s) for pair, path in paths.pairs.items()},
-        uplinks=tuple(
-            uplink._replace(up=factor * uplink.up, down=factor * uplink.down) for uplink in paths.uplinks
-        ),
-        sockets=tuple(socket._replace(gb_per_s=factor * socket.gb_per_s) for socket in paths.sockets),
-        ports={gpu: factor * port for gpu, port in paths.ports.items()},
-    )
-    for placing in placings(gpus):
-        before = predict(stepper, paths, gpus, 0.1, placing).step_s
-        assert predict(stepper, faster, gpus, 0.1, placing).step_s <= before * (1 + 1e-9)
-        assert predict(stepper, paths, gpus, 0.1 / factor, placing).step_s <= before * (1 + 1e-9)
-        assert before >= 0.1
 
 
 @given(machines(), models(), programs(), st.floats(1.0, 4.0), st.data())

@@ -205,11 +205,11 @@ def test_no_change_is_found_where_all_cards_have_their_lanes() -> None:
     assert (found.changes, found.share) == ((), 0.0)
 
 
-@pytest.mark.parametrize("name", ["7gforce", "dgx1-v100", "az-4x-m60"])
-def test_what_if_of_nothing_changes_nothing(name: str) -> None:
-    machine = captures.load([name])
-    assert changed(machine, ()).machine == machine
-    assert changed(machine, ("acs off",)).machine == machine
+def test_what_if_of_nothing_changes_nothing() -> None:
+    for name in ["7gforce", "dgx1-v100", "az-4x-m60"]:
+        machine = captures.load([name])
+        assert changed(machine, ()).machine == machine
+        assert changed(machine, ("acs off",)).machine == machine
 
 
 lanes = st.sampled_from([1, 4, 8, 16])

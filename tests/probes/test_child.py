@@ -9,11 +9,11 @@ from contextlib import contextmanager
 import pytest
 
 from gputopo.probes import child
-from gputopo.probes.child import Channel, Child, Limits
+from gputopo.probes.child import CallLimits, Channel, DriverChild
 
 Work = Callable[[Channel], None]
 # Of what returns: never reached, however busy the machine is.
-PATIENT = Limits(start_s=60.0, call_s=60.0, nvml_s=60.0, quiet_s=60.0, end_s=60.0, reap_s=60.0)
+PATIENT = CallLimits(start_s=60.0, call_s=60.0, nvml_s=60.0, quiet_s=60.0, end_s=60.0, reap_s=60.0)
 HANGS_S = {"start_s": 0.6, "call_s": 0.3, "nvml_s": 0.2}
 
 
@@ -31,8 +31,8 @@ def gone(pid: int) -> bool:
 
 
 @contextmanager
-def running(work: Work, limits: Limits | None = PATIENT) -> Iterator[tuple[Child, int]]:
-    with Child(work, limits) as one:
+def running(work: Work, limits: CallLimits | None = PATIENT) -> Iterator[tuple[DriverChild, int]]:
+    with DriverChild(work, limits) as one:
         pid = one._pid
         assert pid is not None
         yield one, pid
@@ -236,7 +236,7 @@ def test_an_interrupt_ends_the_work_and_no_line_is_halved() -> None:
 
 def test_a_child_that_cannot_be_killed_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "reaped", lambda pid, wait_s: None)
-    with Child(lambda channel: time.sleep(60), PATIENT) as one:
+    with DriverChild(lambda channel: time.sleep(60), PATIENT) as one:
         pid = one._pid
         one.finish()
         assert one.abandoned == pid
@@ -253,13 +253,13 @@ def test_the_end_is_waited_for_a_little() -> None:
 
 _HANGS = """
 import os, time
-from gputopo.probes.child import Child
+from gputopo.probes.child import DriverChild
 
 def work(channel):
     channel.nvml.begin("nvmlInit")
     time.sleep(60)
 
-with Child(work) as child:
+with DriverChild(work) as child:
     print(child._pid, flush=True)
     child.answer()
 """

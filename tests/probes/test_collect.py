@@ -22,39 +22,24 @@ from tests.kit.sysfs import write_files, write_tree
 TOPOLOGY_LEVEL = "nvmlDeviceGetTopologyCommonAncestor"
 
 
-@pytest.fixture(params=SCENARIOS)
-def machine(request: pytest.FixtureRequest) -> Machine:
-    return machine_of(request.param)
-
-
-def test_every_scenario_is_read_to_a_machine_without_contradictions(machine: Machine) -> None:
-    assert machine.source == "live"
-    assert machine.driver.status == "ok"
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_scenario_is_read_whole_and_each_fact_that_is_absent_has_a_reason(name: str) -> None:
+    machine = machine_of(name)
+    assert (machine.source, machine.driver.status, machine.contradictions) == ("live", "ok", ())
     assert machine.driver.kernel_module_version == machine.driver.version
     assert [gpu.index for gpu in machine.gpus] == list(range(len(machine.gpus)))
     assert [(link.a, link.b) for link in machine.links] == list(combinations(range(len(machine.gpus)), 2))
-    assert machine.contradictions == ()
-    assert all(gpu.pci_address for gpu in machine.gpus)
-
-
-def test_every_absent_fact_of_a_gpu_has_a_reason(machine: Machine) -> None:
     for gpu in machine.gpus:
         absent = {f"gpus[{gpu.index}].{path}" for path in absent_facts(gpu)}
         limits = {f"gpus[{gpu.index}].pcie.limiting_hop"}  # None also where nothing is slower than the card
         assert absent - limits <= machine.missing.keys()
-
-
-def test_no_fact_that_is_there_is_called_missing(machine: Machine) -> None:
     facts = leaves(machine)
     assert all(facts.get(path) is None for path in machine.missing)
-
-
-def test_a_machine_survives_its_json_form(machine: Machine) -> None:
     assert schema.decode(schema.encode(machine), Machine, origin="test") == machine
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_the_hops_of_the_tree_are_those_of_nvml(name: str, tmp_path: Path) -> None:
+def test_the_hops_of_the_tree_are_those_of_nvml_and_nothing_is_written(name: str, tmp_path: Path) -> None:
     scenario = SCENARIOS[name]
     fake = FakeNvml(scenario)
     fake.refuse(TOPOLOGY_LEVEL)
@@ -62,15 +47,7 @@ def test_the_hops_of_the_tree_are_those_of_nvml(name: str, tmp_path: Path) -> No
     assert [link.hop for link in by_tree.links] == [
         Hop.from_level(scenario.level(a, b)) for a, b in combinations(range(len(scenario.gpus)), 2)
     ]
-
-
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_nothing_is_ever_written_to_a_card(name: str, tmp_path: Path) -> None:
-    fake = FakeNvml(SCENARIOS[name])
-    read(SCENARIOS[name], tmp_path, fake)
-    assert fake.writes == []
-    assert fake.open == 0
-    assert fake.calls
+    assert (fake.writes, fake.open) == ([], 0)
 
 
 def test_7gforce_has_two_islands_and_six_narrow_slots() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.probes.pci import (
-    Limit,
+    SlotLimit,
     aer_total,
     host_acs,
     interface_name,
@@ -211,34 +211,34 @@ def write_way(root: Path, links: list[LinkSpec | None]) -> str:
 @pytest.mark.parametrize(
     ("bridges", "limit"),
     [
-        ([LinkSpec(max_speed=16.0)], Limit(4, None)),
-        ([LinkSpec(max_speed=8.0)], Limit(3, "0000:00:00.0")),
-        ([LinkSpec(max_speed=16.0, max_width=8)], Limit(4, "0000:00:00.0")),
-        ([LinkSpec(max_speed=32.0, max_width=8)], Limit(5, None)),
+        ([LinkSpec(max_speed=16.0)], SlotLimit(4, None)),
+        ([LinkSpec(max_speed=8.0)], SlotLimit(3, "0000:00:00.0")),
+        ([LinkSpec(max_speed=16.0, max_width=8)], SlotLimit(4, "0000:00:00.0")),
+        ([LinkSpec(max_speed=32.0, max_width=8)], SlotLimit(5, None)),
         (
             [LinkSpec(max_speed=8.0), LinkSpec(max_speed=16.0, max_width=4), LinkSpec(max_speed=16.0)],
-            Limit(4, "0000:01:00.0"),
+            SlotLimit(4, "0000:01:00.0"),
         ),
-        ([LinkSpec(max_speed=8.0), None, LinkSpec(max_speed=16.0)], Limit(4, "0000:00:00.0")),
-        ([None], Limit(None, None)),
-        ([], Limit(None, None)),
+        ([LinkSpec(max_speed=8.0), None, LinkSpec(max_speed=16.0)], SlotLimit(4, "0000:00:00.0")),
+        ([None], SlotLimit(None, None)),
+        ([], SlotLimit(None, None)),
     ],
 )
 def test_the_nearest_bridge_that_is_slower_than_the_card_is_named(
-    tmp_path: Path, bridges: list[LinkSpec | None], limit: Limit
+    tmp_path: Path, bridges: list[LinkSpec | None], limit: SlotLimit
 ) -> None:
     gpu = write_way(tmp_path, [*bridges, LinkSpec(max_speed=16.0)])
     assert limit_above(read_pci(tmp_path), gpu) == limit
 
 
 def test_an_address_outside_the_tree_has_no_limit() -> None:
-    assert limit_above((), "0000:01:00.0") == Limit(None, None)
+    assert limit_above((), "0000:01:00.0") == SlotLimit(None, None)
 
 
 def test_bridges_in_a_circle_end() -> None:
     a = PciNode(address="0000:00:00.0", root="r", parent="0000:01:00.0")
     b = PciNode(address="0000:01:00.0", root="r", parent="0000:00:00.0")
-    assert limit_above((a, b), a.address) == Limit(None, None)
+    assert limit_above((a, b), a.address) == SlotLimit(None, None)
 
 
 def test_a_card_is_named_by_its_infiniband_device_before_its_network_interface(tmp_path: Path) -> None:

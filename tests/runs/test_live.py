@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gputopo.runs.live import EVERY_S, MAX_SHARE, RECENT_STEPS, SAMPLES_A_STEP, Recent, Reports, judged
+from gputopo.runs.live import EVERY_S, MAX_SHARE, RECENT_STEPS, SAMPLES_A_STEP, RecentEvents, Reports, judged
 from gputopo.runs.summary import Summary
 from gputopo.runs.verdict.judge import Judgement
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event, GpuSample, Judged, Sample, Step
@@ -13,7 +13,7 @@ from tests.runs.verdict.drills import Trainer, always
 
 def reported(trainer: Trainer, steps: int) -> Iterator[tuple[int, Event]]:
     """What all looks report, each with its step, and at 0 what the end adds."""
-    recent, reports, summary = Recent(), Reports(), Summary()
+    recent, reports, summary = RecentEvents(), Reports(), Summary()
     for number, event in enumerate(trainer.events(steps)):
         recent.add(event)
         summary.add(event)
@@ -113,7 +113,7 @@ def test_the_end_reports_what_no_look_did_and_takes_back_what_is_not_so_over_all
 
 
 def test_a_window_has_the_latest_steps_and_few_samples_of_each() -> None:
-    recent = Recent()
+    recent = RecentEvents()
     for event in Trainer(seed=4).events(1000):
         recent.add(event)
         for _ in range(50):
@@ -125,7 +125,7 @@ def test_a_window_has_the_latest_steps_and_few_samples_of_each() -> None:
 
 
 def test_a_dear_look_is_not_made_as_often() -> None:
-    recent = Recent()
+    recent = RecentEvents()
     events = iter(Trainer(seed=5).events(500))
     for _ in range(100):
         recent.add(next(events))

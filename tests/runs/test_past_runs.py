@@ -40,18 +40,16 @@ def test_only_links_that_were_not_measured_may_be_faster_than_known(machine: str
     assert found.links <= 1.01 or faster
 
 
-@pytest.mark.parametrize("machine", ["7gforce", "dgx1-p100"])
 @pytest.mark.parametrize(
-    "placing",
+    ("machine", "placing", "model"),
     [
-        ON_CPU,
-        NCCL,
-        Placing("replicated", None, "hierarchical"),
-        Placing("parameter_server", "gpu:1"),
-        Placing("parameter_server", "gpu:spread"),
+        ("7gforce", ON_CPU, "alexnet"),
+        ("dgx1-p100", NCCL, "inception3"),
+        ("dgx1-p100", Placing("replicated", None, "hierarchical"), "resnet50"),
+        ("7gforce", Placing("parameter_server", "gpu:1"), "inception3"),
+        ("dgx1-p100", Placing("parameter_server", "gpu:spread"), "alexnet"),
     ],
 )
-@pytest.mark.parametrize("model", ["alexnet", "inception3", "resnet50"])
 def test_two_runs_by_their_marks_bring_the_predictions_of_other_models_near(
     machine: str, placing: Placing, model: str
 ) -> None:
@@ -117,14 +115,12 @@ def anomaly() -> Anomaly:
     "changed",
     [
         {"status": "failed"},
-        {"status": "interrupted"},
         {"backend": "cpu"},
         {"rehearsal_of": "az-2x-m60"},
         {"throughput": None},
         {"anomalies": (anomaly(),)},
         {"steady_steps": None},
         {"steady_steps": 40},
-        {"devices": ()},
         {"spec": {}},
     ],
 )
@@ -142,14 +138,11 @@ def test_runs_that_were_disturbed_or_not_on_these_gpus_do_not_count(changed: dic
         {"variable_update": "independent"},
         {"precision": {"compute": "fp32", "xla": True}},
         {"data": {"folder": "/data"}},
-        {"data": {"source": "cpu"}},
         {"exchange": {"staged": True}},
-        {"exchange": {"transfer": "fp16"}},
         {"drills": [{"fault": "slow-gpu", "device": 0, "factor": 0.9}]},
         {"devices": [{"tower": 0, "device": "/GPU:0", "gpu": 0}]},
         {"devices": [{"tower": 0, "device": "/CPU:0", "gpu": None}] * 2},
         {"variable_update": "unheard of"},
-        {"all_reduce": "Unheard of!"},
         {"model": None},
     ],
 )
@@ -181,7 +174,7 @@ def test_a_model_without_costs_gpus_that_are_gone_and_runs_without_marks_are_lef
     assert of([]) is None
 
 
-@pytest.mark.parametrize("placing", [ON_CPU, NCCL, Placing("parameter_server", "gpu:1")])
+@pytest.mark.parametrize("placing", [ON_CPU, NCCL])
 def test_the_marks_of_a_run_are_the_speed_of_one_of_its_gpus(placing: Placing) -> None:
     past = filter(None, [past_run(run(MACHINE, "resnet50", placing=placing))])
     [found] = figures_by_marks(MACHINE, past)

@@ -1,4 +1,4 @@
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.launch.spec.job_spec import Server
-from gputopo.launch.spec.run_spec import Data, DataSource, Exchange, Precision
+from gputopo.launch.spec.run_spec import Data, Exchange, Precision
 from gputopo.runs.ran import exchange_words, what_ran
 from gputopo.values.run.job import Job, job_of
 from tests.launch.specs import cpu_spec
@@ -36,12 +36,6 @@ def test_a_reduction_is_reported_by_what_adds() -> None:
     assert (ran["all_reduce"], ran["grad_reduce"]) == ("ring#2", "mean")
     assert "ring of copies" in ran["all_reduce_by"]
     assert ran["variables"] == "a copy on each device"
-
-
-def test_a_strategy_with_copies_states_how_gradients_count() -> None:
-    ran = what_ran(job(strategy="mirrored", variable_update="replicated", ps_device=None))
-    assert ran["grad_reduce"] == "mean"
-    assert "all_reduce" not in ran
 
 
 def test_on_one_device_nothing_is_reduced_whatever_was_asked() -> None:
@@ -102,13 +96,6 @@ def test_the_loss_scale_belongs_to_fp16_and_data_show_where_they_come_from() -> 
     assert what_ran(job_of({"task": "train", "data": {"folder": "/d", "cache": True}}))["data"].endswith(
         "/d, cached"
     )
-
-
-@pytest.mark.parametrize("source", get_args(DataSource))
-def test_a_keras_method_is_not_reported_to_have_its_examples_on_the_device(source: DataSource) -> None:
-    reported = what_ran(job(method="kuza55", data=Data(source=source)))["data"]
-    assert "on the device" not in reported
-    assert reported.endswith(", one batch on the host")
 
 
 JSON = st.recursive(

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from gputopo.runs.screen import alone_order, causes_of, changes, device_rows, outliers, stages
-from gputopo.values.run.plan import Timed
-from gputopo.values.run.several_runs import InRun, Reading, Screen, ScreenDevice, ScreenRun, Under
+from gputopo.values.run.plan import TimedRun
+from gputopo.values.run.several_runs import GpuReading, InRun, Screen, ScreenDevice, ScreenRun, Under
 from gputopo.values.run.verdict import Causes, Verdict
 
 
@@ -42,19 +42,17 @@ WELL = {"graphics_mhz": 1900.0, "temperature_c": 70.0, "power_w": 150.0, "pcie_g
 
 
 def row(word: str = "even", **reading: Any) -> ScreenDevice:
-    return ScreenDevice(number=1, word=word, says="", reading=Reading(**{**WELL, **reading}))
+    return ScreenDevice(number=1, word=word, says="", reading=GpuReading(**{**WELL, **reading}))
 
 
 @pytest.mark.parametrize(
     ("now", "words"),
     [
-        (row(), ()),
         (row(graphics_mhz=1880.0, temperature_c=76.0, power_w=140.0), ()),
         (row(graphics_mhz=1700.0), ("core clock 1,700 MHz, was 1,900 MHz",)),
         (row(temperature_c=83.0), ("13 \N{DEGREE SIGN}C warmer",)),
         (row(power_w=100.0), ("power 100 W, was 150 W",)),
         (row(pcie_width=1.0), ("link gen3 x1, was gen3 x16",)),
-        (row(pcie_width=None), ()),
         (row("slow"), ("slow, was even",)),
     ],
 )
@@ -90,11 +88,11 @@ WELL_ALONE = {
 def found(lost: float, *, rounds: int = 3, peer: dict[str, Any] | None = None, **own: Any) -> Causes:
     """GPU 1 lacks a share `lost` of the speed of GPU 0, and reads `own` where that is different."""
     readings = {
-        gpu: dict.fromkeys(range(1, rounds + 1), Reading(**{**WELL_ALONE, **different}))
+        gpu: dict.fromkeys(range(1, rounds + 1), GpuReading(**{**WELL_ALONE, **different}))
         for gpu, different in ((0, peer or {}), (1, own))
     }
     speeds = {
-        gpu: {number: Timed(speed, 0.001) for number in range(1, rounds + 1)}
+        gpu: {number: TimedRun(speed, 0.001) for number in range(1, rounds + 1)}
         for gpu, speed in ((0, 100.0), (1, 100.0 * (1 - lost)))
     }
     return causes_of(1, 0, readings, speeds, 100 * lost)
@@ -105,12 +103,9 @@ def found(lost: float, *, rounds: int = 3, peer: dict[str, Any] | None = None, *
     [
         ({"graphics_mhz": 1805.0}, "core-clock"),
         ({"graphics_mhz": 1805.0, "throttled_thermal": 1.0}, "thermal"),
-        ({"graphics_mhz": 1805.0, "throttled_power": 1.0}, "power-cap"),
-        ({"graphics_mhz": 1805.0, "throttled_hardware": 1.0}, "hardware-slowdown"),
         ({"memory_mhz": 3800.0}, "memory-clock"),
         ({"other_processes": 1.0}, "other-process"),
         ({"host_cpu": 0.06}, "host-busy"),
-        ({"host_swap": 1.0}, "host-swapping"),
         ({"link_gb_per_s": 3.0, "weights_share": 0.07}, "pcie-link"),
     ],
 )
@@ -144,17 +139,9 @@ def test_a_busy_host_in_the_runs_of_both_explains_nothing() -> None:
     assert found(0.05, host_cpu=0.3, peer={"host_cpu": 0.3}).found == ()
 
 
-def test_a_slow_link_that_nothing_waits_for_explains_nothing() -> None:
-    assert found(0.05, link_gb_per_s=1.0).found == ()
-
-
 def test_what_was_not_read_is_not_excluded() -> None:
     causes = found(0.05, memory_mhz=None, link_gb_per_s=None)
     assert set(causes.not_checked) == {"memory-clock", "pcie-link"}
-
-
-def test_one_round_is_enough() -> None:
-    assert [one.id for one in found(0.05, rounds=1, graphics_mhz=1805.0).found] == ["core-clock"]
 
 
 NAMES = dict.fromkeys(range(6), "GeForce GTX 1070")
@@ -173,7 +160,7 @@ def runs(
             folder=f"screen/alone-{gpu}-{number + 1}",
             devices=(
                 InRun(
-                    number=gpu, images_per_sec=speed, reading=Reading(graphics_mhz=(clocks or {}).get(gpu))
+                    number=gpu, images_per_sec=speed, reading=GpuReading(graphics_mhz=(clocks or {}).get(gpu))
                 ),
             ),
             images_per_sec=speed * WOBBLE[(number + gpu) % 3],
@@ -217,12 +204,6 @@ def test_the_published_table_is_made_anew_with_its_unexplained_part() -> None:
     assert rows[1].unexplained_percent == pytest.approx(10.7, abs=0.4)
     assert "unexplained" in rows[1].says
     assert [row.number for row in outliers(tuple(rows.values()))] == [1, 3]
-
-
-def test_a_gpu_ahead_of_its_peer_is_even() -> None:
-    rows = by_number(device_rows({0: "A", 1: "A"}, runs({0: 110.0, 1: 100.0})))
-    assert (rows[0].word, rows[1].word) == ("even", "slow")
-    assert rows[0].says == "GPU 0 is not slower than GPU 1"
 
 
 def test_one_round_alone_leaves_it_open_and_the_run_of_all_at_once_decides() -> None:

@@ -52,12 +52,6 @@ def test_running_figures_are_those_of_all_speeds_at_once() -> None:
     assert running.jitter() == pytest.approx(1.4826 * median(abs(speed - middle) for speed in speeds))
 
 
-def test_before_the_first_counted_step_there_is_no_figure() -> None:
-    running = RunningThroughput()
-    running.add(step(0, [(0, 1)]))
-    assert (running.steps, running.mean, running.total, running.throughput()) == (0, None, None, None)
-
-
 def test_the_warm_up_counts_neither_as_images_nor_as_time() -> None:
     running = RunningThroughput()
     for event in stream(cpu_devices(2), [step(1, [(0.1, 0.4)] * 2), step(2, [(0.1, 0.4)] * 2)]):
@@ -68,27 +62,12 @@ def test_the_warm_up_counts_neither_as_images_nor_as_time() -> None:
     assert running.window == pytest.approx((BEGAN_S + 10, BEGAN_S + 11))
 
 
-def test_without_a_warm_up_the_time_begins_with_the_first_step() -> None:
-    running = RunningThroughput()
-    running.add(step(1, [(0, 2)], time_s=50.0))
-    assert running.total == pytest.approx(8 / 2)
-
-
 def test_a_clock_that_was_set_back_does_not_make_the_run_faster_than_its_steps() -> None:
     running = RunningThroughput()
     running.add(WarmupDone(time_s=1000.0, steps=1, seconds=1.0))
     running.add(step(1, [(0, 2)], time_s=1002.0))
     running.add(step(2, [(0, 2)], time_s=500.0))
     assert running.total == pytest.approx(16 / 4)
-
-
-def test_steps_without_a_duration_give_no_speed_and_no_error() -> None:
-    running = RunningThroughput()
-    running.add(step(1, [(0, 0)], seconds=0.0))
-    assert running.throughput() is None
-    for event in InventedRun(1).steps(3, first=2):
-        running.add(event)
-    assert running.throughput() is not None
 
 
 LEVELS = st.floats(0.001, 10.0)
@@ -98,11 +77,6 @@ SEEDS = st.integers(0, 10_000)
 def noisy(level: float, count: int, seed: int, share: float = 0.02) -> list[float]:
     rng = random.Random(seed)
     return [level * (1 + rng.gauss(0, share)) for _ in range(count)]
-
-
-@given(level=LEVELS, count=st.integers(MIN_STEPS, 300))
-def test_steps_that_never_change_are_steady_from_the_first(level: float, count: int) -> None:
-    assert steady_from([level] * count) == 0
 
 
 @given(level=LEVELS, before=st.integers(3, 80), factor=st.sampled_from([0.5, 1.3, 2.0, 10.0]))
@@ -151,19 +125,6 @@ def test_regular_slow_steps_are_no_warm_up(
     assert found <= 30
 
 
-def test_steps_that_alternate_between_two_levels_are_steady() -> None:
-    found = steady_from([1.0, 2.0] * 30)
-    assert found is not None
-    assert found <= 2
-
-
-@given(seed=SEEDS, share=st.floats(0.0, 0.2))
-def test_noise_alone_is_steady_soon(seed: int, share: float) -> None:
-    found = steady_from(noisy(0.1, 200, seed, share))
-    assert found is not None
-    assert found <= 60
-
-
 @given(times=st.lists(st.floats(0.0, 1e6), max_size=100))
 def test_any_trace_gives_a_prefix_that_leaves_enough_or_none(times: list[float]) -> None:
     found = steady_from(times)
@@ -173,14 +134,6 @@ def test_any_trace_gives_a_prefix_that_leaves_enough_or_none(times: list[float])
     if found is not None:
         assert 0 <= found <= len(times) - MIN_STEPS + 2
         assert reported.seconds == pytest.approx(sum(times[:found]))
-
-
-def test_too_few_steps_are_reported_as_not_looked_at() -> None:
-    assert steady([1.0] * (MIN_STEPS - 1)).says.startswith("not determined")
-
-
-def test_a_run_that_still_changes_is_reported() -> None:
-    assert steady([1.0 + number for number in range(50)]).says.startswith("not found")
 
 
 def test_a_very_long_run_is_looked_at_only_at_its_beginning() -> None:

@@ -137,13 +137,6 @@ def test_a_value_that_cannot_be_is_refused_with_those_that_can(name: str, text: 
     assert hint in refused.value.hint
 
 
-@pytest.mark.parametrize("text", ["7", "17"])
-def test_a_range_with_two_ends_is_shown_whole(text: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        arguments_for(command, {"name": "x", "side": text})
-    assert refused.value.hint == "give 8 to 16"
-
-
 def test_two_options_of_one_field_may_not_differ() -> None:
     assert given_of(Spec, {"format": "json", "json": True}).fields == {"shape": "json"}
     with pytest.raises(UsageError, match="--format table and --json contradict one another"):

@@ -48,11 +48,11 @@ PARAMETERS = {
 }
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_parameters_are_exactly_the_published_ones(name: str) -> None:
-    drawn = ARCHITECTURES[name].sketch().variables
-    trained = sum(one.size for one in drawn if one.trainable)
-    assert (trained, sum(one.size for one in drawn)) == PARAMETERS[name]
+def test_parameters_are_exactly_the_published_ones() -> None:
+    for name in ARCHITECTURES:
+        drawn = ARCHITECTURES[name].sketch().variables
+        trained = sum(one.size for one in drawn if one.trainable)
+        assert (trained, sum(one.size for one in drawn)) == PARAMETERS[name]
 
 
 def test_every_network_is_checked() -> None:
@@ -63,22 +63,17 @@ def test_every_network_is_checked() -> None:
 # from convnet-burden: MiB of features (convolutions, norms, pools, dense layers, sums and concatenations;
 # ReLU in place) and 10^9 multiply-accumulates per image, at 1000 classes. Of inception3 the table counts the
 # four inner concatenations of its last two blocks too, which tf_cnn_benchmarks does not make.
-@pytest.mark.parametrize(
-    ("name", "feature_mib", "giga_products"),
-    [
+def test_features_and_products_are_those_of_the_published_table() -> None:
+    for name, feature_mib, giga_products in [
         ("resnet50", 102.6, 3.86),
         ("resnet101", 154.7, 7.57),
         ("resnet152", 219.0, 11.28),
         ("inception3", 89.0 - 4 * 4 * 8 * 8 * 768 / 2**20, 5.71),
         ("vgg19", 62.5, 19.63),
-    ],
-)
-def test_features_and_products_are_those_of_the_published_table(
-    name: str, feature_mib: float, giga_products: float
-) -> None:
-    load = workload_of(ARCHITECTURES[name])
-    assert load.feature_bytes / 2**20 == pytest.approx(feature_mib, abs=0.05)
-    assert load.multiply_accumulates / 1e9 == pytest.approx(giga_products, abs=0.005)
+    ]:
+        load = workload_of(ARCHITECTURES[name])
+        assert load.feature_bytes / 2**20 == pytest.approx(feature_mib, abs=0.05)
+        assert load.multiply_accumulates / 1e9 == pytest.approx(giga_products, abs=0.005)
 
 
 def test_blocks_add_up_to_the_whole() -> None:
@@ -95,14 +90,18 @@ def test_the_stored_table_is_the_one_that_the_networks_give() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("padding", "stride", "expected"),
-    [("SAME", 2, 4), ("VALID", 2, 3), ("SYMMETRIC", 2, 4), ("SAME", 1, 7), ("VALID", 1, 5)],
-)
-def test_windows_are_counted_by_padding_and_stride(padding: Padding, stride: int, expected: int) -> None:
-    net = Sketch()
-    assert net.conv((7, 7, 2), 5, 3, stride, padding=padding) == (expected, expected, 5)
-    assert net.blocks[0].multiply_accumulates == expected**2 * 5 * 9 * 2
+def test_windows_are_counted_by_padding_and_stride() -> None:
+    cases: list[tuple[Padding, int, int]] = [
+        ("SAME", 2, 4),
+        ("VALID", 2, 3),
+        ("SYMMETRIC", 2, 4),
+        ("SAME", 1, 7),
+        ("VALID", 1, 5),
+    ]
+    for padding, stride, expected in cases:
+        net = Sketch()
+        assert net.conv((7, 7, 2), 5, 3, stride, padding=padding) == (expected, expected, 5)
+        assert net.blocks[0].multiply_accumulates == expected**2 * 5 * 9 * 2
 
 
 def test_a_window_that_is_larger_than_the_image_is_refused() -> None:

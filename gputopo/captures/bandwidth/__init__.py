@@ -1,1 +1,1 @@
-"""What tools that measure bandwidths print: bandwidthTest, p2pBandwidthLatencyTest, nvbandwidth."""
+"""What tools that measure bandwidths print, of one machine and between hosts."""

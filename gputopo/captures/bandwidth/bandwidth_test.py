@@ -2,7 +2,7 @@
 
 One text may hold the outputs of several runs; a repeated direction and size begins another. A run prints the
 number of its device among those that it sees, so each run of CUDA_VISIBLE_DEVICES=3 prints "Device 0"; the
-GPU comes from the command line above it, or by `single_device.numbers`, and `notes` state what was assumed.
+GPU comes from the command line above it, or by `numbers_of_runs`, and `notes` state what was assumed.
 Its local copy counts every byte twice, as ours does. Of several devices it prints only the sum over them,
 which is no speed: NotMeasured. A run whose first line is there is whole with its last, `Result = ...`; a part
 of one that was pasted is whole where each heading has its numbers.
@@ -26,10 +26,6 @@ SOURCE = SINGLE_DEVICE
 
 _IN_NAME = re.compile(
     r"(?:gpu|device|dev|cuda|bandwidth_?test)[ _.-]?(\d{1,3})(?!\d)", re.IGNORECASE | re.ASCII
-)
-_COUNTED = re.compile(r"(.*?)(\d{1,3})(?:\.\w+)*", re.ASCII)
-_OF_RUNS = re.compile(
-    r"(?:run|pass|iter(?:ation)?|trial|attempt|node|host|machine|server|before|after)[ _.-]?$", re.IGNORECASE
 )
 
 
@@ -67,28 +63,19 @@ def numbers_of_runs(runs: Sequence[SingleRun]) -> tuple[list[int], list[str]]:
 
 
 def renumbered(sources: Sequence[str], machines: Sequence[Machine]) -> list[Machine]:
-    """Number the single devices of captures that are read together.
+    """Number the single devices of captures that are read together, by the numbers in their files' names.
 
-    By the number in each file's name where all have one (of a GPU, or counting them from 0), else by the
-    order of the files where their GPUs have different names, else all are of GPU 0. One file alone keeps its
-    GPU 0; beside captures of a machine with several GPUs the number in its name counts.
+    Without a number of a GPU in each name all are of GPU 0. One file alone keeps its GPU 0; beside captures
+    of a machine with several GPUs the number in its name counts.
     """
-    single = [position for position, machine in enumerate(machines) if _is_single(machine)]
+    single = [at for at, machine in enumerate(machines) if _is_single(machine)]
     larger = any(len(machine.gpus) > 1 for machine in machines)
+    found = [_IN_NAME.findall(PurePath(sources[at]).name) for at in single]
+    numbers = [int(one[-1]) for one in found if one]
     given = list(machines)
-    if not single or (len(single) < 2 and not larger):
-        return given
-    named = _numbers_in([PurePath(sources[position]).name for position in single])
-    if None not in named and (len(set(named)) > 1 or larger):
-        new = [number for number in named if number is not None]
-        how = "the number in its file's name"
-    elif len({machines[position].gpus[0].name for position in single} - {None}) < 2:
-        return given
-    else:
-        new = list(range(len(single)))
-        how = "its place among the files, whose names do not number them"
-    for position, index in zip(single, new, strict=True):
-        given[position] = _as(machines[position], index, how)
+    if len(numbers) == len(single) and (len(set(numbers)) > 1 or (single and larger)):
+        for at, index in zip(single, numbers, strict=True):
+            given[at] = _as(machines[at], index)
     return given
 
 
@@ -96,26 +83,9 @@ def _is_single(machine: Machine) -> bool:
     return machine.source == SOURCE and [gpu.index for gpu in machine.gpus] == [0]
 
 
-def _numbers_in(names: Sequence[str]) -> list[int | None]:
-    """Return the number of a GPU in each name, or that by which names count from 0: result-0, result-1."""
-    found = [_IN_NAME.findall(name) for name in names]
-    if all(found):
-        return [int(one[-1]) for one in found]
-    counted = [match for name in names if (match := _COUNTED.fullmatch(name))]
-    numbers_of_runs = [int(match[2]) for match in counted]
-    stems = {match[1] for match in counted}
-    if (
-        len(stems) == 1
-        and sorted(numbers_of_runs) == [*range(len(names))]
-        and not _OF_RUNS.search(min(stems))
-    ):
-        return [*numbers_of_runs]
-    return [int(one[-1]) if one else None for one in found]
-
-
-def _as(machine: Machine, index: int, how: str) -> Machine:
+def _as(machine: Machine, index: int) -> Machine:
     bandwidth = matching.renumbered_bandwidth(machine.bandwidth or Bandwidth(source=SOURCE), {0: index})
-    note = f"{SOURCE} calls its only device 0; it is taken as GPU {index} by {how}"
+    note = f"{SOURCE} calls its only device 0; it is taken as GPU {index} by the number in its file's name"
     return msgspec.structs.replace(
         machine,
         gpus=(msgspec.structs.replace(machine.gpus[0], index=index),),

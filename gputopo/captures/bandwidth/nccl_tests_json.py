@@ -22,6 +22,7 @@ SOURCE = "nccl-tests"
 _HINT = "copy the whole file that -J wrote"
 _ROWS = re.compile(r'"(?:in_place|out_of_place)"\s*:')
 _RESULTS = re.compile(r'"results"\s*:\s*\[')
+_START = re.compile(r"\S")
 _MAX_RANKS = 4096
 _ADDRESS = re.compile(r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?\Z", re.ASCII)
 
@@ -37,18 +38,12 @@ def parse(text: str, *, origin: str) -> Machine:
     """Read every JSON object in the text. Raises InputError where one is cut off or odd."""
     from gputopo.captures import merge
     from gputopo.captures.bandwidth import nccl_tests_runs
+    from gputopo.captures.bandwidth.runs import documents
 
     runs: list[Run] = []
     notes: list[str] = []
     unread: list[str] = []
-    end = 0
-    while (end := _next(text, end)) < len(text):
-        try:
-            document, end = json.JSONDecoder().raw_decode(text, end)
-        except RecursionError as error:
-            raise InputError(f"{origin} is JSON that is nested too deep", _HINT) from error
-        except ValueError as error:
-            raise InputError(f"{origin} is not complete JSON: {error}", _HINT) from error
+    for document in documents(text, _START, origin=origin, hint=_HINT):
         if not isinstance(document, dict) or not isinstance(document.get("results"), list):
             raise InputError(f"{origin} is JSON of nccl-tests without its results", _HINT)
         runs.append(nccl_tests_runs.Run())
@@ -60,12 +55,6 @@ def parse(text: str, *, origin: str) -> Machine:
     lines = tuple(Unread(source=SOURCE, line=0, text=one[:200]) for one in unread)
     bandwidth = msgspec.structs.replace(found, notes=tuple(dict.fromkeys([*found.notes, *notes])))
     return merge.merge([msgspec.structs.replace(made, bandwidth=bandwidth, unread=lines)])
-
-
-def _next(text: str, at: int) -> int:
-    while at < len(text) and text[at].isspace():
-        at += 1
-    return at
 
 
 def _read(document: dict[str, Any], runs: "list[Run]", notes: list[str], unread: list[str]) -> None:

@@ -1,7 +1,8 @@
-"""The JSON of `nvbandwidth -j` (0.5 and later): text in, Machine out. Host names in it are dropped.
+"""The text of `nvbandwidth` 0.2 to 0.10, whole or any part of it, and its JSON (`-j`, since 0.5).
 
-`nvbandwidth_tests` knows the tests. Of a bidirectional test between GPUs the JSON
-holds three matrices in one, each direction and their total, one below the other.
+`nvbandwidth_tests` knows the tests. In text a test's name is taken from its `Running` line or, where that
+was cut off, from the `SUM` line below the matrix. Of a bidirectional test between GPUs the JSON holds three
+matrices in one, each direction and their total, one below the other. Host names are dropped.
 """
 
 import json

@@ -1,6 +1,11 @@
 """The text of the CUDA samples' `p2pBandwidthLatencyTest`, whole or any part of it: text in, Machine out.
 
-`p2p_tables` knows the path of each matrix's numbers.
+The row of a cell is the source and its column the destination; of the "P2P Reads" matrices it is the other
+way round, since there the row's GPU fetches. So it is in all matrices of the versions up to CUDA 9 (they
+call `cudaMemcpyPeerAsync(buffers[row], row, buffers[column], column)`), which do not print "(P2P Writes)".
+With P2P=Enabled a pair without access falls back to copies through the host, so it is staged like those of
+P2P=Disabled. The diagonal is a copy within one GPU, every byte read and written, and its `group` names the
+matrix; up to CUDA 7 its bytes were counted once. Of latencies the GPU's are taken.
 """
 
 import re

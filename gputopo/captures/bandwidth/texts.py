@@ -1,4 +1,8 @@
-"""Lines of the matrices that bandwidth tools print: a header of device numbers, then a row a device."""
+"""Texts of bandwidth tools, as people paste them: outputs of one or several programs, one below the other.
+
+Each program's reader takes its own lines; what none of them understood is left for the other formats. Here
+are also the numbers and matrices that these tools print, and peer access of pairs of GPUs in NVML's words.
+"""
 
 import itertools
 import re
@@ -10,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.captures import merge
-from gputopo.captures.ledger import Format, is_noise
+from gputopo.captures.ledger import Format, is_noise, read_lines
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Contradiction, Link, Machine, Unread
 from gputopo.values.subject import at_link
@@ -104,8 +108,7 @@ class Program(NamedTuple):
 
 def understood_of(text: str, take: Callable[[int, str], bool]) -> frozenset[int]:
     """Offer each line that is not empty to `take`, with its number; return the numbers of those it took."""
-    lines = ((number, plain(line)) for number, line in enumerate(text.splitlines(), 1))
-    return frozenset(number for number, line in lines if line and take(number, line))
+    return read_lines(text, take, bare=plain, longest=2000).taken
 
 
 # Each line by which a program is recognised has one of these words.

@@ -1,8 +1,13 @@
-"""lspci's tree (`lspci -tv`, with or without `-nn`): text in, Machine out.
+"""The tree of `lspci -tv` and the lists of `lspci` (`-v` to `-vvv`, `-n`, `-nn`, `-D`): text in, Machine out.
 
-The tree has no class codes: what is an NVIDIA GPU and what is a network card is known by the devices' names.
-A device that this lspci's list of names did not know yet (`Device 2684`) is taken as a GPU only if a sound
-function of the same card stands beside it.
+The tree has no class codes: what is an NVIDIA GPU and what is a network card is known by the devices'
+names. A device that this lspci's list of names did not know yet (`Device 2684`) is taken as a GPU only if a
+sound function of the same card stands beside it.
+
+In lists bridges show the bus behind them, which gives the tree. Link capabilities are what a function can
+do, link status what it does now. `lspci -vvv | grep ACSCtl` alone shows whether access control is on
+anywhere. Only GPUs, NICs and bridges are read. A device may stand twice (`lspci` above `lspci -vvv`): each
+time adds what the other does not show.
 """
 
 import re
@@ -12,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from gputopo.captures.ledger import Claims, Format, by_line, is_noise
+from gputopo.captures.ledger import Claims, Format, by_line, read_lines
 from gputopo.captures.pci import pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, Found
 from gputopo.values.errors import InputError
@@ -110,13 +115,10 @@ def begins_tree(lines: Sequence[str]) -> bool:
 def parse_tree(text: str, *, origin: str) -> Machine:
     """Read the tree. Raises InputError if there is no device in it, or one is in it twice."""
     reading = _TreeReading(origin)
-    for number, line in enumerate(text.expandtabs().splitlines(), 1):
-        if _START.match(line):
-            reading.line(number, line.rstrip())
-        elif not is_noise(line):
-            reading.note(number, line)
+    lines = read_lines(text.expandtabs(), reading.take, bare=str.rstrip, longest=2000)
     if not reading.nodes:
         raise InputError(f"{origin} has no device of `lspci -tv` in it", _TREE_HINT)
+    reading.found.unread += lines.unread(TREE)
     return reading.machine()
 
 
@@ -127,52 +129,49 @@ class _TreeReading:
     nodes: dict[str, PciNode] = field(default_factory=dict)
     found: Found = field(default_factory=Found)
 
-    def line(self, number: int, line: str) -> None:
+    def take(self, number: int, line: str) -> bool:
         """Read one line: it begins at a joint of a line above, and may go down several bridges."""
         joint = re.search(r"[-+\\]", line)
-        column = joint.start() if joint else 0
-        place: _Bus | None = None
+        if joint is None or _START.match(line) is None:
+            return False
+        column = joint.start()
         if _FIRST.match(line):
             many = line[column + 1] == "+"
             self.joints = {column + 1: None} if many else {}
-            at = column + 2 if many else column
-        elif column in self.joints:
-            place, at = self.joints[column], column + 1
-            self.joints = {where: what for where, what in self.joints.items() if where <= column}
-        else:
-            self.note(number, line)
-            return
-        self.follow(number, line, at, place)
+            return self.follow(line, column + 2 if many else column, None)
+        if column not in self.joints:
+            return False
+        bus = self.joints[column]
+        self.joints = {where: what for where, what in self.joints.items() if where <= column}
+        return self.follow(line, column + 1, bus)
 
-    def follow(self, number: int, line: str, at: int, place: _Bus | None) -> None:
-        """Go along a line from a place of the tree: a root or devices, each below the one before it."""
+    def follow(self, line: str, at: int, bus: _Bus | None) -> bool:
+        """Go along a line from a joint of the tree: a root or devices, each below the one before it."""
         while at < len(line):
-            if place is None:
+            if bus is None:
                 root = _ROOT.match(line, at)
                 if root is None:
-                    self.note(number, line)
-                    return
+                    return False
                 domain = f"{int(root[1] or '0', 16):04x}"
-                place = _Bus(domain, f"pci{domain}:{root[2].lower()}", root[2].lower(), None)
+                bus = _Bus(domain, f"pci{domain}:{root[2].lower()}", root[2].lower(), None)
                 at = root.end()
             joint = _JOINT.match(line, at)
             if joint is not None:
                 at = joint.end()
                 if joint[0].endswith("+"):
-                    self.joints[at - 1] = place
+                    self.joints[at - 1] = bus
             device = _DEVICE.match(line, at)
             if device is None:  # "--": a bus without devices
-                if line[at:].strip("- "):
-                    self.note(number, line)
-                return
-            address = self.device(device, place, line)
+                return not line[at:].strip("- ")
+            address = self.device(device, bus, line)
             at = device.end()
             buses = _BUSES.match(line, at)
             if buses is None:
-                return
+                break
             self.nodes[address] = msgspec.structs.replace(self.nodes[address], kind="bridge")
-            place = _Bus(place.domain, place.root, buses[1].lower(), address)
+            bus = _Bus(bus.domain, bus.root, buses[1].lower(), address)
             at = buses.end()
+        return True
 
     def device(self, match: re.Match[str], place: _Bus, line: str) -> str:
         """Add one function; its name, where the line has it, goes to the end of the line."""
@@ -191,10 +190,6 @@ class _TreeReading:
             device_id=ids[2].lower() if ids else None,
         )
         return address
-
-    def note(self, number: int, line: str) -> None:
-        """Remember a line that was not understood."""
-        self.found.unread.append(Unread(source=TREE, line=number, text=line.strip()))
 
     def machine(self) -> Machine:
         """Return the machine that the tree shows, with the kinds that names show."""

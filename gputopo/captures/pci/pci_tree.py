@@ -1,6 +1,7 @@
 """A Machine out of a PCI tree that some tool printed: GPUs and NICs in PCI order, their links, their slots.
 
-The parsers of NCCL's and hwloc's XML and of lspci all end here.
+The readers of NCCL's and hwloc's XML and of lspci all end here. XML is read with defusedxml: entity bombs
+and external entities are refused.
 """
 
 import re

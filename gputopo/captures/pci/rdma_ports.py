@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gputopo.captures.ledger import Claims, Format
+from gputopo.captures.ledger import Claims, Format, read_lines
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine, Nic, NicPort
 from gputopo.values.subject import EVERY, at_nic, item
@@ -68,34 +68,35 @@ class _Scan:
     cards: dict[str, _Card] = field(default_factory=dict)
     tools: dict[str, None] = field(default_factory=dict)
     strange: list[str] = field(default_factory=list)
-    read: set[int] = field(default_factory=set)
+    read: frozenset[int] = frozenset()
     known: set[int] = field(default_factory=set)
     name: str | None = None
     port: int | None = None
 
-    def add(self, number: int, line: str) -> None:
-        """Take one line."""
+    def take(self, number: int, line: str) -> bool:
+        """Take one line; False where it is not read."""
         if (begun := _begun(line)) is not None:
             tool, self.name, self.port = begun
             self.tools[tool] = None
             self.cards.setdefault(self.name, _Card())
-            self.read.add(number)
-        elif self._of_one_line(line):
+            return True
+        if self._of_one_line(line):
             self.name = self.port = None
-            self.read.add(number)
-        elif self.name is None:
-            return
-        elif port := _PORT.match(line):
+            return True
+        if self.name is None:
+            return False
+        if port := _PORT.match(line):
             self.port = int(port[1])
             self.cards[self.name].ports.setdefault(self.port, {})
-            self.read.add(number)
-        elif (fact := _FACT.match(line)) and fact[1].lower() in _USED:
-            if self._note(self.name, self.port, {fact[1].lower(): fact[2]}):
-                self.read.add(number)
-        elif line[:1].isspace() or (fact and fact[1].lower() in _SET_ASIDE):
+            return True
+        fact = _FACT.match(line)
+        if fact and fact[1].lower() in _USED:
+            return self._note(self.name, self.port, {fact[1].lower(): fact[2]})
+        if line[0].isspace() or (fact and fact[1].lower() in _SET_ASIDE):
             self.known.add(number)
-        elif line.strip():
+        else:
             self.name = None
+        return False
 
     def _of_one_line(self, line: str) -> bool:
         """Take a line that is all of a port, or of a card."""
@@ -158,7 +159,7 @@ def begins(lines: Sequence[str]) -> bool:
 def claims(text: str) -> Claims:
     """Return the lines that are read, and those of the cards that are set aside."""
     scan = _scan(text)
-    return Claims(frozenset(scan.read), frozenset(scan.known))
+    return Claims(scan.read, frozenset(scan.known))
 
 
 def parse(text: str, *, origin: str) -> Machine:
@@ -190,8 +191,7 @@ def parse(text: str, *, origin: str) -> Machine:
 
 def _scan(text: str) -> _Scan:
     scan = _Scan()
-    for number, line in enumerate(text.splitlines(), 1):
-        scan.add(number, line)
+    scan.read = read_lines(text, scan.take, bare=str.rstrip).taken
     return scan
 
 

@@ -1,5 +1,6 @@
-"""What the three outputs of `nvidia-smi -q` have in common: one table of names, values with units, one GPU.
+"""What `nvidia-smi` prints.
 
-`table` and `table_health` map each dialect's names to facts; `known` lists names without a place
-in the machine; `names` looks them up; `values` reads a value; `gpu` and `machine` put the facts together.
+`names` maps each dialect's names to facts, `values` reads a value, `gpu` and `machine` put the facts
+together. `text`, `xml`, `csv_table` (also dmon) and `overview` read one output each, `topo_matrix` `topo
+-m`, `links` `topo -p2p` and `nvlink -s`.
 """

@@ -1,10 +1,8 @@
 """`nvidia-smi --query-gpu=... --format=csv`, with units or without: text in, Machine out.
 
-The first line names the columns. Where it was left out (`noheader`) the columns are unknown: then
-only what is known by its form is read (a PCI address, a UUID, a performance state), one GPU a line, and
-every line is Unread. A report of a GPU without an answer is a GPU, wherever it stands. Several queries
-in one text are tables of one machine. Of a log (`-l 1`) each reading is a sample; see series.py for which of
-them are stored.
+The first line names the columns. A report of a GPU without an answer is a GPU, wherever it stands. Several
+queries in one text are tables of one machine. Of a log (`-l 1`) each reading is a sample; see series.py for
+which of them are stored. The lines of `nvidia-smi dmon` are rows of such a log under other names.
 """
 
 import functools
@@ -17,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.captures import merge
-from gputopo.captures.ledger import Claims, Format, is_noise
+from gputopo.captures.ledger import Claims, Format, read_lines, unread
 from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
 from gputopo.captures.smi.machine import (
@@ -25,11 +23,10 @@ from gputopo.captures.smi.machine import (
     machine,
     mark_lost,
     unanswered_of,
-    unread,
     with_unanswered,
 )
 from gputopo.captures.smi.names import Named, names
-from gputopo.captures.smi.series import MAX_AT_ONCE, Clock, Series, groups, is_fixed
+from gputopo.captures.smi.series import Clock, Series, groups, is_fixed
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gap, Machine, Sample, Unread
 from gputopo.values.samples import facts_of, of_sample, without_settings
@@ -43,13 +40,6 @@ _PROMPT = re.compile(r"(?:\(\w+\) )?[^\s$%#>]{0,80}(?: \S{1,80})?[$%#>](?: .*)?"
 _COMMAND = re.compile(r"\s*[#$]|.*\bnvidia-smi\S* +-")  # a comment, a prompt, a command line
 _TROUBLE = re.compile(r"\b(?:error|unable|failed|failure|lost|not supported|unsupported)\b", re.IGNORECASE)
 _UNIT = re.compile(r"\s*\[[^\]]*\]$")
-_MEASURE = re.compile(r"-?\d[\d.]* (?:MiB|MHz|W|%)")
-# What is known by its form, and its column.
-_PROVEN = {
-    "pci.bus_id": re.compile(r"[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]"),
-    "uuid": re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
-    "pstate": re.compile(r"P(?:\d|1[0-5])"),
-}
 # Columns of queries for programs and retired pages, which have a line for each of those.
 _NOT_OF_GPUS = frozenset({"pid", "retired_pages.address", "retired_pages.cause"})
 # By these a second reading of one GPU (`--loop`) differs from another GPU, the surest first; and their kinds.
@@ -76,11 +66,9 @@ _Rows = list[tuple[int, _Line]]  # of one sample, each with the index of its GPU
 
 
 def recognise(text: str) -> bool:
-    """Return whether the text has a line that names such columns, or is nothing but such lines without it."""
+    """Return whether the text has a line that names such columns."""
     followed = pairwise(chain(_lines(text), [None]))
-    return any(line is not None and _is_header(line, below) for line, below in followed) or _is_headless(
-        list(_lines(text))
-    )
+    return any(line is not None and _is_header(line, below) for line, below in followed)
 
 
 def is_whole(text: str) -> bool:
@@ -99,58 +87,53 @@ def begins(lines: Sequence[str]) -> bool:
     return _is_header(first, next(iter(below), None)) or _is_other_query(first)
 
 
-def claims(text: str) -> Claims:
-    """Return the lines that name columns, and those below them that fit; those of other queries are known."""
-    own: set[int] = set()
-    known: set[int] = set()
-    columns = 0  # of the line that named them last; 0: of another query, or none
-    width = 0
-    for line in _lines(text):
-        if columns > 1 and len(line.cells) == columns and not _names_column(line.cells[0]):
-            own.add(line.number)
-        elif any(map(_names_column, line.cells)):
-            width = len(line.cells)
-            columns = 0 if _is_other_query(line) else width
-            (own if columns else known).add(line.number)
-        elif unanswered_of(line.text) is not None:
-            own.add(line.number)
-        elif width and len(line.cells) == width > 1:
-            known.add(line.number)
-        elif columns == 1 and len(line.cells) == 1 and not _is_prose(line.text):
-            own.add(line.number)
-    return Claims(frozenset(own), frozenset(known))
+class _Scan(NamedTuple):
+    """The tables of a text, the lines outside of them, and the numbers of the lines of other queries."""
+
+    tables: list["_Table"]
+    outside: list[_Line]
+    known: set[int]
 
 
-def _is_prose(text: str) -> bool:
-    """Return whether a line of one cell is no value: those have a digit, or are a word or two."""
-    return len(text.split()) > 4
-
-
-def parse(text: str, *, origin: str) -> Machine:
-    """Read the GPUs, a line each. Raises InputError if no line fits the columns, or two have one index."""
-    lines = list(_lines(text))
+def _scan(text: str, origin: str) -> _Scan:
     tables: dict[tuple[str, ...], _Table] = {}
     table: _Table | None = None
     outside: list[_Line] = []
-    for line, below in zip(lines, _followers(lines), strict=True):
+    known: set[int] = set()
+    width = 0  # of another query
+    for line, below in pairwise(chain(_lines(text), [None])):
+        assert line is not None
         if table is not None and table.is_plain_row(line):
             table.add(line)
             continue
         if _COMMAND.match(line.text):
             continue
         if _is_other_query(line):
-            table = None
+            table, width = None, len(line.cells)
         elif _is_header(line, below):
             table = tables.setdefault(tuple(map(_column, line.cells)), _Table(origin, line))
         if table is None:
+            if len(line.cells) == width:
+                known.add(line.number)
             outside.append(line)
         elif line is not table.head:
             table.take(line)
-    if not tables:
-        return _headless(lines, origin)
-    for line in outside:
-        next(iter(tables.values())).take_unanswered(line)
-    filled = [table for table in tables.values() if table.rows or table.unanswered]
+    return _Scan([*tables.values()], outside, known)
+
+
+def claims(text: str) -> Claims:
+    """Return the lines that name columns, and those below them that fit; those of other queries are known."""
+    scan = _scan(text, "")
+    own = {line.number for line in scan.outside if unanswered_of(line.text) is not None}
+    return Claims(frozenset(own.union(*(table.own() for table in scan.tables))), frozenset(scan.known))
+
+
+def parse(text: str, *, origin: str) -> Machine:
+    """Read the GPUs, a line each. Raises InputError if no line fits the columns, or two have one index."""
+    scan = _scan(text, origin)
+    for line in scan.outside if scan.tables else ():
+        scan.tables[0].take_unanswered(line)
+    filled = [table for table in scan.tables if table.rows or table.unanswered]
     if not filled:
         raise InputError(f"{origin}: the query's first line is there, and no GPU below it", _HINT)
     return merge.merge([table.machine() for table in filled])
@@ -186,11 +169,6 @@ def _names_column(cell: str) -> bool:
     return _is_known(_column(cell))
 
 
-def _followers(lines: Sequence[_Line]) -> list[_Line | None]:
-    """Return the line below each."""
-    return [*lines[1:], None][: len(lines)]
-
-
 def _is_header(line: _Line, below: _Line | None) -> bool:
     """Return whether a line names the columns; where it names one only, a value must follow, and no list."""
     known = sum(map(_names_column, line.cells))
@@ -218,53 +196,6 @@ def _is_other_query(line: _Line) -> bool:
     return not _NOT_OF_GPUS.isdisjoint(map(_column, line.cells))
 
 
-def _is_headless(text: Sequence[_Line]) -> bool:
-    lines = [line for line in text if unanswered_of(line.text) is None]
-    if not lines or len({len(line.cells) for line in lines}) > 1 or len(lines[0].cells) < 2:
-        return False
-    return all(sum(1 for cell in line.cells if _is_value_cell(cell)) >= 2 for line in lines)
-
-
-def _is_value_cell(cell: str) -> bool:
-    return _MEASURE.fullmatch(cell) is not None or any(form.fullmatch(cell) for form in _PROVEN.values())
-
-
-def _headless(lines: Sequence[_Line], origin: str) -> Machine:
-    """Read the rows of a query without the names of its columns, the first one of each GPU.
-
-    Raises InputError for a log whose rows name no GPU.
-    """
-    silent = [one for line in lines if (one := unanswered_of(line.text))]
-    rows = [line for line in lines if unanswered_of(line.text) is None]
-    first: dict[str, _Line] = {}
-    for line in rows:
-        first.setdefault(_proven(line, "pci.bus_id") or _proven(line, "uuid") or f"line {line.number}", line)
-    if len(rows) > MAX_AT_ONCE and len(first) == len(rows):
-        raise InputError(f"{origin}: {len(rows)} rows of a query, and no line names the columns", _HINT)
-    gpus: dict[int, ReportedGpu] = {}
-    for index, line in enumerate(first.values()):
-        gpus[index] = ReportedGpu(names("csv"), queried=True)
-        for column in _PROVEN:
-            if (cell := _proven(line, column)) is not None:
-                gpus[index].add(Entry(column, cell, line.number, line.text))
-    return machine(
-        SOURCE,
-        with_unanswered(gpus, silent, names("csv"), own=False),
-        driver_values=(),
-        not_understood=[
-            unread(SOURCE, line.number, f"{line.text} (no first line names the columns)") for line in rows
-        ],
-        attached=None,
-        without_mask=False,
-    )
-
-
-def _proven(line: _Line, column: str) -> str | None:
-    """Return the one cell that has the form of a column."""
-    found = [cell for cell in line.cells if _PROVEN[column].fullmatch(cell)]
-    return found[0] if len(found) == 1 else None
-
-
 @dataclass
 class _Table:
     """The columns of one query, and the rows below them."""
@@ -273,6 +204,7 @@ class _Table:
     head: _Line
     rows: list[_Line] = field(default_factory=list)
     heads: list[int] = field(default_factory=list)  # rows above each line that names the columns again
+    head_lines: list[int] = field(default_factory=list)
     found: dict[str, int] = field(default_factory=dict)  # a GPU's identity: its index
     unanswered: list[tuple[int, Unanswered]] = field(default_factory=list)  # by line
     gaps: list[Gap] = field(default_factory=list)
@@ -305,6 +237,7 @@ class _Table:
         if [_column(cell) for cell in line.cells] == self.columns:
             self._settle(below_is_a_row=False)  # what stands above it came between two outputs
             self.heads.append(len(self.rows))
+            self.head_lines.append(line.number)
             return
         if len(line.cells) != len(self.columns) or self._is_talk(line):
             if len(line.cells) > 1:
@@ -322,6 +255,11 @@ class _Table:
         if self.between:
             self._settle(below_is_a_row=True)
         self.rows.append(line)
+
+    def own(self) -> frozenset[int]:
+        """Return the numbers of its lines."""
+        lines = (self.head.number, *self.head_lines, *(line.number for line in self.rows))
+        return frozenset((*lines, *(number for number, _ in self.unanswered)))
 
     def _is_talk(self, line: _Line) -> bool:
         """Return whether a line of one cell, below one column, is no value of it and no reason for none."""
@@ -520,7 +458,6 @@ FORMAT = Format(
 DMON = "nvidia-smi dmon"
 
 _DMON_HINT = "copy the output of `nvidia-smi dmon` again, with the line that names its columns"
-_DMON_LONGEST = 400
 _DMON_HEAD = re.compile(r"#\s*(?:(?:Date[\s,]+)?Time[\s,]+)?gpu[\s,]+[a-z]")
 _DMON_UNITS = re.compile(r"#\s*(?:(?:YYYYMMDD[\s,]+)?HH:MM:SS[\s,]+)?Idx\b.*", re.IGNORECASE)
 _DATE = re.compile(r"(\d{4})(\d\d)(\d\d)")
@@ -555,7 +492,7 @@ def _dmon_columns(line: str) -> list[str]:
     """Return the names of the columns; none where the line does not name them."""
     if "gpu" not in line or _DMON_HEAD.match(line.strip()) is None:
         return []
-    names = line[:_DMON_LONGEST].strip().lstrip("#").replace(",", " ").split()
+    names = line.strip().lstrip("#").replace(",", " ").split()
     return [] if "pid" in names or names.count("gpu") != 1 else names
 
 
@@ -563,16 +500,17 @@ def parse_dmon(text: str, *, origin: str) -> Machine:
     """Read the samples. Raises InputError if there is none."""
     columns: list[str] = []
     tables: dict[tuple[str, ...], list[str]] = {}
-    strays: list[Unread] = []
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = raw[:_DMON_LONGEST].strip()
-        if found := _dmon_columns(line):
-            columns = found
+
+    def take(number: int, line: str) -> bool:
+        if named := _dmon_columns(line):
+            columns[:] = named
         elif row := _dmon_row(columns, line):
-            head = tuple(row)
-            tables.setdefault(head, []).append(", ".join(row.values()))
-        elif not _DMON_UNITS.fullmatch(line) and not is_noise(line):
-            strays.append(unread(DMON, number, line))
+            tables.setdefault(tuple(row), []).append(", ".join(row.values()))
+        else:
+            return _DMON_UNITS.fullmatch(line) is not None
+        return True
+
+    lines = read_lines(text, take)
     if not tables:
         raise InputError(f"{origin}: no line of a GPU in this output of `nvidia-smi dmon`", _DMON_HINT)
     csv = "".join("\n".join([", ".join(head), *rows]) + "\n" for head, rows in tables.items())
@@ -582,7 +520,7 @@ def parse_dmon(text: str, *, origin: str) -> Machine:
         source=DMON,
         samples=tuple(msgspec.structs.replace(one, source=DMON) for one in machine.samples),
         missing={fact: why.replace(SOURCE, DMON) for fact, why in machine.missing.items()},
-        unread=tuple(strays),
+        unread=lines.unread(DMON),
     )
 
 

@@ -1,8 +1,11 @@
-"""The matrix of `nvidia-smi topo -p2p r|w|rw|n|a|p`: text in, Machine out.
+"""`nvidia-smi topo -p2p r|w|rw|n|a|p` and `nvidia-smi nvlink -s` (and `-R`): text in, Machine out.
 
-The text does not show which capability it shows; only the command line above it does. Of `r` the cells are
-p2p_read, of `w` p2p_write. Where no command line stands there, they are taken as both, and `missing` states
-that this is not certain. The tables of NVLink, atomics and proprietary P2P have no place: they are Unread.
+The text of `topo -p2p` does not show which capability it shows; only the command line above it does. Of `r`
+the cells are p2p_read, of `w` p2p_write. Where no command line stands there, they are taken as both, and
+`missing` states that this is not certain. The tables of NVLink, atomics and proprietary P2P have no place:
+they are Unread.
+
+GB/s of `nvlink -s` are those of one direction. Where NVML refuses, its words are the reason in `missing`.
 """
 
 import re
@@ -13,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from gputopo.captures.ledger import Claims, Format, by_line, is_noise
+from gputopo.captures.ledger import Claims, Format, by_line, read_lines
 from gputopo.captures.pci import pci_tree
 from gputopo.captures.smi.topo_table import GPU, PEER_STATUS, Head, cells_below, header_words, label_of
 from gputopo.values.errors import InputError
@@ -241,9 +244,10 @@ def begins_nvlink(lines: Sequence[str]) -> bool:
 def parse_nvlink(text: str, *, origin: str) -> Machine:
     """Read the links of each GPU. Raises InputError if there is none, or two differ of a GPU."""
     reported: dict[int, _ReportedGpu] = {}
-    unread: list[Unread] = []
     gpu: _ReportedGpu | None = None
-    for number, line in enumerate(text.splitlines(), 1):
+
+    def take(number: int, line: str) -> bool:
+        nonlocal gpu
         if head := _GPU_LINE.match(line):
             uuid = None if _MASKED.fullmatch(head[3]) else head[3]
             gpu = reported.setdefault(int(head[1]), _ReportedGpu(head[2], uuid))
@@ -253,13 +257,14 @@ def parse_nvlink(text: str, *, origin: str) -> Machine:
                 )
         elif gpu is not None and (refused := _REFUSED.match(line)):
             gpu.refused = refused[1].strip()
-        elif gpu is not None and _add(gpu, line, number, origin):
-            continue
-        elif not is_noise(line):
-            unread.append(Unread(source=NVLINK, line=number, text=line.strip()[:200]))
+        else:
+            return gpu is not None and _add(gpu, line, number, origin)
+        return True
+
+    lines = read_lines(text, take)
     if not reported:
         raise InputError(f"{origin} has no GPU of `nvidia-smi nvlink -s` in it", _NVLINK_HINT)
-    return _machine(reported, unread)
+    return _machine(reported, lines.unread(NVLINK))
 
 
 def _add(gpu: _ReportedGpu, line: str, number: int, origin: str) -> bool:
@@ -285,7 +290,7 @@ def _add(gpu: _ReportedGpu, line: str, number: int, origin: str) -> bool:
     return True
 
 
-def _machine(reported: dict[int, _ReportedGpu], unread: list[Unread]) -> Machine:
+def _machine(reported: dict[int, _ReportedGpu], unread: tuple[Unread, ...]) -> Machine:
     missing: dict[str, str] = {}
     gpus: list[Gpu] = []
     for index, gpu in sorted(reported.items()):
@@ -299,7 +304,7 @@ def _machine(reported: dict[int, _ReportedGpu], unread: list[Unread]) -> Machine
         if gpu.uuid is None:
             missing[at_gpu(index, "uuid")] = "masked in the text"
         gpus.append(Gpu(index=index, name=gpu.name, uuid=gpu.uuid, nvlinks=links))
-    return Machine(source=NVLINK, gpus=tuple(gpus), missing=missing, unread=tuple(unread))
+    return Machine(source=NVLINK, gpus=tuple(gpus), missing=missing, unread=unread)
 
 
 def _down_like_its_peers(gpu: _ReportedGpu, reported: Iterable[_ReportedGpu]) -> dict[int, NvLink]:

@@ -1,4 +1,9 @@
-"""The GPUs of one output of `nvidia-smi` as a Machine."""
+"""The GPUs of one output of `nvidia-smi` as a Machine, those among them that did not answer.
+
+Of a GPU that it counts and gets no handle of, it writes a line where its facts would stand, which names the
+GPU by its number, its PCI address, both or neither, as the driver's version has it: `Unable to determine
+the device handle for GPU3: 0000:04:00.0: Unknown Error`.
+"""
 
 import itertools
 import re
@@ -127,13 +132,6 @@ def _lost_gpu(line: Unanswered, names: Names, *, placed: bool) -> ReportedGpu:
 
 _NOT_IN_CAPTURE = "not in the capture"
 _NEVER = ("cuda_index", "numa_node", "cpu_affinity", "nvlinks", "pcie.limiting_hop", "pcie.aer")
-_MAX_SHOWN = 200
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-
-
-def unread(source: str, line: int, text: str) -> Unread:
-    """Return a line that was not understood, shortened, with no UUID in it."""
-    return Unread(source=source, line=line, text=_UUID.sub("...", " ".join(text.split()))[:_MAX_SHOWN])
 
 
 class Identity(NamedTuple):

@@ -1,4 +1,9 @@
-"""Which name of `nvidia-smi` stands for which fact, and which names are known at all, by output format."""
+"""The names of each fact in the three dialects of `nvidia-smi`: XML, text and CSV. One row a fact.
+
+Fields declare their names themselves (gputopo.values.gpu). Here are the names of what has no field of its
+own (keys of dictionaries, questions that together make one fact), and those that are known and have no
+place in a Machine: a name stands for itself and all below it, `*` at the end for any ending.
+"""
 
 import functools
 from collections.abc import Iterable, Sequence

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gputopo.captures import merge
-from gputopo.captures.ledger import Format, is_noise
+from gputopo.captures.ledger import Format, read_lines
 from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
 from gputopo.captures.smi.machine import (
@@ -24,17 +24,15 @@ from gputopo.captures.smi.machine import (
     mark_lost,
     refuse_others,
     unanswered_of,
-    unread,
     with_unanswered,
 )
 from gputopo.captures.smi.names import Named, names
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Machine, Unread
+from gputopo.values.machine import Machine
 
 SOURCE = "nvidia-smi"
 
 _HINT = "copy the whole output of `nvidia-smi` again"
-_LONGEST = 400  # far wider than the table of any driver
 _CUT = "..."
 _ERROR = r"N/A|\[N/A\]|ERR!|Unknown(?: Error)?"
 
@@ -93,16 +91,16 @@ def parse(text: str, *, origin: str) -> Machine:
     """Read the tables in a text. Raises InputError if there is none with a GPU."""
     outputs: list[_Output] = []
     ahead: list[str] = []
-    strays: list[Unread] = []
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = raw[:_LONGEST].strip()
+
+    def take(number: int, line: str) -> bool:
         if _HEAD.match(line):
             outputs.append(_Output(time=next((one for one in ahead if _TIME.fullmatch(one)), None)))
-        ahead = [*ahead[-1:], line] if line else ahead
-        if _TIME.fullmatch(line) or _RULE.fullmatch(line) or not line:
-            continue
-        if (not outputs or not outputs[-1].take(number, line)) and not is_noise(line):
-            strays.append(unread(SOURCE, number, line))
+        ahead[:] = [*ahead[-1:], line]
+        if _TIME.fullmatch(line) or _RULE.fullmatch(line):
+            return True
+        return bool(outputs) and outputs[-1].take(number, line)
+
+    strays = read_lines(text, take).unread(SOURCE)
     if not any(one.gpus or one.unanswered for one in outputs):
         raise InputError(f"{origin}: no GPU in this table of `nvidia-smi`", _HINT)
     machines = [one.machine() for one in outputs]

@@ -7,7 +7,7 @@ A line of a GPU that is not understood is Unread; lines around the outputs are p
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.captures import merge
-from gputopo.captures.ledger import Claims, Format, is_noise
+from gputopo.captures.ledger import Claims, Format, is_noise, unread
 from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
 from gputopo.captures.smi.machine import (
@@ -25,66 +25,11 @@ from gputopo.captures.smi.machine import (
     mark_lost,
     refuse_others,
     unanswered_of,
-    unread,
     with_unanswered,
 )
 from gputopo.captures.smi.names import Named, names
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gap, Machine, Unread
-
-_OPTIONAL = ("mig device", "mig devices")  # only on GPUs that are split
-_FIRST_FACT = "product name"  # the first fact of all, where no part was asked for (`-d`)
-# In such an output of any driver, in this order: for a GPU without another one to compare with.
-_LANDMARKS = (_FIRST_FACT, "pci", "performance state", "utilization", "temperature", "clocks", "max clocks")
-_LAST = ("processes", "compute processes")
-
-
-class Hole(NamedTuple):
-    """Lines that are missing. `before`: the last section above them, `after`: the first below, else ""."""
-
-    before: str
-    after: str
-
-
-class SectionLine(NamedTuple):
-    """The section of a line, "" if it is not known, and whether the line begins it."""
-
-    section: str
-    begins: bool = True
-
-
-def first_hole(lines: Sequence[SectionLine], others: Sequence[Sequence[SectionLine]]) -> Hole | None:
-    """Return the first hole in the sections of a GPU; `others`: the lines of other GPUs."""
-    mine = _in_order(lines)
-    peers = [_in_order(one) for one in others]
-    least = 1  # sections that are missing
-    if not peers and _FIRST_FACT in mine:
-        mine = [name for name in mine if name in _LANDMARKS or name in _LAST]
-        peers, least = [[*_LANDMARKS, name] for name in _LAST], 2  # one may have been cut out by hand
-    seen: set[str] = set()
-    for above, below in pairwise(["", *mine, ""]):
-        if below and below in seen:
-            return Hole(above, below)
-        seen.add(below)
-        if _sections_between(above, below, peers) >= (least if below else 1):
-            return Hole(above, below)
-    return None
-
-
-def _in_order(lines: Sequence[SectionLine]) -> list[str]:
-    names: list[str] = []
-    for section, begins in lines:
-        if section and section not in _OPTIONAL and (begins or names[-1:] != [section]):
-            names.append(section)
-    return names
-
-
-def _sections_between(above: str, below: str, peers: Sequence[Sequence[str]]) -> int:
-    """Return how many sections the others have at least between these two."""
-    places = [["", *one, ""] for one in peers]
-    between = (one[one.index(above) + 1 :] for one in places if above in one)
-    return min((rest.index(below) for rest in between if below in rest), default=0)
-
 
 SOURCE = "nvidia-smi -q"
 
@@ -260,31 +205,36 @@ class _Output:
 
     def fill(self, *, flat: bool) -> None:
         """Read the lines of each GPU, as far as they are its own; lost indentation hides where that ends."""
-        lines = {key: [_section(place) for place in places] for key, places in self.places.items()}
+        sections = {key: _sections_of(places) for key, places in self.places.items()}
         for key, places in self.places.items():
-            others = [one for other, one in lines.items() if other != key]
-            hole = None if flat else first_hole(lines[key], others)
-            own = places if hole is None else self._above(hole, key, [one.section for one in lines[key]])
-            for place in own:
+            for place in places[: None if flat else self._own(key, sections)]:
                 self._read(self.gpus[key], place)
 
-    def _above(self, hole: Hole, key: str, sections: Sequence[str]) -> list[_Place]:
-        """Return the lines of a GPU with a hole that are surely its own, and note the hole.
+    def _own(self, key: str, sections: Mapping[str, Sequence[tuple[str, int]]]) -> int | None:
+        """Return how many lines of a GPU are surely its own, None: all, and note where lines are missing.
 
-        Where all GPUs that are attached are listed, no other GPU's first line is missing: all lines are.
+        Every GPU of an output has the same sections in the same order, whatever they hold. After a hole the
+        lines may be another GPU's, whose first line was lost, unless all GPUs that are attached are listed.
         """
-        places = self.places[key]
+        others = [[name for name, _ in one] for other, one in sections.items() if other != key]
+        own = dict.fromkeys(name for name, _ in sections[key])
+        whole = ["", *max(others, key=lambda one: (len({*one}) == len(one), len(one)), default=own), ""]
         complete = self.attached == str(len(self.gpus)) or (self.attached is None and len(self.gpus) == 1)
-        above = sections.index(hole.before) if hole.before else 0
-        if complete and hole.after and sections.index(hole.after) <= above:
-            return places  # two outputs without a line between them
-        titles = [places[sections.index(name)].line.text.partition(":")[0].strip() for name in hole if name]
-        where = f"lines are missing {'between' if all(hole) else 'below' if hole.before else 'above'}"
-        words = f"{where} {' and '.join(titles)}{f' of GPU {key}' if key else ''}"
-        self.gaps.append(Gap(source=SOURCE, text=words))
-        if complete or not hole.after:
-            return places
-        return places[:above]
+        places, seen = self.places[key], set[str]()
+        known = [(name, at) for name, at in sections[key] if name in whole]
+        for (above, start), (below, end) in pairwise([("", 0), *known, ("", len(places))]):
+            if below in seen and complete:
+                return None  # two outputs without a line between them
+            if below not in seen and below in whole[whole.index(above) + 1 :][:1]:
+                seen.add(below)
+                continue
+            at = [at for name, at in ((above, start), (below, end)) if name]
+            titles = " and ".join(places[one].line.text.partition(":")[0].strip() for one in at)
+            where = "between" if above and below else "below" if above else "above"
+            of = f" of GPU {key}" if key else ""
+            self.gaps.append(Gap(source=SOURCE, text=f"lines are missing {where} {titles}{of}"))
+            return None if complete or not below else start
+        return None
 
     def _read(self, gpu: ReportedGpu, place: _Place) -> None:
         if not gpu.add(place.entry) and not is_noise(place.line.text):
@@ -311,9 +261,15 @@ class _Output:
         )
 
 
-def _section(place: _Place) -> SectionLine:
-    section, _, below = place.entry.path.partition("/")
-    return SectionLine(section if section in _known_sections() else "", not below)
+def _sections_of(places: Sequence[_Place]) -> list[tuple[str, int]]:
+    """Return the sections of a GPU in order, each with the place of its first line; not of MIG devices."""
+    found: list[tuple[str, int]] = []
+    for at, place in enumerate(places):
+        name, _, below = place.entry.path.partition("/")
+        known = name in _known_sections() and name not in ("mig device", "mig devices")
+        if known and (not below or not found or found[-1][0] != name):
+            found.append((name, at))
+    return found
 
 
 @functools.cache

@@ -8,10 +8,10 @@ DTD that the file names is never looked for.
 import re
 from typing import TYPE_CHECKING
 
-from gputopo.captures.ledger import Format
+from gputopo.captures.ledger import Format, unread
 from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
-from gputopo.captures.smi.machine import machine, unread
+from gputopo.captures.smi.machine import machine
 from gputopo.captures.smi.names import Named, names
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine, Unread

@@ -45,7 +45,7 @@ def fleet_of_hosts(allocation: Allocation, hosts: HostOptions, shape: str, fail_
     A host that does not come is one without a reading. Raises GputopoError.
     """
     from gputopo.cli.hosts.meeting import excuse, join, joining, meeting_of
-    from gputopo.launch.hosts.messages import End, Unused
+    from gputopo.launch.hosts.messages import RunEnd, Unused
     from gputopo.topology.identities import without_identities
     from gputopo.topology.peer_access import with_reasons
 
@@ -65,7 +65,7 @@ def fleet_of_hosts(allocation: Allocation, hosts: HostOptions, shape: str, fail_
         except HardwareError as error:
             there, absent = meeting.present(), error
         meeting.answer({rank: Unused(why="rank 0 has what was read of it") for rank in there})
-        meeting.end(End(exit_code=ExitCode.OK))
+        meeting.end(RunEnd(exit_code=ExitCode.OK))
     brought = {0: own, **there}
     names = [
         host.name or f"rank {rank}" if rank not in brought else brought[rank].name

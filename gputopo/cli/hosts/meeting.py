@@ -18,7 +18,7 @@ from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputEr
 from gputopo.values.option import Declared, parameters_of
 
 if TYPE_CHECKING:
-    from gputopo.launch.hosts.earlier import Earlier
+    from gputopo.launch.hosts.earlier import EarlierRuns
     from gputopo.launch.hosts.messages import Joining, Reply
     from gputopo.launch.hosts.rendezvous_client import RendezvousClient
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
@@ -59,7 +59,7 @@ def start_hosts(
     """Start a command on each host as it was typed, and return its exit code. Raises GputopoError.
 
     `program`: what follows --. `needs_all`: it ends where one of them cannot be started. `may_lose`: see
-    `remote_start.Endings`.
+    `remote_start.RankEnds`.
     """
     from gputopo.launch import remote_start
 
@@ -303,7 +303,7 @@ def plan_of_hosts(
     show: "Callable[[Plan], None]",
 ) -> int:
     """Plan as one of several hosts; rank 0 plans for all and shows it. Raises GputopoError."""
-    from gputopo.launch.hosts.messages import End, Unused
+    from gputopo.launch.hosts.messages import RunEnd, Unused
     from gputopo.launch.jobs.before import earlier_of_hosts
     from gputopo.launch.spec.target import why_cpu
 
@@ -321,7 +321,7 @@ def plan_of_hosts(
     with meeting_of(allocation, hosts, asked) as meeting:
         joined = meeting.wait(hosts.join_timeout)
         meeting.answer({rank: Unused(why="rank 0 has what was read of it") for rank in joined})
-        meeting.end(End(exit_code=ExitCode.OK))
+        meeting.end(RunEnd(exit_code=ExitCode.OK))
     network = address_of_leader(list(joined.values()))
     own = joining(allocation, brought, asked, resources=resources_of(brought, network))
     earlier = earlier_of_hosts(brought, request)
@@ -349,7 +349,7 @@ def plan_of_files(sources: Sequence[str], request: "Request") -> "Plan":
     return planned(hosts, request).plan
 
 
-def planned(hosts: "Sequence[Joining]", request: "Request", earlier: "Earlier | None" = None) -> "Target":
+def planned(hosts: "Sequence[Joining]", request: "Request", earlier: "EarlierRuns | None" = None) -> "Target":
     """Plan for hosts from what they brought, claiming nothing, and print what is to be said about it.
 
     `earlier`: runs of this host with others.

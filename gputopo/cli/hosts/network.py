@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 from gputopo.cli.hosts.meeting import address_of, card_of, joining, meeting_of, name_of
 from gputopo.cli.printing import note, show_error
 from gputopo.copies.nccl_hosts import LIMIT_S
-from gputopo.copies.network import FULL, NCCL_TESTS, PROBE, QUICK, USES, Host, Timing, ToolChoice, seconds_of
+from gputopo.copies.network import (
+    FULL,
+    NCCL_TESTS,
+    PROBE,
+    QUICK,
+    USES,
+    NetworkHost,
+    Timing,
+    ToolChoice,
+    seconds_of,
+)
 from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
 from gputopo.values.errors import HardwareError, UsageError
 
@@ -51,7 +61,7 @@ def _lead(
     report: "Callable[[Bandwidth], int]",
 ) -> int:
     from gputopo.launch.hosts.addresses import own_address, places_to_listen
-    from gputopo.launch.hosts.messages import End
+    from gputopo.launch.hosts.messages import RunEnd
     from gputopo.launch.jobs.network import order_of
 
     leader = allocation.leader
@@ -60,11 +70,11 @@ def _lead(
     with meeting_of(allocation, hosts, asked, PORT) as meeting, _listening(places) as listener:
         joined = meeting.wait(hosts.join_timeout)
         brought = _brought(own_address(joined[1].address, joined[1].port), asked["network_tool"])
-        own = Host(name=name_of(allocation), address=leader.name, port=listener.port, **brought)
+        own = NetworkHost(name=name_of(allocation), address=leader.name, port=listener.port, **brought)
         order_by = partial(order_of, own, joined, timing, asked["network_tool"])
         measured = _measured(meeting, listener, order_by)
         code = report(measured)
-        meeting.end(End(exit_code=int(code)))
+        meeting.end(RunEnd(exit_code=int(code)))
     return code
 
 

@@ -131,7 +131,7 @@ def _where(name: str, target: "Target") -> str:
 
 
 def _reply(target: "Target", place: int | None, program: tuple[str, ...], master: tuple[str, int]) -> "Reply":
-    from gputopo.launch.hosts.messages import Start, Unused
+    from gputopo.launch.hosts.messages import HostStart, Unused
 
     if place is None:
         return Unused(why="the devices of fewer hosts are enough")
@@ -142,7 +142,9 @@ def _reply(target: "Target", place: int | None, program: tuple[str, ...], master
         host=target.servers[place].host,
         cluster=_variables(target, place, master),
     )
-    return Start(spec=msgspec.Raw(schema.encode(part)), environment=dict(own.plan.environment), place=place)
+    return HostStart(
+        spec=msgspec.Raw(schema.encode(part)), environment=dict(own.plan.environment), place=place
+    )
 
 
 def _variables(target: "Target", place: int, master: tuple[str, int]) -> dict[str, str]:
@@ -178,13 +180,13 @@ def _follow(
     options: OutputOptions,
 ) -> int:
     """Join rank 0, run the program on this host's share, and return the exit code of the run."""
-    from gputopo.launch.hosts.messages import Start, Unused
+    from gputopo.launch.hosts.messages import HostStart, Unused
 
     guest, reply = join(allocation, hosts, bringing)
     if isinstance(reply, Unused):
         note(f"this host is not needed: {reply.why}")
         return ExitCode.OK
-    assert isinstance(reply, Start)
+    assert isinstance(reply, HostStart)
     begun(os.environ)
     part = schema.decode(bytes(reply.spec), ProgramPart, origin="rank 0's answer")
     name = program[0]

@@ -31,7 +31,7 @@ from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.events import Event, Noticed, RankFailed
 
 if TYPE_CHECKING:
-    from gputopo.launch.hosts.messages import End, Joining, Reply, Start
+    from gputopo.launch.hosts.messages import HostStart, Joining, Reply, RunEnd
     from gputopo.launch.hosts.rendezvous_client import RendezvousClient
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
     from gputopo.launch.jobs.restarting import Regrouping
@@ -72,7 +72,7 @@ def _lead(
 ) -> int:
     """Wait for the other hosts, plan for all, and train; a dry run shows the plan."""
     from gputopo.cli.run import training
-    from gputopo.launch.hosts.messages import End, Unused
+    from gputopo.launch.hosts.messages import RunEnd, Unused
 
     assert allocation.leader.name is not None, "rank 0 has a name"
     with meeting_of(allocation, hosts, common(asked)) as meeting:
@@ -86,7 +86,7 @@ def _lead(
             spec = runnable(job, target, options)
             if options.dry_run:
                 meeting.answer({rank: Unused(why="this is a dry run") for rank in joined})
-                meeting.end(End(exit_code=ExitCode.OK))
+                meeting.end(RunEnd(exit_code=ExitCode.OK))
                 return training.show_only(target, spec, options)
             group = _group(meeting, spec, hosts, options)
             meeting.answer({rank: _reply(one, target, spec) for rank, one in joined.items()})
@@ -174,13 +174,13 @@ def joint_target(
 
 
 def _reply(host: "Joining", target: "Target", spec: "RunSpec") -> "Reply":
-    from gputopo.launch.hosts.messages import Start, Unused
+    from gputopo.launch.hosts.messages import HostStart, Unused
 
     place = place_of(spec.servers, host.address, host.port)
     if place is None:
         return Unused(why="the devices of fewer hosts are enough")
     plan = target.others[place - 1].plan
-    return Start(spec=msgspec.Raw(schema.encode(spec)), environment=dict(plan.environment), place=place)
+    return HostStart(spec=msgspec.Raw(schema.encode(spec)), environment=dict(plan.environment), place=place)
 
 
 def place_of(servers: "tuple[Server, ...]", address: str, port: int) -> int | None:
@@ -197,7 +197,7 @@ def _take_part(
     options: OutputOptions,
 ) -> int:
     """Join rank 0, serve this host's devices until the run is over, and return the run's exit code."""
-    from gputopo.launch.hosts.messages import Start, Unused
+    from gputopo.launch.hosts.messages import HostStart, Unused
 
     try:
         address = address_of(allocation, hosts)
@@ -208,7 +208,7 @@ def _take_part(
     if isinstance(reply, Unused):
         note(f"this host is not needed: {reply.why}")
         return ExitCode.OK
-    assert isinstance(reply, Start)
+    assert isinstance(reply, HostStart)
     try:
         end = _served(reply, guest, bringing, machine, options)
     except GputopoError as error:
@@ -252,8 +252,12 @@ def claim(gpus: "Sequence[Gpu]", held: contextlib.ExitStack) -> None:
 
 
 def _served(
-    start: "Start", guest: "RendezvousClient", bringing: "Joining", machine: "Machine", options: OutputOptions
-) -> "End":
+    start: "HostStart",
+    guest: "RendezvousClient",
+    bringing: "Joining",
+    machine: "Machine",
+    options: OutputOptions,
+) -> "RunEnd":
     """Serve until the run is over, and return its end. Raises GputopoError where this host cannot."""
     from gputopo.launch.jobs.serving import own_spec, serve
     from gputopo.launch.spec.env import HostPlace, host_place, worker_env

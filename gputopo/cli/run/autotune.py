@@ -13,7 +13,7 @@ import msgspec
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run import training as core
 from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.prepare import Job, require_runnable, runnable
+from gputopo.cli.run.prepare import Job, runnable
 from gputopo.launch.jobs.run import worker_command
 from gputopo.values.errors import HardwareError, UsageError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gputopo.launch.jobs.trials import Trial
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
-    from gputopo.values.run.plan import Autotune, Candidate, Plan, Timed
+    from gputopo.values.run.plan import Autotune, Candidate, Plan, TimedRun
 
 
 def train_fastest(job: Job, target: "Target", options: OutputOptions) -> int:
@@ -29,9 +29,7 @@ def train_fastest(job: Job, target: "Target", options: OutputOptions) -> int:
     from gputopo.report.document import document_text, of_sections
     from gputopo.report.plan_parts import autotune_blocks, autotune_note
 
-    spec = job.spec_of(target)
-    _refuse(target, spec, options)
-    require_runnable(target, spec, options)
+    spec = runnable(job, target, options)
     with contextlib.ExitStack() as claims:
         trials = _trials(job, target, spec, options, claims)
         found, code, folder = _measured(target, trials, options)
@@ -83,33 +81,6 @@ def _measured(
     )
     found, code = tune(trials, folder, machine=target.machine, on_run=_show_run, command=worker_command)
     return found, code, folder
-
-
-def _refuse(target: "Target", spec: "RunSpec", options: OutputOptions) -> None:
-    """Raise UsageError for what cannot be combined with --autotune."""
-    if options.dry_run:
-        raise UsageError(
-            "--autotune cannot be combined with --dry-run: it starts runs to measure them",
-            "leave one of them out",
-        )
-    if target.rehearsal_of is not None:
-        raise UsageError(
-            "--autotune cannot be combined with --from: runs on this CPU do not measure that machine",
-            "leave --autotune out, or run it on that machine",
-        )
-    if spec.drills:
-        raise UsageError(
-            "--autotune cannot be combined with --drill: it compares placements without faults",
-            "leave one of them out",
-        )
-    others = {"task": spec.task != "train", "method": spec.method, "strategy": spec.strategy}
-    other = next((name for name, given in others.items() if given), None)
-    if other is not None:
-        raise UsageError(
-            f"--autotune cannot be combined with --{other} {getattr(spec, other)}: "
-            "it compares placements of the core's own training",
-            "leave one of them out",
-        )
 
 
 def _trials(
@@ -196,7 +167,7 @@ def _plan_with(winner: "Trial", found: "Autotune", before: "Plan") -> "Plan":
     )
 
 
-def _show_run(number: int, trial: "Trial", found: "Timed | str") -> None:
+def _show_run(number: int, trial: "Trial", found: "TimedRun | str") -> None:
     from gputopo.report.layout import plain
     from gputopo.values.run.plan import mode_words
 

@@ -21,9 +21,9 @@ from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.outlets import Alarm
 from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, of_seconds
-from gputopo.launch.supervise.worker_process import Ours
+from gputopo.launch.supervise.worker_process import OwnChildren
 from gputopo.launch.throughput import STACKS_FILE, STEPS_FILE
-from gputopo.launch.user_program.program import Ending, Stop, check_program, run_program
+from gputopo.launch.user_program.program import ProgramEnd, ProgramStop, check_program, run_program
 from gputopo.launch.user_program.recording import ProgramRecord, StallWatch, recording
 from gputopo.launch.user_program.steps import StepPipe
 from gputopo.report.plan import summary_lines
@@ -110,14 +110,14 @@ def run_recorded(
     others: Sequence[int],
     folder: runs.RunFolder | None,
     options: OutputOptions,
-    company_of: "Callable[[Stop], Company] | None" = None,
+    company_of: "Callable[[ProgramStop], Company] | None" = None,
 ) -> int:
     """Run the program beside its record, save and report the result, and return the exit code.
 
     `others`: GPUs that are not of the plan; the program should not be seen there. `company_of`: the other
     hosts of the run, as of the one that can end the program of this one.
     """
-    ours, stop = Ours(), Stop()
+    ours, stop = OwnChildren(), ProgramStop()
     company = None if company_of is None else company_of(stop)
     display = _Display(options.prometheus, options.on_anomaly, ours)
 
@@ -152,7 +152,7 @@ def run_recorded(
                 stall = StallWatch(patience, who, stop, ours, stacks=stacks, now_s=time.monotonic())
             with recording(record, watch, pipe, spec, stall=stall, company=company) as state:
 
-                def on_end(ending: Ending) -> None:
+                def on_end(ending: ProgramEnd) -> None:
                     if company is not None:
                         state.catch_up()  # steps are reported before the end
                         company.ended(ending)
@@ -177,7 +177,7 @@ def run_recorded(
 def _finished(
     record: ProgramRecord,
     name: str,
-    ending: Ending,
+    ending: ProgramEnd,
     failure: RankFailed | None,
     folder: runs.RunFolder | None,
     options: OutputOptions,
@@ -247,7 +247,7 @@ def _stacks(folder: runs.RunFolder | None) -> Iterator[Path | None]:
 class _Display:
     """What is shown and told while the program runs: notices on stderr, the metrics file, the alarm."""
 
-    def __init__(self, prometheus: str | None, on_anomaly: str | None, ours: Ours) -> None:
+    def __init__(self, prometheus: str | None, on_anomaly: str | None, ours: OwnChildren) -> None:
         self._alarm: Alarm | None = None
         if on_anomaly is not None:
             self._alarm = Alarm(on_anomaly, note, ours)

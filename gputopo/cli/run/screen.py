@@ -22,12 +22,12 @@ from gputopo.values.errors import ExitCode, GputopoError, HardwareError
 from gputopo.values.option import Given, Option
 
 if TYPE_CHECKING:
-    from gputopo.launch.jobs.screen import Cell
+    from gputopo.launch.jobs.screen import ScreenCell
     from gputopo.launch.spec.target import Target
     from gputopo.values.run.several_runs import Kind, Screen, ScreenRun
 
 
-MakeCell = Callable[["Kind", Sequence[int], str], "Cell"]
+MakeCell = Callable[["Kind", Sequence[int], str], "ScreenCell"]
 FailOn = Literal["warning", "error"]
 
 
@@ -132,10 +132,10 @@ def _cells(
     counted_s: float | None,
     num_batches: int | None,
     claims: contextlib.ExitStack,
-) -> "tuple[Target, list[Cell], MakeCell]":
+) -> "tuple[Target, list[ScreenCell], MakeCell]":
     """Return the target of all devices, whose GPUs are claimed, the runs, and what makes another one."""
     from gputopo.launch.jobs.before import known_of, past_of
-    from gputopo.launch.jobs.screen import Cell
+    from gputopo.launch.jobs.screen import ScreenCell
     from gputopo.launch.jobs.trials import COUNTED_S, trial, trial_of
 
     request = on.with_costs(job.request)
@@ -146,7 +146,7 @@ def _cells(
     numbers = chosen.plan.choice.gpus or tuple(range(count))
     on_gpu = chosen.backend == "gpu"
 
-    def cell(kind: "Kind", some: Sequence[int], update: str = "auto") -> Cell:
+    def cell(kind: "Kind", some: Sequence[int], update: str = "auto") -> ScreenCell:
         wanted = msgspec.structs.replace(
             request,
             gpus=tuple(some) if on_gpu else None,
@@ -158,7 +158,7 @@ def _cells(
         spec = runnable(job, one, OutputOptions())
         short = trial_of(spec, counted_s=counted_s or COUNTED_S, num_batches=num_batches)
         order = one.plan.choice.gpus or tuple(some)
-        return Cell(kind, order, trial(one, short, os.environ, known_of(one, short, past)))
+        return ScreenCell(kind, order, trial(one, short, os.environ, known_of(one, short, past)))
 
     cells = [cell("alone", (number,)) for number in numbers]
     if count > 1:
@@ -170,7 +170,7 @@ def _cells(
 
 def _screened(
     chosen: "Target",
-    cells: "Sequence[Cell]",
+    cells: "Sequence[ScreenCell]",
     make: "MakeCell",
     folder: Path,
     home: Path,
@@ -230,7 +230,7 @@ def _screened(
         to_stderr(f"screen round {run.round}: {which}, {run.mode}: {outcome}\n")
         store(measured, False)
 
-    def without(cell: "Cell", numbers: Sequence[int]) -> "Cell | None":
+    def without(cell: "ScreenCell", numbers: Sequence[int]) -> "ScreenCell | None":
         """Return a run of several devices with some of them; None where there is no plan for these."""
         with contextlib.suppress(GputopoError):
             return make(cell.kind, numbers, "independent" if cell.kind == "independent" else "auto")

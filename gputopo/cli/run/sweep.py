@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,7 +15,7 @@ import msgspec
 from gputopo.cli.printing import note, show_report, to_stderr
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.spec.readers import read_data_folder, read_folder
-from gputopo.values.errors import ExitCode, HardwareError, InputError, UsageError
+from gputopo.values.errors import ExitCode, HardwareError, InputError
 from gputopo.values.option import Option, OptionsOf
 
 if TYPE_CHECKING:
@@ -140,14 +139,11 @@ def sweep(
     from gputopo.cli.source import planned_machine
     from gputopo.launch.locks import locked_folder
 
-    if retry_failed and resume is None:
-        raise UsageError("--retry-failed needs a sweep to go on with", "add --resume DIR")
     with contextlib.ExitStack() as held:
         if resume is None:
             blank, made = begun(preset, matrix, cells)
             folder = _new_folder(blank, output, held, dry_run=dry_run)
         else:
-            _refuse_beside_resume((*cells.given, *(() if output is None else ("output",))))
             folder = Path(resume)
             if folder.is_dir() and not dry_run:
                 held.enter_context(locked_folder(folder, "--output"))
@@ -166,14 +162,6 @@ def sweep(
     if not found.complete:
         note(f"to go on: gputopo sweep --resume {named}")
     return code or _exit_code(found, folder, fail_on)
-
-
-def _refuse_beside_resume(names: Iterable[str]) -> None:
-    for name in names:
-        raise UsageError(
-            f"--{name.replace('_', '-')} cannot be combined with --resume: it goes on as the sweep began",
-            "leave it out, or begin a new sweep without --resume",
-        )
 
 
 def _new_folder(blank: "Sweep", output: str | None, held: contextlib.ExitStack, *, dry_run: bool) -> Path:

@@ -15,19 +15,19 @@ from gputopo.cli.printing import note, show_report, to_stderr
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.run.prepare import require_files_of, require_runnable
 from gputopo.cli.run.showing import RunDisplay
-from gputopo.launch.jobs.run import Outcome, RunJob, supervise, worker_command
+from gputopo.launch.jobs.run import RunJob, RunOutcome, supervise, worker_command
 from gputopo.launch.spec import env
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.watchdog import of_seconds
-from gputopo.launch.supervise.worker_life import LIMITS, Limits
+from gputopo.launch.supervise.worker_life import LIMITS, WorkerLimits
 from gputopo.report.document import document_text
 from gputopo.report.plan import summary_lines
 from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.batches import AUTO
 
 if TYPE_CHECKING:
-    from gputopo.launch.hosts.messages import End
+    from gputopo.launch.hosts.messages import RunEnd
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
     from gputopo.launch.jobs.restarting import Regrouping
     from gputopo.launch.spec.run_spec import RunSpec
@@ -282,9 +282,9 @@ def _supervised(
     known: "Known | None",
     meeting: "RendezvousServer | None" = None,
     group: "Regrouping | None" = None,
-) -> Outcome:
+) -> RunOutcome:
     stall = options.stall_timeout
-    limits = LIMITS if stall is None or stall == AUTO else Limits(patience=of_seconds(stall))
+    limits = LIMITS if stall is None or stall == AUTO else WorkerLimits(patience=of_seconds(stall))
     environment = env.run_env(os.environ, target, spec)
     from gputopo.probes.run_watch import RunWatch
     from gputopo.values.run.verdict import Known
@@ -309,15 +309,15 @@ def _supervised(
         return supervise(job)
 
 
-def _end_of(outcome: Outcome, spec: "RunSpec") -> "End":
+def _end_of(outcome: RunOutcome, spec: "RunSpec") -> "RunEnd":
     """Return what the other hosts are told of the end: a failure with its host, rank 0 as well."""
-    from gputopo.launch.hosts.messages import End
+    from gputopo.launch.hosts.messages import RunEnd
 
     failed = outcome.result.failure
     if failed is None:
-        return End(exit_code=outcome.exit_code)
+        return RunEnd(exit_code=outcome.exit_code)
     cause = failed.cause if failed.rank else f"host {spec.servers[0].host} (rank 0): {failed.cause}"
-    return End(exit_code=outcome.exit_code, cause=cause, hint=failed.remedy)
+    return RunEnd(exit_code=outcome.exit_code, cause=cause, hint=failed.remedy)
 
 
 def _print(result: "Result", printed: str) -> None:

@@ -8,7 +8,7 @@ from gputopo.copies.collectives import (
     NAMES,
     NETWORK_LOW_SHARE,
     BusRate,
-    Series,
+    CollectiveSeries,
     expected_rate,
     network_ports,
     nvls_is_off,
@@ -16,7 +16,7 @@ from gputopo.copies.collectives import (
 )
 from gputopo.findings.measured.faults import BELOW_MINIMUM
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of
-from gputopo.values.bandwidth import HOSTS, Sample, gpus_of
+from gputopo.values.bandwidth import HOSTS, Failure, Sample, gpus_of
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE, Subject
 
@@ -112,12 +112,8 @@ def below_minimum(machine: Machine) -> Iterator[Fault]:
     """Find operations that nccl-tests itself reports as too slow."""
     for one in copies_of(machine).failures:
         if one.reason == BELOW_MINIMUM:
-            gpus = gpus_of(one.source)
-            yield SLOW.fault(
-                Subject.of_gpus(gpus) if gpus else MACHINE,
-                f"{NAMES[one.kind]}: {one.says}",
-                {"operation": one.kind, "says": one.says},
-            )
+            evidence = {"operation": one.kind, "says": one.says}
+            yield SLOW.fault(_subject(one), f"{NAMES[one.kind]}: {one.says}", evidence)
 
 
 @check(NVLS_UNUSED)
@@ -127,7 +123,7 @@ def nvls_off(machine: Machine) -> Iterator[Fault]:
         best = one.best
         if best.kind != "allreduce" or not nvls_is_off(best):
             continue
-        with_nvls = expected_rate(_without_facts(best), machine)
+        with_nvls = expected_rate(msgspec.structs.replace(best, nccl=()), machine)
         if with_nvls and with_nvls.without_nvls and best.bus_gb_per_s:
             facts = ", ".join(fact for fact in best.nccl if "NVLS" in fact or "ALGO" in fact)
             yield _finding(NVLS_UNUSED, best, with_nvls, facts)
@@ -142,12 +138,9 @@ def falls(machine: Machine) -> Iterator[Fault]:
             continue
         best, top = one.best, max(large, key=lambda sample: sample.bus_gb_per_s or 0.0)
         if (best.bus_gb_per_s or 0.0) < DROP.value * (top.bus_gb_per_s or 0.0):
-            yield FALLS.fault(
-                _subject(best),
-                f"{_what(best)}: {best.bus_gb_per_s:g} GB/s of bus bandwidth at {_size(best)}, "
-                f"{top.bus_gb_per_s:g} at {_size(top)}",
-                {**_evidence(best), "best_bus_gb_per_s": top.bus_gb_per_s, "best_bytes": top.bytes},
-            )
+            rates = f"{best.bus_gb_per_s:g} GB/s of bus bandwidth at {_size(best)}, {top.bus_gb_per_s:g}"
+            evidence = _evidence(best) | {"best_bus_gb_per_s": top.bus_gb_per_s, "best_bytes": top.bytes}
+            yield FALLS.fault(_subject(best), f"{_what(best)}: {rates} at {_size(top)}", evidence)
 
 
 @check(PLACES_DIFFER)
@@ -160,17 +153,11 @@ def places_differ(machine: Machine) -> Iterator[Fault]:
             for name, in_place in (("out of place", False), ("in place", True))
             if (sample := one.at(largest, in_place=in_place)) and sample.bus_gb_per_s
         }
-        if (
-            largest >= SWEEP_BYTES.value
-            and len(rates) == 2
-            and min(rates.values()) < IN_PLACE.value * max(rates.values())
-        ):
+        large = largest >= SWEEP_BYTES.value and len(rates) == 2
+        if large and min(rates.values()) < IN_PLACE.value * max(rates.values()):
             words = ", ".join(f"{rate:g} {name}" for name, rate in rates.items())
-            yield PLACES_DIFFER.fault(
-                _subject(one.best),
-                f"{_what(one.best)}, {_size(one.best)}: {words} GB/s of bus bandwidth",
-                _evidence(one.best),
-            )
+            says = f"{_what(one.best)}, {_size(one.best)}: {words} GB/s of bus bandwidth"
+            yield PLACES_DIFFER.fault(_subject(one.best), says, _evidence(one.best))
 
 
 @check(LATENCY)
@@ -178,16 +165,13 @@ def latency(machine: Machine) -> Iterator[Fault]:
     """Find operations of one host whose small messages take long."""
     for one in _series(machine):
         smallest = one.smallest
-        if smallest is None or smallest.hosts != 1 or (smallest.median_us or 0.0) <= LATENCY_US.value:
-            continue
-        yield LATENCY.fault(
-            _subject(smallest),
-            f"{_what(smallest)}, {_size(smallest)}: {smallest.median_us:g} us, usually under 50",
-            {"operation": smallest.kind, "bytes": smallest.bytes, "us": smallest.median_us},
-        )
+        if smallest and smallest.hosts == 1 and (smallest.median_us or 0.0) > LATENCY_US.value:
+            says = f"{_what(smallest)}, {_size(smallest)}: {smallest.median_us:g} us, usually under 50"
+            evidence = {"operation": smallest.kind, "bytes": smallest.bytes, "us": smallest.median_us}
+            yield LATENCY.fault(_subject(smallest), says, evidence)
 
 
-def _series(machine: Machine) -> list[Series]:
+def _series(machine: Machine) -> list[CollectiveSeries]:
     samples = copies_of(machine).samples
     return [one for one in series_of(samples) if one.is_of_nccl_tests]
 
@@ -200,28 +184,17 @@ def _finding(rule: Rule, best: Sample, rate: BusRate, more: str) -> Fault:
     low = f"at least {rate.low_gb_per_s:.3g}"
     usual = f"{rate.gb_per_s:.3g}, {low}" if rate.gb_per_s and not rate.is_limit else low
     says = f"{_what(best)}, {_size(best)}: {best.bus_gb_per_s:g} GB/s of bus bandwidth, expected {usual}"
-    return rule.fault(
-        _subject(best),
-        f"{says}; {more}" if more else says,
-        {
-            **_evidence(best),
-            "expected_bus_gb_per_s": rate.gb_per_s,
-            "low_bus_gb_per_s": rate.low_gb_per_s,
-            "source": rate.source,
-        },
-    )
+    expected = {"expected_bus_gb_per_s": rate.gb_per_s, "low_bus_gb_per_s": rate.low_gb_per_s}
+    evidence = _evidence(best) | expected | {"source": rate.source}
+    return rule.fault(_subject(best), f"{says}; {more}" if more else says, evidence)
 
 
 def _causes(sample: Sample, machine: Machine) -> list[str]:
     """Return what else is known of the machine and the run that makes a collective operation slow."""
     found = []
     gpus = set(gpus_of(sample.source)) or {gpu.index for gpu in machine.gpus}
-    down = [
-        gpu.index
-        for gpu in machine.gpus
-        if gpu.index in gpus and any(p.active is False for p in gpu.nvlinks or ())
-    ]
-    if down:
+    inactive = (gpu for gpu in machine.gpus if any(port.active is False for port in gpu.nvlinks or ()))
+    if down := [gpu.index for gpu in inactive if gpu.index in gpus]:
         found.append(f"inactive NVLinks of {Subject.of_gpus(down)}")
     if "NCCL_P2P_DISABLE=1" in sample.nccl:
         found.append("NCCL_P2P_DISABLE=1")
@@ -235,9 +208,8 @@ def _causes(sample: Sample, machine: Machine) -> list[str]:
         if {link.a, link.b} <= gpus and link.p2p_read not in (None, "OK")
     ]
     if refused:
-        found.append(
-            f"peer access refused between {', '.join(refused[:3])}{' ...' if len(refused) > 3 else ''}"
-        )
+        more = " ..." if len(refused) > 3 else ""
+        found.append(f"peer access refused between {', '.join(refused[:3])}{more}")
     return found
 
 
@@ -258,10 +230,6 @@ def _network_causes(sample: Sample, machine: Machine) -> list[str]:
     return found
 
 
-def _without_facts(sample: Sample) -> Sample:
-    return msgspec.structs.replace(sample, nccl=())
-
-
 def _what(sample: Sample) -> str:
     run = f" (run {sample.run})" if sample.run else ""
     ranks = f" over {sample.ranks} GPUs" if sample.ranks else ""
@@ -277,7 +245,7 @@ def _size(sample: Sample) -> str:
     return f"{count:.4g} GiB"
 
 
-def _subject(sample: Sample) -> Subject:
+def _subject(sample: Sample | Failure) -> Subject:
     gpus = gpus_of(sample.source)
     return Subject.of_gpus(gpus) if gpus else MACHINE
 

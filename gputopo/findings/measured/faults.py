@@ -1,6 +1,7 @@
 """What went wrong while copies were measured: failures, throttling, clock ramp-up, unsteady rates."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from gputopo.copies.collectives import NAMES as COLLECTIVE_NAMES
@@ -11,7 +12,6 @@ from gputopo.findings.compare import grouped
 from gputopo.findings.driver import DRIVER_STATUS
 from gputopo.findings.measured.direct import cutoff, host_failures, nvlink_pairs
 from gputopo.findings.rule import (
-    SEVERITIES,
     WRONG_DATA_ID,
     Case,
     Fault,
@@ -20,6 +20,7 @@ from gputopo.findings.rule import (
     Threshold,
     check,
     copies_of,
+    facts_of,
     present,
 )
 from gputopo.findings.throttling import THROTTLE
@@ -155,6 +156,9 @@ _KINDS: dict[str, str] = {
 }
 
 
+_WAY = ("source", "destination", "reason", "says", "method", "path", "group")
+
+
 @check(WRONG_DATA, HUNG, COPY_FAILED)
 def failures(machine: Machine) -> Iterator[Fault]:
     """Find copies that failed: one finding for each failure, kind of copy and path, with all pairs."""
@@ -168,22 +172,10 @@ def failures(machine: Machine) -> Iterator[Fault]:
         detail = f" ({failed[0].says or reason})" if rule is COPY_FAILED else ""
         failed_copy = "a collective operation failed" if kind in COLLECTIVES else "a copy failed"
         what = failed_copy if rule is COPY_FAILED else rule.title
-        paths = list(dict.fromkeys(map(_ends, failed)))
-        yield rule.fault(
-            subject_of(failed),
-            f"{what}{detail}: {_KINDS[kind]}, {named_paths(paths)}",
-            {
-                "ways": [
-                    {
-                        name: value
-                        for name in ("source", "destination", "reason", "says", "method", "path", "group")
-                        if (value := getattr(one, name)) is not None
-                    }
-                    for one in failed
-                ]
-            },
-            remedy=_remedy(machine, rule, failed),
-        )
+        ends = (one.source if kind in COLLECTIVES else f"{one.source} to {one.destination}" for one in failed)
+        says = f"{what}{detail}: {_KINDS[kind]}, {named_paths(ends)}"
+        ways = [facts_of(one, *_WAY) for one in failed]
+        yield rule.fault(subject_of(failed), says, {"ways": ways}, remedy=_remedy(machine, rule, failed))
 
 
 @check(COPY_FAILED)
@@ -198,35 +190,29 @@ def programs(machine: Machine) -> Iterator[Fault]:
         ]
         if failed:
             words = dict.fromkeys(one.reason.removeprefix(f"{name} reported: ") for one in failed)
-            yield COPY_FAILED.fault(
-                MACHINE,
-                f"{name} failed: {'; '.join(words)}",
-                {"not_measured": [{"what": one.what, "reason": one.reason} for one in failed]},
-            )
+            evidence = {"not_measured": [{"what": one.what, "reason": one.reason} for one in failed]}
+            yield COPY_FAILED.fault(MACHINE, f"{name} failed: {'; '.join(words)}", evidence)
 
 
 @check(COPIES_THROTTLED)
 def throttled(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that were throttled during their copies: the rates are of that state."""
-    counts: dict[int, dict[str, int]] = {}
-    for sample in copies_of(machine).samples:
-        for one in sample.conditions:
-            reasons = counts.setdefault(one.gpu, {})
-            for name in reasons_of(Throttle(mask=one.throttle_mask, reasons=one.throttle_reasons)):
-                if name in THROTTLE:
-                    reasons[name] = reasons.get(name, 0) + 1
-    remedies = dict.fromkeys(
-        THROTTLE[name].remedy for gpu in present(machine) for name in counts.get(gpu.index, ())
+    seen = grouped(
+        (one.gpu, name)
+        for sample in copies_of(machine).samples
+        for one in sample.conditions
+        for name in reasons_of(Throttle(mask=one.throttle_mask, reasons=one.throttle_reasons))
+        if name in THROTTLE
     )
-    for gpu in present(machine):
-        if found := counts.get(gpu.index):
-            yield COPIES_THROTTLED.fault(
-                gpu,
-                f"{COPIES_THROTTLED.title}: {', '.join(found)}",
-                {"samples_by_reason": found},
-                _severity(found),
-                remedy=" ".join(remedies),
-            )
+    gpus = [gpu for gpu in present(machine) if gpu.index in seen]
+    remedy = " ".join(dict.fromkeys(THROTTLE[name].remedy for gpu in gpus for name in seen[gpu.index]))
+    for gpu in gpus:
+        counts = Counter(seen[gpu.index])
+        # An error of the GPU is reported by inspect; here it means a rate of a throttled GPU.
+        mild = all(THROTTLE[name].severities[0] == "info" for name in counts)
+        severity: Severity = "info" if mild else "warning"
+        says = f"{COPIES_THROTTLED.title}: {', '.join(counts)}"
+        yield COPIES_THROTTLED.fault(gpu, says, {"samples_by_reason": dict(counts)}, severity, remedy=remedy)
 
 
 @check(GPU_BUSY)
@@ -241,11 +227,12 @@ def other_load(machine: Machine) -> Iterator[Fault]:
 @check(RAMP_UP)
 def ramp_up(machine: Machine) -> Iterator[Fault]:
     """Report rates measured during clock ramp-up: left out, or not meaningful."""
-    dropped: dict[int, int] = {}
-    for sample in copies_of(machine).samples:
-        for index in {gpu_of(sample.source), gpu_of(sample.destination)} - {None}:
-            if sample.discarded_gb_per_s and index is not None:
-                dropped[index] = dropped.get(index, 0) + len(sample.discarded_gb_per_s)
+    dropped = Counter(
+        index
+        for sample in copies_of(machine).samples
+        for index in {gpu_of(sample.source), gpu_of(sample.destination)}
+        for _ in sample.discarded_gb_per_s
+    )
     seen = {one.gpu: one for one in ramp_ups(copies_of(machine), machine)}
     for gpu in present(machine):
         if gpu.index in dropped:
@@ -273,22 +260,18 @@ def unsteady(machine: Machine) -> Iterator[Fault]:
         if is_large(sample) and is_unsteady(sample) and sample.kind not in NETWORK
     ]
     if found:
-        paths = list(dict.fromkeys(map(path_words, found)))
-        yield UNSTEADY.fault(
-            subject_of(found),
-            f"repeats of one copy differ by up to {max(map(_spread, found)):.0f} %: {named_paths(paths)}",
+        widest, paths = max(map(_spread, found)), named_paths(map(path_words, found))
+        samples = [
             {
-                "samples": [
-                    {
-                        "way": path_words(sample),
-                        "group": sample.group,
-                        "spread_percent": round(_spread(sample), 1),
-                        "repeats_gb_per_s": list(sample.repeats_gb_per_s),
-                    }
-                    for sample in found
-                ]
-            },
-        )
+                "way": path_words(sample),
+                "group": sample.group,
+                "spread_percent": round(_spread(sample), 1),
+                "repeats_gb_per_s": list(sample.repeats_gb_per_s),
+            }
+            for sample in found
+        ]
+        says = f"repeats of one copy differ by up to {widest:.0f} %: {paths}"
+        yield UNSTEADY.fault(subject_of(found), says, {"samples": samples})
 
 
 def _remedy(machine: Machine, rule: Rule, failed: Sequence[Failure]) -> str | None:
@@ -308,12 +291,9 @@ def _wrong_data_remedy(machine: Machine, failed: Sequence[Failure]) -> str:
     kind, reason = failed[0].kind, failed[0].reason
     ends = [(gpu_of(one.source), gpu_of(one.destination)) for one in failed]
     pairs = [(a, b) for a, b in ends if a is not None and b is not None]
-    if kind == "d2d_local":
-        return _WRONG_CASES["GPU memory"].remedy
-    if kind == "host_memory":
-        return _WRONG_CASES["host memory"].remedy
-    if kind in COLLECTIVES:
-        return _WRONG_CASES["collective operations"].remedy
+    if kind in ("d2d_local", "host_memory", *COLLECTIVES):
+        places = {"d2d_local": "GPU memory", "host_memory": "host memory"}
+        return _WRONG_CASES[places.get(kind, "collective operations")].remedy
     suspects = {gpu for gpu, one in host_failures(machine) if one.kind in HOST_KINDS and one.reason == reason}
     with_host = all(kind in HOST_KINDS or (a is None) != (b is None) for a, b in ends)
     if with_host or (pairs and all(suspects & set(pair) for pair in pairs)):
@@ -347,12 +327,6 @@ def _arrives_staged(machine: Machine, source: int, destination: int) -> bool:
     return ("p2p_staged", a, b) in paths or in_two_steps
 
 
-def _severity(reasons: Iterable[str]) -> Severity:
-    """An error of the GPU is reported by inspect; here it means a rate of a throttled GPU."""
-    worst = max((THROTTLE[name].severities[0] for name in reasons), key=SEVERITIES.index)
-    return "info" if worst == "info" else "warning"
-
-
 def is_unsteady(sample: Sample) -> bool:
     """Return whether the repeats of a copy differ too much for their median to be meaningful."""
     repeats = len(sample.repeats_gb_per_s)
@@ -380,13 +354,8 @@ def subject_of(found: Iterable[Failure | Sample]) -> Subject:
     return Subject.of_gpus(gpus) if len(gpus) == 1 or (gpus and len(places) == 1) else MACHINE
 
 
-def _ends(failure: Failure) -> str:
-    if failure.kind in COLLECTIVES:
-        return failure.source
-    return f"{failure.source} to {failure.destination}"
-
-
-def named_paths(paths: list[str]) -> str:
-    """Return the first of these, and how many more there are."""
+def named_paths(paths: Iterable[str]) -> str:
+    """Return the first different ones of these, and how many more there are."""
+    paths = list(dict.fromkeys(paths))
     more = len(paths) - _MAX_NAMED
     return ", ".join(paths[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,12 +1,13 @@
 """Measured copies and the host: pageable memory, far NUMA nodes, shared uplinks, slow host memory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from gputopo.copies.numbers import host_copies, host_gpu, is_far, is_large, judged, rate, rates
 from gputopo.copies.sharing import HOST_KINDS, uplink_groups
+from gputopo.findings.compare import grouped
 from gputopo.findings.measured.faults import is_unsteady
 from gputopo.findings.pcie import SHARED_TIMES, SHARED_UPLINK
-from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, present, roughly
+from gputopo.findings.rule import Fault, Rule, Severity, Threshold, check, copies_of, present, roughly
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of, one_way_group
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
@@ -64,15 +65,13 @@ def pageable(machine: Machine) -> Iterator[Fault]:
     samples = copies_of(machine).samples
     for kind in HOST_KINDS:
         for gpu in present(machine):
-            pair = _pageable_and_pinned(samples, kind, gpu.index, machine)
-            if pair is None or pair[0] >= PAGEABLE_SHARE.value * pair[1]:
-                continue
-            yield PAGEABLE_SLOW.fault(
-                gpu,
-                f"pageable copies {_PATHS[kind]} reach about {roughly(pair[0] / pair[1])} of the pinned rate",
-                {"pageable_gb_per_s": pair[0], "pinned_gb_per_s": pair[1]},
-                part=kind,
-            )
+            loose, pinned = _pageable_and_pinned(samples, kind, gpu.index, machine)
+            if loose < PAGEABLE_SHARE.value * pinned:
+                says = (
+                    f"pageable copies {_PATHS[kind]} reach about {roughly(loose / pinned)} of the pinned rate"
+                )
+                evidence = {"pageable_gb_per_s": loose, "pinned_gb_per_s": pinned}
+                yield PAGEABLE_SLOW.fault(gpu, says, evidence, part=kind)
 
 
 @check(FAR_SLOW)
@@ -86,14 +85,11 @@ def far_nodes(machine: Machine) -> Iterator[Fault]:
             if far is None or gpu.index not in near or far >= FAR_SHARE.value * near[gpu.index]:
                 continue
             share = far / near[gpu.index]
-            yield FAR_SLOW.fault(
-                gpu,
-                f"copies {_PATHS[kind]} reach about {roughly(share)} of the near rate with memory of another "
-                "NUMA node",
-                {"far_gb_per_s": far, "near_gb_per_s": near[gpu.index], "near_node": gpu.numa_node},
-                "warning" if share < FAR_BAD_SHARE.value else "info",
-                part=kind,
-            )
+            reach = f"copies {_PATHS[kind]} reach about {roughly(share)} of the near rate"
+            evidence = {"far_gb_per_s": far, "near_gb_per_s": near[gpu.index], "near_node": gpu.numa_node}
+            severity: Severity = "warning" if share < FAR_BAD_SHARE.value else "info"
+            says = f"{reach} with memory of another NUMA node"
+            yield FAR_SLOW.fault(gpu, says, evidence, severity, part=kind)
     yield from _far_memory(samples)
 
 
@@ -111,50 +107,40 @@ def memory_elsewhere(machine: Machine) -> Iterator[Fault]:
                 seen.setdefault(one.numa_wanted, one.numa_node)
         for wanted, lies in sorted(seen.items()):
             where = "lies partly on others" if lies == wanted else f"lies on node {lies}"
-            yield ELSEWHERE.fault(
-                gpu,
-                f"host memory for NUMA node {wanted} {where}",
-                {"wanted_node": wanted, "node": lies, "gpu_node": gpu.numa_node},
-                "warning" if wanted == gpu.numa_node else "info",
-                part=str(wanted),
-            )
+            evidence = {"wanted_node": wanted, "node": lies, "gpu_node": gpu.numa_node}
+            severity: Severity = "warning" if wanted == gpu.numa_node else "info"
+            says = f"host memory for NUMA node {wanted} {where}"
+            yield ELSEWHERE.fault(gpu, says, evidence, severity, part=str(wanted))
 
 
 @check(SHARED_UPLINK)
 def shared_uplinks(machine: Machine) -> Iterator[Fault]:
     """Report the measured groups that share an uplink, and whether the PCI tree shows the same."""
-    groups = _measured_groups(machine)
+    copies = copies_of(machine)  # those that a session recorded, else those that its samples show
+    groups = copies.uplink_groups or uplink_groups(copies.samples, machine)
     if not groups:
         return
     all_gpus = {gpu.index for gpu in present(machine)} <= set(groups[0].gpus)
     bad = any(_share(group) < 1 / SHARED_TIMES.value for group in groups)
-    yield SHARED_UPLINK.fault(
-        MACHINE,
-        f"measured: {'; '.join(map(_group_words, groups))}",
+    evidence = [
         {
-            "groups": [
-                {
-                    "gpus": list(group.gpus),
-                    "from": group.from_kind,
-                    "slowed": list(group.directions),
-                    "alone_gb_per_s": group.alone_gb_per_s,
-                    "together_gb_per_s": group.together_gb_per_s,
-                    "bridge": group.bridge,
-                    "as_in_the_pci_tree": group.agrees,
-                }
-                for group in groups
-            ]
-        },
-        "warning" if bad else "info",
-        case=_uplink_case(groups, all_gpus=all_gpus),
-    )
-
-
-def _uplink_case(groups: Sequence[UplinkGroup], *, all_gpus: bool) -> str | None:
-    """Return the case of the remedy: of one direction where the other is not slowed in any group."""
+            "gpus": list(group.gpus),
+            "from": group.from_kind,
+            "slowed": list(group.directions),
+            "alone_gb_per_s": group.alone_gb_per_s,
+            "together_gb_per_s": group.together_gb_per_s,
+            "bridge": group.bridge,
+            "as_in_the_pci_tree": group.agrees,
+        }
+        for group in groups
+    ]
+    # Of one direction where the other is not slowed in any group.
     slowed = {kind for group in groups for kind in group.directions}
     only = "from the host only" if slowed == {"h2d"} else "to the host only" if slowed == {"d2h"} else None
-    return ", ".join(filter(None, ("all GPUs" if all_gpus else None, only))) or None
+    case = ", ".join(filter(None, ("all GPUs" if all_gpus else None, only))) or None
+    says = f"measured: {'; '.join(map(_group_words, groups))}"
+    severity: Severity = "warning" if bad else "info"
+    yield SHARED_UPLINK.fault(MACHINE, says, {"groups": evidence}, severity, case=case)
 
 
 @check(MEMORY_SLOW)
@@ -191,26 +177,21 @@ def _all_at_once(machine: Machine, kind: Kind) -> float:
     """Return the rate of copies of all GPUs at once in GB/s: measured, or the sum of their links."""
     samples = copies_of(machine).samples
     alone = rates(host_copies(samples, kind, machine))
-    at_once: dict[str, dict[int, float]] = {}
-    for sample in samples:
-        gpu = host_gpu(sample)
-        group = one_way_group(sample)
-        if sample.kind == kind and group and gpu is not None and is_large(sample):
-            at_once.setdefault(group, {})[gpu] = rate(sample)
-    whole = [sum(each.values()) for each in at_once.values() if each.keys() >= alone.keys()]
+    at_once = grouped(
+        (group, (gpu, rate(one)))
+        for one in samples
+        if one.kind == kind and (group := one_way_group(one)) and is_large(one)
+        if (gpu := host_gpu(one)) is not None
+    )
+    groups = map(dict, at_once.values())
+    whole = [sum(each.values()) for each in groups if each.keys() >= alone.keys()]
     return max(whole) if whole and len(alone) > 1 else sum(alone.values())
-
-
-def _measured_groups(machine: Machine) -> tuple[UplinkGroup, ...]:
-    """Return the groups that a session recorded, else those that its samples show."""
-    bandwidth = copies_of(machine)
-    return bandwidth.uplink_groups or uplink_groups(bandwidth.samples, machine)
 
 
 def _pageable_and_pinned(
     samples: tuple[Sample, ...], kind: Kind, gpu: int, machine: Machine
-) -> tuple[float, float] | None:
-    """Return the fastest pageable copy and the fastest pinned one that it can be compared with.
+) -> tuple[float, float]:
+    """Return the fastest pageable copy and the fastest pinned one that it can be compared with, else zeros.
 
     That is one of the same size where there is one: two runs of different tools on a link that was slow in
     one of them would else look like a penalty.
@@ -219,7 +200,7 @@ def _pageable_and_pinned(
     loose = max((one for one in own if one.pinned is False), key=rate, default=None)
     pinned = [one for one in own if one.pinned is not False]
     if loose is None or not pinned:
-        return None
+        return 0.0, 0.0
     same = [one for one in pinned if one.bytes == loose.bytes]
     return rate(loose), max(map(rate, same or pinned))
 

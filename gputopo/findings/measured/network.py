@@ -192,25 +192,18 @@ def _of_hosts(found: Verdict) -> Iterator[Fault]:
         words = "sends and receives" if len(ways) > 1 else ways[0].direction
         other = "" if len(ways) > 1 else "; the other direction is not slow"
         share, fast = min(one.share for one in ways), found.fast_gb_per_s
-        yield HOST_SLOW.fault(
-            MACHINE,
-            f"host {host} {words} at {share:.0%} of what the fast pairs reach ({share * fast:.3g} of "
-            f"{fast:.3g} GB/s) with nearly all others{other}",
-            {"host": host, "directions": {one.direction: one.share for one in ways}, "fast_gb_per_s": fast},
-        )
+        rates = f"{share:.0%} of what the fast pairs reach ({share * fast:.3g} of {fast:.3g} GB/s)"
+        evidence = {"host": host, "directions": {one.direction: one.share for one in ways}}
+        says = f"host {host} {words} at {rates} with nearly all others{other}"
+        yield HOST_SLOW.fault(MACHINE, says, evidence | {"fast_gb_per_s": fast})
 
 
 def _of_single_pairs(found: Verdict) -> Fault:
-    worst = min(found.pairs.values())
-    return PAIR_SLOW.fault(
-        MACHINE,
-        f"{_named(sorted(found.pairs))}: down to {worst:.0%} of what the fast pairs reach "
-        f"({found.fast_gb_per_s:.3g} GB/s); both ends are fast with others",
-        {
-            "pairs": [[*pair, share] for pair, share in sorted(found.pairs.items())],
-            "fast_gb_per_s": found.fast_gb_per_s,
-        },
-    )
+    worst, fast = min(found.pairs.values()), found.fast_gb_per_s
+    down = f"{_named(sorted(found.pairs))}: down to {worst:.0%} of what the fast pairs reach"
+    pairs = [[*pair, share] for pair, share in sorted(found.pairs.items())]
+    says = f"{down} ({fast:.3g} GB/s); both ends are fast with others"
+    return PAIR_SLOW.fault(MACHINE, says, {"pairs": pairs, "fast_gb_per_s": fast})
 
 
 def _of_two(samples: Iterable[Sample], rates: Mapping[Pair, float]) -> Iterator[Fault]:
@@ -219,12 +212,10 @@ def _of_two(samples: Iterable[Sample], rates: Mapping[Pair, float]) -> Iterator[
     samples = list(samples)
     (slower, low), (_, high) = sorted(rates.items(), key=lambda item: item[1])
     if low < SLOW.value * high:
-        yield UNATTRIBUTED.fault(
-            MACHINE,
-            f"{_named([slower])} at {low / high:.0%} of the other direction ({low:.3g} of {high:.3g} GB/s): "
-            "the sender or the receiver",
-            {"pair": list(slower), "gb_per_s": low, "other_direction_gb_per_s": high},
-        )
+        reached = f"{low / high:.0%} of the other direction ({low:.3g} of {high:.3g} GB/s)"
+        evidence = {"pair": list(slower), "gb_per_s": low, "other_direction_gb_per_s": high}
+        says = f"{_named([slower])} at {reached}: the sender or the receiver"
+        yield UNATTRIBUTED.fault(MACHINE, says, evidence)
         return
     shares = _shares_of_cards(samples)
     if shares and max(shares) < OF_CARD.value:
@@ -232,13 +223,10 @@ def _of_two(samples: Iterable[Sample], rates: Mapping[Pair, float]) -> Iterator[
 
 
 def _below_cards(rule: Rule, samples: Iterable[Sample], share: float, who: str) -> Fault:
-    first = next(one for one in samples if one.expected_gb_per_s)
-    return rule.fault(
-        MACHINE,
-        f"{who}: {share:.0%} of what the cards allow ({first.expected_gb_per_s:.3g} GB/s: "
-        f"{first.expected_source})",
-        {"share": share, "expected_gb_per_s": first.expected_gb_per_s, "source": first.expected_source},
-    )
+    one = next(one for one in samples if one.expected_gb_per_s)
+    allowed = f"{one.expected_gb_per_s:.3g} GB/s: {one.expected_source}"
+    evidence = {"share": share, "expected_gb_per_s": one.expected_gb_per_s, "source": one.expected_source}
+    return rule.fault(MACHINE, f"{who}: {share:.0%} of what the cards allow ({allowed})", evidence)
 
 
 @check(UNSTEADY_RATES)
@@ -286,13 +274,10 @@ def oversubscribed(machine: Machine) -> Iterator[Fault]:
     pairs = [(_pair(one), one.median_gb_per_s) for one in together]
     shares = [rate / before for pair, rate in pairs if rate and (before := alone.get(pair))]
     if len(shares) > 2 and median(shares) < AT_ONCE.value:
-        total = sum(rate or 0.0 for _, rate in pairs)
-        yield OVERSUBSCRIBED.fault(
-            MACHINE,
-            f"{len(pairs)} hosts at once reach {median(shares):.0%} of their rate in pairs, {total:.3g} GB/s "
-            "together",
-            {"share": median(shares), "together_gb_per_s": total},
-        )
+        total, share = sum(rate or 0.0 for _, rate in pairs), median(shares)
+        reach = f"{len(pairs)} hosts at once reach {share:.0%} of their rate in pairs"
+        evidence = {"share": share, "together_gb_per_s": total}
+        yield OVERSUBSCRIBED.fault(MACHINE, f"{reach}, {total:.3g} GB/s together", evidence)
 
 
 def _rates(bandwidth: Bandwidth) -> list[Sample]:

@@ -9,7 +9,7 @@ from gputopo.copies.pair_speeds import gb
 from gputopo.copies.physics import AT_ONCE_SUM, l2_mib, larger_copies, limit_of, memory_limit, on_path_of
 from gputopo.findings.compare import grouped
 from gputopo.findings.measured.faults import path_words, subject_of
-from gputopo.findings.rule import Fault, Rule, check, copies_of, present
+from gputopo.findings.rule import Fault, Rule, Severity, check, copies_of, facts_of, present
 from gputopo.values.bandwidth import Invalid, Sample, gpu_of
 from gputopo.values.machine import Gpu, Machine
 
@@ -40,7 +40,8 @@ SEVERAL_RUNS = Rule(
 )
 _MAX_NAMED = 4
 _MAX_RANGES = 2
-SUM_TOLERANCE = 0.2  # Twice the rate of others, within 10 %: both directions do not quite reach it. Ours.
+SUM_TOLERANCE = 0.2  # Twice the rate of others, within 10 %: both directions do not quite reach it.
+# Not measured on hardware.
 
 
 @check(CACHE_RATE)
@@ -59,16 +60,9 @@ def cache_rates(machine: Machine) -> Iterator[Fault]:
                 copy = f"a copy of {(fastest.bytes or 0) / 1e6:.3g} MB"
                 cache = f"the L2 cache of {l2_mib(gpu) or 0.0:g} MiB"
                 words = f"is above the {reached} of larger copies: {copy} fits into {cache}"
-            yield CACHE_RATE.fault(
-                gpu,
-                f"{gb(rate(fastest))} GB/s {words}",
-                {
-                    "gb_per_s": [rate(one) for one in samples],
-                    "bytes": fastest.bytes,
-                    "memory_gb_per_s": limit.gb_per_s,
-                    "l2_mib": l2_mib(gpu),
-                },
-            )
+            limits = {"memory_gb_per_s": limit.gb_per_s, "l2_mib": l2_mib(gpu)}
+            evidence = {"gb_per_s": list(map(rate, samples)), "bytes": fastest.bytes} | limits
+            yield CACHE_RATE.fault(gpu, f"{gb(rate(fastest))} GB/s {words}", evidence)
 
 
 @check(ABOVE_LINK)
@@ -82,12 +76,12 @@ def above_link(machine: Machine) -> Iterator[Fault]:
     )
     for found in by_kind.values():
         worst, limit = max(found, key=lambda one: rate(one[0]) / one[1].gb_per_s)
-        yield ABOVE_LINK.fault(
-            subject_of([one for one, _ in found]),
+        says = (
             f"copies faster than the link: {gb(rate(worst))} GB/s {path_words(worst)}, at most "
-            f"{gb(limit.gb_per_s)} over {limit.source}{_as_a_sum(worst, machine)}{_more(len(found))}",
-            {"samples": [{**_evidence(one), "limit_gb_per_s": limit.gb_per_s} for one, limit in found]},
+            f"{gb(limit.gb_per_s)} over {limit.source}{_as_a_sum(worst, machine)}{_more(len(found))}"
         )
+        samples = [{**_evidence(one), "limit_gb_per_s": limit.gb_per_s} for one, limit in found]
+        yield ABOVE_LINK.fault(subject_of(one for one, _ in found), says, {"samples": samples})
 
 
 @check(INCONSISTENT)
@@ -101,25 +95,21 @@ def inconsistent(machine: Machine) -> Iterator[Fault]:
         for sample in found
     ]
     first = ", ".join(f"{gb(rate(one))} {path_words(one)}" for one in beside[0][:_MAX_NAMED])
-    yield INCONSISTENT.fault(
-        subject_of(found),
-        f"{gb(rate(found[0]))} GB/s {path_words(found[0])} is {_contradiction(found[0], beside[0])}: "
-        f"{first}{_more(len(found))}",
-        {
-            "samples": [
-                {**_evidence(one), "beside": [_evidence(other) for other in others]}
-                for one, others in zip(found, beside, strict=True)
-            ]
-        },
-    )
+    number, why = f"{gb(rate(found[0]))} GB/s {path_words(found[0])}", _contradiction(found[0], beside[0])
+    samples = [
+        {**_evidence(one), "beside": list(map(_evidence, others))}
+        for one, others in zip(found, beside, strict=True)
+    ]
+    says = f"{number} is {why}: {first}{_more(len(found))}"
+    yield INCONSISTENT.fault(subject_of(found), says, {"samples": samples})
 
 
 @check(SEVERAL_RUNS)
 def several_runs(machine: Machine) -> Iterator[Fault]:
     """Report copies that were measured by several runs of a tool."""
-    samples = [one for one in copies_of(machine).samples if one.runs]
+    several = [one for one in copies_of(machine).samples if one.runs]
     for agree in (False, True):
-        found = [one for one in samples if runs_agree(one) == agree]
+        found = [one for one in several if runs_agree(one) == agree]
         if not found:
             continue
         count = "1 number" if len(found) == 1 else f"{len(found)} numbers"
@@ -130,18 +120,13 @@ def several_runs(machine: Machine) -> Iterator[Fault]:
                 f"{count} of several runs, which differ: {_ranges(found)}. The median counts, and is judged "
                 "only where every run is below the limit"
             )
-        yield SEVERAL_RUNS.fault(
-            subject_of(found),
-            says,
-            {
-                "samples": [
-                    {**_evidence(one), "runs": [{"run": run.name, "value": run.value} for run in one.runs]}
-                    for one in found
-                ]
-            },
-            "info" if agree else "warning",
-            remedy="None needed." if agree else None,
-        )
+        samples = [
+            {**_evidence(one), "runs": [{"run": run.name, "value": run.value} for run in one.runs]}
+            for one in found
+        ]
+        severity: Severity = "info" if agree else "warning"
+        remedy = "None needed." if agree else None
+        yield SEVERAL_RUNS.fault(subject_of(found), says, {"samples": samples}, severity, remedy=remedy)
 
 
 def contradiction(machine: Machine) -> str | None:
@@ -213,11 +198,8 @@ def _width(sample: Sample) -> float:
 
 
 def _evidence(sample: Sample) -> dict[str, Any]:
-    return {
-        name: value
-        for name in ("kind", "source", "destination", "bytes", "method", "path", "group", "median_gb_per_s")
-        if (value := getattr(sample, name)) is not None
-    }
+    facts = ("kind", "source", "destination", "bytes", "method", "path", "group", "median_gb_per_s")
+    return facts_of(sample, *facts)
 
 
 def _more(count: int) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
-from gputopo.copies.collectives import NAMES, Series, is_limit, nearest, series_of
+from gputopo.copies.collectives import NAMES, CollectiveSeries, is_limit, nearest, series_of
 from gputopo.copies.numbers import copied_bytes, ends, temperatures
 from gputopo.report.bandwidth.numbers import number, part
 from gputopo.report.document import Section
@@ -177,7 +177,7 @@ def collective_parts(samples: Sequence[Sample]) -> Iterator[Section | None]:
         yield part("Other operations by size", notes=(f"{len(swept) - _MAX_SWEEPS} more: see --json.",))
 
 
-def _summary(found: Sequence[Series]) -> Section:
+def _summary(found: Sequence[CollectiveSeries]) -> Section:
     rows = [(one, one.best) for one in found]
     columns = [
         Column("GPUs", tuple(_gpus(one.first) for one in found)),
@@ -201,7 +201,7 @@ def _summary(found: Sequence[Series]) -> Section:
     )
 
 
-def _by_size(one: Series) -> Section:
+def _by_size(one: CollectiveSeries) -> Section:
     sizes = sorted(one.sizes, reverse=True)[:_MAX_SIZES]
     in_two = any(one.at(each, in_place=True) for each in sizes)
     pairs = [(one.at(each, in_place=False), one.at(each, in_place=True)) for each in sizes]
@@ -220,7 +220,7 @@ def _by_size(one: Series) -> Section:
     )
 
 
-def _comparisons(found: Sequence[Series]) -> Iterator[str]:
+def _comparisons(found: Sequence[CollectiveSeries]) -> Iterator[str]:
     """Yield how the reductions of bench-reduction compare with nccl-tests on the same GPUs."""
     for own in found:
         other = next((one for one in found if one.is_of_nccl_tests and one.is_comparable(own)), None)
@@ -276,7 +276,7 @@ def _us(sample: Sample | None) -> str:
     return number(None if sample is None else sample.median_us)
 
 
-def _latency(one: Series) -> str:
+def _latency(one: CollectiveSeries) -> str:
     smallest = one.smallest
     return NOT_ASKED if smallest is None else number(smallest.median_us)
 

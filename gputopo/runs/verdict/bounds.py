@@ -39,19 +39,6 @@ def min_values(chance: float) -> int:
     return max(2, math.ceil(-math.log2(chance)))
 
 
-def lower_bound(values: Sequence[float], chance: float) -> float:
-    """Return a lower bound of the median of the process behind `values`, wrong with at most this chance.
-
-    `values` are in the order they were measured. Raises ValueError if there are fewer than `min_values`.
-    """
-    ordered = sorted(values)
-    rank = _rank(len(ordered), chance)
-    if rank is None:
-        raise ValueError(f"{len(ordered)} values have no lower bound of the median at {chance}")
-    middle = median(ordered)
-    return middle - (middle - ordered[rank]) * math.sqrt(correlation_time(values))
-
-
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
     """Median of a series with its bounds. `effective`: independent values that weigh as much as all."""
 

@@ -1,4 +1,4 @@
-"""Why a device, or a whole run, is slow: causes in the samples of the same seconds, with their shares."""
+"""Why a device, or a whole run, is slow: causes in the samples of the same seconds, with shares. Pure."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,83 +10,12 @@ from gputopo.runs.devices import is_cpu, short_name_of
 from gputopo.runs.verdict import sampled
 from gputopo.runs.verdict.bounds import CHANCE, Interval, Slope, interval, slopes
 from gputopo.runs.verdict.paces import Paces
-from gputopo.runs.verdict.peers import Difference
-from gputopo.runs.verdict.rules import CAUSES, CPU, GPU, View
-from gputopo.runs.verdict.rules import Cause as Rule
+from gputopo.runs.verdict.peers import PeerDifference
+from gputopo.runs.verdict.rules import CAUSES, CPU, GPU, CauseRule, View
 from gputopo.runs.verdict.sampled import Facts
+from gputopo.runs.verdict.words import percent as number
 from gputopo.values.run.events import Device
 from gputopo.values.run.verdict import Cause, Causes, Verdict
-
-# Between the first and the last third of the samples: less is steady. Ours, by thermal logs of trainings on
-# eight machines: in their steady parts GPUs that had reached their temperature moved by up to 4.5 degrees.
-MIN_CHANGE_C = 5.0
-MIN_SAMPLES = 6  # two in each third
-WARMING, COOLING, STEADY = "warming", "cooling", "steady"
-
-
-class Heat(msgspec.Struct, frozen=True, kw_only=True):
-    """The mean temperatures of the first and the last third, in degrees C, and their `word`."""
-
-    first_c: float
-    last_c: float
-
-    @property
-    def word(self) -> str:
-        """Warming, cooling or steady."""
-        change = self.last_c - self.first_c
-        if abs(change) < MIN_CHANGE_C:
-            return STEADY
-        return WARMING if change > 0 else COOLING
-
-    def says(self, name: str) -> str:
-        """Return it in words: "GPU 1 became 8 °C warmer (76 to 84 °C)"."""
-        if self.word == STEADY:
-            return f"{name} stayed at {self.last_c:.0f} °C"
-        more = "warmer" if self.word == WARMING else "cooler"
-        change = abs(self.last_c - self.first_c)
-        return f"{name} became {change:.0f} °C {more} ({self.first_c:.0f} to {self.last_c:.0f} °C)"
-
-
-def heat(values: Sequence[float]) -> Heat | None:
-    """Return how temperatures went, in their order; NaN: not known. None of too few."""
-    known = [value for value in values if not math.isnan(value)]
-    third = len(known) // 3
-    if len(known) < MIN_SAMPLES:
-        return None
-    return Heat(first_c=fmean(known[:third]), last_c=fmean(known[-third:]))
-
-
-def said(found: Causes, percent: float, covered: bool) -> Causes:
-    """Return the causes with their sentence. `percent`: the gap. `covered`: they are the cause."""
-    return msgspec.structs.replace(found, says=_sentence(found, percent, covered))
-
-
-def _sentence(found: Causes, percent: float, covered: bool) -> str:
-    if not found.checked:
-        return "Cause: not checked, for lack of samples"
-    if not found.found:
-        return "Cause: not explained" + _not_checked(found)
-    causes = " and ".join(f"{one.says}, which explains {_range(one)}" for one in found.found)
-    of = f"{causes} of {_number(percent)} %"
-    if covered:
-        sure = all(one.how != "bounded" for one in found.found)
-        return f"{'Cause' if sure else 'Possible cause'}: {of}"
-    return f"Partly: {of}; {_number(found.unexplained_percent)} % unexplained{_not_checked(found)}"
-
-
-def _range(cause: Cause) -> str:
-    if cause.how == "bounded":
-        return f"at most {_number(cause.percent_high)} %"
-    return f"{_number(cause.percent)} % ({_number(cause.percent_low)} to {_number(cause.percent_high)})"
-
-
-def _not_checked(found: Causes) -> str:
-    return f" (not checked: {', '.join(found.not_checked)})" if found.not_checked else ""
-
-
-def _number(percent: float) -> str:
-    return f"{percent:.0f}" if percent >= 10 else f"{percent:.1f}"
-
 
 # From so much of the gap on what was found is the cause. As TraceML.
 COVERED_SHARE = 0.80
@@ -96,20 +25,24 @@ KNOWN_SHARE = 0.5
 MIN_SHARE = 0.05
 # Without a fit narrower than this the range is that of physics, 0 to 1. Ours.
 MAX_WIDTH = 0.7
-FITTED, BOUNDED = "fitted", "bounded"
+FITTED, BOUNDED, MEASURED = "fitted", "bounded", "measured"
+# Degrees C between the first and the last third of the samples: less is steady. Ours, by thermal logs of
+# trainings on eight machines: in their steady parts GPUs moved by up to 4.5.
+MIN_CHANGE_C = 5.0
+MIN_SAMPLES = 6  # of a temperature: two in each third
 
 
 class _Part(msgspec.Struct):
     """What a cause explains, as shares of the gap."""
 
-    rule: Rule
+    rule: CauseRule
     how: str
     low: float
     middle: float
     high: float
 
 
-def explained(facts: Facts, paces: Paces, found: Difference, verdict: Verdict) -> Causes:
+def explained(facts: Facts, paces: Paces, found: PeerDifference, verdict: Verdict) -> Causes:
     """Return the causes of a slow device: those of `found`, the difference that the verdict is about."""
     waits = paces.weights(found.device.tower)
     kind = CPU if is_cpu(found.device) else GPU
@@ -122,9 +55,11 @@ def explained(facts: Facts, paces: Paces, found: Difference, verdict: Verdict) -
         gap=found.values,
         waits=[waits[row] for row in found.rows],
     )
+    first, last = verdict.from_step or 0, verdict.to_step or math.inf
+    steps = paces.blocks.first_steps
     return explained_view(
         view,
-        _slow_places(paces, found, verdict),
+        [place for place, row in enumerate(found.rows) if first <= steps[row] <= last],
         verdict.percent_under or 0.0,
         [rule for rule in CAUSES if found.part in rule.parts and kind in rule.devices],
         level=fmean if verdict.share_of_steps is not None else median,
@@ -135,7 +70,7 @@ def explained_view(
     view: View,
     places: Sequence[int],
     percent: float,
-    rules: Sequence[Rule],
+    rules: Sequence[CauseRule],
     *,
     level: Callable[[Sequence[float]], float] = median,
 ) -> Causes:
@@ -144,40 +79,42 @@ def explained_view(
     `places`: of the rows that the gap is of; `level`: of a row's values there, their median or mean.
     """
     costs = {rule.id: rule.cost(view) for rule in rules}
-    known = {rule.id for rule in rules if _is_known([costs[rule.id][place] for place in places])}
-    fitted = _fitted(view, [rule for rule in rules if rule.id in known], costs)
+    there = {
+        name: [values[place] for place in places if not math.isnan(values[place])]
+        for name, values in costs.items()
+    }
+    known = [rule for rule in rules if len(there[rule.id]) >= KNOWN_SHARE * len(places) > 0]
+    fitted = _fitted(view, known, costs)
     gap = level([view.gap[place] for place in places])
     parts = [
         part
-        for rule in rules
-        if rule.id in known and gap > 0
-        if (part := _part(rule, _level(level, costs[rule.id], places) / gap, fitted.get(rule.family)))
+        for rule in known
+        if gap > 0
+        if (part := _part(rule, level(there[rule.id]) / gap, fitted.get(rule.family or rule.id)))
     ]
-    return _shared(view, places, parts, percent, rules, known)
+    _share_out(parts)
+    causes = [
+        Cause(
+            id=part.rule.id,
+            says=part.rule.describe(view, places),
+            how=part.how,
+            percent=percent * part.middle,
+            percent_low=percent * part.low,
+            percent_high=percent * part.high,
+        )
+        for part in sorted(parts, key=lambda part: -part.middle)
+        if part.middle >= MIN_SHARE
+    ]
+    missing = {rule.id: ", ".join(rule.needs) for rule in rules if rule not in known}
+    covered = sum(part.middle for part in parts if part.middle >= MIN_SHARE)
+    return _said(causes, percent, covered, [rule.id for rule in known], missing)
 
 
-def _slow_places(paces: Paces, found: Difference, verdict: Verdict) -> list[int]:
-    """Return the places of the rows that the verdict is about."""
-    first, last = verdict.from_step or 0, verdict.to_step or math.inf
-    steps = paces.blocks.first_steps
-    return [place for place, row in enumerate(found.rows) if first <= steps[row] <= last]
-
-
-def _is_known(values: Sequence[float]) -> bool:
-    return sum(not math.isnan(value) for value in values) >= KNOWN_SHARE * len(values) > 0
-
-
-def _level(
-    level: Callable[[Sequence[float]], float], values: Sequence[float], places: Sequence[int]
-) -> float:
-    return level([values[place] for place in places if not math.isnan(values[place])])
-
-
-def _fitted(view: View, rules: Sequence[Rule], costs: Mapping[str, Sequence[float]]) -> dict[str, Slope]:
+def _fitted(view: View, rules: Sequence[CauseRule], costs: Mapping[str, Sequence[float]]) -> dict[str, Slope]:
     """Return the slopes by family, of all rows in which every fact is known."""
     families: dict[str, list[Sequence[float]]] = {}
     for rule in rules:
-        families.setdefault(rule.family, []).append(costs[rule.id])
+        families.setdefault(rule.family or rule.id, []).append(costs[rule.id])
     together = {name: [sum(row) for row in zip(*of, strict=True)] for name, of in families.items()}
     rows = [
         place
@@ -190,7 +127,7 @@ def _fitted(view: View, rules: Sequence[Rule], costs: Mapping[str, Sequence[floa
     )
 
 
-def _part(rule: Rule, most: float, slope: Slope | None) -> _Part | None:
+def _part(rule: CauseRule, most: float, slope: Slope | None) -> _Part | None:
     """Return what a cause explains. `most`: share of the gap that it costs one to one."""
     if most < MIN_SHARE:
         return None
@@ -202,49 +139,15 @@ def _part(rule: Rule, most: float, slope: Slope | None) -> _Part | None:
     return _Part(rule, FITTED, min(low, 1.0), min(middle, 1.0), min(high, 1.0))
 
 
-def _shared(
-    view: View,
-    places: Sequence[int],
-    parts: Sequence[_Part],
-    percent: float,
-    rules: Iterable[Rule],
-    known: set[str],
-) -> Causes:
-    """Return the causes with shares that add up to the gap at most."""
-    within: dict[str, list[_Part]] = {}
-    for part in parts:
-        if part.how == BOUNDED and part.rule.within:
-            within.setdefault(part.rule.within, []).append(part)
-    for of in within.values():
-        _scale(of, max(part.middle for part in of))
+def _share_out(parts: Sequence[_Part]) -> None:
+    """Bring shares down to what adds up to the gap at most."""
     fitted = [part for part in parts if part.how == FITTED]
+    bounded = [part for part in parts if part.how == BOUNDED]
+    for name in {part.rule.within for part in bounded} - {""}:
+        within = [part for part in bounded if part.rule.within == name]
+        _scale(within, max(part.middle for part in within))
     _scale(fitted, 1.0)
-    _scale([part for part in parts if part.how == BOUNDED], 1 - sum(part.middle for part in fitted))
-    parts = [part for part in parts if part.middle >= MIN_SHARE]
-    covered = sum(part.middle for part in parts)
-    causes = tuple(
-        Cause(
-            id=part.rule.id,
-            says=part.rule.describe(view, places),
-            how=part.how,
-            percent=percent * part.middle,
-            percent_low=percent * part.low,
-            percent_high=percent * part.high,
-        )
-        for part in sorted(parts, key=lambda part: -part.middle)
-    )
-    return said(
-        Causes(
-            says="",
-            found=causes,
-            unexplained_percent=percent * max(0.0, 1 - covered),
-            covered_share=min(covered, 1.0),
-            checked=tuple(rule.id for rule in rules if rule.id in known),
-            not_checked={rule.id: ", ".join(rule.needs) for rule in rules if rule.id not in known},
-        ),
-        percent,
-        covered >= COVERED_SHARE,
-    )
+    _scale(bounded, 1 - sum(part.middle for part in fitted))
 
 
 def _scale(parts: Sequence[_Part], room: float) -> None:
@@ -256,15 +159,49 @@ def _scale(parts: Sequence[_Part], room: float) -> None:
             part.low *= max(0.0, room) / total
 
 
-MEASURED = "measured"
+def _said(
+    found: Sequence[Cause],
+    percent: float,
+    covered: float,
+    checked: Sequence[str],
+    missing: Mapping[str, str],
+) -> Causes:
+    """Return the causes of a gap of so many percent with their sentence. `covered`: share of it, 0 to 1."""
+    unexplained = percent * max(0.0, 1 - covered)
+    unchecked = f" (not checked: {', '.join(missing)})" if missing else ""
+    of = " and ".join(f"{one.says}, which explains {_range(one)}" for one in found)
+    of += f" of {number(percent)} %"
+    if not checked:
+        says = "Cause: not checked, for lack of samples"
+    elif not found:
+        says = f"Cause: not explained{unchecked}"
+    elif covered >= COVERED_SHARE:
+        sure = all(one.how != BOUNDED for one in found)
+        says = f"{'Cause' if sure else 'Possible cause'}: {of}"
+    else:
+        says = f"Partly: {of}; {number(unexplained)} % unexplained{unchecked}"
+    return Causes(
+        says=says,
+        found=tuple(found),
+        unexplained_percent=unexplained,
+        covered_share=min(covered, 1.0),
+        checked=tuple(checked),
+        not_checked=dict(missing),
+    )
+
+
+def _range(cause: Cause) -> str:
+    if cause.how == BOUNDED:
+        return f"at most {number(cause.percent_high)} %"
+    return f"{number(cause.percent)} % ({number(cause.percent_low)} to {number(cause.percent_high)})"
 
 
 class StepPart(msgspec.Struct, frozen=True):
-    """A part of the step that can have grown. `needs`: the field of the event `step`."""
+    """A part of the step that can have grown."""
 
     id: str
     title: str
-    needs: str
+    needs: str  # the field of the event `step`
     part: int
 
 
@@ -287,53 +224,53 @@ def run_explained(facts: Facts, verdict: Verdict, devices: Sequence[Device] = ()
     if grown is None or grown.middle <= 0:
         return None
     percent = verdict.percent_under or 0.0
-    found, checked, missing = [], [], {}
-    for part in PARTS:
-        more = _grown(facts.of_step(part.part), after)
-        if more is None:
-            missing[part.id] = part.needs
-            continue
-        checked.append(part.id)
-        low, middle, high = (min(max(x / grown.middle, 0.0), 1.0) for x in (more.low, more.middle, more.high))
-        if middle >= MIN_SHARE:
-            says = f"{part.title} takes {1000 * more.middle:,.1f} ms more"
-            found.append((middle, part.id, says, low, high))
-    total = sum(middle for middle, *_ in found)
+    more = {part: _grown(facts.of_step(part.part), after) for part in PARTS}
+    shares = {
+        part: [min(max(x / grown.middle, 0.0), 1.0) for x in (one.low, one.middle, one.high)]
+        for part, one in more.items()
+        if one is not None
+    }
+    named = {part: share for part, share in shares.items() if share[1] >= MIN_SHARE}
+    total = sum(middle for _, middle, _ in named.values())
     scale = percent / max(1.0, total)
-    causes = tuple(
+    causes = [
         Cause(
-            id=name,
-            says=says,
+            id=part.id,
+            says=f"{part.title} takes {1000 * one.middle:,.1f} ms more",
             how=MEASURED,
             percent=scale * middle,
             percent_low=scale * low,
             percent_high=percent * high,
         )
-        for middle, name, says, low, high in sorted(found, reverse=True)
-    )
-    covered = min(total, 1.0)
-    explained = said(
-        Causes(
-            says="",
-            found=causes,
-            unexplained_percent=percent * (1 - covered),
-            covered_share=covered,
-            checked=tuple(checked),
-            not_checked=missing,
-        ),
-        percent,
-        covered >= COVERED_SHARE,
-    )
+        for part, (low, middle, high) in sorted(
+            named.items(), key=lambda it: (it[1][1], it[0].id), reverse=True
+        )
+        if (one := more[part]) is not None
+    ]
+    missing = {part.id: part.needs for part in PARTS if part not in shares}
+    found = _said(causes, percent, min(total, 1.0), [part.id for part in shares], missing)
     warmer = "; ".join(_warmer(facts, devices))
-    return msgspec.structs.replace(explained, says=f"{explained.says}; {warmer}") if warmer else explained
+    return msgspec.structs.replace(found, says=f"{found.says}; {warmer}") if warmer else found
 
 
-def _warmer(facts: Facts, devices: Sequence[Device]) -> Iterator[str]:
-    """Yield which GPUs became warmer in the run."""
+def _warmer(facts: Facts, devices: Iterable[Device]) -> Iterator[str]:
+    """Yield which GPUs became warmer in the run: what heat costs is in the clock and the throttle reasons."""
     for device in devices:
-        found = None if is_cpu(device) else heat(facts.of_gpu(device.tower, sampled.HEAT))
-        if found is not None and found.word == WARMING:
-            yield found.says(short_name_of(device))
+        found = None if is_cpu(device) else warming(facts.of_gpu(device.tower, sampled.HEAT))
+        if found is not None:
+            first, last = found
+            more = f"{last - first:.0f} °C warmer ({first:.0f} to {last:.0f} °C)"
+            yield f"{short_name_of(device)} became {more}"
+
+
+def warming(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the means of the first and the last third of temperatures that rose; NaN: not known."""
+    known = [value for value in values if not math.isnan(value)]
+    third = len(known) // 3
+    if len(known) < MIN_SAMPLES:
+        return None
+    first, last = fmean(known[:third]), fmean(known[-third:])
+    return (first, last) if last - first >= MIN_CHANGE_C else None
 
 
 def _grown(values: Sequence[float], after: Sequence[bool]) -> Interval | None:

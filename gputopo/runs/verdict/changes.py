@@ -37,15 +37,12 @@ _Q05, _Q25 = 1.645, 0.674
 
 
 class Dips(msgspec.Struct, frozen=True, kw_only=True):
-    """Slow steps all over a run. `share` of the steps, 0 to 1; `level` of the fast ones; `away` from it.
-
-    `mean_low`: lower bound of the mean distance of all steps from the level.
-    """
+    """Slow steps all over a run. `share` of the steps, 0 to 1; `level` of the fast ones; `away` from it."""
 
     share: float
     level: float
     away: float
-    mean_low: float
+    mean_low: float  # lower bound of the mean distance of all steps from the level
 
 
 def parts(values: Sequence[float], size: int = 1) -> list[tuple[int, int]]:
@@ -81,7 +78,7 @@ def residual_time(values: Sequence[float], spans: Sequence[tuple[int, int]]) -> 
     return max(time, memory) if memory >= CORRELATED else time
 
 
-class Slow(msgspec.Struct, frozen=True, kw_only=True):
+class SlowValues(msgspec.Struct, frozen=True, kw_only=True):
     """Values that are too slow for noise: `distances` from the `level` of the fast ones, above `away`."""
 
     distances: tuple[float, ...]
@@ -89,7 +86,7 @@ class Slow(msgspec.Struct, frozen=True, kw_only=True):
     away: float
 
 
-def slow_values(values: Sequence[float]) -> Slow | None:
+def slow_values(values: Sequence[float]) -> SlowValues | None:
     """Return what is no noise, None where there is nothing of it.
 
     Noise is as often below as above; its deviation is that of the fast half of the values.
@@ -104,7 +101,7 @@ def slow_values(values: Sequence[float]) -> Slow | None:
     slow = tuple(value - level for value in values if value > level + away)
     fast = sum(value < level - away for value in values)
     enough = len(slow) >= TIMES_AS_MANY * fast + MIN_SLOW
-    return Slow(distances=slow, level=level, away=away) if enough else None
+    return SlowValues(distances=slow, level=level, away=away) if enough else None
 
 
 def dips(values: Sequence[float]) -> Dips | None:

@@ -35,7 +35,7 @@ class SlowNetwork(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
 
 
-class Exchange:
+class ExchangeRecord:
     """The exchanges of a run's steps, in memory that does not grow with the run."""
 
     def __init__(self, devices: Sequence[Device]) -> None:

@@ -12,7 +12,7 @@ from gputopo.runs.verdict.changes import parts
 from gputopo.runs.verdict.cost import ALONE, cost, without_share
 from gputopo.runs.verdict.hosts import SlowNetwork, named_by_host
 from gputopo.runs.verdict.paces import Paces
-from gputopo.runs.verdict.peers import Difference, answer, differences, percent_of, steps_needed, unknown
+from gputopo.runs.verdict.peers import PeerDifference, answer, differences, percent_of, steps_needed, unknown
 from gputopo.runs.verdict.words import (
     CONFIDENCE,
     EVEN_PERCENT,
@@ -178,7 +178,7 @@ def _on_network(paces: Paces, device: Device, slow: SlowNetwork) -> Verdict:
 
 
 def _on_device(
-    paces: Paces, device: Device, found: Sequence[Difference], host: HostSummary | None
+    paces: Paces, device: Device, found: Sequence[PeerDifference], host: HostSummary | None
 ) -> Verdict:
     if not found or not paces.steps:
         return unknown(device, _why_not_compared(paces, device))
@@ -215,7 +215,7 @@ def _exceeds(slow: Verdict, host: HostSummary) -> bool:
     return left > 0 and 100 * (1 - (1 - slow.percent_under_low / 100) / left) > SLOW_PERCENT
 
 
-def _with_causes(paces: Paces, verdict: Verdict, found: Sequence[Difference]) -> Verdict:
+def _with_causes(paces: Paces, verdict: Verdict, found: Sequence[PeerDifference]) -> Verdict:
     """Return the verdict on a slow device with its causes; a CPU device has few that are sampled."""
     (difference,) = (one for one in found if one.part == verdict.part)
     causes = explained(paces.facts, paces, difference, verdict)

@@ -11,7 +11,7 @@ from statistics import median, median_low
 
 from gputopo.runs.bounded import Blocks, KeptStep, Thinned
 from gputopo.runs.devices import groups, kind_of
-from gputopo.runs.verdict.hosts import Exchange
+from gputopo.runs.verdict.hosts import ExchangeRecord
 from gputopo.runs.verdict.sampled import Facts, HostRecord
 from gputopo.values.run.events import Device, Event, PhaseBegun, Sample, Step, TowerMarks, WarmupDone
 from gputopo.values.run.verdict import Expected, Known
@@ -51,7 +51,7 @@ class Paces:
         self.kept: Thinned[KeptStep] = Thinned(REPLAYED_STEPS)
         self.hosts: dict[int, HostRecord] = {}  # by rank
         self.facts = Facts(devices, known)
-        self.exchange = Exchange(devices)
+        self.exchange = ExchangeRecord(devices)
         self.networks = dict(known.networks if known else {})
         self.batches = {device.tower: batch for device, batch in zip(devices, batches, strict=False) if batch}
         self._columns = {device.tower: place for place, device in enumerate(devices)}

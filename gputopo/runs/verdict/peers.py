@@ -46,7 +46,7 @@ _Span = tuple[int, int]  # begin and end, not included
 _replace = msgspec.structs.replace
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class PeerDifference(msgspec.Struct, frozen=True, kw_only=True):
     """How far a device is behind its peer, by row: logarithms of compute times, shares of busy time."""
 
     device: Device
@@ -74,7 +74,7 @@ def steps_needed(paces: Paces) -> int:
     return min_values(_chance(paces))
 
 
-def differences(paces: Paces) -> list[Difference]:
+def differences(paces: Paces) -> list[PeerDifference]:
     """Return the differences of all devices that have a peer with common steps, compute and weights."""
     found = []
     for groups, part in ((paces.kinds, COMPUTE), (paces.links, WEIGHTS)):
@@ -93,7 +93,9 @@ def _level(paces: Paces, device: Device, part: str) -> float:
     return median(known) if known else math.nan
 
 
-def _difference(paces: Paces, levels: Mapping[Device, float], device: Device, part: str) -> Difference | None:
+def _difference(
+    paces: Paces, levels: Mapping[Device, float], device: Device, part: str
+) -> PeerDifference | None:
     alike = [other for other in levels if kind_of(other) == kind_of(device)]
     of_kind = alike if len(alike) > 1 else levels  # its own, where there are others of it
     peers = [other for other in of_kind if not math.isnan(levels[other])]
@@ -109,7 +111,7 @@ def _difference(paces: Paces, levels: Mapping[Device, float], device: Device, pa
     if not known:
         return None
     chance, values = _chance(paces), tuple(known.values())
-    return Difference(
+    return PeerDifference(
         device=device,
         peer=peer,
         part=part,
@@ -143,7 +145,7 @@ def unknown(device: Device, why: str, like: Verdict | None = None) -> Verdict:
     return _replace(found, word=CANNOT_TELL, why=why, says=says)
 
 
-def answer(paces: Paces, found: Difference) -> Verdict:
+def answer(paces: Paces, found: PeerDifference) -> Verdict:
     """Return the answer for one difference."""
     return _Answer(paces, found).verdict()
 
@@ -154,7 +156,7 @@ class _Answer:
     `offset`: what time marks and expected speeds add to bounds, `floor`: what marks cannot resolve; percent.
     """
 
-    def __init__(self, paces: Paces, found: Difference) -> None:
+    def __init__(self, paces: Paces, found: PeerDifference) -> None:
         self.paces, self.found, self.device = paces, found, found.device
         self.name, self.percent = name_of(found.device), percent_of(found.part)
         self.size = paces.blocks.size

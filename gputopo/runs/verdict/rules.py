@@ -2,11 +2,12 @@
 
 A cost is in the unit of the gap: of computing the logarithm of the time against the peer, of waiting for
 weights the share of the busy time. It is the most that the fact can cost by physics; what it did cost is this
-times a slope from 0 to 1, which `fit` looks for.
+times a slope from 0 to 1, which a fit looks for.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 from typing import Protocol
 
@@ -20,8 +21,8 @@ _FULL = f"{100 * sampled.MEMORY_FULL_SHARE:.0f} %"
 MIN_MHZ = 1.0  # a GPU at 0 MHz reports nothing
 
 
-class Source(Protocol):
-    """Facts by row: of a run's steps (`facts.Facts`), or of short runs; NaN: not known."""
+class FactsByRow(Protocol):
+    """Facts by row: of a run's steps (`sampled.Facts`), or of short runs; NaN: not known."""
 
     def of_gpu(self, tower: int, fact: int, /) -> Sequence[float]:
         """Return a fact of a tower's GPU, by row."""
@@ -31,15 +32,15 @@ class Source(Protocol):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """A device and its peer in some rows. `waits`: for weights, shares of the busy time; `gap`: by row."""
+    """A device and its peer in some rows."""
 
-    facts: Source
+    facts: FactsByRow
     tower: int
     peer: int
     part: str
     rows: Sequence[int]
-    gap: Sequence[float]
-    waits: Sequence[float]
+    gap: Sequence[float]  # by row
+    waits: Sequence[float]  # for weights, shares of the busy time
 
     def own(self, which: int) -> list[float]:
         """Return a fact of the device's GPU, by row."""
@@ -56,59 +57,49 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         values = self.facts.of_host(self.tower, which)
         return [values[row] for row in self.rows]
 
+    def excess(self, which: int) -> list[float]:
+        """Return by how much a fact of the device is above that of its peer, by row."""
+        both = zip(self.own(which), self.peers(which), strict=True)
+        return [math.nan if math.isnan(own - peer) else max(0.0, own - peer) for own, peer in both]
+
 
 Cost = Callable[[View], list[float]]
 Describe = Callable[[View, Sequence[int]], str]
 
 
-class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """The declaration of a cause; its id keeps its meaning from version to version.
-
-    `devices`: which can have it. `needs`: fields of the samples. `explains`: the most that it can, in words.
-    `parts`: of a step that it slows. `family`: causes whose costs are fitted with one slope, as they act in
-    the same way. `within`: causes that explain together as much as the largest of them at most. `describe`:
-    what was seen, in the rows of the view at these places.
-    """
+class CauseRule(msgspec.Struct, frozen=True, kw_only=True):
+    """The declaration of a cause; its id keeps its meaning from version to version."""
 
     id: str
     title: str
-    needs: tuple[str, ...]
-    explains: str
-    parts: tuple[str, ...]
-    family: str
+    needs: tuple[str, ...]  # fields of the samples
+    explains: str  # the most that it can, in words
+    parts: tuple[str, ...]  # of a step that it slows
     cost: Cost
-    describe: Describe
-    within: str = ""
-    devices: tuple[str, ...] = (GPU,)
+    describe: Describe  # what was seen, in the rows of the view at these places
+    family: str = ""  # causes that act in the same way: fitted with one slope; empty: its own
+    within: str = ""  # causes that explain together as much as the largest of them at most
+    devices: tuple[str, ...] = (GPU,)  # which can have it
 
 
-def _shortfall(which: int) -> Cost:
-    """Return what makes the logarithm of the peer's clock over the own one, where the peer's is higher."""
-
-    def cost(view: View) -> list[float]:
-        return [
-            max(0.0, math.log(peer / own)) if own >= MIN_MHZ and peer >= MIN_MHZ else math.nan
-            for own, peer in zip(view.own(which), view.peers(which), strict=True)
-        ]
-
-    return cost
+def _shortfall(which: int, view: View) -> list[float]:
+    """Return the logarithm of the peer's clock over the own one, where the peer's is higher."""
+    return [
+        max(0.0, math.log(peer / own)) if own >= MIN_MHZ and peer >= MIN_MHZ else math.nan
+        for own, peer in zip(view.own(which), view.peers(which), strict=True)
+    ]
 
 
-_core = _shortfall(sampled.CORE)
 # A clock can be reduced for several reasons at once: the first counts.
 _ORDER = (sampled.THROTTLED_THERMAL, sampled.THROTTLED_HARDWARE, sampled.THROTTLED_POWER)
 
 
-def _core_by(reason: int | None) -> Cost:
-    """Return what makes the part of the core clock's shortfall for a reason; None: for none of them."""
-
-    def cost(view: View) -> list[float]:
-        flags = [view.own(one) for one in _ORDER]
-        return [
-            short * _share([flag[place] for flag in flags], reason) for place, short in enumerate(_core(view))
-        ]
-
-    return cost
+def _core_by(reason: int | None, view: View) -> list[float]:
+    """Return the part of the core clock's shortfall for a reason; None: for none of them."""
+    flags = zip(*(view.own(one) for one in _ORDER), strict=True)
+    return [
+        short * _share(row, reason) for short, row in zip(_shortfall(sampled.CORE, view), flags, strict=True)
+    ]
 
 
 def _share(flags: Sequence[float], reason: int | None) -> float:
@@ -129,18 +120,8 @@ def _link(view: View) -> list[float]:
     ]
 
 
-def _excess(view: View, which: int) -> list[float]:
-    """Return by how much a fact of the device is above that of its peer, by row."""
-    both = zip(view.own(which), view.peers(which), strict=True)
-    return [math.nan if math.isnan(own - peer) else max(0.0, own - peer) for own, peer in both]
-
-
 def _shared(view: View) -> list[float]:
-    return [wait * more for wait, more in zip(view.waits, _excess(view, sampled.SHARED), strict=True)]
-
-
-def _memory_full(view: View) -> list[float]:
-    return _all_of_the_gap(view, _excess(view, sampled.FULL))
+    return [wait * more for wait, more in zip(view.waits, view.excess(sampled.SHARED), strict=True)]
 
 
 def _all_of_the_gap(view: View, flags: Sequence[float]) -> list[float]:
@@ -153,34 +134,22 @@ def _all_of_the_gap(view: View, flags: Sequence[float]) -> list[float]:
     return [flag * level for flag in flags]
 
 
-def _cpu_taken(which: int) -> Cost:
-    """Return what makes the logarithm of the time beside other programs over that without them."""
-
-    def cost(view: View) -> list[float]:
-        return [-math.log(1 - min(share, 0.99)) for share in view.host(which)]
-
-    return cost
+def _cpu_taken(which: int, view: View) -> list[float]:
+    """Return the logarithm of the time beside other programs over that without them."""
+    return [-math.log(1 - min(share, 0.99)) for share in view.host(which)]
 
 
 def _others(view: View) -> list[float]:
     # One more process on the device than on its peer takes half of the time at most, two take two thirds.
-    more = _excess(view, sampled.OTHERS)
+    more = view.excess(sampled.OTHERS)
     if view.part == COMPUTE:
         return [math.log(1 + one) for one in more]
     return [wait * one / (1 + one) for wait, one in zip(view.waits, more, strict=True)]
 
 
-def _host_swap(view: View) -> list[float]:
-    # How long a thread waits for its pages has no bound.
-    return _all_of_the_gap(view, view.host(sampled.HOST_SWAP))
-
-
-def _clock_words(which: int, name: str, why: str = "") -> Describe:
-    def describe(view: View, places: Sequence[int]) -> str:
-        own, peer = _at(view.own(which), places), _at(view.peers(which), places)
-        return f"{name} {own:,.0f} MHz, {100 * (1 - own / peer):.1f} % below its peers{why}"
-
-    return describe
+def _clock_words(which: int, name: str, why: str, view: View, places: Sequence[int]) -> str:
+    own, peer = _at(view.own(which), places), _at(view.peers(which), places)
+    return f"{name} {own:,.0f} MHz, {100 * (1 - own / peer):.1f} % below its peers{why}"
 
 
 def _link_words(view: View, places: Sequence[int]) -> str:
@@ -188,8 +157,14 @@ def _link_words(view: View, places: Sequence[int]) -> str:
     return f"a PCIe link of {own:.1f} GB/s, its peers' {peer:.1f} GB/s"
 
 
+def _shared_words(view: View, places: Sequence[int]) -> str:
+    share = f"({100 * _at(view.own(sampled.SHARED), places):.0f} % of its rate)"
+    return f"a link to the host that other GPUs copied over at the same time {share}"
+
+
 def _others_words(view: View, places: Sequence[int]) -> str:
-    count = max(1, round(_at(view.own(sampled.OTHERS), places) - _at(view.peers(sampled.OTHERS), places)))
+    own, peer = _at(view.own(sampled.OTHERS), places), _at(view.peers(sampled.OTHERS), places)
+    count = max(1, round(own - peer))
     return "another process on the GPU" if count == 1 else f"{count} other processes on the GPU"
 
 
@@ -197,21 +172,6 @@ def _host_words(view: View, places: Sequence[int]) -> str:
     shares = view.host(sampled.HOST_CPU)
     share = max(shares[place] for place in places if not math.isnan(shares[place]))
     return f"other programs took up to {100 * share:.0f} % of the CPU"
-
-
-def _swap_words(view: View, places: Sequence[int]) -> str:
-    return "the host swapped"
-
-
-def _shared_words(view: View, places: Sequence[int]) -> str:
-    share = _at(view.own(sampled.SHARED), places)
-    return (
-        f"a link to the host that other GPUs copied over at the same time ({100 * share:.0f} % of its rate)"
-    )
-
-
-def _memory_words(view: View, places: Sequence[int]) -> str:
-    return f"GPU memory more than {_FULL} full, its peers' not"
 
 
 def _taken_words(view: View, places: Sequence[int]) -> str:
@@ -224,27 +184,25 @@ def _at(values: Sequence[float], places: Sequence[int]) -> float:
     return known[len(known) // 2] if known else math.nan
 
 
-_CLOCKS = ("graphics_mhz",)
-_REASONS = ("graphics_mhz", "throttle_mask")
 _COMPUTES = "computing in proportion to the clock at most: a 5 % lower clock explains 0 to 5 %"
 
 
-def _core_clock(name: str, title: str, reason: int | None, words: str = "") -> Cause:
+def _core_clock(name: str, title: str, reason: int | None, why: str = "") -> CauseRule:
     """Return the declaration of a core clock below its peers, for a reason that throttles it or none."""
-    return Cause(
+    return CauseRule(
         id=name,
         title=f"core clock below its peers {title}",
-        needs=_CLOCKS if reason is None else _REASONS,
+        needs=("graphics_mhz",) if reason is None else ("graphics_mhz", "throttle_mask"),
         explains=_COMPUTES,
         parts=(COMPUTE,),
         family="core clock",
         within="clocks",
-        cost=_core_by(reason),
-        describe=_clock_words(sampled.CORE, "core clock", words),
+        cost=partial(_core_by, reason),
+        describe=partial(_clock_words, sampled.CORE, "core clock", why),
     )
 
 
-CAUSES: tuple[Cause, ...] = (
+CAUSES: tuple[CauseRule, ...] = (
     _core_clock("thermal", "while the GPU is too warm", sampled.THROTTLED_THERMAL, " (thermal slowdown)"),
     _core_clock(
         "hardware-slowdown",
@@ -256,86 +214,79 @@ CAUSES: tuple[Cause, ...] = (
         "power-cap", "while the power limit is reached", sampled.THROTTLED_POWER, " (power limit reached)"
     ),
     _core_clock("core-clock", "for no reason of the above", None),
-    Cause(
+    CauseRule(
         id="memory-clock",
         title="memory clock below its peers",
         needs=("memory_mhz",),
         explains=_COMPUTES,
         parts=(COMPUTE,),
-        family="memory clock",
         within="clocks",
-        cost=_shortfall(sampled.MEMORY),
-        describe=_clock_words(sampled.MEMORY, "memory clock"),
+        cost=partial(_shortfall, sampled.MEMORY),
+        describe=partial(_clock_words, sampled.MEMORY, "memory clock", ""),
     ),
-    Cause(
+    CauseRule(
         id="pcie-link",
         title="PCIe link slower than its peers', by generation or width",
         needs=("pcie_gen", "pcie_width"),
         explains="the wait for weights beyond that at the peers' rate",
         parts=(WEIGHTS,),
-        family="PCIe link",
         cost=_link,
         describe=_link_words,
     ),
-    Cause(
+    CauseRule(
         id="pcie-shared",
         title="PCIe link to the host shared with other GPUs of the run that copy at the same time",
         needs=("marks.start_s",),
         explains="the wait for weights in which the link is shared, in proportion to the GPUs that copy",
         parts=(WEIGHTS,),
-        family="PCIe link shared",
         cost=_shared,
         describe=_shared_words,
     ),
-    Cause(
+    CauseRule(
         id="memory-full",
         title=f"more than {_FULL} of the GPU's memory used, less on its peers",
         needs=("memory_used_mib",),
         explains="all of the gap while it is full: faster kernels lack their work space",
         parts=(COMPUTE,),
-        family="memory full",
-        cost=_memory_full,
-        describe=_memory_words,
+        cost=lambda view: _all_of_the_gap(view, view.excess(sampled.FULL)),
+        describe=lambda view, places: f"GPU memory more than {_FULL} full, its peers' not",
     ),
-    Cause(
+    CauseRule(
         id="other-process",
         title="another process on the GPU",
         needs=("other_processes",),
         explains="half of the time with one more process than its peers have, two thirds with two",
         parts=(COMPUTE, WEIGHTS),
-        family="other process",
         cost=_others,
         describe=_others_words,
     ),
-    Cause(
+    CauseRule(
         id="host-busy",
         title="no core of the host left beside other programs, in some of the steps",
         needs=("host.other_cpu_share",),
         explains="the share of the CPU that others took",
         parts=(COMPUTE, WEIGHTS),
-        family="host busy",
-        cost=_cpu_taken(sampled.HOST_CPU),
+        cost=partial(_cpu_taken, sampled.HOST_CPU),
         describe=_host_words,
     ),
-    Cause(
+    CauseRule(
         id="host-swapping",
         title="the host swaps for lack of memory, in some of the steps",
         needs=("host.swap_in_bytes_per_s", "host.swap_out_bytes_per_s"),
         explains="all of the gap in these steps",
         parts=(COMPUTE, WEIGHTS),
-        family="host swapping",
-        cost=_host_swap,
-        describe=_swap_words,
+        # How long a thread waits for its pages has no bound.
+        cost=lambda view: _all_of_the_gap(view, view.host(sampled.HOST_SWAP)),
+        describe=lambda view, places: "the host swapped",
         devices=(GPU, CPU),
     ),
-    Cause(
+    CauseRule(
         id="cores-taken",
         title="cores that other programs took from a CPU device",
         needs=("host.other_cpu_share", "host.cores"),
         explains="their CPU time, if all of it was taken from this device or from a core that it waits for",
         parts=(COMPUTE, WEIGHTS),
-        family="cores taken",
-        cost=_cpu_taken(sampled.HOST_TAKEN),
+        cost=partial(_cpu_taken, sampled.HOST_TAKEN),
         describe=_taken_words,
         devices=(CPU,),
     ),

@@ -63,6 +63,13 @@ def _machine(server: object) -> str | None:
     return "localhost" if name.startswith("127.") or name == "::1" else name
 
 
+def cores_taken(load: HostLoad) -> bool:
+    """Whether other programs leave no core."""
+    other = load.other_cpu_share or 0.0
+    queued = load.run_queue is not None and load.cores is not None and load.run_queue > load.cores
+    return other >= OTHER_CPU_SHARE and (other + (load.run_cpu_share or 0.0) >= CORES_TAKEN_SHARE or queued)
+
+
 class HostRecord:
     """Sums over the samples of the host."""
 
@@ -95,10 +102,7 @@ class HostRecord:
         other = load.other_cpu_share or 0.0
         self._others[min(_BINS, math.ceil(_BINS * other))] += 1
         self._by_programs += other >= OTHER_CPU_SHARE
-        taken = other + (load.run_cpu_share or 0.0) >= CORES_TAKEN_SHARE or (
-            load.run_queue is not None and load.cores is not None and load.run_queue > load.cores
-        )
-        self._full += other >= OTHER_CPU_SHARE and taken
+        self._full += cores_taken(load)
         self._swapped += swap is not None and swap >= SWAP_BYTES_PER_S
 
     def summary(self, *, cpu_devices: int) -> HostSummary | None:
@@ -330,13 +334,9 @@ def _flag(mask: int | None, bits: int) -> float | None:
 
 def _of_host(load: HostLoad, devices: int) -> Mapping[int, float | None]:
     other = load.other_cpu_share
-    full = other is not None and (
-        other + (load.run_cpu_share or 0.0) >= CORES_TAKEN_SHARE
-        or (load.run_queue is not None and load.cores is not None and load.run_queue > load.cores)
-    )
     swap = (load.swap_in_bytes_per_s, load.swap_out_bytes_per_s)
     return {
-        HOST_CPU: None if other is None else other if full and other >= OTHER_CPU_SHARE else 0.0,
+        HOST_CPU: None if other is None else other if cores_taken(load) else 0.0,
         HOST_TAKEN: None
         if other is None or load.cores is None
         else min(1.0, other * max(devices, load.cores))

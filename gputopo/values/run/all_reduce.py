@@ -29,16 +29,6 @@ MEANINGS = {
     "tf_hierarchical": "tf.distribute.HierarchicalCopyAllReduce, gradients packed as it does by default",
     "one_device": "tf.distribute.ReductionToOneDevice",
 }
-BETWEEN_HOSTS = (
-    ("`copy`", "copied to one device of all hosts and back: a device's share of the variables, each"),
-    ("`hierarchical`", "added within each host, then copied once a host to one of them and back"),
-    (
-        "`collective`, `nccl`",
-        "added within each host, then by TensorFlow's collective op between one device of each host, another "
-        "for the next variable; of hosts with unequal numbers of devices as many take part as each has",
-    ),
-    ("`nccl_op`", "not added: it is of one process"),
-)
 NAMES = tuple(MEANINGS)
 _IN_PARTS = ("ring", "pscpu", "psgpu")
 _GPUS_ONLY = ("nccl", "nccl_op")

@@ -39,16 +39,12 @@ FORMS: Mapping[str, Form] = {
 
 
 class Drill(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault. `device`: number of the GPU, or of the tower on CPU devices, as outputs name them.
-
-    `factor`: of the pace, above 0, at most 1. `step`: the first counted step that has it; 0: the warm-up
-    has it, too.
-    """
+    """A fault."""
 
     fault: Fault
-    device: int | None = None
-    factor: float | None = None
-    step: int = 0
+    device: int | None = None  # number of the GPU, or of the tower on CPU devices, as outputs name them
+    factor: float | None = None  # of the pace, above 0, at most 1
+    step: int = 0  # the first counted step that has it; 0: the warm-up has it, too
 
     @property
     def typed(self) -> str:

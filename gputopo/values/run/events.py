@@ -48,9 +48,9 @@ class DeviceTimes(msgspec.Struct, frozen=True, kw_only=True):
     """What a trace shows of one device, in seconds over all traced steps.
 
     `compute_s`, `to_device_s`, `to_host_s`, `peer_s`: times in which the device computed, or copied from the
-    host, to the host, from or to another device; what overlaps within one kind is counted once. `busy_s`: in
-    any of them. `ops_s`: the longest kinds of ops, longest first, added up (they may overlap). A CPU device
-    has no copy engines: its copy times are None.
+    host, to the host, from or to another device; what overlaps within one kind is counted once. `ops_s`: the
+    longest kinds of ops, longest first, added up (they may overlap). A CPU device has no copy engines: its
+    copy times are None.
     """
 
     device: str  # "/GPU:0"; "/CPU:1"; "/job:worker/task:2/device:GPU:0"
@@ -59,21 +59,17 @@ class DeviceTimes(msgspec.Struct, frozen=True, kw_only=True):
     to_device_s: float | None = None
     to_host_s: float | None = None
     peer_s: float | None = None
-    busy_s: float | None = None
+    busy_s: float | None = None  # in any of them
     ops_s: dict[str, float] = {}
 
 
 class TowerMarks(msgspec.Struct, frozen=True, kw_only=True):
-    """One tower's part of one step, in seconds, from the marks inside the graph.
-
-    `weights_s`: from its start until its weights were on its device. `compute_s`: from then until its
-    gradients were done. `start_s`: its start, counted from the start of the step.
-    """
+    """One tower's part of one step, in seconds, from the marks inside the graph."""
 
     tower: int
-    start_s: float
-    weights_s: float
-    compute_s: float
+    start_s: float  # its start, counted from the start of the step
+    weights_s: float  # from its start until its weights were on its device
+    compute_s: float  # from then until its gradients were done
 
 
 class HostExchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +91,7 @@ class HostExchange(msgspec.Struct, frozen=True, kw_only=True):
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What NVML reported of one GPU at one time; None where it did not answer.
 
-    In a run, what changes slowly is asked less often and is None in between (see probes/sampling).
+    In a run, what changes slowly is asked less often and is None in between (see probes/nvml/gpu_watch.py).
     Rates are means since the reading before; `throttled_s`, `pcie_replays` and `nvlink_errors` count from the
     begin of the watch on, also where the driver's counter wraps or begins anew.
     """
@@ -148,9 +144,8 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
     """Load of the host over the `seconds` before `time_s` (seconds since the epoch); None: not known.
 
     Shares are from 0 to 1. `run_cpu_share`, `other_cpu_share`: CPU time of this run's processes and of all
-    others, of the time of all cores that the run may use. `run_queue`: threads that run or are ready to,
-    those of the run included. `cores`: that the run may use. Rates are means over `seconds`, of the whole
-    host.
+    others, of the time of all cores that the run may use. `cores`: that the run may use. Rates are means over
+    `seconds`, of the whole host.
     """
 
     time_s: float
@@ -158,7 +153,7 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
     cores: int | None = None
     run_cpu_share: float | None = None
     other_cpu_share: float | None = None
-    run_queue: float | None = None
+    run_queue: float | None = None  # threads that run or are ready to, those of the run included
     memory_available_share: float | None = None  # MemAvailable of MemTotal, or of the cgroup's limit
     swap_in_bytes_per_s: float | None = None
     swap_out_bytes_per_s: float | None = None
@@ -172,7 +167,7 @@ class RunStarted(_Event, frozen=True, tag="run_started"):
     """The run begins: what was asked for, on what, with which versions.
 
     `spec` is the JSON form of gputopo.launch.spec.run_spec.RunSpec. `rehearsal_of`: the machine whose plan is
-    tried on CPU devices, None where the run is on the planned devices themselves. `known`: before the run.
+    tried on CPU devices, None where the run is on the planned devices themselves.
     """
 
     host: str
@@ -182,14 +177,14 @@ class RunStarted(_Event, frozen=True, tag="run_started"):
     rehearsal_of: str | None = None
     versions: dict[str, str] = {}
     says: tuple[str, ...] = ()  # to be shown with every output of this run
-    known: Known = Known()
+    known: Known = Known()  # before the run
 
 
 class ModelBuilt(_Event, frozen=True, tag="model_built"):
     """The model stands: its size, and how long import, building and tracing took.
 
-    `says`: what was assumed of it, and what runs where that is not just what was asked. `input`: how the
-    examples come, as the input reports it: where they are made and held, files, threads, batches ahead.
+    `input`: how the examples come, as the input reports it: where they are made and held, files, threads,
+    batches ahead.
     """
 
     parameters: int
@@ -197,7 +192,7 @@ class ModelBuilt(_Event, frozen=True, tag="model_built"):
     import_s: float
     build_s: float
     versions: dict[str, str] = {}
-    says: tuple[str, ...] = ()
+    says: tuple[str, ...] = ()  # what was assumed of it, and what runs where that is not just what was asked
     input: dict[str, str | int | float | None] = {}
 
 
@@ -223,23 +218,21 @@ class WarmupDone(_Event, frozen=True, tag="warmup_done"):
 class Step(_Event, frozen=True, tag="step"):
     """One training step of all towers. `step` counts from 1 after the warm-up, and below 1 within it.
 
-    `images`: of all towers together. `loss`: mean of their examples; NaN is written as null. `waited_s`: the
-    part of `seconds` in which all towers waited for their examples. `global_step`: steps that the weights
-    have been trained for after this one, those before a resumed checkpoint included.
-    `top1`, `top5`: share of this step's examples, from 0 to 1, whose label was the first guess, or among the
-    first five; None where it was not asked for. `exchange`: of each host, where there are several.
+    `global_step`: steps that the weights have been trained for after this one, those before a resumed
+    checkpoint included. `top1`, `top5`: share of this step's examples, from 0 to 1, whose label was the first
+    guess, or among the first five; None where it was not asked for.
     """
 
     step: int
     seconds: float
-    images: int
-    loss: float | None
+    images: int  # of all towers together
+    loss: float | None  # mean of their examples; NaN is written as null
     marks: tuple[TowerMarks, ...]
-    waited_s: float | None = None
+    waited_s: float | None = None  # the part of `seconds` in which all towers waited for their examples
     global_step: int | None = None
     top1: float | None = None
     top5: float | None = None
-    exchange: tuple[HostExchange, ...] = ()
+    exchange: tuple[HostExchange, ...] = ()  # of each host, where there are several
 
     @property
     def warmup(self) -> bool:
@@ -250,13 +243,13 @@ class Step(_Event, frozen=True, tag="step"):
 class Sample(_Event, frozen=True, tag="sample"):
     """The GPUs' clocks, power and heat in one sample of the run, and the load of the host beside them.
 
-    `host`: in every fourth sample. `xids`: those since the sample before. `gap_s`: seconds before this sample
-    in which the GPUs could not be sampled, in the first one after such a gap.
+    `gap_s`: seconds before this sample in which the GPUs could not be sampled, in the first one after such a
+    gap.
     """
 
     gpus: tuple[GpuSample, ...]
-    host: HostLoad | None = None
-    xids: tuple[Xid, ...] = ()
+    host: HostLoad | None = None  # in every fourth sample
+    xids: tuple[Xid, ...] = ()  # those since the sample before
     gap_s: float | None = None
 
 
@@ -297,15 +290,14 @@ class Noticed(_Event, frozen=True, tag="noticed"):
 class Fewer(msgspec.Struct, frozen=True, kw_only=True):
     """What a run goes on with that has lost hosts.
 
-    `lost`: these hosts. `spec`, `devices`, `known`: as of RunStarted. `batch_before`: examples of all devices
-    and a step, before. `rate_before`: the learning rate, before.
+    `spec`, `devices`, `known`: as of RunStarted.
     """
 
-    lost: tuple[str, ...]
+    lost: tuple[str, ...]  # these hosts
     spec: dict[str, Any]
     devices: tuple[Device, ...]
-    batch_before: int
-    rate_before: float
+    batch_before: int  # examples of all devices and a step, before
+    rate_before: float  # the learning rate, before
     known: Known = Known()
 
     @property
@@ -325,14 +317,13 @@ class Fewer(msgspec.Struct, frozen=True, kw_only=True):
 class Restarted(_Event, frozen=True, tag="restarted"):
     """The worker failed, and another one goes on from the latest checkpoint.
 
-    `number`: of this restart, `of` that are allowed. `steps`: trained at that checkpoint, 0: there is none.
     `fewer`: where hosts were lost; the devices of what follows are those that it has, with other towers.
     """
 
-    number: int
+    number: int  # of this restart, `of` that are allowed
     of: int
     cause: str
-    steps: int
+    steps: int  # trained at that checkpoint, 0: there is none
     fewer: Fewer | None = None
 
     @property
@@ -368,17 +359,14 @@ class CheckpointSaved(_Event, frozen=True, tag="checkpoint_saved"):
 
 
 class Evaluated(_Event, frozen=True, tag="evaluated"):
-    """How well a model does on examples: shares from 0 to 1, and the mean loss over the examples.
-
-    `steps`: of training before. `top5` is None where there are five classes or fewer.
-    """
+    """How well a model does on examples: shares from 0 to 1, and the mean loss over the examples."""
 
     examples: int
     top1: float
     top5: float | None
     loss: float | None
     seconds: float
-    steps: int | None = None
+    steps: int | None = None  # of training before. `top5` is None where there are five classes or fewer
     checkpoint: str | None = None
     data: str = "synthetic"
 
@@ -392,28 +380,24 @@ class Exported(_Event, frozen=True, tag="exported"):
 
 
 class Traced(_Event, frozen=True, tag="traced"):
-    """A profile of some steps was written, and read. `devices` is empty where nothing could be read.
-
-    `steps`: their numbers (Step.step). `seconds`: of these steps together. `says`: what the trace does not
-    hold, and why.
-    """
+    """A profile of some steps was written, and read. `devices` is empty where nothing could be read."""
 
     path: str
-    steps: tuple[int, ...]
-    seconds: float
+    steps: tuple[int, ...]  # their numbers (Step.step)
+    seconds: float  # of these steps together
     devices: tuple[DeviceTimes, ...] = ()
-    says: tuple[str, ...] = ()
+    says: tuple[str, ...] = ()  # what the trace does not hold, and why
 
 
 class LossNotFinite(_Event, frozen=True, tag="loss_not_finite"):
-    """The first loss that is NaN or infinite: reported once. `towers`: those that had it.
+    """The first loss that is NaN or infinite: reported once.
 
     Training ends there with a RankFailed, or goes on, as `--on-nan` has it.
     """
 
     step: int
     value: str  # "nan", "inf", "-inf"
-    towers: tuple[int, ...]
+    towers: tuple[int, ...]  # those that had it
 
 
 class MemoryPeak(_Event, frozen=True, tag="memory_peak"):
@@ -458,14 +442,14 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Judged(_Event, frozen=True, tag="judged"):
-    """The verdicts so far, by the latest steps up to `step`. `run`: on all devices alike, if they are slow.
+    """The verdicts so far, by the latest steps up to `step`.
 
     See `gputopo.runs.live`: a device that becomes slow is an Anomaly besides.
     """
 
     step: int
     devices: tuple[Standing, ...]
-    run: str | None = None
+    run: str | None = None  # on all devices alike, if they are slow
 
 
 class AnomalyOver(_Event, frozen=True, tag="anomaly_over"):

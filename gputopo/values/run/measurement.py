@@ -18,7 +18,7 @@ NOT_RUN: Final = frozenset({"refused", "left_out", "pending"})
 class DeviceFigure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One device of a measurement: its own pace, its clocks under load, and what its run reported of it.
 
-    `graphics_mhz`, `memory_mhz`: medians under load, or the clocks that a log prints. `anomaly`: in words.
+    `graphics_mhz`, `memory_mhz`: medians under load, or the clocks that a log prints.
     """
 
     number: int
@@ -26,7 +26,7 @@ class DeviceFigure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     images_per_sec: float | None = None
     graphics_mhz: float | None = None
     memory_mhz: float | None = None
-    anomaly: str | None = None
+    anomaly: str | None = None  # in words
 
 
 class Predicted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -41,39 +41,31 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Images/sec of one training job on `n_gpus` devices together. What is not known is None.
 
-    `source`: the file, run folder or publication. `machine`: name of the box; `cpu`, `gpu`: models;
-    `gpus`: the indices in use, in the order of the towers. `backend`: "gpu", or "cpu" for CPU devices.
-    `data`: "synthetic", "synthetic-cpu" and "synthetic-python" (made there), "real"; `distortions`: whether
-    real examples were augmented. `task`: "train", "forward", "eval" or "input".
-    `data_format`: NCHW or NHWC. `framework`: the program, `method`: its way to use several devices where that
-    is no option, such as "kuza55"; `version`: of TensorFlow. `variable_update`, `ps_device`, `all_reduce` as
+    `cpu`, `gpu`: models. `framework`: the program, `method`: its way to use several devices where that is no
+    option, such as "kuza55". `version`: of TensorFlow. `variable_update`, `ps_device`, `all_reduce` as
     options of `gputopo run`.
 
-    `images_per_sec`: the figure that the source reports as its result (total or mean); `median` of its steps;
-    `uncertainty`: standard error of the mean; `jitter`: as tf_cnn_benchmarks prints it. `steps`: counted.
-    `status`: missing is a cell that the source names and has no figure for. `reason`: why there is no figure.
-    `conditions`: what else was different, in words, such as a power cap or another process. `suspect`: why
-    the figure is doubted. `limited_by_input`: what the run says of its input. `time_s`: when, since 1970.
-    `digest`: of the file's content, where there is one.
+    `images_per_sec`: the figure that the source reports as its result (total or mean); `median` of its steps.
+    `conditions`: what else was different, in words, such as a power cap or another process.
     """
 
-    source: str
-    status: Status = "complete"
-    reason: str | None = None
-    machine: str | None = None
+    source: str  # the file, run folder or publication
+    status: Status = "complete"  # missing is a cell that the source names and has no figure for
+    reason: str | None = None  # why there is no figure
+    machine: str | None = None  # name of the box
     cpu: str | None = None
     gpu: str | None = None
-    gpus: tuple[int, ...] = ()
+    gpus: tuple[int, ...] = ()  # the indices in use, in the order of the towers
     n_gpus: int = 1
-    backend: str | None = None
+    backend: str | None = None  # "gpu", or "cpu" for CPU devices
     model: str = "unknown"
     dataset: str | None = None
-    data: str | None = None
-    distortions: bool | None = None
-    task: str = "train"
+    data: str | None = None  # "synthetic", "synthetic-cpu" and "synthetic-python" (made there), "real"
+    distortions: bool | None = None  # whether real examples were augmented
+    task: str = "train"  # "train", "forward", "eval" or "input"
     batch_per_gpu: int | None = None
     precision: str | None = None
-    data_format: str | None = None
+    data_format: str | None = None  # NCHW or NHWC
     xla: bool | None = None
     framework: str | None = None
     method: str | None = None
@@ -83,16 +75,16 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     all_reduce: str | None = None
     images_per_sec: float | None = None
     median: float | None = None
-    uncertainty: float | None = None
-    jitter: float | None = None
-    steps: int | None = None
+    uncertainty: float | None = None  # standard error of the mean
+    jitter: float | None = None  # as tf_cnn_benchmarks prints it
+    steps: int | None = None  # counted
     devices: tuple[DeviceFigure, ...] = ()
     predicted: Predicted | None = None
     conditions: tuple[str, ...] = ()
-    suspect: str | None = None
-    limited_by_input: str | None = None
-    time_s: float | None = None
-    digest: str | None = None
+    suspect: str | None = None  # why the figure is doubted
+    limited_by_input: str | None = None  # what the run says of its input
+    time_s: float | None = None  # when, since 1970
+    digest: str | None = None  # of the file's content, where there is one
 
     @property
     def is_measured(self) -> bool:

@@ -28,14 +28,12 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     `gpus` are indices of the machine (PCI order), in the order of the towers. `ps_device` is `cpu`, `gpu:N`
     (N an index of the machine), `gpu:spread` (over all chosen, by bytes) or None where every tower has its
     own copy; of several hosts these are on the first one, and `host:N` is the CPU of rank N. `all_reduce` is
-    None where nothing is reduced between replicas. `alike`: how many sets it stands for that differ only by
-    GPUs that are alike, itself included.
+    None where nothing is reduced between replicas.
 
-    `batch_sizes`: examples of each GPU and step where they differ, else none.
-    Speeds are predictions, None where nothing was predicted. `speedup`: over the fastest of its GPUs alone.
-    A step lasts for `compute_ms`, and longer by the parts in `exposed_ms` (`weights`, `gradients`,
-    `variables`, over several hosts `network`); `links`: for weights, gradients and network, what limits them.
-    `limited_by`: what limits the step.
+    `batch_sizes`: examples of each GPU and step where they differ, else none. Speeds are predictions, None
+    where nothing was predicted. `speedup`: over the fastest of its GPUs alone. A step lasts for `compute_ms`,
+    and longer by the parts in `exposed_ms` (`weights`, `gradients`, `variables`, over several hosts
+    `network`).
 
     `hosts`: over several hosts what each trains with, by rank; `gpus` are then those of the first.
     """
@@ -44,7 +42,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     variable_update: VariableUpdate = "parameter_server"
     ps_device: str | None = None
     all_reduce: AllReduce | None = None
-    alike: int = 1
+    alike: int = 1  # how many sets it stands for that differ only by GPUs that are alike, itself included
     images_per_sec: float | None = None
     images_per_sec_low: float | None = None
     images_per_sec_high: float | None = None
@@ -53,8 +51,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     batch_sizes: tuple[int, ...] = ()
     compute_ms: float | None = None
     exposed_ms: dict[str, float] = {}
-    links: dict[str, str] = {}
-    limited_by: str | None = None
+    links: dict[str, str] = {}  # for weights, gradients and network, what limits them
+    limited_by: str | None = None  # what limits the step
     reasons: tuple[str, ...] = ()
     hosts: tuple[HostGpus, ...] = ()
 
@@ -95,18 +93,15 @@ class BlockGradients(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A step, part after part. `resources`: the slowest first; `blocks`: in the order of backward.
-
-    `gradients_ms`: until the gradients are through, after backward has ended.
-    """
+    """A step, part after part."""
 
     weights_ms: float
     forward_ms: float
     backward_ms: float
-    gradients_ms: float
+    gradients_ms: float  # until the gradients are through, after backward has ended
     variables_ms: float
-    resources: tuple[ResourceLoad, ...]
-    blocks: tuple[BlockGradients, ...]
+    resources: tuple[ResourceLoad, ...]  # the slowest first
+    blocks: tuple[BlockGradients, ...]  # in the order of backward
 
     @property
     def backward_begins_ms(self) -> float:
@@ -122,18 +117,18 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True):
 Settled = Literal["lead", "same", "time", "stopped", "failed"]
 
 
-class Timed(msgspec.Struct, frozen=True):
+class TimedRun(msgspec.Struct, frozen=True):
     """Speed of one short run, and the standard error of the speeds of its steps as a share of it."""
 
     images_per_sec: float
     noise: float
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
+class MeasuredPlacement(msgspec.Struct, frozen=True, kw_only=True):
     """A candidate with its prediction, and its runs, one for each round; `failure`: why it was given up."""
 
     candidate: Candidate
-    runs: tuple[Timed, ...] = ()
+    runs: tuple[TimedRun, ...] = ()
     failure: str | None = None
 
     @property
@@ -143,15 +138,15 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Autotune(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.autotune/1"):
-    """What was measured. `winner`: the place of the fastest in `measured`, None where none was measured.
+    """What was measured.
 
     `settled`: "lead": its lead exceeds the noise; "same": what another round could gain is below 1 %; "time":
     `budget_s` was used up; "stopped": by a signal; "failed": no other could be run.
     """
 
-    winner: int | None
+    winner: int | None  # the place of the fastest in `measured`, None where none was measured
     settled: Settled
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredPlacement, ...]
     seconds: float
     budget_s: float
     model: str
@@ -179,16 +174,13 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """What an option costs: the share of images/sec that the best plan without it has more, or 0.
-
-    `instead`: the GPUs of that plan; `mode`: its placement (`mode_words`); `images_per_sec`: its speed.
-    """
+    """What an option costs: the share of images/sec that the best plan without it has more, or 0."""
 
     option: str
     share: float
-    images_per_sec: float
-    instead: tuple[int, ...]
-    mode: str
+    images_per_sec: float  # its speed
+    instead: tuple[int, ...]  # the GPUs of that plan
+    mode: str  # its placement (`mode_words`)
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,21 +203,17 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """From what a plan was predicted, and how sure its choice is.
 
-    `program`: the constants (`gputopo explain plan`); `batch_size`: per GPU, the mean where
-    they differ; `single_gpu_images_per_sec`: by
-    index, and where they are from. `margin`: by how much of the
-    choice's images/sec the runner-up is slower, None without one or where runs decided; `tie`: what would
-    settle which of the two is faster, where the prediction cannot. `learned`: from earlier runs of this box,
-    None without such runs.
+    `margin`: by how much of the choice's images/sec the runner-up is slower, None without one or where runs
+    decided.
     """
 
-    program: str
-    batch_size: int
-    single_gpu_images_per_sec: dict[int, float]
+    program: str  # the constants (`gputopo explain plan`)
+    batch_size: int  # per GPU, the mean where they differ
+    single_gpu_images_per_sec: dict[int, float]  # by index, and where they are from
     single_gpu_source: str
     margin: float | None = None
-    tie: str | None = None
-    learned: Learned | None = None
+    tie: str | None = None  # what would settle which of the two is faster, where the prediction cannot
+    learned: Learned | None = None  # from earlier runs of this box, None without such runs
     prices: tuple[Price, ...] = ()
 
     @property
@@ -235,14 +223,14 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuCount(msgspec.Struct, frozen=True, kw_only=True):
-    """The best plan with so many GPUs. `speedup`: over one GPU.
+    """The best plan with so many GPUs.
 
     `gain`: what it adds to the count before it, as a share of what as many ideal GPUs would add.
     """
 
     num_gpus: int
     images_per_sec: float
-    speedup: float
+    speedup: float  # over one GPU
     gain: float | None = None
 
 
@@ -266,32 +254,28 @@ class GroupSpeed(msgspec.Struct, frozen=True, kw_only=True):
 class Unequal(msgspec.Struct, frozen=True, kw_only=True):
     """GPUs of different speeds: what they are predicted to do.
 
-    `together`: the chosen ones with equal batches. `alone`: those of one speed alone, and those without the
-    slower ones, with equal batches. `in_proportion`: the chosen ones, each with a batch in proportion to its
-    speed. `better`: the plan's own choice, or where one of these is clearly faster the fastest; `use`: the
-    options of a run that does it, empty where the plan does.
+    `alone`: those of one speed alone, and those without the slower ones, with equal batches.
     """
 
-    together: GroupSpeed
+    together: GroupSpeed  # the chosen ones with equal batches
     alone: tuple[GroupSpeed, ...]
-    in_proportion: GroupSpeed
-    better: GroupSpeed
-    use: str = ""
+    in_proportion: GroupSpeed  # the chosen ones, each with a batch in proportion to its speed
+    better: GroupSpeed  # the plan's own choice, or where one of these is clearly faster the fastest
+    use: str = ""  # the options of a run that does it, empty where the plan does
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a machine as it is and after changes (`--what-if`).
 
-    `share`: of images/sec that the changes add. `basis`: what was assumed of them, and what the speeds after
-    them rest on. `asked`: whether the changes were named; else they are those that pay most, none where none
-    pays, and `other_models` has what they add to other models.
+    `asked`: whether the changes were named; else they are those that pay most, none where none pays, and
+    `other_models` has what they add to other models.
     """
 
     changes: tuple[str, ...]
     before: Candidate
     after: Candidate
-    share: float = 0.0
-    basis: tuple[str, ...] = ()
+    share: float = 0.0  # of images/sec that the changes add
+    basis: tuple[str, ...] = ()  # what was assumed of them, and what the speeds after them rest on
     asked: bool = True
     other_models: dict[str, float] = {}
 
@@ -300,11 +284,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="g
     """The chosen candidate, the others (best first, the choice included), what was refused, what to set.
 
     `warnings`: those of the reasons that are about GPUs in use, in error, hidden or claimed by another run.
-    `environment` is what a launcher must set before TensorFlow loads. `source` is the machine's source:
-    a plan of a machine that is not this one is a rehearsal. `prediction` is None where
-    the model's variables are not known, or no model is: the nearest set is chosen then. `how_many`: with
-    `--num-gpus auto`. `autotune`: what short runs measured, where they decided (`--autotune`).
-    `line`: the choice's step in time, where it was asked for (`--explain`).
+    `environment` is what a launcher must set before TensorFlow loads. `source` is the machine's source: a
+    plan of a machine that is not this one is a rehearsal. `prediction` is None where the model's variables
+    are not known, or no model is: the nearest set is chosen then.
     """
 
     choice: Candidate
@@ -315,11 +297,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="g
     model: str | None = None
     source: str = "live"
     prediction: Prediction | None = None
-    how_many: HowMany | None = None
+    how_many: HowMany | None = None  # with `--num-gpus auto`
     what_if: WhatIf | None = None
     unequal: Unequal | None = None
-    autotune: Autotune | None = None
-    line: StepLine | None = None
+    autotune: Autotune | None = None  # what short runs measured, where they decided (`--autotune`)
+    line: StepLine | None = None  # the choice's step in time, where it was asked for (`--explain`)
 
     @property
     def runners_up(self) -> tuple[Candidate, ...]:

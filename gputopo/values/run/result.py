@@ -24,12 +24,11 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
     """One device's row of the final table; medians over the counted steps.
 
     `images_per_sec` is the device's own pace: its batch divided by the time it waited for weights and
-    computed. In synchronous training all devices end a step together, so only their paces differ.
-    `other_ms` is the rest of the step: waiting for its turn, the slower devices, the reduction, the update.
+    computed. In synchronous training all devices end a step together, so only their paces differ. `other_ms`
+    is the rest of the step: waiting for its turn, the slower devices, the reduction, the update.
     `alone_images_per_sec`: of the device alone, by a screen or runs of the same job; see `Result.alone`.
     `verdict`: whether it is slow, even with its peers, or the run cannot tell. `graphics_percent` and
-    `memory_percent` compare the clocks under load with the card's maximum. `missing`: why what is sampled of
-    a GPU is not known, by field.
+    `memory_percent` compare the clocks under load with the card's maximum.
     """
 
     device: Device
@@ -48,7 +47,7 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
     power_w: float | None = None
     pcie_gen: int | None = None
     pcie_width: int | None = None
-    missing: dict[str, str] = {}
+    missing: dict[str, str] = {}  # why what is sampled of a GPU is not known, by field
     anomaly: str | None = None
     verdict: Verdict | None = None
 
@@ -76,18 +75,13 @@ class Exchanged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
-    """Images per second of all devices together, by the definitions of tf_cnn_benchmarks.
+    """Images per second of all devices together, by the definitions of tf_cnn_benchmarks."""
 
-    `mean`: images of a step / mean step time. `uncertainty`: deviation of the steps' speeds / sqrt(n).
-    `jitter`: 1.4826 x median absolute deviation of the speeds. `median`: of the speeds.
-    `total`: all counted images / wall time of the counted steps.
-    """
-
-    mean: float
-    uncertainty: float
-    jitter: float
-    median: float
-    total: float
+    mean: float  # images of a step / mean step time
+    uncertainty: float  # deviation of the steps' speeds / sqrt(n)
+    jitter: float  # 1.4826 x median absolute deviation of the speeds
+    median: float  # of the speeds
+    total: float  # all counted images / wall time of the counted steps
 
 
 class InputVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,13 +89,13 @@ class InputVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     `verdict`: "input" is slower than training; "close": as fast, or a little faster; "enough": so much faster
     that training does not wait. `headroom`: rate of the input alone over the training's, None where only the
-    waiting is known. `other`: the run it was compared with, None where it was judged by its own waiting.
+    waiting is known.
     """
 
     verdict: str  # input, close, enough
     headroom: float | None
     says: str
-    other: str | None
+    other: str | None  # the run it was compared with, None where it was judged by its own waiting
 
 
 class PartMs(msgspec.Struct, frozen=True):
@@ -114,9 +108,8 @@ class PartMs(msgspec.Struct, frozen=True):
 class AgainstPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """A run beside the prediction of its plan, see `gputopo.runs.compared`.
 
-    `images_per_sec` with its range, as predicted; `measured`: the median. `verdict`: "within" the range,
-    "slower" than it, "faster", or "not compared". `resource`: what is slower or faster than believed, as far
-    as the time marks show it. `parts`: compute and weights of the slowest device, and the rest of the step.
+    `images_per_sec` with its range, as predicted. `verdict`: "within" the range, "slower" than it, "faster",
+    or "not compared".
     """
 
     verdict: str  # within, slower, faster, not compared
@@ -124,27 +117,24 @@ class AgainstPrediction(msgspec.Struct, frozen=True, kw_only=True):
     images_per_sec: float
     images_per_sec_low: float
     images_per_sec_high: float
-    measured: float
-    resource: str | None = None
-    parts: dict[str, PartMs] = {}
+    measured: float  # the median
+    resource: str | None = None  # what is slower or faster than believed, as far as the time marks show it
+    parts: dict[str, PartMs] = {}  # compute and weights of the slowest device, and the rest of the step
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.result/1"):
-    """All that a run measured, complete or not. `status`: complete, interrupted or failed.
+    """All that a run measured, complete or not.
 
-    `asked`: the options as they were typed; `ran`: what the run did, see `gputopo.runs.ran`. `batch_size`
-    is per device, None where devices differ (`devices` has that of each), `global_batch_size` of all.
-    `warmup_steps` and `warmup_s` are those that were not counted; `steady_steps` and `steady_s` the length of
-    the warm-up as the step times show it (`runs.speed`), None where `steady` has the reason.
-    Times apart: `import_s`, `build_s`, `first_step_s` (tracing and compiling), `warmup_s`, `counted_s`;
-    `wall_s` is of the whole run. `alone`: folders of the screen or runs that measured the devices alone.
-    `checkpoints`: those that are there. `input`: how the examples came, as the
-    input reports; `input_waited_share`: share of the counted steps' time, 0 to 1, in which all devices waited
-    for examples. `input_verdict`: from this run and an earlier one; `prediction`: from this run and its plan,
-    None where that predicts nothing; all else from this run's events.
+    `ran`: what the run did, see `gputopo.runs.ran`. `batch_size` is per device, None where devices differ
+    (`devices` has that of each), `global_batch_size` of all. `warmup_steps` and `warmup_s` are those that
+    were not counted; `steady_steps` and `steady_s` the length of the warm-up as the step times show it
+    (`runs.speed`), None where `steady` has the reason. Times apart: `import_s`, `build_s`, `first_step_s`
+    (tracing and compiling), `warmup_s`, `counted_s`; `wall_s` is of the whole run. `input_waited_share`:
+    share of the counted steps' time, 0 to 1, in which all devices waited for examples. `prediction`: from
+    this run and its plan, None where that predicts nothing; all else from this run's events.
     """
 
-    status: str
+    status: str  # complete, interrupted or failed
     exit_code: int
     spec: dict[str, Any]
     backend: str
@@ -176,7 +166,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     counted_s: float | None = None
     wall_s: float | None = None
     versions: dict[str, str] = {}
-    asked: dict[str, Any] = {}
+    asked: dict[str, Any] = {}  # the options as they were typed
     ran: dict[str, Any] = {}
     batch_size: int | None = None
     global_batch_size: int | None = None
@@ -186,17 +176,17 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     last_top1: float | None = None
     last_top5: float | None = None
     resumed: Resumed | None = None
-    checkpoints: tuple[CheckpointSaved, ...] = ()
+    checkpoints: tuple[CheckpointSaved, ...] = ()  # those that are there
     evaluations: tuple[Evaluated, ...] = ()
     exports: tuple[Exported, ...] = ()
     traces: tuple[Traced, ...] = ()
     memory: MemoryPeak | None = None
     loss_not_finite: LossNotFinite | None = None
-    input: dict[str, str | int | float | None] = {}
+    input: dict[str, str | int | float | None] = {}  # how the examples came, as the input reports
     input_waited_share: float | None = None
-    input_verdict: InputVerdict | None = None
+    input_verdict: InputVerdict | None = None  # from this run and an earlier one
     prediction: AgainstPrediction | None = None
-    alone: str | None = None
+    alone: str | None = None  # folders of the screen or runs that measured the devices alone
     hardware: Hardware | None = None  # of a program of the user: by samples alone
     placed: Placed | None = None  # where a program of the user was seen
 

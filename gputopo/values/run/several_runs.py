@@ -10,13 +10,10 @@ from gputopo.values.run.verdict import Causes, Verdict
 Kind = Literal["alone", "independent", "together", "pair"]
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
+class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     """What a run shows of one GPU: medians; None: not reported. Percent: of its maximum.
 
-    `throttled_power`, `throttled_thermal`, `throttled_hardware`: shares of the time, 0 to 1. `link_gb_per_s`:
-    data rate of the PCIe link in one direction. `other_processes`: on the GPU. `host_cpu`: share of the CPU
-    that other programs took where no core was left; `host_swap`: share of the time in which the host swapped.
-    `weights_share`: of a step, in which it waited for weights.
+    `throttled_power`, `throttled_thermal`, `throttled_hardware`: shares of the time, 0 to 1.
     """
 
     graphics_mhz: float | None = None
@@ -30,41 +27,40 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     throttled_power: float | None = None
     throttled_thermal: float | None = None
     throttled_hardware: float | None = None
-    link_gb_per_s: float | None = None
-    other_processes: float | None = None
-    host_cpu: float | None = None
-    host_swap: float | None = None
-    weights_share: float | None = None
+    link_gb_per_s: float | None = None  # data rate of the PCIe link in one direction
+    other_processes: float | None = None  # on the GPU
+    host_cpu: float | None = None  # share of the CPU that other programs took where no core was left
+    host_swap: float | None = None  # share of the time in which the host swapped
+    weights_share: float | None = None  # of a step, in which it waited for weights
 
 
 class InRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One device in a run. `number`: index of the GPU, or of the CPU device. `images_per_sec`: its own pace.
+    """One device in a run.
 
     `verdict`: of the run, which compares its devices step by step; None in a run of one.
     """
 
-    number: int
-    images_per_sec: float | None = None
-    reading: Reading = Reading()
+    number: int  # index of the GPU, or of the CPU device
+    images_per_sec: float | None = None  # its own pace
+    reading: GpuReading = GpuReading()
     verdict: Verdict | None = None
 
 
 class ScreenRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One short run. `kind`: one device "alone", all of them with nothing exchanged ("independent"), all in
-    the plan's mode ("together"), or a "pair" in it.
+    """One short run.
 
-    `images_per_sec`: median of all devices together; `noise`: standard error of it, as a share of it;
-    `failure`: why there is neither. `folder`: of the run, within that of the screen.
+    `kind`: one device "alone", all of them with nothing exchanged ("independent"), all in the plan's mode
+    ("together"), or a "pair" in it.
     """
 
     kind: Kind
     round: int
     mode: str
-    folder: str
+    folder: str  # of the run, within that of the screen
     devices: tuple[InRun, ...]
-    images_per_sec: float | None = None
-    noise: float | None = None
-    failure: str | None = None
+    images_per_sec: float | None = None  # median of all devices together
+    noise: float | None = None  # standard error of it, as a share of it
+    failure: str | None = None  # why there is neither
 
 
 class Under(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,54 +74,43 @@ class Under(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScreenDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """One device by all runs. `alone`: images/sec, the median of its rounds; None: none could be run.
-
-    `at_once`: its pace in the run of all with nothing exchanged; `together`: in the plan's mode.
-    `word`: slow, even, or cannot tell, against `peer`, the middle one of the others of its kind; `says`: in a
-    sentence. `causes`: why a slow one is slow, each with its share of `under`; `explained_percent`: their
-    sum; `unexplained_percent`: the rest.
-    `since`: below the last screen of this machine; `slower`: beyond the noise; `changes`: what is different
-    from it, in words.
-    """
+    """One device by all runs."""
 
     number: int
     name: str | None = None
-    alone: float | None = None
+    alone: float | None = None  # images/sec, the median of its rounds; None: none could be run
     rounds: int = 0
     percent_of_best: float | None = None
-    at_once: float | None = None
-    together: float | None = None
-    reading: Reading = Reading()
-    word: str
-    says: str
+    at_once: float | None = None  # its pace in the run of all with nothing exchanged
+    together: float | None = None  # in the plan's mode
+    reading: GpuReading = GpuReading()
+    word: str  # slow, even, or cannot tell, against `peer`, the middle one of the others of its kind
+    says: str  # in a sentence
     peer: int | None = None
     under: Under | None = None
-    causes: Causes | None = None
-    explained_percent: float | None = None
-    unexplained_percent: float | None = None
-    since: Under | None = None
-    slower: bool = False
-    changes: tuple[str, ...] = ()
+    causes: Causes | None = None  # why a slow one is slow, each with its share of `under`
+    explained_percent: float | None = None  # their sum
+    unexplained_percent: float | None = None  # the rest
+    since: Under | None = None  # below the last screen of this machine
+    slower: bool = False  # beyond the noise
+    changes: tuple[str, ...] = ()  # what is different from it, in words
     failure: str | None = None
 
 
 class Screen(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.screen/1"):
-    """What was screened. `complete`: no signal and no limit of time left out a run. `says`: for every output.
-
-    `last`: folder of the screen that `since` compares with.
-    """
+    """What was screened."""
 
     model: str
     batch_size: BatchSize
     backend: Literal["cpu", "gpu"]
-    says: tuple[str, ...]
+    says: tuple[str, ...]  # for every output
     devices: tuple[ScreenDevice, ...]
     runs: tuple[ScreenRun, ...]
     seconds: float
     quick: bool
-    complete: bool
+    complete: bool  # no signal and no limit of time left out a run
     fingerprint: str | None = None
-    last: str | None = None
+    last: str | None = None  # folder of the screen that `since` compares with
 
 
 CellState = Literal["pending", "running", "done", "failed", "refused", "left_out"]
@@ -136,42 +121,34 @@ BY_TIME = "time"  # ended by its time budget
 
 
 class SweepCell(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of a sweep. `number`: from 1, in the order of the matrix; `name`: of its folder.
+    """One run of a sweep.
 
-    `table`: the table of the matrix that it is of. `options`: those of `gputopo run`, by name as typed
-    (`variable_update`), True for a flag; `data_dir` may be `made:imagenet` or `made:cifar10`: drawn images
-    of gputopo make-data. `repeat`: from 1. `mode`: the placement that was planned (`mode_words`);
-    `gpus`: of the plan, in tower order, none on CPU devices; `devices`: their number.
-    `reason`: why it failed, was refused or left out; `notes`: what was changed for this machine.
-    `counted_s`: seconds of its counted steps, None: as the options say. `predicted_s`: of the whole cell, the
-    start of TensorFlow included; None: not known. `seconds`: measured.
-    `images_per_sec`: median of all devices together, of `steps` counted steps; `noise`: standard error of it,
-    as a share of it; None: of fewer than two steps.
-    `other_cpu_share`: of all cores, by other processes, the higher of before and during the cell;
-    `beside_other_work`: that is too much for a comparison. `temperature_c`: of the hottest GPU at its start.
+    `options`: those of `gputopo run`, by name as typed (`variable_update`), True for a flag; `data_dir` may
+    be `made:imagenet` or `made:cifar10`: drawn images of gputopo make-data. `other_cpu_share`: of all cores,
+    by other processes, the higher of before and during the cell.
     """
 
-    number: int
-    name: str
-    table: str
+    number: int  # from 1, in the order of the matrix
+    name: str  # of its folder
+    table: str  # the table of the matrix that it is of
     options: dict[str, Any]
-    repeat: int = 1
+    repeat: int = 1  # from 1
     state: CellState = "pending"
-    reason: str | None = None
-    notes: tuple[str, ...] = ()
-    mode: str | None = None
-    gpus: tuple[int, ...] = ()
-    devices: int | None = None
-    counted_s: float | None = None
-    predicted_s: float | None = None
+    reason: str | None = None  # why it failed, was refused or left out
+    notes: tuple[str, ...] = ()  # what was changed for this machine
+    mode: str | None = None  # the placement that was planned (`mode_words`)
+    gpus: tuple[int, ...] = ()  # of the plan, in tower order, none on CPU devices
+    devices: int | None = None  # their number
+    counted_s: float | None = None  # seconds of its counted steps, None: as the options say
+    predicted_s: float | None = None  # of the whole cell, the start of TensorFlow included; None: not known
     began_at: float | None = None
-    seconds: float | None = None
-    images_per_sec: float | None = None
+    seconds: float | None = None  # measured
+    images_per_sec: float | None = None  # median of all devices together, of `steps` counted steps
     steps: int | None = None
-    noise: float | None = None
+    noise: float | None = None  # standard error of it, as a share of it; None: of fewer than two steps
     other_cpu_share: float | None = None
-    beside_other_work: bool = False
-    temperature_c: float | None = None
+    beside_other_work: bool = False  # that is too much for a comparison
+    temperature_c: float | None = None  # of the hottest GPU at its start
 
     @property
     def folder(self) -> str:
@@ -185,39 +162,33 @@ class SweepCell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.sweep/1"):
-    """The manifest of a sweep. `origin`: the preset, or the name of the file; `matrix`: its TOML text.
+    """The manifest of a sweep.
 
-    `asked`: the options of `gputopo sweep` that change its cells; `defaults`: of `gputopo run`, those that no
-    machine changes, which cells without the option have. `seed`: of a random order, else None.
-    `cool_down_s`: pause before each cell; `cool_down_c`: below which all GPUs must be then.
+    `defaults`: of `gputopo run`, those that no machine changes, which cells without the option have.
     `excluded`, `duplicates`: how many the matrix excludes without a reason, and equal ones that were removed.
-    `began_at`: seconds since the epoch; `seconds`: in all, over all parts of a resumed sweep.
-    `time_budget_s`: of `seconds`, from `budget_from_s` of them on; None: no limit.
-    `complete`: no cell is pending. `ended_by`: BY_TIME, or the name of the signal; None: it came to its end.
-    `says`: for every output. `fingerprint`: of the machine; `version`: of gputopo.
     """
 
     title: str
-    origin: str
-    matrix: str
+    origin: str  # the preset, or the name of the file
+    matrix: str  # its TOML text
     backend: Literal["cpu", "gpu"]
     cells: tuple[SweepCell, ...]
-    asked: dict[str, Any] = {}
+    asked: dict[str, Any] = {}  # the options of `gputopo sweep` that change its cells
     defaults: dict[str, Any] = {}
-    seed: int | None = None
-    cool_down_s: float = 0.0
-    cool_down_c: float | None = None
+    seed: int | None = None  # of a random order, else None
+    cool_down_s: float = 0.0  # pause before each cell
+    cool_down_c: float | None = None  # below which all GPUs must be then
     excluded: int = 0
     duplicates: int = 0
-    says: tuple[str, ...] = ()
-    began_at: float | None = None
-    seconds: float = 0.0
-    time_budget_s: float | None = None
+    says: tuple[str, ...] = ()  # for every output
+    began_at: float | None = None  # seconds since the epoch
+    seconds: float = 0.0  # in all, over all parts of a resumed sweep
+    time_budget_s: float | None = None  # of `seconds`, from `budget_from_s` of them on; None: no limit
     budget_from_s: float = 0.0
-    complete: bool = False
-    ended_by: str | None = None
-    fingerprint: str | None = None
-    version: str = ""
+    complete: bool = False  # no cell is pending
+    ended_by: str | None = None  # BY_TIME, or the name of the signal; None: it came to its end
+    fingerprint: str | None = None  # of the machine
+    version: str = ""  # of gputopo
 
     @property
     def budget_left_s(self) -> float | None:

@@ -1,5 +1,4 @@
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures import reading
@@ -335,37 +334,7 @@ def test_verbose_lines_and_prompts_are_no_lines_to_report() -> None:
 cells = st.integers(1, 99_999_99).map(lambda hundredths: hundredths / 100)
 
 
-@given(
-    st.lists(cells, min_size=1, max_size=16),
-    st.sampled_from(["\n", "\r\n"]),
-    st.sampled_from(["", "  ", "> "]),
-)
-def test_any_matrix_that_is_written_is_read_back(row: list[float], eol: str, quoting: str) -> None:
-    heading = "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)"
-    lines = nvbandwidth.table("host_to_device_memcpy_ce", heading, [row]).splitlines()
-    told = read(eol.join(quoting + line for line in lines))[1].samples
-    assert [(s.destination, s.median_gb_per_s) for s in told] == [(f"gpu:{i}", v) for i, v in enumerate(row)]
-
-
 WHOLE = HEAD + host("host_to_device_memcpy_ce") + pairs("device_to_device_memcpy_read_ce")
-PRINTED = {value for row in (*ROW, *PAIRS) for value in row if value}
-
-
-@given(st.data())
-def test_a_damaged_text_never_breaks_the_parser_nor_invents_a_number(data: st.DataObject) -> None:
-    lines = WHOLE.splitlines()
-    how = data.draw(st.sampled_from(["cut", "shuffle", "drop"]))
-    if how == "cut":
-        text = "\n".join(lines[: data.draw(st.integers(0, len(lines)))])
-    elif how == "shuffle":
-        text = "\n".join(data.draw(st.permutations(lines)))
-    else:
-        text = "\n".join(line for line in lines if data.draw(st.booleans()))
-    try:
-        bandwidth = read(text)[1]
-    except InputError:
-        return
-    assert {s.median_gb_per_s for s in bandwidth.samples} <= PRINTED
 
 
 def test_a_parser_alone_gives_the_same_machine() -> None:

@@ -1,8 +1,4 @@
-import string
-from itertools import product
-
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures import reading
@@ -265,45 +261,9 @@ def matrices(draw: st.DrawFn) -> tuple[str, list[list[float]]]:
     return draw(st.sampled_from([DISABLED, ENABLED])), rows
 
 
-@given(matrices(), st.sampled_from(["\n", "\r\n"]), st.sampled_from(["", "    ", "> ", "| "]))
-def test_any_matrix_that_is_written_is_read_back(
-    written: tuple[str, list[list[float]]], eol: str, quoting: str
-) -> None:
-    heading, rows = written
-    lines = p2p.matrix(heading, rows).splitlines()
-    found = samples(eol.join(quoting + line for line in lines))
-    read_back = {(s.source, s.destination): s.median_gb_per_s for s in found}
-    assert read_back == {(f"gpu:{a}", f"gpu:{b}"): rows[a][b] for a, b in product(range(len(rows)), repeat=2)}
-
-
 WHOLE = p2p.head(NAMES, ACCESS) + "".join(
     p2p.matrix(heading, RATES) for heading in (DISABLED, ENABLED, "P2P=Disabled Latency Matrix (us)")
 )
-PRINTED = {v for row in RATES for v in row}
-CONNECTIVITY = {0.0, 1.0}  # shuffled, its rows may come to stand below another matrix's heading
-
-
-@given(st.data())
-def test_a_damaged_text_never_breaks_the_parser_nor_invents_a_number(data: st.DataObject) -> None:
-    lines = WHOLE.splitlines()
-    how = data.draw(st.sampled_from(["cut", "shuffle", "junk", "drop"]))
-    if how == "cut":
-        text = WHOLE[: data.draw(st.integers(0, len(WHOLE)))].rpartition("\n")[0]
-    elif how == "shuffle":
-        text = "\n".join(data.draw(st.permutations(lines)))
-    elif how == "junk":
-        junk = data.draw(st.lists(st.text(string.printable + "٣—", max_size=30), max_size=8))
-        at = data.draw(st.integers(0, len(lines)))
-        junk = [line for line in junk if not any(c.isdigit() for c in line)]
-        text = "\n".join([*lines[:at], *junk, *lines[at:]])
-    else:
-        text = "\n".join(line for line in lines if data.draw(st.booleans()))
-    try:
-        bandwidth = read(text).bandwidth
-    except InputError:
-        return
-    for sample in bandwidth.samples if bandwidth else ():
-        assert (sample.median_gb_per_s or sample.median_us) in PRINTED | CONNECTIVITY
 
 
 ERROR = "Cuda failure p2pBandwidthLatencyTest.cu:605: 'no CUDA-capable device is detected'\n"

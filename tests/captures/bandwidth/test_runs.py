@@ -13,6 +13,7 @@ from gputopo.captures.bandwidth import bandwidth_test, runs
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Machine
+from tests.captures.samples import in_turn
 from tests.kit.dialects import bandwidthtest, measured, nvbandwidth, p2p, several_runs
 
 seeds = st.integers(0, 2**32)
@@ -71,8 +72,7 @@ def agree(form: str, program: str, names: tuple[str, ...], random: Random) -> No
     assert any(f"{len(names)} runs ({names[0]}" in note for note in bandwidth.notes)
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.parametrize("form", several_runs.FORMS_OF_HOSTS)
+@pytest.mark.parametrize(("form", "program"), in_turn(several_runs.FORMS_OF_HOSTS, PROGRAMS))
 def test_the_sections_of_several_hosts_are_each_a_run(form: str, program: str) -> None:
     @settings(max_examples=2)
     @given(seeds)
@@ -83,9 +83,10 @@ def test_the_sections_of_several_hosts_are_each_a_run(form: str, program: str) -
     run()
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.parametrize("names", [several_runs.NAMES[2], several_runs.CHANGES])
-@pytest.mark.parametrize("form", several_runs.FORMS)
+@pytest.mark.parametrize(
+    ("form", "names", "program"),
+    in_turn(several_runs.FORMS, [several_runs.NAMES[2], several_runs.CHANGES], PROGRAMS),
+)
 def test_the_sections_of_runs_and_changes_are_each_a_run(
     form: str, names: tuple[str, ...], program: str
 ) -> None:

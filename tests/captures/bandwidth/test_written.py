@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gputopo.captures import reading
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Gpu, Machine
+from tests.captures.samples import in_turn
 from tests.kit.dialects import bandwidthtest, measured, nvbandwidth, p2p, real
 
 FOLDER = Path(__file__).parents[4] / "shared" / "captures" / "bandwidth"
@@ -71,8 +72,7 @@ def test_p2p_of_any_machine_is_read_with_every_direction(era: str) -> None:
     each_seed(body)
 
 
-@pytest.mark.parametrize("name", REAL)
-@pytest.mark.parametrize("era", p2p.ERAS)
+@pytest.mark.parametrize(("name", "era"), in_turn(REAL, p2p.ERAS))
 def test_p2p_of_a_real_machine_is_read(era: str, name: str) -> None:
     written = p2p.measure(REAL[name], p2p.ERAS[era], measured.numbers(Random(name)))
     check(written, p2p.text(written, p2p.ERAS[era]))
@@ -135,12 +135,11 @@ def test_nvbandwidth_of_any_machine_is_read(form: nvbandwidth.Form, version: nvb
     each_seed(body)
 
 
-@pytest.mark.parametrize("turn", range(2))
 @pytest.mark.parametrize("place", range(max(len(NVBANDWIDTHS), len(REAL))))
-def test_all_tests_of_nvbandwidth_on_a_real_machine_are_read(place: int, turn: int) -> None:
+def test_all_tests_of_nvbandwidth_on_a_real_machine_are_read(place: int) -> None:
     """Each version on two machines or more, each machine by two versions or more."""
     form, version = NVBANDWIDTHS[place % len(NVBANDWIDTHS)]
-    name = sorted(REAL)[(place + turn) % len(REAL)]
+    name = sorted(REAL)[place % len(REAL)]
     check_nvbandwidth(Random(name), REAL[name], version, form, nvbandwidth.cases(version))
 
 
@@ -153,9 +152,9 @@ def test_one_test_of_nvbandwidth_alone_is_a_whole_output(
         check_nvbandwidth(Random(case.name), REAL["4 RTX 3090"], version, form, [case])
 
 
-@pytest.mark.parametrize("csv", [False, True])
-@pytest.mark.parametrize("mode", bandwidthtest.MODES)
-@pytest.mark.parametrize("era", bandwidthtest.ERAS)
+@pytest.mark.parametrize(
+    ("csv", "mode", "era"), in_turn([False, True, True], bandwidthtest.MODES, bandwidthtest.ERAS)
+)
 def test_bandwidthtest_of_each_gpu_is_read(era: str, mode: bandwidthtest.Mode, csv: bool) -> None:
     written_era = bandwidthtest.ERAS[era]
 
@@ -180,8 +179,7 @@ def test_bandwidthtest_of_each_gpu_is_read(era: str, mode: bandwidthtest.Mode, c
     each_seed(body)
 
 
-@pytest.mark.parametrize("csv", [False, True])
-@pytest.mark.parametrize("era", bandwidthtest.ERAS)
+@pytest.mark.parametrize(("csv", "era"), in_turn([False, True], bandwidthtest.ERAS))
 def test_bandwidthtest_of_all_gpus_together_is_no_speed_of_any(era: str, csv: bool) -> None:
     written_era = bandwidthtest.ERAS[era]
     machine = REAL["4 GPUs of two K80"]

@@ -6,6 +6,7 @@ import pytest
 
 from gputopo.captures import reading
 from gputopo.values.machine import Hop, Machine
+from tests.captures.samples import in_turn
 from tests.kit.dialects import pci, real
 
 WRITERS: dict[str, Callable[[Machine], str]] = {
@@ -16,8 +17,7 @@ WRITERS: dict[str, Callable[[Machine], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", real.MACHINES)
-@pytest.mark.parametrize("tool", WRITERS)
+@pytest.mark.parametrize(("name", "tool"), in_turn(real.MACHINES, WRITERS))
 def test_every_hop_of_a_real_machine_is_read(tool: str, name: str) -> None:
     machine = real.MACHINES[name]
     read = reading.read_text(WRITERS[tool](machine), origin="written")

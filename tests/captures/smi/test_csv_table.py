@@ -1,13 +1,8 @@
-from pathlib import Path
-
 import pytest
 
-from gputopo.captures import reading
 from gputopo.captures.smi import csv_table as smi_csv
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
-
-CAPTURES = Path(__file__).parents[4] / "shared" / "captures" / "other"
 
 HEAD = "index, name, pci.bus_id, memory.total [MiB], clocks.max.memory [MHz], pcie.link.gen.current, pstate\n"
 ROWS = (
@@ -164,27 +159,6 @@ def test_of_a_part_of_the_reasons_those_in_force_are_kept(era: str) -> None:
     for index in range(3):
         assert "only a part" in machine.missing[f"gpus[{index}].throttle.reasons"]
     assert machine.missing["gpus[3].throttle.reasons"] == "N/A"
-
-
-def test_without_the_names_of_the_columns_only_what_shows_by_its_form_is_read() -> None:
-    text = "0, 8192 MiB, 7001 MHz, 3, 16, P2, 00000000:01:00.0\n"
-    text += "1, 8192 MiB, 7001 MHz, 3, 16, P8, 00000000:02:00.0\n"
-    assert smi_csv.recognise(text)
-    machine = parse(text)
-    assert [gpu.pci_address for gpu in machine.gpus] == ["0000:01:00.0", "0000:02:00.0"]
-    assert [gpu.pstate for gpu in machine.gpus] == ["P2", "P8"]
-    assert machine.gpus[0].memory_mib.total is None
-    assert machine.gpus[0].clocks_mhz.memory.now is None
-    assert [one.line for one in machine.unread] == [1, 2]
-
-
-def test_three_cards_whose_first_line_was_cut_are_counted_and_their_lines_listed() -> None:
-    path = CAPTURES / "query-gpu-csv-3gpu-pcie-gen_id71281284488.txt"
-    if not path.is_file():
-        pytest.skip("the folder of public captures is not beside this checkout")
-    machine = reading.read_text(path.read_text(encoding="utf-8"), origin=path.name)
-    assert len(machine.gpus) == len(machine.unread) == 3
-    assert all(gpu.memory_mib.total is None and gpu.pcie.gen_now is None for gpu in machine.gpus)
 
 
 def test_a_bare_number_at_the_very_end_may_be_cut_and_is_not_read() -> None:

@@ -1,8 +1,6 @@
 """`nvidia-smi dmon`: each line a row of a series of samples."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gputopo.captures import reading
 from gputopo.values.errors import InputError
@@ -74,12 +72,3 @@ def test_errors_and_memory_are_read_and_other_columns_are_not() -> None:
 def test_columns_without_a_row_are_refused() -> None:
     with pytest.raises(InputError, match="no line of a GPU"):
         reading.read_text(HEAD, origin="x")
-
-
-@given(st.data())
-def test_a_line_anywhere_is_listed(data: st.DataObject) -> None:
-    lines = (HEAD + IDLE + OTHER + BUSY + OTHER).splitlines()
-    place = data.draw(st.integers(0, len(lines)))
-    lines.insert(place, "zzz unknown marker 42")
-    machine = reading.read_text("\n".join(lines) + "\n", origin="x")
-    assert [(one.line, one.text) for one in machine.unread] == [(place + 1, "zzz unknown marker 42")]

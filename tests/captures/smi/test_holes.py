@@ -5,44 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures import reading
-from gputopo.captures.smi.text import Hole, SectionLine, first_hole
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
-
-SECTIONS = ["product name", "pci", "clocks", "temperature", "processes"]
-
-
-def places(sections: list[str]) -> list[SectionLine]:
-    return [SectionLine(section) for section in sections]
-
-
-@pytest.mark.parametrize(
-    ("mine", "hole"),
-    [
-        (SECTIONS, None),
-        (["product name", "pci", "temperature", "processes"], Hole("pci", "temperature")),
-        (["product name", "pci", "pci", "clocks"], Hole("pci", "pci")),
-        (SECTIONS[1:], Hole("", "pci")),
-        (SECTIONS[:3], Hole("clocks", "")),
-        ([*SECTIONS[:3], "pci", "clocks"], Hole("clocks", "pci")),
-        ([*SECTIONS[:2], "mig device", *SECTIONS[2:]], None),
-    ],
-)
-def test_a_hole_is_between_two_sections(mine: list[str], hole: Hole | None) -> None:
-    assert first_hole(places(mine), [places(SECTIONS)] * 2) == hole
-
-
-WHOLE = ["product name", "pci", "performance state", "utilization", "temperature", "clocks", "max clocks"]
-
-
-def test_a_whole_output_of_one_gpu_has_what_every_driver_prints() -> None:
-    assert first_hole(places([*WHOLE[:3], "ecc mode", *WHOLE[3:], "compute processes"]), []) is None
-    assert first_hole(places(WHOLE[:3]), []) == Hole("performance state", "")
-    assert first_hole(places([*WHOLE[:3], *WHOLE[5:], "processes"]), []) == Hole(
-        "performance state", "clocks"
-    )
-    assert first_hole(places(["clocks", "temperature"]), []) is None  # a part was asked for
-
 
 GPU = """GPU 00000000:{bus:02X}:00.0
     Product Name                          : NVIDIA GeForce RTX 3080

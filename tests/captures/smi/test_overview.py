@@ -1,15 +1,12 @@
 """The table of `nvidia-smi` without options: all eras, written here and read back."""
 
-import contextlib
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.captures import reading
-from gputopo.captures.smi import overview
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Gpu, GpuProcess, Machine
+from gputopo.values.machine import Gpu, GpuProcess
 
 # Widths of the three columns, by era; the titles; whether the third line (MIG) is there.
 ERAS: dict[str, tuple[tuple[int, int, int], str, bool]] = {
@@ -235,18 +232,6 @@ def test_other_lines_are_listed_and_prompts_are_not(era: str) -> None:
     assert machine.gpus == reading.read_text(table(era, [ROW], processes()), origin="x").gpus
 
 
-@given(st.data(), st.sampled_from(sorted(ERAS)))
-@settings(max_examples=20)
-def test_a_line_anywhere_is_listed(data: st.DataObject, era: str) -> None:
-    text = table(era, [ROW], processes())
-    lines = text.splitlines()
-    place = data.draw(st.integers(2, len(lines)))
-    lines.insert(place, "zzz unknown marker 42")
-    machine = reading.read_text("\n".join(lines) + "\n", origin="x")
-    assert [(one.line, one.text) for one in machine.unread] == [(place + 1, "zzz unknown marker 42")]
-    assert machine.gpus == reading.read_text(text, origin="x").gpus
-
-
 @given(
     st.fixed_dictionaries(
         {
@@ -270,12 +255,3 @@ def test_any_row_is_read_as_written(cells: Row, era: str) -> None:
     assert gpu.power_w.draw == float(cells["draw"][:-1])
     assert f"{gpu.memory_mib.used}MiB" == cells["used"]
     assert f"{gpu.utilization_percent.gpu}%" == cells["utilization"]
-
-
-@given(st.text(alphabet="|+-= 0123456789NVIDIASMGPUOnff/W%C\n", max_size=300))
-@settings(deadline=None)
-def test_any_text_is_read_or_refused(text: str) -> None:
-    whole = f"| NVIDIA-SMI 550.54  Driver Version: 550.54 |\n{text}"
-    if overview.recognise(whole):
-        with contextlib.suppress(InputError):
-            assert isinstance(overview.parse(whole, origin="x"), Machine)

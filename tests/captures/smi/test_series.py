@@ -12,7 +12,6 @@ from gputopo.captures.merge import merge
 from gputopo.captures.smi.series import groups
 from gputopo.findings import find
 from gputopo.values import schema
-from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 from gputopo.values.samples import at_samples
 
@@ -195,12 +194,3 @@ def test_a_long_log_is_read_fast() -> None:
     assert time.process_time() - start < 10  # seconds; about 1 on an idle machine
     assert machine.series[0].samples == 50_000
     assert len(schema.encode(machine)) < 100_000
-
-
-def test_a_log_without_the_names_of_its_columns_has_each_gpu_once() -> None:
-    rows = "".join(f"{n % 2}, 00000000:0{1 + n % 2}:00.0, P0, {n} MiB\n" for n in range(1000))
-    machine = read(rows)
-    assert [gpu.pci_address for gpu in machine.gpus] == ["0000:01:00.0", "0000:02:00.0"]
-    assert len(machine.unread) == 1000
-    with pytest.raises(InputError, match="no line names the columns"):
-        read("P0, 5 MiB\n" * 1000)

@@ -8,7 +8,6 @@ import pytest
 from gputopo.captures.smi import topo_matrix
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
-from tests.cost import cost_of
 
 CAPTURES = Path(__file__).parents[4] / "shared" / "captures" / "topo"
 if not CAPTURES.is_dir():
@@ -62,12 +61,6 @@ def test_every_cell_of_a_capture_is_read_as_it_stands(path: Path) -> None:
         assert {key: hop.value for key, hop in nic.hops.items()} == {
             k: c.replace("SOC", "SYS") for k, c in others
         }
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_a_capture_is_parsed_in_a_fraction_of_a_second(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert cost_of(lambda: topo_matrix.parse(text, origin=path.name), rounds=3) < 25
 
 
 def test_the_affinities_are_those_of_the_columns() -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from gputopo.captures import reading
 from gputopo.values.machine import Gpu, Hop, Link, Machine
+from tests.captures.samples import in_turn
 from tests.kit.dialects import real, topo
 
 HOPS = [Hop.PIX, Hop.PXB, Hop.PHB, Hop.NODE, Hop.SYS]
@@ -37,8 +38,7 @@ def check(machine: Machine, era: str) -> None:
         assert nic.hops == {place: shown(hop, era) for place, hop in written.hops.items()}
 
 
-@pytest.mark.parametrize("name", real.MACHINES)
-@pytest.mark.parametrize("era", topo.ERAS)
+@pytest.mark.parametrize(("name", "era"), in_turn(real.MACHINES, topo.ERAS))
 def test_the_matrix_of_a_real_machine_is_read(era: str, name: str) -> None:
     check(real.MACHINES[name], era)
 
@@ -66,8 +66,7 @@ def test_the_matrix_of_any_machine_is_read(era: str) -> None:
     each()
 
 
-@pytest.mark.parametrize("name", real.MACHINES)
-@pytest.mark.parametrize("era", topo.ERAS)
+@pytest.mark.parametrize(("name", "era"), in_turn(real.MACHINES, topo.ERAS))
 def test_topo_m_and_mp_together_give_hops_and_nvlinks(era: str, name: str) -> None:
     machine = real.MACHINES[name]
     pcie = topo.matrix(machine, era, nvlinks=False)

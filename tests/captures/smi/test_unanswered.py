@@ -97,15 +97,6 @@ def test_a_gpu_that_answers_again_is_not_lost() -> None:
     assert lost(csv(HEAD, f"{NO_HANDLE}GPU 0000:C1:00.0: GPU is lost.\n", *ROWS)) == []
 
 
-def test_without_the_names_of_the_columns_it_is_lost_too() -> None:
-    rows = [f"{n}, 8192 MiB, P2, 00000000:0{n}:00.0\n" for n in (1, 3)]
-    both = rows[0] + f"{NO_HANDLE}GPU0000:02:00.0: Unknown Error\n" + rows[1]
-    assert smi_csv.recognise(both)
-    machine = csv(both)
-    assert lost(machine) == [(1, "0000:02:00.0")]
-    assert [one.line for one in machine.unread] == [1, 3]
-
-
 def test_in_the_text_a_number_alone_leaves_its_trace() -> None:
     machine = text(TEXT.format("05"), TEXT.format("06"), f"{NO_HANDLE}GPU2: Unknown Error\n")
     assert [gpu.pci_address for gpu in machine.gpus] == ["0000:05:00.0", "0000:06:00.0", None]

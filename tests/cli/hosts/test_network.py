@@ -9,7 +9,7 @@ import pytest
 
 from gputopo.copies.network import Timing
 from gputopo.launch.hosts.addresses import free_port
-from gputopo.launch.hosts.messages import End, Refused
+from gputopo.launch.hosts.messages import Refused, RunEnd
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 from gputopo.launch.jobs.network import take_part
 from gputopo.probes.equipment import nccl_at
@@ -63,7 +63,7 @@ def test_rank_0_shows_what_two_hosts_measured(call: Call, monkeypatch: pytest.Mo
     monkeypatch.setattr("gputopo.cli.hosts.network.QUICK", SHORT)
     port = free_port()
 
-    def other() -> End:
+    def other() -> RunEnd:
         with Listener(socket.AF_INET, LOOPBACK) as listener:
             asked = {"network": True, "full": False, "network_tool": "auto", "num_hosts": 2}
             own = joining(1, "n1", address=LOOPBACK, port=listener.port, asked=asked)
@@ -71,7 +71,7 @@ def test_rank_0_shows_what_two_hosts_measured(call: Call, monkeypatch: pytest.Mo
 
     later = Later(other)
     done = call("bandwidth", "--hosts", f"{LOOPBACK}:{port},n1", "--node-rank", "0", "--json", "--save")
-    assert later.result() == End(exit_code=done.code)
+    assert later.result() == RunEnd(exit_code=done.code)
     assert done.code == 0
     document = json.loads(done.out)
     assert document["schema"] == "gputopo.bandwidth/1"
@@ -114,12 +114,12 @@ def nccl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NcclTests:
     return NcclTests(tmp_path, monkeypatch)
 
 
-def with_nccl(call: Call, nccl: NcclTests, tool: str, *options: str) -> tuple[Called, End | Refused]:
+def with_nccl(call: Call, nccl: NcclTests, tool: str, *options: str) -> tuple[Called, RunEnd | Refused]:
     """Return how rank 0 ends, and what the other host, which has the same tools, learns of it."""
     port = free_port()
     asked = {"network": True, "full": False, "network_tool": tool}
 
-    def other() -> End | Refused:
+    def other() -> RunEnd | Refused:
         tools = {"nccl": nccl_at(LOOPBACK, nccl.folder), "lacks": {"ib_write_bw": "-", "iperf3": "-"}}
         with Listener(socket.AF_INET, LOOPBACK) as listener:
             own = joining(
@@ -140,7 +140,7 @@ def test_nccl_tests_are_shown_saved_and_their_end_is_learnt_by_the_other_host(
 ) -> None:
     nccl.plan({"": 12.5})
     done, end = with_nccl(call, nccl, "nccl-tests", "--save")
-    assert end == End(exit_code=done.code)
+    assert end == RunEnd(exit_code=done.code)
     assert done.code == 0, done.err
     assert "measuring between 2 hosts by nccl-tests: at most 60 s for each round" in done.err
     assert "Between hosts, by nccl-tests" in done.out
@@ -161,7 +161,7 @@ def test_an_all_reduce_of_all_gpus_is_judged_by_the_ports_of_this_host(
     nccl.install_all_reduce(2.0, hosts=2)
     nccl.plan({"": 12.5})
     done, end = with_nccl(call, nccl, "nccl-tests")
-    assert end == End(exit_code=done.code)
+    assert end == RunEnd(exit_code=done.code)
     assert "Collective operations" in done.out
     words = " ".join(done.out.split())
     assert "all-reduce over 2 GPUs, 256 MiB: 2 GB/s of bus bandwidth, expected 12.5, at least 6.25" in words
@@ -185,7 +185,7 @@ def test_nccl_tests_that_measure_nothing_are_an_error_where_they_were_asked_for(
 def test_the_next_tool_measures_where_nccl_tests_were_not_asked_for(call: Call, nccl: NcclTests) -> None:
     nccl.plan({"": "unreachable"})
     done, end = with_nccl(call, nccl, "auto", "--json")
-    assert end == End(exit_code=0)
+    assert end == RunEnd(exit_code=0)
     document = json.loads(done.out)
     assert {one["tool"] for one in document["samples"]} == {"TCP probe"}
     assert "no nccl-tests: " in document["notes"][0]
@@ -193,7 +193,7 @@ def test_the_next_tool_measures_where_nccl_tests_were_not_asked_for(call: Call, 
 
 
 def test_another_host_shows_nothing_and_ends_with_rank_0(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gputopo.copies.network import Host
+    from gputopo.copies.network import NetworkHost
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
     from gputopo.launch.jobs.network import lead, order_of
 
@@ -203,9 +203,9 @@ def test_another_host_shows_nothing_and_ends_with_rank_0(call: Call, monkeypatch
 
         def first() -> bool:
             with Listener(socket.AF_INET, LOOPBACK) as listener:
-                own = Host(name="n0", address=LOOPBACK, port=listener.port)
+                own = NetworkHost(name="n0", address=LOOPBACK, port=listener.port)
                 found = lead(meeting, order_of(own, meeting.wait(10), SHORT, "auto"), listener)
-                meeting.end(End(exit_code=1))
+                meeting.end(RunEnd(exit_code=1))
                 return found.complete
 
         later = Later(first)

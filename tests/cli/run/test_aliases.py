@@ -168,15 +168,6 @@ def test_what_gputopo_does_not_have_is_named_with_what_to_do(line: str) -> None:
     assert refused.value.hint
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["--local_parameter_device=tpu", "--local_parameter_device", "--use_fp16=maybe", "--fake-location=x"],
-)
-def test_a_value_that_cannot_be_is_refused(line: str) -> None:
-    with pytest.raises(UsageError):
-        read(line)
-
-
 @given(words=st.lists(st.text(alphabet="abn-_=1", max_size=12), max_size=6))
 def test_any_words_are_read_or_refused_in_words(words: list[str]) -> None:
     reported: list[str] | str

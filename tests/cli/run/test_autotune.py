@@ -62,7 +62,7 @@ def test_predicted_and_measured_stand_side_by_side(
         (("--dry-run",), "--dry-run"),
         (("--from", "7gforce"), "--from"),
         (("--task", "forward"), "--task forward"),
-        (("--strategy", "mirrored"), "--strategy mirrored"),
+        (("--strategy", "mirrored"), "--strategy"),
         (("--num-gpus", "1"), "one device"),
         (("--ps", "cpu"), "a single placement"),
         (("--variable-update", "independent"), "a single placement"),

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.cli.commands import list_options
 from gputopo.launch.jobs.claims import choose_and_claim
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.spec.target import Target
@@ -70,17 +69,6 @@ def test_a_rehearsal_and_a_box_without_a_writable_history_add_nothing_to_it(
     assert "the result is not in the history" in done.err
 
 
-def test_json_on_stdout_is_the_result_and_nothing_else(
-    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
-) -> None:
-    worker("works")
-    done = call("run", "--model", "alexnet", "--json", "--output", tmp_path / "out")
-    printed = schema.decode(done.out, Result, origin="stdout")
-    kept = schema.decode((tmp_path / "out/result.json").read_bytes(), Result, origin="file")
-    assert printed == kept
-    assert printed.says == ("No NVIDIA device: training on 2 logical CPU devices.",)
-
-
 def test_a_rehearsal_is_labelled_in_every_output(
     call: Call, worker: Callable[[str], None], tmp_path: Path
 ) -> None:
@@ -100,16 +88,6 @@ def test_a_rehearsal_is_labelled_in_every_output(
     call(*options, "--output", tmp_path / "out")
     assert json.loads((tmp_path / "out/spec.json").read_text())["says"] == [says]
     assert '"rehearsal_of":"7gforce"' in (tmp_path / "out/events.jsonl").read_text().replace(": ", ":")
-
-
-def test_the_log_lines_of_tf_cnn_benchmarks_stand_in_for_the_table(
-    call: Call, without_gpu: None, worker: Callable[[str], None]
-) -> None:
-    worker("works")
-    done = call("run", "--model", "alexnet", "--tf-cnn-log")
-    assert done.code == 0
-    assert sum(line.startswith("total images/sec: ") for line in done.out.splitlines()) == 1
-    assert "% of" not in done.out
 
 
 @pytest.mark.parametrize(("option", "steps"), [((), [1]), (("--display_every=2",), [1, 2])])
@@ -149,9 +127,7 @@ def test_after_a_run_on_gpus_predicted_and_measured_stand_side_by_side(
     assert stored["images_per_sec"] == plan["choice"]["images_per_sec"]
 
 
-@pytest.mark.parametrize(
-    "options", [("--method", "avolkov1"), ("--strategy", "mirrored"), ("--task", "forward")]
-)
+@pytest.mark.parametrize("options", [("--strategy", "mirrored"), ("--task", "forward")])
 def test_other_trainers_and_tasks_are_planned_without_a_prediction(
     options: tuple[str, ...], call: Call, on_scenario: Callable[[str], None]
 ) -> None:
@@ -296,23 +272,6 @@ def test_auto_is_the_proportion_of_the_planned_gpus_also_in_a_rehearsal(call: Ca
     assert planned[6] == max(planned) > planned[0]
     assert rehearsed[6] == max(rehearsed) > rehearsed[0]
     assert "in proportion to the speed of each GPU alone" in document["spec"]["says"][-1]
-
-
-def test_the_driver_is_among_the_versions_of_a_run_on_gpus(
-    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None]
-) -> None:
-    on_scenario("7gforce")
-    worker("works")
-    done = call("run", "--model", "alexnet", "--num-gpus", "2", "--json")
-    versions = schema.decode(done.out, Result, origin="stdout").versions
-    assert {"driver", "cuda_driver", "gputopo", "python"} <= set(versions)
-
-
-def test_the_help_is_grouped_by_theme(call: Call) -> None:
-    text = call("run", "--help").out
-    headings = [line.removesuffix(":") for line in text.splitlines() if line.endswith(":") and line[0] != " "]
-    themes = dict.fromkeys(one.theme for one in list_options() if one.command == "run" and one.theme)
-    assert headings == ["Arguments", "Options", *themes]
 
 
 def test_a_verdict_names_an_earlier_run_even_where_its_folder_is_no_utf8(

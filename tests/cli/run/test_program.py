@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -112,13 +111,6 @@ def test_two_runs_take_different_gpus_and_a_killed_one_frees_its_own(tmp_path: P
         os.kill(first.pid, signal.SIGKILL)
         first.wait(60)
         assert gputopo(*visible).stdout == alone.stdout
-
-
-def test_runs_that_start_at_the_same_time_take_different_gpus(tmp_path: Path) -> None:
-    with contextlib.ExitStack() as running:
-        begun = [running.enter_context(_running(tmp_path, "--num-gpus", "1")) for _ in range(4)]
-        taken = [re.findall(r"runs on GPU (\d)", _begun(out)) for _, out in begun]
-    assert sorted(taken) == [["0"], ["1"], ["2"], ["3"]]
 
 
 def test_a_program_that_is_run_may_use_the_claims_of_its_run(tmp_path: Path) -> None:

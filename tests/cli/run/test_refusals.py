@@ -16,10 +16,7 @@ from tests.cli.conftest import Call
         ((), "nothing to run"),
         (("--model", "alexnt"), "alexnt"),
         (("--model", "alexnet", "--batch-size", "0"), "--batch-size cannot be 0"),
-        (("--model", "alexnet", "--batch-size", "-4"), "--batch-size cannot be -4"),
-        (("--model", "alexnet", "--num-batches", "0"), "--num-batches cannot be 0"),
         (("--model", "alexnet", "--num-warmup-batches", "-1"), "--num-warmup-batches cannot be '-1'"),
-        (("--model", "alexnet", "--num-gpus", "0"), "--num-gpus cannot be 0"),
         (("--model", "alexnet", "--num-gpus", "1000"), "--num-gpus cannot be 1000"),
         (("--model", "alexnet", "--gpus", "0"), "--gpus names GPUs, and there is none"),
         (("--model", "alexnet", "--gain", "0.3"), "--gain is for --num-gpus auto"),
@@ -32,33 +29,20 @@ from tests.cli.conftest import Call
             "--single-gpu-images-per-sec is for a model, and a program after -- names none",
         ),
         (("--model", "alexnet", "--ps", "gpu:7"), "--ps gpu:7"),
-        (("--model", "alexnet", "--data-format", "NHCW"), "--data-format"),
-        (("--model", "alexnet", "--grad-reduce", "median"), "--grad-reduce"),
         (("--model", "alexnet", "--learning-rate", "nan"), "--learning-rate"),
-        (("--model", "alexnet", "--seed", "-1"), "--seed"),
         (("--model", "alexnet", "--data-dir", "/nowhere/at/all"), "there is no folder /nowhere/at/all"),
-        (("--model", "alexnet", "--fail-on", "info"), "--fail-on"),
-        (("--model", "alexnet", "--json", "--tf-cnn-log"), "--tf-cnn-log"),
         (("--model", "alexnet", "--json", "--format", "table"), "--format table and --json contradict"),
-        (("--model", "alexnet", "--tf-cnn-log", "--format", "table"), "--format table and --tf-cnn-log"),
         (("--model", "alexnet", "--precision", "fp16", "--nouse_fp16"), "--nouse-fp16 contradicts"),
-        (("--model", "alexnet", "--precision", "fp32", "--use_fp16"), "both are --precision here"),
         (("--model", "alexnet", "--eval", "--task", "train"), "contradict one another"),
-        (("--model", "alexnet", "--forward-only", "--task", "eval"), "contradict one another"),
         (("--model", "alexnet", "--ps", "cpu", "--local_parameter_device=gpu"), "both are --ps here"),
         (("--model", "alexnet", "--output", "/proc/nowhere"), "cannot make the run folder"),
-        (("--model", "alexnet", "--output", "/dev/null"), "is not a folder"),
         (("--model", "alexnet", "--output", ""), "--output names no folder"),
         (("--model", "alexnet", "--seed", "9" * 30), "--seed cannot be 999"),
-        (("--model", "alexnet", "--use_fp16", "true"), "takes no argument 'true'"),
         (("train.py",), "takes no argument 'train.py'"),
-        (("train.py", "--", "python", "x.py"), "takes no argument 'train.py'"),
         (("--json", "--", "true"), "stdout is your own program's"),
-        (("--model", "alexnet", "--stall-timeout", "soon"), "--stall-timeout cannot be 'soon'"),
         (("--model", "alexnet", "--stall-timeout", "0"), "--stall-timeout cannot be '0'"),
         (("--model", "alexnet", "--display_every", "0"), "--display-every cannot be 0"),
         (("--display_every", "5", "--", "true"), "--display-every is for the built-in core"),
-        (("--batch-size", "4", "--", "true"), "--batch-size is for the built-in core"),
         (("--from", "7gforce", "--", "true"), "--from plans for another machine"),
         (("--", "no-such-program-here"), "there is no program"),
         (("--from", "7gforce", "--model", "alexnet", "--num-gpus", "8"), "8"),
@@ -149,7 +133,7 @@ def test_a_folder_without_records_is_refused_before_tensorflow_starts(
 NO_UTF8 = os.fsdecode(b"bad\xff")
 
 
-@pytest.mark.parametrize("dry", [(), ("--dry-run", "--json")])
+@pytest.mark.parametrize("dry", [("--dry-run", "--json")])
 def test_a_run_folder_that_no_run_could_write_down_is_refused(
     call: Call, without_gpu: None, tmp_path: Path, dry: tuple[str, ...]
 ) -> None:
@@ -159,8 +143,7 @@ def test_a_run_folder_that_no_run_could_write_down_is_refused(
     assert not (tmp_path / NO_UTF8).exists()
 
 
-@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
-@pytest.mark.parametrize("home", [NO_UTF8, "home"])
+@pytest.mark.parametrize(("home", "dry"), [(NO_UTF8, ()), ("home", ("--dry-run",))])
 def test_a_trace_that_the_spec_could_not_place_is_refused_before_the_run_has_a_folder(
     call: Call,
     without_gpu: None,

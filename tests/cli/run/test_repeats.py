@@ -150,31 +150,6 @@ def test_repeats_that_were_taken_are_shown_and_kept_when_a_signal_comes_between_
     assert not (tmp_path / "out/2").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_behind_the_last_repeat_has_nothing_left_to_end(
-    call: Call,
-    without_gpu: None,
-    worker: Callable[[str], None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    number: signal.Signals,
-) -> None:
-    worker("works")
-    save = runs.save_result
-
-    def saved(folder: runs.RunFolder, *args: Any, **kept: Any) -> Result:
-        if folder.path.name == "2":
-            os.kill(os.getpid(), number)
-        return save(folder, *args, **kept)
-
-    monkeypatch.setattr(runs, "save_result", saved)
-    done = call("run", "--model", "alexnet", "--repeats", "2", "--output", tmp_path / "out")
-    assert done.code == 0
-    assert "over 2 of 2 repeats" in done.out
-    kept = schema.decode((tmp_path / "out/repeats.json").read_bytes(), Repeats, origin="file")
-    assert (kept.status, kept.exit_code, kept.complete) == ("complete", 0, 2)
-
-
 def test_a_ctrl_c_behind_the_end_of_training_has_nothing_left_to_end(
     call: Call, without_gpu: None, worker: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,21 +164,6 @@ def test_a_ctrl_c_behind_the_end_of_training_has_nothing_left_to_end(
     done = call("run", "--model", "alexnet")
     assert done.code == 0
     assert "images/sec" in done.out
-
-
-def test_a_signal_before_the_first_repeat_leaves_nothing(
-    call: Call,
-    without_gpu: None,
-    worker: Callable[[str], None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    worker("works")
-    monkeypatch.setattr(runs, "create", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
-    done = call("run", "--model", "alexnet", "--repeats", "3", "--output", tmp_path / "out")
-    assert (done.code, done.out) == (143, "")
-    assert done.err.splitlines()[-1] == "gputopo: stopped by SIGTERM"
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_signal_while_a_batch_that_fits_is_looked_for_ends_the_repeats(

@@ -118,21 +118,6 @@ def rates(ways: list[list[Any]], size: int, held: bool = True, times: int = 1) -
     return [box.timed(ways, size, held) for _ in range(times)]
 
 
-def long_run(size: int, times: int) -> list[float]:
-    """Time one copy again and again, so that the clock goes far. Returns the lowest and highest rate."""
-    box = Box()
-    stream, memory, pinned = box.stream(0), box.memory(0, size), box.pinned(size)
-    first, last = asked(driver.cuEventCreate(0)), asked(driver.cuEventCreate(0))
-    seen = []
-    for _ in range(times):
-        asked(driver.cuEventRecord(first, stream))
-        asked(driver.cuMemcpyHtoDAsync(memory, pinned, size, stream))
-        asked(driver.cuEventRecord(last, stream))
-        asked(driver.cuEventSynchronize(last))
-        seen.append(1e3 * size / asked(driver.cuEventElapsedTime(first, last)))
-    return [min(seen), max(seen)]
-
-
 def polls() -> dict[str, Any]:
     """Ask for an event and a stream that are held, and then while the copy runs."""
     box = Box()
@@ -174,41 +159,6 @@ def bytes_moved(way: list[Any], size: int) -> int:
     asked(driver.cuStreamSynchronize(stream))
     seen = ctypes.string_at(end, size)
     return sum(a != b for a, b in zip(pattern, seen, strict=True))
-
-
-def patchwork(size: int, pieces: list[list[Any]]) -> str:
-    """Return the digest of memory after copies and fills of [what, to, from, bytes] at odd places."""
-    import hashlib
-
-    box = Box()
-    stream, memory, pinned = box.stream(0), int(box.memory(0, size)), box.pinned(size)
-    ctypes.memmove(pinned, bytes(index * 31 % 253 for index in range(size)), size)
-    for what, to, start, count in pieces:
-        if what == "set":
-            asked(driver.cuMemsetD8Async(memory + to, start % 256, count, stream))
-        elif what == "local":
-            asked(driver.cuMemcpyDtoDAsync(memory + to, memory + start, count, stream))
-        else:
-            asked(driver.cuMemcpyHtoDAsync(memory + to, pinned + start, count, stream))
-    asked(driver.cuMemcpyDtoHAsync(pinned, memory, size, stream))
-    asked(driver.cuStreamSynchronize(stream))
-    return hashlib.sha256(ctypes.string_at(pinned, size)).hexdigest()
-
-
-def pageable(size: int) -> dict[str, Any]:
-    """Copy from memory of Python's own: alone, and behind a held stream."""
-    box = Box()
-    memory, stream = box.memory(0, size), box.stream(0)
-    own = (ctypes.c_char * size)()
-    first, last = asked(driver.cuEventCreate(0)), asked(driver.cuEventCreate(0))
-    asked(driver.cuEventRecord(first, stream))
-    asked(driver.cuMemcpyHtoDAsync(memory, ctypes.addressof(own), size, stream))
-    asked(driver.cuEventRecord(last, stream))
-    asked(driver.cuEventSynchronize(last))
-    rate = 1e3 * size / asked(driver.cuEventElapsedTime(first, last))
-    held = box.stream(0, held=True)
-    call = driver.cuMemcpyHtoDAsync(memory, ctypes.addressof(own), size, held)
-    return {"rate": rate, "held": int(call[0])}
 
 
 def host_function(size: int) -> dict[str, Any]:
@@ -258,42 +208,15 @@ class Kernels:
         )
         asked(driver.cuStreamSynchronize(self.stream))
 
-    def words(self, address: Any, count: int) -> list[int]:
-        pinned = self.box.pinned(8 * count)
-        asked(driver.cuMemcpyDtoHAsync(pinned, address, 8 * count, self.stream))
-        asked(driver.cuStreamSynchronize(self.stream))
-        return list((ctypes.c_uint64 * count).from_address(pinned))
 
-
-def kernels(words: int, seed: int) -> dict[str, Any]:
-    """Fill, spoil a word, check, copy from a peer and follow a chain."""
+def kernels(words: int) -> dict[str, Any]:
+    """Copy between two GPUs without peer access by a kernel."""
     box = Box()
-    own, peer = Kernels(box, 0), Kernels(box, 1)
-    memory, other, counter = box.memory(0, 8 * words), box.memory(1, 8 * words), box.memory(0, 8)
-    asked(driver.cuMemsetD8Async(counter, 0, 8, own.stream))
-    own.run("gputopo_fill", int(memory), words, seed)
-    own.run("gputopo_check", int(memory), words, seed, int(counter))
-    right = own.words(counter, 1)[0]
-    own.run("gputopo_check", int(memory), words, seed + 1, int(counter))
-    filled = own.words(memory, words)
-    wrong = own.words(counter, 1)[0]
-    box.open_peers(1, 0)
-    peer.run("gputopo_copy", int(other), int(memory), words)
-    copied = peer.words(other, words)
-    chain = [int(memory) + 8 * ((3 * index + 1) % 16) for index in range(16)]
-    pinned = box.pinned(128)
-    ctypes.memmove(pinned, (ctypes.c_uint64 * 16)(*chain), 128)
-    asked(driver.cuMemcpyHtoDAsync(memory, pinned, 128, own.stream))
-    own.run("gputopo_chase", int(memory), 5, int(counter))
+    own = Kernels(box, 0)
+    memory, other = box.memory(0, 8 * words), box.memory(1, 8 * words)
     return {
-        "right": right,
-        "wrong": wrong,
-        "filled": filled,
-        "copied": copied,
-        "end": (own.words(counter, 1)[0] - int(memory)) // 8,
         "forbidden": refused(lambda: own.run("gputopo_copy", int(memory), int(other), words)),
         "after": refused(lambda: asked(driver.cuCtxSynchronize())),
-        "unknown": refused(lambda: asked(driver.cuModuleGetFunction(own.module, b"another"))),
     }
 
 
@@ -338,18 +261,6 @@ def begin() -> dict[str, Any]:
         "waits": waits,
         "error": asked(driver.cuGetErrorName(driver.CUresult(719))).decode(),
     }
-
-
-def nodes(size: int, cpus: list[list[int]]) -> list[float]:
-    """Return the rate from pinned memory that a thread bound to these CPUs gets, for each list of CPUs."""
-    import os
-
-    box = Box()
-    seen = []
-    for some in cpus:
-        os.sched_setaffinity(0, some)
-        seen += box.timed([["h2d", 0]], size)
-    return seen
 
 
 if __name__ == "__main__":

@@ -8,12 +8,12 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 import gputopo
-from gputopo.launch.hosts.messages import Joining, Patience, Start
+from gputopo.launch.hosts.messages import HostStart, HostTimeouts, Joining
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 
 T = TypeVar("T")
-PROMPT = Patience(
+PROMPT = HostTimeouts(
     silent_s=0.3,
     every_s=0.02,
     poll_s=0.05,
@@ -24,7 +24,7 @@ PROMPT = Patience(
     look_s=0.01,
 )
 LOOPBACK = "127.0.0.1"
-START = Start(spec=msgspec.Raw(b'{"schema":"gputopo.run/1","steps":3}'), environment={"A": "b"})
+START = HostStart(spec=msgspec.Raw(b'{"schema":"gputopo.run/1","steps":3}'), environment={"A": "b"})
 
 
 def meeting(*others: str | None, **options: Any) -> RendezvousServer:
@@ -66,5 +66,5 @@ def started(of: RendezvousServer, *ranks: int) -> list[RendezvousClient]:
     guests = [guest(of, rank) for rank in ranks]
     replies = [Later(partial(each.join, joining(rank))) for rank, each in zip(ranks, guests, strict=True)]
     of.answer(dict.fromkeys(of.wait(5), START))
-    assert all(isinstance(each.result(), Start) for each in replies)
+    assert all(isinstance(each.result(), HostStart) for each in replies)
     return guests

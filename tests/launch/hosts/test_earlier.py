@@ -6,7 +6,7 @@ from math import log
 import msgspec
 import pytest
 
-from gputopo.launch.hosts.earlier import Earlier, Shown, shown_by
+from gputopo.launch.hosts.earlier import EarlierRuns, Shown, shown_by
 from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.hosts.planning import plan_hosts, target_alone
 from gputopo.launch.spec.prepare import spec_of
@@ -43,7 +43,7 @@ def brought(name: str, box: Machine | None = None) -> Joining:
 
 
 def target(
-    model: str, *names: str, earlier: Earlier | None = None, gpus: Sequence[int] = GPUS, ps: str = "auto"
+    model: str, *names: str, earlier: EarlierRuns | None = None, gpus: Sequence[int] = GPUS, ps: str = "auto"
 ) -> Target:
     hosts = [brought(name) for name in names]
     request = Request(model=model, batch_size=BATCH, gpus=tuple(gpus), ps=ps)
@@ -88,7 +88,7 @@ def _row(device: Device) -> DeviceResult:
 
 def shown(results: Sequence[Result], rates: object = RATES) -> Shown | None:
     of = target("resnet50", "n1", "n2")
-    return shown_by(Earlier(tuple(results), require), of.servers, parts_of(of), rates)  # type: ignore[arg-type]
+    return shown_by(EarlierRuns(tuple(results), require), of.servers, parts_of(of), rates)  # type: ignore[arg-type]
 
 
 JOBS = [ran("vgg16"), ran("resnet152")]
@@ -143,7 +143,7 @@ def test_where_the_network_is_not_known_no_constant_is_adjusted() -> None:
 
 
 def test_earlier_runs_bring_a_plan_near_and_its_range_becomes_narrower() -> None:
-    earlier = Earlier((*JOBS, ran("resnet50")), require)
+    earlier = EarlierRuns((*JOBS, ran("resnet50")), require)
     measured = ran("resnet50").throughput
     assert measured is not None
     before, after = (target("resnet50", "n1", "n2", earlier=one).plan for one in (None, earlier))

@@ -14,16 +14,11 @@ from gputopo.values.errors import UsageError
         ("a", "a"),
         ("n[9-10]", "n9 n10"),
         ("n[1-3,7]", "n1 n2 n3 n7"),
-        ("n[3,1]", "n3 n1"),
-        ("b,a", "b a"),
         ("rack[1-2]node[01-02]", "rack1node01 rack1node02 rack2node01 rack2node02"),
         ("n[08-11]", "n08 n09 n10 n11"),
-        ("n[001,10]", "n001 n10"),
         ("n[1-2]-ib0.site:4000, m", "n1-ib0.site:4000 n2-ib0.site:4000 m"),
-        ("10.0.0.[1-2]", "10.0.0.1 10.0.0.2"),
         ("[fd00::1]:2222,fd00::2,[::1],a:3000", "[fd00::1]:2222 [fd00::2] [::1] a:3000"),
         ("fe80::1%eth0", "[fe80::1%eth0]"),
-        ("127.0.0.1:4000,127.0.0.1:4001", "127.0.0.1:4000 127.0.0.1:4001"),
     ],
 )
 def test_hosts_are_read_in_the_order_of_the_list(text: str, hosts: str) -> None:
@@ -40,26 +35,16 @@ def test_an_ipv6_address_and_its_port_are_told_apart() -> None:
 @pytest.mark.parametrize(
     ("text", "what", "hint"),
     [
-        ("", "cannot name a host ''", "n[1-4]"),
         ("a,,b", "cannot name a host ''", "n[1-4]"),
-        ("a,b,a", "names a twice", "once"),
         ("n[1-3],n2", "names n2 twice", "once"),
         ("n[3-1]", "[3-1], which counts down", "[1-3]"),
         ("n[a-c]", "cannot have [a-c]", "n[1-4]"),
-        ("n[]", "cannot have []", "n[1-4]"),
         ("n[1-2", "a bracket is open", "n[1-4]"),
-        ("n]1[", "a bracket is open", "n[1-4]"),
-        ("n[[1]]", "bracket", "n[1-4]"),
-        ("@gpus", "cannot name a host '@gpus'", "n[1-4]"),
         ("n1;reboot", "cannot name a host", "n[1-4]"),
         ("-oProxyCommand=x", "cannot name a host", "n[1-4]"),
-        ("user@n1", "cannot name a host", "n[1-4]"),
         ("n1:4", "a port is from 1024 to 65535", "leave it out"),
-        ("n1:", "cannot name a host 'n1:'", "n[1-4]"),
         ("grpc://10.0.0.1:2222", "cannot name a host", "n[1-4]"),
         ("n1,8", "cannot name a host '8'", "n[1-4]"),
-        ("n1:99999", "a port is from 1024 to 65535", "leave it out"),
-        ("[fd00::1]:x", "cannot name a host '[fd00::1]:x'", "n[1-4]"),
         ("n[0-99999999]", f"more than {MAX_HOSTS} hosts", "n[1-4]"),
         ("n[1-999][1-999]", f"more than {MAX_HOSTS} hosts", "n[1-4]"),
     ],
@@ -80,8 +65,6 @@ def test_a_list_that_cannot_be_is_refused_by_the_name_of_its_option(text: str, w
         ("n1\nn1\nn2\nn2\n", "n1 n2"),  # PBS_NODEFILE: a line a slot
         ("rack[1-2]node[01-02] slots=2\n", "rack1node01 rack1node02 rack2node01 rack2node02"),
         ("a:4000\r\n[fd00::1]:4000\r\n", "a:4000 [fd00::1]:4000"),
-        ("n1 port=222 slots=8\nn2\tport=222 slots=8\n", "n1 n2"),
-        ("n1 8\nn2 8\n", "n1 n2"),
         ("n1 8 all.q@n1 UNDEFINED\nn2 8 all.q@n2 UNDEFINED\n", "n1 n2"),  # PE_HOSTFILE of Grid Engine
     ],
 )
@@ -99,13 +82,9 @@ def test_a_hostfile_names_the_line_that_cannot_be_read() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "n1 n2 n3",
         "n1 8 n2 8",  # LSB_MCPU_HOSTS
         "rank 0=n1 slot=0",  # a rankfile of Open MPI
-        "127.0.0.1 localhost",
         "Host n1",
-        "0 n1",
-        "- n1",
         "n1 -p 22",
         "n1 slots = 8",
     ],

@@ -86,14 +86,11 @@ def test_an_unknown_path_or_query_is_refused(open_meeting: RendezvousServer, tex
     [
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",  # gRPC
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"POST /join HTTP/1.1\r\n\r\n",
         b"POST /join HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
         b"POST /join HTTP/1.1\r\nContent-Length: 1e3\r\n\r\n",
         b"POST /join HTTP/1.1\r\nContent-Length: 10\r\n\r\nshort",
         b"POST /join HTTP/1.1\r\n" + b"X: y\r\n" * 1000 + b"\r\n",
         b"POST /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n",
-        b"\r\n" * 10,
         b"",
     ],
 )
@@ -110,11 +107,6 @@ def test_what_is_no_request_of_ours_is_refused_or_dropped(
 def test_a_body_that_is_too_large_is_not_read(open_meeting: RendezvousServer, length: str) -> None:
     head = f"POST {JOIN_PATH} HTTP/1.1\r\nContent-Length: {length}\r\n\r\n"
     assert b" 413 " in raw(open_meeting.port, head.encode())
-    assert is_well(open_meeting)
-
-
-def test_deep_nesting_is_answered_by_400(open_meeting: RendezvousServer) -> None:
-    assert post(open_meeting.port, JOIN_PATH, b'{"asked":' + b"[" * 100_000)[0] == 400
     assert is_well(open_meeting)
 
 
@@ -185,21 +177,3 @@ def test_clients_that_send_nothing_block_nobody_and_are_cut_off() -> None:
         one.answer({1: Unused(why="")})
         later.result()
         assert [connection.recv(100) for connection in slow] == [b""] * 60
-
-
-def test_more_connections_than_there_is_room_for_are_closed() -> None:
-    impatient = replace(PROMPT, connection_s=0.2)
-    with meeting("n1", patience=impatient) as one, ExitStack() as open_ones:
-        many = [
-            open_ones.enter_context(socket.create_connection((LOOPBACK, one.port), timeout=5))
-            for _ in range(200)
-        ]
-        assert all(_is_closed(connection) for connection in many)
-        assert is_well(one)
-
-
-def _is_closed(connection: socket.socket) -> bool:
-    try:
-        return connection.recv(1) == b""
-    except ConnectionResetError:
-        return True

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import gputopo
-from gputopo.launch.hosts.messages import End, Unable, Unused
+from gputopo.launch.hosts.messages import RunEnd, Unable, Unused
 from gputopo.launch.hosts.rendezvous_client import LeaderGoneError, RendezvousClient, Reporting
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.values.errors import HardwareError, UsageError
@@ -189,19 +189,10 @@ def test_a_host_that_ends_by_an_error_lets_rank_0_end_first() -> None:
     with meeting("n1") as one:
         (its,) = started(one, 1)
         outlasting = Later(its.outlast)
-        one.end(End(exit_code=3))
+        one.end(RunEnd(exit_code=3))
         with pytest.raises(AssertionError):
             outlasting.result(0.1)
     outlasting.result()
-
-
-def test_what_was_put_before_the_end_is_sent() -> None:
-    with meeting("n1") as one:
-        (its,) = started(one, 1)
-        with Reporting(its) as telling:
-            telling.put(Noticed(time_s=0.0, says="last"))
-        assert [event.says for event in one.events.take() if isinstance(event, Noticed)] == ["last"]
-        one.end(End(exit_code=0))
 
 
 def test_many_events_go_in_requests_of_a_limited_size() -> None:

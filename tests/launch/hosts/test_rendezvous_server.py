@@ -11,17 +11,16 @@ from typing import Any
 import pytest
 
 import gputopo
-from gputopo.launch.hosts.messages import End, HostEvent, Refused, Reply, Start, Unable, Unused
+from gputopo.launch.hosts.messages import HostEvent, HostStart, Refused, Reply, RunEnd, Unable, Unused
 from gputopo.launch.hosts.rendezvous_client import LeaderGoneError, Reporting
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.launch.supervise.sampling import EventQueue
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
-from gputopo.values.machine import Machine
 from gputopo.values.run.events import Noticed, RankFailed
 from tests.launch.hosts.meetings import LOOPBACK, PROMPT, START, Later, guest, joining, meeting, started
 
-OVER = End(exit_code=0)
+OVER = RunEnd(exit_code=0)
 
 
 def join(of: RendezvousServer, rank: int) -> Later[Reply]:
@@ -48,22 +47,11 @@ def test_hosts_join_are_answered_and_learn_the_end() -> None:
         assert brought == {1: joining(1), 2: joining(2)}
         one.answer({1: START, 2: Unused(why="1 host is enough")})
         start = later[1].result()
-        assert isinstance(start, Start)
+        assert isinstance(start, HostStart)
         assert bytes(start.spec) == bytes(START.spec)
         assert start.environment == {"A": "b"}
         assert later[2].result() == Unused(why="1 host is enough")
         one.end(OVER)
-
-
-def test_a_whole_machine_arrives_as_it_was() -> None:
-    machine = Machine(source="live", missing={"gpus[0].uuid": "NOT_SUPPORTED"})
-    with meeting("n1") as one:
-        later = Later(lambda: guest(one, 1).join(joining(1, machine=machine, resources={"cpu_devices": 2})))
-        (brought,) = one.wait(5).values()
-        one.answer({1: Unused(why="")})
-        later.result()
-    assert brought.machine == machine
-    assert brought.resources == {"cpu_devices": 2}
 
 
 def test_events_come_with_their_rank_in_their_order_and_the_end_is_told() -> None:
@@ -76,10 +64,10 @@ def test_events_come_with_their_rank_in_their_order_and_the_end_is_told() -> Non
             found = taken(one.events, 22)
             assert [event.says for event in found if event.rank == 1] == [str(number) for number in range(20)]
             assert [event.says for event in found if event.rank == 2] == ["a", "b"]
-            one.end(End(exit_code=3, cause="out of memory", hint="less"))
+            one.end(RunEnd(exit_code=3, cause="out of memory", hint="less"))
             for telling in (first, second):
                 assert select.select([telling.ready], [], [], 5)[0]
-                assert telling.end == End(exit_code=3, cause="out of memory", hint="less")
+                assert telling.end == RunEnd(exit_code=3, cause="out of memory", hint="less")
 
 
 def test_results_are_waited_for_and_a_host_that_falls_silent_has_none() -> None:
@@ -119,7 +107,7 @@ def test_the_missing_hosts_are_named_after_the_time_to_join() -> None:
             one.wait(0.3)
         assert failed.value.what == "2 of 4 hosts did not join within 0.3 s: n1 (rank 1) and rank 3"
         assert f"port {one.port}" in failed.value.hint
-        one.end(End(exit_code=3, cause=failed.value.what, hint="start them"))
+        one.end(RunEnd(exit_code=3, cause=failed.value.what, hint="start them"))
     assert later.result() == Refused(what=failed.value.what, hint="start them", exit_code=3)
 
 
@@ -248,25 +236,6 @@ def test_the_end_waits_for_no_host_that_is_gone() -> None:
         assert time.monotonic() - began < PROMPT.end_s
 
 
-def test_every_host_must_be_answered() -> None:
-    with meeting("n1") as one:
-        later = join(one, 1)
-        one.wait(5)
-        with pytest.raises(ValueError, match=r"replies for ranks \[\], not \[1\]"):
-            one.answer({})
-    later.result()
-
-
-def test_a_run_of_one_host_waits_for_nobody() -> None:
-    with meeting() as one:
-        assert one.wait(0) == {}
-
-
-def test_a_port_in_use_is_named() -> None:
-    with meeting("n1") as one, pytest.raises(HardwareError, match=f"port {one.port} .* is in use"):
-        RendezvousServer([LOOPBACK, "n1"], one.port)
-
-
 def test_nothing_is_left_of_a_meeting() -> None:
     with meeting("n1") as one:
         one.end(OVER)
@@ -297,20 +266,6 @@ def test_a_host_starts_again_and_reports_that_it_serves() -> None:
             second.serves(second.start.number)
             until(one._members.serving)
             assert second.end is None
-        one.end(OVER)
-
-
-def test_the_same_start_is_one_news_however_often_it_comes() -> None:
-    with meeting("n1") as one:
-        (its,) = started(one, 1)
-        with Reporting(its) as telling:
-            for number in (1, 2):
-                one._members.start_again(b"{}")
-                assert select.select([telling.ready], [], [], 5)[0]
-                os.eventfd_read(telling.ready)
-                assert telling.start is not None
-                assert telling.start.number == number
-                assert not select.select([telling.ready], [], [], 5 * PROMPT.every_s)[0]
         one.end(OVER)
 
 

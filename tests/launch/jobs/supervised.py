@@ -11,7 +11,7 @@ import psutil
 from gputopo.launch.jobs.run import RunJob, supervise
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.run_folder import RunFolder
-from gputopo.launch.supervise.worker_life import Limits
+from gputopo.launch.supervise.worker_life import WorkerLimits
 from gputopo.values.run.events import (
     Event,
     RankFailed,
@@ -22,8 +22,12 @@ from gputopo.values.run.result import Result
 from tests.kit_workers import misbehave
 from tests.launch.specs import cpu_spec
 
-SHORT = Limits(after_term=0.2, after_last_event=0.2, after_kill=20)  # of workers that never end by themselves
-LONG = Limits(after_term=60, after_last_event=60, after_kill=60)  # that a test fails by, never waits for
+SHORT = WorkerLimits(
+    after_term=0.2, after_last_event=0.2, after_kill=20
+)  # of workers that never end by themselves
+LONG = WorkerLimits(
+    after_term=60, after_last_event=60, after_kill=60
+)  # that a test fails by, never waits for
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Run:
         behaviour: str,
         *,
         spec: RunSpec | None = None,
-        limits: Limits = LONG,
+        limits: WorkerLimits = LONG,
         environment: dict[str, str] | None = None,
         **more: object,
     ) -> Ended:

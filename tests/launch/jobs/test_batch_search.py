@@ -59,22 +59,6 @@ def test_sizes_are_passed_over_further_and_further_until_one_fits(room: int, tri
     assert asked == tried
 
 
-@pytest.mark.parametrize(
-    ("answers", "found", "failed"),
-    [
-        ([None], None, None),
-        ([False, None], None, 32),
-        ([False, False, True, None], 4, 16),
-        ([True], 32, None),
-    ],
-)
-def test_a_trial_without_an_answer_ends_the_search_with_what_is_known(
-    answers: list[bool | None], found: int | None, failed: int | None
-) -> None:
-    assert run.search(64, lambda _: answers.pop(0)) == (found, failed)
-    assert answers == []
-
-
 def test_batches_that_differ_by_device_are_halved_together_and_stay_above_0() -> None:
     tried: list[BatchSize] = []
 

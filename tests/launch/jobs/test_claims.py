@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 
 from gputopo.launch.jobs.claims import (
-    Claim,
     ClaimedError,
     claim_free,
     claimed,
     claimed_by_others,
-    claims_folder,
 )
 from gputopo.values.errors import HardwareError
 from gputopo.values.machine import Gpu
@@ -64,14 +62,6 @@ def test_what_this_process_or_one_that_started_it_has_claimed_is_for_it(tmp_path
         subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_looking_who_has_claimed_does_not_claim(tmp_path: Path) -> None:
-    with take(tmp_path, 0):
-        pass
-    assert claimed_by_others(machine(), tmp_path) == {}
-    with take(tmp_path, 0):
-        pass
-
-
 def test_a_file_that_is_no_claim_is_nobody_in_particular_and_harms_nothing(tmp_path: Path) -> None:
     with other(tmp_path, 0, 1):
         (tmp_path / "GPU-00-aa.lock").write_text("nonsense")
@@ -106,17 +96,6 @@ def test_without_a_folder_that_can_be_written_there_are_no_claims_and_that_is_re
     assert problems == [f"no GPU is claimed: cannot write {tmp_path}/file/claims: File exists"]
 
 
-def test_a_link_in_the_place_of_the_shared_folder_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "gputopo").symlink_to(tmp_path / "elsewhere")
-    tmp_path.chmod(0o1777)
-    problems: list[str] = []
-    with claimed(machine().gpus, tmp_path / "gputopo", "gputopo run", on_problem=problems.append):
-        pass
-    assert len(problems) == 1
-    assert list((tmp_path / "elsewhere").iterdir()) == []
-
-
 def test_all_users_share_the_folder_and_its_files(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
     before = os.umask(0o077)
@@ -127,11 +106,6 @@ def test_all_users_share_the_folder_and_its_files(tmp_path: Path) -> None:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "gputopo").stat().st_mode) == 0o1777
     assert stat.S_IMODE((tmp_path / "gputopo/GPU-00-aa.lock").stat().st_mode) == 0o666
-
-
-def test_the_folder_is_that_of_gputopo_home_or_one_for_all_users() -> None:
-    assert claims_folder({"GPUTOPO_HOME": "/data"}) == Path("/data/claims")
-    assert claims_folder({}) in (Path("/run/lock/gputopo"), Path("/tmp/gputopo-claims"))
 
 
 def test_a_gpu_without_an_identity_is_not_claimed(tmp_path: Path) -> None:
@@ -159,7 +133,3 @@ def test_a_measurement_takes_the_free_gpus_or_the_named_ones(tmp_path: Path) -> 
         assert error.value.hint == "wait until it has ended, or use 0, 2, 3"
     with other(tmp_path / "claims", 0, 1, 2, 3), pytest.raises(HardwareError, match="no GPU is free"):
         free()
-
-
-def test_a_claim_states_its_process() -> None:
-    assert Claim(123, "gputopo run").words == "claimed by gputopo run (pid 123)"

@@ -11,14 +11,13 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from gputopo.copies.network import NCCL_TESTS, QUICK, Host, Nccl, Order, Timing, Tools, schedule
-from gputopo.launch.hosts.messages import End, Joining, Patience, Start
+from gputopo.copies.network import NCCL_TESTS, QUICK, Nccl, NetworkHost, Order, Timing, Tools, schedule
+from gputopo.launch.hosts.messages import HostStart, HostTimeouts, Joining, RunEnd
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient, Reporting
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.launch.jobs.network import lead, measure, measure_by_nccl, order_of, take_part
 from gputopo.probes.programs import ProgramError, Programs
 from gputopo.probes.tcp import Listener
-from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
 from tests.launch.hosts.meetings import LOOPBACK, PROMPT, Later, joining
 from tests.probes.stand_ins import UNREACHABLE, MpiFault, NcclTests, StandIns
@@ -38,7 +37,8 @@ def nccl_order(nccl: NcclTests, hosts: int, all_reduce: str | None = None) -> Or
     )
     return Order(
         hosts=tuple(
-            Host(name=f"n{n}", address=f"10.0.0.{n}", port=1, tools=Tools(nccl=own)) for n in range(hosts)
+            NetworkHost(name=f"n{n}", address=f"10.0.0.{n}", port=1, tools=Tools(nccl=own))
+            for n in range(hosts)
         ),
         token="t",
         timing=QUICK,
@@ -132,33 +132,24 @@ def test_where_no_pair_has_a_rate_the_first_reason_is_stated_after_two_rounds(nc
 
 def test_mpirun_is_given_addresses_only(nccl: NcclTests) -> None:
     order = nccl_order(nccl, 2)
-    strange = Host(name="n1", address="10.0.0.1:9,localhost", port=1)
+    strange = NetworkHost(name="n1", address="10.0.0.1:9,localhost", port=1)
     found = measure_by_nccl(Order(hosts=(order.hosts[0], strange), token="t", timing=QUICK), os.environ)
     assert found == "n1 has no IPv4 address"
     assert nccl.calls == []
 
 
-def test_an_mpirun_that_cannot_be_started_is_a_reason(
-    nccl: NcclTests, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (nccl.folder / "mpirun").unlink()
-    found = measure_by_nccl(nccl_order(nccl, 2), os.environ)
-    assert isinstance(found, str)
-    assert "cannot run" in found
-
-
 SHORT = Timing(warm_s=0.01, window_s=0.01, windows=3, latency_s=0.01, gap_s=0.02, lead_s=0.05)
-PATIENCE: Patience = msgspec.convert(
-    {name: getattr(PROMPT, name) for name in PROMPT.__dataclass_fields__} | {"silent_s": 1.0}, Patience
+PATIENCE: HostTimeouts = msgspec.convert(
+    {name: getattr(PROMPT, name) for name in PROMPT.__dataclass_fields__} | {"silent_s": 1.0}, HostTimeouts
 )
-OVER = End(exit_code=0)
+OVER = RunEnd(exit_code=0)
 
 
 def come(port: int, rank: int, name: str, listener: Listener) -> Joining:
     return joining(rank, name, address=LOOPBACK, port=listener.port, resources={"mtu_bytes": 1500})
 
 
-def served(port: int, rank: int, name: str) -> End:
+def served(port: int, rank: int, name: str) -> RunEnd:
     with Listener(socket.AF_INET, LOOPBACK) as listener:
         guest = RendezvousClient(rank, LOOPBACK, port, patience=PATIENCE)
         return take_part(guest, come(port, rank, name, listener), listener, 5)
@@ -175,7 +166,7 @@ def rank_0(others: int) -> Iterator[tuple[RendezvousServer, Listener]]:
 
 
 def measured(meeting: RendezvousServer, listener: Listener) -> Bandwidth:
-    own = Host(name="n0", address=LOOPBACK, port=listener.port)
+    own = NetworkHost(name="n0", address=LOOPBACK, port=listener.port)
     return lead(meeting, order_of(own, meeting.wait(5), SHORT, "auto"), listener)
 
 
@@ -183,7 +174,7 @@ def test_all_pairs_of_three_hosts_are_measured_and_each_learns_the_end() -> None
     with rank_0(2) as (meeting, listener):
         ends = [Later(partial(served, meeting.port, rank, f"n{rank}")) for rank in (1, 2)]
         found = measured(meeting, listener)
-        meeting.end(End(exit_code=1))
+        meeting.end(RunEnd(exit_code=1))
         assert [one.result().exit_code for one in ends] == [1, 1]
     assert (found.failures, found.not_measured, found.complete) == ((), (), True)
     transfers = [transfer for slot in schedule(3, SHORT) for transfer in slot.transfers]
@@ -192,20 +183,11 @@ def test_all_pairs_of_three_hosts_are_measured_and_each_learns_the_end() -> None
     assert all(one.median_us or one.median_gb_per_s is not None for one in found.samples)
 
 
-def test_hosts_of_one_name_are_told_apart_by_their_ranks() -> None:
-    with rank_0(1) as (meeting, listener):
-        end = Later(partial(served, meeting.port, 1, "n0"))
-        found = measured(meeting, listener)
-        meeting.end(OVER)
-        end.result()
-    assert {one.source for one in found.samples} == {"host:n0#0", "host:n0#1"}
-
-
 def test_a_host_that_dies_is_reported_and_the_others_are_measured() -> None:
     def dies(port: int) -> None:
         guest = RendezvousClient(1, LOOPBACK, port, patience=PATIENCE)
         with Listener(socket.AF_INET, LOOPBACK) as listener:
-            assert isinstance(guest.join(come(port, 1, "n1", listener), 5), Start)
+            assert isinstance(guest.join(come(port, 1, "n1", listener), 5), HostStart)
 
     with rank_0(2) as (meeting, listener):
         dead, end = Later(partial(dies, meeting.port)), Later(partial(served, meeting.port, 2, "n2"))
@@ -246,7 +228,7 @@ def test_a_host_that_cannot_be_reached_is_tried_once(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("gputopo.launch.jobs.network.latency", latency)
     monkeypatch.setattr("gputopo.launch.jobs.network.send", latency)
-    hosts = tuple(Host(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2, 3))
+    hosts = tuple(NetworkHost(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2, 3))
     result = measure(Order(hosts=hosts, token="t", timing=SHORT), 0, lambda: False)
     assert sorted(tried) == [2, 3]
     assert {one.error for one in result.measured} == {"timed out"}
@@ -262,7 +244,7 @@ def test_a_program_that_fails_costs_its_own_transfer(monkeypatch: pytest.MonkeyP
         raise ProgramError(f"{program} was ended by signal 9")
 
     monkeypatch.setattr(Programs, "transfer", fails)
-    hosts = tuple(Host(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2))
+    hosts = tuple(NetworkHost(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2))
     result = measure(Order(hosts=hosts, token="t", timing=SHORT, tool="ib_write_bw"), 0, lambda: False)
     assert tried == ["ib_write_lat", "ib_write_bw", "ib_write_bw"]
     assert {one.error for one in result.measured} == {
@@ -278,14 +260,14 @@ def test_hosts_that_all_have_iperf3_are_measured_by_it(
     stand_ins.print_iperf3((0.5, 1.0, 2.0, 3.0))
     tools = Tools(lacks={"ib_write_bw": "no RDMA port"})
 
-    def host(port: int) -> End:
+    def host(port: int) -> RunEnd:
         with Listener(socket.AF_INET, LOOPBACK) as listener:
             own = joining(1, "n1", address=LOOPBACK, port=listener.port, resources={"tools": tools})
             return take_part(RendezvousClient(1, LOOPBACK, port, patience=PATIENCE), own, listener, 5)
 
     with rank_0(1) as (meeting, listener):
         end = Later(partial(host, meeting.port))
-        own = Host(name="n0", address=LOOPBACK, port=listener.port, tools=tools)
+        own = NetworkHost(name="n0", address=LOOPBACK, port=listener.port, tools=tools)
         order = order_of(own, meeting.wait(5), SHORT, "auto")
         timing = msgspec.structs.replace(order.timing, warm_s=0.1, windows=1, start_s=1.5)
         found = lead(meeting, msgspec.structs.replace(order, timing=timing), listener)
@@ -310,20 +292,8 @@ def test_a_host_that_is_late_leaves_out_what_is_over(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("gputopo.launch.jobs.network.time", clock)
     monkeypatch.setattr("gputopo.launch.jobs.network.latency", slow)
     monkeypatch.setattr("gputopo.launch.jobs.network.send", slow)
-    hosts = tuple(Host(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2))
+    hosts = tuple(NetworkHost(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2))
     result = measure(Order(hosts=hosts, token="t", timing=SHORT), 0, lambda: False)
     first, *others = result.measured
     assert first.error is None
     assert {one.error for one in others} == {"left out: a transfer before it took too long"}
-
-
-def test_rank_0_that_ends_early_ends_the_measurement_of_the_others() -> None:
-    with rank_0(1) as (meeting, listener):
-        end = Later(partial(served, meeting.port, 1, "n1"))
-        meeting.wait(5)
-        own = Host(name="n0", address=LOOPBACK, port=listener.port)
-        order = Order(hosts=(own, own), token="t", timing=Timing(lead_s=60.0))
-        meeting.answer({1: Start(spec=msgspec.Raw(schema.encode(order)))})
-        gone = End(exit_code=130, cause="rank 0 has ended", hint="see its output")
-        meeting.end(gone)
-        assert end.result() == gone

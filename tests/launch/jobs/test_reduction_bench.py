@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.jobs.reduction_bench import Timed, bus_factor, measure, sample_of, worker_command
+from gputopo.launch.jobs.reduction_bench import ReductionTime, measure, sample_of
 from gputopo.launch.jobs.reduction_worker import METHODS, ReductionJob, require, require_memory
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.bandwidth import gpu_of
@@ -29,12 +28,6 @@ def test_cpu_devices_that_do_not_fit_into_free_memory_are_refused_with_both_numb
     with pytest.raises(HardwareError, match=r"4 CPU devices need about 16\.0 GB of memory, and 15\.9 GB"):
         require_memory(GB, JOB, free=16 * GB - 100_000_000)
     assert refused(JOB, free=16 * GB) is None
-
-
-def test_gpus_do_not_ask_for_the_hosts_memory() -> None:
-    on_gpus = msgspec.structs.replace(JOB, run=msgspec.structs.replace(JOB.run, backend="gpu"))
-    assert refused(JOB, free=0) is not None
-    assert refused(on_gpus, free=0) is None
 
 
 def refused(job: ReductionJob, *, free: int) -> str | None:
@@ -156,19 +149,8 @@ def test_a_process_that_aborts_is_reported_with_its_last_line() -> None:
     ]
 
 
-def test_an_exception_of_the_process_is_reported_by_its_line() -> None:
-    (reason,) = reasons(Worker("raise ValueError('group of one')"))
-    assert reason == "the worker failed: ValueError: group of one, in its start"
-
-
 def test_an_end_without_an_outcome_is_no_pass() -> None:
     assert reasons(Worker("pass")) == ["the worker ended without a counted step, in its start"]
-
-
-@pytest.mark.parametrize("line", ["{}", "nothing", '{"event": "step"}', "[1", '{"event": "later"}'])
-def test_a_line_that_is_no_event_is_not_measured(line: str) -> None:
-    (reason,) = reasons(Worker(f"os.write(int(sys.argv[2]), {line!r}.encode() + b'\\n')"))
-    assert "no event" in reason
 
 
 def test_an_outcome_is_taken_even_if_the_process_dies_or_hangs_afterwards() -> None:
@@ -220,18 +202,6 @@ def test_the_chosen_gpus_replace_the_visible_ones_in_pci_order() -> None:
     assert json.loads(times.not_measured[0].reason) == {"CUDA_VISIBLE_DEVICES": "-1"}
 
 
-def test_ctrl_c_between_two_methods_keeps_what_was_measured() -> None:
-    def interrupt(_: str, number: int, __: int) -> None:
-        if number == 1:
-            signal.raise_signal(signal.SIGINT)
-
-    methods = ["copy", "ring", "one_device"]
-    times = measure("alexnet", None, methods=methods, command=Worker(SEND_TIMES), progress=interrupt)
-    assert [sample.algorithm for sample in times.samples] == ["copy"]
-    assert [left_out.reason for left_out in times.not_measured] == ["interrupted"] * 2
-    assert not times.complete
-
-
 def test_ctrl_c_while_a_process_hangs_ends_it_and_keeps_the_rest(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     hang = (
@@ -244,16 +214,6 @@ def test_ctrl_c_while_a_process_hangs_ends_it_and_keeps_the_rest(tmp_path: Path)
     assert not times.complete
     with pytest.raises(ProcessLookupError):
         os.kill(int(note.read_text()), 0)
-
-
-def test_a_command_that_is_not_there_is_reported() -> None:
-    (reason,) = [
-        left_out.reason
-        for left_out in measure(
-            "alexnet", None, methods=["copy"], command=lambda *_: ("/no/such/python",)
-        ).not_measured
-    ]
-    assert "cannot run /no/such/python: No such file or directory" in reason
 
 
 @pytest.mark.parametrize(
@@ -275,16 +235,6 @@ def test_too_few_too_many_and_doubled_devices_are_refused_in_words(
         measure("alexnet", gpus, cpu_devices, command=Worker(SEND_TIMES))
 
 
-def test_unknown_names_and_no_repeats_are_refused_in_words() -> None:
-    with pytest.raises(UsageError, match="no model 'alexnot'"):
-        measure("alexnot", None)
-    with pytest.raises(UsageError, match="no reduction 'rign'") as refused:
-        measure("alexnet", None, methods=["rign"])
-    assert "ring" in refused.value.hint
-    with pytest.raises(UsageError, match="0 repeats"):
-        measure("alexnet", None, repeats=0)
-
-
 @given(
     devices=st.integers(2, 64),
     size=st.integers(1, 10**12),
@@ -295,7 +245,7 @@ def test_bus_bandwidth_is_what_each_device_of_a_ring_sends(
 ) -> None:
     towers = tuple(Device(tower=tower, device=f"/CPU:{tower}") for tower in range(devices))
     run = RunSpec(model="alexnet", devices=towers, backend="cpu", batch_size=1)
-    timed = Timed(bytes=size, repeats_us=tuple(repeats), fixed_cost_us=0.0)
+    timed = ReductionTime(bytes=size, repeats_us=tuple(repeats), fixed_cost_us=0.0)
     sample = sample_of(run, require("ring"), timed)
     assert sample.median_us is not None
     assert sample.median_gb_per_s is not None
@@ -307,17 +257,3 @@ def test_bus_bandwidth_is_what_each_device_of_a_ring_sends(
     assert min(repeats) <= sample.median_us <= max(repeats)
     assert sample.median_gb_per_s <= sample.bus_gb_per_s < 2 * sample.median_gb_per_s
     assert sample.spread_percent >= 0
-
-
-def test_two_devices_have_the_same_algorithm_and_bus_bandwidth() -> None:
-    assert bus_factor(2) == 1.0
-
-
-def test_the_real_command_starts_the_worker_module_with_the_job() -> None:
-    towers = tuple(Device(tower=tower, device=f"/CPU:{tower}") for tower in range(2))
-    run = RunSpec(model="alexnet", devices=towers, backend="cpu", batch_size=1)
-    job = ReductionJob(run=run, method=METHODS["ring"], repeats=3, warm_up=1)
-    *_, module, written, events = worker_command(job, 9)
-    assert module == "gputopo.launch.jobs.reduction_worker"
-    assert msgspec.json.decode(written, type=ReductionJob) == job
-    assert events == "9"

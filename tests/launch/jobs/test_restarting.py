@@ -68,7 +68,6 @@ def test_the_rest_trains_as_many_steps_as_an_uninterrupted_run(
         ("error", 3, True),
         ("error", 2, False),
         ("out_of_memory", 3, False),
-        ("loss", 1, False),
         ("disk_full", 3, False),
         ("interrupted", 130, False),
     ],
@@ -118,7 +117,6 @@ def host_failed(kind: str, code: int, rank: int = 1) -> RankFailed:
         ("killed", 137, True),  # its server
         ("terminated", 143, True),  # by its batch system, such as a node that is taken back
         ("error", 3, True),  # a port that is taken
-        ("out_of_memory", 3, True),
         ("disk_full", 3, True),
         ("interrupted", 130, False),  # by who sits there
         ("error", 2, False),  # refused

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from gputopo.launch.supervise.run_folder import EventLog
-from gputopo.launch.supervise.watchdog import Patience
-from gputopo.launch.supervise.worker_life import Limits
+from gputopo.launch.supervise.watchdog import HangLimits
+from gputopo.launch.supervise.worker_life import WorkerLimits
 from gputopo.report.runs.state import news
 from gputopo.runs.summary import summarise
 from gputopo.values import schema
@@ -33,12 +33,6 @@ def test_a_traceback_is_reported_by_its_last_line_with_exit_code_3(run: Run) -> 
     assert failed.last_lines[0] == "Traceback (most recent call last):" or "loading" in failed.last_lines
     assert "Traceback" in run.folder.log.read_text()
     assert summarise(run.written()).steps == 1
-
-
-def test_a_worker_without_tensorflow_is_reported_in_one_line(run: Run) -> None:
-    failed = failure(run("no_tensorflow"))
-    assert "No module named 'tensorflow_that_is_not_there'" in failed.cause
-    assert "pip install" in failed.remedy
 
 
 def test_an_allocation_that_failed_in_cpp_is_out_of_memory(run: Run) -> None:
@@ -70,14 +64,6 @@ def test_a_worker_that_the_kernel_killed_for_memory_is_reported_as_that(run: Run
     assert "--batch-size" in failed.remedy
 
 
-def test_out_of_memory_that_the_worker_reports_is_recorded_with_its_last_lines(run: Run) -> None:
-    outcome = run("reports_out_of_memory")
-    failed = failure(outcome)
-    assert (failed.kind, outcome.exit_code) == ("out_of_memory", 3)
-    assert failed.remedy.startswith("even --batch-size 1 does not fit")
-    assert failed.last_lines == ("W bfc_allocator: ran out",)
-
-
 def test_after_out_of_memory_the_largest_batch_that_fits_is_found_by_workers_of_their_own(run: Run) -> None:
     schema.write(run.folder.spec, cpu_spec())
     outcome = run("needs_a_batch_of_one")
@@ -99,18 +85,8 @@ def test_after_out_of_memory_the_largest_batch_that_fits_is_found_by_workers_of_
     assert not list(run.folder.path.glob("trial-*"))
 
 
-def test_batches_that_differ_by_device_are_halved_together(run: Run) -> None:
-    spec = cpu_spec(batch_size=(4, 2))
-    schema.write(run.folder.spec, spec)
-    outcome = run("needs_a_batch_of_one", spec=spec)
-    tried = [(event.batch_size, event.fits) for event in outcome.events if isinstance(event, BatchTried)]
-    assert tried == [((2, 1), False), ((1, 1), True)]
-    assert failure(outcome).remedy.startswith("use --batch-size 1,1: ")
-    assert not list(run.folder.path.glob("trial-*"))
-
-
 def test_a_worker_that_takes_no_step_any_more_is_ended_with_the_reason(run: Run) -> None:
-    impatient = Limits(after_term=60, patience=Patience(factor=1, min_s=0.2))
+    impatient = WorkerLimits(after_term=60, patience=HangLimits(factor=1, min_s=0.2))
     outcome = run("hangs", limits=impatient)
     failed = failure(outcome)
     assert (failed.kind, outcome.exit_code) == ("hung", 3)
@@ -120,7 +96,7 @@ def test_a_worker_that_takes_no_step_any_more_is_ended_with_the_reason(run: Run)
 
 def test_a_worker_that_hangs_writes_its_stacks_before_it_is_ended(run: Run) -> None:
     failed = failure(
-        run("hangs_with_stacks", limits=Limits(after_term=60, patience=Patience(factor=1, min_s=0.2)))
+        run("hangs_with_stacks", limits=WorkerLimits(after_term=60, patience=HangLimits(factor=1, min_s=0.2)))
     )
     assert failed.kind == "hung"
     assert "the worker waits, without CPU time" in failed.cause
@@ -134,7 +110,7 @@ def test_a_worker_that_hangs_writes_its_stacks_before_it_is_ended(run: Run) -> N
 def test_a_worker_that_is_stopped_or_ignores_sigterm_is_ended_nevertheless(
     run: Run, behaviour: str, words: str
 ) -> None:
-    impatient = Limits(after_term=0.2, patience=Patience(factor=1, min_s=0.2))
+    impatient = WorkerLimits(after_term=0.2, patience=HangLimits(factor=1, min_s=0.2))
     assert words in failure(run(behaviour, limits=impatient)).cause
 
 
@@ -143,12 +119,8 @@ def test_a_worker_may_print_without_end_or_nothing_at_all(run: Run) -> None:
     assert 16 << 20 <= run.folder.log.stat().st_size <= 25 << 20  # the first and the last part
 
 
-def test_a_worker_that_closes_its_output_is_not_disturbed(run: Run) -> None:
-    assert run("closes_its_output").exit_code == 0
-
-
 def test_a_worker_that_never_comes_to_its_first_step_is_ended_with_the_reason(run: Run) -> None:
-    outcome = run("hangs_before_all", limits=Limits(after_term=60, patience=Patience(start_s=0.5)))
+    outcome = run("hangs_before_all", limits=WorkerLimits(after_term=60, patience=HangLimits(start_s=0.5)))
     failed = failure(outcome)
     assert (failed.kind, outcome.exit_code) == ("hung", 3)
     assert "in starting TensorFlow and building the model; the worker waits" in failed.cause
@@ -159,20 +131,11 @@ def test_the_first_failure_counts(run: Run) -> None:
     assert (failure(outcome).cause, outcome.exit_code) == ("the first", 3)
 
 
-def test_a_worker_that_reported_its_failure_and_hangs_is_ended(run: Run) -> None:
-    outcome = run("reports_failure_and_hangs", limits=SHORT)
-    assert (failure(outcome).kind, outcome.exit_code) == ("placement", 3)
-
-
 def test_an_event_that_is_cut_short_is_an_error_where_the_worker_calls_it_a_success(run: Run) -> None:
     outcome = run("half_a_line")
     assert outcome.exit_code == 3
     assert "cut short" in failure(outcome).cause
     assert summarise(run.written()).steps == 1
-
-
-def test_an_event_that_is_cut_short_by_a_kill_is_reported_as_the_kill(run: Run) -> None:
-    assert failure(run("half_a_line_then_killed")).kind == "killed"
 
 
 @pytest.mark.parametrize("behaviour", ["garbage", "an_event_of_the_launcher"])
@@ -224,12 +187,6 @@ def test_a_disk_that_is_full_only_for_the_last_event_still_fails_the_run(run: Ru
     outcome = run("works", open_log=lambda path: FullDisk(path, 4))
     assert (failure(outcome).kind, outcome.exit_code) == ("disk_full", 3)
     assert outcome.result.status == "failed"
-
-
-def test_the_device_that_is_always_full_ends_the_run(run: Run) -> None:
-    run.folder.events.symlink_to("/dev/full")
-    outcome = run("hangs")
-    assert (failure(outcome).kind, outcome.exit_code) == ("disk_full", 3)
 
 
 @pytest.mark.usefixtures("ends_in_time")

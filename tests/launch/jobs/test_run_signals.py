@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gputopo.launch.spec.run_spec import Lifecycle
-from gputopo.launch.supervise.watchdog import Patience
-from gputopo.launch.supervise.worker_life import Limits
+from gputopo.launch.supervise.worker_life import WorkerLimits
 from gputopo.runs.summary import summarise
 from gputopo.values.run.events import (
     CheckpointSaved,
@@ -70,14 +69,6 @@ def both(first: signal.Signals, second: signal.Signals) -> Callable[[], None]:
     return in_turn
 
 
-@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
-def test_a_ctrl_c_ends_a_worker_that_is_still_saving(run: Run, first: signal.Signals) -> None:
-    run.on_step = both(first, signal.SIGINT)
-    outcome = run("does_not_end_as_asked", spec=SAVES)
-    assert outcome.exit_code == 128 + first
-    assert not any(isinstance(event, CheckpointSaved) for event in outcome.events)
-
-
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGHUP])
 def test_sigterm_twice_for_one_request_does_not_cut_the_last_step_short(
     run: Run, second: signal.Signals
@@ -86,15 +77,6 @@ def test_sigterm_twice_for_one_request_does_not_cut_the_last_step_short(
     outcome = run("ends_as_asked", spec=SAVES)
     assert (failure(outcome).kind, outcome.exit_code) == ("terminated", 143)
     assert [event.steps for event in outcome.events if isinstance(event, CheckpointSaved)] == [3]
-
-
-def test_a_worker_that_hangs_while_it_saves_is_ended_and_it_is_reported(run: Run) -> None:
-    run.on_step = once(lambda: os.kill(os.getpid(), signal.SIGINT))
-    limits = Limits(after_term=60, patience=Patience(phase_s=0.2))
-    outcome = run("does_not_end_as_asked", spec=SAVES, limits=limits)
-    assert (failure(outcome).kind, outcome.exit_code) == ("interrupted", 130)
-    (notice,) = (event.says for event in outcome.events if isinstance(event, Noticed))
-    assert notice.startswith("The last state is lost: the worker hangs: nothing for 0 s in the phase 'checkp")
 
 
 @pytest.mark.parametrize("behaviour", ["ends_as_asked", "hangs"])
@@ -108,7 +90,7 @@ def test_a_worker_with_nothing_to_keep_or_no_step_yet_is_ended_at_once(run: Run,
 
 def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace(run: Run) -> None:
     run.on_step = lambda: os.kill(os.getpid(), signal.SIGTERM)
-    outcome = run("ignores_sigterm", limits=Limits(after_term=0.05))
+    outcome = run("ignores_sigterm", limits=WorkerLimits(after_term=0.05))
     assert (failure(outcome).kind, outcome.exit_code) == ("terminated", 143)
 
 

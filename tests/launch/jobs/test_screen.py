@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from gputopo.launch.jobs.screen import QUICK_S, Cell, measure
+from gputopo.launch.jobs.screen import QUICK_S, ScreenCell, measure
 from tests.launch.jobs.test_trials import PS, pretends
 
 CELLS = (
-    Cell("alone", (0,), PS),
-    Cell("alone", (1,), PS),
-    Cell("independent", (0, 1), PS),
-    Cell("together", (0, 1), PS),
+    ScreenCell("alone", (0,), PS),
+    ScreenCell("alone", (1,), PS),
+    ScreenCell("independent", (0, 1), PS),
+    ScreenCell("together", (0, 1), PS),
 )
 
 
@@ -55,8 +55,8 @@ class Box:
         self._import_s, self._build_s = import_s, build_s
         numbers = tuple(range(gpus))
         self.cells = [
-            *(Cell("alone", (number,), PS) for number in numbers),
-            *(Cell(kind, numbers, PS) for kind in ("independent", "together")),
+            *(ScreenCell("alone", (number,), PS) for number in numbers),
+            *(ScreenCell(kind, numbers, PS) for kind in ("independent", "together")),
         ]
 
     def clock(self) -> float:
@@ -124,10 +124,13 @@ def test_all_at_once_is_run_without_a_device_that_failed_alone(tmp_path: Path, e
     def fails(spec: Path, events_fd: int) -> Sequence[str]:
         return ("false",) if "1" in spec.parent.name.split("-")[1:-1] else pretends(spec, events_fd)
 
-    def without(cell: Cell, numbers: Sequence[int]) -> Cell:
-        return Cell(cell.kind, tuple(numbers), cell.trial)
+    def without(cell: ScreenCell, numbers: Sequence[int]) -> ScreenCell:
+        return ScreenCell(cell.kind, tuple(numbers), cell.trial)
 
-    cells = [*(Cell("alone", (number,), PS) for number in range(3)), Cell("independent", (0, 1, 2), PS)]
+    cells = [
+        *(ScreenCell("alone", (number,), PS) for number in range(3)),
+        ScreenCell("independent", (0, 1, 2), PS),
+    ]
     for budget_s, failed in ((None, 1), (QUICK_S, 2)):
         found, _, _ = measure(
             cells,

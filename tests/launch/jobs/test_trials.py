@@ -13,7 +13,7 @@ from gputopo.launch.jobs.trials import FILE, Trial, trial_of, tune
 from gputopo.launch.spec.run_spec import Lifecycle
 from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.values import schema
-from gputopo.values.run.plan import Autotune, Timed
+from gputopo.values.run.plan import Autotune, TimedRun
 from gputopo.values.run.result import Result
 from tests.kit_workers import misbehave
 from tests.launch.specs import cpu_spec, plan_for
@@ -71,7 +71,7 @@ def test_a_signal_in_a_run_keeps_what_was_measured_and_leaves_no_process(
 
 
 def test_a_signal_between_two_runs_keeps_what_was_measured(tmp_path: Path, ends_in_time: None) -> None:
-    def on_run(_number: int, _trial: Trial, _found: Timed | str) -> None:
+    def on_run(_number: int, _trial: Trial, _found: TimedRun | str) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     found, code = tune([PS, COPIES], tmp_path, command=pretends, on_run=on_run)

@@ -1,10 +1,15 @@
-import os
+"""CPUs, memory and threads of a run on GPUs: near its GPUs, and never more than what was given."""
+
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gputopo.launch.spec.env import HostPlace, changes, gpu_threads, program_env, worker_env
+from gputopo.launch.spec.env import HostPlace, Usable, host_place, program_env, worker_env
 from gputopo.launch.spec.run_spec import Runtime
+from gputopo.values.index_ranges import parse_cpus
+from gputopo.values.machine import Gpu, Host, Machine, NumaNode
 from tests.launch.specs import cpu_spec
 
 PLAN = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "GPU-00-aa,GPU-11-aa"}
@@ -51,14 +56,6 @@ def test_threads_that_start_kernels_are_private_to_a_gpu_or_shared_by_all(
     assert environment.get("TF_GPU_THREAD_COUNT") == count
 
 
-def test_threads_of_the_users_environment_stand_unless_others_are_asked_for() -> None:
-    parent = {"TF_GPU_THREAD_MODE": "gpu_shared", "TF_GPU_THREAD_COUNT": "7"}
-    assert {name: gpu_env(parent)[name] for name in parent} == parent
-    assert "TF_GPU_THREAD_COUNT" not in gpu_env({"TF_GPU_THREAD_MODE": "global"})
-    asked = gpu_env(parent, gpu_thread_mode="gpu_private", per_gpu_threads=1)
-    assert {name: asked[name] for name in parent} == gpu_threads(Runtime(per_gpu_threads=1), 2)
-
-
 def test_memory_is_limited_or_grows_but_never_both() -> None:
     assert gpu_env({})["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
     for parent in ({}, {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}):
@@ -80,19 +77,93 @@ def test_a_worker_on_gpus_gets_their_cpus_and_one_on_cpu_devices_none() -> None:
         assert not {"GPUTOPO_CPUS", "GPUTOPO_MEMORY_NODE", "TF_NUM_INTRAOP_THREADS"} & {*environment}
 
 
-def test_the_parents_environment_is_not_changed() -> None:
-    before = dict(os.environ)
-    parent = {"A": "1"}
-    worker_env(parent, cpu_spec(), PLAN)
-    program_env(parent, PLAN)
-    assert parent == {"A": "1"}
-    assert dict(os.environ) == before
-
-
 def test_a_program_gets_the_plan_or_no_gpu() -> None:
     assert program_env({"A": "1"}, PLAN) == {"A": "1", **PLAN}
     assert program_env({"A": "1"}, None) == {"A": "1", "CUDA_VISIBLE_DEVICES": "-1"}
 
 
-def test_changes_are_what_is_new_or_other() -> None:
-    assert changes({"A": "1", "B": "2"}, {"A": "1", "B": "3", "C": "4"}) == {"B": "3", "C": "4"}
+NODES = (NumaNode(index=0, cpus="0-7,16-23"), NumaNode(index=1, cpus="8-15,24-31"))
+ALL = frozenset(range(32))
+
+
+def box(*nodes_of_gpus: int | None, nodes: tuple[NumaNode, ...] = NODES) -> Machine:
+    gpus = tuple(Gpu(index=index, numa_node=node) for index, node in enumerate(nodes_of_gpus))
+    return Machine(source="live", host=Host(numa_nodes=nodes), gpus=gpus)
+
+
+def test_gpus_of_one_node_run_on_its_cpus_and_prefer_its_memory() -> None:
+    place = host_place(box(0, 0, 1, 1), (2, 3), Usable(ALL))
+    assert (place.cpus, place.memory_node) == ("8-15,24-31", 1)
+    (says,) = place.says
+    assert "CPUs 8-15,24-31, near GPUs 2-3, memory of NUMA node 1 preferred" in says
+    assert "--no-affinity" in says
+
+
+def test_gpus_of_all_nodes_run_on_all_cpus() -> None:
+    assert host_place(box(0, 0, 1, 1), (0, 2), Usable(ALL)) == HostPlace()
+    three = (*NODES, NumaNode(index=2, cpus="32-39"))
+    place = host_place(box(0, 1, 2, nodes=three), (0, 1), Usable(frozenset(range(40))))
+    assert (place.cpus, place.memory_node) == ("0-31", None)
+
+
+@pytest.mark.parametrize(
+    ("given", "cpus", "words"),
+    [
+        ({0, 1, 2, 3}, None, "CPUs 0-3, all that this process may use, are near GPU 0"),
+        ({4, 5, 6, 7, 8, 9}, "4-7", "CPUs 4-7, near GPU 0"),
+        ({8, 9}, None, "left as they are: none of them is near GPU 0"),
+        ({7, 8, 9, 10}, None, "left as they are: only 7 of them near GPU 0"),
+    ],
+)
+def test_what_a_job_or_container_was_given_is_never_widened_and_stated(
+    given: set[int], cpus: str | None, words: str
+) -> None:
+    place = host_place(box(0, 1), (0,), Usable(frozenset(given)))
+    assert place.cpus == cpus
+    assert words in place.says[-1]
+
+
+@given(
+    gpus=st.lists(st.sampled_from(range(4)), min_size=1, unique=True),
+    allowed=st.frozensets(st.integers(0, 31), min_size=1),
+)
+def test_a_place_is_within_what_may_be_used_and_near_the_gpus(
+    gpus: list[int], allowed: frozenset[int]
+) -> None:
+    place = host_place(box(0, 0, 1, 1), gpus, Usable(allowed))
+    if place.cpus is None:
+        assert place.memory_node is None
+        return
+    cpus = parse_cpus(place.cpus)
+    assert cpus
+    assert cpus < allowed
+    assert len(cpus) >= 2 * len(gpus)
+
+
+def test_one_node_or_an_unknown_one_leaves_the_cpus_as_they_are() -> None:
+    assert host_place(box(0, nodes=NODES[:1]), (0,), Usable(ALL)) == HostPlace()
+    place = host_place(box(0, None), (0, 1), Usable(ALL))
+    assert (place.cpus, place.memory_node) == (None, None)
+    assert "the NUMA node of GPU 1 is unknown" in place.says[0]
+
+
+def test_the_affinity_of_a_gpu_stands_for_an_unknown_node() -> None:
+    gpu = Gpu(index=0, cpu_affinity="8-15,24-31")
+    machine = Machine(source="live", host=Host(numa_nodes=NODES), gpus=(gpu,))
+    assert host_place(machine, (0,), Usable(ALL)).cpus == "8-15,24-31"
+
+
+def test_a_quota_bounds_the_threads_that_count_cpus_by_themselves() -> None:
+    machine = box(0, nodes=NODES[:1])
+    place = host_place(machine, (0,), Usable(ALL, quota=3.5))
+    assert place.environment({"OMP_NUM_THREADS": "1"}) == {
+        "TF_NUM_INTRAOP_THREADS": "4",
+        "TF_NUM_INTEROP_THREADS": "4",
+    }
+    assert "quota of 3.5 CPUs" in place.says[0]
+    assert host_place(machine, (0,), Usable(frozenset({0, 1}), quota=2.0)).threads is None
+    assert host_place(machine, (0,), Usable(ALL, quota=0.2)).threads == 1
+
+
+def test_the_machine_of_a_capture_is_free() -> None:
+    assert host_place(box(0, 1), (1,), None).cpus == "8-15,24-31"

@@ -57,12 +57,6 @@ def test_the_refusal_states_how_much_there_is_and_below_what_to_stay() -> None:
     )
 
 
-def test_where_not_even_one_example_fits_no_batch_is_advised() -> None:
-    with pytest.raises(HardwareError) as refused:
-        require_memory(cpu_spec(model="resnet20", batch_size=1), [None], host_bytes=[RESNET20])
-    assert refused.value.hint == "use fewer devices (--num-gpus) or a smaller model"
-
-
 def test_each_gpu_has_its_own_memory_and_the_smallest_decides() -> None:
     fits = 2 * 2**20 // RESNET20  # 170 pictures into the smaller GPU's 2 MiB
     there = with_memory(4, 2)
@@ -94,13 +88,6 @@ def test_a_gpu_that_does_not_report_its_memory_refuses_nothing(there: Machine | 
     require_memory(spec, [there], host_bytes=[1])
     with pytest.raises(HardwareError):
         require_memory(spec, [with_memory(40960)], host_bytes=[1])
-
-
-@pytest.mark.parametrize("model", ["keras:ResNet50", "mypackage.models:build"])
-def test_of_a_model_that_reports_no_shape_nothing_is_refused(model: str) -> None:
-    require_memory(cpu_spec(model=model, batch_size=2**31 - 1), [None], host_bytes=[1])
-    with pytest.raises(HardwareError):
-        require_memory(cpu_spec(model="resnet20", batch_size=2**31 - 1), [None], host_bytes=[1])
 
 
 def test_the_gpus_of_every_host_are_checked_and_named_by_their_host() -> None:

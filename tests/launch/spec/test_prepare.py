@@ -15,7 +15,6 @@ from gputopo.launch.spec.target import Target
 from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import ClockMhz, ClocksMhz, Machine
-from gputopo.values.option import Text, given_of
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.plan import Plan
 from gputopo.workload.workloads import require
@@ -77,12 +76,6 @@ def test_a_strategy_with_copies_on_every_device_reduces_by_its_own_method(
     assert hops(made) == [None, None]
 
 
-def test_a_link_that_is_not_known_is_called_unknown() -> None:
-    bare = msgspec.structs.replace(machine(), links=())
-    made = on_gpus(plan_for((0, 1), "gpu:0"), of=bare)
-    assert hops(made) == ["local", "unknown"]
-
-
 def test_variables_on_a_gpu_that_is_not_chosen_are_refused() -> None:
     with pytest.raises(UsageError, match="cannot be on GPU 2: the run uses GPUs 0, 1"):
         spec((0, 1), "gpu:2")
@@ -112,19 +105,10 @@ def test_without_gpus_ps_gpu_n_is_the_device_of_tower_n() -> None:
     assert hops(made) == ["host", "host", "local"]
 
 
-def test_one_device_is_not_called_devices() -> None:
-    assert spec(backend="cpu", cpu_devices=1).says[0].endswith("training on 1 logical CPU device.")
-
-
 @pytest.mark.parametrize(("devices", "ps"), [(0, "auto"), (65, "auto"), (2, "gpu:2")])
 def test_cpu_devices_that_cannot_be_are_refused(devices: int, ps: str) -> None:
     with pytest.raises(UsageError):
         cpu_plan("alexnet", devices=devices, ps=ps)
-
-
-def test_a_place_for_copies_that_have_none_is_refused() -> None:
-    with pytest.raises(UsageError, match="each device has its own copy"):
-        cpu_plan("alexnet", ps="gpu:0", variable_update="replicated")
 
 
 def test_replicated_without_gpus_reduces_by_copy_and_independent_reduces_nothing() -> None:
@@ -178,27 +162,6 @@ def test_what_was_asked_for_wins() -> None:
     assert (made.data_format, made.grad_reduce, made.learning_rate, made.seed) == ("NCHW", "sum", 0.5, 9)
 
 
-def test_what_was_not_asked_for_is_the_specs_own_default() -> None:
-    plain = RunSpec(model="alexnet", devices=(), backend="cpu", batch_size=1)
-    made = spec(backend="cpu")
-    assert (made.learning_rate, made.seed) == (plain.learning_rate, plain.seed)
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("batch_size", "0"),
-        ("num_batches", "-1"),
-        ("num_warmup_batches", "-1"),
-        ("seed", "-1"),
-        ("learning_rate", "nan"),
-    ],
-)
-def test_numbers_that_cannot_be_are_refused(name: str, text: Text) -> None:
-    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} cannot be"):
-        given_of(RunSpec, {name: text})
-
-
 def test_a_drill_is_the_first_thing_that_is_said_of_a_run() -> None:
     drills = read_drills("--drill", ["slow-gpu=3:0.85@30"])
     made = spec((2, 3), "gpu:3", drills=drills)
@@ -213,17 +176,6 @@ def test_a_drill_names_a_device_as_the_outputs_of_the_run_do(gpus: tuple[int, ..
     drills = read_drills("--drill", ["lost-gpu=4@9"])
     with pytest.raises(UsageError, match=r"lost-gpu=4@9 names (GPU|tower) 4, this run has (2, 3|0, 1)$"):
         spec(gpus, backend=backend, drills=drills)
-
-
-def test_an_unknown_model_names_the_nearest() -> None:
-    with pytest.raises(UsageError) as error:
-        spec_of(Target("cpu", cpu_plan("alexnt"), None), "alexnt")
-    assert "alexnet" in error.value.hint
-
-
-def test_a_spec_comes_back_from_its_file_as_it_went() -> None:
-    made = spec((0, 1), "gpu:0", drills=read_drills("--drill", ["slow-gpu=1:0.9"]))
-    assert msgspec.json.decode(msgspec.json.encode(made), type=RunSpec) == made
 
 
 def test_the_clocks_that_the_chosen_gpus_can_reach_go_with_the_spec() -> None:
@@ -248,23 +200,12 @@ def test_the_clocks_that_the_chosen_gpus_can_reach_go_with_the_spec() -> None:
     assert spec_of(rehearsed, "alexnet").max_clocks_mhz == {}
 
 
-def test_a_sum_where_nothing_is_reduced_is_refused() -> None:
-    plan = plan_for((0, 1), None, variable_update="independent")
-    with pytest.raises(UsageError, match="nothing is reduced"):
-        on_gpus(plan, grad_reduce="sum")
-
-
 def test_the_hierarchical_reduction_gets_groups_of_close_gpus_on_gpus_only() -> None:
     plan = plan_for((0, 1, 2, 3), None, variable_update="replicated", all_reduce="hierarchical")
     made = on_gpus(plan)
     assert sorted(map(sorted, made.exchange.groups)) == [[0, 1], [2, 3]]
     copied = plan_for((0, 1, 2, 3), None, variable_update="replicated", all_reduce="copy")
     assert on_gpus(copied).exchange.groups == ()
-
-
-def test_variables_that_are_spread_have_no_single_place() -> None:
-    made = on_gpus(plan_for((0, 1), "gpu:spread"))
-    assert (made.ps_device, made.exchange.ps_spread, hops(made)) == (None, True, ["spread", "spread"])
 
 
 def test_the_rate_of_a_residual_network_follows_the_batch_of_all_devices() -> None:
@@ -315,9 +256,3 @@ def test_auto_takes_the_proportions_of_the_plan_and_the_examples_of_equal_batche
 def test_stale_weights_are_reported_with_every_output() -> None:
     made = on_gpus(plan_for((0, 1), "cpu"), exchange=Exchange(staged=True))
     assert any("one step old" in said for said in made.says)
-
-
-def test_models_of_keras_and_of_the_user_have_defaults_too() -> None:
-    made = spec_of(Target("cpu", cpu_plan(None), None), "keras:ResNet50")
-    assert min(made.batches) >= 1
-    assert made.learning_rate > 0

@@ -105,11 +105,6 @@ def test_a_hidden_gpu_that_is_named_is_reported_as_hidden(request_of: dict[str, 
     assert "use 0, 1" in error.value.hint
 
 
-def test_a_gpu_that_is_not_there_is_not_called_hidden() -> None:
-    with pytest.raises(UsageError, match="does not have"):
-        target(machine(), {"CUDA_VISIBLE_DEVICES": "0,1"}, gpus=(9,))
-
-
 def test_hiding_all_gpus_trains_on_the_cpu_and_states_why() -> None:
     chosen = target(machine(), {"CUDA_VISIBLE_DEVICES": ""})
     assert (chosen.backend, chosen.why_cpu) == ("cpu", "CUDA_VISIBLE_DEVICES hides all GPUs")
@@ -122,23 +117,6 @@ def test_a_rehearsal_has_the_name_of_what_was_given() -> None:
     assert rehearsal_name(["7gforce"]) == "7gforce"
     assert rehearsal_name(["/tmp/box.txt", "-"]) == "box + a capture from stdin"
     assert rehearsal_name(["/tmp/b\udcff.json"]) == "b?"
-
-
-def test_variables_may_be_spread_over_the_devices() -> None:
-    choice = cpu_plan("alexnet", ps="gpu:spread", devices=3).choice
-    assert (choice.variable_update, choice.ps_device) == ("parameter_server", "gpu:spread")
-
-
-def test_a_reduction_asks_for_copies() -> None:
-    choice = cpu_plan("alexnet", all_reduce="xring#2").choice
-    assert (choice.variable_update, choice.all_reduce, choice.ps_device) == ("replicated", "ring#2", None)
-
-
-@pytest.mark.parametrize("update", ["parameter_server", "independent"])
-def test_a_reduction_where_nothing_is_reduced_is_refused(update: str) -> None:
-    with pytest.raises(UsageError, match="nothing is reduced") as refused:
-        cpu_plan("alexnet", all_reduce="ring", variable_update=update)
-    assert "--variable-update replicated" in refused.value.hint
 
 
 @given(

@@ -9,14 +9,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from gputopo.launch.data.tfrecords import walk
 from gputopo.launch.supervise import outlets
-from gputopo.launch.supervise.outlets import Alarm, SampleScalars, read_alarm, variables_of
+from gputopo.launch.supervise.outlets import Alarm, SampleScalars, read_alarm
 from gputopo.values.errors import UsageError
 from gputopo.values.run.events import (
     Anomaly,
@@ -101,19 +100,6 @@ def test_a_command_gets_each_anomaly_on_its_stdin_and_a_summary_in_its_environme
     assert [json.loads(given)["event"] for given, _, _ in lines] == ["anomaly", "anomaly_over"]
 
 
-def test_the_environment_has_what_is_known() -> None:
-    known = variables_of(SLOW)
-    assert {name: known[f"GPUTOPO_{name}"] for name in ("EVENT", "GPU", "PERCENT", "CAUSE")} == {
-        "EVENT": "anomaly",
-        "GPU": "1",
-        "PERCENT": "12.3",
-        "CAUSE": "power-cap",
-    }
-    assert "GPUTOPO_GPU" not in variables_of(msgspec.structs.replace(SLOW, gpu=None))
-    assert "GPUTOPO_RANK" not in known
-    assert variables_of(msgspec.structs.replace(SLOW, rank=2))["GPUTOPO_RANK"] == "2"
-
-
 def test_a_web_address_gets_each_anomaly_as_json() -> None:
     with server() as (address, bodies):
         assert problems_of(address, SLOW, OVER) == []
@@ -161,11 +147,6 @@ def test_a_server_that_hangs_delays_neither_the_run_nor_its_end(monkeypatch: pyt
 def test_what_is_neither_a_command_nor_an_address_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--on-anomaly"):
         read_alarm("--on-anomaly", text)
-
-
-def test_a_command_and_an_address_are_taken_as_they_are() -> None:
-    for text in ("sh -c 'echo \"$GPUTOPO_SAYS\"'", "https://chat.example/hooks/1"):
-        assert read_alarm("--on-anomaly", text) == text
 
 
 def run(folder: Path, samples: int) -> list[Event]:
@@ -235,18 +216,6 @@ def test_gpus_of_several_hosts_have_folders_with_their_hosts(tmp_path: Path) -> 
             scalars.event(event)
     scalars.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["n1_gpu_0", "n2_gpu_0"]
-
-
-def test_nothing_is_written_without_the_option_or_a_gpu(tmp_path: Path) -> None:
-    others: tuple[dict[str, Any], ...] = ({"spec": {}}, {"backend": "cpu"})
-    for other in others:
-        scalars = SampleScalars(pytest.fail)
-        started, *rest = run(tmp_path, 3)
-        scalars.event(msgspec.structs.replace(started, **other))
-        for event in rest:
-            scalars.event(event)
-        scalars.close()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_cannot_be_written_is_reported_once(tmp_path: Path) -> None:

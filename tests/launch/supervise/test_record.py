@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from gputopo.launch.supervise.record import Looks, Record
-from gputopo.runs.live import Window, judged
+from gputopo.runs.live import LookWindow, judged
 from gputopo.runs.verdict.judge import Judgement
 from gputopo.values.run.events import (
     Anomaly,
@@ -48,7 +48,7 @@ def test_events_go_on_while_a_look_has_not_ended() -> None:
 
 
 def test_a_fault_in_judging_ends_the_looks_with_a_notice() -> None:
-    def broken(window: Window) -> Judgement:
+    def broken(window: LookWindow) -> Judgement:
         judged(window)
         raise ZeroDivisionError("oh")
 

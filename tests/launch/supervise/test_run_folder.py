@@ -13,7 +13,7 @@ import pytest
 from gputopo.launch.locks import locked_spec
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import run_folder as runs
-from gputopo.launch.supervise.run_folder import MAX_PAST_RUNS, latest_results, past_results
+from gputopo.launch.supervise.run_folder import latest_results, past_results
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError, InputError
 from gputopo.values.run.events import WarmupDone, read_events
@@ -43,16 +43,6 @@ def test_it_holds_spec_plan_and_machine_without_identities(tmp_path: Path) -> No
     assert "GPU-00-aa" not in "".join(path.read_text() for path in folder.path.iterdir())
     plan = schema.decode((folder.path / "plan.json").read_bytes(), Plan, origin="plan")
     assert plan.environment == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0,1"}
-
-
-def test_the_home_is_gputopos_unless_set_otherwise(tmp_path: Path) -> None:
-    assert runs.runs_home({"GPUTOPO_HOME": str(tmp_path)}) == tmp_path / "runs"
-    assert runs.runs_home({}).parts[-2:] == ("gputopo", "runs")
-
-
-def test_an_empty_folder_that_is_there_is_used(tmp_path: Path) -> None:
-    assert create(tmp_path, tmp_path / "unused").path == tmp_path
-    assert not (tmp_path / "unused").exists()
 
 
 @pytest.mark.parametrize(
@@ -85,17 +75,6 @@ def test_of_two_runs_that_begin_at_once_in_one_folder_one_gets_it(tmp_path: Path
             assert [first, second].count(None) == 1
             assert "already holds a run" in (first or second or "")
             assert len(list(output.iterdir())) == 3
-
-
-def test_a_run_that_comes_between_the_look_and_the_lock_of_another_keeps_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = create(tmp_path / "out", tmp_path)
-    before = {path: path.read_bytes() for path in first.path.iterdir()}
-    monkeypatch.setattr(runs, "check_output", lambda output: None)
-    with pytest.raises(InputError, match="already holds a run"):
-        create(tmp_path / "out", tmp_path)
-    assert {path: path.read_bytes() for path in first.path.iterdir()} == before
 
 
 def test_an_empty_spec_of_a_run_that_was_killed_is_not_an_obstacle(tmp_path: Path) -> None:
@@ -191,21 +170,6 @@ def test_folders_that_were_made_are_taken_back_when_the_files_cannot_be_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_others_put_into_a_new_home_meanwhile_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = tmp_path / "new" / "runs"
-
-    def full_after_another_run(path: Path, value: object) -> None:
-        (home / "another").mkdir()
-        raise InputError(f"cannot write {path}: No space left on device", "x")
-
-    monkeypatch.setattr(schema, "write", full_after_another_run)
-    with pytest.raises(InputError, match="No space left"):
-        create(None, home)
-    assert [path.name for path in home.iterdir()] == ["another"]
-
-
 def test_an_event_is_readable_as_soon_as_it_is_written(tmp_path: Path) -> None:
     log = runs.EventLog(tmp_path / "events.jsonl")
     event = WarmupDone(time_s=1.0, steps=3, seconds=0.5)
@@ -254,12 +218,6 @@ def test_a_result_that_cannot_be_written_is_given_back_with_that_failure(tmp_pat
     assert not folder.path.exists()
 
 
-def test_a_run_folder_that_was_removed_is_reported_as_that_and_no_space_is_asked_for(tmp_path: Path) -> None:
-    given = runs.save_result(runs.RunFolder(tmp_path / "gone"), RESULT, time_s=1.0)
-    assert given.failure is not None
-    assert given.failure.remedy == ("start it again, with a folder for --output that stays during the run")
-
-
 def test_the_first_failure_stands_where_the_result_cannot_be_written_either(tmp_path: Path) -> None:
     from gputopo.launch import failure
 
@@ -287,13 +245,6 @@ def test_past_runs_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert list(latest_results(tmp_path)) == [(str(kept), RESULT)]
     assert list(latest_results(tmp_path / "nowhere")) == []
-
-
-def test_only_so_many_past_runs_are_read(tmp_path: Path) -> None:
-    for number in range(MAX_PAST_RUNS + 5):
-        (tmp_path / f"{number:03d}").mkdir()
-    past_run(tmp_path, "000-old")
-    assert list(latest_results(tmp_path)) == []
 
 
 def test_short_runs_of_autotune_and_cells_of_a_sweep_follow_their_run(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gputopo.launch.supervise.watchdog import (
     LATE_S,
     LOOK_S,
-    Patience,
+    HangLimits,
     Watchdog,
     is_stuck,
     of_seconds,
@@ -23,7 +23,7 @@ from gputopo.values.run.events import (
     WarmupDone,
 )
 
-PATIENCE = Patience(factor=10, min_s=5, phase_s=100, start_s=1000)
+PATIENCE = HangLimits(factor=10, min_s=5, phase_s=100, start_s=1000)
 
 
 def step(seconds: float = 1.0, number: int = 1) -> Step:
@@ -59,10 +59,6 @@ def test_until_the_first_step_a_worker_has_long_and_not_for_ever(events: list[Ev
     assert watchdog.verdict(1051) == f"the worker hangs: nothing for 1001 s in {during}"
 
 
-def test_the_time_until_the_first_step_is_long_enough_to_compile_for_a_new_gpu() -> None:
-    assert Watchdog(Patience(), 0.0).deadline_s() >= 3600
-
-
 def test_after_a_step_silence_of_many_steps_is_a_hang_with_its_numbers() -> None:
     watchdog = after(step(2.0), now_s=100)
     assert watchdog.deadline_s() == 120
@@ -72,11 +68,6 @@ def test_after_a_step_silence_of_many_steps_is_a_hang_with_its_numbers() -> None
 
 def test_short_steps_have_a_minimum_time() -> None:
     assert after(step(0.001), now_s=100).deadline_s() == 105
-
-
-def test_one_slow_step_does_not_make_the_usual_one() -> None:
-    watchdog = after(*[step(1.0)] * 5, step(60.0), now_s=0)
-    assert watchdog.deadline_s() == 10
 
 
 def test_a_phase_has_its_own_time_and_steps_are_awaited_after_it() -> None:
@@ -141,11 +132,6 @@ def test_a_sign_of_life_is_due_after_some_seconds_of_silence_and_then_ever_less_
     assert watchdog.sign(110) == (10, "the first step, with its compiling")
 
 
-def test_steps_that_take_long_anyway_are_no_silence() -> None:
-    assert after(step(20.0)).sign(59) is None
-    assert after(step(20.0)).sign(60) is not None
-
-
 @pytest.mark.parametrize(
     ("state", "cpus", "words"),
     [
@@ -162,7 +148,7 @@ def test_what_a_silent_process_does_is_seen_from_its_state_and_cpu_time(
 
 
 def test_what_can_run_is_not_silent_where_silence_is_no_news() -> None:
-    watchdog = Watchdog(Patience(start_s=math.inf), 0.0)
+    watchdog = Watchdog(HangLimits(start_s=math.inf), 0.0)
     watchdog.record_life(1000.0)
     assert watchdog.sign(1005.0) is None
     assert watchdog.sign(1011.0) == (11.0, "starting TensorFlow and building the model")

@@ -14,20 +14,20 @@ from gputopo.launch.failure import UNREACHABLE
 from gputopo.launch.hosts import starters
 from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
 from gputopo.launch.hosts.hostlists import HostAddress
-from gputopo.launch.hosts.messages import SILENT_S, End
+from gputopo.launch.hosts.messages import SILENT_S, RunEnd
 from gputopo.launch.throughput import StepDone
 from gputopo.launch.user_program.hosts import (
-    Endings,
     Following,
     Leading,
+    ProgramEnds,
     cluster_variables,
-    meeting_beside,
     nccl_variables,
     rdma_ports,
+    rendezvous_beside,
     require_all,
     unset,
 )
-from gputopo.launch.user_program.program import Ending, Stop
+from gputopo.launch.user_program.program import ProgramEnd, ProgramStop
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Hop, Machine, Nic, NicPort
 from gputopo.values.run.events import Event, GpuSample, RankFailed, RunFinished, Sample
@@ -89,7 +89,7 @@ def test_hosts_do_not_meet_at_a_port_of_the_program(
     text = environ.get("TF_CONFIG")
     environ = environ if text is None else {"TF_CONFIG": text.replace('"index"', '"type": "worker", "index"')}
     hosts = (HostAddress("a", given), HostAddress("b", 2222))
-    found = meeting_beside(Allocation(rank=1, hosts=hosts, source="test"), environ, 2222)
+    found = rendezvous_beside(Allocation(rank=1, hosts=hosts, source="test"), environ, 2222)
     assert found.leader == HostAddress("a", port)
     assert found.hosts[1:] == hosts[1:]
 
@@ -137,7 +137,7 @@ def failed(rank: int, time_s: float, kind: str = "error") -> RankFailed:
 def test_the_first_failure_is_the_earliest_in_whatever_order_they_are_heard_of(
     order: list[int], times: list[float]
 ) -> None:
-    endings = Endings(range(4))
+    endings = ProgramEnds(range(4))
     for rank in order:
         endings.ended(rank, failed(rank, times[rank]))
     assert endings.first is not None
@@ -146,7 +146,7 @@ def test_the_first_failure_is_the_earliest_in_whatever_order_they_are_heard_of(
 
 
 def test_a_host_that_is_gone_was_gone_before_programs_failed_by_it() -> None:
-    endings = Endings(range(3))
+    endings = ProgramEnds(range(3))
     endings.ended(1, failed(1, 103.0))
     endings.ended(2, failed(2, 102.0 + SILENT_S, UNREACHABLE))
     assert endings.first is not None
@@ -154,7 +154,7 @@ def test_a_host_that_is_gone_was_gone_before_programs_failed_by_it() -> None:
 
 
 def test_a_host_that_is_gone_after_its_program_has_ended_is_no_failure() -> None:
-    endings = Endings(range(2))
+    endings = ProgramEnds(range(2))
     endings.ended(1)
     endings.ended(1, failed(1, 50.0, UNREACHABLE))
     assert endings.first is None
@@ -164,7 +164,9 @@ def test_a_host_that_is_gone_after_its_program_has_ended_is_no_failure() -> None
 class Run:
     """Rank 0 and a guest whose programs are pretended. `stops`: what would end them."""
 
-    def __init__(self, leading: Leading, following: Following, stops: tuple[Stop, Stop]) -> None:
+    def __init__(
+        self, leading: Leading, following: Following, stops: tuple[ProgramStop, ProgramStop]
+    ) -> None:
         self.leading, self.following, self.stops = leading, following, stops
         self.recorded: list[Event] = []
 
@@ -173,7 +175,7 @@ class Run:
 def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     monkeypatch.setattr("gputopo.launch.user_program.hosts.SETTLE_S", 0.2)
     monkeypatch.setattr("gputopo.launch.user_program.program.signal.pthread_kill", lambda *_: None)
-    stops = (Stop(), Stop())
+    stops = (ProgramStop(), ProgramStop())
     with meeting("n2") as held:
         there = guest(held, 1)
         reply = Later(lambda: there.join(joining(1, "n2")))
@@ -188,26 +190,18 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
 
 
 def test_a_program_that_ends_well_is_waited_for_by_the_others_and_to_the_last(run: Run) -> None:
-    run.leading.ended(Ending(0))
-    threading.Timer(0.3, run.following.ended, [Ending(0)]).start()
+    run.leading.ended(ProgramEnd(0))
+    threading.Timer(0.3, run.following.ended, [ProgramEnd(0)]).start()
     began = time.monotonic()
     assert run.leading.wait() is None
     assert time.monotonic() - began >= 0.25
     assert run.following.wait() is None
-    assert run.following.end == End(exit_code=0)
+    assert run.following.end == RunEnd(exit_code=0)
     assert not run.stops[0].asked
 
 
-def test_the_failure_of_another_host_ends_this_one_and_is_named_with_its_host(run: Run) -> None:
-    run.following.ended(Ending(7))
-    found = run.leading.wait()
-    assert found is not None
-    assert (found.cause, found.exit_code) == ("host n2 (rank 1): train ended with exit code 7", 7)
-    assert (run.stops[0].asked, run.stops[0].exit_code) == (True, 7)
-
-
 def test_the_failure_of_rank_0_ends_the_others_and_is_named_with_its_host(run: Run) -> None:
-    run.leading.ended(Ending(-9))
+    run.leading.ended(ProgramEnd(-9))
     found, theirs = run.leading.wait(), run.following.wait()
     assert found is not None
     assert theirs is not None
@@ -218,34 +212,26 @@ def test_the_failure_of_rank_0_ends_the_others_and_is_named_with_its_host(run: R
 
 
 def test_of_two_failures_the_earlier_one_counts(run: Run) -> None:
-    run.following.ended(Ending(5))
+    run.following.ended(ProgramEnd(5))
     time.sleep(0.05)
-    run.leading.ended(Ending(1))
+    run.leading.ended(ProgramEnd(1))
     found = run.leading.wait()
     assert found is not None
     assert found.exit_code == 5
 
 
 def test_a_program_that_was_asked_to_end_and_did_ends_the_run_without_a_failure(run: Run) -> None:
-    run.leading.ended(Ending(0, passed=frozenset({15})))
+    run.leading.ended(ProgramEnd(0, passed=frozenset({15})))
     assert run.leading.wait() is None
     assert run.following.wait() is None
     _until(lambda: run.stops[1].asked)
     assert run.stops[1].exit_code == 0
 
 
-def test_a_program_that_hangs_is_a_failure_of_its_host(run: Run) -> None:
-    run.following.event(failed(0, time.time(), "hung"))
-    run.following.ended(Ending(-15, stopped=3))
-    found = run.leading.wait()
-    assert found is not None
-    assert (found.kind, found.cause) == ("hung", "host n2 (rank 1): hung of 0")
-
-
 def test_samples_of_other_hosts_are_recorded_and_ends_are_not(run: Run) -> None:
     run.following.event(Sample(time_s=time.time(), gpus=(GpuSample(gpu=3),)))
-    run.following.ended(Ending(0))
-    run.leading.ended(Ending(0))
+    run.following.ended(ProgramEnd(0))
+    run.leading.ended(ProgramEnd(0))
     run.leading.wait()
     events = [event for source in run.leading.sources for event in source.take()]
     assert [type(event) for event in events] == [Sample]
@@ -257,8 +243,8 @@ def test_steps_of_other_hosts_come_to_rank_0_with_their_place_and_before_the_end
     step = StepDone(pid=5, step=2, seconds=0.5, examples=8)
     now_s = time.time()
     run.following.reported(now_s, step)
-    run.following.ended(Ending(0))
-    run.leading.ended(Ending(0))
+    run.following.ended(ProgramEnd(0))
+    run.leading.ended(ProgramEnd(0))
     run.leading.wait()
     assert run.leading.steps is not None
     (came,) = run.leading.steps.take()

@@ -41,12 +41,6 @@ def test_stdin_stdout_and_stderr_are_the_programs() -> None:
     assert finish("sh", "-c", "cat; echo err >&2", typed="typed\n") == (0, "typed\n", "err\n")
 
 
-def test_the_program_gets_its_environment_and_arguments_as_they_are() -> None:
-    script = "import os, sys; print(os.environ['CUDA_VISIBLE_DEVICES'], sys.argv[1:])"
-    out = finish(sys.executable, "-c", script, "--model", "a b", "", "--")[1]
-    assert out == "GPU-a ['--model', 'a b', '', '--']\n"
-
-
 REPORTS = """
 import signal, sys
 def note(signum, frame):
@@ -240,9 +234,9 @@ def test_children_in_other_sessions_their_children_and_those_that_ignore_sigterm
 
 STOPS = """
 import os, sys, threading
-from gputopo.launch.user_program.program import Stop, end_descendants, run_program
+from gputopo.launch.user_program.program import ProgramStop, end_descendants, run_program
 end_descendants.__kwdefaults__.update(term_s=0.2)
-stop, ready = Stop(), sys.argv[1]
+stop, ready = ProgramStop(), sys.argv[1]
 def ask():
     open(ready).read()  # the program and its child ignore SIGTERM from here on
     assert stop.ask()
@@ -289,12 +283,6 @@ def test_a_script_that_may_not_be_run_is_advised_how_to_run_it(tmp_path: Path) -
     assert "-- python" in error.value.hint
 
 
-def test_a_program_is_looked_for_in_the_path_it_will_have() -> None:
-    check_program(["sh"], {"PATH": "/bin:/usr/bin"})
-    with pytest.raises(UsageError):
-        check_program(["sh"], {"PATH": "/proc"})
-
-
 def test_a_file_that_the_system_cannot_run_ends_with_126_and_one_line(tmp_path: Path) -> None:
     script = tmp_path / "no-shebang"
     script.write_bytes(b"\x7fELFbroken")
@@ -319,9 +307,9 @@ HOOKED = """
 import os, sys
 from gputopo.launch.user_program.program import run_program
 from gputopo.launch.supervise.outlets import Alarm
-from gputopo.launch.supervise.worker_process import Ours
+from gputopo.launch.supervise.worker_process import OwnChildren
 from tests.launch.supervise.test_outlets import OVER, SLOW
-ours = Ours()
+ours = OwnChildren()
 alarm = Alarm(sys.argv[1], print, ours)
 alarm.event(SLOW)
 alarm.event(OVER)

@@ -3,7 +3,6 @@
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -11,16 +10,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from gputopo.launch.spec.job_spec import ProgramSpec
 from gputopo.launch.supervise.run_folder import EventLog
-from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, Patience, of_seconds
-from gputopo.launch.supervise.worker_process import Ours
+from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, HangLimits, of_seconds
+from gputopo.launch.supervise.worker_process import OwnChildren
 from gputopo.launch.throughput import STEPS_FILE, StepDone, Steps, StepsEnded
 from gputopo.launch.user_program import recording as module
-from gputopo.launch.user_program.program import Ending, Stop
+from gputopo.launch.user_program.program import ProgramEnd, ProgramStop
 from gputopo.launch.user_program.recording import (
     ProgramRecord,
     StallWatch,
@@ -33,7 +31,7 @@ from gputopo.probes import child
 from gputopo.probes.run_watch import RunWatch
 from gputopo.report.runs.report import program_lines
 from gputopo.runs.summary import summarise
-from gputopo.values.run.events import Device, Event, GpuSample, Noticed, RankFailed, Sample, Step, read_events
+from gputopo.values.run.events import Device, Event, GpuSample, Noticed, RankFailed, Sample, Step
 from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import AS_PLANNED, OUTSIDE
 from tests.kit.faults import broken
@@ -50,8 +48,8 @@ def pid() -> Iterator[int]:
         process.kill()
 
 
-def watch(patience: Patience, stop: Stop | None = None, stacks: Path | None = None) -> StallWatch:
-    return StallWatch(patience, "train", stop or Stop(), Ours(), stacks=stacks, now_s=0.0)
+def watch(patience: HangLimits, stop: ProgramStop | None = None, stacks: Path | None = None) -> StallWatch:
+    return StallWatch(patience, "train", stop or ProgramStop(), OwnChildren(), stacks=stacks, now_s=0.0)
 
 
 def done(pid: int, step: int, seconds: float = 1.0) -> StepDone:
@@ -59,7 +57,7 @@ def done(pid: int, step: int, seconds: float = 1.0) -> StepDone:
 
 
 def test_silence_after_a_step_is_a_hang_and_asks_for_the_end_once(pid: int) -> None:
-    stop = Stop()
+    stop = ProgramStop()
     looks = watch(of_seconds(60), stop)
     looks.reported(done(pid, 1), 10.0)
     looks.sampled(Sample(time_s=1.0, gpus=(GpuSample(gpu=1, graphics_mhz=300, gpu_utilization_percent=100),)))
@@ -71,24 +69,6 @@ def test_silence_after_a_step_is_a_hang_and_asks_for_the_end_once(pid: int) -> N
         "train hangs: nothing for 60 s in a step; a step usually takes 1 s; GPU 1 100 % busy 300 MHz"
     )
     assert (stop.asked, looks.look(1000.0), looks.wait_s(1000.0)) == (True, None, None)
-
-
-def test_a_program_that_ends_meanwhile_does_not_hang(pid: int) -> None:
-    stop = Stop()
-    looks = watch(of_seconds(60), stop)
-    looks.reported(done(pid, 1), 10.0)
-    assert not stop.over()
-    assert looks.look(70.0) is None
-
-
-def test_a_process_that_is_stopped_is_named(pid: int) -> None:
-    looks = watch(of_seconds(60))
-    looks.reported(done(pid, 1), 10.0)
-    os.kill(pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
-    found = looks.look(70.0)
-    assert isinstance(found, RankFailed)
-    assert f"process {pid} is stopped (SIGSTOP)" in found.cause
 
 
 def test_a_program_is_judged_only_while_one_of_its_processes_takes_steps(pid: int) -> None:
@@ -153,10 +133,6 @@ def test_a_process_writes_its_stacks_and_one_that_would_end_by_the_signal_is_lef
     assert not write_stacks([pid], file)
 
 
-def test_the_exit_code_of_a_hang_is_that_of_the_hang_whatever_the_program_ended_with() -> None:
-    assert {Ending(status, stopped=3).exit_code for status in (0, 5, -15)} == {3}
-
-
 FOUR = SCENARIOS["four"]
 SAMPLES = 48  # those of other GPUs, and processes, are in every eighth
 
@@ -178,7 +154,7 @@ def watched(fake: FakeNvml, *gpus: int, others: Sequence[int] = ()) -> tuple[Res
         for _ in range(SAMPLES):
             for event in watch.look():
                 record.add(event)
-    record.finish("train", Ending(0))
+    record.finish("train", ProgramEnd(0))
     assert summarise(seen) == record.summary.result()
     return record.summary.result(), [event.says for event in seen if isinstance(event, Noticed)]
 
@@ -235,7 +211,7 @@ def test_devices_are_compared_by_what_their_processes_report_and_the_run_with_it
             )
             for event in joined.add(step, number / 5):
                 record.add(event)
-    record.finish("train", Ending(0))
+    record.finish("train", ProgramEnd(0))
     result = record.summary.result()
     (slow,) = result.anomalies
     assert (slow.gpu, result.run_verdict is not None and result.run_verdict.word) == (1, "slow")
@@ -276,7 +252,7 @@ def steps_recorded(
                 for _ in range(steps):
                     loop.done()
         assert not state.stuck
-    record.finish("train", Ending(0))
+    record.finish("train", ProgramEnd(0))
     return record.summary.result()
 
 
@@ -329,36 +305,24 @@ def test_events_that_cannot_be_written_are_reported_once_and_summed_up(tmp_path:
     record = ProgramRecord(EventLog(full), lambda event: None, problems.append)
     record.begin(spec(0))
     record.add(Noticed(time_s=1.0, says="noticed"))
-    record.finish("train", Ending(0))
+    record.finish("train", ProgramEnd(0))
     assert problems == ["cannot write /dev/full: No space left on device; the program goes on without"]
     assert record.summary.result().status == "complete"
-
-
-def test_the_file_holds_what_the_result_is_derived_from(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    record = ProgramRecord(EventLog(path), lambda event: None, lambda line: None)
-    record.begin(spec(0, 1))
-    record.finish("train", Ending(-9, out_of_memory=True, left="train left a process behind: 7 (sleep)"))
-    with path.open("rb") as lines:
-        result = summarise(read_events(lines, origin="events"))
-    assert result == record.summary.result()
-    assert "train left a process behind: 7 (sleep)" in result.says
-    assert result.spec == msgspec.json.decode(msgspec.json.encode(spec(0, 1)))
 
 
 @pytest.mark.parametrize(
     ("ending", "kind", "code"),
     [
-        (Ending(0, passed=frozenset({15})), None, None),  # it ended as it was asked to
-        (Ending(3), "error", 3),
-        (Ending(1, passed=frozenset({2})), "interrupted", 1),
-        (Ending(-15, passed=frozenset({15})), "terminated", 143),
-        (Ending(-11), "killed", 139),
-        (Ending(-11, passed=frozenset({10})), "killed", 139),
-        (Ending(-9, out_of_memory=True), "out_of_memory", 137),
+        (ProgramEnd(0, passed=frozenset({15})), None, None),  # it ended as it was asked to
+        (ProgramEnd(3), "error", 3),
+        (ProgramEnd(1, passed=frozenset({2})), "interrupted", 1),
+        (ProgramEnd(-15, passed=frozenset({15})), "terminated", 143),
+        (ProgramEnd(-11), "killed", 139),
+        (ProgramEnd(-11, passed=frozenset({10})), "killed", 139),
+        (ProgramEnd(-9, out_of_memory=True), "out_of_memory", 137),
     ],
 )
-def test_why_a_program_ended_is_named(ending: Ending, kind: str | None, code: int | None) -> None:
+def test_why_a_program_ended_is_named(ending: ProgramEnd, kind: str | None, code: int | None) -> None:
     failure = failure_of("/opt/bin/train", ending, time_s=0.0)
     assert (None if failure is None else failure.kind) == kind
     assert (None if failure is None else failure.exit_code) == code

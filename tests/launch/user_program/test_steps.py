@@ -46,12 +46,6 @@ def steps_of(events: Sequence[Step | WarmupDone | Noticed]) -> list[tuple[int, i
     return [(one.step, one.images, one.seconds) for one in events if isinstance(one, Step)]
 
 
-def test_the_first_step_is_the_warm_up() -> None:
-    events = joined([step(1, 1, 9.0), step(1, 2), step(1, 3)])
-    assert steps_of(events) == [(0, 10, 9.0), (1, 10, 0.5), (2, 10, 0.5)]
-    assert [(one.steps, one.seconds) for one in events if isinstance(one, WarmupDone)] == [(1, 9.0)]
-
-
 def test_the_same_steps_of_several_processes_are_one() -> None:
     ranks = [step(pid, number, 9.0 if number == 1 else 0.5) for number in (1, 2, 3) for pid in (7, 8)]
     assert steps_of(joined(ranks)) == [(0, 10, 9.0), (1, 20, 0.5), (2, 20, 0.5)]
@@ -169,11 +163,6 @@ def test_a_report_of_several_steps_counts_as_they_do() -> None:
     assert not any(isinstance(one, Noticed) for one in both)
 
 
-def test_a_loop_that_begins_anew_has_a_warm_up_of_its_own() -> None:
-    loop: list[Report] = [step(1, 1), step(1, 2), StepsEnded(pid=1)]
-    assert [number for number, *_ in steps_of(joined([*loop, *loop]))] == [0, 1, 0, 2]
-
-
 @given(st.lists(st.integers(0, 3), max_size=300))
 def test_every_counted_example_is_in_a_step_whatever_the_order(order: list[int]) -> None:
     numbers = dict.fromkeys(range(4), 0)
@@ -250,27 +239,6 @@ def test_no_sum_is_more_than_a_report_may_have() -> None:
     )
     assert isinstance(one, StepDone)
     assert one.examples == MAX_EXAMPLES
-
-
-def test_reports_and_samples_of_all_hosts_come_in_the_order_of_time_once_they_are_due() -> None:
-    order = InOrder()
-    for host, times in ((0, (5.0, 6.0, 7.0)), (1, (5.5, 6.5, 9.0))):
-        for time_s in times:
-            order.reported(host, time_s, reported_step(host, 2), now_s=10.0)
-    order.sampled(Sample(time_s=5.2, gpus=()))
-    assert [time_s for time_s, _ in order.due(6.0)] == [5.0, 5.2, 5.5, 6.0]
-    assert [time_s for time_s, _ in order.due(8.0)] == [6.5, 7.0]
-    order.reported(1, 8.5, reported_step(1, 3), now_s=10.0)  # by a clock that was set back meanwhile
-    assert [item for _, item in order.due(9.0)] == [(1, reported_step(1, 2)), (1, reported_step(1, 3))]
-
-
-def test_a_clock_of_rank_0_that_is_set_back_holds_nothing_up() -> None:
-    order = InOrder()
-    assert order.due(100.0) == []
-    order.reported(0, 101.0, reported_step(0, 2), now_s=103.0)
-    assert order.due(40.0) == [(101.0, (0, reported_step(0, 2)))]
-    order.reported(0, 41.0, reported_step(0, 3), now_s=44.0)
-    assert order.due(42.0) == [(41.0, (0, reported_step(0, 3)))]
 
 
 def test_what_is_held_is_due_in_the_order_of_time_and_reports_of_a_host_in_their_own() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import pytest
 
-from gputopo.copies.copies import Copy, Job
+from gputopo.copies.copies import Copy, CopyJob
 from gputopo.probes.cuda.host_memory import PINNED_BYTES
 from tests.kit.cuda.build import why_not
 from tests.kit.cuda.derive import from_scenario
@@ -33,7 +33,7 @@ def box(name: str, *words: str, memory: int = SMALL_CARDS) -> CudaSpec:
 
 def measure(
     spec: CudaSpec,
-    jobs: Sequence[Job],
+    jobs: Sequence[CopyJob],
     size: int = 4 * MIB,
     *,
     ordinals: Mapping[int, int] | None = None,
@@ -108,17 +108,17 @@ def local(gpu: int) -> Copy:
     return Copy(kind="d2d_local", source=f"gpu:{gpu}", destination=f"gpu:{gpu}")
 
 
-def alone(copy: Copy, size: int | None = None) -> Job:
-    return Job(kind=copy.kind, copies=(copy,), bytes=size)
+def alone(copy: Copy, size: int | None = None) -> CopyJob:
+    return CopyJob(kind=copy.kind, copies=(copy,), bytes=size)
 
 
-def latency(copy: Copy) -> Job:
-    return Job(kind="latency", copies=(copy,))
+def latency(copy: Copy) -> CopyJob:
+    return CopyJob(kind="latency", copies=(copy,))
 
 
-def both(*copies: Copy) -> Job:
-    return Job(kind="bidirectional", copies=copies)
+def both(*copies: Copy) -> CopyJob:
+    return CopyJob(kind="bidirectional", copies=copies)
 
 
-def together(*copies: Copy, size: int | None = None) -> Job:
-    return Job(kind=copies[0].kind, copies=copies, group="together", bytes=size)
+def together(*copies: Copy, size: int | None = None) -> CopyJob:
+    return CopyJob(kind=copies[0].kind, copies=copies, group="together", bytes=size)

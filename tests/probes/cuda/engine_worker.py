@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from gputopo.copies.copies import Job, Window
+from gputopo.copies.copies import CopyJob, CopyWindow
 from gputopo.probes.cuda.door import Cuda, CudaError, NoCudaError, open_cuda
 from gputopo.probes.cuda.engine import Engine
 from gputopo.probes.cuda.host_memory import PINNED_BYTES
@@ -21,7 +21,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     `interrupts`: jobs during whose copies Ctrl-C is pressed; after it, what there is is reported.
     """
 
-    jobs: tuple[Job, ...] = ()
+    jobs: tuple[CopyJob, ...] = ()
     sizes: tuple[int, ...] = ()
     ordinals: Mapping[int, int] = {}
     node_cpus: Mapping[int, tuple[int, ...]] = {}
@@ -36,7 +36,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     refused: tuple[str, str, str] | None = None
     driver_version: str | None = None
     devices: tuple[tuple[int, str | None, str, int], ...] = ()
-    windows: tuple[Window, ...] = ()
+    windows: tuple[CopyWindow, ...] = ()
     asked: tuple[int, ...] = ()  # how often each window called while_running
     hung: bool = False
     interrupted: bool = False
@@ -63,7 +63,7 @@ def main() -> None:
 
 def measured(task: Task) -> Report:
     """Do a task. Raises NoCudaError."""
-    windows: list[Window] = []
+    windows: list[CopyWindow] = []
     asked: list[int] = []
     ends: list[float] = []
     with open_cuda() as cuda:

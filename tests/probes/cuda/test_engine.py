@@ -5,7 +5,7 @@ from itertools import permutations
 import msgspec
 import pytest
 
-from gputopo.copies.copies import Copy, Job
+from gputopo.copies.copies import Copy, CopyJob
 from gputopo.probes.cuda.host_memory import PINNED_BYTES
 from tests.kit.cuda.scenario import CudaSpec
 from tests.probes.cuda.doubled import (
@@ -261,7 +261,7 @@ def test_a_gpu_that_cuda_does_not_see_fails_and_the_others_are_measured() -> Non
 
 
 def test_two_pageable_copies_at_once_are_refused_in_words() -> None:
-    job = Job(kind="h2d", copies=(h2d(0, pinned=False), h2d(1, pinned=False)), group="g")
+    job = CopyJob(kind="h2d", copies=(h2d(0, pinned=False), h2d(1, pinned=False)), group="g")
     for copy in measure(box("2x4"), [job]).windows[0].copies:
         assert copy.failure is not None
         assert "wait in the call" in copy.failure.says

@@ -56,8 +56,8 @@ def test_kernels_at_once_share_the_chip() -> None:
     assert grid(1, 2**25, 8) == (1, 512)
 
 
-@pytest.mark.parametrize("words", [0, 1, 2, 7, 64, 191, 192, 1001])
-@pytest.mark.parametrize(("to", "start"), [(0, 0), (8, 0), (0, 8), (8, 8)])
+@pytest.mark.parametrize("words", [0, 1, 191, 192, 1001])
+@pytest.mark.parametrize(("to", "start"), [(0, 0), (8, 0), (0, 8)])
 def test_a_copy_moves_every_word_once_and_no_other(words: int, to: int, start: int) -> None:
     source, target = 0x10000 + start, 0x20000 + to
     memory = {source + 8 * place: 1000 + place for place in range(words)}

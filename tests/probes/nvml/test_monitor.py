@@ -7,7 +7,7 @@ import pytest
 
 from gputopo.probes import child
 from gputopo.probes.nvml.door import NotReadError
-from gputopo.probes.nvml.monitor import Monitor, MonitorChild, Watcher, WatcherChild
+from gputopo.probes.nvml.monitor import Monitor, Watcher, WatcherChild
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
 from tests.cost import cost_of
 from tests.kit.distinct import DISTINCT
@@ -110,12 +110,12 @@ def test_after_closing_samples_are_empty() -> None:
 def test_a_child_samples_as_the_monitor_does() -> None:
     fake = FakeNvml(FOUR)
     fake.script_clock(0, 0, [1410, 1100, 900])
-    with installed(fake), MonitorChild([3, 0]) as monitor:
-        seen = [monitor.sample() for _ in range(3)]
+    with installed(fake), WatcherChild([3, 0]) as watcher:
+        seen = [watcher.observe().gpus for _ in range(3)]
     assert [[sample.gpu for sample in samples] for samples in seen] == [[3, 0]] * 3
     assert [samples[1].graphics_mhz for samples in seen] == [1410, 1100, 900]
-    assert (seen[0][0].power_w, monitor.stop) == (61.5, None)
-    assert monitor.sample() == ()
+    assert (seen[0][0].power_w, watcher.stop) == (61.5, None)
+    assert watcher.observe().gpus == ()
 
 
 @pytest.mark.parametrize(("fault", "how"), [(hang, "did not return within 1 s"), (crash, "SIGSEGV")])
@@ -125,23 +125,23 @@ def test_a_driver_that_fails_during_a_run_costs_the_samples_after_it(
     monkeypatch.setattr(child, "NVML_LIMITS", child.NVML_LIMITS._replace(nvml_s=1.0))
     fake = FakeNvml(FOUR)
     fake.spoil("nvmlDeviceGetPowerUsage", fault, gpu=1, after_calls=1)
-    with installed(fake), MonitorChild([0, 1, 2]) as monitor:
-        assert monitor.sample()[1].power_w == 61.5
+    with installed(fake), WatcherChild([0, 1, 2]) as monitor:
+        assert monitor.observe().gpus[1].power_w == 61.5
         assert monitor.stop is None
-        (last,) = monitor.sample()
+        (last,) = monitor.observe().gpus
         assert (last.gpu, last.power_w) == (0, 61.5)
         assert monitor.stop is not None
         assert monitor.stop.text.startswith("nvmlDeviceGetPowerUsage of GPU 1 ")
         assert how in monitor.stop.text
-        assert monitor.sample() == ()
+        assert monitor.observe().gpus == ()
 
 
 def test_a_child_can_be_closed_while_another_thread_waits_for_its_sample() -> None:
     fake = FakeNvml(FOUR)
     fake.spoil("nvmlDeviceGetPowerUsage", hang)
     with installed(fake):
-        monitor = MonitorChild([0])
-        thread = threading.Thread(target=monitor.sample)
+        monitor = WatcherChild([0])
+        thread = threading.Thread(target=monitor.observe)
         thread.start()
         time.sleep(0.05)
         monitor.close()
@@ -161,7 +161,7 @@ def test_a_child_that_cannot_open_nvml_is_refused_with_the_reason(
     if fault is not None:
         fake.spoil("nvmlInitWithFlags", fault)
     with installed(fake), pytest.raises(NotReadError, match=reason):
-        MonitorChild([0])
+        WatcherChild([0])
 
 
 GPU_IS_LOST, NOT_SUPPORTED, NO_PERMISSION = 15, 3, 4

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gputopo.copies.budget import peers_of
-from gputopo.copies.copies import Copy, CopyTime, Job, Window
+from gputopo.copies.copies import Copy, CopyJob, CopyTime, CopyWindow
 from gputopo.copies.sharing import _Shared, fair_rates
-from gputopo.probes.session.host_memory import HostMemory
+from gputopo.probes.session.host_memory import HostMemoryRates
 from gputopo.probes.session.measuring import Doors
 from gputopo.values.bandwidth import Failure
 from gputopo.values.machine import Gpu, Host, Machine, NumaNode
@@ -52,15 +52,15 @@ class EngineDouble:
     interrupt_after: int | None = None
     clock: Clock = field(default_factory=Clock)
     peers_open: set[frozenset[int]] = field(default_factory=set)
-    asked: list[tuple[Job, tuple[int, ...]]] = field(default_factory=list)
+    asked: list[tuple[CopyJob, tuple[int, ...]]] = field(default_factory=list)
     hung: set[int] = field(default_factory=set)
     hang_on: tuple[str, str] | None = None
     unreturned: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def measure(
-        self, job: Job, sizes: Sequence[int], while_running: Callable[[], None] | None = None
-    ) -> Window:
+        self, job: CopyJob, sizes: Sequence[int], while_running: Callable[[], None] | None = None
+    ) -> CopyWindow:
         if self.interrupt_after is not None and len(self.asked) >= self.interrupt_after:
             raise KeyboardInterrupt
         self.asked.append((job, tuple(sizes)))
@@ -75,7 +75,7 @@ class EngineDouble:
         slowest = max(size / rate for size, rate in zip(sizes, rates, strict=True)) / 1e9
         ended = begun + slowest
         self.clock.now_s = max(ended, self.clock.now_s) + self.slower * self._beside_s(job, sizes)
-        return Window(copies=tuple(times), span=(begun, ended))
+        return CopyWindow(copies=tuple(times), span=(begun, ended))
 
     def peer_access(self, a: int, b: int) -> bool:
         return (a, b) in self.peers
@@ -94,7 +94,7 @@ class EngineDouble:
     def _is_lost(self, gpu: int) -> bool:
         return gpu in self.lost and len(self.asked) > self.lost[gpu]
 
-    def _beside_s(self, job: Job, sizes: Sequence[int]) -> float:
+    def _beside_s(self, job: CopyJob, sizes: Sequence[int]) -> float:
         new = peers_of(job) - self.peers_open
         self.peers_open |= new
         on_host = sum(
@@ -102,7 +102,7 @@ class EngineDouble:
         )
         return self.each_s + self.peer_s * len(new) + 2 * on_host / (1e9 * self.host_gb_per_s)
 
-    def _rates(self, job: Job) -> list[float]:
+    def _rates(self, job: CopyJob) -> list[float]:
         part = (0.25 if len(self.asked) <= self.ramp_up else 1.0) / self.slower
         rates = [self.rate(copy) * part for copy in job.copies]
         if job.group is None or job.kind not in ("h2d", "d2h"):
@@ -111,7 +111,7 @@ class EngineDouble:
         shares = fair_rates(alone, [_Shared(gpus, carries) for gpus, carries in self.uplinks])
         return [shares[copy.gpus[0]] for copy in job.copies]
 
-    def _time(self, job: Job, copy: Copy, size: int, rate: float) -> CopyTime:
+    def _time(self, job: CopyJob, copy: Copy, size: int, rate: float) -> CopyTime:
         reason = self.faults.get((copy.kind, copy.source, copy.destination))
         if any(self._is_lost(gpu) for gpu in copy.gpus):
             reason = LOST
@@ -187,7 +187,7 @@ def doors(
     *,
     facts: Callable[[], dict[str, Any]] = lambda: AWAKE,
     order: Sequence[int] | None = None,
-    host: HostMemory | None = None,
+    host: HostMemoryRates | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Doors:
     """Return the doors of a session to the double; `order`: GPUs in CUDA's order, those left out hidden."""
@@ -208,7 +208,7 @@ def doors(
         open_cuda=open_cuda,
         open_engine=open_engine,
         open_sampler=lambda gpu: SamplerDouble(gpu, facts),
-        host_memory=lambda _machine, _request: host or HostMemory(),
+        host_memory=lambda _machine, _request: host or HostMemoryRates(),
         environment=environment or {},
         now=engine.clock,
         epoch=lambda: 1_700_000_000.0,

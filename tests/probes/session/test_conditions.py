@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import Monitor
 from gputopo.probes.session.conditions import (
+    GpuSampler,
     Meter,
-    Reading,
-    Sampler,
+    WindowReading,
     WindowReadings,
     conditions,
     still_rising,
@@ -21,7 +21,7 @@ from tests.probes.session.double import ASLEEP, AWAKE, Clock, SamplerDouble
 
 
 def readings(*facts: dict[str, Any], gpu: int = 0, inside: bool = True) -> WindowReadings:
-    return WindowReadings({gpu: tuple(Reading(GpuSample(gpu=gpu, **one), inside) for one in facts)})
+    return WindowReadings({gpu: tuple(WindowReading(GpuSample(gpu=gpu, **one), inside) for one in facts)})
 
 
 def test_conditions_are_medians_over_all_windows_that_count() -> None:
@@ -161,7 +161,7 @@ def test_of_gpus_that_are_not_read_in_every_window_the_own_readings_are_compared
 
 
 def test_nvml_that_cannot_be_used_is_reported_and_nothing_is_read() -> None:
-    def refuse(gpu: int) -> Sampler:
+    def refuse(gpu: int) -> GpuSampler:
         raise NotReadError("DRIVER_NOT_LOADED")
 
     with Meter([0], open_sampler=refuse) as meter:

@@ -24,7 +24,7 @@ TWO = Host(
 )
 
 
-def small(host: Host, tmp_path: Path) -> host_memory.HostMemory:
+def small(host: Host, tmp_path: Path) -> host_memory.HostMemoryRates:
     """Measures with buffers of a few MiB: right is asked for here, not fast."""
     return measure_host_memory(host, root=tmp_path, repeats=2, max_bytes=8 * MIB)
 

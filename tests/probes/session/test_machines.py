@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gputopo.copies.budget import MAX_BYTES, MIN_BYTES, MIN_WINDOW_S
-from gputopo.copies.copies import Request, Setting, describe
+from gputopo.copies.copies import SessionRequest, Setting, describe
 from gputopo.copies.jobs import jobs, min_local_bytes
 from gputopo.probes.session.measuring import measure
 from gputopo.values.bandwidth import Bandwidth, Sample
@@ -66,7 +66,7 @@ BOXES = {
 @cache
 def quick(name: str, slower: float) -> Bandwidth:
     box = BOXES[name]
-    return measure(machine(box.gpus), Request(), doors=doors(box.engine(slower)))
+    return measure(machine(box.gpus), SessionRequest(), doors=doors(box.engine(slower)))
 
 
 def is_large_enough(sample: Sample, box: Box) -> bool:
@@ -137,7 +137,7 @@ def test_windows_with_the_host_have_space_for_a_reading_and_others_admit_that_th
         engine.clock.now_s += 0.004
         return AWAKE
 
-    found = measure(machine(8), Request(), doors=doors(engine, facts=slow))
+    found = measure(machine(8), SessionRequest(), doors=doors(engine, facts=slow))
     for sample in found.samples:
         inside = [one.readings for one in sample.conditions]
         if sample.kind in ("h2d", "d2h") and sample.group is None and sample.pinned:

@@ -9,24 +9,26 @@ import msgspec
 import pytest
 
 from gputopo.copies.budget import MIN_BYTES, QUICK_SECONDS
-from gputopo.copies.copies import Copy, Request
+from gputopo.copies.copies import Copy, SessionRequest
 from gputopo.probes.cuda.door import NoCudaError
-from gputopo.probes.session.host_memory import HostMemory
+from gputopo.probes.session.host_memory import HostMemoryRates
 from gputopo.probes.session.measuring import NoGpuMeasuredError, far_nodes, measure, near_nodes
-from gputopo.probes.session.session import Progress
+from gputopo.probes.session.session import SessionProgress
 from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
 from gputopo.values.errors import ExitCode, UsageError
 from gputopo.values.machine import Gpu, Host, Machine, Mig, NumaNode
 from tests.probes.session.double import ASLEEP, AWAKE, LOST, EngineDouble, doors, machine
 
-HOST = HostMemory(
+HOST = HostMemoryRates(
     samples=(Sample(kind="host_memory", source="node:0", destination="node:0", median_gb_per_s=30.0),)
 )
 ALL_PEERS = frozenset(permutations(range(8), 2))
 
 
-def run(engine: EngineDouble, request: Request | None = None, **options: Any) -> Bandwidth:
-    return measure(machine(engine.gpus), request or Request(), doors=doors(engine, host=HOST, **options))
+def run(engine: EngineDouble, request: SessionRequest | None = None, **options: Any) -> Bandwidth:
+    return measure(
+        machine(engine.gpus), request or SessionRequest(), doors=doors(engine, host=HOST, **options)
+    )
 
 
 def number(bandwidth: Bandwidth, **facts: Any) -> float | None:
@@ -193,7 +195,9 @@ def test_gpus_of_which_none_can_be_used_are_reported_with_their_compute_mode() -
     taken = machine(2)
     exclusive = tuple(msgspec.structs.replace(gpu, compute_mode="exclusive_process") for gpu in taken.gpus)
     with pytest.raises(NoGpuMeasuredError) as refused:
-        measure(msgspec.structs.replace(taken, gpus=exclusive), Request(), doors=doors(engine, host=HOST))
+        measure(
+            msgspec.structs.replace(taken, gpus=exclusive), SessionRequest(), doors=doors(engine, host=HOST)
+        )
     assert "none of the GPUs" in refused.value.what
     assert refused.value.hint.count("exclusive_process") == 2
     assert refused.value.bandwidth.samples == HOST.samples
@@ -239,7 +243,9 @@ def test_without_cuda_the_host_is_measured_and_the_reason_reported() -> None:
         yield
 
     with pytest.raises(NoGpuMeasuredError, match=r"libcuda\.so\.1") as raised:
-        measure(machine(0), Request(), doors=replace(doors(EngineDouble(), host=HOST), open_cuda=no_cuda))
+        measure(
+            machine(0), SessionRequest(), doors=replace(doors(EngineDouble(), host=HOST), open_cuda=no_cuda)
+        )
     assert raised.value.exit_code is ExitCode.HARDWARE
     assert raised.value.hint == "install the driver"
     assert raised.value.bandwidth.samples == HOST.samples
@@ -263,13 +269,13 @@ def test_where_cuda_shows_none_of_them_it_is_an_error_with_the_host_numbers() ->
 
 
 def test_only_the_chosen_gpus_are_measured() -> None:
-    found = run(EngineDouble(gpus=4), Request(gpus=(3, 1)))
+    found = run(EngineDouble(gpus=4), SessionRequest(gpus=(3, 1)))
     places = {place for one in found.samples for place in (one.source, one.destination)}
     assert places == {"host", "gpu:1", "gpu:3", "node:0"}
 
 
-@pytest.mark.parametrize("request_", [Request(gpus=(0, 9)), Request(numa=4)])
-def test_a_gpu_or_node_that_is_not_there_is_bad_usage(request_: Request) -> None:
+@pytest.mark.parametrize("request_", [SessionRequest(gpus=(0, 9)), SessionRequest(numa=4)])
+def test_a_gpu_or_node_that_is_not_there_is_bad_usage(request_: SessionRequest) -> None:
     with pytest.raises(UsageError, match="there is no"):
         run(EngineDouble(gpus=2), request_)
 
@@ -330,9 +336,9 @@ def test_what_a_slow_machine_has_no_time_for_is_reported_and_is_the_less_importa
 
 
 def test_progress_goes_up_to_the_end_and_estimates() -> None:
-    reported: list[Progress] = []
+    reported: list[SessionProgress] = []
     engine = EngineDouble(gpus=4, uplinks=[(frozenset({0, 1}), 12.0)])
-    measure(machine(4), Request(), reported.append, doors=doors(engine))
+    measure(machine(4), SessionRequest(), reported.append, doors=doors(engine))
     jobs = [one for one in reported if one.total > 1]
     assert [one.done for one in jobs] == sorted(one.done for one in jobs)
     assert jobs[-1].done == jobs[-1].total - 1
@@ -343,7 +349,7 @@ def test_progress_goes_up_to_the_end_and_estimates() -> None:
 
 def test_full_sweeps_the_sizes_and_measures_the_far_node() -> None:
     engine = EngineDouble(gpus=2)
-    found = measure(machine(2, nodes=2), Request(level="full"), doors=doors(engine))
+    found = measure(machine(2, nodes=2), SessionRequest(level="full"), doors=doors(engine))
     far = {
         (s.destination, s.numa_node) for s in found.samples if s.kind == "h2d" and s.pinned and not s.group
     }
@@ -354,7 +360,9 @@ def test_full_sweeps_the_sizes_and_measures_the_far_node() -> None:
 
 def test_a_chosen_size_and_number_of_windows_are_used_for_all_copies_but_latencies() -> None:
     found = measure(
-        machine(2), Request(sizes=(1 << 20, 1 << 26), loops=2), doors=doors(EngineDouble(peers=ALL_PEERS))
+        machine(2),
+        SessionRequest(sizes=(1 << 20, 1 << 26), loops=2),
+        doors=doors(EngineDouble(peers=ALL_PEERS)),
     )
     one_way = [one for one in found.samples if one.kind not in ("latency", "bidirectional")]
     assert {one.bytes for one in one_way} == {1 << 20, 1 << 26}
@@ -368,7 +376,7 @@ def test_copies_of_all_gpus_at_once_know_whether_one_goes_back() -> None:
 
 
 def test_the_node_of_the_host_memory_can_be_chosen() -> None:
-    found = measure(machine(2, nodes=2), Request(numa=1), doors=doors(EngineDouble(gpus=2)))
+    found = measure(machine(2, nodes=2), SessionRequest(numa=1), doors=doors(EngineDouble(gpus=2)))
     nodes = {sample.numa_node for sample in found.samples if sample.kind in ("h2d", "d2h", "p2p_staged")}
     assert nodes == {1}
 
@@ -395,7 +403,7 @@ def test_a_card_that_is_split_is_reported() -> None:
     split = msgspec.structs.replace(
         split, gpus=(split.gpus[0], msgspec.structs.replace(split.gpus[1], mig=Mig(mode=True)))
     )
-    found = measure(split, Request(), doors=doors(EngineDouble(), host=HOST))
+    found = measure(split, SessionRequest(), doors=doors(EngineDouble(), host=HOST))
     assert [note for note in found.notes if "MIG" in note] == [
         "gpu:1 is split (MIG): its numbers are those of one instance"
     ]

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from gputopo.copies.budget import Effort, Speeds
-from gputopo.copies.copies import Copy, Job
+from gputopo.copies.copies import Copy, CopyJob
 from gputopo.probes.session.conditions import Meter
-from gputopo.probes.session.session import MAX_RAMP_UP_S, Outcome, measure_job
+from gputopo.probes.session.session import MAX_RAMP_UP_S, JobOutcome, measure_job
 from tests.probes.session.double import ASLEEP, AWAKE, EngineDouble, SamplerDouble
 
-JOB = Job(kind="h2d", copies=(Copy(kind="h2d", source="host", destination="gpu:0", pinned=True),))
+JOB = CopyJob(kind="h2d", copies=(Copy(kind="h2d", source="host", destination="gpu:0", pinned=True),))
 
 
 @dataclass
@@ -27,7 +27,7 @@ class IdleCard:
         self.readings -= 1
         return AWAKE if self.readings < 0 else ASLEEP
 
-    def measured(self) -> Outcome:
+    def measured(self) -> JobOutcome:
         if self.engine is None:
             self.engine = EngineDouble(gpus=1, rate=lambda copy: 12.0 if self.readings < 0 else 3.0)
         if self.meter is None:
@@ -74,7 +74,7 @@ def test_a_card_that_stays_under_load_costs_no_windows_more(idle: IdleCard) -> N
 
 
 def test_a_copy_within_a_gpu_is_read_and_written_so_its_speed_is_half_of_its_number() -> None:
-    local = Job(kind="d2d_local", copies=(Copy(kind="d2d_local", source="gpu:0", destination="gpu:0"),))
+    local = CopyJob(kind="d2d_local", copies=(Copy(kind="d2d_local", source="gpu:0", destination="gpu:0"),))
     engine, speeds = EngineDouble(gpus=1, rate=lambda copy: 200.0), Speeds()
     with Meter([0], open_sampler=lambda gpu: SamplerDouble(gpu, lambda: AWAKE), now=engine.clock) as meter:
         (sample,) = measure_job(local, engine, meter, speeds, Effort(0.008, 5)).samples

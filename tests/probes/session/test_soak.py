@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.copies.copies import Copy, Job, Request, Setting, Window
+from gputopo.copies.copies import Copy, CopyJob, CopyWindow, SessionRequest, Setting
 from gputopo.copies.jobs import soak_jobs
 from gputopo.findings import find_bandwidth
 from gputopo.findings.watched import find_watched
-from gputopo.probes.child import Stop
+from gputopo.probes.child import DriverStop
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.session.measuring import measure
 from gputopo.probes.session.soak import SoakReadings, interval_of
@@ -21,7 +21,7 @@ from gputopo.values.run.events import GpuSample, MachineSample, Xid
 from tests.probes.session.double import Clock, EngineDouble, doors, machine
 
 ALL_PEERS = frozenset(permutations(range(8), 2))
-TEN_MINUTES = Request(soak_s=600.0)
+TEN_MINUTES = SessionRequest(soak_s=600.0)
 
 
 @dataclass
@@ -35,8 +35,8 @@ class Beside:
         measure_one = self.engine.measure
 
         def measured(
-            job: Job, sizes: Sequence[int], while_running: Callable[[], None] | None = None
-        ) -> Window:
+            job: CopyJob, sizes: Sequence[int], while_running: Callable[[], None] | None = None
+        ) -> CopyWindow:
             if self.readings is not None:
                 self.readings.tick()
             return measure_one(job, sizes, while_running)
@@ -44,7 +44,7 @@ class Beside:
         self.engine.measure = measured  # type: ignore[method-assign]
 
 
-def run(engine: EngineDouble, request: Request = TEN_MINUTES) -> Bandwidth:
+def run(engine: EngineDouble, request: SessionRequest = TEN_MINUTES) -> Bandwidth:
     return measure(machine(engine.gpus), request, doors=doors(engine))
 
 
@@ -134,7 +134,7 @@ class WatcherDouble:
     clock: Clock
     xids: list[Xid] = field(default_factory=list)
     xid_reason: str | None = None
-    stop: Stop | None = None
+    stop: DriverStop | None = None
 
     def observe(self) -> MachineSample:
         xids, self.xids = tuple(self.xids), []
@@ -229,7 +229,7 @@ def test_a_driver_that_hangs_is_not_asked_again() -> None:
 
 def test_what_could_not_be_read_is_noted() -> None:
     clock = Clock()
-    stop = Stop("hung", "nvmlDeviceGetName", (1,), "did not return within 10 s")
+    stop = DriverStop("hung", "nvmlDeviceGetName", (1,), "did not return within 10 s")
     watchers = [
         WatcherDouble(clock),
         WatcherDouble(clock, xid_reason="NO_PERMISSION"),

@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gputopo.copies.copies import Job, Request, Window, describe
-from gputopo.probes.child import CallSlot, Channel, Limits
+from gputopo.copies.copies import CopyJob, CopyWindow, SessionRequest, describe
+from gputopo.probes.child import CallLimits, CallSlot, Channel
 from gputopo.probes.session.measuring import Doors, NoGpuMeasuredError
-from gputopo.probes.session.session import Progress
+from gputopo.probes.session.session import SessionProgress
 from gputopo.probes.session.watched import measure_watched
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import UsageError
 from tests.probes.session.double import EngineDouble, doors, machine
 
 # Of what returns: never reached, however busy the machine is.
-PATIENT = Limits(start_s=60.0, call_s=60.0, nvml_s=60.0, quiet_s=60.0, end_s=60.0, reap_s=60.0)
+PATIENT = CallLimits(start_s=60.0, call_s=60.0, nvml_s=60.0, quiet_s=60.0, end_s=60.0, reap_s=60.0)
 LIMITS = PATIENT._replace(call_s=1.0, nvml_s=1.0)  # a call of the double takes microseconds
 End = Callable[[], None]
 
@@ -40,8 +40,8 @@ class Faulty(EngineDouble):
     slot: CallSlot = field(default_factory=lambda: CallSlot(bytearray(256), 0))  # type: ignore[arg-type]
 
     def measure(
-        self, job: Job, sizes: Sequence[int], while_running: Callable[[], None] | None = None
-    ) -> Window:
+        self, job: CopyJob, sizes: Sequence[int], while_running: Callable[[], None] | None = None
+    ) -> CopyWindow:
         if self.job in describe(job):
             self.slot.begin(self.function, str(self.gpu))
             self.fault()
@@ -50,13 +50,13 @@ class Faulty(EngineDouble):
         return super().measure(job, sizes, while_running)
 
 
-def run(engine: Faulty, gpus: int = 3, *, limits: Limits = LIMITS) -> Bandwidth:
+def run(engine: Faulty, gpus: int = 3, *, limits: CallLimits = LIMITS) -> Bandwidth:
     def opened(feed: Channel) -> Doors:
         engine.slot = feed.cuda
         return doors(engine)
 
     engine.gpus = gpus
-    return measure_watched(machine(gpus), Request(), doors=opened, limits=limits)
+    return measure_watched(machine(gpus), SessionRequest(), doors=opened, limits=limits)
 
 
 def kinds(found: Bandwidth) -> set[tuple[str, str, str]]:
@@ -64,9 +64,9 @@ def kinds(found: Bandwidth) -> set[tuple[str, str, str]]:
 
 
 def test_a_session_in_a_child_gives_what_one_in_this_process_gives() -> None:
-    reported: list[Progress] = []
+    reported: list[SessionProgress] = []
     engine = EngineDouble(gpus=2)
-    found = measure_watched(machine(2), Request(), reported.append, doors=lambda _: doors(engine))
+    found = measure_watched(machine(2), SessionRequest(), reported.append, doors=lambda _: doors(engine))
     assert not engine.asked  # that was in the child
     assert (found.failures, found.complete) == ((), True)
     assert {"h2d", "d2h", "d2d_local", "p2p_staged", "latency"} <= {one.kind for one in found.samples}
@@ -122,8 +122,8 @@ def test_several_gpus_are_given_up_one_after_another() -> None:
     @dataclass
     class TwoFaults(Faulty):
         def measure(
-            self, job: Job, sizes: Sequence[int], while_running: Callable[[], None] | None = None
-        ) -> Window:
+            self, job: CopyJob, sizes: Sequence[int], while_running: Callable[[], None] | None = None
+        ) -> CopyWindow:
             for gpu in (1, 2):
                 if f"h2d host -> gpu:{gpu}" in describe(job):
                     self.slot.begin("cuMemAlloc", str(gpu))
@@ -156,7 +156,7 @@ def test_a_start_that_hangs_leaves_no_gpu() -> None:
         raise AssertionError
 
     with pytest.raises(NoGpuMeasuredError, match="cuInit did not return within") as refused:
-        measure_watched(machine(2), Request(), doors=opened, limits=PATIENT._replace(start_s=0.3))
+        measure_watched(machine(2), SessionRequest(), doors=opened, limits=PATIENT._replace(start_s=0.3))
     assert not refused.value.bandwidth.complete
     assert refused.value.bandwidth.not_measured[0].what == "all copies of the GPUs"
 
@@ -171,20 +171,20 @@ def test_a_fault_of_ours_is_raised_here() -> None:
         raise ZeroDivisionError("ours")
 
     with pytest.raises(RuntimeError, match="ZeroDivisionError: ours"):
-        measure_watched(machine(2), Request(), doors=broken, limits=LIMITS)
+        measure_watched(machine(2), SessionRequest(), doors=broken, limits=LIMITS)
 
 
 def test_bad_usage_is_found_before_anything_is_started() -> None:
     with pytest.raises(UsageError, match="there is no GPU 9"):
-        measure_watched(machine(2), Request(gpus=(9,)), doors=lambda _: pytest.fail("started"))
+        measure_watched(machine(2), SessionRequest(gpus=(9,)), doors=lambda _: pytest.fail("started"))
 
 
 @pytest.mark.parametrize("end_s", [60.0, 0.3])
 def test_ctrl_c_gives_what_was_measured_until_then_also_of_a_child_that_does_not_end(end_s: float) -> None:
     class Interrupted(Faulty):
         def measure(
-            self, job: Job, sizes: Sequence[int], while_running: Callable[[], None] | None = None
-        ) -> Window:
+            self, job: CopyJob, sizes: Sequence[int], while_running: Callable[[], None] | None = None
+        ) -> CopyWindow:
             if "d2h gpu:1 -> host" in describe(job):
                 if end_s < 1:
                     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -206,8 +206,8 @@ def test_ctrl_c_gives_what_was_measured_until_then_also_of_a_child_that_does_not
 def test_a_soak_ends_with_the_call_that_does_not_return(fault: End, reason: str) -> None:
     class Late(Faulty):
         def measure(
-            self, job: Job, sizes: Sequence[int], while_running: Callable[[], None] | None = None
-        ) -> Window:
+            self, job: CopyJob, sizes: Sequence[int], while_running: Callable[[], None] | None = None
+        ) -> CopyWindow:
             self.job = "pairs 1 apart" if self.clock.now_s > 30 else "none"
             return super().measure(job, sizes, while_running)
 
@@ -221,7 +221,7 @@ def test_a_soak_ends_with_the_call_that_does_not_return(fault: End, reason: str)
     pauses: list[int] = []
     found = measure_watched(
         machine(3),
-        Request(soak_s=600.0),
+        SessionRequest(soak_s=600.0),
         doors=opened,
         limits=LIMITS,
         on_pause=lambda: pauses.append(1),

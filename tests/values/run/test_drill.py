@@ -31,12 +31,9 @@ def test_what_is_typed_is_what_is_injected(device: int, thousandths: int, step: 
     ("typed", "what", "hint"),
     [
         (["slow-gpu=1"], "cannot be 'slow-gpu=1'", "write it as slow-gpu=1:0.85"),
-        (["slow-gpu=0.85"], "cannot be", "write it as slow-gpu=1:0.85"),
         (["slow-gpu=1:1.2"], "has the factor 1.2", "0.85 is 15 % slower"),
-        (["slow-input=0"], "has the factor 0", "above 0"),
         (["slow_gpu=1:0.8"], "cannot be", "did you mean slow-gpu=1:0.85?"),
         (["nan@0"], "cannot be", "write it as nan@50"),
-        (["fire"], "cannot be", "slow-gpu"),
         (["hang@3", "hang@3"], "hang@3 is named twice", "once"),
     ],
 )

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -106,16 +106,6 @@ def test_a_worker_of_rank_0_that_is_killed_is_the_reason_on_both_hosts(hosts: Ho
     assert "gputopo: host localhost (rank 0): the worker was ended by SIGKILL" in second.seen
 
 
-def test_another_host_that_is_killed_is_named_and_nothing_is_left(hosts: Hosts) -> None:
-    first, second = hosts.training(silent_s=0.3)
-    processes = first.all() + second.all()
-    os.kill(second.pid, signal.SIGKILL)
-    code, printed = first.ended()
-    assert code == 3
-    assert "host localhost (rank 1) no longer answers" in printed
-    require_ended(processes)
-
-
 def test_a_server_that_is_killed_is_reported_by_its_own_host_and_rank_0_reports_before_that_one_ends(
     hosts: Hosts,
 ) -> None:
@@ -156,8 +146,7 @@ def test_a_server_that_is_stopped_is_named_while_the_step_waits_and_when_that_is
     require_ended([server])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("rank", "number"), [(0, signal.SIGTERM), (1, signal.SIGINT)])
 def test_a_signal_to_one_host_lets_rank_0_save_its_last_step(
     hosts: Hosts, tmp_path: Path, rank: int, number: int
 ) -> None:
@@ -170,7 +159,7 @@ def test_a_signal_to_one_host_lets_rank_0_save_its_last_step(
 
 @pytest.mark.parametrize(
     ("rank", "disk_bytes", "file"),
-    [(0, 1000, "spec.json"), (0, 12_000, "events.jsonl"), (1, 1000, "spec.json")],
+    [(0, 12_000, "events.jsonl"), (1, 1000, "spec.json")],
 )
 def test_a_full_disk_is_the_reason_on_both_hosts(hosts: Hosts, rank: int, disk_bytes: int, file: str) -> None:
     full = {rank: {"disk_bytes": disk_bytes}}
@@ -196,11 +185,8 @@ def test_another_version_is_named_on_both_hosts(hosts: Hosts) -> None:
         assert "gputopo is 99.0 on localhost (rank 1), " in host.seen
 
 
-@pytest.mark.parametrize("beside", [(), ("--", "true")])
-def test_what_keeps_a_host_from_joining_is_the_reason_on_both_hosts(
-    hosts: Hosts, beside: tuple[str, ...]
-) -> None:
-    both = hosts.start(0, *beside, machine="four"), hosts.start(1, *beside, machine="four+driver_mismatch")
+def test_what_keeps_a_host_from_joining_is_the_reason_on_both_hosts(hosts: Hosts) -> None:
+    both = hosts.start(0, machine="four"), hosts.start(1, machine="four+driver_mismatch")
     for host in both:
         assert host.ended()[0] == 3, host.seen
         assert "--cpu uses CPU devices" in host.seen
@@ -233,10 +219,10 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("beside", [(), ("--", "sleep", "600")])
 def test_gpus_that_another_run_claims_before_the_start_are_the_reason_on_both_hosts(
-    hosts: Hosts, claimed: None, beside: tuple[str, ...]
+    hosts: Hosts, claimed: None
 ) -> None:
+    beside = ("--", "sleep", "600")
     both = hosts.start(0, *beside, machine="four"), hosts.start(1, *beside, machine="four", is_quick=True)
     for host in both:
         assert host.ended()[0] == 3, host.seen
@@ -244,30 +230,13 @@ def test_gpus_that_another_run_claims_before_the_start_are_the_reason_on_both_ho
     assert "host localhost (rank 1): other processes" in both[0].seen
 
 
-def of_something_else(folder: Path) -> None:
-    files.path_of(folder, 5).write_bytes(b"of something else")
-
-
-def of_alexnet(folder: Path) -> None:
+def test_a_checkpoint_that_rank_0_refuses_is_the_reason_on_both_hosts(hosts: Hosts, tmp_path: Path) -> None:
     made = files.Header(
         steps=5, model="alexnet", classes=1000, optimizer="sgd", variable_update="replicated", seed=1
     )
-    files.write(folder, made, [("variables/0/conv", np.zeros(3, np.float32))])
-
-
-@pytest.mark.parametrize(
-    ("write", "words"),
-    [
-        (of_something_else, "checkpoint-00000005.npz is damaged or cut short"),
-        (of_alexnet, "checkpoint of another run: it has the model alexnet, not trivial"),
-    ],
-)
-def test_a_checkpoint_that_rank_0_refuses_is_the_reason_on_both_hosts(
-    hosts: Hosts, tmp_path: Path, write: Callable[[Path], None], words: str
-) -> None:
     (tmp_path / "c").mkdir()
-    write(tmp_path / "c")
+    files.write(tmp_path / "c", made, [("variables/0/conv", np.zeros(3, np.float32))])
     both = [hosts.start(rank, "--checkpoints", str(tmp_path / "c"), "--resume") for rank in (0, 1)]
     for host in both:
         assert host.ended()[0] == 2, host.seen
-        assert words in host.seen
+        assert "checkpoint of another run: it has the model alexnet, not trivial" in host.seen

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -118,15 +117,6 @@ def _gpus(printed: str, rank: int) -> list[int]:
     return [int(gpu) for gpu in last.partition(" GPU ")[2].split(", ")]
 
 
-def test_what_is_set_stands(hosts: Started, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {"NCCL_SOCKET_IFNAME": "eth7", "MASTER_PORT": "1999", "MASTER_ADDR": "localhost"}
-    for name, text in given.items():
-        monkeypatch.setenv(name, text)
-    ended = hosts("--gpus", "1", program=(sys.executable, "-c", SHOWS)).ended()
-    assert [code for code, _, _ in ended] == [0, 0], ended
-    assert all(given.items() <= json.loads(out).items() for _, out, _ in ended)
-
-
 LISTENS = """
 import json, os, socket
 config = json.loads(os.environ["TF_CONFIG"])
@@ -143,14 +133,6 @@ def test_a_cluster_that_a_starter_gave_is_the_programs_and_its_ports_are_free(ho
     ended = hosts("--gpus", "0-1", program=(sys.executable, "-c", LISTENS), config=config).ended()
     assert [code for code, _, _ in ended] == [0, 0], ended
     assert [out.strip() for _, out, _ in ended] == [config.replace('"RANK"', rank) for rank in "01"]
-
-
-def test_a_cluster_that_a_starter_gave_is_not_started_in_part(hosts: Started) -> None:
-    workers = [f"localhost:{free_port()}" for _ in range(2)]
-    config = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": "RANK"}})
-    ended = hosts("--num-gpus", "2", program=("true",), config=config).ended()
-    assert [code for code, _, _ in ended] == [2, 2], ended
-    assert all("waits for all of TF_CONFIG" in err for _, _, err in ended)
 
 
 def test_one_host_that_is_enough_runs_it_alone(hosts: Started) -> None:
@@ -182,14 +164,13 @@ def test_the_steps_of_all_hosts_are_in_the_one_result(hosts: Started) -> None:
     assert busy == {"localhost (rank 0)": pytest.approx(5.0), "localhost (rank 1)": pytest.approx(6.0)}
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_the_first_failure_ends_the_program_everywhere_with_its_code(hosts: Started, rank: int) -> None:
-    script = f"echo begun; test $RANK = {rank} && exit 7; exec sleep 600"
+def test_the_first_failure_ends_the_program_everywhere_with_its_code(hosts: Started) -> None:
+    script = "echo begun; test $RANK = 1 && exit 7; exec sleep 600"
     run = hosts("--num-gpus", "8", program=("sh", "-c", script))
     run.begun()
     ended = run.ended()
     assert [code for code, _, _ in ended] == [7, 7], ended
-    cause = f"host localhost (rank {rank}): sh ended with exit code 7"
+    cause = "host localhost (rank 1): sh ended with exit code 7"
     assert all(f"gputopo: {cause}\n" in err for _, _, err in ended)
     result = run.result()
     assert (result["status"], result["exit_code"], result["failure"]["cause"]) == ("failed", 7, cause)
@@ -203,13 +184,3 @@ def test_a_signal_to_one_host_ends_the_program_everywhere(hosts: Started) -> Non
     assert [code for code, _, _ in ended] == [143, 143], ended
     assert "host localhost (rank 1): sh was stopped by SIGTERM" in ended[0][2]
     assert run.result()["status"] == "interrupted"
-
-
-def test_hosts_that_were_asked_for_other_gpus_do_not_run() -> None:
-    hosts = f"localhost:{free_port()},localhost"
-    command = ("-m", "tests.kit.command", "four", "--", "run", "--hosts", hosts, "--join-timeout", "20")
-    asked = (("--num-gpus", "8", "--node-rank", "0"), ("--num-gpus", "4", "--node-rank", "1"))
-    with ThreadPoolExecutor() as pool:
-        both = [*pool.map(lambda own: commands.run(*command, *own, "--", "true"), asked)]
-    assert [one.returncode for one in both] == [3, 2]
-    assert "--num-gpus is 4 on localhost (rank 1), 8 on rank 0" in both[1].stderr

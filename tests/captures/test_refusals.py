@@ -21,7 +21,12 @@ from gputopo.values.errors import InputError
             "-q",
         ),
         ('<graphs version="1">\n  <graph id="0" pattern="4"/>\n</graphs>\n', "rings and trees", "TOPO_DUMP"),
-        ("Server listening on TCP port 5001\n[  3]  0.0-10.0 sec  1.1 GBytes\n", "of iperf 2", "iperf3 -J"),
+        (
+            "Server listening on TCP port 5001\n[  3]  0.0-10.0 sec  1.1 GBytes\n",
+            "text of iperf",
+            "iperf3 -J",
+        ),
+        ("0, 8192 MiB, 2100 MHz, 3\n1, 8192 MiB, 2100 MHz, 3\n", "of nvidia-smi --query-gpu", "not noheader"),
         ("# OSU MPI-CUDA Bandwidth Test v5.8\n# Size  Bandwidth (MB/s)\n1 0.2\n", "OSU", "ib_write_bw"),
         ("rc_rdma_write_bw:\n    bw  =  11.4 GB/sec\n", "of qperf", "ib_write_bw"),
         ("Operational Info\n----\nState       : Active\nSpeed  : IB-NDR\n", "of mlxlink", "ibstat"),

@@ -1,18 +1,27 @@
+"""What earlier runs of this machine change in the next plan, and `--no-history`."""
+
 import json
 import shlex
 from collections.abc import Callable
 from math import comb
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from gputopo.cli.source import machine_from
 from gputopo.launch.jobs import model_costs
+from gputopo.launch.supervise.run_folder import RunFolder, write_result
+from gputopo.runs import history
+from gputopo.topology.identities import without_identities
 from gputopo.values import schema
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.run.plan import Plan
+from gputopo.values.run.result import Result
 from gputopo.workload import workloads
 from tests.cli.conftest import Call
+from tests.runs.boxes import run
 
 CAPTURES = Path(__file__).parents[3] / "shared/captures/topo"
 
@@ -102,14 +111,6 @@ def test_a_model_that_is_not_there_is_refused_without_building_where_its_source_
     assert own.err.endswith("gputopo: json has no 'nothing'\n  name one of its functions\n")
 
 
-def test_json_and_another_format_are_refused_together(call: Call) -> None:
-    done = call("plan", "--from", "7gforce", "--model", "alexnet", "--format", "env", "--json")
-    assert (done.code, done.out) == (2, "")
-    assert done.err.splitlines() == [
-        "gputopo: --format env and --json contradict one another", "  leave one of them out"
-    ]  # fmt: skip
-
-
 def test_the_options_reach_the_planner(call: Call) -> None:
     done = call(
         "plan", "--from", "7gforce", "--model", "alexnet", "--gpus", "3-5", "--exclude", "2,6",
@@ -132,13 +133,6 @@ def test_a_request_that_cannot_be_met_is_refused_in_words_and_a_plan_is_given(ca
     assert done.code == 0
     refused = done.out.partition("\nRefused\n")[2]
     assert "--prefer-pix" in refused
-
-
-@pytest.mark.parametrize("name", ["7gforce", "dgx1-v100", "az-4x-m60"])
-def test_a_plan_fits_80_columns(name: str, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    lines = call("plan", "--from", name, "--model", "alexnet").out.splitlines()
-    assert max(map(len, lines)) <= 80
 
 
 def test_cuda_visible_devices_is_obeyed_here_and_ignored_for_a_capture(
@@ -184,13 +178,6 @@ def test_the_candidates_of_a_group_have_their_images_per_sec(call: Call) -> None
     assert plan.prediction is not None
     assert (plan.prediction.program, plan.prediction.batch_size) == ("tf_cnn_benchmarks-2017", 256)
     assert plan.prediction.single_gpu_images_per_sec == {0: 1500.0, 5: 1500.0}
-
-
-def test_as_many_candidates_as_asked_for_are_listed(call: Call) -> None:
-    options = ("plan", "--from", "dgx1-v100", "--model", "resnet50", "--num-gpus", 2, "--json")
-    for count in (1, 3):
-        done = call(*options, "--candidates", count)
-        assert len(schema.decode(done.out, Plan, origin="stdout").candidates) == count
 
 
 def test_all_candidates_are_every_set_and_place_one_a_line(call: Call) -> None:
@@ -255,13 +242,6 @@ def test_a_change_that_is_not_known_is_refused_in_two_lines(call: Call) -> None:
     assert len(done.err.splitlines()) == 2
 
 
-def test_the_number_of_gpus_is_shown_with_what_others_would_do(call: Call) -> None:
-    done = call("plan", "--from", "7gforce", "--model", "alexnet", "--num-gpus", "auto", "--gain", "0.1")
-    part = done.out.partition("\nNumber of GPUs\n")[2].partition("\n\n")[0]
-    assert "GPUs  images/sec  speedup  gain" in part
-    assert [row.split()[0] for row in part.splitlines()[-4:]] == ["1", "2", "4", "7"]
-
-
 def test_unequal_gpus_are_compared_and_the_options_of_the_fastest_are_named(call: Call) -> None:
     speeds = "1560,1560,900,1560,1560,1560,1630"
     options = ("--from", "7gforce", "--model", "resnet50", "--single-gpu-images-per-sec", speeds)
@@ -296,3 +276,75 @@ def test_the_line_of_gradients_is_shown_and_in_the_json_where_asked_for(call: Ca
     line = json.loads(call(*asked, "--explain", "--json").out)["line"]
     assert [one["block"] for one in line["blocks"]][-1] == "conv1"
     assert json.loads(call(*asked, "--json").out)["line"] is None
+
+
+ASKED = ("plan", "--model", "alexnet", "--num-gpus", 4, "--json")
+
+
+@pytest.fixture
+def ran(own_home: Path, on_scenario: Callable[[str], None]) -> Callable[..., None]:
+    """Makes this machine a DGX-1, with earlier runs on two of its GPUs."""
+    on_scenario("dgx1")
+
+    def ran(*models: str, within: str = "runs/{}", **numbers: Any) -> None:
+        machine = machine_from(())
+        for number, model in enumerate(models):
+            result: Result = run(machine, model, **numbers)
+            folder = RunFolder(own_home / within.format(number))
+            folder.path.mkdir(parents=True)
+            write_result(folder, result)
+            schema.write(folder.path / "machine.json", without_identities(machine))
+
+    return ran
+
+
+def planned(call: Call, *more: object) -> Plan:
+    done = call(*ASKED, *more)
+    assert done.code == 0, done.err
+    return schema.decode(done.out, Plan, origin="stdout")
+
+
+@pytest.mark.parametrize("within", ["runs/{}", "runs/20261123-120000-vgg16-1/autotune/1-{}"])
+def test_runs_of_this_machine_change_its_next_plan(call: Call, ran: Callable[..., None], within: str) -> None:
+    """Also the short ones of an autotune, and the same with `run`."""
+    before = planned(call)
+    ran("vgg16", "resnet152", within=within, links=0.7, variables=1.4)
+    after = planned(call)
+    assert before.prediction is not None
+    assert after.prediction is not None
+    assert before.prediction.learned is None
+    learned = after.prediction.learned
+    assert learned is not None
+    assert (learned.runs, learned.jobs) == (2, 2)
+    assert learned.links < 1 < learned.variables
+    assert (after.choice.images_per_sec or 0) < (before.choice.images_per_sec or 0)
+    assert "time marks of runs on several" not in after.prediction.single_gpu_source
+    other = call("plan", "--model", "vgg16", "--batch-size", 64, "--num-gpus", 4)
+    assert "time marks of runs on several Tesla P100" in " ".join(other.out.split())
+    dry = call("run", *ASKED[1:], "--dry-run")
+    assert f'"links": {learned.links}' in dry.out
+    assert "Own runs    2 runs of 2 jobs on several GPUs: links reach" in call(*ASKED[:-1]).out
+
+
+def test_no_history_leaves_out_earlier_runs(call: Call, ran: Callable[..., None]) -> None:
+    """Saved bandwidth, too: see the tests of that command."""
+    before = planned(call)
+    ran("vgg16", "resnet152", links=0.7)
+    assert planned(call, "--no-history") == before
+    assert planned(call) != before
+    assert '"learned": null' in call("run", *ASKED[1:], "--dry-run", "--no-history").out
+
+
+def test_runs_of_another_machine_and_what_cannot_be_read_do_not_count(
+    call: Call, ran: Callable[..., None], own_home: Path, on_scenario: Callable[[str], None]
+) -> None:
+    before = planned(call)
+    ran("vgg16", "resnet152")
+    (own_home / "runs/0/machine.json").write_text("{ cut off")
+    found = planned(call).prediction
+    assert found is not None
+    assert found.learned is not None
+    assert (found.learned.runs, found.learned.links) == (1, 1.0)
+    (own_home / "runs/1/machine.json").unlink()
+    assert planned(call) == before
+    assert history.fingerprint(machine_from(())) is not None

@@ -1,0 +1,235 @@
+"""What is shown of runs while they go, where a disk is full: the text is lost, not the training."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from gputopo.cli.run.options import read_written_file
+from gputopo.cli.run.showing import EVERY_S, DryRun, MetricsFile
+from gputopo.values import schema
+from gputopo.values.errors import GputopoError
+from gputopo.values.run.events import RunFinished, read_events
+from gputopo.values.run.result import Result
+from tests.cli.conftest import Call
+from tests.invented_runs import step
+from tests.kit import commands
+
+FULL = Path("/dev/full")
+
+pytestmark = pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+
+COMMAND = """
+import sys
+from gputopo.cli import run_command
+from gputopo.cli.run import training
+from tests.kit_workers import misbehave
+training.worker_command = lambda spec, fd: (
+    sys.executable, "-I", misbehave.__file__, "works", str(spec), str(fd))
+sys.exit(run_command(["run", "--model", "alexnet", *sys.argv[1:]]))
+"""
+UNWRITTEN = [
+    "gputopo: cannot write the output: No space left on device",
+    "  write it where there is free space",
+]
+
+
+class Shown(NamedTuple):
+    """What of a run could be seen; a stream that led to a full disk is empty."""
+
+    code: int
+    out: str
+    err: list[str]
+
+
+def run(tmp_path: Path, *options: object, full: str) -> Shown:
+    """Run the command with a full disk behind `full`: stdout, stderr or both."""
+    (tmp_path / "root/sys/bus/pci/devices").mkdir(parents=True)
+    paths = {"GPUTOPO_ROOT": tmp_path / "root", "GPUTOPO_HOME": tmp_path / "home"}
+    with FULL.open("w") as disk:
+        done = commands.run(
+            *("-c", COMMAND, *map(str, options)),
+            out=None if full == "stderr" else disk.fileno(),
+            err=None if full == "stdout" else disk.fileno(),
+            **{name: str(path) for name, path in paths.items()},
+        )
+    return Shown(done.returncode, done.stdout, done.stderr.splitlines())
+
+
+def assert_ran_to_its_end(folder: Path) -> None:
+    result = schema.decode((folder / "result.json").read_bytes(), Result, origin="file")
+    assert (result.status, result.steps) == ("complete", 3)
+    with (folder / "events.jsonl").open("rb") as lines:
+        assert isinstance(list(read_events(lines, origin="file"))[-1], RunFinished)
+
+
+@pytest.mark.parametrize("printed", ["--format=table", "--json", "--tf-cnn-log"])
+def test_output_on_a_full_disk_is_reported_after_the_run_has_ended_and_is_kept(
+    tmp_path: Path, printed: str
+) -> None:
+    shown = run(tmp_path, printed, "--output", tmp_path / "out", full="stdout")
+    assert shown.code == 2
+    assert shown.err[-3:] == [f"Run folder: {tmp_path / 'out'}", *UNWRITTEN]
+    assert_ran_to_its_end(tmp_path / "out")
+
+
+def test_log_lines_on_a_full_disk_do_not_keep_the_next_repeat_from_running(tmp_path: Path) -> None:
+    options = ("--tf-cnn-log", "--repeats", "2", "--output", tmp_path / "out")
+    shown = run(tmp_path, *options, full="stdout")
+    assert shown.code == 2
+    assert shown.err[-2:] == UNWRITTEN
+    for number in ("1", "2"):
+        assert_ran_to_its_end(tmp_path / "out" / number)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--format=table",), "3 counted"),
+        (("--json",), '"status": "complete"'),
+        (("--tf-cnn-log",), "total images/sec"),
+        (("--repeats", "2"), "over 2 of 2 repeats"),
+    ],
+)
+def test_progress_on_a_full_disk_costs_nothing_but_the_progress(
+    tmp_path: Path, options: tuple[str, ...], said: str
+) -> None:
+    shown = run(tmp_path, *options, "--output", tmp_path / "out", full="stderr")
+    assert shown.code == 0
+    assert said in shown.out
+    for folder in (tmp_path / "out").glob("*") if "--repeats" in options else (tmp_path / "out",):
+        if folder.is_dir():
+            assert_ran_to_its_end(folder)
+
+
+@pytest.mark.parametrize("printed", ["--format=table", "--tf-cnn-log"])
+def test_a_full_disk_behind_both_leaves_the_result_and_the_exit_code(tmp_path: Path, printed: str) -> None:
+    assert run(tmp_path, printed, "--output", tmp_path / "out", full="both").code == 2
+    assert_ran_to_its_end(tmp_path / "out")
+
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_a_dry_run_shows_plan_environment_and_command_and_starts_nothing(
+    call: Call, on_scenario: Callable[[str], None], own_home: Path
+) -> None:
+    on_scenario("7gforce")
+    options = ("run", "--model", "alexnet", "--num-gpus", "2", "--prefer-pix", "--dry-run")
+    table = call(*options)
+    assert table.code == 0
+    for words in (
+        "GPUs        0,1",
+        "CUDA_VISIBLE_DEVICES=GPU-",
+        "-m gputopo.launch.train.worker",
+        "\nWhy\n",
+    ):
+        assert words in table.out
+    dry = schema.decode(call(*options, "--json").out, DryRun, origin="stdout")
+    assert dry.plan.choice.gpus == (0, 1)
+    assert dry.spec is not None
+    assert dry.plan.prediction is not None
+    choice = dry.plan.choice
+    assert (dry.spec.variable_update, dry.spec.all_reduce) == (choice.variable_update, choice.all_reduce)
+    assert dry.spec.exchange.ps_spread == (choice.ps_device == "gpu:spread")
+    assert dry.environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert "gputopo.launch.train.worker" in dry.command
+    assert not own_home.exists()
+
+
+def test_the_hierarchical_reduction_gets_its_groups_from_the_machine(call: Call) -> None:
+    options = (
+        "--from",
+        "7gforce",
+        "--gpus",
+        "0,1,4,5",
+        "--all-reduce",
+        "hierarchical",
+        "--dry-run",
+        "--json",
+    )
+    dry = schema.decode(call("run", "--model", "alexnet", *options).out, DryRun, origin="stdout")
+    assert dry.spec is not None
+    assert dry.spec.exchange.groups == ((0, 1), (2, 3))
+    assert dry.plan.choice.all_reduce == dry.spec.all_reduce == "hierarchical"
+
+
+def test_variables_spread_over_the_gpus_are_planned_and_run(call: Call) -> None:
+    options = ("--from", "7gforce", "--num-gpus", "2", "--ps", "gpu:spread", "--dry-run", "--json")
+    dry = schema.decode(call("run", "--model", "alexnet", *options).out, DryRun, origin="stdout")
+    assert dry.spec is not None
+    assert (dry.plan.choice.ps_device, dry.spec.ps_device, dry.spec.exchange.ps_spread) == (
+        "gpu:spread", None, True
+    )  # fmt: skip
+    assert [device.hop_to_variables for device in dry.spec.devices] == ["spread", "spread"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "gpus", "update", "ps_device", "hops"),
+    [
+        ("mirrored", 2, "replicated", None, [None, None]),
+        ("MirroredStrategy", 2, "replicated", None, [None, None]),
+        ("one-device", 1, "replicated", None, [None]),
+        ("central", 2, "parameter_server", "gpu:0", ["local", "PIX"]),
+        ("central", 4, "parameter_server", "cpu", ["host"] * 4),
+    ],
+)
+def test_plan_and_spec_agree_on_where_a_strategy_has_its_variables(
+    call: Call, strategy: str, gpus: int, update: str, ps_device: str | None, hops: list[str | None]
+) -> None:
+    asked = ("--from", "7gforce", "--num-gpus", str(gpus), "--strategy", strategy)
+    printed = call("run", "--model", "lenet", *asked, "--dry-run", "--json").out
+    dry = schema.decode(printed, DryRun, origin="stdout")
+    choice, spec = dry.plan.choice, dry.spec
+    assert spec is not None
+    assert (choice.variable_update, choice.ps_device, choice.all_reduce) == (update, ps_device, None)
+    assert (spec.variable_update, spec.all_reduce) == (update, None)
+    assert (spec.ps_device is None) == (ps_device is None)
+    assert [device.hop_to_variables for device in spec.devices] == hops
+    assert (spec.strategy, spec.asked["strategy"]) == (strategy, strategy)
+
+
+def test_the_parent_never_imports_tensorflow(tmp_path: Path) -> None:
+    code = (
+        "import sys; from gputopo.cli import run_command; from gputopo.cli.run import training; "
+        "code = run_command(['run', '--model', 'alexnet', '--from', '7gforce', '--dry-run']); "
+        "sys.exit(code or 'tensorflow' in sys.modules)"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=120).returncode
+        == 0
+    )
+
+
+def test_the_file_is_written_every_few_seconds_and_at_the_end(tmp_path: Path) -> None:
+    file = tmp_path / "run.prom"
+    written = MetricsFile(file, pytest.fail)
+    seen = []
+    for number, time_s in enumerate((0.0, 1.0, EVERY_S, EVERY_S + 1), 1):
+        written.event(step(number, [(0.1, 0.2)], time_s=1000 + time_s))
+        seen.append("gputopo_run_steps_total " + str(number) in file.read_text())
+    assert seen == [True, False, True, False]
+    written.event(RunFinished(time_s=1000 + EVERY_S + 1, status="complete", exit_code=0, wall_s=1.0))
+    assert "gputopo_run_steps_total 4" in file.read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["run.prom"]
+
+
+def test_a_file_that_cannot_be_written_is_reported_once_and_ends_no_run(tmp_path: Path) -> None:
+    problems: list[str] = []
+    written = MetricsFile(tmp_path / "gone" / "run.prom", problems.append)
+    for number in range(1, 4):
+        written.event(step(number, [(0.1, 0.2)], time_s=1000.0 * number))
+    assert len(problems) == 1
+    assert "run.prom" in problems[0]
+
+
+@pytest.mark.parametrize("name", ["", ".", "no/such/folder/run.prom"])
+def test_a_name_that_no_file_can_have_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(GputopoError, match="--prometheus"):
+        read_written_file("--prometheus", name)
