@@ -6,6 +6,7 @@ from typing import Any
 from gputopo.runs.devices import place_name
 from gputopo.sweeps.matrix import MADE
 from gputopo.values.run.events import Device
+from gputopo.values.run.job import Job, JobData
 from gputopo.values.run.measurement import (
     COMPLETE,
     FAILED,
@@ -34,12 +35,12 @@ def of_result(
 
     A run that did not complete keeps what it measured out of `images_per_sec`: its reason stands instead.
     """
-    spec = result.spec
+    job = result.job
     complete = result.status == COMPLETE and result.throughput is not None
     speed = result.throughput if complete else None
     several = result.of_several_hosts  # then indices are of several machines
     numbers = tuple(row.device.gpu for row in result.devices if row.device.gpu is not None and not several)
-    data = _part(spec, "data")
+    data, precision = job.data, job.precision
     return Measurement(
         source=source,
         status=_status(result),
@@ -48,23 +49,23 @@ def of_result(
         cpu=cpu,
         gpu=_gpu_name(result, gpus),
         gpus=numbers if len(numbers) == len(result.devices) else (),
-        n_gpus=len(result.devices) or len(_sequence(spec, "devices")) or 1,
+        n_gpus=len(result.devices) or len(job.devices) or 1,
         backend=result.backend,
-        model=_text(spec, "model") or "unknown",
-        dataset=_text(data, "name"),
-        data=data_source(data),
-        distortions=bool(data.get("distortions")) if data.get("folder") else None,
-        task=_text(spec, "task") or "train",
+        model=job.model or "unknown",
+        dataset=None if data is None else data.name,
+        data=None if data is None else data.kind,
+        distortions=data.distortions if data is not None and data.folder else None,
+        task=job.task or "train",
         batch_per_gpu=result.batch_size,
-        precision=_text(_part(spec, "precision"), "compute"),
-        data_format=_text(spec, "data_format"),
-        xla=_part(spec, "precision").get("xla") is True if _part(spec, "precision") else None,
+        precision=precision.compute,
+        data_format=job.data_format,
+        xla=precision.xla,
         framework="gputopo",
-        method=_method(spec),
+        method=_method(job),
         version=result.versions.get("tensorflow"),
-        variable_update=_text(spec, "variable_update"),
-        ps_device=_ps_device(spec, [row.device for row in result.devices]),
-        all_reduce=_text(spec, "all_reduce"),
+        variable_update=job.variable_update,
+        ps_device=_ps_device(job, [row.device for row in result.devices]),
+        all_reduce=job.all_reduce,
         images_per_sec=speed.mean if speed else None,
         median=speed.median if speed else None,
         uncertainty=speed.uncertainty if speed else None,
@@ -112,22 +113,12 @@ def _gpu_name(result: Result, gpus: Mapping[int, str]) -> str | None:
     return " + ".join(names) or ("CPU device" if result.backend == "cpu" else None)
 
 
-def data_source(data: Mapping[str, Any]) -> str | None:
-    """Return the `data` of a measurement by `folder` and `source` of a run's spec."""
-    if not data:
+def _ps_device(job: Job, devices: Sequence[Device]) -> str | None:
+    if job.variable_update != "parameter_server":
         return None
-    if data.get("folder"):
-        return "real"
-    source = data.get("source")
-    return f"synthetic-{source}" if source in ("cpu", "python") else "synthetic"
-
-
-def _ps_device(spec: Mapping[str, Any], devices: Sequence[Device]) -> str | None:
-    if spec.get("variable_update") != "parameter_server":
-        return None
-    if _part(spec, "exchange").get("ps_spread"):
+    if job.exchange.ps_spread:
         return "gpu:spread"
-    place = _text(spec, "ps_device") or ""
+    place = job.ps_device or ""
     if (name := place_name(place, devices)) != place:
         return name
     name = place.lower().removeprefix("/")
@@ -162,27 +153,10 @@ def _input(result: Result) -> str | None:
     return one.says if one is not None and one.verdict == "input" else None
 
 
-def _method(spec: Mapping[str, Any]) -> str | None:
+def _method(job: Job) -> str | None:
     """Return how a run trained where that was another than the built-in way; faults asked for are one."""
-    drills = _sequence(spec, "drills")
-    faults = [str(one.get("fault")) for one in drills if isinstance(one, Mapping)]
-    named = (_text(spec, "method") or _text(spec, "strategy"), *(f"drill {fault}" for fault in faults))
-    return " ".join(filter(None, named)) or None
-
-
-def _part(spec: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    part = spec.get(name)
-    return part if isinstance(part, Mapping) else {}
-
-
-def _sequence(spec: Mapping[str, Any], name: str) -> list[Any]:
-    part = spec.get(name)
-    return part if isinstance(part, list) else []
-
-
-def _text(spec: Mapping[str, Any], name: str) -> str | None:
-    value = spec.get(name)
-    return value if isinstance(value, str) and value else None
+    faults = (f"drill {one.get('fault')}" for one in job.drills)
+    return " ".join(filter(None, (job.method or job.strategy, *faults))) or None
 
 
 # What a cell without a run is; one that is done, or running, has a run.
@@ -230,7 +204,7 @@ def _stated_conditions(cell: SweepCell, defaults: Mapping[str, Any]) -> dict[str
         "n_gpus": len(cell.gpus) or asked or cell.devices or 1,
         "model": _word(options.get("model")) or "unknown",
         "dataset": _word(options.get("data_name")) or made,
-        "data": data_source({"folder": folder, "source": source}) if folder or source else None,
+        "data": JobData(folder, str(source)).kind if folder or source else None,
         "distortions": options.get("distortions") is True if folder else None,
         "task": _word(options.get("task")) or "train",
         "batch_per_gpu": _whole(options.get("batch_size")),

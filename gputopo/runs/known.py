@@ -66,20 +66,13 @@ _NO_SPEED = "the plan predicts no speed"
 _OF_PORTS = frozenset(rule.id for rule in (LINK_DOWN, LINK_SLOW, MTU_DIFFERS, ERRORS))
 
 
-class Past(NamedTuple):
-    """An earlier run on this machine, or of this and other hosts. `name`: of its folder."""
-
-    result: Result
-    name: str
-
-
 def known_before(
     job: Job,
     devices: Sequence[Device],
     batches: Sequence[int],
     machine: Machine,
     plan: Plan,
-    past: Sequence[Past],
+    past: Sequence[Result],
     workload: Workload | None,
 ) -> Known:
     """Return what is known of a run. `past`: of this machine, latest first.
@@ -110,7 +103,7 @@ def known_of_hosts(
     batches: Sequence[int],
     machines: Sequence[Machine | None],
     plan: Plan,
-    past: Sequence[Past],
+    past: Sequence[Result],
 ) -> Known:
     """Return what is known of a run over several hosts, whose machines are given by rank; see `known_before`.
 
@@ -185,13 +178,11 @@ def _alone(job: Job) -> tuple[object, ...]:
     return job.model, job.task, job.method, job.strategy, job.precision, job.data, job.data_format
 
 
-def _of_earlier_runs(job: Job, past: Sequence[Past], where: str) -> Expected | None:
+def _of_earlier_runs(job: Job, past: Sequence[Result], where: str) -> Expected | None:
     rates = [
-        one.result.throughput.median
+        one.throughput.median
         for one in past
-        if one.result.throughput is not None
-        and _counts(one.result)
-        and _speed_of(one.result.job) == _speed_of(job)
+        if one.throughput is not None and _counts(one) and _speed_of(one.job) == _speed_of(job)
     ][:MAX_RUNS]
     if not rates:
         return None
@@ -277,14 +268,14 @@ def _speeds(
     devices: Sequence[Device],
     batches: Sequence[int],
     machine: Machine,
-    past: Sequence[Past],
+    past: Sequence[Result],
     workload: Workload | None,
 ) -> dict[int, Expected]:
     """Return the images/sec of each device alone, by tower, where they are of several models."""
     compute = job.precision.compute
     if workload is None or compute is None or len({device.gpu_name for device in devices}) < 2:
         return {}
-    figures = past_speeds(one.result for one in past if _counts(one.result))
+    figures = past_speeds(one for one in past if _counts(one))
     found = {}
     for device, batch in zip(devices, batches, strict=True):
         speeds = single_gpu_speeds(machine, workload, batch, compute, history=figures)

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
     from gputopo.prediction.one_gpu_speeds import Figure
-    from gputopo.runs.known import Past
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Learned
+    from gputopo.values.run.result import Result
     from gputopo.values.run.verdict import Known
     from gputopo.workload.workloads import Workload
 
@@ -59,23 +59,22 @@ def earlier_of_hosts(machine: "Machine | None", request: "Request") -> "EarlierR
     return EarlierRuns(results, _workload_of) if results else None
 
 
-def past_of(target: "Target", apart_from: Path | None = None) -> "list[Past]":
+def past_of(target: "Target", apart_from: Path | None = None) -> "list[Result]":
     """Return the latest runs on the machine of a target, latest first. `apart_from`: a run folder.
 
     Of a target of several hosts the runs of its machine with others.
     """
     from gputopo.launch.supervise.run_folder import past_results, runs_home
-    from gputopo.runs.known import Past
 
     machine = _box(target)
     return [
-        Past(one.result, one.folder.path.name)
+        one.result
         for one in past_results(runs_home(os.environ), of_hosts=bool(target.others))
         if machine is not None and one.folder.path != apart_from and one.is_of(machine)
     ]
 
 
-def known_of(target: "Target", spec: "RunSpec", past: "Sequence[Past]") -> "Known | None":
+def known_of(target: "Target", spec: "RunSpec", past: "Sequence[Result]") -> "Known | None":
     """Return what is known beside which a run is judged; None for a rehearsal."""
     import msgspec
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gputopo.captures.recording import read_bundled
-from gputopo.runs.known import Past, alone_of_run, known_before, known_of_hosts, known_of_machines
+from gputopo.runs.known import alone_of_run, known_before, known_of_hosts, known_of_machines
 from gputopo.values.gpu import MemoryMib
 from gputopo.values.machine import Machine, Nic, NicPort
 from gputopo.values.run.job import job_of
@@ -39,8 +39,7 @@ def known(
     own = run(MACHINE, model, gpus=gpus)
     devices = [row.device for row in own.devices]
     stored = {**spec_of(MACHINE, model, gpus, ON_CPU), **spec}
-    runs = [Past(one, "earlier") for one in past]
-    return known_before(job_of(stored), devices, (BATCH,) * len(gpus), MACHINE, plan, runs, require(model))
+    return known_before(job_of(stored), devices, (BATCH,) * len(gpus), MACHINE, plan, past, require(model))
 
 
 def test_earlier_runs_of_the_job_count_before_the_plan() -> None:
@@ -120,9 +119,8 @@ def test_of_several_hosts_each_machine_tells_of_its_own_gpus() -> None:
 def of_hosts(*past: Result, plan: Plan = PLAN, **changed: Any) -> Known:
     own = run_on_hosts()
     devices = [row.device for row in own.devices]
-    runs = [Past(one, "earlier") for one in past]
     spec = {**own.spec, **changed}
-    return known_of_hosts(job_of(spec), devices, (BATCH, BATCH), [MACHINE, None], plan, runs)
+    return known_of_hosts(job_of(spec), devices, (BATCH, BATCH), [MACHINE, None], plan, past)
 
 
 def run_on_hosts(address: str = "10.0.0.2:40001", gpu: int = 0, **changed: Any) -> Result:
@@ -196,9 +194,7 @@ def test_gpus_of_several_models_have_speeds_by_runs_of_one_or_by_reference() -> 
     alone = run(machine, "alexnet", gpus=(0,))
     own = run(machine, "alexnet")
     devices = [row.device for row in own.devices]
-    found = known_before(
-        own.job, devices, (BATCH, BATCH), machine, PLAN, [Past(alone, "one")], require("alexnet")
-    ).speeds
+    found = known_before(own.job, devices, (BATCH, BATCH), machine, PLAN, [alone], require("alexnet")).speeds
     assert found[0].source.startswith("measured here: a run on one ")
     assert "published" in found[1].source or "datasheet" in found[1].source
     assert found[1].images_per_sec > found[1].low

@@ -29,8 +29,8 @@ from gputopo.values.run.several_runs import BY_TIME, Sweep, SweepCell
 if TYPE_CHECKING:
     from gputopo.launch.jobs.trials import Trial
     from gputopo.launch.spec.target import Target
-    from gputopo.runs.known import Past
     from gputopo.values.machine import Machine
+    from gputopo.values.run.result import Result
 
 
 _ALL_WRITE = "all cells would write to it"
@@ -112,7 +112,7 @@ class Cells:
         from gputopo.launch.jobs.before import known_of, past_of
         from gputopo.launch.jobs.trials import trial
 
-        past: list[Past] | None = None
+        past: list[Result] | None = None
         found: list[SweepCell] = []
         trials: dict[int, Trial] = {}
         for cell in cells:

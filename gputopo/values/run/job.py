@@ -63,6 +63,13 @@ class JobData(msgspec.Struct, frozen=True):
         """Whether the examples are made once on the devices, so that the input takes no time."""
         return self.folder is None and self.source == "gpu"
 
+    @property
+    def kind(self) -> str:
+        """What a measurement calls it: "real", "synthetic", "synthetic-cpu", "synthetic-python"."""
+        if self.folder:
+            return "real"
+        return f"synthetic-{self.source}" if self.source in ("cpu", "python") else "synthetic"
+
 
 class JobOptimization(msgspec.Struct, frozen=True):
     """The optimizer."""
