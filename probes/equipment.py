@@ -1,4 +1,8 @@
-"""The network interface that has an address: its name, rate and MTU, as the kernel reports them."""
+"""What this host can measure the network with: the interface of an address, programs, its RDMA port.
+
+An address is of an InfiniBand port if the port's interface (IPoIB) has it, and of a RoCE port if it is one
+of the port's GIDs, which the kernel makes of the addresses of interfaces, their VLANs and their bonds.
+"""
 
 import ipaddress
 import re
@@ -15,6 +19,12 @@ from gputopo.probes.host import read_text
 from gputopo.probes.nics import rdma_ports
 from gputopo.values.machine import NicPort
 
+_PATIENCE_S = 5.0  # for a program to print its version
+_VERSION = re.compile(r"\d+\.\d+")
+_OPEN_MPI = re.compile(r"\(Open MPI\) \d+\.\d+")
+_ROCE_V2 = "RoCE v2"  # gid_attrs/types of linux: Documentation/ABI/stable/sysfs-class-infiniband
+# Of nccl-tests built with MPI=1: as NAME_SUFFIX=_mpi has it, and without.
+_SUFFIXES = ("_mpi", "")
 _ETHERNET = "1"  # ARPHRD_ETHER in linux/if_arp.h; InfiniBand is 32, loopback 772
 
 
@@ -36,14 +46,6 @@ def interface_of(address: str, sys: Path = Path("/sys")) -> Interface | None:
             is_ethernet = read_text(sys / "class/net" / name / "type") == _ETHERNET
             return Interface(name, rate if is_ethernet else None, stats.mtu if stats is not None else None)
     return None
-
-
-_PATIENCE_S = 5.0  # for a program to print its version
-_VERSION = re.compile(r"\d+\.\d+")
-_OPEN_MPI = re.compile(r"\(Open MPI\) \d+\.\d+")
-_ROCE_V2 = "RoCE v2"  # gid_attrs/types of linux: Documentation/ABI/stable/sysfs-class-infiniband
-# Of nccl-tests built with MPI=1: as NAME_SUFFIX=_mpi has it, and without.
-_SUFFIXES = ("_mpi", "")
 
 
 def tools_at(address: str, asked: ToolChoice, root: Path = Path("/")) -> Tools:

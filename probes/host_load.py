@@ -1,4 +1,8 @@
-"""The processes of a run: this process and all that descend from it, with their CPU time, from /proc."""
+"""The load of the host beside a run, from /proc: CPU time of a run's processes and of others, memory, I/O.
+
+Counters become rates between two readings; one that goes back (it wrapped, or a device was replaced) gives no
+rate for that time. A file that cannot be read leaves its fields None.
+"""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Memory on a NUMA node: the thread bound while it is allocated, and the kernel asked where the pages lie.
+"""Memory on a NUMA node: threads bound while it is allocated, and the kernel's report of where pages lie.
 
 The system calls are those of libnuma (set_mempolicy(2), move_pages(2)), called by number: Python has none of
 them, and libnuma is often missing. Containers refuse them without CAP_SYS_NICE (Docker's seccomp profile);

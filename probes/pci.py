@@ -1,4 +1,7 @@
-"""The PCI tree of this machine from sysfs: its nodes, their errors, the slots of the GPUs."""
+"""Reads the PCI tree from sysfs: NVIDIA GPUs, network cards, the bridges above them, their errors and ACS.
+
+The kernel's own view, so it needs neither driver nor privileges. `root` is the folder that holds `sys`.
+"""
 
 import os
 import re

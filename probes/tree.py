@@ -1,4 +1,4 @@
-"""What the PCI tree adds to GPUs: addresses that NVML no longer reports, slots and links."""
+"""What the PCI tree adds to NVML's GPUs and pairs: addresses, slots, links and hops; where the two differ."""
 
 from collections.abc import Sequence
 

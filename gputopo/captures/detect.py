@@ -30,7 +30,7 @@ def formats() -> tuple[Format, ...]:
     from gputopo.captures import host, kernel_log, tensorflow_log
     from gputopo.captures.bandwidth import nccl_tests_json, network, nvbandwidth, texts
     from gputopo.captures.pci import hwloc_xml, lspci, nccl_xml, rdma_ports
-    from gputopo.captures.smi import csv_table, links, overview, topo_matrix, xml
+    from gputopo.captures.smi import csv_table, dmon, links, overview, topo_matrix, xml
     from gputopo.captures.smi import text as smi_text
 
     return (
@@ -45,7 +45,7 @@ def formats() -> tuple[Format, ...]:
         topo_matrix.FORMAT,
         smi_text.FORMAT,
         overview.FORMAT,
-        csv_table.DMON_FORMAT,
+        dmon.FORMAT,
         links.P2P_FORMAT,
         links.NVLINK_FORMAT,
         rdma_ports.FORMAT,

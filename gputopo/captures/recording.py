@@ -148,8 +148,5 @@ def _folder() -> "Traversable":
 
 
 FORMAT = Format(
-    "a gputopo recording (`inspect --record FILE`, `bandwidth --json`)",
-    "everything",
-    recognise,
-    parse,
+    "a gputopo recording (`inspect --record FILE`, `bandwidth --json`)", "everything", recognise, parse
 )

@@ -1,4 +1,8 @@
-"""The network between hosts: who sends when, by which tool, and what was measured."""
+"""The network between hosts: who sends to whom and when, by which tool, and what a card's rate allows. Pure.
+
+All pairs are measured by the same tool, so that their numbers can be compared. All hosts follow one schedule
+by clocks of their own, which start when rank 0 has answered.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -31,15 +35,11 @@ _HINTS: dict[Tool, str] = {
 
 
 class Uses(NamedTuple):
-    """The programs that each host starts for a tool; seconds that one takes beside its transfer, at most.
-
-    None for the TCP probe, and for nccl-tests, which rank 0 starts on all hosts.
-
-    iperf3 takes 0.02 s on loopback; perftest opens the device and registers memory. Ours.
-    """
+    """The programs that each host starts for a tool; none for the TCP probe, nor for nccl-tests of rank 0."""
 
     rate: Program | None = None
     latency: Program | None = None
+    # Seconds that one takes beside its transfer, at most: iperf3 0.02 on loopback; perftest opens the device.
     start_s: float = 0.0
 
 
@@ -108,15 +108,11 @@ def choose(
             continue
         lacking = (failed or {}).get(tool) or _lacking(tool, hosts, on_path=asked == "auto")
         if not lacking:
-            return Choice(tool, _not_used(passed))
+            return Choice(tool, "; ".join(passed) or None)
         if asked != "auto":
             raise HardwareError(f"{tool} cannot measure between these hosts: {lacking}", _HINTS[tool])
-        passed.append(f"{tool}: {lacking}")
-    return Choice("tcp", _not_used(passed))
-
-
-def _not_used(passed: list[str]) -> str | None:
-    return "; ".join(f"no {words}" for words in passed) or None
+        passed.append(f"no {tool}: {lacking}")
+    return Choice("tcp", "; ".join(passed) or None)
 
 
 def _lacking(tool: Tool, hosts: Mapping[str, Tools | None], *, on_path: bool) -> str:

@@ -1,4 +1,4 @@
-"""How fast pairs of GPUs are as measured, and which speeds are the same but for noise. Pure."""
+"""Pairs of GPUs as measured: their NVLinks, speeds and classes of speed, GPUs that explain slow pairs."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations, pairwise

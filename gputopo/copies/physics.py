@@ -13,7 +13,7 @@
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf, log
-from statistics import median, median_low
+from statistics import median
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -23,6 +23,7 @@ from gputopo.copies.numbers import (
     by_copy_engine,
     host_gpu,
     is_large,
+    one_of_each_run,
     pair_of,
     rate,
     runs_agree,
@@ -35,7 +36,7 @@ from gputopo.reference.expectations import (
     expected_nvlink,
     known_gpus,
 )
-from gputopo.values.bandwidth import COLLECTIVES, Bandwidth, Invalid, Kind, Method, Run, Sample, gpu_of
+from gputopo.values.bandwidth import Bandwidth, Invalid, Method, Sample, gpu_of
 from gputopo.values.machine import Gpu, Machine
 
 # Both directions at once over one alone: 1.00 in all pairs below a full switch uplink, up to 2.02 on links of
@@ -55,8 +56,6 @@ AT_ONCE_SUM = 1.5
 OVER_HOST = 3.0
 # NVLinks of these generations also connect a GPU to an IBM POWER CPU (AC922, S822LC).
 _POWER_GENERATIONS = (1, 2)
-# Copies of which no tool has two tests in one run, where the driver chooses the method.
-_PRINTED_ONCE: tuple[Kind, ...] = ("h2d", "d2h", "d2d_local")
 _MIN_PEERS = 2  # Other pairs before they show which of two numbers is the odd one
 
 HostLink = Literal["PCIe", "NVLink-C2C", "NVLink to the CPU", "NVLink or NVLink-C2C"]
@@ -77,7 +76,7 @@ def checked(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
     gpus = {gpu.index: gpu for gpu in machine.gpus}
     bare = [msgspec.structs.replace(one, invalid=None) if one.invalid else one for one in bandwidth.samples]
     limited = [_with(one, _beyond_limit(one, gpus)) for one in bare]
-    joined = _one_of_each_run(limited)
+    joined = one_of_each_run(limited)
     valid = [one for one in joined if one.invalid is None]
     cached, contradicted = _faster_than_larger(valid, gpus), _contradicted(valid, gpus)
     samples = tuple(
@@ -259,84 +258,6 @@ def _faster_than_larger(samples: Sequence[Sample], gpus: Mapping[int, Gpu]) -> l
 
 def _with(sample: Sample, invalid: Invalid | None) -> Sample:
     return sample if invalid is None else msgspec.structs.replace(sample, invalid=invalid)
-
-
-# Several runs
-
-
-def _one_of_each_run(samples: Sequence[Sample]) -> list[Sample]:
-    """Join the samples of one key that are of several runs, at the place of the first of them."""
-    by_key: dict[tuple[object, ...], list[Sample]] = {}
-    for one in samples:
-        if one.invalid is None and one.kind not in COLLECTIVES:
-            by_key.setdefault(_key(one), []).append(one)
-    joined: list[Sample] = []
-    for one in samples:
-        own = by_key.get(_key(one), ()) if one.invalid is None else ()
-        if len(own) < 2 or not _are_runs(own):
-            joined.append(one)
-        elif one is own[0]:
-            joined.append(_joined(own))
-    return joined
-
-
-def _are_runs(samples: Sequence[Sample]) -> bool:
-    """Return whether samples of one key are of several runs.
-
-    Where no run is named, only copies of which no tool has two tests in one run. Of those between GPUs
-    p2pBandwidthLatencyTest has one by writing and one by reading, or with P2P and without where all are
-    staged; nvbandwidth has those by copy engine twice as well.
-    """
-    named = {one.run for one in samples} | {run.name for one in samples for run in one.runs}
-    printed_once = samples[0].kind in _PRINTED_ONCE and samples[0].method in ("driver", None)
-    return len(named) > 1 or printed_once
-
-
-def _joined(samples: Sequence[Sample]) -> Sample:
-    """Return one sample of all runs: the lower median of the fastest of each run."""
-    in_us = samples[0].kind == "latency"
-    values = [(one, one.median_us if in_us else one.median_gb_per_s) for one in samples]
-    runs = {run for one in samples for run in one.runs if run.name is not None}
-    unnamed = [run for one in samples for run in one.runs if run.name is None]
-    own: dict[str | None, list[float]] = {}
-    for one, value in values:
-        if value is not None and not one.runs:
-            own.setdefault(one.run, []).append(value)
-    if len(own) == 1 and None in own:
-        unnamed += [Run(name=None, value=value) for value in own.pop(None)]
-    runs |= {Run(name=name, value=(min if in_us else max)(found)) for name, found in own.items()}
-    ordered = sorted((*runs, *unnamed), key=lambda run: (run.name or "", run.value))
-    middle = median_low(run.value for run in ordered) if ordered else None
-    first = min(values, key=lambda one: (one[0].run or "", one[1] or 0.0))[0]
-    return msgspec.structs.replace(
-        first,
-        median_us=middle if in_us else None,
-        median_gb_per_s=None if in_us else middle,
-        run=None,
-        runs=tuple(ordered),
-        repeats_gb_per_s=(),
-        repeats_us=(),
-        spread_percent=None,
-        conditions=(),
-        expected_gb_per_s=None,
-        expected_low_gb_per_s=None,
-        expected_source=None,
-    )
-
-
-def _key(sample: Sample) -> tuple[object, ...]:
-    return (
-        sample.kind,
-        sample.source,
-        sample.destination,
-        sample.bytes,
-        sample.pinned,
-        sample.method,
-        sample.path,
-        sample.group,
-        sample.with_reverse,
-        sample.numa_node,
-    )
 
 
 # Contradictions

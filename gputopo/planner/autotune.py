@@ -18,69 +18,30 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median, stdev
-from typing import Any
 
 from gputopo.runs.repeats import TimeBudget
 from gputopo.runs.speed import MAD_TO_SIGMA
-from gputopo.values.run.all_reduce import Backend, parse
-from gputopo.values.run.plan import SPREAD, Candidate, Plan, Settled, TimedRun, mode_of
+from gputopo.values.run.plan import Candidate, Plan, Settled, TimedRun, mode_of
 
 SAME = 0.01  # of images/sec: what further rounds could gain at most where they are no longer made
 FOR_MAD = 5  # rounds: of fewer the median absolute deviation is often near 0
 # Student's t, 97.5 %, for 1, 2, ... degrees of freedom (NIST/SEMATECH e-Handbook, 1.3.6.7.2).
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
-UNPREDICTED: tuple[dict[str, Any], ...] = (
-    {"variable_update": "parameter_server", "ps_device": "cpu"},
-    {"variable_update": "replicated", "all_reduce": "copy"},
-    {"variable_update": "replicated", "all_reduce": "pscpu"},
-    {"variable_update": "parameter_server", "ps_device": SPREAD},
-    {"variable_update": "replicated", "all_reduce": "nccl"},
-)
-"""The order in which placements are measured where nothing is predicted, after the one that was chosen."""
 
-
-def contenders(
-    plan: Plan,
-    count: int,
-    *,
-    backend: Backend,
-    devices: int,
-    variable_update: str = "auto",
-    ps: str = "auto",
-    all_reduce: str | None = None,
-) -> tuple[Candidate, ...]:
+def contenders(plan: Plan, count: int) -> tuple[Candidate, ...]:
     """Return the choice and the best candidates of the plan that differ from it and one another in mode.
 
-    Up to `count`, in the plan's order, where that is by predicted seconds; else those of UNPREDICTED on the
-    chosen GPUs, as far as the options allow. Other GPUs, as many, and which of them has the variables make
-    no other mode.
+    Up to `count`, in the plan's order. Other GPUs, as many, and which of them has the variables make no other
+    mode.
     """
     choice = plan.choice
-    if plan.prediction is not None or (backend == "cpu" and len(plan.candidates) > 1):
-        others = [one for one in plan.candidates if len(one.gpus) == len(choice.gpus)]
-    else:
-        placed = (Candidate(gpus=choice.gpus, **place) for place in UNPREDICTED)
-        others = [
-            one for one in placed if _is_allowed(one, backend, devices, variable_update, ps, all_reduce)
-        ]
+    others = [one for one in plan.candidates if len(one.gpus) == len(choice.gpus)]
     found = {mode_of(choice): choice}
     for one in others:
         if (one.variable_update == "independent") == (choice.variable_update == "independent"):
             found.setdefault(mode_of(one), one)
     return tuple(found.values())[:count]
-
-
-def _is_allowed(
-    one: Candidate, backend: Backend, devices: int, variable_update: str, ps: str, all_reduce: str | None
-) -> bool:
-    """Return whether the options leave a placement to choose from, and these devices can do it."""
-    if devices < 2 or variable_update not in ("auto", one.variable_update):
-        return False
-    if one.all_reduce is None:
-        return all_reduce is None and ps in ("auto", one.ps_device)
-    usable = parse(one.all_reduce).why_not(backend, devices) is None
-    return usable and ps == "auto" and (all_reduce is None or parse(all_reduce).written == one.all_reduce)
 
 
 class Race:

@@ -24,9 +24,9 @@ from gputopo.planner.request import Request, batch_reasons, gpus_in_words
 from gputopo.planner.selection import ALL, LISTED
 from gputopo.prediction.calibration import range_share
 from gputopo.prediction.links.paths import unknown_facts
-from gputopo.prediction.search import DETAILED, Found
+from gputopo.prediction.search import DETAILED, FoundCandidate
 from gputopo.values.run.batches import plain
-from gputopo.values.run.plan import SURE_MARGIN, Candidate, Prediction, Price
+from gputopo.values.run.plan import SURE_MARGIN, Candidate, Prediction, Price, VariableUpdate
 
 RULE = (
     "no step is predicted: one GPU, or two on one PCIe switch, have the variables, of others the CPU has them"
@@ -84,36 +84,35 @@ class Candidates:
             prices=() if of.is_assumed else tuple(self._prices(choice)),
         )
 
-    def _with_reasons(self, found: Found, rank: int, searched: Sequence[Found]) -> Candidate:
+    def _with_reasons(
+        self, found: FoundCandidate, rank: int, searched: Sequence[FoundCandidate]
+    ) -> Candidate:
         """Return a found candidate; the first one with all its reasons, the others in short."""
         reasons = self._reasons(found, searched) if rank == 0 else self._short_reasons(found)
         return msgspec.structs.replace(self._candidate(found), reasons=tuple(reasons))
 
-    def _candidate(self, found: Found) -> Candidate:
+    def _candidate(self, found: FoundCandidate) -> Candidate:
         return self._predicted(found) if self._of.predicts else self._unpredicted(found)
 
-    def _unpredicted(self, found: Found) -> Candidate:
+    def _unpredicted(self, found: FoundCandidate) -> Candidate:
         """Return a set with its variables where they were requested, else by RULE."""
         of, gpus = self._of, found.gpus
         update, ps = of.variable_update, of.request.ps
         served = update in ("auto", "parameter_server")
         on_gpu = len(gpus) == 1 or (len(gpus) == 2 and of.in_one_island(gpus))
         device = ps if ps != "auto" else f"gpu:{gpus[0]}" if on_gpu else "cpu"
+        own: VariableUpdate = "independent" if update == "independent" else "replicated"
         each = of.batches(gpus)
         return Candidate(
             gpus=gpus,
-            variable_update="parameter_server"
-            if served
-            else "independent"
-            if update == "independent"
-            else "replicated",
+            variable_update="parameter_server" if served else own,
             ps_device=device if served else None,
             all_reduce=(of.all_reduce or "copy") if update == "replicated" else None,
             alike=found.alike,
             batch_sizes=each if isinstance(plain(each or (0,)), tuple) else (),
         )
 
-    def _predicted(self, found: Found) -> Candidate:
+    def _predicted(self, found: FoundCandidate) -> Candidate:
         gpus, placing, step = found.gpus, found.placing, found.prediction
         share = 1.0 if self._of.basis.learned is None else range_share(self._of.basis.learned, placing)
         known = self._of_set(gpus, share)
@@ -170,7 +169,7 @@ class Candidates:
         slowest = max(gpus, key=seconds.__getitem__)
         return slowest if min(seconds.values()) < (1 - NO_SHARE) * seconds[slowest] else None
 
-    def _limited_by(self, found: Found, slowest: int | None) -> str:
+    def _limited_by(self, found: FoundCandidate, slowest: int | None) -> str:
         step = found.prediction
         if step.step_s - step.compute_s < SURE_MARGIN * step.step_s:
             return "compute" if slowest is None else f"compute of GPU {slowest}"
@@ -181,62 +180,55 @@ class Candidates:
             by, largest = step.gradients_by, "gradients"
         return largest if by is None else in_words(by, found.placing, self._of.paths)
 
-    def _reasons(self, found: Found, searched: Sequence[Found]) -> list[str]:
-        of, gpus = self._of, found.gpus
-        each, update = of.batches(gpus), self._candidate(found)
-        reasons = of.distance_reasons(gpus, of.pool)
-        reasons.append(self._why_this_set(found, searched))
-        if of.predicts and len(gpus) > 1:
-            unknown = unknown_facts(of.machine, of.paths)
-            reasons.append(f"not known: {'; '.join(unknown)}" if unknown else "link speeds: measured")
+    def _reasons(self, found: FoundCandidate, searched: Sequence[FoundCandidate]) -> list[str]:
+        of, gpus, chosen = self._of, found.gpus, self._candidate(found)
+        of_set = [*of.distance_reasons(gpus, of.pool), self._why_this_set(found, searched)]
+        of_request = self._reasons_of_request(gpus)
+        reduction = reduction_reasons(of.machine, gpus, chosen.all_reduce)
         if of.predicts:
-            reasons += batch_reasons(of.request, each, known=not of.is_assumed)
-        reasons += self._reasons_of_request(gpus)
-        if not of.predicts:
-            reasons += (
-                [f"variables on {update.ps_device}: {RULE}"]
-                if update.ps_device and of.request.ps == "auto"
-                else []
-            )
-            reasons += batch_reasons(of.request, (), known=False)
-        reasons += reduction_reasons(of.machine, gpus, update.all_reduce)
-        return (
-            reasons
-            if of.predicts
-            else [*reasons, *([f"nothing predicted: {of.basis.missing}"] if of.basis.missing else [])]
-        )
+            unknown = unknown_facts(of.machine, of.paths)
+            links = f"not known: {'; '.join(unknown)}" if unknown else "link speeds: measured"
+            batches = batch_reasons(of.request, of.batches(gpus), known=not of.is_assumed)
+            return [*of_set, *([links] if len(gpus) > 1 else ()), *batches, *of_request, *reduction]
+        by_rule = of.request.ps == "auto" and chosen.ps_device is not None
+        place = [f"variables on {chosen.ps_device}: {RULE}"] if by_rule else []
+        missing = [f"nothing predicted: {of.basis.missing}"] if of.basis.missing else []
+        batches = batch_reasons(of.request, (), known=False)
+        return [*of_set, *of_request, *place, *batches, *reduction, *missing]
 
     def _warnings(self, chosen: tuple[int, ...]) -> list[str]:
         """Return for which GPUs in use or in error others were chosen, and which of them were chosen."""
+        of = self._of
         said = []
-        taken = sorted(self._of.troubles.keys() & set(chosen))
-        if self._of.exact and taken:
-            return [taken_reason(self._of.troubles, taken, "taken as named by --gpus")]
+        taken = sorted(of.troubles.keys() & set(chosen))
+        if of.exact and taken:
+            return [taken_reason(of.troubles, taken, "taken as named by --gpus")]
         avoided, best = self._avoided_for(chosen)
         if avoided:
-            of = self._of.nearest or self._of
-            instead = "" if len(chosen) == 1 else of.difference(chosen, best)
-            said.append(avoided_reason(self._of.troubles, avoided, chosen, instead))
-        if self._of.required in self._of.troubles:
-            holds = f"taken, as --ps gpu:{self._of.required} places the variables there"
-            said.append(taken_reason(self._of.troubles, [self._of.required], holds))
-        others = [index for index in taken if index != self._of.required]
+            by = of.nearest or of
+            instead = "" if len(chosen) == 1 else by.difference(chosen, best)
+            said.append(avoided_reason(of.troubles, avoided, chosen, instead))
+        if of.required in of.troubles:
+            holds = f"taken, as --ps gpu:{of.required} places the variables there"
+            said.append(taken_reason(of.troubles, [of.required], holds))
+        others = [index for index in taken if index != of.required]
         if others:
-            said.append(taken_reason(self._of.troubles, others, f"taken, as {self._of.idle_words()}"))
+            said.append(taken_reason(of.troubles, others, f"taken, as {of.idle_words()}"))
         return said
 
     def _reasons_of_request(self, chosen: tuple[int, ...]) -> list[str]:
         """Return what the options, GPUs in use and different models have to do with the chosen set."""
-        reasons = self._of.cards.reasons(chosen)
-        if self._of.required is not None and not self._of.exact:
-            reasons.append(f"every set contains GPU {self._of.required}, which holds the variables")
-        if self._of.request.prefer_pix:
-            reasons += [refusal.reason for refusal in self._of.unmet(chosen)] or [self._of.pix_reason(chosen)]
+        of = self._of
+        reasons = of.cards.reasons(chosen)
+        if of.required is not None and not of.exact:
+            reasons.append(f"every set contains GPU {of.required}, which holds the variables")
+        if of.request.prefer_pix:
+            reasons += [refusal.reason for refusal in of.unmet(chosen)] or [of.pix_reason(chosen)]
         return [
             *reasons,
             *self.warnings(chosen),
-            *model_reasons(self._of.machine, chosen, equal_batches=len(set(self._of.batches(chosen))) < 2),
-            *(out.reason for out in self._of.left_out),
+            *model_reasons(of.machine, chosen, equal_batches=len(set(of.batches(chosen))) < 2),
+            *(out.reason for out in of.left_out),
         ]
 
     def _avoided_for(self, chosen: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -244,59 +236,55 @@ class Candidates:
 
         Where GPUs in use are the reason for a smaller set, all of them.
         """
-        if self._of.request.num_gpus is None and not self._of.request.prefer_pix:
-            return tuple(sorted(self._of.troubles.keys() - set(chosen))), tuple(chosen)
+        of = self._of
+        if of.request.num_gpus is None and not of.request.prefer_pix:
+            return tuple(sorted(of.troubles.keys() - set(chosen))), tuple(chosen)
         avoided: set[int] = set()
         first: tuple[int, ...] | None = None
-        while self._of.troubles.keys() - set(chosen) - avoided:
-            best = (self._of.nearest or self._of).search(self._of.pool, 1, avoided)[0].gpus
+        while of.troubles.keys() - set(chosen) - avoided:
+            best = (of.nearest or of).search(of.pool, 1, avoided)[0].gpus
             first = first or best
-            more = self._of.troubles.keys() & set(best) - set(chosen) - avoided
+            more = of.troubles.keys() & set(best) - set(chosen) - avoided
             if not more:
                 break
             avoided |= more
         return tuple(sorted(avoided)), first or tuple(chosen)
 
-    def _search_reason(self, found: Found, searched: Sequence[Found]) -> str:
+    def _search_reason(self, found: FoundCandidate, searched: Sequence[FoundCandidate]) -> str:
         """Return among how many sets this is the best; `searched`: the first of all candidates, in order."""
-        decide = slice(2 if self._of.predicts else 4)  # of the sort key; what follows are the lowest indices
-        first = self._of.order(found, self._of.troubles)[decide]
-        same = {
-            one.gpus: one.alike for one in searched if self._of.order(one, self._of.troubles)[decide] == first
-        }
+        of = self._of
+        decide = slice(2 if of.predicts else 4)  # of the sort key; what follows are the lowest indices
+        first = of.order(found, of.troubles)[decide]
+        same = {one.gpus: one.alike for one in searched if of.order(one, of.troubles)[decide] == first}
         equal = sum(same.values())
         # Sets that are as good may follow a list that ends with one.
-        last = self._of.order(searched[-1], self._of.troubles)[decide]
-        at_least = last == first and equal < self._of.sets
-        if self._of.size == 1 < self._of.sets and self._of.predicts:
+        last = of.order(searched[-1], of.troubles)[decide]
+        at_least = last == first and equal < of.sets
+        if of.size == 1 < of.sets and of.predicts:
             count = f"at least {equal}" if at_least else f"{equal}"
-            which = (
-                "the nearest to the network card"
-                if self._of.cards.decide(self._of.pool)
-                else "the lowest index"
-            )
+            which = "the nearest to the network card" if of.cards.decide(of.pool) else "the lowest index"
             more = f"; {count} are as fast, {which} was chosen" if equal > 1 else ""
-            idle = "of those with the least use and errors " if self._of.troubles else ""
-            return f"one GPU of {self._of.sets} to choose from: {idle}the fastest by prediction{more}"
+            idle = "of those with the least use and errors " if of.troubles else ""
+            return f"one GPU of {of.sets} to choose from: {idle}the fastest by prediction{more}"
         by, good, chosen = "topology, farthest pair first", "close", "the lowest indices were chosen"
-        if self._of.measured is not None:
+        if of.measured is not None:
             by, good = "measured bandwidth, slowest pair first", "good"
-        if self._of.predicts:
+        if of.predicts:
             by, good = "predicted seconds of a step", "fast"
             chosen = "the nearest with the lowest indices was chosen"
         return search_reason(
-            self._of.sets,
+            of.sets,
             equal,
-            self._of.size,
+            of.size,
             by=by,
             good=good,
             chosen=chosen,
-            troubled=bool(self._of.troubles),
+            troubled=bool(of.troubles),
             at_least=at_least,
-            by_card=self._of.cards.decide(self._of.pool),
+            by_card=of.cards.decide(of.pool),
         )
 
-    def _why_this_set(self, found: Found, searched: Sequence[Found]) -> str:
+    def _why_this_set(self, found: FoundCandidate, searched: Sequence[FoundCandidate]) -> str:
         nearest = self._of.nearest
         if self._of.exact:
             return self._named_reason(found.gpus)
@@ -321,7 +309,7 @@ class Candidates:
         )
         return f"{said}; {gpus_in_words(best)} would be {how}"
 
-    def _short_reasons(self, found: Found) -> Iterator[str]:
+    def _short_reasons(self, found: FoundCandidate) -> Iterator[str]:
         short = farthest_words(self._of.links, found.gpus)
         if troubled := sorted(self._of.troubles.keys() & set(found.gpus)):
             short += f"; {gpus_in_words(troubled)} in use or in error"
@@ -329,15 +317,13 @@ class Candidates:
 
     def _prices(self, choice: Candidate) -> Iterator[Price]:
         """Return what each option costs that leaves fewer candidates to choose from."""
+        of = self._of
         for option, request in self._without_options(choice).items():
-            other = Fastest(self._of.machine, request, self._of.unavailable, self._of.basis)
-            bases = {
-                self._of.basis.speeds[gpu].basis if gpu in self._of.basis.speeds else None
-                for gpu in other.pool
-            }
+            other = Fastest(of.machine, request, of.unavailable, of.basis)
+            bases = {of.basis.speeds[gpu].basis if gpu in of.basis.speeds else None for gpu in other.pool}
             if None in bases or ("given" in bases and len(bases) > 1):
                 continue  # a speed that was given is not to be compared with those of other sources
-            if isinstance(request.batch_size, tuple) and other.size != self._of.size:
+            if isinstance(request.batch_size, tuple) and other.size != of.size:
                 continue  # the batches are those of so many GPUs
             best = other.search(other.pool, 1, other.troubles)[0]
             speed = other.images_per_sec(best)
@@ -352,9 +338,10 @@ class Candidates:
 
     def _without_options(self, choice: Candidate) -> dict[str, Request]:
         """Return the request without each option that leaves fewer candidates, by that option."""
-        request = self._of.request
+        of = self._of
+        request = of.request
         freed: dict[str, dict[str, object]] = {}
-        if request.prefer_pix and self._of.in_one_island(choice.gpus) and self._of.size > 1:
+        if request.prefer_pix and of.in_one_island(choice.gpus) and of.size > 1:
             freed["--prefer-pix"] = {"prefer_pix": False}
         if request.ps != "auto":
             freed[f"--ps {request.ps}"] = {"ps": "auto"}
@@ -362,6 +349,6 @@ class Candidates:
             freed[f"--all-reduce {request.all_reduce}"] = {"all_reduce": None}
         elif request.variable_update in ("parameter_server", "replicated"):
             freed[f"--variable-update {request.variable_update}"] = {"variable_update": "auto"}
-        if self._of.exact and self._of.required is None:
-            freed["--gpus"] = {"gpus": None, "num_gpus": self._of.size}
+        if of.exact and of.required is None:
+            freed["--gpus"] = {"gpus": None, "num_gpus": of.size}
         return {option: msgspec.structs.replace(request, **fields) for option, fields in freed.items()}

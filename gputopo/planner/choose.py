@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from gputopo.copies.pair_speeds import pair_speeds
 from gputopo.planner.candidates import Candidates
 from gputopo.planner.explained import step_line
 from gputopo.planner.fastest import Basis, Fastest, without_prediction
@@ -22,7 +21,6 @@ from gputopo.planner.request import (
     Request,
     check,
     gpus_in_words,
-    is_of_one_gpu,
     mean_batch,
     ranges,
 )
@@ -203,8 +201,7 @@ def basis_of(
 ) -> Basis | str | None:
     """Return from what seconds are predicted, or the fact that is missing; None: nothing is asked for.
 
-    Raises UsageError for an unknown program, and where no link is known of a capture, or of this machine
-    although a speed was given.
+    Raises UsageError for an unknown program.
     """
     program = require_program(request.program)
     if request.model is None or not request.predicts:
@@ -215,14 +212,6 @@ def basis_of(
     batch = mean_batch(request.batch_size, workload.gpu_batch)
     values, everyone = request.single_gpu_images_per_sec, sorted(gpu.index for gpu in machine.gpus)
     given = given_speeds(values, everyone if len(values) == 1 else request.gpus or everyone)
-
-    if not is_of_one_gpu(request) and not _has_links(machine):
-        if given or machine.source != "live":
-            raise UsageError(
-                f"no link between the GPUs of {machine.source} is known, so no step can be predicted",
-                "add the output of nvidia-smi topo -m or gputopo bandwidth: --from FILE --from OTHER",
-            )
-        return "no link between the GPUs is known"
 
     @functools.cache
     def speeds_with(batch: int) -> dict[int, Speed | None]:
@@ -241,8 +230,3 @@ def basis_of(
         speeds_with,
         learned,
     )
-
-
-def _has_links(machine: Machine) -> bool:
-    measured = pair_speeds(machine.bandwidth)
-    return len(machine.gpus) < 2 or bool(machine.links or measured)

@@ -14,7 +14,7 @@ import msgspec
 from gputopo.planner.reasons import margin_of, ms
 from gputopo.prediction import step as steps
 from gputopo.prediction.programs import FILE
-from gputopo.prediction.step import Model, Placing, model_of
+from gputopo.prediction.step import ModelCosts, Placement, model_of
 from gputopo.values.errors import UsageError
 from gputopo.values.run.all_reduce import NAMES, Reduction, parse
 from gputopo.values.run.plan import (
@@ -61,7 +61,7 @@ class Work(NamedTuple):
     ops: float
     collectives: int = 0
 
-    def seconds(self, model: Model, constants: CpuDevices) -> float:
+    def seconds(self, model: ModelCosts, constants: CpuDevices) -> float:
         """Return how long it takes for all variables of a model."""
         moved = self.passes * model.bytes / (1e9 * constants.memory_gb_per_s)
         each_us = self.ops * constants.us_op + self.collectives * constants.us_collective
@@ -79,7 +79,7 @@ def cpu_devices() -> CpuDevices:
     return msgspec.json.decode(data, type=_Table).cpu_devices
 
 
-def added(placing: Placing, towers: int) -> Work:
+def added(placing: Placement, towers: int) -> Work:
     """Return what adding the gradients of the towers takes, and bringing the sums to all that need them."""
     if towers == 1 or placing.variable_update == "independent":
         return Work(0, 0)
@@ -99,19 +99,19 @@ def added(placing: Placing, towers: int) -> Work:
     return Work(at_once.passes + joined, at_once.ops + joined)
 
 
-def updated(placing: Placing, towers: int) -> Work:
+def updated(placing: Placement, towers: int) -> Work:
     """Return what updating the variables takes: once at a parameter server, else on every tower."""
     places = 1 if placing.variable_update == "parameter_server" else towers
     return Work(UPDATE * places, places)
 
 
 def predict(
-    model: Model, placing: Placing, towers: int, step_s: float, constants: CpuDevices
-) -> steps.Prediction:
+    model: ModelCosts, placing: Placement, towers: int, step_s: float, constants: CpuDevices
+) -> steps.StepSeconds:
     """Return the step of so many towers. `step_s`: seconds of one device's step alone, with its update."""
     alone = updated(placing, 1).seconds(model, constants)
     share = 1.0 if towers == 1 else constants.at_once
-    return steps.Prediction(
+    return steps.StepSeconds(
         towers * share * max(0.0, step_s - alone),
         gradients_s=added(placing, towers).seconds(model, constants),
         variables_s=updated(placing, towers).seconds(model, constants),
@@ -221,18 +221,18 @@ def _check(devices: int, ps: str, variable_update: str, all_reduce: str | None) 
         )
 
 
-def _placings(devices: int, ps: str, variable_update: str, all_reduce: str | None) -> Sequence[Placing]:
+def _placings(devices: int, ps: str, variable_update: str, all_reduce: str | None) -> Sequence[Placement]:
     """Return what the options leave, the first one as where nothing is predicted.
 
     Of the places for the variables of a server, and of reductions, those that differ in the work.
     """
     if variable_update == "independent":
-        return (Placing("independent"),)
-    served = [Placing("parameter_server", place) for place in (PLACES if ps == "auto" else (ps,))]
+        return (Placement("independent"),)
+    served = [Placement("parameter_server", place) for place in (PLACES if ps == "auto" else (ps,))]
     if devices == 1:
         served = served[:1]
     names = [name for name in NAMES if Reduction(name).why_not("cpu", devices) is None]
-    copied = [Placing("replicated", None, name) for name in (names if all_reduce is None else [all_reduce])]
+    copied = [Placement("replicated", None, name) for name in (names if all_reduce is None else [all_reduce])]
     if variable_update == "replicated" or all_reduce is not None:
         return copied[:1] if devices == 1 else copied
     return (
@@ -240,7 +240,7 @@ def _placings(devices: int, ps: str, variable_update: str, all_reduce: str | Non
     )
 
 
-def _predicted(one: Candidate, step: steps.Prediction, examples: int, images_per_sec: float) -> Candidate:
+def _predicted(one: Candidate, step: steps.StepSeconds, examples: int, images_per_sec: float) -> Candidate:
     speed, constants = examples / step.step_s, cpu_devices()
     parts = {
         "compute": step.compute_s,

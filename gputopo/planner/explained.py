@@ -9,7 +9,15 @@ from gputopo.prediction.gradients import Stages
 from gputopo.prediction.links.flows import Flows, Load, Resource
 from gputopo.prediction.links.paths import Paths
 from gputopo.prediction.links.rings import order_loads, ring_loads
-from gputopo.prediction.step import FORWARD_SHARE, HOST, Placing, Stepper, flows_of, limits, stage_flows
+from gputopo.prediction.step import (
+    FORWARD_SHARE,
+    HOST,
+    Placement,
+    StepPredictor,
+    flows_of,
+    limits,
+    stage_flows,
+)
 from gputopo.topology.hops import Groups
 from gputopo.values.errors import UsageError
 from gputopo.values.index_ranges import index_ranges
@@ -23,18 +31,18 @@ _OF_A_GPU = ("up", "down", "nvlink out", "nvlink in")
 def step_line(selection: Fastest, choice: Candidate) -> StepLine:
     """Return the step of a candidate of this selection."""
     basis, gpus = selection.basis, choice.gpus
-    placing = Placing(choice.variable_update, choice.ps_device, choice.all_reduce)
+    placing = Placement(choice.variable_update, choice.ps_device, choice.all_reduce)
     own = zip(gpus, selection.batches(gpus), strict=True)
     compute_s = max(basis.seconds(gpu, batch) for gpu, batch in own)
     return timeline(selection.stepper, selection.paths, gpus, compute_s, placing, selection.groups(gpus))
 
 
 def timeline(
-    stepper: Stepper,
+    stepper: StepPredictor,
     paths: Paths,
     gpus: Sequence[int],
     compute_s: float,
-    placing: Placing,
+    placing: Placement,
     groups: Groups = (),
 ) -> StepLine:
     """Return the step of these GPUs, in the order of their towers; the slowest computes for `compute_s`.
@@ -83,7 +91,7 @@ def timeline(
 
 
 def _loads(
-    stepper: Stepper, paths: Paths, gpus: Sequence[int], placing: Placing, stages: Stages | None
+    stepper: StepPredictor, paths: Paths, gpus: Sequence[int], placing: Placement, stages: Stages | None
 ) -> list[tuple[Load, Load, tuple[Resource, ...]]]:
     """Return what resources carry of weights and of gradients, those that take longest first."""
     if len(gpus) == 1 or placing.traffic == "none":
@@ -157,7 +165,7 @@ def require_prediction(plan: Plan, what: str) -> None:
         )
 
 
-def words(alike: Sequence[Resource], placing: Placing, paths: Paths) -> str:
+def words(alike: Sequence[Resource], placing: Placement, paths: Paths) -> str:
     """Return resources that carry the same in words: `GPUs 0-3 to the host`, `NVLink 0 to 1 and 5 alike`."""
     first = in_words(alike[0], placing, paths) + _DIRECTIONS.get(str(alike[0][0]), "")
     if len(alike) == 1:

@@ -14,12 +14,12 @@ from typing import NamedTuple
 from gputopo.planner.reasons import farthest_class
 from gputopo.planner.request import Request, batches, speed_classes
 from gputopo.planner.selection import ALL, LISTED, Selection
-from gputopo.prediction.gradients import IN_ORDER, Block
+from gputopo.prediction.gradients import IN_ORDER, GradientBlock
 from gputopo.prediction.links.paths import paths_of
 from gputopo.prediction.one_gpu_speeds import Speed
-from gputopo.prediction.programs import DEFAULT, Program, require_program
-from gputopo.prediction.search import DIGITS, Found, Question, every_candidate, fastest
-from gputopo.prediction.step import Model, Placing, Stepper, predict
+from gputopo.prediction.programs import DEFAULT, ProgramConstants, require_program
+from gputopo.prediction.search import DIGITS, FoundCandidate, SearchQuestion, every_candidate, fastest
+from gputopo.prediction.step import ModelCosts, Placement, StepPredictor, predict
 from gputopo.topology.hops import Groups, GroupsOf
 from gputopo.values.machine import Machine
 from gputopo.values.run import all_reduce
@@ -36,8 +36,8 @@ _FOUND_PER_LISTED = 4
 class Basis(NamedTuple):
     """The facts that steps are predicted from, beside the machine."""
 
-    model: Model
-    program: Program
+    model: ModelCosts
+    program: ProgramConstants
     batch: int  # examples of a GPU, the mean where they differ
     speeds: Mapping[int, Speed]  # of each GPU alone with this batch
     speeds_with: Callable[[int], Mapping[int, Speed | None]]  # with another batch
@@ -55,7 +55,7 @@ def without_prediction(machine: Machine, missing: str) -> Basis:
     speed = Speed(inf, inf, inf, "assumed", missing)
     speeds = {gpu.index: speed for gpu in machine.gpus}
     return Basis(
-        Model((Block(0, 1.0),), ()),
+        ModelCosts((GradientBlock(0, 1.0),), ()),
         require_program(DEFAULT),
         1,
         speeds,
@@ -73,10 +73,12 @@ class Fastest(Selection):
         super().__init__(machine, request, unavailable)
         self.basis = basis
         self.paths = paths_of(machine)
-        self.stepper = Stepper(basis.model, basis.program, self.size, self.paths.cpus)
+        self.stepper = StepPredictor(basis.model, basis.program, self.size, self.paths.cpus)
         self._groups_of = GroupsOf(machine)
         self._groups_found: dict[tuple[int, ...], Groups] = {}
-        self._searched: dict[object, tuple[int, tuple[Found, ...]]] = {}  # with how many were asked for
+        self._searched: dict[
+            object, tuple[int, tuple[FoundCandidate, ...]]
+        ] = {}  # with how many were asked for
         self.is_assumed = self.predicts and any(basis.speeds[gpu].basis == "assumed" for gpu in self.pool)
         # With assumed speeds the set is the nearest one, and only the place of its variables is predicted.
         self.nearest: Fastest | None = None
@@ -103,11 +105,11 @@ class Fastest(Selection):
         asked = None if asked == AUTO and self.is_assumed else asked
         return batches(asked, self.basis.batch, [self.basis.speeds[gpu].images_per_sec for gpu in gpus])
 
-    def images_per_sec(self, found: Found) -> float:
+    def images_per_sec(self, found: FoundCandidate) -> float:
         """Return the predicted speed of a candidate."""
         return sum(self.batches(found.gpus)) / found.prediction.step_s
 
-    def listed(self, keep: int | None) -> tuple[list[Found], Sequence[Found]]:
+    def listed(self, keep: int | None) -> tuple[list[FoundCandidate], Sequence[FoundCandidate]]:
         """Return the `keep` fastest candidates, and the first of all candidates in order.
 
         None: up to LISTED, which the places on the fastest set and the ten fastest of all fill as a rule.
@@ -118,7 +120,7 @@ class Fastest(Selection):
         searched = self.search(
             self.choose_from, LISTED if keep is None else count * _FOUND_PER_LISTED, self.troubles
         )
-        listed: dict[object, Found] = {}
+        listed: dict[object, FoundCandidate] = {}
         for one in (searched[0], *self.search(searched[0].gpus, ALL, self.troubles), *searched):
             owner = one.placing.owner is not None and one.placing.owner != self.required
             mode = "owner" if owner else one.placing
@@ -126,7 +128,7 @@ class Fastest(Selection):
         first = sorted(list(listed.values())[:count], key=lambda one: self.order(one, self.troubles))
         return first, searched
 
-    def every(self) -> Iterator[Found]:
+    def every(self) -> Iterator[FoundCandidate]:
         """Iterate over all candidates, the best first, then those that are never chosen unasked.
 
         Of many only the first have the links that limit them.
@@ -157,8 +159,8 @@ class Fastest(Selection):
         pool: Sequence[int],
         keep: int,
         deprioritized: Collection[int] = (),
-        placings: Sequence[Placing] | None = None,
-    ) -> tuple[Found, ...]:
+        placings: Sequence[Placement] | None = None,
+    ) -> tuple[FoundCandidate, ...]:
         """Return the `keep` fastest candidates by `_order`; what was found once is stored."""
         last = frozenset(deprioritized) - {self.required}
         key = tuple(pool), last, None if placings is None else tuple(placings)
@@ -173,8 +175,8 @@ class Fastest(Selection):
         pool: Sequence[int],
         keep: int,
         last: Collection[int],
-        placings: Sequence[Placing] | None,
-    ) -> tuple[Found, ...]:
+        placings: Sequence[Placement] | None,
+    ) -> tuple[FoundCandidate, ...]:
         parts = self._parts(pool, last)
         of_own, as_named = self._has_own_batches, self.exact and set(pool) == set(self.pool)
         if of_own:
@@ -183,7 +185,7 @@ class Fastest(Selection):
                 keep, LISTED * _FOUND_PER_LISTED, len(self._placings(pool) if placings is None else placings)
             )
             parts = [faster for part in parts for faster in self._faster(part)]
-        found: list[Found] = []
+        found: list[FoundCandidate] = []
         for part in parts:
             question = self._question(part, last, placings)
             # In the order that was named another candidate may be the fastest.
@@ -195,7 +197,7 @@ class Fastest(Selection):
         found.sort(key=lambda one: self.order(one, last))
         return tuple(found[:keep])
 
-    def _as_named(self, found: Found) -> Found:
+    def _as_named(self, found: FoundCandidate) -> FoundCandidate:
         """Return a candidate of the GPUs that were named with towers in that order, where it counts."""
         step = found.prediction
         if found.placing.traffic in IN_ORDER and found.gpus != self.pool:
@@ -204,10 +206,10 @@ class Fastest(Selection):
         return found._replace(gpus=self.pool, prediction=step)
 
     def _question(
-        self, pool: Sequence[int], last: Collection[int], placings: Sequence[Placing] | None = None
-    ) -> Question:
+        self, pool: Sequence[int], last: Collection[int], placings: Sequence[Placement] | None = None
+    ) -> SearchQuestion:
         basis = self.basis
-        return Question(
+        return SearchQuestion(
             self.paths,
             basis.model,
             basis.program,
@@ -235,7 +237,7 @@ class Fastest(Selection):
                     found.append(sorted(taken))
         return found
 
-    def _with_own_batches(self, found: Found) -> Found:
+    def _with_own_batches(self, found: FoundCandidate) -> FoundCandidate:
         """Return a candidate that was found with equal batches with the batches of its GPUs."""
         own = zip(found.gpus, self.batches(found.gpus), strict=True)
         compute_s = max(self.basis.seconds(gpu, batch) for gpu, batch in own)
@@ -250,7 +252,7 @@ class Fastest(Selection):
             self._groups_found[key] = self._groups_of(gpus)
         return self._groups_found[key]
 
-    def order(self, found: Found, last: Collection[int]) -> tuple[object, ...]:
+    def order(self, found: FoundCandidate, last: Collection[int]) -> tuple[object, ...]:
         """Return the sort key of a candidate; those with few GPUs of `last` come first."""
         nearness = sorted((self.key(a, b) for a, b in combinations(found.gpus, 2)), reverse=True)
         return (
@@ -273,35 +275,35 @@ class Fastest(Selection):
             if self.size - len(set(island) - set(last)) <= fewest and self.size <= len(island)
         ] or [pool]
 
-    def _placings(self, pool: Sequence[int]) -> tuple[Placing, ...]:
+    def _placings(self, pool: Sequence[int]) -> tuple[Placement, ...]:
         """Return the places for the variables among which gputopo chooses, as the request leaves them."""
         update, ps = self.variable_update, self.request.ps
         if not self.predicts:
-            return (Placing("replicated", None, "copy"),)
+            return (Placement("replicated", None, "copy"),)
         if update == "independent":
-            return (Placing("independent"),)
+            return (Placement("independent"),)
         places = [f"gpu:{gpu}" for gpu in pool]
         if self.size > 1:
             places += [SPREAD, "cpu"]
-        served = [Placing("parameter_server", place) for place in (places if ps == "auto" else [ps])]
+        served = [Placement("parameter_server", place) for place in (places if ps == "auto" else [ps])]
         reductions = CHOSEN_REDUCTIONS if self.all_reduce is None else (self.all_reduce,)
-        copied = [Placing("replicated", None, name) for name in reductions]
+        copied = [Placement("replicated", None, name) for name in reductions]
         if update == "parameter_server" or ps != "auto" or (update == "auto" and self.size == 1):
             return tuple(served)
         return tuple(copied if update == "replicated" else [*served, *copied])
 
-    def _unchosen(self) -> tuple[Placing, ...]:
+    def _unchosen(self) -> tuple[Placement, ...]:
         """Return the other places that the request allows: predicted where asked for, never chosen."""
-        update, every = self.request.variable_update, list[Placing]()
+        update, every = self.request.variable_update, list[Placement]()
         if self.request.ps != "auto" or self.all_reduce is not None or not self.predicts:
             return ()
         if update in ("auto", "parameter_server"):
-            every += [Placing("parameter_server", place) for place in (SPREAD, "cpu")]
+            every += [Placement("parameter_server", place) for place in (SPREAD, "cpu")]
         if update in ("auto", "replicated"):
             reductions = map(all_reduce.Reduction, all_reduce.NAMES)
             usable = (one.name for one in reductions if one.why_not("gpu", self.size) is None)
-            every += [Placing("replicated", None, name) for name in usable]
+            every += [Placement("replicated", None, name) for name in usable]
         if update == "auto":
-            every.append(Placing("independent"))
+            every.append(Placement("independent"))
         chosen = self._placings(self.pool)
         return tuple(placing for placing in every if placing not in chosen)

@@ -16,12 +16,12 @@ from gputopo.planner.network import rates_in_words
 from gputopo.planner.reasons import in_words, margin_of, ms
 from gputopo.planner.request import Request, batches
 from gputopo.prediction import step as steps
-from gputopo.prediction.calibration import Run, range_share
+from gputopo.prediction.calibration import MeasuredStep, range_share
 from gputopo.prediction.links.flows import is_network
 from gputopo.prediction.links.hosts import HostPaths, NetworkRate, joined, with_rates, without_limit
 from gputopo.prediction.links.paths import Paths, paths_of
 from gputopo.prediction.one_gpu_speeds import Figure
-from gputopo.prediction.step import Placing, Stepper
+from gputopo.prediction.step import Placement, StepPredictor
 from gputopo.topology.hops import Groups
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
@@ -43,7 +43,7 @@ from gputopo.values.run.plan import (
 MAX_COMPARED = 64
 
 
-class Part(NamedTuple):
+class HostPart(NamedTuple):
     """What one host trains with."""
 
     name: str
@@ -56,7 +56,7 @@ class Joint:
 
     def __init__(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[HostPart],
         bases: Sequence[Basis],
         rates: Sequence[NetworkRate],
         batch_sizes: tuple[int, ...],
@@ -138,14 +138,14 @@ class Joint:
             learned=basis.learned,
         )
 
-    def run(self, candidate: Candidate, compute_s: float, step_s: float) -> Run:
+    def run(self, candidate: Candidate, compute_s: float, step_s: float) -> MeasuredStep:
         """Return a run of a candidate whose steps, and whose slowest GPU, took so long."""
         placing, paths = self._placed(candidate)
         stepper, towers = self._stepper(paths), range(len(self._own))
         stages = stepper.stages(placing, self.groups) if placing.traffic == "groups" else None
         (_, weights), (_, gradients) = steps.limits(paths, towers, placing, stages)
         model, cpus, most = self._bases[0].model, paths.cpus, self._most
-        return Run(model, len(towers), cpus, compute_s, placing, weights, gradients, step_s, most)
+        return MeasuredStep(model, len(towers), cpus, compute_s, placing, weights, gradients, step_s, most)
 
     def of_first(self, hosts: int) -> "Joint":
         """Return the steps of the first of the hosts alone."""
@@ -156,32 +156,32 @@ class Joint:
     def _most(self) -> int:
         return max(len(part.gpus) for part in self.parts)
 
-    def _stepper(self, paths: Paths) -> Stepper:
+    def _stepper(self, paths: Paths) -> StepPredictor:
         basis = self._bases[0]
-        return Stepper(basis.model, basis.program, len(self._own), paths.cpus, of_host=self._most)
+        return StepPredictor(basis.model, basis.program, len(self._own), paths.cpus, of_host=self._most)
 
-    def _step(self, placing: Placing, paths: Paths) -> steps.Prediction:
+    def _step(self, placing: Placement, paths: Paths) -> steps.StepSeconds:
         towers = range(len(self._own))
         return steps.predict(self._stepper(paths), paths, towers, self.compute_s, placing, self.groups)
 
-    def _placed(self, candidate: Candidate) -> tuple[Placing, Paths]:
+    def _placed(self, candidate: Candidate) -> tuple[Placement, Paths]:
         """Return a place for the variables by the numbers of towers, and the paths of all hosts with it."""
         placing, home = self._placing(candidate)
         return placing, joined(self._hosts, [rate.gb_per_s for rate in self.rates], home)
 
-    def _placing(self, candidate: Candidate) -> tuple[Placing, int]:
+    def _placing(self, candidate: Candidate) -> tuple[Placement, int]:
         """Return a place for the variables by the numbers of towers, and the host of the CPU with them."""
         device, home = candidate.ps_device, 0
         if device is not None and device.startswith(HOST_PS):
             home, device = int(device.removeprefix(HOST_PS)), "cpu"
-        placing = Placing(candidate.variable_update, device, candidate.all_reduce)
+        placing = Placement(candidate.variable_update, device, candidate.all_reduce)
         if placing.owner is not None:
             device = f"gpu:{self.parts[0].gpus.index(placing.owner)}"
         return placing._replace(ps_device=device), home
 
 
 def joint_of(
-    parts: Sequence[Part],
+    parts: Sequence[HostPart],
     request: Request,
     rates: Sequence[NetworkRate] | str,
     history: Sequence[Sequence[Figure]] = (),
@@ -245,7 +245,7 @@ def _placed(gpus: Sequence[int], update: VariableUpdate, ps: str, all_reduce: st
     )
 
 
-def _limited_by(step: steps.Prediction, exposed: dict[str, float], links: dict[str, str]) -> str:
+def _limited_by(step: steps.StepSeconds, exposed: dict[str, float], links: dict[str, str]) -> str:
     if step.step_s - step.compute_s < SURE_MARGIN * step.step_s:
         return "compute"
     part = max(exposed, key=exposed.__getitem__)

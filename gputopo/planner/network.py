@@ -14,7 +14,7 @@ from gputopo.values.option import listed
 MEASURE = "gputopo bandwidth --network --save, started as the training, measures it"
 
 
-class Card(NamedTuple):
+class HostNetwork(NamedTuple):
     """What is known of a host's network: its machine, the interface with its address, the rate of that."""
 
     host: str
@@ -30,7 +30,7 @@ class SavedNetwork(NamedTuple):
     when: str
 
 
-def rates_of(hosts: Sequence[Card], saved: SavedNetwork | None) -> tuple[NetworkRate, ...] | str:
+def rates_of(hosts: Sequence[HostNetwork], saved: SavedNetwork | None) -> tuple[NetworkRate, ...] | str:
     """Return the rate of each host's network path, or what is not known."""
     found = [_rate(host, saved) for host in hosts]
     unknown = [host.host for host, rate in zip(hosts, found, strict=True) if rate is None]
@@ -51,7 +51,7 @@ def rates_in_words(names: Sequence[str], rates: Sequence[NetworkRate]) -> list[s
     ]
 
 
-def _rate(host: Card, saved: SavedNetwork | None) -> NetworkRate | None:
+def _rate(host: HostNetwork, saved: SavedNetwork | None) -> NetworkRate | None:
     if saved is not None and (measured := _measured(host.host, saved.bandwidth)) is not None:
         return rate_of_tcp(measured, saved.when)
     named = None if host.interface is None else port_of(host.machine, host.interface)

@@ -14,7 +14,7 @@ from gputopo.planner.request import Trouble, gpus_in_words
 from gputopo.prediction.links.flows import Resource
 from gputopo.prediction.links.hosts import host_of_node
 from gputopo.prediction.links.paths import Paths
-from gputopo.prediction.step import Placing
+from gputopo.prediction.step import Placement
 from gputopo.runs.history import date_in_words
 from gputopo.topology import doubts
 from gputopo.topology.hops import class_name, is_within, nearness, reduction_groups
@@ -151,7 +151,7 @@ def pix_unmet_by_named() -> str:
     return "--prefer-pix cannot be met: the GPUs named by --gpus are not in one PIX island"
 
 
-def in_words(resource: Resource, placing: Placing, paths: Paths) -> str:
+def in_words(resource: Resource, placing: Placement, paths: Paths) -> str:
     """Return a resource of `gputopo.prediction.links.flows` in words: `GPU 3 to the host`."""
     kind, *ends = resource
     by_host = placing.traffic == "host"

@@ -6,7 +6,7 @@ import msgspec
 
 from gputopo.planner.explained import require_prediction
 from gputopo.planner.request import Request
-from gputopo.prediction.what_if import Changed, changed, full_links, single_changes
+from gputopo.prediction.what_if import ChangedMachine, changed, full_links, single_changes
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.plan import Candidate, Plan, WhatIf
@@ -74,7 +74,7 @@ def _share_of(
     return what_if(machine, other, changes, choose, before).share
 
 
-def _plan_after(after: Changed, request: Request, choose: Choose) -> tuple[Changed, Plan]:
+def _plan_after(after: ChangedMachine, request: Request, choose: Choose) -> tuple[ChangedMachine, Plan]:
     given = request.single_gpu_images_per_sec
     if given and after.replaced:
         named = set(request.gpus or (gpu.index for gpu in after.machine.gpus))
@@ -87,7 +87,7 @@ def _plan_after(after: Changed, request: Request, choose: Choose) -> tuple[Chang
     return after, choose(after.machine, request)
 
 
-def _found(changes: Sequence[str], before: Plan, after: Changed, plan: Plan) -> WhatIf:
+def _found(changes: Sequence[str], before: Plan, after: ChangedMachine, plan: Plan) -> WhatIf:
     old, new = before.choice.images_per_sec or 0.0, plan.choice.images_per_sec or 0.0
     assert plan.prediction is not None
     links = (reason for reason in plan.choice.reasons if reason.startswith("link speeds: "))

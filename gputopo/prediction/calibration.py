@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.prediction.programs import Program
-from gputopo.prediction.step import Model, Placing, Stepper
+from gputopo.prediction.programs import ProgramConstants
+from gputopo.prediction.step import ModelCosts, Placement, StepPredictor
 from gputopo.values.run.plan import MIN_JOBS, Learned, mode_name
 
 # Either number stays between a half and two: two runs of each published box with the constants of the others
@@ -33,25 +33,25 @@ RANGE_JOBS = 4
 _RANGE_SIGMAS = 1.645  # of a normal distribution, 90 % are as near to its mean
 
 
-class Run(NamedTuple):
+class MeasuredStep(NamedTuple):
     """A run of several GPUs: what its prediction needs, and the seconds of its step as measured.
 
     `cpus`: CPU sockets; `weights`, `gradients`: seconds a byte of the slowest link. `of_host`: of the towers,
     on the host that has most; None: all.
     """
 
-    model: Model
+    model: ModelCosts
     towers: int
     cpus: int
     compute_s: float
-    placing: Placing
+    placing: Placement
     weights: float
     gradients: float
     step_s: float
     of_host: int | None = None
 
 
-def adjusted(program: Program, links: float, variables: float) -> Program:
+def adjusted(program: ProgramConstants, links: float, variables: float) -> ProgramConstants:
     """Return a program with `links` times its share of links, and `variables` times its cost of variables."""
     return msgspec.structs.replace(
         program,
@@ -66,18 +66,22 @@ def adjusted(program: Program, links: float, variables: float) -> Program:
     )
 
 
-def calibrated(program: Program, learned: Learned) -> Program:
+def calibrated(program: ProgramConstants, learned: Learned) -> ProgramConstants:
     """Return the program with what was learned of a box."""
     return adjusted(program, learned.links, learned.variables)
 
 
-def range_share(learned: Learned, placing: Placing) -> float:
+def range_share(learned: Learned, placing: Placement) -> float:
     """Return the width of the range over the program's, as logarithms: 1 in modes that never ran."""
     return learned.range_shares.get(mode_name(*placing), 1.0)
 
 
 def learn(
-    program: Program, jobs: Sequence[Run], runs: int | None = None, *, measured: bool = False
+    program: ProgramConstants,
+    jobs: Sequence[MeasuredStep],
+    runs: int | None = None,
+    *,
+    measured: bool = False,
 ) -> Learned | None:
     """Return what the jobs of one box say of the program's constants; None without jobs.
 
@@ -117,9 +121,9 @@ def learn(
     )
 
 
-def _error(program: Program, run: Run) -> float:
+def _error(program: ProgramConstants, run: MeasuredStep) -> float:
     """Return the logarithm of predicted over measured seconds."""
-    stepper = Stepper(run.model, program, run.towers, run.cpus, run.of_host)
+    stepper = StepPredictor(run.model, program, run.towers, run.cpus, run.of_host)
     step_s = run.compute_s + sum(stepper.predict(run.placing, run.compute_s, run.weights, run.gradients))
     return math.log(step_s / run.step_s)
 
@@ -129,7 +133,7 @@ def _doubted(error: float) -> float:
     return math.copysign(DOUBTFUL * math.sqrt(math.log1p((error / DOUBTFUL) ** 2)), error)
 
 
-def _range_share(program: Program, errors: Sequence[float]) -> float:
+def _range_share(program: ProgramConstants, errors: Sequence[float]) -> float:
     """Return the width of the range over the program's, as logarithms, by the errors of one mode.
 
     The variance of the program's errors counts as that of RANGE_JOBS jobs beside those of the box: below 1

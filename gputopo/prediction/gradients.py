@@ -132,14 +132,14 @@ def _by_groups(sizes: Sequence[int], groups: Groups) -> tuple[Stage, ...]:
     return tuple(tuple((a, b, share) for (a, b), share in stage.items()) for stage in stages)
 
 
-class Block(NamedTuple):
+class GradientBlock(NamedTuple):
     """A block of a model: bytes of its gradients, its share of the arithmetic."""
 
     bytes: int
     share: float
 
 
-class Line(NamedTuple):
+class GradientLine(NamedTuple):
     """The gradients of one step in the order in which backward makes them.
 
     `slopes` (bytes) and `starts` (seconds) are those of the hull's lines, by rising slope; `from_rate` the
@@ -182,7 +182,7 @@ class Line(NamedTuple):
 
 
 @lru_cache(maxsize=256)  # of a few models; a fit asks for one overlap after another
-def line_of(blocks: tuple[Block, ...], backward_s: float, overlap: float) -> Line:
+def line_of(blocks: tuple[GradientBlock, ...], backward_s: float, overlap: float) -> GradientLine:
     """Return the line of a model whose backward takes `backward_s`.
 
     `blocks`: in the order of forward. `overlap`: share of backward over which gradients leave as they are
@@ -203,7 +203,7 @@ def line_of(blocks: tuple[Block, ...], backward_s: float, overlap: float) -> Lin
     )
 
 
-def _hull(lines: Sequence[tuple[float, float]]) -> Line:
+def _hull(lines: Sequence[tuple[float, float]]) -> GradientLine:
     """Return the lines that are the uppermost somewhere at rates from 0 on."""
     best: dict[float, float] = {}
     for slope, start in lines:
@@ -223,4 +223,4 @@ def _hull(lines: Sequence[tuple[float, float]]) -> Line:
         from_rate.append(at if slopes else 0.0)
         slopes.append(slope)
         starts.append(start)
-    return Line(tuple(slopes), tuple(starts), tuple(from_rate))
+    return GradientLine(tuple(slopes), tuple(starts), tuple(from_rate))

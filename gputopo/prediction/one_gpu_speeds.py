@@ -10,13 +10,13 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from gputopo.captures.recording import bundled_names, read_bundled
 from gputopo.findings.usage import busy
-from gputopo.prediction.roofline import FULL_CLOCKS, Clocks, has_tensor_cores, step_seconds
+from gputopo.prediction.roofline import FULL_CLOCKS, Clocks, roofline_file, step_seconds
 from gputopo.reference.expectations import GpuExpectation, expected_gpu, known_gpus
-from gputopo.reference.published import Published, published, published_machines
+from gputopo.reference.published import published_machines
 from gputopo.values.errors import UsageError
 from gputopo.values.gpu import ClockMhz
 from gputopo.values.machine import Gpu, Machine
@@ -28,7 +28,6 @@ SpeedBasis = Literal["given", "history", "published", "datasheet", "assumed"]
 
 # Two networks with costs that differ by no more are one: tables leave out zeros beside a kernel, a bias.
 SAME_NETWORK = 0.02
-TF32_SINCE = 4  # the minor version of TensorFlow 2
 PROGRAM = "tf_cnn_benchmarks"  # with synthetic data: what its names begin with
 # Factors between the images/sec and both ends of their range: of the same job on the same model (boxes and
 # versions of TensorFlow differ), and more for each doubling of the batch; of a GPU with published figures of
@@ -48,7 +47,7 @@ class Speed(NamedTuple):
     source: str
 
 
-class Job(NamedTuple):
+class OneGpuJob(NamedTuple):
     """What one GPU trains. `batch`: examples of a step."""
 
     workload: Workload
@@ -79,63 +78,13 @@ class Figure(NamedTuple):
 
 @functools.cache
 def one_gpu_figures() -> tuple[Figure, ...]:
-    """Return the published images/sec of one GPU with synthetic data, each once, without `left_out`."""
-    return tuple(dict.fromkeys(figure for row, figure in _of_one_gpu() if _why_left_out(row) is None))
+    """Return the published images/sec of one GPU with synthetic data that count (`tests.fits.one_gpu`)."""
+    return tuple(Figure(*row) for row in roofline_file().figures)
 
 
-def left_out() -> dict[Figure, str]:
-    """Return the published figures of one GPU that do not count, with the rule that leaves them out."""
-    return {figure: why for row, figure in _of_one_gpu() if (why := _why_left_out(row)) is not None}
-
-
-@functools.cache
-def _of_one_gpu() -> tuple[tuple[Published, Figure], ...]:
-    found = []
-    for row in published():
-        rate = _alone(row)
-        if rate is None or row.is_suspect or row.data != "synthetic" or not row.program.startswith(PROGRAM):
-            continue
-        if row.data_format == "NHWC":  # not the layout that a GPU is trained in
-            continue
-        gpu = expected_gpu(gpu_names(row.machine)[row.gpus[0]])
-        if gpu is not None:
-            found.append((row, Figure(gpu.name, row.model, row.batch_per_gpu, row.precision, rate)))
-    return tuple(found)
-
-
-def _alone(row: Published) -> float | None:
-    return row.images_per_sec if len(row.gpus) == 1 else row.single_gpu_images_per_sec
-
-
-def _why_left_out(row: Published) -> str | None:
-    """Return the rule by which a figure of one GPU is no measure of that GPU, None if it is one."""
-    gpu = expected_gpu(gpu_names(row.machine)[row.gpus[0]])
-    if gpu is None or not has_tensor_cores(gpu, row.precision):
-        return None
-    if row.precision == "fp32":
-        # NVIDIA's build of 1.15 has TF32 as well. https://github.com/tensorflow/tensorflow/releases/tag/v2.4.0
-        major, _, minor = (row.version or "").partition(".")
-        before = major == "2" and minor.isdigit() and int(minor) < TF32_SINCE
-        return f"fp32 without TF32, which TensorFlow has since 2.{TF32_SINCE}" if before else None
-    slower = (_alone(row) or 0.0) < _fastest_fp32().get(_job(row), 0.0)
-    return "slower in fp16 than in fp32 on the same machine, though it has tensor cores" if slower else None
-
-
-@functools.cache
-def _fastest_fp32() -> dict[object, float]:
-    """Return the images/sec of one GPU in fp32 by job, the most of each."""
-    found: dict[object, float] = {}
-    for row, figure in _of_one_gpu():
-        if row.precision == "fp32":
-            found[_job(row)] = max(figure.images_per_sec, found.get(_job(row), 0.0))
-    return found
-
-
-def _job(row: Published) -> tuple[object, ...]:
-    return row.source, row.machine, row.version, row.model, row.xla
-
-
-def scaled(gpu: GpuExpectation, job: Job, figures: Sequence[Figure], basis: SpeedBasis, source: str) -> Speed:
+def scaled(
+    gpu: GpuExpectation, job: OneGpuJob, figures: Sequence[Figure], basis: SpeedBasis, source: str
+) -> Speed:
     """Return the speed by figures of this network on GPUs of this model: of those with the nearest batch.
 
     `figures`: one or more. A figure of another batch counts as the roofline differs between the two.
@@ -150,7 +99,7 @@ def scaled(gpu: GpuExpectation, job: Job, figures: Sequence[Figure], basis: Spee
 
 
 def published_speed(
-    gpu: GpuExpectation, job: Job, clocks: Clocks, figures: Sequence[Figure] | None = None
+    gpu: GpuExpectation, job: OneGpuJob, clocks: Clocks, figures: Sequence[Figure] | None = None
 ) -> Speed | None:
     """Return the speed of a GPU by what was published, None where its datasheet lacks a rate.
 
@@ -185,7 +134,7 @@ def network_factors(figures: Sequence[Figure]) -> Mapping[str, float]:
     return {model: median(map(median, shares.values())) for model, shares in by_network.items()}
 
 
-def _at_full_clocks(gpu: GpuExpectation, job: Job, figures: Sequence[Figure], roofline: float) -> Speed:
+def _at_full_clocks(gpu: GpuExpectation, job: OneGpuJob, figures: Sequence[Figure], roofline: float) -> Speed:
     name = _published_name(job.workload, figures)
     own = [one for one in figures if (one.gpu, one.precision) == (gpu.name, job.precision)]
     if same := [one for one in own if one.model == name]:
@@ -226,7 +175,7 @@ def _within(rate: float, factor: float, basis: SpeedBasis, source: str) -> Speed
     return Speed(rate, rate / factor, rate * factor, basis, f"{source}, within a factor of {factor:g}")
 
 
-def _ratio(gpu: GpuExpectation, job: Job, batch: int) -> float:
+def _ratio(gpu: GpuExpectation, job: OneGpuJob, batch: int) -> float:
     """Return the images/sec of a job over those with another batch."""
     here, there = job.speed(gpu, FULL_CLOCKS), job._replace(batch=batch).speed(gpu, FULL_CLOCKS)
     return here / there if here and there else 1.0
@@ -235,7 +184,7 @@ def _ratio(gpu: GpuExpectation, job: Job, batch: int) -> float:
 @functools.cache
 def _over_roofline(figure: Figure) -> float | None:
     gpu = expected_gpu(figure.gpu)
-    job = Job(require(figure.model), figure.batch, figure.precision)
+    job = OneGpuJob(require(figure.model), figure.batch, figure.precision)
     rate = None if gpu is None else job.speed(gpu, FULL_CLOCKS)
     return None if rate is None else figure.images_per_sec / rate
 
@@ -292,7 +241,7 @@ def single_gpu_speeds(
 
     `batch`: examples of one GPU and step. `history`: earlier runs of this box, the latest first.
     """
-    job = Job(workload, batch, precision)
+    job = OneGpuJob(workload, batch, precision)
     return {
         gpu.index: Speed(speed, speed, speed, "given", "given with --single-gpu-images-per-sec")
         if (speed := given.get(gpu.index)) is not None
@@ -311,7 +260,7 @@ def with_assumed(
     """
     if all(speeds.values()):
         return {gpu: speed for gpu, speed in speeds.items() if speed is not None}
-    job = Job(workload, batch, precision)
+    job = OneGpuJob(workload, batch, precision)
     factor = network_factors(one_gpu_figures()).get(workload.name, 1.0)
     rates = sorted(factor * rate for row in known_gpus() if (rate := job.speed(row, FULL_CLOCKS)))
     low, middle, high = (rates[round(share * (len(rates) - 1))] for share in (0.1, 0.5, 0.9))
@@ -361,7 +310,7 @@ def _share(domain: ClockMhz, now: int | None, limit: int | None) -> float:
     return share if 0 < share < EXPECTED_SHARE else 1.0
 
 
-def _of_history(gpu: Gpu, job: Job, history: Sequence[Figure]) -> Speed | None:
+def _of_history(gpu: Gpu, job: OneGpuJob, history: Sequence[Figure]) -> Speed | None:
     same = [
         one
         for one in history
@@ -387,22 +336,20 @@ def _of_history(gpu: Gpu, job: Job, history: Sequence[Figure]) -> Speed | None:
     return scaled(row, job, same, "history", f"measured here: time marks of runs on several {name}")
 
 
-def _of_reference(gpu: Gpu, job: Job) -> Speed | None:
+def _of_reference(gpu: Gpu, job: OneGpuJob) -> Speed | None:
     row = expected_gpu(gpu.name, gpu.pci_device_id)
     return None if row is None else published_speed(row, job, reached_clocks(gpu, row))
 
 
 def _past_speed(result: Result) -> Figure | None:
-    spec, throughput = result.spec, result.throughput
+    job, throughput = result.job, result.throughput
     if result.status != "complete" or result.backend != "gpu" or len(result.devices) != 1:
         return None
     name, batch = result.devices[0].device.gpu_name, result.devices[0].batch_size
-    model, precision = spec.get("model"), spec.get("precision")
-    compute: Any = precision.get("compute") if isinstance(precision, Mapping) else None
-    if spec.get("task", "train") != "train" or not isinstance(model, str) or not isinstance(compute, str):
+    model, compute = job.model, job.precision.compute
+    if not job.trains or model is None or compute is None:
         return None
-    data: Any = spec.get("data")
-    if isinstance(data, Mapping) and data.get("folder") is not None:
+    if job.data is not None and job.data.folder is not None:
         return None  # its input may have limited it
     if name is None or throughput is None or batch < 1 or throughput.mean <= 0:
         return None

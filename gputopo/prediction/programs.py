@@ -16,7 +16,7 @@ DEFAULT = "gputopo"
 FILE = "programs.json"
 
 
-class Program(msgspec.Struct, frozen=True, kw_only=True):
+class ProgramConstants(msgspec.Struct, frozen=True, kw_only=True):
     """One program that trains, as constants of its steps.
 
     - `overlap`, `ring_overlap`: share of backward over which gradients leave as they are made; of rings;
@@ -59,11 +59,11 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.programs/1"):
-    programs: tuple[Program, ...]
+    programs: tuple[ProgramConstants, ...]
 
 
 @functools.cache
-def _programs() -> dict[str, Program]:
+def _programs() -> dict[str, ProgramConstants]:
     data = resources.files("gputopo.reference.data").joinpath(FILE).read_bytes()
     return {one.name: one for one in msgspec.json.decode(data, type=_Table).programs}
 
@@ -73,7 +73,7 @@ def program_names() -> tuple[str, ...]:
     return tuple(_programs())
 
 
-def require_program(name: str) -> Program:
+def require_program(name: str) -> ProgramConstants:
     """Return the constants of a program. Raises UsageError with the nearest names."""
     known = _programs()
     if name in known:

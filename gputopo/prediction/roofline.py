@@ -45,9 +45,12 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
     us_variable: float
 
 
-class _File(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.roofline/1"):
+class RooflineFile(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.roofline/1"):
+    """The constants, and the published figures of one GPU that they are fitted to."""
+
     source: str
     constants: Roofline
+    figures: tuple[tuple[str, str, int, str, float], ...]  # GPU, model, batch, precision, images/sec
 
 
 class Clocks(NamedTuple):
@@ -61,15 +64,10 @@ FULL_CLOCKS = Clocks()
 
 
 @functools.cache
-def shipped() -> Roofline:
-    """Return the constants of `gputopo/reference/data/roofline.json`."""
+def roofline_file() -> RooflineFile:
+    """Return `gputopo/reference/data/roofline.json`, which `python -m tests.fits.programs` writes."""
     data = resources.files("gputopo.reference.data").joinpath("roofline.json").read_bytes()
-    return msgspec.json.decode(data, type=_File).constants
-
-
-def written(constants: Roofline, source: str) -> str:
-    """Return the text of `roofline.json`."""
-    return msgspec.json.format(msgspec.json.encode(_File(source=source, constants=constants))).decode() + "\n"
+    return msgspec.json.decode(data, type=RooflineFile)
 
 
 def step_seconds(
@@ -84,7 +82,7 @@ def step_seconds(
 
     `constants`: those of gputopo if None.
     """
-    constants = constants or shipped()
+    constants = constants or roofline_file().constants
     peak = _peak(gpu, precision, constants)
     memory = _memory_gb_per_s(gpu)
     if peak is None or memory is None:

@@ -16,8 +16,8 @@ from gputopo.prediction.links.flows import Flows, PairCosts, Resource
 from gputopo.prediction.links.paths import Paths
 from gputopo.prediction.links.rates import Rates, RateTable
 from gputopo.prediction.links.rings import Rings, once_round
-from gputopo.prediction.programs import Program
-from gputopo.prediction.step import HOST, Model, Placing, Prediction, Stepper, limits
+from gputopo.prediction.programs import ProgramConstants
+from gputopo.prediction.step import HOST, ModelCosts, Placement, StepPredictor, StepSeconds, limits
 from gputopo.topology.hops import Groups
 from gputopo.values.errors import NoPlanError
 
@@ -28,16 +28,16 @@ _NOTHING = Rates(0.0, 0.0)
 _SLACK = 1e-9  # a bound is lower by this than its sums
 
 
-class Found(NamedTuple):
+class FoundCandidate(NamedTuple):
     """A candidate with its prediction; `alike`: how many sets it stands for, itself included."""
 
     gpus: tuple[int, ...]
-    placing: Placing
-    prediction: Prediction
+    placing: Placement
+    prediction: StepSeconds
     alike: int
 
 
-class Question(NamedTuple):
+class SearchQuestion(NamedTuple):
     """What is searched for.
 
     Of sets that are as fast, the one whose pairs are nearer wins: farthest first, then the next; then the one
@@ -45,10 +45,10 @@ class Question(NamedTuple):
     """
 
     paths: Paths
-    model: Model
-    program: Program
+    model: ModelCosts
+    program: ProgramConstants
     compute_s: Mapping[int, float]  # each GPU's own step
-    placings: tuple[Placing, ...]  # gpu:N once for every N, whether or not N is in a set
+    placings: tuple[Placement, ...]  # gpu:N once for every N, whether or not N is in a set
     size: int
     nearness: Callable[[int, int], Any]  # sort key of a pair
     required: int | None = None  # a GPU that every set has
@@ -57,7 +57,7 @@ class Question(NamedTuple):
     aside: Callable[[int], Any] = lambda gpu: 0
 
 
-def fastest(question: Question, pool: Sequence[int], keep: int) -> tuple[Found, ...]:
+def fastest(question: SearchQuestion, pool: Sequence[int], keep: int) -> tuple[FoundCandidate, ...]:
     """Return the `keep` fastest candidates over all sets of `size` GPUs of the pool, the best first.
 
     The caller ensures `1 <= size <= len(pool)`. A candidate is a set and a place for the variables.
@@ -67,8 +67,8 @@ def fastest(question: Question, pool: Sequence[int], keep: int) -> tuple[Found, 
 
 
 def every_candidate(
-    question: Question, pool: Sequence[int], after: Sequence[Placing] = ()
-) -> Iterator[Found]:
+    question: SearchQuestion, pool: Sequence[int], after: Sequence[Placement] = ()
+) -> Iterator[FoundCandidate]:
     """Iterate over all candidates, the best first; those with places of `after` follow all others.
 
     As `fastest`, but only the first DETAILED have the links that limit them.
@@ -76,7 +76,7 @@ def every_candidate(
     first = _Search(question, sorted(pool))
     others = _Search(question._replace(placings=tuple(after)), sorted(pool))
 
-    def found() -> Iterator[Found]:
+    def found() -> Iterator[FoundCandidate]:
         yield from first.found(inf, DETAILED)
         yield from others.found(inf, 0)
 
@@ -103,19 +103,19 @@ class _Entry(NamedTuple):
     rates: Rates
 
 
-_Kind = Placing | Traffic | int
+_Kind = Placement | Traffic | int
 """What places with the same rates on any set have in common."""
 
 
 class _Search:
     """The sets of one question with GPUs of a pool, and the bounds of their steps."""
 
-    def __init__(self, question: Question, pool: Sequence[int]) -> None:
+    def __init__(self, question: SearchQuestion, pool: Sequence[int]) -> None:
         self.question, self.pool = question, pool
         self.last = set(question.last).intersection(pool) - {question.required}
         self.table = RateTable(question.paths, pool)
         self.rings = Rings(self.table)
-        self.stepper = Stepper(question.model, question.program, question.size, question.paths.cpus)
+        self.stepper = StepPredictor(question.model, question.program, question.size, question.paths.cpus)
         self._costs: PairCosts = {}
         self._limits: dict[tuple[tuple[int, ...], _Kind], tuple[Resource | None, Resource | None]] = {}
         self.near = {(a, b): question.nearness(a, b) for a in pool for b in pool if a != b}
@@ -143,7 +143,7 @@ class _Search:
         self._floors = {gpu: self._floor(gpu) for gpu in pool}
         self._sets = self._bounded() if question.placings else []
 
-    def found(self, keep: float, detailed: int) -> Iterator[Found]:
+    def found(self, keep: float, detailed: int) -> Iterator[FoundCandidate]:
         """Iterate over the `keep` best; the first ones have the links that limit them."""
         count = 0
         others = len(self.pool) - len(self.last)
@@ -230,26 +230,28 @@ class _Search:
         pairs = sorted(map(self.near.__getitem__, combinations(gpus, 2)), reverse=True)
         return tuple(pairs), tuple(sorted(map(self.aside.__getitem__, gpus), reverse=True))
 
-    def _found(self, entry: _Entry, *, detailed: bool) -> Found:
+    def _found(self, entry: _Entry, *, detailed: bool) -> FoundCandidate:
         """Return a candidate with its parts, `detailed`: and the links that limit it."""
         gpus, placing = entry.gpus, self.question.placings[entry.rank]
         compute = max(map(self.question.compute_s.__getitem__, gpus))
         taken = Counter(map(self.kind.__getitem__, gpus))
         alike = prod(comb(len(self.members[kind]), count) for kind, count in taken.items())
         if len(gpus) == 1 or placing.traffic == "none":
-            return Found(gpus, placing, Prediction(compute), alike)
+            return FoundCandidate(gpus, placing, StepSeconds(compute), alike)
         parts = self.stepper.predict(placing, compute, *entry.rates)
         if not detailed:
-            return Found(gpus, placing, Prediction(compute, *parts), alike)
+            return FoundCandidate(gpus, placing, StepSeconds(compute, *parts), alike)
         key = gpus, _kind(placing)
         if key not in self._limits:
             self._limits[key] = self._limits_of(placing, gpus)
         weights_by, gradients_by = self._limits[key]
         if self.stepper.is_limited_by_host(placing, entry.rates.gradients):
             gradients_by = HOST
-        return Found(gpus, placing, Prediction(compute, *parts, weights_by, gradients_by), alike)
+        return FoundCandidate(gpus, placing, StepSeconds(compute, *parts, weights_by, gradients_by), alike)
 
-    def _limits_of(self, placing: Placing, gpus: tuple[int, ...]) -> tuple[Resource | None, Resource | None]:
+    def _limits_of(
+        self, placing: Placement, gpus: tuple[int, ...]
+    ) -> tuple[Resource | None, Resource | None]:
         if placing.traffic == "ring":
             # The order that was found below a limit may be another one that is as fast.
             found = self.rings.best(gpus, mask_of(gpus))
@@ -264,7 +266,7 @@ class _Search:
         (weights, _), (gradients, _) = limits(self.question.paths, gpus, placing, stages)
         return weights, gradients
 
-    def _rates(self, placing: Placing, gpus: tuple[int, ...], mask: int, within: float = inf) -> Rates:
+    def _rates(self, placing: Placement, gpus: tuple[int, ...], mask: int, within: float = inf) -> Rates:
         """Return the rates of a set with a place for the variables; a ring of `within` or more has inf."""
         traffic, owner = placing.traffic, placing.owner
         if traffic == "host":
@@ -284,7 +286,7 @@ class _Search:
             return Rates(0.0, found[0] if found else inf)
         return _NOTHING
 
-    def _groups(self, placing: Placing, gpus: Sequence[int]) -> Groups:
+    def _groups(self, placing: Placement, gpus: Sequence[int]) -> Groups:
         return self.question.groups(gpus) if placing.reduction.name == "hierarchical" else ()
 
     def _stages_s(self, gpus: Sequence[int], stages: Sequence[Stage]) -> float:
@@ -401,7 +403,7 @@ class _Search:
         return Rates(weights, gradients)
 
 
-def _kind(placing: Placing) -> _Kind:
+def _kind(placing: Placement) -> _Kind:
     """Return what is equal for places that have the same rates on any set."""
     if placing.owner is not None:
         return placing.owner

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from gputopo.prediction.gradients import (
     TRAFFIC,
-    Block,
-    Line,
+    GradientBlock,
+    GradientLine,
     Stage,
     Stages,
     Traffic,
@@ -25,7 +25,7 @@ from gputopo.prediction.gradients import (
 from gputopo.prediction.links.flows import GB, Flows, Resource
 from gputopo.prediction.links.paths import Paths
 from gputopo.prediction.links.rings import order_rate, ring_rate
-from gputopo.prediction.programs import Program
+from gputopo.prediction.programs import ProgramConstants
 from gputopo.topology.hops import Groups, halves
 from gputopo.values.run.all_reduce import Reduction, parse
 from gputopo.values.run.plan import VariableUpdate
@@ -39,7 +39,7 @@ FORWARD_SHARE = 1 / 3
 HOST: Resource = ("host",)
 
 
-class Placing(NamedTuple):
+class Placement(NamedTuple):
     """One place for the variables. `ps_device`: cpu, gpu:spread, gpu:N, or None for replicas."""
 
     variable_update: VariableUpdate
@@ -74,10 +74,10 @@ def _reduction(name: str) -> Reduction:
     return parse(name)
 
 
-class Model(NamedTuple):
+class ModelCosts(NamedTuple):
     """What is needed of a workload. `sizes`: bytes of each variable, in order; `names`: of the blocks."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[GradientBlock, ...]
     sizes: tuple[int, ...]
     names: tuple[str, ...] = ()
 
@@ -87,7 +87,7 @@ class Model(NamedTuple):
         return sum(self.sizes)
 
 
-class Prediction(NamedTuple):
+class StepSeconds(NamedTuple):
     """Seconds of a step by part; `weights_by` and `gradients_by`: the resource that limits each."""
 
     compute_s: float
@@ -103,13 +103,13 @@ class Prediction(NamedTuple):
         return self.compute_s + self.weights_s + self.gradients_s + self.variables_s
 
 
-def model_of(workload: Workload) -> Model:
+def model_of(workload: Workload) -> ModelCosts:
     """Return what the prediction needs of a workload."""
     costs = [block.multiply_accumulates + FEATURE_COST * block.features for block in workload.blocks]
     whole = sum(costs) or 1
-    return Model(
+    return ModelCosts(
         tuple(
-            Block(FLOAT_BYTES * block.parameters, cost / whole)
+            GradientBlock(FLOAT_BYTES * block.parameters, cost / whole)
             for block, cost in zip(workload.blocks, costs, strict=True)
         ),
         tuple(FLOAT_BYTES * size for block in workload.blocks for size in block.variables),
@@ -128,11 +128,11 @@ class Terms(NamedTuple):
     gradients: float
     least: float
     variables_s: float
-    line: Line
+    line: GradientLine
     more: float = 0.0
 
 
-class Stepper:
+class StepPredictor:
     """The steps of one model, program and number of towers, from the rates of the slowest links.
 
     `sockets`: CPUs, whose cores add gradients and copy variables. `of_host`: towers of the host that has
@@ -140,20 +140,25 @@ class Stepper:
     """
 
     def __init__(
-        self, model: Model, program: Program, towers: int, sockets: int = 1, of_host: int | None = None
+        self,
+        model: ModelCosts,
+        program: ProgramConstants,
+        towers: int,
+        sockets: int = 1,
+        of_host: int | None = None,
     ) -> None:
         self.program, self.towers = program, towers
         self.model, self.bytes = model, model.bytes
-        self.line: Line = line_of(model.blocks, 1.0, program.overlap)
-        self.ring_line: Line = line_of(model.blocks, 1.0, program.ring_overlap)
+        self.line: GradientLine = line_of(model.blocks, 1.0, program.overlap)
+        self.ring_line: GradientLine = line_of(model.blocks, 1.0, program.ring_overlap)
         self.numbers = tuple(size // FLOAT_BYTES for size in model.sizes)
         self.host_add = towers / (program.host_add_gb_per_s * sockets * GB)
         self._sockets = sockets
         self._of_host = towers if of_host is None else of_host
-        self._terms: dict[Placing, Terms] = {}
+        self._terms: dict[Placement, Terms] = {}
 
     def predict(
-        self, placing: Placing, compute_s: float, weights: float, gradients: float
+        self, placing: Placement, compute_s: float, weights: float, gradients: float
     ) -> tuple[float, float, float]:
         """Return the seconds of weights, gradients and variables.
 
@@ -165,7 +170,7 @@ class Stepper:
         late = backward * (terms.line.end(rate / backward) - 1.0) if backward > 0 else rate * self.bytes
         return terms.weights * weights, max(0.0, late), terms.variables_s + terms.more * gradients
 
-    def most(self, placing: Placing, compute_s: float, step_s: float) -> float:
+    def most(self, placing: Placement, compute_s: float, step_s: float) -> float:
         """Return seconds a byte of the slowest link with which gradients alone make a step of `step_s`."""
         terms = self._terms.get(placing) or self.terms(placing)
         if not terms.gradients:
@@ -176,16 +181,16 @@ class Stepper:
             return backward * terms.line.rate(1.0 + late / backward, more) / terms.gradients
         return late / ((self.bytes + more) or 1) / terms.gradients
 
-    def stages(self, placing: Placing, groups: Groups) -> Stages:
+    def stages(self, placing: Placement, groups: Groups) -> Stages:
         """Return the copies between towers of a reduction in groups; without groups in two halves."""
         return stages_of(placing.reduction.name, self.numbers, groups or halves(self.towers))
 
-    def terms(self, placing: Placing) -> Terms:
+    def terms(self, placing: Placement) -> Terms:
         """Return what a step of this placing needs."""
         terms = self._terms[placing] = self._new_terms(placing)
         return terms
 
-    def _new_terms(self, placing: Placing) -> Terms:
+    def _new_terms(self, placing: Placement) -> Terms:
         program, traffic, towers = self.program, placing.traffic, self.towers
         if towers == 1 or traffic == "none":
             return Terms(0.0, 0.0, 0.0, 0.0, self.line)
@@ -222,7 +227,7 @@ class Stepper:
         variables_s = 1e-6 * each * parts.pieces * (towers if by_ps else self._of_host)
         return Terms(wait * self.bytes * weights, gradients, least, variables_s, line)
 
-    def is_limited_by_host(self, placing: Placing, gradients: float) -> bool:
+    def is_limited_by_host(self, placing: Placement, gradients: float) -> bool:
         """Return whether the host adds gradients more slowly than links bring them."""
         return placing.traffic == "host" and self.host_add > gradients / self.program.link_share
 
@@ -248,7 +253,7 @@ def stage_limits(paths: Paths, gpus: Sequence[int], stages: Stages) -> tuple[Lim
 
 
 def limits(
-    paths: Paths, gpus: Sequence[int], placing: Placing, stages: Stages | None = None
+    paths: Paths, gpus: Sequence[int], placing: Placement, stages: Stages | None = None
 ) -> tuple[Limit, Limit]:
     """Return the link that a byte occupies longest, and its seconds, of weights and of gradients.
 
@@ -286,7 +291,7 @@ def _slowest_of(stages: Sequence[Flows]) -> Limit:
     return worst[0], sum(seconds for _, seconds in slowest)
 
 
-def flows_of(paths: Paths, gpus: Sequence[int], placing: Placing) -> tuple[Flows, Flows]:
+def flows_of(paths: Paths, gpus: Sequence[int], placing: Placement) -> tuple[Flows, Flows]:
     """Return the copies of weights and of gradients, where they flow to and from owners or the host."""
     weights, gradients, traffic = Flows(paths), Flows(paths), placing.traffic
     if traffic == "host":
@@ -303,23 +308,23 @@ def flows_of(paths: Paths, gpus: Sequence[int], placing: Placing) -> tuple[Flows
 
 
 def predict(
-    stepper: Stepper,
+    stepper: StepPredictor,
     paths: Paths,
     gpus: Sequence[int],
     compute_s: float,
-    placing: Placing,
+    placing: Placement,
     groups: Groups = (),
-) -> Prediction:
+) -> StepSeconds:
     """Return the step of these GPUs, in the order of their towers; the slowest computes for `compute_s`.
 
     `groups`: of towers, for a hierarchical reduction; the two halves of the towers without.
     """
     if len(gpus) == 1 or placing.traffic == "none":
-        return Prediction(compute_s)
+        return StepSeconds(compute_s)
     (weights_by, weights_rate), (gradients_by, gradients_rate) = limits(
         paths, gpus, placing, stepper.stages(placing, groups) if placing.traffic == "groups" else None
     )
     if stepper.is_limited_by_host(placing, gradients_rate):
         gradients_by = HOST
     parts = stepper.predict(placing, compute_s, weights_rate, gradients_rate)
-    return Prediction(compute_s, *parts, weights_by, gradients_by)
+    return StepSeconds(compute_s, *parts, weights_by, gradients_by)

@@ -42,7 +42,7 @@ _LINK = re.compile(r"(?:(?:pcie )?gen ?([1-6]))?\s*(?:x ?([0-9]+))?", re.IGNOREC
 _BETWEEN_GPUS = ("p2p_direct", "p2p_staged", "bidirectional")
 
 
-class Changed(NamedTuple):
+class ChangedMachine(NamedTuple):
     """A machine after changes. `replaced`: GPUs that are of another model; `notes`: what was assumed."""
 
     machine: Machine
@@ -55,12 +55,12 @@ def changes_of(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(one.strip() for text in texts for one in re.split(r";|,(?!\s*[0-9])", text) if one.strip())
 
 
-def changed(machine: Machine, changes: Sequence[str]) -> Changed:
+def changed(machine: Machine, changes: Sequence[str]) -> ChangedMachine:
     """Return the machine after changes, in their order. Raises UsageError for one that cannot be."""
-    found = Changed(machine)
+    found = ChangedMachine(machine)
     for text in changes:
         after = _change_of(text, found.machine)(found.machine)
-        found = Changed(after.machine, found.replaced | after.replaced, (*found.notes, *after.notes))
+        found = ChangedMachine(after.machine, found.replaced | after.replaced, (*found.notes, *after.notes))
     return found
 
 
@@ -111,7 +111,7 @@ def _narrow(machine: Machine) -> dict[int, int]:
     return found
 
 
-def _change_of(text: str, machine: Machine) -> Callable[[Machine], Changed]:
+def _change_of(text: str, machine: Machine) -> Callable[[Machine], ChangedMachine]:
     """Return the function that a change names. Raises UsageError for words that it does not know."""
     if re.fullmatch(r"acs\s*[:=]?\s*off", text, re.IGNORECASE):
         return _without_acs
@@ -165,7 +165,9 @@ def _with_gpu(machine: Machine, gpu: Gpu) -> Machine:
     return msgspec.structs.replace(machine, gpus=gpus)
 
 
-def _with_links(machine: Machine, gpus: Sequence[int], generation: int | None, width: int | None) -> Changed:
+def _with_links(
+    machine: Machine, gpus: Sequence[int], generation: int | None, width: int | None
+) -> ChangedMachine:
     """Return the machine with another PCIe link of GPUs; None: as it is."""
     after = machine
     notes: dict[str, list[int]] = {}
@@ -192,7 +194,7 @@ def _with_links(machine: Machine, gpus: Sequence[int], generation: int | None, w
             notes.setdefault(how, []).append(index)
     scaled = "" if machine.bandwidth is None else ", measured copies scaled"
     words = (f"GPU {index_ranges(indices)}: {how}{scaled}" for how, indices in notes.items())
-    return Changed(after, notes=tuple(words))
+    return ChangedMachine(after, notes=tuple(words))
 
 
 def _with_link(machine: Machine, gpu: Gpu, now: LinkExpectation, link: LinkExpectation) -> Machine:
@@ -267,17 +269,17 @@ def _without_pairs(
     return _with_samples(machine, edit)
 
 
-def _without_acs(machine: Machine) -> Changed:
+def _without_acs(machine: Machine) -> ChangedMachine:
     """Return the machine whose bridges let GPUs of one switch copy directly."""
     pairs = redirected_pairs(machine)
     pci = tuple(msgspec.structs.replace(node, acs=False) if node.acs else node for node in machine.pci)
     after = msgspec.structs.replace(machine, pci=pci)
     if not pairs:
-        return Changed(after, notes=("ACS redirects no traffic between GPUs",))
+        return ChangedMachine(after, notes=("ACS redirects no traffic between GPUs",))
     expected = paths_of(_without_pairs(after, lambda a, b: (a, b) in pairs)).pairs
     measured = paths_of(after).pairs
     faster = {pair for pair in pairs if expected[pair].gb_per_s > measured[pair].gb_per_s}
-    return Changed(_without_pairs(after, lambda a, b: (a, b) in faster))
+    return ChangedMachine(_without_pairs(after, lambda a, b: (a, b) in faster))
 
 
 def _free_nvlinks(machine: Machine, index: int, row: GpuExpectation | None) -> int:
@@ -285,7 +287,7 @@ def _free_nvlinks(machine: Machine, index: int, row: GpuExpectation | None) -> i
     return (row.nvlinks or 0) - used if row else 0
 
 
-def _with_nvlink(machine: Machine, a: int, b: int) -> Changed:
+def _with_nvlink(machine: Machine, a: int, b: int) -> ChangedMachine:
     """Return the machine with all free NVLinks of two GPUs between them."""
     if a == b:
         raise UsageError(f"--what-if: nvlink {a}-{b} names one GPU", "name two, such as nvlink 0-1")
@@ -308,10 +310,10 @@ def _with_nvlink(machine: Machine, a: int, b: int) -> Changed:
     unmeasured = _without_pairs(after, lambda *pair: pair == (a, b))
     rates = [paths_of(one).pair(a, b).gb_per_s for one in (after, unmeasured)]
     note = f"GPUs {a} and {b}: {count} NVLinks, generation {nvlink.version}"
-    return Changed(unmeasured if rates[1] > rates[0] else after, notes=(note,))
+    return ChangedMachine(unmeasured if rates[1] > rates[0] else after, notes=(note,))
 
 
-def _replaced(machine: Machine, gpus: Sequence[int], row: GpuExpectation) -> Changed:
+def _replaced(machine: Machine, gpus: Sequence[int], row: GpuExpectation) -> ChangedMachine:
     """Return the machine with GPUs of another model in the same slots."""
     after = machine
     for index in gpus:
@@ -349,7 +351,7 @@ def _replaced(machine: Machine, gpus: Sequence[int], row: GpuExpectation) -> Cha
     after = _without_pairs(after, lambda a, b: bool({a, b} & moved) and (a, b) in joined)
     if row.p2p_over_pcie is False:
         after = _without_pairs(after, lambda a, b: bool({a, b} & moved), only="direct")
-    return Changed(after, frozenset(gpus), (f"GPUs of another model: {row.name}, in the same slots",))
+    return ChangedMachine(after, frozenset(gpus), (f"GPUs of another model: {row.name}, in the same slots",))
 
 
 def _slot_generation(gpu: Gpu, old: GpuExpectation | None, now: LinkExpectation) -> int | None:
@@ -363,7 +365,7 @@ def _fills(old: GpuExpectation | None, now: LinkExpectation) -> bool:
     return old is not None and old.pcie_width is not None and old.pcie_width <= now.width
 
 
-def _in_slot(machine: Machine, index: int, address: str) -> Changed:
+def _in_slot(machine: Machine, index: int, address: str) -> ChangedMachine:
     """Return the machine with a GPU below another PCIe port; a GPU that is there changes places with it."""
     gpu = _gpu(machine, index)
     tree = {node.address: node for node in machine.pci}
@@ -379,7 +381,7 @@ def _in_slot(machine: Machine, index: int, address: str) -> Changed:
             f"--what-if: there is no PCIe port {address}", f"ports with GPUs are {', '.join(ports)}"
         )
     if slot.address == own.parent:
-        return Changed(machine)
+        return ChangedMachine(machine)
     old_slot = tree.get(own.parent)
     there = [
         one
@@ -405,7 +407,7 @@ def _in_slot(machine: Machine, index: int, address: str) -> Changed:
     if after.bandwidth is not None:  # who shares an uplink is now as the tree has it
         bandwidth = msgspec.structs.replace(after.bandwidth, uplink_groups=())
         after = msgspec.structs.replace(after, bandwidth=bandwidth)
-    return Changed(after, notes=("; ".join(notes),))
+    return ChangedMachine(after, notes=("; ".join(notes),))
 
 
 def _moved(machine: Machine, gpu: Gpu, own: PciNode, slot: PciNode) -> Machine:

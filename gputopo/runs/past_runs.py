@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from gputopo.prediction.calibration import Run, learn
+from gputopo.prediction.calibration import MeasuredStep, learn
 from gputopo.prediction.links.paths import Paths, paths_of
 from gputopo.prediction.one_gpu_speeds import Figure, single_gpu_speeds
-from gputopo.prediction.programs import DEFAULT, Program, require_program
-from gputopo.prediction.step import Placing, Stepper, limits, model_of
+from gputopo.prediction.programs import DEFAULT, ProgramConstants, require_program
+from gputopo.prediction.step import Placement, StepPredictor, limits, model_of
 from gputopo.runs.ran import exchange_words
 from gputopo.runs.speed import MIN_STEPS
 from gputopo.topology.hops import Groups
@@ -42,7 +42,7 @@ class PlacedJob(NamedTuple):
     precision: str
     batches: tuple[int, ...]
     gpus: tuple[int, ...]  # indices in their machine, of several hosts each in its own
-    placing: Placing
+    placing: Placement
     groups: Groups = ()  # of towers, of a hierarchical reduction
 
 
@@ -94,7 +94,7 @@ def past_run(result: Result) -> PastRun | None:
         for row in result.devices
         if row.weights_ms is not None and row.compute_ms is not None
     ]
-    placing = Placing(job.variable_update, job.variables_on, job.all_reduce)
+    placing = Placement(job.variable_update, job.variables_on, job.all_reduce)
     placed = PlacedJob(job.model, job.precision.compute, batches, gpus, placing, job.exchange.groups)
     return PastRun(placed, sum(batches) / speed.median, tuple(marks) if len(marks) == len(batches) else ())
 
@@ -154,13 +154,13 @@ def by_job(runs: Iterable[PastRun]) -> dict[PlacedJob, list[PastRun]]:
 def _runs(
     machine: Machine,
     paths: Paths,
-    program: Program,
+    program: ProgramConstants,
     jobs: Mapping[PlacedJob, Sequence[PastRun]],
     figures: Sequence[Figure],
     workload_of: Callable[[str], Workload | None],
-) -> dict[PlacedJob, Run]:
+) -> dict[PlacedJob, MeasuredStep]:
     """Return the jobs that can be predicted, up to MAX_JOBS, each as one run."""
-    found: dict[PlacedJob, Run] = {}
+    found: dict[PlacedJob, MeasuredStep] = {}
     for job, runs in jobs.items():
         workload = workload_of(job.model)
         if workload is None or not set(job.gpus) <= paths.hosts.keys():
@@ -171,9 +171,9 @@ def _runs(
         model = model_of(workload)
         stages = None
         if job.placing.traffic == "groups":
-            stages = Stepper(model, program, len(job.gpus), paths.cpus).stages(job.placing, job.groups)
+            stages = StepPredictor(model, program, len(job.gpus), paths.cpus).stages(job.placing, job.groups)
         (_, weights), (_, gradients) = limits(paths, job.gpus, job.placing, stages)
-        found[job] = Run(
+        found[job] = MeasuredStep(
             model,
             len(job.gpus),
             paths.cpus,
@@ -202,7 +202,7 @@ def _alone(machine: Machine, job: PlacedJob, workload: Workload, figures: Sequen
     return max(seconds)
 
 
-def by_marks(program: Program, runs: Sequence[PastRun]) -> float | None:
+def by_marks(program: ProgramConstants, runs: Sequence[PastRun]) -> float | None:
     """Return how long the slowest GPU computes by the marks of the job's own runs; None without marks."""
     found = [
         max(_compute_s(program, run.job.placing, mark) for mark in run.marks) for run in runs if run.marks
@@ -210,7 +210,7 @@ def by_marks(program: Program, runs: Sequence[PastRun]) -> float | None:
     return median(found) if found else None
 
 
-def _compute_s(program: Program, placing: Placing, mark: tuple[float, float]) -> float:
+def _compute_s(program: ProgramConstants, placing: Placement, mark: tuple[float, float]) -> float:
     """Return how long a GPU computes by its marks of weights and compute.
 
     Forward begins before the last weights have come, and the mark of compute counts from then on.

@@ -14,7 +14,7 @@ from gputopo.reference import data
 from gputopo.values import schema
 from gputopo.workload import networks
 from gputopo.workload.sketch import Layers, Sketch
-from gputopo.workload.workloads import BlockCost, Table, Workload
+from gputopo.workload.workloads import BlockCost, Workload, WorkloadTable
 
 _NUMBERS = re.compile(r"\[\s+((?:\d+,?\s+)+)\]")
 
@@ -164,9 +164,9 @@ def workload_of(architecture: Architecture) -> Workload:
     )
 
 
-def table() -> Table:
+def table() -> WorkloadTable:
     """Count all networks."""
-    return Table(workloads=tuple(workload_of(one) for one in ARCHITECTURES.values()))
+    return WorkloadTable(workloads=tuple(workload_of(one) for one in ARCHITECTURES.values()))
 
 
 def main() -> None:

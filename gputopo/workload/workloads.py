@@ -71,7 +71,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
         return 4 * sum(block.features for block in self.blocks)
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.workloads/1"):
+class WorkloadTable(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.workloads/1"):
     """The document that holds all models."""
 
     workloads: tuple[Workload, ...]
@@ -80,7 +80,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
 @functools.cache
 def _models() -> dict[str, Workload]:
     data = resources.files("gputopo.reference.data").joinpath("workloads.json").read_bytes()
-    return {one.name: one for one in msgspec.json.decode(data, type=Table).workloads}
+    return {one.name: one for one in msgspec.json.decode(data, type=WorkloadTable).workloads}
 
 
 def names() -> tuple[str, ...]:

@@ -10,9 +10,9 @@ from statistics import median
 from typing import NamedTuple
 
 from gputopo.launch.spec.job_spec import Server
-from gputopo.planner.joint import Joint, Part, joint_of
+from gputopo.planner.joint import HostPart, Joint, joint_of
 from gputopo.planner.request import Request
-from gputopo.prediction.calibration import Run, learn
+from gputopo.prediction.calibration import MeasuredStep, learn
 from gputopo.prediction.links.hosts import NetworkRate
 from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.prediction.programs import DEFAULT, require_program
@@ -38,7 +38,10 @@ class Shown(NamedTuple):
 
 
 def shown_by(
-    earlier: EarlierRuns, servers: Sequence[Server], parts: Sequence[Part], rates: Sequence[NetworkRate] | str
+    earlier: EarlierRuns,
+    servers: Sequence[Server],
+    parts: Sequence[HostPart],
+    rates: Sequence[NetworkRate] | str,
 ) -> Shown | None:
     """Return what the runs over these devices show, None where there are none. `rates`: of the network."""
     wanted = _together(servers, parts)
@@ -53,7 +56,7 @@ def shown_by(
     return Shown(figures, None if isinstance(rates, str) else _learned(earlier, parts, rates, runs, figures))
 
 
-def _together(servers: Sequence[Server], parts: Sequence[Part]) -> Together:
+def _together(servers: Sequence[Server], parts: Sequence[HostPart]) -> Together:
     names = [{gpu.index: gpu.name for gpu in part.machine.gpus} for part in parts]
     return together_of(
         [(one.host, one.address) for one in servers],
@@ -61,7 +64,7 @@ def _together(servers: Sequence[Server], parts: Sequence[Part]) -> Together:
     )
 
 
-def _of_each(parts: Sequence[Part], runs: Sequence[PastRun]) -> Iterator[list[PastRun]]:
+def _of_each(parts: Sequence[HostPart], runs: Sequence[PastRun]) -> Iterator[list[PastRun]]:
     """Iterate over the hosts: the runs as those of its GPUs alone."""
     first = 0
     for part in parts:
@@ -79,13 +82,13 @@ def _of_each(parts: Sequence[Part], runs: Sequence[PastRun]) -> Iterator[list[Pa
 
 def _learned(
     earlier: EarlierRuns,
-    parts: Sequence[Part],
+    parts: Sequence[HostPart],
     rates: Sequence[NetworkRate],
     runs: Sequence[PastRun],
     figures: Sequence[Sequence[Figure]],
 ) -> Learned | None:
     jobs = by_job(runs)
-    found: dict[PlacedJob, Run] = {}
+    found: dict[PlacedJob, MeasuredStep] = {}
     for job, own in jobs.items():
         workload = earlier.workload_of(job.model)
         compute_s = by_marks(require_program(DEFAULT), own)

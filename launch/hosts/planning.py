@@ -21,15 +21,15 @@ from gputopo.launch.spec.target import Target, target_of
 from gputopo.planner.how_many import how_many_of_hosts
 from gputopo.planner.joint import (
     MAX_COMPARED,
+    HostPart,
     Joint,
-    Part,
     fewer_hosts,
     gpus_of_hosts,
     joint_of,
     places,
     scaling,
 )
-from gputopo.planner.network import Card, Cards, SavedNetwork, rates_of
+from gputopo.planner.network import Cards, HostNetwork, SavedNetwork, rates_of
 from gputopo.planner.request import Request, check_batch_size
 from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.values.errors import UsageError
@@ -190,10 +190,10 @@ def _with_steps(
     """
     plan, choice = found.plan, found.plan.choice
     parts = [
-        Part(own.host, one.machine or Machine(source="live"), one.plan.choice.gpus)
+        HostPart(own.host, one.machine or Machine(source="live"), one.plan.choice.gpus)
         for own, one in zip(choice.hosts, targets, strict=True)
     ]
-    cards = [Card(one.name, part.machine, *_card(one)) for one, part in zip(hosts, parts, strict=True)]
+    cards = [HostNetwork(one.name, part.machine, *_card(one)) for one, part in zip(hosts, parts, strict=True)]
     rates = rates_of(cards, saved)
     shown = None if earlier is None else shown_by(earlier, found.servers, parts, rates)
     steps = joint_of(parts, request, rates, *(shown or ()))
@@ -228,7 +228,7 @@ def _with_steps(
     )
 
 
-def _alone(part: Part, request: Request, figures: Sequence[Figure]) -> Candidate:
+def _alone(part: HostPart, request: Request, figures: Sequence[Figure]) -> Candidate:
     """Return the best of rank 0's GPUs alone, by the speeds that all hosts are predicted with."""
     own = request_of(request, len(part.gpus), 0)
     if isinstance(request.batch_size, tuple):

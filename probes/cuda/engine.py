@@ -1,7 +1,4 @@
-"""Copies.
-
-Timed on the devices: one window at a time, all its copies released together, everything checked.
-"""
+"""Copies timed on the devices: one window at a time, all its copies released together, everything checked."""
 
 import contextlib
 import time

@@ -1,4 +1,4 @@
-"""The GPUs of an engine, with the host memory and the permissions they share; which are still of use."""
+"""The GPUs of an engine: buffers, streams, kernels of each, allocated once; peer access; which are usable."""
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -1,1 +1,1 @@
-"""NVML: `door` is all that is asked, `calling` is how, and the rest is the questions, a module a theme."""
+"""NVML: `door` makes the calls, `questions` is the table of them; GPUs and samples are read by it."""

@@ -1,1 +1,1 @@
-"""Measures copies: `measuring` opens the doors, `session` takes job after job, `engine` is what copies."""
+"""Measures copies: `measuring` opens the doors, `session` takes job after job, `watched` is its child."""

@@ -154,8 +154,7 @@ def _learn(job: CopyJob, window: CopyWindow, speeds: Speeds) -> None:
     if job.kind == "latency" or (len(job.copies) > 1 and job.group is None):
         return
     for copy, taken in zip(job.copies, window.copies, strict=True):
-        counted = 2 if copy.kind == "d2d_local" else 1
-        speeds.see(copy, taken.gb_per_s / counted)
+        speeds.see(copy, taken.gb_per_s / (2 if copy.kind == "d2d_local" else 1))  # read and written
 
 
 def _failed_copies(job: CopyJob, window: CopyWindow) -> list[tuple[Copy, Failure]]:
@@ -300,8 +299,8 @@ class Results(msgspec.Struct, kw_only=True):
 class Session:
     """One measuring session over an engine. `run` measures; what came out is in `results`.
 
-    `deadline_s`: when, by `now`, nothing further is begun; None: no limit. `given_up`: GPUs of which nothing
-    further is asked, with the reason. `earlier`: what is not to be done again.
+    `deadline_s`: when, by `now`, nothing further is begun; None: no limit. `earlier`: what is not to be done
+    again.
     """
 
     def __init__(
@@ -311,7 +310,6 @@ class Session:
         setting: Setting,
         *,
         deadline_s: float | None = None,
-        given_up: Mapping[int, str] | None = None,
         on_news: OnNews = lambda news: None,
         now: Callable[[], float] = time.perf_counter,
         results: Results | None = None,
@@ -321,7 +319,7 @@ class Session:
         self._deadline_s, self._now = deadline_s, now
         self._on_news = on_news
         self._earlier = earlier or EarlierSession()
-        self._given_up = dict(given_up or {})
+        self._given_up: dict[int, str] = {}
         self._speeds, self._pace = Speeds(), Pace()
         self._distrusted: set[str] = set()  # places where wrong data arrived
         self._enabled: set[frozenset[int]] = set()  # pairs with peer access
@@ -397,17 +395,16 @@ class Session:
             self._judge(copy.gpus, failure)
 
     def _judge(self, gpus: tuple[int, ...], failure: Failure) -> None:
-        """Return up the GPUs that answer no more after a failure, or have no memory for their own copies."""
+        """Give up the GPUs that answer no more after a failure, or have no memory for their own copies."""
         if failure.reason == _WRONG_DATA:
             if failure.source == "host":  # the pointers arrive by this copy
                 self._distrusted.add(failure.destination)
             return
-        alone = len(gpus) == 1 and failure.group is None
         for gpu in gpus:
             unusable = self._engine.supports(gpu, "copy_engine")
             if unusable is not None:
                 self._given_up[gpu] = f"{gpu_place(gpu)} is no longer used: {unusable}"
-            elif alone and failure.reason == _REFUSED_MEMORY:
+            elif len(gpus) == 1 and failure.group is None and failure.reason == _REFUSED_MEMORY:
                 self._given_up[gpu] = f"{gpu_place(gpu)} refused the memory ({failure.reason})"
 
     def _choose(self) -> None:

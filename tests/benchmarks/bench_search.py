@@ -18,16 +18,16 @@ from gputopo.planner.fastest import CHOSEN_REDUCTIONS
 from gputopo.prediction.links.paths import HostLink, PairPath, Paths
 from gputopo.prediction.links.shared_links import Uplink
 from gputopo.prediction.programs import DEFAULT, require_program
-from gputopo.prediction.search import Question, every_candidate, fastest
-from gputopo.prediction.step import Placing, Stepper, model_of, predict
+from gputopo.prediction.search import SearchQuestion, every_candidate, fastest
+from gputopo.prediction.step import Placement, StepPredictor, model_of, predict
 from gputopo.workload.workloads import require
 
 GPUS, SIZE, SAMPLED = 16, 8, 100
 PLACINGS = (
-    Placing("parameter_server", "cpu"),
-    *(Placing("parameter_server", f"gpu:{gpu}") for gpu in range(GPUS)),
-    Placing("parameter_server", "gpu:spread"),
-    *(Placing("replicated", None, name) for name in CHOSEN_REDUCTIONS),
+    Placement("parameter_server", "cpu"),
+    *(Placement("parameter_server", f"gpu:{gpu}") for gpu in range(GPUS)),
+    Placement("parameter_server", "gpu:spread"),
+    *(Placement("replicated", None, name) for name in CHOSEN_REDUCTIONS),
 )
 
 
@@ -53,10 +53,10 @@ def switches(noise: float) -> Paths:
     )
 
 
-def question(model: str, noise: float) -> Question:
+def question(model: str, noise: float) -> SearchQuestion:
     """Return the question which 8 of the 16 GPUs, and which place for the variables."""
     compute = random.Random(2)
-    return Question(
+    return SearchQuestion(
         switches(noise),
         model_of(require(model)),
         require_program(DEFAULT),
@@ -77,11 +77,11 @@ def seconds(work: Callable[[], object], repeats: int) -> float:
     return median(times)
 
 
-def one_by_one(asked: Question) -> float:
+def one_by_one(asked: SearchQuestion) -> float:
     """Return the seconds that predicting each candidate takes, by a sample of them."""
-    stepper = Stepper(asked.model, asked.program, SIZE)
+    stepper = StepPredictor(asked.model, asked.program, SIZE)
     some = random.Random(3)
-    candidates: list[tuple[tuple[int, ...], Placing]] = []
+    candidates: list[tuple[tuple[int, ...], Placement]] = []
     while len(candidates) < SAMPLED:
         gpus, placing = tuple(sorted(some.sample(range(GPUS), SIZE))), some.choice(PLACINGS)
         if placing.owner is None or placing.owner in gpus:

@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.prediction.calibration import Run, calibrated, learn, range_share
-from gputopo.prediction.programs import Program
+from gputopo.prediction.calibration import MeasuredStep, calibrated, learn, range_share
+from gputopo.prediction.programs import ProgramConstants
 from gputopo.values.run.plan import MIN_JOBS, Learned, mode_name
 from tests.fits.cases import NO_OVERLAP, Case, Constants, paths_by_name, used
 
 # A model of many bytes and one of many variables: each shows one of the two numbers of a box.
 SHORT_RUNS = ("vgg16", "resnet152")
 
-Fitted = Mapping[str, tuple[Program, Mapping[str, Program]]]
+Fitted = Mapping[str, tuple[ProgramConstants, Mapping[str, ProgramConstants]]]
 """By name, each program with those that were fitted without each machine."""
 
 
@@ -50,7 +50,7 @@ class Covered(NamedTuple):
         )
 
 
-def with_two_runs(left_out: Mapping[str, Program], some: Iterable[Case]) -> Errors:
+def with_two_runs(left_out: Mapping[str, ProgramConstants], some: Iterable[Case]) -> Errors:
     """Return the errors of each box's other models, as they are and with short runs of that box.
 
     The short runs have the placement of the others, and each of the two models.
@@ -70,7 +70,9 @@ def with_two_runs(left_out: Mapping[str, Program], some: Iterable[Case]) -> Erro
     return found
 
 
-def covered(program: Program, left_out: Mapping[str, Program], some: Iterable[Case]) -> Covered:
+def covered(
+    program: ProgramConstants, left_out: Mapping[str, ProgramConstants], some: Iterable[Case]
+) -> Covered:
     """Return whether the figures of each model are inside the range that runs of all others would leave.
 
     Those of one mode of the box; the range of `program` counts, which is that of machines left out.
@@ -112,12 +114,12 @@ def covered_of_all(fitted: Fitted) -> Covered:
     )
 
 
-def _program(left_out: Mapping[str, Program], case: Case) -> Program:
+def _program(left_out: Mapping[str, ProgramConstants], case: Case) -> ProgramConstants:
     program = left_out[case.row.machine]
     return msgspec.structs.replace(program, **NO_OVERLAP) if case.row.xla else program
 
 
-def _learned(program: Program, runs: Sequence[Case]) -> Learned:
+def _learned(program: ProgramConstants, runs: Sequence[Case]) -> Learned:
     measured = paths_by_name(runs[0].row.machine).is_measured
     found = learn(program, [_run(case) for case in runs], measured=measured)
     assert found is not None
@@ -128,8 +130,8 @@ def _mode(case: Case) -> str:
     return mode_name(*case.placing)
 
 
-def _run(case: Case) -> Run:
+def _run(case: Case) -> MeasuredStep:
     step_s = case.towers * case.row.batch_per_gpu / case.row.images_per_sec
-    return Run(
+    return MeasuredStep(
         case.model, case.towers, case.cpus, case.compute_s, case.placing, case.weights, case.gradients, step_s
     )

@@ -11,8 +11,8 @@ import msgspec
 
 from gputopo.captures.recording import bundled_names, read_bundled
 from gputopo.prediction.links.paths import Paths, paths_of
-from gputopo.prediction.programs import Program
-from gputopo.prediction.step import Model, Placing, Stepper, limits, model_of
+from gputopo.prediction.programs import ProgramConstants
+from gputopo.prediction.step import ModelCosts, Placement, StepPredictor, limits, model_of
 from gputopo.reference.published import Published, published, published_machines
 from gputopo.workload.workloads import require
 
@@ -29,9 +29,9 @@ class Case(NamedTuple):
 
     group: tuple[object, ...]
     row: Published
-    model: Model
+    model: ModelCosts
     compute_s: float
-    placing: Placing
+    placing: Placement
     weights: float
     gradients: float
     cpus: int
@@ -51,9 +51,9 @@ class Case(NamedTuple):
 class Constants:
     """Predictions of one program; the steps of each model and number of GPUs are set up once."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ProgramConstants) -> None:
         self.program = program
-        self._steppers: dict[tuple[str, int, int, bool], Stepper] = {}
+        self._steppers: dict[tuple[str, int, int, bool], StepPredictor] = {}
 
     def images_per_sec(self, case: Case) -> float:
         """Return the predicted images/sec of all GPUs of a measurement."""
@@ -62,7 +62,7 @@ class Constants:
         if stepper is None:
             # A compiled step hands over its gradients at the end.
             program = msgspec.structs.replace(self.program, **NO_OVERLAP) if case.row.xla else self.program
-            stepper = self._steppers[key] = Stepper(case.model, program, case.towers, case.cpus)
+            stepper = self._steppers[key] = StepPredictor(case.model, program, case.towers, case.cpus)
         parts = stepper.predict(case.placing, case.compute_s, case.weights, case.gradients)
         return case.towers * case.row.batch_per_gpu / (case.compute_s + sum(parts))
 
@@ -80,7 +80,7 @@ def paths_by_name(machine: str) -> Paths:
 
 
 @cache
-def _model(name: str) -> Model:
+def _model(name: str) -> ModelCosts:
     return model_of(require(name))
 
 
@@ -91,7 +91,7 @@ def cases(rows: Iterable[Published], paths_of_name: Callable[[str], Paths] = pat
         single = row.single_gpu_images_per_sec or _between_depths(row)
         if len(row.gpus) == 1 or row.variable_update is None or single is None:
             continue
-        placing = Placing(row.variable_update, row.ps_device, row.all_reduce)
+        placing = Placement(row.variable_update, row.ps_device, row.all_reduce)
         paths = paths_of_name(row.machine)
         (_, weights), (_, gradients) = limits(paths, row.gpus, placing)
         job = row.data, row.model, row.batch_per_gpu, row.precision, row.xla

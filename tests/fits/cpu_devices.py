@@ -20,7 +20,7 @@ import msgspec
 
 from gputopo.planner.cpu_devices import CpuDevices, cpu_devices, predict
 from gputopo.prediction.calibration import least_squares
-from gputopo.prediction.step import Placing, model_of
+from gputopo.prediction.step import Placement, model_of
 from gputopo.values.run.plan import VariableUpdate
 from gputopo.workload.workloads import require
 
@@ -38,7 +38,7 @@ class CpuRun(NamedTuple):
     model: str
     batch: int
     devices: int
-    placing: Placing
+    placing: Placement
     images_per_sec: float
     noise: float
 
@@ -61,7 +61,7 @@ def cpu_runs() -> tuple[CpuRun, ...]:
             row["model"],
             int(row["batch"]),
             int(row["devices"]),
-            Placing(
+            Placement(
                 cast(VariableUpdate, row["variable_update"]),
                 row["ps_device"] or None,
                 row["all_reduce"] or None,

@@ -19,7 +19,7 @@ import msgspec
 
 from gputopo.prediction.links.hosts import rate_of_card
 from gputopo.prediction.programs import require_program
-from gputopo.prediction.step import FORWARD_SHARE, Stepper, model_of
+from gputopo.prediction.step import FORWARD_SHARE, StepPredictor, model_of
 from gputopo.workload.workloads import require
 
 SOURCES: Mapping[str, str] = {
@@ -63,7 +63,7 @@ class OfHosts(msgspec.Struct, frozen=True, kw_only=True):
 
     def _step_s(self, gb_per_s: float) -> float:
         alone_s = self.examples / self.one_host_images_per_sec
-        stepper = Stepper(model_of(require(self.model)), require_program(_PROGRAM), self.gpus_of_host)
+        stepper = StepPredictor(model_of(require(self.model)), require_program(_PROGRAM), self.gpus_of_host)
         # A server receives its share from all other hosts; each host sends all but its own share.
         share = max((self.hosts - 1) / self.servers, 1 - (self.servers == self.hosts) / self.servers)
         per_byte = share / (gb_per_s * 1e9)

@@ -4,7 +4,9 @@ Every network has a factor of its own, so that the constants are what GPUs and p
 model is predicted with constants and factors that were found without it.
 """
 
+import functools
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, median
@@ -13,9 +15,10 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.prediction.calibration import least_squares
-from gputopo.prediction.one_gpu_speeds import DATASHEET, Figure, left_out, one_gpu_figures
-from gputopo.prediction.roofline import FULL_CLOCKS, Roofline, step_seconds
+from gputopo.prediction.one_gpu_speeds import DATASHEET, PROGRAM, Figure, gpu_names
+from gputopo.prediction.roofline import FULL_CLOCKS, Roofline, RooflineFile, has_tensor_cores, step_seconds
 from gputopo.reference.expectations import expected_gpu
+from gputopo.reference.published import Published, published
 from gputopo.workload.workloads import require
 
 # Winograd's algorithm for 3x3 kernels needs at least 1 / 2.25 of the products (arXiv 1509.09308).
@@ -42,7 +45,78 @@ START = Roofline(
 PULL = 1.0
 SOURCE = "fitted to images/sec of one GPU with synthetic data: tf_cnn_benchmarks, `data/published.csv`"
 
-Job = tuple[str, str, str]
+OneGpuJob = tuple[str, str, str]
+
+
+TF32_SINCE = 4  # the minor version of TensorFlow 2
+
+
+@functools.cache
+def published_figures() -> tuple[Figure, ...]:
+    """Return the published images/sec of one GPU with synthetic data, each once, without `left_out`."""
+    return tuple(dict.fromkeys(figure for row, figure in _of_one_gpu() if _why_left_out(row) is None))
+
+
+def left_out() -> dict[Figure, str]:
+    """Return the published figures of one GPU that do not count, with the rule that leaves them out."""
+    return {figure: why for row, figure in _of_one_gpu() if (why := _why_left_out(row)) is not None}
+
+
+@functools.cache
+def _of_one_gpu() -> tuple[tuple[Published, Figure], ...]:
+    found = []
+    for row in published():
+        rate = _alone(row)
+        if rate is None or row.is_suspect or row.data != "synthetic" or not row.program.startswith(PROGRAM):
+            continue
+        if row.data_format == "NHWC":  # not the layout that a GPU is trained in
+            continue
+        gpu = expected_gpu(gpu_names(row.machine)[row.gpus[0]])
+        if gpu is not None:
+            found.append((row, Figure(gpu.name, row.model, row.batch_per_gpu, row.precision, rate)))
+    return tuple(found)
+
+
+def _alone(row: Published) -> float | None:
+    return row.images_per_sec if len(row.gpus) == 1 else row.single_gpu_images_per_sec
+
+
+def _why_left_out(row: Published) -> str | None:
+    """Return the rule by which a figure of one GPU is no measure of that GPU, None if it is one."""
+    gpu = expected_gpu(gpu_names(row.machine)[row.gpus[0]])
+    if gpu is None or not has_tensor_cores(gpu, row.precision):
+        return None
+    if row.precision == "fp32":
+        # NVIDIA's build of 1.15 has TF32 as well. https://github.com/tensorflow/tensorflow/releases/tag/v2.4.0
+        major, _, minor = (row.version or "").partition(".")
+        before = major == "2" and minor.isdigit() and int(minor) < TF32_SINCE
+        return f"fp32 without TF32, which TensorFlow has since 2.{TF32_SINCE}" if before else None
+    slower = (_alone(row) or 0.0) < _fastest_fp32().get(_job(row), 0.0)
+    return "slower in fp16 than in fp32 on the same machine, though it has tensor cores" if slower else None
+
+
+@functools.cache
+def _fastest_fp32() -> dict[object, float]:
+    """Return the images/sec of one GPU in fp32 by job, the most of each."""
+    found: dict[object, float] = {}
+    for row, figure in _of_one_gpu():
+        if row.precision == "fp32":
+            found[_job(row)] = max(figure.images_per_sec, found.get(_job(row), 0.0))
+    return found
+
+
+def _job(row: Published) -> tuple[object, ...]:
+    return row.source, row.machine, row.version, row.model, row.xla
+
+
+def written(constants: Roofline) -> str:
+    """Return the text of `roofline.json`, a figure a line."""
+    figures = tuple(one[:5] for one in published_figures())
+    table = RooflineFile(source=SOURCE, constants=constants, figures=figures)
+    text = msgspec.json.format(msgspec.json.encode(table)).decode() + "\n"
+    return re.sub(
+        r"\[\s+(\".*?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text, flags=re.DOTALL
+    )
 
 
 class Fitted(NamedTuple):
@@ -93,7 +167,7 @@ def without_each(figures: Sequence[Figure]) -> dict[str, list[float]]:
 
 def report() -> tuple[Roofline, str]:
     """Return the constants, and what `tests.fits.programs` prints of them."""
-    figures = one_gpu_figures()
+    figures = published_figures()
     fitted = fit(figures)
     apart = without_each(figures)
     constants = ", ".join(
@@ -139,15 +213,15 @@ def _share(one: Figure, constants: Roofline) -> float | None:
     return None if seconds is None else math.log(one.images_per_sec * seconds / one.batch)
 
 
-def _by_job(figures: Iterable[Figure], constants: Roofline) -> dict[Job, float]:
-    jobs: dict[Job, list[float]] = defaultdict(list)
+def _by_job(figures: Iterable[Figure], constants: Roofline) -> dict[OneGpuJob, float]:
+    jobs: dict[OneGpuJob, list[float]] = defaultdict(list)
     for one in figures:
         if (share := _share(one, constants)) is not None:
             jobs[one.gpu, one.model, one.precision].append(share)
     return {job: fmean(shares) for job, shares in jobs.items()}
 
 
-def _factors(jobs: Mapping[Job, float]) -> dict[str, float]:
+def _factors(jobs: Mapping[OneGpuJob, float]) -> dict[str, float]:
     by_network: dict[str, list[float]] = defaultdict(list)
     for (_, model, _), share in jobs.items():
         by_network[model].append(share)

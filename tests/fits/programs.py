@@ -16,8 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.prediction.calibration import least_squares
-from gputopo.prediction.programs import Program, program_names, require_program
-from gputopo.prediction.roofline import written as written_roofline
+from gputopo.prediction.programs import ProgramConstants, program_names, require_program
 from tests.fits import cpu_devices as cpu_fit
 from tests.fits import one_gpu
 from tests.fits.boxes import covered_of_all, two_runs_of_all, with_two_runs
@@ -61,11 +60,11 @@ def residuals(constants: Constants, by_group: Iterable[Sequence[Case]]) -> list[
 class Recipe(NamedTuple):
     """How the constants of a program are found: from where, and which ones published figures decide."""
 
-    start: Program
+    start: ProgramConstants
     free: tuple[str, ...]
 
 
-_TF_2017 = Program(
+_TF_2017 = ProgramConstants(
     name="tf_cnn_benchmarks-2017",
     source="fitted to images/sec of tf_cnn_benchmarks with TensorFlow 1.0 to 1.9: tensorflow.org/performance/"
     "benchmarks, tensorpack/benchmarks, LambdaColdStorage/cpu_benchmark, rossumai/keras-multi-gpu",
@@ -102,7 +101,7 @@ _KERAS = msgspec.structs.replace(
 )
 
 
-def recipes(fitted: Mapping[str, Program]) -> dict[str, Recipe]:
+def recipes(fitted: Mapping[str, ProgramConstants]) -> dict[str, Recipe]:
     """Return the recipes by program; those of `fitted` are where others start."""
     tf_2017 = fitted.get(_TF_2017.name, _TF_2017)
     tf = msgspec.structs.replace(
@@ -121,7 +120,7 @@ def recipes(fitted: Mapping[str, Program]) -> dict[str, Recipe]:
     }
 
 
-def our_own(tf: Program) -> Program:
+def our_own(tf: ProgramConstants) -> ProgramConstants:
     """Return the constants of gputopo's own program, which was never measured on a GPU."""
     return msgspec.structs.replace(
         tf,
@@ -136,7 +135,7 @@ def our_own(tf: Program) -> Program:
     )
 
 
-def fit(recipe: Recipe, some: Sequence[Case]) -> Program:
+def fit(recipe: Recipe, some: Sequence[Case]) -> ProgramConstants:
     """Return the program whose constants fit the measurements best, within their bounds."""
     start, free = recipe
     groups = grouped(some)
@@ -155,7 +154,7 @@ def fit(recipe: Recipe, some: Sequence[Case]) -> Program:
     return msgspec.structs.replace(start, **rounded)
 
 
-def without_each(recipe: Recipe, some: Sequence[Case]) -> dict[str, Program]:
+def without_each(recipe: Recipe, some: Sequence[Case]) -> dict[str, ProgramConstants]:
     """Return, by machine, the program that was fitted without it."""
     machines = sorted({case.row.machine for case in some})
     return {
@@ -163,7 +162,9 @@ def without_each(recipe: Recipe, some: Sequence[Case]) -> dict[str, Program]:
     }
 
 
-def with_range(program: Program, some: Sequence[Case], left_out: Mapping[str, Program]) -> Program:
+def with_range(
+    program: ProgramConstants, some: Sequence[Case], left_out: Mapping[str, ProgramConstants]
+) -> ProgramConstants:
     """Return the program with the range of measured over predicted of the machines that were left out."""
     ratios = sorted(math.exp(-Constants(left_out[case.row.machine]).error(case)) for case in some)
     tail = (1 - COVERED) / 2
@@ -171,7 +172,7 @@ def with_range(program: Program, some: Sequence[Case], left_out: Mapping[str, Pr
     return msgspec.structs.replace(program, low=math.floor(100 * low) / 100, high=math.ceil(100 * high) / 100)
 
 
-def _report(program: Program, left_out: Mapping[str, Program], some: Sequence[Case]) -> str:
+def _report(program: ProgramConstants, left_out: Mapping[str, ProgramConstants], some: Sequence[Case]) -> str:
     lines = [f"{program.name}: {', '.join(f'{name} {getattr(program, name):g}' for name in BOUNDS)}"]
     here = {machine: Constants(program) for machine in left_out}
     without = {machine: Constants(one) for machine, one in left_out.items()}
@@ -186,9 +187,9 @@ def _report(program: Program, left_out: Mapping[str, Program], some: Sequence[Ca
     return "\n".join(lines)
 
 
-def fit_all() -> dict[str, tuple[Program, dict[str, Program]]]:
+def fit_all() -> dict[str, tuple[ProgramConstants, dict[str, ProgramConstants]]]:
     """Return each fitted program with those that were fitted without each machine."""
-    found: dict[str, tuple[Program, dict[str, Program]]] = {}
+    found: dict[str, tuple[ProgramConstants, dict[str, ProgramConstants]]] = {}
     for name in recipes({}):
         recipe = recipes({done: program for done, (program, _) in found.items()})[name]
         some = used(name)
@@ -215,20 +216,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(words)
         print(cpu_fit.report(cpu_fit.cpu_runs()))
     if options.write_roofline:
-        Path(options.write_roofline).write_text(written_roofline(roofline, one_gpu.SOURCE), encoding="utf-8")
+        Path(options.write_roofline).write_text(one_gpu.written(roofline), encoding="utf-8")
     if options.write:
         fitted = [our_own(found["tf_cnn_benchmarks"][0]), *(program for program, _ in found.values())]
         known = map(require_program, program_names())
         Path(options.write).write_text(written(merged(fitted, known)), encoding="utf-8")
 
 
-def merged(fitted: Sequence[Program], known: Iterable[Program]) -> list[Program]:
+def merged(fitted: Sequence[ProgramConstants], known: Iterable[ProgramConstants]) -> list[ProgramConstants]:
     """Return the programs that were fitted here, then those that were not as they are."""
     names = {program.name for program in fitted}
     return [*fitted, *(program for program in known if program.name not in names)]
 
 
-def written(programs: Sequence[Program]) -> str:
+def written(programs: Sequence[ProgramConstants]) -> str:
     """Return the text of `programs.json`."""
     table = {
         "schema": "gputopo.programs/1",

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gputopo.prediction.links.paths import HostLink, PairPath, Paths
-from gputopo.prediction.programs import Program, require_program
+from gputopo.prediction.programs import ProgramConstants, require_program
 from gputopo.reference.published import published
 from tests.fits.boxes import covered_of_all, two_runs_of_all
 from tests.fits.cases import Case, Constants, cases, paths_by_name, score
@@ -18,7 +18,7 @@ TF_2017, TF, KERAS = "tf_cnn_benchmarks-2017", "tf_cnn_benchmarks", "keras-2017"
 
 
 @cache
-def _fitted() -> dict[str, tuple[Program, dict[str, Program]]]:
+def _fitted() -> dict[str, tuple[ProgramConstants, dict[str, ProgramConstants]]]:
     return fit_all()
 
 
@@ -92,7 +92,7 @@ def test_two_gpus_below_one_switch_of_7gforce_gain_what_was_measured() -> None:
     assert worst <= 0.20
 
 
-def _decisions(constants: Mapping[str, Mapping[str, Program]], *, suspect: bool) -> list[float]:
+def _decisions(constants: Mapping[str, Mapping[str, ProgramConstants]], *, suspect: bool) -> list[float]:
     """Return what predicted choices lose in groups of alternatives that are spread over 5 %."""
     regrets: list[float] = []
     for program, by_machine in constants.items():
@@ -199,6 +199,6 @@ def test_a_program_that_was_never_measured_has_a_wider_range() -> None:
     assert msgspec.structs.replace(tf, **_differences(own, tf)) == own
 
 
-def _differences(one: Program, other: Program) -> dict[str, object]:
+def _differences(one: ProgramConstants, other: ProgramConstants) -> dict[str, object]:
     known = ("name", "source", "wait_gpu", "cuts_variables", "gathers", "low", "high")
     return {name: getattr(one, name) for name in known if getattr(one, name) != getattr(other, name)}

@@ -11,7 +11,7 @@ from gputopo.captures import reading
 from gputopo.cli.commands import COMMANDS, OptionInfo, list_options
 from gputopo.findings import Rule, catalogue
 from gputopo.findings.watched import WATCHES
-from gputopo.prediction.programs import Program, program_names, require_program
+from gputopo.prediction.programs import ProgramConstants, program_names, require_program
 from gputopo.runs.verdict.causes import PARTS
 from gputopo.runs.verdict.rules import CAUSES
 from gputopo.values.run import all_reduce
@@ -139,7 +139,7 @@ def plan() -> str:
     page = (_PAGES / "plan.md").read_text(encoding="utf-8")
     above, _, below = page.partition(_CONSTANTS)
     programs = [require_program(name) for name in program_names()]
-    shown = inspect.cleandoc(Program.__doc__ or "")
+    shown = inspect.cleandoc(ProgramConstants.__doc__ or "")
     rows = []
     for names, meaning in re.findall(
         r"^(?:- )?((?:`\w+`(?:, | and |))+):? (.+(?:\n +.+)*)", shown, re.MULTILINE

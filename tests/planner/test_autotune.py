@@ -5,7 +5,6 @@ from collections.abc import Callable
 from statistics import mean
 from typing import Any
 
-import msgspec
 import pytest
 
 from gputopo import planner
@@ -135,7 +134,7 @@ def modes(found: tuple[Candidate, ...]) -> list[str]:
 def test_on_cpu_devices_those_that_do_least_with_the_variables_come_first() -> None:
     def on_cpu(count: int, **options: Any) -> list[str]:
         plan = cpu_plan("alexnet", devices=4, workload=workloads.require("alexnet"), **options)
-        return modes(contenders(plan, count, backend="cpu", devices=4, **options))
+        return modes(contenders(plan, count))
 
     assert on_cpu(3) == ["parameter_server cpu", "parameter_server gpu:spread", "replicated copy"]
     assert on_cpu(99)[-2:] == ["replicated ring", "replicated collective"], "NCCL reduces between GPUs only"
@@ -159,7 +158,7 @@ def test_predicted_ones_are_the_best_that_differ_in_mode(
     predicted: Callable[..., Plan],
 ) -> None:
     plan = predicted()
-    found = contenders(plan, 3, backend="gpu", devices=4)
+    found = contenders(plan, 3)
     assert found[0] == plan.choice
     assert len({mode_of(one) for one in found}) == len(found) == 3
     assert {len(one.gpus) for one in found} == {4}
@@ -169,15 +168,7 @@ def test_predicted_ones_are_the_best_that_differ_in_mode(
 
 
 def test_options_leave_fewer(predicted: Callable[..., Plan]) -> None:
-    served = contenders(
-        predicted(variable_update="parameter_server"),
-        9,
-        backend="gpu",
-        devices=4,
-        variable_update="parameter_server",
-    )
+    served = contenders(predicted(variable_update="parameter_server"), 9)
     assert {one.variable_update for one in served} == {"parameter_server"}
-    alone = contenders(predicted(ps="cpu"), 9, backend="gpu", devices=4, ps="cpu")
+    alone = contenders(predicted(ps="cpu"), 9)
     assert modes(alone) == ["parameter_server cpu"]
-    unpredicted = msgspec.structs.replace(predicted(), prediction=None)
-    assert "replicated nccl" in modes(contenders(unpredicted, 9, backend="gpu", devices=4))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.planner.cpu_devices import UPDATE, Work, added, cpu_devices, cpu_plan, predict, updated
-from gputopo.prediction.step import Placing, model_of
+from gputopo.prediction.step import Placement, model_of
 from gputopo.values.run.plan import Candidate, Plan
 from gputopo.workload.workloads import names, require
 
@@ -62,12 +62,12 @@ def mode(one: Candidate) -> tuple[str, str | None, str | None]:
 
 
 SERVER, COPIED, RING = (
-    Placing("parameter_server", "cpu"),
-    Placing("replicated", None, "copy"),
-    Placing("replicated", None, "ring"),
+    Placement("parameter_server", "cpu"),
+    Placement("replicated", None, "copy"),
+    Placement("replicated", None, "ring"),
 )
-ALONE = Placing("independent")
-MODES = (SERVER, COPIED, RING, ALONE, Placing("replicated", None, "hierarchical"))
+ALONE = Placement("independent")
+MODES = (SERVER, COPIED, RING, ALONE, Placement("replicated", None, "hierarchical"))
 MODEL = model_of(require("alexnet"))
 
 
@@ -78,7 +78,7 @@ def test_adding_n_tensors_reads_n_and_writes_one() -> None:
 
 def test_a_ring_reads_every_gradient_and_joins_the_sums_on_every_device() -> None:
     assert added(RING, 4) == Work(2 * 4, 7)
-    assert added(Placing("replicated", None, "pscpu#2"), 4).passes == 5 + 2 * 4
+    assert added(Placement("replicated", None, "pscpu#2"), 4).passes == 5 + 2 * 4
 
 
 def test_groups_are_added_before_their_sums_are() -> None:
@@ -87,7 +87,7 @@ def test_groups_are_added_before_their_sums_are() -> None:
 
 def test_collectives_of_a_model_wait_for_one_another() -> None:
     small = model_of(require("resnet20"))
-    work = added(Placing("replicated", None, "collective"), 2)
+    work = added(Placement("replicated", None, "collective"), 2)
     assert work.seconds(small, cpu_devices()) > 1e-6 * len(small.sizes) * cpu_devices().us_collective
 
 
@@ -98,7 +98,7 @@ def test_a_server_updates_once_and_copies_each() -> None:
 
 @given(st.sampled_from(MODES), st.integers(1, 16), st.floats(0.01, 100))
 def test_a_step_computes_for_all_devices_and_one_device_takes_what_it_was_given(
-    mode: Placing, towers: int, alone_s: float
+    mode: Placement, towers: int, alone_s: float
 ) -> None:
     one = predict(MODEL, mode, 1, 1 + alone_s, cpu_devices())
     assert one.step_s == pytest.approx(1 + alone_s)

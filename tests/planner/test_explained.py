@@ -11,14 +11,14 @@ from gputopo.planner.reasons import in_words
 from gputopo.prediction.links.flows import Resource
 from gputopo.prediction.links.paths import Paths
 from gputopo.prediction.links.shared_links import Uplink
-from gputopo.prediction.programs import Program
-from gputopo.prediction.step import Model, Placing, Stepper, predict
+from gputopo.prediction.programs import ProgramConstants
+from gputopo.prediction.step import ModelCosts, Placement, StepPredictor, predict
 from gputopo.values.run.plan import StepLine
 from tests.matrices import FOUR_AND_FOUR, machine_of
 from tests.prediction.invented import machines, models, placings, programs
 
 REQUEST = Request(model="alexnet", single_gpu_images_per_sec=(1500.0,), explain=True)
-SERVED = Placing("parameter_server", "gpu:0")
+SERVED = Placement("parameter_server", "gpu:0")
 
 
 def line_of(**asked: object) -> StepLine:
@@ -82,17 +82,17 @@ def test_resources_are_in_words() -> None:
         (("host",), "cpu", "gradients added on the CPU"),
     ]:
         paths = Paths({}, {}, (Uplink(frozenset(range(4)), 12.0, 12.0),))
-        assert in_words(resource, Placing("parameter_server", place), paths) == shown
+        assert in_words(resource, Placement("parameter_server", place), paths) == shown
 
 
 @given(machines(), models(), programs(), st.floats(1e-3, 2.0), st.data())
 @settings(max_examples=40)
 def test_its_parts_are_those_of_the_prediction(
-    paths: Paths, model: Model, program: Program, compute_s: float, data: st.DataObject
+    paths: Paths, model: ModelCosts, program: ProgramConstants, compute_s: float, data: st.DataObject
 ) -> None:
     gpus = sorted(paths.hosts)
     placing = data.draw(st.sampled_from(placings(gpus)))
-    stepper = Stepper(model, program, len(gpus))
+    stepper = StepPredictor(model, program, len(gpus))
     found = timeline(stepper, paths, gpus, compute_s, placing)
     step = predict(stepper, paths, gpus, compute_s, placing)
     parts = [1e3 * one for one in (step.weights_s, step.gradients_s, step.variables_s)]
@@ -114,11 +114,11 @@ def test_its_parts_are_those_of_the_prediction(
 @given(machines(), models(), programs(), st.data())
 @settings(max_examples=20)
 def test_no_gradient_is_through_before_it_is_ready_or_before_those_ahead(
-    paths: Paths, model: Model, program: Program, data: st.DataObject
+    paths: Paths, model: ModelCosts, program: ProgramConstants, data: st.DataObject
 ) -> None:
     gpus = sorted(paths.hosts)
     placing = data.draw(st.sampled_from(placings(gpus)))
-    blocks = timeline(Stepper(model, program, len(gpus)), paths, gpus, 1.0, placing).blocks
+    blocks = timeline(StepPredictor(model, program, len(gpus)), paths, gpus, 1.0, placing).blocks
     assert [one.block for one in blocks] == list(reversed(model.names))
     assert all(one.ready_ms <= one.through_ms for one in blocks)
     assert [one.through_ms for one in blocks] == sorted(one.through_ms for one in blocks)

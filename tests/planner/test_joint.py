@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.planner.joint import Joint, Part, joint_of, places
+from gputopo.planner.joint import HostPart, Joint, joint_of, places
 from gputopo.planner.request import Request
 from gputopo.prediction.links.hosts import HostPaths, NetworkRate, joined, rate_of_card
 from gputopo.prediction.links.paths import paths_of
@@ -21,7 +21,7 @@ def rate(gb_per_s: float) -> NetworkRate:
 
 
 def steps_of(*sizes: int, request: Request = ASKED, gb_per_s: float = 1.0) -> Joint:
-    parts = [Part(f"n{n}", two_switches(), tuple(range(size))) for n, size in enumerate(sizes, 1)]
+    parts = [HostPart(f"n{n}", two_switches(), tuple(range(size))) for n, size in enumerate(sizes, 1)]
     found = joint_of(parts, request, [rate(gb_per_s)] * len(sizes))
     assert isinstance(found, Joint)
     return found
@@ -79,7 +79,7 @@ def test_a_faster_network_never_makes_a_step_longer_nor_faster_than_without_one(
 
 
 def test_the_slowest_network_decides_and_is_named() -> None:
-    parts = [Part(f"n{n}", two_switches(), (0, 1)) for n in (1, 2, 3)]
+    parts = [HostPart(f"n{n}", two_switches(), (0, 1)) for n in (1, 2, 3)]
     found = joint_of(parts, ASKED, [rate(1.0), rate(0.2), rate(1.0)])
     assert isinstance(found, Joint)
     assert predicted(found).links["network"] == "network of n2"
@@ -100,12 +100,12 @@ def test_the_slowest_gpu_of_any_host_sets_the_pace() -> None:
     slow = box(Hop.PHB, gpus=2, name="Tesla P100-SXM2-16GB")
     asked = Request(model="resnet50")
     found = joint_of(
-        [Part("n1", two_switches(), (0, 1)), Part("n2", slow, (0, 1))],
+        [HostPart("n1", two_switches(), (0, 1)), HostPart("n2", slow, (0, 1))],
         asked,
         [rate_of_card(25.0, "eth0")] * 2,
     )
     alike = joint_of(
-        [Part("n1", slow, (0, 1)), Part("n2", slow, (0, 1))], asked, [rate_of_card(25.0, "eth0")] * 2
+        [HostPart("n1", slow, (0, 1)), HostPart("n2", slow, (0, 1))], asked, [rate_of_card(25.0, "eth0")] * 2
     )
     assert isinstance(found, Joint)
     assert isinstance(alike, Joint)
@@ -113,7 +113,10 @@ def test_the_slowest_gpu_of_any_host_sets_the_pace() -> None:
 
 
 def test_nothing_is_predicted_where_the_network_is_unknown_and_an_unknown_speed_is_assumed() -> None:
-    parts = [Part("n1", two_switches(), (0, 1)), Part("n2", box(Hop.PIX, gpus=2, name="Test-100"), (0, 1))]
+    parts = [
+        HostPart("n1", two_switches(), (0, 1)),
+        HostPart("n2", box(Hop.PIX, gpus=2, name="Test-100"), (0, 1)),
+    ]
     request = Request(model="resnet50")
     assert joint_of(parts, request, "the rate is not known") == "the rate is not known"
     found = joint_of(parts, request, [rate(1.0)] * 2)

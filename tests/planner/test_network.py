@@ -9,7 +9,15 @@ from msgspec.structs import replace
 
 from gputopo import captures, planner
 from gputopo.copies.network import AT_ONCE
-from gputopo.planner.network import Card, Cards, SavedNetwork, fastest_port, port_of, rates_in_words, rates_of
+from gputopo.planner.network import (
+    Cards,
+    HostNetwork,
+    SavedNetwork,
+    fastest_port,
+    port_of,
+    rates_in_words,
+    rates_of,
+)
 from gputopo.planner.request import Request
 from gputopo.prediction.links.hosts import GRPC_GB_PER_S, GRPC_OF_CARD, rate_of_card
 from gputopo.values.bandwidth import Bandwidth, Sample
@@ -149,7 +157,7 @@ def measured(*samples: tuple[str, str, float, str | None]) -> SavedNetwork:
 
 def test_a_measurement_of_these_hosts_counts_before_the_rate_of_their_cards() -> None:
     saved = measured(("n1", "n2", 1.1, None), ("n2", "n1", 1.1, None))
-    rates = rates_of([Card("n1", BARE, "eth0", 100.0), Card("n2", BARE, "eth0", 100.0)], saved)
+    rates = rates_of([HostNetwork("n1", BARE, "eth0", 100.0), HostNetwork("n2", BARE, "eth0", 100.0)], saved)
     assert not isinstance(rates, str)
     assert {one.basis for one in rates} == {"measured"}
     assert rates[0].low < rates[0].gb_per_s <= 1.1
@@ -162,7 +170,7 @@ def test_what_hosts_send_while_all_do_counts_before_what_one_sends_alone() -> No
         ("n1", "n2", 1.0, "both"), ("n2", "n1", 0.9, "both"),
         ("n1", "n2", 0.5, AT_ONCE), ("n2", "n1", 0.4, AT_ONCE),
     )  # fmt: skip
-    rates = rates_of([Card("n1", BARE), Card("n2", BARE)], saved)
+    rates = rates_of([HostNetwork("n1", BARE), HostNetwork("n2", BARE)], saved)
     assert not isinstance(rates, str)
     assert rates[0].high == pytest.approx(0.4), "the slower direction"
 
@@ -174,13 +182,13 @@ def test_only_what_tcp_carried_counts_for_copies_of_tensorflow(transport: str) -
         saved.bandwidth,
         samples=tuple(replace(one, transport=transport) for one in saved.bandwidth.samples),
     )
-    hosts = [Card("n1", BARE, "eth0", 25.0), Card("n2", BARE, "eth0", 25.0)]
+    hosts = [HostNetwork("n1", BARE, "eth0", 25.0), HostNetwork("n2", BARE, "eth0", 25.0)]
     assert rates_of(hosts, saved._replace(bandwidth=by_others)) == rates_of(hosts, None)
 
 
 def test_a_card_is_read_by_its_interface_else_the_fastest_one_is_assumed() -> None:
     machine = two_switches()
-    rates = [rates_of([Card("n1", machine, name)], None) for name in ("eth0", None)]
+    rates = [rates_of([HostNetwork("n1", machine, name)], None) for name in ("eth0", None)]
     named, assumed = (one[0] for one in rates if not isinstance(one, str))
     assert named == rate_of_card(25.0, "mlx5_0")
     assert "the fastest card, mlx5_0, 25 Gbit/s" in assumed.says
@@ -189,7 +197,7 @@ def test_a_card_is_read_by_its_interface_else_the_fastest_one_is_assumed() -> No
 
 @pytest.mark.parametrize("interface", ["lo", None])
 def test_an_unknown_rate_is_named_with_what_measures_it(interface: str | None) -> None:
-    why = rates_of([Card("n1", two_switches(), "eth0"), Card("n2", BARE, interface)], None)
+    why = rates_of([HostNetwork("n1", two_switches(), "eth0"), HostNetwork("n2", BARE, interface)], None)
     assert isinstance(why, str)
     assert "the network of n2 is not known" in why
     assert "gputopo bandwidth --network --save" in why

@@ -5,11 +5,11 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
-from gputopo.prediction.gradients import Block
+from gputopo.prediction.gradients import GradientBlock
 from gputopo.prediction.links.paths import HostLink, PairPath, Paths
 from gputopo.prediction.links.shared_links import SocketLink, Uplink
-from gputopo.prediction.programs import Program
-from gputopo.prediction.step import Model, Placing
+from gputopo.prediction.programs import ProgramConstants
+from gputopo.prediction.step import ModelCosts, Placement
 
 REDUCTIONS = (
     "copy",
@@ -28,12 +28,12 @@ RATES = st.floats(0.5, 200.0)
 SHARES = st.floats(0.5, 1.0)  # both directions of their sum
 
 
-def programs() -> st.SearchStrategy[Program]:
+def programs() -> st.SearchStrategy[ProgramConstants]:
     """Return constants of a program within what fits may find."""
     shares = st.floats(0.0, 1.0)
     micros = st.floats(0.0, 100.0)
     return st.builds(
-        Program,
+        ProgramConstants,
         name=st.just("invented"),
         source=st.just(""),
         overlap=shares,
@@ -57,16 +57,16 @@ def programs() -> st.SearchStrategy[Program]:
     )
 
 
-def models() -> st.SearchStrategy[Model]:
+def models() -> st.SearchStrategy[ModelCosts]:
     """Return models of one to eight blocks with one or two variables each."""
     block = st.tuples(st.lists(st.integers(4, 10**8), min_size=1, max_size=2), st.floats(0.01, 1.0))
     return st.lists(block, min_size=1, max_size=8).map(_model)
 
 
-def _model(parts: Sequence[tuple[Sequence[int], float]]) -> Model:
+def _model(parts: Sequence[tuple[Sequence[int], float]]) -> ModelCosts:
     whole = sum(cost for _, cost in parts)
-    return Model(
-        tuple(Block(sum(sizes), cost / whole) for sizes, cost in parts),
+    return ModelCosts(
+        tuple(GradientBlock(sum(sizes), cost / whole) for sizes, cost in parts),
         tuple(size for sizes, _ in parts for size in sizes),
         tuple(f"block{number}" for number in range(len(parts))),
     )
@@ -101,12 +101,12 @@ def machines(draw: st.DrawFn, max_gpus: int = 6) -> Paths:
     )
 
 
-def placings(gpus: Sequence[int]) -> tuple[Placing, ...]:
+def placings(gpus: Sequence[int]) -> tuple[Placement, ...]:
     """Return every kind of place for the variables of these GPUs, but the reductions of even numbers."""
     return (
-        Placing("parameter_server", "cpu"),
-        *(Placing("parameter_server", f"gpu:{gpu}") for gpu in gpus),
-        Placing("parameter_server", "gpu:spread"),
-        *(Placing("replicated", None, name) for name in REDUCTIONS),
-        Placing("independent"),
+        Placement("parameter_server", "cpu"),
+        *(Placement("parameter_server", f"gpu:{gpu}") for gpu in gpus),
+        Placement("parameter_server", "gpu:spread"),
+        *(Placement("replicated", None, name) for name in REDUCTIONS),
+        Placement("independent"),
     )

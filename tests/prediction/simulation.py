@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
-from gputopo.prediction.gradients import Block
+from gputopo.prediction.gradients import GradientBlock
 from gputopo.prediction.links.flows import GB, Flows, Resource
 from gputopo.prediction.links.paths import Paths
-from gputopo.prediction.step import Placing
+from gputopo.prediction.step import Placement
 
 _DONE = 1e-9  # of a byte
 
@@ -25,7 +25,7 @@ class Flow(NamedTuple):
 
 
 def flows_of(
-    paths: Paths, gpus: Sequence[int], placing: Placing, blocks: Sequence[Block], overlap: float
+    paths: Paths, gpus: Sequence[int], placing: Placement, blocks: Sequence[GradientBlock], overlap: float
 ) -> list[Flow]:
     """Return the flows of gradients of a backward that takes one second."""
     made, ready = 0.0, []

@@ -5,33 +5,41 @@ import math
 import msgspec
 import pytest
 
-from gputopo.prediction.calibration import Run, adjusted, calibrated, learn, range_share
-from gputopo.prediction.gradients import Block
+from gputopo.prediction.calibration import MeasuredStep, adjusted, calibrated, learn, range_share
+from gputopo.prediction.gradients import GradientBlock
 from gputopo.prediction.programs import require_program
-from gputopo.prediction.step import Model, Placing, Stepper
+from gputopo.prediction.step import ModelCosts, Placement, StepPredictor
 from gputopo.values.run.plan import Learned
 
 PROGRAM = require_program("gputopo")
-MANY_BYTES = Model((Block(200_000_000, 0.5), Block(400_000_000, 0.5)), (200_000_000, 400_000_000))
-MANY_VARIABLES = Model((Block(50_000_000, 0.5), Block(50_000_000, 0.5)), (200_000,) * 500)
+MANY_BYTES = ModelCosts(
+    (GradientBlock(200_000_000, 0.5), GradientBlock(400_000_000, 0.5)), (200_000_000, 400_000_000)
+)
+MANY_VARIABLES = ModelCosts(
+    (GradientBlock(50_000_000, 0.5), GradientBlock(50_000_000, 0.5)), (200_000,) * 500
+)
 
 
 BOTH = (MANY_BYTES, MANY_VARIABLES)
-ON_CPU = Placing("parameter_server", "cpu")
+ON_CPU = Placement("parameter_server", "cpu")
 
 
 def _run(
-    model: Model, links: float = 1.0, variables: float = 1.0, slower: float = 1.0, placing: Placing = ON_CPU
-) -> Run:
+    model: ModelCosts,
+    links: float = 1.0,
+    variables: float = 1.0,
+    slower: float = 1.0,
+    placing: Placement = ON_CPU,
+) -> MeasuredStep:
     """A run of four GPUs on a box with these two numbers; `slower`: so many times, for no such reason."""
     facts = (0.1, placing, 1e-10, 1e-10)
-    stepper = Stepper(model, adjusted(PROGRAM, links, variables), 4)
+    stepper = StepPredictor(model, adjusted(PROGRAM, links, variables), 4)
     compute_s, _, weights, gradients = facts
     step_s = compute_s + sum(stepper.predict(placing, compute_s, weights, gradients))
-    return Run(model, 4, 1, *facts, slower * step_s)
+    return MeasuredStep(model, 4, 1, *facts, slower * step_s)
 
 
-def _learned(*jobs: Run) -> Learned:
+def _learned(*jobs: MeasuredStep) -> Learned:
     found = learn(PROGRAM, jobs)
     assert found is not None
     return found
@@ -57,7 +65,7 @@ def test_no_runs_say_nothing_and_runs_as_predicted_change_only_the_range() -> No
 
 
 @pytest.mark.parametrize("jobs", [(_run(MANY_BYTES, 0.8),), (_run(MANY_BYTES, slower=1.4),)])
-def test_one_job_changes_nothing(jobs: tuple[Run, ...]) -> None:
+def test_one_job_changes_nothing(jobs: tuple[MeasuredStep, ...]) -> None:
     """It may have been disturbed, and nothing would show it."""
     assert learn(PROGRAM, jobs, runs=3) == Learned(runs=3, jobs=1)
 
@@ -97,7 +105,7 @@ def test_links_that_were_measured_carry_no_more_than_that_whatever_runs_show(lin
     own = calibrated(PROGRAM, found)
     assert 0.98 < own.link_share <= 1.0
 
-    stepper = Stepper(MANY_BYTES, msgspec.structs.replace(own, overlap=0.0), 4)
+    stepper = StepPredictor(MANY_BYTES, msgspec.structs.replace(own, overlap=0.0), 4)
     assert sum(stepper.predict(ON_CPU, 0.1, 1e-10, 1e-10)) >= MANY_BYTES.bytes * 1e-10
     slow = [_run(model, 1 / links, 1.2) for model in BOTH]
     assert learn(PROGRAM, slow, measured=True) == learn(PROGRAM, slow)
@@ -107,9 +115,9 @@ def test_the_range_stays_in_modes_that_never_ran() -> None:
     """Whichever GPU has the variables is one mode."""
     found = _learned(_run(MANY_BYTES), _run(MANY_VARIABLES))
     assert set(found.range_shares) == {"parameter_server cpu"}
-    for placing in (Placing("replicated", None, "nccl"), Placing("parameter_server", "gpu:1")):
+    for placing in (Placement("replicated", None, "nccl"), Placement("parameter_server", "gpu:1")):
         assert range_share(found, placing) == 1
-    owned = [_run(model, placing=Placing("parameter_server", "gpu:0")) for model in BOTH]
+    owned = [_run(model, placing=Placement("parameter_server", "gpu:0")) for model in BOTH]
     assert set(_learned(*owned).range_shares) == {"parameter_server gpu:N"}
 
 

@@ -11,7 +11,7 @@ import pytest
 from gputopo.captures.recording import read_bundled
 from gputopo.prediction.one_gpu_speeds import (
     Figure,
-    Job,
+    OneGpuJob,
     Speed,
     given_speeds,
     one_gpu_figures,
@@ -36,7 +36,9 @@ INSIDE = 0.75  # of the measured figures, between low and high
 def predicted(figure: Figure, known: Sequence[Figure], clocks: Clocks = FULL_CLOCKS) -> Speed:
     gpu = expected_gpu(figure.gpu)
     assert gpu is not None
-    speed = published_speed(gpu, Job(require(figure.model), figure.batch, figure.precision), clocks, known)
+    speed = published_speed(
+        gpu, OneGpuJob(require(figure.model), figure.batch, figure.precision), clocks, known
+    )
     assert speed is not None
     return speed
 
@@ -108,7 +110,7 @@ def test_a_network_under_another_name_has_the_figures_of_its_own() -> None:
     resnet = require("resnet50")
     for name, parameters, is_same in (("keras:ResNet50", 1.01, True), ("mine:build", 1.5, False)):
         own = msgspec.structs.replace(resnet, name=name, parameters=round(resnet.parameters * parameters))
-        speed = published_speed(gpu, Job(own, 64, "fp32"), FULL_CLOCKS)
+        speed = published_speed(gpu, OneGpuJob(own, 64, "fp32"), FULL_CLOCKS)
         assert speed is not None
         assert (speed.source == "published: tf_cnn_benchmarks on GeForce GTX 1080 Ti, batch 64") == is_same
 

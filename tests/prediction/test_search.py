@@ -8,12 +8,20 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gputopo.prediction.gradients import Block
+from gputopo.prediction.gradients import GradientBlock
 from gputopo.prediction.links.paths import HostLink, PairPath, PathKind, Paths
 from gputopo.prediction.links.shared_links import Uplink
-from gputopo.prediction.programs import DEFAULT, Program, require_program
-from gputopo.prediction.search import DETAILED, DIGITS, MAX_SETS, Found, Question, every_candidate, fastest
-from gputopo.prediction.step import Model, Placing, Stepper, model_of, predict
+from gputopo.prediction.programs import DEFAULT, ProgramConstants, require_program
+from gputopo.prediction.search import (
+    DETAILED,
+    DIGITS,
+    MAX_SETS,
+    FoundCandidate,
+    SearchQuestion,
+    every_candidate,
+    fastest,
+)
+from gputopo.prediction.step import ModelCosts, Placement, StepPredictor, model_of, predict
 from gputopo.values.errors import NoPlanError
 from gputopo.workload.workloads import require
 from tests.prediction.invented import machines, models, placings, programs
@@ -22,9 +30,14 @@ VGG16 = model_of(require("vgg16"))
 
 
 def _question(
-    paths: Paths, model: Model, program: Program, compute: dict[int, float], size: int, last: set[int]
-) -> Question:
-    return Question(
+    paths: Paths,
+    model: ModelCosts,
+    program: ProgramConstants,
+    compute: dict[int, float],
+    size: int,
+    last: set[int],
+) -> SearchQuestion:
+    return SearchQuestion(
         paths, model, program, compute, placings(sorted(paths.hosts)), size, lambda a, b: 0, last=last
     )
 
@@ -32,7 +45,7 @@ def _question(
 @given(machines(), models(), programs(), st.data())
 @settings(max_examples=80)
 def test_the_search_finds_what_looking_at_every_candidate_finds(
-    paths: Paths, model: Model, program: Program, data: st.DataObject
+    paths: Paths, model: ModelCosts, program: ProgramConstants, data: st.DataObject
 ) -> None:
     """The best ones in order, by seconds; GPUs to avoid come last whatever they would bring."""
     pool = sorted(paths.hosts)
@@ -41,7 +54,7 @@ def test_the_search_finds_what_looking_at_every_candidate_finds(
     compute = {gpu: data.draw(speeds) for gpu in pool}
     last = data.draw(st.sets(st.sampled_from(pool), max_size=2))
     question = _question(paths, model, program, compute, size, last)
-    stepper = Stepper(model, program, size, paths.cpus)
+    stepper = StepPredictor(model, program, size, paths.cpus)
 
     everything = sorted(
         (len(last & set(gpus)), predict(stepper, paths, gpus, max(map(compute.get, gpus)), placing).step_s)  # type: ignore[type-var, arg-type]
@@ -80,14 +93,14 @@ def measured(draw: st.DrawFn) -> Paths:
 @given(measured(), models(), programs(), st.data())
 @settings(max_examples=40)
 def test_the_search_is_exact_where_all_gpus_differ(
-    paths: Paths, model: Model, program: Program, data: st.DataObject
+    paths: Paths, model: ModelCosts, program: ProgramConstants, data: st.DataObject
 ) -> None:
     """The few best, by bounds, are the first of all."""
     pool = sorted(paths.hosts)
     size = data.draw(st.integers(2, len(pool)))
     compute = {gpu: data.draw(st.floats(0.01, 0.012)) for gpu in pool}
     question = _question(paths, model, program, compute, size, set())
-    stepper = Stepper(model, program, size, paths.cpus)
+    stepper = StepPredictor(model, program, size, paths.cpus)
 
     everything = sorted(
         predict(stepper, paths, gpus, max(compute[gpu] for gpu in gpus), placing).step_s
@@ -103,13 +116,15 @@ def test_the_search_is_exact_where_all_gpus_differ(
 
 @given(machines(), models(), programs())
 def test_no_step_is_shorter_than_the_bytes_need_on_the_narrowest_link(
-    paths: Paths, model: Model, program: Program
+    paths: Paths, model: ModelCosts, program: ProgramConstants
 ) -> None:
     """Gradients leave over the link of their tower at its full rate at best, after its own arithmetic."""
     gpus = tuple(sorted(paths.hosts))
     sure = msgspec.structs.replace(program, overlap=0.0)
     narrowest = min(host.up for host in paths.hosts.values()) * 1e9
-    found = predict(Stepper(model, sure, len(gpus)), paths, gpus, 0.1, Placing("parameter_server", "cpu"))
+    found = predict(
+        StepPredictor(model, sure, len(gpus)), paths, gpus, 0.1, Placement("parameter_server", "cpu")
+    )
 
     assert found.step_s >= 0.1 + model.bytes / narrowest - 1e-9
 
@@ -117,11 +132,11 @@ def test_no_step_is_shorter_than_the_bytes_need_on_the_narrowest_link(
 @given(machines(), models(), programs(), st.floats(1.0, 4.0), st.data())
 @settings(max_examples=40)
 def test_one_faster_link_never_makes_a_step_slower(
-    paths: Paths, model: Model, program: Program, factor: float, data: st.DataObject
+    paths: Paths, model: ModelCosts, program: ProgramConstants, factor: float, data: st.DataObject
 ) -> None:
     """In one direction of one GPU or of one uplink, or of one pair."""
     gpus = tuple(sorted(paths.hosts))
-    stepper = Stepper(model, program, len(gpus), paths.cpus)
+    stepper = StepPredictor(model, program, len(gpus), paths.cpus)
     gpu, pair = data.draw(st.sampled_from(gpus)), data.draw(st.sampled_from(sorted(paths.pairs)))
     host, path = paths.hosts[gpu], paths.pairs[pair]
     faster = [
@@ -149,10 +164,10 @@ def _two(host: float, both: float = 0.9) -> Paths:
 @given(st.one_of(st.just(VGG16), models()), st.floats(9.3, 10.8), st.floats(9.3, 10.8), st.floats(0.5, 1.0))
 @example(VGG16, 10.0, 10.4, 0.9)
 def test_links_that_become_faster_than_the_pair_behind_them_never_make_a_step_slower(
-    model: Model, one: float, other: float, both: float
+    model: ModelCosts, one: float, other: float, both: float
 ) -> None:
     """What lies between counts at its own rate, whether or not its ends are faster."""
-    stepper = Stepper(model, require_program(DEFAULT), 2)
+    stepper = StepPredictor(model, require_program(DEFAULT), 2)
     for placing in placings((0, 1)):
         slower, faster = (
             predict(stepper, _two(host, both), (0, 1), 0.1, placing).step_s for host in sorted((one, other))
@@ -163,7 +178,7 @@ def test_links_that_become_faster_than_the_pair_behind_them_never_make_a_step_sl
 @given(machines(), models(), programs(), st.data())
 @settings(max_examples=40)
 def test_reductions_in_the_order_of_towers_are_found_as_by_looking_at_every_candidate(
-    paths: Paths, model: Model, program: Program, data: st.DataObject
+    paths: Paths, model: ModelCosts, program: ProgramConstants, data: st.DataObject
 ) -> None:
     """On the first GPU, in a ring or in groups, alone and beside the best ring."""
     pool = sorted(paths.hosts)
@@ -171,9 +186,9 @@ def test_reductions_in_the_order_of_towers_are_found_as_by_looking_at_every_cand
     compute = {gpu: data.draw(st.sampled_from((0.05, 0.1))) for gpu in pool}
     names = st.sampled_from(("ring", "collective", "one_device", "hierarchical", "tf_hierarchical", "nccl"))
     drawn = data.draw(st.lists(names, min_size=1, max_size=3, unique=True))
-    places = tuple(Placing("replicated", None, name) for name in drawn)
-    question = Question(paths, model, program, compute, places, size, lambda a, b: 0)
-    stepper = Stepper(model, program, size, paths.cpus)
+    places = tuple(Placement("replicated", None, name) for name in drawn)
+    question = SearchQuestion(paths, model, program, compute, places, size, lambda a, b: 0)
+    stepper = StepPredictor(model, program, size, paths.cpus)
 
     everything = sorted(
         predict(stepper, paths, gpus, max(compute[gpu] for gpu in gpus), placing).step_s
@@ -187,24 +202,24 @@ def test_reductions_in_the_order_of_towers_are_found_as_by_looking_at_every_cand
     assert sum(one.alike for one in listed) == len(everything)
 
 
-OTHERS = (Placing("replicated", None, "ring"), Placing("replicated", None, "psgpu"))
+OTHERS = (Placement("replicated", None, "ring"), Placement("replicated", None, "psgpu"))
 
 
 @given(machines(), models(), programs(), st.data())
 @settings(max_examples=30)
 def test_each_candidate_of_the_search_is_listed_in_its_order(
-    paths: Paths, model: Model, program: Program, data: st.DataObject
+    paths: Paths, model: ModelCosts, program: ProgramConstants, data: st.DataObject
 ) -> None:
     """With the same parts and links; other places follow, each with all sets."""
     pool = sorted(paths.hosts)
     size = data.draw(st.integers(1, len(pool)))
     compute = {gpu: data.draw(st.sampled_from((0.05, 0.1))) for gpu in pool}
     last = data.draw(st.sets(st.sampled_from(pool), max_size=2))
-    question = Question(
+    question = SearchQuestion(
         paths, model, program, compute, placings(pool), size, lambda a, b: (b - a) % 3, last=last
     )
 
-    def order(one: Found) -> tuple[object, ...]:
+    def order(one: FoundCandidate) -> tuple[object, ...]:
         near = sorted((question.nearness(a, b) for a in one.gpus for b in one.gpus if a < b), reverse=True)
         avoided = len(last & set(one.gpus))
         return avoided, round(one.prediction.step_s, DIGITS), near, one.gpus
@@ -220,7 +235,7 @@ def test_each_candidate_of_the_search_is_listed_in_its_order(
     assert {one.placing for one in after} == set(OTHERS)
 
 
-def _different(count: int, size: int) -> tuple[Question, range]:
+def _different(count: int, size: int) -> tuple[SearchQuestion, range]:
     """Return a question of GPUs of which each has another speed."""
     gpus = range(count)
     paths = Paths(
@@ -229,8 +244,8 @@ def _different(count: int, size: int) -> tuple[Question, range]:
         (),
     )
     compute = {gpu: 0.1 + 0.01 * gpu for gpu in gpus}
-    model, program = Model((Block(10**8, 1.0),), (10**8,)), require_program(DEFAULT)
-    return Question(paths, model, program, compute, OTHERS[:1], size, lambda a, b: 0), gpus
+    model, program = ModelCosts((GradientBlock(10**8, 1.0),), (10**8,)), require_program(DEFAULT)
+    return SearchQuestion(paths, model, program, compute, OTHERS[:1], size, lambda a, b: 0), gpus
 
 
 def test_of_many_candidates_the_first_have_the_links_that_limit_them() -> None:

@@ -10,14 +10,14 @@ from gputopo.prediction.gradients import line_of
 from gputopo.prediction.links.flows import GB, Flows
 from gputopo.prediction.links.paths import HostLink, PairPath, Paths
 from gputopo.prediction.links.shared_links import Uplink
-from gputopo.prediction.step import Model, Placing
+from gputopo.prediction.step import ModelCosts, Placement
 from tests.prediction.invented import models
 from tests.prediction.simulation import ends_of, flows_of
 
 PLACINGS = (
-    Placing("parameter_server", "cpu"),
-    Placing("parameter_server", "gpu:0"),
-    Placing("parameter_server", "gpu:spread"),
+    Placement("parameter_server", "cpu"),
+    Placement("parameter_server", "gpu:0"),
+    Placement("parameter_server", "gpu:spread"),
 )
 
 
@@ -45,7 +45,9 @@ def _tree(switches: int, each: int, link: float, uplink: float, factors: list[fl
     return Paths(hosts, pairs, tuple(uplinks))
 
 
-def _differences(paths: Paths, placing: Placing, model: Model, overlap: float, scale: float) -> list[float]:
+def _differences(
+    paths: Paths, placing: Placement, model: ModelCosts, overlap: float, scale: float
+) -> list[float]:
     """Return by how much the simulation ends later, by block, over the step; backward takes a second."""
     gpus = sorted(paths.hosts)
     flows = Flows(paths)
@@ -71,7 +73,7 @@ def _differences(paths: Paths, placing: Placing, model: Model, overlap: float, s
 @given(trees(0.0), st.sampled_from(PLACINGS), models(), st.floats(0.0, 1.0), st.floats(0.1, 10.0))
 @settings(max_examples=40)
 def test_on_equal_trees_it_is_what_fair_sharing_gives(
-    paths: Paths, placing: Placing, model: Model, overlap: float, scale: float
+    paths: Paths, placing: Placement, model: ModelCosts, overlap: float, scale: float
 ) -> None:
     """Within a thousandth of the step, for every block."""
     for difference in _differences(paths, placing, model, overlap, scale):
@@ -81,7 +83,7 @@ def test_on_equal_trees_it_is_what_fair_sharing_gives(
 @given(trees(0.5), st.sampled_from(PLACINGS), models(), st.floats(0.0, 1.0), st.floats(0.1, 10.0))
 @settings(max_examples=40)
 def test_where_links_differ_it_misses_less_than_a_hundredth(
-    paths: Paths, placing: Placing, model: Model, overlap: float, scale: float
+    paths: Paths, placing: Placement, model: ModelCosts, overlap: float, scale: float
 ) -> None:
     """So nothing is simulated to predict a step. Fair sharing is never faster than the slowest link alone."""
     difference = _differences(paths, placing, model, overlap, scale)[-1]

@@ -7,17 +7,17 @@ import msgspec
 from gputopo.prediction.calibration import adjusted
 from gputopo.prediction.links.paths import paths_of
 from gputopo.prediction.programs import DEFAULT, require_program
-from gputopo.prediction.step import Placing, Stepper, model_of, predict
+from gputopo.prediction.step import Placement, StepPredictor, model_of, predict
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import Device
 from gputopo.values.run.result import DeviceResult, Result, Throughput
 from gputopo.workload.workloads import require
 
-ON_CPU = Placing("parameter_server", "cpu")
+ON_CPU = Placement("parameter_server", "cpu")
 BATCH = 64
 
 
-def spec_of(machine: Machine, model: str, gpus: tuple[int, ...], placing: Placing) -> dict[str, Any]:
+def spec_of(machine: Machine, model: str, gpus: tuple[int, ...], placing: Placement) -> dict[str, Any]:
     """The spec of a run as the result holds it."""
     names = {gpu.index: gpu.name for gpu in machine.gpus}
     owner = placing.owner
@@ -44,7 +44,7 @@ def run(
     model: str,
     *,
     gpus: tuple[int, ...] = (0, 1),
-    placing: Placing = ON_CPU,
+    placing: Placement = ON_CPU,
     links: float = 1.0,
     variables: float = 1.0,
     compute_s: float = 0.1,
@@ -55,7 +55,11 @@ def run(
     program = adjusted(require_program(DEFAULT), links, variables)
     paths = paths_of(machine)
     step = predict(
-        Stepper(model_of(require(model)), program, len(gpus), paths.cpus), paths, gpus, compute_s, placing
+        StepPredictor(model_of(require(model)), program, len(gpus), paths.cpus),
+        paths,
+        gpus,
+        compute_s,
+        placing,
     )
     speed = len(gpus) * BATCH / (slower * step.step_s)
     wait = program.wait_cpu if placing.traffic == "host" else program.wait_gpu

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gputopo.captures.recording import read_bundled
 from gputopo.planner import Request, plan
-from gputopo.prediction.step import Placing
+from gputopo.prediction.step import Placement
 from gputopo.runs.compared import (
     ENOUGH,
     NOISE,
@@ -27,10 +27,10 @@ from tests.runs.boxes import BATCH, ON_CPU, run
 MACHINE = read_bundled("7gforce")
 PAIR = (0, 1)
 COMPUTE_S = 0.5
-GPU = Placing("parameter_server", "gpu:0")
+GPU = Placement("parameter_server", "gpu:0")
 
 
-def planned(placing: Placing = ON_CPU, model: str = "vgg16", gpus: tuple[int, ...] = PAIR) -> Plan:
+def planned(placing: Placement = ON_CPU, model: str = "vgg16", gpus: tuple[int, ...] = PAIR) -> Plan:
     """The plan of runs by `boxes.run`, with their speed of one GPU."""
     return plan(
         MACHINE,
@@ -56,8 +56,8 @@ def compared(result: Result, plan: Plan) -> AgainstPrediction:
     return found
 
 
-@pytest.mark.parametrize("placing", [GPU, Placing("replicated", None, "nccl")])
-def test_a_run_as_predicted_is_within_the_range_in_each_part(placing: Placing) -> None:
+@pytest.mark.parametrize("placing", [GPU, Placement("replicated", None, "nccl")])
+def test_a_run_as_predicted_is_within_the_range_in_each_part(placing: Placement) -> None:
     chosen = planned(placing)
     found = compared(ran(placing=placing), chosen)
     assert (found.verdict, found.resource) == ("within", None)
@@ -79,7 +79,7 @@ def test_slow_links_are_named_where_weights_or_gradients_take_longer_and_compute
 
 def test_variables_that_cost_more_are_named_where_they_are_most_of_the_rest() -> None:
     dgx = read_bundled("dgx1-p100")
-    placing = Placing("replicated", None, "copy")
+    placing = Placement("replicated", None, "copy")
     asked = Request(
         model="resnet152", gpus=tuple(range(8)), batch_size=BATCH, variable_update="replicated",
         all_reduce="copy", single_gpu_images_per_sec=(BATCH / 0.1,),
@@ -91,7 +91,7 @@ def test_variables_that_cost_more_are_named_where_they_are_most_of_the_rest() ->
 
 @pytest.mark.parametrize(("compute_s", "verdict"), [(1.0, "slower"), (0.3, "faster")])
 def test_all_gpus_are_named_where_each_computes_longer_or_shorter(compute_s: float, verdict: str) -> None:
-    placing = Placing("replicated", None, "nccl")
+    placing = Placement("replicated", None, "nccl")
     found = compared(ran("resnet50", compute_s, placing=placing), planned(placing, "resnet50"))
     assert (found.verdict, found.resource) == (verdict, "all 2 GPUs")
     assert f"all 2 GPUs {verdict} than believed: compute takes" in found.says

@@ -8,7 +8,7 @@ import pytest
 
 from gputopo.captures.recording import read_bundled
 from gputopo.prediction.one_gpu_speeds import Figure
-from gputopo.prediction.step import Placing
+from gputopo.prediction.step import Placement
 from gputopo.runs.past_runs import MAX_JOBS, figures_by_marks, learned, past_run
 from gputopo.values.run.events import Anomaly
 from gputopo.values.run.plan import Learned
@@ -17,7 +17,7 @@ from gputopo.workload.workloads import require
 from tests.runs.boxes import BATCH, ON_CPU, run
 
 MACHINE = read_bundled("dgx1-p100")
-NCCL = Placing("replicated", None, "nccl")
+NCCL = Placement("replicated", None, "nccl")
 
 
 def of(results: Iterable[Result], figures: Sequence[Figure] = ()) -> Learned | None:
@@ -45,13 +45,13 @@ def test_only_links_that_were_not_measured_may_be_faster_than_known(machine: str
     [
         ("7gforce", ON_CPU, "alexnet"),
         ("dgx1-p100", NCCL, "inception3"),
-        ("dgx1-p100", Placing("replicated", None, "hierarchical"), "resnet50"),
-        ("7gforce", Placing("parameter_server", "gpu:1"), "inception3"),
-        ("dgx1-p100", Placing("parameter_server", "gpu:spread"), "alexnet"),
+        ("dgx1-p100", Placement("replicated", None, "hierarchical"), "resnet50"),
+        ("7gforce", Placement("parameter_server", "gpu:1"), "inception3"),
+        ("dgx1-p100", Placement("parameter_server", "gpu:spread"), "alexnet"),
     ],
 )
 def test_two_runs_by_their_marks_bring_the_predictions_of_other_models_near(
-    machine: str, placing: Placing, model: str
+    machine: str, placing: Placement, model: str
 ) -> None:
     """Of a box whose links are a fifth slower, and whose variables cost a third more."""
     box = read_bundled(machine)
@@ -175,7 +175,7 @@ def test_a_model_without_costs_gpus_that_are_gone_and_runs_without_marks_are_lef
 
 
 @pytest.mark.parametrize("placing", [ON_CPU, NCCL])
-def test_the_marks_of_a_run_are_the_speed_of_one_of_its_gpus(placing: Placing) -> None:
+def test_the_marks_of_a_run_are_the_speed_of_one_of_its_gpus(placing: Placement) -> None:
     past = filter(None, [past_run(run(MACHINE, "resnet50", placing=placing))])
     [found] = figures_by_marks(MACHINE, past)
     assert found[:4] == (MACHINE.gpus[0].name, "resnet50", BATCH, "fp32")

@@ -351,9 +351,4 @@ def _scan(text: str, above: Perftest | None) -> Perftest:
 
 
 PROGRAM = Program(is_perftest, read_perftest)
-FORMAT = Format(
-    "`iperf3 -J` JSON",
-    "measured bandwidth between hosts",
-    recognise,
-    parse,
-)
+FORMAT = Format("`iperf3 -J` JSON", "measured bandwidth between hosts", recognise, parse)

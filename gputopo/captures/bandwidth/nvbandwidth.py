@@ -130,12 +130,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else str(value) if isinstance(value, int) else ""
 
 
-FORMAT = Format(
-    "`nvbandwidth -j` JSON",
-    "measured copies and latencies",
-    recognise_json,
-    parse_json,
-)
+FORMAT = Format("`nvbandwidth -j` JSON", "measured copies and latencies", recognise_json, parse_json)
 
 
 _VERSION = re.compile(r"nvbandwidth Version: v?(\d{1,3}(?:\.\d{1,3}){0,2})")

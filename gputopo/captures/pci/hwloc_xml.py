@@ -238,10 +238,4 @@ def _decimal(text: str | None) -> float | None:
     return float(text) if text and re.fullmatch(r"\d{1,6}(?:\.\d{1,9})?", text, re.ASCII) else None
 
 
-FORMAT = Format(
-    "hwloc XML (`lstopo --of xml`)",
-    "NUMA nodes, PCI tree",
-    recognise,
-    parse,
-    claims=claims,
-)
+FORMAT = Format("hwloc XML (`lstopo --of xml`)", "NUMA nodes, PCI tree", recognise, parse, claims=claims)

@@ -211,13 +211,7 @@ class _TreeReading:
         return msgspec.structs.replace(machine, missing=machine.missing | missing)
 
 
-TREE_FORMAT = Format(
-    "`lspci -tv` text",
-    "PCI tree",
-    recognise_tree,
-    parse_tree,
-    begins=begins_tree,
-)
+TREE_FORMAT = Format("`lspci -tv` text", "PCI tree", recognise_tree, parse_tree, begins=begins_tree)
 
 
 LIST = "lspci -vvv"

@@ -274,9 +274,5 @@ def _hex(text: str | None, digits: int) -> str | None:
 
 
 FORMAT = Format(
-    "NCCL topology XML (`NCCL_TOPO_DUMP_FILE`)",
-    "PCI tree, links, NICs",
-    recognise,
-    parse,
-    claims=claims,
+    "NCCL topology XML (`NCCL_TOPO_DUMP_FILE`)", "PCI tree, links, NICs", recognise, parse, claims=claims
 )

@@ -2,7 +2,7 @@
 
 The first line names the columns. A report of a GPU without an answer is a GPU, wherever it stands. Several
 queries in one text are tables of one machine. Of a log (`-l 1`) each reading is a sample; see series.py for
-which of them are stored. The lines of `nvidia-smi dmon` are rows of such a log under other names.
+which of them are stored.
 """
 
 import functools
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.captures import merge
-from gputopo.captures.ledger import Claims, Format, read_lines, unread
+from gputopo.captures.ledger import Claims, Format, unread
 from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
 from gputopo.captures.smi.machine import (
@@ -203,8 +203,7 @@ class _Table:
     origin: str
     head: _Line
     rows: list[_Line] = field(default_factory=list)
-    heads: list[int] = field(default_factory=list)  # rows above each line that names the columns again
-    head_lines: list[int] = field(default_factory=list)
+    heads: list[tuple[int, int]] = field(default_factory=list)  # the columns again: rows above, line
     found: dict[str, int] = field(default_factory=dict)  # a GPU's identity: its index
     unanswered: list[tuple[int, Unanswered]] = field(default_factory=list)  # by line
     gaps: list[Gap] = field(default_factory=list)
@@ -236,8 +235,7 @@ class _Table:
             return
         if [_column(cell) for cell in line.cells] == self.columns:
             self._settle(below_is_a_row=False)  # what stands above it came between two outputs
-            self.heads.append(len(self.rows))
-            self.head_lines.append(line.number)
+            self.heads.append((len(self.rows), line.number))
             return
         if len(line.cells) != len(self.columns) or self._is_talk(line):
             if len(line.cells) > 1:
@@ -258,7 +256,7 @@ class _Table:
 
     def own(self) -> frozenset[int]:
         """Return the numbers of its lines."""
-        lines = (self.head.number, *self.head_lines, *(line.number for line in self.rows))
+        lines = (self.head.number, *(line for _, line in self.heads), *(line.number for line in self.rows))
         return frozenset((*lines, *(number for number, _ in self.unanswered)))
 
     def _is_talk(self, line: _Line) -> bool:
@@ -297,7 +295,10 @@ class _Table:
         samples: list[_Rows] = []
         seen: set[int] = set()
         for line in self.rows:
-            index = self._index(line)
+            key = tuple(line.cells[at] for at in self.identities)
+            if key not in self.indices:
+                self.indices[key] = self._new_index(line)
+            index = self.indices[key]
             if index is None:
                 continue
             if not samples or index in seen:
@@ -314,7 +315,7 @@ class _Table:
         facts = names("csv").facts
         fixed = [at for at, column in enumerate(self.columns) if column in facts and is_fixed(facts[column])]
         constant = [tuple(line.cells[at] for at in fixed) for line in self.rows]
-        found = groups(times, constant, self.heads)
+        found = groups(times, constant, [above for above, _ in self.heads])
         if left := len(self.rows) - sum(map(len, found)):
             words = f"{left} rows name no GPU, and are not of a whole sample"
             self.gaps.append(Gap(source=SOURCE, text=words))
@@ -328,12 +329,6 @@ class _Table:
         cells = dict(zip(self.columns, line.cells, strict=True))
         read = ((name, values.read(kind, cells.get(name, ""))) for name, kind in _IDENTITIES.items())
         return next((f"{name} {value.value}" for name, value in read if value.value is not None), None)
-
-    def _index(self, line: _Line) -> int | None:
-        key = tuple(line.cells[at] for at in self.identities)
-        if key not in self.indices:
-            self.indices[key] = self._new_index(line)
-        return self.indices[key]
 
     def _new_index(self, line: _Line) -> int | None:
         at = self._place("index")
@@ -452,101 +447,4 @@ FORMAT = Format(
     parse,
     begins=begins,
     claims=claims,
-)
-
-
-DMON = "nvidia-smi dmon"
-
-_DMON_HINT = "copy the output of `nvidia-smi dmon` again, with the line that names its columns"
-_DMON_HEAD = re.compile(r"#\s*(?:(?:Date[\s,]+)?Time[\s,]+)?gpu[\s,]+[a-z]")
-_DMON_UNITS = re.compile(r"#\s*(?:(?:YYYYMMDD[\s,]+)?HH:MM:SS[\s,]+)?Idx\b.*", re.IGNORECASE)
-_DATE = re.compile(r"(\d{4})(\d\d)(\d\d)")
-_NUMBER = re.compile(r"\d{1,12}(?:\.\d{1,3})?")
-_DMON_COLUMNS = {
-    "gpu": "index",
-    "pwr": "power.draw",
-    "temp": "temperature.gpu",  # drivers up to 384
-    "gtemp": "temperature.gpu",
-    "mtemp": "temperature.memory",
-    "sm": "utilization.gpu",
-    "mem": "utilization.memory",
-    "mclk": "clocks.mem",
-    "pclk": "clocks.sm",
-    "fb": "memory.used",
-    "sbecc": "ecc.errors.corrected.aggregate.total",
-    "dbecc": "ecc.errors.uncorrected.aggregate.total",
-}
-
-
-def recognise_dmon(text: str) -> bool:
-    """Return whether a line names such columns. (Those of `pmon` are of processes.)"""
-    return "#" in text and any(_dmon_columns(line) for line in text.splitlines())
-
-
-def begins_dmon(lines: Sequence[str]) -> bool:
-    """Return whether a line names such columns."""
-    return bool(_dmon_columns(lines[0]))
-
-
-def _dmon_columns(line: str) -> list[str]:
-    """Return the names of the columns; none where the line does not name them."""
-    if "gpu" not in line or _DMON_HEAD.match(line.strip()) is None:
-        return []
-    names = line.strip().lstrip("#").replace(",", " ").split()
-    return [] if "pid" in names or names.count("gpu") != 1 else names
-
-
-def parse_dmon(text: str, *, origin: str) -> Machine:
-    """Read the samples. Raises InputError if there is none."""
-    columns: list[str] = []
-    tables: dict[tuple[str, ...], list[str]] = {}
-
-    def take(number: int, line: str) -> bool:
-        if named := _dmon_columns(line):
-            columns[:] = named
-        elif row := _dmon_row(columns, line):
-            tables.setdefault(tuple(row), []).append(", ".join(row.values()))
-        else:
-            return _DMON_UNITS.fullmatch(line) is not None
-        return True
-
-    lines = read_lines(text, take)
-    if not tables:
-        raise InputError(f"{origin}: no line of a GPU in this output of `nvidia-smi dmon`", _DMON_HINT)
-    csv = "".join("\n".join([", ".join(head), *rows]) + "\n" for head, rows in tables.items())
-    machine = parse(csv, origin=origin)
-    return msgspec.structs.replace(
-        machine,
-        source=DMON,
-        samples=tuple(msgspec.structs.replace(one, source=DMON) for one in machine.samples),
-        missing={fact: why.replace(SOURCE, DMON) for fact, why in machine.missing.items()},
-        unread=lines.unread(DMON),
-    )
-
-
-def _dmon_row(columns: Sequence[str], line: str) -> dict[str, str]:
-    """Return the cells of a GPU's line by the columns of a query; none where it is no such line."""
-    cells = line.replace(",", " ").split()
-    if not columns or len(cells) != len(columns):
-        return {}
-    by_name = dict(zip(columns, cells, strict=True))
-    date, time = by_name.pop("Date", None), by_name.pop("Time", None)
-    if not all(cell == "-" or _NUMBER.fullmatch(cell) for cell in by_name.values()):
-        return {}
-    row = {
-        _DMON_COLUMNS[name]: "[N/A]" if cell == "-" else cell
-        for name, cell in by_name.items()
-        if name in _DMON_COLUMNS
-    }
-    if date and time and (day := _DATE.fullmatch(date)):
-        row["timestamp"] = f"{day[1]}/{day[2]}/{day[3]} {time}.000"
-    return row if row["index"].isdigit() else {}
-
-
-DMON_FORMAT = Format(
-    "`nvidia-smi dmon` text",
-    "load, clocks, power, temperature, ECC errors: a series of samples",
-    recognise_dmon,
-    parse_dmon,
-    begins=begins_dmon,
 )

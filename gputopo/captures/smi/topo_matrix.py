@@ -2,9 +2,8 @@
 
 The cells are the text's own. A PCIe class is a link's hop with no NVLinks; `NV4` is four NVLinks and an
 unknown hop; `SOC` of old drivers is SYS, `PSB` of dcgmi is INTERNAL. What cannot be read becomes an Unread
-line, and a reason in `missing` where nothing else in the text shows the fact. Lines outside the matrix and
-its legend are Unread only if they name a device or a hop: a log may hold a thousand others. A matrix that
-contradicts itself is refused.
+line, and a reason in `missing` where nothing else in the text shows the fact; of the lines outside the matrix
+and its legend those that name a device or a hop. A matrix that contradicts itself is refused.
 """
 
 import re
@@ -82,9 +81,8 @@ def _cpu_list(found: Affinities, index: int, row: Row, columns: Sequence[Column]
     text = row.affinity.get("cpu")
     if text is not None and parse_cpus(text) is not None:
         return text
-    found.missing[_affinity_fact(index, "cpu_affinity", text, "cpu" in columns)] = _why(
-        found, row, "cpu", columns
-    )
+    fact = at_gpu(index if text or "cpu" in columns else EVERY, "cpu_affinity")
+    found.missing[fact] = _why(found, row, "cpu", columns)
     return None
 
 
@@ -94,14 +92,9 @@ def _numa_node(found: Affinities, index: int, row: Row, columns: Sequence[Column
     if node is not None:
         return node
     several = parse_cpus(text)
-    found.missing[_affinity_fact(index, "numa_node", text, "numa" in columns)] = (
-        f"its NUMA affinity is several nodes: {text}" if several else _why(found, row, "numa", columns)
-    )
+    why = f"its NUMA affinity is several nodes: {text}" if several else _why(found, row, "numa", columns)
+    found.missing[at_gpu(index if text or "numa" in columns else EVERY, "numa_node")] = why
     return None
-
-
-def _affinity_fact(index: int, name: str, text: str | None, has_column: bool) -> str:
-    return at_gpu(index if text or has_column else EVERY, name)
 
 
 def _why(found: Affinities, row: Row, column: Column, columns: Sequence[Column]) -> str:

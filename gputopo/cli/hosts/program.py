@@ -4,20 +4,17 @@ import contextlib
 import os
 import signal
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.cli.hosts.meeting import address_of, address_of_leader, excuse, join, meeting_of
-from gputopo.cli.hosts.training import claim, common, failed_here, joining_run, joint_target, place_of
+from gputopo.cli.hosts.training import HostOfRun, claim, failed_here, place_of
 from gputopo.cli.printing import note, to_stderr
-from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.prepare import Job, PlannedOn
 from gputopo.cli.run.program import make_folder, other_gpus, run_own, run_recorded
 from gputopo.launch.hosts.addresses import free_port, own_address
-from gputopo.launch.hosts.allocation import Allocation, HostOptions
 from gputopo.launch.remote_agent import begun
 from gputopo.launch.spec import env
 from gputopo.launch.spec.env import HostPlace, host_place
@@ -35,7 +32,7 @@ from gputopo.launch.user_program.hosts import (
     unset,
 )
 from gputopo.values import schema
-from gputopo.values.errors import ExitCode, GputopoError
+from gputopo.values.errors import GputopoError
 from gputopo.values.option import listed
 
 if TYPE_CHECKING:
@@ -49,51 +46,27 @@ if TYPE_CHECKING:
 _COMMAND = {"command": "run -- PROGRAM"}
 
 
-def run_program_on_hosts(
-    allocation: Allocation,
-    hosts: HostOptions,
-    program: tuple[str, ...],
-    job: Job,
-    on: PlannedOn,
-    options: OutputOptions,
-) -> int:
+def run_program_on_hosts(host: HostOfRun, program: tuple[str, ...], request: "Request") -> int:
     """Take part in the run of a program and return the exit code. Raises GputopoError.
 
-    `allocation`: with the port of the meeting. The options of the plan must be alike on all hosts; the words
-    of the program may differ.
+    `host`: with the port of the meeting. The options of the plan must be alike on all hosts; the words of the
+    program may differ.
     """
-    alike, machine = {**job.typed, **_COMMAND}, on.machine
-    if allocation.rank == 0:
-        return _lead(allocation, hosts, program, job.request, alike, on, options)
-    try:
-        address = address_of(allocation, hosts)
-        bringing = joining_run(allocation, alike, machine, address, options, address)
-    except GputopoError as error:
-        return excuse(allocation, error)
-    return _follow(allocation, hosts, program, bringing, machine, options)
+    host = replace(host, asked={**host.asked, **_COMMAND})
+    return _follow(host, program) if host.allocation.rank else _lead(host, program, request)
 
 
-def _lead(
-    allocation: Allocation,
-    hosts: HostOptions,
-    program: tuple[str, ...],
-    request: "Request",
-    asked: Mapping[str, Any],
-    on: PlannedOn,
-    options: OutputOptions,
-) -> int:
+def _lead(host: HostOfRun, program: tuple[str, ...], request: "Request") -> int:
     """Wait for the other hosts, plan for all, and run the program here."""
-    leader = allocation.leader.name
+    options, leader = host.options, host.allocation.leader.name
     assert leader is not None, "rank 0 has a name"
     with contextlib.ExitStack() as held:
-        meeting = meeting_of(allocation, hosts, common(asked))
+        meeting = host.meeting()
         with signals.blocked(signal.valid_signals()):  # in its threads: the main one passes them on
             held.enter_context(meeting)
-        joined = meeting.wait(hosts.join_timeout)
-        network = address_of_leader(list(joined.values()))
-        own = joining_run(allocation, asked, on.machine, leader, options, network)
-        target = joint_target(request, {0: own, **joined}, on, None if options.dry_run else held)
-        require_all(os.environ, allocation.size, len(target.servers) or 1)
+        joined = meeting.wait(host.hosts.join_timeout)
+        target = host.target(request, joined, held)
+        require_all(os.environ, host.allocation.size, len(target.servers) or 1)
         master = (leader, free_port())
         places = {rank: place_of(target.servers, one.address, one.port) for rank, one in joined.items()}
         meeting.answer({rank: _reply(target, place, program, master) for rank, place in places.items()})
@@ -171,22 +144,13 @@ def _with(environment: Mapping[str, str], variables: Mapping[str, str]) -> dict[
     return {**environment, **unset(variables, environment)}
 
 
-def _follow(
-    allocation: Allocation,
-    hosts: HostOptions,
-    program: tuple[str, ...],
-    bringing: "Joining",
-    machine: "Machine",
-    options: OutputOptions,
-) -> int:
+def _follow(host: HostOfRun, program: tuple[str, ...]) -> int:
     """Join rank 0, run the program on this host's share, and return the exit code of the run."""
-    from gputopo.launch.hosts.messages import HostStart, Unused
-
-    guest, reply = join(allocation, hosts, bringing)
-    if isinstance(reply, Unused):
-        note(f"this host is not needed: {reply.why}")
-        return ExitCode.OK
-    assert isinstance(reply, HostStart)
+    joined = host.joins()
+    if isinstance(joined, int):
+        return joined
+    bringing, guest, reply = joined
+    machine, options, rank = host.on.machine, host.options, host.allocation.rank
     begun(os.environ)
     part = schema.decode(bytes(reply.spec), ProgramPart, origin="rank 0's answer")
     name = program[0]
@@ -201,7 +165,7 @@ def _follow(
     # What rank 0 has of all hosts is written and told there.
     own = msgspec.structs.replace(
         options,
-        output=None if options.output is None else str(Path(options.output) / f"rank-{allocation.rank}"),
+        output=None if options.output is None else str(Path(options.output) / f"rank-{rank}"),
         prometheus=None,
         on_anomaly=None,
         fail_on=None,

@@ -4,8 +4,9 @@ import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,49 +47,112 @@ if TYPE_CHECKING:
 _MAY_DIFFER = ("checkpoints", "export", "tensorboard", "trace", "data_dir")
 
 
-def train_on_hosts(
-    allocation: Allocation,
-    hosts: HostOptions,
-    job: Job,
-    request: "Request",
-    on: PlannedOn,
-    options: OutputOptions,
-) -> int:
+@dataclass(frozen=True)
+class HostOfRun:
+    """One of the hosts of a run: which one, its machine, and what it was asked for."""
+
+    allocation: Allocation
+    hosts: HostOptions
+    on: PlannedOn
+    options: OutputOptions
+    asked: Mapping[str, Any]  # as typed
+
+    @cached_property
+    def alike(self) -> dict[str, Any]:
+        """The options that all hosts must have been given alike, as JSON has them."""
+        alike = {name: value for name, value in self.asked.items() if name not in _MAY_DIFFER}
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({"command": "run", **alike}))
+        return found
+
+    def meeting(self) -> "RendezvousServer":
+        """Return the server at which rank 0 meets the others."""
+        return meeting_of(self.allocation, self.hosts, self.alike)
+
+    def brings(self, address: str, network: str | None) -> "Joining":
+        """Return what this host brings; `network`: its IP address. Raises HardwareError."""
+        from gputopo.launch.hosts.addresses import free_port
+        from gputopo.launch.spec.target import why_cpu
+
+        machine, allocation = self.on.machine, self.allocation
+        brought = None if why_cpu(machine, os.environ, cpu=self.on.cpu) is not None else machine
+        # Rank 0's port is the meeting's.
+        given = allocation.hosts[allocation.rank].port if allocation.rank else None
+        return joining(
+            allocation,
+            brought,
+            self.alike,
+            address=address,
+            port=given or free_port(),
+            resources=resources_of(brought, network),
+        )
+
+    def joins(self) -> "tuple[Joining, RendezvousClient, HostStart] | int":
+        """Join rank 0; return what this host brought, the client and its start, or an exit code."""
+        from gputopo.launch.hosts.messages import HostStart, Unused
+
+        try:
+            address = address_of(self.allocation, self.hosts)
+            bringing = self.brings(address, address)
+        except GputopoError as error:
+            return excuse(self.allocation, error)
+        guest, reply = join(self.allocation, self.hosts, bringing)
+        if isinstance(reply, Unused):
+            note(f"this host is not needed: {reply.why}")
+            return ExitCode.OK
+        assert isinstance(reply, HostStart)
+        return bringing, guest, reply
+
+    def target(
+        self, wanted: "Request", joined: "Mapping[int, Joining]", claims: contextlib.ExitStack
+    ) -> "Target":
+        """Plan for all hosts; unless it is a dry run, claim this one's GPUs until `claims` closes."""
+        from gputopo.launch.hosts.planning import plan_hosts
+        from gputopo.launch.jobs.before import earlier_of_hosts
+        from gputopo.launch.spec.names import cpu_devices_of
+
+        def own(request: "Request", *, cpu: bool) -> "Target":
+            return replace(self.on, cpu=cpu).claimed(request, None if self.options.dry_run else claims)
+
+        leader = self.allocation.leader.name
+        assert leader is not None, "rank 0 has a name"
+        mine = self.brings(leader, address_of_leader(list(joined.values())))
+        hosts = [mine, *(joined[rank] for rank in sorted(joined))]
+        planned = plan_hosts(
+            hosts,
+            wanted,
+            own,
+            cpu=self.on.cpu,
+            cpu_devices=cpu_devices_of(self.asked.get("strategy")),
+            require_gpu=self.on.require_gpu,
+            saved=saved_network(hosts, wanted),
+            earlier=earlier_of_hosts(mine.machine, wanted),
+        )
+        for line in (*planned.says, *planned.target.plan.warnings):
+            note(line)
+        return planned.target
+
+
+def train_on_hosts(host: HostOfRun, job: Job, request: "Request") -> int:
     """Take part in the training and return the exit code. Raises GputopoError."""
-    asked = {"model": job.model, **job.typed}
-    if allocation.rank == 0:
-        return _lead(allocation, hosts, job, request, asked, on, options)
-    return _take_part(allocation, hosts, asked, on.machine, options)
+    return _take_part(host) if host.allocation.rank else _lead(host, job, request)
 
 
-def _lead(
-    allocation: Allocation,
-    hosts: HostOptions,
-    job: Job,
-    request: "Request",
-    asked: Mapping[str, Any],
-    on: PlannedOn,
-    options: OutputOptions,
-) -> int:
+def _lead(host: HostOfRun, job: Job, request: "Request") -> int:
     """Wait for the other hosts, plan for all, and train; a dry run shows the plan."""
     from gputopo.cli.run import training
     from gputopo.launch.hosts.messages import RunEnd, Unused
 
-    assert allocation.leader.name is not None, "rank 0 has a name"
-    with meeting_of(allocation, hosts, common(asked)) as meeting:
-        joined = meeting.wait(hosts.join_timeout)
-        network = address_of_leader(list(joined.values()))
-        own = joining_run(allocation, asked, on.machine, allocation.leader.name, options, network)
+    options = host.options
+    with host.meeting() as meeting:
+        joined = meeting.wait(host.hosts.join_timeout)
         with contextlib.ExitStack() as claims:
-            held = None if options.dry_run else claims
-            target = joint_target(request, {0: own, **joined}, on, held, strategy=asked.get("strategy"))
-            target = job.placed(target)
+            target = job.placed(host.target(request, joined, claims))
             spec = runnable(job, target, options)
             if options.dry_run:
                 meeting.answer({rank: Unused(why="this is a dry run") for rank in joined})
                 meeting.end(RunEnd(exit_code=ExitCode.OK))
                 return training.show_only(target, spec, options)
-            group = _group(meeting, spec, hosts, options)
+            group = _group(meeting, spec, host.hosts, options)
             meeting.answer({rank: _reply(one, target, spec) for rank, one in joined.items()})
             begun(os.environ)
             return training.train(target, spec, options, meeting=meeting, group=group)
@@ -107,72 +171,6 @@ def _group(
     return Regrouping(meeting, options.min_hosts, hosts.join_timeout)
 
 
-def joining_run(
-    allocation: Allocation,
-    asked: Mapping[str, Any],
-    machine: "Machine",
-    address: str,
-    options: OutputOptions,
-    network: str | None,
-) -> "Joining":
-    """Return what a host brings. `network`: its IP address. Raises HardwareError for a broken driver."""
-    from gputopo.launch.hosts.addresses import free_port
-    from gputopo.launch.spec.target import why_cpu
-
-    brought = None if why_cpu(machine, os.environ, cpu=options.cpu) is not None else machine
-    given = allocation.hosts[allocation.rank].port if allocation.rank else None  # rank 0's is the meeting's
-    return joining(
-        allocation,
-        brought,
-        common(asked),
-        address=address,
-        port=given or free_port(),
-        resources=resources_of(brought, network),
-    )
-
-
-def common(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that all hosts must have been given alike, as JSON has them."""
-    alike = {name: value for name, value in asked.items() if name not in _MAY_DIFFER}
-    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({"command": "run", **alike}))
-    return found
-
-
-def joint_target(
-    wanted: "Request",
-    joined: "Mapping[int, Joining]",
-    on: PlannedOn,
-    claims: contextlib.ExitStack | None,
-    *,
-    strategy: str | None = None,
-) -> "Target":
-    """Plan for all hosts, and claim the GPUs of this one until `claims` closes (None: do not).
-
-    `on`: this host; `strategy`: of tf.distribute, None: none.
-    """
-    from gputopo.launch.hosts.planning import plan_hosts
-    from gputopo.launch.jobs.before import earlier_of_hosts
-    from gputopo.launch.spec.names import cpu_devices_of
-
-    def own(request: "Request", *, cpu: bool) -> "Target":
-        return replace(on, cpu=cpu).claimed(request, claims)
-
-    hosts = [joined[rank] for rank in sorted(joined)]
-    planned = plan_hosts(
-        hosts,
-        wanted,
-        own,
-        cpu=on.cpu,
-        cpu_devices=cpu_devices_of(strategy),
-        require_gpu=on.require_gpu,
-        saved=saved_network(hosts, wanted),
-        earlier=earlier_of_hosts(joined[0].machine, wanted),
-    )
-    for line in (*planned.says, *planned.target.plan.warnings):
-        note(line)
-    return planned.target
-
-
 def _reply(host: "Joining", target: "Target", spec: "RunSpec") -> "Reply":
     from gputopo.launch.hosts.messages import HostStart, Unused
 
@@ -189,28 +187,14 @@ def place_of(servers: "tuple[Server, ...]", address: str, port: int) -> int | No
     return next((number for number, one in enumerate(servers) if one.address in ends), None)
 
 
-def _take_part(
-    allocation: Allocation,
-    hosts: HostOptions,
-    asked: Mapping[str, Any],
-    machine: "Machine",
-    options: OutputOptions,
-) -> int:
+def _take_part(host: HostOfRun) -> int:
     """Join rank 0, serve this host's devices until the run is over, and return the run's exit code."""
-    from gputopo.launch.hosts.messages import HostStart, Unused
-
+    joined = host.joins()
+    if isinstance(joined, int):
+        return joined
+    bringing, guest, reply = joined
     try:
-        address = address_of(allocation, hosts)
-        bringing = joining_run(allocation, asked, machine, address, options, address)
-    except GputopoError as error:
-        return excuse(allocation, error)
-    guest, reply = join(allocation, hosts, bringing)
-    if isinstance(reply, Unused):
-        note(f"this host is not needed: {reply.why}")
-        return ExitCode.OK
-    assert isinstance(reply, HostStart)
-    try:
-        end = _served(reply, guest, bringing, machine, options)
+        end = _served(reply, guest, bringing, host.on.machine, host.options)
     except GputopoError as error:
         return failed_here(guest, error)
     if end.cause is None:

@@ -104,15 +104,7 @@ def _trials(
             "--autotune has nothing to compare: one device holds variables and computes, wherever they are",
             "leave --autotune out, or use more devices: --num-gpus 2",
         )
-    found = contenders(
-        target.plan,
-        options.autotune or 0,
-        backend=target.backend,
-        devices=len(spec.devices),
-        variable_update=job.update,
-        ps=job.typed.get("ps", "auto"),
-        all_reduce=job.typed.get("all_reduce"),
-    )
+    found = contenders(target.plan, options.autotune or 0)
     trials, past = [], past_of(target)
     for one in _claimed(found, target, claims):
         plan = msgspec.structs.replace(target.plan, choice=one)

@@ -201,7 +201,7 @@ def _run_on_hosts(asked: Asked) -> int | None:
 
 
 def _train(asked: Asked, allocation: Allocation) -> int:
-    from gputopo.cli.hosts.training import train_on_hosts
+    from gputopo.cli.hosts.training import HostOfRun, train_on_hosts
 
     request, options = asked.job.request, asked.options
     try:
@@ -210,7 +210,8 @@ def _train(asked: Asked, allocation: Allocation) -> int:
     except GputopoError as error:
         return excuse(allocation, error)
     request = on.with_costs(request)
-    return train_on_hosts(allocation, asked.host_options, asked.job, request, on, options)
+    typed = {"model": asked.job.model, **asked.job.typed}
+    return train_on_hosts(HostOfRun(allocation, asked.host_options, on, options, typed), asked.job, request)
 
 
 def _this_host(options: OutputOptions) -> PlannedOn:
@@ -225,6 +226,7 @@ def _this_host(options: OutputOptions) -> PlannedOn:
 
 def _run_program(asked: Asked, allocation: Allocation) -> int:
     from gputopo.cli.hosts.program import run_program_on_hosts
+    from gputopo.cli.hosts.training import HostOfRun
     from gputopo.launch.user_program.hosts import rendezvous_beside
     from gputopo.launch.user_program.program import check_program
 
@@ -236,7 +238,9 @@ def _run_program(asked: Asked, allocation: Allocation) -> int:
         on = _this_host(options)
     except GputopoError as error:
         return excuse(allocation, error)
-    return run_program_on_hosts(allocation, hosts, program, asked.job, on, options)
+    return run_program_on_hosts(
+        HostOfRun(allocation, hosts, on, options, asked.job.typed), program, asked.job.request
+    )
 
 
 def _export(asked: Asked) -> int:

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from gputopo.prediction.links.paths import PairPath, Paths
-from gputopo.prediction.links.shared_links import Gpus, Network, SocketLink, Uplink
+from gputopo.prediction.links.shared_links import Gpus, NetworkPath, SocketLink, Uplink
 
 Range = tuple[float, float, float]
 """The lowest, the likely, the highest value."""
@@ -90,7 +90,7 @@ def joined(hosts: Sequence[HostPaths], gb_per_s: Sequence[float], home: int = 0)
         cpus=hosts[home].paths.cpus,
         names={gpu: name for part in parts for gpu, name in part.names.items()},
         places={gpu: number for number, part in enumerate(parts) for gpu in part.names},
-        networks=tuple(Network(host.name, rate) for host, rate in zip(hosts, gb_per_s, strict=True)),
+        networks=tuple(NetworkPath(host.name, rate) for host, rate in zip(hosts, gb_per_s, strict=True)),
         home=home,
     )
 

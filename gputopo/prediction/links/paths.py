@@ -27,7 +27,7 @@ from gputopo.prediction.links.shared_links import (
     ASSUMED_GENERATION,
     ASSUMED_WIDTH,
     BOTH_SHARE,
-    Network,
+    NetworkPath,
     SocketLink,
     Uplink,
     socket_links,
@@ -123,7 +123,7 @@ class Paths(msgspec.Struct, frozen=True):
     cpus: int = 1
     names: Mapping[int, str] = {}
     places: Mapping[int, int] = {}
-    networks: tuple[Network, ...] = ()
+    networks: tuple[NetworkPath, ...] = ()
     home: int = 0
 
     def host_of(self, gpu: int) -> int:

@@ -55,7 +55,7 @@ class SocketLink(NamedTuple):
     both: float = BOTH_SHARE
 
 
-class Network(NamedTuple):
+class NetworkPath(NamedTuple):
     """The network path of one of several hosts, and what it carries in each direction."""
 
     host: str

@@ -11,7 +11,7 @@ from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.hosts.planning import plan_hosts, target_alone
 from gputopo.launch.spec.prepare import spec_of
 from gputopo.launch.spec.target import Target
-from gputopo.planner.joint import Joint, Part, joint_of
+from gputopo.planner.joint import HostPart, Joint, joint_of
 from gputopo.planner.request import Request
 from gputopo.prediction.links.hosts import rate_of_card
 from gputopo.prediction.one_gpu_speeds import Figure
@@ -52,8 +52,8 @@ def target(
     ).target
 
 
-def parts_of(of: Target) -> list[Part]:
-    return [Part(one.host, two_switches(), one.gpus) for one in of.plan.choice.hosts]
+def parts_of(of: Target) -> list[HostPart]:
+    return [HostPart(one.host, two_switches(), one.gpus) for one in of.plan.choice.hosts]
 
 
 def ran(model: str, *names: str, gpus: Sequence[int] = GPUS, ps: str = "auto") -> Result:
