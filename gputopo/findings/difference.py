@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gputopo.findings import SEVERITIES, Finding, find
+from gputopo.findings.compare import maxima
 from gputopo.findings.rule import named
 from gputopo.findings.usage import under_load
 from gputopo.topology.identities import without_identities
@@ -97,38 +98,29 @@ def difference(old: Machine, new: Machine) -> Difference:
 def _finding_changes(old: Machine, new: Machine, gpus: Mapping[int, int]) -> FindingChanges:
     """Compare the findings of two readings, without identities. `gpus`: the new indices of the old GPUs."""
     before, after = find(without_identities(old)), find(without_identities(new))
-    was = _worst((finding, gpus.get(gpu, -1 - gpu)) for finding in before for gpu in _gpus(finding))
-    now = _worst((finding, gpu) for finding in after for gpu in _gpus(finding))
-    stayed = [
-        one for one in after if all(_severity(one) <= was.get(_key(one, gpu), -1) for gpu in _gpus(one))
-    ]
-    gone = [one for one in before if any(_key(one, gpus.get(gpu, -1 - gpu)) not in now for gpu in _gpus(one))]
+
+    def severity(one: Finding) -> int:
+        return SEVERITIES.index(one.severity)
+
+    was = maxima((key, severity(one)) for one in before for key in _keys(one, gpus))
+    now = {key for one in after for key in _keys(one)}
+    stayed = [one for one in after if all(severity(one) <= was.get(key, -1) for key in _keys(one))]
     return FindingChanges(
-        came=tuple(one for one in after if one not in stayed), went=tuple(gone), stayed=tuple(stayed)
+        came=tuple(one for one in after if one not in stayed),
+        went=tuple(one for one in before if not {*_keys(one, gpus)} <= now),
+        stayed=tuple(stayed),
     )
 
 
-def _gpus(finding: Finding) -> tuple[int, ...]:
-    """Return the GPUs of a finding, each of which may have it without the others; of other subjects 0."""
-    return finding.subject.gpus if finding.subject.kind == "gpus" else (0,)
+def _keys(finding: Finding, gpus: Mapping[int, int] | None = None) -> list[tuple[str, str]]:
+    """Return id and subject of a finding, by GPU where each may have it without the others.
 
-
-def _key(finding: Finding, gpu: int) -> tuple[str, str, int]:
-    of_gpus = finding.subject.kind == "gpus"
-    return (finding.id, "gpu", gpu) if of_gpus else (finding.id, finding.subject.text, 0)
-
-
-def _severity(finding: Finding) -> int:
-    return SEVERITIES.index(finding.severity)
-
-
-def _worst(findings: Iterable[tuple[Finding, int]]) -> dict[tuple[str, str, int], int]:
-    """Return the worst severity of each rule on each GPU."""
-    found: dict[tuple[str, str, int], int] = {}
-    for finding, gpu in findings:
-        key = _key(finding, gpu)
-        found[key] = max(found.get(key, 0), _severity(finding))
-    return found
+    `gpus`: their new indices; a GPU that is not among them is no new one.
+    """
+    if finding.subject.kind != "gpus":
+        return [(finding.id, finding.subject.text)]
+    indices = [gpu if gpus is None else gpus.get(gpu, -1 - gpu) for gpu in finding.subject.gpus]
+    return [(finding.id, f"gpu:{index}") for index in indices]
 
 
 def paired_gpus(old: Machine, new: Machine) -> list[tuple[Gpu, Gpu]]:
@@ -160,17 +152,13 @@ class _Comparing:
         self.compared = 0
         self.one_sided = 0
 
-    def gpus(self, pairs: Iterable[tuple[Gpu, Gpu]], old: Machine, new: Machine) -> None:
-        pairs = list(pairs)
-        was_seen, is_seen = {was.index for was, _ in pairs}, {now.index for _, now in pairs}
-        if old.gpus and (new.gpus or new.driver.status in ("ok", "no_device")):
-            for gpu in old.gpus:
-                if gpu.index not in was_seen:
-                    self._report(at_gpu(gpu.index), named(gpu), None, f"{named(gpu)} is missing")
-        if new.gpus and (old.gpus or old.driver.status in ("ok", "no_device")):
-            for gpu in new.gpus:
-                if gpu.index not in is_seen:
-                    self._report(at_gpu(gpu.index), None, named(gpu), f"{named(gpu)} is only here")
+    def gpus(self, pairs: Sequence[tuple[Gpu, Gpu]], old: Machine, new: Machine) -> None:
+        if new.gpus or new.driver.status in ("ok", "no_device"):
+            for gpu in _alone(old.gpus, (was for was, _ in pairs)):
+                self._report(at_gpu(gpu.index), named(gpu), None, f"{named(gpu)} is missing")
+        if old.gpus or old.driver.status in ("ok", "no_device"):
+            for gpu in _alone(new.gpus, (now for _, now in pairs)):
+                self._report(at_gpu(gpu.index), None, named(gpu), f"{named(gpu)} is only here")
         for was, now in pairs:
             self._gpu(was, now)
 
@@ -204,17 +192,17 @@ class _Comparing:
     def nics(self, old: tuple[Nic, ...], new: tuple[Nic, ...]) -> None:
         if not old or not new:  # most captures do not show network cards
             return
-        pairs = _paired(old, new, (_same_nic, _same_nic_slot, _same_nic_name))
+        # By slot and name first: one slot may hold several ports.
+        tests = (lambda was, now: _same_slot(was, now) and _same_name(was, now), _same_slot, _same_name)
+        pairs = _paired(old, new, tests)
         for was, now in pairs:
             self.structs(at_nic(now.index), f"network card {_nic_name(now)}", was, now)
-        for nic in old:
-            if not any(nic is was for was, _ in pairs):
-                name = _nic_name(nic)
-                self._report(at_nic(nic.index), name, None, f"network card {name} is missing")
-        for nic in new:
-            if not any(nic is now for _, now in pairs):
-                name = _nic_name(nic)
-                self._report(at_nic(nic.index), None, name, f"network card {name} is only here")
+        for nic in _alone(old, (was for was, _ in pairs)):
+            name = _nic_name(nic)
+            self._report(at_nic(nic.index), name, None, f"network card {name} is missing")
+        for nic in _alone(new, (now for _, now in pairs)):
+            name = _nic_name(nic)
+            self._report(at_nic(nic.index), None, name, f"network card {name} is only here")
 
     def bridges(self, old: tuple[PciNode, ...], new: tuple[PciNode, ...]) -> None:
         before = {node.address: node for node in old}
@@ -269,15 +257,21 @@ def _paired(
     return sorted(pairs, key=lambda pair: pair[1].index)
 
 
+def _alone(devices: Sequence[Device], paired: Iterable[Device]) -> list[Device]:
+    """Return the devices that are in no pair."""
+    ids = set(map(id, paired))
+    return [one for one in devices if id(one) not in ids]
+
+
 def _same_card(was: Gpu, now: Gpu) -> bool:
     return was.uuid is not None and was.uuid == now.uuid
 
 
-def _same_slot(was: Gpu, now: Gpu) -> bool:
+def _same_slot(was: Gpu | Nic, now: Gpu | Nic) -> bool:
     return bool(was.pci_address and now.pci_address and same_address(was.pci_address, now.pci_address))
 
 
-def _same_number(was: Gpu, now: Gpu) -> bool:
+def _same_number(was: Gpu | Nic, now: Gpu | Nic) -> bool:
     """By index only where the slots are not known of both; two known slots that differ are two GPUs."""
     return was.index == now.index and not (was.pci_address and now.pci_address)
 
@@ -290,20 +284,10 @@ def drivers(*all_: Driver) -> tuple[Driver, ...]:
     return tuple(msgspec.structs.replace(driver, **rest) for driver in all_)
 
 
-def _same_nic(was: Nic, now: Nic) -> bool:
-    """By slot and name: one slot may hold several ports."""
-    return _same_nic_slot(was, now) and _same_nic_name(was, now)
-
-
-def _same_nic_slot(was: Nic, now: Nic) -> bool:
-    return bool(was.pci_address and now.pci_address and same_address(was.pci_address, now.pci_address))
-
-
-def _same_nic_name(was: Nic, now: Nic) -> bool:
+def _same_name(was: Nic, now: Nic) -> bool:
     """By name, else by number where neither slot nor name is known of both."""
-    if was.name is not None and now.name is not None:
-        return was.name == now.name
-    return was.index == now.index and not (was.pci_address and now.pci_address)
+    both = was.name is not None and now.name is not None
+    return was.name == now.name if both else _same_number(was, now)
 
 
 def _nic_name(nic: Nic) -> str:

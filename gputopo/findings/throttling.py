@@ -227,12 +227,9 @@ def times(machine: Machine) -> Iterator[Fault]:
         if long or odd:
             words = (f"{_LONG[name][0]} for {_duration(spent[name])}" for name in long or odd)
             beside = "" if long else ", far longer than GPUs of this model"
-            yield TIMES.fault(
-                gpu,
-                f"{', '.join(words)} since the driver was loaded{beside}",
-                {f"{name}_s": round(spent[name]) for name in long or odd},
-                "warning" if long else "info",
-            )
+            says = f"{', '.join(words)} since the driver was loaded{beside}"
+            evidence = {f"{name}_s": round(spent[name]) for name in long or odd}
+            yield TIMES.fault(gpu, says, evidence, "warning" if long else "info")
 
 
 @check(FAN_STOPPED)
@@ -248,9 +245,8 @@ def fans(machine: Machine) -> Iterator[Fault]:
             for one in peers
         )
         if heat >= FAN_STOPPED_C.value or others:
-            yield FAN_STOPPED.fault(
-                gpu, f"fan at 0 % at {heat} °C", {"fan_percent": 0, "temperature_c": heat}
-            )
+            evidence = {"fan_percent": 0, "temperature_c": heat}
+            yield FAN_STOPPED.fault(gpu, f"fan at 0 % at {heat} °C", evidence)
 
 
 @each_gpu(NEAR_SLOWDOWN, MEMORY_HOT)

@@ -93,14 +93,11 @@ def _shown(gpu: Gpu) -> list[str]:
     """Return the load, memory and power of a GPU in words if one of them shows use, else nothing."""
     memory, percent = gpu.memory_mib, gpu.utilization_percent.gpu
     displays = bool(gpu.display_active) or any("graphics" in (one.kind or "") for one in gpu.processes or ())
-    draw, limit = (
-        gpu.power_w.draw,
-        gpu.power_w.default_limit or gpu.power_w.enforced_limit or gpu.power_w.limit,
-    )
+    power = gpu.power_w
+    draw, limit = power.draw, power.default_limit or power.enforced_limit or power.limit
     powered = draw is not None and limit is not None and draw >= USED_POWER.value * limit
-    loaded = percent is not None and percent >= (
-        100 * DISPLAY_SHARE.value if displays else USED_PERCENT.value
-    )
+    usual = 100 * DISPLAY_SHARE.value if displays else USED_PERCENT.value
+    loaded = percent is not None and percent >= usual
     holds = memory.used is not None and memory.used >= CONTEXT_MIB.value
     if loaded and not powered and gpu.persistence_mode is False:
         loaded = memory.used is None or holds
@@ -142,8 +139,7 @@ def under_load(gpu: Gpu) -> bool:
 
 
 def busy(gpu: Gpu) -> bool:
-    """Return whether the GPU was under load for at least half of the time, so that its clocks should be "
-    "up."""
+    """Return whether the GPU was under load for half of the time or more, so that its clocks should be up."""
     used = gpu.utilization_percent.gpu
     return under_load(gpu) and used is not None and used >= BUSY_PERCENT.value
 
@@ -257,9 +253,8 @@ def mixed_models(machine: Machine) -> Iterator[Fault]:
         models = {group[0].name or "": [gpu.index for gpu in group] for group in groups}
         words = "; ".join(f"{name}: GPU {index_ranges(gpus)}" for name, gpus in models.items())
         memory = {str(gpu.index): gpu.memory_mib.total for gpu in present(machine)}
-        yield MIXED_MODELS.fault(
-            MACHINE, f"GPUs of {len(groups)} models ({words})", {"models": models, "memory_mib": memory}
-        )
+        evidence = {"models": models, "memory_mib": memory}
+        yield MIXED_MODELS.fault(MACHINE, f"GPUs of {len(groups)} models ({words})", evidence)
 
 
 @check(NO_EXPECTATION)
@@ -282,10 +277,9 @@ def used(machine: Machine) -> Iterator[Fault]:
 def in_use(gpus: Iterable[Gpu]) -> Iterator[Fault]:
     """Yield a fault for each GPU that other programs use."""
     for gpu in gpus:
-        use = use_of(gpu)
-        if use is not None:
-            says = f"used by another program: {use.by}"
+        if use := use_of(gpu):
             part = "processes" if use.evidence["processes"] else "no process"
+            says = f"used by another program: {use.by}"
             yield GPU_BUSY.fault(gpu, says, use.evidence, use.severity, part=part)
 
 
@@ -313,19 +307,15 @@ def persistence(gpu: Gpu) -> Iterator[Fault]:
 @check(CUDA_ORDER)
 def cuda_order(machine: Machine) -> Iterator[Fault]:
     """Report that CUDA numbers the GPUs in another order than nvidia-smi."""
-    moved = {gpu.index: gpu.cuda_index for gpu in machine.gpus if gpu.cuda_index not in (None, gpu.index)}
+    numbers = {gpu.index: gpu.cuda_index for gpu in machine.gpus}
     # A subset of the GPUs, as in a container or under CUDA_VISIBLE_DEVICES, is no other order.
-    seen = [
-        gpu.cuda_index
-        for gpu in sorted(machine.gpus, key=lambda gpu: gpu.index)
-        if gpu.cuda_index is not None
-    ]
-    if moved and seen != sorted(seen):
+    seen = [cuda for _, cuda in sorted(numbers.items()) if cuda is not None]
+    if seen != sorted(seen):
+        moved = {index: cuda for index, cuda in numbers.items() if cuda not in (None, index)}
+        words = ", ".join(f"GPU {index} is CUDA device {cuda}" for index, cuda in moved.items())
+        says = f"CUDA and TensorFlow number the GPUs in another order than nvidia-smi: {words}"
         yield CUDA_ORDER.fault(
-            MACHINE,
-            "CUDA and TensorFlow number the GPUs in another order than nvidia-smi: "
-            + ", ".join(f"GPU {index} is CUDA device {cuda}" for index, cuda in moved.items()),
-            {"cuda_index": {str(gpu.index): gpu.cuda_index for gpu in machine.gpus}},
+            MACHINE, says, {"cuda_index": {str(index): cuda for index, cuda in numbers.items()}}
         )
 
 
@@ -340,16 +330,11 @@ def numa(machine: Machine) -> Iterator[Fault]:
         affinity = parse_cpus(gpu.cpu_affinity or "")
         near = parse_cpus(node.cpus or "") if node else None
         if node is not None and affinity and near and not affinity <= near:
-            yield NUMA_BINDING.fault(
-                gpu,
-                f"CPU affinity {gpu.cpu_affinity} includes {index_ranges(affinity - near)}, which are not "
-                f"on its NUMA node {node.index}",
-                {"cpu_affinity": gpu.cpu_affinity, "numa_node": gpu.numa_node, "node_cpus": node.cpus},
-            )
+            beyond = f"CPU affinity {gpu.cpu_affinity} includes {index_ranges(affinity - near)}"
+            evidence = {"cpu_affinity": gpu.cpu_affinity, "numa_node": gpu.numa_node, "node_cpus": node.cpus}
+            says = f"{beyond}, which are not on its NUMA node {node.index}"
+            yield NUMA_BINDING.fault(gpu, says, evidence)
     unknown = [gpu.index for gpu in present(machine) if gpu.numa_node is None and not gpu.cpu_affinity]
     if unknown and any(gpu.numa_node is not None for gpu in present(machine)):
-        yield NUMA_UNKNOWN.fault(
-            Subject.of_gpus(unknown),
-            f"NUMA node of GPU {index_ranges(unknown)} unknown; this machine has {len(nodes)} nodes",
-            {"gpus": unknown, "nodes": sorted(nodes)},
-        )
+        says = f"NUMA node of GPU {index_ranges(unknown)} unknown; this machine has {len(nodes)} nodes"
+        yield NUMA_UNKNOWN.fault(Subject.of_gpus(unknown), says, {"gpus": unknown, "nodes": sorted(nodes)})

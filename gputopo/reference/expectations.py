@@ -32,7 +32,7 @@ def address_order(address: str) -> tuple[int, ...]:
 _NAMELESS = re.compile(r"(?:NVIDIA )?Graphics Device|Unknown.*", re.IGNORECASE)
 _MODEL_NUMBER = re.compile(r"(?<![A-Z0-9])[A-Z]{0,2}[0-9]{2,4}(?![0-9]|[A-Z]*B\b)")
 
-# The low figures of links.csv are a tenth under what copies usually reach; this is a margin for noise. Ours.
+# The low figures of links.csv are a tenth under what copies usually reach; a margin for noise, not measured.
 FITTING_SHARE = 0.95
 _NEWEST_IN_USE = 5  # no GPU of gpus.csv with a published copy rate has a generation 6 slot
 

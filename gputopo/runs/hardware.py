@@ -29,7 +29,7 @@ from gputopo.values.run.verdict import (
     Placed,
 )
 
-# Importing a framework, opening the data and building a model take less before the first use of a GPU. Ours.
+# Importing a framework, opening data and building a model take less. Not measured on hardware.
 NOT_SEEN_S = 60.0
 _WORST_PLACED = (OUTSIDE, NOT_SEEN, NOT_CHECKED, AS_PLANNED)
 

@@ -16,7 +16,7 @@ Measured = TypeVar("Measured", Sample, Failure)
 
 # Large copies of one machine repeat from day to day within 1 to 2 %, small ones and latencies within some
 # 10 % (launch cost, clocks of an idle host). No change below that is reported, however steady the repeats.
-# Ours.
+# Not measured on hardware.
 MIN_CHANGE = 0.03
 MIN_CHANGE_SMALL = 0.15
 # Three standard deviations of both medians' repeats together.

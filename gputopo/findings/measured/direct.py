@@ -7,7 +7,7 @@ from typing import NamedTuple
 from gputopo.copies.numbers import Pair, noise_share, pair_copies, pair_of, rate
 from gputopo.copies.physics import over_nvlink
 from gputopo.findings.compare import grouped
-from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, copies_of, present
+from gputopo.findings.rule import Case, Fault, Rule, Severity, Threshold, check, copies_of, present
 from gputopo.topology.hops import class_name
 from gputopo.topology.peer_access import statuses
 from gputopo.values.bandwidth import Failure, Path, Sample, gpu_of
@@ -186,14 +186,12 @@ def direct_slower(machine: Machine) -> Iterator[Fault]:
         pairs = [one.slow.pair for one in found]
         worst = min(found, key=lambda one: one.slow.share)
         but = ", but not in all respects" if better else ""
-        yield DIRECT_SLOWER.fault(
-            subject_of(pairs),
-            f"direct copies are slower than those staged through host memory{but} "
-            f"({hop}: {pairs_in_words(pairs)}): {_numbers(worst)}",
-            {"class": hop, "pairs": dict(map(_evidence, found))},
-            "info" if better else "warning",
-            remedy=_CASES["not in all respects"].remedy if better else _remedy(machine, everywhere),
-        )
+        slower = f"direct copies are slower than those staged through host memory{but}"
+        says = f"{slower} ({hop}: {pairs_in_words(pairs)}): {_numbers(worst)}"
+        evidence = {"class": hop, "pairs": dict(map(_evidence, found))}
+        remedy = _CASES["not in all respects"].remedy if better else _remedy(machine, everywhere)
+        severity: Severity = "info" if better else "warning"
+        yield DIRECT_SLOWER.fault(subject_of(pairs), says, evidence, severity, remedy=remedy)
 
 
 def slower_directly(machine: Machine) -> set[Pair]:
@@ -299,11 +297,6 @@ def _evidence(one: _Compared) -> tuple[str, dict[str, float]]:
     return f"{one.slow.pair[0]}>{one.slow.pair[1]}", found
 
 
-def _is_verified(machine: Machine) -> bool:
-    """Return whether the tool compared what arrived through the host with what was sent."""
-    return "live" in copies_of(machine).source.split(" + ")
-
-
 def _remedy(machine: Machine, pairs: Iterable[Pair]) -> str:
     """Return what to do about pairs that are slower directly in all that was measured."""
     pairs = {(min(pair), max(pair)) for pair in pairs}
@@ -314,7 +307,8 @@ def _remedy(machine: Machine, pairs: Iterable[Pair]) -> str:
     found = cutoff(machine, pairs)
     if found is None or found.also:
         return f"{_CASES['no setting'].says} ({pairs_in_words(pairs)}). {_CASES['no setting'].remedy}"
-    if found.setting == P2P_OFF and not _is_verified(machine):
+    # Only a live measurement compares what arrived through the host with what was sent.
+    if found.setting == P2P_OFF and "live" not in copies_of(machine).source.split(" + "):
         return _CASES["host path not verified"].remedy
     links = [machine.link(*pair) for pair in pairs]
     switched = any(link is not None and link.hop is not None and link.hop < Hop.PHB for link in links)

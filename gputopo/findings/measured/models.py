@@ -10,6 +10,7 @@ from gputopo.copies.expected import link_name, link_names, links_for, model_link
 from gputopo.copies.numbers import by_copy_engine, host_gpu, is_large, pair_copies, rate
 from gputopo.copies.pair_speeds import NvLinks, pcie_max
 from gputopo.copies.sharing import HOST_KINDS
+from gputopo.findings.compare import grouped, maxima
 from gputopo.findings.measured.links import (
     BELOW_EXPECTED,
     BETWEEN_GPUS,
@@ -87,17 +88,10 @@ def below_model(machine: Machine) -> Iterator[Fault]:
         usual, fits = link.copy_to_device_gb_per_s, links_for(own, gpu)
         limit = link.copy_low_gb_per_s if path == _WITH_HOST else STAGED_SHARE.value * usual
         if own < limit and not _is_usual(fits, gpu):
-            low.append(
-                _Low(
-                    gpu,
-                    own,
-                    usual,
-                    f"copies {path} reach about {{}} of {link_name(link)}, the widest link of the model",
-                    f": as fast as {link_names(fits)}; its slot is unknown" if fits else f": {_NO_LINK}",
-                    {"gb_per_s": own, "expected_gb_per_s": usual, "fits": list(map(link_name, fits))},
-                    "info",
-                )
-            )
+            words = f"copies {path} reach about {{}} of {link_name(link)}, the widest link of the model"
+            more = f": as fast as {link_names(fits)}; its slot is unknown" if fits else f": {_NO_LINK}"
+            evidence = {"gb_per_s": own, "expected_gb_per_s": usual, "fits": list(map(link_name, fits))}
+            low.append(_Low(gpu, own, usual, words, more, evidence, "info"))
     yield from _faults(low, "widest link of the model", "model")
 
 
@@ -108,14 +102,8 @@ def _faults(low: Iterable[_Low], case: str, part: str) -> Iterator[Fault]:
         rates = sorted(other.gb_per_s for other in low if other.message == one.message)
         span = f"{rates[0]:.1f}" + (f" to {rates[-1]:.1f}" if rates[-1] - rates[0] >= 0.1 else "")
         against = max(other.against_gb_per_s for other in low if other.message == one.message)
-        yield BELOW_EXPECTED.fault(
-            one.gpu,
-            f"{one.words.format(one.message[1])}, {span} against {against:.1f} GB/s{one.more}",
-            one.evidence,
-            one.severity,
-            case=case,
-            part=part,
-        )
+        says = f"{one.words.format(one.message[1])}, {span} against {against:.1f} GB/s{one.more}"
+        yield BELOW_EXPECTED.fault(one.gpu, says, one.evidence, one.severity, case=case, part=part)
 
 
 def _narrow(machine: Machine) -> set[int]:
@@ -146,19 +134,15 @@ def _behind_peers(machine: Machine) -> Iterator[_Low]:
             if kind is None or shares[kind] >= PEERS_SHARE.value:
                 continue
             fits = links_for(max(own.values()), gpu)
-            yield _Low(
-                gpu,
-                own[kind],
-                best[kind],
-                f"copies {path} reach about {{}} of those of {words}",
-                f": as fast as {link_names(fits)}" if fits else "",
-                {
-                    "gb_per_s": max(own.values()),
-                    "peers_gb_per_s": {index: max(peer.values()) for index, peer in peers.items()},
-                    "fits": list(map(link_name, fits)),
-                },
-                _severity(gpu, shares[kind], fits, path),
-            )
+            reach = f"copies {path} reach about {{}} of those of {words}"
+            more = f": as fast as {link_names(fits)}" if fits else ""
+            evidence = {
+                "gb_per_s": max(own.values()),
+                "peers_gb_per_s": {index: max(peer.values()) for index, peer in peers.items()},
+                "fits": list(map(link_name, fits)),
+            }
+            severity = _severity(gpu, shares[kind], fits, path)
+            yield _Low(gpu, own[kind], best[kind], reach, more, evidence, severity)
 
 
 def _behind_bidirectional(kind: Kind, copies: Mapping[int, float], machine: Machine) -> Iterator[_Low]:
@@ -169,15 +153,8 @@ def _behind_bidirectional(kind: Kind, copies: Mapping[int, float], machine: Mach
         for gpu in group:
             own = copies.get(gpu.index, best)
             if own < BIDIRECTIONAL_PEERS_SHARE.value * best and link_is_unknown(gpu, machine):
-                yield _Low(
-                    gpu,
-                    own,
-                    best,
-                    f"copies {DIRECTION_WORDS[kind]}{beside} reach about {{}} of those of {words}",
-                    "",
-                    {"gb_per_s": own, "best_gb_per_s": best},
-                    "info",
-                )
+                reach = f"copies {DIRECTION_WORDS[kind]}{beside} reach about {{}} of those of {words}"
+                yield _Low(gpu, own, best, reach, "", {"gb_per_s": own, "best_gb_per_s": best}, "info")
 
 
 def _severity(gpu: Gpu, share: float, fits: Sequence[LinkExpectation], path: str) -> Severity:
@@ -196,19 +173,16 @@ def _severity(gpu: Gpu, share: float, fits: Sequence[LinkExpectation], path: str
 
 def _bidirectional(bandwidth: Bandwidth) -> dict[Kind, dict[int, float]]:
     """Return the best copies of each GPU with the host while it alone copies in both directions."""
-    gpus: dict[tuple[Kind, str | None], set[int | None]] = {}
-    for sample in bandwidth.samples:
-        gpus.setdefault((sample.kind, sample.group), set()).add(host_gpu(sample))
-    found: dict[Kind, dict[int, float]] = {}
-    for sample in bandwidth.samples:
-        gpu, alone = host_gpu(sample), sample.group is None or len(gpus[sample.kind, sample.group]) == 1
-        both = sample.kind == "bidirectional" or (sample.with_reverse and sample.kind in HOST_KINDS)
-        if gpu is None or not alone or not both or not is_large(sample) or sample.pinned is False:
-            continue
-        if by_copy_engine(sample):
-            best = found.setdefault(sample.kind, {})
-            best[gpu] = max(rate(sample), best.get(gpu, 0.0))
-    return found
+    gpus = grouped(((one.kind, one.group), host_gpu(one)) for one in bandwidth.samples)
+    copies = grouped(
+        (one.kind, (gpu, rate(one)))
+        for one in bandwidth.samples
+        if (gpu := host_gpu(one)) is not None
+        and (one.group is None or len({*gpus[one.kind, one.group]}) == 1)
+        and (one.kind == "bidirectional" or (one.with_reverse and one.kind in HOST_KINDS))
+        and (is_large(one) and one.pinned is not False and by_copy_engine(one))
+    )
+    return {kind: maxima(rates) for kind, rates in copies.items()}
 
 
 def _over_pcie(machine: Machine) -> tuple[dict[int, dict[str, float]], str]:
@@ -222,16 +196,14 @@ def _over_pcie(machine: Machine) -> tuple[dict[int, dict[str, float]], str]:
     gpus = {gpu.index: gpu for gpu in machine.gpus}
     staged, direct = (pair_copies(copies_of(machine).samples, kind) for kind in BETWEEN_GPUS)
     nvlinks = NvLinks(copies_of(machine), machine)
-    found: dict[int, dict[str, float]] = {}
+    ends = []
     for (a, b), sample in (staged or direct).items():
         one, other = gpus.get(a), gpus.get(b)
         if one is None or other is None or one.name != other.name:
             continue
-        if not staged and (nvlinks.between(a, b) is not None or rate(sample) > pcie_max(one)):
-            continue
-        for index, direction in ((a, "out"), (b, "in")):
-            best = found.setdefault(index, {})
-            best[direction] = max(rate(sample), best.get(direction, 0.0))
+        if staged or (nvlinks.between(a, b) is None and rate(sample) <= pcie_max(one)):
+            ends += [(a, ("out", rate(sample))), (b, ("in", rate(sample)))]
+    found = {index: maxima(rates) for index, rates in grouped(ends).items()}
     return found, _THROUGH_HOST if staged else _DIRECT
 
 

@@ -11,8 +11,8 @@ from gputopo.copies.physics import over_nvlink as faster_than_pcie
 from gputopo.findings.compare import grouped, maxima
 from gputopo.findings.measured.direct import DEVIATIONS, Slow, class_of, slower_directly, subject_of
 from gputopo.findings.measured.links import BELOW_EXPECTED, CUBE_MESH_SHARE
-from gputopo.findings.rule import Fault, Rule, Threshold, by_model, check, copies_of, roughly
-from gputopo.reference.expectations import GpuExpectation, expected_of
+from gputopo.findings.rule import Fault, Rule, Severity, Threshold, by_model, check, copies_of, roughly
+from gputopo.reference.expectations import expected_of
 from gputopo.topology.hops import class_name
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.index_ranges import pairs_in_words
@@ -80,14 +80,10 @@ def behind_peers(
 ) -> Iterator[Fault]:
     """Return a finding for each class of pairs that are slower than their peers, or for all as `label`."""
     for hop, group in _by_class(slow, machine, label).items():
-        worst = _worst(group)
-        yield PAIR_SLOWER.fault(
-            subject_of(one.pair for one in group),
-            f"{word} copies are slower than those of peer pairs ({hop}: {_pairs(group)}): "
-            f"{worst.gb_per_s:.2f} GB/s for {worst.pair[0]} to {worst.pair[1]}, expected "
-            f"{worst.against_gb_per_s:.2f} (its peers)",
-            {"class": hop, "path": word, "pairs": _rates(group, "gb_per_s", "as_its_equals_gb_per_s")},
-        )
+        says = f"{word} copies are slower than those of peer pairs ({_worst(hop, group)} (its peers)"
+        pairs = _rates(group, "gb_per_s", "as_its_equals_gb_per_s")
+        evidence = {"class": hop, "path": word, "pairs": pairs}
+        yield PAIR_SLOWER.fault(subject_of(one.pair for one in group), says, evidence)
 
 
 def below(
@@ -95,16 +91,13 @@ def below(
 ) -> Iterator[Fault]:
     """Return a finding for each class of pairs that are below the expected rate, or for all as `label`."""
     for hop, group in _by_class(slow, machine, label).items():
-        worst = _worst(group)
-        yield BELOW_EXPECTED.fault(
-            subject_of(one.pair for one in group),
-            f"{word} copies reach {worst.share:.0%} of the expected rate or more ({hop}: "
-            f"{_pairs(group)}): {worst.gb_per_s:.2f} GB/s for {worst.pair[0]} to {worst.pair[1]}, expected "
-            f"{worst.against_gb_per_s:.2f} ({copies[worst.pair].expected_source})",
-            {"class": hop, "path": word, "pairs": _rates(group, "gb_per_s", "expected_gb_per_s")},
-            "warning" if hop.startswith("NV") or hop in _WITHIN_SWITCHES else "info",
-            case="pairs",
-        )
+        worst = min(group, key=lambda one: one.share)
+        reach = f"{word} copies reach {worst.share:.0%} of the expected rate or more"
+        says = f"{reach} ({_worst(hop, group)} ({copies[worst.pair].expected_source})"
+        evidence = {"class": hop, "path": word, "pairs": _rates(group, "gb_per_s", "expected_gb_per_s")}
+        severity: Severity = "warning" if hop.startswith("NV") or hop in _WITHIN_SWITCHES else "info"
+        subject = subject_of(one.pair for one in group)
+        yield BELOW_EXPECTED.fault(subject, says, evidence, severity, case="pairs")
 
 
 def _over_pcie(bandwidth: Bandwidth, kind: Kind, machine: Machine) -> dict[Pair, Sample]:
@@ -147,8 +140,11 @@ def _slower_than_peers(copies: Mapping[Pair, Sample], machine: Machine) -> list[
     return found
 
 
-def _worst(slow: Sequence[Slow]) -> Slow:
-    return min(slow, key=lambda one: one.share)
+def _worst(hop: str, group: Sequence[Slow]) -> str:
+    """Return the pairs of a group and the numbers of the worst, after an opening bracket."""
+    one = min(group, key=lambda one: one.share)
+    rates = f"{one.gb_per_s:.2f} GB/s for {one.pair[0]} to {one.pair[1]}, expected {one.against_gb_per_s:.2f}"
+    return f"{hop}: {pairs_in_words(slow.pair for slow in group)}): {rates}"
 
 
 def _by_class(slow: Iterable[Slow], machine: Machine, label: str | None = None) -> dict[str, list[Slow]]:
@@ -162,15 +158,12 @@ def _rates(slow: Sequence[Slow], reached: str, against: str) -> dict[str, dict[s
     }
 
 
-def _pairs(slow: Sequence[Slow]) -> str:
-    return pairs_in_words(one.pair for one in slow)
-
-
 # Eight P100 or V100 are one hybrid cube mesh, in which each GPU has as many NVLinks; of fewer GPUs the rest
 # may be in other jobs.
 CUBE_MESH_GPUS = 8
 # The share of slow pairs in a class above which they are a class of their own, with fewer NVLinks or none. By
-# rate: of P100 and V100, where one pair of six may be slow. Unknown number: one GPU of four may be. Ours.
+# rate: of P100 and V100, where one pair of six may be slow. Unknown number: one GPU of four may be.
+# Not measured on hardware.
 SLOW_BY_RATE = 1 / 3
 SLOW_UNKNOWN = 1 / 2
 
@@ -197,7 +190,7 @@ def over_nvlink(machine: Machine) -> Iterator[Fault]:
         NvLinks(copies_of(machine), machine),
         faster_than_pcie(copies_of(machine).samples, machine),
     )
-    hybrid = {gpu.index for gpu in machine.gpus if (row := _model(gpu)) and is_hybrid(row)}
+    hybrid = {gpu.index for gpu in machine.gpus if (row := expected_of(gpu)) and is_hybrid(row)}
     classes: dict[_Class, dict[Pair, Sample]] = {}
     for (a, b), sample in copies.items():
         known = nvlinks.between(a, b)
@@ -259,48 +252,32 @@ def _of_gpus(
         direction = "" if out and into else " from it" if out else " to it"
         part = max(1, round(of.links * own / usual))
         links = f", about {part} of {of.links} NVLinks" if of.links > 1 else ""
-        yield BELOW_EXPECTED.fault(
-            gpus.get(index) or Gpu(index=index),
-            f"{word} copies{direction} with {_of(len(partners), index, rates)} reach about "
-            f"{roughly(own / usual)} of those of other pairs: {own:.0f} against {usual:.0f} GB/s{links}",
-            {"gb_per_s": own, "peers_gb_per_s": usual, "pairs": {f"{a}>{b}": rates[a, b] for a, b in slow}},
-            case="NVLinks of a GPU",
-            part="nvlinks",
-        )
-
-
-def _of(partners: int, index: int, rates: Mapping[Pair, float]) -> str:
-    peers = {end for pair in rates if index in pair for end in pair} - {index}
-    return "every peer" if len(peers) == partners else f"{partners} of {len(peers)} peers"
+        peers = {end for pair in rates if index in pair for end in pair} - {index}
+        which = "every peer" if len(peers) == len(partners) else f"{len(partners)} of {len(peers)} peers"
+        reach = f"{word} copies{direction} with {which} reach about {roughly(own / usual)}"
+        says = f"{reach} of those of other pairs: {own:.0f} against {usual:.0f} GB/s{links}"
+        pairs = {f"{a}>{b}": rates[a, b] for a, b in slow}
+        evidence = {"gb_per_s": own, "peers_gb_per_s": usual, "pairs": pairs}
+        about = gpus.get(index) or Gpu(index=index)
+        yield BELOW_EXPECTED.fault(about, says, evidence, case="NVLinks of a GPU", part="nvlinks")
 
 
 def _in_cube_mesh(nvlinks: NvLinks, machine: Machine) -> Iterator[Fault]:
     """Find GPUs with far fewer NVLinks than their peers, as counted by the rates of their pairs."""
     for group in by_model(machine):
-        row = _model(group[0])
+        row = expected_of(group[0])
         if len(group) != CUBE_MESH_GPUS or row is None or not is_hybrid(row):
             continue
         totals = {gpu.index: _total(gpu, group, nvlinks) for gpu in group}
         usual = median(totals.values())
         for gpu in group:
             if totals[gpu.index] < CUBE_MESH_SHARE.value * usual:
-                yield BELOW_EXPECTED.fault(
-                    gpu,
-                    f"direct copies are as fast as {totals[gpu.index]} NVLinks together, those of peers as "
-                    f"{usual:g}",
-                    {
-                        "nvlinks": totals[gpu.index],
-                        "peers": {str(index): count for index, count in totals.items()},
-                    },
-                    case="NVLinks of a GPU",
-                    part="nvlinks",
-                )
+                own = totals[gpu.index]
+                says = f"direct copies are as fast as {own} NVLinks together, those of peers as {usual:g}"
+                evidence = {"nvlinks": own, "peers": {str(index): count for index, count in totals.items()}}
+                yield BELOW_EXPECTED.fault(gpu, says, evidence, case="NVLinks of a GPU", part="nvlinks")
 
 
 def _total(gpu: Gpu, group: Sequence[Gpu], nvlinks: NvLinks) -> int:
     found = (nvlinks.between(gpu.index, other.index) for other in group if other is not gpu)
     return sum(one.links for one in found if one and one.by == "rate")
-
-
-def _model(gpu: Gpu) -> GpuExpectation | None:
-    return expected_of(gpu)

@@ -49,7 +49,10 @@ def test_what_a_reading_and_the_copies_both_show_is_reported_once() -> None:
     assert "during copies" in reported[0].says
 
 
-@pytest.mark.parametrize(("read", "write", "differs"), [(40.0, 29.0, True), (400.0, 290.0, False)])
+@pytest.mark.parametrize(
+    ("read", "write", "differs"),
+    [(40.0, 31.9, True), (40.0, 32.1, False), (120.0, 90.0, True), (122.0, 90.0, False)],
+)
 def test_two_directions_are_compared_on_links_of_pcie_only(read: float, write: float, differs: bool) -> None:
     copies = (sample("h2d", "host", "gpu:0", read), sample("d2h", "gpu:0", "host", write))
     machine = Machine(

@@ -1,0 +1,103 @@
+"""Thresholds at their guards: just inside there is no finding of the rule, just outside there is."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from gputopo.findings import find, find_bandwidth
+from gputopo.findings.watched import find_watched
+from gputopo.values.bandwidth import Sample
+from gputopo.values.history import History, PeerClock
+from gputopo.values.machine import Machine
+from gputopo.values.run.events import GpuSample, MachineSample
+from gputopo.values.run.verdict import HostSummary
+from tests.findings.boxes import gpu, sound
+from tests.findings.measured.machines import added, changed, copies, is_of, measured, sample
+from tests.findings.watched import WORKING, found, samples
+
+
+@pytest.mark.parametrize(
+    ("id", "fact", "inside", "outside"),
+    [
+        ("clocks.memory_differs", "clocks_mhz.memory.max", 869, 868),
+        ("clocks.core_differs", "clocks_mhz.sm.max", 1500, 1499),
+        ("clocks.memory_below_maximum", "clocks_mhz.memory.now", 790, 789),
+        ("machine.mixed_memory", "memory_mib.total", 15_029, 15_028),
+        ("power.limit_below_default", "power_w.limit", 294.0, 293.9),
+        ("power.limit_overruled", "power_w.enforced_limit", 294.0, 293.9),
+        ("thermal.memory_hot", "temperature_c.memory", 84, 85),
+        ("memory.many_retired_pages", "retired_pages.single_bit", 59, 60),
+        ("pcie.errors", "pcie.aer", {"correctable": 480}, {"correctable": 481}),
+    ],
+)
+def test_of_one_gpu(id: str, fact: str, inside: Any, outside: Any) -> None:
+    for value, expected in ((inside, False), (outside, True)):
+        change: Any = value
+        for name in reversed(fact.split(".")):
+            change = {name: change}
+        assert (id in {one.id for one in find(gpu(1, **change)(sound()))}) is expected
+
+
+@pytest.mark.parametrize(("heat", "hot"), [(84, False), (85, True)])
+def test_heat_beside_peers(heat: int, hot: bool) -> None:
+    machine = gpu(1, temperature_c={"gpu": heat, "slowdown": None})(sound())  # the others have 60
+    assert ("thermal.hotter_than_peers" in {one.id for one in find(machine)}) is hot
+
+
+@pytest.mark.parametrize(("used", "compared"), [(87, True), (86, False)])
+def test_load_at_which_gpus_are_compared(used: int, compared: bool) -> None:
+    change = gpu(1, temperature_c={"gpu": 85, "slowdown": None}, utilization_percent={"gpu": used})
+    assert ("thermal.hotter_than_peers" in {one.id for one in find(change(sound()))}) is compared
+
+
+def bandwidth_ids(machine: Machine) -> set[str]:
+    return {one.id for one in find_bandwidth(machine)}
+
+
+@pytest.mark.parametrize(("share", "slow"), [(0.69, True), (0.71, False)])
+def test_pageable_copies(share: float, slow: bool) -> None:
+    machine = measured()
+    pinned = max(one.median_gb_per_s or 0 for one in copies(machine) if one.kind == "h2d")
+    machine = added(sample("h2d", "host", "gpu:0", share * pinned, pinned=False))(machine)
+    assert ("bandwidth.pageable_slow" in bandwidth_ids(machine)) is slow
+
+
+@pytest.mark.parametrize(("spread", "is_unsteady"), [(14.9, False), (15.1, True)])
+def test_spread_of_repeats(spread: float, is_unsteady: bool) -> None:
+    def wide(one: Sample) -> Sample:
+        return replace(one, spread_percent=spread)
+
+    machine = changed(is_of("h2d", (None, 0)), wide)(measured())
+    assert ("bandwidth.unsteady" in bandwidth_ids(machine)) is is_unsteady
+
+
+@pytest.mark.parametrize(("mhz", "count", "sags"), [(1380, 200, False), (1370, 200, True), (1000, 20, True)])
+def test_sagging_clock(mhz: int, count: int, sags: bool) -> None:
+    reported = found([samples()] * 20 + [samples(graphics_mhz=mhz)] * count)
+    assert ("clocks.sagging" in {one.id for one in reported}) is sags
+
+
+@pytest.mark.parametrize(("throttled", "sags"), [(3, True), (5, False)])
+def test_throttling_that_explains_a_sagging_clock(throttled: int, sags: bool) -> None:
+    low = [samples(graphics_mhz=1000, throttle_mask=0x20)] * throttled
+    reported = found([samples()] * 30 + low + [samples(graphics_mhz=1000)] * (70 - throttled))
+    assert ("clocks.sagging" in {one.id for one in reported}) is sags
+
+
+@pytest.mark.parametrize(
+    ("share", "count", "slower"), [(0.949, 20, True), (0.951, 20, False), (0.9, 19, False)]
+)
+def test_mean_clock_below_peers(share: float, count: int, slower: bool) -> None:
+    history = History()
+    history.add(MachineSample(time_s=0.0, gpus=(GpuSample(gpu=1, **WORKING),)))
+    history.peers[1] = PeerClock(samples=count, shares=share * count)
+    ids = {one.id for one in find_watched(sound(2), history)}
+    assert ("clocks.core_slower_than_peers" in ids) is slower
+
+
+@pytest.mark.parametrize(("count", "busy"), [(9, False), (10, True)])
+def test_samples_of_a_busy_host(count: int, busy: bool) -> None:
+    history = History()
+    history.host = HostSummary(samples=count, busy="the host swapped")
+    assert ("host.busy" in {one.id for one in find_watched(sound(2), history)}) is busy
