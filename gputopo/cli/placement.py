@@ -166,7 +166,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
         int | Literal["auto"] | None,
         Option(
             "--num-gpus",
-            "Number of GPUs; auto: more while each doubling brings --gain of its worth",
+            "Number of GPUs; auto: keep doubling while scaling efficiency stays above --gain",
             default="all that may be used",
             min=1,
             words=("auto",),
@@ -176,7 +176,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
         float | None,
         Option(
             "--gain",
-            "Share of its worth that a doubling must bring with --num-gpus auto",
+            "Scaling efficiency that a doubling must bring with --num-gpus auto",
             value="SHARE",
             default="0.5",
             min=0,

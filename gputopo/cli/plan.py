@@ -61,7 +61,7 @@ def plan(
         int | None,
         Option(
             "--candidates",
-            "Number of candidates in the JSON; all: also those that are never chosen unasked",
+            "Number of candidates in the JSON; all: also modes that are not chosen by default",
             value="N|all",
             default="10",
             read=parse_candidates,

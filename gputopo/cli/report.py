@@ -1,4 +1,4 @@
-"""`gputopo report --history`: the past runs and bandwidths of this machine, and what is worse since when."""
+"""`gputopo report`: tables and observations from runs, logs, published figures and the history."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -30,7 +30,8 @@ class PastOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Option(
             "--history",
-            "Show the past runs and saved bandwidths of this machine instead, and what is worse since when",
+            "Show the past runs and saved bandwidths of this machine instead: regressions, with the date "
+            "they began",
         ),
     ] = False
     model: Annotated[str | None, Option("--model", "Only runs of this model", value="NAME")] = None

@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from gputopo.captures.recording import bundled_names, read_bundled
 from gputopo.findings.usage import busy
@@ -342,16 +342,14 @@ def _of_reference(gpu: Gpu, job: OneGpuJob) -> Speed | None:
 
 
 def _past_speed(result: Result) -> Figure | None:
-    spec, throughput = result.spec, result.throughput
+    job, throughput = result.job, result.throughput
     if result.status != "complete" or result.backend != "gpu" or len(result.devices) != 1:
         return None
     name, batch = result.devices[0].device.gpu_name, result.devices[0].batch_size
-    model, precision = spec.get("model"), spec.get("precision")
-    compute: Any = precision.get("compute") if isinstance(precision, Mapping) else None
-    if spec.get("task", "train") != "train" or not isinstance(model, str) or not isinstance(compute, str):
+    model, compute = job.model, job.precision.compute
+    if not job.trains or model is None or compute is None:
         return None
-    data: Any = spec.get("data")
-    if isinstance(data, Mapping) and data.get("folder") is not None:
+    if job.data is not None and job.data.folder is not None:
         return None  # its input may have limited it
     if name is None or throughput is None or batch < 1 or throughput.mean <= 0:
         return None

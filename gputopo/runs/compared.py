@@ -70,7 +70,7 @@ def against(result: Result, plan: Plan) -> AgainstPrediction | None:
     if slowest is None:
         says = f"{verdict} than predicted; there are no time marks that show where"
         return msgspec.structs.replace(found, verdict=verdict, says=says)
-    part = _longer(parts) if verdict == "slower" else _shorter(parts)
+    part = _most_different(parts, slower=verdict == "slower")
     resource = _resource(part, parts, choice, result.devices, slowest)
     says = f"{resource} {verdict} than believed: {_part_words(part, parts)}"
     hint = _hint(part, resource) if verdict == "slower" else ""
@@ -112,18 +112,12 @@ def _parts(slowest: DeviceResult, choice: Candidate, result: Result) -> dict[str
     return {name: PartMs(round(one, 3), round(other, 3)) for name, (one, other) in pairs.items()}
 
 
-def _longer(parts: Mapping[str, PartMs]) -> str:
-    """Return the part that takes so much longer than any other."""
-    excess = {name: part.measured - part.predicted for name, part in parts.items()}
-    excess["weights"] += min(excess["compute"], 0.0)
+def _most_different(parts: Mapping[str, PartMs], *, slower: bool) -> str:
+    """Return the part that takes so much longer, or less time, than any other."""
+    sign, first, other = (1, "weights", "compute") if slower else (-1, "compute", "weights")
+    excess = {name: sign * (part.measured - part.predicted) for name, part in parts.items()}
+    excess[first] += min(excess[other], 0.0)
     return max(excess, key=excess.__getitem__)
-
-
-def _shorter(parts: Mapping[str, PartMs]) -> str:
-    """Return the part that takes so much less time than any other."""
-    less = {name: part.predicted - part.measured for name, part in parts.items()}
-    less["compute"] += min(less["weights"], 0.0)
-    return max(less, key=less.__getitem__)
 
 
 def _resource(

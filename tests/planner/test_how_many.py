@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gputopo import captures
 from gputopo.planner import Request, plan
-from gputopo.planner.how_many import GAIN, doublings, enough, gains
+from gputopo.planner.how_many import GAIN, enough, gains
 from gputopo.planner.request import batches, mean_batch, speed_classes
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.errors import UsageError
@@ -112,14 +112,6 @@ def test_a_gain_without_auto_is_refused() -> None:
         plan(measured(12.0), Request(num_gpus=2, gain=0.3))
 
 
-@given(st.integers(1, 64))
-def test_counts_double_up_to_the_largest(largest: int) -> None:
-    counts = doublings(largest)
-    assert counts[0] == 1
-    assert counts[-1] == largest
-    assert all(a < b <= 2 * a for a, b in pairwise(counts))
-
-
 @given(st.lists(st.floats(1.0, 1e5), min_size=1, max_size=6), st.floats(0.0, 1.0))
 def test_more_gpus_are_chosen_only_where_the_gain_holds(speeds: list[float], gain: float) -> None:
     counts = gains({2**power: speed for power, speed in enumerate(speeds)})
@@ -129,12 +121,6 @@ def test_more_gpus_are_chosen_only_where_the_gain_holds(speeds: list[float], gai
     after = next((one for one in counts if one.num_gpus > chosen.num_gpus), None)
     assert after is None or after.gain is None or after.gain < gain
     assert all(a.images_per_sec <= b.images_per_sec + 0.02 for a, b in pairwise(before))
-
-
-@given(st.floats(1.0, 1e5), st.integers(1, 64), st.floats(0.0, 1.0))
-def test_ideal_gpus_are_all_taken(one: float, largest: int, gain: float) -> None:
-    counts = gains({count: count * one for count in doublings(largest)})
-    assert enough(counts, gain - 1e-4).num_gpus == largest
 
 
 ONE_FASTER = (100.0, 100.0, 100.0, 100.0, 100.0, 100.0, 150.0)
@@ -307,11 +293,6 @@ UNEQUAL = Request(model="resnet50", batch_size=64)
 def compared(*speeds: float, request: Request = UNEQUAL) -> Unequal | None:
     given_speeds = msgspec.structs.replace(request, single_gpu_images_per_sec=speeds)
     return plan(machine_of(SEVEN), given_speeds).unequal
-
-
-def test_gpus_of_one_speed_are_not_compared() -> None:
-    assert compared(100.0) is None
-    assert compared(100.0, 99.0, 101.0, 100.0, 100.0, 100.0, 100.0) is None
 
 
 def test_batches_in_proportion_use_what_a_faster_gpu_can_do() -> None:

@@ -119,11 +119,6 @@ def test_a_gpu_that_another_kernel_driver_holds_is_left_out_whether_it_has_a_num
     assert plan(changed(numbered, 1, name="it worked"), Request(num_gpus=2)).refused == ()
 
 
-def test_a_gpu_that_needs_no_recovery_is_used() -> None:
-    machine = changed(machine_of(SEVEN), 0, recovery_action="none")
-    assert plan(machine, Request(num_gpus=2, prefer_pix=True)).choice.gpus == (0, 1)
-
-
 @pytest.mark.parametrize("identity", [{"uuid": "GPU-1"}, {"pci_address": "0000:05:00.0"}])
 def test_a_gpu_that_the_driver_lists_twice_is_used_once(identity: dict[str, str]) -> None:
     machine = changed(changed(machine_of(SEVEN), 0, **identity), 1, **identity)
@@ -168,11 +163,6 @@ def test_a_hierarchical_reduction_names_its_groups_by_the_machines_gpus() -> Non
     assert "one group" in said((3, 4, 5, 6))
     assert said((6,)) == ""
     assert said((6, 0, 4), "ring") == ""
-
-
-def test_spread_variables_name_no_single_gpu() -> None:
-    chosen = plan(machine_of(SEVEN), Request(num_gpus=2, ps="gpu:spread")).choice
-    assert (chosen.ps_device, chosen.variable_update) == ("gpu:spread", "parameter_server")
 
 
 def test_where_nobody_excluded_a_gpu_no_hint_advises_to_exclude_fewer() -> None:

@@ -50,7 +50,7 @@ class CellOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option("--order", "Order of the cells; random: by --seed", default="that of the matrix"),
     ] = None
     seed: Annotated[
-        int | None, Option("--seed", "Of a random order", min=0, default="by the clock; it is stated")
+        int | None, Option("--seed", "Random seed (printed)", min=0, default="from the clock")
     ] = None
     cpu: Annotated[bool, Option("--cpu", "Use CPU devices; GPUs and their driver do not matter")] = False
 

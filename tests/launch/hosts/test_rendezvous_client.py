@@ -1,8 +1,7 @@
-import select
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -12,8 +11,8 @@ from gputopo.launch.hosts.messages import RunEnd, Unable, Unused
 from gputopo.launch.hosts.rendezvous_client import LeaderGoneError, RendezvousClient, Reporting
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.values.errors import HardwareError, UsageError
-from gputopo.values.run.events import Noticed, RankFailed
-from tests.launch.hosts.meetings import LOOPBACK, PROMPT, START, Later, guest, joining, meeting, started
+from gputopo.values.run.events import Noticed
+from tests.launch.hosts.meetings import LOOPBACK, PROMPT, Later, guest, joining, meeting, started
 
 
 def free_port() -> int:
@@ -124,65 +123,6 @@ def test_one_request_without_an_answer_is_no_end_and_its_events_come_with_the_ne
 def test_a_rank_0_that_was_started_again_does_not_know_the_host() -> None:
     with meeting("n1") as one, pytest.raises(LeaderGoneError, match="does not know this host"):
         guest(one, 1).tell()
-
-
-class Cable:
-    """Between hosts and a meeting: connections go through until it is pulled, and then nothing comes."""
-
-    def __init__(self, of: RendezvousServer) -> None:
-        self._listening = socket.create_server((LOOPBACK, 0))
-        self.port = int(self._listening.getsockname()[1])
-        self._to = of.port
-        self._is_pulled = False
-        self._held: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def pull(self) -> None:
-        self._is_pulled = True
-
-    def close(self) -> None:
-        self._listening.shutdown(socket.SHUT_RDWR)
-        for one in (self._listening, *self._held):
-            one.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):  # at the end
-            while True:
-                here, _ = self._listening.accept()
-                self._held.append(here)
-                if not self._is_pulled:
-                    there = socket.create_connection((LOOPBACK, self._to))
-                    self._held.append(there)
-                    for ends in ((here, there), (there, here)):
-                        threading.Thread(target=self._copy, args=ends, daemon=True).start()
-
-    def _copy(self, source: socket.socket, sink: socket.socket) -> None:
-        with suppress(OSError):
-            while (data := source.recv(65536)) and not self._is_pulled:
-                sink.sendall(data)
-            if not self._is_pulled:
-                sink.shutdown(socket.SHUT_WR)
-
-
-def test_hosts_whose_network_is_cut_name_one_another() -> None:
-    impatient = replace(PROMPT, request_s=0.2)
-    with meeting("n1") as one, closing(Cable(one)) as cable:
-        its = RendezvousClient(1, LOOPBACK, cable.port, patience=impatient)
-        later = Later(lambda: its.join(joining(1)))
-        one.answer(dict.fromkeys(one.wait(5), START))
-        later.result()
-        with Reporting(its) as telling:
-            telling.put(Noticed(time_s=0.0, says=""))
-            assert select.select([one.events.ready], [], [], 5)[0]
-            assert [type(event) for event in one.events.take()] == [Noticed]
-            cable.pull()
-            assert select.select([one.events.ready], [], [], 5)[0]
-            (failed,) = one.events.take()
-            assert isinstance(failed, RankFailed)
-            assert failed.cause == "host n1 (rank 1) no longer answers"
-            assert select.select([telling.ready], [], [], 5)[0]
-        assert telling.end is not None
-        assert "has not answered for 0.3 s: no answer" in str(telling.end.cause)
 
 
 def test_a_host_that_ends_by_an_error_lets_rank_0_end_first() -> None:

@@ -15,7 +15,6 @@ from gputopo.launch.hosts.messages import HostEvent, HostStart, Refused, Reply, 
 from gputopo.launch.hosts.rendezvous_client import LeaderGoneError, Reporting
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.launch.supervise.sampling import EventQueue
-from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
 from gputopo.values.run.events import Noticed, RankFailed
 from tests.launch.hosts.meetings import LOOPBACK, PROMPT, START, Later, guest, joining, meeting, started
@@ -147,17 +146,6 @@ def test_where_not_all_are_needed_a_host_that_cannot_join_is_named_and_the_other
         one.answer({1: Unused(why="")})
         joined.result()
     excused.result()
-
-
-@pytest.mark.parametrize("fields", [{"job": "another"}, {"rank": 7}, {"rank": 1}])
-def test_what_a_stranger_cannot_do_is_no_reason(fields: dict[str, Any]) -> None:
-    with meeting("n1", "n2") as one:
-        later = join(one, 1)
-        until(lambda: 1 in one.present())
-        guest(one, 2)._post("/join", schema.encode(unable(**{"rank": 2, **fields})))
-        with pytest.raises(HardwareError, match=r"did not join within 0.1 s: n2 \(rank 2\)$"):
-            one.wait(0.1)
-    later.result()
 
 
 def test_a_host_of_another_version_is_refused_whatever_else_it_brings() -> None:

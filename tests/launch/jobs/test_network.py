@@ -13,7 +13,7 @@ import pytest
 
 from gputopo.copies.network import NCCL_TESTS, QUICK, Nccl, NetworkHost, Order, Timing, Tools, schedule
 from gputopo.launch.hosts.messages import HostStart, HostTimeouts, Joining, RunEnd
-from gputopo.launch.hosts.rendezvous_client import RendezvousClient, Reporting
+from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.launch.jobs.network import lead, measure, measure_by_nccl, order_of, take_part
 from gputopo.probes.programs import ProgramError, Programs
@@ -199,24 +199,6 @@ def test_a_host_that_dies_is_reported_and_the_others_are_measured() -> None:
     assert [one.what for one in found.not_measured] == ["transfers of n1"]
     assert {one.destination for one in found.failures} == {"host:n1"}
     assert {"host:n0", "host:n2"} == {one.source for one in found.samples}
-
-
-@pytest.mark.parametrize(
-    "result", [b"\xff", b"[]", b"{}", b'{"schema":"gputopo.network_result/1","measured":[1]}']
-)
-def test_a_result_that_cannot_be_read_is_none(result: bytes) -> None:
-    def strange(port: int) -> None:
-        guest = RendezvousClient(1, LOOPBACK, port, patience=PATIENCE)
-        with Listener(socket.AF_INET, LOOPBACK) as listener, Reporting(guest):
-            guest.join(come(port, 1, "n1", listener), 5)
-            guest.report(result)
-
-    with rank_0(1) as (meeting, listener):
-        later = Later(partial(strange, meeting.port))
-        found = measured(meeting, listener)
-        later.result()
-        meeting.end(OVER)
-    assert not found.complete
 
 
 def test_a_host_that_cannot_be_reached_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,12 +86,6 @@ def test_a_drill_that_happened_does_not_happen_again_and_a_slow_gpu_stays_slow_f
     assert [one.typed for one in rest.drills] == ["slow-gpu=1:0.9", "slow-gpu=1:0.8@30"]
 
 
-def test_no_worker_goes_on_without_the_server_of_another_host() -> None:
-    failed = RankFailed(time_s=0.0, kind="killed", cause="killed", remedy="", exit_code=3)
-    assert may_restart(failed)
-    assert not may_restart(msgspec.structs.replace(failed, rank=1))
-
-
 def hosts_spec(*of_each: int, **fields: Any) -> RunSpec:
     """A run over hosts n0, n1, ... with so many CPU devices each."""
     places = [(rank, number) for rank, count in enumerate(of_each) for number in range(count)]
@@ -324,12 +318,6 @@ def test_whose_server_is_gone_is_found_by_who_falls_silent() -> None:
     assert hosts.waited_s == [10.0, 60.0]
 
 
-def test_a_server_that_could_not_be_reached_although_all_hosts_are_there_is_started_again() -> None:
-    hosts = Hosts(LATE, {})
-    rest, cause = hosts.rest(group_of(hosts), host_failed("unreachable", 3, rank=1))
-    assert (ranks(rest), cause) == ((0, 1, 2, 3), "c")
-
-
 def test_after_a_failure_of_rank_0_alone_the_servers_start_again() -> None:
     hosts = Hosts({}, {})
     group = group_of(hosts)
@@ -359,14 +347,6 @@ def test_it_goes_on_as_long_as_enough_are_left(least: int, goes_on: bool) -> Non
     said = [] if goes_on else ["Training cannot go on: 2 hosts are left, and --min-hosts is 3."]
     assert hosts.noted == said
     assert bool(hosts.specs) == goes_on
-
-
-def test_all_others_may_be_lost_where_rank_0_is_enough() -> None:
-    hosts = Hosts()
-    hosts.lose(1, 2, 3)
-    hosts._serves = True
-    rest, _ = group_of(hosts, 1).rest(SPEC, host_failed("killed", 137), 4, lambda until, _: True, print)
-    assert ranks(rest) == (0,)
 
 
 @pytest.mark.parametrize("waits", [(STOPPED,), ({3: "host n3 is lost"}, STOPPED)])

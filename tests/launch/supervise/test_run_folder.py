@@ -153,23 +153,6 @@ def test_a_full_disk_is_no_mistake_of_who_named_the_folder(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folders_that_were_made_are_taken_back_when_the_files_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: Path, value: object) -> None:
-        if path.name == "plan.json":
-            raise InputError(f"cannot write {path}: No space left on device", "x")
-        path.write_text("{}")
-
-    monkeypatch.setattr(schema, "write", full)
-    with pytest.raises(InputError, match="No space left"):
-        create(tmp_path / "a" / "b", tmp_path)
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(InputError, match="No space left"):
-        create(tmp_path, tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_event_is_readable_as_soon_as_it_is_written(tmp_path: Path) -> None:
     log = runs.EventLog(tmp_path / "events.jsonl")
     event = WarmupDone(time_s=1.0, steps=3, seconds=0.5)
@@ -218,14 +201,6 @@ def test_a_result_that_cannot_be_written_is_given_back_with_that_failure(tmp_pat
     assert not folder.path.exists()
 
 
-def test_the_first_failure_stands_where_the_result_cannot_be_written_either(tmp_path: Path) -> None:
-    from gputopo.launch import failure
-
-    first = failure.broken("the first", time_s=1.0)
-    failed = msgspec.structs.replace(RESULT, status="failed", exit_code=3, failure=first)
-    assert runs.save_result(runs.RunFolder(tmp_path / "gone"), failed, time_s=1.0) == failed
-
-
 def past_run(home: Path, name: str) -> Path:
     (home / name).mkdir(parents=True)
     schema.write(home / name / "result.json", RESULT)
@@ -236,15 +211,6 @@ def test_the_latest_past_runs_come_first_and_this_run_is_left_out(tmp_path: Path
     first, second = past_run(tmp_path, "20260101-000000-a-1"), past_run(tmp_path, "20260102-000000-a-1")
     own = past_run(tmp_path, "20260103-000000-a-1")
     assert [where for where, _ in latest_results(tmp_path, but=own)] == [str(second), str(first)]
-
-
-def test_past_runs_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
-    kept = past_run(tmp_path, "1")
-    (tmp_path / "2").mkdir()
-    (past_run(tmp_path, "3") / "result.json").write_text("{ cut off")
-    (tmp_path / "file").touch()
-    assert list(latest_results(tmp_path)) == [(str(kept), RESULT)]
-    assert list(latest_results(tmp_path / "nowhere")) == []
 
 
 def test_short_runs_of_autotune_and_cells_of_a_sweep_follow_their_run(tmp_path: Path) -> None:

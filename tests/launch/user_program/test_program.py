@@ -291,18 +291,6 @@ def test_a_file_that_the_system_cannot_run_ends_with_126_and_one_line(tmp_path: 
     assert (code, err) == (126, f"cannot run {script}: Exec format error\n")
 
 
-@pytest.mark.parametrize("stderr", ["2>/dev/full", "2>&-"])
-def test_that_line_may_be_lost_and_the_exit_code_stays(tmp_path: Path, stderr: str) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("this system has no /dev/full")
-    script = tmp_path / "nothing"
-    script.write_bytes(b"\0")
-    script.chmod(0o755)
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    line = f"exec {sys.executable} -c '{LAUNCHER.replace(chr(39), chr(34))}' {script} {stderr}"
-    assert subprocess.run(["sh", "-c", line], env=environment, timeout=SAFETY_S).returncode == 126
-
-
 HOOKED = """
 import os, sys
 from gputopo.launch.user_program.program import run_program

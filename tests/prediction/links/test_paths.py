@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures.recording import bundled_names, read_bundled
 from gputopo.prediction.links.flows import Flows
 from gputopo.prediction.links.paths import STAGED_MAX_GB_PER_S, STAGED_SHARE, Paths, paths_of, unknown_facts
 from gputopo.reference.expectations import expected_link
@@ -189,15 +188,6 @@ def test_pairs_across_sockets_share_the_link_between_them() -> None:
     single = machine("Tesla K80", hop=Hop.SYS, cpu="Intel(R) Xeon(R) CPU E5-2420 0 @ 1.90GHz")
     assert paths_of(single).sockets[0].gb_per_s == pytest.approx(0.8 * 16)
     assert paths_of(machine("Tesla V100-PCIE-16GB", hop=Hop.SYS)).sockets == ()
-
-
-def test_every_bundled_machine_has_paths() -> None:
-    """Between all places, each above nothing."""
-    for name in bundled_names():
-        found = paths_of(read_bundled(name))
-
-        assert all(min(host.up, host.down) > 0 for host in found.hosts.values())
-        assert all(path.gb_per_s > 0 and path.both >= 0.5 for path in found.pairs.values())
 
 
 @given(
