@@ -48,7 +48,7 @@ HOST_SLOW = Rule(
     title="a host sends or receives more slowly than the others",
     remedy="Compare its card with those of the other hosts: rate, MTU, errors, PCIe width (gputopo inspect "
     "--fleet), then its cable, transceiver and switch port; see whether other programs use its network or "
-    "CPU. SlowHost in one direction only: errors of the port, pause frames (ethtool -S).",
+    "CPU. Slow in one direction only: errors of the port, pause frames (ethtool -S).",
     thresholds=(SLOW, MOST),
 )
 PAIR_SLOW = Rule(
