@@ -261,7 +261,7 @@ _READ = re.compile(
 _CONTENT = re.compile(r"NVSMI LOG|^\| NVIDIA-SMI |<nvidia_smi_log|NVRM: Xid|SXid \(", re.MULTILINE)
 
 
-class Part(NamedTuple):
+class BugReportPart(NamedTuple):
     """One part. `line`: the number of lines above it; `lines`: how many lines with content it has."""
 
     title: str
@@ -275,15 +275,15 @@ class Part(NamedTuple):
         return _READ.search(self.title) is not None or _CONTENT.search(self.text) is not None
 
 
-def parts(text: str) -> list[Part]:
+def parts(text: str) -> list[BugReportPart]:
     """Return the parts between the rules; several files under one rule are a part each."""
-    found: list[Part] = []
+    found: list[BugReportPart] = []
     title, above, lines = "", 0, list[str]()
 
     def end() -> None:
         filled = sum(1 for line in lines if line.strip())
         if filled or title:
-            found.append(Part(title, "\n".join(lines) + "\n", above, filled))
+            found.append(BugReportPart(title, "\n".join(lines) + "\n", above, filled))
 
     for number, line in enumerate(text.splitlines()):
         file = _FILE.fullmatch(line)

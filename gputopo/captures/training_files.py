@@ -97,7 +97,7 @@ _OF_LOGS = frozenset({"", ".log", ".txt", ".out", ".csv", ".json", ".jsonl"})
 _OURS = frozenset({"result.json", "events.jsonl"})  # one of them makes a folder a run of gputopo
 
 
-class Read(NamedTuple):
+class FoundMeasurements(NamedTuple):
     """What was read. `unread`: files that cannot be, with the reason; `passed`: how many others."""
 
     measurements: tuple[Measurement, ...]
@@ -109,7 +109,7 @@ ReadRun = Callable[[Path], Measurement | None]
 ReadJson = Callable[[bytes, str], Sequence[Measurement] | None]
 
 
-def read(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> Read:
+def read(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> FoundMeasurements:
     """Return all measurements of files and folders, in the order given, names in a folder sorted.
 
     `read_run` reads a run folder of gputopo, `read_json` a JSON document of gputopo. Raises InputError for a
@@ -143,7 +143,7 @@ def read(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> Rea
                 passed += 1
                 continue
             found += some
-    return Read(
+    return FoundMeasurements(
         tuple(_encodable(one) for one in found),
         tuple((encodable(name), encodable(why)) for name, why in unread),
         passed,

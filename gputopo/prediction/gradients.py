@@ -1,6 +1,6 @@
 """What each reduction of gradients sends between towers: where parts are added, which copies there are. Pure.
 
-As the functions of `gputopo.launch.train.reductions` build it; a test counts the copies in their graphs.
+As the functions of `launch.train.placement.algorithms` build it; a test counts the copies in their graphs.
 
 | reduction | adds | parts of a variable |
 |---|---|---|

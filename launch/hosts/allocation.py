@@ -8,10 +8,13 @@ import msgspec
 
 from gputopo.launch.hosts import starters
 from gputopo.launch.hosts.hostlists import MAX_HOSTS, HostAddress, fold, read_hostfile, read_hosts
-from gputopo.launch.hosts.messages import JOIN_S
 from gputopo.launch.hosts.starters import RankClaim
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.option import Option, shown
+
+# For all hosts to come, unless told otherwise: batch systems start tasks within seconds, containers pull
+# their images before; not measured; torchrun waits 600 s (rendezvous join_timeout), MPI for ever.
+JOIN_S = 60.0
 
 
 def _read_file(flag: str, text: str) -> tuple[HostAddress, ...]:

@@ -10,9 +10,6 @@ from gputopo.values.errors import ExitCode, GputopoError, HardwareError, UsageEr
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import MemoryPeak, Noticed, RankFailed, RunFinished, Sample, Silent
 
-# For all hosts to come, unless told otherwise: batch systems start tasks within seconds, containers pull
-# their images before; not measured; torchrun waits 600 s (rendezvous join_timeout), MPI for ever.
-JOIN_S = 60.0
 # Without a word from a host. Ours: a dead host is to be named within 15 s, and lost packets of a busy network
 # are sent again after 0.2, 0.4, ... 3.2 s (TCP_RTO_MIN of Linux), which is 6.2 s after 5 losses in a row.
 SILENT_S = 10.0

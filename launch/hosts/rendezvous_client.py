@@ -13,11 +13,11 @@ from typing import Self
 
 import msgspec
 
+from gputopo.launch.hosts.allocation import JOIN_S
 from gputopo.launch.hosts.messages import (
     BEARER,
     EXCUSE_S,
     JOIN_PATH,
-    JOIN_S,
     LAST_S,
     MAX_BODY_BYTES,
     PATIENCE,

@@ -18,11 +18,11 @@ import msgspec
 
 import gputopo
 from gputopo.launch.hosts.addresses import Bindable, cannot_listen, places_to_listen
+from gputopo.launch.hosts.allocation import JOIN_S
 from gputopo.launch.hosts.http import Answer, HttpServer
 from gputopo.launch.hosts.members import Member, Members, is_host_name
 from gputopo.launch.hosts.messages import (
     JOIN_PATH,
-    JOIN_S,
     PATIENCE,
     EventsTaken,
     HostEvent,

@@ -1,7 +1,7 @@
 """The job of a process that times one reduction, and the table of all methods.
 
 To add a method: its name in `gputopo.values.run.all_reduce`, and if its algorithm is new, a function in
-`gputopo.launch.train.reductions.methods.ALGORITHMS`. This module does not load TensorFlow.
+`gputopo.launch.train.placement.methods.ALGORITHMS`. This module does not load TensorFlow.
 """
 
 import os

@@ -86,7 +86,7 @@ def test_a_value_that_cannot_be_is_refused_with_its_row(row: str) -> None:
         training_table.parse(f"model,n_gpus,images_per_sec\n{row}\n", origin="t.csv")
 
 
-def read(*paths: Path) -> training_files.Read:
+def read(*paths: Path) -> training_files.FoundMeasurements:
     ours = RunFolders()
     return training_files.read(map(str, paths), read_run=ours.run, read_json=ours.document)
 

@@ -17,7 +17,7 @@ import msgspec
 
 from gputopo.captures import matching
 from gputopo.captures.bandwidth import runs
-from gputopo.captures.bandwidth.texts import Program, Read, positive, understood_of
+from gputopo.captures.bandwidth.texts import Program, ProgramRead, positive, understood_of
 from gputopo.captures.matching import SINGLE_DEVICE
 from gputopo.values.bandwidth import Bandwidth, Kind, NotMeasured, Sample
 from gputopo.values.machine import Gpu, Machine
@@ -179,7 +179,7 @@ def recognise(text: str) -> bool:
     return _MARKS.search(text) is not None
 
 
-def read(text: str, *, origin: str) -> Read:
+def read(text: str, *, origin: str) -> ProgramRead:
     """Read the runs of a text, with the numbers of the lines that were understood."""
     del origin  # nothing in such a text is refused: a line that cannot be is not understood
     reader = _Reader()
@@ -187,7 +187,7 @@ def read(text: str, *, origin: str) -> Read:
     complete = all(run.whole for run in reader.runs)
     found = [run for run in reader.runs if run.has_results]
     machine, headings = _machine(text, found, reader.notes, complete)
-    return Read(machine, understood | headings)
+    return ProgramRead(machine, understood | headings)
 
 
 class _Reader:

@@ -9,8 +9,8 @@ not understood. `nccl_tests_runs` makes the machine.
 import re
 
 from gputopo.captures.bandwidth import nccl_tests_runs as runs
-from gputopo.captures.bandwidth.nccl_tests_runs import Rank, Row, Run, Timed
-from gputopo.captures.bandwidth.texts import Program, Read, understood_of
+from gputopo.captures.bandwidth.nccl_tests_runs import NcclRow, NcclRun, Rank, Timed
+from gputopo.captures.bandwidth.texts import Program, ProgramRead, understood_of
 from gputopo.captures.intake import RANK_MARK
 from gputopo.values.errors import InputError
 
@@ -108,7 +108,7 @@ def recognise(text: str) -> bool:
     return _MARKS.search(text) is not None
 
 
-def read(text: str, *, origin: str) -> Read:
+def read(text: str, *, origin: str) -> ProgramRead:
     """Read the runs in a text, with the numbers of the lines that were understood.
 
     Raises InputError for rccl-tests on GPUs that are not NVIDIA's.
@@ -120,14 +120,14 @@ def read(text: str, *, origin: str) -> Read:
         raise InputError(
             f"{origin} is of rccl-tests, whose GPUs are AMD's", "gputopo knows machines with NVIDIA GPUs only"
         )
-    return Read(runs.machine(reader.runs, origin=origin), understood)
+    return ProgramRead(runs.machine(reader.runs, origin=origin), understood)
 
 
 class _Reader:
     """One text, line by line."""
 
     def __init__(self) -> None:
-        self.runs = [Run()]
+        self.runs = [NcclRun()]
         self.named: str | None = None  # the program of a command line above the next run
         self.facts: dict[str, None] = {}  # of that command line
         self.above: set[str] = set()  # programs that lines above the next run mention
@@ -135,7 +135,7 @@ class _Reader:
         self.in_ms = self.counts_wrong = self.by_iteration = False
 
     @property
-    def run(self) -> Run:
+    def run(self) -> NcclRun:
         """The run whose output is being read."""
         return self.runs[-1]
 
@@ -215,7 +215,7 @@ class _Reader:
     def _begin(self) -> None:
         """Begin a run, unless nothing of the last one has come."""
         if not self.run.is_empty or self.ended:
-            self.runs.append(Run())
+            self.runs.append(NcclRun())
         self.begun, self.ended = True, False
         self.run.complete = False
         self.run.program = self.run.program or self.named
@@ -245,7 +245,7 @@ class _Reader:
         self.run.above |= self.above
         return True
 
-    def _parsed(self, size: int, data_type: str, words: list[str]) -> Row | None:
+    def _parsed(self, size: int, data_type: str, words: list[str]) -> NcclRow | None:
         """Read the words behind the type, whose number of columns decides what they are."""
         reduction = words.pop(0) if _OPERATOR.match(words[0]) else None
         for rooted in (True, False):
@@ -254,7 +254,7 @@ class _Reader:
             timed = self._halves(words[rooted:], size)
             if timed:
                 root = int(words[0]) if rooted and not words[0].startswith("-") else None
-                return Row(size, data_type, None if reduction == "none" else reduction, root, timed)
+                return NcclRow(size, data_type, None if reduction == "none" else reduction, root, timed)
         return None
 
     def _halves(self, words: list[str], size: int) -> tuple[Timed, ...]:

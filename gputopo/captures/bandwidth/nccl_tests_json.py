@@ -15,7 +15,7 @@ from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine, Unread
 
 if TYPE_CHECKING:  # loaded for such a text only: every format is asked whether a text is its own
-    from gputopo.captures.bandwidth.nccl_tests_runs import Rank, Row, Run, Timed
+    from gputopo.captures.bandwidth.nccl_tests_runs import NcclRow, NcclRun, Rank, Timed
 
 SOURCE = "nccl-tests"
 
@@ -40,13 +40,13 @@ def parse(text: str, *, origin: str) -> Machine:
     from gputopo.captures.bandwidth import nccl_tests_runs
     from gputopo.captures.bandwidth.runs import documents
 
-    runs: list[Run] = []
+    runs: list[NcclRun] = []
     notes: list[str] = []
     unread: list[str] = []
     for document in documents(text, _START, origin=origin, hint=_HINT):
         if not isinstance(document, dict) or not isinstance(document.get("results"), list):
             raise InputError(f"{origin} is JSON of nccl-tests without its results", _HINT)
-        runs.append(nccl_tests_runs.Run())
+        runs.append(nccl_tests_runs.NcclRun())
         _read(document, runs, notes, unread)
     made = nccl_tests_runs.machine(runs, origin=origin)
     found = made.bandwidth
@@ -57,7 +57,7 @@ def parse(text: str, *, origin: str) -> Machine:
     return merge.merge([msgspec.structs.replace(made, bandwidth=bandwidth, unread=lines)])
 
 
-def _read(document: dict[str, Any], runs: "list[Run]", notes: list[str], unread: list[str]) -> None:
+def _read(document: dict[str, Any], runs: "list[NcclRun]", notes: list[str], unread: list[str]) -> None:
     """Read one object into the last run, which it may follow by its cycles (-N)."""
     from gputopo.captures.bandwidth import nccl_tests
 
@@ -136,9 +136,9 @@ def _rank(one: Any) -> "Rank | None":
     return Rank(number, host.split(".")[0], group or 0, device, at, name.strip()[:120])
 
 
-def _row(one: Any) -> "Row | None":
+def _row(one: Any) -> "NcclRow | None":
     """Read a result, None where it is none, or its numbers contradict one another."""
-    from gputopo.captures.bandwidth.nccl_tests_runs import Row
+    from gputopo.captures.bandwidth.nccl_tests_runs import NcclRow
 
     size = _index(one.get("size"), 2**53) if isinstance(one, dict) else None
     if size is None:
@@ -152,7 +152,7 @@ def _row(one: Any) -> "Row | None":
         return None
     reduction = one.get("redop")
     root = str(one.get("root", "")).strip()
-    return Row(
+    return NcclRow(
         size,
         data_type[:20],
         reduction[:20] if isinstance(reduction, str) and reduction.strip() not in ("", "none") else None,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from gputopo.captures import matching
-from gputopo.captures.matching import ALL_GPUS, Device
+from gputopo.captures.matching import ALL_GPUS, CudaDevice
 from gputopo.values.bandwidth import HOSTS, Bandwidth, Failure, Kind, NotMeasured, Sample
 from gputopo.values.machine import Gpu, Machine
 
@@ -79,7 +79,7 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class NcclRow:
     """One size of one type, operator and root."""
 
     bytes: int
@@ -90,12 +90,12 @@ class Row:
 
 
 @dataclass(slots=True)
-class Run:
+class NcclRun:
     """One run of a program. `program`: such as all_reduce; `facts`: what NCCL's log and command report."""
 
     program: str | None = None
     ranks: list[Rank] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[NcclRow] = field(default_factory=list)
     keys: set[tuple[object, ...]] = field(default_factory=set)  # of the rows
     facts: dict[str, None] = field(default_factory=dict)
     failures: list[tuple[str, str]] = field(default_factory=list)  # reason and message
@@ -108,13 +108,13 @@ class Run:
     by_cpu_time: bool = False
     complete: bool = True
 
-    def again(self) -> "Run":
+    def again(self) -> "NcclRun":
         """Return a run of the same program and GPUs without results: a cycle (-N), or another process's."""
-        return Run(
+        return NcclRun(
             self.program, self.ranks, facts=self.facts, nccl_version=self.nccl_version, complete=self.complete
         )
 
-    def add(self, row: Row) -> bool:
+    def add(self, row: NcclRow) -> bool:
         """Add a result; False where there is one of the same size, type, operator and root."""
         key = (row.bytes, row.data_type, row.reduction, row.root)
         if key in self.keys:
@@ -134,7 +134,7 @@ class Run:
         return not (self.ranks or self.rows or self.failures)
 
 
-def machine(runs: Sequence[Run], *, origin: str = "") -> Machine:
+def machine(runs: Sequence[NcclRun], *, origin: str = "") -> Machine:
     """Return the machine of these runs with their numbers. `origin`: a file's name may name the program."""
     runs = [run for run in runs if not run.is_empty]
     hosts = {rank.host for run in runs for rank in run.ranks}
@@ -217,7 +217,7 @@ def _gpus(ranks: Sequence[Rank]) -> tuple[tuple[Gpu, ...], dict[Rank, int]]:
         numbers = {(rank.device, rank.bus or ""): number for number, rank in enumerate(found)}
     else:
         numbers = {(rank.device, rank.bus or ""): rank.device for rank in found}
-    devices = {numbers[key]: Device(rank.name, _address(rank.bus)) for key, rank in by_bus.items()}
+    devices = {numbers[key]: CudaDevice(rank.name, _address(rank.bus)) for key, rank in by_bus.items()}
     gpus, index_of = matching.gpus_in_pci_order(devices)
     return gpus, {rank: index_of[numbers[rank.device, rank.bus or ""]] for rank in ranks}
 
@@ -232,7 +232,7 @@ def _address(bus: str | None) -> str | None:
 
 
 def _place(
-    run: Run, program: str | None, index_of: dict[Rank, int], single: bool
+    run: NcclRun, program: str | None, index_of: dict[Rank, int], single: bool
 ) -> tuple[int | None, int | None, str]:
     """Return the number of ranks and of hosts of a run, and the place of its numbers."""
     hosts = len({rank.host for rank in run.ranks}) or None
@@ -249,7 +249,7 @@ def _place(
     return ranks, hosts, matching.group_place({index_of[rank] for rank in first})
 
 
-def _ranks_by_ratio(rows: Sequence[Row], program: str | None) -> int | None:
+def _ranks_by_ratio(rows: Sequence[NcclRow], program: str | None) -> int | None:
     """Return the number of ranks by the ratio of bus to algorithm bandwidth; None where it has none."""
     best = max(
         (timed for row in rows for timed in row.timed), key=lambda timed: timed.bus_gb_per_s, default=None
@@ -265,7 +265,7 @@ def _ranks_by_ratio(rows: Sequence[Row], program: str | None) -> int | None:
     return fits[0] if len(fits) == 1 and ranks <= _MAX_RANKS else None
 
 
-def _guessed(run: Run, origin: str) -> str | None:
+def _guessed(run: NcclRun, origin: str) -> str | None:
     """Return the program whose output has these operators, roots, ratios and checks; None where several have.
 
     Of those that a line above the output or the file's name mentions one is taken.
@@ -293,7 +293,7 @@ def _guessed(run: Run, origin: str) -> str | None:
     return None
 
 
-def _fitting(run: Run, row: Row, above: float) -> list[str]:
+def _fitting(run: NcclRun, row: NcclRow, above: float) -> list[str]:
     """Return the programs that fit a row whose ratio of bus to algorithm bandwidth is `above` 1."""
     halves = [timed for one in run.rows for timed in one.timed]
     counted = {timed.in_place for timed in halves if timed.wrong is not None}
@@ -334,7 +334,7 @@ def programs_in(words: str) -> set[str]:
     return {_IN_ORDER[found.lastindex - 1] for found in _NAMED.finditer(words) if found.lastindex}
 
 
-def _failures(run: Run, kind: Kind, place: str) -> list[Failure]:
+def _failures(run: NcclRun, kind: Kind, place: str) -> list[Failure]:
     """Return what failed, and the sizes whose results were wrong."""
     found = [
         Failure(kind=kind, source=place, destination=place, reason=reason, says=says)
@@ -355,7 +355,7 @@ def _failures(run: Run, kind: Kind, place: str) -> list[Failure]:
     return found
 
 
-def _notes(run: Run, kind: Kind, ranks: int | None, hosts: int | None) -> list[str]:
+def _notes(run: NcclRun, kind: Kind, ranks: int | None, hosts: int | None) -> list[str]:
     notes = []
     if hosts is not None and hosts > 1 and ranks:
         names = ", ".join(dict.fromkeys(rank.name for rank in run.ranks))

@@ -15,7 +15,7 @@ from gputopo.captures.bandwidth.texts import (
     MAX_GB_PER_S,
     MAX_US,
     Program,
-    Read,
+    ProgramRead,
     positive,
     understood_of,
 )
@@ -289,10 +289,10 @@ class Perftest:
         """Return the rows."""
         return self.marks
 
-    def read(self, *, origin: str) -> Read:
+    def read(self, *, origin: str) -> ProgramRead:
         """Return the machine, with the lines that were understood."""
         del origin  # nothing in such a text is refused
-        return Read(self.report.machine(PERFTEST), self.understood)
+        return ProgramRead(self.report.machine(PERFTEST), self.understood)
 
     def _head(self, column: _Column) -> None:
         self.column = column
@@ -336,7 +336,7 @@ def is_perftest(text: str) -> bool:
     return _MARKS.search(text) is not None
 
 
-def read_perftest(text: str, *, origin: str) -> Read:
+def read_perftest(text: str, *, origin: str) -> ProgramRead:
     """Read the tests of perftest in a text, with the numbers of the lines that were understood."""
     return runs.read(text, _scan, PERFTEST, origin=origin)
 

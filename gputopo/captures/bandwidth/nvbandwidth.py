@@ -14,10 +14,10 @@ import msgspec
 
 from gputopo.captures.bandwidth import nvbandwidth_tests as tests
 from gputopo.captures.bandwidth import runs
-from gputopo.captures.bandwidth.nvbandwidth_tests import Matrix, Part, Report
-from gputopo.captures.bandwidth.texts import Program, Read, devices, row, understood_of
+from gputopo.captures.bandwidth.nvbandwidth_tests import NvbandwidthMatrix, NvbandwidthReport, Part
+from gputopo.captures.bandwidth.texts import Program, ProgramRead, devices, row, understood_of
 from gputopo.captures.ledger import Format
-from gputopo.captures.matching import Device
+from gputopo.captures.matching import CudaDevice
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine, Unread
 
@@ -67,9 +67,9 @@ def _machine(document: Any, *, origin: str) -> Machine:
     return msgspec.structs.replace(made, unread=lines)
 
 
-def _head(document: dict[str, Any]) -> Report:
+def _head(document: dict[str, Any]) -> NvbandwidthReport:
     version = _JSON_VERSION.fullmatch(_text(document.get("version")))
-    report = Report(
+    report = NvbandwidthReport(
         driver=_text(document.get("Driver Version"))[:40] or None,
         cuda=tests.cuda_version(
             _text(document.get("CUDA Driver Version")) or _text(document.get("CUDA Runtime Version"))
@@ -83,11 +83,11 @@ def _head(document: dict[str, Any]) -> Report:
     for place, device in enumerate(devices if isinstance(devices, list) else []):
         if match := _JSON_DEVICE.fullmatch(_text(device)):
             address = f"{match[3]}.0" if match[3] else None
-            report.devices.setdefault(int(match[1] or place), Device(match[2].strip(), address))
+            report.devices.setdefault(int(match[1] or place), CudaDevice(match[2].strip(), address))
     return report
 
 
-def _add(report: Report, case: dict[str, Any]) -> list[str]:
+def _add(report: NvbandwidthReport, case: dict[str, Any]) -> list[str]:
     """Add one testcase; return what of it is no reading."""
     test, status = case["name"], _text(case.get("status"))
     if status == "Waived":
@@ -105,7 +105,7 @@ def _add(report: Report, case: dict[str, Any]) -> list[str]:
     words = [[cell if isinstance(cell, str) else json.dumps(cell) for cell in row] for row in matrix]
     strange: list[str] = []
     for part, rows in _parts(test, words, width):
-        found = tests.add(report, Matrix(test, tuple(range(width)), dict(enumerate(rows)), part))
+        found = tests.add(report, NvbandwidthMatrix(test, tuple(range(width)), dict(enumerate(rows)), part))
         strange += [f"{test}: {word}" for _, word in found]
     return strange
 
@@ -192,7 +192,7 @@ def recognise(text: str) -> bool:
     return _MARKS.search(text) is not None
 
 
-def read(text: str, *, origin: str) -> Read:
+def read(text: str, *, origin: str) -> ProgramRead:
     """Read the tests of a text, with the numbers of the lines that were understood."""
     return runs.read(text, _scan, SOURCE, origin=origin)
 
@@ -212,7 +212,7 @@ class _Reader:
     """One text, line by line."""
 
     def __init__(self) -> None:
-        self.report = Report()
+        self.report = NvbandwidthReport()
         self.understood: frozenset[int] = frozenset()
         self.begun = 0  # the line that names the test
         self.below_versions = False  # between these and the devices
@@ -254,11 +254,11 @@ class _Reader:
         """Return the tables that have a row."""
         return [(table.line, (table.test, table.said)) for table in self.tables if table.rows]
 
-    def read(self, *, origin: str) -> Read:
+    def read(self, *, origin: str) -> ProgramRead:
         """Return the machine, with the lines that were understood."""
         del origin  # nothing in such a text is refused: a line that cannot be is not understood
         not_readings = self._finish()
-        return Read(tests.machine(self.report), self.understood - not_readings)
+        return ProgramRead(tests.machine(self.report), self.understood - not_readings)
 
     def _finish(self) -> set[int]:
         """Turn the tables into samples; return the lines with a cell that is no reading."""
@@ -272,7 +272,7 @@ class _Reader:
             test, part = _split(table.test)
             said = _SAID_PART.search(table.said.replace("Read", "Read ").replace("Write", "Write "))
             part = part or (_SAID_PARTS[said[1].lower()] if said and "_bidirectional" in test else None)
-            found = tests.add(self.report, Matrix(test, table.columns, table.rows, part))
+            found = tests.add(self.report, NvbandwidthMatrix(test, table.columns, table.rows, part))
             strange |= {table.lines[row] for row, _ in found}
         return strange
 
@@ -298,7 +298,7 @@ class _Reader:
         elif (device := _DEVICE.match(line)) and not self.others and self.test is None:
             address = f"{device[3]}.0" if device[3] else None
             self.below_versions = False
-            self.report.devices.setdefault(int(device[1]), Device(device[2].strip(), address))
+            self.report.devices.setdefault(int(device[1]), CudaDevice(device[2].strip(), address))
         else:
             return self._is_host_name(line)
         return True

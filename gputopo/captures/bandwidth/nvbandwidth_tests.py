@@ -19,7 +19,7 @@ from typing import Literal
 from gputopo.captures import matching
 from gputopo.captures.bandwidth import texts
 from gputopo.captures.bandwidth.texts import MAX_US, is_empty, is_zero, positive
-from gputopo.captures.matching import ALL_GPUS, HOST, Device
+from gputopo.captures.matching import ALL_GPUS, HOST, CudaDevice
 from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Method, NotMeasured, Sample
 from gputopo.values.machine import Driver, Machine
 
@@ -54,7 +54,7 @@ _FAN = re.compile(r"(all_to_one|one_to_all)_(read|write)_(ce|sm)")
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class NvbandwidthMatrix:
     """One printed matrix: the cells' words by row, then by column."""
 
     test: str
@@ -64,10 +64,10 @@ class Matrix:
 
 
 @dataclass(slots=True)
-class Report:
+class NvbandwidthReport:
     """The content of one output, to be made into a machine. CUDA's numbers of the GPUs throughout."""
 
-    devices: dict[int, Device] = field(default_factory=dict)
+    devices: dict[int, CudaDevice] = field(default_factory=dict)
     driver: str | None = None
     cuda: str | None = None
     version: str | None = None
@@ -82,7 +82,7 @@ class Report:
     complete: bool = True
 
 
-def add(report: Report, matrix: Matrix) -> list[tuple[int, str]]:
+def add(report: NvbandwidthReport, matrix: NvbandwidthMatrix) -> list[tuple[int, str]]:
     """Add a matrix; return row and word of the cells that are no reading: all of a test that is not known."""
     if not is_known(matrix.test):
         nodes = matrix.test.startswith("multinode_")
@@ -124,7 +124,7 @@ def _of_processes(hosts: set[str]) -> str:
     )
 
 
-def waive(report: Report, test: str | None, message: str = "") -> None:
+def waive(report: NvbandwidthReport, test: str | None, message: str = "") -> None:
     """Add a test that the tool left out."""
     message = message.strip(" .:")
     pairs = test is not None and is_between_gpus(test)
@@ -136,7 +136,7 @@ def waive(report: Report, test: str | None, message: str = "") -> None:
             report.peers.setdefault(pair, False)
 
 
-def fail(report: Report, test: str | None, message: str) -> None:
+def fail(report: NvbandwidthReport, test: str | None, message: str) -> None:
     """Add a test that ended in an error: a failure where CUDA's error or wrong data is named."""
     message = message.strip()[:300]
     error = _CUDA_ERROR.search(message)
@@ -172,9 +172,9 @@ def cuda_version(number: str) -> str | None:
     return f"{int(number) // 1000}.{int(number) % 1000 // 10}"
 
 
-def machine(report: Report) -> Machine:
+def machine(report: NvbandwidthReport) -> Machine:
     """Return the machine, its GPUs in PCI order where their addresses are known."""
-    listed = {i: report.devices.get(i, Device()) for i in sorted(report.columns | set(report.devices))}
+    listed = {i: report.devices.get(i, CudaDevice()) for i in sorted(report.columns | set(report.devices))}
     gpus, index_of = matching.gpus_in_pci_order(listed)
     if any(index != number for number, index in index_of.items()):
         report.notes.append(
@@ -202,7 +202,9 @@ def machine(report: Report) -> Machine:
     )
 
 
-def _sample(report: Report, matrix: Matrix, row: int, column: int, value: float) -> Sample:
+def _sample(
+    report: NvbandwidthReport, matrix: NvbandwidthMatrix, row: int, column: int, value: float
+) -> Sample:
     test, here, there = matrix.test, matching.gpu_place(row), matching.gpu_place(column)
     if "latency" in test:
         peer = test.startswith("device_to_device")
@@ -256,7 +258,12 @@ def _sample(report: Report, matrix: Matrix, row: int, column: int, value: float)
 
 
 def _pair_sample(
-    report: Report, matrix: Matrix, pairs: re.Match[str], row: int, column: int, value: float
+    report: NvbandwidthReport,
+    matrix: NvbandwidthMatrix,
+    pairs: re.Match[str],
+    row: int,
+    column: int,
+    value: float,
 ) -> Sample:
     here, there = matching.gpu_place(row), matching.gpu_place(column)
     together = matrix.part is None and pairs[1] is not None and pairs[3] == "sm"  # up to 0.5

@@ -15,8 +15,17 @@ from dataclasses import dataclass, field, replace
 from gputopo.captures import matching
 from gputopo.captures.bandwidth import runs, texts
 from gputopo.captures.bandwidth.runs import Mark
-from gputopo.captures.bandwidth.texts import MAX_US, Program, Read, devices, is_empty, plain, positive, row
-from gputopo.captures.matching import Device
+from gputopo.captures.bandwidth.texts import (
+    MAX_US,
+    Program,
+    ProgramRead,
+    devices,
+    is_empty,
+    plain,
+    positive,
+    row,
+)
+from gputopo.captures.matching import CudaDevice
 from gputopo.values.bandwidth import Bandwidth, Kind, NotMeasured, Path, Sample
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
@@ -62,7 +71,7 @@ class Version:
 
 
 @dataclass(slots=True)
-class Table:
+class P2pMatrix:
     """One matrix, its heading in `line`. `enabled` None: no heading. `reads`: the row's GPU fetches."""
 
     kind: Kind | None  # None: connectivity, or the CPU's side of a latency matrix
@@ -79,12 +88,12 @@ class Table:
 
 
 @dataclass(slots=True)
-class Found:
+class P2pOutput:
     """The content of one output. CUDA's numbers of the GPUs throughout."""
 
-    devices: dict[int, Device] = field(default_factory=dict)
+    devices: dict[int, CudaDevice] = field(default_factory=dict)
     access: dict[tuple[int, int], set[bool]] = field(default_factory=dict)
-    tables: list[Table] = field(default_factory=list)
+    tables: list[P2pMatrix] = field(default_factory=list)
     cpu_latencies: bool = False
     error: str | None = None  # with which the program ended
     listed: list[Mark] = field(default_factory=list)  # each device in a list
@@ -106,13 +115,13 @@ class Found:
         ]
         return [*tables, *self.listed]
 
-    def read(self, *, origin: str) -> Read:
+    def read(self, *, origin: str) -> ProgramRead:
         """Return the machine. Raises InputError where one device is listed twice with different values."""
         if self.conflict:
             raise InputError(f"{origin} lists {self.conflict}", _HINT)
-        return Read(machine(self), frozenset(self.understood))
+        return ProgramRead(machine(self), frozenset(self.understood))
 
-    def complete_from(self, above: "Found") -> None:
+    def complete_from(self, above: "P2pOutput") -> None:
         """Take the GPUs and the version of the run above, where this one shows none."""
         if not self.devices:
             self.devices, self.access = dict(above.devices), self.access or dict(above.access)
@@ -122,11 +131,11 @@ class Found:
                 table.version.older |= above.tables[0].version.older
 
 
-def machine(found: Found) -> Machine:
+def machine(found: P2pOutput) -> Machine:
     """Return the machine, its GPUs in PCI order where their addresses are known."""
     seen = {index for table in found.tables for index in (*table.columns, *table.rows)}
     seen |= {index for pair in found.access for index in pair}
-    listed = {index: found.devices.get(index, Device()) for index in sorted(seen | set(found.devices))}
+    listed = {index: found.devices.get(index, CudaDevice()) for index in sorted(seen | set(found.devices))}
     gpus, index_of = matching.gpus_in_pci_order(listed)
     access = {(index_of[a], index_of[b]): said for (a, b), said in found.access.items()}
     notes: list[str] = []
@@ -154,14 +163,14 @@ def machine(found: Found) -> Machine:
     )
 
 
-def _not_measured(found: Found) -> Iterator[NotMeasured]:
+def _not_measured(found: P2pOutput) -> Iterator[NotMeasured]:
     if found.error:
         what = "what follows its last matrix" if found.tables else "the whole run"
         yield NotMeasured(what=f"{SOURCE}: {what}", reason=f"{SOURCE} reported: {found.error}")
 
 
 def _samples(
-    table: Table, index_of: dict[int, int], access: dict[tuple[int, int], set[bool]], notes: list[str]
+    table: P2pMatrix, index_of: dict[int, int], access: dict[tuple[int, int], set[bool]], notes: list[str]
 ) -> list[Sample]:
     if table.kind is None:
         return []
@@ -174,7 +183,7 @@ def _samples(
 
 def _sample(
     kind: Kind,
-    table: Table,
+    table: P2pMatrix,
     cell: tuple[int, int],
     value: float,
     access: dict[tuple[int, int], set[bool]],
@@ -200,7 +209,7 @@ def _sample(
     )
 
 
-def _row_sends(table: Table, cell: tuple[int, int], notes: list[str]) -> bool:
+def _row_sends(table: P2pMatrix, cell: tuple[int, int], notes: list[str]) -> bool:
     """Return whether the row's GPU is the source of the copies of a cell."""
     if table.reads:
         return False
@@ -211,7 +220,7 @@ def _row_sends(table: Table, cell: tuple[int, int], notes: list[str]) -> bool:
 
 
 def _path(
-    table: Table, pair: tuple[int, int], access: dict[tuple[int, int], set[bool]], notes: list[str]
+    table: P2pMatrix, pair: tuple[int, int], access: dict[tuple[int, int], set[bool]], notes: list[str]
 ) -> Path:
     if table.enabled is False:
         return "staged"
@@ -225,7 +234,7 @@ def _path(
     return "staged" if False in can else "direct"
 
 
-def _kind_without_heading(table: Table, notes: list[str]) -> Kind:
+def _kind_without_heading(table: P2pMatrix, notes: list[str]) -> Kind:
     """Return the kind of a matrix without a heading: above any link's rate it is both directions together."""
     if table.kind == "latency":
         return "latency"
@@ -275,7 +284,7 @@ def recognise(text: str) -> bool:
     )
 
 
-def read(text: str, *, origin: str) -> Read:
+def read(text: str, *, origin: str) -> ProgramRead:
     """Read devices, access and all matrices, with the numbers of the lines that were understood.
 
     Raises InputError where one device is listed twice with different values, or runs list different GPUs.
@@ -283,12 +292,12 @@ def read(text: str, *, origin: str) -> Read:
     return runs.read(text, _scan, SOURCE, origin=origin)
 
 
-def _scan(text: str, above: Found | None) -> Found:
+def _scan(text: str, above: P2pOutput | None) -> P2pOutput:
     """Return the content of one run; `above`: the one above it."""
-    found = Found()
+    found = P2pOutput()
     version = Version()
-    heading: Table | None = None
-    table: Table | None = None
+    heading: P2pMatrix | None = None
+    table: P2pMatrix | None = None
     for number, raw in enumerate(text.splitlines(), 1):
         line = plain(raw)
         if opened := _heading(line, version):
@@ -327,27 +336,27 @@ def _scan(text: str, above: Found | None) -> Found:
     return found
 
 
-def _heading(line: str, version: Version) -> Table | None:
+def _heading(line: str, version: Version) -> P2pMatrix | None:
     """Return the table that a heading announces; its wording shows the version."""
     match = _HEADING.search(line)
     if match is None or row(line) is not None:
         return None
     low = match[0].lower()
     if "connectivity" in low:
-        return Table(None, version, connectivity=True)
+        return P2pMatrix(None, version, connectivity=True)
     version.newer |= re.search(r"\(P2P (?:Writes|Reads)\)", line) is not None
     version.older |= _OLDER.search(line) is not None
     enabled = re.search(r"p2p\W{0,3}disabled", low) is None  # "(ACS disabled)" may stand behind it
     reads = re.search(r"\breads?\b", low) is not None
     state = f"P2P={'Enabled' if enabled else 'Disabled'}{' (P2P Reads)' if reads else ''}"
     if match["ways"] is None:
-        return Table("latency", version, enabled, reads, f"Latency {state}")
+        return P2pMatrix("latency", version, enabled, reads, f"Latency {state}")
     if match["ways"].lower() == "bi":
-        return Table("bidirectional", version, enabled, reads, f"Bidirectional {state}")
-    return Table("p2p_direct", version, enabled, reads, f"Unidirectional {state}")
+        return P2pMatrix("bidirectional", version, enabled, reads, f"Bidirectional {state}")
+    return P2pMatrix("p2p_direct", version, enabled, reads, f"Unidirectional {state}")
 
 
-def _opened(line: str, heading: Table | None, version: Version) -> Table | None:
+def _opened(line: str, heading: P2pMatrix | None, version: Version) -> P2pMatrix | None:
     """Return the table that a header line begins, of the kind that the heading above it names."""
     corner, *words = line.split() or [""]
     columns = devices(words)
@@ -356,11 +365,11 @@ def _opened(line: str, heading: Table | None, version: Version) -> Table | None:
     version.newer |= corner != "D\\D"
     if heading is None:
         kind: Kind | None = "latency" if corner == "GPU" else None if corner == "CPU" else "p2p_direct"
-        return Table(kind, version, label="no heading", columns=columns)
+        return P2pMatrix(kind, version, label="no heading", columns=columns)
     return _table(heading, None if corner == "CPU" else heading.kind, columns)
 
 
-def _implied(line: str, heading: Table) -> Table | None:
+def _implied(line: str, heading: P2pMatrix) -> P2pMatrix | None:
     """Return the table of a row that follows its heading at once: the line of device numbers was lost."""
     first = row(line)
     if first is None or first[0] != 0:
@@ -368,11 +377,11 @@ def _implied(line: str, heading: Table) -> Table | None:
     return _table(heading, heading.kind, tuple(range(len(first[1]))))
 
 
-def _table(heading: Table, kind: Kind | None, columns: tuple[int, ...]) -> Table:
+def _table(heading: P2pMatrix, kind: Kind | None, columns: tuple[int, ...]) -> P2pMatrix:
     return replace(heading, kind=kind, columns=columns, cells={}, rows=set())
 
 
-def _add_row(table: Table, line: str, found: Found) -> bool:
+def _add_row(table: P2pMatrix, line: str, found: P2pOutput) -> bool:
     """Add a row's cells; False where it is no row, not of this table, or holds what is no reading."""
     cells = row(line)
     if cells is None:
@@ -403,7 +412,7 @@ def _add_row(table: Table, line: str, found: Found) -> bool:
     return whole
 
 
-def _follows(table: Table, index: int, words: list[str]) -> bool:
+def _follows(table: P2pMatrix, index: int, words: list[str]) -> bool:
     """Return whether a row below other lines can be of a matrix: a later one, and all cells of its form."""
     later = index > max(table.rows, default=-1)
     if table.connectivity:
@@ -411,7 +420,7 @@ def _follows(table: Table, index: int, words: list[str]) -> bool:
     return later and all("." in word or is_empty(word) for word in words)
 
 
-def _add_device(found: Found, line: str, number: int) -> bool:
+def _add_device(found: P2pOutput, line: str, number: int) -> bool:
     if match := _ACCESS.search(line):
         if match[1] != match[3]:
             found.access.setdefault((int(match[1]), int(match[3])), set()).add(match[2] == "CAN")
@@ -420,7 +429,7 @@ def _add_device(found: Found, line: str, number: int) -> bool:
     if match is None:
         return False
     address = f"{match[5] or 0}:{match[3]}:{match[4]}.0" if match[3] else None
-    device = Device(match[2].strip(), address)
+    device = CudaDevice(match[2].strip(), address)
     if found.devices.setdefault(int(match[1]), device) != device:
         found.conflict = f"device {match[1]} twice with different values (line {number})"
     found.listed.append((number, ("device", match[1])))

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from gputopo.captures import merge
-from gputopo.captures.bandwidth.texts import Read
+from gputopo.captures.bandwidth.texts import ProgramRead
 from gputopo.captures.matching import aligned
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.errors import InputError
@@ -63,7 +63,7 @@ _IDENTITY = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RunLines:
     """The lines of one run: from `first`, up to the line before `end`. `headed`: the first is a heading."""
 
     name: str
@@ -78,14 +78,14 @@ class Scanned(Protocol):
     def measured(self) -> Iterable[Mark]:
         """Return what was measured, with its line."""
 
-    def read(self, *, origin: str) -> Read:
+    def read(self, *, origin: str) -> ProgramRead:
         """Return the machine, with the numbers of the lines that were understood."""
 
 
 _S = TypeVar("_S", bound=Scanned)
 
 
-def read(text: str, scan: Callable[[str, _S | None], _S], source: str, *, origin: str) -> Read:
+def read(text: str, scan: Callable[[str, _S | None], _S], source: str, *, origin: str) -> ProgramRead:
     """Read the runs of a text. `scan` reads one; it is given the run above, of the first the whole text.
 
     Raises InputError where the runs list different GPUs.
@@ -106,7 +106,7 @@ def read(text: str, scan: Callable[[str, _S | None], _S], source: str, *, origin
     if not _differ([_samples(one) for one in machines]):
         return whole.read(origin=origin)
     machine = joined([part.name for part in parts], machines, source, origin=origin)
-    return Read(machine, frozenset(understood))
+    return ProgramRead(machine, frozenset(understood))
 
 
 def documents(text: str, start: re.Pattern[str], *, origin: str, hint: str) -> Iterator[dict[str, Any]]:
@@ -130,12 +130,12 @@ def of_documents(machines: Sequence[Machine], source: str, *, origin: str, hint:
     return machines[0] if len(machines) == 1 else joined(names, machines, source, origin=origin)
 
 
-def headings(parts: Iterable[Part]) -> frozenset[int]:
+def headings(parts: Iterable[RunLines]) -> frozenset[int]:
     """Return the lines of the headings by which a text is divided."""
     return frozenset(part.first for part in parts if part.headed)
 
 
-def divided(text: str, measured: Sequence[Mark]) -> list[Part]:
+def divided(text: str, measured: Sequence[Mark]) -> list[RunLines]:
     """Return the parts of a text in which nothing is measured twice; none where that is so of the whole.
 
     It is divided at the headings of one form, those that make the fewest parts; where no form parts all
@@ -156,7 +156,7 @@ def divided(text: str, measured: Sequence[Mark]) -> list[Part]:
     names = _names([name for (_, name), _ in ranges])
     headed = [name != "" for (_, name), _ in ranges]
     firsts[0] = ranges[0][0][0] if headed[0] else 1
-    return [Part(*of) for of in zip(names, firsts, [*firsts[1:], end], headed, strict=True)]
+    return [RunLines(*of) for of in zip(names, firsts, [*firsts[1:], end], headed, strict=True)]
 
 
 def with_runs(bandwidth: Bandwidth, text: str, lines: Sequence[int]) -> tuple[Bandwidth, frozenset[int]]:

@@ -92,7 +92,7 @@ def _is_index(word: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ProgramRead:
     """One program's part of a text. `understood`: numbers of its lines, from 1."""
 
     machine: Machine
@@ -103,7 +103,7 @@ class Program(NamedTuple):
     """A bandwidth program's text: whether one has a line of it, and its reader (text, *, origin)."""
 
     recognise: Callable[[str], bool]
-    read: Callable[..., Read]
+    read: Callable[..., ProgramRead]
 
 
 def understood_of(text: str, take: Callable[[int, str], bool]) -> frozenset[int]:

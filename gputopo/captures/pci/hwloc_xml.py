@@ -14,7 +14,7 @@ import msgspec
 
 from gputopo.captures.ledger import Claims, Format, xml_lines
 from gputopo.captures.pci import pci_tree
-from gputopo.captures.pci.pci_tree import NVIDIA, Found, cpus_of_mask, opening, root_of
+from gputopo.captures.pci.pci_tree import NVIDIA, TreeFacts, cpus_of_mask, opening, root_of
 from gputopo.values.errors import InputError
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Host, Machine, MemoryMib, NumaNode, PciNode, Unread
@@ -65,7 +65,7 @@ def _objects(root: "Element") -> Iterator[tuple["Element", tuple["Element", ...]
 @dataclass(slots=True)
 class _Reading:
     nodes: dict[str, PciNode] = field(default_factory=dict)
-    found: Found = field(default_factory=Found)
+    found: TreeFacts = field(default_factory=TreeFacts)
     numa: dict[int, NumaNode] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     cpu_model: str | None = None

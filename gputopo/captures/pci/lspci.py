@@ -19,7 +19,7 @@ import msgspec
 
 from gputopo.captures.ledger import Claims, Format, by_line, read_lines
 from gputopo.captures.pci import pci_tree
-from gputopo.captures.pci.pci_tree import NVIDIA, Found
+from gputopo.captures.pci.pci_tree import NVIDIA, TreeFacts
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Host, Machine, MemoryMib, PciNode, Unread
 from gputopo.values.subject import EVERY, at_gpu, at_pci
@@ -127,7 +127,7 @@ class _TreeReading:
     origin: str
     joints: dict[int, _Bus | None] = field(default_factory=dict)  # column of a joint: what hangs there
     nodes: dict[str, PciNode] = field(default_factory=dict)
-    found: Found = field(default_factory=Found)
+    found: TreeFacts = field(default_factory=TreeFacts)
 
     def take(self, number: int, line: str) -> bool:
         """Read one line: it begins at a joint of a line above, and may go down several bridges."""
@@ -296,7 +296,7 @@ class _ListReading:
     nodes: dict[str, PciNode] = field(default_factory=dict)
     behind: dict[str, str] = field(default_factory=dict)  # "0000:05": the bridge that leads to the bus
     buses: set[str] = field(default_factory=set)
-    found: Found = field(default_factory=Found)
+    found: TreeFacts = field(default_factory=TreeFacts)
 
     def device(self, head: re.Match[str], body: str, text: str) -> None:
         """Read one device: its first line and those below it."""

@@ -20,7 +20,7 @@ import msgspec
 
 from gputopo.captures.ledger import Claims, Format, xml_lines
 from gputopo.captures.pci import pci_tree
-from gputopo.captures.pci.pci_tree import NVIDIA, Found, cpus_of_mask, opening, root_of
+from gputopo.captures.pci.pci_tree import NVIDIA, TreeFacts, cpus_of_mask, opening, root_of
 from gputopo.reference.expectations import generation_of
 from gputopo.values.errors import InputError
 from gputopo.values.index_ranges import index_ranges
@@ -69,7 +69,7 @@ def parse(text: str, *, origin: str) -> Machine:
 class _Reading:
     origin: str
     nodes: dict[str, PciNode] = field(default_factory=dict)
-    found: Found = field(default_factory=Found)
+    found: TreeFacts = field(default_factory=TreeFacts)
     numa: dict[int, NumaNode] = field(default_factory=dict)
     nvlinks: dict[str, dict[str, int]] = field(default_factory=dict)  # of each <gpu>: other end, links
     arch: list[str] = field(default_factory=list)

@@ -31,7 +31,7 @@ Tree = Sequence[PciNode]
 
 
 @dataclass(slots=True)
-class Found:
+class TreeFacts:
     """Facts of a capture beside the tree: each by PCI address, GPUs and NICs only."""
 
     gpus: dict[str, Gpu] = field(default_factory=dict)  # with facts of their own; the index is given later
@@ -65,7 +65,7 @@ def width(text: str | None) -> int | None:
 def machine(
     source: str,
     nodes: Mapping[str, PciNode],
-    found: Found,
+    found: TreeFacts,
     *,
     host: Host = Host(),  # noqa: B008 (a frozen value)
     nvlinks: Callable[[str, str], int | None] = lambda a, b: None,

@@ -26,7 +26,7 @@ from gputopo.captures.smi.machine import (
     with_unanswered,
 )
 from gputopo.captures.smi.names import Named, names
-from gputopo.captures.smi.series import Clock, Series, groups, is_fixed
+from gputopo.captures.smi.series import Clock, LogSeries, groups, is_fixed
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gap, Machine, Sample, Unread
 from gputopo.values.samples import facts_of, of_sample, without_settings
@@ -420,7 +420,7 @@ class _Table:
                 )
                 self.gaps.append(Gap(source=SOURCE, text=words))
         facts = names("csv").facts
-        series = Series([facts.get(column) for column in self.columns])
+        series = LogSeries([facts.get(column) for column in self.columns])
         stored = [self._sample(samples[place]) for place in sorted({*series.stored(samples), shown})]
         clock = Clock()
         times = [clock.read(self._time(each) or "") for each in samples]

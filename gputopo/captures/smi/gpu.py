@@ -9,7 +9,7 @@ import msgspec
 
 from gputopo.captures.smi import values
 from gputopo.captures.smi.names import BASE_REASONS, DRAIN_RECOMMENDED, RECOVERY, RESET_REQUIRED, Names
-from gputopo.captures.smi.values import LOST, NEEDS_RESET, Value
+from gputopo.captures.smi.values import LOST, NEEDS_RESET, ReportedValue
 from gputopo.reference.clock_events import BITS, decode
 from gputopo.values.fields import field_at
 from gputopo.values.machine import Gpu, GpuProcess
@@ -49,7 +49,7 @@ class ReportedGpu:
     queried: bool = False  # by --query-gpu: numbers may stand without their unit
     visit: int = 0
     # The values of each fact, by visit and by how good the name is; the lowest with a value stands.
-    reported: dict[str, dict[tuple[int, int], Value]] = field(default_factory=dict)
+    reported: dict[str, dict[tuple[int, int], ReportedValue]] = field(default_factory=dict)
     processes: list[dict[str, Any]] | None = None
     no_processes: str | None = None
     instances: int | None = None
@@ -98,13 +98,13 @@ class ReportedGpu:
             self._processes().append({})
         return path in self.names.sections or path in self.names.facts or self.names.is_unplaced(path)
 
-    def _report(self, fact: str, rank: int, value: Value) -> bool:
+    def _report(self, fact: str, rank: int, value: ReportedValue) -> bool:
         by_visit = self.reported.setdefault(fact, {})
         before = by_visit.setdefault((self.visit, rank), value)
         if before != value:
             twice = f"reported twice, as {_shown(before)} and as {_shown(value)}"
             by_visit[self.visit, rank] = (
-                before if before.twice else Value(None, twice, strange=True, twice=True)
+                before if before.twice else ReportedValue(None, twice, strange=True, twice=True)
             )
             return False
         return not value.strange
@@ -223,7 +223,7 @@ class ReportedGpu:
             missing["processes"] = self.no_processes
 
 
-def _best(by_visit: Mapping[tuple[int, int], Value]) -> Value:
+def _best(by_visit: Mapping[tuple[int, int], ReportedValue]) -> ReportedValue:
     """Return the first value by visit and name; the error of a better name of the same visit in its place.
 
     A driver that has an error for the average power and a value for the instant has a fault.
@@ -243,7 +243,7 @@ def _is_identity(fact: str) -> bool:
     return "." not in fact and field_at(Gpu, fact).stability == "fixed"
 
 
-def _shown(value: Value) -> str:
+def _shown(value: ReportedValue) -> str:
     return str(value.reason if value.value is None else value.value)[:60]
 
 

@@ -15,7 +15,7 @@ from gputopo.captures import intake
 from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import ReportedGpu
 from gputopo.captures.smi.names import COLLECTED, GPU, Named, Names
-from gputopo.captures.smi.values import Value
+from gputopo.captures.smi.values import ReportedValue
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Contradiction, Driver, Gap, Gpu, Machine, Sample, Unread
 from gputopo.values.subject import EVERY, at_gpu, within
@@ -124,7 +124,7 @@ def _places(line: Unanswered, rows: Mapping[int, ReportedGpu]) -> bool:
 def _lost_gpu(line: Unanswered, names: Names, *, placed: bool) -> ReportedGpu:
     gpu = ReportedGpu(names, lost=True, notes={"": line.reason})
     if line.address is not None:
-        gpu.reported["pci_address"] = {(0, 0): Value(line.address)}
+        gpu.reported["pci_address"] = {(0, 0): ReportedValue(line.address)}
     if not placed:
         gpu.notes["index"] = _WITHOUT_NUMBER
     return gpu

@@ -95,7 +95,7 @@ Dialect = Literal["xml", "text", "csv"]
 _PLACE: dict[Dialect, int] = {"xml": 0, "text": 1, "csv": 2}
 
 
-class Row(NamedTuple):
+class NameRow(NamedTuple):
     """A fact of the Gpu (its path there), how its value is written (see values.py), and its names."""
 
     fact: str
@@ -110,11 +110,11 @@ class Row(NamedTuple):
         return tuple(dict.fromkeys(name for name in listed if name))
 
 
-def _declared(kind: type[msgspec.Struct]) -> Iterable[Row]:
+def _declared(kind: type[msgspec.Struct]) -> Iterable[NameRow]:
     for path, field in fields_of(kind).items():
         if field.smi is not None and field.leaf and "[]" not in path:
             names = field.smi
-            yield Row(path, names.kind or field.unit, names.xml, names.text, names.csv)
+            yield NameRow(path, names.kind or field.unit, names.xml, names.text, names.csv)
 
 
 # Our names of the reasons are those of gputopo.reference.clock_events.BITS. Tag, heading, query.
@@ -141,9 +141,9 @@ _REASONS = (
 BASE_REASONS = ("gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown")
 
 
-def _reasons() -> Iterable[Row]:
+def _reasons() -> Iterable[NameRow]:
     for reason, tags, headings in _REASONS:
-        yield Row(
+        yield NameRow(
             f"throttle.reasons.{reason}",
             "active",
             "|".join(
@@ -172,10 +172,10 @@ _COUNTERS = (
 )
 
 
-def _counters() -> Iterable[Row]:
+def _counters() -> Iterable[NameRow]:
     for name, tag, heading in _COUNTERS:
         section = "clocks_event_reasons_counters"
-        yield Row(
+        yield NameRow(
             f"violation_ns.{name}",
             "us",
             f"{section}/{section}_{tag}",
@@ -212,11 +212,11 @@ _BUCKETS = (
 )
 
 
-def _ecc() -> Iterable[Row]:
+def _ecc() -> Iterable[NameRow]:
     for since in ("volatile", "aggregate"):
         at = f"ecc_errors/{since}", f"ECC Errors/{since}"
         for tag, heading, query in _SRAM:
-            yield Row(
+            yield NameRow(
                 f"ecc.counts.{since}.{tag}",
                 "count",
                 f"{at[0]}/{tag}",
@@ -227,8 +227,8 @@ def _ecc() -> Iterable[Row]:
             section = f"{at[0]}/{bit}_bit/", f"{at[1]}/{bit} Bit/", f"ecc.errors.{word}.{since}."
             for tag, heading, query in _PLACES:
                 names = section[0] + tag, section[1] + heading, section[2] + query
-                yield Row(f"ecc.counts.{since}.{bit}_bit.{tag}", "count", *names)
-    yield Row(
+                yield NameRow(f"ecc.counts.{since}.{bit}_bit.{tag}", "count", *names)
+    yield NameRow(
         "ecc.counts.aggregate.sram_threshold_exceeded",
         "yes as 1",
         "ecc_errors/aggregate/sram_threshold_exceeded",
@@ -237,7 +237,7 @@ def _ecc() -> Iterable[Row]:
     )
     for tag, heading in _BUCKETS:
         query = tag.replace("microcontroller", "mcu")
-        yield Row(
+        yield NameRow(
             f"ecc.counts.aggregate_uncorrectable_sram_sources.sram_{tag}",
             "count",
             f"ecc_errors/aggregate_uncorrectable_sram_sources/sram_{tag}",
@@ -258,10 +258,10 @@ _FABRIC = (
 )
 
 
-def _fabric() -> Iterable[Row]:
+def _fabric() -> Iterable[NameRow]:
     for name, heading in _FABRIC:
         at = f"fabric/health/{name}", f"Fabric/Health/{heading}", f"fabric.health.{name}"
-        yield Row(f"fabric.health.{name}", "fabric", *at)
+        yield NameRow(f"fabric.health.{name}", "fabric", *at)
 
 
 # What a GPU needs before it can be used again. Drivers since 570 name the action (`GPU Recovery Action`),
@@ -271,14 +271,14 @@ RESET_REQUIRED = f"{RECOVERY}.reset_required"
 DRAIN_RECOMMENDED = f"{RECOVERY}.drain_and_reset_recommended"
 
 _RECOVERY = (
-    Row(
+    NameRow(
         RESET_REQUIRED,
         "yes",
         "gpu_reset_status/reset_required",
         "GPU Reset Status/Reset Required",
         "reset_status.reset_required",
     ),
-    Row(
+    NameRow(
         DRAIN_RECOMMENDED,
         "yes",
         "gpu_reset_status/drain_and_reset_recommended",
@@ -298,7 +298,7 @@ GPU = (*_declared(Gpu), *_reasons(), *_counters(), *_ecc(), *_fabric(), *_RECOVE
 class Named(NamedTuple):
     """A row, and how good this one of its names is: 0 is the best."""
 
-    row: Row
+    row: NameRow
     rank: int
 
 
@@ -306,7 +306,7 @@ class Names(NamedTuple):
     """The names of one output format."""
 
     facts: dict[str, Named]
-    processes: dict[str, Row]
+    processes: dict[str, NameRow]
     driver: dict[str, Named]
     sections: frozenset[str]
     unplaced: frozenset[str]
@@ -365,5 +365,5 @@ def names(dialect: Dialect) -> Names:
     )
 
 
-def _by_name(rows: tuple[Row, ...], dialect: Dialect) -> dict[str, Named]:
+def _by_name(rows: tuple[NameRow, ...], dialect: Dialect) -> dict[str, Named]:
     return {name: Named(row, rank) for row in rows for rank, name in enumerate(row.names(dialect))}

@@ -23,7 +23,7 @@ from gputopo.values.samples import seconds
 Cells = Sequence[str]
 
 
-class Row(Protocol):
+class LogRow(Protocol):
     """A row of the log."""
 
     @property
@@ -31,7 +31,7 @@ class Row(Protocol):
         """The texts between the commas."""
 
 
-Rows = Sequence[tuple[int, Row]]  # of one sample: each with the index of its GPU
+Rows = Sequence[tuple[int, LogRow]]  # of one sample: each with the index of its GPU
 
 MAX_AT_ONCE = 16  # GPUs of a machine, where rows name none
 _MIN_INTERVAL_S = 0.05  # between two samples; the rows of one are written faster. Ours.
@@ -117,7 +117,7 @@ def _period(constant: Sequence[Hashable]) -> int:
     return 1
 
 
-class Series:
+class LogSeries:
     """The columns of a log by what they mean for it."""
 
     def __init__(self, columns: Sequence[Named | None]) -> None:
@@ -201,7 +201,7 @@ def _number(text: str) -> float | None:
 class _Extremes:
     """Where the combinations of one GPU, and the extremes of its numbers at each, were seen."""
 
-    def __init__(self, series: Series) -> None:
+    def __init__(self, series: LogSeries) -> None:
         self.series = series
         self.firsts: dict[tuple[object, ...], list[list[Any]]] = {}
         self.at: set[int] = set()

@@ -283,7 +283,7 @@ def _known_sections() -> frozenset[str]:
 def _other(address: str) -> ReportedGpu:
     """Return a GPU that only another output shows."""
     gpu = ReportedGpu(names("text"))
-    gpu.reported["pci_address"] = {(0, 0): values.Value(address)}
+    gpu.reported["pci_address"] = {(0, 0): values.ReportedValue(address)}
     return gpu
 
 

@@ -15,7 +15,7 @@ import msgspec
 from gputopo.captures import intake
 from gputopo.captures.ledger import Claims, Format
 from gputopo.captures.smi import topo_table
-from gputopo.captures.smi.topo_table import CELL, GPU, Column, Matrix, Reading, Row, cells_below
+from gputopo.captures.smi.topo_table import CELL, GPU, Column, Reading, TopoMatrix, TopoRow, cells_below
 from gputopo.topology.doubts import looks_cut
 from gputopo.values.errors import InputError
 from gputopo.values.index_ranges import index_ranges, parse_cpus
@@ -48,7 +48,7 @@ class Affinities:
     unread: list[tuple[int, str]] = field(default_factory=list)
 
 
-def read_affinities(rows: Mapping[int, Row], columns: Sequence[Column]) -> Affinities:
+def read_affinities(rows: Mapping[int, TopoRow], columns: Sequence[Column]) -> Affinities:
     """Read the affinity words of the GPUs' rows. Raises nothing: what is no affinity is noted as unread."""
     found = Affinities()
     own_memory: dict[int, int] = {}
@@ -70,14 +70,14 @@ def read_affinities(rows: Mapping[int, Row], columns: Sequence[Column]) -> Affin
     return found
 
 
-def _is_cut(row: Row, lists: Collection[str]) -> bool:
+def _is_cut(row: TopoRow, lists: Collection[str]) -> bool:
     """Return whether a CPU list at the very end of the text is the beginning of another GPU's."""
     own = row.affinity.get("cpu", "")
     at_end = row.may_be_cut and own and [*row.affinity][-1] == "cpu" and not row.rest
     return bool(at_end) and any(other != own and other.startswith(own) for other in lists)
 
 
-def _cpu_list(found: Affinities, index: int, row: Row, columns: Sequence[Column]) -> str | None:
+def _cpu_list(found: Affinities, index: int, row: TopoRow, columns: Sequence[Column]) -> str | None:
     text = row.affinity.get("cpu")
     if text is not None and parse_cpus(text) is not None:
         return text
@@ -86,7 +86,7 @@ def _cpu_list(found: Affinities, index: int, row: Row, columns: Sequence[Column]
     return None
 
 
-def _numa_node(found: Affinities, index: int, row: Row, columns: Sequence[Column]) -> int | None:
+def _numa_node(found: Affinities, index: int, row: TopoRow, columns: Sequence[Column]) -> int | None:
     text = row.affinity.get("numa", "")
     node = _number(text)
     if node is not None:
@@ -97,7 +97,7 @@ def _numa_node(found: Affinities, index: int, row: Row, columns: Sequence[Column
     return None
 
 
-def _why(found: Affinities, row: Row, column: Column, columns: Sequence[Column]) -> str:
+def _why(found: Affinities, row: TopoRow, column: Column, columns: Sequence[Column]) -> str:
     text = row.affinity.get(column)
     if text == "N/A":
         return "N/A"
@@ -203,18 +203,18 @@ def parse(text: str, *, origin: str) -> Machine:
     return _completed(machine, pcie)
 
 
-def _machine(matrix: Matrix, reading: Reading, origin: str) -> Machine:
+def _machine(matrix: TopoMatrix, reading: Reading, origin: str) -> Machine:
     gpus = _gpu_rows(matrix, origin)
     _check_gpus(matrix, gpus, origin)
     return _Builder(matrix, gpus, reading).machine()
 
 
-def _candidates(reading: Reading) -> list[Matrix]:
+def _candidates(reading: Reading) -> list[TopoMatrix]:
     with_rows = [m for m in reading.matrices if any(GPU.fullmatch(row.label) for row in m.rows)]
     return with_rows or [m for m in reading.matrices if m.affinity or m.rows]
 
 
-def _the_matrix(found: Sequence[Matrix], origin: str) -> Matrix:
+def _the_matrix(found: Sequence[TopoMatrix], origin: str) -> TopoMatrix:
     if not found:
         raise InputError(f"{origin}: there is no `nvidia-smi topo -m` matrix in it", _HINT)
     first = found[0]
@@ -228,9 +228,9 @@ def _the_matrix(found: Sequence[Matrix], origin: str) -> Matrix:
     return first
 
 
-def _gpu_rows(matrix: Matrix, origin: str) -> dict[int, Row]:
+def _gpu_rows(matrix: TopoMatrix, origin: str) -> dict[int, TopoRow]:
     """Return the GPUs' rows by index, each with its column. Raises InputError where one has no other."""
-    rows: dict[str, Row] = {}
+    rows: dict[str, TopoRow] = {}
     for row in matrix.rows:
         if row.label in rows:
             raise InputError(
@@ -252,7 +252,7 @@ def _gpu_rows(matrix: Matrix, origin: str) -> dict[int, Row]:
     return {int(label[3:]): rows[label] for label in sorted(labels, key=lambda label: int(label[3:]))}
 
 
-def _check_gpus(matrix: Matrix, gpus: dict[int, Row], origin: str) -> None:
+def _check_gpus(matrix: TopoMatrix, gpus: dict[int, TopoRow], origin: str) -> None:
     """Check the part of the matrix between GPUs: its width, its diagonal, its symmetry. Raises InputError."""
     intake.require_gpus(gpus, origin)
     at = {index: matrix.columns.index(f"GPU{index}") for index in gpus}
@@ -290,7 +290,7 @@ def _meaning(cell: str) -> Hop | int | None:
 class _Builder:
     """Puts one checked matrix together, collecting what is missing and what was not read."""
 
-    def __init__(self, matrix: Matrix, gpus: dict[int, Row], reading: Reading) -> None:
+    def __init__(self, matrix: TopoMatrix, gpus: dict[int, TopoRow], reading: Reading) -> None:
         self.matrix = matrix
         self.gpus = gpus
         self.reading = reading
@@ -339,7 +339,7 @@ class _Builder:
             reason = "where the matrix shows NVLinks it does not show the PCIe hop"
             self.missing[at_link(EVERY, fact="hop")] = reason
 
-    def _cell(self, row: Row, column: str) -> Hop | int | None:
+    def _cell(self, row: TopoRow, column: str) -> Hop | int | None:
         """Return the value of a cell; one of unknown content is noted as not read."""
         text = row.cells[self.matrix.columns.index(column)]
         meaning = _meaning(text)
@@ -396,7 +396,7 @@ class _Builder:
                 yield label, meaning if isinstance(meaning, Hop) else None
 
 
-def _nic_indices(matrix: Matrix) -> dict[str, int]:
+def _nic_indices(matrix: TopoMatrix) -> dict[str, int]:
     """Number the NICs: as they are named (NIC3), else as they stand (mlx5_2 may come before mlx5_1)."""
     labels = dict.fromkeys((*matrix.columns, *(row.label for row in matrix.rows)))
     nics = [label for label in labels if not GPU.fullmatch(label)]
@@ -405,7 +405,7 @@ def _nic_indices(matrix: Matrix) -> dict[str, int]:
     return {label: position for position, label in enumerate(nics)}
 
 
-def _placed(row: Row, matrix: Matrix, gpus: dict[int, Row]) -> bool:
+def _placed(row: TopoRow, matrix: TopoMatrix, gpus: dict[int, TopoRow]) -> bool:
     """Return whether a row's cells surely stand under their columns.
 
     A row is as long as the header, or has just the GPUs' cells (its NIC columns were cut out), and its X

@@ -1,6 +1,6 @@
-"""Lines and words of a pasted `nvidia-smi topo -m`: escapes and wrapping undone, headers and rows found.
+"""A pasted `nvidia-smi topo -m` as a table of words: escapes and wrapping undone, headers and rows found.
 
-The rows' labels find the rows, so prefixes, indentation, prompts and remarks around the matrix do not matter.
+The rows' labels find the rows, so prefixes, indentation, prompts and remarks around them do not matter.
 """
 
 import functools
@@ -202,7 +202,7 @@ COMMAND = re.compile(r"\btopo\s+(?:(-mp|--matrix_pci)|-m|--matrix)\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TopoRow:
     """One device's row. `cells` are the words under the devices, in the order of the columns.
 
     `more_cells` is true where cells stand past the last column. `rest` are words of no column. `may_be_cut`:
@@ -221,7 +221,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class TopoMatrix:
     """One matrix. `columns` are the devices of the header, or of the rows where there is no header.
 
     `pcie_only`: it is of `topo -mp`, which shows the PCIe hop of every pair and no NVLinks: the command above
@@ -231,7 +231,7 @@ class Matrix:
 
     columns: tuple[str, ...]
     has_header: bool
-    rows: tuple[Row, ...]
+    rows: tuple[TopoRow, ...]
     affinity: tuple[Column, ...]
     pcie_only: bool | None = False
 
@@ -243,7 +243,7 @@ class Reading:
     `read`, `legend`: the numbers of the lines that are a part of a matrix, or explain it.
     """
 
-    matrices: tuple[Matrix, ...]
+    matrices: tuple[TopoMatrix, ...]
     nic_names: dict[str, str]
     remarks: tuple[tuple[int, str], ...]
     renamed: tuple[int, str, str, str] | None = None  # a NIC with two names: line, label, and both names
@@ -311,7 +311,7 @@ def read(text: str) -> Reading:
     )
 
 
-def _matrix(block: _Block, last: int | None) -> Matrix:
+def _matrix(block: _Block, last: int | None) -> TopoMatrix:
     if block.head is not None:
         columns, affinity = block.head
     else:
@@ -320,10 +320,10 @@ def _matrix(block: _Block, last: int | None) -> Matrix:
         affinity = ()
     rows = (_best_row(line, columns, affinity, block.header) for line in block.rows)
     complete = tuple(replace(row, may_be_cut=row.line == last) for row in rows if row is not None)
-    return Matrix(columns, block.head is not None, complete, affinity, _is_pcie_only(block, complete))
+    return TopoMatrix(columns, block.head is not None, complete, affinity, _is_pcie_only(block, complete))
 
 
-def _is_pcie_only(block: _Block, rows: tuple[Row, ...]) -> bool | None:
+def _is_pcie_only(block: _Block, rows: tuple[TopoRow, ...]) -> bool | None:
     if any(cell.startswith("NV") for row in rows for cell in row.cells):
         return False
     if block.asked_pcie or block.legend == {"NODE"}:
@@ -331,10 +331,12 @@ def _is_pcie_only(block: _Block, rows: tuple[Row, ...]) -> bool | None:
     return False if block.has_legend or block.asked_pcie is False else None
 
 
-def _best_row(line: Line, columns: tuple[str, ...], affinity: tuple[Column, ...], header: str) -> Row | None:
+def _best_row(
+    line: Line, columns: tuple[str, ...], affinity: tuple[Column, ...], header: str
+) -> TopoRow | None:
     """Choose how a wrapped row's parts join: the one that reads most of it."""
 
-    def strange(row: Row) -> int:
+    def strange(row: TopoRow) -> int:
         unknown = sum(1 for cell in row.cells if not CELL.fullmatch(cell))
         wrong = sum(1 for value in row.affinity.values() if value != "N/A" and parse_cpus(value) is None)
         wanted = len(affinity) if GPU.fullmatch(row.label) else 0
@@ -347,7 +349,7 @@ def _best_row(line: Line, columns: tuple[str, ...], affinity: tuple[Column, ...]
 
 def _row(
     number: int, text: str, columns: tuple[str, ...], affinity: tuple[Column, ...], header: str
-) -> Row | None:
+) -> TopoRow | None:
     words = words_of(text)
     start = row_start(words, columns)
     if start is None:
@@ -371,7 +373,7 @@ def _row(
     more = not tail and after < len(words) and CELL.fullmatch(words[after][0]) is not None
     tail = _mended([*tail, *(word[0] for word in words[after:])])
     assigned = _assigned(tail, affinity, _fields(text, end, words[start + 1].start(), affinity, header))
-    return Row(
+    return TopoRow(
         label=label_of(words[start][0]),
         line=number,
         text=text.strip(),
@@ -435,12 +437,10 @@ def _fields(
     return placed
 
 
-def _is_peer_table(matrix: Matrix, legend: bool) -> bool:
+def _is_peer_table(matrix: TopoMatrix, legend: bool) -> bool:
     """Return whether it is a `topo -p2p` table: it looks the same, and its cells are OK, CNS, ..."""
     cells = {cell for row in matrix.rows for cell in row.cells}
-    if cells & PEER_STATUS:
-        return True
-    return legend and cells <= {"X"} and not matrix.affinity
+    return bool(cells & PEER_STATUS) or (legend and cells <= {"X"} and not matrix.affinity)
 
 
 def _looks_like_data(shown: str) -> bool:

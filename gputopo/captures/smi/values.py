@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
-class Value(NamedTuple):
+class ReportedValue(NamedTuple):
     """The content of one place: a value, or why there is none; `strange`: unknown content."""
 
     value: Any
@@ -65,7 +65,7 @@ def is_whole(text: str) -> bool:
     return _WHOLE.search(text) is not None
 
 
-def read(kind: str, text: str, *, bare: bool = False) -> Value:
+def read(kind: str, text: str, *, bare: bool = False) -> ReportedValue:
     """Read a value as a kind of the tables. `bare`: a number may stand without its unit (CSV)."""
     text = clean(text)
     shown = text[1:-1].strip() if text.startswith("[") and text.endswith("]") else text
@@ -73,10 +73,10 @@ def read(kind: str, text: str, *, bare: bool = False) -> Value:
     if found is not None:
         return found
     if not shown:
-        return Value(None, "the source leaves it empty")
+        return ReportedValue(None, "the source leaves it empty")
     if _REASONS.fullmatch(shown):
-        return Value(None, shown[:80])
-    return Value(None, f"not understood: {shown[:60]}", strange=True)
+        return ReportedValue(None, shown[:80])
+    return ReportedValue(None, f"not understood: {shown[:60]}", strange=True)
 
 
 def address(text: str) -> str | None:
@@ -98,137 +98,151 @@ def time(text: str) -> str | None:
     return f"{found[4]}-{_MONTHS.index(found[1]) + 1:02}-{int(found[2]):02}T{found[3]}"
 
 
-def _number(kind: str, text: str, bare: bool) -> Value | None:
+def _number(kind: str, text: str, bare: bool) -> ReportedValue | None:
     match = _NUMBER.fullmatch(text)
     if match is None or not (match[2] in _UNITS[kind] or (bare and not match[2])):
         return None
     number = float(match[1])
     if kind == "W":
-        return Value(number)
+        return ReportedValue(number)
     if number != int(number):
         return None
-    return Value(int(number) * 1000 if kind == "us" else int(number))
+    return ReportedValue(int(number) * 1000 if kind == "us" else int(number))
 
 
-def _count(text: str) -> Value | None:
-    return Value(int(text)) if re.fullmatch(r"\d{1,18}", text, re.ASCII) else None
+def _count(text: str) -> ReportedValue | None:
+    return ReportedValue(int(text)) if re.fullmatch(r"\d{1,18}", text, re.ASCII) else None
 
 
-def _banks(text: str) -> Value | None:
+def _banks(text: str) -> ReportedValue | None:
     """Return a number of memory banks: "640 bank(s)"."""
     return _count(text.removesuffix("bank(s)").rstrip())
 
 
-def _step(text: str) -> Value | None:
+def _step(text: str) -> ReportedValue | None:
     """A PCIe generation; the driver reports 0 where it is unknown."""
     if text == "0":
-        return Value(None, "the driver reports 0")
-    return Value(int(text)) if re.fullmatch(r"[1-9]", text, re.ASCII) else None
+        return ReportedValue(None, "the driver reports 0")
+    return ReportedValue(int(text)) if re.fullmatch(r"[1-9]", text, re.ASCII) else None
 
 
-def _width(text: str) -> Value | None:
+def _width(text: str) -> ReportedValue | None:
     match = re.fullmatch(r"x?(\d{1,2})x?", text, re.ASCII)
     if match is None:
         return None
-    return Value(int(match[1])) if int(match[1]) else Value(None, f"the driver reports {text}")
+    return (
+        ReportedValue(int(match[1])) if int(match[1]) else ReportedValue(None, f"the driver reports {text}")
+    )
 
 
-def _words(text: str) -> Value | None:
-    return None if not text or _REASONS.fullmatch(text.strip("[]")) else Value(text[:200])
+def _words(text: str) -> ReportedValue | None:
+    return None if not text or _REASONS.fullmatch(text.strip("[]")) else ReportedValue(text[:200])
 
 
-def _lower(text: str) -> Value | None:
+def _lower(text: str) -> ReportedValue | None:
     if text.lower() == "none":
-        return Value("none")
-    return Value(text.lower()) if re.fullmatch(r"[A-Za-z][A-Za-z -]{2,30}", text) and _words(text) else None
+        return ReportedValue("none")
+    return (
+        ReportedValue(text.lower())
+        if re.fullmatch(r"[A-Za-z][A-Za-z -]{2,30}", text) and _words(text)
+        else None
+    )
 
 
-def _fabric(text: str) -> Value | None:
+def _fabric(text: str) -> ReportedValue | None:
     """A state or an error in the driver's words. A driver was seen to write `state  Completed` in a CSV."""
     return _lower(re.sub(r"(?:state|status) +(?=\w)", "", text, flags=re.IGNORECASE))
 
 
-def _action(text: str) -> Value | None:
+def _action(text: str) -> ReportedValue | None:
     """The action that the driver requests, by its name: `none`, `drain and reset`. There may be new ones."""
     if text.lower() == "none":
-        return Value("none")
-    return Value(text.lower()) if re.fullmatch(r"[A-Za-z][A-Za-z0-9 ]{2,40}", text) and _words(text) else None
+        return ReportedValue("none")
+    return (
+        ReportedValue(text.lower())
+        if re.fullmatch(r"[A-Za-z][A-Za-z0-9 ]{2,40}", text) and _words(text)
+        else None
+    )
 
 
-def _mode(text: str) -> Value | None:
+def _mode(text: str) -> ReportedValue | None:
     word = re.sub(r"[ -]+", "_", text.lower())
     known = ("default", "exclusive_thread", "prohibited", "exclusive_process")
-    return Value(word) if word in known else None
+    return ReportedValue(word) if word in known else None
 
 
-def _uuid(text: str) -> Value | None:
+def _uuid(text: str) -> ReportedValue | None:
     if _MASKED.fullmatch(text):
-        return Value(None, "masked in the capture")
-    return Value(text) if _UUID.fullmatch(text) else None
+        return ReportedValue(None, "masked in the capture")
+    return ReportedValue(text) if _UUID.fullmatch(text) else None
 
 
-def _address(text: str) -> Value | None:
+def _address(text: str) -> ReportedValue | None:
     found = address(text)
-    return None if found is None else Value(found)
+    return None if found is None else ReportedValue(found)
 
 
-def _device(text: str) -> Value | None:
+def _device(text: str) -> ReportedValue | None:
     """The chip's number: the upper half of the PCI id, whose lower half is NVIDIA's, 10DE."""
     match = re.fullmatch(r"(?:0x)?([0-9a-f]{4})([0-9a-f]{4})", text, re.IGNORECASE | re.ASCII)
     if match is None:
         return None
     if match[1] == "0000" or match[2].lower() != "10de":
-        return Value(None, f"the driver reports {text}")
-    return Value(match[1].lower())
+        return ReportedValue(None, f"the driver reports {text}")
+    return ReportedValue(match[1].lower())
 
 
-def _switch(text: str) -> Value | None:
+def _switch(text: str) -> ReportedValue | None:
     found = _SWITCHES.get(text.lower())
-    return None if found is None else Value(found)
+    return None if found is None else ReportedValue(found)
 
 
-def _yes_as_1(text: str) -> Value | None:
+def _yes_as_1(text: str) -> ReportedValue | None:
     found = _SWITCHES.get(text.lower())
-    return None if found is None else Value(int(found))
+    return None if found is None else ReportedValue(int(found))
 
 
-def _active(text: str) -> Value | None:
+def _active(text: str) -> ReportedValue | None:
     states = {"active": True, "not active": False}
     found = states.get(text.lower())
-    return None if found is None else Value(found)
+    return None if found is None else ReportedValue(found)
 
 
-def _pstate(text: str) -> Value | None:
-    return Value(text) if re.fullmatch(r"P(?:\d|1[0-5])", text, re.ASCII) else None
+def _pstate(text: str) -> ReportedValue | None:
+    return ReportedValue(text) if re.fullmatch(r"P(?:\d|1[0-5])", text, re.ASCII) else None
 
 
-def _mask(text: str) -> Value | None:
-    return Value(int(text, 16)) if re.fullmatch(r"0x[0-9a-f]{1,16}", text, re.IGNORECASE | re.ASCII) else None
+def _mask(text: str) -> ReportedValue | None:
+    return (
+        ReportedValue(int(text, 16))
+        if re.fullmatch(r"0x[0-9a-f]{1,16}", text, re.IGNORECASE | re.ASCII)
+        else None
+    )
 
 
-def _version(text: str) -> Value | None:
-    return Value(text) if _VERSION.fullmatch(text) else None
+def _version(text: str) -> ReportedValue | None:
+    return ReportedValue(text) if _VERSION.fullmatch(text) else None
 
 
-def _process(text: str) -> Value | None:
+def _process(text: str) -> ReportedValue | None:
     found = _PROCESSES.get(text)
-    return None if found is None else Value(found)
+    return None if found is None else ReportedValue(found)
 
 
-def _program(text: str) -> Value | None:
+def _program(text: str) -> ReportedValue | None:
     """A process's program without folders and arguments: those are personal."""
     if _words(text) is None or text.startswith("["):
         return None
     last = text.rpartition("\\")[2] if "\\" in text else text.split()[0].rpartition("/")[2]
-    return Value(last[:80]) if last else Value(None, "the source has no name")
+    return ReportedValue(last[:80]) if last else ReportedValue(None, "the source has no name")
 
 
-def _section(text: str) -> Value | None:
+def _section(text: str) -> ReportedValue | None:
     """A section whose lines are left out has only a reason."""
     return None
 
 
-_KINDS: dict[str, Callable[[str], Value | None]] = {
+_KINDS: dict[str, Callable[[str], ReportedValue | None]] = {
     "section": _section,
     "count": _count,
     "banks": _banks,

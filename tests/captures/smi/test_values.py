@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures.smi import values
-from gputopo.captures.smi.values import Value
+from gputopo.captures.smi.values import ReportedValue
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,9 @@ def test_a_value_is_read_as_its_kind(kind: str, text: str, value: object) -> Non
 )
 def test_no_value_has_the_reason_of_the_source(text: str, reason: str) -> None:
     kinds = ("MHz", "W", "count", "switch", "pstate", "address", "words", "section")
-    assert {kind: values.read(kind, text) for kind in kinds} == dict.fromkeys(kinds, Value(None, reason))
+    assert {kind: values.read(kind, text) for kind in kinds} == dict.fromkeys(
+        kinds, ReportedValue(None, reason)
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def test_a_zero_that_means_unknown_is_no_number(kind: str, text: str) -> None:
 
 def test_a_masked_uuid_identifies_nothing() -> None:
     masked = "GPU-00000000-0000-0000-0000-000000000000"
-    assert values.read("uuid", masked) == Value(None, "masked in the capture")
+    assert values.read("uuid", masked) == ReportedValue(None, "masked in the capture")
 
 
 @given(st.sampled_from(["MHz", "W", "count", "switch", "uuid", "device", "program", "lower"]), st.text())

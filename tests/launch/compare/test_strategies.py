@@ -35,8 +35,6 @@ def cases(towers: int) -> dict[str, dict[str, Any]]:
         "mirrored:hierarchical": {**mirrored, "strategy": "mirrored:hierarchical"},
         "central": {**common, "strategy": "central", "ps_device": "/CPU:1"},
         **(short if towers == COMPILED else {}),
-        "one-device": {**mirrored, "strategy": "one-device"},
-        "mirrored:nccl": {**mirrored, "strategy": "mirrored:nccl"},
         "mirrored": {**mirrored, "strategy": "mirrored"},  # last: no second collective fits into a process
     }
 
@@ -57,8 +55,7 @@ def ran(request: pytest.FixtureRequest, all_ran: dict[int, dict[str, Any]]) -> t
 def test_a_strategy_trains_as_our_own_towers_do(ran: tuple[int, dict[str, Any]], strategy: str) -> None:
     towers, found = ran
     if strategy == "mirrored:hierarchical" and towers % 2:
-        assert "loses the gradients" in found[strategy]["error"]
-        assert found[strategy]["exit"] == 2
+        assert "adds up to 11, not 111" in found[strategy]["error"]
         return
     own, other = found["own"], found[strategy]
     assert other["losses"] == pytest.approx(own["losses"], rel=TOLERANCE)
@@ -93,12 +90,6 @@ def test_towers_are_marked_under_a_strategy_too(ran: tuple[int, dict[str, Any]])
     assert marks.shape[1:] == (towers, 3)
     assert (marks >= 0).all()
     assert (marks[:, :, 2] > 0).all()
-
-
-def test_what_cannot_run_here_is_refused_in_words(ran: tuple[int, dict[str, Any]]) -> None:
-    towers, found = ran
-    assert "needs GPUs" in found["mirrored:nccl"]["error"]
-    assert found["one-device"]["error"] == f"--strategy one-device uses one device, this run has {towers}"
 
 
 def test_one_device_trains_as_our_own_single_tower(tmp_path: Path) -> None:

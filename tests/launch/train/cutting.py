@@ -10,12 +10,11 @@ from gputopo.workload import spreading
 @contextmanager
 def cut_as_on_gpus(min_chunk: int = spreading.MIN_CHUNK) -> Iterator[None]:
     """Cut variables into parts of at least `min_chunk` numbers, on CPU devices too."""
-    from gputopo.launch.train.placement import algorithms as copies
-    from gputopo.launch.train.placement import reducer as partitioning
+    from gputopo.launch.train.placement import algorithms, partitioning
 
     with (
         patch.object(partitioning, "share_memory", lambda devices: False),
         patch.object(spreading, "MIN_CHUNK", min_chunk),
-        patch.object(copies, "MIN_CHUNK", min_chunk),
+        patch.object(algorithms, "MIN_CHUNK", min_chunk),
     ):
         yield

@@ -56,25 +56,8 @@ REPLICATED = tuple(name for name, fields in MODES.items() if "variable_update" n
 # What differs in the number of hosts or of their devices; all modes are on 2 x 2.
 LAYOUTS = {
     (2, 2): tuple(MODES),
-    (2, 1): (
-        "server",
-        "server on another host",
-        "staged",
-        "relaxed",
-        "copy",
-        "small joined",
-        "ring",
-        "by hosts",
-    ),
-    (3, 1): (
-        "server on another host",
-        "server spread",
-        "copy in parts",
-        "ring",
-        "psgpu",
-        "by hosts",
-        "collective",
-    ),
+    (2, 1): ("server", "staged", "relaxed", "copy", "small joined", "ring", "by hosts"),
+    (3, 1): ("copy in parts", "ring", "by hosts", "collective"),
 }
 ALONE = ("server", "staged", "relaxed", "copy", "small joined", "ring", "by hosts")  # on 1 x 2 as well
 OPTIMIZED: dict[str, dict[str, Any]] = {

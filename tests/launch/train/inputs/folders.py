@@ -34,7 +34,7 @@ def coloured(folder: Path) -> Path:
         for number in range(EACH * 4)
         for klass in range(len(colours))
     ]
-    return _written(folder / "data", drawn, files=3)
+    return _written(folder / "data", drawn, range(len(colours)), files=3)
 
 
 def numbered(folder: Path) -> Path:
@@ -42,13 +42,14 @@ def numbered(folder: Path) -> Path:
     drawn = [
         (np.full((36, 48, 3), (number, 2 * number, 255 - number), np.uint8), number) for number in range(66)
     ]
-    return _written(folder / "data", drawn, files=4)
+    return _written(folder / "data", drawn, range(6), files=4)
 
 
-def _written(folder: Path, drawn: Sequence[tuple[Pixels, int]], *, files: int) -> Path:
+def _written(
+    folder: Path, drawn: Sequence[tuple[Pixels, int]], validation: Sequence[int], *, files: int
+) -> Path:
     folder.mkdir(parents=True)
     order = np.random.Generator(np.random.Philox(key=1)).permutation(len(drawn)).tolist()
-    validation = order[9::10]
     train = [number for number in order if number not in validation]
     write_imagenet(folder, train, validation, lambda number: drawn[number], files=files)
     return folder

@@ -32,10 +32,6 @@ def test_the_input_alone_reports_what_it_does_and_what_it_left_out(given: dict[s
     assert all(found["waited"])
 
 
-def test_the_input_alone_ends_with_the_data(given: dict[str, Any]) -> None:
-    assert given["input_only"]["short"]["Step"] == 2  # nine pictures less one, in batches of six
-
-
 def test_the_input_alone_warms_up_until_its_steps_are_steady_where_that_was_asked(
     given: dict[str, Any],
 ) -> None:

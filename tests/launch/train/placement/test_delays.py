@@ -58,11 +58,11 @@ MEMORY = """
 import json, sys
 import numpy as np
 import tensorflow as tf
-from gputopo.launch.train.placement import delays, devices
+from gputopo.launch.train.placement import devices, placements
 from tests.launch.train.reduction_cases import run_spec
 
 devices.set_up(run_spec(2))
-kept, other = (delays.Buffer((3, 2), "/CPU:1") for _ in "ab")
+kept, other = (placements.Buffer((3, 2), "/CPU:1") for _ in "ab")
 reported = {"first": kept.numpy().tolist(), "shape": kept.shape, "on": kept.device[-5:]}
 kept.assign(np.full((3, 2), 5.0))
 

@@ -19,8 +19,6 @@ def input_only(root: Path) -> Any:
     data = folders.damaged(root / "only", "checksum")
     events: list[Any] = []
     said = measure_input(Picture(), spec_of(data, bad_records="skip", batch=3), events.append)
-    short: list[Any] = []
-    measure_input(Picture(), spec_of(data, task="eval", bad_records="skip", batch=3), short.append)
     known: list[Any] = []
     measure_input(workload.require("resnet20"), spec_of(source="python", feed="queue"), known.append)
     detected: list[Any] = []
@@ -47,7 +45,6 @@ def input_only(root: Path) -> Any:
         "describes": dict(said),
         "input": next(event.input for event in events if isinstance(event, ModelBuilt)),
         "waited": [event.waited_s is not None and event.waited_s <= event.seconds for event in counted],
-        "short": Counter(type(event).__name__ for event in short),
         "detected_steps": [event.step for event in detected if isinstance(event, Step)],
         "detected": next(event.steps for event in detected if isinstance(event, WarmupDone)),
         "known": Counter(type(event).__name__ for event in known if isinstance(event, Step | WarmupDone)),
@@ -97,7 +94,7 @@ def gpu_kernels(root: Path) -> Any:
             arrival = Arrival(made, spec)
             arrival(0)
             fed += [list(one.shape) for one in made.feed(1)[:1]]
-            nodes = arrival._graph.graph.as_graph_def().node
+            nodes = arrival.graph.graph.as_graph_def().node
             placed = [node for node in nodes if node.device.endswith("CPU:1")]
             used |= {node.op for node in placed}
             without |= {node.op for node in without_gpu_kernel(placed)}
