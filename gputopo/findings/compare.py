@@ -69,7 +69,7 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-class Difference(NamedTuple):
+class PeerDifference(NamedTuple):
     """GPUs of one model that do not agree on a fact. `common`: the value of more than half, else None.
 
     `odd`: the values of the others, by index: of all of them where none is common. `others`: how many GPUs
@@ -102,11 +102,11 @@ def known(group: Iterable[Gpu], path: str) -> dict[int, Any]:
     return {gpu.index: value for gpu in group if (value := read(gpu)) is not None}
 
 
-def differences(group: Sequence[Gpu], path: str, noise: float = 0.0) -> Difference | None:
+def differences(group: Sequence[Gpu], path: str, noise: float = 0.0) -> PeerDifference | None:
     """Compare the GPUs of one model by a fact; None where all that report it agree.
 
     `noise`: values within this share of the common one are the same.
     """
     values = known(group, path)
     found = majority(values, (lambda a, b: abs(a - b) <= noise * max(a, b)) if noise else None)
-    return None if found is None else Difference(path, found.common, found.odd, found.others)
+    return None if found is None else PeerDifference(path, found.common, found.odd, found.others)

@@ -323,10 +323,7 @@ def kernel_errors(machine: Machine) -> Iterator[Fault]:
     for gpu, event in kernel_events(machine, "nvrm"):
         severity: Severity = "error" if _NOT_STARTED.search(event.text) else "warning"
         says, evidence = f"kernel log{times(event)}: {event.text}", event_evidence(event)
-        if gpu is not None:
-            yield KERNEL_ERROR.fault(gpu, says, evidence, severity, part=event.text)
-        else:
-            yield KERNEL_ERROR.fault(DRIVER, says, evidence, severity)
+        yield KERNEL_ERROR.fault(gpu or DRIVER, says, evidence, severity, part=event.text)
 
 
 def times(event: KernelEvent) -> str:

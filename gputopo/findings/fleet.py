@@ -9,11 +9,11 @@ import msgspec
 from gputopo.findings import Finding, find, worst_first
 from gputopo.findings.compare import grouped, majority
 from gputopo.findings.fleet_hosts import (
-    Device,
+    HostDevice,
+    HostFact,
     HostFacts,
+    HostKind,
     HostReading,
-    Kind,
-    Known,
     facts_of_host,
     kinds,
     rails_of,
@@ -129,13 +129,13 @@ class _Key(NamedTuple):
 
     id: str
     severity: Severity
-    device: Device
+    device: HostDevice
 
 
 class _Comparison:
     """One kind of hosts compared: the facts of all by shared path."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: HostKind) -> None:
         self.kind = kind
         machines = [host.machine for host in kind.hosts]
         places = grouped((tuple(gpu.pci_address for gpu in one.gpus), one) for one in machines)
@@ -250,8 +250,8 @@ class _Comparison:
 
     def _facts(self) -> Iterator[HostFinding]:
         """Find facts of single hosts that differ from most, and facts on which no majority agrees."""
-        odd: dict[str, list[tuple[Device, str, str, dict[str, Any]]]] = {name: [] for name in self.hosts}
-        split: list[tuple[Device, str, str, dict[str, Any]]] = []
+        odd: dict[str, list[tuple[HostDevice, str, str, dict[str, Any]]]] = {name: [] for name in self.hosts}
+        split: list[tuple[HostDevice, str, str, dict[str, Any]]] = []
         for path, known in self.by_path.items():
             first = next(iter(known.values()))
             field, device, fact = first.field, first.device, _name(first)
@@ -298,8 +298,8 @@ class _Comparison:
 
 
 def _alike(
-    differing: Iterable[tuple[Device, str, str, dict[str, Any]]],
-) -> Iterator[tuple[list[Device], tuple[str, ...], dict[str, Any]]]:
+    differing: Iterable[tuple[HostDevice, str, str, dict[str, Any]]],
+) -> Iterator[tuple[list[HostDevice], tuple[str, ...], dict[str, Any]]]:
     """Join devices of a kind that differ in the same facts: the devices, words, and evidence by path."""
     facts = grouped((device, (path, words, evidence)) for device, path, words, evidence in differing)
     groups = grouped(((one.kind, tuple(words for _, words, _ in each)), one) for one, each in facts.items())
@@ -307,7 +307,7 @@ def _alike(
         yield devices, words, {path: value for one in devices for path, _, value in facts[one]}
 
 
-def _who(host: HostFacts, devices: Sequence[Device]) -> tuple[Subject, str]:
+def _who(host: HostFacts, devices: Sequence[HostDevice]) -> tuple[Subject, str]:
     """Return the subject for devices of one kind, by the numbers of this host, and their name."""
     kind, places = devices[0].kind, [device.place for device in devices]
     if kind == "gpus" and (numbers := [host.gpus[place].index for place in places if place in host.gpus]):
@@ -336,21 +336,21 @@ def _keys(finding: Finding, host: HostFacts) -> set[_Key]:
     subject = finding.subject
     places = [gpus.get(gpu, str(gpu)) for gpu in subject.gpus]
     devices = {
-        "gpus": [Device("gpus", place) for place in places],
-        "nics": [Device("nics", nics.get(nic, str(nic))) for nic in subject.nics],
-        "link": [Device("links", " ".join(sorted(places)))],
-    }.get(subject.kind, [Device(subject.kind)])
+        "gpus": [HostDevice("gpus", place) for place in places],
+        "nics": [HostDevice("nics", nics.get(nic, str(nic))) for nic in subject.nics],
+        "link": [HostDevice("links", " ".join(sorted(places)))],
+    }.get(subject.kind, [HostDevice(subject.kind)])
     return {_Key(finding.id, finding.severity, device) for device in devices}
 
 
-def _shows(device: Device, host: HostFacts) -> bool:
+def _shows(device: HostDevice, host: HostFacts) -> bool:
     """Return whether findings about a device would be seen on a host: of GPUs where the driver answers."""
     if device.kind in ("gpus", "links"):
         return host.gpus_answer and _is_there(device, host)
     return device.kind != "nics" or device.place in host.nics
 
 
-def _is_there(device: Device, host: HostFacts) -> bool:
+def _is_there(device: HostDevice, host: HostFacts) -> bool:
     if device.kind in ("gpus", "links"):
         return all(place in host.gpus and not host.gpus[place].lost for place in device.place.split(" "))
     if device.kind == "nics":
@@ -364,11 +364,11 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:shown]) + more
 
 
-def _name(known: Known) -> str:
+def _name(known: HostFact) -> str:
     return path_in_words(GROUPS[known.device.kind], known.fact)
 
 
-def _path(device: Device, known: Known) -> str:
+def _path(device: HostDevice, known: HostFact) -> str:
     return f"{device.kind}[{device.place}].{known.fact}" if device.place else f"{device.kind}.{known.fact}"
 
 

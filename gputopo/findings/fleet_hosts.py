@@ -86,7 +86,7 @@ class HostReading(NamedTuple):
     machine: Machine
 
 
-class Kind(NamedTuple):
+class HostKind(NamedTuple):
     """Hosts to compare with one another. `name`: what most of them have, `8 x Tesla V100-SXM2-16GB`.
 
     With the CPU, where only that tells two kinds apart.
@@ -96,7 +96,7 @@ class Kind(NamedTuple):
     hosts: tuple[HostReading, ...]
 
 
-def kinds(hosts: Sequence[HostReading]) -> list[Kind]:
+def kinds(hosts: Sequence[HostReading]) -> list[HostKind]:
     """Return the kinds of hosts, the largest first; within a kind in the order of the hosts.
 
     A host belongs to the kind of its most frequent GPU model. Where it has fewer GPUs than the other hosts
@@ -122,7 +122,7 @@ def kinds(hosts: Sequence[HostReading]) -> list[Kind]:
     order = {host.name: place for place, host in enumerate(hosts)}
     names = [_kind_name(group, models) for group in groups]
     found = [
-        Kind(
+        HostKind(
             name if names.count(name) == 1 else f"{name}, {_cpu_name(group)}",
             tuple(sorted(group, key=lambda host: order[host.name])),
         )
@@ -246,17 +246,17 @@ _VARYING: dict[type[msgspec.Struct], frozenset[str]] = {
 _OF_GPU_TOO = ("max_speed_gt_per_s", "max_width", "width", "numa_node")
 
 
-class Device(NamedTuple):
+class HostDevice(NamedTuple):
     """What facts are about: `kind` (gpus, links, nics, pci, host, driver) and the place that hosts share."""
 
     kind: str
     place: str = ""
 
 
-class Known(NamedTuple):
+class HostFact(NamedTuple):
     """One fact of a host. `fact`: its path within the device."""
 
-    device: Device
+    device: HostDevice
     fact: str
     field: Field
     value: Any
@@ -268,7 +268,7 @@ class HostFacts(NamedTuple):
     `gpus_answer`: whether the driver was not found unable to read the GPUs.
     """
 
-    facts: dict[str, Known]
+    facts: dict[str, HostFact]
     gpus: dict[str, Gpu]
     nics: dict[str, Nic]
     gpus_answer: bool
@@ -283,30 +283,30 @@ def facts_of_host(machine: Machine, reference: Machine) -> HostFacts:
     for nic in machine.nics:
         place = _nic_place(nic, moved)
         nics[f"{place} {nic.name}" if place in nics else place] = nic
-    facts: dict[str, Known] = {}
+    facts: dict[str, HostFact] = {}
 
-    def add(path: str, device: Device, value: msgspec.Struct, left_out: tuple[str, ...] = ()) -> None:
+    def add(path: str, device: HostDevice, value: msgspec.Struct, left_out: tuple[str, ...] = ()) -> None:
         varying = _VARYING.get(type(value), frozenset())
         for fact, field, found in compared_facts(value):
             if not field.counter and field.is_known(found) and field.path not in varying | {*left_out}:
-                facts[within(path, fact)] = Known(device, fact, field, _moved(found, moved))
+                facts[within(path, fact)] = HostFact(device, fact, field, _moved(found, moved))
 
     (driver,) = drivers(machine.driver)
-    add("driver", Device("driver"), driver)
-    add("host", Device("host"), machine.host)
+    add("driver", HostDevice("driver"), driver)
+    add("host", HostDevice("host"), machine.host)
     for place, gpu in gpus.items():
         if not gpu.lost:
-            add(at_gpu(place), Device("gpus", place), gpu if under_load(gpu) else without_generation(gpu))
+            add(at_gpu(place), HostDevice("gpus", place), gpu if under_load(gpu) else without_generation(gpu))
     numbers = {gpu.index: place for place, gpu in gpus.items()}
     for link in machine.links:
         if link.a in numbers and link.b in numbers:
             a, b = sorted((numbers[link.a], numbers[link.b]))
-            add(at_link(a, b), Device("links", f"{a} {b}"), link)
+            add(at_link(a, b), HostDevice("links", f"{a} {b}"), link)
     for place, nic in nics.items():
-        add(at_nic(place), Device("nics", place), nic)
+        add(at_nic(place), HostDevice("nics", place), nic)
     for node in machine.pci:
         place = moved.get(node.address, node.address)
-        add(at_pci(place), Device("pci", place), node, _OF_GPU_TOO if place in gpus else ())
+        add(at_pci(place), HostDevice("pci", place), node, _OF_GPU_TOO if place in gpus else ())
     return HostFacts(facts, gpus, nics, machine.driver.status in ("ok", "not_read"))
 
 

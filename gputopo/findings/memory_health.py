@@ -33,9 +33,9 @@ from gputopo.values.fields import fields_of, path_in_words
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import FactPath
 
-Verdict = Literal["fine", "watch", "reset", "repair pending", "reboot", "replace"]  # the worst last
+MemoryVerdict = Literal["fine", "watch", "reset", "repair pending", "reboot", "replace"]  # the worst last
 
-VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+VERDICTS: tuple[MemoryVerdict, ...] = get_args(MemoryVerdict)
 
 _GUIDE = "NVIDIA, GPU Memory Error Management (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt)"
 
@@ -154,7 +154,7 @@ class Sign(NamedTuple):
     """What one field or several report of a GPU's memory: the rule, what is to be done, and the fields."""
 
     rule: Rule
-    verdict: Verdict
+    verdict: MemoryVerdict
     says: str
     evidence: dict[str, Any]
     severity: Severity | None = None
@@ -201,7 +201,7 @@ def ecc_mode(gpu: Gpu) -> Iterator[Fault]:
         yield ECC_MODE_PENDING.fault(gpu, says, {"mode": now, "mode_pending": later})
 
 
-def verdict(gpu: Gpu) -> Verdict:
+def verdict(gpu: Gpu) -> MemoryVerdict:
     """Return what is to be done about a GPU; fine where no field shows a sign."""
     return max((sign.verdict for sign in signs_of(gpu)), key=VERDICTS.index, default="fine")
 
@@ -224,7 +224,7 @@ def _recovery_action(gpu: Gpu) -> Iterator[Sign]:
     elif action not in (None, "none"):
         case = _ACTIONS.get(action)
         says = case.says if case else f"recovery action requested by the driver: {action}"
-        what: Verdict = "reboot" if action == "reboot" else "reset"
+        what: MemoryVerdict = "reboot" if action == "reboot" else "reset"
         yield Sign(RESET_REQUIRED, what, says, evidence, remedy=case.remedy if case else None)
 
 

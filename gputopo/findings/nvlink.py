@@ -112,17 +112,14 @@ def down(machine: Machine) -> Iterator[Fault]:
             if (on_board and gpu.nvlinks) or up[gpu.index] or _is_remote_of_peer(gpu, group):
                 # As many up on each of several peers may be how their board is wired.
                 alike = up[gpu.index] and len(up) == len(group) > 1 and len(set(up.values())) == 1
-                yield NVLINK_DOWN.fault(
-                    gpu,
-                    f"{up[gpu.index]} NVLinks up, expected {expected}",
-                    {
-                        "up": up[gpu.index],
-                        "due": expected,
-                        "down": [link.link for link in gpu.nvlinks or () if link.active is False],
-                        "peers": {str(index): count for index, count in up.items()},
-                    },
-                    "warning" if alike else "error",
-                )
+                evidence = {
+                    "up": up[gpu.index],
+                    "due": expected,
+                    "down": [link.link for link in gpu.nvlinks or () if link.active is False],
+                    "peers": {str(index): count for index, count in up.items()},
+                }
+                says = f"{up[gpu.index]} NVLinks up, expected {expected}"
+                yield NVLINK_DOWN.fault(gpu, says, evidence, "warning" if alike else "error")
 
 
 @check(THIN_BRIDGE)
@@ -140,11 +137,9 @@ def thin_bridge(machine: Machine) -> Iterator[Fault]:
     for link in bridged:
         widest = max(other.nvlinks or 0 for other in bridged if names.get(other.a) == names.get(link.a))
         if (link.nvlinks or 0) < widest:
-            yield THIN_BRIDGE.fault(
-                Subject.of_link(link.a, link.b),
-                f"{link.nvlinks} NVLinks between GPUs {link.a} and {link.b}, {widest} between another pair",
-                {"nvlinks": link.nvlinks, "widest": widest},
-            )
+            pair, evidence = f"GPUs {link.a} and {link.b}", {"nvlinks": link.nvlinks, "widest": widest}
+            says = f"{link.nvlinks} NVLinks between {pair}, {widest} between another pair"
+            yield THIN_BRIDGE.fault(Subject.of_link(link.a, link.b), says, evidence)
 
 
 @check(NVLINK_DOWN)
@@ -191,11 +186,9 @@ def logged_errors(machine: Machine) -> Iterator[Fault]:
         severity: Severity = "error" if event.severity == "fatal" else "warning"
         what = "NVLink error" if event.code is None else f"SXid {event.code}"
         says = f"{what} in the kernel log{times(event)}: {event.text}"
-        if gpu is not None:
-            yield NVLINK_ERRORS.fault(gpu, says, event_evidence(event), severity, part=event.text)
-        else:
-            switch = f"NVSwitch {event.pci_address}: " if event.pci_address else ""
-            yield NVLINK_ERRORS.fault(MACHINE, f"{switch}{says}", event_evidence(event), severity)
+        if gpu is None and event.pci_address:
+            says = f"NVSwitch {event.pci_address}: {says}"
+        yield NVLINK_ERRORS.fault(gpu or MACHINE, says, event_evidence(event), severity, part=event.text)
 
 
 @each_gpu(FABRIC_NOT_READY, FABRIC_UNHEALTHY)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gputopo.findings import clocks, memory_health, pcie, throttling, usage
-from gputopo.findings.compare import Difference, differences
+from gputopo.findings.compare import PeerDifference, differences
 from gputopo.findings.rule import Check, Fault, Rule, Severity, Threshold, accused, by_model, check, present
 from gputopo.values.fields import fields_of
 from gputopo.values.machine import Gpu, Machine
@@ -127,7 +127,7 @@ def _odd_gpus(machine: Machine, path: str) -> set[int]:
     return {index for one in found if one is not None and one.common is not None for index in one.odd}
 
 
-def _difference(machine: Machine, group: list[Gpu], path: str) -> Difference | None:
+def _difference(machine: Machine, group: list[Gpu], path: str) -> PeerDifference | None:
     """Return how a group differs in a fact, without GPUs against which the cause is reported already."""
     compared = _compared(path)
     found = differences(group, path, compared.noise.value if compared.noise else 0.0)
@@ -141,7 +141,7 @@ def _difference(machine: Machine, group: list[Gpu], path: str) -> Difference | N
     return found._replace(odd=odd) if odd and not usual <= covered else None
 
 
-def _of_gpus(group: list[Gpu], found: list[Difference]) -> Iterator[Fault]:
+def _of_gpus(group: list[Gpu], found: list[PeerDifference]) -> Iterator[Fault]:
     for gpu in group:
         for rule, differing in _by_rule([one for one in found if gpu.index in one.odd]).items():
             evidence: dict[str, Any] = {one.path: one.odd[gpu.index] for one in differing}
@@ -150,32 +150,30 @@ def _of_gpus(group: list[Gpu], found: list[Difference]) -> Iterator[Fault]:
             yield rule.fault(gpu, says, evidence | {"peers": peers}, _severity(rule, gpu, differing))
 
 
-def _severity(rule: Rule, gpu: Gpu, differing: Sequence[Difference]) -> Severity | None:
+def _severity(rule: Rule, gpu: Gpu, differing: Sequence[PeerDifference]) -> Severity | None:
     """Slots of boards differ by design, SXM modules' do not; a small BAR1 costs little."""
     if rule is SLOT_DIFFERS:
         return None if pcie.is_sxm(gpu) else "info"
     return "info" if all(one.path == _BAR1 for one in differing) else None
 
 
-def _of_all(found: list[Difference]) -> Iterator[Fault]:
+def _of_all(found: list[PeerDifference]) -> Iterator[Fault]:
     """Report facts of which no value is common: once for each rule, for all GPUs that report them."""
     for rule, differing in _by_rule(found).items():
-        gpus = {index for one in differing for index in one.odd}
-        yield rule.fault(
-            Subject.of_gpus(sorted(gpus)),
-            "; ".join(one.all_words() for one in differing),
-            {one.path: {str(index): value for index, value in one.odd.items()} for one in differing},
-            "info" if rule in (SLOT_DIFFERS, SETTING_DIFFERS) else None,
-        )
+        subject = Subject.of_gpus(index for one in differing for index in one.odd)
+        says = "; ".join(one.all_words() for one in differing)
+        evidence = {one.path: {str(index): value for index, value in one.odd.items()} for one in differing}
+        severity: Severity | None = "info" if rule in (SLOT_DIFFERS, SETTING_DIFFERS) else None
+        yield rule.fault(subject, says, evidence, severity)
 
 
-def _by_rule(found: list[Difference]) -> dict[Rule, list[Difference]]:
+def _by_rule(found: list[PeerDifference]) -> dict[Rule, list[PeerDifference]]:
     """Return the differences by rule; those of the build all by the first rule of one. SM and graphics clocks
     are set together: of both only the first is reported.
     """
     paths = {one.path for one in found}
     build = [rule for rule in _OF_BUILD if any(_compared(one.path).rule is rule for one in found)]
-    by_rule: dict[Rule, list[Difference]] = {}
+    by_rule: dict[Rule, list[PeerDifference]] = {}
     for one in found:
         if ".graphics." in one.path and one.path.replace(".graphics.", ".sm.") in paths:
             continue

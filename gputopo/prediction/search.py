@@ -311,20 +311,24 @@ class _Search:
 
     def _are_alike(self, a: int, b: int) -> bool:
         question, paths = self.question, self.question.paths
-        return (
+        others = [gpu for gpu in self.pool if gpu not in (a, b)]
+        near = (
             question.required not in (a, b)
             and (a in self.last) == (b in self.last)
             and self.aside[a] == self.aside[b]
             and question.compute_s[a] == question.compute_s[b]
-            and paths.hosts[a]._replace(basis="link") == paths.hosts[b]._replace(basis="link")
+            and all(self.near[a, gpu] == self.near[b, gpu] for gpu in others)
+        )
+        if not near or not question.model.bytes:  # of no bytes no link counts
+            return near
+        return (
+            paths.hosts[a]._replace(basis="link") == paths.hosts[b]._replace(basis="link")
             and paths.ports.get(a) == paths.ports.get(b)
             and all((a in uplink.gpus) == (b in uplink.gpus) for uplink in paths.uplinks)
             and all((a in side) == (b in side) for socket in paths.sockets for side in socket.gpus)
             and all(
-                paths.pair(a, c)._replace(basis="link") == paths.pair(b, c)._replace(basis="link")
-                and self.near[a, c] == self.near[b, c]
-                for c in self.pool
-                if c not in (a, b)
+                paths.pair(a, gpu)._replace(basis="link") == paths.pair(b, gpu)._replace(basis="link")
+                for gpu in others
             )
         )
 

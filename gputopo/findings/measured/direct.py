@@ -150,7 +150,7 @@ _ON_ONE_SWITCH = " First look for ACS and the IOMMU (gputopo inspect: p2p.acs_on
 _PATHS: tuple[Path, Path] = ("direct", "staged")
 
 
-class Slow(NamedTuple):
+class SlowPair(NamedTuple):
     """One ordered pair that is slower than what it is compared with."""
 
     pair: Pair
@@ -166,7 +166,7 @@ class Slow(NamedTuple):
 class _Compared(NamedTuple):
     """Direct and staged numbers of one ordered pair; `better`: whether one of them is better directly."""
 
-    slow: Slow
+    slow: SlowPair
     both_gb_per_s: tuple[float, float] | None
     latency_us: tuple[float, float] | None
     better: bool
@@ -249,7 +249,7 @@ def _compared(machine: Machine) -> Iterator[_Compared]:
         if delays is not None and delays[0].method != delays[1].method:
             delays = None  # a pointer chase and a queued copy of a few bytes are not comparable
         yield _Compared(
-            Slow(pair, rate(one), rate(staged[pair])),
+            SlowPair(pair, rate(one), rate(staged[pair])),
             sums and (rate(sums[0]), rate(sums[1])),
             delays and (delays[0].median_us or 0.0, delays[1].median_us or 0.0),
             better=bool(sums and is_slower(sums[1], sums[0])) or bool(delays and _is_later(*delays)),

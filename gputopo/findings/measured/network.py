@@ -93,7 +93,7 @@ Direction = Literal["sends", "receives"]
 Pair = tuple[str, str]
 
 
-class Slow(NamedTuple):
+class SlowHost(NamedTuple):
     """A host that is slow in one direction, with the median share of the fast rate that it reaches."""
 
     host: str
@@ -101,27 +101,27 @@ class Slow(NamedTuple):
     share: float
 
 
-class Verdict(NamedTuple):
+class NetworkVerdict(NamedTuple):
     """Why transfers are slow: hosts, and pairs that no slow host explains, with their shares."""
 
     fast_gb_per_s: float
-    hosts: tuple[Slow, ...]
+    hosts: tuple[SlowHost, ...]
     pairs: Mapping[Pair, float]
 
 
-def verdict(rates: Mapping[Pair, float], shares: Mapping[Pair, float] | None = None) -> Verdict:
+def verdict(rates: Mapping[Pair, float], shares: Mapping[Pair, float] | None = None) -> NetworkVerdict:
     """Return what explains the slow ones of GB/s from host to host, of three hosts or more.
 
     `shares`: what each pair reaches of the fast rate at best, where that is known by more than `rates`.
     """
     fast = _fast(rates)
     left = dict(_shares(rates) if shares is None else shares)
-    hosts: list[Slow] = []
+    hosts: list[SlowHost] = []
     while (worst := _worst(left)) is not None:
         hosts.append(worst)
         end = 0 if worst.direction == "sends" else 1
         left = {pair: share for pair, share in left.items() if pair[end] != worst.host}
-    return Verdict(fast, tuple(hosts), {p: share for p, share in left.items() if share < SLOW.value})
+    return NetworkVerdict(fast, tuple(hosts), {p: share for p, share in left.items() if share < SLOW.value})
 
 
 def _fast(rates: Mapping[Pair, float]) -> float:
@@ -135,7 +135,7 @@ def _shares(rates: Mapping[Pair, float]) -> dict[Pair, float]:
     return {pair: rate / fast for pair, rate in rates.items()}
 
 
-def _worst(shares: Mapping[Pair, float]) -> Slow | None:
+def _worst(shares: Mapping[Pair, float]) -> SlowHost | None:
     """Return the host and direction with the largest part of slow transfers, and of these the slowest."""
     found: list[tuple[float, float, str, Direction]] = []
     directions: tuple[Direction, Direction] = ("sends", "receives")
@@ -147,7 +147,7 @@ def _worst(shares: Mapping[Pair, float]) -> Slow | None:
     if not found:
         return None
     _, share, host, direction = min(found)
-    return Slow(host, direction, share)
+    return SlowHost(host, direction, share)
 
 
 @check(FAILED)
@@ -187,7 +187,7 @@ def slow(machine: Machine) -> Iterator[Fault]:
             yield _below_cards(ALL_SLOW, samples, median(of_cards), f"{len(hosts)} hosts")
 
 
-def _of_hosts(found: Verdict) -> Iterator[Fault]:
+def _of_hosts(found: NetworkVerdict) -> Iterator[Fault]:
     for host, ways in grouped((one.host, one) for one in found.hosts).items():
         words = "sends and receives" if len(ways) > 1 else ways[0].direction
         other = "" if len(ways) > 1 else "; the other direction is not slow"
@@ -198,7 +198,7 @@ def _of_hosts(found: Verdict) -> Iterator[Fault]:
         yield HOST_SLOW.fault(MACHINE, says, evidence | {"fast_gb_per_s": fast})
 
 
-def _of_single_pairs(found: Verdict) -> Fault:
+def _of_single_pairs(found: NetworkVerdict) -> Fault:
     worst, fast = min(found.pairs.values()), found.fast_gb_per_s
     down = f"{_named(sorted(found.pairs))}: down to {worst:.0%} of what the fast pairs reach"
     pairs = [[*pair, share] for pair, share in sorted(found.pairs.items())]

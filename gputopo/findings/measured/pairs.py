@@ -9,7 +9,7 @@ from gputopo.copies.numbers import Pair, noise_share, pair_copies, rate
 from gputopo.copies.pair_speeds import NvLinks, SlowEnds, direct_copies, fastest, is_hybrid, slow_ends
 from gputopo.copies.physics import over_nvlink as faster_than_pcie
 from gputopo.findings.compare import grouped, maxima
-from gputopo.findings.measured.direct import DEVIATIONS, Slow, class_of, slower_directly, subject_of
+from gputopo.findings.measured.direct import DEVIATIONS, SlowPair, class_of, slower_directly, subject_of
 from gputopo.findings.measured.links import BELOW_EXPECTED, CUBE_MESH_SHARE
 from gputopo.findings.rule import Fault, Rule, Severity, Threshold, by_model, check, copies_of, roughly
 from gputopo.reference.expectations import expected_of
@@ -68,7 +68,7 @@ def below_expected(machine: Machine) -> Iterator[Fault]:
         copies = _over_pcie(bandwidth, kind, machine)
         known |= {one.pair for one in _slower_than_peers(copies, machine)}
         slow = [
-            Slow(pair, rate(sample), sample.expected_gb_per_s)
+            SlowPair(pair, rate(sample), sample.expected_gb_per_s)
             for pair, sample in copies.items()
             if sample.expected_gb_per_s and rate(sample) < (sample.expected_low_gb_per_s or 0)
         ]
@@ -76,7 +76,7 @@ def below_expected(machine: Machine) -> Iterator[Fault]:
 
 
 def behind_peers(
-    slow: Sequence[Slow], word: str, machine: Machine, label: str | None = None
+    slow: Sequence[SlowPair], word: str, machine: Machine, label: str | None = None
 ) -> Iterator[Fault]:
     """Return a finding for each class of pairs that are slower than their peers, or for all as `label`."""
     for hop, group in _by_class(slow, machine, label).items():
@@ -87,7 +87,11 @@ def behind_peers(
 
 
 def below(
-    slow: Sequence[Slow], copies: Mapping[Pair, Sample], word: str, machine: Machine, label: str | None = None
+    slow: Sequence[SlowPair],
+    copies: Mapping[Pair, Sample],
+    word: str,
+    machine: Machine,
+    label: str | None = None,
 ) -> Iterator[Fault]:
     """Return a finding for each class of pairs that are below the expected rate, or for all as `label`."""
     for hop, group in _by_class(slow, machine, label).items():
@@ -113,7 +117,7 @@ def _over_pcie(bandwidth: Bandwidth, kind: Kind, machine: Machine) -> dict[Pair,
     }
 
 
-def _slower_than_peers(copies: Mapping[Pair, Sample], machine: Machine) -> list[Slow]:
+def _slower_than_peers(copies: Mapping[Pair, Sample], machine: Machine) -> list[SlowPair]:
     measured = {pair: rate(sample) for pair, sample in copies.items()}
     out = maxima((a, gb_per_s) for (a, _), gb_per_s in measured.items())
     into = maxima((b, gb_per_s) for (_, b), gb_per_s in measured.items())
@@ -136,22 +140,24 @@ def _slower_than_peers(copies: Mapping[Pair, Sample], machine: Machine) -> list[
             low = min(copies[a, b].repeats_gb_per_s, default=measured[a, b])
             noise = noise_share(copies[a, b].repeats_gb_per_s) * DEVIATIONS.value * low
             if measured[a, b] + noise < floor * expected:
-                found.append(Slow((a, b), measured[a, b], round(expected, 3)))
+                found.append(SlowPair((a, b), measured[a, b], round(expected, 3)))
     return found
 
 
-def _worst(hop: str, group: Sequence[Slow]) -> str:
+def _worst(hop: str, group: Sequence[SlowPair]) -> str:
     """Return the pairs of a group and the numbers of the worst, after an opening bracket."""
     one = min(group, key=lambda one: one.share)
     rates = f"{one.gb_per_s:.2f} GB/s for {one.pair[0]} to {one.pair[1]}, expected {one.against_gb_per_s:.2f}"
     return f"{hop}: {pairs_in_words(slow.pair for slow in group)}): {rates}"
 
 
-def _by_class(slow: Iterable[Slow], machine: Machine, label: str | None = None) -> dict[str, list[Slow]]:
+def _by_class(
+    slow: Iterable[SlowPair], machine: Machine, label: str | None = None
+) -> dict[str, list[SlowPair]]:
     return grouped((label or class_of(machine, one.pair), one) for one in sorted(slow))
 
 
-def _rates(slow: Sequence[Slow], reached: str, against: str) -> dict[str, dict[str, float]]:
+def _rates(slow: Sequence[SlowPair], reached: str, against: str) -> dict[str, dict[str, float]]:
     """Return the two numbers of each pair under these names."""
     return {
         f"{one.pair[0]}>{one.pair[1]}": {reached: one.gb_per_s, against: one.against_gb_per_s} for one in slow
@@ -221,7 +227,7 @@ def _of_class(of: _Class, copies: Mapping[Pair, Sample], word: str, machine: Mac
     ends = slow_ends(behind | low, rates)
     yield from _of_gpus(of, ends, rates, word, machine)
     pairs = set(ends.pairs) - slower_directly(machine)
-    slower = [Slow(pair, rates[pair], usual) for pair in pairs & behind]
+    slower = [SlowPair(pair, rates[pair], usual) for pair in pairs & behind]
     yield from behind_peers(slower, word, machine, of.name)
     yield from below(_against_expected(copies, pairs - behind), copies, word, machine, of.name)
 
@@ -231,9 +237,9 @@ def _is_behind(sample: Sample, usual: float) -> bool:
     return rate(sample) * (1 + noise) < PAIR_SHARE.value * usual
 
 
-def _against_expected(copies: Mapping[Pair, Sample], pairs: set[Pair]) -> list[Slow]:
+def _against_expected(copies: Mapping[Pair, Sample], pairs: set[Pair]) -> list[SlowPair]:
     return [
-        Slow(pair, rate(sample), sample.expected_gb_per_s)
+        SlowPair(pair, rate(sample), sample.expected_gb_per_s)
         for pair, sample in copies.items()
         if pair in pairs and sample.expected_gb_per_s
     ]
