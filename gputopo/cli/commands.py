@@ -16,16 +16,13 @@ from gputopo.values.option import Declared, listed, nearest, parameters_of, show
 
 @dataclass(frozen=True)
 class CommandPlace:
-    """Where a command's function is, and a line of help.
-
-    `aliases`: flags of other programs are read. `moved`: hints for flags that another command has now.
-    """
+    """Where a command's function is, and a line of help."""
 
     module: str
     function: str
     summary: str
-    aliases: bool = False
-    moved: Mapping[str, str] = field(default_factory=dict)
+    aliases: bool = False  # flags of other programs are read
+    moved: Mapping[str, str] = field(default_factory=dict)  # hints for flags that another command has now
 
 
 # In the order of the help.
