@@ -26,7 +26,7 @@ _GPUS = re.compile(r"\bgpu:(\d+(?:,\d+)*)\b")  # one, or all of a collective ope
 
 
 @dataclass(frozen=True, slots=True)
-class CudaDevice:
+class ListedGpu:
     """A device as a CUDA program lists it. `address`: domain, bus and device as it has them."""
 
     name: str | None = None
@@ -43,7 +43,7 @@ def group_place(indices: Iterable[int]) -> str:
     return f"gpu:{','.join(map(str, sorted(indices)))}"
 
 
-def gpus_in_pci_order(devices: Mapping[int, CudaDevice]) -> tuple[tuple[Gpu, ...], dict[int, int]]:
+def gpus_in_pci_order(devices: Mapping[int, ListedGpu]) -> tuple[tuple[Gpu, ...], dict[int, int]]:
     """Return the GPUs of a CUDA program's list, and the index of each by its CUDA number.
 
     GPUs are numbered by PCI address, as NVML does, where the list has the address of every one; CUDA's own

@@ -12,7 +12,7 @@ import msgspec
 from gputopo.cli.hosts.meeting import hosts_to_start, start_hosts
 from gputopo.cli.placement import AUTOTUNE, PlanOptions, parse_candidates, parse_model, parse_program
 from gputopo.cli.printing import emit, emit_each, show_report
-from gputopo.cli.run.prepare import Job, PlannedOn, planned_on, warn, with_costs
+from gputopo.cli.run.prepare import AskedJob, PlannedOn, planned_on, warn, with_costs
 from gputopo.cli.source import FROM, planned_machine
 from gputopo.launch.hosts.allocation import HostOptions, find
 from gputopo.prediction.programs import DEFAULT
@@ -264,7 +264,7 @@ def _measured(
     from gputopo.planner.selection import LISTED
 
     batch = {} if request.batch_size is None else {"batch_size": request.batch_size}
-    job = Job(request.model, placement, Given({} if request.batch_size == AUTO else batch, batch))
+    job = AskedJob(request.model, placement, Given({} if request.batch_size == AUTO else batch, batch))
     on.keep = None if candidates is None or candidates < LISTED else candidates
     with contextlib.ExitStack() as claims:
         chosen = on.claimed(request, claims)

@@ -187,7 +187,7 @@ def for_this_stdout(lines: "Sequence[Line]") -> "Sequence[Line]":
     return lines
 
 
-class Screen:
+class RedrawnScreen:
     """A block of lines that is redrawn in place. What does not fit the terminal is cut."""
 
     def __init__(self) -> None:

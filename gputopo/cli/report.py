@@ -214,7 +214,7 @@ def _study(paths: tuple[str, ...], baseline: tuple[str, ...], ours: "RunFolders"
     """Return the study of all paths, or of the runs of this user."""
     from gputopo.captures.training_files import read
     from gputopo.measurements.published import known_machines, published_measurements
-    from gputopo.measurements.study import Unread, study_of
+    from gputopo.measurements.study import UnreadFile, study_of
     from gputopo.reference.published import SOURCES
 
     paths = tuple(map(_folder_of_sweep, paths)) or (_home(),)
@@ -236,7 +236,7 @@ def _study(paths: tuple[str, ...], baseline: tuple[str, ...], ours: "RunFolders"
         machines={**known_machines(), **earlier.machines, **ours.machines},
         earlier=before.measurements,
         references=published_measurements(),
-        unread=[Unread(source=name, why=why) for name, why in (*found.unread, *before.unread)],
+        unread=[UnreadFile(source=name, why=why) for name, why in (*found.unread, *before.unread)],
     )
     return _with_sources(study, SOURCES)
 

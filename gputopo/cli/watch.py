@@ -131,12 +131,12 @@ def _shower(
     """Return the function that shows a sample: as JSON, redrawn on the terminal, or as lines."""
     if shape == "json":
         return lambda sample: emit(sample_line(sample))
-    from gputopo.cli.printing import Screen, can_redraw
+    from gputopo.cli.printing import RedrawnScreen, can_redraw
     from gputopo.report.machine.watch import Recent, plain_lines, watch_view
 
     if not can_redraw():
         return lambda sample: emit("".join(f"{line}\n" for line in plain_lines(sample)))
-    recent, screen = Recent(machine), Screen()
+    recent, screen = Recent(machine), RedrawnScreen()
 
     def draw(sample: MachineSample) -> None:
         recent.add(sample)

@@ -54,7 +54,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     points: tuple[Point, ...]
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class Worsening(msgspec.Struct, frozen=True, kw_only=True):
     """A series that is worse since `since_s`. `before`, `after`: medians."""
 
     what: str
@@ -74,7 +74,7 @@ class Box(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gp
     machine: str | None
     runs: tuple[Measurement, ...]
     series: tuple[Series, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[Worsening, ...]
 
 
 def box_of(machine: str | None, runs: Iterable[Measurement], bandwidths: Iterable[Saved] = ()) -> Box:
@@ -90,7 +90,7 @@ def box_of(machine: str | None, runs: Iterable[Measurement], bandwidths: Iterabl
     )
 
 
-def change_of(series: Series) -> Change | None:
+def change_of(series: Series) -> Worsening | None:
     """Return since when a series is worse, None where it is not, or where noise explains it."""
     values = [point.value for point in series.points]
     best: tuple[float, int] | None = None
@@ -107,7 +107,7 @@ def change_of(series: Series) -> Change | None:
     fall = 1 - after / before
     if fall < max(noise, MIN_CHANGE):
         return None
-    return Change(
+    return Worsening(
         what=series.what,
         unit=series.unit,
         since_s=series.points[split].time_s,

@@ -15,7 +15,7 @@ from gputopo.values.run.measurement import Measurement
 MAX_OF_A_KIND = 12
 
 
-class Unread(msgspec.Struct, frozen=True, kw_only=True):
+class UnreadFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file that was given and has no measurement. `why`: the reason in a line."""
 
     source: str
@@ -28,7 +28,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
     title: str
     figures: Figures
     observations: tuple[Observation, ...]
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[UnreadFile, ...] = ()
     sources: dict[str, str] = {}
 
     @property
@@ -49,7 +49,7 @@ def study_of(
     machines: Mapping[str, Machine] = {},
     earlier: Iterable[Measurement] = (),
     references: Iterable[Measurement] = (),
-    unread: Iterable[Unread] = (),
+    unread: Iterable[UnreadFile] = (),
     sources: Mapping[str, str] = {},
 ) -> Study:
     """Return the study of measurements; arguments as those of `figures.figures_of`."""

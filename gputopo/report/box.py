@@ -5,7 +5,7 @@ import io
 from collections.abc import Sequence
 
 from gputopo.captures.training_table import COLUMNS, cell_text
-from gputopo.measurements.box import Box, Change, Series
+from gputopo.measurements.box import Box, Series, Worsening
 from gputopo.measurements.study import Study
 from gputopo.report.document import Block, Bullets, Document, Section, Table
 from gputopo.report.layout import Side
@@ -33,7 +33,7 @@ def box_document(box: Box, *, pictures: bool = False) -> Document:
     return Document("History", summary, tuple(sections))
 
 
-def change_words(change: Change) -> str:
+def change_words(change: Worsening) -> str:
     """Return a change as a sentence with its numbers."""
     return (
         f"{change.what}: {change.percent:.0f} % lower since {date_in_words(change.since_s)}, "
@@ -43,7 +43,7 @@ def change_words(change: Change) -> str:
     )
 
 
-def _changes(changes: Sequence[Change]) -> Block:
+def _changes(changes: Sequence[Worsening]) -> Block:
     if changes:
         return Bullets(tuple(map(change_words, changes)))
     return (
@@ -53,7 +53,7 @@ def _changes(changes: Sequence[Change]) -> Block:
 
 
 def _over_time(
-    series: Sequence[Series], changes: Sequence[Change], title: str, unit: str, *, pictures: bool
+    series: Sequence[Series], changes: Sequence[Worsening], title: str, unit: str, *, pictures: bool
 ) -> tuple[Block, ...]:
     """Return a table of first, last and median values, and the series that matter most as a picture."""
     rows = tuple(
@@ -77,17 +77,17 @@ def _over_time(
 
 
 def _pictures(
-    series: Sequence[Series], changes: Sequence[Change], title: str, unit: str
+    series: Sequence[Series], changes: Sequence[Worsening], title: str, unit: str
 ) -> tuple[Block, ...]:
-    from gputopo.report.pictures.charts import Point, dated_picture
-    from gputopo.report.pictures.charts import Series as Curve
+    from gputopo.report.pictures.charts import ChartPoint, dated_picture
+    from gputopo.report.pictures.charts import ChartSeries as Curve
     from gputopo.runs.over_time import Happening
 
     worse = {change.what: change for change in changes}
     several = [one for one in series if len(one.points) > 1]
     shown = sorted(several, key=lambda one: (one.what not in worse, -len(one.points)))[:_MAX_CURVES]
     curves = [
-        Curve(one.what, tuple(Point(point.time_s, point.value) for point in one.points)) for one in shown
+        Curve(one.what, tuple(ChartPoint(point.time_s, point.value) for point in one.points)) for one in shown
     ]
     faults = [
         Happening(worse[one.what].since_s, f"{worse[one.what].percent:.0f} % lower", True)

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from gputopo.sweeps.matrix import AT_MOST, MAX_CELLS, Matrix, Table, Value, When, is_bound, text_of
+from gputopo.sweeps.matrix import AT_MOST, MAX_CELLS, Matrix, MatrixTable, Value, When, is_bound, text_of
 from gputopo.values.errors import UsageError
 from gputopo.values.run.several_runs import SweepCell
 
@@ -21,7 +21,7 @@ PAIRS_OF_A_LINK = 2  # with pairs-by-link: two show whether pairs of one kind ar
 MAX_NAME = 60  # characters of a folder's name, its number and its repeat apart
 
 
-class Box(msgspec.Struct, frozen=True, kw_only=True):
+class CellBox(msgspec.Struct, frozen=True, kw_only=True):
     """What of a machine decides about cells."""
 
     backend: Literal["cpu", "gpu"]
@@ -43,14 +43,14 @@ class Expanded(NamedTuple):
 class _Blank(NamedTuple):
     """A combination before its repeats. `why`: why it is left out; `seconds`: counted ones."""
 
-    table: Table
+    table: MatrixTable
     choice: Choice
     notes: tuple[str, ...] = ()
     why: str | None = None
     seconds: float | None = None
 
 
-def expand(matrix: Matrix, box: Box) -> Expanded:
+def expand(matrix: Matrix, box: CellBox) -> Expanded:
     """Return the cells of a matrix on a machine. Raises UsageError for more than MAX_CELLS of them."""
     total = sum(_size(table, box) * (table.repeats or matrix.repeats) for table in matrix.tables)
     if total > MAX_CELLS:
@@ -102,14 +102,14 @@ def differences(before: Iterable[SweepCell], now: Iterable[SweepCell]) -> tuple[
     return len(new - old), len(old - new)
 
 
-def _size(table: Table, box: Box) -> int:
+def _size(table: MatrixTable, box: CellBox) -> int:
     size = 1
     for name, values in table.axes.items():
         size *= sum(len(_values(name, value, box)) or 1 for value in values)
     return size
 
 
-def _combinations(matrix: Matrix, table: Table, box: Box) -> Iterator[_Blank]:
+def _combinations(matrix: Matrix, table: MatrixTable, box: CellBox) -> Iterator[_Blank]:
     axes = [
         (name, tuple(chain.from_iterable(_alternatives(name, v, box) for v in values)))
         for name, values in table.axes.items()
@@ -123,7 +123,7 @@ def _combinations(matrix: Matrix, table: Table, box: Box) -> Iterator[_Blank]:
         yield _Blank(table, _given(choice), why=why, seconds=table.seconds or matrix.seconds)
 
 
-def _alternatives(name: str, value: Value, box: Box) -> list[tuple[Value, str | None]]:
+def _alternatives(name: str, value: Value, box: CellBox) -> list[tuple[Value, str | None]]:
     """Return what a value stands for on this machine; a word that stands for nothing, with why."""
     found = _values(name, value, box)
     if found:
@@ -133,7 +133,7 @@ def _alternatives(name: str, value: Value, box: Box) -> list[tuple[Value, str | 
     return [(value, f"this machine has {len(box.gpus)} usable GPU{'' if len(box.gpus) == 1 else 's'}")]
 
 
-def _values(name: str, value: Value, box: Box) -> Sequence[Value]:
+def _values(name: str, value: Value, box: CellBox) -> Sequence[Value]:
     if name == "gpus" and value == "each":
         return [str(gpu) for gpu in box.gpus]
     if name == "gpus" and value == "pairs":
@@ -149,14 +149,14 @@ def _values(name: str, value: Value, box: Box) -> Sequence[Value]:
     return [value]
 
 
-def _pairs_by_link(box: Box) -> list[tuple[int, int]]:
+def _pairs_by_link(box: CellBox) -> list[tuple[int, int]]:
     by_link: dict[str, list[tuple[int, int]]] = {}
     for pair in combinations(sorted(box.gpus), 2):
         by_link.setdefault(box.links.get(pair, "unknown"), []).append(pair)
     return [pair for pairs in by_link.values() for pair in pairs[:PAIRS_OF_A_LINK]]
 
 
-def _constrained(matrix: Matrix, blank: _Blank, box: Box) -> _Blank | None:
+def _constrained(matrix: Matrix, blank: _Blank, box: CellBox) -> _Blank | None:
     """Return the combination as it is run here, None where the matrix excludes it."""
     choice, notes, why, seconds = blank.choice, blank.notes, blank.why, blank.seconds
     for when in matrix.sets:
@@ -178,7 +178,7 @@ def _constrained(matrix: Matrix, blank: _Blank, box: Box) -> _Blank | None:
     return _Blank(blank.table, choice, notes if why is None else (), why, seconds)
 
 
-def _too_many(choice: Choice, box: Box) -> str | None:
+def _too_many(choice: Choice, box: CellBox) -> str | None:
     """Return why a machine with fewer GPUs leaves it out."""
     count = choice.get("num_gpus")
     if box.backend == "gpu" and isinstance(count, int) and count > len(box.gpus) and "gpus" not in choice:
@@ -191,7 +191,7 @@ def _given(choice: Mapping[str, Value]) -> Choice:
     return {name: value for name, value in choice.items() if value is not False}
 
 
-def _facts(table: Table, choice: Choice, box: Box) -> dict[str, Value]:
+def _facts(table: MatrixTable, choice: Choice, box: CellBox) -> dict[str, Value]:
     devices: Value = box.default_devices
     if "gpus" in choice and "num_gpus" not in choice:
         devices = text_of(choice["gpus"]).count(",") + 1
@@ -210,7 +210,7 @@ def _same(fact: Value, value: Value) -> bool:
     return text_of(fact).replace("-", "_") == text_of(value).replace("-", "_")
 
 
-def _repeated(blank: _Blank, matrix: Matrix, before: int, box: Box) -> Iterator[SweepCell]:
+def _repeated(blank: _Blank, matrix: Matrix, before: int, box: CellBox) -> Iterator[SweepCell]:
     repeats = 1 if blank.why is not None else blank.table.repeats or matrix.repeats
     for repeat in range(1, repeats + 1):
         number = before + repeat

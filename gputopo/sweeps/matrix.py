@@ -61,7 +61,7 @@ MAX_BYTES = 1 << 20  # of a file
 ASKED = ("compare_pairs",)
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True):
+class MatrixTable(msgspec.Struct, frozen=True, kw_only=True):
     """One table of the matrix: `axes` are the values of each option, of which all combinations are cells."""
 
     name: str
@@ -84,7 +84,7 @@ class Matrix(msgspec.Struct, frozen=True, kw_only=True):
     """A sweep as its file describes it."""
 
     title: str
-    tables: tuple[Table, ...]
+    tables: tuple[MatrixTable, ...]
     options: dict[str, Value] = {}
     sets: tuple[When, ...] = ()
     exclude: tuple[When, ...] = ()
@@ -169,7 +169,7 @@ class _Reader:
             raise self._wrong("it has no [matrix]", 'write one: [matrix] and below it model = ["alexnet"]')
         return Matrix(**{"title": "Sweep", **found})
 
-    def _axes(self, number: int, table: Mapping[str, Any]) -> Table:
+    def _axes(self, number: int, table: Mapping[str, Any]) -> MatrixTable:
         own = {"table", "repeats", "seconds", "asked"}
         axes = {}
         for key, value in table.items():
@@ -180,7 +180,7 @@ class _Reader:
             if not values:
                 raise self._wrong(f"{key} has no value", "name at least one, or leave it out")
             axes[name] = tuple(self._value(name, one) for one in values)
-        return Table(
+        return MatrixTable(
             name=self._text("table", table.get("table", str(number + 1))),
             axes=axes,
             repeats=self._count("repeats", table["repeats"]) if "repeats" in table else None,

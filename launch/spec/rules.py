@@ -14,7 +14,7 @@ from gputopo.launch.spec.task_rules import (
     FILE_RULES,
     NUMBER_RULES,
     TASK_RULES,
-    Rule,
+    TaskRule,
     moves_gradients,
     needless,
 )
@@ -104,33 +104,33 @@ def _moves(spec: RunSpec) -> bool:
     return spec.variable_update != own or spec.all_reduce is not None or moves_gradients(spec.exchange)
 
 
-HOSTS_RULES: tuple[Rule, ...] = (
-    Rule(
+HOSTS_RULES: tuple[TaskRule, ...] = (
+    TaskRule(
         lambda spec: bool(spec.servers) and spec.method is not None,
         "--method {spec.method} is for one host, and this is a training of several",
         "leave --method out, or add --num-hosts 1",
     ),
-    Rule(
+    TaskRule(
         lambda spec: bool(spec.servers) and spec.strategy is not None and not is_multi_worker(spec),
         "--strategy {spec.strategy} is for one host, and this is a training of several",
         "use --strategy multi_worker_mirrored, leave --strategy out, or add --num-hosts 1",
     ),
-    Rule(
+    TaskRule(
         lambda spec: is_multi_worker(spec) and not spec.servers,
         "--strategy {spec.strategy} is for several hosts, and this is a training of one",
         "use --strategy mirrored, or start it on several hosts: gputopo explain hosts",
     ),
-    Rule(
+    TaskRule(
         lambda spec: is_multi_worker(spec) and _on_cpus(spec) and max(_devices_of_hosts(spec)) > 1,
         "--strategy {spec.strategy} uses one CPU device of each host, as TensorFlow's strategy does",
         "use --num-gpus with the number of hosts, or leave --strategy out",
     ),
-    Rule(
+    TaskRule(
         lambda spec: is_multi_worker(spec) and len(set(_devices_of_hosts(spec))) > 1,
         "--strategy {spec.strategy} needs as many GPUs on each host, and the hosts have unequal numbers",
         "use --num-gpus with a multiple of the number of hosts, or leave --strategy out",
     ),
-    Rule(
+    TaskRule(
         lambda spec: (
             bool(spec.servers)
             and spec.all_reduce is not None
@@ -141,18 +141,18 @@ HOSTS_RULES: tuple[Rule, ...] = (
     ),
 )
 
-TRAINER_RULES: tuple[Rule, ...] = (
-    Rule(
+TRAINER_RULES: tuple[TaskRule, ...] = (
+    TaskRule(
         lambda spec: spec.method is not None and spec.strategy is not None,
         "--method {spec.method} cannot be combined with --strategy {spec.strategy}: each is another trainer",
         "leave one of them out, such as --strategy",
     ),
-    Rule(
+    TaskRule(
         lambda spec: _other(spec) and spec.task != "train",
         "--task {spec.task} cannot be combined with a --method or --strategy: they only train",
         "leave --method and --strategy out",
     ),
-    Rule(
+    TaskRule(
         lambda spec: spec.method is not None and _moves(spec),
         "--method {spec.method} has its own exchange of weights and gradients",
         "leave --variable-update and the options of the exchange out; --ps places its variables",
@@ -169,57 +169,57 @@ TRAINER_RULES: tuple[Rule, ...] = (
         "cannot be combined with --strategy {spec.strategy}, which places the variables itself",
         "leave it out",
     ),
-    Rule(
+    TaskRule(
         lambda spec: spec.strategy is not None and _moves(spec),
         "--strategy {spec.strategy} has its own exchange of weights and gradients",
         "leave --variable-update and the options of the exchange out; a strategy's name has its reduction, "
         "such as --strategy mirrored:one",
     ),
-    Rule(
+    TaskRule(
         lambda spec: _other(spec) and spec.exchange != Exchange(),
         "--ps gpu:spread cannot be combined with a --method or --strategy: their variables are in one place",
         "use --ps cpu or --ps gpu:N",
     ),
-    Rule(
+    TaskRule(
         lambda spec: spec.method is not None and isinstance(spec.batch_size, tuple),
         "--batch-size with a number for each device cannot be combined with --method {spec.method}: it cuts "
         "one joint batch evenly",
         "give one number, or leave --method out",
     ),
-    Rule(
+    TaskRule(
         lambda spec: spec.method is not None and spec.grad_reduce == "sum",
         "--grad-reduce sum cannot be combined with --method {spec.method}: it has one loss, a mean",
         "leave --grad-reduce out",
     ),
-    Rule(
+    TaskRule(
         lambda spec: _other(spec) and bool(spec.drills),
         "--drill cannot be combined with a --method or --strategy: its faults are those of our own towers",
         "leave --drill out",
     ),
     *(
-        Rule(
+        TaskRule(
             partial(_is_nccl_on_cpu, StrategyName(kind, "nccl")),
             "--strategy {spec.strategy} needs GPUs: NCCL has no kernel for CPU devices",
             f"use --strategy {kind}, which reduces in a ring there",
         )
         for kind in _BY_NCCL
     ),
-    Rule(
+    TaskRule(
         lambda spec: (
             _strategy(spec) == StrategyName("mirrored", "hierarchical") and len(spec.devices) % 2 == 1
         ),
         "--strategy {spec.strategy} silently loses the gradients of one device where their number is odd",
         "use an even --num-gpus, or --strategy mirrored:one",
     ),
-    Rule(
+    TaskRule(
         lambda spec: _strategy(spec) == StrategyName("one-device") and len(spec.devices) != 1,
         "--strategy {spec.strategy} uses one device, and this run has more",
         "use --num-gpus 1, or --strategy mirrored",
     ),
 )
 
-EXCHANGE_RULES: tuple[Rule, ...] = (
-    Rule(
+EXCHANGE_RULES: tuple[TaskRule, ...] = (
+    TaskRule(
         lambda spec: (
             (spec.exchange.staged or spec.exchange.asynchronous)
             and (spec.exchange.relaxed or any(asked(spec.exchange) for asked in _PACKED.values()))
@@ -228,39 +228,39 @@ EXCHANGE_RULES: tuple[Rule, ...] = (
         "fp16 gradients, or with relaxed consistency",
         "leave --staged-vars and --async out, and use --variable-update replicated",
     ),
-    Rule(
+    TaskRule(
         lambda spec: spec.exchange.staged and spec.variable_update != "parameter_server",
         "--staged-vars cannot be combined with --variable-update {spec.variable_update}: "
         "it stages weights between a parameter server and the towers",
         "use --variable-update parameter_server, or --variable-update replicated and "
         "--variable-consistency relaxed without --staged-vars",
     ),
-    Rule(
+    TaskRule(
         lambda spec: spec.exchange.asynchronous and spec.variable_update != "parameter_server",
         "--async cannot be combined with --variable-update {spec.variable_update}: "
         "towers apply gradients to shared variables, and here each has its own",
         "use --variable-update parameter_server, or --variable-update independent without --async",
     ),
-    Rule(
+    TaskRule(
         lambda spec: spec.exchange.staged and spec.exchange.asynchronous,
         "--staged-vars cannot be combined with --async: --staged-vars needs synchronous steps",
         "leave one of them out, such as --async",
     ),
-    Rule(
+    TaskRule(
         lambda spec: spec.exchange.relaxed and spec.variable_update != "replicated",
         "--variable-consistency relaxed cannot be combined with --variable-update {spec.variable_update}: "
         "it delays reduced gradients by one step",
         "use --variable-update replicated, or --variable-update parameter_server and --staged-vars "
         "without --variable-consistency",
     ),
-    Rule(
+    TaskRule(
         lambda spec: spec.all_reduce is not None and spec.variable_update != "replicated",
         "--all-reduce {spec.all_reduce} cannot be combined with --variable-update {spec.variable_update}: "
         "nothing is reduced between replicas",
         "use --variable-update replicated, or leave --all-reduce out",
     ),
     *(
-        Rule(
+        TaskRule(
             partial(_packs_nothing, asked),
             f"{option} cannot be combined with --variable-update {{spec.variable_update}}: "
             "nothing is reduced between replicas",
@@ -268,24 +268,24 @@ EXCHANGE_RULES: tuple[Rule, ...] = (
         )
         for option, asked in _PACKED.items()
     ),
-    Rule(
+    TaskRule(
         lambda spec: "agg_small_grads_max_group" in spec.asked and not spec.exchange.small_bytes,
         "--agg-small-grads-max-group needs a size of small gradients",
         "add --agg-small-grads-max-bytes B, or leave it out",
     ),
-    Rule(
+    TaskRule(
         lambda spec: bool(spec.exchange.repacking) and bool(spec.exchange.small_bytes),
         "--gradient-repacking cannot be combined with --agg-small-grads-max-bytes: "
         "it makes chunks of one size, so no small gradient is left",
         "leave --agg-small-grads-max-bytes out",
     ),
-    Rule(
+    TaskRule(
         lambda spec: spec.exchange.ps_spread and spec.variable_update != "parameter_server",
         "--ps gpu:spread cannot be combined with --variable-update {spec.variable_update}: "
         "each device has its own copy",
         "leave --ps out, or use --variable-update parameter_server",
     ),
-    Rule(
+    TaskRule(
         lambda spec: spec.grad_reduce == "sum" and spec.variable_update == "independent",
         "--grad-reduce sum cannot be combined with --variable-update independent: nothing is reduced",
         "leave --grad-reduce out, or use --variable-update replicated",

@@ -10,7 +10,7 @@ from gputopo.launch.spec.run_spec import Data, Exchange, Lifecycle, OptimizerNam
 from gputopo.values.run.drill import SLOW_WEIGHTS
 
 
-class Rule(NamedTuple):
+class TaskRule(NamedTuple):
     """Options of a run that exclude one another; the texts are formatted with the spec as `spec`."""
 
     when: Callable[[RunSpec], bool]
@@ -18,14 +18,16 @@ class Rule(NamedTuple):
     use: str  # what works
 
 
-def needless(names: str, when: Callable[[RunSpec], bool], why: str, use: str) -> tuple[Rule, ...]:
+def needless(names: str, when: Callable[[RunSpec], bool], why: str, use: str) -> tuple[TaskRule, ...]:
     """Return a rule for each option that has no effect `when`; `why` follows its name.
 
     The spec has the value in any case, so the rule looks at what was typed: names as in `RunSpec.asked`.
     """
 
-    def rule(name: str) -> Rule:
-        return Rule(lambda spec: name in spec.asked and when(spec), f"--{name.replace('_', '-')} {why}", use)
+    def rule(name: str) -> TaskRule:
+        return TaskRule(
+            lambda spec: name in spec.asked and when(spec), f"--{name.replace('_', '-')} {why}", use
+        )
 
     return tuple(map(rule, names.split()))
 
@@ -88,13 +90,13 @@ def _other_data(spec: RunSpec) -> bool:
     return spec.data.folder is not None and own is not None and spec.data.name != own
 
 
-TASK_RULES: tuple[Rule, ...] = (
-    Rule(
+TASK_RULES: tuple[TaskRule, ...] = (
+    TaskRule(
         lambda spec: spec.task == "eval" and spec.lifecycle.checkpoints is None,
         "--eval needs a checkpoint, and none is named",
         "add --checkpoints DIR, or train with --task train",
     ),
-    Rule(
+    TaskRule(
         lambda spec: (
             spec.task == "input"
             and (
@@ -108,7 +110,7 @@ TASK_RULES: tuple[Rule, ...] = (
         "leave --checkpoints, --checkpoint-steps, --keep-checkpoints, --resume, --export, --trace and "
         "--tensorboard out, or use --task train",
     ),
-    Rule(
+    TaskRule(
         lambda spec: spec.task == "input" and spec.data.folder is None and spec.data.source == "gpu",
         "--input-only has nothing to measure: examples made once on the devices have no input pipeline",
         "name an input: --data-dir DIR, --data-source cpu or --data-source python",
@@ -119,17 +121,17 @@ TASK_RULES: tuple[Rule, ...] = (
         "cannot be combined with --input-only: it has no model",
         "leave it out, or use --forward-only",
     ),
-    Rule(
+    TaskRule(
         lambda spec: spec.task != "train" and bool(spec.drills),
         "--drill cannot be combined with --task {spec.task}: its faults are those of steps of training",
         "leave --drill out, or use --task train",
     ),
-    Rule(
+    TaskRule(
         lambda spec: max((one.step for one in spec.drills), default=0) > _last_step(spec),
         "--drill names a step that the run does not have: it counts {spec.batch_limit} at most",
         "name earlier ones with --drill, or give more steps with --num-batches",
     ),
-    Rule(
+    TaskRule(
         lambda spec: (
             spec.variable_update != "parameter_server"
             and any(one.fault == SLOW_WEIGHTS for one in spec.drills)
@@ -138,7 +140,7 @@ TASK_RULES: tuple[Rule, ...] = (
         "has its own copy of the weights",
         "leave --drill out, or use --variable-update parameter_server",
     ),
-    Rule(
+    TaskRule(
         lambda spec: spec.task != "train" and (moves_gradients(spec.exchange) or spec.grad_reduce != "mean"),
         "--task {spec.task} computes no gradients, so none are exchanged",
         "leave the options of the exchange out, or use --task train",
@@ -161,25 +163,25 @@ TASK_RULES: tuple[Rule, ...] = (
         "cannot be combined with --eval: every example is evaluated, and nothing is written",
         "leave it out",
     ),
-    Rule(
+    TaskRule(
         lambda spec: spec.task == "eval" and _writes(spec.lifecycle),
         "--eval updates no weights: --checkpoint-steps, --resume and --export have no effect",
         "leave them out, or use --task train",
     ),
-    Rule(
+    TaskRule(
         lambda spec: spec.task == "forward" and _keeps(spec.lifecycle),
         "--forward-only uses initial weights and updates none: --checkpoints, --checkpoint-steps, "
         "--keep-checkpoints, --resume and --export have no effect",
         "leave them out, or use --task train",
     ),
-    Rule(
+    TaskRule(
         lambda spec: spec.task == "forward" and spec.lifecycle.checkpoints is not None,
         "--forward-only uses initial weights, so --checkpoints has no effect",
         "leave --checkpoints out, or evaluate a checkpoint with --eval",
     ),
 )
 
-NUMBER_RULES: tuple[Rule, ...] = (
+NUMBER_RULES: tuple[TaskRule, ...] = (
     *(
         rule
         for optimizer, names in _OF_AN_OPTIMIZER.items()
@@ -191,7 +193,7 @@ NUMBER_RULES: tuple[Rule, ...] = (
             f"use --optimizer {optimizer}, or leave it out",
         )
     ),
-    Rule(
+    TaskRule(
         lambda spec: (
             spec.precision.compute != "fp16"
             and (spec.precision.auto_loss_scale or spec.precision.loss_scale != Precision().loss_scale)
@@ -200,7 +202,7 @@ NUMBER_RULES: tuple[Rule, ...] = (
         "only fp16 gradients can underflow",
         "leave --loss-scale out, or use --precision fp16",
     ),
-    Rule(
+    TaskRule(
         lambda spec: (
             spec.precision.auto_loss_scale
             and (spec.exchange.staged or spec.exchange.relaxed or spec.exchange.asynchronous)
@@ -209,7 +211,7 @@ NUMBER_RULES: tuple[Rule, ...] = (
         "the gradients that are applied are not those of one step and one scale",
         "give a fixed one: --loss-scale 128",
     ),
-    Rule(
+    TaskRule(
         lambda spec: (
             spec.backend == "cpu"
             and (spec.runtime.gpu_thread_mode, spec.runtime.per_gpu_threads, spec.runtime.memory_limit_mib)
@@ -219,7 +221,7 @@ NUMBER_RULES: tuple[Rule, ...] = (
         "and this run is on CPU devices",
         "leave them out; --num-intra-threads and --num-inter-threads count on the CPU",
     ),
-    Rule(
+    TaskRule(
         lambda spec: (
             spec.asked.get("learning_rate_schedule") == "model"
             and spec.optimization.schedule.kind == "constant"
@@ -230,14 +232,14 @@ NUMBER_RULES: tuple[Rule, ...] = (
     ),
 )
 
-DATA_RULES: tuple[Rule, ...] = (
-    Rule(
+DATA_RULES: tuple[TaskRule, ...] = (
+    TaskRule(
         lambda spec: spec.data.folder is None and spec.data != _synthetic(spec.data),
         "--distortions, --resize-method, --datasets-num-private-threads, --cache and --bad-records are for "
         "real examples, and there is no --data-dir",
         "add --data-dir DIR, or leave them out",
     ),
-    Rule(
+    TaskRule(
         lambda spec: spec.data.folder is not None and data_of(spec.model) == "numbers",
         "--data-dir has images, and --model {spec.model} needs numbers",
         "leave --data-dir out, or use --model resnet20",
@@ -254,24 +256,24 @@ DATA_RULES: tuple[Rule, ...] = (
         "cannot be combined with --model {spec.model}: its input is not images",
         "leave it out",
     ),
-    Rule(
+    TaskRule(
         _other_data,
         "--model {spec.model} cannot train on {spec.data.name}",
         "leave --data-name out, or choose a --model of that data",
     ),
-    Rule(
+    TaskRule(
         lambda spec: spec.data.folder is not None and (spec.data.source, spec.data.feed) != ("gpu", "sync"),
         "--data-source and --feed are for synthetic examples, and --data-dir has real ones",
         "leave --data-source and --feed out, or leave --data-dir out",
     ),
-    Rule(
+    TaskRule(
         lambda spec: (
             spec.data.folder is None and spec.data.source == "gpu" and spec.data.prefetch != Data().prefetch
         ),
         "--prefetch is for an input pipeline, and examples made once on the devices have none",
         "use --data-source cpu, or leave it out",
     ),
-    Rule(
+    TaskRule(
         lambda spec: spec.data.folder is None and spec.data.feed != "sync" and spec.data.source != "python",
         "--feed {spec.data.feed} cannot be combined with --data-source {spec.data.source}: "
         "it is for batches made in Python",
@@ -283,7 +285,7 @@ DATA_RULES: tuple[Rule, ...] = (
         "cannot be combined with --feed sync: each batch is made on demand",
         "use --feed queue, or leave --prefetch out",
     ),
-    Rule(
+    TaskRule(
         lambda spec: _made_in_python(spec.data) and spec.data.feed != "sync" and spec.data.prefetch == 0,
         "--prefetch 0 cannot be combined with --feed {spec.data.feed}, which makes batches ahead",
         "use --feed sync, without --prefetch",
@@ -302,13 +304,13 @@ DATA_RULES: tuple[Rule, ...] = (
     ),
 )
 
-FILE_RULES: tuple[Rule, ...] = (
-    Rule(
+FILE_RULES: tuple[TaskRule, ...] = (
+    TaskRule(
         lambda spec: spec.lifecycle.checkpoints is None and _resumes(spec.lifecycle),
         "--resume needs a checkpoint, and no folder is named",
         "add --checkpoints DIR, or leave --resume out",
     ),
-    Rule(
+    TaskRule(
         lambda spec: (
             spec.lifecycle.checkpoints is None
             and (
@@ -319,13 +321,13 @@ FILE_RULES: tuple[Rule, ...] = (
         "--checkpoint-steps and --keep-checkpoints need a folder of checkpoints",
         "add --checkpoints DIR",
     ),
-    Rule(
+    TaskRule(
         lambda spec: spec.task == "eval" and _traces_beyond(spec),
         "--trace names a step that the evaluation does not have: of {spec.batch_limit} at most the first, "
         "which compiles, is step 0",
         "name earlier ones with --trace, or give more steps with --num-batches",
     ),
-    Rule(
+    TaskRule(
         lambda spec: spec.task != "eval" and _traces_beyond(spec),
         "--trace names a step that the run does not have: it counts {spec.batch_limit} at most",
         "name earlier ones with --trace, or give more steps with --num-batches",

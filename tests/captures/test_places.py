@@ -1,5 +1,5 @@
 from gputopo.captures import matching, merge
-from gputopo.captures.matching import CudaDevice
+from gputopo.captures.matching import ListedGpu
 from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample, UplinkGroup
 from gputopo.values.machine import Gpu, Machine
 
@@ -75,9 +75,7 @@ def test_the_gpus_that_a_measurement_names_are_found() -> None:
 
 def test_gpus_keep_cudas_numbers_where_an_address_is_missing_or_reported_twice() -> None:
     for second in (None, "0:9:0.0"):
-        gpus, index_of = matching.gpus_in_pci_order(
-            {0: CudaDevice("A", "0:9:0.0"), 1: CudaDevice("B", second)}
-        )
+        gpus, index_of = matching.gpus_in_pci_order({0: ListedGpu("A", "0:9:0.0"), 1: ListedGpu("B", second)})
         assert index_of == {0: 0, 1: 1}
         assert [gpu.name for gpu in gpus] == ["A", "B"]
 

@@ -10,7 +10,14 @@ from typing import NamedTuple
 
 import pytest
 
-from gputopo.cli.printing import ProgressLine, Screen, can_redraw, for_this_stdout, progress_in_words, show
+from gputopo.cli.printing import (
+    ProgressLine,
+    RedrawnScreen,
+    can_redraw,
+    for_this_stdout,
+    progress_in_words,
+    show,
+)
 from tests.kit import commands
 
 UNWRITTEN = (
@@ -90,7 +97,7 @@ def size(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_second_drawing_takes_the_place_of_the_first(
     size: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    screen = Screen()
+    screen = RedrawnScreen()
     screen.draw([(("one", ""),), (("two", ""),)])
     screen.draw([(("three", ""),)])
     first, second = capsys.readouterr().out.split("\x1b[2A\r")
@@ -99,7 +106,7 @@ def test_a_second_drawing_takes_the_place_of_the_first(
 
 
 def test_what_does_not_fit_is_cut(size: None, capsys: pytest.CaptureFixture[str]) -> None:
-    Screen().draw([(("x" * 20, ""), ("y" * 20, ""))] * 50)
+    RedrawnScreen().draw([(("x" * 20, ""), ("y" * 20, ""))] * 50)
     lines = capsys.readouterr().out.split("\x1b[K\n")[:-1]
     assert lines == ["x" * 20 + "y" * 9] * 4
 
@@ -108,10 +115,10 @@ def test_styles_become_codes_and_no_color_is_heard(
     size: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
-    Screen().draw([(("hot", "bold red"),)])
+    RedrawnScreen().draw([(("hot", "bold red"),)])
     assert "\x1b[1;31mhot\x1b[0m" in capsys.readouterr().out
     monkeypatch.setenv("NO_COLOR", "1")
-    Screen().draw([(("hot", "bold red"),)])
+    RedrawnScreen().draw([(("hot", "bold red"),)])
     assert not re.search(r"\x1b\[[\d;]*m", capsys.readouterr().out)
 
 

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.sweeps.expand import Box, Expanded, differences, expand, ordered
-from gputopo.sweeps.matrix import Matrix, Table, Value, When
+from gputopo.sweeps.expand import CellBox, Expanded, differences, expand, ordered
+from gputopo.sweeps.matrix import Matrix, MatrixTable, Value, When
 from gputopo.values.errors import UsageError
 
-CPU = Box(backend="cpu")
+CPU = CellBox(backend="cpu")
 HOPS = {pair: "PIX" if pair[0] // 2 == pair[1] // 2 else "PHB" for pair in combinations(range(4), 2)}
-FOUR = Box(backend="gpu", gpus=(0, 1, 2, 3), links=HOPS, default_devices=4)
+FOUR = CellBox(backend="gpu", gpus=(0, 1, 2, 3), links=HOPS, default_devices=4)
 
 
-def of(axes: dict[str, tuple[Value, ...]], box: Box = CPU, **more: object) -> Expanded:
-    return expand(Matrix(title="T", tables=(Table(name="1", axes=axes),), **more), box)  # type: ignore[arg-type]
+def of(axes: dict[str, tuple[Value, ...]], box: CellBox = CPU, **more: object) -> Expanded:
+    return expand(Matrix(title="T", tables=(MatrixTable(name="1", axes=axes),), **more), box)  # type: ignore[arg-type]
 
 
 values = st.lists(st.integers(1, 99) | st.sampled_from(["a", "b", "c", False, True]), min_size=1, max_size=4)
@@ -83,7 +83,7 @@ def test_a_word_stands_for_what_the_machine_has(name: str, word: str, found: lis
 
 
 def test_counts_of_six_gpus_end_with_all() -> None:
-    six = Box(backend="gpu", gpus=tuple(range(6)))
+    six = CellBox(backend="gpu", gpus=tuple(range(6)))
     assert [cell.options["num_gpus"] for cell in of({"num_gpus": ("doubling",)}, six).cells] == [
         "1",
         "2",
@@ -141,10 +141,10 @@ def test_only_cells_that_match_one_of_the_only_tables_run() -> None:
 
 
 def test_cells_that_must_be_asked_for_are_left_out_otherwise() -> None:
-    table = Table(name="pairs", axes={"gpus": ("pairs-by-link",)}, asked="compare_pairs")
+    table = MatrixTable(name="pairs", axes={"gpus": ("pairs-by-link",)}, asked="compare_pairs")
     matrix = Matrix(title="T", tables=(table,))
     assert {cell.reason for cell in expand(matrix, FOUR).cells} == {"only with --compare-pairs"}
-    asked = Box(backend="gpu", gpus=(0, 1), links={(0, 1): "PIX"}, asked=frozenset({"compare_pairs"}))
+    asked = CellBox(backend="gpu", gpus=(0, 1), links={(0, 1): "PIX"}, asked=frozenset({"compare_pairs"}))
     assert [cell.state for cell in expand(matrix, asked).cells] == ["pending"]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from gputopo.captures import matching
-from gputopo.captures.matching import ALL_GPUS, CudaDevice
+from gputopo.captures.matching import ALL_GPUS, ListedGpu
 from gputopo.values.bandwidth import HOSTS, Bandwidth, Failure, Kind, NotMeasured, Sample
 from gputopo.values.machine import Gpu, Machine
 
@@ -217,7 +217,7 @@ def _gpus(ranks: Sequence[Rank]) -> tuple[tuple[Gpu, ...], dict[Rank, int]]:
         numbers = {(rank.device, rank.bus or ""): number for number, rank in enumerate(found)}
     else:
         numbers = {(rank.device, rank.bus or ""): rank.device for rank in found}
-    devices = {numbers[key]: CudaDevice(rank.name, _address(rank.bus)) for key, rank in by_bus.items()}
+    devices = {numbers[key]: ListedGpu(rank.name, _address(rank.bus)) for key, rank in by_bus.items()}
     gpus, index_of = matching.gpus_in_pci_order(devices)
     return gpus, {rank: index_of[numbers[rank.device, rank.bus or ""]] for rank in ranks}
 

@@ -17,7 +17,7 @@ from gputopo.captures.bandwidth import runs
 from gputopo.captures.bandwidth.nvbandwidth_tests import NvbandwidthMatrix, NvbandwidthReport, Part
 from gputopo.captures.bandwidth.texts import Program, ProgramRead, devices, row, understood_of
 from gputopo.captures.ledger import Format
-from gputopo.captures.matching import CudaDevice
+from gputopo.captures.matching import ListedGpu
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine, Unread
 
@@ -83,7 +83,7 @@ def _head(document: dict[str, Any]) -> NvbandwidthReport:
     for place, device in enumerate(devices if isinstance(devices, list) else []):
         if match := _JSON_DEVICE.fullmatch(_text(device)):
             address = f"{match[3]}.0" if match[3] else None
-            report.devices.setdefault(int(match[1] or place), CudaDevice(match[2].strip(), address))
+            report.devices.setdefault(int(match[1] or place), ListedGpu(match[2].strip(), address))
     return report
 
 
@@ -298,7 +298,7 @@ class _Reader:
         elif (device := _DEVICE.match(line)) and not self.others and self.test is None:
             address = f"{device[3]}.0" if device[3] else None
             self.below_versions = False
-            self.report.devices.setdefault(int(device[1]), CudaDevice(device[2].strip(), address))
+            self.report.devices.setdefault(int(device[1]), ListedGpu(device[2].strip(), address))
         else:
             return self._is_host_name(line)
         return True

@@ -19,7 +19,7 @@ from typing import Literal
 from gputopo.captures import matching
 from gputopo.captures.bandwidth import texts
 from gputopo.captures.bandwidth.texts import MAX_US, is_empty, is_zero, positive
-from gputopo.captures.matching import ALL_GPUS, HOST, CudaDevice
+from gputopo.captures.matching import ALL_GPUS, HOST, ListedGpu
 from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Method, NotMeasured, Sample
 from gputopo.values.machine import Driver, Machine
 
@@ -67,7 +67,7 @@ class NvbandwidthMatrix:
 class NvbandwidthReport:
     """The content of one output, to be made into a machine. CUDA's numbers of the GPUs throughout."""
 
-    devices: dict[int, CudaDevice] = field(default_factory=dict)
+    devices: dict[int, ListedGpu] = field(default_factory=dict)
     driver: str | None = None
     cuda: str | None = None
     version: str | None = None
@@ -174,7 +174,7 @@ def cuda_version(number: str) -> str | None:
 
 def machine(report: NvbandwidthReport) -> Machine:
     """Return the machine, its GPUs in PCI order where their addresses are known."""
-    listed = {i: report.devices.get(i, CudaDevice()) for i in sorted(report.columns | set(report.devices))}
+    listed = {i: report.devices.get(i, ListedGpu()) for i in sorted(report.columns | set(report.devices))}
     gpus, index_of = matching.gpus_in_pci_order(listed)
     if any(index != number for number, index in index_of.items()):
         report.notes.append(

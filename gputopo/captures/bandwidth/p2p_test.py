@@ -25,7 +25,7 @@ from gputopo.captures.bandwidth.texts import (
     positive,
     row,
 )
-from gputopo.captures.matching import CudaDevice
+from gputopo.captures.matching import ListedGpu
 from gputopo.values.bandwidth import Bandwidth, Kind, NotMeasured, Path, Sample
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
@@ -86,7 +86,7 @@ class P2pMatrix:
 class P2pOutput:
     """The content of one output. CUDA's numbers of the GPUs throughout."""
 
-    devices: dict[int, CudaDevice] = field(default_factory=dict)
+    devices: dict[int, ListedGpu] = field(default_factory=dict)
     access: dict[tuple[int, int], set[bool]] = field(default_factory=dict)
     tables: list[P2pMatrix] = field(default_factory=list)
     cpu_latencies: bool = False
@@ -130,7 +130,7 @@ def machine(found: P2pOutput) -> Machine:
     """Return the machine, its GPUs in PCI order where their addresses are known."""
     seen = {index for table in found.tables for index in (*table.columns, *table.rows)}
     seen |= {index for pair in found.access for index in pair}
-    listed = {index: found.devices.get(index, CudaDevice()) for index in sorted(seen | set(found.devices))}
+    listed = {index: found.devices.get(index, ListedGpu()) for index in sorted(seen | set(found.devices))}
     gpus, index_of = matching.gpus_in_pci_order(listed)
     access = {(index_of[a], index_of[b]): said for (a, b), said in found.access.items()}
     notes: list[str] = []
@@ -424,7 +424,7 @@ def _add_device(found: P2pOutput, line: str, number: int) -> bool:
     if match is None:
         return False
     address = f"{match[5] or 0}:{match[3]}:{match[4]}.0" if match[3] else None
-    device = CudaDevice(match[2].strip(), address)
+    device = ListedGpu(match[2].strip(), address)
     if found.devices.setdefault(int(match[1]), device) != device:
         found.conflict = f"device {match[1]} twice with different values (line {number})"
     found.listed.append((number, ("device", match[1])))

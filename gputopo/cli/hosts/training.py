@@ -24,7 +24,7 @@ from gputopo.cli.hosts.meeting import (
 )
 from gputopo.cli.printing import note, show_error
 from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.prepare import Job, PlannedOn, runnable
+from gputopo.cli.run.prepare import AskedJob, PlannedOn, runnable
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
 from gputopo.launch.remote_agent import begun
 from gputopo.values import schema
@@ -132,12 +132,12 @@ class HostOfRun:
         return planned.target
 
 
-def train_on_hosts(host: HostOfRun, job: Job, request: "Request") -> int:
+def train_on_hosts(host: HostOfRun, job: AskedJob, request: "Request") -> int:
     """Take part in the training and return the exit code. Raises GputopoError."""
     return _take_part(host) if host.allocation.rank else _lead(host, job, request)
 
 
-def _lead(host: HostOfRun, job: Job, request: "Request") -> int:
+def _lead(host: HostOfRun, job: AskedJob, request: "Request") -> int:
     """Wait for the other hosts, plan for all, and train; a dry run shows the plan."""
     from gputopo.cli.run import training
     from gputopo.launch.hosts.messages import RunEnd, Unused

@@ -13,7 +13,7 @@ import msgspec
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run import training as core
 from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.prepare import Job, runnable
+from gputopo.cli.run.prepare import AskedJob, runnable
 from gputopo.launch.jobs.run import worker_command
 from gputopo.values.errors import HardwareError, UsageError
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gputopo.values.run.plan import Autotune, Candidate, Plan, TimedRun
 
 
-def train_fastest(job: Job, target: "Target", options: OutputOptions) -> int:
+def train_fastest(job: AskedJob, target: "Target", options: OutputOptions) -> int:
     """Measure the best placements of the target's plan, train with the fastest, and return the exit code."""
     from gputopo.report.document import document_text, of_sections
     from gputopo.report.plan_parts import autotune_blocks, autotune_note
@@ -47,7 +47,7 @@ def train_fastest(job: Job, target: "Target", options: OutputOptions) -> int:
         return core.train(tuned, final, msgspec.structs.replace(options, output=str(folder)))
 
 
-def plan_fastest(job: Job, target: "Target", count: int) -> "tuple[Plan, int]":
+def plan_fastest(job: AskedJob, target: "Target", count: int) -> "tuple[Plan, int]":
     """Measure the best placements of the target's plan; return the plan of the fastest, and the exit code.
 
     The code is 0, or that of the signal that ended it. Raises UsageError where there is nothing to compare,
@@ -84,7 +84,7 @@ def _measured(
 
 
 def _trials(
-    job: Job,
+    job: AskedJob,
     target: "Target",
     spec: "RunSpec",
     options: OutputOptions,

@@ -15,7 +15,7 @@ from gputopo.cli.placement import PlanOptions
 from gputopo.cli.printing import note
 from gputopo.cli.run import start
 from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.prepare import Job, PlannedOn, planned_on, prepare, runnable, warn
+from gputopo.cli.run.prepare import AskedJob, PlannedOn, planned_on, prepare, runnable, warn
 from gputopo.cli.source import FROM, planned_machine
 from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
 from gputopo.launch.spec.run_spec import RunSpec
@@ -66,7 +66,7 @@ def run(
     of a program; 2 bad input; 3 the hardware, the driver, memory or disk cannot do it; 130, 143 ended by
     Ctrl-C, SIGTERM; a program's own code, 128 + n for signal n, 3 where --stall-timeout ended it.
     """
-    asked = Asked(program, Job(model, placement, training), sources, hosts, showing)
+    asked = Asked(program, AskedJob(model, placement, training), sources, hosts, showing)
     options = asked.options
     if program:
         _refuse_for_program(asked)
@@ -82,7 +82,7 @@ class Asked:
     """One call of `gputopo run`; `program`: of the user, () for the core."""
 
     program: tuple[str, ...]
-    job: Job
+    job: AskedJob
     sources: tuple[str, ...]
     hosts: Given
     showing: Given

@@ -44,7 +44,7 @@ _OF_A_SERVER = ("staged_vars", "async")
 
 
 @dataclass(frozen=True)
-class Job:
+class AskedJob:
     """The options of a training, or of the plan of a program (`model` None), as they were given."""
 
     model: str | None
@@ -213,13 +213,13 @@ def planned_on(request: "Request", sources: Sequence[str] = (), **settings: Any)
 
 
 def prepare(
-    job: Job, on: PlannedOn, claims: contextlib.ExitStack | None, request: "Request | None" = None
+    job: AskedJob, on: PlannedOn, claims: contextlib.ExitStack | None, request: "Request | None" = None
 ) -> "Target":
     """Return where a job runs: planned, its GPUs claimed until `claims` closes. Raises GputopoError."""
     return job.placed(on.claimed(on.with_costs(request or job.request), claims))
 
 
-def runnable(job: Job, target: "Target", options: OutputOptions) -> "RunSpec":
+def runnable(job: AskedJob, target: "Target", options: OutputOptions) -> "RunSpec":
     """Return the spec of a job on its target, once it is checked. Raises GputopoError."""
     spec = job.spec_of(target)
     require_runnable(target, spec, options)

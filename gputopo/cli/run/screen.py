@@ -14,7 +14,7 @@ import msgspec
 from gputopo.cli.placement import parse_gpu_list, parse_model
 from gputopo.cli.printing import show_report, to_stderr
 from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.prepare import Job, PlannedOn, prepare, runnable, warn
+from gputopo.cli.run.prepare import AskedJob, PlannedOn, prepare, runnable, warn
 from gputopo.cli.source import planned_machine
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.spec.readers import read_folder
@@ -95,7 +95,7 @@ def screen(
     _require_new(output)
     on = PlannedOn(planned_machine(()), cpu=cpu, keep=1)
     batch = {} if batch_size is None else {"batch_size": batch_size}
-    job = Job(model, Given({"gpus": gpus, "exclude": exclude}), Given(batch, batch))
+    job = AskedJob(model, Given({"gpus": gpus, "exclude": exclude}), Given(batch, batch))
     counted_s = seconds or (screening.QUICK_COUNTED_S if quick else None)
     with contextlib.ExitStack() as claims:
         chosen, cells, cell = _cells(job, on, pairs, counted_s, num_batches, claims)
@@ -126,7 +126,7 @@ def _require_new(output: str | None) -> None:
 
 
 def _cells(
-    job: Job,
+    job: AskedJob,
     on: PlannedOn,
     pairs: bool,
     counted_s: float | None,

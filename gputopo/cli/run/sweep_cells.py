@@ -13,12 +13,12 @@ from gputopo import __version__
 from gputopo.cli.placement import PlanOptions, parse_model
 from gputopo.cli.printing import note
 from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.prepare import Job, PlannedOn, require_runnable
+from gputopo.cli.run.prepare import AskedJob, PlannedOn, require_runnable
 from gputopo.cli.run.sweep import CellOptions, PaceOptions
 from gputopo.launch.jobs.sweep import DATA, FILE
 from gputopo.launch.spec.run_spec import Data, RunSpec
 from gputopo.sweeps.course import predicted_s
-from gputopo.sweeps.expand import Box, differences, expand
+from gputopo.sweeps.expand import CellBox, differences, expand
 from gputopo.sweeps.matrix import IMAGENET, MADE, MAX_BYTES, PRESETS, Matrix, preset_text, read
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, InputError, UsageError
@@ -61,21 +61,23 @@ def lasting_defaults() -> dict[str, Any]:
     return {name: known_options()[name].default for name in ("precision", "data_source", "xla")}
 
 
-def box_of(machine: "Machine", *, cpu: bool, asked: frozenset[str], claimed: Mapping[int, str] = {}) -> Box:
+def box_of(
+    machine: "Machine", *, cpu: bool, asked: frozenset[str], claimed: Mapping[int, str] = {}
+) -> CellBox:
     """Return what of this machine decides about cells. Raises HardwareError for a broken driver."""
     from gputopo.launch.spec.target import why_cpu
     from gputopo.planner import hidden_gpus
 
     why = why_cpu(machine, os.environ, cpu=cpu)
     if why is not None:
-        return Box(backend="cpu", why_cpu=why, asked=asked)
+        return CellBox(backend="cpu", why_cpu=why, asked=asked)
     hidden = hidden_gpus(os.environ, machine)
     gpus = [gpu.index for gpu in machine.gpus if not gpu.lost and gpu.index not in {*hidden, *claimed}]
     links = {}
     for link in machine.links:
         hop = "unknown" if link.hop is None else link.hop.value
         links[link.a, link.b] = f"NV{link.nvlinks}" if link.nvlinks else hop
-    return Box(backend="gpu", gpus=tuple(gpus), links=links, default_devices=len(gpus), asked=asked)
+    return CellBox(backend="gpu", gpus=tuple(gpus), links=links, default_devices=len(gpus), asked=asked)
 
 
 class Planned(NamedTuple):
@@ -148,7 +150,7 @@ class Cells:
         fields, typed = dict(training.fields), dict(training.typed)
         if made is not None:
             fields["data"], typed = self._with_made(str(made), fields.get("data", Data()), typed)
-        job = Job(str(model), placement, Given(fields, typed))
+        job = AskedJob(str(model), placement, Given(fields, typed))
         request = self._on.with_costs(job.request)
         key = repr(request)  # many cells share it
         if key not in self._targets:
@@ -278,7 +280,7 @@ def paced(blank: Sweep, pace: PaceOptions) -> Sweep:
     return msgspec.structs.replace(blank, **changed)
 
 
-def with_cells(blank: Sweep, matrix: Matrix, box: Box, machine: str | None) -> Sweep:
+def with_cells(blank: Sweep, matrix: Matrix, box: CellBox, machine: str | None) -> Sweep:
     """Return the manifest with the cells of this machine, those of a resumed sweep as far as they came.
 
     `machine`: its fingerprint. Raises InputError where the cells of a resumed sweep are no longer the same.
@@ -307,7 +309,7 @@ def with_cells(blank: Sweep, matrix: Matrix, box: Box, machine: str | None) -> S
     return msgspec.structs.replace(blank, complete=False, ended_by=None)
 
 
-def _says(blank: Sweep, box: Box, cells: Sequence[SweepCell]) -> tuple[str, ...]:
+def _says(blank: Sweep, box: CellBox, cells: Sequence[SweepCell]) -> tuple[str, ...]:
     says = []
     if box.backend == "cpu":
         says.append(f"{box.why_cpu}: cells run on logical CPU devices, which share all cores.")

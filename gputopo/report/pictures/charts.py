@@ -16,7 +16,7 @@ from gputopo.report.bandwidth.numbers import Numbers
 from gputopo.report.bandwidth.pairs import SHADES, STAGED_MARK, end_name, ends_of, link_speeds
 from gputopo.report.document import Picture
 from gputopo.report.layout import NOT_ASKED
-from gputopo.report.pictures.drawing import BAD, BOX, DASHES, FAINT, INK, LINE, SERIES, Drawing, number, short
+from gputopo.report.pictures.drawing import BAD, BOX, DASHES, FAINT, INK, LINE, SERIES, Canvas, number, short
 from gputopo.runs.devices import short_name_of
 from gputopo.runs.over_time import Curve, Happening, OverTime
 from gputopo.values.bandwidth import Bandwidth
@@ -30,7 +30,7 @@ _PLOT = 5.5  # inches, without its legend
 _MAX_LABELLED = 12  # happenings with words; the others are lines
 
 
-class Point(NamedTuple):
+class ChartPoint(NamedTuple):
     """A value at x, with the range of its repeats or its noise."""
 
     x: float
@@ -39,22 +39,28 @@ class Point(NamedTuple):
     high: float | None = None
 
 
-class Series(NamedTuple):
+class ChartSeries(NamedTuple):
     """Points under one label."""
 
     label: str
-    points: tuple[Point, ...]
+    points: tuple[ChartPoint, ...]
 
 
 def scaling_picture(
-    name: str, title: str, unit: str, series: Sequence[Series], *, devices: str = "GPUs", ideal: bool = False
+    name: str,
+    title: str,
+    unit: str,
+    series: Sequence[ChartSeries],
+    *,
+    devices: str = "GPUs",
+    ideal: bool = False,
 ) -> Picture | None:
     """Return a quantity over a number of devices; `ideal`: with the line of equal speedup. None if empty."""
     series = [_named(one) for one in series if one.points]
     if not series:
         return None
     counts = sorted({point.x for one in series for point in one.points})
-    with Drawing(_PLOT + _legend_width(series), 3.8 + 0.16 * max(len(series) - 16, 0)) as drawing:
+    with Canvas(_PLOT + _legend_width(series), 3.8 + 0.16 * max(len(series) - 16, 0)) as drawing:
         (axes,) = drawing.axes()
         if ideal and len(counts) > 1:
             axes.plot(counts, counts, color=FAINT, linestyle=":", linewidth=1, label="ideal")
@@ -73,17 +79,17 @@ def scaling_picture(
         return drawing.picture(name, title, f"{unit} by number of {devices}: {'; '.join(last)}{more}.")
 
 
-def _named(one: Series) -> Series:
+def _named(one: ChartSeries) -> ChartSeries:
     """Return a series with its label on one line, which leaves the plot its room."""
     return one._replace(label=short(" ".join(one.label.split())))
 
 
-def _legend_width(series: Sequence[Series]) -> float:
+def _legend_width(series: Sequence[ChartSeries]) -> float:
     """Return the inches that a legend beside the plot takes."""
     return 0.6 + 0.07 * max(len(one.label) for one in series)
 
 
-def _line(axes: Axes, one: Series, place: int) -> None:
+def _line(axes: Axes, one: ChartSeries, place: int) -> None:
     points = sorted(one.points)
     errors = [
         [point.value - (point.value if point.low is None else point.low) for point in points],
@@ -110,7 +116,7 @@ def over_time_picture(name: str, title: str, run: OverTime) -> Picture | None:
         return None
     panels = [("images/sec", run.paces), *run.facts.items()]
     labels = list(dict.fromkeys(curve.label for _, curves in panels for curve in curves))
-    with Drawing(9, 0.9 + 1.9 * len(panels)) as drawing:
+    with Canvas(9, 0.9 + 1.9 * len(panels)) as drawing:
         points = sum(len(curve.values) for _, curves in panels for curve in curves)
         every = -(-points // _MAX_POINTS)
         stacked = drawing.axes(len(panels))
@@ -153,13 +159,13 @@ def _in_words(run: OverTime) -> str:
 
 
 def dated_picture(
-    name: str, title: str, unit: str, series: Sequence[Series], faults: Sequence[Happening] = ()
+    name: str, title: str, unit: str, series: Sequence[ChartSeries], faults: Sequence[Happening] = ()
 ) -> Picture | None:
     """Return values over dates: x of the points and of `faults` in seconds since the epoch. None if empty."""
     series = [_named(one) for one in series if one.points]
     if not series:
         return None
-    with Drawing(_PLOT + 1.5 + _legend_width(series), 3.6) as drawing:
+    with Canvas(_PLOT + 1.5 + _legend_width(series), 3.6) as drawing:
         (axes,) = drawing.axes()
         for place, one in enumerate(series):
             days = [_date(point.x) for point in one.points]
@@ -198,7 +204,7 @@ def heat_map_picture(machine: Machine, bandwidth: Bandwidth) -> Picture | None:
     ends = ends_of(numbers, speeds)
     fastest = max(speed for speed, _ in speeds.values())
     side = len(ends) * _CELL
-    with Drawing(side + 1.0, side + 0.8) as drawing:
+    with Canvas(side + 1.0, side + 0.8) as drawing:
         sheet = drawing.sheet()
         for place, end in enumerate(ends):
             middle = 0.8 + (place + 0.5) * _CELL
@@ -251,7 +257,7 @@ def step_picture(
     rows += [(f"{short_name_of(row.device)}, measured", bars) for row in measured if (bars := _measured(row))]
     if not rows:
         return None
-    with Drawing(9, 1.2 + _ROW * len(rows)) as drawing:
+    with Canvas(9, 1.2 + _ROW * len(rows)) as drawing:
         (axes,) = drawing.axes()
         for place, (_, bars) in enumerate(rows):
             for part, begin, length in bars:

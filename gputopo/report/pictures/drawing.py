@@ -79,14 +79,14 @@ _DIGITS = re.compile(r"(\.\d)\d+")  # a tenth of a point is enough
 _FONT = re.compile(r"font: ([\d.]+)px [^;\"]*|font-family: [^;\"]*;?")
 
 
-class Drawing:
+class Canvas:
     """A figure of `width` x `height` inches to draw into, within `with`; `picture` returns it as SVG."""
 
     def __init__(self, width: float, height: float) -> None:
         """Inches at 96 pixels."""
         self._size = (width, height)
 
-    def __enter__(self) -> "Drawing":
+    def __enter__(self) -> "Canvas":
         """Use the style of these pictures until the end of the block."""
         self._style = mpl.rc_context(_STYLE)
         self._style.__enter__()

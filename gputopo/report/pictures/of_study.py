@@ -8,8 +8,8 @@ from gputopo.measurements.run_folders import OneRun
 from gputopo.measurements.study import Study
 from gputopo.report.document import Block, Bullets, Document, Drawing, Picture, Section
 from gputopo.report.pictures.charts import (
-    Point,
-    Series,
+    ChartPoint,
+    ChartSeries,
     heat_map_picture,
     over_time_picture,
     scaling_picture,
@@ -50,10 +50,12 @@ def _scaling(study: Study) -> tuple[Picture, ...]:
     for label, scaling in curves(study):
         rows = [(row, row.noise * row.speedup, row.noise * row.efficiency_percent) for row in scaling.rows]
         speedups.append(
-            Series(label, tuple(_point(row.n_gpus, row.speedup, noise) for row, noise, _ in rows))
+            ChartSeries(label, tuple(_point(row.n_gpus, row.speedup, noise) for row, noise, _ in rows))
         )
         efficiencies.append(
-            Series(label, tuple(_point(row.n_gpus, row.efficiency_percent, noise) for row, _, noise in rows))
+            ChartSeries(
+                label, tuple(_point(row.n_gpus, row.efficiency_percent, noise) for row, _, noise in rows)
+            )
         )
     devices = devices_word(study.figures.cells)
     one = devices.removesuffix("s")
@@ -66,8 +68,8 @@ def _scaling(study: Study) -> tuple[Picture, ...]:
     return tuple(picture for picture in found if picture is not None)
 
 
-def _point(count: int, value: float, noise: float) -> Point:
-    return Point(count, value, value - noise, value + noise)
+def _point(count: int, value: float, noise: float) -> ChartPoint:
+    return ChartPoint(count, value, value - noise, value + noise)
 
 
 def _run(run: OneRun, number: int, machines: list[Machine]) -> Section:

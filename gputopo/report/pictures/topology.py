@@ -15,7 +15,7 @@ from gputopo.report.bandwidth.pairs import SHADES
 from gputopo.report.document import Picture
 from gputopo.report.layout import plain
 from gputopo.report.machine.tree import Branch, pci_branches
-from gputopo.report.pictures.drawing import BAD, BOX, FAINT, GOOD, INK, LINE, WARN, Drawing
+from gputopo.report.pictures.drawing import BAD, BOX, FAINT, GOOD, INK, LINE, WARN, Canvas
 from gputopo.topology.hops import links_by_pair
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Hop, Machine
@@ -48,7 +48,7 @@ def topology_picture(machine: Machine, findings: Iterable[Finding] = ()) -> Pict
     height = levels * _LEVEL + below + 2 * _MARGIN + 0.35
     marked = _marked(findings)
     host = rates(host_copies(machine.bandwidth.samples, "h2d", machine)) if machine.bandwidth else {}
-    with Drawing(width, height) as drawing:
+    with Canvas(width, height) as drawing:
         sheet = drawing.sheet()
         for node in nodes:
             for child in node.children:

@@ -25,7 +25,7 @@ _SAMPLED = {
 }
 
 
-class Fact(NamedTuple):
+class RunFact(NamedTuple):
     """A row of the report; `name` is empty where it belongs to the row before."""
 
     name: str
@@ -33,7 +33,7 @@ class Fact(NamedTuple):
     style: str = ""
 
 
-def run_facts(result: Result) -> Iterator[Fact]:
+def run_facts(result: Result) -> Iterator[RunFact]:
     """Return all figures in the order of the report."""
     yield from _speed(result)
     yield from _what_ran(result)
@@ -43,7 +43,7 @@ def run_facts(result: Result) -> Iterator[Fact]:
     yield from _files(result)
     yield from _ops(result)
     if result.versions:
-        yield Fact("versions", versions_words(result.versions))
+        yield RunFact("versions", versions_words(result.versions))
 
 
 def versions_words(versions: Mapping[str, str]) -> str:
@@ -52,12 +52,12 @@ def versions_words(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {text}" for name, text in short.items())
 
 
-def _speed(result: Result) -> Iterator[Fact]:
+def _speed(result: Result) -> Iterator[RunFact]:
     speed = result.throughput
     if speed is None:
-        yield Fact("images/sec", "not measured: no step after the warm-up")
+        yield RunFact("images/sec", "not measured: no step after the warm-up")
     else:
-        yield Fact(
+        yield RunFact(
             "images/sec",
             f"{units.images_per_sec(speed.mean)} ± {units.images_per_sec(speed.uncertainty)} "
             f"(jitter {units.images_per_sec(speed.jitter)}), median {units.images_per_sec(speed.median)}, "
@@ -70,30 +70,32 @@ def _speed(result: Result) -> Iterator[Fact]:
         each = as_typed(plain(batches))
         devices = units.counted(len(batches), "device")
         where = f"on {devices}, in order" if len(set(batches)) > 1 else f"on each of {devices}"
-        yield Fact("batch", f"{sum(batches)} images: {each} {where}")
+        yield RunFact("batch", f"{sum(batches)} images: {each} {where}")
     if result.exchange is not None:
         yield from _exchange(result.exchange)
     if result.alone is not None:
-        yield Fact("alone", f"images/sec of each GPU alone were measured in {result.alone}")
+        yield RunFact("alone", f"images/sec of each GPU alone were measured in {result.alone}")
     yield from _missing(result)
 
 
-def _exchange(found: Exchanged) -> Iterator[Fact]:
+def _exchange(found: Exchanged) -> Iterator[RunFact]:
     """Yield what the exchange of gradients between hosts takes of a step, and each host's part of it."""
     ms = units.milliseconds
     if found.ms is not None:
         share = f"{ms(found.ms)} ms ({units.percent(found.percent)} %) of a step"
-        yield Fact("exchange", f"{share} after the last device has computed, until all hosts have the sums")
+        yield RunFact(
+            "exchange", f"{share} after the last device has computed, until all hosts have the sums"
+        )
     parts = [
         f"{one.host or f'rank {one.rank}'} {ms(one.sends_ms)} / {ms(one.receives_ms)}"
         for one in found.hosts
         if one.sends_ms is not None or one.receives_ms is not None
     ]
     if parts:
-        yield Fact("", f"ms until gradients are sent / received: {', '.join(parts)}")
+        yield RunFact("", f"ms until gradients are sent / received: {', '.join(parts)}")
 
 
-def _missing(result: Result) -> Iterator[Fact]:
+def _missing(result: Result) -> Iterator[RunFact]:
     """Yield what is not known of the GPUs, and why: a reason with its facts and GPUs in a row."""
     gpus: dict[tuple[str, tuple[str, ...]], list[DeviceResult]] = {}
     for row in result.devices:
@@ -102,7 +104,7 @@ def _missing(result: Result) -> Iterator[Fact]:
             gpus.setdefault((why, tuple(names)), []).append(row)
     for (why, fields), rows in gpus.items():
         of = "" if len(rows) == len(result.devices) else f" of {_gpu_names(rows)}"
-        yield Fact("not known", f"{', '.join(fields)}{of}: {why}")
+        yield RunFact("not known", f"{', '.join(fields)}{of}: {why}")
 
 
 def _gpu_names(rows: Sequence[DeviceResult]) -> str:
@@ -112,13 +114,13 @@ def _gpu_names(rows: Sequence[DeviceResult]) -> str:
     return f"GPU {', '.join(str(row.device.gpu) for row in rows)}"
 
 
-def _prediction(found: AgainstPrediction) -> Iterator[Fact]:
+def _prediction(found: AgainstPrediction) -> Iterator[RunFact]:
     low, high = (
         units.images_per_sec(found.images_per_sec_low),
         units.images_per_sec(found.images_per_sec_high),
     )
     style = "yellow" if found.verdict in ("slower", "faster") else ""
-    yield Fact(
+    yield RunFact(
         "predicted", f"{units.images_per_sec(found.images_per_sec)} ({low} to {high}); {found.says}", style
     )
     if found.parts:
@@ -126,13 +128,13 @@ def _prediction(found: AgainstPrediction) -> Iterator[Fact]:
         parts = (
             f"{_PARTS[name]} {ms(one.predicted)} / {ms(one.measured)}" for name, one in found.parts.items()
         )
-        yield Fact("", f"ms of a step, predicted / measured: {', '.join(parts)}")
+        yield RunFact("", f"ms of a step, predicted / measured: {', '.join(parts)}")
 
 
-def _what_ran(result: Result) -> Iterator[Fact]:
+def _what_ran(result: Result) -> Iterator[RunFact]:
     ran = result.ran
     if asked := ", ".join(_option(name, value) for name, value in result.asked.items()):
-        yield Fact("asked", asked)
+        yield RunFact("asked", asked)
     if not ran:
         return
     words = [str(ran["trainer"])] if "trainer" in ran else []
@@ -148,9 +150,9 @@ def _what_ran(result: Result) -> Iterator[Fact]:
     if ran.get("xla"):
         numbers.append("XLA")
     if words or numbers:
-        yield Fact("ran", ", ".join([*words, *numbers]))
+        yield RunFact("ran", ", ".join([*words, *numbers]))
     if "data" in ran:
-        yield Fact("data", str(ran["data"]))
+        yield RunFact("data", str(ran["data"]))
 
 
 def _option(name: str, value: Any) -> str:
@@ -165,39 +167,41 @@ def _value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _training(result: Result) -> Iterator[Fact]:
+def _training(result: Result) -> Iterator[RunFact]:
     warmup = units.counted(result.warmup_steps, "step")
     took = "" if result.warmup_s is None else f" in {units.seconds(result.warmup_s)}"
-    yield Fact("steps", f"{result.steps} counted, {result.images} images, after a warm-up of {warmup}{took}")
+    yield RunFact(
+        "steps", f"{result.steps} counted, {result.images} images, after a warm-up of {warmup}{took}"
+    )
     if result.steps:
         yield _steady(result)
     if result.parameters:
-        yield Fact("parameters", f"{result.parameters:,}")
+        yield RunFact("parameters", f"{result.parameters:,}")
     # An evaluation has the loss and accuracy of all its examples.
     if result.steps and result.ran.get("task") != "input" and not result.evaluations:
-        yield Fact("loss", f"{units.loss(result.first_loss)} → {units.loss(result.last_loss)}")
+        yield RunFact("loss", f"{units.loss(result.first_loss)} → {units.loss(result.last_loss)}")
     if result.last_top1 is not None and not result.evaluations:
         top5 = "" if result.last_top5 is None else f", top-5 {100 * result.last_top5:.1f} %"
-        yield Fact("accuracy", f"top-1 {100 * result.last_top1:.1f} %{top5} of the last step's examples")
+        yield RunFact("accuracy", f"top-1 {100 * result.last_top1:.1f} %{top5} of the last step's examples")
     if result.input_verdict is not None:
         limited = result.input_verdict.verdict == "input"
-        yield Fact("input", result.input_verdict.says, "yellow" if limited else "")
+        yield RunFact("input", result.input_verdict.says, "yellow" if limited else "")
         if result.input_verdict.other is not None:
-            yield Fact("", f"compared with {result.input_verdict.other}")
+            yield RunFact("", f"compared with {result.input_verdict.other}")
     for evaluated in result.evaluations:
-        yield Fact("evaluation", evaluated_words(evaluated))
+        yield RunFact("evaluation", evaluated_words(evaluated))
 
 
-def _steady(result: Result) -> Fact:
+def _steady(result: Result) -> RunFact:
     within = 0 if result.steady_steps is None else result.steady_steps - result.warmup_steps
     if within <= 0:
-        return Fact("steady", result.steady)
+        return RunFact("steady", result.steady)
     more = f"with {units.counted(within, 'step')} that were counted"
     text = f"{result.steady}, {more}: --num-warmup-batches {result.steady_steps} leaves them out"
-    return Fact("steady", text, "yellow")
+    return RunFact("steady", text, "yellow")
 
 
-def _times(result: Result) -> Iterator[Fact]:
+def _times(result: Result) -> Iterator[RunFact]:
     spans = (
         ("import", result.import_s),
         ("build", result.build_s),
@@ -206,51 +210,55 @@ def _times(result: Result) -> Iterator[Fact]:
     )
     known = [f"{name} {units.seconds(span)}" for name, span in spans if span is not None]
     if known:
-        yield Fact("time", ", ".join(known))
+        yield RunFact("time", ", ".join(known))
     if result.memory is not None:
         devices = [
             f"{units.size(count)} on {name}" for name, count in _by_place(result, result.memory.devices)
         ]
-        yield Fact(
+        yield RunFact(
             "memory", ", ".join([f"peak {units.size(result.memory.host_bytes)} on the host", *devices])
         )
 
 
-def _placement(result: Result) -> Iterator[Fact]:
+def _placement(result: Result) -> Iterator[RunFact]:
     if result.variables_on:
         sizes = (f"{units.size(count)} on {place}" for place, count in _by_place(result, result.variables_on))
-        yield Fact("variables", ", ".join(sizes))
+        yield RunFact("variables", ", ".join(sizes))
     if (difference := result.replica_difference) is not None:
         yield _copies(difference, result.spec.get("variable_update"))
 
 
-def _ops(result: Result) -> Iterator[Fact]:
+def _ops(result: Result) -> Iterator[RunFact]:
     if result.ops_on:
-        yield Fact(
+        yield RunFact(
             "ops", ", ".join(f"{count} on {place}" for place, count in _by_place(result, result.ops_on))
         )
     elif result.variables_on:
-        yield Fact("ops", "not checked: this TensorFlow does not report the graphs that it ran")
+        yield RunFact("ops", "not checked: this TensorFlow does not report the graphs that it ran")
 
 
-def _files(result: Result) -> Iterator[Fact]:
+def _files(result: Result) -> Iterator[RunFact]:
     if result.resumed is not None:
-        yield Fact("resumed", f"after {units.counted(result.resumed.steps, 'step')}, {result.resumed.path}")
+        yield RunFact(
+            "resumed", f"after {units.counted(result.resumed.steps, 'step')}, {result.resumed.path}"
+        )
     if result.checkpoints:
         last = result.checkpoints[-1]
         count = units.counted(len(result.checkpoints), "checkpoint")
-        yield Fact("checkpoints", f"{count}, the last after {units.counted(last.steps, 'step')}: {last.path}")
+        yield RunFact(
+            "checkpoints", f"{count}, the last after {units.counted(last.steps, 'step')}: {last.path}"
+        )
     for exported in result.exports:
-        yield Fact("export", f"{exported.path} ({', '.join(exported.formats)})")
+        yield RunFact("export", f"{exported.path} ({', '.join(exported.formats)})")
     for traced in result.traces:
         took = f"{units.milliseconds(1000 * traced.seconds)} ms"
         took = took if len(traced.steps) == 1 else f"{took} together"
-        yield Fact("trace", f"{steps_words(traced.steps)}, {took}: {traced.path}")
+        yield RunFact("trace", f"{steps_words(traced.steps)}, {took}: {traced.path}")
         for device in traced.devices:
             name = place_name(device.device, (row.device for row in result.devices))
-            yield Fact("", _device_times(name, device))
+            yield RunFact("", _device_times(name, device))
         for says in traced.says:
-            yield Fact("", says)
+            yield RunFact("", says)
 
 
 def _device_times(name: str, device: DeviceTimes) -> str:
@@ -271,10 +279,10 @@ def _by_place(result: Result, counts: dict[str, int]) -> list[tuple[str, int]]:
     return [(place_name(place, devices), count) for place, count in places]
 
 
-def _copies(difference: float, mode: object) -> Fact:
+def _copies(difference: float, mode: object) -> RunFact:
     shown = f"they differ by {difference:.3g} at most"
     if mode == "independent":
-        return Fact("copies", f"{shown}; each device trains its own, so they drift apart")
+        return RunFact("copies", f"{shown}; each device trains its own, so they drift apart")
     if difference == REPLICAS_EQUAL:
-        return Fact("copies", "all equal, as they must be")
-    return Fact("copies", f"{shown}, and must be equal: do not trust this training", ANOMALY_STYLE)
+        return RunFact("copies", "all equal, as they must be")
+    return RunFact("copies", f"{shown}, and must be equal: do not trust this training", ANOMALY_STYLE)

@@ -10,7 +10,7 @@ import pytest
 
 from gputopo.cli.placement import PlanOptions
 from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.prepare import Job, PlannedOn, runnable
+from gputopo.cli.run.prepare import AskedJob, PlannedOn, runnable
 from gputopo.launch.data import folder as data_folder
 from gputopo.launch.spec.rules import HOSTS_RULES, RULES
 from gputopo.launch.spec.run_spec import EXCHANGE, RunSpec
@@ -237,7 +237,7 @@ def refusal(command: Command, folder: Path) -> tuple[str, str] | None:
     texts = {name: [text] if name == "drill" else text for name, text in texts.items()}
     model = texts.pop("model", "trivial")
     try:
-        job = Job(model, given_of(PlanOptions, texts), given_of(RunSpec, texts))
+        job = AskedJob(model, given_of(PlanOptions, texts), given_of(RunSpec, texts))
         key = repr(job.request)
         if key not in TARGETS:
             TARGETS[key] = ON.target(job.request)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.cli.placement import PlanOptions
-from gputopo.cli.run.prepare import Job, PlannedOn
+from gputopo.cli.run.prepare import AskedJob, PlannedOn
 from gputopo.launch.spec.readers import MAX_TRACED, read_schedule, read_steps
 from gputopo.launch.spec.run_spec import RunSpec, Schedule
 from gputopo.values.errors import GputopoError, InputError, UsageError
@@ -28,7 +28,7 @@ def text_of(value: Any) -> Text:
 def spec(model: str = "alexnet", **typed: Any) -> RunSpec:
     """What runs on two CPU devices with these options."""
     texts = {name: text_of(value) for name, value in typed.items() if value is not False}
-    job = Job(model, given_of(PlanOptions, texts), given_of(RunSpec, texts))
+    job = AskedJob(model, given_of(PlanOptions, texts), given_of(RunSpec, texts))
     return job.spec_of(job.placed(PlannedOn(Machine(source="live")).target(job.request)))
 
 

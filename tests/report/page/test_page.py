@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gputopo import captures
 from gputopo.report.document import Bullets, Document, Picture, Section, Table
 from gputopo.report.page import page
-from gputopo.report.pictures.charts import Point, Series, heat_map_picture, scaling_picture
+from gputopo.report.pictures.charts import ChartPoint, ChartSeries, heat_map_picture, scaling_picture
 from gputopo.report.pictures.topology import topology_picture
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -73,8 +73,8 @@ def whole() -> Document:
     machine = captures.load(["7gforce"])
     assert machine.bandwidth is not None
     topology, heat = topology_picture(machine), heat_map_picture(machine, machine.bandwidth)
-    points = tuple(Point(count, count**0.9, count**0.88, count**0.92) for count in (1, 2, 4))
-    speedup = scaling_picture("speedup", "Speedup", "speedup", [Series(HOSTILE, points)], ideal=True)
+    points = tuple(ChartPoint(count, count**0.9, count**0.88, count**0.92) for count in (1, 2, 4))
+    speedup = scaling_picture("speedup", "Speedup", "speedup", [ChartSeries(HOSTILE, points)], ideal=True)
     assert topology is not None
     assert heat is not None
     assert speedup is not None

@@ -14,8 +14,8 @@ from gputopo import captures
 from gputopo.findings.rule import Finding
 from gputopo.report.document import Picture
 from gputopo.report.pictures.charts import (
-    Point,
-    Series,
+    ChartPoint,
+    ChartSeries,
     heat_map_picture,
     over_time_picture,
     scaling_picture,
@@ -118,24 +118,27 @@ def test_the_heat_map_has_each_measured_link_and_names_slow_ones_in_words() -> N
 
 
 def test_a_chart_has_its_labels_and_counts_and_says_its_last_values() -> None:
-    series = [Series("a <b> $x$", (Point(1, 1.0), Point(2, 1.9, 1.8, 2.0))), Series("empty", ())]
+    series = [
+        ChartSeries("a <b> $x$", (ChartPoint(1, 1.0), ChartPoint(2, 1.9, 1.8, 2.0))),
+        ChartSeries("empty", ()),
+    ]
     picture = scaling_picture("speedup", "Speedup", "speedup", series, ideal=True)
     shown = texts(picture)
     assert {"a <b> $x$", "ideal", "1", "2", "GPUs"} <= set(shown)
     assert "empty" not in shown
     assert picture is not None
     assert "a <b> $x$ 1.9 at 2" in picture.alt
-    assert scaling_picture("speedup", "Speedup", "speedup", [Series("empty", ())]) is None
+    assert scaling_picture("speedup", "Speedup", "speedup", [ChartSeries("empty", ())]) is None
 
 
 def test_a_name_of_any_length_with_any_character_leaves_the_chart_its_room(
     recwarn: pytest.WarningsRecorder,
 ) -> None:
-    points = (Point(1, 1.0), Point(2, 1.9))
+    points = (ChartPoint(1, 1.0), ChartPoint(2, 1.9))
     series = [
-        Series("x" * 5000, points),
-        Series("a\x00b\nc\x1b[31m \u202e", points),
-        Series("\u6a21\u578b", points),
+        ChartSeries("x" * 5000, points),
+        ChartSeries("a\x00b\nc\x1b[31m \u202e", points),
+        ChartSeries("\u6a21\u578b", points),
     ]
     picture = scaling_picture("speedup", "Speedup", "speedup", series)
     shown = texts(picture)
