@@ -41,17 +41,16 @@ _Seconds = Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)]
 class StepDone(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="report", tag="step"):
     """One step of one process: its length and the examples of it.
 
-    `step`: from 1, in its `with`. `device`: index among the planned GPUs, if the process has one of its own.
-    `busy_s`: the part in which that device worked, without waiting for others. `steps`: of several steps up
-    to `step`, which are one report, their number; the other figures are their sums.
+    `steps`: of several steps up to `step`, which are one report, their number; the other figures are their
+    sums.
     """
 
     pid: int
-    step: Annotated[int, msgspec.Meta(ge=1)]
+    step: Annotated[int, msgspec.Meta(ge=1)]  # from 1, in its `with`
     seconds: _Seconds
     examples: Annotated[int, msgspec.Meta(ge=0, le=MAX_EXAMPLES)]
-    device: int | None = None
-    busy_s: _Seconds | None = None
+    device: int | None = None  # index among the planned GPUs, if the process has one of its own
+    busy_s: _Seconds | None = None  # the part in which that device worked, without waiting for others
     steps: Annotated[int, msgspec.Meta(ge=1, le=MAX_EXAMPLES)] = 1
 
 

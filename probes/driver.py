@@ -25,21 +25,18 @@ _WITHOUT_DEVICE = ("LIBRARY_NOT_FOUND", "DRIVER_NOT_LOADED")
 class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen of the driver.
 
-    `nvml_error`: the reason of nvmlInit, None where it succeeded. `nvml_gpus`: how many GPUs it counted.
-    `stops`: the calls that hung or crashed.
-    `bound`: the kernel driver of each NVIDIA GPU on the bus, None for one without. `module_version`: of the
-    loaded kernel module. `other_signs`: the kernel module itself lists GPUs (where no PCI bus is seen).
+    `bound`: the kernel driver of each NVIDIA GPU on the bus, None for one without.
     """
 
-    nvml_error: str | None = None
-    nvml_gpus: int = 0
-    stops: tuple[DriverStop, ...] = ()
+    nvml_error: str | None = None  # the reason of nvmlInit, None where it succeeded
+    nvml_gpus: int = 0  # how many GPUs it counted
+    stops: tuple[DriverStop, ...] = ()  # the calls that hung or crashed
     bound: tuple[str | None, ...] = ()
     module_loaded: bool = False
-    module_version: str | None = None
+    module_version: str | None = None  # of the loaded kernel module
     control_node: NodeAccess = "absent"  # /dev/nvidiactl
     gpu_node: NodeAccess = "absent"  # the best of /dev/nvidia0, /dev/nvidia1, ...
-    other_signs: bool = False
+    other_signs: bool = False  # the kernel module itself lists GPUs (where no PCI bus is seen)
 
 
 def decide(facts: DriverFacts) -> tuple[DriverStatus, str | None]:

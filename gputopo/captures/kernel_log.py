@@ -113,17 +113,13 @@ _REMARK = re.compile(
 
 
 class Taken(NamedTuple):
-    """The kernel's lines of a text, and the text without them.
-
-    `lines`: how many are of the kernel, `read`: those about GPUs and PCIe. `stamped`: the first messages of
-    lines that only a time in brackets marks as the kernel's.
-    """
+    """The kernel's lines of a text, and the text without them."""
 
     machine: Machine
     rest: str
-    lines: int
-    read: int = 0
-    stamped: str = ""
+    lines: int  # how many are of the kernel
+    read: int = 0  # those about GPUs and PCIe
+    stamped: str = ""  # the first messages of lines that only a time in brackets marks as the kernel's
 
 
 def recognise(text: str) -> bool:

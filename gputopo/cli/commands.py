@@ -1,35 +1,28 @@
-"""The commands by name, the words of a command line as the texts of its options, and the help.
-
-Only the module of the command that is asked for is loaded. Mistakes are UsageErrors with a hint.
-"""
+"""The commands by name, and how one is called. Only the module of the command that is asked for is loaded."""
 
 import importlib
-import inspect
-import shutil
-import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any
+from typing import Annotated, Any
+
+import typer
+from typer.main import get_command
 
 from gputopo.cli.printing import emit
-from gputopo.cli.refusals import refuse
 from gputopo.values.errors import UsageError
-from gputopo.values.option import Declared, Text, arguments_for, listed, nearest, parameters_of, shown
+from gputopo.values.option import Declared, listed, nearest, parameters_of, shown
 
 
 @dataclass(frozen=True)
 class CommandPlace:
-    """Where a command's function is, and a line of help.
-
-    `aliases`: flags of other programs are read. `moved`: hints for flags that another command has now.
-    """
+    """Where a command's function is, and a line of help."""
 
     module: str
     function: str
     summary: str
-    aliases: bool = False
-    moved: Mapping[str, str] = field(default_factory=dict)
+    aliases: bool = False  # flags of other programs are read
+    moved: Mapping[str, str] = field(default_factory=dict)  # hints for flags that another command has now
 
 
 # In the order of the help.
@@ -97,15 +90,6 @@ COMMANDS: Mapping[str, CommandPlace] = {
     ),
 }
 _OWN_FLAGS = ("--version", "--help", "-h")
-_OWN_HELP = (("--version", "Print the version and exit."), ("-h, --help", "Show this message and exit."))
-_ABOUT = """Diagnose multi-GPU machines: health, topology, bandwidth. Choose the GPUs of a job, and train on
-them.
-
-Options of a command: gputopo inspect --help
-"""
-_WIDEST = 100  # columns of the help
-_NARROWEST = 50
-_WIDEST_FLAG = 30  # columns of the options before their help; what is longer has a line of its own
 
 
 @dataclass(frozen=True)
@@ -141,38 +125,75 @@ def invoke(arguments: list[str]) -> int:
 
     Raises UsageError for arguments that no command takes, and whatever GputopoError the command raises.
     """
-    first = arguments[0] if arguments else "--help"
-    if first == "--version":
-        from gputopo import __version__
-
-        emit(f"gputopo {__version__}\n")
-        return 0
-    if first in _OWN_FLAGS:
-        commands = [(name, place.summary) for name, place in COMMANDS.items()]
-        emit(_help("gputopo", "COMMAND [ARGS]...", _ABOUT, {"Options": _OWN_HELP, "Commands": commands}))
-        return 0
-    if first not in COMMANDS:
+    first = arguments[0] if arguments else None
+    named = first if first in COMMANDS else None
+    if first is not None and named is None and first not in _OWN_FLAGS:
         raise _unknown(first)
-    place, words = COMMANDS[first], arguments[1:]
-    function = _function(place)
-    declared = parameters_of(function)
-    if place.aliases:
+    if named is not None and COMMANDS[named].aliases:
         from gputopo.cli.run import aliases
 
-        words = aliases.translate(words, [one.option.flag for one in declared if one.is_flag])
-    _refuse_moved(words, place.moved)
-    texts = texts_of(words, declared, f"gputopo {first}")
-    if texts.pop("help", None):
-        emit(help_of(f"gputopo {first}", function.__doc__ or "", declared))
-        return 0
-    refuse(first, texts)
-    result = function(**arguments_for(function, texts))
+        flags = [one.option.flag for one in parameters_of(_function(COMMANDS[named])) if one.is_flag]
+        arguments = [named, *aliases.translate(arguments[1:], flags)]
+    if named is not None:
+        _refuse_moved(arguments[1:], COMMANDS[named].moved)
+    command = get_command(_app(named))
+    try:
+        with command.make_context("gputopo", list(arguments)) as context:
+            result: Any = command.invoke(context)
+    except typer.Exit as exit_:
+        return int(exit_.exit_code)
     return int(result) if isinstance(result, int) else 0
+
+
+def _app(named: str | None) -> typer.Typer:
+    """Build the application: with the function of the command that is named, with all summaries for None."""
+    app = typer.Typer(
+        name="gputopo",
+        add_completion=False,
+        add_help_option=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"max_content_width": 100},
+    )
+    app.callback(invoke_without_command=True)(_gputopo)
+    if named is None:
+        for name, place in COMMANDS.items():
+            app.command(name, short_help=place.summary)(_not_loaded)
+        return app
+    from gputopo.cli.parsing import Command, declared_to_typer
+
+    app.command(named, cls=Command, add_help_option=False)(
+        declared_to_typer(named, _function(COMMANDS[named]))
+    )
+    return app
+
+
+def _not_loaded() -> None:
+    """Stand for a command in the list of all commands."""
 
 
 def _function(place: CommandPlace) -> Callable[..., Any]:
     function: Callable[..., Any] = getattr(importlib.import_module(place.module), place.function)
     return function
+
+
+def _gputopo(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    help: Annotated[bool, typer.Option("--help", "-h", help="Show this message and exit.")] = False,
+) -> None:
+    """Diagnose multi-GPU machines: health, topology, bandwidth. Choose the GPUs of a job, and train on them.
+
+    Options of a command: gputopo inspect --help
+    """
+    if version:
+        from gputopo import __version__
+
+        emit(f"gputopo {__version__}\n")
+        raise typer.Exit
+    if help or context.invoked_subcommand is None:
+        emit(f"{context.get_help()}\n")
+        raise typer.Exit
 
 
 def _refuse_moved(words: Sequence[str], moved: Mapping[str, str]) -> None:
@@ -184,113 +205,9 @@ def _refuse_moved(words: Sequence[str], moved: Mapping[str, str]) -> None:
 
 def _unknown(word: str) -> UsageError:
     if word.startswith("-"):
-        return _unknown_option(word.partition("=")[0], _OWN_FLAGS, "gputopo")
+        from gputopo.cli.parsing import unknown_option
+
+        return unknown_option(word.partition("=")[0], _OWN_FLAGS, "gputopo")
     near = nearest(word, COMMANDS)
     hint = f"did you mean gputopo {near[0]}?" if near else f"the commands are {listed(COMMANDS, 'and')}"
     return UsageError(f"there is no command {shown(word)}", hint)
-
-
-def texts_of(arguments: Sequence[str], declared: Sequence[Declared], command: str) -> dict[str, Text]:
-    """Return what was typed for each option of a command, by its name; `help`: the help was asked for.
-
-    Raises UsageError for an option that it does not have, a value that is missing or too much, and arguments
-    that it does not take.
-    """
-    by_flag = {one.option.flag: one for one in declared if not one.is_positional}
-    argument = next((one for one in declared if one.is_positional), None)
-    texts: dict[str, Any] = {}
-    before: list[str] = []
-    behind: list[str] = []
-    words = list(arguments)
-    while words:
-        word = words.pop(0)
-        if word == "--":
-            behind, words = words, []
-        elif word.startswith("-") and word != "-":
-            flag, has_value, value = word.partition("=")
-            option = by_flag.get(flag)
-            is_help = flag in ("--help", "-h")
-            if option is None and not is_help:
-                raise _unknown_option(flag, (*by_flag, "--help"), command)
-            if option is None or option.is_flag:
-                if has_value:
-                    raise UsageError(f"{flag} takes no value", f"write {flag} alone")
-                texts["help" if option is None else option.name] = True
-                continue
-            if option.placeholder.startswith("[") and (not words or words[0].startswith("-")):
-                has_value = "="  # a value in brackets may be left out
-            if not has_value and not words:
-                raise UsageError(f"{flag} needs a value", f"give {flag} {option.placeholder}: {option.help}")
-            text = value if has_value else words.pop(0)
-            many = option.option.repeated
-            texts[option.name] = [*texts.get(option.name, ()), text] if many else text
-            while many and argument is None and words and not words[0].startswith("-"):
-                texts[option.name].append(words.pop(0))  # --from *.json
-        else:
-            before.append(word)
-    can_read = argument is None and "--from" in by_flag
-    return {**texts, **_positional(argument, before, behind, command, can_read=can_read)}
-
-
-def _positional(
-    argument: Declared | None, before: list[str], behind: list[str], command: str, *, can_read: bool
-) -> dict[str, Text]:
-    """Return the texts of the positional argument. `before`, `behind`: words around `--`."""
-    words = [*before, *behind]
-    if argument is not None and argument.option.repeated:
-        if not argument.option.flag.startswith("[--"):
-            return {argument.name: words} if words else {}
-        if before:
-            raise UsageError(
-                f"{command} takes no argument {shown(before[0])}",
-                f"leave it out; a program comes after --: {command} [options] -- PROGRAM",
-            )
-        return {argument.name: behind} if behind else {}
-    taken = 0 if argument is None else 1
-    if len(words) > taken:
-        hint = f"to read a file: --from {words[taken]}" if can_read else _help_hint(command)
-        raise UsageError(f"{command} takes no argument {shown(words[taken])}", hint)
-    return {argument.name: words[0]} if argument is not None and words else {}
-
-
-def _unknown_option(flag: str, known: Iterable[str], command: str) -> UsageError:
-    """Return the error for an option that a command does not have, with the nearest that it has."""
-    near = nearest(flag.lstrip("-"), [name[2:] for name in known if name.startswith("--")])
-    hint = f"did you mean --{near[0]}? {_help_hint(command)}" if near else _help_hint(command)
-    return UsageError(f"there is no option {shown(flag)}", hint)
-
-
-def _help_hint(command: str) -> str:
-    return f"`{command} --help` shows how it is called"
-
-
-def help_of(command: str, about: str, declared: Sequence[Declared]) -> str:
-    """Return the help of a command: its options under the heading of their theme, the first without one."""
-    headed: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-    for one in declared:
-        heading = "Arguments" if one.is_positional else one.theme or "Options"
-        headed.setdefault(heading, []).append((f"{one.option.flag} {one.placeholder}".strip(), one.help))
-    headed["Options"].append(_OWN_HELP[1])
-    usage = " ".join(one.option.flag for one in declared if one.is_positional)
-    return _help(command, usage, about, headed)
-
-
-def _help(command: str, usage: str, about: str, headed: Mapping[str, Sequence[tuple[str, str]]]) -> str:
-    width = max(min(shutil.get_terminal_size().columns, _WIDEST) - 2, _NARROWEST)
-    lines = [f"Usage: {command} [OPTIONS] {usage}".rstrip()]
-    for paragraph in inspect.cleandoc(about).split("\n\n"):
-        text = " ".join(paragraph.split())
-        lines += ["", *textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="  ")]
-    for heading, rows in headed.items():
-        if rows:
-            first = min(max(len(row[0]) for row in rows), _WIDEST_FLAG) + 2
-            lines += ["", f"{heading}:", *(line for row in rows for line in _row(*row, first, width))]
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _row(flag: str, text: str, first: int, width: int) -> list[str]:
-    """Return the lines of an option. `first`: columns before its help."""
-    wrapped = textwrap.wrap(text, max(width - first - 2, 10)) or [""]
-    if len(flag) > first - 2:
-        return [f"  {flag}", *(f"  {'':{first}}{line}" for line in wrapped)]
-    return [f"  {flag:{first}}{wrapped[0]}".rstrip(), *(f"  {'':{first}}{line}" for line in wrapped[1:])]

@@ -33,19 +33,16 @@ def explain(
 
 
 class ListedModel(msgspec.Struct, frozen=True):
-    """A model that can be trained. `batch`: per GPU, where none is given.
-
-    `source`: the program whose network of this name it is; `note`: how it differs from the paper's.
-    """
+    """A model that can be trained."""
 
     name: str
     input_shape: tuple[int, ...]
     parameters: int
     parameter_bytes: int
     multiply_accumulates: int
-    batch: int
-    source: str = ""
-    note: str = ""
+    batch: int  # per GPU, where none is given
+    source: str = ""  # the program whose network of this name it is
+    note: str = ""  # how it differs from the paper's
 
 
 class ListedModels(msgspec.Struct, frozen=True, tag_field="schema", tag="gputopo.models/1"):

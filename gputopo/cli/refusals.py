@@ -12,10 +12,10 @@ from gputopo.values.option import Text
 
 
 class Refusal(NamedTuple):
-    """A row: one of the `options` with one of the `others`; `needs`: without all of these.
+    """A row: one of the `options` with one of the `others`.
 
-    Names are those of `Declared.name`, with a value where that alone excludes: `format=json`,
-    `task!=train`. The texts are formatted with `option` and `other`, as they are typed.
+    Names are those of `Declared.name`, with a value where that alone excludes: `format=json`, `task!=train`.
+    The texts are formatted with `option` and `other`, as they are typed.
     """
 
     commands: str
@@ -23,7 +23,7 @@ class Refusal(NamedTuple):
     others: str
     what: str
     use: str
-    needs: bool = False
+    needs: bool = False  # without all of these
 
 
 _HOSTS = "hosts hostfile num_hosts node_rank remote_python join_timeout allow_public_address"

@@ -51,13 +51,12 @@ class Effort(NamedTuple):
     """How long the copies of one window shall take (0: the fewest bytes), and how many windows count.
 
     `host_window_s`: at least, of single copies with the host, so that a reading of the link fits into it.
-    `exact`: no more and no fewer windows, however long they take and much they differ.
     """
 
     window_s: float
     repeats: int
     host_window_s: float = 0.0
-    exact: bool = False
+    exact: bool = False  # no more and no fewer windows, however long they take and much they differ
 
 
 QUICK_EFFORTS: tuple[Effort, ...] = (

@@ -13,14 +13,14 @@ CopyKind = Literal["h2d", "d2h", "p2p_direct", "p2p_staged", "d2d_local"]
 class Copy(msgspec.Struct, frozen=True, kw_only=True):
     """One direction of copying: `source` and `destination` are places (`gpu:0`, `host`).
 
-    `pinned`: whether the host side is page-locked; None between GPUs. `numa_node`: the host memory's node,
-    None: wherever it comes to lie. A staged copy goes through pinned host memory.
+    `numa_node`: the host memory's node, None: wherever it comes to lie. A staged copy goes through pinned
+    host memory.
     """
 
     kind: CopyKind
     source: str
     destination: str
-    pinned: bool | None = None
+    pinned: bool | None = None  # whether the host side is page-locked; None between GPUs
     method: Method = "copy_engine"
     numa_node: int | None = None
 
@@ -77,20 +77,18 @@ class SessionRequest(msgspec.Struct, frozen=True, kw_only=True):
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """What decides which copies there are.
 
-    `gpus`: indices of the machine, those that are measured. `nodes` and `far_nodes`: each GPU's near and
-    farthest NUMA node where known. `peers`: (a, b) where the driver lets `a` reach the memory of `b`.
-    `no_kernels`: GPUs on which no kernel can run, with the reason; `no_local`: where no copy within the
-    memory can be measured. `l2_bytes`: the L2 cache of each GPU. `sizes`, `loops`: as in Request.
+    `nodes` and `far_nodes`: each GPU's near and farthest NUMA node where known. `peers`: (a, b) where the
+    driver lets `a` reach the memory of `b`. `sizes`, `loops`: as in Request.
     """
 
-    gpus: tuple[int, ...]
+    gpus: tuple[int, ...]  # indices of the machine, those that are measured
     level: Level = "quick"
     nodes: Mapping[int, int] = {}
     far_nodes: Mapping[int, int] = {}
     peers: frozenset[tuple[int, int]] = frozenset()
-    no_kernels: Mapping[int, str] = {}
-    no_local: Mapping[int, str] = {}
-    l2_bytes: Mapping[int, int] = {}
+    no_kernels: Mapping[int, str] = {}  # GPUs on which no kernel can run, with the reason
+    no_local: Mapping[int, str] = {}  # where no copy within the memory can be measured
+    l2_bytes: Mapping[int, int] = {}  # the L2 cache of each GPU
     sizes: tuple[int, ...] = ()
     loops: int | None = None
 
@@ -137,17 +135,15 @@ class CopyTime(msgspec.Struct, frozen=True, kw_only=True):
     `bytes` and `seconds`: of the whole copy, of one message where it went several times. `gb_per_s` (10^9
     bytes; 0 for a latency): over the time that all copies ran together; what is read and written in one
     memory counts twice; a staged copy of many chunks is counted between the arrivals of its first and its
-    last one. `microseconds`: of one access or one small copy, for a latency only. `numa_node`: where most of
-    the host memory lies, None where unknown; `numa_wanted`: the node it was asked for, where not all lies
-    there.
+    last one.
     """
 
     bytes: int = 0
     seconds: float = 0.0
     gb_per_s: float = 0.0
-    microseconds: float | None = None
-    numa_node: int | None = None
-    numa_wanted: int | None = None
+    microseconds: float | None = None  # of one access or one small copy, for a latency only
+    numa_node: int | None = None  # where most of the host memory lies, None where unknown
+    numa_wanted: int | None = None  # the node it was asked for, where not all lies there
     failure: Failure | None = None
 
 

@@ -52,29 +52,23 @@ USES: dict[Tool, Uses] = {
 
 
 class Rdma(msgspec.Struct, frozen=True, kw_only=True):
-    """An active RDMA port. `gid_index`: of RoCE, that of the host's address; None for InfiniBand.
-
-    `on_path`: whether its interface has the address at which the others reach the host.
-    """
+    """An active RDMA port."""
 
     device: str
     port: int
     link_layer: str
     rate_gbit_per_s: float | None = None
-    gid_index: int | None = None
-    on_path: bool = True
+    gid_index: int | None = None  # of RoCE, that of the host's address; None for InfiniBand
+    on_path: bool = True  # whether its interface has the address at which the others reach the host
 
 
 class Nccl(msgspec.Struct, frozen=True, kw_only=True):
-    """What nccl-tests needs of a host: the paths of mpirun and sendrecv_perf, and GPUs (their number).
-
-    `all_reduce`: the path of all_reduce_perf, None without it.
-    """
+    """What nccl-tests needs of a host: the paths of mpirun and sendrecv_perf, and GPUs (their number)."""
 
     mpirun: str
     program: str
     gpus: int
-    all_reduce: str | None = None
+    all_reduce: str | None = None  # the path of all_reduce_perf, None without it
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,18 +176,15 @@ SlotKind = Literal["latency", "one way", "both ways", "at once"]
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """How long a transfer is measured, in seconds; before that it warms up. `gap_s`: between two slots.
-
-    `start_s`: for a program that makes the transfer to start and to end.
-    """
+    """How long a transfer is measured, in seconds; before that it warms up."""
 
     warm_s: float = 0.1
     window_s: float = 0.1
     windows: int = 5
     latency_s: float = _LATENCY_S
-    gap_s: float = 0.2
+    gap_s: float = 0.2  # between two slots
     lead_s: float = _LEAD_S
-    start_s: float = 0.0
+    start_s: float = 0.0  # for a program that makes the transfer to start and to end
 
     @property
     def transfer_s(self) -> float:
@@ -229,18 +220,15 @@ class Slot(NamedTuple):
 
 
 class NetworkHost(msgspec.Struct, frozen=True, kw_only=True):
-    """A host as the others reach it. `interface`, its rate and MTU: of the card that has the address.
-
-    `rate_gbit_per_s`: None where it is not Ethernet, or not known. `tools`: None where that is not known.
-    """
+    """A host as the others reach it. `interface`, its rate and MTU: of the card that has the address."""
 
     name: str
     address: str
     port: int
     interface: str | None = None
-    rate_gbit_per_s: float | None = None
+    rate_gbit_per_s: float | None = None  # None where it is not Ethernet, or not known
     mtu_bytes: int | None = None
-    tools: Tools | None = None
+    tools: Tools | None = None  # None where that is not known
 
     @property
     def rdma(self) -> Rdma | None:
@@ -249,17 +237,14 @@ class NetworkHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.network_order/1"):
-    """What all hosts do. `token`: shows a host that a connection is of this measurement.
-
-    `passed_over`: why no better tool is used.
-    """
+    """What all hosts do."""
 
     hosts: tuple[NetworkHost, ...]
-    token: str
+    token: str  # shows a host that a connection is of this measurement
     timing: Timing
     streams: int = STREAMS
     tool: Tool = "tcp"
-    passed_over: str | None = None
+    passed_over: str | None = None  # why no better tool is used
 
 
 class TransferResult(msgspec.Struct, frozen=True, kw_only=True):

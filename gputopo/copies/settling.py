@@ -32,29 +32,22 @@ TOOLS_WITHOUT_WARM_UP = ("bandwidthTest", "p2pBandwidthLatencyTest")
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """Which repeats count. `discarded` came first and were taken during clock ramp-up.
-
-    `more`: whether further repeats are needed; `settled`: whether enough of those that count agree.
-    """
+    """Which repeats count. `discarded` came first and were taken during clock ramp-up."""
 
     counted: tuple[float, ...]
     discarded: tuple[float, ...] = ()
-    more: bool = False
-    settled: bool = False
+    more: bool = False  # whether further repeats are needed
+    settled: bool = False  # whether enough of those that count agree
 
 
 class RampUp(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU whose low numbers were taken during clock ramp-up.
-
-    `sure`: the same GPU reached `full_gb_per_s`; else only GPUs of the same model did, or should.
-    `full_from`: whose number that is, in words.
-    """
+    """A GPU whose low numbers were taken during clock ramp-up."""
 
     gpu: int
     low_gb_per_s: tuple[float, ...]
     full_gb_per_s: float
-    full_from: str
-    sure: bool
+    full_from: str  # whose number that is, in words
+    sure: bool  # the same GPU reached `full_gb_per_s`; else only GPUs of the same model did, or should
 
 
 def settle(values: Sequence[float], wanted: int = 5, max_repeats: int = 15) -> Settled:

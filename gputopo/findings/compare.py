@@ -70,16 +70,12 @@ def _number(value: Any) -> float:
 
 
 class PeerDifference(NamedTuple):
-    """GPUs of one model that do not agree on a fact. `common`: the value of more than half, else None.
-
-    `odd`: the values of the others, by index: of all of them where none is common. `others`: how many GPUs
-    have the common value.
-    """
+    """GPUs of one model that do not agree on a fact."""
 
     path: str
-    common: Any
-    odd: Mapping[int, Any]
-    others: int
+    common: Any  # the value of more than half, else None
+    odd: Mapping[int, Any]  # the values of the others, by index: of all of them where none is common
+    others: int  # how many GPUs have the common value
 
     def words(self, index: int) -> str:
         """Return what one GPU has and the others have: `VBIOS version A (B on 7 GPUs of this model)`."""

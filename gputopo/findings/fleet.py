@@ -87,16 +87,13 @@ class FleetKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.fleet/1"):
-    """Several hosts compared. `outliers`: those that differ from the majority of a kind of three or more.
-
-    `findings`: what differs, and the findings of single hosts. `shared`: those of most hosts of a kind.
-    """
+    """Several hosts compared."""
 
     kinds: tuple[FleetKind, ...] = ()
     unread: tuple[str, ...] = ()
-    outliers: tuple[str, ...] = ()
-    findings: tuple[HostFinding, ...] = ()
-    shared: tuple[HostFinding, ...] = ()
+    outliers: tuple[str, ...] = ()  # those that differ from the majority of a kind of three or more
+    findings: tuple[HostFinding, ...] = ()  # what differs, and the findings of single hosts
+    shared: tuple[HostFinding, ...] = ()  # those of most hosts of a kind
 
 
 def inspect_fleet(readings: Mapping[str, Machine | GputopoError]) -> Fleet:

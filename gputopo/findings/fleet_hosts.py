@@ -87,12 +87,12 @@ class HostReading(NamedTuple):
 
 
 class HostKind(NamedTuple):
-    """Hosts to compare with one another. `name`: what most of them have, `8 x Tesla V100-SXM2-16GB`.
+    """Hosts to compare with one another.
 
     With the CPU, where only that tells two kinds apart.
     """
 
-    name: str
+    name: str  # what most of them have, `8 x Tesla V100-SXM2-16GB`
     hosts: tuple[HostReading, ...]
 
 
@@ -263,15 +263,12 @@ class HostFact(NamedTuple):
 
 
 class HostFacts(NamedTuple):
-    """All facts of a host by shared path, and its GPUs and network cards by place.
-
-    `gpus_answer`: whether the driver was not found unable to read the GPUs.
-    """
+    """All facts of a host by shared path, and its GPUs and network cards by place."""
 
     facts: dict[str, HostFact]
     gpus: dict[str, Gpu]
     nics: dict[str, Nic]
-    gpus_answer: bool
+    gpus_answer: bool  # whether the driver was not found unable to read the GPUs
 
 
 def facts_of_host(machine: Machine, reference: Machine) -> HostFacts:

@@ -27,18 +27,14 @@ _NO_COPIES = Bandwidth(source="")
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to know about a machine.
-
-    `subject`: in JSON `gpu:3`, `gpus:0-3,6`, `link:0-1`, `nic:0`, `driver` or `machine`. `says`: the message.
-    `evidence`: the values that the finding is based on. `remedy`: what a person can do about it.
-    """
+    """One thing to know about a machine."""
 
     id: str
     severity: Severity
-    subject: Subject
-    says: str
-    evidence: dict[str, Any] = {}
-    remedy: str | None = None
+    subject: Subject  # in JSON `gpu:3`, `gpus:0-3,6`, `link:0-1`, `nic:0`, `driver` or `machine`
+    says: str  # the message
+    evidence: dict[str, Any] = {}  # the values that the finding is based on
+    remedy: str | None = None  # what a person can do about it
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.inspect/1"):
@@ -68,8 +64,7 @@ class Case(msgspec.Struct, frozen=True):
 class Fault(msgspec.Struct, frozen=True):
     """What is wrong with one GPU, or about another subject.
 
-    Of a GPU `says` continues "GPU 3: ", and GPUs with the same fault become one finding. `part`: faults of
-    different parts, such as directions of copies, are never in one finding.
+    Of a GPU `says` continues "GPU 3: ", and GPUs with the same fault become one finding.
     """
 
     rule: "Rule"
@@ -78,7 +73,7 @@ class Fault(msgspec.Struct, frozen=True):
     evidence: dict[str, Any]
     severity: Severity
     remedy: str
-    part: str = ""
+    part: str = ""  # faults of different parts, such as directions of copies, are never in one finding
 
     @property
     def gpus(self) -> tuple[int, ...]:
@@ -94,18 +89,14 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Rule(msgspec.Struct, frozen=True, eq=False):
-    """The declaration of an id, which keeps its meaning from version to version.
-
-    `severities`: those that its findings can have, the usual one first. `remedy`: what to do; `cases`: the
-    causes or codes of which each has its own.
-    """
+    """The declaration of an id, which keeps its meaning from version to version."""
 
     id: str
     title: str
-    remedy: str
-    severities: tuple[Severity, ...] = ("warning",)
+    remedy: str  # what to do
+    severities: tuple[Severity, ...] = ("warning",)  # those that its findings can have, the usual one first
     thresholds: tuple[Threshold, ...] = ()
-    cases: Mapping[str, Case] = {}
+    cases: Mapping[str, Case] = {}  # the causes or codes of which each has its own
 
     def fault(
         self,

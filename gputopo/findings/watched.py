@@ -280,18 +280,15 @@ def _throttled(seen: GpuHistory) -> dict[str, tuple[float, float]]:
 
 
 class Watch(NamedTuple):
-    """A check over a history. `needs`: fields of the samples; `shown`: whether a history has them.
-
-    `under_load`: what it finds on a GPU is judged from `MIN_LOADED` samples under load on.
-    """
+    """A check over a history."""
 
     id: str  # its rule, or the group of its rules
     title: str
-    needs: tuple[str, ...]
+    needs: tuple[str, ...]  # fields of the samples
     check: Check[[History]]
-    shown: Callable[[History], bool] = lambda history: True
+    shown: Callable[[History], bool] = lambda history: True  # whether a history has them
     reason: str = ""
-    under_load: bool = True
+    under_load: bool = True  # what it finds on a GPU is judged from `MIN_LOADED` samples under load on
 
     def not_checked(self, history: History) -> str | None:
         """Return why a history does not show what the check looks for; None: it does."""

@@ -55,18 +55,15 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A series that is worse since `since_s`. `before`, `after`: medians; `percent`: by which it fell.
-
-    `noise_percent`: a fall below this would be none.
-    """
+    """A series that is worse since `since_s`. `before`, `after`: medians."""
 
     what: str
     unit: str
     since_s: float
     before: float
     after: float
-    percent: float
-    noise_percent: float
+    percent: float  # by which it fell
+    noise_percent: float  # a fall below this would be none
     measurements_before: int
     measurements_after: int
 

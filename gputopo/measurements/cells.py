@@ -46,16 +46,16 @@ DEVIATIONS = 2.0
 
 
 class Comparison(NamedTuple):
-    """A ratio of measurements that differ in `by`. `free`: what else may differ, since it goes with it.
+    """A ratio of measurements that differ in `by`.
 
-    `over`: the values of `by` as (above, below) of the ratio; empty: each over the smallest or the first
-    by name. `title`: of its table.
+    `over`: the values of `by` as (above, below) of the ratio; empty: each over the smallest or the first by
+    name.
     """
 
     id: str
-    title: str
+    title: str  # of its table
     by: str
-    free: tuple[str, ...] = ()
+    free: tuple[str, ...] = ()  # what else may differ, since it goes with it
     over: tuple[tuple[Any, Any], ...] = ()
 
 
@@ -111,17 +111,13 @@ CONTRADICTS = 0.10
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """Measurements under the same conditions. `runs`: each, complete or not, in the order given.
-
-    `images_per_sec`: mean of the complete ones, None where there is none; `noise`: standard error of it as a
-    share of it, 0.01 for 1 %. `duplicates`: files left out, since their contents are those of another.
-    """
+    """Measurements under the same conditions."""
 
     number: int
-    runs: tuple[Measurement, ...]
-    images_per_sec: float | None
-    noise: float | None = None
-    duplicates: tuple[str, ...] = ()
+    runs: tuple[Measurement, ...]  # each, complete or not, in the order given
+    images_per_sec: float | None  # mean of the complete ones, None where there is none
+    noise: float | None = None  # standard error of it as a share of it, 0.01 for 1 %
+    duplicates: tuple[str, ...] = ()  # files left out, since their contents are those of another
 
     @property
     def of(self) -> Measurement:

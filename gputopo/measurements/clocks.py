@@ -16,7 +16,7 @@ from gputopo.values.run.measurement import Measurement
 
 
 class ClockRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU. Percent are of the reference GPU; `clock`: which one, "core" or "memory", None: unknown.
+    """One GPU. Percent are of the reference GPU.
 
     `under_percent`: by how much its images/sec are below; `explained_percent` of it by the clock at most,
     `unexplained_percent`: the rest; None where there is no clock, or nothing to explain.
@@ -26,7 +26,7 @@ class ClockRow(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None
     images_per_sec: float
     percent: float
-    clock: str | None = None
+    clock: str | None = None  # which one, "core" or "memory", None: unknown
     clock_mhz: float | None = None
     clock_percent: float | None = None
     under_percent: float

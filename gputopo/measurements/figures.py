@@ -42,22 +42,17 @@ EARLIER = ("version", "framework")
 
 
 class Against(msgspec.Struct, frozen=True, kw_only=True):
-    """One cell beside a reference. `reference`: its source; `reference_images_per_sec`: its figure.
-
-    `difference_percent`: of the cell over it, negative: slower. `noise_percent`: a difference below this is
-    none. `differs`: conditions that differ as well. `is_regression`: slower than an earlier run with no other
-    difference.
-    """
+    """One cell beside a reference."""
 
     cell: int
     kind: Literal["published", "earlier"]
-    reference: str
-    reference_images_per_sec: float
-    difference_percent: float
-    noise_percent: float
+    reference: str  # its source
+    reference_images_per_sec: float  # its figure
+    difference_percent: float  # of the cell over it, negative: slower
+    noise_percent: float  # a difference below this is none
     verdict: Word
-    differs: tuple[str, ...] = ()
-    is_regression: bool = False
+    differs: tuple[str, ...] = ()  # conditions that differ as well
+    is_regression: bool = False  # slower than an earlier run with no other difference
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,9 +26,8 @@ from gputopo.values.machine import Hop, Machine
 
 
 class ScalingRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One number of GPUs. `cell`, `baseline`: numbers of cells. `speedup`: over one GPU.
+    """One number of GPUs. `cell`, `baseline`: numbers of cells.
 
-    `efficiency_percent`: speedup for each GPU. `noise`: standard error of the speedup, as a share.
     `same_mode`: whether the run of one GPU had the same exchange of variables, which matters little there.
     """
 
@@ -37,9 +36,9 @@ class ScalingRow(msgspec.Struct, frozen=True, kw_only=True):
     n_gpus: int
     gpus: tuple[int, ...]
     images_per_sec: float
-    speedup: float
-    efficiency_percent: float
-    noise: float
+    speedup: float  # over one GPU
+    efficiency_percent: float  # speedup for each GPU
+    noise: float  # standard error of the speedup, as a share
     same_mode: bool
 
 
@@ -297,18 +296,15 @@ _NEAREST_FIRST = tuple(Hop)
 
 
 class PairRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One job in one mode on pairs of two classes. `near`, `far`: numbers of cells; `mode` in short.
-
-    `gain`: mean images/sec of the near pairs over that of the far ones; `noise`: standard error as a share.
-    """
+    """One job in one mode on pairs of two classes. `near`, `far`: numbers of cells; `mode` in short."""
 
     mode: str
     near_path: str
     far_path: str
     near: tuple[int, ...]
     far: tuple[int, ...]
-    gain: float
-    noise: float
+    gain: float  # mean images/sec of the near pairs over that of the far ones
+    noise: float  # standard error as a share
     holds: bool
 
 

@@ -52,14 +52,11 @@ class CpuDevices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Work(NamedTuple):
-    """What is done with the variables in a step: times that a number is read or written, and ops of each.
-
-    `collectives`: of each variable, made one after another.
-    """
+    """What is done with the variables in a step: times that a number is read or written, and ops of each."""
 
     passes: float
     ops: float
-    collectives: int = 0
+    collectives: int = 0  # of each variable, made one after another
 
     def seconds(self, model: ModelCosts, constants: CpuDevices) -> float:
         """Return how long it takes for all variables of a model."""

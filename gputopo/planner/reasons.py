@@ -260,15 +260,12 @@ def reduction_reasons(machine: Machine, gpus: Sequence[int], all_reduce: str | N
 
 
 class MeasuredOrder(NamedTuple):
-    """Pairs by the class of their measured speed; topology decides between pairs of one class.
-
-    `pix_first`: a pair beyond PIX sorts behind all others, however fast it is (`--prefer-pix`).
-    """
+    """Pairs by the class of their measured speed; topology decides between pairs of one class."""
 
     speeds: Mapping[Pair, PairSpeed]
     classes: Mapping[Pair, int]
     links: Links
-    pix_first: bool
+    pix_first: bool  # a pair beyond PIX sorts behind all others, however fast it is (`--prefer-pix`)
 
     def key(self, pair: Pair) -> tuple[int, ...]:
         """Return the sort key of a measured pair, the best first."""

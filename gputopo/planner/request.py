@@ -27,21 +27,15 @@ VARIABLE_UPDATES = ("auto", *get_args(VariableUpdate))
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """GPUs and placement that a user requests.
 
-    `gpus` alone is the exact set, in tower order; with `num_gpus` the GPUs to choose from. `exclude` is
-    never chosen. `num_gpus` None: all usable GPUs, with `prefer_pix` the largest PIX island; "auto": as many
-    of these as bring `gain` of their worth (`gputopo.planner.how_many`).
-    `ps`: auto, cpu, gpu:N with N an index of the machine, or gpu:spread. `variable_update`: auto or a
-    VariableUpdate. `all_reduce`: a name of gputopo.values.run.all_reduce, for replicated.
+    `gpus` alone is the exact set, in tower order; with `num_gpus` the GPUs to choose from. `exclude` is never
+    chosen. `num_gpus` None: all usable GPUs, with `prefer_pix` the largest PIX island; "auto": as many of
+    these as bring `gain` of their worth (`gputopo.planner.how_many`).
 
-    `program`: a name of gputopo.prediction.programs. `batch_size`: of every GPU, or of each
-    in the order of the towers; auto: in proportion to their speeds; None: that of the model.
-    `precision`: as in a RunSpec. `predicts`: whether it trains by steps that can be predicted.
-    `workload`: the costs of a model that no table has, where they are known. `explain`: whether the step of
-    the choice is laid out in time.
-    `single_gpu_images_per_sec`: one number for all GPUs, or one for each of `gpus`, else of the machine.
-    `nic`: of one of several hosts, the interface on their network, empty where it is unknown: of sets that
-    are as good one near to that card is taken.
-    `no_history`: earlier runs of this box do not count, nor its saved bandwidth, which the caller adds.
+    `batch_size`: of every GPU, or of each in the order of the towers; auto: in proportion to their speeds;
+    None: that of the model. `single_gpu_images_per_sec`: one number for all GPUs, or one for each of `gpus`,
+    else of the machine. `nic`: of one of several hosts, the interface on their network, empty where it is
+    unknown: of sets that are as good one near to that card is taken. `no_history`: earlier runs of this box
+    do not count, nor its saved bandwidth, which the caller adds.
     """
 
     num_gpus: int | Literal["auto"] | None = None
@@ -49,16 +43,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[int, ...] | None = None
     exclude: tuple[int, ...] = ()
     prefer_pix: bool = False
-    ps: str = "auto"
-    variable_update: str = "auto"
-    all_reduce: str | None = None
+    ps: str = "auto"  # auto, cpu, gpu:N with N an index of the machine, or gpu:spread
+    variable_update: str = "auto"  # auto or a VariableUpdate
+    all_reduce: str | None = None  # a name of gputopo.values.run.all_reduce, for replicated
     model: str | None = None
-    program: str = DEFAULT
+    program: str = DEFAULT  # a name of gputopo.prediction.programs
     batch_size: AskedBatch | None = None
-    precision: str = "fp32"
-    predicts: bool = True
-    explain: bool = False
-    workload: Workload | None = None
+    precision: str = "fp32"  # as in a RunSpec
+    predicts: bool = True  # whether it trains by steps that can be predicted
+    explain: bool = False  # whether the step of the choice is laid out in time
+    workload: Workload | None = None  # the costs of a model that no table has, where they are known
     single_gpu_images_per_sec: tuple[float, ...] = ()
     no_history: bool = False
     nic: str | None = None

@@ -36,19 +36,18 @@ _RANGE_SIGMAS = 1.645  # of a normal distribution, 90 % are as near to its mean
 class MeasuredStep(NamedTuple):
     """A run of several GPUs: what its prediction needs, and the seconds of its step as measured.
 
-    `cpus`: CPU sockets; `weights`, `gradients`: seconds a byte of the slowest link. `of_host`: of the towers,
-    on the host that has most; None: all.
+    `weights`, `gradients`: seconds a byte of the slowest link.
     """
 
     model: ModelCosts
     towers: int
-    cpus: int
+    cpus: int  # CPU sockets
     compute_s: float
     placing: Placement
     weights: float
     gradients: float
     step_s: float
-    of_host: int | None = None
+    of_host: int | None = None  # of the towers, on the host that has most; None: all
 
 
 def adjusted(program: ProgramConstants, links: float, variables: float) -> ProgramConstants:

@@ -61,19 +61,18 @@ class OneGpuJob(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """Images/sec of one GPU, measured. `gpu`: the name of the model's reference data.
+    """Images/sec of one GPU, measured.
 
     `by_marks`: by the time marks of a run of several GPUs, which the update of the variables is not in.
-    `gpu_index`: the GPU, where it is one of this machine.
     """
 
-    gpu: str
+    gpu: str  # the name of the model's reference data
     model: str
     batch: int
     precision: str
     images_per_sec: float
     by_marks: bool = False
-    gpu_index: int | None = None
+    gpu_index: int | None = None  # the GPU, where it is one of this machine
 
 
 @functools.cache

@@ -118,18 +118,14 @@ def model_of(workload: Workload) -> ModelCosts:
 
 
 class Terms(NamedTuple):
-    """What a step of one placing needs, given seconds a byte of the slowest link.
+    """What a step of one placing needs, given seconds a byte of the slowest link."""
 
-    `weights`: seconds for each; `gradients`: the factor of their rate, `least`: its minimum; `line`: theirs;
-    `more`: seconds of the variables for each of the rate of gradients.
-    """
-
-    weights: float
-    gradients: float
-    least: float
+    weights: float  # seconds for each second a byte
+    gradients: float  # the factor of the rate of gradients
+    least: float  # minimum of that rate, seconds a byte
     variables_s: float
-    line: GradientLine
-    more: float = 0.0
+    line: GradientLine  # of the gradients
+    more: float = 0.0  # seconds of the variables for each of the rate of gradients
 
 
 class StepPredictor:

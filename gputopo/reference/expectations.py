@@ -40,13 +40,9 @@ _NEWEST_IN_USE = 5  # no GPU of gpus.csv with a published copy rate has a genera
 class GpuExpectation(msgspec.Struct, frozen=True, kw_only=True):
     """Reference data of a GPU model; None where no source has it. Clocks are in MHz as NVML counts them.
 
-    `boost_mhz`: the rated core clock; `max_core_mhz`: the maximum that NVML reports, which GeForce GPUs do
-    not reach. `max_memory_mhz`: half of the data rate of one pin. `memory_gb_per_s`: as published, in 10^9
-    bytes. `fp32_tflops`: peak without tensor cores at the boost clock, in 10^12 operations a second;
+    `fp32_tflops`: peak without tensor cores at the boost clock, in 10^12 operations a second.
     `tensor_tflops`: peak of dense FP16 products that are added in FP32, None without tensor cores.
-    `nvlink_by_bridge`: NVLinks only with a bridge between two cards. `p2p_over_pcie`: whether
-    NVIDIA's driver allows P2P between two of these GPUs over PCIe. `pcie_width_seen`: fewer lanes that
-    servers without a fault give it. `c2c_gb_per_s`: one direction of NVLink-C2C to the CPU's memory.
+    `p2p_over_pcie`: whether NVIDIA's driver allows P2P between two of these GPUs over PCIe.
     `notebook_device_ids`: PCI ids of notebook GPUs with the same name and other numbers. Where boards of one
     name differ, the row has the lower figure of each clock and rate; `memory_max_gb_per_s` is the memory rate
     of the fastest of them.
@@ -59,26 +55,26 @@ class GpuExpectation(msgspec.Struct, frozen=True, kw_only=True):
     chip: str | None = None
     pci_device_id: str | None = None
     notebook_device_ids: tuple[str, ...] = ()
-    boost_mhz: int | None = None
-    max_core_mhz: int | None = None
-    max_memory_mhz: int | None = None
+    boost_mhz: int | None = None  # the rated core clock
+    max_core_mhz: int | None = None  # the maximum that NVML reports, which GeForce GPUs do not reach
+    max_memory_mhz: int | None = None  # half of the data rate of one pin
     memory_type: str | None = None
     memory_bus_bits: int | None = None
-    memory_gb_per_s: float | None = None
+    memory_gb_per_s: float | None = None  # as published, in 10^9 bytes
     memory_max_gb_per_s: float | None = None
     fp32_tflops: float | None = None
     tensor_tflops: float | None = None
     l2_mib: float | None = None
     pcie_generation: int | None = None
     pcie_width: int | None = None
-    pcie_width_seen: int | None = None
-    c2c_gb_per_s: float | None = None
+    pcie_width_seen: int | None = None  # fewer lanes that servers without a fault give it
+    c2c_gb_per_s: float | None = None  # one direction of NVLink-C2C to the CPU's memory
     power_w: int | None = None
     slowdown_c: int | None = None
     nvlink_generation: int | None = None
     nvlinks: int | None = None
     pair_nvlinks: tuple[int, ...] = ()
-    nvlink_by_bridge: bool | None = None
+    nvlink_by_bridge: bool | None = None  # NVLinks only with a bridge between two cards
     p2p_over_pcie: bool | None = None
     note: str | None = None
 
@@ -92,8 +88,7 @@ class LinkExpectation(msgspec.Struct, frozen=True, kw_only=True):
     """Rate of a PCIe link of one generation and width in one direction, in 10^9 bytes a second.
 
     `data_rate_gb_per_s`: after line coding, before packet headers. `copy_*`: of large copies from or to
-    pinned host memory; `confidence`: measured, scaled from other widths of the
-    generation, inferred or estimated.
+    pinned host memory.
     """
 
     generation: int
@@ -103,7 +98,7 @@ class LinkExpectation(msgspec.Struct, frozen=True, kw_only=True):
     copy_low_gb_per_s: float
     copy_to_device_gb_per_s: float
     copy_to_host_gb_per_s: float
-    confidence: str
+    confidence: str  # measured, scaled from other widths of the generation, inferred or estimated
     source: str
     note: str | None = None
 
@@ -113,7 +108,6 @@ class NvLinkExpectation(msgspec.Struct, frozen=True, kw_only=True):
 
     The shares of all links between two GPUs that large copies reach: `copy_share` in one direction,
     `copy_low_share` the minimum without a fault, `bidirectional_share` of twice that rate in both directions.
-    `chip`: only for GPUs with that chip; None: for all others.
     """
 
     version: int
@@ -123,7 +117,7 @@ class NvLinkExpectation(msgspec.Struct, frozen=True, kw_only=True):
     bidirectional_share: float
     confidence: str
     source: str
-    chip: str | None = None
+    chip: str | None = None  # only for GPUs with that chip; None: for all others
     nccl_gb_per_s: float | None = None
     measured: str | None = None
     note: str | None = None
@@ -133,7 +127,7 @@ class BusExpectation(msgspec.Struct, frozen=True, kw_only=True):
     """Bus bandwidth of NCCL in a collective operation of the GPUs of one host, in 10^9 bytes a second.
 
     For sizes of `from_bytes` and more. `nvls`: with or without reduction in the NVSwitches (NVLink SHARP),
-    None where there is no choice. `links`: what joins the GPUs, where their model does not decide that.
+    None where there is no choice.
     """
 
     gpu: str
@@ -145,7 +139,7 @@ class BusExpectation(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     bus_gb_per_s: float | None = None
     nvls: bool | None = None
-    links: str | None = None
+    links: str | None = None  # what joins the GPUs, where their model does not decide that
     note: str | None = None
 
 

@@ -54,15 +54,11 @@ class PublishedCell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Published(PublishedCell, frozen=True, kw_only=True):
-    """One measurement. `images_per_sec`: of all GPUs together.
+    """One measurement."""
 
-    `single_gpu_images_per_sec`: of the same job on one of them, where it was published. `core_mhz`: the GPU's
-    boost clock, as printed with the figure.
-    """
-
-    images_per_sec: float
-    single_gpu_images_per_sec: float | None = None
-    core_mhz: float | None = None
+    images_per_sec: float  # of all GPUs together
+    single_gpu_images_per_sec: float | None = None  # of the same job on one of them, where it was published
+    core_mhz: float | None = None  # the GPU's boost clock, as printed with the figure
     note: str | None = None
 
     @property
@@ -80,24 +76,22 @@ class Missing(PublishedCell, frozen=True, kw_only=True):
 class PublishedMachine(msgspec.Struct, frozen=True, kw_only=True):
     """A machine of the published figures that is not bundled.
 
-    `generation`, `width`: of each card's link if less than its own; `within`: groups of GPUs by the farthest
-    hop inside them, nearest hops first; `beyond`: all other pairs; `nvlinks`: groups by the number of NVLinks
-    of each pair; `p2p`: whether pairs without NVLink have it, if known; `assumed`: what no source has; `cpu`:
-    its model, where the source names it.
+    `generation`, `width`: of each card's link if less than its own. `within`: groups of GPUs by the farthest
+    hop inside them, nearest hops first.
     """
 
     name: str
     gpu: str
     count: int
     source: str
-    beyond: Hop
+    beyond: Hop  # all other pairs
     generation: int | None = None
     width: int | None = None
     within: dict[Hop, list[list[int]]] = {}
-    nvlinks: dict[int, list[list[int]]] = {}
-    p2p: bool | None = None
-    assumed: str | None = None
-    cpu: str | None = None
+    nvlinks: dict[int, list[list[int]]] = {}  # groups by the number of NVLinks of each pair
+    p2p: bool | None = None  # whether pairs without NVLink have it, if known
+    assumed: str | None = None  # what no source has
+    cpu: str | None = None  # its model, where the source names it
 
     def machine(self) -> Machine:
         """Return it as a machine."""

@@ -50,15 +50,12 @@ class Rows(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Columns next to one that names the rows. `groups` stay together where the screen is narrow.
-
-    `notes`: below it. `gap`: spaces between columns.
-    """
+    """Columns next to one that names the rows. `groups` stay together where the screen is narrow."""
 
     head: Column
     groups: tuple[tuple[Column, ...], ...]
-    notes: tuple[str, ...] = ()
-    gap: int = GAP
+    notes: tuple[str, ...] = ()  # below it
+    gap: int = GAP  # spaces between columns
 
     @classmethod
     def of(

@@ -42,16 +42,13 @@ _CELL_STYLES = {
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column of a table: its head (one or two lines) and its cells.
-
-    `max_width`: cells fold above it. `styles`: of each cell, where they are not those of the marks below.
-    """
+    """A column of a table: its head (one or two lines) and its cells."""
 
     head: str
     cells: tuple[str, ...]
     side: Side = "left"
-    max_width: int | None = None
-    styles: tuple[str, ...] = ()
+    max_width: int | None = None  # cells fold above it
+    styles: tuple[str, ...] = ()  # of each cell, where they are not those of the marks below
 
     @property
     def width(self) -> int:

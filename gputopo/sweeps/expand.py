@@ -22,18 +22,14 @@ MAX_NAME = 60  # characters of a folder's name, its number and its repeat apart
 
 
 class Box(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a machine decides about cells. `gpus`: indices of those that can be used.
-
-    `links`: of each pair (lower index first), in words: PIX, PHB, NV2. `default_devices`: of a run that does
-    not name a number. `why_cpu`: why there are CPU devices. `asked`: flags of `gputopo sweep`, by name.
-    """
+    """What of a machine decides about cells."""
 
     backend: Literal["cpu", "gpu"]
-    gpus: tuple[int, ...] = ()
-    links: dict[tuple[int, int], str] = {}
-    default_devices: int = 2
-    why_cpu: str = "No NVIDIA device"
-    asked: frozenset[str] = frozenset()
+    gpus: tuple[int, ...] = ()  # indices of those that can be used
+    links: dict[tuple[int, int], str] = {}  # of each pair (lower index first), in words: PIX, PHB, NV2
+    default_devices: int = 2  # of a run that does not name a number
+    why_cpu: str = "No NVIDIA device"  # why there are CPU devices
+    asked: frozenset[str] = frozenset()  # flags of `gputopo sweep`, by name
 
 
 class Expanded(NamedTuple):

@@ -72,15 +72,12 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class When(msgspec.Struct, frozen=True, kw_only=True):
-    """Cells with one of these values for each option or fact.
-
-    `sets`: options; `seconds`: counted ones of these cells, None: as they are. `reason`: why, or None.
-    """
+    """Cells with one of these values for each option or fact."""
 
     match: dict[str, tuple[Value, ...]]
-    sets: dict[str, Value] = {}
-    seconds: float | None = None
-    reason: str | None = None
+    sets: dict[str, Value] = {}  # options
+    seconds: float | None = None  # counted ones of these cells, None: as they are
+    reason: str | None = None  # why, or None
 
 
 class Matrix(msgspec.Struct, frozen=True, kw_only=True):

@@ -113,13 +113,9 @@ class Sample(Value, frozen=True):
 
     `group` names a set of copies that ran at the same time; None: it ran alone. `with_reverse`: a copy in the
     other direction ran at the same time, whose bytes are not counted (`bidirectional` counts both); its group
-    has one GPU, or all of them both ways. `median_*` is over
-    `repeats_*`, which holds every repeat that counts; `discarded_gb_per_s` those taken during clock
-    ramp-up. `spread_percent`: (largest - smallest) / median. `path`: for GPU pairs in `bidirectional` and
-    `latency`. `numa_node`: where most of the host memory lies, None if not bound; `numa_wanted`: the node
-    that it was asked for, where not all of it lies there. `run`: which run of the tool it is
-    of, where a text holds several. `runs`: the numbers of all runs, of which the median is the lower median
-    (gputopo.copies.physics). `invalid`: why it is not used, None for a number without objection.
+    has one GPU, or all of them both ways. `median_*` is over `repeats_*`, which holds every repeat that
+    counts; `discarded_gb_per_s` those taken during clock ramp-up. `runs`: the numbers of all runs, of which
+    the median is the lower median (gputopo.copies.physics).
     """
 
     kind: Kind
@@ -128,14 +124,14 @@ class Sample(Value, frozen=True):
     bytes: int | None = None
     pinned: bool | None = None
     method: Method | None = None
-    path: Path | None = None
+    path: Path | None = None  # for GPU pairs in `bidirectional` and `latency`
     group: str | None = None
     with_reverse: bool = False
-    numa_node: int | None = None
-    numa_wanted: int | None = None
+    numa_node: int | None = None  # where most of the host memory lies, None if not bound
+    numa_wanted: int | None = None  # the node that it was asked for, where not all of it lies there
     median_gb_per_s: float | None = None
     repeats_gb_per_s: tuple[float, ...] = ()
-    spread_percent: float | None = None
+    spread_percent: float | None = None  # (largest - smallest) / median
     median_us: float | None = None
     repeats_us: tuple[float, ...] = ()
     discarded_gb_per_s: tuple[float, ...] = ()
@@ -159,9 +155,9 @@ class Sample(Value, frozen=True):
     tool: str | None = None  # of the network, the program that measured: TCP probe, iperf3, ib_write_bw, ...
     transport: str | None = None  # of the network: TCP, UDP, RDMA write, NCCL, ...
     streams: int | None = None  # of the network: connections, or queue pairs, at once
-    run: str | None = None
+    run: str | None = None  # which run of the tool it is of, where a text holds several
     runs: tuple[Run, ...] = ()
-    invalid: Invalid | None = None
+    invalid: Invalid | None = None  # why it is not used, None for a number without objection
 
 
 class Failure(Value, frozen=True):
@@ -195,12 +191,12 @@ class UplinkGroup(Value, frozen=True):
 
     `alone_gb_per_s` and `together_gb_per_s` are sums over the group. `bridge`: where their paths meet in the
     PCI tree, None where the tree shows no such place. `agrees`: whether the tree has these GPUs behind one
-    uplink; None: no tree to compare with. `from_kind`: the copies whose sums these are. `slowed`: all kinds
-    of copies that slow down, so that one direction that does not is not in it; empty: `from_kind` alone.
+    uplink; None: no tree to compare with. `slowed`: all kinds of copies that slow down, so that one direction
+    that does not is not in it; empty: `from_kind` alone.
     """
 
     gpus: tuple[int, ...]
-    from_kind: Kind
+    from_kind: Kind  # the copies whose sums these are
     alone_gb_per_s: float | None = None
     together_gb_per_s: float | None = None
     bridge: str | None = None
@@ -249,7 +245,7 @@ class Bandwidth(Value, frozen=True, tag_field="schema", tag="gputopo.bandwidth/1
     """All that was measured in one session, or read from another tool's output.
 
     `measured_at`: seconds since the epoch. `complete` is False where it was interrupted, or the capture ends
-    early. `notes`: to be shown with the numbers.
+    early.
     """
 
     source: str  # live, bandwidthTest, p2pBandwidthLatencyTest, nvbandwidth, ...; several are joined by " + "
@@ -263,7 +259,7 @@ class Bandwidth(Value, frozen=True, tag_field="schema", tag="gputopo.bandwidth/1
     duration_s: float | None = None
     driver_version: str | None = None
     cuda_version: str | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # to be shown with the numbers
     soak: Soak | None = None
 
 

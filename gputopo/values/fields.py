@@ -51,44 +51,38 @@ class Metric(msgspec.Struct, frozen=True):
 class Fact(msgspec.Struct, frozen=True):
     """What a field of a value is to a person and to the formats that have it.
 
-    `words`: None: the field's name. `part`: how a field within this one is called. `counter`: only rises.
     `peers`: GPUs of one model agree on it unless something is wrong (gputopo.findings.peers has the noise).
     `tolerance`, a share, and `same`: when values of two sources are the same, where that is not equality.
-    `info`: a label of the device's `_info` series, where it is words; `labels`: of its own series.
     """
 
-    words: str | None = None
+    words: str | None = None  # None: the field's name
     unit: str = ""
     stability: Stability | None = None
-    counter: bool = False
+    counter: bool = False  # only rises
     peers: bool = False
     smi: Smi | None = None
     metric: Metric | None = None
-    labels: Mapping[str, str] = {}
-    info: bool = False
+    labels: Mapping[str, str] = {}  # of its own series
+    info: bool = False  # a label of the device's `_info` series, where it is words
     tolerance: float = 0.0
     same: Callable[[Any, Any], bool] | None = None
-    part: str = "{whole} {part}"
+    part: str = "{whole} {part}"  # how a field within this one is called
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
-    """A field of a value by its path, with what it inherits from the fields around it.
+    """A field of a value by its path, with what it inherits from the fields around it."""
 
-    `path`: `clocks_mhz.memory.max`, `nvlinks[].active`. `words`: with `{}` for each index. `default`: what it
-    is where nothing is known of it. `smi`: with the outer field's names filled in.
-    """
-
-    path: str
+    path: str  # `clocks_mhz.memory.max`, `nvlinks[].active`
     fact: Fact
     own_words: str
-    words: str
+    words: str  # with `{}` for each index
     unit: str = ""
     stability: Stability = "setting"
     counter: bool = False
-    smi: Smi | None = None
+    smi: Smi | None = None  # with the outer field's names filled in
     metric: Metric | None = None
     labels: Mapping[str, str] = {}
-    default: Any = None
+    default: Any = None  # what it is where nothing is known of it
     leaf: bool = True  # neither a struct nor several values
 
     def same(self, a: Any, b: Any) -> bool:

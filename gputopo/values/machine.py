@@ -420,16 +420,15 @@ class KernelEvent(Value, frozen=True):
     """An error in the kernel log. Those of one kind, code, severity and device are one event with a count.
 
     `time`, `last_time`: of the first and the last, as far as the log has them: ISO 8601, `Mar 05 10:00:00`
-    where the log has no year, `1234.567 s` since boot. `severity`: of AER corrected, nonfatal or fatal, of an
-    SXid nonfatal or fatal. `device_driver`: of the device that AER names. `text`: of the first.
+    where the log has no year, `1234.567 s` since boot.
     """
 
     kind: KernelEventKind
-    text: str
+    text: str  # of the first
     code: int | None = None
-    severity: str | None = None
+    severity: str | None = None  # of AER corrected, nonfatal or fatal, of an SXid nonfatal or fatal
     pci_address: str | None = None
-    device_driver: str | None = None
+    device_driver: str | None = None  # of the device that AER names
     count: int = 1
     time: str | None = None
     last_time: str | None = None
@@ -457,7 +456,7 @@ class Gap(Value, frozen=True):
 
 
 class Sample(Value, frozen=True):
-    """The GPUs at one time. `time`: in ISO 8601, None where the source has none.
+    """The GPUs at one time.
 
     `gpus`: facts of each GPU by path, `{"index": 0, "power_w.draw": 27.6}`: those that pass (load, clocks,
     link now, errors counted), and settings that were not those of the machine. Empty: as in `Machine.gpus`.
@@ -465,7 +464,7 @@ class Sample(Value, frozen=True):
     """
 
     source: str
-    time: str | None = None
+    time: str | None = None  # in ISO 8601, None where the source has none
     gpus: tuple[dict[str, Any], ...] = ()
 
 

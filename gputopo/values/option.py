@@ -31,30 +31,26 @@ MAX_FLOAT = 3.4e38  # the largest float32
 class Option:
     """An option: `flag` as it is typed (without dashes: a positional argument), `help` without a full stop.
 
-    `value`: placeholder of the value, by default that of the type. `theme`: heading in the help.
-    `default`: the default in words, where it is not that of the field. `min`, `max`, `above`, `below`: range
-    of a number; `words`: what may be given instead of one. `const`: value of the field where this option, a
-    flag, is given.
-    `read`: returns the value for (flag, text) where the type alone is not enough; raises UsageError or
-    InputError. With `sets_fields` it returns values of several fields by name, or of none. `repeated`: it may
-    be given several times; the value is a tuple, `read` gets all texts.
+    `min`, `max`, `above`, `below`: range of a number. `read`: returns the value for (flag, text) where the
+    type alone is not enough; raises UsageError or InputError. With `sets_fields` it returns values of several
+    fields by name, or of none.
     """
 
     flag: str
     help: str
     _: KW_ONLY
-    value: str = ""
-    theme: str = ""
-    default: str = ""
+    value: str = ""  # placeholder of the value, by default that of the type
+    theme: str = ""  # heading in the help
+    default: str = ""  # the default in words, where it is not that of the field
     min: float | None = None
     above: float | None = None
     below: float | None = None
     max: float | None = None
-    words: tuple[str, ...] = ()
-    const: Any = None
+    words: tuple[str, ...] = ()  # what may be given instead of one
+    const: Any = None  # value of the field where this option, a flag, is given
     read: Callable[[str, Any], Any] | None = None
     sets_fields: bool = False
-    repeated: bool = False
+    repeated: bool = False  # it may be given several times; the value is a tuple, `read` gets all texts
 
 
 @dataclass(frozen=True)

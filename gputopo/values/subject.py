@@ -18,13 +18,12 @@ class Subject:
     """What a finding is about, immutable. In JSON: its `text` (of a dataclass msgspec writes the fields).
 
     `gpus`: ascending indices in the machine; one or more of kind "gpus", the two ends of a "link", else none.
-    `nics`: those of network cards of kind "nics".
     """
 
     __slots__ = ("gpus", "kind", "nics")
     kind: Kind
     gpus: tuple[int, ...]
-    nics: tuple[int, ...]
+    nics: tuple[int, ...]  # those of network cards of kind "nics"
 
     def __init__(self, kind: Kind, gpus: tuple[int, ...] = (), nics: tuple[int, ...] = ()) -> None:
         object.__setattr__(self, "kind", kind)

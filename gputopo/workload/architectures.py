@@ -28,17 +28,16 @@ CIFAR10_CLASSES = 11
 
 @dataclass(frozen=True)
 class Architecture:
-    """One network. `input_shape`: height, width, channels.
+    """One network.
 
-    `gpu_batch` and `learning_rate` are the defaults of tf_cnn_benchmarks (of the Keras example that a
-    network comes from); `cpu_batch` keeps a step of two CPU devices near a second on two cores. `gain`:
-    variance of kernels' first values times fan-in; networks without norms start calmer with 1. `source`: the
-    program whose network of this name it is; `note`: how it differs from the paper's.
+    `gpu_batch` and `learning_rate` are the defaults of tf_cnn_benchmarks (of the Keras example that a network
+    comes from); `cpu_batch` keeps a step of two CPU devices near a second on two cores. `gain`: variance of
+    kernels' first values times fan-in; networks without norms start calmer with 1.
     """
 
     name: str
     build: Callable[[Layers[Any], Any, int], Any]
-    input_shape: tuple[int, int, int]
+    input_shape: tuple[int, int, int]  # height, width, channels
     classes: int
     data_name: DataName
     gpu_batch: int
@@ -46,8 +45,8 @@ class Architecture:
     learning_rate: float
     gain: float = 2.0
     loss: Loss = "softmax"
-    source: str = "tf_cnn_benchmarks"
-    note: str = ""
+    source: str = "tf_cnn_benchmarks"  # the program whose network of this name it is
+    note: str = ""  # how it differs from the paper's
 
     def sketch(self) -> Sketch:
         """Count the network by its shapes."""

@@ -145,16 +145,13 @@ class Variable:
 
 @dataclass
 class Block:
-    """What one block of layers costs, per example.
-
-    `variables`: the numbers of each trainable one, in order. `output`: the shape that the last layer gave.
-    """
+    """What one block of layers costs, per example."""
 
     name: str
-    variables: list[int] = field(default_factory=list)
+    variables: list[int] = field(default_factory=list)  # the numbers of each trainable one, in order
     multiply_accumulates: int = 0
     features: int = 0
-    output: Shape = ()
+    output: Shape = ()  # the shape that the last layer gave
 
 
 class Sketch:

@@ -16,16 +16,12 @@ _ELSEWHERE = {"tfbench": "resnet50", "tensorpack": "resnet50"}
 
 
 class BlockCost(msgspec.Struct, frozen=True, kw_only=True):
-    """One block of layers, per example: what `gputopo.workload.sketch` counts.
-
-    `variables`: the numbers of each trainable variable, in order; `features`: numbers of the outputs that
-    training keeps.
-    """
+    """One block of layers, per example: what `gputopo.workload.sketch` counts."""
 
     name: str
-    variables: tuple[int, ...]
+    variables: tuple[int, ...]  # the numbers of each trainable variable, in order
     multiply_accumulates: int
-    features: int
+    features: int  # numbers of the outputs that training keeps
 
     @property
     def parameters(self) -> int:
@@ -34,7 +30,7 @@ class BlockCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """One model. `input_shape`: height, width, channels. `parameters`: trainable, at `classes` classes.
+    """One model.
 
     `state`: numbers that change without a gradient (moving statistics of norms). `gpu_batch` and
     `learning_rate` are the defaults of tf_cnn_benchmarks, or of the Keras example that a model comes from;
@@ -44,9 +40,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     data_name: str
-    input_shape: tuple[int, int, int]
+    input_shape: tuple[int, int, int]  # height, width, channels
     classes: int
-    parameters: int
+    parameters: int  # trainable, at `classes` classes
     state: int
     gpu_batch: int
     cpu_batch: int

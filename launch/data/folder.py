@@ -34,16 +34,13 @@ _INNER = ("cifar-10-batches-bin", "cifar-10-batches-py")
 
 @dataclass(frozen=True)
 class DataFolder:
-    """A data set on the disk. `files`: of each subset, in order of their names.
-
-    `notices`: what must be reported with a result, such as missing files.
-    """
+    """A data set on the disk."""
 
     name: DataName
     form: Form
     folder: Path
-    files: dict[Subset, tuple[Path, ...]]
-    notices: tuple[str, ...] = field(default=())
+    files: dict[Subset, tuple[Path, ...]]  # of each subset, in order of their names
+    notices: tuple[str, ...] = field(default=())  # what must be reported with a result, such as missing files
 
     def of(self, subset: Subset) -> tuple[Path, ...]:
         """Return the files of a subset. Raises InputError if there are none."""

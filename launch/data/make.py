@@ -31,17 +31,13 @@ Draw = Callable[[int], tuple[Pixels, int]]
 
 @dataclass(frozen=True)
 class DataRequest:
-    """The data folder to write, of `count` drawn pictures.
-
-    `files`: training files of ImageNet; CIFAR-10 always has five. `side`: shorter side in pixels; those of
-    CIFAR-10 are resized to its own. `classes`: None: as many as the data set has.
-    """
+    """The data folder to write, of `count` drawn pictures."""
 
     name: DataName
     count: int = 256
-    files: int = 4
-    side: int = 256
-    classes: int | None = None
+    files: int = 4  # training files of ImageNet; CIFAR-10 always has five
+    side: int = 256  # shorter side in pixels; those of CIFAR-10 are resized to its own
+    classes: int | None = None  # None: as many as the data set has
     seed: int = 1234
 
 

@@ -165,14 +165,14 @@ def remedy(spec: RunSpec, found: BatchSize | None, failed: BatchSize | None) -> 
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """What is known after a run. The result is derived from its events, those that could not be written too.
+    """What is known after a run.
 
-    `stopped`: a signal ended it, be it while smaller batches were tried after its failure.
+    The result is derived from its events, those that could not be written too.
     """
 
     exit_code: int
     result: Result
-    stopped: bool = False
+    stopped: bool = False  # a signal ended it, be it while smaller batches were tried after its failure
 
 
 def worker_command(spec_path: Path, events_fd: int) -> Sequence[str]:

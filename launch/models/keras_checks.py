@@ -90,15 +90,11 @@ _MAX_NAMES = 3  # that a line lists
 
 @dataclass(frozen=True)
 class TracedModel:
-    """A model that was followed once in a graph, as it predicts.
+    """A model that was followed once in a graph, as it predicts."""
 
-    `output`: the tensor [batch, classes] of that graph. `losses`: how many the model adds to its own.
-    `read`: the variables of TensorFlow that it read.
-    """
-
-    output: Tensor
-    losses: int
-    read: Sequence[Any]
+    output: Tensor  # the tensor [batch, classes] of that graph
+    losses: int  # how many the model adds to its own
+    read: Sequence[Any]  # the variables of TensorFlow that it read
 
 
 def traced_of(model: keras.Model, shape: Sequence[int], *, batch: int | None = 1) -> TracedModel:

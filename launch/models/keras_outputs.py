@@ -22,11 +22,11 @@ _PASSES_ON = ("Identity", "Cast")  # ops that a model's last activation may stan
 class Head:
     """How outputs [batch, classes] and labels [batch] (int64) become a loss.
 
-    `ending`: the model's last activation. `compiled`: the model's own loss, used where there is one.
+    `compiled`: the model's own loss, used where there is one.
     """
 
     classes: int
-    ending: Ending
+    ending: Ending  # the model's last activation
     compiled: "Callable[[Tensor, Tensor], Tensor] | None" = None
     compiled_name: str = ""
     sparse: bool = False  # whether the compiled loss takes class numbers

@@ -21,15 +21,12 @@ _BUMPS = (0x9E3779B9, 0xBB67AE85)
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream of random numbers: `seed` and `purpose` are its key; `step` (number or scalar) moves it.
-
-    `compiled`: it is drawn in a function that XLA compiles.
-    """
+    """A stream of random numbers: `seed` and `purpose` are its key; `step` (number or scalar) moves it."""
 
     seed: int
     purpose: int
     step: Any = 0
-    compiled: bool = False
+    compiled: bool = False  # it is drawn in a function that XLA compiles
 
     def layer(self, number: int) -> "Stream":
         """Return the stream of one layer of this purpose."""

@@ -35,16 +35,12 @@ class Usable(msgspec.Struct, frozen=True):
 
 
 class HostPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run's host part is: CPUs as a list ("0-9,20-29"), memory, threads; None: as it is without.
-
-    `memory_node`: the NUMA node whose memory is preferred. `threads`: of each pool of threads. `says`: what
-    was chosen or left, and why, as sentences.
-    """
+    """Where a run's host part is: CPUs as a list ("0-9,20-29"), memory, threads; None: as it is without."""
 
     cpus: str | None = None
-    memory_node: int | None = None
-    threads: int | None = None
-    says: tuple[str, ...] = ()
+    memory_node: int | None = None  # the NUMA node whose memory is preferred
+    threads: int | None = None  # of each pool of threads
+    says: tuple[str, ...] = ()  # what was chosen or left, and why, as sentences
 
     def environment(self, parent: Mapping[str, str]) -> dict[str, str]:
         """Return the variables for the child; threads that the user has set stand."""

@@ -37,26 +37,21 @@ _NONE_VISIBLE = "CUDA_VISIBLE_DEVICES hides all GPUs"
 class Target:
     """The plan, its machine (None: no GPU to plan for), and the backend it runs on.
 
-    `why_cpu`: why it runs on CPU devices, a clause such as "No NVIDIA device"; None on GPUs. `rehearsal_of`:
-    name of the captured machine. `cpu_devices`: number of devices of a plan without GPUs. `usable`: what this
-    process may use of the host; `affinity`: whether a run on GPUs takes the CPUs near them. `box`: the
-    machine that it runs on, None where only the captured one is known. `others`: the other hosts of a run, by
-    rank from 1; `servers`: of all hosts; both empty on a single one. `memory_bytes`: of another host, as far
-    as it is known.
+    `why_cpu`: why it runs on CPU devices, a clause such as "No NVIDIA device"; None on GPUs.
     """
 
     backend: Backend
     plan: Plan
     machine: Machine | None
     why_cpu: str | None = None
-    rehearsal_of: str | None = None
-    cpu_devices: int = CPU_DEVICES
-    usable: Usable | None = None
-    affinity: bool = True
-    box: Machine | None = None
-    others: "tuple[Target, ...]" = ()
-    servers: tuple[Server, ...] = ()
-    memory_bytes: int | None = None
+    rehearsal_of: str | None = None  # name of the captured machine
+    cpu_devices: int = CPU_DEVICES  # number of devices of a plan without GPUs
+    usable: Usable | None = None  # what this process may use of the host
+    affinity: bool = True  # whether a run on GPUs takes the CPUs near them
+    box: Machine | None = None  # the machine that it runs on, None where only the captured one is known
+    others: "tuple[Target, ...]" = ()  # the other hosts of a run, by rank from 1
+    servers: tuple[Server, ...] = ()  # of all hosts; both empty on a single one
+    memory_bytes: int | None = None  # of another host, as far as it is known
 
     @property
     def counted(self) -> int:

@@ -57,11 +57,10 @@ def of_seconds(seconds: float) -> HangLimits:
 class Watchdog:
     """Follows a worker's events. Times are seconds of a monotonic clock.
 
-    `now_s`: when the worker was started. `who`: the worker, in the words of the verdict. `phase`: which it
-    has begun, None after any other event.
+    `now_s`: when the worker was started. `who`: the worker, in the words of the verdict.
     """
 
-    phase: str | None = None
+    phase: str | None = None  # which it has begun, None after any other event
 
     def __init__(self, patience: HangLimits, now_s: float, who: str = "the worker") -> None:
         self._patience = patience

@@ -345,13 +345,10 @@ class LossWatch(Observer):
 
 @dataclass(frozen=True)
 class ScaleReport:
-    """Current loss scales of a run: one for all towers, or one per tower of independent ones.
-
-    `skipped_steps`: steps skipped so far because a gradient was not finite.
-    """
+    """Current loss scales of a run: one for all towers, or one per tower of independent ones."""
 
     loss_scales: tuple[float, ...]
-    skipped_steps: tuple[int, ...]
+    skipped_steps: tuple[int, ...]  # steps skipped so far because a gradient was not finite
 
 
 class ScaleWatch(Observer):

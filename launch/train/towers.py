@@ -140,14 +140,14 @@ TOP = 5  # guesses of top-5 accuracy
 class TowerInput:
     """Input of a tower in one step: all of it is on its device but the step's `number`.
 
-    `weights` and `state` in the model's order; `fed`: what the input feeds from outside the graph.
+    `weights` and `state` in the model's order.
     """
 
     tower: int
     number: Tensor
     weights: list[Tensor]
     state: list[Tensor]
-    fed: Sequence[Tensor] = ()
+    fed: Sequence[Tensor] = ()  # what the input feeds from outside the graph
 
 
 @dataclass(frozen=True)

@@ -189,12 +189,9 @@ Timed = tuple[float, Report]
 
 
 class StepsReported(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="steps_reported"):
-    """What the program of a host has reported, each with its time: seconds since the epoch, oldest first.
+    """What the program of a host has reported, each with its time: seconds since the epoch, oldest first."""
 
-    `rank`: of the host, among those that take part.
-    """
-
-    rank: int = 0
+    rank: int = 0  # of the host, among those that take part
     reports: tuple[Timed, ...]
 
 

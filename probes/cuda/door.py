@@ -85,18 +85,15 @@ _REMEDIES = {
 
 
 class CudaDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU: its number in this process, and `pci_address` as `Gpu.pci_address` has it.
-
-    `multiprocessors`: how many the chip has; `l2_bytes`: its L2 cache, None where it is not reported.
-    """
+    """One GPU: its number in this process, and `pci_address` as `Gpu.pci_address` has it."""
 
     ordinal: int
     pci_address: str | None
     name: str
     memory_bytes: int
     compute_capability: tuple[int, int]
-    multiprocessors: int = 1
-    l2_bytes: int | None = None
+    multiprocessors: int = 1  # how many the chip has
+    l2_bytes: int | None = None  # its L2 cache, None where it is not reported
 
 
 def read_device(calls: "Cuda", binding_attributes: object, ordinal: int) -> CudaDevice:

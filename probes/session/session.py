@@ -265,16 +265,12 @@ OnNews = Callable[[News], None]
 
 
 class EarlierSession(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known from a session that a driver call ended.
-
-    `done`: the jobs that are not to be begun again. `given_up`: GPUs that are not used, with the reason;
-    `no_readings`: why NVML is not asked.
-    """
+    """What is known from a session that a driver call ended."""
 
     samples: tuple[Sample, ...] = ()
-    done: frozenset[CopyJob] = frozenset()
-    given_up: Mapping[int, str] = {}
-    no_readings: str | None = None
+    done: frozenset[CopyJob] = frozenset()  # the jobs that are not to be begun again
+    given_up: Mapping[int, str] = {}  # GPUs that are not used, with the reason
+    no_readings: str | None = None  # why NVML is not asked
 
 
 class NothingMeasured(msgspec.Struct, frozen=True, array_like=True):

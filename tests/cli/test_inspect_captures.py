@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import detect, reading
+from gputopo.captures import reading
 from tests.cli.conftest import Call
 from tests.report.exposition_grammar import read
 
@@ -26,7 +26,7 @@ def test_a_capture_is_shown_in_every_format_within_80_columns(
     path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.setattr(detect, "read_bytes", cache(reading.read_bytes))  # once for all formats
+    monkeypatch.setattr(reading, "_read_bytes", cache(reading._read_bytes))  # once for all formats
     table = call("inspect", "--from", path)
     if table.code == 2:  # a capture that holds no machine is refused, in two lines
         assert (table.out, len(table.err.splitlines())) == ("", 2)
@@ -36,4 +36,5 @@ def test_a_capture_is_shown_in_every_format_within_80_columns(
     assert max(map(len, tables.splitlines())) <= 80
     assert call("inspect", "--from", path, "--format", "markdown").out.startswith("### Machine")
     assert read(call("inspect", "--from", path, "--format", "prometheus").out)["gputopo_gpus"]
-    assert call("inspect", "--from", path, "--diff", path).out.startswith(("No difference.", "Nothing could"))
+    shown = call("inspect", "--from", path, "--diff", path).out
+    assert "No difference." in shown or "Nothing could" in shown

@@ -3,14 +3,15 @@
 from typing import Annotated, Any
 
 import pytest
+import typer
+from typer.main import get_command
 
-from gputopo.cli.commands import texts_of
+from gputopo.cli.parsing import Command, declared_to_typer
 from gputopo.values.errors import UsageError
-from gputopo.values.option import Option, arguments_for, parameters_of
-from tests.cli.conftest import Call
+from gputopo.values.option import Option
 
 
-def tried_with(*words: str) -> dict[str, Any]:
+def texts_of(*words: str) -> dict[str, Any]:
     """Runs a command with some options, and returns its arguments."""
     taken: dict[str, Any] = {}
 
@@ -24,19 +25,23 @@ def tried_with(*words: str) -> dict[str, Any]:
         """Try it."""
         taken.update(program=program, sources=sources, count=count, quick=quick)
 
-    tried(**arguments_for(tried, texts_of(words, parameters_of(tried), "app tried")))
+    app = typer.Typer(rich_markup_mode=None)
+    app.callback()(lambda: None)
+    app.command("tried", cls=Command, add_help_option=False)(declared_to_typer("tried", tried))
+    with get_command(app).make_context("app", ["tried", *words]) as context:
+        context.command.invoke(context)
     return taken
 
 
 def test_words_come_to_their_options_and_a_program_behind_two_dashes() -> None:
-    found = tried_with("--from", "a", "--count=-3", "--from=b", "--quick", "--", "prog", "--quick", "--", "x")
+    found = texts_of("--from", "a", "--count=-3", "--from=b", "--quick", "--", "prog", "--quick", "--", "x")
     assert found == {
         "program": ("prog", "--quick", "--", "x"),
         "sources": ("a", "b"),
         "count": -3,
         "quick": True,
     }
-    assert tried_with() == {"program": (), "sources": (), "count": 1, "quick": False}
+    assert texts_of() == {"program": (), "sources": (), "count": 1, "quick": False}
 
 
 def test_a_command_without_arguments_takes_several_values_after_a_repeatable_option() -> None:
@@ -51,8 +56,12 @@ def test_a_command_without_arguments_takes_several_values_after_a_repeatable_opt
         """Read it."""
         taken.append((sources, quick))
 
-    words = ["--from", "a", "b", "--quick", "--from", "c"]
-    reading(**arguments_for(reading, texts_of(words, parameters_of(reading), "app reading")))
+    app = typer.Typer(rich_markup_mode=None)
+    app.callback()(lambda: None)
+    app.command("reading", cls=Command, add_help_option=False)(declared_to_typer("reading", reading))
+    words = ["reading", "--from", "a", "b", "--quick", "--from", "c"]
+    with get_command(app).make_context("app", words) as context:
+        context.command.invoke(context)
     assert taken == [(("a", "b", "c"), True)]
 
 
@@ -69,13 +78,15 @@ def test_a_command_without_arguments_takes_several_values_after_a_repeatable_opt
 )
 def test_a_mistake_is_a_usage_error(words: list[str], what: str) -> None:
     with pytest.raises(UsageError, match=what):
-        tried_with(*words)
+        texts_of(*words)
 
 
-def test_the_help_has_a_heading_for_each_theme(call: Call) -> None:
-    shown = call("run", "-h").out
-    headings = ("Arguments:", "Options:", "Optimizer:")
+def test_the_help_has_a_heading_for_each_theme(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit):
+        texts_of("--quick", "-h")
+    shown = capsys.readouterr().out
+    headings = ("Arguments:", "Options:", "Numbers:")
     assert [line for line in shown.splitlines() if line in headings] == list(headings)
-    assert shown.startswith("Usage: gputopo run [OPTIONS] [-- PROGRAM ARGS...]\n")
-    assert "  --seed N                        Random seed. Default: 1234.\n" in shown
+    assert "Usage: app tried [OPTIONS] [-- PROGRAM...]\n" in shown
+    assert "--count N  Count. Default: 1." in shown
     assert "<" not in shown

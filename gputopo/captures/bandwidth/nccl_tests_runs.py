@@ -58,7 +58,7 @@ class Rank:
 class Timed:
     """One half of a row: microseconds, GB/s, and how many elements were wrong.
 
-    None: not known; `unchecked`: stated as N/A.
+    None: not known.
     """
 
     in_place: bool
@@ -66,7 +66,7 @@ class Timed:
     algorithm_gb_per_s: float
     bus_gb_per_s: float
     wrong: int | None = None
-    unchecked: bool = False
+    unchecked: bool = False  # stated as N/A
 
     def agrees(self, size: int, rounding: float = 0.0) -> bool:
         """Return whether time and rates agree with the number of bytes. `rounding`: share of the time."""

@@ -50,17 +50,12 @@ _UNKNOWN_VERSION_NOTE = (
 
 @dataclass(slots=True)
 class Version:
-    """The version that printed a run, as far as the wording shows it.
+    """The version that printed a run, as far as the wording shows it."""
 
-    `started`: its first line is there; `newer`: with "(P2P Writes)", "(P2P Reads)" or latencies of GPU and
-    CPU; `older`: the headings of CUDA 9 and before; `cliques`: of CUDA 7 and before, P2P cliques instead of
-    the connectivity matrix.
-    """
-
-    newer: bool = False
-    older: bool = False
-    cliques: bool = False
-    started: bool = False
+    newer: bool = False  # with "(P2P Writes)", "(P2P Reads)" or latencies of GPU and CPU
+    older: bool = False  # the headings of CUDA 9 and before
+    cliques: bool = False  # of CUDA 7 and before, P2P cliques instead of the connectivity matrix
+    started: bool = False  # its first line is there
 
     @property
     def row_sends(self) -> bool | None:

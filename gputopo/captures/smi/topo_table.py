@@ -205,8 +205,7 @@ COMMAND = re.compile(r"\btopo\s+(?:(-mp|--matrix_pci)|-m|--matrix)\b")
 class TopoRow:
     """One device's row. `cells` are the words under the devices, in the order of the columns.
 
-    `more_cells` is true where cells stand past the last column. `rest` are words of no column. `may_be_cut`:
-    the text ends with the row, without a line's end.
+    `more_cells` is true where cells stand past the last column. `rest` are words of no column.
     """
 
     label: str
@@ -217,7 +216,7 @@ class TopoRow:
     more_cells: bool = False
     affinity: dict[Column, str] = field(default_factory=dict)
     rest: tuple[str, ...] = ()
-    may_be_cut: bool = False
+    may_be_cut: bool = False  # the text ends with the row, without a line's end
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,16 +111,13 @@ class RunDisplay:
 
 
 class DryRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.dryrun/1"):
-    """A run that was not started. `environment`: changes to the caller's. `spec`: of the built-in core.
-
-    `host`: the CPUs, memory and threads of a run on GPUs.
-    """
+    """A run that was not started."""
 
     plan: Plan
-    environment: dict[str, str]
+    environment: dict[str, str]  # changes to the caller's
     command: tuple[str, ...]
-    spec: RunSpec | None = None
-    host: HostPlace = HostPlace()
+    spec: RunSpec | None = None  # of the built-in core
+    host: HostPlace = HostPlace()  # the CPUs, memory and threads of a run on GPUs
 
 
 def show_dry_run(

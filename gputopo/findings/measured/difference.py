@@ -24,35 +24,31 @@ DEVIATIONS = 3.0
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True, rename={"is_": "is"}):
-    """One number that is not what it was. Rates in GB/s; `microseconds` instead for a latency.
-
-    `percent`: of what it was, negative for less. `noise_percent`: what would still have been noise.
-    `conditions`: what differed of the cards in the two timed windows, in words.
-    """
+    """One number that is not what it was. Rates in GB/s; `microseconds` instead for a latency."""
 
     what: str
     was: float
     is_: float
-    percent: float
-    noise_percent: float
+    percent: float  # of what it was, negative for less
+    noise_percent: float  # what would still have been noise
     better: bool
     microseconds: bool = False
-    conditions: tuple[str, ...] = ()
+    conditions: tuple[str, ...] = ()  # what differed of the cards in the two timed windows, in words
 
 
 class BandwidthDifference(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.bandwidth_diff/1"
 ):
-    """All that changed between two sessions. `compared`: numbers that both have.
+    """All that changed between two sessions.
 
-    `appeared` and `gone`: numbers that only one has, in words; `failing` and `working`: copies that fail only
-    now, or only did before. `machine`: what else changed, None where a machine is not known.
-    `missing_gpus`, by their indices then, and `new_gpus`, by those now: what only one of the two could
-    measure. What was measured with them, `not_compared` numbers, is in none of the lists.
+    `appeared` and `gone`: numbers that only one has, in words. `failing` and `working`: copies that fail only
+    now, or only did before. `machine`: what else changed, None where a machine is not known. `missing_gpus`,
+    by their indices then, and `new_gpus`, by those now: what only one of the two could measure. What was
+    measured with them, `not_compared` numbers, is in none of the lists.
     """
 
     changes: tuple[Changed, ...] = ()
-    compared: int = 0
+    compared: int = 0  # numbers that both have
     appeared: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
     failing: tuple[str, ...] = ()

@@ -107,9 +107,6 @@ class PairPath(NamedTuple):
 class Paths(msgspec.Struct, frozen=True):
     """All paths of a machine. `pairs` by the two indices, low first.
 
-    `ports`: what the NVLinks of a GPU carry together, where they lead to NVSwitches. `cpus`: CPU
-    sockets, whose cores add gradients.
-
     Of several hosts (`gputopo.prediction.links.hosts`) GPUs are numbered through, `names` has what they are
     called, `places` the number of the host of each, `networks` the path of each host to the others, and
     `home` is the host whose CPU has variables.
@@ -119,8 +116,8 @@ class Paths(msgspec.Struct, frozen=True):
     pairs: Mapping[Pair, PairPath]
     uplinks: tuple[Uplink, ...]
     sockets: tuple[SocketLink, ...] = ()
-    ports: Mapping[int, float] = {}
-    cpus: int = 1
+    ports: Mapping[int, float] = {}  # what the NVLinks of a GPU carry together, where they lead to NVSwitches
+    cpus: int = 1  # CPU sockets, whose cores add gradients
     names: Mapping[int, str] = {}
     places: Mapping[int, int] = {}
     networks: tuple[NetworkPath, ...] = ()

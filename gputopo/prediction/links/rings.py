@@ -28,18 +28,13 @@ Pair = tuple[int, int]
 
 
 class _Use(NamedTuple):
-    """How often each edge uses a shared link, in halves of going up and coming down once.
-
-    `crossing`: of each GPU, the others over an edge that uses it, as bits.
-    `group`: GPUs on one side of it, if no pair of two sides goes past it, else 0. `inside`: whether all pairs
-    of that side use it as well, None where only some do.
-    """
+    """How often each edge uses a shared link, in halves of going up and coming down once."""
 
     shared: Shared
     halves: Mapping[int, Mapping[int, int]]
-    crossing: Mapping[int, int]
-    group: int
-    inside: bool | None
+    crossing: Mapping[int, int]  # of each GPU, the others over an edge that uses it, as bits
+    group: int  # GPUs on one side of it, if no pair of two sides goes past it, else 0
+    inside: bool | None  # whether all pairs of that side use it as well, None where only some do
 
     def most(self, mask: int, towers: int) -> int:
         """Return how many halves a ring over some GPUs has at most."""

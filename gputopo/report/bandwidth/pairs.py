@@ -142,17 +142,14 @@ _Found = tuple[Sample | None, Failure | None]
 
 
 class _PairCopy(NamedTuple):
-    """A kind of copy between two GPUs: its name in the list, the title of its matrix, its samples.
-
-    `expected`: the title of the matrix of what is expected, None for copies without.
-    """
+    """A kind of copy between two GPUs: its name in the list, the title of its matrix, its samples."""
 
     name: str
     title: str
     kind: Kind
     path: Path | None = None
     methods: tuple[Method | None, ...] = ENGINE
-    expected: str | None = None
+    expected: str | None = None  # the title of the matrix of what is expected, None for copies without
 
     def of(self, numbers: Numbers, a: int, b: int) -> _Found:
         """Return what was measured from GPU `a` to GPU `b`, and what failed."""

@@ -24,15 +24,12 @@ _Device = TypeVar("_Device", Gpu, Nic)
 
 
 class Branch(msgspec.Struct):
-    """A line of the tree: its name, details that may fold to further lines, and the branches below it.
-
-    `gpu`: the index of the GPU that it is, None for anything else.
-    """
+    """A line of the tree: its name, details that may fold to further lines, and the branches below it."""
 
     name: str
     details: list[Span] = []
     children: list["Branch"] = []
-    gpu: int | None = None
+    gpu: int | None = None  # the index of the GPU that it is, None for anything else
 
 
 def tree_view(machine: Machine, width: int) -> list[Line]:

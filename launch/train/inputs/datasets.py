@@ -138,13 +138,12 @@ _BATCHING = 4  # batches that are put together in parallel
 class ImageNet:
     """Training: endless, in an order derived from the seed. Evaluation: once, in the files' order.
 
-    `classes`: of the model; with 1000 there is no background and labels start at 0. `cache`: store records
-    in memory after the first pass, raw or decoded; None: read them again.
+    `cache`: store records in memory after the first pass, raw or decoded; None: read them again.
     """
 
     paths: tuple[Path, ...]
     recipe: Preprocessing
-    classes: int
+    classes: int  # of the model; with 1000 there is no background and labels start at 0
     cache: Literal["raw", "decoded"] | None
     bad: BadRecords
     notices: tuple[str, ...] = ()

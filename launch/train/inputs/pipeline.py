@@ -78,17 +78,15 @@ _OF_DATA = (
 class Share:
     """The rows of each joint batch that a host reads: all rows of its towers.
 
-    `joint`: rows of a joint batch. `batch`: examples of a batch of the pipeline, a tower's, or all of the
-    host's where the towers' differ. `device`: the CPU that reads, with `threads` of its own. `host`: its
-    words, None: rank 0.
+    `batch`: examples of a batch of the pipeline, a tower's, or all of the host's where the towers' differ.
     """
 
     towers: tuple[TowerRows, ...]
-    joint: int
+    joint: int  # rows of a joint batch
     batch: int
-    device: str
+    device: str  # the CPU that reads, with `threads` of its own
     threads: int
-    host: str | None = None
+    host: str | None = None  # its words, None: rank 0
 
     @property
     def pulls(self) -> int:
@@ -322,15 +320,12 @@ class PipelineMaker(Maker):
 
 @dataclass(frozen=True)
 class _Reader:
-    """A share, and the iterator on its host that reads it. `care`: None: it is read fast.
-
-    `marked`: of another host, what the iterator reads.
-    """
+    """A share, and the iterator on its host that reads it."""
 
     share: Share
     iterator: Any
-    care: Care | None
-    marked: Marked | None
+    care: Care | None  # None: it is read fast
+    marked: Marked | None  # of another host, what the iterator reads
 
     def parts(self, pipeline: Pipeline) -> list[Part]:
         """Return images and labels of each tower, on the reading host; fewer at the end of the data."""

@@ -37,17 +37,13 @@ _MAX_PASSES = 50
 
 
 class BadRecord(msgspec.Struct, frozen=True):
-    """Record `record` (from 0) of a file is bad.
-
-    `in_order`: it has a place in the order of the examples. `host`: that alone looks at it, as the example is
-    one of its own; None: any.
-    """
+    """Record `record` (from 0) of a file is bad."""
 
     file: str
     record: int
     why: str
-    in_order: bool = False
-    host: str | None = None
+    in_order: bool = False  # it has a place in the order of the examples
+    host: str | None = None  # that alone looks at it, as the example is one of its own; None: any
 
 
 class BadRecords:

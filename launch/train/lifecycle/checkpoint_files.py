@@ -42,24 +42,23 @@ Array = np.ndarray[Any, Any]
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.checkpoint/1"):
-    """What a checkpoint is of. `steps`: trained so far. `places`: sets of variables in it.
+    """What a checkpoint is of.
 
-    `images`: taken in these steps, None: unknown. `optimizer_of`: whose optimizer it is, gputopo's or
-    Keras's (of `--method`): the numbers that the two keep have the same shapes and other meanings. `arrays`:
-    the shape of every array in the file. `finite`: none holds a NaN or an infinite number.
+    `optimizer_of`: whose optimizer it is, gputopo's or Keras's (of `--method`): the numbers that the two keep
+    have the same shapes and other meanings.
     """
 
-    steps: int
+    steps: int  # trained so far
     model: str
     classes: int
     optimizer: str
     optimizer_of: str = "gputopo"
     variable_update: str
-    places: int = 1
+    places: int = 1  # sets of variables in it
     seed: int
-    images: int | None = None
-    arrays: dict[str, tuple[int, ...]] = {}
-    finite: bool = True
+    images: int | None = None  # taken in these steps, None: unknown
+    arrays: dict[str, tuple[int, ...]] = {}  # the shape of every array in the file
+    finite: bool = True  # none holds a NaN or an infinite number
     versions: dict[str, str] = {}
 
     @property

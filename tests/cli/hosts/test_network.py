@@ -84,7 +84,11 @@ def test_rank_0_shows_what_two_hosts_measured(call: Call, monkeypatch: pytest.Mo
     assert len(saved.bandwidth.samples) == len(document["samples"])
 
 
-def test_a_tool_that_another_host_lacks_is_refused_on_both(call: Call) -> None:
+def test_a_tool_that_another_host_lacks_is_refused_on_both(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "iperf3").symlink_to("/bin/true")  # this host has it
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     port = free_port()
     asked = {"network": True, "full": False, "network_tool": "iperf3"}
     lacks = {"tools": {"lacks": {"iperf3": "iperf3 is not installed"}}}

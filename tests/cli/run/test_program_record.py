@@ -170,7 +170,10 @@ def test_an_error_of_a_gpu_is_reported_and_fails_a_program_that_did_not_only_whe
     command = ("run", "--gpus", "0,1", "--output", folder, *options, "--", *program)
     done = commands.run("-m", "tests.kit.command", "four+xid_79@0", "--", *command)
     assert done.returncode == code
-    assert "gputopo: ! GPU 0: Xid 79: GPU has fallen off the bus\n" in done.stderr
+    assert (
+        "gputopo: ! GPU 0 (NVIDIA Test-100): Xid 79 reported once: GPU has fallen off the bus\n"
+        in done.stderr
+    )
     hardware = result_in(tmp_path / "run").hardware
     assert hardware is not None
     assert [(fault.id, fault.severity, fault.gpu) for fault in hardware.faults] == [("xid", "error", 0)]
