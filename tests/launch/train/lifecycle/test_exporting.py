@@ -93,7 +93,7 @@ from gputopo.launch.models.models import NetworkModel
 from gputopo.launch.models.layers import Stream
 found = {}
 for name in json.loads(sys.argv[1]):
-    model = Network.of(ARCHITECTURES[name])
+    model = NetworkModel.of(ARCHITECTURES[name])
     with tf.Graph().as_default():
         given = [tf.compat.v1.placeholder(tf.float32, one.shape) for one in (*model.variables, *model.state)]
         images = tf.compat.v1.placeholder(tf.float32, (None, *model.input_shape))
