@@ -176,4 +176,6 @@ def test_an_error_of_a_gpu_is_reported_and_fails_a_program_that_did_not_only_whe
     )
     hardware = result_in(tmp_path / "run").hardware
     assert hardware is not None
-    assert [(fault.id, fault.severity, fault.gpu) for fault in hardware.faults] == [("xid", "error", 0)]
+    assert [(fault.id, fault.severity, fault.gpu) for fault in hardware.faults] == [
+        ("driver.xid", "error", 0)
+    ]
