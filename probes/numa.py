@@ -10,6 +10,7 @@ import ctypes
 import mmap
 import os
 import platform
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -34,7 +35,12 @@ def at_once(tasks: Sequence[Callable[[], T]], abort: Callable[[], None] = lambda
     """
     with ThreadPoolExecutor(max(len(tasks), 1)) as pool:
         try:
-            futures = [pool.submit(task) for task in tasks]
+            # An interruption while threads start would be raised before the pool knows the last one.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+            try:
+                futures = [pool.submit(task) for task in tasks]
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             wait(futures)
         except RuntimeError as error:  # "can't start new thread"
             raise NoThreadsError(None, f"the system allows no more threads: {error}") from error
