@@ -4,6 +4,7 @@ Who raises a ceiling says why in CHANGELOG.md.
 """
 
 import ast
+import functools
 import subprocess
 import sys
 from collections import Counter
@@ -37,6 +38,7 @@ def product() -> Iterator[Path]:
     return (path for folder in ("gputopo", "probes", "launch") for path in (ROOT / folder).rglob("*.py"))
 
 
+@functools.cache
 def sizes() -> dict[str, int]:
     """The numbers that `SIZES` limits."""
     files = [path for path in product() if not path.is_relative_to(ROOT / "gputopo/probes")]
@@ -62,6 +64,7 @@ def _lines(path: Path) -> int:
     return path.read_text(encoding="utf-8").count("\n")
 
 
+@functools.cache
 def loaded(words: str) -> list[str]:
     """The modules of gputopo that a process loads for an import or a command."""
     command = (
