@@ -220,7 +220,6 @@ class Fastest(Selection):
             self.required,
             last,
             self.groups,
-            self.cards.key,
         )
 
     def _faster(self, part: Sequence[int]) -> list[Sequence[int]]:
@@ -259,7 +258,6 @@ class Fastest(Selection):
             sum(gpu in last for gpu in found.gpus),
             round(found.prediction.step_s, DIGITS),
             nearness,
-            sorted(map(self.cards.key, found.gpus), reverse=True),
             found.gpus,
         )
 

@@ -40,8 +40,7 @@ class FoundCandidate(NamedTuple):
 class SearchQuestion(NamedTuple):
     """What is searched for.
 
-    Of sets that are as fast, the one whose pairs are nearer wins: farthest first, then the next; then the one
-    whose GPUs are nearer to a thing beside them, by the key of `aside`.
+    Of sets that are as fast, the one whose pairs are nearer wins: farthest first, then the next.
     """
 
     paths: Paths
@@ -54,7 +53,6 @@ class SearchQuestion(NamedTuple):
     required: int | None = None  # a GPU that every set has
     last: Collection[int] = ()  # sets with fewer of these GPUs come first, however slow
     groups: Callable[[Sequence[int]], Groups] = lambda gpus: ()  # of the towers, for a hierarchical reduction
-    aside: Callable[[int], Any] = lambda gpu: 0
 
 
 def fastest(question: SearchQuestion, pool: Sequence[int], keep: int) -> tuple[FoundCandidate, ...]:
@@ -119,7 +117,6 @@ class _Search:
         self._costs: PairCosts = {}
         self._limits: dict[tuple[tuple[int, ...], _Kind], tuple[Resource | None, Resource | None]] = {}
         self.near = {(a, b): question.nearness(a, b) for a in pool for b in pool if a != b}
-        self.aside = {gpu: question.aside(gpu) for gpu in pool}
         self.placings = [(rank, one, one.owner, _kind(one)) for rank, one in enumerate(question.placings)]
         self.kind = self._kinds()
         self.members: dict[int, list[int]] = {}
@@ -227,8 +224,7 @@ class _Search:
 
     def _tie(self, gpus: Sequence[int]) -> tuple[Any, ...]:
         """Return the sort key of sets that are as fast."""
-        pairs = sorted(map(self.near.__getitem__, combinations(gpus, 2)), reverse=True)
-        return tuple(pairs), tuple(sorted(map(self.aside.__getitem__, gpus), reverse=True))
+        return tuple(sorted(map(self.near.__getitem__, combinations(gpus, 2)), reverse=True))
 
     def _found(self, entry: _Entry, *, detailed: bool) -> FoundCandidate:
         """Return a candidate with its parts, `detailed`: and the links that limit it."""
@@ -315,7 +311,6 @@ class _Search:
         near = (
             question.required not in (a, b)
             and (a in self.last) == (b in self.last)
-            and self.aside[a] == self.aside[b]
             and question.compute_s[a] == question.compute_s[b]
             and all(self.near[a, gpu] == self.near[b, gpu] for gpu in others)
         )
