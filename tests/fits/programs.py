@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.prediction.calibration import least_squares
 from gputopo.prediction.programs import ProgramConstants, program_names, require_program
 from tests.fits import one_gpu
 from tests.fits.boxes import covered_of_all, two_runs_of_all, with_two_runs
 from tests.fits.cases import Case, Constants, grouped, quantile, score, used
+from tests.fits.least_squares import least_squares
 
 # Where each constant may lie: what is physically possible, and what was ever observed.
 BOUNDS: Mapping[str, tuple[float, float]] = {
