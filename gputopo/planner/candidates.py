@@ -24,13 +24,16 @@ from gputopo.planner.request import Request, batch_reasons, gpus_in_words
 from gputopo.planner.selection import ALL, LISTED
 from gputopo.prediction.calibration import range_share
 from gputopo.prediction.links.paths import unknown_facts
-from gputopo.prediction.search import DETAILED, FoundCandidate
+from gputopo.prediction.search import FoundCandidate
 from gputopo.values.run.batches import plain
 from gputopo.values.run.plan import SURE_MARGIN, Candidate, Prediction, Price, VariableUpdate
 
 RULE = (
     "no step is predicted: one GPU, or two on one PCIe switch, have the variables, of others the CPU has them"
 )
+
+
+_WITH_REASONS = 1000  # candidates, where all are listed
 
 
 class _OfSet(NamedTuple):
@@ -62,7 +65,7 @@ class Candidates:
     def every(self) -> Iterator[Candidate]:
         """Iterate over all candidates, the best first; only the first of many have reasons."""
         found = self._of.every()
-        first = list(islice(found, DETAILED))
+        first = list(islice(found, _WITH_REASONS))
         detailed = (self._with_reasons(one, rank, first) for rank, one in enumerate(first))
         return chain(detailed, map(self._candidate, found))
 

@@ -129,10 +129,7 @@ class Fastest(Selection):
         return first, searched
 
     def every(self) -> Iterator[FoundCandidate]:
-        """Iterate over all candidates, the best first, then those that are never chosen unasked.
-
-        Of many only the first have the links that limit them.
-        """
+        """Iterate over all candidates, the best first, then those that are never chosen unasked."""
         last, after = set(self.troubles) - {self.required}, self._unchosen()
         if self._has_own_batches or self.exact:
             found = self.search(self.choose_from, ALL, self.troubles)

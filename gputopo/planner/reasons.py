@@ -11,9 +11,8 @@ from gputopo.copies.numbers import Pair
 from gputopo.copies.pair_speeds import SAME_SPEED, PairSpeed, gb
 from gputopo.findings.sources import doubtful_topology
 from gputopo.planner.request import Trouble, gpus_in_words
-from gputopo.prediction.links.flows import Resource
 from gputopo.prediction.links.hosts import host_of_node
-from gputopo.prediction.links.paths import Paths
+from gputopo.prediction.links.paths import Paths, Resource
 from gputopo.prediction.step import Placement
 from gputopo.runs.history import date_in_words
 from gputopo.topology import doubts
