@@ -6,9 +6,9 @@ from gputopo import pages
 from gputopo.cli import run_command
 from gputopo.cli.commands import list_options
 from gputopo.cli.explain import ListedModels
-from gputopo.findings import catalogue
 from gputopo.values import schema
 from gputopo.workload import workloads
+from tests.findings.catalogue import catalogue
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:

@@ -9,13 +9,14 @@ from pathlib import Path
 from gputopo import pages
 from gputopo.captures import reading
 from gputopo.cli.commands import COMMANDS, OptionInfo, list_options
-from gputopo.findings import Rule, catalogue
+from gputopo.findings import Rule
 from gputopo.findings.watched import WATCHES
 from gputopo.prediction.programs import ProgramConstants, program_names, require_program
 from gputopo.runs.verdict.causes import PARTS
 from gputopo.runs.verdict.rules import CAUSES
 from gputopo.values.run import all_reduce
 from gputopo.workload import workloads as workload
+from tests.findings.catalogue import catalogue
 
 _PAGES = Path(pages.__file__).parent
 
