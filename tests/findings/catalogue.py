@@ -6,9 +6,8 @@ from gputopo.findings.watched import WATCHES
 
 
 def catalogue() -> tuple[Rule, ...]:
-    """Every rule by its id."""
+    """Every rule, in the order of the ids."""
     checks = [*CHECKS, rising.rising, network.rising, *COPY_CHECKS, *(one.check for one in WATCHES)]
-    rules = {rule.id: rule for check in checks for rule in check.rules} | {
-        rule.id: rule for rule in fleet.RULES
-    }
+    rules = {rule.id: rule for check in checks for rule in check.rules}
+    rules |= {rule.id: rule for rule in fleet.RULES}
     return tuple(rules[id] for id in sorted(rules))
