@@ -11,7 +11,6 @@ from gputopo.cli.bandwidth import (
     GPUS,
     INTERRUPTED,
     INTERRUPTED_NOTE,
-    JSON,
     FailOn,
     Shape,
     print_bandwidth,
