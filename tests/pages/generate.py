@@ -8,7 +8,7 @@ from pathlib import Path
 from gputopo import pages
 from gputopo.captures import reading
 from gputopo.cli.commands import COMMANDS, options_of_command
-from gputopo.findings import Rule, catalogue
+from gputopo.findings import Rule
 from gputopo.findings.watched import WATCHES
 from gputopo.prediction.programs import ProgramConstants, program_names, require_program
 from gputopo.runs.verdict.causes import PARTS
