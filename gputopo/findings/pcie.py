@@ -112,28 +112,16 @@ SHARED_UPLINK = Rule(
             "path is no bridge of the PCI tree, check that all memory channels are populated.",
             "info",
         ),
-        "all GPUs, to the host only": Case(
-            "measured: all GPUs share one path in the direction to the host; from the host they do not",
-            "Use fewer GPUs for jobs that send much to the host (variables or gradients on the CPU, staged "
-            "copies, checkpoints); input from the host is not limited. Keep exchanged data on the GPUs.",
-            "info",
-        ),
-        "all GPUs, from the host only": Case(
-            "measured: all GPUs share one path in the direction from the host; to the host they do not",
-            "Use fewer GPUs for jobs that are fed from the host, and keep input and variables on the GPUs. "
-            "Copies to the host are not limited.",
-            "info",
-        ),
         "to the host only": Case(
             "measured: GPUs slow one another down in the direction to the host only",
-            "Choose GPUs of different uplinks for jobs that send much to the host (variables or gradients on "
-            "the CPU, staged copies, checkpoints); input from the host is not limited.",
+            "Choose GPUs of different uplinks for jobs that send much to the host (variables or "
+            "gradients on the CPU, staged copies, checkpoints); input from the host is not limited.",
             "info",
         ),
         "from the host only": Case(
             "measured: GPUs slow one another down in the direction from the host only",
-            "Choose GPUs of different uplinks for jobs that are fed from the host or staged through it; "
-            "copies to the host are not limited.",
+            "Choose GPUs of different uplinks for jobs that are fed from the host or staged "
+            "through it; copies to the host are not limited.",
             "info",
         ),
     },

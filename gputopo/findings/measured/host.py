@@ -137,7 +137,7 @@ def shared_uplinks(machine: Machine) -> Iterator[Fault]:
     # Of one direction where the other is not slowed in any group.
     slowed = {kind for group in groups for kind in group.directions}
     only = "from the host only" if slowed == {"h2d"} else "to the host only" if slowed == {"d2h"} else None
-    case = ", ".join(filter(None, ("all GPUs" if all_gpus else None, only))) or None
+    case = "all GPUs" if all_gpus else only or None
     says = f"measured: {'; '.join(map(_group_words, groups))}"
     severity: Severity = "warning" if bad else "info"
     yield SHARED_UPLINK.fault(MACHINE, says, {"groups": evidence}, severity, case=case)
