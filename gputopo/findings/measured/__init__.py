@@ -26,7 +26,6 @@ COPY_CHECKS = (
     host.far_nodes,
     host.memory_elsewhere,
     host.memory_slow,
-    host.pageable,
     faults.other_load,
     collectives.slow,
     collectives.below_minimum,

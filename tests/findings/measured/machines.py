@@ -239,7 +239,6 @@ MEASURED: dict[str, tuple[Measure, set[str]]] = {
         then(*(pair(a, b, nvlinks=1) for a in range(4) for b in range(a + 1, 4))),
         {"bandwidth.below_expected"},
     ),
-    "pageable": (added(sample("h2d", "host", "gpu:0", 4.0, pinned=False)), {"bandwidth.pageable_slow"}),
     "far node": (added(far(0, 5.0), far(1, 5.0)), {"numa.far_slow"}),
     "far memory": (memory(500.0, 200.0), {"numa.far_slow"}),
     "slow host memory": (memory(40.0), {"host.memory_slow"}),
