@@ -39,7 +39,7 @@ from gputopo.values.machine import Gpu, Machine
 _BOARD_CARDS = ("GeForce", "TITAN", "Quadro", "RTX", "GTX")
 _HALF_LANES = 8
 
-_DIRECTIONS: dict[Kind, str] = {
+_DIRECTIONS: dict[str, str] = {
     "h2d": "from the host",
     "d2h": "to the host",
     "bidirectional": "from and to the host at once",
@@ -117,9 +117,9 @@ def _below_expected(machine: Machine) -> Iterator[Fault]:
             best[index] = max(one, best.get(index, one), key=rate)
     for gpu in present(machine):
         low = {
-            kind: one
+            kind: own
             for kind, of in found.items()
-            if (one := of.get(gpu.index)) and rate(one) < (one.expected_low_gb_per_s or 0.0)
+            if (own := of.get(gpu.index)) is not None and rate(own) < (own.expected_low_gb_per_s or 0.0)
         }
         if memory := low.pop("d2d_local", None):
             words = "copies in GPU memory"
