@@ -28,7 +28,8 @@ from gputopo.topology.hops import hop_between
 from gputopo.topology.peer_access import redirected_pairs
 from gputopo.values.bandwidth import Path, Sample, gpu_of
 from gputopo.values.errors import UsageError
-from gputopo.values.gpu import Gpu, Pcie, same_address
+from gputopo.values.fields import same_address
+from gputopo.values.gpu import Gpu, Pcie
 from gputopo.values.index_ranges import index_ranges, parse_ranges
 from gputopo.values.machine import Link, Machine, PciNode
 
