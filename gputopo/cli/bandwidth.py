@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import time
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,7 +14,7 @@ from gputopo.copies.network import ToolChoice
 from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.values.bandwidth import TCP, Level, is_collective
 from gputopo.values.errors import ExitCode, InputError, UsageError
-from gputopo.values.option import Given, Option, OptionsOf, shown
+from gputopo.values.option import JSON, Given, Option, OptionsOf, number_in, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,10 +30,8 @@ INTERRUPTED = 130  # 128 + SIGINT
 INTERRUPTED_NOTE = "gputopo: interrupted; this is what was measured until then\n"
 _ENDED_NOTE = "gputopo: the driver ended the measurement (see Notes); this is what was measured until then\n"
 MAX_SOAK_MINUTES = 7 * 24 * 60
-GPUS = Option("--gpus", "Only these GPUs, by nvidia-smi index: 0,1 or 0-3", value="LIST", read=parse_gpu_list)
+GPUS = Option("--gpus", "Only these GPUs: 0,1 or 0-3", value="LIST", read=parse_gpu_list)
 FORMAT = Option("--format", "Output format; markdown for bug reports")
-JSON = Option("--json", "Same as --format json", const="json")
-_UNITS = {None: 1, "K": 2**10, "M": 2**20, "G": 2**30}
 MIN_SIZE, MAX_SIZE = 1024, 2**34
 
 
@@ -42,13 +39,12 @@ def parse_sizes(flag: str, text: str) -> tuple[int, ...]:
     """Read `64MiB,512MiB` as bytes, each size once, the smallest first. Raises UsageError."""
     sizes = set()
     for part in text.split(","):
-        found = re.fullmatch(r"([0-9]{1,15})(?:([KMG])(?:iB)?)?", part.strip())
-        size = int(found[1]) * _UNITS[found[2]] if found else 0
+        size = number_in("bytes", part)
         if not MIN_SIZE <= size <= MAX_SIZE:
             raise UsageError(
                 f"{flag} cannot be {shown(part)}", "give sizes from 1KiB to 16GiB, as 64MiB,512MiB"
             )
-        sizes.add(size)
+        sizes.add(int(size))
     return tuple(sorted(sizes))
 
 
@@ -71,7 +67,8 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--soak",
             "Copy between host, GPUs and memories for so long instead, compare all data, and report errors "
             "that are counted under load and rates that fall",
-            value="MINUTES",
+            value="TIME",
+            unit="min",
             above=0,
             max=MAX_SOAK_MINUTES,
         ),
@@ -85,6 +82,7 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
             default="that of each GPU",
             min=0,
             max=9999,
+            more=True,
         ),
     ] = None
     sizes: Annotated[
@@ -105,6 +103,7 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
             default="3 to 13, by time and spread",
             min=1,
             max=1000,
+            more=True,
         ),
     ] = None
     network: Annotated[
@@ -122,6 +121,7 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
             "What measures between hosts. auto: ib_write_bw where all hosts have it, and meet at active RDMA "
             "ports; else nccl-tests where all have it, GPUs and Open MPI; else iperf3 where all have it; "
             "else tcp, a probe of gputopo",
+            more=True,
         ),
     ] = "auto"
     sources: Annotated[
