@@ -28,7 +28,7 @@ Shape = Literal["table", "json", "markdown"]
 FailOn = Literal["warning", "error"]
 INTERRUPTED = 130  # 128 + SIGINT
 INTERRUPTED_NOTE = "gputopo: interrupted; this is what was measured until then\n"
-_ENDED_NOTE = "gputopo: the driver ended the measurement (see Notes); this is what was measured until then\n"
+_ENDED_NOTE = "gputopo: the driver ended the measurement; this is what was measured until then\n"
 MAX_SOAK_MINUTES = 7 * 24 * 60
 GPUS = Option("--gpus", "Only these GPUs: 0,1 or 0-3", value="LIST", read=parse_gpu_list)
 FORMAT = Option("--format", "Output format; markdown for bug reports")
@@ -211,7 +211,7 @@ def _network(options: BandwidthOptions, given: Given, hosts: Given) -> int:
             measured = with_bus_expectations(measured, machine)
             machine = msgspec.structs.replace(machine, bandwidth=measured)
         found = findings.find_bandwidth(machine)
-        print_bandwidth(machine, measured, found, options.shape)
+        print_bandwidth(machine, measured, found, options.shape, whole=options.whole)
         if options.save:
             _save_network(measured)
         failed = findings.fails(found, options.fail_on or "error")
@@ -253,7 +253,7 @@ def _soak(options: BandwidthOptions, machine: "Machine") -> ExitCode | int:
         machine = msgspec.structs.replace(machine, bandwidth=measured)
     watched = find_watched(machine, readings.history)
     found = findings.worst_first([*findings.find_bandwidth(machine), *watched])
-    print_bandwidth(machine, measured, found, options.shape)
+    print_bandwidth(machine, measured, found, options.shape, whole=options.whole)
     return _code(options, measured, found, failed=findings.fails(found, options.fail_on or "error"))
 
 

@@ -60,7 +60,8 @@ def verdict(machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding])
     judged = sum(one.expected_gb_per_s is not None for one in links)
     rest = len(links) - judged
     serious = [one for one in findings if one.severity != "info"]
-    ended = "" if bandwidth.complete else "Ended early: "
+    ended = "Ended early: " if bandwidth.source == "live" else "The capture ends early: "
+    ended = "" if bandwidth.complete else ended
     if serious:
         named = "; ".join(dict.fromkeys(map(_short, serious[:_MAX_NAMED])))
         return f"{ended}{_counts(serious)}: {named}{'; ...' if len(serious) > _MAX_NAMED else '.'}"

@@ -289,7 +289,7 @@ def judged(expected: float | None, *more: Sample, gpus: int = 2) -> Bandwidth:
             "2 warnings: GPUs 0-1 at 6.13 of 12.3 GB/s; GPU 2 as fast as Gen3 x4.",
         ),
         (judged(12.3), (LOST, SLOW), "1 error, 1 warning: out of memory; GPU 2 at 3.10 of 12.3 GB/s"),
-        (msgspec.structs.replace(judged(12.3), complete=False), (), "Ended early: All 2 rates"),
+        (msgspec.structs.replace(judged(12.3), complete=False), (), "The capture ends early: All 2 rates"),
         (only(), (), "Nothing was measured."),
     ],
 )
