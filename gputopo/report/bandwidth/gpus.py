@@ -11,7 +11,7 @@ from gputopo.values.bandwidth import Conditions, Kind, Method, Sample, gpu_of
 _MIN_SIZES = 3  # fewer sizes are no sweep
 Methods = Sequence[Method | None]
 _Cell = Callable[[int], str]
-_INSIDE = "inside GPU\n(read+write)"
+_INSIDE = "inside GPU\nread+write"
 _DIRECTIONS: tuple[tuple[str, Kind], ...] = (("to", "h2d"), ("from", "d2h"), ("both", "bidirectional"))
 
 
@@ -69,11 +69,15 @@ def _main(numbers: Numbers) -> list[tuple[str, _Cell]]:
         ("to GPU", _host(numbers, "h2d")),
         ("from GPU", _host(numbers, "d2h")),
         ("both\nat once", _host(numbers, "bidirectional")),
-        ("all at\nonce to", _host(numbers, "h2d", beside="all")),
-        ("all at\nonce from", _host(numbers, "d2h", beside="all")),
+        ("all at once\nto/from", lambda gpu: _all_at_once(numbers, gpu)),
         (_INSIDE, lambda gpu: _inside(numbers, gpu)),
         *used[:1],
     ]
+
+
+def _all_at_once(numbers: Numbers, gpu: int) -> str:
+    rates = [_host(numbers, kind, beside="all")(gpu) for _, kind in _DIRECTIONS[:2]]
+    return NOT_ASKED if rates == [NOT_ASKED] * 2 else "/".join(rates)
 
 
 def _inside(numbers: Numbers, gpu: int) -> str:

@@ -96,7 +96,7 @@ def test_a_number_that_is_not_used_has_a_mark_and_a_reason_and_no_share() -> Non
         expected_gb_per_s=768.0,
         invalid="cache",
     )
-    assert columns(fast) == {"inside GPU (read+write)": ("4374?",)}
+    assert columns(fast) == {"inside GPU read+write": ("4374?",)}
     text = notes(fast)
     assert "570" not in text
     assert "?: not used, faster than the memory of the GPU: the speed of its cache: d2d_local gpu:0" in text
@@ -104,14 +104,14 @@ def test_a_number_that_is_not_used_has_a_mark_and_a_reason_and_no_share() -> Non
         bandwidth_document(machine_with(1), Bandwidth(source="test", samples=(fast,)), (), whole=True)
     )
     valid = replace(fast, invalid=None, median_gb_per_s=700.0)
-    assert columns(fast, valid)["inside GPU (read+write)"] == ("700 of 768",)
+    assert columns(fast, valid)["inside GPU read+write"] == ("700 of 768",)
 
 
 def test_the_fastest_copy_inside_a_gpu_has_the_expectation_of_the_others() -> None:
     slow = Sample(kind="d2d_local", source="gpu:0", destination="gpu:0", median_gb_per_s=85.0,
                   expected_gb_per_s=205.0)  # fmt: skip
     fast = replace(slow, median_gb_per_s=193.0, expected_gb_per_s=None, group="a matrix of both directions")
-    assert columns(slow, fast) == {"inside GPU (read+write)": ("193 of 205",)}
+    assert columns(slow, fast) == {"inside GPU read+write": ("193 of 205",)}
 
 
 def test_several_runs_that_differ_are_a_range_and_those_that_agree_one_number() -> None:
