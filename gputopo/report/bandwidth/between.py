@@ -93,7 +93,7 @@ def _column(head: str, values: Sequence[Sequence[float | None]]) -> Cells:
 def _transfers(found: Sequence[Sample]) -> Section | None:
     ordered = sorted(found, key=lambda one: -(one.bytes or 0))
     shown = ordered[:_MAX_ROWS]
-    columns = [
+    columns: list[Cells] = [
         Column("run", tuple(NOT_ASKED if one.run is None else plain(one.run) for one in shown)),
         Column("size", tuple(map(_size, shown))),
         Column("streams", tuple(str(one.streams or NOT_ASKED) for one in shown)),
@@ -164,7 +164,7 @@ def _summary(found: Sequence[CollectiveSeries]) -> Section | None:
     rows = [(one, one.best) for one in found]
     methods = [plain(one.first.algorithm or "?") for one in found]
     is_said = len(set(methods)) > 1 or any(one.first.source == HOSTS for one in found)
-    columns = [
+    columns: list[Cells] = [
         Column("GPUs", tuple(_gpus(one.first) for one in found)),
         Column("method", tuple(methods if is_said or methods[0] != SOURCE else ())),
         Column("size", tuple(_size(best) for _, best in rows)),
@@ -248,7 +248,7 @@ def reduction_part(samples: Sequence[Sample]) -> Section | None:
     """Return the reductions of gradients that gputopo bench-reduction timed, the fastest first."""
     found = [one for one in samples if one.kind == "allreduce" and one.in_place is None]
     found.sort(key=lambda one: one.median_us or float("inf"))
-    columns = [
+    columns: list[Cells] = [
         ("ms", [number(None if one.median_us is None else one.median_us / 1000) for one in found]),
         ("algorithm\nGB/s", [number(one.median_gb_per_s) for one in found]),
         ("bus\nGB/s", [number(one.bus_gb_per_s) for one in found]),
@@ -265,7 +265,7 @@ def reduction_part(samples: Sequence[Sample]) -> Section | None:
 def host_memory_part(samples: Sequence[Sample]) -> Section | None:
     """Return the rates of host memory, by the node of the memory and that of the cores."""
     found = [one for one in samples if one.kind == "host_memory"]
-    columns = [
+    columns: list[Cells] = [
         Column("Cores", tuple(_node(one.destination) for one in found)),
         ("GB/s", [number(one.median_gb_per_s) for one in found]),
         ("spread %", [number(one.spread_percent) for one in found]),

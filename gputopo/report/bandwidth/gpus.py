@@ -60,10 +60,11 @@ def _host(
 
 def _main(numbers: Numbers) -> list[tuple[str, _Cell]]:
     """Return the columns of the short table; of latencies only those of the best method that was used."""
-    latencies = [
-        (head, lambda gpu, methods=methods: cell(numbers.latency(gpu, methods, to_gpu=True)))
-        for head, methods in (("latency us\n(load)", KERNELS), ("latency us\n(16 B copy)", ENGINE))
-    ]
+
+    def latency(methods: Methods) -> _Cell:
+        return lambda gpu: cell(numbers.latency(gpu, methods, to_gpu=True))
+
+    latencies = [("latency us\n(load)", latency(KERNELS)), ("latency us\n(16 B copy)", latency(ENGINE))]
     used = [(head, of) for head, of in latencies if any(of(gpu) != NOT_ASKED for gpu in numbers.gpus)]
     return [
         ("to GPU", _host(numbers, "h2d")),

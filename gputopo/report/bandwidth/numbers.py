@@ -250,14 +250,14 @@ def _identity(sample: Sample) -> tuple[object, ...]:
     )
 
 
-Cells = tuple[str, Sequence[str]]  # a column: its head, and a cell of each row
+Cells = tuple[str, Sequence[str]] | Column  # a column of numbers: its head, and a cell of each row
 
 
 def grid(
     title: str,
     head: str,
     names: Sequence[str],
-    groups: Iterable[Iterable[Cells | Column]],
+    groups: Iterable[Iterable[Cells]],
     notes: Sequence[str] = (),
 ) -> Section | None:
     """Return a table of numbers, without the columns that have nothing to show; None where none is left.

@@ -6,7 +6,7 @@ from typing import Any
 from gputopo.copies.numbers import by_copy_engine, is_large
 from gputopo.findings import Finding
 from gputopo.report.bandwidth.numbers import number
-from gputopo.report.document import Items, Section, Styled
+from gputopo.report.document import Block, Items, Section, Styled
 from gputopo.report.findings import findings_block
 from gputopo.report.layout import QUIET, SEVERITY_STYLES, plain
 from gputopo.report.units import counted, seconds
@@ -45,7 +45,10 @@ def summary_parts(
         shown = tuple(one._replace(remedy=None) if brief or one.severity == "info" else one for one in shown)
     more = len(items) - len(shown)
     if shown:
-        blocks = [Items(shown, ""), *([f"{counted(more, 'more finding')}: --all"] if more else [])]
+        blocks: list[Block] = [
+            Items(shown, ""),
+            *([f"{counted(more, 'more finding')}: --all"] if more else []),
+        ]
         yield Section("Findings", tuple(blocks))
 
 
@@ -142,9 +145,8 @@ def _about(machine: Machine, bandwidth: Bandwidth) -> str:
         words.append(seconds(bandwidth.duration_s))
     versions = (("driver", bandwidth.driver_version), ("CUDA", bandwidth.cuda_version))
     words += [f"{what} {version}" for what, version in versions if version]
-    places = {
-        place for one in (*bandwidth.samples, *bandwidth.failures) for place in (one.source, one.destination)
-    }
+    places = {place for one in bandwidth.samples for place in (one.source, one.destination)}
+    places |= {place for one in bandwidth.failures for place in (one.source, one.destination)}
     gpus = {gpu for place in places for gpu in gpus_of(place)}
     by_name: dict[str, list[int]] = {}
     for gpu in machine.gpus:
