@@ -28,7 +28,7 @@ _JSON = re.compile(r"\s*(?:\{|\[\s*(?:[\[{\"\]]|-?\d+(?:\.\d+)?\s*,))")  # not `
 def formats() -> tuple[Format, ...]:
     """Return the formats in the order in which they are tried: the one that is surest of itself first."""
     from gputopo.captures import host, kernel_log, tensorflow_log
-    from gputopo.captures.bandwidth import nccl_tests_json, network, nvbandwidth, texts
+    from gputopo.captures.bandwidth import nccl_tests_json, network, nvbandwidth, programs
     from gputopo.captures.pci import hwloc_xml, lspci, nccl_xml, rdma_ports
     from gputopo.captures.smi import csv_table, dmon, links, overview, topo_matrix, xml
     from gputopo.captures.smi import text as smi_text
@@ -41,7 +41,7 @@ def formats() -> tuple[Format, ...]:
         xml.FORMAT,
         nccl_xml.FORMAT,
         hwloc_xml.FORMAT,
-        texts.FORMAT,
+        programs.FORMAT,
         topo_matrix.FORMAT,
         smi_text.FORMAT,
         overview.FORMAT,

@@ -36,13 +36,11 @@ FORMS: dict[str, Callable[[Names, Names], str]] = {
     "markdown": _headed("## {}"),
     "comment": _headed("# {}"),
     "bold rule": _headed("********** {} **********"),
-    "ruled": _headed("----------------\n{}\n----------------"),
     "tail": _headed("==> {} <=="),
 }
 FORMS_OF_HOSTS = FORMS | {
     "brackets": _headed("[{}]"),
     "colon": _headed("{}:"),
-    "prompt": _headed("user@{}:~$ ./program"),
     "pdsh": _interleaved,
 }
 
