@@ -1,13 +1,11 @@
-"""A Machine as nccl-tests of each version prints it, as text and (since 2.17) as JSON.
+"""A Machine as nccl-tests of each version prints it, as text.
 
 Columns and formats are those of its sources (common.cu, util.cu and each operation's file).
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -45,7 +43,6 @@ class Era:
     names_itself: bool = True
     in_ms: bool = False
     per_iteration: bool = False
-    json: bool = False
 
 
 ERAS: dict[str, Era] = {
@@ -55,7 +52,6 @@ ERAS: dict[str, Era] = {
     "2023": Era(address=False, names_itself=False),
     "2025": Era(),
     "2026": Era(per_iteration=True),
-    "json": Era(json=True),
 }
 
 
@@ -256,62 +252,3 @@ def _half(one: Sample, era: Era, wrong: int) -> str:
         errors = "  N/A"
     more = "    5.00     9.00     8.90     1.23" if era.per_iteration else ""
     return f"  {time}  {one.median_gb_per_s or 0:6.2f}  {one.bus_gb_per_s or 0:6.2f}  {errors}{more}"
-
-
-def as_json(written: Written) -> str:
-    """Return what -J writes."""
-    samples = written.machine.bandwidth.samples if written.machine.bandwidth else ()
-    wrong = _wrong(written)
-    rows: list[dict[str, Any]] = []
-    for size in dict.fromkeys(one.bytes for one in samples):
-        halves = [one for one in samples if one.bytes == size]
-        row: dict[str, Any] = {
-            "size": size,
-            "count": (size or 0) // 4,
-            "type": "float",
-            "redop": "" if written.program == "hypercube" else halves[0].reduction or "none",
-            "root": f"{-1 if halves[0].root is None else halves[0].root:6d}",
-        }
-        for one in halves:
-            unchecked = one.kind == "alltoall" and one.in_place
-            row["in_place" if one.in_place else "out_of_place"] = {
-                "time": one.median_us,
-                "alg_bw": one.median_gb_per_s or 0.0,
-                "bus_bw": one.bus_gb_per_s,
-                "nwrong": None if unchecked else float(wrong.get(size or 0, 0)),
-            }
-        rows.append({**row, "actual_iterations": 20, "experiment_name": ""})
-    devices = []
-    for rank in range(0, written.ranks, written.ranks if written.hosts == 1 else 1):
-        host, device = _gpu_of_rank(written, rank)
-        gpu = written.machine.gpus[device] if written.machine.gpus else None
-        devices.append(
-            {
-                "rank": rank,
-                "group": 0,
-                "pid": 1000 + rank,
-                "hostname": f"node{host}",
-                "device": device,
-                "device_hex": gpu.pci_address[:-2] if gpu and gpu.pci_address else "0000:03:00",
-                "device_info": gpu.name if gpu else "NVIDIA H100 80GB HBM3",
-            }
-        )
-    document = {
-        "version": 3,
-        "start_time": "2026-01-02 03:04:05",
-        "args": [f"./build/{written.program}_perf", "-J", "out.json"],
-        "env": ["HOME=/root", "PATH=/bin"],
-        "nccl_version": 22807,
-        "config": {
-            "nthreads": 1,
-            "ngpus": written.ranks if written.hosts == 1 else 1,
-            "validation": 1,
-            "devices": devices,
-        },
-        "results": rows,
-        "out_of_bounds": {"count": len(wrong), "okay": "false" if wrong else "true"},
-        "average_bus_bandwidth": {"bandwidth": 12.3, "okay": "unchecked"},
-        "errors": [],
-        "end_time": "2026-01-02 03:05:05",
-    }
-    return json.dumps(document)
