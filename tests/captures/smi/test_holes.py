@@ -1,8 +1,6 @@
 """Texts of `nvidia-smi -q` with missing lines: what is missing is named, and no value crosses the gap."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gputopo.captures import reading
 from gputopo.values.errors import InputError
