@@ -132,8 +132,9 @@ _KNOWN = (
         "use ib_write_bw or iperf3 -J > FILE, or measure: gputopo bandwidth --network",
     ),
     Output(
-        r"^CA:? '|^Infiniband device '|^hca_id:|^(?:CA|Switch): .{1,120}:$|^# Port (?:extended )?counters: Lid"
-        r"|^Troubleshooting Info$|^Operational Info$|^Settings for \S{1,32}:|^\S{1,32}: flags=\d+<[A-Z,]*>"
+        r"^CA:? '|^Infiniband device '|^hca_id:|^(?:CA|Switch): .{1,120}:$"
+        r"|^# Port (?:extended )?counters: Lid|^Troubleshooting Info$|^Operational Info$"
+        r"|^Settings for \S{1,32}:|^\S{1,32}: flags=\d+<[A-Z,]*>"
         r"|^\s{0,4}(?:RX|TX): +bytes +packets|^link \S+/\d+ .*\bphysical_state ",
         "of a tool that shows network ports, which gputopo does not read",
         "use gputopo inspect on that host: it reads its network cards and ports",

@@ -179,26 +179,12 @@ def _captures(text: str, origin: str) -> list[Machine]:
         taken = kernel_log.take(text, stamps=False)
     if kernel_log.is_whole(taken):
         return [kernel_log.counted(taken)]
-    try:
-        rest = intake.clean(taken.rest, origin=origin)
-    except intake.SeveralHostsError as error:
-        return [_of_hosts(error, origin), *([kernel_log.counted(taken)] if taken.lines else [])]
+    rest = intake.clean(taken.rest, origin=origin)
     if not taken.lines:
         return _machines(rest, origin)
     if kernel_log.is_log(taken) and not detect.is_readable(rest):
         return [kernel_log.with_rest(taken)]
     return [*_machines(rest, origin), kernel_log.counted(taken)]
-
-
-def _of_hosts(error: intake.SeveralHostsError, origin: str) -> Machine:
-    from gputopo.captures.bandwidth import programs
-
-    if not all(detect.format_of(text) is programs.FORMAT for text in error.texts.values()):
-        raise error
-    machines = [programs.parse(text, origin=f"{origin} ({host})") for host, text in error.texts.items()]
-    machine = runs.joined([*error.texts], machines, machines[0].source, origin=origin)
-    lines = zip(*(text.split("\n") for text in error.texts.values()), strict=True)
-    return ledger.completed(machine, "\n".join(map("".join, lines)), programs.FORMAT)
 
 
 def _machines(text: str, origin: str) -> list[Machine]:

@@ -201,23 +201,33 @@ def _names(given: Sequence[str]) -> list[str]:
 def joined(names: Sequence[str], machines: Sequence[Machine], source: str, *, origin: str) -> Machine:
     """Return the runs of one program as one machine.
 
-    Those on GPUs of the same names at other PCI addresses are of several machines: these are left out. Raises
-    InputError where the runs list other GPUs.
+    Those on GPUs of the same names at other PCI addresses are of several machines: these are left out. A run
+    may list fewer GPUs than another. Raises InputError where the runs list other GPUs.
     """
-    if (
-        len({tuple(gpu.name for gpu in machine.gpus) for machine in machines})
-        == 1
-        < len({tuple(gpu.pci_address for gpu in machine.gpus) for machine in machines})
-    ):
+    names_of_gpus = {tuple(gpu.name for gpu in machine.gpus) for machine in machines}
+    addresses = {tuple(gpu.pci_address for gpu in machine.gpus) for machine in machines}
+    if len(names_of_gpus) == 1 < len(addresses):
         machines = [_without_addresses(machine) for machine in machines]
     most = max(machines, key=lambda machine: len(machine.gpus))
-    if not all(_are_of_same_gpus(most, machine) for machine in machines):
+    fitted = [aligned(most, machine)[0] for machine in machines]
+    known = {gpu.index: gpu.name for gpu in most.gpus}
+    if any(
+        len(one.gpus) < len(machine.gpus)
+        or any(len({gpu.name, known[gpu.index]} - {None}) > 1 for gpu in one.gpus)
+        for one, machine in zip(fitted, machines, strict=True)
+    ):
         raise InputError(
             f"{origin} holds runs of {source} on different GPUs: {_listed(names)}",
             "they are of several machines: copy the lines of one",
         )
-    named = apart(names, _of_all_gpus(most, machines))
-    machine = merge.merge([msgspec.structs.replace(one, bandwidth=None) for one in named])
+    named = apart(names, fitted)
+    lists = [{gpu.index: gpu for gpu in (*most.gpus, *one.gpus)} for one in named]
+    machine = merge.merge(
+        [
+            msgspec.structs.replace(one, bandwidth=None, gpus=tuple(gpus.values()))
+            for one, gpus in zip(named, lists, strict=True)
+        ]
+    )
     return msgspec.structs.replace(machine, source=source, bandwidth=_together(named))
 
 
@@ -239,32 +249,12 @@ def _together(machines: Sequence[Machine]) -> Bandwidth | None:
     )
 
 
-def _are_of_same_gpus(one: Machine, other: Machine) -> bool:
-    """Return whether two lists of GPUs can be of one machine: one may have fewer, none another GPU."""
-    lists = [{g.pci_address: g.name for g in machine.gpus} for machine in (one, other)]
-    if any(None in found for found in lists):
-        lists = [{str(g.index): g.name for g in machine.gpus} for machine in (one, other)]
-    fewer, more = sorted(lists, key=len)
-    return all(gpu in more and len({name, more[gpu]} - {None}) < 2 for gpu, name in fewer.items())
-
-
 def _without_addresses(machine: Machine) -> Machine:
     gpus = tuple(msgspec.structs.replace(gpu, pci_address=None) for gpu in machine.gpus)
     missing = {
         at_gpu(EVERY, "pci_address"): "the runs list other PCI addresses: they are of several machines"
     }
     return msgspec.structs.replace(machine, gpus=gpus, missing=machine.missing | missing)
-
-
-def _of_all_gpus(most: Machine, machines: Sequence[Machine]) -> list[Machine]:
-    """Return the machines with the GPUs of the one that lists most of them, numbered as there."""
-    found = []
-    for machine in machines:
-        numbered = aligned(most, machine)[0]
-        own = {gpu.index: gpu for gpu in numbered.gpus}
-        gpus = tuple(own.get(gpu.index, gpu) for gpu in most.gpus)
-        found.append(msgspec.structs.replace(numbered, gpus=gpus))
-    return found
 
 
 def apart(names: Sequence[str], machines: Sequence[Machine]) -> list[Machine]:

@@ -205,7 +205,8 @@ def _ranks(written: Written, era: Era) -> Iterator[str]:
         address = (gpu.pci_address if gpu else None) or f"0000:{3 + 0x17 * device:02x}:00.0"
         at = address[:-2] if era.address else f"0x{address[5:7]}"
         group = " Group  0" if era.group else ""
-        yield f"#  Rank {rank:2d}{group} Pid {1000 + rank:6d} on {f'node{host}':>10} device {device:2d} [{at}] {name}"
+        on = f"on {f'node{host}':>10} device {device:2d}"
+        yield f"#  Rank {rank:2d}{group} Pid {1000 + rank:6d} {on} [{at}] {name}"
 
 
 def _header(written: Written, era: Era) -> Iterator[str]:
