@@ -71,7 +71,7 @@ def plan(
         tuple[str, ...],
         Option(
             "--what-if",
-            'Predict for a changed machine: "gpu3: x16", "gpu3: slot 0000:80:02.0", "acs off", "nvlink 0-1", '
+            'Predict for a changed machine: "gpu3: x16", "acs off", "nvlink 0-1", '
             '"all: RTX 4090"; may be repeated. Alone: find the single change that pays most',
             value="[CHANGE]",
             repeated=True,
