@@ -18,7 +18,7 @@ from gputopo.copies.jobs import (
     pairs,
     without,
 )
-from gputopo.copies.sharing import _Shared, fair_rates, uplink_groups
+from gputopo.copies.sharing import fair_rates, uplink_groups
 from gputopo.values.bandwidth import Sample
 from gputopo.values.machine import Machine
 
@@ -43,7 +43,7 @@ def at_once(kind: str, rates: dict[int, float]) -> list[Sample]:
 
 def measured(setting: Setting, groups: list[tuple[set[int], float]], alone: float = 12.0) -> list[Sample]:
     """Return what a session would have in the end on a machine with these uplinks."""
-    uplinks = [_Shared(frozenset(gpus), carries) for gpus, carries in groups]
+    uplinks = {frozenset(gpus): carries for gpus, carries in groups}
 
     def of(gpus: tuple[int, ...]) -> list[Sample]:
         return at_once("h2d", fair_rates(dict.fromkeys(gpus, alone), uplinks))

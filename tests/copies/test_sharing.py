@@ -295,7 +295,7 @@ def test_copies_alone_small_or_mixed_in_direction_show_no_group() -> None:
         copy_of("d2h", 1, 6, "x"),
     ]
     assert found(mixed) == set()
-    assert shared({}, {}) == ()
+    assert shared({}, {}) == {}
 
 
 def with_tree(count: int, samples: Iterable[Sample]) -> UplinkGroup:
