@@ -102,16 +102,6 @@ class Engine:
         """Whether a copy did not come back; its GPU is not used again."""
         return self._gpus.hung
 
-    @property
-    def device_bytes(self) -> dict[int, int]:
-        """Bytes of device memory allocated on each GPU: at most 1.3 GiB, less where little is free."""
-        return {gpu: card.device_bytes for gpu, card in self._gpus.of.items()}
-
-    @property
-    def pinned_bytes(self) -> int:
-        """Bytes of page-locked host memory that are allocated for all GPUs."""
-        return self._gpus.host.pinned_bytes + sum(card.pinned_bytes for card in self._gpus.of.values())
-
     def peer_access(self, a: int, b: int) -> bool:
         """Return whether GPU `a` can be let to the memory of GPU `b`.
 

@@ -46,17 +46,6 @@ class EngineGpu:
         """CUDA's number of the GPU."""
         return self.device.ordinal
 
-    @property
-    def device_bytes(self) -> int:
-        """Bytes of device memory that are allocated."""
-        capacities = self.source_bytes + self.destination_bytes
-        return capacities + SMALL_BYTES if capacities else 0
-
-    @property
-    def pinned_bytes(self) -> int:
-        """Bytes of page-locked host memory that are allocated for it alone."""
-        return BLOCK_BYTES if self._scratch else 0
-
     def use(self) -> None:
         """Make this GPU the current one. Raises CudaError."""
         self.cuda.use(self.ordinal)

@@ -335,14 +335,11 @@ def _windows(
             meter.learn(readings[-1])
         copies = tuple(copy for copy, works in zip(copies, working, strict=True) if works)
         passed = now() - begun
-        if passed > MAX_S or (passed > MIN_S and _stays(values)):
+        last = values[-_AGREEING:]
+        stays = len(last) == _AGREEING and settle(last, _AGREEING, _AGREEING).settled
+        if passed > MAX_S or (passed > MIN_S and stays):
             break
     return values, readings
-
-
-def _stays(values: list[float]) -> bool:
-    last = values[-_AGREEING:]
-    return len(last) == _AGREEING and settle(last, _AGREEING, _AGREEING).settled
 
 
 def _job(kind: CopyKind, setting: Setting) -> CopyJob:

@@ -199,7 +199,12 @@ class _Watching:
         outlet = _Outlet(channel, results)
         doors = self._doors(channel)
         if earlier is not None and earlier.no_readings is not None:
-            doors = replace(doors, open_sampler=partial(_refuse, earlier.no_readings))
+            reason = earlier.no_readings
+
+            def refuse(_gpu: int) -> GpuSampler:
+                raise NotReadError(reason)
+
+            doors = replace(doors, open_sampler=refuse)
         session = Measuring(self._machine, self._request, results, doors, outlet.put, begun, earlier)
         if (refusal := session.run()) is not None:
             outlet.put(refusal)
@@ -412,7 +417,3 @@ class _Interrupts(AbstractContextManager["_Interrupts"]):
 
     def _counted(self, _signum: int, _frame: FrameType | None) -> None:
         self.count += 1
-
-
-def _refuse(reason: str, _gpu: int) -> GpuSampler:
-    raise NotReadError(reason)

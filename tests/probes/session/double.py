@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gputopo.copies.budget import peers_of
-from gputopo.copies.copies import Copy, CopyJob, CopyTime, CopyWindow, failure_of
+from gputopo.copies.copies import Copy, CopyJob, CopyTime, CopyWindow, SessionRequest, failure_of
 from gputopo.copies.sharing import fair_rates
 from gputopo.probes.session.host_memory import HostMemoryRates
-from gputopo.probes.session.measuring import Doors
-from gputopo.values.bandwidth import Failure
+from gputopo.probes.session.measuring import Doors, Measuring, bandwidth_of, check
+from gputopo.probes.session.session import News, Results, SessionProgress
+from gputopo.values.bandwidth import Bandwidth, Failure
 from gputopo.values.machine import Gpu, Host, Machine, NumaNode
 from gputopo.values.run.events import GpuSample
 
@@ -204,5 +205,24 @@ def doors(
         host_memory=lambda _machine, _request: host or HostMemoryRates(),
         environment=environment or {},
         now=engine.clock,
-        epoch=lambda: 1_700_000_000.0,
     )
+
+
+def measure(
+    machine: Machine,
+    request: SessionRequest,
+    progress: Callable[[SessionProgress], None] | None = None,
+    *,
+    doors: Doors,
+) -> Bandwidth:
+    """Measure as `measure_watched` does, in this process."""
+
+    def on_news(news: News) -> None:
+        if progress is not None and isinstance(news, SessionProgress):
+            progress(news)
+
+    check(machine, request)
+    begun = doors.now()
+    results = Results()
+    refusal = Measuring(machine, request, results, doors, on_news, begun).run()
+    return bandwidth_of(machine, request, results, refusal, 1_700_000_000.0, doors.now() - begun)

@@ -1,8 +1,6 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import Monitor
@@ -79,22 +77,6 @@ def test_clocks_that_fall_later_on_are_no_ramp_up() -> None:
     high, low = readings(AWAKE), readings(AWAKE | {"graphics_mhz": 900, "pstate": "P2"})
     assert still_rising([high, high, low, low]) == 0
     assert still_rising([high, low, high]) == 0
-
-
-def test_boost_steps_are_no_ramp_up() -> None:
-    assert still_rising([readings(AWAKE | {"graphics_mhz": 1355}), readings(AWAKE)]) == 0
-
-
-def test_without_readings_nothing_is_thrown_away() -> None:
-    assert still_rising([{}, {}]) == 0
-    assert still_rising([]) == 0
-    assert still_rising([readings({}), readings({})]) == 0
-
-
-@given(st.lists(st.sampled_from([ASLEEP, AWAKE, {}]), max_size=8))
-def test_the_last_window_always_counts(facts: list[dict[str, Any]]) -> None:
-    found = still_rising([readings(one) for one in facts])
-    assert found == 0 or found < len(facts)
 
 
 def test_readings_are_taken_again_only_after_a_pause() -> None:
