@@ -28,7 +28,7 @@ Shape = Literal["table", "json", "markdown"]
 FailOn = Literal["warning", "error"]
 INTERRUPTED = 130  # 128 + SIGINT
 INTERRUPTED_NOTE = "gputopo: interrupted; this is what was measured until then\n"
-_ENDED_NOTE = "gputopo: the driver ended the measurement (see Notes); this is what was measured until then\n"
+_ENDED_NOTE = "gputopo: the driver ended the measurement; this is what was measured until then\n"
 MAX_SOAK_MINUTES = 7 * 24 * 60
 GPUS = Option("--gpus", "Only these GPUs: 0,1 or 0-3", value="LIST", read=parse_gpu_list)
 FORMAT = Option("--format", "Output format; markdown for bug reports")
@@ -146,13 +146,18 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
     baseline: Annotated[
         bool, Option("--baseline", "Show only what changed beyond noise since the last saved result")
     ] = False
-    matrices: Annotated[bool, Option("--matrices", "Full GPU-to-GPU matrix per path")] = False
+    whole: Annotated[
+        bool,
+        Option("--all", "Every number, as tables; remedies of all findings; notes"),
+        Option("--matrices", "Same as --all"),
+    ] = False
     shape: Annotated[Shape, FORMAT, JSON] = "table"
     fail_on: Annotated[
         FailOn | None,
         Option(
             "--fail-on",
             "Exit with 1 on a finding of this severity or worse; with --baseline, if anything got worse",
+            default="error; with --baseline nothing",
         ),
     ] = None
 
@@ -166,8 +171,8 @@ def bandwidth(
     ends the measurement and shows the results so far, which are not saved. Where a driver call hangs or
     crashes, the measurement goes on without its GPU.
 
-    Exit codes: 0 fine; 1 findings at or above --fail-on, or a copy that corrupted data; 2 bad input; 3 no GPU
-    could be measured, or the driver ended the measurement (not with --from); 130 ended by Ctrl-C.
+    Exit codes: 0 fine; 1 findings at or above --fail-on: corrupted data, a GPU that fails or hangs; 2 bad
+    input; 3 no GPU could be measured, or the driver ended the measurement (not with --from); 130 Ctrl-C.
     """
     options = BandwidthOptions(**given.fields)
     if options.network or hosts.typed:
@@ -206,10 +211,10 @@ def _network(options: BandwidthOptions, given: Given, hosts: Given) -> int:
             measured = with_bus_expectations(measured, machine)
             machine = msgspec.structs.replace(machine, bandwidth=measured)
         found = findings.find_bandwidth(machine)
-        print_bandwidth(machine, measured, found, options.shape)
+        print_bandwidth(machine, measured, found, options.shape, whole=options.whole)
         if options.save:
             _save_network(measured)
-        failed = findings.fails(found, options.fail_on)
+        failed = findings.fails(found, options.fail_on or "error")
         return ExitCode.HARDWARE if not measured.complete else ExitCode.FINDINGS if failed else ExitCode.OK
 
     return measure_network(named, options.level, options.network_tool, report)
@@ -248,8 +253,8 @@ def _soak(options: BandwidthOptions, machine: "Machine") -> ExitCode | int:
         machine = msgspec.structs.replace(machine, bandwidth=measured)
     watched = find_watched(machine, readings.history)
     found = findings.worst_first([*findings.find_bandwidth(machine), *watched])
-    print_bandwidth(machine, measured, found, options.shape)
-    return _code(options, measured, found, failed=findings.fails(found, options.fail_on))
+    print_bandwidth(machine, measured, found, options.shape, whole=options.whole)
+    return _code(options, measured, found, failed=findings.fails(found, options.fail_on or "error"))
 
 
 def _measured(options: BandwidthOptions, machine: "Machine") -> "Bandwidth":
@@ -285,8 +290,8 @@ def _report(
     judged = msgspec.structs.replace(machine, bandwidth=measured)
     found = findings.find_bandwidth(judged)
     if old is None:
-        print_bandwidth(judged, measured, found, options.shape, matrices=options.matrices)
-        failed = findings.fails(found, options.fail_on)
+        print_bandwidth(judged, measured, found, options.shape, whole=options.whole)
+        failed = findings.fails(found, options.fail_on or "error")
     else:
         failed = _print_difference(judged, measured, old, options.shape, options.fail_on)
         if findings.fails(found, None):
@@ -322,7 +327,7 @@ def print_bandwidth(
     found: "tuple[Finding, ...]",
     shape: Shape,
     *,
-    matrices: bool = False,
+    whole: bool = False,
 ) -> None:
     """Print measured bandwidth with its findings."""
     from gputopo.report.bandwidth.parts import bandwidth_document, report_of
@@ -331,7 +336,7 @@ def print_bandwidth(
     bare = without_identities(machine)
     show_report(
         report_of(bare, bare.bandwidth or measured, found),
-        lambda: bandwidth_document(machine, measured, found, matrices=matrices or shape == "markdown"),
+        lambda: bandwidth_document(machine, measured, found, whole=whole or shape == "markdown"),
         shape,
     )
 

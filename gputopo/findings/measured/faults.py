@@ -218,7 +218,8 @@ def failures(machine: Machine) -> Iterator[Fault]:
     by_path = grouped(((one.reason, one.kind, one.path), one) for one in failed if one.reason in _BY_REASON)
     for (reason, kind, _), of_path in by_path.items():
         rule = _BY_REASON[reason]
-        says = f"{rule.title}: {_KINDS[kind]}, {_named_ends(of_path)}"
+        detail = f" ({of_path[0].says})" if of_path[0].says else ""
+        says = f"{rule.title}: {_KINDS[kind]}, {_named_ends(of_path)}{detail}"
         ways = [facts_of(one, *_WAY) for one in of_path]
         yield rule.fault(subject_of(of_path), says, {"ways": ways}, remedy=_remedy(machine, rule, of_path))
 
