@@ -3,12 +3,9 @@
 import math
 
 import msgspec
-import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
-from gputopo.prediction.calibration import MeasuredStep, adjusted, calibrated, learn, range_share, solve
+from gputopo.prediction.calibration import MeasuredStep, adjusted, calibrated, learn, range_share
 from gputopo.prediction.gradients import GradientBlock
 from gputopo.prediction.programs import require_program
 from gputopo.prediction.step import ModelCosts, Placement, StepPredictor
@@ -131,11 +128,3 @@ def test_the_range_narrows_with_runs_that_agree_and_widens_with_those_that_do_no
     apart = _learned(*[_run(MANY_BYTES, slower=0.7), _run(MANY_BYTES, slower=1.4)] * 4)
     [narrow], [usual], [wide] = (one.range_shares.values() for one in (many, few, apart))
     assert narrow < usual < 1 < wide
-
-
-@given(st.lists(st.lists(st.integers(-9, 9), min_size=4, max_size=4), min_size=3, max_size=3))
-def test_linear_equations_are_solved(rows: list[list[int]]) -> None:
-    matrix, right = [row[:3] for row in rows], [float(row[3]) for row in rows]
-    assume(abs(np.linalg.det(matrix)) > 0.5)  # of integers: not singular
-    found = solve(matrix, right)
-    assert [sum(a * x for a, x in zip(row, found, strict=True)) for row in matrix] == pytest.approx(right)

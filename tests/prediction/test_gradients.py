@@ -159,12 +159,3 @@ def test_gradients_of_the_last_layers_hide_behind_backward_of_the_first() -> Non
 
     assert line_of(blocks, 1.0, 1.0).end(0.0005) == 1.0
     assert line_of(blocks, 1.0, 0.0).end(0.0005) == 1.5
-
-
-@given(st.lists(st.integers(1, 100), min_size=1), st.floats(0, 1), st.floats(0, 9))
-def test_a_rate_for_an_end_lets_all_gradients_through_by_then(
-    sizes: list[int], overlap: float, more: float
-) -> None:
-    line = line_of(tuple(GradientBlock(size, 1 / len(sizes)) for size in sizes), 1.0, overlap)
-    rate = line.rate(2.5, more)
-    assert line.end(rate) + more * rate == pytest.approx(2.5)
