@@ -83,9 +83,11 @@ def short_gpu_table(machine: Machine, worst: Mapping[int, str]) -> Table | None:
     """Return one line for each GPU; None where nothing is known of them. `worst`: severity of its finding."""
     gpus = machine.gpus
     shown = [facts for facts in _SHORT if _is_shown(machine, facts)]
-    if not shown and not worst:
+    named = any(gpu.name for gpu in gpus)
+    if not worst and [facts.head for facts in shown] in ([], ["NUMA"]) and not named:
         return None
-    columns = [Column("Name", tuple(_name(machine, gpu) for gpu in gpus), max_width=_NAME_WIDTH)]
+    names = tuple(_name(machine, gpu) for gpu in gpus)
+    columns = [Column("Name", names, max_width=_NAME_WIDTH)] if named else []
     for facts in shown:
         cells = tuple(_short_cell(machine, gpu, facts) for gpu in gpus)
         columns.append(Column(facts.head, cells, facts.side))

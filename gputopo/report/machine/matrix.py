@@ -52,21 +52,29 @@ def topology_in_words(machine: Machine) -> str:
         (name,) = classes
         return f"{name} between {pairs_in_words(pairs) if len(pairs) == 1 else 'all pairs of GPUs'}"
     rest = max(classes, key=lambda name: len(classes[name]))
-    words = [f"{name} {_within(of) or pairs_in_words(of)}" for name, of in classes.items() if name != rest]
+    names, words = list(classes), []
+    for place, (name, of) in enumerate(classes.items()):
+        if name != rest:
+            nearer = [pair for other in names[:place] for pair in classes[other] if rest not in names[:place]]
+            words.append(f"{name} {_within(of, of) or _within([*nearer, *of], of) or pairs_in_words(of)}")
     if any(word.endswith(" more") for word in words) or len("; ".join(words)) > _LONGEST:
         return ", ".join(f"{len(of)} pairs {name}" for name, of in classes.items())
     return f"{'; '.join(words)}; {rest} the other pairs"
 
 
-def _within(pairs: Sequence[tuple[int, int]]) -> str:
-    """Return `within GPUs 0-2, within 3-6` for all pairs of some groups of GPUs, empty for other pairs."""
+def _within(pairs: Sequence[tuple[int, int]], of: Sequence[tuple[int, int]]) -> str:
+    """Return `within GPUs 0-2, 3-6` if these are all pairs of some groups of GPUs, else nothing.
+
+    Only groups with one of the pairs `of` are named.
+    """
     groups: list[set[int]] = []
     for pair in pairs:
         joined = [group for group in groups if group & set(pair)]
         groups = [group for group in groups if group not in joined] + [set(pair).union(*joined)]
-    if sum(len(group) * (len(group) - 1) // 2 for group in groups) != len(pairs) or len(pairs) == 1:
+    if sum(len(group) * (len(group) - 1) // 2 for group in groups) != len(pairs) or len(of) == 1:
         return ""
-    return f"within GPUs {', within '.join(index_ranges(group) for group in sorted(groups, key=min))}"
+    named = sorted((group for group in groups if any(set(pair) <= group for pair in of)), key=min)
+    return f"within GPUs {', '.join(map(index_ranges, named))}"
 
 
 def is_summary(words: str) -> bool:
