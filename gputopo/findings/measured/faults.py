@@ -311,7 +311,7 @@ def ramp_up(machine: Machine) -> Iterator[Fault]:
     seen = {one.gpu: one for one in ramp_ups(copies_of(machine), machine)}
     for gpu in present(machine):
         if gpu.index in dropped:
-            says = "repeats during clock ramp-up left out"
+            says = "repeats during clock ramp-up discarded"
             yield RAMP_UP.fault(gpu, says, {"left_out": dropped[gpu.index]})
         if (low := seen.get(gpu.index)) is not None:
             evidence: dict[str, object] = {
@@ -320,7 +320,7 @@ def ramp_up(machine: Machine) -> Iterator[Fault]:
                 "awake_from": low.full_from,
             }
             if low.sure:
-                says = "low copies in GPU memory during clock ramp-up: later at the expected rate"
+                says = "copies in GPU memory slow during clock ramp-up, later at the expected rate"
             else:
                 says = f"copies in GPU memory far below {low.full_from}: possibly clock ramp-up"
             yield RAMP_UP.fault(gpu, says, evidence, part="" if low.sure else "possible")

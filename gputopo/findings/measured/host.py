@@ -44,7 +44,7 @@ MEMORY_SLOW = Rule(
 
 ELSEWHERE = Rule(
     "numa.memory_elsewhere",
-    title="host memory lies on another NUMA node than it was asked for",
+    title="host memory is on another NUMA node than requested",
     remedy="Let the container or job use the CPUs and the memory of the GPUs' nodes (docker: --cpuset-cpus, "
     "--cpuset-mems; Slurm --gpu-bind=closest), and check that the node has free memory (numactl -H).",
     severities=("warning", "info"),
@@ -85,10 +85,10 @@ def memory_elsewhere(machine: Machine) -> Iterator[Fault]:
             if one.numa_wanted is not None and ends == {"host", f"gpu:{gpu.index}"}:
                 seen.setdefault(one.numa_wanted, one.numa_node)
         for wanted, lies in sorted(seen.items()):
-            where = "lies partly on others" if lies == wanted else f"lies on node {lies}"
+            where = "is partly on others" if lies == wanted else f"is on node {lies}"
             evidence = {"wanted_node": wanted, "node": lies, "gpu_node": gpu.numa_node}
             severity: Severity = "warning" if wanted == gpu.numa_node else "info"
-            says = f"host memory for NUMA node {wanted} {where}"
+            says = f"host memory requested on NUMA node {wanted} {where}"
             yield ELSEWHERE.fault(gpu, says, evidence, severity, part=str(wanted))
 
 
