@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from gputopo.copies.numbers import host_copies, host_gpu, is_far, is_large, judged, rate, rates
 from gputopo.copies.sharing import HOST_KINDS, uplink_groups
 from gputopo.findings.compare import grouped
-from gputopo.findings.measured.faults import is_unsteady
+from gputopo.findings.measured.faults import BUSY_SHARE, is_busy, is_unsteady
 from gputopo.findings.pcie import SHARED_SHARE, SHARED_UPLINK
 from gputopo.findings.rule import Fault, Rule, Severity, Threshold, check, copies_of, present, roughly
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of, one_way_group
@@ -30,9 +30,6 @@ FAR_SLOW = Rule(
     severities=("info", "warning"),
     thresholds=(FAR_SHARE, FAR_BAD_SHARE),
 )
-# A process that copies all the time on one of four cores takes a quarter of the memory's rate at most.
-BUSY_SHARE = Threshold("load average of the host before the measurement", 0.25, "of its CPUs")
-
 MEMORY_SLOW = Rule(
     "host.memory_slow",
     title="host memory slower than all PCIe links together",
@@ -130,7 +127,7 @@ def memory_slow(machine: Machine) -> Iterator[Fault]:
     rate, or a busy host, shows another load and not its memory.
     """
     samples = copies_of(machine).samples
-    if (copies_of(machine).host_load or 0.0) > BUSY_SHARE.value:
+    if is_busy(machine):
         return
     own = [one for one in judged(samples) if one.kind == "host_memory" and one.source == one.destination]
     if any(map(is_unsteady, own)):
