@@ -23,9 +23,9 @@ from gputopo.values.run.events import (
 from gputopo.values.run.result import AgainstPrediction, PartMs, Result
 from gputopo.values.run.several_runs import Screen, ScreenDevice
 from tests.invented_runs import BEGAN_S, SAYS, InventedRun, Noise, cpu_devices, gpu_devices, step, stream
+from tests.kit.drills.box import Trainer, slower
 from tests.runs.verdict.cards import always as readings
 from tests.runs.verdict.cards import events
-from tests.runs.verdict.drills import Trainer, always
 
 QUIET = Noise(own=0.01, stalls=0.0)
 FAILURE = RankFailed(
@@ -81,7 +81,7 @@ def test_a_slow_device_is_marked_in_its_row_and_named_below() -> None:
 
 
 def test_a_cause_stands_in_the_row_and_in_the_sentence_above_the_table() -> None:
-    trainer = Trainer(slow={2: always(20)})
+    trainer = Trainer(slow={2: slower(20)})
     text = document_text(run_document(summarise(events(trainer, 100, {2: readings(memory_mhz=3800)}))), 120)
     assert re.search(r"^/GPU:2 .* ! slow 20 % +memory-clock < 4\.\d %", text, re.MULTILINE)
     assert text.index("Partly: memory") < text.index("\n/GPU:2")

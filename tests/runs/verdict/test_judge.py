@@ -85,7 +85,7 @@ def test_a_slowed_tower_is_named_and_no_other(towers: int, lost: float) -> None:
 @pytest.mark.parametrize("towers", [2, 8])
 def test_three_percent_under_is_even_to_within_some_more(towers: int) -> None:
     for seed in range(3):
-        run = InventedRun(towers, slow={1: 0.03}, noise=Noise(own=0.01), seed=seed)
+        run = InventedRun(towers, slow={1: 0.03}, noise=Noise(own=0.01, stalls=0.0), seed=seed)
         check = check_run(run, count=200)
         assert words(check) == ["even"] * towers
         high = check.devices[1].percent_under_high
@@ -96,7 +96,7 @@ def test_three_percent_under_is_even_to_within_some_more(towers: int) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_the_slow_cards_of_7gforce_are_named_and_the_others_are_even(seed: int) -> None:
     # GPU 1 at 84.65 %, 3 at 94.54 %, 2 at 98.83 % of the reference.
-    run = InventedRun(6, slow={1: 0.1535, 3: 0.0546, 2: 0.0117}, noise=Noise(own=0.01), seed=seed)
+    run = InventedRun(6, slow={1: 0.1535, 3: 0.0546, 2: 0.0117}, noise=Noise(own=0.01, stalls=0.0), seed=seed)
     check = check_run(run, count=100, devices=gpu_devices(6))
     assert words(check) == ["even", "slow", "even", "slow", "even", "even"]
     assert under(check.slow[0])[0] == pytest.approx(15.35, abs=1)
