@@ -12,9 +12,8 @@ import msgspec
 from gputopo import __version__
 from gputopo.cli.placement import PlanOptions, parse_model
 from gputopo.cli.printing import note
-from gputopo.cli.run.options import OutputOptions
+from gputopo.cli.run.options import CellOptions, OutputOptions, PaceOptions
 from gputopo.cli.run.prepare import AskedJob, PlannedOn, require_runnable
-from gputopo.cli.run.sweep import CellOptions, PaceOptions
 from gputopo.launch.jobs.sweep import DATA, FILE
 from gputopo.launch.spec.run_spec import Data, RunSpec
 from gputopo.sweeps.course import predicted_s
