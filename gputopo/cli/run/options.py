@@ -72,6 +72,9 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
         JSON,
         Option("--tf-cnn-log", "Same as --format tf-cnn-log", const="tf-cnn-log", more=True),
     ] = "table"
+    verbose: Annotated[
+        bool, Option("--verbose", "Report all figures: times, memory, placement, versions", letter="-v")
+    ] = False
     display_every: Annotated[
         int | None,
         Option(
