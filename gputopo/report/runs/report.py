@@ -66,7 +66,7 @@ def title(result: Result, *, ended: bool = True) -> str:
     elif spec.get("strategy"):
         parts.append(f"strategy {spec['strategy']}")
     elif mode := spec.get("variable_update"):
-        place = place_name(str(spec["ps_device"]), devices) if spec.get("ps_device") else None
+        place = _place(str(spec["ps_device"]), devices) if spec.get("ps_device") else None
         parts.append(str(mode) if place is None else f"{mode}, variables on {place}")
     if result.drills:
         parts.append(f"DRILL {' '.join(result.drills)}")
@@ -75,6 +75,12 @@ def title(result: Result, *, ended: bool = True) -> str:
     if ended and result.status != "complete":
         parts.append(f"{result.status} after {units.counted(result.steps, 'step')}")
     return ", ".join(parts)
+
+
+def _place(name: str, devices: Sequence[Device]) -> str:
+    """Return the name for people of the device that holds variables; TensorFlow's numbers are its own."""
+    on_host = "the CPU" if name == "/CPU:0" else place_name(name, devices)
+    return next((short_name_of(device) for device in devices if device.device == name), on_host)
 
 
 def verdict_lines(result: Result, *, verbose: bool = True) -> list[Span]:
@@ -157,13 +163,12 @@ def _excluded(result: Result, compared: Sequence[tuple[Device, Verdict]], *, oth
         if (under := verdict.percent_under or 0.0) > SLOW_PERCENT
     ]
     if looking:
-        first = f"{', '.join(looking)}; this is not proven"
+        first = f"{', '.join(looking)}; this is not proven; "
     else:
-        names = _names([device for device, _ in compared])
-        first = f"{names}: not seen slow" if others else "No slow device seen"
-    excluded = f"{first}; a difference above {at_most(max(bound, 0.1))} % is excluded."
+        first = f"{_names([device for device, _ in compared])}: " if others else "No slow device seen; "
+    excluded = f"{first}a difference above {at_most(max(bound, 0.1))} % is excluded."
     if bound > MAX_EXCLUDED:
-        excluded = f"{first}; the run is too short to exclude one."
+        excluded = f"{first}the run is too short to exclude one."
     if bound <= EVEN_PERCENT:
         return excluded
     more = [verdict.more_steps for _, verdict in compared if verdict.more_steps is not None]

@@ -220,7 +220,8 @@ class _Answer:
         bounds, half_width = self._of_all(spans)
         mean = self._mean(spans)
         lost = None if mean is None else mean.mapped(_weights_percent)
-        if lost is not None and bounds is None and self.is_slow(lost):
+        enough = len(values) >= steps_needed(self.paces)
+        if lost is not None and bounds is None and enough and self.is_slow(lost):
             return self._on_average(_replace(self.fields, steps=steps), lost)
         if bounds is None or mean is None or lost is None:
             return unknown(self.device, self._too_few(values, steps), self.fields)

@@ -119,7 +119,7 @@ def test_what_is_not_proven_is_neither_slow_nor_even() -> None:
     assert verdict.resolution_percent is not None
     assert verdict.resolution_percent > under(verdict)[0] > 10
     assert re.search(
-        r"^tower 1 \(/CPU:1\): cannot tell \(looks \d\d % slower\): this run resolves differences above "
+        r"^CPU device 1: cannot tell \(looks \d\d % slower\): this run resolves differences above "
         r"\d+ %; about [\d,]+ more steps would resolve 5 %$",
         verdict.says,
     )
@@ -208,7 +208,7 @@ def test_a_cpu_device_that_stands_for_a_gpu_is_called_a_cpu_device() -> None:
     )
     (slow,) = check_run(InventedRun(2, slow={1: 0.3}, noise=QUIET), devices=devices).slow
     assert slow.gpu is None
-    assert slow.says.startswith("tower 1 (/CPU:1) computes 30 % slower than its peers (at least 2")
+    assert slow.says.startswith("CPU device 1 computes 30 % slower than its peers (at least 2")
     assert slow.says.endswith(" %, 99.9 % confidence)")
 
 
