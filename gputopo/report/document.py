@@ -21,6 +21,7 @@ from gputopo.report.layout import (
     Side,
     aligned,
     blocks,
+    fitting,
     indented,
     labelled,
     line,
@@ -50,12 +51,16 @@ class Rows(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Columns next to one that names the rows. `groups` stay together where the screen is narrow."""
+    """Columns next to one that names the rows. `groups` stay together where the screen is narrow.
+
+    `optional`: heads of columns that go where it is, the first one first; the others stand side by side.
+    """
 
     head: Column
     groups: tuple[tuple[Column, ...], ...]
     notes: tuple[str, ...] = ()  # below it
     gap: int = GAP  # spaces between columns
+    optional: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -103,7 +108,10 @@ class Bullets(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A finding, or several of one id, severity and remedy. `of`: their subjects; `says`: a sentence each."""
+    """A finding, or several of one id, severity and remedy. `says`: a sentence each.
+
+    `of`: their subjects, which have a line of their own with the id; empty: the sentences name them.
+    """
 
     severity: str
     id: str
@@ -191,7 +199,9 @@ def document_lines(document: Document, width: int) -> list[Line]:
         body: list[Line] = []
         for before, block in pairwise(("", *part.blocks)):
             # A paragraph belongs to what follows it.
-            apart = not isinstance(block, Styled) and (isinstance(block, str) or not isinstance(before, str))
+            apart = not isinstance(block, Styled) and (
+                isinstance(block, str) or not isinstance(before, str | Styled)
+            )
             body += [line()] if body and apart else []
             body += block_lines(block, width - by)
         lines += paragraph(part.title, width, HEADING) if part.title else []
@@ -234,7 +244,11 @@ def _table(table: Table, width: int) -> list[Line]:
     lines: list[Line] = []
     head = _narrowed(table.head, width // 2)
     room = width - head.width - table.gap
-    groups = [[_narrowed(column, room) for column in group] for group in table.groups]
+    shown_groups = table.groups
+    if table.optional:
+        columns = list(chain.from_iterable(table.groups))
+        shown_groups = (tuple(fitting(columns, room + table.gap, table.optional, table.gap)),)
+    groups = [[_narrowed(column, room) for column in group] for group in shown_groups]
     for shown in blocks(groups, room + table.gap, table.gap):
         lines += [line()] if lines else []
         lines += aligned(head, shown, table.gap)
@@ -251,8 +265,11 @@ def _narrowed(column: Column, room: int) -> Column:
 def _item(item: Item, width: int) -> list[Line]:
     severity = (item.severity.ljust(9), SEVERITY_STYLES[item.severity])
     space = width - len(severity[0])
-    lines = paragraph(plain(f"{item.of}  {item.id}"), space, QUIET)
-    lines += [one for says in item.says for one in paragraph(plain(says), space)]
+    if item.of:
+        lines = paragraph(plain(f"{item.of}  {item.id}"), space, QUIET)
+        lines += [one for says in item.says for one in paragraph(plain(says), space)]
+    else:
+        lines = [one for says in item.says for one in paragraph(plain(f"{item.id}  {says}"), space)]
     lines += paragraph(f"To do: {plain(item.remedy)}", space) if item.remedy else []
     marks = [severity, *[(" " * len(severity[0]), "")] * len(lines)]
     return [(mark, *spans) for mark, spans in zip(marks, lines, strict=False)]

@@ -97,7 +97,7 @@ def _block(block: Block, folder: str | None) -> str:
 
 
 def _finding(severity: str, id: str, of: str, says: Sequence[str], remedy: str | None) -> str:
-    text = f"- **{severity}** `{id}` ({escaped(of)})\n"
+    text = f"- **{severity}** `{id}`{f' ({escaped(of)})' if of else ''}\n"
     text += "".join(f"  - {escaped(one)}\n" for one in says)
     return text + (f"  - To do: {escaped(remedy)}\n" if remedy else "")
 
