@@ -1,5 +1,6 @@
 """The options of `gputopo run` beside its plan and its training: what is printed and where."""
 
+import json
 import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -150,6 +151,54 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     dry_run: Annotated[bool, Option("--dry-run", "Show plan and command; start nothing")] = False
+
+
+def _values(_flag: str, text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+class AxisOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """A matrix on the command line: all combinations of these values run, each of them a cell."""
+
+    THEME = "Matrix"
+
+    model: Annotated[
+        tuple[str, ...] | None,
+        Option("--model", "Models of the cells: alexnet,vgg16", value="LIST", read=_values),
+    ] = None
+    num_gpus: Annotated[
+        tuple[str, ...] | None,
+        Option("--num-gpus", "Numbers of GPUs: 1,2,4, or doubling", value="LIST", read=_values),
+    ] = None
+    batch_size: Annotated[
+        tuple[str, ...] | None,
+        Option("--batch-size", "Examples per device and step: 32,64", value="LIST", read=_values),
+    ] = None
+    variable_update: Annotated[
+        tuple[str, ...] | None,
+        Option("--variable-update", "Where variables live, such as replicated", value="LIST", read=_values),
+    ] = None
+    precision: Annotated[
+        tuple[str, ...] | None, Option("--precision", "Compute types: fp32,fp16", value="LIST", read=_values)
+    ] = None
+    repeats: Annotated[int | None, Option("--repeats", "Runs of each cell", min=1)] = None
+    seconds: Annotated[
+        float | None, Option("--seconds", "Counted time of each cell", value="TIME", unit="s", above=0)
+    ] = None
+
+    @property
+    def text(self) -> str | None:
+        """The matrix as the TOML text of a file; None where no value was given."""
+        fields = {name: one for name, one in msgspec.structs.asdict(self).items() if one is not None}
+        axes = {name: one for name, one in fields.items() if isinstance(one, tuple)}
+        if not fields:
+            return None
+        top = [f"{name} = {one}" for name, one in fields.items() if name not in axes]
+        values = {
+            name: ", ".join(one if one.isdecimal() else json.dumps(one) for one in of)
+            for name, of in axes.items()
+        }
+        return "\n".join((*top, "[matrix]", *(f"{name} = [{one}]" for name, one in values.items()), ""))
 
 
 class CellOptions(msgspec.Struct, frozen=True, kw_only=True):

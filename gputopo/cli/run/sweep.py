@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from gputopo.cli.printing import note, show_report, to_stderr
-from gputopo.cli.run.options import CellOptions, PaceOptions
+from gputopo.cli.run.options import AxisOptions, CellOptions, PaceOptions
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.spec.readers import read_folder
 from gputopo.values.errors import ExitCode, HardwareError, InputError
@@ -49,6 +49,7 @@ def sweep(
         Option("--resume", "Go on with the sweep of this folder", value="DIR", read=read_folder),
     ] = None,
     retry_failed: Annotated[bool, Option("--retry-failed", "With --resume: run failed cells again")] = False,
+    axes: Annotated[AxisOptions, OptionsOf(AxisOptions)],
     cells: Annotated[CellOptions, OptionsOf(CellOptions)],
     pace: Annotated[PaceOptions, OptionsOf(PaceOptions)],
     dry_run: Annotated[
@@ -65,7 +66,7 @@ def sweep(
 ) -> int:
     """Run a matrix of trainings, each cell in a process and a folder of its own, and show their speeds.
 
-    A sweep that was killed or stopped goes on with --resume: cells that ended are not run again. Failed,
+    The matrix is a preset, a file (--matrix), or values of options: --model alexnet --num-gpus 1,2,4. A sweep that was killed or stopped goes on with --resume: cells that ended are not run again. Failed,
     refused and left out cells stay in the result, with their reason.
 
     Exit codes: 0 fine; 1 a cell failed and --fail-on; 2 bad input; 3 the hardware or the driver cannot do it,
@@ -77,13 +78,13 @@ def sweep(
 
     with contextlib.ExitStack() as held:
         if resume is None:
-            blank, made = begun(preset, matrix, cells)
+            blank, made = begun(preset, matrix, axes.text, cells)
             folder = _new_folder(blank, output, held, dry_run=dry_run)
         else:
             folder = Path(resume)
             if folder.is_dir() and not dry_run:
                 held.enter_context(locked_folder(folder, "--output"))
-            blank, made = resumed(folder, preset, matrix, retry_failed=retry_failed)
+            blank, made = resumed(folder, preset, matrix, axes.text, retry_failed=retry_failed)
         blank = paced(blank, pace)
         machine = planned_machine((), pairs=True)
         found, planned = _planned(blank, made, machine, folder, None if dry_run else held)
@@ -166,7 +167,7 @@ def _planned(
         box = box_of(machine, cpu=cpu, asked=frozenset(blank.asked), claimed=others)
         found = with_cells(blank, matrix, box, fingerprint(machine))
         cells = Cells(machine, folder, cpu=cpu, claimed=others, imagenet=blank.asked.get("data_dir"))
-        planned = cells.planned(found.cells)
+        planned = cells.planned(found.cells, dry=held is None)
         found = msgspec.structs.replace(found, cells=planned.cells)
         used = {gpu for trial in planned.trials.values() for gpu in trial.plan.choice.gpus}
         if held is None or box.backend == "cpu":
