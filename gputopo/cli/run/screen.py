@@ -188,6 +188,7 @@ def _screened(
     quick: bool,
 ) -> "tuple[Screen, int]":
     """Run the cells, store what they show, and return it with the code of a signal."""
+    from gputopo.cli.run.showing import cell_display
     from gputopo.launch.jobs import screen as job
     from gputopo.launch.supervise import signals
     from gputopo.probes.run_watch import RunWatch
@@ -233,6 +234,7 @@ def _screened(
         budget_s=job.QUICK_S if quick else None,
         without=without,
         on_run=on_run,
+        display=cell_display,
         command=worker_command,
     )
     return store(measured, complete), code

@@ -66,7 +66,9 @@ def sweep(
 ) -> int:
     """Run a matrix of trainings, each cell in a process and a folder of its own, and show their speeds.
 
-    The matrix is a preset, a file (--matrix), or values of options: --model alexnet --num-gpus 1,2,4. A sweep that was killed or stopped goes on with --resume: cells that ended are not run again. Failed,
+    The matrix is a preset, a file (--matrix), or values of options: --model alexnet --num-gpus 1,2,4.
+
+    A sweep that was killed or stopped goes on with --resume: cells that ended are not run again. Failed,
     refused and left out cells stay in the result, with their reason.
 
     Exit codes: 0 fine; 1 a cell failed and --fail-on; 2 bad input; 3 the hardware or the driver cannot do it,
@@ -183,6 +185,7 @@ def _run(
     found: "Sweep", matrix: "Matrix", planned: "Planned", machine: "Machine", folder: Path
 ) -> "tuple[Sweep, int]":
     """Run the cells; return the sweep and the code of a signal."""
+    from gputopo.cli.run.showing import cell_display
     from gputopo.cli.run.training import remember
     from gputopo.launch.jobs.sweep import FILE, run_cells
     from gputopo.probes.run_watch import RunWatch
@@ -210,6 +213,7 @@ def _run(
         pause=pause,
         on_cell=on_cell,
         on_wait=note,
+        display=cell_display,
         command=worker_command,
     )
 
