@@ -87,7 +87,8 @@ class Progress:
 
     On a terminal a display that is redrawn below the lines that stay; else, and with TERM=dumb, one line for
     each phase, for the first counted step and for every `display_every`-th (None: one every PLAIN_S seconds),
-    without control characters. `messages`: lines that stay, above the display. `clock`: seconds, for the duration of a phase.
+    without control characters. `messages`: lines that stay, above the display. `clock`: seconds, for the
+    duration of a phase.
     """
 
     def __init__(

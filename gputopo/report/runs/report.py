@@ -186,7 +186,7 @@ def _excluded(result: Result, compared: Sequence[tuple[Device, Verdict]], *, oth
 
 def _two_figures(count: int) -> int:
     """Round up to two figures: it is an estimate."""
-    scale = 10 ** max(0, len(str(count)) - 2)
+    scale: int = 10 ** max(0, len(str(count)) - 2)
     return -(-count // scale) * scale
 
 

@@ -260,10 +260,9 @@ class Trainer(Box):
 
     def card(self, tower: int, step: int) -> Card:
         """The state of a tower's GPU in a step."""
-        if tower not in self.slow and tower not in self.waits_s:
-            return HEALTHY
-        factor, late = self.slow.get(tower, lambda step: 1.0), self.waits_s.get(tower, lambda step: 0.0)
-        return Card(hidden=1 / factor(step), late_s=late(step))
+        factor = self.slow[tower](step) if tower in self.slow else 1.0
+        late_s = self.waits_s[tower](step) if tower in self.waits_s else 0.0
+        return Card(hidden=1 / factor, late_s=late_s)
 
     def events(self, count: int) -> Iterator[Event]:
         """The events of a run with so many counted steps."""
