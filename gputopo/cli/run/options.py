@@ -188,11 +188,14 @@ class AxisOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str | None:
-        """The matrix as the TOML text of a file; None where no value was given."""
+        """The matrix as the TOML text of a file; None where no value was given. Raises UsageError."""
         fields = {name: one for name, one in msgspec.structs.asdict(self).items() if one is not None}
         axes = {name: one for name, one in fields.items() if isinstance(one, tuple)}
         if not fields:
             return None
+        if self.model is None:
+            flag = f"--{next(iter(fields)).replace('_', '-')}"
+            raise UsageError(f"{flag} needs --model", "add --model alexnet, or write it into the matrix")
         top = [f"{name} = {one}" for name, one in fields.items() if name not in axes]
         values = {
             name: ", ".join(one if one.isdecimal() else json.dumps(one) for one in of)

@@ -69,8 +69,10 @@ def train(
     except KeyboardInterrupt:
         if not results:
             raise
-    _print(results[0], options)  # a Ctrl-C after the end of training changes nothing
-    to_stderr(f"Run folder: {folders[0]}\n")
+    try:
+        _print(results[0], options)  # a Ctrl-C after the end of training changes nothing
+    finally:
+        to_stderr(f"Run folder: {folders[0]}\n")
     display.require_written()
     return _exit_code(results[0].exit_code, results, options)
 

@@ -95,6 +95,16 @@ def test_the_failure_and_the_verdict_come_first_and_the_versions_last() -> None:
     assert text.rstrip().splitlines()[-1].startswith("versions")
 
 
+def test_without_all_figures_the_report_is_the_speed_the_verdict_the_devices_and_the_loss() -> None:
+    lines = document_text(run_document(gpu_result(2), verbose=False), 120).splitlines()
+    assert re.fullmatch(r"[\d.]+ images/sec ± [\d.]+: .* on 2 GPUs, .*", lines[0])
+    assert re.fullmatch(r"No slow device seen; a difference above \d\.\d % is excluded\.", lines[2])
+    assert lines[-1].startswith("loss  ")
+    assert len(lines) <= 12
+    spoilt = msgspec.structs.replace(gpu_result(2), replica_difference=0.5)
+    assert "do not trust this training" in document_text(run_document(spoilt, verbose=False), 120)
+
+
 def test_only_what_is_slow_is_red() -> None:
     slow, even = gpu_result(4, {2: 0.4}), gpu_result(4)
     red = {
