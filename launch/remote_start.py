@@ -7,6 +7,7 @@ pipe. Every command has a session of its own: a Ctrl-C comes to the driver alone
 import codecs
 import contextlib
 import re
+import secrets
 import selectors
 import shlex
 import signal
@@ -15,10 +16,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gputopo.launch.hosts.allocation import HostOptions, claim_of, is_started
+from gputopo.launch.hosts.allocation import HostOptions, claim_of, is_started, port_by
 from gputopo.launch.hosts.hostlists import HostAddress, fold
 from gputopo.launch.hosts.messages import END_S, SILENT_S
-from gputopo.launch.remote_agent import AGENT_LEADER_S, AGENT_OTHER_S, MARK
+from gputopo.launch.remote_agent import AGENT_LEADER_S, AGENT_OTHER_S, MARK, SECRET
 from gputopo.launch.supervise import signals
 from gputopo.values.errors import ExitCode, HardwareError
 from gputopo.values.option import shown
@@ -30,8 +31,8 @@ _SSH = (
     *("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ControlMaster=no"),
     *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o", "LogLevel=ERROR"),
 )
-# Variables of the driver that other hosts get. TF_CONFIG is of one host.
-_PASSED_ON = re.compile(r"(?!TF_CONFIG$)(GPUTOPO|TF|NCCL|XLA|KERAS)_\w+|COLUMNS")
+# Variables of the driver that other hosts get. TF_CONFIG is of one host; a command line shows no secret.
+_PASSED_ON = re.compile(rf"(?!(?:TF_CONFIG|{SECRET})$)(GPUTOPO|TF|NCCL|XLA|KERAS)_\w+|COLUMNS")
 _SSH_FAILED, _CANNOT_RUN = 255, (126, 127)
 _HINTS = (
     (r"host key|host identification", "confirm the key of the host once by hand: ssh {host} true"),
@@ -89,9 +90,16 @@ def to_start(options: HostOptions, environ: Mapping[str, str]) -> tuple[HostAddr
 def commands(
     hosts: Sequence[HostAddress], agents: Agents, is_here: Callable[[str], bool]
 ) -> tuple[HostCommand, ...]:
-    """Return the commands that start all hosts, by rank. `is_here`: whether a name is this host's."""
+    """Return the commands that start all hosts, by rank. `is_here`: whether a name is this host's.
+
+    The hosts meet at a port of their own, unless rank 0 has one.
+    """
     names = [str(host.name) for host in hosts]
-    listed = fold(names) if all(host.port is None for host in hosts) else ",".join(map(str, hosts))
+    leader, *others = hosts
+    if leader.port is None:
+        leader = HostAddress(leader.name, port_by(secrets.token_hex()))
+    rest = fold(names[1:]) if all(host.port is None for host in others) else ",".join(map(str, others))
+    listed = f"{leader},{rest}" if others else str(leader)
     return tuple(
         _command(agents, rank, name, listed, is_here=is_here(name)) for rank, name in enumerate(names)
     )
@@ -244,9 +252,11 @@ class _Driver:
     def start(self, starts: Sequence[HostCommand]) -> None:
         """Start the commands. Raises HardwareError where there is no such program."""
         self.hosts: list[_Host] = []
+        secret = secrets.token_hex(32)
         self.selector.register(self.came, selectors.EVENT_READ, None)
         for one in starts:
             self.hosts.append(_Host(one, self.show))
+            self.hosts[-1].tell(f"{secret}\n".encode())
             self.selector.register(self.hosts[-1].stderr, selectors.EVENT_READ, self.hosts[-1])
 
     def follow(self, until_s: Callable[[], float | None]) -> None:
@@ -279,7 +289,7 @@ class _Driver:
         for number in signals.take(self.came):
             self.endings.signalled(number, time.monotonic())
             if self.hosts:
-                self.hosts[0].tell(number)
+                self.hosts[0].tell(bytes((number,)))
 
     def _take(self, host: "_Host") -> None:
         for code, has_begun in host.reports():
@@ -364,10 +374,10 @@ class _Host:
         code = self._process.wait()
         return code if code >= 0 else 128 - code
 
-    def tell(self, number: int) -> None:
-        """Pass a signal to the process of rank 0."""
+    def tell(self, data: bytes) -> None:
+        """Pass the agent the secret, or a signal for rank 0, by its stdin: see `remote_agent`."""
         with contextlib.suppress(OSError, ValueError):
-            self._stdin.write(bytes((number,)))
+            self._stdin.write(data)
 
     def release(self) -> None:
         """Close stdin, by which the agent ends its process."""

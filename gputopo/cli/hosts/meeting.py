@@ -97,19 +97,24 @@ def typed_words(
     return words
 
 
-# Where the launchers meet, unless an address has a port: that of the examples of TensorFlow's clusters.
-PORT = 2222
+def _secret(hosts: HostOptions) -> bytes:
+    """Return the secret of this job. Raises UsageError, HardwareError."""
+    from gputopo.launch.hosts.secret import take_secret
+    from gputopo.launch.supervise.run_folder import runs_home
+
+    if hosts.insecure:
+        note("--insecure: whoever reaches rank 0's port can take part in this run")
+    return take_secret(os.environ, runs_home(os.environ).parent, insecure=hosts.insecure)
 
 
-def meeting_of(
-    allocation: Allocation, hosts: HostOptions, asked: dict[str, Any], port: int = PORT
-) -> "RendezvousServer":
+def meeting_of(allocation: Allocation, hosts: HostOptions, asked: dict[str, Any]) -> "RendezvousServer":
     """Return the meeting that rank 0 holds. `asked`: what all hosts must have been asked for alike."""
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 
     found = RendezvousServer(
         [host.name for host in allocation.hosts],
-        allocation.leader.port or port,
+        allocation.port,
+        _secret(hosts),
         job=allocation.job,
         asked=_alike(allocation, asked),
         allow_public=hosts.allow_public_address,
@@ -170,7 +175,7 @@ def address_of(allocation: Allocation, hosts: HostOptions) -> str:
     deadline_s, has_waited = time.monotonic() + hosts.join_timeout, False
     while address is None:
         try:
-            address = own_address(leader.name, leader.port or PORT)
+            address = own_address(leader.name, allocation.port)
         except (OSError, UnicodeError) as error:
             what = f"rank 0 is {leader.name}, which this host cannot find"
             why = getattr(error, "strerror", None) or error
@@ -197,7 +202,7 @@ def join(allocation: Allocation, hosts: HostOptions, bringing: "Joining") -> "tu
     leader = allocation.leader
     assert leader.name is not None, "rank 0 has a name"
     note(f"{allocation.source}: rank {allocation.rank} of {allocation.size} hosts, joining {leader.name}")
-    guest = RendezvousClient(allocation.rank, leader.name, leader.port or PORT)
+    guest = RendezvousClient(allocation.rank, leader.name, allocation.port, _secret(hosts))
     reply = guest.join(bringing, hosts.join_timeout)
     if isinstance(reply, Refused):
         if not is_driven(os.environ):
@@ -207,7 +212,7 @@ def join(allocation: Allocation, hosts: HostOptions, bringing: "Joining") -> "tu
     return guest, reply
 
 
-def excuse(allocation: Allocation, error: GputopoError) -> int:
+def excuse(allocation: Allocation, hosts: HostOptions, error: GputopoError) -> int:
     """Print why this host, of rank 1 or above, cannot join, report it to rank 0, and return the exit code.
 
     Rank 0 itself has nobody to report it to: there the error is raised. A driver shows it once: as rank 0
@@ -232,7 +237,11 @@ def excuse(allocation: Allocation, error: GputopoError) -> int:
         hint=error.hint,
         exit_code=int(error.exit_code),
     )
-    reported = RendezvousClient(allocation.rank, leader.name, leader.port or PORT).excuse(unable)
+    try:
+        client = RendezvousClient(allocation.rank, leader.name, allocation.port, _secret(hosts))
+        reported = client.excuse(unable)
+    except GputopoError:  # it has no secret either
+        reported = False
     if driven and not reported:
         show_error(error.what, error.hint)
     return int(error.exit_code)
@@ -271,7 +280,7 @@ def address_of_leader(joined: "Sequence[Joining]") -> str | None:
     from gputopo.launch.hosts.addresses import own_address
 
     try:
-        return own_address(joined[0].address, joined[0].port or PORT)
+        return own_address(joined[0].address, joined[0].port)
     except (OSError, UnicodeError):
         return None
 
@@ -312,7 +321,7 @@ def plan_of_hosts(
         brought = None if why_cpu(machine, os.environ, cpu=False) is not None else machine
         address = address_of(allocation, hosts) if allocation.rank else ""
     except GputopoError as error:
-        return excuse(allocation, error)
+        return excuse(allocation, hosts, error)
     if allocation.rank:
         own = joining(allocation, brought, asked, address=address, resources=resources_of(brought, address))
         join(allocation, hosts, own)
