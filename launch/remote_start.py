@@ -27,7 +27,7 @@ from gputopo.values.option import shown
 _AGENT = ("-P", "-m", "gputopo.launch.remote_agent")
 # BatchMode: it never asks. ControlMaster: a connection that is shared would hold our pipes open after its
 # end. A host that has died is noticed after 3 times 5 s.
-_SSH = (
+SSH = (
     *("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ControlMaster=no"),
     *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o", "LogLevel=ERROR"),
 )
@@ -105,17 +105,18 @@ def commands(
     )
 
 
+def passed_on(environ: Mapping[str, str]) -> list[str]:
+    """Return the variables that other hosts get, as words of `env`."""
+    return [f"{name}={text}" for name, text in sorted(environ.items()) if _PASSED_ON.fullmatch(name)]
+
+
 def _command(agents: Agents, rank: int, name: str, listed: str, *, is_here: bool) -> HostCommand:
-    passed = [
-        f"{variable}={text}"
-        for variable, text in sorted(agents.environment.items())
-        if not is_here and _PASSED_ON.fullmatch(variable)
-    ]
+    passed = [] if is_here else passed_on(agents.environment)
     python = agents.python if is_here else agents.remote_python
     end = agents.words.index("--") if "--" in agents.words else len(agents.words)
     own = (*agents.words[:end], "--hosts", listed, "--node-rank", str(rank), *agents.words[end:])
     agent = ("env", *passed, python, *_AGENT, str(rank), name, agents.folder, *own)
-    command = agent if is_here else (*_SSH, "--", name, shlex.join(agent))
+    command = agent if is_here else (*SSH, "--", name, shlex.join(agent))
     return HostCommand(rank=rank, host=name, command=command, remote=not is_here)
 
 
@@ -142,12 +143,11 @@ def not_started(start: HostCommand, code: int, lines: Sequence[str], python: str
 class RankEnds:
     """Which ranks have ended, when the others are to be ended, and the exit code. Pure: times are given."""
 
-    def __init__(self, size: int, *, needs_all: bool = True, may_lose: bool = False) -> None:
-        """`needs_all`: a rank that fails ends the others; rank 0 does in any case.
+    def __init__(self, size: int, *, may_lose: bool = False) -> None:
+        """A rank that fails ends the others.
 
         `may_lose`: one that fails after the training has begun does not: rank 0 knows whether it can go on.
         """
-        self._needs_all = needs_all
         self._may_lose = may_lose
         self.end_at: float | None = None  # when all are to be ended, by the clock of the caller
         self.failed: tuple[int, int] | None = None  # the first rank that failed, and its exit code
@@ -185,13 +185,12 @@ class RankEnds:
         if rank == 0:
             self._leader = None if self.is_ending(now_s) else code
             self._end_within(OTHERS_S if has_begun or not code else SETTLE_S, now_s)
-        elif code and self._needs_all and not (self._may_lose and has_begun):
+        elif code and not (self._may_lose and has_begun):
             self._end_within(LEADER_S if has_begun else SETTLE_S, now_s)
 
-    def not_started(self, rank: int, now_s: float) -> None:
-        """Note that the host of a rank cannot be started: those that need it are ended."""
-        if rank == 0 or self._needs_all:
-            self._end_within(0.0, now_s)
+    def not_started(self, now_s: float) -> None:
+        """Note that a host cannot be started: the others are ended."""
+        self._end_within(0.0, now_s)
 
     def signalled(self, number: int, now_s: float) -> None:
         """Note a signal, which rank 0 gets too. After one Ctrl-C it may take its time; the third ends all."""
@@ -212,18 +211,17 @@ def drive(
     python: str,
     show: Show,
     note: Show,
-    needs_all: bool = True,
     may_lose: bool = False,
 ) -> int:
     """Start all hosts, wait until they have ended, and return the exit code of the run.
 
     `show`: writes what the hosts wrote to stderr, `note`: a line of the driver. `python`: of other hosts, for
-    messages. Raises HardwareError where a host cannot be started; then the others have been ended, unless the
-    run does not need all. `may_lose`: as of `RankEnds`.
+    messages. Raises HardwareError where a host cannot be started; then the others have been ended.
+    `may_lose`: as of `RankEnds`.
     """
-    endings = RankEnds(len(starts), needs_all=needs_all, may_lose=may_lose)
+    endings = RankEnds(len(starts), may_lose=may_lose)
     with signals.caught() as came, selectors.DefaultSelector() as selector:
-        driver = _Driver(selector, came, python, show, note, endings, needs_all)
+        driver = _Driver(selector, came, python, show, note, endings)
         try:
             driver.start(starts)
             driver.follow(lambda: endings.end_at)
@@ -246,7 +244,6 @@ class _Driver:
     show: Show
     note: Show
     endings: RankEnds
-    needs_all: bool
     error: HardwareError | None = None
 
     def start(self, starts: Sequence[HostCommand]) -> None:
@@ -305,11 +302,8 @@ class _Driver:
                 self.note(f"the connection to {host.start.host} (rank {rank}) was lost, exit code {code}")
             else:
                 error = not_started(host.start, code, host.lines_before, self.python)
-                if self.needs_all or rank == 0:
-                    self.error = self.error or error
-                else:
-                    self.note(f"{error.what}; {error.hint}")
-                self.endings.not_started(rank, now_s)
+                self.error = self.error or error
+                self.endings.not_started(now_s)
         self.endings.ended(rank, int(ExitCode.HARDWARE), now_s, has_begun=host.has_started)
 
 

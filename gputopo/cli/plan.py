@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from gputopo.cli.hosts.meeting import hosts_to_start, start_hosts
 from gputopo.cli.placement import AUTOTUNE, PlanOptions, parse_candidates, parse_model, parse_program
 from gputopo.cli.printing import emit, emit_each, show_report
 from gputopo.cli.run.prepare import AskedJob, PlannedOn, planned_on, warn, with_costs
-from gputopo.cli.source import FROM, planned_machine
-from gputopo.launch.hosts.allocation import HostOptions, find
+from gputopo.cli.source import FROM
+from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.prediction.programs import DEFAULT
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf
@@ -106,45 +105,26 @@ def plan(
     claimed the GPUs, or the driver does not work.
     """
     from gputopo import planner
+    from gputopo.cli.hosts.asking import hosts_to_ask
+    from gputopo.cli.hosts.planning import plan_of_files, plan_of_hosts
 
     request = planner.Request(
         model=model, batch_size=batch_size, program=program, explain=explain, **placement.fields
     )
-    if _is_of_hosts(sources, hosts, fleet=fleet):
+    options = HostOptions(**hosts.fields)
+    asked = None if fleet or sources else hosts_to_ask(options)
+    if fleet or asked is not None:
         for_one = "plan for one file without --fleet" if fleet else "add --num-hosts 1"
         _refuse_on_hosts(request, shape, changes, autotune, candidates, for_one)
-        return _plan_of_hosts(request, placement, hosts, sources if fleet else None, candidates, shape)
+
+        def show(found: "Plan") -> None:
+            _print(_shortened(found, candidates), shape)
+
+        if asked is None:
+            show(plan_of_files(sources, request))
+            return 0
+        return plan_of_hosts(asked, options, with_costs(request), show) if asked else 0
     return _plan_of_one(request, placement, sources, changes, autotune, candidates, shape)
-
-
-def _plan_of_hosts(
-    request: "Request",
-    placement: Given,
-    hosts: Given,
-    files: tuple[str, ...] | None,
-    candidates: int | None,
-    shape: Shape,
-) -> int:
-    """Plan for the hosts of files, start the command on the hosts, or take part as one of them."""
-    from gputopo.cli.hosts.meeting import plan_of_files, plan_of_hosts
-
-    def print_it(found: "Plan") -> None:
-        _print(_shortened(found, candidates), shape)
-
-    if files is not None:
-        print_it(plan_of_files(files, request))
-        return 0
-    options = HostOptions(**hosts.fields)
-    asked = {"model": request.model, "program": request.program, **placement.typed}
-    if request.batch_size is not None:
-        asked["batch_size"] = _typed(request.batch_size)
-    if starting := hosts_to_start(options):
-        shown = {"format": shape} if candidates is None else {"format": shape, "candidates": candidates}
-        return start_hosts(plan, starting, options, {**asked, **hosts.typed, **shown})
-    allocation = find(options, os.environ)
-    assert allocation is not None, "it is of several hosts"
-    machine = planned_machine((), pairs=not request.no_history)
-    return plan_of_hosts(allocation, options, machine, with_costs(request), asked, print_it)
 
 
 def _plan_of_one(
@@ -207,14 +187,6 @@ def _plan_of_one(
 
 def _typed(batch: AskedBatch) -> str:
     return batch if isinstance(batch, str) else as_typed(batch)
-
-
-def _is_of_hosts(sources: tuple[str, ...], hosts: Given, *, fleet: bool) -> bool:
-    """Return whether it is of several hosts: of files, of options, or of the starter. Raises UsageError."""
-    if fleet or sources:
-        return fleet
-    options = HostOptions(**hosts.fields)
-    return bool(hosts_to_start(options)) or find(options, os.environ) is not None
 
 
 def _refuse_on_hosts(

@@ -1,100 +1,24 @@
-"""What commands that run on several hosts at once share: where they meet, and what each brings there."""
+"""How the hosts of a run meet: where, by what secret, and what each brings there."""
 
 import os
 import platform
-import shutil
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import gputopo
 from gputopo.cli.printing import note, show_error, to_stderr
-from gputopo.launch.hosts.addresses import is_this_host
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
-from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.remote_agent import is_driven
-from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError, UsageError
-from gputopo.values.option import Declared, parameters_of
+from gputopo.values.errors import GputopoError, HardwareError
 
 if TYPE_CHECKING:
-    from gputopo.launch.hosts.earlier import EarlierRuns
     from gputopo.launch.hosts.messages import Joining, Reply
     from gputopo.launch.hosts.rendezvous_client import RendezvousClient
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
-    from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
     from gputopo.planner.network import SavedNetwork
     from gputopo.values.machine import Machine
-    from gputopo.values.run.plan import Plan
-
-
-# The driver says these itself: by the hosts that it starts, and by the rank that it gives to each.
-_OF_THE_DRIVER = ("hosts", "hostfile", "num_hosts", "remote_python")
-
-
-def hosts_to_start(options: HostOptions) -> tuple[HostAddress, ...]:
-    """Return the hosts that this process is to start; () where it is one of them, or alone.
-
-    Raises UsageError.
-    """
-    if options == HostOptions():
-        return ()
-    from gputopo.launch import remote_start
-
-    found = remote_start.to_start(options, os.environ)
-    return () if len(found) == 1 and is_this_host(str(found[0].name)) else found
-
-
-def start_hosts(
-    command: Callable[..., int],
-    hosts: Sequence[HostAddress],
-    options: HostOptions,
-    typed: Mapping[str, Any],
-    *,
-    program: Sequence[str] = (),
-    needs_all: bool = True,
-    may_lose: bool = False,
-) -> int:
-    """Start a command on each host as it was typed, and return its exit code. Raises GputopoError.
-
-    `program`: what follows --. `needs_all`: it ends where one of them cannot be started. `may_lose`: see
-    `remote_start.RankEnds`.
-    """
-    from gputopo.launch import remote_start
-
-    environment = dict(os.environ)
-    if sys.stdout.isatty():  # that of rank 0 is a pipe
-        environment["COLUMNS"] = str(shutil.get_terminal_size().columns)
-    words = typed_words(parameters_of(command), typed, _OF_THE_DRIVER)
-    words += ["--", *program] if program else []
-    python = options.remote_python or sys.executable
-    agents = remote_start.Agents(
-        words=("-P", "-m", "gputopo", command.__name__, *words),
-        python=sys.executable,
-        remote_python=python,
-        folder=os.getcwd(),
-        environment=environment,
-    )
-    starts = remote_start.commands(hosts, agents, is_this_host)
-    return remote_start.drive(
-        starts, python=python, show=to_stderr, note=note, needs_all=needs_all, may_lose=may_lose
-    )
-
-
-def typed_words(
-    declared: Sequence[Declared], typed: Mapping[str, Any], without: Sequence[str] = ()
-) -> list[str]:
-    """Return the options as they were typed, but for those `without`, which are names."""
-    words: list[str] = []
-    for one in declared:
-        name = one.name.rstrip("_")
-        if name not in typed or name in without:
-            continue
-        value = typed[name]
-        for text in value if one.option.repeated else (value,):
-            words += [one.option.flag] if one.is_flag else [one.option.flag, str(text)]
-    return words
 
 
 def _secret(hosts: HostOptions) -> bytes:
@@ -301,88 +225,3 @@ def saved_network(hosts: "Sequence[Joining]", request: "Request") -> "SavedNetwo
         return None
     to_stderr(f"gputopo: with the network measured on {saved.date}\n")
     return SavedNetwork(saved.bandwidth, f"on {saved.date}")
-
-
-def plan_of_hosts(
-    allocation: Allocation,
-    hosts: HostOptions,
-    machine: "Machine",
-    request: "Request",
-    asked: dict[str, Any],
-    show: "Callable[[Plan], None]",
-) -> int:
-    """Plan as one of several hosts; rank 0 plans for all and shows it. Raises GputopoError."""
-    from gputopo.launch.hosts.messages import RunEnd, Unused
-    from gputopo.launch.jobs.before import earlier_of_hosts
-    from gputopo.launch.spec.target import why_cpu
-
-    asked = {"command": "plan", **asked}
-    try:
-        brought = None if why_cpu(machine, os.environ, cpu=False) is not None else machine
-        address = address_of(allocation, hosts) if allocation.rank else ""
-    except GputopoError as error:
-        return excuse(allocation, hosts, error)
-    if allocation.rank:
-        own = joining(allocation, brought, asked, address=address, resources=resources_of(brought, address))
-        join(allocation, hosts, own)
-        note("rank 0 has what was read of this host")
-        return ExitCode.OK
-    with meeting_of(allocation, hosts, asked) as meeting:
-        joined = meeting.wait(hosts.join_timeout)
-        meeting.answer({rank: Unused(why="rank 0 has what was read of it") for rank in joined})
-        meeting.end(RunEnd(exit_code=ExitCode.OK))
-    network = address_of_leader(list(joined.values()))
-    own = joining(allocation, brought, asked, resources=resources_of(brought, network))
-    earlier = earlier_of_hosts(brought, request)
-    show(planned([own, *(joined[rank] for rank in sorted(joined))], request, earlier).plan)
-    return ExitCode.OK
-
-
-def plan_of_files(sources: Sequence[str], request: "Request") -> "Plan":
-    """Return the plan of the hosts of several files. Raises GputopoError, InputError for one not read."""
-    from gputopo.cli.hosts.fleet import readings
-    from gputopo.launch.hosts.messages import Joining
-
-    if len(sources) < 2:
-        raise UsageError(
-            "--fleet plans for several hosts, and needs a file of each of two or more",
-            "give --from A.json B.json ...: what gputopo inspect --record writes on each host",
-        )
-    hosts = []
-    for rank, (name, found) in enumerate(readings(sources).items()):
-        if isinstance(found, GputopoError):
-            raise InputError(f"{name} cannot be read: {found.what}", found.hint)
-        hosts.append(
-            Joining(rank=rank, name=name, version=gputopo.__version__, address=name, port=PORT, machine=found)
-        )
-    return planned(hosts, request).plan
-
-
-def planned(hosts: "Sequence[Joining]", request: "Request", earlier: "EarlierRuns | None" = None) -> "Target":
-    """Plan for hosts from what they brought, claiming nothing, and print what is to be said about it.
-
-    `earlier`: runs of this host with others.
-    """
-    from gputopo.launch.hosts.planning import plan_hosts, target_alone
-    from gputopo.launch.spec.rules import OF_ONE_PROCESS
-    from gputopo.values.run.all_reduce import parse
-
-    if all(one.machine is None or not one.machine.gpus for one in hosts):
-        raise HardwareError(
-            "there is no GPU to plan for on any of the hosts",
-            "plan for other machines with --from A.json B.json --fleet; gputopo run trains on CPU devices",
-        )
-
-    def own(request: "Request", *, cpu: bool) -> "Target":
-        return target_alone(hosts[0], request, cpu=cpu)
-
-    found = plan_hosts(hosts, request, own, saved=saved_network(hosts, request), earlier=earlier)
-    asked = request.all_reduce
-    if asked is not None and found.target.others and parse(asked).name in OF_ONE_PROCESS:
-        raise UsageError(
-            f"--all-reduce {asked} is within one process, and each host of a training has its own",
-            "use --all-reduce hierarchical, or fewer GPUs than one host has: --num-gpus N",
-        )
-    for line in (*found.says, *found.target.plan.warnings):
-        note(line)
-    return found.target
