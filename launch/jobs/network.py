@@ -5,7 +5,7 @@ import secrets
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -120,7 +120,6 @@ def _nccl(host: NetworkHost) -> Nccl:
     return host.tools.nccl
 
 
-_WAIT_S = 0.1  # between two looks at whether all is over, while a slot has not begun; not measured
 _LATE_BY_S = 1.0  # after which a slot is over, or disturbs others; not measured
 _IS_LATE = "left out: a transfer before it took too long"
 LATE_S = 15.0  # for results after the last slot: a transfer that fails takes 5 s; not measured
@@ -144,9 +143,7 @@ def order_of(
     )
 
 
-def measure_order(
-    line: bytes, listener: Listener, environ: Mapping[str, str], is_over: Callable[[], bool]
-) -> NetworkResult:
+def measure_order(line: bytes, listener: Listener, environ: Mapping[str, str]) -> NetworkResult:
     """Do what an order, as JSON, asks of this host. Raises InputError."""
     order = schema.decode(line, Order, origin="the order")
     if order.tool == NCCL_TESTS:  # that of rank 0 measures for all
@@ -157,10 +154,10 @@ def measure_order(
     if USES[order.tool].rate is not None:
         listener.serve = _programs(order).serve
     listener.token = order.token
-    return measure(order, is_over)
+    return measure(order)
 
 
-def measure(order: Order, is_over: Callable[[], bool]) -> NetworkResult:
+def measure(order: Order) -> NetworkResult:
     """Measure the transfers of one host, each in its slot; the first begins `lead_s` after this call.
 
     Those to a host that could not be reached are not tried again: each would take some seconds, and this host
@@ -171,10 +168,8 @@ def measure(order: Order, is_over: Callable[[], bool]) -> NetworkResult:
     found: list[TransferResult] = []
     errors: dict[int, str] = {}
     for number, slot in enumerate(schedule(len(order.hosts), order.timing)):
-        while (left_s := begin_s + slot.start_s - time.monotonic()) > 0 and not is_over():
-            time.sleep(min(left_s, _WAIT_S))
-        if is_over():
-            break
+        left_s = begin_s + slot.start_s - time.monotonic()
+        time.sleep(max(0.0, left_s))
         for destination in [end for source, end in slot.transfers if source == order.rank]:
             error = errors.get(destination) or (_IS_LATE if left_s < -_LATE_BY_S else None)
             if error is None:

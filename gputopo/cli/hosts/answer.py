@@ -11,6 +11,7 @@ import os
 import platform
 import select
 import sys
+import threading
 from collections.abc import Sequence
 
 import msgspec
@@ -102,17 +103,22 @@ def _network(peers: Sequence[str], tool: str, *public: str) -> None:
             f"cannot listen for the other hosts: {getattr(error, 'strerror', None) or error}",
             "name the hosts by addresses that they have, or by names that all of them know",
         ) from error
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
     with listener:
         tools = tools_at(address, tool, root_folder())  # type: ignore[arg-type]
         resources = msgspec.to_builtins({**card_of(address), "tools": tools})
         machine = None if tools.nccl is None else machine_from(())  # by whose ports it is judged
         _say(_joining(address, listener.port, machine=machine, resources=resources))
         while line := sys.stdin.buffer.readline():
-            _say(measure_order(line, listener, os.environ, _has_more))
+            _say(measure_order(line, listener, os.environ))
 
 
-def _has_more() -> bool:
-    return bool(select.select([sys.stdin.buffer], [], [], 0)[0])
+def _end_with_stdin() -> None:
+    """End this process, and the programs that it has started, once nobody waits for its answer."""
+    gone = select.poll()
+    gone.register(0, select.POLLRDHUP)  # and POLLHUP
+    gone.poll()
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -163,7 +163,7 @@ def measured(order: Order, listeners: list[Listener]) -> Bandwidth:
     """Let each host measure in a thread, by its own order as JSON."""
     lines = [schema.encode(msgspec.structs.replace(order, rank=rank)) for rank in range(len(listeners))]
     hosts = [
-        Later(partial(measure_order, line, listener, os.environ, lambda: False))
+        Later(partial(measure_order, line, listener, os.environ))
         for line, listener in zip(lines, listeners, strict=True)
     ]
     return bandwidth_of(order, {rank: one.result(30) for rank, one in enumerate(hosts)}, {})
@@ -180,13 +180,6 @@ def test_all_pairs_of_three_hosts_are_measured() -> None:
     assert all(one.median_us or one.median_gb_per_s is not None for one in found.samples)
 
 
-def test_an_order_is_over_with_the_stdin_of_its_host() -> None:
-    with listening(2) as listeners:
-        order = order_of([brought(rank, one) for rank, one in enumerate(listeners)], SHORT, "tcp")
-        line = schema.encode(order)
-        assert measure_order(line, listeners[0], os.environ, lambda: True).measured == ()
-
-
 def test_a_host_that_cannot_be_reached_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
@@ -197,7 +190,7 @@ def test_a_host_that_cannot_be_reached_is_tried_once(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("gputopo.launch.jobs.network.latency", latency)
     monkeypatch.setattr("gputopo.launch.jobs.network.send", latency)
     hosts = tuple(NetworkHost(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2, 3))
-    result = measure(Order(hosts=hosts, token="t", timing=SHORT), lambda: False)
+    result = measure(Order(hosts=hosts, token="t", timing=SHORT))
     assert sorted(tried) == [2, 3]
     assert {one.error for one in result.measured} == {"timed out"}
     own = [end for slot in schedule(3, SHORT) for source, end in slot.transfers if source == 0]
@@ -213,7 +206,7 @@ def test_a_program_that_fails_costs_its_own_transfer(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Programs, "transfer", fails)
     hosts = tuple(NetworkHost(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2))
-    result = measure(Order(hosts=hosts, token="t", timing=SHORT, tool="ib_write_bw"), lambda: False)
+    result = measure(Order(hosts=hosts, token="t", timing=SHORT, tool="ib_write_bw"))
     assert tried == ["ib_write_lat", "ib_write_bw", "ib_write_bw"]
     assert {one.error for one in result.measured} == {
         "ib_write_lat was ended by signal 9",
@@ -252,7 +245,7 @@ def test_a_host_that_is_late_leaves_out_what_is_over(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("gputopo.launch.jobs.network.latency", slow)
     monkeypatch.setattr("gputopo.launch.jobs.network.send", slow)
     hosts = tuple(NetworkHost(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2))
-    result = measure(Order(hosts=hosts, token="t", timing=SHORT), lambda: False)
+    result = measure(Order(hosts=hosts, token="t", timing=SHORT))
     first, *others = result.measured
     assert first.error is None
     assert {one.error for one in others} == {"left out: a transfer before it took too long"}
