@@ -1,9 +1,8 @@
 """What a host answers about itself, in JSON lines: `python -m gputopo.cli.hosts.answer WHAT PEERS [MORE]`.
 
-inspect: its machine, as a recording has it. plan: with what a plan needs besides; PEERS are other hosts: by the
-first that is known here this one finds its own address; MORE is `pairs` where measured copies count.
-network: takes part in a measurement, as lines of stdin order it; MORE is the tool that was asked for, and
-`public` where an address may be.
+inspect: its machine, as a recording has it. plan: with what a plan needs besides; PEERS are other hosts, by
+one of which it finds its own address; MORE is `pairs` where measured copies count. network: takes part in a
+measurement, as lines of stdin order it; MORE is the tool, and `public` if addresses may be public.
 """
 
 import contextlib

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import gputopo
 from gputopo.cli.hosts import asking
 from gputopo.cli.hosts.asking import hosts_to_ask, to_ask
 from gputopo.launch.hosts.allocation import HostOptions
@@ -113,7 +114,7 @@ def test_hosts_are_planned_for_as_they_answer(
             "name": "x",
             "address": "10.0.0.9",
             "port": 0,
-            "version": asking.gputopo.__version__,
+            "version": gputopo.__version__,
             "machine": msgspec.to_builtins(own),
         }
     ).decode()

@@ -136,7 +136,9 @@ def test_the_pods_of_a_jobset_find_one_another_by_its_service(call: Call, rank: 
     assert command[command.index("--") + 1 :] == PROGRAM
     assert command[command.index("--num-gpus") + 1] == "6"
     pods = [f"{name}-{job['name']}-0-{index}" for index in range(3)]
-    environ = {one["name"]: one["value"] for one in container["env"]}
+    *own, secret = container["env"]
+    assert secret["valueFrom"]["secretKeyRef"] == {"name": name, "key": "secret"}
+    environ = {one["name"]: one["value"] for one in own}
     environ |= {"JOB_COMPLETION_INDEX": str(rank), "HOSTNAME": pods[rank]}
     assert named(find(hosts_in(command), environ)) == (rank, 3, [f"{pods[0]}.{name}", None, None])
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.cli.hosts import network
+from gputopo.cli.hosts import asking, network
 from gputopo.copies.network import Timing
 from gputopo.launch.hosts.messages import Joining
 from gputopo.runs.history import history_file, latest_network
@@ -133,7 +133,7 @@ def test_an_all_reduce_of_all_gpus_is_judged_by_the_ports_of_the_first_host(
 ) -> None:
     port = NicPort(index=0, state="ACTIVE", rate_gbit_per_s=100.0, rdma_device="mlx5_0", rdma_port=1)
     own = Machine(source="live", nics=(Nic(index=0, ports=(port,)),))
-    read = network.read
+    read = asking.read
 
     def with_port(*given: Any, **named: Any) -> Joining:
         return msgspec.structs.replace(read(*given, **named), machine=own)

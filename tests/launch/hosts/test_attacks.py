@@ -15,7 +15,8 @@ import pytest
 from gputopo.launch.hosts.messages import HostStart, RunEnd, Unused
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
-from gputopo.launch.hosts.secret import MAGIC, SECRET, Channel, ChannelError
+from gputopo.launch.hosts.secret import MAGIC, Channel, ChannelError
+from gputopo.launch.remote_agent import SECRET
 from gputopo.launch.spec.env import allowed
 from gputopo.values import schema
 from gputopo.values.errors import HardwareError, UsageError

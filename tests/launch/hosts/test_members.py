@@ -275,5 +275,5 @@ def test_a_host_that_was_lost_is_not_taken_in_again() -> None:
     assert refusal(refused) == (
         "n1 (rank 1) cannot join: the training has lost this host, and goes on without it"
     )
-    assert refused is not None
+    assert isinstance(refused, Refused)
     assert "--resume" in refused.hint

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.hosts.secret import INSECURE, MAGIC, SECRET, Channel, ChannelError, take_secret
+from gputopo.launch.hosts.secret import INSECURE, MAGIC, Channel, ChannelError, take_secret
+from gputopo.launch.remote_agent import SECRET
 from gputopo.values.errors import HardwareError, UsageError
 
 A, B = b"the secret of a job", b"the secret of another"
