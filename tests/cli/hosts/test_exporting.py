@@ -57,6 +57,7 @@ def test_a_batch_script_starts_one_process_on_each_node_which_finds_the_others(c
     asked = directives(script)
     assert (asked["nodes"], asked["ntasks-per-node"], asked["gpus-per-node"]) == ("3", "1", "8")
     assert {"exclusive", "mem"} <= set(asked)
+    assert "\nexport GPUTOPO_SECRET=$(od " in script
     command = shlex.split(script.splitlines()[-1])
     assert command[:2] == ["exec", "srun"]
     run = command[command.index("gputopo") :]
