@@ -229,9 +229,10 @@ class RendezvousServer:
                 connected.setblocking(False)
                 self._connections[connected] = _Connection(connected, str(address[0]), self._secret)
                 self._selector.register(connected, selectors.EVENT_READ)
-                strange = [one for one in self._connections.values() if not one.channel.is_open]
-                if len(strange) > _MAX_CONNECTIONS:
-                    self._close(strange[0])
+                if len(self._connections) > _MAX_CONNECTIONS + len(self._members.joined):
+                    strange = (one for one in self._connections.values() if not one.channel.is_open)
+                    if (oldest := next(strange, None)) is not None:
+                        self._close(oldest)
 
     def _receive(self, one: _Connection | None) -> None:
         if one is None:  # closed since
