@@ -2,9 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import msgspec
@@ -17,7 +15,7 @@ from gputopo.cli.placement import (
     parse_model,
     parse_program,
 )
-from gputopo.cli.printing import emit, emit_each, show_report
+from gputopo.cli.printing import emit, show_report
 from gputopo.cli.run.prepare import AskedJob, planned_on, warn, with_costs
 from gputopo.cli.source import FROM
 from gputopo.launch.hosts.allocation import HostOptions
@@ -175,7 +173,7 @@ def _plan_of_one(asked: _Asked) -> int:
     from gputopo import planner
     from gputopo.planner.explained import require_prediction
 
-    sources, count = asked.output.sources, asked.command.candidates
+    sources = asked.output.sources
     on = planned_on(asked.request, sources)
     machine = on.machine
     require_gpus(machine)
@@ -194,19 +192,12 @@ def _plan_of_one(asked: _Asked) -> int:
     def choose(machine: "Machine", request: planner.Request, keep: int | None = 1) -> "Plan":
         return replace(on, machine=machine, keep=keep).target(request, others).plan
 
-    every = count == planner.ALL
-    found = choose(machine, request, None if every else count)
+    found = choose(machine, request, asked.command.candidates)
     if request.explain:
         require_prediction(found, _EXPLAINS)
     if asked.command.changes:
         found = _with_what_if(found, machine, request, asked.command.changes, choose)
-    if every and asked.shape == "json":
-        listed = planner.every_candidate(
-            machine, request, unavailable={**others, **hidden}, **on.before(request)._asdict()
-        )
-        _print_every(found, listed)
-    else:
-        _show(found, asked, machine)
+    _show(found, asked, machine)
     return 0
 
 
@@ -300,14 +291,6 @@ def require_gpus(machine: "Machine") -> None:
             "there is no GPU to plan for",
             "plan for another machine with --from FILE; gputopo run trains on CPU devices",
         )
-
-
-def _print_every(chosen: "Plan", listed: "Iterator[Candidate]") -> None:
-    from gputopo.values import schema
-
-    first = next(listed)
-    plan = msgspec.structs.replace(chosen, choice=first, candidates=())
-    emit_each(schema.encode_lines(plan, "candidates", chain((first,), listed)))
 
 
 def _show(chosen: "Plan", asked: _Asked, machine: "Machine") -> None:
