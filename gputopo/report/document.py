@@ -32,6 +32,7 @@ from gputopo.report.layout import (
 )
 
 MAX_CELL = 40  # columns of a cell on a terminal; longer ones fold
+_NARROW_HEAD = 24  # columns of the names of rows, down to which they fold so that a table stays whole
 _BAR_COLUMNS = (10, 48)  # of the longest bar, at least and at most
 FILE_WIDTH = 120  # columns of a table or drawing that is written to a file
 
@@ -61,6 +62,7 @@ class Table(NamedTuple):
     notes: tuple[str, ...] = ()  # below it
     gap: int = GAP  # spaces between columns
     optional: tuple[str, ...] = ()
+    shown: int | None = None  # rows of the short form; None: all
 
     @classmethod
     def of(
@@ -69,6 +71,7 @@ class Table(NamedTuple):
         rows: Sequence[Sequence[str]],
         sides: Sequence[Side] = (),
         notes: Sequence[str] = (),
+        shown: int | None = None,
     ) -> "Table":
         """Return the table with these rows. `sides`: of each column, left where there are none."""
         cells = zip(*rows, strict=True) if rows else [()] * len(heads)
@@ -77,7 +80,7 @@ class Table(NamedTuple):
             Column(head, tuple(own), side, MAX_CELL)
             for head, own, side in zip(heads, cells, sides, strict=True)
         )
-        return cls(first, tuple((column,) for column in rest), tuple(notes))
+        return cls(first, tuple((column,) for column in rest), tuple(notes), shown=shown)
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -105,6 +108,7 @@ class Bullets(NamedTuple):
 
     items: tuple[str, ...]
     style: str = ""
+    shown: int | None = None  # items of the short form; None: all
 
 
 class Item(NamedTuple):
@@ -151,6 +155,7 @@ class Section(NamedTuple):
 
     title: str
     blocks: tuple[Block, ...]
+    is_folded: bool = False  # on a page that can unfold it
 
 
 class Page(NamedTuple):
@@ -168,6 +173,7 @@ class Document(NamedTuple):
     summary: str
     sections: tuple[Section, ...]
     pages: tuple[Page, ...] = ()
+    headline: str = ""  # the answer, before everything else
 
     @property
     def pictures(self) -> tuple[Picture, ...]:
@@ -189,11 +195,16 @@ def of_sections(parts: Iterable[tuple[str, Sequence[Block]]]) -> Document:
     return Document("", "", tuple(Section(title, tuple(blocks)) for title, blocks in parts if blocks))
 
 
-def document_lines(document: Document, width: int) -> list[Line]:
-    """Return the document for a terminal of `width` columns; of a picture its title and words."""
+def document_lines(document: Document, width: int, *, whole: bool = True) -> list[Line]:
+    """Return the document for a terminal of `width` columns; of a picture its title and words.
+
+    `whole`: all rows of its tables and items of its lists, whose number the short form has.
+    """
     lines: list[Line] = []
     if document.title:
-        lines += [*paragraph(document.title, width, HEADING), *paragraph(document.summary, width), line()]
+        heads = [plain(document.headline), f"{document.title}: {document.summary}"]
+        heads = heads if document.headline else [document.title, document.summary]
+        lines += [*paragraph(heads[0], width, HEADING), *paragraph(heads[1], width), line()]
     for part in document.sections:
         by = INDENT if part.title else 0
         body: list[Line] = []
@@ -203,7 +214,7 @@ def document_lines(document: Document, width: int) -> list[Line]:
                 isinstance(block, str) or not isinstance(before, str | Styled)
             )
             body += [line()] if body and apart else []
-            body += block_lines(block, width - by)
+            body += block_lines(block if whole else _shortened(block, width - by), width - by)
         lines += paragraph(part.title, width, HEADING) if part.title else []
         lines += [*indented(body, by), line()]
     return printable(lines[:-1])
@@ -212,6 +223,25 @@ def document_lines(document: Document, width: int) -> list[Line]:
 def document_text(document: Document, width: int = 80) -> str:
     """Return the document as plain text."""
     return text_of(document_lines(document, width))
+
+
+def _shortened(block: Block, width: int) -> Block:
+    """Return a table or list without what its short form leaves out, which is counted."""
+    if isinstance(block, Bullets) and block.shown is not None and len(block.items) > block.shown + 1:
+        more = len(block.items) - block.shown
+        return block._replace(items=(*block.items[: block.shown], f"{more} more (--all)"))
+    if not isinstance(block, Table) or block.shown is None:
+        return block
+    table, notes = block, list(block.notes)
+    first, *rest = blocks([*table.groups], width - _head(table, width).width, table.gap)
+    if rest:
+        notes.insert(0, f"also: {', '.join(column.head for part in rest for column in part)} (--all)")
+        table = table._replace(groups=(tuple(first),))
+    more, shown = len(table.rows) - block.shown, block.shown
+    if more > 1:  # a line that says so is as long
+        notes.insert(0, f"{more} more rows (--all)")
+        table = table.mapped(lambda column: msgspec.structs.replace(column, cells=column.cells[:shown]))
+    return table._replace(notes=tuple(notes))
 
 
 def block_lines(block: Block, width: int) -> Sequence[Line]:
@@ -223,7 +253,7 @@ def block_lines(block: Block, width: int) -> Sequence[Line]:
             return [one for part in text.split("\n") for one in paragraph(plain(part), width, style)]
         case Rows(rows, styles):
             return labelled(((plain(label), plain(words)) for label, words in rows), width, styles)
-        case Bullets(items, style):
+        case Bullets(items, style, _):
             folded = (paragraph(plain(item), width - 2, style) for item in items)
             return [
                 (("- " if number == 0 else "  ", QUIET), *spans)
@@ -242,7 +272,7 @@ def block_lines(block: Block, width: int) -> Sequence[Line]:
 
 def _table(table: Table, width: int) -> list[Line]:
     lines: list[Line] = []
-    head = _narrowed(table.head, width // 2)
+    head = _head(table, width)
     room = width - head.width - table.gap
     shown_groups = table.groups
     if table.optional:
@@ -253,6 +283,12 @@ def _table(table: Table, width: int) -> list[Line]:
         lines += [line()] if lines else []
         lines += aligned(head, shown, table.gap)
     return [*lines, *(spans for note in table.notes for spans in paragraph(plain(note), width, QUIET))]
+
+
+def _head(table: Table, width: int) -> Column:
+    """Return the names of the rows, folded so that the columns stay side by side if they can."""
+    others = sum(table.gap + column.width for group in table.groups for column in group)
+    return _narrowed(table.head, min(width // 2, max(width - others, _NARROW_HEAD)))
 
 
 def _narrowed(column: Column, room: int) -> Column:
