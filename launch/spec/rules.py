@@ -193,7 +193,7 @@ TRAINER_RULES: tuple[TaskRule, ...] = (
     ),
     TaskRule(
         lambda spec: _other(spec) and bool(spec.drills),
-        "--drill cannot be combined with a --method or --strategy: its faults are those of our own towers",
+        "--drill cannot be combined with a --method or --strategy: only the built-in trainer injects faults",
         "leave --drill out",
     ),
     *(
@@ -231,14 +231,14 @@ EXCHANGE_RULES: tuple[TaskRule, ...] = (
     TaskRule(
         lambda spec: spec.exchange.staged and spec.variable_update != "parameter_server",
         "--staged-vars cannot be combined with --variable-update {spec.variable_update}: "
-        "it stages weights between a parameter server and the towers",
+        "it stages weights between a parameter server and the devices",
         "use --variable-update parameter_server, or --variable-update replicated and "
         "--variable-consistency relaxed without --staged-vars",
     ),
     TaskRule(
         lambda spec: spec.exchange.asynchronous and spec.variable_update != "parameter_server",
         "--async cannot be combined with --variable-update {spec.variable_update}: "
-        "towers apply gradients to shared variables, and here each has its own",
+        "devices apply gradients to shared variables, and here each has its own",
         "use --variable-update parameter_server, or --variable-update independent without --async",
     ),
     TaskRule(

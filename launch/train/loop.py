@@ -377,7 +377,7 @@ class ScaleWatch(Observer):
         if report is None or not any(report.skipped_steps):
             return
         counts = report.skipped_steps
-        by_tower = ", ".join(f"{count} of tower {tower}" for tower, count in enumerate(counts) if count)
+        by_tower = ", ".join(f"{count} on device {tower}" for tower, count in enumerate(counts) if count)
         total = by_tower if len(counts) > 1 else str(counts[0])
         self._notice(f"Steps skipped because a gradient was not finite: {total}. {_scales(report)}")
 

@@ -183,7 +183,7 @@ def load_for_evaluation(
     wanted = msgspec.structs.replace(header, model=spec.model, classes=model.classes)
     files.require_same(found, wanted)
     if header.alone and header.places > 1:
-        remarks.append(f"The checkpoint holds {header.places} independent towers: the first is evaluated.")
+        remarks.append(f"The checkpoint holds {header.places} separate trainings: the first is evaluated.")
     copies = variables_of(model, spec, placement, together=True)
     files.require_shapes(found, _shapes(copies))
     _restore(found, copies)

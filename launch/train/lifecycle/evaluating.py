@@ -139,7 +139,7 @@ class ForwardStep(Stepper):
         """Create the variables and the graph. Raises UsageError where somebody else takes the steps."""
         if spec.method is not None or spec.strategy is not None:
             raise UsageError(
-                "forward passes and evaluations are made by gputopo's own towers",
+                "forward passes and evaluations are made by the built-in trainer",
                 "leave out --method and --strategy: they differ in how gradients are taken and exchanged",
             )
         # How gradients travel plays no part; a strategy that buffers some would only use memory.
