@@ -74,8 +74,7 @@ class Candidates:
         choice, of, basis = candidates[0], self._of, self._of.basis
         if not of.predicts:
             return None
-        facts = unknown_facts(of.machine, of.paths)[:1]
-        margin, tie = margin_of(candidates, ", or ".join(("--autotune", *facts)))
+        margin, tie = margin_of(candidates, "a short run of each (--autotune)")
         return Prediction(
             program=basis.program.name,
             batch_size=basis.batch,
