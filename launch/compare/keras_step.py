@@ -16,16 +16,16 @@ from gputopo.launch.models.keras_building import KerasModel, seeds, summed
 from gputopo.launch.models.keras_checks import is_seed, shapes_of
 from gputopo.launch.models.keras_sources import Foreign
 from gputopo.launch.models.layers import TYPES, DataFormat, Stream, TowerRows
-from gputopo.launch.models.models import Model, loss_of
+from gputopo.launch.models.model import Model, loss_of
 from gputopo.launch.spec.rules import remarks
 from gputopo.launch.spec.run_spec import Method, Optimization, Precision, RunSpec
 from gputopo.launch.train.inputs.factory import source_of
-from gputopo.launch.train.loop import StepOutcome, Stepper
+from gputopo.launch.train.loss_scale import LossScale, run_if
 from gputopo.launch.train.marks import Marks, clock
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.devices import HOST, require
 from gputopo.launch.train.placement.variables import VariableSet, create, create_state
-from gputopo.launch.train.towers import LossScale, run_if
+from gputopo.launch.train.stepper import StepOutcome, Stepper
 from gputopo.launch.train.updating import learning_rate
 
 Tensor = Any

@@ -21,7 +21,7 @@ from gputopo.values.run.all_reduce import MEANINGS, NAMES, Reduction
 from gputopo.values.run.events import Event, ModelBuilt, PhaseBegun, RankFailed, Step, encode_line
 
 if TYPE_CHECKING:
-    from gputopo.launch.models.models import Model
+    from gputopo.launch.models.model import Model
     from gputopo.launch.train.placement.reducer import Reducer
 
 
@@ -120,7 +120,7 @@ def _refusal(job: ReductionJob, emit: Emit) -> RankFailed | None:
     import psutil
 
     from gputopo.launch.models import models
-    from gputopo.launch.models.models import parameter_count
+    from gputopo.launch.models.model import parameter_count
     from gputopo.launch.train.placement import devices
     from gputopo.launch.train.placement.timing import WrongSumError
 

@@ -32,7 +32,7 @@ from gputopo.launch.models.keras_checks import (
 from gputopo.launch.models.keras_outputs import Ending, ending_of, head_of, left_out
 from gputopo.launch.models.keras_sources import Foreign, application, own_model
 from gputopo.launch.models.layers import DataFormat, TowerRows
-from gputopo.launch.models.models import Forward, VariableSpec
+from gputopo.launch.models.model import Forward, VariableSpec
 from gputopo.launch.spec.model_names import ModelName
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement.devices import HOST

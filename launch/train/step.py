@@ -10,17 +10,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.models.models import Model
+from gputopo.launch.models.model import Model
 from gputopo.launch.spec.rules import remarks
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.source import InputSource
-from gputopo.launch.train.loop import StepOutcome, Stepper, unequal_batches
+from gputopo.launch.train.loss_scale import LossScale
 from gputopo.launch.train.marks import HostMarks, Marks, TowerClock, clock
-from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.devices import HOST, done_by_host, home, tower_groups
 from gputopo.launch.train.placement.placements import Placement
 from gputopo.launch.train.placement.variables import VariableSet, read_state, slots_of, write_state
-from gputopo.launch.train.towers import LossScale, TowerInput, TowerMath
+from gputopo.launch.train.stepper import StepOutcome, Stepper, unequal_batches
+from gputopo.launch.train.towers import TowerInput, TowerMath
 from gputopo.launch.train.updating import Updater
 
 Tensor = Any
@@ -79,7 +79,7 @@ class TrainingStep(Stepper):
 
     def check_variables(self) -> dict[str, int]:
         """Compare the variables' devices with the spec."""
-        return checking.check_placement(self.placement, self.spec)
+        return self.placement.check(self.spec)
 
     def tower_clock(self, tower: int, start: Sequence[Tensor]) -> TowerClock:
         """Return what marks the times of a tower, which starts after `start`."""

@@ -14,8 +14,8 @@ from gputopo.launch.spec.names import device_name
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.host_rpc import ask_host
 from gputopo.launch.train.lifecycle.trace_reading import device_times
-from gputopo.launch.train.loop import Observer, StepOutcome
 from gputopo.launch.train.op_errors import disk_reason
+from gputopo.launch.train.stepper import Observer, StepOutcome
 from gputopo.runs.devices import short_name_of
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.events import DeviceTimes, Event, Noticed, PhaseBegun, Step, Traced

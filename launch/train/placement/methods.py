@@ -5,7 +5,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.jobs.reduction_worker import options_of
 from gputopo.launch.spec.run_spec import Exchange
 from gputopo.launch.train.placement.algorithms import (
     collective,
@@ -22,7 +21,7 @@ from gputopo.launch.train.placement.algorithms import (
 )
 from gputopo.launch.train.placement.partitioning import UNIT, chunk_sizes, small_runs
 from gputopo.launch.train.placement.reducer import Reducer
-from gputopo.values.run.all_reduce import parse
+from gputopo.values.run.all_reduce import options_of, parse
 
 Tensor = Any
 

@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from gputopo.launch.models.models import Model
+from gputopo.launch.models.model import Model
 from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.devices import HOST, require
 from gputopo.launch.train.placement.methods import reducer_of
 from gputopo.launch.train.placement.partitioning import owners_of
@@ -80,6 +81,11 @@ class Placement:
 
     def reset_buffers(self) -> None:
         """Bring the buffers in line with the variables, after these were set from outside (eagerly)."""
+
+    def check(self, spec: RunSpec) -> dict[str, int]:
+        """Return the bytes of trained variables by device. Raises HardwareError if one is elsewhere."""
+        sizes = [variable.shape.num_elements() for variable in self.places[0]]
+        return checking.check_variables(zip(self.stored, checking.expected_devices(spec, sizes), strict=True))
 
 
 class ParameterServer(Placement):

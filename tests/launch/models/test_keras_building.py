@@ -226,7 +226,7 @@ import numpy as np
 import tensorflow as tf
 from gputopo.launch.spec import model_names
 from gputopo.launch.models import models
-from gputopo.launch.models.models import parameter_count
+from gputopo.launch.models.model import parameter_count
 from gputopo.launch.models.keras_building import build_keras, seeds
 from gputopo.launch.models.keras_outputs import Head
 from gputopo.launch.models.layers import TowerRows

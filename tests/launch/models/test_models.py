@@ -15,7 +15,7 @@ import json, sys
 import numpy as np
 from gputopo.workload import workloads as workload
 from gputopo.launch.models import layers, models
-from gputopo.launch.models.models import parameter_count
+from gputopo.launch.models.model import parameter_count
 from gputopo.launch.train.inputs.synthetic import examples
 from gputopo.launch.models.layers import TowerRows
 from gputopo.launch.models.layers import Stream, cut_normal, integers, normal, uniform

@@ -53,7 +53,7 @@ class Overflowing:
     def forward(self, weights: Any, state: Any, images: Any, rows: Any, *others: Any, **named: Any) -> Any:
         import tensorflow as tf
 
-        from gputopo.launch.models.models import Forward
+        from gputopo.launch.models.model import Forward
 
         passed = self.inner.forward(weights, state, images, rows, *others, **named)
         if rows.first // rows.batch != self.tower:

@@ -12,16 +12,9 @@ from hypothesis import strategies as st
 
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train import loop as loop_module
-from gputopo.launch.train.loop import (
-    Loop,
-    LossWatch,
-    ScaleReport,
-    ScaleWatch,
-    StepOutcome,
-    is_warm,
-    longest_warmup,
-)
+from gputopo.launch.train.loop import Loop, LossWatch, ScaleWatch, is_warm, longest_warmup
 from gputopo.launch.train.placement import checking
+from gputopo.launch.train.stepper import StepOutcome
 from gputopo.runs.speed import MAX_STEPS
 from gputopo.values.errors import InputError
 from gputopo.values.run.events import (

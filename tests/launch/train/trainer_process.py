@@ -50,7 +50,7 @@ def _spec(towers: int, fields: dict[str, Any]) -> RunSpec:
 
 def _run(spec: RunSpec, steps: int, file: Path) -> dict[str, Any]:
     from gputopo.launch.models import models
-    from gputopo.launch.models.models import parameter_count
+    from gputopo.launch.models.model import parameter_count
     from gputopo.launch.train.placement import checking
     from gputopo.launch.train.training import stepper_of
 
