@@ -106,6 +106,11 @@ def _moves(spec: RunSpec) -> bool:
 
 HOSTS_RULES: tuple[TaskRule, ...] = (
     TaskRule(
+        lambda spec: bool(spec.servers) and not is_multi_worker(spec) and spec.data.bad_records == "skip",
+        "--bad-records skip is for one host, and this is a training of several",
+        "leave it out, and repair the files that are named, or add --num-hosts 1",
+    ),
+    TaskRule(
         lambda spec: bool(spec.servers) and spec.method is not None,
         "--method {spec.method} is for one host, and this is a training of several",
         "leave --method out, or add --num-hosts 1",

@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-Tensor = Any
-Answer = np.bool_ | np.int64 | bytes
-Answering = Callable[..., Answer]
+Answering = Callable[..., np.int64 | bytes]
 """Answers a question (bytes) about what is given (numpy values)."""
 _TOKEN = "pyfunc_0"  # of the first function that a process registers
 
@@ -28,18 +26,9 @@ def register(answering: Answering) -> Any:
     return kept
 
 
-def ask(answering: Answering | None, question: str, *given: Any, dtype: Any) -> Tensor:
-    """Ask by an op on the device in scope. `answering`: in this process; None: the server on that device."""
-    arguments = [tf.constant(question), *map(tf.convert_to_tensor, given)]
-    if answering is None:
-        (answer,) = tf.raw_ops.PyFunc(input=arguments, token=_TOKEN, Tout=[dtype])
-    else:
-        answer = tf.numpy_function(answering, arguments, dtype)
-    answer.set_shape(())
-    return answer
-
-
 def ask_host(device: str, question: str, *given: Any, dtype: Any) -> Any:
     """Ask the server on a device now, and return the answer as a numpy value or bytes."""
     with tf.device(device):
-        return ask(None, question, *given, dtype=dtype).numpy()
+        arguments = [tf.constant(question), *map(tf.convert_to_tensor, given)]
+        (answer,) = tf.raw_ops.PyFunc(input=arguments, token=_TOKEN, Tout=[dtype])
+        return answer.numpy()
