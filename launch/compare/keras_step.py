@@ -10,8 +10,7 @@ import msgspec
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.compare.keras_tower import Merge, PassMarks, Statistics, Tower
-from gputopo.launch.compare.recipes import RECIPES, rows_of_towers
+from gputopo.launch.compare.keras_tower import RECIPES, Merge, PassMarks, Statistics, Tower, rows_of_towers
 from gputopo.launch.models.keras_building import KerasModel, seeds, summed
 from gputopo.launch.models.keras_checks import is_seed, shapes_of
 from gputopo.launch.models.keras_sources import Foreign

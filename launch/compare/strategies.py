@@ -18,8 +18,8 @@ from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.loss_scale import LossScale
 from gputopo.launch.train.marks import Marks, TowerClock, clock
 from gputopo.launch.train.placement import checking
+from gputopo.launch.train.placement.algorithms import self_test
 from gputopo.launch.train.placement.devices import HOST, home, require
-from gputopo.launch.train.placement.reducer import self_test
 from gputopo.launch.train.placement.variables import VariableSet, create, create_state
 from gputopo.launch.train.stepper import Emit, Observer, StepOutcome, Stepper, unequal_batches
 from gputopo.launch.train.towers import TowerInput, TowerMath

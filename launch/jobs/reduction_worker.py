@@ -1,4 +1,4 @@
-"""The process that times one reduction: `bench-reduction` starts one for each. Loads no TensorFlow at once."""
+"""The process that times one reduction: `bench-reduction` starts one for each. TensorFlow loads in `main`."""
 
 import os
 import sys
@@ -117,8 +117,8 @@ def time_reduction(model: "Model", job: ReductionJob, emit: Emit) -> None:
 
     Raises WrongSumError, and whatever TensorFlow raises.
     """
+    from gputopo.launch.train.placement.algorithms import self_test
     from gputopo.launch.train.placement.methods import ALGORITHMS
-    from gputopo.launch.train.placement.reducer import self_test
     from gputopo.launch.train.placement.timing import Bench, WrongSumError
 
     devices = [device.device for device in job.run.devices]

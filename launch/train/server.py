@@ -24,7 +24,7 @@ from gputopo.values.errors import ExitCode
 from gputopo.values.run.events import SERVING, Event, PhaseBegun, RankFailed, encode_line
 
 if TYPE_CHECKING:
-    from gputopo.launch.train.host_rpc import Answering  # loads TensorFlow
+    from gputopo.launch.train.placement.devices import Answering  # loads TensorFlow
 
 
 def main(arguments: list[str]) -> int:
@@ -46,8 +46,8 @@ def main(arguments: list[str]) -> int:
 
     import tensorflow as tf
 
-    from gputopo.launch.train.host_rpc import register
     from gputopo.launch.train.placement import devices
+    from gputopo.launch.train.placement.devices import register
 
     _answering = register(answers())
     cluster = devices.cluster_of(spec)

@@ -14,8 +14,9 @@ import tensorflow as tf
 from gputopo.launch.models import models
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.synthetic import SyntheticSource
+from gputopo.launch.train.loss_scale import LossScale
 from gputopo.launch.train.placement.variables import create, create_state
-from gputopo.launch.train.towers import LossScale, TowerInput, TowerMath
+from gputopo.launch.train.towers import TowerInput, TowerMath
 from gputopo.values.run.events import Device
 
 WARMUP = 3

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from gputopo.launch.spec.run_spec import Exchange
 from gputopo.launch.train.placement.algorithms import (
+    Reducer,
     collective,
     copy,
     cut_on,
@@ -20,7 +21,6 @@ from gputopo.launch.train.placement.algorithms import (
     tf_hierarchical,
 )
 from gputopo.launch.train.placement.partitioning import UNIT, chunk_sizes, small_runs
-from gputopo.launch.train.placement.reducer import Reducer
 from gputopo.values.run.all_reduce import options_of, parse
 
 Tensor = Any

@@ -16,10 +16,10 @@ import tensorflow as tf
 from gputopo.launch.models.model import Model
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement import checking
+from gputopo.launch.train.placement.algorithms import Reducer, add, self_test
 from gputopo.launch.train.placement.devices import HOST, require
 from gputopo.launch.train.placement.methods import reducer_of
 from gputopo.launch.train.placement.partitioning import owners_of
-from gputopo.launch.train.placement.reducer import Reducer, add, self_test
 from gputopo.launch.train.placement.variables import (
     assign,
     create_copies,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.compare.recipes import RECIPES, Cut, rows_of_towers
+from gputopo.launch.compare.keras_tower import RECIPES, Cut, rows_of_towers
 from gputopo.values.errors import UsageError
 from tests.launch.forks import run_program
 

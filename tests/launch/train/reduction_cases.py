@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from gputopo.launch.jobs.reduction_worker import METHODS, Method, ReductionJob
+from gputopo.launch.jobs.reduction_bench import METHODS
+from gputopo.launch.jobs.reduction_worker import ReductionJob
 from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.values.errors import GputopoError
 from gputopo.values.run.events import Device, Event
@@ -91,18 +92,19 @@ def main(count: int, out: Path, *, timed: bool) -> None:
             results["cuts"][label] = sum(node.op == "Slice" for node in nodes)
             results["self_test"][label] = _self_tested(reducer, label, names, exchange)
             if timed and label in METHODS:
-                results["sound"][label] = _checked(METHODS[label], run)
+                results["sound"][label] = _checked(label, run)
         if timed:
             results["nodes"][label] = len(nodes)
             results["without_gpu_kernel"][label] = [node.op for node in without_gpu_kernel(nodes)]
     for name, broken in _broken(names).items() if timed else ():
-        ALGORITHMS[name] = broken
-        results["checks"][name] = _checked(Method(name=name, algorithm=name, says=""), run)
+        whole, ALGORITHMS["copy"] = ALGORITHMS["copy"], broken
+        results["checks"][name] = _checked("copy", run)
+        ALGORITHMS["copy"] = whole
     (out / "reported.json").write_text(json.dumps(results))
 
 
 def _self_tested(reducer: Any, label: str, names: Sequence[str], exchange: Exchange) -> str:
-    from gputopo.launch.train.placement.reducer import self_test
+    from gputopo.launch.train.placement.algorithms import self_test
 
     try:
         self_test(reducer, label, names, exchange.transfer)
@@ -141,7 +143,7 @@ def _reduce(reducer: Any, names: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _checked(method: Method, run: RunSpec) -> list[Any]:
+def _checked(method: str, run: RunSpec) -> list[Any]:
     """Return the bytes and the number of times of a bench, or what it refused."""
     from gputopo.launch.jobs.reduction_bench import timed_of
     from gputopo.launch.jobs.reduction_worker import time_reduction
@@ -154,7 +156,8 @@ def _checked(method: Method, run: RunSpec) -> list[Any]:
         return [error.what]
     timed = timed_of(job, events)
     assert timed is not None
-    return [timed.bytes, len(timed.repeats_us), min(timed.repeats_us) > 0, timed.fixed_cost_us > 0]
+    size, repeats_us, fixed_us = timed
+    return [size, len(repeats_us), min(repeats_us) > 0, fixed_us > 0]
 
 
 def _broken(names: Sequence[str]) -> dict[str, Any]:

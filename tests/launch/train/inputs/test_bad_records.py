@@ -100,3 +100,11 @@ def test_data_that_do_not_fit_the_model_are_refused(given: dict[str, Any], case:
 def test_an_error_of_a_record_holds_no_pipeline_that_the_worker_would_wait_for(given: dict[str, Any]) -> None:
     assert given["let_go"]["error"] is not None
     assert given["let_go"]["alive"] == 0
+
+
+def test_a_file_that_cannot_be_opened_is_skipped_and_reported(given: dict[str, Any]) -> None:
+    found = given["not_opened"]
+    assert sorted(found["read"]) == [[file, number] for file in (0, 2) for number in range(3)]
+    (said,) = found["bad"]
+    assert "left out: train-00001-of-00003 record 0 (the file cannot be read" in said
+    assert found["growth"] == 1.0

@@ -1,4 +1,3 @@
-import errno
 import os
 import zipfile
 from pathlib import Path
@@ -49,12 +48,6 @@ def test_what_was_written_is_read_back_to_the_last_bit(tmp_path: Path) -> None:
     np.testing.assert_array_equal(arrays["variables/0/conv/kernel"], KERNEL + 7)
     np.testing.assert_array_equal(arrays["slots/0/conv/kernel/0"], KERNEL * 7)
     assert arrays["scale/0"].shape == ()
-
-
-def test_numpy_alone_reads_a_checkpoint(tmp_path: Path) -> None:
-    with np.load(saved(tmp_path, 7).path) as arrays:
-        np.testing.assert_array_equal(arrays["variables/0/conv/kernel"], KERNEL + 7)
-        assert b'"resnet20"' in arrays[files.HEADER]
 
 
 def test_the_newest_is_the_one_trained_furthest_whatever_names_and_times(tmp_path: Path) -> None:
@@ -171,14 +164,6 @@ def test_a_full_disk_is_a_clear_error_and_leaves_the_last_good_checkpoint(tmp_pa
     assert files.newest(tmp_path) == (good, ())
 
 
-def test_a_folder_that_cannot_be_made_is_reported_before_training(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(folders.DiskError, match="file/checkpoints"):
-        folders.require_writable(tmp_path / "file" / "checkpoints")
-    folders.require_writable(tmp_path / "new" / "checkpoints")
-    assert list((tmp_path / "new" / "checkpoints").iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("option", "named_by", "kind", "what"),
     [
@@ -197,19 +182,6 @@ def test_what_cannot_be_written_is_named_with_the_option_of_its_folder(
     assert reported.value.exit_code == ExitCode.USAGE
     assert reported.value.kind == kind
     assert reported.value.hint == f"name a folder that you may write to with {named_by or option}"
-
-
-def test_a_disk_that_has_no_space_for_a_folder_is_not_called_forbidden(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "mkdir", full)
-    with pytest.raises(folders.DiskError, match="No space left on device") as reported:
-        folders.require_writable(tmp_path / "kept", "--export")
-    assert reported.value.exit_code == ExitCode.HARDWARE
-    assert reported.value.hint == "free some space, or name another folder with --export"
 
 
 def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path: Path) -> None:
@@ -302,15 +274,15 @@ def test_what_is_known_only_from_a_built_model_is_left_to_the_worker(tmp_path: P
 def test_a_folder_of_damaged_checkpoints_alone_is_refused_where_one_is_needed(tmp_path: Path) -> None:
     cut(saved(tmp_path, 10).path, 0.5)
     files.require_files(spec_of(tmp_path))  # the worker may begin anew
-    for check in (files.require_files, files.require_evaluable):
+    for task in ("train", "eval"):
         with pytest.raises(InputError, match=r"damaged or cut short .* no other checkpoint"):
-            check(spec_of(tmp_path, resume=True))
+            files.require_files(spec_of(tmp_path, resume=True, task=task))
 
 
 def test_an_evaluation_needs_a_checkpoint_of_its_model_however_it_was_trained(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no checkpoint in"):
-        files.require_evaluable(spec_of(tmp_path))
+        files.require_files(spec_of(tmp_path, task="eval"))
     saved(tmp_path, 10)
-    files.require_evaluable(spec_of(tmp_path, optimization=Optimization(optimizer="adam")))
+    files.require_files(spec_of(tmp_path, task="eval", optimization=Optimization(optimizer="adam")))
     with pytest.raises(InputError, match="the model resnet20, not vgg11"):
-        files.require_evaluable(spec_of(tmp_path, model="vgg11"))
+        files.require_files(spec_of(tmp_path, task="eval", model="vgg11"))

@@ -21,7 +21,7 @@ MODES: dict[str, Fields] = {
     "relaxed": {"variable_update": "replicated", "exchange": {"relaxed": True}},
     "in parts": {
         "variable_update": "parameter_server",
-        "exchange": {"ps_spread": True, "staged": True},
+        "exchange": {"ps_spread": True},
         "in_parts": True,
     },
     "mirrored": {"variable_update": "replicated", "strategy": "mirrored"},
@@ -37,7 +37,6 @@ CASES = {
         ("ps", "momentum"),
         ("replicated", "adam"),
         ("independent", "adam"),
-        ("relaxed", "momentum"),
         ("in parts", "adam"),
         ("replicated", "fp16"),
         ("mirrored", "adam"),
@@ -272,9 +271,9 @@ def test_to_resume_where_all_are_damaged_is_refused(odd: tuple[Path, dict[str, R
     assert odd[1]["damaged"].reported(Step) == []
 
 
-def test_what_a_mode_carries_starts_anew_from_a_checkpoint_of_a_plain_one(
+def test_gradients_of_the_step_before_are_none_after_a_resume(
     odd: tuple[Path, dict[str, Ran]],
 ) -> None:
     (said,) = odd[1]["carries"].reported(Noticed)
-    assert "they start empty" in said.says
+    assert "the first step applies none" in said.says
     assert odd[1]["carries"].error is None

@@ -97,3 +97,22 @@ def let_go(root: Path) -> Any:
         error = error_of(functools.partial(made.feed, 0))
         gc.collect()
         return {"error": error, "alive": sum(isinstance(one, OwnedIterator) for one in gc.get_objects())}
+
+
+def not_opened(root: Path) -> Any:
+    """What the reader and the look at the sizes of pictures make of a file that cannot be opened."""
+    import tensorflow as tf
+
+    from gputopo.launch.train.inputs import factory
+    from gputopo.launch.train.inputs.records import BadRecords, FileReading, careful
+
+    data = folders.damaged(root / "not_opened", "none")
+    (data / "train-00001-of-00003").unlink()
+    paths = [data / f"train-{shard:05d}-of-00003" for shard in range(3)]
+    bad = BadRecords("skip")
+    records = careful(paths, tf.data.Dataset.range(3), FileReading(bad))
+    return {
+        "read": [[int(file), int(number)] for file, number, _ in records],
+        "bad": bad.notices,
+        "growth": factory.decoded_growth(paths[1:2]),
+    }
