@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.compare.keras_tower import RECIPES, Merge, PassMarks, Statistics, Tower, rows_of_towers
+from gputopo.launch.compare.keras_tower import RECIPES, Merge, PassMarks, Statistics, Tower
 from gputopo.launch.models.keras_building import KerasModel, seeds, summed
 from gputopo.launch.models.keras_checks import is_seed, shapes_of
 from gputopo.launch.models.keras_sources import Foreign
@@ -23,6 +23,7 @@ from gputopo.launch.train.loss_scale import LossScale, run_if
 from gputopo.launch.train.marks import Marks, clock
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.devices import HOST, require
+from gputopo.launch.train.placement.partitioning import rows_of_towers
 from gputopo.launch.train.placement.variables import VariableSet, create, create_state
 from gputopo.launch.train.stepper import StepOutcome, Stepper
 from gputopo.launch.train.updating import learning_rate

@@ -17,9 +17,7 @@ from gputopo.launch.models.keras_checks import is_seed, only
 from gputopo.launch.spec.run_spec import Method
 from gputopo.launch.train.marks import Marks, clock
 from gputopo.launch.train.placement.devices import HOST
-from gputopo.values.errors import UsageError
-
-Cut = Literal["even", "rest"]
+from gputopo.launch.train.placement.partitioning import Cut, rows_of_towers
 
 
 @dataclass(frozen=True)
@@ -55,22 +53,6 @@ RECIPES: dict[Method, MethodRecipe] = {
     "avolkov1": MethodRecipe("avolkov1", "rest", "host", "server"),
     "fchollet": MethodRecipe("fchollet", "rest", "tower", "host"),
 }
-
-
-def rows_of_towers(batch: int, towers: int, cut: Cut) -> list[tuple[int, int]]:
-    """Return (first row, rows) of each tower. Raises UsageError if a tower would get none."""
-    if batch < towers:
-        raise UsageError(
-            f"a batch of {batch} does not give each of {towers} devices a row",
-            f"use a batch of {towers} or more, or fewer devices",
-        )
-    each, left = divmod(batch, towers)
-    found, first = [], 0
-    for tower in range(towers):
-        more = int(tower < left) if cut == "even" else (left if tower == towers - 1 else 0)
-        found.append((first, each + more))
-        first += each + more
-    return found
 
 
 Tensor = Any
