@@ -22,7 +22,7 @@ from gputopo.launch.train.placement.algorithms import self_test
 from gputopo.launch.train.placement.devices import HOST, home, require
 from gputopo.launch.train.placement.variables import VariableSet, create, create_state
 from gputopo.launch.train.stepper import Emit, Observer, StepOutcome, Stepper, unequal_batches
-from gputopo.launch.train.towers import TowerInput, TowerMath
+from gputopo.launch.train.towers import TowerMath
 from gputopo.launch.train.updating import Updater
 
 Tensor = Any
@@ -184,9 +184,9 @@ class StrategyStep(Stepper):
                 weights = self._read(self._trained, device)
                 state = self._read(self._moving, device)
             with tf.control_dependencies(times.weights_arrived(weights)), tf.device(device):
-                made = self._math.forward_backward(TowerInput(tower, number, weights, state, fed))
-            times.done(made.gradients)
-            return made.loss, made.gradients, made.state, times.row
+                loss, gradients, state = self._math.forward_backward(tower, number, weights, state, fed)
+            times.done(gradients)
+            return loss, gradients, state, times.row
 
     def _read(self, variables: Sequence[Any], device: str) -> list[Tensor]:
         """Read a replica's own copies, or bring the server's."""

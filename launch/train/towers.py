@@ -1,12 +1,12 @@
 """Forward and backward pass of one tower over its rows of the batch, on the device in scope."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.models.layers import TYPES, TowerRows
+from gputopo.launch.models.layers import TYPES
 from gputopo.launch.models.model import Forward, Model, loss_of
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.source import InputSource, rows_of
@@ -17,37 +17,12 @@ Tensor = Any
 TOP = 5  # guesses of top-5 accuracy
 
 
-@dataclass(frozen=True)
-class TowerInput:
-    """Input of a tower in one step: all of it is on its device but the step's `number`.
-
-    `weights` and `state` in the model's order.
-    """
-
-    tower: int
-    number: Tensor
-    weights: list[Tensor]
-    state: list[Tensor]
-    fed: Sequence[Tensor] = ()  # what the input feeds from outside the graph
-
-
-@dataclass(frozen=True)
-class TowerOutput:
-    """Output of a tower: its mean loss, the gradients of its rows, and the state after its batch.
-
-    All float32, and the loss and the gradients without any scale.
-    """
-
-    loss: Tensor
-    gradients: list[Tensor]
-    state: list[Tensor]
-
-
 class TowerMath:
     """Forward and backward pass of any tower of a run, in the spec's type, compiled by XLA if it asks for it.
 
     Weights stay float32 up to the layer that uses them: kernels are cast to the type of the images, norms
-    take theirs as they are. So gradients come back in float32.
+    take theirs as they are. So gradients come back in float32. `weights` and `state` are on the tower's device
+    in the model's order; `fed`: what the input feeds from outside the graph; `number`: of the step.
     """
 
     def __init__(
@@ -59,10 +34,15 @@ class TowerMath:
         self._scale = scale or LossScale(spec)
         self._rows = rows_of(spec)
 
-    def forward_backward(self, given: TowerInput) -> TowerOutput:
-        """Return the loss and its gradients."""
-        images, labels = self._source.read(given.tower, given.fed)  # [batch, h, w, c]; [batch]
-        scale = self._scale.of(given.tower)
+    def forward_backward(
+        self, tower: int, number: Tensor, weights: list[Tensor], state: list[Tensor], fed: Sequence[Tensor]
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Return the tower's mean loss, the gradients of its rows, and the state after its batch.
+
+        All float32, and the loss and the gradients without any scale.
+        """
+        images, labels = self._source.read(tower, fed)  # [batch, h, w, c]; [batch]
+        scale = self._scale.of(tower)
         factors = [] if scale is None else [scale, 1.0 / scale]
 
         def both(
@@ -75,11 +55,11 @@ class TowerMath:
         ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(weights)
-                passed = self._pass(given.tower, number, weights, state, images)
+                passed = self._pass(tower, number, weights, state, images)
                 loss = tf.reduce_mean(loss_of(self._model, passed.logits, labels))  # of [batch]
                 if passed.added is not None:
                     loss += passed.added
-                scaled = loss * self._share(given.tower)
+                scaled = loss * self._share(tower)
                 if factors:
                     scaled *= factors[0]
             # A user's model may hold variables that its output does not depend on.
@@ -91,23 +71,20 @@ class TowerMath:
                     gradient.set_shape(weight.shape)
             return loss, gradients, passed.state
 
-        loss, gradients, state = self._compiled(both)(
-            given.number, images, labels, given.weights, given.state, factors
-        )
-        return TowerOutput(loss, gradients, state)
+        made: tuple[Tensor, list[Tensor], list[Tensor]]
+        made = self._compiled(both)(number, images, labels, weights, state, factors)
+        return made
 
-    def forward(self, given: TowerInput, *, training: bool = True) -> tuple[Forward, Tensor]:
-        """Return the outcome of the forward pass and the labels."""
-        images, labels = self._source.read(given.tower, given.fed)
+    def forward(
+        self, tower: int, number: Tensor, weights: list[Tensor], state: list[Tensor], fed: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the logits of the model as it is used, without training, and the labels."""
+        images, labels = self._source.read(tower, fed)
 
-        def once(
-            number: Tensor, images: Tensor, weights: list[Tensor], state: list[Tensor]
-        ) -> tuple[Tensor, list[Tensor]]:
-            passed = self._pass(given.tower, number, weights, state, images, training=training)
-            return passed.logits, passed.state
+        def once(number: Tensor, images: Tensor, weights: list[Tensor], state: list[Tensor]) -> Tensor:
+            return self._pass(tower, number, weights, state, images, training=False).logits
 
-        logits, state = self._compiled(once)(given.number, images, given.weights, given.state)
-        return Forward(logits, state), labels
+        return self._compiled(once)(number, images, weights, state), labels
 
     def _pass(
         self,
@@ -120,12 +97,9 @@ class TowerMath:
         training: bool = True,
     ) -> Forward:
         images = tf.cast(images, TYPES[self._spec.precision.compute])
-        rows = self._rows_at(tower, number)
-        return self._model.forward(weights, state, images, rows, self._spec.data_format, training=training)
-
-    def _rows_at(self, tower: int, number: Tensor) -> TowerRows:
         rows = self._rows[tower]
-        return replace(rows, stream=replace(rows.stream, step=number, compiled=self._spec.precision.xla))
+        rows = replace(rows, stream=replace(rows.stream, step=number, compiled=self._spec.precision.xla))
+        return self._model.forward(weights, state, images, rows, self._spec.data_format, training=training)
 
     def _compiled(self, work: Callable[..., Any]) -> Callable[..., Any]:
         """Compile by XLA if the spec asks for it, each tower by itself: XLA compiles for one device."""

@@ -36,7 +36,7 @@ HEADER = "checkpoint.json"
 _NAME = re.compile(r"checkpoint-\d+\.npz")
 # RuntimeError: a flipped bit that means "encrypted" or an unknown compression.
 _DAMAGE = (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, KeyError, ValueError, RuntimeError)
-_OPTIMIZERS = {"gputopo": "gputopo's own optimizer", "keras": "Keras's optimizer (--method)"}
+_OPTIMIZERS = {"gputopo": "of gputopo's own optimizer", "keras": "of Keras's optimizer (--method)"}
 
 Array = np.ndarray[Any, Any]
 
@@ -261,7 +261,7 @@ def require_same(found: Checkpoint, wanted: Header) -> None:
         ("the model", header.model, wanted.model),
         ("the number of classes", header.classes, wanted.classes),
         ("the optimizer", header.optimizer, wanted.optimizer),
-        ("the state of", _OPTIMIZERS[header.optimizer_of], _OPTIMIZERS[wanted.optimizer_of]),
+        ("the state", _OPTIMIZERS[header.optimizer_of], _OPTIMIZERS[wanted.optimizer_of]),
     ]
     if header.alone or wanted.alone:
         compared.append(("", _towers(header), _towers(wanted)))

@@ -23,7 +23,7 @@ from gputopo.launch.train.placement.devices import HOST, home, tower_groups
 from gputopo.launch.train.placement.placements import Placement, place
 from gputopo.launch.train.placement.variables import read_state
 from gputopo.launch.train.stepper import Observer, StepOutcome, Stepper, Stopped, VariableSets
-from gputopo.launch.train.towers import TOP, TowerInput, TowerMath, hits
+from gputopo.launch.train.towers import TOP, TowerMath, hits
 from gputopo.launch.train.training import NO_START, WorkerStart, built, observers
 from gputopo.values.run.events import (
     Evaluated,
@@ -182,17 +182,16 @@ class ForwardStep(Stepper):
                 weights = self.placement.weights(tower)
                 state = read_state(self.placement, tower, device)
             with tf.control_dependencies(times.weights_arrived(weights)), tf.device(device):
-                given = TowerInput(tower, number, weights, state, fed)
-                passed, labels = self._math.forward(given, training=False)
+                logits, labels = self._math.forward(tower, number, weights, state, fed)
                 real = tf.cast(labels >= 0, tf.float32)  # [batch]
                 count = tf.reduce_sum(real)
                 zero = tf.zeros_like(labels)
-                of_each = loss_of(self._model, passed.logits, tf.maximum(labels, zero))
+                of_each = loss_of(self._model, logits, tf.maximum(labels, zero))
                 # where, not times: a row of no example may have a loss of NaN
                 loss = tf.reduce_sum(tf.where(real > 0, of_each, tf.zeros_like(of_each)))
                 loss /= tf.maximum(count, 1.0)
-                right = hits(self._model, passed.logits, labels)
-            times.done([passed.logits])
+                right = hits(self._model, logits, labels)
+            times.done([logits])
             marks = times.row
         with tf.device(HOST):
             return tf.identity(loss), tf.identity(count), tf.identity(right), marks
