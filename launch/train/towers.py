@@ -21,8 +21,8 @@ class TowerMath:
     """Forward and backward pass of any tower of a run, in the spec's type, compiled by XLA if it asks for it.
 
     Weights stay float32 up to the layer that uses them: kernels are cast to the type of the images, norms
-    take theirs as they are. So gradients come back in float32. `weights` and `state` are on the tower's device
-    in the model's order; `fed`: what the input feeds from outside the graph; `number`: of the step.
+    take theirs as they are. So gradients come back in float32. `weights` and `state` are on the tower's
+    device, in the model's order; `fed`: what the input feeds from outside the graph; `number`: of the step.
     """
 
     def __init__(
