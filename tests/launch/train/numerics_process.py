@@ -125,7 +125,7 @@ def _run(spec: RunSpec, case: dict[str, Any]) -> dict[str, Any]:
             found[f"state{place_number}_{number}"] = variable.numpy()
     report = taken.scale.report()
     if report is not None:
-        found |= {"scales": np.array(report.loss_scales), "skipped": np.array(report.skipped_steps)}
+        found |= {"scales": np.array(report[0]), "skipped": np.array(report[1])}
     return found
 
 

@@ -70,7 +70,10 @@ def _run(spec: RunSpec, steps: int, file: Path) -> dict[str, Any]:
     )
     return {
         "losses": [float(outcome.losses.mean()) for outcome in outcomes],
-        "marks": [outcome.tower_times for outcome in outcomes],
+        "marks": [
+            [(start, ready - start, done - ready) for start, ready, done in outcome.marks.tolist()]
+            for outcome in outcomes
+        ],
         "variables": stepper.check_variables(),
         "ops": stepper.check_ops(counts),
         "says": stepper.says,
@@ -84,7 +87,7 @@ def _run(spec: RunSpec, steps: int, file: Path) -> dict[str, Any]:
 def _scale(stepper: Any) -> dict[str, Any] | None:
     """Where the loss scale stands after the last step."""
     report = stepper.scale.report()
-    return None if report is None else {"scales": report.loss_scales, "skipped": report.skipped_steps}
+    return None if report is None else dict(zip(("scales", "skipped"), report, strict=True))
 
 
 def _nodes(stepper: Any) -> dict[str, dict[str, dict[str, int]]]:
