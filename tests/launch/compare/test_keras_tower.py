@@ -38,10 +38,6 @@ def test_towers_share_one_set_of_weights(found: dict[str, Any]) -> None:
     assert found["kuza55 4"]["count"] == found["serial"]["count"]
 
 
-def test_a_batch_of_unknown_size_is_cut_alike(found: dict[str, Any]) -> None:
-    assert found["any batch"]["losses"] == pytest.approx(found["serial"]["losses"], rel=TOLERANCE)
-
-
 def test_moving_statistics_are_those_of_tower_0(found: dict[str, Any]) -> None:
     reported = found["statistics"]
     assert reported["found"] == pytest.approx(reported["wanted"], rel=1e-5)
@@ -64,20 +60,6 @@ def test_the_serial_models_weights_load_from_and_into_a_parallel_one(
     assert reported["changed"] > 0.1
     for way in ("into serial", "whole", "from serial", "as a list"):
         assert reported[way] == pytest.approx(0.0, abs=TOLERANCE), way
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_fewer_rows_than_towers_train_like_the_serial_model(found: dict[str, Any], method: str) -> None:
-    serial, parallel = found["too few"]["serial"], found["too few"][method]
-    assert parallel["losses"] == pytest.approx(serial["losses"], rel=TOLERANCE)
-    for got, expected in zip(parallel["weights"], serial["weights"], strict=True):
-        np.testing.assert_allclose(got, expected, rtol=0, atol=TOLERANCE)
-
-
-def test_a_norm_without_a_row_of_its_own_keeps_finite_statistics(found: dict[str, Any]) -> None:
-    reported = found["too few, normed"]
-    assert np.isfinite(reported["losses"]).all()
-    assert all(np.isfinite(weights).all() for weights in reported["weights"])
 
 
 @pytest.mark.parametrize("method", METHODS)
