@@ -1,8 +1,8 @@
 """The files of CIFAR-10, without TensorFlow: the binary version and the Python version.
 
 Both hold 32x32 images as three planes, red, green, blue (https://www.cs.toronto.edu/~kriz/cifar.html). The
-Python version is a pickle: the reader accepts bytes, text, numbers, lists, dicts and numpy's arrays, and imports
-and calls nothing else that the pickle names.
+Python version is a pickle: the reader accepts bytes, text, numbers, lists, dicts and numpy's arrays, and
+imports and calls nothing else that the pickle names.
 """
 
 import io

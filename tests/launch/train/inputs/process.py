@@ -30,7 +30,6 @@ CASES: dict[str, Case] = {
         damage.schemas,
         damage.nothing_good,
         damage.let_go,
-        damage.first_file,
         damage.not_opened,
         pictures.pictures,
         pictures.forms,
