@@ -33,7 +33,6 @@ CASES: dict[str, Case] = {
         damage.not_opened,
         pictures.pictures,
         pictures.forms,
-        pictures.far_too_long,
         pictures.without_background,
         cifar.cifar,
         damage.unfit,
