@@ -153,7 +153,7 @@ class TrainingStep(Stepper):
         # Beside the last of several groups of towers on CPU devices a reduction would count as its computing.
         # Buffered gradients, of the step before, are reduced while the towers compute.
         in_groups = any(len(of_host) > 1 for of_host in tower_groups(self.spec))
-        last = in_groups and not self.placement.buffers and self.placement.waits != "own_copy"
+        last = in_groups and not self.placement.stale and self.placement.waits != "own_copy"
         with tf.name_scope("update"):
             with tf.control_dependencies(list(after) if last else []):
                 totals = self.placement.totals(gradients)  # reduce

@@ -16,8 +16,6 @@ from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.events import DeviceTimes, Event, Noticed, PhaseBegun, Step, Traced
 
 _HOST_LEVEL = 2  # every op; level 1 leaves out most of them, level 3 is for those who look into TensorFlow
-
-
 Emit = Callable[[Event], None]
 
 

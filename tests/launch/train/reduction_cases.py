@@ -162,7 +162,6 @@ def _checked(method: str, run: RunSpec) -> list[Any]:
 
 def _broken(names: Sequence[str]) -> dict[str, Any]:
     """Return algorithms with one fault each; the right sums come from `copy`."""
-    import tensorflow as tf
 
     from gputopo.launch.train.placement.algorithms import copy
 
@@ -175,17 +174,6 @@ def _broken(names: Sequence[str]) -> dict[str, Any]:
         def reduce(gradients: Any) -> Any:
             *sums, last = right(gradients)
             return [*sums, last if len(gradients) == 1 else [2 * total for total in last]]
-
-        return reduce
-
-    def spoils_one_number(_: Any) -> Any:
-        def reduce(gradients: Any) -> Any:
-            (first, *others), *rest = right(gradients)
-            if len(gradients) > 1:  # its last number, on the first device
-                with tf.device(names[0]):
-                    flat = tf.reshape(first, (-1,))
-                    first = tf.reshape(tf.concat([flat[:-1], flat[-1:] + 1], 0), first.shape)
-            return [[first, *others], *rest]
 
         return reduce
 
@@ -210,7 +198,6 @@ def _broken(names: Sequence[str]) -> dict[str, Any]:
     faults = (
         loses_a_tower,
         doubles_the_last_variable,
-        spoils_one_number,
         keeps_a_devices_own_gradient,
         wrong_from_the_second_graph_on,
     )

@@ -107,9 +107,8 @@ def test_sound_methods_are_timed_and_an_unsound_one_caught_by_its_sum(all_ran: d
     ("fault", "says"),
     [
         ("loses_a_tower", "adds up to"),
-        ("doubles_the_last_variable", "in variable 3"),
-        ("spoils_one_number", "on /CPU:0, in variable 0"),
-        ("keeps_a_devices_own_gradient", "in variable 1"),
+        ("doubles_the_last_variable", "in a timed call"),
+        ("keeps_a_devices_own_gradient", "in a timed call"),
         ("wrong_from_the_second_graph_on", "in a timed call"),
     ],
 )
