@@ -35,6 +35,10 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 
+# Hundreds of programs are started: each would compile all modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 _MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 2**30
 _SLOW = ("sessions", "tensorflow")

@@ -15,7 +15,7 @@ import msgspec
 
 from gputopo.topology.kernel import gpus_of_other_drivers
 from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample, gpus_of
-from gputopo.values.gpu import short_address
+from gputopo.values.fields import short_address
 from gputopo.values.machine import Contradiction, Gpu, Hop, Link, Machine, Nic
 from gputopo.values.subject import FactPath, item
 

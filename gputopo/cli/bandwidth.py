@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import time
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,7 +14,7 @@ from gputopo.copies.network import ToolChoice
 from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.values.bandwidth import TCP, Level, is_collective
 from gputopo.values.errors import ExitCode, InputError, UsageError
-from gputopo.values.option import Given, Option, OptionsOf, shown
+from gputopo.values.option import JSON, Given, Option, OptionsOf, number_in, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,12 +28,10 @@ Shape = Literal["table", "json", "markdown"]
 FailOn = Literal["warning", "error"]
 INTERRUPTED = 130  # 128 + SIGINT
 INTERRUPTED_NOTE = "gputopo: interrupted; this is what was measured until then\n"
-_ENDED_NOTE = "gputopo: the driver ended the measurement (see Notes); this is what was measured until then\n"
+_ENDED_NOTE = "gputopo: the driver ended the measurement; this is what was measured until then\n"
 MAX_SOAK_MINUTES = 7 * 24 * 60
-GPUS = Option("--gpus", "Only these GPUs, by nvidia-smi index: 0,1 or 0-3", value="LIST", read=parse_gpu_list)
+GPUS = Option("--gpus", "Only these GPUs: 0,1 or 0-3", value="LIST", read=parse_gpu_list)
 FORMAT = Option("--format", "Output format; markdown for bug reports")
-JSON = Option("--json", "Same as --format json", const="json")
-_UNITS = {None: 1, "K": 2**10, "M": 2**20, "G": 2**30}
 MIN_SIZE, MAX_SIZE = 1024, 2**34
 
 
@@ -42,13 +39,12 @@ def parse_sizes(flag: str, text: str) -> tuple[int, ...]:
     """Read `64MiB,512MiB` as bytes, each size once, the smallest first. Raises UsageError."""
     sizes = set()
     for part in text.split(","):
-        found = re.fullmatch(r"([0-9]{1,15})(?:([KMG])(?:iB)?)?", part.strip())
-        size = int(found[1]) * _UNITS[found[2]] if found else 0
+        size = number_in("bytes", part)
         if not MIN_SIZE <= size <= MAX_SIZE:
             raise UsageError(
                 f"{flag} cannot be {shown(part)}", "give sizes from 1KiB to 16GiB, as 64MiB,512MiB"
             )
-        sizes.add(size)
+        sizes.add(int(size))
     return tuple(sorted(sizes))
 
 
@@ -71,7 +67,8 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--soak",
             "Copy between host, GPUs and memories for so long instead, compare all data, and report errors "
             "that are counted under load and rates that fall",
-            value="MINUTES",
+            value="TIME",
+            unit="min",
             above=0,
             max=MAX_SOAK_MINUTES,
         ),
@@ -85,6 +82,7 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
             default="that of each GPU",
             min=0,
             max=9999,
+            more=True,
         ),
     ] = None
     sizes: Annotated[
@@ -105,6 +103,7 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
             default="3 to 13, by time and spread",
             min=1,
             max=1000,
+            more=True,
         ),
     ] = None
     network: Annotated[
@@ -122,6 +121,7 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
             "What measures between hosts. auto: ib_write_bw where all hosts have it, and meet at active RDMA "
             "ports; else nccl-tests where all have it, GPUs and Open MPI; else iperf3 where all have it; "
             "else tcp, a probe of gputopo",
+            more=True,
         ),
     ] = "auto"
     sources: Annotated[
@@ -146,13 +146,18 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
     baseline: Annotated[
         bool, Option("--baseline", "Show only what changed beyond noise since the last saved result")
     ] = False
-    matrices: Annotated[bool, Option("--matrices", "Full GPU-to-GPU matrix per path")] = False
+    whole: Annotated[
+        bool,
+        Option("--all", "Every number, as tables; remedies of all findings; notes"),
+        Option("--matrices", "Same as --all"),
+    ] = False
     shape: Annotated[Shape, FORMAT, JSON] = "table"
     fail_on: Annotated[
         FailOn | None,
         Option(
             "--fail-on",
             "Exit with 1 on a finding of this severity or worse; with --baseline, if anything got worse",
+            default="error; with --baseline nothing",
         ),
     ] = None
 
@@ -166,8 +171,8 @@ def bandwidth(
     ends the measurement and shows the results so far, which are not saved. Where a driver call hangs or
     crashes, the measurement goes on without its GPU.
 
-    Exit codes: 0 fine; 1 findings at or above --fail-on, or a copy that corrupted data; 2 bad input; 3 no GPU
-    could be measured, or the driver ended the measurement (not with --from); 130 ended by Ctrl-C.
+    Exit codes: 0 fine; 1 findings at or above --fail-on: corrupted data, a GPU that fails or hangs; 2 bad
+    input; 3 no GPU could be measured, or the driver ended the measurement (not with --from); 130 Ctrl-C.
     """
     options = BandwidthOptions(**given.fields)
     if options.network or hosts.typed:
@@ -206,10 +211,10 @@ def _network(options: BandwidthOptions, given: Given, hosts: Given) -> int:
             measured = with_bus_expectations(measured, machine)
             machine = msgspec.structs.replace(machine, bandwidth=measured)
         found = findings.find_bandwidth(machine)
-        print_bandwidth(machine, measured, found, options.shape)
+        print_bandwidth(machine, measured, found, options.shape, whole=options.whole)
         if options.save:
             _save_network(measured)
-        failed = findings.fails(found, options.fail_on)
+        failed = findings.fails(found, options.fail_on or "error")
         return ExitCode.HARDWARE if not measured.complete else ExitCode.FINDINGS if failed else ExitCode.OK
 
     return measure_network(named, options.level, options.network_tool, report)
@@ -248,8 +253,8 @@ def _soak(options: BandwidthOptions, machine: "Machine") -> ExitCode | int:
         machine = msgspec.structs.replace(machine, bandwidth=measured)
     watched = find_watched(machine, readings.history)
     found = findings.worst_first([*findings.find_bandwidth(machine), *watched])
-    print_bandwidth(machine, measured, found, options.shape)
-    return _code(options, measured, found, failed=findings.fails(found, options.fail_on))
+    print_bandwidth(machine, measured, found, options.shape, whole=options.whole)
+    return _code(options, measured, found, failed=findings.fails(found, options.fail_on or "error"))
 
 
 def _measured(options: BandwidthOptions, machine: "Machine") -> "Bandwidth":
@@ -285,8 +290,8 @@ def _report(
     judged = msgspec.structs.replace(machine, bandwidth=measured)
     found = findings.find_bandwidth(judged)
     if old is None:
-        print_bandwidth(judged, measured, found, options.shape, matrices=options.matrices)
-        failed = findings.fails(found, options.fail_on)
+        print_bandwidth(judged, measured, found, options.shape, whole=options.whole)
+        failed = findings.fails(found, options.fail_on or "error")
     else:
         failed = _print_difference(judged, measured, old, options.shape, options.fail_on)
         if findings.fails(found, None):
@@ -322,7 +327,7 @@ def print_bandwidth(
     found: "tuple[Finding, ...]",
     shape: Shape,
     *,
-    matrices: bool = False,
+    whole: bool = False,
 ) -> None:
     """Print measured bandwidth with its findings."""
     from gputopo.report.bandwidth.parts import bandwidth_document, report_of
@@ -331,7 +336,7 @@ def print_bandwidth(
     bare = without_identities(machine)
     show_report(
         report_of(bare, bare.bandwidth or measured, found),
-        lambda: bandwidth_document(machine, measured, found, matrices=matrices or shape == "markdown"),
+        lambda: bandwidth_document(machine, measured, found, whole=whole or shape == "markdown"),
         shape,
     )
 

@@ -11,7 +11,6 @@ from gputopo.cli.bandwidth import (
     GPUS,
     INTERRUPTED,
     INTERRUPTED_NOTE,
-    JSON,
     FailOn,
     Shape,
     print_bandwidth,
@@ -21,7 +20,7 @@ from gputopo.cli.printing import to_stderr
 from gputopo.cli.source import machine_from
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import ExitCode, HardwareError, UsageError
-from gputopo.values.option import Option
+from gputopo.values.option import JSON, Option
 
 if TYPE_CHECKING:
     from gputopo.values.machine import Machine

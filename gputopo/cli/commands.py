@@ -7,6 +7,7 @@ from itertools import takewhile
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from gputopo.cli.printing import emit
@@ -23,12 +24,17 @@ class CommandPlace:
     summary: str
     aliases: bool = False  # flags of other programs are read
     moved: Mapping[str, str] = field(default_factory=dict)  # hints for flags that another command has now
+    group: str = "More"  # heading in the list of commands
 
 
+_LOOK, _TRAIN = "Look at the machine", "Train"
 # In the order of the help.
 COMMANDS: Mapping[str, CommandPlace] = {
     "inspect": CommandPlace(
-        "gputopo.cli.inspect", "inspect", "Show the machine, its GPUs and links, and diagnose them."
+        "gputopo.cli.inspect",
+        "inspect",
+        "Show the machine, its GPUs and links, and diagnose them.",
+        group=_LOOK,
     ),
     "bandwidth": CommandPlace(
         "gputopo.cli.bandwidth",
@@ -38,25 +44,32 @@ COMMANDS: Mapping[str, CommandPlace] = {
             ("--allreduce", "--all-reduce", "--model"),
             "time reductions with gputopo bench-reduction --model NAME [--all-reduce METHOD]",
         ),
+        group=_LOOK,
     ),
     "plan": CommandPlace(
         "gputopo.cli.plan",
         "plan",
         "Choose the GPUs of a training job, with reasons.",
         aliases=True,
+        group=_LOOK,
     ),
     "run": CommandPlace(
         "gputopo.cli.run.command",
         "run",
         "Train a model on the best GPUs, and monitor each.",
         aliases=True,
-        moved={"--program": "it is for plan; run trains with the built-in core, or your program after --"},
+        moved={
+            "--program": "it is for plan; run trains with the built-in core, or your program after --",
+            "--time-budget": "it is for sweep; --num-batches N limits the steps of a run",
+        },
+        group=_TRAIN,
     ),
     "screen": CommandPlace(
         "gputopo.cli.run.screen",
         "screen",
         "Train on each GPU alone and on all at once: which is slow, and why.",
         moved={"--from": "runs here do not screen that machine; run it there"},
+        group=_TRAIN,
     ),
     "sweep": CommandPlace(
         "gputopo.cli.run.sweep",
@@ -67,11 +80,13 @@ COMMANDS: Mapping[str, CommandPlace] = {
             "--model": "write it into a matrix: gputopo explain sweep",
             "--repeats": "write repeats = N into the matrix: gputopo explain sweep",
         },
+        group=_TRAIN,
     ),
     "report": CommandPlace(
         "gputopo.cli.report",
         "report",
         "Tables and observations from runs, logs of other programs and published figures.",
+        group=_TRAIN,
     ),
     "bench-reduction": CommandPlace(
         "gputopo.cli.bench_reduction",
@@ -90,29 +105,6 @@ COMMANDS: Mapping[str, CommandPlace] = {
     ),
 }
 _OWN_FLAGS = ("--version", "--help", "-h")
-
-
-@dataclass(frozen=True)
-class OptionInfo:
-    """An option of a command as a reference lists it. `value`: placeholder; empty for a flag."""
-
-    command: str
-    flags: tuple[str, ...]
-    value: str
-    help: str
-    default: str
-    theme: str
-
-
-def list_options() -> tuple[OptionInfo, ...]:
-    """Return every option and argument of every command, in the order of the help."""
-    return tuple(
-        OptionInfo(
-            name, (one.option.flag,), one.placeholder, f"{one.option.help}.", one.default_text, one.theme
-        )
-        for name in COMMANDS
-        for one in options_of_command(name)
-    )
 
 
 def options_of_command(name: str) -> tuple[Declared, ...]:
@@ -145,10 +137,23 @@ def invoke(arguments: list[str]) -> int:
     return int(result) if isinstance(result, int) else 0
 
 
+class _Commands(TyperGroup):
+    """The list of commands, by group."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write each command with its summary under its group."""
+        for group in dict.fromkeys(place.group for place in COMMANDS.values()):
+            with formatter.section(group):
+                formatter.write_dl(
+                    [(name, place.summary) for name, place in COMMANDS.items() if place.group == group]
+                )
+
+
 def _app(named: str | None) -> typer.Typer:
     """Build the application: with the function of the command that is named, with all summaries for None."""
     app = typer.Typer(
         name="gputopo",
+        cls=_Commands,
         add_completion=False,
         add_help_option=False,
         rich_markup_mode=None,
@@ -184,7 +189,7 @@ def _gputopo(
 ) -> None:
     """Diagnose multi-GPU machines: health, topology, bandwidth. Choose the GPUs of a job, and train on them.
 
-    Options of a command: gputopo inspect --help
+    Options of a command: gputopo inspect --help, all of them: --help-all. Pages: gputopo explain
     """
     if version:
         from gputopo import __version__

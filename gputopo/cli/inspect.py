@@ -8,7 +8,7 @@ from gputopo.cli.printing import emit, show_report
 from gputopo.cli.source import FROM, begin, machine_from
 from gputopo.launch.hosts.allocation import HostOptions, find
 from gputopo.values.errors import ExitCode, UsageError
-from gputopo.values.option import Given, Option, OptionsOf
+from gputopo.values.option import JSON, Given, Option, OptionsOf
 
 if TYPE_CHECKING:
     from gputopo.findings import Inspection
@@ -31,7 +31,7 @@ def inspect(
     shape: Annotated[
         Shape,
         Option("--format", "Output format: markdown for bug reports, prometheus for a textfile collector"),
-        Option("--json", "Same as --format json", const="json"),
+        JSON,
     ] = "table",
     diff: Annotated[
         str | None,
@@ -58,15 +58,25 @@ def inspect(
         Option(
             "--interval",
             "Time between two samples of --watch",
-            value="SECONDS",
+            value="TIME",
+            unit="s",
             default=f"{INTERVAL_S:g}",
             min=MIN_INTERVAL_S,
             max=MAX_SECONDS,
+            more=True,
         ),
     ] = None,
     duration: Annotated[
         float | None,
-        Option("--duration", "End --watch after this time", value="SECONDS", min=0, max=MAX_SECONDS),
+        Option(
+            "--duration",
+            "End --watch after this time",
+            value="TIME",
+            unit="s",
+            min=0,
+            max=MAX_SECONDS,
+            more=True,
+        ),
     ] = None,
     fail_on: Annotated[
         FailOn | None,

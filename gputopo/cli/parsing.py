@@ -17,7 +17,9 @@ from gputopo.values.errors import UsageError
 from gputopo.values.option import Declared, Text, arguments_for, nearest, parameters_of, shown
 
 _NO_THEME = "Options"
-_HELP = typer.Option("--help", "-h", help="Show this message and exit.")
+_HELP = typer.Option("--help", "-h", help="Show the usual options.")
+_HELP_ALL = typer.Option("--help-all", help="Show all options.")
+_FLAGS_WIDTH = 28  # columns of an option and its value, behind which its help begins on the same line
 
 
 def declared_to_typer(name: str, command: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,24 +34,28 @@ def declared_to_typer(name: str, command: Callable[..., Any]) -> Callable[..., A
         return command(**arguments_for(command, typed))
 
     parameters = [_parameter(one) for one in parameters_of(command)]
-    help_flag = inspect.Parameter(
-        "help", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, _HELP]
-    )
-    vars(call)["__signature__"] = inspect.Signature([*parameters, help_flag])
+    helps = [
+        inspect.Parameter(
+            flag, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, info]
+        )
+        for flag, info in (("help", _HELP), ("help_all", _HELP_ALL))
+    ]
+    vars(call)["__signature__"] = inspect.Signature([*parameters, *helps])
     call.__doc__ = command.__doc__
     return call
 
 
 def _parameter(one: Declared) -> inspect.Parameter:
     if one.is_positional:
-        info: Any = typer.Argument(metavar=one.option.flag, help=one.help)
+        info: Any = typer.Argument(metavar=one.option.flag, help=_both_helps(one))
     else:
         info = typer.Option(
             one.option.flag,
             metavar=one.placeholder or None,
-            help=one.help,
+            help=_both_helps(one),
             rich_help_panel=one.theme or None,
             show_default=False,
+            hidden=one.more,
         )
     kind: Any = bool if one.is_flag else list[str] if one.option.repeated else str
     default: Any = False if one.is_flag else None
@@ -61,13 +67,21 @@ def _parameter(one: Declared) -> inspect.Parameter:
     )
 
 
+def _both_helps(one: Declared) -> str:
+    """Return the line of --help, and after a line break the text of --help-all."""
+    return f"{one.short_help}\n{one.help}"
+
+
 class Command(TyperCommand):
-    """A command whose parameters are texts and flags."""
+    """A command whose parameters are texts and flags. `--help` leaves out those that are hidden."""
+
+    shows_all = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Set the context's parameters. Raises UsageError; prints the help where it is asked for."""
         ctx.params = {**self._unset(), **self._texts(list(args), ctx.command_path)}
-        if ctx.params.pop("help"):
+        self.shows_all = ctx.params.pop("help_all")
+        if ctx.params.pop("help") or self.shows_all:
             emit(f"{ctx.get_help()}\n")
             raise typer.Exit
         ctx.args = []
@@ -77,19 +91,33 @@ class Command(TyperCommand):
         """Return the words of the usage line behind the command."""
         return ["[OPTIONS]", *(one.metavar for one in self._arguments())]
 
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write what the command does: its first paragraph, and all with --help-all."""
+        whole = self.help
+        self.help = whole if self.shows_all or whole is None else whole.partition("\n\n")[0]
+        super().format_help_text(ctx, formatter)
+        self.help = whole
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options under the heading of their theme; those without one come first."""
         headed: dict[str, list[tuple[str, str]]] = {"Arguments": [], _NO_THEME: []}
+        hidden = [one for one in self.params if getattr(one, "hidden", False) and not self.shows_all]
         for one in self.params:
+            if one in hidden:
+                continue
             is_argument = one.param_type_name == "argument"
             flags = "" if is_argument else ", ".join(reversed(one.opts))
             theme = "Arguments" if is_argument else getattr(one, "rich_help_panel", None)
-            record = (f"{flags} {one.metavar or ''}".strip(), str(getattr(one, "help", None) or ""))
+            short, _, whole = str(getattr(one, "help", None) or "").partition("\n")
+            text = whole if self.shows_all and whole else short
+            record = (f"{flags} {one.metavar or ''}".strip(), text)
             headed.setdefault(theme or _NO_THEME, []).append(record)
         for heading, records in headed.items():
             if records:
                 with formatter.section(heading):
-                    formatter.write_dl(records)
+                    formatter.write_dl(records, col_max=_FLAGS_WIDTH)
+        if hidden:
+            formatter.write(f"\n{len(hidden)} more options: {ctx.command_path} --help-all\n")
 
     def _arguments(self) -> list[Any]:
         return [one for one in self.params if one.param_type_name == "argument"]
@@ -121,7 +149,10 @@ class Command(TyperCommand):
                 if str(option.metavar).startswith("[") and (not words or words[0].startswith("-")):
                     has_value = "="  # a value in brackets may be left out
                 if not has_value and not words:
-                    raise UsageError(f"{flag} needs a value", f"give {flag} {option.metavar}: {option.help}")
+                    raise UsageError(
+                        f"{flag} needs a value",
+                        f"give {flag} {option.metavar}: {option.help.partition(chr(10))[0]}",
+                    )
                 text = value if has_value else words.pop(0)
                 texts[option.name] = [*texts.get(option.name, ()), text] if option.multiple else text
                 while option.multiple and not self._arguments() and words and not words[0].startswith("-"):

@@ -152,8 +152,8 @@ def _indices_of(part: str, text: str, option: str) -> Sequence[int]:
 
 AUTOTUNE = Option(
     "--autotune",
-    f"Run the K best placements of the variables for some steps each and choose the fastest; "
-    f"K is {AUTOTUNED} unless given",
+    "Measure the best placements, use the fastest",
+    detail=f"K: their number, {AUTOTUNED} unless given",
     value="[K]",
     read=parse_autotune,
 )
@@ -166,7 +166,8 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
         int | Literal["auto"] | None,
         Option(
             "--num-gpus",
-            "Number of GPUs; auto: keep doubling while scaling efficiency stays above --gain",
+            "Number of GPUs; auto: as many as pay",
+            detail="auto keeps doubling while scaling efficiency stays above --gain",
             default="all that may be used",
             min=1,
             words=("auto",),
@@ -181,26 +182,29 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
             default="0.5",
             min=0,
             max=1,
+            more=True,
         ),
     ] = None
     gpus: Annotated[
         tuple[int, ...] | None,
         Option(
-            "--gpus", "Only these GPUs, by nvidia-smi index: 0,1 or 0-3", value="LIST", read=parse_gpu_list
+            "--gpus",
+            "Only these GPUs: 0,1 or 0-3",
+            detail="Indices as in nvidia-smi",
+            value="LIST",
+            read=parse_gpu_list,
         ),
     ] = None
     exclude: Annotated[
         tuple[int, ...] | None,
         Option("--exclude", "Never these GPUs: 2 or 2,5-7", value="LIST", read=parse_gpu_list),
     ] = None
-    prefer_pix: Annotated[
-        bool, Option("--prefer-pix", "Choose GPUs behind one PCIe switch (PIX) if one has enough of them")
-    ] = False
+    prefer_pix: Annotated[bool, Option("--prefer-pix", "Prefer GPUs behind one PCIe switch (PIX)")] = False
     ps: Annotated[
         str,
         Option(
             "--ps",
-            "Device of the variables with parameter_server",
+            "Device of variables",
             value="auto|cpu|gpu:N|gpu:spread|host:N",
             read=parse_ps,
         ),
@@ -209,7 +213,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Option(
             "--variable-update",
-            "Which devices have a copy of the variables, and who updates them",
+            "Where variables live",
             value="|".join(VARIABLE_UPDATES),
             read=parse_variable_update,
         ),
@@ -218,7 +222,8 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Option(
             "--all-reduce",
-            f"Reduction of replicated gradients: {', '.join(REDUCTIONS)}",
+            "Reduction of replicated gradients: nccl, ring",
+            detail=f"One of {', '.join(REDUCTIONS)}; #K: in K parts",
             value="NAME[#K]",
             read=parse_all_reduce,
         ),
@@ -227,7 +232,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
         tuple[float, ...],
         Option(
             "--single-gpu-images-per-sec",
-            "Speed of one GPU, from which others are predicted: one number, or one for each GPU",
+            "Speed of one GPU alone, or of each",
             value="X[,X...]",
             read=parse_speeds,
         ),
@@ -237,5 +242,6 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--no-history",
             "Predict without what was measured on this machine before: earlier runs, saved bandwidth",
+            more=True,
         ),
     ] = False

@@ -17,7 +17,7 @@ from gputopo.cli.source import FROM, planned_machine
 from gputopo.launch.hosts.allocation import HostOptions, find
 from gputopo.prediction.programs import DEFAULT
 from gputopo.values.errors import HardwareError, UsageError
-from gputopo.values.option import Given, Option, OptionsOf
+from gputopo.values.option import JSON, Given, Option, OptionsOf
 from gputopo.values.run.batches import AUTO, AskedBatch, as_typed, read_batch_size
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def plan(
         tuple[str, ...],
         Option(
             "--what-if",
-            'Predict for a changed machine: "gpu3: x16", "gpu3: slot 0000:80:02.0", "acs off", "nvlink 0-1", '
+            'Predict for a changed machine: "gpu3: x16", "acs off", "nvlink 0-1", '
             '"all: RTX 4090"; may be repeated. Alone: find the single change that pays most',
             value="[CHANGE]",
             repeated=True,
@@ -97,7 +97,7 @@ def plan(
             "--format",
             "Output format; env: variables to set; sbatch: a Slurm script, docker: a command that trains so",
         ),
-        Option("--json", "Same as --format json", const="json"),
+        JSON,
     ] = "table",
 ) -> int:
     """Choose the GPUs of a job and the device of its variables, with reasons, on one host or on several.

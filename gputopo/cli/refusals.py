@@ -71,7 +71,7 @@ REFUSALS = (
     Refusal(
         "bandwidth",
         f"network {_HOSTS}",
-        "gpus soak numa size loops from baseline matrices",
+        "gpus soak numa size loops from baseline",
         "{other} is for one host, and this measures between hosts",
         "leave it out; without --network and options of hosts this host is measured",
     ),
@@ -93,15 +93,15 @@ REFUSALS = (
     Refusal(
         "bandwidth",
         "soak",
-        "full quick size loops save baseline matrices",
+        "full quick size loops save baseline",
         "--soak measures rates under load, which {other} is not for",
         "leave one out",
     ),
     Refusal(
         "bandwidth",
-        "matrices",
+        "all matrices",
         "baseline json format=json format=markdown",
-        "--matrices is for the table of the links; Markdown has the matrices, and JSON every number",
+        "--all is for the tables; Markdown and JSON have every number",
         "leave it out",
     ),
     Refusal(

@@ -13,7 +13,7 @@ from gputopo.measurements.run_folders import RunFolders
 from gputopo.report.document import FILE_WIDTH, document_text
 from gputopo.report.markdown import document_markdown, file_of, page_markdown
 from gputopo.values.errors import ExitCode, InputError, UsageError
-from gputopo.values.option import Option, OptionsOf
+from gputopo.values.option import JSON, Option, OptionsOf
 
 if TYPE_CHECKING:
     from gputopo.measurements.box import Box
@@ -132,7 +132,7 @@ def report(
     shape: Annotated[
         Shape,
         Option("--format", "Output format"),
-        Option("--json", "Same as --format json", const="json"),
+        JSON,
     ] = "table",
     output: Annotated[
         Path | None, Option("--output", "Write it to this file, whole or not at all", default="stdout")

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 FROM = Option(
     "--from",
-    "Read this instead of the machine: a recording, output or a log of nvidia-smi, nvidia-bug-report.log, a "
-    "kernel log, output of lspci, lscpu, numactl, NCCL, hwloc, TensorFlow or a bandwidth test, a copied /sys "
-    "(folder or tar), packed or not, - for stdin, or the name of a bundled machine such as 7gforce. The "
-    "format is detected by content. Repeatable",
+    "Capture or bundled machine (7gforce) to read",
+    detail="Instead of this machine. Captures: a gputopo recording, output or a log of nvidia-smi, "
+    "nvidia-bug-report.log, a kernel log, output of lspci, lscpu, numactl, NCCL, hwloc, TensorFlow or a "
+    "bandwidth test, a copied /sys (folder or tar); compressed or not; - for stdin. The format is detected "
+    "by content. Repeatable",
     value="FILE",
     repeated=True,
 )

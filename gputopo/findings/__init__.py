@@ -1,4 +1,4 @@
-"""What is wrong with a machine, or unknown: rules, checks that make findings of them, and their catalogue.
+"""What is wrong with a machine, or unknown: rules, and checks that make findings of them.
 
 A new rule: a `Rule` and a check in the module of its theme, the check in `CHECKS` (over a Machine at one
 sample), `measured.COPY_CHECKS` (over its measured copies) or `watched.WATCHES` (over what was counted in
@@ -44,7 +44,6 @@ __all__ = [
     "Rule",
     "Severity",
     "Threshold",
-    "catalogue",
     "driver_broken",
     "fails",
     "find",
@@ -172,18 +171,3 @@ def driver_broken(machine: Machine) -> Finding | None:
     a capture does not report the driver's status.
     """
     return next((finding for finding in driver.status(machine) if finding.severity == "error"), None)
-
-
-def catalogue() -> tuple[Rule, ...]:
-    """Return every rule that a finding can be of, by id."""
-    from gputopo.findings import fleet
-    from gputopo.findings.measured import COPY_CHECKS
-    from gputopo.findings.watched import WATCHES
-
-    rules = {
-        rule.id: rule
-        for checks in (CHECKS, (rising.rising, network.rising), COPY_CHECKS, [one.check for one in WATCHES])
-        for one in checks
-        for rule in one.rules
-    } | {rule.id: rule for rule in fleet.RULES}
-    return tuple(rules[id] for id in sorted(rules))

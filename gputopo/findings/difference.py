@@ -15,8 +15,7 @@ from gputopo.findings.compare import maxima
 from gputopo.findings.rule import named
 from gputopo.findings.usage import under_load
 from gputopo.topology.identities import without_identities
-from gputopo.values.fields import Field, field_at, path_in_words
-from gputopo.values.gpu import same_address
+from gputopo.values.fields import Field, field_at, path_in_words, same_address
 from gputopo.values.machine import Driver, Gpu, Host, Link, Machine, Nic, PciNode
 from gputopo.values.subject import GROUPS, FactPath, at_gpu, at_link, at_nic, at_pci, single_facts, within
 

@@ -16,7 +16,6 @@ from gputopo.findings.fleet_hosts import (
     HostReading,
     facts_of_host,
     kinds,
-    rails_of,
 )
 from gputopo.findings.rule import MAX_MESSAGES, Rule, Severity
 from gputopo.topology.identities import without_identities
@@ -45,13 +44,6 @@ NIC_COUNT = Rule(
     title="host with fewer or more network cards than like hosts",
     remedy="See whether lspci lists the card on the host that lacks it, and reseat it.",
 )
-RAILS = Rule(
-    "fleet.rails",
-    title="host with its RDMA devices in another order than like hosts",
-    remedy="Give RDMA devices names by their PCI address, alike on all hosts (udev rules of rdma-core), or "
-    "start the host again. NCCL joins the cards of hosts in the order of their devices, so that this host "
-    "sends to other switches where each rail has its own.",
-)
 DIFFERS = Rule(
     "fleet.differs",
     title="host with facts that differ from those of like hosts",
@@ -69,7 +61,7 @@ NOT_READ = Rule(
     remedy="Read the host again, with the same rights and from outside of a container, to compare them.",
     severities=("info",),
 )
-RULES = (NO_ANSWER, GPU_COUNT, NIC_COUNT, RAILS, DIFFERS, SPLIT, NOT_READ)
+RULES = (NO_ANSWER, GPU_COUNT, NIC_COUNT, DIFFERS, SPLIT, NOT_READ)
 
 
 class HostFinding(Finding, frozen=True, kw_only=True):
@@ -165,7 +157,6 @@ class _Comparison:
         # Most captures do not show network cards.
         nics = {name: host.nics for name, host in self.hosts.items() if host.nics}
         yield from self._counts(NIC_COUNT, "network card", nics)
-        yield from self._rails()
         yield from self._facts()
         yield from self._not_read()
         for name, each in self.found.items():
@@ -216,34 +207,6 @@ class _Comparison:
                 lacking = [name for name, each in devices.items() if place not in each]
                 words.append(f"{word} at {place} is missing on {_some(lacking)}")
             yield _split(devices, MACHINE, _several(words), {"counts": counts, "places": split})
-
-    def _rails(self) -> Iterator[HostFinding]:
-        """Find hosts whose RDMA devices count the same cards in another order than most do."""
-        rails = {name: devices for name, host in self.hosts.items() if (devices := rails_of(host.nics))}
-        found = majority({name: tuple(devices) for name, devices in rails.items()})
-        if found is None:
-            return
-        if found.common is None:
-            if len({frozenset(order) for order in found.odd.values()}) == 1:
-                orders = grouped((", ".join(order), name) for name, order in found.odd.items())
-                words = [f"{order} on {_some(names)}" for order, names in orders.items()]
-                says = f"cards in the order of their RDMA devices: {_several(words)}"
-                yield _split(rails, MACHINE, says, {"orders": orders})
-            return
-        for name, order in found.odd.items():
-            if {*order} != {*found.common}:  # cards are missing, or more
-                continue
-            odd = {
-                device: {"place": place, "peers": usual}
-                for (place, device), usual in zip(rails[name].items(), found.common, strict=True)
-                if place != usual
-            }
-            words = [
-                f"{device} is the card at {one['place']} ({one['peers']} on {_peers(found.others)})"
-                for device, one in odd.items()
-            ]
-            subject = Subject.of_nics(self.hosts[name].nics[one["place"]].index for one in odd.values())
-            yield _of(name, RAILS, subject, f"RDMA devices in another order: {_several(words)}", odd)
 
     def _facts(self) -> Iterator[HostFinding]:
         """Find facts of single hosts that differ from most, and facts on which no majority agrees."""

@@ -14,7 +14,6 @@ from gputopo.findings.compare import grouped
 from gputopo.findings.difference import compared_facts, drivers, without_generation
 from gputopo.findings.usage import under_load
 from gputopo.values.fields import Field
-from gputopo.values.index_ranges import natural
 from gputopo.values.machine import Gpu, Machine, Nic, PciNode
 from gputopo.values.subject import at_gpu, at_link, at_nic, at_pci, within
 
@@ -315,15 +314,3 @@ def _nic_place(nic: Nic, moved: Mapping[str, str]) -> str:
 
 def _moved(value: Any, moved: Mapping[str, str]) -> Any:
     return moved.get(value, value) if isinstance(value, str) and _ADDRESS.fullmatch(value) else value
-
-
-def rails_of(nics: Mapping[str, Nic]) -> dict[str, str]:
-    """Return the cards with an RDMA device in the natural order of these: the device of each by its place."""
-    devices = {place: device for place, nic in nics.items() if (device := _rdma_device(nic)) is not None}
-    return {place: devices[place] for place in sorted(devices, key=lambda place: natural(devices[place]))}
-
-
-def _rdma_device(nic: Nic) -> str | None:
-    if nic.pci_address is None:  # its place is its name
-        return None
-    return next((port.rdma_device for port in nic.ports or () if port.rdma_device is not None), None)

@@ -11,7 +11,7 @@ warning; after every other action the GPU is unusable.
 import re
 from collections.abc import Iterator
 from statistics import median
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -150,23 +150,6 @@ RESET_RECOMMENDED = Rule(
 )
 
 
-class Sign(NamedTuple):
-    """What one field or several report of a GPU's memory: the rule, what is to be done, and the fields."""
-
-    rule: Rule
-    verdict: MemoryVerdict
-    says: str
-    evidence: dict[str, Any]
-    severity: Severity | None = None
-    remedy: str | None = None
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """How bad it is: severity, then verdict."""
-        severity = self.severity or self.rule.severities[0]
-        return SEVERITIES.index(severity), VERDICTS.index(self.verdict)
-
-
 @each_gpu(
     RESET_REQUIRED,
     SRAM_THRESHOLD,
@@ -184,12 +167,15 @@ class Sign(NamedTuple):
 )
 def verdicts(gpu: Gpu) -> Iterator[Fault]:
     """Find GPUs that need a reset, reboot, repair or replacement: one fault for each, of its worst sign."""
-    if signs := sorted(signs_of(gpu), key=lambda sign: sign.rank, reverse=True):
-        worst, says = signs[0], "; ".join(sign.says for sign in signs)
-        evidence: dict[str, Any] = {"verdict": verdict(gpu)}
-        for sign in signs:
-            evidence |= {name: value for name, value in sign.evidence.items() if name not in evidence}
-        yield worst.rule.fault(gpu, says, evidence, worst.severity, remedy=worst.remedy)
+    signs = sorted(
+        _signs(gpu), key=lambda one: (SEVERITIES.index(one[1].severity), VERDICTS.index(one[0])), reverse=True
+    )
+    if signs:
+        evidence: dict[str, Any] = {"verdict": max((verdict for verdict, _ in signs), key=VERDICTS.index)}
+        for _, fault in signs:
+            evidence |= {name: value for name, value in fault.evidence.items() if name not in evidence}
+        says = "; ".join(fault.says for _, fault in signs)
+        yield msgspec.structs.replace(signs[0][1], says=says, evidence=evidence)
 
 
 @each_gpu(ECC_MODE_PENDING)
@@ -201,13 +187,8 @@ def ecc_mode(gpu: Gpu) -> Iterator[Fault]:
         yield ECC_MODE_PENDING.fault(gpu, says, {"mode": now, "mode_pending": later})
 
 
-def verdict(gpu: Gpu) -> MemoryVerdict:
-    """Return what is to be done about a GPU; fine where no field shows a sign."""
-    return max((sign.verdict for sign in signs_of(gpu)), key=VERDICTS.index, default="fine")
-
-
-def signs_of(gpu: Gpu) -> Iterator[Sign]:
-    """Return the signs of a GPU; of equally bad ones the first gives the finding its id."""
+def _signs(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
+    """Yield what the fields report, each with what is to be done: of equally bad ones the first counts."""
     yield from _recovery_action(gpu)
     yield from _failures(gpu)
     yield from _errors(gpu)
@@ -215,72 +196,75 @@ def signs_of(gpu: Gpu) -> Iterator[Sign]:
     yield from _history(gpu)
 
 
-def _recovery_action(gpu: Gpu) -> Iterator[Sign]:
+def _recovery_action(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
     action = gpu.recovery_action
     evidence = {"pci_address": gpu.pci_address, "recovery_action": action}
     if action == "drain and reset":
         says = "works with reduced capacity until it is reset; start no new programs"
-        yield Sign(RESET_RECOMMENDED, "reset", says, evidence)
+        yield "reset", RESET_RECOMMENDED.fault(gpu, says, evidence)
     elif action not in (None, "none"):
         case = _ACTIONS.get(action)
         says = case.says if case else f"recovery action requested by the driver: {action}"
         what: MemoryVerdict = "reboot" if action == "reboot" else "reset"
-        yield Sign(RESET_REQUIRED, what, says, evidence, remedy=case.remedy if case else None)
+        yield what, RESET_REQUIRED.fault(gpu, says, evidence, remedy=case.remedy if case else None)
 
 
-def _failures(gpu: Gpu) -> Iterator[Sign]:
+def _failures(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
     """Return the signs for which NVIDIA replaces a GPU."""
     if gpu.remapped_rows.failure:
-        yield Sign(REMAP_FAILED, "replace", REMAP_FAILED.title, _rows(gpu))
+        yield "replace", REMAP_FAILED.fault(gpu, REMAP_FAILED.title, _rows(gpu))
     if (gpu.ecc.counts or {}).get("aggregate.sram_threshold_exceeded"):
-        yield Sign(SRAM_THRESHOLD, "replace", SRAM_THRESHOLD.title, _counts(gpu))
+        yield "replace", SRAM_THRESHOLD.fault(gpu, SRAM_THRESHOLD.title, _counts(gpu))
     if gpu.ecc.unrepairable_memory:
-        yield Sign(UNREPAIRABLE, "replace", UNREPAIRABLE.title, {"unrepairable_memory": True})
+        yield "replace", UNREPAIRABLE.fault(gpu, UNREPAIRABLE.title, {"unrepairable_memory": True})
     count = (gpu.retired_pages.single_bit or 0) + (gpu.retired_pages.double_bit or 0)
     if count >= RETIRED_PAGES.value:
-        yield Sign(MANY_RETIRED_PAGES, "replace", f"{count} memory pages retired", _pages(gpu))
+        yield "replace", MANY_RETIRED_PAGES.fault(gpu, f"{count} memory pages retired", _pages(gpu))
 
 
-def _errors(gpu: Gpu) -> Iterator[Sign]:
+def _errors(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
     """Return uncorrected errors since the driver was loaded, else those before: a reboot clears the first."""
     now, ever = (_uncorrected(gpu, since) for since in ("volatile", "aggregate"))
     if now:
         says = f"{now} uncorrected ECC errors since the driver was loaded"
-        yield Sign(ECC_UNCORRECTED, "reset", says, _counts(gpu))
+        yield "reset", ECC_UNCORRECTED.fault(gpu, says, _counts(gpu))
     elif ever:
         repaired = (gpu.remapped_rows.uncorrectable or 0) + (gpu.retired_pages.double_bit or 0)
         says = f"{ever} uncorrected ECC errors in all, none since the driver was loaded"
         severity: Severity = "info" if ever <= repaired else "warning"
-        yield Sign(ECC_UNCORRECTED_BEFORE, "watch", says, _counts(gpu), severity)
+        yield "watch", ECC_UNCORRECTED_BEFORE.fault(gpu, says, _counts(gpu), severity)
 
 
-def _pending(gpu: Gpu) -> Iterator[Sign]:
+def _pending(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
     """Return what takes effect with a reset or reboot."""
     which = {"channel_repair_pending": "a memory channel", "tpc_repair_pending": "a TPC"}
     if repairs := {name: True for name in which if getattr(gpu.ecc, name)}:
         words = " and ".join(which[name] for name in repairs)
         says = f"repair of {words} pending: done at the next GPU reset"
-        yield Sign(REPAIR_PENDING, "repair pending", says, repairs)
+        yield "repair pending", REPAIR_PENDING.fault(gpu, says, repairs)
     if gpu.remapped_rows.pending and not gpu.remapped_rows.failure:
-        yield Sign(REMAP_PENDING, "reset", REMAP_PENDING.title, _rows(gpu))
+        yield "reset", REMAP_PENDING.fault(gpu, REMAP_PENDING.title, _rows(gpu))
     if gpu.retired_pages.pending:
-        yield Sign(RETIREMENT_PENDING, "reboot", RETIREMENT_PENDING.title, _pages(gpu))
+        yield "reboot", RETIREMENT_PENDING.fault(gpu, RETIREMENT_PENDING.title, _pages(gpu))
 
 
-def _history(gpu: Gpu) -> Iterator[Sign]:
+def _history(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
     """Return repairs of the past, and what they left to spare."""
     banks = gpu.remapped_rows.banks
     few = [f"{count} {words}" for count, words in ((banks.none, "without"), (banks.low, "with few")) if count]
     if few and not gpu.remapped_rows.failure:
         severity: Severity = "warning" if (banks.none or 0) >= NO_SPARE_BANKS.value else "info"
         evidence = {f"banks_{name}": getattr(banks, name) for name in banks.__struct_fields__}
-        yield Sign(FEW_SPARE_ROWS, "watch", f"memory banks {', '.join(few)} spare rows", evidence, severity)
+        yield (
+            "watch",
+            FEW_SPARE_ROWS.fault(gpu, f"memory banks {', '.join(few)} spare rows", evidence, severity),
+        )
     rows, pages = gpu.remapped_rows, gpu.retired_pages
     if rows.uncorrectable and not rows.failure:
         says = f"{rows.uncorrectable} memory rows remapped after uncorrectable errors"
-        yield Sign(REPAIRED, "fine", says, _rows(gpu))
+        yield "fine", REPAIRED.fault(gpu, says, _rows(gpu))
     if 0 < (count := (pages.single_bit or 0) + (pages.double_bit or 0)) < RETIRED_PAGES.value:
-        yield Sign(REPAIRED, "fine", f"{count} memory pages retired", _pages(gpu))
+        yield "fine", REPAIRED.fault(gpu, f"{count} memory pages retired", _pages(gpu))
 
 
 def _uncorrected(gpu: Gpu, since: str) -> int:

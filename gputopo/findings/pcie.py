@@ -45,6 +45,12 @@ LOADED_SHARE = Threshold("share of samples under load before a slow link is repo
 # Two GPUs on one uplink are usual (NVIDIA's DGX), four occur; with five, each gets less than a quarter of
 # its link when all copy at once.
 SHARED_TIMES = Threshold("oversubscribed uplink", 4, "times the uplink's rate")
+SHARED_SHARE = Threshold(
+    "copies of GPUs at once, measured",
+    0.22,
+    "of the sum of each alone: a warning below",
+    "Four GPUs behind one x16 link, a common board, have a quarter each (0.2485, 0.294 measured); five 0.2",
+)
 
 _USUAL_WIDTH = Case(
     "fewer lanes, as is usual for this model in servers and clouds",
@@ -104,7 +110,7 @@ SHARED_UPLINK = Rule(
     remedy="Choose GPUs of different uplinks for jobs that are fed from the host or staged through it; "
     "gputopo bandwidth measures what is left.",
     severities=("info", "warning"),
-    thresholds=(SHARED_TIMES,),
+    thresholds=(SHARED_TIMES, SHARED_SHARE),
     cases={
         "all GPUs": Case(
             "measured: all GPUs share one path to the host",

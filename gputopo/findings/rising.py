@@ -51,26 +51,31 @@ def rising(machine: Machine) -> Iterator[Fault]:
         yield ERRORS_RISING.fault(gpu, f"rose between samples: {words}", {"rose": rises} | between, severity)
 
 
-def growth(samples: Sequence[Sample], gpu: int) -> dict[str, int]:
-    """Return by how much each counter rose over the samples; one that falls was reset, and starts again."""
+def growth(samples: Sequence[Sample], gpu: int, *, nvlinks: bool = False) -> dict[str, int]:
+    """Return by how much each counter rose over the samples; one that falls was reset, and starts again.
+
+    `nvlinks`: those of the GPU's NVLinks too, as `nvlink 3 replay`.
+    """
     found: dict[str, int] = {}
     last: dict[str, int] = {}
     for sample in samples:
         facts = next((one for one in sample.gpus if one["index"] == gpu), {})
-        for name, count in _counts(facts):
+        for name, count in _counts(facts, nvlinks=nvlinks):
             if count > last.get(name, count):
                 found[name] = found.get(name, 0) + count - last[name]
             last[name] = count
     return found
 
 
-def _counts(facts: dict[str, Any]) -> Iterator[tuple[str, int]]:
+def _counts(facts: Mapping[str, Any], *, nvlinks: bool) -> Iterator[tuple[str, int]]:
     for path in _COUNTED:
         value = facts.get(path)
         if isinstance(value, dict):
             yield from ((f"{path}.{key}", count) for key, count in value.items())
         elif value is not None:
             yield path, value
+    for link in (nvlinks and facts.get("nvlinks")) or ():
+        yield from ((f"nvlink {link['link']} {name}", count) for name, count in link["errors"].items())
 
 
 def minutes(samples: Sequence[Sample]) -> float:
@@ -125,10 +130,13 @@ def errors(machine: Machine) -> Iterator[Fault]:
     passed = minutes(samples)
     copied = copied_bytes(soak)
     slots = {node.address: node.parent for node in machine.pci}
-    ports = {address: _port_growth(address, counts) for address, counts in soak.port_errors.items()}
+    ports = {
+        address: {f"AER {kind} of {address}": count for kind, count in counts.items()}
+        for address, counts in soak.port_errors.items()
+    }
     for gpu in present(machine):
         slot = ports.pop(slots.get(gpu.pci_address or "") or "", {})
-        rose = growth(samples, gpu.index) | _nvlink_growth(samples, gpu.index) | slot
+        rose = growth(samples, gpu.index, nvlinks=True) | slot
         if not rose or gpu.index not in copied:
             continue
         gb = copied.get(gpu.index, 0) / _GB
@@ -167,25 +175,6 @@ def falls(machine: Machine) -> Iterator[Fault]:
             rates = {words: list(pair) for words, pair in fell.items()}
             evidence = {"gb_per_s": rates, "temperature_c": heat}
             yield RATE_FELL.fault(gpu, f"rate fell over the soak: {says}{warmer}", evidence)
-
-
-def _nvlink_growth(samples: Sequence[Sample], gpu: int) -> dict[str, int]:
-    """Return by how much the error counters of a GPU's NVLinks grew: `nvlink 3 replay`."""
-    found: dict[str, int] = {}
-    last: dict[str, int] = {}
-    for sample in samples:
-        facts: Mapping[str, Any] = next((one for one in sample.gpus if one["index"] == gpu), {})
-        for link in facts.get("nvlinks") or ():
-            for counter, count in link.get("errors", {}).items():
-                name = f"nvlink {link['link']} {counter}"
-                if count > last.get(name, count):
-                    found[name] = found.get(name, 0) + count - last[name]
-                last[name] = count
-    return found
-
-
-def _port_growth(address: str, counts: Mapping[str, int]) -> dict[str, int]:
-    return {f"AER {kind} of {address}": count for kind, count in counts.items()}
 
 
 def _in_words(name: str, count: int, passed: float, gb: float) -> str:

@@ -1,5 +1,6 @@
 """Rules over a History: what was seen of the GPUs and the host in the samples of a watch, a log or a run."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
 from statistics import median
@@ -232,11 +233,16 @@ def _below_peers(gpu: Gpu, history: History, names: Mapping[int, str | None]) ->
     own = links.get(gpu.index)
     if own is None:
         return None
-    rates = [width * 2.0 ** (generation - 1) for generation, width in links.values()]
-    if median(rates) < 2 * own[1] * 2.0 ** (own[0] - 1):
+    # Logarithms of the rates: a recording may name any generation.
+    if median(map(_log2_rate, links.values())) < 1 + _log2_rate(own):
         return None
     says = f"PCIe link generation {own[0]} x{own[1]} under load, twice as fast or more on others of its model"
     return LINK_SLOWER.fault(gpu, says, {"generation": own[0], "width": own[1]}, "warning")
+
+
+def _log2_rate(link: tuple[int, int]) -> float:
+    generation, width = link
+    return generation + math.log2(max(1, width))
 
 
 def _usual_link(seen: GpuHistory) -> tuple[int, int] | None:

@@ -24,13 +24,16 @@ from gputopo.planner.request import Request, batch_reasons, gpus_in_words
 from gputopo.planner.selection import ALL, LISTED
 from gputopo.prediction.calibration import range_share
 from gputopo.prediction.links.paths import unknown_facts
-from gputopo.prediction.search import DETAILED, FoundCandidate
+from gputopo.prediction.search import FoundCandidate
 from gputopo.values.run.batches import plain
 from gputopo.values.run.plan import SURE_MARGIN, Candidate, Prediction, Price, VariableUpdate
 
 RULE = (
     "no step is predicted: one GPU, or two on one PCIe switch, have the variables, of others the CPU has them"
 )
+
+
+_WITH_REASONS = 1000  # candidates, where all are listed
 
 
 class _OfSet(NamedTuple):
@@ -62,7 +65,7 @@ class Candidates:
     def every(self) -> Iterator[Candidate]:
         """Iterate over all candidates, the best first; only the first of many have reasons."""
         found = self._of.every()
-        first = list(islice(found, DETAILED))
+        first = list(islice(found, _WITH_REASONS))
         detailed = (self._with_reasons(one, rank, first) for rank, one in enumerate(first))
         return chain(detailed, map(self._candidate, found))
 
@@ -219,7 +222,7 @@ class Candidates:
     def _reasons_of_request(self, chosen: tuple[int, ...]) -> list[str]:
         """Return what the options, GPUs in use and different models have to do with the chosen set."""
         of = self._of
-        reasons = of.cards.reasons(chosen)
+        reasons = list[str]()
         if of.required is not None and not of.exact:
             reasons.append(f"every set contains GPU {of.required}, which holds the variables")
         if of.request.prefer_pix:
@@ -253,7 +256,7 @@ class Candidates:
     def _search_reason(self, found: FoundCandidate, searched: Sequence[FoundCandidate]) -> str:
         """Return among how many sets this is the best; `searched`: the first of all candidates, in order."""
         of = self._of
-        decide = slice(2 if of.predicts else 4)  # of the sort key; what follows are the lowest indices
+        decide = slice(2 if of.predicts else 3)  # of the sort key; what follows are the lowest indices
         first = of.order(found, of.troubles)[decide]
         same = {one.gpus: one.alike for one in searched if of.order(one, of.troubles)[decide] == first}
         equal = sum(same.values())
@@ -262,8 +265,7 @@ class Candidates:
         at_least = last == first and equal < of.sets
         if of.size == 1 < of.sets and of.predicts:
             count = f"at least {equal}" if at_least else f"{equal}"
-            which = "the nearest to the network card" if of.cards.decide(of.pool) else "the lowest index"
-            more = f"; {count} are as fast, {which} was chosen" if equal > 1 else ""
+            more = f"; {count} are as fast, the lowest index was chosen" if equal > 1 else ""
             idle = "of those with the least use and errors " if of.troubles else ""
             return f"one GPU of {of.sets} to choose from: {idle}the fastest by prediction{more}"
         by, good, chosen = "topology, farthest pair first", "close", "the lowest indices were chosen"
@@ -281,7 +283,6 @@ class Candidates:
             chosen=chosen,
             troubled=bool(of.troubles),
             at_least=at_least,
-            by_card=of.cards.decide(of.pool),
         )
 
     def _why_this_set(self, found: FoundCandidate, searched: Sequence[FoundCandidate]) -> str:

@@ -6,9 +6,9 @@ from math import isclose
 from gputopo.planner.fastest import Fastest
 from gputopo.planner.reasons import in_words, ms
 from gputopo.prediction.gradients import Stages
-from gputopo.prediction.links.flows import Flows, Load, Resource
-from gputopo.prediction.links.paths import Paths
-from gputopo.prediction.links.rings import order_loads, ring_loads
+from gputopo.prediction.links.flows import Flows, Load
+from gputopo.prediction.links.paths import Paths, Resource
+from gputopo.prediction.links.rings import Rings
 from gputopo.prediction.step import (
     FORWARD_SHARE,
     HOST,
@@ -99,9 +99,10 @@ def _loads(
     terms = stepper.terms(placing)
     weights: Mapping[Resource, Load] = {}
     if placing.traffic == "ring":
-        gradients = ring_loads(paths, gpus)
+        rings = Rings(paths, gpus)
+        gradients = rings.loads(rings.best(gpus)[1], 2)
     elif placing.traffic == "order":
-        weights = gradients = order_loads(paths, gpus)
+        weights = gradients = Rings(paths, gpus).loads(gpus, 1)
     elif stages is not None:
         weights, gradients = (
             _together(stage_flows(paths, gpus, copies)) for copies in (stages.back, stages.sums)

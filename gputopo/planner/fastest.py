@@ -129,10 +129,7 @@ class Fastest(Selection):
         return first, searched
 
     def every(self) -> Iterator[FoundCandidate]:
-        """Iterate over all candidates, the best first, then those that are never chosen unasked.
-
-        Of many only the first have the links that limit them.
-        """
+        """Iterate over all candidates, the best first, then those that are never chosen unasked."""
         last, after = set(self.troubles) - {self.required}, self._unchosen()
         if self._has_own_batches or self.exact:
             found = self.search(self.choose_from, ALL, self.troubles)
@@ -220,7 +217,6 @@ class Fastest(Selection):
             self.required,
             last,
             self.groups,
-            self.cards.key,
         )
 
     def _faster(self, part: Sequence[int]) -> list[Sequence[int]]:
@@ -259,7 +255,6 @@ class Fastest(Selection):
             sum(gpu in last for gpu in found.gpus),
             round(found.prediction.step_s, DIGITS),
             nearness,
-            sorted(map(self.cards.key, found.gpus), reverse=True),
             found.gpus,
         )
 

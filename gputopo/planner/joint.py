@@ -255,15 +255,13 @@ def _limited_by(step: steps.StepSeconds, exposed: dict[str, float], links: dict[
 _NAMED = 8  # hosts in one sentence
 
 
-def gpus_of_hosts(
-    names: Sequence[str], choices: Sequence[Candidate], near: Sequence[Sequence[str]]
-) -> list[str]:
-    """Return the GPUs of each host and how far apart they are, those alike together; `near`: to its card."""
+def gpus_of_hosts(names: Sequence[str], choices: Sequence[Candidate]) -> list[str]:
+    """Return the GPUs of each host and how far apart they are, hosts with the same together."""
     alike: dict[str, list[str]] = {}
-    for name, choice, cards in zip(names, choices, near, strict=True):
+    for name, choice in zip(names, choices, strict=True):
         if choice.gpus:
             apart = choice.reasons[:1] if len(choice.gpus) > 1 else ()
-            words = "; ".join((_gpus(choice), *apart, *cards))
+            words = "; ".join((_gpus(choice), *apart))
             alike.setdefault(words, []).append(name)
     return [f"{_hosts(of)}: {words}" for words, of in alike.items()]
 

@@ -11,9 +11,8 @@ from gputopo.copies.numbers import Pair
 from gputopo.copies.pair_speeds import SAME_SPEED, PairSpeed, gb
 from gputopo.findings.sources import doubtful_topology
 from gputopo.planner.request import Trouble, gpus_in_words
-from gputopo.prediction.links.flows import Resource
 from gputopo.prediction.links.hosts import host_of_node
-from gputopo.prediction.links.paths import Paths
+from gputopo.prediction.links.paths import Paths, Resource
 from gputopo.prediction.step import Placement
 from gputopo.runs.history import date_in_words
 from gputopo.topology import doubts
@@ -76,22 +75,16 @@ def search_reason(
     chosen: str,
     troubled: bool = False,
     at_least: bool = False,
-    by_card: bool = False,
 ) -> str:
     """Return among how many sets the choice is the best, `by` what, and how many are exactly as `good`.
 
     `chosen`: which of those. `troubled`: some of the GPUs to choose from are in use or in error. `at_least`:
-    there may be more that are as good than the `equal` ones that were found. `by_card`: of sets that are as
-    good one near the network card was taken.
+    there may be more that are as good than the `equal` ones that were found.
     """
-    if by_card:
-        by, chosen = f"{by}, then the distance to the network card", f"of those as near to the card {chosen}"
     if looked_at == size == 1:
         return "the only GPU there is to choose from"
     if size == 1:
         which = "of those with the least use and errors the lowest" if troubled else "the lowest"
-        if by_card:
-            which = f"the nearest to the network card, then {which}"
         return f"one GPU of {looked_at} to choose from: no pairs to compare, {which} index was chosen"
     if looked_at == 1:
         return f"the only set of {size} there is to choose from"

@@ -33,9 +33,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     `batch_size`: of every GPU, or of each in the order of the towers; auto: in proportion to their speeds;
     None: that of the model. `single_gpu_images_per_sec`: one number for all GPUs, or one for each of `gpus`,
-    else of the machine. `nic`: of one of several hosts, the interface on their network, empty where it is
-    unknown: of sets that are as good one near to that card is taken. `no_history`: earlier runs of this box
-    do not count, nor its saved bandwidth, which the caller adds.
+    else of the machine. `no_history`: earlier runs of this box do not count, nor its saved bandwidth, which
+    the caller adds.
     """
 
     num_gpus: int | Literal["auto"] | None = None
@@ -55,7 +54,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     workload: Workload | None = None  # the costs of a model that no table has, where they are known
     single_gpu_images_per_sec: tuple[float, ...] = ()
     no_history: bool = False
-    nic: str | None = None
 
 
 def is_of_one_gpu(request: Request) -> bool:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from math import comb
 
 from gputopo.copies.pair_speeds import pair_speeds, speed_classes, unmeasured
-from gputopo.planner.network import Cards
 from gputopo.planner.reasons import (
     Links,
     MeasuredOrder,
@@ -37,7 +36,6 @@ class Selection:
         self.machine, self.request, self.unavailable = machine, request, unavailable
         self.links: Links = believed_links(machine)
         self.pool, self.left_out = usable(machine, request, unavailable)
-        self.cards = Cards(machine, request.nic)
         self.pair_speeds = pair_speeds(machine.bandwidth)
         self.measured = self._measured(self.pool)
         self.required = ps_gpu(request)

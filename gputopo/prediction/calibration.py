@@ -1,12 +1,13 @@
 """The constants of a program adjusted to one box by its own runs: two numbers. Pure.
 
-One multiplies the share of their rates that links reach, the other the cost of each variable. They are found
-by least squares, as the constants themselves are (`tests.fits.programs`), with Cauchy's weights, so that a
-run that contradicts the others hardly counts.
+One multiplies the share of their rates that links reach, the other the cost of each variable. They have the
+least squares of errors with Cauchy's weights, so that a run that contradicts the others hardly counts.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import product
 from typing import NamedTuple
 
 import msgspec
@@ -98,14 +99,15 @@ def learn(
     if len(counted) < MIN_JOBS:
         return Learned(runs=runs, jobs=len(jobs), odd=sum(odd))
 
-    def errors(logarithms: Sequence[float]) -> list[float]:
+    @cache
+    def cost(logarithms: tuple[float, float]) -> float:
         own = adjusted(program, *map(math.exp, logarithms))
-        return [_doubted(_error(own, job)) for job in counted] + [PULL * value for value in logarithms]
+        return sum(_doubt(_error(own, job)) for job in counted) + sum((PULL * one) ** 2 for one in logarithms)
 
     bound = math.log(MAX_FACTOR)
     # All of its rate is the most that a measured link carries.
     most = math.log(math.floor(1000 / program.link_share) / 1000) if measured else bound
-    links, variables = map(math.exp, least_squares(errors, [0.0, 0.0], [(-bound, most), (-bound, bound)]))
+    links, variables = map(math.exp, _least(cost, [(-bound, most), (-bound, bound)]))
     own = adjusted(program, links, variables)
     by_mode: dict[str, list[float]] = {}
     for job in counted:
@@ -127,9 +129,9 @@ def _error(program: ProgramConstants, run: MeasuredStep) -> float:
     return math.log(step_s / run.step_s)
 
 
-def _doubted(error: float) -> float:
-    """Return the root of Cauchy's loss of an error (Holland and Welsch, 1977)."""
-    return math.copysign(DOUBTFUL * math.sqrt(math.log1p((error / DOUBTFUL) ** 2)), error)
+def _doubt(error: float) -> float:
+    """Return Cauchy's loss of an error (Holland and Welsch, 1977)."""
+    return DOUBTFUL**2 * math.log1p((error / DOUBTFUL) ** 2)
 
 
 def _range_share(program: ProgramConstants, errors: Sequence[float]) -> float:
@@ -143,68 +145,19 @@ def _range_share(program: ProgramConstants, errors: Sequence[float]) -> float:
     return math.sqrt((RANGE_JOBS + own) / (RANGE_JOBS + len(errors) - 1))
 
 
-def least_squares(
-    function: Callable[[Sequence[float]], list[float]],
-    start: Sequence[float],
-    bounds: Sequence[tuple[float, float]],
-    rounds: int = 60,
-) -> list[float]:
-    """Return the values within their bounds at which the squares of the function's numbers sum up least.
-
-    Levenberg and Marquardt's method in units of the bounds' distance, with differences for derivatives.
-    """
-    span = [high - low for low, high in bounds]
-
-    def clipped(values: Iterable[float]) -> list[float]:
-        return [min(max(value, low), high) for value, (low, high) in zip(values, bounds, strict=True)]
-
-    values, damping = clipped(start), 1e-2
-    here = function(values)
-    cost = sum(number * number for number in here)
-    for _ in range(rounds):
-        rows = []
-        for number, width in enumerate(span):
-            moved = list(values)
-            delta = 1e-4 * width if values[number] + 1e-4 * width <= bounds[number][1] else -1e-4 * width
-            moved[number] += delta
-            rows.append([(b - a) * width / delta for a, b in zip(here, function(moved), strict=True)])
-        slope = [sum(a * b for a, b in zip(row, here, strict=True)) for row in rows]
-        at_bound = [
-            (value <= low and g > 0) or (value >= high and g < 0)
-            for value, (low, high), g in zip(values, bounds, slope, strict=True)
+def _least(
+    cost: Callable[[tuple[float, float]], float], bounds: Sequence[tuple[float, float]]
+) -> tuple[float, float]:
+    """Return the two numbers within their bounds that cost least, found from 0 by ever shorter steps."""
+    best, step = (0.0, 0.0), 0.25
+    while step > 1e-4:
+        near = [
+            tuple(
+                min(max(value + move * step, low), high)
+                for value, move, (low, high) in zip(best, moves, bounds, strict=True)
+            )
+            for moves in product((-1, 0, 1), repeat=2)
         ]
-        free = [number for number, stuck in enumerate(at_bound) if not stuck]
-        normal = [[sum(a * b for a, b in zip(rows[i], rows[j], strict=True)) for j in free] for i in free]
-        diagonal = [row[number] for number, row in enumerate(normal)]
-        before = cost
-        while damping < 1e6:
-            for number, row in enumerate(normal):
-                row[number] = diagonal[number] + damping * (diagonal[number] + 1e-6)
-            step = solve(normal, [-slope[number] for number in free])
-            moved = list(values)
-            for number, change in zip(free, step, strict=True):
-                moved[number] += change * span[number]
-            moved = clipped(moved)
-            there = function(moved)
-            found = sum(number * number for number in there)
-            if found < cost:
-                values, here, cost, damping = moved, there, found, damping / 4
-                break
-            damping *= 4
-        if before - cost < 1e-7 * before:
-            break
-        damping = min(damping, 1e3)
-    return values
-
-
-def solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
-    """Return the solution of linear equations, by elimination with pivots."""
-    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
-    for column in range(len(rows)):
-        pivot = max(range(column, len(rows)), key=lambda number: abs(rows[number][column]))
-        rows[column], rows[pivot] = rows[pivot], rows[column]
-        for number, row in enumerate(rows):
-            if number != column and row[column]:
-                factor = row[column] / rows[column][column]
-                rows[number] = [a - factor * b for a, b in zip(row, rows[column], strict=True)]
-    return [row[-1] / row[number] for number, row in enumerate(rows)]
+        found = min(((one[0], one[1]) for one in near), key=cost)
+        best, step = (found, step) if cost(found) < cost(best) else (best, step / 2)
+    return best

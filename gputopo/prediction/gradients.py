@@ -18,7 +18,6 @@ As the functions of `launch.train.placement.algorithms` build it; a test counts 
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from math import inf
 from typing import Literal, NamedTuple
 
 from gputopo.topology.hops import Groups, halves, leaders_of
@@ -165,20 +164,6 @@ class GradientLine(NamedTuple):
             end = max(end, ready) + seconds_per_byte * size
             ends.append(end)
         return tuple(ends)
-
-    def rate(self, end: float, more: float = 0.0) -> float:
-        """Return the most seconds per byte with which all is through by then; below 0: none.
-
-        `more`: seconds that each of the rate takes besides, after the last gradient.
-        """
-        return min(
-            (
-                (end - start) / (slope + more)
-                for slope, start in zip(self.slopes, self.starts, strict=True)
-                if slope + more
-            ),
-            default=inf,
-        )
 
 
 @lru_cache(maxsize=256)  # of a few models; a fit asks for one overlap after another

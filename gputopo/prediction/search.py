@@ -7,24 +7,21 @@ the sets that differ only in them the one with the lowest indices stands for all
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import combinations, islice
+from itertools import chain, combinations, islice, permutations
 from math import comb, inf, prod
 from typing import Any, NamedTuple
 
-from gputopo.prediction.gradients import IN_ORDER, Stage, Traffic
-from gputopo.prediction.links.flows import Flows, PairCosts, Resource
-from gputopo.prediction.links.paths import Paths
-from gputopo.prediction.links.rates import Rates, RateTable
-from gputopo.prediction.links.rings import Rings, once_round
+from gputopo.prediction.gradients import IN_ORDER, Stages, Traffic
+from gputopo.prediction.links.flows import GB, pair_costs
+from gputopo.prediction.links.paths import Paths, Resource
+from gputopo.prediction.links.rings import Rings, mask_of
 from gputopo.prediction.programs import ProgramConstants
-from gputopo.prediction.step import HOST, ModelCosts, Placement, StepPredictor, StepSeconds, limits
+from gputopo.prediction.step import Limit, ModelCosts, Placement, StepPredictor, StepSeconds, limits
 from gputopo.topology.hops import Groups
 from gputopo.values.errors import NoPlanError
 
 DIGITS = 9  # of the seconds of a step that decide; the rest is noise of floating-point sums
-DETAILED = 1000  # of so many candidates, the first, the links that limit them are looked for
 MAX_SETS = 20_000  # that differ: 8 of 16 GPUs are 12,870
-_NOTHING = Rates(0.0, 0.0)
 _SLACK = 1e-9  # a bound is lower by this than its sums
 
 
@@ -40,8 +37,7 @@ class FoundCandidate(NamedTuple):
 class SearchQuestion(NamedTuple):
     """What is searched for.
 
-    Of sets that are as fast, the one whose pairs are nearer wins: farthest first, then the next; then the one
-    whose GPUs are nearer to a thing beside them, by the key of `aside`.
+    Of sets that are as fast, the one whose pairs are nearer wins: farthest first, then the next.
     """
 
     paths: Paths
@@ -54,7 +50,6 @@ class SearchQuestion(NamedTuple):
     required: int | None = None  # a GPU that every set has
     last: Collection[int] = ()  # sets with fewer of these GPUs come first, however slow
     groups: Callable[[Sequence[int]], Groups] = lambda gpus: ()  # of the towers, for a hierarchical reduction
-    aside: Callable[[int], Any] = lambda gpu: 0
 
 
 def fastest(question: SearchQuestion, pool: Sequence[int], keep: int) -> tuple[FoundCandidate, ...]:
@@ -63,7 +58,7 @@ def fastest(question: SearchQuestion, pool: Sequence[int], keep: int) -> tuple[F
     The caller ensures `1 <= size <= len(pool)`. A candidate is a set and a place for the variables.
     Raises NoPlanError where more than MAX_SETS sets differ.
     """
-    return tuple(_Search(question, sorted(pool)).found(keep, detailed=keep))
+    return tuple(_Search(question, sorted(pool)).found(keep))
 
 
 def every_candidate(
@@ -71,16 +66,11 @@ def every_candidate(
 ) -> Iterator[FoundCandidate]:
     """Iterate over all candidates, the best first; those with places of `after` follow all others.
 
-    As `fastest`, but only the first DETAILED have the links that limit them.
+    Raises as `fastest`, before the first.
     """
     first = _Search(question, sorted(pool))
     others = _Search(question._replace(placings=tuple(after)), sorted(pool))
-
-    def found() -> Iterator[FoundCandidate]:
-        yield from first.found(inf, DETAILED)
-        yield from others.found(inf, 0)
-
-    return found()
+    return chain.from_iterable(one.found(inf) for one in (first, others))
 
 
 class _Floor(NamedTuple):
@@ -93,18 +83,14 @@ class _Floor(NamedTuple):
     ring: float
 
 
-class _Entry(NamedTuple):
-    """A candidate as it is sorted: by seconds, then by the pairs of its GPUs, their numbers, its place."""
-
-    step_s: float
-    tie: tuple[Any, ...]
-    gpus: tuple[int, ...]
-    rank: int
-    rates: Rates
-
+# A candidate as it is sorted: by seconds, then by the pairs of its GPUs, their numbers, its place.
+_Entry = tuple[float, tuple[Any, ...], tuple[int, ...], int, StepSeconds]
 
 _Kind = Placement | Traffic | int
 """What places with the same rates on any set have in common."""
+
+_Rates = tuple[float, float]
+"""Seconds a byte of the slowest link while weights flow, and while gradients do."""
 
 
 class _Search:
@@ -113,43 +99,34 @@ class _Search:
     def __init__(self, question: SearchQuestion, pool: Sequence[int]) -> None:
         self.question, self.pool = question, pool
         self.last = set(question.last).intersection(pool) - {question.required}
-        self.table = RateTable(question.paths, pool)
-        self.rings = Rings(self.table)
+        self.rings = Rings(question.paths, pool)
         self.stepper = StepPredictor(question.model, question.program, question.size, question.paths.cpus)
-        self._costs: PairCosts = {}
-        self._limits: dict[tuple[tuple[int, ...], _Kind], tuple[Resource | None, Resource | None]] = {}
         self.near = {(a, b): question.nearness(a, b) for a in pool for b in pool if a != b}
-        self.aside = {gpu: question.aside(gpu) for gpu in pool}
         self.placings = [(rank, one, one.owner, _kind(one)) for rank, one in enumerate(question.placings)]
         self.kind = self._kinds()
         self.members: dict[int, list[int]] = {}
         for gpu, kind in self.kind.items():
             self.members.setdefault(kind, []).append(gpu)
         self._bounds: dict[_Floor, float] = {}
-        self._most: dict[tuple[float, float], float] = {}
-        self._ring = next((one for one in question.placings if one.traffic == "ring"), None)
         # Places of which the least step is looked for: one of those that some GPU has.
         firsts = {one if owner is None else "owner": one for _, one, owner, _ in reversed(self.placings)}
         self._distinct = [(one, one.traffic) for one in firsts.values()]
+        self._own = self._own_links()
         self._owner_floors = {gpu: self._owner_floor(gpu) for gpu in pool}
-        self._least_owner = Rates(*map(min, zip(*self._owner_floors.values(), strict=True)))
-        # Shared links: GPUs of one side, whether they are behind it, seconds up, down, and around where every
-        # pair of two sides uses it.
-        self._crossed = [
-            (one.group, bool(one.members), one.up, one.down, one.round if use.group else 0.0)
-            for use in self.rings.uses
-            for one in (use.shared,)
-        ]
+        least = zip(*self._owner_floors.values(), strict=True)
+        self._least_owner = min(next(least)), min(next(least))
         self._floors = {gpu: self._floor(gpu) for gpu in pool}
         self._sets = self._bounded() if question.placings else []
 
-    def found(self, keep: float, detailed: int) -> Iterator[FoundCandidate]:
-        """Iterate over the `keep` best; the first ones have the links that limit them."""
+    def found(self, keep: float) -> Iterator[FoundCandidate]:
+        """Iterate over the `keep` best."""
         count = 0
         others = len(self.pool) - len(self.last)
         for last in range(max(0, self.question.size - others), min(self.question.size, len(self.last)) + 1):
-            for entry in self._fastest(last, keep - count):
-                yield self._found(entry, detailed=count < detailed)
+            for _, _, gpus, rank, step in self._fastest(last, keep - count):
+                taken = Counter(map(self.kind.__getitem__, gpus))
+                alike = prod(comb(len(self.members[kind]), count) for kind, count in taken.items())
+                yield FoundCandidate(gpus, self.question.placings[rank], step, alike)
                 count += 1
             if count >= keep:
                 return
@@ -185,7 +162,7 @@ class _Search:
         """Return the fastest candidates of all sets with so many GPUs of `last`, the best first."""
         best: list[_Entry] = []
         for bound, gpus, floor in self._sets:
-            if len(best) >= keep and bound > best[-1].step_s:
+            if len(best) >= keep and bound > best[-1][0]:
                 break
             if len(self.last.intersection(gpus)) == last:
                 self._look_at(gpus, floor, best, keep)
@@ -193,111 +170,46 @@ class _Search:
 
     def _look_at(self, gpus: tuple[int, ...], floor: _Floor, best: list[_Entry], keep: float) -> None:
         """Add the candidates of a set that are among the `keep` best."""
-        mask, compute = mask_of(gpus), floor.compute
-        below = best[-1].step_s if len(best) >= keep else inf
-        if below < inf and self._ring is not None:
-            most = self._most_of_ring(compute, below)
-            if floor.ring >= most or not self.rings.may_be_below(most, mask, len(gpus)):
-                floor = floor._replace(ring=inf)
-                if self._bound(floor) > below:
-                    return
-        least, predict = self._least(floor, self._owner_floors[gpus[0]]), self.stepper.predict
-        known: dict[_Kind, Rates] = {}
+        compute, below = floor.compute, best[-1][0] if len(best) >= keep else inf
+        least: dict[Traffic, _Rates] = {}
+        if below < inf:
+            floor = floor._replace(ring=max(floor.ring, self.rings.least(gpus)))
+            if self._bound(floor) > below:
+                return
+            least = self._least(floor, self._owner_floors[gpus[0]])
+        known: dict[_Kind, tuple[Limit, Limit]] = {}
         tie = None
         for rank, placing, owner, kind in self.placings:
-            if owner is not None and not mask >> owner & 1:
+            if owner is not None and owner not in gpus:
                 continue
-            if below < inf and kind not in known:
-                low = least.get(placing.traffic, _NOTHING) if owner is None else self._owner_floors[owner]
-                if compute + sum(predict(placing, compute, *low)) - _SLACK > below:
+            if least and kind not in known:
+                low = least.get(placing.traffic, (0.0, 0.0)) if owner is None else self._owner_floors[owner]
+                if compute + sum(self.stepper.predict(placing, compute, *low)) - _SLACK > below:
                     continue
             if kind not in known:
-                within = self._most_of_ring(compute, below) if kind == "ring" and below < inf else inf
-                known[kind] = self._rates(placing, gpus, mask, within)
-            rates = known[kind]
-            step_s = round(compute + sum(predict(placing, compute, *rates)), DIGITS)
+                known[kind] = limits(
+                    self.question.paths, gpus, placing, self._stages(placing, gpus), self.rings
+                )
+            step = self.stepper.step(placing, compute, *known[kind])
+            step_s = round(step.step_s, DIGITS)
             if step_s > below:
                 continue
             tie = self._tie(gpus) if tie is None else tie
-            best.append(_Entry(step_s, tie, gpus, rank, rates))
+            best.append((step_s, tie, gpus, rank, step))
             if len(best) >= keep:
                 best.sort()
                 del best[int(keep) :]
-                below = best[-1].step_s
+                below = best[-1][0]
 
     def _tie(self, gpus: Sequence[int]) -> tuple[Any, ...]:
         """Return the sort key of sets that are as fast."""
-        pairs = sorted(map(self.near.__getitem__, combinations(gpus, 2)), reverse=True)
-        return tuple(pairs), tuple(sorted(map(self.aside.__getitem__, gpus), reverse=True))
+        return tuple(sorted(map(self.near.__getitem__, combinations(gpus, 2)), reverse=True))
 
-    def _found(self, entry: _Entry, *, detailed: bool) -> FoundCandidate:
-        """Return a candidate with its parts, `detailed`: and the links that limit it."""
-        gpus, placing = entry.gpus, self.question.placings[entry.rank]
-        compute = max(map(self.question.compute_s.__getitem__, gpus))
-        taken = Counter(map(self.kind.__getitem__, gpus))
-        alike = prod(comb(len(self.members[kind]), count) for kind, count in taken.items())
-        if len(gpus) == 1 or placing.traffic == "none":
-            return FoundCandidate(gpus, placing, StepSeconds(compute), alike)
-        parts = self.stepper.predict(placing, compute, *entry.rates)
-        if not detailed:
-            return FoundCandidate(gpus, placing, StepSeconds(compute, *parts), alike)
-        key = gpus, _kind(placing)
-        if key not in self._limits:
-            self._limits[key] = self._limits_of(placing, gpus)
-        weights_by, gradients_by = self._limits[key]
-        if self.stepper.is_limited_by_host(placing, entry.rates.gradients):
-            gradients_by = HOST
-        return FoundCandidate(gpus, placing, StepSeconds(compute, *parts, weights_by, gradients_by), alike)
-
-    def _limits_of(
-        self, placing: Placement, gpus: tuple[int, ...]
-    ) -> tuple[Resource | None, Resource | None]:
-        if placing.traffic == "ring":
-            # The order that was found below a limit may be another one that is as fast.
-            found = self.rings.best(gpus, mask_of(gpus))
-            assert found is not None
-            return None, self.rings.limit(found[1])
-        if placing.traffic == "order":
-            around = self.rings.limit(gpus)
-            return around, around
-        stages = (
-            self.stepper.stages(placing, self._groups(placing, gpus)) if placing.traffic == "groups" else None
-        )
-        (weights, _), (gradients, _) = limits(self.question.paths, gpus, placing, stages)
-        return weights, gradients
-
-    def _rates(self, placing: Placement, gpus: tuple[int, ...], mask: int, within: float = inf) -> Rates:
-        """Return the rates of a set with a place for the variables; a ring of `within` or more has inf."""
-        traffic, owner = placing.traffic, placing.owner
-        if traffic == "host":
-            return self.table.with_host(gpus, mask)
-        if traffic == "spread":
-            return self.table.spread(gpus, mask)
-        if traffic in ("owner", "first"):
-            return self.table.with_owner(gpus[0] if owner is None else owner, gpus, mask)
-        if traffic == "groups":
-            stages = self.stepper.stages(placing, self._groups(placing, gpus))
-            return Rates(self._stages_s(gpus, stages.back), self._stages_s(gpus, stages.sums))
-        if traffic == "order":
-            around = once_round(self.rings.seconds(gpus), len(gpus))
-            return Rates(around, around)
-        if traffic == "ring":
-            found = self.rings.best(gpus, mask, within)
-            return Rates(0.0, found[0] if found else inf)
-        return _NOTHING
-
-    def _groups(self, placing: Placement, gpus: Sequence[int]) -> Groups:
-        return self.question.groups(gpus) if placing.reduction.name == "hierarchical" else ()
-
-    def _stages_s(self, gpus: Sequence[int], stages: Sequence[Stage]) -> float:
-        """Return the seconds a byte of copies in stages that follow one another."""
-        seconds = 0.0
-        for stage in stages:
-            flows = Flows(self.question.paths, self._costs)
-            for a, b, share in stage:
-                flows.between(gpus[a], gpus[b], share)
-            seconds += flows.slowest[1]
-        return seconds
+    def _stages(self, placing: Placement, gpus: Sequence[int]) -> Stages | None:
+        if placing.traffic != "groups":
+            return None
+        hierarchical = placing.reduction.name == "hierarchical"
+        return self.stepper.stages(placing, self.question.groups(gpus) if hierarchical else ())
 
     def _kinds(self) -> dict[int, int]:
         """Return for each GPU the lowest one that is alike."""
@@ -315,7 +227,6 @@ class _Search:
         near = (
             question.required not in (a, b)
             and (a in self.last) == (b in self.last)
-            and self.aside[a] == self.aside[b]
             and question.compute_s[a] == question.compute_s[b]
             and all(self.near[a, gpu] == self.near[b, gpu] for gpu in others)
         )
@@ -337,22 +248,21 @@ class _Search:
         if floor not in self._bounds:
             least = self._least(floor, self._least_owner)
             lowest = min(
-                sum(self.stepper.predict(placing, floor.compute, *least.get(traffic, _NOTHING)))
+                sum(self.stepper.predict(placing, floor.compute, *least.get(traffic, (0.0, 0.0))))
                 for placing, traffic in self._distinct
             )
             self._bounds[floor] = round(floor.compute + lowest - _SLACK, DIGITS)
         return self._bounds[floor]
 
-    def _least(self, floor: _Floor, first: Rates) -> dict[Traffic, Rates]:
+    def _least(self, floor: _Floor, first: _Rates) -> dict[Traffic, _Rates]:
         """Return what each traffic needs at least; of reductions in groups no bound is known."""
         # A ring in the order of towers needs half of what any ring needs, each time round.
-        half = floor.ring / 2 if self._ring is None else 0.0  # else that floor is of fast enough rings
         return {
-            "host": Rates(floor.down, floor.up),
+            "host": (floor.down, floor.up),
             "owner": self._least_owner,
-            "spread": Rates(floor.spread, floor.spread),
-            "ring": Rates(0.0, floor.ring),
-            "order": Rates(half, half),
+            "spread": (floor.spread, floor.spread),
+            "ring": (0.0, floor.ring),
+            "order": (floor.ring / 2, floor.ring / 2),
             "first": first,
         }
 
@@ -360,51 +270,46 @@ class _Search:
         """Return what a set needs at least, from what its GPUs do and the links that they share."""
         mask, towers = mask_of(gpus), len(gpus)
         compute, down, up, spread, ring = map(max, zip(*map(self._floors.__getitem__, gpus), strict=True))
-        for group, members, up_cost, down_cost, around in self._crossed:
-            among = (group & mask).bit_count()
-            if members:
-                down, up = max(down, down_cost * among), max(up, up_cost * among)
-            spread = max(spread, around * among * (towers - among) / towers)
+        for use in self.rings.uses:
+            among = (use.group & mask).bit_count()
+            spread = max(spread, use.round * among * (towers - among) / towers)
+        for uplink in self.question.paths.uplinks:
+            among = len(uplink.gpus.intersection(gpus))
+            down, up = max(down, among / (uplink.down * GB)), max(up, among / (uplink.up * GB))
         return _Floor(compute, down, up, spread, ring)
 
-    def _most_of_ring(self, compute: float, limit: float) -> float:
-        """Return seconds a byte from which on a ring makes a step of more than `limit`."""
-        key = compute, limit
-        if key not in self._most:
-            assert self._ring is not None
-            self._most[key] = self.stepper.most(self._ring, compute, limit + 2 * _SLACK) * (1 + _SLACK)
-        return self._most[key]
+    def _own_links(self) -> dict[Resource, list[float]]:
+        """Return seconds a byte of each GPU's own links, to or from each other GPU, the fastest first."""
+        found: dict[Resource, list[float]] = {}
+        for a, b in permutations(self.pool, 2):
+            costs = {cost[0]: 1 / (cost[1] * GB) for cost in pair_costs(self.question.paths, a, b)}
+            for kind, gpu in (("up", a), ("nvlink out", a), ("down", b), ("nvlink in", b)):
+                found.setdefault((kind, gpu), []).append(costs.get((kind, gpu), 0.0))
+        return {resource: sorted(costs) for resource, costs in found.items()}
+
+    def _least_of(self, kind: str, gpu: int) -> float:
+        """Return what a link of a GPU needs at least to serve as many others as a set has."""
+        return sum(self._own.get((kind, gpu), ())[: self.question.size - 1])
 
     def _floor(self, gpu: int) -> _Floor:
         """Return what a set with this GPU needs at least, whichever its others are."""
-        table, towers = self.table, self.question.size
-        others = [other for other in self.pool if other != gpu]
-        out = sum(sorted(table.out[gpu][other] for other in others)[: towers - 1])
-        into = sum(sorted(table.into[gpu][other] for other in others)[: towers - 1])
+        host, towers = self.question.paths.hosts[gpu], self.question.size
+        out, into = self._least_of("up", gpu), self._least_of("down", gpu)
         edges = sorted(self.rings.edges[gpu].values())[:2] if towers > 1 else [0.0]
-        around = 2 * (towers - 1) / towers
-        joined = [
-            around * seconds
-            for seconds, cluster in self.rings.clusters
-            if cluster >> gpu & 1 and cluster.bit_count() >= towers
-        ]
         return _Floor(
             self.question.compute_s[gpu],
-            table.down[gpu],
-            table.up[gpu],
-            (max(out, into) + table.more[gpu] * min(out, into)) / towers,
-            max(edges[-1 if towers > 2 else 0] * around, min(joined, default=0.0)),
+            1 / (host.down * GB),
+            1 / (host.up * GB),
+            (max(out, into) + (1 / host.both - 1) * min(out, into)) / towers,
+            edges[-1 if towers > 2 else 0] * 2 * (towers - 1) / towers,
         )
 
-    def _owner_floor(self, gpu: int) -> Rates:
+    def _owner_floor(self, gpu: int) -> _Rates:
         """Return what a set with its variables on this GPU needs at least."""
-        table, others = self.table, self.question.size - 1
-        from_it = (table.out, table.port_out), (table.into, table.port_in)
-        weights, gradients = (
-            max(sum(sorted(row[gpu][other] for other in self.pool if other != gpu)[:others]) for row in rows)
-            for rows in from_it
+        return (
+            max(self._least_of("up", gpu), self._least_of("nvlink out", gpu)),
+            max(self._least_of("down", gpu), self._least_of("nvlink in", gpu)),
         )
-        return Rates(weights, gradients)
 
 
 def _kind(placing: Placement) -> _Kind:
@@ -412,8 +317,3 @@ def _kind(placing: Placement) -> _Kind:
     if placing.owner is not None:
         return placing.owner
     return placing if placing.traffic == "groups" else placing.traffic
-
-
-def mask_of(gpus: Sequence[int]) -> int:
-    """Return the bits 1 << gpu of a set."""
-    return sum(1 << gpu for gpu in gpus)

@@ -7,7 +7,6 @@ when forward needs them, by the gradients that are not through when backward end
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from math import inf
 from typing import NamedTuple
 
 from gputopo.prediction.gradients import (
@@ -22,9 +21,9 @@ from gputopo.prediction.gradients import (
     spread_parts,
     stages_of,
 )
-from gputopo.prediction.links.flows import GB, Flows, Resource
-from gputopo.prediction.links.paths import Paths
-from gputopo.prediction.links.rings import order_rate, ring_rate
+from gputopo.prediction.links.flows import GB, Flows
+from gputopo.prediction.links.paths import Paths, Resource
+from gputopo.prediction.links.rings import Rings, once_round
 from gputopo.prediction.programs import ProgramConstants
 from gputopo.topology.hops import Groups, halves
 from gputopo.values.run.all_reduce import Reduction, parse
@@ -117,6 +116,10 @@ def model_of(workload: Workload) -> ModelCosts:
     )
 
 
+Limit = tuple[Resource | None, float]
+"""The link that a byte of the model occupies longest, and its seconds."""
+
+
 class Terms(NamedTuple):
     """What a step of one placing needs, given seconds a byte of the slowest link."""
 
@@ -166,16 +169,17 @@ class StepPredictor:
         late = backward * (terms.line.end(rate / backward) - 1.0) if backward > 0 else rate * self.bytes
         return terms.weights * weights, max(0.0, late), terms.variables_s + terms.more * gradients
 
-    def most(self, placing: Placement, compute_s: float, step_s: float) -> float:
-        """Return seconds a byte of the slowest link with which gradients alone make a step of `step_s`."""
-        terms = self._terms.get(placing) or self.terms(placing)
-        if not terms.gradients:
-            return inf
-        late, more = step_s - compute_s - terms.variables_s, terms.more / terms.gradients
-        backward = (1 - FORWARD_SHARE) * compute_s
-        if backward > 0:
-            return backward * terms.line.rate(1.0 + late / backward, more) / terms.gradients
-        return late / ((self.bytes + more) or 1) / terms.gradients
+    def step(self, placing: Placement, compute_s: float, weights: Limit, gradients: Limit) -> StepSeconds:
+        """Return the step by the slowest links of weights and of gradients, and what these are."""
+        if self.towers == 1 or placing.traffic == "none":
+            return StepSeconds(compute_s)
+        parts = self.predict(placing, compute_s, weights[1], gradients[1])
+        return StepSeconds(
+            compute_s,
+            *parts,
+            weights[0],
+            HOST if self._is_limited_by_host(placing, gradients[1]) else gradients[0],
+        )
 
     def stages(self, placing: Placement, groups: Groups) -> Stages:
         """Return the copies between towers of a reduction in groups; without groups in two halves."""
@@ -223,12 +227,9 @@ class StepPredictor:
         variables_s = 1e-6 * each * parts.pieces * (towers if by_ps else self._of_host)
         return Terms(wait * self.bytes * weights, gradients, least, variables_s, line)
 
-    def is_limited_by_host(self, placing: Placement, gradients: float) -> bool:
+    def _is_limited_by_host(self, placing: Placement, gradients: float) -> bool:
         """Return whether the host adds gradients more slowly than links bring them."""
         return placing.traffic == "host" and self.host_add > gradients / self.program.link_share
-
-
-Limit = tuple[Resource | None, float]
 
 
 def stage_flows(paths: Paths, gpus: Sequence[int], copies: Iterable[Stage]) -> list[Flows]:
@@ -249,21 +250,27 @@ def stage_limits(paths: Paths, gpus: Sequence[int], stages: Stages) -> tuple[Lim
 
 
 def limits(
-    paths: Paths, gpus: Sequence[int], placing: Placement, stages: Stages | None = None
+    paths: Paths,
+    gpus: Sequence[int],
+    placing: Placement,
+    stages: Stages | None = None,
+    rings: Rings | None = None,
 ) -> tuple[Limit, Limit]:
     """Return the link that a byte occupies longest, and its seconds, of weights and of gradients.
 
-    `stages`: of a reduction in groups.
+    `stages`: of a reduction in groups. `rings`: over these GPUs and others, where they are known.
     """
     traffic = placing.traffic
     if len(gpus) == 1 or traffic == "none":
         return (None, 0.0), (None, 0.0)
     if traffic in ("ring", "order") and paths.networks:
         return _around_hosts(paths, gpus)
-    if traffic == "ring":
-        return (None, 0.0), ring_rate(paths, gpus)
-    if traffic == "order":
-        around = order_rate(paths, gpus)
+    if traffic in ("ring", "order"):
+        rings = rings or Rings(paths, gpus)
+        if traffic == "ring":
+            seconds, order = rings.best(gpus)
+            return (None, 0.0), (rings.limit(order), seconds)
+        around = rings.limit(gpus), once_round(rings.seconds(gpus), len(gpus))
         return around, around
     if traffic == "groups":
         assert stages is not None
@@ -315,12 +322,5 @@ def predict(
 
     `groups`: of towers, for a hierarchical reduction; the two halves of the towers without.
     """
-    if len(gpus) == 1 or placing.traffic == "none":
-        return StepSeconds(compute_s)
-    (weights_by, weights_rate), (gradients_by, gradients_rate) = limits(
-        paths, gpus, placing, stepper.stages(placing, groups) if placing.traffic == "groups" else None
-    )
-    if stepper.is_limited_by_host(placing, gradients_rate):
-        gradients_by = HOST
-    parts = stepper.predict(placing, compute_s, weights_rate, gradients_rate)
-    return StepSeconds(compute_s, *parts, weights_by, gradients_by)
+    stages = stepper.stages(placing, groups) if placing.traffic == "groups" else None
+    return stepper.step(placing, compute_s, *limits(paths, gpus, placing, stages))

@@ -1,4 +1,4 @@
-"""Changes to a machine, as `--what-if` names them: a link, a slot, ACS, NVLink, another model of GPU. Pure.
+"""Changes to a machine, as `--what-if` names them: a link, ACS, NVLink, another model of GPU. Pure.
 
 Measured copies that a change affects are scaled by how much faster the links become, as far as the path stays
 the same; where it does not they are left out, so that the new path counts as its class and width.
@@ -21,20 +21,16 @@ from gputopo.reference.expectations import (
     expected_gpu,
     expected_link,
     expected_nvlink,
-    generation_of,
     known_gpus,
 )
-from gputopo.topology.hops import hop_between
 from gputopo.topology.peer_access import redirected_pairs
 from gputopo.values.bandwidth import Path, Sample, gpu_of
 from gputopo.values.errors import UsageError
-from gputopo.values.gpu import Gpu, Pcie, same_address
+from gputopo.values.gpu import Gpu, Pcie
 from gputopo.values.index_ranges import index_ranges, parse_ranges
-from gputopo.values.machine import Link, Machine, PciNode
+from gputopo.values.machine import Link, Machine
 
-EXAMPLES = (
-    '"gpu3: x16", "gpu3: gen4 x16", "gpu3: slot 0000:80:02.0", "acs off", "nvlink 0-1", "all: RTX 4090"'
-)
+EXAMPLES = '"gpu3: x16", "gpu3: gen4 x16", "acs off", "nvlink 0-1", "all: RTX 4090"'
 # One bridge more is no faster path for more GPUs than these: their gradients cross PCIe all the same.
 _FEW_GPUS = 4
 _LANES = (1, 2, 4, 8, 16)
@@ -127,10 +123,6 @@ def _change_of(text: str, machine: Machine) -> Callable[[Machine], ChangedMachin
         raise UsageError(
             f"--what-if {text!r}: this machine has no such GPU", f"it has {index_ranges(everyone)}"
         )
-    if slot := re.fullmatch(r"slot\s+(\S+)", words, re.IGNORECASE):
-        if len(gpus) > 1:
-            raise UsageError(f"--what-if {text!r}: a slot takes one GPU", "name one, such as gpu3")
-        return lambda before: _in_slot(before, gpus[0], slot[1])
     if link := _LINK.fullmatch(words.strip()):
         generation, width = (None if word is None else int(word) for word in link.groups())
         return lambda before: _with_links(before, gpus, generation, width)
@@ -363,66 +355,3 @@ def _slot_generation(gpu: Gpu, old: GpuExpectation | None, now: LinkExpectation)
 def _fills(old: GpuExpectation | None, now: LinkExpectation) -> bool:
     """Return whether the card in a slot has all its lanes, so that the slot may have more."""
     return old is not None and old.pcie_width is not None and old.pcie_width <= now.width
-
-
-def _in_slot(machine: Machine, index: int, address: str) -> ChangedMachine:
-    """Return the machine with a GPU below another PCIe port; a GPU that is there changes places with it."""
-    gpu = _gpu(machine, index)
-    tree = {node.address: node for node in machine.pci}
-    slot = next((node for node in machine.pci if same_address(node.address, address)), None)
-    own = tree.get(gpu.pci_address or "")
-    if own is None or own.parent is None:
-        raise UsageError(
-            f"--what-if: the PCIe port of GPU {index} is unknown", "add lspci -tv or a recording: --from FILE"
-        )
-    if slot is None or slot.kind != "bridge":
-        ports = sorted({node.parent for node in machine.pci if node.kind == "gpu" and node.parent})
-        raise UsageError(
-            f"--what-if: there is no PCIe port {address}", f"ports with GPUs are {', '.join(ports)}"
-        )
-    if slot.address == own.parent:
-        return ChangedMachine(machine)
-    old_slot = tree.get(own.parent)
-    there = [
-        one
-        for one in machine.gpus
-        if (node := tree.get(one.pci_address or "")) and node.parent == slot.address
-    ]
-    if len(there) > 1:
-        raise UsageError(f"--what-if: {address} has several GPUs", "name the port of one slot")
-    after = _moved(machine, gpu, own, slot)
-    notes = [f"GPU {index} below {slot.address}"]
-    if there and old_slot is not None:
-        after = _moved(after, there[0], tree[there[0].pci_address or ""], old_slot)
-        notes.append(f"GPU {there[0].index} in its place")
-    moved = {index, *(one.index for one in there)}
-    addresses = {one.index: one.pci_address or "" for one in after.gpus}
-    links = tuple(
-        msgspec.structs.replace(one, hop=hop_between(after.pci, addresses[one.a], addresses[one.b]))
-        if {one.a, one.b} & moved
-        else one
-        for one in after.links
-    )
-    after = _without_pairs(msgspec.structs.replace(after, links=links), lambda a, b: a in moved or b in moved)
-    if after.bandwidth is not None:  # who shares an uplink is now as the tree has it
-        bandwidth = msgspec.structs.replace(after.bandwidth, uplink_groups=())
-        after = msgspec.structs.replace(after, bandwidth=bandwidth)
-    return ChangedMachine(after, notes=("; ".join(notes),))
-
-
-def _moved(machine: Machine, gpu: Gpu, own: PciNode, slot: PciNode) -> Machine:
-    """Return the machine with a GPU below a port, with the link that both can do."""
-    now, row = link_of(gpu, machine), expected_gpu(gpu.name, gpu.pci_device_id)
-    generations = [
-        row.pcie_generation if row else gpu.pcie.gen_max_device,
-        generation_of(slot.max_speed_gt_per_s),
-    ]
-    widths = [row.pcie_width if row else max(_LANES), slot.max_width]
-    link = expected_link(
-        min(filter(None, generations), default=now.generation), min(filter(None, widths), default=now.width)
-    )
-    after = machine if link is None else _with_link(machine, gpu, now, link)
-    after = _with_gpu(after, msgspec.structs.replace(_gpu(after, gpu.index), numa_node=slot.numa_node))
-    node = msgspec.structs.replace(own, parent=slot.address, root=slot.root, numa_node=slot.numa_node)
-    pci = tuple(node if one.address == own.address else one for one in after.pci)
-    return msgspec.structs.replace(after, pci=pci)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from gputopo.topology.hops import bridges_above, pci_tree
-from gputopo.values.gpu import short_address
+from gputopo.values.fields import short_address
 from gputopo.values.machine import Gpu, KernelEvent, KernelEventKind, Machine, PciNode
 
 

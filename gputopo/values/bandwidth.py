@@ -261,6 +261,7 @@ class Bandwidth(Value, frozen=True, tag_field="schema", tag="gputopo.bandwidth/1
     cuda_version: str | None = None
     notes: tuple[str, ...] = ()  # to be shown with the numbers
     soak: Soak | None = None
+    host_load: float | None = None  # load average before the measurement, of the logical CPUs
 
 
 @functools.lru_cache(maxsize=1024)  # a few places, asked for every sample

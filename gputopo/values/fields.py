@@ -1,63 +1,62 @@
-"""The declaration of each fact of a machine, beside its field, and the fields of a value found by path.
-
-    fan_percent: Annotated[int | None, Fact("fan", unit="%", stability="volatile", smi=Smi(...), metric=...)]
+"""The declaration of each fact of a machine: a row of `facts.csv`; the fields of a value found by path.
 
 What treats all facts alike reads it here: merging captures, comparing readings, words for a person, the
 readers of `nvidia-smi` and the metrics for Prometheus. A field within a field takes unit, stability and
 labels of the outer one where it declares none; `{}` in its names stands for the outer one's.
 """
 
+import csv
 import functools
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, get_args, get_origin
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import msgspec
 
-Stability = Literal[
-    "fixed",  # given by the hardware
-    "setting",  # changes when somebody changes it, or with a repair or a reboot
-    "state",  # changes by itself: no contradiction between two captures, but worth reporting
-    "volatile",  # passes from second to second: neither
-]
+from gputopo.values.index_ranges import same_cpus
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all values: immutable, fields by name."""
 
 
-class Smi(msgspec.Struct, frozen=True):
+class Smi(NamedTuple):
     """Names of a fact in `nvidia-smi`: `-q -x`, `-q` and `--query-gpu`; "" where a dialect does not have it.
 
-    A name is a path of tags (`pci/pci_bus_id`) or of headings (`PCI/Bus Id`), in any case. Where driver
-    eras differ all names are listed with `|` between them; the first that has a value counts. `kind`: how the
-    value is written, see gputopo.captures.smi.values; None: as a number with the fact's unit.
+    As of drivers 319 to 610 (`--help-query-gpu` of 590). A name is a path of tags (`pci/pci_bus_id`) or of
+    headings (`PCI/Bus Id`), in any case. Where driver eras differ all names are listed with `|` between them;
+    the first that has a value counts. `kind`: how the value is written, see gputopo.captures.smi.values;
+    None: as a number with the fact's unit.
     """
 
-    xml: str = ""
-    text: str = ""
-    csv: str = ""
-    kind: str | None = None
+    xml: str
+    text: str
+    csv: str
+    kind: str | None
 
 
-class Metric(msgspec.Struct, frozen=True):
+class Metric(NamedTuple):
     """The series of a fact for Prometheus, without the prefix. `by`: label of a dictionary's keys."""
 
     name: str
     help: str
-    by: str = ""
+    by: str
 
 
-class Fact(msgspec.Struct, frozen=True):
-    """What a field of a value is to a person and to the formats that have it.
+class Fact(NamedTuple):
+    """What a field of a value is to a person and to the formats that have it: a row of `facts.csv`.
 
-    `peers`: GPUs of one model agree on it unless something is wrong (gputopo.findings.peers has the noise).
-    `tolerance`, a share, and `same`: when values of two sources are the same, where that is not equality.
+    `stability`: "fixed" by the hardware; a "setting" changes when somebody changes it, or with a repair or a
+    reboot; a "state" changes by itself, which is no contradiction between two captures, but worth reporting;
+    "volatile" passes from second to second. `peers`: GPUs of one model agree on it unless something is wrong
+    (gputopo.findings.peers has the noise). `tolerance`, a share, and `same`: when values of two sources are
+    the same, where that is not equality.
     """
 
     words: str | None = None  # None: the field's name
     unit: str = ""
-    stability: Stability | None = None
+    stability: str = ""
     counter: bool = False  # only rises
     peers: bool = False
     smi: Smi | None = None
@@ -65,8 +64,62 @@ class Fact(msgspec.Struct, frozen=True):
     labels: Mapping[str, str] = {}  # of its own series
     info: bool = False  # a label of the device's `_info` series, where it is words
     tolerance: float = 0.0
-    same: Callable[[Any, Any], bool] | None = None
+    same: Callable[[str, str], bool] | None = None
     part: str = "{whole} {part}"  # how a field within this one is called
+
+
+def same_address(a: str, b: str) -> bool:
+    """Return whether two PCI addresses are the same; the domain may have four or eight digits."""
+    return short_address(a) == short_address(b)
+
+
+def short_address(address: str) -> str:
+    """Return a PCI address in lower case with a domain without leading zeros: equal for equal addresses."""
+    *domain, bus, slot = f":{address.lower()}".rsplit(":", 2)
+    return f"{''.join(domain).strip(':').lstrip('0')}:{bus}:{slot}"
+
+
+def _same_product(a: str, b: str) -> bool:
+    """Return whether two names are of one product: drivers since 465 put the maker's name before it."""
+    return a.removeprefix("NVIDIA ") == b.removeprefix("NVIDIA ")
+
+
+def _same_peer_access(a: str, b: str) -> bool:
+    """Return whether two statuses agree: CUDA reports no more than NOT_SUPPORTED."""
+    return "OK" not in (a, b) if "NOT_SUPPORTED" in (a, b) else a == b
+
+
+_SAME: Mapping[str, Callable[[str, str], bool]] = {
+    "address": same_address,
+    "cpus": same_cpus,
+    "product": _same_product,
+    "peer access": _same_peer_access,
+}
+
+
+@functools.cache
+def declared() -> Mapping[tuple[str, str], Fact]:
+    """Return the facts by the name of their class and field. A field without a row is a fact by its name."""
+    with (Path(__file__).parent / "facts.csv").open(encoding="utf-8", newline="") as file:
+        return {(row["value"], row["field"]): _fact(row) for row in csv.DictReader(file)}
+
+
+def _fact(row: Mapping[str, str]) -> Fact:
+    smi, flags = (row["xml"], row["text"], row["csv"]), row["flags"].split()
+    return Fact(
+        words=row["words"] or None,
+        unit=row["unit"],
+        stability=row["stability"],
+        counter="counter" in flags,
+        peers="peers" in flags,
+        smi=Smi(*smi, row["kind"] or None) if any(smi) else None,
+        metric=Metric(row["metric"], row["help"], row["by"]) if row["metric"] else None,
+        labels=dict([label.split("=") for label in row["labels"].split()]),
+        info="info" in flags,
+        tolerance=float(row["tolerance"] or 0),
+        same=_SAME.get(row["same"]),
+        part=row["part"] or "{whole} {part}",
+    )
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +130,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     own_words: str
     words: str  # with `{}` for each index
     unit: str = ""
-    stability: Stability = "setting"
+    stability: str = "setting"
     counter: bool = False
     smi: Smi | None = None  # with the outer field's names filled in
     metric: Metric | None = None
@@ -156,7 +209,7 @@ def _add_fields(found: dict[str, Field], kind: type[msgspec.Struct], outer: Fiel
         kind.__struct_fields__, (None,) * required + kind.__struct_defaults__, strict=True
     ):
         annotation = kind.__annotations__[name]
-        fact = next((one for one in getattr(annotation, "__metadata__", ()) if isinstance(one, Fact)), Fact())
+        fact = declared().get((kind.__name__, name), Fact())
         inner, listed = _struct_in(annotation)
         default = None if default is msgspec.NODEFAULT or inner is not None else default
         field = _field(name, fact, outer, default, leaf=inner is None)
@@ -175,18 +228,13 @@ def _field(name: str, fact: Fact, outer: Field | None, default: Any, *, leaf: bo
         outer = Field(path="", fact=Fact(part="{part}"), own_words="", words="")
     smi, metric = fact.smi, fact.metric
     if smi is not None and outer.smi is not None:
-        smi = Smi(
-            _filled(smi.xml, outer.smi.xml),
-            _filled(smi.text, outer.smi.text),
-            _filled(smi.csv, outer.smi.csv),
-            smi.kind,
-        )
+        xml, text, csv_ = map(_filled, smi[:3], outer.smi[:3])
+        smi = Smi(xml, text, csv_, smi.kind)
     if metric is not None and outer.metric is not None:
-        metric = Metric(
-            metric.name.replace("{}", outer.metric.name),
-            metric.help.replace("{}", outer.metric.help),
-            metric.by,
+        series, help = (
+            own.replace("{}", whole) for own, whole in zip(metric[:2], outer.metric[:2], strict=True)
         )
+        metric = Metric(series, help, metric.by)
     return Field(
         path=f"{outer.path}.{name}".lstrip("."),
         fact=fact,

@@ -6,12 +6,12 @@ A fact that is absent is None, and `Machine.missing` holds the reason under the 
 
 import functools
 from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from gputopo.values.bandwidth import Bandwidth
-from gputopo.values.fields import Fact, Metric, Smi, Value
+from gputopo.values.fields import Value
 from gputopo.values.gpu import (
     JOINING,
     ClockMhz,
@@ -31,10 +31,8 @@ from gputopo.values.gpu import (
     TemperatureC,
     Throttle,
     UtilizationPercent,
-    same_address,
 )
 from gputopo.values.history import GpuHistory
-from gputopo.values.index_ranges import same_cpus
 
 __all__ = [
     "JOINING",
@@ -75,23 +73,12 @@ __all__ = [
 ]
 
 
-_KERNEL_SHARE = 0.01  # of memory: what the kernel keeps for itself differs from version to version
-
-
 class NumaNode(Value, frozen=True):
     """One NUMA node: its CPUs as a list ("0-9,20-29"), its memory, its distances to nodes 0, 1, ..."""
 
     index: int
-    cpus: Annotated[str | None, Fact("CPUs", same=same_cpus)] = None
-    memory_mib: Annotated[
-        int | None,
-        Fact(
-            "memory",
-            unit="MiB",
-            tolerance=_KERNEL_SHARE,
-            metric=Metric("numa_node_memory_bytes", "memory of a NUMA node"),
-        ),
-    ] = None
+    cpus: str | None = None
+    memory_mib: int | None = None
     distances: tuple[int, ...] | None = None
 
 
@@ -99,27 +86,17 @@ class Host(Value, frozen=True):
     """The computer around the GPUs. `name` identifies it, and is left out unless it is asked for."""
 
     name: str | None = None
-    cpu_model: Annotated[str | None, Fact("CPU model", info=True)] = None
-    sockets: Annotated[int | None, Fact(metric=Metric("host_sockets", "CPU sockets"))] = None
-    physical_cores: Annotated[int | None, Fact(metric=Metric("host_physical_cores", "CPU cores"))] = None
-    logical_cpus: Annotated[
-        int | None, Fact("logical CPUs", metric=Metric("host_logical_cpus", "logical CPUs"))
-    ] = None
-    memory_mib: Annotated[
-        int | None,
-        Fact(
-            "memory",
-            unit="MiB",
-            tolerance=_KERNEL_SHARE,
-            metric=Metric("host_memory_bytes", "memory of the host"),
-        ),
-    ] = None
-    numa_nodes: Annotated[tuple[NumaNode, ...] | None, Fact("NUMA nodes")] = None
-    kernel: Annotated[str | None, Fact(info=True)] = None
-    iommu: Annotated[str | None, Fact("IOMMU", info=True)] = None  # off, passthrough, translated
-    acs: Annotated[str | None, Fact("ACS", info=True)] = None  # off, on
-    container: Annotated[str | None, Fact(info=True)] = None  # docker, podman, kubernetes, lxc, ...
-    virtual_machine: Annotated[str | None, Fact(info=True)] = None  # kvm, vmware, ...; "none" on bare metal
+    cpu_model: str | None = None
+    sockets: int | None = None
+    physical_cores: int | None = None
+    logical_cpus: int | None = None
+    memory_mib: int | None = None
+    numa_nodes: tuple[NumaNode, ...] | None = None
+    kernel: str | None = None
+    iommu: str | None = None  # off, passthrough, translated
+    acs: str | None = None  # off, on
+    container: str | None = None  # docker, podman, kubernetes, lxc, ...
+    virtual_machine: str | None = None
 
 
 DriverStatus = Literal[
@@ -140,36 +117,15 @@ DriverStatus = Literal[
 class Driver(Value, frozen=True):
     """The NVIDIA driver: its state, and its versions as NVML reports them."""
 
-    status: Annotated[DriverStatus, Fact(info=True)] = "not_read"
-    version: Annotated[
-        str | None,
-        Fact(
-            info=True,
-            smi=Smi(
-                "kmd_version|driver_version",
-                "KMD Version|Driver Version",
-                "kmd_version|driver_version",
-                kind="version",
-            ),
-        ),
-    ] = None
-    cuda_version: Annotated[
-        str | None,
-        Fact(
-            "CUDA version",
-            info=True,
-            smi=Smi("cuda_umd_version|cuda_version", "CUDA UMD Version|CUDA Version", kind="version"),
-        ),
-    ] = None
-    nvml_version: Annotated[
-        str | None,
-        Fact("NVML version", info=True, smi=Smi("nvml_version", "NVML Version", kind="version")),
-    ] = None
-    kernel_module_version: Annotated[str | None, Fact(info=True)] = None
-    open_kernel_module: Annotated[bool | None, Fact("open kernel module")] = None
+    status: DriverStatus = "not_read"
+    version: str | None = None
+    cuda_version: str | None = None
+    nvml_version: str | None = None
+    kernel_module_version: str | None = None
+    open_kernel_module: bool | None = None
     # nvidia_peermem or nv_peer_mem, by which RDMA cards access GPU memory; "none" where neither is loaded
-    peer_memory_module: Annotated[str | None, Fact("GPUDirect RDMA module", info=True)] = None
-    detail: Annotated[str | None, Fact(stability="volatile")] = None  # driver message where it failed
+    peer_memory_module: str | None = None
+    detail: str | None = None  # driver message where it failed
 
 
 @functools.total_ordering
@@ -206,11 +162,6 @@ class Hop(Enum):
 _LEVELS = {hop: 10 * position for position, hop in enumerate(Hop)}
 
 
-def _same_peer_access(a: str, b: str) -> bool:
-    """Return whether two statuses agree: CUDA reports no more than NOT_SUPPORTED."""
-    return "OK" not in (a, b) if "NOT_SUPPORTED" in (a, b) else a == b
-
-
 class Link(Value, frozen=True):
     """The path between two GPUs, low index first. NVLinks are counted beside the PCIe hop, not instead of it.
 
@@ -219,13 +170,11 @@ class Link(Value, frozen=True):
 
     a: int
     b: int
-    hop: Annotated[Hop | None, Fact("PCIe hop")] = None
-    nvlinks: Annotated[  # None: not known; 0: none
-        int | None, Fact("NVLinks", metric=Metric("link_nvlinks", "NVLinks between two GPUs"))
-    ] = None
-    p2p_read: Annotated[str | None, Fact("peer read", same=_same_peer_access)] = None
-    p2p_write: Annotated[str | None, Fact("peer write", same=_same_peer_access)] = None
-    p2p_reason: Annotated[str | None, Fact("peer access reason")] = None
+    hop: Hop | None = None
+    nvlinks: int | None = None  # None: not known; 0: none
+    p2p_read: str | None = None
+    p2p_write: str | None = None
+    p2p_reason: str | None = None
 
     def __post_init__(self) -> None:
         if self.a >= self.b:
@@ -253,46 +202,21 @@ class NicPort(Value, frozen=True):
     """
 
     index: int
-    rdma_device: Annotated[str | None, Fact("RDMA device", info=True)] = None  # mlx5_0
-    rdma_port: Annotated[int | None, Fact("RDMA port", info=True)] = None
-    interface: Annotated[str | None, Fact("network interface", info=True)] = None  # eth0, ib0
-    link_layer: Annotated[str | None, Fact("link layer", info=True)] = None  # InfiniBand, Ethernet
-    state: Annotated[str | None, Fact("state", stability="state")] = None  # ACTIVE, DOWN, INIT, ARMED
-    phys_state: Annotated[str | None, Fact("physical state", stability="state")] = None  # LinkUp, Polling
-    operstate: Annotated[str | None, Fact("operational state", stability="state")] = None  # up, down
-    enabled: Annotated[bool | None, Fact("interface enabled")] = None  # ip link set INTERFACE up
-    carrier: Annotated[bool | None, Fact("carrier", stability="state")] = None
-    duplex: Annotated[str | None, Fact("duplex", stability="state")] = None
-    rate_gbit_per_s: Annotated[
-        float | None,
-        Fact(
-            "rate",
-            unit="Gbit/s",
-            stability="state",
-            metric=Metric("nic_port_rate_bytes_per_second", "rate of a network port's link now"),
-        ),
-    ] = None
-    max_rate_gbit_per_s: Annotated[
-        float | None,
-        Fact(
-            "max rate",
-            unit="Gbit/s",
-            metric=Metric("nic_port_rate_max_bytes_per_second", "highest rate that a network port supports"),
-        ),
-    ] = None
-    lanes: Annotated[int | None, Fact(unit="lanes", stability="state")] = None  # of InfiniBand: 4X HDR
-    mtu_bytes: Annotated[
-        int | None, Fact("MTU", unit="bytes", metric=Metric("nic_port_mtu_bytes", "MTU of an interface"))
-    ] = None
-    errors: Annotated[  # by the kernel's names: symbol_error, rx_crc_errors, out_of_sequence, ...
-        dict[str, int] | None,
-        Fact(
-            "errors",
-            stability="state",
-            counter=True,
-            metric=Metric("nic_port_errors_total", "errors that a network port counted", by="counter"),
-        ),
-    ] = None
+    rdma_device: str | None = None  # mlx5_0
+    rdma_port: int | None = None
+    interface: str | None = None  # eth0, ib0
+    link_layer: str | None = None  # InfiniBand, Ethernet
+    state: str | None = None  # ACTIVE, DOWN, INIT, ARMED
+    phys_state: str | None = None  # LinkUp, Polling
+    operstate: str | None = None  # up, down
+    enabled: bool | None = None  # ip link set INTERFACE up
+    carrier: bool | None = None
+    duplex: str | None = None
+    rate_gbit_per_s: float | None = None
+    max_rate_gbit_per_s: float | None = None
+    lanes: int | None = None  # of InfiniBand: 4X HDR
+    mtu_bytes: int | None = None
+    errors: dict[str, int] | None = None  # by the kernel's names: symbol_error, ...
 
     @property
     def name(self) -> str:
@@ -318,13 +242,13 @@ class Nic(Value, frozen=True):
     """
 
     index: int
-    name: Annotated[str | None, Fact(info=True)] = None
-    pci_address: Annotated[str | None, Fact("PCI address", same=same_address, info=True)] = None
-    numa_node: Annotated[int | None, Fact("NUMA node", info=True)] = None
-    firmware_version: Annotated[str | None, Fact(info=True)] = None
-    psid: Annotated[str | None, Fact("PSID", info=True)] = None
-    hca_type: Annotated[str | None, Fact("HCA type", info=True)] = None
-    ports: Annotated[tuple[NicPort, ...] | None, Fact("ports")] = None
+    name: str | None = None
+    pci_address: str | None = None
+    numa_node: int | None = None
+    firmware_version: str | None = None
+    psid: str | None = None
+    hca_type: str | None = None
+    ports: tuple[NicPort, ...] | None = None
     hops: dict[str, Hop] = msgspec.field(default_factory=dict)
 
 
@@ -344,50 +268,14 @@ class PciNode(Value, frozen=True):
     device_id: str | None = None
     class_code: str | None = None  # "030000"
     driver: str | None = None
-    numa_node: Annotated[int | None, Fact("NUMA node")] = None
-    speed_gt_per_s: Annotated[
-        float | None,
-        Fact(
-            "speed",
-            unit="GT/s",
-            stability="volatile",
-            metric=Metric(
-                "pci_link_speed_transfers_per_second", "transfers per second and lane of a PCI link now"
-            ),
-        ),
-    ] = None
-    max_speed_gt_per_s: Annotated[
-        float | None,
-        Fact(
-            "max speed",
-            unit="GT/s",
-            metric=Metric(
-                "pci_link_speed_max_transfers_per_second",
-                "transfers per second and lane of a PCI link at most",
-            ),
-        ),
-    ] = None
-    width: Annotated[
-        int | None,
-        Fact(unit="lanes", stability="state", metric=Metric("pci_link_lanes", "lanes of a PCI link now")),
-    ] = None
-    max_width: Annotated[
-        int | None, Fact(unit="lanes", metric=Metric("pci_link_lanes_max", "lanes of a PCI link at most"))
-    ] = None
-    acs: Annotated[  # access control redirects peer traffic through the root complex
-        bool | None,
-        Fact("ACS", metric=Metric("pci_acs", "whether access control sends peer traffic up to the root")),
-    ] = None
-    aer: Annotated[  # {"correctable": 0, "nonfatal": 0, "fatal": 0}
-        dict[str, int] | None,
-        Fact(
-            "AER errors",
-            stability="state",
-            counter=True,
-            metric=Metric("pci_errors_total", "errors that a PCI device reported (AER)", by="severity"),
-        ),
-    ] = None
-    name: Annotated[str | None, Fact(stability="state")] = None  # as lspci or hwloc call it
+    numa_node: int | None = None
+    speed_gt_per_s: float | None = None
+    max_speed_gt_per_s: float | None = None
+    width: int | None = None
+    max_width: int | None = None
+    acs: bool | None = None  # access control redirects peer traffic through the root complex
+    aer: dict[str, int] | None = None
+    name: str | None = None  # as lspci or hwloc call it
 
 
 class Contradiction(Value, frozen=True):

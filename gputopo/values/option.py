@@ -7,6 +7,7 @@ and the option on the command line with its check, default, help and place in th
 import inspect
 import keyword
 import math
+import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -25,11 +26,40 @@ Text = str | bool | Sequence[str]
 
 MAX_INT = 2**31 - 1  # sizes and seeds of TensorFlow are C ints
 MAX_FLOAT = 3.4e38  # the largest float32
+_SHORT_DEFAULT = 6  # characters
+
+
+# What a number may end with, by the unit that it is wanted in. Factors of the smallest unit of its kind.
+_SECONDS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_PREFIXES = {"k": 2.0**10, "m": 2.0**20, "g": 2.0**30}
+_BYTES = {"b": 1.0} | {f"{prefix}{end}": of for prefix, of in _PREFIXES.items() for end in ("", "b", "ib")}
+UNITS = {
+    "s": (1.0, _SECONDS, "a time such as 90s, 5m or 2h"),
+    "min": (60.0, _SECONDS, "a time such as 90s, 5m or 2h"),
+    "bytes": (1.0, _BYTES, "a size such as 64KiB, 512MiB or 1GiB"),
+    "MiB": (2.0**20, _BYTES, "a size such as 512MiB or 16GiB"),
+}
+
+
+def number_in(unit: str, text: str) -> float:
+    """Return the number that text stands for in a unit of `UNITS`, `` for none; NaN for what is no number.
+
+    A number alone is in that unit; KB, MB, GB are read as KiB, MiB, GiB.
+    """
+    own, suffixes, _ = UNITS[unit] if unit else (1.0, {}, "")
+    found = re.fullmatch(r"(.*[0-9.]) *([A-Za-z]+)", text.strip())
+    try:
+        if found and found[2].lower() in suffixes:
+            return float(found[1]) * suffixes[found[2].lower()] / own
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 @dataclass(frozen=True)
 class Option:
-    """An option: `flag` as it is typed (without dashes: a positional argument), `help` without a full stop.
+    """An option: `flag` as it is typed (without dashes: a positional argument); `help`, a line, and `detail`,
+    what --help-all adds, are without a full stop.
 
     `min`, `max`, `above`, `below`: range of a number. `read`: returns the value for (flag, text) where the
     type alone is not enough; raises UsageError or InputError. With `sets_fields` it returns values of several
@@ -39,8 +69,11 @@ class Option:
     flag: str
     help: str
     _: KW_ONLY
+    detail: str = ""
     value: str = ""  # placeholder of the value, by default that of the type
+    unit: str = ""  # unit of the number, a key of UNITS: `90s`, `5m` or `1GB` are read as so many of it
     theme: str = ""  # heading in the help
+    more: bool | None = None  # only --help-all shows it; None: as `MORE` of its spec, else shown by --help
     default: str = ""  # the default in words, where it is not that of the field
     min: float | None = None
     above: float | None = None
@@ -51,6 +84,9 @@ class Option:
     read: Callable[[str, Any], Any] | None = None
     sets_fields: bool = False
     repeated: bool = False  # it may be given several times; the value is a tuple, `read` gets all texts
+
+
+JSON = Option("--json", "Same as --format json", const="json", more=True)
 
 
 @dataclass(frozen=True)
@@ -81,6 +117,7 @@ class Declared:
     default: Any
     part: tuple[str, ...] = ()
     theme: str = ""
+    more: bool = False  # --help leaves it out, --help-all shows it
 
     @property
     def name(self) -> str:
@@ -125,10 +162,22 @@ class Declared:
 
     @property
     def help(self) -> str:
-        """Help with the default, as sentences."""
-        required = " Required." if self.is_required else ""
-        default = f" Default: {self.default_text}." if self.default_text else ""
-        return f"{self.option.help}.{default}{required}"
+        """Help with detail and default, as sentences."""
+        return " ".join(self._sentences(self.option.help, self.option.detail, self._default))
+
+    @property
+    def short_help(self) -> str:
+        """The line of --help, with the default where that is a word or two."""
+        default = self._default if len(self.default_text) <= _SHORT_DEFAULT else ""
+        return " ".join(self._sentences(self.option.help, default))
+
+    @property
+    def _default(self) -> str:
+        return f"Default: {self.default_text}" if self.default_text else ""
+
+    def _sentences(self, *sentences: str) -> list[str]:
+        required = "Required" if self.is_required else ""
+        return [f"{sentence}." for sentence in (*sentences, required) if sentence]
 
     def values(self, text: Text) -> dict[str, Any]:
         """Return the values of fields that a text stands for. Raises UsageError or InputError."""
@@ -169,11 +218,10 @@ class Declared:
         low = -MAX_INT if option.min is None else int(option.min)
         high = MAX_INT if option.max is None else int(option.max)
         try:
-            value = int(text)
-        except ValueError:
-            raise UsageError(
-                f"{option.flag} cannot be {shown(text)}: it is no integer", f"give {self.usage}"
-            ) from None
+            value = int(number_in(option.unit, text) if option.unit else int(text))
+        except (ValueError, OverflowError):
+            wanted = f"give {UNITS[option.unit][2]}" if option.unit else f"give {self.usage}"
+            raise UsageError(f"{option.flag} cannot be {shown(text)}: not an integer", wanted) from None
         if low <= value <= high:
             return value
         limit = f"{low} or more" if value < low else f"{high} at most"
@@ -182,10 +230,7 @@ class Declared:
 
     def _number(self, text: str) -> float:
         option = self.option
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
+        value = number_in(option.unit, text)
         low = option.above if option.above is not None else option.min
         high = option.below if option.below is not None else option.max or MAX_FLOAT
         too_low = low is not None and (value <= low if option.above is not None else value < low)
@@ -193,7 +238,10 @@ class Declared:
         if too_low or too_high:
             since = "" if low is None else f" {'above' if option.above is not None else 'from'} {low:g}"
             until = f"{', below' if option.below is not None else ' to'} {high:g}"
-            raise UsageError(f"{option.flag} cannot be {shown(text)[1:-1]}", f"give a number{since}{until}")
+            until = "" if option.below is None and option.max is None else until
+            limits = f"{since}{until} {option.unit}".rstrip()
+            hint = f"give {UNITS[option.unit][2]},{limits}" if option.unit else f"give a number{limits}"
+            raise UsageError(f"{option.flag} cannot be {shown(text)[1:-1]}", hint)
         return value
 
     @property
@@ -213,9 +261,18 @@ def options_of(spec: "type[msgspec.Struct]", part: tuple[str, ...] = ()) -> tupl
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and not options:
             found += options_of(kind, (*part, one.name))
         default = None if one.default is msgspec.NODEFAULT else one.default
-        theme = str(getattr(spec, "THEME", ""))
+        theme, more = str(getattr(spec, "THEME", "")), bool(getattr(spec, "MORE", False))
         found += [
-            Declared(option, one.name, kind, default, part, option.theme or theme) for option in options
+            Declared(
+                option,
+                one.name,
+                kind,
+                default,
+                part,
+                option.theme or theme,
+                more if option.more is None else option.more,
+            )
+            for option in options
         ]
     return tuple(found)
 
@@ -253,7 +310,8 @@ def _of_parameter(parameter: inspect.Parameter) -> tuple[Declared, ...]:
         return options_of(spec)
     kind, options = _declared(parameter.annotation)
     return tuple(
-        Declared(option, parameter.name, kind, parameter.default, theme=option.theme) for option in options
+        Declared(option, parameter.name, kind, parameter.default, (), option.theme, bool(option.more))
+        for option in options
     )
 
 

@@ -33,6 +33,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for about hosts; `num_hosts` 1: this one alone, whatever the environment has."""
 
     THEME = "Hosts"
+    MORE = True
 
     hosts: Annotated[
         tuple[HostAddress, ...],
@@ -67,7 +68,8 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     join_timeout: Annotated[
-        float, Option("--join-timeout", "Seconds to wait until all hosts have joined", above=0)
+        float,
+        Option("--join-timeout", "Time to wait until all hosts have joined", value="TIME", unit="s", above=0),
     ] = JOIN_S
     allow_public_address: Annotated[
         bool,

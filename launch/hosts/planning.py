@@ -1,8 +1,7 @@
 """What each of several hosts trains with: how many of its devices, and the plan of rank 0 for all. Pure.
 
-The fewest hosts that have the devices take part, in equal shares; each chooses its subset as alone, of
-equally good ones that near its network card. Where the speeds of GPUs and network are known, the steps of all
-hosts together are predicted (`gputopo.planner.joint`).
+The fewest hosts that have the devices take part, in equal shares; each chooses its subset as alone. Where the
+speeds of GPUs and network are known, the steps of all hosts together are predicted (`gputopo.planner.joint`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +28,7 @@ from gputopo.planner.joint import (
     places,
     scaling,
 )
-from gputopo.planner.network import Cards, HostNetwork, SavedNetwork, rates_of
+from gputopo.planner.network import HostNetwork, SavedNetwork, rates_of
 from gputopo.planner.request import Request, check_batch_size
 from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.values.errors import UsageError
@@ -101,8 +100,7 @@ def plan_hosts(
     ]
     found = targets[0]
     if len(targets) > 1:
-        interfaces = [_text(one, "interface") for one in taking]
-        found = joint(targets, [_server(one) for one in taking], request, interfaces)
+        found = joint(targets, [_server(one) for one in taking], request)
         if found.backend == "gpu":
             found = replace(found, plan=_with_steps(found, targets, taking, request, saved, earlier))
     if count is not None:
@@ -123,8 +121,8 @@ def _requests(
     if counts[0] == sum(counts):
         return {0: msgspec.structs.replace(request, num_gpus=counts[0])}
     found: dict[int, Request] = {}
-    for rank, (one, number) in enumerate(zip(hosts, counts, strict=True)):
-        its_own = request_of(request, number, rank, interface=_text(one, "interface"))
+    for rank, number in enumerate(counts):
+        its_own = request_of(request, number, rank)
         if isinstance(request.batch_size, tuple):
             first = sum(counts[:rank])
             its_own = msgspec.structs.replace(its_own, batch_size=request.batch_size[first : first + number])
@@ -313,11 +311,8 @@ def cpu_devices_of_each(hosts: int, wanted: int | None, each: int = CPU_DEVICES)
     return [wanted // hosts] * hosts
 
 
-def request_of(request: Request, devices: int, rank: int, *, interface: str | None = None) -> Request:
-    """Return the request for one host: its nearest GPUs and, on rank 0, that of the variables.
-
-    `interface`: of the hosts' network, if it is known.
-    """
+def request_of(request: Request, devices: int, rank: int) -> Request:
+    """Return the request for one host: its nearest GPUs and, on rank 0, that of the variables."""
     on_rank_0 = rank == 0 and request.ps.startswith("gpu:") and request.ps != SPREAD
     return msgspec.structs.replace(
         request,
@@ -326,19 +321,13 @@ def request_of(request: Request, devices: int, rank: int, *, interface: str | No
         variable_update="parameter_server" if on_rank_0 else "replicated",
         ps=request.ps if on_rank_0 else "auto",
         all_reduce=None,
-        nic=interface or "",
     )
 
 
-def joint(
-    targets: Sequence[Target],
-    servers: Sequence[Server],
-    request: Request,
-    interfaces: Sequence[str | None] | None = None,
-) -> Target:
+def joint(targets: Sequence[Target], servers: Sequence[Server], request: Request) -> Target:
     """Return the target of rank 0 with those of the other hosts, by rank; nothing is predicted yet.
 
-    `interfaces`: of each host on their network, if known. Raises UsageError for hosts of different kinds.
+    Raises UsageError for hosts of different kinds.
     """
     kinds = {one.backend for one in targets}
     if len(kinds) > 1:
@@ -351,10 +340,6 @@ def joint(
     counts = [one.counted for one in targets]
     names = host_names([server.host for server in servers])
     choices = [one.plan.choice for one in targets]
-    near = [
-        Cards(one.machine, interface or "").reasons(one.plan.choice.gpus) if one.machine is not None else []
-        for one, interface in zip(targets, interfaces or [None] * len(targets), strict=True)
-    ]
     even = len(set(counts)) == 1
     shares = f"{counts[0]} of each" if even else f"unequal, {', '.join(map(str, counts))}"
     choice = places(request, lead.plan.choice.gpus, max(counts))[0]
@@ -362,7 +347,7 @@ def joint(
         choice,
         reasons=(
             f"{sum(counts)} devices of {len(counts)} hosts: {shares}",
-            *gpus_of_hosts(names, choices, near),
+            *gpus_of_hosts(names, choices),
         ),
         hosts=tuple(
             HostGpus(host=name, gpus=one.plan.choice.gpus, devices=one.counted)

@@ -48,9 +48,10 @@ THEMES = (STEPS, "Data", EXCHANGE, OPTIMIZER, LAYOUT, "Saved files", "TensorFlow
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of the parts of a spec. `THEME`: heading of its options in the help."""
+    """Base of the parts of a spec. `THEME`: heading of its options. `MORE`: only --help-all shows them."""
 
     THEME: ClassVar[str] = ""
+    MORE: ClassVar[bool] = False
 
 
 class Schedule(_Part, frozen=True):
@@ -61,6 +62,7 @@ class Schedule(_Part, frozen=True):
     """
 
     THEME: ClassVar[str] = OPTIMIZER
+    MORE: ClassVar[bool] = True
 
     kind: Annotated[
         ScheduleName,
@@ -85,8 +87,9 @@ class Optimization(_Part, frozen=True):
     """How gradients change the variables. Defaults are those of tf_cnn_benchmarks."""
 
     THEME: ClassVar[str] = OPTIMIZER
+    MORE: ClassVar[bool] = True
 
-    optimizer: Annotated[OptimizerName, Option("--optimizer", "Optimizer")] = "sgd"
+    optimizer: Annotated[OptimizerName, Option("--optimizer", "Optimizer", more=False)] = "sgd"
     momentum: Annotated[float, fraction("--momentum", "Momentum coefficient")] = 0.9
     nesterov: Annotated[bool, Option("--nesterov", "Nesterov momentum, as tf_cnn_benchmarks uses it")] = False
     rmsprop_decay: Annotated[
@@ -118,7 +121,9 @@ class Precision(_Part, frozen=True):
 
     THEME: ClassVar[str] = LAYOUT
 
-    compute: Annotated[PrecisionName, Option("--precision", "Compute type; variables stay fp32")] = "fp32"
+    compute: Annotated[PrecisionName, Option("--precision", "Compute type", detail="Variables stay fp32")] = (
+        "fp32"
+    )
     loss_scale: Annotated[
         float,
         Option(
@@ -128,19 +133,21 @@ class Precision(_Part, frozen=True):
             default=f"{FP16_LOSS_SCALE:g} with fp16",
             read=read_loss_scale,
             sets_fields=True,
+            more=True,
         ),
     ] = 1.0
     # Halve it and skip the step where a gradient is not finite; double it after this number of good steps
     # (the default of --fp16_inc_loss_scale_every_n of tf_cnn_benchmarks).
     auto_loss_scale: bool = False
     loss_scale_steps: int = 1000
-    xla: Annotated[bool, Option("--xla", "Compile each tower with XLA")] = False
+    xla: Annotated[bool, Option("--xla", "Compile with XLA")] = False
 
 
 class Exchange(_Part, frozen=True):
     """How variables and gradients move beside the plain form of a mode."""
 
     THEME: ClassVar[str] = EXCHANGE
+    MORE: ClassVar[bool] = True
 
     ps_spread: bool = False  # a parameter server on the devices of all towers, variables spread by bytes
     staged: Annotated[
@@ -175,7 +182,8 @@ class Exchange(_Part, frozen=True):
         Option(
             "--agg-small-grads-max-bytes",
             "Reduce gradients up to this size together; 0: none",
-            value="BYTES",
+            value="SIZE",
+            unit="bytes",
             min=0,
         ),
     ] = 0
@@ -194,6 +202,7 @@ class Data(_Part, frozen=True):
     """
 
     THEME: ClassVar[str] = "Data"
+    MORE: ClassVar[bool] = True
 
     source: Annotated[
         DataSource,
@@ -207,14 +216,15 @@ class Data(_Part, frozen=True):
         str | None,
         Option(
             "--data-dir",
-            "Real examples: TFRecords of ImageNet or binary files of CIFAR-10",
+            "ImageNet TFRecords or CIFAR-10 files",
             value="DIR",
             read=read_data_place,
+            more=False,
         ),
     ] = None
     name: Annotated[
         Literal["imagenet", "cifar10"] | None,
-        Option("--data-name", "Data set, which sets the shape of the examples", default="by model"),
+        Option("--data-name", "Data set; sets the shape of examples", default="by model", more=False),
     ] = None
     distortions: Annotated[
         bool, Option("--distortions", "Distort real images: colours of ImageNet, crop and flip of CIFAR-10")
@@ -241,17 +251,24 @@ class Lifecycle(_Part, frozen=True):
     """What a run saves. Folders are absolute; None: nothing is written. `trace`: folder of the profile."""
 
     THEME: ClassVar[str] = "Saved files"
+    MORE: ClassVar[bool] = True
 
     checkpoints: Annotated[
         str | None,
-        Option("--checkpoints", "Folder of checkpoints, to write and to read", value="DIR", read=read_folder),
+        Option(
+            "--checkpoints",
+            "Folder of checkpoints",
+            value="DIR",
+            read=read_folder,
+            more=False,
+        ),
     ] = None
     checkpoint_steps: Annotated[
         int | None,
         Option("--checkpoint-steps", "Steps between checkpoints", default="at the end only", min=1),
     ] = None
     keep_checkpoints: Annotated[int, Option("--keep-checkpoints", "Number of checkpoints to keep", min=1)] = 5
-    resume: Annotated[bool, Option("--resume", "Continue from the latest checkpoint")] = False
+    resume: Annotated[bool, Option("--resume", "Continue from the latest checkpoint", more=False)] = False
     resume_or_start: Annotated[
         bool, Option("--resume-or-start", "As --resume, and begin at the start where there is no checkpoint")
     ] = False
@@ -278,6 +295,7 @@ class Runtime(_Part, frozen=True):
     """Settings of TensorFlow's runtime; None: its own default."""
 
     THEME: ClassVar[str] = "TensorFlow runtime"
+    MORE: ClassVar[bool] = True
 
     intra_threads: Annotated[
         int | None, Option("--num-intra-threads", "Threads within an op", default="TensorFlow's", min=1)
@@ -294,7 +312,12 @@ class Runtime(_Part, frozen=True):
     memory_limit_mib: Annotated[
         int | None,
         Option(
-            "--gpu-memory-limit", "Memory limit of each GPU", value="MIB", default="grows as needed", min=1
+            "--gpu-memory-limit",
+            "Memory limit of each GPU",
+            value="SIZE",
+            unit="MiB",
+            default="grows as needed",
+            min=1,
         ),
     ] = None
 
@@ -310,18 +333,20 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
     rank: int | None = None
     task: Annotated[
         Task,
-        Option("--task", "Train, forward passes only, evaluate a checkpoint, or input only", theme=STEPS),
-        Option("--forward-only", "Same as --task forward", const="forward", theme=STEPS),
-        Option("--eval", "Same as --task eval: needs --checkpoints", const="eval", theme=STEPS),
+        Option("--task", "What to run", theme=STEPS),
+        Option("--forward-only", "Same as --task forward", const="forward", theme=STEPS, more=True),
+        Option("--eval", "Same as --task eval: needs --checkpoints", const="eval", theme=STEPS, more=True),
         Option(
             "--input-only",
             "Same as --task input: measure the input pipeline alone",
             const="input",
             theme=STEPS,
+            more=True,
         ),
     ] = "train"
     method: Annotated[
-        Method | None, Option("--method", "Train as this multi-GPU Keras program does", theme=STEPS)
+        Method | None,
+        Option("--method", "Train as this multi-GPU Keras program does", theme=STEPS, more=True),
     ] = None
     strategy: Annotated[
         str | None,
@@ -330,19 +355,21 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
             f"Train with tf.distribute, to compare: {', '.join(STRATEGIES)}",
             value="NAME",
             theme=STEPS,
+            more=True,
         ),
     ] = None
     variable_update: VariableUpdate = "parameter_server"
     ps_device: str | None = None  # TensorFlow's device of all variables; None: copies, or spread
     all_reduce: AllReduce | None = None
     grad_reduce: Annotated[
-        GradReduce, Option("--grad-reduce", "Mean or sum over replicas", theme=EXCHANGE)
+        GradReduce, Option("--grad-reduce", "Mean or sum over replicas", theme=EXCHANGE, more=True)
     ] = "mean"
     batch_size: Annotated[
         BatchSize,
         Option(
             "--batch-size",
-            "Images per device and step; one number for each device, or auto: by their speeds",
+            "Examples per device and step",
+            detail="One number, one for each device, or auto: in proportion to their speeds",
             value="N[,N...]|auto",
             default="by model",
             read=read_batch,
@@ -355,7 +382,7 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
         Option(
             "--num-batches",
             "Number of counted steps",
-            default="100; by time on CPU devices; all examples with --eval and --data-dir",
+            default="100; by time on CPU devices; all examples with --task eval and --data-dir",
             min=1,
             theme=STEPS,
         ),
@@ -374,16 +401,23 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
             read=read_warmup,
             sets_fields=True,
             theme=STEPS,
+            more=True,
         ),
     ] = 10
     detect_warmup: bool = False  # it ends by runs.speed.steadiness, `num_warmup_batches` at least
     data_format: Annotated[
         DataFormat,
-        Option("--data-format", "Layout of images", default="NCHW on GPUs, NHWC on the CPU", theme=LAYOUT),
+        Option(
+            "--data-format",
+            "Layout of images",
+            default="NCHW on GPUs, NHWC on the CPU",
+            theme=LAYOUT,
+            more=True,
+        ),
     ] = "NHWC"
     learning_rate: Annotated[
         float,
-        Option("--learning-rate", "Learning rate", default="by model", min=0, theme=OPTIMIZER),
+        Option("--learning-rate", "Learning rate", default="by model", min=0, theme=OPTIMIZER, more=False),
         Option(
             "--scale-learning-rate",
             "Scale the rate linearly with devices",
@@ -391,9 +425,10 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
             read=no_field,
             sets_fields=True,
             theme=OPTIMIZER,
+            more=True,
         ),
     ] = 0.005
-    seed: Annotated[int, Option("--seed", "Random seed", min=0, theme=STEPS)] = 1234
+    seed: Annotated[int, Option("--seed", "Random seed", min=0, theme=STEPS, more=True)] = 1234
     optimization: Optimization = Optimization()
     precision: Precision = Precision()
     exchange: Exchange = Exchange()
@@ -404,8 +439,9 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
         tuple[Drill, ...],
         Option(
             "--drill",
-            "Inject a fault on purpose: slow-gpu=1:0.85, slow-weights=1:0.8, slow-input=0.8, lost-gpu=1@200, "
-            "nan@50, hang@100; @N: from counted step N on. Repeatable",
+            "Inject a fault, such as slow-gpu=1:0.85",
+            detail="slow-gpu=1:0.85, slow-weights=1:0.8, slow-input=0.8, lost-gpu=1@200, nan@50, hang@100; "
+            "@N: from counted step N on. Repeatable",
             value="FAULT[@N]",
             read=read_drills,
             repeated=True,

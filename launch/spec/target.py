@@ -11,7 +11,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 
 from gputopo import planner
 from gputopo.findings import driver_broken
@@ -21,13 +20,10 @@ from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.planner import Request
 from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.planner.request import check_predicting, ps_gpu
-from gputopo.prediction.one_gpu_speeds import Figure, given_speeds
+from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.machine import Machine
-from gputopo.values.run.batches import AUTO, batches_of
 from gputopo.values.run.plan import CPU_DEVICES, Learned, Plan
-from gputopo.workload import workloads
-from gputopo.workload.workloads import Workload
 
 _NONE_THERE = "No NVIDIA device"
 _NONE_WANTED = "--cpu"
@@ -158,11 +154,9 @@ def _without_gpus(machine: Machine, request: Request, why: str, *, require_gpu: 
     if request.num_gpus == "auto":
         why += f", and --num-gpus auto is {CPU_DEVICES} without GPUs"
     devices = request.num_gpus if isinstance(request.num_gpus, int) else CPU_DEVICES
-    speeds = set(given_speeds(request.single_gpu_images_per_sec, range(devices)).values())
-    if len(speeds) > 1:
+    if request.single_gpu_images_per_sec:
         raise UsageError(
-            f"--single-gpu-images-per-sec has {len(speeds)} speeds, and CPU devices are all alike: {why}",
-            "write one number",
+            f"--single-gpu-images-per-sec is the speed of a GPU, and there is none: {why}", "leave it out"
         )
     plan = cpu_plan(
         request.model,
@@ -170,23 +164,5 @@ def _without_gpus(machine: Machine, request: Request, why: str, *, require_gpu: 
         ps=request.ps,
         variable_update=request.variable_update,
         all_reduce=request.all_reduce,
-        workload=_workload(request),
-        batch_size=_mean_batch(request, devices),
-        images_per_sec=next(iter(speeds), None),
     )
     return Target("cpu", plan, None, why_cpu=why, cpu_devices=devices, box=machine)
-
-
-def _workload(request: Request) -> Workload | None:
-    """Return the costs of the model, None where no table has them."""
-    if request.workload is not None or request.model is None or ":" in request.model:
-        return request.workload
-    return workloads.require(request.model)
-
-
-def _mean_batch(request: Request, devices: int) -> int | None:
-    """Return the mean of the devices' examples, None for what is usual."""
-    asked = request.batch_size
-    if asked is None or asked == AUTO:
-        return None
-    return round(fmean(batches_of(asked, devices)))

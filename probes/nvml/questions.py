@@ -54,6 +54,7 @@ _MAX_INSTANCES = 64  # GPUs have up to 7 or 8; a larger count is garbage
 _FIELD = "nvmlDeviceGetFieldValues"  # with one NVML_FI_* number: the fact is that field's value
 _KINDS = {"corrected": 0, "uncorrected": 1}  # nvmlMemoryErrorType_t
 _COUNTERS = {"volatile": 0, "aggregate": 1}  # nvmlEccCounterType_t
+_BANKS = ("max", "high", "partial", "low", "none")
 # In the order of the numbers of nvmlFabricState_t; 0 is NOT_SUPPORTED.
 _FABRIC_NONE, _FABRIC_COMPLETED = 0, 3
 
@@ -132,101 +133,120 @@ def _memory(*names: str) -> Callable[[Any], tuple[int, ...]]:
     return lambda info: tuple(getattr(info, name) // _MIB for name in names)
 
 
-def _questions() -> Iterator[FactQuestion]:
-    """Yield the table, the facts that identify a GPU first."""
+def _of(facts: str, *calls: str | tuple[Any, ...], to: Callable[[Any], Any] = int) -> FactQuestion:
+    """Return a question for `fact`, or for `field:part part`."""
+    field, _, parts = facts.partition(":")
+    paths = tuple(f"{field}.{part}" for part in parts.split()) if parts else (field,)
+    return FactQuestion(paths, tuple((call,) if isinstance(call, str) else call for call in calls), to)
 
-    def of(facts: str, *calls: str | tuple[Any, ...], to: Callable[[Any], Any] = int) -> FactQuestion:
-        field, _, parts = facts.partition(":")
-        paths = tuple(f"{field}.{part}" for part in parts.split()) if parts else (field,)
-        return FactQuestion(paths, tuple((call,) if isinstance(call, str) else call for call in calls), to)
 
-    yield of("uuid", "nvmlDeviceGetUUID", to=_text)
-    yield of("name", "nvmlDeviceGetName", to=_text)
-    yield of("brand", "nvmlDeviceGetBrand", to=_named(BRANDS))
-    yield of("architecture", "nvmlDeviceGetArchitecture", to=_named(ARCHITECTURES))
-    yield of("pci_address", "nvmlDeviceGetPciInfo", to=address_of)
-    yield of("pci_device_id", "nvmlDeviceGetPciInfo", to=_device_id)
-    yield of("vbios_version", "nvmlDeviceGetVbiosVersion", to=_text)
-    yield of("gsp_firmware_version", "nvmlDeviceGetGspFirmwareVersion", to=_text)
+def _clock(clock: str, number: int) -> Iterator[FactQuestion]:
+    path = f"clocks_mhz.{clock}"
+    yield _of(f"{path}.now", ("nvmlDeviceGetClockInfo", number))
+    yield _of(f"{path}.max", ("nvmlDeviceGetMaxClockInfo", number))
+    # The second name where the first was removed; 1: APP_CLOCK_TARGET.
+    application = ("nvmlDeviceGetApplicationsClock", number)
+    yield _of(f"{path}.application", application, ("nvmlDeviceGetClock", number, 1))
+    yield _of(f"{path}.default_application", ("nvmlDeviceGetDefaultApplicationsClock", number))
+    yield _of(f"{path}.boost", ("nvmlDeviceGetMaxCustomerBoostClock", number))
+
+
+# The facts that identify a GPU come first.
+QUESTIONS = (
+    _of("uuid", "nvmlDeviceGetUUID", to=_text),
+    _of("name", "nvmlDeviceGetName", to=_text),
+    _of("brand", "nvmlDeviceGetBrand", to=_named(BRANDS)),
+    _of("architecture", "nvmlDeviceGetArchitecture", to=_named(ARCHITECTURES)),
+    _of("pci_address", "nvmlDeviceGetPciInfo", to=address_of),
+    _of("pci_device_id", "nvmlDeviceGetPciInfo", to=_device_id),
+    _of("vbios_version", "nvmlDeviceGetVbiosVersion", to=_text),
+    _of("gsp_firmware_version", "nvmlDeviceGetGspFirmwareVersion", to=_text),
     # The one bit of its memory affinity (scope 0: node; 16 * 64 nodes). nvmlDeviceGetNumaNodeId is not asked:
     # it names the GPU's own memory where that is a node (Grace, POWER9) and is refused everywhere else.
-    yield of("numa_node", ("nvmlDeviceGetMemoryAffinity", 16, 0), to=_one_node)
+    _of("numa_node", ("nvmlDeviceGetMemoryAffinity", 16, 0), to=_one_node),
     # Room for 1024 CPUs first, then for 8192, the kernel's limit.
-    affinity = "nvmlDeviceGetCpuAffinity"
-    yield of("cpu_affinity", (affinity, 16), (affinity, 128), to=_cpus)
-    for clock, number in CLOCKS.items():
-        path = f"clocks_mhz.{clock}"
-        yield of(f"{path}.now", ("nvmlDeviceGetClockInfo", number))
-        yield of(f"{path}.max", ("nvmlDeviceGetMaxClockInfo", number))
-        # The second name where the first was removed; 1: APP_CLOCK_TARGET.
-        application = ("nvmlDeviceGetApplicationsClock", number)
-        yield of(f"{path}.application", application, ("nvmlDeviceGetClock", number, 1))
-        yield of(f"{path}.default_application", ("nvmlDeviceGetDefaultApplicationsClock", number))
-        yield of(f"{path}.boost", ("nvmlDeviceGetMaxCustomerBoostClock", number))
-    yield of("pstate", "nvmlDeviceGetPerformanceState", to=_pstate)
+    _of("cpu_affinity", ("nvmlDeviceGetCpuAffinity", 16), ("nvmlDeviceGetCpuAffinity", 128), to=_cpus),
+    *(one for clock in CLOCKS.items() for one in _clock(*clock)),
+    _of("pstate", "nvmlDeviceGetPerformanceState", to=_pstate),
     # The new name, and the one before driver 535.
-    throttling = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-    yield of("throttle:mask reasons", *throttling, to=lambda mask: (int(mask), decode(int(mask))))
-    yield of("power_w.draw", "nvmlDeviceGetPowerUsage", to=_thousandth)
-    yield of("power_w.limit", "nvmlDeviceGetPowerManagementLimit", to=_thousandth)
-    yield of("power_w.default_limit", "nvmlDeviceGetPowerManagementDefaultLimit", to=_thousandth)
-    yield of("power_w.enforced_limit", "nvmlDeviceGetEnforcedPowerLimit", to=_thousandth)
-    limits = "nvmlDeviceGetPowerManagementLimitConstraints"
-    yield of("power_w:min max", limits, to=lambda both: tuple(map(_thousandth, both)))
-    yield of("temperature_c.gpu", ("nvmlDeviceGetTemperatureV", 0), ("nvmlDeviceGetTemperature", 0))
-    yield of("temperature_c.memory", (_FIELD, 82))  # NVML_FI_DEV_MEMORY_TEMP
-    yield of("temperature_c.margin", "nvmlDeviceGetMarginTemperature", to=signed)
-    for name, number in THRESHOLDS.items():
-        yield of(f"temperature_c.{name}", ("nvmlDeviceGetTemperatureThreshold", number))
-    for name, number in MARGINS.items():
-        yield of(f"temperature_c.{name}", (_FIELD, number), to=signed)
-    yield of("pcie.gen_now", "nvmlDeviceGetCurrPcieLinkGeneration", to=_link)
-    yield of("pcie.gen_max", "nvmlDeviceGetMaxPcieLinkGeneration", to=_link)
-    yield of("pcie.gen_max_device", "nvmlDeviceGetGpuMaxPcieLinkGeneration", to=_link)
-    yield of("pcie.width_now", "nvmlDeviceGetCurrPcieLinkWidth", to=_link)
-    yield of("pcie.width_max", "nvmlDeviceGetMaxPcieLinkWidth", to=_link)
-    yield of("pcie.replay_counter", "nvmlDeviceGetPcieReplayCounter")
-    yield of("pcie.replay_rollovers", (_FIELD, 95))  # NVML_FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER
+    _of(
+        "throttle:mask reasons",
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "nvmlDeviceGetCurrentClocksThrottleReasons",
+        to=lambda mask: (int(mask), decode(int(mask))),
+    ),
+    _of("power_w.draw", "nvmlDeviceGetPowerUsage", to=_thousandth),
+    _of("power_w.limit", "nvmlDeviceGetPowerManagementLimit", to=_thousandth),
+    _of("power_w.default_limit", "nvmlDeviceGetPowerManagementDefaultLimit", to=_thousandth),
+    _of("power_w.enforced_limit", "nvmlDeviceGetEnforcedPowerLimit", to=_thousandth),
+    _of(
+        "power_w:min max",
+        "nvmlDeviceGetPowerManagementLimitConstraints",
+        to=lambda both: tuple(map(_thousandth, both)),
+    ),
+    _of("temperature_c.gpu", ("nvmlDeviceGetTemperatureV", 0), ("nvmlDeviceGetTemperature", 0)),
+    _of("temperature_c.memory", (_FIELD, 82)),  # NVML_FI_DEV_MEMORY_TEMP
+    _of("temperature_c.margin", "nvmlDeviceGetMarginTemperature", to=signed),
+    *(
+        _of(f"temperature_c.{name}", ("nvmlDeviceGetTemperatureThreshold", number))
+        for name, number in THRESHOLDS.items()
+    ),
+    *(_of(f"temperature_c.{name}", (_FIELD, number), to=signed) for name, number in MARGINS.items()),
+    _of("pcie.gen_now", "nvmlDeviceGetCurrPcieLinkGeneration", to=_link),
+    _of("pcie.gen_max", "nvmlDeviceGetMaxPcieLinkGeneration", to=_link),
+    _of("pcie.gen_max_device", "nvmlDeviceGetGpuMaxPcieLinkGeneration", to=_link),
+    _of("pcie.width_now", "nvmlDeviceGetCurrPcieLinkWidth", to=_link),
+    _of("pcie.width_max", "nvmlDeviceGetMaxPcieLinkWidth", to=_link),
+    _of("pcie.replay_counter", "nvmlDeviceGetPcieReplayCounter"),
+    _of("pcie.replay_rollovers", (_FIELD, 95)),  # NVML_FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER
     # Version 2 keeps the reserved part out of `used`.
-    memory = "nvmlDeviceGetMemoryInfo"
-    yield of("memory_mib:total used free", (memory, _MEMORY_V2), memory, to=_memory("total", "used", "free"))
-    bar1 = _memory("bar1Total", "bar1Used", "bar1Free")
-    yield of("bar1_mib:total used free", "nvmlDeviceGetBAR1MemoryInfo", to=bar1)
-    yield of("fan_percent", "nvmlDeviceGetFanSpeed")  # that it is meant to have; over 100 on GPUs that may
-    yield of("display_active", "nvmlDeviceGetDisplayActive", to=bool)
-    yield of("virtualization", "nvmlDeviceGetVirtualizationMode", to=_named(VIRTUALIZATIONS))
-    rates = "nvmlDeviceGetUtilizationRates"
-    yield of("utilization_percent:gpu memory", rates, to=lambda info: (int(info.gpu), int(info.memory)))
-    yield of("ecc:mode mode_pending", "nvmlDeviceGetEccMode", to=_flags)
-    for what, kind in _KINDS.items():
-        for since, counter in _COUNTERS.items():
-            yield of(f"ecc.{what}_{since}", ("nvmlDeviceGetTotalEccErrors", kind, counter))
+    _of(
+        "memory_mib:total used free",
+        ("nvmlDeviceGetMemoryInfo", _MEMORY_V2),
+        "nvmlDeviceGetMemoryInfo",
+        to=_memory("total", "used", "free"),
+    ),
+    _of(
+        "bar1_mib:total used free",
+        "nvmlDeviceGetBAR1MemoryInfo",
+        to=_memory("bar1Total", "bar1Used", "bar1Free"),
+    ),
+    _of("fan_percent", "nvmlDeviceGetFanSpeed"),  # that it is meant to have; over 100 on GPUs that may
+    _of("display_active", "nvmlDeviceGetDisplayActive", to=bool),
+    _of("virtualization", "nvmlDeviceGetVirtualizationMode", to=_named(VIRTUALIZATIONS)),
+    _of(
+        "utilization_percent:gpu memory",
+        "nvmlDeviceGetUtilizationRates",
+        to=lambda info: (int(info.gpu), int(info.memory)),
+    ),
+    _of("ecc:mode mode_pending", "nvmlDeviceGetEccMode", to=_flags),
+    *(
+        _of(f"ecc.{what}_{since}", ("nvmlDeviceGetTotalEccErrors", kind, counter))
+        for what, kind in _KINDS.items()
+        for since, counter in _COUNTERS.items()
+    ),
     # Blackwell and later
-    yield of("ecc:channel_repair_pending tpc_repair_pending", "nvmlDeviceGetRepairStatus", to=_flags)
+    _of("ecc:channel_repair_pending tpc_repair_pending", "nvmlDeviceGetRepairStatus", to=_flags),
     # Driver 590 and later
-    yield of("ecc.unrepairable_memory", "nvmlDeviceGetUnrepairableMemoryFlag_v1", to=bool)
-    rows = "nvmlDeviceGetRemappedRows"
-    yield of(
+    _of("ecc.unrepairable_memory", "nvmlDeviceGetUnrepairableMemoryFlag_v1", to=bool),
+    _of(
         "remapped_rows:correctable uncorrectable pending failure",
-        rows,
+        "nvmlDeviceGetRemappedRows",
         to=lambda row: (row[0], row[1], bool(row[2]), bool(row[3])),
-    )
-    banks = ("max", "high", "partial", "low", "none")
-    yield of(
-        f"remapped_rows.banks:{' '.join(banks)}",
+    ),
+    _of(
+        f"remapped_rows.banks:{' '.join(_BANKS)}",
         "nvmlDeviceGetRowRemapperHistogram",
-        to=lambda found: tuple(int(getattr(found, name)) for name in banks),
-    )
-    for cause, number in (("single_bit", 0), ("double_bit", 1)):
-        yield of(f"retired_pages.{cause}", ("nvmlDeviceGetRetiredPages", number), to=len)
-    yield of("retired_pages.pending", "nvmlDeviceGetRetiredPagesPendingStatus", to=bool)
-    yield of("compute_mode", "nvmlDeviceGetComputeMode", to=_named(COMPUTE_MODES, "unknown_"))
-    yield of("persistence_mode", "nvmlDeviceGetPersistenceMode", to=bool)
+        to=lambda found: tuple(int(getattr(found, name)) for name in _BANKS),
+    ),
+    _of("retired_pages.single_bit", ("nvmlDeviceGetRetiredPages", 0), to=len),
+    _of("retired_pages.double_bit", ("nvmlDeviceGetRetiredPages", 1), to=len),
+    _of("retired_pages.pending", "nvmlDeviceGetRetiredPagesPendingStatus", to=bool),
+    _of("compute_mode", "nvmlDeviceGetComputeMode", to=_named(COMPUTE_MODES, "unknown_")),
+    _of("persistence_mode", "nvmlDeviceGetPersistenceMode", to=bool),
     # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, since driver 570
-    yield of("recovery_action", (_FIELD, 230), to=_named(RECOVERY_ACTIONS, "action "))
-
-
-QUESTIONS = tuple(_questions())
+    _of("recovery_action", (_FIELD, 230), to=_named(RECOVERY_ACTIONS, "action ")),
+)
 _BY_FACT = {fact: question for question in QUESTIONS for fact in question.facts}
 
 

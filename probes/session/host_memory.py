@@ -47,12 +47,16 @@ class NodePlacing(NamedTuple):
 
 
 class HostMemoryRates(NamedTuple):
-    """The results: one sample a pair of nodes, failures, what was not measured, notes."""
+    """The results: one sample a pair of nodes, failures, what was not measured, notes.
+
+    `load`: the load average before it, as a share of the logical CPUs; None where unknown.
+    """
 
     samples: tuple[Sample, ...] = ()
     failures: tuple[Failure, ...] = ()
     not_measured: tuple[NotMeasured, ...] = ()
     notes: tuple[str, ...] = ()
+    load: float | None = None
 
 
 def measure_host_memory(
@@ -71,6 +75,7 @@ def measure_host_memory(
     sizes of the caches and the limits of memory. Never raises for a machine that does not let itself be
     measured.
     """
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)
     memory = (memory or NumaMemory(root)) if len(host.numa_nodes or ()) > 1 else None
     placings, not_measured = placings_of(host, os.sched_getaffinity(0))
     size, notes = buffer_bytes(root, max_bytes)
@@ -87,7 +92,7 @@ def measure_host_memory(
             failures.append(_failure(placing, str(error)))
         else:
             samples.append(_sample(placing, size, seconds))
-    return HostMemoryRates(tuple(samples), tuple(failures), not_measured, notes)
+    return HostMemoryRates(tuple(samples), tuple(failures), not_measured, notes, load)
 
 
 def placings_of(

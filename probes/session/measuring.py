@@ -233,6 +233,7 @@ def bandwidth_of(
         driver_version=machine.driver.version,
         cuda_version=results.cuda_version or machine.driver.cuda_version,
         notes=tuple(results.notes),
+        host_load=results.host_load,
     )
     bandwidth = checked(measured, machine)
     groups = uplink_groups(bandwidth.samples, machine)
@@ -264,6 +265,7 @@ class Measuring:
                 self.results.failures += found.failures
                 self.results.not_measured += found.not_measured
                 self.results.notes += found.notes
+                self.results.host_load = found.load
             self._report("starting CUDA")
             return self._measure_gpus()
         except KeyboardInterrupt:

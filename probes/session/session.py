@@ -290,6 +290,7 @@ class Results(msgspec.Struct, kw_only=True):
     soak: list[SoakInterval] = []
     complete: bool = True
     cuda_version: str | None = None
+    host_load: float | None = None
 
 
 class Session:

@@ -236,6 +236,7 @@ class _Watching:
         results.notes += [one for one in found.notes if one not in results.notes]
         results.soak += found.soak
         results.cuda_version = found.cuda_version or results.cuda_version
+        results.host_load = found.host_load if results.host_load is None else results.host_load
         results.complete = found.complete
 
     def _blame(self, stop: DriverStop) -> bool:

@@ -41,10 +41,9 @@ def test_a_program_that_cuda_failed_is_a_finding_whichever_it_is(
     (tmp_path / "failed.txt").write_text(FAILED[program])
     asked = ("bandwidth", "--from", tmp_path / "failed.txt")
     done = call(*asked)
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.err) == (1, "")
     assert "bandwidth.copy_failed" in done.out
     assert WHY in " ".join(done.out.split())
-    assert call(*asked, "--fail-on", "error").code == 1
 
 
 @pytest.mark.parametrize("program", WHOLE)
@@ -53,7 +52,7 @@ def test_a_capture_that_stops_early_is_no_baseline(program: str, call: Call, tmp
     (tmp_path / "half.txt").write_text(text.rpartition(lost)[0])
     done = call("bandwidth", "--from", tmp_path / "half.txt", "--save")
     assert done.code == 0
-    assert "the capture ends early" in done.out
+    assert "The capture ends early" in done.out
     assert done.err.startswith("gputopo: not saved: ")
 
 
@@ -94,7 +93,7 @@ def test_a_number_that_is_not_used_has_a_mark(call: Call, tmp_path: Path) -> Non
     file.write_text(bandwidthtest.quick("NVIDIA L40S", {"Device to Device": 4_300_000.0}))
     done = call("bandwidth", "--from", file)
     assert "4300?" in done.out
-    assert "?: not used" in " ".join(done.out.split())
+    assert "?: 1 number not used" in done.out
 
 
 def nccl_run(*, wrong: int = 0, hosts: tuple[str, str] = ("box", "box")) -> str:
@@ -146,7 +145,7 @@ def test_wrong_results_of_nccl_are_an_error(call: Call, tmp_path: Path) -> None:
     done = call("bandwidth", "--from", tmp_path / "nccl.txt")
     assert done.code == 1
     assert "bandwidth.wrong_data" in done.out
-    assert "37 wrong elements at 1073741824 bytes" in done.out
+    assert "37 wrong elements at 1073741824 bytes" in " ".join(done.out.split())
 
 
 def test_collective_operations_replace_no_saved_result(call: Call, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_machine_is_measured_saved_and_compared_with_itself(own_home: Path) ->
 
 
 def test_wrong_data_is_named_on_its_gpu_and_nothing_else_is_lost() -> None:
-    done = run("four", ("wrong@h2d:1",), "bandwidth", "--gpus", "0,1")
+    done = run("four", ("wrong@h2d:1",), "bandwidth", "--gpus", "0,1", "--all")
     assert done.returncode == 1, done.stderr
     reported = " ".join(done.stdout.split())
     assert "h2d host to gpu:1 (copy_engine, pinned) WRONG_DATA" in reported

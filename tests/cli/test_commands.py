@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gputopo import __version__
+from gputopo.cli.commands import COMMANDS, options_of_command
 from gputopo.values import schema
 from gputopo.values.machine import Gpu, Machine
 from tests.cli.conftest import Call
@@ -22,18 +23,23 @@ def test_without_arguments_the_help_is_printed(call: Call) -> None:
     assert (bare.code, bare.err) == (0, "")
     for name in ("inspect", "plan", "run"):
         assert f"\n  {name} " in bare.out
-    assert "..." not in bare.out.partition("Commands:")[2]  # what a command does is not cut off
+    assert "..." not in bare.out.partition("machine:")[2]  # what a command does is not cut off
 
 
-@pytest.mark.parametrize("command", ["inspect", "plan", "run"])
-def test_every_command_explains_itself_in_80_columns(
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_a_screen_and_a_half_and_help_all_has_every_option(
     command: str, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    done = call(command, "--help")
-    assert done.code == 0
-    assert done.out.startswith(f"Usage: gputopo {command}")
-    assert max(map(len, done.out.splitlines())) <= 80
+    usual, whole = call(command, "--help"), call(command, "--help-all")
+    assert (usual.code, whole.code) == (0, 0)
+    assert usual.out.startswith(f"Usage: gputopo {command}")
+    assert len(usual.out.splitlines()) <= 70
+    assert max(map(len, (usual.out + whole.out).splitlines())) <= 80
+    declared = {one.option.flag: one.more for one in options_of_command(command)}
+    assert {flag for flag in declared if f" {flag} " not in f"{whole.out} "} == set()
+    assert {flag for flag, more in declared.items() if more and f"\n  {flag} " in usual.out} == set()
+    assert (" more options: gputopo" in usual.out) == any(declared.values())
 
 
 def test_the_version_is_that_of_the_package(call: Call) -> None:

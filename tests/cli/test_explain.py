@@ -4,11 +4,11 @@ import pytest
 
 from gputopo import pages
 from gputopo.cli import run_command
-from gputopo.cli.commands import list_options
+from gputopo.cli.commands import COMMANDS, options_of_command
 from gputopo.cli.explain import ListedModels
-from gputopo.findings import catalogue
 from gputopo.values import schema
 from gputopo.workload import workloads
+from tests.findings.catalogue import catalogue
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -30,7 +30,8 @@ def test_every_finding_is_explained_with_its_remedy(capsys: pytest.CaptureFixtur
 
 
 def test_an_option_is_explained_without_its_dashes(capsys: pytest.CaptureFixture[str]) -> None:
-    names = {flag for one in list_options() for flag in one.flags if flag.startswith("--")}
+    flags = [one.option.flag for command in COMMANDS for one in options_of_command(command)]
+    names = {flag for flag in flags if flag.startswith("--")}
     sections = {"--watch", "--diff", "--fleet", "--explain", *(f"--{page}" for page in pages.PAGES)}
     for flag in names - sections:
         assert f"`{flag}`" in (pages.explain(flag.removeprefix("--")) or ""), flag

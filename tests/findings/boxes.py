@@ -31,8 +31,9 @@ from gputopo.values.machine import (
     Throttle,
     UtilizationPercent,
 )
+from tests.findings.catalogue import catalogue
 
-IDS = {rule.id for rule in findings.catalogue()}
+IDS = {rule.id for rule in catalogue()}
 
 Change = Callable[[Machine], Machine]
 

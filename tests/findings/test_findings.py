@@ -3,10 +3,11 @@ from typing import get_args
 import msgspec
 import pytest
 
-from gputopo.findings import Finding, Inspection, catalogue, driver_broken, fleet, reaches
+from gputopo.findings import Finding, Inspection, driver_broken, fleet, reaches
 from gputopo.values.machine import Contradiction, Driver, DriverStatus, Gpu, Machine, PciNode, Unread
 from gputopo.values.schema import decode, encode, to_builtins
 from tests.findings.boxes import IDS, at_times, find, sound
+from tests.findings.catalogue import catalogue
 from tests.findings.faults import FAULTS
 from tests.findings.measured import networks
 from tests.findings.measured.machines import MEASURED, OTHERS, measured

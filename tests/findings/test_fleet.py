@@ -14,7 +14,7 @@ from gputopo.findings import fleet
 from gputopo.findings.fleet import Fleet, HostFinding, inspect_fleet
 from gputopo.values import schema
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Driver, Host, Machine, NicPort
+from gputopo.values.machine import Driver, Host, Machine
 from tests.findings import boxes
 from tests.kit.faults import FAULTS, broken
 from tests.kit.machines import machine_of, read
@@ -110,43 +110,6 @@ def without_gpu(machine: Machine, index: int) -> Machine:
         ),
         pci=tuple(node for node in machine.pci if node.address != address),
     )
-
-
-def with_devices(machine: Machine, names: dict[str, str]) -> Machine:
-    """Return a machine whose RDMA devices have other names."""
-
-    def renamed(port: NicPort) -> NicPort:
-        return replace(port, rdma_device=names.get(port.rdma_device or "", port.rdma_device))
-
-    nics = (replace(nic, ports=tuple(map(renamed, nic.ports or ()))) for nic in machine.nics)
-    return replace(machine, nics=tuple(nics))
-
-
-def test_rdma_devices_in_another_order_than_on_most_hosts_are_named() -> None:
-    machine = machine_of("dgx1")
-    swapped = with_devices(machine, {"mlx5_0": "mlx5_1", "mlx5_1": "mlx5_0"})
-    found = fleet_of(machine, 4, {2: swapped})
-    (one,) = found.findings
-    assert (one.id, one.hosts, accused(found)) == ("fleet.rails", ("n2",), {"n2"})
-    assert one.says == (
-        "host n2: RDMA devices in another order: mlx5_0 is the card at 0000:0a:00.0 (0000:04:00.0 on its 3 "
-        "peers); mlx5_1 is the card at 0000:04:00.0 (0000:0a:00.0 on its 3 peers)"
-    )
-
-
-def test_two_hosts_whose_rdma_devices_are_in_another_order_differ() -> None:
-    machine = machine_of("dgx1")
-    swapped = with_devices(machine, {"mlx5_0": "mlx5_1", "mlx5_1": "mlx5_0"})
-    (one,) = fleet_of(machine, 2, {1: swapped}).findings
-    assert (one.id, one.hosts) == ("fleet.split", ("n0", "n1"))
-    assert "0000:04:00.0, 0000:0a:00.0" in one.says
-    assert "on n0; 0000:0a:00.0, 0000:04:00.0" in one.says
-
-
-def test_other_names_in_the_same_order_are_no_difference() -> None:
-    machine = machine_of("dgx1")
-    names = {f"mlx5_{number}": f"mlx5_{number + 9}" for number in range(4)}
-    assert fleet_of(machine, 3, {1: with_devices(machine, names)}).findings == ()
 
 
 def test_a_missing_gpu_is_named_by_its_place() -> None:
@@ -352,7 +315,6 @@ def test_every_rule_of_a_fleet_is_reported_in_words() -> None:
         "nic": with_fault("dgx1", "nic_missing"),
         "riser": with_fault("dgx1", "x1_riser"),
         "container": with_fault("dgx1", "container_hidden"),
-        "rails": with_devices(machine, {"mlx5_0": "mlx5_1", "mlx5_1": "mlx5_0"}),
     }
     kernels = {f"k{n}": boxes.host(kernel=f"6.{n % 2}.0")(machine) for n in range(6)}
     readings: dict[str, Any] = {**odd, **kernels, "off": InputError("off.json: no such file", "look")}

@@ -13,7 +13,7 @@ from gputopo.values.machine import Machine
 from gputopo.values.run.events import GpuSample, MachineSample
 from gputopo.values.run.verdict import HostSummary
 from tests.findings.boxes import gpu, sound
-from tests.findings.measured.machines import added, changed, copies, is_of, measured, sample
+from tests.findings.measured.machines import changed, is_of, measured
 from tests.findings.watched import WORKING, found, samples
 
 
@@ -53,14 +53,6 @@ def test_load_at_which_gpus_are_compared(used: int, compared: bool) -> None:
 
 def bandwidth_ids(machine: Machine) -> set[str]:
     return {one.id for one in find_bandwidth(machine)}
-
-
-@pytest.mark.parametrize(("share", "slow"), [(0.69, True), (0.71, False)])
-def test_pageable_copies(share: float, slow: bool) -> None:
-    machine = measured()
-    pinned = max(one.median_gb_per_s or 0 for one in copies(machine) if one.kind == "h2d")
-    machine = added(sample("h2d", "host", "gpu:0", share * pinned, pinned=False))(machine)
-    assert ("bandwidth.pageable_slow" in bandwidth_ids(machine)) is slow
 
 
 @pytest.mark.parametrize(("spread", "is_unsteady"), [(14.9, False), (15.1, True)])

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.prediction.calibration import least_squares
 from gputopo.prediction.one_gpu_speeds import DATASHEET, PROGRAM, Figure, gpu_names
 from gputopo.prediction.roofline import FULL_CLOCKS, Roofline, RooflineFile, has_tensor_cores, step_seconds
 from gputopo.reference.expectations import expected_gpu
 from gputopo.reference.published import Published, published
 from gputopo.workload.workloads import require
+from tests.fits.least_squares import least_squares
 
 # Winograd's algorithm for 3x3 kernels needs at least 1 / 2.25 of the products (arXiv 1509.09308).
 BOUNDS: Mapping[str, tuple[float, float]] = {

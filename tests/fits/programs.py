@@ -15,12 +15,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.prediction.calibration import least_squares
 from gputopo.prediction.programs import ProgramConstants, program_names, require_program
-from tests.fits import cpu_devices as cpu_fit
 from tests.fits import one_gpu
 from tests.fits.boxes import covered_of_all, two_runs_of_all, with_two_runs
 from tests.fits.cases import Case, Constants, grouped, quantile, score, used
+from tests.fits.least_squares import least_squares
 
 # Where each constant may lie: what is physically possible, and what was ever observed.
 BOUNDS: Mapping[str, tuple[float, float]] = {
@@ -214,7 +213,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     roofline, words = one_gpu.report()
     if options.program is None:
         print(words)
-        print(cpu_fit.report(cpu_fit.cpu_runs()))
     if options.write_roofline:
         Path(options.write_roofline).write_text(one_gpu.written(roofline), encoding="utf-8")
     if options.write:
@@ -231,11 +229,7 @@ def merged(fitted: Sequence[ProgramConstants], known: Iterable[ProgramConstants]
 
 def written(programs: Sequence[ProgramConstants]) -> str:
     """Return the text of `programs.json`."""
-    table = {
-        "schema": "gputopo.programs/1",
-        "programs": msgspec.to_builtins(programs),
-        "cpu_devices": msgspec.to_builtins(cpu_fit.fitted(cpu_fit.cpu_runs())),
-    }
+    table = {"schema": "gputopo.programs/1", "programs": msgspec.to_builtins(programs)}
     return msgspec.json.format(msgspec.json.encode(table), indent=2).decode() + "\n"
 
 

@@ -3,19 +3,20 @@
 import inspect
 import re
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 from pathlib import Path
 
 from gputopo import pages
 from gputopo.captures import reading
-from gputopo.cli.commands import COMMANDS, OptionInfo, list_options
-from gputopo.findings import Rule, catalogue
+from gputopo.cli.commands import COMMANDS, options_of_command
+from gputopo.findings import Rule
 from gputopo.findings.watched import WATCHES
 from gputopo.prediction.programs import ProgramConstants, program_names, require_program
 from gputopo.runs.verdict.causes import PARTS
 from gputopo.runs.verdict.rules import CAUSES
+from gputopo.values.option import Declared
 from gputopo.values.run import all_reduce
 from gputopo.workload import workloads as workload
+from tests.findings.catalogue import catalogue
 
 _PAGES = Path(pages.__file__).parent
 
@@ -48,9 +49,9 @@ def _finding(rule: Rule) -> str:
 def options() -> str:
     """Return the page of the options of every command."""
     commands = []
-    for command, of_command in groupby(list_options(), key=lambda one: one.command):
-        by_theme: dict[str, list[OptionInfo]] = {"": []}
-        for one in of_command:
+    for command, place in COMMANDS.items():
+        by_theme: dict[str, list[Declared]] = {"": []}
+        for one in options_of_command(command):
             by_theme.setdefault(one.theme, []).append(one)
         header = ("option", "value", "meaning")
         themes = [
@@ -58,12 +59,12 @@ def options() -> str:
             for theme, listed in by_theme.items()
             if listed
         ]
-        commands.append(f"## {command}\n\n{COMMANDS[command].summary}\n\n" + "\n".join(themes))
+        commands.append(f"## {command}\n\n{place.summary}\n\n" + "\n".join(themes))
     return "# options: of every command\n\n" + "\n".join(commands)
 
 
-def _option(one: OptionInfo) -> tuple[str, str, str]:
-    return ", ".join(f"`{flag}`" for flag in one.flags), f"`{one.value}`" if one.value else "", one.help
+def _option(one: Declared) -> tuple[str, str, str]:
+    return f"`{one.option.flag}`", f"`{one.placeholder}`" if one.placeholder else "", one.help
 
 
 def models() -> str:

@@ -14,7 +14,6 @@ from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.planner.request import Request
 from gputopo.runs.repeats import TimeBudget
 from gputopo.values.run.plan import Candidate, Plan, TimedRun, mode_of
-from gputopo.workload import workloads
 
 RUN_S = 20.0
 
@@ -133,7 +132,7 @@ def modes(found: tuple[Candidate, ...]) -> list[str]:
 
 def test_on_cpu_devices_those_that_do_least_with_the_variables_come_first() -> None:
     def on_cpu(count: int, **options: Any) -> list[str]:
-        plan = cpu_plan("alexnet", devices=4, workload=workloads.require("alexnet"), **options)
+        plan = cpu_plan("alexnet", devices=4, **options)
         return modes(contenders(plan, count))
 
     assert on_cpu(3) == ["parameter_server cpu", "parameter_server gpu:spread", "replicated copy"]

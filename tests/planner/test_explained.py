@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from gputopo.planner import Request, plan
 from gputopo.planner.explained import timeline, words
 from gputopo.planner.reasons import in_words
-from gputopo.prediction.links.flows import Resource
-from gputopo.prediction.links.paths import Paths
+from gputopo.prediction.links.paths import Paths, Resource
 from gputopo.prediction.links.shared_links import Uplink
 from gputopo.prediction.programs import ProgramConstants
 from gputopo.prediction.step import ModelCosts, Placement, StepPredictor, predict

@@ -1,137 +1,21 @@
-from itertools import combinations
 from pathlib import Path
 
-import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputopo import captures, planner
 from gputopo.copies.network import AT_ONCE
 from gputopo.planner.network import (
-    Cards,
     HostNetwork,
     SavedNetwork,
-    fastest_port,
-    port_of,
     rates_in_words,
     rates_of,
 )
-from gputopo.planner.request import Request
 from gputopo.prediction.links.hosts import GRPC_GB_PER_S, GRPC_OF_CARD, rate_of_card
 from gputopo.values.bandwidth import Bandwidth, Sample
-from gputopo.values.machine import Hop, Machine
-from tests.planner.joint_machines import box, two_switches
+from gputopo.values.machine import Machine
+from tests.planner.joint_machines import two_switches
 
 TOPO = Path(__file__).parents[3] / "shared/captures/topo"
-HOPS = st.sampled_from([Hop.PIX, Hop.PXB, Hop.PHB, Hop.NODE, Hop.SYS])
-
-
-def chosen(machine: Machine, request: Request) -> tuple[int, ...]:
-    return planner.plan(machine, request, keep=1).choice.gpus
-
-
-@pytest.mark.parametrize("model", [None, "resnet50"])
-def test_of_sets_that_are_as_good_the_one_near_the_card_is_taken_and_the_reason_says_so(
-    model: str | None,
-) -> None:
-    alone = Request(num_gpus=4, model=model)
-    assert chosen(two_switches(), alone) == (0, 1, 2, 3), "no other hosts: the card does not matter"
-    plan = planner.plan(two_switches(), msgspec.structs.replace(alone, nic="eth0"))
-    assert plan.choice.gpus == (4, 5, 6, 7)
-    assert "GPUs 4-7 are on the same PCIe switch as mlx5_0" in plan.choice.reasons
-    assert any("then the distance to the network card" in one for one in plan.choice.reasons)
-
-
-def test_a_single_gpu_is_the_nearest_to_the_card() -> None:
-    plan = planner.plan(two_switches(), Request(num_gpus=1, nic="eth0"))
-    assert plan.choice.gpus == (4,)
-    assert any("the nearest to the network card" in one for one in plan.choice.reasons)
-
-
-def test_near_gpus_come_before_a_near_card() -> None:
-    card = {0: Hop.SYS, 1: Hop.SYS, 2: Hop.PIX, 3: Hop.SYS}
-    pairs = {pair: Hop.PIX if pair == (0, 1) else Hop.PHB for pair in combinations(range(4), 2)}
-    assert chosen(box(pairs, [card], gpus=4), Request(num_gpus=2, nic="eth0")) == (0, 1)
-
-
-def test_with_a_card_for_each_pair_of_gpus_no_gpu_is_nearer_and_each_card_is_named() -> None:
-    rails = [{gpu: Hop.PIX if gpu // 2 == rail else Hop.SYS for gpu in range(4)} for rail in range(2)]
-    cards = Cards(box(Hop.PHB, rails, gpus=4), "")
-    assert not cards.decide(range(4))
-    assert cards.reasons(range(4)) == [
-        "each GPU is on the same PCIe switch as a card: mlx5_0 0-1, mlx5_1 2-3"
-    ]
-
-
-def test_the_card_of_the_network_counts_alone_where_its_interface_is_known() -> None:
-    rails = [{gpu: Hop.PIX if gpu // 2 == rail else Hop.SYS for gpu in range(4)} for rail in range(2)]
-    machine = box(Hop.PHB, rails, gpus=4)
-    assert chosen(machine, Request(num_gpus=2, nic="eth1")) == (2, 3)
-    assert chosen(machine, Request(num_gpus=2, nic="")) == (0, 1)
-    found = port_of(machine, "eth1")
-    assert found is not None
-    assert found[0].index == 1
-    assert port_of(machine, "lo") is None
-
-
-def test_a_card_without_a_link_does_not_count() -> None:
-    down = two_switches()
-    ports = tuple(msgspec.structs.replace(one, operstate="down") for one in down.nics[0].ports or ())
-    down = msgspec.structs.replace(down, nics=(msgspec.structs.replace(down.nics[0], ports=ports),))
-    assert chosen(down, Request(num_gpus=4, nic="")) == (0, 1, 2, 3)
-    assert fastest_port(down) is None
-
-
-@given(
-    st.lists(HOPS, min_size=6, max_size=6),
-    st.lists(HOPS, min_size=4, max_size=4),
-    st.integers(1, 4),
-)
-def test_the_predicted_speed_is_never_worse_for_the_card(
-    hops: list[Hop], to_card: list[Hop], size: int
-) -> None:
-    machine = box(dict(zip(combinations(range(4), 2), hops, strict=True)), [dict(enumerate(to_card))], gpus=4)
-    asked = Request(model="vgg16", num_gpus=size)
-    without = planner.plan(machine, asked, keep=1).choice
-    near = planner.plan(machine, msgspec.structs.replace(asked, nic="eth0"), keep=1).choice
-    assert near.images_per_sec == without.images_per_sec
-    assert near.step_ms == without.step_ms
-
-
-@pytest.mark.skipif(not TOPO.is_dir(), reason="no captures beside the repository")
-@pytest.mark.parametrize(
-    ("file", "size", "gpus", "reason"),
-    [
-        (
-            "h200-8gpu-8nic-epyc9534_id71117534600.txt",
-            4,
-            None,
-            "each GPU is on the same PCIe switch as a card",
-        ),
-        ("dgx1-v100-8gpu-4nic-indented_ucx-py.txt", 2, None, "on the same PCIe switch as"),
-        (
-            "v100-8gpu-2nic-ragged-tabs_dlperf.txt",
-            2,
-            (2, 3),
-            "GPUs 2-3 are on the same PCIe switch as mlx5_0",
-        ),
-    ],
-)
-def test_published_matrices_name_the_card_that_is_near(
-    file: str, size: int, gpus: tuple[int, ...] | None, reason: str
-) -> None:
-    machine = captures.load([str(TOPO / file)])
-    plan = planner.plan(machine, Request(num_gpus=size, nic=""), keep=1)
-    bare = planner.plan(machine, Request(num_gpus=size), keep=1)
-    assert gpus is None or plan.choice.gpus == gpus
-    assert any(reason in one for one in plan.choice.reasons)
-    cards = Cards(machine, "")
-    near = [sorted(map(cards.key, one.choice.gpus), reverse=True) for one in (plan, bare)]
-    assert near[0] <= near[1]
-
-
 BARE = Machine(source="live")
 
 

@@ -9,8 +9,8 @@ from math import inf
 from typing import NamedTuple
 
 from gputopo.prediction.gradients import GradientBlock
-from gputopo.prediction.links.flows import GB, Flows, Resource
-from gputopo.prediction.links.paths import Paths
+from gputopo.prediction.links.flows import GB, Flows
+from gputopo.prediction.links.paths import Paths, Resource
 from gputopo.prediction.step import Placement
 
 _DONE = 1e-9  # of a byte

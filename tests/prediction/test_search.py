@@ -13,7 +13,6 @@ from gputopo.prediction.links.paths import HostLink, PairPath, PathKind, Paths
 from gputopo.prediction.links.shared_links import Uplink
 from gputopo.prediction.programs import DEFAULT, ProgramConstants, require_program
 from gputopo.prediction.search import (
-    DETAILED,
     DIGITS,
     MAX_SETS,
     FoundCandidate,
@@ -246,15 +245,6 @@ def _different(count: int, size: int) -> tuple[SearchQuestion, range]:
     compute = {gpu: 0.1 + 0.01 * gpu for gpu in gpus}
     model, program = ModelCosts((GradientBlock(10**8, 1.0),), (10**8,)), require_program(DEFAULT)
     return SearchQuestion(paths, model, program, compute, OTHERS[:1], size, lambda a, b: 0), gpus
-
-
-def test_of_many_candidates_the_first_have_the_links_that_limit_them() -> None:
-    question, gpus = _different(14, 4)
-    listed = list(every_candidate(question, gpus, OTHERS[1:]))
-    assert len(listed) == 2 * comb(14, 4) > DETAILED
-    assert [one.prediction.gradients_by is not None for one in listed] == [
-        place < DETAILED for place in range(len(listed))
-    ]
 
 
 def test_more_sets_than_can_be_listed_are_refused() -> None:

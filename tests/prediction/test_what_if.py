@@ -85,8 +85,6 @@ def test_several_changes_are_made_in_their_order() -> None:
         ("nvlink 0-1", "has no NVLink"),
         ("nvlink 0-7", "no GPU 7"),
         ("gpu0: GTX 9999", "does not know the GPU"),
-        ("gpu0: slot 0000:80:02.0", "port of GPU 0 is unknown"),
-        ("gpu0-1: slot 0000:80:02.0", "a slot takes one GPU"),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_to_do(change: str, what: str) -> None:
@@ -161,17 +159,6 @@ def tree(*, acs: bool = False) -> Machine:
         links=tuple(Link(a=a, b=b, hop=hop) for (a, b), hop in hops.items()),
         pci=(*nodes, *cards),
     )
-
-
-def test_a_gpu_in_a_slot_changes_places_with_the_one_that_is_there() -> None:
-    after = changed(tree(), ("gpu2: slot 0000:02:01.0",)).machine
-    assert [gpu.pcie.width_max for gpu in after.gpus] == [16, 4, 16]
-    hops = {(link.a, link.b): link.hop for link in after.links}
-    assert hops == {(0, 1): Hop.SYS, (0, 2): Hop.PIX, (1, 2): Hop.SYS}
-    assert changed(tree(), ("gpu2: slot 0000:80:02.0",)).machine == tree()
-    with pytest.raises(UsageError, match="no PCIe port 0000:99") as refused:
-        changed(tree(), ("gpu2: slot 0000:99:00.0",))
-    assert "0000:02:00.0, 0000:02:01.0, 0000:80:02.0" in str(refused.value.hint)
 
 
 def test_without_acs_gpus_of_a_switch_copy_directly() -> None:

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from gputopo.values import fields, machine
 from gputopo.values.fields import Fact, Field, field_at, fields_of, last_in_words, path_in_words
 from gputopo.values.machine import Driver, Gpu, Host, Link, Machine, Nic, PciNode
 
@@ -133,3 +134,7 @@ def test_an_unknown_path_is_a_field_of_its_own_name() -> None:
     assert field_at(Gpu, "new_one.now") == Field(
         path="new_one.now", fact=Fact(), own_words="new one.now", words="new one.now"
     )
+
+
+def test_every_row_declares_a_field() -> None:
+    assert all(name in getattr(machine, kind).__struct_fields__ for kind, name in fields.declared())

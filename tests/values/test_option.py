@@ -1,3 +1,4 @@
+import math
 from typing import Annotated, Literal
 
 import msgspec
@@ -14,6 +15,7 @@ from gputopo.values.option import (
     given_of,
     listed,
     nearest,
+    number_in,
     options_of,
     parameters_of,
     require_choice,
@@ -63,6 +65,10 @@ class Spec(msgspec.Struct, frozen=True):
     asynchronous: Annotated[bool, Option("--async", "Do not wait")] = False
     words: Annotated[tuple[str, ...], Option("--word", "A word", value="WORD", repeated=True)] = ()
     part: Part = Part()
+
+
+class Pause(msgspec.Struct, frozen=True):
+    pause: Annotated[float, Option("--pause", "Pause", unit="s", above=0)] = 1.0
 
 
 def command(
@@ -135,6 +141,32 @@ def test_a_value_that_cannot_be_is_refused_with_those_that_can(name: str, text: 
     with pytest.raises(UsageError, match=f"--{name} cannot be") as refused:
         given_of(Spec, {name: text})
     assert hint in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("unit", "text", "number"),
+    [
+        *(("s", "90", 90), ("s", "90s", 90), ("s", "5m", 300), ("s", "1.5 h", 5400), ("s", "250ms", 0.25)),
+        *(("min", "90s", 1.5), ("min", "10", 10), ("min", "2h", 120)),
+        *(("bytes", "64KiB", 2**16), ("bytes", "1GB", 2**30), ("bytes", "512", 512), ("MiB", "2g", 2048)),
+    ],
+)
+def test_a_number_may_have_a_unit(unit: str, text: str, number: float) -> None:
+    assert number_in(unit, text) == number
+
+
+@pytest.mark.parametrize(
+    ("unit", "text"), [("s", "5x"), ("s", "5GB"), ("bytes", "5m5"), ("", "5m"), ("s", "")]
+)
+def test_a_number_of_another_unit_is_none(unit: str, text: str) -> None:
+    assert math.isnan(number_in(unit, text))
+
+
+def test_a_wrong_unit_is_refused_with_those_that_are_meant() -> None:
+    with pytest.raises(UsageError, match="--pause cannot be 5x") as refused:
+        given_of(Pause, {"pause": "5x"})
+    assert refused.value.hint == "give a time such as 90s, 5m or 2h, above 0 s"
+    assert given_of(Pause, {"pause": "5m"}) == Given({"pause": 300.0}, {"pause": 300.0})
 
 
 def test_two_options_of_one_field_may_not_differ() -> None:

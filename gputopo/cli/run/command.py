@@ -36,15 +36,14 @@ def run(
     *,
     program: Annotated[
         tuple[str, ...],
-        Option(
-            "[-- PROGRAM ARGS...]", "Program to run on the planned GPUs instead of the core", repeated=True
-        ),
+        Option("[-- PROGRAM ARGS...]", "Program to run on these GPUs instead", repeated=True),
     ] = (),
     model: Annotated[
         str | None,
         Option(
             "--model",
-            "Model to train: a built-in name such as alexnet, keras:NAME, or your module:function",
+            "alexnet, keras:NAME or your module:function",
+            detail="Model to train (gputopo models)",
             value="NAME",
         ),
     ] = None,

@@ -10,7 +10,7 @@ from gputopo.cli.placement import AUTOTUNE
 from gputopo.launch.spec.readers import read_folder
 from gputopo.launch.supervise.outlets import read_alarm
 from gputopo.values.errors import InputError, UsageError
-from gputopo.values.option import Option, shown
+from gputopo.values.option import JSON, Option, number_in, shown
 from gputopo.values.run.batches import AUTO
 
 
@@ -18,12 +18,9 @@ def read_stall(flag: str, text: str) -> float | Literal["auto"]:
     """Read seconds, or auto. Raises UsageError."""
     if text == AUTO:
         return AUTO
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
+    seconds = number_in("s", text)
     if not 0 < seconds < math.inf:
-        raise UsageError(f"{flag} cannot be {shown(text)}", "give seconds, such as 300, or auto")
+        raise UsageError(f"{flag} cannot be {shown(text)}", "give a time such as 300s or 5m, or auto")
     return seconds
 
 
@@ -47,17 +44,16 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     THEME = "Output"
 
-    repeats: Annotated[int, Option("--repeats", "Number of runs; shows mean and spread", min=1)] = 1
+    repeats: Annotated[int, Option("--repeats", "Number of runs", min=1)] = 1
     autotune: Annotated[int | None, AUTOTUNE] = None
-    require_gpu: Annotated[
-        bool, Option("--require-gpu", "Without a GPU exit with 3 instead of training on the CPU")
-    ] = False
-    cpu: Annotated[bool, Option("--cpu", "Use CPU devices; GPUs and their driver do not matter")] = False
+    require_gpu: Annotated[bool, Option("--require-gpu", "Without a GPU exit with 3")] = False
+    cpu: Annotated[bool, Option("--cpu", "Use CPU devices, whatever GPUs there are")] = False
     no_affinity: Annotated[
         bool,
         Option(
             "--no-affinity",
             "Run on all CPUs, with memory and threads as without gputopo; default: those near the GPUs",
+            more=True,
         ),
     ] = False
     output: Annotated[
@@ -68,12 +64,13 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
         Shape,
         Option(
             "--format",
-            "Output format; tf-cnn-log: log lines of tf_cnn_benchmarks; with --dry-run env: its variables, "
-            "sbatch: a Slurm script, docker: a command that starts the run; for several hosts also hostfile: "
-            "of mpirun, jobset, trainjob: of Kubernetes",
+            "Output format",
+            detail="tf-cnn-log: log lines of tf_cnn_benchmarks. With --dry-run env: its variables, sbatch: a "
+            "Slurm script, docker: a command that starts the run; for several hosts also hostfile: of "
+            "mpirun, jobset, trainjob: of Kubernetes",
         ),
-        Option("--json", "Same as --format json", const="json"),
-        Option("--tf-cnn-log", "Same as --format tf-cnn-log", const="tf-cnn-log"),
+        JSON,
+        Option("--tf-cnn-log", "Same as --format tf-cnn-log", const="tf-cnn-log", more=True),
     ] = "table"
     display_every: Annotated[
         int | None,
@@ -83,6 +80,7 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             value="N",
             min=1,
             default="one every 5 s; 10 with --tf-cnn-log",
+            more=True,
         ),
     ] = None
     restart: Annotated[
@@ -92,6 +90,7 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             "Restarts after a failure of the worker, each from the latest checkpoint",
             min=0,
             value="N",
+            more=True,
         ),
     ] = 0
     min_hosts: Annotated[
@@ -102,15 +101,17 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             value="N",
             default="all",
             min=1,
+            more=True,
         ),
     ] = None
     stall_timeout: Annotated[
         float | Literal["auto"] | None,
         Option(
             "--stall-timeout",
-            "End a training that takes no step for so long, with its stacks and the state of the GPUs; a "
-            "program after -- once it reports steps. auto: 50 steps, at least 120 s, of a program 30 min",
-            value="SECONDS|auto",
+            "End a run that takes no step for this long",
+            detail="Shows its stacks and the state of the GPUs. A program after -- is ended once it reported "
+            "steps. auto: 50 steps, at least 120 s, of a program 30 min",
+            value="TIME|auto",
             default="auto; a program is not ended",
             read=read_stall,
         ),
@@ -122,6 +123,7 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             "File that is written anew every 5 s, in Prometheus' text format: steps, devices, GPUs, host",
             value="FILE",
             read=read_written_file,
+            more=True,
         ),
     ] = None
     on_anomaly: Annotated[
@@ -132,14 +134,16 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             "lasts; gets the event as JSON",
             value="COMMAND|URL",
             read=read_alarm,
+            more=True,
         ),
     ] = None
     fail_on: Annotated[
         Literal["warning", "error"] | None,
         Option(
             "--fail-on",
-            "Exit with 1 on an anomaly, which is a warning, or a loss that is no number, which is an error; "
-            "of a program after -- also on hardware faults, and on GPUs that are not of the plan (a warning)",
+            "Exit with 1 on an anomaly or a NaN loss",
+            detail="An anomaly is a warning, a NaN loss an error. With a program after -- also on hardware "
+            "faults, and on GPUs outside the plan (a warning)",
         ),
     ] = None
-    dry_run: Annotated[bool, Option("--dry-run", "Show plan, environment and command; start nothing")] = False
+    dry_run: Annotated[bool, Option("--dry-run", "Show plan and command; start nothing")] = False

@@ -19,7 +19,7 @@ from gputopo.cli.source import planned_machine
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.spec.readers import read_folder
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
-from gputopo.values.option import Given, Option
+from gputopo.values.option import JSON, Given, Option
 
 if TYPE_CHECKING:
     from gputopo.launch.jobs.screen import ScreenCell
@@ -61,7 +61,15 @@ def screen(
     ] = None,
     seconds: Annotated[
         float | None,
-        Option("--seconds", "Counted seconds of each run", default="5; 2 with --quick", above=0, max=3600),
+        Option(
+            "--seconds",
+            "Counted time of each run",
+            value="TIME",
+            unit="s",
+            default="5; 2 with --quick",
+            above=0,
+            max=3600,
+        ),
     ] = None,
     output: Annotated[
         str | None,
@@ -70,7 +78,7 @@ def screen(
     shape: Annotated[
         Literal["table", "json"],
         Option("--format", "Output format"),
-        Option("--json", "Same as --format json", const="json"),
+        JSON,
     ] = "table",
     fail_on: Annotated[
         FailOn | None,

@@ -16,7 +16,7 @@ from gputopo.cli.printing import note, show_report, to_stderr
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.spec.readers import read_data_folder, read_folder
 from gputopo.values.errors import ExitCode, HardwareError, InputError
-from gputopo.values.option import Option, OptionsOf
+from gputopo.values.option import JSON, Option, OptionsOf
 
 if TYPE_CHECKING:
     from gputopo.cli.run.sweep_cells import Planned
@@ -70,15 +70,23 @@ class PaceOptions(msgspec.Struct, frozen=True, kw_only=True):
         float | None,
         Option(
             "--time-budget",
-            "Start no cell that would not end within so many seconds; a killed sweep goes on with the rest",
-            value="SECONDS",
+            "Start no cell that would not end within this time; a killed sweep goes on with the rest",
+            value="TIME",
+            unit="s",
             above=0,
             default="that of the matrix, or what is left of it",
         ),
     ] = None
     cool_down: Annotated[
         float | None,
-        Option("--cool-down", "Pause before each cell", value="SECONDS", min=0, default="that of the matrix"),
+        Option(
+            "--cool-down",
+            "Pause before each cell",
+            value="TIME",
+            unit="s",
+            min=0,
+            default="that of the matrix",
+        ),
     ] = None
     cool_below: Annotated[
         float | None,
@@ -121,7 +129,7 @@ def sweep(
     shape: Annotated[
         Literal["table", "json"],
         Option("--format", "Output format"),
-        Option("--json", "Same as --format json", const="json"),
+        JSON,
     ] = "table",
     fail_on: Annotated[
         Literal["error"] | None, Option("--fail-on", "Exit with 1 where a cell failed")

@@ -1,13 +1,13 @@
 """Direct copies (P2P) that are slower than those staged through host memory, and what to do about them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
 from gputopo.copies.numbers import Pair, noise_share, pair_copies, pair_of, rate
 from gputopo.copies.physics import over_nvlink
 from gputopo.findings.compare import grouped
-from gputopo.findings.rule import Case, Fault, Rule, Severity, Threshold, check, copies_of, present
+from gputopo.findings.rule import Case, Fault, Rule, Severity, Threshold, copies_of, present
 from gputopo.topology.hops import class_name
 from gputopo.topology.peer_access import statuses
 from gputopo.values.bandwidth import Failure, Path, Sample, gpu_of
@@ -172,36 +172,39 @@ class _Compared(NamedTuple):
     better: bool
 
 
-@check(DIRECT_SLOWER)
-def direct_slower(machine: Machine) -> Iterator[Fault]:
-    """Find pairs that copy faster through host memory than directly; one finding for each class of link.
+def slower_than_staged(machine: Machine, judged: set[Pair]) -> Iterator[Fault]:
+    """Yield the pairs that copy faster through host memory than directly, a fault for each class of link.
 
     A warning only where both directions at once and latency, as far as they were measured, are no better
-    directly; else all numbers are reported, and nothing is to be done.
+    directly; else all numbers are reported, and nothing is to be done. `judged`: pairs that have a fault
+    already; these are added, but for those with NVLink of which only one number is worse.
     """
-    compared = sorted(_compared(machine), key=lambda one: one.slow)
-    by_class = grouped(((class_of(machine, one.slow.pair), one.better), one) for one in compared)
+    compared = sorted(one for one in _compared(machine) if one.slow.pair not in judged)
     everywhere = [one.slow.pair for one in compared if not one.better]
-    for (hop, better), found in by_class.items():
+    by_nvlink = nvlink_pairs(machine)
+    for (hop, better), found in grouped(
+        ((class_of(machine, one.slow.pair), one.better), one) for one in compared
+    ).items():
         pairs = [one.slow.pair for one in found]
+        judged |= {(a, b) for a, b in pairs if not better or (min(a, b), max(a, b)) not in by_nvlink}
+        than = "those staged through host memory" + (", but not in all respects" if better else "")
         worst = min(found, key=lambda one: one.slow.share)
-        but = ", but not in all respects" if better else ""
-        slower = f"direct copies are slower than those staged through host memory{but}"
-        says = f"{slower} ({hop}: {pairs_in_words(pairs)}): {_numbers(worst)}"
+        says = slow_words("direct", hop, [one.slow for one in found], than) + _other_numbers(worst)
         evidence = {"class": hop, "pairs": dict(map(_evidence, found))}
         remedy = _CASES["not in all respects"].remedy if better else _remedy(machine, everywhere)
         severity: Severity = "info" if better else "warning"
         yield DIRECT_SLOWER.fault(subject_of(pairs), says, evidence, severity, remedy=remedy)
 
 
-def slower_directly(machine: Machine) -> set[Pair]:
-    """Return the ordered pairs whose direct copies are slower than staged ones, which is reported.
-
-    Not those with NVLink that are slower in one direction only: what is wrong with them is not known by that.
-    """
-    by_nvlink = nvlink_pairs(machine)
-    found = ((one.slow.pair, one.better) for one in _compared(machine))
-    return {(a, b) for (a, b), better in found if not better or (min(a, b), max(a, b)) not in by_nvlink}
+def slow_words(word: str, hop: str, slow: Sequence[SlowPair], than: str) -> str:
+    """Return the message of slow pairs of a class, with the numbers of the worst."""
+    worst = min(slow, key=lambda one: one.share)
+    a, b = worst.pair
+    which = f"{word} copies ({hop}: {pairs_in_words(one.pair for one in slow)})"
+    return (
+        f"{which} reach {worst.share:.0%} of {than}: "
+        f"{worst.gb_per_s:.2f} against {worst.against_gb_per_s:.2f} GB/s for {a} to {b}"
+    )
 
 
 def is_slower(one: Sample, other: Sample) -> bool:
@@ -276,15 +279,14 @@ def _latencies(samples: Iterable[Sample], path: Path) -> dict[Pair, Sample]:
     return found
 
 
-def _numbers(one: _Compared) -> str:
-    """Return the direct number against the staged one in each respect that was measured."""
-    a, b = one.slow.pair
-    words = [f"{one.slow.gb_per_s:.2f} against {one.slow.against_gb_per_s:.2f} GB/s for {a} to {b}"]
+def _other_numbers(one: _Compared) -> str:
+    """Return the direct against the staged number of both directions at once and of the latency."""
+    words = ""
     if one.both_gb_per_s is not None:
-        words.append("both directions at once {:.2f} against {:.2f} GB/s".format(*one.both_gb_per_s))
+        words += ", both directions at once {:.2f} against {:.2f} GB/s".format(*one.both_gb_per_s)
     if one.latency_us is not None:
-        words.append("latency {:.2f} against {:.2f} us".format(*one.latency_us))
-    return ", ".join(words)
+        words += ", latency {:.2f} against {:.2f} us".format(*one.latency_us)
+    return words
 
 
 def _evidence(one: _Compared) -> tuple[str, dict[str, float]]:

@@ -28,7 +28,7 @@ from gputopo.findings.usage import GPU_BUSY, in_use
 from gputopo.reference.clock_events import reasons_of
 from gputopo.values.bandwidth import COLLECTIVES, NETWORK, Failure, Sample, gpu_of, gpus_of
 from gputopo.values.index_ranges import pairs_in_words
-from gputopo.values.machine import Machine, Throttle
+from gputopo.values.machine import Gpu, Machine, Throttle
 from gputopo.values.subject import MACHINE, Subject
 
 # Repeats of a large copy are within 1 to 2 % on an idle machine.
@@ -105,12 +105,56 @@ HUNG = Rule(
     "and see sudo dmesg | grep -i xid. Reboot if the GPU stays hung.",
     severities=("error",),
 )
+_RESET = (
+    "End all programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot; see sudo dmesg | grep "
+    "-i -e xid -e nvrm. "
+)
+_LOST = Case(
+    "the GPU does not answer: lost, or another process has it for itself",
+    _RESET
+    + "If its compute mode is exclusive (nvidia-smi -q -d COMPUTE), end that process instead. If it is "
+    "lost again: reseat it and its power cables, try another slot, then return it (RMA).",
+    "error",
+)
+_STOPPED = Case(
+    "the GPU stopped with an error",
+    _RESET + "If it happens again on an idle machine, return the GPU (RMA).",
+    "error",
+)
+# By the end of CUDA's name for the error (CUDA driver API, CUresult).
+CUDA_CASES = {
+    "ECC_UNCORRECTABLE": Case(
+        "uncorrectable ECC error in GPU memory",
+        _RESET + "If it comes back, or row remapping failed (gputopo inspect), return the GPU (RMA).",
+        "error",
+    ),
+    "NVLINK_UNCORRECTABLE": Case(
+        "uncorrectable NVLink error",
+        _RESET + "If it comes back, reseat the bridge or module, compare nvidia-smi nvlink -e with a peer's, "
+        "and return the GPU or board (RMA).",
+        "error",
+    ),
+    "OUT_OF_MEMORY": Case(
+        "out of memory",
+        "End the programs that use the memory of the GPU or the host (nvidia-smi, free -m), and measure "
+        "again.",
+        "error",
+    ),
+    "NO_DEVICE": _LOST,
+    "DEVICE_UNAVAILABLE": _LOST,
+    "LAUNCH_FAILED": _STOPPED,
+    "LAUNCH_TIMEOUT": _STOPPED,
+    "ILLEGAL_ADDRESS": _STOPPED,
+    "HARDWARE_STACK_ERROR": _STOPPED,
+    "ILLEGAL_INSTRUCTION": _STOPPED,
+    "UNKNOWN": _STOPPED,
+}
 COPY_FAILED = Rule(
     "bandwidth.copy_failed",
-    title="a copy failed; the driver's reason is in the evidence",
-    remedy="See gputopo inspect and sudo dmesg | grep -i -e xid -e nvrm. If an allocation was refused, end "
-    "the programs that use the GPU's memory (nvidia-smi). Then measure again.",
+    title="copies failed, with CUDA's reason",
+    remedy="See gputopo inspect and sudo dmesg | grep -i -e xid -e nvrm, and measure again.",
     severities=("error",),
+    cases={f"CUDA_ERROR_{name}": case for name, case in CUDA_CASES.items()},
 )
 COPIES_THROTTLED = Rule(
     "bandwidth.throttled",
@@ -161,21 +205,52 @@ _WAY = ("source", "destination", "reason", "says", "method", "path", "group")
 
 @check(WRONG_DATA, HUNG, COPY_FAILED)
 def failures(machine: Machine) -> Iterator[Fault]:
-    """Find copies that failed: one finding for each failure, kind of copy and path, with all pairs."""
-    groups = grouped(
-        ((one.reason, one.kind, one.path), one)
-        for one in copies_of(machine).failures
-        if one.reason != BELOW_MINIMUM and one.kind not in NETWORK
+    """Find copies that failed: one finding for each of CUDA's reasons; of wrong or hung ones for each path.
+
+    A copy between hosts, or one below a minimum that was asked for, is judged elsewhere.
+    """
+    failed = [
+        one for one in copies_of(machine).failures if one.reason != BELOW_MINIMUM and one.kind not in NETWORK
+    ]
+    refused = grouped((one.reason, one) for one in failed if one.reason not in _BY_REASON)
+    for reason, of_reason in refused.items():
+        yield from _refused(machine, reason, of_reason)
+    by_path = grouped(((one.reason, one.kind, one.path), one) for one in failed if one.reason in _BY_REASON)
+    for (reason, kind, _), of_path in by_path.items():
+        rule = _BY_REASON[reason]
+        detail = f" ({of_path[0].says})" if of_path[0].says else ""
+        says = f"{rule.title}: {_KINDS[kind]}, {_named_ends(of_path)}{detail}"
+        ways = [facts_of(one, *_WAY) for one in of_path]
+        yield rule.fault(subject_of(of_path), says, {"ways": ways}, remedy=_remedy(machine, rule, of_path))
+
+
+def _refused(machine: Machine, reason: str, failed: Sequence[Failure]) -> Iterator[Fault]:
+    """Yield the faults of copies that failed for one reason: of the GPU that most have, then of the rest."""
+    case = COPY_FAILED.cases.get(reason)
+    what = case.says if case else failed[0].says or reason
+    ends = {id(one): {*gpus_of(one.source), *gpus_of(one.destination)} for one in failed}
+    gpus = {gpu.index: gpu for gpu in machine.gpus}
+    left = list(failed)
+    while left:
+        counts = Counter(gpu for one in left for gpu in sorted(ends[id(one)]))
+        most = max(counts, key=counts.__getitem__, default=None)
+        own = [one for one in left if most in ends[id(one)]] or left
+        left = [one for one in left if one not in own]
+        of_all = set.intersection(*(ends[id(one)] for one in own))
+        about: Gpu | Subject = subject_of(own)
+        if len(of_all) == 1:
+            (index,) = of_all
+            about = gpus.get(index) or Gpu(index=index)
+        count = f"{len(own)} copies" if len(own) > 1 else "a copy"
+        says = f"{what} ({reason}): {count} failed: {_named_ends(own)}"
+        evidence = {"ways": [facts_of(one, *_WAY) for one in own]}
+        yield COPY_FAILED.fault(about, says, evidence, case=reason if case else None)
+
+
+def _named_ends(failed: Iterable[Failure]) -> str:
+    return named_paths(
+        one.source if one.kind in COLLECTIVES else f"{one.source} to {one.destination}" for one in failed
     )
-    for (reason, kind, _), failed in groups.items():
-        rule = _BY_REASON.get(reason, COPY_FAILED)
-        detail = f" ({failed[0].says or reason})" if rule is COPY_FAILED else ""
-        failed_copy = "a collective operation failed" if kind in COLLECTIVES else "a copy failed"
-        what = failed_copy if rule is COPY_FAILED else rule.title
-        ends = (one.source if kind in COLLECTIVES else f"{one.source} to {one.destination}" for one in failed)
-        says = f"{what}{detail}: {_KINDS[kind]}, {named_paths(ends)}"
-        ways = [facts_of(one, *_WAY) for one in failed]
-        yield rule.fault(subject_of(failed), says, {"ways": ways}, remedy=_remedy(machine, rule, failed))
 
 
 @check(COPY_FAILED)

@@ -1,4 +1,4 @@
-"""Measured copies and the host: pageable memory, far NUMA nodes, shared uplinks, slow host memory."""
+"""Measured copies and the host: far NUMA nodes, shared uplinks, slow host memory."""
 
 from collections.abc import Iterator
 
@@ -6,15 +6,13 @@ from gputopo.copies.numbers import host_copies, host_gpu, is_far, is_large, judg
 from gputopo.copies.sharing import HOST_KINDS, uplink_groups
 from gputopo.findings.compare import grouped
 from gputopo.findings.measured.faults import is_unsteady
-from gputopo.findings.pcie import SHARED_TIMES, SHARED_UPLINK
+from gputopo.findings.pcie import SHARED_SHARE, SHARED_UPLINK
 from gputopo.findings.rule import Fault, Rule, Severity, Threshold, check, copies_of, present, roughly
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of, one_way_group
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE
 
-# Pageable copies use a small pinned buffer of the driver, which costs more the faster the link is.
-PAGEABLE_SHARE = Threshold("slow pageable copies", 0.70, "of the pinned rate")
 # Copies from the far node of two-socket machines without a fault lose some percent.
 FAR_SHARE = Threshold("slow copies with a far NUMA node", 0.90, "of the near rate")
 FAR_BAD_SHARE = Threshold(
@@ -24,14 +22,6 @@ FAR_BAD_SHARE = Threshold(
     "A P100 had 3.78 of 12.15 GB/s from the remote node (gearshifft, pull request 82)",
 )
 
-PAGEABLE_SLOW = Rule(
-    "bandwidth.pageable_slow",
-    title="copies from pageable memory are far slower than pinned ones",
-    remedy="Feed the GPUs from pinned memory: TensorFlow does for data that tf.data prefetches to the device "
-    "(prefetch_to_device).",
-    severities=("info",),
-    thresholds=(PAGEABLE_SHARE,),
-)
 FAR_SLOW = Rule(
     "numa.far_slow",
     title="copies with memory of another NUMA node are slower",
@@ -40,12 +30,16 @@ FAR_SLOW = Rule(
     severities=("info", "warning"),
     thresholds=(FAR_SHARE, FAR_BAD_SHARE),
 )
+# A process that copies all the time on one of four cores takes a quarter of the memory's rate at most.
+BUSY_SHARE = Threshold("load average of the host before the measurement", 0.25, "of its CPUs")
+
 MEMORY_SLOW = Rule(
     "host.memory_slow",
     title="host memory slower than all PCIe links together",
     remedy="Populate all memory channels of every socket with the same modules (sudo dmidecode -t memory), "
     "check their speed in the BIOS, and keep gradients on the GPUs where links allow it.",
     severities=("info", "warning"),
+    thresholds=(BUSY_SHARE,),
 )
 
 ELSEWHERE = Rule(
@@ -57,21 +51,6 @@ ELSEWHERE = Rule(
 )
 
 _PATHS = {"h2d": "from the host", "d2h": "to the host"}
-
-
-@check(PAGEABLE_SLOW)
-def pageable(machine: Machine) -> Iterator[Fault]:
-    """Find copies from pageable memory that are far slower than pinned ones."""
-    samples = copies_of(machine).samples
-    for kind in HOST_KINDS:
-        for gpu in present(machine):
-            loose, pinned = _pageable_and_pinned(samples, kind, gpu.index, machine)
-            if loose < PAGEABLE_SHARE.value * pinned:
-                says = (
-                    f"pageable copies {_PATHS[kind]} reach about {roughly(loose / pinned)} of the pinned rate"
-                )
-                evidence = {"pageable_gb_per_s": loose, "pinned_gb_per_s": pinned}
-                yield PAGEABLE_SLOW.fault(gpu, says, evidence, part=kind)
 
 
 @check(FAR_SLOW)
@@ -121,7 +100,7 @@ def shared_uplinks(machine: Machine) -> Iterator[Fault]:
     if not groups:
         return
     all_gpus = {gpu.index for gpu in present(machine)} <= set(groups[0].gpus)
-    bad = any(_share(group) < 1 / SHARED_TIMES.value for group in groups)
+    bad = any(_share(group) < SHARED_SHARE.value for group in groups)
     evidence = [
         {
             "gpus": list(group.gpus),
@@ -148,9 +127,11 @@ def memory_slow(machine: Machine) -> Iterator[Fault]:
     """Find host memory that is slower than all links together.
 
     A copy reads or writes host memory once; the measured rate counts bytes read and written. An unsteady
-    rate shows another load on the host, not its memory.
+    rate, or a busy host, shows another load and not its memory.
     """
     samples = copies_of(machine).samples
+    if (copies_of(machine).host_load or 0.0) > BUSY_SHARE.value:
+        return
     own = [one for one in judged(samples) if one.kind == "host_memory" and one.source == one.destination]
     if any(map(is_unsteady, own)):
         return
@@ -186,23 +167,6 @@ def _all_at_once(machine: Machine, kind: Kind) -> float:
     groups = map(dict, at_once.values())
     whole = [sum(each.values()) for each in groups if each.keys() >= alone.keys()]
     return max(whole) if whole and len(alone) > 1 else sum(alone.values())
-
-
-def _pageable_and_pinned(
-    samples: tuple[Sample, ...], kind: Kind, gpu: int, machine: Machine
-) -> tuple[float, float]:
-    """Return the fastest pageable copy and the fastest pinned one that it can be compared with, else zeros.
-
-    That is one of the same size where there is one: two runs of different tools on a link that was slow in
-    one of them would else look like a penalty.
-    """
-    own = [one for one in _host_samples(samples, kind, gpu) if not is_far(one, gpu, machine)]
-    loose = max((one for one in own if one.pinned is False), key=rate, default=None)
-    pinned = [one for one in own if one.pinned is not False]
-    if loose is None or not pinned:
-        return 0.0, 0.0
-    same = [one for one in pinned if one.bytes == loose.bytes]
-    return rate(loose), max(map(rate, same or pinned))
 
 
 def _fastest_far(samples: tuple[Sample, ...], kind: Kind, gpu: int, machine: Machine) -> float | None:

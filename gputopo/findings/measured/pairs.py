@@ -1,6 +1,9 @@
-"""Measured copies between GPUs: pairs slower than their peers or the expected rate."""
+"""Measured copies between GPUs: each direction of a pair is judged once.
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+Against its peers, else against copies staged through the host, else against the expected rate.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 from typing import NamedTuple
 
@@ -9,13 +12,20 @@ from gputopo.copies.numbers import Pair, noise_share, pair_copies, rate
 from gputopo.copies.pair_speeds import NvLinks, SlowEnds, direct_copies, fastest, is_hybrid, slow_ends
 from gputopo.copies.physics import over_nvlink as faster_than_pcie
 from gputopo.findings.compare import grouped, maxima
-from gputopo.findings.measured.direct import DEVIATIONS, SlowPair, class_of, slower_directly, subject_of
-from gputopo.findings.measured.links import BELOW_EXPECTED, CUBE_MESH_SHARE
-from gputopo.findings.rule import Fault, Rule, Severity, Threshold, by_model, check, copies_of, roughly
+from gputopo.findings.measured.direct import (
+    DEVIATIONS,
+    DIRECT_SLOWER,
+    SlowPair,
+    class_of,
+    slow_words,
+    slower_than_staged,
+    subject_of,
+)
+from gputopo.findings.measured.links import BELOW_EXPECTED
+from gputopo.findings.rule import Fault, Rule, Severity, Threshold, check, copies_of, roughly
 from gputopo.reference.expectations import expected_of
 from gputopo.topology.hops import class_name
-from gputopo.values.bandwidth import Bandwidth, Kind, Sample
-from gputopo.values.index_ranges import pairs_in_words
+from gputopo.values.bandwidth import Kind, Sample
 from gputopo.values.machine import Gpu, Hop, Machine
 
 # The same pairs measured twice by p2pBandwidthLatencyTest differ by up to 7 % during clock ramp-up (10.44
@@ -41,132 +51,6 @@ PAIR_SLOWER = Rule(
 # Pairs within a board or switches carry what their links do; less is usual through one CPU or two.
 _WITHIN_SWITCHES = (Hop.INTERNAL.value, Hop.PIX.value, Hop.PXB.value)
 _PATHS: tuple[tuple[Kind, str], ...] = (("p2p_direct", "direct"), ("p2p_staged", "staged"))
-
-
-@check(PAIR_SLOWER)
-def pair_slower(machine: Machine) -> Iterator[Fault]:
-    """Find pairs that are slower than their peers, beyond what their two GPUs reach with others.
-
-    Peers: pairs of the same class and the same two models. Each pair is compared with the slower of the best
-    rates from its source and to its destination, so a GPU on a narrow link makes none of its pairs a slow
-    one: its link has another finding.
-    """
-    known = slower_directly(machine)
-    for kind, word in _PATHS:
-        copies = _over_pcie(copies_of(machine), kind, machine)
-        slow = _slower_than_peers(copies, machine)
-        slow = [one for one in slow if kind != "p2p_direct" or one.pair not in known]
-        yield from behind_peers(slow, word, machine)
-
-
-@check(BELOW_EXPECTED)
-def below_expected(machine: Machine) -> Iterator[Fault]:
-    """Find pairs over PCIe that are below the expected rate of the slower of their two links."""
-    bandwidth = with_expectations(copies_of(machine), machine)
-    known = slower_directly(machine)
-    for kind, word in _PATHS:
-        copies = _over_pcie(bandwidth, kind, machine)
-        known |= {one.pair for one in _slower_than_peers(copies, machine)}
-        slow = [
-            SlowPair(pair, rate(sample), sample.expected_gb_per_s)
-            for pair, sample in copies.items()
-            if sample.expected_gb_per_s and rate(sample) < (sample.expected_low_gb_per_s or 0)
-        ]
-        yield from below([one for one in slow if one.pair not in known], copies, word, machine)
-
-
-def behind_peers(
-    slow: Sequence[SlowPair], word: str, machine: Machine, label: str | None = None
-) -> Iterator[Fault]:
-    """Return a finding for each class of pairs that are slower than their peers, or for all as `label`."""
-    for hop, group in _by_class(slow, machine, label).items():
-        says = f"{word} copies are slower than those of peer pairs ({_worst(hop, group)} (its peers)"
-        pairs = _rates(group, "gb_per_s", "as_its_equals_gb_per_s")
-        evidence = {"class": hop, "path": word, "pairs": pairs}
-        yield PAIR_SLOWER.fault(subject_of(one.pair for one in group), says, evidence)
-
-
-def below(
-    slow: Sequence[SlowPair],
-    copies: Mapping[Pair, Sample],
-    word: str,
-    machine: Machine,
-    label: str | None = None,
-) -> Iterator[Fault]:
-    """Return a finding for each class of pairs that are below the expected rate, or for all as `label`."""
-    for hop, group in _by_class(slow, machine, label).items():
-        worst = min(group, key=lambda one: one.share)
-        reach = f"{word} copies reach {worst.share:.0%} of the expected rate or more"
-        says = f"{reach} ({_worst(hop, group)} ({copies[worst.pair].expected_source})"
-        evidence = {"class": hop, "path": word, "pairs": _rates(group, "gb_per_s", "expected_gb_per_s")}
-        severity: Severity = "warning" if hop.startswith("NV") or hop in _WITHIN_SWITCHES else "info"
-        subject = subject_of(one.pair for one in group)
-        yield BELOW_EXPECTED.fault(subject, says, evidence, severity, case="pairs")
-
-
-def _over_pcie(bandwidth: Bandwidth, kind: Kind, machine: Machine) -> dict[Pair, Sample]:
-    """Return the copies of each pair without those over NVLink, which are judged by themselves."""
-    copies = pair_copies(bandwidth.samples, kind)
-    if kind != "p2p_direct":
-        return copies
-    nvlinks, fast = NvLinks(bandwidth, machine), faster_than_pcie(bandwidth.samples, machine)
-    return {
-        (a, b): sample
-        for (a, b), sample in copies.items()
-        if nvlinks.between(a, b) is None and (min(a, b), max(a, b)) not in fast
-    }
-
-
-def _slower_than_peers(copies: Mapping[Pair, Sample], machine: Machine) -> list[SlowPair]:
-    measured = {pair: rate(sample) for pair, sample in copies.items()}
-    out = maxima((a, gb_per_s) for (a, _), gb_per_s in measured.items())
-    into = maxima((b, gb_per_s) for (_, b), gb_per_s in measured.items())
-    names = {gpu.index: gpu.name for gpu in machine.gpus}
-    peers = grouped(
-        ((class_name(machine.link(a, b)), frozenset((names.get(a), names.get(b)))), (a, b))
-        for a, b in measured
-    )
-    shares = {(a, b): gb_per_s / min(out[a], into[b]) for (a, b), gb_per_s in measured.items()}
-    found = []
-    for (hop, _), pairs in peers.items():
-        if hop == "unknown" and any(link.hop or link.nvlinks for link in machine.links):
-            continue  # the hops of other pairs of this machine are known, of these none: no peers
-        usual = median(shares[pair] for pair in pairs)
-        if len({frozenset(pair) for pair in pairs}) < MIN_PEERS.value:
-            continue
-        floor = (UNKNOWN_PAIR_SHARE if hop == "unknown" else PAIR_SHARE).value
-        for a, b in pairs:
-            expected = usual * min(out[a], into[b])
-            low = min(copies[a, b].repeats_gb_per_s, default=measured[a, b])
-            noise = noise_share(copies[a, b].repeats_gb_per_s) * DEVIATIONS.value * low
-            if measured[a, b] + noise < floor * expected:
-                found.append(SlowPair((a, b), measured[a, b], round(expected, 3)))
-    return found
-
-
-def _worst(hop: str, group: Sequence[SlowPair]) -> str:
-    """Return the pairs of a group and the numbers of the worst, after an opening bracket."""
-    one = min(group, key=lambda one: one.share)
-    rates = f"{one.gb_per_s:.2f} GB/s for {one.pair[0]} to {one.pair[1]}, expected {one.against_gb_per_s:.2f}"
-    return f"{hop}: {pairs_in_words(slow.pair for slow in group)}): {rates}"
-
-
-def _by_class(
-    slow: Iterable[SlowPair], machine: Machine, label: str | None = None
-) -> dict[str, list[SlowPair]]:
-    return grouped((label or class_of(machine, one.pair), one) for one in sorted(slow))
-
-
-def _rates(slow: Sequence[SlowPair], reached: str, against: str) -> dict[str, dict[str, float]]:
-    """Return the two numbers of each pair under these names."""
-    return {
-        f"{one.pair[0]}>{one.pair[1]}": {reached: one.gb_per_s, against: one.against_gb_per_s} for one in slow
-    }
-
-
-# Eight P100 or V100 are one hybrid cube mesh, in which each GPU has as many NVLinks; of fewer GPUs the rest
-# may be in other jobs.
-CUBE_MESH_GPUS = 8
 # The share of slow pairs in a class above which they are a class of their own, with fewer NVLinks or none. By
 # rate: of P100 and V100, where one pair of six may be slow. Unknown number: one GPU of four may be.
 # Not measured on hardware.
@@ -174,7 +58,7 @@ SLOW_BY_RATE = 1 / 3
 SLOW_UNKNOWN = 1 / 2
 
 
-class _Class(NamedTuple):
+class _NvClass(NamedTuple):
     """Pairs that have as many NVLinks, 0 where unknown, and which share of them can be slow."""
 
     links: int
@@ -185,68 +69,142 @@ class _Class(NamedTuple):
         return f"NV{self.links}" if self.links else "NVLink"
 
 
-@check(BELOW_EXPECTED, PAIR_SLOWER)
-def over_nvlink(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs whose copies over NVLink are slow with most peers, and pairs that are slow by themselves.
+@check(BELOW_EXPECTED, PAIR_SLOWER, DIRECT_SLOWER)
+def slow_pairs(machine: Machine) -> Iterator[Fault]:
+    """Find slow pairs: by NVLink, then against peers, the path through the host, and the expected rate.
 
-    Compared: all pairs with as many NVLinks, and each with the expected rate. A GPU explains its slow pairs.
+    Peers over PCIe: pairs of the same class and the same two models. Each pair is compared with the slower of
+    the best rates from its source and to its destination, so a GPU on a narrow link makes none of its pairs a
+    slow one: its link has another finding.
     """
-    copies, word = direct_copies(with_expectations(copies_of(machine), machine).samples)
-    nvlinks, fast = (
-        NvLinks(copies_of(machine), machine),
-        faster_than_pcie(copies_of(machine).samples, machine),
-    )
-    hybrid = {gpu.index for gpu in machine.gpus if (row := expected_of(gpu)) and is_hybrid(row)}
-    classes: dict[_Class, dict[Pair, Sample]] = {}
-    for (a, b), sample in copies.items():
-        known = nvlinks.between(a, b)
-        if known is not None:
-            mixed = known.by == "rate" and a in hybrid
-            of = _Class(known.links, SLOW_BY_RATE) if mixed else _Class(known.links)
-        elif (min(a, b), max(a, b)) in fast and a not in hybrid:
-            of = _Class(0, SLOW_UNKNOWN)
-        else:
-            continue
-        classes.setdefault(of, {})[a, b] = sample
-    for of, of_class in classes.items():
-        yield from _of_class(of, of_class, word, machine)
-    yield from _in_cube_mesh(nvlinks, machine)
+    bandwidth = with_expectations(copies_of(machine), machine)
+    nvlinks, fast = NvLinks(bandwidth, machine), faster_than_pcie(bandwidth.samples, machine)
+    judged: set[Pair] = set()
+    copies, word = direct_copies(bandwidth.samples)
+    by_class = grouped((_nv_class(pair, nvlinks, fast, machine), pair) for pair in copies)
+    for of, pairs in by_class.items():
+        if of is not None:
+            yield from _over_nvlink(of, {pair: copies[pair] for pair in pairs}, word, judged, machine)
+    over_pcie = {word: pair_copies(bandwidth.samples, kind) for kind, word in _PATHS}
+    for a, b in list(over_pcie["direct"]):
+        if nvlinks.between(a, b) is not None or (min(a, b), max(a, b)) in fast:
+            del over_pcie["direct"][a, b]
+    for word, own in over_pcie.items():
+        yield from _faults(PAIR_SLOWER, _behind_peers(own, machine), own, word, judged, machine)
+    yield from slower_than_staged(machine, judged)
+    for word, own in over_pcie.items():
+        yield from _faults(BELOW_EXPECTED, _below_expected(own, _low(own)), own, word, judged, machine)
 
 
-def _of_class(of: _Class, copies: Mapping[Pair, Sample], word: str, machine: Machine) -> Iterator[Fault]:
-    rates = {pair: rate(sample) for pair, sample in copies.items()}
-    usual = fastest(rates)
-    comparable = len({frozenset(pair) for pair in copies}) >= MIN_PEERS.value
-    behind = {pair for pair, sample in copies.items() if comparable and _is_behind(sample, usual)}
-    if len(behind) > of.slow_share * len(copies):
-        behind = set()
-    low = {pair for pair, one in copies.items() if rates[pair] < (one.expected_low_gb_per_s or 0)}
-    if low == set(rates):
-        yield from below(_against_expected(copies, low), copies, word, machine, of.name)
-        low = behind
-    ends = slow_ends(behind | low, rates)
-    yield from _of_gpus(of, ends, rates, word, machine)
-    pairs = set(ends.pairs) - slower_directly(machine)
-    slower = [SlowPair(pair, rates[pair], usual) for pair in pairs & behind]
-    yield from behind_peers(slower, word, machine, of.name)
-    yield from below(_against_expected(copies, pairs - behind), copies, word, machine, of.name)
+def _faults(
+    rule: Rule,
+    slow: Iterable[SlowPair],
+    copies: Mapping[Pair, Sample],
+    word: str,
+    judged: set[Pair],
+    machine: Machine,
+    label: str | None = None,
+) -> Iterator[Fault]:
+    """Yield a fault for each class of slow pairs, or for all as `label`; those `judged` have one already."""
+    slow = sorted(one for one in slow if one.pair not in judged)
+    judged |= {one.pair for one in slow}
+    by_peers = rule is PAIR_SLOWER
+    for hop, group in grouped((label or class_of(machine, one.pair), one) for one in slow).items():
+        worst = min(group, key=lambda one: one.share)
+        says = slow_words(word, hop, group, "peer pairs" if by_peers else "the expected rate")
+        source = "" if by_peers else f" ({copies[worst.pair].expected_source})"
+        against = "as_its_equals_gb_per_s" if by_peers else "expected_gb_per_s"
+        rates = {
+            f"{one.pair[0]}>{one.pair[1]}": {"gb_per_s": one.gb_per_s, against: one.against_gb_per_s}
+            for one in group
+        }
+        evidence = {"class": hop, "path": word, "pairs": rates}
+        is_fault = by_peers or hop.startswith("NV") or hop in _WITHIN_SWITCHES
+        severity: Severity = "warning" if is_fault else "info"
+        case = None if by_peers else "pairs"
+        yield rule.fault(subject_of(one.pair for one in group), says + source, evidence, severity, case=case)
 
 
-def _is_behind(sample: Sample, usual: float) -> bool:
-    noise = noise_share(sample.repeats_gb_per_s) * DEVIATIONS.value
-    return rate(sample) * (1 + noise) < PAIR_SHARE.value * usual
+def _low(copies: Mapping[Pair, Sample]) -> set[Pair]:
+    return {pair for pair, one in copies.items() if rate(one) < (one.expected_low_gb_per_s or 0.0)}
 
 
-def _against_expected(copies: Mapping[Pair, Sample], pairs: set[Pair]) -> list[SlowPair]:
+def _below_expected(copies: Mapping[Pair, Sample], pairs: set[Pair]) -> list[SlowPair]:
     return [
-        SlowPair(pair, rate(sample), sample.expected_gb_per_s)
-        for pair, sample in copies.items()
-        if pair in pairs and sample.expected_gb_per_s
+        SlowPair(pair, rate(one), one.expected_gb_per_s)
+        for pair, one in copies.items()
+        if pair in pairs and one.expected_gb_per_s
     ]
 
 
+def _behind_peers(copies: Mapping[Pair, Sample], machine: Machine) -> list[SlowPair]:
+    rates = {pair: rate(sample) for pair, sample in copies.items()}
+    out = maxima((a, gb_per_s) for (a, _), gb_per_s in rates.items())
+    into = maxima((b, gb_per_s) for (_, b), gb_per_s in rates.items())
+    limits = {(a, b): min(out[a], into[b]) for a, b in rates}
+    names = {gpu.index: gpu.name for gpu in machine.gpus}
+    peers = grouped(
+        ((class_name(machine.link(a, b)), frozenset((names.get(a), names.get(b)))), (a, b)) for a, b in rates
+    )
+    found = []
+    for (hop, _), pairs in peers.items():
+        if hop == "unknown" and any(link.hop or link.nvlinks for link in machine.links):
+            continue  # the hops of other pairs of this machine are known, of these none: no peers
+        if len({frozenset(pair) for pair in pairs}) < MIN_PEERS.value:
+            continue
+        usual = median(rates[pair] / limits[pair] for pair in pairs)
+        floor = (UNKNOWN_PAIR_SHARE if hop == "unknown" else PAIR_SHARE).value
+        found += [
+            SlowPair(pair, rates[pair], round(usual * limits[pair], 3))
+            for pair in pairs
+            if _is_below(copies[pair], floor * usual * limits[pair])
+        ]
+    return found
+
+
+def _is_below(sample: Sample, limit: float) -> bool:
+    """Return whether a rate is below a limit beyond its noise."""
+    return rate(sample) * (1 + noise_share(sample.repeats_gb_per_s) * DEVIATIONS.value) < limit
+
+
+def _nv_class(pair: Pair, nvlinks: NvLinks, fast: frozenset[Pair], machine: Machine) -> _NvClass | None:
+    """Return the class of a pair over NVLink; None over PCIe, or where nothing is known of its NVLinks."""
+    of_gpu = next((gpu for gpu in machine.gpus if gpu.index == pair[0]), None)
+    row = expected_of(of_gpu) if of_gpu else None
+    hybrid = row is not None and is_hybrid(row)
+    known = nvlinks.between(*pair)
+    if known is not None:
+        return _NvClass(known.links, SLOW_BY_RATE if known.by == "rate" and hybrid else 1.0)
+    return _NvClass(0, SLOW_UNKNOWN) if (min(pair), max(pair)) in fast and not hybrid else None
+
+
+def _over_nvlink(
+    of: _NvClass, copies: Mapping[Pair, Sample], word: str, judged: set[Pair], machine: Machine
+) -> Iterator[Fault]:
+    """Find GPUs whose copies are slow with most peers, and pairs that are slow by themselves."""
+    rates = {pair: rate(sample) for pair, sample in copies.items()}
+    usual = fastest(rates)
+    comparable = len({frozenset(pair) for pair in copies}) >= MIN_PEERS.value
+    behind = {pair for pair, one in copies.items() if comparable and _is_below(one, PAIR_SHARE.value * usual)}
+    if len(behind) > of.slow_share * len(copies):
+        behind = set()
+    low = _low(copies)
+    if low == set(rates):
+        slow = _below_expected(copies, low)
+        yield from _faults(BELOW_EXPECTED, slow, copies, word, judged, machine, of.name)
+        low = behind
+    ends = slow_ends(behind | low, rates)
+    yield from _of_gpus(of, ends, rates, word, machine)
+    judged |= {pair for part in (ends.out, ends.into) for pairs in part.values() for pair in pairs}
+    slower = [SlowPair(pair, rates[pair], usual) for pair in ends.pairs if pair in behind]
+    yield from _faults(PAIR_SLOWER, slower, copies, word, judged, machine, of.name)
+    yield from _faults(
+        BELOW_EXPECTED, _below_expected(copies, set(ends.pairs)), copies, word, judged, machine, of.name
+    )
+
+
 def _of_gpus(
-    of: _Class, ends: SlowEnds, rates: Mapping[Pair, float], word: str, machine: Machine
+    of: _NvClass, ends: SlowEnds, rates: Mapping[Pair, float], word: str, machine: Machine
 ) -> Iterator[Fault]:
     usual = fastest(rates)
     gpus = {gpu.index: gpu for gpu in machine.gpus}
@@ -260,30 +218,14 @@ def _of_gpus(
         links = f", about {part} of {of.links} NVLinks" if of.links > 1 else ""
         peers = {end for pair in rates if index in pair for end in pair} - {index}
         which = "every peer" if len(peers) == len(partners) else f"{len(partners)} of {len(peers)} peers"
-        reach = f"{word} copies{direction} with {which} reach about {roughly(own / usual)}"
-        says = f"{reach} of those of other pairs: {own:.0f} against {usual:.0f} GB/s{links}"
-        pairs = {f"{a}>{b}": rates[a, b] for a, b in slow}
-        evidence = {"gb_per_s": own, "peers_gb_per_s": usual, "pairs": pairs}
+        says = (
+            f"{word} copies{direction} with {which} reach about {roughly(own / usual)} of those of other "
+            f"pairs: {own:.0f} against {usual:.0f} GB/s{links}"
+        )
+        evidence = {
+            "gb_per_s": own,
+            "peers_gb_per_s": usual,
+            "pairs": {f"{a}>{b}": rates[a, b] for a, b in slow},
+        }
         about = gpus.get(index) or Gpu(index=index)
         yield BELOW_EXPECTED.fault(about, says, evidence, case="NVLinks of a GPU", part="nvlinks")
-
-
-def _in_cube_mesh(nvlinks: NvLinks, machine: Machine) -> Iterator[Fault]:
-    """Find GPUs with far fewer NVLinks than their peers, as counted by the rates of their pairs."""
-    for group in by_model(machine):
-        row = expected_of(group[0])
-        if len(group) != CUBE_MESH_GPUS or row is None or not is_hybrid(row):
-            continue
-        totals = {gpu.index: _total(gpu, group, nvlinks) for gpu in group}
-        usual = median(totals.values())
-        for gpu in group:
-            if totals[gpu.index] < CUBE_MESH_SHARE.value * usual:
-                own = totals[gpu.index]
-                says = f"direct copies are as fast as {own} NVLinks together, those of peers as {usual:g}"
-                evidence = {"nvlinks": own, "peers": {str(index): count for index, count in totals.items()}}
-                yield BELOW_EXPECTED.fault(gpu, says, evidence, case="NVLinks of a GPU", part="nvlinks")
-
-
-def _total(gpu: Gpu, group: Sequence[Gpu], nvlinks: NvLinks) -> int:
-    found = (nvlinks.between(gpu.index, other.index) for other in group if other is not gpu)
-    return sum(one.links for one in found if one and one.by == "rate")

@@ -4,7 +4,8 @@ Measured copies first, else the link's generation and width, else the model's wi
 fact stands behind a path. GB/s are 10^9 bytes in one direction.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import combinations
 from typing import Literal, NamedTuple
 
@@ -104,7 +105,14 @@ class PairPath(NamedTuple):
         return self.kind in ("redirected", "staged")
 
 
-class Paths(msgspec.Struct, frozen=True):
+Resource = tuple[str | int, ...]
+"""A link, as `gputopo.prediction.links.flows` names it."""
+
+Cost = tuple[Resource, float, float]
+"""A resource that a copy uses, its GB/s, and what both directions at once carry as a share of their sum."""
+
+
+class Paths(msgspec.Struct, frozen=True, dict=True):
     """All paths of a machine. `pairs` by the two indices, low first.
 
     Of several hosts (`gputopo.prediction.links.hosts`) GPUs are numbered through, `names` has what they are
@@ -122,6 +130,11 @@ class Paths(msgspec.Struct, frozen=True):
     places: Mapping[int, int] = {}
     networks: tuple[NetworkPath, ...] = ()
     home: int = 0
+
+    @cached_property
+    def copies(self) -> dict[Pair, Sequence[Cost]]:
+        """What copies from one GPU to another use, as far as it was asked for."""
+        return {}
 
     def host_of(self, gpu: int) -> int:
         """Return the number of a GPU's host; 0 on a single one."""

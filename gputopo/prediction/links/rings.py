@@ -9,13 +9,15 @@ Searched depth first, nearest neighbours first, for orders better than the best 
 of the tree; exact up to eight GPUs, above them unless `MAX_STEPS` partial orders were tried in vain.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from math import inf
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from itertools import combinations, permutations
+from operator import or_
 from typing import NamedTuple
 
-from gputopo.prediction.links.flows import GB, Load, Resource
-from gputopo.prediction.links.paths import Paths
-from gputopo.prediction.links.rates import RateTable, Shared
+from gputopo.prediction.links.flows import GB, Flows, Load, pair_costs, reverse
+from gputopo.prediction.links.paths import Paths, Resource
+from gputopo.prediction.links.shared_links import Gpus
 
 # What each link of a ring of GPUs without P2P carries through host memory, whatever copies reach: kernels
 # write and read it there. Rings of NCCL in the published figures of 2020, most with 16 lanes of generation 3
@@ -24,13 +26,18 @@ THROUGH_HOST_GB_PER_S = 8.0
 MAX_STEPS = 20_000  # all orders of eight GPUs are 13,700
 _LESS = 1 - 1e-12  # a better order is better by more than the noise of floating-point sums
 
+_SHARED = ("uplink up", "uplink down", "socket")
+_BETWEEN = ("pair", "nvlink")
+_INTO = ("down", "nvlink in")
+
 Pair = tuple[int, int]
 
 
 class _Use(NamedTuple):
-    """How often each edge uses a shared link, in halves of going up and coming down once."""
+    """A link that several pairs share, and how often each edge uses it, in halves of up and down once."""
 
-    shared: Shared
+    resource: Resource
+    round: float  # seconds a byte of a ring that goes up and comes down once
     halves: Mapping[int, Mapping[int, int]]
     crossing: Mapping[int, int]  # of each GPU, the others over an edge that uses it, as bits
     group: int  # GPUs on one side of it, if no pair of two sides goes past it, else 0
@@ -48,82 +55,60 @@ class _Use(NamedTuple):
         among = (self.group & mask).bit_count()
         if not among or (among == towers and not self.inside):
             return 0.0
-        return self.shared.round * (among if self.inside else 1)
+        return self.round * (among if self.inside else 1)
+
+    def times(self, pairs: Sequence[Pair]) -> int:
+        """Return how often a ring of these neighbours goes up and comes down."""
+        return (sum(self.halves[a].get(b, 0) for a, b in pairs) + 1) // 2
 
 
 class Rings:
     """The rings over sets of GPUs of one pool."""
 
-    def __init__(self, table: RateTable) -> None:
-        self._table = table
-        pool = table.pool
-        pairs = [(a, b) for a in pool for b in pool if a != b]
-        self.edges = {a: {b: self._edge(a, b) for b in pool if b != a} for a in pool}
+    def __init__(self, paths: Paths, pool: Sequence[int]) -> None:
+        self._paths = paths
+        self._own = {(a, b): tuple(self._edge_loads(a, b)) for a, b in permutations(pool, 2)}
+        self.edges = {
+            a: {b: max(seconds for seconds, _ in self._own[a, b]) for b in pool if b != a} for a in pool
+        }
+        self._fastest_first = sorted(
+            (self.edges[a][b], 1 << a | 1 << b) for a, b in combinations(sorted(pool), 2)
+        )
         # The others of each GPU, the nearest first: its bit, and what the edge takes.
         self._near = {
             a: [(b, 1 << b, row[b]) for b in sorted(row, key=row.__getitem__)]
             for a, row in self.edges.items()
         }
-        self.uses = [_use(shared, pool, pairs) for shared in table.shared]
-        self.clusters = _clusters(pool, self.edges)
-        self._near_masks: dict[float, dict[int, int]] = {}  # by limit of the seconds of an edge
-        self._position = {gpu: number for number, gpu in enumerate(_leaves(pool, self.clusters))}
+        self.uses = [
+            *(
+                _use(paths, pool, ("uplink up", number), one.gpus, (one.up, one.down, one.both))
+                for number, one in enumerate(paths.uplinks)
+            ),
+            *(
+                _use(paths, pool, ("socket", *one.nodes), one.gpus[0], (one.gb_per_s, one.gb_per_s, one.both))
+                for one in paths.sockets
+            ),
+        ]
+        leaves = _leaves(pool, self.edges)
+        self._position = {gpu: number for number, gpu in enumerate(leaves)}
 
-    def best(
-        self, gpus: Sequence[int], mask: int, limit: float = inf
-    ) -> tuple[float, tuple[int, ...]] | None:
-        """Return the seconds a byte of the model on the slowest link of the best ring, and its order.
-
-        None where every ring takes `limit` or more.
-        """
+    def best(self, gpus: Sequence[int]) -> tuple[float, tuple[int, ...]]:
+        """Return the seconds a byte of the model on the slowest link of the best ring, and its order."""
         towers = len(gpus)
         if towers < 2:
             return 0.0, tuple(gpus)
-        share = 2 * (towers - 1) / towers
-        order: tuple[int, ...] | None = tuple(sorted(gpus, key=self._position.__getitem__))
-        assert order is not None
+        order = tuple(sorted(gpus, key=self._position.__getitem__))
         seconds = self.seconds(order)
-        if seconds * share >= limit:
-            order = self._better(gpus, mask, limit / share) if towers > 3 else None
-            if order is None:
-                return None
-            seconds = self.seconds(order)
         if towers > 3:
-            low = self._least(gpus, mask) / _LESS
-            while seconds > low and (better := self._better(gpus, mask, seconds * _LESS)):
+            low = self._least(gpus) / _LESS
+            while seconds > low and (better := self._better(gpus, seconds * _LESS)):
                 order, seconds = better, self.seconds(better)
-        return seconds * share, order
+        return seconds * 2 * (towers - 1) / towers, order
 
-    def may_be_below(self, limit: float, mask: int, towers: int) -> bool:
-        """Return False only if every ring over these GPUs takes `limit` or more; fast."""
-        if towers < 3:
-            return True
-        near = self._near_masks.get(limit)
-        if near is None:
-            edge = limit * towers / (2 * (towers - 1))
-            near = self._near_masks[limit] = {
-                1 << a: sum(1 << b for b, seconds in row.items() if seconds < edge)
-                for a, row in self.edges.items()
-            }
-        left = mask
-        reached = 0
-        while left:
-            bit = left & -left
-            left ^= bit
-            around = near[bit] & mask
-            if not around & (around - 1):
-                return False  # fewer than two neighbours
-            if not reached or reached & bit:
-                reached |= around | bit
-        if reached == mask:
-            return True
-        fresh = reached
-        while fresh:
-            bit = fresh & -fresh
-            more = near[bit] & mask & ~reached
-            fresh = fresh & ~bit | more
-            reached |= more
-        return reached == mask
+    def least(self, gpus: Sequence[int]) -> float:
+        """Return the seconds a byte of the model that no ring over these GPUs is below."""
+        towers = len(gpus)
+        return 0.0 if towers < 3 else self._least(gpus) * 2 * (towers - 1) / towers
 
     def limit(self, order: Sequence[int]) -> Resource | None:
         """Return the resource that a ring in this order occupies longest."""
@@ -135,37 +120,38 @@ class Rings:
         shares = dict.fromkeys((resource for _, resource in self._loads(order)), share)
         pairs = list(zip(order, (*order[1:], order[0]), strict=True))
         for use in self.uses:
-            shares[use.shared.upward] = share * _times(use, pairs)
+            shares[use.resource] = share * use.times(pairs)
         seconds: dict[Resource, float] = {}
         for each, resource in self._loads(order):
             seconds[resource] = max(share * each, seconds.get(resource, 0.0))
         return {resource: Load(shares[resource], each) for resource, each in seconds.items() if each}
 
-    def _edge(self, a: int, b: int) -> float:
-        """Return what two neighbours need; each of them sends and receives at the same time."""
-        return max(seconds for seconds, _ in self._edge_loads(a, b, alone=False))
+    def _edge_loads(self, a: int, b: int, *, alone: bool = False) -> Iterator[tuple[float, Resource]]:
+        """Iterate over what two neighbours need of links that no other pair uses.
 
-    def _edge_loads(self, a: int, b: int, *, alone: bool) -> Iterator[tuple[float, Resource]]:
-        table = self._table
-        for gpu, other in ((a, b), (b, a)):
-            out, into = table.out[gpu][other], table.into[gpu][other]
-            yield max(out, into) + table.more[gpu] * min(out, into), ("up" if out >= into else "down", gpu)
-            out, into = table.port_out[gpu][other], table.port_in[gpu][other]
-            yield max(out, into) + table.port_more[gpu] * min(out, into), ("nvlink out", gpu)
-            one, back = table.via[gpu][other], table.via[other][gpu]
-            more = table.pair_more[gpu, other] * min(one, back) if alone else 0.0
-            least = 1 / (THROUGH_HOST_GB_PER_S * GB) if (gpu, other) in table.staged else 0.0
-            yield (
-                max(one + more, least),
-                ("nvlink" if (gpu, other) in table.over_nvlink else "pair", gpu, other),
-            )
+        Each sends and receives at the same time, over what lies between in one direction unless `alone`.
+        """
+        flows = Flows(self._paths)
+        flows.between(a, b)
+        flows.between(b, a)
+        loads = flows.loads
+        for resource, load in loads.items():
+            kind, seconds = resource[0], load.seconds
+            if kind in _BETWEEN:
+                seconds = seconds if alone else flows.seconds[resource] / GB
+                staged = kind == "pair" and self._paths.pair(a, b).kind == "staged"
+                yield max(seconds, 1 / (THROUGH_HOST_GB_PER_S * GB) if staged else 0.0), resource
+            elif kind not in _SHARED:
+                back = loads.get(reverse(resource))
+                if back is None or (back.seconds, kind in _INTO) <= (seconds, False):
+                    yield seconds, resource
 
     def _loads(self, order: Sequence[int]) -> Iterator[tuple[float, Resource]]:
         pairs = list(zip(order, (*order[1:], order[0]), strict=True))
         for a, b in pairs:
-            yield from self._edge_loads(a, b, alone=len(order) == 2)
+            yield from self._own[a, b] if len(order) > 2 else self._edge_loads(a, b, alone=True)
         for use in self.uses:
-            yield _times(use, pairs) * use.shared.round, use.shared.upward
+            yield use.times(pairs) * use.round, use.resource
 
     def seconds(self, order: Sequence[int]) -> float:
         """Return what a byte occupies the slowest link of a ring in this order for each time it passes."""
@@ -176,18 +162,29 @@ class Rings:
         for use in self.uses:
             halves = sum([use.halves[a].get(b, 0) for a, b in pairs])
             if halves:
-                seconds = max(seconds, (halves + 1) // 2 * use.shared.round)
+                seconds = max(seconds, (halves + 1) // 2 * use.round)
         return seconds
 
-    def _least(self, gpus: Sequence[int], mask: int) -> float:
-        """Return what no ring is below: each GPU has two neighbours, and a group is left and entered."""
-        slowest = max(
-            [sorted([row[b] for b in gpus if b in row])[1] for row in map(self.edges.__getitem__, gpus)]
-        )
+    def _least(self, gpus: Sequence[int]) -> float:
+        """Return what no ring is below: each GPU has two neighbours, all are joined, uplinks are shared."""
+        mask, once, twice, parts = mask_of(gpus), 0, 0, list[int]()
+        slowest = 0.0
+        for seconds, edge in self._fastest_first:
+            if edge & mask != edge:
+                continue
+            twice, once = twice | once & edge, once | edge
+            joined = [part for part in parts if part & edge]
+            if len(joined) != 1 or joined[0] & edge != edge:
+                parts = [part for part in parts if not part & edge]
+                parts.append(reduce(or_, joined, edge))
+            if twice == mask and len(parts) == 1:
+                slowest = seconds
+                break
         return max(slowest, *(use.floor(mask, len(gpus)) for use in self.uses), 0.0)
 
-    def _better(self, gpus: Sequence[int], mask: int, limit: float) -> tuple[int, ...] | None:
+    def _better(self, gpus: Sequence[int], limit: float) -> tuple[int, ...] | None:
         """Return a ring whose links all take less than `limit`, None if there is none."""
+        mask = mask_of(gpus)
         allowed = {a: [b for b, bit, edge in self._near[a] if mask & bit and edge < limit] for a in gpus}
         start = min(gpus, key=lambda gpu: len(allowed[gpu]))
         if len(allowed[start]) < 2:
@@ -195,8 +192,8 @@ class Rings:
         tight = []
         crossing = dict.fromkeys(gpus, 0)
         for use in self.uses:
-            times = int(limit / use.shared.round)
-            halves = 2 * (times if times * use.shared.round < limit else times - 1)
+            times = int(limit / use.round)
+            halves = 2 * (times if times * use.round < limit else times - 1)
             if halves < use.most(mask, len(gpus)):
                 if use.floor(mask, len(gpus)) >= limit:
                     return None
@@ -272,84 +269,42 @@ class _Search:
         return now
 
 
-def ring_loads(paths: Paths, gpus: Sequence[int]) -> dict[Resource, Load]:
-    """Return what each resource carries of the best ring over some GPUs."""
-    rings = Rings(RateTable(paths, gpus))
-    found = rings.best(gpus, sum(1 << gpu for gpu in gpus))
-    assert found is not None
-    return rings.loads(found[1], 2)
-
-
-def order_loads(paths: Paths, gpus: Sequence[int]) -> dict[Resource, Load]:
-    """Return what each resource carries of the ring in this order, once round."""
-    return Rings(RateTable(paths, gpus)).loads(gpus, 1)
-
-
-def ring_rate(paths: Paths, gpus: Sequence[int]) -> tuple[Resource | None, float]:
-    """Return the slowest link of the best ring over some GPUs, and its seconds a byte of the model."""
-    if len(gpus) < 2:
-        return None, 0.0
-    rings = Rings(RateTable(paths, gpus))
-    found = rings.best(gpus, sum(1 << gpu for gpu in gpus))
-    assert found is not None
-    return rings.limit(found[1]), found[0]
-
-
-def order_rate(paths: Paths, gpus: Sequence[int]) -> tuple[Resource | None, float]:
-    """Return the slowest link of the ring in this order, and its seconds a byte of the model once round."""
-    if len(gpus) < 2:
-        return None, 0.0
-    rings = Rings(RateTable(paths, gpus))
-    return rings.limit(gpus), once_round(rings.seconds(gpus), len(gpus))
-
-
 def once_round(seconds: float, towers: int) -> float:
     """Return the seconds a byte of the model, of which each link carries all but one of as many parts."""
     return seconds * (towers - 1) / towers
 
 
-def _times(use: _Use, pairs: Sequence[Pair]) -> int:
-    """Return how often a ring of these neighbours goes up and comes down a shared link."""
-    return (sum(use.halves[a].get(b, 0) for a, b in pairs) + 1) // 2
+def mask_of(gpus: Iterable[int]) -> int:
+    """Return the bits 1 << gpu of a set."""
+    return sum(1 << gpu for gpu in gpus)
 
 
-def _use(shared: Shared, pool: Sequence[int], pairs: Sequence[Pair]) -> _Use:
+def _use(
+    paths: Paths, pool: Sequence[int], resource: Resource, side: Gpus, rates: tuple[float, float, float]
+) -> _Use:
+    """`side`: GPUs on one side of the link; `rates`: GB/s up and down, both at once as a share of the sum."""
+    up, down, both = 1 / (rates[0] * GB), 1 / (rates[1] * GB), rates[2]
+    ways = (resource, reverse(resource))
     halves: dict[int, dict[int, int]] = {gpu: {} for gpu in pool}
+    pairs = list(permutations(pool, 2))
     for a, b in pairs:
-        both = [
-            (one.get(a, 0) >> b & 1) + (one.get(b, 0) >> a & 1) for one in (shared.goes_up, shared.comes_down)
-        ]
-        if any(both):
-            halves[a][b] = sum(both) // 2
-    group = shared.group & sum(1 << gpu for gpu in pool)
+        costs = (*pair_costs(paths, a, b), *pair_costs(paths, b, a))
+        if used := sum(cost[0] in ways for cost in costs):
+            halves[a][b] = used // 2
+    group = mask_of(side.intersection(pool))
     apart = [b in halves[a] for a, b in pairs if (group >> a & 1) != (group >> b & 1)]
     within = [b in halves[a] for a, b in pairs if group >> a & 1 and group >> b & 1]
     inside = True if all(within) else None if any(within) else False
-    crossing = {gpu: sum(1 << other for other in row) for gpu, row in halves.items()}
-    return _Use(shared, halves, crossing, group if all(apart) else 0, inside)
+    crossing = {gpu: mask_of(row) for gpu, row in halves.items()}
+    slowed = max(up, down) + (1 / both - 1) * min(up, down)
+    return _Use(resource, slowed, halves, crossing, group if all(apart) else 0, inside)
 
 
-def _clusters(pool: Sequence[int], edges: Mapping[int, Mapping[int, float]]) -> list[tuple[float, int]]:
-    """Return the groups that become connected as slower edges are added, with the edge that joins each."""
-    parts = {gpu: 1 << gpu for gpu in pool}
-    found: list[tuple[float, int]] = []
-    for seconds, a, b in sorted((edges[a][b], a, b) for a in pool for b in pool if a < b):
-        if parts[a] != parts[b]:
-            joined = parts[a] | parts[b]
-            found.append((seconds, joined))
-            parts.update((gpu, joined) for gpu in pool if joined >> gpu & 1)
-    return found
-
-
-def _leaves(pool: Sequence[int], clusters: Sequence[tuple[float, int]]) -> list[int]:
-    """Return the GPUs in an order in which those of each cluster stand together."""
+def _leaves(pool: Sequence[int], edges: Mapping[int, Mapping[int, float]]) -> list[int]:
+    """Return the GPUs in an order in which those joined by fast edges stand together."""
     order = {gpu: [gpu] for gpu in pool}
-    last = list(pool[:1])
-    for _, cluster in clusters:
-        parts: list[list[int]] = []
-        for gpu in pool:
-            if cluster >> gpu & 1 and order[gpu] not in parts:
-                parts.append(order[gpu])
-        last = [gpu for part in parts for gpu in part]
-        order.update(dict.fromkeys(last, last))
-    return last
+    for _, a, b in sorted((edges[a][b], a, b) for a, b in combinations(sorted(pool), 2)):
+        if order[a] is not order[b]:
+            joined = order[a] + order[b]
+            order.update(dict.fromkeys(joined, joined))
+    return order[pool[0]]

@@ -1,15 +1,15 @@
-"""The parts of a bandwidth report about hosts, collective operations and a soak."""
+"""Hosts, collective operations, reductions, host memory and a soak, as tables."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 from gputopo.copies.collectives import NAMES, CollectiveSeries, is_limit, nearest, series_of
 from gputopo.copies.numbers import copied_bytes, ends, temperatures
-from gputopo.report.bandwidth.numbers import number, part
+from gputopo.report.bandwidth.numbers import Cells, grid, number
 from gputopo.report.document import Section
 from gputopo.report.layout import NOT_ASKED, Column, plain
 from gputopo.report.units import counted, size
-from gputopo.values.bandwidth import HOSTS, NETWORK, Bandwidth, Kind, Sample, Soak, gpus_of, host_of
+from gputopo.values.bandwidth import HOSTS, NETWORK, Bandwidth, Kind, Sample, Soak, gpus_of, host_of, node_of
 from gputopo.values.index_ranges import index_ranges, natural
 from gputopo.values.machine import Machine
 
@@ -18,11 +18,9 @@ _MAX_MATRIX = 32  # hosts; of more the table of hosts alone
 _ARROWS = {"network_bidirectional": "<->"}
 
 
-def network_parts(bandwidth: Bandwidth) -> Iterator[Section]:
+def network_parts(bandwidth: Bandwidth) -> Iterator[Section | None]:
     """Yield the transfers between hosts: by host and pair where all were measured, else one by one."""
     found = [one for one in bandwidth.samples if one.kind in NETWORK]
-    if not found:
-        return
     if bandwidth.source != "live":
         yield _transfers(found)
         return
@@ -33,7 +31,7 @@ def network_parts(bandwidth: Bandwidth) -> Iterator[Section]:
         yield _matrix(found, hosts)
 
 
-def _by_host(found: Sequence[Sample], hosts: Sequence[str]) -> Section:
+def _by_host(found: Sequence[Sample], hosts: Sequence[str]) -> Section | None:
     alone = [one for one in found if one.kind == "network" and one.group is None]
     pairs = [one for one in alone if not one.with_reverse]
     both = [one for one in alone if one.with_reverse]
@@ -56,31 +54,21 @@ def _by_host(found: Sequence[Sample], hosts: Sequence[str]) -> Section:
             ],
         ),
     ]
-    return part(
-        f"Between hosts{_by(found)}",
-        head=Column("Host", tuple(map(plain, hosts))),
-        groups=(tuple(one for one in columns if any(cell != NOT_ASKED for cell in one.cells)),),
-        notes=(
-            "Medians over all other hosts, one pair at a time for each host. both: each host of a pair sends "
-            f"and receives.{latency}",
-        ),
+    note = (
+        "Medians over all other hosts, one pair at a time for each host. both: each host of a pair sends and "
+        f"receives.{latency}"
     )
+    return grid(f"Between hosts{_by(found)}", "Host", list(map(plain, hosts)), [columns], [note])
 
 
-def _matrix(found: Sequence[Sample], hosts: Sequence[str]) -> Section:
+def _matrix(found: Sequence[Sample], hosts: Sequence[str]) -> Section | None:
     pairs = [one for one in found if one.kind == "network" and one.group is None]
     shown = [one for one in pairs if not one.with_reverse] or pairs
     rates = {(_name(one.source), _name(one.destination)): one.median_gb_per_s for one in shown}
     both = " while both send" if shown and shown[0].with_reverse else ""
-    columns = [
-        Column(plain(to), tuple(_number(rates.get((host, to))) for host in hosts), side="right")
-        for to in hosts
-    ]
-    return part(
-        f"From host (row) to host (column){both}, GB/s{_by(found)}",
-        head=Column("", tuple(map(plain, hosts))),
-        groups=tuple((column,) for column in columns),
-    )
+    columns = [(plain(to), [_number(rates.get((host, to))) for host in hosts]) for to in hosts]
+    title = f"From host (row) to host (column){both}, GB/s{_by(found)}"
+    return grid(title, "", list(map(plain, hosts)), [[column] for column in columns])
 
 
 def _rates(
@@ -97,20 +85,20 @@ def _expected(samples: Iterable[Sample], host: str) -> list[float | None]:
     return [one.expected_gb_per_s for one in samples if host == _name(one.source)]
 
 
-def _column(head: str, values: Sequence[Sequence[float | None]]) -> Column:
+def _column(head: str, values: Sequence[Sequence[float | None]]) -> Cells:
     known = [[value for value in own if value is not None] for own in values]
-    return Column(head, tuple(_number(median(own) if own else None) for own in known), side="right")
+    return head, [_number(median(own) if own else None) for own in known]
 
 
-def _transfers(found: Sequence[Sample]) -> Section:
+def _transfers(found: Sequence[Sample]) -> Section | None:
     ordered = sorted(found, key=lambda one: -(one.bytes or 0))
     shown = ordered[:_MAX_ROWS]
-    columns = [
+    columns: list[Cells] = [
         Column("run", tuple(NOT_ASKED if one.run is None else plain(one.run) for one in shown)),
-        Column("size", tuple(NOT_ASKED if one.bytes is None else size(one.bytes) for one in shown)),
-        Column("streams", tuple(NOT_ASKED if not one.streams else str(one.streams) for one in shown)),
-        Column("GB/s", tuple(_number(one.median_gb_per_s) for one in shown), side="right"),
-        Column("us", tuple(number(one.median_us) for one in shown), side="right"),
+        Column("size", tuple(map(_size, shown))),
+        Column("streams", tuple(str(one.streams or NOT_ASKED) for one in shown)),
+        ("GB/s", [_number(one.median_gb_per_s) for one in shown]),
+        ("us", [number(one.median_us) for one in shown]),
     ]
     kinds = {one.kind for one in found}
     notes = []
@@ -120,12 +108,7 @@ def _transfers(found: Sequence[Sample]) -> Section:
         notes.append("us: half a round trip; of an RDMA read or atomic the whole.")
     if len(ordered) > len(shown):
         notes.append(f"{len(ordered) - len(shown)} more: see --json.")
-    return part(
-        "Between hosts",
-        head=Column("Transfer", tuple(map(_transfer, shown))),
-        groups=(tuple(one for one in columns if any(cell != NOT_ASKED for cell in one.cells)),),
-        notes=tuple(notes),
-    )
+    return grid("Between hosts", "Transfer", list(map(_transfer, shown)), [columns], notes)
 
 
 def _by(found: Iterable[Sample]) -> str:
@@ -164,60 +147,49 @@ _MAX_SIZES = 12  # of one operation, the largest first
 _MAX_SWEEPS = 8
 
 
-def collective_parts(samples: Sequence[Sample]) -> Iterator[Section | None]:
+def collective_parts(samples: Sequence[Sample], *, whole: bool) -> Iterator[Section | None]:
     """Yield the summary of all operations, then each one by size, where nccl-tests measured any."""
     found = [one for one in series_of(samples) if one.first.ranks != 1]
     if not any(one.is_of_nccl_tests for one in found):
         return
     yield _summary(found)
-    swept = [one for one in found if len(one.sizes) > 1]
+    swept = [one for one in found if len(one.sizes) > 1] if whole else []
     for one in swept[:_MAX_SWEEPS]:
         yield _by_size(one)
     if len(swept) > _MAX_SWEEPS:
-        yield part("Other operations by size", notes=(f"{len(swept) - _MAX_SWEEPS} more: see --json.",))
+        yield Section("Other operations by size", (f"{len(swept) - _MAX_SWEEPS} more: see --json.",))
 
 
-def _summary(found: Sequence[CollectiveSeries]) -> Section:
+def _summary(found: Sequence[CollectiveSeries]) -> Section | None:
     rows = [(one, one.best) for one in found]
-    columns = [
+    methods = [plain(one.first.algorithm or "?") for one in found]
+    is_said = len(set(methods)) > 1 or any(one.first.source == HOSTS for one in found)
+    columns: list[Cells] = [
         Column("GPUs", tuple(_gpus(one.first) for one in found)),
-        Column("method", tuple(_method(one.first) for one in found)),
+        Column("method", tuple(methods if is_said or methods[0] != SOURCE else ())),
         Column("size", tuple(_size(best) for _, best in rows)),
-        Column("algorithm\nGB/s", tuple(number(best.median_gb_per_s) for _, best in rows), side="right"),
-        Column("bus\nGB/s", tuple(number(best.bus_gb_per_s) for _, best in rows), side="right"),
-        Column("expected\nbus", tuple(_expected_bus(best) for _, best in rows), side="right"),
-        Column("smallest\nus", tuple(_latency(one) for one in found), side="right"),
+        ("algorithm\nGB/s", [number(best.median_gb_per_s) for _, best in rows]),
+        ("bus\nGB/s", [number(best.bus_gb_per_s) for _, best in rows]),
+        ("expected\nbus", [_expected_bus(best) for _, best in rows]),
+        ("smallest\nus", [_us(one.smallest) for one in found]),
     ]
-    is_said = len({_method(one.first) for one in found}) > 1 or any(
-        one.first.source == HOSTS for one in found
-    )
-    unsaid = {NOT_ASKED} if is_said else {NOT_ASKED, SOURCE}
-    shown = [one for one in columns if not unsaid.issuperset(one.cells)]
-    return part(
-        "Collective operations",
-        head=Column("Operation", tuple(_operation(one.first) for one in found)),
-        groups=(tuple(shown),),
-        notes=(*_comparisons(found), "Bus bandwidth is comparable with the rate of the links (nccl-tests)."),
-    )
+    notes = (*_comparisons(found), "Bus bandwidth is comparable with the rate of the links (nccl-tests).")
+    names = [_operation(one.first) for one in found]
+    return grid("Collective operations", "Operation", names, [columns], notes)
 
 
-def _by_size(one: CollectiveSeries) -> Section:
+def _by_size(one: CollectiveSeries) -> Section | None:
     sizes = sorted(one.sizes, reverse=True)[:_MAX_SIZES]
-    in_two = any(one.at(each, in_place=True) for each in sizes)
     pairs = [(one.at(each, in_place=False), one.at(each, in_place=True)) for each in sizes]
     columns = [
-        Column("us", tuple(_us(out or within) for out, within in pairs), side="right"),
-        Column("bus\nGB/s", tuple(_bus(out) for out, _ in pairs), side="right"),
+        ("us", [_us(out or within) for out, within in pairs]),
+        ("bus\nGB/s", [_bus(out) for out, _ in pairs]),
+        ("in place\nbus GB/s", [_bus(within) for _, within in pairs]),
     ]
-    if in_two:
-        columns.append(Column("in place\nbus GB/s", tuple(_bus(within) for _, within in pairs), side="right"))
     more = len(one.sizes) - len(sizes)
-    return part(
-        f"{_operation(one.first)} of {_gpus(one.first)} by size",
-        head=Column("Size", tuple(map(size, sizes))),
-        groups=(tuple(columns),),
-        notes=(f"{counted(more, 'smaller size')}: see --json.",) if more else (),
-    )
+    notes = (f"{counted(more, 'smaller size')}: see --json.",) if more else ()
+    title = f"{_operation(one.first)} of {_gpus(one.first)} by size"
+    return grid(title, "Size", list(map(size, sizes)), [columns], notes)
 
 
 def _comparisons(found: Sequence[CollectiveSeries]) -> Iterator[str]:
@@ -255,10 +227,6 @@ def _gpus(sample: Sample) -> str:
     return f"GPU {index_ranges(gpus)}"
 
 
-def _method(sample: Sample) -> str:
-    return plain(sample.algorithm or "?")
-
-
 def _size(sample: Sample) -> str:
     return NOT_ASKED if sample.bytes is None else size(sample.bytes)
 
@@ -276,9 +244,39 @@ def _us(sample: Sample | None) -> str:
     return number(None if sample is None else sample.median_us)
 
 
-def _latency(one: CollectiveSeries) -> str:
-    smallest = one.smallest
-    return NOT_ASKED if smallest is None else number(smallest.median_us)
+def reduction_part(samples: Sequence[Sample]) -> Section | None:
+    """Return the reductions of gradients that gputopo bench-reduction timed, the fastest first."""
+    found = [one for one in samples if one.kind == "allreduce" and one.in_place is None]
+    found.sort(key=lambda one: one.median_us or float("inf"))
+    columns: list[Cells] = [
+        ("ms", [number(None if one.median_us is None else one.median_us / 1000) for one in found]),
+        ("algorithm\nGB/s", [number(one.median_gb_per_s) for one in found]),
+        ("bus\nGB/s", [number(one.bus_gb_per_s) for one in found]),
+        ("spread\n%", [number(one.spread_percent) for one in found]),
+        Column("size", tuple(map(_size, found))),
+        Column("devices", tuple(plain(one.source) for one in found)),
+    ]
+    models = ", ".join(dict.fromkeys(plain(one.model) for one in found if one.model))
+    title = f"Reduction of the gradients{f' of {models}' if models else ''}"
+    note = "Algorithm bandwidth: bytes over time; bus bandwidth: times 2 (n - 1) / n (nccl-tests)."
+    return grid(title, "Method", [plain(one.algorithm or "?") for one in found], [columns], [note])
+
+
+def host_memory_part(samples: Sequence[Sample]) -> Section | None:
+    """Return the rates of host memory, by the node of the memory and that of the cores."""
+    found = [one for one in samples if one.kind == "host_memory"]
+    columns: list[Cells] = [
+        Column("Cores", tuple(_node(one.destination) for one in found)),
+        ("GB/s", [number(one.median_gb_per_s) for one in found]),
+        ("spread %", [number(one.spread_percent) for one in found]),
+    ]
+    note = "Every byte counts twice: it is read and written."
+    return grid("Host memory", "Memory", [_node(one.source) for one in found], [columns], [note])
+
+
+def _node(place: str) -> str:
+    node = node_of(place)
+    return plain(place) if node is None else f"node {node}"
 
 
 _KINDS: dict[str, tuple[Kind, ...]] = {
@@ -297,24 +295,15 @@ def soak_part(machine: Machine, soak: Soak | None) -> Section | None:
     gpus = sorted(copied)
     heat = {gpu: temperatures(machine.samples, gpu) for gpu in gpus}
     columns = [
-        *(
-            Column(head, tuple(_soak_rates(soak, gpu, kinds) for gpu in gpus), side="right")
-            for head, kinds in _KINDS.items()
-        ),
-        Column("copied", tuple(size(copied[gpu]) for gpu in gpus), side="right"),
-        Column("max\n°C", tuple(str(max(heat[gpu], default=NOT_ASKED)) for gpu in gpus), side="right"),
+        *((head, [_soak_rates(soak, gpu, kinds) for gpu in gpus]) for head, kinds in _KINDS.items()),
+        ("copied", [size(copied[gpu]) for gpu in gpus]),
+        ("max\n°C", [str(max(heat[gpu], default=NOT_ASKED)) for gpu in gpus]),
     ]
-    shown = tuple(one for one in columns if set(one.cells) != {NOT_ASKED})
-    minutes = soak.intervals[-1].end_s / 60
-    return part(
-        "Soak",
-        head=Column("", tuple(f"GPU{gpu}" for gpu in gpus)),
-        groups=(shown,),
-        notes=(
-            f"GB/s in the first and the last quarter of {minutes:.1f} min; the host with all GPUs in both "
-            "directions at once, all GPUs to other ones at once.",
-        ),
+    note = (
+        f"GB/s in the first and the last quarter of {soak.intervals[-1].end_s / 60:.1f} min; the host with "
+        "all GPUs in both directions at once, all GPUs to other ones at once."
     )
+    return grid("Soak", "", [f"GPU{gpu}" for gpu in gpus], [columns], [note])
 
 
 def _soak_rates(soak: Soak, gpu: int, kinds: tuple[Kind, ...]) -> str:

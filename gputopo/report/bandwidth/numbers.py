@@ -7,8 +7,9 @@ from typing import Literal
 import msgspec
 
 from gputopo.copies.numbers import host_gpu, is_large, runs_agree
-from gputopo.report.document import Block, Bullets, Rows, Section, Table
+from gputopo.report.document import Section, Table
 from gputopo.report.layout import FAILED, NOT_ASKED, Column
+from gputopo.report.units import size
 from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Method, Path, Sample, gpu_of
 from gputopo.values.machine import Machine
 
@@ -84,15 +85,21 @@ class Numbers:
         *,
         path: Path | None = None,
         methods: Sequence[Method | None] = ENGINE,
+        beside: bool = False,
     ) -> Sample | None:
-        """Return the sample of a pair of GPUs that ran alone; a bidirectional one counts in either order."""
+        """Return the sample of a pair of GPUs that ran alone, or `beside` its other direction.
+
+        A bidirectional one counts in either order.
+        """
         ends = (f"gpu:{source}", f"gpu:{destination}")
         wanted = {ends, ends[::-1]} if kind == "bidirectional" else {ends}
         found = [
             one
             for one in self.bandwidth.samples
             if one.kind == kind
-            and (one.group is None or kind == "d2d_local")  # a tool's matrix; inside a GPU nothing is shared
+            # A tool's matrix; inside a GPU nothing is shared. One pair beside its other direction is a group.
+            and (one.group is None or kind == "d2d_local" or (beside and one.with_reverse))
+            and (one.with_reverse or not beside)
             and (one.source, one.destination) in wanted
             and (path is None or one.path == path)
             and (one.method in methods or (one.path == "staged" and kind != "latency"))
@@ -209,32 +216,20 @@ def value_of(sample: Sample | None) -> float | None:
     return sample.median_us if sample.median_gb_per_s is None else sample.median_gb_per_s
 
 
-def cell(sample: Sample | None, failure: Failure | None = None) -> str:
+def cell(sample: Sample | None, failure: Failure | None = None, *, limit: bool = False) -> str:
     """Write a sample's number, or that it failed, or that it was not measured.
 
-    Of several runs that disagree the range; a number that is not used has a mark.
+    Of several runs that disagree the range; a number that is not used has a mark. `limit`: with the expected
+    number, `11.9 of 12.3`.
     """
     value = value_of(sample)
     if sample is None or value is None:
         return NOT_ASKED if failure is None else FAILED
     runs = [run.value for run in sample.runs]
     text = number(value) if runs_agree(sample) else f"{number(min(runs))}-{number(max(runs))}"
-    return f"{text}{INVALID_MARK}" if sample.invalid else text
-
-
-def share(sample: Sample | None) -> str:
-    """Write the expected GB/s and the measured share of it: `12.6 (96%)`; nothing of a number not used."""
-    if sample is None or not sample.expected_gb_per_s or sample.invalid:
-        return NOT_ASKED
-    expected = number(sample.expected_gb_per_s)
-    if sample.median_gb_per_s is None:
-        return expected
-    return f"{expected} ({sample.median_gb_per_s / sample.expected_gb_per_s:.0%})"
-
-
-def has_any(cells: Iterable[str]) -> bool:
-    """Return whether a column has anything to show."""
-    return any(one != NOT_ASKED for one in cells)
+    if sample.invalid:
+        return f"{text}{INVALID_MARK}"
+    return f"{text} of {number(sample.expected_gb_per_s)}" if limit and sample.expected_gb_per_s else text
 
 
 def _worth(sample: Sample) -> tuple[bool, bool, float]:
@@ -255,18 +250,40 @@ def _identity(sample: Sample) -> tuple[object, ...]:
     )
 
 
-def part(
+Cells = tuple[str, Sequence[str]] | Column  # a column of numbers: its head, and a cell of each row
+
+
+def grid(
     title: str,
-    *,
-    rows: tuple[tuple[str, str], ...] = (),
-    head: Column | None = None,
-    groups: tuple[tuple[Column, ...], ...] = (),
-    notes: tuple[str, ...] = (),
-) -> Section:
-    """Return a section of rows, of a table (`head` names its rows) or of notes; without blocks if empty."""
-    blocks: list[Block] = [Rows(rows)] if rows else []
-    if head is not None and any(groups):
-        blocks.append(Table(head, tuple(filter(None, groups)), notes))
-    elif head is None and notes:
-        blocks.append(Bullets(notes))
-    return Section(title, tuple(blocks))
+    head: str,
+    names: Sequence[str],
+    groups: Iterable[Iterable[Cells]],
+    notes: Sequence[str] = (),
+) -> Section | None:
+    """Return a table of numbers, without the columns that have nothing to show; None where none is left.
+
+    A column that is named as a row, of a matrix, stays.
+    """
+    found = [
+        [one if isinstance(one, Column) else Column(one[0], tuple(one[1]), "right") for one in group]
+        for group in groups
+    ]
+    if not any(_has_any(one) for group in found for one in group):
+        return None
+    shown = (tuple(one for one in group if one.head in names or _has_any(one)) for group in found)
+    return Section(title, (Table(Column(head, tuple(names)), tuple(filter(None, shown)), tuple(notes)),))
+
+
+def _has_any(column: Column) -> bool:
+    return any(cell not in ("", NOT_ASKED) for cell in column.cells)
+
+
+def how(samples: Iterable[Sample | None]) -> str:
+    """Write the size of copies and how often each was made, as far as known: `; 64.0 MiB, 5 times`."""
+    known = [one for one in samples if one is not None]
+    sizes = sorted({one.bytes for one in known if one.bytes})
+    counts = sorted({len(one.repeats_gb_per_s) for one in known if one.repeats_gb_per_s})
+    words = [size(sizes[0]) if len(sizes) == 1 else f"{size(sizes[0])} to {size(sizes[-1])}"] if sizes else []
+    if counts and counts[-1] > 1:
+        words.append(f"{'-'.join(dict.fromkeys(map(str, (counts[0], counts[-1]))))} times")
+    return "".join(f"; {', '.join(words)}" if words else "")

@@ -1,20 +1,24 @@
 """Pairs of GPUs: the range of each kind of copy, and as matrices (row: source, column: destination)."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import permutations
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from gputopo.copies.jobs import BISECTION, MATCHING, RING
 from gputopo.copies.numbers import by_copy_engine, pair_of
 from gputopo.copies.pair_speeds import CLEARLY_SLOWER, pair_speeds, single_paths
+from gputopo.findings.compare import grouped
 from gputopo.report.bandwidth.numbers import (
     ENGINE,
     INVALID_MARK,
     KERNELS,
+    Cells,
     Numbers,
     cell,
+    grid,
+    how,
     number,
-    part,
     value_of,
 )
 from gputopo.report.document import Section
@@ -35,31 +39,43 @@ _HOST = "host"
 LinkEnds = tuple[int | str, int | str]  # source, destination
 
 
-def heat_part(numbers: Numbers) -> Section | None:
-    """Return the map, a matrix like the others; None where fewer than two links have a number.
+def map_part(numbers: Numbers, *, inside: bool = False) -> Section | None:
+    """Return the map, a matrix like the others; None where no two GPUs have a number.
 
-    Where no pair was measured in one direction alone, it is of the sums of both directions.
+    Where no pair was measured in one direction alone, it is of the sums of both directions. `inside`: with
+    the copies within each GPU on its diagonal.
     """
     speeds, both = link_speeds(numbers)
-    if len(speeds) < 2:
+    if all(_HOST in pair for pair in speeds):
         return None
     fastest = max(speed for speed, _ in speeds.values())
     ends = ends_of(numbers, speeds)
-    columns = tuple(_column(to, ends, speeds, fastest) for to in ends)
     shares = ", ".join(f"{shade} from {share:.0%}" for share, shade, _ in SHADES[:-1])
-    notes = [f"Shade: share of the fastest link here; {shares}, {SHADES[-1][1]} below."]
+    notes = [f"Of the fastest link here: {shares}, {SHADES[-1][1]} below."]
     if any(staged for _, staged in speeds.values()):
         notes.append(
-            f"{STAGED_MARK}: through the host, over {CLEARLY_SLOWER - 1:.0%} faster there than directly, or "
-            "no direct copy was measured."
+            f"{STAGED_MARK}: through the host, {CLEARLY_SLOWER - 1:.0%} faster, or the only path measured."
         )
     if _are_by_kernels(numbers):
         notes.append("Between GPUs copied by kernels: the copy engine was not measured.")
-    return part(
-        f"Heat map, GB/s ({'both directions at once, their sum' if both else 'row to column'})",
-        head=Column("", tuple(map(end_name, ends))),
-        groups=(columns,),
-        notes=tuple(notes),
+    paths: tuple[tuple[Kind, Path | None], ...] = (("p2p_direct", None), ("p2p_staged", None))
+    if both:
+        paths = (("bidirectional", "direct"), ("bidirectional", "staged"))
+    if inside and any(numbers.inside(gpu) for gpu in numbers.gpus):
+        notes.append("Diagonal: inside the GPU, read and written.")
+    used = [
+        numbers.between(kind, a, b, path=path)
+        for a in numbers.gpus
+        for b in numbers.gpus
+        for kind, path in paths
+    ]
+    which = "both directions at once, their sum" if both else "row to column"
+    return grid(
+        f"Links, GB/s, {which}{how(used)}",
+        "",
+        list(map(end_name, ends)),
+        [[_column(to, ends, speeds, fastest, numbers if inside else None) for to in ends]],
+        [" ".join(notes)],
     )
 
 
@@ -119,18 +135,23 @@ def _speeds(numbers: Numbers) -> dict[LinkEnds, tuple[float, bool]]:
 
 
 def _column(
-    to: int | str, ends: Sequence[int | str], speeds: Mapping[LinkEnds, tuple[float, bool]], fastest: float
+    to: int | str,
+    ends: Sequence[int | str],
+    speeds: Mapping[LinkEnds, tuple[float, bool]],
+    fastest: float,
+    numbers: Numbers | None,
 ) -> Column:
     cells, styles = [], []
     for source in ends:
         speed, staged = speeds.get((source, to), (None, False))
         if speed is None:
-            cells.append("" if source == to else NOT_ASKED)
+            own = numbers.inside(to) if numbers and source == to and isinstance(to, int) else None
+            cells.append(f"{cell(own):>5}" if own else "" if source == to else NOT_ASKED)
             styles.append(QUIET)
             continue
         shares = ((shade, style) for share, shade, style in SHADES if speed / fastest >= share)
         shade, style = next(shares, SHADES[-1][1:])
-        cells.append(f"{shade * 2}{number(speed):>5}{STAGED_MARK if staged else ' '}")
+        cells.append(f"{shade}{number(speed):>4}{STAGED_MARK if staged else ' '}")
         styles.append(style)
     return Column(end_name(to), tuple(cells), styles=tuple(styles))
 
@@ -139,6 +160,7 @@ ALL_GPUS = "gpus"  # the place of all the others together (gputopo.values.bandwi
 
 _Pair = tuple[int, int]
 _Found = tuple[Sample | None, Failure | None]
+_PATHS: tuple[Path, ...] = get_args(Path)
 
 
 class _PairCopy(NamedTuple):
@@ -149,89 +171,81 @@ class _PairCopy(NamedTuple):
     kind: Kind
     path: Path | None = None
     methods: tuple[Method | None, ...] = ENGINE
-    expected: str | None = None  # the title of the matrix of what is expected, None for copies without
+    beside: bool = False  # while the other direction is used
 
-    def of(self, numbers: Numbers, a: int, b: int) -> _Found:
-        """Return what was measured from GPU `a` to GPU `b`, and what failed."""
-        return (
-            numbers.between(self.kind, a, b, path=self.path, methods=self.methods),
-            numbers.failure(self.kind, a, b, path=self.path, methods=self.methods),
-        )
+    def of(self, numbers: Numbers) -> dict[_Pair, _Found]:
+        """Return what was measured of each ordered pair, and what failed; without those never tried."""
+        found: dict[_Pair, _Found] = {}
+        for a, b in permutations(numbers.gpus, 2):
+            sample = numbers.between(
+                self.kind, a, b, path=self.path, methods=self.methods, beside=self.beside
+            )
+            failure = (
+                None
+                if self.beside
+                else numbers.failure(self.kind, a, b, path=self.path, methods=self.methods)
+            )
+            if value_of(sample) is not None or failure is not None:
+                found[a, b] = sample, failure
+        return found
 
 
 _READ: tuple[Method, ...] = ("kernel_read",)
 _WRITE: tuple[Method, ...] = ("kernel_write",)
 # Each method measures another latency: of a load over the link, of an engine's copy, of a tool's small copy.
-_LATENCIES: tuple[tuple[str, str, tuple[Method | None, ...]], ...] = (
-    ("pointer chase", "Latency (pointer chase)", KERNELS),
-    ("engine latency", "Engine latency (16-byte copies)", ("copy_engine",)),
-    ("latency", "Latency (small copies)", ("driver", None)),
+_LATENCIES: tuple[tuple[str, tuple[Method | None, ...]], ...] = (
+    ("load", KERNELS),
+    ("16 B copy", ("copy_engine",)),
+    ("small copy", ("driver", None)),
 )
-_PATHS: tuple[tuple[Path, str, str], ...] = (("direct", "direct", "direct"), ("staged", "host", "staged"))
-_DIRECT, _STAGED = "Direct copies", "Staged through the host"
-_ROW = "(row to column)"
 _COPIES = (
-    _PairCopy("direct", f"{_DIRECT}, GB/s {_ROW}", "p2p_direct", expected=f"{_DIRECT}: expected, GB/s"),
+    _PairCopy("direct", "Direct", "p2p_direct"),
+    _PairCopy("staged", "Staged through the host", "p2p_staged"),
     _PairCopy(
-        "through the host", f"{_STAGED}, GB/s {_ROW}", "p2p_staged", expected=f"{_STAGED}: expected, GB/s"
+        "direct, kernel reads", "Direct, read by a kernel on the column's GPU", "p2p_direct", methods=_READ
     ),
     _PairCopy(
-        "a kernel reads",
-        "Direct, read by a kernel on the column's GPU, GB/s",
-        "p2p_direct",
-        methods=_READ,
+        "direct, kernel writes", "Direct, written by a kernel on the row's GPU", "p2p_direct", methods=_WRITE
     ),
-    _PairCopy(
-        "a kernel writes",
-        "Direct, written by a kernel on the row's GPU, GB/s",
-        "p2p_direct",
-        methods=_WRITE,
+    *(
+        _PairCopy(
+            f"direct beside reverse{name}",
+            f"Direct{name}, one direction while the other is used",
+            "p2p_direct",
+            methods=methods,
+            beside=True,
+        )
+        for name, methods in (("", ENGINE), (", kernel reads", _READ), (", kernel writes", _WRITE))
     ),
-    _PairCopy("bidirectional, direct", "Bidirectional, direct, GB/s (sum)", "bidirectional", "direct"),
+    _PairCopy("both, direct", "Both directions at once (sum), direct", "bidirectional", "direct"),
     _PairCopy(
-        "bidirectional, kernels",
-        "Bidirectional, direct, by kernels, GB/s (sum)",
+        "both, kernels",
+        "Both directions at once (sum), direct, by kernels",
         "bidirectional",
         "direct",
-        methods=KERNELS,
+        KERNELS,
     ),
-    _PairCopy("bidirectional, host", "Bidirectional, staged, GB/s (sum)", "bidirectional", "staged"),
+    _PairCopy("both, staged", "Both directions at once (sum), staged", "bidirectional", "staged"),
     *(
-        _PairCopy(f"{name} us, {where}", f"{title}, {way}, us {_ROW}", "latency", path, methods)
-        for path, where, way in _PATHS
-        for name, title, methods in _LATENCIES
+        _PairCopy(f"latency us, {path}, {name}", f"Latency us, {path} ({name})", "latency", path, methods)
+        for path in _PATHS
+        for name, methods in _LATENCIES
     ),
 )
 
 
-def pair_parts(numbers: Numbers, *, matrices: bool) -> list[Section]:
-    """Return a matrix for each kind of copy that was measured or tried, or one table of their ranges.
-
-    The heat map shows the better path of each pair, so the matrices are made only where they are asked for.
-    """
-    if not matrices:
-        ranges = _ranges(numbers)
-        return [] if ranges is None else [ranges]
-    parts: list[Section | None] = []
+def pair_parts(numbers: Numbers) -> Iterator[Section | None]:
+    """Yield a matrix for each kind of copy that was measured or tried: source GPU by row."""
+    names = [f"GPU{gpu}" for gpu in numbers.gpus]
     for copy in _COPIES:
-        found = _found(numbers, copy)
-        shown = {pair: cell(*one) for pair, one in found.items() if _is_known(one)}
-        parts.append(_matrix(numbers.gpus, copy.title, shown))
-        if copy.expected is not None:
-            limits = {pair: number(_expected_of(one)) for pair, one in found.items() if _expected_of(one)}
-            parts.append(_matrix(numbers.gpus, copy.expected, limits))
-    return [part for part in parts if part is not None]
-
-
-def _matrix(gpus: Sequence[int], title: str, cells: dict[_Pair, str]) -> Section | None:
-    """Return the matrix of these ordered pairs, None if there are none."""
-    if not cells:
-        return None
-    columns = tuple(
-        Column(f"GPU{b}", tuple("" if a == b else cells.get((a, b), NOT_ASKED) for a in gpus), side="right")
-        for b in gpus
-    )
-    return part(title, head=Column("", tuple(f"GPU{gpu}" for gpu in gpus)), groups=(columns,))
+        found = copy.of(numbers)
+        columns = [
+            (f"GPU{b}", ["" if a == b else cell(*found.get((a, b), (None, None))) for a in numbers.gpus])
+            for b in numbers.gpus
+        ]
+        unit = "" if copy.kind == "latency" else ", GB/s"
+        title = f"{copy.title}{unit}{how(sample for sample, _ in found.values())}"
+        yield grid(title, "", names, [columns] if found else [])
 
 
 class _Set(NamedTuple):
@@ -246,11 +260,7 @@ class _Set(NamedTuple):
 
 def concurrent_part(numbers: Numbers) -> Section | None:
     """Return a row for each kind of copies between GPUs at once: one to all, all to one, all pairs."""
-    sets: dict[tuple[str, str], list[_Set]] = {}
-    for one in _sets(numbers):
-        sets.setdefault((one.what, one.method), []).append(one)
-    if not sets:
-        return None
+    sets = grouped(((one.what, one.method), one) for one in _sets(numbers))
     rows = []
     for found in sets.values():
         worst = min(found, key=lambda one: one.gb_per_s)
@@ -267,16 +277,12 @@ def concurrent_part(numbers: Numbers) -> Section | None:
             )
         )
     heads = ("slowest", "(GPU)", "median", "fastest", "sum of\neach alone", "measured")
-    columns = (
-        Column(head, cells, side="right")
-        for head, cells in zip(heads, zip(*rows, strict=True), strict=True)
-        if any(one != NOT_ASKED for one in cells)
-    )
-    return part(
-        "Between GPUs at once, GB/s (sum of all copies)",
-        head=Column("", tuple(f"{what}{f', {method}' if method else ''}" for what, method in sets)),
-        groups=(tuple(columns),),
-    )
+    names = [f"{what}{f', {method}' if method else ''}" for what, method in sets]
+    return grid("Between GPUs at once, GB/s (sum of all copies)", "", names, [_by_column(heads, rows)])
+
+
+def _by_column(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Cells]:
+    return list(zip(heads, zip(*rows, strict=True), strict=True)) if rows else []
 
 
 def _sets(numbers: Numbers) -> Iterator[_Set]:
@@ -319,76 +325,32 @@ _SETS = {
 _METHODS: dict[Method | None, str] = {"kernel_read": "kernels read", "kernel_write": "kernels write"}
 
 
-def _ranges(numbers: Numbers) -> Section | None:
+def range_part(numbers: Numbers) -> Section | None:
     """Return a row for each kind of copy: slowest pair, median, fastest, and how many pairs were measured."""
-    found = [(copy, _found(numbers, copy)) for copy in _COPIES]
-    rows = [(copy, pairs) for copy, pairs in found if any(map(_is_known, pairs.values()))]
-    if not rows:
-        return None
-    names, cells = [copy.name for copy, _ in rows], [_range(copy, pairs) for copy, pairs in rows]
+    found = [(copy, pairs) for copy in _COPIES if (pairs := copy.of(numbers))]
     heads = ("slowest", "(pair)", "median", "fastest", "expected", "pairs", "failed")
-    shown = [
-        Column(head, column, side="right")
-        for head, column in zip(heads, zip(*cells, strict=True), strict=True)
-        if any(one != NOT_ASKED for one in column)
-    ]
-    if all(_is_whole(pairs) for _, pairs in rows):
-        shown = [column for column in shown if column.head != "pairs"]
-    return part(
-        "Between GPUs, GB/s (bidirectional: the sum of both)",
-        head=Column("", tuple(names)),
-        groups=(tuple(shown),),
-        notes=("--matrices shows each pair of each kind of copy; --json has every number.",),
-    )
+    count = len(numbers.gpus) * (len(numbers.gpus) - 1)
+    rows = [_range(copy, pairs, count) for copy, pairs in found]
+    names = [copy.name for copy, _ in found]
+    return grid("Between GPUs, GB/s", "", names, [_by_column(heads, rows)])
 
 
-def _range(copy: _PairCopy, pairs: dict[_Pair, _Found]) -> tuple[str, ...]:
+def _range(copy: _PairCopy, pairs: Mapping[_Pair, _Found], count: int) -> tuple[str, ...]:
     known = {pair: sample for pair, (sample, _) in pairs.items() if sample and value_of(sample) is not None}
     valid = {pair: sample for pair, sample in known.items() if sample.invalid is None}
     values = {pair: value_of(sample) or 0.0 for pair, sample in (valid or known).items()}
     mark = "" if valid or not known else INVALID_MARK
     failed = sum(failure is not None and pair not in values for pair, (_, failure) in pairs.items())
-    low, high = min(values.values(), default=None), max(values.values(), default=None)
-    slow, fast = (high, low) if copy.kind == "latency" else (low, high)
-    a, b = next((pair for pair, value in values.items() if value == slow), (None, None))
-    limits = [_expected_of(pairs[pair]) for pair in values] if copy.kind != "latency" else []
-    numbers = [number(one) for one in (slow, median(values.values()) if values else None, fast)]
-    slowest, middle, fastest = (f"{one}{mark}" for one in numbers)
+    ordered = sorted(values, key=lambda pair: values[pair], reverse=copy.kind == "latency")
+    slow, fast = (values[ordered[0]], values[ordered[-1]]) if ordered else (None, None)
+    limits = [own for pair in values if (own := known[pair].expected_gb_per_s) and copy.kind != "latency"]
+    span = dict.fromkeys(map(number, (min(limits), max(limits)))) if limits else (NOT_ASKED,)
     return (
-        slowest,
-        NOT_ASKED if a is None else f"{a} to {b}",
-        middle,
-        fastest,
-        _span([limit for limit in limits if limit is not None]),
-        f"{len(values)} of {len(pairs)}",
+        f"{number(slow)}{mark}",
+        "{} to {}".format(*ordered[0]) if ordered else NOT_ASKED,
+        f"{number(median(values.values()) if values else None)}{mark}",
+        f"{number(fast)}{mark}",
+        " to ".join(span),
+        NOT_ASKED if len(values) == count else f"{len(values)} of {count}",
         str(failed) if failed else NOT_ASKED,
     )
-
-
-def _span(values: Sequence[float]) -> str:
-    """Return the smallest and the largest number, or the one that both are."""
-    if not values:
-        return NOT_ASKED
-    low, high = number(min(values)), number(max(values))
-    return low if low == high else f"{low} to {high}"
-
-
-def _found(numbers: Numbers, copy: _PairCopy) -> dict[_Pair, _Found]:
-    """Return what was found of each ordered pair."""
-    return {(a, b): copy.of(numbers, a, b) for a in numbers.gpus for b in numbers.gpus if a != b}
-
-
-def _is_known(found: _Found) -> bool:
-    """Whether a pair was measured or tried."""
-    sample, failure = found
-    return value_of(sample) is not None or failure is not None
-
-
-def _is_whole(pairs: dict[_Pair, _Found]) -> bool:
-    """Whether every pair has a number that is used."""
-    return all(sample and value_of(sample) is not None and not sample.invalid for sample, _ in pairs.values())
-
-
-def _expected_of(found: _Found) -> float | None:
-    sample, _ = found
-    return None if sample is None else sample.expected_gb_per_s

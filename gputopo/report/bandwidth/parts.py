@@ -1,22 +1,27 @@
-"""A bandwidth report as parts: titles with rows, tables and notes, for text and for Markdown."""
+"""The report of `gputopo bandwidth`: the answer first, then tables; with all details what is in doubt too."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 import msgspec
 
 from gputopo.copies.numbers import runs_agree
 from gputopo.findings import Finding
-from gputopo.report.bandwidth.between import collective_parts, network_parts, soak_part
-from gputopo.report.bandwidth.gpus import gpu_parts, sweep_parts
-from gputopo.report.bandwidth.numbers import INVALID_MARK, Numbers, cell, number, part
-from gputopo.report.bandwidth.pairs import concurrent_part, heat_part, pair_parts
-from gputopo.report.document import Document, Section
-from gputopo.report.findings import findings_block
-from gputopo.report.layout import NOT_ASKED, Column, plain
-from gputopo.report.units import counted, seconds, size
-from gputopo.runs.history import date_in_words
+from gputopo.report.bandwidth.between import (
+    collective_parts,
+    host_memory_part,
+    network_parts,
+    reduction_part,
+    soak_part,
+)
+from gputopo.report.bandwidth.gpus import gpu_part, is_inside_alone, node_part, sweep_parts
+from gputopo.report.bandwidth.numbers import INVALID_MARK, Numbers, cell, number
+from gputopo.report.bandwidth.pairs import concurrent_part, map_part, pair_parts, range_part
+from gputopo.report.bandwidth.summary import not_measured_line, summary_parts
+from gputopo.report.document import Bullets, Document, Rows, Section, Styled
+from gputopo.report.layout import QUIET, plain
+from gputopo.report.units import counted
 from gputopo.values.bandwidth import (
     Bandwidth,
     Conditions,
@@ -27,96 +32,88 @@ from gputopo.values.bandwidth import (
     Sample,
     UplinkGroup,
     gpu_of,
-    gpus_of,
-    node_of,
 )
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 
 _WHATS_NAMED = 6  # of what was not measured for one reason
-_ENDED_EARLY = "no: ended early; these are the numbers until then"
-_LEVELS = {"quick": "quick", "full": "full: every size"}
+_MAX_MAP = 8  # GPUs; of more the ranges of each kind of copy are on the first screen
 
 
-def bandwidth_parts(machine: Machine, bandwidth: Bandwidth, *, matrices: bool = True) -> list[Section]:
-    """Return the parts of a report that come before the findings and have something to show.
-
-    `matrices`: a matrix for each kind of copy between GPUs, else a table of their ranges.
-    """
+def bandwidth_document(
+    machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding], *, whole: bool = False
+) -> Document:
+    """Return the report: a verdict, the findings, the main tables; `whole`: every number, remedy and note."""
     numbers = Numbers(machine, bandwidth)
     parts = [
-        part("Bandwidth", rows=tuple(_about(machine, numbers))),
+        *summary_parts(machine, bandwidth, findings, whole=whole),
+        *filter(None, _all_tables(machine, numbers) if whole else _main_tables(machine, numbers)),
+        *(_doubts(bandwidth) if whole else _more(bandwidth)),
+    ]
+    return Document("", "", tuple(one for one in parts if one.blocks))
+
+
+def _main_tables(machine: Machine, numbers: Numbers) -> list[Section | None]:
+    bandwidth = numbers.bandwidth
+    gpus = gpu_part(numbers, whole=False)
+    alone = gpus is not None and is_inside_alone(gpus)
+    links = map_part(numbers, inside=alone) if len(numbers.gpus) <= _MAX_MAP else None
+    found = [
         soak_part(machine, bandwidth.soak),
-        *gpu_parts(numbers),
-        heat_part(numbers),
-        *pair_parts(numbers, matrices=matrices),
-        concurrent_part(numbers),
-        _uplinks(bandwidth.uplink_groups),
-        _host_memory(bandwidth.samples),
+        None if alone and links else gpus,
+        links or range_part(numbers),
         *network_parts(bandwidth),
-        *collective_parts(bandwidth.samples),
-        _reductions(bandwidth.samples),
+        *collective_parts(bandwidth.samples, whole=False),
+        reduction_part(bandwidth.samples),
+    ]
+    return found if any(found) else _all_tables(machine, numbers)
+
+
+def _all_tables(machine: Machine, numbers: Numbers) -> list[Section | None]:
+    bandwidth = numbers.bandwidth
+    return [
+        soak_part(machine, bandwidth.soak),
+        gpu_part(numbers, whole=True),
+        map_part(numbers),
+        range_part(numbers),
+        *pair_parts(numbers),
+        concurrent_part(numbers),
+        _rows("Shared uplinks", map(_uplink, bandwidth.uplink_groups)),
+        host_memory_part(bandwidth.samples),
+        *network_parts(bandwidth),
+        *collective_parts(bandwidth.samples, whole=True),
+        reduction_part(bandwidth.samples),
+        node_part(numbers),
         *sweep_parts(numbers),
     ]
-    return [one for one in parts if one is not None and one.blocks]
 
 
-def doubt_parts(bandwidth: Bandwidth) -> list[Section]:
-    """Return the parts that follow the findings: what failed, what was not measured, notes."""
-    parts = [
-        part("Failed", rows=tuple(_failed(one) for one in bandwidth.failures)),
-        part("Not measured", rows=tuple(_not_measured(bandwidth.not_measured))),
-        part("Notes", notes=tuple(_notes(bandwidth))),
-    ]
-    return [one for one in parts if one.blocks]
+def _rows(title: str, rows: Iterable[tuple[str, str]]) -> Section:
+    found = tuple(rows)
+    return Section(title, (Rows(found),) if found else ())
 
 
-def _about(machine: Machine, numbers: Numbers) -> Iterable[tuple[str, str]]:
-    bandwidth = numbers.bandwidth
-    yield "Source", plain(" + ".join(dict.fromkeys(bandwidth.source.split(" + "))))
-    if bandwidth.measured_at is not None:
-        took = "" if bandwidth.duration_s is None else f", in {seconds(bandwidth.duration_s)}"
-        yield "Measured", f"{date_in_words(bandwidth.measured_at)}{took}"
-    if bandwidth.level is not None:
-        yield "Kind", _LEVELS[bandwidth.level]
-    if bandwidth.soak is not None:
-        yield (
-            "Kind",
-            f"soak, {bandwidth.soak.asked_s / 60:.3g} min: rates and error counters under load",
-        )
-    if not bandwidth.complete:
-        yield "Complete", _ENDED_EARLY if bandwidth.source == "live" else "no: the capture ends early"
-    if missed := sum(one.not_understood for one in machine.lines):
-        yield "Lines", f"{missed} not understood: gputopo inspect --from lists them"
-    versions = [("driver", bandwidth.driver_version), ("CUDA", bandwidth.cuda_version)]
-    known = [f"{what} {plain(version)}" for what, version in versions if version]
-    if known:
-        yield "Software", ", ".join(known)
-    places = [*(one.source for one in bandwidth.samples), *(one.source for one in bandwidth.failures)]
-    of_collectives = {gpu for place in places for gpu in gpus_of(place)}
-    yield from _gpu_names(machine, sorted({*numbers.gpus, *of_collectives}))
+def _doubts(bandwidth: Bandwidth) -> Iterator[Section]:
+    """Yield what failed, what was not measured, and notes."""
+    yield _rows("Failed", map(_failed, bandwidth.failures))
+    yield _rows("Not measured", _not_measured(bandwidth.not_measured))
+    notes = tuple(_notes(bandwidth))
+    yield Section("Notes", (Bullets(notes),) if notes else ())
 
 
-def _gpu_names(machine: Machine, gpus: Sequence[int]) -> Iterable[tuple[str, str]]:
-    by_name: dict[str, list[int]] = {}
-    for gpu in machine.gpus:
-        if gpu.index in gpus and gpu.name:
-            by_name.setdefault(plain(gpu.name), []).append(gpu.index)
-    if by_name:
-        yield "GPUs", "; ".join(f"{index_ranges(indices)}: {name}" for name, indices in by_name.items())
-
-
-def _uplinks(groups: Sequence[UplinkGroup]) -> Section:
-    return part(
-        "Shared uplinks",
-        rows=tuple((f"GPUs {index_ranges(group.gpus)}", _uplink(group)) for group in groups),
-    )
+def _more(bandwidth: Bandwidth) -> Iterator[Section]:
+    """Yield in one line each what was not measured, which numbers are not used, and where the rest is."""
+    lines = [not_measured_line(bandwidth.not_measured)] if bandwidth.not_measured else []
+    if unused := sum(one.invalid is not None for one in bandwidth.samples):
+        lines.append(f"{INVALID_MARK}: {counted(unused, 'number')} not used.")
+    lines.append("All numbers, remedies and notes: --all.")
+    yield Section("", (Styled("\n".join(lines), QUIET),))
 
 
 _COPIES: dict[Kind, str] = {"h2d": "to the GPUs", "d2h": "from the GPUs", "bidirectional": "both directions"}
 
 
-def _uplink(group: UplinkGroup) -> str:
+def _uplink(group: UplinkGroup) -> tuple[str, str]:
     words = [f"slow one another down ({_COPIES.get(group.from_kind, group.from_kind)}"]
     if group.together_gb_per_s is not None and group.alone_gb_per_s is not None:
         words.append(
@@ -131,58 +128,7 @@ def _uplink(group: UplinkGroup) -> str:
         words.append("; no PCI tree to compare with")
     else:
         words.append("; the PCI tree agrees" if group.agrees else "; the PCI tree does not show that")
-    return "".join(words)
-
-
-def _host_memory(samples: Sequence[Sample]) -> Section | None:
-    found = [one for one in samples if one.kind == "host_memory"]
-    if not found:
-        return None
-    columns = [
-        Column("Cores", tuple(_place(one.destination) for one in found)),
-        Column("GB/s", tuple(number(one.median_gb_per_s) for one in found), side="right"),
-        Column("spread %", tuple(number(one.spread_percent) for one in found), side="right"),
-        Column("expected", tuple(number(one.expected_gb_per_s) for one in found), side="right"),
-    ]
-    return part(
-        "Host memory",
-        head=Column("Memory", tuple(_place(one.source) for one in found)),
-        groups=(tuple(one for one in columns if any(cell != NOT_ASKED for cell in one.cells)),),
-        notes=("Every byte counts twice: it is read and written.",),
-    )
-
-
-def _place(place: str) -> str:
-    node = node_of(place)
-    return plain(place) if node is None else f"node {node}"
-
-
-def _reductions(samples: Sequence[Sample]) -> Section | None:
-    found = sorted(
-        (one for one in samples if one.kind == "allreduce" and one.in_place is None),
-        key=lambda one: one.median_us or float("inf"),
-    )
-    if not found:
-        return None
-    columns = [
-        Column("ms", tuple(_ms(one) for one in found), side="right"),
-        Column("algorithm\nGB/s", tuple(number(one.median_gb_per_s) for one in found), side="right"),
-        Column("bus\nGB/s", tuple(number(one.bus_gb_per_s) for one in found), side="right"),
-        Column("spread\n%", tuple(number(one.spread_percent) for one in found), side="right"),
-        Column("size", tuple(NOT_ASKED if one.bytes is None else size(one.bytes) for one in found)),
-        Column("devices", tuple(plain(one.source) for one in found)),
-    ]
-    models = ", ".join(dict.fromkeys(plain(one.model) for one in found if one.model))
-    return part(
-        f"Reduction of the gradients{f' of {models}' if models else ''}",
-        head=Column("Method", tuple(plain(one.algorithm or "?") for one in found)),
-        groups=(tuple(columns),),
-        notes=("Algorithm bandwidth: bytes over time; bus bandwidth: times 2 (n - 1) / n (nccl-tests).",),
-    )
-
-
-def _ms(sample: Sample) -> str:
-    return number(None if sample.median_us is None else sample.median_us / 1000)
+    return f"GPUs {index_ranges(group.gpus)}", "".join(words)
 
 
 def ends_in_words(kind: str, source: str, destination: str) -> str:
@@ -203,8 +149,7 @@ def _not_measured(entries: Iterable[NotMeasured]) -> Iterable[tuple[str, str]]:
         by_reason.setdefault(plain(one.reason), []).append(plain(one.what))
     for reason, found in by_reason.items():
         whats = list(dict.fromkeys(found))
-        more = f"; and {len(whats) - _WHATS_NAMED} more, --json has them all"
-        yield "; ".join(whats[:_WHATS_NAMED]) + (more if len(whats) > _WHATS_NAMED else ""), reason
+        yield _some(whats), reason
 
 
 def _notes(bandwidth: Bandwidth) -> Iterable[str]:
@@ -302,15 +247,6 @@ class BandwidthReport(Bandwidth, frozen=True, kw_only=True, tag_field="schema", 
 
     machine: Machine | None = None
     findings: tuple[Finding, ...] = ()
-
-
-def bandwidth_document(
-    machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding], *, matrices: bool = False
-) -> Document:
-    """Return the report: numbers, findings, failures, notes. `matrices`: of every kind of copy."""
-    found = Section("Findings", (findings_block(findings),))
-    parts = bandwidth_parts(machine, bandwidth, matrices=matrices)
-    return Document("", "", (*parts, found, *doubt_parts(bandwidth)))
 
 
 def report_of(machine: Machine, bandwidth: Bandwidth, findings: tuple[Finding, ...]) -> BandwidthReport:

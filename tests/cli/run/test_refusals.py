@@ -21,8 +21,8 @@ from tests.cli.conftest import Call
         (("--model", "alexnet", "--gpus", "0"), "--gpus names GPUs, and there is none"),
         (("--model", "alexnet", "--gain", "0.3"), "--gain is for --num-gpus auto"),
         (
-            ("--model", "alexnet", "--single-gpu-images-per-sec", "9,8"),
-            "--single-gpu-images-per-sec has 2 speeds, and CPU devices are all alike",
+            ("--model", "alexnet", "--single-gpu-images-per-sec", "9"),
+            "--single-gpu-images-per-sec is the speed of a GPU, and there is none",
         ),
         (
             ("--single-gpu-images-per-sec", "9", "--", "python"),

@@ -213,13 +213,20 @@ MEASURED: dict[str, tuple[Measure, set[str]]] = {
     ),
     "one direction": (
         changed(is_of("h2d", (None, 1)), at(6.0)),
-        {"bandwidth.below_expected", "bandwidth.direction_differs"},
+        {"bandwidth.below_expected"},
+    ),
+    "one direction of an unknown link": (
+        then(
+            lambda machine: unknown_links(machine),
+            changed(is_of("h2d", (None, 1)), at(9.0)),
+        ),
+        {"bandwidth.direction_differs"},
     ),
     "slow memory of a card": (changed(is_of("d2d_local", (2, 2)), at(500.0)), {"bandwidth.below_expected"}),
     "direct slower": (changed(is_of("p2p_direct"), at(10.4)), {"p2p.direct_slower_than_staged"}),
     "one pair slow": (
         changed(is_of("p2p_direct", (0, 3), (3, 0)), at(10.6)),
-        {"p2p.direct_slower_than_staged"},
+        {"bandwidth.pair_slower"},
     ),
     "one pair slow directly and staged": (
         then(
@@ -232,7 +239,6 @@ MEASURED: dict[str, tuple[Measure, set[str]]] = {
         then(*(pair(a, b, nvlinks=1) for a in range(4) for b in range(a + 1, 4))),
         {"bandwidth.below_expected"},
     ),
-    "pageable": (added(sample("h2d", "host", "gpu:0", 4.0, pinned=False)), {"bandwidth.pageable_slow"}),
     "far node": (added(far(0, 5.0), far(1, 5.0)), {"numa.far_slow"}),
     "far memory": (memory(500.0, 200.0), {"numa.far_slow"}),
     "slow host memory": (memory(40.0), {"host.memory_slow"}),

@@ -134,3 +134,41 @@ def test_only_a_copy_between_gpus_that_hangs_is_a_case_of_an_iommu(
     hung = Failure(kind="h2d", source=source, destination=destination, reason="TIMED_OUT", says="late")
     (found,) = find_bandwidth(Machine(source="a test", bandwidth=Bandwidth(source="live", failures=(hung,))))
     assert words in (found.remedy or "")
+
+
+def refused(reason: str, *ends: tuple[str, str]) -> tuple[Failure, ...]:
+    return tuple(
+        Failure(kind="p2p_direct" if "host" not in pair else "h2d", source=pair[0], destination=pair[1],
+                reason=reason, says="it did") for pair in ends
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("reason", "what", "remedy"),
+    [
+        ("CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error in GPU memory", "return the GPU (RMA)"),
+        ("CUDA_ERROR_DEVICE_UNAVAILABLE", "does not answer: lost", "sudo nvidia-smi -r"),
+        ("CUDA_ERROR_OUT_OF_MEMORY", "out of memory", "End the programs that use the memory"),
+        ("CUDA_ERROR_LAUNCH_FAILED", "the GPU stopped with an error", "return the GPU (RMA)"),
+        ("CUDA_ERROR_OF_TOMORROW", "it did (CUDA_ERROR_OF_TOMORROW)", "sudo dmesg"),
+    ],
+)
+def test_a_gpu_that_fails_is_one_error_in_cudas_words_with_its_own_remedy(
+    reason: str, what: str, remedy: str
+) -> None:
+    failures = refused(reason, ("host", "gpu:3"), ("gpu:3", "gpu:0"), ("gpu:1", "gpu:3"))
+    (found,) = find_bandwidth(added(failures=failures)(measured()))
+    assert (found.id, found.severity, found.subject.text) == ("bandwidth.copy_failed", "error", "gpu:3")
+    assert what in found.says
+    assert "3 copies failed: host to gpu:3, gpu:3 to gpu:0, gpu:1 to gpu:3" in found.says
+    assert remedy in (found.remedy or "")
+
+
+def test_failures_of_two_gpus_and_of_a_pair_are_told_apart() -> None:
+    lost = "CUDA_ERROR_DEVICE_UNAVAILABLE"
+    failures = refused(lost, ("host", "gpu:1"), ("gpu:1", "gpu:0"), ("host", "gpu:3"), ("gpu:3", "gpu:0"))
+    found_of_each = find_bandwidth(added(failures=failures)(measured()))
+    assert [one.subject.text for one in found_of_each] == ["gpu:1", "gpu:3"]
+    pair = refused("CUDA_ERROR_LAUNCH_FAILED", ("gpu:0", "gpu:1"), ("gpu:1", "gpu:0"))
+    (found,) = find_bandwidth(added(failures=pair)(measured()))
+    assert found.subject.text == "link:0-1"

@@ -172,11 +172,6 @@ def test_two_gpus_are_compared_with_the_expectation_alone() -> None:
     ]
 
 
-def test_a_v100_with_half_of_its_nvlinks_is_found_and_no_pair_with_a_single_link() -> None:
-    name, rates, count = SOUND["8 V100"]
-    assert found(name, of_gpu(rates, 0.5, 3), count) == [("warning", "bandwidth.below_expected", "gpu:3")]
-
-
 def test_pairs_of_an_unknown_model_that_no_pcie_link_explains_are_compared() -> None:
     name = "NVIDIA Future 9000"
     for count in (4, 8):

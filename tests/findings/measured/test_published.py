@@ -127,7 +127,3 @@ def test_every_published_output_gets_a_verdict_of_few_findings(name: str) -> Non
             assert sample.expected_source
             assert sample.expected_gb_per_s > 0
     assert with_expectations(judged, machine) == judged
-
-
-def test_a_link_that_was_slow_in_one_tool_is_no_penalty_of_pageable_memory() -> None:
-    assert "bandwidth.pageable_slow" not in by_id(published("7gforce-[bf]*"))

@@ -210,19 +210,6 @@ def test_the_step_of_all_hosts_is_predicted_with_what_the_network_costs() -> Non
     assert len(plan.candidates) == 4, "other places for the variables are shown beside it"
 
 
-def test_each_host_takes_gpus_near_the_card_of_the_network() -> None:
-    asked = Request(model="resnet50", num_gpus=8)
-    hosts = (brought("n1", two_switches(), interface="eth0"), brought("n2", two_switches(), interface="eth0"))
-    counts = plan_hosts(
-        hosts,
-        msgspec.structs.replace(asked, exclude=(0, 1, 2)),
-        lambda request, cpu: target_alone(hosts[0], request),
-    ).target
-    assert counts.plan.choice.gpus == (4, 5, 6, 7)
-    assert counts.others[0].plan.choice.gpus == (4, 5, 6, 7)
-    assert any("GPUs 4-7 are on the same PCIe switch as mlx5_0" in one for one in counts.plan.choice.reasons)
-
-
 def test_where_the_network_is_unknown_nothing_is_predicted_and_that_is_said() -> None:
     bare = msgspec.structs.replace(two_switches(), nics=())
     plan = planned(

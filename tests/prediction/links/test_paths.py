@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.prediction.links.flows import Flows
-from gputopo.prediction.links.paths import STAGED_MAX_GB_PER_S, STAGED_SHARE, Paths, paths_of, unknown_facts
+from gputopo.prediction.links.paths import (
+    STAGED_MAX_GB_PER_S,
+    STAGED_SHARE,
+    HostLink,
+    PairPath,
+    Paths,
+    paths_of,
+    unknown_facts,
+)
 from gputopo.reference.expectations import expected_link
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.gpu import Gpu, Pcie
@@ -223,3 +231,21 @@ def _loaded(paths: Paths) -> list[tuple[str | int, ...]]:
     flows = Flows(paths)
     flows.between(0, 1)
     return list(flows.seconds)
+
+
+def test_facts_that_predictions_lack_are_named_until_they_are_measured() -> None:
+    measured = HostLink(12.0, 12.0, "measured")
+    pair = PairPath("direct", 10.0, "measured")
+    slot = HostLink(6.0, 6.0, "model")
+    gpus = tuple(Gpu(index=index) for index in range(2))
+    for hosts, pairs, lacks in (
+        ({0: measured, 1: measured}, {(0, 1): pair}, []),
+        (
+            {0: measured, 1: slot},
+            {(0, 1): pair},
+            ["PCIe link of the slot", "copy rates"],
+        ),
+        ({0: measured, 1: measured}, {(0, 1): PairPath("direct", 5.0, "model")}, ["PCIe hops", "copy rates"]),
+    ):
+        found = unknown_facts(Machine(source="live", gpus=gpus), Paths(hosts, pairs, ()))
+        assert [fact for fact, lack in zip(found, lacks, strict=True) if not fact.startswith(lack)] == []

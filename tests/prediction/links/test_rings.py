@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 
 from gputopo.prediction.links.paths import Paths
-from gputopo.prediction.links.rates import RateTable
 from gputopo.prediction.links.rings import Rings
 from tests.prediction.invented import machines
 
@@ -15,20 +14,13 @@ from tests.prediction.invented import machines
 def test_no_order_is_better_than_the_one_found(paths: Paths) -> None:
     """All orders of up to seven GPUs, by the same account of an order."""
     gpus = tuple(sorted(paths.hosts))
-    mask = sum(1 << gpu for gpu in gpus)
-    rings = Rings(RateTable(paths, gpus))
+    rings = Rings(paths, gpus)
     share = 2 * (len(gpus) - 1) / len(gpus)
     best = min(rings.seconds((gpus[0], *rest)) for rest in permutations(gpus[1:]))
 
-    found = rings.best(gpus, mask)
-    assert found is not None
-    seconds, order = found
+    seconds, order = rings.best(gpus)
 
     assert sorted(order) == list(gpus)
     assert seconds == pytest.approx(best * share)
     assert seconds == pytest.approx(rings.seconds(order) * share)
-    assert rings.may_be_below(seconds * (1 + 1e-9), mask, len(gpus))
-    assert rings.best(gpus, mask, seconds * (1 - 1e-9)) is None
-    within = rings.best(gpus, mask, seconds * (1 + 1e-9))
-    assert within is not None
-    assert within[0] == pytest.approx(seconds)
+    assert rings.least(gpus) <= seconds * (1 + 1e-9)

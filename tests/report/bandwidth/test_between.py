@@ -13,7 +13,7 @@ from tests.report.shown import table_of
 
 
 def parts(samples: tuple[Sample, ...], source: str = "live") -> list[Section]:
-    return [*network_parts(Bandwidth(source=source, samples=samples))]
+    return [part for part in network_parts(Bandwidth(source=source, samples=samples)) if part is not None]
 
 
 def samples(hosts: int) -> tuple[Sample, ...]:
@@ -45,7 +45,7 @@ def test_of_many_hosts_there_is_no_matrix() -> None:
 
 def test_latencies_count_for_both_ends() -> None:
     one = Sample(kind="network_latency", source="host:a", destination="host:b", median_us=12.0)
-    by_host, _ = parts((one,))
+    (by_host,) = parts((one,))
     assert table(by_host) == {"a": ["12.0"], "b": ["12.0"]}
 
 
@@ -107,7 +107,7 @@ def timed(
 
 
 def shown(*samples: Sample) -> str:
-    parts = tuple(part for part in collective_parts(samples) if part is not None)
+    parts = tuple(part for part in collective_parts(samples, whole=True) if part is not None)
     return document_text(Document("", "", parts), 100) if parts else ""
 
 

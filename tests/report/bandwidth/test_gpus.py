@@ -1,11 +1,10 @@
 """The table of the GPUs: every kind of copy has a column of its own, and nothing stands for another."""
 
-import re
 from typing import Any
 
 from msgspec.structs import replace
 
-from gputopo.report.bandwidth.gpus import gpu_parts
+from gputopo.report.bandwidth.gpus import gpu_part
 from gputopo.report.bandwidth.numbers import Numbers
 from gputopo.report.bandwidth.parts import bandwidth_document
 from gputopo.report.document import document_text
@@ -25,14 +24,13 @@ def host(kind: Kind, gpu: int, gb_per_s: float, **more: Any) -> Sample:
 def columns(*samples: Sample, gpus: int = 2) -> dict[str, tuple[str, ...]]:
     """Return the cells of each column by its head in one line."""
     numbers = Numbers(machine_with(gpus), Bandwidth(source="test", samples=samples))
-    table, *_ = gpu_parts(numbers)
-    _, *found = table_of(table).columns
+    _, *found = table_of(gpu_part(numbers, whole=True)).columns
     return {one.head.replace("\n", " "): one.cells for one in found}
 
 
 def notes(*samples: Sample, gpus: int = 2) -> str:
     text = document_text(
-        bandwidth_document(machine_with(gpus), Bandwidth(source="test", samples=samples), ()), 300
+        bandwidth_document(machine_with(gpus), Bandwidth(source="test", samples=samples), (), whole=True), 300
     )
     assert "".join(text.split()) != ""
     return text
@@ -86,7 +84,7 @@ def latency(us: float, method: Method) -> Sample:
 
 def test_latencies_of_two_methods_are_two_columns() -> None:
     found = columns(latency(0.57, "kernel_read"), latency(8.5, "copy_engine"))
-    assert found == {"latency us (pointer chase)": ("0.57",), "engine latency (16 B) us": ("8.50",)}
+    assert found == {"latency us (load) to": ("0.57",), "latency us (16 B copy) to": ("8.50",)}
 
 
 def test_a_number_that_is_not_used_has_a_mark_and_a_reason_and_no_share() -> None:
@@ -98,25 +96,22 @@ def test_a_number_that_is_not_used_has_a_mark_and_a_reason_and_no_share() -> Non
         expected_gb_per_s=768.0,
         invalid="cache",
     )
-    assert columns(fast) == {"inside GPU": ("4374?",)}
+    assert columns(fast) == {"inside GPU read+write": ("4374?",)}
     text = notes(fast)
     assert "570" not in text
     assert "?: not used, faster than the memory of the GPU: the speed of its cache: d2d_local gpu:0" in text
     assert "4374?" in document_markdown(
-        bandwidth_document(machine_with(1), Bandwidth(source="test", samples=(fast,)), (), matrices=True)
+        bandwidth_document(machine_with(1), Bandwidth(source="test", samples=(fast,)), (), whole=True)
     )
     valid = replace(fast, invalid=None, median_gb_per_s=700.0)
-    assert columns(fast, valid)["inside GPU"] == ("700",)
-    assert columns(fast, valid)["expected (share)"] == ("768 (91%)",)
+    assert columns(fast, valid)["inside GPU read+write"] == ("700 of 768",)
 
 
 def test_the_fastest_copy_inside_a_gpu_has_the_expectation_of_the_others() -> None:
     slow = Sample(kind="d2d_local", source="gpu:0", destination="gpu:0", median_gb_per_s=85.0,
                   expected_gb_per_s=205.0)  # fmt: skip
     fast = replace(slow, median_gb_per_s=193.0, expected_gb_per_s=None, group="a matrix of both directions")
-    found = columns(slow, fast)
-    assert (found["inside GPU"], found["expected (share)"]) == (("193",), ("205 (94%)",))
-    assert "reference" not in notes(slow, fast)
+    assert columns(slow, fast) == {"inside GPU read+write": ("193 of 205",)}
 
 
 def test_several_runs_that_differ_are_a_range_and_those_that_agree_one_number() -> None:
@@ -132,11 +127,6 @@ def test_several_runs_that_differ_are_a_range_and_those_that_agree_one_number() 
     assert "several runs" not in notes(of(24.6, 24.7))
 
 
-def test_a_gpu_without_reference_data_is_marked_beside_one_that_has_it() -> None:
+def test_a_gpu_with_an_expectation_has_it_beside_its_number() -> None:
     known, unknown = host("h2d", 0, 12.0, expected_gb_per_s=12.5), host("h2d", 1, 12.0)
-    assert columns(known, unknown)["expected (share)"] == ("12.5 (96%)", "none")
-    assert "none: no reference data for this model or link." in notes(known, unknown)
-    assert "expected (share)" not in columns(unknown)
-    assert re.search(r"No reference data: to GPU\.", notes(unknown))
-    assert "reference data" not in notes(known)
-    assert "reference data" not in notes(replace(unknown, kind="d2d_local", source="gpu:1", group="a matrix"))
+    assert columns(known, unknown) == {"to GPU": ("12.0 of 12.5", "12.0")}

@@ -68,7 +68,10 @@ def test_a_far_numa_node_costs_a_third_and_is_no_fault_of_the_link() -> None:
 def test_gpus_that_are_all_alike_below_the_link_of_their_model_are_a_statement() -> None:
     (found,) = below(box(*[(26.3, 26.5)] * 4))
     assert (found.subject.text, found.severity) == ("gpus:0-3", "info")
-    assert "widest link of the model, 26.5 against 55.5 GB/s: as fast as Gen5 x8 (or Gen4 x16)" in found.says
+    assert (
+        "50% of the 55.5 GB/s of Gen5 x16, the widest link of the model: as fast as Gen5 x8 (or Gen4 x16)"
+        in found.says
+    )
 
 
 @pytest.mark.parametrize("name", ["NVIDIA L4", "Tesla T4"])
@@ -87,7 +90,7 @@ def test_where_no_model_is_known_all_gpus_are_compared() -> None:
     machine = replace(machine, gpus=tuple(Gpu(index=gpu.index) for gpu in machine.gpus))
     (found,) = below(machine)
     assert (found.subject.text, found.severity) == ("gpu:2", "info")
-    assert "50% of those of the other GPUs, whose models are unknown, 27.4 against 55.0 GB/s" in found.says
+    assert "50% of the 55.0 GB/s of the other GPUs, whose models are unknown" in found.says
 
 
 def test_a_card_as_slow_as_few_lanes_is_reported_once() -> None:
@@ -118,20 +121,6 @@ def test_a_gpu_alone_below_its_cpu_is_no_faulty_one() -> None:
 
 def test_direct_copies_do_not_for_some_cards_may_have_a_bridge() -> None:
     assert below(between("p2p_direct", 50.0, 50.0, 11.0)) == []
-
-
-def test_two_cards_have_one_path_between_them_and_no_slower_end() -> None:
-    (found,) = below(between("p2p_staged", 22.0, 4.1))
-    assert (found.subject.text, found.severity) == ("gpus:0-1", "info")
-
-
-def test_staged_copies_far_below_the_link_of_the_model_are_a_statement() -> None:
-    (found,) = below(between("p2p_staged", 5.9, 5.9, 5.8, 5.9))
-    assert (found.subject.text, found.severity) == ("gpus:0-3", "info")
-    assert (
-        "20% of Gen4 x16, the widest link of the model, 5.8 to 5.9 against 26.1 GB/s: as fast " in found.says
-    )
-    assert below(between("p2p_staged", 17.0, 17.0, 16.8, 17.1)) == []
 
 
 def one_direction_beside_the_other(*rates: float) -> Machine:

@@ -1,0 +1,310 @@
+"""Measured copies of each GPU, judged once: its link with the host, its memory, the latency.
+
+A link by its lanes, else by GPUs of the same model, by the expected rate, by the widest link of the model,
+and by its other direction; the memory by the expected rate, else by GPUs of the same model.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
+from typing import NamedTuple
+
+from gputopo.copies.expected import link_name, link_names, links_for, model_link, with_expectations
+from gputopo.copies.numbers import by_copy_engine, host_copies, host_gpu, is_large, judged, pair_copies, rate
+from gputopo.copies.pair_speeds import NvLinks, pcie_max
+from gputopo.copies.settling import ramp_up_samples
+from gputopo.copies.sharing import HOST_KINDS
+from gputopo.findings.compare import grouped, maxima
+from gputopo.findings.measured.links import (
+    ALIKE_SHARE,
+    BELOW_EXPECTED,
+    BETWEEN_GPUS,
+    DIRECTION_DIFFERS,
+    DIRECTION_SHARE,
+    HALF_SHARE,
+    LATENCY_TIMES,
+    PCIE_MAX_GB_PER_S,
+    PEERS_SHARE,
+    host_rates,
+    link_is_unknown,
+    narrow_links,
+    narrow_pairs,
+)
+from gputopo.findings.pcie import SLOT_NARROW
+from gputopo.findings.rule import Fault, Severity, by_model, check, copies_of, present, roughly
+from gputopo.reference.expectations import LinkExpectation, expected_of
+from gputopo.values.bandwidth import Bandwidth, Kind, Sample, gpu_of
+from gputopo.values.machine import Gpu, Machine
+
+# Cards of workstations and home computers, whose boards often have slots of 16 and of 8 lanes.
+_BOARD_CARDS = ("GeForce", "TITAN", "Quadro", "RTX", "GTX")
+_HALF_LANES = 8
+
+_DIRECTIONS: dict[str, str] = {
+    "h2d": "from the host",
+    "d2h": "to the host",
+    "bidirectional": "from and to the host at once",
+}
+_WITH_HOST, _THROUGH_HOST, _DIRECT = "with the host", "through the host", "with other GPUs"
+_LINK, _MEMORY, _LATENCY = "link", "d2d_local", "latency"  # parts of a GPU that are judged
+
+
+@check(SLOT_NARROW, BELOW_EXPECTED, DIRECTION_DIFFERS)
+def slow_gpus(machine: Machine) -> Iterator[Fault]:
+    """Find GPUs whose copies with the host, or in their memory, are slow: of each part one fault."""
+    steps: tuple[Callable[[Machine], Iterator[Fault]], ...] = (
+        narrow_links,
+        _behind_peers,
+        _below_expected,
+        _below_model,
+        _directions,
+        _unlike_peers,
+    )
+    found: set[tuple[object, str]] = set()
+    for step in steps:
+        known = set(found)
+        for fault in step(machine):
+            key = (fault.gpus, fault.part or _LINK)
+            if key not in known:
+                found.add(key)
+                yield fault
+    yield from narrow_pairs(machine)
+
+
+def _behind_peers(machine: Machine) -> Iterator[Fault]:
+    """Find GPUs that are far below the best of their model in every direction that was measured.
+
+    Where copies with the host were not measured, by those between GPUs over PCIe.
+    """
+    copies, path = _over_pcie(machine)
+    for group, words in _groups(machine):
+        for gpu in group:
+            own = copies.get(gpu.index, {})
+            peers = {str(one.index): copies[one.index] for one in group if one.index in copies}
+            peers.pop(str(gpu.index), None)
+            best = {kind: max((peer.get(kind, 0.0) for peer in peers.values()), default=0.0) for kind in own}
+            shares = {kind: own[kind] / best[kind] for kind in own if best[kind]}
+            kind = max(shares, key=shares.__getitem__, default=None)
+            if kind is None or shares[kind] >= PEERS_SHARE.value or not link_is_unknown(gpu, machine):
+                continue
+            fits = links_for(max(own.values()), gpu)
+            reach = (
+                f"copies {path} reach about {roughly(shares[kind])} of the {best[kind]:.1f} GB/s of {words}"
+            )
+            evidence = {
+                "gb_per_s": max(own.values()),
+                "peers_gb_per_s": {index: max(peer.values()) for index, peer in peers.items()},
+                "fits": list(map(link_name, fits)),
+            }
+            yield BELOW_EXPECTED.fault(
+                gpu,
+                reach + (f": as fast as {link_names(fits)}" if fits else ""),
+                evidence,
+                _severity(gpu, shares[kind], fits, path),
+                case="same-model GPUs",
+                part=_LINK,
+            )
+
+
+def _below_expected(machine: Machine) -> Iterator[Fault]:
+    """Find copies below the expected rate of the observed link, or of the GPU's memory."""
+    copies = copies_of(machine)
+    samples = with_expectations(Bandwidth(source=copies.source, samples=_steady(machine)), machine).samples
+    found = {kind: host_copies(samples, kind, machine) for kind in HOST_KINDS}
+    for one in judged(samples):
+        index = gpu_of(one.source) if one.kind == "d2d_local" else host_gpu(one)
+        if index is not None and one.kind in ("d2d_local", "bidirectional"):
+            best = found.setdefault(one.kind, {})
+            best[index] = max(one, best.get(index, one), key=rate)
+    for gpu in present(machine):
+        low = {
+            kind: own
+            for kind, of in found.items()
+            if (own := of.get(gpu.index)) is not None and rate(own) < (own.expected_low_gb_per_s or 0.0)
+        }
+        if memory := low.pop("d2d_local", None):
+            words = "copies in GPU memory"
+            yield _below(gpu, words, memory, words, _MEMORY)
+        # Both directions at once are no fault of their own where one alone is slow.
+        if single := [low[kind] for kind in HOST_KINDS if kind in low] or list(low.values()):
+            slower = min(single, key=_share)
+            words = f"copies {_WITH_HOST if len(single) > 1 else _DIRECTIONS[slower.kind]}"
+            yield _below(gpu, words, slower, "copies over the link", _LINK)
+
+
+def _below(gpu: Gpu, words: str, sample: Sample, case: str, part: str) -> Fault:
+    says = f"{words} reach about {roughly(_share(sample))} of the expected rate: {sample.expected_source}"
+    evidence = {
+        "gb_per_s": round(rate(sample), 3),
+        "expected_gb_per_s": sample.expected_gb_per_s,
+        "expected_low_gb_per_s": sample.expected_low_gb_per_s,
+        "source": sample.expected_source,
+    }
+    return BELOW_EXPECTED.fault(gpu, says, evidence, case=case, part=part)
+
+
+def _share(sample: Sample) -> float:
+    return rate(sample) / (sample.expected_gb_per_s or rate(sample))
+
+
+def _below_model(machine: Machine) -> Iterator[Fault]:
+    """Find GPUs whose copies with the host are below the widest link of their model.
+
+    It is no fault for certain: boards give cards fewer lanes, or have an earlier generation.
+    """
+    copies = host_rates(machine)
+    for gpu in present(machine):
+        own, link = max(copies.get(gpu.index, {}).values(), default=inf), model_link(gpu)
+        fits = links_for(own, gpu) if own < inf else ()
+        if link is None or own >= link.copy_low_gb_per_s or not link_is_unknown(gpu, machine):
+            continue
+        if not _is_usual(fits, gpu):
+            usual = link.copy_to_device_gb_per_s
+            reach = f"copies with the host reach about {roughly(own / usual)} of the {usual:.1f} GB/s of "
+            more = (
+                f"as fast as {link_names(fits)}; its slot is unknown"
+                if fits
+                else "no PCIe link has this rate; host memory may be on another NUMA node, or the path in use"
+            )
+            says = f"{reach}{link_name(link)}, the widest link of the model: {more}"
+            evidence = {"gb_per_s": own, "expected_gb_per_s": usual, "fits": list(map(link_name, fits))}
+            yield BELOW_EXPECTED.fault(gpu, says, evidence, case="widest link of the model", part=_LINK)
+
+
+def _directions(machine: Machine) -> Iterator[Fault]:
+    """Find GPUs whose copies to and from the host differ by more than those of PCIe links without a fault."""
+    copies = host_rates(machine)
+    for gpu in present(machine):
+        own = copies.get(gpu.index, {})
+        if len(own) < 2 or max(own.values()) > PCIE_MAX_GB_PER_S.value:
+            continue
+        slower, faster = sorted(own, key=lambda kind: own[kind])
+        share = own[slower] / own[faster]
+        if share < DIRECTION_SHARE.value:
+            says = f"copies {_DIRECTIONS[slower]} reach about {roughly(share)} of those {_DIRECTIONS[faster]}"
+            evidence = {f"{kind}_gb_per_s": round(own[kind], 3) for kind in own}
+            yield DIRECTION_DIFFERS.fault(gpu, says, evidence, part=_LINK)
+
+
+class _Compared(NamedTuple):
+    """A number of each GPU, higher is faster, and how a GPU that is far below its peers is reported."""
+
+    what: str
+    values: Mapping[int, float]
+    limit: float
+    case: str
+    part: str
+
+
+def _unlike_peers(machine: Machine) -> Iterator[Fault]:
+    """Find GPUs whose both directions at once, memory or latency are unlike those of their model."""
+    for what, values, limit, case, part in _compared(machine):
+        for group, words in _groups(machine):
+            known = [gpu for gpu in group if gpu.index in values and not gpu.mig.mode]
+            best = max((values[gpu.index] for gpu in known), default=0.0)
+            for gpu in known:
+                own = values[gpu.index]
+                if own >= limit * best or (part == _LINK and not link_is_unknown(gpu, machine)):
+                    continue
+                if part == _LATENCY:
+                    says = f"{what} take about {best / own:.1f} times the {1 / best:.2f} us of {words}"
+                    evidence = {"us": 1 / own, "best_us": 1 / best}
+                else:
+                    says = f"{what} reach about {roughly(own / best)} of the {best:.1f} GB/s of {words}"
+                    evidence = {"gb_per_s": own, "best_gb_per_s": best}
+                yield BELOW_EXPECTED.fault(gpu, says, evidence, case=case, part=part)
+
+
+def _compared(machine: Machine) -> Iterator[_Compared]:
+    for kind, rates in _bidirectional(copies_of(machine)).items():
+        beside = "" if kind == "bidirectional" else " beside the other direction"
+        what = f"copies {_DIRECTIONS[kind]}{beside}"
+        yield _Compared(what, rates, ALIKE_SHARE.value, "both directions", _LINK)
+    local = maxima(
+        (gpu, rate(one))
+        for one in _steady(machine)
+        if one.kind == "d2d_local" and is_large(one) and by_copy_engine(one)
+        if (gpu := gpu_of(one.source)) is not None
+    )
+    what = "copies in GPU memory"
+    yield _Compared(what, local, ALIKE_SHARE.value, what, _MEMORY)
+    times = grouped(
+        ((one.method, one.source == "host"), (gpu, 1 / one.median_us))
+        for one in copies_of(machine).samples
+        if one.kind == "latency" and one.group is None and one.invalid is None and one.median_us
+        if (gpu := host_gpu(one)) is not None
+    )
+    for (_, to_gpu), of in times.items():
+        what = f"small copies {_DIRECTIONS['h2d' if to_gpu else 'd2h']}"
+        yield _Compared(what, maxima(of), 1 / LATENCY_TIMES.value, "latency", _LATENCY)
+
+
+def _steady(machine: Machine) -> tuple[Sample, ...]:
+    """Return the samples but for those of clock ramp-up."""
+    copies = copies_of(machine)
+    ramping = ramp_up_samples(copies, machine)
+    return tuple(one for place, one in enumerate(copies.samples) if place not in ramping)
+
+
+def _groups(machine: Machine) -> Iterator[tuple[list[Gpu], str]]:
+    """Yield the GPUs to compare and their name: those of a model; all where no model is known."""
+    yield from ((group, "same-model GPUs") for group in by_model(machine))
+    if all(gpu.name is None for gpu in machine.gpus):
+        yield present(machine), "the other GPUs, whose models are unknown"
+
+
+def _severity(gpu: Gpu, share: float, fits: Sequence[LinkExpectation], path: str) -> Severity:
+    """Return how bad it is to copy at a share of the peers.
+
+    Many boards give one card half of the lanes, not those of modules (SXM), and servers for cards without a
+    fan. Cards may be alone below their CPU, which halves copies through the host.
+    """
+    row = expected_of(gpu)
+    board = row is None or row.name.startswith(_BOARD_CARDS)
+    by_board = board and any(link.width >= _HALF_LANES for link in fits)
+    alone = path == _THROUGH_HOST and not (row and row.is_module)
+    halved = share >= HALF_SHARE.value and (by_board or alone)
+    return "info" if halved or path == _DIRECT or _is_usual(fits, gpu) else "warning"
+
+
+def _bidirectional(bandwidth: Bandwidth) -> dict[Kind, dict[int, float]]:
+    """Return the best copies of each GPU with the host while it alone copies in both directions."""
+    gpus = grouped(((one.kind, one.group), host_gpu(one)) for one in bandwidth.samples)
+    copies = grouped(
+        (one.kind, (gpu, rate(one)))
+        for one in bandwidth.samples
+        if (gpu := host_gpu(one)) is not None
+        and (one.group is None or len({*gpus[one.kind, one.group]}) == 1)
+        and (one.kind == "bidirectional" or (one.with_reverse and one.kind in HOST_KINDS))
+        and (is_large(one) and one.pinned is not False and by_copy_engine(one))
+    )
+    return {kind: maxima(rates) for kind, rates in copies.items()}
+
+
+def _over_pcie(machine: Machine) -> tuple[dict[int, dict[str, float]], str]:
+    """Return the best copies of each GPU over its PCIe link, by direction, and how they are named.
+
+    Where none with the host were measured: those between GPUs of one model, staged through the host, else
+    direct ones that are not NVLinks'.
+    """
+    if rates := host_rates(machine):
+        return rates, _WITH_HOST
+    gpus = {gpu.index: gpu for gpu in machine.gpus}
+    staged, direct = (pair_copies(copies_of(machine).samples, kind) for kind in BETWEEN_GPUS)
+    nvlinks = NvLinks(copies_of(machine), machine)
+    ends = []
+    for (a, b), sample in (staged or direct).items():
+        one, other = gpus.get(a), gpus.get(b)
+        if one is None or other is None or one.name != other.name:
+            continue
+        if staged or (nvlinks.between(a, b) is None and rate(sample) <= pcie_max(one)):
+            ends += [(a, ("out", rate(sample))), (b, ("in", rate(sample)))]
+    found = {index: maxima(rates) for index, rates in grouped(ends).items()}
+    return found, _THROUGH_HOST if staged else _DIRECT
+
+
+def _is_usual(fits: Sequence[LinkExpectation], gpu: Gpu) -> bool:
+    """Return whether a rate is that of the lanes which servers give this model."""
+    row = expected_of(gpu)
+    return row is not None and any(
+        link.width == row.pcie_width_seen and link.generation == row.pcie_generation for link in fits
+    )

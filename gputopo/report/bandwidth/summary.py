@@ -1,0 +1,168 @@
+"""The first screen of a bandwidth report: a verdict in one sentence, findings, what was not measured."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from gputopo.copies.numbers import by_copy_engine, is_large
+from gputopo.findings import Finding
+from gputopo.report.bandwidth.numbers import number
+from gputopo.report.document import Block, Items, Section, Styled
+from gputopo.report.findings import findings_block
+from gputopo.report.layout import QUIET, SEVERITY_STYLES, plain
+from gputopo.report.units import counted, seconds
+from gputopo.runs.history import date_in_words
+from gputopo.values.bandwidth import COLLECTIVES, NETWORK, Bandwidth, NotMeasured, Sample, gpus_of
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.machine import Machine
+
+_MAX_FINDINGS = 5
+_MAX_REMEDIES = 2  # of errors and warnings; with more, all remedies are left to --all
+_MAX_NAMED = 2
+_LEVELS = {"quick": "quick", "full": "full: every size"}
+_LINKS = ("h2d", "d2h", "bidirectional", "p2p_direct", "p2p_staged", "d2d_local", *NETWORK, *COLLECTIVES)
+_AGAINST = (
+    "expected_gb_per_s",
+    "as_its_equals_gb_per_s",
+    "best_gb_per_s",
+    "peers_gb_per_s",
+    "staged_gb_per_s",
+)
+
+
+def summary_parts(
+    machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding], *, whole: bool
+) -> Iterator[Section]:
+    """Yield the verdict, and the findings: all with their remedies, or as many as a person reads at once."""
+    serious = [one for one in findings if one.severity != "info"]
+    style = SEVERITY_STYLES[serious[0].severity] if serious else ""
+    yield Section(
+        "", (Styled(verdict(machine, bandwidth, findings), style), Styled(_about(machine, bandwidth), QUIET))
+    )
+    items = findings_block(findings, nothing="").items
+    shown = items if whole else items[:_MAX_FINDINGS]
+    if not whole:
+        brief = sum(one.severity != "info" for one in items) > _MAX_REMEDIES
+        shown = tuple(one._replace(remedy=None) if brief or one.severity == "info" else one for one in shown)
+    more = len(items) - len(shown)
+    if shown:
+        blocks: list[Block] = [
+            Items(shown, ""),
+            *([f"{counted(more, 'more finding')}: --all"] if more else []),
+        ]
+        yield Section("Findings", tuple(blocks))
+
+
+def verdict(machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding]) -> str:
+    """Return the answer in one sentence."""
+    links = [
+        one
+        for one in bandwidth.samples
+        if one.kind in _LINKS and is_large(one) and one.group is None
+        if by_copy_engine(one) and one.pinned is not False
+    ]
+    judged = sum(one.expected_gb_per_s is not None for one in links)
+    rest = len(links) - judged
+    serious = [one for one in findings if one.severity != "info"]
+    ended = "Ended early: " if bandwidth.source == "live" else "The capture ends early: "
+    ended = "" if bandwidth.complete else ended
+    if serious:
+        named = "; ".join(dict.fromkeys(map(_short, serious[:_MAX_NAMED])))
+        return f"{ended}{_counts(serious)}: {named}{'; ...' if len(serious) > _MAX_NAMED else '.'}"
+    if bandwidth.soak is not None and bandwidth.soak.intervals:
+        minutes = bandwidth.soak.intervals[-1].end_s / 60
+        return f"{ended}No error and no falling rate in {minutes:.3g} min under load."
+    if not bandwidth.samples:
+        return f"{ended}Nothing was measured."
+    if not judged:
+        peers = _compared_with_peers(machine, links)
+        return f"{ended}Not judged: no reference data for these numbers{peers}."
+    unjudged = f"; {rest} not judged: no reference data{_compared_with_peers(machine, links)}" if rest else ""
+    if notes := [one for one in findings if one.id in ("bandwidth.below_expected", "pcie.slot_narrow")]:
+        return f"{ended}{_short(notes[0])} (no fault for certain){unjudged}."
+    return (
+        f"{ended}All {counted(judged, 'rate')} as expected{unjudged}."
+        if judged > 1
+        else f"{ended}As expected{unjudged}."
+    )
+
+
+def _compared_with_peers(machine: Machine, links: Iterable[Sample]) -> str:
+    models = {gpu.index: gpu.name for gpu in machine.gpus}
+    measured = {gpu for one in links for place in (one.source, one.destination) for gpu in gpus_of(place)}
+    names = [models.get(gpu) for gpu in measured]
+    alike = any(name is not None and names.count(name) > 1 for name in names)
+    return ", compared with same-model GPUs only" if alike else ""
+
+
+def _counts(findings: Sequence[Finding]) -> str:
+    counts = [(name, sum(one.severity == name for one in findings)) for name in ("error", "warning")]
+    return ", ".join(counted(count, name) for name, count in counts if count)
+
+
+def _short(finding: Finding) -> str:
+    """Return a finding in a few words: `GPU 2 at 3.1 of 12.3 GB/s: Gen3 x4`."""
+    cases = [*finding.evidence.get("gpus", {}).values()] if "gpus" in finding.evidence else [finding.evidence]
+    found = [(*rates, one) for one in cases if isinstance(one, Mapping) and (rates := _rates(one))]
+    gpus = finding.subject.gpus
+    where = f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}"
+    if found:
+        own, against, evidence = min(found, key=lambda one: one[0] / one[1])
+        fits = evidence.get("fits") or []
+        where = where if gpus else finding.subject.text
+        return f"{where} at {number(own)} of {number(against)} GB/s{f': {fits[0]}' if fits else ''}"
+    fits = [one["fits"][0] for one in cases if isinstance(one, Mapping) and one.get("fits")]
+    if gpus and fits:
+        return f"{where} as fast as {fits[0]}"
+    says = finding.says.partition(": ")[2] if finding.says.startswith("GPU") else finding.says
+    for end in ("; ", " (", ": ", ", "):
+        says = says.partition(end)[0]
+    return f"{where} {says}" if gpus and "GPU" not in says else says
+
+
+def _rates(evidence: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Return the rate that evidence has, and what it is compared with: of several pairs the worst."""
+    if isinstance(pairs := evidence.get("pairs"), Mapping):
+        found = [rates for one in pairs.values() if isinstance(one, Mapping) and (rates := _rates(one))]
+        if found:
+            return min(found, key=lambda one: one[0] / one[1])
+    own = evidence.get("gb_per_s", evidence.get("direct_gb_per_s"))
+    against = next((evidence[name] for name in _AGAINST if evidence.get(name)), None)
+    if isinstance(against, Mapping):
+        against = max(against.values(), default=None)
+    return (own, against) if isinstance(own, float) and isinstance(against, float) else None
+
+
+def _about(machine: Machine, bandwidth: Bandwidth) -> str:
+    """Return what measured when and which GPUs, in one line."""
+    words = [" + ".join(dict.fromkeys(bandwidth.source.split(" + ")))]
+    if bandwidth.level is not None:
+        words.append(_LEVELS[bandwidth.level])
+    if bandwidth.soak is not None:
+        words.append(f"soak, {bandwidth.soak.asked_s / 60:.3g} min")
+    if bandwidth.measured_at is not None:
+        words.append(date_in_words(bandwidth.measured_at))
+    if bandwidth.duration_s is not None:
+        words.append(seconds(bandwidth.duration_s))
+    versions = (("driver", bandwidth.driver_version), ("CUDA", bandwidth.cuda_version))
+    words += [f"{what} {version}" for what, version in versions if version]
+    places = {place for one in bandwidth.samples for place in (one.source, one.destination)}
+    places |= {place for one in bandwidth.failures for place in (one.source, one.destination)}
+    gpus = {gpu for place in places for gpu in gpus_of(place)}
+    by_name: dict[str, list[int]] = {}
+    for gpu in machine.gpus:
+        if gpu.index in gpus and gpu.name:
+            by_name.setdefault(gpu.name, []).append(gpu.index)
+    names = [f"GPU {index_ranges(indices)} {name}" for name, indices in by_name.items()]
+    if missed := sum(one.not_understood for one in machine.lines):
+        names.append(f"{counted(missed, 'line')} not understood: gputopo inspect --from lists them")
+    return plain("; ".join(filter(None, (", ".join(words), *names))))
+
+
+def not_measured_line(entries: Sequence[NotMeasured]) -> str:
+    """Return what was not measured in one line: how many, and the reasons."""
+    whats = {one.what for one in entries}
+    reasons = list(dict.fromkeys(one.reason for one in entries))
+    more = f" and {counted(len(reasons) - _MAX_NAMED, 'other reason')}" if len(reasons) > _MAX_NAMED else ""
+    first = next(iter(dict.fromkeys(one.what for one in entries)))
+    what = first if len(whats) == 1 else f"{len(whats)} copies or tests"
+    return plain(f"Not measured: {what} ({'; '.join(reasons[:_MAX_NAMED])}{more}).")
