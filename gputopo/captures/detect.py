@@ -14,8 +14,6 @@ USE = "use nvidia-smi -q > FILE, or another format: gputopo explain formats list
 _OTHER_MAKER = "gputopo supports machines with NVIDIA GPUs only"
 _NO_TOPOLOGY = "which has no links, slots and limits"
 _NOT_READ = "which gputopo does not read"
-_PORTS = "use ibstat > FILE, or ibv_devinfo, ibstatus or rdma link"
-_BETWEEN_HOSTS = "use ib_write_bw or iperf3 -J > FILE, or measure: gputopo bandwidth --network"
 _DRIVER_ERROR = re.compile(
     r"^.*(?:ERROR: Option |NVIDIA-SMI has failed|Failed to initialize NVML|No devices were found"
     r"|Unable to determine the device handle|nvidia-smi.{0,3}(?:command )?not found"
@@ -28,27 +26,25 @@ _JSON = re.compile(r"\s*(?:\{|\[\s*(?:[\[{\"\]]|-?\d+(?:\.\d+)?\s*,))")  # not `
 def formats() -> tuple[Format, ...]:
     """Return the formats in the order in which they are tried: the one that is surest of itself first."""
     from gputopo.captures import host, kernel_log, tensorflow_log
-    from gputopo.captures.bandwidth import nccl_tests_json, network, nvbandwidth, texts
-    from gputopo.captures.pci import hwloc_xml, lspci, nccl_xml, rdma_ports
+    from gputopo.captures.bandwidth import network, nvbandwidth, programs
+    from gputopo.captures.pci import hwloc_xml, lspci, nccl_xml
     from gputopo.captures.smi import csv_table, dmon, links, overview, topo_matrix, xml
     from gputopo.captures.smi import text as smi_text
 
     return (
         recording.FORMAT,
         nvbandwidth.FORMAT,
-        nccl_tests_json.FORMAT,
         network.FORMAT,
         xml.FORMAT,
         nccl_xml.FORMAT,
         hwloc_xml.FORMAT,
-        texts.FORMAT,
+        programs.FORMAT,
         topo_matrix.FORMAT,
         smi_text.FORMAT,
         overview.FORMAT,
         dmon.FORMAT,
         links.P2P_FORMAT,
         links.NVLINK_FORMAT,
-        rdma_ports.FORMAT,
         lspci.TREE_FORMAT,
         lspci.LIST_FORMAT,
         tensorflow_log.FORMAT,
@@ -118,10 +114,11 @@ _KNOWN = (
         "of nvidia-smi --query-gpu, without the line that names the columns",
         "capture again with --format=csv (not noheader), and copy all lines",
     ),
-    Output(r"CUDA Device Query \(", f"of deviceQuery, {_NO_TOPOLOGY}"),
-    Output(r"^\|? ?GPU ID +\| Device Information|^\d+ GPUs? found\.$", f"of dcgmi, {_NOT_READ}"),
-    Output(r"^\[\d+\] .{3,60}\| +\d+(?:'|°)C, +\d+ %", f"of gpustat, {_NO_TOPOLOGY}"),
-    Output(r"^# ?(?:(?:Date +)?Time +)?gpu +pid", f"of nvidia-smi pmon, {_NO_TOPOLOGY}"),
+    Output(
+        r"CUDA Device Query \(|^\|? ?GPU ID +\| Device Information|^\d+ GPUs? found\.$"
+        r"|^\[\d+\] .{3,60}\| +\d+(?:'|°)C, +\d+ %|^# ?(?:(?:Date +)?Time +)?gpu +pid",
+        f"of deviceQuery, dcgmi, gpustat or nvidia-smi pmon, {_NO_TOPOLOGY}",
+    ),
     Output(
         r"^[^\w\n]{0,20}(?:Client connecting to \S{1,255},|Server listening on) (?:TCP|UDP) port \d"
         r"|^[^\w\n]{0,20}\[ ID\](?:\[Role\])? Interval +Transfer +B|\biperf Done\.|\biperf3: error - ",
@@ -129,25 +126,18 @@ _KNOWN = (
         "use iperf3 -J > FILE",
     ),
     Output(
-        r"^# OSU \S+ .{0,80}\bTest\b|^# OSU MPI",
-        "of an OSU benchmark, which does not show whether its ranks are on two hosts",
-        _BETWEEN_HOSTS,
+        r"^# OSU \S+ .{0,80}\bTest\b|^# OSU MPI|\|\s*bandwidth \(MB/s\)\s*\|\s*message rate"
+        r"|^(?:rc|uc|ud|tcp|udp|rds|sdp|ver)_\w{2,40}:$",
+        "of an OSU benchmark, qperf or ucx_perftest, which gputopo does not read",
+        "use ib_write_bw or iperf3 -J > FILE, or measure: gputopo bandwidth --network",
     ),
     Output(
-        r"^(?:rc|uc|ud|tcp|udp|rds|sdp|ver)_\w{2,40}:$|\|\s*bandwidth \(MB/s\)\s*\|\s*message rate",
-        f"of qperf or ucx_perftest, {_NOT_READ}",
-        _BETWEEN_HOSTS,
-    ),
-    Output(r"^Troubleshooting Info$|^Operational Info$", "of mlxlink, which does not name its card", _PORTS),
-    Output(
-        r"^Settings for \S{1,32}:|^\s{0,4}(?:RX|TX): +bytes +packets|^\S{1,32}: flags=\d+<[A-Z,]*>",
-        "of ethtool, ip or ifconfig, which show an interface without its card",
-        f"{_PORTS}; gputopo inspect on that host reads all interfaces",
-    ),
-    Output(
-        r"^(?:CA|Switch): .{1,120}:$|^# Port (?:extended )?counters: Lid",
-        "of infiniband-diags, and of its programs gputopo reads ibstat and ibstatus only",
-        _PORTS,
+        r"^CA:? '|^Infiniband device '|^hca_id:|^(?:CA|Switch): .{1,120}:$"
+        r"|^# Port (?:extended )?counters: Lid|^Troubleshooting Info$|^Operational Info$"
+        r"|^Settings for \S{1,32}:|^\S{1,32}: flags=\d+<[A-Z,]*>"
+        r"|^\s{0,4}(?:RX|TX): +bytes +packets|^link \S+/\d+ .*\bphysical_state ",
+        "of a tool that shows network ports, which gputopo does not read",
+        "use gputopo inspect on that host: it reads its network cards and ports",
     ),
     Output(
         r"^[ \t]*<graphs\b",

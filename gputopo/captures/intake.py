@@ -74,14 +74,6 @@ _DOCUMENT = re.compile(
 _LINES_AHEAD = 3  # of one that may begin a capture
 
 
-class SeveralHostsError(InputError):
-    """The lines of a text come from several hosts. `texts`: those of each, all others blank."""
-
-    def __init__(self, what: str, hint: str, texts: dict[str, str]) -> None:
-        super().__init__(what, hint)
-        self.texts = texts
-
-
 Begins = Callable[[Sequence[str]], bool]  # whether the first of these lines, none blank, begins an output
 
 
@@ -114,7 +106,7 @@ def _utf_16_without_mark(data: bytes) -> str | None:
 def clean(text: str, *, origin: str) -> str:
     """Return a text without escapes and without what terminals, logs and pages put before each of its lines.
 
-    Raises SeveralHostsError where the lines come from several machines or ranks.
+    Raises InputError where the lines come from several machines or ranks.
     """
     text = _INVISIBLE.sub("", _ESCAPE.sub("", text))
     if any(run in text for run in _RUNS):
@@ -183,7 +175,7 @@ _PREFIXES: tuple[tuple[re.Pattern[str], Callable[[Sequence[str]], bool]], ...] =
 
 
 def _refuse_several_hosts(text: str, origin: str) -> None:
-    """Raise SeveralHostsError if the lines come from several hosts, none of which has few of them."""
+    """Raise InputError if the lines come from several hosts, none of which has few of them."""
     filled = _filled(text)
     if not filled or _ORIGIN.match(filled[0]) is None or _ONE_RUN.search(text):
         return
@@ -195,17 +187,10 @@ def _refuse_several_hosts(text: str, origin: str) -> None:
     if min(counts) < max(_MIN_LINES, max(counts) // 2):
         return
     shown = [host.rstrip(":") for host in hosts[:_HOSTS_SHOWN]] + ["..."] * (len(hosts) > _HOSTS_SHOWN)
-    raise SeveralHostsError(
+    raise InputError(
         f"{origin} mixes the lines of several hosts: {', '.join(shown)}",
         f"select one machine: grep '^{hosts[0]}' FILE | gputopo ... --from -",
-        {host.strip("[]:"): _of_host(text, host) for host in hosts},
     )
-
-
-def _of_host(text: str, host: str) -> str:
-    """Return the lines with the prefix of a host, without it; all other lines blank."""
-    found = ((_ORIGIN.match(line), line) for line in text.split("\n"))
-    return "\n".join(line[len(one[0]) :] if one and one[0].rstrip() == host else "" for one, line in found)
 
 
 def sections(text: str, formats: Sequence[Begins]) -> list[str]:

@@ -179,10 +179,7 @@ def _captures(text: str, origin: str) -> list[Machine]:
         taken = kernel_log.take(text, stamps=False)
     if kernel_log.is_whole(taken):
         return [kernel_log.counted(taken)]
-    try:
-        rest = intake.clean(taken.rest, origin=origin)
-    except intake.SeveralHostsError as error:
-        return [_of_hosts(error, origin), *([kernel_log.counted(taken)] if taken.lines else [])]
+    rest = intake.clean(taken.rest, origin=origin)
     if not taken.lines:
         return _machines(rest, origin)
     if kernel_log.is_log(taken) and not detect.is_readable(rest):
@@ -190,33 +187,22 @@ def _captures(text: str, origin: str) -> list[Machine]:
     return [*_machines(rest, origin), kernel_log.counted(taken)]
 
 
-def _of_hosts(error: intake.SeveralHostsError, origin: str) -> Machine:
-    from gputopo.captures.bandwidth import texts
-
-    if not all(detect.format_of(text) is texts.FORMAT for text in error.texts.values()):
-        raise error
-    machines = [texts.parse(text, origin=f"{origin} ({host})") for host, text in error.texts.items()]
-    machine = runs.joined([*error.texts], machines, machines[0].source, origin=origin)
-    lines = zip(*(text.split("\n") for text in error.texts.values()), strict=True)
-    return ledger.completed(machine, "\n".join(map("".join, lines)), texts.FORMAT)
-
-
 def _machines(text: str, origin: str) -> list[Machine]:
-    from gputopo.captures.bandwidth import texts
+    from gputopo.captures.bandwidth import programs
 
-    if detect.format_of(text) is not texts.FORMAT:
+    if detect.format_of(text) is not programs.FORMAT:
         if machines := _sections(text, origin):
             return machines
         raise detect.refusal(text, origin=origin)
     try:
-        machine, rest = texts.take(text, origin=origin)
+        machine, rest = programs.take(text, origin=origin)
     except InputError:
-        if machines := _sections(text, origin, but=texts.FORMAT):  # it only mentions a bandwidth program
+        if machines := _sections(text, origin, but=programs.FORMAT):  # it only mentions a bandwidth program
             return machines
         raise
-    others = _sections(rest, origin, but=texts.FORMAT)
+    others = _sections(rest, origin, but=programs.FORMAT)
     if not others:
-        return [ledger.completed(texts.with_unread(machine, rest), text, texts.FORMAT)]
+        return [ledger.completed(programs.with_unread(machine, rest), text, programs.FORMAT)]
     understood = len(ledger.filled(text)) - len(ledger.filled(rest))
     counts = LineCounts(source=machine.source, read=understood, known=0, not_understood=0)
     return [*others, replace(machine, lines=(counts,))]

@@ -169,8 +169,8 @@ def _show_on_terminal(view: "Callable[[int], Sequence[Line]]") -> None:
 
 # ECMA-48, Select Graphic Rendition, for the styles that reports use.
 _CODES = {"bold": "1", "dim": "2", "red": "31", "yellow": "33", "cyan": "36"}
-# ASCII replacements of the box and block characters of trees and heat maps.
-_ASCII = str.maketrans("├└│─▁▂▃▄▅▆▇█░▒▓", "+`|-._-=+*##.:+")
+# ASCII replacements of the box and block characters of trees and heat maps, and of signs.
+_ASCII = str.maketrans("├└│─▁▂▃▄▅▆▇█░▒▓\N{MULTIPLICATION SIGN}…", "+`|-._-=+*##.:+x~")
 
 
 def can_redraw() -> bool:
@@ -302,8 +302,10 @@ def progress_in_words(progress: Progress) -> str:
     return f"measuring {number} of {progress.total}{left}: {plain(progress.now)}"
 
 
-def show_report(value: "msgspec.Struct", document: "Callable[[], Document]", shape: str) -> None:
-    """Print a value as JSON, or its document as Markdown or, for any other shape, as text."""
+def show_report(
+    value: "msgspec.Struct", document: "Callable[[], Document]", shape: str, *, whole: bool = True
+) -> None:
+    """Print a value as JSON, or its document as Markdown or, for any other shape, as text, whole or short."""
     if shape == "json":
         from gputopo.values import schema
 
@@ -316,4 +318,4 @@ def show_report(value: "msgspec.Struct", document: "Callable[[], Document]", sha
         from gputopo.report.document import document_lines
 
         shown = document()
-        show(lambda width: for_this_stdout(document_lines(shown, width)))
+        show(lambda width: for_this_stdout(document_lines(shown, width, whole=whole)))

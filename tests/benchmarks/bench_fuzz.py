@@ -69,8 +69,7 @@ def texts(folder: Path = CAPTURES) -> dict[str, bytes]:
     found = {name: text.encode() for name, text in samples.ALL.items()}
     for name, era in nccl_tests.ERAS.items():
         written = nccl_tests.measure(random.Random(1), era, "all_reduce")
-        printed = nccl_tests.as_json(written) if era.json else nccl_tests.text(written, era)
-        found[f"nccl-tests {name}"] = printed.encode()
+        found[f"nccl-tests {name}"] = nccl_tests.text(written, era).encode()
     found["recording"] = schema.encode(recording.read_bundled("dgx1-p100"))
     for path in sorted(folder.glob("captures/*/*")) + sorted(folder.glob("thermal/*.throughput.log")):
         if path.name != "index.csv":

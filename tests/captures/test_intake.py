@@ -137,16 +137,6 @@ def test_lines_of_several_machines_are_refused_with_how_to_part_them() -> None:
     assert "grep '^node1:'" in error.value.hint
 
 
-def test_lines_of_several_hosts_from_bandwidth_programs_are_runs_and_all_are_counted() -> None:
-    run = "Running device_local_copy.\nmemcpy local GPU(column) bandwidth (GB/s)\n{}\n 0    {}\n"
-    hosts = {"node1": run.format("     0", "1116.30"), "node2": run.format("     0", "1216.30") + "odd\n"}
-    mixed = "".join(f"{host}: {line}\n" for host, text in hosts.items() for line in text.splitlines())
-    machine = reading.read_bytes(mixed.encode(), origin="log")
-    assert machine.bandwidth is not None
-    assert [sample.run for sample in machine.bandwidth.samples] == ["node1", "node2"]
-    assert [(one.line, one.text) for one in machine.unread] == [(9, "odd")]
-
-
 STACKED = sorted(AGREEING)
 MATRIX = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-7\nGPU1\tPHB\t X \t0-7\n"
 PEERS = (

@@ -13,8 +13,6 @@ from gputopo.values.errors import InputError
         ("===== ROCm System Management Interface =====\nGPU0 0 52\n", "of AMD's tools", "NVIDIA GPUs only"),
         ("| npu-smi 23.0.3       Version: 23.0.3 |\n", "of another maker's tool", "NVIDIA GPUs only"),
         (" CUDA Device Query (Runtime API) version (CUDART static linking)\n", "of deviceQuery", "topo -m"),
-        ("2 GPUs found.\n| GPU ID | Device Information |\n", "of dcgmi", "topo -m"),
-        ("[0] GeForce GTX 1070 | 40°C,   0 % |   10 /  8114 MB |\n", "of gpustat", "topo -m"),
         (
             "# gpu   pid  type  sm   mem\n# Idx     #   C/G   %     %\n    0  1234     C   9     4\n",
             "pmon",
@@ -28,15 +26,8 @@ from gputopo.values.errors import InputError
         ),
         ("0, 8192 MiB, 2100 MHz, 3\n1, 8192 MiB, 2100 MHz, 3\n", "of nvidia-smi --query-gpu", "not noheader"),
         ("# OSU MPI-CUDA Bandwidth Test v5.8\n# Size  Bandwidth (MB/s)\n1 0.2\n", "OSU", "ib_write_bw"),
-        ("rc_rdma_write_bw:\n    bw  =  11.4 GB/sec\n", "of qperf", "ib_write_bw"),
-        ("Operational Info\n----\nState       : Active\nSpeed  : IB-NDR\n", "of mlxlink", "ibstat"),
-        ("Settings for eth0:\n\tSpeed: 25000Mb/s\n", "of ethtool", "ibstat"),
-        (
-            "2: eth0: <UP> mtu 9000\n    RX: bytes  packets  errors\n    12 1 0\n",
-            "ip or ifconfig",
-            "on that host reads all interfaces",
-        ),
-        ("# Port extended counters: Lid 12 port 1\nPortSelect:....1\n", "infiniband-diags", "ibstat"),
+        ("CA 'mlx5_0'\n\tCA type: MT4129\n", "network ports", "inspect on that host"),
+        ("2: eth0: <UP> mtu 9000\n    RX: bytes  packets  errors\n", "network ports", "inspect on that host"),
         ("box:12:34 [0] NCCL INFO Bootstrap : Using eth0\n", "a log of NCCL", "NCCL_TOPO_DUMP_FILE"),
     ],
 )

@@ -2,15 +2,13 @@
 
 One text may hold the outputs of several runs; a repeated direction and size begins another. A run prints the
 number of its device among those that it sees, so each run of CUDA_VISIBLE_DEVICES=3 prints "Device 0"; the
-GPU comes from the command line above it, or by `numbers_of_runs`, and `notes` state what was assumed.
-Its local copy counts every byte twice, as ours does. Of several devices it prints only the sum over them,
-which is no speed: NotMeasured. A run whose first line is there is whole with its last, `Result = ...`; a part
-of one that was pasted is whole where each heading has its numbers.
+GPU is then the one of the command line above it. Its local copy counts every byte twice, as ours does. Of
+several devices it prints only the sum over them, which is no speed: NotMeasured. A run whose first line is
+there is complete with its last, `Result = ...`; a part of one where each heading has its numbers.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import PurePath
 
 import msgspec
@@ -27,39 +25,6 @@ SOURCE = SINGLE_DEVICE
 _IN_NAME = re.compile(
     r"(?:gpu|device|dev|cuda|bandwidth_?test)[ _.-]?(\d{1,3})(?!\d)", re.IGNORECASE | re.ASCII
 )
-
-
-@dataclass(frozen=True, slots=True)
-class SingleRun:
-    """One run. `visible`: the GPU by CUDA_VISIBLE_DEVICES; `label`: a number near it; `printed`: its own."""
-
-    visible: int | None
-    label: int | None
-    printed: int
-    name: str | None
-
-
-def numbers_of_runs(runs: Sequence[SingleRun]) -> tuple[list[int], list[str]]:
-    """Return each run's GPU, and what was assumed.
-
-    In this order: CUDA_VISIBLE_DEVICES; their own numbers, where one is above 0; the numbers beside
-    them, where each has one; their order, where they are of GPUs of different names; else GPU 0 for all.
-    """
-    own = [run.printed if run.visible is None else run.visible for run in runs]
-    if len(runs) < 2 or any(own) or all(run.visible is not None for run in runs):
-        said = "CUDA_VISIBLE_DEVICES names the GPU of each run" if any(run.visible for run in runs) else None
-        return own, [said] if said else []
-    labels = [run.label for run in runs if run.label is not None]
-    if len(labels) == len(runs) and len(set(labels)) > 1:
-        return labels, [
-            f"{SOURCE} calls its only device 0; the GPUs are numbered as the lines above the runs"
-        ]
-    if len({run.name for run in runs} - {None}) < 2:
-        return own, []
-    return list(range(len(runs))), [
-        f"{SOURCE} calls its only device 0 in each of {len(runs)} runs; the GPUs' names differ, so they are "
-        f"taken as GPUs 0 to {len(runs) - 1} in their order"
-    ]
 
 
 def renumbered(sources: Sequence[str], machines: Sequence[Machine]) -> list[Machine]:
@@ -122,9 +87,6 @@ _BLOG_SIZE = re.compile(r"^Transfer size \(MB\): (\d{1,6})$", re.ASCII)
 _BLOG_MEMORY = re.compile(r"^(Pageable|Pinned) transfers$")
 _BLOG_ROW = re.compile(rf"^{_WAY} bandwidth \(GB/s\): (\S+)$")
 _VISIBLE = re.compile(r"CUDA_VISIBLE_DEVICES=\"?(\d{1,4})\"?(?![\d,])", re.ASCII)
-_NUMBERED = re.compile(  # gpu01 and gpu1.rack.net are hosts
-    r"(?:gpu|device|bandwidth_?test)[ _-]?(0|[1-9]\d{0,2})(?!\d|\.[a-z][\w-]*\.)", re.IGNORECASE | re.ASCII
-)
 _PROSE = re.compile(
     r"^(?:Running on\.\.\.|(?:Quick|Range|Shmoo) Mode|\.+"
     r"|!+Cumulative Bandwidth to be computed from all the devices !+"
@@ -144,36 +106,6 @@ _MARKS = re.compile(
 )
 
 
-@dataclass(slots=True)
-class _Run:
-    """One output of the program."""
-
-    visible: int | None  # CUDA_VISIBLE_DEVICES of the command line above
-    label: int | None  # a number in another line above
-    devices: dict[int, str] = field(default_factory=dict)
-    samples: list[Sample] = field(default_factory=list)  # of GPU 0
-    lines: list[int] = field(default_factory=list)  # of the samples
-    not_measured: list[NotMeasured] = field(default_factory=list)
-    kind: Kind | None = None
-    device_count: int = 1
-    pinned: bool | None = None
-    scale: float | None = None  # of the printed numbers to GB/s
-    bytes: int | None = None
-    started: bool = False  # with the program's first line
-    waits: bool = False  # for a number that a heading announced, or for what an error kept from coming
-    ended: bool = False  # with the program's last line
-
-    @property
-    def whole(self) -> bool:
-        """Whether all is there that the run was to print, as far as its own lines show."""
-        return self.ended or not (self.started or self.waits)
-
-    @property
-    def has_results(self) -> bool:
-        """Whether the run has got as far as a result."""
-        return bool(self.samples or self.not_measured) or self.kind is not None
-
-
 def recognise(text: str) -> bool:
     """Return whether the text has a line that only these programs print."""
     return _MARKS.search(text) is not None
@@ -184,83 +116,108 @@ def read(text: str, *, origin: str) -> ProgramRead:
     del origin  # nothing in such a text is refused: a line that cannot be is not understood
     reader = _Reader()
     understood = understood_of(text, reader.add)
-    complete = all(run.whole for run in reader.runs)
-    found = [run for run in reader.runs if run.has_results]
-    machine, headings = _machine(text, found, reader.notes, complete)
-    return ProgramRead(machine, understood | headings)
+    bandwidth = Bandwidth(
+        source=SOURCE,
+        samples=tuple(sample for _, sample in reader.samples),
+        not_measured=tuple(reader.not_measured),
+        complete=reader.complete and reader.is_whole,
+        notes=tuple(reader.notes),
+    )
+    bandwidth, headings = runs.with_runs(bandwidth, text, [line for line, _ in reader.samples])
+    gpus = tuple(Gpu(index=index, name=name) for index, name in sorted(reader.gpus.items()))
+    return ProgramRead(Machine(source=SOURCE, gpus=gpus, bandwidth=bandwidth), understood | headings)
 
 
 class _Reader:
-    """The runs of a text, line by line."""
+    """The runs of a text, line by line; `index`: the GPU of the run."""
 
     def __init__(self) -> None:
-        self.runs: list[_Run] = []
-        self.notes: list[str] = []
-        self.line = 0
-        self.visible: int | None = None
+        self.gpus: dict[int, str | None] = {}  # names by index
+        self.samples: list[tuple[int, Sample]] = []  # each with its line
+        self.not_measured: list[NotMeasured] = []
+        self.notes: dict[str, None] = {}
+        self.complete = True  # each run but the last one
+        self.visible: int | None = None  # CUDA_VISIBLE_DEVICES
         self.exported = False  # else it holds for one run
-        self.label: int | None = None
+        self._begin()
+
+    def _begin(self, *, started: bool = False) -> None:
+        """Begin a run; `started`: with the program's first line."""
+        self.index: int | None = None
+        self.devices: dict[int, str] = {}
+        self.kind: Kind | None = None
+        self.device_count = 1
+        self.pinned: bool | None = None
+        self.scale: float | None = None  # of the printed numbers to GB/s
+        self.bytes: int | None = None
+        self.started = started
+        self.waits = False  # for a number that a heading announced, or for what an error kept from coming
+        self.ended = False  # with the program's last line
+        self.has_failed = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the run's output is complete."""
+        return self.ended or not (self.started or self.waits)
 
     def add(self, number: int, line: str) -> bool:
         """Take one line; False where it is not understood."""
-        self.line = number
         if _START.search(line):
-            self._begin()
-            self.runs[-1].started = True
+            self._next()
+            self.started = True
         elif visible := _VISIBLE.search(line):
+            self._next()
             self.visible, self.exported = int(visible[1]), "export" in line
-        elif device := _DEVICE.match(line) or _BLOG_DEVICE.match(line):
-            if not self.runs or self.runs[-1].has_results or device.re is _BLOG_DEVICE:
-                self._begin()
-            index, name = device.groups() if device.re is _DEVICE else ("0", device[1])
-            self.runs[-1].devices[int(index)] = name.strip()
+        elif (device := _DEVICE.match(line)) or (device := _BLOG_DEVICE.match(line)):
+            self._device(*(device.groups() if device.re is _DEVICE else ("0", device[1])))
         elif _FAILED.match(line):
-            run = self._run()
-            run.not_measured.append(NotMeasured(what=self._what(), reason=f"{SOURCE} reported: {line[:160]}"))
-            run.waits, run.ended = True, _RESULT.match(line) is not None
+            what = f"{SOURCE}: {self.kind or 'the whole run'}"
+            self.not_measured.append(NotMeasured(what=what, reason=f"{SOURCE} reported: {line[:160]}"))
+            self.waits, self.ended, self.has_failed = True, _RESULT.match(line) is not None, True
         elif _RESULT.match(line):
-            if self.runs:  # else it is of another sample
-                self.runs[-1].ended = True
-        elif _IN_WORDS.match(line) and self.runs and self.runs[-1].not_measured:
-            last = self.runs[-1].not_measured.pop()
-            self.runs[-1].not_measured.append(NotMeasured(what=last.what, reason=f"{last.reason} {line}"))
-        elif self._set(line) or self._number(line):
-            return True
-        elif _PROSE.match(line) is None:
-            if label := _NUMBERED.search(line):  # such as the name of the file that was pasted
-                self.label = int(label[1])
-            return False
+            self.ended = True
+        elif _IN_WORDS.match(line) and self.has_failed:
+            last = self.not_measured.pop()
+            self.not_measured.append(NotMeasured(what=last.what, reason=f"{last.reason} {line}"))
+        else:
+            return self._set(line) or self._number(number, line) or _PROSE.match(line) is not None
         return True
 
-    def _begin(self) -> None:
-        last = self.runs[-1] if self.runs else None
-        if last is not None and not last.has_results and not last.devices:
-            return
-        self.runs.append(_Run(self.visible, self.label))
-        self.label, self.visible = None, self.visible if self.exported else None
-
-    def _run(self) -> _Run:
-        if not self.runs:
+    def _next(self) -> None:
+        """Go on to the next run, where anything of this one was read."""
+        if self.devices or self.kind is not None or self.has_failed:
+            self.complete &= self.is_whole
+            if not self.exported:
+                self.visible = None
+        if not self.started or self.devices or self.kind is not None or self.has_failed:
             self._begin()
-        return self.runs[-1]
 
-    def _what(self) -> str:
-        return f"{SOURCE}: {self._run().kind or 'the whole run'}"
+    def _device(self, index: str, name: str) -> None:
+        """Take a line that names a GPU: of several devices all are named before the first number."""
+        if self.kind is not None or self.has_failed or (self.devices and int(index) in self.devices):
+            self._next()
+        self.devices[int(index)] = name.strip()
+        if len(self.devices) == 1:
+            self.index = int(index)
+            if self.visible is not None and self.index == 0:
+                self.index = self.visible
+                self.notes["CUDA_VISIBLE_DEVICES names the GPU of each run"] = None
+        self.gpus[self.index if len(self.devices) == 1 and self.index is not None else int(index)] = (
+            name.strip()
+        )
 
     def _set(self, line: str) -> bool:
         """Read a line that states what the numbers below it are."""
         if direction := _DIRECTION.match(line):
-            run = self._run()
-            run.kind, run.device_count = _KINDS[direction[1]], int(direction[2] or 1)
-            run.scale = run.pinned = None
-            run.waits = True
+            self.kind, self.device_count = _KINDS[direction[1]], int(direction[2] or 1)
+            self.scale = self.pinned = None
+            self.waits = True
         elif memory := _MEMORY.match(line) or _BLOG_MEMORY.match(line):
-            self._run().pinned = memory[1].upper() == "PINNED"
+            self.pinned = memory[1].upper() == "PINNED"
         elif header := _HEADER.search(line):
-            self._run().scale = self._scale(header[1])
+            self.scale = self._scale(header[1])
         elif size := _BLOG_SIZE.match(line):
-            run = self._run()
-            run.bytes, run.waits = int(size[1]) * 2**20, True
+            self.bytes, self.waits = int(size[1]) * 2**20, True
         else:
             return False
         return True
@@ -268,117 +225,50 @@ class _Reader:
     def _scale(self, unit: str) -> float:
         if unit == "GB":
             return 1.0
-        self.notes.append(_OLD_UNIT)
+        self.notes[_OLD_UNIT] = None
         return 1e-3
 
-    def _number(self, line: str) -> bool:
-        """Take a line with a result; False where it is none, or its number cannot be."""
-        run = self._run() if self.runs else None
+    def _number(self, line_number: int, line: str) -> bool:
+        """Take a line with a result; False where it is not one, or its number cannot be."""
+        last = True  # of what was announced
         if csv := _CSV.match(line):
             way, memory, number, unit, size, count = csv.groups()
-            pinned = None if memory is None else memory == "-Pinned"
-            return self._take(_KINDS[way], pinned, int(size), number, self._scale(unit), int(count))
-        if (blog := _BLOG_ROW.match(line)) and run is not None:
-            last = run.pinned is True and _KINDS[blog[1]] == "d2h"  # of the four numbers of that program
-            return self._take(_KINDS[blog[1]], run.pinned, run.bytes, blog[2], 1.0, 1, last=last)
-        if (row := _ROW.match(line)) and run is not None and run.kind is not None and run.scale is not None:
-            return self._take(run.kind, run.pinned, int(row[1]), row[2], run.scale, run.device_count)
-        return False
-
-    def _take(
-        self,
-        kind: Kind,
-        pinned: bool | None,
-        size: int | None,
-        number: str,
-        scale: float,
-        count: int,
-        *,
-        last: bool = True,
-    ) -> bool:
-        """Take a result; `last` of what was announced. False where it cannot be."""
+            self.kind, self.device_count = _KINDS[way], int(count)
+            self.pinned = None if memory is None else memory == "-Pinned"
+            bytes_copied, scale = int(size), self._scale(unit)
+        elif blog := _BLOG_ROW.match(line):
+            self.kind, number, scale = _KINDS[blog[1]], blog[2], 1.0
+            last = self.pinned is True and self.kind == "d2h"  # of the four numbers of that program
+            bytes_copied = self.bytes or 0
+        elif (row := _ROW.match(line)) and self.kind is not None and self.scale is not None:
+            bytes_copied, number, scale = int(row[1]), row[2], self.scale
+        else:
+            return False
         value = positive(number, 1e5 / scale)
-        if value is None or size == 0 or count < 1:
+        if value is None or bytes_copied == 0 or self.device_count < 1:
             return False
         value = float(f"{value * scale:.12g}")  # 763.5 MB/s are 0.7635 GB/s, and no 0.7635000000000001
-        run = self._run()
-        run.waits = not last
-        if count > 1:
-            what = f"{SOURCE}: {kind} of {size} bytes for each of {count} devices"
+        self.waits = not last
+        if self.device_count > 1:
+            what = f"{SOURCE}: {self.kind} of {bytes_copied} bytes for each of {self.device_count} devices"
             reason = f"it prints only the sum over its devices, one after another: {value:g} GB/s"
-            run.not_measured.append(NotMeasured(what=what, reason=reason))
+            self.not_measured.append(NotMeasured(what=what, reason=reason))
             return True
-        zero = matching.gpu_place(0)
-        source, destination = {"h2d": ("host", zero), "d2h": (zero, "host")}.get(kind, (zero, zero))
+        index = (self.visible or 0) if self.index is None else self.index
+        self.gpus.setdefault(index, None)
+        here = matching.gpu_place(index)
+        source, destination = {"h2d": ("host", here), "d2h": (here, "host")}.get(self.kind, (here, here))
         sample = Sample(
-            kind=kind,
+            kind=self.kind,
             source=source,
             destination=destination,
-            bytes=size,
-            pinned=None if kind == "d2d_local" else pinned,
+            bytes=bytes_copied,
+            pinned=None if self.kind == "d2d_local" else self.pinned,
             method="driver",
             median_gb_per_s=value,
         )
-        if any(_what(sample) == _what(earlier) for earlier in run.samples):
-            run = self._another()
-        run.samples.append(sample)
-        run.lines.append(self.line)
+        self.samples.append((line_number, sample))
         return True
-
-    def _another(self) -> _Run:
-        """Begin a run whose first line is not there, below the same headings."""
-        last = self.runs[-1]
-        self._begin()
-        run = self.runs[-1]
-        run.kind, run.pinned, run.scale, run.bytes = last.kind, last.pinned, last.scale, last.bytes
-        run.waits = last.waits
-        last.waits, last.ended = False, True
-        if run.visible is None and run.label is None:
-            run.visible, run.label = last.visible, last.label
-        run.devices = dict(last.devices)
-        return run
-
-
-def _what(sample: Sample) -> tuple[object, ...]:
-    return sample.kind, sample.bytes, sample.pinned
-
-
-def _machine(
-    text: str, found: list[_Run], notes: list[str], complete: bool
-) -> tuple[Machine, frozenset[int]]:
-    """Put the runs together, each on its GPU; return also the lines of the headings that divide them."""
-    indices, said = numbers_of_runs(
-        [
-            SingleRun(
-                visible=run.visible if run.visible is not None and set(run.devices) <= {0} else None,
-                label=run.label,
-                printed=min(run.devices, default=0),
-                name=next(iter(run.devices.values()), None),
-            )
-            for run in found
-        ]
-    )
-    gpus: dict[int, Gpu] = {}
-    samples: list[tuple[int, Sample]] = []
-    for run, index in zip(found, indices, strict=True):
-        named = run.devices if len(run.devices) > 1 else {index: next(iter(run.devices.values()), None)}
-        if not (run.devices or run.samples):  # it failed before it saw a GPU
-            named = {}
-        for number, name in named.items():
-            if number not in gpus or gpus[number].name is None:
-                gpus[number] = Gpu(index=number, name=name)
-        one = matching.renumbered_bandwidth(Bandwidth(source=SOURCE, samples=tuple(run.samples)), {0: index})
-        samples += zip(run.lines, one.samples, strict=True)
-    bandwidth = Bandwidth(
-        source=SOURCE,
-        samples=tuple(sample for _, sample in samples),
-        not_measured=tuple(one for run in found for one in run.not_measured),
-        complete=complete,
-        notes=tuple(dict.fromkeys([*notes, *said])),
-    )
-    bandwidth, headings = runs.with_runs(bandwidth, text, [line for line, _ in samples])
-    machine = Machine(source=SOURCE, gpus=tuple(gpus[i] for i in sorted(gpus)), bandwidth=bandwidth)
-    return machine, headings
 
 
 PROGRAM = Program(recognise, read)

@@ -42,10 +42,7 @@ _RANK = re.compile(
     r" +(\S.{0,119})$",
     re.ASCII,
 )
-_DEVICE = re.compile(
-    r"^Device +(\d{1,4}) +-> +(\d{1,4}) \[0x([0-9a-fA-F]{1,2})\] (.{1,120})$", re.ASCII
-)  # NCCL 1
-_COLUMNS = re.compile(r"^(size|bytes) +(?:count|N) +type\b(.*)$")
+_COLUMNS = re.compile(r"^size +count +type\b(.*)$")
 _ROW = re.compile(rf"^(\d{{1,16}}) +(\d{{1,16}}) +({_TYPES}) +(.+)$", re.ASCII)
 # Between cells; the mark of the rank that launchers put before each write.
 _BETWEEN = re.compile(rf"{RANK_MARK}|\[\d{{1,5}}\]|[,;|\t]")
@@ -83,7 +80,6 @@ _PROSE = re.compile(
 _RCCL = re.compile(r"\brccl-tests: Version\b|\b(?:RCCL|HIP) version\b", re.IGNORECASE)
 _AMD = re.compile(r"\b(?:AMD|Radeon|Instinct|gfx\d+)\b", re.IGNORECASE)
 _PER_HALF = (3, 4, 5, 8)  # columns of a half: without errors, with them, with copies beside it, by iteration
-_MS = 1000.0
 
 
 def program_of(line: str) -> str | None:
@@ -132,7 +128,7 @@ class _Reader:
         self.facts: dict[str, None] = {}  # of that command line
         self.above: set[str] = set()  # programs that lines above the next run mention
         self.begun = self.ended = False  # the head of the run's output was there; its end
-        self.in_ms = self.counts_wrong = self.by_iteration = False
+        self.counts_wrong = self.by_iteration = False
 
     @property
     def run(self) -> NcclRun:
@@ -191,18 +187,12 @@ class _Reader:
             self.run.ranks.append(
                 Rank(int(number), (host or "").split(".")[0], int(group or 0), int(device), at, name.strip())
             )
-        elif device := _DEVICE.match(line):
-            self._next_if_ended()
-            self.begun = True
-            rank_number, index, bus, name = device.groups()
-            self.run.ranks.append(Rank(int(rank_number), "", 0, int(index), bus.lower(), name.strip()))
         elif columns := _COLUMNS.match(line):
             if self.run.rows:
                 self._begin()
-            self.in_ms = columns[1] == "bytes"
-            self.counts_wrong = "wrong" in columns[2]
-            self.by_iteration = "i_min" in columns[2]
-            self.run.by_cpu_time = "cputime" in columns[2]
+            self.counts_wrong = "wrong" in columns[1]
+            self.by_iteration = "i_min" in columns[1]
+            self.run.by_cpu_time = "cputime" in columns[1]
         else:
             if library := _LIBRARY.match(line):
                 self._begin()
@@ -290,7 +280,7 @@ class _Reader:
         counted = wrong is not None and (self.counts_wrong or re.fullmatch(r"\d+", errors))
         found = Timed(
             in_place,
-            us * (_MS if self.in_ms else 1),
+            us,
             algorithm,
             bus,
             int(wrong) if counted and wrong is not None else None,

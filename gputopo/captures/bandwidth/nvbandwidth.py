@@ -1,36 +1,48 @@
-"""The text of `nvbandwidth` 0.2 to 0.10, whole or any part of it, and its JSON (`-j`, since 0.5).
+"""`nvbandwidth` 0.2 to 0.10: its text, whole or any part of it, and its JSON (`-j`, since 0.5).
 
-`nvbandwidth_tests` knows the tests. In text a test's name is taken from its `Running` line or, where that
-was cut off, from the `SUM` line below the matrix. Of a bidirectional test between GPUs the JSON holds three
-matrices in one, each direction and their total, one below the other. Host names are dropped.
+`nvbandwidth_tests` knows the tests. Host names are dropped.
 """
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from gputopo.captures.bandwidth import nvbandwidth_tests as tests
-from gputopo.captures.bandwidth import runs
-from gputopo.captures.bandwidth.nvbandwidth_tests import NvbandwidthMatrix, NvbandwidthReport, Part
-from gputopo.captures.bandwidth.texts import Program, ProgramRead, devices, row, understood_of
+from gputopo.captures.bandwidth import runs, texts
+from gputopo.captures.bandwidth.nvbandwidth_tests import SOURCE, NvbandwidthReport, Part, named_test
+from gputopo.captures.bandwidth.texts import Program, ProgramRead, devices, row
 from gputopo.captures.ledger import Format
-from gputopo.captures.matching import ListedGpu
+from gputopo.captures.matching import ALL_GPUS, ListedGpu
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine, Unread
 
+_VERSION_NUMBER = r"v?(\d{1,3}(?:\.\d{1,3}){0,2})"
+_ADDRESS = r"(?: \(([0-9a-fA-F]{8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\))?(?:: \(.*\))?"
+
+
+def _cuda_version(number: str) -> str | None:
+    """Write CUDA's version number as it is spoken of: 12080, 12.8 (12080) and 12.8 are 12.8."""
+    if match := re.match(r"\d{1,2}\.\d{1,2}(?= \(|$)", number, re.ASCII):
+        return match[0]
+    if not (number.isascii() and number.isdecimal() and 4 <= len(number) <= 6):
+        return None
+    return f"{int(number) // 1000}.{int(number) % 1000 // 10}"
+
+
+def _listed(name: str, address: str | None) -> ListedGpu:
+    return ListedGpu(name.strip(), f"{address}.0" if address else None)
+
+
+# The JSON. Of a bidirectional test between GPUs it holds three matrices in one, each direction and their
+# total, one below the other.
+
 _HINT = "run `nvbandwidth -j` again and copy all that it prints"
 _START = re.compile(r'\{\s*"nvbandwidth"\s*:')
-SOURCE = tests.SOURCE
-_JSON_DEVICE = re.compile(
-    r"(?:(\d{1,4}): )?(.{1,120}?)(?: \(([0-9a-fA-F]{8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\))?(?:: \(.*\))?",
-    re.ASCII,
-)
-_JSON_VERSION = re.compile(r"v?(\d{1,3}(?:\.\d{1,3}){0,2})")
+_JSON_DEVICE = re.compile(rf"(?:(\d{{1,4}}): )?(.{{1,120}}?){_ADDRESS}", re.ASCII)
 _JSON_PARTS: tuple[Part, ...] = ("1", "2", "total")
-_MIB = 2**20
 
 
 def recognise_json(text: str) -> bool:
@@ -41,60 +53,59 @@ def recognise_json(text: str) -> bool:
 def parse_json(text: str, *, origin: str) -> Machine:
     """Read every JSON object of nvbandwidth in the text. Raises InputError where one is cut off or odd."""
     documents = runs.documents(text, _START, origin=origin, hint=_HINT)
-    machines = [_machine(one["nvbandwidth"], origin=origin) for one in documents]
+    machines = [_of_document(one["nvbandwidth"], origin=origin) for one in documents]
     return runs.of_documents(machines, SOURCE, origin=origin, hint=_HINT)
 
 
-def _machine(document: Any, *, origin: str) -> Machine:
+def _of_document(document: Any, *, origin: str) -> Machine:
     """Make the machine of one object. Raises InputError where it is no output of nvbandwidth."""
-    if not isinstance(document, dict) or not isinstance(
-        document.get("testcases", document.get("error")), list | str
-    ):
+    cases = document.get("testcases", document.get("error")) if isinstance(document, dict) else None
+    if not isinstance(cases, list | str):
         raise InputError(f"{origin} is JSON of nvbandwidth without its testcases", _HINT)
     report = _head(document)
-    cases = document.get("testcases")
+    cases = cases if isinstance(cases, list) else []
     unread: list[str] = []
-    for case in cases if isinstance(cases, list) else []:
+    for case in cases:
         if isinstance(case, dict) and isinstance(case.get("name"), str):
-            unread += _add(report, case)
+            unread += _add_case(report, case)
         else:
             unread.append(f"testcases: {json.dumps(case)[:100]}")
     if error := _text(document.get("error")):
-        tests.fail(report, _unfinished(cases), error)
-        report.complete = not tests.ends_the_run(error)
-    made = tests.machine(report)
+        last = cases[-1] if cases and isinstance(cases[-1], dict) else {}
+        running = None if "bandwidth_matrix" in last else _text(last.get("name")) or None
+        report.fail(running, error)
     lines = tuple(Unread(source=SOURCE, line=0, text=text[:200]) for text in unread)
-    return msgspec.structs.replace(made, unread=lines)
+    return msgspec.structs.replace(report.machine(), unread=lines)
 
 
 def _head(document: dict[str, Any]) -> NvbandwidthReport:
-    version = _JSON_VERSION.fullmatch(_text(document.get("version")))
+    version = re.fullmatch(_VERSION_NUMBER, _text(document.get("version")))
+    cuda = _text(document.get("CUDA Driver Version")) or _text(document.get("CUDA Runtime Version"))
     report = NvbandwidthReport(
         driver=_text(document.get("Driver Version"))[:40] or None,
-        cuda=tests.cuda_version(
-            _text(document.get("CUDA Driver Version")) or _text(document.get("CUDA Runtime Version"))
-        ),
+        cuda=_cuda_version(cuda),
         version=version[1] if version else None,
     )
     size = document.get("bufferSize")
     if isinstance(size, int) and 0 < size < 2**24:
-        report.bytes = size * _MIB
-    devices = document.get("GPU Device list", document.get("GPU Device info"))
-    for place, device in enumerate(devices if isinstance(devices, list) else []):
+        report.bytes = size * 2**20
+    listed = document.get("GPU Device list", document.get("GPU Device info"))
+    for place, device in enumerate(listed if isinstance(listed, list) else []):
         if match := _JSON_DEVICE.fullmatch(_text(device)):
-            address = f"{match[3]}.0" if match[3] else None
-            report.devices.setdefault(int(match[1] or place), ListedGpu(match[2].strip(), address))
+            report.devices.setdefault(int(match[1] or place), _listed(match[2], match[3]))
     return report
 
 
-def _add(report: NvbandwidthReport, case: dict[str, Any]) -> list[str]:
+def _add_case(report: NvbandwidthReport, case: dict[str, Any]) -> list[str]:
     """Add one testcase; return what of it is no reading."""
-    test, status = case["name"], _text(case.get("status"))
+    test, status, error = case["name"], _text(case.get("status")), _text(case.get("error"))
     if status == "Waived":
-        tests.waive(report, test, _text(case.get("error")))
+        report.waive(test, error)
         return []
     if status not in ("Passed", "") or case.get("error"):
-        tests.fail(report, test, _text(case.get("error")) or f"status {status}")
+        complete = report.complete
+        report.fail(test, error or f"status {status}")
+        report.complete = complete
         return []
     matrix = case.get("bandwidth_matrix")
     if not isinstance(matrix, list) or not matrix or not all(isinstance(row, list) and row for row in matrix):
@@ -103,27 +114,14 @@ def _add(report: NvbandwidthReport, case: dict[str, Any]) -> list[str]:
     if any(len(row) != width for row in matrix):
         return [f"{test}: rows of different length"]
     words = [[cell if isinstance(cell, str) else json.dumps(cell) for cell in row] for row in matrix]
-    strange: list[str] = []
-    for part, rows in _parts(test, words, width):
-        found = tests.add(report, NvbandwidthMatrix(test, tuple(range(width)), dict(enumerate(rows)), part))
-        strange += [f"{test}: {word}" for _, word in found]
-    return strange
-
-
-def _parts(test: str, rows: list[list[str]], width: int) -> list[tuple[Part | None, list[list[str]]]]:
-    """Take the three matrices of a bidirectional test apart."""
-    both = test.startswith("device_to_device_bidirectional")
-    if both and len(rows) == 3 * width:
-        return [(part, rows[i * width : (i + 1) * width]) for i, part in enumerate(_JSON_PARTS)]
-    return [(None, rows)]
-
-
-def _unfinished(cases: Any) -> str | None:
-    """Return the test that was running when the error came: the last one, if it has no result."""
-    last = cases[-1] if isinstance(cases, list) and cases else None
-    if not isinstance(last, dict) or "bandwidth_matrix" in last:
-        return None
-    return _text(last.get("name")) or None
+    three = test.startswith("device_to_device_bidirectional") and len(words) == 3 * width
+    parts: Sequence[Part | None] = _JSON_PARTS if three else (None,)
+    height = len(words) // len(parts)
+    strange = (
+        report.add(test, part, range(width), dict(enumerate(words[at * height : (at + 1) * height])))
+        for at, part in enumerate(parts)
+    )
+    return [f"{test}: {word}" for found in strange for _, word in found]
 
 
 def _text(value: Any) -> str:
@@ -132,14 +130,15 @@ def _text(value: Any) -> str:
 
 FORMAT = Format("`nvbandwidth -j` JSON", "measured copies and latencies", recognise_json, parse_json)
 
+# The text. A test's name is taken from its `Running` line or, where that was cut off, from the `SUM` line
+# below the matrix.
 
-_VERSION = re.compile(r"nvbandwidth Version: v?(\d{1,3}(?:\.\d{1,3}){0,2})")
-_CUDA = re.compile(r"^CUDA (Runtime|Driver) Version(?: \(API\))?: (\d[\d.]{1,6}(?: \(\d{4,6}\))?)$", re.ASCII)
-_DRIVER = re.compile(r"^Driver Version: (\d{1,4}(?:\.\d{1,4}){0,3})$", re.ASCII)
-_DEVICE = re.compile(
-    r"^Device (\d{1,4}): (.{1,120}?)(?: \(([0-9a-fA-F]{8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\))?(?:: \(.*\))?$",
-    re.ASCII,
+_VERSION = re.compile(rf"nvbandwidth Version: {_VERSION_NUMBER}")
+_CUDA = re.compile(
+    r"^CUDA (?:Runtime|Driver) Version(?: \(API\))?: (\d[\d.]{1,6}(?: \(\d{4,6}\))?)$", re.ASCII
 )
+_DRIVER = re.compile(r"^Driver Version: (\d{1,4}(?:\.\d{1,4}){0,3})$", re.ASCII)
+_DEVICE = re.compile(rf"^Device (\d{{1,4}}): (.{{1,120}}?){_ADDRESS}$", re.ASCII)
 _PROCESS = re.compile(
     r"^Process +\d{1,5} \((.{1,255})\): device \d{1,4}: ", re.ASCII
 )  # of the multinode build
@@ -163,9 +162,9 @@ _PROSE = re.compile(
     r"|\[?\.\.\.\]?|Current offset ?:.*|Sample \d+: .*|MPI version: .*)$"
 )
 _END = re.compile(r"^NOTE: The reported results may not reflect ")  # printed last, since 0.6
-_PARTS = ((r"_(?:read|write)1", "1"), (r"_(?:read|write)2", "2"), ("_total", "total"))
-_SAID_PARTS: dict[str, Part] = {"1": "1", "2": "2", "total": "total"}
-_SAID_PART = re.compile(r"\b(?:Read|Write)?(1|2|total)\b", re.IGNORECASE)
+_PARTS: dict[str, Part] = {"1": "1", "2": "2", "total": "total"}
+_NAMED_PART = re.compile(r"_(?:(?:read|write)(?P<one>[12])|(?P<total>total))$")
+_SAID_PART = re.compile(r"(?:\b|(?<=Read)|(?<=Write))(1|2|total)\b", re.IGNORECASE)
 _MARKS = re.compile(
     r"nvbandwidth Version:|^[^\w\n]{0,20}(?:Running|Waiving) \w+_(?:ce|sm|copy)\."
     r"|^[^\w\n]{0,20}SUM \w+_(?:ce|sm|copy|total|[a-z]+[12]) "
@@ -200,7 +199,7 @@ def read(text: str, *, origin: str) -> ProgramRead:
 def _scan(text: str, above: "_Reader | None") -> "_Reader":
     """Return the content of one run; `above`: the one above it, whose GPUs it has where it lists none."""
     reader = _Reader()
-    reader.understood = understood_of(text, reader.add)
+    reader.understood = texts.understood_of(text, reader.add)
     if above is not None and not reader.report.devices:
         head, own = above.report, reader.report
         own.devices, own.version = head.devices, own.version or head.version
@@ -237,13 +236,15 @@ class _Reader:
             self.tables.append(self.table)
             self.report.complete = False  # until its last row
         elif total := _SUM.match(line):
-            self._name(total[1])
+            table = self.table
+            if table is not None and (table.test is None or _split(total[1])[0] == table.test):
+                table.test = total[1]
         elif waived := _WAIVED.match(line):
-            tests.waive(self.report, waived[1] or self._without_table(), waived[2])
+            begun, self.test = self.test, None
+            self.report.waive(waived[1] or (begun if self.table is None else None), waived[2])
             self.report.complete = True
         elif _ERROR.match(line):
-            tests.fail(self.report, self.test, line)
-            self.report.complete = not tests.ends_the_run(line)
+            self.report.fail(self.test, line)
         elif _END.match(line):
             self.report.complete = True
         else:
@@ -257,61 +258,36 @@ class _Reader:
     def read(self, *, origin: str) -> ProgramRead:
         """Return the machine, with the lines that were understood."""
         del origin  # nothing in such a text is refused: a line that cannot be is not understood
-        not_readings = self._finish()
-        return ProgramRead(tests.machine(self.report), self.understood - not_readings)
-
-    def _finish(self) -> set[int]:
-        """Turn the tables into samples; return the lines with a cell that is no reading."""
         strange: set[int] = set()
         for table in self.tables:
-            if not table.rows:
-                continue
             if table.test is None:
                 strange |= set(table.lines.values())
-                continue
-            test, part = _split(table.test)
-            said = _SAID_PART.search(table.said.replace("Read", "Read ").replace("Write", "Write "))
-            part = part or (_SAID_PARTS[said[1].lower()] if said and "_bidirectional" in test else None)
-            found = tests.add(self.report, NvbandwidthMatrix(test, table.columns, table.rows, part))
-            strange |= {table.lines[row] for row, _ in found}
-        return strange
-
-    def _name(self, name: str) -> None:
-        """Take the name that stands below a matrix."""
-        if self.table is not None and (self.table.test is None or _split(name)[0] == self.table.test):
-            self.table.test = name
-
-    def _without_table(self) -> str | None:
-        """Return the test that was begun, where nothing of it has come yet."""
-        begun, self.test = self.test, None
-        return begun if self.table is None else None
+            elif table.rows:
+                test, part = _split(table.test)
+                said = _SAID_PART.search(table.said)
+                part = part or (_PARTS[said[1].lower()] if said and "_bidirectional" in test else None)
+                found = self.report.add(test, part, table.columns, table.rows)
+                strange |= {table.lines[index] for index, _ in found}
+        return ProgramRead(self.report.machine(), self.understood - strange)
 
     def _head(self, line: str) -> bool:
-        """Take a line of the head: versions and devices."""
+        """Take a line of the head: versions and devices, and host names, which are dropped."""
+        report = self.report
         if version := _VERSION.search(line):
-            self.report.version, self.others = version[1], False
+            report.version, self.others = version[1], False
             self.test = self.table = None
         elif cuda := _CUDA.match(line):  # the driver's comes second and counts
-            self.report.cuda = tests.cuda_version(cuda[2]) or self.report.cuda
+            report.cuda = _cuda_version(cuda[1]) or report.cuda
         elif driver := _DRIVER.match(line):
-            self.report.driver, self.below_versions = driver[1], True
+            report.driver, self.below_versions = driver[1], True
         elif (device := _DEVICE.match(line)) and not self.others and self.test is None:
-            address = f"{device[3]}.0" if device[3] else None
             self.below_versions = False
-            self.report.devices.setdefault(int(device[1]), ListedGpu(device[2].strip(), address))
+            report.devices.setdefault(int(device[1]), _listed(device[2], device[3]))
+        elif process := _PROCESS.match(line):
+            report.hosts.add(process[1])
         else:
-            return self._is_host_name(line)
+            return self.below_versions and self.test is None and _HOST_NAME.match(line) is not None
         return True
-
-    def _is_host_name(self, line: str) -> bool:
-        """Return whether this line has the host's name: above the devices, or of an MPI process.
-
-        Such lines are dropped, since they identify a person's machine.
-        """
-        if process := _PROCESS.match(line):
-            self.report.hosts.add(process[1])
-            return True
-        return self.below_versions and self.test is None and _HOST_NAME.match(line) is not None
 
     def _row(self, number: int, line: str) -> bool:
         """Take the line of device numbers, or a row."""
@@ -319,24 +295,23 @@ class _Reader:
         if table is None:
             return False
         if not table.columns:
-            columns = devices(line.split())
-            table.columns = columns or ()
-            return columns is not None
+            table.columns = devices(line.split()) or ()
+            return bool(table.columns)
         cells = row(line)
         if cells is None or cells[0] in table.rows or len(cells[1]) != len(table.columns):
             return False
         table.rows[cells[0]], table.lines[cells[0]] = cells[1], number
-        several = "GPU(row)" in table.said and not tests.is_of_one_with_all(table.test or "")
+        test = named_test(table.test or "")
+        one = test is not None and ALL_GPUS in (test.source, test.destination)
+        several = "GPU(row)" in table.said and not one
         self.report.complete = len(table.rows) == (len(table.columns) if several else 1)
         return True
 
 
 def _split(name: str) -> tuple[str, Part | None]:
     """Take the part of a bidirectional test (`_read1`, `_total`) off a name."""
-    for ending, part in _PARTS:
-        if re.search(f"{ending}$", name):
-            return re.sub(f"{ending}$", "", name), _SAID_PARTS[part]
-    return name, None
+    found = _NAMED_PART.search(name)
+    return (name, None) if found is None else (name[: found.start()], _PARTS[found["one"] or "total"])
 
 
 PROGRAM = Program(recognise, read)

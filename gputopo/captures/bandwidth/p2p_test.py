@@ -5,7 +5,7 @@ way round, since there the row's GPU fetches. So it is in all matrices of the ve
 call `cudaMemcpyPeerAsync(buffers[row], row, buffers[column], column)`), which do not print "(P2P Writes)".
 With P2P=Enabled a pair without access falls back to copies through the host, so it is staged like those of
 P2P=Disabled. The diagonal is a copy within one GPU, every byte read and written, and its `group` names the
-matrix; up to CUDA 7 its bytes were counted once. Of latencies the GPU's are taken.
+matrix. Of latencies the GPU's are taken.
 """
 
 import re
@@ -38,10 +38,6 @@ _HINT = "copy the whole output of p2pBandwidthLatencyTest again"
 _MAX_ONE_DIRECTION_GB_PER_S = 64.0
 
 
-_DOUBLED_NOTE = (
-    f"{SOURCE} up to CUDA 7 (it lists P2P cliques) counts the bytes of a copy within one GPU once; here they "
-    "count as read and written"
-)
 _UNKNOWN_VERSION_NOTE = (
     f"{SOURCE}: the text does not show which version printed it; its rows are taken as sources, as since "
     '"(P2P Writes)"; up to CUDA 9 the columns were'
@@ -54,7 +50,6 @@ class Version:
 
     newer: bool = False  # with "(P2P Writes)", "(P2P Reads)" or latencies of GPU and CPU
     older: bool = False  # the headings of CUDA 9 and before
-    cliques: bool = False  # of CUDA 7 and before, P2P cliques instead of the connectivity matrix
     started: bool = False  # its first line is there
 
     @property
@@ -62,7 +57,7 @@ class Version:
         """Whether the row's GPU is the source of a copy; None: unknown."""
         if self.newer:
             return True
-        return False if self.older or self.cliques else None
+        return False if self.older else None
 
 
 @dataclass(slots=True)
@@ -79,7 +74,6 @@ class P2pMatrix:
     cells: dict[tuple[int, int], float] = field(default_factory=dict)
     rows: set[int] = field(default_factory=set)
     line: int = 0
-    interrupted: bool = False  # by a line that is none of its rows
 
 
 @dataclass(slots=True)
@@ -187,9 +181,6 @@ def _sample(
     """Make one cell, row and column, a sample."""
     a, b = cell if kind == "bidirectional" or _row_sends(table, cell, notes) else reversed(cell)
     path = None if a == b else _path(table, cell, access, notes)
-    if a == b and kind != "latency" and table.version.cliques:
-        notes.append(_DOUBLED_NOTE)
-        value *= 2
     own: Kind = "d2d_local" if kind != "latency" else kind
     staged: Kind = "p2p_staged" if path == "staged" and kind == "p2p_direct" else kind
     return Sample(
@@ -261,8 +252,6 @@ _OLDER = re.compile(
 )
 _CORNERS = ("D\\D", "GPU", "CPU")
 _START = re.compile(r"\[P2P \(Peer-to-Peer\) GPU Bandwidth Latency Test\]")
-_CLIQUES = re.compile(r"^P2P Cliques:$")
-_CLIQUE = re.compile(r"^\[\d{1,4}(?: \d{1,4})*\]$")
 _PROSE = re.compile(
     r"\*\*\*NOTE: In case a device|falls back to normal"
     r"|So you can see lesser Bandwidth|NOTE: The CUDA Samples are not meant"
@@ -304,26 +293,15 @@ def _scan(text: str, above: P2pOutput | None) -> P2pOutput:
             found.tables.append(table)
             found.cpu_latencies |= line.startswith("CPU")
             heading = heading if line.startswith("GPU") else None  # the CPU's side follows the GPU's
-        elif table is None and heading is not None and (implied := _implied(line, heading)):
-            table, heading = implied, None
-            found.tables.append(table)
-            if not _add_row(table, line, found):
-                continue
         elif table is not None and _add_row(table, line, found):
             pass
         elif _START.search(line):
             version, table, heading = Version(started=True), None, None
-        elif _CLIQUES.match(line):
-            version.cliques = True
-        elif version.cliques and _CLIQUE.match(line):
-            pass
         elif failed := _FAILED.match(line):
             found.error, table, heading = failed[0][:160], None, None
         elif not (_add_device(found, line, number) or _PROSE.search(line)):
             if line and not line.strip("."):  # something was left out
                 table = heading = None
-            elif line and row(line) is None and table is not None:
-                table.interrupted = True
             continue
         found.understood.add(number)
     if above is not None:
@@ -364,14 +342,6 @@ def _opened(line: str, heading: P2pMatrix | None, version: Version) -> P2pMatrix
     return _table(heading, None if corner == "CPU" else heading.kind, columns)
 
 
-def _implied(line: str, heading: P2pMatrix) -> P2pMatrix | None:
-    """Return the table of a row that follows its heading at once: the line of device numbers was lost."""
-    first = row(line)
-    if first is None or first[0] != 0:
-        return None
-    return _table(heading, heading.kind, tuple(range(len(first[1]))))
-
-
 def _table(heading: P2pMatrix, kind: Kind | None, columns: tuple[int, ...]) -> P2pMatrix:
     return replace(heading, kind=kind, columns=columns, cells={}, rows=set())
 
@@ -383,8 +353,6 @@ def _add_row(table: P2pMatrix, line: str, found: P2pOutput) -> bool:
         return False
     index, words = cells
     if index not in table.columns or index in table.rows or len(words) != len(table.columns):
-        return False
-    if table.interrupted and not _follows(table, index, words):
         return False
     if table.connectivity:
         if not set(words) <= {"0", "1"}:
@@ -405,14 +373,6 @@ def _add_row(table: P2pMatrix, line: str, found: P2pOutput) -> bool:
         elif not is_empty(word):
             whole = False
     return whole
-
-
-def _follows(table: P2pMatrix, index: int, words: list[str]) -> bool:
-    """Return whether a row below other lines can be of a matrix: a later one, and all cells of its form."""
-    later = index > max(table.rows, default=-1)
-    if table.connectivity:
-        return later and set(words) <= {"0", "1"}
-    return later and all("." in word or is_empty(word) for word in words)
 
 
 def _add_device(found: P2pOutput, line: str, number: int) -> bool:

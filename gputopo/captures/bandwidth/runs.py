@@ -1,18 +1,17 @@
 """Several runs of one program: sections of a log, the output of a loop, logs of before and after, of hosts.
 
-A measurement that is given again, with another value, is of another run. Runs are never merged: each sample
-has the name of its run, and a note states that there are several.
+A measurement that comes again with another value is of another run. Runs are never merged: each sample has
+the name of its run, and a note states that there are several.
 """
 
 import contextlib
 import itertools
 import json
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -28,24 +27,21 @@ Mark = tuple[int, Hashable]  # the line of a measurement, from 1, and what it is
 
 _RULE = "[-=*#~+_]"
 _NAME = r"[^\W_](?:.{0,78}[^\s=*#~+_-])?"
-# Lines that people and programs put above an output, by their form; the first group is the name.
+# Lines that people and programs put above an output.
 _HEADINGS = (
-    re.compile(r"^==> (.{1,80}) <==$"),  # of head and tail
-    re.compile(rf"^({_RULE})\1{{1,}}[>\s]*(?P<name>{_NAME}?)[<\s]*\1{{2,}}$"),  # ===== NAME =====
-    re.compile(rf"^(#+|[-=*~+_]{{2,}}|>+) *(?P<name>{_NAME})$"),  # # NAME, --- NAME
-    re.compile(r"^\[(?P<name>[A-Za-z][\w.:-]{0,60})\]$"),
-    re.compile(r"^(?:host(?:name)?|node|machine|server)\s*[:=]\s*(?P<name>[\w.-]{1,60})$", re.IGNORECASE),
-    re.compile(r"^(?P<name>(?:run|pass|trial|iteration|iter|attempt|test)\s*#?\s*\d{1,4})\W{0,3}$", re.I),
-    re.compile(r"^(?P<name>before|after|[A-Za-z][\w.-]{0,30}\d|(?:before|after)\b[^:]{1,60})\s*:$", re.I),
+    re.compile(r"==> (?P<name>.{1,80}) <==$"),  # of head and tail
+    re.compile(rf"({_RULE})\1+[>\s]*(?P<name>{_NAME}?)[<\s]*\1{{2,}}$"),  # ===== NAME =====
+    re.compile(rf"(?:#+|[-=*~+_]{{2,}}|>+) *(?P<name>{_NAME})$"),  # # NAME, --- NAME
+    re.compile(r"\[(?P<name>[A-Za-z][\w.:-]{0,60})\]$"),
+    re.compile(r"(?:host(?:name)?|node|machine|server)\s*[:=]\s*(?P<name>[\w.-]{1,60})$", re.I),
+    re.compile(r"(?P<name>(?:run|pass|trial|iteration|iter|attempt|test)\s*#?\s*\d{1,4})\W{0,3}$", re.I),
+    re.compile(r"(?P<name>before|after|[A-Za-z][\w.-]{0,30}\d|(?:before|after)\b[^:]{1,60})\s*:$", re.I),
 )
-_PROMPT = re.compile(r"^\[?[\w.-]{1,32}@(?P<name>[\w.-]{1,60})[ :][^$#%]{0,100}[$#%] \S")
 _START = re.compile(
-    r"^\[P2P \(Peer-to-Peer\) GPU Bandwidth|^\[?CUDA Bandwidth Test\]|^nvbandwidth Version"
-    r"|^(?:\+ |[$#%] |\S{0,60}[$#%] )?(?:\S{1,40}=\S{0,40} )*(?:\S*/)?"
+    r"\[P2P \(Peer-to-Peer\) GPU Bandwidth|\[?CUDA Bandwidth Test\]|nvbandwidth Version"
+    r"|(?:\+ |\S{0,60}[$#%] )?(?:\S{1,40}=\S{0,40} )*(?:\S*/)?"
     r"(?:bandwidthTest|p2pBandwidthLatencyTest|nvbandwidth|iperf3|ib_(?:write|read|send|atomic)_(?:bw|lat))\b"
 )
-_IS_RULE = re.compile(rf"^({_RULE})\1{{2,}}$")
-_IS_NAME = re.compile(r"^[A-Za-z][\w.\[\], -]{0,60}(?: \(\d+\))?$")
 _PROGRAM = re.compile(r"bandwidth|nvidia|cuda", re.IGNORECASE)
 _HOST = re.compile(  # a word with a number, that is none of a run, a GPU or a file
     r"(?!(?:run|pass|trial|iter(?:ation)?|test|gpu|cuda|driver)[-_ .]?\d)(?!.*\.(?:txt|log|out|json|md|csv)$)"
@@ -62,14 +58,13 @@ _IDENTITY = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RunLines:
-    """The lines of one run: from `first`, up to the line before `end`. `headed`: the first is a heading."""
+class RunLines(NamedTuple):
+    """The lines of one run: from `first` to the line before `end`; `headings`: those that name it."""
 
     name: str
     first: int
     end: int
-    headed: bool
+    headings: tuple[int, ...]
 
 
 class Scanned(Protocol):
@@ -132,31 +127,43 @@ def of_documents(machines: Sequence[Machine], source: str, *, origin: str, hint:
 
 def headings(parts: Iterable[RunLines]) -> frozenset[int]:
     """Return the lines of the headings by which a text is divided."""
-    return frozenset(part.first for part in parts if part.headed)
+    return frozenset(line for part in parts for line in part.headings)
 
 
 def divided(text: str, measured: Sequence[Mark]) -> list[RunLines]:
     """Return the parts of a text in which nothing is measured twice; none where that is so of the whole.
 
-    It is divided at the headings of one form, those that make the fewest parts; where no form parts all
-    repetitions, before each measurement that the part has already.
+    A part begins at the first heading or command below what was measured before, else at what is repeated.
     """
-    if not _is_repeated(measured):
+    if len({what for _, what in measured}) == len(measured):
         return []
-    forms = _headings(text.splitlines())
-    end = text.count("\n") + 2
-    divisions = [_ranges(form, measured) for form in forms]
-    fitting = [one for one in divisions if not any(_is_repeated(marks) for _, marks in one)]
-    if fitting:
-        ranges = min(fitting, key=lambda one: (len(one), not any(name for (_, name), _ in one)))
-    else:
-        every = sorted({line for form in forms for line in form})
-        ranges = _ranges(dict.fromkeys(_beginnings(every, measured), ""), measured)
-    firsts = [1, *(first for (first, _), _ in ranges[1:])]
-    names = _names([name for (_, name), _ in ranges])
-    headed = [name != "" for (_, name), _ in ranges]
-    firsts[0] = ranges[0][0][0] if headed[0] else 1
-    return [RunLines(*of) for of in zip(names, firsts, [*firsts[1:], end], headed, strict=True)]
+    lines = ["", *text.splitlines()]
+    found: list[tuple[int, dict[int, str]]] = []  # the first line of each part, and its headings
+    seen: set[Hashable] = set()
+    last = 0
+    for line, what in measured:
+        if not found or what in seen:
+            above = {n: name for n in range(last + 1, line) if (name := _heading(lines[n])) is not None}
+            found.append((next(iter(above), line), {n: name for n, name in above.items() if name}))
+            seen = set()
+        seen.add(what)
+        last = line
+    names = _names([next(iter(named.values()), "") for _, named in found])
+    firsts = [1, *(first for first, _ in found[1:])]
+    ends = [*firsts[1:], len(lines) + 1]
+    return [
+        RunLines(name, first, end, tuple(named))
+        for name, first, end, (_, named) in zip(names, firsts, ends, found, strict=True)
+    ]
+
+
+def _heading(line: str) -> str | None:
+    """Return the name in a heading, "" for the first line of a program or its command; None for any other."""
+    line = line.strip().strip("`|").strip()[:200]
+    found = next((match for form in _HEADINGS if (match := form.match(line))), None)
+    if found is not None and found["name"]:
+        return found["name"].strip(" :")
+    return "" if _START.match(line) else None
 
 
 def with_runs(bandwidth: Bandwidth, text: str, lines: Sequence[int]) -> tuple[Bandwidth, frozenset[int]]:
@@ -179,60 +186,10 @@ def with_runs(bandwidth: Bandwidth, text: str, lines: Sequence[int]) -> tuple[Ba
     return whole, headings(parts)
 
 
-def _is_repeated(measured: Sequence[Mark]) -> bool:
-    return len({what for _, what in measured}) < len(measured)
-
-
-def _ranges(headings: dict[int, str], measured: Sequence[Mark]) -> list[tuple[tuple[int, str], list[Mark]]]:
-    """Return the line and the name of each heading with measurements below it, and these."""
-    found = []
-    bounds = sorted({1: "", **headings}.items())
-    lines = [line for line, _ in measured]
-    for (first, name), (end, _) in itertools.pairwise([*bounds, (10**9, "")]):
-        if marks := [*measured[bisect_left(lines, first) : bisect_left(lines, end)]]:
-            found.append(((first, name), marks))
-    return found
-
-
-def _beginnings(headings: Sequence[int], measured: Sequence[Mark]) -> Iterator[int]:
-    """Return the line before which each run begins: the last heading above what is repeated, if any."""
-    seen: set[Hashable] = set()
-    last = 1
-    for line, what in measured:
-        if what in seen:
-            above = bisect_right(headings, line)
-            yield headings[above - 1] if above and headings[above - 1] > last else line
-            seen = set()
-        seen.add(what)
-        last = line
-
-
-def _headings(lines: Sequence[str]) -> list[dict[int, str]]:
-    """Return the name in each heading by its line, for each form of headings that the text has."""
-    forms: dict[object, dict[int, str]] = {}
-    bare = [line.strip().strip("`|").strip() for line in lines]
-    for number, line in enumerate(bare, 1):
-        if not line or len(line) > 200:
-            continue
-        if _START.match(line):
-            forms.setdefault("start", {})[number] = ""
-        if prompt := _PROMPT.match(line):
-            forms.setdefault("prompt", {})[number] = prompt["name"]
-        for place, form in enumerate(_HEADINGS):
-            if (found := form.match(line)) and (name := found.groupdict().get("name", found[1])):
-                mark = found[1] if place in (1, 2) else ""
-                forms.setdefault((place, mark), {})[number] = name.strip(" :")
-                break
-        below = bare[number] if number < len(bare) else ""
-        if _IS_NAME.match(line) and _IS_RULE.match(below):  # dshbak, clush -b; underlined headings
-            forms.setdefault("ruled", {})[number] = line
-    return list(forms.values())
-
-
 def _names(given: Sequence[str]) -> list[str]:
     """Return a name for each run: its heading's, if these differ and name no program, else its number."""
     known = {name for name in given if name}
-    if (len(known) < len(given) - 1 and len(known) < 2) or any(map(_PROGRAM.search, known)):
+    if len(known) < 2 or any(map(_PROGRAM.search, known)):
         return [f"run {number}" for number in range(1, len(given) + 1)]
     names = [name or f"run {number}" for number, name in enumerate(given, 1)]
     return [
@@ -244,23 +201,33 @@ def _names(given: Sequence[str]) -> list[str]:
 def joined(names: Sequence[str], machines: Sequence[Machine], source: str, *, origin: str) -> Machine:
     """Return the runs of one program as one machine.
 
-    Those on GPUs of the same names at other PCI addresses are of several machines: these are left out. Raises
-    InputError where the runs list other GPUs.
+    Those on GPUs of the same names at other PCI addresses are of several machines: these are left out. A run
+    may list fewer GPUs than another. Raises InputError where the runs list other GPUs.
     """
-    if (
-        len({tuple(gpu.name for gpu in machine.gpus) for machine in machines})
-        == 1
-        < len({tuple(gpu.pci_address for gpu in machine.gpus) for machine in machines})
-    ):
+    names_of_gpus = {tuple(gpu.name for gpu in machine.gpus) for machine in machines}
+    addresses = {tuple(gpu.pci_address for gpu in machine.gpus) for machine in machines}
+    if len(names_of_gpus) == 1 < len(addresses):
         machines = [_without_addresses(machine) for machine in machines]
     most = max(machines, key=lambda machine: len(machine.gpus))
-    if not all(_are_of_same_gpus(most, machine) for machine in machines):
+    fitted = [aligned(most, machine)[0] for machine in machines]
+    known = {gpu.index: gpu.name for gpu in most.gpus}
+    if any(
+        len(one.gpus) < len(machine.gpus)
+        or any(len({gpu.name, known[gpu.index]} - {None}) > 1 for gpu in one.gpus)
+        for one, machine in zip(fitted, machines, strict=True)
+    ):
         raise InputError(
             f"{origin} holds runs of {source} on different GPUs: {_listed(names)}",
             "they are of several machines: copy the lines of one",
         )
-    named = apart(names, _of_all_gpus(most, machines))
-    machine = merge.merge([msgspec.structs.replace(one, bandwidth=None) for one in named])
+    named = apart(names, fitted)
+    lists = [{gpu.index: gpu for gpu in (*most.gpus, *one.gpus)} for one in named]
+    machine = merge.merge(
+        [
+            msgspec.structs.replace(one, bandwidth=None, gpus=tuple(gpus.values()))
+            for one, gpus in zip(named, lists, strict=True)
+        ]
+    )
     return msgspec.structs.replace(machine, source=source, bandwidth=_together(named))
 
 
@@ -282,32 +249,12 @@ def _together(machines: Sequence[Machine]) -> Bandwidth | None:
     )
 
 
-def _are_of_same_gpus(one: Machine, other: Machine) -> bool:
-    """Return whether two lists of GPUs can be of one machine: one may have fewer, none another GPU."""
-    lists = [{g.pci_address: g.name for g in machine.gpus} for machine in (one, other)]
-    if any(None in found for found in lists):
-        lists = [{str(g.index): g.name for g in machine.gpus} for machine in (one, other)]
-    fewer, more = sorted(lists, key=len)
-    return all(gpu in more and len({name, more[gpu]} - {None}) < 2 for gpu, name in fewer.items())
-
-
 def _without_addresses(machine: Machine) -> Machine:
     gpus = tuple(msgspec.structs.replace(gpu, pci_address=None) for gpu in machine.gpus)
     missing = {
         at_gpu(EVERY, "pci_address"): "the runs list other PCI addresses: they are of several machines"
     }
     return msgspec.structs.replace(machine, gpus=gpus, missing=machine.missing | missing)
-
-
-def _of_all_gpus(most: Machine, machines: Sequence[Machine]) -> list[Machine]:
-    """Return the machines with the GPUs of the one that lists most of them, numbered as there."""
-    found = []
-    for machine in machines:
-        numbered = aligned(most, machine)[0]
-        own = {gpu.index: gpu for gpu in numbered.gpus}
-        gpus = tuple(own.get(gpu.index, gpu) for gpu in most.gpus)
-        found.append(msgspec.structs.replace(numbered, gpus=gpus))
-    return found
 
 
 def apart(names: Sequence[str], machines: Sequence[Machine]) -> list[Machine]:

@@ -24,7 +24,7 @@ from gputopo.captures.pci.pci_tree import NVIDIA, TreeFacts, cpus_of_mask, openi
 from gputopo.reference.expectations import generation_of
 from gputopo.values.errors import InputError
 from gputopo.values.index_ranges import index_ranges
-from gputopo.values.machine import Contradiction, Gpu, Host, Machine, NumaNode, Pcie, PciNode, Unread
+from gputopo.values.machine import Gpu, Host, Machine, NumaNode, Pcie, PciNode, Unread
 from gputopo.values.subject import EVERY, at_gpu, at_link, at_numa_node
 
 if TYPE_CHECKING:
@@ -193,7 +193,6 @@ class _Reading:
             machine,
             gpus=gpus,
             missing=machine.missing | missing,
-            contradictions=tuple(self._one_sided(machine)),
         )
 
     def _leads_to_itself(self, *addresses: str) -> bool:
@@ -202,19 +201,6 @@ class _Reading:
     def _with_affinity(self, gpu: Gpu) -> Gpu:
         node = self.numa.get(-1 if gpu.numa_node is None else gpu.numa_node)
         return gpu if node is None else msgspec.structs.replace(gpu, cpu_affinity=node.cpus)
-
-    def _one_sided(self, machine: Machine) -> list[Contradiction]:
-        """Return the pairs whose two GPUs count their common NVLinks differently."""
-        contradictions: list[Contradiction] = []
-        for link in machine.links:
-            a, b = (str(gpu.pci_address) for gpu in machine.gpus if gpu.index in (link.a, link.b))
-            if a in self.nvlinks and b in self.nvlinks:
-                there, back = self.nvlinks[a].get(b, 0), self.nvlinks[b].get(a, 0)
-                if there != back:
-                    said = {f"{SOURCE}, {a}": str(there), f"{SOURCE}, {b}": str(back)}
-                    fact = at_link(link.a, link.b, "nvlinks")
-                    contradictions.append(Contradiction(fact=fact, said=said))
-        return contradictions
 
 
 def between(ends: Mapping[str, Mapping[str, int]], a: str, b: str) -> int | None:

@@ -35,10 +35,7 @@ SOURCE = "nvidia-smi --query-gpu"
 
 _HINT = "capture again with --format=csv (not noheader), and copy all lines"
 _LONGEST = 200  # the longest name of a column is far shorter
-# Around the rows stand prompts and talk; these words of a line there are a message of the tool.
-_PROMPT = re.compile(r"(?:\(\w+\) )?[^\s$%#>]{0,80}(?: \S{1,80})?[$%#>](?: .*)?")
 _COMMAND = re.compile(r"\s*[#$]|.*\bnvidia-smi\S* +-")  # a comment, a prompt, a command line
-_TROUBLE = re.compile(r"\b(?:error|unable|failed|failure|lost|not supported|unsupported)\b", re.IGNORECASE)
 _UNIT = re.compile(r"\s*\[[^\]]*\]$")
 # Columns of queries for programs and retired pages, which have a line for each of those.
 _NOT_OF_GPUS = frozenset({"pid", "retired_pages.address", "retired_pages.cause"})
@@ -104,7 +101,7 @@ def _scan(text: str, origin: str) -> _Scan:
     for line, below in pairwise(chain(_lines(text), [None])):
         assert line is not None
         if table is not None and table.is_plain_row(line):
-            table.add(line)
+            table.rows.append(line)
             continue
         if _COMMAND.match(line.text):
             continue
@@ -208,7 +205,6 @@ class _Table:
     unanswered: list[tuple[int, Unanswered]] = field(default_factory=list)  # by line
     gaps: list[Gap] = field(default_factory=list)
     not_understood: list[Unread] = field(default_factory=list)
-    between: list[_Line] = field(default_factory=list)  # lines of one cell since the last row
 
     def __post_init__(self) -> None:
         self.columns = [_column(cell) for cell in self.head.cells]
@@ -234,24 +230,13 @@ class _Table:
         if self.take_unanswered(line):
             return
         if [_column(cell) for cell in line.cells] == self.columns:
-            self._settle(below_is_a_row=False)  # what stands above it came between two outputs
             self.heads.append((len(self.rows), line.number))
             return
-        if len(line.cells) != len(self.columns) or self._is_talk(line):
-            if len(line.cells) > 1:
-                self._note(line.number, line.text)
-            else:
-                self.between.append(line)
-            return
+        if len(line.cells) != len(self.columns) or (len(self.columns) == 1 and not self._is_value(line)):
+            return  # the ledger of lines lists it
         if line.may_be_cut and not values.is_whole(line.cells[-1]):
             self._note(line.number, f"{self.columns[-1]}: {line.cells[-1]} (the end, which may be cut)")
             line = line._replace(cells=(*line.cells[:-1], _LEFT_OUT))
-        self.add(line)
-
-    def add(self, line: _Line) -> None:
-        """Take in a row."""
-        if self.between:
-            self._settle(below_is_a_row=True)
         self.rows.append(line)
 
     def own(self) -> frozenset[int]:
@@ -259,9 +244,9 @@ class _Table:
         lines = (self.head.number, *(line for _, line in self.heads), *(line.number for line in self.rows))
         return frozenset((*lines, *(number for number, _ in self.unanswered)))
 
-    def _is_talk(self, line: _Line) -> bool:
-        """Return whether a line of one cell, below one column, is no value of it and no reason for none."""
-        return len(self.columns) == 1 and not _is_value(names("csv").facts[self.columns[0]], line)
+    def _is_value(self, line: _Line) -> bool:
+        """Return whether a line of one cell is a value of the only column, or a reason for none."""
+        return _is_value(names("csv").facts[self.columns[0]], line)
 
     def take_unanswered(self, line: _Line) -> bool:
         """Add a line if it reports that a GPU did not answer."""
@@ -271,17 +256,8 @@ class _Table:
         self.unanswered.append((line.number, silent))
         return True
 
-    def _settle(self, *, below_is_a_row: bool) -> None:
-        """List the lines of one cell between two rows, and messages below them; prompts and talk are none."""
-        for line in self.between:
-            inside = below_is_a_row and self.rows and _PROMPT.fullmatch(line.text.strip()) is None
-            if inside or _TROUBLE.search(line.text):
-                self._note(line.number, line.text)
-        self.between = []
-
     def machine(self) -> Machine:
         """Return the GPUs as a machine: of a log with the samples that are stored."""
-        self._settle(below_is_a_row=False)
         samples = self._samples()
         if len(samples) > 1:
             return self._series(samples)
@@ -312,10 +288,7 @@ class _Table:
         """Return the rows of each sample where rows name no GPU."""
         clock, at = Clock(), self._place("timestamp")
         times = [None if at is None else clock.read(line.cells[at]) for line in self.rows]
-        facts = names("csv").facts
-        fixed = [at for at, column in enumerate(self.columns) if column in facts and is_fixed(facts[column])]
-        constant = [tuple(line.cells[at] for at in fixed) for line in self.rows]
-        found = groups(times, constant, [above for above, _ in self.heads])
+        found = groups(times, [above for above, _ in self.heads])
         if left := len(self.rows) - sum(map(len, found)):
             words = f"{left} rows name no GPU, and are not of a whole sample"
             self.gaps.append(Gap(source=SOURCE, text=words))

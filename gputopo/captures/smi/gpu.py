@@ -43,13 +43,12 @@ class Entry(NamedTuple):
 
 @dataclass
 class ReportedGpu:
-    """Values reported of one GPU. `visit` counts how often the output came to it."""
+    """Values reported of one GPU."""
 
     names: Names
     queried: bool = False  # by --query-gpu: numbers may stand without their unit
-    visit: int = 0
-    # The values of each fact, by visit and by how good the name is; the lowest with a value stands.
-    reported: dict[str, dict[tuple[int, int], ReportedValue]] = field(default_factory=dict)
+    # The values of each fact by how good the name is; the lowest with a value stands.
+    reported: dict[str, dict[int, ReportedValue]] = field(default_factory=dict)
     processes: list[dict[str, Any]] | None = None
     no_processes: str | None = None
     instances: int | None = None
@@ -93,19 +92,17 @@ class ReportedGpu:
 
     def _heading(self, path: str) -> bool:
         if path in ("mig device", "mig_devices/mig_device"):
-            self.instances = (self.instances or 0) + 1 if self.visit == 0 else self.instances
+            self.instances = (self.instances or 0) + 1
         if path == "processes/process_info":
             self._processes().append({})
         return path in self.names.sections or path in self.names.facts or self.names.is_unplaced(path)
 
     def _report(self, fact: str, rank: int, value: ReportedValue) -> bool:
-        by_visit = self.reported.setdefault(fact, {})
-        before = by_visit.setdefault((self.visit, rank), value)
+        by_name = self.reported.setdefault(fact, {})
+        before = by_name.setdefault(rank, value)
         if before != value:
             twice = f"reported twice, as {_shown(before)} and as {_shown(value)}"
-            by_visit[self.visit, rank] = (
-                before if before.twice else ReportedValue(None, twice, strange=True, twice=True)
-            )
+            by_name[rank] = before if before.twice else ReportedValue(None, twice, strange=True, twice=True)
             return False
         return not value.strange
 
@@ -146,8 +143,8 @@ class ReportedGpu:
         """Return the GPU, and why facts are missing, by the fact's path within the GPU."""
         values: dict[str, Any] = {}
         missing: dict[str, str] = {}
-        for fact, by_visit in self.reported.items():
-            best = _best(by_visit)
+        for fact, by_name in self.reported.items():
+            best = _best(by_name)
             if best.value is None:
                 missing[fact] = best.reason or "not reported"
             else:
@@ -167,22 +164,6 @@ class ReportedGpu:
                 section = section.setdefault(name, {})
             section[last] = value
         return msgspec.convert(nested, Gpu), missing | self.notes
-
-    def contradictions(self) -> dict[str, tuple[str, str]]:
-        """Return the facts that cannot change and have different values in the output."""
-        found: dict[str, tuple[str, str]] = {}
-        for fact, by_visit in self.reported.items():
-            if field_at(Gpu, fact).stability != "fixed":
-                continue
-            said = {
-                visit: str(value.value)
-                for (visit, _), value in sorted(by_visit.items(), reverse=True)
-                if value.value is not None
-            }
-            if len(set(said.values())) > 1:
-                first = said[min(said)]
-                found[fact] = first, next(said[visit] for visit in sorted(said) if said[visit] != first)
-        return found
 
     def _throttle(self, values: dict[str, Any], missing: dict[str, str]) -> None:
         mask = values.get("throttle.mask")
@@ -223,13 +204,13 @@ class ReportedGpu:
             missing["processes"] = self.no_processes
 
 
-def _best(by_visit: Mapping[tuple[int, int], ReportedValue]) -> ReportedValue:
-    """Return the first value by visit and name; the error of a better name of the same visit in its place.
+def _best(by_name: Mapping[int, ReportedValue]) -> ReportedValue:
+    """Return the first value by name, or the error of a better name in its place.
 
     A driver that has an error for the average power and a value for the instant has a fault.
     """
-    (visit, rank), best = min(by_visit.items(), key=lambda one: (one[1].value is None, one[0]))
-    better = (by_visit[visit, name] for name in range(rank) if (visit, name) in by_visit)
+    rank, best = min(by_name.items(), key=lambda one: (one[1].value is None, one[0]))
+    better = (by_name[name] for name in range(rank) if name in by_name)
     return next((value for value in better if _ERROR.fullmatch(value.reason or "")), best)
 
 

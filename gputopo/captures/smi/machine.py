@@ -17,7 +17,7 @@ from gputopo.captures.smi.gpu import ReportedGpu
 from gputopo.captures.smi.names import COLLECTED, GPU, Named, Names
 from gputopo.captures.smi.values import ReportedValue
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Contradiction, Driver, Gap, Gpu, Machine, Sample, Unread
+from gputopo.values.machine import Driver, Gap, Gpu, Machine, Sample, Unread
 from gputopo.values.subject import EVERY, at_gpu, within
 
 _NO_HANDLE = re.compile(
@@ -124,7 +124,7 @@ def _places(line: Unanswered, rows: Mapping[int, ReportedGpu]) -> bool:
 def _lost_gpu(line: Unanswered, names: Names, *, placed: bool) -> ReportedGpu:
     gpu = ReportedGpu(names, lost=True, notes={"": line.reason})
     if line.address is not None:
-        gpu.reported["pci_address"] = {(0, 0): ReportedValue(line.address)}
+        gpu.reported["pci_address"] = {0: ReportedValue(line.address)}
     if not placed:
         gpu.notes["index"] = _WITHOUT_NUMBER
     return gpu
@@ -236,11 +236,6 @@ def machine(
         driver=found,
         gpus=tuple(gpus),
         missing=missing,
-        contradictions=tuple(
-            Contradiction(fact=at_gpu(index, fact), said={source: said[0], f"{source} (2)": said[1]})
-            for index, reported in sorted(reported_gpus.items())
-            for fact, said in reported.contradictions().items()
-        ),
         unread=tuple(dict.fromkeys(sorted(not_understood, key=lambda one: one.line))),
         gaps=tuple(gaps),
         samples=() if at is None else (Sample(source=source, time=at),),

@@ -1,11 +1,12 @@
 """The names of each fact in the three dialects of `nvidia-smi`: XML, text and CSV. One row a fact.
 
 Fields declare their names themselves (gputopo.values.gpu). Here are the names of what has no field of its
-own (keys of dictionaries, questions that together make one fact), and those that are known and have no
-place in a Machine: a name stands for itself and all below it, `*` at the end for any ending.
+own (keys of dictionaries, questions that together make one fact), and known names without a place in a
+Machine: a name stands for itself and all below it, `*` at the end for any ending.
 """
 
 import functools
+import re
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
@@ -20,32 +21,10 @@ def _listed(text: str) -> tuple[str, ...]:
     return tuple(" ".join(name.lower().split()) for name in text.split(","))
 
 
-UNPLACED_XML = _listed(
-    """
-    timestamp, attached_gpus, display_mode, display_attached, addressing_mode, accounting_mode,
-    accounting_mode_buffer_size, driver_model, serial, pdi, minor_number,
-    multigpu_board, board_id, board_part_number, gpu_part_number, gpu_fru_part_number, gpu_module_id,
-    platforminfo, inforom_version, inforom_bbx_flush, inforom_checksum, gpu_operation_mode, c2c_mode,
-    ibmnpu, capabilities, fabric/clique*, fabric/cluster*,
-    voltage, clock_policy, deferred_clocks/mem_clock, supported_clocks, supported_gpu_target_temp,
-    accounted_processes, encoder_stats, fbc_stats, dram_encryption_mode, sparse_operation_mode,
-    cc_protected_memory_usage, gpu_memory_power_readings, module_power_readings, power_smoothing,
-    power_profiles, edpp_multiplier, gpu_virtualization_mode/host_vgpu_mode,
-    gpu_virtualization_mode/vgpu_heterogeneous_mode, pci/pci_bus, pci/pci_device, pci/pci_domain,
-    pci/pci_base_class, pci/pci_sub_class, pci/pci_sub_system_id, pci/pci_bridge_chip,
-    pci/tx_util, pci/rx_util, pci/atomic_caps_*,
-    pci/pci_gpu_link_info/pcie_gen/device_current_link_gen, fb_memory_usage/reserved,
-    mig_devices/mig_device, utilization/encoder_util, utilization/decoder_util, utilization/jpeg_util,
-    utilization/ofa_util, retired_pages/multiple_single_bit_retirement/retired_page*,
-    retired_pages/double_bit_retirement/retired_page*, remapped_rows/remapped_row_corr_inactive,
-    remapped_rows/remapped_row_unc_inactive,
-    temperature/gpu_temp_max_mem_tlimit_threshold, gpu_power_readings/power_state,
-    gpu_power_readings/gpu_base_power, inforom_time_data, vgpu_driver_capability, vgpu_device_capability,
-    vgpu_software_licensed_product,
-    power_readings/power_state, power_readings/power_management, processes/process_info/gpu_instance_id,
-    processes/process_info/compute_instance_id
-    """
-)
+def _tags(path: str) -> str:
+    """Return the tags of the XML for a heading of the text and those above it."""
+    return "/".join(re.sub(r"[^a-z0-9*]+", "_", heading).strip("_") for heading in path.split("/"))
+
 
 UNPLACED_TEXT = _listed(
     """
@@ -71,6 +50,22 @@ UNPLACED_TEXT = _listed(
     GPU Power Readings/GPU Base Power, Inforom Time Data, vGPU Driver Capability, vGPU Device Capability,
     vGPU Software Licensed Product, vGPU Software Licensed Product/Product Name,
     Processes/GPU instance ID, Processes/Compute instance ID
+    """
+)
+
+# XML tags are the headings of the text in lower case with underscores, but for these.
+UNPLACED_XML = _listed(
+    """
+    c2c_mode, cc_protected_memory_usage, deferred_clocks/mem_clock, gpu_fru_part_number, gpu_module_id,
+    inforom_bbx_flush, inforom_checksum, mig_devices/mig_device, pci/pci_base_class, pci/pci_bridge_chip,
+    pci/pci_bus, pci/pci_device, pci/pci_domain, pci/pci_sub_class, pci/pci_sub_system_id, pci/rx_util,
+    pci/tx_util, pci/pci_gpu_link_info/pcie_gen/device_current_link_gen, pdi, platforminfo, power_profiles,
+    processes/process_info/compute_instance_id, processes/process_info/gpu_instance_id,
+    remapped_rows/remapped_row_corr_inactive, remapped_rows/remapped_row_unc_inactive,
+    retired_pages/double_bit_retirement/retired_page*,
+    retired_pages/multiple_single_bit_retirement/retired_page*, serial, supported_gpu_target_temp,
+    temperature/gpu_temp_max_mem_tlimit_threshold, utilization/decoder_util, utilization/encoder_util,
+    utilization/jpeg_util, utilization/ofa_util
     """
 )
 
@@ -203,13 +198,7 @@ _SRAM = (
     ("dram_correctable", "DRAM Correctable", "corrected.{}.dram"),
     ("dram_uncorrectable", "DRAM Uncorrectable", "uncorrected.{}.dram"),
 )
-_BUCKETS = (
-    ("l2", "L2"),
-    ("sm", "SM"),
-    ("microcontroller", "Microcontroller"),
-    ("pcie", "PCIE"),
-    ("other", "Other"),
-)
+_BUCKETS = ("L2", "SM", "Microcontroller", "PCIE", "Other")
 
 
 def _ecc() -> Iterable[NameRow]:
@@ -235,7 +224,8 @@ def _ecc() -> Iterable[NameRow]:
         "ECC Errors/Aggregate/SRAM Threshold Exceeded",
         "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded",
     )
-    for tag, heading in _BUCKETS:
+    for heading in _BUCKETS:
+        tag = heading.lower()
         query = tag.replace("microcontroller", "mcu")
         yield NameRow(
             f"ecc.counts.aggregate_uncorrectable_sram_sources.sram_{tag}",
@@ -246,20 +236,16 @@ def _ecc() -> Iterable[NameRow]:
         )
 
 
-# Tag, heading. The newer the driver the more of them.
+# The newer the driver the more of them.
 _FABRIC = (
-    ("summary", "Summary"),
-    ("bandwidth", "Bandwidth"),
-    ("route_recovery_in_progress", "Route Recovery in progress"),
-    ("route_unhealthy", "Route Unhealthy"),
-    ("access_timeout_recovery", "Access Timeout Recovery"),
-    ("incorrect_configuration", "Incorrect Configuration"),
-    ("partition_assigned", "Partition Assigned"),
-)
+    "Summary", "Bandwidth", "Route Recovery in progress", "Route Unhealthy", "Access Timeout Recovery",
+    "Incorrect Configuration", "Partition Assigned",
+)  # fmt: skip
 
 
 def _fabric() -> Iterable[NameRow]:
-    for name, heading in _FABRIC:
+    for heading in _FABRIC:
+        name = _tags(heading.lower())
         at = f"fabric/health/{name}", f"Fabric/Health/{heading}", f"fabric.health.{name}"
         yield NameRow(f"fabric.health.{name}", "fabric", *at)
 
@@ -341,9 +327,9 @@ class Names(NamedTuple):
 
 
 _UNPLACED: dict[Dialect, tuple[str, ...]] = {
-    "xml": tuple(UNPLACED_XML),
+    "xml": (*map(_tags, UNPLACED_TEXT), *UNPLACED_XML),
     "text": UNPLACED_TEXT,
-    "csv": tuple(UNPLACED_CSV),
+    "csv": UNPLACED_CSV,
 }
 
 

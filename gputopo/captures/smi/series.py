@@ -6,7 +6,7 @@ rules need of all samples (shares of time, changes, means) is counted in a Histo
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Protocol
@@ -70,27 +70,25 @@ class Clock(dict[str, float | None]):
         return minute + float(second)
 
 
-def groups(times: Sequence[float | None], constant: Sequence[Hashable], heads: Sequence[int]) -> list[range]:
+def groups(times: Sequence[float | None], heads: Sequence[int]) -> list[range]:
     """Return the rows of each sample where rows name no GPU; the position in a sample is the GPU's.
 
-    By the lines that name the columns again (`heads`: rows above them), else by time, else by the period of
-    what is constant of a GPU; few rows are of one sample. Samples with more or fewer rows than most are left
-    out: their positions say nothing.
+    By the lines that name the columns again (`heads`: rows above them), else by time; few rows without a time
+    are of one sample, many are of one GPU. Samples with more or fewer rows than most are left out: their
+    positions say nothing.
     """
-    count = len(constant)
-    if heads:
-        starts = sorted({0, *heads})
-        found = [range(*ends) for ends in pairwise([*starts, count])]
-        if count <= MAX_AT_ONCE and len({tuple(constant[row] for row in one) for one in found}) > 1:
-            return [range(count)]
-        return _of_usual_size(found)
+    count = len(times)
     known = [time for time in times if time is not None]
-    if len(known) == count > 1:
-        return _of_usual_size(list(_between_pauses(known)))
-    if count <= MAX_AT_ONCE:
+    if heads:
+        found = [range(*ends) for ends in pairwise([*sorted({0, *heads}), count])]
+    elif len(known) == count > 1:
+        found = list(_between_pauses(known))
+    elif count <= MAX_AT_ONCE:
         return [range(count)]
-    size = _period(constant)
-    return [range(start, start + size) for start in range(0, count - size + 1, size)]
+    else:
+        return [range(row, row + 1) for row in range(count)]
+    usual = Counter(map(len, found)).most_common(1)[0][0]
+    return [one for one in found if len(one) == usual]
 
 
 def _between_pauses(times: Sequence[float]) -> Iterator[range]:
@@ -102,19 +100,6 @@ def _between_pauses(times: Sequence[float]) -> Iterator[range]:
             yield range(start, row)
             start = row
     yield range(start, len(times))
-
-
-def _of_usual_size(found: Sequence[range]) -> list[range]:
-    usual = Counter(map(len, found)).most_common(1)[0][0]
-    return [one for one in found if len(one) == usual]
-
-
-def _period(constant: Sequence[Hashable]) -> int:
-    """Return after how many rows what is constant of a GPU comes again, 1 where it does not differ."""
-    for size in range(1, MAX_AT_ONCE + 1):
-        if all(mine == other for mine, other in zip(constant, constant[size:], strict=False)):
-            return size
-    return 1
 
 
 class LogSeries:

@@ -7,10 +7,8 @@ A line of a GPU that is not understood is Unread; lines around the outputs are p
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import NamedTuple
 
 import msgspec
 
@@ -29,7 +27,7 @@ from gputopo.captures.smi.machine import (
 )
 from gputopo.captures.smi.names import Named, names
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Gap, Machine, Unread
+from gputopo.values.machine import Machine, Unread
 
 SOURCE = "nvidia-smi -q"
 
@@ -80,8 +78,6 @@ def parse(text: str, *, origin: str) -> Machine:
     reading = _Reading(flat=_is_flat(lines), headed=headed or not _sections(lines))
     for line in lines:
         reading.take(line)
-    for output in reading.outputs:
-        output.fill(flat=reading.flat)
     refuse_others([one.identity for one in reading.outputs if one.rows()], origin)
     outputs = [one for one in reading.outputs if one.rows() or one.unanswered or one.attached == "0"]
     if not outputs:
@@ -155,13 +151,6 @@ def _is_flat(lines: Sequence[_Line]) -> bool:
     return len({line.indent for line in lines if line.pair is not None}) <= 1
 
 
-class _Place(NamedTuple):
-    """A line of a GPU and its path."""
-
-    entry: Entry
-    line: _Line
-
-
 @dataclass
 class _Output:
     """What one output shows: its GPUs by address ("" where no line names one), and the lines above them."""
@@ -169,23 +158,16 @@ class _Output:
     headed: bool  # its GPUs have a line that names them
     line: int
     gpus: dict[str, ReportedGpu] = field(default_factory=dict)
-    places: dict[str, list[_Place]] = field(default_factory=dict)  # the lines of each GPU
     attached: str | None = None
     time: str | None = None
     driver: list[tuple[Named, str]] = field(default_factory=list)
     unanswered: list[Unanswered] = field(default_factory=list)  # lines of GPUs that did not answer
     not_understood: list[Unread] = field(default_factory=list)
-    gaps: list[Gap] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was read in it but lines that may stand above an output."""
-        return not (
-            (self.gpus if self.headed else any(self.places.values()))
-            or self.attached
-            or self.time
-            or self.driver
-        )
+        return not ((self.gpus if self.headed else self.rows()) or self.attached or self.time or self.driver)
 
     def rows(self) -> dict[str, ReportedGpu]:
         """Return its GPUs; without a line that names a GPU a gpu without values is none."""
@@ -202,43 +184,6 @@ class _Output:
             addresses=frozenset(key for key in self.rows() if key),
             uuids=frozenset(filter(None, uuids)),
         )
-
-    def fill(self, *, flat: bool) -> None:
-        """Read the lines of each GPU, as far as they are its own; lost indentation hides where that ends."""
-        sections = {key: _sections_of(places) for key, places in self.places.items()}
-        for key, places in self.places.items():
-            for place in places[: None if flat else self._own(key, sections)]:
-                self._read(self.gpus[key], place)
-
-    def _own(self, key: str, sections: Mapping[str, Sequence[tuple[str, int]]]) -> int | None:
-        """Return how many lines of a GPU are surely its own, None: all, and note where lines are missing.
-
-        Every GPU of an output has the same sections in the same order, whatever they hold. After a hole the
-        lines may be another GPU's, whose first line was lost, unless all GPUs that are attached are listed.
-        """
-        others = [[name for name, _ in one] for other, one in sections.items() if other != key]
-        own = dict.fromkeys(name for name, _ in sections[key])
-        whole = ["", *max(others, key=lambda one: (len({*one}) == len(one), len(one)), default=own), ""]
-        complete = self.attached == str(len(self.gpus)) or (self.attached is None and len(self.gpus) == 1)
-        places, seen = self.places[key], set[str]()
-        known = [(name, at) for name, at in sections[key] if name in whole]
-        for (above, start), (below, end) in pairwise([("", 0), *known, ("", len(places))]):
-            if below in seen and complete:
-                return None  # two outputs without a line between them
-            if below not in seen and below in whole[whole.index(above) + 1 :][:1]:
-                seen.add(below)
-                continue
-            at = [at for name, at in ((above, start), (below, end)) if name]
-            titles = " and ".join(places[one].line.text.partition(":")[0].strip() for one in at)
-            where = "between" if above and below else "below" if above else "above"
-            of = f" of GPU {key}" if key else ""
-            self.gaps.append(Gap(source=SOURCE, text=f"lines are missing {where} {titles}{of}"))
-            return None if complete or not below else start
-        return None
-
-    def _read(self, gpu: ReportedGpu, place: _Place) -> None:
-        if not gpu.add(place.entry) and not is_noise(place.line.text):
-            self.note(place.line)
 
     def note(self, line: _Line) -> None:
         """List a line as not understood."""
@@ -257,33 +202,13 @@ class _Output:
             not_understood=self.not_understood,
             attached=self.attached,
             time=self.time,
-            gaps=self.gaps,
         )
-
-
-def _sections_of(places: Sequence[_Place]) -> list[tuple[str, int]]:
-    """Return the sections of a GPU in order, each with the place of its first line; not of MIG devices."""
-    found: list[tuple[str, int]] = []
-    for at, place in enumerate(places):
-        name, _, below = place.entry.path.partition("/")
-        known = name in _known_sections() and name not in ("mig device", "mig devices")
-        if known and (not below or not found or found[-1][0] != name):
-            found.append((name, at))
-    return found
-
-
-@functools.cache
-def _known_sections() -> frozenset[str]:
-    known = names("text")
-    return frozenset(
-        path.partition("/")[0] for path in (*known.facts, *known.processes, *known.sections, *known.unplaced)
-    )
 
 
 def _other(address: str) -> ReportedGpu:
     """Return a GPU that only another output shows."""
     gpu = ReportedGpu(names("text"))
-    gpu.reported["pci_address"] = {(0, 0): values.ReportedValue(address)}
+    gpu.reported["pci_address"] = {0: values.ReportedValue(address)}
     return gpu
 
 
@@ -295,7 +220,6 @@ class _Reading:
     headed: bool
     outputs: list[_Output] = field(default_factory=list)
     gpu: ReportedGpu | None = None
-    places: list[_Place] = field(default_factory=list)  # its lines
     aside: int | None = None  # the indentation of a section above the GPUs that has no place
     base: int = -1  # the indentation of the line that names the GPU
     stack: list[tuple[int, str]] = field(default_factory=list)  # indentation and name of the headings above
@@ -345,7 +269,6 @@ class _Reading:
         if address in self.output.gpus and self.headed:
             self._begin_output(line)
         self.gpu = self.output.gpus.setdefault(address, ReportedGpu(names("text")))
-        self.places = self.output.places.setdefault(address, [])
         self.stack = []
         return self.gpu
 
@@ -372,7 +295,9 @@ class _Reading:
             self.output.note(line)
             return
         text = None if line.pair is None else line.pair[1]
-        self.places.append(_Place(Entry(path, text, line.number, line.text), line))
+        assert self.gpu is not None
+        if not self.gpu.add(Entry(path, text, line.number, line.text)) and not is_noise(line.text):
+            self.output.note(line)
 
     def _indented_path(self, line: _Line) -> str:
         while self.stack and self.stack[-1][0] >= line.indent:

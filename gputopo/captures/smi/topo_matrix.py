@@ -10,8 +10,6 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
 from gputopo.captures import intake
 from gputopo.captures.ledger import Claims, Format
 from gputopo.captures.smi import topo_table
@@ -175,9 +173,8 @@ def claims(text: str) -> Claims:
 def parse(text: str, *, origin: str) -> Machine:
     """Read the one matrix of a text; `origin` (a file name) stands in the error.
 
-    One of `topo -mp` beside it shows the hops of pairs with NVLinks. Raises InputError if there is none or
-    more than one, or it contradicts itself: a GPU without row or column, an X that is not on the diagonal,
-    too few or too many cells, two cells of one pair that differ.
+    Raises InputError if there is none or more than one, or it contradicts itself: a GPU without row or
+    column, an X that is not on the diagonal, too few or too many cells, two cells of one pair that differ.
     """
     reading = topo_table.read(text)
     found = _candidates(reading)
@@ -187,23 +184,7 @@ def parse(text: str, *, origin: str) -> Machine:
             f"{origin}: two machines: {label} is {name}, and {second} in line {line}",
             "give one file for each machine",
         )
-    whole = [matrix for matrix in found if matrix.pcie_only is False]
-    if not whole:
-        whole = [matrix for matrix in found if matrix.pcie_only is None]
-    pcie_only = [matrix for matrix in found if matrix not in whole]
-    machine = _machine(_the_matrix(whole or pcie_only, origin), reading, origin)
-    if not (whole and pcie_only):
-        return machine
-    pcie = _machine(_the_matrix(pcie_only, origin), reading, origin)
-    if other := _differences(machine, pcie):
-        raise InputError(
-            f"{origin}: the matrix of `topo -mp` is of another machine: {other[0]} differ",
-            "give one file for each machine",
-        )
-    return _completed(machine, pcie)
-
-
-def _machine(matrix: TopoMatrix, reading: Reading, origin: str) -> Machine:
+    matrix = _the_matrix(found, origin)
     gpus = _gpu_rows(matrix, origin)
     _check_gpus(matrix, gpus, origin)
     return _Builder(matrix, gpus, reading).machine()
@@ -223,7 +204,7 @@ def _the_matrix(found: Sequence[TopoMatrix], origin: str) -> TopoMatrix:
             line = f"near line {other.rows[0].line}" if other.rows else "without rows"
             raise InputError(
                 f"{origin}: two different matrices, the second {line}",
-                "give one file for each machine",
+                "give a file for each",
             )
     return first
 
@@ -416,28 +397,6 @@ def _placed(row: TopoRow, matrix: TopoMatrix, gpus: dict[int, TopoRow]) -> bool:
     own = matrix.columns.index(row.label) if row.label in matrix.columns else None
     expected = [own] if own is not None and own < len(row.cells) else []
     return [i for i, cell in enumerate(row.cells) if cell == "X"] == expected
-
-
-def _differences(machine: Machine, pcie: Machine) -> list[str]:
-    """Return the facts in which a matrix and one of PCIe alone differ: then they are of two machines."""
-    if [gpu.index for gpu in machine.gpus] != [gpu.index for gpu in pcie.gpus]:
-        return ["GPUs"]
-    hops = {(link.a, link.b): link.hop for link in pcie.links}
-    shown = [(link, hops.get((link.a, link.b))) for link in machine.links if link.hop is not None]
-    return [f"GPU{link.a}-GPU{link.b}" for link, hop in shown if hop is not None and hop is not link.hop]
-
-
-def _completed(machine: Machine, pcie: Machine) -> Machine:
-    """Return the machine with the hop of each pair that has NVLinks."""
-    hops = {(link.a, link.b): link.hop for link in pcie.links}
-    links = tuple(
-        link if link.hop is not None else msgspec.structs.replace(link, hop=hops.get((link.a, link.b)))
-        for link in machine.links
-    )
-    missing = dict(machine.missing)
-    if all(link.hop is not None for link in links):
-        missing.pop(at_link(EVERY, fact="hop"), None)
-    return msgspec.structs.replace(machine, links=links, missing=missing)
 
 
 FORMAT = Format(

@@ -252,7 +252,6 @@ class Reading:
 
 @dataclass(slots=True)
 class _Block:
-    header: str  # "" where the text has none
     head: Head | None
     asked_pcie: bool | None = None  # None: there is no command above it
     rows: list[Line] = field(default_factory=list)
@@ -287,12 +286,12 @@ def read(text: str) -> Reading:
             own.add(line.number)
             if names.setdefault(legend[1], legend[2]) != legend[2]:
                 renamed = renamed or (line.number, legend[1], names[legend[1]], legend[2])
-        elif head := header_words(header := best_header(line)):
-            blocks.append(_Block(header if header == line.text else "", head, asked_pcie))
+        elif head := header_words(best_header(line)):
+            blocks.append(_Block(head, asked_pcie))
             own.update((line.number, *line.more))
         elif starts_row(line.text, blocks[-1].head if blocks else None):
             if not blocks:
-                blocks.append(_Block("", None, asked_pcie))
+                blocks.append(_Block(None, asked_pcie))
             blocks[-1].rows.append(line)
             own.update((line.number, *line.more))
         elif _looks_like_data(shown):
@@ -317,7 +316,7 @@ def _matrix(block: _Block, last: int | None) -> TopoMatrix:
         starts = [(words, row_start(words, ())) for words in (words_of(line.text) for line in block.rows)]
         columns = tuple(label_of(words[start][0]) for words, start in starts if start is not None)
         affinity = ()
-    rows = (_best_row(line, columns, affinity, block.header) for line in block.rows)
+    rows = (_best_row(line, columns, affinity) for line in block.rows)
     complete = tuple(replace(row, may_be_cut=row.line == last) for row in rows if row is not None)
     return TopoMatrix(columns, block.head is not None, complete, affinity, _is_pcie_only(block, complete))
 
@@ -330,9 +329,7 @@ def _is_pcie_only(block: _Block, rows: tuple[TopoRow, ...]) -> bool | None:
     return False if block.has_legend or block.asked_pcie is False else None
 
 
-def _best_row(
-    line: Line, columns: tuple[str, ...], affinity: tuple[Column, ...], header: str
-) -> TopoRow | None:
+def _best_row(line: Line, columns: tuple[str, ...], affinity: tuple[Column, ...]) -> TopoRow | None:
     """Choose how a wrapped row's parts join: the one that reads most of it."""
 
     def strange(row: TopoRow) -> int:
@@ -342,13 +339,11 @@ def _best_row(
         short = abs(len(columns) - len(row.cells)) + abs(wanted - len(row.affinity))
         return unknown + wrong + short + len(row.rest) + 2 * row.more_cells + 2 * row.glued
 
-    rows = [_row(line.number, text, columns, affinity, header) for text in line.variants()]
+    rows = [_row(line.number, text, columns, affinity) for text in line.variants()]
     return min((row for row in rows if row is not None), key=strange, default=None)
 
 
-def _row(
-    number: int, text: str, columns: tuple[str, ...], affinity: tuple[Column, ...], header: str
-) -> TopoRow | None:
+def _row(number: int, text: str, columns: tuple[str, ...], affinity: tuple[Column, ...]) -> TopoRow | None:
     words = words_of(text)
     start = row_start(words, columns)
     if start is None:
@@ -370,8 +365,8 @@ def _row(
         cells.append(word)
     end = words[after - 1].end()
     more = not tail and after < len(words) and CELL.fullmatch(words[after][0]) is not None
-    tail = _mended([*tail, *(word[0] for word in words[after:])])
-    assigned = _assigned(tail, affinity, _fields(text, end, words[start + 1].start(), affinity, header))
+    tail += [word[0] for word in words[after:]]
+    assigned = _assigned(tail, affinity, _fields(text[end:], affinity))
     return TopoRow(
         label=label_of(words[start][0]),
         line=number,
@@ -382,18 +377,6 @@ def _row(
         affinity=assigned,
         rest=tuple((Counter(tail) - Counter(assigned.values())).elements()),
     )
-
-
-def _mended(words: list[str]) -> list[str]:
-    """Join a CPU list that a blank tore: `0-17,36-` and `53` are one list."""
-    whole: list[str] = []
-    for word in words:
-        torn = whole and (whole[-1][-1] in ",-" or word[0] in ",-") and parse_cpus(whole[-1] + word)
-        if torn:
-            whole[-1] += word
-        else:
-            whole.append(word)
-    return whole
 
 
 def _assigned(tail: list[str], affinity: tuple[Column, ...], placed: dict[Column, str]) -> dict[Column, str]:
@@ -414,26 +397,11 @@ def _assigned(tail: list[str], affinity: tuple[Column, ...], placed: dict[Column
     return sure
 
 
-def _fields(
-    text: str, end: int, first_cell: int, affinity: tuple[Column, ...], header: str
-) -> dict[Column, str]:
-    """Find by tabs, or by the titles above, the columns of the words after the last cell."""
-    rest = text[end:]
-    if "\t" in rest:
-        # nvidia-smi puts one tab more behind the NUMA affinity, whose title is wider than a tab stop.
-        fields = list(enumerate(part.strip() for part in rest.split("\t")[1:]))
-        return {affinity[min(i, len(affinity) - 1)]: part for i, part in fields if part} if affinity else {}
-    title = re.search(r"GPU\d", header)
-    if title is None or "\t" in header or "\t" in text or abs(title.start() - first_cell) > 2:
-        return {}
-    starts = [header.find(t) for t in ("CPU A", "NUMA A", "GPU NUMA")]
-    at = dict(zip(affinity, (s for s in starts if s >= 0), strict=False))
-    placed: dict[Column, str] = {}
-    for word in words_of(rest):
-        column = max((c for c, s in at.items() if s <= end + word.start()), key=lambda c: at[c], default=None)
-        if column is not None:
-            placed[column] = word[0]
-    return placed
+def _fields(rest: str, affinity: tuple[Column, ...]) -> dict[Column, str]:
+    """Return the columns of the words behind the last cell by the tabs between them."""
+    # nvidia-smi puts one tab more behind the NUMA affinity, whose title is wider than a tab stop.
+    fields = enumerate(part.strip() for part in rest.split("\t")[1:])
+    return {affinity[min(i, len(affinity) - 1)]: part for i, part in fields if part} if affinity else {}
 
 
 def _is_peer_table(matrix: TopoMatrix, legend: bool) -> bool:

@@ -5,7 +5,7 @@ never guessed at: it is strange, and listed.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 
@@ -35,7 +35,6 @@ _WHOLE = re.compile(r"(?: (?:MHz|MiB|MB|W|C|%|us)|\d%|N/A\]?|None|(?:En|Dis)able
 _ADDRESS = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE | re.ASCII)
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z-]{1,80}", re.ASCII)
 _MASKED = re.compile(r"GPU-[0Xx*-]+")
-_VERSION = re.compile(r"\d{1,4}(?:\.\d{1,5}){1,3}", re.ASCII)
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _TIME_OF_LOG = re.compile(
     r"[A-Z][a-z]{2} ([A-Z][a-z]{2}) (\d|[012]\d|3[01]) ((?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d) (\d{4})", re.ASCII
@@ -110,29 +109,22 @@ def _number(kind: str, text: str, bare: bool) -> ReportedValue | None:
     return ReportedValue(int(number) * 1000 if kind == "us" else int(number))
 
 
-def _count(text: str) -> ReportedValue | None:
-    return ReportedValue(int(text)) if re.fullmatch(r"\d{1,18}", text, re.ASCII) else None
+def _form(
+    pattern: str, convert: Callable[[str], Any] = str, *, silent: str = r"(?!)"
+) -> Callable[[str], ReportedValue | None]:
+    """Return the reader of a form, whose first group is the value.
 
+    `silent`: what the driver writes where it has no value.
+    """
+    form, no_value = (re.compile(one, re.IGNORECASE | re.ASCII) for one in (pattern, silent))
 
-def _banks(text: str) -> ReportedValue | None:
-    """Return a number of memory banks: "640 bank(s)"."""
-    return _count(text.removesuffix("bank(s)").rstrip())
+    def read_form(text: str) -> ReportedValue | None:
+        if no_value.fullmatch(text):
+            return ReportedValue(None, f"the driver reports {text}")
+        found = form.fullmatch(text)
+        return None if found is None else ReportedValue(convert(found[1]))
 
-
-def _step(text: str) -> ReportedValue | None:
-    """A PCIe generation; the driver reports 0 where it is unknown."""
-    if text == "0":
-        return ReportedValue(None, "the driver reports 0")
-    return ReportedValue(int(text)) if re.fullmatch(r"[1-9]", text, re.ASCII) else None
-
-
-def _width(text: str) -> ReportedValue | None:
-    match = re.fullmatch(r"x?(\d{1,2})x?", text, re.ASCII)
-    if match is None:
-        return None
-    return (
-        ReportedValue(int(match[1])) if int(match[1]) else ReportedValue(None, f"the driver reports {text}")
-    )
+    return read_form
 
 
 def _words(text: str) -> ReportedValue | None:
@@ -140,35 +132,15 @@ def _words(text: str) -> ReportedValue | None:
 
 
 def _lower(text: str) -> ReportedValue | None:
-    if text.lower() == "none":
-        return ReportedValue("none")
-    return (
-        ReportedValue(text.lower())
-        if re.fullmatch(r"[A-Za-z][A-Za-z -]{2,30}", text) and _words(text)
-        else None
-    )
+    """A state or an action by its name: `none`, `drain and reset`. There may be new ones."""
+    if text.lower() != "none" and not (re.fullmatch(r"[A-Za-z][A-Za-z0-9 -]{2,40}", text) and _words(text)):
+        return None
+    return ReportedValue(text.lower())
 
 
 def _fabric(text: str) -> ReportedValue | None:
     """A state or an error in the driver's words. A driver was seen to write `state  Completed` in a CSV."""
     return _lower(re.sub(r"(?:state|status) +(?=\w)", "", text, flags=re.IGNORECASE))
-
-
-def _action(text: str) -> ReportedValue | None:
-    """The action that the driver requests, by its name: `none`, `drain and reset`. There may be new ones."""
-    if text.lower() == "none":
-        return ReportedValue("none")
-    return (
-        ReportedValue(text.lower())
-        if re.fullmatch(r"[A-Za-z][A-Za-z0-9 ]{2,40}", text) and _words(text)
-        else None
-    )
-
-
-def _mode(text: str) -> ReportedValue | None:
-    word = re.sub(r"[ -]+", "_", text.lower())
-    known = ("default", "exclusive_thread", "prohibited", "exclusive_process")
-    return ReportedValue(word) if word in known else None
 
 
 def _uuid(text: str) -> ReportedValue | None:
@@ -182,51 +154,10 @@ def _address(text: str) -> ReportedValue | None:
     return None if found is None else ReportedValue(found)
 
 
-def _device(text: str) -> ReportedValue | None:
-    """The chip's number: the upper half of the PCI id, whose lower half is NVIDIA's, 10DE."""
-    match = re.fullmatch(r"(?:0x)?([0-9a-f]{4})([0-9a-f]{4})", text, re.IGNORECASE | re.ASCII)
-    if match is None:
-        return None
-    if match[1] == "0000" or match[2].lower() != "10de":
-        return ReportedValue(None, f"the driver reports {text}")
-    return ReportedValue(match[1].lower())
-
-
-def _switch(text: str) -> ReportedValue | None:
-    found = _SWITCHES.get(text.lower())
-    return None if found is None else ReportedValue(found)
-
-
-def _yes_as_1(text: str) -> ReportedValue | None:
-    found = _SWITCHES.get(text.lower())
-    return None if found is None else ReportedValue(int(found))
-
-
-def _active(text: str) -> ReportedValue | None:
-    states = {"active": True, "not active": False}
-    found = states.get(text.lower())
-    return None if found is None else ReportedValue(found)
-
-
-def _pstate(text: str) -> ReportedValue | None:
-    return ReportedValue(text) if re.fullmatch(r"P(?:\d|1[0-5])", text, re.ASCII) else None
-
-
-def _mask(text: str) -> ReportedValue | None:
-    return (
-        ReportedValue(int(text, 16))
-        if re.fullmatch(r"0x[0-9a-f]{1,16}", text, re.IGNORECASE | re.ASCII)
-        else None
-    )
-
-
-def _version(text: str) -> ReportedValue | None:
-    return ReportedValue(text) if _VERSION.fullmatch(text) else None
-
-
-def _process(text: str) -> ReportedValue | None:
-    found = _PROCESSES.get(text)
-    return None if found is None else ReportedValue(found)
+def _listed(known: Mapping[str, Any]) -> Callable[[str], ReportedValue | None]:
+    """Return the reader of one of some words, in any case."""
+    words = {word.lower(): value for word, value in known.items()}
+    return lambda text: ReportedValue(words[text.lower()]) if text.lower() in words else None
 
 
 def _program(text: str) -> ReportedValue | None:
@@ -237,32 +168,29 @@ def _program(text: str) -> ReportedValue | None:
     return ReportedValue(last[:80]) if last else ReportedValue(None, "the source has no name")
 
 
-def _section(text: str) -> ReportedValue | None:
-    """A section whose lines are left out has only a reason."""
-    return None
-
-
+_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")
 _KINDS: dict[str, Callable[[str], ReportedValue | None]] = {
-    "section": _section,
-    "count": _count,
-    "banks": _banks,
-    "step": _step,
-    "width": _width,
+    "section": lambda text: None,  # a section whose lines are left out has only a reason
+    "count": _form(r"(\d{1,18})", int),
+    "banks": _form(r"(\d{1,18})(?: ?bank\(s\))?", int),  # of memory
+    "step": _form("([1-9])", int, silent="0"),  # a PCIe generation
+    "width": _form(r"x?(\d{1,2})x?", int, silent="x?00?x?"),
     "words": _words,
     "lower": _lower,
     "fabric": _fabric,
-    "action": _action,
-    "mode": _mode,
+    "action": _lower,
+    "mode": lambda text: _listed({mode: mode for mode in _MODES})(re.sub(r"[ -]+", "_", text)),
     "uuid": _uuid,
     "address": _address,
-    "device": _device,
-    "switch": _switch,
-    "yes": _switch,
-    "yes as 1": _yes_as_1,
-    "active": _active,
-    "pstate": _pstate,
-    "mask": _mask,
-    "version": _version,
-    "process": _process,
+    # The chip's number: the upper half of the PCI id, whose lower half is NVIDIA's, 10DE.
+    "device": _form("(?:0x)?([0-9a-f]{4})10de", str.lower, silent="(?:0x)?(?:0000.{4}|.{4}(?!10de).{4})"),
+    "switch": _listed(_SWITCHES),
+    "yes": _listed(_SWITCHES),
+    "yes as 1": _listed({word: int(value) for word, value in _SWITCHES.items()}),
+    "active": _listed({"active": True, "not active": False}),
+    "pstate": _form(r"(P(?:\d|1[0-5]))"),
+    "mask": _form("(0x[0-9a-f]{1,16})", lambda text: int(text, 16)),
+    "version": _form(r"(\d{1,4}(?:\.\d{1,5}){1,3})"),
+    "process": _listed(_PROCESSES),
     "program": _program,
 }

@@ -108,16 +108,6 @@ def test_what_a_run_was_told_to_see_holds_for_that_run_unless_exported() -> None
         assert [s.destination for s in read(text)[1].samples] == ["gpu:5", last]
 
 
-def test_outputs_below_one_another_are_numbered_by_the_file_names_between_them() -> None:
-    text = "".join(
-        f"==> results/bandwidthTest_gpu_{i}.txt <==\n{written('A', {'Host to Device': 1000.0 + i})}"
-        for i in (3, 1)
-    )
-    _, bandwidth = read(text)
-    assert {s.destination: s.median_gb_per_s for s in bandwidth.samples} == {"gpu:3": 1.003, "gpu:1": 1.001}
-    assert any("numbered as the lines above" in note for note in bandwidth.notes)
-
-
 def test_outputs_without_any_number_are_runs_of_one_gpu_and_a_note_says_so() -> None:
     machine, bandwidth = read("".join(written("A", {"Host to Device": 1000.0 + i}) for i in range(7)))
     assert [(s.destination, s.run) for s in bandwidth.samples] == [("gpu:0", f"run {i}") for i in range(1, 8)]
@@ -135,13 +125,6 @@ def test_hosts_that_are_called_gpu_are_no_gpus(host: str) -> None:
         ("gpu:0", host.format(1)),
         ("gpu:0", host.format(2)),
     ]
-
-
-def test_outputs_of_gpus_with_other_names_are_taken_in_their_order() -> None:
-    machine, bandwidth = read("".join(written(name, {"Host to Device": 1000.0}) for name in "ABA"))
-    assert [(s.destination, s.run) for s in bandwidth.samples] == [(f"gpu:{i}", None) for i in range(3)]
-    assert [gpu.name for gpu in machine.gpus] == ["A", "B", "A"]
-    assert any("GPUs 0 to 2 in their order" in note for note in bandwidth.notes)
 
 
 def test_a_direction_and_size_that_is_there_already_begins_another_run() -> None:

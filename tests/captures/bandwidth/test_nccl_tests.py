@@ -1,10 +1,7 @@
-"""Text and JSON of nccl-tests: every version is read back; logs, marks, excerpts; damage."""
+"""Text of nccl-tests: every version is read back; logs, marks, excerpts; damage."""
 
-import json
 import re
-from math import isfinite
 from random import Random
-from typing import Any
 
 import msgspec
 import pytest
@@ -19,7 +16,6 @@ from tests.captures.samples import in_turn
 from tests.kit.dialects import nccl_tests
 from tests.kit.dialects.nccl_tests import ERAS, PROGRAMS, Written
 
-TEXT_ERAS = [name for name, era in ERAS.items() if not era.json]
 seeds = st.integers(0, 2**32)
 
 
@@ -45,7 +41,7 @@ def check(written: Written, text: str) -> Bandwidth:
     return bandwidth
 
 
-@pytest.mark.parametrize(("era", "program"), in_turn(TEXT_ERAS, PROGRAMS))
+@pytest.mark.parametrize(("era", "program"), in_turn(ERAS, PROGRAMS))
 def test_each_version_is_read_back(era: str, program: str) -> None:
     @settings(max_examples=2)
     @given(seeds)
@@ -62,71 +58,6 @@ def test_ranks_on_several_hosts_are_of_no_machine(seed: int) -> None:
     bandwidth = check(written, nccl_tests.text(written, ERAS["2025"]))
     assert {one.source for one in bandwidth.samples} == {HOSTS}
     assert any("3 hosts with" in note for note in bandwidth.notes)
-
-
-@pytest.mark.parametrize(("hosts", "program"), in_turn([1, 3], PROGRAMS))
-def test_the_json_is_read_back(program: str, hosts: int) -> None:
-    @settings(max_examples=2)
-    @given(seeds)
-    def run(seed: int) -> None:
-        written = nccl_tests.measure(Random(seed), ERAS["json"], program, hosts=hosts)
-        first, *others = written.machine.gpus or (None,)
-        listed = (first, *(msgspec.structs.replace(gpu, pci_address=None) for gpu in others if gpu))
-        known = msgspec.structs.replace(written.machine, gpus=tuple(gpu for gpu in listed if gpu))
-        expected = Written(known, program, hosts, written.ranks)
-        bandwidth = check(expected, nccl_tests.as_json(written))
-        assert any("the same model" in note for note in bandwidth.notes) is (hosts == 1)
-
-    run()
-
-
-def a_json() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(nccl_tests.as_json(all_reduce()[0]))
-    return document
-
-
-def test_a_json_has_the_variables_of_its_environment_and_nothing_else_of_it() -> None:
-    document = a_json()
-    document["env"] += ["NCCL_P2P_DISABLE=1", "AWS_SECRET_ACCESS_KEY=hunter2", "NCCL_ALGO=Ring"]
-    machine, bandwidth = read(json.dumps(document))
-    assert bandwidth.samples[0].nccl == ("NCCL_P2P_DISABLE=1", "NCCL_ALGO=Ring")
-    assert "hunter2" not in repr(machine)
-    assert "node0" not in repr(machine)
-
-
-def test_the_first_version_of_the_json_is_read() -> None:
-    document = a_json()
-    document["average_bus_bandwidith"] = {"bandwidith": 12.5, "okay": "false"}
-    del document["average_bus_bandwidth"]
-    _, bandwidth = read(json.dumps(document))
-    assert bandwidth.complete
-    assert "12.5 GB/s is below" in bandwidth.failures[-1].says
-
-
-@given(
-    seeds, st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=3), st.lists, max_leaves=4)
-)
-@settings(max_examples=30)
-def test_anything_may_stand_in_a_json(seed: int, value: object) -> None:
-    document = a_json()
-    random = Random(seed)
-    place: Any = document
-    for _ in range(random.randint(0, 3)):
-        key = random.choice(list(place) if isinstance(place, dict) else range(len(place))) if place else None
-        if key is None or not isinstance(place[key], dict | list):
-            break
-        place = place[key]
-    if place:
-        place[random.choice(list(place) if isinstance(place, dict) else range(len(place)))] = value
-    text = json.dumps(document)
-    for one in (text, text[: random.randrange(len(text))]):
-        try:
-            machine = reading.read_text(one, origin="damaged")
-        except InputError:
-            continue
-        samples = machine.bandwidth.samples if machine.bandwidth else ()
-        numbers = [n for s in samples for n in (s.median_gb_per_s, s.bus_gb_per_s, s.median_us)]
-        assert all(isfinite(number) and number >= 0 for number in numbers if number is not None)
 
 
 def all_reduce(seed: int = 1, era: str = "2025") -> tuple[Written, str]:

@@ -1,6 +1,6 @@
 import pytest
 
-from gputopo.captures.bandwidth import nvbandwidth_tests as names
+from gputopo.captures.bandwidth.nvbandwidth_tests import NvbandwidthReport, named_test
 from gputopo.values.bandwidth import Kind, Method
 
 
@@ -17,28 +17,16 @@ from gputopo.values.bandwidth import Kind, Method
         ("device_to_device_latency_sm", ("latency", "gpus", "gpus"), "kernel_read"),
     ],
 )
-def test_a_name_tells_what_is_copied_from_where_to_where_and_by_what(
+def test_a_failure_is_of_what_the_test_copies_and_by_what(
     test: str, ends: tuple[Kind, str, str], method: Method
 ) -> None:
-    assert names.is_known(test)
-    assert names.ends(test) == ends
-    assert names.method(test) == method
+    report = NvbandwidthReport()
+    report.fail(test, "CUDA_ERROR_ILLEGAL_ADDRESS")
+    (failure,) = report.failures
+    assert (failure.kind, failure.source, failure.destination) == ends
+    assert failure.method == method
 
 
 @pytest.mark.parametrize("test", ["multinode_device_to_device_memcpy_read_ce", "nonsense", ""])
-def test_a_test_of_several_machines_is_not_known(test: str) -> None:
-    assert not names.is_known(test)
-
-
-@pytest.mark.parametrize(
-    ("test", "between"),
-    [
-        ("device_to_device_memcpy_read_ce", True),
-        ("all_to_one_read_ce", True),
-        ("multinode_device_to_device_memcpy_read_ce", True),
-        ("host_to_device_memcpy_ce", False),
-        ("all_to_host_memcpy_ce", False),
-    ],
-)
-def test_a_test_is_between_gpus_where_both_ends_are(test: str, between: bool) -> None:
-    assert names.is_between_gpus(test) == between
+def test_a_named_test_several_machines_is_not_known(test: str) -> None:
+    assert named_test(test) is None

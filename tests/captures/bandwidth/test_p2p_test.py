@@ -80,22 +80,6 @@ def test_where_the_version_is_unknown_the_row_is_the_source_and_a_note_states_it
     assert not any("which version" in note for note in (*known.notes, *alone.notes))
 
 
-def test_up_to_cuda_7_a_local_copy_counts_its_bytes_once() -> None:
-    head = p2p.head(NAMES, ACCESS, p2p.ERAS["CUDA 7"])
-    assert "[0 1]\n[2]\n" in head
-    machine = read(head + p2p.matrix(OLDER, RATES) + p2p.matrix(OLDER_LATENCY, RATES))
-    assert machine.bandwidth is not None
-    assert machine.unread == ()
-    found = machine.bandwidth.samples
-    assert [s.median_gb_per_s for s in found if s.kind == "d2d_local"] == [201.0, 203.0, 205.0]
-    assert [s.median_us for s in found if s.source == s.destination and s.kind == "latency"] == [
-        100.5,
-        101.5,
-        102.5,
-    ]
-    assert any("counts the bytes of a copy within one GPU once" in note for note in machine.bandwidth.notes)
-
-
 @pytest.mark.parametrize("words", ["Bandwidth Matrix (ACS disabled, all links x16)", "Matrix (GB/s)"])
 def test_what_else_a_heading_says_is_not_taken_for_the_state_of_p2p(words: str) -> None:
     found = samples(p2p.matrix(f"Unidirectional P2P=Enabled {words}", RATES))

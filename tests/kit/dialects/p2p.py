@@ -2,7 +2,7 @@
 
 Up to CUDA 9 a cell is a copy into its row's GPU from its column's (`cudaMemcpyPeerAsync(buffers[i], i,
 buffers[j], j)`). Later versions copy out of the row's GPU and print "(P2P Writes)"; with `--p2p_read` also
-into it, "(P2P Reads)". Up to CUDA 7 a copy within one GPU counts its bytes once, later as read and written.
+into it, "(P2P Reads)". A copy within one GPU counts its bytes as read and written.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,12 +22,10 @@ class Era:
     """What the program of some CUDA versions, or with an option, prints and measures."""
 
     writes: bool  # copies out of the row's GPU, has "(P2P Writes)" and latencies of the CPU
-    cliques: bool = False  # instead of the connectivity matrix
     reads: bool = False  # matrices of --p2p_read too
 
 
 ERAS = {
-    "CUDA 7": Era(writes=False, cliques=True),
     "CUDA 9": Era(writes=False),
     "CUDA 12": Era(writes=True),
     "CUDA 12 --p2p_read": Era(writes=True, reads=True),
@@ -94,17 +92,9 @@ def _cells(machine: Machine, era: Era) -> Iterator[tuple[_Table, Gpu, Gpu, Sampl
                 yield table, row, column, _blank(machine, table, row, column)
 
 
-def _printed_once(era: Era, blank: Sample) -> float:
-    """Return what a sample's number is divided by in print."""
-    return 2.0 if era.cliques and blank.kind == "d2d_local" else 1.0
-
-
 def measure(machine: Machine, era: Era, numbers: measured.Numbers) -> Machine:
     """Return the machine with the samples that the program of an era takes."""
-    samples = [
-        measured.with_number(blank, numbers() * _printed_once(era, blank))
-        for _, _, _, blank in _cells(machine, era)
-    ]
+    samples = [measured.with_number(blank, numbers()) for _, _, _, blank in _cells(machine, era)]
     return measured.with_samples(machine, samples, SOURCE)
 
 
@@ -114,7 +104,7 @@ def text(machine: Machine, era: Era) -> str:
     access = [[measured.has_access(machine, a, b) for b in gpus] for a in gpus]
     parts = [head([g.name or "" for g in gpus], access, era, [g.pci_address or "" for g in gpus])]
     pool = measured.Pool(machine)
-    values = [pool.take(blank) / _printed_once(era, blank) for _, _, _, blank in _cells(machine, era)]
+    values = [pool.take(blank) for _, _, _, blank in _cells(machine, era)]
     for place, table in enumerate(_tables(era)):
         first = place * len(gpus) ** 2
         rows = [values[first + i * len(gpus) :][: len(gpus)] for i in range(len(gpus))]
@@ -132,7 +122,7 @@ def head(
     era: Era = ERAS["CUDA 12"],
     addresses: Sequence[str] = (),
 ) -> str:
-    """Return what stands above the matrices: devices, peer access, the connectivity matrix or cliques."""
+    """Return what stands above the matrices: devices, peer access, the connectivity matrix."""
     count = range(len(names))
     lines = ["[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]"]
     for i, name in enumerate(names):
@@ -149,22 +139,9 @@ def head(
     lines[-1] += "memcopy procedure."
     unstable = " and unstable Latency (us)" if era.writes else ""
     lines += [f"So you can see lesser Bandwidth (GB/s){unstable} in those cases.", ""]
-    if era.cliques:
-        lines += ["P2P Cliques: ", *_cliques(access)]
-    else:
-        lines += ["P2P Connectivity Matrix", "     D\\D" + "".join(f"{i:6d}" for i in count)]
-        lines += [f"{a:6d}\t" + "".join(f"{int(a == b or access[a][b]):6d}" for b in count) for a in count]
+    lines += ["P2P Connectivity Matrix", "     D\\D" + "".join(f"{i:6d}" for i in count)]
+    lines += [f"{a:6d}\t" + "".join(f"{int(a == b or access[a][b]):6d}" for b in count) for a in count]
     return "\n".join(lines) + "\n"
-
-
-def _cliques(access: Sequence[Sequence[bool]]) -> Iterator[str]:
-    """Return each GPU with those behind it that it can access, unless it stands in another's clique."""
-    listed: set[int] = set()
-    for a in range(len(access)):
-        if a not in listed:
-            clique = [a, *(b for b in range(a + 1, len(access)) if access[a][b])]
-            listed.update(clique)
-            yield f"[{' '.join(map(str, clique))}]"
 
 
 def matrix(heading: str, rows: Rows, corner: str = "D\\D", empty: str = "—") -> str:

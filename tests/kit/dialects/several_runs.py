@@ -1,7 +1,6 @@
 """Outputs of one program in one text, as scripts, parallel shells and people write them below one another."""
 
 from collections.abc import Callable, Sequence
-from itertools import zip_longest
 
 import msgspec
 
@@ -22,13 +21,6 @@ def _headed(form: str) -> Callable[[Names, Names], str]:
     return text
 
 
-def _interleaved(names: Names, outputs: Names) -> str:
-    """Return the lines as pdsh does: each with its host, those of all hosts mixed."""
-    rows = zip_longest(*(output.splitlines() for output in outputs))
-    mixed = [(name, line) for row in rows for name, line in zip(names, row, strict=True) if line is not None]
-    return "".join(f"{name}: {line}\n" for name, line in mixed)
-
-
 FORMS: dict[str, Callable[[Names, Names], str]] = {
     "rules": _headed("===== {} ====="),
     "dashes": _headed("--- {} ---"),
@@ -36,14 +28,11 @@ FORMS: dict[str, Callable[[Names, Names], str]] = {
     "markdown": _headed("## {}"),
     "comment": _headed("# {}"),
     "bold rule": _headed("********** {} **********"),
-    "ruled": _headed("----------------\n{}\n----------------"),
     "tail": _headed("==> {} <=="),
 }
 FORMS_OF_HOSTS = FORMS | {
     "brackets": _headed("[{}]"),
     "colon": _headed("{}:"),
-    "prompt": _headed("user@{}:~$ ./program"),
-    "pdsh": _interleaved,
 }
 
 

@@ -1,0 +1,93 @@
+"""Texts of bandwidth tools, as people paste them: outputs of one or several programs, one below the other.
+
+Each program's reader takes its own lines; what none of them understood is left for the other formats.
+"""
+
+import re
+
+import msgspec
+
+from gputopo.captures import merge
+from gputopo.captures.bandwidth.texts import Program, plain, without_cut_number
+from gputopo.captures.ledger import Format, is_noise
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Machine, Unread
+
+# Each line by which a program is recognised has one of these words.
+_WORDS = re.compile(
+    r"bandwidth|P2P|memcpy|memory (?:transfers|latency)|CAN(?:NOT)? Access Peer|D\\D|_(?:ce|sm|copy)\b"
+    r"|Couldn't connect|Completion with error|CM event"
+    r"|Port number \d"
+    r"|\[(?:MB|MiB|Gb)/sec\]|\[usec\]|\b(?:BW|Latency) Test\b"
+    r"|algbw|in-place|nThreads?\b|Test (?:NCCL|CUDA)"
+    r"|\b(?:u?int(?:8|32|64)|char|half|b?float(?:16)?|double|f8e\dm\d)\b",
+    re.I,
+)
+_HINT = "copy the whole output of the program again"
+_MAX_UNREAD = 200
+
+
+def recognise(text: str) -> bool:
+    """Return whether the text has a line of one of these programs."""
+    return not text.lstrip().startswith("{") and _programs(text) != []
+
+
+def parse(text: str, *, origin: str) -> Machine:
+    """Read the outputs of these programs. Raises InputError if there is none."""
+    machine, rest = take(text, origin=origin)
+    return with_unread(machine, rest)
+
+
+def take(text: str, *, origin: str) -> tuple[Machine, str]:
+    """Read the outputs of these programs, and return the text without the lines that they understood.
+
+    Raises InputError where nothing is left of the programs' results.
+    """
+    whole = without_cut_number(text)
+    machines: list[Machine] = []
+    understood: frozenset[int] = frozenset()
+    for program in _programs(whole):
+        read = program.read(whole, origin=origin)
+        if _has_results(read.machine):
+            machines.append(read.machine)
+            understood |= read.understood
+    if not machines:
+        raise InputError(f"{origin}: there is no result of a bandwidth test in it", _HINT)
+    lines = enumerate(text.splitlines(), 1)
+    rest = "\n".join("" if number in understood else line for number, line in lines)
+    return merge.merge(machines), rest
+
+
+def with_unread(machine: Machine, rest: str) -> Machine:
+    """Add the lines that were not understood; the first 200 of them."""
+    unread = [
+        Unread(source=machine.source, line=number, text=" ".join(line.split())[:200])
+        for number, line in enumerate(rest.splitlines(), 1)
+        if plain(line) and not is_noise(line)
+    ]
+    return msgspec.structs.replace(machine, unread=(*machine.unread, *unread[:_MAX_UNREAD]))
+
+
+def _programs(text: str) -> list[Program]:
+    """Return the parsers that recognise the text. They are loaded only where it has a word of theirs."""
+    if _WORDS.search(text) is None:
+        return []
+    from gputopo.captures.bandwidth import bandwidth_test, nccl_tests, network, nvbandwidth, p2p_test
+
+    readers = (p2p_test, bandwidth_test, nvbandwidth, nccl_tests, network)
+    known = [reader.PROGRAM for reader in readers]
+    return [program for program in known if program.recognise(text)]
+
+
+def _has_results(machine: Machine) -> bool:
+    found = machine.bandwidth
+    return bool(machine.links or (found and (found.samples or found.failures or found.not_measured)))
+
+
+FORMAT = Format(
+    "`bandwidthTest`, `p2pBandwidthLatencyTest`, `nvbandwidth`, nccl-tests (`all_reduce_perf`, ...) "
+    "or perftest (`ib_write_bw`, ...) text",
+    "measured copies, latencies, peer access, collective operations, bandwidth between hosts",
+    recognise,
+    parse,
+)
