@@ -145,11 +145,6 @@ def test_a_process_that_aborts_is_reported_with_its_last_line() -> None:
     ]
 
 
-def test_an_outcome_is_taken_even_if_the_process_dies_or_hangs_afterwards() -> None:
-    for after in ("os.abort()", "time.sleep(600)"):
-        assert reasons(Worker(f"{SEND_TIMES}; {after}"), silence_limit_s=1.0) == []
-
-
 def test_wrong_sums_are_a_failure_and_no_sample() -> None:
     wrong = "refuse('wrong sum', 'adds up to 11, not 111')"
     times = measure("alexnet", [0, 1], methods=["ring", "copy"], command=Worker(SEND_TIMES, ring=wrong))
@@ -165,21 +160,6 @@ def test_what_holds_for_all_methods_is_found_out_once() -> None:
     worker = Worker("refuse('refused for all', 'no TensorFlow')")
     assert reasons(worker, ["copy", "ring", "pscpu"]) == ["no TensorFlow"] * 3
     assert len(worker.jobs) == 1
-
-
-def test_methods_for_gpus_start_no_process_on_cpu_devices() -> None:
-    worker = Worker(SEND_TIMES)
-    assert reasons(worker, ["nccl", "nccl_op"]) == ["NCCL reduces between GPUs only"] * 2
-    assert worker.jobs == []
-    assert len(measure("alexnet", [0, 1], methods=["nccl"], command=worker).samples) == 1
-
-
-@pytest.mark.parametrize(("devices", "measured"), [(2, 1), (3, 0), (4, 1), (5, 0)])
-def test_the_hierarchical_copy_is_left_out_for_odd_numbers(devices: int, measured: int) -> None:
-    times = measure("alexnet", None, devices, methods=["tf_hierarchical"], command=Worker(SEND_TIMES))
-    assert len(times.samples) == measured
-    assert len(times.not_measured) == 1 - measured
-    assert all("odd" in left_out.reason for left_out in times.not_measured)
 
 
 def test_the_chosen_gpus_replace_the_visible_ones_in_pci_order() -> None:

@@ -199,20 +199,6 @@ def test_a_checkpoint_of_another_model_optimizer_or_mode_is_refused_by_name(
     assert all(odd[1][name].reported(Step) == [] for name in said)
 
 
-def test_a_new_run_does_not_write_among_the_checkpoints_of_another(odd: tuple[Path, dict[str, Ran]]) -> None:
-    again = odd[1]["again"]
-    assert again.error is not None
-    assert again.error.endswith("already holds a checkpoint of step 9")
-    assert again.hint is not None
-    assert "--resume" in again.hint
-
-
-def test_a_checkpoint_that_is_to_be_resumed_must_be_there(odd: tuple[Path, dict[str, Ran]]) -> None:
-    missing = odd[1]["missing"]
-    assert (missing.exit_code, missing.reported(Step)) == (ExitCode.USAGE, [])
-    assert "there is no checkpoint in" in (missing.error or "")
-
-
 def test_another_seed_and_an_empty_folder_are_reported_and_training_goes_on(
     odd: tuple[Path, dict[str, Ran]],
 ) -> None:
@@ -263,12 +249,6 @@ def test_the_state_of_keras_optimizers_is_not_taken_for_that_of_ours(
 def test_a_loss_scale_that_was_not_there_before_starts_anew(odd: tuple[Path, dict[str, Ran]]) -> None:
     assert odd[1]["scaled"].error is None
     assert any("no automatic loss scale" in one.says for one in odd[1]["scaled"].reported(Noticed))
-
-
-def test_to_resume_where_all_are_damaged_is_refused(odd: tuple[Path, dict[str, Ran]]) -> None:
-    assert "checkpoint-00000007.npz is damaged or cut short" in (odd[1]["damaged"].error or "")
-    assert odd[1]["damaged"].exit_code == ExitCode.USAGE
-    assert odd[1]["damaged"].reported(Step) == []
 
 
 def test_gradients_of_the_step_before_are_none_after_a_resume(

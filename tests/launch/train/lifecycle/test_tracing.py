@@ -126,16 +126,6 @@ def test_kernels_that_run_at_once_on_two_streams_count_once() -> None:
     assert times.compute_s == pytest.approx(0.008)
 
 
-def test_lines_may_begin_at_different_times() -> None:
-    plane = (
-        Plane("/device:GPU:0")
-        .add("Stream #1(Compute)", ("a", 0, 4), timestamp_ns=1_000_000)
-        .add("Stream #2(Compute)", ("b", 0, 4), timestamp_ns=3_000_000)
-    )
-    (times,) = device_times([plane], GPUS)
-    assert times.compute_s == pytest.approx(0.006)
-
-
 def test_cpu_devices_are_distinguished_by_the_scope_of_their_ops() -> None:
     plane = (
         Plane("/host:CPU")
@@ -199,11 +189,6 @@ def test_a_program_that_two_towers_run_is_distinguished_by_their_calls() -> None
     assert second.compute_s == pytest.approx(0.002)
 
 
-def test_ten_gpus_and_more_stand_in_their_order() -> None:
-    planes = [Plane(f"/device:GPU:{n}").add("Stream #1(Compute)", ("a", 0, 1)) for n in (10, 2, 0)]
-    assert [times.device for times in device_times(planes, GPUS)] == ["/GPU:0", "/GPU:2", "/GPU:10"]
-
-
 def test_gpus_of_a_host_among_several_have_the_names_and_towers_that_they_have_in_the_run() -> None:
     own = on_hosts(gpu_devices(1), gpu_devices(2))[1:]
     planes = [Plane(f"/device:GPU:{n}").add("Stream #1(Compute)", ("a", 0, 1)) for n in (0, 1)]
@@ -211,12 +196,6 @@ def test_gpus_of_a_host_among_several_have_the_names_and_towers_that_they_have_i
         ("/job:worker/task:1/device:GPU:0", 1),
         ("/job:worker/task:1/device:GPU:1", 2),
     ]
-
-
-def test_the_host_reports_nothing_of_gpus_and_what_is_not_traced_is_left_out() -> None:
-    host = Plane("/host:CPU").add("tf_Compute/1", ("tower_0/conv/Conv2D:Conv2D", 0, 5))
-    assert device_times([host], GPUS) == ()
-    assert [times.device for times in device_times([host], CPUS)] == ["/CPU:0"]
 
 
 def test_only_the_longest_kinds_of_work_are_named() -> None:

@@ -36,12 +36,6 @@ def test_chunks_begin_at_whole_units_where_there_is_one_for_each(size: int, coun
         assert all(start % unit == 0 for start in itertools.accumulate(cut[:-1]))
 
 
-def test_the_larger_chunks_come_first() -> None:
-    assert chunk_sizes(10, 4) == [3, 3, 2, 2]
-    assert chunk_sizes(2, 4) == [1, 1]
-    assert chunk_sizes(10, 4, 4) == [5, 5]
-
-
 def test_the_last_chunk_has_what_is_no_whole_unit() -> None:
     assert chunk_sizes(101, 3, unit=10) == [40, 30, 31]
     assert chunk_sizes(29, 3, unit=10) == [10, 10, 9], "no unit for every chunk: cut anywhere"
@@ -65,10 +59,6 @@ def test_small_neighbours_are_joined_up_to_the_maximum_and_nothing_else_is(
         assert not could_join or len(before) == most
 
 
-def test_runs_end_at_a_large_one_and_at_the_maximum() -> None:
-    assert small_runs([1, 1, 9, 1, 1, 1], 4, 2) == [[0, 1], [2], [3, 4], [5]]
-
-
 def test_gpus_share_a_large_variable_and_cpu_devices_do_not() -> None:
     sizes = [1000, 900_000, 2000]
     assert owners_of(sizes, ["/GPU:0", "/GPU:1"]) == [("/GPU:1",), ("/GPU:0", "/GPU:1"), ("/GPU:0",)]
@@ -82,11 +72,6 @@ def test_in_every_tick_of_a_ring_each_tower_has_one_chunk_for_each_ring(
     starts = starts_of(towers * rings, towers, rings, first)
     at = Counter((start + tick) % towers for start in starts)
     assert at == dict.fromkeys(range(towers), rings)
-
-
-def test_rings_start_far_apart() -> None:
-    assert starts_of(8, 4, 2) == [0, 1, 2, 3, 2, 3, 0, 1]
-    assert starts_of(2, 4, 1, first=7) == [3, 0]
 
 
 @given(st.integers(1, 12), st.integers(0, 200))
