@@ -191,7 +191,7 @@ def _broken(names: Sequence[str]) -> dict[str, Any]:
 
         def reduce(gradients: Any) -> Any:
             graphs.append(1)
-            return right(gradients) if len(graphs) <= 2 else [list(row) for row in gradients]
+            return right(gradients) if len(graphs) <= 1 else [list(row) for row in gradients]
 
         return reduce
 
