@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gputopo.findings import Finding
     from gputopo.runs.history import Saved
     from gputopo.values.bandwidth import Bandwidth
-    from gputopo.values.machine import Machine
+    from gputopo.values.machine import Machine, Nic
 
 Shape = Literal["table", "json", "markdown"]
 FailOn = Literal["warning", "error"]
@@ -111,7 +111,7 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--network",
             "Measure between hosts instead: those of --hosts, or of the starter (srun, mpirun) of this "
-            "command; rank 0 shows the result",
+            "command",
         ),
     ] = False
     network_tool: Annotated[
@@ -140,7 +140,7 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--save",
             "Save the result for this machine, so that plan and run use it; with --from for the machine that "
-            "was read; with --network for the hosts, on that of rank 0",
+            "was read; with --network for the hosts, here",
         ),
     ] = False
     baseline: Annotated[
@@ -176,7 +176,7 @@ def bandwidth(
     """
     options = BandwidthOptions(**given.fields)
     if options.network or hosts.typed:
-        return _network(options, given, hosts)
+        return _network(options, hosts)
     from gputopo.topology.peer_access import with_reasons
 
     machine = with_reasons(machine_from(options.sources))
@@ -191,23 +191,17 @@ def bandwidth(
     return code
 
 
-def _network(options: BandwidthOptions, given: Given, hosts: Given) -> int:
-    """Measure between hosts; on rank 0 print the report. Return the exit code."""
+def _network(options: BandwidthOptions, hosts: Given) -> int:
+    """Measure between hosts, print the report, and return the exit code."""
     from gputopo import findings
-    from gputopo.cli.hosts.meeting import hosts_to_start, start_hosts
     from gputopo.cli.hosts.network import measure_network
     from gputopo.copies.collectives import with_bus_expectations
     from gputopo.values.machine import Machine
 
-    named = HostOptions(**hosts.fields)
-    if starting := hosts_to_start(named):
-        typed = {**given.typed, **hosts.typed, "network": True}
-        return start_hosts(bandwidth, starting, named, typed)
-
-    def report(measured: "Bandwidth") -> int:
+    def report(measured: "Bandwidth", nics: "Sequence[Nic]") -> int:
         machine = Machine(source="live", bandwidth=measured)
-        if any(map(is_collective, measured.samples)):  # judged by the ports of this host
-            machine = msgspec.structs.replace(machine, nics=machine_from(()).nics)
+        if any(map(is_collective, measured.samples)):
+            machine = msgspec.structs.replace(machine, nics=tuple(nics))
             measured = with_bus_expectations(measured, machine)
             machine = msgspec.structs.replace(machine, bandwidth=measured)
         found = findings.find_bandwidth(machine)
@@ -217,7 +211,7 @@ def _network(options: BandwidthOptions, given: Given, hosts: Given) -> int:
         failed = findings.fails(found, options.fail_on or "error")
         return ExitCode.HARDWARE if not measured.complete else ExitCode.FINDINGS if failed else ExitCode.OK
 
-    return measure_network(named, options.level, options.network_tool, report)
+    return measure_network(HostOptions(**hosts.fields), options.level, options.network_tool, report)
 
 
 def _save_network(measured: "Bandwidth") -> None:

@@ -9,7 +9,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
@@ -29,13 +29,6 @@ def emit(text: str) -> None:
     """Write text to stdout at once. Raises InputError where it cannot be written, such as on a full disk."""
     with _written():
         sys.stdout.write(text)
-        sys.stdout.flush()
-
-
-def emit_each(texts: Iterable[str]) -> None:
-    """Write texts to stdout as they come. Raises InputError where they cannot be written."""
-    with _written():
-        sys.stdout.writelines(texts)
         sys.stdout.flush()
 
 

@@ -70,7 +70,7 @@ def measure_job(
         wrong = _failed_copies(job, taken.windows[-1])
         if not wrong:
             return JobOutcome(samples_of(job, taken.windows, taken.readings), tuple(failures), tuple(failed))
-        failures += [failure_of(job, copy, failure) for copy, failure in wrong]
+        failures += [failure for _, failure in wrong]
         failed += [copy for copy, _ in wrong]
         left = without(job, frozenset(), [copy for copy, _ in wrong])
         if left is None or left == job:
@@ -162,21 +162,6 @@ def _failed_copies(job: CopyJob, window: CopyWindow) -> list[tuple[Copy, Failure
     return [(copy, time.failure) for copy, time in pairs if time.failure is not None]
 
 
-def failure_of(job: CopyJob, copy: Copy, failure: Failure) -> Failure:
-    """Name the failure by the job it happened in: a copy of `bidirectional` is called that."""
-    return Failure(
-        kind=job.kind,
-        source=copy.source,
-        destination=copy.destination,
-        reason=failure.reason,
-        says=failure.says,
-        method=copy.method,
-        path=path_of(job),
-        pinned=copy.pinned,
-        group=job.group,
-    )
-
-
 def _value(job: CopyJob, times: Sequence[CopyTime]) -> float:
     if job.kind == "latency":
         microseconds = times[0].microseconds or 0.0
@@ -213,7 +198,7 @@ def _sample(
         numa_wanted=lies.numa_wanted,
         spread_percent=_spread(counted, middle),
         discarded_because=(ROSE if rising else LOW_FIRST) if first else None,
-        conditions=conditions(gpus, readings[first:]) if any(window.by_gpu for window in readings) else (),
+        conditions=conditions(gpus, readings[first:]) if any(readings) else (),
     )
     if job.kind == "latency":
         times = tuple(window.copies[part[0]].microseconds or 0.0 for window in windows[first:])

@@ -170,14 +170,10 @@ def _all_at_once(machine: Machine, kind: Kind) -> float:
 
 
 def _fastest_far(samples: tuple[Sample, ...], kind: Kind, gpu: int, machine: Machine) -> float | None:
-    own = _host_samples(samples, kind, gpu)
+    end = "destination" if kind == "h2d" else "source"
+    own = [one for one in judged(samples) if one.kind == kind and gpu_of(getattr(one, end)) == gpu]
     far = (rate(one) for one in own if one.pinned is not False and is_far(one, gpu, machine))
     return max(far, default=None)
-
-
-def _host_samples(samples: tuple[Sample, ...], kind: Kind, gpu: int) -> list[Sample]:
-    end = "destination" if kind == "h2d" else "source"
-    return [one for one in judged(samples) if one.kind == kind and gpu_of(getattr(one, end)) == gpu]
 
 
 def _far_memory(samples: tuple[Sample, ...]) -> Iterator[Fault]:

@@ -14,7 +14,7 @@ from gputopo.report.document import Block, Bullets, Document, Drawing, Rows, Sty
 from gputopo.report.findings import findings_block
 from gputopo.report.layout import QUIET, SEVERITY_STYLES, plain
 from gputopo.report.machine.facts import count_not_read, grouped_missing, not_read, reason_in_words
-from gputopo.report.machine.gpus import gpu_notes, gpu_table, health_rows, order_warning, short_gpu_table
+from gputopo.report.machine.gpus import gpu_notes, gpu_table, health_rows, short_gpu_table
 from gputopo.report.machine.matrix import is_summary, matrix_view, peer_rows, topology_in_words
 from gputopo.report.machine.tree import pci_branches, tree_view
 from gputopo.report.machine.verdict import SCREEN_WIDTH, TIMES, short_findings, verdict, worst_by_gpu
@@ -171,9 +171,7 @@ def _gpus(machine: Machine) -> list[Block]:
     table = gpu_table(machine) if machine.gpus else None
     if table is None:
         return []  # the matrix shows as much
-    warning = order_warning(machine)
-    styled = [Styled(warning, SEVERITY_STYLES["warning"])] if warning else []
-    return [table, *rows(gpu_notes(machine)), *styled]
+    return [table, *rows(gpu_notes(machine))]
 
 
 def _topology(machine: Machine) -> list[Block]:

@@ -1,7 +1,7 @@
 """The topology matrix in the form of `nvidia-smi topo -m`, in blocks on a narrow screen; peer access."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain, combinations
 
 from gputopo.findings.compare import grouped
@@ -18,7 +18,7 @@ from gputopo.report.layout import (
 )
 from gputopo.topology.hops import class_name, links_by_pair, nearness
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
-from gputopo.values.machine import Hop, Link, Machine
+from gputopo.values.machine import Machine
 
 _LEGEND = {
     "NV#": "connected by # NVLinks",
@@ -93,7 +93,10 @@ def matrix_view(machine: Machine, width: int, *, short: bool = False) -> list[Li
         return []
     everyone = gpus + nics
     known = _classes(machine)
-    cells = [[_class(known, row, column) for row in everyone] for column in everyone]
+    cells = [
+        ["X" if a == b else known.get((a, b)) or known.get((b, a)) or UNKNOWN for a in everyone]
+        for b in everyone
+    ]
     devices = [Column(_name(device), tuple(column)) for device, column in zip(everyone, cells, strict=True)]
     row_heads = Column("", tuple(map(_name, everyone)))
     lines: list[Line] = []
@@ -109,38 +112,18 @@ def matrix_view(machine: Machine, width: int, *, short: bool = False) -> list[Li
 def _classes(machine: Machine) -> dict[tuple[_Device, _Device], str]:
     """Return the classes of the known pairs, in one order of the two or in both."""
     known = {
-        (("gpu", a), ("gpu", b)): name
-        for (a, b), link in links_by_pair(machine).items()
-        if (name := _link_class(link)) is not None
+        (("gpu", a), ("gpu", b)): _short(class_name(link)) for (a, b), link in links_by_pair(machine).items()
     }
     for nic in machine.nics:
-        known.update(_nic_classes(nic.index, nic.hops))
+        for device, hop in nic.hops.items():
+            kind, _, number = device.partition(":")
+            if number.isdecimal():
+                known[("nic", nic.index), (kind, int(number))] = _short(hop.value)
     return known
 
 
-def _nic_classes(index: int, hops: Mapping[str, Hop]) -> dict[tuple[_Device, _Device], str]:
-    split = ((key.partition(":"), hop) for key, hop in hops.items())
-    return {
-        (("nic", index), (kind, int(number))): _short(hop)
-        for (kind, _, number), hop in split
-        if number.isdecimal()
-    }
-
-
-def _class(known: Mapping[tuple[_Device, _Device], str], row: _Device, column: _Device) -> str:
-    if row == column:
-        return "X"
-    return known.get((row, column)) or known.get((column, row)) or UNKNOWN
-
-
-def _link_class(link: Link) -> str | None:
-    if link.nvlinks:
-        return f"NV{link.nvlinks}"
-    return None if link.hop is None else _short(link.hop)
-
-
-def _short(hop: Hop) -> str:
-    return "INT" if hop is Hop.INTERNAL else hop.value
+def _short(name: str) -> str:
+    return {"INTERNAL": "INT", "unknown": UNKNOWN}.get(name, name)
 
 
 def _name(device: _Device) -> str:
