@@ -96,6 +96,14 @@ def until_stopped() -> Iterator[SeriesEnd]:
         ending.code = 128 + ended.number
 
 
+Display = Callable[[], contextlib.AbstractContextManager[Callable[[Event], None]]]
+
+
+def no_display() -> contextlib.AbstractContextManager[Callable[[Event], None]]:
+    """Show nothing of a trial while it lasts."""
+    return contextlib.nullcontext(lambda event: None)
+
+
 def run_trial(
     trial: Trial,
     path: Path,

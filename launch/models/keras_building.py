@@ -148,7 +148,7 @@ class KerasModel:
         yield self.head.says
         yield from left_out(self.keras, self.head)
         if any(is_seed(one) for one in self.keras.non_trainable_variables):
-            yield "Random layers draw by step and by each tower's first row, so towers drop different things."
+            yield "Random layers draw by step and each device's first row, so devices drop different units."
         added = len(self.keras.losses) if traced is None else traced.losses
         if added:
             yield f"The loss includes what the model adds to it (regularisers, add_loss: {added})."

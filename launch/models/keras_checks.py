@@ -209,7 +209,7 @@ def _require_trainer(model: keras.Model, name: str, spec: RunSpec) -> None:
     if joined and spec.strategy is None and spec.task == "train" and len(spec.devices) > 1:
         raise UsageError(
             f"the model '{name}' has norms over the batches of all devices ({named(joined)}), "
-            "and towers have each its own",
+            "and each device has its own here",
             "use --strategy mirrored, or leave synchronized=True out",
         )
 

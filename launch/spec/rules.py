@@ -217,7 +217,7 @@ TRAINER_RULES: tuple[TaskRule, ...] = (
     ),
     TaskRule(
         lambda spec: _other(spec) and bool(spec.drills),
-        "--drill cannot be combined with a --method or --strategy: its faults are those of our own towers",
+        "--drill cannot be combined with a --method or --strategy: only the built-in trainer injects faults",
         "leave --drill out",
     ),
     *(

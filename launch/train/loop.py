@@ -253,7 +253,7 @@ class ScaleWatch(Observer):
         scales, skipped = self._report() or ((), ())
         if not any(skipped):
             return False
-        by_tower = (f"{count} of tower {tower}" for tower, count in enumerate(skipped) if count)
+        by_tower = (f"{count} on device {tower}" for tower, count in enumerate(skipped) if count)
         counts = str(skipped[0]) if len(skipped) == 1 else ", ".join(by_tower)
         listed = ", ".join(f"{scale:g}" for scale in scales)
         current = f"Current loss scale{'' if len(scales) == 1 else 's'}: {listed}."

@@ -27,6 +27,7 @@ from gputopo.values.option import Given, shown
 from gputopo.values.run.batches import AUTO, is_auto
 
 if TYPE_CHECKING:
+    from gputopo.launch.spec.env import Usable
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
@@ -170,7 +171,6 @@ class PlannedOn:
     def target(self, request: "Request", claimed: Mapping[int, str] = {}) -> "Target":
         """Return the target of a request without `claimed` GPUs, which claims none. Raises GputopoError."""
         from gputopo.launch.spec.target import rehearsal_name, target_of
-        from gputopo.launch.supervise.cgroup import usable_cpus
 
         return target_of(
             self.machine,
@@ -182,9 +182,16 @@ class PlannedOn:
             require_gpu=self.require_gpu,
             cpu=self.cpu,
             keep=self.keep,
-            usable=usable_cpus(),
+            usable=self.usable,
             affinity=self.affinity,
         )
+
+    @cached_property
+    def usable(self) -> "Usable":
+        """The CPUs that this process may use."""
+        from gputopo.launch.supervise.cgroup import usable_cpus
+
+        return usable_cpus()
 
     def claimed(self, request: "Request", claims: contextlib.ExitStack | None) -> "Target":
         """Return the target of a request, of GPUs that no other process has claimed.

@@ -160,7 +160,7 @@ def load_for_evaluation(model: Model, spec: RunSpec, placement: Any) -> tuple[Ch
     found, damaged = files.to_evaluate(spec, model.classes)
     remarks, header = list(damaged), found.header
     if header.alone and header.places > 1:
-        remarks.append(f"The checkpoint holds {header.places} independent towers: the first is evaluated.")
+        remarks.append(f"The checkpoint holds {header.places} separate trainings: the first is evaluated.")
     copies = variables_of(model, spec, placement, together=True)
     files.require_shapes(found, _shapes(copies))
     _restore(found, copies)

@@ -73,7 +73,7 @@ class Export:
         self._emit(PhaseBegun(time_s=time.time(), phase="export"))
         began = time.perf_counter()
         if self._spec.variable_update == "independent" and len(placement.places) > 1:
-            says = "The towers trained independently: the first one's model is exported."
+            says = "The devices trained independently: the first one's model is exported."
             self._emit(Noticed(time_s=time.time(), says=says))
         short = getattr(self._model, "short_types", ())
         if short:

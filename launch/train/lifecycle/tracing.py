@@ -108,7 +108,7 @@ class Tracer(Observer):
             why = (
                 "TensorFlow was not allowed to use CUPTI, or has none (see worker.log)"
                 if self._spec.backend == "gpu"
-                else "no op in the scope of a tower was recorded"
+                else "no op of a device was recorded"
             )
             remarks.append(f"The trace lacks {', '.join(sorted(missing))}: {why}.")
         if self._spec.servers:

@@ -196,7 +196,7 @@ def test_a_skipped_step_of_the_warm_up_is_named_so_and_not_by_a_number_below_one
 
 def test_skipped_steps_of_independent_towers_are_counted_apart() -> None:
     assert watched([((64.0, 32.0), (0, 1))])[-1] == (
-        "Steps skipped because a gradient was not finite: 1 of tower 1. Current loss scales: 64, 32."
+        "Steps skipped because a gradient was not finite: 1 on device 1. Current loss scales: 64, 32."
     )
 
 
