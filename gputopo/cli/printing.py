@@ -9,7 +9,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
@@ -29,13 +29,6 @@ def emit(text: str) -> None:
     """Write text to stdout at once. Raises InputError where it cannot be written, such as on a full disk."""
     with _written():
         sys.stdout.write(text)
-        sys.stdout.flush()
-
-
-def emit_each(texts: Iterable[str]) -> None:
-    """Write texts to stdout as they come. Raises InputError where they cannot be written."""
-    with _written():
-        sys.stdout.writelines(texts)
         sys.stdout.flush()
 
 
@@ -169,8 +162,8 @@ def _show_on_terminal(view: "Callable[[int], Sequence[Line]]") -> None:
 
 # ECMA-48, Select Graphic Rendition, for the styles that reports use.
 _CODES = {"bold": "1", "dim": "2", "red": "31", "yellow": "33", "cyan": "36"}
-# ASCII replacements of the box and block characters of trees and heat maps.
-_ASCII = str.maketrans("├└│─▁▂▃▄▅▆▇█░▒▓", "+`|-._-=+*##.:+")
+# ASCII replacements of the box and block characters of trees and heat maps, and of signs.
+_ASCII = str.maketrans("├└│─▁▂▃▄▅▆▇█░▒▓\N{MULTIPLICATION SIGN}…", "+`|-._-=+*##.:+x~")
 
 
 def can_redraw() -> bool:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import chain, islice
 from math import exp, hypot, log
 from typing import NamedTuple
 
@@ -56,18 +55,15 @@ class Candidates:
         self.warnings = cache(self._warnings)
 
     def best(self, keep: int | None) -> tuple[Candidate, ...]:
-        """Return the fastest candidates, `keep` at most; ALL: also those that are never chosen unasked."""
-        if keep == ALL:
-            return tuple(self.every())
-        found, searched = self._of.listed(keep)
-        return tuple(self._with_reasons(one, rank, searched) for rank, one in enumerate(found))
+        """Return the fastest candidates, `keep` at most; ALL: also those that are never chosen unasked.
 
-    def every(self) -> Iterator[Candidate]:
-        """Iterate over all candidates, the best first; only the first of many have reasons."""
-        found = self._of.every()
-        first = list(islice(found, _WITH_REASONS))
-        detailed = (self._with_reasons(one, rank, first) for rank, one in enumerate(first))
-        return chain(detailed, map(self._candidate, found))
+        Of many the first have reasons.
+        """
+        found, searched = self._of.every() if keep == ALL else self._of.listed(keep)
+        return tuple(
+            self._with_reasons(one, rank, searched) if rank < _WITH_REASONS else self._candidate(one)
+            for rank, one in enumerate(found)
+        )
 
     def prediction(self, candidates: Sequence[Candidate]) -> Prediction | None:
         """Return from what was predicted, how sure the choice is, and what the options cost."""

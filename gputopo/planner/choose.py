@@ -31,7 +31,7 @@ from gputopo.prediction.step import model_of
 from gputopo.values.errors import GputopoError, NoPlanError, UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.batches import as_typed, require_one_each
-from gputopo.values.run.plan import Candidate, HowMany, Learned, Plan, mode_words
+from gputopo.values.run.plan import Candidate, Learned, Plan, mode_words
 from gputopo.workload import workloads
 
 
@@ -117,7 +117,16 @@ def _plan(
     learned: Learned | None,
     keep: int | None,
 ) -> Plan:
-    count, selection = _selected(machine, request, unavailable, history, learned)
+    check(request, machine)
+    basis = basis_of(machine, request, *(((), None) if request.no_history else (history, learned)))
+    if not isinstance(basis, Basis):
+        basis = without_prediction(machine, basis or "")
+    count = None
+    if request.num_gpus == "auto":
+        count = how_many(machine, request, unavailable, basis)
+        request = msgspec.structs.replace(request, num_gpus=count.num_gpus, gain=None)
+    selection = Fastest(machine, request, unavailable, basis)
+    require_one_each(request.batch_size or 1, selection.size, "GPU")
     found = Candidates(selection)
     candidates = found.best(keep)
     choice = candidates[0]
@@ -134,43 +143,6 @@ def _plan(
         unequal=unequal(selection, choice.gpus) if selection.predicts and not selection.is_assumed else None,
         line=step_line(selection, choice) if request.explain and selection.predicts else None,
     )
-
-
-def every_candidate(
-    machine: Machine,
-    request: Request,
-    *,
-    unavailable: Mapping[int, str] = {},
-    history: Sequence[Figure] = (),
-    learned: Learned | None = None,
-) -> Iterator[Candidate]:
-    """Iterate over all candidates of a plan, the best first, made as they are read: there may be very many.
-
-    Raises as `plan` does, before the first, and NoPlanError where too many sets of GPUs differ to list them.
-    """
-    _, selection = _selected(machine, request, unavailable, history, learned)
-    return Candidates(selection).every()
-
-
-def _selected(
-    machine: Machine,
-    request: Request,
-    unavailable: Mapping[int, str],
-    history: Sequence[Figure],
-    learned: Learned | None,
-) -> tuple[HowMany | None, Fastest]:
-    """Return how many GPUs were chosen, and what is left to choose from."""
-    check(request, machine)
-    basis = basis_of(machine, request, *(((), None) if request.no_history else (history, learned)))
-    if not isinstance(basis, Basis):
-        basis = without_prediction(machine, basis or "")
-    count = None
-    if request.num_gpus == "auto":
-        count = how_many(machine, request, unavailable, basis)
-        request = msgspec.structs.replace(request, num_gpus=count.num_gpus, gain=None)
-    selection = Fastest(machine, request, unavailable, basis)
-    require_one_each(request.batch_size or 1, selection.size, "GPU")
-    return count, selection
 
 
 def plan_environment(machine: Machine, gpus: Sequence[int]) -> dict[str, str]:

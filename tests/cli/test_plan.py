@@ -180,7 +180,7 @@ def test_the_candidates_of_a_group_have_their_images_per_sec(call: Call) -> None
     assert plan.prediction.single_gpu_images_per_sec == {0: 1500.0, 5: 1500.0}
 
 
-def test_all_candidates_are_every_set_and_place_one_a_line(call: Call) -> None:
+def test_all_candidates_are_every_set_and_place(call: Call) -> None:
     """Sets that differ only in GPUs that are alike are counted; the choice is the first."""
     options = ("plan", "--from", "7gforce", "--num-gpus", 3, "--single-gpu-images-per-sec", 1500)
     few = call(*options, "--model", "alexnet", "--json")
@@ -190,8 +190,6 @@ def test_all_candidates_are_every_set_and_place_one_a_line(call: Call) -> None:
     assert plan.choice.gpus == schema.decode(few.out, Plan, origin="stdout").choice.gpus
     of_cpu = [one for one in plan.candidates if one.ps_device == "cpu"]
     assert sum(one.alike for one in of_cpu) == comb(7, 3)
-    lines = [line for line in every.out.splitlines() if line.startswith('    {"gpus":')]
-    assert len(lines) == len(plan.candidates)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from gputopo.report.document import Block, Bullets, Document, Drawing, Rows, Sty
 from gputopo.report.findings import findings_block
 from gputopo.report.layout import QUIET, SEVERITY_STYLES, plain
 from gputopo.report.machine.facts import count_not_read, grouped_missing, not_read, reason_in_words
-from gputopo.report.machine.gpus import gpu_notes, gpu_table, health_rows, order_warning, short_gpu_table
+from gputopo.report.machine.gpus import gpu_notes, gpu_table, health_rows, short_gpu_table
 from gputopo.report.machine.matrix import is_summary, matrix_view, peer_rows, topology_in_words
 from gputopo.report.machine.tree import pci_branches, tree_view
 from gputopo.report.machine.verdict import SCREEN_WIDTH, TIMES, short_findings, verdict, worst_by_gpu
@@ -49,7 +49,7 @@ def _first_screen(inspection: Inspection) -> Document:
     table = short_gpu_table(machine, dict(worst_by_gpu(serious)))
     gpus: list[Block] = [] if table is None else [table]
     rest = [
-        *_short_topology(machine, calm=not serious),
+        *_short_topology(machine, calm=not serious, numa=table is None),
         *(Styled(words, QUIET) for words in _context(machine)),
     ]
     answer = Styled(verdict(machine, findings), SEVERITY_STYLES[serious[0].severity] if serious else "")
@@ -58,14 +58,21 @@ def _first_screen(inspection: Inspection) -> Document:
     return of_sections([("", [answer, *([found] if found.items else [])]), ("", gpus), ("", rest)])
 
 
-def _short_topology(machine: Machine, *, calm: bool) -> list[Block]:
-    """Return the topology in words, or as a matrix where words cannot say it and nothing is wrong."""
+def _short_topology(machine: Machine, *, calm: bool, numa: bool) -> list[Block]:
+    """Return the topology in words, or as a matrix where words cannot say it and nothing is wrong.
+
+    `numa`: with the NUMA nodes, which no table shows.
+    """
     words = topology_in_words(machine)
     if not words or words.startswith("unknown between"):  # that is a finding
         return []
+    nodes = grouped((gpu.numa_node, gpu.index) for gpu in machine.gpus if gpu.numa_node is not None)
+    near = "; ".join(f"node {node}: GPU {index_ranges(gpus)}" for node, gpus in sorted(nodes.items()))
+    affinity = [f"NUMA {near}."] if numa and near else []
     if is_summary(words) and calm and len(machine.gpus) <= _MATRIX_GPUS:
-        return [Drawing(lambda width: matrix_view(machine, width, short=True))]
-    return [f"Topology: {words}."]
+        matrix = Drawing(lambda width: matrix_view(machine, width, short=True))
+        return [matrix, *(Styled(one, "") for one in affinity)]
+    return [" ".join([f"Topology: {words}.", *affinity])]
 
 
 def _context(machine: Machine) -> Iterator[str]:
@@ -164,9 +171,7 @@ def _gpus(machine: Machine) -> list[Block]:
     table = gpu_table(machine) if machine.gpus else None
     if table is None:
         return []  # the matrix shows as much
-    warning = order_warning(machine)
-    styled = [Styled(warning, SEVERITY_STYLES["warning"])] if warning else []
-    return [table, *rows(gpu_notes(machine)), *styled]
+    return [table, *rows(gpu_notes(machine))]
 
 
 def _topology(machine: Machine) -> list[Block]:
