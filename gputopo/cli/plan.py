@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import msgspec
 
-from gputopo.cli.hosts.meeting import hosts_to_start, start_hosts
 from gputopo.cli.placement import (
     AUTOTUNE,
     AUTOTUNED,
@@ -18,8 +17,8 @@ from gputopo.cli.placement import (
 )
 from gputopo.cli.printing import emit, show_report
 from gputopo.cli.run.prepare import AskedJob, planned_on, warn, with_costs
-from gputopo.cli.source import FROM, planned_machine
-from gputopo.launch.hosts.allocation import HostOptions, find
+from gputopo.cli.source import FROM
+from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.prediction.programs import DEFAULT
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.option import JSON, Given, Option, OptionsOf
@@ -141,6 +140,8 @@ def plan(
     claimed the GPUs, or the driver does not work.
     """
     from gputopo import planner
+    from gputopo.cli.hosts.asking import hosts_to_ask
+    from gputopo.cli.hosts.planning import plan_of_files, plan_of_hosts
 
     request = planner.Request(
         model=model,
@@ -150,42 +151,21 @@ def plan(
         **placement.fields,
     )
     asked = _Asked(request, placement, command, output)
-    if _is_of_hosts(output.sources, hosts, fleet=command.fleet):
+    options = HostOptions(**hosts.fields)
+    to_ask = None if command.fleet or output.sources else hosts_to_ask(options)
+    if command.fleet or to_ask is not None:
         _refuse_on_hosts(asked)
-        return _plan_of_hosts(asked, hosts)
+
+        def show(found: "Plan") -> None:
+            _print(asked.shown(found), asked.shape)
+
+        if to_ask is None:
+            show(plan_of_files(output.sources, request))
+            return 0
+        return plan_of_hosts(to_ask, options, with_costs(request), show) if to_ask else 0
     if command.autotune is not None:
         return _measured(asked)
     return _plan_of_one(asked)
-
-
-def _plan_of_hosts(asked: _Asked, hosts: Given) -> int:
-    """Plan for the hosts of files, start the command on the hosts, or take part as one of them."""
-    from gputopo.cli.hosts.meeting import plan_of_files, plan_of_hosts
-
-    request, command = asked.request, asked.command
-    if command.fleet:
-        _print(asked.shown(plan_of_files(asked.output.sources, request)), asked.shape)
-        return 0
-    options = HostOptions(**hosts.fields)
-    typed = {"model": request.model, "program": request.program, **asked.placement.typed}
-    if request.batch_size is not None:
-        typed["batch_size"] = _typed(request.batch_size)
-    if starting := hosts_to_start(options):
-        typed |= {**hosts.typed, "format": asked.shape}
-        if command.candidates is not None:
-            typed["candidates"] = command.candidates
-        return start_hosts(plan, starting, options, typed)
-    allocation = find(options, os.environ)
-    assert allocation is not None, "it is of several hosts"
-    machine = planned_machine((), pairs=not request.no_history)
-    return plan_of_hosts(
-        allocation,
-        options,
-        machine,
-        with_costs(request),
-        typed,
-        lambda found: _print(asked.shown(found), asked.shape),
-    )
 
 
 def _plan_of_one(asked: _Asked) -> int:
@@ -223,14 +203,6 @@ def _plan_of_one(asked: _Asked) -> int:
 
 def _typed(batch: AskedBatch) -> str:
     return batch if isinstance(batch, str) else as_typed(batch)
-
-
-def _is_of_hosts(sources: tuple[str, ...], hosts: Given, *, fleet: bool) -> bool:
-    """Return whether it is of several hosts: of files, of options, or of the starter. Raises UsageError."""
-    if fleet or sources:
-        return fleet
-    options = HostOptions(**hosts.fields)
-    return bool(hosts_to_start(options)) or find(options, os.environ) is not None
 
 
 def _refuse_on_hosts(asked: _Asked) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import shlex
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -108,6 +109,23 @@ class RunDisplay:
         except OSError as error:
             if not is_lost_terminal(error):
                 self._unwritten = unwritten(error)
+
+
+@contextlib.contextmanager
+def cell_display() -> "Iterator[Callable[[Event], None]]":
+    """Show the steps and the time left of one run of several, on a terminal; elsewhere nothing."""
+    from gputopo.report.runs.progress import Progress
+
+    if not sys.stderr.isatty():
+        yield lambda event: None
+        return
+    with Progress(messages=False) as progress:
+
+        def on_event(event: "Event") -> None:
+            with tolerating_stderr_errors():
+                progress.event(event)
+
+        yield on_event
 
 
 class DryRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.dryrun/1"):

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 
 from gputopo.report import units
 from gputopo.report.document import Block, Document, Styled, Table, of_sections
-from gputopo.report.layout import ANOMALY_STYLE, Column, Side
+from gputopo.report.layout import ANOMALY_STYLE, Column, Side, plain
 from gputopo.runs.screen import outliers
 from gputopo.runs.verdict.words import at_most, percent
 from gputopo.values.run.batches import batch_words
-from gputopo.values.run.several_runs import Screen, ScreenDevice
+from gputopo.values.run.several_runs import Screen, ScreenDevice, ScreenRun
 from gputopo.values.run.verdict import EVEN, SLOW
 
 
@@ -39,6 +39,14 @@ def run_words(kind: str, numbers: Sequence[int], noun: str) -> str:
     """Return `GPU 1 alone`, `GPUs 0, 1`."""
     listed = f"{noun}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
     return f"{listed} alone" if kind == "alone" else listed
+
+
+def run_line(run: ScreenRun, noun: str) -> str:
+    """Return the line on a run that ended: `screen round 1: GPU 1 alone, ...: 512 images/sec`."""
+    speed = f"{run.images_per_sec or 0:.4g} images/sec"
+    outcome = speed if run.failure is None else f"failed: {plain(run.failure)}"
+    which = run_words(run.kind, [one.number for one in run.devices], noun)
+    return f"screen round {run.round}: {which}, {run.mode}: {outcome}"
 
 
 def _since_last(found: Screen, folder: str, noun: str) -> Iterator[Styled]:
