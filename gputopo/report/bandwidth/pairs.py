@@ -171,17 +171,18 @@ class _PairCopy(NamedTuple):
     path: Path | None = None
     methods: tuple[Method | None, ...] = ENGINE
     beside: bool = False  # while the other direction is used
+    slower: bool = False  # the slower of two tests of the same copy
 
     def of(self, numbers: Numbers) -> dict[_Pair, _Found]:
         """Return what was measured of each ordered pair, and what failed; without those never tried."""
         found: dict[_Pair, _Found] = {}
         for a, b in permutations(numbers.gpus, 2):
             sample = numbers.between(
-                self.kind, a, b, path=self.path, methods=self.methods, beside=self.beside
+                self.kind, a, b, path=self.path, methods=self.methods, beside=self.beside, slower=self.slower
             )
             failure = (
                 None
-                if self.beside
+                if self.beside or self.slower
                 else numbers.failure(self.kind, a, b, path=self.path, methods=self.methods)
             )
             if value_of(sample) is not None or failure is not None:
@@ -199,6 +200,12 @@ _LATENCIES: tuple[tuple[str, tuple[Method | None, ...]], ...] = (
 )
 _COPIES = (
     _PairCopy("direct", "Direct", "p2p_direct"),
+    _PairCopy(
+        "direct, slower test",
+        "Direct, the slower of two tests (nvbandwidth: read and write)",
+        "p2p_direct",
+        slower=True,
+    ),
     _PairCopy("staged", "Staged through the host", "p2p_staged"),
     _PairCopy(
         "direct, kernel reads", "Direct, read by a kernel on the column's GPU", "p2p_direct", methods=_READ
