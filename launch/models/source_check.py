@@ -74,7 +74,7 @@ def _require_own(asked: ModelName) -> None:
         if found is None:
             raise no_module(module)
         tree = _tree(found)
-        if tree is None or parts[0] in sys.stdlib_module_names or not _DYNAMIC.isdisjoint(_names(tree)):
+        if tree is None or not _DYNAMIC.isdisjoint(_names(tree)):
             return
         inner = found.submodule_search_locations
         where = None if inner is None else list(inner)

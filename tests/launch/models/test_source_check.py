@@ -48,8 +48,11 @@ def test_a_function_that_the_source_may_have_passes_and_nothing_of_it_runs(folde
 
 
 def test_modules_whose_source_does_not_decide_pass() -> None:
-    for name in ("json:nothing", "os.path:nothing", "math:nothing", "alexnet"):
+    for name in ("os.path:nothing", "math:nothing", "alexnet"):
         require_there(name)
+    for name in ("json:nothing", "antigravity:x"):
+        with pytest.raises(UsageError, match=" has no '"):
+            require_there(name)
 
 
 def test_a_function_that_is_not_there_is_refused_with_the_nearest(folder: Path) -> None:
