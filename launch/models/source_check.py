@@ -110,8 +110,10 @@ def _tree(found: ModuleSpec) -> ast.Module | None:
 
 
 def _names(tree: ast.Module) -> set[str]:
-    """Return all names that a file has, in any scope, but those that it only reads."""
-    return {name for node in ast.walk(tree) for name in _of_node(node)}
+    """Return all names that a file has, in any scope but a comprehension's, without those it only reads."""
+    loops = (one.target for one in ast.walk(tree) if isinstance(one, ast.comprehension))
+    inside = {id(node) for target in loops for node in ast.walk(target)}
+    return {name for node in ast.walk(tree) if id(node) not in inside for name in _of_node(node)}
 
 
 def _of_node(node: ast.AST) -> Iterator[str]:
