@@ -116,7 +116,7 @@ def _short(finding: Finding) -> str:
     says = finding.says.partition(": ")[2] if finding.says.startswith("GPU") else finding.says
     for end in ("; ", " (", ": ", ", "):
         says = says.partition(end)[0]
-    return f"{where} {says}" if gpus and "GPU" not in says else says
+    return f"{where}: {says}" if gpus else says
 
 
 def _rates(evidence: Mapping[str, Any]) -> tuple[float, float] | None:
