@@ -19,7 +19,6 @@ from gputopo.cli.printing import note
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.source import planned_machine
 from gputopo.launch.jobs.before import Before, measured_before
-from gputopo.launch.spec import env
 from gputopo.launch.spec.readers import is_utf8
 from gputopo.launch.spec.run_spec import Precision
 from gputopo.launch.supervise import run_folder as runs
@@ -276,7 +275,7 @@ def require_runnable(target: "Target", spec: "RunSpec", options: OutputOptions) 
     require_restartable(spec, options)
     if spec.lifecycle.trace_steps and options.output is None:
         _require_home_of_traces(runs.runs_home(os.environ).absolute())
-    check_layout(spec, env.run_env(os.environ, target, spec))
+    check_layout(spec, target.environment(os.environ, spec))
     require_memory(
         spec,
         [one.machine for one in (target, *target.others)],
@@ -312,12 +311,9 @@ def require_restartable(spec: "RunSpec", options: OutputOptions) -> None:
 def require_files_of(spec: "RunSpec") -> None:
     """Check the folders of what is saved, as the worker does much later. Raises GputopoError."""
     saved = spec.lifecycle
-    if spec.task == "eval":
-        from gputopo.launch.train.lifecycle.checkpoint_files import require_evaluable  # loads NumPy
-
-        require_evaluable(spec)
-    elif spec.task == "train" and (saved.checkpoints or saved.export or saved.tensorboard):
-        from gputopo.launch.train.lifecycle.checkpoint_files import require_files
+    trains = spec.task == "train" and (saved.checkpoints or saved.export or saved.tensorboard)
+    if spec.task == "eval" or trains:
+        from gputopo.launch.train.lifecycle.checkpoint_files import require_files  # loads NumPy
 
         require_files(spec)
 

@@ -274,7 +274,7 @@ def show_only(target: "Target", spec: "RunSpec", options: OutputOptions) -> int:
     from gputopo.cli.run.showing import show_dry_run
 
     require_runnable(target, spec, options)
-    environment = env.run_env(os.environ, target, spec)
+    environment = target.environment(os.environ, spec)
     place = _FUTURE_SPEC if options.output is None else runs.RunFolder(Path(options.output)).spec
     command = worker_command(place, _FUTURE_EVENTS_FD)
     show_dry_run(target, spec, env.changes(os.environ, environment), command, options.shape)
@@ -293,7 +293,7 @@ def _supervised(
 ) -> RunOutcome:
     stall = options.stall_timeout
     limits = LIMITS if stall is None or stall == AUTO else WorkerLimits(patience=of_seconds(stall))
-    environment = env.run_env(os.environ, target, spec)
+    environment = target.environment(os.environ, spec)
     from gputopo.probes.run_watch import RunWatch
     from gputopo.values.run.verdict import Known
 
