@@ -241,7 +241,7 @@ class _Merge:
             return frozenset(
                 place
                 for place in places
-                if abs((times[one] or 0.0) - (times[place] or times[one] or 0.0)) > _MAX_GAP_S
+                if abs((times[one] or times[place] or 0.0) - (times[place] or times[one] or 0.0)) > _MAX_GAP_S
                 or _disagree(facts[one], facts[place])
             )
 
