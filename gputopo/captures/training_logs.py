@@ -234,6 +234,12 @@ def _runs(lines: Sequence[str]) -> Iterator[list[str]]:
     for begin, last in zip(begins[1:], begins, strict=False):
         ends = [n for n in range(last, begin) if _SPEED in bare[n] and _TOTAL.search(bare[n])]
         cuts.append(ends[-1] + 1 if ends else _after_failure(bare, last, begin))
+    # Outputs without headers one after the other: steps that follow a total are of another run.
+    totals = [number for number, line in enumerate(bare) if _SPEED in line and _TOTAL.search(line)]
+    for total, end in zip(totals, [*totals[1:], len(bare)], strict=False):
+        after = (line for line in bare[total + 1 : end] if line.startswith(_BEGIN) or _STEP.match(line))
+        cuts += [total + 1] if _STEP.match(next(after, "")) else []
+    cuts = sorted(set(cuts))
     for start, end in zip(cuts, [*cuts[1:], len(bare)], strict=True):
         yield bare[start:end]
 

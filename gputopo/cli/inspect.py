@@ -13,6 +13,7 @@ from gputopo.values.option import JSON, Given, Option, OptionsOf
 if TYPE_CHECKING:
     from gputopo.findings import Inspection
     from gputopo.report.document import Document
+    from gputopo.report.machine.inspection import Detail
     from gputopo.values.machine import Machine
 
 Shape = Literal["table", "json", "markdown", "prometheus"]
@@ -50,6 +51,16 @@ def inspect(
         ),
     ] = False,
     hosts: Annotated[Given, OptionsOf(HostOptions)],
+    gpu: Annotated[
+        int | None,
+        Option("--gpu", "Show all facts of one GPU and the findings about it", letter="-i", min=0),
+    ] = None,
+    topology: Annotated[
+        bool, Option("--topology", "Show the topology matrix, the PCI tree and the network ports")
+    ] = False,
+    all_: Annotated[
+        bool, Option("--all", "Show everything: remedies, host, clocks, topology, health, what was not read")
+    ] = False,
     watch: Annotated[
         bool, Option("--watch", "Show clocks, power, temperature and links over time, until Ctrl-C")
     ] = False,
@@ -103,7 +114,8 @@ def inspect(
         return watch_gpus(every, duration, shape, fail_on)
     if fleet:
         return _inspect_fleet(sources, hosts, shape, fail_on)
-    return _inspect_once(sources, record, shape, diff, fail_on, identities)
+    detail: Detail | None = "all" if all_ else "topology" if topology else gpu
+    return _inspect_once(sources, record, shape, diff, fail_on, detail, identities=identities)
 
 
 def _inspect_fleet(sources: tuple[str, ...], hosts: Given, shape: Shape, fail_on: FailOn | None) -> int:
@@ -131,6 +143,8 @@ def _inspect_once(
     shape: Shape,
     diff: str | None,
     fail_on: FailOn | None,
+    detail: "Detail | None",
+    *,
     identities: bool,
 ) -> int:
     old = None if diff is None else _old_machine(diff, sources)
@@ -141,6 +155,9 @@ def _inspect_once(
         from gputopo.values import schema
 
         whole = with_reasons(read())
+    if isinstance(detail, int) and detail not in [gpu.index for gpu in whole.gpus]:
+        known = ", ".join(str(gpu.index) for gpu in whole.gpus) or "none"
+        raise UsageError(f"there is no GPU {detail}", f"the GPUs of this machine: {known}")
     machine = whole if identities else without_identities(whole)
     inspection = findings.Inspection(machine=machine, findings=findings.find(machine))
     if record is not None:
@@ -150,7 +167,7 @@ def _inspect_once(
     else:
         # The terminal shows whose processes use the GPUs; what is passed on does not, unless asked.
         shown = findings.Inspection(machine=whole, findings=inspection.findings)
-        _print(shown if shape == "table" else inspection, shape)
+        _print(shown if shape == "table" else inspection, shape, detail)
     if findings.driver_broken(machine) is not None:
         return ExitCode.HARDWARE
     if findings.fails(inspection.findings, fail_on):
@@ -158,7 +175,7 @@ def _inspect_once(
     return ExitCode.OK
 
 
-def _print(inspection: "Inspection", shape: str) -> None:
+def _print(inspection: "Inspection", shape: str, detail: "Detail | None") -> None:
     if shape == "prometheus":
         from gputopo.report.prometheus import exposition
 
@@ -168,7 +185,7 @@ def _print(inspection: "Inspection", shape: str) -> None:
     def document() -> "Document":
         from gputopo.report.machine.inspection import inspection_document  # loads what JSON does not need
 
-        return inspection_document(inspection)
+        return inspection_document(inspection, detail)
 
     show_report(inspection, document, shape)
 

@@ -50,7 +50,7 @@ def _parameter(one: Declared) -> inspect.Parameter:
         info: Any = typer.Argument(metavar=one.option.flag, help=_both_helps(one))
     else:
         info = typer.Option(
-            one.option.flag,
+            *filter(None, (one.option.flag, one.option.letter)),
             metavar=one.placeholder or None,
             help=_both_helps(one),
             rich_help_panel=one.theme or None,

@@ -5,14 +5,21 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import msgspec
 
 from gputopo.cli.hosts.meeting import hosts_to_start, start_hosts
-from gputopo.cli.placement import AUTOTUNE, PlanOptions, parse_candidates, parse_model, parse_program
+from gputopo.cli.placement import (
+    AUTOTUNE,
+    AUTOTUNED,
+    PlanOptions,
+    parse_candidates,
+    parse_model,
+    parse_program,
+)
 from gputopo.cli.printing import emit, emit_each, show_report
-from gputopo.cli.run.prepare import AskedJob, PlannedOn, planned_on, warn, with_costs
+from gputopo.cli.run.prepare import AskedJob, planned_on, warn, with_costs
 from gputopo.cli.source import FROM, planned_machine
 from gputopo.launch.hosts.allocation import HostOptions, find
 from gputopo.prediction.programs import DEFAULT
@@ -32,12 +39,9 @@ _EXPLAINS = "--explain shows a predicted step"
 Shape = Literal["table", "json", "markdown", "env", "sbatch", "docker"]
 
 
-def plan(
-    *,
-    model: Annotated[
-        str, Option("--model", "Model to train, such as alexnet", value="NAME", read=parse_model)
-    ],
-    placement: Annotated[Given, OptionsOf(PlanOptions)],
+class PlanCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """What `plan` alone is asked for."""
+
     batch_size: Annotated[
         AskedBatch | None,
         Option(
@@ -47,7 +51,7 @@ def plan(
             default="that of the model",
             read=read_batch_size,
         ),
-    ] = None,
+    ] = None
     program: Annotated[
         str,
         Option(
@@ -56,7 +60,7 @@ def plan(
             value="NAME",
             read=parse_program,
         ),
-    ] = DEFAULT,
+    ] = DEFAULT
     candidates: Annotated[
         int | None,
         Option(
@@ -66,7 +70,7 @@ def plan(
             default="10",
             read=parse_candidates,
         ),
-    ] = None,
+    ] = None
     changes: Annotated[
         tuple[str, ...],
         Option(
@@ -76,21 +80,25 @@ def plan(
             value="[CHANGE]",
             repeated=True,
         ),
-    ] = (),
-    autotune: Annotated[int | None, AUTOTUNE] = None,
+    ] = ()
+    autotune: Annotated[int | None, AUTOTUNE] = None
     explain: Annotated[
         bool,
         Option(
             "--explain",
             "Show the step of the choice in time: what each link carries, when gradients are through",
         ),
-    ] = False,
+    ] = False
     fleet: Annotated[
         bool,
         Option("--fleet", "Plan for the hosts of several --from files together, each file one host"),
-    ] = False,
-    hosts: Annotated[Given, OptionsOf(HostOptions)],
-    sources: Annotated[tuple[str, ...], FROM] = (),
+    ] = False
+
+
+class PlanOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What is planned for, and how it is shown."""
+
+    sources: Annotated[tuple[str, ...], FROM] = ()
     shape: Annotated[
         Shape,
         Option(
@@ -98,7 +106,36 @@ def plan(
             "Output format; env: variables to set; sbatch: a Slurm script, docker: a command that trains so",
         ),
         JSON,
-    ] = "table",
+    ] = "table"
+
+
+class _Asked(NamedTuple):
+    """A request with the options it was typed with."""
+
+    request: "Request"
+    placement: Given
+    command: PlanCommand
+    output: PlanOutput
+
+    @property
+    def shape(self) -> Shape:
+        return self.output.shape
+
+    def shown(self, found: "Plan") -> "Plan":
+        """Return the plan with as many candidates as were asked for."""
+        count = self.command.candidates
+        return found if count is None else msgspec.structs.replace(found, candidates=found.candidates[:count])
+
+
+def plan(
+    *,
+    model: Annotated[
+        str, Option("--model", "Model to train, such as alexnet", value="NAME", read=parse_model)
+    ],
+    placement: Annotated[Given, OptionsOf(PlanOptions)],
+    command: Annotated[PlanCommand, OptionsOf(PlanCommand)],
+    hosts: Annotated[Given, OptionsOf(HostOptions)],
+    output: Annotated[PlanOutput, OptionsOf(PlanOutput)],
 ) -> int:
     """Choose the GPUs of a job and the device of its variables, with reasons, on one host or on several.
 
@@ -108,77 +145,66 @@ def plan(
     from gputopo import planner
 
     request = planner.Request(
-        model=model, batch_size=batch_size, program=program, explain=explain, **placement.fields
+        model=model,
+        batch_size=command.batch_size,
+        program=command.program,
+        explain=command.explain,
+        **placement.fields,
     )
-    if _is_of_hosts(sources, hosts, fleet=fleet):
-        for_one = "plan for one file without --fleet" if fleet else "add --num-hosts 1"
-        _refuse_on_hosts(request, shape, changes, autotune, candidates, for_one)
-        return _plan_of_hosts(request, placement, hosts, sources if fleet else None, candidates, shape)
-    return _plan_of_one(request, placement, sources, changes, autotune, candidates, shape)
+    asked = _Asked(request, placement, command, output)
+    if _is_of_hosts(output.sources, hosts, fleet=command.fleet):
+        _refuse_on_hosts(asked)
+        return _plan_of_hosts(asked, hosts)
+    if command.autotune is not None:
+        return _measured(asked)
+    return _plan_of_one(asked)
 
 
-def _plan_of_hosts(
-    request: "Request",
-    placement: Given,
-    hosts: Given,
-    files: tuple[str, ...] | None,
-    candidates: int | None,
-    shape: Shape,
-) -> int:
+def _plan_of_hosts(asked: _Asked, hosts: Given) -> int:
     """Plan for the hosts of files, start the command on the hosts, or take part as one of them."""
     from gputopo.cli.hosts.meeting import plan_of_files, plan_of_hosts
 
-    def print_it(found: "Plan") -> None:
-        _print(_shortened(found, candidates), shape)
-
-    if files is not None:
-        print_it(plan_of_files(files, request))
+    request, command = asked.request, asked.command
+    if command.fleet:
+        _print(asked.shown(plan_of_files(asked.output.sources, request)), asked.shape)
         return 0
     options = HostOptions(**hosts.fields)
-    asked = {"model": request.model, "program": request.program, **placement.typed}
+    typed = {"model": request.model, "program": request.program, **asked.placement.typed}
     if request.batch_size is not None:
-        asked["batch_size"] = _typed(request.batch_size)
+        typed["batch_size"] = _typed(request.batch_size)
     if starting := hosts_to_start(options):
-        shown = {"format": shape} if candidates is None else {"format": shape, "candidates": candidates}
-        return start_hosts(plan, starting, options, {**asked, **hosts.typed, **shown})
+        typed |= {**hosts.typed, "format": asked.shape}
+        if command.candidates is not None:
+            typed["candidates"] = command.candidates
+        return start_hosts(plan, starting, options, typed)
     allocation = find(options, os.environ)
     assert allocation is not None, "it is of several hosts"
     machine = planned_machine((), pairs=not request.no_history)
-    return plan_of_hosts(allocation, options, machine, with_costs(request), asked, print_it)
+    return plan_of_hosts(
+        allocation,
+        options,
+        machine,
+        with_costs(request),
+        typed,
+        lambda found: _print(asked.shown(found), asked.shape),
+    )
 
 
-def _plan_of_one(
-    request: "Request",
-    placement: Given,
-    sources: tuple[str, ...],
-    changes: tuple[str, ...],
-    autotune: int | None,
-    candidates: int | None,
-    shape: Shape,
-) -> int:
+def _plan_of_one(asked: _Asked) -> int:
     """Plan for this machine, or for that of captures."""
     from gputopo import planner
     from gputopo.planner.explained import require_prediction
 
-    def print_it(found: "Plan") -> None:
-        if shape in ("sbatch", "docker"):
-            batch = [] if request.batch_size is None else ["--batch-size", _typed(request.batch_size)]
-            _print_start(found, shape, machine, sources, ["--model", str(request.model), *batch])
-        else:
-            _print(found, shape)
-
-    on = planned_on(request, sources)
+    sources, count = asked.output.sources, asked.command.candidates
+    on = planned_on(asked.request, sources)
     machine = on.machine
-    if autotune is not None:
-        found, code = _measured(on, with_costs(request), autotune, placement, candidates)
-        print_it(found)
-        return code
     require_gpus(machine)
-    if not sources and len(planner.hidden_gpus(os.environ, machine)) == len(machine.gpus):
+    hidden = {} if sources else planner.hidden_gpus(os.environ, machine)
+    if len(hidden) == len(machine.gpus):
         raise HardwareError(
             "CUDA_VISIBLE_DEVICES hides all GPUs", "unset it, or plan for another machine with --from FILE"
         )
-    request = with_costs(request)
+    request = with_costs(asked.request)
     others: dict[int, str] = {}
     if not sources:
         from gputopo.launch.jobs import claims
@@ -188,20 +214,19 @@ def _plan_of_one(
     def choose(machine: "Machine", request: planner.Request, keep: int | None = 1) -> "Plan":
         return replace(on, machine=machine, keep=keep).target(request, others).plan
 
-    every = candidates == planner.ALL
-    found = choose(machine, request, None if every else candidates)
+    every = count == planner.ALL
+    found = choose(machine, request, None if every else count)
     if request.explain:
         require_prediction(found, _EXPLAINS)
-    if changes:
-        found = _with_what_if(found, machine, request, changes, choose)
-    if every and shape == "json":
-        unavailable = {} if sources else {**others, **planner.hidden_gpus(os.environ, machine)}
+    if asked.command.changes:
+        found = _with_what_if(found, machine, request, asked.command.changes, choose)
+    if every and asked.shape == "json":
         listed = planner.every_candidate(
-            machine, request, unavailable=unavailable, **on.before(request)._asdict()
+            machine, request, unavailable={**others, **hidden}, **on.before(request)._asdict()
         )
         _print_every(found, listed)
     else:
-        print_it(found)
+        _show(found, asked, machine)
     return 0
 
 
@@ -217,25 +242,20 @@ def _is_of_hosts(sources: tuple[str, ...], hosts: Given, *, fleet: bool) -> bool
     return bool(hosts_to_start(options)) or find(options, os.environ) is not None
 
 
-def _refuse_on_hosts(
-    request: "Request",
-    shape: Shape,
-    changes: tuple[str, ...],
-    autotune: int | None,
-    candidates: int | None,
-    for_one: str,
-) -> None:
-    """Raise UsageError for what is planned for one host alone. `for_one`: how to plan for one."""
+def _refuse_on_hosts(asked: _Asked) -> None:
+    """Raise UsageError for what is planned for one host alone."""
     from gputopo import planner
 
+    command, request = asked.command, asked.request
     alone = {
-        "--what-if": bool(changes),
-        "--autotune": autotune is not None,
+        "--what-if": bool(command.changes),
+        "--autotune": command.autotune is not None,
         "--explain": request.explain,
-        "--candidates all": candidates == planner.ALL,
-        f"--format {shape}": shape not in ("table", "json", "markdown"),
+        "--candidates all": command.candidates == planner.ALL,
+        f"--format {asked.shape}": asked.shape not in ("table", "json", "markdown"),
         "--single-gpu-images-per-sec with several numbers": len(request.single_gpu_images_per_sec) > 1,
     }
+    for_one = "plan for one file without --fleet" if command.fleet else "add --num-hosts 1"
     found = next((flag for flag, is_asked in alone.items() if is_asked), None)
     if found is not None:
         raise UsageError(
@@ -244,38 +264,29 @@ def _refuse_on_hosts(
         )
 
 
-def _shortened(found: "Plan", candidates: int | None) -> "Plan":
-    return (
-        found
-        if candidates is None
-        else msgspec.structs.replace(found, candidates=found.candidates[:candidates])
-    )
-
-
-def _measured(
-    on: PlannedOn, request: "Request", count: int, placement: Given, candidates: int | None
-) -> "tuple[Plan, int]":
-    """Return the plan of the fastest of some placements by short runs here, and the exit code.
-
-    As `run` plans: for logical CPU devices where there is no GPU.
-    """
+def _measured(asked: _Asked) -> int:
+    """Plan by short runs of the best placements here, as `run` plans: on CPU devices where no GPU is."""
     from gputopo.cli.run.autotune import plan_fastest
     from gputopo.planner.explained import require_prediction
     from gputopo.planner.selection import LISTED
 
+    on = planned_on(asked.request, asked.output.sources)
+    request, count = with_costs(asked.request), asked.command.candidates
     batch = {} if request.batch_size is None else {"batch_size": request.batch_size}
-    job = AskedJob(request.model, placement, Given({} if request.batch_size == AUTO else batch, batch))
-    on.keep = None if candidates is None or candidates < LISTED else candidates
+    training = Given({} if request.batch_size == AUTO else batch, batch)
+    on.keep = None if count is None or count < LISTED else count
     with contextlib.ExitStack() as claims:
         chosen = on.claimed(request, claims)
         warn(chosen.plan)
         if request.explain:
             require_prediction(chosen.plan, _EXPLAINS)
-        found, code = plan_fastest(job, chosen, count)
+        job = AskedJob(request.model, asked.placement, training)
+        found, code = plan_fastest(job, chosen, asked.command.autotune or AUTOTUNED)
     if request.explain and found.choice != chosen.plan.choice:
         on.keep = 1
         found = msgspec.structs.replace(found, line=on.target(_only(request, found.choice)).plan.line)
-    return _shortened(found, candidates), code
+    _show(asked.shown(found), asked, on.machine)
+    return code
 
 
 def _only(request: "Request", choice: "Candidate") -> "Request":
@@ -327,19 +338,21 @@ def _print_every(chosen: "Plan", listed: "Iterator[Candidate]") -> None:
     emit_each(schema.encode_lines(plan, "candidates", chain((first,), listed)))
 
 
-def _print_start(
-    chosen: "Plan", shape: Shape, machine: "Machine", sources: tuple[str, ...], words: list[str]
-) -> None:
-    """Print how other programs start a training by this plan."""
+def _show(chosen: "Plan", asked: _Asked, machine: "Machine") -> None:
+    """Print a plan, or how other programs start a training by it."""
     from gputopo.cli.run.start import show_start
     from gputopo.launch.spec.target import Target, rehearsal_name
     from gputopo.launch.supervise.cgroup import usable_cpus
 
+    if asked.shape not in ("sbatch", "docker"):
+        _print(chosen, asked.shape)
+        return
     warn(chosen)
-    target = Target(
-        "gpu", chosen, machine, rehearsal_of=rehearsal_name(sources), usable=usable_cpus(), why_cpu="no GPU"
-    )
-    show_start(target, shape, words)
+    name = rehearsal_name(asked.output.sources)
+    target = Target("gpu", chosen, machine, rehearsal_of=name, usable=usable_cpus(), why_cpu="no GPU")
+    batch = asked.request.batch_size
+    words = [] if batch is None else ["--batch-size", _typed(batch)]
+    show_start(target, asked.shape, ["--model", str(asked.request.model), *words])
 
 
 def _print(chosen: "Plan", shape: Shape) -> None:

@@ -302,8 +302,10 @@ def progress_in_words(progress: Progress) -> str:
     return f"measuring {number} of {progress.total}{left}: {plain(progress.now)}"
 
 
-def show_report(value: "msgspec.Struct", document: "Callable[[], Document]", shape: str) -> None:
-    """Print a value as JSON, or its document as Markdown or, for any other shape, as text."""
+def show_report(
+    value: "msgspec.Struct", document: "Callable[[], Document]", shape: str, *, whole: bool = True
+) -> None:
+    """Print a value as JSON, or its document as Markdown or, for any other shape, as text, whole or short."""
     if shape == "json":
         from gputopo.values import schema
 
@@ -316,4 +318,4 @@ def show_report(value: "msgspec.Struct", document: "Callable[[], Document]", sha
         from gputopo.report.document import document_lines
 
         shown = document()
-        show(lambda width: for_this_stdout(document_lines(shown, width)))
+        show(lambda width: for_this_stdout(document_lines(shown, width, whole=whole)))

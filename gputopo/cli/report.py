@@ -1,7 +1,7 @@
 """`gputopo report`: tables and observations from runs, logs, published figures and the history."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -19,6 +19,70 @@ if TYPE_CHECKING:
     from gputopo.measurements.box import Box
     from gputopo.measurements.study import Study
     from gputopo.report.document import Document
+    from gputopo.values.run.measurement import Measurement
+
+PublishedName = Literal["tensorpack", "tf-official", "lambda-cpu", "keras-multi-gpu"]
+FailOn = Literal["warning", "error"]
+Shape = Literal["table", "markdown", "html", "json", "csv"]
+
+
+class ComparedOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to read beside run folders, and what to compare with."""
+
+    imported: Annotated[
+        tuple[str, ...],
+        Option(
+            "--import",
+            "Also these: logs of tf_cnn_benchmarks or tensorpack, folders of Lambda's benchmarks, CSV "
+            "tables. Repeatable",
+            value="PATH",
+            repeated=True,
+        ),
+    ] = ()
+    published: Annotated[
+        PublishedName | None,
+        Option("--published", "Recompute the tables of a published document from its raw figures"),
+    ] = None
+    baseline: Annotated[
+        tuple[str, ...],
+        Option(
+            "--baseline",
+            "Compare with these earlier runs of the same machine: folders, or what report --json wrote. "
+            "Repeatable",
+            value="PATH",
+            repeated=True,
+        ),
+    ] = ()
+    smallest_effect: Annotated[
+        float,
+        Option(
+            "--smallest-effect",
+            "Percent by which a run must differ from --baseline, beyond the noise",
+            value="PERCENT",
+            min=0,
+            below=100,
+        ),
+    ] = 2.0
+
+
+class ShownOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the report is shown."""
+
+    whole: Annotated[
+        bool, Option("--all", "Show all rows and observations; a file and --format have them anyway")
+    ] = False
+    shape: Annotated[Shape, Option("--format", "Output format"), JSON] = "table"
+    output: Annotated[
+        Path | None, Option("--output", "Write it to this file, whole or not at all", default="stdout")
+    ] = None
+    fail_on: Annotated[
+        FailOn | None,
+        Option(
+            "--fail-on",
+            "Exit with 1 on a run that failed (an error), or that is slower than in --baseline under the "
+            "same conditions (a warning)",
+        ),
+    ] = None
 
 
 class PastOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +124,7 @@ def history_of(model: str | None, since: str | None) -> "Box":
     file = history_file()
     name = machine_name(machine)
     names = {gpu.index: gpu.name for gpu in machine.gpus if gpu.name}
+    stored = list(stored_results(file, model=model, since=begin))
     runs = [
         of_result(
             one.result,
@@ -69,28 +134,27 @@ def history_of(model: str | None, since: str | None) -> "Box":
             gpus=names,
             time_s=one.finished_at,
         )
-        for one in stored_results(file, machine=key, model=model, since=begin)
+        for one in stored
+        if one.fingerprint == key
     ]
+    elsewhere = len(stored) - len(runs)
     bandwidths = [] if model is not None else stored_bandwidths(file, machine)
     bandwidths = [one for one in bandwidths if begin is None or one.saved_at >= begin]
     if not runs and not bandwidths:
+        wanted = " with --model or --since" if model or since else ""
+        others = f"; {elsewhere} runs are of other hardware" if elsewhere else ""
         raise InputError(
-            f"{file} has nothing of this machine{' that was asked for' if model or since else ''}",
+            f"{file} has no runs of this machine{wanted}{others}",
             "gputopo run adds its results, gputopo bandwidth --save its rates",
         )
-    return box_of(name, runs, bandwidths)
+    return box_of(name, runs, bandwidths, elsewhere)
 
 
 def _date(text: str) -> float:
     try:
         return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
     except ValueError as error:
-        raise UsageError(f"--since {text} is no date", "write --since 2026-11-01") from error
-
-
-PublishedName = Literal["tensorpack", "tf-official", "lambda-cpu", "keras-multi-gpu"]
-FailOn = Literal["warning", "error"]
-Shape = Literal["table", "markdown", "html", "json", "csv"]
+        raise UsageError(f"--since {text} is not a date", "write --since 2026-11-01") from error
 
 
 def report(
@@ -104,89 +168,50 @@ def report(
             repeated=True,
         ),
     ] = (),
-    imported: Annotated[
-        tuple[str, ...],
-        Option(
-            "--import",
-            "Also these: logs of tf_cnn_benchmarks or tensorpack, folders of Lambda's benchmarks, CSV "
-            "tables. Repeatable",
-            value="PATH",
-            repeated=True,
-        ),
-    ] = (),
-    published: Annotated[
-        PublishedName | None,
-        Option("--published", "Recompute the tables of a published document from its raw figures"),
-    ] = None,
-    baseline: Annotated[
-        tuple[str, ...],
-        Option(
-            "--baseline",
-            "Compare with these earlier runs of the same machine: folders, or what report --json wrote. "
-            "Repeatable",
-            value="PATH",
-            repeated=True,
-        ),
-    ] = (),
+    compared: Annotated[ComparedOptions, OptionsOf(ComparedOptions)],
     past: Annotated[PastOptions, OptionsOf(PastOptions)],
-    shape: Annotated[
-        Shape,
-        Option("--format", "Output format"),
-        JSON,
-    ] = "table",
-    output: Annotated[
-        Path | None, Option("--output", "Write it to this file, whole or not at all", default="stdout")
-    ] = None,
-    fail_on: Annotated[
-        FailOn | None,
-        Option(
-            "--fail-on",
-            "Exit with 1 on a run that failed (an error), or that is slower than in --baseline under the "
-            "same conditions (a warning)",
-        ),
-    ] = None,
+    shown: Annotated[ShownOptions, OptionsOf(ShownOptions)],
 ) -> int:
-    """Show what runs measured: scaling, ratios, comparisons, and what follows from them, with the numbers.
+    """Show what runs measured: what to take, scaling, ratios, comparisons, with the numbers.
 
     Runs that failed are shown with their reasons. Only runs under the same conditions are compared; figures
     that were published for the same GPU model stand beside them.
 
-    Exit codes: 0 fine; 1 findings at or above --fail-on; 2 bad input.
+    Exit codes: 0 fine; 1 findings at or above --fail-on; 2 bad input, or nothing to compare with --baseline.
     """
     if past.history:
-        return _report_history(past, shape, output, fail_on)
+        return _report_history(past, shown)
     ours = RunFolders()
-    if published is None:
-        study = _study((*runs, *imported), baseline, ours)
+    if compared.published is None:
+        study = _study(runs, compared, ours)
     else:
         from gputopo.measurements.published import made
 
-        study = made(published)
-    _show(study, lambda pictures: _document(study, ours, pictures=pictures), shape, output)
-    return _exit_code(study, fail_on)
+        study = made(compared.published)
+    _show(study, lambda pictures: _document(study, ours, pictures=pictures), shown)
+    if shown.fail_on is not None and (study.has_failed or study.unread):
+        return ExitCode.FINDINGS
+    return ExitCode.FINDINGS if shown.fail_on == "warning" and study.has_regression else ExitCode.OK
 
 
-def _report_history(past: PastOptions, shape: Shape, output: Path | None, fail_on: FailOn | None) -> int:
+def _report_history(past: PastOptions, shown: ShownOptions) -> int:
     from gputopo.report.box import box_document
 
     box = history_of(past.model, past.since)
-    _show(box, lambda pictures: box_document(box, pictures=pictures), shape, output)
-    return ExitCode.FINDINGS if fail_on == "warning" and box.changes else ExitCode.OK
+    _show(box, lambda pictures: box_document(box, pictures=pictures), shown)
+    return ExitCode.FINDINGS if shown.fail_on == "warning" and box.changes else ExitCode.OK
 
 
-def _show(
-    value: "Study | Box", document: "Callable[[bool], Document]", shape: Shape, output: Path | None
-) -> None:
+def _show(value: "Study | Box", document: "Callable[[bool], Document]", shown: ShownOptions) -> None:
     """Print a report, or write it to a file. `document`: its document, with pictures or without."""
-    if shape == "table" and output is None:
-        show_report(value, lambda: document(False), shape)
-        return
-    if output is None:
-        emit(_text(value, document, shape))
-    elif shape == "markdown":
-        _write_markdown(output, document(True))
+    if shown.output is not None and shown.shape == "markdown":
+        _write_markdown(shown.output, document(True))
+    elif shown.output is not None:
+        _write(shown.output, _text(value, document, shown.shape))
+    elif shown.shape == "table":
+        show_report(value, lambda: document(False), shown.shape, whole=shown.whole)
     else:
-        _write(output, _text(value, document, shape))
+        emit(_text(value, document, shown.shape))
 
 
 def _write_markdown(path: Path, document: "Document") -> None:
@@ -199,28 +224,29 @@ def _write_markdown(path: Path, document: "Document") -> None:
 
 
 def _write_all(folder: Path, files: Mapping[str, str]) -> None:
-    """Write files to a folder, which is made where there are any. Raises InputError."""
-    if not files:
-        return
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make {folder}: {error.strerror}", "name another --output") from error
+    """Write files to a folder. Raises InputError."""
     for name, text in files.items():
         _write(folder / name, text)
 
 
-def _study(paths: tuple[str, ...], baseline: tuple[str, ...], ours: "RunFolders") -> "Study":
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make {folder}: {error.strerror}", "name another --output") from error
+
+
+def _study(runs: tuple[str, ...], compared: ComparedOptions, ours: "RunFolders") -> "Study":
     """Return the study of all paths, or of the runs of this user."""
     from gputopo.captures.training_files import read
-    from gputopo.measurements.published import known_machines, published_measurements
+    from gputopo.measurements.published import PUBLISHED, known_machines, published_measurements
     from gputopo.measurements.study import UnreadFile, study_of
     from gputopo.reference.published import SOURCES
 
-    paths = tuple(map(_folder_of_sweep, paths)) or (_home(),)
+    paths = tuple(map(_folder_of_sweep, (*runs, *compared.imported))) or (_home(),)
     found = read(paths, read_run=ours.run, read_json=ours.document)
     earlier = RunFolders()
-    before = read(baseline, read_run=earlier.run, read_json=earlier.document)
+    before = read(compared.baseline, read_run=earlier.run, read_json=earlier.document)
     if not found.measurements:
         why = f": {found.unread[0][1]}" if found.unread else ""
         raise InputError(
@@ -229,16 +255,34 @@ def _study(paths: tuple[str, ...], baseline: tuple[str, ...], ours: "RunFolders"
         )
     if found.passed:
         files = f"{found.passed} other file{'s' if found.passed > 1 else ''}"
-        to_stderr(f"gputopo: {files} passed over: neither logs of training nor runs\n")
+        to_stderr(f"gputopo: {files} ignored: neither logs of training nor runs\n")
     study = study_of(
         found.measurements,
         title="Training throughput",
         machines={**known_machines(), **earlier.machines, **ours.machines},
         earlier=before.measurements,
         references=published_measurements(),
+        smallest_effect=compared.smallest_effect / 100,
         unread=[UnreadFile(source=name, why=why) for name, why in (*found.unread, *before.unread)],
     )
-    return _with_sources(study, SOURCES)
+    if compared.baseline:
+        _check_compared(study, before.measurements)
+    sources = {row.reference.removeprefix(PUBLISHED): None for row in study.figures.against}
+    return msgspec.structs.replace(study, sources={n: SOURCES[n] for n in sources if n in SOURCES})
+
+
+def _check_compared(study: "Study", earlier: "Sequence[Measurement]") -> None:
+    """Raise InputError where no cell could be compared with an earlier one."""
+    from gputopo.measurements.cells import cells_of
+    from gputopo.measurements.figures import not_comparable
+
+    if not any(row.kind == "earlier" for row in study.figures.against):
+        cells = study.figures.cells
+        why = not_comparable(cells, cells_of(earlier))
+        raise InputError(
+            f"0 of {len(cells)} cells compared with --baseline: the runs differ in {why}",
+            "name runs of the same machine and job, or leave --baseline out",
+        )
 
 
 def _folder_of_sweep(path: str) -> str:
@@ -246,16 +290,6 @@ def _folder_of_sweep(path: str) -> str:
     from gputopo.values.run.several_runs import MANIFEST
 
     return str(Path(path).parent) if Path(path).name == MANIFEST and Path(path).is_file() else path
-
-
-def _with_sources(study: "Study", sources: Mapping[str, str]) -> "Study":
-    """Return the study with the publications that its figures are compared with."""
-    import msgspec
-
-    names = dict.fromkeys(
-        row.reference.removeprefix("published: ") for row in study.figures.against if row.kind == "published"
-    )
-    return msgspec.structs.replace(study, sources={name: sources[name] for name in names})
 
 
 def _home() -> str:
@@ -308,14 +342,9 @@ def _text(value: "Study | Box", document: "Callable[[bool], Document]", shape: S
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file, whole or not at all. Raises InputError."""
+    """Write a file, whole or not at all, in a folder that is made. Raises InputError."""
     from gputopo.values.schema import replacing
 
+    _make(path.parent)
     with replacing(path) as file:
         file.write(text.encode())
-
-
-def _exit_code(study: "Study", fail_on: FailOn | None) -> int:
-    if fail_on is not None and (study.has_failed or study.unread):
-        return ExitCode.FINDINGS
-    return ExitCode.FINDINGS if fail_on == "warning" and study.has_regression else ExitCode.OK

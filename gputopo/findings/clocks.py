@@ -246,6 +246,7 @@ LINK_SLOWER = Rule(
     "card and riser, and look for PCIe errors in sudo dmesg.",
     severities=("info", "warning"),
     thresholds=(PEERS,),
+    opens=True,
 )
 
 

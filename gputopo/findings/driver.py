@@ -23,6 +23,12 @@ _RESERVED = Case(
 )
 
 
+_MISMATCH = (
+    "Reboot: the driver was updated under a running kernel module. In a container, update the driver of the "
+    "host, or remove the driver libraries from the image."
+)
+
+
 def _of(
     status: str,
     title: str,
@@ -49,8 +55,7 @@ _STATUSES = (
     _of(
         "version_mismatch",
         "driver library and kernel module have different versions",
-        "Reboot: the driver was updated under a running kernel module. In a container, update the "
-        "driver of the host, or remove the driver libraries from the image.",
+        _MISMATCH,
     ),
     _of(
         "no_permission",
@@ -96,6 +101,7 @@ GPU_LOST = Rule(
     remedy="See sudo dmesg | grep -i xid (79: fell off the bus), and reboot or power-cycle. If it happens "
     "again, check seat, riser, power cables and temperature of the card.",
     severities=("error",),
+    opens=True,
 )
 GPU_NO_ANSWER = Rule(
     "gpu.no_answer",
@@ -104,13 +110,22 @@ GPU_NO_ANSWER = Rule(
     "permission. Else reboot or power-cycle; if it happens again, check seat, riser, power cables and "
     "temperature of the card.",
     severities=("error", "warning"),
+    opens=True,
 )
 
 _OFF_THE_BUS = 79  # Xid
 _XID_PROGRAM = "Debug the program first (compute-sanitizer); the GPU is rarely the cause."
+# NVIDIA, GPU Memory Error Management: a remapped row or a contained error is no reason for a return; the
+# field diagnostic decides.
 _XID_RESET = (
     "End all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot. If it happens again, "
-    "replace the card."
+    "run NVIDIA's field diagnostic, which decides on a return."
+)
+_XID_REMAP = "Reset the GPU when its programs have ended: the spare row is used then. No reason for a return."
+_XID_CONTAINED = "Start the program that was ended again, and reset the GPU when it has ended."
+_XID_GSP = (
+    "Reset the GPU (sudo nvidia-smi -r -i GPU) or reboot, and update the driver. If it happens again, run "
+    "nvidia-bug-report.sh and report it to NVIDIA."
 )
 _XID_BUS = "Check seat, riser, power cables and temperature of the card. Reboot or power-cycle."
 _XID_DRIVER = "Update the driver. If it happens again, run nvidia-bug-report.sh and report it to NVIDIA."
@@ -121,24 +136,24 @@ XIDS = {
     31: Case(
         "GPU memory page fault: invalid address accessed by a program (MMU fault)", _XID_PROGRAM, "warning"
     ),
-    32: Case("invalid or corrupted push buffer stream (driver or bus)", _XID_BUS, "warning"),
+    32: Case("invalid or corrupted push buffer stream (driver or bus)", _XID_BUS, "warning", opens=True),
     38: Case("driver firmware error", _XID_DRIVER, "error"),
     43: Case("GPU stopped processing for a program", _XID_PROGRAM, "warning"),
     45: Case("channels of an ended program were cleaned up", "None after a program was ended.", "info"),
     48: Case("double bit ECC error", _XID_RESET, "error"),
     61: Case("internal micro-controller breakpoint", _XID_RESET, "error"),
     62: Case("internal micro-controller halt", _XID_RESET, "error"),
-    63: Case("ECC page retirement or row remapping recorded", _XID_RESET, "warning"),
+    63: Case("ECC page retirement or row remapping recorded", _XID_REMAP, "warning"),
     64: Case("ECC page retirement or row remapping could not be recorded", _XID_RESET, "error"),
     69: Case("graphics engine class error caused by a program", _XID_PROGRAM, "warning"),
-    74: Case("NVLink error", f"See nvidia-smi nvlink -s and -e, reseat the bridge. {_XID_RESET}", "error"),
-    79: Case("GPU has fallen off the bus", _XID_BUS, "error"),
+    74: Case("NVLink error", f"See nvidia-smi nvlink -s and -e; a bridge: reseat it. {_XID_RESET}", "error"),
+    79: Case("GPU has fallen off the bus", _XID_BUS, "error", opens=True),
     92: Case("high single-bit ECC error rate", _XID_RESET, "warning"),
-    94: Case("contained ECC error: one program was ended", _XID_RESET, "error"),
+    94: Case("contained ECC error: one program was ended", _XID_CONTAINED, "error"),
     95: Case("uncontained ECC error: several programs affected", _XID_RESET, "error"),
     109: Case("context switch timeout", _XID_DRIVER, "warning"),
-    119: Case("GSP RPC timeout (GPU system processor)", _XID_DRIVER, "error"),
-    120: Case("GSP error (GPU system processor)", _XID_DRIVER, "error"),
+    119: Case("GSP RPC timeout (GPU system processor)", _XID_GSP, "error"),
+    120: Case("GSP error (GPU system processor)", _XID_GSP, "error"),
     140: Case("unrecovered ECC error", _XID_RESET, "error"),
 }
 XID = Rule(
@@ -149,14 +164,37 @@ XID = Rule(
     severities=("warning", "info", "error"),
     cases={f"Xid {code}": case for code, case in XIDS.items()},
 )
+# By what the messages have in common, the first that fits.
+_KERNEL_CASES = {
+    "firmware": Case(
+        "a firmware image is missing",
+        "Install the driver again with its firmware (/lib/firmware/nvidia/VERSION/gsp_*.bin), and reboot.",
+        "error",
+    ),
+    "api mismatch": Case("library and kernel module differ", _MISMATCH, "warning"),
+    "nouveau": Case(
+        "another driver has the GPU", "Blacklist nouveau, update the initramfs and reboot.", "warning"
+    ),
+    "inforom": Case(
+        "the InfoROM is corrupted",
+        "Reboot. If it stays, report it to the card's vendor with the output of nvidia-bug-report.sh.",
+        "warning",
+    ),
+    "gsp": Case("GPU system processor", _XID_GSP, "warning"),
+    "adapter failed": Case(
+        "the GPU could not be started",
+        "Install a driver version that supports the card, and check seat and power cables.",
+        "error",
+        opens=True,
+    ),
+}
 KERNEL_ERROR = Rule(
     "driver.kernel_error",
     title="the kernel module reported an error without an Xid in the kernel log",
-    remedy="See sudo dmesg | grep -i nvrm. RmInitAdapter failed: the GPU could not be started; reseat card "
-    "and power cables, and install a driver version that supports the card.",
+    remedy="See sudo dmesg | grep -i nvrm, and look the message up in NVIDIA's driver documentation.",
     severities=("warning", "error"),
+    cases=_KERNEL_CASES,
 )
-_NOT_STARTED = re.compile(r"rm_?init_?adapter failed", re.IGNORECASE)
 _UNKNOWN_XID = Case("not in the table of known Xid errors", XID.remedy, "warning")
 
 
@@ -321,9 +359,9 @@ def logged_losses(machine: Machine) -> Iterator[Fault]:
 def kernel_errors(machine: Machine) -> Iterator[Fault]:
     """Find errors of the kernel module without an Xid in the kernel log."""
     for gpu, event in kernel_events(machine, "nvrm"):
-        severity: Severity = "error" if _NOT_STARTED.search(event.text) else "warning"
+        case = next((word for word in _KERNEL_CASES if word in event.text.lower().replace("_", " ")), None)
         says, evidence = f"kernel log{times(event)}: {event.text}", event_evidence(event)
-        yield KERNEL_ERROR.fault(gpu or DRIVER, says, evidence, severity, part=event.text)
+        yield KERNEL_ERROR.fault(gpu or DRIVER, says, evidence, case=case, part=event.text)
 
 
 def times(event: KernelEvent) -> str:

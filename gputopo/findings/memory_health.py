@@ -58,7 +58,7 @@ ECC_UNCORRECTED = Rule(
     "ecc.uncorrected",
     title="uncorrected ECC errors since the driver was loaded",
     remedy="Rerun what ran since then: results may be wrong. Reset the GPU (sudo nvidia-smi -r -i GPU) or "
-    "reboot, and have the card replaced if it happens again.",
+    "reboot. If it happens again, run NVIDIA's field diagnostic, which decides on a return.",
     severities=("error",),
 )
 ECC_UNCORRECTED_BEFORE = Rule(

@@ -8,7 +8,17 @@ from msgspec.structs import replace
 
 from gputopo.findings.compare import grouped, maxima
 from gputopo.findings.driver import event_evidence
-from gputopo.findings.rule import Case, Fault, Rule, Severity, Threshold, check, facts_of, present
+from gputopo.findings.rule import (
+    Case,
+    Fault,
+    Rule,
+    Severity,
+    Threshold,
+    check,
+    facts_of,
+    is_notebook,
+    present,
+)
 from gputopo.findings.usage import BUSY_PERCENT, under_load
 from gputopo.reference.expectations import expected_link, expected_of
 from gputopo.topology.hops import bridges_above, pci_tree
@@ -67,6 +77,7 @@ WIDTH_DEGRADED = Rule(
     "the slot may share lanes with another slot or with storage.",
     severities=("warning", "info"),
     cases={"usual": _USUAL_WIDTH},
+    opens=True,
 )
 GENERATION_DEGRADED = Rule(
     "pcie.generation_degraded",
@@ -74,6 +85,7 @@ GENERATION_DEGRADED = Rule(
     remedy="Reseat card and riser, or try without the riser: a bad contact makes the link fall back. Look "
     "for PCIe errors in sudo dmesg, and set the slot's generation in the BIOS by hand.",
     thresholds=(LOADED_SAMPLES, LOADED_SHARE, BUSY_PERCENT),
+    opens=True,
 )
 LINK_FLAPPING = Rule(
     "pcie.link_flapping",
@@ -81,6 +93,7 @@ LINK_FLAPPING = Rule(
     remedy="Reseat card and riser, use a shorter riser, or set the slot to an earlier generation in the "
     "BIOS.",
     thresholds=(FLAPS, COPY_FLAPS),
+    opens=True,
 )
 SLOT_NARROW = Rule(
     "pcie.slot_narrow",
@@ -91,6 +104,7 @@ SLOT_NARROW = Rule(
     severities=("warning", "info"),
     thresholds=(NARROW_LANES,),
     cases={"usual": _USUAL_WIDTH},
+    opens=True,
 )
 SLOT_SLOWER = Rule(
     "pcie.slot_slower",
@@ -98,11 +112,13 @@ SLOT_SLOWER = Rule(
     remedy="Set the slot's PCIe speed to auto in the BIOS, use a riser made for the card's generation, or "
     "another slot or board.",
     severities=("info",),
+    opens=True,
 )
 SLOW_BRIDGE = Rule(
     "pcie.slow_bridge",
     title="PCIe bridge above the slot slower than the card's link",
     remedy="Prefer slots that are wired to the CPU (see the board manual).",
+    opens=True,
 )
 SHARED_UPLINK = Rule(
     "pcie.shared_uplink",
@@ -149,6 +165,7 @@ CHIPSET_SLOT = Rule(
     title="attached to the chipset (PCH), not to CPU lanes",
     remedy="Move the card to a slot that is wired to the CPU (see the board manual): the chipset's link is "
     "shared with disks and network.",
+    opens=True,
 )
 PCIE_REPLAYS = Rule(
     "pcie.replays",
@@ -165,6 +182,7 @@ PCIE_REPLAYS = Rule(
             "info",
         )
     },
+    opens=True,
 )
 PCIE_ERRORS = Rule(
     "pcie.errors",
@@ -172,6 +190,7 @@ PCIE_ERRORS = Rule(
     remedy="See sudo dmesg | grep -i aer. Reseat card and riser, try another slot, and update the BIOS.",
     severities=("warning", "error", "info"),
     thresholds=(CORRECTED_ERRORS,),
+    opens=True,
 )
 
 # Root ports of Intel's desktop chipsets are devices 1b to 1d of bus 0 (Intel 100 to 700 series chipset
@@ -309,7 +328,7 @@ def _is_half(gpu: Gpu) -> bool:
 
 def _is_soldered(gpu: Gpu) -> bool:
     """Return whether it is a laptop's GPU on half of its lanes: so they are wired."""
-    return _is_half(gpu) and re.search(r"\b(?:Laptop GPU|with Max-Q Design)\b", gpu.name or "") is not None
+    return _is_half(gpu) and is_notebook(gpu)
 
 
 def _is_usual(gpu: Gpu, lanes: int) -> bool:

@@ -35,6 +35,7 @@ SLOT_DIFFERS = Rule(
     remedy="Compare the slots in the board manual, and the BIOS settings of their generation and lanes. "
     "Reseat card and riser.",
     severities=("warning", "info"),
+    opens=True,
 )
 
 

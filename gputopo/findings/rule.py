@@ -4,12 +4,14 @@ A rule is declared once as a `Rule`. A check is a function over a Machine (or ov
 yields the faults of one rule or several; `check` names them. What no rule declares cannot be reported.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Concatenate, Generic, Literal, ParamSpec
 
 import msgspec
 
 from gputopo.findings.compare import grouped
+from gputopo.reference.expectations import expected_of
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
@@ -21,6 +23,17 @@ SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 
 WRONG_DATA_ID = "bandwidth.wrong_data"  # corrupted data fails a command without any option
 MAX_MESSAGES = 3  # different messages in a finding about many GPUs; the evidence has all
+
+# Remedies in place of those that reseat a card, by what the GPU is in.
+ELSEWHERE = {
+    "virtual machine": "A virtual machine cannot change it: report it to the operator of the host, or use "
+    "another instance.",
+    "notebook": "Connect the original power supply, and update BIOS and driver. GPU and lanes are soldered: "
+    "if it stays, the mainboard is at fault.",
+    "module": "Reset the GPU (sudo nvidia-smi -r -i GPU) or power-cycle the machine. If it stays, have the "
+    "operator reseat or replace the module or its baseboard.",
+}
+_NOTEBOOK = re.compile(r"\b(?:Laptop GPU|with Max-Q Design|Mobile)\b")
 
 P = ParamSpec("P")
 _NO_COPIES = Bandwidth(source="")
@@ -59,6 +72,7 @@ class Case(msgspec.Struct, frozen=True):
     says: str
     remedy: str
     severity: Severity
+    opens: bool = False  # as of a Rule
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -97,6 +111,7 @@ class Rule(msgspec.Struct, frozen=True, eq=False):
     severities: tuple[Severity, ...] = ("warning",)  # those that its findings can have, the usual one first
     thresholds: tuple[Threshold, ...] = ()
     cases: Mapping[str, Case] = {}  # the causes or codes of which each has its own
+    opens: bool = False  # the remedy is for a card in a slot: where there is none it is one of `ELSEWHERE`
 
     def fault(
         self,
@@ -225,6 +240,31 @@ def by_model(machine: Machine) -> list[list[Gpu]]:
     return list(grouped((gpu.name, gpu) for gpu in present(machine) if gpu.name).values())
 
 
+def place_of(machine: Machine, gpu: Gpu) -> str | None:
+    """Return what a GPU is in where that is no slot of a machine that can be opened: a key of `ELSEWHERE`."""
+    if machine.host.virtual_machine not in (None, "none"):
+        return "virtual machine"
+    if is_notebook(gpu):
+        return "notebook"
+    reference = expected_of(gpu)
+    is_module = "SXM" in (gpu.name or "") or (reference is not None and reference.is_module)
+    return "module" if is_module else None
+
+
+def is_notebook(gpu: Gpu) -> bool:
+    """Return whether it is a GPU of a notebook, soldered to its mainboard."""
+    return _NOTEBOOK.search(gpu.name or "") is not None
+
+
+def _fitting(one: Fault, machine: Machine) -> Fault:
+    """Return a fault with a remedy that fits what its GPU is in."""
+    opening = [case.remedy for case in one.rule.cases.values() if case.opens]
+    opening += [one.rule.remedy] if one.rule.opens else []
+    gpu = next((gpu for gpu in machine.gpus if gpu.index in one.gpus), None)
+    place = None if gpu is None or one.remedy not in opening else place_of(machine, gpu)
+    return msgspec.structs.replace(one, remedy=ELSEWHERE[place]) if place else one
+
+
 def _findings(found: Iterable[Fault], machine: Machine) -> list[Finding]:
     """Return one finding for each fault, but only one where several GPUs have the same.
 
@@ -232,7 +272,8 @@ def _findings(found: Iterable[Fault], machine: Machine) -> list[Finding]:
     machine has a fault of one severity, messages may differ: then it is a property of the machine.
     """
     gpus = len(present(machine))
-    groups = grouped((one.key, one) for one in list(found)).values()
+    fitting = [_fitting(one, machine) for one in found]
+    groups = grouped((one.key, one) for one in fitting).values()
     return [_joined(part) for group in groups for part in _split(group, gpus)]
 
 

@@ -1,7 +1,7 @@
 """One box over time: its runs, links and GPUs from measurement to measurement; since when it is worse. Pure.
 
-A series holds what was measured under the same conditions. It is worse since the measurement where the
-medians before and after differ most, if all that came after stayed below by more than its noise.
+A series holds what was measured under the same conditions, whatever the versions of driver and TensorFlow:
+these are events beside it. It is worse since the measurement that parts it best into two medians.
 """
 
 import math
@@ -14,29 +14,23 @@ import msgspec
 
 from gputopo.copies.numbers import host_copies, rate
 from gputopo.copies.pair_speeds import single_paths
-from gputopo.measurements.cells import RUN_TO_RUN, key, value_words
+from gputopo.measurements.cells import RUN_TO_RUN, key
+from gputopo.measurements.words import gpus_words, job_words
 from gputopo.runs.history import Saved
 from gputopo.values.bandwidth import Kind
 from gputopo.values.run.measurement import Measurement
 
-# A change is a difference of medians of this many standard errors, and of this share at least; with fewer
-# measurements on a side it is none. Ours: of 4 to 50 steady measurements with 2 % noise at most one series of
-# 250 has a change by chance, and of a fall by 10 % at 1 % noise 9 of 10 or more are found.
+# A change is a difference of medians of this many standard errors, and of this share at least, of at least
+# this many measurements on each side. Of 6 to 50 steady measurements with 2 % noise at most one series of
+# 250 has a change by chance; of a fall by 10 % at 1 % noise 9 of 10 or more are found.
 DEVIATIONS = 5.0
 MIN_CHANGE = 0.03
-MIN_SIDE = 2
+MIN_SIDE = 3
+ASTRAY = 5  # one of so many measurements may be on the other side of the middle: a good day, a bad one
+_MAX_POINTS = 400  # of a series, the latest
 _MAD_TO_DEVIATION = 1.4826  # of normal noise
-# Conditions that name a series of runs, in this order; the others are equal within it as well.
-_NAMING = (
-    "model",
-    "n_gpus",
-    "gpus",
-    "variable_update",
-    "ps_device",
-    "all_reduce",
-    "batch_per_gpu",
-    "precision",
-)
+# Conditions that name a series of runs; the others are equal within it as well.
+_NAMING = ("model", "batch_per_gpu", "precision", "variable_update", "ps_device", "all_reduce")
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -66,94 +60,155 @@ class Worsening(msgspec.Struct, frozen=True, kw_only=True):
     noise_percent: float  # a fall below this would be none
     measurements_before: int
     measurements_after: int
+    with_events: tuple[str, ...] = ()  # what changed between the last measurement before and the first after
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """A version that changed: from `time_s` on it is the new one."""
+
+    time_s: float
+    says: str  # "TensorFlow 2.20 to 2.21"
 
 
 class Box(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.box/1"):
-    """The history of one machine. `runs`: oldest first; `changes`: what is worse, most first."""
+    """The history of one machine. `runs`: oldest first; `changes`: what is worse, most first.
+
+    `to_repeat`: series whose last measurement alone is low; `elsewhere`: runs on other hardware, not shown.
+    """
 
     machine: str | None
     runs: tuple[Measurement, ...]
     series: tuple[Series, ...]
     changes: tuple[Worsening, ...]
+    to_repeat: tuple[Worsening, ...] = ()
+    events: tuple[Event, ...] = ()
+    elsewhere: int = 0
 
 
-def box_of(machine: str | None, runs: Iterable[Measurement], bandwidths: Iterable[Saved] = ()) -> Box:
+def box_of(
+    machine: str | None, runs: Iterable[Measurement], bandwidths: Iterable[Saved] = (), elsewhere: int = 0
+) -> Box:
     """Return the history of a machine from its measurements, in any order."""
     ordered = sorted(runs, key=lambda one: one.time_s or 0.0)
-    series = (*_of_runs(ordered), *_of_links(sorted(bandwidths, key=lambda one: one.saved_at)))
-    changes = [change for one in series if (change := change_of(one)) is not None]
+    saved = sorted(bandwidths, key=lambda one: one.saved_at)
+    series = (*_of_runs(ordered), *_of_links(saved))
+    events = tuple(_events(ordered, saved))
+    found = [(one, change_of(one)) for one in series]
+    changes = [change for _, change in found if change is not None]
+    low = [change for one, worse in found if worse is None and (change := low_last(one)) is not None]
     return Box(
         machine=machine,
         runs=tuple(ordered),
         series=series,
-        changes=tuple(sorted(changes, key=lambda one: -one.percent)),
+        changes=tuple(_with_events(one, series, events) for one in _most_first(changes)),
+        to_repeat=tuple(_most_first(low)),
+        events=events,
+        elsewhere=elsewhere,
     )
+
+
+def _most_first(changes: Iterable[Worsening]) -> list[Worsening]:
+    return sorted(changes, key=lambda one: -one.percent)
 
 
 def change_of(series: Series) -> Worsening | None:
-    """Return since when a series is worse, None where it is not, or where noise explains it."""
-    values = [point.value for point in series.points]
-    best: tuple[float, int] | None = None
-    for split in range(MIN_SIDE, len(values) - MIN_SIDE + 1):
-        before, after = median(values[:split]), median(values[split:])
-        if before > 0 and after > 0 and max(values[split:]) < before:
-            fall = math.log(before / after) * math.sqrt(split * (len(values) - split))
-            best = max(best or (0.0, 0), (fall, split))
-    if best is None or best[1] == 0:
+    """Return since when a series is worse, None where it is not, or where noise explains it.
+
+    The split has the least sum of distances from the two medians, so that single outliers move nothing.
+    """
+    points = series.points[-_MAX_POINTS:]
+    values = [point.value for point in points]
+
+    def distance(split: int) -> float:
+        return sum(abs(value - median(part)) for part in (values[:split], values[split:]) for value in part)
+
+    split = min(range(MIN_SIDE, len(values) - MIN_SIDE + 1), key=distance, default=None)
+    if split is None:
         return None
-    split = best[1]
-    before, after = median(values[:split]), median(values[split:])
-    noise = _noise(values[:split], values[split:])
-    fall = 1 - after / before
-    if fall < max(noise, MIN_CHANGE):
+    found = _worsening(series, points, split)
+    middle = (found.before + found.after) / 2
+    astray = sum(value < middle for value in values[:split]) + sum(
+        value >= middle for value in values[split:]
+    )
+    is_worse = found.percent >= max(found.noise_percent, 100 * MIN_CHANGE) and found.after > 0
+    if is_worse and astray <= max(1, len(values) // ASTRAY) and median(values[-MIN_SIDE:]) < middle:
+        return found
+    return None
+
+
+def low_last(series: Series) -> Worsening | None:
+    """Return the last measurement where it alone is below the noise of the others, which is no change yet."""
+    points = series.points[-_MAX_POINTS:]
+    if len(points) <= MIN_SIDE:
         return None
+    found = _worsening(series, points, len(points) - 1)
+    return found if found.percent >= max(found.noise_percent, 100 * MIN_CHANGE) else None
+
+
+def _worsening(series: Series, points: Sequence[Point], split: int) -> Worsening:
+    parts = [[point.value for point in some] for some in (points[:split], points[split:])]
+    before, after = map(median, parts)
+    around = [
+        abs(value / middle - 1)
+        for part, middle in zip(parts, (before, after), strict=True)
+        for value in part
+        if middle > 0 and len(part) > 1
+    ]
+    deviation = max(_MAD_TO_DEVIATION * median(around or [0.0]), RUN_TO_RUN)
+    # A median of normal values has pi/2 times the variance of their mean.
+    noise = DEVIATIONS * deviation * math.sqrt(math.pi / 2 * sum(1 / len(part) for part in parts))
     return Worsening(
         what=series.what,
         unit=series.unit,
-        since_s=series.points[split].time_s,
+        since_s=points[split].time_s,
         before=before,
         after=after,
-        percent=100 * fall,
+        percent=100 * (1 - after / before) if before > 0 else 0.0,
         noise_percent=100 * noise,
         measurements_before=split,
-        measurements_after=len(values) - split,
+        measurements_after=len(points) - split,
     )
 
 
-def _noise(before: Sequence[float], after: Sequence[float]) -> float:
-    """Return the fall that noise may cause, as a share: of the spread of each part around its median."""
-    around = [abs(value / median(part) - 1) for part in (before, after) for value in part if median(part) > 0]
-    deviation = max(_MAD_TO_DEVIATION * median(around), RUN_TO_RUN)
-    # A median of normal values has pi/2 times the variance of their mean.
-    return DEVIATIONS * deviation * math.sqrt(math.pi / 2 * (1 / len(before) + 1 / len(after)))
+def _with_events(change: Worsening, series: Iterable[Series], events: Iterable[Event]) -> Worsening:
+    points = next(one.points for one in series if one.what == change.what)
+    last = max(point.time_s for point in points if point.time_s < change.since_s)
+    found = tuple(one.says for one in events if last < one.time_s <= change.since_s)
+    return msgspec.structs.replace(change, with_events=found)
+
+
+def _events(runs: Iterable[Measurement], saved: Iterable[Saved]) -> Iterable[Event]:
+    """Iterate over changes of the versions, in the order of time."""
+    seen = [(one.time_s or 0.0, "TensorFlow", one.version) for one in runs if one.framework == "gputopo"]
+    seen += [(one.time_s or 0.0, "driver", one.driver) for one in runs]
+    seen += [(one.saved_at, "driver", one.machine.driver.version) for one in saved]
+    known: dict[str, str] = {}
+    for time, name, version in sorted(one for one in seen if one[2] is not None):
+        if version is not None and known.setdefault(name, version) != version:
+            yield Event(time_s=time, says=f"{name} {known[name]} to {version}")
+            known[name] = version
 
 
 def _of_runs(runs: Sequence[Measurement]) -> Iterable[Series]:
     groups: dict[tuple[Any, ...], list[Measurement]] = defaultdict(list)
     for one in runs:
         if one.is_measured and one.time_s is not None and not one.conditions:
-            groups[key(one)].append(one)
+            groups[key(one, ("version",))].append(one)
     for some in groups.values():
-        what = _what(some[0])
-        yield Series(what=what, unit="images/sec", points=_points(some, lambda one: one.images_per_sec))
-        for place, device in enumerate(some[0].devices if some[0].n_gpus > 1 else ()):
-            kind = "GPU" if some[0].backend == "gpu" else "tower"
-            points = _points(some, lambda one, place=place: one.devices[place].images_per_sec)
-            yield Series(what=f"{kind} {device.number} in {what}", unit="images/sec", points=points)
+        first = some[0]
+        gpus = f" {','.join(map(str, first.gpus))}" if first.gpus else ""
+        what = f"{job_words(first, _NAMING)}, {gpus_words(first)}{gpus}"
+        yield _run_series(what, some, [one.images_per_sec for one in some])
+        for place, device in enumerate(first.devices if first.n_gpus > 1 else ()):
+            kind = "GPU" if first.backend == "gpu" else "tower"
+            paces = [one.devices[place].images_per_sec for one in some]
+            yield _run_series(f"{kind} {device.number} in {what}", some, paces)
 
 
-def _points(runs: Sequence[Measurement], value_of: Any) -> tuple[Point, ...]:
-    found = ((one.time_s, value_of(one)) for one in runs)
-    return tuple(Point(time, value) for time, value in found if time is not None and value is not None)
-
-
-def _what(one: Measurement) -> str:
-    words = {name: getattr(one, name) for name in _NAMING if getattr(one, name) not in (None, ())}
-    words["n_gpus"] = f"on {one.n_gpus} {'GPU' if one.backend == 'gpu' else 'CPU device'}"
-    words["n_gpus"] += "s" if one.n_gpus > 1 else ""
-    if one.batch_per_gpu is not None:
-        words["batch_per_gpu"] = f"batch {one.batch_per_gpu}"
-    return " ".join(value_words(name, value) for name, value in words.items())
+def _run_series(what: str, runs: Sequence[Measurement], values: Iterable[float | None]) -> Series:
+    found = ((one.time_s, value) for one, value in zip(runs, values, strict=True))
+    points = (Point(time, value) for time, value in found if time is not None and value is not None)
+    return Series(what=what, unit="images/sec", points=tuple(points))
 
 
 def _of_links(saved: Sequence[Saved]) -> Iterable[Series]:

@@ -126,8 +126,13 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def repeats(self) -> tuple[float, ...]:
-        """Images/sec of the complete runs."""
-        return tuple(one.images_per_sec or 0.0 for one in self.runs if one.is_measured)
+        """Images/sec of the complete runs; without spoilt ones, if there are others."""
+        return tuple(one.images_per_sec or 0.0 for one in _counted(self.runs))
+
+    @property
+    def spoilt(self) -> str | None:
+        """Why its figure supports no verdict, None where it does."""
+        return next((one.spoilt for one in _counted(self.runs)), None)
 
     @property
     def failed(self) -> tuple[str, ...]:
@@ -170,26 +175,40 @@ def _cell(number: int, group: Sequence[Measurement]) -> Cell:
             continue
         seen |= {one.digest} if one.digest else set()
         once.append(one)
-    measured = [one for one in once if one.is_measured]
-    speeds = tuple(one.images_per_sec or 0.0 for one in measured)
+    measured = _counted(once)
+    mean = fmean(one.images_per_sec or 0.0 for one in measured) if measured else None
     return Cell(
         number=number,
         runs=tuple(once),
-        images_per_sec=fmean(speeds) if speeds else None,
-        noise=_noise(measured) if speeds else None,
+        images_per_sec=mean,
+        noise=None if mean is None else _noise(measured, mean),
         duplicates=tuple(duplicates),
     )
 
 
-def _noise(measured: Sequence[Measurement]) -> float:
+def _counted(runs: Iterable[Measurement]) -> list[Measurement]:
+    """Return the complete runs; without spoilt ones, if there are others."""
+    measured = [one for one in runs if one.is_measured]
+    return [one for one in measured if one.spoilt is None] or measured
+
+
+def _noise(measured: Sequence[Measurement], mean: float) -> float:
     """Return the standard error of the mean, as a share: of the repeats, or of one run and between runs."""
-    speeds = [one.images_per_sec or 0.0 for one in measured]
-    mean = fmean(speeds)
-    if len(speeds) == 1:
-        return math.hypot((measured[0].uncertainty or 0.0) / mean, RUN_TO_RUN) if mean else RUN_TO_RUN
-    return max(stdev(speeds) / mean, RUN_TO_RUN) / math.sqrt(len(speeds)) if mean else RUN_TO_RUN
+    if not mean:
+        return RUN_TO_RUN
+    if len(measured) == 1:
+        return math.hypot((measured[0].uncertainty or 0.0) / mean, RUN_TO_RUN)
+    spread = stdev(one.images_per_sec or 0.0 for one in measured) / mean
+    return max(spread, RUN_TO_RUN) / math.sqrt(len(measured))
 
 
 def ratio_noise(one: Cell, other: Cell) -> float:
-    """Return the standard error of the logarithm of a ratio of two cells."""
-    return math.hypot(one.noise or 0.0, other.noise or 0.0)
+    """Return the standard error of the logarithm of a ratio of two cells; 0 of a cell over itself."""
+    return 0.0 if one is other else math.hypot(one.noise or 0.0, other.noise or 0.0)
+
+
+def ratio_holds(one: Cell, other: Cell) -> bool:
+    """Return whether two cells differ beyond their noise; never where one of them is spoilt."""
+    if one.spoilt or other.spoilt or not other.images_per_sec:
+        return False
+    return holds((one.images_per_sec or 0.0) / other.images_per_sec, ratio_noise(one, other))

@@ -5,12 +5,11 @@ A clock that is N % lower explains N % at most: a step that waits for memory los
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from gputopo.measurements.cells import RUN_TO_RUN, Cell, holds, key, ratio_noise
-from gputopo.values.gpu import Gpu
 from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import Measurement
 
@@ -54,109 +53,50 @@ def clock_tables(cells: Sequence[Cell], machines: Mapping[str, Machine]) -> tupl
     found = []
     for group in jobs.values():
         if len(group) > 1:
-            found.append(_alone(sorted(group, key=lambda cell: cell.of.gpus), machines))
-    found += [_together(cell, machines) for cell in cells if _is_independent(cell)]
+            group.sort(key=lambda cell: cell.of.gpus)
+            alone = [_Alone(cell, cell.of.gpus[0], cell.of.gpu, cell.images_per_sec or 0.0) for cell in group]
+            found.append(_table(alone, machines))
+    for cell in cells:
+        own = sorted((one for one in cell.of.devices if one.images_per_sec), key=lambda one: one.number)
+        is_of_gpus = cell.of.variable_update == "independent" and cell.of.backend != "cpu"
+        if is_of_gpus and cell.images_per_sec is not None and len(own) > 1:
+            together = [_Alone(cell, one.number, one.name, one.images_per_sec or 0.0) for one in own]
+            found.append(_table(together, machines))
     return tuple(found)
 
 
-def _is_independent(cell: Cell) -> bool:
-    """Whether its GPUs did not wait for one another, so that each has its own figure."""
-    own = [one for one in cell.of.devices if one.images_per_sec]
-    is_of_gpus = cell.of.variable_update == "independent" and cell.of.backend != "cpu"
-    return is_of_gpus and cell.images_per_sec is not None and len(own) > 1
+class _Alone(NamedTuple):
+    """A GPU that waited for no other, in the cell that its images/sec are of."""
+
+    cell: Cell
+    gpu: int
+    name: str | None
+    images_per_sec: float
 
 
-def _alone(group: Sequence[Cell], machines: Mapping[str, Machine]) -> ClockTable:
-    first = group[0]
-    numbers = [cell.of.gpus[0] for cell in group]
-    clocks = [_clock_of(cell, number, machines) for cell, number in zip(group, numbers, strict=True)]
-    rows = [
-        _row(
-            number,
-            cell.of.gpu,
-            cell.images_per_sec or 0.0,
-            first.images_per_sec or 1.0,
-            clock,
-            clocks[0],
-            0.0 if cell is first else ratio_noise(cell, first),
-        )
-        for cell, number, clock in zip(group, numbers, clocks, strict=True)
-    ]
-    return ClockTable(
-        machine=first.of.machine,
-        model=first.of.model,
-        reference=numbers[0],
-        rows=tuple(rows),
-        cells=tuple(cell.number for cell in group),
-    )
-
-
-def _together(cell: Cell, machines: Mapping[str, Machine]) -> ClockTable:
-    some = sorted((one for one in cell.of.devices if one.images_per_sec), key=lambda one: one.number)
-    clocks = [_clock_of(cell, one.number, machines) for one in some]
+def _table(some: Sequence[_Alone], machines: Mapping[str, Machine]) -> ClockTable:
     first = some[0]
-    noise = 2**0.5 * (cell.noise or RUN_TO_RUN)
-    rows = [
-        _row(
-            one.number,
-            one.name,
-            one.images_per_sec or 0.0,
-            first.images_per_sec or 1.0,
-            clock,
-            clocks[0],
-            0.0 if one is first else noise,
-        )
-        for one, clock in zip(some, clocks, strict=True)
-    ]
+    of = first.cell.of
     return ClockTable(
-        machine=cell.of.machine,
-        model=cell.of.model,
-        reference=first.number,
-        rows=tuple(rows),
-        cells=(cell.number,),
+        machine=of.machine,
+        model=of.model,
+        reference=first.gpu,
+        rows=tuple(_row(one, first, machines) for one in some),
+        cells=tuple(dict.fromkeys(one.cell.number for one in some)),
     )
 
 
-_Clock = tuple[str, float] | None
-
-
-def _clock_of(cell: Cell, number: int, machines: Mapping[str, Machine]) -> _Clock:
-    """Return the core clock of the run, else that of the machine; the memory's where only that is known."""
-    device = next((one for one in cell.of.devices if one.number == number), None)
-    if device is not None and device.graphics_mhz:
-        return "core", device.graphics_mhz
-    if device is not None and device.memory_mhz:
-        return "memory", device.memory_mhz
-    machine = machines.get(cell.of.machine or "")
-    gpu = next((one for one in machine.gpus if one.index == number), None) if machine else None
-    return _of_machine(gpu) if gpu is not None else None
-
-
-def _of_machine(gpu: Gpu) -> _Clock:
-    core = gpu.clocks_mhz.graphics
-    known = core.boost or core.max
-    return ("core", float(known)) if known else None
-
-
-def _row(
-    number: int,
-    name: str | None,
-    speed: float,
-    reference: float,
-    clock: _Clock,
-    clock_of_reference: _Clock,
-    noise: float,
-) -> ClockRow:
-    share = speed / reference
+def _row(one: _Alone, first: _Alone, machines: Mapping[str, Machine]) -> ClockRow:
+    share = one.images_per_sec / first.images_per_sec
     under = 100 * (1 - share)
-    is_slower = share < 1 and holds(share, noise) if noise else False
-    comparable = clock is not None and clock_of_reference is not None and clock[0] == clock_of_reference[0]
-    ratio = clock[1] / clock_of_reference[1] if comparable and clock and clock_of_reference else None
+    noise = ratio_noise(one.cell, first.cell) or 2**0.5 * (one.cell.noise or RUN_TO_RUN)
+    clock, reference = _clock_of(one, machines), _clock_of(first, machines)
+    ratio = clock[1] / reference[1] if clock and reference and clock[0] == reference[0] else None
     explained = min(under, max(0.0, 100 * (1 - ratio))) if ratio is not None and under > 0 else None
     return ClockRow(
-        gpu=number,
-        name=name,
-        images_per_sec=speed,
+        gpu=one.gpu,
+        name=one.name,
+        images_per_sec=one.images_per_sec,
         percent=100 * share,
         clock=clock[0] if clock else None,
         clock_mhz=clock[1] if clock else None,
@@ -164,8 +104,22 @@ def _row(
         under_percent=under,
         explained_percent=explained,
         unexplained_percent=None if explained is None else under - explained,
-        holds=is_slower,
+        holds=share < 1 and holds(share, noise) and not one.cell.spoilt and not first.cell.spoilt,
     )
+
+
+def _clock_of(one: _Alone, machines: Mapping[str, Machine]) -> tuple[str, float] | None:
+    """Return the core clock of the run, else that of the machine; the memory's where only that is known."""
+    device = next((device for device in one.cell.of.devices if device.number == one.gpu), None)
+    if device is not None and device.graphics_mhz:
+        return "core", device.graphics_mhz
+    if device is not None and device.memory_mhz:
+        return "memory", device.memory_mhz
+    machine = machines.get(one.cell.of.machine or "")
+    gpu = next((gpu for gpu in machine.gpus if gpu.index == one.gpu), None) if machine else None
+    core = gpu.clocks_mhz.graphics if gpu else None
+    known = core and (core.boost or core.max)
+    return ("core", float(known)) if known else None
 
 
 class CpuTable(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,17 +1,19 @@
 """Observations that cast doubt: missed predictions, other conditions, failures, regressions, refusals."""
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from statistics import median
 from typing import Any
 
 from gputopo.measurements.cells import CONDITIONS, MODE, SET, Cell, key, value_words
 from gputopo.measurements.figures import Figures
-from gputopo.measurements.observations import Observation, device_word, gpus_words, job_words, listed, varying
+from gputopo.measurements.observations import Observation
+from gputopo.measurements.words import device_word, figure, gpus_words, job_words, listed, shared_words
+from gputopo.values.run.measurement import BUSY
 
-_SHOWN = 5  # of observations of one kind; the rest is counted
 # What a speedup may not be computed over, each with why.
 _REFUSED = {
-    "batch_per_gpu": "the batch of a device differs, so the work of a step does",
+    "batch_per_gpu": "another batch per device is another amount of work",
     "version": "another version of TensorFlow may be faster by itself",
     "machine": "it is another machine",
     "data_format": "the layout differs",
@@ -20,191 +22,166 @@ _REFUSED = {
 }
 
 
-def doubts(figures: Figures) -> Iterator[Observation]:
-    """Iterate over the doubts."""
-    yield from _outside(figures)
-    yield from _conditions(figures)
-    yield from _suspect(figures)
-    yield from _repeats(figures)
-    yield from _failed(figures)
-    yield from _refused(figures)
-    yield from _against(figures)
+def doubts(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
+    """Iterate over the doubts. `names`: the conditions that jobs are named by."""
+    yield from _outside(figures, names)
+    yield from _by_text(figures, "conditions.other", _conditions, names, ("run", ""))
+    yield from _by_text(figures, "figure.suspect", _suspect, names, ("figure", ""))
+    yield from _by_text(
+        figures, "cells.failed", lambda cell: cell.failed, names, ("run", " without a figure")
+    )
+    yield from _by_text(figures, "cells.not_run", lambda cell: cell.not_run, names, ("cell", " not run"))
+    yield from _repeats(figures, names)
+    yield from _refused(figures, names)
+    yield from _earlier(figures, names)
+    yield from _published(figures)
 
 
-def _outside(figures: Figures) -> Iterator[Observation]:
-    names = varying(figures.cells)
-    outside = [row for row in figures.predicted if row.predicted.verdict in ("slower", "faster")]
-    for row in sorted(outside, key=lambda row: -abs(row.difference_percent))[:_SHOWN]:
+def _outside(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
+    for row in figures.predicted:
         of, known = figures.cells[row.cell].of, row.predicted
-        yield Observation(
-            id="prediction.outside",
-            says=f"{job_words(of, names)}, {gpus_words(of)}: {row.images_per_sec:.4g} images/sec, "
-            f"{known.verdict} than predicted ({known.low:.4g} to {known.high:.4g}).",
-            evidence={"predicted": known.images_per_sec, "measured": row.images_per_sec,
-                      "outside": len(outside), "of": len(figures.predicted)},
-            cells=(row.cell,),
-        )  # fmt: skip
+        if known.verdict in ("slower", "faster"):
+            yield Observation(
+                id="prediction.outside",
+                says=f"{job_words(of, names)}, {gpus_words(of)}: {figure(row.images_per_sec)} images/sec, "
+                f"{known.verdict} than predicted ({figure(known.low)} to {figure(known.high)}).",
+                evidence={"predicted": known.images_per_sec, "measured": row.images_per_sec},
+                cells=(row.cell,),
+                weight=abs(row.difference_percent),
+            )
 
 
-def _conditions(figures: Figures) -> Iterator[Observation]:
-    names = varying(figures.cells)
-    some = [cell for cell in figures.cells if cell.of.conditions]
-    more = len(some) - _SHOWN
-    rest = f" Other conditions in {more} more {'row' if more == 1 else 'rows'}: --json has them."
-    for place, cell in enumerate(some[:_SHOWN], 1):
-        says = f"{job_words(cell.of, names)}, {gpus_words(cell.of)}: {listed(cell.of.conditions)}"
-        yield Observation(
-            id="conditions.other",
-            says=f"{says.removesuffix('.')}.{rest if more > 0 and place == _SHOWN else ''}",
-            evidence={"runs": len(some)},
-            cells=(cell.number,),
-        )
+def _conditions(cell: Cell) -> Iterable[str]:
+    # How busy they were differs from run to run.
+    return {BUSY if one.startswith(BUSY) else one: None for run in cell.runs for one in run.conditions}
 
 
-def _suspect(figures: Figures) -> Iterator[Observation]:
-    groups: dict[str, list[int]] = defaultdict(list)
+def _suspect(cell: Cell) -> Iterable[str]:
+    return [cell.of.suspect.removeprefix("suspect: ")] if cell.of.suspect else []
+
+
+def _by_text(
+    figures: Figures,
+    id: str,
+    texts_of: Callable[[Cell], Iterable[str]],
+    names: Sequence[str],
+    words: tuple[str, str],
+) -> Iterator[Observation]:
+    """Iterate over what several cells have in common, once each. `words`: noun, and what is said of it.
+
+    Of messages with the same beginning (`out of memory: ...`) the beginning counts.
+    """
+    noun, what = words
+    numbers: dict[str, list[int]] = defaultdict(list)
+    texts: dict[str, set[str]] = defaultdict(set)
     for cell in figures.cells:
-        if cell.of.suspect:
-            groups[cell.of.suspect].append(cell.number)
-    names = varying(figures.cells)
-    for why, numbers in groups.items():
-        first = figures.cells[numbers[0]]
-        where = (
-            job_words(first.of, names)
-            if len(numbers) == 1
-            else _shared(figures, numbers) or "Several figures"
-        )
+        for text in texts_of(cell):
+            begin = text.partition(": ")[0]
+            numbers[begin].append(cell.number)
+            texts[begin].add(text.removesuffix("."))
+    for begin, some in numbers.items():
+        text = texts[begin].pop() if len(texts[begin]) == 1 else f"{begin} ({len(texts[begin])} messages)"
+        shared = shared_words(figures.cells, some, names)
+        where = f" ({shared})" if shared else ""
         yield Observation(
-            id="figure.suspect",
-            says=f"{where}: {why.removeprefix('suspect: ')}"
-            + (
-                f" ({len(numbers)} figures)."
-                if len(numbers) > 1
-                else f" ({first.images_per_sec:.4g} images/sec)."
-            ),
-            evidence={"figures": len(numbers)},
-            cells=tuple(numbers),
+            id=id,
+            says=f"{len(some)} {noun}{'s' if len(some) > 1 else ''}{what}{where}: {text}.",
+            evidence={f"{noun}s": len(some)},
+            cells=tuple(dict.fromkeys(some)),
+            weight=len(some),
         )
 
 
-def _shared(figures: Figures, numbers: list[int]) -> str:
-    """Return the conditions in words that these cells share and others do not."""
-    names = [
-        name
-        for name in varying(figures.cells)
-        if len({getattr(figures.cells[number].of, name) for number in numbers}) == 1
-    ]
-    names = ["cpu"] if "cpu" in names else names
-    return job_words(figures.cells[numbers[0]].of, names)
-
-
-def _repeats(figures: Figures) -> Iterator[Observation]:
-    names = varying(figures.cells)
-    for cell in [cell for cell in figures.cells if cell.contradicts][:_SHOWN]:
-        yield Observation(
-            id="repeats.contradict",
-            says=f"{job_words(cell.of, names)}, {gpus_words(cell.of)}: {len(cell.repeats)} runs under the "
-            f"same stated conditions differ, {min(cell.repeats):.4g} to {max(cell.repeats):.4g} images/sec.",
-            evidence={"repeats": list(cell.repeats), "sources": list(cell.sources)},
-            cells=(cell.number,),
-        )
+def _repeats(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
+    for cell in figures.cells:
+        if cell.contradicts:
+            low, high = min(cell.repeats), max(cell.repeats)
+            yield Observation(
+                id="repeats.contradict",
+                says=f"{job_words(cell.of, names)}, {gpus_words(cell.of)}: {len(cell.repeats)} runs, "
+                f"{figure(low)} to {figure(high)} images/sec.",
+                evidence={"repeats": list(cell.repeats), "sources": list(cell.sources)},
+                cells=(cell.number,),
+                weight=high / low if low else 0.0,
+            )
     twice = [name for cell in figures.cells for name in cell.duplicates]
     if twice:
         yield Observation(
             id="repeats.duplicate",
-            says=f"{len(twice)} file{'s have' if len(twice) > 1 else ' has'} the contents of another one and "
-            f"count{'' if len(twice) > 1 else 's'} once: {listed(twice)}.",
+            says=f"{len(twice)} file{'s are copies' if len(twice) > 1 else ' is a copy'}, and counted once: "
+            f"{listed(twice)}.",
             evidence={"files": twice[:50]},
         )
 
 
-def _failed(figures: Figures) -> Iterator[Observation]:
-    yield from _by_reason(figures, "cells.failed", lambda cell: cell.failed, ("run", "without a figure"))
-    yield from _by_reason(figures, "cells.not_run", lambda cell: cell.not_run, ("cell", "not run"))
-
-
-def _by_reason(
-    figures: Figures, id: str, reasons_of: Callable[[Cell], Sequence[str]], words: tuple[str, str]
-) -> Iterator[Observation]:
-    """Iterate over the most frequent reasons of cells without a figure. `words`: noun, and what it is."""
-    noun, what = words
-    reasons: Counter[str] = Counter()
-    numbers: dict[str, list[int]] = defaultdict(list)
-    for cell in figures.cells:
-        for reason in reasons_of(cell):
-            reasons[reason] += 1
-            numbers[reason].append(cell.number)
-    for reason, count in reasons.most_common(2 * _SHOWN):
-        shared = _shared(figures, numbers[reason])
-        where = f" ({shared})" if shared else ""
-        yield Observation(
-            id=id,
-            says=f"{count} {noun}{'s' if count > 1 else ''} {what}{where}: {reason.removesuffix('.')}.",
-            evidence={f"{noun}s": count},
-            cells=tuple(dict.fromkeys(numbers[reason])),
-        )
-
-
-def _refused(figures: Figures) -> Iterator[Observation]:
+def _refused(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
     """Yield runs of several GPUs for which the only run of one GPU differs in one more condition."""
     compared = {row.cell for scaling in figures.scalings for row in scaling.rows}
     cells = [cell for cell in figures.cells if cell.images_per_sec is not None]
     rest = [cell for cell in cells if cell.of.n_gpus > 1 and cell.number not in compared]
-    found: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for name in _REFUSED:
+    for name, why in _REFUSED.items():
         free = (name, *SET, *MODE, *(("cpu",) if name == "machine" else ()))
-        alone: dict[tuple[Any, ...], Any] = {}
+        alone: dict[tuple[Any, ...], Cell] = {}
         for cell in cells:
             if cell.of.n_gpus == 1:
                 alone.setdefault(key(cell.of, free), cell)
-        for cell in rest:
-            if (one := alone.get(key(cell.of, free))) is not None:
-                words = (
-                    f"{value_words(name, getattr(one.of, name))} against "
-                    f"{value_words(name, getattr(cell.of, name))}"
-                )
-                found[name, words].append(cell.number)
-    for (name, words), numbers in list(found.items())[: 2 * _SHOWN]:
-        of = figures.cells[numbers[0]].of
-        joint = ""
-        if name == "batch_per_gpu":
-            joint = " With the same joint batch that is strong scaling, another question."
+        found = [(cell, one) for cell in rest if (one := alone.get(key(cell.of, free))) is not None]
+        if not found:
+            continue
+        pairs = (tuple(value_words(name, getattr(one.of, name)) for one in pair) for pair in found)
+        values = listed([f"{several} against {one}" for several, one in dict.fromkeys(pairs)], 2)
         yield Observation(
             id="compare.refused",
-            says=f"No speedup for {len(numbers)} run{'s' if len(numbers) > 1 else ''} ({of.model}): the "
-            f"run of one {device_word(of)} has another {CONDITIONS[name]} ({words}); "
-            f"{_REFUSED[name]}.{joint}",
-            evidence={"condition": name, "runs": len(numbers)},
-            cells=tuple(numbers),
+            says=f"No speedup for {len(found)} run{'s' if len(found) > 1 else ''}: the run of one "
+            f"{device_word(found[0][0].of)} has another {CONDITIONS[name]} ({values}); {why}.",
+            evidence={"condition": name, "runs": len(found)},
+            cells=tuple(cell.number for cell, _ in found),
+            weight=len(found),
         )
 
 
-def _against(figures: Figures) -> Iterator[Observation]:
-    names = varying(figures.cells)
-    changed = [row for row in figures.against if row.kind == "earlier" and row.verdict != "even"]
-    regressions = [row for row in changed if row.is_regression]
-    for row in [*regressions, *[row for row in changed if not row.is_regression][:_SHOWN]]:
-        of = figures.cells[row.cell].of
-        also = f"; also different: {', '.join(row.differs)}" if row.differs else ""
-        yield Observation(
-            id="earlier.regression" if row.is_regression else "earlier.changed",
-            says=f"{job_words(of, names)}, {gpus_words(of)}: {abs(row.difference_percent):.1f} % "
-            f"{row.verdict} than in {row.reference} ({row.reference_images_per_sec:.4g} images/sec; noise "
-            f"{row.noise_percent:.1f} %{also}).",
-            evidence={
-                "difference_percent": round(row.difference_percent, 2),
-                "noise_percent": row.noise_percent,
-            },
-            cells=(row.cell,),
+def _earlier(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
+    for row in figures.against:
+        if row.kind == "earlier" and row.verdict in ("slower", "faster"):
+            of = figures.cells[row.cell].of
+            also = f"; also different: {', '.join(row.differs)}" if row.differs else ""
+            yield Observation(
+                id="earlier.regression" if row.is_regression else "earlier.changed",
+                says=f"{job_words(of, names)}, {gpus_words(of)}: {abs(row.difference_percent):.1f} % "
+                f"{row.verdict} than {figure(row.reference_images_per_sec)} images/sec in {row.reference} "
+                f"(noise {row.noise_percent:.1f} %{also}).",
+                evidence={
+                    "difference_percent": round(row.difference_percent, 2),
+                    "noise_percent": row.noise_percent,
+                },
+                cells=(row.cell,),
+                weight=abs(row.difference_percent),
+            )
+
+
+def _published(figures: Figures) -> Iterator[Observation]:
+    """Yield what is slower than published, by GPU model and source."""
+    groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    for row in figures.against:
+        if row.kind == "published":
+            groups[figures.cells[row.cell].of.gpu or "", row.reference.removeprefix("published: ")].append(
+                row
+            )
+    for (gpu, source), rows in groups.items():
+        slower = sorted(
+            (row for row in rows if row.verdict == "slower"), key=lambda row: row.difference_percent
         )
-    slower = [row for row in figures.against if row.kind == "published" and row.verdict == "slower"]
-    for row in sorted(slower, key=lambda row: row.difference_percent)[:_SHOWN]:
-        of = figures.cells[row.cell].of
+        if not slower:
+            continue
+        worst, middle = slower[0], median(row.difference_percent for row in slower)
+        cell = figures.cells[worst.cell]
         yield Observation(
             id="published.slower",
-            says=f"{job_words(of, names)}, {gpus_words(of)}: {-row.difference_percent:.0f} % below the "
-            f"published {row.reference_images_per_sec:.4g} images/sec of the same GPU model "
-            f"({row.reference.removeprefix('published: ')}; also different: {', '.join(row.differs)}).",
-            evidence={"difference_percent": round(row.difference_percent, 2), "slower": len(slower)},
-            cells=(row.cell,),
+            says=f"{gpu}, {source}: {len(slower)} of {len(rows)} figures, by {-middle:.0f} % in the "
+            f"median; the most {cell.of.model} on {gpus_words(cell.of)}, {figure(cell.images_per_sec)} of "
+            f"{figure(worst.reference_images_per_sec)} images/sec "
+            f"(also different: {', '.join(worst.differs)}).",
+            evidence={"difference_percent": round(worst.difference_percent, 2), "slower": len(slower)},
+            cells=tuple(row.cell for row in slower),
+            weight=len(slower),
         )

@@ -1,8 +1,9 @@
 """All figures of a study: cells, scaling, ratios, pairs, clocks, predicted, published, earlier ones."""
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import NormalDist
 from typing import Any, Literal
 
 import msgspec
@@ -33,12 +34,18 @@ class PredictedRow(msgspec.Struct, frozen=True, kw_only=True):
     difference_percent: float
 
 
-Word = Literal["slower", "faster", "even"]
+Word = Literal["slower", "faster", "even", "cannot tell"]
 # What may differ between a run and a published figure of the same job on the same GPU model.
 ELSEWHERE = ("machine", "cpu", "backend", "gpu", "gpus", "framework", "method", "version", "dataset", "xla",
              "variable_update", "ps_device", "all_reduce", "data_format")  # fmt: skip
 # What may differ between a run and an earlier one of this machine: named, and then it is no regression.
 EARLIER = ("version", "framework")
+SMALLEST_EFFECT = 0.02  # share below which a difference from an earlier run is none
+CONFIDENCE = 0.95  # that none of the differences from a reference is by chance
+# Comparisons from which on their own spread is a measure of the noise.
+_MANY = 8
+_TOO_SHORT = 1.2  # since it is the shortest: of 10 to 100 equal cells, 5 % have a difference by chance
+_SHORTH_OF_NORMAL = 1.349  # deviations: the shortest interval that holds half of normal values
 
 
 class Against(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,13 +82,14 @@ def figures_of(
     machines: Mapping[str, Machine] = {},
     earlier: Iterable[Measurement] = (),
     references: Iterable[Measurement] = (),
+    smallest_effect: float = SMALLEST_EFFECT,
 ) -> Figures:
     """Return all figures. `machines`: by name, for paths and clocks; `earlier`: runs of this machine before;
-    `references`: published figures.
+    `references`: published figures; `smallest_effect`: share below which a difference from them is none.
     """
     cells = cells_of(measurements)
     scalings = scalings_of(cells)
-    before = against_earlier(cells, cells_of(earlier))
+    before = against_earlier(cells, cells_of(earlier), smallest_effect)
     return Figures(
         cells=cells,
         scalings=scalings,
@@ -108,34 +116,66 @@ def _predicted(cells: Sequence[Cell]) -> tuple[PredictedRow, ...]:
     )
 
 
-def against_published(cells: Sequence[Cell], references: Sequence[Cell]) -> tuple[Against, ...]:
+def against_published(cells: Sequence[Cell], references: Iterable[Cell]) -> tuple[Against, ...]:
     """Return each cell beside the published figure that is alike in most conditions, where there is one."""
-    known: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
-    for one in references:
-        if one.images_per_sec is not None and one.of.suspect is None:
-            known[_job(one)].append(one)
-    found = []
-    for cell in cells:
-        same = known.get(_job(cell), []) if cell.images_per_sec is not None and cell.of.gpu else []
-        if same:
-            nearest = min(same, key=lambda other: len(differences(cell.of, other.of)))
-            found.append(_against(cell, nearest, "published"))
-    return tuple(found)
+    known = [one for one in references if one.of.suspect is None]
+    pairs = [(cell, other) for cell, other in _nearest(cells, known, _job) if cell.of.gpu]
+    return tuple(_against(*pair, "published", DEVIATIONS * ratio_noise(*pair)) for pair in pairs)
 
 
-def against_earlier(cells: Sequence[Cell], earlier: Iterable[Cell]) -> tuple[Against, ...]:
-    """Return each cell beside the earlier cell of the same conditions, where there is one."""
+def against_earlier(
+    cells: Sequence[Cell], earlier: Iterable[Cell], smallest_effect: float = SMALLEST_EFFECT
+) -> tuple[Against, ...]:
+    """Return each cell beside the earlier cell of the same conditions, where there is one.
+
+    A difference counts from the smallest effect on, and beyond the noise: that of the figures, or that which
+    the spread of all differences shows, at a confidence that holds for all comparisons together.
+    """
+    pairs = _nearest(cells, earlier, lambda cell: key(cell.of, EARLIER))
+    changes = [math.log((now.images_per_sec or 1.0) / (then.images_per_sec or 1.0)) for now, then in pairs]
+    spread = _spread(changes)
+    deviations = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2 / max(len(pairs), 1))
+    least = math.log1p(smallest_effect)
+    return tuple(
+        _against(*pair, "earlier", max(deviations * max(ratio_noise(*pair), spread), least)) for pair in pairs
+    )
+
+
+def not_comparable(cells: Iterable[Cell], earlier: Sequence[Cell]) -> str:
+    """Return in words the conditions in which cells differ from the earlier ones that are most alike."""
+    found: Counter[str] = Counter()
+    for cell in cells:
+        apart = (differences(cell.of, other.of) for other in earlier)
+        found.update(CONDITIONS[name] for name in min(apart, key=len, default=()) if name not in EARLIER)
+    return ", ".join(name for name, _ in found.most_common(3)) or "figures"
+
+
+def _nearest(
+    cells: Iterable[Cell], others: Iterable[Cell], job_of: Callable[[Cell], tuple[Any, ...]]
+) -> list[tuple[Cell, Cell]]:
+    """Return each cell with that of the others, of the same job, which is alike in most conditions."""
     known: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
-    for one in earlier:
-        if one.images_per_sec is not None:
-            known[key(one.of, EARLIER)].append(one)
+    for one in others:
+        if one.images_per_sec:
+            known[job_of(one)].append(one)
     found = []
     for cell in cells:
-        same = known.get(key(cell.of, EARLIER), []) if cell.images_per_sec is not None else []
-        if same:
-            nearest = min(same, key=lambda other: len(differences(cell.of, other.of)))
-            found.append(_against(cell, nearest, "earlier"))
-    return tuple(found)
+        if cell.images_per_sec and (same := known.get(job_of(cell))):
+            found.append((cell, min(same, key=lambda other: len(differences(cell.of, other.of)))))
+    return found
+
+
+def _spread(changes: Sequence[float]) -> float:
+    """Return the standard deviation by the shortest interval that holds half of the values; 0 of a few.
+
+    Where most of the cells did not change, or all by the same, those that did are not taken for noise.
+    """
+    half = len(changes) // 2 + 1
+    ordered = sorted(changes)
+    if len(ordered) < _MANY:
+        return 0.0
+    shortest = min(high - low for low, high in zip(ordered, ordered[half - 1 :], strict=False))
+    return _TOO_SHORT * (1 + 4 / len(ordered)) * shortest / _SHORTH_OF_NORMAL
 
 
 def _job(cell: Cell) -> tuple[Any, ...]:
@@ -143,11 +183,14 @@ def _job(cell: Cell) -> tuple[Any, ...]:
     return (gpu.name if gpu else cell.of.gpu, *key(cell.of, ELSEWHERE))
 
 
-def _against(cell: Cell, reference: Cell, kind: Literal["published", "earlier"]) -> Against:
+def _against(cell: Cell, reference: Cell, kind: Literal["published", "earlier"], noise: float) -> Against:
+    """Return a comparison. `noise`: of the logarithm of the ratio, up to which it is none."""
     ratio = (cell.images_per_sec or 0.0) / (reference.images_per_sec or 1.0)
-    noise = DEVIATIONS * ratio_noise(cell, reference)
-    beyond = ratio > 0 and abs(math.log(ratio)) > noise
-    verdict: Word = "even" if not beyond else "slower" if ratio < 1 else "faster"
+    verdict: Word = "slower" if ratio < 1 else "faster"
+    if cell.spoilt or reference.spoilt:
+        verdict = "cannot tell"
+    elif abs(math.log(ratio)) <= noise:
+        verdict = "even"
     differs = tuple(CONDITIONS[name] for name in differences(cell.of, reference.of))
     return Against(
         cell=cell.number,

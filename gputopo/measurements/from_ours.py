@@ -8,6 +8,7 @@ from gputopo.sweeps.matrix import MADE
 from gputopo.values.run.events import Device
 from gputopo.values.run.job import Job, JobData
 from gputopo.values.run.measurement import (
+    BUSY,
     COMPLETE,
     FAILED,
     INTERRUPTED,
@@ -63,6 +64,7 @@ def of_result(
         framework="gputopo",
         method=_method(job),
         version=result.versions.get("tensorflow"),
+        driver=result.versions.get("driver"),
         variable_update=job.variable_update,
         ps_device=_ps_device(job, [row.device for row in result.devices]),
         all_reduce=job.all_reduce,
@@ -142,6 +144,8 @@ def _conditions(result: Result) -> tuple[str, ...]:
     found = [f"rehearsal of {result.rehearsal_of}"] if result.rehearsal_of else []
     if result.of_several_hosts:
         found.append(f"on {len({row.device.rank for row in result.devices})} hosts")
+    if result.host_load is not None and result.host_load.busy is not None:
+        found.append(f"{BUSY} ({result.host_load.busy})")
     found += [one.says for one in result.anomalies]
     if result.run_verdict is not None and result.run_verdict.word == "slow":
         found.append(result.run_verdict.says)

@@ -18,6 +18,7 @@ from gputopo.measurements.cells import (
     Comparison,
     holds,
     key,
+    ratio_holds,
     ratio_noise,
     value_words,
 )
@@ -128,8 +129,8 @@ def _row(cell: Cell, baseline: Cell) -> ScalingRow:
         images_per_sec=speed,
         speedup=speedup,
         efficiency_percent=100 * speedup / cell.of.n_gpus,
-        noise=0.0 if cell is baseline else ratio_noise(cell, baseline),
-        same_mode=cell is baseline or all(getattr(cell.of, n) == getattr(baseline.of, n) for n in MODE),
+        noise=ratio_noise(cell, baseline),
+        same_mode=all(getattr(cell.of, n) == getattr(baseline.of, n) for n in MODE),
     )
 
 
@@ -176,33 +177,29 @@ def _tables(comparison: Comparison, cells: Iterable[Cell]) -> list[RatioTable]:
         # One GPU exchanges nothing: its mode is no condition.
         free = (*MODE, "gpus") if cell.of.n_gpus == 1 and comparison.id != "gpu" else ()
         groups[key(cell.of, (comparison.by, *comparison.free, *free))].append(cell)
-    rows: dict[tuple[str, str], list[Ratio]] = defaultdict(list)
+    pairs: dict[tuple[str, str], list[tuple[Cell, Cell]]] = defaultdict(list)
     for group in groups.values():
         for above, below in _pairs(comparison, group):
-            names = tuple(
-                value_words(comparison.by, getattr(one.of, comparison.by))
-                if comparison.by != "framework"
-                else one.of.program or "not stated"
-                for one in (above, below)
-            )
-            rows[names[0], names[1]].append(ratio(above, below))
-    return [
-        _table(comparison.id, comparison.title, *names, some)
-        if comparison.over or comparison.by == "batch_per_gpu"
-        else _faster_above(comparison, names, some)
-        for names, some in rows.items()
-    ]
+            pairs[_value_words(comparison, above), _value_words(comparison, below)].append((above, below))
+    return [_of_pairs(comparison, *names, some) for names, some in pairs.items()]
 
 
-def _faster_above(comparison: Comparison, names: tuple[str, str], rows: Sequence[Ratio]) -> RatioTable:
-    """Return the table with what is faster on the fewest GPUs above: names have no order of their own."""
-    fewest = min(row.n_gpus for row in rows)
-    if median(row.value for row in rows if row.n_gpus == fewest) >= 1:
-        return _table(comparison.id, comparison.title, *names, rows)
-    turned = [
-        msgspec.structs.replace(row, above=row.below, below=row.above, value=1 / row.value) for row in rows
-    ]
-    return _table(comparison.id, comparison.title, names[1], names[0], turned)
+def _value_words(comparison: Comparison, cell: Cell) -> str:
+    if comparison.by == "framework":
+        return cell.of.program or "not stated"
+    return value_words(comparison.by, getattr(cell.of, comparison.by))
+
+
+def _of_pairs(
+    comparison: Comparison, above: str, below: str, pairs: Sequence[tuple[Cell, Cell]]
+) -> RatioTable:
+    """Return the table of pairs. What has no order of its own: the faster one on the fewest GPUs is above."""
+    rows = [_ratio(*pair) for pair in pairs]
+    if not comparison.over and comparison.by != "batch_per_gpu":
+        fewest = min(row.n_gpus for row in rows)
+        if median(row.value for row in rows if row.n_gpus == fewest) < 1:
+            above, below, rows = below, above, [_ratio(other, one) for one, other in pairs]
+    return _table(comparison.id, comparison.title, above, below, rows)
 
 
 def _pairs(comparison: Comparison, group: Sequence[Cell]) -> Iterator[tuple[Cell, Cell]]:
@@ -211,43 +208,26 @@ def _pairs(comparison: Comparison, group: Sequence[Cell]) -> Iterator[tuple[Cell
         value = getattr(cell.of, comparison.by)
         if value is not None:
             by[(value, cell.of.method) if comparison.by == "framework" else value].append(cell)
-    if comparison.over:
-        wanted = [(above, below) for above, below in comparison.over if above in by and below in by]
-    else:
-        values = sorted(by, key=_order)
-        wanted = [(value, values[0]) for value in values[1:]]
-    for above, below in wanted:
-        for one in by[above]:
-            other = _best_match(one, by[below])
-            if other is not None:
-                yield one, other
-
-
-def _order(value: Any) -> tuple[float, str]:
-    return (float(value), "") if isinstance(value, int | float) else (0.0, str(value))
-
-
-def _best_match(one: Cell, others: Sequence[Cell]) -> Cell | None:
-    """Return the cell that is alike in most of what is free too, so that each has one partner."""
-    return max(others, key=lambda other: _alike(one, other), default=None)
+    values = sorted(by, key=lambda value: (value if isinstance(value, int) else 0, str(value)))
+    for above, below in comparison.over or [(value, values[0]) for value in values[1:]]:
+        if above in by and below in by:
+            yield from ((one, max(by[below], key=lambda other: _alike(one, other))) for one in by[above])
 
 
 def _alike(one: Cell, other: Cell) -> int:
+    """Return in how many of the conditions that are free two cells are alike."""
     names = (*MODE, *SET, "machine", "cpu", "version", "method", "distortions")
     return sum(getattr(one.of, name) == getattr(other.of, name) for name in names)
 
 
-def ratio(above: Cell, below: Cell) -> Ratio:
-    """Return the ratio of two cells that have figures."""
-    value = (above.images_per_sec or 0.0) / (below.images_per_sec or 1.0)
-    noise = ratio_noise(above, below)
+def _ratio(above: Cell, below: Cell) -> Ratio:
     return Ratio(
         above=above.number,
         below=below.number,
         n_gpus=above.of.n_gpus,
-        value=value,
-        noise=noise,
-        holds=holds(value, noise),
+        value=(above.images_per_sec or 0.0) / (below.images_per_sec or 1.0),
+        noise=ratio_noise(above, below),
+        holds=ratio_holds(above, below),
     )
 
 
@@ -274,8 +254,8 @@ def _batch_on_scaling(cells: Sequence[Cell], scalings: Sequence[Scaling]) -> lis
         smallest, *larger = sorted(by_batch)
         for batch in larger:
             one, other = by_batch[batch], by_batch[smallest]
-            noise = (one.noise**2 + other.noise**2) ** 0.5
-            value = one.speedup / other.speedup
+            noise, value = math.hypot(one.noise, other.noise), one.speedup / other.speedup
+            is_clean = not any(cells[n].spoilt for row in (one, other) for n in (row.cell, row.baseline))
             rows[str(batch), str(smallest)].append(
                 Ratio(
                     above=one.cell,
@@ -283,13 +263,11 @@ def _batch_on_scaling(cells: Sequence[Cell], scalings: Sequence[Scaling]) -> lis
                     n_gpus=one.n_gpus,
                     value=value,
                     noise=noise,
-                    holds=holds(value, noise),
+                    holds=is_clean and holds(value, noise),
                 )
             )
-    return [
-        _table("batch-scaling", "Larger batch over smaller, speedup", *names, some)
-        for names, some in rows.items()
-    ]
+    title = "Larger batch over smaller, speedup"
+    return [_table("batch-scaling", title, *names, some) for names, some in rows.items()]
 
 
 _NEAREST_FIRST = tuple(Hop)
@@ -353,18 +331,18 @@ def _pair_row(group: Sequence[Cell], machine: Machine) -> PairRow | None:
     if len(by_path) < 2:
         return None
     order = ["NVLink", *(hop.value for hop in _NEAREST_FIRST)]
-    near, *_, far = sorted(by_path, key=order.index)
-    gain = _mean(by_path[near]) / _mean(by_path[far])
-    noise = math.hypot(_noise(by_path[near]), _noise(by_path[far]))
+    near_path, *_, far_path = sorted(by_path, key=order.index)
+    near, far = by_path[near_path], by_path[far_path]
+    gain, noise = _mean(near) / _mean(far), math.hypot(_noise(near), _noise(far))
     return PairRow(
         mode=group[0].of.mode,
-        near_path=near,
-        far_path=far,
-        near=tuple(cell.number for cell in by_path[near]),
-        far=tuple(cell.number for cell in by_path[far]),
+        near_path=near_path,
+        far_path=far_path,
+        near=tuple(cell.number for cell in near),
+        far=tuple(cell.number for cell in far),
         gain=gain,
         noise=noise,
-        holds=holds(gain, noise),
+        holds=holds(gain, noise) and not any(cell.spoilt for some in (near, far) for cell in some),
     )
 
 

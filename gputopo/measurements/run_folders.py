@@ -21,7 +21,7 @@ from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import read_events
-from gputopo.values.run.measurement import Measurement
+from gputopo.values.run.measurement import BUSY, Measurement
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import FOLDER, MANIFEST, Sweep, SweepCell
@@ -88,7 +88,7 @@ class RunFolders:
         if cell is None or not cell.beside_other_work:
             return ()
         share = "" if cell.other_cpu_share is None else f" ({100 * cell.other_cpu_share:.0f} % of all cores)"
-        return (f"other processes were busy{share}",)
+        return (f"{BUSY}{share}",)
 
     def document(self, data: bytes, origin: str) -> Sequence[Measurement] | None:
         """Return the measurements of a JSON document: a result, repeats, a study, a sweep.

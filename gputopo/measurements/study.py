@@ -6,13 +6,18 @@ from itertools import chain
 import msgspec
 
 from gputopo.measurements.doubts import doubts
-from gputopo.measurements.figures import Figures, figures_of
-from gputopo.measurements.observations import OBSERVATIONS, Observation, of_ratios, of_scaling
+from gputopo.measurements.figures import SMALLEST_EFFECT, Figures, figures_of
+from gputopo.measurements.headline import headline
+from gputopo.measurements.observations import (
+    OBSERVATIONS,
+    Observation,
+    of_ratios,
+    of_scaling,
+    without_spoilt,
+)
+from gputopo.measurements.words import varying
 from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import Measurement
-
-# Observations of one id that are shown; the last one states how many more there are.
-MAX_OF_A_KIND = 12
 
 
 class UnreadFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +31,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
     """A report as a value. `sources`: publications that are shown or compared with, by name."""
 
     title: str
+    headline: str = ""  # what follows from all of it, in a few sentences
     figures: Figures
     observations: tuple[Observation, ...]
     unread: tuple[UnreadFile, ...] = ()
@@ -49,32 +55,33 @@ def study_of(
     machines: Mapping[str, Machine] = {},
     earlier: Iterable[Measurement] = (),
     references: Iterable[Measurement] = (),
+    smallest_effect: float = SMALLEST_EFFECT,
     unread: Iterable[UnreadFile] = (),
     sources: Mapping[str, str] = {},
 ) -> Study:
     """Return the study of measurements; arguments as those of `figures.figures_of`."""
-    figures = figures_of(measurements, machines=machines, earlier=earlier, references=references)
+    figures = figures_of(
+        measurements,
+        machines=machines,
+        earlier=earlier,
+        references=references,
+        smallest_effect=smallest_effect,
+    )
+    observations = observations_of(figures)
     return Study(
         title=title,
+        headline=headline(figures, observations),
         figures=figures,
-        observations=observations_of(figures),
+        observations=observations,
         unread=tuple(unread),
         sources=dict(sources),
     )
 
 
 def observations_of(figures: Figures) -> tuple[Observation, ...]:
-    """Return all observations, in the order of their declaration."""
-    by_id: dict[str, list[Observation]] = {id: [] for id in OBSERVATIONS}
-    for one in chain(of_scaling(figures), of_ratios(figures), doubts(figures)):
-        by_id[one.id].append(one)
-    found = []
-    for some in by_id.values():
-        more = len(some) - MAX_OF_A_KIND
-        if more > 0:
-            last = some[MAX_OF_A_KIND - 1]
-            some[MAX_OF_A_KIND - 1 :] = [
-                msgspec.structs.replace(last, says=f"{last.says} And {more} more of this kind.")
-            ]
-        found += some
-    return tuple(found)
+    """Return all observations, by their ids in the order of the declaration, then by weight."""
+    names = varying(figures.cells)
+    clean = without_spoilt(figures)
+    order = list(OBSERVATIONS)
+    found = chain(of_scaling(clean, names), of_ratios(clean, names), doubts(figures, names))
+    return tuple(sorted(found, key=lambda one: (order.index(one.id), -one.weight)))

@@ -185,19 +185,18 @@ class Candidates:
 
     def _reasons(self, found: FoundCandidate, searched: Sequence[FoundCandidate]) -> list[str]:
         of, gpus, chosen = self._of, found.gpus, self._candidate(found)
-        of_set = [*of.distance_reasons(gpus, of.pool), self._why_this_set(found, searched)]
-        of_request = self._reasons_of_request(gpus)
-        reduction = reduction_reasons(of.machine, gpus, chosen.all_reduce)
+        reasons = [*of.distance_reasons(gpus), *self._why_this_set(found, searched)]
         if of.predicts:
-            unknown = unknown_facts(of.machine, of.paths)
-            links = f"not known: {'; '.join(unknown)}" if unknown else "link speeds: measured"
-            batches = batch_reasons(of.request, of.batches(gpus), known=not of.is_assumed)
-            return [*of_set, *([links] if len(gpus) > 1 else ()), *batches, *of_request, *reduction]
-        by_rule = of.request.ps == "auto" and chosen.ps_device is not None
-        place = [f"variables on {chosen.ps_device}: {RULE}"] if by_rule else []
-        missing = [f"nothing predicted: {of.basis.missing}"] if of.basis.missing else []
-        batches = batch_reasons(of.request, (), known=False)
-        return [*of_set, *of_request, *place, *batches, *reduction, *missing]
+            if len(gpus) > 1 and (unknown := unknown_facts(of.machine, of.paths)):
+                reasons.append(f"not known: {'; '.join(unknown)}")
+            reasons += batch_reasons(of.request, of.batches(gpus), known=not of.is_assumed)
+        reasons += self._reasons_of_request(gpus)
+        if not of.predicts:
+            if of.request.ps == "auto" and chosen.ps_device is not None:
+                reasons.append(f"variables on {chosen.ps_device}: {RULE}")
+            reasons += batch_reasons(of.request, (), known=False)
+        reasons += reduction_reasons(of.machine, gpus, chosen.all_reduce)
+        return [*reasons, *([f"nothing predicted: {of.basis.missing}"] if of.basis.missing else [])]
 
     def _warnings(self, chosen: tuple[int, ...]) -> list[str]:
         """Return for which GPUs in use or in error others were chosen, and which of them were chosen."""
@@ -240,18 +239,15 @@ class Candidates:
         Where GPUs in use are the reason for a smaller set, all of them.
         """
         of = self._of
-        if of.request.num_gpus is None and not of.request.prefer_pix:
-            return tuple(sorted(of.troubles.keys() - set(chosen))), tuple(chosen)
-        avoided: set[int] = set()
-        first: tuple[int, ...] | None = None
-        while of.troubles.keys() - set(chosen) - avoided:
-            best = (of.nearest or of).search(of.pool, 1, avoided)[0].gpus
-            first = first or best
-            more = of.troubles.keys() & set(best) - set(chosen) - avoided
-            if not more:
-                break
+        others = of.troubles.keys() - set(chosen)
+        if not others or (of.request.num_gpus is None and not of.request.prefer_pix):
+            return tuple(sorted(others)), tuple(chosen)
+        search, avoided = (of.nearest or of).search, set[int]()
+        first = best = search(of.pool, 1)[0].gpus
+        while more := others & set(best) - avoided:
             avoided |= more
-        return tuple(sorted(avoided)), first or tuple(chosen)
+            best = search(of.pool, 1, avoided)[0].gpus
+        return tuple(sorted(avoided)), first
 
     def _search_reason(self, found: FoundCandidate, searched: Sequence[FoundCandidate]) -> str:
         """Return among how many sets this is the best; `searched`: the first of all candidates, in order."""
@@ -261,54 +257,28 @@ class Candidates:
         same = {one.gpus: one.alike for one in searched if of.order(one, of.troubles)[decide] == first}
         equal = sum(same.values())
         # Sets that are as good may follow a list that ends with one.
-        last = of.order(searched[-1], of.troubles)[decide]
-        at_least = last == first and equal < of.sets
-        if of.size == 1 < of.sets and of.predicts:
-            count = f"at least {equal}" if at_least else f"{equal}"
-            more = f"; {count} are as fast, the lowest index was chosen" if equal > 1 else ""
-            idle = "of those with the least use and errors " if of.troubles else ""
-            return f"one GPU of {of.sets} to choose from: {idle}the fastest by prediction{more}"
-        by, good, chosen = "topology, farthest pair first", "close", "the lowest indices were chosen"
-        if of.measured is not None:
-            by, good = "measured bandwidth, slowest pair first", "good"
-        if of.predicts:
-            by, good = "predicted seconds of a step", "fast"
-            chosen = "the nearest with the lowest indices was chosen"
+        at_least = of.order(searched[-1], of.troubles)[decide] == first and equal < of.sets
+        by = "farthest pair" if of.measured is None else "measured bandwidth of the slowest pair"
+        if of.size == 1:
+            by = "index"
         return search_reason(
             of.sets,
-            equal,
             of.size,
-            by=by,
-            good=good,
-            chosen=chosen,
+            f"{'at least ' if at_least else ''}{equal}" if equal > 1 or at_least else "",
+            by="predicted step time" if of.predicts else by,
+            tie="the nearest, then the lowest indices" if of.predicts else "the lowest indices",
             troubled=bool(of.troubles),
-            at_least=at_least,
         )
 
-    def _why_this_set(self, found: FoundCandidate, searched: Sequence[FoundCandidate]) -> str:
+    def _why_this_set(self, found: FoundCandidate, searched: Sequence[FoundCandidate]) -> list[str]:
         nearest = self._of.nearest
-        if self._of.exact:
-            return self._named_reason(found.gpus)
+        assumed = ["the speed of one GPU is assumed, so the nearest GPUs are chosen"] if nearest else []
+        if self._of.exact or self._of.sets == 1:
+            return assumed
         if nearest is None:
-            return self._search_reason(found, searched)
+            return [self._search_reason(found, searched)]
         near = nearest.search(nearest.pool, 4 * LISTED, nearest.troubles)
-        return f"{Candidates(nearest)._search_reason(near[0], near)}; the speed of one GPU is assumed"
-
-    def _named_reason(self, gpus: Sequence[int]) -> str:
-        """Return that the GPUs were named; where nothing is predicted also which would be closer."""
-        of, said = self._of, "the GPUs were named by --gpus"
-        if of.predicts or len(gpus) == 1:
-            return said
-        request = msgspec.structs.replace(of.request, gpus=None, num_gpus=len(gpus))
-        other = Fastest(of.machine, request, of.unavailable, of.basis)
-        best = other.search(other.pool, 1, other.troubles)[0].gpus
-        if other.farthest_first(best) >= other.farthest_first(gpus):
-            return said
-        closer = farthest_words(other.links, best)
-        how = (
-            f"closer to one another ({closer})" if other.measured is None else "faster by measured bandwidth"
-        )
-        return f"{said}; {gpus_in_words(best)} would be {how}"
+        return [Candidates(nearest)._search_reason(near[0], near), *assumed]
 
     def _short_reasons(self, found: FoundCandidate) -> Iterator[str]:
         short = farthest_words(self._of.links, found.gpus)

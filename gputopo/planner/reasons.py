@@ -4,11 +4,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from math import inf
-from statistics import median
 from typing import NamedTuple
 
 from gputopo.copies.numbers import Pair
-from gputopo.copies.pair_speeds import SAME_SPEED, PairSpeed, gb
+from gputopo.copies.pair_speeds import PairSpeed
 from gputopo.findings.sources import doubtful_topology
 from gputopo.planner.request import Trouble, gpus_in_words
 from gputopo.prediction.links.hosts import host_of_node
@@ -30,19 +29,21 @@ def pairs_of(gpus: Sequence[int]) -> list[tuple[int, int]]:
     return list(combinations(sorted(gpus), 2))
 
 
-def distance_reasons(links: Links, gpus: Sequence[int], others: Sequence[int]) -> list[str]:
-    """Return how far apart the chosen GPUs are, and the closest pairs of those to choose from (`others`)."""
+def distance_reason(links: Links, gpus: Sequence[int]) -> str:
+    """Return how far apart the GPUs of a set, two or more, are."""
     pairs = pairs_of(gpus)
-    if not pairs:
-        return []
-    name = class_name(links.get(_farthest(links, gpus)))
-    nearest = class_name(links.get(min(pairs_of(others), key=lambda pair: nearness(links.get(pair)))))
-    said = _distance(links, gpus, pairs)
-    if name == "unknown":
-        said += "; an unknown distance counts as farther than SYS"
-    if nearest != name:
-        return [said, f"the closest pairs to choose from are {nearest}"]
-    return [f"{said}: no pair to choose from is closer"] if name != "unknown" else [said]
+    farthest = _farthest(links, gpus)
+    name = class_name(links.get(farthest))
+    classes = Counter(
+        class_name(links.get(pair)) for pair in sorted(pairs, key=lambda pair: nearness(links.get(pair)))
+    )
+    far = "; an unknown distance counts as farther than SYS" if name == "unknown" else ""
+    if len(pairs) == 1:
+        return f"{gpus_in_words(sorted(gpus))} are {_apart(name)}{far}"
+    if len(classes) == 1:
+        return f"all {len(pairs)} pairs are {name}{far}"
+    by_class = ", ".join(f"{count} {name}" for name, count in classes.items())
+    return f"farthest pair {name} (GPUs {farthest[0]} and {farthest[1]}); pairs: {by_class}{far}"
 
 
 def doubt_reasons(machine: Machine) -> list[str]:
@@ -65,35 +66,15 @@ def farthest_class(links: Links, gpus: Sequence[int]) -> str:
     return class_name(links.get(_farthest(links, gpus)))
 
 
-def search_reason(
-    looked_at: int,
-    equal: int,
-    size: int,
-    *,
-    by: str,
-    good: str,
-    chosen: str,
-    troubled: bool = False,
-    at_least: bool = False,
-) -> str:
-    """Return among how many sets the choice is the best, `by` what, and how many are exactly as `good`.
+def search_reason(sets: int, size: int, equal: str, *, by: str, tie: str, troubled: bool = False) -> str:
+    """Return among how many sets of `size` the choice is the best, by what, and how many are as good.
 
-    `chosen`: which of those. `troubled`: some of the GPUs to choose from are in use or in error. `at_least`:
-    there may be more that are as good than the `equal` ones that were found.
+    `equal`: their number, empty for one. `tie`: which of those was chosen. `troubled`: some of the GPUs to
+    choose from are in use or in error.
     """
-    if looked_at == size == 1:
-        return "the only GPU there is to choose from"
-    if size == 1:
-        which = "of those with the least use and errors the lowest" if troubled else "the lowest"
-        return f"one GPU of {looked_at} to choose from: no pairs to compare, {which} index was chosen"
-    if looked_at == 1:
-        return f"the only set of {size} there is to choose from"
     order = f"fewest GPUs in use or in error, then {by}" if troubled else by
-    best = f"best of all {looked_at} sets of {size} by {order}"
-    good = "good" if troubled else good
-    if equal == 1:
-        return f"{best}; {f'others may be as {good}, {chosen}' if at_least else f'no other set is as {good}'}"
-    return f"{best}; {'at least ' if at_least else ''}{equal} sets are equal, {chosen}"
+    what = f"{sets} GPUs" if size == 1 else f"{sets} sets of {size} GPUs"
+    return f"best of {what} by {order}" + (f"; {equal} are equal: {tie} chosen" if equal else "")
 
 
 def model_reasons(machine: Machine, gpus: Sequence[int], *, equal_batches: bool = True) -> list[str]:
@@ -206,22 +187,6 @@ def _farthest(links: Links, gpus: Sequence[int]) -> tuple[int, int]:
     return max(pairs_of(gpus), key=lambda pair: (nearness(links.get(pair)), [-index for index in pair]))
 
 
-def _distance(links: Links, gpus: Sequence[int], pairs: Sequence[tuple[int, int]]) -> str:
-    farthest = _farthest(links, gpus)
-    name = class_name(links.get(farthest))
-    tally = _tally(links, pairs)
-    if len(pairs) == 1:
-        return f"{gpus_in_words(sorted(gpus))} are {_apart(name)}"
-    if len(tally) == 1:
-        return (
-            f"topology {name} for all {len(pairs)} pairs"
-            if name == "unknown"
-            else f"all {len(pairs)} pairs are {name}"
-        )
-    by_class = ", ".join(f"{count} {name}" for name, count in tally.items())
-    return f"farthest pair {name} (GPUs {farthest[0]} and {farthest[1]}); pairs by class: {by_class}"
-
-
 def _apart(name: str) -> str:
     if name == "unknown":
         return "at an unknown distance (topology unknown)"
@@ -230,12 +195,6 @@ def _apart(name: str) -> str:
         if name[:2] == "NV"
         else f"{name} apart"
     )
-
-
-def _tally(links: Links, pairs: Sequence[tuple[int, int]]) -> dict[str, int]:
-    """Count the pairs by class, nearest class first."""
-    ordered = sorted(pairs, key=lambda pair: nearness(links.get(pair)))
-    return dict(Counter(class_name(links.get(pair)) for pair in ordered))
 
 
 def reduction_reasons(machine: Machine, gpus: Sequence[int], all_reduce: str | None) -> tuple[str, ...]:
@@ -266,49 +225,18 @@ class MeasuredOrder(NamedTuple):
         far = int(self.pix_first and not is_within(link, Hop.PIX))
         return (far, self.classes[pair], *nearness(link))
 
-    def reasons(self, gpus: Sequence[int], others: Sequence[int]) -> list[str]:
-        """Return how fast the pairs of the chosen GPUs (two or more) are, and the fastest of `others`."""
+    def reason(self, gpus: Sequence[int], bandwidth: Bandwidth) -> str:
+        """Return the speed of the slowest pair of the chosen GPUs (two or more), and when it was measured."""
         pairs = pairs_of(gpus)
-        slowest = max(pairs, key=lambda pair: (self._speed_key(pair), [-index for index in pair]))
-        said = [self._speed_reason(pairs, slowest)]
-        fastest = min(pairs_of(others), key=self._speed_key)
-        if self.classes[fastest] < self.classes[slowest]:
-            said.append(
-                f"the fastest pair to choose from is GPUs {fastest[0]} and {fastest[1]}: "
-                f"{self.speeds[fastest].says}"
-            )
-        elif len(pairs_of(others)) > 1:
-            said.append(f"no pair to choose from is faster by more than noise ({SAME_SPEED - 1:.0%})")
-        return said
-
-    def _speed_key(self, pair: Pair) -> tuple[int, float]:
-        return self.classes[pair], -self.speeds[pair].gb_per_s
-
-    def _speed_reason(self, pairs: Sequence[Pair], slowest: Pair) -> str:
+        slowest = max(
+            pairs,
+            key=lambda pair: (self.classes[pair], -self.speeds[pair].gb_per_s, [-index for index in pair]),
+        )
         name = class_name(self.links.get(slowest))
         where = "" if name == "unknown" else f" ({name})"
-        if len(pairs) == 1:
-            return f"{gpus_in_words(slowest)}{where}: {self.speeds[slowest].says}"
-        by_class = Counter(self.classes[pair] for pair in sorted(pairs, key=self._speed_key))
-        tally = ", ".join(f"{count} about {gb(self._typical(number))}" for number, count in by_class.items())
-        halves = " in one direction" if any(self.speeds[pair].both for pair in pairs) else ""
-        return (
-            f"slowest pair GPUs {slowest[0]} and {slowest[1]}{where}: {self.speeds[slowest].says}; "
-            f"pairs by measured GB/s{halves}: {tally}"
-        )
-
-    def _typical(self, number: int) -> float:
-        return median(
-            self.speeds[pair].gb_per_s for pair, its_class in self.classes.items() if its_class == number
-        )
-
-
-def when_measured(bandwidth: Bandwidth) -> str:
-    """Return the source of the numbers, with their date where it is known."""
-    sources = " + ".join(dict.fromkeys(bandwidth.source.split(" + ")))
-    who = "by gputopo bandwidth" if bandwidth.source == "live" else f"by {sources}"
-    when = "" if bandwidth.measured_at is None else f" on {date_in_words(bandwidth.measured_at)}"
-    return f"the pairs were measured {who}{when}; each pair by its faster path and slower direction"
+        which = "" if len(pairs) == 1 else f"slowest of {len(pairs)} pairs: "
+        when = "" if bandwidth.measured_at is None else f" ({date_in_words(bandwidth.measured_at)})"
+        return f"{which}{gpus_in_words(slowest)}{where}: {self.speeds[slowest].says}{when}"
 
 
 def not_used(bandwidth: Bandwidth, missing: Sequence[Pair]) -> str:

@@ -7,14 +7,13 @@ from gputopo.copies.pair_speeds import pair_speeds, speed_classes, unmeasured
 from gputopo.planner.reasons import (
     Links,
     MeasuredOrder,
-    distance_reasons,
+    distance_reason,
     doubt_reasons,
     not_used,
     pairs_of,
     pix_met,
     pix_unmet,
     pix_unmet_by_named,
-    when_measured,
 )
 from gputopo.planner.request import Request, gpus_in_words, ps_gpu, troubles, usable
 from gputopo.topology.doubts import believed_links
@@ -80,19 +79,19 @@ class Selection:
         troubled = any(index in self.troubles for index in largest)
         return (Refusal(reason=pix_unmet(largest, len(chosen), self.required, troubled=troubled)),)
 
-    def distance_reasons(self, gpus: Sequence[int], others: Sequence[int]) -> list[str]:
-        """Return how far apart the chosen GPUs are, or how fast their pairs were measured."""
+    def distance_reasons(self, gpus: Sequence[int]) -> list[str]:
+        """Return how far apart the chosen GPUs are, or how fast their slowest pair was measured."""
         if len(gpus) == 1:
             return []  # nothing is between a GPU and itself
-        if self.measured is None:
-            said = [*distance_reasons(self.links, gpus, others), *doubt_reasons(self.machine)]
-            if self.machine.bandwidth is not None and len(self.pool) > 1:
-                said.append(not_used(self.machine.bandwidth, unmeasured(self.pair_speeds, self.pool)))
-            return said
-        said = self.measured.reasons(gpus, self.pool)
-        if self.machine.bandwidth is not None:
-            said.append(when_measured(self.machine.bandwidth))
-        return said
+        bandwidth = self.machine.bandwidth
+        if self.measured is not None and bandwidth is not None:
+            return [self.measured.reason(gpus, bandwidth)]
+        said = [distance_reason(self.links, gpus), *doubt_reasons(self.machine)]
+        return (
+            said
+            if bandwidth is None
+            else [*said, not_used(bandwidth, unmeasured(self.pair_speeds, self.pool))]
+        )
 
     def key(self, a: int, b: int) -> tuple[int, ...]:
         """Return the sort key of a pair, the nearest first."""

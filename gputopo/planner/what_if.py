@@ -90,13 +90,12 @@ def _plan_after(after: ChangedMachine, request: Request, choose: Choose) -> tupl
 def _found(changes: Sequence[str], before: Plan, after: ChangedMachine, plan: Plan) -> WhatIf:
     old, new = before.choice.images_per_sec or 0.0, plan.choice.images_per_sec or 0.0
     assert plan.prediction is not None
-    links = (reason for reason in plan.choice.reasons if reason.startswith("link speeds: "))
     return WhatIf(
         changes=tuple(changes),
         before=_bare(before.choice),
         after=_bare(plan.choice),
         share=round(new / old - 1, 4) if old else 0.0,
-        basis=(*after.notes, *links, f"speed of one GPU: {plan.prediction.single_gpu_source}"),
+        basis=(*after.notes, f"speed of one GPU: {plan.prediction.single_gpu_source}"),
     )
 
 

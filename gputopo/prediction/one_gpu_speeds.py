@@ -210,8 +210,6 @@ def given_speeds(values: Sequence[float], gpus: Sequence[int]) -> dict[int, floa
 
     Raises UsageError.
     """
-    if any(not 0 < value < float("inf") for value in values):
-        raise UsageError("a speed must be above 0 images/sec", "leave out --single-gpu-images-per-sec")
     if len(values) == 1:
         return dict.fromkeys(gpus, values[0])
     if values and len(values) != len(gpus):

@@ -2,124 +2,140 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gputopo.captures.training_table import COLUMNS, cell_text
 from gputopo.measurements.box import Box, Series, Worsening
 from gputopo.measurements.study import Study
 from gputopo.report.document import Block, Bullets, Document, Section, Table
-from gputopo.report.layout import Side
+from gputopo.report.study_models import table
+from gputopo.report.units import counted
 from gputopo.runs.history import date_in_words
 from gputopo.values.run.measurement import Measurement
 
-_MAX_ROWS = 200
+_ROWS = 12  # of a table in the short form
 _MAX_CURVES = 8  # of one picture: those that changed first, then those with most points
+_NOTHING = (
+    "Nothing is worse beyond the noise of its measurements, three of them before a change and three after."
+)
 
 
 def box_document(box: Box, *, pictures: bool = False) -> Document:
     """Return the document; `pictures`: with charts over the dates, which load matplotlib."""
-    by_unit = {unit: [one for one in box.series if one.unit == unit] for unit in ("images/sec", "GB/s")}
-    sections = [
-        Section("What is worse", (_changes(box.changes),)),
-        *(
-            Section(title, _over_time(by_unit[unit], box.changes, title, unit, pictures=pictures))
-            for title, unit in (("Speeds", "images/sec"), ("Links", "GB/s"))
-            if by_unit[unit]
-        ),
-        Section("Runs", (_runs(box.runs),)),
+    sections: list[tuple[str, Sequence[Block]]] = [
+        ("What is worse", _changes(box)),
+        ("To repeat", _bullets(_repeat_words(one) for one in box.to_repeat)),
+        ("Changed versions", _bullets(f"{date_in_words(one.time_s)}: {one.says}" for one in box.events)),
     ]
-    count = len(box.runs)
-    summary = f"{count} run{'' if count == 1 else 's'} on {box.machine or 'this machine'}."
-    return Document("History", summary, tuple(sections))
+    for title, unit in (("Speeds", "images/sec"), ("Links", "GB/s")):
+        if some := [one for one in box.series if one.unit == unit and one.points]:
+            drawn = _pictures(box, some, title, unit) if pictures else ()
+            sections.append((title, (*drawn, _over_time(some, unit))))
+    sections.append(("Runs", (_runs(box.runs),)))
+    summary = f"{counted(len(box.runs), 'run')} on {box.machine or 'this machine'}."
+    if box.elsewhere:
+        summary += f" {counted(box.elsewhere, 'run')} on other hardware not shown."
+    shown = tuple(Section(title, tuple(blocks)) for title, blocks in sections if blocks)
+    return Document("History", summary, shown, headline=_headline(box))
+
+
+def _headline(box: Box) -> str:
+    found = [change_words(one) for one in box.changes[:1]]
+    found += [_repeat_words(one) for one in box.to_repeat[:1] if not found]
+    return " ".join(found or [_NOTHING])
 
 
 def change_words(change: Worsening) -> str:
     """Return a change as a sentence with its numbers."""
+    events = f", with {' and '.join(change.with_events)}" if change.with_events else ""
     return (
-        f"{change.what}: {change.percent:.0f} % lower since {date_in_words(change.since_s)}, "
+        f"{change.what}: {change.percent:.0f} % lower since {date_in_words(change.since_s)}{events}: "
         f"{change.after:.4g} instead of {change.before:.4g} {change.unit} (medians of "
-        f"{change.measurements_after} and {change.measurements_before}; noise explains "
-        f"{change.noise_percent:.1f} % at most)."
+        f"{change.measurements_after} and {change.measurements_before}, noise {change.noise_percent:.1f} %)."
     )
 
 
-def _changes(changes: Sequence[Worsening]) -> Block:
-    if changes:
-        return Bullets(tuple(map(change_words, changes)))
+def _repeat_words(low: Worsening) -> str:
     return (
-        "Nothing is worse beyond the noise of its measurements. A series needs two measurements before a "
-        "change, and two after it."
+        f"{low.what}: the last measurement is {low.percent:.0f} % low ({low.after:.4g} {low.unit}, median "
+        f"{low.before:.4g}): repeat it."
     )
 
 
-def _over_time(
-    series: Sequence[Series], changes: Sequence[Worsening], title: str, unit: str, *, pictures: bool
-) -> tuple[Block, ...]:
-    """Return a table of first, last and median values, and the series that matter most as a picture."""
-    rows = tuple(
+def _changes(box: Box) -> list[Block]:
+    """Return what is worse; what a job and its devices have in common once, under the job."""
+    own = {one.what: one for one in box.changes}
+    words = []
+    for one in box.changes:
+        if one.what.partition(" in ")[2] in own:
+            continue
+        with_it = [part for part in box.changes if part.what.endswith(f" in {one.what}")]
+        parts = (f"{part.what.partition(' in ')[0]} {part.percent:.0f} %" for part in with_it)
+        words.append(change_words(one) + (f" Of its devices: {', '.join(parts)}." if with_it else ""))
+    return _bullets(words) or [_NOTHING]
+
+
+def _bullets(items: Iterable[str]) -> list[Block]:
+    found = tuple(items)
+    return [Bullets(found, shown=_ROWS)] if found else []
+
+
+def _over_time(series: Sequence[Series], unit: str) -> Table:
+    """Return a table of first, last and extreme values."""
+    rows = [
         (
             one.what,
-            str(len(one.points)),
-            f"{one.points[0].value:.4g}",
             f"{one.points[-1].value:.4g}",
+            f"{one.points[0].value:.4g}",
             f"{min(point.value for point in one.points):.4g}",
             f"{max(point.value for point in one.points):.4g}",
+            str(len(one.points)),
             date_in_words(one.points[-1].time_s),
         )
-        for one in series[:_MAX_ROWS]
-        if one.points
-    )
-    heads = ("", "measured", "first", "last", "lowest", "highest", "last measured")
-    sides: tuple[Side, ...] = ("left", "right", "right", "right", "right", "right", "left")
-    notes = (unit, *_left_out(len(series)))
-    table = Table.of(heads, rows, sides, notes)
-    return (table, *(_pictures(series, changes, title, unit) if pictures else ()))
+        for one in series
+    ]
+    heads = (unit, "last", "first", "lowest", "highest", "measured", "last measured")
+    return table(heads, rows, words=(unit, "last measured"), shown=_ROWS)
 
 
-def _pictures(
-    series: Sequence[Series], changes: Sequence[Worsening], title: str, unit: str
-) -> tuple[Block, ...]:
+def _pictures(box: Box, series: Sequence[Series], title: str, unit: str) -> tuple[Block, ...]:
     from gputopo.report.pictures.charts import ChartPoint, dated_picture
     from gputopo.report.pictures.charts import ChartSeries as Curve
     from gputopo.runs.over_time import Happening
 
-    worse = {change.what: change for change in changes}
+    worse = {change.what: change for change in box.changes}
     several = [one for one in series if len(one.points) > 1]
-    shown = sorted(several, key=lambda one: (one.what not in worse, -len(one.points)))[:_MAX_CURVES]
+    drawn = sorted(several, key=lambda one: (one.what not in worse, -len(one.points)))[:_MAX_CURVES]
     curves = [
-        Curve(one.what, tuple(ChartPoint(point.time_s, point.value) for point in one.points)) for one in shown
+        Curve(one.what, tuple(ChartPoint(point.time_s, point.value) for point in one.points)) for one in drawn
     ]
-    faults = [
-        Happening(worse[one.what].since_s, f"{worse[one.what].percent:.0f} % lower", True)
-        for one in shown
-        if one.what in worse
-    ]
+    marks = {
+        change.since_s: Happening(change.since_s, f"{change.percent:.0f} % lower", True)
+        for change in (worse[one.what] for one in drawn if one.what in worse)
+    }
+    events = [Happening(one.time_s, one.says, False) for one in box.events]
     name = f"history-{title.lower()}"
-    picture = dated_picture(name, f"{title} over time", unit, curves, faults)
+    picture = dated_picture(name, f"{title} over time", unit, curves, [*marks.values(), *events])
     return () if picture is None else (picture,)
 
 
 def _runs(runs: Sequence[Measurement]) -> Table:
-    rows = tuple(
+    rows = [
         (
             "unknown" if one.time_s is None else date_in_words(one.time_s),
             one.model,
+            f"{one.images_per_sec:.4g}" if one.is_measured else "",
             str(one.n_gpus) if not one.gpus else ",".join(map(str, one.gpus)),
             one.mode,
             "" if one.batch_per_gpu is None else str(one.batch_per_gpu),
-            f"{one.images_per_sec:.4g}" if one.is_measured else f"{one.status}: {one.reason}",
-            "; ".join(one.conditions),
+            "; ".join(one.conditions) if one.is_measured else f"{one.status}: {one.reason}",
             one.source,
         )
-        for one in reversed(runs[-_MAX_ROWS:])
-    )
-    heads = ("date", "model", "GPUs", "variables", "batch", "images/sec", "remarks", "run")
-    sides: tuple[Side, ...] = ("left", "left", "left", "left", "right", "right", "left", "left")
-    return Table.of(heads, rows, sides, _left_out(len(runs)))
-
-
-def _left_out(count: int) -> tuple[str, ...]:
-    return (f"{count - _MAX_ROWS} more are in the JSON.",) if count > _MAX_ROWS else ()
+        for one in reversed(runs)
+    ]
+    heads = ("date", "model", "images/sec", "GPUs", "variables", "batch", "remarks", "run")
+    words = ("date", "model", "GPUs", "variables", "remarks", "run")
+    return table(heads, rows, words=words, shown=_ROWS)
 
 
 DERIVED = ("speedup", "efficiency_percent", "noise_percent")

@@ -21,6 +21,7 @@ from gputopo.report.layout import (
     Side,
     aligned,
     blocks,
+    fitting,
     indented,
     labelled,
     line,
@@ -31,6 +32,7 @@ from gputopo.report.layout import (
 )
 
 MAX_CELL = 40  # columns of a cell on a terminal; longer ones fold
+_NARROW_HEAD = 24  # columns of the names of rows, down to which they fold so that a table stays whole
 _BAR_COLUMNS = (10, 48)  # of the longest bar, at least and at most
 FILE_WIDTH = 120  # columns of a table or drawing that is written to a file
 
@@ -50,12 +52,17 @@ class Rows(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Columns next to one that names the rows. `groups` stay together where the screen is narrow."""
+    """Columns next to one that names the rows. `groups` stay together where the screen is narrow.
+
+    `optional`: heads of columns that go where it is, the first one first; the others stand side by side.
+    """
 
     head: Column
     groups: tuple[tuple[Column, ...], ...]
     notes: tuple[str, ...] = ()  # below it
     gap: int = GAP  # spaces between columns
+    optional: tuple[str, ...] = ()
+    shown: int | None = None  # rows of the short form; None: all
 
     @classmethod
     def of(
@@ -64,6 +71,7 @@ class Table(NamedTuple):
         rows: Sequence[Sequence[str]],
         sides: Sequence[Side] = (),
         notes: Sequence[str] = (),
+        shown: int | None = None,
     ) -> "Table":
         """Return the table with these rows. `sides`: of each column, left where there are none."""
         cells = zip(*rows, strict=True) if rows else [()] * len(heads)
@@ -72,7 +80,7 @@ class Table(NamedTuple):
             Column(head, tuple(own), side, MAX_CELL)
             for head, own, side in zip(heads, cells, sides, strict=True)
         )
-        return cls(first, tuple((column,) for column in rest), tuple(notes))
+        return cls(first, tuple((column,) for column in rest), tuple(notes), shown=shown)
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -100,10 +108,14 @@ class Bullets(NamedTuple):
 
     items: tuple[str, ...]
     style: str = ""
+    shown: int | None = None  # items of the short form; None: all
 
 
 class Item(NamedTuple):
-    """A finding, or several of one id, severity and remedy. `of`: their subjects; `says`: a sentence each."""
+    """A finding, or several of one id, severity and remedy. `says`: a sentence each.
+
+    `of`: their subjects, which have a line of their own with the id; empty: the sentences name them.
+    """
 
     severity: str
     id: str
@@ -143,6 +155,7 @@ class Section(NamedTuple):
 
     title: str
     blocks: tuple[Block, ...]
+    is_folded: bool = False  # on a page that can unfold it
 
 
 class Page(NamedTuple):
@@ -160,6 +173,7 @@ class Document(NamedTuple):
     summary: str
     sections: tuple[Section, ...]
     pages: tuple[Page, ...] = ()
+    headline: str = ""  # the answer, before everything else
 
     @property
     def pictures(self) -> tuple[Picture, ...]:
@@ -181,19 +195,26 @@ def of_sections(parts: Iterable[tuple[str, Sequence[Block]]]) -> Document:
     return Document("", "", tuple(Section(title, tuple(blocks)) for title, blocks in parts if blocks))
 
 
-def document_lines(document: Document, width: int) -> list[Line]:
-    """Return the document for a terminal of `width` columns; of a picture its title and words."""
+def document_lines(document: Document, width: int, *, whole: bool = True) -> list[Line]:
+    """Return the document for a terminal of `width` columns; of a picture its title and words.
+
+    `whole`: all rows of its tables and items of its lists, whose number the short form has.
+    """
     lines: list[Line] = []
     if document.title:
-        lines += [*paragraph(document.title, width, HEADING), *paragraph(document.summary, width), line()]
+        heads = [plain(document.headline), f"{document.title}: {document.summary}"]
+        heads = heads if document.headline else [document.title, document.summary]
+        lines += [*paragraph(heads[0], width, HEADING), *paragraph(heads[1], width), line()]
     for part in document.sections:
         by = INDENT if part.title else 0
         body: list[Line] = []
         for before, block in pairwise(("", *part.blocks)):
             # A paragraph belongs to what follows it.
-            apart = not isinstance(block, Styled) and (isinstance(block, str) or not isinstance(before, str))
+            apart = not isinstance(block, Styled) and (
+                isinstance(block, str) or not isinstance(before, str | Styled)
+            )
             body += [line()] if body and apart else []
-            body += block_lines(block, width - by)
+            body += block_lines(block if whole else _shortened(block, width - by), width - by)
         lines += paragraph(part.title, width, HEADING) if part.title else []
         lines += [*indented(body, by), line()]
     return printable(lines[:-1])
@@ -202,6 +223,25 @@ def document_lines(document: Document, width: int) -> list[Line]:
 def document_text(document: Document, width: int = 80) -> str:
     """Return the document as plain text."""
     return text_of(document_lines(document, width))
+
+
+def _shortened(block: Block, width: int) -> Block:
+    """Return a table or list without what its short form leaves out, which is counted."""
+    if isinstance(block, Bullets) and block.shown is not None and len(block.items) > block.shown + 1:
+        more = len(block.items) - block.shown
+        return block._replace(items=(*block.items[: block.shown], f"{more} more (--all)"))
+    if not isinstance(block, Table) or block.shown is None:
+        return block
+    table, notes = block, list(block.notes)
+    first, *rest = blocks([*table.groups], width - _head(table, width).width, table.gap)
+    if rest:
+        notes.insert(0, f"also: {', '.join(column.head for part in rest for column in part)} (--all)")
+        table = table._replace(groups=(tuple(first),))
+    more, shown = len(table.rows) - block.shown, block.shown
+    if more > 1:  # a line that says so is as long
+        notes.insert(0, f"{more} more rows (--all)")
+        table = table.mapped(lambda column: msgspec.structs.replace(column, cells=column.cells[:shown]))
+    return table._replace(notes=tuple(notes))
 
 
 def block_lines(block: Block, width: int) -> Sequence[Line]:
@@ -213,7 +253,7 @@ def block_lines(block: Block, width: int) -> Sequence[Line]:
             return [one for part in text.split("\n") for one in paragraph(plain(part), width, style)]
         case Rows(rows, styles):
             return labelled(((plain(label), plain(words)) for label, words in rows), width, styles)
-        case Bullets(items, style):
+        case Bullets(items, style, _):
             folded = (paragraph(plain(item), width - 2, style) for item in items)
             return [
                 (("- " if number == 0 else "  ", QUIET), *spans)
@@ -232,13 +272,23 @@ def block_lines(block: Block, width: int) -> Sequence[Line]:
 
 def _table(table: Table, width: int) -> list[Line]:
     lines: list[Line] = []
-    head = _narrowed(table.head, width // 2)
+    head = _head(table, width)
     room = width - head.width - table.gap
-    groups = [[_narrowed(column, room) for column in group] for group in table.groups]
+    shown_groups = table.groups
+    if table.optional:
+        columns = list(chain.from_iterable(table.groups))
+        shown_groups = (tuple(fitting(columns, room + table.gap, table.optional, table.gap)),)
+    groups = [[_narrowed(column, room) for column in group] for group in shown_groups]
     for shown in blocks(groups, room + table.gap, table.gap):
         lines += [line()] if lines else []
         lines += aligned(head, shown, table.gap)
     return [*lines, *(spans for note in table.notes for spans in paragraph(plain(note), width, QUIET))]
+
+
+def _head(table: Table, width: int) -> Column:
+    """Return the names of the rows, folded so that the columns stay side by side if they can."""
+    others = sum(table.gap + column.width for group in table.groups for column in group)
+    return _narrowed(table.head, min(width // 2, max(width - others, _NARROW_HEAD)))
 
 
 def _narrowed(column: Column, room: int) -> Column:
@@ -251,8 +301,11 @@ def _narrowed(column: Column, room: int) -> Column:
 def _item(item: Item, width: int) -> list[Line]:
     severity = (item.severity.ljust(9), SEVERITY_STYLES[item.severity])
     space = width - len(severity[0])
-    lines = paragraph(plain(f"{item.of}  {item.id}"), space, QUIET)
-    lines += [one for says in item.says for one in paragraph(plain(says), space)]
+    if item.of:
+        lines = paragraph(plain(f"{item.of}  {item.id}"), space, QUIET)
+        lines += [one for says in item.says for one in paragraph(plain(says), space)]
+    else:
+        lines = [one for says in item.says for one in paragraph(plain(f"{item.id}  {says}"), space)]
     lines += paragraph(f"To do: {plain(item.remedy)}", space) if item.remedy else []
     marks = [severity, *[(" " * len(severity[0]), "")] * len(lines)]
     return [(mark, *spans) for mark, spans in zip(marks, lines, strict=False)]

@@ -7,8 +7,6 @@ from gputopo.report.document import Block, Document, Item, Items, of_sections
 from gputopo.report.layout import SEVERITY_STYLES
 from gputopo.values.subject import subjects_in_words
 
-_COUNTED_FROM = 4  # findings
-
 
 def findings_block(findings: Sequence[Finding], *, nothing: str = "None.") -> Items:
     """Return findings in their order; those of one id, severity and remedy are one item."""
@@ -30,15 +28,12 @@ def findings_block(findings: Sequence[Finding], *, nothing: str = "None.") -> It
     )
 
 
-def findings_title(findings: Sequence[Finding]) -> str:
-    """Return the title of findings, with their numbers where there are too many to see at once."""
-    if len(findings) < _COUNTED_FROM:
-        return "Findings"
+def counts_in_words(findings: Sequence[Finding]) -> str:
+    """Return the number of findings of each severity: `1 error, 2 warnings`."""
     counts = [(sum(finding.severity == name for finding in findings), name) for name in SEVERITY_STYLES]
-    words = [
-        f"{count} {name}{'s' if count > 1 and name != 'info' else ''}" for count, name in counts if count
-    ]
-    return f"Findings: {', '.join(words)}"
+    return ", ".join(f"{count} {name}{'s' if count > 1 else ''}" for count, name in counts if count) or (
+        "no findings"
+    )
 
 
 def watched_document(findings: Sequence[Finding], xid_reason: str | None) -> Document:

@@ -115,6 +115,16 @@ def width_of(columns: Sequence[Column], gap: int = GAP) -> int:
     return sum(gap + column.width for column in columns)
 
 
+def fitting(columns: Sequence[Column], width: int, optional: Sequence[str], gap: int = GAP) -> list[Column]:
+    """Return the columns that fit a width. `optional`: heads of those that may go, the first one first."""
+    shown = list(columns)
+    for head in optional:
+        if width_of(shown, gap) <= width:
+            break
+        shown = [column for column in shown if column.head != head]
+    return shown
+
+
 def aligned(row_heads: Column, block: Sequence[Column], gap: int = GAP) -> list[Line]:
     """Return columns beside the heads of their rows. A row with nothing in it is left out."""
     columns = [row_heads, *block]

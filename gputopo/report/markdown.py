@@ -32,10 +32,12 @@ def document_markdown(document: Document, folder: str | None = None, *, pages: s
     """
     parts, level = [], "###"
     if document.title:
-        parts, level = [f"# {escaped(document.title)}\n\n{escaped(document.summary)}\n"], "##"
+        heads = [f"**{escaped(document.headline)}**"] if document.headline else []
+        heads = [f"# {escaped(document.title)}", *heads, escaped(document.summary)]
+        parts, level = ["\n\n".join(heads) + "\n"], "##"
     sections = [*document.sections, *(() if pages else map(page_section, document.pages))]
-    heads = (f"{level} {escaped(part.title)}\n\n" if part.title else "" for part in sections)
-    parts += [head + _body(part.blocks, folder) for head, part in zip(heads, sections, strict=True)]
+    titles = (f"{level} {escaped(part.title)}\n\n" if part.title else "" for part in sections)
+    parts += [head + _body(part.blocks, folder) for head, part in zip(titles, sections, strict=True)]
     if pages and document.pages:
         links = (f"- {_link(page.title, f'{pages}/{page.name}.md')}\n" for page in document.pages)
         parts.append(f"{level} Pages\n\n{''.join(links)}")
@@ -49,7 +51,7 @@ def page_markdown(page: Page, document: Document, index: str) -> str:
 
 def page_section(page: Page) -> Section:
     """Return a page as a section, in a form that is one file."""
-    return Section(page.title, page.blocks)
+    return Section(page.title, page.blocks, is_folded=True)
 
 
 def file_of(picture: Picture) -> str:
@@ -97,7 +99,7 @@ def _block(block: Block, folder: str | None) -> str:
 
 
 def _finding(severity: str, id: str, of: str, says: Sequence[str], remedy: str | None) -> str:
-    text = f"- **{severity}** `{id}` ({escaped(of)})\n"
+    text = f"- **{severity}** `{id}`{f' ({escaped(of)})' if of else ''}\n"
     text += "".join(f"  - {escaped(one)}\n" for one in says)
     return text + (f"  - To do: {escaped(remedy)}\n" if remedy else "")
 

@@ -1,27 +1,33 @@
-"""The study of measured throughputs as a document: tables, ratios, comparisons, observations."""
+"""The study of measured throughputs as a document: observations, tables, ratios, comparisons."""
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from statistics import median
 
 from gputopo.measurements.cells import CONDITIONS, DEVIATIONS, Cell, value_words
-from gputopo.measurements.observations import devices_word, job_words, stated, varying
+from gputopo.measurements.observations import OBSERVATIONS
 from gputopo.measurements.ratios import Scaling, ScalingRow
 from gputopo.measurements.study import Study
+from gputopo.measurements.words import devices_word, job_words, stated, varying
 from gputopo.report.document import Bar, Block, Bullets, Document, Section, bars
-from gputopo.report.layout import Side
-from gputopo.report.study_models import cell_words, model_pages, model_table, table, without_empty
+from gputopo.report.study_models import cell_words, model_pages, model_table, table
 from gputopo.report.units import counted, images_per_sec, percent
 
-MAX_CURVES = 16  # of one picture; the table has all
-_MAX_UNREAD = 50
-_Words = Callable[[float | None], str]
+MAX_CURVES = 64  # of one picture; the table has all
 SCALING = "Scaling"  # title of the section whose figures are drawn, too
+_SHOWN = 2  # observations of an id in the short form
+_MAX_BARS = 12
+_FEW = 4  # rows of a table in the short form which observations sum up
+# What the table of ratios has a row for.
+_IN_RATIOS = frozenset(one for one in OBSERVATIONS if one.endswith(".ratio") or one.startswith("batch."))
+_Words = Callable[[float | None], str]
 
 
 def study_document(study: Study) -> Document:
     """Return the document of a study. All numbers are in the study; here they are rounded."""
+    cells = study.figures.cells
     parts: list[tuple[str, Sequence[Block]]] = [
-        ("Observations", _bullets(one.says for one in study.observations)),
+        ("Observations", _observations(study)),
         (SCALING, _scaling(study)),
         ("Ratios", _ratios(study)),
         ("Pairs of GPUs", pair_blocks(study)),
@@ -30,44 +36,46 @@ def study_document(study: Study) -> Document:
         ("Predicted and measured", _predicted(study)),
         ("Against earlier runs", _against(study, "earlier")),
         ("Against published figures", _against(study, "published")),
-        ("All runs", _cells(study)),
-        ("Models", model_table(dict.fromkeys(cell.of.model for cell in study.figures.cells))),
-        ("Not read", _unread(study)),
+        ("All runs", _cells(cells)),
+        ("Models", model_table(dict.fromkeys(cell.of.model for cell in cells))),
+        ("Not read", _bullets(one.why for one in study.unread)),
         ("Sources", _bullets(f"{name}: {text}" for name, text in study.sources.items())),
     ]
-    cells = study.figures.cells
-    failed = sum(len(cell.failed) for cell in cells)
-    idle = sum(len(cell.not_run) for cell in cells)
-    runs = sum(len(cell.sources) for cell in cells) - idle
-    shared = _shared(cells)
-    under = sum(len(cell.sources) > len(cell.not_run) for cell in cells)
-    summary = f"{counted(runs, 'run')} under {counted(under, 'set')} of conditions"
-    summary += f", {failed} without a figure." if failed else "."
-    if idle:
-        summary += f" {counted(idle, 'cell')} of a sweep {'was' if idle == 1 else 'were'} not run."
-    if shared:
-        summary += f" All with: {shared}."
     sections = tuple(Section(title, tuple(blocks)) for title, blocks in parts if blocks)
-    return Document(study.title, summary, sections, model_pages(study))
+    return Document(study.title, _counts(cells), sections, model_pages(study), study.headline)
 
 
-def _bullets(items: Iterable[str]) -> list[Block]:
-    found = tuple(items)
-    return [Bullets(found)] if found else []
+def _counts(cells: Sequence[Cell]) -> str:
+    failed, idle = (sum(map(len, some)) for some in zip(*((c.failed, c.not_run) for c in cells), strict=True))
+    runs = sum(len(cell.sources) for cell in cells) - idle
+    under = sum(len(cell.sources) > len(cell.not_run) for cell in cells)
+    words = f"{counted(runs, 'run')} under {counted(under, 'set')} of conditions"
+    words += f", {failed} without a figure." if failed else "."
+    if idle:
+        words += f" {counted(idle, 'cell')} of a sweep {'was' if idle == 1 else 'were'} not run."
+    shared = _shared(cells)
+    return words + (f" All with: {shared}." if shared else "")
 
 
 def _shared(cells: Sequence[Cell]) -> str:
     """Return the conditions that all cells have in common, in words."""
-    if len(cells) < 2:
-        return ""
-    first, different = cells[0].of, set(varying(cells))
-    names = [
-        name
-        for name in CONDITIONS
-        if name not in different and name not in ("n_gpus", "gpus", "backend", "task")
-        and len(stated((cell.of for cell in cells), name)) == 1
-    ]  # fmt: skip
-    return job_words(first, names)
+    left_out = {*varying(cells), "n_gpus", "gpus", "backend", "task"}
+    some = [cell.of for cell in cells]
+    names = [name for name in CONDITIONS if name not in left_out and len(stated(some, name)) == 1]
+    return job_words(some[0], names) if len(some) > 1 else ""
+
+
+def _bullets(items: Iterable[str]) -> list[Block]:
+    found = tuple(items)
+    return [Bullets(found, shown=_FEW)] if found else []
+
+
+def _observations(study: Study) -> list[Block]:
+    blocks: list[Block] = []
+    for id, same in groupby(study.observations, key=lambda one: one.id):
+        if id not in _IN_RATIOS:
+            blocks += [f"{OBSERVATIONS[id]}:", Bullets(tuple(one.says for one in same), shown=_SHOWN)]
+    return blocks
 
 
 def _scaling(study: Study) -> list[Block]:
@@ -75,32 +83,39 @@ def _scaling(study: Study) -> list[Block]:
     if not figures.scalings:
         return []
     names = varying([figures.cells[s.largest.cell] for s in figures.scalings])
-    rows = []
-    for scaling in figures.scalings:
-        for row in scaling.rows:
-            of = figures.cells[row.cell].of
-            job = job_words(figures.cells[scaling.largest.cell].of, names)
-            spread = "" if row.noise == 0 else f"{100 * DEVIATIONS * row.noise:.1f}"
-            gpus = value_words("gpus", row.gpus) if row.gpus else ""
-            rows.append(
-                [job, str(row.n_gpus), gpus, images_per_sec(row.images_per_sec), f"{row.speedup:.2f}x",
-                 f"{row.efficiency_percent:.2f}", spread, "" if row.same_mode else of.mode]
-            )  # fmt: skip
-    devices = devices_word(figures.cells)
-    heads = ["job", devices, "which", "images/sec", "speedup", "efficiency %", "+/- %", "other mode"]
-    blocks: list[Block] = [without_empty(table(heads, rows))]
-    if len(figures.scalings) > 1:
-        medians = [
-            [str(one.n_gpus), f"{one.speedup:.2f}x", f"{one.efficiency_percent:.2f}", str(one.of)]
-            for one in figures.scaling_medians
+    rows = [
+        [
+            job_words(figures.cells[scaling.largest.cell].of, names),
+            str(row.n_gpus),
+            images_per_sec(row.images_per_sec),
+            f"{row.speedup:.2f}x",
+            f"{row.efficiency_percent:.2f}",
+            percent(100 * DEVIATIONS * row.noise) if row.noise else "",
+            value_words("gpus", row.gpus) if row.gpus else "",
+            "" if row.same_mode else figures.cells[row.cell].of.mode,
         ]
-        blocks += ["Medians over the jobs:", table([devices, "speedup", "efficiency %", "jobs"], medians)]
+        for scaling in figures.scalings
+        for row in scaling.rows
+    ]
+    devices = devices_word(figures.cells)
+    heads = ["job", devices, "images/sec", "speedup", "efficiency %", "±%", "which", "other mode"]
     drawn = tuple(
         Bar(label, _set_words(row, scaling), row.speedup, row.n_gpus)
         for label, scaling in curves(study)
         for row in scaling.rows[1:]
     )
-    return [*blocks, bars("Speedup; light: what is missing to the ideal one", ("job", devices), drawn, "x")]
+    blocks: list[Block] = []
+    if len(figures.scalings) > 1:
+        medians = [
+            [str(one.n_gpus), f"{one.speedup:.2f}x", f"{one.efficiency_percent:.2f}", str(one.of)]
+            for one in figures.scaling_medians
+        ]
+        heads_of = [devices, "speedup", "efficiency %", "jobs"]
+        blocks += ["Medians over the jobs:", table(heads_of, medians, words=())]
+    blocks.append(table(heads, rows, words=("job", "which", "other mode")))
+    if len(drawn) <= _MAX_BARS:
+        blocks.append(bars("Speedup; light: missing to the ideal", ("job", devices), drawn, "x"))
+    return blocks
 
 
 def _set_words(row: ScalingRow, scaling: Scaling) -> str:
@@ -118,20 +133,19 @@ def curves(study: Study) -> list[tuple[str, Scaling]]:
 
 def _ratios(study: Study) -> list[Block]:
     rows = []
-    for one in study.figures.ratios:
+    for one in sorted(study.figures.ratios, key=lambda one: -len(one.rows)):
         values = [row.value for row in one.rows]
-        by_number = "; ".join(
-            f"{some.n_gpus}: {some.value:.2f}" for some in one.medians if some.n_gpus is not None
-        )
+        by_number = "; ".join(f"{some.n_gpus}: {some.value:.2f}" for some in one.medians if some.n_gpus)
+        batch = "batch " if one.id.startswith("batch") else ""
         rows.append(
-            [one.title, one.above, one.below, f"{one.medians[-1].value:.2f}x", f"{min(values):.2f}",
+            [f"{batch}{one.above} over {one.below}", f"{one.medians[-1].value:.2f}x", f"{min(values):.2f}",
              f"{max(values):.2f}", percent(100 * DEVIATIONS * median(row.noise for row in one.rows)),
-             str(len(values)), str(sum(row.holds for row in one.rows)), by_number]
+             str(len(values)), str(sum(row.holds for row in one.rows)), one.title, by_number]
         )  # fmt: skip
-    heads = ["comparison", "of", "over", "median", "lowest", "highest", "+/- %", "pairs", "beyond noise",
+    heads = ["images/sec of", "median", "lowest", "highest", "±%", "pairs", "beyond noise", "comparison",
              f"by {devices_word(study.figures.cells)}"]  # fmt: skip
-    notes = ("+/- %: of one ratio, in the median: two standard errors, from those of both figures.",)
-    return [table(heads, rows, left=3, notes=notes)] if rows else []
+    notes = ("±%: two standard errors of one ratio, median over the pairs",)
+    return [table(heads, rows, words=(heads[0], *heads[-2:]), notes=notes)] if rows else []
 
 
 def pair_blocks(study: Study, speed: _Words = images_per_sec) -> list[Block]:
@@ -153,8 +167,8 @@ def pair_blocks(study: Study, speed: _Words = images_per_sec) -> list[Block]:
             rows.append([row.mode, *speeds, f"{row.gain:.2f}x", "yes" if row.holds else "no"])
         heads = [f"{path} {','.join(map(str, gpus))}" for path, gpus in columns]
         blocks += [
-            f"{one.machine}, {one.model}: images/sec by pair, and the nearer over the farther.",
-            table(["mode", *heads, "gain", "beyond noise"], rows),
+            f"{one.machine}, {one.model}: images/sec by pair, and the nearer over the farther:",
+            table(["mode", *heads, "gain", "beyond noise"], rows, words=("mode",)),
         ]
     return blocks
 
@@ -174,10 +188,10 @@ def clock_blocks(study: Study, speed: _Words = images_per_sec) -> list[Block]:
         kind = next((row.clock for row in one.rows if row.clock), "core")
         heads = ["GPU", "name", "images/sec", "%", f"{kind} clock MHz", "%", "explained %", "unexplained %"]
         where = ", ".join(filter(None, (one.machine, one.model)))
-        note = "Explained: of what is missing to the reference, by the clock, at most."
+        notes = ("explained: by the clock, at most",)
         blocks += [
-            f"{where}: percent of GPU {one.reference}.",
-            without_empty(table(heads, rows, left=2, notes=(note,))),
+            f"{where}: percent of GPU {one.reference}:",
+            table(heads, rows, words=("GPU", "name"), notes=notes),
         ]
     return blocks
 
@@ -192,7 +206,7 @@ def _cpus(study: Study) -> list[Block]:
             ]
             for model, numbers in zip(one.models, one.cells, strict=True)
         ]
-        blocks += [one.name, table(["images/sec", *one.cpus], rows)]
+        blocks += [f"{one.name}, images/sec:", table(["model", *one.cpus], rows, words=("model",))]
     return blocks
 
 
@@ -200,59 +214,51 @@ def _predicted(study: Study) -> list[Block]:
     figures = study.figures
     names = varying(figures.cells)
     rows = [
-        [job_words(figures.cells[row.cell].of, names), str(figures.cells[row.cell].of.n_gpus),
+        [job_words(figures.cells[row.cell].of, names), images_per_sec(row.images_per_sec),
          images_per_sec(row.predicted.images_per_sec),
          f"{images_per_sec(row.predicted.low)} to {images_per_sec(row.predicted.high)}",
-         images_per_sec(row.images_per_sec), f"{row.difference_percent:+.1f}", row.predicted.verdict]
+         f"{row.difference_percent:+.1f}", row.predicted.verdict, str(figures.cells[row.cell].of.n_gpus)]
         for row in figures.predicted
     ]  # fmt: skip
-    heads = ["job", devices_word(figures.cells), "predicted", "range", "measured", "difference %", "verdict"]
-    return [table(heads, rows)] if rows else []
+    heads = [
+        "job",
+        "images/sec",
+        "predicted",
+        "range",
+        "difference %",
+        "verdict",
+        devices_word(figures.cells),
+    ]
+    return [table(heads, rows, words=("job", "range", "verdict"))] if rows else []
 
 
 def _against(study: Study, kind: str) -> list[Block]:
     figures = study.figures
     names = varying(figures.cells)
     rows = [
-        [job_words(figures.cells[row.cell].of, names), str(figures.cells[row.cell].of.n_gpus),
-         images_per_sec(figures.cells[row.cell].images_per_sec), images_per_sec(row.reference_images_per_sec),
-         f"{row.difference_percent:+.1f}", f"{row.noise_percent:.1f}",
-         "regression" if row.is_regression else row.verdict, row.reference, ", ".join(row.differs)]
-        for row in figures.against
+        [job_words(figures.cells[row.cell].of, names), images_per_sec(figures.cells[row.cell].images_per_sec),
+         images_per_sec(row.reference_images_per_sec), f"{row.difference_percent:+.1f}",
+         f"{row.noise_percent:.1f}", "regression" if row.is_regression else row.verdict,
+         str(figures.cells[row.cell].of.n_gpus), row.reference.removeprefix("published: "),
+         ", ".join(row.differs)]
+        for row in sorted(figures.against, key=lambda row: row.difference_percent)
         if row.kind == kind
     ]  # fmt: skip
-    heads = [
-        "job",
-        devices_word(figures.cells),
-        "images/sec",
-        "reference",
-        "difference %",
-        "noise %",
-        "verdict",
-        "of",
-        "also different",
-    ]
-    return [without_empty(table(heads, rows))] if rows else []
+    heads = ["job", "images/sec", "reference", "difference %", "noise %", "verdict",
+             devices_word(figures.cells), "of", "also different"]  # fmt: skip
+    words = ("job", "verdict", "of", "also different")
+    return [table(heads, rows, words=words, shown=_FEW)] if rows else []
 
 
-def _cells(study: Study) -> list[Block]:
-    cells = study.figures.cells
+def _cells(cells: Sequence[Cell]) -> list[Block]:
     names = [name for name in varying(cells) if name not in ("n_gpus", "gpus")]
     rows = [
-        [job_words(cell.of, names), str(cell.of.n_gpus),
+        [job_words(cell.of, names), str(cell.of.n_gpus), cell_words(cell),
+         "" if cell.noise is None else percent(100 * DEVIATIONS * cell.noise),
+         str(len(cell.repeats)) if cell.repeats else "",
          value_words("gpus", cell.of.gpus) if cell.of.gpus else "",
-         cell_words(cell), "" if cell.noise is None else percent(100 * DEVIATIONS * cell.noise),
-         str(len(cell.repeats)) if cell.repeats else "", next(iter((*cell.failed, *cell.not_run)), "")]
+         next(iter((*cell.failed, *cell.not_run, *((cell.spoilt,) if cell.spoilt else ()))), "")]
         for cell in sorted(cells, key=lambda cell: not cell.of.is_run)
     ]  # fmt: skip
-    heads = ["job", devices_word(cells), "which", "images/sec", "+/- %", "runs", "reason"]
-    sides: tuple[Side, ...] = ("left", "right", "left", "right", "right", "right", "left")
-    return [without_empty(table(heads, rows, sides=sides))] if rows else []
-
-
-def _unread(study: Study) -> list[Block]:
-    if not study.unread:
-        return []
-    some = [one.why for one in study.unread[:_MAX_UNREAD]]
-    more = len(study.unread) - len(some)
-    return [Bullets((*some, *([f"and {more} more"] if more > 0 else [])))]
+    heads = ["job", devices_word(cells), "images/sec", "±%", "runs", "which", "remark"]
+    return [table(heads, rows, words=("job", "which", "remark"))] if rows else []

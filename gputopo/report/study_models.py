@@ -3,17 +3,18 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
 from gputopo.measurements.cells import DEVIATIONS, Cell, value_words
-from gputopo.measurements.observations import devices_word, job_words, varying
 from gputopo.measurements.study import Study
+from gputopo.measurements.words import devices_word, job_words, varying
 from gputopo.report.document import Block, Page, Table
-from gputopo.report.layout import Side
+from gputopo.report.layout import Column, Side
 from gputopo.report.units import images_per_sec
 from gputopo.values.run.measurement import Status
 from gputopo.workload.workloads import Workload, names, require
 
-# Rows of one table in a document for people; JSON and CSV have all.
-MAX_ROWS = 200
+ROWS = 6  # of a table in the short form
 # What stands in the place of a figure.
 _WITHOUT_FIGURE: Mapping[Status, str] = {
     "complete": "missing",
@@ -29,16 +30,26 @@ _WITHOUT_FIGURE: Mapping[Status, str] = {
 def table(
     heads: Sequence[str],
     rows: Sequence[Sequence[str]],
-    left: int = 1,
-    notes: Sequence[str] = (),
     *,
-    sides: Sequence[Side] = (),
+    words: Sequence[str],
+    notes: Sequence[str] = (),
+    shown: int = ROWS,
 ) -> Table:
-    """Return a table whose first columns are left, all others right; of a long one the first rows."""
-    sides = sides or tuple("left" if place < left else "right" for place in range(len(heads)))
-    more = len(rows) - MAX_ROWS
-    extra = (f"And {more} more rows: --format csv or json has all.",) if more > 0 else ()
-    return Table.of(heads, rows[:MAX_ROWS], sides, (*notes, *extra))
+    """Return a table without empty columns. Those not in `words` are numbers, with aligned decimals."""
+    sides: list[Side] = ["left" if head in words else "right" for head in heads]
+    found = Table.of(heads, rows, sides, notes, shown)
+    return without_empty(found.mapped(lambda column: column if column.side == "left" else _aligned(column)))
+
+
+def _aligned(column: Column) -> Column:
+    """Return a column of numbers with spaces in place of the decimals that some do not have."""
+    ends = [_END.search(cell) for cell in column.cells]
+    widest = max((len(end[0]) for end in ends if end), default=0)
+    cells = (
+        f"{cell}{' ' * (widest - len(end[0]))}" if end else cell
+        for cell, end in zip(column.cells, ends, strict=True)
+    )
+    return msgspec.structs.replace(column, cells=tuple(cells))
 
 
 def without_empty(found: Table) -> Table:
@@ -46,20 +57,20 @@ def without_empty(found: Table) -> Table:
     return found.mapped(lambda column: column if any(column.cells) else None)
 
 
-def cell_words(cell: Cell, digits: int | None = None) -> str:
+def cell_words(cell: Cell) -> str:
     """Return the figure of a cell, or that there is none: `failed`, `missing`; never 0."""
     if cell.images_per_sec is None:
         return _WITHOUT_FIGURE[cell.of.status]
-    return images_per_sec(cell.images_per_sec) if digits is None else f"{cell.images_per_sec:.{digits}f}"
+    return images_per_sec(cell.images_per_sec)
 
 
 MAX_PAGES = 100  # gputopo has about forty models; a table of others may name any
 _MAX_NAME = 60  # letters of a file name
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_END = re.compile(r"(?<=\d)(?:\.\d+)?x?$")  # what follows the whole part of a number
 _NOTE = (
-    "Memory is in MiB (2^20 bytes) of float32: that of the parameters, and of the outputs that one example "
-    "leaves for the backward pass. GMAC: thousand million multiply-accumulates of one forward pass of one "
-    "example (a multiply-accumulate is two floating-point operations). More: gputopo explain MODEL."
+    "MiB: 2^20 bytes of float32; feature: outputs that one example keeps for the backward pass; GMAC: "
+    "thousand million multiply-accumulates of its forward pass (gputopo explain MODEL)"
 )
 # Conditions with columns of their own on the page of a model.
 _COLUMNS = frozenset({"model", "machine", "cpu", "gpu", "n_gpus", "gpus", "batch_per_gpu"})
@@ -71,8 +82,7 @@ def model_table(models: Iterable[str]) -> list[Block]:
     known = set(names())
     rows = tuple(_row(require(name)) for name in models if name in known)
     heads = ("model", "input", "parameters, millions", "parameter MiB", "feature MiB", "GMAC")
-    sides: tuple[Side, ...] = ("left", "left", "right", "right", "right", "right")
-    return [Table.of(heads, rows, sides, (_NOTE,))] if rows else []
+    return [table(heads, rows, words=heads[:2], notes=(_NOTE,), shown=2 * ROWS)] if rows else []
 
 
 def _row(one: Workload) -> tuple[str, ...]:
@@ -147,23 +157,21 @@ def _figures(cells: Sequence[Cell], speedups: dict[int, float]) -> list[Block]:
     rows = [
         [
             cell.of.machine or "",
-            cell.of.cpu or "",
-            cell.of.gpu or "",
+            cell_words(cell),
+            "" if cell.noise is None else f"{100 * DEVIATIONS * cell.noise:.1f}",
+            f"{speedups[cell.number]:.2f}x" if cell.number in speedups else "",
             str(cell.of.n_gpus),
             value_words("gpus", cell.of.gpus) if cell.of.gpus else "",
             "" if cell.of.batch_per_gpu is None else str(cell.of.batch_per_gpu),
             cell.of.mode,
             job_words(cell.of, others),
-            cell_words(cell),
-            "" if cell.noise is None else f"{100 * DEVIATIONS * cell.noise:.1f}",
-            f"{speedups[cell.number]:.2f}x" if cell.number in speedups else "",
+            cell.of.cpu or "",
+            cell.of.gpu or "",
             next(iter((*cell.failed, *cell.not_run)), ""),
         ]
         for cell in sorted(cells, key=lambda cell: (cell.of.machine or "", cell.of.n_gpus, cell.number))
     ]
-    heads = ["machine", "CPU", "GPU", devices_word(cells), "which", "batch per device", "mode", "with",
-             "images/sec", "+/- %", "speedup", "reason"]  # fmt: skip
-    sides: tuple[Side, ...] = (
-        *("left",) * 3, "right", "left", "right", *("left",) * 2, *("right",) * 3, "left",
-    )  # fmt: skip
-    return [without_empty(table(heads, rows, sides=sides))]
+    words = ("machine", "CPU", "GPU", "which", "mode", "with", "remark")
+    heads = ["machine", "images/sec", "±%", "speedup", devices_word(cells), "which", "batch per device",
+             "mode", "with", "CPU", "GPU", "remark"]  # fmt: skip
+    return [table(heads, rows, words=words)]

@@ -83,6 +83,7 @@ class Option:
     const: Any = None  # value of the field where this option, a flag, is given
     read: Callable[[str, Any], Any] | None = None
     sets_fields: bool = False
+    letter: str = ""  # a second flag, `-i`
     repeated: bool = False  # it may be given several times; the value is a tuple, `read` gets all texts
 
 

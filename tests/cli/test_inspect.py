@@ -28,7 +28,7 @@ def test_a_recording_reads_back_to_the_same_output(
     recording = tmp_path / "machine.json"
     live = call("inspect", "--format", shape, "--record", recording)
     again = call("inspect", "--format", shape, "--from", recording)
-    assert live.out.count("\n") > 10
+    assert live.out.count("\n") > 5
     assert again == live
 
 
@@ -48,7 +48,7 @@ def test_columns_sets_the_width_of_a_pipe(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     on_scenario("dgx1")
-    wide = call("inspect").out
+    wide = call("inspect", "--all").out
     assert any("PCI address" in line and "used/total" in line for line in wide.splitlines())
     assert 80 < max(map(len, wide.splitlines())) <= 160
 
@@ -57,14 +57,14 @@ def test_columns_sets_the_width_of_a_pipe(
 def test_every_bundled_machine_can_be_inspected(name: str, call: Call) -> None:
     done = call("inspect", "--from", name)
     assert (done.code, done.err) == (0, "")
-    assert "GPU0" in done.out
+    assert "GPU0" in call("inspect", "--from", name, "--topology").out
 
 
 def test_the_table_shows_clocks_link_power_and_memory_of_a_gpu(
     call: Call, on_scenario: Callable[[str], None]
 ) -> None:
     on_scenario("desktop")
-    words = call("inspect").out.split()
+    words = call("inspect", "--all").out.split()
     for shown in (
         "0000:01:00.0",
         "210/2100",
@@ -107,11 +107,11 @@ def test_identities_keeps_uuids_in_the_json_and_in_the_recording(
 def test_a_machine_without_an_nvidia_device_reports_it_and_is_fine(call: Call, without_gpu: None) -> None:
     done = call("inspect")
     assert done.code == 0
-    assert "No NVIDIA device is on the PCI bus of this machine." in done.out
+    assert done.out.startswith("No NVIDIA device on the PCI bus of this machine. 1 info.\n")
 
 
 def test_a_broken_driver_is_reported_in_full_and_ends_with_3(call: Call, with_broken_driver: None) -> None:
-    done = call("inspect", "--fail-on", "error")
+    done = call("inspect", "--all", "--fail-on", "error")
     assert done.code == 3
     assert "driver.not_loaded" in done.out
     assert "0000:44:00.0" in done.out  # what the bus shows is printed nevertheless
@@ -121,9 +121,10 @@ def test_a_lost_gpu_is_reported_and_the_rest_is_shown(call: Call, on_scenario: C
     on_scenario("lost_gpu")
     done = call("inspect")
     assert done.code == 0
-    assert "gpu:2  gpu.lost" in done.out
+    assert "3 fine, GPU 2 is lost. 1 error" in done.out
+    assert "error    gpu.lost  GPU 2 " in done.out
     assert "LOST" in done.out
-    assert done.out.count("1305/1410") == 3
+    assert call("inspect", "--all").out.count("1305/1410") == 3
 
 
 @pytest.mark.parametrize(("severity", "code"), [("error", 0), ("warning", 1)])
@@ -148,11 +149,11 @@ def test_two_captures_become_one_machine(call: Call, tmp_path: Path) -> None:
     done = call("inspect", "--from", first, "--from", second)
     assert done.code == 0
     assert "PHB" in done.out
-    assert "Contradictions" in done.out
+    assert "topology.contradiction" in done.out
 
 
 def test_the_topology_comes_from_stdin_too() -> None:
-    done = commands.run("-m", "gputopo", "inspect", "--from", "-", given=TWO_GPUS)
+    done = commands.run("-m", "gputopo", "inspect", "--topology", "--from", "-", given=TWO_GPUS)
     assert done.returncode == 0, done.stderr
     assert "GPU1  PHB   X     0-7" in done.stdout
 
@@ -194,4 +195,4 @@ def test_a_terminal_that_knows_ascii_only_is_written_to_all_the_same(tmp_path: P
     command = ("-m", "gputopo", "inspect", "--from", str(recording))
     done = commands.run(*command, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert done.returncode == 0, done.stderr
-    assert "NVIDIA Gr?n?" in done.stdout
+    assert "Gr?n?" in done.stdout

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from gputopo.captures import reading
+from gputopo.findings import Inspection
+from gputopo.values import schema
 from tests.cli.conftest import Call
 from tests.report.exposition_grammar import read
 
@@ -32,9 +34,14 @@ def test_a_capture_is_shown_in_every_format_within_80_columns(
         assert (table.out, len(table.err.splitlines())) == ("", 2)
         return
     assert (table.code, table.err) == (0, "")
-    tables = table.out.partition("\nLines not understood\n")[0]
-    assert max(map(len, tables.splitlines())) <= 80
-    assert call("inspect", "--from", path, "--format", "markdown").out.startswith("### Machine")
+    lines = table.out.splitlines()
+    assert (max(map(len, lines)) <= 80, len(lines) <= 40) == (True, True)
+    found = schema.decode(call("inspect", "--from", path, "--json").out, Inspection, origin="stdout").findings
+    serious = {one.id for one in found if one.severity != "info"}
+    assert serious == {one for one in serious if one in "\n".join(lines[:15])}
+    whole = call("inspect", "--all", "--from", path).out.partition("\nLines not understood\n")[0]
+    assert max(map(len, whole.splitlines())) <= 80
+    assert "### Machine\n" in call("inspect", "--all", "--from", path, "--format", "markdown").out
     assert read(call("inspect", "--from", path, "--format", "prometheus").out)["gputopo_gpus"]
     shown = call("inspect", "--from", path, "--diff", path).out
     assert "No difference." in shown or "Nothing could" in shown

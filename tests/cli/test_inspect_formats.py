@@ -20,7 +20,7 @@ OnScenario = Callable[[str], None]
 @pytest.mark.parametrize("shape", ["markdown", "prometheus"])
 @pytest.mark.parametrize("name", recording.bundled_names())
 def test_every_bundled_machine_can_be_shown_in_every_format(name: str, shape: str, call: Call) -> None:
-    done = call("inspect", "--from", name, "--format", shape)
+    done = call("inspect", "--all", "--from", name, "--format", shape)
     assert (done.code, done.err) == (0, "")
     assert len(done.out.splitlines()) > 20
 
@@ -57,7 +57,7 @@ def test_users_are_on_ones_own_screen_and_in_nothing_that_is_passed_on(
 ) -> None:
     process = GpuProcess(pid=7, kind="compute", name="python", user="erika", memory_mib=512)
     path = write(tmp_path, "box.json", Machine(source="live", gpus=(Gpu(index=0, processes=(process,)),)))
-    done = call("inspect", "--from", path, "--format", shape, *(["--identities"] if asked else []))
+    done = call("inspect", "--all", "--from", path, "--format", shape, *(["--identities"] if asked else []))
     assert "512" in done.out
     assert ("erika" in done.out) is named
 
@@ -68,7 +68,7 @@ def test_the_help_lists_the_formats(call: Call) -> None:
 
 def test_the_table_shows_tree_health_and_the_index_systems(call: Call, on_scenario: OnScenario) -> None:
     on_scenario("desktop")
-    out = call("inspect").out
+    out = call("inspect", "--all").out
     assert "\nPCI tree\n" in out
     assert "\nHealth\n" in out
     assert "Xorg" in out
@@ -76,7 +76,7 @@ def test_the_table_shows_tree_health_and_the_index_systems(call: Call, on_scenar
 
 
 def test_a_terminal_that_knows_ascii_only_gets_a_tree_of_ascii() -> None:
-    command = ("-m", "tests.kit.command", "7gforce", "--", "inspect")
+    command = ("-m", "tests.kit.command", "7gforce", "--", "inspect", "--topology")
     done = commands.run(*command, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     tree = done.stdout.partition("PCI tree\n")[2].partition("\n\n")[0]
     assert "+- GPU 0" in tree
@@ -172,7 +172,7 @@ def test_options_that_do_not_fit_are_refused_in_two_lines(
 
 
 def test_on_a_terminal_the_tree_is_drawn_in_colours() -> None:
-    code, got = commands.on_a_terminal("-m", "tests.kit.command", "desktop", "--", "inspect")
+    code, got = commands.on_a_terminal("-m", "tests.kit.command", "desktop", "--", "inspect", "--topology")
     assert code == 0
     assert "\x1b[" in got
     assert "└─" in got

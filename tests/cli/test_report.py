@@ -104,6 +104,27 @@ def test_a_regression_beyond_the_noise_has_exit_code_one(
     done = call("report", str(after), "--baseline", str(before), "--fail-on", "warning")
     assert done.code == code
     assert study(call, after, "--baseline", before).has_regression == (code == 1)
+    assert not study(call, after, "--baseline", before, "--smallest-effect", 20).has_regression
+
+
+def test_a_baseline_with_which_nothing_can_be_compared_is_an_error(call: Call, tmp_path: Path) -> None:
+    before, after = run_folder(tmp_path / "before", 2), run_folder(tmp_path / "after", 3)
+    done = call("report", str(after), "--baseline", str(before), "--fail-on", "warning")
+    assert (done.code, done.out) == (2, "")
+    assert "0 of 1 cells compared with --baseline: the runs differ in number of GPUs" in done.err
+
+
+def test_a_large_report_is_short_unless_all_is_wanted(call: Call, tmp_path: Path) -> None:
+    rows = ["model,machine,n_gpus,batch_per_gpu,images_per_sec"]
+    for n in range(4000):
+        gpus, speed = 2 ** (n % 4), 1 - n % 7 / 50
+        rows.append(f"resnet50,box{n // 40},{gpus},{n % 40 // 4 * 8 + 8},{100 * gpus * speed}")
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    short, whole = (call("report", "--import", tmp_path / "t.csv", *more).out for more in ((), ("--all",)))
+    assert len(short.splitlines()) < 200
+    assert "more rows (--all)" in short
+    assert len(whole.splitlines()) > 4000
+    assert "(--all)" not in whole
 
 
 def test_hostile_names_and_contents_are_shown_as_they_are_in_no_markup(call: Call, tmp_path: Path) -> None:
@@ -223,10 +244,11 @@ def test_html_and_markdown_carry_the_pictures_of_the_runs(call: Call, tmp_path: 
     html = (tmp_path / "report.html").read_text()
     assert html.count("<svg") == 2
     assert "Run killed" in html
-    done = call("report", tmp_path / "runs", "--format", "markdown", "--output", tmp_path / "report.md")
+    new = tmp_path / "new" / "folder"
+    done = call("report", tmp_path / "runs", "--format", "markdown", "--output", new / "report.md")
     assert done.code == 0, done.err
-    text = (tmp_path / "report.md").read_text()
-    files = {path.name for path in (tmp_path / "report-pictures").iterdir()}
+    text = (new / "report.md").read_text()
+    files = {path.name for path in (new / "report-pictures").iterdir()}
     assert files == {"run-1.svg", "step-1.svg"}
     assert all(f"](report-pictures/{name})" in text for name in files)
 
@@ -247,7 +269,7 @@ def own_history(call: Call, without_gpu: None, own_home: Path) -> Path:
 def test_the_history_names_what_is_worse_and_since_when(call: Call, own_history: Path) -> None:
     done = call("report", "--history")
     assert done.code == 0, done.err
-    assert "20 % lower since 1970-01-05" in done.out
+    assert "20 % lower since 1970-01-05" in done.out.splitlines()[0]
     assert "vgg16" in done.out
     assert call("report", "--history", "--fail-on", "warning").code == 1
     listed = list(csv.DictReader(io.StringIO(call("report", "--history", "--format", "csv").out)))

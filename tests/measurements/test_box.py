@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.measurements.box import MIN_CHANGE, Point, Series, box_of, change_of
+from gputopo.measurements.box import MIN_CHANGE, Point, Series, box_of, change_of, low_last
 from gputopo.report.box import box_document
+from gputopo.report.document import Bullets
 from gputopo.report.markdown import document_markdown
 from gputopo.runs.history import Saved
 from gputopo.values.bandwidth import Bandwidth
@@ -63,7 +64,7 @@ def test_steady_series_have_no_change() -> None:
     assert found <= 2
 
 
-@given(st.lists(st.floats(0.1, 1e4), max_size=3))
+@given(st.lists(st.floats(0.1, 1e4), max_size=5))
 def test_few_measurements_have_none(values: list[float]) -> None:
     assert change_of(series_of(values)) is None
 
@@ -75,14 +76,29 @@ def test_a_difference_that_two_runs_may_have_is_none(value: float, fall: float) 
 
 def test_what_recovered_or_rose_is_not_worse() -> None:
     assert change_of(series_of([10.0] * 5 + [7.0] * 3 + [10.0] * 5)) is None
+    assert change_of(series_of([10.0] * 20 + [7.0] * 20 + [10.0] * 3)) is None
     assert change_of(series_of([7.0] * 5 + [10.0] * 5)) is None
+
+
+def test_one_outlier_makes_no_change_and_hides_none() -> None:
+    chance = random.Random(5)
+    values = [chance.gauss(1, 0.01) * (1 if day < 6 else 0.9) for day in range(13)]
+    values[10] = 1.0
+    change = change_of(series_of(values))
+    assert change is not None
+    assert change.since_s == 6 * 86400.0
+    last = series_of([chance.gauss(1, 0.01) for _ in range(8)] + [0.6])
+    assert change_of(last) is None
+    low = low_last(last)
+    assert low is not None
+    assert low.percent == pytest.approx(40, abs=3)
 
 
 def test_a_gpu_that_became_slower_is_named_with_the_run_it_was_in() -> None:
     box = box_of("a box", [run(day, 1000.0 if day < 4 else 800.0) for day in range(8)])
     assert {change.what.partition(" in ")[0] for change in box.changes} == {
         "GPU 1",
-        "alexnet on 2 GPUs 0,1 batch 64",
+        "alexnet, batch 64, 2 GPUs 0,1",
     }
     assert {change.since_s for change in box.changes} == {4 * 86400.0}
 
@@ -110,15 +126,32 @@ def test_a_link_that_fell_is_dated_from_saved_bandwidths() -> None:
     assert change.what.startswith("GPU 0 to GPU 1")
 
 
-def test_the_document_has_what_is_worse_first_and_every_run() -> None:
+def test_an_upgrade_is_an_event_in_the_series_and_named_with_the_fall() -> None:
+    runs = [
+        run(day, 1000.0 if day < 4 else 800.0, version="2.20" if day < 4 else "2.21", framework="gputopo")
+        for day in range(8)
+    ]
+    box = box_of("a box", runs)
+    assert [one.says for one in box.events] == ["TensorFlow 2.20 to 2.21"]
+    assert {one.with_events for one in box.changes} == {("TensorFlow 2.20 to 2.21",)}
+    document = box_document(box, pictures=True)
+    assert "with TensorFlow 2.20 to 2.21" in document.headline
+    assert "TensorFlow 2.20 to 2.21" in document.pictures[0].svg
+
+
+def test_the_document_has_what_is_worse_once_and_every_run() -> None:
     runs = [run(day, 1000.0 if day < 4 else 800.0) for day in range(8)]
-    document = box_document(box_of("a box", runs), pictures=True)
+    document = box_document(box_of("a box", runs, elsewhere=30), pictures=True)
+    assert "30 runs on other hardware" in document.summary
     assert [part.title for part in document.sections] == ["What is worse", "Speeds", "Runs"]
+    assert "20 % lower since 1970-01-05" in document.headline
+    worse = document.sections[0].blocks[0]
+    assert isinstance(worse, Bullets)
+    (words,) = worse.items
+    assert words.endswith("Of its devices: GPU 1 20 %.")
     text = document_markdown(document)
-    assert "20 % lower since 1970-01-05" in text
     assert all(f"/runs/{day}" in text for day in range(8))
     (picture,) = document.pictures
     assert "20 % lower" in picture.alt
-    assert box_document(box_of("a box", runs)).pictures == ()
-    nothing = document_markdown(box_document(box_of(None, [])))
-    assert "Nothing is worse" in nothing
+    assert "repeat it" in box_document(box_of(None, [*runs[:4], run(9, 600.0)])).headline
+    assert "Nothing is worse" in box_document(box_of(None, [])).headline

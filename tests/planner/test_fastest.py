@@ -264,7 +264,6 @@ def test_without_history_and_with_other_programs_nothing_of_the_box_counts(field
     ("fields", "words"),
     [
         ({"single_gpu_images_per_sec": (1.0, 2.0)}, "2 numbers for 7 GPUs"),
-        ({"single_gpu_images_per_sec": (0.0,)}, "above 0"),
         ({"batch_size": 0}, "--batch-size cannot be 0"),
         ({"program": "tf_cnn"}, "no program 'tf_cnn'"),
         ({"model": "alexnett"}, "no model 'alexnett'"),

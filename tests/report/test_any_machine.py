@@ -12,7 +12,7 @@ from gputopo.findings import Finding, Inspection
 from gputopo.findings.difference import difference
 from gputopo.report.document import document_text
 from gputopo.report.layout import text_of
-from gputopo.report.machine.inspection import difference_document, inspection_document
+from gputopo.report.machine.inspection import Detail, difference_document, inspection_document
 from gputopo.report.machine.tree import tree_view
 from gputopo.report.markdown import document_markdown
 from gputopo.report.prometheus import exposition
@@ -39,11 +39,17 @@ def is_printable(text: str) -> bool:
     return all(character.isprintable() for character in text.replace("\n", ""))
 
 
-@given(machines(), st.integers(40, 200))
-def test_the_table_is_shown_and_no_word_from_outside_moves_the_cursor(machine: Machine, width: int) -> None:
-    text = document_text(inspection_document(Inspection(machine=machine, findings=FINDINGS)), width)
-    assert is_printable(text)
-    assert re.search(r"^Findings", text, re.MULTILINE)
+DETAILS: list[Detail | None] = [None, "all", "topology"]
+
+
+@given(machines(), st.integers(40, 200), st.sampled_from(DETAILS))
+def test_the_table_is_shown_and_no_word_from_outside_moves_the_cursor(
+    machine: Machine, width: int, detail: Detail | None
+) -> None:
+    inspection = Inspection(machine=machine, findings=FINDINGS)
+    assert is_printable(document_text(inspection_document(inspection, detail), width))
+    for gpu in machine.gpus:
+        assert is_printable(document_text(inspection_document(inspection, gpu.index), width))
 
 
 @given(machines())
@@ -58,7 +64,9 @@ def test_the_tree_shows_every_gpu_of_the_tree_once(machine: Machine) -> None:
 
 @given(machines())
 def test_markdown_tables_have_as_many_cells_in_every_row(machine: Machine) -> None:
-    text = document_markdown(inspection_document(Inspection(machine=machine, findings=FINDINGS)))
+    inspection = Inspection(machine=machine, findings=FINDINGS)
+    text = document_markdown(inspection_document(inspection))
+    text += document_markdown(inspection_document(inspection, "all"))
     assert is_printable(text)
     table: list[int] = []
     for row in [*text.splitlines(), ""]:
@@ -106,6 +114,6 @@ def test_any_two_machines_can_be_compared_and_the_result_be_shown(one: Machine, 
 @pytest.mark.parametrize("width", [20, 40, 80])
 def test_an_empty_machine_is_shown_in_every_format(width: int) -> None:
     empty = Inspection(machine=Machine(source="nothing"))
-    assert "None is known." in document_text(inspection_document(empty), width)
-    assert "### Findings\n\nNone." in document_markdown(inspection_document(empty))
+    assert "No GPU is known." in document_text(inspection_document(empty), width)
+    assert "### Findings\n\nNone." in document_markdown(inspection_document(empty, "all"))
     assert read(exposition(empty))["gputopo_gpus"].samples[0].value == 0

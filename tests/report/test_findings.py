@@ -4,12 +4,12 @@ from gputopo.report.findings import findings_block, watched_document
 from gputopo.report.layout import SEVERITY_STYLES
 from gputopo.report.machine.inspection import inspection_document
 from gputopo.report.markdown import document_markdown
-from gputopo.values.machine import Contradiction, Driver, Gpu, Machine, Unread
+from gputopo.values.machine import Machine, Unread
 from gputopo.values.subject import Subject
 
 
 def shown(machine: Machine, *findings: Finding, width: int = 80) -> str:
-    return document_text(inspection_document(Inspection(machine=machine, findings=findings)), width)
+    return document_text(inspection_document(Inspection(machine=machine, findings=findings), "all"), width)
 
 
 LOST = Finding(
@@ -42,12 +42,6 @@ def test_findings_of_one_kind_share_a_block_and_its_remedy() -> None:
     assert text.index("GPU 1: one lane") < text.index("GPU 2: two lanes") < text.index("gpu.lost")
 
 
-def test_many_findings_are_counted_in_the_title() -> None:
-    found = [LOST, *(narrow(f"gpu:{n}", f"GPU {n}") for n in range(3))]
-    assert "\nFindings: 1 error, 3 warnings\n" in shown(Machine(source="live"), *found)
-    assert "\nFindings\n" in shown(Machine(source="live"), *found[:3])
-
-
 def test_what_was_seen_while_watching_states_what_could_not_be_seen() -> None:
     assert document_text(watched_document((), None), 80) == "Seen while watching\n  None.\n"
     assert "Xid errors: NOT_SUPPORTED" in document_text(watched_document((LOST,), "NOT_SUPPORTED"), 80)
@@ -66,19 +60,7 @@ def test_no_finding_is_no_pass_for_what_was_not_read() -> None:
     machine = Machine(source="nvidia-smi topo", missing={"gpus[*].clocks_mhz": "not reported"})
     words = "None in what was read. What was not read was not checked."
     assert f"\nFindings\n  {words}\n" in shown(machine)
-    assert words in document_markdown(inspection_document(Inspection(machine=machine)))
-
-
-def test_a_machine_without_an_nvidia_device_reports_it_in_a_sentence() -> None:
-    text = shown(Machine(source="live", driver=Driver(status="no_device")))
-    assert "No NVIDIA device is on the PCI bus of this machine." in text
-    assert "Topology" not in text
-
-
-def test_contradictions_show_what_every_source_reported() -> None:
-    said = (Contradiction(fact="links[0-1].hop", said={"NVML": "PIX", "the PCI tree": "PXB"}),)
-    text = shown(Machine(source="live", gpus=(Gpu(index=0),), contradictions=said))
-    assert "links[0-1].hop  NVML: PIX; the PCI tree: PXB" in text
+    assert words in document_markdown(inspection_document(Inspection(machine=machine), "all"))
 
 
 def test_lines_that_were_not_understood_are_shown_with_their_place_and_not_without_end() -> None:

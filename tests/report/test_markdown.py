@@ -8,13 +8,13 @@ from gputopo.report.layout import text_of
 from gputopo.report.machine.inspection import inspection_document
 from gputopo.report.machine.matrix import matrix_view
 from gputopo.report.markdown import document_markdown, escaped
-from gputopo.values.machine import Contradiction, Gpu, Machine, Unread
+from gputopo.values.machine import Gpu, Machine, Unread
 from gputopo.values.subject import Subject
 from tests.kit.machines import machine_of
 
 
 def shown(machine: Machine, *findings: Finding) -> str:
-    return document_markdown(inspection_document(Inspection(machine=machine, findings=findings)))
+    return document_markdown(inspection_document(Inspection(machine=machine, findings=findings), "all"))
 
 
 def code_blocks(text: str) -> list[tuple[str, str]]:
@@ -62,12 +62,10 @@ def test_what_is_in_doubt_or_missing_is_there_too() -> None:
     machine = Machine(
         source="a + b",
         gpus=(Gpu(index=0),),
-        contradictions=(Contradiction(fact="links[0-1].hop", said={"a": "PIX", "b": "SYS"}),),
         unread=(Unread(source="t.txt", line=7, text="odd"),),
         missing={"gpus[0].pstate": "NOT_SUPPORTED"},
     )
     text = shown(machine)
-    assert table_after(text, "Contradictions (the first one is used)")[1][1] == "a: PIX; b: SYS"
     assert "| t.txt:7 | odd |" in text
     assert table_after(text, "Not read")[1][1].endswith("does not offer it: P-state")
 

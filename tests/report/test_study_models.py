@@ -38,7 +38,7 @@ def test_a_page_has_what_a_model_is_and_each_of_its_figures_once() -> None:
     place = figures.heads.index
     shown = [(row[place("GPUs")], row[place("images/sec")], row[place("speedup")]) for row in figures.rows]
     assert shown == [("1", "100.0", "1.00x"), ("2", "190.0", "1.90x"), ("4", "failed", "")]
-    assert figures.rows[2][place("reason")] == "no memory"
+    assert figures.rows[2][place("remark")] == "no memory"
     assert own.name == "mine"
     assert "does not have this model" in str(own.blocks[0])
 

@@ -71,6 +71,12 @@ def not_read(machine: Machine) -> dict[str, str]:
     return {path: why for path, why in machine.missing.items() if not _is_fabric_of(path, without)}
 
 
+def count_not_read(machine: Machine) -> int:
+    """Return how many facts could not be read, of any device, without those that a card does not have."""
+    paths = [FactPath.parse(path) for path, why in not_read(machine).items() if why not in _DOES_NOT_APPLY]
+    return len({(path.group, path.fact) for path in paths})
+
+
 def _is_fabric_of(path: str, gpus: Collection[str]) -> bool:
     at = FactPath.parse(path)
     return at.group == "gpus" and at.key in gpus and at.fact.split(".")[0] == "fabric"

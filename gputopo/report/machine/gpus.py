@@ -1,14 +1,14 @@
 """The GPUs of a machine as a table, and what its columns do not show."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from gputopo.findings import Finding
 from gputopo.findings.usage import idle, under_load
-from gputopo.reference.clock_events import in_words, reasons_of
 from gputopo.report.document import Table
-from gputopo.report.layout import LOST, NOT_ASKED, UNKNOWN, Column, Side, plain
+from gputopo.report.layout import LOST, NOT_ASKED, SEVERITY_STYLES, UNKNOWN, Column, Side, plain
 from gputopo.report.machine.facts import reason_for
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, GpuProcess, Machine
@@ -16,6 +16,7 @@ from gputopo.values.subject import at_gpu
 
 _CUDA_ORDER = "CUDA_DEVICE_ORDER=PCI_BUS_ID"
 _NAME_WIDTH = 34  # longer names are folded
+_LOST = SEVERITY_STYLES["error"]
 
 
 class _Facts(msgspec.Struct, frozen=True):
@@ -63,6 +64,64 @@ def gpu_table(machine: Machine) -> Table | None:
     if [column.head for group in shown for column in group] in ([], ["NUMA"]):
         return None  # the matrix shows the NUMA nodes
     return Table(head, tuple(group for group in shown if group))
+
+
+# Heads of the columns that go first where the screen is narrow; the model only where all have the same.
+_OPTIONAL = ("NUMA", "Temp C", "Load %", "Name", "Power W", "Memory GiB", "PCIe", "Memory MHz")
+_SHORT = (
+    _Facts("Memory MHz", ("clocks_mhz.memory.now", "clocks_mhz.memory.max")),
+    _Facts("PCIe", ("pcie.gen_now", "pcie.width_now")),
+    _Facts("NUMA", ("numa_node",)),
+    _Facts("Temp C", ("temperature_c.gpu",)),
+    _Facts("Power W", ("power_w.draw", "power_w.limit")),
+    _Facts("Load %", ("utilization_percent.gpu",)),
+    _Facts("Memory GiB", ("memory_mib.used", "memory_mib.total")),
+)
+
+
+def short_gpu_table(machine: Machine, worst: Mapping[int, str]) -> Table | None:
+    """Return one line for each GPU; None where nothing is known of them. `worst`: severity of its finding."""
+    gpus = machine.gpus
+    shown = [facts for facts in _SHORT if _is_shown(machine, facts)]
+    if not shown and not worst:
+        return None
+    columns = [Column("Name", tuple(_name(machine, gpu) for gpu in gpus), max_width=_NAME_WIDTH)]
+    for facts in shown:
+        cells = tuple(_short_cell(machine, gpu, facts) for gpu in gpus)
+        columns.append(Column(facts.head, cells, facts.side))
+    found = tuple(LOST if gpu.lost else worst.get(gpu.index, "") for gpu in gpus)
+    if any(found):
+        columns.append(
+            Column("Finding", found, styles=tuple(SEVERITY_STYLES.get(one, _LOST) for one in found))
+        )
+    one_model = len({gpu.name for gpu in gpus if gpu.name}) < 2
+    optional = ("Name", *_OPTIONAL) if one_model else _OPTIONAL
+    slow = any(link_is_slow_while_idle(gpu) for gpu in gpus)
+    notes = (f"{_IDLE_MARK} an idle GPU lowers its PCIe generation",) if slow else ()
+    head = Column("GPU", tuple(str(gpu.index) for gpu in gpus), "right")
+    return Table(head, (tuple(columns),), notes, optional=optional)
+
+
+def _name(machine: Machine, gpu: Gpu) -> str:
+    return plain(gpu.name.removeprefix("NVIDIA ")) if gpu.name else _absent(machine, gpu, "name")
+
+
+def _short_cell(machine: Machine, gpu: Gpu, facts: _Facts) -> str:
+    """Return a cell of the short table: sizes in GiB, the PCIe link as `gen4 x16` or `gen1/4 x8/16`."""
+    if facts.head == "Memory GiB":
+        sizes = [None if (mib := _fact(gpu, path)) is None else f"{mib / 1024:.1f}" for path in facts.paths]
+        if any(sizes):
+            return "/".join(size or _absent(machine, gpu, facts.paths[0]) for size in sizes)
+    if facts.head != "PCIe":
+        return _cell(machine, gpu, facts)
+    link = gpu.pcie
+    known = [
+        f"{before}{now}{f'/{top}' if top is not None and top != now else ''}"
+        for before, now, top in (("gen", link.gen_now, link.gen_max), ("x", link.width_now, link.width_max))
+        if now is not None
+    ]
+    mark = _IDLE_MARK if link_is_slow_while_idle(gpu) else ""
+    return f"{' '.join(known)}{mark}" if known else _absent(machine, gpu, facts.paths[0])
 
 
 def _column(machine: Machine, facts: _Facts) -> Column:
@@ -198,20 +257,15 @@ def _run(run: Sequence[int | None]) -> str:
 
 
 _PROCESSES_SHOWN = 8  # of one GPU; the rest is in the JSON
-_ECC_COUNTS = (
-    ("uncorrected", "volatile", "uncorrected since the driver was loaded"),
-    ("uncorrected", "aggregate", "uncorrected in all"),
-    ("corrected", "volatile", "corrected since the driver was loaded"),
-    ("corrected", "aggregate", "corrected in all"),
-)
 
 
-def health_rows(machine: Machine) -> list[tuple[str, str]]:
-    """Return (`GPU 0-3`, words) in the order of the GPUs; the label is empty where it repeats."""
+def health_rows(machine: Machine, findings: Sequence[Finding] = ()) -> list[tuple[str, str]]:
+    """Return (`GPU 0-3`, words) of what no finding reports, in the order of the GPUs; a label once."""
     states: dict[str, list[int]] = {}
     unseen = not machine.pci and not any(link.nvlinks for link in machine.links)
     for gpu in machine.gpus:
-        for words in (*health_words(gpu), *(_nvlinks_up(gpu) if unseen else ())):
+        found = {one.id for one in findings if gpu.index in one.subject.gpus}
+        for words in (*health_words(gpu, found), *(_nvlinks_up(gpu) if unseen else ())):
             states.setdefault(words, []).append(gpu.index)
     by_gpus: dict[str, list[str]] = {}
     for words, gpus in states.items():
@@ -223,16 +277,33 @@ def health_rows(machine: Machine) -> list[tuple[str, str]]:
     ]
 
 
-def health_words(gpu: Gpu) -> Iterator[str]:
-    """Return what is not normal on one GPU, a sentence each."""
-    # Some GPUs report a power cap while idle, which is no fault: see gputopo.findings.throttling.
-    reasons = [one for one in reasons_of(gpu.throttle) if one != "sw_power_cap" or not idle(gpu)]
-    if words := in_words(reasons):
-        yield f"throttled: {', '.join(words)}"
-    yield from _memory_errors(gpu)
-    yield from _link_errors(gpu)
-    yield from _nvlinks(gpu)
-    yield from _modes(gpu)
+def health_words(gpu: Gpu, found: Collection[str] = ()) -> Iterator[str]:
+    """Return settings, counters below their limits and processes of a GPU. `found`: ids of its findings."""
+    if gpu.ecc.mode is False:
+        yield "ECC is off"
+    corrected = (gpu.ecc.corrected_volatile, gpu.ecc.corrected_aggregate)
+    if any(corrected):
+        now, ever = (0 if count is None else count for count in corrected)
+        yield f"corrected ECC errors: {now} since the driver was loaded, {ever} in all"
+    if gpu.remapped_rows.correctable:
+        yield f"{gpu.remapped_rows.correctable} memory rows remapped after correctable errors"
+    if gpu.pcie.replay_counter and "pcie.replays" not in found:
+        yield f"PCIe replays: {gpu.pcie.replay_counter}"
+    if (errors := _nonzero(gpu.pcie.aer)) and "pcie.errors" not in found:
+        yield f"PCIe errors (AER): {errors}"
+    bar1, memory = gpu.bar1_mib.total, gpu.memory_mib.total
+    if bar1 is not None and memory is not None and 0 < bar1 < memory:
+        yield f"BAR1 of {bar1} MiB is smaller than the memory of {memory} MiB"
+    down = [link.link for link in gpu.nvlinks or () if link.active is False]
+    if down and "nvlink.down" not in found:
+        yield f"NVLinks: {index_ranges(down)} down, of {len(gpu.nvlinks or ())}"
+    for link in gpu.nvlinks or ():
+        if (errors := _nonzero(link.errors)) and "nvlink.errors" not in found:
+            yield f"NVLink {link.link} errors: {errors}"
+    if gpu.virtualization not in (None, "none"):
+        yield f"virtualization: {gpu.virtualization}"
+    if gpu.display_active:
+        yield "drives a display"
     yield from _processes(gpu.processes or ())
 
 
@@ -242,89 +313,12 @@ def short_process_name(name: str | None) -> str:
     return words[0].replace("\\", "/").rstrip("/").rpartition("/")[2] if words else "name unknown"
 
 
-def _memory_errors(gpu: Gpu) -> Iterator[str]:
-    ecc, rows, pages = gpu.ecc, gpu.remapped_rows, gpu.retired_pages
-    if ecc.mode is not None and ecc.mode_pending is not None and ecc.mode != ecc.mode_pending:
-        yield f"ECC is {_on(ecc.mode)}, and {_on(ecc.mode_pending)} after a reboot"
-    elif ecc.mode is False:
-        yield "ECC is off"
-    counted = [
-        f"{count} {words}" for what, since, words in _ECC_COUNTS if (count := getattr(ecc, f"{what}_{since}"))
-    ]
-    if counted:
-        yield f"ECC errors: {', '.join(counted)}"
-    if places := _nonzero(ecc.counts):
-        yield f"ECC errors by place: {places}"
-    remapped = [f"{n} {why}" for n, why in _causes(rows.correctable, rows.uncorrectable) if n]
-    if remapped or rows.pending or rows.failure:
-        yield _joined(
-            f"remapped memory rows: {', '.join(remapped) or 'none yet'}",
-            "one pending until a reset" if rows.pending else "",
-            "remapping FAILED" if rows.failure else "",
-        )
-    few = [f"{n} {spare}" for n, spare in ((rows.banks.none, "without"), (rows.banks.low, "with few")) if n]
-    if few:
-        yield f"memory banks: {', '.join(few)} spare rows"
-    repairs = (
-        (ecc.channel_repair_pending, "repair of a memory channel pending"),
-        (ecc.tpc_repair_pending, "repair of a TPC pending"),
-        (ecc.unrepairable_memory, "unrepairable memory"),
-    )
-    yield from (words for present, words in repairs if present)
-    retired = [
-        f"{n} after {why} errors"
-        for n, why in ((pages.single_bit, "single-bit"), (pages.double_bit, "double-bit"))
-        if n
-    ]
-    if retired or pages.pending:
-        waits = "one pending until a reboot" if pages.pending else ""
-        yield _joined(f"retired memory pages: {', '.join(retired) or 'none yet'}", waits)
-
-
-def _link_errors(gpu: Gpu) -> Iterator[str]:
-    if gpu.pcie.replay_counter:
-        yield f"PCIe replays: {gpu.pcie.replay_counter}"
-    if errors := _nonzero(gpu.pcie.aer):
-        yield f"PCIe errors (AER): {errors}"
-    bar1, memory = gpu.bar1_mib.total, gpu.memory_mib.total
-    if bar1 is not None and memory is not None and 0 < bar1 < memory:
-        yield f"BAR1 of {bar1} MiB is smaller than the memory of {memory} MiB"
-
-
-def _nvlinks(gpu: Gpu) -> Iterator[str]:
-    links = gpu.nvlinks or ()
-    down = [link.link for link in links if link.active is False]
-    if down and len(down) == len(links):
-        yield f"NVLinks: all {len(links)} are down"
-    elif down:
-        yield f"NVLinks: {index_ranges(down)} down, of {len(links)}"
-    for link in links:
-        if errors := _nonzero(link.errors):
-            yield f"NVLink {link.link} errors: {errors}"
-
-
 def _nvlinks_up(gpu: Gpu) -> Iterator[str]:
     """Return the speeds of the active NVLinks; matrix and tree show their number."""
     speeds = [link.gb_per_s for link in gpu.nvlinks or () if link.active and link.gb_per_s is not None]
     if speeds:
         each = " or ".join(f"{speed:g}" for speed in sorted(set(speeds)))
         yield f"NVLinks: {len(speeds)} up, {each} GB/s per direction"
-
-
-def _modes(gpu: Gpu) -> Iterator[str]:
-    mig = gpu.mig
-    if mig.mode is not None and mig.mode_pending is not None and mig.mode != mig.mode_pending:
-        yield f"MIG is {_on(mig.mode)}, and {_on(mig.mode_pending)} after a reset"
-    elif mig.mode:
-        yield "MIG is on" + ("" if mig.instances is None else f", {mig.instances} instances")
-    if gpu.compute_mode not in (None, "default"):
-        yield f"compute mode {(gpu.compute_mode or '').replace('_', ' ')}"
-    if gpu.persistence_mode is False:
-        yield "persistence mode is off"
-    if gpu.virtualization not in (None, "none"):
-        yield f"virtualization: {gpu.virtualization}"
-    if gpu.display_active:
-        yield "drives a display"
 
 
 def _processes(processes: tuple[GpuProcess, ...]) -> Iterator[str]:
@@ -341,18 +335,5 @@ def _processes(processes: tuple[GpuProcess, ...]) -> Iterator[str]:
         yield f"and {len(processes) - _PROCESSES_SHOWN} more processes"
 
 
-def _causes(correctable: int | None, uncorrectable: int | None) -> Iterator[tuple[int | None, str]]:
-    yield uncorrectable, "after uncorrectable errors"
-    yield correctable, "after correctable errors"
-
-
 def _nonzero(counts: Mapping[str, int] | None) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in (counts or {}).items() if count)
-
-
-def _joined(*words: str) -> str:
-    return "; ".join(word for word in words if word)
-
-
-def _on(mode: bool) -> str:
-    return "on" if mode else "off"

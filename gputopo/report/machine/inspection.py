@@ -1,50 +1,155 @@
-"""What `gputopo inspect` shows: the machine, its matrix, the findings, what is in doubt or missing."""
+"""What `gputopo inspect` shows: the answer and the findings, a line a GPU; the rest on request."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+import msgspec
 
 from gputopo.findings import Finding, Inspection
+from gputopo.findings.compare import grouped
 from gputopo.findings.difference import Change, Difference, FindingChanges
-from gputopo.report.document import Block, Bullets, Document, Drawing, Rows, Styled, of_sections
-from gputopo.report.findings import findings_block, findings_title
+from gputopo.reference.clock_events import in_words, reasons_of
+from gputopo.report.document import Block, Bullets, Document, Drawing, Rows, Styled, block_lines, of_sections
+from gputopo.report.findings import findings_block
 from gputopo.report.layout import QUIET, SEVERITY_STYLES, plain
-from gputopo.report.machine.facts import grouped_missing, not_read, reason_in_words
-from gputopo.report.machine.gpus import gpu_notes, gpu_table, health_rows, order_warning
-from gputopo.report.machine.matrix import matrix_view, peer_rows
+from gputopo.report.machine.facts import count_not_read, grouped_missing, not_read, reason_in_words
+from gputopo.report.machine.gpus import gpu_notes, gpu_table, health_rows, order_warning, short_gpu_table
+from gputopo.report.machine.matrix import is_summary, matrix_view, peer_rows, topology_in_words
 from gputopo.report.machine.tree import pci_branches, tree_view
+from gputopo.report.machine.verdict import SCREEN_WIDTH, TIMES, short_findings, verdict, worst_by_gpu
 from gputopo.report.units import counted, gib
+from gputopo.topology.hops import class_name
+from gputopo.values.fields import field_at, path_in_words
 from gputopo.values.index_ranges import index_ranges
-from gputopo.values.machine import Driver, Host, LineCounts, Machine, Nic, NicPort, NumaNode, Unread
+from gputopo.values.machine import Driver, Gpu, Host, LineCounts, Machine, Nic, NicPort, NumaNode, Unread
+from gputopo.values.subject import single_facts
 
 _UNREAD_SHOWN = 8  # the rest is in the JSON
 _UNREAD_WIDTH = 100
+_MATRIX_GPUS = 8  # of more the matrix is not on the first screen
+
+_NO_ROWS = ("index", "uuid", "throttle", "name", "processes", "nvlinks")  # of a GPU's facts
+
+Detail = Literal["all", "topology"] | int
 
 
-def inspection_document(inspection: Inspection) -> Document:
-    """Return all that an inspection has to show."""
-    machine = inspection.machine
+def inspection_document(inspection: Inspection, detail: Detail | None = None) -> Document:
+    """Return the answer, the findings and a line a GPU; `detail`: all, the topology, or one GPU by index."""
+    if detail == "topology":
+        return of_sections(_topology_sections(inspection.machine))
+    if detail is None or detail == "all":
+        return _whole(inspection) if detail else _first_screen(inspection)
+    return _one_gpu(inspection, detail)
+
+
+def _first_screen(inspection: Inspection) -> Document:
+    machine, findings = inspection.machine, inspection.findings
+    serious = [one for one in findings if one.severity != "info"]
+    table = short_gpu_table(machine, dict(worst_by_gpu(serious)))
+    gpus: list[Block] = [] if table is None else [table]
+    rest = [
+        *_short_topology(machine, calm=not serious),
+        *(Styled(words, QUIET) for words in _context(machine)),
+    ]
+    answer = Styled(verdict(machine, findings), SEVERITY_STYLES[serious[0].severity] if serious else "")
+    lines = sum(len(block_lines(block, SCREEN_WIDTH)) for block in (answer, *gpus, *rest))
+    found = short_findings(findings, above=len(block_lines(answer, SCREEN_WIDTH)), beside=lines)
+    return of_sections([("", [answer, *([found] if found.items else [])]), ("", gpus), ("", rest)])
+
+
+def _short_topology(machine: Machine, *, calm: bool) -> list[Block]:
+    """Return the topology in words, or as a matrix where words cannot say it and nothing is wrong."""
+    words = topology_in_words(machine)
+    if not words or words.startswith("unknown between"):  # that is a finding
+        return []
+    if is_summary(words) and calm and len(machine.gpus) <= _MATRIX_GPUS:
+        return [Drawing(lambda width: matrix_view(machine, width, short=True))]
+    return [f"Topology: {words}."]
+
+
+def _context(machine: Machine) -> Iterator[str]:
+    """Yield the host and the driver; what was read, what was not, and where details are."""
+    host = machine.host
+    cpu = re.sub(r"\((?:R|TM)\)| CPU| @.*", "", host.cpu_model or "")
+    driver = [words for _, words in _driver_rows(machine.driver)]
+    known = [
+        f"{f'{host.sockets} {TIMES} ' if host.sockets else ''}{cpu}" if cpu else "",
+        f"{gib(host.memory_mib)} memory" if host.memory_mib else "",
+        f"{host.virtual_machine} virtual machine" if host.virtual_machine not in (None, "none") else "",
+        f"container ({host.container})" if host.container not in (None, "none") else "",
+        f"driver {driver[0].partition(', NVML')[0]}" if driver else "",
+    ]
+    if any(known):
+        words = ", ".join(filter(None, known))
+        yield plain(f"{words[0].upper()}{words[1:]}.")
+    yield from (f"{label}: {words}." for label, words in _sample_rows(machine))
+    missed, unread = sum(one.not_understood for one in machine.lines), count_not_read(machine)
+    sentences = [
+        f"Source: {plain(machine.source)}." if machine.source != "live" else "",
+        f"{counted(unread, 'fact')} not read." if unread else "",
+        f"{counted(missed, 'line')} not understood." if missed else "",
+        "Details: --all, --topology, --gpu N.",
+    ]
+    yield " ".join(filter(None, sentences))
+
+
+def _whole(inspection: Inspection) -> Document:
+    machine, findings = inspection.machine, inspection.findings
     missing = not_read(machine)
     nothing = "None in what was read. What was not read was not checked." if missing else "None."
-    found = findings_block(inspection.findings, nothing=nothing)
-    contradictions = (
-        (one.fact, "; ".join(f"{source}: {words}" for source, words in one.said.items()))
-        for one in machine.contradictions
-    )
     unread = (
         (who, f"{reason_in_words(why)}: {facts}") for (who, why), facts in grouped_missing(missing).items()
     )
-    tree = [Drawing(lambda width: tree_view(machine, width))] if pci_branches(machine) else []
     return of_sections(
         [
+            ("", [verdict(machine, findings)]),
+            ("Findings", [findings_block(findings, nothing=nothing)]),
             ("Machine", rows(about_rows(machine))),
             ("GPUs", _gpus(machine)),
-            ("Topology", _topology(machine)),
-            ("PCI tree", tree),
-            ("Network ports", rows(port_rows(machine))),
-            ("Health", rows(health_rows(machine))),
-            (findings_title(inspection.findings), [found]),
-            ("Contradictions (the first one is used)", rows(contradictions)),
+            *_topology_sections(machine),
+            ("Health", rows(health_rows(machine, findings))),
             ("Lines not understood", rows(_lines(machine.unread))),
             ("Not read", rows(unread)),
+        ]
+    )
+
+
+def _topology_sections(machine: Machine) -> list[tuple[str, list[Block]]]:
+    tree: list[Block] = [Drawing(lambda width: tree_view(machine, width))] if pci_branches(machine) else []
+    return [
+        ("Topology", _topology(machine)),
+        ("PCI tree", tree),
+        ("Network ports", rows(port_rows(machine))),
+    ]
+
+
+def _one_gpu(inspection: Inspection, index: int) -> Document:
+    """Return the findings about a GPU, and all its facts, those of one part in a row."""
+    machine = inspection.machine
+    gpu = next(one for one in machine.gpus if one.index == index)
+    findings = [one for one in inspection.findings if index in one.subject.gpus]
+    alone = msgspec.structs.replace(machine, gpus=(gpu,))
+    parts: dict[str, list[str]] = {}
+    for path, value in single_facts(gpu):
+        field = field_at(Gpu, path)
+        part, _, rest = path.partition(".")
+        if part in _NO_ROWS or "[" in part or not field.is_known(value) or (field.counter and not value):
+            continue
+        words = re.sub(r"[._]", " ", rest)
+        parts.setdefault(part, []).append(f"{words} {field.value_in_words(value)}".strip())
+    facts = [(path_in_words(Gpu, part), plain(", ".join(words))) for part, words in parts.items()]
+    if throttled := in_words(reasons_of(gpu.throttle)):
+        facts.append(("throttled", ", ".join(throttled)))
+    others = [one.index for one in machine.gpus if one is not gpu]
+    links = grouped((class_name(machine.link(index, other)), other) for other in others)
+    near = [f"{name} GPU {index_ranges(of)}" for name, of in links.items()]
+    return of_sections(
+        [
+            ("", [verdict(alone, findings)]),
+            ("Findings", [findings_block(findings)] if findings else []),
+            (f"GPU {index}", rows([*facts, *([("Topology", "; ".join(near))] if near else [])])),
+            ("Health", rows(health_rows(alone, findings))),
         ]
     )
 
@@ -56,11 +161,7 @@ def rows(of: Iterable[tuple[str, str]]) -> list[Block]:
 
 
 def _gpus(machine: Machine) -> list[Block]:
-    if not machine.gpus and machine.driver.status == "no_device":
-        return ["No NVIDIA device is on the PCI bus of this machine."]
-    if not machine.gpus:
-        return ["None is known."]
-    table = gpu_table(machine)
+    table = gpu_table(machine) if machine.gpus else None
     if table is None:
         return []  # the matrix shows as much
     warning = order_warning(machine)
@@ -71,6 +172,8 @@ def _gpus(machine: Machine) -> list[Block]:
 def _topology(machine: Machine) -> list[Block]:
     if not machine.gpus:
         return []
+    if topology_in_words(machine).startswith("unknown between all"):
+        return ["Unknown for all pairs of GPUs."]
     return [Drawing(lambda width: matrix_view(machine, width)), *rows(peer_rows(machine))]
 
 

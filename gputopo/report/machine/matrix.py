@@ -1,8 +1,10 @@
 """The topology matrix in the form of `nvidia-smi topo -m`, in blocks on a narrow screen; peer access."""
 
-from collections.abc import Mapping
-from itertools import chain
+import re
+from collections.abc import Mapping, Sequence
+from itertools import chain, combinations
 
+from gputopo.findings.compare import grouped
 from gputopo.report.layout import (
     NOT_ASKED,
     QUIET,
@@ -14,8 +16,8 @@ from gputopo.report.layout import (
     line,
     plain,
 )
-from gputopo.topology.hops import links_by_pair
-from gputopo.values.index_ranges import pairs_in_words
+from gputopo.topology.hops import class_name, links_by_pair, nearness
+from gputopo.values.index_ranges import index_ranges, pairs_in_words
 from gputopo.values.machine import Hop, Link, Machine
 
 _LEGEND = {
@@ -30,14 +32,55 @@ _LEGEND = {
 }
 
 _PAIRS_SHOWN = 12  # of one state of peer access
+_LONGEST = 130  # characters of a topology in words
 
 _Device = tuple[str, int]  # ("gpu", 0), ("nic", 1)
 
 
-def matrix_view(machine: Machine, width: int) -> list[Line]:
-    """Return the matrix in lines of at most `width` columns, then its legend; empty without GPUs."""
+def topology_in_words(machine: Machine) -> str:
+    """Return the classes of the pairs of GPUs in words, the nearest first; without GPUs or of one: empty.
+
+    Where the pairs of each class cannot be named shortly, their numbers: `16 pairs NV1, 12 pairs SYS`.
+    """
+    links = links_by_pair(machine)
+    pairs = list(combinations(sorted(gpu.index for gpu in machine.gpus), 2))
+    if not pairs:
+        return ""
+    near = sorted(pairs, key=lambda pair: nearness(links.get(pair)))
+    classes = grouped((class_name(links.get(pair)), pair) for pair in near)
+    if len(classes) == 1:
+        (name,) = classes
+        return f"{name} between {pairs_in_words(pairs) if len(pairs) == 1 else 'all pairs of GPUs'}"
+    rest = max(classes, key=lambda name: len(classes[name]))
+    words = [f"{name} {_within(of) or pairs_in_words(of)}" for name, of in classes.items() if name != rest]
+    if any(word.endswith(" more") for word in words) or len("; ".join(words)) > _LONGEST:
+        return ", ".join(f"{len(of)} pairs {name}" for name, of in classes.items())
+    return f"{'; '.join(words)}; {rest} the other pairs"
+
+
+def _within(pairs: Sequence[tuple[int, int]]) -> str:
+    """Return `within GPUs 0-2, within 3-6` for all pairs of some groups of GPUs, empty for other pairs."""
+    groups: list[set[int]] = []
+    for pair in pairs:
+        joined = [group for group in groups if group & set(pair)]
+        groups = [group for group in groups if group not in joined] + [set(pair).union(*joined)]
+    if sum(len(group) * (len(group) - 1) // 2 for group in groups) != len(pairs) or len(pairs) == 1:
+        return ""
+    return f"within GPUs {', within '.join(index_ranges(group) for group in sorted(groups, key=min))}"
+
+
+def is_summary(words: str) -> bool:
+    """Return whether words of a topology only count its pairs."""
+    return re.match(r"\d+ pairs", words) is not None
+
+
+def matrix_view(machine: Machine, width: int, *, short: bool = False) -> list[Line]:
+    """Return the matrix in lines of at most `width` columns, then its legend; empty without GPUs.
+
+    `short`: of the GPUs alone, without a legend.
+    """
     gpus: list[_Device] = [("gpu", gpu.index) for gpu in machine.gpus]
-    nics: list[_Device] = [("nic", nic.index) for nic in machine.nics]
+    nics: list[_Device] = [] if short else [("nic", nic.index) for nic in machine.nics]
     if not gpus:
         return []
     everyone = gpus + nics
@@ -46,10 +89,12 @@ def matrix_view(machine: Machine, width: int) -> list[Line]:
     devices = [Column(_name(device), tuple(column)) for device, column in zip(everyone, cells, strict=True)]
     row_heads = Column("", tuple(map(_name, everyone)))
     lines: list[Line] = []
-    groups = [devices[: len(gpus)], devices[len(gpus) :], _affinities(machine)]
+    groups = [devices[: len(gpus)], devices[len(gpus) :], [] if short else _affinities(machine)]
     for block in blocks(groups, width - row_heads.width):
         lines += [line()] if lines else []
         lines += aligned(row_heads, block)
+    if short:
+        return lines
     return [*lines, line(), *_legend(set(chain.from_iterable(cells))), *_nic_names(machine)]
 
 

@@ -13,6 +13,7 @@ from gputopo.report.layout import (
     Column,
     Line,
     aligned,
+    fitting,
     line,
     paragraph,
     width_of,
@@ -25,6 +26,8 @@ SHOWN = 12  # samples in the sparkline of a GPU
 _BARS = "▁▂▃▄▅▆▇█"
 _XIDS_SHOWN = 4
 _REASONS_WIDTH = 12  # minimum
+# Heads of the columns that go where the screen is narrow, the first one first.
+_OPTIONAL = ("Core clock".ljust(SHOWN), "Memory\nMHz", "Temp\nC", "Load\n%", "Power\nW")
 
 
 class Recent:
@@ -74,6 +77,7 @@ def watch_view(recent: Recent, xid_reason: str | None, interval_s: float, width:
     heads = Column("GPU", tuple(str(gpu.gpu) for gpu in sample.gpus), "right")
     readings = _columns(sample.gpus, recent)
     reasons = tuple(throttle_in_short(gpu.throttle_mask) for gpu in sample.gpus)
+    readings = fitting(readings, width - heads.width - GAP - _REASONS_WIDTH, _OPTIONAL)
     space = max(width - heads.width - width_of(readings) - GAP, _REASONS_WIDTH)
     lines += aligned(heads, [*readings, Column("Throttled by", reasons, max_width=space)])
     if recent.xids:

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 from gputopo.findings import find, find_bandwidth
-from gputopo.measurements.observations import devices_word
 from gputopo.measurements.run_folders import OneRun
 from gputopo.measurements.study import Study
+from gputopo.measurements.words import devices_word
 from gputopo.report.document import Block, Bullets, Document, Drawing, Picture, Section
 from gputopo.report.pictures.charts import (
     ChartPoint,

@@ -11,6 +11,7 @@ COMPLETE: Final = "complete"
 FAILED: Final = "failed"
 INTERRUPTED: Final = "interrupted"
 Status = Literal["complete", "failed", "interrupted", "missing", "refused", "left_out", "pending"]
+BUSY: Final = "other programs were busy"  # begins the condition of a run beside them
 # Cells of a sweep that nothing was run of: `refused` and `left_out` as of `sweep.CellState`, or not yet.
 NOT_RUN: Final = frozenset({"refused", "left_out", "pending"})
 
@@ -70,6 +71,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     framework: str | None = None
     method: str | None = None
     version: str | None = None
+    driver: str | None = None  # version of the GPUs' driver
     variable_update: str | None = None
     ps_device: str | None = None
     all_reduce: str | None = None
@@ -95,6 +97,13 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def is_run(self) -> bool:
         """Whether something was run at all, or should have been."""
         return self.status not in NOT_RUN
+
+    @property
+    def spoilt(self) -> str | None:
+        """Why its figure supports no verdict, None where it does."""
+        if self.steps == 1:
+            return "one step was counted"
+        return next((one for one in self.conditions if one.startswith(BUSY)), None)
 
     @property
     def mode(self) -> str:

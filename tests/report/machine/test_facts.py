@@ -13,7 +13,8 @@ from gputopo.values.machine import Gpu, Machine, NvLink
 def test_the_same_reason_for_the_same_fact_on_all_gpus_is_reported_once() -> None:
     missing = {f"gpus[{i}].clocks_mhz.memory.now": "NOT_SUPPORTED" for i in range(8)}
     assert grouped_missing(missing) == {("GPUs 0-7", "NOT_SUPPORTED"): "memory clock (now)"}
-    text = document_text(inspection_document(Inspection(machine=Machine(source="live", missing=missing))))
+    inspection = Inspection(machine=Machine(source="live", missing=missing))
+    text = document_text(inspection_document(inspection, "all"))
     assert "GPUs 0-7  NOT_SUPPORTED, the card does not offer it: memory clock (now)\n" in text
 
 

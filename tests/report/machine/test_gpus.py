@@ -1,6 +1,6 @@
 import pytest
 
-from gputopo.findings import Inspection
+from gputopo.findings import Finding, Inspection
 from gputopo.report.document import document_text
 from gputopo.report.layout import labelled, text_of
 from gputopo.report.machine.gpus import (
@@ -24,10 +24,10 @@ from gputopo.values.machine import (
     Pcie,
     RemappedRows,
     RetiredPages,
-    SpareRows,
     Throttle,
     UtilizationPercent,
 )
+from gputopo.values.subject import Subject
 
 UNCERTAIN = {f"gpus[{n}].cuda_index": "CUDA_ORDER_NOT_CERTAIN" for n in range(4)}
 SLOW = Pcie(gen_now=1, gen_max=3, width_now=16, width_max=16)
@@ -103,7 +103,7 @@ def test_a_low_generation_counts_only_on_a_gpu_that_was_seen_under_load(one: Gpu
 
 def test_the_table_states_unknown_for_the_idle_one_and_leaves_the_busy_one() -> None:
     machine = Machine(source="x", gpus=(gpu(0), gpu(1, pstate="P8", load=0)))
-    text = document_text(inspection_document(Inspection(machine=machine)))
+    text = document_text(inspection_document(Inspection(machine=machine), "all"))
     assert "1/3*" in text
     assert "unknown while idle: GPU 1;" in text
     assert text.count("*") == 2  # the cell and its note
@@ -112,31 +112,23 @@ def test_the_table_states_unknown_for_the_idle_one_and_leaves_the_busy_one() -> 
 def test_without_a_p_state_the_load_is_unknown_and_not_idle() -> None:
     machine = Machine(source="x", gpus=(Gpu(index=0, pcie=SLOW), gpu(1, pstate="P8", load=0)))
     assert "unknown while idle: GPU 1, load unknown: GPU 0;" in document_text(
-        inspection_document(Inspection(machine=machine)), 120
+        inspection_document(Inspection(machine=machine), "all"), 120
     )
 
 
 @pytest.mark.parametrize(
     ("gpu", "words"),
     [
-        (Gpu(index=0, throttle=Throttle(mask=0x44)), "throttled: power limit reached"),
-        (Gpu(index=0, throttle=Throttle(mask=0x8000)), "unknown reason 0x8000"),
-        (Gpu(index=0, ecc=Ecc(uncorrected_volatile=3)), "ECC errors: 3 uncorrected since"),
-        (Gpu(index=0, ecc=Ecc(mode=False, mode_pending=True)), "ECC is off, and on after a reboot"),
-        (Gpu(index=0, ecc=Ecc(counts={"dram": 0, "sram": 2})), "ECC errors by place: sram 2"),
-        (Gpu(index=0, remapped_rows=RemappedRows(failure=True)), "remapping FAILED"),
-        (Gpu(index=0, remapped_rows=RemappedRows(uncorrectable=2, pending=True)), "2 after uncorrectable"),
-        (Gpu(index=0, retired_pages=RetiredPages(double_bit=1)), "1 after double-bit errors"),
+        (Gpu(index=0, ecc=Ecc(mode=False, corrected_volatile=0)), "ECC is off"),
+        (
+            Gpu(index=0, ecc=Ecc(corrected_volatile=3)),
+            "corrected ECC errors: 3 since",
+        ),
+        (Gpu(index=0, remapped_rows=RemappedRows(correctable=2)), "2 memory rows remapped"),
         (Gpu(index=0, pcie=Pcie(replay_counter=9)), "PCIe replays: 9"),
         (Gpu(index=0, pcie=Pcie(aer={"correctable": 0, "fatal": 1})), "PCIe errors (AER): fatal 1"),
-        (Gpu(index=0, mig=Mig(mode=True, instances=7)), "MIG is on, 7 instances"),
-        (Gpu(index=0, throttle=Throttle(mask=0x44), pstate="P8"), "throttled: too hot (hardware"),
-        (Gpu(index=0, remapped_rows=RemappedRows(banks=SpareRows(none=3, low=0))), "3 without spare rows"),
-        (Gpu(index=0, ecc=Ecc(tpc_repair_pending=True)), "repair of a TPC pending"),
-        (Gpu(index=0, compute_mode="exclusive_process"), "compute mode exclusive process"),
-        (Gpu(index=0, persistence_mode=False), "persistence mode is off"),
         (Gpu(index=0, nvlinks=(NvLink(link=0, active=True), NvLink(link=1, active=False))), "1 down, of 2"),
-        (Gpu(index=0, nvlinks=(NvLink(link=0, active=False),)), "all 1 are down"),
+        (Gpu(index=0, nvlinks=(NvLink(link=0, active=False),)), "NVLinks: 0 down, of 1"),
         (Gpu(index=0, nvlinks=(NvLink(link=4, active=True, errors={"crc_flit": 7}),)), "NVLink 4 errors"),
         (Gpu(index=0, bar1_mib=MemoryMib(total=256), memory_mib=MemoryMib(total=8192)), "BAR1 of 256 MiB"),
     ],
@@ -175,11 +167,13 @@ def test_a_gpu_that_is_as_it_should_be_or_shows_nothing_has_no_line(gpu: Gpu) ->
     assert health_rows(Machine(source="x", gpus=(gpu,))) == []
 
 
-def test_what_several_gpus_share_is_reported_once() -> None:
-    gpus = tuple(Gpu(index=n, persistence_mode=n == 2, compute_mode="prohibited") for n in range(4))
-    assert health_rows(Machine(source="x", gpus=gpus)) == [
-        ("GPU 0-3", "compute mode prohibited"),
-        ("GPU 0-1,3", "persistence mode is off"),
+def test_what_several_gpus_share_is_reported_once_and_not_what_a_finding_reports() -> None:
+    replays = Pcie(replay_counter=90)
+    gpus = tuple(Gpu(index=n, display_active=n == 2, pcie=replays) for n in range(4))
+    found = Finding(id="pcie.replays", severity="info", subject=Subject.parse("gpus:0-2"), says="90 replays")
+    assert health_rows(Machine(source="x", gpus=gpus), [found]) == [
+        ("GPU 2", "drives a display"),
+        ("GPU 3", "PCIe replays: 90"),
     ]
 
 

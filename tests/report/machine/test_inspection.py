@@ -34,7 +34,7 @@ from gputopo.values.subject import Subject
 
 
 def shown(machine: Machine, width: int = 80) -> str:
-    return document_text(inspection_document(Inspection(machine=machine)), width)
+    return document_text(inspection_document(Inspection(machine=machine), "all"), width)
 
 
 def row(machine: Machine, gpu: int, width: int = 200) -> list[str]:

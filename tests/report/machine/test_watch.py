@@ -50,6 +50,16 @@ def test_the_screen_states_how_long_it_has_watched() -> None:
     assert text.startswith("Watching 1 GPU, every 1 s, for 12 s so far.")
 
 
+def test_on_a_narrow_screen_the_least_important_columns_go() -> None:
+    sample = MachineSample(time_s=10.0, gpus=(BUSY, SILENT))
+    narrow = shown(sample, width=59)
+    assert max(map(len, (line.rstrip() for line in narrow.splitlines()))) <= 59
+    assert "Throttled by" in narrow
+    assert "power limit" in narrow
+    assert "Core clock" not in narrow
+    assert "Core clock" in shown(sample, width=90)
+
+
 def test_sixteen_gpus_throttled_for_many_reasons_fit_80_columns() -> None:
     import msgspec
 

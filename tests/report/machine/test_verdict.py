@@ -1,0 +1,179 @@
+"""The first screen of an inspection: the answer, the findings worst first, a line a GPU."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from gputopo import findings
+from gputopo.findings import Finding, Inspection, Severity
+from gputopo.report.document import document_lines, document_text
+from gputopo.report.layout import SEVERITY_STYLES
+from gputopo.report.machine.inspection import inspection_document
+from gputopo.report.machine.matrix import topology_in_words
+from gputopo.report.machine.verdict import short_findings, verdict
+from gputopo.values.machine import Driver, Gpu, Hop, Link, Machine
+from gputopo.values.subject import Subject
+from tests.findings.boxes import Change, all_of, find, gpu, sound
+from tests.kit.faults import broken
+from tests.kit.machines import machine_of, read
+
+
+def screen(machine: Machine, width: int = 80) -> list[str]:
+    inspection = Inspection(machine=machine, findings=findings.find(machine))
+    return document_text(inspection_document(inspection), width).splitlines()
+
+
+def four(*changes: Change) -> Machine:
+    """Four sound GPUs of one model, changed."""
+    return all_of(*changes)(replace(sound(), source="live"))
+
+
+REMAP_FAILED = gpu(1, remapped_rows={"failure": True})
+RESET = gpu(2, recovery_action="reset")
+LIMITED = gpu(3, power_w={"limit": 100.0})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ((), "all fine. No findings."),
+        ((REMAP_FAILED,), "3 fine, GPU 1 must be replaced (row remapping failed). 1 error."),
+        (
+            (REMAP_FAILED, RESET),
+            "2 fine, GPU 1 must be replaced (row remapping failed), GPU 2 needs a reset. 2 errors.",
+        ),
+        ((LIMITED,), "3 fine, GPU 3 needs attention (power limit 100 W). 1 warning."),
+        (
+            (REMAP_FAILED, RESET, LIMITED),
+            "(row remapping failed), GPU 2 needs a reset and 1 more. 2 errors, 1 warning.",
+        ),
+    ],
+)
+def test_the_answer_is_a_sentence_with_the_number_of_findings(
+    changes: tuple[Change, ...], words: str
+) -> None:
+    machine = four(*changes)
+    assert words in verdict(machine, find(machine))
+
+
+def finding(severity: Severity, says: str, id: str = "a.b", on: str = "gpu:0", **more: Any) -> Finding:
+    return Finding(id=id, severity=severity, says=says, subject=Subject.parse(on), **more)
+
+
+CARDS = Machine(source="x", gpus=tuple(Gpu(index=n, name="NVIDIA T4", pstate="P0") for n in range(3)))
+
+
+@pytest.mark.parametrize(
+    ("machine", "found", "words"),
+    [
+        (replace(CARDS, gpus=CARDS.gpus[:1]), (), "T4: fine."),
+        (Machine(source="x", gpus=(Gpu(index=0),)), (), "unknown GPU: no fault in what was read."),
+        (CARDS, [finding("error", "GPU 0 (T4, 0000:01:00.0): bad: x")], "2 fine, GPU 0 has a fault (bad)."),
+        (CARDS, [finding("warning", "GPUs 0-2: slow; x", on="gpus:0-2")], "all 3 need attention (slow)."),
+        (CARDS, [finding("warning", "x", "gpu.busy", "gpus:0-1")], "1 fine, GPUs 0-1 are in use."),
+        (CARDS, [finding("warning", "P2P is slow, and hangs", on="machine")], "all fine, P2P is slow."),
+        (CARDS, [finding("info", "x")], "all fine. 1 info."),
+        (Machine(source="x", driver=Driver(status="no_device")), (), "No NVIDIA device on the PCI bus"),
+        (
+            Machine(source="x"),
+            [finding("error", "the driver is not loaded", on="driver")],
+            "the driver is not",
+        ),
+    ],
+)
+def test_the_answer_of_any_machine(machine: Machine, found: list[Finding], words: str) -> None:
+    assert words in verdict(machine, found)
+
+
+def test_errors_and_warnings_are_all_shown_and_infos_and_remedies_as_far_as_they_fit() -> None:
+    found = [
+        *(
+            finding("error", f"GPU {n} (T4, 0000:0{n}:00.0): " + "bad " * 60, f"e.{n}", remedy="r " * 99)
+            for n in range(3)
+        ),
+        *(finding("warning", "odd " * 30, f"w.{n}", remedy="do it") for n in range(9)),
+        *(finding("info", "known " * 30, f"i.{n}", remedy="none") for n in range(7)),
+    ]
+    items = short_findings(found, above=1, beside=12).items
+    assert [one.id for one in items[:12]] == [one.id for one in found[:12]]
+    assert items[0].says[0].startswith("GPU 0: bad")
+    assert not any(one.remedy for one in items)
+    assert items[-1] == ("info", "7 of them", "", ("(gputopo inspect --all)",), None)
+    few = short_findings([found[3], *found[12:]], above=1, beside=8).items
+    assert [(one.id, bool(one.remedy)) for one in few] == [
+        ("w.0", True), *((f"i.{n}", False) for n in range(5)), ("2 more", False)
+    ]  # fmt: skip
+
+
+def test_findings_of_one_id_and_severity_are_one() -> None:
+    same = [finding("warning", f"sources disagree on {n}", on=f"gpu:{n}") for n in range(3)]
+    (item,) = short_findings(same, above=1, beside=0).items
+    assert item.says == ("sources disagree on 0 (and 2 more)",)
+
+
+@pytest.mark.parametrize("fault", ["", "lost", "x1_riser", "thermal_slowdown", "nvlink_down"])
+def test_eight_gpus_fit_a_terminal_of_24_lines_healthy_and_sick(fault: str, tmp_path: Path) -> None:
+    machine = read(broken("dgx1", f"{fault}@2"), tmp_path) if fault else machine_of("dgx1")
+    lines, narrow = screen(machine), screen(machine, 60)
+    assert (max(map(len, lines)) <= 80, max(map(len, narrow)) <= 60) == (True, True)
+    assert len(lines) <= 24
+    for shown in (lines, narrow):
+        assert sum(re.match(r"  [0-7] ", line) is not None for line in shown) == 8
+        assert any("Finding" in line for line in shown) == bool(fault)
+
+
+def test_on_a_narrow_screen_the_least_important_columns_go() -> None:
+    wide, narrow = (
+        next(line for line in screen(machine_of("dgx1"), w) if "Memory MHz" in line) for w in (90, 50)
+    )
+    assert {"NUMA", "Temp"} <= set(wide.split())
+    assert not {"NUMA", "Temp"} & set(narrow.split())
+    assert {"PCIe", "Power"} <= set(narrow.split())
+
+
+def test_the_answer_has_the_colour_of_the_worst_finding_and_only_that() -> None:
+    machine = four(REMAP_FAILED)
+    inspection = Inspection(machine=machine, findings=find(machine))
+    assert document_lines(inspection_document(inspection), 80)[0][-1][1] == SEVERITY_STYLES["error"]
+    calm = Inspection(machine=four(), findings=())
+    assert document_lines(inspection_document(calm), 80)[0][-1][1] == ""
+
+
+def test_one_gpu_has_its_facts_its_findings_and_no_other_gpus() -> None:
+    machine = four(REMAP_FAILED, LIMITED)
+    text = document_text(inspection_document(Inspection(machine=machine, findings=find(machine)), 3), 80)
+    assert "GPU 3 needs attention" in text
+    assert "power.limit_below_default" in text
+    assert "remap_failed" not in text
+    assert "limit 100 W" in text
+
+
+def links(count: int, near: list[tuple[int, int]], hop: Hop = Hop.PIX) -> Machine:
+    return Machine(
+        source="x",
+        gpus=tuple(Gpu(index=n) for n in range(count)),
+        links=tuple(
+            Link(a=a, b=b, hop=hop if (a, b) in near else Hop.SYS)
+            for a in range(count)
+            for b in range(a + 1, count)
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("machine", "words"),
+    [
+        (links(1, []), ""),
+        (links(2, []), "SYS between GPUs 0 and 1"),
+        (links(4, []), "SYS between all pairs of GPUs"),
+        (links(4, [(0, 1)]), "PIX GPUs 0 and 1; SYS the other pairs"),
+        (links(4, [(0, 1), (2, 3)]), "PIX within GPUs 0-1, within 2-3; SYS the other pairs"),
+        (links(5, [(0, 1), (0, 2), (1, 2), (3, 4)]), "PIX within GPUs 0-2, within 3-4; SYS the other pairs"),
+        (links(8, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6)]), "6 pairs PIX, 22 pairs SYS"),
+    ],
+)
+def test_the_topology_in_words(machine: Machine, words: str) -> None:
+    assert topology_in_words(machine) == words
