@@ -102,10 +102,8 @@ def read(text: str, origin: str, captures: Captures) -> list[Machine]:
                 not_understood += len(ledger.filled(part.text))
                 refused.append(Unread(source=SOURCE, line=part.line + 1, text=words[:200]))
             continue
-        machines += [
-            replace(one, unread=tuple(replace(u, line=u.line + part.line) for u in one.unread))
-            for one in found
-        ]
+        is_log = _LOG.search(part.title) is not None
+        machines += [_of_log(one) if is_log else _with_lines(one, part.line) for one in found]
     if not machines:
         raise InputError(f"{origin} is a bug report without a part that shows the GPUs", _HINT)
     accounted = sum(of.read + of.known + of.not_understood for one in machines for of in one.lines)
@@ -115,6 +113,16 @@ def read(text: str, origin: str, captures: Captures) -> list[Machine]:
     if (places := _places(every, machines)).gpus:
         machines.append(places)
     return [*_of_one_sample(machines), Machine(source=SOURCE, unread=tuple(refused), lines=(counts,))]
+
+
+def _of_log(machine: Machine) -> Machine:
+    """Return the machine of a log: lines in it that are not the kernel's are known."""
+    lines = (replace(of, known=of.known + of.not_understood, not_understood=0) for of in machine.lines)
+    return replace(machine, unread=(), lines=tuple(lines))
+
+
+def _with_lines(machine: Machine, above: int) -> Machine:
+    return replace(machine, unread=tuple(replace(one, line=one.line + above) for one in machine.unread))
 
 
 def _joined(found: "Iterator[BugReportPart]") -> list[BugReportPart]:

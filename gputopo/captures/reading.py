@@ -36,12 +36,7 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
     for source in sources:
         with intake.limited_time(_STDIN if source == "-" else source):
             machines.append(_load_one(source, read_tree))
-    machine = _checked(merge.merge(runs.by_files(sources, bandwidth_test.renumbered(sources, machines))))
-    if machine.gpus or not machine.kernel_events:
-        return machine
-    from gputopo.captures import kernel_log
-
-    return kernel_log.with_gpus(machine)
+    return _checked(merge.merge(runs.by_files(sources, bandwidth_test.renumbered(sources, machines))))
 
 
 def _checked(machine: Machine) -> Machine:
