@@ -59,18 +59,20 @@ _CAUSES: tuple[tuple[DriverStatus, str], ...] = (
 )
 _FORMS = tuple((status, re.compile(pattern, re.IGNORECASE)) for status, pattern in _CAUSES)
 _ANY = re.compile("|".join(pattern for _, pattern in _CAUSES), re.I)
-_WORDS = ("NVML", "NVIDIA", "CUDA", "cuda", "nvidia-smi", "DSO", "driver", "devices", "initialized")
+_WORDS = ("NVML", "NVIDIA", "CUDA", "cuda", "nvidia-smi", "DSO", "driver", "devices", "handle", "initialized")
 _LOST = re.compile(r"Unable to determine the device handle for GPU.*", re.IGNORECASE)
-_VERSIONS = {
-    "nvml_version": re.compile(r"NVML library version: (\d{3}(?:\.\d{1,3}){1,2})"),
+_VERSIONS = (  # of NVML, of the kernel module, of CUDA's library
+    re.compile(r"NVML library version: (\d{3}(?:\.\d{1,3}){1,2})"),
     # TensorFlow: "kernel version 470.57.2 does not match DSO version 470.63.1"
-    "kernel_module_version": re.compile(r"kernel (?:reported )?version (?:is: )?(\d{3}(?:\.\d{1,3}){1,2})"),
-    "version": re.compile(r"(?:DSO version|libcuda reported version is:) (\d{3}(?:\.\d{1,3}){1,2})"),
-}
+    re.compile(r"kernel (?:reported )?version (?:is: )?(\d{3}(?:\.\d{1,3}){1,2})"),
+    re.compile(r"(?:DSO version|libcuda reported version is:) (\d{3}(?:\.\d{1,3}){1,2})"),
+)
 
 
 def recognise(text: str) -> bool:
     """Return whether the text has such an error."""
+    if not any(word in text for word in _WORDS):
+        return False
     return _ANY.search(text) is not None or _LOST.search(text) is not None
 
 
@@ -99,12 +101,18 @@ def parse(text: str, *, origin: str) -> Machine:
     lost = [one for line in lines if (match := _LOST.search(line)) and (one := unanswered_of(match[0]))]
     if not found and not lost:
         raise InputError(f"{origin} has no error of the NVIDIA driver in it", _HINT)
-    status = next((status for status, _ in _CAUSES if status in found), "not_read")
-    versions = {name: match[1] for name, form in _VERSIONS.items() if (match := form.search(text))}
+    status: DriverStatus = next((status for status, _ in _CAUSES if status in found), "not_read")
+    versions = [match[1] if (match := form.search(text)) else None for form in _VERSIONS]
     gpus = {one.address or str(one.number): one for one in lost}
     return Machine(
         source=SOURCE,
-        driver=Driver(status=status, detail=found.get(status, "")[:_MAX_DETAIL] or None, **versions),
+        driver=Driver(
+            status=status,
+            nvml_version=versions[0],
+            kernel_module_version=versions[1],
+            version=versions[2],
+            detail=found[status][:_MAX_DETAIL] if status in found else None,
+        ),
         gpus=tuple(
             Gpu(index=index, pci_address=one.address, lost=True) for index, one in enumerate(gpus.values())
         ),

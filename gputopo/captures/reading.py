@@ -4,6 +4,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -36,7 +37,36 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
     for source in sources:
         with intake.limited_time(_STDIN if source == "-" else source):
             machines.append(_load_one(source, read_tree))
+    _refuse_machines_of_files(sources, machines)
     return _checked(merge.merge(runs.by_files(sources, bandwidth_test.renumbered(sources, machines))))
+
+
+def _refuse_machines_of_files(sources: Sequence[str], machines: Sequence[Machine]) -> None:
+    """Raise InputError if two files are of two machines: by the UUIDs of their GPUs, or by their models."""
+    for (first, one), (second, other) in combinations(zip(sources, machines, strict=True), 2):
+        uuids = [{gpu.uuid for gpu in machine.gpus} for machine in (one, other)]
+        names = [{_model(gpu.name) for gpu in machine.gpus} for machine in (one, other)]
+        if uuids[0] & uuids[1] - {None}:
+            continue
+        if all(uuids) and None not in uuids[0] | uuids[1]:
+            why = "their GPUs have other UUIDs"
+        elif all(names) and None not in names[0] | names[1] and not _shared(*names):
+            why = "their GPUs are of other models"
+        else:
+            continue
+        raise InputError(
+            f"{first} and {second} are of two machines: {why}",
+            f"compare them: gputopo inspect --fleet --from {first} --from {second}",
+        )
+
+
+def _model(name: str | None) -> str | None:
+    return None if name is None else name.lower().removeprefix("nvidia ")
+
+
+def _shared(one: set[str | None], other: set[str | None]) -> bool:
+    """Return whether a name is in both; CUDA adds the profile of a MIG instance to it."""
+    return any(str(a).startswith(str(b)) or str(b).startswith(str(a)) for a in one for b in other)
 
 
 def _checked(machine: Machine) -> Machine:
@@ -163,10 +193,11 @@ def _captures(text: str, origin: str) -> list[Machine]:
     if text.lstrip().startswith(("{", "[{")):
         return _machines(text, origin)
     from gputopo.captures import kernel_log
-    from gputopo.captures.smi import csv_table
+    from gputopo.captures.smi import csv_table, dmon
 
-    if csv_table.is_whole(text):  # a log may have many lines: no other format is looked for
-        return [ledger.completed(csv_table.parse(text, origin=origin), text, csv_table.FORMAT)]
+    for log in (csv_table, dmon):
+        if log.is_whole(text):  # it may have many lines: no other format is looked for
+            return [ledger.completed(log.parse(text, origin=origin), text, log.FORMAT)]
     taken = kernel_log.take(text)  # before cleaning, which takes off the dates
     if taken.stamped.strip() and detect.is_readable(intake.clean(taken.stamped, origin=origin)):
         taken = kernel_log.take(text, stamps=False)

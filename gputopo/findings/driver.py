@@ -315,7 +315,8 @@ def lost_gpus(machine: Machine) -> Iterator[Fault]:
             why = _NO_RETURN.get(code, f"refused with NVML's {code}")
             yield GPU_NO_ANSWER.fault(subject, f"{named(gpu)} does not answer: {why}{also}", evidence)
         else:
-            says = f"{named(gpu)} was enumerated and then did not answer{also}"
+            when = f" ({code})" if code.startswith("listed at") else ""
+            says = f"{named(gpu)} was enumerated and then did not answer{when}{also}"
             yield GPU_LOST.fault(subject, says, evidence)
 
 
