@@ -43,14 +43,15 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
 
 def _refuse_machines_of_files(sources: Sequence[str], machines: Sequence[Machine]) -> None:
     """Raise InputError if two files are of two machines: by the UUIDs of their GPUs, or by their models."""
-    for (first, one), (second, other) in combinations(zip(sources, machines, strict=True), 2):
+    whole = [of for of in zip(sources, machines, strict=True) if _lists_all(of[1])]
+    for (first, one), (second, other) in combinations(whole, 2):
         uuids = [{gpu.uuid for gpu in machine.gpus} for machine in (one, other)]
         names = [{_model(gpu.name) for gpu in machine.gpus} for machine in (one, other)]
         if uuids[0] & uuids[1] - {None}:
             continue
         if all(uuids) and None not in uuids[0] | uuids[1]:
             why = "their GPUs have other UUIDs"
-        elif all(names) and None not in names[0] | names[1] and not _shared(*names):
+        elif all(names) and None not in names[0] | names[1] and not names[0] & names[1]:
             why = "their GPUs are of other models"
         else:
             continue
@@ -60,13 +61,14 @@ def _refuse_machines_of_files(sources: Sequence[str], machines: Sequence[Machine
         )
 
 
+def _lists_all(machine: Machine) -> bool:
+    """Return whether a capture lists every GPU of its machine: a CUDA program may see some only."""
+    counted = machine.driver.status == "ok" and not any(gap.attached for gap in machine.gaps)
+    return counted and machine.source.startswith(("live", "nvidia-smi -q"))
+
+
 def _model(name: str | None) -> str | None:
     return None if name is None else name.lower().removeprefix("nvidia ")
-
-
-def _shared(one: set[str | None], other: set[str | None]) -> bool:
-    """Return whether a name is in both; CUDA adds the profile of a MIG instance to it."""
-    return any(str(a).startswith(str(b)) or str(b).startswith(str(a)) for a in one for b in other)
 
 
 def _checked(machine: Machine) -> Machine:
