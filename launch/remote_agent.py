@@ -3,9 +3,9 @@
 `python -m gputopo.launch.remote_agent RANK NAME FOLDER WORDS...`: NAME is the host's in the lines that are
 shown; WORDS are arguments of Python, such as `-m gputopo run`.
 
-Its stdin is the tether: a byte is a signal for the process of rank 0, the end of file ends the process of
-every rank. Rank 0 writes to the stdout and stderr of ssh; lines of the others go to stderr, with the host's
-name before them.
+Its stdin is the tether: the first line is the secret of the job, each byte after it a signal for the process
+of rank 0, and the end of file ends the process of every rank. Rank 0 writes to the stdout and stderr of ssh;
+lines of the others go to stderr, with the host's name before them.
 
 To the driver it writes on stderr that it has started, and how its process ended: see `report`. Its own exit
 code is 0 then. It imports nothing but `signals` and `processes`, to start in a few milliseconds.
@@ -27,6 +27,7 @@ from gputopo.probes.processes import tethered
 
 MARK = "\x1e"  # ASCII's record separator, which begins a report
 BEGUN = "GPUTOPO_BEGUN"  # names the file descriptor that is written to once the training has begun
+SECRET = "GPUTOPO_SECRET"  # of the job, as `hosts.secret` takes it
 # From SIGTERM to SIGKILL: workers have 5 s of it (`worker_life.Limits`), and rank 0 saves its result.
 AGENT_LEADER_S, AGENT_OTHER_S = 15.0, 6.0
 _DRAIN_S = 1.0  # for which output is read after the process has ended: a child of it may have the pipe open
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     agent = _Agent(int(rank), name)
     _write(report().encode())
     agent.enter(folder)
-    code = agent.run([sys.executable, *words])
+    code = agent.run([sys.executable, *words], _line(_STDIN))
     return 0 if _write(report(code, has_begun=agent.has_begun).encode()) else code
 
 
@@ -78,12 +79,12 @@ class _Agent:
                 os.chdir(home)
             self._relay(f"gputopo: {folder}: {error.strerror}; started in {Path.cwd()}\n".encode())
 
-    def run(self, command: list[str]) -> int:
+    def run(self, command: list[str], secret: str) -> int:
         """Run a command until it ends, or has been ended, and return its exit code, 128 + n for signal n."""
         with signals.caught(*signals.ENDING, signal.SIGCHLD) as came:
-            return self._run(command, came)
+            return self._run(command, {SECRET: secret}, came)
 
-    def _run(self, command: list[str], came: int) -> int:
+    def _run(self, command: list[str], own: dict[str, str], came: int) -> int:
         begun_here, begun_there = os.pipe()
         leads = self._rank == 0
         process = subprocess.Popen(
@@ -91,7 +92,7 @@ class _Agent:
             stdin=subprocess.DEVNULL,
             stdout=None if leads else subprocess.PIPE,
             stderr=None if leads else subprocess.STDOUT,
-            env={**os.environ, BEGUN: str(begun_there)},
+            env={**os.environ, **own, BEGUN: str(begun_there)},
             pass_fds=(begun_there,),
             start_new_session=True,
         )
@@ -171,6 +172,14 @@ class _Lines:
         """Return the line that was not ended."""
         rest, self._begun = self._begun, b""
         return rest and rest + b"\n"
+
+
+def _line(handle: int) -> str:
+    """Read a line, byte by byte: what follows it stays."""
+    found = b""
+    while (byte := os.read(handle, 1)) not in (b"", b"\n"):
+        found += byte
+    return found.decode("ascii", "replace")
 
 
 def _write(data: bytes) -> bool:

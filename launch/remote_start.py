@@ -7,6 +7,7 @@ pipe. Every command has a session of its own: a Ctrl-C comes to the driver alone
 import codecs
 import contextlib
 import re
+import secrets
 import selectors
 import shlex
 import signal
@@ -15,10 +16,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gputopo.launch.hosts.allocation import HostOptions, claim_of, is_started
+from gputopo.launch.hosts.allocation import HostOptions, claim_of, is_started, port_by
 from gputopo.launch.hosts.hostlists import HostAddress, fold
 from gputopo.launch.hosts.messages import END_S, SILENT_S
-from gputopo.launch.remote_agent import AGENT_LEADER_S, AGENT_OTHER_S, MARK
+from gputopo.launch.remote_agent import AGENT_LEADER_S, AGENT_OTHER_S, MARK, SECRET
 from gputopo.launch.supervise import signals
 from gputopo.values.errors import ExitCode, HardwareError
 from gputopo.values.option import shown
@@ -26,12 +27,12 @@ from gputopo.values.option import shown
 _AGENT = ("-P", "-m", "gputopo.launch.remote_agent")
 # BatchMode: it never asks. ControlMaster: a connection that is shared would hold our pipes open after its
 # end. A host that has died is noticed after 3 times 5 s.
-_SSH = (
+SSH = (
     *("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ControlMaster=no"),
     *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o", "LogLevel=ERROR"),
 )
-# Variables of the driver that other hosts get. TF_CONFIG is of one host.
-_PASSED_ON = re.compile(r"(?!TF_CONFIG$)(GPUTOPO|TF|NCCL|XLA|KERAS)_\w+|COLUMNS")
+# Variables of the driver that other hosts get. TF_CONFIG is of one host; a command line shows no secret.
+_PASSED_ON = re.compile(rf"(?!(?:TF_CONFIG|{SECRET})$)(GPUTOPO|TF|NCCL|XLA|KERAS)_\w+|COLUMNS")
 _SSH_FAILED, _CANNOT_RUN = 255, (126, 127)
 _HINTS = (
     (r"host key|host identification", "confirm the key of the host once by hand: ssh {host} true"),
@@ -89,25 +90,33 @@ def to_start(options: HostOptions, environ: Mapping[str, str]) -> tuple[HostAddr
 def commands(
     hosts: Sequence[HostAddress], agents: Agents, is_here: Callable[[str], bool]
 ) -> tuple[HostCommand, ...]:
-    """Return the commands that start all hosts, by rank. `is_here`: whether a name is this host's."""
+    """Return the commands that start all hosts, by rank. `is_here`: whether a name is this host's.
+
+    The hosts meet at a port of their own, unless rank 0 has one.
+    """
     names = [str(host.name) for host in hosts]
-    listed = fold(names) if all(host.port is None for host in hosts) else ",".join(map(str, hosts))
+    leader, *others = hosts
+    if leader.port is None:
+        leader = HostAddress(leader.name, port_by(secrets.token_hex()))
+    rest = fold(names[1:]) if all(host.port is None for host in others) else ",".join(map(str, others))
+    listed = f"{leader},{rest}" if others else str(leader)
     return tuple(
         _command(agents, rank, name, listed, is_here=is_here(name)) for rank, name in enumerate(names)
     )
 
 
+def passed_on(environ: Mapping[str, str]) -> list[str]:
+    """Return the variables that other hosts get, as words of `env`."""
+    return [f"{name}={text}" for name, text in sorted(environ.items()) if _PASSED_ON.fullmatch(name)]
+
+
 def _command(agents: Agents, rank: int, name: str, listed: str, *, is_here: bool) -> HostCommand:
-    passed = [
-        f"{variable}={text}"
-        for variable, text in sorted(agents.environment.items())
-        if not is_here and _PASSED_ON.fullmatch(variable)
-    ]
+    passed = [] if is_here else passed_on(agents.environment)
     python = agents.python if is_here else agents.remote_python
     end = agents.words.index("--") if "--" in agents.words else len(agents.words)
     own = (*agents.words[:end], "--hosts", listed, "--node-rank", str(rank), *agents.words[end:])
     agent = ("env", *passed, python, *_AGENT, str(rank), name, agents.folder, *own)
-    command = agent if is_here else (*_SSH, "--", name, shlex.join(agent))
+    command = agent if is_here else (*SSH, "--", name, shlex.join(agent))
     return HostCommand(rank=rank, host=name, command=command, remote=not is_here)
 
 
@@ -134,12 +143,11 @@ def not_started(start: HostCommand, code: int, lines: Sequence[str], python: str
 class RankEnds:
     """Which ranks have ended, when the others are to be ended, and the exit code. Pure: times are given."""
 
-    def __init__(self, size: int, *, needs_all: bool = True, may_lose: bool = False) -> None:
-        """`needs_all`: a rank that fails ends the others; rank 0 does in any case.
+    def __init__(self, size: int, *, may_lose: bool = False) -> None:
+        """A rank that fails ends the others.
 
         `may_lose`: one that fails after the training has begun does not: rank 0 knows whether it can go on.
         """
-        self._needs_all = needs_all
         self._may_lose = may_lose
         self.end_at: float | None = None  # when all are to be ended, by the clock of the caller
         self.failed: tuple[int, int] | None = None  # the first rank that failed, and its exit code
@@ -177,13 +185,12 @@ class RankEnds:
         if rank == 0:
             self._leader = None if self.is_ending(now_s) else code
             self._end_within(OTHERS_S if has_begun or not code else SETTLE_S, now_s)
-        elif code and self._needs_all and not (self._may_lose and has_begun):
+        elif code and not (self._may_lose and has_begun):
             self._end_within(LEADER_S if has_begun else SETTLE_S, now_s)
 
-    def not_started(self, rank: int, now_s: float) -> None:
-        """Note that the host of a rank cannot be started: those that need it are ended."""
-        if rank == 0 or self._needs_all:
-            self._end_within(0.0, now_s)
+    def not_started(self, now_s: float) -> None:
+        """Note that a host cannot be started: the others are ended."""
+        self._end_within(0.0, now_s)
 
     def signalled(self, number: int, now_s: float) -> None:
         """Note a signal, which rank 0 gets too. After one Ctrl-C it may take its time; the third ends all."""
@@ -204,18 +211,17 @@ def drive(
     python: str,
     show: Show,
     note: Show,
-    needs_all: bool = True,
     may_lose: bool = False,
 ) -> int:
     """Start all hosts, wait until they have ended, and return the exit code of the run.
 
     `show`: writes what the hosts wrote to stderr, `note`: a line of the driver. `python`: of other hosts, for
-    messages. Raises HardwareError where a host cannot be started; then the others have been ended, unless the
-    run does not need all. `may_lose`: as of `RankEnds`.
+    messages. Raises HardwareError where a host cannot be started; then the others have been ended.
+    `may_lose`: as of `RankEnds`.
     """
-    endings = RankEnds(len(starts), needs_all=needs_all, may_lose=may_lose)
+    endings = RankEnds(len(starts), may_lose=may_lose)
     with signals.caught() as came, selectors.DefaultSelector() as selector:
-        driver = _Driver(selector, came, python, show, note, endings, needs_all)
+        driver = _Driver(selector, came, python, show, note, endings)
         try:
             driver.start(starts)
             driver.follow(lambda: endings.end_at)
@@ -238,15 +244,16 @@ class _Driver:
     show: Show
     note: Show
     endings: RankEnds
-    needs_all: bool
     error: HardwareError | None = None
 
     def start(self, starts: Sequence[HostCommand]) -> None:
         """Start the commands. Raises HardwareError where there is no such program."""
         self.hosts: list[_Host] = []
+        secret = secrets.token_hex(32)
         self.selector.register(self.came, selectors.EVENT_READ, None)
         for one in starts:
             self.hosts.append(_Host(one, self.show))
+            self.hosts[-1].tell(f"{secret}\n".encode())
             self.selector.register(self.hosts[-1].stderr, selectors.EVENT_READ, self.hosts[-1])
 
     def follow(self, until_s: Callable[[], float | None]) -> None:
@@ -279,7 +286,7 @@ class _Driver:
         for number in signals.take(self.came):
             self.endings.signalled(number, time.monotonic())
             if self.hosts:
-                self.hosts[0].tell(number)
+                self.hosts[0].tell(bytes((number,)))
 
     def _take(self, host: "_Host") -> None:
         for code, has_begun in host.reports():
@@ -295,11 +302,8 @@ class _Driver:
                 self.note(f"the connection to {host.start.host} (rank {rank}) was lost, exit code {code}")
             else:
                 error = not_started(host.start, code, host.lines_before, self.python)
-                if self.needs_all or rank == 0:
-                    self.error = self.error or error
-                else:
-                    self.note(f"{error.what}; {error.hint}")
-                self.endings.not_started(rank, now_s)
+                self.error = self.error or error
+                self.endings.not_started(now_s)
         self.endings.ended(rank, int(ExitCode.HARDWARE), now_s, has_begun=host.has_started)
 
 
@@ -364,10 +368,10 @@ class _Host:
         code = self._process.wait()
         return code if code >= 0 else 128 - code
 
-    def tell(self, number: int) -> None:
-        """Pass a signal to the process of rank 0."""
+    def tell(self, data: bytes) -> None:
+        """Pass the agent the secret, or a signal for rank 0, by its stdin: see `remote_agent`."""
         with contextlib.suppress(OSError, ValueError):
-            self._stdin.write(bytes((number,)))
+            self._stdin.write(data)
 
     def release(self) -> None:
         """Close stdin, by which the agent ends its process."""

@@ -52,6 +52,11 @@ class Listener:
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._accept, name="network", daemon=True)
 
+    @classmethod
+    def at(cls, address: str) -> Self:
+        """Listen at an IP address. Raises OSError."""
+        return cls(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+
     @property
     def port(self) -> int:
         """The port that it listens at."""

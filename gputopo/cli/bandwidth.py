@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gputopo.findings import Finding
     from gputopo.runs.history import Saved
     from gputopo.values.bandwidth import Bandwidth
-    from gputopo.values.machine import Machine
+    from gputopo.values.machine import Machine, Nic
 
 Shape = Literal["table", "json", "markdown"]
 FailOn = Literal["warning", "error"]
@@ -65,8 +65,8 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         float | None,
         Option(
             "--soak",
-            "Copy between host, GPUs and memories for so long instead, compare all data, and report errors "
-            "that are counted under load and rates that fall",
+            "Stress test for this time: error counters that rise, rates that fall, wrong data",
+            detail="Copies between host, GPUs and memories, all at once",
             value="TIME",
             unit="min",
             above=0,
@@ -110,8 +110,7 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Option(
             "--network",
-            "Measure between hosts instead: those of --hosts, or of the starter (srun, mpirun) of this "
-            "command; rank 0 shows the result",
+            "Measure between hosts instead: --hosts, or those of srun or mpirun",
         ),
     ] = False
     network_tool: Annotated[
@@ -128,9 +127,9 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Option(
             "--from",
-            "Judge this instead of measuring: output of bandwidthTest, p2pBandwidthLatencyTest, nvbandwidth, "
-            "nccl-tests, perftest or iperf3, or JSON of gputopo; with a capture of the machine beside it. "
-            "Repeatable",
+            "Judge output of nvbandwidth, nccl-tests, perftest and others instead of measuring",
+            detail="Also bandwidthTest, p2pBandwidthLatencyTest, iperf3, or JSON of gputopo; with a capture "
+            "of the machine beside it. Repeatable",
             value="FILE",
             repeated=True,
         ),
@@ -139,8 +138,8 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Option(
             "--save",
-            "Save the result for this machine, so that plan and run use it; with --from for the machine that "
-            "was read; with --network for the hosts, on that of rank 0",
+            "Save the result for plan, run and --baseline",
+            detail="With --from for the machine that was read; with --network for the hosts, here",
         ),
     ] = False
     baseline: Annotated[
@@ -149,15 +148,15 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
     whole: Annotated[
         bool,
         Option("--all", "Every number, as tables; remedies of all findings; notes"),
-        Option("--matrices", "Same as --all"),
+        Option("--matrices", "Same as --all", more=True),
     ] = False
     shape: Annotated[Shape, FORMAT, JSON] = "table"
     fail_on: Annotated[
         FailOn | None,
         Option(
             "--fail-on",
-            "Exit with 1 on a finding of this severity or worse; with --baseline, if anything got worse",
-            default="error; with --baseline nothing",
+            "Exit with 1 on a finding of this severity or worse: errors unless given",
+            detail="With --baseline, if anything got worse; not unless given",
         ),
     ] = None
 
@@ -176,7 +175,7 @@ def bandwidth(
     """
     options = BandwidthOptions(**given.fields)
     if options.network or hosts.typed:
-        return _network(options, given, hosts)
+        return _network(options, hosts)
     from gputopo.topology.peer_access import with_reasons
 
     machine = with_reasons(machine_from(options.sources))
@@ -191,23 +190,17 @@ def bandwidth(
     return code
 
 
-def _network(options: BandwidthOptions, given: Given, hosts: Given) -> int:
-    """Measure between hosts; on rank 0 print the report. Return the exit code."""
+def _network(options: BandwidthOptions, hosts: Given) -> int:
+    """Measure between hosts, print the report, and return the exit code."""
     from gputopo import findings
-    from gputopo.cli.hosts.meeting import hosts_to_start, start_hosts
     from gputopo.cli.hosts.network import measure_network
     from gputopo.copies.collectives import with_bus_expectations
     from gputopo.values.machine import Machine
 
-    named = HostOptions(**hosts.fields)
-    if starting := hosts_to_start(named):
-        typed = {**given.typed, **hosts.typed, "network": True}
-        return start_hosts(bandwidth, starting, named, typed)
-
-    def report(measured: "Bandwidth") -> int:
+    def report(measured: "Bandwidth", nics: "Sequence[Nic]") -> int:
         machine = Machine(source="live", bandwidth=measured)
-        if any(map(is_collective, measured.samples)):  # judged by the ports of this host
-            machine = msgspec.structs.replace(machine, nics=machine_from(()).nics)
+        if any(map(is_collective, measured.samples)):
+            machine = msgspec.structs.replace(machine, nics=tuple(nics))
             measured = with_bus_expectations(measured, machine)
             machine = msgspec.structs.replace(machine, bandwidth=measured)
         found = findings.find_bandwidth(machine)
@@ -217,7 +210,7 @@ def _network(options: BandwidthOptions, given: Given, hosts: Given) -> int:
         failed = findings.fails(found, options.fail_on or "error")
         return ExitCode.HARDWARE if not measured.complete else ExitCode.FINDINGS if failed else ExitCode.OK
 
-    return measure_network(named, options.level, options.network_tool, report)
+    return measure_network(HostOptions(**hosts.fields), options.level, options.network_tool, report)
 
 
 def _save_network(measured: "Bandwidth") -> None:

@@ -77,8 +77,6 @@ COMMANDS: Mapping[str, CommandPlace] = {
         "Run a matrix of trainings, each in a process of its own; resumable.",
         moved={
             "--from": "runs here do not measure that machine; run it there",
-            "--model": "write it into a matrix: gputopo explain sweep",
-            "--repeats": "write repeats = N into the matrix: gputopo explain sweep",
         },
         group=_TRAIN,
     ),

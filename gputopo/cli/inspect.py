@@ -1,12 +1,11 @@
 """`gputopo inspect`: what this machine is, and what is wrong with it."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from gputopo.cli.printing import emit, show_report
 from gputopo.cli.source import FROM, begin, machine_from
-from gputopo.launch.hosts.allocation import HostOptions, find
+from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.values.errors import ExitCode, UsageError
 from gputopo.values.option import JSON, Given, Option, OptionsOf
 
@@ -119,17 +118,14 @@ def inspect(
 
 
 def _inspect_fleet(sources: tuple[str, ...], hosts: Given, shape: Shape, fail_on: FailOn | None) -> int:
+    from gputopo.cli.hosts.asking import hosts_to_ask
     from gputopo.cli.hosts.fleet import fleet, fleet_of_hosts
-    from gputopo.cli.hosts.meeting import hosts_to_start, start_hosts
 
-    if not sources and (starting := hosts_to_start(HostOptions(**hosts.fields))):
-        typed = {**hosts.typed, "fleet": True, "format": shape} | ({"fail_on": fail_on} if fail_on else {})
-        options = HostOptions(**hosts.fields)
-        return start_hosts(inspect, starting, options, typed, needs_all=False)
-    found = None if sources else find(HostOptions(**hosts.fields), os.environ)
-    if found is None:
+    options = HostOptions(**hosts.fields)
+    asked = None if sources else hosts_to_ask(options)
+    if asked is None:
         return fleet(sources, shape, fail_on)
-    return fleet_of_hosts(found, HostOptions(**hosts.fields), shape, fail_on)
+    return fleet_of_hosts(asked, options, shape, fail_on) if asked else ExitCode.OK
 
 
 def default_interval(duration_s: float | None) -> float:

@@ -2,14 +2,11 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import msgspec
 
-from gputopo.cli.hosts.meeting import hosts_to_start, start_hosts
 from gputopo.cli.placement import (
     AUTOTUNE,
     AUTOTUNED,
@@ -18,10 +15,10 @@ from gputopo.cli.placement import (
     parse_model,
     parse_program,
 )
-from gputopo.cli.printing import emit, emit_each, show_report
+from gputopo.cli.printing import emit, show_report
 from gputopo.cli.run.prepare import AskedJob, planned_on, warn, with_costs
-from gputopo.cli.source import FROM, planned_machine
-from gputopo.launch.hosts.allocation import HostOptions, find
+from gputopo.cli.source import FROM
+from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.prediction.programs import DEFAULT
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.option import JSON, Given, Option, OptionsOf
@@ -143,51 +140,33 @@ def plan(
     claimed the GPUs, or the driver does not work.
     """
     from gputopo import planner
+    from gputopo.cli.hosts.asking import hosts_to_ask
+    from gputopo.cli.hosts.planning import plan_of_files, plan_of_hosts
 
     request = planner.Request(
         model=model,
         batch_size=command.batch_size,
         program=command.program,
         explain=command.explain,
+        fits=True,
         **placement.fields,
     )
     asked = _Asked(request, placement, command, output)
-    if _is_of_hosts(output.sources, hosts, fleet=command.fleet):
+    options = HostOptions(**hosts.fields)
+    to_ask = None if command.fleet or output.sources else hosts_to_ask(options)
+    if command.fleet or to_ask is not None:
         _refuse_on_hosts(asked)
-        return _plan_of_hosts(asked, hosts)
+
+        def show(found: "Plan") -> None:
+            _print(asked.shown(found), asked.shape)
+
+        if to_ask is None:
+            show(plan_of_files(output.sources, request))
+            return 0
+        return plan_of_hosts(to_ask, options, with_costs(request), show) if to_ask else 0
     if command.autotune is not None:
         return _measured(asked)
     return _plan_of_one(asked)
-
-
-def _plan_of_hosts(asked: _Asked, hosts: Given) -> int:
-    """Plan for the hosts of files, start the command on the hosts, or take part as one of them."""
-    from gputopo.cli.hosts.meeting import plan_of_files, plan_of_hosts
-
-    request, command = asked.request, asked.command
-    if command.fleet:
-        _print(asked.shown(plan_of_files(asked.output.sources, request)), asked.shape)
-        return 0
-    options = HostOptions(**hosts.fields)
-    typed = {"model": request.model, "program": request.program, **asked.placement.typed}
-    if request.batch_size is not None:
-        typed["batch_size"] = _typed(request.batch_size)
-    if starting := hosts_to_start(options):
-        typed |= {**hosts.typed, "format": asked.shape}
-        if command.candidates is not None:
-            typed["candidates"] = command.candidates
-        return start_hosts(plan, starting, options, typed)
-    allocation = find(options, os.environ)
-    assert allocation is not None, "it is of several hosts"
-    machine = planned_machine((), pairs=not request.no_history)
-    return plan_of_hosts(
-        allocation,
-        options,
-        machine,
-        with_costs(request),
-        typed,
-        lambda found: _print(asked.shown(found), asked.shape),
-    )
 
 
 def _plan_of_one(asked: _Asked) -> int:
@@ -195,7 +174,7 @@ def _plan_of_one(asked: _Asked) -> int:
     from gputopo import planner
     from gputopo.planner.explained import require_prediction
 
-    sources, count = asked.output.sources, asked.command.candidates
+    sources = asked.output.sources
     on = planned_on(asked.request, sources)
     machine = on.machine
     require_gpus(machine)
@@ -214,32 +193,17 @@ def _plan_of_one(asked: _Asked) -> int:
     def choose(machine: "Machine", request: planner.Request, keep: int | None = 1) -> "Plan":
         return replace(on, machine=machine, keep=keep).target(request, others).plan
 
-    every = count == planner.ALL
-    found = choose(machine, request, None if every else count)
+    found = choose(machine, request, asked.command.candidates)
     if request.explain:
         require_prediction(found, _EXPLAINS)
     if asked.command.changes:
         found = _with_what_if(found, machine, request, asked.command.changes, choose)
-    if every and asked.shape == "json":
-        listed = planner.every_candidate(
-            machine, request, unavailable={**others, **hidden}, **on.before(request)._asdict()
-        )
-        _print_every(found, listed)
-    else:
-        _show(found, asked, machine)
+    _show(found, asked, machine)
     return 0
 
 
 def _typed(batch: AskedBatch) -> str:
     return batch if isinstance(batch, str) else as_typed(batch)
-
-
-def _is_of_hosts(sources: tuple[str, ...], hosts: Given, *, fleet: bool) -> bool:
-    """Return whether it is of several hosts: of files, of options, or of the starter. Raises UsageError."""
-    if fleet or sources:
-        return fleet
-    options = HostOptions(**hosts.fields)
-    return bool(hosts_to_start(options)) or find(options, os.environ) is not None
 
 
 def _refuse_on_hosts(asked: _Asked) -> None:
@@ -328,14 +292,6 @@ def require_gpus(machine: "Machine") -> None:
             "there is no GPU to plan for",
             "plan for another machine with --from FILE; gputopo run trains on CPU devices",
         )
-
-
-def _print_every(chosen: "Plan", listed: "Iterator[Candidate]") -> None:
-    from gputopo.values import schema
-
-    first = next(listed)
-    plan = msgspec.structs.replace(chosen, choice=first, candidates=())
-    emit_each(schema.encode_lines(plan, "candidates", chain((first,), listed)))
 
 
 def _show(chosen: "Plan", asked: _Asked, machine: "Machine") -> None:

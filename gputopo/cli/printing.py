@@ -9,11 +9,11 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
-from gputopo.values.errors import InputError
+from gputopo.values.errors import HardwareError
 
 if TYPE_CHECKING:
     import msgspec
@@ -32,13 +32,6 @@ def emit(text: str) -> None:
         sys.stdout.flush()
 
 
-def emit_each(texts: Iterable[str]) -> None:
-    """Write texts to stdout as they come. Raises InputError where they cannot be written."""
-    with _written():
-        sys.stdout.writelines(texts)
-        sys.stdout.flush()
-
-
 @contextlib.contextmanager
 def _written() -> Iterator[None]:
     try:
@@ -49,10 +42,10 @@ def _written() -> Iterator[None]:
         raise unwritten(error) from error
 
 
-def unwritten(error: OSError) -> InputError:
+def unwritten(error: OSError) -> HardwareError:
     """Return the error for output that could not be written to stdout, and drop that output."""
     drop_unwritten(sys.stdout)
-    return InputError(f"cannot write the output: {error.strerror}", "write it where there is free space")
+    return HardwareError(f"cannot write the output: {error.strerror}", "write it where there is free space")
 
 
 def to_stderr(text: str) -> None:
@@ -169,8 +162,8 @@ def _show_on_terminal(view: "Callable[[int], Sequence[Line]]") -> None:
 
 # ECMA-48, Select Graphic Rendition, for the styles that reports use.
 _CODES = {"bold": "1", "dim": "2", "red": "31", "yellow": "33", "cyan": "36"}
-# ASCII replacements of the box and block characters of trees and heat maps.
-_ASCII = str.maketrans("├└│─▁▂▃▄▅▆▇█░▒▓", "+`|-._-=+*##.:+")
+# ASCII replacements of the box and block characters of trees and heat maps, and of signs.
+_ASCII = str.maketrans("├└│─▁▂▃▄▅▆▇█░▒▓\N{MULTIPLICATION SIGN}…", "+`|-._-=+*##.:+x~")
 
 
 def can_redraw() -> bool:

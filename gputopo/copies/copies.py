@@ -129,6 +129,21 @@ def path_of(job: CopyJob) -> Path | None:
     return paths.get(job.copies[0].kind)
 
 
+def failure_of(job: CopyJob, copy: Copy, reason: str, says: str) -> Failure:
+    """Return the failure of a copy, named by its job: a copy of `bidirectional` is called that."""
+    return Failure(
+        kind=job.kind,
+        source=copy.source,
+        destination=copy.destination,
+        reason=reason,
+        says=says,
+        method=copy.method,
+        path=path_of(job),
+        pinned=copy.pinned,
+        group=job.group,
+    )
+
+
 class CopyTime(msgspec.Struct, frozen=True, kw_only=True):
     """What one copy did in one window. `failure` set: nothing else counts.
 

@@ -237,8 +237,9 @@ class NetworkHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.network_order/1"):
-    """What all hosts do."""
+    """What all hosts do. `rank`: of the host that gets it."""
 
+    rank: int = 0
     hosts: tuple[NetworkHost, ...]
     token: str  # shows a host that a connection is of this measurement
     timing: Timing
@@ -259,9 +260,11 @@ class TransferResult(msgspec.Struct, frozen=True, kw_only=True):
 class NetworkResult(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.network_result/1"
 ):
-    """What one host measured."""
+    """What one host measured: its transfers, or rank 0 all by nccl-tests; `error`: why that failed."""
 
-    measured: tuple[TransferResult, ...]
+    measured: tuple[TransferResult, ...] = ()
+    nccl: Bandwidth | None = None
+    error: str | None = None
 
 
 def schedule(hosts: int, timing: Timing) -> list[Slot]:

@@ -255,8 +255,7 @@ def _standing(samples: Sequence[Sample]) -> dict[tuple[int, int, Path], Sample]:
         if sample.kind == "bidirectional" or pair is None:
             continue
         key = (*pair, path)
-        if key not in best or _rank(sample) > _rank(best[key]):
-            best[key] = sample
+        best[key] = max(best.get(key, sample), sample, key=_rank)
     return best
 
 
@@ -270,28 +269,23 @@ def both_at_once(samples: Sequence[Sample]) -> dict[Pair, PairSpeed]:
         pair = pair_of(sample)
         if sample.kind == "bidirectional" and pair is not None:
             key = (*pair, sample.path)
-            if key not in best or _rank(sample) > _rank(best[key]):
-                best[key] = sample
-    worse: dict[tuple[int, int, Path | None], Sample] = {}
+            best[key] = max(sample, best.get(key, sample), key=_rank)
+    by_pair: dict[Pair, dict[Path | None, Sample]] = {}
     for (a, b, path), sample in best.items():
-        key = (min(a, b), max(a, b), path)
-        if key not in worse or rate(sample) < rate(worse[key]):
-            worse[key] = sample
+        paths = by_pair.setdefault((min(a, b), max(a, b)), {})
+        paths[path] = min(paths.get(path, sample), sample, key=rate)
     found: dict[Pair, PairSpeed] = {}
-    for (a, b, path), sample in worse.items():
-        sums: dict[Path | None, float] = {
-            one: rate(worse[a, b, one]) for one in _PATHS if (a, b, one) in worse
-        }
-        if rate(sample) == max(sums.values()):
-            halves = {one: both / 2 for one, both in sums.items()}
-            found[a, b] = PairSpeed(
-                rate(sample) / 2,
-                path,
-                halves.get("direct"),
-                halves.get("staged"),
-                rate(sample),
-                _runs(sample),
-            )
+    for pair, paths in by_pair.items():
+        halves = {path: rate(sample) / 2 for path, sample in paths.items()}
+        fastest = max((path for path in _PATHS if path in halves), key=lambda path: halves[path])
+        found[pair] = PairSpeed(
+            halves[fastest],
+            fastest,
+            halves.get("direct"),
+            halves.get("staged"),
+            rate(paths[fastest]),
+            _runs(paths[fastest]),
+        )
     return found
 
 
@@ -321,21 +315,13 @@ def _runs(sample: Sample) -> tuple[float, ...]:
 def _direction(
     paths: Mapping[tuple[int, int, Path], Sample], source: int, destination: int
 ) -> PairSpeed | None:
-    direct = paths.get((source, destination, "direct"))
-    staged = paths.get((source, destination, "staged"))
-    if direct is None and staged is None:
+    ends: tuple[Path, Path] = ("direct", "staged")
+    own = {path: one for path in ends if (one := paths.get((source, destination, path))) is not None}
+    if not own:
         return None
-    direct_rate = None if direct is None else rate(direct)
-    staged_rate = None if staged is None else rate(staged)
-    path: Path = "staged" if (staged_rate or 0.0) > (direct_rate or 0.0) else "direct"
-    sample = staged if path == "staged" else direct
-    return PairSpeed(
-        max(direct_rate or 0.0, staged_rate or 0.0),
-        path,
-        direct_rate,
-        staged_rate,
-        runs=() if sample is None else _runs(sample),
-    )
+    rates = {path: rate(one) for path, one in own.items()}
+    path = max(own, key=lambda one: rates[one])
+    return PairSpeed(rates[path], path, rates.get("direct"), rates.get("staged"), runs=_runs(own[path]))
 
 
 def _classes(falling: Sequence[float]) -> list[Sequence[float]]:

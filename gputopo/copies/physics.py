@@ -75,7 +75,12 @@ def checked(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
     """
     gpus = {gpu.index: gpu for gpu in machine.gpus}
     bare = [msgspec.structs.replace(one, invalid=None) if one.invalid else one for one in bandwidth.samples]
-    limited = [_with(one, _beyond_limit(one, gpus)) for one in bare]
+    limited: list[Sample] = []
+    for one in bare:
+        limit = limit_of(one, gpus)
+        beyond = limit is not None and (one.median_gb_per_s or 0.0) > limit.gb_per_s
+        why: Invalid = "cache" if one.kind == "d2d_local" else "above_link"
+        limited.append(_with(one, why if beyond else None))
     joined = one_of_each_run(limited)
     valid = [one for one in joined if one.invalid is None]
     cached, contradicted = _faster_than_larger(valid, gpus), _contradicted(valid, gpus)
@@ -199,13 +204,6 @@ def limit_of(sample: Sample, gpus: Mapping[int, Gpu]) -> RateLimit | None:
     return RateLimit(
         both * lowest.gb_per_s, f"both directions of {lowest.source}" if both > 1 else lowest.source
     )
-
-
-def _beyond_limit(sample: Sample, gpus: Mapping[int, Gpu]) -> Invalid | None:
-    limit = limit_of(sample, gpus)
-    if limit is None or (sample.median_gb_per_s or 0.0) <= limit.gb_per_s:
-        return None
-    return "cache" if sample.kind == "d2d_local" else "above_link"
 
 
 def _is_direct(sample: Sample) -> bool:

@@ -7,7 +7,7 @@ Where only copies between GPUs are known, a pair that is no faster in both direc
 while other pairs of the same GPUs are, shares its path to the host.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from statistics import median
 
@@ -39,13 +39,6 @@ Gpus = frozenset[int]
 HOST_KINDS: tuple[Kind, ...] = ("h2d", "d2h")
 
 
-class _Shared(msgspec.Struct, frozen=True):
-    """GPUs and what they carry together, in GB/s."""
-
-    gpus: Gpus
-    gb_per_s: float
-
-
 def uplink_groups(samples: Iterable[Sample], machine: Machine) -> tuple[UplinkGroup, ...]:
     """Find the GPUs that slow one another down, the smaller groups first, each set once.
 
@@ -60,20 +53,15 @@ def uplink_groups(samples: Iterable[Sample], machine: Machine) -> tuple[UplinkGr
         for gpus, kinds in _laminar(directions, machine).items()
     ]
     if not any(direction.together for direction in directions):
-        for pair, one_direction, both in _slow_bidirectional(samples):
-            uplink = UplinkGroup(
-                gpus=tuple(sorted(pair)),
-                from_kind="bidirectional",
-                alone_gb_per_s=one_direction,
-                together_gb_per_s=both,
-                slowed=("bidirectional",),
-            )
-            found.append(_with_tree(uplink, machine, None))
+        found += [_with_tree(one, machine, _paths(machine)) for one in _slow_bidirectional(samples)]
     return tuple(sorted(found, key=lambda group: (len(group.gpus), group.gpus)))
 
 
-def shared(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, float]]) -> tuple[_Shared, ...]:
-    """Find the groups from rates alone and the rates of each set of GPUs that copied at once (GB/s)."""
+def shared(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, float]]) -> dict[Gpus, float]:
+    """Find the groups from rates alone and the rates of each set of GPUs that copied at once (GB/s).
+
+    Returns what each carries together.
+    """
     groups = _by_pairs(alone, together)
     for gpus, measured in sorted(together.items(), key=lambda item: (len(item[0]), sorted(item[0]))):
         if len(gpus) < 3:
@@ -83,9 +71,8 @@ def shared(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, floa
             continue  # a larger set with one GPU left out: read with the whole, whose groups explain it
         limited = _limited(foreseen, measured, groups)
         for members in _limited_together(limited, gpus, together):
-            carries = sum(measured[gpu] for gpu in members)
-            groups = [group for group in groups if group.gpus != members] + [_Shared(members, carries)]
-    return tuple(groups)
+            groups[members] = sum(measured[gpu] for gpu in members)
+    return groups
 
 
 def carries(gpus: Gpus, together: Mapping[Gpus, Mapping[int, float]]) -> float | None:
@@ -94,7 +81,7 @@ def carries(gpus: Gpus, together: Mapping[Gpus, Mapping[int, float]]) -> float |
     return None if not wider else sum(min(wider, key=len)[gpu] for gpu in gpus)
 
 
-def fair_rates(alone: Mapping[int, float], groups: Sequence[_Shared]) -> dict[int, float]:
+def fair_rates(alone: Mapping[int, float], groups: Mapping[Gpus, float]) -> dict[int, float]:
     """Return what each GPU gets when all copy at once: max-min fair over the groups' uplinks.
 
     All rates rise together; a GPU stops at its own rate or when one of its uplinks is full (progressive
@@ -103,18 +90,17 @@ def fair_rates(alone: Mapping[int, float], groups: Sequence[_Shared]) -> dict[in
     rising, given = set(alone), dict.fromkeys(alone, 0.0)
     while rising:
         steps = [alone[gpu] - given[gpu] for gpu in rising]
-        for group in groups:
-            among = group.gpus & rising
-            if among:
-                used = sum(given[gpu] for gpu in group.gpus if gpu in given)
-                steps.append(max(0.0, group.gb_per_s - used) / len(among))
+        used = {gpus: sum(given[gpu] for gpu in gpus if gpu in given) for gpus in groups}
+        for gpus, limit in groups.items():
+            if among := gpus & rising:
+                steps.append(max(0.0, limit - used[gpus]) / len(among))
         step = min(steps)
         for gpu in rising:
             given[gpu] += step
         full = [
-            group.gpus
-            for group in groups
-            if sum(given[gpu] for gpu in group.gpus if gpu in given) >= group.gb_per_s * (1 - 1e-9)
+            gpus
+            for gpus, limit in groups.items()
+            if sum(given[gpu] for gpu in gpus if gpu in given) >= limit * (1 - 1e-9)
         ]
         rising = {
             gpu
@@ -142,7 +128,7 @@ def rates_at_once(samples: Iterable[Sample], kind: Kind) -> dict[Gpus, dict[int,
     return found
 
 
-def _by_pairs(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, float]]) -> list[_Shared]:
+def _by_pairs(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, float]]) -> dict[Gpus, float]:
     """Join the pairs that slow each other down, those that carry least first: inner groups, then wider."""
     carries = {
         pair: sum(measured.values())
@@ -163,11 +149,11 @@ def _by_pairs(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, f
                 found[part] = median(within)
         parts = joined
     # Where one level ends, noise may have left some pairs of a group behind: they are no group within it.
-    return [
-        _Shared(gpus, gb_per_s)
+    return {
+        gpus: gb_per_s
         for gpus, gb_per_s in found.items()
         if not any(gpus < outer and found[outer] <= gb_per_s * (1 + LEVEL_SHARE) for outer in found)
-    ]
+    }
 
 
 def _slowed(measured: Mapping[int, float], alone: Mapping[int, float]) -> bool:
@@ -177,14 +163,16 @@ def _slowed(measured: Mapping[int, float], alone: Mapping[int, float]) -> bool:
     return sum(measured.values()) < (1 - CHANGED_SHARE) * sum(alone[gpu] for gpu in measured)
 
 
-def _limited(foreseen: Mapping[int, float], measured: Mapping[int, float], groups: Sequence[_Shared]) -> Gpus:
+def _limited(
+    foreseen: Mapping[int, float], measured: Mapping[int, float], groups: Mapping[Gpus, float]
+) -> Gpus:
     """Return the GPUs that get less than is foreseen.
 
     Unless a group of theirs has it all, unevenly divided.
     """
     slow = frozenset(gpu for gpu in foreseen if measured[gpu] < (1 - CHANGED_SHARE) * foreseen[gpu])
     for group in groups:
-        members = group.gpus & foreseen.keys()
+        members = group & foreseen.keys()
         expected = sum(foreseen[gpu] for gpu in members)
         if sum(measured[gpu] for gpu in members) >= (1 - CHANGED_SHARE) * expected:
             slow -= members
@@ -224,24 +212,29 @@ def _components(sets: Iterable[Gpus]) -> list[Gpus]:
     return joined
 
 
-def _slow_bidirectional(samples: Sequence[Sample]) -> list[tuple[Gpus, float, float]]:
-    """Return pairs that gain too little from bidirectional copies: the sum alone, and at once."""
+def _slow_bidirectional(samples: Sequence[Sample]) -> Iterator[UplinkGroup]:
+    """Yield the pairs that gain too little from both directions at once: the sum alone, and at once."""
     one_direction, both = pair_copies(samples, "p2p_staged"), pair_copies(samples, "bidirectional", "staged")
-    gains: dict[Gpus, float] = {}
-    sums: dict[Gpus, tuple[float, float]] = {}
+    rates: dict[tuple[int, int], tuple[float, float]] = {}
     for a, b in combinations(sorted({gpu for pair in one_direction for gpu in pair}), 2):
-        paths = [rate(one_direction[pair]) for pair in ((a, b), (b, a)) if pair in one_direction]
-        at_once = [rate(both[pair]) for pair in ((a, b), (b, a)) if pair in both]
-        if paths and at_once:
-            pair = frozenset((a, b))
-            gains[pair] = median(at_once) / median(paths)
-            sums[pair] = (2 * median(paths), median(at_once))
-    found = []
+        alone, at_once = (
+            [rate(found[pair]) for pair in ((a, b), (b, a)) if pair in found]
+            for found in (one_direction, both)
+        )
+        if alone and at_once:
+            rates[a, b] = median(alone), median(at_once)
+    gains = {pair: at_once / alone for pair, (alone, at_once) in rates.items()}
     for pair, gain in gains.items():
-        others = [other for known, other in gains.items() if known != pair and known & pair]
+        others = [other for known, other in gains.items() if known != pair and {*known} & {*pair}]
         if others and gain < BIDIRECTIONAL_SHARE * median(others):
-            found.append((pair, *sums[pair]))
-    return found
+            alone_gb_per_s, together = rates[pair]
+            yield UplinkGroup(
+                gpus=pair,
+                from_kind="bidirectional",
+                alone_gb_per_s=2 * alone_gb_per_s,
+                together_gb_per_s=together,
+                slowed=("bidirectional",),
+            )
 
 
 class _Direction(msgspec.Struct, frozen=True):
@@ -256,7 +249,7 @@ class _Direction(msgspec.Struct, frozen=True):
     def of(cls, samples: Sequence[Sample], kind: Kind, machine: Machine) -> "_Direction":
         """Return what was measured in one direction."""
         alone, together = rates(host_copies(samples, kind, machine)), rates_at_once(samples, kind)
-        return cls(kind, alone, together, {one.gpus: one.gb_per_s for one in shared(alone, together)})
+        return cls(kind, alone, together, shared(alone, together))
 
     def carries(self, gpus: Gpus) -> float | None:
         """Return what these GPUs get together in this direction, None where that was not measured."""
@@ -314,7 +307,7 @@ def _uplink(gpus: Gpus, directions: Sequence[_Direction], machine: Machine) -> U
         together_gb_per_s=None if carries is None else round(carries, 3),
         slowed=tuple(direction.kind for direction in directions),
     )
-    return _with_tree(found, machine, set(first.alone))
+    return _with_tree(found, machine, first.alone)
 
 
 def _meeting(gpus: Gpus, machine: Machine) -> str | None:
@@ -338,14 +331,14 @@ def _paths(machine: Machine) -> dict[int, list[str]]:
     return found
 
 
-def _with_tree(group: UplinkGroup, machine: Machine, measured: set[int] | None) -> UplinkGroup:
+def _with_tree(group: UplinkGroup, machine: Machine, measured: Collection[int]) -> UplinkGroup:
     """Return where the paths of the GPUs meet, and whether these and no others are behind that bridge.
 
-    A GPU that was not `measured` (None: all were) may be behind it as well: nothing is known of it.
+    A GPU that was not `measured` may be behind it as well: nothing is known of it.
     """
     paths = _paths(machine)
     if any(gpu not in paths for gpu in group.gpus):
         return group
     common = _meeting(frozenset(group.gpus), machine)
-    behind = {gpu for gpu, bridges in paths.items() if common in bridges and gpu in (measured or paths)}
+    behind = {gpu for gpu, bridges in paths.items() if common in bridges and gpu in measured}
     return msgspec.structs.replace(group, bridge=common, agrees=behind == set(group.gpus))

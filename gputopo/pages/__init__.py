@@ -18,6 +18,7 @@ PAGES = (
     "run",
     "program",
     "hosts",
+    "security",
     "screen",
     "sweep",
     "report",

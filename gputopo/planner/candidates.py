@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import chain, islice
 from math import exp, hypot, log
 from typing import NamedTuple
 
@@ -25,8 +24,9 @@ from gputopo.planner.selection import ALL, LISTED
 from gputopo.prediction.calibration import range_share
 from gputopo.prediction.links.paths import unknown_facts
 from gputopo.prediction.search import FoundCandidate
+from gputopo.prediction.step import Placement
 from gputopo.values.run.batches import plain
-from gputopo.values.run.plan import SURE_MARGIN, Candidate, Prediction, Price, VariableUpdate
+from gputopo.values.run.plan import SURE_MARGIN, Candidate, GpuCount, Prediction, Price, VariableUpdate
 
 RULE = (
     "no step is predicted: one GPU, or two on one PCIe switch, have the variables, of others the CPU has them"
@@ -56,26 +56,25 @@ class Candidates:
         self.warnings = cache(self._warnings)
 
     def best(self, keep: int | None) -> tuple[Candidate, ...]:
-        """Return the fastest candidates, `keep` at most; ALL: also those that are never chosen unasked."""
-        if keep == ALL:
-            return tuple(self.every())
-        found, searched = self._of.listed(keep)
-        return tuple(self._with_reasons(one, rank, searched) for rank, one in enumerate(found))
+        """Return the fastest candidates, `keep` at most; ALL: also those that are never chosen unasked.
 
-    def every(self) -> Iterator[Candidate]:
-        """Iterate over all candidates, the best first; only the first of many have reasons."""
-        found = self._of.every()
-        first = list(islice(found, _WITH_REASONS))
-        detailed = (self._with_reasons(one, rank, first) for rank, one in enumerate(first))
-        return chain(detailed, map(self._candidate, found))
+        Of many the first have reasons.
+        """
+        found, searched = self._of.every() if keep == ALL else self._of.listed(keep)
+        return tuple(
+            self._with_reasons(one, rank, searched) if rank < _WITH_REASONS else self._candidate(one)
+            for rank, one in enumerate(found)
+        )
 
-    def prediction(self, candidates: Sequence[Candidate]) -> Prediction | None:
-        """Return from what was predicted, how sure the choice is, and what the options cost."""
+    def prediction(self, candidates: Sequence[Candidate], fewer: GpuCount | None) -> Prediction | None:
+        """Return from what was predicted, how sure the choice is, and what the options cost.
+
+        `fewer`: the fastest plan of fewer GPUs.
+        """
         choice, of, basis = candidates[0], self._of, self._of.basis
         if not of.predicts:
             return None
-        facts = unknown_facts(of.machine, of.paths)[:1]
-        margin, tie = margin_of(candidates, ", or ".join((*facts, "one short run of each (--autotune)")))
+        margin, tie = margin_of(candidates, "a short run of each (--autotune)")
         return Prediction(
             program=basis.program.name,
             batch_size=basis.batch,
@@ -85,7 +84,18 @@ class Candidates:
             tie=tie,
             learned=basis.learned,
             prices=() if of.is_assumed else tuple(self._prices(choice)),
+            fewer=fewer,
+            default_images_per_sec=self._default(choice),
         )
+
+    def _default(self, choice: Candidate) -> float | None:
+        """Return the speed of the lowest GPUs with what tf.distribute.MirroredStrategy does by default."""
+        of = self._of
+        lowest = of.pool[: of.size]
+        if of.size == 1 or choice.variable_update == "independent" or of.required not in (None, *lowest):
+            return None
+        found = of.search(lowest, 1, placings=(Placement("replicated", None, "nccl"),))
+        return round(of.images_per_sec(found[0]), 2)
 
     def _with_reasons(
         self, found: FoundCandidate, rank: int, searched: Sequence[FoundCandidate]

@@ -16,7 +16,8 @@ import msgspec
 from gputopo.planner.candidates import Candidates
 from gputopo.planner.explained import step_line
 from gputopo.planner.fastest import Basis, Fastest, without_prediction
-from gputopo.planner.how_many import how_many, unequal
+from gputopo.planner.how_many import best_of_fewer, how_many, unequal
+from gputopo.planner.memory import require_memory
 from gputopo.planner.request import (
     Request,
     check,
@@ -31,7 +32,7 @@ from gputopo.prediction.step import model_of
 from gputopo.values.errors import GputopoError, NoPlanError, UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.batches import as_typed, require_one_each
-from gputopo.values.run.plan import Candidate, HowMany, Learned, Plan, mode_words
+from gputopo.values.run.plan import Candidate, Learned, Plan, mode_words
 from gputopo.workload import workloads
 
 
@@ -117,49 +118,6 @@ def _plan(
     learned: Learned | None,
     keep: int | None,
 ) -> Plan:
-    count, selection = _selected(machine, request, unavailable, history, learned)
-    found = Candidates(selection)
-    candidates = found.best(keep)
-    choice = candidates[0]
-    return Plan(
-        choice=choice,
-        candidates=candidates,
-        warnings=(*selection.unavailable_reasons, *found.warnings(choice.gpus)),
-        refused=(*selection.left_out, *selection.unmet(choice.gpus)),
-        environment=plan_environment(machine, choice.gpus),
-        model=request.model,
-        source=machine.source,
-        prediction=found.prediction(candidates),
-        how_many=count,
-        unequal=unequal(selection, choice.gpus) if selection.predicts and not selection.is_assumed else None,
-        line=step_line(selection, choice) if request.explain and selection.predicts else None,
-    )
-
-
-def every_candidate(
-    machine: Machine,
-    request: Request,
-    *,
-    unavailable: Mapping[int, str] = {},
-    history: Sequence[Figure] = (),
-    learned: Learned | None = None,
-) -> Iterator[Candidate]:
-    """Iterate over all candidates of a plan, the best first, made as they are read: there may be very many.
-
-    Raises as `plan` does, before the first, and NoPlanError where too many sets of GPUs differ to list them.
-    """
-    _, selection = _selected(machine, request, unavailable, history, learned)
-    return Candidates(selection).every()
-
-
-def _selected(
-    machine: Machine,
-    request: Request,
-    unavailable: Mapping[int, str],
-    history: Sequence[Figure],
-    learned: Learned | None,
-) -> tuple[HowMany | None, Fastest]:
-    """Return how many GPUs were chosen, and what is left to choose from."""
     check(request, machine)
     basis = basis_of(machine, request, *(((), None) if request.no_history else (history, learned)))
     if not isinstance(basis, Basis):
@@ -170,7 +128,27 @@ def _selected(
         request = msgspec.structs.replace(request, num_gpus=count.num_gpus, gain=None)
     selection = Fastest(machine, request, unavailable, basis)
     require_one_each(request.batch_size or 1, selection.size, "GPU")
-    return count, selection
+    found = Candidates(selection)
+    candidates = found.best(keep)
+    choice = candidates[0]
+    if not isinstance(basis.missing, str) and request.fits:
+        workload = request.workload or workloads.require(request.model or "")
+        each = selection.batches(choice.gpus)
+        require_memory(machine, workload, dict(zip(choice.gpus, each, strict=True)), request.precision)
+    fewer = best_of_fewer(selection) if selection.predicts and keep != 1 else None
+    return Plan(
+        choice=choice,
+        candidates=candidates,
+        warnings=(*selection.unavailable_reasons, *found.warnings(choice.gpus)),
+        refused=(*selection.left_out, *selection.unmet(choice.gpus)),
+        environment=plan_environment(machine, choice.gpus),
+        model=request.model,
+        source=machine.source,
+        prediction=found.prediction(candidates, fewer),
+        how_many=count,
+        unequal=unequal(selection, choice.gpus) if selection.predicts and not selection.is_assumed else None,
+        line=step_line(selection, choice) if request.explain and selection.predicts else None,
+    )
 
 
 def plan_environment(machine: Machine, gpus: Sequence[int]) -> dict[str, str]:

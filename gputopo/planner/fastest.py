@@ -5,8 +5,7 @@ GPUs are nearer to one another wins, then the lowest indices. Where no step can 
 fast, so that the nearest wins.
 """
 
-import heapq
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import combinations
 from math import inf
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from gputopo.prediction.gradients import IN_ORDER, GradientBlock
 from gputopo.prediction.links.paths import paths_of
 from gputopo.prediction.one_gpu_speeds import Speed
 from gputopo.prediction.programs import DEFAULT, ProgramConstants, require_program
-from gputopo.prediction.search import DIGITS, FoundCandidate, SearchQuestion, every_candidate, fastest
+from gputopo.prediction.search import DIGITS, FoundCandidate, SearchQuestion, fastest
 from gputopo.prediction.step import ModelCosts, Placement, StepPredictor, predict
 from gputopo.topology.hops import Groups, GroupsOf
 from gputopo.values.machine import Machine
@@ -128,19 +127,10 @@ class Fastest(Selection):
         first = sorted(list(listed.values())[:count], key=lambda one: self.order(one, self.troubles))
         return first, searched
 
-    def every(self) -> Iterator[FoundCandidate]:
-        """Iterate over all candidates, the best first, then those that are never chosen unasked."""
-        last, after = set(self.troubles) - {self.required}, self._unchosen()
-        if self._has_own_batches or self.exact:
-            found = self.search(self.choose_from, ALL, self.troubles)
-            return iter((*found, *self.search(self.choose_from, ALL, self.troubles, after)))
-        each = [
-            every_candidate(self._question(part, last), part, after)
-            for part in self._parts(self.choose_from, last)
-        ]
-        if len(each) == 1:
-            return each[0]
-        return heapq.merge(*each, key=lambda one: (one.placing in after, *self.order(one, last)))
+    def every(self) -> tuple[Sequence[FoundCandidate], Sequence[FoundCandidate]]:
+        """Return all candidates, the best first, then those that are never chosen unasked; and the first."""
+        found = self.search(self.choose_from, ALL, self.troubles)
+        return (*found, *self.search(self.choose_from, ALL, self.troubles, self._unchosen())), found
 
     def difference(self, chosen: Sequence[int], best: Sequence[int]) -> str:
         """Return what the chosen GPUs lack of others of the same number, empty for nothing."""

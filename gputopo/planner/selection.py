@@ -61,10 +61,6 @@ class Selection:
         """The GPUs that were left out because this process may not take them."""
         return tuple(out.reason for out in self.left_out if set(out.gpus or ()) & self.unavailable.keys())
 
-    def farthest_first(self, gpus: Sequence[int]) -> list[tuple[int, ...]]:
-        """Return the sort keys of all pairs of a set, the farthest first."""
-        return sorted((self.key(*pair) for pair in pairs_of(gpus)), reverse=True)
-
     def in_one_island(self, gpus: Sequence[int]) -> bool:
         """Whether every pair is PIX or nearer."""
         return all(is_within(self.links.get(pair), Hop.PIX) for pair in pairs_of(gpus))

@@ -7,7 +7,7 @@ the sets that differ only in them the one with the lowest indices stands for all
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import chain, combinations, islice, permutations
+from itertools import combinations, islice, permutations
 from math import comb, inf, prod
 from typing import Any, NamedTuple
 
@@ -59,18 +59,6 @@ def fastest(question: SearchQuestion, pool: Sequence[int], keep: int) -> tuple[F
     Raises NoPlanError where more than MAX_SETS sets differ.
     """
     return tuple(_Search(question, sorted(pool)).found(keep))
-
-
-def every_candidate(
-    question: SearchQuestion, pool: Sequence[int], after: Sequence[Placement] = ()
-) -> Iterator[FoundCandidate]:
-    """Iterate over all candidates, the best first; those with places of `after` follow all others.
-
-    Raises as `fastest`, before the first.
-    """
-    first = _Search(question, sorted(pool))
-    others = _Search(question._replace(placings=tuple(after)), sorted(pool))
-    return chain.from_iterable(one.found(inf) for one in (first, others))
 
 
 class _Floor(NamedTuple):

@@ -127,7 +127,6 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str  # `clocks_mhz.memory.max`, `nvlinks[].active`
     fact: Fact
-    own_words: str
     words: str  # with `{}` for each index
     unit: str = ""
     stability: str = "setting"
@@ -179,7 +178,7 @@ def field_at(kind: type[msgspec.Struct], path: str) -> Field:
     known = _INDEX.sub("[]", path)
     while known not in fields and "." in known:
         known = known.rpartition(".")[0]
-    return fields.get(known) or Field(path=path, fact=Fact(), own_words=_spaced(path), words=_spaced(path))
+    return fields.get(known) or Field(path=path, fact=Fact(), words=_spaced(path))
 
 
 def path_in_words(kind: type[msgspec.Struct], path: str) -> str:
@@ -190,13 +189,6 @@ def path_in_words(kind: type[msgspec.Struct], path: str) -> str:
     for index in _INDEX.findall(path):
         words = words.replace("{}", index, 1)
     return words + _spaced(beyond).replace(".", " ")
-
-
-def last_in_words(kind: type[msgspec.Struct], path: str) -> str:
-    """Return the last part of a path in words: `max` of `clocks_mhz.memory.max`."""
-    known = _INDEX.sub("[]", path)
-    field = fields_of(kind).get(known)
-    return _spaced(known.rpartition(".")[2]) if field is None else field.own_words
 
 
 _INDEX = re.compile(r"\[([^\]]*)\]")
@@ -225,7 +217,7 @@ def _add_fields(found: dict[str, Field], kind: type[msgspec.Struct], outer: Fiel
 def _field(name: str, fact: Fact, outer: Field | None, default: Any, *, leaf: bool) -> Field:
     own = fact.words if fact.words is not None else _spaced(name)
     if outer is None:
-        outer = Field(path="", fact=Fact(part="{part}"), own_words="", words="")
+        outer = Field(path="", fact=Fact(part="{part}"), words="")
     smi, metric = fact.smi, fact.metric
     if smi is not None and outer.smi is not None:
         xml, text, csv_ = map(_filled, smi[:3], outer.smi[:3])
@@ -238,7 +230,6 @@ def _field(name: str, fact: Fact, outer: Field | None, default: Any, *, leaf: bo
     return Field(
         path=f"{outer.path}.{name}".lstrip("."),
         fact=fact,
-        own_words=own,
         words=outer.fact.part.replace("{whole}", outer.words).replace("{part}", own),
         unit=fact.unit or outer.unit,
         stability=fact.stability or outer.stability,

@@ -9,7 +9,7 @@ import errno
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -32,23 +32,6 @@ def encode(value: msgspec.Struct) -> bytes:
 def encode_pretty(value: msgspec.Struct) -> str:
     """Return the JSON form of a value for people: two-space indent and a newline at the end."""
     return msgspec.json.format(encode(value), indent=2).decode() + "\n"
-
-
-def encode_lines(value: msgspec.Struct, field: str, items: Iterable[msgspec.Struct]) -> Iterator[str]:
-    """Iterate over the JSON form of a value for people whose empty list `field` has these items instead.
-
-    Each item is on a line of its own. Nothing but the item at hand is stored.
-    """
-    key = f'\n  "{field}": ['
-    head, found, tail = encode_pretty(value).partition(f"{key}]")
-    if not found:
-        raise ValueError(f"there is no empty list {field} in {type(value).__name__}")
-    yield head + key
-    separator = "\n    "
-    for item in items:
-        yield separator + encode(item).decode()
-        separator = ",\n    "
-    yield f"\n  ]{tail}"
 
 
 def to_builtins(value: msgspec.Struct) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The hosts of a job and the rank of this one, from all sources, in order of precedence. Pure."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -75,7 +76,15 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Option(
             "--allow-public-address",
-            "Let the hosts meet at a public address: whoever connects there can run what they like",
+            "Let TensorFlow's servers listen at a public address: whoever connects to one can run what they "
+            "like",
+        ),
+    ] = False
+    insecure: Annotated[
+        bool,
+        Option(
+            "--insecure",
+            "Let the hosts of a training meet without a secret: whoever reaches rank 0's port can take part",
         ),
     ] = False
     node_rank: Annotated[
@@ -88,6 +97,17 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
             max=MAX_HOSTS - 1,
         ),
     ] = None
+
+
+# Where hosts meet that nothing tells another port: that of the examples of TensorFlow's clusters.
+PORT = 2222
+# Ports of jobs: below those that Linux gives to outgoing connections (ip_local_port_range: 32768 on).
+_FIRST_PORT, _PORTS = 20_000, 12_000
+
+
+def port_by(job: str) -> int:
+    """Return the port of a job, by any text that its hosts share."""
+    return _FIRST_PORT + int.from_bytes(hashlib.sha256(job.encode()).digest()[:4]) % _PORTS
 
 
 _ALONE = "--num-hosts 1 takes this host alone"
@@ -110,6 +130,11 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     def leader(self) -> HostAddress:
         """The host of rank 0, whose name is known."""
         return self.hosts[0]
+
+    @property
+    def port(self) -> int:
+        """The port of rank 0 at which the hosts meet: as given, else another one for each job, if known."""
+        return self.leader.port or (PORT if self.job is None else port_by(self.job))
 
 
 def find(options: HostOptions, environ: Mapping[str, str]) -> Allocation | None:

@@ -1,4 +1,4 @@
-"""How long the hosts of a training wait for one another, in seconds."""
+"""What the hosts of a training send one another, and how long they wait, in seconds."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +14,8 @@ from gputopo.values.run.events import MemoryPeak, Noticed, RankFailed, RunFinish
 # are sent again after 0.2, 0.4, ... 3.2 s (TCP_RTO_MIN of Linux), which is 6.2 s after 5 losses in a row.
 SILENT_S = 10.0
 EVERY_S = 1.0  # between two reports of a host; not measured
-POLL_S = 1.0  # for which rank 0 holds a request to join before it answers "waiting"; not measured
 RETRY_S = 0.5  # between attempts to reach a rank 0 that is not there yet; not measured
-REQUEST_S = 5.0  # for one request and its answer, half of SILENT_S; not measured
-CONNECTION_S = 10.0  # for which rank 0 leaves a connection open: twice that; not measured
+GREETING_S = 5.0  # for which a connection may take to prove the secret; not measured
 END_S = 5.0  # for which rank 0 waits at its end until all hosts have heard of it; not measured
 # For which a host that ends by an error lets rank 0 end first, which has 5 s for its worker; not measured
 LAST_S = 15.0
@@ -31,10 +29,8 @@ class HostTimeouts:
 
     silent_s: float = SILENT_S
     every_s: float = EVERY_S
-    poll_s: float = POLL_S
     retry_s: float = RETRY_S
-    request_s: float = REQUEST_S
-    connection_s: float = CONNECTION_S
+    greeting_s: float = GREETING_S
     end_s: float = END_S
     look_s: float = LOOK_S
 
@@ -64,10 +60,6 @@ class Silence:
         self._looked_s = now_s
         return self.seconds
 
-
-JOIN_PATH = "/join"
-BEARER = "Bearer "  # of the Authorization header, before the token: RFC 6750
-MAX_BODY_BYTES = 4 * 1024 * 1024  # the machine of a host with 16 GPUs and all samples is below 1 MiB
 
 HostEvent = Sample | Noticed | Silent | MemoryPeak | RankFailed | RunFinished | StepsReported
 """What a host reports of itself; the events of training are those of rank 0's worker.
@@ -104,10 +96,6 @@ class Unable(_Message, frozen=True, tag="gputopo.unable/1"):
     hint: str
     exit_code: int
     job: str | None = None
-
-
-class Waiting(_Message, frozen=True, tag="gputopo.waiting/1"):
-    """Rank 0 has not decided yet: the other hosts are not there, or are being planned."""
 
 
 class HostStart(_Message, frozen=True, tag="gputopo.start/1"):
@@ -150,14 +138,21 @@ class RunEnd(_Message, frozen=True, tag="gputopo.end/1"):
     hint: str = ""  # what to do about that
 
 
-class EventsTaken(_Message, frozen=True, tag="gputopo.taken/1"):
-    """The answer to events and results."""
+class Report(_Message, frozen=True, tag="gputopo.report/1"):
+    """Sent each second: the host is there, and what has happened since."""
 
-    events: int  # how many of this host's events have come, counted from the first
-    end: RunEnd | None = None  # the run is over, or goes on without this host
-    start: HostStart | None = None  # its server is to be started again by that
+    sent_s: float  # by its clock
+    serves: int = 0  # number of the Start by which its server runs
+    events: tuple[HostEvent, ...] = ()
 
 
-def path_of(rank: int, what: str) -> str:
-    """Return where the `events` or the `result` of a rank are posted."""
-    return f"/ranks/{rank}/{what}"
+class Alive(_Message, frozen=True, tag="gputopo.alive/1"):
+    """The answer to a report."""
+
+
+class Heard(_Message, frozen=True, tag="gputopo.heard/1"):
+    """The host has rank 0's last message, after which it reports no more."""
+
+
+FromHost = Joining | Unable | Report | Heard
+FromLeader = HostStart | Unused | Refused | RunEnd | Alive

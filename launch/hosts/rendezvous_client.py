@@ -1,13 +1,13 @@
 """The rendezvous client of a host of rank 1 or above: its launcher's connection to rank 0's."""
 
-import http.client
+import contextlib
+import math
 import os
-import secrets
+import select
+import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
-from http import HTTPStatus
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -15,59 +15,59 @@ import msgspec
 
 from gputopo.launch.hosts.allocation import JOIN_S
 from gputopo.launch.hosts.messages import (
-    BEARER,
     EXCUSE_S,
-    JOIN_PATH,
     LAST_S,
-    MAX_BODY_BYTES,
     PATIENCE,
-    EventsTaken,
+    Alive,
+    FromHost,
+    FromLeader,
+    Heard,
     HostEvent,
     HostStart,
     HostTimeouts,
     Joining,
+    Refused,
     Reply,
+    Report,
     RunEnd,
     Silence,
     Unable,
-    Waiting,
-    path_of,
+    Unused,
 )
+from gputopo.launch.hosts.secret import Channel, ChannelError
 from gputopo.values import schema
 from gputopo.values.errors import HardwareError, UsageError
-from gputopo.values.option import shown
 from gputopo.values.run.events import RankFailed, RunFinished
 
-MAX_REPORT_BYTES = MAX_BODY_BYTES // 4  # of one request with events, unless one alone is larger; not measured
 wall_s = time.time
-_NO_ANSWER = (OSError, http.client.HTTPException, UnicodeError)  # a name too long for DNS is a UnicodeError
-_reply_decoder: msgspec.json.Decoder[Reply | Waiting] = msgspec.json.Decoder(Reply | Waiting)
-_taken_decoder = msgspec.json.Decoder(EventsTaken)
+_CHUNK_BYTES = 256 * 1024
+_decoder: msgspec.json.Decoder[FromLeader] = msgspec.json.Decoder(FromLeader)
 
 
 class LeaderGoneError(HardwareError):
-    """Rank 0 has not answered for so long that it must have ended, or does not know this host."""
+    """Rank 0 has not answered for so long that it must have ended, or its connection has ended."""
 
 
 class RendezvousClient:
     """The connection of the host `rank` to the server at `name` and `port` of rank 0.
 
-    `serves`: number of the Start by which this host's server runs. `newer`: the latest one that came after
-    the reply to joining.
+    `secret`: of the job: nothing is taken from who does not prove it. `serves`: number of the Start by which
+    this host's server runs.
     """
 
-    def __init__(self, rank: int, name: str, port: int, *, patience: HostTimeouts = PATIENCE) -> None:
+    _socket: socket.socket | None = None
+
+    def __init__(
+        self, rank: int, name: str, port: int, secret: bytes, *, patience: HostTimeouts = PATIENCE
+    ) -> None:
         self.patience = patience
-        self._rank = rank
-        self._name = name
-        self._port = port
-        self._address = name  # that which answered, of those that the name has
-        self._token = secrets.token_hex(16)
-        self._silence = Silence(time.monotonic(), expected_s=patience.request_s + patience.every_s)
         self.serves = 0
-        self.newer: HostStart | None = None
-        self._told = 0
-        self._waiting: deque[bytes] = deque()
+        self._where = f"rank 0 at {name} port {port}"
+        self._place = (name, port)
+        self._secret = secret
+        self._silence = Silence(time.monotonic(), expected_s=2 * patience.every_s)
+        self._next_s = 0.0  # when the next report is due, of a monotonic clock
+        self.unanswered = 0  # reports
 
     def join(self, joining: Joining, timeout_s: float = JOIN_S) -> Reply:
         """Join, and return rank 0's reply once it has planned all hosts.
@@ -76,85 +76,65 @@ class RendezvousClient:
         long as rank 0 answers. Raises HardwareError if it cannot be reached, LeaderGoneError if it ends
         meanwhile, UsageError if something else answers at its port.
         """
-        deadline_s = time.monotonic() + timeout_s
-        has_answered = False
-
-        def give_up(error: Exception) -> None:
-            if _is_no_http(error):
-                raise self._not_ours(str(error)) from error
-            if has_answered:
-                self._require_present(error)
-            elif time.monotonic() >= deadline_s:
-                raise self._unreachable(error, timeout_s) from error
-
-        while True:
-            status, answer = self._post_until(JOIN_PATH, schema.encode(joining), give_up)
-            has_answered = True
-            try:
-                reply = _reply_decoder.decode(answer)
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                raise self._not_ours(f"{status} {_phrase(status)}") from error
-            if not isinstance(reply, Waiting):
-                return reply
+        self._connect(timeout_s)
+        self._send(joining)
+        for message in self._listen():
+            if isinstance(message, HostStart | Unused | Refused):
+                return message
+        raise AssertionError("it listens for ever")
 
     def excuse(self, unable: Unable, timeout_s: float = EXCUSE_S) -> bool:
         """Report that this host cannot join, and let rank 0 end first (see `outlast`); whether it was there.
 
         Tries for `timeout_s` seconds to reach rank 0, which may start later; in vain where it has no address.
         """
-        deadline_s = time.monotonic() + timeout_s
-
-        def give_up(error: Exception) -> None:
-            if _is_unresolved(error) or time.monotonic() >= deadline_s:
-                raise error
-
         try:
-            self._post_until(JOIN_PATH, schema.encode(unable), give_up)
-        except _NO_ANSWER:
+            self._connect(timeout_s, may_be_named_later=False)
+            self._send(unable)
+        except (HardwareError, UsageError):
             return False
         self.outlast()
         return True
 
-    def tell(self, events: Iterable[HostEvent] = ()) -> RunEnd | None:
-        """Report events, and that this host is there; return the end of the run once it is over.
+    def tell(self, events: Iterable[HostEvent] = ()) -> None:
+        """Report events, and that this host is there. Raises LeaderGoneError."""
+        self._send(Report(sent_s=wall_s(), serves=self.serves, events=tuple(events)))
+        self.unanswered += 1
+        self._next_s = time.monotonic() + self.patience.every_s
 
-        One request: events that rank 0 did not take are reported again with the next. Raises
-        LeaderGoneError after `silent_s` seconds without an answer.
+    def take(self, timeout_s: float) -> Iterator[FromLeader]:
+        """Yield what rank 0 has sent, once there is something or the time is over.
+
+        Raises LeaderGoneError after `silent_s` seconds without a message, or at the end of the connection.
         """
-        self._waiting.extend(msgspec.json.encode(one) + b"\n" for one in events)
-        lines = self._next_lines()
-        target = (
-            f"{path_of(self._rank, 'events')}?first={self._told}&sent={wall_s():.6f}&serves={self.serves}"
-        )
+        assert self._socket is not None, "it is connected"
+        if not select.select([self._socket], [], [], timeout_s)[0]:
+            if self._silence.look(time.monotonic()) >= self.patience.silent_s:
+                raise self._gone(f"has not answered for {self.patience.silent_s:g} s")
+            return
         try:
-            status, answer = self._post(target, b"".join(lines))
-        except _NO_ANSWER as error:
-            self._require_present(error)
-            return None
+            data = self._socket.recv(_CHUNK_BYTES)
+        except OSError as error:
+            raise self._gone(f"has ended: {_reason(error)}") from error
+        if not data:
+            raise self._gone("has ended")
+        self._silence.heard(time.monotonic())
         try:
-            taken = _taken_decoder.decode(answer)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise LeaderGoneError(
-                f"{self._where} does not know this host: it answered {status} {_phrase(status)}",
-                "it was ended or started again: see its output, and start all hosts again",
-            ) from error
-        for _ in lines[: max(0, taken.events - self._told)]:
-            self._waiting.popleft()
-        self._told = taken.events
-        self.newer = taken.start or self.newer
-        return taken.end
+            for body in self._channel.take(data):
+                message = _decoder.decode(body)
+                self.unanswered -= isinstance(message, Alive)
+                if isinstance(message, RunEnd | Unused | Refused):
+                    with contextlib.suppress(LeaderGoneError):
+                        self._send(Heard())
+                yield message
+        except ChannelError as error:
+            raise self._gone(f"is not to be trusted: {error}") from error
 
-    def report(self, result: bytes) -> None:
-        """Report a result, JSON of at most `MAX_BODY_BYTES`; try until rank 0 has it.
-
-        Raises LeaderGoneError after `silent_s` seconds without an answer, or where it is not taken.
-        """
-        status, _ = self._post_until(path_of(self._rank, "result"), result, self._require_present)
-        if status != HTTPStatus.OK:
-            raise LeaderGoneError(
-                f"{self._where} did not take the result: it answered {status} {_phrase(status)}",
-                "see its output, and start all hosts again",
-            )
+    def settle(self) -> None:
+        """Wait until rank 0 has answered what was reported. Raises LeaderGoneError."""
+        for _ in self._listen(time.monotonic() + self.patience.silent_s):
+            if self.unanswered <= 0:
+                return
 
     def outlast(self, timeout_s: float = LAST_S) -> None:
         """Wait until rank 0 has ended, at most so long, unless it is gone already.
@@ -162,55 +142,86 @@ class RendezvousClient:
         For a host that ends by an error: mpirun, and srun --kill-on-bad-exit, end all others then, and rank 0
         has not reported why.
         """
+        with contextlib.suppress(LeaderGoneError):
+            for _ in self._listen(time.monotonic() + timeout_s):
+                pass
+
+    def _listen(self, until_s: float = math.inf) -> Iterator[FromLeader]:
+        """Yield what rank 0 sends, and report each second that this host is there. Raises LeaderGoneError."""
+        while self._socket is not None and (now_s := time.monotonic()) < until_s:
+            if now_s >= self._next_s:
+                self.tell()
+            yield from self.take(min(self._next_s, until_s) - now_s)
+
+    def fileno(self) -> int:
+        """Return the file descriptor of the connection."""
+        assert self._socket is not None, "it is connected"
+        return self._socket.fileno()
+
+    def _connect(self, timeout_s: float, *, may_be_named_later: bool = True) -> None:
+        """Connect, and have rank 0 prove the secret. Raises HardwareError, UsageError."""
         deadline_s = time.monotonic() + timeout_s
-        while not self._silence.seconds and time.monotonic() < deadline_s:
-            try:
-                self._post(f"{path_of(self._rank, 'events')}?first={self._told}&sent={wall_s():.6f}", b"")
-            except _NO_ANSWER:
-                return
-            time.sleep(self.patience.retry_s)
-
-    def _next_lines(self) -> list[bytes]:
-        lines: list[bytes] = []
-        size = 0
-        for line in self._waiting:
-            size += len(line)
-            if lines and size > MAX_REPORT_BYTES:
-                break
-            lines.append(line)
-        return lines
-
-    def _post_until(
-        self, target: str, body: bytes, give_up: Callable[[Exception], None]
-    ) -> tuple[int, bytes]:
-        """Post until there is an answer; `give_up` gets each error, and raises one where that is the last."""
         while True:
             try:
-                return self._post(target, body)
-            except _NO_ANSWER as error:
-                give_up(error)
-                time.sleep(self.patience.retry_s)
+                self._greet()
+                return
+            except ChannelError as error:
+                raise UsageError(
+                    f"{self._where}: {error}",
+                    "set GPUTOPO_SECRET to the same text on all hosts, or name another port on all of them",
+                ) from error
+            except (OSError, UnicodeError) as error:  # a name too long for DNS is a UnicodeError
+                over = time.monotonic() >= deadline_s
+                if over or (_is_unresolved(error) and not may_be_named_later):
+                    raise self._unreachable(error, timeout_s) from error
+            time.sleep(self.patience.retry_s)
 
-    def _post(self, target: str, body: bytes) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(self._address, self._port, timeout=self.patience.request_s)
-        headers = {"Content-Type": "application/json", "Authorization": BEARER + self._token}
+    def _greet(self) -> None:
+        """Raises OSError, ChannelError."""
+        channel = Channel(self._secret, leads=False)
+        connected = socket.create_connection(self._place, timeout=self.patience.greeting_s)
         try:
-            connection.connect()
-            self._address = connection.sock.getpeername()[0]
-            connection.request("POST", target, body, headers)
-            response = connection.getresponse()
-            answer = response.read(MAX_BODY_BYTES)
-        finally:
-            connection.close()
+            deadline_s = time.monotonic() + self.patience.greeting_s
+            while True:
+                connected.sendall(channel.out)
+                channel.out.clear()
+                if channel.is_open:
+                    break
+                connected.settimeout(max(0.01, deadline_s - time.monotonic()))
+                data = connected.recv(_CHUNK_BYTES)
+                if not data:
+                    raise ConnectionResetError("the connection was closed")
+                for _ in channel.take(data):
+                    pass
+        except BaseException:
+            connected.close()
+            raise
+        connected.settimeout(self.patience.silent_s)
+        self._socket, self._channel = connected, channel
         self._silence.heard(time.monotonic())
-        return response.status, answer
 
-    def _require_present(self, error: Exception) -> None:
-        if self._silence.look(time.monotonic()) >= self.patience.silent_s:
-            raise LeaderGoneError(
-                f"{self._where} has not answered for {self.patience.silent_s:g} s: {_reason(error)}",
-                "see the output of rank 0, and whether its host is up",
-            ) from error
+    def _send(self, message: FromHost) -> None:
+        assert self._socket is not None, "it is connected"
+        self._channel.put(schema.encode(message))
+        try:
+            self._socket.sendall(self._channel.out)
+        except OSError as error:
+            raise self._gone(f"has ended: {_reason(error)}") from error
+        self._channel.out.clear()
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    __del__ = close
+
+    def _gone(self, what: str) -> LeaderGoneError:
+        self.close()
+        return LeaderGoneError(
+            f"{self._where} {what}", "see the output of rank 0, and whether its host is up"
+        )
 
     def _unreachable(self, error: Exception, timeout_s: float) -> HardwareError:
         what = f"{self._where} did not answer within {timeout_s:g} s: {_reason(error)}"
@@ -224,16 +235,6 @@ class RendezvousClient:
         return HardwareError(
             what, "look for a firewall between the hosts, or name rank 0 by an address on another interface"
         )
-
-    def _not_ours(self, answered: str) -> UsageError:
-        return UsageError(
-            f"{self._where} is not a gputopo run: it answered {shown(answered)}",
-            "another program listens there: name another port on all hosts",
-        )
-
-    @property
-    def _where(self) -> str:
-        return f"rank 0 at {self._name} port {self._port}"
 
 
 class Reporting:
@@ -251,26 +252,23 @@ class Reporting:
         self.ready = os.eventfd(0)
         self._client = client
         self._also = also
-        self._changed = threading.Condition()
+        self._urgent = os.eventfd(0, os.EFD_NONBLOCK)
+        self._lock = threading.Lock()
         self._new: list[HostEvent] = []
-        self._is_urgent = False
         self._is_left = False
         self._thread = threading.Thread(target=self._tell, name="reporting", daemon=True)
 
     def put(self, *events: HostEvent) -> None:
         """Report events within `every_s` seconds, a failure or an end at once."""
-        with self._changed:
+        with self._lock:
             self._new.extend(events)
-            if any(isinstance(one, RankFailed | RunFinished) for one in events):
-                self._is_urgent = True
-                self._changed.notify_all()
+        if any(isinstance(one, RankFailed | RunFinished) for one in events):
+            os.eventfd_write(self._urgent, 1)
 
     def serves(self, number: int) -> None:
         """Report at once that this host's server runs by the Start of that number."""
-        with self._changed:
-            self._client.serves = number
-            self._is_urgent = True
-            self._changed.notify_all()
+        self._client.serves = number
+        os.eventfd_write(self._urgent, 1)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -282,57 +280,50 @@ class Reporting:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with self._changed:
-            self._is_left = self._is_urgent = True
-            self._changed.notify_all()
-        self._thread.join(2 * self._client.patience.request_s)  # that under way, and the last
+        self._is_left = True
+        os.eventfd_write(self._urgent, 1)
+        self._thread.join(2 * self._client.patience.silent_s)  # that under way, and the last
         if not self._thread.is_alive():
             os.close(self.ready)
+            os.close(self._urgent)
 
     def _tell(self) -> None:
         try:
             self._tell_until_the_end()
+        except LeaderGoneError as gone:
+            self.end = RunEnd(exit_code=int(gone.exit_code), cause=gone.what, hint=gone.hint)
         finally:  # also where that fails: who waits for the end must not wait for ever
             os.eventfd_write(self.ready, 1)
 
     def _tell_until_the_end(self) -> None:
-        is_left = False
-        while self.end is None and not is_left:
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_urgent, self._client.patience.every_s)
-                events, self._new, self._is_urgent = self._new, [], False
+        client, every_s = self._client, self._client.patience.every_s
+        next_s, is_left = 0.0, False
+        while self.end is None:
+            left_s = max(0.0, next_s - time.monotonic())
+            came = select.select([client.fileno(), self._urgent], [], [], left_s)[0]
+            if self._urgent in came or not came:
                 is_left = self._is_left
-            try:
-                self.end = self._client.tell([*self._also(), *events])
-            except LeaderGoneError as gone:
-                self.end = RunEnd(exit_code=int(gone.exit_code), cause=gone.what, hint=gone.hint)
-            newer = self._client.newer
-            if newer is not None and (self.start is None or newer.number > self.start.number):
-                self.start = newer
-                os.eventfd_write(self.ready, 1)
-
-
-def _is_no_http(error: Exception) -> bool:
-    return isinstance(error, http.client.HTTPException) and not isinstance(
-        error, OSError | http.client.IncompleteRead
-    )
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._urgent)
+                with self._lock:
+                    new, self._new = self._new, []
+                client.tell([*self._also(), *new])
+                next_s = time.monotonic() + every_s
+            for message in client.take(0.0):
+                if isinstance(message, RunEnd):
+                    self.end = message
+                elif isinstance(message, HostStart):
+                    self.start = message
+                    os.eventfd_write(self.ready, 1)
+            if is_left and client.unanswered <= 0:
+                return
 
 
 def _is_unresolved(error: Exception) -> bool:
-    import socket
-
     return isinstance(error, socket.gaierror | UnicodeError)
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer"
-    strerror = getattr(error, "strerror", None)
-    return str(strerror or error or type(error).__name__).lower()
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return ""
+    return str(getattr(error, "strerror", None) or error or type(error).__name__).lower()

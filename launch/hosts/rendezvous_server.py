@@ -1,48 +1,45 @@
-"""Rank 0's rendezvous server: the other hosts join, report events and results, and learn the end, by HTTP."""
+"""Rank 0's rendezvous server: the other hosts join, report events, and learn the end."""
 
 import contextlib
 import errno
-import math
-import re
+import os
+import selectors
 import signal
+import socket
 import threading
 import time
-import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from http import HTTPStatus
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import msgspec
 
 import gputopo
 from gputopo.launch.hosts.addresses import Bindable, cannot_listen, places_to_listen
 from gputopo.launch.hosts.allocation import JOIN_S
-from gputopo.launch.hosts.http import Answer, HttpServer
-from gputopo.launch.hosts.members import Member, Members, is_host_name
+from gputopo.launch.hosts.members import Member, Members
 from gputopo.launch.hosts.messages import (
-    JOIN_PATH,
     PATIENCE,
-    EventsTaken,
-    HostEvent,
-    HostStart,
+    Alive,
+    FromHost,
+    Heard,
     HostTimeouts,
     Joining,
-    Refused,
     Reply,
+    Report,
     RunEnd,
     Unable,
-    Waiting,
 )
+from gputopo.launch.hosts.secret import Channel, ChannelError
 from gputopo.launch.supervise.sampling import EventQueue
 from gputopo.launch.user_program.steps import StepsReported
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
-from gputopo.values.run.events import Event, Noticed
+from gputopo.values.run.events import Event
 
-_POSTED = re.compile(r"/ranks/(\d{1,9})/(events|result)")
 _PRESENT = 3  # intervals of silence after which a host is not waited for at the end
+_MAX_CONNECTIONS = 256  # that have not proved the secret; the oldest is closed for another one
+_CHUNK_BYTES = 256 * 1024
 
 
 class _Head(msgspec.Struct):
@@ -55,21 +52,27 @@ class _Head(msgspec.Struct):
 
 # Made here, in one thread: msgspec crashes where two threads are the first to decode a type (0.22).
 _head_decoder = msgspec.json.Decoder(_Head)
-_joining_decoder: msgspec.json.Decoder[Joining | Unable] = msgspec.json.Decoder(Joining | Unable)
-_event_decoder = msgspec.json.Decoder(HostEvent)
-_STRANGER = Answer(
-    HTTPStatus.FORBIDDEN,
-    schema.encode(
-        Refused(what="rank 0 does not know this host", hint="start all hosts again", exit_code=ExitCode.USAGE)
-    ),
-)
+_decoder: msgspec.json.Decoder[FromHost] = msgspec.json.Decoder(FromHost)
+
+
+class _Connection:
+    """A connection, of a host or of whoever connects."""
+
+    def __init__(self, connected: socket.socket, address: str, secret: bytes) -> None:
+        self.socket = connected
+        self.address = address
+        self.channel = Channel(secret, leads=True)
+        self.began_s = time.monotonic()
+        self.member: Member | None = None
+        self.is_refused = False  # it waits for the end of rank 0
+        self.events = selectors.EVENT_READ  # that are waited for
 
 
 class RendezvousServer:
     """The rendezvous of all hosts at a port of rank 0; a context manager, for rank 0's main thread.
 
     `events`: what the other hosts report, with their rank and times of rank 0's clock. A host that falls
-    silent is a RankFailed of its rank, once. `steps`: what their programs report.
+    silent, or whose connection ends, is a RankFailed of its rank, once. `steps`: what their programs report.
 
     Left before `end` was called, by an exception or not, it reports that to the other hosts.
     """
@@ -78,6 +81,7 @@ class RendezvousServer:
         self,
         names: Sequence[str | None],
         port: int,
+        secret: bytes,
         *,
         job: str | None = None,
         asked: Mapping[str, Any] | None = None,
@@ -86,46 +90,32 @@ class RendezvousServer:
     ) -> None:
         """Listen. `names`: of all ranks, None where not known; that of rank 0 is where it listens.
 
-        `port`: 0 for a free one. `job`: the starter's id of this job: hosts of another one are refused.
+        `port`: 0 for a free one. `secret`: of the job: who does not prove it is not listened to. `job`: the
+        starter's id of this job: hosts of another one are refused.
         `asked`: rank 0's options, as in `Joining.asked`. `allow_public`: rank 0 may listen on an address that
         can be reached from everywhere. Raises UsageError for a name or port that cannot be listened on,
         HardwareError for a port that is in use.
         """
         self._name = names[0] or ""
+        self._secret = secret
         self._patience = patience
         self.decided_s = patience.silent_s + patience.every_s  # after which a host that is gone is lost
         self._members = Members(names, job=job, asked=asked or {}, patience=patience)
-        self._changed = threading.Condition()  # guards the members and the end
+        self._changed = threading.Condition()  # guards the members, their connections and the end
         self._end: RunEnd | None = None
-        self._has_failed = False
-        places = places_to_listen(self._name, allow_public=allow_public)
+        self._is_closed = False
+        self._connections: dict[socket.socket, _Connection] = {}
+        self._listening = _listening(
+            self._name, places_to_listen(self._name, allow_public=allow_public), port
+        )
+        self.port = int(self._listening.getsockname()[1])
         self.events: EventQueue[Event] = EventQueue()
         self.steps: EventQueue[StepsReported] = EventQueue()
-        try:
-            self._server = self._listening(places, port, len(names))
-        except BaseException:
-            self._close()
-            raise
-        self.port = self._server.server_port
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(patience.look_s,), name="rendezvous", daemon=True
-        )
-
-    def _listening(self, places: Sequence[Bindable], port: int, hosts: int) -> HttpServer:
-        """Listen at the first place that this host has. Where its port is in use, no other will do.
-
-        A host that tries them in the same order would meet what has that port.
-        """
-        refused: OSError | None = None
-        for place in places:
-            try:
-                return HttpServer(place, port, self, hosts=hosts, connection_s=self._patience.connection_s)
-            except OSError as error:
-                refused = refused or error
-                if error.errno == errno.EADDRINUSE:
-                    raise cannot_listen(self._name, port, error) from error
-        assert refused is not None, "a name has an address"
-        raise cannot_listen(self._name, port, refused) from refused
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK)
+        self._selector = selectors.DefaultSelector()
+        for source in (self._listening, self._wake):
+            self._selector.register(source, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._serve, name="rendezvous", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -138,41 +128,41 @@ class RendezvousServer:
             if self._end is None:
                 self.end(_end_by(error))
         finally:
-            self._server.shutdown()
-            self._server.server_close()
+            with self._changed:
+                self._is_closed = True
+            os.eventfd_write(self._wake, 1)
             self._thread.join()
-            self._close()
-
-    def _close(self) -> None:
-        self.events.close()
-        self.steps.close()
+            for one in (*self._connections, self._listening):
+                one.close()
+            self._selector.close()
+            os.close(self._wake)
+            self.events.close()
+            self.steps.close()
 
     # For rank 0
 
     @contextlib.contextmanager
     def members(self) -> Iterator[Members]:
-        """Lock the other hosts while in the context."""
+        """Lock the other hosts while in the context; they get what is for them after it."""
         with self._changed:
             yield self._members
+            self._changed.notify_all()
+        os.eventfd_write(self._wake, 1)
 
-    def wait(self, timeout_s: float = JOIN_S, *, needs_all: bool = True) -> dict[int, Joining]:
+    def wait(self, timeout_s: float = JOIN_S) -> dict[int, Joining]:
         """Wait until all other hosts have joined; return what they brought, by rank.
 
         Raises HardwareError, which names the hosts that are missing and those that were refused, after
-        `timeout_s` seconds, or at once when there is no host left to wait for. `needs_all`: where a host
-        reports why it cannot join, that is raised at once, with its kind and hint.
+        `timeout_s` seconds, or at once when there is no host left to wait for. Where a host reports why it
+        cannot join, that is raised at once, with its kind and hint.
         """
         members = self._members
-
-        def is_over() -> bool:
-            return members.is_decided() or (needs_all and members.unable is not None)
-
         with self._changed:
-            self._changed.wait_for(is_over, timeout_s)
-            if needs_all and members.unable is not None:
+            self._changed.wait_for(lambda: members.is_decided() or members.unable is not None, timeout_s)
+            if members.unable is not None:
                 raise members.unable.error
             if not members.missing():
-                return self.present()
+                return {rank: member.joining for rank, member in sorted(members.joined.items())}
             if members.is_decided():
                 raise HardwareError(members.absence(""), "correct that, and start all hosts again")
             raise HardwareError(
@@ -181,33 +171,11 @@ class RendezvousServer:
                 "(host name, firewall); --join-timeout waits longer",
             )
 
-    def present(self) -> dict[int, Joining]:
-        """Return what the hosts that are there have brought, by rank, also where others are missing."""
-        with self._changed:
-            missing, joined = self._members.missing(), sorted(self._members.joined.items())
-            return {rank: member.joining for rank, member in joined if rank not in missing}
-
     def answer(self, replies: Mapping[int, Reply]) -> None:
-        """Answer each host that `wait` returned. One that starts must not fall silent from here on."""
-        with self._changed:
-            joined = self._members.joined
-            if set(replies) != set(joined):
-                raise ValueError(f"replies for ranks {sorted(replies)}, not {sorted(joined)}")
+        """Answer each host that `wait` returned. One that starts must not be lost from here on."""
+        with self.members() as members:
             for rank, reply in replies.items():
-                joined[rank].reply = reply
-            self._changed.notify_all()
-
-    def results(self, timeout_s: float) -> dict[int, bytes]:
-        """Wait until each host that was started has reported a result or fallen silent; return those."""
-        joined = self._members.joined
-
-        def are_there() -> bool:
-            return all(one.result is not None or one.failure is not None for one in joined.values())
-
-        with self._changed:
-            self._changed.wait_for(are_there, timeout_s)
-            found = ((rank, member.result) for rank, member in sorted(joined.items()))
-            return {rank: result for rank, result in found if result is not None}
+                members.joined[rank].answer(reply)
 
     def quiet(self, seconds: float) -> frozenset[int]:
         """Return the ranks that were started, are not known to have failed, and were silent for so long."""
@@ -224,123 +192,160 @@ class RendezvousServer:
 
         def all_told() -> bool:
             joined = self._members.joined.values()
-            return all(one.has_last or one.silence.seconds >= gone_s for one in joined)
+            return all(one.has_last or one.is_gone or one.silence.seconds >= gone_s for one in joined)
 
-        with self._changed:
+        with self.members() as members:
             self._end = end
-            self._changed.notify_all()
+            members.end(end)
+        with self._changed:
             self._changed.wait_for(all_told, self._patience.end_s)
 
-    # For the HTTP server, in its threads
+    # In the server's thread
 
-    def look(self) -> None:
-        """Look for hosts that have fallen silent."""
-        with self._changed:
-            self.events.put(*self._members.look(time.monotonic(), time.time()))
-            self._changed.notify_all()
-
-    def note(self, error: BaseException) -> None:
-        """Report the first request whose answer failed."""
-        if not self._has_failed:
-            self._has_failed = True
-            says = f"A request of another host could not be answered: {type(error).__name__}: {error}"
-            self.events.put(Noticed(time_s=time.time(), says=says))
-
-    def _note_sent(self, last_of: Member) -> None:
-        with self._changed:
-            last_of.has_last = True
-            self._changed.notify_all()
-
-    def respond(self, target: str, token: str, body: bytes) -> Answer:
-        """Answer a POST to a target (path and query)."""
-        received_s = time.time()
-        path, _, query = target.partition("?")
-        try:
-            if path == JOIN_PATH:
-                return self._join(token, body)
-            posted = _POSTED.fullmatch(path)
-            if posted is None:
-                return Answer(HTTPStatus.NOT_FOUND)
-            rank, is_result = int(posted[1]), posted[2] == "result"
-            report = None if is_result else _Report.of(query, received_s, body)
+    def _serve(self) -> None:
+        looked_s = 0.0
+        while not self._is_closed:
+            ready = self._selector.select(self._patience.look_s)
             with self._changed:
-                return self._take(rank, token, report, body)
-        except (ValueError, RecursionError, msgspec.MsgspecError):
-            return Answer(HTTPStatus.BAD_REQUEST)
+                for key, _ in ready:
+                    if key.fileobj is self._listening:
+                        self._accept()
+                    elif isinstance(key.fileobj, socket.socket):
+                        self._receive(self._connections.get(key.fileobj))
+                    else:
+                        with contextlib.suppress(BlockingIOError):
+                            os.eventfd_read(self._wake)
+                if (now_s := time.monotonic()) - looked_s >= self._patience.look_s:
+                    looked_s = now_s
+                    self._look(now_s)
+                for one in list(self._connections.values()):
+                    self._send(one)
+                self._changed.notify_all()
 
-    def _join(self, token: str, body: bytes) -> Answer:
-        head = _head_decoder.decode(body)
-        if not is_host_name(head.name) or not token:
-            return Answer(HTTPStatus.BAD_REQUEST)
-        joining = _joining_decoder.decode(body) if head.version == gputopo.__version__ else None
-        with self._changed:
-            refused: Refused | None = None
-            if joining is None:
-                refused = self._members.refuse_other_version(head.rank, head.name, head.version)
-            elif isinstance(joining, Unable):
-                self._members.cannot_join(joining)
-            else:
-                refused = self._members.join(joining, token, time.monotonic())
-            self._changed.notify_all()
-            if refused is not None:
-                return Answer(HTTPStatus.FORBIDDEN, schema.encode(refused))
-            if isinstance(joining, Unable):
-                return Answer(HTTPStatus.OK)
-            return self._decision(self._members.joined[head.rank])
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # no more, one that is gone already, too many open files
+            while True:
+                connected, address = self._listening.accept()
+                connected.setblocking(False)
+                self._connections[connected] = _Connection(connected, str(address[0]), self._secret)
+                self._selector.register(connected, selectors.EVENT_READ)
+                if len(self._connections) > _MAX_CONNECTIONS + len(self._members.joined):
+                    strange = (one for one in self._connections.values() if not one.channel.is_open)
+                    if (oldest := next(strange, None)) is not None:
+                        self._close(oldest)
 
-    def _decision(self, member: Member) -> Answer:
-        """Return the reply to a host that has joined, if there is one before long."""
-        self._changed.wait_for(lambda: member.reply or self._end, self._patience.poll_s)
+    def _receive(self, one: _Connection | None) -> None:
+        if one is None:  # closed since
+            return
+        try:
+            data = one.socket.recv(_CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._close(one)
+            return
+        try:
+            for message in one.channel.take(data):
+                self._take(one, message)
+        except (ChannelError, msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError):
+            self._close(one)
+
+    def _send(self, one: _Connection) -> None:
+        if one.member is not None:
+            for message in one.member.outbox:
+                one.channel.put(schema.encode(message))
+            one.member.outbox.clear()
+        out = one.channel.out
+        try:
+            while out:
+                del out[: one.socket.send(out[:_CHUNK_BYTES])]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._close(one)
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if out else 0)
+        if events != one.events:
+            one.events = events
+            self._selector.modify(one.socket, events)
+
+    def _close(self, one: _Connection) -> None:
+        if self._connections.pop(one.socket, None) is None:
+            return
+        self._selector.unregister(one.socket)
+        one.socket.close()
+        if one.member is not None:
+            one.member.is_gone = True
+            self._look(time.monotonic())
+        elif one.channel.has_greeted and not one.channel.is_open:
+            self._members.note_secret(one.address)
+
+    def _look(self, now_s: float) -> None:
+        """Look for hosts that are lost, and for connections that take too long to prove the secret."""
+        self.events.put(*self._members.look(now_s, time.time()))
+        for one in list(self._connections.values()):
+            if not one.channel.is_open and now_s - one.began_s > self._patience.greeting_s:
+                self._close(one)
+
+    def _take(self, one: _Connection, body: bytes) -> None:
+        """Take a message of a host that has proved the secret. Raises what msgspec does."""
+        if one.member is None:
+            if not one.is_refused:
+                self._join(one, body)
+            return
+        message, member = _decoder.decode(body), one.member
         member.silence.heard(time.monotonic())
-        reply, end = member.reply, self._end
-        if reply is None and end is None:
-            return Answer(HTTPStatus.OK, schema.encode(Waiting()))
-        if isinstance(reply, HostStart):
-            return Answer(HTTPStatus.OK, schema.encode(reply))
-        if reply is None and end is not None:  # it was waiting when rank 0 ended
-            what, hint = end.cause or "rank 0 has ended", end.hint or "see its output"
-            reply = Refused(what=what, hint=hint, exit_code=end.exit_code)
-        assert reply is not None
-        return Answer(HTTPStatus.OK, schema.encode(reply), partial(self._note_sent, member))
-
-    def _take(self, rank: int, token: str, report: "_Report | None", body: bytes) -> Answer:
-        """Take a report of events, or a result where there is none. Raises ValueError."""
-        member = self._members.member(rank, token)
-        if member is None:
-            return _STRANGER
-        member.silence.heard(time.monotonic())
-        if report is None:
-            member.result = body
-        else:
-            member.serves = report.serves
-            taken = self._members.take(rank, report.first, report.events, later_s=report.later_s)
+        if isinstance(message, Heard):
+            member.has_last = True
+        elif isinstance(message, Report):
+            member.serves = message.serves
+            later_s = time.time() - message.sent_s
+            taken = self._members.take(member.joining.rank, message.events, later_s=later_s)
             # Steps first: an end of the program among the events is after them.
-            self.steps.put(*(one for one in taken if isinstance(one, StepsReported)))
-            self.events.put(*(one for one in taken if not isinstance(one, StepsReported)))
-        self._changed.notify_all()
-        end = member.end or self._end
-        answer = EventsTaken(events=member.taken, end=end, start=None if end else member.newer)
-        sent = None if end is None or report is None else partial(self._note_sent, member)
-        return Answer(HTTPStatus.OK, schema.encode(answer), sent)
+            self.steps.put(*(event for event in taken if isinstance(event, StepsReported)))
+            self.events.put(*(event for event in taken if not isinstance(event, StepsReported)))
+            member.outbox.append(Alive())
+
+    def _join(self, one: _Connection, body: bytes) -> None:
+        head = _head_decoder.decode(body)
+        one.is_refused = True
+        if head.version != gputopo.__version__:
+            refused = self._members.refuse_other_version(head.rank, head.name, head.version)
+        else:
+            message = _decoder.decode(body)
+            if isinstance(message, Unable):
+                self._members.cannot_join(message)
+            if not isinstance(message, Joining):
+                return
+            found = self._members.join(message, time.monotonic())
+            if isinstance(found, Member):
+                one.member = found
+                return
+            refused = found
+        one.channel.put(schema.encode(refused))
 
 
-class _Report(NamedTuple):
-    """Events of a host with the query of their request."""
+def _listening(name: str, places: Sequence[Bindable], port: int) -> socket.socket:
+    """Listen at the first place that this host has. Where its port is in use, no other will do.
 
-    first: int  # number of the first event
-    later_s: float  # by which rank 0's clock is ahead of the host's
-    serves: int  # number of the Start by which it serves
-    events: list[HostEvent]
-
-    @classmethod
-    def of(cls, query: str, received_s: float, body: bytes) -> Self:
-        """Read a request. Raises ValueError and msgspec's errors."""
-        fields = dict(urllib.parse.parse_qsl(query, strict_parsing=True))
-        first, later_s = int(fields.get("first", "")), received_s - float(fields.get("sent", ""))
-        serves = int(fields.get("serves", ""))
-        if first < 0 or serves < 0 or not math.isfinite(later_s):
-            raise ValueError(query)
-        return cls(first, later_s, serves, [_event_decoder.decode(line) for line in body.splitlines()])
+    A host that tries them in the same order would meet what has that port. Raises GputopoError.
+    """
+    refused: OSError | None = None
+    for family, address in places:
+        dual = family == socket.AF_INET6 and address == "::"
+        try:
+            # All hosts of a large allocation come at once.
+            found = socket.create_server((address, port), family=family, backlog=1024, dualstack_ipv6=dual)
+            found.setblocking(False)
+            return found
+        except OSError as error:
+            refused = refused or error
+            if error.errno == errno.EADDRINUSE:
+                raise cannot_listen(name, port, error) from error
+    assert refused is not None, "a name has an address"
+    raise cannot_listen(name, port, refused) from refused
 
 
 def _end_by(error: BaseException | None) -> RunEnd:

@@ -1,12 +1,11 @@
-"""The network between hosts by nccl-tests: rank 0 runs it on pairs of hosts, in rounds, and on all GPUs."""
+"""What each host does in a measurement of the network: its transfers, or rank 0 nccl-tests for all."""
 
-import contextlib
 import ipaddress
 import secrets
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -34,19 +33,15 @@ from gputopo.copies.network import (
     Tool,
     ToolChoice,
     TransferResult,
-    bandwidth_of,
     choose,
     schedule,
 )
-from gputopo.launch.hosts.messages import HostStart, Joining, Refused, RunEnd, Unused
-from gputopo.launch.hosts.rendezvous_client import RendezvousClient, Reporting
-from gputopo.launch.hosts.rendezvous_server import RendezvousServer
+from gputopo.launch.hosts.messages import Joining
 from gputopo.probes.processes import tethered
 from gputopo.probes.programs import Ended, ProgramError, Programs, all_reduce_of, rate_of, run_all
 from gputopo.probes.tcp import Listener, latency, send
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
-from gputopo.values.errors import ExitCode
 
 # With so many partners a host has failed before it is left out; so many rounds have measured nothing before
 # no other is begun. Each may take LIMIT_S; not measured
@@ -125,27 +120,22 @@ def _nccl(host: NetworkHost) -> Nccl:
     return host.tools.nccl
 
 
-_WAIT_S = 0.1  # between two looks at whether all is over, while a slot has not begun; not measured
 _LATE_BY_S = 1.0  # after which a slot is over, or disturbs others; not measured
 _IS_LATE = "left out: a transfer before it took too long"
-_LATE_S = 15.0  # for results after the last slot: a transfer that fails takes 5 s; not measured
+LATE_S = 15.0  # for results after the last slot: a transfer that fails takes 5 s; not measured
 
 
 def order_of(
-    own: NetworkHost,
-    joined: Mapping[int, Joining],
-    timing: Timing,
-    asked: ToolChoice,
-    failed: Mapping[Tool, str] | None = None,
+    hosts: Sequence[Joining], timing: Timing, asked: ToolChoice, failed: Mapping[Tool, str] | None = None
 ) -> Order:
-    """Return what all hosts are to do, by what each brought. `joined`: what the server's `wait` returned.
+    """Return what all hosts are to do, by what each brought. `failed`: as of `choose`.
 
-    `failed`: as of `choose`. Raises HardwareError for a tool that was asked for and that cannot measure.
+    Raises HardwareError for a tool that was asked for and that cannot measure.
     """
-    hosts = _distinct([own, *(_host(one) for _, one in sorted(joined.items()))])
-    choice = choose(asked, {host.name: host.tools for host in hosts}, failed)
+    own = _distinct(map(_host, hosts))
+    choice = choose(asked, {host.name: host.tools for host in own}, failed)
     return Order(
-        hosts=tuple(hosts),
+        hosts=tuple(own),
         token=secrets.token_hex(16),
         timing=timing.of(choice.tool),
         tool=choice.tool,
@@ -153,63 +143,34 @@ def order_of(
     )
 
 
-def lead(server: RendezvousServer, order: Order, listener: Listener) -> Bandwidth:
-    """Have all hosts measure, take part as rank 0, and return what they measured."""
-    _admit(listener, order, 0)
-    hold(server, order)
-    ranks = range(len(order.hosts))
-    results = {0: measure(order, 0, lambda: False)}
-    for rank, text in server.results(_LATE_S).items():
-        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
-            results[rank] = msgspec.json.decode(text, type=NetworkResult)
-    absent = {rank: "it did not report its result" for rank in ranks if rank not in results}
-    return bandwidth_of(order, results, absent)
+def measure_order(line: bytes, listener: Listener, environ: Mapping[str, str]) -> NetworkResult:
+    """Do what an order, as JSON, asks of this host. Raises InputError."""
+    order = schema.decode(line, Order, origin="the order")
+    if order.tool == NCCL_TESTS:  # that of rank 0 measures for all
+        if order.rank:
+            return NetworkResult()
+        found = measure_by_nccl(order, environ)
+        return NetworkResult(error=found) if isinstance(found, str) else NetworkResult(nccl=found)
+    if USES[order.tool].rate is not None:
+        listener.serve = _programs(order).serve
+    listener.token = order.token
+    return measure(order)
 
 
-def hold(server: RendezvousServer, order: Order) -> None:
-    """Have all hosts take part in what rank 0 has measured for them; each learns the end."""
-    body = msgspec.Raw(schema.encode(order))
-    server.answer({rank: HostStart(spec=body) for rank in range(1, len(order.hosts))})
-
-
-def take_part(
-    client: RendezvousClient, joining: Joining, listener: Listener, join_timeout_s: float
-) -> RunEnd:
-    """Join rank 0, measure what it asks for, and return what it reports at the end. Raises GputopoError."""
-    reply = client.join(joining, join_timeout_s)
-    if isinstance(reply, Refused):
-        raise reply.error
-    if isinstance(reply, Unused):
-        return RunEnd(exit_code=int(ExitCode.OK))
-    order = schema.decode(bytes(reply.spec), Order, origin="rank 0's answer")
-    _admit(listener, order, joining.rank)
-    with Reporting(client) as reporting:
-        result = measure(order, joining.rank, lambda: reporting.end is not None)
-        if reporting.end is None:
-            client.report(msgspec.json.encode(result))
-        while reporting.end is None:
-            time.sleep(_WAIT_S)
-        return reporting.end
-
-
-def measure(order: Order, rank: int, is_over: Callable[[], bool]) -> NetworkResult:
+def measure(order: Order) -> NetworkResult:
     """Measure the transfers of one host, each in its slot; the first begins `lead_s` after this call.
 
     Those to a host that could not be reached are not tried again: each would take some seconds, and this host
     would be late for the others. A program that fails costs its own transfer.
     """
-    if order.tool == NCCL_TESTS:  # rank 0 has measured
-        return NetworkResult(measured=())
-    programs = _programs(order, rank)
+    programs = _programs(order)
     begin_s = time.monotonic() + order.timing.lead_s
     found: list[TransferResult] = []
     errors: dict[int, str] = {}
     for number, slot in enumerate(schedule(len(order.hosts), order.timing)):
-        while (left_s := begin_s + slot.start_s - time.monotonic()) > 0 and not is_over():
-            time.sleep(min(left_s, _WAIT_S))
-        if is_over():
-            break
-        for destination in [end for source, end in slot.transfers if source == rank]:
+        left_s = begin_s + slot.start_s - time.monotonic()
+        time.sleep(max(0.0, left_s))
+        for destination in [end for source, end in slot.transfers if source == order.rank]:
             error = errors.get(destination) or (_IS_LATE if left_s < -_LATE_BY_S else None)
             if error is None:
                 try:
@@ -234,15 +195,8 @@ def _measured(order: Order, programs: Programs, destination: int, *, is_latency:
     return send(host.address, host.port, order.token, order.timing, order.streams)
 
 
-def _admit(listener: Listener, order: Order, rank: int) -> None:
-    """Let the other hosts of a measurement transfer to this one, of a rank."""
-    if USES[order.tool].rate is not None:
-        listener.serve = _programs(order, rank).serve
-    listener.token = order.token
-
-
-def _programs(order: Order, rank: int) -> Programs:
-    return Programs(order.timing, order.streams, order.hosts[rank].rdma, tethered)
+def _programs(order: Order) -> Programs:
+    return Programs(order.timing, order.streams, order.hosts[order.rank].rdma, tethered)
 
 
 def _host(joining: Joining) -> NetworkHost:

@@ -4,7 +4,6 @@ Nothing here reads or changes `os.environ`: the parent's environment comes in as
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,10 +11,6 @@ from gputopo.launch.spec.run_spec import RunSpec, Runtime
 from gputopo.topology.doubts import looks_cut
 from gputopo.values.index_ranges import index_ranges, parse_cpus
 from gputopo.values.machine import Gpu, Machine
-
-if TYPE_CHECKING:
-    from gputopo.launch.spec.target import Target
-
 
 # What the child does before it becomes the program (`gputopo.probes.processes`).
 CPUS, MEMORY_NODE = "GPUTOPO_CPUS", "GPUTOPO_MEMORY_NODE"
@@ -135,15 +130,6 @@ _WORKER_DEFAULTS = {
 _CPU_DEFAULTS = {**_WORKER_DEFAULTS, "TF_ENABLE_ONEDNN_OPTS": "1"}
 
 
-def run_env(parent: Mapping[str, str], target: "Target", spec: RunSpec | None) -> dict[str, str]:
-    """Return the environment of a run on a target: of the worker, or without a spec of the user's program."""
-    if spec is not None:
-        return worker_env(parent, spec, target.plan.environment, target.host_place)
-    if target.backend == "cpu" and target.rehearsal_of is None:
-        return program_env(parent, None)
-    return program_env(parent, target.plan.environment, target.host_place)
-
-
 def worker_env(
     parent: Mapping[str, str],
     spec: RunSpec,
@@ -203,6 +189,16 @@ def program_env(
         **place.environment(parent),
         **(NO_GPU if plan_environment is None else plan_environment),
     }
+
+
+# What another host may set here. No prefixes: CUDA_INJECTION64_PATH and NCCL_NET_PLUGIN load a library.
+_OF_PLAN = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES")
+_OF_CLUSTER = ("TF_CONFIG", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def allowed(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return those of the variables of another host that may be set here."""
+    return {name: text for name, text in environment.items() if name in _OF_PLAN + _OF_CLUSTER}
 
 
 def changes(parent: Mapping[str, str], child: Mapping[str, str]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from gputopo.launch.hosts.hostlists import HostAddress, fold
+from gputopo.launch.remote_agent import SECRET
 from gputopo.launch.spec.env import HostPlace
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine
@@ -34,6 +35,8 @@ _MAX_NAME = 40  # a pod's name has the job, indices and a suffix besides, and 63
 SRUN = ("srun", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0", "--no-kill", "--cpu-bind=none")
 MPIRUN = ("mpirun", "--bind-to", "none")
 _JOB = "workers"
+# By which the hosts know one another: made by each job, never written.
+_MAKE_SECRET = f"export {SECRET}=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')"
 # Pods start when their node has pulled the image, each at its own time. As torchrun's rendezvous waits.
 _JOIN = ("--join-timeout", "600")
 
@@ -57,16 +60,16 @@ class ExportedRun(msgspec.Struct, frozen=True, kw_only=True):
         return [*own, "--", *self.program] if self.program else own
 
     def batch_script(
-        self, directives: Sequence[str], why: str, environment: Mapping[str, str], command: Sequence[str]
+        self, directives: Sequence[str], why: str, exports: Sequence[str], command: Sequence[str]
     ) -> str:
-        """Return a script for sbatch that runs the command. `why`: comment on the GPUs."""
+        """Return a script for sbatch that runs the command. `why`: comment on the GPUs; `exports`: lines."""
         lines = [
             "#!/bin/bash",
             f"#SBATCH --job-name={_UNSAFE.sub('-', self.job_name)}",
             *(f"#SBATCH --{one}" for one in directives),
             f"# {why}",
             f"cd -- {shlex.quote(self.folder)} || exit",
-            *(f"export {name}={shlex.quote(value)}" for name, value in environment.items()),
+            *exports,
             f"exec {shlex.join(command)}",
         ]
         return "".join(f"{line}\n" for line in lines)
@@ -113,7 +116,8 @@ def sbatch(start: HostExport) -> str:
     if start.host_name and not _UNSAFE.search(start.host_name):
         directives.append(f"nodelist={start.host_name}")
     why = "The whole node: Slurm gives GPUs by number, and this run names those of its plan."
-    return start.batch_script(directives, why, start.environment, _command(start, start.choice))
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in start.environment.items()]
+    return start.batch_script(directives, why, exports, _command(start, start.choice))
 
 
 def docker(start: HostExport) -> str:
@@ -182,7 +186,7 @@ def hosts_sbatch(start: HostsExport) -> str:
         *(["no-kill"] if start.may_lose else []),
     ]
     why = "Whole nodes: Slurm gives GPUs by number, and this run names those of its plan on each."
-    return start.batch_script(directives, why, {}, [*SRUN, *start.on_named_gpus()])
+    return start.batch_script(directives, why, [_MAKE_SECRET], [*SRUN, *start.on_named_gpus()])
 
 
 def hostfile(start: HostsExport) -> str:
@@ -216,6 +220,7 @@ def jobset(start: HostsExport) -> str:
         "env": [
             {"name": "JOBSET_NAME", "value": name},
             {"name": "MASTER_ADDR", "value": f"{name}-{_JOB}-0-0.{name}"},
+            _secret(start),
         ],
         "resources": _resources(start),
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
@@ -266,6 +271,7 @@ def trainjob(start: HostsExport) -> str:
                     "command": _words(start.on_all_gpus(*_patience(start))),
                     "numNodes": start.size,
                     "resourcesPerNode": _resources(start),
+                    "env": [_secret(start)],
                 },
             },
         },
@@ -277,6 +283,8 @@ def _manifest(start: HostsExport, value: dict[str, Any]) -> str:
     what = "gputopo and the program" if start.program else "gputopo and TensorFlow with CUDA"
     used = ", ".join(ascii(folder) for folder in start.folders)
     notes = f"# IMAGE: fill in an image that has {what}\n"
+    notes += f"# Once: openssl rand -hex 32 | kubectl create secret generic {_name(start)} "
+    notes += "--from-file=secret=/dev/stdin\n"
     notes += f"# Mount what the run reads and writes: {used}\n" if used else ""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     try:
@@ -298,6 +306,11 @@ def _name(start: HostsExport) -> str:
 
 def _resources(start: HostsExport) -> dict[str, Any]:
     return {"limits": {"nvidia.com/gpu": len(start.gpus)}}
+
+
+def _secret(start: HostsExport) -> dict[str, Any]:
+    """Return the variable by which the pods know one another, of a Secret of the cluster."""
+    return {"name": SECRET, "valueFrom": {"secretKeyRef": {"name": _name(start), "key": "secret"}}}
 
 
 def _patience(start: HostsExport) -> tuple[str, ...]:

@@ -164,7 +164,7 @@ class Exchange(_Part, frozen=True):
         ),
     ] = False
     asynchronous: Annotated[
-        bool, Option("--async", "Apply each tower's gradients as soon as they are computed")
+        bool, Option("--async", "Apply each device's gradients as soon as they are computed")
     ] = False
     groups: tuple[tuple[int, ...], ...] = ()  # towers close to each other, for the hierarchical reduction
     repacking: Annotated[

@@ -18,6 +18,7 @@ import msgspec
 from gputopo.launch.failure import UNREACHABLE, signal_name
 from gputopo.launch.hosts import starters
 from gputopo.launch.hosts.allocation import Allocation
+from gputopo.launch.hosts.members import SILENT
 from gputopo.launch.hosts.messages import SILENT_S, RunEnd
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient, Reporting
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
@@ -79,7 +80,7 @@ def require_all(environ: Mapping[str, str], hosts: int, taking_part: int) -> Non
         )
 
 
-def rendezvous_beside(allocation: Allocation, environ: Mapping[str, str], default: int) -> Allocation:
+def rendezvous_beside(allocation: Allocation, environ: Mapping[str, str]) -> Allocation:
     """Return the hosts with the port at which they meet: that of rank 0, or the next one not the program's.
 
     Its own are the ports of TF_CONFIG and MASTER_PORT, which all hosts have alike.
@@ -87,7 +88,7 @@ def rendezvous_beside(allocation: Allocation, environ: Mapping[str, str], defaul
     named = starters.tf_config(environ)
     masters = (*starters.master(environ), *starters.master(environ, "PET_MASTER"))
     taken = {host.port for host in (*(() if named is None else named.hosts), *masters)}
-    port = allocation.leader.port or default
+    port = allocation.port
     free = next(number for number in range(port, port + len(taken) + 1) if number not in taken)
     leader, *others = allocation.hosts
     hosts = (msgspec.structs.replace(leader, port=free), *others)
@@ -141,7 +142,7 @@ class ProgramEnds:
     def ended(self, rank: int, failure: RankFailed | None = None) -> None:
         """Note that a program has ended, or that its host no longer answers, which is none once it has."""
         if failure is not None and (rank in self._running or failure.kind != UNREACHABLE):
-            late_s = SILENT_S if failure.kind == UNREACHABLE else 0.0
+            late_s = SILENT_S if failure.cause.endswith(SILENT) else 0.0
             self._failures.append((failure.time_s - late_s, failure))
         self._running.discard(rank)
 

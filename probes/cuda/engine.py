@@ -7,7 +7,7 @@ from types import TracebackType
 
 import msgspec
 
-from gputopo.copies.copies import Copy, CopyJob, CopyTime, CopyWindow
+from gputopo.copies.copies import Copy, CopyJob, CopyTime, CopyWindow, failure_of
 from gputopo.probes.cuda.blocking import NOT_HELD, PATIENCE_S, TIMED_OUT, StreamBlocker, Waiter
 from gputopo.probes.cuda.door import Cuda, CudaError
 from gputopo.probes.cuda.gpus import EngineGpus, NotUsedError
@@ -49,22 +49,6 @@ def times(
             microseconds=seconds / one.repeats * 1e6 if latency else None,
         )
     return found
-
-
-def failure(job: CopyJob, copy: Copy, error: CudaError) -> Failure:
-    """Return the failure with the copy it belongs to."""
-    between = job.kind in ("bidirectional", "latency")
-    return Failure(
-        kind=job.kind,
-        source=copy.source,
-        destination=copy.destination,
-        reason=error.reason,
-        says=error.says,
-        method=copy.method,
-        path={"p2p_direct": "direct", "p2p_staged": "staged"}.get(copy.kind) if between else None,  # type: ignore[arg-type]
-        pinned=copy.pinned,
-        group=job.group,
-    )
 
 
 _NOT_HELD_SAYS = "the driver did not accept all copies of the window while its streams were blocked"
@@ -117,16 +101,6 @@ class Engine:
     def hung(self) -> bool:
         """Whether a copy did not come back; its GPU is not used again."""
         return self._gpus.hung
-
-    @property
-    def device_bytes(self) -> dict[int, int]:
-        """Bytes of device memory allocated on each GPU: at most 1.3 GiB, less where little is free."""
-        return {gpu: card.device_bytes for gpu, card in self._gpus.of.items()}
-
-    @property
-    def pinned_bytes(self) -> int:
-        """Bytes of page-locked host memory that are allocated for all GPUs."""
-        return self._gpus.host.pinned_bytes + sum(card.pinned_bytes for card in self._gpus.of.values())
 
     def peer_access(self, a: int, b: int) -> bool:
         """Return whether GPU `a` can be let to the memory of GPU `b`.
@@ -209,7 +183,9 @@ class Engine:
         return CopyWindow(
             span=None if released_s is None else (released_s, released_s + first_end),
             copies=tuple(
-                CopyTime(failure=failure(job, copy, wrong[number])) if number in wrong else done[number]
+                CopyTime(failure=failure_of(job, copy, wrong[number].reason, wrong[number].says))
+                if number in wrong
+                else done[number]
                 for number, copy in enumerate(job.copies)
             ),
         )
@@ -319,7 +295,9 @@ class Engine:
         self._gpus.blame(gpus, error)
         if error.reason == TIMED_OUT:
             self.unreturned += [
-                failure(job, copy, error) for copy in job.copies if not gpus.isdisjoint(copy.gpus)
+                failure_of(job, copy, error.reason, error.says)
+                for copy in job.copies
+                if not gpus.isdisjoint(copy.gpus)
             ]
 
     def _wait_for(self, one: Transfer) -> None:

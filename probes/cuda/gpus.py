@@ -9,7 +9,7 @@ from gputopo.copies.copies import Copy
 from gputopo.probes.cuda.blocking import TIMED_OUT
 from gputopo.probes.cuda.door import Cuda, CudaDevice, CudaError, Event, Kernel, Stream
 from gputopo.probes.cuda.host_memory import HostMemory
-from gputopo.probes.cuda.kernels import BLOCK_BYTES
+from gputopo.probes.cuda.kernels import BLOCK_BYTES, whole_blocks
 from gputopo.probes.numa import NumaMemory
 
 # Each more than any chip's cache (B200: 126 MB). What is received must fit whole, or only the last round over
@@ -46,17 +46,6 @@ class EngineGpu:
         """CUDA's number of the GPU."""
         return self.device.ordinal
 
-    @property
-    def device_bytes(self) -> int:
-        """Bytes of device memory that are allocated."""
-        capacities = self.source_bytes + self.destination_bytes
-        return capacities + SMALL_BYTES if capacities else 0
-
-    @property
-    def pinned_bytes(self) -> int:
-        """Bytes of page-locked host memory that are allocated for it alone."""
-        return BLOCK_BYTES if self._scratch else 0
-
     def use(self) -> None:
         """Make this GPU the current one. Raises CudaError."""
         self.cuda.use(self.ordinal)
@@ -71,7 +60,7 @@ class EngineGpu:
         source, destination = min(SOURCE_BYTES, free // 3), min(wanted, free * 2 // 3)
         self.small = self.small or self.cuda.allocate(SMALL_BYTES)
         while True:
-            source, destination = _whole_blocks(source), _whole_blocks(destination)
+            source, destination = whole_blocks(source), whole_blocks(destination)
             taken: list[int] = []
             try:
                 taken.append(self.cuda.allocate(source))
@@ -149,10 +138,6 @@ class EngineGpu:
         for step in undo:
             with contextlib.suppress(CudaError):
                 step()
-
-
-def _whole_blocks(size: int) -> int:
-    return max(1, size // BLOCK_BYTES) * BLOCK_BYTES
 
 
 _TOO_MANY = "CUDA_ERROR_TOO_MANY_PEERS"

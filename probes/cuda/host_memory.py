@@ -3,11 +3,12 @@
 import contextlib
 import ctypes
 import mmap
-from collections.abc import Mapping, Sequence, Set
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
+from typing import NamedTuple
 
 from gputopo.probes.cuda.door import Cuda, CudaError
-from gputopo.probes.cuda.kernels import BLOCK_BYTES
+from gputopo.probes.cuda.kernels import BLOCK_BYTES, whole_blocks
 from gputopo.probes.numa import NumaMemory
 
 MIB = 2**20
@@ -25,57 +26,53 @@ _CACHED_AREA_BYTES = 192 * MIB
 _OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 
 
-class HostArea(Protocol):
-    """Memory to send from and memory to receive in, with the bytes of each."""
+class HostArea(NamedTuple):
+    """Memory to send from and memory to receive in, with the bytes of each; `free`: gives it back."""
 
     send: int
     send_bytes: int
-    receive: int
     receive_bytes: int
+    free: Callable[[], None]
 
-    def close(self) -> None:
-        """Free the memory. Raises CudaError."""
+    @property
+    def receive(self) -> int:
+        """Where what is received lies."""
+        return self.send + self.send_bytes
 
-
-class PinnedArea:
-    """Page-locked memory; smaller where the system refuses so much. Raises CudaError if it refuses all."""
-
-    def __init__(self, cuda: Cuda, send: int = SEND_BYTES, receive: int = RECEIVE_BYTES) -> None:
-        self._cuda = cuda
-        self.send_bytes, self.receive_bytes = _blocks(send), _blocks(receive)
-        while True:
-            try:
-                self.send = cuda.allocate_host(self.send_bytes + self.receive_bytes)
-                break
-            except CudaError as error:
-                if error.reason != _OUT_OF_MEMORY or self.receive_bytes <= 2 * BLOCK_BYTES:
-                    raise
-                self.send_bytes = _blocks(self.send_bytes // 2)
-                self.receive_bytes = _blocks(self.receive_bytes // 2)
-        self.receive = self.send + self.send_bytes
-
-    def close(self) -> None:
-        """Free the memory. Raises CudaError."""
-        self._cuda.ask("cuMemFreeHost", self.send)
+    @property
+    def bytes(self) -> int:
+        """Bytes of both."""
+        return self.send_bytes + self.receive_bytes
 
 
-class PageableArea:
-    """Memory as any program has it. Raises CudaError where the system has none."""
-
-    def __init__(self, send: int = PAGEABLE_BYTES // 2, receive: int = PAGEABLE_BYTES) -> None:
-        self.send_bytes, self.receive_bytes = _blocks(send), _blocks(receive)
+def pinned_area(cuda: Cuda, send: int = SEND_BYTES, receive: int = RECEIVE_BYTES) -> HostArea:
+    """Allocate page-locked memory, less where the system refuses so much. Raises CudaError if it has none."""
+    send, receive = whole_blocks(send), whole_blocks(receive)
+    while True:
         try:
-            self._map = mmap.mmap(-1, self.send_bytes + self.receive_bytes)
-        except OSError as error:
-            raise CudaError(_OUT_OF_MEMORY, f"no host memory: {error.strerror}") from error
-        self._bytes = ctypes.c_char.from_buffer(self._map)
-        self.send = ctypes.addressof(self._bytes)
-        self.receive = self.send + self.send_bytes
+            address = cuda.allocate_host(send + receive)
+        except CudaError as error:
+            if error.reason != _OUT_OF_MEMORY or receive <= 2 * BLOCK_BYTES:
+                raise
+            send, receive = whole_blocks(send // 2), whole_blocks(receive // 2)
+        else:
+            return HostArea(address, send, receive, partial(cuda.ask, "cuMemFreeHost", address))
 
-    def close(self) -> None:
-        """Free the memory."""
-        del self._bytes
-        self._map.close()
+
+def pageable_area(send: int = PAGEABLE_BYTES // 2, receive: int = PAGEABLE_BYTES) -> HostArea:
+    """Allocate memory as any program has it. Raises CudaError where the system has none."""
+    send, receive = whole_blocks(send), whole_blocks(receive)
+    try:
+        pages = mmap.mmap(-1, send + receive)
+    except OSError as error:
+        raise CudaError(_OUT_OF_MEMORY, f"no host memory: {error.strerror}") from error
+    views = [ctypes.c_char.from_buffer(pages)]
+
+    def free() -> None:
+        views.clear()
+        pages.close()
+
+    return HostArea(ctypes.addressof(views[0]), send, receive, free)
 
 
 class HostMemory:
@@ -97,20 +94,17 @@ class HostMemory:
         self.numa = memory or NumaMemory()
         self._cached_nodes = max(min(nodes, max(max_bytes // _CACHED_AREA_BYTES, 2)), 1)
         self._nodes: dict[HostArea, Mapping[int, int]] = {}
-        self._pinned: dict[int | None, PinnedArea] = {}
+        self._pinned: dict[int | None, HostArea] = {}
         self._owners: dict[int | None, int] = {}  # in whose context an area was allocated
         self._asked: dict[int | None, int] = {}  # its share; the system may have given less
-        self._pageable: dict[int | None, PageableArea] = {}
+        self._pageable: dict[int | None, HostArea] = {}
         self._abandoned: list[object] = []
         self._abandoned_bytes = 0
 
     @property
     def pinned_bytes(self) -> int:
         """Bytes of page-locked memory that are allocated."""
-        return (
-            sum(area.send_bytes + area.receive_bytes for area in self._pinned.values())
-            + self._abandoned_bytes
-        )
+        return sum(area.bytes for area in self._pinned.values()) + self._abandoned_bytes
 
     def free_areas(self, pinned: Set[int | None], pageable: Set[int | None]) -> None:
         """Release what copies on these nodes do not need, where all would be too much. Raises CudaError.
@@ -118,7 +112,7 @@ class HostMemory:
         Freeing page-locked memory waits for every GPU, so not where one hangs.
         """
         for node in set(self._pageable) - pageable:
-            self._pageable.pop(node).close()
+            self._pageable.pop(node).free()
         if self._abandoned:
             return
         each = self._max_bytes // max(len(pinned), self._cached_nodes)
@@ -134,7 +128,7 @@ class HostMemory:
 
     def pinned(
         self, ordinal: int, node: int | None, cpus: Sequence[int] | None, at_once: int = 1
-    ) -> PinnedArea:
+    ) -> HostArea:
         """Return the page-locked memory on a node; a device allocates it if needed. Raises CudaError.
 
         `at_once`: on how many nodes the copies of this window are.
@@ -145,14 +139,14 @@ class HostMemory:
             capacity = max(min(share, self._max_bytes - self.pinned_bytes), MIN_AREA_BYTES)
             send = min(SEND_BYTES, capacity // 4)
             with self.numa.bound(node, cpus):
-                self._pinned[node] = PinnedArea(self._cuda, send, min(capacity - send, RECEIVE_BYTES))
+                self._pinned[node] = pinned_area(self._cuda, send, min(capacity - send, RECEIVE_BYTES))
             self._owners[node], self._asked[node] = ordinal, share
         return self._pinned[node]
 
-    def pageable(self, node: int | None) -> PageableArea:
+    def pageable(self, node: int | None) -> HostArea:
         """Return plain memory; the thread that first writes to it decides where it lies. Raises CudaError."""
         if node not in self._pageable:
-            self._pageable[node] = PageableArea()
+            self._pageable[node] = pageable_area()
         return self._pageable[node]
 
     def nodes(self, node: int | None, *, pinned: bool) -> Mapping[int, int]:
@@ -160,13 +154,13 @@ class HostMemory:
 
         Of the memory that was allocated for a node, once it was written to.
         """
-        areas: Mapping[int | None, HostArea] = self._pinned if pinned else self._pageable
+        areas = self._pinned if pinned else self._pageable
         area = areas.get(node)
         if area is None:
             return {}
         if area not in self._nodes:
             self._nodes = {one: found for one, found in self._nodes.items() if one in areas.values()}
-            self._nodes[area] = self.numa.nodes(area.send, area.send_bytes + area.receive_bytes)
+            self._nodes[area] = self.numa.nodes(area.send, area.bytes)
         return self._nodes[area]
 
     def forget(self, ordinal: int) -> None:
@@ -185,19 +179,15 @@ class HostMemory:
 
     def close(self) -> None:
         """Release all but what was abandoned."""
-        areas: list[HostArea] = [*self._pinned.values(), *self._pageable.values()]
+        areas = [*self._pinned.values(), *self._pageable.values()]
         self._pinned.clear()
         self._owners.clear()
         self._pageable.clear()
         for area in areas:
             with contextlib.suppress(CudaError):
-                area.close()
+                area.free()
 
     def _close_pinned(self, nodes: Set[int | None]) -> None:
         for node in nodes:
             self._owners.pop(node, None)
-            self._pinned.pop(node).close()
-
-
-def _blocks(size: int) -> int:
-    return max(1, size // BLOCK_BYTES) * BLOCK_BYTES
+            self._pinned.pop(node).free()

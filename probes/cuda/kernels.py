@@ -35,6 +35,11 @@ def splitmix64(x: int) -> int:
     return z ^ (z >> 31)
 
 
+def whole_blocks(size: int) -> int:
+    """Return the bytes of the whole blocks of the pattern in a size, of one at least."""
+    return max(1, size // BLOCK_BYTES) * BLOCK_BYTES
+
+
 def seed_of(window: int) -> int:
     """Return the seed of a window; after 128 windows they come again."""
     return window % SEEDS * _STEP

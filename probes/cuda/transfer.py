@@ -14,7 +14,7 @@ from gputopo.copies.numbers import LARGE_BYTES
 from gputopo.probes.cuda.blocking import StreamBlocker, Waiter
 from gputopo.probes.cuda.door import CudaError, Event, Stream
 from gputopo.probes.cuda.gpus import CHAIN_BYTES, EngineGpu
-from gputopo.probes.cuda.kernels import BLOCK_BYTES, grid
+from gputopo.probes.cuda.kernels import BLOCK_BYTES, grid, whole_blocks
 from gputopo.probes.cuda.verify import WRONG_DATA, Span, check, clear, fill
 
 # A blocked stream accepts about a thousand commands before the call that adds one waits (CUDA drivers keep
@@ -84,12 +84,12 @@ def messages(size: int, capacity: int, count: int) -> tuple[Chunk, ...]:
 
 def chunk_at_once(size: int) -> int:
     """Return the bytes of a chunk where several paths run at once."""
-    return _whole_blocks(max(size // _CHUNKS_AT_ONCE, _MIN_AT_ONCE))
+    return whole_blocks(max(size // _CHUNKS_AT_ONCE, _MIN_AT_ONCE) + BLOCK_BYTES - 1)
 
 
 def chunk_staged(size: int, capacity: int) -> int:
     """Return the bytes of a chunk through the host, in a buffer of `capacity` bytes."""
-    return min(_whole_blocks(max(size // _CHUNKS_STAGED, _MIN_STAGED)), capacity)
+    return min(whole_blocks(max(size // _CHUNKS_STAGED, _MIN_STAGED) + BLOCK_BYTES - 1), capacity)
 
 
 def rate_alone(sizes: Sequence[int], ends: Sequence[float], *, staged: bool = False) -> float:
@@ -121,10 +121,6 @@ def rate_within(sizes: Sequence[int], ends: Sequence[float], window: float, *, s
         return (arrived[last] - arrived[first]) / (times[last] - times[first])
     part = (window - times[last]) / (times[last + 1] - times[last])
     return (arrived[last] + part * sizes[last]) / window
-
-
-def _whole_blocks(size: int) -> int:
-    return max(1, -(-size // BLOCK_BYTES)) * BLOCK_BYTES
 
 
 # Pointer chase: one pointer a cache line (128 bytes) in 2 MiB, as nvbandwidth has it, in random order.

@@ -1,6 +1,8 @@
 """State of the GPUs while copies run: NVML readings, and whether they lay inside the timed window."""
 
 import contextlib
+import functools
+import operator
 import statistics
 import time
 from collections import deque
@@ -47,18 +49,7 @@ class WindowReading(NamedTuple):
     inside: bool = True
 
 
-class WindowReadings(NamedTuple):
-    """The readings of one timed window: by GPU, in the order they were taken."""
-
-    by_gpu: Mapping[int, tuple[WindowReading, ...]] = {}
-
-    def of(self, gpu: int) -> tuple[GpuSample, ...]:
-        """Return what was read of one GPU, inside the window or beside it."""
-        return tuple(reading.sample for reading in self.by_gpu.get(gpu, ()))
-
-    def only(self, gpu: int, *, inside: bool) -> tuple[GpuSample, ...]:
-        """Return what was read of one GPU inside the window, or beside it."""
-        return tuple(one.sample for one in self.by_gpu.get(gpu, ()) if one.inside == inside)
+WindowReadings = Mapping[int, tuple[WindowReading, ...]]  # of one timed window by GPU, in their order
 
 
 class Meter:
@@ -121,17 +112,17 @@ class Meter:
         now = self.now()
         return any(gpu in self._full and now - self._asked_s.get(gpu, now) > _RESTS_S for gpu in gpus)
 
-    def learn(self, readings: "WindowReadings") -> None:
+    def learn(self, readings: WindowReadings) -> None:
         """Store the clocks of the GPUs at the end of a window, where they are the highest so far."""
         for gpu, last in _last(readings):
             if gpu not in self._full or not _is_slower(last, self._full[gpu]):
                 self._full[gpu] = last
 
-    def in_ramp_up(self, readings: "WindowReadings") -> bool:
+    def in_ramp_up(self, readings: WindowReadings) -> bool:
         """Return whether a GPU was slower at the end of a window than it was seen before."""
         return any(gpu in self._full and _is_slower(last, self._full[gpu]) for gpu, last in _last(readings))
 
-    def accept(self, readings: "WindowReadings") -> None:
+    def accept(self, readings: WindowReadings) -> None:
         """Accept the clocks of a window as the highest there are: something else throttles the GPUs."""
         self._full |= dict(_last(readings))
 
@@ -176,15 +167,13 @@ class WindowSampler:
     def readings(self, span: tuple[float, float] | None) -> WindowReadings:
         """Return what was read. `span`: when all copies ran, None: not in one stretch, or unknown."""
         first, last = (span[0] - _CLOCK_S, span[1] + _CLOCK_S) if span else (0.0, -1.0)
-        return WindowReadings(
-            {
-                gpu: tuple(
-                    WindowReading(sample, inside=first <= begun and ended <= last)
-                    for begun, ended, sample in taken
-                )
-                for gpu, taken in self._taken.items()
-            }
-        )
+        return {
+            gpu: tuple(
+                WindowReading(sample, inside=first <= begun and ended <= last)
+                for begun, ended, sample in taken
+            )
+            for gpu, taken in self._taken.items()
+        }
 
 
 def conditions(gpus: Iterable[int], windows: Sequence[WindowReadings]) -> tuple[Conditions, ...]:
@@ -197,7 +186,10 @@ def conditions(gpus: Iterable[int], windows: Sequence[WindowReadings]) -> tuple[
 
 
 def _conditions(gpu: int, windows: Sequence[WindowReadings]) -> Conditions:
-    inside, beside = ([window.only(gpu, inside=where) for window in windows] for where in (True, False))
+    inside, beside = (
+        [[one.sample for one in window.get(gpu, ()) if one.inside == where] for window in windows]
+        for where in (True, False)
+    )
     found = _of_gpu(gpu, inside if any(map(_answered, inside)) else beside)
     return msgspec.structs.replace(
         found,
@@ -212,7 +204,7 @@ def _answered(samples: Sequence[GpuSample]) -> list[GpuSample]:
 
 def _last(readings: WindowReadings) -> list[tuple[int, GpuSample]]:
     """Return the last reading of each GPU that was read."""
-    return [(gpu, taken[-1].sample) for gpu, taken in readings.by_gpu.items() if taken]
+    return [(gpu, taken[-1].sample) for gpu, taken in readings.items() if taken]
 
 
 def still_rising(windows: Sequence[WindowReadings]) -> int:
@@ -223,10 +215,10 @@ def still_rising(windows: Sequence[WindowReadings]) -> int:
     on are part of the result.
     """
     rising = 0
-    for gpu in {gpu for window in windows for gpu in window.by_gpu}:
-        read = [(number, taken) for number, window in enumerate(windows) if (taken := window.of(gpu))]
+    for gpu in {gpu for window in windows for gpu in window}:
+        read = [(number, taken) for number, window in enumerate(windows) if (taken := window.get(gpu))]
         for number, taken in read[:-1]:
-            then, now = taken[0], read[-1][1][-1]
+            then, now = taken[0].sample, read[-1][1][-1].sample
             if not (_under(then.graphics_mhz, now.graphics_mhz) or _is_slower(then, now)):
                 break
             rising = max(rising, number + 1)
@@ -255,35 +247,27 @@ def _number(pstate: str | None) -> int:
 def _of_gpu(gpu: int, windows: Sequence[Sequence[GpuSample]]) -> Conditions:
     readings = [sample for window in windows for sample in _answered(window)]
     masks = [sample.throttle_mask for sample in readings if sample.throttle_mask is not None]
-    mask = None
-    if masks:
-        mask = 0
-        for one in masks:
-            mask |= one
+    mask = functools.reduce(operator.or_, masks) if masks else None
     pstates = [sample.pstate for sample in readings if sample.pstate is not None]
+    powers = [sample.power_w for sample in readings if sample.power_w is not None]
+
+    def middle(fact: str) -> int | None:
+        known = [value for sample in readings if (value := getattr(sample, fact)) is not None]
+        return statistics.median_low(known) if known else None
+
     return Conditions(
         gpu=gpu,
         pstate=max(pstates, key=lambda state: (pstates.count(state), _number(state))) if pstates else None,
-        graphics_mhz=_median(sample.graphics_mhz for sample in readings),
-        memory_mhz=_median(sample.memory_mhz for sample in readings),
-        pcie_gen=_median(sample.pcie_gen for sample in readings),
-        pcie_width=_median(sample.pcie_width for sample in readings),
+        graphics_mhz=middle("graphics_mhz"),
+        memory_mhz=middle("memory_mhz"),
+        pcie_gen=middle("pcie_gen"),
+        pcie_width=middle("pcie_width"),
         link_changes=sum(map(_link_changes, windows)),
-        power_w=_median_w(sample.power_w for sample in readings),
-        temperature_c=_median(sample.temperature_c for sample in readings),
+        power_w=statistics.median(powers) if powers else None,
+        temperature_c=middle("temperature_c"),
         throttle_mask=mask,
         throttle_reasons=None if mask is None else decode(mask),
     )
-
-
-def _median(values: Iterable[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return statistics.median_low(known) if known else None
-
-
-def _median_w(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
 
 
 def _link_changes(window: Sequence[GpuSample]) -> int:
@@ -351,14 +335,11 @@ def _windows(
             meter.learn(readings[-1])
         copies = tuple(copy for copy, works in zip(copies, working, strict=True) if works)
         passed = now() - begun
-        if passed > MAX_S or (passed > MIN_S and _stays(values)):
+        last = values[-_AGREEING:]
+        stays = len(last) == _AGREEING and settle(last, _AGREEING, _AGREEING).settled
+        if passed > MAX_S or (passed > MIN_S and stays):
             break
     return values, readings
-
-
-def _stays(values: list[float]) -> bool:
-    last = values[-_AGREEING:]
-    return len(last) == _AGREEING and settle(last, _AGREEING, _AGREEING).settled
 
 
 def _job(kind: CopyKind, setting: Setting) -> CopyJob:

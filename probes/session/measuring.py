@@ -30,7 +30,6 @@ from gputopo.probes.session.host_memory import (
 from gputopo.probes.session.session import (
     INTERRUPTED,
     EarlierSession,
-    News,
     NothingMeasured,
     OnNews,
     Results,
@@ -164,38 +163,13 @@ class Doors:
         [Any, Mapping[int, int], Mapping[int, Sequence[int]], int], AbstractContextManager[WindowRunner]
     ] = live_engine
     open_sampler: Callable[[int], GpuSampler] = lambda gpu: Monitor([gpu])
-    host_memory: Callable[[Machine, SessionRequest], HostMemoryRates] = lambda machine, request: _host_memory(
-        machine, request
+    host_memory: Callable[[Machine, SessionRequest], HostMemoryRates] = lambda machine, request: (
+        measure_host_memory(machine.host, repeats=_QUICK_HOST_REPEATS, max_bytes=_QUICK_HOST_BYTES)
+        if request.level == "quick"
+        else measure_host_memory(machine.host, repeats=REPEATS)
     )
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     now: Callable[[], float] = time.perf_counter
-    epoch: Callable[[], float] = time.time
-
-
-def measure(
-    machine: Machine,
-    request: SessionRequest,
-    progress: Callable[[SessionProgress], None] | None = None,
-    *,
-    doors: Doors | None = None,
-) -> Bandwidth:
-    """Measure this machine's links in this process; `machine` is what was read of it, and is not changed.
-
-    `progress` is called before each step. A keyboard interrupt ends the session: what was measured is given
-    with `complete` False. Raises NoGpuMeasuredError, which carries what was measured, where there is no GPU
-    or CUDA cannot be used; UsageError for a GPU or a NUMA node that the machine does not have.
-    """
-    doors = doors or Doors()
-
-    def on_news(news: News) -> None:
-        if progress is not None and isinstance(news, SessionProgress):
-            progress(news)
-
-    check(machine, request)
-    begun, measured_at = doors.now(), doors.epoch()
-    results = Results()
-    refusal = Measuring(machine, request, results, doors, on_news, begun).run()
-    return bandwidth_of(machine, request, results, refusal, measured_at, doors.now() - begun)
 
 
 def check(machine: Machine, request: SessionRequest) -> None:
@@ -291,7 +265,7 @@ class Measuring:
                     if gpu.mig.mode and gpu.index in ordinals
                 ]
                 if not ordinals:
-                    what = "CUDA shows none of the GPUs that were to be measured"
+                    what = "CUDA shows none of the selected GPUs"
                     return NothingMeasured(what, "; ".join(f"{one.what}: {one.reason}" for one in hidden))
                 pinned = _pinned_bytes(self.request.level)
                 with (
@@ -318,7 +292,7 @@ class Measuring:
             NotMeasured(what=gpu_place(gpu), reason=reason) for gpu, reason in given_up.items()
         ]
         if not setting.gpus:
-            what = "CUDA can use none of the GPUs that were to be measured"
+            what = "CUDA can use none of the selected GPUs"
             return NothingMeasured(what, "; ".join(given_up.values()))
         self.on_news(setting)
         self._report("clock ramp-up of the GPUs")
@@ -418,9 +392,3 @@ def _node_cpus(machine: Machine) -> dict[int, Sequence[int]]:
     """Return the CPUs of each NUMA node that has some."""
     lists = {node.index: parse_cpus(node.cpus or "") for node in machine.host.numa_nodes or ()}
     return {node: sorted(cpus) for node, cpus in lists.items() if cpus}
-
-
-def _host_memory(machine: Machine, request: SessionRequest) -> HostMemoryRates:
-    if request.level == "quick":
-        return measure_host_memory(machine.host, repeats=_QUICK_HOST_REPEATS, max_bytes=_QUICK_HOST_BYTES)
-    return measure_host_memory(machine.host, repeats=REPEATS)

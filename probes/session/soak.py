@@ -13,7 +13,7 @@ from gputopo.copies.jobs import soak_jobs
 from gputopo.probes.child import DriverStop
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import WatcherChild
-from gputopo.probes.session.session import INTERRUPTED, OnNews, Results, SessionProgress, failure_of
+from gputopo.probes.session.session import INTERRUPTED, OnNews, Results, SessionProgress
 from gputopo.values.bandwidth import NotMeasured, SoakInterval, SoakRate
 from gputopo.values.history import History
 from gputopo.values.machine import Machine, Sample
@@ -84,7 +84,7 @@ class Soaking:
             counts = sizes(job, self._speeds, _EFFORT)
             window = self._engine.measure(job, counts)
             failed = [
-                failure_of(msgspec.structs.replace(job, kind=copy.kind), copy, taken.failure)
+                msgspec.structs.replace(taken.failure, kind=copy.kind, path=None)
                 for copy, taken in zip(job.copies, window.copies, strict=True)
                 if taken.failure is not None
             ]

@@ -23,8 +23,8 @@ from gputopo.copies.copies import (
     Setting,
     WindowRunner,
     describe,
+    failure_of,
     gpu_place,
-    path_of,
 )
 from gputopo.copies.jobs import jobs
 from gputopo.probes.child import CallLimits, CallSlot, Channel, DriverChild, DriverStop, state_of
@@ -50,7 +50,7 @@ from gputopo.probes.session.session import (
     SessionEnd,
     SessionProgress,
 )
-from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured
+from gputopo.values.bandwidth import Bandwidth, NotMeasured
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import GpuSample
 
@@ -199,7 +199,12 @@ class _Watching:
         outlet = _Outlet(channel, results)
         doors = self._doors(channel)
         if earlier is not None and earlier.no_readings is not None:
-            doors = replace(doors, open_sampler=partial(_refuse, earlier.no_readings))
+            reason = earlier.no_readings
+
+            def refuse(_gpu: int) -> GpuSampler:
+                raise NotReadError(reason)
+
+            doors = replace(doors, open_sampler=refuse)
         session = Measuring(self._machine, self._request, results, doors, outlet.put, begun, earlier)
         if (refusal := session.run()) is not None:
             outlet.put(refusal)
@@ -258,7 +263,8 @@ class _Watching:
             firsts = [self._first_job(gpu) for gpu in gpus]
             self._begun += firsts
             copies = [(first, first.copies[0]) for first in firsts]
-        self.results.failures += [_failure(one, copy, stop) for one, copy in copies]
+        reason = TIMED_OUT if stop.kind == "hung" else CRASHED
+        self.results.failures += [failure_of(one, copy, reason, stop.text) for one, copy in copies]
         for gpu in gpus:
             self._given_up[gpu] = f"{gpu_place(gpu)} is no longer used: {stop.text}"
         self._leave_out_given_up()
@@ -411,21 +417,3 @@ class _Interrupts(AbstractContextManager["_Interrupts"]):
 
     def _counted(self, _signum: int, _frame: FrameType | None) -> None:
         self.count += 1
-
-
-def _refuse(reason: str, _gpu: int) -> GpuSampler:
-    raise NotReadError(reason)
-
-
-def _failure(job: CopyJob, copy: Copy, stop: DriverStop) -> Failure:
-    return Failure(
-        kind=job.kind,
-        source=copy.source,
-        destination=copy.destination,
-        reason=TIMED_OUT if stop.kind == "hung" else CRASHED,
-        says=stop.text,
-        method=copy.method,
-        path=path_of(job),
-        pinned=copy.pinned,
-        group=job.group,
-    )

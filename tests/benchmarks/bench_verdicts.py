@@ -15,7 +15,7 @@ import time
 from gputopo.runs.verdict.judge import Judgement, judge
 from gputopo.runs.verdict.paces import Paces
 from tests.invented_runs import cpu_devices, gpu_devices
-from tests.runs.verdict.drills import Factor, Trainer, always, hogged
+from tests.kit.drills.box import Factor, Trainer, hogged, slower
 
 EVEN = {
     "1 %, 4 GPUs": Trainer(),
@@ -72,7 +72,7 @@ def _on_and_off(share: float, period: int, on: float) -> Factor:
 
 def time_of_a_long_run() -> None:
     """Print what a long run of 16 GPUs costs."""
-    trainer = Trainer(devices=gpu_devices(16), slow={1: always(10)})
+    trainer = Trainer(devices=gpu_devices(16), slow={1: slower(10)})
     paces = Paces(trainer.devices)
     events = list(trainer.events(6000))
     began = time.perf_counter()

@@ -1,7 +1,6 @@
 from collections import Counter
 from itertools import combinations, permutations
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +17,7 @@ from gputopo.copies.jobs import (
     pairs,
     without,
 )
-from gputopo.copies.sharing import _Shared, fair_rates, uplink_groups
+from gputopo.copies.sharing import fair_rates, uplink_groups
 from gputopo.values.bandwidth import Sample
 from gputopo.values.machine import Machine
 
@@ -43,7 +42,7 @@ def at_once(kind: str, rates: dict[int, float]) -> list[Sample]:
 
 def measured(setting: Setting, groups: list[tuple[set[int], float]], alone: float = 12.0) -> list[Sample]:
     """Return what a session would have in the end on a machine with these uplinks."""
-    uplinks = [_Shared(frozenset(gpus), carries) for gpus, carries in groups]
+    uplinks = {frozenset(gpus): carries for gpus, carries in groups}
 
     def of(gpus: tuple[int, ...]) -> list[Sample]:
         return at_once("h2d", fair_rates(dict.fromkeys(gpus, alone), uplinks))
@@ -65,12 +64,6 @@ def test_every_direction_of_every_pair_is_a_job_of_its_own() -> None:
         (job.copies[0].source, job.copies[0].destination) for job in jobs(EIGHT) if job.kind == "p2p_staged"
     )
     assert found == Counter((f"gpu:{a}", f"gpu:{b}") for a, b in permutations(range(8), 2))
-
-
-def test_no_job_is_given_twice() -> None:
-    for level in ("quick", "full"):
-        every = jobs(Setting(gpus=(0, 1, 2), level=level, peers=frozenset(permutations(range(3), 2))))
-        assert len(set(every)) == len(every)
 
 
 def test_what_counts_most_comes_first() -> None:
@@ -113,12 +106,6 @@ def test_copies_within_memory_are_larger_than_the_caches() -> None:
     found = {job.copies[0].source: job.min_bytes for job in jobs(large) if job.kind == "d2d_local"}
     assert found == {"gpu:0": LOCAL_BYTES, "gpu:1": 4 * (126 << 20)}
     assert any(one.reason == "too little is free" for one in not_possible(large))
-
-
-def test_one_gpu_has_no_groups_and_no_pairs() -> None:
-    alone = jobs(Setting(gpus=(3,)))
-    assert {copy.gpus for job in alone for copy in job.copies} == {(3,)}
-    assert all(job.group is None for job in alone)
 
 
 def test_direct_copies_are_made_only_where_the_acting_gpu_reaches_the_other() -> None:
@@ -264,23 +251,6 @@ def test_a_chosen_size_stands_for_the_one_by_speed_and_for_the_sweep() -> None:
     assert {job.bytes for job in jobs(two) if job.kind != "latency"} == {1 << 20, 1 << 29}
     words = [describe(job) for job in jobs(two)]
     assert len(set(words)) == len(words)
-
-
-def test_full_has_both_directions_by_kernels() -> None:
-    two = Setting(gpus=(0, 1), level="full", peers=EIGHT.peers, no_kernels={1: "too old"})
-    words = {describe(job) for job in jobs(two)}
-    assert "bidirectional host <-> gpu:0 kernel_read" in words
-    assert "bidirectional host <-> gpu:1 kernel_read" not in words
-    assert not any("<-> gpu:1" in one and "kernel" in one for one in words)
-    both = {describe(job) for job in jobs(msgspec.structs.replace(two, no_kernels={}))}
-    assert {f"bidirectional gpu:0 <-> gpu:1 direct {by}" for by in ("kernel_read", "kernel_write")} < both
-
-
-def test_a_ring_without_a_gpu_keeps_its_name() -> None:
-    ring = next(job for job in jobs(EIGHT) if (job.group or "").startswith(RING))
-    left = without(ring, {"gpu:2"})
-    assert left is not None
-    assert left.group == "ring gpus:0,1,3,4,5,6,7"
 
 
 def test_a_group_without_a_gpu_has_the_name_of_the_others() -> None:

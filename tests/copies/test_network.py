@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from gputopo.copies.jobs import matchings
 from gputopo.copies.network import (
     AT_ONCE,
-    FULL,
     QUICK,
     Nccl,
     NetworkHost,
@@ -43,10 +42,6 @@ NOTHING = Tools(
     lacks={"iperf3": "iperf3 is not installed", "ib_write_bw": "ib_write_bw is not installed", **NO_GPU}
 )
 WITH_NCCL = Tools(nccl=NCCL, lacks={"ib_write_bw": "no RDMA port"})
-
-
-def test_perftest_is_the_best_that_all_hosts_have() -> None:
-    assert choose("auto", {"n0": WHOLE, "n1": WHOLE}) == ("ib_write_bw", None)
 
 
 def test_what_kept_a_better_tool_from_being_used_is_one_line() -> None:
@@ -128,12 +123,6 @@ def test_programs_transfer_for_whole_seconds_that_fit_their_slots(
     first, second, *_ = [slot for slot in schedule(2, timing) if slot.kind == "one way"]
     assert second.start_s - first.start_s >= whole_seconds(timing.transfer_s)
     assert asked.of("tcp") == asked
-
-
-def test_quick_and_full_take_one_and_three_seconds() -> None:
-    assert [whole_seconds(one.of("iperf3").transfer_s) for one in (QUICK, FULL)] == [1, 3]
-    assert (QUICK.of("iperf3").windows, FULL.of("iperf3").windows) == (9, 10)
-    assert QUICK.of("ib_write_bw").latency_s > QUICK.of("iperf3").latency_s
 
 
 def test_rdma_is_expected_at_the_rate_of_the_slower_port() -> None:

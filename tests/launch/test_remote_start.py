@@ -1,6 +1,7 @@
 """Hosts that are started by a stand-in for ssh, whose agents start what pretends to be gputopo run."""
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -76,8 +77,27 @@ def test_ssh_starts_each_rank_and_this_host_needs_none() -> None:
 
 
 def test_the_words_of_a_program_stay_behind_the_dashes() -> None:
-    (start,) = started("localhost", agents("--", "python", "--hosts"))
-    assert start.command[-7:] == ("--hosts", "localhost", "--node-rank", "0", "--", "python", "--hosts")
+    (start,) = started("localhost:2300", agents("--", "python", "--hosts"))
+    assert start.command[-7:] == ("--hosts", "localhost:2300", "--node-rank", "0", "--", "python", "--hosts")
+
+
+def test_hosts_meet_at_a_port_of_their_own_unless_one_is_given() -> None:
+    ports = set()
+    for _ in range(2):
+        first, second = (start.command[-1] for start in started("n1,n[2-3]", agents())[:2])
+        (hosts,) = {re.search(r"--hosts '?([^' ]+)", text)[1] for text in (first, second)}  # type: ignore[index]
+        leader, *others = read_hosts("--hosts", hosts)
+        assert [str(one) for one in others] == ["n2", "n3"]
+        assert leader.port is not None
+        assert 20_000 <= leader.port < 32_000
+        ports.add(leader.port)
+    assert len(ports) == 2
+
+
+def test_no_secret_is_in_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, there = started("localhost,n2", agents(GPUTOPO_SECRET="0123456789abcdef", GPUTOPO_HOME="/x"))
+    assert "GPUTOPO_HOME=/x" in there.command[-1]
+    assert "SECRET" not in there.command[-1]
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=5))
@@ -151,13 +171,10 @@ def test_a_rank_0_that_fails_before_the_training_leaves_the_others_waiting_in_va
 
 
 def test_a_host_that_cannot_be_started_ends_all_at_once() -> None:
-    endings, fleet = RankEnds(2), RankEnds(2, needs_all=False)
-    for one in (endings, fleet):
-        one.not_started(1, 7.0)
-        one.ended(1, 3, 7.0, has_begun=False)
-    assert (endings.end_at, fleet.end_at) == (7.0, None)
-    fleet.not_started(0, 8.0)
-    assert fleet.end_at == 8.0
+    endings = RankEnds(2)
+    endings.not_started(7.0)
+    endings.ended(1, 3, 7.0, has_begun=False)
+    assert endings.end_at == 7.0
 
 
 def test_ctrl_c_leaves_rank_0_its_time_and_more_of_them_do_not() -> None:

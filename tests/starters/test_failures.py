@@ -3,6 +3,7 @@
 That nothing is left is checked after each test (`hosts`).
 """
 
+import re
 import signal
 import sys
 import time
@@ -56,8 +57,8 @@ def test_a_rank_0_that_is_killed_is_named_on_the_other_hosts(hosts: Cluster, tra
     began = time.monotonic()
     code, _, err = started.ended()
     assert code == 137
-    assert "rank 0 at n1 port 2222 has not answered for 10 s: connection refused" in err
-    assert time.monotonic() - began < 15
+    assert re.search(r"rank 0 at n1 port 2\d{4} has ended", err)
+    assert time.monotonic() - began < 5
 
 
 def test_a_host_whose_network_is_cut_is_named_within_15_s_and_it_ends_too(

@@ -50,29 +50,16 @@ def given(tmp_path: Path) -> dict[str, str]:
     return {**environ(tmp_path), **own, "NCCL_IB_HCA": "mlx5_0"}
 
 
-def measure(way: str, size: int) -> list[str]:
-    before, after = WAYS[way]
-    if before[:1] == ("mpirun",):
-        before = (*before[:1], "-x", "PATH", "-x", "GPUTOPO_ROOT", "-x", "NCCL_IB_HCA", *before[1:])
-    hosts = {"n": size, "hosts": ",".join(f"n{number}" for number in range(1, size + 1))}
-    own = (
-        *GPUTOPO,
-        "bandwidth",
-        "--network",
-        "--network-tool",
-        "nccl-tests",
-        "--json",
-        "--join-timeout",
-        "10",
-    )
-    return [word.format(**hosts) for word in (*before, *own, *after)]
+def measure(size: int) -> list[str]:
+    before, _ = WAYS["srun"]
+    own = ("bandwidth", "--network", "--network-tool", "nccl-tests", "--json", "--join-timeout", "10")
+    return [word.format(n=size) for word in (*before, *GPUTOPO, *own)]
 
 
-@pytest.mark.parametrize("way", ["srun", "mpirun"])
 def test_each_pair_is_two_ranks_of_open_mpi_on_two_hosts(
-    hosts: Cluster, given: dict[str, str], tmp_path: Path, way: str
+    hosts: Cluster, given: dict[str, str], tmp_path: Path
 ) -> None:
-    code, out, err = hosts.start(measure(way, 3), given).ended()
+    code, out, err = hosts.start(measure(3), given).ended()
     assert code == 0, err
     found = json.loads(out)
     kinds = [one["kind"] for one in found["samples"]]
@@ -90,7 +77,7 @@ def test_a_host_that_open_mpi_cannot_reach_is_an_error_with_the_words_of_ssh(
     hosts: Cluster, given: dict[str, str]
 ) -> None:
     elsewhere = {**given, "OMPI_MCA_plm_rsh_args": "-p 23"}
-    code, out, err = hosts.start(measure("srun", 2), elsewhere).ended()
+    code, out, err = hosts.start(measure(2), elsewhere).ended()
     assert (code, out) == (3, "")
     assert "n1 with n2: mpirun ended with exit code 255: ssh: connect to host 10.77.0.12 port 23:" in err
 
@@ -100,7 +87,7 @@ def test_what_runs_on_both_hosts_ends_with_gputopo(
     hosts: Cluster, given: dict[str, str], tmp_path: Path, number: int
 ) -> None:
     (tmp_path / "hangs").touch()
-    started = hosts.start(measure("srun", 2), given)
+    started = hosts.start(measure(2), given)
     started.until("by nccl-tests")
     program = str(tmp_path / "sendrecv_perf")
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from gputopo.values import fields, machine
-from gputopo.values.fields import Fact, Field, field_at, fields_of, last_in_words, path_in_words
+from gputopo.values.fields import Fact, Field, field_at, fields_of, path_in_words
 from gputopo.values.machine import Driver, Gpu, Host, Link, Machine, Nic, PciNode
 
 
@@ -30,14 +30,6 @@ from gputopo.values.machine import Driver, Gpu, Host, Link, Machine, Nic, PciNod
 )
 def test_a_path_in_words(kind: type[msgspec.Struct], path: str, words: str) -> None:
     assert path_in_words(kind, path) == words
-
-
-def test_the_last_part_of_a_path_in_words() -> None:
-    assert [last_in_words(Gpu, f"clocks_mhz.{name}") for name in ("sm", "sm.now", "new_one")] == [
-        "SM",
-        "now",
-        "new one",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -131,9 +123,7 @@ def test_the_peers_of_a_model_agree_on_what_the_hardware_or_an_administrator_giv
 
 
 def test_an_unknown_path_is_a_field_of_its_own_name() -> None:
-    assert field_at(Gpu, "new_one.now") == Field(
-        path="new_one.now", fact=Fact(), own_words="new one.now", words="new one.now"
-    )
+    assert field_at(Gpu, "new_one.now") == Field(path="new_one.now", fact=Fact(), words="new one.now")
 
 
 def test_every_row_declares_a_field() -> None:

@@ -3,7 +3,6 @@ import json
 import os
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from gputopo.values import schema
@@ -24,17 +23,6 @@ def test_every_document_begins_with_its_kind() -> None:
 def test_what_is_written_reads_back_the_same() -> None:
     for text in (schema.encode(BOX), schema.encode_pretty(BOX)):
         assert schema.decode(text, Machine, origin="x") == BOX
-
-
-def test_a_list_is_written_item_by_item_on_lines_of_their_own() -> None:
-    alone = msgspec.structs.replace(BOX, gpus=())
-    text = "".join(schema.encode_lines(alone, "gpus", iter(BOX.gpus)))
-    assert schema.decode(text, Machine, origin="x") == BOX
-    assert sum('"index":' in line for line in text.splitlines()) == len(BOX.gpus)
-    empty = "".join(schema.encode_lines(alone, "gpus", ()))
-    assert schema.decode(empty, Machine, origin="x") == alone
-    with pytest.raises(ValueError, match="no empty list gpus"):
-        next(schema.encode_lines(BOX, "gpus", ()))
 
 
 def test_the_kind_of_a_document_is_reported_without_reading_it_whole() -> None:

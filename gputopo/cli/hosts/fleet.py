@@ -5,17 +5,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from gputopo.cli.printing import note, show_report
+from gputopo.cli.hosts.asking import ask
+from gputopo.cli.printing import show_report
 from gputopo.cli.source import machine_from
-from gputopo.launch.hosts.allocation import Allocation, HostOptions
-from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError, UsageError
+from gputopo.launch.hosts.allocation import HostOptions
+from gputopo.launch.hosts.hostlists import HostAddress
+from gputopo.launch.hosts.messages import Joining
+from gputopo.values.errors import ExitCode, GputopoError, InputError, UsageError
 
 if TYPE_CHECKING:
     from gputopo.findings import Severity
     from gputopo.findings.fleet import Fleet
     from gputopo.values.machine import Machine
 
-_ASKED = {"command": "inspect"}  # for which the hosts meet: not with those of a training
 _ENDINGS = re.compile(r"(\.(json|xml|txt|log|out|tar|tgz|gz|bz2|xz|zst))+$", re.IGNORECASE)
 
 
@@ -24,8 +26,8 @@ def fleet(sources: Sequence[str], shape: str, fail_on: "Severity | None") -> int
     if len(sources) < 2:
         raise UsageError(
             "--fleet compares hosts, and needs a file of each of two or more",
-            "give --from A.json B.json ...: what gputopo inspect --record writes on each host; or start it "
-            "on all of them: srun gputopo inspect --fleet, or --hosts LIST --node-rank N",
+            "give --from A.json B.json ...: what gputopo inspect --record writes on each host; or name "
+            "hosts to ask by ssh: --hosts LIST, or by srun: srun gputopo inspect --fleet",
         )
     return _compare(readings(sources), shape, fail_on)
 
@@ -39,43 +41,22 @@ def _compare(readings: "Mapping[str, Machine | GputopoError]", shape: str, fail_
     return ExitCode.FINDINGS if findings.fails([*found.findings, *found.shared], fail_on) else ExitCode.OK
 
 
-def fleet_of_hosts(allocation: Allocation, hosts: HostOptions, shape: str, fail_on: "Severity | None") -> int:
-    """Inspect this host as one of several; rank 0 compares all of them and prints what differs.
-
-    A host that does not come is one without a reading. Raises GputopoError.
-    """
-    from gputopo.cli.hosts.meeting import excuse, join, joining, meeting_of
-    from gputopo.launch.hosts.messages import RunEnd, Unused
-    from gputopo.topology.identities import without_identities
-    from gputopo.topology.peer_access import with_reasons
-
-    try:
-        machine = without_identities(with_reasons(machine_from(())))
-    except GputopoError as error:
-        return excuse(allocation, error)
-    own = joining(allocation, machine, _ASKED)
-    if allocation.rank:
-        join(allocation, hosts, own)
-        note("rank 0 has what was read of this host")
-        return ExitCode.OK
-    with meeting_of(allocation, hosts, _ASKED) as meeting:
-        absent: GputopoError | None = None
-        try:
-            there = meeting.wait(hosts.join_timeout, needs_all=False)
-        except HardwareError as error:
-            there, absent = meeting.present(), error
-        meeting.answer({rank: Unused(why="rank 0 has what was read of it") for rank in there})
-        meeting.end(RunEnd(exit_code=ExitCode.OK))
-    brought = {0: own, **there}
+def fleet_of_hosts(
+    hosts: Sequence[HostAddress], options: HostOptions, shape: str, fail_on: "Severity | None"
+) -> int:
+    """Ask all hosts, compare those that answer, and print what differs. Raises GputopoError."""
+    found = ask(hosts, options, "inspect")
     names = [
-        host.name or f"rank {rank}" if rank not in brought else brought[rank].name
-        for rank, host in enumerate(allocation.hosts)
+        one.name if isinstance(one, Joining) else str(host) for host, one in zip(hosts, found, strict=True)
     ]
-    readings: list[Machine | GputopoError] = []
-    for rank in range(allocation.size):
-        found = brought[rank].machine if rank in brought else None
-        readings.append(found or absent or HardwareError("it brought no reading", "see its output"))
-    return _compare(_named(names, readings), shape, fail_on)
+    return _compare(_named(names, [_machine_of(one) for one in found]), shape, fail_on)
+
+
+def _machine_of(answer: "Joining | GputopoError") -> "Machine | GputopoError":
+    if isinstance(answer, GputopoError):
+        return answer
+    assert answer.machine is not None, "it was asked for its machine"
+    return answer.machine
 
 
 def host_names(sources: Sequence[str]) -> list[str]:

@@ -78,7 +78,7 @@ def _lead(host: HostOfRun, program: tuple[str, ...], request: "Request") -> int:
         found = _variables(target, 0, master) | _nccl(_address_to(joined[1]), target.machine, spec)
         return run_recorded(
             program,
-            _with(env.run_env(os.environ, target, None), found),
+            _with(target.environment(os.environ, None), found),
             spec,
             other_gpus(target.machine, spec),
             make_folder(spec, target.plan, target.machine, options),
@@ -161,7 +161,7 @@ def _follow(host: HostOfRun, program: tuple[str, ...]) -> int:
     place = HostPlace()
     if spec.gpus and not options.no_affinity:
         place = host_place(machine, tuple(spec.gpus), usable_cpus())
-    environment = env.program_env(os.environ, reply.environment if spec.gpus else None, place)
+    environment = env.program_env(os.environ, env.allowed(reply.environment) if spec.gpus else None, place)
     # What rank 0 has of all hosts is written and told there.
     own = msgspec.structs.replace(
         options,
@@ -179,7 +179,7 @@ def _follow(host: HostOfRun, program: tuple[str, ...]) -> int:
         to_stderr(f"gputopo: {where}.\n")
         code = run_recorded(
             program,
-            _with(environment, part.cluster | _nccl(bringing.address, machine, spec)),
+            _with(environment, env.allowed(part.cluster) | _nccl(bringing.address, machine, spec)),
             spec,
             other_gpus(machine, spec),
             folder,

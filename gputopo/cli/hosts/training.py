@@ -94,7 +94,7 @@ class HostOfRun:
             address = address_of(self.allocation, self.hosts)
             bringing = self.brings(address, address)
         except GputopoError as error:
-            return excuse(self.allocation, error)
+            return excuse(self.allocation, self.hosts, error)
         guest, reply = join(self.allocation, self.hosts, bringing)
         if isinstance(reply, Unused):
             note(f"this host is not needed: {reply.why}")
@@ -221,6 +221,7 @@ def failed_here(guest: "RendezvousClient", error: GputopoError) -> int:
     )
     with contextlib.suppress(GputopoError):  # rank 0 is gone
         guest.tell([failure])
+        guest.settle()
     guest.outlast()
     return int(error.exit_code)
 
@@ -244,7 +245,7 @@ def _served(
 ) -> "RunEnd":
     """Serve until the run is over, and return its end. Raises GputopoError where this host cannot."""
     from gputopo.launch.jobs.serving import own_spec, serve
-    from gputopo.launch.spec.env import HostPlace, host_place, worker_env
+    from gputopo.launch.spec.env import HostPlace, allowed, host_place, worker_env
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.supervise.cgroup import usable_cpus
     from gputopo.probes.run_watch import RunWatch
@@ -269,7 +270,7 @@ def _served(
             file,
             place,
             guest,
-            environment=worker_env(os.environ, spec, start.environment, near),
+            environment=worker_env(os.environ, spec, allowed(start.environment), near),
             log=folder / ("server.log" if spec.rank is None else "worker.log"),
             sampler=held.enter_context(RunWatch(gpus)),
             on_event=_show,

@@ -10,7 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from gputopo.cli.hosts.meeting import PORT, excuse, hosts_to_start, start_hosts
+from gputopo.cli.hosts.meeting import excuse
+from gputopo.cli.hosts.starting import hosts_to_start, start_hosts
 from gputopo.cli.placement import PlanOptions
 from gputopo.cli.printing import note
 from gputopo.cli.run import start
@@ -207,7 +208,7 @@ def _train(asked: Asked, allocation: Allocation) -> int:
         asked.check_output()
         on = _this_host(options)
     except GputopoError as error:
-        return excuse(allocation, error)
+        return excuse(allocation, asked.host_options, error)
     request = on.with_costs(request)
     typed = {"model": asked.job.model, **asked.job.typed}
     return train_on_hosts(HostOfRun(allocation, asked.host_options, on, options, typed), asked.job, request)
@@ -230,13 +231,13 @@ def _run_program(asked: Asked, allocation: Allocation) -> int:
     from gputopo.launch.user_program.program import check_program
 
     hosts, program, options = asked.host_options, asked.program, asked.options
-    allocation = rendezvous_beside(allocation, os.environ, PORT)
+    allocation = rendezvous_beside(allocation, os.environ)
     try:
         asked.check_output()
         check_program(program, os.environ)
         on = _this_host(options)
     except GputopoError as error:
-        return excuse(allocation, error)
+        return excuse(allocation, asked.host_options, error)
     return run_program_on_hosts(
         HostOfRun(allocation, hosts, on, options, asked.job.typed), program, asked.job.request
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gputopo.cli.hosts.meeting import typed_words
+from gputopo.cli.hosts.starting import typed_words
 from gputopo.cli.placement import PlanOptions
 from gputopo.cli.printing import emit
 from gputopo.launch.hosts.allocation import HostOptions, claim_of

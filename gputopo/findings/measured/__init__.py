@@ -31,7 +31,6 @@ COPY_CHECKS = (
     collectives.below_minimum,
     collectives.nvls_off,
     collectives.falls,
-    collectives.places_differ,
     collectives.latency,
     network.failed,
     network.slow,

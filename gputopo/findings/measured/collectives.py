@@ -29,8 +29,6 @@ RING_MARGIN = Threshold(
 # Published sweeps rise, or fall by less than 7 %.
 DROP = Threshold("bus bandwidth of the largest size, of that of the best smaller size", 0.80, "of it")
 SWEEP_BYTES = Threshold("size from which bus bandwidths are compared", 16 * 1024 * 1024, "bytes")
-# Published runs differ by less than 5 %.
-IN_PLACE = Threshold("in place against out of place at the largest size", 0.85, "of the faster one")
 # 8 GPUs of one host take 15 (H100) to 50 us (V100) in published logs.
 LATENCY_US = Threshold("time of a message of at most 8 KiB", 250.0, "us")
 # A ring reaches 0.94 to 0.96, with a port behind the CPU 0.64 (NVIDIA/nccl issues 307 and 412).
@@ -69,13 +67,6 @@ FALLS = Rule(
     severities=("info",),
     thresholds=(DROP, SWEEP_BYTES),
 )
-PLACES_DIFFER = Rule(
-    "collectives.in_place_differs",
-    title="in place and out of place differ widely",
-    remedy="Measure again on idle GPUs. If it stays, use the faster form, and report it to NCCL.",
-    severities=("info",),
-    thresholds=(IN_PLACE,),
-)
 LATENCY = Rule(
     "collectives.latency",
     title="small messages take unusually long",
@@ -89,6 +80,7 @@ LATENCY = Rule(
 @check(SLOW, NVLS_UNUSED, NETWORK_SLOW)
 def slow(machine: Machine) -> Iterator[Fault]:
     """Find operations whose largest size is below the expected bus bandwidth."""
+    margin = RING_MARGIN.value
     for one in _series(machine):
         best = one.best
         rate = expected_rate(best, machine)
@@ -100,8 +92,8 @@ def slow(machine: Machine) -> Iterator[Fault]:
             causes = _network_causes(best, machine)
             words = [rate.source, *([f"possible causes: {'; '.join(causes)}"] if causes else [])]
             yield _finding(NETWORK_SLOW, best, rate, "; ".join(words))
-        elif rate.without_nvls and _is_as_a_ring(best.bus_gb_per_s, rate.without_nvls):
-            yield _finding(NVLS_UNUSED, best, rate, f"as fast as a ring ({rate.without_nvls:g} GB/s)")
+        elif (ring := rate.without_nvls) and 1 / margin <= best.bus_gb_per_s / ring <= margin:
+            yield _finding(NVLS_UNUSED, best, rate, f"as fast as a ring ({ring:g} GB/s)")
         else:
             causes = _causes(best, machine)
             yield _finding(SLOW, best, rate, f"possible causes: {'; '.join(causes)}" if causes else "")
@@ -143,23 +135,6 @@ def falls(machine: Machine) -> Iterator[Fault]:
             yield FALLS.fault(_subject(best), f"{_what(best)}: {rates} at {_size(top)}", evidence)
 
 
-@check(PLACES_DIFFER)
-def places_differ(machine: Machine) -> Iterator[Fault]:
-    """Find operations whose two forms differ at the largest size."""
-    for one in _series(machine):
-        largest = one.best.bytes or 0
-        rates = {
-            name: sample.bus_gb_per_s
-            for name, in_place in (("out of place", False), ("in place", True))
-            if (sample := one.at(largest, in_place=in_place)) and sample.bus_gb_per_s
-        }
-        large = largest >= SWEEP_BYTES.value and len(rates) == 2
-        if large and min(rates.values()) < IN_PLACE.value * max(rates.values()):
-            words = ", ".join(f"{rate:g} {name}" for name, rate in rates.items())
-            says = f"{_what(one.best)}, {_size(one.best)}: {words} GB/s of bus bandwidth"
-            yield PLACES_DIFFER.fault(_subject(one.best), says, _evidence(one.best))
-
-
 @check(LATENCY)
 def latency(machine: Machine) -> Iterator[Fault]:
     """Find operations of one host whose small messages take long."""
@@ -174,10 +149,6 @@ def latency(machine: Machine) -> Iterator[Fault]:
 def _series(machine: Machine) -> list[CollectiveSeries]:
     samples = copies_of(machine).samples
     return [one for one in series_of(samples) if one.is_of_nccl_tests]
-
-
-def _is_as_a_ring(rate: float, ring: float) -> bool:
-    return ring / RING_MARGIN.value <= rate <= ring * RING_MARGIN.value
 
 
 def _finding(rule: Rule, best: Sample, rate: BusRate, more: str) -> Fault:

@@ -9,10 +9,27 @@ import msgspec
 
 from gputopo.copies.numbers import is_large, noise_share, runs_agree
 from gputopo.findings.difference import Difference, difference, paired_gpus
-from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Kind, Method, Path, Sample, gpus_of
+from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Sample, gpus_of
 from gputopo.values.machine import Machine
 
 Measured = TypeVar("Measured", Sample, Failure)
+Key = tuple[object, ...]
+# What makes two numbers comparable, beside the size of small copies.
+_SAME = (
+    *(
+        "kind",
+        "source",
+        "destination",
+        "pinned",
+        "method",
+        "path",
+        "group",
+        "numa_node",
+        "algorithm",
+        "model",
+    ),
+    *("ranks", "in_place", "data_type", "reduction", "root", "tool", "transport", "streams"),
+)
 
 # Large copies of one machine repeat from day to day within 1 to 2 %, small ones and latencies within some
 # 10 % (launch cost, clocks of an idle host). No change below that is reported, however steady the repeats.
@@ -59,24 +76,6 @@ class BandwidthDifference(
     not_compared: int = 0
 
 
-class _Key(msgspec.Struct, frozen=True):
-    """What makes two numbers comparable. `size`: None for all large copies: they show the same rate."""
-
-    kind: Kind
-    source: str
-    destination: str
-    pinned: bool | None
-    method: Method | None
-    path: Path | None
-    group: str | None
-    numa_node: int | None
-    size: int | None
-    algorithm: str | None
-    model: str | None
-    of_collective: tuple[object, ...]
-    of_network: tuple[str | int | None, ...]
-
-
 def bandwidth_difference(
     old: Bandwidth, new: Bandwidth, old_machine: Machine | None = None, new_machine: Machine | None = None
 ) -> BandwidthDifference:
@@ -101,7 +100,7 @@ def bandwidth_difference(
     before = _by_key(_renumbered(one, new_index) for one in of_both)
     after = _by_key(of_both_now)
     shared = [key for key in after if key in before]
-    changes = [found for key in shared if (found := _change(key, before[key], after[key]))]
+    changes = [found for key in shared if (found := _change(before[key], after[key]))]
     failed_before = {
         _failed(_renumbered(one, new_index)) for one in old.failures if not _is_of(one, missing, others)
     }
@@ -109,8 +108,8 @@ def bandwidth_difference(
     return BandwidthDifference(
         changes=tuple(sorted(changes, key=lambda one: (one.better, -abs(one.percent)))),
         compared=len(shared),
-        appeared=tuple(dict.fromkeys(_words(key) for key in after if key not in before)),
-        gone=tuple(dict.fromkeys(_words(key) for key in before if key not in after)),
+        appeared=tuple(dict.fromkeys(_words(one) for key, one in after.items() if key not in before)),
+        gone=tuple(dict.fromkeys(_words(one) for key, one in before.items() if key not in after)),
         failing=tuple(sorted(fails_now - failed_before)),
         working=tuple(sorted(failed_before - fails_now)),
         machine=rest,
@@ -133,50 +132,35 @@ def _is_of(one: Measured, gpus: Collection[int], others: bool) -> bool:
     return not members.union(gpus_of(one.source), gpus_of(one.destination)).isdisjoint(gpus)
 
 
-def _by_key(samples: Iterable[Sample]) -> dict[_Key, Sample]:
+def _by_key(samples: Iterable[Sample]) -> dict[Key, Sample]:
     """Return the valid samples by what they are of; of several sizes of large copies, the largest.
 
     Several runs that disagree are no number to compare.
     """
-    found: dict[_Key, Sample] = {}
-    for sample in samples:
-        if (
-            sample.invalid is not None
-            or not runs_agree(sample)
-            or not (sample.median_gb_per_s or sample.median_us)
-        ):
-            continue
-        key = _Key(
-            sample.kind,
-            sample.source,
-            sample.destination,
-            sample.pinned,
-            sample.method,
-            sample.path,
-            sample.group,
-            sample.numa_node,
-            None if is_large(sample) else sample.bytes,
-            sample.algorithm,
-            sample.model,
-            (sample.ranks, sample.in_place, sample.data_type, sample.reduction, sample.root),
-            (sample.tool, sample.transport, sample.streams),
-        )
-        if key not in found or (sample.bytes or 0) > (found[key].bytes or 0):
-            found[key] = sample
+    found: dict[Key, Sample] = {}
+    for one in samples:
+        if one.invalid is None and runs_agree(one) and (one.median_gb_per_s or one.median_us):
+            key = (*(getattr(one, name) for name in _SAME), _size(one))
+            found[key] = max(found.get(key, one), one, key=lambda sample: sample.bytes or 0)
     return found
 
 
-def _change(key: _Key, was: Sample, now: Sample) -> Changed | None:
+def _size(sample: Sample) -> int | None:
+    """Return the size that numbers must have in common; None for large copies: they show the same rate."""
+    return None if is_large(sample) else sample.bytes
+
+
+def _change(was: Sample, now: Sample) -> Changed | None:
     latency = not (was.median_gb_per_s and now.median_gb_per_s)
     before, after = (was.median_us, now.median_us) if latency else (was.median_gb_per_s, now.median_gb_per_s)
     if not before or not after:
         return None
-    noise = _noise(was, now, latency, small=latency or key.size is not None)
+    noise = _noise(was, now, latency, small=latency or _size(now) is not None)
     # A share of the smaller one: half and twice are as far apart in both directions.
     if abs(after - before) <= noise * min(before, after):
         return None
     return Changed(
-        what=_words(key),
+        what=_words(now),
         was=before,
         is_=after,
         percent=round(100 * (after / before - 1), 1),
@@ -251,30 +235,30 @@ def _failed(failure: Failure) -> str:
     return f"{copy}: {failure.reason}"
 
 
-def _words(key: _Key) -> str:
+def _words(sample: Sample) -> str:
+    size, streams = _size(sample), sample.streams
+    of_collective = [
+        sample.data_type,
+        sample.reduction,
+        "in place" if sample.in_place else None,
+        None if sample.root is None else f"root {sample.root}",
+    ]
+    of_network = [
+        sample.tool,
+        sample.transport,
+        f"{streams} stream{'s' if streams != 1 else ''}" if streams else None,
+    ]
     parts = [
-        {True: "pinned", False: "pageable", None: ""}[key.pinned],
-        key.method if key.method not in (None, "copy_engine", "driver") else "",
-        key.path or "",
-        key.algorithm or "",
-        key.model or "",
-        _collective_words(key.of_collective),
-        _network_words(key.of_network),
-        f"node {key.numa_node}" if key.numa_node is not None else "",
-        f"{key.size} bytes" if key.size is not None else "",
-        f"at once: {key.group}" if key.group else "",
+        {True: "pinned", False: "pageable", None: ""}[sample.pinned],
+        sample.method if sample.method not in (None, "copy_engine", "driver") else "",
+        sample.path,
+        sample.algorithm,
+        sample.model,
+        " ".join(filter(None, of_collective)),
+        " ".join(filter(None, of_network)),
+        None if sample.numa_node is None else f"node {sample.numa_node}",
+        None if size is None else f"{size} bytes",
+        f"at once: {sample.group}" if sample.group else "",
     ]
     how = ", ".join(part for part in parts if part)
-    return f"{key.kind} {key.source} to {key.destination}{f' ({how})' if how else ''}"
-
-
-def _collective_words(of: tuple[object, ...]) -> str:
-    _, in_place, data_type, reduction, root = of
-    words = [data_type, reduction, "in place" if in_place else None, None if root is None else f"root {root}"]
-    return " ".join(str(word) for word in words if word)
-
-
-def _network_words(of: tuple[str | int | None, ...]) -> str:
-    tool, transport, streams = of
-    words = [tool, transport, f"{streams} stream{'s' if streams != 1 else ''}" if streams else None]
-    return " ".join(str(word) for word in words if word)
+    return f"{sample.kind} {sample.source} to {sample.destination}{f' ({how})' if how else ''}"

@@ -187,7 +187,7 @@ def slower_than_staged(machine: Machine, judged: set[Pair]) -> Iterator[Fault]:
     ).items():
         pairs = [one.slow.pair for one in found]
         judged |= {(a, b) for a, b in pairs if not better or (min(a, b), max(a, b)) not in by_nvlink}
-        than = "those staged through host memory" + (", but not in all respects" if better else "")
+        than = "those staged through host memory" + (", one direction alone" if better else "")
         worst = min(found, key=lambda one: one.slow.share)
         says = slow_words("direct", hop, [one.slow for one in found], than) + _other_numbers(worst)
         evidence = {"class": hop, "pairs": dict(map(_evidence, found))}
@@ -246,25 +246,23 @@ def _compared(machine: Machine) -> Iterator[_Compared]:
     for pair, one in direct.items():
         if pair not in staged or not is_slower(one, staged[pair]):
             continue
-        reverse = pair[::-1]
-        sums = _two(*(found.get(pair, found.get(reverse)) for found in both))
-        delays = _two(*(found.get(pair) for found in latencies))
-        if delays is not None and delays[0].method != delays[1].method:
-            delays = None  # a pointer chase and a queued copy of a few bytes are not comparable
+        one_of = [found.get(pair, found.get(pair[::-1])) for found in both]
+        sums = (one_of[0], one_of[1]) if one_of[0] and one_of[1] else None
+        small = [found.get(pair) for found in latencies]
+        # A pointer chase and a queued copy of a few bytes are not comparable.
+        alike = small[0] and small[1] and small[0].method == small[1].method
+        delays = (
+            (small[0].median_us or 0.0, small[1].median_us or 0.0)
+            if small[0] and small[1] and alike
+            else None
+        )
         yield _Compared(
             SlowPair(pair, rate(one), rate(staged[pair])),
             sums and (rate(sums[0]), rate(sums[1])),
-            delays and (delays[0].median_us or 0.0, delays[1].median_us or 0.0),
-            better=bool(sums and is_slower(sums[1], sums[0])) or bool(delays and _is_later(*delays)),
+            delays,
+            better=bool(sums and is_slower(sums[1], sums[0]))
+            or bool(delays and delays[0] < LATENCY_SHARE.value * delays[1]),
         )
-
-
-def _two(one: Sample | None, other: Sample | None) -> tuple[Sample, Sample] | None:
-    return None if one is None or other is None else (one, other)
-
-
-def _is_later(direct: Sample, staged: Sample) -> bool:
-    return (direct.median_us or 0.0) < LATENCY_SHARE.value * (staged.median_us or 0.0)
 
 
 def _latencies(samples: Iterable[Sample], path: Path) -> dict[Pair, Sample]:

@@ -1,12 +1,10 @@
 """Facts of a machine by path (`gpus[0].clocks_mhz.memory.now`): their words, and why they are missing."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-
-import msgspec
+from collections.abc import Collection, Mapping, Sequence
 
 from gputopo.report.layout import plain
-from gputopo.values.fields import fields_of, last_in_words, path_in_words
+from gputopo.values.fields import path_in_words
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.subject import EVERY, GROUPS, FactPath, above, at_gpu
@@ -30,6 +28,7 @@ _REASONS = {
 _DOES_NOT_APPLY = ("NOT_SUPPORTED", "N/A", "Not Supported")  # NVML's word, and nvidia-smi's
 
 _LONGEST_SUBJECT = 24  # of a label; longer ones are counted
+_NAMED = 12  # facts with one reason
 
 _KINDS = {"gpus": "GPU", "links": "link", "nics": "NIC", "pci": "PCI device"}
 
@@ -119,40 +118,8 @@ def _subject(kind: str, keys: list[str]) -> str:
     return named[0].upper() + named[1:] if len(named) <= _LONGEST_SUBJECT else f"{len(keys)} {word}s"
 
 
-def _facts_in_words(kind: str, facts: Iterable[str]) -> str:
-    """Return `memory clock (now, max), P-state` for facts that share their first parts."""
-    value = GROUPS.get(kind, Machine)
-    facts = _outer_parts(value, list(facts))
-    parts: dict[str, list[str]] = {}
-    for fact in facts:
-        if above(fact):
-            parts.setdefault(above(fact), []).append(fact)
-        else:
-            parts.setdefault(fact, [])
-    return ", ".join(
-        plain(path_in_words(value, part))
-        + ("" if _is_whole(value, part, within_it) else f" ({plain(_lasts(value, within_it))})")
-        for part, within_it in parts.items()
-    )
-
-
-def _outer_parts(value: type[msgspec.Struct], facts: Sequence[str]) -> Sequence[str]:
-    """Return the facts with an outer part in place of all the facts and parts within it."""
-    parts = {above(fact) for fact in facts} - {""}
-    whole = {
-        part for part in parts if _is_whole(value, part, [fact for fact in facts if above(fact) == part])
-    }
-    for outer in {above(part) for part in whole} - {""}:
-        if {path for path in fields_of(value) if above(path) == outer} <= whole | set(facts):
-            facts = [*dict.fromkeys(outer if fact.startswith(f"{outer}.") else fact for fact in facts)]
-    return facts
-
-
-def _lasts(value: type[msgspec.Struct], facts: Iterable[str]) -> str:
-    return ", ".join(last_in_words(value, fact) for fact in facts)
-
-
-def _is_whole(value: type[msgspec.Struct], part: str, facts: Sequence[str]) -> bool:
-    """Return whether the facts are all of that part, or none is named."""
-    all_of_it = {path for path in fields_of(value) if above(path) == part}
-    return not facts or set(facts) == all_of_it
+def _facts_in_words(kind: str, facts: Sequence[str]) -> str:
+    """Return the facts in words; some of them where they are very many."""
+    words = [*dict.fromkeys(plain(path_in_words(GROUPS.get(kind, Machine), fact)) for fact in facts)]
+    more = f" and {len(words) - _NAMED} more (--json)" if len(words) > _NAMED else ""
+    return ", ".join(words[:_NAMED]) + more

@@ -14,7 +14,6 @@ from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, GpuProcess, Machine
 from gputopo.values.subject import at_gpu
 
-_CUDA_ORDER = "CUDA_DEVICE_ORDER=PCI_BUS_ID"
 _NAME_WIDTH = 34  # longer names are folded
 _LOST = SEVERITY_STYLES["error"]
 
@@ -83,9 +82,11 @@ def short_gpu_table(machine: Machine, worst: Mapping[int, str]) -> Table | None:
     """Return one line for each GPU; None where nothing is known of them. `worst`: severity of its finding."""
     gpus = machine.gpus
     shown = [facts for facts in _SHORT if _is_shown(machine, facts)]
-    if not shown and not worst:
+    named = any(gpu.name for gpu in gpus)
+    if not worst and [facts.head for facts in shown] in ([], ["NUMA"]) and not named:
         return None
-    columns = [Column("Name", tuple(_name(machine, gpu) for gpu in gpus), max_width=_NAME_WIDTH)]
+    names = tuple(_name(machine, gpu) for gpu in gpus)
+    columns = [Column("Name", names, max_width=_NAME_WIDTH)] if named else []
     for facts in shown:
         cells = tuple(_short_cell(machine, gpu, facts) for gpu in gpus)
         columns.append(Column(facts.head, cells, facts.side))
@@ -126,8 +127,9 @@ def _short_cell(machine: Machine, gpu: Gpu, facts: _Facts) -> str:
 
 def _column(machine: Machine, facts: _Facts) -> Column:
     cells = tuple(_cell(machine, gpu, facts) for gpu in machine.gpus)
-    if facts.paths == _GENERATION:
-        cells = _with_idle_marks(machine, cells)
+    idle = [facts.paths == _GENERATION and link_is_slow_while_idle(gpu) for gpu in machine.gpus]
+    if any(idle):  # no fault, nor proof of the full speed
+        cells = tuple(cell + (_IDLE_MARK if slow else " ") for cell, slow in zip(cells, idle, strict=True))
     return Column(facts.head, cells, facts.side, _NAME_WIDTH if facts.paths == ("name",) else None)
 
 
@@ -169,17 +171,8 @@ def _shown(value: Any) -> str:
     return f"{value:.0f}" if isinstance(value, float) else plain(str(value))
 
 
-def _with_idle_marks(machine: Machine, cells: tuple[str, ...]) -> tuple[str, ...]:
-    """Mark a generation below the maximum on an idle GPU: that is no fault, nor proof of the full speed."""
-    idle = [link_is_slow_while_idle(gpu) for gpu in machine.gpus]
-    if not any(idle):
-        return cells
-    return tuple(cell + (_IDLE_MARK if slow else " ") for cell, slow in zip(cells, idle, strict=True))
-
-
 def gpu_notes(machine: Machine) -> Iterator[tuple[str, str]]:
     """Return what the columns do not show: other numberings, idle links, slow slots and bridges."""
-    yield from index_rows(machine)
     slow = [gpu for gpu in machine.gpus if link_is_slow_while_idle(gpu)]
     if slow:
         loads = {
@@ -206,54 +199,6 @@ def link_is_slow_while_idle(gpu: Gpu) -> bool:
     """Return whether the PCIe generation is below its maximum on a GPU that was not seen under load."""
     now, top = gpu.pcie.gen_now, gpu.pcie.gen_max
     return now is not None and top is not None and now < top and not under_load(gpu)
-
-
-def index_rows(machine: Machine) -> Iterator[tuple[str, str]]:
-    """Return the numberings as one row: PCI order, NVML, CUDA, TensorFlow. None if CUDA was not asked."""
-    gpus = machine.gpus
-    asked = any(
-        gpu.cuda_index is not None or reason_for(machine.missing, at_gpu(gpu.index, "cuda_index"))
-        for gpu in gpus
-    )
-    if not asked:
-        return
-    # TensorFlow numbers the GPUs that CUDA shows it, from 0; CUDA leaves out those that do not answer.
-    answering = [gpu.index for gpu in gpus if not gpu.lost]
-    place = {index: number for number, index in enumerate(answering)}
-    nvml = _numbers([gpu.index for gpu in gpus])
-    cuda = _numbers([gpu.cuda_index for gpu in gpus])
-    tensorflow = _numbers([place.get(gpu.index) for gpu in gpus])
-    yield "Index", f"NVML and PCI {nvml}, CUDA {cuda}, TensorFlow (gputopo) /GPU:{tensorflow}"
-
-
-def order_warning(machine: Machine) -> str | None:
-    """Return the warning where CUDA's default order differs from that of nvidia-smi, or may differ."""
-    answering = [gpu for gpu in machine.gpus if not gpu.lost]
-    if len(machine.gpus) < 2 or not list(index_rows(machine)):
-        return None
-    if all(gpu.cuda_index == place for place, gpu in enumerate(answering)):
-        return None
-    certain = all(gpu.cuda_index is not None for gpu in answering)
-    fact = "differs" if certain else "may differ (the fastest GPU first)"
-    return f"CUDA's default order {fact}: set {_CUDA_ORDER}, as gputopo run does"
-
-
-def _numbers(values: Sequence[int | None]) -> str:
-    """Return `0-3` for numbers that rise one by one, `1,0,2` for others, `?` for an unknown one."""
-    if values and all(value is None for value in values):
-        return "?"
-    runs: list[list[int | None]] = []
-    for value in values:
-        if runs and value is not None and runs[-1][-1] is not None and value == runs[-1][-1] + 1:
-            runs[-1].append(value)
-        else:
-            runs.append([value])
-    return ",".join(_run(run) for run in runs)
-
-
-def _run(run: Sequence[int | None]) -> str:
-    first = "?" if run[0] is None else str(run[0])
-    return first if len(run) == 1 else f"{first}-{run[-1]}"
 
 
 _PROCESSES_SHOWN = 8  # of one GPU; the rest is in the JSON

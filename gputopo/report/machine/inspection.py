@@ -14,7 +14,7 @@ from gputopo.report.document import Block, Bullets, Document, Drawing, Rows, Sty
 from gputopo.report.findings import findings_block
 from gputopo.report.layout import QUIET, SEVERITY_STYLES, plain
 from gputopo.report.machine.facts import count_not_read, grouped_missing, not_read, reason_in_words
-from gputopo.report.machine.gpus import gpu_notes, gpu_table, health_rows, order_warning, short_gpu_table
+from gputopo.report.machine.gpus import gpu_notes, gpu_table, health_rows, short_gpu_table
 from gputopo.report.machine.matrix import is_summary, matrix_view, peer_rows, topology_in_words
 from gputopo.report.machine.tree import pci_branches, tree_view
 from gputopo.report.machine.verdict import SCREEN_WIDTH, TIMES, short_findings, verdict, worst_by_gpu
@@ -49,7 +49,7 @@ def _first_screen(inspection: Inspection) -> Document:
     table = short_gpu_table(machine, dict(worst_by_gpu(serious)))
     gpus: list[Block] = [] if table is None else [table]
     rest = [
-        *_short_topology(machine, calm=not serious),
+        *_short_topology(machine, calm=not serious, numa=table is None),
         *(Styled(words, QUIET) for words in _context(machine)),
     ]
     answer = Styled(verdict(machine, findings), SEVERITY_STYLES[serious[0].severity] if serious else "")
@@ -58,14 +58,21 @@ def _first_screen(inspection: Inspection) -> Document:
     return of_sections([("", [answer, *([found] if found.items else [])]), ("", gpus), ("", rest)])
 
 
-def _short_topology(machine: Machine, *, calm: bool) -> list[Block]:
-    """Return the topology in words, or as a matrix where words cannot say it and nothing is wrong."""
+def _short_topology(machine: Machine, *, calm: bool, numa: bool) -> list[Block]:
+    """Return the topology in words, or as a matrix where words cannot say it and nothing is wrong.
+
+    `numa`: with the NUMA nodes, which no table shows.
+    """
     words = topology_in_words(machine)
     if not words or words.startswith("unknown between"):  # that is a finding
         return []
+    nodes = grouped((gpu.numa_node, gpu.index) for gpu in machine.gpus if gpu.numa_node is not None)
+    near = "; ".join(f"node {node}: GPU {index_ranges(gpus)}" for node, gpus in sorted(nodes.items()))
+    affinity = [f"NUMA {near}."] if numa and near else []
     if is_summary(words) and calm and len(machine.gpus) <= _MATRIX_GPUS:
-        return [Drawing(lambda width: matrix_view(machine, width, short=True))]
-    return [f"Topology: {words}."]
+        matrix = Drawing(lambda width: matrix_view(machine, width, short=True))
+        return [matrix, *(Styled(one, "") for one in affinity)]
+    return [" ".join([f"Topology: {words}.", *affinity])]
 
 
 def _context(machine: Machine) -> Iterator[str]:
@@ -164,9 +171,7 @@ def _gpus(machine: Machine) -> list[Block]:
     table = gpu_table(machine) if machine.gpus else None
     if table is None:
         return []  # the matrix shows as much
-    warning = order_warning(machine)
-    styled = [Styled(warning, SEVERITY_STYLES["warning"])] if warning else []
-    return [table, *rows(gpu_notes(machine)), *styled]
+    return [table, *rows(gpu_notes(machine))]
 
 
 def _topology(machine: Machine) -> list[Block]:
@@ -208,11 +213,11 @@ def about_rows(machine: Machine) -> list[tuple[str, str]]:
 
 
 def _lines_rows(lines: Sequence[LineCounts]) -> Iterator[tuple[str, str]]:
-    """Count the lines of all captures, and those of each where some were not understood."""
-    if not lines:
+    """Count the lines of all captures, and of each, where some were not understood."""
+    if not any(one.not_understood for one in lines):
         return
     yield "Lines", _lines_words(lines)
-    if len(lines) > 1 and any(one.not_understood for one in lines):
+    if len(lines) > 1:
         for one in lines:
             yield "", f"{plain(one.source)}: {_lines_words([one])}"
 
@@ -327,12 +332,22 @@ def difference_document(difference: Difference) -> Document:
     if difference.one_sided:
         compared += f"; left out: {counted(difference.one_sided, 'fact')} that only one of the two has"
     shown: Block = Bullets(tuple(said)) if said else _nothing(difference)
+    counts = [
+        f"{counted(len(said), 'difference')} in {counted(difference.compared, 'fact')}",
+        *(f"{counted(len(of), 'finding')} {title}" for title, of in _changed(difference.findings)),
+    ]
     return of_sections(
         [
+            ("", [f"{', '.join(counts)}."] if said or len(counts) > 1 else []),
             (f"Compared with {difference.old_source} (left of ->)", [shown, Styled(f"{compared}.", QUIET)]),
             *((title, [findings_block(found)]) for title, found in _findings(difference.findings)),
         ]
     )
+
+
+def _changed(changes: FindingChanges) -> list[tuple[str, Sequence[Finding]]]:
+    titled = (("only here", changes.came), ("only there", changes.went))
+    return [(title, findings) for title, findings in titled if findings]
 
 
 def _nothing(difference: Difference) -> str:
@@ -344,10 +359,8 @@ def _nothing(difference: Difference) -> str:
 
 def _findings(changes: FindingChanges) -> Iterator[tuple[str, Sequence[Finding]]]:
     """Return the findings only here, only there and of both, as far as there are any, with a title."""
-    titled = (("only here", changes.came), ("only there", changes.went), ("of both", changes.stayed))
-    for title, findings in titled:
-        if findings:
-            yield f"Findings {title}", findings
+    both = [("of both", changes.stayed)] if changes.stayed else []
+    yield from ((f"Findings {title}", found) for title, found in [*_changed(changes), *both])
 
 
 def changes_in_words(changes: tuple[Change, ...]) -> list[str]:

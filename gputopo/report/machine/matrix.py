@@ -1,7 +1,7 @@
 """The topology matrix in the form of `nvidia-smi topo -m`, in blocks on a narrow screen; peer access."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain, combinations
 
 from gputopo.findings.compare import grouped
@@ -18,7 +18,7 @@ from gputopo.report.layout import (
 )
 from gputopo.topology.hops import class_name, links_by_pair, nearness
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
-from gputopo.values.machine import Hop, Link, Machine
+from gputopo.values.machine import Machine
 
 _LEGEND = {
     "NV#": "connected by # NVLinks",
@@ -52,21 +52,29 @@ def topology_in_words(machine: Machine) -> str:
         (name,) = classes
         return f"{name} between {pairs_in_words(pairs) if len(pairs) == 1 else 'all pairs of GPUs'}"
     rest = max(classes, key=lambda name: len(classes[name]))
-    words = [f"{name} {_within(of) or pairs_in_words(of)}" for name, of in classes.items() if name != rest]
+    names, words = list(classes), []
+    for place, (name, of) in enumerate(classes.items()):
+        if name != rest:
+            nearer = [pair for other in names[:place] for pair in classes[other] if rest not in names[:place]]
+            words.append(f"{name} {_within(of, of) or _within([*nearer, *of], of) or pairs_in_words(of)}")
     if any(word.endswith(" more") for word in words) or len("; ".join(words)) > _LONGEST:
         return ", ".join(f"{len(of)} pairs {name}" for name, of in classes.items())
     return f"{'; '.join(words)}; {rest} the other pairs"
 
 
-def _within(pairs: Sequence[tuple[int, int]]) -> str:
-    """Return `within GPUs 0-2, within 3-6` for all pairs of some groups of GPUs, empty for other pairs."""
+def _within(pairs: Sequence[tuple[int, int]], of: Sequence[tuple[int, int]]) -> str:
+    """Return `within GPUs 0-2, 3-6` if these are all pairs of some groups of GPUs, else nothing.
+
+    Only groups with one of the pairs `of` are named.
+    """
     groups: list[set[int]] = []
     for pair in pairs:
         joined = [group for group in groups if group & set(pair)]
         groups = [group for group in groups if group not in joined] + [set(pair).union(*joined)]
-    if sum(len(group) * (len(group) - 1) // 2 for group in groups) != len(pairs) or len(pairs) == 1:
+    if sum(len(group) * (len(group) - 1) // 2 for group in groups) != len(pairs) or len(of) == 1:
         return ""
-    return f"within GPUs {', within '.join(index_ranges(group) for group in sorted(groups, key=min))}"
+    named = sorted((group for group in groups if any(set(pair) <= group for pair in of)), key=min)
+    return f"within GPUs {', '.join(map(index_ranges, named))}"
 
 
 def is_summary(words: str) -> bool:
@@ -85,7 +93,10 @@ def matrix_view(machine: Machine, width: int, *, short: bool = False) -> list[Li
         return []
     everyone = gpus + nics
     known = _classes(machine)
-    cells = [[_class(known, row, column) for row in everyone] for column in everyone]
+    cells = [
+        ["X" if a == b else known.get((a, b)) or known.get((b, a)) or UNKNOWN for a in everyone]
+        for b in everyone
+    ]
     devices = [Column(_name(device), tuple(column)) for device, column in zip(everyone, cells, strict=True)]
     row_heads = Column("", tuple(map(_name, everyone)))
     lines: list[Line] = []
@@ -101,38 +112,18 @@ def matrix_view(machine: Machine, width: int, *, short: bool = False) -> list[Li
 def _classes(machine: Machine) -> dict[tuple[_Device, _Device], str]:
     """Return the classes of the known pairs, in one order of the two or in both."""
     known = {
-        (("gpu", a), ("gpu", b)): name
-        for (a, b), link in links_by_pair(machine).items()
-        if (name := _link_class(link)) is not None
+        (("gpu", a), ("gpu", b)): _short(class_name(link)) for (a, b), link in links_by_pair(machine).items()
     }
     for nic in machine.nics:
-        known.update(_nic_classes(nic.index, nic.hops))
+        for device, hop in nic.hops.items():
+            kind, _, number = device.partition(":")
+            if number.isdecimal():
+                known[("nic", nic.index), (kind, int(number))] = _short(hop.value)
     return known
 
 
-def _nic_classes(index: int, hops: Mapping[str, Hop]) -> dict[tuple[_Device, _Device], str]:
-    split = ((key.partition(":"), hop) for key, hop in hops.items())
-    return {
-        (("nic", index), (kind, int(number))): _short(hop)
-        for (kind, _, number), hop in split
-        if number.isdecimal()
-    }
-
-
-def _class(known: Mapping[tuple[_Device, _Device], str], row: _Device, column: _Device) -> str:
-    if row == column:
-        return "X"
-    return known.get((row, column)) or known.get((column, row)) or UNKNOWN
-
-
-def _link_class(link: Link) -> str | None:
-    if link.nvlinks:
-        return f"NV{link.nvlinks}"
-    return None if link.hop is None else _short(link.hop)
-
-
-def _short(hop: Hop) -> str:
-    return "INT" if hop is Hop.INTERNAL else hop.value
+def _short(name: str) -> str:
+    return {"INTERNAL": "INT", "unknown": UNKNOWN}.get(name, name)
 
 
 def _name(device: _Device) -> str:

@@ -65,7 +65,9 @@ def models_in_words(gpus: Sequence[Gpu]) -> str:
     names = {gpu.name for gpu in gpus if gpu.name}
     only = next(iter(names)) if len(names) == 1 else None  # a lost GPU has no name
     models = Counter(short_model(gpu.name or only) for gpu in gpus)
-    return plain(" + ".join(f"{count} {TIMES} {name or 'unknown GPU'}" for name, count in models.items()))
+    if not names:
+        return f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}"
+    return plain(" + ".join(f"{count} {TIMES} {name or 'unknown'}" for name, count in models.items()))
 
 
 def short_model(name: str | None) -> str:

@@ -208,7 +208,7 @@ class Facts:
         self._link: dict[_Place, tuple[int | None, int | None]] = {}
         self.lost: set[_Place] = set()  # GPUs that NVML reported as lost
         self.xids: dict[_Place, int] = {}  # the last one of each GPU
-        self._blocks = Blocks(mean_limit=math.inf)
+        self._blocks = Blocks()
 
     def add(self, sample: Sample) -> None:
         """Add a sample: of the step that is not over yet."""

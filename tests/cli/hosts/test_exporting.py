@@ -57,6 +57,7 @@ def test_a_batch_script_starts_one_process_on_each_node_which_finds_the_others(c
     asked = directives(script)
     assert (asked["nodes"], asked["ntasks-per-node"], asked["gpus-per-node"]) == ("3", "1", "8")
     assert {"exclusive", "mem"} <= set(asked)
+    assert "\nexport GPUTOPO_SECRET=$(od " in script
     command = shlex.split(script.splitlines()[-1])
     assert command[:2] == ["exec", "srun"]
     run = command[command.index("gputopo") :]
@@ -136,7 +137,9 @@ def test_the_pods_of_a_jobset_find_one_another_by_its_service(call: Call, rank: 
     assert command[command.index("--") + 1 :] == PROGRAM
     assert command[command.index("--num-gpus") + 1] == "6"
     pods = [f"{name}-{job['name']}-0-{index}" for index in range(3)]
-    environ = {one["name"]: one["value"] for one in container["env"]}
+    *own, secret = container["env"]
+    assert secret["valueFrom"]["secretKeyRef"] == {"name": name, "key": "secret"}
+    environ = {one["name"]: one["value"] for one in own}
     environ |= {"JOB_COMPLETION_INDEX": str(rank), "HOSTNAME": pods[rank]}
     assert named(find(hosts_in(command), environ)) == (rank, 3, [f"{pods[0]}.{name}", None, None])
 

@@ -58,7 +58,6 @@ REFUSED = """
 --eval --checkpoints DIR --staged-vars
 --input-only --data-source cpu --async
 --forward-only --all-reduce ring
---forward-only --agg-small-grads-max-group 3
 --forward-only --optimizer adam
 --eval --checkpoints DIR --learning-rate 0.1
 --input-only --data-source cpu --scale-learning-rate

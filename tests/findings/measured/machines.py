@@ -336,7 +336,6 @@ OTHERS: tuple[Machine, ...] = (
         "NVIDIA Tomorrow",
         *(reduced(rate, (1 << 30) << place) for place, rate in enumerate((100, 101, 102, 70))),
     ),
-    eight("NVIDIA Tomorrow", reduced(100.0), reduced(70.0, in_place=True)),
     eight("NVIDIA Tomorrow", reduced(0.0, 8, 900.0), reduced(100.0)),
     over_two_hosts(),
     changed(is_of("h2d"), lambda one: replace(one, numa_node=0, numa_wanted=0))(measured()),

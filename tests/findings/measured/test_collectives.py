@@ -207,11 +207,6 @@ def test_a_sweep_that_falls_is_found() -> None:
     assert ids(box("NVIDIA Tomorrow", *rising, timed(70.0, 16 * GIB))) == ["collectives.falls"]
 
 
-def test_in_place_and_out_of_place_are_compared() -> None:
-    halves = [timed(100.0), timed(70.0, in_place=True)]
-    assert ids(box("NVIDIA Tomorrow", *halves)) == ["collectives.in_place_differs"]
-
-
 def test_small_messages_that_take_long_are_found() -> None:
     large = timed(100.0)
     assert ids(box("NVIDIA Tomorrow", timed(0.0, 8, us=40.0), large)) == []

@@ -37,11 +37,6 @@ def test_a_machine_without_measured_copies_has_none_of_these_findings() -> None:
     assert find_bandwidth(Machine(source="a test", bandwidth=Bandwidth(source="live"))) == ()
 
 
-def test_all_findings_of_a_machine_include_those_of_its_copies() -> None:
-    machine = MEASURED["hung"][0](measured())
-    assert find(machine) == find_bandwidth(machine)
-
-
 def test_what_a_reading_and_the_copies_both_show_is_reported_once() -> None:
     machine = gpu(1, pcie={"width_now": 8})(conditions(1, pcie_width=8)(measured()))
     reported = [finding for finding in find(machine) if finding.id == "pcie.width_degraded"]
@@ -80,13 +75,6 @@ def test_a_program_that_cuda_failed_is_an_error_in_its_own_words(reason: str) ->
     (finding,) = find_bandwidth(failed("other + tool", ("tool: the whole run", reason)))
     assert (finding.id, finding.severity) == ("bandwidth.copy_failed", "error")
     assert finding.says == f"tool failed: {reason.removeprefix('tool reported: ')}"
-
-
-def test_errors_of_one_program_are_one_finding() -> None:
-    (finding,) = find_bandwidth(
-        failed("tool", ("tool: h2d", "NVML_ERROR: a"), ("tool: d2h", "NVML_ERROR: b"))
-    )
-    assert finding.says == "tool failed: NVML_ERROR: a; NVML_ERROR: b"
 
 
 def test_what_a_program_left_out_and_what_we_could_not_measure_are_no_failures() -> None:

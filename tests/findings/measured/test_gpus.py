@@ -80,11 +80,6 @@ def test_lanes_that_servers_give_a_model_are_none(name: str) -> None:
     assert below(box(*[(rate, rate)] * 4, names=(name,) * 4)) == []
 
 
-def test_one_slow_direction_is_another_fault() -> None:
-    machine = box((14.0, 55.0), (57.0, 55.0), (57.0, 55.0))
-    assert [one.id for one in find_bandwidth(machine)] == ["bandwidth.direction_differs"]
-
-
 def test_where_no_model_is_known_all_gpus_are_compared() -> None:
     machine = box(*[(55.0, 54.8)] * 2, (27.4, 27.1), (55.0, 54.8))
     machine = replace(machine, gpus=tuple(Gpu(index=gpu.index) for gpu in machine.gpus))
@@ -193,18 +188,6 @@ def test_one_gpu_with_half_of_its_pcie_link_is_one_finding(machine: str) -> None
 def test_far_pairs_much_slower_than_their_links_are_a_statement() -> None:
     found = reported(printed("NVIDIA A40", (26.2,) * 8, near_and_far(26.0, 9.0, 4)))
     assert found == [("info", "bandwidth.below_expected", "machine")]
-
-
-def test_a_gpu_slow_with_every_peer_over_pcie_is_a_statement_where_nothing_else_is_known() -> None:
-    best = {2: 13.0}
-    pairs = permutations(range(4), 2)
-    samples = tuple(
-        sample("p2p_direct", f"gpu:{a}", f"gpu:{b}", min(best.get(a, 26.0), best.get(b, 26.0)))
-        for a, b in pairs
-    )
-    gpus = tuple(Gpu(index=index, name="NVIDIA RTX A4000") for index in range(4))
-    machine = Machine(source="a test", gpus=gpus, bandwidth=Bandwidth(source="t", samples=samples))
-    assert reported(machine) == [("info", "bandwidth.below_expected", "gpu:2")]
 
 
 @given(

@@ -34,9 +34,3 @@ def test_gpus_that_share_an_uplink_ask_no_more_of_the_host_than_they_got_at_once
         for kind, ends in (("h2d", ("host", f"gpu:{gpu}")), ("d2h", (f"gpu:{gpu}", "host")))
     ]
     assert "host.memory_slow" not in ids(added(*at_once)(machine))
-
-
-def test_a_pair_at_once_does_not_stand_for_all() -> None:
-    machine = memory(60.0)(measured(4))
-    pair = [sample("h2d", "host", f"gpu:{gpu}", 6.0, pinned=True, group="h2d gpus:0,1") for gpu in (0, 1)]
-    assert "host.memory_slow" in ids(added(*pair)(machine))

@@ -146,11 +146,6 @@ def test_a_pair_at_55_percent_is_a_finding_on_the_pair(name: str, rate: float, c
     ]
 
 
-def test_a_slow_pair_beside_a_slow_gpu_is_found_too() -> None:
-    rates = of_pair(of_gpu(uniform(394.0, 8), 0.5, 3), 0.55, 0, 1)
-    assert {subject for _, _, subject in found(H100, rates, 8)} == {"gpu:3", "link:0-1"}
-
-
 @pytest.mark.parametrize(
     ("name", "rate", "count"),
     [

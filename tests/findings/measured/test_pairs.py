@@ -103,10 +103,6 @@ def test_pairs_of_another_class_are_no_peers() -> None:
     assert reported(box(4, direct, {}, near), "bandwidth.pair_slower") == []
 
 
-def test_two_pairs_are_too_few_to_show_which_is_slow() -> None:
-    assert reported(box(3, {(0, 1): 12.0, (0, 2): 6.0}, {}), "bandwidth.pair_slower") == []
-
-
 @given(
     slow=st.sampled_from(list(combinations(range(6), 2))),
     share=st.floats(0.2, 0.85),

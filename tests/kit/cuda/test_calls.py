@@ -1,10 +1,7 @@
-import subprocess
-import sys
-
 import pytest
 
 from tests.kit.cuda import build
-from tests.kit.cuda.calling import ROOT, box, driven
+from tests.kit.cuda.calling import box, driven
 
 pytestmark = pytest.mark.skipif(build.why_not() is not None, reason=build.why_not() or "")
 NOT_READY = 600
@@ -128,26 +125,3 @@ def test_a_fault_is_on_its_path_and_nowhere_else(fault: str, expected: dict[str,
 def test_a_word_that_does_not_go_with_the_machine_is_refused(word: str) -> None:
     with pytest.raises(ValueError, match=word):
         box("four", word)
-
-
-def test_a_command_runs_on_both_doubles() -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tests.kit.command",
-            "2x4",
-            "--cuda",
-            "wrong@h2d:3",
-            "--",
-            "inspect",
-            "--json",
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode in (0, 1), done.stderr
-    assert '"0000:12:00.0"' in done.stdout

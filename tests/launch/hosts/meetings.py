@@ -13,23 +13,15 @@ from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 
 T = TypeVar("T")
-PROMPT = HostTimeouts(
-    silent_s=0.3,
-    every_s=0.02,
-    poll_s=0.05,
-    retry_s=0.01,
-    request_s=5.0,
-    connection_s=5.0,
-    end_s=5.0,
-    look_s=0.01,
-)
+PROMPT = HostTimeouts(silent_s=0.3, every_s=0.02, retry_s=0.01, greeting_s=5.0, end_s=5.0, look_s=0.01)
 LOOPBACK = "127.0.0.1"
+SECRET = b"a secret of tests"
 START = HostStart(spec=msgspec.Raw(b'{"schema":"gputopo.run/1","steps":3}'), environment={"A": "b"})
 
 
 def meeting(*others: str | None, **options: Any) -> RendezvousServer:
     """Return a meeting of rank 0 and others on a free port."""
-    return RendezvousServer([LOOPBACK, *others], 0, **{"patience": PROMPT, **options})
+    return RendezvousServer([LOOPBACK, *others], 0, SECRET, **{"patience": PROMPT, **options})
 
 
 def joining(rank: int, name: str | None = None, **fields: Any) -> Joining:
@@ -38,9 +30,10 @@ def joining(rank: int, name: str | None = None, **fields: Any) -> Joining:
     return Joining(rank=rank, name=name or f"n{rank}", **whole)
 
 
-def guest(of: RendezvousServer, rank: int) -> RendezvousClient:
-    """Return the connection of a host to a meeting."""
-    return RendezvousClient(rank, LOOPBACK, of.port, patience=PROMPT)
+def guest(of: RendezvousServer | int, rank: int, secret: bytes = SECRET) -> RendezvousClient:
+    """Return the connection of a host to a meeting, or to a port."""
+    port = of if isinstance(of, int) else of.port
+    return RendezvousClient(rank, LOOPBACK, port, secret, patience=PROMPT)
 
 
 class Later(Generic[T]):

@@ -9,7 +9,7 @@ from gputopo.launch.hosts.messages import Unused
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.values.errors import HardwareError, UsageError
-from tests.launch.hosts.meetings import LOOPBACK, PROMPT, Later, joining, meeting
+from tests.launch.hosts.meetings import LOOPBACK, PROMPT, SECRET, Later, joining, meeting
 
 
 @pytest.fixture
@@ -96,24 +96,26 @@ def test_a_name_of_this_host_that_is_not_known_yet_is_listened_for_on_all_interf
 
 def test_an_address_of_another_host_cannot_be_listened_on() -> None:
     with pytest.raises(HardwareError, match=r"rank 0 is '192\.0\.2\.1', and this host has no such address"):
-        RendezvousServer(["192.0.2.1", "n1"], 0)
+        RendezvousServer(["192.0.2.1", "n1"], 0, SECRET)
 
 
 def test_a_port_in_use_on_the_first_address_is_not_evaded_on_the_second(names: dict[str, list[str]]) -> None:
     names |= {"localhost": ["127.0.0.1", "127.0.0.2"], LOOPBACK: [LOOPBACK]}
     with meeting("n1") as one, pytest.raises(HardwareError, match="in use"):
-        RendezvousServer(["localhost", "n1"], one.port)
+        RendezvousServer(["localhost", "n1"], one.port, SECRET)
 
 
 @pytest.mark.parametrize("name", ["localhost", "::"])
 def test_hosts_meet_over_either_family(name: str) -> None:
     try:
-        one = RendezvousServer([name, "n1"], 0, patience=PROMPT)
+        one = RendezvousServer([name, "n1"], 0, SECRET, patience=PROMPT)
     except HardwareError:
         pytest.skip("no IPv6 here")
     with one:
         later = Later(
-            lambda: RendezvousClient(1, "localhost" if "0" in name else name, one.port).join(joining(1))
+            lambda: RendezvousClient(1, "localhost" if "0" in name else name, one.port, SECRET).join(
+                joining(1)
+            )
         )
         one.wait(5)
         one.answer({1: Unused(why="")})
@@ -124,7 +126,7 @@ def test_rank_0_is_found_on_the_second_address_of_its_name(names: dict[str, list
     names[LOOPBACK] = [LOOPBACK]
     with meeting("n1") as one:
         names["n0"] = ["127.0.0.2", "127.0.0.1"]
-        its = RendezvousClient(1, "n0", one.port, patience=PROMPT)
+        its = RendezvousClient(1, "n0", one.port, SECRET, patience=PROMPT)
         later = Later(lambda: its.join(joining(1)))
         one.wait(5)
         one.answer({1: Unused(why="")})

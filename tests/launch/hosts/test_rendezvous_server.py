@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import gputopo
-from gputopo.launch.hosts.messages import HostEvent, HostStart, Refused, Reply, RunEnd, Unable, Unused
-from gputopo.launch.hosts.rendezvous_client import LeaderGoneError, Reporting
+from gputopo.launch.hosts.messages import HostStart, Refused, Reply, RunEnd, Unable, Unused
+from gputopo.launch.hosts.rendezvous_client import Reporting
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.launch.supervise.sampling import EventQueue
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
@@ -69,32 +69,13 @@ def test_events_come_with_their_rank_in_their_order_and_the_end_is_told() -> Non
                 assert telling.end == RunEnd(exit_code=3, cause="out of memory", hint="less")
 
 
-def test_results_are_waited_for_and_a_host_that_falls_silent_has_none() -> None:
-    with meeting("n1", "n2") as one:
-        first, _ = started(one, 1, 2)
-        assert one.results(0.0) == {}
-        with Reporting(first):
-            first.report(b'{"a": 1}')
-            assert one.results(5) == {1: b'{"a": 1}'}
-        one.end(OVER)
-
-
-def test_the_result_of_a_host_that_rank_0_does_not_know_is_refused() -> None:
-    with meeting("n1") as one:
-        started(one, 1)
-        with pytest.raises(LeaderGoneError, match="did not take the result: it answered 403"):
-            guest(one, 1).report(b"{}")
-        assert one.results(0.0) == {}
-        one.end(OVER)
-
-
 def test_a_clock_that_is_an_hour_ahead_does_not_shift_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
     with meeting("n1") as one:
         (its,) = started(one, 1)
         now_s = time.time()
         with monkeypatch.context() as patched:
             patched.setattr("gputopo.launch.hosts.rendezvous_client.wall_s", lambda: now_s + 3600)
-            assert its.tell([Noticed(time_s=now_s + 3590, says="")]) is None
+            its.tell([Noticed(time_s=now_s + 3590, says="")])
         (event,) = taken(one.events, 1)
         assert event.time_s == pytest.approx(now_s - 10, abs=5)
 
@@ -136,18 +117,6 @@ def test_a_host_that_cannot_join_is_the_reason_at_once_whoever_else_is_missing(
     assert (failed.value.what, failed.value.hint) == ("host n2 (rank 2): no disk", "mount it")
 
 
-def test_where_not_all_are_needed_a_host_that_cannot_join_is_named_and_the_others_are_waited_for() -> None:
-    with meeting("n1", "n2") as one:
-        excused = Later(lambda: guest(one, 2).excuse(unable(2)))
-        joined = join(one, 1)
-        with pytest.raises(HardwareError, match=r"n2 \(rank 2\); host n2 \(rank 2\): no disk"):
-            one.wait(60, needs_all=False)
-        assert list(one.present()) == [1]
-        one.answer({1: Unused(why="")})
-        joined.result()
-    excused.result()
-
-
 def test_a_host_of_another_version_is_refused_whatever_else_it_brings() -> None:
     with meeting("n1") as one:
         refused = guest(one, 1).join(joining(1, version="99.0"))
@@ -173,7 +142,7 @@ def test_the_reason_of_a_host_comes_before_its_silence() -> None:
     died = RankFailed(time_s=time.time(), kind="killed", cause="its server died", remedy="", exit_code=137)
     with meeting("n1", "n2") as one:
         first, _ = started(one, 1, 2)
-        assert first.tell([died]) is None
+        first.tell([died])
         found = taken(one.events, 2)  # the silence of the other, after that of the one
         assert [event.cause for event in found if isinstance(event, RankFailed)] == [
             "host n1 (rank 1): its server died",
@@ -181,19 +150,18 @@ def test_the_reason_of_a_host_comes_before_its_silence() -> None:
         ]
 
 
-def test_a_host_that_ends_while_it_waits_is_waited_for_no_longer() -> None:
-    died = RankFailed(time_s=time.time(), kind="interrupted", cause="Ctrl-C", remedy="", exit_code=130)
+def test_a_host_that_ends_before_it_is_answered_is_missing_and_may_be_started_again() -> None:
     with meeting("n1", None) as one:
         its = guest(one, 1)
-        later = Later(lambda: its.join(joining(1)))
-        while one.events.ready not in select.select([one.events.ready], [], [], 0)[0]:
-            its_own: list[HostEvent] = [died]
-            try:
-                its.tell(its_own)
-            except LeaderGoneError:  # it has not joined yet
-                continue
-        with pytest.raises(HardwareError, match=r"n1 \(rank 1\) has ended: Ctrl-C"):
+        its._connect(5)
+        its._send(joining(1))
+        until(lambda: 1 in one._members.joined)
+        its._gone("")
+        until(lambda: one._members.joined[1].is_gone)
+        with pytest.raises(HardwareError, match=r"n1 \(rank 1\) joined and has ended"):
             one.wait(0.2)
+        later = join(one, 1)
+        until(lambda: not one._members.joined[1].is_gone)
     later.result()
 
 

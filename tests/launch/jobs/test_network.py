@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import socket
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -11,15 +10,24 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from gputopo.copies.network import NCCL_TESTS, QUICK, Nccl, NetworkHost, Order, Timing, Tools, schedule
-from gputopo.launch.hosts.messages import HostStart, HostTimeouts, Joining, RunEnd
-from gputopo.launch.hosts.rendezvous_client import RendezvousClient
-from gputopo.launch.hosts.rendezvous_server import RendezvousServer
-from gputopo.launch.jobs.network import lead, measure, measure_by_nccl, order_of, take_part
+from gputopo.copies.network import (
+    NCCL_TESTS,
+    QUICK,
+    Nccl,
+    NetworkHost,
+    Order,
+    Timing,
+    Tools,
+    bandwidth_of,
+    schedule,
+)
+from gputopo.launch.hosts.messages import Joining
+from gputopo.launch.jobs.network import measure, measure_by_nccl, measure_order, order_of
 from gputopo.probes.programs import ProgramError, Programs
 from gputopo.probes.tcp import Listener
+from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
-from tests.launch.hosts.meetings import LOOPBACK, PROMPT, Later, joining
+from tests.launch.hosts.meetings import LOOPBACK, Later, joining
 from tests.probes.stand_ins import UNREACHABLE, MpiFault, NcclTests, StandIns
 
 
@@ -139,66 +147,37 @@ def test_mpirun_is_given_addresses_only(nccl: NcclTests) -> None:
 
 
 SHORT = Timing(warm_s=0.01, window_s=0.01, windows=3, latency_s=0.01, gap_s=0.02, lead_s=0.05)
-PATIENCE: HostTimeouts = msgspec.convert(
-    {name: getattr(PROMPT, name) for name in PROMPT.__dataclass_fields__} | {"silent_s": 1.0}, HostTimeouts
-)
-OVER = RunEnd(exit_code=0)
-
-
-def come(port: int, rank: int, name: str, listener: Listener) -> Joining:
-    return joining(rank, name, address=LOOPBACK, port=listener.port, resources={"mtu_bytes": 1500})
-
-
-def served(port: int, rank: int, name: str) -> RunEnd:
-    with Listener(socket.AF_INET, LOOPBACK) as listener:
-        guest = RendezvousClient(rank, LOOPBACK, port, patience=PATIENCE)
-        return take_part(guest, come(port, rank, name, listener), listener, 5)
 
 
 @contextlib.contextmanager
-def rank_0(others: int) -> Iterator[tuple[RendezvousServer, Listener]]:
-    names = [LOOPBACK, *[None] * others]
-    with (
-        RendezvousServer(names, 0, patience=PATIENCE) as meeting,
-        Listener(socket.AF_INET, LOOPBACK) as listener,
-    ):
-        yield meeting, listener
+def listening(number: int) -> Iterator[list[Listener]]:
+    with contextlib.ExitStack() as held:
+        yield [held.enter_context(Listener.at(LOOPBACK)) for _ in range(number)]
 
 
-def measured(meeting: RendezvousServer, listener: Listener) -> Bandwidth:
-    own = NetworkHost(name="n0", address=LOOPBACK, port=listener.port)
-    return lead(meeting, order_of(own, meeting.wait(5), SHORT, "auto"), listener)
+def brought(rank: int, listener: Listener, **resources: object) -> Joining:
+    return joining(rank, address=LOOPBACK, port=listener.port, resources={"mtu_bytes": 1500, **resources})
 
 
-def test_all_pairs_of_three_hosts_are_measured_and_each_learns_the_end() -> None:
-    with rank_0(2) as (meeting, listener):
-        ends = [Later(partial(served, meeting.port, rank, f"n{rank}")) for rank in (1, 2)]
-        found = measured(meeting, listener)
-        meeting.end(RunEnd(exit_code=1))
-        assert [one.result().exit_code for one in ends] == [1, 1]
+def measured(order: Order, listeners: list[Listener]) -> Bandwidth:
+    """Let each host measure in a thread, by its own order as JSON."""
+    lines = [schema.encode(msgspec.structs.replace(order, rank=rank)) for rank in range(len(listeners))]
+    hosts = [
+        Later(partial(measure_order, line, listener, os.environ))
+        for line, listener in zip(lines, listeners, strict=True)
+    ]
+    return bandwidth_of(order, {rank: one.result(30) for rank, one in enumerate(hosts)}, {})
+
+
+def test_all_pairs_of_three_hosts_are_measured() -> None:
+    with listening(3) as listeners:
+        order = order_of([brought(rank, one) for rank, one in enumerate(listeners)], SHORT, "auto")
+        found = measured(order, listeners)
     assert (found.failures, found.not_measured, found.complete) == ((), (), True)
     transfers = [transfer for slot in schedule(3, SHORT) for transfer in slot.transfers]
     ends_of = [(f"host:n{a}", f"host:n{b}") for a, b in transfers]
     assert sorted((one.source, one.destination) for one in found.samples) == sorted(ends_of)
     assert all(one.median_us or one.median_gb_per_s is not None for one in found.samples)
-
-
-def test_a_host_that_dies_is_reported_and_the_others_are_measured() -> None:
-    def dies(port: int) -> None:
-        guest = RendezvousClient(1, LOOPBACK, port, patience=PATIENCE)
-        with Listener(socket.AF_INET, LOOPBACK) as listener:
-            assert isinstance(guest.join(come(port, 1, "n1", listener), 5), HostStart)
-
-    with rank_0(2) as (meeting, listener):
-        dead, end = Later(partial(dies, meeting.port)), Later(partial(served, meeting.port, 2, "n2"))
-        found = measured(meeting, listener)
-        meeting.end(OVER)
-        end.result()
-        assert dead is not None
-    assert not found.complete
-    assert [one.what for one in found.not_measured] == ["transfers of n1"]
-    assert {one.destination for one in found.failures} == {"host:n1"}
-    assert {"host:n0", "host:n2"} == {one.source for one in found.samples}
 
 
 def test_a_host_that_cannot_be_reached_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +190,7 @@ def test_a_host_that_cannot_be_reached_is_tried_once(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("gputopo.launch.jobs.network.latency", latency)
     monkeypatch.setattr("gputopo.launch.jobs.network.send", latency)
     hosts = tuple(NetworkHost(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2, 3))
-    result = measure(Order(hosts=hosts, token="t", timing=SHORT), 0, lambda: False)
+    result = measure(Order(hosts=hosts, token="t", timing=SHORT))
     assert sorted(tried) == [2, 3]
     assert {one.error for one in result.measured} == {"timed out"}
     own = [end for slot in schedule(3, SHORT) for source, end in slot.transfers if source == 0]
@@ -227,7 +206,7 @@ def test_a_program_that_fails_costs_its_own_transfer(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Programs, "transfer", fails)
     hosts = tuple(NetworkHost(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2))
-    result = measure(Order(hosts=hosts, token="t", timing=SHORT, tool="ib_write_bw"), 0, lambda: False)
+    result = measure(Order(hosts=hosts, token="t", timing=SHORT, tool="ib_write_bw"))
     assert tried == ["ib_write_lat", "ib_write_bw", "ib_write_bw"]
     assert {one.error for one in result.measured} == {
         "ib_write_lat was ended by signal 9",
@@ -241,20 +220,11 @@ def test_hosts_that_all_have_iperf3_are_measured_by_it(
     stand_ins = StandIns(tmp_path, monkeypatch)
     stand_ins.print_iperf3((0.5, 1.0, 2.0, 3.0))
     tools = Tools(lacks={"ib_write_bw": "no RDMA port"})
-
-    def host(port: int) -> RunEnd:
-        with Listener(socket.AF_INET, LOOPBACK) as listener:
-            own = joining(1, "n1", address=LOOPBACK, port=listener.port, resources={"tools": tools})
-            return take_part(RendezvousClient(1, LOOPBACK, port, patience=PATIENCE), own, listener, 5)
-
-    with rank_0(1) as (meeting, listener):
-        end = Later(partial(host, meeting.port))
-        own = NetworkHost(name="n0", address=LOOPBACK, port=listener.port, tools=tools)
-        order = order_of(own, meeting.wait(5), SHORT, "auto")
+    with listening(2) as listeners:
+        hosts = [brought(rank, one, tools=tools) for rank, one in enumerate(listeners)]
+        order = order_of(hosts, SHORT, "auto")
         timing = msgspec.structs.replace(order.timing, warm_s=0.1, windows=1, start_s=1.5)
-        found = lead(meeting, msgspec.structs.replace(order, timing=timing), listener)
-        meeting.end(OVER)
-        end.result()
+        found = measured(msgspec.structs.replace(order, timing=timing), listeners)
     assert found.failures == ()
     rates = [one for one in found.samples if one.kind == "network"]
     assert [(one.tool, one.transport, one.median_gb_per_s) for one in rates] == [("iperf3", "TCP", 2.0)] * 4
@@ -275,7 +245,7 @@ def test_a_host_that_is_late_leaves_out_what_is_over(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("gputopo.launch.jobs.network.latency", slow)
     monkeypatch.setattr("gputopo.launch.jobs.network.send", slow)
     hosts = tuple(NetworkHost(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2))
-    result = measure(Order(hosts=hosts, token="t", timing=SHORT), 0, lambda: False)
+    result = measure(Order(hosts=hosts, token="t", timing=SHORT))
     first, *others = result.measured
     assert first.error is None
     assert {one.error for one in others} == {"left out: a transfer before it took too long"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.train.versions import commit_of, own_commit
+from gputopo.launch.train.versions import commit_of
 from tests.launch.forks import run_program
 
 CODE = """
@@ -81,8 +81,3 @@ def test_the_commit_is_the_one_that_is_checked_out(tmp_path: Path) -> None:
     assert commit_of(tmp_path) is None
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
     assert len(commit_of(tmp_path) or "") == 40
-
-
-def test_our_own_is_a_commit_or_not_known() -> None:
-    own = own_commit()
-    assert own is None or len(own) in (40, 64)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from gputopo.launch.failure import UNREACHABLE
 from gputopo.launch.hosts import starters
 from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
 from gputopo.launch.hosts.hostlists import HostAddress
+from gputopo.launch.hosts.members import LEFT, SILENT
 from gputopo.launch.hosts.messages import SILENT_S, RunEnd
 from gputopo.launch.throughput import StepDone
 from gputopo.launch.user_program.hosts import (
@@ -89,7 +91,7 @@ def test_hosts_do_not_meet_at_a_port_of_the_program(
     text = environ.get("TF_CONFIG")
     environ = environ if text is None else {"TF_CONFIG": text.replace('"index"', '"type": "worker", "index"')}
     hosts = (HostAddress("a", given), HostAddress("b", 2222))
-    found = rendezvous_beside(Allocation(rank=1, hosts=hosts, source="test"), environ, 2222)
+    found = rendezvous_beside(Allocation(rank=1, hosts=hosts, source="test"), environ)
     assert found.leader == HostAddress("a", port)
     assert found.hosts[1:] == hosts[1:]
 
@@ -146,11 +148,18 @@ def test_the_first_failure_is_the_earliest_in_whatever_order_they_are_heard_of(
 
 
 def test_a_host_that_is_gone_was_gone_before_programs_failed_by_it() -> None:
+    for time_s, cause in ((102.0 + SILENT_S, SILENT), (102.0, LEFT)):
+        endings = ProgramEnds(range(3))
+        endings.ended(1, failed(1, 103.0))
+        gone = msgspec.structs.replace(failed(2, time_s, UNREACHABLE), cause=f"host n2 (rank 2) {cause}")
+        endings.ended(2, gone)
+        assert endings.first is not None
+        assert endings.first.rank == 2
     endings = ProgramEnds(range(3))
     endings.ended(1, failed(1, 103.0))
-    endings.ended(2, failed(2, 102.0 + SILENT_S, UNREACHABLE))
+    endings.ended(2, msgspec.structs.replace(gone, time_s=103.5))
     assert endings.first is not None
-    assert endings.first.rank == 2
+    assert endings.first.rank == 1
 
 
 def test_a_host_that_is_gone_after_its_program_has_ended_is_no_failure() -> None:

@@ -10,9 +10,16 @@ import msgspec
 from gputopo.copies.copies import CopyJob, CopyWindow
 from gputopo.probes.cuda.door import Cuda, CudaError, NoCudaError, open_cuda
 from gputopo.probes.cuda.engine import Engine
+from gputopo.probes.cuda.gpus import SMALL_BYTES, EngineGpu
 from gputopo.probes.cuda.host_memory import PINNED_BYTES
+from gputopo.probes.cuda.kernels import BLOCK_BYTES
 from gputopo.values.bandwidth import Failure
 from tests.kit.cuda.clock import double_now
+
+
+def _on_device(card: EngineGpu) -> int:
+    taken = card.source_bytes + card.destination_bytes
+    return taken + SMALL_BYTES if taken else 0
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,8 +95,8 @@ def measured(task: Task) -> Report:
                 hung=engine.hung,
                 interrupted=interrupted,
                 unreturned=tuple(engine.unreturned),
-                device_bytes=engine.device_bytes,
-                pinned_bytes=engine.pinned_bytes,
+                device_bytes={gpu: _on_device(card) for gpu, card in engine._gpus.of.items()},
+                pinned_bytes=engine._gpus.host.pinned_bytes + BLOCK_BYTES * len(engine._gpus.of),
                 free_bytes={gpu: engine.free_bytes(gpu) for gpu in ordinals},
                 kernels={gpu: engine.supports(gpu, "kernel_read") for gpu in ordinals},
                 peers=tuple((a, b) for a in ordinals for b in ordinals if engine.peer_access(a, b)),

@@ -51,11 +51,6 @@ def test_a_grid_fills_the_chip_but_has_no_idle_threads() -> None:
     assert grid(1, 513) == (2, 512)
 
 
-def test_kernels_at_once_share_the_chip() -> None:
-    assert grid(132, 2**25, 2) == (132, 512)
-    assert grid(1, 2**25, 8) == (1, 512)
-
-
 @pytest.mark.parametrize("words", [0, 1, 191, 192, 1001])
 @pytest.mark.parametrize(("to", "start"), [(0, 0), (8, 0), (0, 8)])
 def test_a_copy_moves_every_word_once_and_no_other(words: int, to: int, start: int) -> None:

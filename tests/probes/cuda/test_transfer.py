@@ -15,7 +15,6 @@ from gputopo.probes.cuda.transfer import (
     chunk_at_once,
     chunk_staged,
     chunks,
-    common_window,
     fitting,
     messages,
     rate_alone,
@@ -110,13 +109,6 @@ _SIZES = st.lists(st.integers(1, 40).map(lambda n: n * _MIB), min_size=1, max_si
 _RATES = st.floats(1e8, 1e12)
 
 
-@given(_SIZES, _RATES)
-def test_an_even_copy_has_its_rate(sizes: list[int], rate: float) -> None:
-    ends = [arrived / rate for arrived in accumulate(sizes)]
-    assert rate_alone(sizes, ends) == pytest.approx(rate)
-    assert rate_alone(sizes, ends, staged=True) == pytest.approx(rate)
-
-
 @given(_SIZES, _RATES, st.floats(0.01, 1.0))
 def test_an_even_copy_has_its_rate_whenever_another_ends(sizes: list[int], rate: float, part: float) -> None:
     ends = [arrived / rate for arrived in accumulate(sizes)]
@@ -139,11 +131,6 @@ def test_what_comes_after_the_first_end_counts_for_little(
     # Where a chunk ends within the second half of the window nothing is guessed.
     exact = together >= 2 * size
     assert found == pytest.approx(rate, rel=1e-6 if exact else 1.0)
-
-
-def test_the_common_window_ends_with_the_first_path() -> None:
-    assert common_window([[1.0, 4.0], [2.0, 3.0]]) == 3.0
-    assert rate_within([10], [5.0], 0.0) == 0.0
 
 
 def test_a_staged_copy_is_counted_between_its_first_arrival_and_its_last() -> None:

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gputopo.copies.budget import peers_of
-from gputopo.copies.copies import Copy, CopyJob, CopyTime, CopyWindow
-from gputopo.copies.sharing import _Shared, fair_rates
+from gputopo.copies.copies import Copy, CopyJob, CopyTime, CopyWindow, SessionRequest, failure_of
+from gputopo.copies.sharing import fair_rates
 from gputopo.probes.session.host_memory import HostMemoryRates
-from gputopo.probes.session.measuring import Doors
-from gputopo.values.bandwidth import Failure
+from gputopo.probes.session.measuring import Doors, Measuring, bandwidth_of, check
+from gputopo.probes.session.session import News, Results, SessionProgress
+from gputopo.values.bandwidth import Bandwidth, Failure
 from gputopo.values.machine import Gpu, Host, Machine, NumaNode
 from gputopo.values.run.events import GpuSample
 
@@ -108,7 +109,7 @@ class EngineDouble:
         if job.group is None or job.kind not in ("h2d", "d2h"):
             return rates
         alone = {copy.gpus[0]: rate for copy, rate in zip(job.copies, rates, strict=True)}
-        shares = fair_rates(alone, [_Shared(gpus, carries) for gpus, carries in self.uplinks])
+        shares = fair_rates(alone, dict(self.uplinks))
         return [shares[copy.gpus[0]] for copy in job.copies]
 
     def _time(self, job: CopyJob, copy: Copy, size: int, rate: float) -> CopyTime:
@@ -119,14 +120,7 @@ class EngineDouble:
             self.hung |= set(copy.gpus)
             reason = "TIMED_OUT"
         if reason is not None:
-            failure = Failure(
-                kind=copy.kind,
-                source=copy.source,
-                destination=copy.destination,
-                reason=reason,
-                says="it fails",
-            )
-            return CopyTime(failure=failure)
+            return CopyTime(failure=failure_of(job, copy, reason, "it fails"))
         if job.kind == "latency":
             return CopyTime(bytes=size, microseconds=2.5)
         counted = 2 if copy.kind == "d2d_local" else 1
@@ -211,5 +205,24 @@ def doors(
         host_memory=lambda _machine, _request: host or HostMemoryRates(),
         environment=environment or {},
         now=engine.clock,
-        epoch=lambda: 1_700_000_000.0,
     )
+
+
+def measure(
+    machine: Machine,
+    request: SessionRequest,
+    progress: Callable[[SessionProgress], None] | None = None,
+    *,
+    doors: Doors,
+) -> Bandwidth:
+    """Measure as `measure_watched` does, in this process."""
+
+    def on_news(news: News) -> None:
+        if progress is not None and isinstance(news, SessionProgress):
+            progress(news)
+
+    check(machine, request)
+    begun = doors.now()
+    results = Results()
+    refusal = Measuring(machine, request, results, doors, on_news, begun).run()
+    return bandwidth_of(machine, request, results, refusal, 1_700_000_000.0, doors.now() - begun)

@@ -12,9 +12,8 @@ import pytest
 from gputopo.copies.budget import MAX_BYTES, MIN_BYTES, MIN_WINDOW_S
 from gputopo.copies.copies import SessionRequest, Setting, describe
 from gputopo.copies.jobs import jobs, min_local_bytes
-from gputopo.probes.session.measuring import measure
 from gputopo.values.bandwidth import Bandwidth, Sample
-from tests.probes.session.double import AWAKE, EngineDouble, doors, machine
+from tests.probes.session.double import AWAKE, EngineDouble, doors, machine, measure
 
 MIB = 2**20
 WITHIN_S = 50.0  # of the minute; the rest is for the start of the program and the report

@@ -175,43 +175,6 @@ def test_gpus_that_copy_to_one_another_at_once_have_a_number_each() -> None:
         assert 0 < (one.median_gb_per_s or 0.0) <= (1 + WITHIN) * (alone.median_gb_per_s or 0.0)
 
 
-def test_each_fault_is_named_on_its_pair_and_nothing_else_is_lost() -> None:
-    kinds = "p2p_direct,p2p_staged"
-    whole = measured("chipset", kinds, (0, 1, 3))
-    broken = measured("chipset", kinds, (0, 1, 3), "wrong@engine:0-3", "fail@read:1-0=1")
-    assert {(f.source, f.destination, f.method) for f in broken.failures} == {
-        ("gpu:0", "gpu:3", "copy_engine"),
-        ("gpu:1", "gpu:0", "kernel_read"),
-    }
-    assert {f.reason for f in broken.failures} == {"WRONG_DATA", "CUDA_ERROR_INVALID_VALUE"}
-    assert len(broken.samples) == len(whole.samples) - 2
-    assert broken.not_measured == ()
-
-
-def test_a_lost_gpu_leaves_the_numbers_of_the_others() -> None:
-    whole = measured("chipset", "h2d,p2p_staged", (0, 1, 3))
-    found = measured("chipset", "h2d,p2p_staged", (0, 1, 3), "lost@1=719,40")
-    assert {f.reason for f in found.failures} == {"CUDA_ERROR_LAUNCH_FAILED"}
-
-    def others(bandwidth: Bandwidth) -> set[tuple[str, str, str]]:
-        return {
-            (one.kind, one.source, one.destination)
-            for one in bandwidth.samples
-            if one.group is None and "gpu:1" not in (one.source, one.destination)
-        }
-
-    assert others(found) == others(whole)
-    assert any("gpu:1 is no longer used" in one.reason for one in found.not_measured)
-
-
-def test_wrong_data_on_the_path_to_a_gpu_costs_only_that_gpu() -> None:
-    found = measured("chipset", "h2d,latency", (0, 1, 3), "wrong@h2d:3")
-    assert {f.reason for f in found.failures} == {"WRONG_DATA"}
-    assert all("gpu:3" in (f.source, f.destination) for f in found.failures)
-    chased = [s for s in found.samples if s.kind == "latency" and s.path == "direct"]
-    assert {(s.source, s.destination) for s in chased} >= {("gpu:0", "gpu:1"), ("gpu:1", "gpu:0")}
-
-
 def test_cards_in_ramp_up_get_the_numbers_of_full_clocks() -> None:
     found, box = measured("chipset", "h2d,d2d_local", (0, 1), "wakeup=40", size=LARGE_BYTES), spec("chipset")
     for gpu in (0, 1):
@@ -221,13 +184,6 @@ def test_cards_in_ramp_up_get_the_numbers_of_full_clocks() -> None:
         assert local == pytest.approx(2 * box.rate("local", gpu) / 1e9, rel=WITHIN)
     said = any("clock ramp-up" in note for note in found.notes)
     assert said or any(sample.discarded_gb_per_s for sample in found.samples)
-
-
-def test_devices_that_cuda_counts_in_reverse_are_not_mixed_up() -> None:
-    found, box = measured("chipset", "h2d", (1, 2), "reversed"), spec("chipset")
-    for gpu in (1, 2):
-        up = the(found, kind="h2d", destination=f"gpu:{gpu}", pinned=True).median_gb_per_s
-        assert up == pytest.approx(box.rate("h2d", gpu) / 1e9, rel=WITHIN)
 
 
 def test_eight_gpus_need_less_host_memory_than_promised() -> None:

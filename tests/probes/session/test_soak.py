@@ -12,13 +12,12 @@ from gputopo.findings import find_bandwidth
 from gputopo.findings.watched import find_watched
 from gputopo.probes.child import DriverStop
 from gputopo.probes.nvml.door import NotReadError
-from gputopo.probes.session.measuring import measure
 from gputopo.probes.session.soak import SoakReadings, interval_of
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Driver, Gpu, Machine, NvLink, Pcie, PciNode
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
-from tests.probes.session.double import Clock, EngineDouble, doors, machine
+from tests.probes.session.double import Clock, EngineDouble, doors, machine, measure
 
 ALL_PEERS = frozenset(permutations(range(8), 2))
 TEN_MINUTES = SessionRequest(soak_s=600.0)

@@ -161,11 +161,6 @@ def test_a_start_that_hangs_leaves_no_gpu() -> None:
     assert refused.value.bandwidth.not_measured[0].what == "all copies of the GPUs"
 
 
-def test_calls_that_are_slow_are_waited_for() -> None:
-    found = run(Faulty(fault=lambda: time.sleep(0.15)), 2, limits=PATIENT)
-    assert (found.failures, found.complete) == ((), True)
-
-
 def test_a_fault_of_ours_is_raised_here() -> None:
     def broken(feed: Channel) -> Doors:
         raise ZeroDivisionError("ours")

@@ -17,12 +17,13 @@ from gputopo.probes.cuda import engine, transfer
 from gputopo.probes.session import conditions
 from gputopo.probes.session import session as bandwidth_session
 from gputopo.probes.session.host_memory import HostMemoryRates
-from gputopo.probes.session.measuring import Doors, measure
+from gputopo.probes.session.measuring import Doors
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Machine
 from tests.kit.cuda.clock import double_now, double_pass
 from tests.kit.cuda.layouts import named
 from tests.kit.nvml import FakeNvml, installed
+from tests.probes.session.double import measure
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):

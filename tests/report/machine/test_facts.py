@@ -12,10 +12,10 @@ from gputopo.values.machine import Gpu, Machine, NvLink
 
 def test_the_same_reason_for_the_same_fact_on_all_gpus_is_reported_once() -> None:
     missing = {f"gpus[{i}].clocks_mhz.memory.now": "NOT_SUPPORTED" for i in range(8)}
-    assert grouped_missing(missing) == {("GPUs 0-7", "NOT_SUPPORTED"): "memory clock (now)"}
+    assert grouped_missing(missing) == {("GPUs 0-7", "NOT_SUPPORTED"): "memory clock now"}
     inspection = Inspection(machine=Machine(source="live", missing=missing))
     text = document_text(inspection_document(inspection, "all"))
-    assert "GPUs 0-7  NOT_SUPPORTED, the card does not offer it: memory clock (now)\n" in text
+    assert "GPUs 0-7  NOT_SUPPORTED, the card does not offer it: memory clock now\n" in text
 
 
 def test_facts_with_one_reason_share_a_group_and_another_reason_has_its_own() -> None:
@@ -26,16 +26,16 @@ def test_facts_with_one_reason_share_a_group_and_another_reason_has_its_own() ->
         "gpus[0].power_w.limit": "NOT_SUPPORTED",
     }
     assert grouped_missing(missing) == {
-        ("GPU 0", "NOT_SUPPORTED"): "P-state, power (draw, limit)",
+        ("GPU 0", "NOT_SUPPORTED"): "P-state, power draw, power limit",
         ("GPU 1", "GPU_IS_LOST"): "P-state",
     }
 
 
-def test_a_part_that_is_missing_as_a_whole_is_named_as_a_whole() -> None:
-    banks = (f"banks.{name}" for name in ("max", "high", "partial", "low", "none"))
-    names = ("correctable", "uncorrectable", "pending", "failure", *banks)
-    missing = {f"gpus[0].remapped_rows.{name}": "NOT_SUPPORTED" for name in names}
-    assert list(grouped_missing(missing).values()) == ["remapped rows"]
+def test_of_very_many_facts_some_are_named_and_the_rest_is_counted() -> None:
+    missing = {f"gpus[0].ecc.counts.place{n}": "NO" for n in range(20)}
+    (words,) = grouped_missing(missing).values()
+    assert words.startswith("ECC counts place0, ECC counts place1, ")
+    assert words.endswith("place11 and 8 more (--json)")
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_part_that_is_missing_as_a_whole_is_named_as_a_whole() -> None:
         ("links[0-1].p2p_read", "Link 0-1", "peer read"),
         ("nics[2].name", "NIC 2", "name"),
         ("host.acs", "Host", "ACS"),
-        ("host.numa_nodes[1].cpus", "Host", "NUMA node 1 (CPUs)"),
+        ("host.numa_nodes[1].cpus", "Host", "NUMA node 1 CPUs"),
         ("driver.cuda_version", "Driver", "CUDA version"),
         ("bandwidth", "Bandwidth", "bandwidth"),
         ("gpus[3]", "GPU 3", "everything"),

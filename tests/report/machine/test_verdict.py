@@ -70,7 +70,7 @@ CARDS = Machine(source="x", gpus=tuple(Gpu(index=n, name="NVIDIA T4", pstate="P0
     ("machine", "found", "words"),
     [
         (replace(CARDS, gpus=CARDS.gpus[:1]), (), "T4: fine."),
-        (Machine(source="x", gpus=(Gpu(index=0),)), (), "unknown GPU: no fault in what was read."),
+        (Machine(source="x", gpus=(Gpu(index=0),)), (), "1 GPU: no fault in what was read."),
         (CARDS, [finding("error", "GPU 0 (T4, 0000:01:00.0): bad: x")], "2 fine, GPU 0 has a fault (bad)."),
         (CARDS, [finding("warning", "GPUs 0-2: slow; x", on="gpus:0-2")], "all 3 need attention (slow)."),
         (CARDS, [finding("warning", "x", "gpu.busy", "gpus:0-1")], "1 fine, GPUs 0-1 are in use."),
@@ -163,6 +163,14 @@ def links(count: int, near: list[tuple[int, int]], hop: Hop = Hop.PIX) -> Machin
     )
 
 
+def two_sockets() -> Machine:
+    """Two switches on the first socket, and three GPUs on the second."""
+    machine = links(7, [(0, 1), (2, 3)])
+    near = {(a, b): Hop.PHB for a in (0, 1) for b in (2, 3)}
+    changed = tuple(replace(link, hop=near.get((link.a, link.b), link.hop)) for link in machine.links)
+    return replace(machine, links=changed)
+
+
 @pytest.mark.parametrize(
     ("machine", "words"),
     [
@@ -170,8 +178,9 @@ def links(count: int, near: list[tuple[int, int]], hop: Hop = Hop.PIX) -> Machin
         (links(2, []), "SYS between GPUs 0 and 1"),
         (links(4, []), "SYS between all pairs of GPUs"),
         (links(4, [(0, 1)]), "PIX GPUs 0 and 1; SYS the other pairs"),
-        (links(4, [(0, 1), (2, 3)]), "PIX within GPUs 0-1, within 2-3; SYS the other pairs"),
-        (links(5, [(0, 1), (0, 2), (1, 2), (3, 4)]), "PIX within GPUs 0-2, within 3-4; SYS the other pairs"),
+        (links(4, [(0, 1), (2, 3)]), "PIX within GPUs 0-1, 2-3; SYS the other pairs"),
+        (links(5, [(0, 1), (0, 2), (1, 2), (3, 4)]), "PIX within GPUs 0-2, 3-4; SYS the other pairs"),
+        (two_sockets(), "PIX within GPUs 0-1, 2-3; PHB within GPUs 0-3; SYS the other pairs"),
         (links(8, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6)]), "6 pairs PIX, 22 pairs SYS"),
     ],
 )

@@ -1,0 +1,97 @@
+"""Asks several hosts what each knows of itself, by ssh or srun: no host needs another one."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+import gputopo
+from gputopo.cli.hosts.starting import hosts_to_start
+from gputopo.cli.printing import note
+from gputopo.launch.hosts.addresses import is_this_host
+from gputopo.launch.hosts.allocation import HostOptions, find
+from gputopo.launch.hosts.hostlists import HostAddress
+from gputopo.launch.hosts.messages import Joining, Refused, Unable
+from gputopo.launch.remote_ask import HostProcess, asked, questions
+from gputopo.launch.remote_start import HostCommand
+from gputopo.values.errors import GputopoError, HardwareError, UsageError
+
+_PEERS = 4  # hosts by one of which another one finds its address on their network; not measured
+_ANSWER = ("-P", "-m", "gputopo.cli.hosts.answer")
+_decoder: msgspec.json.Decoder[Joining | Unable] = msgspec.json.Decoder(Joining | Unable)
+
+
+def hosts_to_ask(options: HostOptions) -> tuple[HostAddress, ...] | None:
+    """Return the hosts that this process asks; () where rank 0 of a starter does so; None: none are named.
+
+    Raises UsageError.
+    """
+    if named := hosts_to_start(options):
+        return named
+    found = find(options, os.environ)
+    if found is None:
+        return None
+    if found.rank:
+        note(f"{found.source}: rank 0 asks this host")
+        return ()
+    if any(host.name is None for host in found.hosts):
+        raise UsageError(
+            f"{found.source} does not name the other hosts, which are asked by ssh",
+            "name them: --hosts LIST; or compare files: gputopo inspect --record on each, then --from FILES",
+        )
+    return found.hosts
+
+
+def to_ask(
+    hosts: Sequence[HostAddress], options: HostOptions, what: str, *more: str
+) -> tuple[list[HostCommand], str]:
+    """Return the commands that ask each host, and the Python of the others. `more`: see `answer`."""
+    python = options.remote_python or sys.executable
+    names = [str(host.name) for host in hosts]
+
+    def words(rank: int) -> tuple[str, ...]:
+        others = [name for number, name in enumerate(names) if number != rank]
+        return (*_ANSWER, what, ",".join(others[:_PEERS]), *more)
+
+    return questions(hosts, words, (sys.executable, python), os.environ, is_this_host), python
+
+
+def ask(
+    hosts: Sequence[HostAddress], options: HostOptions, what: str, *more: str
+) -> list[Joining | GputopoError]:
+    """Return what each host answers, or why it does not. Raises GputopoError where none answers."""
+    starts, python = to_ask(hosts, options, what, *more)
+    found: dict[int, Joining | GputopoError] = {}
+    for start, answer in asked(starts, lambda one: read(one, options.join_timeout, python)):
+        found[start.rank] = answer
+        if isinstance(answer, Joining):
+            own = hosts[start.rank]
+            name = answer.name if own.is_ip else str(own.name)
+            found[start.rank] = msgspec.structs.replace(answer, rank=start.rank, name=name)
+            note(f"{name} has answered: {len(found)} of {len(hosts)} hosts")
+        else:
+            note(answer.what)
+    errors = [one for one in found.values() if isinstance(one, GputopoError)]
+    if len(errors) == len(hosts):
+        raise errors[0]
+    return [found[rank] for rank in range(len(hosts))]
+
+
+def read(process: HostProcess, within_s: float, python: str) -> Joining:
+    """Return what a host answers first. Raises GputopoError where it does not."""
+    line, host = process.line(within_s, python), process.start.host
+    try:
+        found = _decoder.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise HardwareError(
+            f"{host} answered something else: {error}", "see what its shell prints"
+        ) from error
+    if found.version != gputopo.__version__:
+        raise UsageError(
+            f"gputopo is {found.version} on {host}, {gputopo.__version__} here",
+            "install the same version on all hosts",
+        )
+    if isinstance(found, Unable):
+        raise Refused(what=f"{host}: {found.what}", hint=found.hint, exit_code=found.exit_code).error
+    return found

@@ -1,0 +1,146 @@
+"""Asks hosts, each by a process of its own through ssh or srun, line by line: lines of JSON on its pipes.
+
+A host that cannot be reached, fails or hangs costs itself: its error has the words of ssh, srun or Python.
+"""
+
+import contextlib
+import select
+import shlex
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Self, TypeVar
+
+from gputopo.launch.hosts.hostlists import HostAddress
+from gputopo.launch.remote_start import SSH, HostCommand, not_started, passed_on
+from gputopo.values.errors import GputopoError, HardwareError
+
+T = TypeVar("T")
+
+AT_ONCE = 64  # processes that begin at the same time; not measured
+_SRUN = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist")
+_END_S = 5.0  # for a process whose stdin was closed; not measured
+_CHUNK_BYTES = 1024 * 1024
+
+
+def questions(
+    hosts: Sequence[HostAddress],
+    words: Callable[[int], Sequence[str]],
+    python: tuple[str, str],
+    environ: Mapping[str, str],
+    is_here: Callable[[str], bool],
+) -> list[HostCommand]:
+    """Return the commands that ask each host. `words`: of Python, by rank; `python`: of this host, of others.
+
+    Within a Slurm step other hosts are asked by steps beside it.
+    """
+    found = []
+    for rank, host in enumerate(hosts):
+        name = str(host.name)
+        here = is_here(name)
+        command = (python[0] if here else python[1], *words(rank))
+        if not here and "SLURM_STEP_ID" in environ:
+            command = (*_SRUN, name, *command)
+        elif not here:
+            command = (*SSH, "--", name, shlex.join(("env", *passed_on(environ), *command)))
+        found.append(HostCommand(rank=rank, host=name, command=command, remote=not here))
+    return found
+
+
+class HostProcess:
+    """The process by which a host answers; a context manager that ends it, by the end of its stdin first."""
+
+    def __init__(self, start: HostCommand) -> None:
+        """Start it. Raises HardwareError where there is no such program."""
+        self.start = start
+        self._rest = b""
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
+        try:
+            self._process = subprocess.Popen(
+                start.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                bufsize=0,
+            )
+        except OSError as error:
+            self._stderr.close()
+            raise HardwareError(f"cannot start {start.command[0]}: {error.strerror}", "install it") from error
+
+    def line(self, within_s: float, python: str) -> bytes:
+        """Return its next line. Raises HardwareError where it ends, or is silent for so long."""
+        assert self._process.stdout is not None
+        until_s = time.monotonic() + within_s
+        while b"\n" not in self._rest:
+            left_s = until_s - time.monotonic()
+            if left_s <= 0 or not select.select([self._process.stdout], [], [], left_s)[0]:
+                raise HardwareError(
+                    f"{self.start.host} did not answer within {within_s:g} s",
+                    f"see what hangs there: ssh {self.start.host}; --join-timeout waits longer",
+                )
+            data = self._process.stdout.read(_CHUNK_BYTES)
+            if not data:
+                code = self._process.wait()
+                self._stderr.seek(0)
+                lines = self._stderr.read().decode(errors="replace").splitlines()
+                raise not_started(self.start, code if code >= 0 else 128 - code, lines, python)
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+    def tell(self, line: bytes) -> None:
+        """Write a line to its stdin; one that has ended does not hear it."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.write(line + b"\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._stderr.close()
+
+
+def answers(
+    processes: Mapping[int, HostProcess], ask: Callable[[HostProcess], T]
+) -> dict[int, T | GputopoError]:
+    """Return what each of several processes that run answers at the same time, or why it does not."""
+
+    def of(process: HostProcess) -> T | GputopoError:
+        try:
+            return ask(process)
+        except GputopoError as error:
+            return error
+
+    with ThreadPoolExecutor(max(1, len(processes))) as pool:
+        return dict(zip(processes, pool.map(of, processes.values()), strict=True))
+
+
+def asked(
+    starts: Sequence[HostCommand], ask: Callable[[HostProcess], T]
+) -> Iterator[tuple[HostCommand, T | GputopoError]]:
+    """Ask all hosts at once; yield what each answered, or why it did not, in the order of the answers."""
+
+    def of(start: HostCommand) -> T | GputopoError:
+        try:
+            with HostProcess(start) as process:
+                return ask(process)
+        except GputopoError as error:
+            return error
+
+    with ThreadPoolExecutor(min(AT_ONCE, len(starts))) as pool:
+        futures = {pool.submit(of, start): start for start in starts}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
