@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
-from gputopo.values.errors import InputError
+from gputopo.values.errors import HardwareError
 
 if TYPE_CHECKING:
     import msgspec
@@ -43,10 +43,10 @@ def _written() -> Iterator[None]:
         raise unwritten(error) from error
 
 
-def unwritten(error: OSError) -> InputError:
+def unwritten(error: OSError) -> HardwareError:
     """Return the error for output that could not be written to stdout, and drop that output."""
     drop_unwritten(sys.stdout)
-    return InputError(f"cannot write the output: {error.strerror}", "write it where there is free space")
+    return HardwareError(f"cannot write the output: {error.strerror}", "write it where there is free space")
 
 
 def to_stderr(text: str) -> None:

@@ -184,7 +184,7 @@ def test_a_reader_that_stops_early_gets_no_complaint() -> None:
 def test_output_that_cannot_be_written_is_reported_in_two_lines() -> None:
     with Path("/dev/full").open("w") as full:
         done = commands.run("-m", "gputopo", "inspect", "--from", "7gforce", out=full.fileno())
-    assert done.returncode == 2
+    assert done.returncode == 3
     assert done.stderr.splitlines()[0] == "gputopo: cannot write the output: No space left on device"
     assert len(done.stderr.splitlines()) == 2
 
