@@ -138,6 +138,10 @@ class Members:
         """Whether no host is to be waited for: every rank has joined, was refused, or cannot join."""
         return all(rank in self._refused or self._has_failed(rank) for rank in self.missing())
 
+    def are_refused(self) -> bool:
+        """Whether all that are missing were refused, or cannot join."""
+        return all(rank in self._refused for rank in self.missing())
+
     def look(self, now_s: float, time_s: float) -> Iterator[RankFailed]:
         """Yield the failures of hosts that were started and have been lost since the last look.
 

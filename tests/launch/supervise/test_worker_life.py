@@ -70,7 +70,10 @@ def test_a_failure_that_another_host_reports_ends_the_worker_and_is_the_cause(tm
     assert record.failure == failed
 
 
-def test_a_ctrl_c_to_all_hosts_that_another_one_reports_first_lets_the_step_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_for_all", [True, False])
+def test_a_signal_that_another_host_reports_lets_the_step_end_and_is_its_own_where_it_came_here_too(
+    tmp_path: Path, is_for_all: bool
+) -> None:
     events: list[Event] = []
     spec = cpu_spec(lifecycle=Lifecycle(checkpoints="/c"))
     there = RankFailed(time_s=1.0, rank=1, kind="interrupted", cause="Ctrl-C", remedy="", exit_code=130)
@@ -80,7 +83,7 @@ def test_a_ctrl_c_to_all_hosts_that_another_one_reports_first_lets_the_step_end(
             events.append(event)
             if isinstance(event, Step) and event.step == 1:
                 others.put(there)
-            elif isinstance(event, PhaseBegun):  # of the last step, and then of its checkpoint
+            elif isinstance(event, PhaseBegun) and is_for_all:  # of the last step, and then of its checkpoint
                 os.kill(os.getpid(), signal.SIGINT)
 
         def command(events_fd: int) -> Sequence[str]:
@@ -89,4 +92,5 @@ def test_a_ctrl_c_to_all_hosts_that_another_one_reports_first_lets_the_step_end(
         with contextlib.closing(Record(None, seen)) as record, workers(os.environ) as running:
             running.run(spec, command, record, tmp_path / "log", (others,))
     assert [one.phase for one in events if isinstance(one, PhaseBegun)] == ["end", "checkpoint"]
-    assert record.failure == there
+    assert record.failure is not None
+    assert (record.failure.rank, there in events) == ((0, False) if is_for_all else (1, True))
