@@ -29,7 +29,7 @@ from gputopo.values.run.events import RankFailed, Sample, Silent
 MAX_STRANGERS = 8  # refused hosts outside of the training that are remembered for the message
 CLOCK_REPORTS = 60  # latest reports whose quickest compares clocks, which drift apart by 10 ms meanwhile
 _LOOKS_LATE = 4  # looks at silence may be this many times as far apart as planned on a busy host
-SILENT, LEFT = "no longer answers", "has ended without a reason"  # failures that rank 0 notices
+SILENT, LEFT = "no longer answers", "closed the connection"  # failures that rank 0 notices
 
 
 class Member:

@@ -158,7 +158,7 @@ def test_a_host_that_ends_before_it_is_answered_is_missing_and_may_be_started_ag
         until(lambda: 1 in one._members.joined)
         its._gone("")
         until(lambda: one._members.joined[1].is_gone)
-        with pytest.raises(HardwareError, match=r"n1 \(rank 1\) joined and has ended"):
+        with pytest.raises(HardwareError, match=r"n1 \(rank 1\) joined and closed the connection"):
             one.wait(0.2)
         later = join(one, 1)
         until(lambda: not one._members.joined[1].is_gone)
