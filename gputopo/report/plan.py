@@ -65,7 +65,12 @@ def plan_document(plan: Plan) -> Document:
             ("Next best", next_best),
             ("Refused", [Bullets(refused)] if refused else []),
             # Each of several hosts has its own.
-            ("Environment", [] if plan.choice.hosts else [Drawing(lambda _: list(map(line, environment)))]),
+            (
+                "Environment",
+                [Drawing(lambda _: list(map(line, environment)))]
+                if environment and not plan.choice.hosts
+                else [],
+            ),
         ]
     )
 

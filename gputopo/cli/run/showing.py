@@ -163,12 +163,13 @@ def show_dry_run(
     if plan.choice.gpus:
         from gputopo.report.plan import plan_document
 
-        show_report(plan, lambda: plan_document(plan), "table")
+        shown = msgspec.structs.replace(plan, environment={})  # all that is set is below
+        show_report(shown, lambda: plan_document(shown), "table")
         emit("\n")
     sets = "".join(f"  {name}={shlex.quote(value)}\n" for name, value in environment.items())
     if place.says:
         emit("Host\n" + "".join(f"  {line}\n" for line in place.says) + "\n")
-    emit(f"Sets\n{sets}\nStarts\n  {shlex.join(command)}\n")
+    emit(f"Environment\n{sets}\nCommand\n  {shlex.join(command)}\n")
 
 
 EVERY_S = 5.0  # collectors read every 15 s or more seldom, and writing takes a millisecond. Ours.

@@ -88,6 +88,7 @@ GIVEN: list[tuple[dict[str, Any], str, Any]] = [
     ({"precision": "fp16", "loss_scale": "8"}, "precision.loss_scale", 8.0),
     ({"precision": "fp16", "loss_scale": "auto"}, "precision.auto_loss_scale", True),
     ({"xla": True}, "precision.xla", True),
+    ({"tf32": "off"}, "precision.tf32", "off"),
     ({"data_format": "nchw"}, "data_format", "NCHW"),
     ({"data_source": "cpu"}, "data.source", "cpu"),
     ({"data_source": "python", "feed": "staged"}, "data.feed", "staged"),
