@@ -17,7 +17,7 @@ from gputopo.launch.spec.target import Target
 from gputopo.launch.supervise.outlets import Alarm, SampleScalars
 from gputopo.report.run_metrics import RunMetrics
 from gputopo.values import schema
-from gputopo.values.errors import InputError
+from gputopo.values.errors import HardwareError, InputError
 from gputopo.values.run.events import Event, RunFinished
 from gputopo.values.run.plan import Plan
 
@@ -48,7 +48,7 @@ class RunDisplay:
         self._prints_log = shape == "tf-cnn-log"
         self._every = display_every
         self._predicted = predicted
-        self._unwritten: InputError | None = None
+        self._unwritten: HardwareError | None = None
 
     @contextlib.contextmanager
     def one_run(self) -> "Iterator[Callable[[Event], None]]":
@@ -87,7 +87,7 @@ class RunDisplay:
         return MetricsFile(Path(self._prometheus), note)
 
     def require_written(self) -> None:
-        """Raise InputError if log lines could not be written."""
+        """Raise HardwareError if log lines could not be written."""
         if self._unwritten is not None:
             raise self._unwritten
 
@@ -163,8 +163,7 @@ def show_dry_run(
     if plan.choice.gpus:
         from gputopo.report.plan import plan_document
 
-        shown = msgspec.structs.replace(plan, environment={})  # all that is set is below
-        show_report(shown, lambda: plan_document(shown), "table")
+        show_report(plan, lambda: plan_document(plan), "table")
         emit("\n")
     sets = "".join(f"  {name}={shlex.quote(value)}\n" for name, value in environment.items())
     if place.says:

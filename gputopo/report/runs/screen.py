@@ -19,20 +19,34 @@ def screen_document(found: Screen) -> Document:
     styles = tuple(ANOMALY_STYLE if row.number in named else "" for row in found.devices)
     names = [f"{row.number} {_short(row.name)}".strip() for row in found.devices]
     heads = Column(noun, tuple(names), styles=styles)
-    says = [Styled(f"{row.says[0].upper()}{row.says[1:]}.", style)
-            for row, style in zip(found.devices, styles, strict=True)]  # fmt: skip
-    title = Styled(f"Screen of {found.model}, batch {batch_words(found.batch_size)}", "bold")
+    says = [
+        Styled(f"{row.says[0].upper()}{row.says[1:]}.", style)
+        for row, style in zip(found.devices, styles, strict=True)
+        if row.number in named or row.word != EVEN
+    ]
     last: list[Block] = [] if found.last is None else [*_since_last(found, found.last, noun)]
     incomplete: list[Block] = [] if found.complete else ["Not complete: runs were left out."]
     return of_sections(
         [
-            ("", [title, *(Styled(text, "") for text in found.says)]),
+            ("", [Styled(_headline(found, noun), "bold"), *says, *(Styled(text, "") for text in found.says)]),
             ("", [Table(heads, tuple((column,) for column in _columns(found, styles)))]),
-            ("", says),
             ("", _several(found, noun)),
             ("", [*last, *incomplete]),
         ]
     )
+
+
+def _headline(found: Screen, noun: str) -> str:
+    """Return which devices are slow, else what is excluded, and what ran."""
+    ran = f"{found.model}, batch {batch_words(found.batch_size)}, {units.counted(len(found.devices), noun)}"
+    if slow := outliers(found.devices):
+        return f"Slow: {run_words('', [row.number for row in slow], noun)} ({ran})."
+    open_ones = [row.number for row in found.devices if row.word != EVEN]
+    highs = [row.under.high for row in found.devices if row.under is not None and row.under.high is not None]
+    if open_ones:
+        return f"No slow {noun} seen; not decided for {run_words('', open_ones, noun)} ({ran})."
+    excluded = f"; a difference above {at_most(max(*highs, 0.1))} % is excluded" if highs else ""
+    return f"No slow {noun}{excluded} ({ran})."
 
 
 def run_words(kind: str, numbers: Sequence[int], noun: str) -> str:

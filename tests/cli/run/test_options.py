@@ -88,7 +88,6 @@ GIVEN: list[tuple[dict[str, Any], str, Any]] = [
     ({"precision": "fp16", "loss_scale": "8"}, "precision.loss_scale", 8.0),
     ({"precision": "fp16", "loss_scale": "auto"}, "precision.auto_loss_scale", True),
     ({"xla": True}, "precision.xla", True),
-    ({"tf32": "off"}, "precision.tf32", "off"),
     ({"data_format": "nchw"}, "data_format", "NCHW"),
     ({"data_source": "cpu"}, "data.source", "cpu"),
     ({"data_source": "python", "feed": "staged"}, "data.feed", "staged"),
@@ -132,7 +131,7 @@ def test_every_option_that_changes_a_spec_is_tried_above_or_needs_more() -> None
         "bad_records",
         "datasets_num_private_threads",
     }
-    elsewhere |= {"gpu_thread_mode", "per_gpu_thread_count", "gpu_memory_limit"}
+    elsewhere |= {"gpu_thread_mode", "per_gpu_thread_count", "gpu_memory_limit", "tf32"}
     assert {option.name for option in OPTIONS} - tried == elsewhere
 
 
