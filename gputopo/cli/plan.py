@@ -148,6 +148,7 @@ def plan(
         batch_size=command.batch_size,
         program=command.program,
         explain=command.explain,
+        fits=True,
         **placement.fields,
     )
     asked = _Asked(request, placement, command, output)

@@ -196,6 +196,8 @@ _DRIVER_WORDS = {
     "not_loaded": "not loaded",
     "library_missing": "libnvidia-ml.so.1 not found",
     "version_mismatch": "library and kernel module of different versions",
+    "too_old": "older than the CUDA runtime",
+    "not_ready": "waits for the fabric manager",
     "no_permission": "no permission to open /dev/nvidia*",
     "other_driver": "the device is bound to another kernel driver",
     "hung": "a call into the driver did not return",

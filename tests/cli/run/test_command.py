@@ -108,7 +108,7 @@ def test_a_run_on_gpus_prints_what_is_predicted_before_its_steps(
     worker("works")
     lines = call("run", "--model", "alexnet", "--num-gpus", "2").err.splitlines()
     assert lines[0] == "Training on 2 GPUs: 0, 1."
-    assert lines[1].startswith("Predicted for GPU 0,1, ")
+    assert lines[1].startswith("Predicted for GPUs 0,1, ")
     assert lines[2].startswith("Limited by: ")
 
 
