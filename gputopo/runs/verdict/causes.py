@@ -265,9 +265,7 @@ def _clocks_fell(facts: Facts, gpus: Sequence[Device], after: Sequence[bool]) ->
         reason: [_split(facts.of_gpu(device.tower, reason), after)[1] for device in gpus]
         for reason in _REASONS
     }
-    why = next(
-        (_REASONS[one] for one, of in flags.items() if all(now and fmean(now) > 0.5 for now in of)), ""
-    )
+    whys = (_REASONS[one] for one, of in flags.items() if all(now and fmean(now) > 0.5 for now in of))
     whose = f"all {len(gpus)} GPUs" if len(gpus) > 1 else short_name_of(gpus[0])
     first, last = (median(chain.from_iterable(part)) for part in zip(*clocks, strict=True))
     return f"the core clock of {whose} fell from {first:,.0f} to {last:,.0f} MHz{next(whys, '')}"
