@@ -14,18 +14,13 @@ USE = "use nvidia-smi -q > FILE, or another format: gputopo explain formats list
 _OTHER_MAKER = "gputopo supports machines with NVIDIA GPUs only"
 _NO_TOPOLOGY = "which has no links, slots and limits"
 _NOT_READ = "which gputopo does not read"
-_DRIVER_ERROR = re.compile(
-    r"^.*(?:ERROR: Option |NVIDIA-SMI has failed|Failed to initialize NVML|No devices were found"
-    r"|Unable to determine the device handle|nvidia-smi.{0,3}(?:command )?not found"
-    r"|nvidia-smi' is not recognized).*$",
-    re.MULTILINE,
-)
+_OPTION_ERROR = re.compile(r"^.*ERROR: Option .*$", re.MULTILINE)
 _JSON = re.compile(r"\s*(?:\{|\[\s*(?:[\[{\"\]]|-?\d+(?:\.\d+)?\s*,))")  # not `[    0.000000] Linux`
 
 
 def formats() -> tuple[Format, ...]:
     """Return the formats in the order in which they are tried: the one that is surest of itself first."""
-    from gputopo.captures import host, kernel_log, tensorflow_log
+    from gputopo.captures import error_texts, host, kernel_log, tensorflow_log
     from gputopo.captures.bandwidth import network, nvbandwidth, programs
     from gputopo.captures.pci import hwloc_xml, lspci, nccl_xml
     from gputopo.captures.smi import csv_table, dmon, links, overview, topo_matrix, xml
@@ -51,6 +46,7 @@ def formats() -> tuple[Format, ...]:
         csv_table.FORMAT,
         host.FORMAT,
         host.MODULE_FORMAT,
+        error_texts.FORMAT,
         kernel_log.FORMAT,
     )
 
@@ -159,11 +155,8 @@ def known_output(text: str) -> Output | None:
 
 def refusal(text: str, *, origin: str) -> InputError:
     """Return the error for a text that no format recognises."""
-    if driver := _DRIVER_ERROR.search(text):
-        return InputError(
-            f"{origin} is an error text of nvidia-smi: {driver[0].strip()[:120]}",
-            "make nvidia-smi work first, then capture again",
-        )
+    if option := _OPTION_ERROR.search(text):
+        return InputError(f"{origin} is an error text of nvidia-smi: {option[0].strip()[:120]}", _CAPTURE)
     if output := known_output(text):
         return InputError(f"{origin} is {output.what}", output.hint)
     if _JSON.match(text):

@@ -260,7 +260,7 @@ def _gpu(index: int, where: str, block: dict[str, str]) -> Gpu:
         kind = "uuid" if fact == "uuid" else "words"
         value = values.read(kind, block.get(name, "")).value
         if value is not None and "?" not in value and value != "Unknown":
-            facts[fact] = value
+            facts[fact] = value.upper() if fact == "vbios_version" else value  # as nvidia-smi writes it
     return Gpu(index=index, pci_address=where, **facts)
 
 

@@ -9,6 +9,7 @@ import bz2
 import contextlib
 import functools
 import html
+import io
 import itertools
 import lzma
 import re
@@ -307,13 +308,14 @@ MAX_FILE_BYTES = 64 * 2**20  # far above any capture; stops at a device file or 
 # A text is in memory several times (bytes, text, lines): this and MAX_LINES keep a reading under 500 MiB.
 MAX_TEXT_BYTES = 32 * 2**20
 MAX_LINES = 1_000_000
+MAX_LINE = 2**20  # of a text that is no JSON or XML
 MAX_GPUS = 256  # of one machine; the largest sold have 16, a rack of GB200 72
 # A tree gathered from a large server has 30 000 files of a page or less.
 MAX_MEMBERS = 60_000
 MAX_MEMBER_BYTES = 16 * 2**20  # /proc/cpuinfo of 1024 CPUs has 2 MiB
 MAX_PLAIN_BYTES = 128 * 2**20  # of an unpacked archive: a tar has 1 KiB for each of its small files
 MAX_TREE_BYTES = 64 * 2**20  # of all members together
-MAX_READING_S = 3.0  # of CPU time for one file; a capture takes milliseconds, a log of 8 MB about a second
+MAX_READING_S = 6.0  # of CPU time for one file; a capture takes milliseconds, a log of 100,000 rows 2 s
 MAX_WAIT_S = 4.0  # for the first byte of a named pipe: nobody may ever write into it
 MAX_INTEGER = 2**63 - 1  # of what any tool counts: larger ones are no readings
 
@@ -328,6 +330,9 @@ def require_text_size(text: str, origin: str) -> None:
         raise TooMuchError(f"{origin} is text of more than {MAX_TEXT_BYTES >> 20} MiB", _PART)
     if text.count("\n") > MAX_LINES:
         raise TooMuchError(f"{origin} has more than {MAX_LINES:,} lines", _PART)
+    document = text[:100].lstrip().startswith(("{", "<"))
+    if len(text) > MAX_LINE and not document and any(len(line) > MAX_LINE for line in io.StringIO(text)):
+        raise TooMuchError(f"{origin} has a line of more than {MAX_LINE >> 20} MiB", _PART)
 
 
 def require_gpus(gpus: Sized, origin: str) -> None:

@@ -15,10 +15,8 @@ import msgspec
 
 from gputopo.captures.ledger import Format, is_noise
 from gputopo.captures.pci import pci_tree
-from gputopo.reference.expectations import address_order
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Gpu, KernelEvent, KernelEventKind, LineCounts, Machine, Unread
-from gputopo.values.subject import EVERY, at_gpu
+from gputopo.values.machine import KernelEvent, KernelEventKind, LineCounts, Machine, Unread
 
 SOURCE = "kernel log"
 
@@ -39,8 +37,8 @@ _HUMAN = r"\[(?: *\+\d{1,6}\.\d{6}|[A-Z][a-z]{2} ?\d{1,2} \d\d:\d\d)\]"  # dmesg
 _ISO_STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d"
 _FRACTION = r"(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 _SYSLOG = (
-    rf"(?:(?:\w{{3}} )?(?P<iso>{_ISO_STAMP}){_FRACTION}(?: [A-Z]{{2,5}})?|(?P<syslog>[A-Z][a-z]{{2}} [ \d]\d "
-    r"\d\d:\d\d:\d\d(?:\.\d{1,6})?))"
+    rf"(?:(?:\w{{3}} )?(?P<iso>{_ISO_STAMP}){_FRACTION}(?: [A-Z]{{2,5}})?"
+    r"|(?P<syslog>(?:[^\W\d_]{3,9}\.?|\d{1,2}\S) {1,2}\d{1,2} \d\d:\d\d:\d\d(?:\.\d{1,6})?))"
 )
 _LEVEL = r"(?:[a-z]{1,8} *:[a-z]{1,8} *: )?"  # dmesg -x: `kern  :err   : `
 _OF_KERNEL = re.compile(
@@ -49,7 +47,7 @@ _OF_KERNEL = re.compile(
     rf"|(?P<dmesg>{_ISO_STAMP},\d{{6}}[+-]\d\d:?\d\d)) ?)(?:\[ *[TC]\d{{1,8}}\] ?)?"
 )
 _OF_SYSLOG = re.compile(rf"{_MARK}{_SYSLOG} \S{{1,64}} \S{{1,64}}: ")
-_OF_JOURNAL = re.compile(r"-- (?:Logs begin|Journal begins|Boot [0-9a-f]{8}|Reboot)")
+_OF_JOURNAL = re.compile(r"-- \S.*(?:--|\.)$|-- Boot [0-9a-f]{8}|-- Reboot")  # in any language
 _WITHOUT_PREFIX = re.compile(
     rf"{_MARK}(?=NVRM: |nvidia-nv(?:switch|link)\S*: |nvidia [0-9a-f]{{4}}:|pcieport [0-9a-f]{{4}}:)"
 )
@@ -71,7 +69,8 @@ _SXID = re.compile(
 _SXID_DETAIL = re.compile(r"(?:Severity \d|Data \{|Engine instance|LTSSM)", re.I)
 _LOST = re.compile(
     rf"NVRM: GPU (?:at )?(?:PCI:)?(?P<at>{_BDF}):? .{{0,40}}(?P<text>GPU has fallen off the bus.*)"
-    rf"|NVRM: GPU (?:at )?(?:PCI:)?(?P<at2>{_BDF}):? (?P<text2>has fallen off the bus.*)",
+    rf"|NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?(?P<at2>{_BDF}):? "
+    r"(?:\(.{1,60}\) installed in this system )?(?P<text2>has fallen off the bus.*)",
     re.I,
 )
 _SEVERITY = r"(?P<severity>Correct(?:ed|able)|Uncorrect(?:ed|able)(?: \((?:Non-)?Fatal\))?)"
@@ -97,18 +96,18 @@ _NVRM_AT = re.compile(
 _OF_GPU = re.compile(r"NVRM|SXid|Bus Error|AER|DPC|pciehp|power state|nvidia-nv")
 _ERROR = re.compile(
     r"fail|error|unable|cannot|can't|could not|time(?:d )?out|mismatch|assert|\blost\b|invalid|halted"
-    r"|exception|not called|does not|refus|conflict",
+    r"|exception|not called|does not|refus|conflict|not found|no firmware|corrupt|fallen off",
     re.I,
 )
 _NVLINK = re.compile(r"nvlink", re.I)
-# Lines of the module that are no error, or go on with the one above.
+# A line of the module that goes on with the one above it.
+_CONTINUED = re.compile(
+    r"(?!\w*[A-Z_])[a-z(]|None of the|GPU firmware|NVIDIA (?:graphics )?(?:GPU|device|driver)"
+)
+_FINISHED = re.compile(r"[.!]$")
+# Lines of the module with such words that are no error.
 _REMARK = re.compile(
-    r"NVRM: (?:\s|loading NVIDIA|NVIDIA UNIX|Open nvidia\.ko|GPU at PCI:\S+: GPU-|GPU Board Serial"
-    r"|A GPU crash dump|nvidia-bug-report|BAR\d is|this (?:kernel module has|can occur)|make sure that"
-    r"|components have|Persistence mode|objClInitPcieChipset|installed in this|Try unloading|None of the"
-    r"|NVIDIA (?:graphics )?(?:GPU|device|driver)|(?:such as|or|and|reboot|Please|device\(s\)|was)\b)"
-    r"|nvidia-nv(?:switch|link)\S*: (?:Nvlink Core|Unregister|register|using |IRQ|Probing|open|close)",
-    re.I,
+    r"loading NVIDIA|Try unloading|GPU Board Serial|A GPU crash dump|objClInitPcieChipset|Persistence mode"
 )
 
 
@@ -129,7 +128,7 @@ def recognise(text: str) -> bool:
 
 def is_log(taken: Taken) -> bool:
     """Return whether there are enough lines of the kernel to call the text its log."""
-    return bool(taken.machine.kernel_events or taken.machine.unread) or taken.lines >= _MIN_LINES
+    return bool(taken.machine.kernel_events) or taken.lines >= _MIN_LINES
 
 
 def parse(text: str, *, origin: str) -> Machine:
@@ -152,7 +151,7 @@ def take(text: str, *, stamps: bool = True) -> Taken:
     rest: list[str] = []
     stamped: list[str] = []
     lines = 0
-    for number, raw in enumerate(text.split("\n"), 1):
+    for raw in text.split("\n"):
         message = _message(raw[:_LONGEST])
         if message is None:
             rest.append(raw)
@@ -165,7 +164,7 @@ def take(text: str, *, stamps: bool = True) -> Taken:
                 stamped.append(message.stamped)
         rest.append("\r" if raw.endswith("\r") else "")
         lines += 1
-        log.add(number, message)
+        log.add(message)
     changed = lines or not stamps
     return Taken(log.machine(), "\n".join(rest) if changed else text, lines, log.read, "\n".join(stamped))
 
@@ -191,42 +190,16 @@ def with_rest(taken: Taken) -> Machine:
     counts = machine.lines[0]
     rest = sum(1 for line in taken.rest.split("\n") if line.strip())
     counts = msgspec.structs.replace(
-        counts, known=counts.known + rest - len(others), not_understood=counts.not_understood + len(others)
+        counts, known=counts.known + rest - len(others), not_understood=len(others)
     )
-    unread = sorted((*machine.unread, *others[:_MAX_LISTED]), key=lambda one: one.line)
-    return msgspec.structs.replace(machine, unread=tuple(unread), lines=(counts,))
+    return msgspec.structs.replace(machine, unread=tuple(others[:_MAX_LISTED]), lines=(counts,))
 
 
 def counted(taken: Taken) -> Machine:
     """Return the machine of the log with its lines counted; messages of other devices are known."""
-    missed = len(taken.machine.unread)
-    read = taken.read - missed
-    counts = LineCounts(source=SOURCE, read=read, known=taken.lines - taken.read, not_understood=missed)
+    known = taken.lines - taken.read
+    counts = LineCounts(source=SOURCE, read=taken.read, known=known, not_understood=0)
     return msgspec.structs.replace(taken.machine, lines=(counts,))
-
-
-def with_gpus(machine: Machine) -> Machine:
-    """Return a machine of which only the kernel log is known with the GPUs that its errors name."""
-    if machine.gpus or not machine.kernel_events:
-        return machine
-    named = sorted(
-        {
-            event.pci_address
-            for event in machine.kernel_events
-            if event.pci_address is not None
-            and (event.kind in ("xid", "lost") or event.device_driver in ("nvidia", "NVRM"))
-        },
-        key=address_order,
-    )
-    missing = {at_gpu(EVERY, "index"): "the kernel log names the GPUs with errors only: these are numbered"}
-    missing |= {
-        at_gpu(EVERY, fact): f"not reported by the {SOURCE}" for fact in ("name", "clocks_mhz", "pcie")
-    }
-    return msgspec.structs.replace(
-        machine,
-        gpus=tuple(Gpu(index=index, pci_address=where) for index, where in enumerate(named)),
-        missing=machine.missing | (missing if named else {}),
-    )
 
 
 class _Message(NamedTuple):
@@ -279,26 +252,39 @@ class _Log:
     def __init__(self) -> None:
         self.events: dict[tuple[object, ...], KernelEvent] = {}
         self.received: list[tuple[_Message, re.Match[str]]] = []
-        self.unread: list[Unread] = []
+        self.begun: _Message | None = None  # of the module, which may go on in its next line
         self.read = 0  # lines
 
-    def add(self, number: int, message: _Message) -> None:
-        text = message.text
-        if _OF_GPU.search(text) is None:
+    def add(self, message: _Message) -> None:
+        """Take a line; one of the module that goes on is put together with those below it."""
+        if _OF_GPU.search(message.text) is None:
             return
         self.read += 1
+        if found := _NVRM.match(message.text):
+            above = self.begun
+            if above and _CONTINUED.match(found["text"].strip()) and not _FINISHED.search(above.text):
+                self.begun = above._replace(text=f"{above.text} {found['text'].strip()}")
+                return
+            self.end()
+            self.begun = message
+        else:
+            self._take(message)
+
+    def end(self) -> None:
+        """Take the message of the module that may have gone on."""
+        if self.begun is not None:
+            self._take(self.begun)
+        self.begun = None
+
+    def _take(self, message: _Message) -> None:
+        text = message.text
         if found := _XID.search(text):
             self._add("xid", message, found["text"], code=int(found["code"]), at=found["at"], driver="NVRM")
         elif found := _SXID.search(text):
             self._sxid(message, found)
         elif found := _LOST.search(text):
-            self._add(
-                "lost",
-                message,
-                found["text"] or found["text2"],
-                at=found["at"] or found["at2"],
-                driver="NVRM",
-            )
+            at = found["at"] or found["at2"]
+            self._add("lost", message, found["text"] or found["text2"], at=at, driver="NVRM")
         elif found := _AER.search(text):
             severity = _severity(found["severity"])
             self._add(
@@ -308,8 +294,10 @@ class _Log:
             self.received.append((message, found))
         elif found := _PCIE.search(text):
             self._add("pcie", message, found["text"], at=found["at"], driver=found["driver"])
-        elif found := _NVRM.match(text):
-            self._nvrm(number, message, found)
+        elif (found := _NVRM.match(text)) and _ERROR.search(text) and not _REMARK.search(text):
+            at = _NVRM_AT.search(text)
+            kind: KernelEventKind = "nvlink" if _NVLINK.search(text) else "nvrm"
+            self._add(kind, message, found["text"], at=at["at"] if at else None, driver="NVRM", apart=True)
 
     def _sxid(self, message: _Message, found: re.Match[str]) -> None:
         """Add an SXid; lines with its severity as a number and its data follow the one that names it."""
@@ -317,16 +305,6 @@ class _Log:
             return
         severity = None if found["severity"] is None else found["severity"].lower().replace("-", "")
         self._add("sxid", message, found["text"], code=int(found["code"]), severity=severity, at=found["at"])
-
-    def _nvrm(self, number: int, message: _Message, found: re.Match[str]) -> None:
-        if _REMARK.match(message.text):
-            return
-        if _ERROR.search(found["text"]):
-            at = _NVRM_AT.search(found["text"])
-            kind: KernelEventKind = "nvlink" if _NVLINK.search(message.text) else "nvrm"
-            self._add(kind, message, found["text"], at=at["at"] if at else None, driver="NVRM", apart=True)
-        else:
-            self.unread.append(Unread(source=SOURCE, line=number, text=_shown(message.text)))
 
     def _add(
         self,
@@ -363,6 +341,7 @@ class _Log:
 
     def machine(self) -> Machine:
         """Return the events as a machine. What a port received is one event with the error that follows."""
+        self.end()
         described = {
             (event.pci_address, event.severity) for event in self.events.values() if event.kind == "aer"
         }
@@ -371,7 +350,7 @@ class _Log:
             where, port = _address(found["at"]), _address(found["port"])
             if (where, severity) not in described and not (where is None and (port, severity) in described):
                 self._add("aer", message, found["text"], severity=severity, at=found["at"] or found["port"])
-        return Machine(source=SOURCE, kernel_events=tuple(self.events.values()), unread=tuple(self.unread))
+        return Machine(source=SOURCE, kernel_events=tuple(self.events.values()))
 
 
 def _severity(text: str) -> str:

@@ -138,6 +138,7 @@ SINGLE_DEVICE = "bandwidthTest"  # sees one device of a machine and calls it 0
 
 # Programs whose numbers are CUDA's and which may show no address.
 _COUNT_AS_CUDA = (SINGLE_DEVICE, "nvbandwidth", "p2pBandwidthLatencyTest")
+_PARTS = ("lspci -tv", "/sys")  # show GPUs by what is known of their names, or some of them
 _COUNTED = ("ok", "no_device")  # the driver states in which an empty list of GPUs is a statement
 
 
@@ -161,7 +162,7 @@ def aligned(
     """
     order = (cuda or {}) if other.source in _COUNT_AS_CUDA else {}
     gpus, found = _matched("gpus", "GPU", first.gpus, other.gpus, _gpu_identities, order)
-    if _is_part(other):
+    if _is_part(other) or other.source in _PARTS:
         found = [said for said in found if said.fact != "gpus"]
     nics, more = _matched("nics", "NIC", first.nics, other.nics, _nic_identities)
     if first.source != other.source:  # nvidia-smi lists cards that can RDMA, NCCL those it uses, lspci all

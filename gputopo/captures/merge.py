@@ -170,12 +170,17 @@ class _Merge:
         self.found: dict[str, dict[str, str]] = {}
         self.machines: list[Machine] = []
         leader = first_with_gpus(machines)
+        alike = [one for one in machines if leader is not None and one.source == leader.source]
+        leader = max(alike, key=lambda one: len(one.gpus), default=leader)
         cuda = cuda_order(leader, machines) if leader is not None else {}
         for name, machine in zip(self.names, machines, strict=True):
             if leader is None or machine is leader or not (machine.gpus or machine.nics):
                 self.machines.append(machine)
                 continue
             fitted, disagreements = aligned(leader, machine, cuda)
+            if gone := _gone(leader, machine, fitted):
+                fitted = _with_lost(fitted, gone, _time(leader), _time(machine))
+                disagreements = [said for said in disagreements if said.fact != "gpus"]
             self.machines.append(fitted)
             for said in disagreements:
                 first = self.names[machines.index(leader)]
@@ -241,7 +246,7 @@ class _Merge:
             return frozenset(
                 place
                 for place in places
-                if abs((times[one] or 0.0) - (times[place] or times[one] or 0.0)) > _MAX_GAP_S
+                if abs((times[one] or times[place] or 0.0) - (times[place] or times[one] or 0.0)) > _MAX_GAP_S
                 or _disagree(facts[one], facts[place])
             )
 
@@ -341,6 +346,22 @@ class _Merge:
             return False
         at = FactPath.parse(path)
         return value is Hop.PHB or (at.group == "pci" and at.fact in _VAGUE)
+
+
+def _gone(leader: Machine, machine: Machine, fitted: Machine) -> list[int]:
+    """Return the GPUs that NVML counted at one time and not at another, known by their identities."""
+    counted = leader.driver.status == machine.driver.status == "ok"
+    if not counted or None in (_time(leader), _time(machine)) or len(fitted.gpus) < len(machine.gpus):
+        return []
+    known = all(gpu.uuid or gpu.pci_address for gpu in (*leader.gpus, *machine.gpus))
+    return sorted({gpu.index for gpu in leader.gpus} - {gpu.index for gpu in fitted.gpus}) if known else []
+
+
+def _with_lost(machine: Machine, gone: Sequence[int], listed: str | None, time: str | None) -> Machine:
+    lost = [Gpu(index=index, lost=True) for index in gone]
+    reasons = {at_gpu(index): f"listed at {listed}, not listed at {time}" for index in gone}
+    gpus = sorted((*machine.gpus, *lost), key=lambda gpu: gpu.index)
+    return msgspec.structs.replace(machine, gpus=tuple(gpus), missing=machine.missing | reasons)
 
 
 def _in_short(said: Mapping[str, str]) -> dict[str, str]:

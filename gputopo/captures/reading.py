@@ -1,21 +1,20 @@
 """From the files after `--from`, or a text, to a Machine. The content decides the format, not the name."""
 
 import os
-import re
 import stat
 import sys
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gputopo.captures import detect, intake, ledger, merge, recording
+from gputopo.captures import bug_report, detect, intake, ledger, merge, recording
 from gputopo.captures.bandwidth import bandwidth_test, runs
 from gputopo.captures.ledger import Format
-from gputopo.captures.pci import sysfs
+from gputopo.captures.pci import pci_tree, sysfs
 from gputopo.values.errors import InputError
-from gputopo.values.machine import LineCounts, Machine, Unread
+from gputopo.values.machine import LineCounts, Machine
 
 _STDIN = "standard input"
 
@@ -38,12 +37,38 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
     for source in sources:
         with intake.limited_time(_STDIN if source == "-" else source):
             machines.append(_load_one(source, read_tree))
-    machine = _checked(merge.merge(runs.by_files(sources, bandwidth_test.renumbered(sources, machines))))
-    if machine.gpus or not machine.kernel_events:
-        return machine
-    from gputopo.captures import kernel_log
+    _refuse_machines_of_files(sources, machines)
+    return _checked(merge.merge(runs.by_files(sources, bandwidth_test.renumbered(sources, machines))))
 
-    return kernel_log.with_gpus(machine)
+
+def _refuse_machines_of_files(sources: Sequence[str], machines: Sequence[Machine]) -> None:
+    """Raise InputError if two files are of two machines: by the UUIDs of their GPUs, or by their models."""
+    whole = [of for of in zip(sources, machines, strict=True) if _lists_all(of[1])]
+    for (first, one), (second, other) in combinations(whole, 2):
+        uuids = [{gpu.uuid for gpu in machine.gpus} for machine in (one, other)]
+        names = [{_model(gpu.name) for gpu in machine.gpus} for machine in (one, other)]
+        if uuids[0] & uuids[1] - {None}:
+            continue
+        if all(uuids) and None not in uuids[0] | uuids[1]:
+            why = "their GPUs have other UUIDs"
+        elif all(names) and None not in names[0] | names[1] and not names[0] & names[1]:
+            why = "their GPUs are of other models"
+        else:
+            continue
+        raise InputError(
+            f"{first} and {second} are of two machines: {why}",
+            f"compare them: gputopo inspect --fleet --from {first} --from {second}",
+        )
+
+
+def _lists_all(machine: Machine) -> bool:
+    """Return whether a capture lists every GPU of its machine: a CUDA program may see some only."""
+    counted = machine.driver.status == "ok" and not any(gap.attached for gap in machine.gaps)
+    return counted and machine.source.startswith(("live", "nvidia-smi -q"))
+
+
+def _model(name: str | None) -> str | None:
+    return None if name is None else name.lower().removeprefix("nvidia ")
 
 
 def _checked(machine: Machine) -> Machine:
@@ -160,8 +185,8 @@ def read_text(text: str, *, origin: str) -> Machine:
 def _read_text(text: str, origin: str) -> Machine:
     if not text.strip():
         raise InputError(f"{origin} is empty", "make the capture again; the command may have failed")
-    if _BUG_REPORT.search(text):
-        return merge.merge(_of_bug_report(text, origin))
+    if bug_report.recognise(text):
+        return pci_tree.with_hops(merge.merge(bug_report.read(text, origin, _captures)))
     return merge.merge(_captures(text, origin))
 
 
@@ -170,10 +195,11 @@ def _captures(text: str, origin: str) -> list[Machine]:
     if text.lstrip().startswith(("{", "[{")):
         return _machines(text, origin)
     from gputopo.captures import kernel_log
-    from gputopo.captures.smi import csv_table
+    from gputopo.captures.smi import csv_table, dmon
 
-    if csv_table.is_whole(text):  # a log may have many lines: no other format is looked for
-        return [ledger.completed(csv_table.parse(text, origin=origin), text, csv_table.FORMAT)]
+    for log in (csv_table, dmon):
+        if log.is_whole(text):  # it may have many lines: no other format is looked for
+            return [ledger.completed(log.parse(text, origin=origin), text, log.FORMAT)]
     taken = kernel_log.take(text)  # before cleaning, which takes off the dates
     if taken.stamped.strip() and detect.is_readable(intake.clean(taken.stamped, origin=origin)):
         taken = kernel_log.take(text, stamps=False)
@@ -228,99 +254,11 @@ def _refuse_other_machines(machines: Sequence[Machine], origin: str) -> None:
         refuse_others([identity_of(one, f"one of the outputs ({one.source})") for one in outputs], origin)
 
 
-# nvidia-bug-report.log: outputs of many commands, each below a rule and its title. The parts that show the
-# machine are read as captures of their own; all others (X logs, package lists, hex dumps) are set aside.
-
-BUG_REPORT = "nvidia-bug-report"
-_BUG_HINT = "run nvidia-bug-report.sh as root and give its whole log, or use nvidia-smi -q > FILE"
-_BUG_REPORT = re.compile(
-    r"^Start of NVIDIA bug report log file|^nvidia-bug-report\.sh Version:", re.MULTILINE
-)
-_RULE = re.compile(r"_{20,}\s*")
-_FILE = re.compile(r"\*\*\* (?!ls: )(\S.*?)\s*")
-_LISTING = re.compile(r"\*\*\* ls: .*")
-# Commands and files whose parts show the machine; others that do are known by their content.
-_READ = re.compile(
-    r"nvidia-smi|lspci|lscpu|numactl|dmesg|journalctl|/proc/driver/nvidia/\S*(?:version|information)$"
-    r"|/var/log/(?:messages|kern|syslog)|/run/log"
-)
-_CONTENT = re.compile(r"NVSMI LOG|^\| NVIDIA-SMI |<nvidia_smi_log|NVRM: Xid|SXid \(", re.MULTILINE)
-
-
-class BugReportPart(NamedTuple):
-    """One part. `line`: the number of lines above it; `lines`: how many lines with content it has."""
-
-    title: str
-    text: str
-    line: int
-    lines: int
-
-    @property
-    def is_read(self) -> bool:
-        """Whether it may show the machine."""
-        return _READ.search(self.title) is not None or _CONTENT.search(self.text) is not None
-
-
-def parts(text: str) -> list[BugReportPart]:
-    """Return the parts between the rules; several files under one rule are a part each."""
-    found: list[BugReportPart] = []
-    title, above, lines = "", 0, list[str]()
-
-    def end() -> None:
-        filled = sum(1 for line in lines if line.strip())
-        if filled or title:
-            found.append(BugReportPart(title, "\n".join(lines) + "\n", above, filled))
-
-    for number, line in enumerate(text.splitlines()):
-        file = _FILE.fullmatch(line)
-        if _RULE.fullmatch(line) or file:
-            end()
-            title, above, lines = (file[1] if file else ""), number + 1, []
-        elif _LISTING.fullmatch(line):
-            lines.append("")
-        elif not title and line.strip():
-            title = line.strip()
-            lines.append("")
-        else:
-            lines.append(line)
-    end()
-    return found
-
-
-def _of_bug_report(text: str, origin: str) -> list[Machine]:
-    """Read the parts of a bug report that show the machine. Raises InputError if none does."""
-    machines: list[Machine] = []
-    refused: list[Unread] = []
-    not_understood = 0
-    for part in parts(text):
-        if not part.is_read or not part.lines:
-            continue
-        try:
-            found = _captures(part.text, origin)
-        except intake.TooMuchError:
-            raise
-        except InputError as error:
-            words = f"{part.title}: {error.what.removeprefix(origin).lstrip(' :')}"
-            not_understood += part.lines
-            refused.append(Unread(source=BUG_REPORT, line=part.line + 1, text=words[:200]))
-            continue
-        machines += [
-            replace(one, unread=tuple(replace(u, line=u.line + part.line) for u in one.unread))
-            for one in found
-        ]
-    if not machines:
-        raise InputError(f"{origin} is a bug report without a part that shows the GPUs", _BUG_HINT)
-    accounted = sum(of.read + of.known + of.not_understood for one in machines for of in one.lines)
-    known = len(ledger.filled(text)) - accounted - not_understood
-    counts = LineCounts(source=BUG_REPORT, read=0, known=known, not_understood=not_understood)
-    return [*machines, Machine(source=BUG_REPORT, unread=tuple(refused), lines=(counts,))]
-
-
 def readable() -> list[tuple[str, str]]:
     """Return each format, and what holds several, with the facts that are read."""
     kinds = [(kind.reads, kind.facts) for kind in detect.formats()]
     return [
         *kinds,
-        ("`nvidia-bug-report.log` (packed or not)", "all of these, as far as they are in it"),
+        (bug_report.READS, bug_report.FACTS),
         (sysfs.READS, sysfs.FACTS),
     ]

@@ -67,7 +67,7 @@ def _is_limit(error: Exception) -> bool:
     """Whether the system gave this process no memory or address space, or no process or thread."""
     return (
         isinstance(error, MemoryError)
-        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or (isinstance(error, OSError) and error.errno in (errno.ENOMEM, errno.EMFILE, errno.ENFILE))
         or any(words in str(error) for words in ("failed to map segment", "can't start new thread"))
     )
 
@@ -76,7 +76,7 @@ def _report_limit(error: Exception) -> int:
     what = printing.one_line(str(error)) or type(error).__name__
     printing.to_stderr(
         f"gputopo: this system gives gputopo too little: {what[:200]}\n"
-        "  see the limits on address space (ulimit -v) and on processes (ulimit -u), and the free memory\n"
+        "  see the limits on open files (ulimit -n), processes (-u), address space (-v) and the free memory\n"
     )
     return int(ExitCode.HARDWARE)
 

@@ -65,8 +65,8 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         float | None,
         Option(
             "--soak",
-            "Copy between host, GPUs and memories for so long instead, compare all data, and report errors "
-            "that are counted under load and rates that fall",
+            "Stress test for this time: error counters that rise, rates that fall, wrong data",
+            detail="Copies between host, GPUs and memories, all at once",
             value="TIME",
             unit="min",
             above=0,
@@ -110,8 +110,7 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Option(
             "--network",
-            "Measure between hosts instead: those of --hosts, or of the starter (srun, mpirun) of this "
-            "command",
+            "Measure between hosts instead: --hosts, or those of srun or mpirun",
         ),
     ] = False
     network_tool: Annotated[
@@ -128,9 +127,9 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Option(
             "--from",
-            "Judge this instead of measuring: output of bandwidthTest, p2pBandwidthLatencyTest, nvbandwidth, "
-            "nccl-tests, perftest or iperf3, or JSON of gputopo; with a capture of the machine beside it. "
-            "Repeatable",
+            "Judge output of nvbandwidth, nccl-tests, perftest and others instead of measuring",
+            detail="Also bandwidthTest, p2pBandwidthLatencyTest, iperf3, or JSON of gputopo; with a capture "
+            "of the machine beside it. Repeatable",
             value="FILE",
             repeated=True,
         ),
@@ -139,8 +138,8 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Option(
             "--save",
-            "Save the result for this machine, so that plan and run use it; with --from for the machine that "
-            "was read; with --network for the hosts, here",
+            "Save the result for plan, run and --baseline",
+            detail="With --from for the machine that was read; with --network for the hosts, here",
         ),
     ] = False
     baseline: Annotated[
@@ -149,15 +148,15 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
     whole: Annotated[
         bool,
         Option("--all", "Every number, as tables; remedies of all findings; notes"),
-        Option("--matrices", "Same as --all"),
+        Option("--matrices", "Same as --all", more=True),
     ] = False
     shape: Annotated[Shape, FORMAT, JSON] = "table"
     fail_on: Annotated[
         FailOn | None,
         Option(
             "--fail-on",
-            "Exit with 1 on a finding of this severity or worse; with --baseline, if anything got worse",
-            default="error; with --baseline nothing",
+            "Exit with 1 on a finding of this severity or worse: errors unless given",
+            detail="With --baseline, if anything got worse; not unless given",
         ),
     ] = None
 

@@ -71,11 +71,6 @@ class CollectiveSeries:
             (one for one in self.samples if one.bytes == size and bool(one.in_place) == in_place), None
         )
 
-    def is_comparable(self, other: "CollectiveSeries") -> bool:
-        """Return whether another series is of the same operation and GPUs."""
-        same = self.first.source == other.first.source
-        return self.first.kind == other.first.kind and same
-
 
 def series_of(samples: Iterable[Sample]) -> list[CollectiveSeries]:
     """Return the collective operations among samples, in their order."""
@@ -94,13 +89,6 @@ def series_of(samples: Iterable[Sample]) -> list[CollectiveSeries]:
             )
             found.setdefault((*key, one.root, one.group, one.hosts, one.nccl), []).append(one)
     return [CollectiveSeries(tuple(of)) for of in found.values()]
-
-
-def nearest(one: CollectiveSeries, size: int) -> Sample:
-    """Return the sample whose size is nearest, the faster one of out of place and in place."""
-    return min(
-        one.samples, key=lambda sample: (abs((sample.bytes or 0) - size), -(sample.bus_gb_per_s or 0.0))
-    )
 
 
 # A ring takes the rate of all NVLinks of a GPU in one direction, as NCCL counts it (nvlinks.csv): A100 and

@@ -58,6 +58,18 @@ _STATUSES = (
         _MISMATCH,
     ),
     _of(
+        "too_old",
+        "the driver is older than the CUDA runtime of the program",
+        "Update the driver to a version that supports this CUDA (nvidia-smi shows the highest it supports), "
+        "or install a framework built for an older CUDA. In a container, update the driver of the host.",
+    ),
+    _of(
+        "not_ready",
+        "CUDA waits for the NVSwitch fabric",
+        "Start the fabric manager in the version of the driver: sudo systemctl status nvidia-fabricmanager "
+        "and /var/log/fabricmanager.log show why it does not run; then restart the program.",
+    ),
+    _of(
         "no_permission",
         "/dev/nvidia* is missing, or permission is denied",
         "Join the group that may open it (ls -l /dev/nvidia*). In a container, start it with GPU "
@@ -85,7 +97,8 @@ _STATUSES = (
     _of(
         "failed",
         "the NVIDIA driver does not work",
-        "See nvidia-smi and sudo dmesg | grep -i -e nvrm -e xid, and reboot.",
+        "See nvidia-smi and sudo dmesg | grep -i -e nvrm -e xid, and reboot. If nvidia-smi lists the GPUs, "
+        "check CUDA_VISIBLE_DEVICES; restart a container that lost its GPUs.",
     ),
 )
 DRIVER_STATUS = {rule.id.removeprefix("driver."): rule for rule in _STATUSES}
@@ -224,6 +237,8 @@ def status(machine: Machine) -> Iterator[Fault]:
     effect = "no GPU of this machine can be used"
     if differ:
         effect = "programs may fail"
+    elif name in ("too_old", "not_ready"):
+        effect = "CUDA programs cannot start"
     elif name in ("hung", "crashed"):
         effect = "programs on its GPUs may hang or fail" if machine.gpus else effect
     detail = _driver_detail(msgspec.structs.replace(driver, status=name), evidence)
@@ -300,7 +315,8 @@ def lost_gpus(machine: Machine) -> Iterator[Fault]:
             why = _NO_RETURN.get(code, f"refused with NVML's {code}")
             yield GPU_NO_ANSWER.fault(subject, f"{named(gpu)} does not answer: {why}{also}", evidence)
         else:
-            says = f"{named(gpu)} was enumerated and then did not answer{also}"
+            when = f" ({code})" if code.startswith("listed at") else ""
+            says = f"{named(gpu)} was enumerated and then did not answer{when}{also}"
             yield GPU_LOST.fault(subject, says, evidence)
 
 

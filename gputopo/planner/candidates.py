@@ -24,8 +24,9 @@ from gputopo.planner.selection import ALL, LISTED
 from gputopo.prediction.calibration import range_share
 from gputopo.prediction.links.paths import unknown_facts
 from gputopo.prediction.search import FoundCandidate
+from gputopo.prediction.step import Placement
 from gputopo.values.run.batches import plain
-from gputopo.values.run.plan import SURE_MARGIN, Candidate, Prediction, Price, VariableUpdate
+from gputopo.values.run.plan import SURE_MARGIN, Candidate, GpuCount, Prediction, Price, VariableUpdate
 
 RULE = (
     "no step is predicted: one GPU, or two on one PCIe switch, have the variables, of others the CPU has them"
@@ -65,13 +66,15 @@ class Candidates:
             for rank, one in enumerate(found)
         )
 
-    def prediction(self, candidates: Sequence[Candidate]) -> Prediction | None:
-        """Return from what was predicted, how sure the choice is, and what the options cost."""
+    def prediction(self, candidates: Sequence[Candidate], fewer: GpuCount | None) -> Prediction | None:
+        """Return from what was predicted, how sure the choice is, and what the options cost.
+
+        `fewer`: the fastest plan of fewer GPUs.
+        """
         choice, of, basis = candidates[0], self._of, self._of.basis
         if not of.predicts:
             return None
-        facts = unknown_facts(of.machine, of.paths)[:1]
-        margin, tie = margin_of(candidates, ", or ".join((*facts, "one short run of each (--autotune)")))
+        margin, tie = margin_of(candidates, "a short run of each (--autotune)")
         return Prediction(
             program=basis.program.name,
             batch_size=basis.batch,
@@ -81,7 +84,18 @@ class Candidates:
             tie=tie,
             learned=basis.learned,
             prices=() if of.is_assumed else tuple(self._prices(choice)),
+            fewer=fewer,
+            default_images_per_sec=self._default(choice),
         )
+
+    def _default(self, choice: Candidate) -> float | None:
+        """Return the speed of the lowest GPUs with what tf.distribute.MirroredStrategy does by default."""
+        of = self._of
+        lowest = of.pool[: of.size]
+        if of.size == 1 or choice.variable_update == "independent" or of.required not in (None, *lowest):
+            return None
+        found = of.search(lowest, 1, placings=(Placement("replicated", None, "nccl"),))
+        return round(of.images_per_sec(found[0]), 2)
 
     def _with_reasons(
         self, found: FoundCandidate, rank: int, searched: Sequence[FoundCandidate]

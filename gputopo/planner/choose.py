@@ -16,7 +16,8 @@ import msgspec
 from gputopo.planner.candidates import Candidates
 from gputopo.planner.explained import step_line
 from gputopo.planner.fastest import Basis, Fastest, without_prediction
-from gputopo.planner.how_many import how_many, unequal
+from gputopo.planner.how_many import best_of_fewer, how_many, unequal
+from gputopo.planner.memory import require_memory
 from gputopo.planner.request import (
     Request,
     check,
@@ -130,6 +131,11 @@ def _plan(
     found = Candidates(selection)
     candidates = found.best(keep)
     choice = candidates[0]
+    if not isinstance(basis.missing, str) and request.fits:
+        workload = request.workload or workloads.require(request.model or "")
+        each = selection.batches(choice.gpus)
+        require_memory(machine, workload, dict(zip(choice.gpus, each, strict=True)), request.precision)
+    fewer = best_of_fewer(selection) if selection.predicts and keep != 1 else None
     return Plan(
         choice=choice,
         candidates=candidates,
@@ -138,7 +144,7 @@ def _plan(
         environment=plan_environment(machine, choice.gpus),
         model=request.model,
         source=machine.source,
-        prediction=found.prediction(candidates),
+        prediction=found.prediction(candidates, fewer),
         how_many=count,
         unequal=unequal(selection, choice.gpus) if selection.predicts and not selection.is_assumed else None,
         line=step_line(selection, choice) if request.explain and selection.predicts else None,

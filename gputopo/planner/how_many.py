@@ -27,8 +27,8 @@ _NOISE = 1e-9  # of sums of floating-point numbers
 def how_many(machine: Machine, request: Request, unavailable: Mapping[int, str], basis: Basis) -> HowMany:
     """Return the number of GPUs for a request with `num_gpus` auto, which was checked.
 
-    All where the bandwidth was not measured, a speed is assumed, or no step can be predicted.
-    Raises NoPlanError where no GPU can be used.
+    By prediction; where the speed of a GPU is assumed the largest number that no smaller one beats, and all
+    where no step can be predicted. Raises NoPlanError where no GPU can be used.
     """
     gain = GAIN if request.gain is None else request.gain
     # Some reductions cannot serve all numbers of GPUs: the largest number is known without.
@@ -36,29 +36,38 @@ def how_many(machine: Machine, request: Request, unavailable: Mapping[int, str],
     selection = Fastest(machine, free, unavailable, basis)
     if not selection.predicts:
         why = basis.missing or "no step is predicted for this job"
-        return HowMany(num_gpus=selection.size, gain=gain, reason=_unless_measured(selection.size, why))
-    counts = gains(
-        {
-            size: _images_per_sec(machine, one, unavailable, basis)
-            for size in doublings(selection.size)
-            if (one := _of_size(request, size)) is not None
-        }
-    )
+        reason = "the only one" if selection.size == 1 else f"all that can be used: {why}"
+        return HowMany(num_gpus=selection.size, gain=gain, reason=reason)
+    counts = gains(_speeds(selection, doublings(selection.size), request))
     if selection.is_assumed:
-        why = "the speed of one GPU is assumed (--single-gpu-images-per-sec)"
-    elif not is_measured(selection.paths, selection.pool):
-        why = "bandwidth was not measured (gputopo bandwidth --save)"
+        best = max(one.images_per_sec for one in counts)
+        chosen = next(one for one in counts if one.images_per_sec == best)
+        reason = "the fastest; the speed of one GPU is assumed (--single-gpu-images-per-sec)"
+        if chosen is not counts[-1]:
+            reason = f"{_slower([chosen, counts[-1]])}; {reason}"
     else:
-        why = ""
-    if not why:
         chosen = enough(counts, gain)
         reason = reason_of(counts, chosen, gain)
-    else:
-        chosen = counts[-1]
-        reason = _unless_measured(chosen.num_gpus, why)
-        if slower := _slower(counts):
-            reason += f"; {slower}"
+        if len(counts) > 1 and not is_measured(selection.paths, selection.pool):
+            reason += "; links as expected, not measured (gputopo bandwidth --save)"
     return HowMany(num_gpus=chosen.num_gpus, gain=gain, reason=reason, counts=counts)
+
+
+def best_of_fewer(selection: Fastest) -> GpuCount | None:
+    """Return the fastest of half as many GPUs, a quarter, ... one; None where there are none, or assumed."""
+    sizes = [size for size in doublings(selection.size) if size < selection.size]
+    if not sizes or selection.is_assumed or isinstance(selection.request.batch_size, tuple):
+        return None
+    return max(gains(_speeds(selection, sizes, selection.request)), key=lambda one: one.images_per_sec)
+
+
+def _speeds(selection: Fastest, sizes: Sequence[int], request: Request) -> dict[int, float]:
+    """Return the images/sec of the best plan of each number of GPUs that the reduction can serve."""
+    return {
+        size: _images_per_sec(selection.machine, one, selection.unavailable, selection.basis)
+        for size in sizes
+        if (one := _of_size(request, size)) is not None
+    }
 
 
 def doublings(largest: int) -> tuple[int, ...]:
@@ -115,10 +124,6 @@ def _images_per_sec(
     selection = Fastest(machine, request, unavailable, basis)
     best = selection.search(selection.pool, 1, selection.troubles)[0]
     return selection.images_per_sec(best)
-
-
-def _unless_measured(largest: int, why: str) -> str:
-    return "the only one" if largest == 1 else f"all, unless measured otherwise: {why}"
 
 
 def reason_of(counts: Sequence[GpuCount], chosen: GpuCount, gain: float) -> str:

@@ -46,6 +46,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: AskedBatch | None = None
     precision: str = "fp32"  # as in a RunSpec
     predicts: bool = True  # whether it trains by steps that can be predicted
+    fits: bool = False  # whether a batch larger than the memory of its GPU is refused
     explain: bool = False  # whether the step of the choice is laid out in time
     workload: Workload | None = None  # the costs of a model that no table has, where they are known
     single_gpu_images_per_sec: tuple[float, ...] = ()

@@ -28,6 +28,7 @@ from gputopo.values.run.plan import (
 
 _ALTERNATIVES = 5  # the rest is in the JSON
 _RUNNERS_UP = 3
+_REASONS = 5
 _SHORTEST_BAR, _WIDEST_BAR = 8, 40
 _NUMBERS = 25  # of a row of steps: images/sec, ms, and what separates columns
 # The parts of a step: what a bar is made of, and what a terminal paints it with.
@@ -43,31 +44,70 @@ _SPELLED_OUT = 4  # more GPUs than these are written as ranges
 
 
 def plan_document(plan: Plan) -> Document:
-    """Return the choice with its reasons, the next best candidates, what was refused, the environment."""
+    """Return the choice with what it gains, why, the candidates, and what was refused."""
     others = [candidate for candidate in plan.candidates if candidate != plan.choice]
-    next_best: list[Block] = []
+    candidates: list[Block] = []
     if others and plan.prediction is not None:
-        steps = (plan.choice, *plan.runners_up[:_RUNNERS_UP])
-        next_best = [Drawing(lambda width: _steps(steps, width))]
+        steps = _unlike((plan.choice, *plan.runners_up))[: _RUNNERS_UP + 1]
+        candidates = [Drawing(lambda width: _steps(steps, width))]
     elif others:
-        next_best = [_alternatives(others)]
+        candidates = [_alternatives(others)]
     refused = tuple(refusal.reason for refusal in plan.refused)
-    environment = environment_lines(plan)
     return of_sections(
         [
-            (f"Plan for {plan.model}" if plan.model else "Plan", [Rows(tuple(_choice(plan)))]),
+            ("", [answer(plan), Rows(tuple(_choice(plan)))]),
             ("Number of GPUs", [] if plan.how_many is None else how_many_blocks(plan.how_many)),
-            ("Unequal GPUs", [] if plan.unequal is None else unequal_blocks(plan.unequal)),
             ("What if", [] if plan.what_if is None else what_if_blocks(plan.what_if, plan.model)),
             ("Line of gradients", [] if plan.line is None else step_line_blocks(plan.line)),
             ("Measured", [] if plan.autotune is None else autotune_blocks(plan.autotune)),
-            ("Why", [Bullets(tuple(plan.choice.reasons))]),
-            ("Next best", next_best),
+            ("Why", [Bullets(_why(plan, refused))]),
+            ("Candidates", candidates),
+            ("Unequal GPUs", [] if plan.unequal is None else unequal_blocks(plan.unequal)),
             ("Refused", [Bullets(refused)] if refused else []),
-            # Each of several hosts has its own.
-            ("Environment", [] if plan.choice.hosts else [Drawing(lambda _: list(map(line, environment)))]),
         ]
     )
+
+
+def answer(plan: Plan) -> str:
+    """Return what to take and how fast it is; first of all that fewer GPUs would be faster."""
+    choice = plan.choice
+    where = _all_gpus(choice) if choice.gpus or choice.hosts else "Logical CPU devices"
+    words = f"{where}, {mode_words(choice)}"
+    if choice.images_per_sec is None:
+        return f"{words}{f' for {plan.model}' if plan.model else ''}."
+    assumed = plan.prediction is not None and plan.prediction.is_assumed
+    words += f": {_speed(choice)} images/sec{f' of {plan.model}' if plan.model else ''}"
+    words += "; the speed of one GPU is assumed." if assumed else "."
+    fewer = plan.prediction.fewer if plan.prediction is not None else None
+    if fewer is None or fewer.images_per_sec <= choice.images_per_sec:
+        return words
+    slower = f"Slower than {_count(fewer.num_gpus)} ({fewer.images_per_sec:.0f}): --num-gpus {fewer.num_gpus}"
+    return f"{slower}. {words}"
+
+
+def _count(gpus: int) -> str:
+    return f"{gpus} GPU{'' if gpus == 1 else 's'}"
+
+
+def _why(plan: Plan, refused: Sequence[str]) -> tuple[str, ...]:
+    """Return the reasons that count most, those about GPUs in use or in error first, each once."""
+    choice = plan.choice
+    limit = [] if choice.limited_by is None else [f"limited by: {choice.limited_by}"]
+    reasons = [one for one in (*plan.warnings, *limit, *choice.reasons) if one not in refused]
+    reasons = list(dict.fromkeys(reasons))
+    more = len(reasons) - _REASONS
+    if more <= 0:
+        return tuple(reasons)
+    return (*reasons[:_REASONS], f"and {more} more (--json)")
+
+
+def _unlike(candidates: Sequence[Candidate]) -> list[tuple[Candidate, str]]:
+    """Return candidates with their placements in words, those equally fast on the same GPUs together."""
+    found: dict[object, tuple[Candidate, list[str]]] = {}
+    for one in candidates:
+        key = one.gpus, round(one.images_per_sec or 0.0), one.hosts
+        found.setdefault(key, (one, []))[1].append(mode_words(one))
+    return [(one, " or ".join(dict.fromkeys(modes))) for one, modes in found.values()]
 
 
 def environment_lines(plan: Plan) -> list[str]:
@@ -75,18 +115,6 @@ def environment_lines(plan: Plan) -> list[str]:
     import shlex
 
     return [f"{name}={shlex.quote(value)}" for name, value in plan.environment.items()]
-
-
-def placement_in_words(candidate: Candidate) -> str:
-    """Return where the variables are placed: `parameter_server, variables on gpu:0`."""
-    words: list[str] = [candidate.variable_update]
-    if candidate.ps_device is not None:
-        words.append(f"variables on {candidate.ps_device}")
-    elif candidate.variable_update == "replicated":
-        words.append(f"a copy on every {'GPU' if candidate.gpus else 'device'}")
-    if candidate.all_reduce is not None:
-        words.append(f"gradients reduced by {candidate.all_reduce}")
-    return ", ".join(words)
 
 
 def summary_lines(plan: Plan) -> tuple[str, ...]:
@@ -97,25 +125,19 @@ def summary_lines(plan: Plan) -> tuple[str, ...]:
         return count
     return (
         *count,
-        f"Predicted for {_all_gpus(choice)}, {mode_words(choice)}: images/sec {_speed(choice)}.",
+        f"Predicted for {_all_gpus(choice)}, {mode_words(choice)}: {_speed(choice)} images/sec.",
         f"Limited by: {choice.limited_by}; {_sureness(plan, prediction)}.",
     )
 
 
 def _choice(plan: Plan) -> list[tuple[str, str]]:
     choice, prediction = plan.choice, plan.prediction
-    where = [("GPUs", _gpus(choice.gpus)) if choice.gpus else ("Devices", "logical CPU devices")]
-    if choice.hosts:
-        where = _hosts(choice)
-    rows = [*where, ("Variables", placement_in_words(choice))]
-    if choice.images_per_sec is not None:
-        rows.append(("Images/sec", _speed(choice)))
+    rows: list[tuple[str, str]] = []
     if choice.batch_sizes:
-        rows.insert(
-            len(where), ("Batches", f"{as_typed(choice.batch_sizes)}, {sum(choice.batch_sizes)} together")
-        )
+        rows.append(("Batches", f"{as_typed(choice.batch_sizes)}, {sum(choice.batch_sizes)} together"))
     if prediction is not None:
-        rows.append(("Limited by", choice.limited_by or "compute"))
+        if gain := _gain(choice, prediction):
+            rows.append(("Gain", gain))
         rows.append(("Margin", _sureness(plan, prediction)))
         rows += [("Option", _price(price)) for price in prediction.prices]
         rows.append(("From", _basis(choice, prediction)))
@@ -124,12 +146,23 @@ def _choice(plan: Plan) -> list[tuple[str, str]]:
     return [*rows, ("Machine", plain(plan.source))]
 
 
-def _hosts(choice: Candidate) -> list[tuple[str, str]]:
-    """Return the hosts with their GPUs, those that have the same together."""
-    return [
-        ("Host" if len(of) == 1 else f"{len(of)} hosts", f"{_names(of)}: {words}")
-        for words, of in _by_gpus(choice).items()
-    ]
+def _gain(choice: Candidate, prediction: Prediction) -> str:
+    """Return how many times as fast the choice is as one GPU, fewer GPUs and TensorFlow's default."""
+    speed, parts = choice.images_per_sec or 0.0, list[str]()
+    if choice.speedup is not None and _counted(choice) > 1:
+        parts.append(f"{choice.speedup:.2f} times one GPU")
+    if prediction.fewer is not None and prediction.fewer.num_gpus > 1:
+        times = speed / prediction.fewer.images_per_sec
+        parts.append(f"{times:.2f} times {_count(prediction.fewer.num_gpus)}")
+    if default := prediction.default_images_per_sec:
+        share = speed / default - 1
+        more = (
+            f"{abs(share):.0%} {'faster' if share > 0 else 'slower'} than"
+            if abs(share) > 0.005
+            else "as fast as"
+        )
+        parts.append(f"{more} TensorFlow's default (lowest GPUs, replicated nccl)")
+    return "; ".join(parts)
 
 
 def _names(hosts: Sequence[str]) -> str:
@@ -154,8 +187,6 @@ def _speed(candidate: Candidate) -> str:
     speed = f"{candidate.images_per_sec:.0f}"
     if candidate.images_per_sec_low is not None and candidate.images_per_sec_high is not None:
         speed += f" ({candidate.images_per_sec_low:.0f} to {candidate.images_per_sec_high:.0f})"
-    if candidate.speedup is not None and _counted(candidate) > 1:
-        speed += f", {candidate.speedup:.2f} times one GPU"
     return speed
 
 
@@ -170,7 +201,7 @@ def _sureness(plan: Plan, prediction: Prediction) -> str:
         other += f" on {_named(runner_up.gpus)}"
     if prediction.tie is None:
         return f"{prediction.margin:.0%} faster than {other}"
-    return f"a tie with {other} ({prediction.margin:.1%} apart); to settle it: {prediction.tie}"
+    return f"a tie with {other} ({prediction.margin:.1%} apart); {prediction.tie} settles it"
 
 
 def _price(price: Price) -> str:
@@ -211,11 +242,12 @@ def learned_words(learned: Learned, choice: Candidate) -> str:
     )
 
 
-def _steps(candidates: Sequence[Candidate], width: int) -> list[Line]:
-    """Return the steps of candidates as bars, as long as they take."""
+def _steps(shown: Sequence[tuple[Candidate, str]], width: int) -> list[Line]:
+    """Return the steps of candidates with their placements as bars, as long as they take."""
+    candidates = [one for one, _ in shown]
     gpus = Column("GPUs", tuple(map(_short_gpus, candidates)), max_width=width // 5)
     space = width - gpus.width - _NUMBERS - _SHORTEST_BAR
-    modes = Column("Variables", tuple(map(mode_words, candidates)), max_width=max(space, 8))
+    modes = Column("Variables", tuple(words for _, words in shown), max_width=max(space, 8))
     speeds = Column("images/sec", tuple(f"{one.images_per_sec:.0f}" for one in candidates), "right")
     steps = Column("ms", tuple(f"{one.step_ms:.1f}" for one in candidates), "right")
     left = [modes, speeds, steps]
@@ -229,7 +261,7 @@ def _steps(candidates: Sequence[Candidate], width: int) -> list[Line]:
 
 def _all_gpus(candidate: Candidate) -> str:
     if not candidate.hosts:
-        return f"GPU {_gpus(candidate.gpus)}"
+        return _named(candidate.gpus)
     return "; ".join(f"{words} of {_names(of)}" for words, of in _by_gpus(candidate).items())
 
 
@@ -255,7 +287,7 @@ def _painted(spans: Line) -> Line:
 
 def _alternatives(others: Sequence[Candidate]) -> Table:
     shown = others[:_ALTERNATIVES]
-    rows = [(_gpus(one.gpus), placement_in_words(one), "".join(one.reasons[:1])) for one in shown]
+    rows = [(_gpus(one.gpus), mode_words(one), "".join(one.reasons[:1])) for one in shown]
     more = len(others) - len(shown)
     notes = (f"and {more} more; --json has them",) if more else ()
     return Table.of(("GPUs", "Variables", "Because"), rows, notes=notes)

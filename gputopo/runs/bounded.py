@@ -11,6 +11,8 @@ from gputopo.values.run.events import Sample, TowerMarks
 
 T = TypeVar("T")
 
+GOLDEN = (math.sqrt(5) - 1) / 2
+
 # Samples of a run that are written whole: the first hour at two a second. Ours.
 ALL_SAMPLES = 7200
 # Samples that are written or left out together: what is asked least often (probes/sampling) is asked
@@ -19,26 +21,32 @@ BLOCK_SAMPLES = 40
 
 
 class Thinned(Generic[T]):
-    """All items of a stream up to `capacity`, then every second, fourth, eighth; always the first.
+    """All items of a stream up to `capacity`, then about a half, a quarter, an eighth; always the first.
 
-    `seen`: how many there were. A median over them is one over a sample of the stream.
+    `seen`: how many there were. Which are stored follows the fractional parts of multiples of the golden
+    ratio: any share of the items is evenly spread, and what repeats with any period is met in proportion.
     """
 
     def __init__(self, capacity: int) -> None:
         self.seen = 0
-        self.items: list[T] = []
+        self._stored: list[tuple[float, T]] = []
         self._capacity = capacity
-        self._every = 1
+        self._below = 1.0  # of the fractional parts
+
+    @property
+    def items(self) -> list[T]:
+        """The stored items, in their order."""
+        return [item for _, item in self._stored]
 
     def add(self, item: T) -> None:
         """Add the next item."""
-        if self.seen % self._every == 0:
-            if len(self.items) == self._capacity:
-                del self.items[1::2]
-                self._every *= 2
-            if self.seen % self._every == 0:
-                self.items.append(item)
+        fraction = self.seen * GOLDEN % 1.0
         self.seen += 1
+        while len(self._stored) >= self._capacity and fraction < self._below:
+            self._below /= 2
+            self._stored = [one for one in self._stored if one[0] < self._below]
+        if fraction < self._below:
+            self._stored.append((fraction, item))
 
 
 class WrittenSamples:
@@ -70,8 +78,6 @@ class KeptStep(msgspec.Struct, frozen=True):
 # Rows that are stored at most. Enough to judge, and so few that judging takes well under a second. Ours.
 CAPACITY = 600
 FOLD = 3  # rows that become one: a median of three ignores an outlier
-# A logarithm or a share beyond this counts as this in a mean: a stall of seconds is no pace.
-MEAN_LIMIT = 0.7
 
 _Row = Sequence[float]
 
@@ -82,9 +88,8 @@ class Blocks:
     `first_steps`: number of the first step of each row.
     """
 
-    def __init__(self, mean_limit: float = MEAN_LIMIT) -> None:
+    def __init__(self) -> None:
         self.size = 1
-        self._limit = mean_limit
         self._medians: list[_Row] = []
         self._means: list[_Row] = []
         self.first_steps: list[int] = []
@@ -96,12 +101,8 @@ class Blocks:
         return [row[column] for row in self._medians]
 
     def means(self, column: int) -> list[float]:
-        """Return the means of a column, by row; NaN where it has no value in a row.
-
-        Of values cut to +-`mean_limit`, so that they see what a median of few slow steps does not.
-        """
-        values = [row[column] for row in self._means]
-        return values if self._limit == math.inf else [_cut(value, self._limit) for value in values]
+        """Return the means of a column, by row; NaN where it has no value in a row."""
+        return [row[column] for row in self._means]
 
     def add(self, step: int, row: Sequence[float]) -> None:
         """Add the row of a step. NaN: no value."""
@@ -112,7 +113,7 @@ class Blocks:
             return
         self.first_steps.append(self._open_first)
         self._medians.append(_joined(self._open, median))
-        self._means.append(self._mean(self._open))
+        self._means.append(_joined(self._open, fmean))
         self._open = []
         if len(self.first_steps) >= CAPACITY:
             self._fold()
@@ -121,15 +122,8 @@ class Blocks:
         starts = range(0, len(self.first_steps), FOLD)
         self.first_steps = [self.first_steps[start] for start in starts]
         self._medians = [_joined(self._medians[s : s + FOLD], median) for s in starts]
-        self._means = [self._mean(self._means[s : s + FOLD]) for s in starts]
+        self._means = [_joined(self._means[s : s + FOLD], fmean) for s in starts]
         self.size *= FOLD
-
-    def _mean(self, rows: Sequence[_Row]) -> _Row:
-        return _joined(rows, lambda known: fmean(_cut(value, self._limit) for value in known))
-
-
-def _cut(value: float, limit: float) -> float:
-    return min(max(value, -limit), limit)  # in this order NaN stays NaN
 
 
 def _joined(rows: Sequence[_Row], middle: Callable[[list[float]], float]) -> _Row:

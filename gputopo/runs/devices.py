@@ -67,18 +67,18 @@ def label_of(device: Device) -> str:
 
 
 def name_of(device: Device) -> str:
-    """Return a device's name for people: "GPU 3 (GTX 1070)", "n2 GPU 3 (GTX 1070)", or "tower 1 (/CPU:1)"."""
-    if device.host is None and (is_cpu(device) or device.gpu is None):
-        return f"tower {device.tower} ({device.device})"
+    """Return a device's name for people: "GPU 3 (GTX 1070)", "n2 GPU 3 (GTX 1070)", or "CPU device 1"."""
     known = device.gpu_name and not is_cpu(device)
     return f"{short_name_of(device)} ({device.gpu_name})" if known else short_name_of(device)
 
 
 def short_name_of(device: Device) -> str:
-    """Return "GPU 3", or "tower 1"; of several hosts "n2 GPU 3", or "n2 CPU 1"."""
+    """Return "GPU 3", or "CPU device 1"; of several hosts "n2 GPU 3", or "n2 CPU 1"."""
     if device.host is not None:
         return label_of(device)
-    return f"tower {device.tower}" if is_cpu(device) or device.gpu is None else f"GPU {device.gpu}"
+    if is_cpu(device):
+        return f"CPU device {device.tower}"
+    return f"device {device.tower}" if device.gpu is None else f"GPU {device.gpu}"
 
 
 def is_cpu(device: Device) -> bool:

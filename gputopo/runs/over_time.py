@@ -95,7 +95,7 @@ class _Reader:
             self._batches = batch_sizes(event)
             self._places = {device.device: place for place, device in enumerate(event.devices)}
             self._towers = {device.tower: self._places[device.device] for device in event.devices}
-            self._steps = Blocks(mean_limit=math.inf)
+            self._steps = Blocks()
             hosted = [one for one in event.devices if one.host is not None and one.gpu is not None]
             self._gpus = [(one.rank, one.gpu) for one in hosted if one.gpu is not None]
             self._names = [short_name_of(one) for one in hosted]
@@ -141,7 +141,7 @@ class _Reader:
             if not self._gpus:
                 self._gpus = [(sample.rank, one.gpu) for one in sample.gpus]
                 self._names = [f"GPU {one.gpu}" for one in sample.gpus]
-            self._samples = Blocks(mean_limit=math.inf)
+            self._samples = Blocks()
         of_gpu: dict[tuple[int, int], GpuSample] = {(sample.rank, one.gpu): one for one in sample.gpus}
         row = [sample.time_s - self._begin]
         for fact in _FACTS:

@@ -5,6 +5,7 @@ from typing import Any
 from gputopo.values.run.all_reduce import MEANINGS
 from gputopo.values.run.job import PROGRAM, Job, JobData
 
+OWN_TRAINER = "own towers"  # in result.json
 _NOTHING = "nothing: there is one device"
 _MADE = {"cpu": "made on the CPU", "python": "made in Python"}
 
@@ -81,7 +82,7 @@ def _trainer(job: Job) -> str | None:
         return f"method {job.method}"
     if job.strategy:
         return f"strategy {job.strategy}"
-    return "own towers" if job.variable_update is not None else None
+    return OWN_TRAINER if job.variable_update is not None else None
 
 
 def _variables(job: Job) -> str:

@@ -104,6 +104,8 @@ DriverStatus = Literal[
     "no_device",  # no NVIDIA device on this machine
     "not_loaded",  # a device, but the kernel module is not loaded
     "library_missing",  # a device, but no libnvidia-ml.so.1
+    "too_old",  # older than what the CUDA runtime of a program needs
+    "not_ready",  # the fabric manager of NVSwitches has not started (CUDA error 802)
     "version_mismatch",  # library and kernel module are of different versions
     "no_permission",  # /dev/nvidia* may not be opened, or is not there (a container)
     "other_driver",  # a device that is bound to another kernel driver (nouveau, vfio-pci)

@@ -318,10 +318,15 @@ def _of_parameter(parameter: inspect.Parameter) -> tuple[Declared, ...]:
 
 def given_of(spec: "type[msgspec.Struct]", texts: Mapping[str, Text]) -> Given:
     """Return the fields of a spec that were asked for. Raises UsageError and InputError."""
-    options = options_of(spec)
+    options = [one for name, one in _named_options(spec) if name in texts]
     values = _values(options, texts)
-    typed = {one.name.rstrip("_"): one.as_typed(texts[one.name]) for one in options if one.name in texts}
+    typed = {one.name.rstrip("_"): one.as_typed(texts[one.name]) for one in options}
     return Given(_fields(spec, values, ()), typed)
+
+
+@cache
+def _named_options(spec: "type[msgspec.Struct]") -> tuple[tuple[str, Declared], ...]:
+    return tuple((one.name, one) for one in options_of(spec))
 
 
 def _values(options: Iterable[Declared], texts: Mapping[str, Text]) -> dict[tuple[str, ...], dict[str, Any]]:
@@ -344,16 +349,22 @@ def _values(options: Iterable[Declared], texts: Mapping[str, Text]) -> dict[tupl
 def _fields(
     spec: "type[msgspec.Struct]", values: Mapping[tuple[str, ...], dict[str, Any]], part: tuple[str, ...]
 ) -> dict[str, Any]:
+    found = dict(values.get(part, {}))
+    for name, kind in _structs_in(spec):
+        if inner := _fields(kind, values, (*part, name)):
+            found[name] = kind(**inner)
+    return found
+
+
+@cache
+def _structs_in(spec: "type[msgspec.Struct]") -> "tuple[tuple[str, type[msgspec.Struct]], ...]":
+    """Return the fields that are structs themselves, with their types."""
     import msgspec
 
-    found = dict(values.get(part, {}))
-    for one in msgspec.structs.fields(spec):
-        kind, _ = _declared(one.type)
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            inner = _fields(kind, values, (*part, one.name))
-            if inner:
-                found[one.name] = kind(**inner)
-    return found
+    kinds = ((one.name, _declared(one.type)[0]) for one in msgspec.structs.fields(spec))
+    return tuple(
+        (name, kind) for name, kind in kinds if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+    )
 
 
 def _spec(annotation: Any) -> "type[msgspec.Struct] | None":

@@ -10,22 +10,21 @@ import msgspec
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.compare.keras_tower import Merge, PassMarks, Statistics, Tower
-from gputopo.launch.compare.recipes import RECIPES, rows_of_towers
+from gputopo.launch.compare.keras_tower import RECIPES, Merge, PassMarks, Statistics, Tower
 from gputopo.launch.models.keras_building import KerasModel, seeds, summed
 from gputopo.launch.models.keras_checks import is_seed, shapes_of
 from gputopo.launch.models.keras_sources import Foreign
 from gputopo.launch.models.layers import TYPES, DataFormat, Stream, TowerRows
-from gputopo.launch.models.models import Model, loss_of
+from gputopo.launch.models.model import Model, loss_of
 from gputopo.launch.spec.rules import remarks
 from gputopo.launch.spec.run_spec import Method, Optimization, Precision, RunSpec
 from gputopo.launch.train.inputs.factory import source_of
-from gputopo.launch.train.loop import StepOutcome, Stepper
+from gputopo.launch.train.loss_scale import LossScale, run_if
 from gputopo.launch.train.marks import Marks, clock
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.devices import HOST, require
 from gputopo.launch.train.placement.variables import VariableSet, create, create_state
-from gputopo.launch.train.towers import LossScale, run_if
+from gputopo.launch.train.stepper import StepOutcome, Stepper
 from gputopo.launch.train.updating import learning_rate
 
 Tensor = Any
@@ -325,15 +324,15 @@ def make_parallel(
     method: Method,
     devices: Sequence[str],
     *,
+    batch: int,
     server: str = HOST,
-    batch: int | None = None,
     xla: bool = False,
     ending: Callable[[Tensor], Tensor] | None = None,
 ) -> keras.Model:
     """Return a Keras model that cuts its batch over `devices` (`/GPU:0`) as the method does.
 
     It shares the variables of `serial`, which stay where they are; `server` is that device. `batch`: the
-    joint batch, None for any. `xla`: each tower is compiled by itself, forward and backward. `ending`
+    joint batch. `xla`: each tower is compiled by itself, forward and backward. `ending`
     changes a tower's outputs on its device and keeps their shape. Compile the model with jit_compile=False:
     a cluster has one device. Raises HardwareError if TensorFlow has no such device, UsageError for fewer
     rows than devices, or a serial model that has not one input and one output of a known shape.
@@ -341,13 +340,13 @@ def make_parallel(
     for device in {*devices, server}:
         require(device)
     recipe = RECIPES[method]
-    if batch is not None:
-        rows_of_towers(batch, len(devices), recipe.cut)
     shape, classes = shapes_of(serial, serial.name)
     statistics = Statistics()
     joint = keras.Input(shape, batch_size=batch)
     towers = [
-        Tower(serial, recipe, tower, devices, statistics, classes=classes, xla=xla, ending=ending)
+        Tower(
+            serial, recipe, tower, devices, statistics, batch=batch, classes=classes, xla=xla, ending=ending
+        )
         for tower in range(len(devices))
     ]
     merge = Merge(server if recipe.merge_on == "server" else HOST, serial, statistics)

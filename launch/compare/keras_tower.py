@@ -7,16 +7,53 @@ avolkov1/keras_experiments, F. Chollet's `multi_gpu_model` of Keras 2.0.9.
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import tensorflow as tf
 
-from gputopo.launch.compare.recipes import MethodRecipe, rows_of_towers
 from gputopo.launch.models.keras_building import summed
 from gputopo.launch.models.keras_checks import is_seed, only
+from gputopo.launch.spec.run_spec import Method
 from gputopo.launch.train.marks import Marks, clock
 from gputopo.launch.train.placement.devices import HOST
+from gputopo.launch.train.placement.partitioning import Cut, rows_of_towers
+
+
+@dataclass(frozen=True)
+class MethodRecipe:
+    """One method.
+
+    `cut`: even: sizes differ by one at most, the first towers have more; rest: the last tower takes what is
+    left over. `slice_on`: tower: the whole batch goes to every tower, which takes its rows there; host: the
+    CPU cuts, and each tower gets its rows alone. `merge_on`: server: outputs come together where the
+    variables are; host: on the CPU.
+    """
+
+    name: Method
+    cut: Cut
+    slice_on: Literal["tower", "host"]
+    merge_on: Literal["server", "host"]
+
+    @property
+    def says(self) -> str:
+        """What moves, for the user."""
+        moves = (
+            "the whole batch goes from the CPU to every device, which takes its rows"
+            if self.slice_on == "tower"
+            else "the CPU cuts the batch"
+        )
+        merged = "where the variables are" if self.merge_on == "server" else "on the CPU"
+        return f"Method {self.name}: {moves}; outputs come together {merged}, for one loss."
+
+
+RECIPES: dict[Method, MethodRecipe] = {
+    # keras-extras drops the rows that do not divide, so labels and outputs differ in number. Here none is.
+    "kuza55": MethodRecipe("kuza55", "even", "tower", "server"),
+    "avolkov1": MethodRecipe("avolkov1", "rest", "host", "server"),
+    "fchollet": MethodRecipe("fchollet", "rest", "tower", "host"),
+}
+
 
 Tensor = Any
 # Numbers that a random layer of one tower may draw before it meets those of the next; a step of a run has
@@ -90,6 +127,7 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
         devices: Sequence[str],
         statistics: Statistics,
         *,
+        batch: int,
         classes: int,
         xla: bool = False,
         ending: Callable[[Tensor], Tensor] | None = None,
@@ -99,7 +137,9 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
         self.marks: PassMarks | None = None
         self._recipe = recipe
         self._tower = tower
-        self._devices = tuple(devices)
+        self._device = devices[tower]
+        first, count = rows_of_towers(batch, len(devices), recipe.cut)[tower]
+        self._cut, self._share = slice(first, first + count), count / batch
         self._statistics = statistics
         self._classes = classes
         self._ending = ending
@@ -112,16 +152,15 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
 
     def call(self, batch: Tensor, training: bool | None = None) -> Tensor:
         """Go forward on the tower's device."""
-        device, marks = self._devices[self._tower], self.marks
+        device, marks = self._device, self.marks
         with tf.name_scope(f"tower_{self._tower}/"):
             with tf.control_dependencies([] if marks is None else marks.start):
-                cut = self._cut(batch)
-                rows = self._rows(batch, cut, device)
+                rows = self._rows(batch, device)
                 weights = [_on(device, one) for one in self.serial.trainable_variables]
                 state = [self._state(one, device) for one in self.serial.non_trainable_variables]
             gate = [] if marks is None else marks.ready([*weights, rows], device)
             with tf.control_dependencies(gate):
-                outputs, added, new = self._pass(rows, cut, weights, state, training)
+                outputs, added, new = self._pass(rows, weights, state, training)
             if added is not None:
                 self.add_loss(added)
             if marks is not None:
@@ -132,12 +171,11 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
 
     def compute_output_shape(self, shape: Sequence[int | None]) -> tuple[int | None, ...]:
         """Rows of this tower, and the serial model's classes."""
-        return None if shape[0] is None else self._known_cut(shape[0])[1], self._classes
+        return self._cut.stop - self._cut.start, self._classes
 
     def _pass(
         self,
         rows: Tensor,
-        cut: "_Cut",
         weights: list[Tensor],
         state: list[Tensor],
         training: bool | None,
@@ -146,7 +184,7 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
 
         Returns the outputs, what the rows add to the loss of the batch (None: nothing), and the new state.
         """
-        marks, scope, device = self.marks, f"tower_{self._tower}/", self._devices[self._tower]
+        marks, scope, device = self.marks, f"tower_{self._tower}/", self._device
         new_state: list[Tensor] = []
 
         @tf.custom_gradient  # type: ignore[untyped-decorator]
@@ -157,9 +195,7 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
                 own = tuple(tf.stop_gradient(one) for one in own)
                 tape.watch(own)
                 outputs, added, new = self._follow(list(own), state, rows, training)
-                if rows.shape[0] is None:
-                    outputs = outputs[: cut.count]
-                made = [outputs] if added is None else [outputs, added * cut.share]
+                made = [outputs] if added is None else [outputs, added * self._share]
             new_state.extend(new)
 
             def backward(*upstream: Tensor) -> list[Tensor]:
@@ -193,39 +229,15 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
         added = summed(losses[: len(losses) - of_weights])
         return tf.cast(outputs, self.compute_dtype), added, new
 
-    def _rows(self, batch: Tensor, cut: "_Cut", device: str) -> Tensor:
+    def _rows(self, batch: Tensor, device: str) -> Tensor:
         """Take the tower's rows, and bring them to its device."""
         if self._recipe.slice_on == "host":
             with tf.name_scope(_SLICES), tf.device(HOST):
-                rows = batch[cut.first : cut.last]
+                rows = batch[self._cut]
             with tf.device(device):
                 return tf.identity(rows)
         with tf.device(device):
-            return tf.identity(batch)[cut.first : cut.last]
-
-    def _cut(self, batch: Tensor) -> "_Cut":
-        if batch.shape[0] is not None:
-            first, rows = self._known_cut(batch.shape[0])
-            return _Cut(first, first + rows, rows, rows / batch.shape[0])
-        # A batch of any size: the same rule in the graph, its numbers on the host.
-        with tf.name_scope(_SLICES), tf.device(HOST):
-            towers, tower = len(self._devices), self._tower
-            size = tf.shape(batch)[0]
-            each, left = size // towers, size % towers
-            if self._recipe.cut == "even":
-                first = tower * each + tf.minimum(tower, left)
-                last = (tower + 1) * each + tf.minimum(tower + 1, left)
-            else:
-                first = tower * each
-                last = size if tower == towers - 1 else (tower + 1) * each
-            # Fewer rows than towers: one without a row computes another's, which does not count.
-            count = last - first
-            first = tf.minimum(first, size - 1)
-            share = tf.cast(count / size, tf.float32)
-            return _Cut(first, first + tf.maximum(count, 1), count, share)
-
-    def _known_cut(self, batch: int) -> tuple[int, int]:
-        return rows_of_towers(batch, len(self._devices), self._recipe.cut)[self._tower]
+            return tf.identity(batch)[self._cut]
 
     def _state(self, variable: Any, device: str) -> Tensor:
         """Return a moving statistic; a random layer's seed differs by tower."""
@@ -234,16 +246,6 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
         with tf.name_scope(_SLICES), tf.device(HOST):
             moved = tf.constant([0, self._tower * _SEEDS_PER_TOWER], tf.int64)
             return tf.cast(variable.value, tf.int64) + moved
-
-
-@dataclass(frozen=True)
-class _Cut:
-    """A tower's rows: from `first` to `last`, of which `count` are its own; `share` of the batch."""
-
-    first: Any
-    last: Any
-    count: Any
-    share: Any
 
 
 class Merge(keras.layers.Layer):  # type: ignore[misc]
@@ -283,9 +285,7 @@ class Merge(keras.layers.Layer):  # type: ignore[misc]
 
     def compute_output_shape(self, shapes: Sequence[Sequence[int | None]]) -> tuple[int | None, ...]:
         """All rows together."""
-        rows = [shape[0] for shape in shapes]
-        whole = None if None in rows else sum(row for row in rows if row is not None)
-        return whole, *shapes[0][1:]
+        return sum(shape[0] or 0 for shape in shapes), *shapes[0][1:]
 
 
 def _on(device: str, variable: Any) -> Tensor:

@@ -18,8 +18,8 @@ import tensorflow as tf
 from gputopo.launch.spec.names import JOB, device_name, read
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.watchdog import PATIENCE, Watchdog
-from gputopo.launch.train.loop import Emit, Observer, StepOutcome
 from gputopo.launch.train.placement.devices import cannot_listen
+from gputopo.launch.train.stepper import Emit, Observer, StepOutcome
 from gputopo.values.run.events import HostExchange, Silent, Step
 
 Array = np.ndarray[Any, Any]

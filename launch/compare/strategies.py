@@ -10,18 +10,19 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.compare.multi_worker import SCOPE, Absence, Hosts
-from gputopo.launch.models.models import Model
+from gputopo.launch.models.model import Model
 from gputopo.launch.spec.names import MULTI_WORKER, StrategyName, host_of, read
 from gputopo.launch.spec.rules import remarks
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.factory import source_of
-from gputopo.launch.train.loop import Emit, Observer, StepOutcome, Stepper, unequal_batches
+from gputopo.launch.train.loss_scale import LossScale
 from gputopo.launch.train.marks import Marks, TowerClock, clock
 from gputopo.launch.train.placement import checking
+from gputopo.launch.train.placement.algorithms import self_test
 from gputopo.launch.train.placement.devices import HOST, home, require
-from gputopo.launch.train.placement.reducer import self_test
 from gputopo.launch.train.placement.variables import VariableSet, create, create_state
-from gputopo.launch.train.towers import LossScale, TowerInput, TowerMath
+from gputopo.launch.train.stepper import Emit, Observer, StepOutcome, Stepper, unequal_batches
+from gputopo.launch.train.towers import TowerMath
 from gputopo.launch.train.updating import Updater
 
 Tensor = Any
@@ -68,6 +69,7 @@ class StrategyStep(Stepper):
             require(device)
         self._strategy = strategy or strategy_of(self._asked, self._devices, self._server or HOST)
         self.hosts = None if strategy is None else Hosts(spec)
+        self.from_first = None if self.hosts is None else self.hosts.from_first
         with tf.device(HOST):
             first = [variable.read_value() for variable in create(model, HOST, spec.seed)]
             still = [variable.read_value() for variable in create_state(model, HOST)]
@@ -182,9 +184,9 @@ class StrategyStep(Stepper):
                 weights = self._read(self._trained, device)
                 state = self._read(self._moving, device)
             with tf.control_dependencies(times.weights_arrived(weights)), tf.device(device):
-                made = self._math.forward_backward(TowerInput(tower, number, weights, state, fed))
-            times.done(made.gradients)
-            return made.loss, made.gradients, made.state, times.row
+                loss, gradients, state = self._math.forward_backward(tower, number, weights, state, fed)
+            times.done(gradients)
+            return loss, gradients, state, times.row
 
     def _read(self, variables: Sequence[Any], device: str) -> list[Tensor]:
         """Read a replica's own copies, or bring the server's."""

@@ -1,8 +1,8 @@
 """The files of CIFAR-10, without TensorFlow: the binary version and the Python version.
 
 Both hold 32x32 images as three planes, red, green, blue (https://www.cs.toronto.edu/~kriz/cifar.html). The
-Python version is a pickle: the reader accepts bytes, text, numbers, lists, dicts and arrays of bytes, and
-imports and calls nothing that the pickle names.
+Python version is a pickle: the reader accepts bytes, text, numbers, lists, dicts and numpy's arrays, and
+imports and calls nothing else that the pickle names.
 """
 
 import io
@@ -70,7 +70,9 @@ def read_python(path: Path) -> CifarFile:
     hint = "download CIFAR-10 again, or write a small one with gputopo make-data"
     try:
         batch = _Unpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-        images, labels = _array(_part(batch, "data")), np.array(_part(batch, "labels"))
+        images, labels = _part(batch, "data"), np.array(_part(batch, "labels"))
+        if not isinstance(images, np.ndarray) or images.dtype != np.uint8:
+            raise ValueError("its data are no array of bytes")
     except _NO_BATCH as error:
         why = f"{error}" or type(error).__name__
         raise InputError(f"{path} is no batch of CIFAR-10, or is damaged: {why}", hint) from error
@@ -92,52 +94,20 @@ def to_pixels(planes: Bytes) -> Bytes:
     return np.ascontiguousarray(planes.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1))
 
 
-class _Array:
-    """In place of a numpy array in a pickle: stores the state from the pickle."""
-
-    def __init__(self, *_: object) -> None:
-        self.state: Any = None
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-
-class _Type(_Array):
-    """In place of a numpy type in a pickle."""
-
-    def __init__(self, name: object = None, *_: object) -> None:
-        super().__init__()
-        self.name = name
-
-
-def _text_as_bytes(text: str, encoding: str) -> bytes:
-    """Do what `_codecs.encode` does for the bytes that Python 3 writes into old pickles."""
-    return text.encode(encoding)
-
-
-def _from_buffer(raw: object, kind: object, shape: object, order: object) -> _Array:
-    """Do what numpy's own function does for arrays of protocol 5."""
-    array = _Array()
-    array.state = (1, shape, kind, order == "F", raw)
-    return array
-
-
-_NUMERIC = ("numpy.core.numeric", "numpy._core.numeric")
-_NUMPY = ("numpy.core.multiarray", "numpy._core.multiarray", "numpy")
-_SUBSTITUTES: dict[tuple[str, str], Any] = {
-    **{(module, name): _Array for module in _NUMPY for name in ("_reconstruct", "ndarray")},
-    **{(module, "_frombuffer"): _from_buffer for module in _NUMERIC},
-    ("numpy", "dtype"): _Type,
-    ("_codecs", "encode"): _text_as_bytes,
+_ALLOWED = {
+    *(("numpy", name) for name in ("ndarray", "dtype")),
+    *((f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")),
+    *((f"numpy.{core}.numeric", "_frombuffer") for core in ("core", "_core")),
+    ("_codecs", "encode"),  # of the bytes that Python 3 writes into old pickles
 }
 
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Return a substitute: nothing that a pickle names is ever imported."""
-        if (module, name) not in _SUBSTITUTES:
+        """Return what makes arrays; nothing else that a pickle names is imported."""
+        if (module, name) not in _ALLOWED:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch needs")
-        return _SUBSTITUTES[module, name]
+        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
 def _part(batch: Any, name: str) -> Any:
@@ -148,16 +118,6 @@ def _part(batch: Any, name: str) -> Any:
         if key in batch:
             return batch[key]
     raise ValueError(f"it has no {name}")
-
-
-def _array(part: Any) -> Bytes:
-    if not isinstance(part, _Array):
-        raise ValueError("its data is no array")
-    _, shape, kind, column_major, raw = part.state
-    if not isinstance(kind, _Type) or kind.name not in ("u1", b"u1", "|u1", b"|u1", "uint8"):
-        raise ValueError("its data are no bytes")
-    array = np.frombuffer(raw, np.uint8)
-    return array.reshape(shape, order="F" if column_major else "C")
 
 
 def bad_records(labels: Bytes, *, classes: int = CLASSES) -> list[int]:

@@ -10,10 +10,8 @@ import hashlib
 import math
 import multiprocessing
 import os
-import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,11 +19,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gputopo.launch.failure import last_words
 from gputopo.launch.spec import model_names
 from gputopo.launch.spec.env import NO_GPU
 from gputopo.launch.spec.model_names import ModelName
-from gputopo.probes.processes import in_session, tethered
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, InputError, UsageError
 from gputopo.workload import workloads
@@ -36,42 +32,24 @@ PATIENCE_S = 300.0
 _RULES = 1  # of counting: other numbers for the same model make it a new content
 
 
-Command = Callable[[str, Path], Sequence[str]]
-"""Makes the command line that builds a model by its name and writes its costs to a file."""
-
-
-def child_command(name: str, answer: Path) -> Sequence[str]:
-    """Return the command of the real child. -P: files of the current folder do not shadow packages."""
-    return (sys.executable, "-P", "-m", "gputopo.launch.jobs.model_costs", name, str(answer))
-
-
-class _Refused(msgspec.Struct, frozen=True):
-    """Why a model cannot be built."""
-
-    what: str
-    hint: str
-
-
 class _Costs(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.model_costs/1"):
-    """The costs of one model, or why it cannot be built."""
+    """The costs of one model; in a child's answer also others, or why it cannot be built."""
 
     workload: Workload | None = None
-    refused: _Refused | None = None
+    parameters: int | None = None
+    refused: tuple[str, str] | None = None  # what and hint
+    failed: str | None = None
 
 
-def workload_of(
-    name: str, environ: Mapping[str, str] = os.environ, *, command: Command = child_command
-) -> Workload:
+def workload_of(name: str, environ: Mapping[str, str] = os.environ) -> Workload:
     """Return the costs of any model by its name: from a table, as stored, or by building it in a child.
-
-    Call it from the main thread.
 
     Raises UsageError for a name of nothing or a model that cannot be built, InputError where the child fails.
     """
     known = known_workload(name, environ)
     if known is not None:
         return known
-    found = _built(name, environ, command)
+    found = _built(name)
     file = _file(model_names.read(name), environ)
     with contextlib.suppress(OSError, InputError):  # the next plan builds it again
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -142,45 +120,22 @@ def _files(module: str) -> Iterator[Path]:
             return
 
 
-def _built(name: str, environ: Mapping[str, str], command: Command) -> Workload:
-    """Build a model in a child. What its code prints is shown only where it fails."""
-    with tempfile.TemporaryDirectory(prefix="gputopo-") as folder:
-        answer = Path(folder) / "costs.json"
-        environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **environ, **NO_GPU}
-        with in_session(tethered(list(command(name, answer))), environment) as child:
-            try:
-                printed, _ = child.communicate(timeout=PATIENCE_S)
-            except subprocess.TimeoutExpired as error:
-                raise InputError(
-                    f"the model '{name}' is not built after {PATIENCE_S:.0f} s",
-                    "build it alone in Python to see where it waits",
-                ) from error
-        if not answer.is_file():
-            words = last_words(printed.decode(errors="replace").splitlines())
-            raise InputError(
-                f"the model '{name}' cannot be built here: {words or f'exit code {child.returncode}'}",
-                "install TensorFlow and Keras as gputopo run needs them, or plan with a model of gputopo",
-            )
-        costs = schema.decode(answer.read_bytes(), _Costs, origin=str(answer))
-    if costs.workload is None:
-        refused = costs.refused or _Refused("the model cannot be built", "")
-        raise UsageError(refused.what, refused.hint)
-    return costs.workload
+def _built(name: str) -> Workload:
+    """Build a model in a child."""
 
+    def count() -> Workload:
+        from gputopo.launch.models.keras_building import build_keras
+        from gputopo.launch.models.keras_costs import costs_of
 
-def _main(name: str, answer: Path) -> None:
-    from gputopo.launch.models.keras_building import build_keras
-    from gputopo.launch.models.keras_costs import costs_of
+        return costs_of(build_keras(model_names.read(name), None), name)
 
-    try:
-        costs = _Costs(workload=costs_of(build_keras(model_names.read(name), None), name))
-    except GputopoError as error:
-        costs = _Costs(refused=_Refused(error.what, error.hint))
-    schema.write(answer, costs)
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1], Path(sys.argv[2]))
+    answer = _answer_of(count)
+    if answer.workload is None:
+        raise InputError(
+            f"the model '{name}' cannot be built here: {answer.failed}",
+            "install TensorFlow and Keras as gputopo run needs them, or plan with a model of gputopo",
+        )
+    return answer.workload
 
 
 OWN = "own:model"  # stands for a model without a name
@@ -243,44 +198,62 @@ def cost_of(model: Any) -> "Workload | int":
 
 
 def in_child(build: Callable[[], Any]) -> "Workload | int":
-    """Build a model in a fork of this process without GPUs, and return its costs.
+    """Build a model in a child, and return its costs. Raises UsageError where it cannot be built."""
 
-    Raises UsageError where it cannot be built.
+    def count() -> "Workload | int":
+        model = build()
+        if not is_built(model):
+            raise TypeError(f"it returns a {type(model).__name__}, no Keras model")
+        return cost_of(model)
+
+    answer = _answer_of(count)
+    found = answer.parameters if answer.workload is None else answer.workload
+    if found is None:
+        raise UsageError(
+            f"the model cannot be built: {answer.failed}", "call its function alone to see where it fails"
+        )
+    return found
+
+
+def _answer_of(count: Callable[[], "Workload | int"]) -> _Costs:
+    """Count in a fork of this process without GPUs, of which nothing is printed.
+
+    Raises UsageError for what gputopo refuses.
     """
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
-    child = context.Process(target=_build, args=(build, sending), daemon=True)
+    child = context.Process(target=_count, args=(count, sending), daemon=True)
     child.start()
     sending.close()
+    answer = _Costs(failed=f"it does not end within {PATIENCE_S:.0f} s")
     try:
-        answer: str = receiving.recv() if receiving.poll(PATIENCE_S) else "it does not end"
+        if receiving.poll(PATIENCE_S):
+            answer = msgspec.json.decode(receiving.recv_bytes(), type=_Costs)
     except EOFError:
         child.join()
-        answer = f"its process ended with {child.exitcode}"
+        answer = _Costs(failed=f"its process ended with {child.exitcode}")
     finally:
         child.kill()
         child.join()
         receiving.close()
-    if answer.isdecimal():
-        return int(answer)
-    if answer.startswith("{"):
-        return msgspec.json.decode(answer, type=Workload)
-    raise UsageError(f"the model cannot be built: {answer}", "call its function alone to see where it fails")
+    if answer.refused is not None:
+        raise UsageError(*answer.refused)
+    return answer
 
 
-def _build(build: Callable[[], Any], answers: Connection) -> None:
+def _count(count: Callable[[], "Workload | int"], answers: Connection) -> None:
     os.environ.update(NO_GPU)
     null = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(null, stream)
     try:
-        model = build()
-        if not is_built(model):
-            raise TypeError(f"it returns a {type(model).__name__}, no Keras model")
-        found = cost_of(model)
-        answers.send(str(found) if isinstance(found, int) else msgspec.json.encode(found).decode())
-    except Exception as error:  # noqa: BLE001  whatever the user's code raises is the answer
-        answers.send(f"{type(error).__name__}: {error}".splitlines()[0])
+        found = count()
+        answer = _Costs(parameters=found) if isinstance(found, int) else _Costs(workload=found)
+    except GputopoError as error:
+        answer = _Costs(refused=(error.what, error.hint))
+    except BaseException as error:  # noqa: BLE001  whatever the user's code raises is the answer
+        answer = _Costs(failed=f"{type(error).__name__}: {error}".splitlines()[0])
+    answers.send_bytes(msgspec.json.encode(answer))
 
 
 def _counted(found: "Workload | int") -> Sized:

@@ -13,7 +13,6 @@ import signal
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -22,13 +21,10 @@ import msgspec
 from gputopo.launch.failure import last_words
 from gputopo.launch.jobs.reduction_worker import (
     EMPTY_CALLS,
-    METHODS,
     REFUSED,
     REFUSED_FOR_ALL,
     WRONG_SUM,
-    Method,
     ReductionJob,
-    require,
 )
 from gputopo.launch.jobs.trials import StoppedError, until_stopped
 from gputopo.launch.spec.env import worker_env
@@ -41,10 +37,12 @@ from gputopo.planner.cpu_devices import MAX_CPU_DEVICES
 from gputopo.topology.hops import Groups
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample
 from gputopo.values.errors import UsageError
+from gputopo.values.run.all_reduce import NAMES, parse
 from gputopo.values.run.events import Device, Event, ModelBuilt, PhaseBegun, RankFailed, Step
 from gputopo.values.run.plan import CPU_DEVICES
 from gputopo.workload import workloads as workload
 
+METHODS = (*NAMES, "ring#2", "psgpu#2")
 REPEATS = 10
 WARM_UP = 3  # the first call builds and places the graph; GPUs open their peer access and memory in it
 # A process without an event for this long hangs. Loading TensorFlow from a cold disk takes up to a minute,
@@ -63,15 +61,6 @@ def worker_command(job: ReductionJob, events: int) -> Sequence[str]:
     """Return the command of the real worker. -P: files of the current folder do not shadow packages."""
     module = "gputopo.launch.jobs.reduction_worker"
     return (sys.executable, "-P", "-m", module, msgspec.json.encode(job).decode(), str(events))
-
-
-@dataclass(frozen=True)
-class ReductionTime:
-    """Times of one method."""
-
-    bytes: int  # of one replica's gradients
-    repeats_us: tuple[float, ...]
-    fixed_cost_us: float  # of a call that reduces nothing, median
 
 
 class ReductionTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,26 +92,28 @@ def measure(
 
     `gpus`: indices in the machine (PCI order). `methods`: names of `METHODS`, all if None. `environment`: the
     parent's (`os.environ` if None); `visible`: the variables that show the chosen GPUs alone, by default
-    their indices. `groups`: for the
-    hierarchical method (see `reduction_groups`). `progress` is called before each method with its name, its
-    number from 0 and their count. Call it from the main thread.
+    their indices. `groups`: for the hierarchical method (see `reduction_groups`). `progress` is called before
+    each method with its name, its number from 0 and their count. Call it from the main thread.
 
     A sample's `source` and `destination` are the set of devices: `gpu:0,1` or `cpu:0,1`; `bytes` are those of
     one replica's gradients. Raises UsageError for an unknown model or method, fewer than two devices, or
     the same one twice.
     """
-    chosen = [require(name, groups) for name in (METHODS if methods is None else dict.fromkeys(methods))]
-    if repeats < 1:
-        raise UsageError(f"{repeats} repeats measure nothing", "ask for at least one")
+    chosen = [parse(name).written for name in (METHODS if methods is None else dict.fromkeys(methods))]
     run = _run_spec(model, gpus, cpu_devices)
     silence = HangLimits(min_s=silence_limit_s, phase_s=silence_limit_s, start_s=silence_limit_s)
-    environment = worker_env(*_environments(run, gpus, environment, visible))
+    if visible is None:
+        indices = ",".join(map(str, gpus or ()))
+        visible = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": indices}
+    environment = worker_env(os.environ if environment is None else environment, run, visible)
     session = _Session(run, command, environment, WorkerLimits(patience=silence))
     with until_stopped() as ending:
         for number, method in enumerate(chosen):
             if progress is not None:
-                progress(method.name, number, len(chosen))
-            session.measure(ReductionJob(run=run, method=method, repeats=repeats, warm_up=WARM_UP))
+                progress(method, number, len(chosen))
+            session.measure(
+                ReductionJob(run=run, method=method, groups=groups, repeats=repeats, warm_up=WARM_UP)
+            )
     if ending.code:
         for missed in chosen[session.done :]:
             session.leave_out(missed, "interrupted")
@@ -145,21 +136,21 @@ def place_of(run: RunSpec) -> str:
     return f"{run.backend}:{','.join(map(str, numbers))}"
 
 
-def sample_of(run: RunSpec, method: Method, timed: ReductionTime) -> Sample:
-    """Return the sample of one method's times."""
-    speeds = tuple(timed.bytes / us / 1e3 for us in timed.repeats_us)  # bytes/us is MB/s
-    median_us = statistics.median(timed.repeats_us)
-    speed = timed.bytes / median_us / 1e3
+def sample_of(run: RunSpec, method: str, size: int, repeats_us: Sequence[float]) -> Sample:
+    """Return the sample of one method. `size`: bytes of one replica's gradients."""
+    speeds = tuple(size / us / 1e3 for us in repeats_us)  # bytes/us is MB/s
+    median_us = statistics.median(repeats_us)
+    speed = size / median_us / 1e3
     place = place_of(run)
     return Sample(
         kind="allreduce",
         source=place,
         destination=place,
-        bytes=timed.bytes,
-        algorithm=method.name,
+        bytes=size,
+        algorithm=method,
         model=run.model,
         median_us=median_us,
-        repeats_us=timed.repeats_us,
+        repeats_us=tuple(repeats_us),
         median_gb_per_s=speed,
         repeats_gb_per_s=speeds,
         spread_percent=100 * (max(speeds) - min(speeds)) / speed,
@@ -167,8 +158,11 @@ def sample_of(run: RunSpec, method: Method, timed: ReductionTime) -> Sample:
     )
 
 
-def timed_of(job: ReductionJob, events: Sequence[Event]) -> ReductionTime | None:
-    """Return the times that a worker's events hold; None if it did not come to its last call."""
+def timed_of(job: ReductionJob, events: Sequence[Event]) -> tuple[int, list[float], float] | None:
+    """Return the bytes of one replica's gradients, the times, and that of a call that reduces nothing.
+
+    In microseconds, from a worker's events; None if it did not come to its last call.
+    """
     size, empty = 0, False
     reduced_us: list[float] = []
     empty_us: list[float] = []
@@ -181,7 +175,7 @@ def timed_of(job: ReductionJob, events: Sequence[Event]) -> ReductionTime | None
             (empty_us if empty else reduced_us).append(1e6 * event.seconds)
     if size == 0 or min(len(reduced_us), len(empty_us)) < job.repeats:
         return None
-    return ReductionTime(size, tuple(reduced_us), statistics.median(empty_us))
+    return size, reduced_us, statistics.median(empty_us)
 
 
 class _Session:
@@ -203,7 +197,8 @@ class _Session:
 
     def measure(self, job: ReductionJob) -> None:
         """Time one method, or note why not. Raises StoppedError where a signal ended it."""
-        why_not = self._for_all or job.method.why_not(self._run.backend, len(self._run.devices))
+        cannot = parse(job.method).why_not(self._run.backend, len(self._run.devices))
+        why_not = self._for_all or (None if cannot is None else cannot[0])
         if why_not is not None:
             self.leave_out(job.method, why_not)
             self.done += 1
@@ -214,18 +209,18 @@ class _Session:
             running.run(self._run, partial(self._command, job), record, Path(os.devnull))
         timed = timed_of(job, events)
         if timed is not None:
-            self._samples.append(sample_of(self._run, job.method, timed))
-            self._fixed_cost_us[job.method.name] = timed.fixed_cost_us
+            size, repeats_us, self._fixed_cost_us[job.method] = timed
+            self._samples.append(sample_of(self._run, job.method, size, repeats_us))
         elif running.stopped is None:
             self._failed(job.method, record.failure, events)
         self.done += timed is not None or running.stopped is None
         if running.stopped is not None:
             raise StoppedError(running.stopped.exit_code)
 
-    def leave_out(self, method: Method, reason: str) -> None:
+    def leave_out(self, method: str, reason: str) -> None:
         """Note that a method was not measured."""
         place = place_of(self._run)
-        what = f"{method.name} reduction of {self._run.model}'s gradients over {place}"
+        what = f"{method} reduction of {self._run.model}'s gradients over {place}"
         self._not_measured.append(NotMeasured(what=what, reason=reason))
 
     def times(self, *, complete: bool = True) -> ReductionTimes:
@@ -239,7 +234,7 @@ class _Session:
             complete=complete,
         )
 
-    def _failed(self, method: Method, failed: RankFailed | None, events: Sequence[Event]) -> None:
+    def _failed(self, method: str, failed: RankFailed | None, events: Sequence[Event]) -> None:
         if failed is not None and failed.kind == WRONG_SUM:
             place = place_of(self._run)
             self._failures.append(
@@ -289,16 +284,3 @@ def _run_spec(model: str, gpus: Sequence[int] | None, cpu_devices: int) -> RunSp
             Device(tower=tower, device=f"/GPU:{tower}", gpu=gpu) for tower, gpu in enumerate(gpus)
         )
     return RunSpec(model=name, devices=devices, backend="cpu" if gpus is None else "gpu", batch_size=1)
-
-
-def _environments(
-    run: RunSpec,
-    gpus: Sequence[int] | None,
-    environment: Mapping[str, str] | None,
-    visible: Mapping[str, str] | None,
-) -> tuple[Mapping[str, str], RunSpec, Mapping[str, str]]:
-    parent = dict(os.environ) if environment is None else environment
-    if visible is None:
-        indices = ",".join(map(str, gpus or ()))
-        visible = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": indices}
-    return parent, run, visible

@@ -1,70 +1,21 @@
-"""The job of a process that times one reduction, and the table of all methods.
-
-To add a method: its name in `gputopo.values.run.all_reduce`, and if its algorithm is new, a function in
-`gputopo.launch.train.placement.methods.ALGORITHMS`. This module does not load TensorFlow.
-"""
+"""The process that times one reduction: `bench-reduction` starts one for each. TensorFlow loads in `main`."""
 
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.launch.spec.job_spec import Backend
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.topology.hops import Groups
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
-from gputopo.values.run import all_reduce
-from gputopo.values.run.all_reduce import MEANINGS, NAMES, Reduction
+from gputopo.values.run.all_reduce import options_of, parse
 from gputopo.values.run.events import Event, ModelBuilt, PhaseBegun, RankFailed, Step, encode_line
 
 if TYPE_CHECKING:
-    from gputopo.launch.models.models import Model
-    from gputopo.launch.train.placement.reducer import Reducer
-
-
-Options = dict[str, str | int | Groups]
-_ALSO_TIMED = ("ring#2", "psgpu#2")
-
-
-class Method(msgspec.Struct, frozen=True, kw_only=True):
-    """One method: a name for users, the algorithm that builds its ops, and that algorithm's options.
-
-    `algorithm` is a key of `ALGORITHMS`, `options` are its keyword arguments.
-    """
-
-    name: str
-    algorithm: str
-    says: str
-    options: Options = {}
-
-    def why_not(self, backend: Backend, devices: int) -> str | None:
-        """Why it cannot be used there, None if it can."""
-        found = all_reduce.parse(self.name).why_not(backend, devices)
-        return None if found is None else found[0]
-
-
-def options_of(asked: Reduction, groups: Groups = ()) -> tuple[str, Options]:
-    """Return the algorithm of a reduction, and its options. `groups`: of towers, for the hierarchical one."""
-    if asked.name == "collective":
-        return "collective", {"hint": "ring"}
-    if asked.name == "nccl":
-        return "collective", {"hint": "nccl"}
-    if asked.name == "hierarchical":
-        return "hierarchical", {"groups": groups}
-    return asked.name, {} if asked.parts == 1 else {"parts": asked.parts}
-
-
-def require(name: str, groups: Groups = ()) -> Method:
-    """Return the method of that name (`gputopo.values.run.all_reduce`). UsageError names the nearest."""
-    asked = all_reduce.parse(name)
-    algorithm, options = options_of(asked, groups)
-    return Method(name=asked.written, algorithm=algorithm, says=MEANINGS[asked.name], options=options)
-
-
-METHODS: dict[str, Method] = {name: require(name) for name in (*NAMES, *_ALSO_TIMED)}
+    from gputopo.launch.models.model import Model
 
 
 class ReductionJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +27,8 @@ class ReductionJob(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     run: RunSpec
-    method: Method
+    method: str  # as `all_reduce.parse` reads it
+    groups: Groups = ()  # of the hierarchical one
     repeats: int
     warm_up: int
 
@@ -85,7 +37,6 @@ EMPTY_CALLS = "calls without a reduction"
 REFUSED = "refused"  # this method cannot be measured here
 REFUSED_FOR_ALL = "refused for all"  # nor can any other
 WRONG_SUM = "wrong sum"  # it ran, and its sums were wrong
-
 
 Emit = Callable[[Event], None]
 
@@ -105,22 +56,24 @@ def main(arguments: list[str]) -> int:
 
     refused = _refusal(job, emit)
     if refused is not None:
-        emit(refused)
+        kind, cause = refused
+        emit(RankFailed(time_s=time.time(), kind=kind, cause=cause, remedy="", exit_code=ExitCode.HARDWARE))
     os.close(handle)  # TensorFlow may hang at exit: the launcher then knows that there is no more to come
-    return 0 if refused is None else refused.exit_code
+    return ExitCode.OK if refused is None else ExitCode.HARDWARE
 
 
-def _refusal(job: ReductionJob, emit: Emit) -> RankFailed | None:
-    """Time the reduction; return why it cannot be measured, or None."""
+def _refusal(job: ReductionJob, emit: Emit) -> tuple[str, str] | None:
+    """Time the reduction; return why it cannot be measured (kind and cause), or None."""
     _begin(emit, "loading TensorFlow")
     try:
         import tensorflow as tf
     except ImportError as error:
-        return _refused(REFUSED_FOR_ALL, f"TensorFlow cannot be imported: {error}")
+        return REFUSED_FOR_ALL, f"TensorFlow cannot be imported: {error}"
     import psutil
 
     from gputopo.launch.models import models
-    from gputopo.launch.models.models import parameter_count
+    from gputopo.launch.models.model import parameter_count
+    from gputopo.launch.train.op_errors import first_line
     from gputopo.launch.train.placement import devices
     from gputopo.launch.train.placement.timing import WrongSumError
 
@@ -132,24 +85,20 @@ def _refusal(job: ReductionJob, emit: Emit) -> RankFailed | None:
         free = psutil.virtual_memory().available
         require_memory(4 * parameter_count(model), job, free=free)
     except GputopoError as error:
-        return _refused(REFUSED_FOR_ALL, error.what)
+        return REFUSED_FOR_ALL, error.what
     try:
         time_reduction(model, job, emit)
     except WrongSumError as error:
-        return _refused(WRONG_SUM, error.what)
+        return WRONG_SUM, error.what
     except (tf.errors.ResourceExhaustedError, MemoryError) as error:
-        return _refused(REFUSED, f"out of memory: {_first_line(error)}")
+        return REFUSED, f"out of memory: {first_line(str(error))}"
     except tf.errors.OpError as error:
-        return _refused(REFUSED, _first_line(error))
+        return REFUSED, first_line(str(error))
     return None
 
 
 def _begin(emit: Emit, phase: str) -> None:
     emit(PhaseBegun(time_s=time.time(), phase=phase))
-
-
-def _refused(kind: str, cause: str) -> RankFailed:
-    return RankFailed(time_s=time.time(), kind=kind, cause=cause, remedy="", exit_code=ExitCode.HARDWARE)
 
 
 def require_memory(gradient_bytes: int, job: ReductionJob, *, free: int) -> None:
@@ -168,16 +117,20 @@ def time_reduction(model: "Model", job: ReductionJob, emit: Emit) -> None:
 
     Raises WrongSumError, and whatever TensorFlow raises.
     """
+    from gputopo.launch.train.placement.algorithms import self_test
     from gputopo.launch.train.placement.methods import ALGORITHMS
-    from gputopo.launch.train.placement.timing import Bench
+    from gputopo.launch.train.placement.timing import Bench, WrongSumError
 
     devices = [device.device for device in job.run.devices]
     _begin(emit, "the self-test")
     began = time.perf_counter()
-    reducer = ALGORITHMS[job.method.algorithm](devices, **job.method.options)
-    test_digits(reducer, devices, job.method.name)
+    algorithm, options = options_of(parse(job.method), job.groups)
+    reducer = ALGORITHMS[algorithm](devices, **options)
+    try:
+        self_test(reducer, job.method, devices)
+    except HardwareError as error:
+        raise WrongSumError(error.what, error.hint) from error
     bench = Bench([variable.shape for variable in model.variables], devices)
-    bench.check(reducer, job.method.name)
     emit(
         ModelBuilt(
             time_s=time.time(),
@@ -188,7 +141,7 @@ def time_reduction(model: "Model", job: ReductionJob, emit: Emit) -> None:
         )
     )
     _begin(emit, "the warm-up")
-    _time(bench.call_of(reducer, checked=job.method.name), job, emit)
+    _time(bench.call_of(reducer, checked=job.method), job, emit)
     _begin(emit, EMPTY_CALLS)
     _time(bench.call_of(lambda gradients: [list(values) for values in gradients]), job, emit)
 
@@ -196,22 +149,6 @@ def time_reduction(model: "Model", job: ReductionJob, emit: Emit) -> None:
 def _time(call: Callable[[], float], job: ReductionJob, emit: Emit) -> None:
     for number in range(1 - job.warm_up, 1 + job.repeats):
         emit(Step(time_s=time.time(), step=number, seconds=call(), images=0, loss=None, marks=()))
-
-
-def test_digits(reducer: "Reducer", devices: Sequence[str], name: str) -> None:
-    """Add up 1, 10, 100, ... (see `reductions.self_test`). Raises WrongSumError."""
-    from gputopo.launch.train.placement.reducer import self_test
-    from gputopo.launch.train.placement.timing import WrongSumError
-
-    try:
-        self_test(reducer, name, devices)
-    except HardwareError as error:
-        raise WrongSumError(error.what, error.hint) from error
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:300]
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ first failure, RunFinished. If the launcher itself is killed, the kernel kills t
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -83,30 +83,16 @@ def find_batch(
 def search(
     batch_size: BatchSize, fits: Callable[[BatchSize], bool | None]
 ) -> tuple[BatchSize | None, BatchSize | None]:
-    """Return the largest size that was seen to fit, and the smallest that was seen not to; None: none was.
+    """Halve a size until it fits; return that (None: none did) and the smallest that does not.
 
-    Halved once, twice, four times, eight times, ... until one fits, then between the two, in the middle. With
-    an answer to every try the first is the largest that fits, None if not even 1 does.
     `fits` tries a size; None where the answer is unknown, which ends the search.
     """
-    halved = list(_halved(batch_size))
-    above, below = -1, len(halved)  # places in `halved`: up to `above` none fits, from `below` on all do
-    while below - above > 1:
-        step = min(max(2 * above + 1, 0), len(halved) - 1) if below == len(halved) else (above + below) // 2
-        answer = fits(halved[step])
-        if answer is None:
-            break
+    failed = None
+    while (smaller := halved(batch_size)) != batch_size and (answer := fits(smaller)) is not None:
         if answer:
-            below = step
-        else:
-            above = step
-    return halved[below] if below < len(halved) else None, halved[above] if above >= 0 else None
-
-
-def _halved(batch_size: BatchSize) -> Iterator[BatchSize]:
-    while halved(batch_size) != batch_size:
-        batch_size = halved(batch_size)
-        yield batch_size
+            return smaller, failed
+        batch_size = failed = smaller
+    return None, failed
 
 
 def trial_of(spec: RunSpec, batch_size: BatchSize) -> RunSpec:
@@ -150,11 +136,9 @@ def try_batch(
 
 
 def remedy(spec: RunSpec, found: BatchSize | None, failed: BatchSize | None) -> str:
-    """What to do. `found`: the largest batch seen to fit; `failed`: the smallest seen not to, or None."""
-    if found is not None and found == halved(failed or spec.batch_size):
-        return f"use --batch-size {as_typed(found)}: the largest that fits, by halving"
+    """What to do. `found`: the batch that fits; `failed`: the smallest seen not to; None: none was."""
     if found is not None:
-        return f"use --batch-size {as_typed(found)}, which fits; not all larger ones were tried"
+        return f"use --batch-size {as_typed(found)}: the largest that fits, by halving"
     if failed is None:
         return failure.less_memory(spec)
     if halved(failed) != failed:

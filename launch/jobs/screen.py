@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean, median_high
 
 from gputopo.launch.jobs.run import WorkerCommand, worker_command
-from gputopo.launch.jobs.trials import Trial, run_trial, timed, until_stopped
+from gputopo.launch.jobs.trials import Display, Trial, no_display, run_trial, timed, until_stopped
 from gputopo.launch.supervise import run_folder
 from gputopo.launch.supervise.sampling import RunSampler
 from gputopo.runs.repeats import TimeBudget
@@ -79,6 +79,7 @@ def measure(
     budget_s: float | None = None,
     without: Callable[[ScreenCell, Sequence[int]], ScreenCell | None] = lambda cell, numbers: None,
     on_run: Callable[[ScreenRun, tuple[ScreenRun, ...]], None] = lambda run, runs: None,
+    display: Display = no_display,
     command: WorkerCommand = worker_command,
     clock: Clock = time.monotonic,
 ) -> tuple[tuple[ScreenRun, ...], int, bool]:
@@ -86,12 +87,12 @@ def measure(
 
     In the order of `gputopo.runs.screen`; `budget_s`: limit in seconds. A cell that fails is not run
     again; one of several devices is run with `without(cell, numbers)`, those that did not fail alone, if it
-    returns a cell. `on_run`: gets each run, and all until then.
+    returns a cell. `on_run`: gets each run, and all until then; `display` shows one while it lasts.
     """
     ran: list[ScreenRun] = []
 
     def run(cell: ScreenCell, number: int) -> ScreenRun:
-        made = _run(cell, number, folder, machine, open_sampler, command)
+        made = _run(cell, number, folder, machine, open_sampler, display, command)
         ran.append(made)
         on_run(made, tuple(ran))
         return made
@@ -141,6 +142,7 @@ def _run(
     folder: Path,
     machine: Machine | None,
     open_sampler: OpenSampler,
+    display: Display,
     command: WorkerCommand,
 ) -> ScreenRun:
     """Return what one run measured, or why it failed. Raises StoppedError where a signal ended it."""
@@ -149,7 +151,7 @@ def _run(
     samples: list[GpuSample] = []
     facts = Facts(cell.trial.spec.devices)
 
-    def on_event(event: Event) -> None:
+    def note(event: Event) -> None:
         if isinstance(event, WarmupDone):
             samples.clear()
         elif isinstance(event, Sample):
@@ -159,7 +161,12 @@ def _run(
             facts.end_step(event, counted=not event.warmup)
 
     gpus = [device.gpu for device in cell.trial.spec.devices if device.gpu is not None]
-    with open_sampler(gpus if cell.trial.spec.backend == "gpu" else ()) as sampler:
+    with open_sampler(gpus if cell.trial.spec.backend == "gpu" else ()) as sampler, display() as show:
+
+        def on_event(event: Event) -> None:
+            note(event)
+            show(event)
+
         result = run_trial(cell.trial, path, machine, command, sampler=sampler, on_event=on_event)
     found = timed(result)
     speed, failure = (None, found) if isinstance(found, str) else (found, None)

@@ -11,7 +11,7 @@ import msgspec
 
 from gputopo.launch.jobs.run import WorkerCommand, worker_command
 from gputopo.launch.jobs.screen import OpenSampler
-from gputopo.launch.jobs.trials import Trial, run_trial, timed, until_stopped
+from gputopo.launch.jobs.trials import Display, Trial, no_display, run_trial, timed, until_stopped
 from gputopo.launch.supervise import signals
 from gputopo.runs.repeats import TimeBudget
 from gputopo.runs.verdict.sampled import OTHER_CPU_SHARE
@@ -76,6 +76,7 @@ def run_cells(
     pause: Pause = Pause(),
     on_cell: Callable[[SweepCell, Result, Sweep], None] = lambda cell, result, sweep: None,
     on_wait: Callable[[str], None] = lambda says: None,
+    display: Display = no_display,
     command: WorkerCommand = worker_command,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Sweep, int]:
@@ -84,7 +85,7 @@ def run_cells(
     `order`: the numbers of the cells; `trials`: of those that can run. A cell that was running when an
     earlier part was killed runs again, in an empty folder. A cell that would not end within what is left of
     the sweep's time budget is not started, nor are those after it. `on_cell` gets each cell that ended, with
-    its result. Raises GputopoError where files cannot be written.
+    its result; `display` shows one while it runs. Raises GputopoError where files cannot be written.
     """
     course = Course(sweep, folder, TimeBudget(sweep.budget_left_s, clock))
 
@@ -98,8 +99,9 @@ def run_cells(
         shutil.rmtree(folder / cell.folder, ignore_errors=True)
         before, trial = course.budget.used, trials[number]
         gpus = [device.gpu for device in trial.spec.devices if device.gpu is not None]
-        with open_sampler(gpus if trial.spec.backend == "gpu" else ()) as sampler:
-            result = run_trial(trial, folder / cell.folder, machine, command, sampler=sampler)
+        with open_sampler(gpus if trial.spec.backend == "gpu" else ()) as sampler, display() as on_event:
+            place = folder / cell.folder
+            result = run_trial(trial, place, machine, command, sampler=sampler, on_event=on_event)
         with signals.deferred():
             seconds = round(course.budget.used - before, 3)
             on_cell(course.change(number, **_outcome(result, other), seconds=seconds), result, course.sweep)

@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from gputopo.launch.jobs.run import RunJob, WorkerCommand, supervise, worker_command
-from gputopo.launch.spec.env import run_env
 from gputopo.launch.spec.job_spec import Backend
 from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
 from gputopo.launch.spec.target import Target
@@ -48,7 +47,7 @@ class Trial:
 
 def trial(target: Target, spec: RunSpec, environ: Mapping[str, str], known: Known | None = None) -> Trial:
     """Return a target and its spec as a run. `environ`: of this process."""
-    return Trial(target.plan, spec, run_env(environ, target, spec), known)
+    return Trial(target.plan, spec, target.environment(environ, spec), known)
 
 
 class StoppedError(Exception):
@@ -95,6 +94,14 @@ def until_stopped() -> Iterator[SeriesEnd]:
         ending.code = 130
     except signals.EndedError as ended:
         ending.code = 128 + ended.number
+
+
+Display = Callable[[], contextlib.AbstractContextManager[Callable[[Event], None]]]
+
+
+def no_display() -> contextlib.AbstractContextManager[Callable[[Event], None]]:
+    """Show nothing of a trial while it lasts."""
+    return contextlib.nullcontext(lambda event: None)
 
 
 def run_trial(

@@ -19,8 +19,6 @@ from gputopo.launch.models.keras_checks import (
     computes_in,
     is_seed,
     layers_of,
-    metrics_of,
-    named,
     only,
     other_types,
     require_any_batch,
@@ -32,7 +30,7 @@ from gputopo.launch.models.keras_checks import (
 from gputopo.launch.models.keras_outputs import Ending, ending_of, head_of, left_out
 from gputopo.launch.models.keras_sources import Foreign, application, own_model
 from gputopo.launch.models.layers import DataFormat, TowerRows
-from gputopo.launch.models.models import Forward, VariableSpec
+from gputopo.launch.models.model import Forward, VariableSpec
 from gputopo.launch.spec.model_names import ModelName
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement.devices import HOST
@@ -150,13 +148,10 @@ class KerasModel:
         yield self.head.says
         yield from left_out(self.keras, self.head)
         if any(is_seed(one) for one in self.keras.non_trainable_variables):
-            yield "Random layers draw by step and by each tower's first row, so towers drop different things."
+            yield "Random layers draw by step and each device's first row, so devices drop different units."
         added = len(self.keras.losses) if traced is None else traced.losses
         if added:
             yield f"The loss includes what the model adds to it (regularisers, add_loss: {added})."
-        metrics = metrics_of(self.keras)
-        if metrics:
-            yield f"The model's layers have metrics ({named(metrics)}), which a run does not update or show."
 
 
 def build_keras(asked: ModelName, spec: RunSpec | None) -> KerasModel:

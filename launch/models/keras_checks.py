@@ -51,26 +51,23 @@ def _inputs(model: keras.Model, name: str) -> Shape:
         return _one([tuple(one.shape) for one in model.inputs], name, "inputs")
     if not model.built:
         return None, None
-    given = model.get_build_config()
-    shape = None if given is None else given.get("input_shape", given)
-    if shape and isinstance(shape, (list, tuple)) and isinstance(shape[0], (int, type(None))):
+    given = model.get_build_config() or {}
+    shape = given.get("input_shape")
+    if isinstance(shape, (list, tuple)) and shape and isinstance(shape[0], (int, type(None))):
         return tuple(shape)
-    if isinstance(shape, (list, tuple, Mapping)) and len(shape) > 1:
-        raise UsageError(f"the model '{name}' has {len(shape)} inputs", _ONE_EACH)
-    raise UsageError(f"the model '{name}' has no input shape", "build() it with the shape of a batch")
+    raise UsageError(f"the model '{name}' has not one input of a known shape", _ONE_EACH)
 
 
 def _outputs(model: keras.Model, name: str) -> Shape:
-    if not getattr(model, "inputs", None) and not model.built:
+    known = getattr(model, "inputs", None)
+    if not known and not model.built:
         return None, 1
     with Foreign(f"the model '{name}' has no known shapes", "give it a keras.Input, or build() it"):
-        known = getattr(model, "inputs", None)
         made = model.compute_output_spec(known[0] if known else keras.KerasTensor(_inputs(model, name)))
-    if isinstance(made, Mapping):
-        listed = ", ".join(map(str, made))
-        raise UsageError(f"the model '{name}' returns a dict of outputs: {listed}", _ONE_EACH)
-    of_outputs = made if isinstance(made, (list, tuple)) else [made]
-    return _one([tuple(one.shape) for one in of_outputs], name, "outputs")
+    of_outputs = list(made) if isinstance(made, (list, tuple, Mapping)) else [made]
+    if isinstance(made, Mapping) or len(of_outputs) != 1:
+        raise UsageError(f"the model '{name}' has {len(of_outputs)} outputs", _ONE_EACH)
+    return tuple(of_outputs[0].shape)
 
 
 def _one(found: Sequence[Shape], name: str, what: str) -> Shape:
@@ -175,11 +172,6 @@ def other_types(found: set[str], compute: str) -> list[str]:
     return sorted(found - usual)
 
 
-def metrics_of(model: keras.Model) -> list[str]:
-    """Name the metrics that a model's layers keep; what it was compiled with is not theirs."""
-    return [one.name for layer in layers_of(model) for one in layer._metrics]
-
-
 def is_seed(variable: Any) -> bool:
     """Return whether a Keras variable is the seed of a random layer."""
     return bool(variable.path.rpartition("/")[2] == "seed_generator_state")
@@ -202,12 +194,6 @@ def _require_type(model: keras.Model, name: str, spec: RunSpec) -> None:
             f"no layer of the model '{name}' computes in {wanted}: it sets its own types",
             "leave --precision out, or let the model follow Keras's policy (no dtype arguments)",
         )
-    whole = [one.path for one in model.non_trainable_variables if one.dtype == "int32" and not is_seed(one)]
-    if whole and spec.backend == "gpu":
-        raise UsageError(
-            f"the model '{name}' keeps int32 numbers ({named(whole)}), which TensorFlow does not on a GPU",
-            "make them int64 or float32",
-        )
 
 
 def _require_trainer(model: keras.Model, name: str, spec: RunSpec) -> None:
@@ -223,7 +209,7 @@ def _require_trainer(model: keras.Model, name: str, spec: RunSpec) -> None:
     if joined and spec.strategy is None and spec.task == "train" and len(spec.devices) > 1:
         raise UsageError(
             f"the model '{name}' has norms over the batches of all devices ({named(joined)}), "
-            "and towers have each its own",
+            "and each device has its own here",
             "use --strategy mirrored, or leave synchronized=True out",
         )
 

@@ -7,13 +7,9 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
-from gputopo.values.errors import UsageError
-
 Tensor = Any
 Ending = Literal["softmax", "sigmoid", "linear"]
 MIN_PROBABILITY = 1e-7  # keras.config.epsilon(): keeps the logarithm of a probability finite, as in Keras
-_MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight", "auto")
-_FIT_ALONE = ("train_step", "compute_loss")
 _ACTIVATIONS: tuple[Ending, ...] = ("softmax", "sigmoid")
 _PASSES_ON = ("Identity", "Cast")  # ops that a model's last activation may stand behind
 
@@ -75,14 +71,7 @@ class Head:
 
 
 def head_of(model: keras.Model, classes: int, ending: Ending) -> Head:
-    """Return the meaning of a model's outputs, whose last activation is `ending`.
-
-    Raises UsageError for a softmax over a single number.
-    """
-    if ending == "softmax" and classes == 1:
-        raise UsageError(
-            "the model ends in a softmax of one number, which is always 1", "end it in a sigmoid instead"
-        )
+    """Return the meaning of a model's outputs, whose last activation is `ending`."""
     own = model.loss if getattr(model, "compiled", False) else None
     if own is not None:
         for sparse in (True, False):
@@ -94,24 +83,11 @@ def head_of(model: keras.Model, classes: int, ending: Ending) -> Head:
 
 def left_out(model: keras.Model, head: Head) -> Iterator[str]:
     """Yield remarks on what a model was compiled with, or does in `fit`, and a run ignores."""
-    own = model.loss if getattr(model, "compiled", False) else None
-    if own is not None and head.compiled is None:
-        why = (
-            "is a function, of which it is unknown whether it takes class numbers, and is ignored: as a "
-            "keras.losses.Loss it is used, on class numbers if Sparse is in its name."
-            if _is_own_function(own)
-            else "does not take classes and is left out."
-        )
-        yield f"The model's compiled loss ({_name(own)}) {why}"
-    reduction = getattr(own, "reduction", None)
-    if head.compiled is not None and reduction not in (None, *_MEANS):
-        yield f"The model's compiled loss is a {reduction} over the batch: the mean is taken here."
-    optimizer = getattr(model, "optimizer", None)
-    if optimizer is not None:
-        yield f"The model's compiled optimizer ({_name(optimizer)}) is left out: --optimizer names another."
-    changed = [name for name in _FIT_ALONE if getattr(type(model), name) is not getattr(keras.Model, name)]
-    if changed:
-        yield f"The model's own {' and '.join(changed)} is for Keras's fit, and is left out."
+    if not getattr(model, "compiled", False):
+        return
+    if model.loss is not None and head.compiled is None:
+        yield f"The model's compiled loss ({_name(model.loss)}) does not take classes, and is left out."
+    yield "The model's compiled optimizer and metrics are left out, and its own steps of Keras's fit."
 
 
 def before_activation(outputs: Tensor, ending: Ending) -> Tensor | None:
@@ -146,10 +122,6 @@ def _loss_named(own: Any) -> Any:
         except ValueError:
             return None
     return own if callable(own) and getattr(own, "__module__", "").startswith("keras") else None
-
-
-def _is_own_function(own: Any) -> bool:
-    return callable(own) and not isinstance(own, keras.losses.Loss) and _loss_named(own) is None
 
 
 def _fits(loss: Callable[[Tensor, Tensor], Tensor], classes: int, *, sparse: bool) -> bool:

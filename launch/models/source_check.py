@@ -5,10 +5,11 @@ What the source alone cannot decide is left to the training process, which impor
 
 import ast
 import contextlib
+import importlib.util
 import os
+import re
 import sys
 import warnings
-from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,10 +17,10 @@ from pathlib import Path
 from gputopo.launch.spec.model_names import ModelName, no_application, no_attribute, no_module, read
 from gputopo.values.errors import UsageError
 
-# Where a file has one of these names, its code may bind others, or modules, that no statement shows.
+# Where a source has one of these words, its code may bind others, or modules, that no statement shows.
 _DYNAMIC = {
-    *("globals", "locals", "vars", "exec", "eval", "setattr", "__getattr__", "__dict__", "f_globals"),
-    *("modules", "__path__", "__import__", "import_module", "*"),
+    *("globals", "locals", "vars", "exec", "eval", "setattr", "__getattr__", "__dict__", "modules"),
+    *("__path__", "__import__", "import_module"),
 }
 # Keras lists its public names in generated files; their place has changed with its versions.
 _APPLICATIONS = ("applications/__init__.py", "api/applications/__init__.py")
@@ -61,70 +62,45 @@ def _applications() -> list[str]:
 
 def _require_own(asked: ModelName) -> None:
     where: list[str] | None = [os.getcwd(), *sys.path]
-    parts = asked.module.split(".")
-    tree: ast.Module | None = None
+    first, parts = asked.attribute.partition(".")[0], asked.module.split(".")
+    words: set[str] = set()
+    functions: list[str] = []
     for number in range(1, len(parts) + 1):
         module = ".".join(parts[:number])
         found = None if where is None else PathFinder.find_spec(module, where)
-        if found is None and number == 1:
-            try:
-                found = find_spec(module)
-            except (ValueError, ImportError):  # a module without a specification is there
-                return
         if found is None:
+            if number == 1 and module in (*sys.builtin_module_names, *sys.modules):
+                return
             raise no_module(module)
-        tree = _tree(found)
-        if tree is None or parts[0] in sys.stdlib_module_names or not _DYNAMIC.isdisjoint(_names(tree)):
+        source = _source(found)
+        if source is None or parts[0] in sys.stdlib_module_names:
+            return
+        words, functions = set(re.findall(r"\w+", source)), re.findall(r"^def (\w+)", source, re.M)
+        if not _DYNAMIC.isdisjoint(words) or "import *" in source:
             return
         inner = found.submodule_search_locations
         where = None if inner is None else list(inner)
-    first = asked.attribute.partition(".")[0]
-    if tree is None or first in _names(tree) or first.startswith("__"):
-        return
-    if where is None or PathFinder.find_spec(f"{asked.module}.{first}", where) is None:
-        shown = (ast.FunctionDef, ast.ClassDef)
-        raise no_attribute(asked, first, [one.name for one in tree.body if isinstance(one, shown)])
+    is_module = where is not None and PathFinder.find_spec(f"{asked.module}.{first}", where) is not None
+    if first not in words and not is_module and not first.startswith("__"):
+        raise no_attribute(asked, first, functions)
 
 
-def _tree(found: ModuleSpec) -> ast.Module | None:
+def _source(found: ModuleSpec) -> str | None:
     """Return the source of a module, None where it has none. Raises OSError, UsageError."""
     if found.origin is None and found.submodule_search_locations is not None:
-        return ast.Module(body=[], type_ignores=[])  # a folder without __init__.py
+        return ""  # a folder without __init__.py
     if found.origin is None or not found.origin.endswith(".py"):
         return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they come when it is imported
-            tree = ast.parse(Path(found.origin).read_bytes(), found.origin)
-            compile(tree, found.origin, "exec", dont_inherit=True)  # finds more than the parser
-            return tree
-    except SyntaxError as error:
-        line = "" if error.lineno is None else f", line {error.lineno}"
+            source = importlib.util.decode_source(Path(found.origin).read_bytes())
+            compile(source, found.origin, "exec", dont_inherit=True)
+            return source
+    except (SyntaxError, ValueError) as error:  # ValueError: null bytes
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise UsageError(
-            f"the module {found.name} cannot be imported: {type(error).__name__}: {error.msg} "
+            f"the module {found.name} cannot be imported: {type(error).__name__}: {error.args[0]} "
             f"({found.origin}{line})",
             f"python -c 'import {found.name}' shows all of it",
         ) from error
-    except (ValueError, RecursionError):  # null bytes, or nested too deeply
-        return None
-
-
-def _names(tree: ast.Module) -> set[str]:
-    """Return all names that a file has, in any scope, but those that it only reads."""
-    return {name for node in ast.walk(tree) for name in _of_node(node)}
-
-
-def _of_node(node: ast.AST) -> Iterator[str]:
-    match node:
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            yield name
-        case ast.Name(id=name, ctx=ctx) if isinstance(ctx, ast.Store) or name in _DYNAMIC:
-            yield name
-        case ast.Attribute(attr=name):
-            yield name
-        case ast.alias(name=name, asname=other):
-            yield other or name.partition(".")[0]
-        case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-            yield name
-        case ast.MatchMapping(rest=str(name)):
-            yield name

@@ -4,7 +4,6 @@ Nothing here reads or changes `os.environ`: the parent's environment comes in as
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,10 +11,6 @@ from gputopo.launch.spec.run_spec import RunSpec, Runtime
 from gputopo.topology.doubts import looks_cut
 from gputopo.values.index_ranges import index_ranges, parse_cpus
 from gputopo.values.machine import Gpu, Machine
-
-if TYPE_CHECKING:
-    from gputopo.launch.spec.target import Target
-
 
 # What the child does before it becomes the program (`gputopo.probes.processes`).
 CPUS, MEMORY_NODE = "GPUTOPO_CPUS", "GPUTOPO_MEMORY_NODE"
@@ -135,15 +130,6 @@ _WORKER_DEFAULTS = {
 _CPU_DEFAULTS = {**_WORKER_DEFAULTS, "TF_ENABLE_ONEDNN_OPTS": "1"}
 
 
-def run_env(parent: Mapping[str, str], target: "Target", spec: RunSpec | None) -> dict[str, str]:
-    """Return the environment of a run on a target: of the worker, or without a spec of the user's program."""
-    if spec is not None:
-        return worker_env(parent, spec, target.plan.environment, target.host_place)
-    if target.backend == "cpu" and target.rehearsal_of is None:
-        return program_env(parent, None)
-    return program_env(parent, target.plan.environment, target.host_place)
-
-
 def worker_env(
     parent: Mapping[str, str],
     spec: RunSpec,
@@ -196,9 +182,13 @@ def program_env(
     plan_environment: Mapping[str, str] | None,
     place: HostPlace = HostPlace(),  # noqa: B008 (frozen)
 ) -> dict[str, str]:
-    """Return the environment of the user's own program: the plan's variables, or no GPU without one."""
+    """Return the environment of the user's own program: the plan's variables, or no GPU without one.
+
+    TensorFlow allocates GPU memory as it needs it, unless the user has set that.
+    """
     parent = _without_place(parent)
     return {
+        **({} if plan_environment is None else {ALLOW_GROWTH: "true"}),
         **parent,
         **place.environment(parent),
         **(NO_GPU if plan_environment is None else plan_environment),

@@ -126,7 +126,7 @@ def _notes(target: Target, requested: RunSpec, count: int) -> tuple[str, ...]:
         where = f"{does.capitalize()} on {count} GPU{'s' if count > 1 else ''}: {', '.join(map(str, gpus))}."
     stale = ("Weights and gradients are one step old: --staged-vars.",) if requested.exchange.staged else ()
     old = ("Gradients are applied one step late: relaxed consistency.",) if requested.exchange.relaxed else ()
-    noun = "GPU" if target.backend == "gpu" and not target.others else "tower"
+    noun = "GPU" if target.backend == "gpu" and not target.others else "device"
     drill = (drill_says(requested.drills, noun),) if requested.drills else ()
     return (*drill, where, *stale, *old)
 
@@ -245,7 +245,7 @@ def _check_drills(spec: RunSpec) -> None:
     known = [one.tower if on_cpu or one.gpu is None else one.gpu for one in spec.devices]
     stray = next((one for one in spec.drills if one.device is not None and one.device not in known), None)
     if stray is not None:
-        noun = "tower" if on_cpu else "GPU"
+        noun = "device" if on_cpu else "GPU"
         listed = ", ".join(map(str, known))
         raise UsageError(
             f"--drill {stray.typed} names {noun} {stray.device}, this run has {listed}",

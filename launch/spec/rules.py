@@ -17,24 +17,43 @@ from gputopo.launch.spec.task_rules import (
     TaskRule,
     moves_gradients,
     needless,
+    require_task,
 )
 from gputopo.values.errors import UsageError
 from gputopo.values.run import all_reduce
+from gputopo.values.run.plan import VariableUpdate
 
 OF_ONE_PROCESS = ("nccl_op",)
 _BY_NCCL: tuple[Kind, ...] = ("mirrored", MULTI_WORKER)
 _ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 _OFF = ("0", "false")  # what TensorFlow's ReadBoolFromEnvVar takes for no, in any case
-# Options of reduced gradients, and whether an exchange has them.
-_PACKED: dict[str, Callable[[Exchange], bool]] = {
-    "--gradient-repacking": lambda exchange: bool(exchange.repacking),
-    "--agg-small-grads-max-bytes": lambda exchange: bool(exchange.small_bytes),
-    "--fp16-transfer": lambda exchange: exchange.transfer == "fp16",
-}
+_COPIES = "nothing is reduced between replicas"
+# Options of one mode of --variable-update: whether a spec has it, the mode, and why no other.
+_OF_MODES: tuple[tuple[str, Callable[[RunSpec], bool], VariableUpdate, str], ...] = (
+    ("--staged-vars", lambda spec: spec.exchange.staged, "parameter_server", "it stages a server's weights"),
+    ("--async", lambda spec: spec.exchange.asynchronous, "parameter_server", "it updates shared variables"),
+    (
+        "--variable-consistency relaxed",
+        lambda spec: spec.exchange.relaxed,
+        "replicated",
+        "it delays reduced gradients",
+    ),
+    ("--all-reduce {spec.all_reduce}", lambda spec: spec.all_reduce is not None, "replicated", _COPIES),
+    ("--gradient-repacking", lambda spec: bool(spec.exchange.repacking), "replicated", _COPIES),
+    ("--agg-small-grads-max-bytes", lambda spec: bool(spec.exchange.small_bytes), "replicated", _COPIES),
+    ("--fp16-transfer", lambda spec: spec.exchange.transfer == "fp16", "replicated", _COPIES),
+    (
+        "--ps gpu:spread",
+        lambda spec: spec.exchange.ps_spread,
+        "parameter_server",
+        "each device has its own copy",
+    ),
+)
 
 
 def check(spec: RunSpec) -> None:
     """Raise UsageError for options that do not go together."""
+    require_task(spec)
     for rule in RULES:
         if rule.when(spec):
             raise UsageError(rule.what.format(spec=spec), rule.use.format(spec=spec))
@@ -88,8 +107,8 @@ def _is_nccl_on_cpu(asked: StrategyName, spec: RunSpec) -> bool:
     return spec.backend == "cpu" and _strategy(spec) == asked
 
 
-def _packs_nothing(asked: Callable[[Exchange], bool], spec: RunSpec) -> bool:
-    return asked(spec.exchange) and spec.variable_update != "replicated"
+def _is_of_another(has: Callable[[RunSpec], bool], mode: VariableUpdate, spec: RunSpec) -> bool:
+    return has(spec) and spec.variable_update != mode
 
 
 def _has_copies(spec: RunSpec) -> bool:
@@ -105,6 +124,11 @@ def _moves(spec: RunSpec) -> bool:
 
 
 HOSTS_RULES: tuple[TaskRule, ...] = (
+    TaskRule(
+        lambda spec: bool(spec.servers) and not is_multi_worker(spec) and spec.data.bad_records == "skip",
+        "--bad-records skip is for one host, and this is a training of several",
+        "leave it out, and repair the files that are named, or add --num-hosts 1",
+    ),
     TaskRule(
         lambda spec: bool(spec.servers) and spec.method is not None,
         "--method {spec.method} is for one host, and this is a training of several",
@@ -193,7 +217,7 @@ TRAINER_RULES: tuple[TaskRule, ...] = (
     ),
     TaskRule(
         lambda spec: _other(spec) and bool(spec.drills),
-        "--drill cannot be combined with a --method or --strategy: its faults are those of our own towers",
+        "--drill cannot be combined with a --method or --strategy: only the built-in trainer injects faults",
         "leave --drill out",
     ),
     *(
@@ -222,51 +246,28 @@ EXCHANGE_RULES: tuple[TaskRule, ...] = (
     TaskRule(
         lambda spec: (
             (spec.exchange.staged or spec.exchange.asynchronous)
-            and (spec.exchange.relaxed or any(asked(spec.exchange) for asked in _PACKED.values()))
+            and (
+                spec.exchange.relaxed
+                or spec.exchange.transfer == "fp16"
+                or bool(spec.exchange.repacking or spec.exchange.small_bytes)
+            )
         ),
         "--staged-vars and --async are modes of a parameter server: they cannot be combined with packed or "
         "fp16 gradients, or with relaxed consistency",
         "leave --staged-vars and --async out, and use --variable-update replicated",
     ),
     TaskRule(
-        lambda spec: spec.exchange.staged and spec.variable_update != "parameter_server",
-        "--staged-vars cannot be combined with --variable-update {spec.variable_update}: "
-        "it stages weights between a parameter server and the towers",
-        "use --variable-update parameter_server, or --variable-update replicated and "
-        "--variable-consistency relaxed without --staged-vars",
-    ),
-    TaskRule(
-        lambda spec: spec.exchange.asynchronous and spec.variable_update != "parameter_server",
-        "--async cannot be combined with --variable-update {spec.variable_update}: "
-        "towers apply gradients to shared variables, and here each has its own",
-        "use --variable-update parameter_server, or --variable-update independent without --async",
-    ),
-    TaskRule(
         lambda spec: spec.exchange.staged and spec.exchange.asynchronous,
         "--staged-vars cannot be combined with --async: --staged-vars needs synchronous steps",
         "leave one of them out, such as --async",
     ),
-    TaskRule(
-        lambda spec: spec.exchange.relaxed and spec.variable_update != "replicated",
-        "--variable-consistency relaxed cannot be combined with --variable-update {spec.variable_update}: "
-        "it delays reduced gradients by one step",
-        "use --variable-update replicated, or --variable-update parameter_server and --staged-vars "
-        "without --variable-consistency",
-    ),
-    TaskRule(
-        lambda spec: spec.all_reduce is not None and spec.variable_update != "replicated",
-        "--all-reduce {spec.all_reduce} cannot be combined with --variable-update {spec.variable_update}: "
-        "nothing is reduced between replicas",
-        "use --variable-update replicated, or leave --all-reduce out",
-    ),
     *(
         TaskRule(
-            partial(_packs_nothing, asked),
-            f"{option} cannot be combined with --variable-update {{spec.variable_update}}: "
-            "nothing is reduced between replicas",
-            "use --variable-update replicated",
+            partial(_is_of_another, has, mode),
+            f"{option} cannot be combined with --variable-update {{spec.variable_update}}: {why}",
+            f"use --variable-update {mode}, or leave {option.split()[0]} out",
         )
-        for option, asked in _PACKED.items()
+        for option, has, mode, why in _OF_MODES
     ),
     TaskRule(
         lambda spec: "agg_small_grads_max_group" in spec.asked and not spec.exchange.small_bytes,
@@ -278,12 +279,6 @@ EXCHANGE_RULES: tuple[TaskRule, ...] = (
         "--gradient-repacking cannot be combined with --agg-small-grads-max-bytes: "
         "it makes chunks of one size, so no small gradient is left",
         "leave --agg-small-grads-max-bytes out",
-    ),
-    TaskRule(
-        lambda spec: spec.exchange.ps_spread and spec.variable_update != "parameter_server",
-        "--ps gpu:spread cannot be combined with --variable-update {spec.variable_update}: "
-        "each device has its own copy",
-        "leave --ps out, or use --variable-update parameter_server",
     ),
     TaskRule(
         lambda spec: spec.grad_reduce == "sum" and spec.variable_update == "independent",

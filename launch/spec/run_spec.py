@@ -141,6 +141,7 @@ class Precision(_Part, frozen=True):
     auto_loss_scale: bool = False
     loss_scale_steps: int = 1000
     xla: Annotated[bool, Option("--xla", "Compile with XLA")] = False
+    tf32: Annotated[Literal["on", "off"], Option("--tf32", "TensorFloat-32 in fp32 products on GPUs")] = "on"
 
 
 class Exchange(_Part, frozen=True):
@@ -164,7 +165,7 @@ class Exchange(_Part, frozen=True):
         ),
     ] = False
     asynchronous: Annotated[
-        bool, Option("--async", "Apply each tower's gradients as soon as they are computed")
+        bool, Option("--async", "Apply each device's gradients as soon as they are computed")
     ] = False
     groups: tuple[tuple[int, ...], ...] = ()  # towers close to each other, for the hierarchical reduction
     repacking: Annotated[

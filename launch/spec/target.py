@@ -14,8 +14,9 @@ from pathlib import Path
 
 from gputopo import planner
 from gputopo.findings import driver_broken
-from gputopo.launch.spec.env import HostPlace, Usable, host_place
+from gputopo.launch.spec.env import HostPlace, Usable, host_place, program_env, worker_env
 from gputopo.launch.spec.job_spec import Backend, Server
+from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.planner import Request
 from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.planner.request import check_predicting, ps_gpu
@@ -61,6 +62,14 @@ class Target:
             return HostPlace()
         usable = None if self.rehearsal_of is not None else self.usable
         return host_place(self.machine, self.plan.choice.gpus, usable)
+
+    def environment(self, parent: Mapping[str, str], spec: RunSpec | None) -> dict[str, str]:
+        """Return the environment of a run: of the worker, or without a spec of the user's program."""
+        if spec is not None:
+            return worker_env(parent, spec, self.plan.environment, self.host_place)
+        if self.backend == "cpu" and self.rehearsal_of is None:
+            return program_env(parent, None)
+        return program_env(parent, self.plan.environment, self.host_place)
 
 
 def target_of(

@@ -6,7 +6,18 @@ from functools import partial
 from typing import NamedTuple
 
 from gputopo.launch.spec.model_names import data_of
-from gputopo.launch.spec.run_spec import Data, Exchange, Lifecycle, OptimizerName, Precision, RunSpec, Runtime
+from gputopo.launch.spec.run_spec import (
+    Data,
+    Exchange,
+    Lifecycle,
+    OptimizerName,
+    Precision,
+    RunSpec,
+    Runtime,
+    Task,
+)
+from gputopo.values.errors import UsageError
+from gputopo.values.option import listed
 from gputopo.values.run.drill import SLOW_WEIGHTS
 
 
@@ -39,15 +50,40 @@ def moves_gradients(exchange: Exchange) -> bool:
 
 
 # Options by their names in RunSpec.asked.
-_OF_AN_UPDATE = (
-    "all_reduce optimizer learning_rate scale_learning_rate learning_rate_schedule "
-    "learning_rate_warmup_steps weight_decay gradient_clip gradient_clip_norm loss_scale on_nan"
-)
 _OF_AN_OPTIMIZER: dict[OptimizerName, str] = {
     "momentum": "momentum nesterov",
     "rmsprop": "rmsprop_decay rmsprop_momentum rmsprop_epsilon",
     "adam": "adam_beta1 adam_beta2 adam_epsilon",
 }
+_TRAINS = (
+    "optimizer learning_rate scale_learning_rate learning_rate_schedule learning_rate_warmup_steps "
+    "weight_decay gradient_clip gradient_clip_norm loss_scale on_nan all_reduce grad_reduce staged_vars "
+    "variable_consistency async gradient_repacking agg_small_grads_max_bytes agg_small_grads_max_group "
+    "fp16_transfer drill checkpoint_steps keep_checkpoints resume resume_or_start export "
+)
+# Options without an effect on a task, and why.
+_IDLE: dict[Task, tuple[str, str]] = {
+    "forward": (_TRAINS + "checkpoints", "initial weights are used, and none are updated"),
+    "eval": (
+        _TRAINS + "num_warmup_batches distortions cache",
+        "each example is read once, and no weights change",
+    ),
+    "input": (
+        _TRAINS + "checkpoints ps variable_update precision xla trace tensorboard",
+        "it has no model",
+    ),
+}
+
+
+def require_task(spec: RunSpec) -> None:
+    """Raise UsageError for options that have no effect on the spec's task."""
+    names, why = _IDLE.get(spec.task, ("", ""))
+    idle = [f"--{name.replace('_', '-')}" for name in names.split() if name in spec.asked]
+    if idle:
+        raise UsageError(
+            f"{listed(idle, 'and')} cannot be combined with --task {spec.task}: {why}",
+            f"leave {'it' if len(idle) == 1 else 'them'} out, or use --task train",
+        )
 
 
 def _has_another(optimizer: OptimizerName, spec: RunSpec) -> bool:
@@ -56,14 +92,6 @@ def _has_another(optimizer: OptimizerName, spec: RunSpec) -> bool:
 
 def _resumes(files: Lifecycle) -> bool:
     return files.resume or files.resume_or_start
-
-
-def _writes(files: Lifecycle) -> bool:
-    return files.checkpoint_steps is not None or _resumes(files) or files.export is not None
-
-
-def _keeps(files: Lifecycle) -> bool:
-    return _writes(files) or files.keep_checkpoints != Lifecycle().keep_checkpoints
 
 
 def _last_step(spec: RunSpec) -> float:
@@ -97,34 +125,9 @@ TASK_RULES: tuple[TaskRule, ...] = (
         "add --checkpoints DIR, or train with --task train",
     ),
     TaskRule(
-        lambda spec: (
-            spec.task == "input"
-            and (
-                spec.lifecycle.checkpoints is not None
-                or _keeps(spec.lifecycle)
-                or bool(spec.lifecycle.trace_steps)
-                or spec.lifecycle.tensorboard is not None
-            )
-        ),
-        "--input-only has no model: there is nothing to save, restore, export, trace or evaluate",
-        "leave --checkpoints, --checkpoint-steps, --keep-checkpoints, --resume, --export, --trace and "
-        "--tensorboard out, or use --task train",
-    ),
-    TaskRule(
         lambda spec: spec.task == "input" and spec.data.folder is None and spec.data.source == "gpu",
         "--input-only has nothing to measure: examples made once on the devices have no input pipeline",
         "name an input: --data-dir DIR, --data-source cpu or --data-source python",
-    ),
-    *needless(
-        "ps variable_update precision xla",
-        lambda spec: spec.task == "input",
-        "cannot be combined with --input-only: it has no model",
-        "leave it out, or use --forward-only",
-    ),
-    TaskRule(
-        lambda spec: spec.task != "train" and bool(spec.drills),
-        "--drill cannot be combined with --task {spec.task}: its faults are those of steps of training",
-        "leave --drill out, or use --task train",
     ),
     TaskRule(
         lambda spec: max((one.step for one in spec.drills), default=0) > _last_step(spec),
@@ -139,45 +142,6 @@ TASK_RULES: tuple[TaskRule, ...] = (
         "--drill slow-weights cannot be combined with --variable-update {spec.variable_update}: each device "
         "has its own copy of the weights",
         "leave --drill out, or use --variable-update parameter_server",
-    ),
-    TaskRule(
-        lambda spec: spec.task != "train" and (moves_gradients(spec.exchange) or spec.grad_reduce != "mean"),
-        "--task {spec.task} computes no gradients, so none are exchanged",
-        "leave the options of the exchange out, or use --task train",
-    ),
-    *needless(
-        _OF_AN_UPDATE,
-        lambda spec: spec.task != "train",
-        "cannot be combined with --task {spec.task}: no weights are updated",
-        "leave it out, or use --task train",
-    ),
-    *needless(
-        "agg_small_grads_max_group",
-        lambda spec: spec.task != "train",
-        "cannot be combined with --task {spec.task}: it computes no gradients",
-        "leave it out",
-    ),
-    *needless(
-        "num_warmup_batches keep_checkpoints",
-        lambda spec: spec.task == "eval",
-        "cannot be combined with --eval: every example is evaluated, and nothing is written",
-        "leave it out",
-    ),
-    TaskRule(
-        lambda spec: spec.task == "eval" and _writes(spec.lifecycle),
-        "--eval updates no weights: --checkpoint-steps, --resume and --export have no effect",
-        "leave them out, or use --task train",
-    ),
-    TaskRule(
-        lambda spec: spec.task == "forward" and _keeps(spec.lifecycle),
-        "--forward-only uses initial weights and updates none: --checkpoints, --checkpoint-steps, "
-        "--keep-checkpoints, --resume and --export have no effect",
-        "leave them out, or use --task train",
-    ),
-    TaskRule(
-        lambda spec: spec.task == "forward" and spec.lifecycle.checkpoints is not None,
-        "--forward-only uses initial weights, so --checkpoints has no effect",
-        "leave --checkpoints out, or evaluate a checkpoint with --eval",
     ),
 )
 
@@ -214,10 +178,15 @@ NUMBER_RULES: tuple[TaskRule, ...] = (
     TaskRule(
         lambda spec: (
             spec.backend == "cpu"
-            and (spec.runtime.gpu_thread_mode, spec.runtime.per_gpu_threads, spec.runtime.memory_limit_mib)
-            != (Runtime().gpu_thread_mode, Runtime().per_gpu_threads, None)
+            and (
+                spec.precision.tf32,
+                spec.runtime.gpu_thread_mode,
+                spec.runtime.per_gpu_threads,
+                spec.runtime.memory_limit_mib,
+            )
+            != ("on", Runtime().gpu_thread_mode, Runtime().per_gpu_threads, None)
         ),
-        "--gpu-thread-mode, --per-gpu-thread-count and --gpu-memory-limit are for GPUs, "
+        "--tf32, --gpu-thread-mode, --per-gpu-thread-count and --gpu-memory-limit are for GPUs, "
         "and this run is on CPU devices",
         "leave them out; --num-intra-threads and --num-inter-threads count on the CPU",
     ),
@@ -294,12 +263,6 @@ DATA_RULES: tuple[TaskRule, ...] = (
         "resize_method cache",
         lambda spec: spec.data.folder is not None and spec.data.name == "cifar10",
         "cannot be combined with CIFAR-10: its images keep their size, and all are in memory",
-        "leave it out",
-    ),
-    *needless(
-        "distortions cache",
-        lambda spec: spec.task == "eval",
-        "cannot be combined with --eval: it reads every image once, undistorted",
         "leave it out",
     ),
 )

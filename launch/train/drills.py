@@ -16,13 +16,13 @@ from typing import Any, cast
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.models.models import Model
+from gputopo.launch.models.model import Model
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.source import InputSource
-from gputopo.launch.train.loop import Emit, Observer
 from gputopo.launch.train.marks import TowerClock, clock, host_call
 from gputopo.launch.train.placement.placements import Placement
 from gputopo.launch.train.step import TrainingStep
+from gputopo.launch.train.stepper import Emit, Observer
 from gputopo.values.run.drill import HANG, LOST_GPU, NAN, SLOW_GPU, SLOW_INPUT, SLOW_WEIGHTS, Drill
 
 Tensor = Any

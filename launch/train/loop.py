@@ -5,20 +5,16 @@ The first step builds and compiles the graph; it is the first of the warm-up, or
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement import checking
+from gputopo.launch.train.stepper import Emit, Observer, StepOutcome, Stepper, Stopped
 from gputopo.runs.speed import MAX_STEPS, steady_from
 from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.events import (
-    Event,
-    HostExchange,
     LossNotFinite,
     Noticed,
     PlacementChecked,
@@ -27,121 +23,9 @@ from gputopo.values.run.events import (
     WarmupDone,
 )
 
-if TYPE_CHECKING:
-    from gputopo.launch.compare.multi_worker import Hosts  # these load TensorFlow
-    from gputopo.launch.train.inputs.source import InputSource
-    from gputopo.launch.train.towers import LossScale
-
-Emit = Callable[[Event], None]
-Stopped = Callable[[], bool]  # whether the run was asked to end after the current step
 _LOOK_EVERY = 10  # steps of a warm-up between two searches for a steady state, each of which takes a few ms
-
-
-def never() -> bool:
-    """Return False: no one asks this run to end."""
-    return False
-
-
-@dataclass(frozen=True)
-class StepOutcome:
-    """Outcome of one step: losses [towers], and marks [towers, 3] in seconds from the step's start.
-
-    Marks: the tower starts; its weights are on its device; its gradients are done.
-    """
-
-    losses: np.ndarray[Any, Any]
-    marks: np.ndarray[Any, Any]
-    hits: np.ndarray[Any, Any] | None = None  # [towers, 2], of an evaluation: labels first, in the first five
-    examples: np.ndarray[Any, Any] | None = None  # [towers]; None: a whole batch each, of one size
-    exchange: tuple[HostExchange, ...] = ()  # of several hosts
-    waited_s: float | None = None  # for the input; None: as the source has it
-
-    @property
-    def mean_loss(self) -> float:
-        """Mean loss of the examples: batches may differ, and the last one of an evaluation be short."""
-        if self.examples is None or not self.examples.any():
-            return float(self.losses.mean())
-        return float((self.losses * self.examples).sum() / self.examples.sum())
-
-    @property
-    def tower_times(self) -> list[tuple[float, float, float]]:
-        """(start, waiting for weights, computing) of each tower, in seconds."""
-        return [(start, ready - start, done - ready) for start, ready, done in self.marks.tolist()]
-
-
-def unequal_batches(spec: RunSpec) -> np.ndarray[Any, Any] | None:
-    """Return the towers' numbers of examples [towers] where they differ, as an outcome has them."""
-    return np.array(spec.batches) if isinstance(spec.batch_size, tuple) else None
-
-
-class VariableSets(Protocol):
-    """Variables of a run: what is compared, saved, restored and exported."""
-
-    @property
-    def places(self) -> Sequence[Sequence[Any]]:
-        """The sets of trained variables, each in the model's order: one for all, or one per tower."""
-
-    @property
-    def states(self) -> Sequence[Sequence[Any]]:
-        """The sets of moving statistics, in the model's order. One: the first tower's are used."""
-
-    @property
-    def buffers(self) -> Sequence[Any]:
-        """Variables that carry something from one step to the next; a resumed run needs them too."""
-
-    def reset_buffers(self) -> None:
-        """Bring the buffers in line with the variables, after these were set from outside (eagerly)."""
-
-
-class Observer:
-    """Something done between steps, outside of their time."""
-
-    def before(self, number: int) -> None:
-        """Get ready for step `number` (as in `events.Step`)."""
-
-    def after(self, step: Step, outcome: StepOutcome) -> None:
-        """Process a finished step."""
-
-    def close(self) -> None:
-        """The steps are over."""
-
-
-class Stepper:
-    """Takes the steps of a run, each as one graph. Made by `training.stepper_of`."""
-
-    spec: RunSpec
-    placement: VariableSets
-    source: "InputSource"  # the input; whoever made the stepper closes it
-    graph: Any  # the step as a wrapped function
-    says: tuple[str, ...] = ()  # what was assumed, and what ran instead of what was asked
-    slots: Sequence[Sequence[Sequence[Any]]] = ()  # the optimizer's variables, [place][variable][slot]
-    own_slots: int = 0  # slots of each variable itself; those behind them belong to all variables
-    scale: "LossScale | None" = None
-    hosts: "Hosts | None" = None  # where each host of the run has a process
-
-    def __call__(self, number: int) -> StepOutcome:
-        """Take step `number` (from 0) and wait for it. Raises StopIteration at the end of the input."""
-        raise NotImplementedError
-
-    def check_variables(self) -> dict[str, int]:
-        """Return the bytes of variables by device. Raises HardwareError if one is on another device."""
-        raise NotImplementedError
-
-    def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
-        """Return the number of tower ops by device, from `checking.run_and_collect` of a step.
-
-        Raises HardwareError if an op is on another device.
-        """
-        return checking.check_ops(counts, self.spec)
-
-    def graph_nodes(self) -> Sequence[Any]:
-        """Return the nodes of the step as built, before TensorFlow rewrites it: name, op, device, attr."""
-        nodes: Sequence[Any] = self.graph.graph.as_graph_def().node
-        return nodes
-
-    def observers(self, emit: Emit) -> list[Observer]:
-        """Return what this way of taking steps does between them."""
-        return [] if self.scale is None else [ScaleWatch(self.scale.report, emit)]
+Scales = tuple[tuple[float, ...], tuple[int, ...]]
+"""Loss scales, and the steps skipped by each: one for all towers, or one per independent tower."""
 
 
 class Loop:
@@ -160,7 +44,7 @@ class Loop:
         observers: Sequence[Observer] = (),
         *,
         trained: int = 0,
-        stopped: Stopped = never,
+        stopped: Stopped = lambda: False,
     ) -> None:
         self._step = step
         self._spec = spec
@@ -278,8 +162,8 @@ class Loop:
             images=images,
             loss=loss if math.isfinite(loss) else None,
             marks=tuple(
-                TowerMarks(tower=tower, start_s=start, weights_s=weights, compute_s=compute)
-                for tower, (start, weights, compute) in enumerate(outcome.tower_times)
+                TowerMarks(tower=tower, start_s=start, weights_s=ready - start, compute_s=done - ready)
+                for tower, (start, ready, done) in enumerate(outcome.marks.tolist())
             ),
             waited_s=self._step.source.waited_s if outcome.waited_s is None else outcome.waited_s,
             global_step=self.trained,
@@ -343,48 +227,35 @@ class LossWatch(Observer):
             self._emit(self.lost)
 
 
-@dataclass(frozen=True)
-class ScaleReport:
-    """Current loss scales of a run: one for all towers, or one per tower of independent ones."""
-
-    loss_scales: tuple[float, ...]
-    skipped_steps: tuple[int, ...]  # steps skipped so far because a gradient was not finite
-
-
 class ScaleWatch(Observer):
     """Reports the first step skipped by an automatic loss scale, and the total at the end.
 
-    `report` returns the current scale, None where there is none.
+    `report`: see `LossScale.report`.
     """
 
-    def __init__(self, report: Callable[[], ScaleReport | None], emit: Emit) -> None:
+    def __init__(self, report: Callable[[], Scales | None], emit: Emit) -> None:
         self._report = report
         self._emit = emit
         self._reported = False
 
     def after(self, step: Step, outcome: StepOutcome) -> None:
         """Report the first skipped step."""
-        report = None if self._reported else self._report()
-        if report is None or not any(report.skipped_steps):
-            return
-        self._reported = True
-        which = "A step of the warm-up" if step.warmup else f"Step {step.step}"
-        self._notice(f"{which} was skipped: a gradient was not finite. {_scales(report)}")
+        if not self._reported:
+            which = "A step of the warm-up" if step.warmup else f"Step {step.step}"
+            self._reported = self._notice(lambda _: f"{which} was skipped: a gradient was not finite.")
 
     def close(self) -> None:
         """Report the number of skipped steps and the current scale."""
-        report = self._report()
-        if report is None or not any(report.skipped_steps):
-            return
-        counts = report.skipped_steps
-        by_tower = ", ".join(f"{count} of tower {tower}" for tower, count in enumerate(counts) if count)
-        total = by_tower if len(counts) > 1 else str(counts[0])
-        self._notice(f"Steps skipped because a gradient was not finite: {total}. {_scales(report)}")
+        self._notice(lambda counts: f"Steps skipped because a gradient was not finite: {counts}.")
 
-    def _notice(self, says: str) -> None:
-        self._emit(Noticed(time_s=time.time(), says=says))
-
-
-def _scales(report: ScaleReport) -> str:
-    listed = ", ".join(f"{scale:g}" for scale in report.loss_scales)
-    return f"Current loss scale: {listed}." if len(report.loss_scales) == 1 else f"Loss scales: {listed}."
+    def _notice(self, says: Callable[[str], str]) -> bool:
+        """Report the scales behind a sentence, which gets the counts, if a step was skipped."""
+        scales, skipped = self._report() or ((), ())
+        if not any(skipped):
+            return False
+        by_tower = (f"{count} on device {tower}" for tower, count in enumerate(skipped) if count)
+        counts = str(skipped[0]) if len(skipped) == 1 else ", ".join(by_tower)
+        listed = ", ".join(f"{scale:g}" for scale in scales)
+        current = f"Current loss scale{'' if len(scales) == 1 else 's'}: {listed}."
+        self._emit(Noticed(time_s=time.time(), says=f"{says(counts)} {current}"))
+        return True

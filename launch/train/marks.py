@@ -91,7 +91,7 @@ class HostMarks(HostClocks):
         totals: Sequence[Sequence[Tensor]],
     ) -> list[Tensor]:
         """Return the marks of an exchange, as `exchange_marks`; none where hosts exchange nothing at once."""
-        if len(self._hosts) < 2 or placement.waits != "all" or placement.buffers:
+        if len(self._hosts) < 2 or placement.waits != "all" or placement.stale:
             return []
         return [exchange_marks(marks, self._devices, gradients, totals)]
 

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gputopo.launch.spec.names import JOB
 from gputopo.launch.spec.run_spec import RunSpec
@@ -24,7 +24,7 @@ from gputopo.values.errors import ExitCode
 from gputopo.values.run.events import SERVING, Event, PhaseBegun, RankFailed, encode_line
 
 if TYPE_CHECKING:
-    from gputopo.launch.train.host_rpc import Answer, Answering  # loads TensorFlow
+    from gputopo.launch.train.placement.devices import Answering  # loads TensorFlow
 
 
 # Seconds of its own: where all of a job is suspended, it is too. Rank 0 misses the host after 10.
@@ -50,8 +50,8 @@ def main(arguments: list[str]) -> int:
 
     import tensorflow as tf
 
-    from gputopo.launch.train.host_rpc import register
     from gputopo.launch.train.placement import devices
+    from gputopo.launch.train.placement.devices import register
 
     _answering = register(answers())
     cluster = devices.cluster_of(spec)
@@ -78,28 +78,18 @@ def main(arguments: list[str]) -> int:
 
 
 def answers() -> "Answering":
-    """Return what rank 0 may ask of this host: its memory, its files, a profile, reading of records."""
+    """Return what rank 0 may ask of this host: its files, and its memory."""
     import msgspec
     import numpy as np
     import psutil
 
     from gputopo.launch.data import folder
-    from gputopo.launch.train.inputs.records import Readings, digest
-    from gputopo.launch.train.lifecycle.tracing import HostProfile
 
-    readings, profile = Readings(), HostProfile()
     of_host: dict[bytes, Answering] = {
         b"files": lambda *named: msgspec.json.encode(folder.listed(*(one.decode() for one in named))),
-        b"digest": digest,
         b"free_bytes": lambda: np.int64(psutil.virtual_memory().available),
-        b"trace": profile.begin,
-        b"traced": profile.end,
     }
-
-    def answer(question: bytes, *given: Any) -> "Answer":
-        return of_host[question](*given) if question in of_host else readings.answer(question, *given)
-
-    return answer
+    return lambda question, *given: of_host[question](*given)
 
 
 def _end_for_the_parent(trains: bool) -> None:

@@ -10,17 +10,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.models.models import Model
+from gputopo.launch.models.model import Model
 from gputopo.launch.spec.rules import remarks
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.source import InputSource
-from gputopo.launch.train.loop import StepOutcome, Stepper, unequal_batches
+from gputopo.launch.train.loss_scale import LossScale
 from gputopo.launch.train.marks import HostMarks, Marks, TowerClock, clock
-from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.devices import HOST, done_by_host, home, tower_groups
 from gputopo.launch.train.placement.placements import Placement
 from gputopo.launch.train.placement.variables import VariableSet, read_state, slots_of, write_state
-from gputopo.launch.train.towers import LossScale, TowerInput, TowerMath
+from gputopo.launch.train.stepper import StepOutcome, Stepper, unequal_batches
+from gputopo.launch.train.towers import TowerMath
 from gputopo.launch.train.updating import Updater
 
 Tensor = Any
@@ -79,7 +79,7 @@ class TrainingStep(Stepper):
 
     def check_variables(self) -> dict[str, int]:
         """Compare the variables' devices with the spec."""
-        return checking.check_placement(self.placement, self.spec)
+        return self.placement.check(self.spec)
 
     def tower_clock(self, tower: int, start: Sequence[Tensor]) -> TowerClock:
         """Return what marks the times of a tower, which starts after `start`."""
@@ -88,43 +88,35 @@ class TrainingStep(Stepper):
         )
 
     def _build(self, number: Tensor, *fed: Tensor) -> tuple[Tensor, ...]:
+        """Build the step: all towers forward and backward, then reduce and update, as the placement waits."""
+        waits = self.placement.waits
+        towers: list[_Tower] = []
+        changes: list[Tensor] = []
         with home():
             begin = clock([])
-            towers, changes = self._towers(number, fed, begin)
-            match self.placement.waits:
-                case "own_copy":
-                    pass  # changed above
-                case "each_tower":
-                    for tower, batch in zip(towers, self.spec.batches, strict=True):
-                        part = batch / self.spec.joint_batch
-                        changes += self._reduce_update([tower], number, after=[tower.marks], part=part)
-                case waits:
-                    after = [tower.marks for tower in towers] if waits == "all" else []
-                    changes += self._reduce_update(towers, number, after=after)
+            for groups in tower_groups(self.spec):  # those of a host, one after another
+                start = [begin]
+                for group in groups:
+                    passed = [self._forward_backward(tower, number, fed, start) for tower in group]
+                    start = [tower.marks for tower in passed]
+                    towers += passed
+                    if waits == "own_copy":
+                        for place, tower in zip(group, passed, strict=True):
+                            start += self._reduce_update([tower], number, after=[tower.marks], place=place)
+                        changes += start[len(group) :]
+            if waits == "each_tower":
+                for tower, batch in zip(towers, self.spec.batches, strict=True):
+                    part = batch / self.spec.joint_batch
+                    changes += self._reduce_update([tower], number, after=[tower.marks], part=part)
+            elif waits != "own_copy":
+                after = [tower.marks for tower in towers] if waits == "all" else []
+                changes += self._reduce_update(towers, number, after=after)
             stored = self._store(towers, changes)
             with tf.device(HOST), tf.control_dependencies(done_by_host(changes + stored)):
                 losses = tf.stack([tower.loss for tower in towers])  # [towers]
                 marks = tf.stack([tower.marks for tower in towers])  # [towers, 3]
                 # The probes are part of the outcome so that no optimizer drops their copies to the host.
                 return losses, tf.identity(begin), marks, tf.add_n(self._marks.probes), *self._exchange
-
-    def _towers(
-        self, number: Tensor, fed: Sequence[Tensor], begin: Tensor
-    ) -> tuple[list[_Tower], list[Tensor]]:
-        """Build all towers, and what changes the copies of towers that do not wait for others."""
-        towers: list[_Tower] = []
-        changes: list[Tensor] = []
-        for of_host in tower_groups(self.spec):
-            start = [begin]
-            for numbers in of_host:
-                group = [self._forward_backward(tower, number, fed, start) for tower in numbers]
-                start = [tower.marks for tower in group]
-                if self.placement.waits == "own_copy":
-                    for place, tower in zip(numbers, group, strict=True):
-                        start += self._reduce_update([tower], number, after=[tower.marks], place=place)
-                    changes += start[len(group) :]
-                towers += group
-        return towers, changes
 
     def _forward_backward(
         self, tower: int, number: Tensor, fed: Sequence[Tensor], start: Sequence[Tensor]
@@ -137,12 +129,12 @@ class TrainingStep(Stepper):
                 weights = self.placement.weights(tower)
                 state = read_state(self.placement, tower, device)
             with tf.control_dependencies(times.weights_arrived(weights)), tf.device(device):
-                made = self._math.forward_backward(TowerInput(tower, number, weights, state, fed))
-            loss, *gradients = times.done([made.loss, *made.gradients])
+                loss, gradients, state = self._math.forward_backward(tower, number, weights, state, fed)
+            loss, *gradients = times.done([loss, *gradients])
             marks = times.row
         with tf.device(HOST):
             loss = tf.identity(loss)
-        return _Tower(loss, weights, gradients, made.state, marks)
+        return _Tower(loss, weights, gradients, state, marks)
 
     def _reduce_update(
         self,
@@ -161,10 +153,10 @@ class TrainingStep(Stepper):
         # Beside the last of several groups of towers on CPU devices a reduction would count as its computing.
         # Buffered gradients, of the step before, are reduced while the towers compute.
         in_groups = any(len(of_host) > 1 for of_host in tower_groups(self.spec))
-        last = in_groups and not self.placement.buffers and self.placement.waits != "own_copy"
+        last = in_groups and not self.placement.stale and self.placement.waits != "own_copy"
         with tf.name_scope("update"):
             with tf.control_dependencies(list(after) if last else []):
-                totals = self.placement.totals(gradients)
+                totals = self.placement.totals(gradients)  # reduce
             self._exchange = self._hosts.exchange(self._marks, self.placement, gradients, totals)
             # Waiting keeps the update in place. A weight still being read would be copied first, and then lie
             # elsewhere: 230 MiB more in ResNet-50 on a CPU, as memory becomes fragmented.

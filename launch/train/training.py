@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gputopo.launch.locks import locked_outputs
-from gputopo.launch.models.models import Model, parameter_count
+from gputopo.launch.models.model import Model, parameter_count
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.inputs.source import InputSource, noticing
@@ -22,21 +22,12 @@ from gputopo.launch.train.lifecycle.exporting import Export
 from gputopo.launch.train.lifecycle.folders import require_writable
 from gputopo.launch.train.lifecycle.tensorboard import Scalars
 from gputopo.launch.train.lifecycle.tracing import Tracer
-from gputopo.launch.train.loop import (
-    Loop,
-    LossError,
-    LossWatch,
-    Observer,
-    StepOutcome,
-    Stepper,
-    Stopped,
-    VariableSets,
-    never,
-)
+from gputopo.launch.train.loop import Loop, LossError, LossWatch, ScaleWatch
 from gputopo.launch.train.placement.devices import require_kernels
 from gputopo.launch.train.placement.placements import place
 from gputopo.launch.train.placement.variables import largest_difference
 from gputopo.launch.train.step import TrainingStep
+from gputopo.launch.train.stepper import Observer, StepOutcome, Stepper, Stopped, VariableSets
 from gputopo.values.run.events import Event, ModelBuilt, PhaseBegun, ReplicasCompared, Step
 
 Emit = Callable[[Event], None]
@@ -87,7 +78,7 @@ def train(
     emit: Emit,
     *,
     start: WorkerStart = NO_START,
-    stopped: Stopped = never,
+    stopped: Stopped = lambda: False,
     strategy: Any = None,
 ) -> VariableSets:
     """Train by the spec and return the trained variables; each event goes to `emit`.
@@ -112,6 +103,8 @@ def train(
                 def ends() -> bool:
                     return losses.lost is not None and spec.optimization.on_nan == "stop"
 
+                if step.scale is not None:
+                    watching.append(ScaleWatch(step.scale.report, emit))
                 watching += [*step.observers(emit), _Saving(checkpoints, ends)]
                 loop = Loop(step, spec, emit, watching, trained=trained, stopped=lambda: stopped() or ends())
                 loop.run()

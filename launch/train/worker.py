@@ -22,7 +22,6 @@ from typing import Any
 from gputopo.launch.failure import MORE_SPACE, UNREACHABLE, asked_to_end
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.lifecycle.folders import DiskError
-from gputopo.launch.train.loop import LossError
 from gputopo.launch.train.op_errors import cause_and_remedy, first_line, line_in, unreachable_rank
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
@@ -108,6 +107,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
             ExitCode.HARDWARE,
         )
     from gputopo.launch.models import models
+    from gputopo.launch.train.loop import LossError
     from gputopo.launch.train.placement import devices
     from gputopo.launch.train.placement.timing import joined_fastest
     from gputopo.launch.train.training import WorkerStart
@@ -124,11 +124,12 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
             _end_by_sigterm()  # of rank 0: that of the others is blocked
         with joined_fastest(spec, emit) as chosen:
             spec = chosen.spec
+            versions = worker_versions(gpus=spec.backend == "gpu") | devices.settings(spec)
             _task_of(spec)(
                 models.build(spec.model, spec),
                 spec,
                 emit,
-                start=WorkerStart(import_s, worker_versions() | devices.settings(spec), chosen.says),
+                start=WorkerStart(import_s, versions, chosen.says),
                 **options,
             )
         emit(_memory_peak(spec))

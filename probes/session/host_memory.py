@@ -84,10 +84,9 @@ def measure_host_memory(
     for placing in placings:
         try:
             seconds = _copy_seconds(placing, size, repeats, now, memory)
-        except (OSError, _ElsewhereError) as error:
+        except OSError as error:
             what = f"host memory of node:{placing.memory_node} from the cores of node:{placing.cores_node}"
-            reason = getattr(error, "strerror", None) or str(error)
-            not_measured = (*not_measured, NotMeasured(what=what, reason=reason))
+            not_measured = (*not_measured, NotMeasured(what=what, reason=error.strerror or str(error)))
         except _WrongDataError as error:
             failures.append(_failure(placing, str(error)))
         else:
@@ -159,10 +158,6 @@ def last_level_cache_bytes(root: Path = Path("/")) -> int | None:
     return sum(size for (level, _), size in found.items() if level == last)
 
 
-class _ElsewhereError(Exception):
-    """The memory lies on another node than it was asked for."""
-
-
 class _WrongDataError(Exception):
     """What arrived is not what was sent."""
 
@@ -205,7 +200,7 @@ def _copy_seconds(
 ) -> tuple[float, ...]:
     """Return the seconds of each repeat, the first one, which is not counted, left out.
 
-    Raises OSError, _ElsewhereError, _WrongDataError.
+    Raises OSError, also where memory lies on another node; _WrongDataError.
     """
     threads = max(min(len(placing.cores_cpus), MAX_THREADS), 1)
     share = size // threads // mmap.PAGESIZE * mmap.PAGESIZE
@@ -216,7 +211,7 @@ def _copy_seconds(
         _together(fill, placing.memory_cpus)
         nodes = sum(map(Counter, lies), Counter[int]())
         if not lies_on(nodes, placing.memory_node):
-            raise _ElsewhereError(f"the system put it on node {most_of(nodes)}")
+            raise OSError(f"the system put it on node {most_of(nodes)}")
         taken: list[float] = []
         for repeat in range(repeats + 1):
             for at, _ in places:

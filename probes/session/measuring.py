@@ -265,7 +265,7 @@ class Measuring:
                     if gpu.mig.mode and gpu.index in ordinals
                 ]
                 if not ordinals:
-                    what = "CUDA shows none of the GPUs that were to be measured"
+                    what = "CUDA shows none of the selected GPUs"
                     return NothingMeasured(what, "; ".join(f"{one.what}: {one.reason}" for one in hidden))
                 pinned = _pinned_bytes(self.request.level)
                 with (
@@ -292,9 +292,8 @@ class Measuring:
             NotMeasured(what=gpu_place(gpu), reason=reason) for gpu, reason in given_up.items()
         ]
         if not setting.gpus:
-            what = "CUDA can use none of the GPUs that were to be measured"
+            what = "CUDA can use none of the selected GPUs"
             return NothingMeasured(what, "; ".join(given_up.values()))
-        self.on_news(setting)
         self._report("clock ramp-up of the GPUs")
         try:
             said = ramp_up(engine, meter, setting, now)

@@ -3,7 +3,6 @@
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -21,7 +20,6 @@ from gputopo.copies.budget import (
 from gputopo.copies.copies import (
     Copy,
     CopyJob,
-    CopyTime,
     CopyWindow,
     Setting,
     WindowRunner,
@@ -32,7 +30,7 @@ from gputopo.copies.copies import (
 from gputopo.copies.jobs import jobs, next_jobs, not_possible, without
 from gputopo.copies.settling import settle
 from gputopo.probes.session.conditions import Meter, WindowReadings, conditions, still_rising
-from gputopo.values.bandwidth import Failure, NotMeasured, Sample, SoakInterval
+from gputopo.values.bandwidth import Failure, NotMeasured, Sample, SoakInterval, gpu_of
 
 # Windows beyond those wanted, for repeats that do not count or do not agree.
 EXTRA_REPEATS = 4
@@ -42,95 +40,68 @@ ROSE = "clock ramp-up: P-state, clocks or link were lower than in the repeats th
 LOW_FIRST = "clock ramp-up: the first repeats were far below all later ones"
 
 
-class JobOutcome(NamedTuple):
-    """What a job came to. `failed`: the copies that went wrong, in the order of `failures`."""
-
-    samples: tuple[Sample, ...] = ()
-    failures: tuple[Failure, ...] = ()
-    failed: tuple[Copy, ...] = ()
-
-
-class _Taken(NamedTuple):
-    windows: list[CopyWindow]
-    readings: list[WindowReadings]
-
-
 def measure_job(
     job: CopyJob, engine: WindowRunner, meter: Meter, speeds: Speeds, effort: Effort
-) -> JobOutcome:
-    """Measure a job. A group whose copy fails goes on without that copy.
+) -> tuple[tuple[Sample, ...], list[Failure]]:
+    """Measure a job: its samples, and the copies that failed. A group goes on without a copy that failed.
 
     `speeds` learns the speed of a copy that ran alone.
     """
     failures: list[Failure] = []
-    failed: list[Copy] = []
     while True:
         own = speeds if job.group is None else speeds.copy()
-        taken = _repeats(job, engine, meter, own, effort)
-        wrong = _failed_copies(job, taken.windows[-1])
+        windows, readings = _repeats(job, engine, meter, own, effort)
+        wrong = _failed_copies(job, windows[-1])
         if not wrong:
-            return JobOutcome(samples_of(job, taken.windows, taken.readings), tuple(failures), tuple(failed))
-        failures += [failure for _, failure in wrong]
-        failed += [copy for copy, _ in wrong]
-        left = without(job, frozenset(), [copy for copy, _ in wrong])
+            return tuple(_sample(job, part, windows, readings) for part in _parts(job)), failures
+        failures += wrong.values()
+        left = without(job, frozenset(), list(wrong))
         if left is None or left == job:
-            return JobOutcome((), tuple(failures), tuple(failed))
+            return (), failures
         job = left
 
 
-def samples_of(
-    job: CopyJob, windows: Sequence[CopyWindow], readings: Sequence[WindowReadings]
-) -> tuple[Sample, ...]:
-    """Make the samples of a job from its windows in the order they were taken. Pure.
-
-    A group has one sample a copy, any other job one in all.
-    """
-    if job.group is not None:
-        places = [[place] for place in range(len(job.copies))]
-    else:
-        places = [list(range(len(job.copies)))]
-    return tuple(_sample(job, part, windows, readings) for part in places)
+def _parts(job: CopyJob) -> list[list[int]]:
+    """Return the copies, by number, that one sample is of: each of a group, all of any other job."""
+    places = range(len(job.copies))
+    return [[place] for place in places] if job.group is not None else [list(places)]
 
 
-def values_of(job: CopyJob, place: Sequence[int], windows: Sequence[CopyWindow]) -> list[float]:
-    """Return the number of each window for some of its copies.
-
-    GB/s, or 1/us of a latency: higher is faster.
-    """
-    return [_value(job, [window.copies[i] for i in place]) for window in windows]
-
-
-def _repeats(job: CopyJob, engine: WindowRunner, meter: Meter, speeds: Speeds, effort: Effort) -> _Taken:
-    gpus = tuple(dict.fromkeys(gpu for copy in job.copies for gpu in copy.gpus))
-    apart = _apart(job, engine, meter, speeds, gpus)
+def _repeats(
+    job: CopyJob, engine: WindowRunner, meter: Meter, speeds: Speeds, effort: Effort
+) -> tuple[list[CopyWindow], list[WindowReadings]]:
+    apart = _apart(job, engine, meter, speeds)
     if _failed_copies(job, apart):
-        return _Taken([apart], [])
+        return [apart], []
     _learn(job, apart, speeds)
     counts = sizes(job, speeds, effort)
     wanted = repeats_of(job, speeds, effort)
-    taken = _Taken([], [])
-    while len(taken.windows) < wanted + (0 if effort.exact else EXTRA_REPEATS):
-        asked = meter.window(gpus)
-        taken.windows.append(engine.measure(job, counts, asked.take))
-        taken.readings.append(asked.readings(taken.windows[-1].span))
-        meter.learn(taken.readings[-1])
-        if _failed_copies(job, taken.windows[-1]) or not _more(job, taken, wanted):
+    windows: list[CopyWindow] = []
+    readings: list[WindowReadings] = []
+    while len(windows) < wanted + (0 if effort.exact else EXTRA_REPEATS):
+        asked = meter.window(job.gpus)
+        windows.append(engine.measure(job, counts, asked.take))
+        readings.append(asked.readings(windows[-1].span))
+        meter.learn(readings[-1])
+        if _failed_copies(job, windows[-1]):
+            return windows, readings
+        counted = windows[still_rising(readings) :]
+        limit = len(windows) + 1  # whether there are more is decided here
+        unsettled = (settle(_values(job, part, counted), wanted, limit).more for part in _parts(job))
+        if len(windows) >= wanted and not any(unsettled):
             break
-    if not _failed_copies(job, taken.windows[-1]):
-        _learn(job, taken.windows[-1], speeds)
-    return taken
+    _learn(job, windows[-1], speeds)
+    return windows, readings
 
 
-def _apart(
-    job: CopyJob, engine: WindowRunner, meter: Meter, speeds: Speeds, gpus: Sequence[int]
-) -> CopyWindow:
+def _apart(job: CopyJob, engine: WindowRunner, meter: Meter, speeds: Speeds) -> CopyWindow:
     """Run the window that does not count; after a pause, as many as the clocks need to ramp up."""
     counts = sizes(job, speeds, Effort(0.0, 1))
-    if not meter.was_idle(gpus):
+    if not meter.was_idle(job.gpus):
         return engine.measure(job, counts, None)
     begun = meter.now()
     while True:
-        asked = meter.window(gpus, counts=False)
+        asked = meter.window(job.gpus, counts=False)
         window = engine.measure(job, counts, asked.take)
         readings = asked.readings(window.span)
         if _failed_copies(job, window) or not meter.in_ramp_up(readings):
@@ -140,16 +111,6 @@ def _apart(
             return window
 
 
-def _more(job: CopyJob, taken: _Taken, wanted: int) -> bool:
-    """Return whether enough windows were taken of which all numbers agree."""
-    if len(taken.windows) < wanted:
-        return True
-    counted = taken.windows[still_rising(taken.readings) :]
-    parts = [[place] for place in range(len(job.copies))] if job.group else [list(range(len(job.copies)))]
-    limit = len(taken.windows) + 1  # the caller decides where to stop
-    return any(settle(values_of(job, part, counted), wanted, limit).more for part in parts)
-
-
 def _learn(job: CopyJob, window: CopyWindow, speeds: Speeds) -> None:
     if job.kind == "latency" or (len(job.copies) > 1 and job.group is None):
         return
@@ -157,16 +118,16 @@ def _learn(job: CopyJob, window: CopyWindow, speeds: Speeds) -> None:
         speeds.see(copy, taken.gb_per_s / (2 if copy.kind == "d2d_local" else 1))  # read and written
 
 
-def _failed_copies(job: CopyJob, window: CopyWindow) -> list[tuple[Copy, Failure]]:
+def _failed_copies(job: CopyJob, window: CopyWindow) -> dict[Copy, Failure]:
     pairs = zip(job.copies, window.copies, strict=True)
-    return [(copy, time.failure) for copy, time in pairs if time.failure is not None]
+    return {copy: time.failure for copy, time in pairs if time.failure is not None}
 
 
-def _value(job: CopyJob, times: Sequence[CopyTime]) -> float:
+def _values(job: CopyJob, part: Sequence[int], windows: Sequence[CopyWindow]) -> list[float]:
+    """Return the number of each window for some of its copies: GB/s, or 1/us of a latency."""
     if job.kind == "latency":
-        microseconds = times[0].microseconds or 0.0
-        return 1 / microseconds if microseconds > 0 else 0.0
-    return sum(time.gb_per_s for time in times)  # both directions, each while the other one ran
+        return [1 / us if (us := window.copies[part[0]].microseconds) else 0.0 for window in windows]
+    return [sum(window.copies[place].gb_per_s for place in part) for window in windows]
 
 
 def _sample(
@@ -174,7 +135,7 @@ def _sample(
 ) -> Sample:
     copies = [job.copies[place] for place in part]
     rising = still_rising(readings)
-    values = values_of(job, part, windows)
+    values = _values(job, part, windows)
     settled = settle(values[rising:], 1, len(windows) + 1)
     first = rising + len(settled.discarded)
     counted = values[first:]
@@ -245,7 +206,7 @@ class SessionEnd(msgspec.Struct, frozen=True):
     """All is measured; what follows is closing."""
 
 
-News = SessionProgress | Setting | CopyJob | SessionEnd  # a job: it begins
+News = SessionProgress | CopyJob | SessionEnd  # a job: it begins
 OnNews = Callable[[News], None]
 
 
@@ -368,20 +329,22 @@ class Session:
     def _measure(self, job: CopyJob) -> None:
         estimated = self._seconds_of(job)
         begun = self._now()
-        outcome = measure_job(job, self._engine, self._meter, self._speeds, self._chosen())
+        samples, failures = measure_job(job, self._engine, self._meter, self._speeds, self._chosen())
         self._pace.learn(estimated, self._now() - begun)
         self._enabled |= peers_of(job)
-        self.results.samples += outcome.samples
-        self.results.failures += outcome.failures
-        for copy, failure in zip(outcome.failed, outcome.failures, strict=True):
-            self._judge(copy.gpus, failure)
+        self.results.samples += samples
+        self.results.failures += failures
+        for failure in failures:
+            self._judge(failure)
 
-    def _judge(self, gpus: tuple[int, ...], failure: Failure) -> None:
+    def _judge(self, failure: Failure) -> None:
         """Give up the GPUs that answer no more after a failure, or have no memory for their own copies."""
         if failure.reason == _WRONG_DATA:
             if failure.source == "host":  # the pointers arrive by this copy
                 self._distrusted.add(failure.destination)
             return
+        ends = (gpu_of(failure.source), gpu_of(failure.destination))
+        gpus = {gpu for gpu in ends if gpu is not None}
         for gpu in gpus:
             unusable = self._engine.supports(gpu, "copy_engine")
             if unusable is not None:

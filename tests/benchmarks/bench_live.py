@@ -19,7 +19,7 @@ from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Judged, Step
 from gputopo.values.run.verdict import SLOW
 from tests.benchmarks.bench_verdicts import EVEN
 from tests.invented_runs import gpu_devices
-from tests.runs.verdict.drills import Trainer, always
+from tests.kit.drills.box import Trainer, slower
 
 STEPS = 1000
 
@@ -58,7 +58,7 @@ def false_alarms(runs: int, seed: int) -> None:
 def delays(runs: int, seed: int) -> None:
     """Print after how many steps a slow card is reported, and one that is even again."""
     for percent, noise in ((5, 0.01), (8, 0.01), (15, 0.01), (8, 0.03), (15, 0.05)):
-        trainer = Trainer(noise=noise, slow={1: always(percent)})
+        trainer = Trainer(noise=noise, slow={1: slower(percent)})
         first = [_first(trainer, 400, seed + run, Anomaly) for run in range(runs)]
         known = [step for step in first if step is not None]
         print(

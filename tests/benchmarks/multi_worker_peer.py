@@ -14,8 +14,9 @@ import tensorflow as tf
 from gputopo.launch.models import models
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.synthetic import SyntheticSource
+from gputopo.launch.train.loss_scale import LossScale
 from gputopo.launch.train.placement.variables import create, create_state
-from gputopo.launch.train.towers import LossScale, TowerInput, TowerMath
+from gputopo.launch.train.towers import TowerMath
 from gputopo.values.run.events import Device
 
 WARMUP = 3
@@ -41,15 +42,13 @@ def main(name: str, batch: int, steps: int) -> None:
         ]
 
     def replica(number: tf.Tensor) -> tf.Tensor:
-        given = TowerInput(
-            0, number, [tf.identity(one) for one in trained], list(map(tf.identity, state)), ()
-        )
-        made = math.forward_backward(given)
+        weights = [tf.identity(one) for one in trained]
+        loss, gradients, _ = math.forward_backward(0, number, weights, list(map(tf.identity, state)), ())
         context = tf.distribute.get_replica_context()
-        totals = context.all_reduce(tf.distribute.ReduceOp.MEAN, made.gradients)
+        totals = context.all_reduce(tf.distribute.ReduceOp.MEAN, gradients)
         for variable, total in zip(trained, totals, strict=True):
             variable.assign_sub(spec.learning_rate * total)
-        return made.loss
+        return loss
 
     step = tf.function(lambda number: strategy.run(replica, (number,)))
 

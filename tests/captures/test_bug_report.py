@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo.captures import load, reading
+from gputopo.captures import bug_report, load, reading
 from gputopo.findings import find
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop
@@ -106,7 +106,7 @@ def test_a_report_without_the_gpus_is_refused_with_what_to_do() -> None:
 
 
 def test_every_line_of_a_report_is_in_one_part() -> None:
-    parts = reading.parts(WHOLE)
+    parts = bug_report.parts(WHOLE)
     lines = WHOLE.splitlines()
     for part in parts:
         for number, line in enumerate(part.text.splitlines()):

@@ -1,5 +1,7 @@
 """Lines of the kernel log: read in every form that dmesg, journalctl and syslog have, alone or not."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -132,11 +134,34 @@ def test_other_lines_of_the_kernel_are_no_errors_and_not_listed(message: str) ->
     assert (machine.kernel_events, machine.unread) == ((), ())
 
 
-def test_a_message_of_the_module_that_is_not_known_is_listed() -> None:
-    machine = reading.read_text(
-        f"[  1.000000] NVRM: zzz unknown marker 42\n[  1.000000] {XID_79}", origin="log"
+SEVERAL_LINES = {
+    "NVRM: API mismatch: the client has the version 1.2, but\n"
+    "NVRM: this kernel module has the version 1.3.": (
+        "nvrm",
+        "the version 1.2, but this kernel module has the version 1.3",
+    ),
+    "NVRM: The NVIDIA GPU 0000:05:00.0\nNVRM: (PCI ID: 10de:2204)\nNVRM: installed in this system has\n"
+    "NVRM: fallen off the bus and is not responding.": ("lost", "has fallen off the bus"),
+    "NVRM: RmFetchGspRmImages: No firmware image found": ("nvrm", "No firmware image"),
+}
+
+
+@pytest.mark.parametrize("message", SEVERAL_LINES)
+@pytest.mark.parametrize(
+    "stamp", ["[ 1.000000] ", "11\u6708 16 11:33:45 box kernel: ", "nov. 16 11:33:45 box kernel: "]
+)
+def test_a_message_of_several_lines_is_one(message: str, stamp: str) -> None:
+    (event,) = events("".join(f"{stamp}{line}\n" for line in message.splitlines()))
+    assert (event.kind, SEVERAL_LINES[message][1] in event.text) == (SEVERAL_LINES[message][0], True)
+
+
+def test_remarks_of_the_module_are_no_errors() -> None:
+    text = (
+        "NVRM: Try unloading the conflicting kernel module (and/or\nNVRM: reconfigure your kernel), try\n"
+        "NVRM: again.\nNVRM: loading NVIDIA UNIX Kernel Module\nNVRM: the NVIDIA kernel module is unloaded.\n"
     )
-    assert [(one.line, one.text) for one in machine.unread] == [(1, "NVRM: zzz unknown marker 42")]
+    machine = reading.read_text(text, origin="log")
+    assert (machine.kernel_events, machine.unread) == ((), ())
 
 
 def test_a_line_of_nothing_known_is_listed_and_one_of_a_daemon_is_not() -> None:
@@ -204,15 +229,15 @@ def test_what_a_port_receives_and_the_error_of_its_device_are_one() -> None:
     assert (event.pci_address, event.device_driver, event.count) == ("0000:05:00.0", "nvidia", 1)
 
 
-def test_a_log_alone_names_the_gpus_with_errors(tmp_path: object) -> None:
-    path = f"{tmp_path}/dmesg.txt"
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(
-            f"[ 1.000000] {XID_79}\n[ 1.000000] nvme 0000:01:00.0: PCIe Bus Error: severity=Corrected\n"
-        )
-    machine = load([path])
-    assert [gpu.pci_address for gpu in machine.gpus] == ["0000:05:00.0"]
-    assert ids(machine) == {"gpu.lost": "error", "driver.xid": "error"}
+def test_a_log_alone_names_gpus_by_their_addresses(tmp_path: Path) -> None:
+    path = tmp_path / "dmesg.txt"
+    path.write_text(
+        f"[ 1.000000] {XID_79}\n[ 1.000000] nvme 0000:01:00.0: PCIe Bus Error: severity=Corrected\n"
+    )
+    machine = load([str(path)])
+    assert machine.gpus == ()
+    assert {one.id for one in find(machine)} == {"gpu.lost", "driver.xid"}
+    assert all("0000:05:00.0" in one.says for one in find(machine))
 
 
 GPU_0 = Gpu(index=3, pci_address="00000000:05:00.0")

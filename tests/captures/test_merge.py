@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import recording
 from gputopo.captures.merge import merge
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Sample
@@ -24,7 +23,6 @@ from gputopo.values.machine import (
     MemoryMib,
     Nic,
     NumaNode,
-    NvLink,
     Pcie,
     PowerW,
     Throttle,
@@ -157,14 +155,6 @@ def test_a_setting_that_was_another_one_is_of_its_sample_and_a_contradiction() -
     merged = merge([on, off])
     assert len(merged.contradictions) == 1
     assert {one.gpus[0].persistence_mode for one in at_samples(merged)} == {True, False}
-
-
-def test_states_of_nvlinks_are_in_every_sample() -> None:
-    idle, busy = (box(name, Gpu(index=0, power_w=PowerW(draw=w))) for name, w in (("a", 30.0), ("b", 300.0)))
-    links = box("nvidia-smi nvlink", Gpu(index=0, nvlinks=(NvLink(link=0, active=False),)))
-    merged = merge([idle, busy, links])
-    assert len(merged.samples) == 2
-    assert all(one.gpus[0].nvlinks == (NvLink(link=0, active=False),) for one in at_samples(merged))
 
 
 def _is_part(capture: Machine, sample: Machine) -> bool:
@@ -320,12 +310,6 @@ def test_readings_that_change_from_second_to_second_do_not_contradict() -> None:
     assert merged.contradictions == ()
 
 
-def test_the_same_fact_in_other_words_does_not_contradict() -> None:
-    one = box("a", Gpu(index=0, name="Tesla V100", cpu_affinity="0-3,4-7", pci_address="0000:05:00.0"))
-    two = box("b", Gpu(index=0, name="NVIDIA Tesla V100", cpu_affinity="0-7", pci_address="00000000:05:00.0"))
-    assert merge([one, two]).contradictions == ()
-
-
 def test_two_sources_of_one_kind_are_distinguished() -> None:
     one, two = box("nvidia-smi topo", Gpu(index=0, name="A")), box("nvidia-smi topo", Gpu(index=0, name="B"))
     merged = merge([one, two])
@@ -358,21 +342,6 @@ def test_samples_unread_lines_and_earlier_contradictions_are_kept() -> None:
     )
     assert merged.contradictions == (old,)
     assert merged.unread == two.unread
-
-
-def test_bundled_facts_complete_a_matrix_of_the_same_box() -> None:
-    full = recording.read_bundled("7gforce")
-    bare = Machine(
-        source="nvidia-smi topo",
-        gpus=tuple(Gpu(index=gpu.index, cpu_affinity=gpu.cpu_affinity) for gpu in full.gpus),
-        links=tuple(Link(a=link.a, b=link.b, hop=link.hop, nvlinks=0) for link in full.links),
-        missing={"gpus[*].name": "not reported", "gpus[*].memory_mib": "not reported"},
-    )
-    merged = merge([bare, full])
-    assert (merged.gpus, merged.links) == (full.gpus, full.links)
-    assert merged.contradictions == ()
-    assert "gpus[*].name" not in merged.missing
-    assert merged.missing["gpus[*].memory_mib"] in ("not reported", "not in the source")
 
 
 PART = "only a part of the reasons is reported"
@@ -418,8 +387,3 @@ def test_why_a_gpu_is_lost_is_kept_beside_a_capture_from_before() -> None:
     before = box("b", Gpu(index=0), Gpu(index=1))
     for reported in ([lost, before], [before, lost]):
         assert merge(reported).missing == {"gpus[1]": "GPU is lost"}
-
-
-def test_nothing_cannot_be_merged() -> None:
-    with pytest.raises(ValueError, match="no machine"):
-        merge([])

@@ -41,7 +41,7 @@ def test_gpus_are_in_the_order_of_their_addresses() -> None:
         (0, "0000:01:00.0", None),
         (1, "0000:41:00.0", UUID),
     ]
-    assert [gpu.vbios_version for gpu in machine.gpus] == ["94.02.42.00.0f"] * 2
+    assert [gpu.vbios_version for gpu in machine.gpus] == ["94.02.42.00.0F"] * 2
     assert [(gpu.name, gpu.gsp_firmware_version) for gpu in machine.gpus] == [
         ("NVIDIA GeForce RTX 3090", None)
     ] * 2

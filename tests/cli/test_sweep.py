@@ -90,6 +90,25 @@ def test_a_matrix_runs_and_what_the_rules_refuse_stays_with_the_reason(
     assert "cell 1 of" not in table.err  # nothing ran again
 
 
+def test_a_matrix_of_options_is_one_of_a_file_and_goes_on_as_such(
+    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
+) -> None:
+    worker("works")
+    typed = ("--model", "lenet,trivial", "--num-gpus", "1,2", "--batch-size", "32", "--seconds", "2s")
+    done = call("sweep", *typed, "--output", tmp_path / "out", "--json")
+    assert done.code == 0, done.err
+    found = swept(done.out)
+    assert found.matrix == (
+        'seconds = 2.0\n[matrix]\nmodel = ["lenet", "trivial"]\nnum_gpus = [1, 2]\nbatch_size = [32]\n'
+    )
+    options = [(cell.options["model"], cell.options["num_gpus"], cell.counted_s) for cell in found.cells]
+    assert options == [("lenet", "1", 2.0), ("lenet", "2", 2.0), ("trivial", "1", 2.0), ("trivial", "2", 2.0)]
+    assert swept(call("sweep", "--resume", tmp_path / "out", "--json").out).cells == found.cells
+    for mistake in (("quick", *typed), ("--repeats", "2"), ("--model", "alexnot")):
+        refused = call("sweep", *mistake, "--dry-run")
+        assert (refused.code, len(refused.err.splitlines())) == (2, 2), refused.err
+
+
 def test_records_that_are_given_are_read_instead_of_drawn_ones(
     call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
 ) -> None:
@@ -353,7 +372,7 @@ def test_no_cell_of_a_preset_is_refused(
     [
         ((), "name a preset (quick"),
         (("quik",), "did you mean quick?"),
-        (("quick", "--matrix", "x.toml"), "--matrix cannot be combined with a preset"),
+        (("quick", "--matrix", "x.toml"), "a preset, --matrix and --model exclude one another"),
         (("--matrix", "nowhere.toml"), "cannot read nowhere.toml"),
         (("quick", "--retry-failed"), "add --resume DIR"),
         (("--resume", "nowhere"), "holds no sweep"),

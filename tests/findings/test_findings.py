@@ -16,7 +16,8 @@ from tests.findings.watched import all_watched
 from tests.matrices import SEVEN, changed, machine_of
 
 BROKEN = (
-    *("not_loaded", "library_missing", "version_mismatch", "no_permission", "other_driver", "failed"),
+    *("not_loaded", "library_missing", "version_mismatch", "too_old", "not_ready"),
+    *("no_permission", "other_driver", "failed"),
     *("hung", "crashed"),
 )
 

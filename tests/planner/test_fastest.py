@@ -207,7 +207,7 @@ def test_a_tie_is_a_small_margin_and_names_what_settles_it(machine: Machine, mod
     margin = found.prediction.margin
     assert (found.prediction.tie is not None) == (margin is not None and margin < SURE_MARGIN)
     if found.prediction.tie is not None:
-        assert "one short run of each" in found.prediction.tie
+        assert "a short run of each" in found.prediction.tie
     if margin is not None:
         assert margin == pytest.approx(1 - (found.runners_up[0].images_per_sec or 0) / speed(found))
 

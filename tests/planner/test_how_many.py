@@ -16,6 +16,7 @@ from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.plan import HowMany, Plan, Unequal
 from tests.matrices import SEVEN, machine_of
+from tests.prediction.test_what_if import box
 
 
 def measured(gb_per_s: float) -> Machine:
@@ -65,23 +66,29 @@ def test_a_lower_gain_takes_more_and_is_named() -> None:
     assert more.gain == 1.0
 
 
-@pytest.mark.parametrize(
-    ("machine", "request_", "why"),
-    [
-        (machine_of(SEVEN), SMALL, "bandwidth was not measured"),
-        (
-            machine_of(SEVEN),
-            Request(model="resnet50", num_gpus="auto"),
-            "the speed of one GPU is assumed",
-        ),
-        (machine_of(SEVEN), Request(num_gpus="auto"), "no step is predicted"),
-    ],
-)
-def test_all_unless_measured_otherwise(machine: Machine, request_: Request, why: str) -> None:
-    found = settled(machine, request_)
-    assert found.num_gpus == 7
-    assert found.reason.startswith("all, unless measured otherwise: ")
-    assert why in found.reason
+def test_without_a_prediction_all_are_taken() -> None:
+    found = settled(machine_of(SEVEN), Request(num_gpus="auto"))
+    assert (found.num_gpus, found.reason) == (7, "all that can be used: no step is predicted for this job")
+
+
+def test_links_that_were_only_read_decide_too_and_the_reason_names_it() -> None:
+    """Four GPUs of which one has four lanes: three and four are slower than two."""
+    machine = box(16, 16, 16, 4)
+    request = Request(model="vgg16", batch_size=8, single_gpu_images_per_sec=(1000.0,), num_gpus="auto")
+    found = settled(machine, request)
+    speeds = {one.num_gpus: one.images_per_sec for one in found.counts}
+    assert speeds[4] < speeds[found.num_gpus] == max(speeds.values())
+    assert "not measured (gputopo bandwidth --save)" in found.reason
+    plain = plan(machine, msgspec.structs.replace(request, num_gpus=None)).prediction
+    assert plain is not None
+    assert plain.fewer is not None
+    assert plain.fewer.images_per_sec > speeds[4]
+
+
+def test_with_an_assumed_speed_the_fastest_number_is_taken() -> None:
+    found = settled(machine_of(SEVEN), Request(model="resnet50", num_gpus="auto"))
+    assert found.num_gpus == max(found.counts, key=lambda one: one.images_per_sec).num_gpus
+    assert "the speed of one GPU is assumed" in found.reason
 
 
 def test_the_number_is_chosen_from_named_gpus_without_excluded_ones() -> None:

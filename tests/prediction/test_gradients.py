@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gputopo.prediction.gradients import TRAFFIC, GradientBlock, line_of, parts_of, stages_of
 from gputopo.prediction.step import ModelCosts
 from gputopo.topology.hops import Groups, halves
-from gputopo.values.run.all_reduce import NAMES, parse
+from gputopo.values.run.all_reduce import NAMES, options_of, parse
 from gputopo.workload.spreading import MIN_CHUNK
 from tests.prediction.invented import models
 
@@ -23,7 +23,6 @@ def _graph(name: str, towers: int, groups: Groups = ()) -> tuple[dict[tuple[int,
     """Return the share of all bytes that each device sends to each other one, and the additions."""
     import tensorflow as tf
 
-    from gputopo.launch.jobs.reduction_worker import options_of
     from gputopo.launch.train.placement.methods import ALGORITHMS
 
     devices = [f"/GPU:{tower}" for tower in range(towers)]

@@ -2,9 +2,10 @@ import msgspec
 import pytest
 
 from gputopo.report.document import document_lines, document_text
-from gputopo.report.plan import environment_lines, placement_in_words, plan_document, summary_lines
+from gputopo.report.plan import answer, environment_lines, plan_document, summary_lines
 from gputopo.values.run.plan import (
     Candidate,
+    GpuCount,
     GroupSpeed,
     Learned,
     Plan,
@@ -23,28 +24,42 @@ def shown(plan: Plan, width: int = 80) -> str:
     return document_text(plan_document(plan), width)
 
 
-def test_a_plan_shows_choice_reasons_others_refusals_and_environment() -> None:
+def test_a_plan_shows_choice_reasons_others_and_refusals() -> None:
     plan = Plan(
         choice=CHOICE,
         candidates=(CHOICE, Candidate(gpus=(3, 4), ps_device="cpu", reasons=("farthest pair PHB", "more"))),
         refused=(Refusal(reason="GPU 2 left out: lost"),),
-        environment={"CUDA_VISIBLE_DEVICES": "0,1"},
         model="alexnet",
         source="nvidia-smi topo",
     )
     text = shown(plan)
-    assert "Plan for alexnet\n  GPUs       0,1\n" in text
+    assert text.startswith("GPUs 0,1, parameter_server gpu:0 for alexnet.\n")
     assert "nvidia-smi topo" in text
     assert "- lowest of 9 equal sets" in text
-    assert "3,4   parameter_server, variables on cpu  farthest pair PHB\n" in text
+    assert "3,4   parameter_server cpu  farthest pair PHB\n" in text
     assert "- GPU 2 left out: lost" in text
-    assert text.endswith("Environment\n  CUDA_VISIBLE_DEVICES=0,1\n")
+
+
+def test_at_most_five_reasons_are_shown_warnings_first_and_no_refusal_twice() -> None:
+    many = Candidate(
+        gpus=(0, 1), ps_device="cpu", reasons=(*map(str, range(7)), "GPU 2 left out: lost", "use")
+    )
+    refused = (Refusal(reason="GPU 2 left out: lost"),)
+    why = (
+        shown(Plan(choice=many, refused=refused, warnings=("use",)))
+        .partition("Why\n")[2]
+        .partition("\n\n")[0]
+    )
+    assert [line.strip() for line in why.splitlines()] == [
+        *("- use", "- 0", "- 1", "- 2", "- 3"),
+        "- and 3 more (--json)",
+    ]
 
 
 def test_parts_that_a_plan_has_not_are_left_out() -> None:
     text = shown(Plan(choice=CHOICE, candidates=(CHOICE,)))
-    assert text.startswith("Plan\n")
-    assert "Next best" not in text
+    assert text.startswith("GPUs 0,1, parameter_server gpu:0.\n")
+    assert "Candidates" not in text
     assert "Refused" not in text
     assert "Images/sec" not in text
 
@@ -56,22 +71,7 @@ def test_many_candidates_are_cut_with_a_word_about_it() -> None:
 
 def test_a_predicted_speed_comes_with_its_range() -> None:
     fast = Candidate(gpus=(0,), images_per_sec=1840.4, images_per_sec_low=1700, images_per_sec_high=1999.6)
-    assert "Images/sec  1840 (1700 to 2000)" in shown(Plan(choice=fast))
-
-
-@pytest.mark.parametrize(
-    ("candidate", "words"),
-    [
-        (CHOICE, "parameter_server, variables on gpu:0"),
-        (
-            Candidate(gpus=(0, 1), variable_update="replicated", all_reduce="copy"),
-            "replicated, a copy on every GPU, gradients reduced by copy",
-        ),
-        (Candidate(gpus=(0, 1), variable_update="independent"), "independent"),
-    ],
-)
-def test_a_placement_is_reported_in_words(candidate: Candidate, words: str) -> None:
-    assert placement_in_words(candidate) == words
+    assert answer(Plan(choice=fast)) == "GPU 0, parameter_server: 1840 (1700 to 2000) images/sec."
 
 
 def test_an_environment_value_that_a_shell_would_split_is_quoted() -> None:
@@ -85,7 +85,7 @@ def test_an_environment_value_that_a_shell_would_split_is_quoted() -> None:
 def test_gpus_are_written_in_the_order_of_the_towers_as_the_option_takes_them(
     gpus: tuple[int, ...], text: str
 ) -> None:
-    assert f"GPUs       {text}\n" in shown(Plan(choice=Candidate(gpus=gpus)))
+    assert answer(Plan(choice=Candidate(gpus=gpus))) == f"GPUs {text}, parameter_server."
 
 
 @pytest.mark.parametrize("width", [50, 80, 120])
@@ -153,14 +153,15 @@ PREDICTED = Plan(
 
 def test_a_predicted_plan_shows_its_range_its_limit_and_its_margin() -> None:
     text = shown(PREDICTED)
-    assert "Images/sec  1250 (1000 to 1500), 1.50 times one GPU\n" in text
-    assert "Limited by  link of GPU 0, sending\n" in text
-    assert "Margin      20% faster than parameter_server cpu\n" in text
+    assert text.startswith("GPUs 0,1, parameter_server gpu:0: 1250 (1000 to 1500) images/sec.\n")
+    assert "Gain     1.50 times one GPU\n" in text
+    assert "- limited by: link of GPU 0, sending\n" in text
+    assert "Margin   20% faster than parameter_server cpu\n" in text
     assert "1000 images/sec of one GPU (given), batch 50 per GPU, constants of" in text
 
 
 def test_the_steps_of_the_next_best_are_bars_of_their_parts() -> None:
-    lines = shown(PREDICTED).partition("Next best\n")[2].splitlines()
+    lines = shown(PREDICTED).partition("Candidates\n")[2].splitlines()
     bars = [line.split()[-1] for line in lines[1:4]]
     assert [len(bar) for bar in bars] == sorted(len(bar) for bar in bars)
     for bar, ms in zip(bars, (80, 100, 200), strict=True):
@@ -173,6 +174,28 @@ def test_a_bar_has_a_colour_for_each_part() -> None:
     spans = [span for line in document_lines(plan_document(PREDICTED), 80) for span in line]
     styles = {text[0]: style for text, style in spans if text.startswith(("█", "▓", "▒"))}
     assert len(set(styles.values()) - {""}) == len(styles) == 3
+
+
+def test_a_plan_that_is_slower_than_fewer_gpus_begins_with_that() -> None:
+    fewer = GpuCount(num_gpus=1, images_per_sec=1300.0, speedup=1.0)
+    slow = msgspec.structs.replace(PREDICTED, prediction=prediction(fewer=fewer))
+    assert answer(slow).startswith("Slower than 1 GPU (1300): --num-gpus 1. GPUs 0,1, ")
+    more = msgspec.structs.replace(fewer, num_gpus=2, images_per_sec=1000.0)
+    text = shown(
+        msgspec.structs.replace(PREDICTED, prediction=prediction(fewer=more, default_images_per_sec=1190.0))
+    )
+    assert text.startswith("GPUs 0,1")
+    assert "1.25 times 2 GPUs; 5% faster than TensorFlow's default" in " ".join(text.split())
+
+
+def test_candidates_that_are_equally_fast_are_one_line() -> None:
+    equal = msgspec.structs.replace(
+        predicted("cpu", 80.0), variable_update="replicated", ps_device=None, all_reduce="copy"
+    )
+    plan = msgspec.structs.replace(PREDICTED, candidates=(PREDICTED.choice, equal, predicted("cpu", 100.0)))
+    lines = shown(plan).partition("Candidates\n")[2].splitlines()
+    assert "parameter_server gpu:0 or replicated copy" in lines[1]
+    assert "parameter_server cpu" in lines[2]
 
 
 def test_a_tie_and_what_options_cost_are_shown() -> None:
@@ -190,16 +213,14 @@ def test_a_tie_and_what_options_cost_are_shown() -> None:
         PREDICTED, prediction=prediction(margin=0.012, tie="one run", prices=prices)
     )
     text = " ".join(shown(plan).split())
-    assert "a tie with parameter_server cpu (1.2% apart); to settle it: one run" in text
+    assert "a tie with parameter_server cpu (1.2% apart); one run settles it" in text
     assert "--ps cpu costs 8%: 2000 images/sec with replicated nccl on GPUs 2,3" in text
     assert "--prefer-pix costs no speed" in text
 
 
 def test_a_run_prints_two_lines_of_a_prediction_and_none_without() -> None:
     first, second = summary_lines(PREDICTED)
-    assert first == (
-        "Predicted for GPU 0,1, parameter_server gpu:0: images/sec 1250 (1000 to 1500), 1.50 times one GPU."
-    )
+    assert first == ("Predicted for GPUs 0,1, parameter_server gpu:0: 1250 (1000 to 1500) images/sec.")
     assert second == "Limited by: link of GPU 0, sending; 20% faster than parameter_server cpu."
     assert summary_lines(Plan(choice=CHOICE)) == ()
 
@@ -248,7 +269,7 @@ def test_a_plan_states_how_many_runs_of_the_box_it_rests_on(learned: Learned, wo
     )
     fast = Candidate(gpus=(0, 1), ps_device="cpu", images_per_sec=1700.0, step_ms=75.0, compute_ms=70.0)
     text = shown(Plan(choice=fast, candidates=(fast,), prediction=prediction), 400)
-    assert f"Own runs    {words}" in text
+    assert f"Own runs  {words}" in text
     bare = msgspec.structs.replace(prediction, learned=None)
     assert "Own runs" not in shown(Plan(choice=fast, candidates=(fast,), prediction=bare))
 

@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,13 +19,18 @@ def test_a_stream_that_fits_is_stored_whole(count: int, capacity: int) -> None:
 
 
 @given(st.integers(1, 3000), st.integers(2, 40))
-def test_a_longer_one_is_stored_evenly_spread_from_its_first_item_on(count: int, capacity: int) -> None:
+def test_a_longer_one_is_stored_in_part_from_its_first_item_on(count: int, capacity: int) -> None:
     found = thinned(count, capacity)
     assert found.seen == count
-    assert len(found.items) <= capacity
-    step = found.items[1] - found.items[0] if len(found.items) > 1 else 1
-    assert found.items == list(range(0, count, step))
-    assert step == 1 or len(found.items) > capacity // 2 - 1
+    assert min(count, capacity // 3) <= len(found.items) <= capacity
+    assert found.items[0] == 0
+    assert found.items == sorted(set(found.items))
+
+
+@pytest.mark.parametrize("period", [2, 16, 20, 64, 100])
+def test_what_repeats_is_stored_in_proportion(period: int) -> None:
+    items = thinned(30_000, 400).items
+    assert sum(item % period < period / 2 for item in items) == pytest.approx(len(items) / 2, rel=0.1)
 
 
 def test_each_doubling_of_a_run_writes_half_as_many_samples_as_its_first_hour() -> None:

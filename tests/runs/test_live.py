@@ -8,7 +8,7 @@ from gputopo.runs.verdict.judge import Judgement
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event, GpuSample, Judged, Sample, Step
 from gputopo.values.run.verdict import Cause, Causes, Verdict
 from tests.invented_runs import BEGAN_S
-from tests.runs.verdict.drills import Trainer, always
+from tests.kit.drills.box import Trainer, slower
 
 
 def reported(trainer: Trainer, steps: int) -> Iterator[tuple[int, Event]]:
@@ -24,7 +24,7 @@ def reported(trainer: Trainer, steps: int) -> Iterator[tuple[int, Event]]:
 
 
 def test_a_slow_device_is_reported_once_within_100_steps_and_the_end_adds_nothing() -> None:
-    found = list(reported(Trainer(slow={1: always(8)}, seed=1), 300))
+    found = list(reported(Trainer(slow={1: slower(8)}, seed=1), 300))
     ((step, anomaly),) = ((step, event) for step, event in found if isinstance(event, Anomaly))
     assert step <= 100
     assert (anomaly.tower, anomaly.gpu, anomaly.part) == (1, 1, "compute")

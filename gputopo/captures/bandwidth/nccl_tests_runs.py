@@ -1,13 +1,15 @@
-"""Runs of nccl-tests as values, and the Machine of them: common to its text and its JSON.
+"""Runs of nccl-tests as values, and the Machine of them.
 
 Ranks on one host are the GPUs of the machine. Ranks on several hosts are not: such numbers are of the place
 `hosts`, and no GPU is listed. Host names are dropped, since they identify somebody's machine.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
+
+import msgspec
 
 from gputopo.captures import matching
 from gputopo.captures.matching import ALL_GPUS, ListedGpu
@@ -165,30 +167,17 @@ def machine(runs: Sequence[NcclRun], *, origin: str = "") -> Machine:
             not_measured.append(NotMeasured(what=f"{SOURCE}: {kind}", reason=why))
             continue
         notes += _notes(run, kind, ranks, hosts_of_run)
-        groups = len({rank.group for rank in run.ranks})
-        for row in run.rows:
-            samples += [
-                Sample(
-                    kind=kind,
-                    source=place,
-                    destination=place,
-                    bytes=row.bytes,
-                    group=f"{groups} groups of GPUs at once" if groups > 1 else None,
-                    median_gb_per_s=(timed.algorithm_gb_per_s or None) if ranks != 1 else None,
-                    median_us=timed.us,
-                    bus_gb_per_s=timed.bus_gb_per_s,
-                    algorithm=SOURCE if program != "alltoallv" else f"{SOURCE} alltoallv",
-                    ranks=ranks,
-                    hosts=hosts_of_run,
-                    in_place=timed.in_place,
-                    data_type=row.data_type,
-                    reduction=row.reduction,
-                    root=row.root,
-                    nccl=tuple(run.facts),
-                    run=label,
-                )
-                for timed in row.timed
-            ]
+        common = Sample(
+            kind=kind,
+            source=place,
+            destination=place,
+            algorithm=SOURCE if program != "alltoallv" else f"{SOURCE} alltoallv",
+            ranks=ranks,
+            hosts=hosts_of_run,
+            nccl=tuple(run.facts),
+            run=label,
+        )
+        samples += _samples(run, common)
     bandwidth = Bandwidth(
         source=SOURCE,
         samples=tuple(samples),
@@ -198,6 +187,25 @@ def machine(runs: Sequence[NcclRun], *, origin: str = "") -> Machine:
         notes=tuple(dict.fromkeys(notes)),
     )
     return Machine(source=SOURCE, gpus=gpus, bandwidth=bandwidth)
+
+
+def _samples(run: NcclRun, common: Sample) -> Iterator[Sample]:
+    """Yield a sample for each half of each row. `common`: what all of a run share."""
+    groups = len({rank.group for rank in run.ranks})
+    for row in run.rows:
+        for timed in row.timed:
+            yield msgspec.structs.replace(
+                common,
+                bytes=row.bytes,
+                group=f"{groups} groups of GPUs at once" if groups > 1 else None,
+                median_gb_per_s=(timed.algorithm_gb_per_s or None) if common.ranks != 1 else None,
+                median_us=timed.us,
+                bus_gb_per_s=timed.bus_gb_per_s,
+                in_place=timed.in_place,
+                data_type=row.data_type,
+                reduction=row.reduction,
+                root=row.root,
+            )
 
 
 def _gpus(ranks: Sequence[Rank]) -> tuple[tuple[Gpu, ...], dict[Rank, int]]:

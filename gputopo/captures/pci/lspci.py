@@ -233,7 +233,7 @@ _BAR1 = re.compile(r"^\s+Region 1: Memory at .*\[size=(\d{1,6})([KMGT])\]", re.M
 _NO_ANSWER = re.compile(r"\(rev ff\)|!!! Unknown header type 7f")
 _READ = (_HEAD, _ACS, _BEHIND, _LINK, _NUMA, _DRIVER, _BAR1)
 _DETAIL = re.compile(r"\s+\S|[0-9a-f]{2,3}:(?: [0-9a-f]{2})+|pcilib: ")  # indented, or bytes (`-x`)
-_IDENTITY = ("class_code", "vendor_id", "device_id", "name")  # what is the same on every line about a device
+_IDENTITY = ("class_code", "vendor_id", "device_id")  # what is the same on every line about a device
 _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 # lspci's names of the classes, from pci.ids.
 _CLASSES = {
@@ -339,7 +339,8 @@ class _ListReading:
     def with_earlier(self, node: PciNode) -> PciNode:
         """Add the facts of an earlier line to the device. Raises InputError if the device is another."""
         earlier = self.nodes.get(node.address, node)
-        both = [(getattr(earlier, name), getattr(node, name)) for name in _IDENTITY]
+        names = () if earlier.device_id or node.device_id else ("name",)  # `-nn` writes `Device` for a number
+        both = [(getattr(earlier, name), getattr(node, name)) for name in (*_IDENTITY, *names)]
         if any(a is not None and b is not None and a != b for a, b in both):
             raise InputError(
                 f"{self.origin} has {node.address} twice, as two devices", "give one file for each machine"
@@ -384,8 +385,12 @@ class _ListReading:
             if bus in seen:
                 return ""
             seen.add(bus)
-        # A list of one device only (`lspci -s`) has its bus, too, but no bridges that lead anywhere else.
-        return f"pci{bus}" if self.behind else ""
+        return f"pci{bus}" if self.is_whole() else ""
+
+    def is_whole(self) -> bool:
+        """Return whether all devices are listed, with the buses behind bridges: not `lspci -s` or `-d`."""
+        bridges = {address for address, node in self.nodes.items() if node.kind == "bridge"}
+        return bridges <= {*self.behind.values()} and any(bus.endswith(":00") for bus in self.buses)
 
 
 def _class_code(head: re.Match[str]) -> str | None:

@@ -186,6 +186,21 @@ def _links(
     return links
 
 
+def with_hops(machine: Machine) -> Machine:
+    """Return the machine with the hops of GPUs that its PCI tree shows and no capture reports."""
+    at = {gpu.index: gpu.pci_address for gpu in machine.gpus}
+    links = {(link.a, link.b): link for link in machine.links}
+    missing = dict(machine.missing)
+    for a, b in combinations(sorted(at), 2):
+        link = links.get((a, b), Link(a=a, b=b))
+        if link.hop is None and (hop := _hop(machine.pci, at[a] or "", at[b] or "")) is not None:
+            links[a, b] = msgspec.structs.replace(link, hop=hop)
+            missing.pop(at_link(a, b, "hop"), None)
+    return msgspec.structs.replace(
+        machine, links=tuple(links[pair] for pair in sorted(links)), missing=missing
+    )
+
+
 def _nics(tree: Tree, names: Mapping[str, list[str]], numbers: Mapping[str, int]) -> tuple[Nic, ...]:
     """Return the network cards in PCI order; a card with several ports is one for each name."""
     nameless: tuple[str | None, ...] = (None,)

@@ -7,6 +7,7 @@
 Each line is a row of what `nvidia-smi --query-gpu=... -l` prints, and is read as that: a series of samples.
 """
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -45,6 +46,12 @@ def recognise(text: str) -> bool:
     return "#" in text and any(_columns(line) for line in text.splitlines())
 
 
+def is_whole(text: str) -> bool:
+    """Return whether a text is such an output from end to end: a line of columns and lines of numbers."""
+    starts = (line.lstrip()[:1] for line in text.splitlines())
+    return bool(_columns(text.partition("\n")[0])) and all(start in "#0123456789" for start in starts)
+
+
 def begins(lines: Sequence[str]) -> bool:
     """Return whether a line names such columns."""
     return bool(_columns(lines[0]))
@@ -60,22 +67,32 @@ def _columns(line: str) -> list[str]:
 
 def parse(text: str, *, origin: str) -> Machine:
     """Read the samples. Raises InputError if there is none."""
-    columns: list[str] = []
     tables: dict[tuple[str, ...], list[str]] = {}
+    width, picked, rows, stamp = 0, list[tuple[int, str]](), list[str](), list[int]()
 
     def take(number: int, line: str) -> bool:
+        nonlocal width, picked, rows, stamp
         if named := _columns(line):
-            columns[:] = named
-        elif row := _row(columns, line):
-            tables.setdefault(tuple(row), []).append(", ".join(row.values()))
-        else:
+            picked = [(at, _COLUMNS[name]) for at, name in enumerate(named) if name in _COLUMNS]
+            stamp = [named.index(name) for name in ("Date", "Time") if "Date" in named]
+            width = len(named)
+            head = tuple(column for _, column in picked) + ("timestamp",) * bool(stamp)
+            rows = tables.setdefault(head, [])
+            return True
+        cells = line.replace(",", " ").split()
+        if len(cells) != width or not all(map(_is_cell, cells[2 if stamp else 0 :])):
             return _UNITS.fullmatch(line) is not None
+        row = ["[N/A]" if cells[at] == "-" else cells[at] for at, _ in picked]
+        if stamp:
+            day = _DATE.fullmatch(cells[stamp[0]])
+            row.append(f"{day[1]}/{day[2]}/{day[3]} {cells[stamp[1]]}.000" if day else "[N/A]")
+        rows.append(", ".join(row))
         return True
 
     lines = read_lines(text, take)
-    if not tables:
+    if not any(tables.values()):
         raise InputError(f"{origin}: no line of a GPU in this output of `nvidia-smi dmon`", _HINT)
-    csv = "".join("\n".join([", ".join(head), *rows]) + "\n" for head, rows in tables.items())
+    csv = "".join("\n".join([", ".join(head), *found]) + "\n" for head, found in tables.items() if found)
     machine = csv_table.parse(csv, origin=origin)
     return msgspec.structs.replace(
         machine,
@@ -86,21 +103,9 @@ def parse(text: str, *, origin: str) -> Machine:
     )
 
 
-def _row(columns: Sequence[str], line: str) -> dict[str, str]:
-    """Return the cells of a GPU's line by the columns of a query; none where it is no such line."""
-    cells = line.replace(",", " ").split()
-    if not columns or len(cells) != len(columns):
-        return {}
-    by_name = dict(zip(columns, cells, strict=True))
-    date, time = by_name.pop("Date", None), by_name.pop("Time", None)
-    if not all(cell == "-" or _NUMBER.fullmatch(cell) for cell in by_name.values()):
-        return {}
-    row = {
-        _COLUMNS[name]: "[N/A]" if cell == "-" else cell for name, cell in by_name.items() if name in _COLUMNS
-    }
-    if date and time and (day := _DATE.fullmatch(date)):
-        row["timestamp"] = f"{day[1]}/{day[2]}/{day[3]} {time}.000"
-    return row if row["index"].isdigit() else {}
+@functools.lru_cache(maxsize=8192)  # numbers come again
+def _is_cell(cell: str) -> bool:
+    return cell == "-" or _NUMBER.fullmatch(cell) is not None
 
 
 FORMAT = Format(

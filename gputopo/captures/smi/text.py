@@ -7,7 +7,7 @@ A line of a GPU that is not understood is Unread; lines around the outputs are p
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -85,7 +85,8 @@ def parse(text: str, *, origin: str) -> Machine:
     keys = list(dict.fromkeys(key for output in outputs for key in output.rows()))
     if len(outputs) > 1:  # each may be of some GPUs only: NVML's order is that of the addresses
         keys.sort()
-    merged = merge.merge([output.machine(keys) for output in outputs])
+    listed = {key: output.time for output in outputs for key in output.rows()}
+    merged = merge.merge([output.machine(keys, listed) for output in outputs])
     return msgspec.structs.replace(
         merged,
         source=SOURCE if len(merged.samples) < 2 else merged.source,
@@ -189,10 +190,18 @@ class _Output:
         """List a line as not understood."""
         self.not_understood.append(unread(SOURCE, line.number, line.text))
 
-    def machine(self, keys: Sequence[str]) -> Machine:
-        """Return the machine that it shows. `keys`: the GPUs of all outputs in their order."""
+    def machine(self, keys: Sequence[str], listed: Mapping[str, str | None]) -> Machine:
+        """Return the machine that it shows.
+
+        `keys`: the GPUs of all outputs in their order; `listed`: when each was listed last.
+        """
         rows = self.rows()
-        gpus = {index: rows.get(key) or _other(key) for index, key in enumerate(keys)}
+        gone = values.gpu_count(self.attached) == len(rows) < len(keys)  # counted at another time
+        gpus = {
+            index: rows.get(key)
+            or _other(key, f"listed at {listed[key]}, not listed at {self.time}" if gone else None)
+            for index, key in enumerate(keys)
+        }
         for line in self.unanswered:
             mark_lost(gpus, line, own=False)
         return machine(
@@ -200,14 +209,14 @@ class _Output:
             with_unanswered(gpus, self.unanswered, names("text"), own=False),
             driver_values=self.driver,
             not_understood=self.not_understood,
-            attached=self.attached,
+            attached=None if gone else self.attached,
             time=self.time,
         )
 
 
-def _other(address: str) -> ReportedGpu:
-    """Return a GPU that only another output shows."""
-    gpu = ReportedGpu(names("text"))
+def _other(address: str, gone: str | None) -> ReportedGpu:
+    """Return a GPU that only another output shows. `gone`: why it is lost."""
+    gpu = ReportedGpu(names("text"), lost=gone is not None, notes={"": gone} if gone else {})
     gpu.reported["pci_address"] = {0: values.ReportedValue(address)}
     return gpu
 

@@ -78,7 +78,7 @@ def _lead(host: HostOfRun, program: tuple[str, ...], request: "Request") -> int:
         found = _variables(target, 0, master) | _nccl(_address_to(joined[1]), target.machine, spec)
         return run_recorded(
             program,
-            _with(env.run_env(os.environ, target, None), found),
+            _with(target.environment(os.environ, None), found),
             spec,
             other_gpus(target.machine, spec),
             make_folder(spec, target.plan, target.machine, options),

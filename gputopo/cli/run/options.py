@@ -1,13 +1,14 @@
 """The options of `gputopo run` beside its plan and its training: what is printed and where."""
 
+import json
 import math
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from gputopo.cli.placement import AUTOTUNE
-from gputopo.launch.spec.readers import read_folder
+from gputopo.launch.spec.readers import read_data_folder, read_folder
 from gputopo.launch.supervise.outlets import read_alarm
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.option import JSON, Option, number_in, shown
@@ -72,6 +73,9 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
         JSON,
         Option("--tf-cnn-log", "Same as --format tf-cnn-log", const="tf-cnn-log", more=True),
     ] = "table"
+    verbose: Annotated[
+        bool, Option("--verbose", "Report all figures: times, memory, placement, versions", letter="-v")
+    ] = False
     display_every: Annotated[
         int | None,
         Option(
@@ -147,3 +151,127 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     dry_run: Annotated[bool, Option("--dry-run", "Show plan and command; start nothing")] = False
+
+
+def _values(_flag: str, text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+class AxisOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """A matrix on the command line: all combinations of these values run, each of them a cell."""
+
+    THEME = "Matrix"
+
+    model: Annotated[
+        tuple[str, ...] | None,
+        Option("--model", "Models of the cells: alexnet,vgg16", value="LIST", read=_values),
+    ] = None
+    num_gpus: Annotated[
+        tuple[str, ...] | None,
+        Option("--num-gpus", "Numbers of GPUs: 1,2,4, or doubling", value="LIST", read=_values),
+    ] = None
+    batch_size: Annotated[
+        tuple[str, ...] | None,
+        Option("--batch-size", "Examples per device and step: 32,64", value="LIST", read=_values),
+    ] = None
+    variable_update: Annotated[
+        tuple[str, ...] | None,
+        Option("--variable-update", "Where variables live, such as replicated", value="LIST", read=_values),
+    ] = None
+    precision: Annotated[
+        tuple[str, ...] | None, Option("--precision", "Compute types: fp32,fp16", value="LIST", read=_values)
+    ] = None
+    repeats: Annotated[int | None, Option("--repeats", "Runs of each cell", min=1)] = None
+    seconds: Annotated[
+        float | None, Option("--seconds", "Counted time of each cell", value="TIME", unit="s", above=0)
+    ] = None
+
+    @property
+    def text(self) -> str | None:
+        """The matrix as the TOML text of a file; None where no value was given. Raises UsageError."""
+        fields = {name: one for name, one in msgspec.structs.asdict(self).items() if one is not None}
+        axes = {name: one for name, one in fields.items() if isinstance(one, tuple)}
+        if not fields:
+            return None
+        if self.model is None:
+            flag = f"--{next(iter(fields)).replace('_', '-')}"
+            raise UsageError(f"{flag} needs --model", "add --model alexnet, or write it into the matrix")
+        top = [f"{name} = {one}" for name, one in fields.items() if name not in axes]
+        values = {
+            name: ", ".join(one if one.isdecimal() else json.dumps(one) for one in of)
+            for name, of in axes.items()
+        }
+        return "\n".join((*top, "[matrix]", *(f"{name} = [{one}]" for name, one in values.items()), ""))
+
+
+class CellOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What changes the cells of a new sweep, or their order."""
+
+    THEME = "Cells"
+
+    compare_pairs: Annotated[
+        bool, Option("--compare-pairs", "Also run the presets' pairs of GPUs: two of each kind of link")
+    ] = False
+    data_dir: Annotated[
+        str | None,
+        Option(
+            "--data-dir",
+            "ImageNet's TFRecords for the cells of presets with real input",
+            value="DIR",
+            default="a small folder of drawn images, made for the sweep",
+            read=read_data_folder,
+        ),
+    ] = None
+    order: Annotated[
+        Literal["listed", "rounds", "random"] | None,
+        Option("--order", "Order of the cells; random: by --seed", default="that of the matrix"),
+    ] = None
+    seed: Annotated[
+        int | None, Option("--seed", "Random seed (printed)", min=0, default="from the clock")
+    ] = None
+    cpu: Annotated[bool, Option("--cpu", "Use CPU devices; GPUs and their driver do not matter")] = False
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Those that were given, by name."""
+        fields = msgspec.structs.asdict(self).items()
+        return {name: value for name, value in fields if value is not None and value is not False}
+
+
+class PaceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be changed when a sweep goes on; None: as it began, at first as the matrix states."""
+
+    THEME = "Pace"
+
+    time_budget: Annotated[
+        float | None,
+        Option(
+            "--time-budget",
+            "Start no cell that would not end within this time; a killed sweep goes on with the rest",
+            value="TIME",
+            unit="s",
+            above=0,
+            default="that of the matrix, or what is left of it",
+        ),
+    ] = None
+    cool_down: Annotated[
+        float | None,
+        Option(
+            "--cool-down",
+            "Pause before each cell",
+            value="TIME",
+            unit="s",
+            min=0,
+            default="that of the matrix",
+        ),
+    ] = None
+    cool_below: Annotated[
+        float | None,
+        Option(
+            "--cool-below",
+            "Wait before each cell until all GPUs are below this temperature",
+            value="CELSIUS",
+            above=0,
+            default="that of the matrix",
+        ),
+    ] = None

@@ -19,7 +19,6 @@ from gputopo.cli.printing import note
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.source import planned_machine
 from gputopo.launch.jobs.before import Before, measured_before
-from gputopo.launch.spec import env
 from gputopo.launch.spec.readers import is_utf8
 from gputopo.launch.spec.run_spec import Precision
 from gputopo.launch.supervise import run_folder as runs
@@ -28,6 +27,7 @@ from gputopo.values.option import Given, shown
 from gputopo.values.run.batches import AUTO, is_auto
 
 if TYPE_CHECKING:
+    from gputopo.launch.spec.env import Usable
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
@@ -171,7 +171,6 @@ class PlannedOn:
     def target(self, request: "Request", claimed: Mapping[int, str] = {}) -> "Target":
         """Return the target of a request without `claimed` GPUs, which claims none. Raises GputopoError."""
         from gputopo.launch.spec.target import rehearsal_name, target_of
-        from gputopo.launch.supervise.cgroup import usable_cpus
 
         return target_of(
             self.machine,
@@ -183,9 +182,16 @@ class PlannedOn:
             require_gpu=self.require_gpu,
             cpu=self.cpu,
             keep=self.keep,
-            usable=usable_cpus(),
+            usable=self.usable,
             affinity=self.affinity,
         )
+
+    @cached_property
+    def usable(self) -> "Usable":
+        """The CPUs that this process may use."""
+        from gputopo.launch.supervise.cgroup import usable_cpus
+
+        return usable_cpus()
 
     def claimed(self, request: "Request", claims: contextlib.ExitStack | None) -> "Target":
         """Return the target of a request, of GPUs that no other process has claimed.
@@ -269,7 +275,7 @@ def require_runnable(target: "Target", spec: "RunSpec", options: OutputOptions) 
     require_restartable(spec, options)
     if spec.lifecycle.trace_steps and options.output is None:
         _require_home_of_traces(runs.runs_home(os.environ).absolute())
-    check_layout(spec, env.run_env(os.environ, target, spec))
+    check_layout(spec, target.environment(os.environ, spec))
     require_memory(
         spec,
         [one.machine for one in (target, *target.others)],
@@ -305,12 +311,9 @@ def require_restartable(spec: "RunSpec", options: OutputOptions) -> None:
 def require_files_of(spec: "RunSpec") -> None:
     """Check the folders of what is saved, as the worker does much later. Raises GputopoError."""
     saved = spec.lifecycle
-    if spec.task == "eval":
-        from gputopo.launch.train.lifecycle.checkpoint_files import require_evaluable  # loads NumPy
-
-        require_evaluable(spec)
-    elif spec.task == "train" and (saved.checkpoints or saved.export or saved.tensorboard):
-        from gputopo.launch.train.lifecycle.checkpoint_files import require_files
+    trains = spec.task == "train" and (saved.checkpoints or saved.export or saved.tensorboard)
+    if spec.task == "eval" or trains:
+        from gputopo.launch.train.lifecycle.checkpoint_files import require_files  # loads NumPy
 
         require_files(spec)
 

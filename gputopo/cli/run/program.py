@@ -46,7 +46,7 @@ def run_own(program: tuple[str, ...], target: "Target", options: OutputOptions) 
 
     1 instead of 0 where something is wrong and --fail-on asks for it. Raises GputopoError before the start.
     """
-    environment = env.run_env(os.environ, target, None)
+    environment = target.environment(os.environ, None)
     check_program(program, environment)
     if options.dry_run:
         from gputopo.cli.run.showing import show_dry_run

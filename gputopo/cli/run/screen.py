@@ -23,6 +23,7 @@ from gputopo.values.option import JSON, Given, Option
 
 if TYPE_CHECKING:
     from gputopo.launch.jobs.screen import ScreenCell
+    from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
     from gputopo.values.run.several_runs import Kind, Screen, ScreenRun
 
@@ -99,6 +100,7 @@ def screen(
     """
     from gputopo.launch.jobs import screen as screening
     from gputopo.launch.supervise import run_folder as runs
+    from gputopo.report.runs.screen import screen_document
 
     _require_new(output)
     on = PlannedOn(planned_machine(()), cpu=cpu, keep=1)
@@ -111,7 +113,7 @@ def screen(
         folder = runs.new_folder(home, datetime.now(), model) if output is None else Path(output)
         found, code = _screened(chosen, cells, cell, folder, home, quick=quick)
     to_stderr(f"Run folder: {folder}\n")
-    _print(found, shape)
+    show_report(found, lambda: screen_document(found), shape)
     if code:
         return code
     if all(row.alone is None for row in found.devices):
@@ -186,34 +188,20 @@ def _screened(
     quick: bool,
 ) -> "tuple[Screen, int]":
     """Run the cells, store what they show, and return it with the code of a signal."""
+    from gputopo.cli.run.showing import cell_display
     from gputopo.launch.jobs import screen as job
     from gputopo.launch.supervise import signals
     from gputopo.probes.run_watch import RunWatch
-    from gputopo.runs.history import fingerprint
+    from gputopo.report.runs.screen import run_line
     from gputopo.runs.screen import device_rows
     from gputopo.values import schema
-    from gputopo.values.run.several_runs import Screen
 
-    began, spec, machine = time.monotonic(), cells[0].trial.spec, chosen.machine
+    began, names = time.monotonic(), _names(chosen, cells)
+    blank = _blank(chosen, cells[0].trial.spec, len(names), quick=quick)
+    path, last = _last(home, folder, blank)
     noun = "GPU" if chosen.backend == "gpu" else "CPU device"
 
-    known = {} if machine is None else {gpu.index: gpu.name for gpu in machine.gpus}
-    names = {one.numbers[0]: known.get(one.numbers[0]) for one in cells if one.kind == "alone"}
-    blank = Screen(
-        model=spec.model,
-        batch_size=spec.batch_size,
-        backend=spec.backend,
-        says=() if chosen.why_cpu is None else (_where(chosen, len(names)),),
-        devices=(),
-        runs=(),
-        seconds=0.0,
-        quick=quick,
-        complete=False,
-        fingerprint=None if machine is None else fingerprint(machine),
-    )
-    path, last = _last(home, folder, blank)
-
-    def store(measured: "tuple[ScreenRun, ...]", complete: bool) -> Screen:
+    def store(measured: "tuple[ScreenRun, ...]", complete: bool) -> "Screen":
         """Store what there is: a screen that is killed leaves the runs until then."""
         found = msgspec.structs.replace(
             blank,
@@ -229,13 +217,7 @@ def _screened(
         return found
 
     def on_run(run: "ScreenRun", measured: "tuple[ScreenRun, ...]") -> None:
-        from gputopo.report.layout import plain
-        from gputopo.report.runs.screen import run_words
-
-        speed = f"{run.images_per_sec or 0:.4g} images/sec"
-        outcome = speed if run.failure is None else f"failed: {plain(run.failure)}"
-        which = run_words(run.kind, [one.number for one in run.devices], noun)
-        to_stderr(f"screen round {run.round}: {which}, {run.mode}: {outcome}\n")
+        to_stderr(f"{run_line(run, noun)}\n")
         store(measured, False)
 
     def without(cell: "ScreenCell", numbers: Sequence[int]) -> "ScreenCell | None":
@@ -247,21 +229,43 @@ def _screened(
     measured, code, complete = job.measure(
         cells,
         folder,
-        machine=machine,
+        machine=chosen.machine,
         open_sampler=RunWatch,
         budget_s=job.QUICK_S if quick else None,
         without=without,
         on_run=on_run,
+        display=cell_display,
         command=worker_command,
     )
     return store(measured, complete), code
 
 
-def _where(chosen: "Target", count: int) -> str:
-    """Return what CPU devices can show."""
-    return (
+def _names(chosen: "Target", cells: "Sequence[ScreenCell]") -> dict[int, str | None]:
+    """Return the models of the devices, by number."""
+    known = {} if chosen.machine is None else {gpu.index: gpu.name for gpu in chosen.machine.gpus}
+    return {one.numbers[0]: known.get(one.numbers[0]) for one in cells if one.kind == "alone"}
+
+
+def _blank(chosen: "Target", spec: "RunSpec", count: int, *, quick: bool) -> "Screen":
+    """Return a screen of so many devices before its first run."""
+    from gputopo.runs.history import fingerprint
+    from gputopo.values.run.several_runs import Screen
+
+    on_cpu = (
         f"{chosen.why_cpu}: {count} logical CPU devices, which share all cores, are screened one at a time; "
-        "a device is no more than a repetition."
+        "a slow one shows the noise of repetitions, not a fault.",
+    )
+    return Screen(
+        model=spec.model,
+        batch_size=spec.batch_size,
+        backend=spec.backend,
+        says=() if chosen.why_cpu is None else on_cpu,
+        devices=(),
+        runs=(),
+        seconds=0.0,
+        quick=quick,
+        complete=False,
+        fingerprint=None if chosen.machine is None else fingerprint(chosen.machine),
     )
 
 
@@ -278,12 +282,6 @@ def _last(home: Path, folder: Path, now: "Screen") -> "tuple[str | None, Screen 
         if path != folder and job(then) == job(now):
             return str(path), then
     return None, None
-
-
-def _print(found: "Screen", shape: str) -> None:
-    from gputopo.report.runs.screen import screen_document
-
-    show_report(found, lambda: screen_document(found), shape)
 
 
 def _exit_code(found: "Screen", fail_on: FailOn | None) -> int:

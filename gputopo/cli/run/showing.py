@@ -2,6 +2,7 @@
 
 import contextlib
 import shlex
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from gputopo.launch.spec.target import Target
 from gputopo.launch.supervise.outlets import Alarm, SampleScalars
 from gputopo.report.run_metrics import RunMetrics
 from gputopo.values import schema
-from gputopo.values.errors import InputError
+from gputopo.values.errors import HardwareError, InputError
 from gputopo.values.run.events import Event, RunFinished
 from gputopo.values.run.plan import Plan
 
@@ -47,7 +48,7 @@ class RunDisplay:
         self._prints_log = shape == "tf-cnn-log"
         self._every = display_every
         self._predicted = predicted
-        self._unwritten: InputError | None = None
+        self._unwritten: HardwareError | None = None
 
     @contextlib.contextmanager
     def one_run(self) -> "Iterator[Callable[[Event], None]]":
@@ -86,7 +87,7 @@ class RunDisplay:
         return MetricsFile(Path(self._prometheus), note)
 
     def require_written(self) -> None:
-        """Raise InputError if log lines could not be written."""
+        """Raise HardwareError if log lines could not be written."""
         if self._unwritten is not None:
             raise self._unwritten
 
@@ -108,6 +109,23 @@ class RunDisplay:
         except OSError as error:
             if not is_lost_terminal(error):
                 self._unwritten = unwritten(error)
+
+
+@contextlib.contextmanager
+def cell_display() -> "Iterator[Callable[[Event], None]]":
+    """Show the steps and the time left of one run of several, on a terminal; elsewhere nothing."""
+    from gputopo.report.runs.progress import Progress
+
+    if not sys.stderr.isatty():
+        yield lambda event: None
+        return
+    with Progress(messages=False) as progress:
+
+        def on_event(event: "Event") -> None:
+            with tolerating_stderr_errors():
+                progress.event(event)
+
+        yield on_event
 
 
 class DryRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.dryrun/1"):
@@ -150,7 +168,7 @@ def show_dry_run(
     sets = "".join(f"  {name}={shlex.quote(value)}\n" for name, value in environment.items())
     if place.says:
         emit("Host\n" + "".join(f"  {line}\n" for line in place.says) + "\n")
-    emit(f"Sets\n{sets}\nStarts\n  {shlex.join(command)}\n")
+    emit(f"Environment\n{sets}\nCommand\n  {shlex.join(command)}\n")
 
 
 EVERY_S = 5.0  # collectors read every 15 s or more seldom, and writing takes a millisecond. Ours.

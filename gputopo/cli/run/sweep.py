@@ -1,4 +1,4 @@
-"""The options of `gputopo sweep` that decide about its cells, and about when they run."""
+"""`gputopo sweep`: a matrix of trainings, each cell in a process and a folder of its own."""
 
 import contextlib
 import os
@@ -8,13 +8,14 @@ import sys
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
 from gputopo.cli.printing import note, show_report, to_stderr
+from gputopo.cli.run.options import AxisOptions, CellOptions, PaceOptions
 from gputopo.launch.jobs.run import worker_command
-from gputopo.launch.spec.readers import read_data_folder, read_folder
+from gputopo.launch.spec.readers import read_folder
 from gputopo.values.errors import ExitCode, HardwareError, InputError
 from gputopo.values.option import JSON, Option, OptionsOf
 
@@ -25,79 +26,6 @@ if TYPE_CHECKING:
     from gputopo.values.machine import Machine
     from gputopo.values.run.result import Result
     from gputopo.values.run.several_runs import Sweep, SweepCell
-
-
-class CellOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What changes the cells of a new sweep, or their order."""
-
-    THEME = "Cells"
-
-    compare_pairs: Annotated[
-        bool, Option("--compare-pairs", "Also run the presets' pairs of GPUs: two of each kind of link")
-    ] = False
-    data_dir: Annotated[
-        str | None,
-        Option(
-            "--data-dir",
-            "ImageNet's TFRecords for the cells of presets with real input",
-            value="DIR",
-            default="a small folder of drawn images, made for the sweep",
-            read=read_data_folder,
-        ),
-    ] = None
-    order: Annotated[
-        Literal["listed", "rounds", "random"] | None,
-        Option("--order", "Order of the cells; random: by --seed", default="that of the matrix"),
-    ] = None
-    seed: Annotated[
-        int | None, Option("--seed", "Random seed (printed)", min=0, default="from the clock")
-    ] = None
-    cpu: Annotated[bool, Option("--cpu", "Use CPU devices; GPUs and their driver do not matter")] = False
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """Those that were given, by name."""
-        fields = msgspec.structs.asdict(self).items()
-        return {name: value for name, value in fields if value is not None and value is not False}
-
-
-class PaceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be changed when a sweep goes on; None: as it began, at first as the matrix states."""
-
-    THEME = "Pace"
-
-    time_budget: Annotated[
-        float | None,
-        Option(
-            "--time-budget",
-            "Start no cell that would not end within this time; a killed sweep goes on with the rest",
-            value="TIME",
-            unit="s",
-            above=0,
-            default="that of the matrix, or what is left of it",
-        ),
-    ] = None
-    cool_down: Annotated[
-        float | None,
-        Option(
-            "--cool-down",
-            "Pause before each cell",
-            value="TIME",
-            unit="s",
-            min=0,
-            default="that of the matrix",
-        ),
-    ] = None
-    cool_below: Annotated[
-        float | None,
-        Option(
-            "--cool-below",
-            "Wait before each cell until all GPUs are below this temperature",
-            value="CELSIUS",
-            above=0,
-            default="that of the matrix",
-        ),
-    ] = None
 
 
 LOAD_S = 1.0  # over which the load of the host is measured before a cell
@@ -121,6 +49,7 @@ def sweep(
         Option("--resume", "Go on with the sweep of this folder", value="DIR", read=read_folder),
     ] = None,
     retry_failed: Annotated[bool, Option("--retry-failed", "With --resume: run failed cells again")] = False,
+    axes: Annotated[AxisOptions, OptionsOf(AxisOptions)],
     cells: Annotated[CellOptions, OptionsOf(CellOptions)],
     pace: Annotated[PaceOptions, OptionsOf(PaceOptions)],
     dry_run: Annotated[
@@ -137,6 +66,8 @@ def sweep(
 ) -> int:
     """Run a matrix of trainings, each cell in a process and a folder of its own, and show their speeds.
 
+    The matrix is a preset, a file (--matrix), or values of options: --model alexnet --num-gpus 1,2,4.
+
     A sweep that was killed or stopped goes on with --resume: cells that ended are not run again. Failed,
     refused and left out cells stay in the result, with their reason.
 
@@ -149,13 +80,13 @@ def sweep(
 
     with contextlib.ExitStack() as held:
         if resume is None:
-            blank, made = begun(preset, matrix, cells)
+            blank, made = begun(preset, matrix, axes.text, cells)
             folder = _new_folder(blank, output, held, dry_run=dry_run)
         else:
             folder = Path(resume)
             if folder.is_dir() and not dry_run:
                 held.enter_context(locked_folder(folder, "--output"))
-            blank, made = resumed(folder, preset, matrix, retry_failed=retry_failed)
+            blank, made = resumed(folder, preset, matrix, axes.text, retry_failed=retry_failed)
         blank = paced(blank, pace)
         machine = planned_machine((), pairs=True)
         found, planned = _planned(blank, made, machine, folder, None if dry_run else held)
@@ -238,7 +169,7 @@ def _planned(
         box = box_of(machine, cpu=cpu, asked=frozenset(blank.asked), claimed=others)
         found = with_cells(blank, matrix, box, fingerprint(machine))
         cells = Cells(machine, folder, cpu=cpu, claimed=others, imagenet=blank.asked.get("data_dir"))
-        planned = cells.planned(found.cells)
+        planned = cells.planned(found.cells, dry=held is None)
         found = msgspec.structs.replace(found, cells=planned.cells)
         used = {gpu for trial in planned.trials.values() for gpu in trial.plan.choice.gpus}
         if held is None or box.backend == "cpu":
@@ -254,6 +185,7 @@ def _run(
     found: "Sweep", matrix: "Matrix", planned: "Planned", machine: "Machine", folder: Path
 ) -> "tuple[Sweep, int]":
     """Run the cells; return the sweep and the code of a signal."""
+    from gputopo.cli.run.showing import cell_display
     from gputopo.cli.run.training import remember
     from gputopo.launch.jobs.sweep import FILE, run_cells
     from gputopo.probes.run_watch import RunWatch
@@ -281,6 +213,7 @@ def _run(
         pause=pause,
         on_cell=on_cell,
         on_wait=note,
+        display=cell_display,
         command=worker_command,
     )
 

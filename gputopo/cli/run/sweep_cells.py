@@ -12,9 +12,8 @@ import msgspec
 from gputopo import __version__
 from gputopo.cli.placement import PlanOptions, parse_model
 from gputopo.cli.printing import note
-from gputopo.cli.run.options import OutputOptions
+from gputopo.cli.run.options import CellOptions, OutputOptions, PaceOptions
 from gputopo.cli.run.prepare import AskedJob, PlannedOn, require_runnable
-from gputopo.cli.run.sweep import CellOptions, PaceOptions
 from gputopo.launch.jobs.sweep import DATA, FILE
 from gputopo.launch.spec.run_spec import Data, RunSpec
 from gputopo.sweeps.course import predicted_s
@@ -109,8 +108,8 @@ class Cells:
         self._targets: dict[str, Target] = {}
         self._warnings: set[str] = set()
 
-    def planned(self, cells: Sequence[SweepCell]) -> Planned:
-        """Return the cells with their plans; one that the rules refuse has the reason."""
+    def planned(self, cells: Sequence[SweepCell], *, dry: bool = False) -> Planned:
+        """Return the cells with their plans; one that the rules refuse has the reason. `dry`: no runs."""
         from gputopo.launch.jobs.before import known_of, past_of
         from gputopo.launch.jobs.trials import trial
 
@@ -131,8 +130,9 @@ class Cells:
                 if warning not in self._warnings:
                     self._warnings.add(warning)
                     note(warning)
-            past = past_of(target) if past is None else past
-            trials[cell.number] = trial(target, spec, os.environ, known_of(target, spec, past))
+            if not dry:
+                past = past_of(target) if past is None else past
+                trials[cell.number] = trial(target, spec, os.environ, known_of(target, spec, past))
             found.append(_with_plan(cell, target, spec))
         return Planned(tuple(found), trials)
 
@@ -208,12 +208,20 @@ def _typed(name: str, value: Any) -> Any:
     return str(value).split(",") if known_options()[name].option.repeated and value is not True else value
 
 
-def begun(preset: str | None, file: Path | None, options: CellOptions) -> tuple[Sweep, Matrix]:
-    """Return the manifest of a new sweep, without cells, and its matrix. Raises GputopoError."""
-    if (preset is None) == (file is None):
-        what = "nothing to sweep" if preset is None else "--matrix cannot be combined with a preset"
-        raise UsageError(what, f"name a preset ({listed(PRESETS)}), or a file with --matrix")
-    origin, text = _source(preset, file)
+def begun(
+    preset: str | None, file: Path | None, typed: str | None, options: CellOptions
+) -> tuple[Sweep, Matrix]:
+    """Return the manifest of a new sweep, without cells, and its matrix. Raises GputopoError.
+
+    `typed`: a matrix on the command line, as the text of a file.
+    """
+    given = [one for one in (preset, file, typed) if one is not None]
+    if len(given) != 1:
+        what = "a preset, --matrix and --model exclude one another" if given else "nothing to sweep"
+        raise UsageError(
+            what, f"name a preset ({listed(PRESETS)}), a file with --matrix, or models: --model alexnet"
+        )
+    origin, text = _source(preset, file, typed)
     asked = options.given
     seed = asked.pop("seed", None)
     matrix = _matrix(text, origin, asked)
@@ -240,7 +248,7 @@ def begun(preset: str | None, file: Path | None, options: CellOptions) -> tuple[
 
 
 def resumed(
-    folder: Path, preset: str | None, file: Path | None, *, retry_failed: bool
+    folder: Path, preset: str | None, file: Path | None, typed: str | None, *, retry_failed: bool
 ) -> tuple[Sweep, Matrix]:
     """Return the manifest of a folder's sweep, and its matrix. Raises GputopoError.
 
@@ -254,8 +262,8 @@ def resumed(
         raise InputError(
             f"{folder} holds no sweep: {path.name}: {error.strerror}", "name the folder of a sweep"
         ) from error
-    if preset is not None or file is not None:
-        origin, text = _source(preset, file)
+    if preset is not None or file is not None or typed is not None:
+        origin, text = _source(preset, file, typed)
         if _matrix(text, origin, {}) != _matrix(found.matrix, found.origin, {}):
             raise InputError(
                 f"{origin} is no longer the matrix of the sweep in {folder}",
@@ -322,8 +330,10 @@ def _says(blank: Sweep, box: CellBox, cells: Sequence[SweepCell]) -> tuple[str, 
     return tuple(says)
 
 
-def _source(preset: str | None, file: Path | None) -> tuple[str, str]:
+def _source(preset: str | None, file: Path | None, typed: str | None) -> tuple[str, str]:
     """Return the name and the text of a matrix. Raises InputError, UsageError."""
+    if typed is not None:
+        return "command line", typed
     if file is None:
         assert preset is not None
         return preset, preset_text(preset)

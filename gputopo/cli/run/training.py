@@ -63,12 +63,16 @@ def train(
     if options.repeats > 1:
         return _train_repeatedly(target, spec, options, display)
     results: list[Result] = []
+    folders: list[Path] = []
     try:
-        _train_once(target, spec, _folder(options), display, results, options, meeting, group)
+        _train_once(target, spec, _folder(options), display, results, folders, options, meeting, group)
     except KeyboardInterrupt:
         if not results:
             raise
-    _print(results[0], options.shape)  # a Ctrl-C after the end of training changes nothing
+    try:
+        _print(results[0], options)  # a Ctrl-C after the end of training changes nothing
+    finally:
+        to_stderr(f"Run folder: {folders[0]}\n")
     display.require_written()
     return _exit_code(results[0].exit_code, results, options)
 
@@ -127,7 +131,10 @@ def _repeats(
         for number in range(1, options.repeats + 1):
             to_stderr(f"repeat {number} of {options.repeats}\n")
             folder = None if options.output is None else Path(options.output) / str(number)
-            if _train_once(target, spec, folder, display, results, options):
+            folders: list[Path] = []
+            stopped = _train_once(target, spec, folder, display, results, folders, options)
+            to_stderr(f"Run folder: {folders[0]}\n")
+            if stopped:
                 break
 
 
@@ -152,11 +159,12 @@ def _train_once(
     output: Path | None,
     display: RunDisplay,
     results: "list[Result]",
+    folders: list[Path],
     options: OutputOptions,
     meeting: "RendezvousServer | None" = None,
     group: "Regrouping | None" = None,
 ) -> bool:
-    """Train, save the result in the run's folder and add it to `results`; return whether it was stopped.
+    """Train, save the result in the run's folder, add both to the lists; return whether it was stopped.
 
     A signal that comes after training waits until that is done.
     """
@@ -183,7 +191,7 @@ def _train_once(
         results.append(runs.save_result(folder, result, time_s=time.time()))
         if not target.others:
             remember(results[-1], folder.path, target.box)
-        to_stderr(f"Run folder: {folder.path}\n")
+        folders.append(folder.path)
     return outcome.stopped
 
 
@@ -266,7 +274,7 @@ def show_only(target: "Target", spec: "RunSpec", options: OutputOptions) -> int:
     from gputopo.cli.run.showing import show_dry_run
 
     require_runnable(target, spec, options)
-    environment = env.run_env(os.environ, target, spec)
+    environment = target.environment(os.environ, spec)
     place = _FUTURE_SPEC if options.output is None else runs.RunFolder(Path(options.output)).spec
     command = worker_command(place, _FUTURE_EVENTS_FD)
     show_dry_run(target, spec, env.changes(os.environ, environment), command, options.shape)
@@ -285,7 +293,7 @@ def _supervised(
 ) -> RunOutcome:
     stall = options.stall_timeout
     limits = LIMITS if stall is None or stall == AUTO else WorkerLimits(patience=of_seconds(stall))
-    environment = env.run_env(os.environ, target, spec)
+    environment = target.environment(os.environ, spec)
     from gputopo.probes.run_watch import RunWatch
     from gputopo.values.run.verdict import Known
 
@@ -320,14 +328,14 @@ def _end_of(outcome: RunOutcome, spec: "RunSpec") -> "RunEnd":
     return RunEnd(exit_code=outcome.exit_code, cause=cause, hint=failed.remedy)
 
 
-def _print(result: "Result", printed: str) -> None:
+def _print(result: "Result", options: OutputOptions) -> None:
     """Print the result. Log lines were printed during the run; a failure goes to stderr."""
     from gputopo.report.runs.report import failure_lines, run_document
 
-    if printed == "tf-cnn-log":
+    if options.shape == "tf-cnn-log":
         to_stderr("".join(f"{line}\n" for line in failure_lines(result)))
         return
-    show_report(result, lambda: run_document(result), printed)
+    show_report(result, lambda: run_document(result, verbose=options.verbose), options.shape)
 
 
 def _print_repeats(repeats: "Repeats", printed: str) -> None:

@@ -187,7 +187,7 @@ def slower_than_staged(machine: Machine, judged: set[Pair]) -> Iterator[Fault]:
     ).items():
         pairs = [one.slow.pair for one in found]
         judged |= {(a, b) for a, b in pairs if not better or (min(a, b), max(a, b)) not in by_nvlink}
-        than = "those staged through host memory" + (", but not in all respects" if better else "")
+        than = "those staged through host memory" + (", one direction alone" if better else "")
         worst = min(found, key=lambda one: one.slow.share)
         says = slow_words("direct", hop, [one.slow for one in found], than) + _other_numbers(worst)
         evidence = {"class": hop, "pairs": dict(map(_evidence, found))}

@@ -33,6 +33,8 @@ from gputopo.values.subject import MACHINE, Subject
 
 # Repeats of a large copy are within 1 to 2 % on an idle machine.
 UNSTEADY_PERCENT = Threshold("spread of the repeats of one copy", 15.0, "% of the median")
+# A process that copies all the time on one of four cores takes a quarter of the memory's rate at most.
+BUSY_SHARE = Threshold("load average of the host before the measurement", 0.25, "of its CPUs")
 MIN_REPEATS = Threshold("repeats before their spread is judged", 3, "repeats")
 
 _WRONG_CASES = {
@@ -110,14 +112,14 @@ _RESET = (
     "-i -e xid -e nvrm. "
 )
 _LOST = Case(
-    "the GPU does not answer: lost, or another process has it for itself",
+    "does not answer (lost, or in exclusive use by another process)",
     _RESET
     + "If its compute mode is exclusive (nvidia-smi -q -d COMPUTE), end that process instead. If it is "
     "lost again: reseat it and its power cables, try another slot, then return it (RMA).",
     "error",
 )
 _STOPPED = Case(
-    "the GPU stopped with an error",
+    "stopped with an error",
     _RESET + "If it happens again on an idle machine, return the GPU (RMA).",
     "error",
 )
@@ -173,7 +175,7 @@ UNSTEADY = Rule(
     title="repeats of one copy differ widely",
     remedy="Check that nothing else uses the GPUs or the host (gputopo inspect, top), and measure again. If "
     "it persists, look for PCIe errors and changing clocks (gputopo inspect --watch).",
-    thresholds=(UNSTEADY_PERCENT, MIN_REPEATS),
+    thresholds=(UNSTEADY_PERCENT, MIN_REPEATS, BUSY_SHARE),
 )
 
 _BY_REASON = {"WRONG_DATA": WRONG_DATA, "TIMED_OUT": HUNG}
@@ -311,7 +313,7 @@ def ramp_up(machine: Machine) -> Iterator[Fault]:
     seen = {one.gpu: one for one in ramp_ups(copies_of(machine), machine)}
     for gpu in present(machine):
         if gpu.index in dropped:
-            says = "repeats during clock ramp-up left out"
+            says = "repeats during clock ramp-up discarded"
             yield RAMP_UP.fault(gpu, says, {"left_out": dropped[gpu.index]})
         if (low := seen.get(gpu.index)) is not None:
             evidence: dict[str, object] = {
@@ -320,7 +322,7 @@ def ramp_up(machine: Machine) -> Iterator[Fault]:
                 "awake_from": low.full_from,
             }
             if low.sure:
-                says = "low copies in GPU memory during clock ramp-up: later at the expected rate"
+                says = "copies in GPU memory slow during clock ramp-up, later at the expected rate"
             else:
                 says = f"copies in GPU memory far below {low.full_from}: possibly clock ramp-up"
             yield RAMP_UP.fault(gpu, says, evidence, part="" if low.sure else "possible")
@@ -333,6 +335,7 @@ def unsteady(machine: Machine) -> Iterator[Fault]:
         sample
         for sample in copies_of(machine).samples
         if is_large(sample) and is_unsteady(sample) and sample.kind not in NETWORK
+        if sample.kind != "host_memory" or not is_busy(machine)
     ]
     if found:
         widest, paths = max(map(_spread, found)), named_paths(map(path_words, found))
@@ -400,6 +403,11 @@ def _arrives_staged(machine: Machine, source: int, destination: int) -> bool:
         kind == "h2d" and place == b for kind, _, place in paths
     )
     return ("p2p_staged", a, b) in paths or in_two_steps
+
+
+def is_busy(machine: Machine) -> bool:
+    """Return whether the host had another load when the measurement began."""
+    return (copies_of(machine).host_load or 0.0) > BUSY_SHARE.value
 
 
 def is_unsteady(sample: Sample) -> bool:

@@ -10,14 +10,12 @@ from typing import NamedTuple
 
 from gputopo.copies.expected import link_name, link_names, links_for, model_link, with_expectations
 from gputopo.copies.numbers import by_copy_engine, host_copies, host_gpu, is_large, judged, pair_copies, rate
-from gputopo.copies.pair_speeds import NvLinks, pcie_max
 from gputopo.copies.settling import ramp_up_samples
 from gputopo.copies.sharing import HOST_KINDS
 from gputopo.findings.compare import grouped, maxima
 from gputopo.findings.measured.links import (
     ALIKE_SHARE,
     BELOW_EXPECTED,
-    BETWEEN_GPUS,
     DIRECTION_DIFFERS,
     DIRECTION_SHARE,
     HALF_SHARE,
@@ -44,7 +42,7 @@ _DIRECTIONS: dict[str, str] = {
     "d2h": "to the host",
     "bidirectional": "from and to the host at once",
 }
-_WITH_HOST, _THROUGH_HOST, _DIRECT = "with the host", "through the host", "with other GPUs"
+_WITH_HOST, _THROUGH_HOST = "with the host", "through the host"
 _LINK, _MEMORY, _LATENCY = "link", "d2d_local", "latency"  # parts of a GPU that are judged
 
 
@@ -263,7 +261,7 @@ def _severity(gpu: Gpu, share: float, fits: Sequence[LinkExpectation], path: str
     by_board = board and any(link.width >= _HALF_LANES for link in fits)
     alone = path == _THROUGH_HOST and not (row and row.is_module)
     halved = share >= HALF_SHARE.value and (by_board or alone)
-    return "info" if halved or path == _DIRECT or _is_usual(fits, gpu) else "warning"
+    return "info" if halved or _is_usual(fits, gpu) else "warning"
 
 
 def _bidirectional(bandwidth: Bandwidth) -> dict[Kind, dict[int, float]]:
@@ -283,23 +281,16 @@ def _bidirectional(bandwidth: Bandwidth) -> dict[Kind, dict[int, float]]:
 def _over_pcie(machine: Machine) -> tuple[dict[int, dict[str, float]], str]:
     """Return the best copies of each GPU over its PCIe link, by direction, and how they are named.
 
-    Where none with the host were measured: those between GPUs of one model, staged through the host, else
-    direct ones that are not NVLinks'.
+    Where none with the host were measured: those between GPUs of one model, staged through the host.
     """
     if rates := host_rates(machine):
         return rates, _WITH_HOST
-    gpus = {gpu.index: gpu for gpu in machine.gpus}
-    staged, direct = (pair_copies(copies_of(machine).samples, kind) for kind in BETWEEN_GPUS)
-    nvlinks = NvLinks(copies_of(machine), machine)
+    names = {gpu.index: gpu.name or "" for gpu in machine.gpus}
     ends = []
-    for (a, b), sample in (staged or direct).items():
-        one, other = gpus.get(a), gpus.get(b)
-        if one is None or other is None or one.name != other.name:
-            continue
-        if staged or (nvlinks.between(a, b) is None and rate(sample) <= pcie_max(one)):
+    for (a, b), sample in pair_copies(copies_of(machine).samples, "p2p_staged").items():
+        if a in names and names[a] == names.get(b):
             ends += [(a, ("out", rate(sample))), (b, ("in", rate(sample)))]
-    found = {index: maxima(rates) for index, rates in grouped(ends).items()}
-    return found, _THROUGH_HOST if staged else _DIRECT
+    return {index: maxima(own) for index, own in grouped(ends).items()}, _THROUGH_HOST
 
 
 def _is_usual(fits: Sequence[LinkExpectation], gpu: Gpu) -> bool:

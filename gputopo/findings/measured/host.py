@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from gputopo.copies.numbers import host_copies, host_gpu, is_far, is_large, judged, rate, rates
 from gputopo.copies.sharing import HOST_KINDS, uplink_groups
 from gputopo.findings.compare import grouped
-from gputopo.findings.measured.faults import is_unsteady
+from gputopo.findings.measured.faults import BUSY_SHARE, is_busy, is_unsteady
 from gputopo.findings.pcie import SHARED_SHARE, SHARED_UPLINK
 from gputopo.findings.rule import Fault, Rule, Severity, Threshold, check, copies_of, present, roughly
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of, one_way_group
@@ -30,9 +30,6 @@ FAR_SLOW = Rule(
     severities=("info", "warning"),
     thresholds=(FAR_SHARE, FAR_BAD_SHARE),
 )
-# A process that copies all the time on one of four cores takes a quarter of the memory's rate at most.
-BUSY_SHARE = Threshold("load average of the host before the measurement", 0.25, "of its CPUs")
-
 MEMORY_SLOW = Rule(
     "host.memory_slow",
     title="host memory slower than all PCIe links together",
@@ -44,7 +41,7 @@ MEMORY_SLOW = Rule(
 
 ELSEWHERE = Rule(
     "numa.memory_elsewhere",
-    title="host memory lies on another NUMA node than it was asked for",
+    title="host memory is on another NUMA node than requested",
     remedy="Let the container or job use the CPUs and the memory of the GPUs' nodes (docker: --cpuset-cpus, "
     "--cpuset-mems; Slurm --gpu-bind=closest), and check that the node has free memory (numactl -H).",
     severities=("warning", "info"),
@@ -85,10 +82,10 @@ def memory_elsewhere(machine: Machine) -> Iterator[Fault]:
             if one.numa_wanted is not None and ends == {"host", f"gpu:{gpu.index}"}:
                 seen.setdefault(one.numa_wanted, one.numa_node)
         for wanted, lies in sorted(seen.items()):
-            where = "lies partly on others" if lies == wanted else f"lies on node {lies}"
+            where = "is partly on others" if lies == wanted else f"is on node {lies}"
             evidence = {"wanted_node": wanted, "node": lies, "gpu_node": gpu.numa_node}
             severity: Severity = "warning" if wanted == gpu.numa_node else "info"
-            says = f"host memory for NUMA node {wanted} {where}"
+            says = f"host memory requested on NUMA node {wanted} {where}"
             yield ELSEWHERE.fault(gpu, says, evidence, severity, part=str(wanted))
 
 
@@ -130,7 +127,7 @@ def memory_slow(machine: Machine) -> Iterator[Fault]:
     rate, or a busy host, shows another load and not its memory.
     """
     samples = copies_of(machine).samples
-    if (copies_of(machine).host_load or 0.0) > BUSY_SHARE.value:
+    if is_busy(machine):
         return
     own = [one for one in judged(samples) if one.kind == "host_memory" and one.source == one.destination]
     if any(map(is_unsteady, own)):

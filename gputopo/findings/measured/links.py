@@ -80,8 +80,8 @@ COPY_CASES = {
     ),
     "widest link of the model": Case(
         "copies with the host below the widest PCIe link of the model, where its slot is unknown",
-        "Compare with the slot (board manual; nvidia-smi -q under load: GPU Link Info). Where it has no "
-        "more, nothing is to be done.",
+        "Compare with the slot (board manual; nvidia-smi -q under load: GPU Link Info). If it has no more "
+        "lanes, nothing needs to be done.",
         "info",
     ),
     "both directions": Case(
@@ -92,8 +92,8 @@ COPY_CASES = {
     ),
     "same-model GPUs": Case(
         "copies with the host far below same-model GPUs",
-        "Compare generation and lanes of the links under load (gputopo inspect --watch). Where the slot has "
-        "as many as those of the peers: reseat card and riser, and look for PCIe errors (sudo dmesg).",
+        "Compare generation and lanes of the links under load (gputopo inspect --watch). If the slot has "
+        "as many lanes as the peers' slots, reseat card and riser, and look for PCIe errors (sudo dmesg).",
         "warning",
     ),
     "latency": Case(

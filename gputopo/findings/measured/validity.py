@@ -153,7 +153,7 @@ def _served(sample: Sample, gpu: Gpu) -> str:
     size = "" if sample.bytes is None else f" of {sample.bytes / 1e6:.3g} MB"
     cache = l2_mib(gpu)
     if cache is not None and sample.bytes is not None and sample.bytes > 2 * cache * 2**20:
-        return f"no copy{size} can, nor does it fit into the L2 cache of {cache:g} MiB"
+        return f"not possible, and the copy{size} does not fit into the L2 cache of {cache:g} MiB"
     return f"the copy{size} was served by the L2 cache" + ("" if cache is None else f" of {cache:g} MiB")
 
 
@@ -163,10 +163,10 @@ def _contradiction(sample: Sample, beside: Sequence[Sample]) -> str:
     alone = max((rate(one) for one in beside if one.kind != "bidirectional"), default=0.0)
     if sample.kind == "bidirectional":
         if rate(sample) > 2 * alone:
-            return "above twice of one direction"
-        return "no sum of both directions, as one alone has about as much or more"
+            return "more than twice one direction"
+        return "not a sum of both directions: one alone is about as fast"
     if sample.group is not None:
-        return "faster beside other copies than alone: a sum of both directions"
+        return "faster beside other copies than alone, so a sum of both directions"
     if rate(sample) < both / 2:
         return "slower alone than while the other direction is used as well (clock ramp-up, other load)"
     return "a sum of both directions"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
-from gputopo.copies.collectives import NAMES, CollectiveSeries, is_limit, nearest, series_of
+from gputopo.copies.collectives import NAMES, CollectiveSeries, is_limit, series_of
 from gputopo.copies.numbers import copied_bytes, ends, temperatures
 from gputopo.report.bandwidth.numbers import Cells, grid, number
 from gputopo.report.document import Section
@@ -173,7 +173,7 @@ def _summary(found: Sequence[CollectiveSeries]) -> Section | None:
         ("expected\nbus", [_expected_bus(best) for _, best in rows]),
         ("smallest\nus", [_us(one.smallest) for one in found]),
     ]
-    notes = (*_comparisons(found), "Bus bandwidth is comparable with the rate of the links (nccl-tests).")
+    notes = ("Bus bandwidth is comparable with the rate of the links (nccl-tests).",)
     names = [_operation(one.first) for one in found]
     return grid("Collective operations", "Operation", names, [columns], notes)
 
@@ -190,21 +190,6 @@ def _by_size(one: CollectiveSeries) -> Section | None:
     notes = (f"{counted(more, 'smaller size')}: see --json.",) if more else ()
     title = f"{_operation(one.first)} of {_gpus(one.first)} by size"
     return grid(title, "Size", list(map(size, sizes)), [columns], notes)
-
-
-def _comparisons(found: Sequence[CollectiveSeries]) -> Iterator[str]:
-    """Yield how the reductions of bench-reduction compare with nccl-tests on the same GPUs."""
-    for own in found:
-        other = next((one for one in found if one.is_of_nccl_tests and one.is_comparable(own)), None)
-        if own.is_of_nccl_tests or other is None:
-            continue
-        theirs = nearest(other, own.best.bytes or 0)
-        if own.best.bus_gb_per_s and theirs.bus_gb_per_s:
-            share = own.best.bus_gb_per_s / theirs.bus_gb_per_s
-            yield (
-                f"{plain(own.best.algorithm or '?')} with {_size(own.best)} reaches {share:.0%} of the bus "
-                f"bandwidth of nccl-tests with {_size(theirs)}."
-            )
 
 
 def _operation(sample: Sample) -> str:

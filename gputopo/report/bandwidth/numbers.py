@@ -86,10 +86,12 @@ class Numbers:
         path: Path | None = None,
         methods: Sequence[Method | None] = ENGINE,
         beside: bool = False,
+        slower: bool = False,
     ) -> Sample | None:
         """Return the sample of a pair of GPUs that ran alone, or `beside` its other direction.
 
-        A bidirectional one counts in either order.
+        A bidirectional one counts in either order. `slower`: the second best of those of one size, None where
+        there is one test only.
         """
         ends = (f"gpu:{source}", f"gpu:{destination}")
         wanted = {ends, ends[::-1]} if kind == "bidirectional" else {ends}
@@ -104,7 +106,11 @@ class Numbers:
             and (path is None or one.path == path)
             and (one.method in methods or (one.path == "staged" and kind != "latency"))
         ]
-        return max(found, key=_worth, default=None)
+        best = max(found, key=_worth, default=None)
+        if not slower or best is None:
+            return best
+        rest = [one for one in found if one is not best and one.bytes == best.bytes]
+        return max(rest, key=_worth, default=None)
 
     def alone(self, sample: Sample) -> float | None:
         """Return the rate of the same copy between two GPUs alone, None where it was not measured."""

@@ -5,7 +5,6 @@ from itertools import permutations
 from statistics import median
 from typing import NamedTuple, get_args
 
-from gputopo.copies.jobs import BISECTION, MATCHING, RING
 from gputopo.copies.numbers import by_copy_engine, pair_of
 from gputopo.copies.pair_speeds import CLEARLY_SLOWER, pair_speeds, single_paths
 from gputopo.findings.compare import grouped
@@ -22,8 +21,8 @@ from gputopo.report.bandwidth.numbers import (
     value_of,
 )
 from gputopo.report.document import Section
-from gputopo.report.layout import NOT_ASKED, QUIET, Column
-from gputopo.values.bandwidth import Failure, Kind, Method, Path, Sample, gpu_of
+from gputopo.report.layout import NOT_ASKED, QUIET, Column, plain
+from gputopo.values.bandwidth import Failure, Kind, Method, Path, Sample
 
 # Shares of the fastest link of the map from which on a shade is used, and what a terminal paints it with.
 # Ours: a link of the next lower generation or width has half.
@@ -172,17 +171,18 @@ class _PairCopy(NamedTuple):
     path: Path | None = None
     methods: tuple[Method | None, ...] = ENGINE
     beside: bool = False  # while the other direction is used
+    slower: bool = False  # the slower of two tests of the same copy
 
     def of(self, numbers: Numbers) -> dict[_Pair, _Found]:
         """Return what was measured of each ordered pair, and what failed; without those never tried."""
         found: dict[_Pair, _Found] = {}
         for a, b in permutations(numbers.gpus, 2):
             sample = numbers.between(
-                self.kind, a, b, path=self.path, methods=self.methods, beside=self.beside
+                self.kind, a, b, path=self.path, methods=self.methods, beside=self.beside, slower=self.slower
             )
             failure = (
                 None
-                if self.beside
+                if self.beside or self.slower
                 else numbers.failure(self.kind, a, b, path=self.path, methods=self.methods)
             )
             if value_of(sample) is not None or failure is not None:
@@ -200,6 +200,12 @@ _LATENCIES: tuple[tuple[str, tuple[Method | None, ...]], ...] = (
 )
 _COPIES = (
     _PairCopy("direct", "Direct", "p2p_direct"),
+    _PairCopy(
+        "direct, slower test",
+        "Direct, the slower of two tests (nvbandwidth: read and write)",
+        "p2p_direct",
+        slower=True,
+    ),
     _PairCopy("staged", "Staged through the host", "p2p_staged"),
     _PairCopy(
         "direct, kernel reads", "Direct, read by a kernel on the column's GPU", "p2p_direct", methods=_READ
@@ -248,81 +254,32 @@ def pair_parts(numbers: Numbers) -> Iterator[Section | None]:
         yield grid(title, "", names, [columns] if found else [])
 
 
-class _Set(NamedTuple):
-    """Copies between GPUs that ran at once: which, by what, their sum and that of the same copies alone."""
-
-    what: str
-    method: str
-    gb_per_s: float
-    alone_gb_per_s: float | None
-    gpu: int | None = None
-
-
 def concurrent_part(numbers: Numbers) -> Section | None:
-    """Return a row for each kind of copies between GPUs at once: one to all, all to one, all pairs."""
-    sets = grouped(((one.what, one.method), one) for one in _sets(numbers))
-    rows = []
-    for found in sets.values():
-        worst = min(found, key=lambda one: one.gb_per_s)
-        sums = [one.gb_per_s for one in found]
-        alone = [one.alone_gb_per_s for one in found if one.alone_gb_per_s is not None]
-        rows.append(
-            (
-                number(worst.gb_per_s),
-                NOT_ASKED if worst.gpu is None or len(found) < 2 else f"GPU {worst.gpu}",
-                number(median(sums)),
-                number(max(sums)),
-                number(median(alone)) if alone else NOT_ASKED,
-                str(len(found)),
-            )
-        )
-    heads = ("slowest", "(GPU)", "median", "fastest", "sum of\neach alone", "measured")
-    names = [f"{what}{f', {method}' if method else ''}" for what, method in sets]
-    return grid("Between GPUs at once, GB/s (sum of all copies)", "", names, [_by_column(heads, rows)])
+    """Return a row for each group of copies between GPUs that ran at once: their sum, and that of each alone.
+
+    A tool's single number for one GPU and all others is a group too; one pair with its reverse is none.
+    """
+    groups = grouped(
+        (one.group, one)
+        for one in numbers.bandwidth.samples
+        if one.kind in _BETWEEN and one.group is not None and one.median_gb_per_s and one.invalid is None
+    )
+    rows: dict[str, tuple[str, str]] = {}
+    for group, members in groups.items():
+        ends = {place for one in members for place in (one.source, one.destination)}
+        if len(ends) > 2 or ALL_GPUS in ends:
+            alone = [rate for one in members if (rate := numbers.alone(one)) is not None]
+            whole = number(sum(alone)) if len(alone) == len(members) else NOT_ASKED
+            rows[plain(group)] = number(sum(one.median_gb_per_s or 0.0 for one in members)), whole
+    heads = ("sum of all", "sum of each alone")
+    return grid("Between GPUs at once, GB/s", "", list(rows), [_by_column(heads, list(rows.values()))])
 
 
 def _by_column(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Cells]:
     return list(zip(heads, zip(*rows, strict=True), strict=True)) if rows else []
 
 
-def _sets(numbers: Numbers) -> Iterator[_Set]:
-    """Yield the groups of copies between GPUs, a tool's single number for one GPU and all others included."""
-    groups: dict[str, list[Sample]] = {}
-    for one in numbers.bandwidth.samples:
-        if one.kind in _BETWEEN and one.group is not None and one.median_gb_per_s and one.invalid is None:
-            groups.setdefault(one.group, []).append(one)
-    for members in groups.values():
-        sources, destinations = {one.source for one in members}, {one.destination for one in members}
-        ends = sources | destinations
-        if len(ends) <= 2 and ALL_GPUS not in ends:
-            continue  # one pair, its other direction beside it
-        only = sources if len(sources) == 1 and ALL_GPUS not in sources else destinations
-        gpu = gpu_of(next(iter(only))) if len(only) == 1 else None
-        what = "all pairs"
-        if gpu is not None:
-            what = "one to all" if only is sources else "all to one"
-        elif (name := (members[0].group or "").split(" ")[0]) in _SETS:
-            what = _SETS[name]
-        elif len(members) < len(numbers.gpus):
-            what = f"{len(members)} copies"
-        method = _METHODS.get(members[0].method, "")
-        alone = [numbers.alone(one) for one in members]
-        yield _Set(
-            f"{what}, through the host" if members[0].kind == "p2p_staged" else what,
-            method,
-            sum(one.median_gb_per_s or 0.0 for one in members),
-            None if None in alone else sum(one or 0.0 for one in alone),
-            gpu,
-        )
-
-
 _BETWEEN: tuple[Kind, ...] = ("p2p_direct", "p2p_staged")
-_SETS = {
-    RING: "each to the next (ring)",
-    BISECTION: "one half with the other",
-    MATCHING: "each with one other",
-}
-_METHODS: dict[Method | None, str] = {"kernel_read": "kernels read", "kernel_write": "kernels write"}
 
 
 def range_part(numbers: Numbers) -> Section | None:

@@ -1,5 +1,6 @@
 """The first screen of a bandwidth report: a verdict in one sentence, findings, what was not measured."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -114,9 +115,8 @@ def _short(finding: Finding) -> str:
     if gpus and fits:
         return f"{where} as fast as {fits[0]}"
     says = finding.says.partition(": ")[2] if finding.says.startswith("GPU") else finding.says
-    for end in ("; ", " (", ": ", ", "):
-        says = says.partition(end)[0]
-    return f"{where} {says}" if gpus and "GPU" not in says else says
+    says = re.split("; |: ", re.sub(r" \([^)]*\)", "", says))[0]
+    return f"{where}: {says}" if gpus else says
 
 
 def _rates(evidence: Mapping[str, Any]) -> tuple[float, float] | None:

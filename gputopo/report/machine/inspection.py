@@ -196,6 +196,8 @@ _DRIVER_WORDS = {
     "not_loaded": "not loaded",
     "library_missing": "libnvidia-ml.so.1 not found",
     "version_mismatch": "library and kernel module of different versions",
+    "too_old": "older than the CUDA runtime",
+    "not_ready": "waits for the fabric manager",
     "no_permission": "no permission to open /dev/nvidia*",
     "other_driver": "the device is bound to another kernel driver",
     "hung": "a call into the driver did not return",
@@ -211,11 +213,11 @@ def about_rows(machine: Machine) -> list[tuple[str, str]]:
 
 
 def _lines_rows(lines: Sequence[LineCounts]) -> Iterator[tuple[str, str]]:
-    """Count the lines of all captures, and those of each where some were not understood."""
-    if not lines:
+    """Count the lines of all captures, and of each, where some were not understood."""
+    if not any(one.not_understood for one in lines):
         return
     yield "Lines", _lines_words(lines)
-    if len(lines) > 1 and any(one.not_understood for one in lines):
+    if len(lines) > 1:
         for one in lines:
             yield "", f"{plain(one.source)}: {_lines_words([one])}"
 
@@ -330,12 +332,22 @@ def difference_document(difference: Difference) -> Document:
     if difference.one_sided:
         compared += f"; left out: {counted(difference.one_sided, 'fact')} that only one of the two has"
     shown: Block = Bullets(tuple(said)) if said else _nothing(difference)
+    counts = [
+        f"{counted(len(said), 'difference')} in {counted(difference.compared, 'fact')}",
+        *(f"{counted(len(of), 'finding')} {title}" for title, of in _changed(difference.findings)),
+    ]
     return of_sections(
         [
+            ("", [f"{', '.join(counts)}."] if said or len(counts) > 1 else []),
             (f"Compared with {difference.old_source} (left of ->)", [shown, Styled(f"{compared}.", QUIET)]),
             *((title, [findings_block(found)]) for title, found in _findings(difference.findings)),
         ]
     )
+
+
+def _changed(changes: FindingChanges) -> list[tuple[str, Sequence[Finding]]]:
+    titled = (("only here", changes.came), ("only there", changes.went))
+    return [(title, findings) for title, findings in titled if findings]
 
 
 def _nothing(difference: Difference) -> str:
@@ -347,10 +359,8 @@ def _nothing(difference: Difference) -> str:
 
 def _findings(changes: FindingChanges) -> Iterator[tuple[str, Sequence[Finding]]]:
     """Return the findings only here, only there and of both, as far as there are any, with a title."""
-    titled = (("only here", changes.came), ("only there", changes.went), ("of both", changes.stayed))
-    for title, findings in titled:
-        if findings:
-            yield f"Findings {title}", findings
+    both = [("of both", changes.stayed)] if changes.stayed else []
+    yield from ((f"Findings {title}", found) for title, found in [*_changed(changes), *both])
 
 
 def changes_in_words(changes: tuple[Change, ...]) -> list[str]:

@@ -1,4 +1,8 @@
-"""A document as one HTML file that needs nothing else: no network, no script; light, dark, and on paper."""
+"""A document as one HTML file that loads nothing: light, dark, on paper. Its script sorts and filters."""
+
+import base64
+import hashlib
+from importlib import resources
 
 from gputopo.report import document as values
 from gputopo.report.layout import plain, printable, text_of
@@ -22,10 +26,22 @@ def page(document: values.Document) -> str:
     )
     environment.filters["drawn"] = lambda drawing: escape(text_of(printable(drawing.lines(_DRAWING_WIDTH))))
     environment.filters["kind"] = lambda block: type(block).__name__
+    environment.filters["figure"] = lambda cell: escape(_figure(cell))  # Markup: `_plain` lets it be
     sections = (*document.sections, *map(page_section, document.pages))
-    return environment.get_template("page.html.j2").render(document=document, sections=sections)
+    script = resources.files(__name__).joinpath("tables.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    template = environment.get_template("page.html.j2")
+    return template.render(document=document, sections=sections, script=script, digest=digest)
 
 
 def _plain(value: object) -> object:
     """Return a text of the document without control characters; pictures and drawings have lines."""
     return plain(value) if type(value) is str else value
+
+
+def _figure(cell: str) -> str:
+    """Return a cell with the spaces after a number as wide as the point and the digits that it lacks."""
+    text = plain(cell).rstrip(" ")
+    missing = len(cell) - len(text)
+    point = "" if "." in text or not missing else "\N{PUNCTUATION SPACE}"
+    return text + point + "\N{FIGURE SPACE}" * (missing - len(point))

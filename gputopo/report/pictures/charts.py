@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
@@ -16,7 +17,19 @@ from gputopo.report.bandwidth.numbers import Numbers
 from gputopo.report.bandwidth.pairs import SHADES, STAGED_MARK, end_name, ends_of, link_speeds
 from gputopo.report.document import Picture
 from gputopo.report.layout import NOT_ASKED
-from gputopo.report.pictures.drawing import BAD, BOX, DASHES, FAINT, INK, LINE, SERIES, Canvas, number, short
+from gputopo.report.pictures.drawing import (
+    BAD,
+    BOX,
+    DASHES,
+    FAINT,
+    INK,
+    LINE,
+    PAPER,
+    SERIES,
+    Canvas,
+    number,
+    short,
+)
 from gputopo.runs.devices import short_name_of
 from gputopo.runs.over_time import Curve, Happening, OverTime
 from gputopo.values.bandwidth import Bandwidth
@@ -26,7 +39,10 @@ from gputopo.values.run.result import DeviceResult
 
 _MARKERS = "osD^vP*X"
 _MAX_POINTS = 12_000  # of one picture, of some 100 KB
-_PLOT = 5.5  # inches, without its legend
+MAX_NAMED = 8  # series of a picture with a colour and a name
+_PLOT = 5.0  # inches, two side by side on a page of 1000 pixels
+_NAME = 58  # letters of a line of the legend
+_BREAK_FROM = 0.5  # share of the maximum: an axis whose values are all above it is broken
 _MAX_LABELLED = 12  # happenings with words; the others are lines
 
 
@@ -56,15 +72,20 @@ def scaling_picture(
     ideal: bool = False,
 ) -> Picture | None:
     """Return a quantity over a number of devices; `ideal`: with the line of equal speedup. None if empty."""
-    series = [_named(one) for one in series if one.points]
+    series = [one for one in series if one.points]
     if not series:
         return None
     counts = sorted({point.x for one in series for point in one.points})
-    with Canvas(_PLOT + _legend_width(series), 3.8 + 0.16 * max(len(series) - 16, 0)) as drawing:
+    named, rest = _named(series)
+    with Canvas(_PLOT, _height(named, rest)) as drawing:
         (axes,) = drawing.axes()
         if ideal and len(counts) > 1:
             axes.plot(counts, counts, color=FAINT, linestyle=":", linewidth=1, label="ideal")
-        for place, one in enumerate(series):
+        for at, one in enumerate(rest):
+            points = sorted(one.points)
+            axes.plot([point.x for point in points], [point.value for point in points], color=LINE,
+                      linewidth=1, label=f"{len(rest)} more" if at == 0 else None)  # fmt: skip
+        for place, one in enumerate(named):
             _line(axes, one, place)
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_locator(FixedLocator(counts))
@@ -73,20 +94,37 @@ def scaling_picture(
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set(xlabel=devices, ylabel=unit)
         axes.set_ylim(bottom=0)
-        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8)
-        last = (f"{one.label} {number(one.points[-1].value)} at {one.points[-1].x:g}" for one in series[:8])
-        more = f", and {len(series) - 8} more" if len(series) > 8 else ""
+        _legend(drawing)
+        last = (f"{_flat(one)} {number(one.points[-1].value)} at {one.points[-1].x:g}" for one in named)
+        more = f", and {len(rest)} more" if rest else ""
         return drawing.picture(name, title, f"{unit} by number of {devices}: {'; '.join(last)}{more}.")
 
 
-def _named(one: ChartSeries) -> ChartSeries:
-    """Return a series with its label on one line, which leaves the plot its room."""
-    return one._replace(label=short(" ".join(one.label.split())))
+def _named(series: Sequence[ChartSeries]) -> tuple[list[ChartSeries], list[ChartSeries]]:
+    """Return the series that have a colour and a name, and the others: of many those that end last and first.
+
+    A long name has two lines.
+    """
+    series = [one._replace(label="\n".join(wrap(short(one.label), _NAME))) for one in series]
+    if len(series) <= MAX_NAMED:
+        return series, []
+    ordered = sorted(series, key=lambda one: max(one.points).value)
+    ends = [*ordered[: MAX_NAMED // 2], *ordered[-MAX_NAMED // 2 :]]
+    return ends, [one for one in series if one not in ends]
 
 
-def _legend_width(series: Sequence[ChartSeries]) -> float:
-    """Return the inches that a legend beside the plot takes."""
-    return 0.6 + 0.07 * max(len(one.label) for one in series)
+def _flat(one: ChartSeries) -> str:
+    return one.label.replace("\n", " ")
+
+
+def _height(named: Sequence[ChartSeries], rest: Sequence[ChartSeries]) -> float:
+    """Return the inches of a plot with its legend below."""
+    return 3.2 + 0.17 * (sum(one.label.count("\n") + 1 for one in named) + bool(rest) + 1)
+
+
+def _legend(drawing: Canvas) -> None:
+    """Put the legend below, a line for each name: names may be as long as the picture is wide."""
+    drawing.figure.legend(loc="outside lower left", fontsize=8, labelspacing=0.25)
 
 
 def _line(axes: Axes, one: ChartSeries, place: int) -> None:
@@ -110,6 +148,20 @@ def _looks(place: int) -> dict[str, Any]:
     }
 
 
+def _begin_at_zero(axes: Axes, unit: str, values: Sequence[float]) -> None:
+    """Begin an axis at 0, or mark it as broken where that would hide the differences."""
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    axes.set_ylabel(unit)
+    if low <= high * _BREAK_FROM:
+        axes.set_ylim(bottom=min(low, 0.0))
+        return
+    margin = (high - low) * 0.1 or high * 0.05
+    axes.set_ylim(low - margin, high + margin)
+    axes.set_ylabel(f"{unit}\n(not from 0)")
+    axes.text(0, 0.06, "≈", transform=axes.transAxes, ha="center", va="center", fontsize=11, color=INK,
+              bbox={"facecolor": PAPER, "edgecolor": PAPER, "pad": 0})  # fmt: skip
+
+
 def over_time_picture(name: str, title: str, run: OverTime) -> Picture | None:
     """Return a run over time: paces above, then each fact, on one axis; None where no device has a pace."""
     if not run.paces:
@@ -130,7 +182,7 @@ def over_time_picture(name: str, title: str, run: OverTime) -> Picture | None:
                     label=curve.label,
                     **_looks(place),
                 )
-            axes.set_ylabel(unit)
+            _begin_at_zero(axes, unit, [value for curve in curves for value in curve.values])
             _happenings(axes, run.happenings, words=axes is stacked[0])
         stacked[0].legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=8)
         stacked[-1].set_xlabel("seconds since the start of the run")
@@ -162,26 +214,29 @@ def dated_picture(
     name: str, title: str, unit: str, series: Sequence[ChartSeries], faults: Sequence[Happening] = ()
 ) -> Picture | None:
     """Return values over dates: x of the points and of `faults` in seconds since the epoch. None if empty."""
-    series = [_named(one) for one in series if one.points]
-    if not series:
+    named, rest = _named([one for one in series if one.points])
+    if not named:
         return None
-    with Canvas(_PLOT + 1.5 + _legend_width(series), 3.6) as drawing:
+    with Canvas(_PLOT + 2.5, _height(named, rest) + 0.3) as drawing:
         (axes,) = drawing.axes()
-        for place, one in enumerate(series):
+        for place, one in enumerate((*named, *rest)):
             days = [_date(point.x) for point in one.points]
+            looks = _looks(place) if place < len(named) else {"color": LINE, "zorder": 1}
+            label = one.label if place < len(named) else None
             axes.plot(days, [point.value for point in one.points], marker=_MARKERS[place % len(_MARKERS)],
-                      markersize=4, linewidth=1.2, label=one.label, **_looks(place))  # fmt: skip
+                      markersize=4, linewidth=1.2, label=label, **looks)  # fmt: skip
         for fault in faults:
-            axes.axvline(_date(fault.seconds), color=BAD, linewidth=1.5, linestyle=":")
+            colour = BAD if fault.is_fault else INK
+            axes.axvline(_date(fault.seconds), color=colour, linewidth=1.2, linestyle=":")
             axes.annotate(fault.says, (_date(fault.seconds), 1.02), xycoords=("data", "axes fraction"),
-                          rotation=35, fontsize=7.5, color=BAD)  # fmt: skip
+                          rotation=25, fontsize=7.5, color=colour)  # fmt: skip
         locator = AutoDateLocator()  # type: ignore[no-untyped-call]
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
         axes.set(ylabel=unit)
         axes.set_ylim(bottom=0)
-        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8)
-        last = (f"{one.label} {number(one.points[-1].value)}" for one in series)
+        _legend(drawing)
+        last = (f"{_flat(one)} {number(one.points[-1].value)}" for one in named)
         words = [f"{unit}, the last of each: {'; '.join(last)}", *(fault.says for fault in faults)]
         return drawing.picture(name, title, f"{'. '.join(words)}.")
 
@@ -204,7 +259,7 @@ def heat_map_picture(machine: Machine, bandwidth: Bandwidth) -> Picture | None:
     ends = ends_of(numbers, speeds)
     fastest = max(speed for speed, _ in speeds.values())
     side = len(ends) * _CELL
-    with Canvas(side + 1.0, side + 0.8) as drawing:
+    with Canvas(max(side + 1.0, 4.2), side + 1.1) as drawing:
         sheet = drawing.sheet()
         for place, end in enumerate(ends):
             middle = 0.8 + (place + 0.5) * _CELL
@@ -224,6 +279,10 @@ def heat_map_picture(machine: Machine, bandwidth: Bandwidth) -> Picture | None:
                 words = gb(speed) + (STAGED_MARK if staged else "")
                 sheet.text(corner[0] + _CELL / 2, corner[1] + _CELL / 2, words, ha="center", va="center",
                            fontsize=8.5, color=_ON_SCALE)  # fmt: skip
+        marks = f"green: the fastest ({gb(fastest)} GB/s), red: far below"
+        if any(staged for _, staged in speeds.values()):
+            marks += f"; {STAGED_MARK}: staged through host memory"
+        sheet.text(0.1, side + 0.85, marks, fontsize=7.5, color=INK)
         slow = [f"{end_name(a)} to {end_name(b)} {gb(speed)}" for (a, b), (speed, _) in speeds.items()
                 if speed / fastest < SHADES[1][0]]  # fmt: skip
         kind = "sum of both directions at once" if sums else "row to column"

@@ -6,7 +6,7 @@ from gputopo.findings import find, find_bandwidth
 from gputopo.measurements.run_folders import OneRun
 from gputopo.measurements.study import Study
 from gputopo.measurements.words import devices_word
-from gputopo.report.document import Block, Bullets, Document, Drawing, Picture, Section
+from gputopo.report.document import Block, Bullets, Document, Picture, Section
 from gputopo.report.pictures.charts import (
     ChartPoint,
     ChartSeries,
@@ -32,17 +32,18 @@ def with_pictures(document: Document, study: Study, runs: Sequence[OneRun], *, o
     place = next((place for place, part in enumerate(sections) if part.title == SCALING), None)
     if place is not None:
         part = sections[place]
-        sections[place] = part._replace(blocks=(*_without_bars(part.blocks), *scaling))
+        sections[place] = part._replace(blocks=(*scaling, *part.blocks))
     machines: list[Machine] = []
-    sections += [_run(run, number, machines) for number, run in enumerate(runs, 1)]
+    for run in runs:
+        if run.machine is not None and run.machine not in machines:
+            machines.append(run.machine)
+    drawn = [picture for n, one in enumerate(machines, 1) for picture in machine_pictures(one, n)]
+    if drawn:
+        sections.insert(1, Section("Machine" if len(machines) == 1 else "Machines", tuple(drawn)))
+    sections += [_run(run, number) for number, run in enumerate(runs, 1)]
     if of > len(runs):
         sections.append(Section("Other runs", (f"{of - len(runs)} runs have no pictures here.",)))
     return document._replace(sections=tuple(sections))
-
-
-def _without_bars(blocks: Iterable[Block]) -> Iterable[Block]:
-    """Return what is shown beside a picture of the same values."""
-    return (block for block in blocks if not isinstance(block, Drawing))
 
 
 def _scaling(study: Study) -> tuple[Picture, ...]:
@@ -72,21 +73,21 @@ def _point(count: int, value: float, noise: float) -> ChartPoint:
     return ChartPoint(count, value, value - noise, value + noise)
 
 
-def _run(run: OneRun, number: int, machines: list[Machine]) -> Section:
-    """Return a run: verdicts, pace and clocks over time, the step; its machine if it is the first on it."""
+def _run(run: OneRun, number: int) -> Section:
+    """Return a run: verdicts, pace and clocks over time, the step; folded but for the first."""
     verdicts = [row.verdict.says for row in run.result.devices if row.verdict is not None]
     failure = [] if run.result.failure is None else [run.result.failure.cause]
     says = tuple(dict.fromkeys((*run.result.says, *failure, *verdicts)))
-    blocks: list[Block] = [Bullets(says)] if says else []
-    pictures: list[Picture | None] = []
-    if run.over_time is not None:
-        pictures.append(over_time_picture(f"run-{number}", "Images/sec and GPUs over time", run.over_time))
     line = None if run.plan is None else run.plan.line
-    pictures.append(step_picture(f"step-{number}", "A step, medians", line, run.result.devices))
-    if run.machine is not None and run.machine not in machines:
-        machines.append(run.machine)
-        pictures += machine_pictures(run.machine, len(machines))
-    return Section(f"Run {run.name}", (*blocks, *(one for one in pictures if one is not None)))
+    pictures = (
+        over_time_picture(f"run-{number}", "Images/sec and GPUs over time", run.over_time)
+        if run.over_time is not None
+        else None,
+        step_picture(f"step-{number}", "A step, medians", line, run.result.devices),
+    )
+    blocks: list[Block] = [Bullets(says)] if says else []
+    blocks += [one for one in pictures if one is not None]
+    return Section(f"Run {run.name}", tuple(blocks), is_folded=number > 1)
 
 
 def machine_pictures(machine: Machine, number: int = 1) -> Iterable[Picture]:

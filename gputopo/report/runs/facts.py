@@ -7,6 +7,7 @@ from gputopo.report import units
 from gputopo.report.layout import ANOMALY_STYLE
 from gputopo.report.runs.state import evaluated_words, steps_words
 from gputopo.runs.devices import place_name, short_name_of
+from gputopo.runs.ran import OWN_TRAINER
 from gputopo.values.run.batches import as_typed, plain
 from gputopo.values.run.events import DeviceTimes
 from gputopo.values.run.result import AgainstPrediction, DeviceResult, Exchanged, Result
@@ -134,10 +135,10 @@ def _prediction(found: AgainstPrediction) -> Iterator[RunFact]:
 def _what_ran(result: Result) -> Iterator[RunFact]:
     ran = result.ran
     if asked := ", ".join(_option(name, value) for name, value in result.asked.items()):
-        yield RunFact("asked", asked)
+        yield RunFact("options", asked)
     if not ran:
         return
-    words = [str(ran["trainer"])] if "trainer" in ran else []
+    words = [str(ran["trainer"])] if ran.get("trainer", OWN_TRAINER) != OWN_TRAINER else []
     if "all_reduce" in ran:
         by = f" ({ran['all_reduce_by']})" if ran.get("all_reduce_by") else ""
         words.append(f"all-reduce {ran['all_reduce']}{by}, by {ran.get('grad_reduce')}")

@@ -87,7 +87,8 @@ class Progress:
 
     On a terminal a display that is redrawn below the lines that stay; else, and with TERM=dumb, one line for
     each phase, for the first counted step and for every `display_every`-th (None: one every PLAIN_S seconds),
-    without control characters. `clock`: seconds, for the duration of a phase.
+    without control characters. `messages`: lines that stay, above the display. `clock`: seconds, for the
+    duration of a phase.
     """
 
     def __init__(
@@ -95,10 +96,12 @@ class Progress:
         console: Console | None = None,
         *,
         display_every: int | None = None,
+        messages: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console = console or Console(stderr=True)
         self._display_every = display_every
+        self._messages = messages
         self._state = RunState(clock)
         # The display is drawn by another thread. Rich draws without a lock: two at a time leave a line twice.
         self._lock = threading.Lock()
@@ -155,6 +158,8 @@ class Progress:
                 # Written as it is: no wrapping, no markup, no colours.
                 self._console.file.write(line + "\n")
                 self._console.file.flush()
+        elif not self._messages:
+            return
         elif isinstance(event, RunStarted):
             for message in event.says:
                 self._console.print(Text(message))

@@ -5,36 +5,52 @@ from collections.abc import Iterator, Sequence
 from gputopo.report import units
 from gputopo.report.document import Document, Rows, Styled, Table, of_sections
 from gputopo.report.layout import ANOMALY_STYLE, Column, Span
-from gputopo.report.runs.facts import run_facts
+from gputopo.report.runs.facts import RunFact, run_facts
 from gputopo.runs.devices import label_of, place_name, short_name_of
 from gputopo.runs.repeats import Repeats
-from gputopo.runs.verdict.words import at_most, costs, looks, percent
+from gputopo.runs.verdict.words import EVEN_PERCENT, SLOW_PERCENT, at_most, costs, looks, percent
 from gputopo.values.run.drill import drills_of
 from gputopo.values.run.events import NETWORK, Device
+from gputopo.values.run.job import PROGRAM
 from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.verdict import CANNOT_TELL, EVEN, OUTSIDE, SLOW, SOUND, Hardware, Verdict
 
 _OTHER_TASKS = {"forward": "forward passes", "eval": "evaluation", "input": "the input alone"}
 
 
-def run_document(result: Result) -> Document:
-    """Return the report of a run, complete or not.
+# Rows of the figures that are shown without --verbose; warnings always are.
+_SHOWN = ("loss", "accuracy", "evaluation", "resumed", "checkpoints", "export", "trace")
 
-    The title, the failure, the run's messages, the slow devices, the tables, the figures. What was not
-    measured is stated in words.
+
+def run_document(result: Result, *, verbose: bool = True) -> Document:
+    """Return the report of a run, complete or not: speed and what ran, a failure, the verdict, the devices.
+
+    `verbose`: with all figures, else with those that are no detail. What was not measured is stated.
     """
     failure = [Styled(text, "") for text in failure_lines(result)]
-    says = [*(Styled(text, "") for text in result.says), *(Styled(*one) for one in verdict_lines(result))]
-    found = tuple(run_facts(result))
+    says = [Styled(*one) for one in verdict_lines(result, verbose=verbose)]
+    found: list[RunFact] = []
+    shown = False
+    for one in run_facts(result):
+        shown = verbose or bool(one.style) or (one.name in _SHOWN if one.name else shown)
+        found += [one] if shown else []
     facts = Rows(tuple((one.name, one.text) for one in found), tuple(one.style for one in found))
     return of_sections(
         [
-            ("", [Styled(title(result), "bold"), *failure]),
-            ("", says),
+            ("", [Styled(f"{_headline(result)}{title(result)}", "bold"), *failure]),
+            ("", [*says, *(Styled(text, "") for text in result.says)]),
             ("", [device_table(result)] if result.devices else []),
-            ("", [facts]),
+            ("", [facts] if found else []),
         ]
     )
+
+
+def _headline(result: Result) -> str:
+    speed = result.throughput
+    if speed is None:
+        return "" if result.failure else "No speed, as no step was counted: "
+    mean, error = units.images_per_sec(speed.mean), units.images_per_sec(speed.uncertainty)
+    return f"{mean} images/sec \N{PLUS-MINUS SIGN} {error}: "
 
 
 def title(result: Result, *, ended: bool = True) -> str:
@@ -50,7 +66,7 @@ def title(result: Result, *, ended: bool = True) -> str:
     elif spec.get("strategy"):
         parts.append(f"strategy {spec['strategy']}")
     elif mode := spec.get("variable_update"):
-        place = place_name(str(spec["ps_device"]), devices) if spec.get("ps_device") else None
+        place = _place(str(spec["ps_device"]), devices) if spec.get("ps_device") else None
         parts.append(str(mode) if place is None else f"{mode}, variables on {place}")
     if result.drills:
         parts.append(f"DRILL {' '.join(result.drills)}")
@@ -61,8 +77,14 @@ def title(result: Result, *, ended: bool = True) -> str:
     return ", ".join(parts)
 
 
-def verdict_lines(result: Result) -> list[Span]:
-    """Return which devices are slow and what they cost, which are even, and where the run cannot tell."""
+def _place(name: str, devices: Sequence[Device]) -> str:
+    """Return the name for people of the device that holds variables; TensorFlow's numbers are its own."""
+    on_host = "the CPU" if name == "/CPU:0" else place_name(name, devices)
+    return next((short_name_of(device) for device in devices if device.device == name), on_host)
+
+
+def verdict_lines(result: Result, *, verbose: bool = True) -> list[Span]:
+    """Return which devices are slow and what they cost, and what is excluded of the others."""
     lines = [(f"! {says}", ANOMALY_STYLE) for says in _slow_says(result)]
     slow: dict[str, list[DeviceResult]] = {}
     for row in result.devices:
@@ -73,10 +95,11 @@ def verdict_lines(result: Result) -> list[Span]:
             is_of_host = others or first.verdict.part == NETWORK
             name = f"host {first.device.host}" if is_of_host else short_name_of(first.device)
             lines.append((f"{costs(name, first.verdict.cost)}.", ANOMALY_STYLE))
-    lines += _even_lines(result)
-    lines += _unknown_lines(result)
-    if result.run_verdict is not None:
-        lines.append(run_verdict_line(result.run_verdict))
+    lines += _not_slow_lines(result, others=bool(lines))
+    whole = result.run_verdict
+    # Without a figure it was compared with nothing.
+    if whole is not None and (verbose or whole.percent_under is not None):
+        lines.append(run_verdict_line(whole))
     if all(row.verdict is None for row in result.devices):
         lines.append((f"Slow devices: the check was {result.anomaly_check}.", "yellow"))
     return lines
@@ -93,44 +116,78 @@ def run_verdict_line(verdict: Verdict) -> Span:
     return (f"{'! ' if verdict.word == SLOW else ''}{verdict.says}.", style)
 
 
-def _even_lines(result: Result) -> list[Span]:
-    """Return the line on the devices that are even, with the largest of their bounds; empty if none is.
+MAX_EXCLUDED = 50.0  # percent: a larger bound helps nobody
+MAX_MORE_S = 86_400.0  # a longer run is not proposed
+MINUTES_S = 300.0  # from here on a time is in minutes
+MAX_NAMES = 8
 
-    And one for each that is slow in a few steps all the same.
+
+def _not_slow_lines(result: Result, *, others: bool) -> list[Span]:
+    """Return what is excluded of the devices that are not slow, and why some were not compared.
+
+    `others`: there are slow ones.
     """
-    rows = [row for row in result.devices if row.verdict is not None and row.verdict.word == EVEN]
-    bounds = [row.verdict.percent_under_high or 0.0 for row in rows if row.verdict is not None]
-    if not rows:
-        return []
-    names = ", ".join(short_name_of(row.device) for row in rows)
-    peers = "its peers" if len(rows) == 1 else "their peers"
-    all_even = len(rows) == len(result.devices)
-    within = f"All devices are even with their peers to within {at_most(max(bounds))} %."
-    some = f"{names}: not slower than {peers}, by {at_most(max(bounds))} % at most."
-    return [
-        (within if all_even else some, ""),
-        *(
-            (f"{row.verdict.says}.", "yellow")
-            for row in rows
-            if row.verdict is not None and row.verdict.share_of_steps is not None
-        ),
+    known = [(row.device, row.verdict) for row in result.devices if row.verdict is not None]
+    compared = [one for one in known if one[1].word != SLOW and one[1].resolution_percent is not None]
+    lines: list[Span] = []
+    if compared:
+        open_ones = any(verdict.word == CANNOT_TELL for _, verdict in compared)
+        lines.append((_excluded(result, compared, others=others), "yellow" if open_ones else ""))
+    lines += [
+        (f"{verdict.says}.", "yellow")
+        for _, verdict in compared
+        if verdict.word == EVEN and verdict.share_of_steps is not None
     ]
-
-
-def _unknown_lines(result: Result) -> list[Span]:
-    """Return a line for each reason why the run cannot tell, with its devices and what they look like."""
-    by_reason: dict[str | None, list[tuple[Device, Verdict]]] = {}
-    for row in result.devices:
-        if row.verdict is not None and row.verdict.word == CANNOT_TELL:
-            # Devices differ by decimals in what the run resolves: the largest stands for all.
-            resolved = row.verdict.resolution_percent is not None
-            by_reason.setdefault(None if resolved else row.verdict.why, []).append((row.device, row.verdict))
-    lines = []
-    for devices in by_reason.values():
-        names = ", ".join(short_name_of(device) + looks(verdict) for device, verdict in devices)
-        worst = max((verdict for _, verdict in devices), key=lambda one: one.resolution_percent or 0.0)
-        lines.append((f"Cannot tell for {names}: {worst.why}.", "yellow"))
+    whys: dict[str, list[Device]] = {}
+    for device, verdict in known:
+        if verdict.word == CANNOT_TELL and verdict.resolution_percent is None:
+            whys.setdefault(f"{looks(verdict)}: {verdict.why}", []).append(device)
+    for why, devices in whys.items():
+        all_of_them = len(devices) == len(known) > 1
+        lines.append((f"Cannot tell for {'any device' if all_of_them else _names(devices)}{why}.", "yellow"))
     return lines
+
+
+def _names(devices: Sequence[Device]) -> str:
+    if len(devices) > MAX_NAMES:
+        return f"{len(devices)} devices"
+    return ", ".join(short_name_of(device) for device in devices)
+
+
+def _excluded(result: Result, compared: Sequence[tuple[Device, Verdict]], *, others: bool) -> str:
+    """Return how slow these devices can be at most; where that is much, what run excludes 5 %."""
+    bound = max(verdict.percent_under_high or 0.0 for _, verdict in compared)
+    looking = [
+        f"{short_name_of(device)} looks {percent(under)} % slower"
+        for device, verdict in compared
+        if (under := verdict.percent_under or 0.0) > SLOW_PERCENT
+    ]
+    if looking:
+        first = f"{', '.join(looking)}; this is not proven; "
+    else:
+        first = f"{_names([device for device, _ in compared])}: " if others else "No slow device seen; "
+    excluded = f"{first}a difference above {at_most(max(bound, 0.1))} % is excluded."
+    if bound > MAX_EXCLUDED:
+        excluded = f"{first}the run is too short to exclude one."
+    if bound <= EVEN_PERCENT:
+        return excluded
+    more = [verdict.more_steps for _, verdict in compared if verdict.more_steps is not None]
+    if not more:
+        short = next((verdict.why for _, verdict in compared if verdict.why and "; " in verdict.why), None)
+        return excluded if short is None else f"{excluded} {short[0].upper()}{short[1:]}."
+    steps = _two_figures(result.steps + max(more))
+    seconds = steps * (result.counted_s or 0.0) / max(result.steps, 1)
+    if seconds > MAX_MORE_S:
+        return excluded
+    what = f"{steps:,} steps" if result.spec.get("task") == PROGRAM else f"--num-batches {steps}"
+    took = units.seconds(seconds) if seconds < MINUTES_S else f"{seconds / 60:.0f} min"
+    return f"{excluded} To exclude {EVEN_PERCENT:g} %: {what}, about {took}."
+
+
+def _two_figures(count: int) -> int:
+    """Round up to two figures: it is an estimate."""
+    scale: int = 10 ** max(0, len(str(count)) - 2)
+    return -(-count // scale) * scale
 
 
 def failure_lines(result: Result) -> list[str]:
@@ -269,15 +326,18 @@ def _drills_of(row: DeviceResult, result: Result) -> str:
 
 
 def _verdict(row: DeviceResult) -> str:
-    """Return "! slow 15 %", "even < 0.8 %", or "cannot tell > 6.2 %"."""
+    """Return "! slow 15 %", "even < 0.8 %", or "cannot tell < 9.9 %"."""
     found = row.verdict
     if found is None:
         return units.UNKNOWN
     if found.word == SLOW:
         return f"! slow {percent(found.percent_under or 0.0)} %"
-    bound = found.percent_under_high if found.word == EVEN else found.resolution_percent
-    sign = "<" if found.word == EVEN else ">"
-    return found.word if bound is None else f"{found.word} {sign} {at_most(bound)} %"
+    bound = found.percent_under_high
+    return (
+        found.word
+        if bound is None or bound > MAX_EXCLUDED
+        else f"{found.word} < {at_most(max(bound, 0.1))} %"
+    )
 
 
 def _cause(row: DeviceResult) -> str:

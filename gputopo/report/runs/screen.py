@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 
 from gputopo.report import units
 from gputopo.report.document import Block, Document, Styled, Table, of_sections
-from gputopo.report.layout import ANOMALY_STYLE, Column, Side
+from gputopo.report.layout import ANOMALY_STYLE, Column, Side, plain
 from gputopo.runs.screen import outliers
 from gputopo.runs.verdict.words import at_most, percent
 from gputopo.values.run.batches import batch_words
-from gputopo.values.run.several_runs import Screen, ScreenDevice
+from gputopo.values.run.several_runs import Screen, ScreenDevice, ScreenRun
 from gputopo.values.run.verdict import EVEN, SLOW
 
 
@@ -19,26 +19,48 @@ def screen_document(found: Screen) -> Document:
     styles = tuple(ANOMALY_STYLE if row.number in named else "" for row in found.devices)
     names = [f"{row.number} {_short(row.name)}".strip() for row in found.devices]
     heads = Column(noun, tuple(names), styles=styles)
-    says = [Styled(f"{row.says[0].upper()}{row.says[1:]}.", style)
-            for row, style in zip(found.devices, styles, strict=True)]  # fmt: skip
-    title = Styled(f"Screen of {found.model}, batch {batch_words(found.batch_size)}", "bold")
+    says = [
+        Styled(f"{row.says[0].upper()}{row.says[1:]}.", style)
+        for row, style in zip(found.devices, styles, strict=True)
+        if row.number in named or row.word != EVEN
+    ]
     last: list[Block] = [] if found.last is None else [*_since_last(found, found.last, noun)]
     incomplete: list[Block] = [] if found.complete else ["Not complete: runs were left out."]
     return of_sections(
         [
-            ("", [title, *(Styled(text, "") for text in found.says)]),
+            ("", [Styled(_headline(found, noun), "bold"), *says, *(Styled(text, "") for text in found.says)]),
             ("", [Table(heads, tuple((column,) for column in _columns(found, styles)))]),
-            ("", says),
             ("", _several(found, noun)),
             ("", [*last, *incomplete]),
         ]
     )
 
 
+def _headline(found: Screen, noun: str) -> str:
+    """Return which devices are slow, else what is excluded, and what ran."""
+    ran = f"{found.model}, batch {batch_words(found.batch_size)}, {units.counted(len(found.devices), noun)}"
+    if slow := outliers(found.devices):
+        return f"Slow: {run_words('', [row.number for row in slow], noun)} ({ran})."
+    open_ones = [row.number for row in found.devices if row.word != EVEN]
+    highs = [row.under.high for row in found.devices if row.under is not None and row.under.high is not None]
+    if open_ones:
+        return f"No slow {noun} seen; not decided for {run_words('', open_ones, noun)} ({ran})."
+    excluded = f"; a difference above {at_most(max(*highs, 0.1))} % is excluded" if highs else ""
+    return f"No slow {noun}{excluded} ({ran})."
+
+
 def run_words(kind: str, numbers: Sequence[int], noun: str) -> str:
     """Return `GPU 1 alone`, `GPUs 0, 1`."""
     listed = f"{noun}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
     return f"{listed} alone" if kind == "alone" else listed
+
+
+def run_line(run: ScreenRun, noun: str) -> str:
+    """Return the line on a run that ended: `screen round 1: GPU 1 alone, ...: 512 images/sec`."""
+    speed = f"{run.images_per_sec or 0:.4g} images/sec"
+    outcome = speed if run.failure is None else f"failed: {plain(run.failure)}"
+    which = run_words(run.kind, [one.number for one in run.devices], noun)
+    return f"screen round {run.round}: {which}, {run.mode}: {outcome}"
 
 
 def _since_last(found: Screen, folder: str, noun: str) -> Iterator[Styled]:

@@ -1,5 +1,6 @@
 """The state of a run from its events so far: its phase, its speed, each device's pace."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -57,6 +58,7 @@ STARTING, FIRST_STEP = "starting TensorFlow, building the model", "first step (t
 MIN_LEFT_S = 1.0  # less is not shown
 MIN_STEPS_FOR_AN_END = 2  # the counting begins with the end of the warm-up, so one step has no pace yet
 WARMING_UP, TRAINING, ENDING = "warming up", "training", "ending"
+MAX_SEEN = 50.0  # percent: a coarser resolution is not shown
 _SELDOM = ("temperature_c", "pcie_gen", "pcie_width")  # not in every sample
 # Phases of the worker in which no step is expected for a while, as in `gputopo.values.run.events.PhaseBegun`.
 SLOW_PHASES = ("comparison", "evaluation", "export", "end", "batch search", REGROUPING)
@@ -123,7 +125,7 @@ class RunState:
         if self.phase != TRAINING or len(self._devices) < 2 or self._spec.get("task") == "input":
             return ""
         if self._judged is None:
-            return "cannot tell yet"
+            return "too few steps for a verdict"
         devices = self._judged.devices
         slow = list(_slow_words(self._devices, [one for one in devices if one.word == SLOW]))
         if self._judged.run is not None:
@@ -132,9 +134,15 @@ class RunState:
             return ", ".join(slow)
         known = [one.percent for one in devices if one.percent is not None]
         if all(one.word == EVEN for one in devices):
-            return f"even to within {at_most(max(known))} %" if known else "even again"
-        resolved = f", differences under {at_most(max(known))} % are not resolved" if known else ""
-        return f"cannot tell yet{resolved}"
+            return (
+                f"no slow device, above {at_most(max(known))} % excluded"
+                if known
+                else "no slow device any more"
+            )
+        seen = max(known, default=math.inf)
+        return "no slow device so far" + (
+            f"; only above {at_most(seen)} % would show" if seen <= MAX_SEEN else ""
+        )
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -344,9 +352,8 @@ def news(event: Event, devices: Sequence[Device] = ()) -> str | None:
         case Traced():
             return f"traced {steps_words(event.steps)}: {event.path}"
         case LossNotFinite():
-            hosted = {one.tower: short_name_of(one) for one in devices if one.host is not None}
-            towers = ", ".join(hosted.get(tower, str(tower)) for tower in event.towers)
-            towers = towers if hosted else f"tower {towers}"
+            names = {one.tower: short_name_of(one) for one in devices}
+            towers = ", ".join(names.get(tower, f"device {tower}") for tower in event.towers)
             since = f"from step {event.step} on" if event.step > 0 else "from the warm-up on"
             return f"the loss is {event.value} {since} ({towers})"
         case BatchTried():

@@ -12,13 +12,14 @@ the others leave.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
 from operator import mul
 from statistics import NormalDist, correlation, fmean, median
 
 import msgspec
 
+NO_NOISE = 1e-18  # variance of equal values that were computed
 # Correlations are summed up to this lag, or a third of the run: beyond, too few pairs are left.
 MAX_LAG = 50
 # The time corrects the correlations that it is summed from; in three rounds it settles or is plainly long.
@@ -51,6 +52,12 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
     def half_width(self) -> float:
         """Half of the distance between the bounds."""
         return (self.high - self.low) / 2
+
+    def mapped(self, to: Callable[[float], float]) -> "Interval":
+        """Return it with another measure of its values, which grows with them."""
+        return Interval(
+            low=to(self.low), middle=to(self.middle), high=to(self.high), effective=self.effective
+        )
 
 
 def interval(
@@ -110,19 +117,19 @@ def students_t(freedom: float, chance: float) -> float:
     return math.sqrt(freedom * math.expm1(scaled**2 / freedom))
 
 
-def correlation_time(values: Sequence[float]) -> float:
+def correlation_time(values: Sequence[float], *, ranked: bool = True) -> float:
     """Return the number of successive values that weigh as much as one independent value: 1 or more.
 
-    Of ranks, so that single stalls do not hide a slow drift. The sum over the lags ends where the sum of two
-    neighbours is no longer positive (C. J. Geyer, Practical Markov Chain Monte Carlo, Statistical Science
-    7(4), 1992, section 3.3).
+    `ranked`: of ranks, so that single stalls do not hide a slow drift. The sum over the lags ends where the
+    sum of two neighbours is no longer positive (C. J. Geyer, Practical Markov Chain Monte Carlo, Statistical
+    Science 7(4), 1992, section 3.3).
     """
-    ranks = ranks_of(values)
-    count = len(ranks)
-    mean = sum(ranks) / count
-    centred = [rank - mean for rank in ranks]
+    levels = ranks_of(values) if ranked else values
+    count = len(levels)
+    mean = sum(levels) / count
+    centred = [level - mean for level in levels]
     variance = sum(value * value for value in centred)
-    if variance == 0:
+    if variance <= NO_NOISE * count:
         return 1.0
 
     def correlation(lag: int) -> float:

@@ -1,4 +1,4 @@
-"""Where a series changed: parts of a run with levels of their own, and slow single steps all over it. Pure.
+"""Where a series changed: parts of a run with levels of their own; its mean, with slow single steps. Pure.
 
 A change is looked for where the ranks before and after differ most (A. N. Pettitt, A non-parametric approach
 to the change-point problem, Applied Statistics 28(2), 1979). Each part is searched again. A change counts if
@@ -10,15 +10,21 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from statistics import fmean, median, stdev
 
-import msgspec
-
-from gputopo.runs.verdict.bounds import CORRELATED, correlation_time, interval, ranks_of, students_t
-from gputopo.runs.verdict.words import POWER
+from gputopo.runs.verdict.bounds import (
+    CORRELATED,
+    Interval,
+    correlation_time,
+    interval,
+    lacking,
+    ranks_of,
+    students_t,
+)
+from gputopo.runs.verdict.words import FALSE_ALARM, POWER
 
 # Values of a part at least: fewer have no bounds at the chances that are asked for. And steps: what is over
 # within fewer is no level. Ours.
 MIN_PART, MIN_PART_STEPS = 14, 40
-MIN_OF_DIPS = 60  # values that are searched for slow single steps. Ours.
+MIN_OF_PATTERN = 60  # values that are searched for slow single steps. Ours.
 # Each bound of the median of a part that only divides: what is said of a part has a smaller chance. Ours.
 CHANGE_CHANCE = 0.01
 CANDIDATE_CHANCE = 0.1  # of what is looked at as a change; what noise explains is joined again. Ours.
@@ -34,15 +40,6 @@ MIN_SLOW, TIMES_AS_MANY = 10, 3
 MIN_EPISODES = 5  # what comes so often comes again; a program that was started four times need not
 # Quantiles 5 % and 25 % of normal noise are 1.645 and 0.674 deviations below its median.
 _Q05, _Q25 = 1.645, 0.674
-
-
-class Dips(msgspec.Struct, frozen=True, kw_only=True):
-    """Slow steps all over a run. `share` of the steps, 0 to 1; `level` of the fast ones; `away` from it."""
-
-    share: float
-    level: float
-    away: float
-    mean_low: float  # lower bound of the mean distance of all steps from the level
 
 
 def parts(values: Sequence[float], size: int = 1) -> list[tuple[int, int]]:
@@ -78,47 +75,47 @@ def residual_time(values: Sequence[float], spans: Sequence[tuple[int, int]]) -> 
     return max(time, memory) if memory >= CORRELATED else time
 
 
-class SlowValues(msgspec.Struct, frozen=True, kw_only=True):
-    """Values that are too slow for noise: `distances` from the `level` of the fast ones, above `away`."""
+def mean_bounds(values: Sequence[float], chance: float) -> Interval | None:
+    """Return the mean of the process behind `values`; None: too few independent ones.
 
-    distances: tuple[float, ...]
-    level: float
-    away: float
+    The lower bound, which accuses, is wrong with at most this chance, the upper one with 1 - `POWER`. Where
+    values are slow again and again, and are so beyond any noise, the bounds are those of the mean over their
+    cycles, the lower one with the chance `FALSE_ALARM`.
+    """
+    if (found := slow_limit(values)) is not None:
+        level, limit = found
+        starts = _starts(values, (level + limit) / 2, limit)
+        if len(starts) >= MIN_EPISODES:
+            mean, length = fmean(values[starts[0] : starts[-1]]), (starts[-1] - starts[0]) / (len(starts) - 1)
+            more = [sum(value - mean for value in values[begin:end]) for begin, end in pairwise(starts)]
+            return _by_students_t(mean, stdev(more) / length, len(more), FALSE_ALARM)
+    time = correlation_time(values, ranked=False)
+    if len(values) < 2 or lacking(len(values), time):
+        return None
+    return _by_students_t(fmean(values), stdev(values), len(values) / time, chance)
 
 
-def slow_values(values: Sequence[float]) -> SlowValues | None:
-    """Return what is no noise, None where there is nothing of it.
+def _by_students_t(mean: float, deviation: float, count: float, chance: float) -> Interval:
+    error = deviation / math.sqrt(count)
+    low, high = (error * students_t(count - 1, one) for one in (chance, 1 - POWER))
+    return Interval(low=mean - low, middle=mean, high=mean + high, effective=count)
+
+
+def slow_limit(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the level of the fast values, and above what a value is too slow for noise; None: none is.
 
     Noise is as often below as above; its deviation is that of the fast half of the values.
     """
-    if len(values) < MIN_OF_DIPS:
+    if len(values) < MIN_OF_PATTERN:
         return None
     ordered = sorted(values)
     q05, q25 = ordered[len(ordered) // 20], ordered[len(ordered) // 4]
     sigma = (q25 - q05) / (_Q05 - _Q25)
     level = q25 + _Q25 * sigma
     away = max(MIN_AWAY, DEVIATIONS * sigma)
-    slow = tuple(value - level for value in values if value > level + away)
+    slow = sum(value > level + away for value in values)
     fast = sum(value < level - away for value in values)
-    enough = len(slow) >= TIMES_AS_MANY * fast + MIN_SLOW
-    return SlowValues(distances=slow, level=level, away=away) if enough else None
-
-
-def dips(values: Sequence[float]) -> Dips | None:
-    """Return the slow steps that come again all over a run, None where there are none."""
-    slow = slow_values(values)
-    if slow is None:
-        return None
-    level = slow.level
-    starts = _starts(values, level + slow.away / 2, level + slow.away)
-    if len(starts) < MIN_EPISODES:
-        return None
-    # Of each stretch of slow steps and the fast ones until the next.
-    cycles = [fmean(values[begin:end]) - level for begin, end in pairwise(starts)]
-    error = stdev(cycles) / len(cycles) ** 0.5 * students_t(len(cycles) - 1, 1 - POWER)
-    distance, mean = median(slow.distances), fmean(cycles)
-    share = min(1.0, max(len(slow.distances) / len(values), mean / distance))  # some are hidden in the noise
-    return Dips(share=share, level=level, away=distance, mean_low=mean - error)
+    return (level, level + away) if slow >= TIMES_AS_MANY * fast + MIN_SLOW else None
 
 
 def _starts(values: Sequence[float], low: float, high: float) -> list[int]:

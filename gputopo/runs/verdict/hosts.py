@@ -43,7 +43,7 @@ class ExchangeRecord:
         self._hosts = hosts if len(hosts) > 1 else {}
         self._places = {rank: place for place, rank in enumerate(self._hosts)}
         # Columns: shares of the step of each host (sends, receives, sums), seconds of the step.
-        self._blocks = Blocks(mean_limit=math.inf)
+        self._blocks = Blocks()
 
     def add(self, step: Step) -> None:
         """Add a counted step."""

@@ -14,11 +14,12 @@ from gputopo.runs.devices import groups, kind_of
 from gputopo.runs.verdict.hosts import ExchangeRecord
 from gputopo.runs.verdict.sampled import Facts, HostRecord
 from gputopo.values.run.events import Device, Event, PhaseBegun, Sample, Step, TowerMarks, WarmupDone
-from gputopo.values.run.verdict import Expected, Known
+from gputopo.values.run.verdict import WEIGHTS, Expected, Known
 
 # A tower without a mark in so many steps at the end is gone; single steps may lack one. Ours.
 GONE_STEPS = 10
-REPLAYED_STEPS = 400  # stored to replay; their mean has 1/20 of the noise of one step
+REPLAYED_STEPS = 1000  # stored to replay, and to see how slow single steps are
+MAX_LOST = 2.0  # a step counts as three times as long at most: a stall of seconds is no pace
 CLOCK_S = 1e-9  # no clock measures less
 
 
@@ -55,7 +56,8 @@ class Paces:
         self.networks = dict(known.networks if known else {})
         self.batches = {device.tower: batch for device, batch in zip(devices, batches, strict=False) if batch}
         self._columns = {device.tower: place for place, device in enumerate(devices)}
-        # Columns: computing of each tower, its wait, its time to be busy in ms, seconds of the step an image.
+        # Columns, each of all towers: computing, wait, time to be busy, time lost in computing, in waiting.
+        # The last one: seconds of the step an image.
         self.blocks = Blocks()
         self._after_phase = False
 
@@ -101,6 +103,10 @@ class Paces:
         """
         return max(1.0, self._batch(tower) / self._batch(peer))
 
+    def batch_ratio(self, tower: int, peer: int) -> float:
+        """Return the logarithm of the ratio of two towers' batches."""
+        return math.log(self._batch(tower) / self._batch(peer))
+
     def level(self, tower: int) -> float:
         """Return the logarithm of a tower's time to compute an example, of its kind, against the others'."""
         known = [value for value in self.compute(tower) if not math.isnan(value)]
@@ -110,13 +116,25 @@ class Paces:
         """Return the logarithms of a tower's time to compute, against the middle tower's, by row."""
         return self.blocks.medians(self._columns[tower])
 
-    def compute_means(self, tower: int) -> list[float]:
-        """Return the same as `compute`, as means that also see a few slow steps."""
-        return self.blocks.means(self._columns[tower])
-
     def weights(self, tower: int) -> list[float]:
         """Return a tower's waits for weights, as shares of the middle tower's busy time, by row."""
         return self.blocks.medians(len(self.devices) + self._columns[tower])
+
+    def lost(self, tower: int, part: str) -> list[float]:
+        """Return the means of the time that a tower loses against the middle one, as its shares, by row."""
+        return self.blocks.means((4 if part == WEIGHTS else 3) * len(self.devices) + self._columns[tower])
+
+    def lost_by_step(self, tower: int, peer: int, part: str) -> list[float]:
+        """Return the time that a tower loses against its peer, as shares, in each of the stored steps."""
+        there = (step.marks for step in self.kept.items if {tower, peer} <= step.marks.keys())
+        both = [(marks[tower], marks[peer]) for marks in there]
+        if part == WEIGHTS:
+            return [
+                _cut((own.weights_s - other.weights_s) / (other.weights_s + other.compute_s))
+                for own, other in both
+            ]
+        allowed = self.allowance(tower, peer)
+        return [lost_share(math.log(own.compute_s / other.compute_s / allowed)) for own, other in both]
 
     def busy_s(self, tower: int) -> float:
         """Return the median of the seconds in which a tower waits for weights and computes; NaN of none."""
@@ -159,7 +177,7 @@ class Paces:
 
     def _row(self, step: Step, marks: Mapping[int, TowerMarks]) -> list[float]:
         count = len(self.devices)
-        row = [math.nan] * (3 * count + 1)
+        row = [math.nan] * (5 * count + 1)
         for group in self.kinds:
             computed = {
                 device.tower: math.log(marks[device.tower].compute_s * self._speed(device.tower))
@@ -171,17 +189,35 @@ class Paces:
             middle = median(computed.values())
             for tower, logarithm in computed.items():
                 row[self._columns[tower]] = logarithm - middle
+            each = {tower: one - math.log(self._batch(tower)) for tower, one in computed.items()}
+            middle = median_low(each.values())
+            for tower, logarithm in each.items():
+                row[3 * count + self._columns[tower]] = lost_share(logarithm - middle)
         for group in self.links:
             present = [marks[device.tower] for device in group if device.tower in marks]
             if len(present) < 2:
                 continue
             busy_s = median_low(mark.weights_s + mark.compute_s for mark in present)
             for mark in present:
-                row[count + self._columns[mark.tower]] = mark.weights_s / busy_s
+                place = self._columns[mark.tower]
+                row[count + place] = mark.weights_s / busy_s
+                row[4 * count + place] = _cut(mark.weights_s / busy_s)
         for tower, mark in marks.items():
             row[2 * count + self._columns[tower]] = mark.weights_s + mark.compute_s
         row[-1] = math.log(step.seconds / step.images)
         return row
+
+
+def lost_share(logarithm: float) -> float:
+    """Return the share of its peer's time that a device loses which takes longer by this logarithm.
+
+    What the peer loses has the same size, below 0, so that noise adds up to nothing.
+    """
+    return math.copysign(_cut(math.expm1(min(abs(logarithm), 1 + MAX_LOST))), logarithm)
+
+
+def _cut(share: float) -> float:
+    return max(-MAX_LOST, min(share, MAX_LOST))
 
 
 def _usable(mark: TowerMarks) -> bool:

@@ -7,15 +7,14 @@ over it, is answered as such.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from statistics import NormalDist, median
+from statistics import NormalDist, fmean, median
 
 import msgspec
 
-from gputopo.runs.bounded import FOLD
 from gputopo.runs.devices import is_cpu, kind_of, name_of, reference_of
 from gputopo.runs.verdict.bounds import Interval, correlation_time, interval, lacking, min_values
-from gputopo.runs.verdict.changes import MAX_PARTS, dips, parts, residual_time, slow_values
-from gputopo.runs.verdict.paces import Paces
+from gputopo.runs.verdict.changes import MAX_PARTS, mean_bounds, parts, residual_time, slow_limit
+from gputopo.runs.verdict.paces import Paces, lost_share
 from gputopo.runs.verdict.words import (
     EVEN_PERCENT,
     FALSE_ALARM,
@@ -39,8 +38,8 @@ from gputopo.values.run.verdict import CANNOT_TELL, COMPUTE, EVEN, SLOW, WEIGHTS
 
 # A device so many times as fast as its peer is one whose peer stood still.
 MAX_TIMES = 100.0
-# Steps of a row whose mean says something that its median does not.
-MIN_OF_MEAN = FOLD**3
+# Mean and median disagree from here on, in percent of pace: then slow steps are described.
+DISAGREE_PERCENT = 1.0
 
 _Span = tuple[int, int]  # begin and end, not included
 _replace = msgspec.structs.replace
@@ -52,16 +51,15 @@ class PeerDifference(msgspec.Struct, frozen=True, kw_only=True):
     device: Device
     peer: int
     part: str
-    values: tuple[float, ...]  # negative: ahead
+    values: tuple[float, ...]  # medians of the rows; negative: ahead
+    lost: tuple[float, ...]  # means of the time lost in the rows, as shares of the peer's time
     rows: tuple[int, ...]  # places of the values in the table
     interval: Interval | None  # of the values; None: too few steps, or too few independent ones
-    allowed: float  # what the values are without: see `Paces.allowance`
     chance: float
 
     def percent(self, bounds: Interval) -> Interval:
         """Return an interval of differences in percent of pace."""
-        of = percent_of(self.part)
-        return _replace(bounds, low=of(bounds.low), middle=of(bounds.middle), high=of(bounds.high))
+        return bounds.mapped(percent_of(self.part))
 
 
 def _chance(paces: Paces) -> float:
@@ -106,19 +104,23 @@ def _difference(
     column = paces.compute if part == COMPUTE else paces.weights
     # The table has the kinds at their speeds.
     allowed = math.log(paces.batch_allowance(device.tower, peer)) if part == COMPUTE else 0.0
-    both = enumerate(zip(column(device.tower), column(peer), strict=True))
-    known = {row: own - other - allowed for row, (own, other) in both if not math.isnan(own - other)}
-    if not known:
+    own, other = column(device.tower), column(peer)
+    rows = [row for row, both in enumerate(zip(own, other, strict=True)) if not math.isnan(sum(both))]
+    if not rows:
         return None
-    chance, values = _chance(paces), tuple(known.values())
+    lost = zip(paces.lost(device.tower, part), paces.lost(peer, part), strict=True)
+    # The time lost is that of an example each.
+    excess = lost_share(allowed - paces.batch_ratio(device.tower, peer)) if part == COMPUTE else 0.0
+    by_row = [mean - of_peer - excess for mean, of_peer in lost]
+    chance, values = _chance(paces), tuple(own[row] - other[row] - allowed for row in rows)
     return PeerDifference(
         device=device,
         peer=peer,
         part=part,
         values=values,
-        rows=tuple(known),
+        lost=tuple(by_row[row] for row in rows),
+        rows=tuple(rows),
         interval=interval(values, chance),
-        allowed=allowed,
         chance=chance,
     )
 
@@ -186,13 +188,7 @@ class _Answer:
             slow = {span: one for span, one in bounds.items() if one is not None and self.is_slow(one)}
             if slow:
                 return self._slow_parts(spans, slow)
-        whole = self._whole(spans)
-        if whole.word == SLOW or self.found.part != COMPUTE:
-            return whole
-        means = self._means()
-        if slow_steps := self._slow_steps(means):
-            return slow_steps
-        return self._but_for_steps(whole, means) if whole.word == EVEN else whole
+        return self._whole(spans)
 
     def _slow(self, low: float, high: float, **more: object) -> Verdict:
         return _replace(
@@ -222,9 +218,15 @@ class _Answer:
         values = self.found.values[spans[0][0] :]
         steps = len(values) * self.size
         bounds, half_width = self._of_all(spans)
-        if bounds is None:
+        mean = self._mean(spans)
+        lost = None if mean is None else mean.mapped(_weights_percent)
+        enough = len(values) >= steps_needed(self.paces)
+        if lost is not None and bounds is None and enough and self.is_slow(lost):
+            return self._on_average(_replace(self.fields, steps=steps), lost)
+        if bounds is None or mean is None or lost is None:
             return unknown(self.device, self._too_few(values, steps), self.fields)
-        low, high = bounds.low - self.offset, max(bounds.high + self.offset, self.floor)
+        half_width = max(half_width, self.percent(mean.high - mean.middle))
+        low, high = bounds.low - self.offset, max(max(bounds.high, lost.high) + self.offset, self.floor)
         margin = half_width * (1 + NormalDist().inv_cdf(POWER) / -NormalDist().inv_cdf(self.found.chance))
         fields = _replace(
             self.fields,
@@ -239,9 +241,18 @@ class _Answer:
         halves = self.percent(median(values[:half])), self.percent(median(values[half:]))
         if self.is_slow(bounds) and min(halves) > SLOW_PERCENT:
             return self._said(fields)
+        if self.is_slow(lost):
+            return self._on_average(fields, lost)
         if high <= EVEN_PERCENT:
-            says = f"{self.name} is even with its peers to within {at_most(high)} %"
-            return _replace(fields, word=EVEN, says=says)
+            even = (
+                f"even with its peers to within {at_most(high)} %"
+                if high > 0
+                else "not slower than its peers"
+            )
+            disagree = lost.middle - bounds.middle > DISAGREE_PERCENT
+            share, often = self._slow_steps(lost.middle) if disagree else (None, "")
+            says = f"{self.name} is {even}{often}"
+            return _replace(fields, word=EVEN, says=says, share_of_steps=share)
         resolves = f"this run resolves differences above {at_most(fields.resolution_percent or 0.0)} %"
         room = EVEN_PERCENT - SLOW_PERCENT - self.offset
         if self.floor > EVEN_PERCENT:
@@ -257,7 +268,9 @@ class _Answer:
         if len(values) < (needed := steps_needed(self.paces)):
             return f"too few steps ({needed} needed, {steps} counted)"
         few = f"the pace drifts over many steps, {steps:,} steps are too few to know by how much"
-        more = self.size * lacking(len(values), correlation_time(values))
+        lost = self.found.lost[-len(values) :]
+        times = correlation_time(values), correlation_time(lost, ranked=False)
+        more = self.size * max(lacking(len(values), time) for time in times)
         return f"{few}; about {rounded(more)} more are enough if it continues like this" if more else few
 
     def _without_warmup(self, spans: list[_Span]) -> list[_Span]:
@@ -312,44 +325,50 @@ class _Answer:
         )
         return self._said(verdict, throughout=end - begin == len(values))
 
-    def _means(self) -> list[float]:
-        """Return the difference in each row by the means of its steps: a median hides single ones."""
-        own = self.paces.compute_means(self.device.tower)
-        peer = self.paces.compute_means(self.found.peer)
-        return [own[row] - peer[row] - self.found.allowed for row in self.found.rows]
+    def _on_average(self, fields: Verdict, lost: Interval) -> Verdict:
+        """Return that a device is slow by the mean of its steps."""
+        low, (share, often) = lost.low - self.offset, self._slow_steps(lost.middle)
+        waits = f", as it waits for its weights{over(self.device)}" if self.found.part == WEIGHTS else ""
+        slower = f"is {percent(lost.middle)} % slower than its peers on average{waits}"
+        return _replace(
+            fields,
+            word=SLOW,
+            percent_under=lost.middle,
+            percent_under_low=low,
+            percent_under_high=lost.high + self.offset,
+            resolution_percent=None,
+            share_of_steps=share,
+            says=f"{self.name} {slower} (at least {at_least(low)} %){often}",
+        )
 
-    def _slow_steps(self, means: Sequence[float]) -> Verdict | None:
-        """Return that a device is slow in single steps all over the run, or None."""
-        dip = dips(means)
-        if dip is None:
-            return self._slow_on_average(means)
-        low = self.percent(dip.mean_low + dip.level) - self.offset
-        high = self.percent(dip.away + dip.level)
-        if high <= self.floor or low <= SLOW_PERCENT:
+    def _mean(self, spans: Sequence[_Span]) -> Interval | None:
+        """Return the bounds of the mean time lost in these parts.
+
+        The upper bound is that of what is left above the level of each part; the lower one, which accuses,
+        takes levels that differ for noise.
+        """
+        values = self.found.lost[spans[0][0] :]
+        plain = mean_bounds(values, self.found.chance)
+        if len(spans) == 1:
+            return plain
+        lost = lost_share if self.found.part == COMPUTE else float
+        levels = [lost(median(self.found.values[slice(*span)])) for span in spans for _ in range(*span)]
+        above = mean_bounds([one - of for one, of in zip(values, levels, strict=True)], self.found.chance)
+        if above is None:
             return None
-        under = self.percent(dip.share * dip.away + dip.level)
-        away, share = percent(self.percent(dip.away)), percent(100 * dip.share)
-        steps = f"{away} % slower than its peers in {share} % of the steps"
-        average = f"{percent(under)} % on average (at least {at_least(low)} %)"
-        says = f"{self.name} computes {steps}, {average}"
-        return self._slow(low, high, percent_under=under, share_of_steps=dip.share, says=says)
+        low, level = -1.0 if plain is None else plain.low, fmean(levels)
+        return _replace(above, low=low, middle=above.middle + level, high=above.high + level)
 
-    def _slow_on_average(self, means: Sequence[float]) -> Verdict | None:
-        """Return that a device is slow in steps that no row shows: rows of a long run are means of many."""
-        bounds = interval(means, self.found.chance) if self.size >= MIN_OF_MEAN else None
-        if bounds is None or not self.is_slow(shown := self.found.percent(bounds)):
-            return None
-        low, high = shown.low - self.offset, shown.high + self.offset
-        slower = f"computes {percent(shown.middle)} % slower than its peers on average"
-        says = f"{self.name} {slower}, but not in most steps (at least {at_least(low)} %)"
-        return self._slow(low, high, percent_under=shown.middle, says=says)
+    def _slow_steps(self, under: float) -> tuple[float | None, str]:
+        """Return the share of the steps that are slow, 0 to 1, and a few words on them; None: no such.
 
-    def _but_for_steps(self, even: Verdict, means: Sequence[float]) -> Verdict:
-        """Return an even device with the few steps in which it is slow, where there are such."""
-        slow = slow_values(means)
-        away = 0.0 if slow is None else self.percent(median(slow.distances) + slow.level)
-        if slow is None or away <= max(EVEN_PERCENT, self.floor):
-            return even
-        share = len(slow.distances) / len(means)
-        steps = f"in {percent(100 * share)} % of the steps it is {percent(away)} % slower"
-        return _replace(even, share_of_steps=share, says=f"{even.says} on average; {steps}")
+        `under`: percent of pace over all steps. How much a slow one loses is seen in the stored steps.
+        """
+        steps = self.paces.lost_by_step(self.device.tower, self.found.peer, self.found.part)
+        limit = slow_limit(steps)
+        if limit is None:
+            return None, ""
+        level = median(one for one in steps if one <= limit[1])
+        away = fmean(one for one in steps if one > limit[1]) - level
+        share = min(1.0, (under / (100 - under) - level) / away)
+        return share, f": {percent(100 * share)} % of its steps take {percent(100 * away)} % longer"

@@ -30,6 +30,7 @@ MEANINGS = {
     "one_device": "tf.distribute.ReductionToOneDevice",
 }
 NAMES = tuple(MEANINGS)
+Options = dict[str, str | int | tuple[tuple[int, ...], ...]]
 _IN_PARTS = ("ring", "pscpu", "psgpu")
 _GPUS_ONLY = ("nccl", "nccl_op")
 COLLECTIVES = ("collective", "nccl")
@@ -66,6 +67,18 @@ class Reduction:
         if self.name == "psgpu" and self.parts > towers:
             return f"{self.written} adds on {self.parts} devices, there are {towers}", f"psgpu#{towers}"
         return None
+
+
+def options_of(asked: Reduction, groups: tuple[tuple[int, ...], ...] = ()) -> tuple[str, Options]:
+    """Return the algorithm of a reduction (a key of `placement.methods.ALGORITHMS`), and its arguments.
+
+    `groups`: of towers, for the hierarchical one.
+    """
+    if asked.name in COLLECTIVES:
+        return "collective", {"hint": "nccl" if asked.name == "nccl" else "ring"}
+    if asked.name == "hierarchical":
+        return "hierarchical", {"groups": groups}
+    return asked.name, {} if asked.parts == 1 else {"parts": asked.parts}
 
 
 def parse(text: str) -> Reduction:

@@ -57,7 +57,7 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.fault}{value}{f'@{self.step}' if self.step else ''}"
 
     def does(self, noun: str) -> str:
-        """Return what it does in words. `noun`: of its device, "GPU" or "tower"."""
+        """Return what it does in words. `noun`: of its device, "GPU" or "device"."""
         percent = "" if self.factor is None else f"{100 * self.factor:g}"
         since = "from" if self.fault in SLOW else "at"
         when = f" {since} step {self.step:,}" if self.step else ""

@@ -200,6 +200,18 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     range_shares: dict[str, float] = {}
 
 
+class GpuCount(msgspec.Struct, frozen=True, kw_only=True):
+    """The best plan with so many GPUs.
+
+    `gain`: what it adds to the count before it, as a share of what as many ideal GPUs would add.
+    """
+
+    num_gpus: int
+    images_per_sec: float
+    speedup: float  # over one GPU
+    gain: float | None = None
+
+
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """From what a plan was predicted, and how sure its choice is.
 
@@ -215,23 +227,13 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     tie: str | None = None  # what would settle which of the two is faster, where the prediction cannot
     learned: Learned | None = None  # from earlier runs of this box, None without such runs
     prices: tuple[Price, ...] = ()
+    fewer: GpuCount | None = None  # the fastest plan of fewer GPUs: half of them, a quarter, ... one
+    default_images_per_sec: float | None = None  # as many GPUs, the lowest ones, each with a copy, by NCCL
 
     @property
     def is_assumed(self) -> bool:
         """Whether the speed of a GPU is assumed, since nothing is known of it."""
         return ASSUMED in self.single_gpu_source
-
-
-class GpuCount(msgspec.Struct, frozen=True, kw_only=True):
-    """The best plan with so many GPUs.
-
-    `gain`: what it adds to the count before it, as a share of what as many ideal GPUs would add.
-    """
-
-    num_gpus: int
-    images_per_sec: float
-    speedup: float  # over one GPU
-    gain: float | None = None
 
 
 class HowMany(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from gputopo.launch.train.inputs.preprocessing import (
     decoded_picture,
     picture,
 )
-from gputopo.launch.train.inputs.records import BadRecords, Care
+from gputopo.launch.train.inputs.records import BadRecords, FileReading
 from gputopo.values.errors import InputError
 
 Dataset = Any
@@ -44,7 +44,7 @@ class Cifar10:
     bad: BadRecords
     notices: tuple[str, ...] = ()
 
-    def batches(self, first_image: int, share: Share, care: Care | None) -> Dataset:
+    def batches(self, first_image: int, share: Share, care: FileReading | None) -> Dataset:
         """Make a dataset of images [batch, h, w, 3] and labels [batch], starting with an image."""
         images = tf.constant(self.images)
         labels = tf.constant(self.labels.astype(np.int64))
@@ -75,11 +75,6 @@ class Cifar10:
         """Whether it begins again at the end, as training does."""
         return self.recipe.training
 
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """None: only rank 0 reads files."""
-        return ()
-
     def reaches(self, first_image: int) -> bool:
         """Always: only numbers of pictures are skipped."""
         return True
@@ -100,7 +95,7 @@ def read(paths: tuple[Path, ...], bad: BadRecords) -> tuple[Bytes, Bytes]:
         try:
             file = cifar_files.read(path)
         except InputError as error:
-            if not bad.skips:
+            if bad.policy == "stop":
                 raise
             bad.note(path, 0, error.what.removeprefix(f"{path} "))
             continue
@@ -148,7 +143,7 @@ class ImageNet:
     bad: BadRecords
     notices: tuple[str, ...] = ()
 
-    def batches(self, first_image: int, share: Share, care: Care | None) -> Dataset:
+    def batches(self, first_image: int, share: Share, care: FileReading | None) -> Dataset:
         """Make a dataset of images [batch, h, w, 3] and labels [batch], starting with an image.
 
         Each host reads all records, in one order, and decodes those of its share.
@@ -188,7 +183,7 @@ class ImageNet:
         records = records.cache() if self.cache == "raw" else records
         return self._placed(records, first, share).map(self._of_record, num_parallel_calls=share.threads)
 
-    def _with_care(self, files: Dataset, first: int, share: Share, care: Care) -> Dataset:
+    def _with_care(self, files: Dataset, first: int, share: Share, care: FileReading) -> Dataset:
         """Make the same examples without the bad ones; decoded pictures are not cached: one may not decode.
 
         Records that are bad without decoding are left out before the records get their places in the order,
@@ -239,7 +234,7 @@ class ImageNet:
     ) -> tuple[Tensor, Tensor]:
         return decoded_picture(self.recipe, pixels, boxes, place), label - self._shift
 
-    def _labelled(self, care: Care, file: Tensor, number: Tensor, record: Tensor) -> Dataset:
+    def _labelled(self, care: FileReading, file: Tensor, number: Tensor, record: Tensor) -> Dataset:
         """Make a dataset of the record, or of none if it is no example with a label of the model's.
 
         A dataset can continue after an error, a function cannot.
@@ -257,7 +252,9 @@ class ImageNet:
 
         return label.filter(good).map(lambda _: (file, number, record))
 
-    def _tried(self, care: Care, place: Tensor, file: Tensor, number: Tensor, record: Tensor) -> Dataset:
+    def _tried(
+        self, care: FileReading, place: Tensor, file: Tensor, number: Tensor, record: Tensor
+    ) -> Dataset:
         """Make a dataset of one example, or of none if its picture cannot be made."""
         one = tf.data.Dataset.from_tensors((place, record)).map(self._of_record).ignore_errors()
         nothing = tf.zeros((self.recipe.height, self.recipe.width, 3)), tf.constant(_UNREAD, tf.int64)

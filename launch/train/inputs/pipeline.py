@@ -1,11 +1,9 @@
 """Batches from a tf.data pipeline: fast until an error, then again with a check of each record."""
 
 import itertools
-import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,8 +13,7 @@ from gputopo.launch.data.examples import NO_LABEL
 from gputopo.launch.models.layers import TowerRows
 from gputopo.launch.spec.names import device_name
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.host_rpc import ask_host
-from gputopo.launch.train.inputs.records import BadRecords, Care, Readings, digest
+from gputopo.launch.train.inputs.records import BadRecords, FileReading
 from gputopo.launch.train.inputs.source import Batch, Maker, rows_of
 from gputopo.values.errors import InputError
 
@@ -136,11 +133,7 @@ class Pipeline(Protocol):
     def endless(self) -> bool:
         """Whether it begins again at its end."""
 
-    @property
-    def paths(self) -> Sequence[Path]:
-        """The files that each host reads for itself."""
-
-    def batches(self, first_image: int, share: Share, care: Care | None) -> Dataset:
+    def batches(self, first_image: int, share: Share, care: FileReading | None) -> Dataset:
         """Make a dataset of a share's images and labels, starting with the image at that place of the order.
 
         `care`: bad records are named and treated as asked; None: they raise, or their labels are out of
@@ -164,23 +157,18 @@ class PipelineMaker(Maker):
         self._pipeline = pipeline
         self._joint = spec.joint_batch
         self._shares = shares
-        self._others = [share for share in shares if share.host is not None]
         self._readers: list[_Reader] | None = None
         self._careful = spec.data.bad_records == "skip"
-        self._readings = Readings()
-        self._compared: set[Path] = set()  # files with bad records, which are the same on all hosts
         self._next = 0
         # The first batch that cannot be made, and why. A thread that prefetches asks for later ones too.
         self._stopped: tuple[int, Exception] | None = None
-        self._failed: _Reader | None = None
         self._restart: tuple[str, ...] = ()
-        self._began = 0
         self._base = 0, 0  # a step, and the image that it begins with
 
     @property
     def notices(self) -> tuple[str, ...]:
         """What was assumed, and what was left out so far."""
-        return (*self._pipeline.notices, *self._restart, *self._pipeline.bad.notices, *self._inexact())
+        return (*self._pipeline.notices, *self._restart, *self._pipeline.bad.notices)
 
     def start_at(self, number: int, image: int) -> None:
         """Let step `number` begin with that image."""
@@ -199,7 +187,7 @@ class PipelineMaker(Maker):
                 return self._made(number)
         except (StopIteration, InputError) as error:
             self._stopped = number, error
-            self._readers = self._failed = None
+            self._readers = None
             _release(error)
             raise
 
@@ -207,9 +195,7 @@ class PipelineMaker(Maker):
         if self._readers is None or number != self._next:
             self._readers = self._started(number)
         try:
-            batch = self._pulled(self._readers)
-        except _OF_DATA as error:
-            batch = self._pulled_with_care(number, error)
+            batch = self._pulled(self._readers, number)
         except StopIteration:
             if not self._pipeline.endless:
                 raise
@@ -223,99 +209,54 @@ class PipelineMaker(Maker):
         """Drop the pipeline: that ends its threads."""
         self._readers = None
 
-    def _pulled(self, readers: Sequence["_Reader"]) -> Batch:
+    def _pulled(self, readers: Sequence["_Reader"], number: int) -> Batch:
+        """Take the next batch of each reader. After an error all is read again, with a check of each record.
+
+        Rank 0 reads the rows of other hosts then, too: its files are the same.
+        """
         parts = []
         for reader in readers:
             try:
                 parts.append(reader.parts(self._pipeline))
-            except _OF_DATA:
-                self._failed = reader
-                raise
+            except _OF_DATA as error:
+                if self._careful:
+                    raise self._pipeline.bad.error or _unread(error) from error
+                self._careful = True
+                self._readers = self._started(number)
+                batch = self._pulled(self._readers, number)
+                if reader.share.host is not None:
+                    raise _unread(error) from error
+                return batch
         ends = not all(parts) if self._pipeline.endless else not any(parts)
         if ends:
             raise StopIteration
-        self._take_reports(readers)
         filled = (reader.filled(own) for reader, own in zip(readers, parts, strict=True))
         return [one for of_host in filled for part in of_host for one in part]
-
-    def _pulled_with_care(self, number: int, error: Exception) -> Batch:
-        if self._careful:
-            raise self._cause_of(error) from error
-        self._careful = True
-        self._readers = self._started(number)
-        try:
-            return self._pulled(self._readers)
-        except _OF_DATA as again:
-            raise self._cause_of(again) from again
-
-    def _cause_of(self, error: Exception) -> Exception:
-        failed = self._failed
-        known = self._pipeline.bad.error
-        if known is None and failed is not None and failed.share.host is not None and failed.care is not None:
-            with tf.device(failed.share.device):
-                there = failed.care.report().error
-            known = None if there is None else InputError(f"host {failed.share.host}: {there[0]}", there[1])
-        if known is not None:
-            return known
-        first = str(error).splitlines()[0]
-        return InputError(f"the input cannot be read: {first}", "see worker.log in the run folder")
-
-    def _take_reports(self, readers: Sequence["_Reader"]) -> None:
-        """Add the bad records that other hosts found. Raises InputError if a file differs between hosts."""
-        for reader in readers:
-            if reader.share.host is not None and reader.care is not None:
-                with tf.device(reader.share.device):
-                    self._pipeline.bad.add(reader.care.report().found, reader.share.host)
-        if self._others:
-            for path in sorted(self._pipeline.bad.files.intersection(self._pipeline.paths) - self._compared):
-                self._require_same(path)
-                self._compared.add(path)
-
-    def _require_same(self, path: Path) -> None:
-        """Raise InputError if a file with a bad record is another one on another host.
-
-        Which row is which would differ as well: only records that are good have a number.
-        """
-        own = digest(str(path).encode())
-        for share in self._others:
-            if ask_host(share.device, "digest", str(path), dtype=tf.string) != own:
-                raise InputError(
-                    f"{path} has a bad record, and is not the same file on host {share.host} as on rank 0",
-                    "copy it from the host where it is sound",
-                )
-
-    def _inexact(self) -> tuple[str, ...]:
-        if self._began == 0 or not self._pipeline.bad.took_places:
-            return ()
-        return (
-            f"The input went on at record {self._began} of the order, where pictures that cannot be decoded "
-            "have places too: some examples from before the interruption were used again.",
-        )
 
     def _started(self, number: int) -> list["_Reader"]:
         step, image = self._base
         first = image + (number - step) * self._joint
-        self._began = first
         if not self._pipeline.reaches(first):
             self._restart = (
                 f"The input continues at image {first} in another order than without the interruption: "
                 "reading up to it would take too long.",
             )
+        care = FileReading(self._pipeline.bad) if self._careful else None
+        here = next(share.device for share in self._shares if share.host is None)
         readers = []
         for share in self._shares:
-            with tf.device(share.device):
-                care = self._care(share) if self._careful else None
+            away = share.host is not None and care is None
+            with tf.device(share.device if away else here):
                 made = plainly(self._pipeline.batches)(first, share, care)
-                marked = None if share.host is None else Marked(made)
+                marked = Marked(made) if away else None
                 dataset = made if marked is None else marked.dataset
-                iterator = iter(untuned(dataset.prefetch(share.pulls)))
-                readers.append(_Reader(share, iterator, care, marked))
+                readers.append(_Reader(share, iter(untuned(dataset.prefetch(share.pulls))), marked))
         return readers
 
-    def _care(self, share: Share) -> Care:
-        care = Care(time.monotonic_ns(), self._readings if share.host is None else None)
-        care.begin(self._pipeline.bad)
-        return care
+
+def _unread(error: Exception) -> InputError:
+    first = str(error).splitlines()[0]
+    return InputError(f"the input cannot be read: {first}", "see worker.log in the run folder")
 
 
 @dataclass(frozen=True)
@@ -324,7 +265,6 @@ class _Reader:
 
     share: Share
     iterator: Any
-    care: Care | None  # None: it is read fast
     marked: Marked | None  # of another host, what the iterator reads
 
     def parts(self, pipeline: Pipeline) -> list[Part]:

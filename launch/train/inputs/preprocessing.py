@@ -19,7 +19,6 @@ from gputopo.launch.spec.run_spec import ResizeMethod
 
 Tensor = Any
 EVAL_SCALE = 1.145  # 256 pixels for a model of 224
-LONGEST = 50  # times the shorter side. Ours: no photograph comes near it
 NORMALISATION = "float32 from -1 to 1: pixel / 127.5 - 1"
 # Streams of random numbers.
 _BOX, _FLIP, _WINDOW, _BRIGHTNESS, _SATURATION, _HUE, _CONTRAST, _CIFAR, ORDER = range(10, 19)
@@ -81,9 +80,9 @@ def picture(recipe: Preprocessing, encoded: Tensor, boxes: Tensor, place: Tensor
 def decoded_picture(recipe: Preprocessing, pixels: Tensor, boxes: Tensor, place: Tensor) -> Tensor:
     """Do the same for a picture that is decoded already, uint8 [height, width, 3]."""
     if not recipe.training:
-        return _normalised(_middle(recipe, _not_too_long(pixels), place))
+        return _normalised(_middle(recipe, pixels, place))
     if recipe.resize == "crop":
-        large = _at_least(recipe, _not_too_long(pixels))
+        large = _at_least(recipe, pixels)
         window = (recipe.height, recipe.width, 3)
         part = tf.image.stateless_random_crop(large, window, recipe.key(_WINDOW, place))
     else:
@@ -163,16 +162,6 @@ def _middle(recipe: Preprocessing, pixels: Tensor, place: Tensor) -> Tensor:
     middle = tf.slice(sized, [top, left, 0], [recipe.height, recipe.width, 3])
     middle.set_shape((recipe.height, recipe.width, 3))
     return middle
-
-
-def _not_too_long(pixels: Tensor) -> Tensor:
-    """Return the middle of a picture whose longer side is over `LONGEST` times the shorter, others unchanged.
-
-    Such a picture, in proportion as large as a model's input, would need gigabytes.
-    """
-    shape = tf.shape(pixels)[:2]
-    size = tf.minimum(shape, LONGEST * tf.reduce_min(shape))
-    return tf.slice(pixels, tf.concat([(shape - size) // 2, [0]], 0), tf.concat([size, [3]], 0))
 
 
 def _at_least(recipe: Preprocessing, pixels: Tensor) -> Tensor:

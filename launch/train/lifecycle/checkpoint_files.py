@@ -9,7 +9,6 @@ header as JSON in the member `checkpoint.json`. The zip's CRC-32 of every member
 | slots/PLACE/NAME/NUMBER      | what the optimizer keeps beside it                                 |
 | shared/PLACE/NUMBER          | what it keeps for all variables together                           |
 | state/PLACE/NAME             | moving statistics                                                  |
-| carried/MODE/DEVICES/NUMBER  | what a mode carries to the next step, on so many devices           |
 | scale/NUMBER                 | the state of an automatic loss scale                               |
 """
 
@@ -37,6 +36,7 @@ HEADER = "checkpoint.json"
 _NAME = re.compile(r"checkpoint-\d+\.npz")
 # RuntimeError: a flipped bit that means "encrypted" or an unknown compression.
 _DAMAGE = (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, KeyError, ValueError, RuntimeError)
+_OPTIMIZERS = {"gputopo": "of gputopo's own optimizer", "keras": "of Keras's optimizer (--method)"}
 
 Array = np.ndarray[Any, Any]
 
@@ -48,7 +48,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     have the same shapes and other meanings.
     """
 
-    steps: int  # trained so far
+    steps: int = 0  # trained so far
     model: str
     classes: int
     optimizer: str
@@ -115,19 +115,20 @@ def write(folder: Path, header: Header, arrays: Iterable[tuple[str, Array]]) -> 
     return Checkpoint(path, header)
 
 
-def newest(folder: Path) -> tuple[Checkpoint | None, tuple[str, ...]]:
+def newest(folder: Path, *, verify: bool = True) -> tuple[Checkpoint | None, tuple[str, ...]]:
     """Return the whole checkpoint with the most trained steps, and remarks on damaged ones.
 
     What counts is what the files hold, not their names or times. A damaged file is skipped and reported, and
-    so is one with numbers that are not finite: training from it gives no others.
+    so is one with numbers that are not finite: training from it gives no others. Not `verify`: headers alone
+    are read. Raises InputError for a folder that cannot be read.
     """
     found, damaged = _read_headers(folder)
     for checkpoint in sorted(found, key=lambda one: one.header.steps, reverse=True):
-        if not checkpoint.header.finite:
-            damaged.append(_not_finite(checkpoint))
-            continue
         try:
-            _verify(checkpoint)
+            if not checkpoint.header.finite:
+                raise _unusable(checkpoint.path, "holds numbers that are not finite")
+            for _ in checkpoint.arrays() if verify else ():
+                pass
         except InputError as error:
             damaged.append(error)
             continue
@@ -136,102 +137,102 @@ def newest(folder: Path) -> tuple[Checkpoint | None, tuple[str, ...]]:
     return None, tuple(error.what for error in damaged)
 
 
-def require_begin(folder: Path, lifecycle: Lifecycle, *, steps: int | None) -> None:
-    """Raise an error where a run cannot begin as it is asked to.
+def to_begin(saved: Lifecycle, *, verify: bool = True) -> tuple[Checkpoint | None, tuple[str, ...]]:
+    """Return the checkpoint of its folder that a training goes on from, None: at the start; and remarks.
 
-    `steps`: trained for at the newest checkpoint in the folder, None: there is none. InputError if it is to
-    be resumed and is not there; UsageError if a run would write among the checkpoints of an earlier one.
+    Raises InputError if it is to be resumed and is not there, or all are damaged; UsageError if a run would
+    write among the checkpoints of an earlier one.
     """
-    if steps is None and lifecycle.resume and not lifecycle.resume_or_start:
+    folder = Path(saved.checkpoints or ".")
+    found, remarks = newest(folder, verify=verify)
+    resumes = saved.resume or saved.resume_or_start
+    if found is None and remarks and resumes:
+        raise _all_damaged(remarks)
+    if found is None and saved.resume and not saved.resume_or_start:
         raise InputError(
             f"there is no checkpoint in {folder} to resume",
             "name the folder of a run's checkpoints, or begin at the start with --resume-or-start",
         )
-    if steps is not None and not (lifecycle.resume or lifecycle.resume_or_start):
+    if found is not None and not resumes:
         raise UsageError(
-            f"{folder} already holds a checkpoint of step {steps}",
+            f"{folder} already holds a checkpoint of step {found.header.steps}",
             "go on from it with --resume, or name another folder with --checkpoints",
         )
+    return found, remarks
+
+
+def to_evaluate(
+    spec: RunSpec, classes: int | None = None, *, verify: bool = True
+) -> tuple[Checkpoint, tuple[str, ...]]:
+    """Return the checkpoint of its folder that an evaluation takes, however it was trained; and remarks.
+
+    `classes`: of the model, None: not known. Raises InputError where there is none of the model.
+    """
+    folder = Path(spec.lifecycle.checkpoints or ".")
+    found, remarks = newest(folder, verify=verify)
+    if found is None and remarks:
+        raise _all_damaged(remarks)
+    if found is None:
+        raise InputError(
+            f"there is no checkpoint in {folder}",
+            "name the folder of a run's checkpoints with --checkpoints",
+        )
+    known = _classes(spec, found) if classes is None else classes
+    require_same(found, msgspec.structs.replace(found.header, model=spec.model, classes=known))
+    return found, remarks
 
 
 def require_files(spec: RunSpec) -> None:
-    """Check before TensorFlow is loaded what a training does with its folders; they are made if need be.
+    """Check before TensorFlow is loaded what a run does with its folders; they are made if need be.
 
     Of checkpoints only the headers are read. Raises GputopoError, as the worker would.
     """
-    lifecycle = spec.lifecycle
+    saved = spec.lifecycle
+    if spec.task == "eval":
+        if saved.checkpoints is not None:
+            to_evaluate(spec, verify=False)
+        return
     for option, name in (
-        ("--checkpoints", lifecycle.checkpoints),
-        ("--tensorboard", lifecycle.tensorboard),
-        ("--export", lifecycle.export),
+        ("--checkpoints", saved.checkpoints),
+        ("--tensorboard", saved.tensorboard),
+        ("--export", saved.export),
     ):
         if name is not None:
             require_writable(Path(name), option)
-    if lifecycle.export is not None:
-        require_empty(Path(lifecycle.export))
-    if lifecycle.checkpoints is None:
-        return
-    folder = Path(lifecycle.checkpoints)
-    found, damaged = _read_headers(folder)
-    finite = [one for one in found if one.header.finite]
-    resumes = lifecycle.resume or lifecycle.resume_or_start
-    if not found and damaged and resumes:
-        raise all_damaged([error.what for error in damaged])
-    if found or not damaged:  # the worker knows whether damaged ones matter
-        require_begin(folder, lifecycle, steps=max((one.header.steps for one in found), default=None))
-    if finite and resumes:
-        newest_one = max(finite, key=lambda one: one.header.steps)
-        alone = spec.variable_update == "independent"
-        require_same(
-            newest_one,
-            msgspec.structs.replace(
-                _of_model(newest_one.header, spec),
-                optimizer=spec.optimization.optimizer,
-                optimizer_of="gputopo" if spec.method is None else "keras",
-                variable_update=spec.variable_update,
-                places=len(spec.devices) if alone else 1,
-            ),
-        )
+    if saved.export is not None:
+        require_empty(Path(saved.export))
+    if saved.checkpoints is not None:
+        found, _ = to_begin(saved, verify=False)
+        if found is not None:
+            require_same(found, header_of(spec, _classes(spec, found)))
 
 
-def require_evaluable(spec: RunSpec) -> None:
-    """Check before TensorFlow is loaded that there is a checkpoint of the model to evaluate.
-
-    Only headers are read. Raises InputError, as the worker would.
-    """
-    if spec.lifecycle.checkpoints is None:
-        return
-    folder = Path(spec.lifecycle.checkpoints)
-    found, damaged = _read_headers(folder)
-    finite = [one for one in found if one.header.finite]
-    if not found and damaged:
-        raise all_damaged([error.what for error in damaged])
-    if not found:
-        raise no_checkpoint(folder)
-    if finite:
-        newest_one = max(finite, key=lambda one: one.header.steps)
-        require_same(newest_one, _of_model(newest_one.header, spec))
-
-
-def no_checkpoint(folder: Path) -> InputError:
-    """Return the error for an evaluation of a folder without a checkpoint."""
-    return InputError(
-        f"there is no checkpoint in {folder}", "name the folder of a run's checkpoints with --checkpoints"
+def header_of(spec: RunSpec, classes: int, **more: Any) -> Header:
+    """Describe a run for its checkpoints."""
+    alone = spec.variable_update == "independent"
+    return Header(
+        model=spec.model,
+        classes=classes,
+        optimizer=spec.optimization.optimizer,
+        optimizer_of="gputopo" if spec.method is None else "keras",
+        variable_update=spec.variable_update,
+        places=len(spec.devices) if alone else 1,
+        seed=spec.seed,
+        **more,
     )
 
 
-def all_damaged(damaged: Sequence[str]) -> InputError:
-    """Return the error for a folder whose checkpoints are all damaged, by what is said of each."""
+def _classes(spec: RunSpec, found: Checkpoint) -> int:
+    """Return the classes of the spec's model; those of a checkpoint where only building it shows them."""
+    known = spec.model in workloads.names()
+    return workloads.require(spec.model).classes if known else found.header.classes
+
+
+def _all_damaged(damaged: Sequence[str]) -> InputError:
     return InputError(
         f"{damaged[0]}, and there is no other checkpoint",
         "remove it to begin at the start, or name another folder with --checkpoints",
     )
-
-
-def _of_model(header: Header, spec: RunSpec) -> Header:
-    """Return the header with the spec's model, and its classes where they are known without building it."""
-    known = workloads.require(spec.model).classes if spec.model in workloads.names() else header.classes
-    return msgspec.structs.replace(header, model=spec.model, classes=known)
 
 
 def prune(folder: Path, keep: int) -> tuple[Path, ...]:
@@ -256,19 +257,15 @@ def prune(folder: Path, keep: int) -> tuple[Path, ...]:
 def require_same(found: Checkpoint, wanted: Header) -> None:
     """Raise InputError, by name, if a run that is `wanted` cannot go on from a checkpoint."""
     header = found.header
-    differs = [
-        f"{what} {was}, not {now}"
-        for what, was, now in (
-            ("the model", header.model, wanted.model),
-            ("the number of classes", header.classes, wanted.classes),
-            ("the optimizer", header.optimizer, wanted.optimizer),
-        )
-        if was != now
+    compared = [
+        ("the model", header.model, wanted.model),
+        ("the number of classes", header.classes, wanted.classes),
+        ("the optimizer", header.optimizer, wanted.optimizer),
+        ("the state", _OPTIMIZERS[header.optimizer_of], _OPTIMIZERS[wanted.optimizer_of]),
     ]
-    if header.optimizer_of != wanted.optimizer_of:
-        differs.append(f"the state of {_whose(header)}, not of {_whose(wanted)}")
-    if (header.alone or wanted.alone) and (header.alone, header.places) != (wanted.alone, wanted.places):
-        differs.append(f"{_towers(header)}, not {_towers(wanted)}")
+    if header.alone or wanted.alone:
+        compared.append(("", _towers(header), _towers(wanted)))
+    differs = [f"{what} {was}, not {now}".lstrip() for what, was, now in compared if was != now]
     if differs:
         raise InputError(
             f"{found.path} is a checkpoint of another run: it has {'; '.join(differs)} "
@@ -330,19 +327,8 @@ def _header(path: Path) -> Header | None:
         return schema.decode(file.read(HEADER), Header, origin=str(path))
 
 
-def _verify(checkpoint: Checkpoint) -> None:
-    for _ in checkpoint.arrays():
-        pass
-
-
-def _whose(header: Header) -> str:
-    return "Keras's optimizer (--method)" if header.optimizer_of == "keras" else "gputopo's own optimizer"
-
-
 def _towers(header: Header) -> str:
-    if header.alone:
-        return f"{header.places} independent towers"
-    return "one set of variables"
+    return f"{header.places} independent towers" if header.alone else "one set of variables"
 
 
 @contextmanager
@@ -354,35 +340,24 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)
-        _sync_folder(path.parent)
+        handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)  # else the rename may be lost when the power goes
+        finally:
+            os.close(handle)
     except OSError as error:
         raise _unwritable(path, error) from error
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Bring a new name to the disk, without which a rename may be lost when the power goes."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _damaged(path: Path, error: Exception) -> InputError:
     lines = str(error).strip().splitlines()
-    return InputError(
-        f"{path} is damaged or cut short ({lines[0] if lines else type(error).__name__})",
-        "remove it, or name another folder with --checkpoints",
-    )
+    return _unusable(path, f"is damaged or cut short ({lines[0] if lines else type(error).__name__})")
 
 
-def _not_finite(checkpoint: Checkpoint) -> InputError:
-    return InputError(
-        f"{checkpoint.path} holds numbers that are not finite",
-        "remove it, or name another folder with --checkpoints",
-    )
+def _unusable(path: Path, why: str) -> InputError:
+    return InputError(f"{path} {why}", "remove it, or name another folder with --checkpoints")
 
 
 def _unwritable(path: Path, error: OSError) -> DiskError:

@@ -1,25 +1,24 @@
 """The checkpoints of a run: its variables into a file, and back to where they live."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import tensorflow as tf
 
 from gputopo import __version__
-from gputopo.launch.models.models import Model
+from gputopo.launch.models.model import Model
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.lifecycle import checkpoint_files as files
 from gputopo.launch.train.lifecycle import folders
 from gputopo.launch.train.lifecycle.checkpoint_files import Array, Checkpoint, Header
-from gputopo.launch.train.loop import Stepper
+from gputopo.launch.train.stepper import Stepper
 from gputopo.values.run.events import CheckpointSaved, Event, Noticed, PhaseBegun, Resumed
 
 Emit = Callable[[Event], None]
 Copies = dict[str, list[Any]]  # the name of an array, and the variables that hold it
-_CARRIED = "carried/"  # begins the names of what a mode carries from step to step
 
 
 class Checkpoints:
@@ -38,33 +37,23 @@ class Checkpoints:
         """Bring the variables to where training begins; return the steps that they are trained for.
 
         With `resume`: the newest whole checkpoint; without one in the folder, from the start where that is
-        asked for, with a notice.
-        Raises InputError for a checkpoint of another run, or where all are damaged, and as `require_begin`;
-        DiskError if the folder cannot be written.
+        asked for, with a notice. Raises as `checkpoint_files.to_begin`, and InputError for a checkpoint of
+        another run; DiskError if the folder cannot be written.
         """
-        trained = self._begin()
-        lifecycle, hosts = self._spec.lifecycle, self._step.hosts
-        if hosts is None or not (lifecycle.resume or lifecycle.resume_or_start):
-            return trained
-        return self._share(hosts, trained)
-
-    def _begin(self) -> int:
-        if self._folder is None:
-            return 0
-        folders.require_writable(self._folder)
-        found, damaged = files.newest(self._folder)
-        lifecycle = self._spec.lifecycle
-        resumes = lifecycle.resume or lifecycle.resume_or_start
-        if found is None and damaged and resumes:
-            raise files.all_damaged(damaged)
-        for remark in damaged:
-            self._notice(remark)
-        files.require_begin(self._folder, lifecycle, steps=None if found is None else found.header.steps)
-        if found is None:
-            if resumes:
+        trained, saved = 0, self._spec.lifecycle
+        resumes = saved.resume or saved.resume_or_start
+        if self._folder is not None:
+            folders.require_writable(self._folder)
+            found, remarks = files.to_begin(saved)
+            for remark in remarks:
+                self._notice(remark)
+            if found is not None:
+                trained = self._resume(found)
+            elif resumes:
                 self._notice(f"There is no checkpoint in {self._folder}: training begins at the start.")
-            return 0
-        return self._resume(found)
+        if self._step.from_first is not None and resumes:
+            return self._share(self._step.from_first, trained)
+        return trained
 
     def save_if_due(self, steps: int) -> None:
         """Write a checkpoint if it is time for one. `steps`: trained so far."""
@@ -96,38 +85,36 @@ class Checkpoints:
         )
 
     def _resume(self, found: Checkpoint) -> int:
-        wanted = self._header(found.header.steps)
-        files.require_same(found, wanted)
-        copies, scale, carried = self._copies(), _scale(self._step), _carried(self._step, self._spec)
+        header = found.header
+        files.require_same(found, self._header(header.steps))
+        copies, scale = self._copies(), _scale(self._step)
         files.require_shapes(found, _shapes(copies))
-        keeps_scale, carries_on = _holds(found, scale), _holds(found, carried)
-        _restore(found, {**copies, **(scale if keeps_scale else {}), **(carried if carries_on else {})})
-        if not carries_on:
-            self._step.placement.reset_buffers()
-            self._notice("The buffers of this mode are not in the checkpoint: they start empty.")
-        elif any(name.startswith(_CARRIED) and name not in carried for name in found.header.arrays):
-            self._notice("Buffers of another mode in the checkpoint, such as stored gradients, are ignored.")
-        if not keeps_scale:
+        if scale.keys() <= header.arrays.keys():
+            copies |= scale
+        else:
             self._notice("The checkpoint has no automatic loss scale: it starts from its initial value.")
+        _restore(found, copies)
+        self._step.placement.reset_buffers()
+        if self._spec.exchange.staged or self._spec.exchange.relaxed:
+            self._notice("Gradients of the step before are not in a checkpoint: the first step applies none.")
         # With another batch or other devices a step takes other images, and none is to be passed over.
-        images = found.header.images
-        if images is not None:
-            self._begun = found.header.steps, images
-            self._step.source.start_at(found.header.steps, images)
-        if found.header.seed != self._spec.seed:
+        if header.images is not None:
+            self._begun = header.steps, header.images
+            self._step.source.start_at(header.steps, header.images)
+        if header.seed != self._spec.seed:
             self._notice(
-                f"The checkpoint was made with --seed {found.header.seed}, this run continues with "
+                f"The checkpoint was made with --seed {header.seed}, this run continues with "
                 f"{self._spec.seed}: it is not what an uninterrupted run would be."
             )
-        self._saved = found.header.steps
-        self._emit(Resumed(time_s=time.time(), path=str(found.path), steps=found.header.steps))
-        return found.header.steps
+        self._saved = header.steps
+        self._emit(Resumed(time_s=time.time(), path=str(found.path), steps=header.steps))
+        return header.steps
 
-    def _share(self, hosts: Any, trained: int) -> int:
+    def _share(self, from_first: Callable[[Iterable[Any]], list[Any]], trained: int) -> int:
         """Bring where rank 0 begins to the processes of the other hosts, which read no checkpoint."""
         copies = [*self._copies().values(), *_scale(self._step).values()]
         place = tf.constant((trained, *self._begun), tf.int64)
-        place, *values = hosts.from_first([place, *(variables[0] for variables in copies)])
+        place, *values = from_first([place, *(variables[0] for variables in copies)])
         for variables, value in zip(copies, values, strict=True):
             for variable in variables:
                 with tf.device(variable.device):
@@ -142,7 +129,8 @@ class Checkpoints:
     def _header(self, steps: int) -> Header:
         before, images = self._begun
         images += (steps - before) * self._spec.joint_batch
-        return header_of(self._model, self._spec, steps=steps, images=images)
+        versions = {"gputopo": __version__, "tensorflow": tf.__version__}
+        return files.header_of(self._spec, self._model.classes, steps=steps, images=images, versions=versions)
 
     def _copies(self) -> Copies:
         copies = variables_of(self._model, self._spec, self._step.placement)
@@ -159,52 +147,24 @@ class Checkpoints:
         return copies
 
     def _values(self) -> Iterator[tuple[str, Array]]:
-        carried = _carried(self._step, self._spec)
-        for name, variables in {**self._copies(), **_scale(self._step), **carried}.items():
+        for name, variables in {**self._copies(), **_scale(self._step)}.items():
             yield name, variables[0].numpy()
 
 
-def load_for_evaluation(
-    folder: Path, model: Model, spec: RunSpec, placement: Any
-) -> tuple[Checkpoint, list[str]]:
+def load_for_evaluation(model: Model, spec: RunSpec, placement: Any) -> tuple[Checkpoint, list[str]]:
     """Bring the newest whole checkpoint's variables and statistics into a placement, on any devices.
 
     Returns the checkpoint and remarks. Of independent towers the first one's are loaded.
     Raises InputError if there is none, or it is of another model.
     """
-    found, damaged = files.newest(folder)
-    remarks = list(damaged)
-    if found is None and damaged:
-        raise files.all_damaged(damaged)
-    if found is None:
-        raise files.no_checkpoint(folder)
-    # How it was trained does not matter.
-    header = found.header
-    wanted = msgspec.structs.replace(header, model=spec.model, classes=model.classes)
-    files.require_same(found, wanted)
+    found, damaged = files.to_evaluate(spec, model.classes)
+    remarks, header = list(damaged), found.header
     if header.alone and header.places > 1:
-        remarks.append(f"The checkpoint holds {header.places} independent towers: the first is evaluated.")
+        remarks.append(f"The checkpoint holds {header.places} separate trainings: the first is evaluated.")
     copies = variables_of(model, spec, placement, together=True)
     files.require_shapes(found, _shapes(copies))
     _restore(found, copies)
     return found, remarks
-
-
-def header_of(model: Model, spec: RunSpec, *, steps: int, images: int | None = None) -> Header:
-    """Describe the run for its checkpoints."""
-    alone = spec.variable_update == "independent"
-    return Header(
-        steps=steps,
-        model=spec.model,
-        classes=model.classes,
-        optimizer=spec.optimization.optimizer,
-        optimizer_of="gputopo" if spec.method is None else "keras",
-        variable_update=spec.variable_update,
-        places=len(spec.devices) if alone else 1,
-        seed=spec.seed,
-        images=images,
-        versions={"gputopo": __version__, "tensorflow": tf.__version__},
-    )
 
 
 def variables_of(model: Model, spec: RunSpec, placement: Any, *, together: bool = False) -> Copies:
@@ -236,24 +196,8 @@ def _sets(
 
 
 def _scale(step: Stepper) -> Copies:
-    flat = [] if step.scale is None else _flat(step.scale.variables)
-    return {f"scale/{number}": [one] for number, one in enumerate(flat)}
-
-
-def _carried(step: Stepper, spec: RunSpec) -> Copies:
-    """Name the buffers of a mode by the mode and its devices, which decide what each one means.
-
-    Shapes are not enough: staged weights of one mode are as large as stored gradients of another.
-    """
-    mode = "staged" if spec.exchange.staged else "relaxed"
-    return {
-        f"{_CARRIED}{mode}/{len(spec.devices)}/{number}": [one]
-        for number, one in enumerate(step.placement.buffers)
-    }
-
-
-def _holds(found: Checkpoint, copies: Copies) -> bool:
-    return all(found.header.arrays.get(name) == shape for name, shape in _shapes(copies).items())
+    scales = [] if step.scale is None else step.scale.variables
+    return {f"scale/{number}": [one] for number, one in enumerate(chain.from_iterable(scales))}
 
 
 def _shapes(copies: Copies) -> dict[str, tuple[int, ...]]:
@@ -265,7 +209,3 @@ def _restore(found: Checkpoint, copies: Copies) -> None:
         for variable in copies.get(name, ()):
             with tf.device(variable.device):
                 variable.assign(array)
-
-
-def _flat(rows: Sequence[Sequence[Any]]) -> list[Any]:
-    return [one for row in rows for one in row]

@@ -6,35 +6,25 @@ Passes follow the model as it is used: moving statistics in norms, nothing dropp
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.models.models import Model, loss_of
+from gputopo.launch.models.model import Model, loss_of
 from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.inputs.source import Fact, InputSource, Shape, noticing
 from gputopo.launch.train.lifecycle.checkpoints import load_for_evaluation
-from gputopo.launch.train.loop import (
-    Loop,
-    Observer,
-    StepOutcome,
-    Stepper,
-    Stopped,
-    VariableSets,
-    never,
-)
+from gputopo.launch.train.loop import Loop
 from gputopo.launch.train.marks import HostMarks, Marks, TowerClock, clock
-from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.devices import HOST, home, tower_groups
 from gputopo.launch.train.placement.placements import Placement, place
 from gputopo.launch.train.placement.variables import read_state
-from gputopo.launch.train.towers import TOP, TowerInput, TowerMath, hits
+from gputopo.launch.train.stepper import Observer, StepOutcome, Stepper, Stopped, VariableSets
+from gputopo.launch.train.towers import TOP, TowerMath, hits
 from gputopo.launch.train.training import NO_START, WorkerStart, built, observers
-from gputopo.values.errors import UsageError
 from gputopo.values.run.events import (
     Evaluated,
     Event,
@@ -136,12 +126,7 @@ class ForwardStep(Stepper):
     placement: Placement
 
     def __init__(self, model: Model, spec: RunSpec) -> None:
-        """Create the variables and the graph. Raises UsageError where somebody else takes the steps."""
-        if spec.method is not None or spec.strategy is not None:
-            raise UsageError(
-                "forward passes and evaluations are made by gputopo's own towers",
-                "leave out --method and --strategy: they differ in how gradients are taken and exchanged",
-            )
+        """Create the variables and the graph."""
         # How gradients travel plays no part; a strategy that buffers some would only use memory.
         plain = msgspec.structs.replace(
             spec, exchange=Exchange(ps_spread=spec.exchange.ps_spread), all_reduce=None
@@ -170,7 +155,7 @@ class ForwardStep(Stepper):
 
     def check_variables(self) -> dict[str, int]:
         """Compare the variables' devices with the spec."""
-        return checking.check_placement(self.placement, self.spec)
+        return self.placement.check(self.spec)
 
     def _build(self, number: Tensor, *fed: Tensor) -> tuple[Tensor, ...]:
         with home():
@@ -197,17 +182,16 @@ class ForwardStep(Stepper):
                 weights = self.placement.weights(tower)
                 state = read_state(self.placement, tower, device)
             with tf.control_dependencies(times.weights_arrived(weights)), tf.device(device):
-                given = TowerInput(tower, number, weights, state, fed)
-                passed, labels = self._math.forward(given, training=False)
+                logits, labels = self._math.forward(tower, number, weights, state, fed)
                 real = tf.cast(labels >= 0, tf.float32)  # [batch]
                 count = tf.reduce_sum(real)
                 zero = tf.zeros_like(labels)
-                of_each = loss_of(self._model, passed.logits, tf.maximum(labels, zero))
+                of_each = loss_of(self._model, logits, tf.maximum(labels, zero))
                 # where, not times: a row of no example may have a loss of NaN
                 loss = tf.reduce_sum(tf.where(real > 0, of_each, tf.zeros_like(of_each)))
                 loss /= tf.maximum(count, 1.0)
-                right = hits(self._model, passed.logits, labels)
-            times.done([passed.logits])
+                right = hits(self._model, logits, labels)
+            times.done([logits])
             marks = times.row
         with tf.device(HOST):
             return tf.identity(loss), tf.identity(count), tf.identity(right), marks
@@ -219,7 +203,7 @@ def pass_forward(
     emit: Emit,
     *,
     start: WorkerStart = NO_START,
-    stopped: Stopped = never,
+    stopped: Stopped = lambda: False,
 ) -> VariableSets:
     """Time forward passes, as `training.train` times steps: nothing is trained, saved or exported."""
     with built(ForwardStep, model, spec, emit, start) as step, observers(spec, emit) as watching:
@@ -233,20 +217,15 @@ def evaluate(
     emit: Emit,
     *,
     start: WorkerStart = NO_START,
-    stopped: Stopped = never,
+    stopped: Stopped = lambda: False,
 ) -> VariableSets:
     """Evaluate the newest checkpoint of the folder that the spec names, and emit `Evaluated`.
 
-    Over all examples of the data, or the spec's number of batches of every device. Raises UsageError
-    without a folder, InputError without a checkpoint or for one of another model.
+    Over all examples of the data, or the spec's number of batches of every device. Raises InputError without
+    a checkpoint, or for one of another model.
     """
-    if spec.lifecycle.checkpoints is None:
-        raise UsageError(
-            "there is nothing to evaluate: no folder of checkpoints was named",
-            "name the folder that a training run wrote with --checkpoints",
-        )
     with built(ForwardStep, model, spec, emit, start) as step:
-        found, remarks = load_for_evaluation(Path(spec.lifecycle.checkpoints), model, spec, step.placement)
+        found, remarks = load_for_evaluation(model, spec, step.placement)
         for remark in remarks:
             emit(Noticed(time_s=time.time(), says=remark))
         emit(Resumed(time_s=time.time(), path=str(found.path), steps=found.header.steps))

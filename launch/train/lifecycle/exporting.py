@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.models.layers import Stream, TowerRows
-from gputopo.launch.models.models import Model
+from gputopo.launch.models.model import Model
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.lifecycle.checkpoint_files import names_of
 from gputopo.launch.train.lifecycle.folders import (
@@ -30,9 +30,9 @@ from gputopo.launch.train.lifecycle.folders import (
     require_writable,
     temporary_in,
 )
-from gputopo.launch.train.loop import VariableSets
 from gputopo.launch.train.op_errors import disk_reason
 from gputopo.launch.train.placement.devices import HOST
+from gputopo.launch.train.stepper import VariableSets
 from gputopo.values import schema
 from gputopo.values.run.events import Event, Exported, Noticed, PhaseBegun
 
@@ -73,7 +73,7 @@ class Export:
         self._emit(PhaseBegun(time_s=time.time(), phase="export"))
         began = time.perf_counter()
         if self._spec.variable_update == "independent" and len(placement.places) > 1:
-            says = "The towers trained independently: the first one's model is exported."
+            says = "The devices trained independently: the first one's model is exported."
             self._emit(Noticed(time_s=time.time(), says=says))
         short = getattr(self._model, "short_types", ())
         if short:

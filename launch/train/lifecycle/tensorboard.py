@@ -10,8 +10,8 @@ from tensorflow.core.framework.summary_pb2 import SummaryMetadata
 
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.lifecycle.folders import DiskError
-from gputopo.launch.train.loop import Observer, StepOutcome
 from gputopo.launch.train.op_errors import disk_reason
+from gputopo.launch.train.stepper import Observer, StepOutcome
 from gputopo.launch.train.updating import learning_rate
 from gputopo.values.run.events import Step
 

@@ -19,42 +19,20 @@ from typing import Any, Literal
 from gputopo.values.run.events import Device, DeviceTimes
 
 Kind = Literal["compute", "to_device", "to_host", "peer", "none"]
-
-
 _GPU_PLANE = re.compile(r"/device:GPU:(\d+)")
-
-
 _TOWER_OP = re.compile(r"(?:^|/)tower_(\d+)/.*:(\w+)$")
-
-
 _MAY_END_LATER = "ExecutorState::ProcessAsync::Start"
-
-
 _COPY_OF_HLO = re.compile(r"(_\d+)?(\.\d+)*$")  # XLA numbers the ops of a program: Conv2D_1.11
-
-
 _OP = re.compile(r":(\w+)$")
 
 
 # The runtime's own: handing tensors from device to device, and reading variables where they live.
 _NOT_COMPUTING = {"_Send", "_Recv", "_HostSend", "_HostRecv", "_Arg", "_Retval", "ReadVariableOp"}
-
-
 _COPIES: dict[str, Kind] = {"MemcpyH2D": "to_device", "MemcpyD2H": "to_host", "MemcpyP2P": "peer"}
-
-
 _BOOKKEEPING = {"MemoryAlloc", "MemoryFree", "Overhead", "Synchronization", "Generic"}
-
-
 _DESTINATION = re.compile(r"\bdest:(\d+)")
-
-
 MAX_OPS = 10  # kinds of ops reported per device
-
-
 _LONGEST_NAME = 80  # C++ names of kernels can be thousands of characters
-
-
 PICOSECOND = 1e-12
 
 

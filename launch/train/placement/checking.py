@@ -6,15 +6,12 @@ No TensorFlow is loaded with this module.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from gputopo.launch.spec.names import short_name
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement.partitioning import owners_of
 from gputopo.values.errors import HardwareError
-
-if TYPE_CHECKING:
-    from gputopo.launch.train.placement.placements import Placement  # loads TensorFlow
 
 T = TypeVar("T")
 _TOWER = re.compile(r"(?:^|/)tower_(\d+)/")
@@ -98,12 +95,6 @@ def check_variables(sets: Iterable[tuple[Sequence[Any], Sequence[str]]]) -> dict
                 )
             placed[device] += variable.shape.num_elements() * variable.dtype.size
     return dict(placed)
-
-
-def check_placement(placement: "Placement", spec: RunSpec) -> dict[str, int]:
-    """Return the bytes of trained variables on each device. Raises HardwareError as `check_variables`."""
-    sizes = [variable.shape.num_elements() for variable in placement.places[0]]
-    return check_variables(zip(placement.stored, expected_devices(spec, sizes), strict=True))
 
 
 def expected_devices(spec: RunSpec, sizes: Sequence[int]) -> list[list[str]]:

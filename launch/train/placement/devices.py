@@ -1,10 +1,11 @@
 """The worker's TensorFlow devices: made once, before anything else touches TensorFlow."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.hosts.addresses import free_port
@@ -48,6 +49,7 @@ def set_up(spec: RunSpec) -> None:
             f"TensorFlow sees {len(gpus)} of the {len(own)} planned GPUs",
             "install the GPU build (pip install 'gputopo[cuda]') and see the CUDA lines in worker.log",
         )
+    tf.config.experimental.enable_tensor_float_32_execution(spec.precision.tf32 == "on")
     limit = spec.runtime.memory_limit_mib
     for gpu in gpus:
         if limit is None:
@@ -154,6 +156,8 @@ def server_config(spec: RunSpec, rank: int) -> Any:
         inter_op_parallelism_threads=spec.runtime.inter_threads or 0,
     )
     config.experimental.collective_group_leader = f"/job:{JOB}/replica:0/task:0"
+    if spec.backend == "gpu":
+        tf.config.experimental.enable_tensor_float_32_execution(spec.precision.tf32 == "on")
     if spec.backend == "cpu":
         config.device_count["CPU"] = max(len(own), 1)
     elif spec.runtime.memory_limit_mib is None:
@@ -185,6 +189,7 @@ def settings(spec: RunSpec) -> dict[str, str]:
     return found | {
         "gpu_threads": f"{mode} {count}" if count and mode != "global" else mode,
         "gpu_memory": memory,
+        "tf32": spec.precision.tf32,
     }
 
 
@@ -289,3 +294,30 @@ def _try(spec: RunSpec, device: str) -> None:
                 return [tf.identity(gradient) for gradient in gradients]
 
     tf.compat.v1.wrap_function(both, [])()
+
+
+# Calls of Python functions in the processes of other hosts: rank 0 asks by an op on that host's device. An op
+# finds a Python function in its own process alone, by a token. So the server of another host registers what
+# answers there before it serves (`server.answers`).
+Answering = Callable[..., np.int64 | bytes]
+"""Answers a question (bytes) about what is given (numpy values)."""
+_TOKEN = "pyfunc_0"  # of the first function that a process registers
+
+
+def register(answering: Answering) -> Any:
+    """Let ops that another process puts on this one's devices ask, while the returned is referenced.
+
+    It must be the first Python function that this process gives TensorFlow.
+    """
+    with tf.Graph().as_default() as kept:
+        op = tf.numpy_function(answering, [""], tf.bool).op
+    assert op.get_attr("token") == _TOKEN.encode(), "another function was registered first"
+    return kept
+
+
+def ask_host(device: str, question: str, *given: Any, dtype: Any) -> Any:
+    """Ask the server on a device now, and return the answer as a numpy value or bytes."""
+    with tf.device(device):
+        arguments = [tf.constant(question), *map(tf.convert_to_tensor, given)]
+        (answer,) = tf.raw_ops.PyFunc(input=arguments, token=_TOKEN, Tout=[dtype])
+        return answer.numpy()

@@ -5,9 +5,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.jobs.reduction_worker import options_of
 from gputopo.launch.spec.run_spec import Exchange
 from gputopo.launch.train.placement.algorithms import (
+    Reducer,
     collective,
     copy,
     cut_on,
@@ -21,8 +21,7 @@ from gputopo.launch.train.placement.algorithms import (
     tf_hierarchical,
 )
 from gputopo.launch.train.placement.partitioning import UNIT, chunk_sizes, small_runs
-from gputopo.launch.train.placement.reducer import Reducer
-from gputopo.values.run.all_reduce import parse
+from gputopo.values.run.all_reduce import options_of, parse
 
 Tensor = Any
 

@@ -1,9 +1,11 @@
-"""Sizes and orders of chunks, rings, groups and spread variables: arithmetic alone."""
+"""Sizes and orders of chunks, rings, groups, rows and spread variables: arithmetic alone."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from gputopo.launch.spec.names import rank_of
 from gputopo.topology.hops import Groups
+from gputopo.values.errors import UsageError
 from gputopo.workload.spreading import chunk_count, spread
 
 UNIT = 32
@@ -72,3 +74,25 @@ def by_host(devices: Sequence[str]) -> Groups:
 def share_memory(devices: Sequence[str]) -> bool:
     """Return whether some devices are logical CPU devices."""
     return any(device.startswith("/CPU:") for device in devices)
+
+
+Cut = Literal["even", "rest"]
+
+
+def rows_of_towers(batch: int, towers: int, cut: Cut) -> list[tuple[int, int]]:
+    """Return (first row, rows) of each tower of a Keras method. Raises UsageError if a tower would get none.
+
+    even: sizes differ by one at most, the first towers have more; rest: the last tower takes what is left.
+    """
+    if batch < towers:
+        raise UsageError(
+            f"a batch of {batch} does not give each of {towers} devices a row",
+            f"use a batch of {towers} or more, or fewer devices",
+        )
+    each, left = divmod(batch, towers)
+    found, first = [], 0
+    for tower in range(towers):
+        more = int(tower < left) if cut == "even" else (left if tower == towers - 1 else 0)
+        found.append((first, each + more))
+        first += each + more
+    return found

@@ -13,12 +13,13 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from gputopo.launch.models.models import Model
+from gputopo.launch.models.model import Model
 from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train.placement import checking
+from gputopo.launch.train.placement.algorithms import Reducer, add, self_test
 from gputopo.launch.train.placement.devices import HOST, require
 from gputopo.launch.train.placement.methods import reducer_of
 from gputopo.launch.train.placement.partitioning import owners_of
-from gputopo.launch.train.placement.reducer import Reducer, add, self_test
 from gputopo.launch.train.placement.variables import (
     assign,
     create_copies,
@@ -47,8 +48,8 @@ class Placement:
 
     places: Sequence[Sequence[Any]]  # sets of trained variables, in the model's order: one, or one per tower
     states: Sequence[Sequence[Any]]  # sets of moving statistics; one: the first tower's are used
-    buffers: Sequence[Any] = ()  # variables that carry something to the next step; a resumed run needs them
     waits: Waits = "all"
+    stale = False  # whether a step applies the gradients of the step before
 
     @property
     def stored(self) -> Sequence[Sequence[Any]]:
@@ -79,7 +80,12 @@ class Placement:
         return []
 
     def reset_buffers(self) -> None:
-        """Bring the buffers in line with the variables, after these were set from outside (eagerly)."""
+        """Bring what is carried to the next step in line with variables that were set from outside."""
+
+    def check(self, spec: RunSpec) -> dict[str, int]:
+        """Return the bytes of trained variables by device. Raises HardwareError if one is elsewhere."""
+        sizes = [variable.shape.num_elements() for variable in self.places[0]]
+        return checking.check_variables(zip(self.stored, checking.expected_devices(spec, sizes), strict=True))
 
 
 class ParameterServer(Placement):
@@ -182,14 +188,14 @@ class StagedServer(ParameterServer):
     """
 
     waits: Waits = "nothing"
+    stale = True
 
     def __init__(
         self, model: Model, devices: Sequence[str], servers: Sequence[Sequence[str]], seed: int
     ) -> None:
         super().__init__(model, devices, servers, seed)
         self._staged = [_copies(self.places[0], device) for device in devices]
-        self._gradients = _gradient_buffers(model, devices)
-        self.buffers = [*_flat(self._staged), *_flat(self._gradients)]
+        self._gradients = Carried(model, devices)
 
     def weights(self, tower: int) -> list[Tensor]:
         """Read what was fetched in the step before."""
@@ -197,7 +203,7 @@ class StagedServer(ParameterServer):
 
     def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         """Add the gradients of the step before where each variable is."""
-        return super().totals([[buffer.take() for buffer in of_tower] for of_tower in self._gradients])
+        return super().totals(self._gradients.take())
 
     def store(
         self,
@@ -208,7 +214,7 @@ class StagedServer(ParameterServer):
         """Fetch the changed weights, and buffer the gradients."""
         with tf.control_dependencies(list(updates)):
             fetched = read(self.stored[0])
-        ops = _store_gradients(self._gradients, gradients)
+        ops = self._gradients.put(gradients)
         for device, staged, in_use in zip(self._devices, self._staged, weights, strict=True):
             copies = whole_on(device, self.places[0], fetched)
             with tf.control_dependencies(list(in_use)):  # this step's have been read
@@ -220,7 +226,7 @@ class StagedServer(ParameterServer):
         for staged in self._staged:
             for copy, variable in zip(staged, self.places[0], strict=True):
                 copy.assign(variable.read_value())
-        _clear(self._gradients)
+        self._gradients.clear()
 
 
 class RelaxedReplicas(Replicated):
@@ -231,14 +237,15 @@ class RelaxedReplicas(Replicated):
     --variable_consistency=relaxed of tf_cnn_benchmarks.
     """
 
+    stale = True
+
     def __init__(self, model: Model, devices: Sequence[str], reducer: Reducer, seed: int) -> None:
         super().__init__(model, devices, reducer, seed)
-        self._gradients = _gradient_buffers(model, devices)
-        self.buffers = _flat(self._gradients)
+        self._gradients = Carried(model, devices)
 
     def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         """Reduce the gradients of the step before."""
-        return super().totals([[buffer.take() for buffer in of_tower] for of_tower in self._gradients])
+        return super().totals(self._gradients.take())
 
     def store(
         self,
@@ -247,60 +254,43 @@ class RelaxedReplicas(Replicated):
         updates: Sequence[Any],
     ) -> list[Any]:
         """Buffer the gradients."""
-        return _store_gradients(self._gradients, gradients)
+        return self._gradients.put(gradients)
 
     def reset_buffers(self) -> None:
         """Clear the gradients."""
-        _clear(self._gradients)
+        self._gradients.clear()
 
 
-class Buffer:
-    """A gradient that its device carries to the next step without a copy.
+class Carried:
+    """The gradients that a mode carries to the next step, on the towers' devices."""
 
-    `take` moves it out at the start of the step, so that its memory is free again as soon as it was used, and
-    not only when this step's gradient is stored.
+    def __init__(self, model: Model, devices: Sequence[str]) -> None:
+        self._variables = []
+        self._taken: list[list[Tensor]] = []
+        for device in devices:
+            with tf.device(device):
+                zeros = [tf.zeros(spec.shape) for spec in model.variables]
+                own = [tf.Variable(zero, trainable=False, name="carried/gradient") for zero in zeros]
+            self._variables.append(own)
 
-    In between it holds an empty tensor read from a variable, so that Grappler infers no shape: it takes all
-    values assigned to a variable for tensors of one shape. With a constant it made filters of no numbers
-    (gradients with momentum, reduced after 3 or 4 towers), and with one variable for all gradients it took
-    them for gradients of one shape.
-    """
+    def take(self) -> list[list[Tensor]]:
+        """Read the gradients of the step before: [tower][variable]."""
+        self._taken = [read(of_tower) for of_tower in self._variables]
+        return self._taken
 
-    def __init__(self, shape: Sequence[int], device: str) -> None:
-        self.shape = tuple(shape)
-        self._variable = _of_any_shape(tf.zeros(self.shape), device)
-        self._empty = _of_any_shape(tf.zeros((0,)), device)
-        self.device: str = self._variable.device
-        self._emptied: Tensor = None
+    def put(self, gradients: Sequence[Sequence[Tensor]]) -> list[Any]:
+        """Return the ops that store this step's gradients, after those before were read."""
+        ops: list[Any] = []
+        for variables, taken, own in zip(self._variables, self._taken, gradients, strict=True):
+            with tf.control_dependencies(taken):
+                ops += assign(variables, own)
+        return ops
 
-    def take(self) -> Tensor:
-        """Return the stored value and leave an empty tensor (builds ops)."""
-        with tf.device(self.device):
-            value = tf.ensure_shape(self._variable.read_value(), self.shape)
-            with tf.control_dependencies([value]):
-                self._emptied = self._assign(self._empty.read_value())
-        return value
-
-    def put(self, value: Tensor) -> Any:
-        """Return the op that stores a value after the one before was taken."""
-        with tf.control_dependencies([self._emptied]), tf.device(self.device):
-            return self._assign(value)
-
-    def assign(self, value: Any) -> None:
-        """Store a value from outside the step (eagerly)."""
-        self._variable.assign(value)
-
-    def numpy(self) -> Any:
-        """Return the value stored between two steps."""
-        return self._variable.numpy()
-
-    def _assign(self, value: Tensor) -> Any:
-        return tf.raw_ops.AssignVariableOp(resource=self._variable.handle, value=value)
-
-
-def _of_any_shape(value: Tensor, device: str) -> Any:
-    with tf.device(device):
-        return tf.Variable(value, trainable=False, name="buffered/gradient", shape=tf.TensorShape(None))
+    def clear(self) -> None:
+        """Set all to zero, outside the step (eagerly)."""
+        for of_tower in self._variables:
+            for variable in of_tower:
+                variable.assign(tf.zeros(variable.shape))
 
 
 def _copies(variables: Sequence[Any], device: str) -> list[Any]:
@@ -310,27 +300,6 @@ def _copies(variables: Sequence[Any], device: str) -> list[Any]:
         with tf.device(device):
             copies.append(tf.Variable(value, trainable=False, name="staged/weights"))
     return copies
-
-
-def _gradient_buffers(model: Model, devices: Sequence[str]) -> list[list[Buffer]]:
-    return [[Buffer(spec.shape, device) for spec in model.variables] for device in devices]
-
-
-def _store_gradients(buffers: Sequence[Sequence[Buffer]], gradients: Sequence[Sequence[Tensor]]) -> list[Any]:
-    return [
-        buffer.put(value)
-        for of_tower, values in zip(buffers, gradients, strict=True)
-        for buffer, value in zip(of_tower, values, strict=True)
-    ]
-
-
-def _clear(buffers: Sequence[Sequence[Buffer]]) -> None:
-    for buffer in _flat(buffers):
-        buffer.assign(tf.zeros(buffer.shape))
-
-
-def _flat(rows: Sequence[Sequence[Any]]) -> list[Any]:
-    return [one for row in rows for one in row]
 
 
 def place(model: Model, spec: RunSpec) -> Placement:

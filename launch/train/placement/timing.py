@@ -1,4 +1,4 @@
-"""Times reductions on stand-ins for the gradients of a model, and checks every sum."""
+"""Times reductions on stand-ins for the gradients of a model, and checks the sums of each call."""
 
 import gc
 import statistics
@@ -16,9 +16,9 @@ from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.models.models import shapes_of
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.op_errors import first_line
+from gputopo.launch.train.placement.algorithms import Reducer, self_test
 from gputopo.launch.train.placement.devices import HOST, home, joined, settle
 from gputopo.launch.train.placement.methods import reducer_of
-from gputopo.launch.train.placement.reducer import Reducer, self_test
 from gputopo.values.errors import HardwareError
 from gputopo.values.run.events import EXCHANGE, Event, PhaseBegun
 
@@ -49,25 +49,6 @@ class Bench:
             self.bytes += row[0].shape.num_elements() * row[0].dtype.size
             self._sources.append(row)
         settle()
-
-    def check(self, reducer: Reducer, name: str) -> None:
-        """Reduce once and compare every number of every sum on every device. Raises WrongSumError."""
-        count = len(self._devices)
-
-        def build() -> list[Tensor]:
-            right: list[Tensor] = []
-            for number, row in enumerate(reducer(self._read())):
-                for tower, (device, total) in enumerate(zip(self._devices, row, strict=True)):
-                    # One after the other: what is expected takes as much memory as the sum itself.
-                    with tf.device(device), tf.control_dependencies(right[-1:]):
-                        own = self._sources[number][tower].read_value()
-                        expected = count * own + _STEP * (count * (count - 1) / 2 - count * tower)
-                        right.append(tf.reduce_all(tf.equal(total, expected)))
-            return right
-
-        for number, right in enumerate(tf.compat.v1.wrap_function(build, [])()):
-            if not bool(right.numpy()):
-                raise _wrong(name, self._devices[number % count], f"variable {number // count}")
 
     def call_of(self, reducer: Reducer, *, checked: str | None = None) -> Callable[[], float]:
         """Return a function that reduces once and returns the seconds it took.
@@ -122,11 +103,9 @@ class Bench:
         expected = count * firsts + len(self._sources) * _STEP * count * (count - 1) // 2
         for device, probe in zip(self._devices, probes, strict=True):
             if float(probe) != -expected:
-                raise _wrong(name, device, "a timed call")
-
-
-def _wrong(name: str, device: str, where: str) -> WrongSumError:
-    return WrongSumError(f"the reduction '{name}' is wrong on {device}, in {where}", "use another reduction")
+                raise WrongSumError(
+                    f"the reduction '{name}' is wrong on {device}, in a timed call", "use another reduction"
+                )
 
 
 Emit = Callable[[Event], None]

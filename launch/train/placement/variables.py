@@ -9,14 +9,13 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.models.layers import Stream
-from gputopo.launch.models.models import Model
+from gputopo.launch.models.model import Model
 from gputopo.launch.spec.names import rank_of
-from gputopo.launch.train.loop import VariableSets
-from gputopo.launch.train.placement.algorithms import cut_on, join_on
+from gputopo.launch.train.placement.algorithms import cut_on, join_on, on
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.launch.train.placement.methods import moved_together
 from gputopo.launch.train.placement.partitioning import UNIT, chunk_sizes
-from gputopo.launch.train.placement.reducer import on
+from gputopo.launch.train.stepper import VariableSets
 
 Tensor = Any
 
@@ -144,7 +143,6 @@ class VariableSet:
 
     places: Sequence[Sequence[Any]]
     states: Sequence[Sequence[Any]]
-    buffers: Sequence[Any] = ()
 
     def reset_buffers(self) -> None:
         """Nothing is carried from step to step."""

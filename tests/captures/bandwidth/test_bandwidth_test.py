@@ -1,9 +1,7 @@
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures import reading
-from gputopo.captures.bandwidth import bandwidth_test
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
@@ -37,44 +35,6 @@ def test_newer_versions_print_gb_and_the_doubt_about_mb_is_noted() -> None:
     assert new.samples == old.samples
     assert new.notes == ()
     assert any("2^20" in note for note in old.notes)
-
-
-def test_pageable_memory_is_not_pinned_and_a_range_is_a_sample_a_size() -> None:
-    text = written("A", {"Device to Host": 5000.0}).replace("PINNED", "PAGEABLE").replace("Quick", "Range")
-    text = text.replace("   33554432\t\t\t5000.0", "   1024\t\t\t500.0\n   2048\t\t\t\t900.5")
-    _, bandwidth = read(text)
-    assert [(s.bytes, s.pinned, s.median_gb_per_s) for s in bandwidth.samples] == [
-        (1024, False, 0.5),
-        (2048, False, 0.9005),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("label", "kind", "pinned"),
-    [
-        ("H2D-Pinned", "h2d", True),
-        ("D2H-Paged", "d2h", False),
-        ("D2D", "d2d_local", None),
-        ("H2D-Pinned-WriteCombined", "h2d", True),
-    ],
-)
-@pytest.mark.parametrize(("unit", "rate"), [("GB", "12.4"), ("MB", "12400.0")])
-def test_a_line_of_csv_tells_all(label: str, kind: str, pinned: bool | None, unit: str, rate: str) -> None:
-    line = f"bandwidthTest-{label}, Bandwidth = {rate} {unit}/s, Time = 0.00355 s, Size = 44000 bytes, "
-    machine, bandwidth = read(f"{line}NumDevsUsed = 1\n")
-    (sample,) = bandwidth.samples
-    assert (sample.kind, sample.pinned, sample.bytes, sample.median_gb_per_s) == (kind, pinned, 44000, 12.4)
-    assert machine.gpus[0].index == 0
-
-
-def test_a_sum_over_several_devices_is_no_number_of_any() -> None:
-    text = written("A", {"Host to Device": 24000.0}).replace("1 Device(s)", "2 Device(s)")
-    machine, bandwidth = read(text.replace(" Device 0: A\n", " Device 0: A\n Device 1: B\n"))
-    assert bandwidth.samples == ()
-    assert [(g.index, g.name) for g in machine.gpus] == [(0, "A"), (1, "B")]
-    (missing,) = bandwidth.not_measured
-    assert "2 devices" in missing.what
-    assert "24 GB/s" in missing.reason
 
 
 def test_the_blogs_program_tells_pageable_and_pinned_and_the_prompt_tells_the_gpu() -> None:
@@ -227,15 +187,3 @@ def test_a_text_without_a_result_is_refused() -> None:
 
 
 rates = st.integers(1, 99_999_9).map(lambda tenths: tenths / 10)
-
-
-@given(st.dictionaries(st.sampled_from(sorted(RATES)), rates, min_size=1), st.sampled_from(["MB", "GB"]))
-def test_any_run_that_is_written_is_read_back(told: dict[str, float], unit: str) -> None:
-    _, bandwidth = read(written("A", told, unit=unit))
-    scale = 1000 if unit == "MB" else 1
-    assert [s.median_gb_per_s for s in bandwidth.samples] == pytest.approx([v / scale for v in told.values()])
-
-
-def test_a_parser_alone_gives_the_same_machine() -> None:
-    text = written("A", RATES)
-    assert bandwidth_test.read(text, origin="test").machine == read(text)[0]

@@ -18,41 +18,6 @@ def read(text: str) -> tuple[Machine, Bandwidth]:
     return machine, machine.bandwidth
 
 
-def test_versions_and_devices_are_told_and_no_host_name() -> None:
-    machine, bandwidth = read(nvbandwidth.json_of_cases([H2D], DEVICES))
-    assert (bandwidth.driver_version, bandwidth.cuda_version) == ("570.86.16", "12.8")
-    assert [(g.index, g.cuda_index, g.name, g.pci_address) for g in machine.gpus] == [
-        (0, 1, "NVIDIA B", "0000:05:00.0"),
-        (1, 0, "NVIDIA A", "0000:0c:00.0"),
-    ]
-    assert {s.destination: s.median_gb_per_s for s in bandwidth.samples} == {"gpu:1": 56.5, "gpu:0": 57.25}
-    assert "myhost" not in repr(machine)
-
-
-def test_three_matrices_in_one_are_each_direction_and_the_total() -> None:
-    rows: list[list[float | str]] = [
-        ["N/A", 20.5],
-        [21.5, "N/A"],
-        ["N/A", 22.5],
-        [23.5, "N/A"],
-        ["N/A", 43.0],
-        [45.0, "N/A"],
-    ]
-    _, bandwidth = read(
-        nvbandwidth.json_of_cases(
-            [nvbandwidth.json_case("device_to_device_bidirectional_memcpy_read_ce", rows)]
-        )
-    )
-    assert [(s.kind, s.source, s.destination, s.median_gb_per_s) for s in bandwidth.samples] == [
-        ("p2p_direct", "gpu:1", "gpu:0", 20.5),
-        ("p2p_direct", "gpu:0", "gpu:1", 21.5),
-        ("p2p_direct", "gpu:0", "gpu:1", 22.5),
-        ("p2p_direct", "gpu:1", "gpu:0", 23.5),
-        ("bidirectional", "gpu:0", "gpu:1", 43.0),
-        ("bidirectional", "gpu:1", "gpu:0", 45.0),
-    ]
-
-
 def test_waived_and_failed_tests_are_told_apart() -> None:
     cases = [
         H2D,
@@ -92,21 +57,6 @@ def test_a_test_that_failed_alone_does_not_end_the_run() -> None:
         _, bandwidth = read(nvbandwidth.json_of_cases(cases))
         assert bandwidth.complete
         assert len(bandwidth.failures) == 1
-
-
-def test_a_test_of_several_machines_is_told_as_not_read() -> None:
-    machine, bandwidth = read(
-        nvbandwidth.json_of_cases([nvbandwidth.json_case("multinode_all_to_one_write_sm", [[1.5, 2.5]])])
-    )
-    assert "multinode" in bandwidth.not_measured[0].what
-    assert len(machine.unread) == 1
-
-
-def test_the_buffer_size_is_the_bytes_of_each_copy_where_it_is_told() -> None:
-    document = json.loads(nvbandwidth.json_of_cases([H2D]))
-    document["nvbandwidth"]["bufferSize"] = 512
-    assert {s.bytes for s in read(json.dumps(document))[1].samples} == {512 * 2**20}
-    assert {s.bytes for s in read(nvbandwidth.json_of_cases([H2D]))[1].samples} == {None}
 
 
 def test_what_stands_around_the_json_does_not_matter_and_two_of_them_are_joined() -> None:

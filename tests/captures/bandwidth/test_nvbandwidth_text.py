@@ -2,8 +2,7 @@ import pytest
 from hypothesis import strategies as st
 
 from gputopo.captures import reading
-from gputopo.captures.bandwidth.nvbandwidth import read as read_nvbandwidth
-from gputopo.values.bandwidth import Bandwidth, Sample, one_way_group
+from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 from tests.kit.dialects import nvbandwidth
@@ -47,63 +46,9 @@ def pairs(test: str, arrow: str = "->") -> str:
     return nvbandwidth.table(test, f"memcpy CE GPU(row) {arrow} GPU(column) bandwidth (GB/s)", PAIRS)
 
 
-def test_the_head_tells_versions_names_and_addresses_and_no_host_name() -> None:
-    machine, bandwidth = read(HEAD + host("host_to_device_memcpy_ce"))
-    assert (machine.driver.version, machine.driver.cuda_version) == ("570.86.16", "12.9")
-    assert (bandwidth.driver_version, bandwidth.cuda_version) == ("570.86.16", "12.9")
-    assert [(g.index, g.name, g.pci_address) for g in machine.gpus][2] == (
-        2,
-        "NVIDIA H100 80GB HBM3",
-        "0000:b2:00.0",
-    )
-    assert "myhost" not in repr(machine)
-    assert machine.unread == ()
-
-
 def test_host_names_of_mpi_processes_are_dropped() -> None:
     text = "Process  0 (myhost): device 0: NVIDIA GB200 (00000008:01:00)\n"
     assert "myhost" not in repr(read(text + host("host_to_device_memcpy_ce"))[0])
-
-
-@pytest.mark.parametrize(
-    ("engine", "methods"), [("ce", ("copy_engine",) * 2), ("sm", ("kernel_read", "kernel_write"))]
-)
-def test_host_tests_are_pinned_copies_each_gpu_alone(engine: str, methods: tuple[str, str]) -> None:
-    text = host(f"host_to_device_memcpy_{engine}") + host(f"device_to_host_memcpy_{engine}", "<-")
-    told = read(text)[1].samples
-    assert [(s.kind, s.source, s.destination, s.median_gb_per_s) for s in told[1::3]] == [
-        ("h2d", "host", "gpu:1", 12.5),
-        ("d2h", "gpu:1", "host", 12.5),
-    ]
-    assert {(s.pinned, s.group) for s in told} == {(True, None)}
-    assert (told[0].method, told[3].method) == methods
-
-
-@pytest.mark.parametrize(
-    ("test", "kind"),
-    [("host_to_device_bidirectional_memcpy_ce", "h2d"), ("device_to_host_bidirectional_memcpy_sm", "d2h")],
-)
-def test_a_bidirectional_host_test_is_one_direction_while_the_other_runs(test: str, kind: str) -> None:
-    told = read(host(test, "<->"))[1].samples
-    assert {s.kind for s in told} == {kind}
-    assert [s.group for s in told] == [f"{test} gpu:{i}" for i in range(3)]
-
-
-def test_all_to_host_and_host_to_all_run_on_all_gpus_at_once() -> None:
-    told = read(host("all_to_host_memcpy_ce", "<-") + host("host_to_all_memcpy_ce"))[1].samples
-    assert [(s.kind, s.group) for s in told[::3]] == [
-        ("d2h", "all_to_host_memcpy_ce"),
-        ("h2d", "host_to_all_memcpy_ce"),
-    ]
-    assert len({s.group for s in told}) == 2
-    both = read(host("all_to_host_bidirectional_memcpy_ce", "<->"))[1].samples
-    assert {(s.group, s.with_reverse, one_way_group(s)) for s in both} == {
-        ("all_to_host_bidirectional_memcpy_ce", True, None)
-    }
-    alone = read(host("host_to_device_bidirectional_memcpy_ce", "<->"))[1].samples
-    assert [(s.group, one_way_group(s)) for s in alone] == [
-        (f"host_to_device_bidirectional_memcpy_ce gpu:{gpu}", None) for gpu in range(3)
-    ]
 
 
 def test_a_read_fetches_from_the_column_and_a_write_sends_from_the_row() -> None:
@@ -113,83 +58,6 @@ def test_a_read_fetches_from_the_column_and_a_write_sends_from_the_row() -> None
     assert numbers(pairs("device_to_device_memcpy_write_ce", "<-"))["p2p_direct", "gpu:0", "gpu:1"] == 21.25
     assert first(pairs("device_to_device_memcpy_read_sm")).method == "kernel_read"
     assert first(pairs("device_to_device_memcpy_write_sm")).method == "kernel_write"
-
-
-def test_before_0_6_a_bidirectional_pair_is_one_direction_while_the_other_runs() -> None:
-    sample = first(pairs("device_to_device_bidirectional_memcpy_write_ce", "<->"))
-    assert (sample.kind, sample.source, sample.destination) == ("p2p_direct", "gpu:0", "gpu:1")
-    assert sample.group == "device_to_device_bidirectional_memcpy_write_ce gpu:0 gpu:1"
-
-
-@pytest.mark.parametrize("way", ["read", "write"])
-def test_before_0_6_kernels_of_a_bidirectional_pair_give_the_sum_of_both(way: str) -> None:
-    sample = first(pairs(f"device_to_device_bidirectional_memcpy_{way}_sm", "->"))
-    assert (sample.kind, sample.source, sample.destination) == ("bidirectional", "gpu:0", "gpu:1")
-    assert (sample.path, sample.group, sample.median_gb_per_s) == ("direct", None, 21.25)
-
-
-@pytest.mark.parametrize("test", ["all_to_one_read_sm", "one_to_all_write_ce"])
-def test_one_gpu_with_all_has_one_row_whatever_its_heading(test: str) -> None:
-    text = nvbandwidth.table(test, "memcpy SM GPU(row) -> GPU(column) bandwidth (GB/s)", ROW)
-    assert read(text)[1].complete
-
-
-@pytest.mark.parametrize("way", ["read", "write"])
-def test_since_0_6_both_directions_and_their_total_are_told(way: str) -> None:
-    test = f"device_to_device_bidirectional_memcpy_{way}_ce"
-    text = f"Running {test}.\n"
-    for scale, part in ((1, f"{way.capitalize()}1"), (2, f"{way.capitalize()}2"), (3, "Total")):
-        rows = [[v and scale * v for v in row] for row in PAIRS]
-        heading = f"memcpy CE GPU(row) <-> GPU(column) {part} bandwidth (GB/s)"
-        text += nvbandwidth.matrix(heading, rows, f"{test}_{part.lower()}")
-    told = read(text)[1].samples
-    assert len(told) == 18
-    assert [(s.kind, s.source, s.destination, s.median_gb_per_s, s.path) for s in told[::6]] == [
-        ("p2p_direct", "gpu:1", "gpu:0", 21.25, None),
-        ("p2p_direct", "gpu:0", "gpu:1", 42.5, None),
-        ("bidirectional", "gpu:0", "gpu:1", 63.75, "direct"),
-    ]
-    assert told[0].group == told[6].group == f"{test} gpu:0 gpu:1"
-    assert told[12].group is None
-
-
-@pytest.mark.parametrize(
-    ("test", "inward"),
-    [
-        ("all_to_one_write_ce", True),
-        ("all_to_one_read_ce", False),
-        ("one_to_all_write_sm", False),
-        ("one_to_all_read_sm", True),
-    ],
-)
-def test_a_total_over_all_peers_names_the_one_and_the_side_it_is_on(test: str, inward: bool) -> None:
-    text = nvbandwidth.table(test, "memcpy CE All Gpus -> GPU(column) total bandwidth (GB/s)", ROW)
-    sample = first(text)
-    assert (sample.source, sample.destination) == (("gpus", "gpu:0") if inward else ("gpu:0", "gpus"))
-    assert (sample.kind, sample.group) == ("p2p_direct", f"{test} gpu:0")
-
-
-def test_latencies_are_microseconds_of_the_gpu_that_reads() -> None:
-    text = nvbandwidth.table(
-        "host_device_latency_sm", "memory latency SM CPU(row) <-> GPU(column) (ns)", [[574.5]]
-    )
-    sample = first(text)
-    assert (sample.kind, sample.source, sample.destination) == ("latency", "host", "gpu:0")
-    assert (sample.median_us, sample.median_gb_per_s) == (0.5745, None)
-    heading = "Device to Device Latency SM GPU(row) <-> GPU(column) (ns)"
-    text = nvbandwidth.table("device_to_device_latency_sm", heading, PAIRS)
-    sample = first(text)
-    assert (sample.source, sample.destination, sample.path) == ("gpu:1", "gpu:0", "direct")
-    old, new = ("nvbandwidth Version: v0.7\n" + text, "nvbandwidth Version: v0.10\n" + text)
-    assert any("before 0.8" in note for note in read(old)[1].notes)
-    assert not any("before 0.8" in note for note in read(new)[1].notes)
-
-
-def test_a_local_copy_is_counted_as_read_and_written() -> None:
-    text = nvbandwidth.table("device_local_copy", "memcpy local GPU(column) bandwidth (GB/s)", ROW)
-    _, bandwidth = read(text)
-    assert [s.median_gb_per_s for s in bandwidth.samples] == [22.5, 25.0, 27.5]
-    assert any("counts the bytes copied once" in note for note in bandwidth.notes)
 
 
 def test_pairs_that_were_copied_are_peers_and_those_without_a_number_are_not() -> None:
@@ -317,14 +185,6 @@ def test_a_number_that_no_copy_has_is_reported_and_not_taken(cell: str) -> None:
     assert [cell in line.text for line in machine.unread] == [True]
 
 
-@pytest.mark.parametrize("unit", [" +GB/s", " -ns"])
-def test_the_sum_with_its_unit_names_a_test_whose_first_line_is_lost(unit: str) -> None:
-    heading = "memcpy CE CPU(row) <- GPU(column) bandwidth (GB/s)"
-    text = nvbandwidth.matrix(heading, ROW, "device_to_host_memcpy_ce", perf=unit)
-    assert numbers(text)["d2h", "gpu:0", "host"] == 11.25
-    assert read(text)[0].unread == ()
-
-
 def test_verbose_lines_and_prompts_are_no_lines_to_report() -> None:
     text = "> ./nvbandwidth -v\n" + HEAD.replace("myhost\n", "") + host("host_to_device_memcpy_ce")
     text += "".join(f"{what} host_to_device_memcpy_ce 11.25\n" for what in ("MIN", "MAX", "AVG"))
@@ -335,7 +195,3 @@ cells = st.integers(1, 99_999_99).map(lambda hundredths: hundredths / 100)
 
 
 WHOLE = HEAD + host("host_to_device_memcpy_ce") + pairs("device_to_device_memcpy_read_ce")
-
-
-def test_a_parser_alone_gives_the_same_machine() -> None:
-    assert read_nvbandwidth(WHOLE, origin="test").machine == read(WHOLE)[0]

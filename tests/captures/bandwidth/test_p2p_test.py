@@ -2,7 +2,6 @@ import pytest
 from hypothesis import strategies as st
 
 from gputopo.captures import reading
-from gputopo.captures.bandwidth import p2p_test
 from gputopo.values.bandwidth import Sample
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
@@ -150,13 +149,6 @@ def test_of_the_newer_latencies_the_gpus_are_taken_and_the_hosts_are_said_to_be_
     assert machine.unread == ()
 
 
-def test_devices_have_their_names_and_addresses() -> None:
-    text = "Device: 0, Tesla M60, pciBusID: 0, pciDeviceID: 0, pciDomainID:d463\n"
-    text += "Device=0 CAN Access Peer Device=1\n"
-    gpu = read(text).gpus[0]
-    assert (gpu.index, gpu.name, gpu.pci_address) == (0, "Tesla M60", "d463:00:00.0")
-
-
 def test_gpus_are_numbered_by_address_where_cuda_put_the_fastest_first() -> None:
     text = (
         "Device: 0, Fast, pciBusID: 9, pciDeviceID: 0, pciDomainID:0\n"
@@ -179,16 +171,6 @@ def test_a_bare_matrix_faster_than_a_link_is_both_directions_and_a_note_says_so(
         assert bandwidth is not None
         assert [s.kind for s in bandwidth.samples] == [kind] * 6
         assert any("lost its heading" in note for note in bandwidth.notes)
-
-
-def test_markdown_prompts_and_dots_around_are_no_lines_to_report() -> None:
-    text = (
-        f"$ ./p2pBandwidthLatencyTest\n```text\n   ...\n{p2p.matrix('### ' + DISABLED, RATES)}   ...\n```\n"
-    )
-    machine = read(text.replace("\n", "\r\n"))
-    assert machine.bandwidth is not None
-    assert len(machine.bandwidth.samples) == 9
-    assert machine.unread == ()
 
 
 def test_what_stands_between_the_tables_is_reported_and_the_rest_is_read() -> None:
@@ -231,10 +213,6 @@ def test_a_row_too_short_is_left_out_and_no_cell_moves() -> None:
     text = p2p.matrix(DISABLED, RATES).replace("101.50", "")
     found = samples(text)
     assert {s.median_gb_per_s for s in found} == {100.5, 11.25, 12.5, 15.0, 16.0, 102.5}
-
-
-def test_two_runs_in_one_text_are_both_read() -> None:
-    assert len(samples(p2p.matrix(DISABLED, RATES) * 2)) == 18
 
 
 @st.composite
@@ -281,15 +259,3 @@ def test_a_capture_that_stops_within_a_matrix_ends_early(cut: str) -> None:
         told = read(text).bandwidth
         assert told is not None
         assert told.complete == complete
-
-
-def test_an_error_beside_the_output_of_another_program_does_not_hide_that() -> None:
-    other = "bandwidthTest-H2D-Pinned, Bandwidth = 25.0 GB/s, Time = 0.1 s, Size = 32 bytes, NumDevsUsed = 1"
-    told = read(f"[CUDA Bandwidth Test] - Starting...\n{other}\n{START}{ERROR}").bandwidth
-    assert told is not None
-    assert [sample.median_gb_per_s for sample in told.samples] == [25.0]
-    assert [one.what for one in told.not_measured] == ["p2pBandwidthLatencyTest: the whole run"]
-
-
-def test_a_parser_alone_gives_the_same_machine() -> None:
-    assert p2p_test.read(WHOLE, origin="test").machine == read(WHOLE)

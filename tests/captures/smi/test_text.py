@@ -86,30 +86,6 @@ def capture(name: str) -> Machine:
     return parse(found[0].read_text(encoding="utf-8"))
 
 
-def test_two_cards_of_driver_525_are_read() -> None:
-    machine = parse(BOX)
-    assert machine.unread == ()
-    assert (machine.driver.status, machine.driver.version, machine.driver.cuda_version) == (
-        "ok",
-        "525.105.17",
-        "12.0",
-    )
-    first, second = machine.gpus
-    assert (first.index, first.pci_address, second.pci_address) == (0, "0000:0a:00.0", "0000:0b:00.0")
-    assert (first.temperature_c.gpu, second.temperature_c.gpu) == (49, 51)
-    assert (first.pcie.gen_now, first.pcie.gen_max, first.pcie.width_now, first.pcie.width_max) == (
-        1,
-        4,
-        8,
-        16,
-    )
-    assert first.throttle.reasons == ("hw_slowdown", "hw_thermal_slowdown")
-    assert (first.power_w.limit, first.power_w.enforced_limit, first.power_w.default_limit) == (300, 290, 320)
-    assert (first.clocks_mhz.memory.now, first.clocks_mhz.memory.max) == (9251, 9501)
-    assert machine.missing["gpus[0].ecc.mode"] == "N/A"
-    assert machine.missing["gpus[*].fan_percent"] == "not in the capture"
-
-
 def indented(text: str) -> str:
     return "".join(f"    {line}" for line in text.splitlines(keepends=True))
 
@@ -170,10 +146,6 @@ def test_a_paste_reads_the_same_whatever_was_done_to_it(paste) -> None:  # type:
         return
     assert machine.gpus == parse(BOX).gpus
     assert machine.unread == ()
-
-
-def test_line_ends_of_windows_change_nothing() -> None:
-    assert parse(BOX.replace("\n", "\r\n")) == parse(BOX)
 
 
 def test_outputs_after_one_another_are_one_machine() -> None:
@@ -272,31 +244,6 @@ def test_samples_over_time_are_known_and_are_not_the_clock() -> None:
     machine = parse(BOX.replace("    Max Clocks\n", f"{samples}    Max Clocks\n"))
     assert machine.gpus == parse(BOX).gpus
     assert machine.unread == ()
-
-
-def test_words_of_the_oldest_and_the_newest_drivers_are_read() -> None:
-    old = "GPU 0000:01:00.0\n    Temperature\n        Gpu : 29 C\n    Compute Processes : None\n"
-    new = (
-        "KMD Version : 610.57.04\nGPU 00000000:01:00.0\n    Temperature\n        GPU Current Temp : 79 C\n"
-        "        GPU Current T.Limit Temp : 5 C\n        GPU Target Temperature Specification : 90 C\n"
-    )
-    assert parse(old).gpus[0].temperature_c.gpu == 29
-    assert parse(old).gpus[0].processes == ()
-    heat = parse(new).gpus[0].temperature_c
-    assert (heat.gpu, heat.margin, heat.target) == (79, 5, 90)
-    assert parse(new).driver.version == "610.57.04"
-    assert parse(old).unread == parse(new).unread == ()
-
-
-def test_the_power_limits_of_driver_610_are_read_in_their_section() -> None:
-    (card,) = parse(
-        "GPU 00000000:01:00.0\n    GPU Power Readings\n        Instantaneous Power Draw : 41.50 W\n"
-        "        GPU Ceiling Power Limit\n            Current Power Limit : 55.00 W\n"
-        "            Requested Power Limit : 100.00 W\n            Default Power Limit : 80.00 W\n"
-        "        GPU Base Power\n            Current Base Power : N/A\n        Max Power Limit : 115.00 W\n"
-    ).gpus
-    power = card.power_w
-    assert (power.enforced_limit, power.limit, power.default_limit, power.max) == (55, 100, 80, 115)
 
 
 @pytest.mark.parametrize("paste", [str, without_indentation])

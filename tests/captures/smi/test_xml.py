@@ -45,14 +45,6 @@ def test_a_driver_that_gave_its_version_has_answered() -> None:
     assert parse(log("<fan_speed>30 %</fan_speed>", top="")).driver.status == "not_read"
 
 
-def test_the_renamed_versions_of_newer_drivers_are_read() -> None:
-    note = "[Deprecated; will be removed in CUDA 14.0. Use KMD Version instead]"
-    top = f"<driver_version>610.57.04 {note}</driver_version><cuda_umd_version>13.3</cuda_umd_version>"
-    machine = parse(log("<fan_speed>30 %</fan_speed>", top=top))
-    assert (machine.driver.version, machine.driver.cuda_version) == ("610.57.04", "13.3")
-    assert machine.unread == ()
-
-
 @pytest.mark.parametrize("era", ["event", "throttle"])
 def test_the_reasons_have_one_name_under_both_names_of_the_section(era: str) -> None:
     states = {
@@ -104,16 +96,6 @@ def test_an_unknown_element_is_listed_once_with_its_line_and_the_rest_is_read() 
     assert machine.gpus[0].name == "NVIDIA B300"
 
 
-def test_a_value_of_another_unit_is_not_a_number_of_the_card() -> None:
-    machine = parse(
-        log("<clocks><graphics_clock>2.1 GHz</graphics_clock><sm_clock>2100 MHz</sm_clock></clocks>")
-    )
-    assert machine.gpus[0].clocks_mhz.graphics.now is None
-    assert machine.gpus[0].clocks_mhz.sm.now == 2100
-    assert machine.missing["gpus[0].clocks_mhz.graphics.now"] == "not understood: 2.1 GHz"
-    assert [one.text for one in machine.unread] == ["<graphics_clock> 2.1 GHz"]
-
-
 def test_the_draw_is_the_average_and_where_there_is_none_the_one_of_this_instant() -> None:
     readings = "<average_power_draw>{}</average_power_draw><instant_power_draw>38.92 W</instant_power_draw>"
     for average, draw in (("40.00 W", 40.0), ("N/A", 38.92)):
@@ -137,23 +119,6 @@ def test_ecc_totals_are_summed_only_from_all_their_parts() -> None:
     lost = parse(log(volatile.format("Unknown Error")))
     assert lost.gpus[0].ecc.corrected_volatile is None
     assert lost.missing["gpus[0].ecc.corrected_volatile"] == "Unknown Error"
-
-
-def test_ecc_of_cards_before_turing_has_its_totals_and_places() -> None:
-    places = (
-        "<device_memory>3</device_memory><l2_cache>1</l2_cache><texture_shm>N/A</texture_shm><cbu>0</cbu>"
-    )
-    text = (
-        f"<ecc_errors><aggregate><double_bit>{places}<total>4</total></double_bit></aggregate></ecc_errors>"
-    )
-    machine = parse(log(text))
-    assert machine.gpus[0].ecc.uncorrected_aggregate == 4
-    assert machine.gpus[0].ecc.counts == {
-        "aggregate.double_bit.device_memory": 3,
-        "aggregate.double_bit.l2_cache": 1,
-        "aggregate.double_bit.cbu": 0,
-    }
-    assert machine.missing["gpus[0].ecc.counts.aggregate.double_bit.texture_shm"] == "N/A"
 
 
 def test_instances_of_a_split_card_are_counted_and_their_memory_is_not_the_cards() -> None:
@@ -216,32 +181,6 @@ def test_a_lost_gpu_is_reported_and_the_rest_goes_on() -> None:
     assert machine.missing["gpus[1].clocks_mhz.memory.now"] == "GPU is lost"
     assert machine.missing["gpus[1].remapped_rows.failure"] == "GPU is lost"
     assert machine.missing["gpus[0].pcie.gen_max_host"] == "the driver reports 0"
-
-
-def test_a_card_of_2012_is_read_with_its_inline_dtd() -> None:
-    machine = capture("grid-k520")
-    (gpu,) = machine.gpus
-    assert (gpu.name, gpu.brand, gpu.pci_device_id) == ("GRID K520", "Grid", "118a")
-    assert gpu.power_w.enforced_limit == 125.0
-    assert gpu.throttle.reasons == ("gpu_idle",)
-    assert (gpu.pcie.gen_now, gpu.pcie.gen_max, gpu.pcie.width_now) == (1, 3, 16)
-    assert machine.missing["gpus[0].ecc.counts"] == "N/A"
-    assert machine.driver.cuda_version is None
-
-
-def test_a_card_with_margins_has_no_thresholds() -> None:
-    (gpu,) = capture("l40s").gpus
-    assert gpu.temperature_c.slowdown is None
-    assert (gpu.temperature_c.margin_slowdown, gpu.temperature_c.margin_shutdown) == (-2, -5)
-    assert gpu.virtualization is not None
-    assert gpu.bar1_mib.total == 65536
-
-
-def test_eight_cards_are_numbered_as_they_stand() -> None:
-    machine = capture("h100-8gpu")
-    assert [gpu.index for gpu in machine.gpus] == list(range(8))
-    assert [gpu.pci_address for gpu in machine.gpus][::7] == ["0000:53:00.0", "0000:ca:00.0"]
-    assert all((gpu.violation_ns or {})["sw_power_cap"] > 7 * 10**12 for gpu in machine.gpus)
 
 
 def test_what_a_terminal_left_around_the_log_is_passed_over() -> None:

@@ -151,13 +151,11 @@ def test_recordings_of_hosts_are_planned_together(call: Call, files: list[Path])
     ]
     assert set(plan.choice.exposed_ms) == {"weights", "gradients", "variables", "network"}
     table = call(*asked).out
-    assert "2 hosts     n1, n2: GPUs 0-7" in table
+    assert table.startswith("GPUs 0-7 of n1, n2, replicated hierarchical: ")
     assert "16 of 2 hosts" in table
-    assert "Environment" not in table
     assert max(map(len, table.splitlines())) <= 80
     markdown = call(*asked, "--format", "markdown").out
-    assert markdown.startswith("### Plan for resnet50")
-    assert "| 2 hosts | n1, n2: GPUs 0-7 |" in markdown
+    assert markdown.startswith("GPUs 0-7 of n1, n2, replicated hierarchical: ")
 
 
 def test_the_number_of_gpus_may_be_left_to_the_plan(call: Call, files: list[Path]) -> None:

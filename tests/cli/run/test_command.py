@@ -108,7 +108,7 @@ def test_a_run_on_gpus_prints_what_is_predicted_before_its_steps(
     worker("works")
     lines = call("run", "--model", "alexnet", "--num-gpus", "2").err.splitlines()
     assert lines[0] == "Training on 2 GPUs: 0, 1."
-    assert lines[1].startswith("Predicted for GPU 0,1, ")
+    assert lines[1].startswith("Predicted for GPUs 0,1, ")
     assert lines[2].startswith("Limited by: ")
 
 
@@ -256,7 +256,7 @@ def test_batches_that_differ_reach_the_spec_and_the_result(
     assert [row.batch_size for row in result.devices] == [4, 6]
     spec = schema.decode((tmp_path / "out/spec.json").read_bytes(), RunSpec, origin="file")
     assert spec.batch_size == (4, 6)
-    assert "10 images: 4,6 on 2 devices" in call("run", *options[:4]).out
+    assert "10 images: 4,6 on 2 devices" in call("run", *options[:4], "-v").out
     refused = call("run", "--model", "alexnet", "--batch-size", "4,6", "--num-gpus", "3")
     assert refused.code == 2
     assert "--batch-size has 2 numbers for 3 devices" in refused.err

@@ -58,7 +58,6 @@ REFUSED = """
 --eval --checkpoints DIR --staged-vars
 --input-only --data-source cpu --async
 --forward-only --all-reduce ring
---forward-only --agg-small-grads-max-group 3
 --forward-only --optimizer adam
 --eval --checkpoints DIR --learning-rate 0.1
 --input-only --data-source cpu --scale-learning-rate
@@ -109,6 +108,7 @@ REFUSED = """
 --precision fp16 --loss-scale auto --async
 --precision fp16 --loss-scale auto --variable-consistency relaxed
 --gpu-memory-limit 1024
+--tf32 off
 --gpu-thread-mode global
 --learning-rate-schedule model
 --distortions

@@ -71,7 +71,7 @@ def test_output_on_a_full_disk_is_reported_after_the_run_has_ended_and_is_kept(
     tmp_path: Path, printed: str
 ) -> None:
     shown = run(tmp_path, printed, "--output", tmp_path / "out", full="stdout")
-    assert shown.code == 2
+    assert shown.code == 3
     assert shown.err[-3:] == [f"Run folder: {tmp_path / 'out'}", *UNWRITTEN]
     assert_ran_to_its_end(tmp_path / "out")
 
@@ -79,7 +79,7 @@ def test_output_on_a_full_disk_is_reported_after_the_run_has_ended_and_is_kept(
 def test_log_lines_on_a_full_disk_do_not_keep_the_next_repeat_from_running(tmp_path: Path) -> None:
     options = ("--tf-cnn-log", "--repeats", "2", "--output", tmp_path / "out")
     shown = run(tmp_path, *options, full="stdout")
-    assert shown.code == 2
+    assert shown.code == 3
     assert shown.err[-2:] == UNWRITTEN
     for number in ("1", "2"):
         assert_ran_to_its_end(tmp_path / "out" / number)
@@ -107,7 +107,7 @@ def test_progress_on_a_full_disk_costs_nothing_but_the_progress(
 
 @pytest.mark.parametrize("printed", ["--format=table", "--tf-cnn-log"])
 def test_a_full_disk_behind_both_leaves_the_result_and_the_exit_code(tmp_path: Path, printed: str) -> None:
-    assert run(tmp_path, printed, "--output", tmp_path / "out", full="both").code == 2
+    assert run(tmp_path, printed, "--output", tmp_path / "out", full="both").code == 3
     assert_ran_to_its_end(tmp_path / "out")
 
 

@@ -105,3 +105,9 @@ def test_host_memory_of_a_busy_host_is_not_judged(load: float | None, is_judged:
     assert machine.bandwidth is not None
     loaded = replace(machine, bandwidth=replace(machine.bandwidth, host_load=load))
     assert bool(of(loaded, "host.memory_slow")) is is_judged
+    shaky = [
+        replace(one, spread_percent=90.0) if one.kind == "host_memory" else one
+        for one in machine.bandwidth.samples
+    ]
+    loaded = replace(machine, bandwidth=replace(machine.bandwidth, samples=tuple(shaky), host_load=load))
+    assert bool(of(loaded, "bandwidth.unsteady")) is is_judged

@@ -20,7 +20,7 @@ def with_memory(wanted: int | None, lies: int) -> Machine:
 def test_memory_of_another_node_than_the_gpus_own_is_a_warning() -> None:
     (one,) = [one for one in find_bandwidth(with_memory(1, 0)) if one.id == "numa.memory_elsewhere"]
     assert (one.severity, str(one.subject)) == ("warning", "gpus:0-1")
-    assert "host memory for NUMA node 1 lies on node 0" in one.says
+    assert "host memory requested on NUMA node 1 is on node 0" in one.says
     assert "--cpuset-mems" in (one.remedy or "")
 
 
@@ -31,7 +31,7 @@ def test_memory_of_a_far_node_that_could_not_be_had_is_worth_knowing() -> None:
 
 def test_memory_that_is_spread_is_named() -> None:
     (one,) = [one for one in find_bandwidth(with_memory(1, 1)) if one.id == "numa.memory_elsewhere"]
-    assert "host memory for NUMA node 1 lies partly on others" in one.says
+    assert "host memory requested on NUMA node 1 is partly on others" in one.says
 
 
 def test_memory_where_it_was_asked_for_is_no_finding() -> None:

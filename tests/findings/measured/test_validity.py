@@ -46,7 +46,7 @@ def test_a_part_from_the_cache_shows_beside_larger_copies() -> None:
 
 def test_a_copy_far_larger_than_the_cache_was_not_served_by_it() -> None:
     (one,) = found("NVIDIA RTX 6000 Ada Generation", local(1900.0, 512 * 2**20))
-    assert one.says.endswith("no copy of 537 MB can, nor does it fit into the L2 cache of 96 MiB")
+    assert one.says.endswith("not possible, and the copy of 537 MB does not fit into the L2 cache of 96 MiB")
     (one,) = found(None, local(9000.0))
     assert "of any known memory (B200): the copy was served by the L2 cache" in one.says
 
@@ -66,16 +66,16 @@ def test_what_contradicts_others_is_named_with_them() -> None:
     (one,) = found("NVIDIA H800", pair(86.0), pair(86.1, a=1), pair(60.0, "bidirectional"))
     assert one.id == "bandwidth.inconsistent"
     assert one.says == (
-        "60.0 GB/s gpu:0 to gpu:1 (both directions at once) is no sum of both directions, as one alone "
-        "has about as much or more: 86.0 gpu:0 to gpu:1 (direct), 86.1 gpu:1 to gpu:0 (direct)"
+        "60.0 GB/s gpu:0 to gpu:1 (both directions at once) is not a sum of both directions: one alone is "
+        "about as fast: 86.0 gpu:0 to gpu:1 (direct), 86.1 gpu:1 to gpu:0 (direct)"
     )
     (one,) = found("NVIDIA H800", pair(86.0), pair(86.1, a=1), pair(196.0, "bidirectional"))
-    assert "is above twice of one direction: 86.0 gpu:0 to gpu:1 (direct)" in one.says
+    assert "is more than twice one direction: 86.0 gpu:0 to gpu:1 (direct)" in one.says
     (one,) = found("NVIDIA H800", pair(86.0), pair(40.0, a=1), pair(170.0, "bidirectional"))
     assert "40.0 GB/s gpu:1 to gpu:0 (direct) is slower alone than while the other" in one.says
     among = replace(pair(160.0), group="with the reverse gpu:0 gpu:1", with_reverse=True)
     (one,) = found("NVIDIA H800", pair(86.0), among)
-    assert "is faster beside other copies than alone: a sum of both directions" in one.says
+    assert "is faster beside other copies than alone, so a sum of both directions" in one.says
 
 
 def test_runs_that_differ_are_a_warning_with_their_range_and_those_that_agree_are_not() -> None:

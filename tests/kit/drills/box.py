@@ -12,7 +12,17 @@ from itertools import count
 
 import msgspec
 
-from gputopo.values.run.events import Device, Event, PhaseBegun, Step, TowerMarks
+from gputopo.values.run.events import (
+    Device,
+    Event,
+    HostLoad,
+    PhaseBegun,
+    RunStarted,
+    Sample,
+    Step,
+    TowerMarks,
+    WarmupDone,
+)
 from gputopo.values.run.verdict import Known
 from tests.invented_runs import BEGAN_S, gpu_devices
 
@@ -24,7 +34,7 @@ class Card:
     """State of a GPU in a step. Clocks as shares of the maximum; `hidden`: a factor of its pace.
 
     `busy`: share of its time that other programs take; `others`: their number; `link`: share of its PCIe rate
-    that it has to itself, whatever its width.
+    that it has to itself, whatever its width; `late_s`: seconds more that its weights take.
     """
 
     core: float = 1.0
@@ -36,6 +46,7 @@ class Card:
     busy: float = 0.0
     others: int = 0
     hidden: float = 1.0
+    late_s: float = 0.0
     temperature: int = 66
     used_mib: int = 6000
     replays: int = 0
@@ -193,10 +204,76 @@ class Box:
 
     def _weights_s(self, tower: int, card: Card) -> float:
         own = self.weights_s if isinstance(self.weights_s, int | float) else self.weights_s[tower]
-        return own * FULL_LINK / (card.gen * card.width) / card.link / (1 - card.busy)
+        return own * FULL_LINK / (card.gen * card.width) / card.link / (1 - card.busy) + card.late_s
 
     def _stolen_s(self, host: Host, rng: random.Random) -> float:
         """Seconds that a tower's threads wait for a core, or for their pages."""
         full = host.other_cpu + host.run_cpu > 1
         stolen = self.compute_s * rng.expovariate(2.0) * host.other_cpu if full else 0.0
         return stolen + (rng.expovariate(1 / 0.05) if host.swap_bytes_per_s else 0.0)
+
+
+Factor = Callable[[int], float]  # of the time to compute, by step from 1
+
+
+def slower(percent: float) -> Factor:
+    """Slower by so many percent of pace."""
+    return lambda step: 1 / (1 - percent / 100)
+
+
+def slower_since(step: int, percent: float, *, ramp: int = 1) -> Factor:
+    """Slower from a step on, reached within `ramp` steps."""
+    return lambda now: 1 / (1 - percent / 100 * min(1.0, max(0.0, (now - step + 1) / ramp)))
+
+
+def levels(*of: tuple[int, float]) -> Factor:
+    """Slower by so many percent from each of some steps on."""
+    return lambda now: 1 / (1 - next((percent for step, percent in reversed(of) if now >= step), 0.0) / 100)
+
+
+def hogged(share: Factor, towers: int) -> Factor:
+    """Slower by a program that takes a share of all the CPU's time from the part of one of the towers."""
+    return lambda step: 1 / (1 - min(0.9, towers * share(step)))
+
+
+def flapping(period: int, slow: int, percent: float) -> Factor:
+    """Slower in the last `slow` steps of each period."""
+    return lambda step: 1 / (1 - percent / 100) if step % period >= period - slow else 1.0
+
+
+@dataclass
+class Trainer(Box):
+    """A box whose GPUs are slow by `slow`, factors by tower, and late by `waits_s`; without a watch.
+
+    `other_cpu`: share of all `cores` that other programs take, by step.
+    """
+
+    compute_s: float = 0.1
+    weights_s: float | Sequence[float] = 0.01
+    common: float = 0.03
+    warmup: int = 0
+    slow: dict[int, Factor] = field(default_factory=dict)
+    waits_s: dict[int, Factor] = field(default_factory=dict)
+    other_cpu: Factor | None = None
+    cores: int = CORES
+    seed: int = 0
+
+    def card(self, tower: int, step: int) -> Card:
+        """The state of a tower's GPU in a step."""
+        factor = self.slow[tower](step) if tower in self.slow else 1.0
+        late_s = self.waits_s[tower](step) if tower in self.waits_s else 0.0
+        return Card(hidden=1 / factor, late_s=late_s)
+
+    def events(self, count: int) -> Iterator[Event]:
+        """The events of a run with so many counted steps."""
+        self.steps = count
+        yield RunStarted(
+            time_s=BEGAN_S, host="somewhere", spec={}, devices=tuple(self.devices), backend="gpu"
+        )
+        yield WarmupDone(time_s=BEGAN_S, steps=0, seconds=0.0)
+        for _, event in self.trained(random.Random(self.seed)):
+            yield event
+            if isinstance(event, Step) and self.other_cpu is not None and event.step % 5 == 0:
+                share, now = self.other_cpu(event.step), event.time_s
+                load = HostLoad(time_s=now, seconds=1.0, cores=self.cores, other_cpu_share=share)
+                yield Sample(time_s=now, gpus=(), host=load)

@@ -3,47 +3,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gputopo.launch.compare.recipes import RECIPES, Cut, rows_of_towers
-from gputopo.values.errors import UsageError
 from tests.launch.forks import run_program
-
-CUTS = st.sampled_from(["even", "rest"])
-
-
-@given(st.integers(1, 16).flatmap(lambda n: st.tuples(st.just(n), st.integers(n, 200))), CUTS)
-def test_every_row_goes_to_exactly_one_tower_in_order(sizes: tuple[int, int], cut: Cut) -> None:
-    towers, batch = sizes
-    rows = [row for first, count in rows_of_towers(batch, towers, cut) for row in range(first, first + count)]
-    assert rows == list(range(batch))
-
-
-@given(st.integers(1, 16).flatmap(lambda n: st.tuples(st.just(n), st.integers(n, 200))))
-def test_an_even_cut_differs_by_one_row_at_most(sizes: tuple[int, int]) -> None:
-    towers, batch = sizes
-    counts = [count for _, count in rows_of_towers(batch, towers, "even")]
-    assert max(counts) - min(counts) <= 1
-
-
-def test_the_last_tower_takes_the_rest() -> None:
-    assert rows_of_towers(15, 4, "rest") == [(0, 3), (3, 3), (6, 3), (9, 6)]
-    assert rows_of_towers(15, 4, "even") == [(0, 4), (4, 4), (8, 4), (12, 3)]
-
-
-@given(st.integers(2, 16), CUTS)
-def test_fewer_rows_than_towers_are_refused(towers: int, cut: Cut) -> None:
-    with pytest.raises(UsageError, match=f"batch of {towers - 1}"):
-        rows_of_towers(towers - 1, towers, cut)
-
-
-def test_the_methods_differ_in_what_they_are_known_for() -> None:
-    assert RECIPES["kuza55"].slice_on == RECIPES["fchollet"].slice_on == "tower"
-    assert RECIPES["avolkov1"].slice_on == "host"
-    assert RECIPES["fchollet"].merge_on == "host"
-    assert len({one.says for one in RECIPES.values()}) == 3
-
 
 pytestmark = pytest.mark.tensorflow
 
@@ -77,10 +38,6 @@ def test_towers_share_one_set_of_weights(found: dict[str, Any]) -> None:
     assert found["kuza55 4"]["count"] == found["serial"]["count"]
 
 
-def test_a_batch_of_unknown_size_is_cut_alike(found: dict[str, Any]) -> None:
-    assert found["any batch"]["losses"] == pytest.approx(found["serial"]["losses"], rel=TOLERANCE)
-
-
 def test_moving_statistics_are_those_of_tower_0(found: dict[str, Any]) -> None:
     reported = found["statistics"]
     assert reported["found"] == pytest.approx(reported["wanted"], rel=1e-5)
@@ -103,20 +60,6 @@ def test_the_serial_models_weights_load_from_and_into_a_parallel_one(
     assert reported["changed"] > 0.1
     for way in ("into serial", "whole", "from serial", "as a list"):
         assert reported[way] == pytest.approx(0.0, abs=TOLERANCE), way
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_fewer_rows_than_towers_train_like_the_serial_model(found: dict[str, Any], method: str) -> None:
-    serial, parallel = found["too few"]["serial"], found["too few"][method]
-    assert parallel["losses"] == pytest.approx(serial["losses"], rel=TOLERANCE)
-    for got, expected in zip(parallel["weights"], serial["weights"], strict=True):
-        np.testing.assert_allclose(got, expected, rtol=0, atol=TOLERANCE)
-
-
-def test_a_norm_without_a_row_of_its_own_keeps_finite_statistics(found: dict[str, Any]) -> None:
-    reported = found["too few, normed"]
-    assert np.isfinite(reported["losses"]).all()
-    assert all(np.isfinite(weights).all() for weights in reported["weights"])
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -1,6 +1,5 @@
 """Strategies of tf.distribute against our own towers. TensorFlow's collectives: one strategy a process."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,13 +94,6 @@ def test_towers_are_marked_under_a_strategy_too(ran: tuple[int, dict[str, Any]])
     assert marks.shape[1:] == (towers, 3)
     assert (marks >= 0).all()
     assert (marks[:, :, 2] > 0).all()
-
-
-def test_one_device_trains_as_our_own_single_tower(tmp_path: Path) -> None:
-    case = {"model": "small", **REPLICATED}
-    alone = {"model": "small", "variable_update": "replicated", "strategy": "one-device"}
-    found = trained(tmp_path, 1, {"own": case, "one-device": alone})
-    assert found["one-device"]["losses"] == pytest.approx(found["own"]["losses"], rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("strategy", ["mirrored:one", "central"])

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.launch.data import cifar_files
-from gputopo.launch.data.cifar_files import CifarFile, read, to_pixels, to_planes, write_binary
+from gputopo.launch.data.cifar_files import CifarFile, read, write_binary
 from gputopo.values.errors import InputError
 
 
@@ -44,12 +44,6 @@ def test_a_file_that_was_pickled_anew_with_names_as_text_is_read(tmp_path: Path)
     images, labels = batch(4)
     content = {"data": images, "labels": labels.tolist()}
     assert_contents(read(pickled(tmp_path / "data_batch_1", content)), images, labels)
-
-
-def test_a_file_of_cifar_100_has_no_labels(tmp_path: Path) -> None:
-    content = {b"data": batch(1)[0], b"fine_labels": [50], b"coarse_labels": [3]}
-    with pytest.raises(InputError, match="is no batch of CIFAR-10, or is damaged: it has no labels"):
-        read(pickled(tmp_path / "data_batch_1", content))
 
 
 def test_a_file_of_python_2_is_read(tmp_path: Path) -> None:
@@ -132,14 +126,6 @@ def test_a_binary_file_that_is_cut_holds_its_whole_records(tmp_path: Path) -> No
     path.write_bytes(path.read_bytes()[:-5])
     found = read(path)
     assert_contents(found, images[:2], labels[:2], damage="the file ends within record 2")
-
-
-def test_planes_become_pixels_and_back() -> None:
-    planes = batch(3)[0]
-    pixels = to_pixels(planes)
-    assert pixels.shape == (3, 32, 32, 3)
-    assert pixels[1, 5, 7, 2] == planes[1, 2 * 1024 + 5 * 32 + 7]
-    np.testing.assert_array_equal(to_planes(pixels), planes)
 
 
 def assert_contents(found: CifarFile, images: Any, labels: Any, damage: str | None = None) -> None:

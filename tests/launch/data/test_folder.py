@@ -91,16 +91,6 @@ def test_an_archive_is_to_be_unpacked(tmp_path: Path, name: str) -> None:
     assert error.value.hint == f"unpack it there: tar xf {name}"
 
 
-@pytest.mark.parametrize("inner", ["", "cifar-100-python"])
-def test_cifar_100_is_reported_as_what_it_is(tmp_path: Path, inner: str) -> None:
-    folder = tmp_path / "cifar-100-python"
-    folder.mkdir()
-    for name in ("meta", "train", "test"):
-        (folder / name).write_bytes(b"")
-    with pytest.raises(InputError, match="holds CIFAR-100"):
-        find(tmp_path / inner)
-
-
 @pytest.mark.parametrize("name", [None, "imagenet", "cifar10"])
 def test_a_folder_of_something_else_is_refused_with_what_it_holds(tmp_path: Path, name: str | None) -> None:
     (tmp_path / "images.tfrecord").write_bytes(framed(b"a"))
@@ -164,32 +154,6 @@ def test_a_folder_of_both_data_sets_is_read_as_the_one_that_is_asked_for(tmp_pat
     (tmp_path / "data_batch_1.bin").write_bytes(bytes(3073))
     assert find(tmp_path, "cifar10").name == "cifar10"
     assert find(tmp_path, "imagenet").name == find(tmp_path).name == "imagenet"
-
-
-def test_files_of_two_sets_in_one_folder_are_reported(tmp_path: Path) -> None:
-    for name in ("train-00000-of-00001", "train-00000-of-00002", "train-00001-of-00002"):
-        shard(tmp_path, name, b"a")
-    (notice,) = find(tmp_path).notices
-    assert "files of several sets (-of-00001 and -of-00002)" in notice
-
-
-@pytest.mark.parametrize(
-    "name", ["train-0-of-1\n", "train-\u0663-of-\u0664", "train-00000-of-00001.gz", "Train-0-of-1"]
-)
-def test_names_that_only_look_like_a_shards_are_none(tmp_path: Path, name: str) -> None:
-    shard(tmp_path, name, b"a")
-    with pytest.raises(InputError, match="holds no data set"):
-        find(tmp_path)
-
-
-def test_a_folder_in_a_files_place_and_a_link_to_nowhere_are_named(tmp_path: Path) -> None:
-    (tmp_path / "train-00000-of-00002").mkdir()
-    with pytest.raises(InputError, match="train-00000-of-00002 cannot be read: Is a directory"):
-        check(find(tmp_path), "train")
-    (tmp_path / "train-00000-of-00002").rmdir()
-    (tmp_path / "train-00001-of-00002").symlink_to("nowhere")
-    with pytest.raises(InputError, match="train-00001-of-00002 cannot be read: No such file"):
-        check(find(tmp_path), "train")
 
 
 def test_a_bad_record_that_shows_without_tensorflow_is_an_error_before_it_loads(tmp_path: Path) -> None:
@@ -256,16 +220,6 @@ def test_a_host_that_differs_is_named_with_what_differs(there: Listing, says: st
         require_same(FOLDER, "train", OWN, others)
     assert refused.value.what == says
     assert refused.value.exit_code == ExitCode.USAGE
-
-
-def test_all_hosts_that_differ_are_listed() -> None:
-    others = {f"n{rank} (rank {rank})": but(s1=None) if rank > 1 else OWN for rank in range(1, 4)}
-    with pytest.raises(InputError, match=r"is missing; so it is with n3 \(rank 3\)$"):
-        require_same(FOLDER, "train", OWN, others)
-
-
-def test_hosts_with_the_same_files_pass() -> None:
-    require_same(FOLDER, "train", OWN, {"n1 (rank 1)": but()})
 
 
 def test_a_listing_has_the_files_of_one_subset_with_their_sizes(tmp_path: Path) -> None:

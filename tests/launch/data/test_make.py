@@ -6,14 +6,13 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from gputopo import cli
 from gputopo.launch.data import cifar_files
 from gputopo.launch.data import folder as data_folder
 from gputopo.launch.data import make as making
-from gputopo.launch.data.make import DataRequest, Pixels, drawn, make, stretched
+from gputopo.launch.data.make import DataRequest, Pixels, make
 from gputopo.launch.train.lifecycle.folders import DiskError
 from gputopo.report import units
 from gputopo.values.errors import InputError
@@ -48,20 +47,6 @@ def test_the_seed_gives_the_pictures(found: dict[str, Any]) -> None:
     same, other = found["seeds"]
     assert same
     assert not other
-
-
-def test_drawn_pictures_of_a_class_are_more_alike_than_those_of_others() -> None:
-    pictures = [drawn(number, classes=3, side=32, seed=1) for number in range(12)]
-    small = [(klass, stretched(pixels, 8, 8)) for pixels, klass in pictures]
-    apart = [(a == b, np.abs(x - y).mean()) for i, (a, x) in enumerate(small) for b, y in small[:i]]
-    same = np.mean([far for alike, far in apart if alike])
-    others = np.mean([far for alike, far in apart if not alike])
-    assert same < others
-
-
-def test_stretching_is_linear_between_the_corners() -> None:
-    corners = np.array([[[0.0], [10.0]], [[20.0], [30.0]]])
-    assert stretched(corners, 3, 3)[:, :, 0].tolist() == [[0, 5, 10], [10, 15, 20], [20, 25, 30]]
 
 
 @pytest.mark.tensorflow
@@ -158,14 +143,3 @@ def test_the_command_that_trains_with_it_can_be_pasted(
     assert cli.run_command(["make-data", str(folder), *size]) == 0
     command = capsys.readouterr().out.splitlines()[-1].partition(": ")[2]
     assert shlex.split(command)[-2:] == ["--data-dir", str(folder)]
-
-
-def test_a_working_folder_that_is_gone_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    assert cli.run_command(["make-data", "data"]) == 2
-    assert "cannot be found: No such file or directory" in capsys.readouterr().err

@@ -45,13 +45,6 @@ def test_a_file_cut_anywhere_is_followed_to_its_last_whole_record(
     assert (found.damage is None) == (size == ends[whole] and size > 0)
 
 
-def test_a_whole_file_is_counted_and_measured(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(framed(b"one") + framed(b"") + framed(b"three"))
-    assert walk(path) == Framing(3, None, 3 * 16 + 8)
-    assert walk(path, max_records=2) == Framing(2, None, 2 * 16 + 3)
-
-
 def test_another_file_is_distinguished_from_a_damaged_one(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"this is a text of some length")
@@ -73,14 +66,3 @@ def test_what_is_wrong_with_a_record_is_read_from_its_bytes(tmp_path: Path) -> N
         "its checksum does not match its bytes",
         "it could not be read, and its checksum is right",
     ]
-
-
-@pytest.mark.parametrize("left", [0, 1, 7, 19, 27, 33])
-def test_a_record_of_a_file_that_was_cut_since_it_was_counted_is_reported_as_cut(
-    tmp_path: Path, left: int
-) -> None:
-    path = tmp_path / "file"
-    path.write_bytes((framed(b"one") + framed(b"two"))[:left])
-    assert wrong_record(path, 1) == (
-        "the file is empty" if left == 0 else f"the file ends within record {int(left >= 19)}"
-    )

@@ -17,7 +17,6 @@ from gputopo.launch.jobs.claims import (
     claimed_by_others,
 )
 from gputopo.values.errors import HardwareError
-from gputopo.values.machine import Gpu
 from tests.launch.claiming import other
 from tests.launch.specs import machine
 
@@ -62,16 +61,6 @@ def test_what_this_process_or_one_that_started_it_has_claimed_is_for_it(tmp_path
         subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_file_that_is_no_claim_is_nobody_in_particular_and_harms_nothing(tmp_path: Path) -> None:
-    with other(tmp_path, 0, 1):
-        (tmp_path / "GPU-00-aa.lock").write_text("nonsense")
-        (tmp_path / "GPU-11-aa.lock").write_text('{"pid": 7, "command": "a\\u001b[31mb"}')
-        assert claimed_by_others(machine(), tmp_path) == {
-            0: "claimed by another process",
-            1: "claimed by a?[31mb (pid 7)",
-        }
-
-
 def test_a_link_in_the_place_of_a_claim_is_not_followed(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("precious")
@@ -106,12 +95,6 @@ def test_all_users_share_the_folder_and_its_files(tmp_path: Path) -> None:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "gputopo").stat().st_mode) == 0o1777
     assert stat.S_IMODE((tmp_path / "gputopo/GPU-00-aa.lock").stat().st_mode) == 0o666
-
-
-def test_a_gpu_without_an_identity_is_not_claimed(tmp_path: Path) -> None:
-    with claimed([Gpu(index=0)], tmp_path / "none", "gputopo run", on_problem=pytest.fail):
-        pass
-    assert not (tmp_path / "none").exists()
 
 
 def test_a_measurement_takes_the_free_gpus_or_the_named_ones(tmp_path: Path) -> None:

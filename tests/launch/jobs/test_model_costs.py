@@ -1,99 +1,57 @@
 """Costs of models without a table: built in a child, stored by content. The children are tiny scripts."""
 
-import sys
-from collections.abc import Sequence
+import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from gputopo.launch.jobs import model_costs
 from gputopo.launch.jobs.model_costs import Sized, content_of, in_child, models_home, sized, workload_of
 from gputopo.launch.spec.model_names import read
-from gputopo.values.errors import InputError, UsageError
+from gputopo.values.errors import UsageError
 from gputopo.workload import workloads
 
-COSTS = """
-{"schema": "gputopo.model_costs/1", "workload": {"name": "keras:Small", "data_name": "own",
- "input_shape": [8, 8, 3], "classes": 10, "parameters": 30, "state": 0, "gpu_batch": 32, "cpu_batch": 4,
- "learning_rate": 0.005,
- "blocks": [{"name": "dense", "variables": [20, 10], "multiply_accumulates": 20, "features": 10}]}}
-"""
-REFUSED = """
-{"schema": "gputopo.model_costs/1", "refused": {"what": "keras.applications has no model 'Smal'",
- "hint": "did you mean keras:Small?"}}
-"""
-
-
-class Child:
-    """A child that writes a text, or runs other code, and how often it was started."""
-
-    def __init__(self, text: str = COSTS, code: str = "open(sys.argv[1], 'w').write(sys.argv[2])") -> None:
-        self.text, self.code, self.started = text, code, 0
-
-    def __call__(self, name: str, answer: Path) -> Sequence[str]:
-        self.started += 1
-        return (sys.executable, "-c", f"import os, sys; {self.code}", str(answer), self.text)
+ALEXNET = workloads.require("alexnet")
 
 
 @pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    return {"GPUTOPO_HOME": str(tmp_path / "home")}
+def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the models that are built, each as alexnet, in place of a child that loads Keras."""
+    names: list[str] = []
+
+    def build(name: str) -> workloads.Workload:
+        names.append(name)
+        return msgspec.structs.replace(ALEXNET, name=name)
+
+    monkeypatch.setattr(model_costs, "_built", build)
+    return names
 
 
-def test_a_network_of_the_tables_needs_no_child(environ: dict[str, str]) -> None:
-    child = Child()
-    assert workload_of("resnet50", environ, command=child) == workloads.require("resnet50")
-    assert child.started == 0
+def test_a_network_of_the_tables_needs_no_child(tmp_path: Path, built: list[str]) -> None:
+    assert workload_of("resnet50", {"GPUTOPO_HOME": str(tmp_path)}) == workloads.require("resnet50")
+    assert built == []
 
 
-def test_a_model_is_built_once_and_then_read(environ: dict[str, str]) -> None:
-    child = Child()
-    first = workload_of("keras:Small", environ, command=child)
-    assert first.blocks[0].variables == (20, 10)
-    assert workload_of("keras:Small", environ, command=child) == first
-    assert child.started == 1
-    assert [file.suffix for file in models_home(environ).iterdir()] == [".json"]
+def test_a_model_is_built_once_and_then_read_unless_the_file_is_damaged(
+    tmp_path: Path, built: list[str]
+) -> None:
+    environ = {"GPUTOPO_HOME": str(tmp_path)}
+    first = workload_of("keras:Small", environ)
+    assert workload_of("keras:Small", environ) == first
+    assert built == ["keras:Small"]
+    (file,) = models_home(environ).iterdir()
+    file.write_text("{")
+    assert workload_of("keras:Small", environ) == first
+    assert len(built) == 2
 
 
-def test_a_damaged_file_is_built_anew(environ: dict[str, str]) -> None:
-    child = Child()
-    workload_of("keras:Small", environ, command=child)
-    for file in models_home(environ).iterdir():
-        file.write_text("{")
-    assert workload_of("keras:Small", environ, command=child).parameters == 30
-    assert child.started == 2
-
-
-def test_costs_that_cannot_be_stored_are_used(tmp_path: Path) -> None:
+def test_costs_that_cannot_be_stored_are_used(tmp_path: Path, built: list[str]) -> None:
     (tmp_path / "home").write_text("a file")
-    child = Child()
     for _ in range(2):
-        environ = {"GPUTOPO_HOME": str(tmp_path / "home")}
-        assert workload_of("keras:Small", environ, command=child).parameters == 30
-    assert child.started == 2
-
-
-def test_why_a_model_cannot_be_built_is_reported_and_not_stored(environ: dict[str, str]) -> None:
-    child = Child(REFUSED)
-    for _ in range(2):
-        with pytest.raises(UsageError, match="has no model 'Smal'") as raised:
-            workload_of("keras:Smal", environ, command=child)
-        assert raised.value.hint == "did you mean keras:Small?"
-    assert child.started == 2
-
-
-def test_a_child_that_fails_is_reported_by_its_last_words(environ: dict[str, str]) -> None:
-    child = Child(code="import nothing_of_that_name")
-    with pytest.raises(InputError, match="cannot be built here: ModuleNotFoundError: No module named"):
-        workload_of("keras:Small", environ, command=child)
-    with pytest.raises(InputError, match="cannot be built here: exit code 7"):
-        workload_of("keras:Small", environ, command=Child(code="sys.exit(7)"))
-
-
-def test_the_child_sees_no_gpu(environ: dict[str, str]) -> None:
-    child = Child(code="print(os.environ['CUDA_VISIBLE_DEVICES'])")
-    with pytest.raises(InputError, match="cannot be built here: -1"):
-        workload_of("keras:Small", {**environ, "CUDA_VISIBLE_DEVICES": "0"}, command=child)
+        assert workload_of("keras:Small", {"GPUTOPO_HOME": str(tmp_path / "home")}).name == "keras:Small"
+    assert len(built) == 2
 
 
 def test_the_users_code_is_part_of_the_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,9 +66,6 @@ def test_the_users_code_is_part_of_the_content(tmp_path: Path, monkeypatch: pyte
     (package / "layers.py").write_text("SIZE = 4")
     after = [content_of(read(name)) for name in ("mine:build", "package.models:build", "keras:ResNet50")]
     assert [old == new for old, new in zip(before, after, strict=True)] == [False, False, True]
-
-
-ALEXNET = workloads.require("alexnet")
 
 
 def test_a_name_of_the_table_is_a_name_and_another_one_is_looked_up() -> None:
@@ -141,17 +96,16 @@ def test_what_is_no_model_is_refused(model: Any, what: str) -> None:
 
 def test_a_function_that_fails_or_returns_no_model_or_ends_is_refused_with_its_reason() -> None:
     def raises() -> None:
-        raise KeyError("weights")
+        raise KeyError(os.environ["CUDA_VISIBLE_DEVICES"])
 
-    def ends() -> None:
-        import os
-
-        os._exit(3)
+    def refuses() -> None:
+        raise UsageError("not this one", "another")
 
     for build, what in (
-        (raises, "KeyError: 'weights'"),
+        (raises, "KeyError: '-1'"),  # no GPU is visible to the child
         (lambda: 7, "returns a int, no Keras model"),
-        (ends, "its process ended with 3"),
+        (lambda: os._exit(3), "its process ended with 3"),
+        (refuses, "not this one"),
     ):
         with pytest.raises(UsageError, match=what):
             in_child(build)

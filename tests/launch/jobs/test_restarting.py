@@ -153,12 +153,6 @@ def test_the_learning_rate_stays_unless_it_was_to_be_scaled_with_the_devices() -
     assert without_hosts(scaled, {1}).learning_rate == pytest.approx(0.2)
 
 
-def test_drills_go_with_their_devices() -> None:
-    drills = read_drills("--drill", ["slow-gpu=1:0.9", "slow-gpu=3:0.8", "slow-input=0.7"])
-    left = without_hosts(hosts_spec(1, 2, 1, drills=drills), {1})
-    assert [one.typed for one in left.drills] == ["slow-gpu=1:0.8", "slow-input=0.7"]
-
-
 @pytest.mark.parametrize(
     ("fields", "what"),
     [
@@ -295,14 +289,6 @@ def test_the_rest_is_for_those_that_are_left_once_they_serve() -> None:
     assert rest.num_batches == 6, "of ten steps four are saved"
 
 
-def test_another_host_that_is_lost_meanwhile_is_left_out_as_well() -> None:
-    hosts = Hosts({3: "host n3 is lost"}, {})
-    hosts.lose(2)
-    rest, cause = hosts.rest(group_of(hosts), host_failed("killed", 137, rank=2))
-    assert (ranks(rest), cause) == ((0, 1), "host n2 is lost and host n3 is lost")
-    assert [one.ranks for one in hosts.specs] == [(0, 1, 3), (0, 1)]
-
-
 def test_a_host_that_does_not_serve_in_time_is_lost() -> None:
     hosts = Hosts(LATE, {})
     hosts.lose(2)
@@ -347,20 +333,6 @@ def test_it_goes_on_as_long_as_enough_are_left(least: int, goes_on: bool) -> Non
     said = [] if goes_on else ["Training cannot go on: 2 hosts are left, and --min-hosts is 3."]
     assert hosts.noted == said
     assert bool(hosts.specs) == goes_on
-
-
-@pytest.mark.parametrize("waits", [(STOPPED,), ({3: "host n3 is lost"}, STOPPED)])
-def test_a_signal_ends_the_wait(waits: tuple[dict[int, str] | str, ...]) -> None:
-    hosts = Hosts(*waits)
-    hosts.lose(2)
-    assert hosts.rest(group_of(hosts), host_failed("killed", 137, rank=2)) == (None, "")
-
-
-def test_nothing_is_left_of_a_run_whose_last_step_is_saved() -> None:
-    hosts = Hosts()
-    hosts.lose(2)
-    assert hosts.rest(group_of(hosts), host_failed("killed", 137, rank=2), counted=10)[0] is None
-    assert hosts.specs == []
 
 
 def test_a_host_that_what_was_asked_for_needs_is_not_done_without() -> None:

@@ -12,7 +12,6 @@ from gputopo.runs.summary import summarise
 from gputopo.values.run.events import (
     Anomaly,
     GpuSample,
-    ModelBuilt,
     Noticed,
     RunFinished,
     RunStarted,
@@ -50,12 +49,6 @@ def test_the_event_is_in_the_file_before_it_is_passed_on(run: Run) -> None:
     assert seen == [1, 2, 3]
 
 
-def test_a_line_that_comes_in_parts_is_one_event(run: Run) -> None:
-    outcome = run("line_in_pieces")
-    assert [event.parameters for event in outcome.events if isinstance(event, ModelBuilt)] == [7]
-    assert outcome.exit_code == 0
-
-
 def test_a_flood_on_stderr_blocks_nobody_and_its_end_is_stored(run: Run) -> None:
     outcome = run("floods_stderr")
     assert outcome.exit_code == 0
@@ -69,17 +62,6 @@ def test_what_a_worker_leaves_behind_in_its_group_is_killed_and_reaped(run: Run)
     assert not psutil.pid_exists(grandchild)
     with pytest.raises(ProcessLookupError):
         os.killpg(run.pid, 0)
-
-
-def test_a_display_that_fails_leaves_no_worker_behind(run: Run) -> None:
-    def broken() -> None:
-        raise BrokenPipeError
-
-    run.on_step = broken
-    with pytest.raises(BrokenPipeError):
-        run("hangs")
-    assert run.children() == []
-    assert not psutil.pid_exists(run.pid)
 
 
 def test_samples_are_among_the_events(run: Run) -> None:

@@ -20,7 +20,7 @@ from gputopo.values.run.events import (
     RunStarted,
     Step,
 )
-from tests.launch.jobs.supervised import SHORT, Run, failure
+from tests.launch.jobs.supervised import Run, failure
 from tests.launch.specs import cpu_spec
 
 
@@ -33,12 +33,6 @@ def test_a_traceback_is_reported_by_its_last_line_with_exit_code_3(run: Run) -> 
     assert failed.last_lines[0] == "Traceback (most recent call last):" or "loading" in failed.last_lines
     assert "Traceback" in run.folder.log.read_text()
     assert summarise(run.written()).steps == 1
-
-
-def test_an_allocation_that_failed_in_cpp_is_out_of_memory(run: Run) -> None:
-    outcome = run("bad_alloc_in_cpp")
-    assert (failure(outcome).kind, outcome.exit_code) == ("out_of_memory", 3)
-    assert failure(outcome).remedy.startswith("even --batch-size 1 does not fit")
 
 
 def test_a_killed_worker_names_the_signal_and_keeps_what_was_measured(run: Run) -> None:
@@ -114,11 +108,6 @@ def test_a_worker_that_is_stopped_or_ignores_sigterm_is_ended_nevertheless(
     assert words in failure(run(behaviour, limits=impatient)).cause
 
 
-def test_a_worker_may_print_without_end_or_nothing_at_all(run: Run) -> None:
-    assert run("prints_much").exit_code == 0
-    assert 16 << 20 <= run.folder.log.stat().st_size <= 25 << 20  # the first and the last part
-
-
 def test_a_worker_that_never_comes_to_its_first_step_is_ended_with_the_reason(run: Run) -> None:
     outcome = run("hangs_before_all", limits=WorkerLimits(after_term=60, patience=HangLimits(start_s=0.5)))
     failed = failure(outcome)
@@ -145,12 +134,6 @@ def test_what_is_no_event_of_a_worker_ends_the_run_and_is_shown(run: Run, behavi
     assert (failed.kind, outcome.exit_code) == ("error", 3)
     assert "not an event" in failed.cause or "run_finished" in failed.cause
     assert [type(event) for event in run.written()] == [RunStarted, Step, RankFailed, RunFinished]
-
-
-def test_a_worker_that_closes_its_pipe_and_hangs_is_ended(run: Run) -> None:
-    outcome = run("closes_the_pipe_and_hangs", limits=SHORT)
-    assert outcome.exit_code == 3
-    assert "did not end within 0.2 s" in failure(outcome).cause
 
 
 def test_a_worker_that_ends_well_without_a_step_has_failed(run: Run) -> None:
@@ -183,12 +166,6 @@ def test_a_full_disk_ends_the_run_and_keeps_in_memory_what_was_measured(run: Run
     assert (result.status, result.steps) == ("failed", room)  # no room for the start: it does not start
 
 
-def test_a_disk_that_is_full_only_for_the_last_event_still_fails_the_run(run: Run) -> None:
-    outcome = run("works", open_log=lambda path: FullDisk(path, 4))
-    assert (failure(outcome).kind, outcome.exit_code) == ("disk_full", 3)
-    assert outcome.result.status == "failed"
-
-
 @pytest.mark.usefixtures("ends_in_time")
 def test_an_events_file_that_cannot_be_opened_starts_nothing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot write"):
@@ -208,8 +185,3 @@ def test_restarts_end_with_the_failure_of_the_last_one(run: Run) -> None:
     outcome = run("killed", restarts=2)
     assert (outcome.exit_code, failure(outcome).kind) == (137, "killed")
     assert sum(isinstance(event, Restarted) for event in run.written()) == 2
-
-
-def test_a_worker_that_fails_before_its_first_step_is_not_restarted(run: Run) -> None:
-    assert run("no_tensorflow", restarts=2).exit_code == 3
-    assert not any(isinstance(event, Restarted) for event in run.written())

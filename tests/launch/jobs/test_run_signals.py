@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Callable
 
 import pytest
 
@@ -10,8 +9,6 @@ from gputopo.launch.spec.run_spec import Lifecycle
 from gputopo.launch.supervise.worker_life import WorkerLimits
 from gputopo.runs.summary import summarise
 from gputopo.values.run.events import (
-    CheckpointSaved,
-    Noticed,
     RunFinished,
 )
 from tests.launch.jobs.supervised import Run, failure, once
@@ -51,32 +48,6 @@ def test_a_worker_that_saves_is_asked_to_end_after_its_step_and_to_save(
     result = summarise(run.written())
     assert (result.status, result.steps, result.exit_code) == ("interrupted", 2, code)
     assert [saved.steps for saved in result.checkpoints] == [3]
-
-
-def test_that_the_last_state_could_not_be_saved_is_reported(run: Run) -> None:
-    run.on_step = once(lambda: os.kill(os.getpid(), signal.SIGTERM))
-    outcome = run("ends_as_asked_on_a_full_disk", spec=SAVES)
-    assert (failure(outcome).kind, outcome.exit_code) == ("terminated", 143)
-    (notice,) = (event.says for event in outcome.events if isinstance(event, Noticed))
-    assert notice == "The last state is lost: cannot write c: No space left on device"
-
-
-def both(first: signal.Signals, second: signal.Signals) -> Callable[[], None]:
-    def in_turn() -> None:
-        os.kill(os.getpid(), first)
-        os.kill(os.getpid(), second)
-
-    return in_turn
-
-
-@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGHUP])
-def test_sigterm_twice_for_one_request_does_not_cut_the_last_step_short(
-    run: Run, second: signal.Signals
-) -> None:
-    run.on_step = once(both(signal.SIGTERM, second))
-    outcome = run("ends_as_asked", spec=SAVES)
-    assert (failure(outcome).kind, outcome.exit_code) == ("terminated", 143)
-    assert [event.steps for event in outcome.events if isinstance(event, CheckpointSaved)] == [3]
 
 
 @pytest.mark.parametrize("behaviour", ["ends_as_asked", "hangs"])

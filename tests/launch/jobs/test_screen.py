@@ -87,19 +87,6 @@ def test_a_quick_screen_of_eight_gpus_fits_into_two_minutes(tmp_path: Path, ends
     assert not complete  # no second round
 
 
-def test_where_starts_are_slow_the_run_of_all_is_made_and_the_limit_holds(
-    tmp_path: Path, ends_in_time: None
-) -> None:
-    box = Box(8, import_s=20.0, build_s=1.0)
-    assert box.quick(tmp_path) == (["independent", *["alone"] * 3], False)
-    assert box.now_s <= QUICK_S
-
-
-def test_on_two_gpus_there_is_time_for_every_round(tmp_path: Path, ends_in_time: None) -> None:
-    kinds, complete = Box(2, import_s=6.0, build_s=0.5).quick(tmp_path)
-    assert (kinds.count("alone"), complete) == (6, True)
-
-
 def test_a_signal_keeps_what_was_measured(tmp_path: Path, ends_in_time: None) -> None:
     def ends_second(spec: Path, events_fd: int) -> Sequence[str]:
         if spec.parent.name != "alone-0-1":

@@ -13,7 +13,7 @@ from gputopo.launch.jobs.trials import FILE, Trial, trial_of, tune
 from gputopo.launch.spec.run_spec import Lifecycle
 from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.values import schema
-from gputopo.values.run.plan import Autotune, TimedRun
+from gputopo.values.run.plan import Autotune
 from gputopo.values.run.result import Result
 from tests.kit_workers import misbehave
 from tests.launch.specs import cpu_spec, plan_for
@@ -68,14 +68,6 @@ def test_a_signal_in_a_run_keeps_what_was_measured_and_leaves_no_process(
     assert (found.winner, found.settled, ended) == (0, "stopped", code)
     assert stored(tmp_path) == found
     assert set(psutil.Process().children(recursive=True)) == before
-
-
-def test_a_signal_between_two_runs_keeps_what_was_measured(tmp_path: Path, ends_in_time: None) -> None:
-    def on_run(_number: int, _trial: Trial, _found: TimedRun | str) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    found, code = tune([PS, COPIES], tmp_path, command=pretends, on_run=on_run)
-    assert (found.settled, code) == ("stopped", 143)
 
 
 def test_one_that_fails_has_its_cause_and_the_other_wins(tmp_path: Path, ends_in_time: None) -> None:

@@ -62,11 +62,6 @@ def test_memory_is_limited_or_grows_but_never_both() -> None:
         assert gpu_env(parent, memory_limit_mib=1024)["TF_FORCE_GPU_ALLOW_GROWTH"] == "false"
 
 
-def test_a_worker_on_cpu_devices_gets_no_gpu_threads() -> None:
-    environment = worker_env({}, cpu_spec(runtime=Runtime(memory_limit_mib=99, per_gpu_threads=3)), {})
-    assert not [name for name in environment if name.startswith("TF_GPU_THREAD")]
-
-
 def test_a_worker_on_gpus_gets_their_cpus_and_one_on_cpu_devices_none() -> None:
     place = HostPlace(cpus="0-3", memory_node=1, threads=2)
     inner = {"GPUTOPO_CPUS": "7", "GPUTOPO_MEMORY_NODE": "3", "OMP_NUM_THREADS": "5"}
@@ -78,7 +73,8 @@ def test_a_worker_on_gpus_gets_their_cpus_and_one_on_cpu_devices_none() -> None:
 
 
 def test_a_program_gets_the_plan_or_no_gpu() -> None:
-    assert program_env({"A": "1"}, PLAN) == {"A": "1", **PLAN}
+    assert program_env({"A": "1"}, PLAN) == {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "A": "1", **PLAN}
+    assert program_env({"TF_FORCE_GPU_ALLOW_GROWTH": "0"}, PLAN)["TF_FORCE_GPU_ALLOW_GROWTH"] == "0"
     assert program_env({"A": "1"}, None) == {"A": "1", "CUDA_VISIBLE_DEVICES": "-1"}
 
 
@@ -163,7 +159,3 @@ def test_a_quota_bounds_the_threads_that_count_cpus_by_themselves() -> None:
     assert "quota of 3.5 CPUs" in place.says[0]
     assert host_place(machine, (0,), Usable(frozenset({0, 1}), quota=2.0)).threads is None
     assert host_place(machine, (0,), Usable(ALL, quota=0.2)).threads == 1
-
-
-def test_the_machine_of_a_capture_is_free() -> None:
-    assert host_place(box(0, 1), (1,), None).cpus == "8-15,24-31"

@@ -10,8 +10,6 @@ from gputopo.launch.spec.run_spec import Schedule
 from gputopo.values.errors import UsageError
 from gputopo.workload import workloads as workload
 
-NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
-
 
 def test_a_network_keeps_its_name_and_its_defaults() -> None:
     assert model_names.read("alexnet") == ModelName("network", "alexnet")
@@ -25,13 +23,6 @@ def test_a_network_keeps_its_name_and_its_defaults() -> None:
 def test_a_model_of_keras_applications_is_known_by_name_alone(name: str) -> None:
     assert model_names.read(name) == ModelName("keras", "ResNet50")
     assert model_names.defaults(name).gpu_batch == 32
-
-
-@given(st.lists(NAMES, min_size=1, max_size=3), st.lists(NAMES, min_size=1, max_size=2))
-def test_any_import_path_is_taken_apart_at_its_colon(module: list[str], attribute: list[str]) -> None:
-    read = model_names.read(f"{'.'.join(module)}:{'.'.join(attribute)}")
-    if module[0].lower() != "keras" or len(module) > 1:
-        assert read == ModelName("own", ".".join(attribute), ".".join(module))
 
 
 @pytest.mark.parametrize(
@@ -121,21 +112,6 @@ def test_the_resnets_of_cifar_fall_after_82_123_and_300_epochs(name: str) -> Non
     steps = (0, 82 * 390, 82 * 390 + 1, 123 * 390, 123 * 390 + 1, 300 * 390, 300 * 390 + 1)
     rates = [recipe.learning_rate * factor(recipe.schedule, step) for step in steps]
     assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001, 0.0002])
-
-
-@pytest.mark.parametrize("name", ["densenet40_k12", "densenet100_k24"])
-def test_the_densenets_fall_after_150_225_and_300_epochs(name: str) -> None:
-    schedule = model_recipe(name, 64).schedule  # 781 whole steps an epoch
-    steps = (150 * 781, 150 * 781 + 1, 225 * 781 + 1, 300 * 781 + 1)
-    assert [factor(schedule, step) for step in steps] == [1.0, 0.1, 0.01, 0.001]
-
-
-def test_alexnet_of_cifar_falls_to_a_tenth_every_hundred_epochs() -> None:
-    recipe = model_recipe("alexnet-cifar10", 128)
-    steps = 100 * 50_000 // 128
-    assert [factor(recipe.schedule, step) for step in (steps - 1, steps, 2 * steps)] == pytest.approx(
-        [1.0, 0.1, 0.01]
-    )
 
 
 @given(

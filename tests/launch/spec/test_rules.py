@@ -140,29 +140,12 @@ def test_a_central_strategy_has_its_variables_where_ps_puts_them() -> None:
     assert refusal(replace(central, strategy="mirrored")) is not None
 
 
-NO_ONEDNN = {"TF_ENABLE_ONEDNN_OPTS": "0"}
-
-
 @pytest.mark.parametrize("off", ["0", "False"])
 def test_channels_first_on_the_cpu_without_onednn_is_refused_with_both_alternatives(off: str) -> None:
     with pytest.raises(UsageError, match="NCHW needs oneDNN") as refused:
         check_layout(cpu_spec(data_format="NCHW"), {"TF_ENABLE_ONEDNN_OPTS": off})
     assert "NHWC" in refused.value.hint
     assert "unset TF_ENABLE_ONEDNN_OPTS" in refused.value.hint
-
-
-@pytest.mark.parametrize(
-    ("changes", "environment"),
-    [
-        ({}, {}),
-        ({}, {"TF_ENABLE_ONEDNN_OPTS": "1"}),
-        ({"data_format": "NHWC"}, NO_ONEDNN),
-        ({"backend": "gpu"}, NO_ONEDNN),
-        ({"precision": Precision(xla=True)}, NO_ONEDNN),
-    ],
-)
-def test_channels_first_is_fine_elsewhere(changes: dict[str, Any], environment: dict[str, str]) -> None:
-    check_layout(cpu_spec(**{"data_format": "NCHW", **changes}), environment)
 
 
 def test_a_result_in_fp16_on_the_cpu_states_that_it_is_emulated_and_no_other_does() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.spec.target import Target, rehearsal_name, target_of
+from gputopo.launch.spec.target import Target, target_of
 from gputopo.planner import Request
 from gputopo.planner.cpu_devices import MAX_CPU_DEVICES, cpu_plan
 from gputopo.values.errors import HardwareError, NoPlanError, UsageError
@@ -86,11 +86,6 @@ def test_a_capture_is_rehearsed_on_cpu_devices_and_keeps_its_machine() -> None:
     assert chosen.machine == captured
 
 
-def test_a_rehearsal_cannot_require_a_gpu() -> None:
-    with pytest.raises(UsageError, match="contradict"):
-        target(machine(), rehearsal_of="7gforce", require_gpu=True)
-
-
 def test_only_gpus_that_the_caller_may_see_are_chosen() -> None:
     chosen = target(machine(), {"CUDA_VISIBLE_DEVICES": "0,1"})
     assert chosen.plan.choice.gpus == (0, 1)
@@ -98,25 +93,11 @@ def test_only_gpus_that_the_caller_may_see_are_chosen() -> None:
         target(machine(), {"CUDA_VISIBLE_DEVICES": "0,1"}, num_gpus=3)
 
 
-@pytest.mark.parametrize("request_of", [{"gpus": (0, 3)}, {"ps": "gpu:3"}])
-def test_a_hidden_gpu_that_is_named_is_reported_as_hidden(request_of: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="GPU 3 is not visible here: CUDA_VISIBLE_DEVICES=0,1") as error:
-        target(machine(), {"CUDA_VISIBLE_DEVICES": "0,1"}, **request_of)
-    assert "use 0, 1" in error.value.hint
-
-
 def test_hiding_all_gpus_trains_on_the_cpu_and_states_why() -> None:
     chosen = target(machine(), {"CUDA_VISIBLE_DEVICES": ""})
     assert (chosen.backend, chosen.why_cpu) == ("cpu", "CUDA_VISIBLE_DEVICES hides all GPUs")
     with pytest.raises(HardwareError, match="hides all GPUs"):
         target(machine(), {"CUDA_VISIBLE_DEVICES": ""}, require_gpu=True)
-
-
-def test_a_rehearsal_has_the_name_of_what_was_given() -> None:
-    assert rehearsal_name([]) is None
-    assert rehearsal_name(["7gforce"]) == "7gforce"
-    assert rehearsal_name(["/tmp/box.txt", "-"]) == "box + a capture from stdin"
-    assert rehearsal_name(["/tmp/b\udcff.json"]) == "b?"
 
 
 @given(

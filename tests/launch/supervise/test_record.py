@@ -18,9 +18,9 @@ from gputopo.values.run.events import (
     RunStarted,
     Step,
 )
-from tests.runs.verdict.drills import Trainer, always
+from tests.kit.drills.box import Trainer, slower
 
-EVENTS = list(Trainer(slow={1: always(15)}, seed=1).events(200))
+EVENTS = list(Trainer(slow={1: slower(15)}, seed=1).events(200))
 
 
 def clock() -> Callable[[], float]:

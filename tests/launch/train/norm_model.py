@@ -16,7 +16,7 @@ class NormModel:
 
     @property
     def variables(self) -> Sequence[Any]:
-        from gputopo.launch.models.models import VariableSpec
+        from gputopo.launch.models.model import VariableSpec
 
         return [
             VariableSpec("conv/kernel", (3, 3, 2, self.filters), 0.4),
@@ -28,7 +28,7 @@ class NormModel:
 
     @property
     def state(self) -> Sequence[Any]:
-        from gputopo.launch.models.models import VariableSpec
+        from gputopo.launch.models.model import VariableSpec
 
         return [
             VariableSpec("conv/norm/mean", (self.filters,), 0.0, 0.0),
@@ -48,7 +48,7 @@ class NormModel:
         import tensorflow as tf
 
         from gputopo.launch.models.layers import GraphLayers
-        from gputopo.launch.models.models import Forward
+        from gputopo.launch.models.model import Forward
         from gputopo.workload.sketch import Norm
 
         layers = GraphLayers(iter(weights), iter(state), rows, data_format, training)

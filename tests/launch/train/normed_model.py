@@ -34,7 +34,7 @@ class NormedModel:
 
     @property
     def variables(self) -> Sequence[Any]:
-        from gputopo.launch.models.models import VariableSpec
+        from gputopo.launch.models.model import VariableSpec
 
         ones = {"conv/gamma": 1.0}
         return [
@@ -44,7 +44,7 @@ class NormedModel:
 
     @property
     def state(self) -> Sequence[Any]:
-        from gputopo.launch.models.models import VariableSpec
+        from gputopo.launch.models.model import VariableSpec
 
         return [
             VariableSpec("conv/mean", (FILTERS,), 0.0),
@@ -64,7 +64,7 @@ class NormedModel:
         import tensorflow as tf
 
         from gputopo.launch.models.layers import GraphLayers
-        from gputopo.launch.models.models import Forward
+        from gputopo.launch.models.model import Forward
         from gputopo.workload.sketch import Norm
 
         layers = GraphLayers(iter(weights), iter(state), rows, data_format, training)  # type: ignore[arg-type]

@@ -53,7 +53,7 @@ class Overflowing:
     def forward(self, weights: Any, state: Any, images: Any, rows: Any, *others: Any, **named: Any) -> Any:
         import tensorflow as tf
 
-        from gputopo.launch.models.models import Forward
+        from gputopo.launch.models.model import Forward
 
         passed = self.inner.forward(weights, state, images, rows, *others, **named)
         if rows.first // rows.batch != self.tower:
@@ -125,7 +125,7 @@ def _run(spec: RunSpec, case: dict[str, Any]) -> dict[str, Any]:
             found[f"state{place_number}_{number}"] = variable.numpy()
     report = taken.scale.report()
     if report is not None:
-        found |= {"scales": np.array(report.loss_scales), "skipped": np.array(report.skipped_steps)}
+        found |= {"scales": np.array(report[0]), "skipped": np.array(report[1])}
     return found
 
 

@@ -31,7 +31,7 @@ class SmallModel:
 
     @property
     def variables(self) -> Sequence[Any]:
-        from gputopo.launch.models.models import VariableSpec
+        from gputopo.launch.models.model import VariableSpec
 
         return [VariableSpec(name, shape, 0.3) for name, shape in SHAPES.items()]
 
@@ -48,7 +48,7 @@ class SmallModel:
         import tensorflow as tf
 
         from gputopo.launch.models.layers import dense
-        from gputopo.launch.models.models import Forward
+        from gputopo.launch.models.model import Forward
 
         kernel, bias, dense_kernel, dense_bias = (tf.cast(weight, images.dtype) for weight in weights)
         x = tf.nn.conv2d(images, kernel, 1, "VALID", data_format)

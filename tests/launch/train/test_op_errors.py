@@ -104,19 +104,6 @@ def test_the_first_of_several_causes_is_reported_without_its_number() -> None:
     ) == ("ABORTED: gone")
 
 
-@pytest.mark.parametrize("text", ["OOM when allocating tensor with shape[1,2]", "  padded  ", "one\ntwo"])
-def test_a_plain_text_is_its_first_line(text: str) -> None:
-    assert first_line(text) == text.strip().splitlines()[0]
-
-
-def test_an_error_without_words_is_its_kind() -> None:
-    assert cause_and_remedy("", "InternalError") == ("InternalError", SEE_LOG)
-
-
-def test_only_headings_leave_the_first_of_them() -> None:
-    assert first_line("Graph execution error:\n\nNode: 'a'") == "Graph execution error:"
-
-
 @given(st.text())
 def test_any_text_gives_one_line_of_limited_length(text: str) -> None:
     line = first_line(text)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.train.versions import commit_of, own_commit
+from gputopo.launch.train.versions import commit_of
 from tests.launch.forks import run_program
 
 CODE = """
@@ -16,7 +16,7 @@ def absent(name):
     if name != "b":
         raise importlib.metadata.PackageNotFoundError(name)
     return "2.0"
-print(json.dumps([worker_versions(), installed({"x": ("a", "b"), "y": ("c",)}, absent)]))
+print(json.dumps([worker_versions(gpus=False), installed({"x": ("a", "b"), "y": ("c",)}, absent)]))
 """
 
 
@@ -71,6 +71,7 @@ def test_a_worker_reports_the_versions_of_all_that_computes() -> None:
     assert versions["keras"] == importlib.metadata.version("keras")
     assert versions["onednn"] == "on"
     assert {"gputopo", "python"} <= set(versions)
+    assert not {"cuda_version", "cudnn_version", "nccl", "cudnn"} & set(versions)  # no GPU computes
     assert installed == {"x": "2.0"}
 
 
@@ -81,8 +82,3 @@ def test_the_commit_is_the_one_that_is_checked_out(tmp_path: Path) -> None:
     assert commit_of(tmp_path) is None
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
     assert len(commit_of(tmp_path) or "") == 40
-
-
-def test_our_own_is_a_commit_or_not_known() -> None:
-    own = own_commit()
-    assert own is None or len(own) in (40, 64)

@@ -9,7 +9,6 @@ import psutil
 import pytest
 
 from gputopo.launch.spec.run_spec import Data, Lifecycle
-from gputopo.launch.train.worker import _import_remedy
 from gputopo.values import schema
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.events import (
@@ -115,13 +114,6 @@ def test_training_ends_at_a_loss_that_is_no_number_and_no_checkpoint_is_written_
     assert "--resume" in failed.remedy
 
 
-def test_a_time_budget_ends_the_steps_before_their_number(tmp_path: Path) -> None:
-    spec = trivial_spec(num_batches=None, time_budget_s=0.0, max_batches=50)
-    code, events, stderr = run_worker(tmp_path, spec)
-    assert code == 0, stderr
-    assert [event.step for event in events if isinstance(event, Step) and event.step > 0] == [1]
-
-
 def test_a_worker_that_is_asked_to_end_takes_its_step_saves_and_exports_nothing(tmp_path: Path) -> None:
     kept = Lifecycle(checkpoints=str(tmp_path / "kept"), export=str(tmp_path / "export"))
     spec = trivial_spec(num_batches=1_000_000, lifecycle=kept)
@@ -135,14 +127,6 @@ def test_a_worker_that_is_asked_to_end_takes_its_step_saves_and_exports_nothing(
     steps = [event for event in events if isinstance(event, Step)]
     assert saved.steps == steps[-1].global_step
     assert list((tmp_path / "export").iterdir()) == []
-
-
-def test_a_worker_that_is_asked_to_end_in_its_warm_up_saves_as_well(tmp_path: Path) -> None:
-    spec = trivial_spec(num_warmup_batches=1_000_000, lifecycle=Lifecycle(checkpoints=str(tmp_path / "kept")))
-    events = interrupted(tmp_path, spec, after=PlacementChecked, code=130)
-    (saved,) = (event for event in events if isinstance(event, CheckpointSaved))
-    assert saved.steps >= 1
-    assert not any(isinstance(event, WarmupDone) for event in events)
 
 
 def test_without_gpus_a_gpu_spec_fails_with_a_cause_and_a_remedy(tmp_path: Path) -> None:
@@ -232,22 +216,6 @@ def test_a_trace_that_cannot_be_written_is_reported_and_training_goes_on(tmp_pat
     begin = f"No trace of step 1, for it cannot be written in {tmp_path / 'trace' / 'step-1'}: "
     assert any(one.startswith(begin) and "--output" in one for one in said), said
     assert not any(event.says for event in events if isinstance(event, Traced))
-
-
-@pytest.mark.parametrize(
-    ("error", "remedy"),
-    [
-        (ImportError("libtensorflow_cc.so.2: failed to map segment from shared object"), "ulimit -v"),
-        (ImportError("libtensorflow_cc.so.2: cannot allocate memory in static TLS block"), "free memory"),
-        (MemoryError(), "ulimit -v"),
-        (SystemError("error return without exception set"), "ulimit -v"),
-        (ImportError("No module named 'tensorflow'"), "pip install tensorflow"),
-    ],
-)
-def test_a_tensorflow_that_is_there_but_finds_no_memory_is_not_to_be_installed(
-    error: Exception, remedy: str
-) -> None:
-    assert remedy in _import_remedy(error)
 
 
 def test_an_op_that_fails_in_a_step_is_placed_in_the_users_code(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def _spec(towers: int, fields: dict[str, Any]) -> RunSpec:
 
 def _run(spec: RunSpec, steps: int, file: Path) -> dict[str, Any]:
     from gputopo.launch.models import models
-    from gputopo.launch.models.models import parameter_count
+    from gputopo.launch.models.model import parameter_count
     from gputopo.launch.train.placement import checking
     from gputopo.launch.train.training import stepper_of
 
@@ -70,7 +70,10 @@ def _run(spec: RunSpec, steps: int, file: Path) -> dict[str, Any]:
     )
     return {
         "losses": [float(outcome.losses.mean()) for outcome in outcomes],
-        "marks": [outcome.tower_times for outcome in outcomes],
+        "marks": [
+            [(start, ready - start, done - ready) for start, ready, done in outcome.marks.tolist()]
+            for outcome in outcomes
+        ],
         "variables": stepper.check_variables(),
         "ops": stepper.check_ops(counts),
         "says": stepper.says,
@@ -84,7 +87,7 @@ def _run(spec: RunSpec, steps: int, file: Path) -> dict[str, Any]:
 def _scale(stepper: Any) -> dict[str, Any] | None:
     """Where the loss scale stands after the last step."""
     report = stepper.scale.report()
-    return None if report is None else {"scales": report.loss_scales, "skipped": report.skipped_steps}
+    return None if report is None else dict(zip(("scales", "skipped"), report, strict=True))
 
 
 def _nodes(stepper: Any) -> dict[str, dict[str, dict[str, int]]]:

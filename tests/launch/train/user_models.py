@@ -67,12 +67,6 @@ def transducer() -> Any:
     return model
 
 
-def own_function() -> Any:
-    model = plain()
-    model.compile("sgd", lambda wanted, given: 1.0 - given[:, 0])
-    return model
-
-
 def typed(first: str | None, last: str | None) -> Any:
     """A model whose layers have types of their own."""
     return keras.Sequential(
@@ -199,16 +193,8 @@ def raises() -> Any:
     raise KeyError("weights.h5")
 
 
-def leaves() -> Any:
-    raise SystemExit(1)
-
-
 def gives_a_number() -> Any:
     return NUMBER
-
-
-def wants(size: int) -> Any:
-    return size
 
 
 def two_inputs() -> Any:
@@ -226,10 +212,6 @@ def any_size() -> Any:
     return keras.Model(a, layers.Dense(2)(layers.GlobalAveragePooling2D()(a)))
 
 
-def unbuilt() -> Any:
-    return Own()
-
-
 def words() -> Any:
     a = keras.Input((4,), dtype="int32")
     return keras.Model(a, layers.Dense(2)(layers.Flatten()(layers.Embedding(9, 3)(a))))
@@ -238,10 +220,6 @@ def words() -> Any:
 def pictures() -> Any:
     a = keras.Input((4, 4, 3))
     return keras.Model(a, layers.Conv2D(2, 1)(a))
-
-
-def one_softmax() -> Any:
-    return keras.Sequential([keras.Input((3,)), layers.Dense(1, activation="softmax")])
 
 
 class Hides(layers.Layer):  # type: ignore[misc]
@@ -278,39 +256,12 @@ def named_outputs() -> Any:
     return keras.Model(a, {"logits": layers.Dense(2)(a)})
 
 
-class TakesTwo(Fits):
-    """By class, and called with a list."""
-
-    def call(self, x: Any) -> Any:
-        return self.inner(x[0])
-
-
-def two_by_class() -> Any:
-    model = TakesTwo()
-    model([keras.ops.zeros((2, 6)), keras.ops.zeros((2, 3))])
-    return model
-
-
-def nothing() -> None:
-    """Returns no model: the return is forgotten."""
-
-
-def gives_its_class() -> Any:
-    return Own
-
-
 def nothing_to_train() -> Any:
     return keras.Sequential([keras.Input((3,)), layers.ReLU()])
 
 
 def batch_of_three() -> Any:
     return keras.Sequential([keras.Input((3,), batch_size=3), layers.Dense(2)])
-
-
-def of_keras_2() -> Any:
-    import tf_keras
-
-    return tf_keras.Sequential([tf_keras.layers.Dense(2, input_shape=(3,))])
 
 
 class Breaks(layers.Layer):  # type: ignore[misc]
@@ -356,19 +307,14 @@ def without_shapes() -> Any:
     return keras.Sequential([keras.Input((3,)), ByPython(), layers.Dense(2)])
 
 
-class Metered(layers.Layer):  # type: ignore[misc]
-    """Keeps a metric of what it sees."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen = keras.metrics.Mean(name="seen")
+class NeedsBatch(layers.Layer):  # type: ignore[misc]
+    """Computes with the size of the batch as Python's number."""
 
     def call(self, x: Any) -> Any:
-        self.seen.update_state(keras.ops.mean(x))
-        return x
+        if x.shape[0] is None:
+            raise ValueError("how many are there?")
+        return x / x.shape[0]
 
 
-def metered() -> Any:
-    model = keras.Sequential([keras.Input((6,)), Metered(), layers.Dense(1, activation="sigmoid")])
-    model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
-    return model
+def needs_batch() -> Any:
+    return keras.Sequential([keras.Input((4,), batch_size=4), NeedsBatch(), layers.Dense(3)])

@@ -188,7 +188,7 @@ def test_gpus_of_which_none_can_be_used_are_reported_with_their_compute_mode() -
         measure(
             msgspec.structs.replace(taken, gpus=exclusive), SessionRequest(), doors=doors(engine, host=HOST)
         )
-    assert "none of the GPUs" in refused.value.what
+    assert "none of the selected GPUs" in refused.value.what
     assert refused.value.hint.count("exclusive_process") == 2
     assert refused.value.bandwidth.samples == HOST.samples
 

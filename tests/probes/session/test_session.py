@@ -9,7 +9,8 @@ import pytest
 from gputopo.copies.budget import Effort, Speeds
 from gputopo.copies.copies import Copy, CopyJob
 from gputopo.probes.session.conditions import Meter
-from gputopo.probes.session.session import MAX_RAMP_UP_S, JobOutcome, measure_job
+from gputopo.probes.session.session import MAX_RAMP_UP_S, measure_job
+from gputopo.values.bandwidth import Sample
 from tests.probes.session.double import ASLEEP, AWAKE, EngineDouble, SamplerDouble
 
 JOB = CopyJob(kind="h2d", copies=(Copy(kind="h2d", source="host", destination="gpu:0", pinned=True),))
@@ -27,13 +28,15 @@ class IdleCard:
         self.readings -= 1
         return AWAKE if self.readings < 0 else ASLEEP
 
-    def measured(self) -> JobOutcome:
+    def measured(self) -> tuple[Sample, ...]:
         if self.engine is None:
             self.engine = EngineDouble(gpus=1, rate=lambda copy: 12.0 if self.readings < 0 else 3.0)
         if self.meter is None:
             sampler: Callable[[int], SamplerDouble] = lambda gpu: SamplerDouble(gpu, self.facts)  # noqa: E731
             self.meter = Meter([0], open_sampler=sampler, now=self.engine.clock)
-        return measure_job(JOB, self.engine, self.meter, Speeds(), Effort(0.008, 5))
+        samples, failures = measure_job(JOB, self.engine, self.meter, Speeds(), Effort(0.008, 5))
+        assert failures == []
+        return samples
 
 
 @pytest.fixture
@@ -48,7 +51,7 @@ def idle() -> IdleCard:
 
 def test_a_card_that_became_idle_is_ramped_up_before_its_numbers_count(idle: IdleCard) -> None:
     idle.readings = 30
-    (sample,) = idle.measured().samples
+    (sample,) = idle.measured()
     assert sample.repeats_gb_per_s == pytest.approx([12.0] * 5)
 
 
@@ -56,7 +59,7 @@ def test_a_card_that_is_throttled_for_good_is_waited_for_once(idle: IdleCard) ->
     assert idle.engine is not None
     idle.readings = 10**9
     begun = idle.engine.clock.now_s
-    (sample,) = idle.measured().samples
+    (sample,) = idle.measured()
     assert sample.median_gb_per_s == pytest.approx(3.0)
     assert MAX_RAMP_UP_S < idle.engine.clock.now_s - begun < MAX_RAMP_UP_S + 0.5
     idle.engine.clock.now_s += 10.0
@@ -77,6 +80,6 @@ def test_a_copy_within_a_gpu_is_read_and_written_so_its_speed_is_half_of_its_num
     local = CopyJob(kind="d2d_local", copies=(Copy(kind="d2d_local", source="gpu:0", destination="gpu:0"),))
     engine, speeds = EngineDouble(gpus=1, rate=lambda copy: 200.0), Speeds()
     with Meter([0], open_sampler=lambda gpu: SamplerDouble(gpu, lambda: AWAKE), now=engine.clock) as meter:
-        (sample,) = measure_job(local, engine, meter, speeds, Effort(0.008, 5)).samples
+        ((sample,), _) = measure_job(local, engine, meter, speeds, Effort(0.008, 5))
     assert sample.median_gb_per_s == pytest.approx(400.0)
     assert speeds.of(local.copies[0]) == pytest.approx(200.0)

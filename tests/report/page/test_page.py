@@ -1,5 +1,7 @@
-"""A document as one HTML file: complete without network or script, and nothing in it is markup of a log."""
+"""A document as one HTML file: complete without network and script; nothing in it is markup of a log."""
 
+import base64
+import hashlib
 import re
 import shutil
 from collections.abc import Iterator
@@ -52,9 +54,13 @@ def test_a_text_adds_no_tag_and_no_attribute_wherever_it_stands(text: str) -> No
     assert shape(page(small(text))) == shape(page(small("plain")))
 
 
-def test_nothing_is_loaded_from_elsewhere() -> None:
+def test_nothing_is_loaded_from_elsewhere_and_the_only_script_is_the_one_that_is_allowed() -> None:
     html = page(whole())
-    assert not [tag for tag, _ in tags(html) if tag in ("script", "link", "iframe", "img")]
+    assert not [tag for tag, _ in tags(html) if tag in ("link", "iframe", "img")]
+    assert [attributes for tag, attributes in tags(html) if tag == "script"] == [{}]
+    script = html.partition("<script>")[2].partition("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in html
     references = [value for _, attributes in tags(html) for name, value in attributes.items()
                   if name in ("src", "href", "xlink:href")]  # fmt: skip
     assert references
@@ -78,7 +84,10 @@ def whole() -> Document:
     assert topology is not None
     assert heat is not None
     assert speedup is not None
-    rows = tuple((f"model {number}", "1,234", "3.4", "a longer remark on this row") for number in range(20))
+    rows = tuple(
+        (f"model {number}", str(number * 7 % 20), "3.4", "a longer remark on this row")
+        for number in range(20)
+    )
     table = Table.of(("model", "images/sec", "speedup", "remark"), rows, ("left", "right", "right", "left"))
     return Document(
         "A report",
@@ -87,6 +96,7 @@ def whole() -> Document:
             Section("Observations", ("Text.", Bullets(("one", HOSTILE)))),
             Section("Scaling", (table, speedup)),
             Section("Machine", (topology, heat)),
+            Section("Run 2", (Bullets(("a", "b", "c"), shown=1),), is_folded=True),
         ),
     )
 
@@ -111,13 +121,13 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1400, "light")])
-def test_a_browser_shows_it_whole_without_script_request_or_error(
-    browser: Any, file: Path, width: int, scheme: str
+@pytest.mark.parametrize(("width", "scheme", "script"), [(400, "dark", True), (1000, "light", False)])
+def test_a_browser_shows_it_whole_without_request_or_error(
+    browser: Any, file: Path, width: int, scheme: str, script: bool
 ) -> None:
     problems: list[str] = []
     context = browser.new_context(
-        viewport={"width": width, "height": 900}, color_scheme=scheme, java_script_enabled=True
+        viewport={"width": width, "height": 900}, color_scheme=scheme, java_script_enabled=script
     )
     view = context.new_page()
     view.on("console", lambda message: problems.append(message.text))
@@ -133,13 +143,35 @@ def test_a_browser_shows_it_whole_without_script_request_or_error(
         assert box is not None
         assert box["width"] > 200
         assert box["height"] > 200
+        assert width == 400 or box["width"] <= width  # whole, unless the screen is small
     assert view.locator("tbody tr").count() == 20
+    speed = view.locator("tbody td").first.bounding_box()
+    assert speed["x"] + speed["width"] <= width
     # The page itself never scrolls sideways; what is wider scrolls in its own box.
-    assert view.evaluate("document.documentElement.scrollWidth") <= width
-    names = view.evaluate("[...document.querySelectorAll('svg')].map(s => s.getAttribute('aria-label'))")
-    assert all(names)
-    assert contrasts(view) >= 4.5
+    assert view.locator("body").bounding_box()["width"] <= width
+    assert view.get_by_text("c", exact=True).is_hidden()
+    if script:
+        assert view.evaluate("document.documentElement.scrollWidth") <= width
+        names = view.evaluate("[...document.querySelectorAll('svg')].map(s => s.getAttribute('aria-label'))")
+        assert all(names)
+        assert contrasts(view) >= 4.5
     context.close()
+
+
+def test_a_table_sorts_by_number_and_filters(browser: Any, file: Path) -> None:
+    view = browser.new_page()
+    view.goto(file.as_uri())
+    numbers = view.locator("tbody tr td:nth-child(2)")
+    for order in (sorted(range(20), reverse=True), sorted(range(20))):
+        view.locator("th button", has_text="images/sec").click()
+        assert [int(text) for text in numbers.all_inner_texts()] == order
+    view.locator("input").fill("MODEL 13")  # a model, and images/sec of another
+    assert view.locator("tbody tr:visible").count() == 2
+    assert "2 of 20 rows" in view.locator("label").inner_text()
+    view.locator("summary", has_text="Run 2").click()
+    view.locator("summary", has_text="2 more").click()
+    assert view.get_by_text("c", exact=True).is_visible()
+    view.close()
 
 
 def contrasts(view: Any) -> float:

@@ -62,7 +62,7 @@ def test_each_row_has_the_clocks_of_its_own_host_as_shares_of_their_own_maxima(r
 def test_the_report_names_hosts_and_no_task_of_tensorflow(run: list[Event]) -> None:
     words = " ".join(document_text(run_document(summarise(run)), 120).split())
     assert "/job:" not in words
-    assert words.startswith("alexnet on 2 GPUs of 2 hosts, parameter_server, variables on n1 GPU 0")
+    assert "images/sec ± 5.46: alexnet on 2 GPUs of 2 hosts, parameter_server, variables on n1 GPU 0" in words
     assert "ops 200 on n1 GPU 0, 200 on n2 GPU 0" in words
     for name in ("n1 GPU 0", "n2 GPU 0"):
         assert f"{name} GTX 1070" in words
@@ -167,7 +167,7 @@ def test_the_result_is_of_the_devices_that_are_left_and_of_their_steps_alone() -
     assert [one.tower for one in result.anomalies] == [1]
     assert "n3 CPU 0" in result.anomalies[0].says
     words = " ".join(document_text(run_document(result), 120).split())
-    assert words.startswith("a model on 2 CPU devices of 2 hosts, replicated")
+    assert ": a model on 2 CPU devices of 2 hosts, replicated " in words
     assert (
         "Restart 1 of 2: host n2 is lost; training went on from the checkpoint after 30 steps on 2 devices "
         "of 2 hosts, with 16 images a step, 24 before; the learning rate is the same. Speeds and devices are "

@@ -106,7 +106,7 @@ def test_the_display_shows_steps_speed_and_a_bar_for_each_device() -> None:
     assert [round(pace, 2) for _, pace in state.paces()] == [1.0, 0.52]  # 110 ms against 210 ms
     lines = drawn(state).splitlines()
     assert "76.2 images/sec now, 76.2 on average" in lines[0]
-    assert lines[1].rstrip() == "verdict: cannot tell yet"
+    assert lines[1].rstrip() == "verdict: too few steps for a verdict"
     assert f"{state.running.steps} of 20" in lines[2]
     assert lines[3].startswith("/GPU:0")
     assert lines[3].rstrip().endswith("100 % of the best  1700 MHz")
@@ -117,15 +117,15 @@ def test_the_display_shows_steps_speed_and_a_bar_for_each_device() -> None:
 @pytest.mark.parametrize(
     ("standings", "words"),
     [
-        ((), "cannot tell yet"),
-        ((("even", 2.1, None), ("even", 2.91, None)), "even to within 3.0 %"),
+        ((), "too few steps for a verdict"),
+        ((("even", 2.1, None), ("even", 2.91, None)), "no slow device, above 3.0 % excluded"),
         ((("even", 2.1, None), ("slow", 12.3, "power-cap")), "GPU 1 slow by 12 % (power-cap)"),
         ((("slow", 4.0, None), ("slow", 12.3, None)), "GPU 0 slow by 4.0 %, GPU 1 slow by 12 %"),
         (
             (("even", 2.1, None), ("cannot tell", 8.13, None)),
-            "cannot tell yet, differences under 8.2 % are not resolved",
+            "no slow device so far; only above 8.2 % would show",
         ),
-        ((("even", None, None), ("even", None, None)), "even again"),
+        ((("even", None, None), ("even", None, None)), "no slow device any more"),
     ],
 )
 def test_the_verdict_so_far_is_in_the_fields_words(
@@ -221,7 +221,7 @@ def on_the_screen(written: str) -> list[str]:
 def test_what_is_shown_first_stays_on_the_terminal_once_and_the_display_leaves_nothing() -> None:
     code, written = commands.on_a_terminal("-c", ON_A_TERMINAL)
     assert code == 0, written
-    assert "verdict: cannot tell yet" in written
+    assert "verdict: too few steps for a verdict" in written
     assert on_the_screen(written) == ["before", SAYS, "after"]
 
 

@@ -16,14 +16,17 @@ CLOCKS = {0: 1885.0, 1: 1790.0, 2: 1873.0, 3: 1790.0, 4: 1885.0, 5: 1880.0}
 
 
 @pytest.mark.parametrize("width", [60, 80, 160])
-def test_every_gpu_has_its_row_and_its_sentence_within_the_width(width: int) -> None:
+def test_every_gpu_has_its_row_and_a_slow_one_its_sentence_within_the_width(width: int) -> None:
     found = runs(SPEEDS, CLOCKS)
     screen = msgspec.structs.replace(screen_of(found), devices=device_rows(NAMES, found))
     text = document_text(screen_document(screen), width)
     assert all(len(line) <= width for line in text.splitlines())
     for word in ("! slow 15 %", "! slow 5.2 %", "84.7", "unexplained"):
         assert word in text
-    assert " ".join(text.split()).count("is not slower than GPU") == 3
+    words = " ".join(text.split())
+    assert words.startswith("Slow: GPUs 1, 3 (")
+    assert words.count("GPU 1 is 15 % slower than GPU") == words.count("GPU 3 is 5.2 % slower than GPU") == 1
+    assert "is not slower than GPU" not in words
 
 
 def test_a_failed_run_has_its_reason_and_an_incomplete_screen_is_named() -> None:
@@ -38,6 +41,12 @@ def test_a_failed_run_has_its_reason_and_an_incomplete_screen_is_named() -> None
     text = document_text(screen_document(screen))
     assert "failed: out of memory" in text
     assert "Not complete: runs were left out." in text
+
+
+def test_an_even_screen_begins_with_what_is_excluded() -> None:
+    found = runs({0: 100.0, 1: 99.5})
+    screen = msgspec.structs.replace(screen_of(found), devices=device_rows({0: "A", 1: "A"}, found))
+    assert document_text(screen_document(screen)).startswith("No slow GPU; a difference above ")
 
 
 NCCL = Candidate(gpus=(0, 1), variable_update="replicated", all_reduce="nccl", images_per_sec=2140.4)

@@ -6,7 +6,7 @@ from typing import Any
 from gputopo.runs.verdict.judge import Judgement, judge
 from gputopo.runs.verdict.paces import Paces
 from gputopo.values.run.events import Event, GpuSample, HostLoad, Sample, Step
-from tests.runs.verdict.drills import Trainer
+from tests.kit.drills.box import Trainer
 
 POWER_CAP, THERMAL, POWER_BRAKE = 0x4, 0x20, 0x80
 HEALTHY: Mapping[str, Any] = {

@@ -1,4 +1,4 @@
-"""Why a device, or a whole run, is slow; and temperatures by real thermal logs, where these are there."""
+"""Why a device, or a whole run, is slow; and real thermal logs, where these are there."""
 
 import csv
 import re
@@ -8,25 +8,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo.runs.verdict.causes import warming
 from gputopo.runs.verdict.judge import Judgement, judge
 from gputopo.runs.verdict.paces import Paces
 from gputopo.values.run.events import GpuSample, HostLoad, Sample, Step
 from gputopo.values.run.verdict import Causes
 from tests.invented_runs import cpu_devices, gpu_devices
-from tests.runs.verdict import drills
+from tests.kit.drills.box import Trainer, slower, slower_since
 from tests.runs.verdict.cards import POWER_BRAKE, POWER_CAP, THERMAL, Readings, always, events, judged, since
-from tests.runs.verdict.drills import Trainer
 
 LOGS = Path(__file__).parents[4] / "shared" / "thermal"
 LINE = re.compile(r"^(\d+)\timages/sec: ([\d.]+) .* (\d{9,})$", re.MULTILINE)
 Heats = list[tuple[float, list[int]]]
-
-
-def test_a_temperature_that_rises_by_five_degrees_is_no_steady_one() -> None:
-    assert warming([60.0] * 4 + [62.0] * 4 + [64.0] * 4) is None
-    assert warming([60.0] * 4 + [62.0] * 4 + [66.0] * 4) == (60, 66)
-    assert warming([60.0] * 5 + [float("nan")] * 9) is None
 
 
 def rows() -> list[dict[str, str]]:
@@ -80,14 +72,6 @@ def test_no_gpu_is_accused_by_its_temperature_and_no_steady_run_is_slow() -> Non
             assert found.run is None, row["thermal_file"]
 
 
-def test_warming_in_real_logs_is_described_as_such() -> None:
-    for row in rows():
-        begin, end = float(row["steady_start_unix"]), float(row["steady_end_unix"])
-        taken = [heats for time, heats in readings(row) if begin <= time <= end]
-        warm = any(warming([heats[gpu] for heats in taken]) for gpu in range(int(row["n_gpus"])))
-        assert warm == ("still warming" in row["pattern"]), row["id"]
-
-
 def causes(trainer: Trainer, steps: int, cards: dict[int, Readings], **more: object) -> Causes:
     (slow,) = judged(trainer, steps, cards, **more).slow
     assert slow.causes is not None
@@ -119,7 +103,7 @@ def ids(found: Causes) -> list[str]:
     ],
 )
 def test_a_clock_that_fell_is_the_cause_by_the_reason_that_throttled_it(mask: int, cause: str) -> None:
-    trainer = Trainer(slow={1: drills.since(200, 10)})
+    trainer = Trainer(slow={1: slower_since(200, 10)})
     found = causes(trainer, 400, {1: since(200, graphics_mhz=1620, throttle_mask=mask)})
     assert ids(found) == [cause]
     assert found.found[0].how == "fitted"
@@ -129,7 +113,7 @@ def test_a_clock_that_fell_is_the_cause_by_the_reason_that_throttled_it(mask: in
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_clock_whose_loss_costs_half_is_fitted_and_not_taken_one_to_one(seed: int) -> None:
-    trainer = Trainer(slow={1: drills.since(200, 10)}, seed=seed)
+    trainer = Trainer(slow={1: slower_since(200, 10)}, seed=seed)
     found = causes(trainer, 400, {1: since(200, graphics_mhz=1440)})
     assert ids(found) == ["core-clock"]
     assert found.found[0].percent == pytest.approx(10, abs=1.5)
@@ -137,7 +121,7 @@ def test_a_clock_whose_loss_costs_half_is_fitted_and_not_taken_one_to_one(seed: 
 
 
 def test_cores_that_other_programs_took_are_a_cause_for_a_cpu_device() -> None:
-    trainer = Trainer(devices=cpu_devices(2), slow={1: drills.always(40)})
+    trainer = Trainer(devices=cpu_devices(2), slow={1: slower(40)})
     host = HostLoad(time_s=0.0, seconds=1.0, cores=2, other_cpu_share=0.12)
     found = causes(trainer, 200, {}, host=lambda step: host)
     assert ids(found) == ["cores-taken"]
@@ -166,7 +150,7 @@ def test_a_process_more_than_on_the_peer_costs_half_of_the_wait_for_weights_at_m
 
 
 def test_a_lower_clock_all_the_time_explains_as_much_as_it_fell_at_most() -> None:
-    found = causes(Trainer(slow={1: drills.always(20)}), 200, {1: always(graphics_mhz=1710)})
+    found = causes(Trainer(slow={1: slower(20)}), 200, {1: always(graphics_mhz=1710)})
     assert ids(found) == ["core-clock"]
     assert found.found[0].percent == pytest.approx(20 * 0.0513 / 0.2231, abs=0.3)
     assert found.says.startswith(
@@ -194,7 +178,7 @@ def test_two_faults_at_once_each_have_their_share() -> None:
 
 
 def test_two_faults_that_began_together_are_both_possible() -> None:
-    trainer = Trainer(slow={1: drills.since(200, 20)})
+    trainer = Trainer(slow={1: slower_since(200, 20)})
     found = causes(trainer, 400, {1: since(200, graphics_mhz=1620, other_processes=1)})
     assert sorted(ids(found)) == ["core-clock", "other-process"]
     assert found.says.startswith("Possible cause: ")
@@ -208,7 +192,7 @@ def test_a_device_that_is_even_has_no_cause_whatever_was_sampled() -> None:
 
 def test_what_was_not_sampled_is_not_checked_and_not_excluded() -> None:
     found = causes(
-        Trainer(slow={1: drills.always(10)}),
+        Trainer(slow={1: slower(10)}),
         200,
         {},
         without=("throttle_mask", "other_processes", "memory_used_mib"),
@@ -229,7 +213,7 @@ def test_the_published_table_of_six_cards_is_explained_as_far_as_their_memory_cl
     # AlexNet on six GTX 1070, images/sec relative to GPU 0; the memory clock of 1, 2 and 3 is 95 % of it.
     percents = {1: 84.65, 2: 98.83, 3: 94.54}
     trainer = Trainer(
-        devices=gpu_devices(6), slow={gpu: drills.always(100 - percent) for gpu, percent in percents.items()}
+        devices=gpu_devices(6), slow={gpu: slower(100 - percent) for gpu, percent in percents.items()}
     )
     judgement = judged(trainer, 300, {gpu: always(memory_mhz=3800) for gpu in percents})
     assert [verdict.word for verdict in judgement.devices] == ["even", "slow", "even", "slow", "even", "even"]
@@ -275,8 +259,20 @@ def test_a_run_that_became_slower_names_the_part_of_the_step_that_grew(waited: b
     assert found.says.startswith("Cause: ")
 
 
+@pytest.mark.parametrize(("mask", "why"), [(THERMAL, " (thermal slowdown)"), (0, "")])
+def test_clocks_of_all_gpus_that_fell_are_named_beside_the_part_that_grew(mask: int, why: str) -> None:
+    trainer = Trainer(slow={tower: slower_since(200, 15) for tower in range(4)})
+    fell = {gpu: since(200, graphics_mhz=1530, throttle_mask=mask) for gpu in range(4)}
+    run = judged(trainer, 400, fell).run
+    assert run is not None
+    assert run.says.endswith(f"; the core clock of all 4 GPUs fell from 1,800 to 1,530 MHz{why}")
+    one_left = judged(trainer, 400, {gpu: fell[gpu] for gpu in range(3)}).run
+    assert one_left is not None
+    assert "core clock" not in one_left.says
+
+
 def test_a_gpu_that_is_lost_is_named_beside_its_missing_marks_and_not_called_slow() -> None:
-    trainer = Trainer(gone={2: 50})
+    trainer = Trainer(marks_end={2: 50})
     paces = Paces(trainer.devices)
     for event in events(trainer, 100):
         if isinstance(event, Sample) and paces.steps >= 50:

@@ -17,7 +17,7 @@ from gputopo.values.run.events import Device, HostExchange, HostLoad, RunStarted
 from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import EVEN, SLOW, Known, Verdict
 from tests.invented_runs import BEGAN_S, InventedRun, Noise, gpu_devices, on_hosts, stream
-from tests.runs.verdict.drills import Trainer, always
+from tests.kit.drills.box import Trainer, slower
 
 QUIET = Noise(common=0.02, own=0.005, stalls=0.0)
 
@@ -199,7 +199,7 @@ def judgement(trainer: Trainer) -> Judgement:
 
 def test_a_slow_host_costs_what_all_its_devices_cost_together() -> None:
     devices = on_hosts(gpu_devices(2), gpu_devices(2))
-    found = judgement(Trainer(devices=devices, common=0.0, slow={2: always(20), 3: always(20)}))
+    found = judgement(Trainer(devices=devices, common=0.0, slow={2: slower(20), 3: slower(20)}))
     costs = [verdict.cost.percent for verdict in found.devices if verdict.cost is not None]
     # A step takes 10 ms of weights, 100 / 0.8 ms of computing and 10 ms of rest, of which 25 ms are lost.
     assert costs == [pytest.approx(100 * 25 / 145, abs=1.5)] * 2
@@ -208,7 +208,7 @@ def test_a_slow_host_costs_what_all_its_devices_cost_together() -> None:
 
 def test_two_slow_hosts_of_three_are_both_named() -> None:
     devices = on_hosts(*[gpu_devices(4)] * 3)
-    found = judgement(Trainer(devices=devices, slow={tower: always(12) for tower in range(4, 12)}))
+    found = judgement(Trainer(devices=devices, slow={tower: slower(12) for tower in range(4, 12)}))
     names = {verdict.says.split(" compute")[0] for verdict in found.slow}
     assert names == {"host n2: all 4 GPUs", "host n3: all 4 GPUs"}
 

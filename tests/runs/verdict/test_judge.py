@@ -85,7 +85,7 @@ def test_a_slowed_tower_is_named_and_no_other(towers: int, lost: float) -> None:
 @pytest.mark.parametrize("towers", [2, 8])
 def test_three_percent_under_is_even_to_within_some_more(towers: int) -> None:
     for seed in range(3):
-        run = InventedRun(towers, slow={1: 0.03}, noise=Noise(own=0.01), seed=seed)
+        run = InventedRun(towers, slow={1: 0.03}, noise=Noise(own=0.01, stalls=0.0), seed=seed)
         check = check_run(run, count=200)
         assert words(check) == ["even"] * towers
         high = check.devices[1].percent_under_high
@@ -96,7 +96,7 @@ def test_three_percent_under_is_even_to_within_some_more(towers: int) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_the_slow_cards_of_7gforce_are_named_and_the_others_are_even(seed: int) -> None:
     # GPU 1 at 84.65 %, 3 at 94.54 %, 2 at 98.83 % of the reference.
-    run = InventedRun(6, slow={1: 0.1535, 3: 0.0546, 2: 0.0117}, noise=Noise(own=0.01), seed=seed)
+    run = InventedRun(6, slow={1: 0.1535, 3: 0.0546, 2: 0.0117}, noise=Noise(own=0.01, stalls=0.0), seed=seed)
     check = check_run(run, count=100, devices=gpu_devices(6))
     assert words(check) == ["even", "slow", "even", "slow", "even", "even"]
     assert under(check.slow[0])[0] == pytest.approx(15.35, abs=1)
@@ -119,7 +119,7 @@ def test_what_is_not_proven_is_neither_slow_nor_even() -> None:
     assert verdict.resolution_percent is not None
     assert verdict.resolution_percent > under(verdict)[0] > 10
     assert re.search(
-        r"^tower 1 \(/CPU:1\): cannot tell \(looks \d\d % slower\): this run resolves differences above "
+        r"^CPU device 1: cannot tell \(looks \d\d % slower\): this run resolves differences above "
         r"\d+ %; about [\d,]+ more steps would resolve 5 %$",
         verdict.says,
     )
@@ -208,7 +208,7 @@ def test_a_cpu_device_that_stands_for_a_gpu_is_called_a_cpu_device() -> None:
     )
     (slow,) = check_run(InventedRun(2, slow={1: 0.3}, noise=QUIET), devices=devices).slow
     assert slow.gpu is None
-    assert slow.says.startswith("tower 1 (/CPU:1) computes 30 % slower than its peers (at least 2")
+    assert slow.says.startswith("CPU device 1 computes 30 % slower than its peers (at least 2")
     assert slow.says.endswith(" %, 99.9 % confidence)")
 
 

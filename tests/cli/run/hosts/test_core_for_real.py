@@ -80,18 +80,12 @@ def test_one_training_runs_over_both_hosts_and_rank_0_has_its_result(
     assert "its result is on rank 0" in trained[1][2]
 
 
-def test_a_trace_has_the_devices_of_all_hosts_and_a_file_of_each(
-    trained: list[tuple[int, str, str]],
-) -> None:
+def test_a_trace_has_the_devices_of_rank_0(trained: list[tuple[int, str, str]]) -> None:
     (traced,) = result_of(trained)["traces"]
-    assert (traced["steps"], traced["says"]) == ([2], [])
-    assert [(one["device"], one["tower"]) for one in traced["devices"]] == [
-        ("/job:worker/task:0/device:CPU:0", 0),
-        ("/job:worker/task:1/device:CPU:0", 1),
-    ]
-    assert all(one["compute_s"] > 0 and "MatMul" in " ".join(one["ops_s"]) for one in traced["devices"])
-    folders = {file.parent for file in Path(traced["path"]).rglob("*.xplane.pb")}
-    assert [len(list(folder.iterdir())) for folder in folders] == [2]
+    assert (traced["steps"], traced["says"]) == ([2], ["The trace has the devices of rank 0 only."])
+    (device,) = traced["devices"]
+    assert (device["device"], device["tower"]) == ("/job:worker/task:0/device:CPU:0", 0)
+    assert device["compute_s"] > 0
 
 
 def test_its_losses_are_those_of_one_host_with_as_many_devices(

@@ -26,8 +26,7 @@ CIFAR = Picture((32, 32, 3), 11)
 # Hosts, devices of each, examples of a device in a batch.
 LAYOUTS: tuple[tuple[int, int, BatchSize], ...] = ((2, 1, 2), (3, 1, 4), (2, 2, (3, 1, 1, 2)))
 STEPS = 8
-SEEN = ("checksum", "truncated")  # bad without decoding
-WRONG = ("gone", "lacking", "several", "more", "shorter", "bitten", "bitten-skip")
+WRONG = ("gone", "lacking", "several", "more", "shorter", "bitten", "picture")
 
 
 def main(spec_file: str, out: str) -> None:
@@ -81,21 +80,6 @@ def evaluations(every: RunSpec) -> Any:
     return found
 
 
-def left_out(every: RunSpec) -> Any:
-    """What comes of nine records of which one is bad, on two hosts and on one."""
-    return {
-        f"{kind}-{task}": [
-            taken(
-                on(every, *layout, folder=HERE / kind, task=task, batch=batch, bad_records="skip"),
-                range(STEPS),
-            )
-            for layout in ((2, 1), (1, 2))
-        ]
-        for kind in (*SEEN, "picture", "none")
-        for task, batch in (("train", 2), ("eval", 4))
-    }
-
-
 def gone_on(every: RunSpec) -> Any:
     """What comes after 3 steps of a joint batch of 10, on hosts and on one, and in one go."""
     fields: dict[str, Any] = {"folder": HERE / "numbered", "distortions": True}
@@ -122,8 +106,7 @@ def wrong(every: RunSpec) -> Any:
     """What is reported of hosts whose folders are not that of rank 0."""
     found = {}
     for name in WRONG:
-        folder, _, policy = name.partition("-")
-        spec = on(every, 3, 1, folder=HERE / folder, batch=3, bad_records=policy or "stop")
+        spec = on(every, 3, 1, folder=HERE / name, batch=3)
         found[name] = error_of(functools.partial(taken, spec, range(STEPS)))
     return found
 
@@ -145,7 +128,7 @@ def threads(every: RunSpec) -> Any:
         return {"says": made.notices, "describes": dict(made.describe())["threads"]}
 
 
-CASES = {case.__name__: case for case in (evaluations, left_out, gone_on, cached, wrong, memory, threads)}
+CASES = {case.__name__: case for case in (evaluations, gone_on, cached, wrong, memory, threads)}
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.launch.train.inputs.cases import alone, changing, cifar, damage, feeding, order, pictures
+from tests.launch.train.inputs.cases import alone, cifar, damage, feeding, order, pictures
 from tests.launch.train.inputs.cases.sources import spec_of
 
 MAX_TOWERS = 4
@@ -30,12 +30,9 @@ CASES: dict[str, Case] = {
         damage.schemas,
         damage.nothing_good,
         damage.let_go,
-        damage.first_file,
-        changing.changing,
-        changing.not_opened,
+        damage.not_opened,
         pictures.pictures,
         pictures.forms,
-        pictures.far_too_long,
         pictures.without_background,
         cifar.cifar,
         damage.unfit,

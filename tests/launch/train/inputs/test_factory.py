@@ -14,7 +14,3 @@ def test_the_pipeline_gets_the_cores_that_the_towers_leave(given: dict[str, Any]
 def test_there_is_at_least_one_thread_and_no_more_than_cores(given: dict[str, Any]) -> None:
     assert given["private_threads"]["min"] == 1
     assert given["private_threads"]["within_cores"]
-
-
-def test_a_number_that_was_asked_for_is_used(given: dict[str, Any]) -> None:
-    assert given["private_threads"]["asked"] == 3

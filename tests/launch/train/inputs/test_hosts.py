@@ -12,18 +12,17 @@ from gputopo.values import schema
 from tests.launch.forks import run_program
 from tests.launch.train.hosts import serving, spec_of
 from tests.launch.train.inputs import folders
-from tests.launch.train.inputs.hosts_process import LAYOUTS, SEEN
+from tests.launch.train.inputs.hosts_process import LAYOUTS
 
 pytestmark = pytest.mark.tensorflow
 
 HOSTS = 3
 BITTEN = "train-00001-of-00003"
-EVALUATED = "validation-00001-of-00003"
 
 
 def write(place: Path, rank: int) -> None:
     """Write the folders of a host."""
-    for kind in (*SEEN, "picture", "none"):
+    for kind in ("picture", "none"):
         folders.damaged(place / kind, kind)
     for name in ("gone", "lacking", "several", "more", "shorter", "bitten"):
         shutil.copytree(place / "none", place / name)
@@ -88,40 +87,6 @@ def test_an_evaluation_has_each_example_once_and_in_the_rows_of_one_host(
     assert len(examples(several["labels"])) == several["images"] == count
 
 
-@pytest.mark.parametrize("kind", SEEN)
-@pytest.mark.parametrize("task", ["train", "eval"])
-def test_records_that_are_bad_without_decoding_are_left_out_alike_on_two_hosts_and_on_one(
-    given: dict[str, Any], kind: str, task: str
-) -> None:
-    several, one = given["left_out"][f"{kind}-{task}"]
-    assert batches(several) == batches(one)
-    assert several["says"][-1] == one["says"][-1]
-    assert several["says"][-1].startswith("1 bad record was left out: ")
-    assert 5 not in examples(several["labels"])
-
-
-def test_for_a_picture_that_cannot_be_decoded_comes_the_next_of_the_same_host(given: dict[str, Any]) -> None:
-    several, _ = given["left_out"]["picture-train"]
-    sound, _ = given["left_out"]["none-train"]
-    for host in range(2):
-        own, before = ([label for step in one["labels"] for label in step[host]] for one in (several, sound))
-        without = [label for label in before if label != 5]
-        assert own[: len(without)] == without
-        assert 5 not in own
-
-
-def test_an_evaluation_counts_each_picture_once_where_one_host_cannot_decode_one(
-    given: dict[str, Any],
-) -> None:
-    several, one = given["left_out"]["picture-eval"]
-    assert sorted(examples(several["labels"])) == sorted(examples(one["labels"])) == [1, 2, 3, 4, 6, 7, 8, 9]
-    assert several["images"] == 8
-    # Label 5 is the first of the second host's four rows.
-    assert len(several["labels"][0][1]) == 4
-    assert several["labels"][0][1][3] == -1
-    assert f"{EVALUATED} record 1 on host n1 (rank 1) (it holds no picture" in several["says"][-1]
-
-
 def test_a_run_goes_on_at_its_image_with_any_number_of_hosts(given: dict[str, Any]) -> None:
     whole = given["gone_on"]["whole"]
     for name, part in given["gone_on"]["parts"].items():
@@ -151,8 +116,8 @@ def test_the_second_pass_comes_from_the_cache_of_each_host(given: dict[str, Any]
         ),
         ("more", ["rank 0 has 2 of the 3 train files that host n1 (rank 1) has", "train-00002-of-00003"]),
         ("shorter", ["train-00001-of-00003 has ", " bytes on host n1 (rank 1), and ", " on rank 0"]),
-        ("bitten", ["host n1 (rank 1): ", f"{BITTEN}, record 1: its checksum does not match its bytes"]),
-        ("bitten-skip", [f"{BITTEN} has a bad record", "not the same file on host n1 (rank 1) as on rank 0"]),
+        ("bitten", ["the input cannot be read: host n1 (rank 1) cannot read its rows"]),
+        ("picture", [f"{BITTEN}, record 1: it holds no picture that can be decoded"]),
     ],
 )
 def test_a_host_with_other_files_than_rank_0_is_named(

@@ -69,11 +69,6 @@ def test_the_data_format_is_turned_on_the_device_and_not_on_the_host(given: dict
     assert given["gpu_kernels"]["fed_for_NCHW"] == [4, 24, 32, 3]
 
 
-def test_a_picture_that_is_a_line_does_not_take_all_memory(given: dict[str, Any]) -> None:
-    assert len(given["far_too_long"]) == 4
-    assert all(made == [[224, 224, 3], 1.0] for made in given["far_too_long"].values())
-
-
 def test_labels_start_at_0_for_a_model_without_a_background_class(given: dict[str, Any]) -> None:
     assert given["without_background"] == [0, 1, 2, 3]
 

@@ -46,7 +46,6 @@ def _evaluated(folder: Path) -> list[Fields]:
         _run("eval", 3, task="eval", lifecycle=kept),
         _run("eval_replicated", variable_update="replicated", task="eval", lifecycle=kept),
         _run("eval_other", task="eval", lifecycle=kept, model={"classes": 5}),
-        _run("eval_nothing", task="eval"),
         _run("eval_empty", task="eval", lifecycle={"checkpoints": str(folder / "none")}),
     ]
 

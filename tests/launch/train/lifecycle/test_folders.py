@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.train.lifecycle.folders import move_all, require_empty, temporary_in
+from gputopo.launch.train.lifecycle.folders import require_empty, temporary_in
 from gputopo.values.errors import UsageError
 
 
@@ -29,12 +29,6 @@ def test_what_a_killed_export_left_is_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_left_folder_whose_number_has_come_to_be_our_own_is_removed(tmp_path: Path) -> None:
-    temporary_in(tmp_path).mkdir()
-    require_empty(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_export_that_still_runs_is_left_alone(tmp_path: Path) -> None:
     left = left_by(os.getppid(), tmp_path)
     with pytest.raises(UsageError, match="is not empty"):
@@ -49,26 +43,3 @@ def test_a_folder_that_holds_anything_else_is_refused_and_keeps_it(tmp_path: Pat
         require_empty(tmp_path)
     assert "--export" in refused.value.hint
     assert (tmp_path / name).exists()
-
-
-def written_by(folder: Path, words: str) -> Path:
-    (folder / "saved_model").mkdir(parents=True)
-    (folder / "saved_model" / "graph").write_text(words)
-    (folder / "model.json").write_text(words)
-    (folder / "weights.npz").write_text(words)
-    return folder
-
-
-def held(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_an_export_that_comes_second_into_a_folder_changes_nothing_there(tmp_path: Path) -> None:
-    first, second = written_by(tmp_path / "a", "first"), written_by(tmp_path / "b", "second")
-    target = tmp_path / "target"
-    target.mkdir()
-    move_all(first, target)
-    with pytest.raises(OSError, match="not empty"):
-        move_all(second, target)
-    assert list(held(target).values()) == ["first"] * 3
-    assert list(held(second).values()) == ["second"] * 3

@@ -1,8 +1,6 @@
 """Traces of several hosts where one of them has none."""
 
-import json
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +10,6 @@ from hypothesis import strategies as st
 from gputopo.launch.train.lifecycle.trace_reading import MAX_OPS, device_times, union_ps
 from gputopo.values.run.events import Device
 from tests.invented_runs import gpu_devices, on_hosts
-from tests.launch.forks import run_program
 
 MS = 1_000_000_000  # picoseconds
 
@@ -129,16 +126,6 @@ def test_kernels_that_run_at_once_on_two_streams_count_once() -> None:
     assert times.compute_s == pytest.approx(0.008)
 
 
-def test_lines_may_begin_at_different_times() -> None:
-    plane = (
-        Plane("/device:GPU:0")
-        .add("Stream #1(Compute)", ("a", 0, 4), timestamp_ns=1_000_000)
-        .add("Stream #2(Compute)", ("b", 0, 4), timestamp_ns=3_000_000)
-    )
-    (times,) = device_times([plane], GPUS)
-    assert times.compute_s == pytest.approx(0.006)
-
-
 def test_cpu_devices_are_distinguished_by_the_scope_of_their_ops() -> None:
     plane = (
         Plane("/host:CPU")
@@ -202,11 +189,6 @@ def test_a_program_that_two_towers_run_is_distinguished_by_their_calls() -> None
     assert second.compute_s == pytest.approx(0.002)
 
 
-def test_ten_gpus_and_more_stand_in_their_order() -> None:
-    planes = [Plane(f"/device:GPU:{n}").add("Stream #1(Compute)", ("a", 0, 1)) for n in (10, 2, 0)]
-    assert [times.device for times in device_times(planes, GPUS)] == ["/GPU:0", "/GPU:2", "/GPU:10"]
-
-
 def test_gpus_of_a_host_among_several_have_the_names_and_towers_that_they_have_in_the_run() -> None:
     own = on_hosts(gpu_devices(1), gpu_devices(2))[1:]
     planes = [Plane(f"/device:GPU:{n}").add("Stream #1(Compute)", ("a", 0, 1)) for n in (0, 1)]
@@ -214,12 +196,6 @@ def test_gpus_of_a_host_among_several_have_the_names_and_towers_that_they_have_i
         ("/job:worker/task:1/device:GPU:0", 1),
         ("/job:worker/task:1/device:GPU:1", 2),
     ]
-
-
-def test_the_host_reports_nothing_of_gpus_and_what_is_not_traced_is_left_out() -> None:
-    host = Plane("/host:CPU").add("tf_Compute/1", ("tower_0/conv/Conv2D:Conv2D", 0, 5))
-    assert device_times([host], GPUS) == ()
-    assert [times.device for times in device_times([host], CPUS)] == ["/CPU:0"]
 
 
 def test_only_the_longest_kinds_of_work_are_named() -> None:
@@ -241,56 +217,3 @@ def test_what_intervals_cover_is_the_number_of_points_in_any_of_them(
 ) -> None:
     moments = {moment for start, end in intervals for moment in range(start, end)}
     assert union_ps(intervals) == len(moments)
-
-
-pytestmark = pytest.mark.tensorflow
-
-TRACES = """
-import json, sys
-from pathlib import Path
-import msgspec, tensorflow as tf
-from gputopo.launch.spec.run_spec import Lifecycle
-from gputopo.launch.train.lifecycle.tracing import HostProfile
-from gputopo.launch.train.lifecycle.tracing import Tracer
-from gputopo.values.run.events import Step, Traced
-from tests.launch.jobs.test_restarting import hosts_spec
-
-@tf.function
-def work(x):
-    with tf.name_scope("tower_0"):
-        return tf.linalg.matmul(x, x)
-
-folder = Path(sys.argv[1])
-spec = hosts_spec(1, 1, lifecycle=Lifecycle(trace=str(folder), trace_steps=(1,)))
-events = []
-tracer = Tracer(spec, events.append)  # nobody serves the device of rank 1
-tracer.before(1)
-work(tf.ones((500, 500)))
-tracer.after(Step(time_s=0.0, step=1, seconds=0.1, images=1, loss=0.0, marks=()), None)
-(traced,) = (one for one in events if isinstance(one, Traced))
-
-served = HostProfile()
-refused = None
-try:
-    served.end()
-except ValueError as error:
-    refused = str(error)
-bytes_of = []
-for _ in range(2):  # one after another
-    served.begin()
-    bytes_of.append(len(served.end()))
-print(json.dumps([list(traced.says), refused, bytes_of]))
-"""
-
-
-def test_a_host_without_a_profile_is_named_and_the_others_are_traced(
-    tmp_path: Path,
-) -> None:
-    done = run_program("-c", TRACES, str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    says, refused, bytes_of = json.loads(done.stdout.splitlines()[-1])
-    (said,) = says
-    assert said.startswith("The trace lacks host n1: ")
-    assert said.endswith(" unknown device.")
-    assert refused == "no profile has begun"
-    assert all(size > 0 for size in bytes_of)

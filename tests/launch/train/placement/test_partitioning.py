@@ -1,11 +1,20 @@
 import itertools
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.train.placement.partitioning import chunk_sizes, owners_of, small_runs, starts_of
+from gputopo.launch.train.placement.partitioning import (
+    Cut,
+    chunk_sizes,
+    owners_of,
+    rows_of_towers,
+    small_runs,
+    starts_of,
+)
 from gputopo.topology.hops import halves, leaders_of
+from gputopo.values.errors import UsageError
 
 
 @given(st.integers(0, 10**9), st.integers(1, 300), st.integers(1, 10**6))
@@ -25,12 +34,6 @@ def test_chunks_begin_at_whole_units_where_there_is_one_for_each(size: int, coun
     assert max(cut) - min(cut) < 2 * unit
     if size >= count * unit:
         assert all(start % unit == 0 for start in itertools.accumulate(cut[:-1]))
-
-
-def test_the_larger_chunks_come_first() -> None:
-    assert chunk_sizes(10, 4) == [3, 3, 2, 2]
-    assert chunk_sizes(2, 4) == [1, 1]
-    assert chunk_sizes(10, 4, 4) == [5, 5]
 
 
 def test_the_last_chunk_has_what_is_no_whole_unit() -> None:
@@ -56,10 +59,6 @@ def test_small_neighbours_are_joined_up_to_the_maximum_and_nothing_else_is(
         assert not could_join or len(before) == most
 
 
-def test_runs_end_at_a_large_one_and_at_the_maximum() -> None:
-    assert small_runs([1, 1, 9, 1, 1, 1], 4, 2) == [[0, 1], [2], [3, 4], [5]]
-
-
 def test_gpus_share_a_large_variable_and_cpu_devices_do_not() -> None:
     sizes = [1000, 900_000, 2000]
     assert owners_of(sizes, ["/GPU:0", "/GPU:1"]) == [("/GPU:1",), ("/GPU:0", "/GPU:1"), ("/GPU:0",)]
@@ -75,11 +74,6 @@ def test_in_every_tick_of_a_ring_each_tower_has_one_chunk_for_each_ring(
     assert at == dict.fromkeys(range(towers), rings)
 
 
-def test_rings_start_far_apart() -> None:
-    assert starts_of(8, 4, 2) == [0, 1, 2, 3, 2, 3, 0, 1]
-    assert starts_of(2, 4, 1, first=7) == [3, 0]
-
-
 @given(st.integers(1, 12), st.integers(0, 200))
 def test_every_tower_leads_and_totals_are_made_everywhere_alternating(towers: int, first: int) -> None:
     groups = halves(towers)
@@ -88,3 +82,31 @@ def test_every_tower_leads_and_totals_are_made_everywhere_alternating(towers: in
         assert {leaders[group] for leaders, _ in turns} == set(groups[group])
     assert set(Counter(main for _, main in turns).values()) == {towers}
     assert {leaders[main] for leaders, main in turns} == set(range(towers))
+
+
+CUTS = st.sampled_from(["even", "rest"])
+
+
+@given(st.integers(1, 16).flatmap(lambda n: st.tuples(st.just(n), st.integers(n, 200))), CUTS)
+def test_every_row_goes_to_exactly_one_tower_in_order(sizes: tuple[int, int], cut: Cut) -> None:
+    towers, batch = sizes
+    rows = [row for first, count in rows_of_towers(batch, towers, cut) for row in range(first, first + count)]
+    assert rows == list(range(batch))
+
+
+@given(st.integers(1, 16).flatmap(lambda n: st.tuples(st.just(n), st.integers(n, 200))))
+def test_an_even_cut_differs_by_one_row_at_most(sizes: tuple[int, int]) -> None:
+    towers, batch = sizes
+    counts = [count for _, count in rows_of_towers(batch, towers, "even")]
+    assert max(counts) - min(counts) <= 1
+
+
+def test_the_last_tower_takes_the_rest() -> None:
+    assert rows_of_towers(15, 4, "rest") == [(0, 3), (3, 3), (6, 3), (9, 6)]
+    assert rows_of_towers(15, 4, "even") == [(0, 4), (4, 4), (8, 4), (12, 3)]
+
+
+@given(st.integers(2, 16), CUTS)
+def test_fewer_rows_than_towers_are_refused(towers: int, cut: Cut) -> None:
+    with pytest.raises(UsageError, match=f"batch of {towers - 1}"):
+        rows_of_towers(towers - 1, towers, cut)

@@ -41,22 +41,9 @@ def damage(root: Path) -> Any:
 
 
 def nothing_good(root: Path) -> Any:
-    bad = {"example": b"junk", "picture": folders.record(3, encoded=b"\xff\xd8\xff\xe0 this is no picture")}
-    results: dict[str, Any] = {}
-    for kind, record in bad.items():
-        data = folders.with_records(root / kind, [record] * 5)
-        with source(spec_of(data, bad_records="skip")) as made:
-            results[kind] = error_of(functools.partial(made.feed, 0))
-    return results
-
-
-def first_file(root: Path) -> Any:
-    """Labels of a training file that breaks off in its third record, and what is reported of it."""
-    data = folders.with_records(root / "first", [folders.record(label) for label in (1, 2, 3)])
-    path = data / "train-00000-of-00001"
-    path.write_bytes(path.read_bytes()[:-100])
-    with source(spec_of(data, towers=1, batch=2, bad_records="skip")) as made:
-        return {"labels": joint(made.feed(0))[1].tolist(), "says": made.notices[-1]}
+    data = folders.with_records(root / "junk", [b"junk"] * 5)
+    with source(spec_of(data, bad_records="skip")) as made:
+        return error_of(functools.partial(made.feed, 0))
 
 
 def unfit(root: Path) -> Any:
@@ -75,17 +62,13 @@ def unfit(root: Path) -> Any:
 
 
 def schemas(root: Path) -> Any:
-    """Errors for folders of records with wrong boxes."""
-    results: dict[str, Any] = {}
-    for kind, record in folders.schemas().items():
-        if "boxes" not in kind:
-            continue
-        data = folders.with_records(root / kind, [record] * 3)
-        (data / "validation-00000-of-00001").write_bytes((data / "train-00000-of-00001").read_bytes())
-        for task in ("train", "eval"):
-            spec = spec_of(data, towers=1, batch=2, task=task)
-            results[f"{kind}-{task}"] = error_of(functools.partial(steps, spec, range(1)))
-    return results
+    """Errors for a folder of records whose boxes are outside of their pictures, by task."""
+    data = folders.with_records(root / "boxes", [folders.schemas()["boxes outside"]] * 3)
+    (data / "validation-00000-of-00001").write_bytes((data / "train-00000-of-00001").read_bytes())
+    return {
+        task: error_of(functools.partial(steps, spec_of(data, towers=1, batch=2, task=task), range(1)))
+        for task in ("train", "eval")
+    }
 
 
 def let_go(root: Path) -> Any:
@@ -97,3 +80,22 @@ def let_go(root: Path) -> Any:
         error = error_of(functools.partial(made.feed, 0))
         gc.collect()
         return {"error": error, "alive": sum(isinstance(one, OwnedIterator) for one in gc.get_objects())}
+
+
+def not_opened(root: Path) -> Any:
+    """What the reader and the look at the sizes of pictures make of a file that cannot be opened."""
+    import tensorflow as tf
+
+    from gputopo.launch.train.inputs import factory
+    from gputopo.launch.train.inputs.records import BadRecords, FileReading, careful
+
+    data = folders.damaged(root / "not_opened", "none")
+    (data / "train-00001-of-00003").unlink()
+    paths = [data / f"train-{shard:05d}-of-00003" for shard in range(3)]
+    bad = BadRecords("skip")
+    records = careful(paths, tf.data.Dataset.range(3), FileReading(bad))
+    return {
+        "read": [[int(file), int(number)] for file, number, _ in records],
+        "bad": bad.notices,
+        "growth": factory.decoded_growth(paths[1:2]),
+    }

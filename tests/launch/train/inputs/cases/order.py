@@ -113,16 +113,10 @@ def cached(root: Path) -> Any:
 
 def gone_on(root: Path) -> Any:
     """Labels of the steps from 4 on, of a run from 0 and of one that begins there, and its notices."""
-    results: dict[str, Any] = {}
-    records = [folders.record(number + 1) for number in range(12)]
-    seen = {2: folders.record(2000), 5: b"\x07 no example", 8: b""}  # to be bad without decoding
-    undecodable = {2: folders.record(3, encoded=b"\xff\xd8\xff\xe0 this is no picture")}
-    for kind, bad in (("seen", seen), ("undecodable", undecodable)):
-        data = folders.with_records(root / kind, [bad.get(at, record) for at, record in enumerate(records)])
-        spec = spec_of(data, batch=2, towers=2, bad_records="skip")
-        whole = steps(spec, range(9))[1].tolist()
-        with source(spec) as made:
-            rest = [int(label) for number in range(4, 9) for label in joint(made.feed(number))[1]]
-            notice = made.notices[-1]
-        results[kind] = {"whole": whole[16:], "rest": rest, "notice": notice}
-    return results
+    bad = {2: folders.record(2000), 5: b"\x07 no example", 8: b""}  # without decoding
+    records = [bad.get(number, folders.record(number + 1)) for number in range(12)]
+    spec = spec_of(folders.with_records(root / "seen", records), batch=2, towers=2, bad_records="skip")
+    whole = steps(spec, range(9))[1].tolist()
+    with source(spec) as made:
+        rest = [int(label) for number in range(4, 9) for label in joint(made.feed(number))[1]]
+        return {"whole": whole[16:], "rest": rest, "notice": made.notices[-1]}

@@ -1,0 +1,175 @@
+"""nvidia-bug-report.log: outputs of many commands of one machine, each below a rule and its title.
+
+The parts that show the machine are read as captures of their own; all others (X logs, build logs, package
+lists, hex dumps) are skipped by their titles. Files of /proc/driver/nvidia and lists of lspci are each a part
+of the same list, and are joined before they are read.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from gputopo.captures import intake, ledger
+from gputopo.values.errors import InputError
+from gputopo.values.index_ranges import parse_cpus
+from gputopo.values.machine import Gpu, LineCounts, Machine, PciNode, Unread
+from gputopo.values.samples import PASSING, facts_of, gpu_with, of_sample
+
+SOURCE = "nvidia-bug-report"
+READS = "`nvidia-bug-report.log` (packed or not)"
+FACTS = "all of these, as far as they are in it"
+
+_HINT = "run nvidia-bug-report.sh as root and give its whole log, or use nvidia-smi -q > FILE"
+_BUG_REPORT = re.compile(
+    r"^Start of NVIDIA bug report log file|^nvidia-bug-report\.sh Version:", re.MULTILINE
+)
+_BOUNDARY = re.compile(r"^(?:_{20,}[ \t]*|\*\*\* (?!ls: )(?P<file>\S.*?)[ \t]*)\r?$", re.MULTILINE)
+_LISTING = re.compile(r"^\*\*\* ls: .*$", re.MULTILINE)
+_MODULE = re.compile(r"/proc/driver/nvidia/\S*(?:version|information)$")
+_LSPCI = re.compile(r"\blspci\b(?!.* -\w*t)")
+_PLACE = re.compile(r"^/sys/bus/pci/devices/([0-9a-fA-F:.]{12})/(numa_node|local_cpulist)$")
+_LOG = re.compile(r"dmesg|journalctl|/var/log/(?:messages|kern|syslog)|/run/log|Scanning kernel log files")
+# Logs of X and of builds, and what has no fact of the machine: the larger part of a report.
+_SKIPPED = re.compile(
+    r"_COMM=|Xorg|xorg|gdm|make\.log|dkms|install|xrandr|xset|glxinfo|vulkan|nvidia-settings|debugdump|base64"
+    r"|acpidump|dmidecode|lsusb|modinfo|profiles|\bldd\b|systemctl",
+    re.IGNORECASE,
+)
+_READ = re.compile(rf"nvidia-smi|lspci|lscpu|numactl|{_LOG.pattern}|{_MODULE.pattern}")
+_CONTENT = re.compile(r"NVSMI LOG|^\| NVIDIA-SMI |<nvidia_smi_log|NVRM: |SXid \(", re.MULTILINE)
+
+_PASSING = PASSING - {"lost"}
+
+Captures = Callable[[str, str], list[Machine]]  # (text, origin): the captures in a text
+
+
+class BugReportPart(NamedTuple):
+    """One part. `line`: the number of lines above its text."""
+
+    title: str
+    text: str
+    line: int
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it may show the machine."""
+        if _SKIPPED.search(self.title) or not self.text.strip():
+            return False
+        return _READ.search(self.title) is not None or _CONTENT.search(self.text) is not None
+
+
+def recognise(text: str) -> bool:
+    """Return whether the text is such a report."""
+    return _BUG_REPORT.search(text) is not None
+
+
+def parts(text: str) -> list[BugReportPart]:
+    """Return the parts between the rules; several files under one rule are a part each."""
+    found: list[BugReportPart] = []
+    bounds = [*_BOUNDARY.finditer(text)]
+    line, at = 0, 0
+    for one, following in zip(bounds, [*bounds[1:], None], strict=True):
+        line += text.count("\n", at, one.end()) + 1
+        at = one.end() + 1
+        block = text[at : following.start() if following else len(text)]
+        title = one["file"] or ""
+        if title:
+            block = _LISTING.sub("", block)
+        elif head := re.match(r"\s*(\S.*)", block):
+            title = head[1].strip()
+            block = "\n" * block.count("\n", 0, head.end()) + block[head.end() :]
+        found.append(BugReportPart(title, block, line))
+        line -= 1 if one.end() >= len(text) else 0
+    return found
+
+
+def read(text: str, origin: str, captures: Captures) -> list[Machine]:
+    """Read the parts that show the machine. Raises InputError if none does."""
+    machines: list[Machine] = []
+    refused: list[Unread] = []
+    not_understood = 0
+    every = parts(text)
+    for part in _joined(part for part in every if part.is_read):
+        try:
+            found = captures(part.text, origin)
+        except intake.TooMuchError:
+            raise
+        except InputError as error:
+            if _LOG.search(part.title) is None:  # most logs have no line about GPUs
+                words = f"{part.title}: {error.what.removeprefix(origin).lstrip(' :')}"
+                not_understood += len(ledger.filled(part.text))
+                refused.append(Unread(source=SOURCE, line=part.line + 1, text=words[:200]))
+            continue
+        is_log = _LOG.search(part.title) is not None
+        machines += [_of_log(one) if is_log else _with_lines(one, part.line) for one in found]
+    if not machines:
+        raise InputError(f"{origin} is a bug report without a part that shows the GPUs", _HINT)
+    accounted = sum(of.read + of.known + of.not_understood for one in machines for of in one.lines)
+    filled = sum(1 for line in text.split("\n") if line and not line.isspace())
+    known = max(filled - accounted - not_understood, 0)
+    counts = LineCounts(source=SOURCE, read=0, known=known, not_understood=not_understood)
+    if (places := _places(every, machines)).gpus:
+        machines.append(places)
+    return [*_of_one_sample(machines), Machine(source=SOURCE, unread=tuple(refused), lines=(counts,))]
+
+
+def _of_log(machine: Machine) -> Machine:
+    """Return the machine of a log: lines in it that are not the kernel's are known."""
+    lines = (replace(of, known=of.known + of.not_understood, not_understood=0) for of in machine.lines)
+    return replace(machine, unread=(), lines=tuple(lines))
+
+
+def _with_lines(machine: Machine, above: int) -> Machine:
+    return replace(machine, unread=tuple(replace(one, line=one.line + above) for one in machine.unread))
+
+
+def _joined(found: "Iterator[BugReportPart]") -> list[BugReportPart]:
+    """Return the parts; those of one list as one, each line at its place."""
+    whole: dict[str, BugReportPart] = {}
+    others: list[BugReportPart] = []
+    for part in found:
+        kind = next((one.pattern for one in (_MODULE, _LSPCI) if one.search(part.title)), None)
+        if kind is None:
+            others.append(part)
+            continue
+        above = whole.setdefault(kind, BugReportPart(part.title, "", part.line))
+        gap = part.line - above.line - above.text.count("\n")
+        whole[kind] = above._replace(text=above.text + "\n" * gap + part.text)
+    return [*whole.values(), *others]
+
+
+def _of_one_sample(machines: Sequence[Machine]) -> list[Machine]:
+    """Return the machines, with what passes (load, clocks, link now) only in the output that has most of it.
+
+    The commands of a report run within seconds: their differences are not two states of the machine.
+    """
+    passing = [sum(len(of_sample(facts_of(gpu))) for gpu in one.gpus) for one in machines]
+    most = max(range(len(machines)), key=lambda at: passing[at])
+    return [one if at == most else _lasting(one) for at, one in enumerate(machines)]
+
+
+def _lasting(machine: Machine) -> Machine:
+    gpus = (
+        gpu_with(gpu.index, {path: value for path, value in facts_of(gpu).items() if path not in _PASSING})
+        for gpu in machine.gpus
+    )
+    return replace(machine, gpus=tuple(gpus), samples=())
+
+
+def _places(found: Sequence[BugReportPart], machines: Sequence[Machine]) -> Machine:
+    """Return the NUMA node and the CPUs of each GPU by its files in /sys."""
+    places: dict[str, dict[str, str]] = {}
+    for part in found:
+        if file := _PLACE.search(part.title):
+            places.setdefault(file[1].lower(), {})[file[2]] = part.text.strip()
+    gpus: list[Gpu] = []
+    nodes: list[PciNode] = []
+    for address in sorted({gpu.pci_address for one in machines for gpu in one.gpus} & places.keys(), key=str):
+        node, cpus = (places[address or ""].get(name, "") for name in ("numa_node", "local_cpulist"))
+        number = int(node) if node.isdecimal() and len(node) < 5 else None
+        affinity = cpus if parse_cpus(cpus) else None
+        gpus.append(Gpu(index=len(gpus), pci_address=address, numa_node=number, cpu_affinity=affinity))
+        nodes.append(PciNode(address=address or "", root="", numa_node=number))
+    return Machine(source="/sys", gpus=tuple(gpus), pci=tuple(nodes))

@@ -1,0 +1,131 @@
+"""Error texts of nvidia-smi, NVML, CUDA, PyTorch and TensorFlow that blame the driver: text in, Machine out.
+
+They are found in any line, so a shell's prompt, a traceback or a log may stand around them. NVML's texts are
+those of nvmlErrorString, CUDA's those of cudaGetErrorString.
+"""
+
+import re
+from collections.abc import Sequence
+
+from gputopo.captures.ledger import Claims, Format
+from gputopo.captures.smi.machine import unanswered_of
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Driver, DriverStatus, Gpu, Machine
+from gputopo.values.subject import at_gpu
+
+SOURCE = "error text"
+
+_HINT = "copy the error of nvidia-smi or of the program with the lines around it"
+_LONGEST = 1000
+_MAX_DETAIL = 160
+# The cause of each text; of several in one text the first of this table counts.
+_CAUSES: tuple[tuple[DriverStatus, str], ...] = (
+    (
+        "version_mismatch",
+        r"driver/library version mismatch|does not match DSO version"
+        r"|unsupported display driver ?/ ?cuda driver combination"
+        r"|forward compatibility was attempted on non supported HW|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+    ),
+    (
+        "too_old",
+        r"CUDA driver version is insufficient for CUDA runtime version"
+        r"|The NVIDIA driver on your system is too old|cudaErrorInsufficientDriver"
+        r"|provided PTX was compiled with an unsupported toolchain",
+    ),
+    ("not_ready", r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady"),
+    (
+        "not_loaded",
+        r"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
+        r"|Failed to initialize NVML: (?:NVIDIA )?Driver Not Loaded|NVML_ERROR_DRIVER_NOT_LOADED"
+        r"|Found no NVIDIA driver on your system|kernel driver does not appear to be running on this host",
+    ),
+    (
+        "library_missing",
+        r"NVIDIA-SMI couldn't find libnvidia-ml|NVML Shared Library Not Found|NVML_ERROR_LIBRARY_NOT_FOUND"
+        r"|(?:Could not (?:find|load)|cannot open shared object|not find).{0,80}libcuda\.so"
+        r"|libcuda\.so\S*: cannot open shared object|nvidia-smi['\"]?.{0,3}(?:command )?not found"
+        r"|nvidia-smi' is not recognized",
+    ),
+    (
+        "no_permission",
+        r"(?:Failed to initialize NVML|NVML): Insufficient Permissions|NVML_ERROR_NO_PERMISSION",
+    ),
+    (
+        "failed",
+        r"Failed to initialize NVML: \S.{0,80}|No devices were found\b"
+        r"|no CUDA-capable device is detected|CUDA_ERROR_NO_DEVICE|CUDA unknown error - this may be due to"
+        r"|failed call to cuInit: \S.{0,120}|No CUDA GPUs are available",
+    ),
+)
+_FORMS = tuple((status, re.compile(pattern, re.IGNORECASE)) for status, pattern in _CAUSES)
+_ANY = re.compile("|".join(pattern for _, pattern in _CAUSES), re.I)
+_WORDS = ("NVML", "NVIDIA", "CUDA", "cuda", "nvidia-smi", "DSO", "driver", "devices", "handle", "initialized")
+_LOST = re.compile(r"Unable to determine the device handle for GPU.*", re.IGNORECASE)
+_VERSIONS = (  # of NVML, of the kernel module, of CUDA's library
+    re.compile(r"NVML library version: (\d{3}(?:\.\d{1,3}){1,2})"),
+    # TensorFlow: "kernel version 470.57.2 does not match DSO version 470.63.1"
+    re.compile(r"kernel (?:reported )?version (?:is: )?(\d{3}(?:\.\d{1,3}){1,2})"),
+    re.compile(r"(?:DSO version|libcuda reported version is:) (\d{3}(?:\.\d{1,3}){1,2})"),
+)
+
+
+def recognise(text: str) -> bool:
+    """Return whether the text has such an error."""
+    if not any(word in text for word in _WORDS):
+        return False
+    return _ANY.search(text) is not None or _LOST.search(text) is not None
+
+
+def begins(lines: Sequence[str]) -> bool:
+    """Return whether a line is an error of the driver; one of a GPU stands among its outputs."""
+    line = lines[0][:_LONGEST]
+    return any(word in line for word in _WORDS) and _ANY.search(line) is not None
+
+
+def claims(text: str) -> Claims:
+    """Return the lines with an error; what stands around them is known."""
+    numbers = {number for number, line in enumerate(text.splitlines(), 1) if line.strip()}
+    read = {number for number, line in enumerate(text.splitlines(), 1) if recognise(line[:_LONGEST])}
+    return Claims(frozenset(read), frozenset(numbers - read))
+
+
+def parse(text: str, *, origin: str) -> Machine:
+    """Read the errors. Raises InputError if there is none."""
+    lines = [line[:_LONGEST].strip() for line in text.splitlines()]
+    found = {
+        status: match[0]
+        for status, form in reversed(_FORMS)
+        for line in lines
+        if (match := form.search(line))
+    }
+    lost = [one for line in lines if (match := _LOST.search(line)) and (one := unanswered_of(match[0]))]
+    if not found and not lost:
+        raise InputError(f"{origin} has no error of the NVIDIA driver in it", _HINT)
+    status: DriverStatus = next((status for status, _ in _CAUSES if status in found), "not_read")
+    versions = [match[1] if (match := form.search(text)) else None for form in _VERSIONS]
+    gpus = {one.address or str(one.number): one for one in lost}
+    return Machine(
+        source=SOURCE,
+        driver=Driver(
+            status=status,
+            nvml_version=versions[0],
+            kernel_module_version=versions[1],
+            version=versions[2],
+            detail=found[status][:_MAX_DETAIL] if status in found else None,
+        ),
+        gpus=tuple(
+            Gpu(index=index, pci_address=one.address, lost=True) for index, one in enumerate(gpus.values())
+        ),
+        missing={at_gpu(index): one.reason for index, one in enumerate(gpus.values())}
+        or {"gpus": "the driver reports an error instead"},
+    )
+
+
+FORMAT = Format(
+    "error texts of nvidia-smi, NVML, CUDA, PyTorch and TensorFlow about the driver",
+    "state of the driver, GPUs that do not answer",
+    recognise,
+    parse,
+    begins=begins,
+    claims=claims,
+)

@@ -1,0 +1,127 @@
+"""The loss scale of float16: fixed, or automatic, which skips steps whose gradients are not finite."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from gputopo.launch.spec.run_spec import Precision, RunSpec
+from gputopo.launch.train.placement.devices import HOST
+
+Tensor = Any
+
+# Below 1 a scale would make gradients smaller: the limit of tf_cnn_benchmarks. The upper limit is
+# that of NVIDIA Apex's dynamic loss scale; without one a run in float32 would double it to infinity.
+MIN_SCALE, MAX_SCALE = 1.0, 2.0**24
+
+
+class LossScale:
+    """The loss scale of a run: fixed, or a variable on the host that follows the gradients.
+
+    `variables`: what a checkpoint has to hold, [scale][its value, good steps, skipped steps]; none if fixed.
+    """
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._spec: Precision = spec.precision
+        self.automatic = spec.precision.auto_loss_scale
+        self._own = spec.variable_update == "independent"
+        self.variables: list[list[Any]] = []
+        if self.automatic:
+            count = len(spec.devices) if self._own else 1
+            self.variables = [self._create() for _ in range(count)]
+
+    def of(self, tower: int) -> Tensor | None:
+        """Return a tower's scale as a float32 scalar on the host; None: nothing is to be scaled."""
+        if self.automatic:
+            with tf.device(HOST):
+                return self.variables[tower if self._own else 0][0].read_value()
+        if self._spec.loss_scale == 1.0:
+            return None
+        with tf.device(HOST):
+            return tf.constant(self._spec.loss_scale, tf.float32)
+
+    def decide(self, totals: Sequence[Sequence[Tensor]], variables: Sequence[Sequence[Any]]) -> list[Tensor]:
+        """Return for each place whether its step counts: a bool on the host.
+
+        Independent towers decide each for itself; for the others one bad gradient skips the step.
+        `totals` and the `variables` that they change: [place][variable].
+        """
+        flags = [_finite(own, changed) for own, changed in zip(totals, variables, strict=True)]
+        if self._own:
+            return flags
+        with tf.device(HOST):
+            return [tf.reduce_all(tf.stack(flags))] * len(flags)
+
+    def settle(self, decisions: Sequence[Tensor], *, first: int = 0) -> list[Any]:
+        """Return the ops that halve the scale after a bad step and double it after enough good ones.
+
+        `decisions`: of the places from `first` on, as `decide` returned them.
+        """
+        ops = []
+        with tf.device(HOST):
+            # One scale for all: every place has the same decision.
+            for (scale, good, skipped), taken in zip(self.variables[first:], decisions, strict=False):
+                now = good.read_value() + 1.0
+                enough = now >= float(self._spec.loss_scale_steps)
+                value = scale.read_value()
+                larger = tf.where(enough, tf.minimum(value * 2.0, MAX_SCALE), value)
+                smaller = tf.maximum(value * 0.5, MIN_SCALE)
+                counted = tf.where(tf.logical_and(taken, tf.logical_not(enough)), now, 0.0)
+                ops += [
+                    _assign(scale, tf.where(taken, larger, smaller)),
+                    _assign(good, counted),
+                    _assign(skipped, skipped.read_value() + tf.where(taken, 0.0, 1.0)),
+                ]
+        return ops
+
+    def report(self) -> tuple[tuple[float, ...], tuple[int, ...]] | None:
+        """Return the scales and the steps skipped by each, after a step; None for a fixed scale."""
+        if not self.automatic:
+            return None
+        return (
+            tuple(float(scale.numpy()) for scale, _, _ in self.variables),
+            tuple(int(skipped.numpy()) for _, _, skipped in self.variables),
+        )
+
+    def _create(self) -> list[Any]:
+        # Counts as float32: exact up to 16 million, and every device has kernels for it.
+        starts = (("scale", float(self._spec.loss_scale)), ("good_steps", 0.0), ("skipped_steps", 0.0))
+        with tf.device(HOST):
+            return [tf.Variable(value, trainable=False, name=f"loss/{name}") for name, value in starts]
+
+
+def run_if(decision: Tensor, apply: Callable[[], Sequence[Any]]) -> Any:
+    """Build ops that run only if the decision (a bool on the host) is True; return one op for them."""
+
+    def change() -> Tensor:
+        with tf.control_dependencies(list(apply())), tf.device(HOST):
+            return tf.constant(True)
+
+    def leave() -> Tensor:
+        with tf.device(HOST):
+            return tf.constant(False)
+
+    with tf.device(HOST):
+        return tf.cond(decision, change, leave)
+
+
+def _finite(gradients: Sequence[Tensor], variables: Sequence[Any]) -> Tensor:
+    """Return on the host whether every number of the gradients is finite.
+
+    Each device makes one flag of its gradients, so that one number per device is copied.
+    """
+    by_device: dict[str, list[Tensor]] = {}
+    for gradient, variable in zip(gradients, variables, strict=True):
+        with tf.device(variable.device):
+            flag = tf.reduce_all(tf.math.is_finite(gradient))
+        by_device.setdefault(variable.device, []).append(flag)
+    flags = []
+    for device, of_device in by_device.items():
+        with tf.device(device):
+            flags.append(tf.reduce_all(tf.stack(of_device)))
+    with tf.device(HOST):
+        return tf.reduce_all(tf.stack(flags))
+
+
+def _assign(variable: Any, value: Tensor) -> Any:
+    return tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)

@@ -1,0 +1,113 @@
+"""What takes the steps of a run, what a step gives, and what is done between steps. No TensorFlow here."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train.placement import checking
+from gputopo.values.run.events import Event, HostExchange, Step
+
+if TYPE_CHECKING:
+    from gputopo.launch.train.inputs.source import InputSource  # these load TensorFlow
+    from gputopo.launch.train.loss_scale import LossScale
+
+Emit = Callable[[Event], None]
+Stopped = Callable[[], bool]  # whether the run was asked to end after the current step
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """Outcome of one step: losses [towers], and marks [towers, 3] in seconds from the step's start.
+
+    Marks: the tower starts; its weights are on its device; its gradients are done.
+    """
+
+    losses: np.ndarray[Any, Any]
+    marks: np.ndarray[Any, Any]
+    hits: np.ndarray[Any, Any] | None = None  # [towers, 2], of an evaluation: labels first, in the first five
+    examples: np.ndarray[Any, Any] | None = None  # [towers]; None: a whole batch each, of one size
+    exchange: tuple[HostExchange, ...] = ()  # of several hosts
+    waited_s: float | None = None  # for the input; None: as the source has it
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean loss of the examples: batches may differ, and the last one of an evaluation be short."""
+        if self.examples is None or not self.examples.any():
+            return float(self.losses.mean())
+        return float((self.losses * self.examples).sum() / self.examples.sum())
+
+
+def unequal_batches(spec: RunSpec) -> np.ndarray[Any, Any] | None:
+    """Return the towers' numbers of examples [towers] where they differ, as an outcome has them."""
+    return np.array(spec.batches) if isinstance(spec.batch_size, tuple) else None
+
+
+class VariableSets(Protocol):
+    """Variables of a run: what is compared, saved, restored and exported."""
+
+    @property
+    def places(self) -> Sequence[Sequence[Any]]:
+        """The sets of trained variables, each in the model's order: one for all, or one per tower."""
+
+    @property
+    def states(self) -> Sequence[Sequence[Any]]:
+        """The sets of moving statistics, in the model's order. One: the first tower's are used."""
+
+    def reset_buffers(self) -> None:
+        """Bring what is carried to the next step in line with variables that were set from outside."""
+
+
+class Observer:
+    """Something done between steps, outside of their time."""
+
+    def before(self, number: int) -> None:
+        """Get ready for step `number` (as in `events.Step`)."""
+
+    def after(self, step: Step, outcome: StepOutcome) -> None:
+        """Process a finished step."""
+
+    def close(self) -> None:
+        """The steps are over."""
+
+
+class Stepper:
+    """Takes the steps of a run, each as one graph. Made by `training.stepper_of`."""
+
+    spec: RunSpec
+    placement: VariableSets
+    source: "InputSource"  # the input; whoever made the stepper closes it
+    graph: Any  # the step as a wrapped function
+    says: tuple[str, ...] = ()  # what was assumed, and what ran instead of what was asked
+    slots: Sequence[Sequence[Sequence[Any]]] = ()  # the optimizer's variables, [place][variable][slot]
+    own_slots: int = 0  # slots of each variable itself; those behind them belong to all variables
+    scale: "LossScale | None" = None
+    # Returns rank 0's values of some tensors, where each host of the run has a process.
+    from_first: Callable[[Iterable[Any]], list[Any]] | None = None
+
+    def __call__(self, number: int) -> StepOutcome:
+        """Take step `number` (from 0) and wait for it. Raises StopIteration at the end of the input."""
+        raise NotImplementedError
+
+    def check_variables(self) -> dict[str, int]:
+        """Return the bytes of variables by device. Raises HardwareError if one is on another device."""
+        raise NotImplementedError
+
+    def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
+        """Return the number of tower ops by device, from `checking.run_and_collect` of a step.
+
+        Raises HardwareError if an op is on another device.
+        """
+        return checking.check_ops(counts, self.spec)
+
+    def graph_nodes(self) -> Sequence[Any]:
+        """Return the nodes of the step as built, before TensorFlow rewrites it: name, op, device, attr."""
+        nodes: Sequence[Any] = self.graph.graph.as_graph_def().node
+        return nodes
+
+    def observers(self, emit: Emit) -> list[Observer]:
+        """Return what this way of taking steps does between them."""
+        return []

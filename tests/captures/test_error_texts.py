@@ -1,0 +1,82 @@
+"""Error texts of nvidia-smi and of frameworks: a finding of the driver, with its cause and what to do."""
+
+from pathlib import Path
+
+import pytest
+
+from gputopo.captures import reading
+from gputopo.findings import find
+from gputopo.values.machine import Machine
+from tests.captures import samples
+
+MISMATCH = "version_mismatch"
+ERRORS = {
+    "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 535.154": MISMATCH,
+    "kernel version 470.57.2 does not match DSO version 470.63.1 -- cannot find working devices": MISMATCH,
+    "Error 803: system has unsupported display driver / cuda driver combination": MISMATCH,
+    "RuntimeError: The NVIDIA driver on your system is too old (found version 10010).": "too_old",
+    "-> CUDA driver version is insufficient for CUDA runtime version": "too_old",
+    "RuntimeError: Unexpected error. Error 802: system not yet initialized": "not_ready",
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.": "not_loaded",
+    "AssertionError: Found no NVIDIA driver on your system.": "not_loaded",
+    "bash: nvidia-smi: command not found": "library_missing",
+    "Could not load dynamic library 'libcuda.so.1'; dlerror: cannot open": "library_missing",
+    "Failed to initialize NVML: Insufficient Permissions": "no_permission",
+    "Failed to initialize NVML: Unknown Error": "failed",
+    "No devices were found": "failed",
+    "failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected": "failed",
+}
+
+
+def read(text: str) -> Machine:
+    return reading.read_text(text, origin="paste")
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize(
+    "around", ["{}\n", "me@box:~$ nvidia-smi\n{}\nme@box:~$ ", "2024-01-01 10:00:00 E x.cc:3] {}\n"]
+)
+def test_an_error_is_a_finding_of_the_driver(error: str, around: str) -> None:
+    machine = read(around.format(error))
+    assert machine.driver.status == ERRORS[error]
+    (found,) = find(machine)
+    assert (found.id, found.severity) == (f"driver.{ERRORS[error]}", "error")
+    assert machine.unread == ()
+
+
+def test_the_versions_that_differ_are_named() -> None:
+    (found,) = find(read("kernel version 470.57.2 does not match DSO version 470.63.1 -- cannot find"))
+    assert "library 470.63.1, kernel module 470.57.2" in found.says
+    assert (
+        read("Driver/library version mismatch\nNVML library version: 535.154\n").driver.nvml_version
+        == "535.154"
+    )
+
+
+def test_the_cause_counts_where_a_log_shows_its_effects_too() -> None:
+    effects = "failed call to cuInit: CUDA_ERROR_UNKNOWN: unknown error\n"
+    machine = read(f"{effects}kernel version 1.2 does not match DSO version 1.3\n{effects}")
+    assert machine.driver.status == "version_mismatch"
+
+
+def test_a_gpu_that_is_lost_is_named_by_its_address() -> None:
+    line = "Unable to determine the device handle for GPU 0000:41:00.0: GPU is lost.  Reboot the system\n"
+    (found,) = find(read(line))
+    assert found.id == "gpu.lost"
+    assert "0000:41:00.0" in found.says
+
+
+def test_an_error_above_another_output_hides_neither() -> None:
+    machine = read(f"Failed to initialize NVML: Driver/library version mismatch\n\n{samples.LSPCI_VERBOSE}")
+    assert machine.driver.status == "version_mismatch"
+    assert [gpu.pci_address for gpu in machine.gpus] == list(samples.GPUS)
+
+
+def test_a_bug_report_without_a_driver_states_why(tmp_path: Path) -> None:
+    rule = "\n____________________________________________\n\n"
+    error = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+    path = tmp_path / "nvidia-bug-report.log"
+    path.write_text(
+        f"{rule}Start of NVIDIA bug report log file.\n{rule}/usr/bin/nvidia-smi --query\n\n{error}\n"
+    )
+    assert [one.id for one in find(reading.load([str(path)]))] == ["driver.not_loaded"]

@@ -1,0 +1,62 @@
+"""Files of two machines are refused; a GPU that is listed in one sample and not in another is lost."""
+
+from pathlib import Path
+
+import pytest
+
+from gputopo.captures import reading
+from gputopo.findings import find
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Machine
+
+
+def output(time: str, gpus: list[int], name: str = "NVIDIA A100-SXM4-80GB", box: int = 1) -> str:
+    head = (
+        "==============NVSMI LOG==============\n\nDriver Version       : 535.104.05\n"
+        f"Timestamp            : Sat Jun  3 {time} 2023\nAttached GPUs        : {len(gpus)}\n"
+    )
+    return head + "".join(
+        f"GPU 00000000:{bus:02X}:00.0\n    Product Name     : {name}\n"
+        f"    GPU UUID         : GPU-{box:08d}-1111-2222-3333-{bus:012d}\n    Performance State : P0\n"
+        for bus in gpus
+    )
+
+
+def load(folder: Path, *texts: str) -> Machine:
+    paths = [folder / f"{number}.txt" for number in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text, encoding="utf-8")
+    return reading.load([str(path) for path in paths])
+
+
+def test_gpus_with_other_uuids_are_of_two_machines(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="two machines: their GPUs have other UUIDs") as error:
+        load(tmp_path, output("10:00:00", [1, 2]), output("10:00:01", [1, 2], box=2))
+    assert "inspect --fleet --from" in error.value.hint
+
+
+def test_gpus_of_other_models_are_of_two_machines(tmp_path: Path) -> None:
+    first, second = output("10:00:00", [1]), output("10:00:01", [1], name="NVIDIA B200", box=2)
+    without = [text.replace("GPU UUID ", "Board ID ") for text in (first, second)]
+    with pytest.raises(InputError, match="other models"):
+        load(tmp_path, *without)
+
+
+def test_the_same_gpus_without_uuids_may_be_of_one_machine(tmp_path: Path) -> None:
+    same = output("10:00:00", [1]).replace("GPU UUID ", "Board ID ")
+    cuda = "Device: 0, A100-SXM4-80GB, pciBusID: 1, pciDeviceID: 0\n   D\\D     0\n     0 1000.50\n"
+    assert len(load(tmp_path, same, f"[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]\n{cuda}").gpus) == 1
+
+
+@pytest.mark.parametrize("later", [[1, 3], [1, 2, 3]])
+@pytest.mark.parametrize("in_one_file", [True, False])
+def test_a_gpu_that_is_listed_at_one_time_only_is_lost(
+    tmp_path: Path, later: list[int], in_one_file: bool
+) -> None:
+    earlier = [1, 2, 3] if later == [1, 3] else [1, 3]
+    texts = [output("10:00:00", earlier), output("11:00:00", later)]
+    machine = load(tmp_path, *(["".join(texts)] if in_one_file else texts))
+    assert machine.contradictions == ()
+    (lost,) = [one for one in find(machine) if one.severity == "error"]
+    assert lost.id == "gpu.lost"
+    assert "0000:02:00.0" in lost.says
