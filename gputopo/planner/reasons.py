@@ -99,9 +99,7 @@ def pix_unmet(largest: Sequence[int], asked: int, required: int | None, *, troub
     if len(largest) < 2:
         return f"--prefer-pix cannot be met: no GPUs{holding} are known to be PIX or closer"
     if troubled and len(largest) >= asked:
-        return (
-            f"--prefer-pix is not met: each PIX island{holding} of {asked} GPUs has GPUs in use"
-        )
+        return f"--prefer-pix is not met: each PIX island{holding} of {asked} GPUs has GPUs in use"
     return (
         f"--prefer-pix cannot be met with {asked} GPUs: the largest PIX island{holding} has {len(largest)} "
         f"({gpus_in_words(largest)})"
