@@ -182,11 +182,8 @@ def test_a_copy_that_failed_is_marked_in_its_cell_and_explained() -> None:
     assert "p2p_direct gpu:0 to gpu:1 (kernel_read)" in part(text, "Failed")
 
 
-def test_uplinks_host_memory_and_what_was_thrown_away_are_reported() -> None:
+def test_host_memory_and_what_was_thrown_away_are_reported() -> None:
     text = shown(bandwidth_of(4), width=120)
-    uplinks = part(text, "Shared uplinks")
-    for words in ("GPUs 0-1", "13.0 GB/s together", "24.6", "0000:00:01.0", "the PCI tree agrees"):
-        assert words in uplinks
     assert re.search(r"node 0 +node 1 +31\.4", part(text, "Host memory"))
     assert "8 repeats on GPU 0-3 discarded: clock ramp-up" in part(text, "Notes")
     assert "far memory node" in part(text, "Not measured")
