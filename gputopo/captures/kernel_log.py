@@ -100,6 +100,7 @@ _ERROR = re.compile(
     re.I,
 )
 _NVLINK = re.compile(r"nvlink", re.I)
+_INTERNAL = re.compile(r"_?[a-z]\w+: ")  # of a function of the driver: hundreds follow from one failure
 # A line of the module that goes on with the one above it.
 _CONTINUED = re.compile(
     r"(?!\w*[A-Z_])[a-z(]|None of the|GPU firmware|NVIDIA (?:graphics )?(?:GPU|device|driver)"
@@ -107,7 +108,8 @@ _CONTINUED = re.compile(
 _FINISHED = re.compile(r"[.!]$")
 # Lines of the module with such words that are no error.
 _REMARK = re.compile(
-    r"loading NVIDIA|Try unloading|GPU Board Serial|A GPU crash dump|objClInitPcieChipset|Persistence mode"
+    r"NVRM: +-?\d+ +\d+ |loading NVIDIA|Try unloading|drive a VGA console|GPU Board Serial|A GPU crash dump"
+    r"|objClInitPcieChipset|Persistence mode"
 )
 
 
@@ -321,6 +323,8 @@ class _Log:
         """Add an event; `apart`: of this kind each message is one, whatever numbers are in it."""
         where = _address(at)
         words = re.sub(r"\b(?:0x)?[0-9a-f]*\d[0-9a-f]*\b", "", _shown(text or "")) if apart else None
+        if kind == "nvrm" and _INTERNAL.match(text or ""):
+            words = None
         key = (kind, code, severity, where, words)
         known = self.events.get(key)
         if known is not None:
