@@ -122,8 +122,10 @@ def invoke(arguments: list[str]) -> int:
     if named is not None and COMMANDS[named].aliases:
         from gputopo.cli.run import aliases
 
-        flags = [one.option.flag for one in parameters_of(_function(COMMANDS[named])) if one.is_flag]
-        arguments = [named, *aliases.translate(arguments[1:], flags)]
+        declared = list(parameters_of(_function(COMMANDS[named])))
+        flags = [one.option.flag for one in declared if one.is_flag]
+        options = [*(one.option.flag for one in declared), *COMMANDS[named].moved]
+        arguments = [named, *aliases.translate(arguments[1:], flags, options)]
     if named is not None:
         _refuse_moved(arguments[1:], COMMANDS[named].moved)
     command = get_command(_app(named))

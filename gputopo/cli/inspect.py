@@ -37,7 +37,8 @@ def inspect(
         str | None,
         Option(
             "--diff",
-            "Show the differences from another recording or capture, of this machine or of another",
+            "Show what differs from another recording or capture",
+            detail="of this machine or of another one",
             value="OTHER",
         ),
     ] = None,
@@ -45,24 +46,20 @@ def inspect(
         bool,
         Option(
             "--fleet",
-            "Compare the hosts of several --from files, or those of --hosts or the starter (srun), with one "
-            "another, and name those that differ",
+            "Compare several hosts, and name those that differ",
+            detail="the hosts of several --from files, or those of --hosts or the starter (srun)",
         ),
     ] = False,
     hosts: Annotated[Given, OptionsOf(HostOptions)],
     gpu: Annotated[
         int | None,
-        Option("--gpu", "Show all facts of one GPU and the findings about it", letter="-i", min=0),
+        Option("--gpu", "Show one GPU: all its facts and findings", letter="-i", min=0),
     ] = None,
     topology: Annotated[
-        bool, Option("--topology", "Show the topology matrix, the PCI tree and the network ports")
+        bool, Option("--topology", "Show the topology matrix, PCI tree and network ports")
     ] = False,
-    all_: Annotated[
-        bool, Option("--all", "Show everything: remedies, host, clocks, topology, health, what was not read")
-    ] = False,
-    watch: Annotated[
-        bool, Option("--watch", "Show clocks, power, temperature and links over time, until Ctrl-C")
-    ] = False,
+    all_: Annotated[bool, Option("--all", "Show everything, with all remedies")] = False,
+    watch: Annotated[bool, Option("--watch", "Sample clocks, power and links until Ctrl-C")] = False,
     interval: Annotated[
         float | None,
         Option(
@@ -90,17 +87,20 @@ def inspect(
     ] = None,
     fail_on: Annotated[
         FailOn | None,
-        Option("--fail-on", "Exit with 1 on a finding of this severity or worse; differences do not count"),
+        Option(
+            "--fail-on", "Exit with 1 on a finding this severe or worse", detail="differences do not count"
+        ),
     ] = None,
     identities: Annotated[
         bool,
         Option(
             "--identities",
-            "Include host name, UUIDs and user names in output and recordings (the table always names users)",
+            "Include host name, UUIDs and user names",
+            detail="in output and recordings; the table of --all always names the users of processes",
         ),
     ] = False,
 ) -> int:
-    """Show the host, the GPUs, their links, findings, and what could not be read.
+    """Show what is wrong with this machine, its GPUs, and how they are connected.
 
     Exit codes: 0 fine; 1 findings at or above --fail-on, or copies that corrupt data; 2 bad input; 3 an
     NVIDIA device is there and its driver does not work, or there is nothing to watch.

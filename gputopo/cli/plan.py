@@ -49,6 +49,10 @@ class PlanCommand(msgspec.Struct, frozen=True, kw_only=True):
             read=read_batch_size,
         ),
     ] = None
+    precision: Annotated[
+        Literal["fp32", "bf16", "fp16"],
+        Option("--precision", "Compute type", detail="Variables stay fp32"),
+    ] = "fp32"
     program: Annotated[
         str,
         Option(
@@ -118,6 +122,13 @@ class _Asked(NamedTuple):
     def shape(self) -> Shape:
         return self.output.shape
 
+    @property
+    def of_training(self) -> dict[str, str]:
+        """The options of the training that were asked for, by name."""
+        request = self.request
+        batch = {} if request.batch_size is None else {"batch_size": _typed(request.batch_size)}
+        return batch | ({} if request.precision == "fp32" else {"precision": request.precision})
+
     def shown(self, found: "Plan") -> "Plan":
         """Return the plan with as many candidates as were asked for."""
         count = self.command.candidates
@@ -146,6 +157,7 @@ def plan(
     request = planner.Request(
         model=model,
         batch_size=command.batch_size,
+        precision=command.precision,
         program=command.program,
         explain=command.explain,
         fits=True,
@@ -231,13 +243,16 @@ def _refuse_on_hosts(asked: _Asked) -> None:
 def _measured(asked: _Asked) -> int:
     """Plan by short runs of the best placements here, as `run` plans: on CPU devices where no GPU is."""
     from gputopo.cli.run.autotune import plan_fastest
+    from gputopo.launch.spec.run_spec import Precision
     from gputopo.planner.explained import require_prediction
     from gputopo.planner.selection import LISTED
 
     on = planned_on(asked.request, asked.output.sources)
     request, count = with_costs(asked.request), asked.command.candidates
-    batch = {} if request.batch_size is None else {"batch_size": request.batch_size}
-    training = Given({} if request.batch_size == AUTO else batch, batch)
+    fields: dict[str, object] = {"precision": Precision(compute=asked.command.precision)}
+    if request.batch_size not in (None, AUTO):
+        fields["batch_size"] = request.batch_size
+    training = Given(fields, asked.of_training)
     on.keep = None if count is None or count < LISTED else count
     with contextlib.ExitStack() as claims:
         chosen = on.claimed(request, claims)
@@ -306,9 +321,9 @@ def _show(chosen: "Plan", asked: _Asked, machine: "Machine") -> None:
     warn(chosen)
     name = rehearsal_name(asked.output.sources)
     target = Target("gpu", chosen, machine, rehearsal_of=name, usable=usable_cpus(), why_cpu="no GPU")
-    batch = asked.request.batch_size
-    words = [] if batch is None else ["--batch-size", _typed(batch)]
-    show_start(target, asked.shape, ["--model", str(asked.request.model), *words])
+    typed = {"model": str(asked.request.model), **asked.of_training}
+    words = [word for name, text in typed.items() for word in (f"--{name.replace('_', '-')}", text)]
+    show_start(target, asked.shape, words, named=bool(asked.request.gpus or asked.request.exclude))
 
 
 def _print(chosen: "Plan", shape: Shape) -> None:

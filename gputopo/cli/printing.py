@@ -11,13 +11,14 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 from gputopo.values.errors import HardwareError
 
 if TYPE_CHECKING:
     import msgspec
 
+    from gputopo.probes.session.session import SessionProgress
     from gputopo.report.document import Document
     from gputopo.report.layout import Line
 
@@ -221,30 +222,6 @@ def _sgr(style: str) -> str:
 _PLAIN_STEPS = 4  # lines where there is no terminal: at each quarter of the jobs
 
 
-class Progress(Protocol):
-    """Progress of a session; `gputopo.probes.session.session.Progress` is one."""
-
-    @property
-    def done(self) -> int:
-        """Number of completed jobs."""
-        ...
-
-    @property
-    def total(self) -> int:
-        """Number of jobs."""
-        ...
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Estimated remaining time."""
-        ...
-
-    @property
-    def now(self) -> str:
-        """Current job."""
-        ...
-
-
 class ProgressLine:
     """Display of a session's progress: a context manager that clears its line at the end."""
 
@@ -264,7 +241,7 @@ class ProgressLine:
         if self._live:
             self._write("\r\x1b[K")
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: "SessionProgress") -> None:
         """Show the progress of the session."""
         if self._live:
             width = max(shutil.get_terminal_size().columns - 1, 20)
@@ -285,7 +262,7 @@ class ProgressLine:
             self._live, self._quarter = False, _PLAIN_STEPS
 
 
-def progress_in_words(progress: Progress) -> str:
+def progress_in_words(progress: "SessionProgress") -> str:
     """Return `measuring 12 of 87, about 21.0 s left: h2d host -> gpu:0`."""
     from gputopo.report.layout import plain
     from gputopo.report.units import seconds

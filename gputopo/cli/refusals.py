@@ -62,6 +62,15 @@ REFUSALS = (
     ),
     Refusal(
         "inspect",
+        "all topology gpu",
+        "watch fleet diff json format=json format=prometheus",
+        "{option} is for the report of one machine, not with {other}",
+        "leave one of them out; --json has everything",
+    ),
+    Refusal("inspect", "all", "topology gpu", _APART, _ONE),
+    Refusal("inspect", "topology", "gpu", _APART, _ONE),
+    Refusal(
+        "inspect",
         "interval duration",
         "watch",
         "--interval and --duration belong to --watch",

@@ -38,13 +38,15 @@ def of_result(
     """
     job = result.job
     complete = result.status == COMPLETE and result.throughput is not None
+    status: Status = COMPLETE if complete else INTERRUPTED if result.status == INTERRUPTED else FAILED
     speed = result.throughput if complete else None
+    predicted, verdict = result.prediction, result.input_verdict
     several = result.of_several_hosts  # then indices are of several machines
     numbers = tuple(row.device.gpu for row in result.devices if row.device.gpu is not None and not several)
     data, precision = job.data, job.precision
     return Measurement(
         source=source,
-        status=_status(result),
+        status=status,
         reason=None if complete else _reason(result),
         machine=machine,
         cpu=cpu,
@@ -84,18 +86,19 @@ def of_result(
             )
             for row in result.devices
         ),
-        predicted=_predicted(result),
+        predicted=None
+        if predicted is None
+        else Predicted(
+            images_per_sec=predicted.images_per_sec,
+            low=predicted.images_per_sec_low,
+            high=predicted.images_per_sec_high,
+            verdict=predicted.verdict,
+        ),
         conditions=(*_conditions(result), *conditions),
-        limited_by_input=_input(result),
+        limited_by_input=verdict.says if verdict is not None and verdict.verdict == "input" else None,
         time_s=time_s,
         digest=digest,
     )
-
-
-def _status(result: Result) -> Status:
-    if result.status == COMPLETE:
-        return "complete" if result.throughput is not None else "failed"
-    return INTERRUPTED if result.status == INTERRUPTED else FAILED
 
 
 def _reason(result: Result) -> str:
@@ -127,18 +130,6 @@ def _ps_device(job: Job, devices: Sequence[Device]) -> str | None:
     return ("cpu" if name.startswith("cpu") else name) or None
 
 
-def _predicted(result: Result) -> Predicted | None:
-    one = result.prediction
-    if one is None:
-        return None
-    return Predicted(
-        images_per_sec=one.images_per_sec,
-        low=one.images_per_sec_low,
-        high=one.images_per_sec_high,
-        verdict=one.verdict,
-    )
-
-
 def _conditions(result: Result) -> tuple[str, ...]:
     """Return what the run was under that another need not be: a rehearsal, several hosts, slow devices."""
     found = [f"rehearsal of {result.rehearsal_of}"] if result.rehearsal_of else []
@@ -150,11 +141,6 @@ def _conditions(result: Result) -> tuple[str, ...]:
     if result.run_verdict is not None and result.run_verdict.word == "slow":
         found.append(result.run_verdict.says)
     return tuple(dict.fromkeys(found))
-
-
-def _input(result: Result) -> str | None:
-    one = result.input_verdict
-    return one.says if one is not None and one.verdict == "input" else None
 
 
 def _method(job: Job) -> str | None:

@@ -109,13 +109,12 @@ def _pictures(box: Box, series: Sequence[Series], title: str, unit: str) -> tupl
     curves = [
         Curve(one.what, tuple(ChartPoint(point.time_s, point.value) for point in one.points)) for one in drawn
     ]
-    marks = {
-        change.since_s: Happening(change.since_s, f"{change.percent:.0f} % lower", True)
-        for change in (worse[one.what] for one in drawn if one.what in worse)
-    }
-    events = [Happening(one.time_s, one.says, False) for one in box.events]
+    marks = {one.time_s: Happening(one.time_s, one.says, False) for one in box.events}
+    for change in (worse[one.what] for one in drawn if one.what in worse):
+        words = ", ".join((f"{change.percent:.0f} % lower", *change.with_events))
+        marks[change.since_s] = Happening(change.since_s, words, True)
     name = f"history-{title.lower()}"
-    picture = dated_picture(name, f"{title} over time", unit, curves, [*marks.values(), *events])
+    picture = dated_picture(name, f"{title} over time", unit, curves, list(marks.values()))
     return () if picture is None else (picture,)
 
 

@@ -33,7 +33,6 @@ from gputopo.report.layout import (
 
 MAX_CELL = 40  # columns of a cell on a terminal; longer ones fold
 _NARROW_HEAD = 24  # columns of the names of rows, down to which they fold so that a table stays whole
-_BAR_COLUMNS = (10, 48)  # of the longest bar, at least and at most
 FILE_WIDTH = 120  # columns of a table or drawing that is written to a file
 
 
@@ -181,15 +180,6 @@ class Document(NamedTuple):
         return tuple(one for part in self.sections for one in part.blocks if isinstance(one, Picture))
 
 
-class Bar(NamedTuple):
-    """One value of a series. `at`: what it is of; `full`: the value that would be ideal."""
-
-    series: str
-    at: str
-    value: float
-    full: float
-
-
 def of_sections(parts: Iterable[tuple[str, Sequence[Block]]]) -> Document:
     """Return a document without a title of its own; a section without blocks is left out."""
     return Document("", "", tuple(Section(title, tuple(blocks)) for title, blocks in parts if blocks))
@@ -309,26 +299,3 @@ def _item(item: Item, width: int) -> list[Line]:
     lines += paragraph(f"To do: {plain(item.remedy)}", space) if item.remedy else []
     marks = [severity, *[(" " * len(severity[0]), "")] * len(lines)]
     return [(mark, *spans) for mark, spans in zip(marks, lines, strict=False)]
-
-
-def bars(title: str, heads: tuple[str, str], rows: Sequence[Bar], unit: str) -> Drawing:
-    """Return values as bars of letters, each full at the ideal value of the longest row."""
-    texts = [f"{row.value:.2f}{unit}" for row in rows]
-    longest = max((max(row.full, row.value) for row in rows), default=1.0) or 1.0
-    labels = [plain(row.series) for row in rows]
-    names = (*labels[:1], *("" if one == last else one for last, one in pairwise(labels)))
-    first = Column(heads[0], names, max_width=MAX_CELL)
-    at = Column(heads[1], tuple(plain(row.at) for row in rows), "right")
-    values = Column("", tuple(texts), "right")
-
-    def lines(width: int) -> list[Line]:
-        room = width - first.width - sum(one.width + GAP for one in (at, values)) - GAP
-        scale = min(max(room, _BAR_COLUMNS[0]), _BAR_COLUMNS[1]) / longest
-        return aligned(first, [at, Column("", tuple(_bar(row, scale) for row in rows)), values])
-
-    return Drawing(lines, title)
-
-
-def _bar(row: Bar, scale: float) -> str:
-    filled, full = round(row.value * scale), round(row.full * scale)
-    return "█" * filled + "░" * (full - filled)

@@ -1,26 +1,24 @@
 """The study of measured throughputs as a document: observations, tables, ratios, comparisons."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from statistics import median
 
 from gputopo.measurements.cells import CONDITIONS, DEVIATIONS, Cell, value_words
 from gputopo.measurements.observations import OBSERVATIONS
-from gputopo.measurements.ratios import Scaling, ScalingRow
+from gputopo.measurements.ratios import Scaling
 from gputopo.measurements.study import Study
 from gputopo.measurements.words import devices_word, job_words, stated, varying
-from gputopo.report.document import Bar, Block, Bullets, Document, Section, bars
+from gputopo.report.document import Block, Bullets, Document, Section
 from gputopo.report.study_models import cell_words, model_pages, model_table, table
 from gputopo.report.units import counted, images_per_sec, percent
 
 MAX_CURVES = 64  # of one picture; the table has all
 SCALING = "Scaling"  # title of the section whose figures are drawn, too
 _SHOWN = 2  # observations of an id in the short form
-_MAX_BARS = 12
 _FEW = 4  # rows of a table in the short form which observations sum up
 # What the table of ratios has a row for.
 _IN_RATIOS = frozenset(one for one in OBSERVATIONS if one.endswith(".ratio") or one.startswith("batch."))
-_Words = Callable[[float | None], str]
 
 
 def study_document(study: Study) -> Document:
@@ -30,8 +28,8 @@ def study_document(study: Study) -> Document:
         ("Observations", _observations(study)),
         (SCALING, _scaling(study)),
         ("Ratios", _ratios(study)),
-        ("Pairs of GPUs", pair_blocks(study)),
-        ("Each GPU and its clock", clock_blocks(study)),
+        ("Pairs of GPUs", _pairs(study)),
+        ("Each GPU and its clock", _clocks(study)),
         ("By CPU", _cpus(study)),
         ("Predicted and measured", _predicted(study)),
         ("Against earlier runs", _against(study, "earlier")),
@@ -99,11 +97,6 @@ def _scaling(study: Study) -> list[Block]:
     ]
     devices = devices_word(figures.cells)
     heads = ["job", devices, "images/sec", "speedup", "efficiency %", "±%", "which", "other mode"]
-    drawn = tuple(
-        Bar(label, _set_words(row, scaling), row.speedup, row.n_gpus)
-        for label, scaling in curves(study)
-        for row in scaling.rows[1:]
-    )
     blocks: list[Block] = []
     if len(figures.scalings) > 1:
         medians = [
@@ -112,16 +105,7 @@ def _scaling(study: Study) -> list[Block]:
         ]
         heads_of = [devices, "speedup", "efficiency %", "jobs"]
         blocks += ["Medians over the jobs:", table(heads_of, medians, words=())]
-    blocks.append(table(heads, rows, words=("job", "which", "other mode")))
-    if len(drawn) <= _MAX_BARS:
-        blocks.append(bars("Speedup; light: missing to the ideal", ("job", devices), drawn, "x"))
-    return blocks
-
-
-def _set_words(row: ScalingRow, scaling: Scaling) -> str:
-    """Return the number of GPUs, and which they are where there are several sets of that number."""
-    alike = sum(one.n_gpus == row.n_gpus for one in scaling.rows)
-    return f"{row.n_gpus}: {','.join(map(str, row.gpus))}" if alike > 1 and row.gpus else str(row.n_gpus)
+    return [*blocks, table(heads, rows, words=("job", "which", "other mode"))]
 
 
 def curves(study: Study) -> list[tuple[str, Scaling]]:
@@ -148,8 +132,8 @@ def _ratios(study: Study) -> list[Block]:
     return [table(heads, rows, words=(heads[0], *heads[-2:]), notes=notes)] if rows else []
 
 
-def pair_blocks(study: Study, speed: _Words = images_per_sec) -> list[Block]:
-    """Return a table for each job on pairs of GPUs. `speed`: how images/sec are written."""
+def _pairs(study: Study) -> list[Block]:
+    """Return a table for each job on pairs of GPUs."""
     cells, blocks = study.figures.cells, list[Block]()
     for one in study.figures.pairs:
         columns = list(
@@ -163,7 +147,7 @@ def pair_blocks(study: Study, speed: _Words = images_per_sec) -> list[Block]:
         rows = []
         for row in one.rows:
             known = {cells[number].of.gpus: cells[number].images_per_sec for number in (*row.near, *row.far)}
-            speeds = [speed(known[gpus]) if gpus in known else "" for _, gpus in columns]
+            speeds = [images_per_sec(known[gpus]) if gpus in known else "" for _, gpus in columns]
             rows.append([row.mode, *speeds, f"{row.gain:.2f}x", "yes" if row.holds else "no"])
         heads = [f"{path} {','.join(map(str, gpus))}" for path, gpus in columns]
         blocks += [
@@ -173,12 +157,12 @@ def pair_blocks(study: Study, speed: _Words = images_per_sec) -> list[Block]:
     return blocks
 
 
-def clock_blocks(study: Study, speed: _Words = images_per_sec) -> list[Block]:
-    """Return a table for each job on single GPUs. `speed`: how images/sec are written."""
+def _clocks(study: Study) -> list[Block]:
+    """Return a table for each job on single GPUs."""
     blocks = list[Block]()
     for one in study.figures.clocks:
         rows = [
-            [str(row.gpu), row.name or "", speed(row.images_per_sec), f"{row.percent:.2f}",
+            [str(row.gpu), row.name or "", images_per_sec(row.images_per_sec), f"{row.percent:.2f}",
              "" if row.clock_mhz is None else f"{row.clock_mhz:.1f}",
              "" if row.clock_percent is None else f"{row.clock_percent:.2f}",
              "" if row.explained_percent is None else f"{row.explained_percent:.1f}",
@@ -261,4 +245,5 @@ def _cells(cells: Sequence[Cell]) -> list[Block]:
         for cell in sorted(cells, key=lambda cell: not cell.of.is_run)
     ]  # fmt: skip
     heads = ["job", devices_word(cells), "images/sec", "±%", "runs", "which", "remark"]
-    return [table(heads, rows, words=("job", "which", "remark"))] if rows else []
+    notes = ("±%: two standard errors; between runs 1 % is assumed, repeats show it",)
+    return [table(heads, rows, words=("job", "which", "remark"), notes=notes)] if rows else []

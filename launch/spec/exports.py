@@ -83,6 +83,7 @@ class HostExport(ExportedRun, frozen=True, kw_only=True):
     place: HostPlace
     environment: Mapping[str, str]  # of the plan
     mode: bool = True  # the placement of the plan is named; False: `words` have it
+    named: bool = True  # the user named GPUs, to take or to exclude
     home: str | None = None  # GPUTOPO_HOME of its record
     host_name: str | None = None  # of the planned machine, None for a capture
 
@@ -97,9 +98,10 @@ def renumbered(choice: Candidate) -> Candidate:
     return msgspec.structs.replace(choice, gpus=gpus, ps_device=holder)
 
 
-def plan_words(choice: Candidate, *, mode: bool) -> list[str]:
-    """Return the options that plan just this choice; without `mode` its GPUs alone."""
-    words = ["--gpus", ",".join(map(str, choice.gpus)), "--require-gpu"]
+def plan_words(choice: Candidate, *, mode: bool, named: bool = True) -> list[str]:
+    """Return the options that plan just this choice; without `mode` its GPUs alone, or their number."""
+    gpus = ["--gpus", ",".join(map(str, choice.gpus))] if named else ["--num-gpus", str(len(choice.gpus))]
+    words = [*gpus, "--require-gpu"]
     if not mode:
         return words
     words += ["--variable-update", choice.variable_update]
@@ -111,13 +113,25 @@ def plan_words(choice: Candidate, *, mode: bool) -> list[str]:
 
 
 def sbatch(start: HostExport) -> str:
-    """Return a batch script for one node."""
-    directives = ["nodes=1", "ntasks=1", "exclusive", f"gres=gpu:{len(start.machine.gpus)}", "mem=0"]
-    if start.host_name and not _UNSAFE.search(start.host_name):
-        directives.append(f"nodelist={start.host_name}")
-    why = "The whole node: Slurm gives GPUs by number, and this run names those of its plan."
-    exports = [f"export {name}={shlex.quote(value)}" for name, value in start.environment.items()]
-    return start.batch_script(directives, why, exports, _command(start, start.choice))
+    """Return a batch script for one node: all of it for GPUs that are named or all there are."""
+    machine, choice, has = start.machine, start.choice, len(start.machine.gpus)
+    whole = start.named or len(choice.gpus) == has
+    directives = ["nodes=1", "ntasks=1", f"gres=gpu:{has if whole else len(choice.gpus)}"]
+    if whole:
+        directives += ["exclusive", "mem=0"]
+        why = "The whole node: Slurm gives GPUs by number, and this run names those of its plan."
+        exports = [f"export {name}={shlex.quote(value)}" for name, value in start.environment.items()]
+        return start.batch_script([*directives, *_node(start)], why, exports, _command(start, choice))
+    each = {"cpus-per-gpu": machine.host.logical_cpus, "mem-per-gpu": machine.host.memory_mib}
+    directives += [f"{name}={total // has}" for name, total in each.items() if total]
+    why = "Slurm chooses the GPUs; with --gpus LIST the script takes the whole node and these."
+    words = plan_words(renumbered(choice), mode=start.mode and not start.program, named=False)
+    return start.batch_script([*directives, *_node(start)], why, [], start.command(words))
+
+
+def _node(start: HostExport) -> list[str]:
+    name = start.host_name
+    return [f"nodelist={name}"] if name and not _UNSAFE.search(name) else []
 
 
 def docker(start: HostExport) -> str:

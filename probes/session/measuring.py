@@ -294,7 +294,6 @@ class Measuring:
         if not setting.gpus:
             what = "CUDA can use none of the selected GPUs"
             return NothingMeasured(what, "; ".join(given_up.values()))
-        self.on_news(setting)
         self._report("clock ramp-up of the GPUs")
         try:
             said = ramp_up(engine, meter, setting, now)

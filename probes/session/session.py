@@ -206,7 +206,7 @@ class SessionEnd(msgspec.Struct, frozen=True):
     """All is measured; what follows is closing."""
 
 
-News = SessionProgress | Setting | CopyJob | SessionEnd  # a job: it begins
+News = SessionProgress | CopyJob | SessionEnd  # a job: it begins
 OnNews = Callable[[News], None]
 
 

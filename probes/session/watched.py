@@ -20,13 +20,11 @@ from gputopo.copies.copies import (
     Copy,
     CopyJob,
     SessionRequest,
-    Setting,
     WindowRunner,
     describe,
     failure_of,
     gpu_place,
 )
-from gputopo.copies.jobs import jobs
 from gputopo.probes.child import CallLimits, CallSlot, Channel, DriverChild, DriverStop, state_of
 from gputopo.probes.cuda.door import CallLog
 from gputopo.probes.nvml.door import NotReadError
@@ -56,6 +54,7 @@ from gputopo.values.run.events import GpuSample
 
 CRASHED = "CRASHED"
 TIMED_OUT = "TIMED_OUT"
+THE_REST = "the rest of the copies"
 # Each restart gives up one GPU more; a driver in which three calls hung is left alone.
 MAX_RESTARTS = 3
 _KILLED = "SIGKILL"
@@ -76,7 +75,7 @@ class _Line(msgspec.Struct, frozen=True, array_like=True):
 
 _DECODERS: Mapping[str, msgspec.json.Decoder[Any]] = {
     kind.__name__: msgspec.json.Decoder(kind)
-    for kind in (SessionProgress, Setting, CopyJob, SessionEnd, Results, NothingMeasured)
+    for kind in (SessionProgress, CopyJob, SessionEnd, Results, NothingMeasured)
 }
 
 
@@ -138,7 +137,6 @@ class _Watching:
         self._on_pause = on_pause
         self.results = Results()
         self._refusal: NothingMeasured | None = None
-        self._setting: Setting | None = None
         self._begun: list[CopyJob] = []
         self._job: CopyJob | None = None  # in progress
         self._given_up: dict[int, str] = {}
@@ -219,8 +217,6 @@ class _Watching:
             case SessionProgress():
                 if self._progress is not None:
                     self._progress(news)
-            case Setting():
-                self._setting = self._setting or news
             case CopyJob():
                 self._job = news
                 if self._request.soak_s is None:  # a soak repeats its jobs
@@ -260,14 +256,15 @@ class _Watching:
             return False
         copies = [(job, copy) for copy in job.copies if gpus & set(copy.gpus)] if job else []
         if not copies:
-            firsts = [self._first_job(gpu) for gpu in gpus]
-            self._begun += firsts
-            copies = [(first, first.copies[0]) for first in firsts]
+            firsts = [
+                Copy(kind="h2d", source="host", destination=gpu_place(gpu), pinned=True) for gpu in gpus
+            ]
+            copies = [(CopyJob(kind="h2d", copies=(first,)), first) for first in firsts]
         reason = TIMED_OUT if stop.kind == "hung" else CRASHED
         self.results.failures += [failure_of(one, copy, reason, stop.text) for one, copy in copies]
         for gpu in gpus:
             self._given_up[gpu] = f"{gpu_place(gpu)} is no longer used: {stop.text}"
-        self._leave_out_given_up()
+            self._not_measured(f"other copies of {gpu_place(gpu)}", self._given_up[gpu])
         # A GPU whose copy did not end was given up by the child itself.
         hung = [one for one in self.results.failures if one.reason == TIMED_OUT and one.says != stop.text]
         for one in hung:
@@ -285,40 +282,14 @@ class _Watching:
             return self._request.gpus
         return [gpu.index for gpu in self._machine.gpus]
 
-    def _left(self) -> list[CopyJob]:
-        """Return the jobs that were not begun; none of a soak."""
-        if self._request.soak_s is not None:
-            return []
-        begun = set(self._begun)
-        return [job for job in jobs(self._setting) if job not in begun] if self._setting else []
-
-    def _first_job(self, gpu: int) -> CopyJob:
-        """Return what would have been measured first with a GPU."""
-        first = next((job for job in self._left() if job.copies[0].gpus == (gpu,)), None)
-        copy = Copy(kind="h2d", source="host", destination=gpu_place(gpu), pinned=True)
-        return first or CopyJob(kind="h2d", copies=(copy,))
-
-    def _leave_out_given_up(self) -> None:
-        listed = {one.what for one in self.results.not_measured}
-        for job in self._left():
-            gone = [gpu for gpu in job.gpus if gpu in self._given_up]
-            if gone and job.group is None and describe(job) not in listed:
-                self._not_measured(describe(job), self._given_up[gone[0]])
-
     def _leave_out(self, reason: str) -> None:
-        """Note all that was not measured."""
+        """Note that the rest was not measured."""
         self.results.complete = False
         if reason != INTERRUPTED:
             self.results.notes.append(f"the measurement ended early: {reason}")
-        if self._setting is None:
-            return self._not_measured(ALL_COPIES, reason)
-        listed = {one.what for one in self.results.not_measured}
-        if reason == INTERRUPTED and self._job is not None:
+        elif self._job is not None:
             self._not_measured(describe(self._job), reason)
-        for job in self._left():
-            if describe(job) not in listed:
-                self._not_measured(describe(job), reason)
-        return None
+        self._not_measured(THE_REST if self._begun else ALL_COPIES, reason)
 
     def _not_measured(self, what: str, reason: str) -> None:
         self.results.not_measured.append(NotMeasured(what=what, reason=reason))

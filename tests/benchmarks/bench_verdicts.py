@@ -3,8 +3,9 @@
     python -m tests.benchmarks.bench_verdicts --windows 1000 --runs 20
 
 Printed: what a long run of 16 GPUs costs; even CPU devices beside a program that takes its time from one of
-them; false alarms in windows of 100 steps of even runs, by kind of noise. How many slow cards are found, and
-their causes: `bench_drills`.
+them; how often a card is named that is slow now and then and loses 5 % of the time, by the length of the run;
+false alarms in even runs of 60 to 700 steps, by kind of noise. How many slow cards are found, and their
+causes: `bench_drills`.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import time
 from gputopo.runs.verdict.judge import Judgement, judge
 from gputopo.runs.verdict.paces import Paces
 from tests.invented_runs import cpu_devices, gpu_devices
-from tests.kit.drills.box import Factor, Trainer, hogged, slower
+from tests.kit.drills.box import Factor, Trainer, flapping, hogged, slower
 
 EVEN = {
     "1 %, 4 GPUs": Trainer(),
@@ -24,8 +25,27 @@ EVEN = {
     "20 %, 2 CPU devices": Trainer(devices=cpu_devices(2), noise=0.2),
     "3 %, correlated 0.8": Trainer(noise=0.03, memory=0.8),
     "5 %, correlated 0.9": Trainer(noise=0.05, memory=0.9),
+    "3 %, correlated 0.97": Trainer(noise=0.03, memory=0.97),
     "2 % and bursts": Trainer(noise=0.02, bursts=0.005),
+    "1 % and many bursts": Trainer(noise=0.01, bursts=0.02),
+    "1 %, 40 % of all alike": Trainer(common=0.4),
 }
+STEPS = (60, 100, 200, 400, 700)
+
+
+def _at_random(share: float, longer: float, seed: int) -> Factor:
+    return lambda step: longer if random.Random(step + seed).random() < share else 1.0
+
+
+def _now_and_then(seed: int) -> dict[str, Factor]:
+    """Factors of a card that loses 5 % of the time."""
+    return {
+        "25 of each 100 steps": flapping(100, 25, 17.4),
+        "5 of each 20": flapping(20, 5, 17.4),
+        "10 of each 64": flapping(64, 10, 25.2),
+        "25 % at random": _at_random(0.25, 1.21, seed),
+        "10 % at random": _at_random(0.10, 1.526, seed),
+    }
 
 
 def judged(trainer: Trainer, steps: int, seed: int) -> Judgement:
@@ -37,15 +57,28 @@ def judged(trainer: Trainer, steps: int, seed: int) -> Judgement:
     return judge(paces)
 
 
+def now_and_then(runs: int, seed: int) -> None:
+    """Print how often a card is named that loses 5 % of the time in some of its steps."""
+    for steps in (500, 5_000, 20_000):
+        for name in _now_and_then(0):
+            named = others = 0
+            for run in range(seed, seed + runs):
+                trainer = Trainer(devices=gpu_devices(2), slow={1: _now_and_then(run)[name]})
+                towers = {verdict.tower for verdict in judged(trainer, steps, run).slow}
+                named += 1 in towers
+                others += bool(towers - {1})
+            print(f"{steps} steps, slow in {name}: named in {named} of {runs}, another one in {others}")
+
+
 def false_alarms(windows: int, seed: int) -> None:
-    """Print the false alarms in windows of 100 steps."""
+    """Print the false alarms in even runs."""
     for name, trainer in EVEN.items():
         alarms = run_alarms = 0
         for window in range(windows):
-            found = judged(trainer, 100, seed + window)
+            found = judged(trainer, STEPS[window % len(STEPS)], seed + window)
             alarms += bool(found.slow)
             run_alarms += found.run is not None
-        print(f"even, {name}: {alarms} false alarms, {run_alarms} of the whole run, in {windows} windows")
+        print(f"even, {name}: {alarms} false alarms, {run_alarms} of the whole run, in {windows} runs")
 
 
 def beside_hogs(runs: int, seed: int) -> None:
@@ -94,6 +127,7 @@ def main() -> None:
     print(f"seed {asked.seed}")
     time_of_a_long_run()
     beside_hogs(10 * asked.runs, asked.seed)
+    now_and_then(asked.runs, asked.seed)
     false_alarms(asked.windows, asked.seed)
 
 

@@ -45,8 +45,8 @@ FEW = ("h2d", "d2h", "d2d_local")
 def few(setting):
     return tuple(one for one in all_jobs.jobs(setting) if one.kind in FEW and one.group is None)
 
-session.jobs = watched.jobs = few
-measuring._host_memory = lambda machine, request: HostMemoryRates(notes=("host memory was measured",))
+session.jobs = few
+measuring.measure_host_memory = lambda host, **_: HostMemoryRates(notes=("host memory was measured",))
 numbers.LARGE_BYTES = transfer.LARGE_BYTES = budget.MIN_BYTES = all_jobs.LOCAL_BYTES = 2**21
 budget.MIN_WINDOW_S, budget.QUICK_EFFORTS, conditions.MIN_S = 0.0, (budget.Effort(0.0, 3),), 0.02
 limit_s = {LIMIT_S} if "hang" in os.environ["DRILL"] else {PATIENT_S}

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 TWO_GPUS = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-7\nGPU1\tPHB\t X \t0-7\n"
 
 
-@pytest.mark.parametrize("scenario", ["7gforce", "dgx1", "lost_gpu", "sixteen", "desktop"])
+@pytest.mark.parametrize("scenario", ["dgx1", "lost_gpu"])
 @pytest.mark.parametrize("shape", ["table", "json"])
 def test_a_recording_reads_back_to_the_same_output(
     scenario: str, shape: str, call: Call, on_scenario: Callable[[str], None], tmp_path: Path
@@ -196,3 +196,21 @@ def test_a_terminal_that_knows_ascii_only_is_written_to_all_the_same(tmp_path: P
     done = commands.run(*command, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert done.returncode == 0, done.stderr
     assert "Gr?n?" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--gpu", "9"], "there is no GPU 9"),
+        (["-i", "0", "--all"], "--all and --gpu do not go together"),
+        (["--topology", "--json"], "--topology is for the report of one machine, not with --json"),
+        (["--all", "--diff", "7gforce"], "--all is for the report of one machine"),
+    ],
+)
+def test_a_detail_that_is_not_there_or_not_for_this_output_is_refused(
+    options: list[str], words: str, call: Call
+) -> None:
+    done = call("inspect", "--from", "7gforce", *options)
+    assert (done.code, done.out) == (2, "")
+    assert words in done.err
+    assert len(done.err.splitlines()) == 2

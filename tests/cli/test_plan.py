@@ -207,6 +207,16 @@ def test_what_cannot_be_is_refused_in_two_lines(options: tuple[str, ...], error:
     assert (done.code, done.out, done.err) == (2, "", f"gputopo: {error}\n")
 
 
+def test_a_flag_of_other_programs_is_read_or_refused_as_it_was_typed(call: Call) -> None:
+    asked = ("plan", "--from", "dgx1-v100", "--model", "resnet50", "--num-gpus", 2, "--json")
+    half, typed = call(*asked, "--use_fp16"), call(*asked, "--precision", "fp16")
+    assert (half.code, half.out) == (0, typed.out)
+    assert half.out != call(*asked).out
+    refused = call(*asked, "--use_xla_compile")
+    assert refused.code == 2
+    assert refused.err.startswith("gputopo: there is no option '--use-xla-compile'\n")
+
+
 def test_a_batch_that_cannot_be_in_memory_is_refused_with_one_that_can(
     call: Call, on_scenario: Callable[[str], None]
 ) -> None:

@@ -51,7 +51,7 @@ def test_equal_hosts_are_one_kind_of_which_none_is_odd(scenario: str, count: int
     assert [len(kind.hosts) for kind in found.kinds] == [count]
 
 
-@pytest.mark.parametrize("fault", SEEN)
+@pytest.mark.parametrize("fault", [*SEEN[::3], "no_privileges"])
 def test_each_fault_names_its_hosts_and_gpu_and_no_other(fault: str) -> None:
     machine, broken_one = machine_of(home(fault)), with_fault(home(fault), fault)
     found = fleet_of(machine, 6, dict.fromkeys((0, 4), broken_one))

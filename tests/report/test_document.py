@@ -1,18 +1,15 @@
 """Documents as text and as Markdown: everything is shown, nothing that a log contained is markup."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.report.document import (
-    Bar,
     Bullets,
     Document,
     Page,
     Picture,
     Section,
     Table,
-    bars,
     document_lines,
 )
 from gputopo.report.layout import text_of
@@ -50,17 +47,20 @@ def test_markdown_refers_to_the_files_of_its_pictures_or_has_their_words() -> No
     assert "| --- | ---: |" in document_markdown(DOCUMENT)
 
 
-def test_bars_have_a_row_for_each_value_and_show_what_is_missing_to_the_ideal_one() -> None:
-    rows = (Bar("vgg16", "2", 1.5, 2.0), Bar("vgg16", "4", 2.0, 4.0), Bar("lenet", "4", 4.2, 4.0))
-    document = Document("", "", (Section("", (bars("Speedup", ("job", "GPUs"), rows, "x"),)),))
-    for shown in (text_of(document_lines(document, 60)), document_markdown(document)):
-        lines = [one for one in shown.splitlines() if one.endswith("x")]
-        assert [one.split()[-1] for one in lines] == ["1.50x", "2.00x", "4.20x"]
-        assert [one.split()[0] for one in lines] == ["vgg16", "4", "lenet"]
-        drawn = [(one.count("█"), one.count("░")) for one in lines]
-        assert drawn[1][0] == pytest.approx(drawn[1][1], abs=1)  # half of the ideal
-        assert drawn[2][0] > drawn[1][0] + drawn[1][1]
-        assert drawn[2][1] == 0
+def test_the_short_form_counts_the_rows_items_and_columns_that_it_leaves_out() -> None:
+    rows = tuple((f"row {n}", "1", "a remark of some length", "another") for n in range(9))
+    table = Table.of(("job", "speed", "remark", "more"), rows, shown=3)
+    document = Document("", "", (Section("", (Bullets(("a", "b", "c", "d"), shown=2), table)),))
+    short = text_of(document_lines(document, 40, whole=False))
+    assert [line for line in short.splitlines() if "--all" in line] == [
+        "- 2 more (--all)", "6 more rows (--all)", "also: more (--all)",
+    ]  # fmt: skip
+    assert "row 2" in short
+    assert "row 3" not in short
+    whole = text_of(document_lines(document, 40))
+    assert "row 8" in whole
+    assert "another" in whole
+    assert "--all" not in whole
 
 
 def test_pages_are_sections_of_one_file_or_files_that_are_linked_both_ways() -> None:

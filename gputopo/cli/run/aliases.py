@@ -4,7 +4,7 @@ absl's forms of yes and no are read too: `--staged_vars=true`, `--nostaged_vars`
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gputopo.values.errors import UsageError
@@ -163,10 +163,13 @@ class _Part:
     denied: tuple[tuple[str, ...], ...] = ()
 
 
-def translate(arguments: Sequence[str], flags: Iterable[str]) -> list[str]:
+def translate(
+    arguments: Sequence[str], flags: Iterable[str], options: Collection[str] | None = None
+) -> list[str]:
     """Return the arguments in gputopo's spelling, up to a `--`; what follows it belongs to a program.
 
-    `flags`: gputopo's own options that take no value. Raises UsageError for a flag of tf_cnn_benchmarks that
+    `flags`: the command's own options that take no value; `options`: all of them, None: any. What stands for
+    another option is left as it was typed. Raises UsageError for a flag of tf_cnn_benchmarks that
     gputopo does not have, for a value that it cannot have, and for two flags that are one option here and do
     not agree: with two values, or one of them turned off and the other on. Of one flag the last counts.
     """
@@ -193,7 +196,13 @@ def translate(arguments: Sequence[str], flags: Iterable[str]) -> list[str]:
         else:
             parts = _taken(parts, name, value if has_value else None, known)
     _require_agreement(parts)
-    return [*(word for part in parts for word in part.words), *rest]
+    return [*(word for part in parts for word in _words_of(part, options)), *rest]
+
+
+def _words_of(part: _Part, options: Collection[str] | None) -> tuple[str, ...]:
+    first = part.words[0].partition("=")[0] if part.words else ""
+    is_known = options is None or first in options or not first.startswith("--")
+    return part.words if is_known or not part.flag else (_typed(part),)
 
 
 def _taken(parts: list[_Part], name: str, value: str | None, flags: frozenset[str]) -> list[_Part]:

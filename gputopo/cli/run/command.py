@@ -122,10 +122,13 @@ def _run_here(asked: Asked) -> int:
             warn(chosen.plan)
             for line in chosen.host_place.says if chosen.backend == "gpu" else ():
                 note(line)
+        named = bool({"gpus", "exclude"} & job.placement.typed.keys())
         if program:
             if options.shape in start.STARTS:
                 words = start.words_of(parameters_of(run), asked.showing.typed)
-                return start.show_start(chosen, options.shape, words, program=program, output=options.output)
+                return start.show_start(
+                    chosen, options.shape, words, program=program, output=options.output, named=named
+                )
             from gputopo.cli.run.program import run_own
 
             return run_own(program, chosen, options)
@@ -140,7 +143,13 @@ def _run_here(asked: Asked) -> int:
             words += start.words_of(declared, {**job.training.typed, **asked.showing.typed})
             words += [] if job.is_predicted else start.placement_words(declared, job.placement.typed)
             return start.show_start(
-                chosen, options.shape, words, spec=spec, output=options.output, mode=job.is_predicted
+                chosen,
+                options.shape,
+                words,
+                spec=spec,
+                output=options.output,
+                mode=job.is_predicted,
+                named=named,
             )
         from gputopo.cli.run import training as core
 

@@ -173,6 +173,7 @@ def show_start(
     spec: "RunSpec | None" = None,
     output: str | None = None,
     mode: bool = True,
+    named: bool = True,
 ) -> int:
     """Print it. `words`: options of the run beside those of its plan. Raises UsageError without GPUs."""
     from gputopo.launch.spec.exports import HostExport, docker, sbatch
@@ -198,6 +199,7 @@ def show_start(
         words=tuple(words),
         folder=str(Path.cwd()),
         mode=mode,
+        named=named,
         program=program,
         folders=(*folders_of(spec), *(() if output is None else (output,))),
         home=str(runs_home(os.environ).parent.absolute()),

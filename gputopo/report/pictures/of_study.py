@@ -6,7 +6,7 @@ from gputopo.findings import find, find_bandwidth
 from gputopo.measurements.run_folders import OneRun
 from gputopo.measurements.study import Study
 from gputopo.measurements.words import devices_word
-from gputopo.report.document import Block, Bullets, Document, Drawing, Picture, Section
+from gputopo.report.document import Block, Bullets, Document, Picture, Section
 from gputopo.report.pictures.charts import (
     ChartPoint,
     ChartSeries,
@@ -32,7 +32,7 @@ def with_pictures(document: Document, study: Study, runs: Sequence[OneRun], *, o
     place = next((place for place, part in enumerate(sections) if part.title == SCALING), None)
     if place is not None:
         part = sections[place]
-        sections[place] = part._replace(blocks=(*scaling, *_without_bars(part.blocks)))
+        sections[place] = part._replace(blocks=(*scaling, *part.blocks))
     machines: list[Machine] = []
     for run in runs:
         if run.machine is not None and run.machine not in machines:
@@ -44,11 +44,6 @@ def with_pictures(document: Document, study: Study, runs: Sequence[OneRun], *, o
     if of > len(runs):
         sections.append(Section("Other runs", (f"{of - len(runs)} runs have no pictures here.",)))
     return document._replace(sections=tuple(sections))
-
-
-def _without_bars(blocks: Iterable[Block]) -> Iterable[Block]:
-    """Return what is shown beside a picture of the same values."""
-    return (block for block in blocks if not isinstance(block, Drawing))
 
 
 def _scaling(study: Study) -> tuple[Picture, ...]:

@@ -1,7 +1,8 @@
 """Why a device, or a whole run, is slow: causes in the samples of the same seconds, with shares. Pure."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from statistics import fmean, median
 
 import msgspec
@@ -26,10 +27,12 @@ MIN_SHARE = 0.05
 # Without a fit narrower than this the range is that of physics, 0 to 1. Ours.
 MAX_WIDTH = 0.7
 FITTED, BOUNDED, MEASURED = "fitted", "bounded", "measured"
-# Degrees C between the first and the last third of the samples: less is steady. Ours, by thermal logs of
-# trainings on eight machines: in their steady parts GPUs moved by up to 4.5.
-MIN_CHANGE_C = 5.0
-MIN_SAMPLES = 6  # of a temperature: two in each third
+FELL = 0.02  # of a clock: by less it follows the temperature. Not measured on hardware.
+_REASONS = {
+    sampled.THROTTLED_THERMAL: " (thermal slowdown)",
+    sampled.THROTTLED_HARDWARE: " (hardware slowdown)",
+    sampled.THROTTLED_POWER: " (power limit reached)",
+}
 
 
 class _Part(msgspec.Struct):
@@ -249,35 +252,35 @@ def run_explained(facts: Facts, verdict: Verdict, devices: Sequence[Device] = ()
     ]
     missing = {part.id: part.needs for part in PARTS if part not in shares}
     found = _said(causes, percent, min(total, 1.0), [part.id for part in shares], missing)
-    warmer = "; ".join(_warmer(facts, devices))
-    return msgspec.structs.replace(found, says=f"{found.says}; {warmer}") if warmer else found
+    fell = _clocks_fell(facts, [device for device in devices if not is_cpu(device)], after)
+    return msgspec.structs.replace(found, says=f"{found.says}; {fell}") if fell else found
 
 
-def _warmer(facts: Facts, devices: Iterable[Device]) -> Iterator[str]:
-    """Yield which GPUs became warmer in the run: what heat costs is in the clock and the throttle reasons."""
-    for device in devices:
-        found = None if is_cpu(device) else warming(facts.of_gpu(device.tower, sampled.HEAT))
-        if found is not None:
-            first, last = found
-            more = f"{last - first:.0f} °C warmer ({first:.0f} to {last:.0f} °C)"
-            yield f"{short_name_of(device)} became {more}"
+def _clocks_fell(facts: Facts, gpus: Sequence[Device], after: Sequence[bool]) -> str:
+    """Return that the core clocks of all GPUs are lower after a change, and why; empty where they are not."""
+    clocks = [_split(facts.of_gpu(device.tower, sampled.CORE), after) for device in gpus]
+    if not clocks or not all(was and now and median(now) < (1 - FELL) * median(was) for was, now in clocks):
+        return ""
+    flags = {
+        reason: [_split(facts.of_gpu(device.tower, reason), after)[1] for device in gpus]
+        for reason in _REASONS
+    }
+    whys = (_REASONS[one] for one, of in flags.items() if all(now and fmean(now) > 0.5 for now in of))
+    whose = f"all {len(gpus)} GPUs" if len(gpus) > 1 else short_name_of(gpus[0])
+    first, last = (median(chain.from_iterable(part)) for part in zip(*clocks, strict=True))
+    return f"the core clock of {whose} fell from {first:,.0f} to {last:,.0f} MHz{next(whys, '')}"
 
 
-def warming(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the means of the first and the last third of temperatures that rose; NaN: not known."""
-    known = [value for value in values if not math.isnan(value)]
-    third = len(known) // 3
-    if len(known) < MIN_SAMPLES:
-        return None
-    first, last = fmean(known[:third]), fmean(known[-third:])
-    return (first, last) if last - first >= MIN_CHANGE_C else None
+def _split(values: Sequence[float], after: Sequence[bool]) -> tuple[list[float], list[float]]:
+    """Return the known values before and after a change."""
+    known = [(value, late) for value, late in zip(values, after, strict=True) if not math.isnan(value)]
+    return [value for value, late in known if not late], [value for value, late in known if late]
 
 
 def _grown(values: Sequence[float], after: Sequence[bool]) -> Interval | None:
     """Return by how much the median grew, with bounds; None where it is not known on both sides."""
-    known = [(value, late) for value, late in zip(values, after, strict=True) if value == value]
-    before = interval([value for value, late in known if not late], CHANCE)
-    since = interval([value for value, late in known if late], CHANCE)
+    was, now = _split(values, after)
+    before, since = interval(was, CHANCE), interval(now, CHANCE)
     if before is None or since is None:
         return None
     return Interval(

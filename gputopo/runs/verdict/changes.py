@@ -12,10 +12,10 @@ from statistics import fmean, median, stdev
 
 from gputopo.runs.verdict.bounds import (
     CORRELATED,
-    MIN_EFFECTIVE,
     Interval,
     correlation_time,
     interval,
+    lacking,
     ranks_of,
     students_t,
 )
@@ -89,9 +89,10 @@ def mean_bounds(values: Sequence[float], chance: float) -> Interval | None:
             mean, length = fmean(values[starts[0] : starts[-1]]), (starts[-1] - starts[0]) / (len(starts) - 1)
             more = [sum(value - mean for value in values[begin:end]) for begin, end in pairwise(starts)]
             return _by_students_t(mean, stdev(more) / length, len(more), FALSE_ALARM)
-    deviation = stdev(values) if len(values) > 1 else 0.0
-    effective = len(values) / correlation_time(values, ranked=False)
-    return None if effective < MIN_EFFECTIVE else _by_students_t(fmean(values), deviation, effective, chance)
+    time = correlation_time(values, ranked=False)
+    if len(values) < 2 or lacking(len(values), time):
+        return None
+    return _by_students_t(fmean(values), stdev(values), len(values) / time, chance)
 
 
 def _by_students_t(mean: float, deviation: float, count: float, chance: float) -> Interval:

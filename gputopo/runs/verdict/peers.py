@@ -268,7 +268,9 @@ class _Answer:
         if len(values) < (needed := steps_needed(self.paces)):
             return f"too few steps ({needed} needed, {steps} counted)"
         few = f"the pace drifts over many steps, {steps:,} steps are too few to know by how much"
-        more = self.size * lacking(len(values), correlation_time(values))
+        lost = self.found.lost[-len(values) :]
+        times = correlation_time(values), correlation_time(lost, ranked=False)
+        more = self.size * max(lacking(len(values), time) for time in times)
         return f"{few}; about {rounded(more)} more are enough if it continues like this" if more else few
 
     def _without_warmup(self, spans: list[_Span]) -> list[_Span]:
@@ -340,12 +342,22 @@ class _Answer:
         )
 
     def _mean(self, spans: Sequence[_Span]) -> Interval | None:
-        """Return the bounds of the mean time lost, from what is left above the level of each part."""
+        """Return the bounds of the mean time lost in these parts.
+
+        The upper bound is that of what is left above the level of each part; the lower one, which accuses,
+        takes levels that differ for noise.
+        """
+        values = self.found.lost[spans[0][0] :]
+        plain = mean_bounds(values, self.found.chance)
+        if len(spans) == 1:
+            return plain
         lost = lost_share if self.found.part == COMPUTE else float
         levels = [lost(median(self.found.values[slice(*span)])) for span in spans for _ in range(*span)]
-        above = [one - level for one, level in zip(self.found.lost[spans[0][0] :], levels, strict=True)]
-        found, level = mean_bounds(above, self.found.chance), fmean(levels)
-        return None if found is None else found.mapped(lambda one: one + level)
+        above = mean_bounds([one - of for one, of in zip(values, levels, strict=True)], self.found.chance)
+        if above is None:
+            return None
+        low, level = -1.0 if plain is None else plain.low, fmean(levels)
+        return _replace(above, low=low, middle=above.middle + level, high=above.high + level)
 
     def _slow_steps(self, under: float) -> tuple[float | None, str]:
         """Return the share of the steps that are slow, 0 to 1, and a few words on them; None: no such.

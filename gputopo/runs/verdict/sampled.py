@@ -173,10 +173,10 @@ HARDWARE = (
 # Of a GPU's memory: from here on no room is left for the work space of faster kernels. Ours.
 MEMORY_FULL_SHARE = 0.98
 # Facts of a GPU. MHz; 1 where a reason throttles, else 0; GB/s of the link in one direction; processes; 1
-# where its memory is full, else 0; degrees C.
-CORE, MEMORY, THROTTLED_POWER, THROTTLED_THERMAL, THROTTLED_HARDWARE, LINK, OTHERS, FULL, HEAT = range(9)
-OF_GPU = 9
-SHARED = 9  # by the marks: share of the wait for weights that a link shared with other GPUs costs
+# where its memory is full, else 0.
+CORE, MEMORY, THROTTLED_POWER, THROTTLED_THERMAL, THROTTLED_HARDWARE, LINK, OTHERS, FULL = range(8)
+OF_GPU = 8
+SHARED = 8  # by the marks: share of the wait for weights that a link shared with other GPUs costs
 # Facts of the host: share of the CPU that others take where no core is left; 1 where it swaps, else 0; share
 # of its pace that one CPU device can lose to others at most.
 HOST_CPU, HOST_SWAP, HOST_TAKEN = range(3)
@@ -298,7 +298,6 @@ class Facts:
             THROTTLED_HARDWARE: _flag(mask, HARDWARE),
             LINK: None if expected is None else expected.data_rate_gb_per_s,
             OTHERS: gpu.other_processes,
-            HEAT: gpu.temperature_c,
             FULL: None
             if gpu.memory_used_mib is None or (total := self._memory_mib.get(gpu_key(*place))) is None
             else float(gpu.memory_used_mib >= MEMORY_FULL_SHARE * total),

@@ -57,14 +57,17 @@ def test_a_batch_script_starts_the_run_that_was_planned(
     on_scenario("dgx1")
     script = call("run", *options.split(), "--dry-run", "--format", "sbatch")
     assert script.code == 0
-    assert "\n#SBATCH --gres=gpu:8\n" in script.out
+    named = "--gpus" in options or "--exclude" in options
+    wanted = 8 if named else int(options.partition("--num-gpus ")[2].split()[0])
+    assert f"\n#SBATCH --gres=gpu:{wanted}\n" in script.out
+    assert ("#SBATCH --exclusive" in script.out) == named
     arguments, environment = started(script.out, "gputopo")
     plans = [
         schema.decode(call(*words, "--dry-run", "--json").out, DryRun, origin="stdout")
         for words in (["run", *options.split()], arguments)
     ]
     planned, again = plans
-    assert planned.plan.environment.items() <= environment.items()
+    assert not named or planned.plan.environment.items() <= environment.items()
     placed = [
         (
             one.plan.choice.gpus,

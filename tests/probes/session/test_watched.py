@@ -92,8 +92,8 @@ def test_a_call_that_does_not_return_costs_its_gpu_and_the_rest_goes_on(
     places = {place for one in found.samples for place in (one.source, one.destination)}
     assert places == {"host", "gpu:0", "gpu:2"}
     assert ("p2p_staged", "gpu:0", "gpu:2") in kinds(found)
-    left_out = [one for one in found.not_measured if one.reason == f"gpu:1 is no longer used: {failure.says}"]
-    assert {"d2h gpu:1 -> host", "d2d_local gpu:1 -> gpu:1"} <= {one.what for one in left_out}
+    reason = f"gpu:1 is no longer used: {failure.says}"
+    assert [one.what for one in found.not_measured if one.reason == reason] == ["other copies of gpu:1"]
 
 
 def test_nothing_is_measured_twice_after_a_restart() -> None:
@@ -192,7 +192,7 @@ def test_ctrl_c_gives_what_was_measured_until_then_also_of_a_child_that_does_not
     assert ("h2d", "host", "gpu:1") in kinds(found)
     assert {one.what for one in found.not_measured if one.reason == "interrupted"} >= {
         "d2h gpu:1 -> host",
-        "d2h gpu:2 -> host",
+        "d2h gpu:2 -> host" if end_s > 1 else "the rest of the copies",
     }
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

@@ -14,7 +14,7 @@ from gputopo.report.layout import SEVERITY_STYLES
 from gputopo.report.machine.inspection import inspection_document
 from gputopo.report.machine.matrix import topology_in_words
 from gputopo.report.machine.verdict import short_findings, verdict
-from gputopo.values.machine import Driver, Gpu, Hop, Link, Machine
+from gputopo.values.machine import Driver, Gpu, Hop, Link, Machine, Pcie
 from gputopo.values.subject import Subject
 from tests.findings.boxes import Change, all_of, find, gpu, sound
 from tests.kit.faults import broken
@@ -70,7 +70,11 @@ CARDS = Machine(source="x", gpus=tuple(Gpu(index=n, name="NVIDIA T4", pstate="P0
     ("machine", "found", "words"),
     [
         (replace(CARDS, gpus=CARDS.gpus[:1]), (), "T4: fine."),
-        (Machine(source="x", gpus=(Gpu(index=0),)), (), "1 GPU: no fault in what was read."),
+        (
+            Machine(source="lspci", gpus=(Gpu(index=0, pcie=Pcie(width_now=16)),)),
+            (),
+            "1 GPU: no fault in what was read.",
+        ),
         (CARDS, [finding("error", "GPU 0 (T4, 0000:01:00.0): bad: x")], "2 fine, GPU 0 has a fault (bad)."),
         (CARDS, [finding("warning", "GPUs 0-2: slow; x", on="gpus:0-2")], "all 3 need attention (slow)."),
         (CARDS, [finding("warning", "x", "gpu.busy", "gpus:0-1")], "1 fine, GPUs 0-1 are in use."),

@@ -1,4 +1,4 @@
-"""Why a device, or a whole run, is slow; and temperatures by real thermal logs, where these are there."""
+"""Why a device, or a whole run, is slow; and real thermal logs, where these are there."""
 
 import csv
 import re
@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo.runs.verdict.causes import warming
 from gputopo.runs.verdict.judge import Judgement, judge
 from gputopo.runs.verdict.paces import Paces
 from gputopo.values.run.events import GpuSample, HostLoad, Sample, Step
@@ -20,12 +19,6 @@ from tests.runs.verdict.cards import POWER_BRAKE, POWER_CAP, THERMAL, Readings, 
 LOGS = Path(__file__).parents[4] / "shared" / "thermal"
 LINE = re.compile(r"^(\d+)\timages/sec: ([\d.]+) .* (\d{9,})$", re.MULTILINE)
 Heats = list[tuple[float, list[int]]]
-
-
-def test_a_temperature_that_rises_by_five_degrees_is_no_steady_one() -> None:
-    assert warming([60.0] * 4 + [62.0] * 4 + [64.0] * 4) is None
-    assert warming([60.0] * 4 + [62.0] * 4 + [66.0] * 4) == (60, 66)
-    assert warming([60.0] * 5 + [float("nan")] * 9) is None
 
 
 def rows() -> list[dict[str, str]]:
@@ -77,14 +70,6 @@ def test_no_gpu_is_accused_by_its_temperature_and_no_steady_run_is_slow() -> Non
         assert found.slow == (), row["thermal_file"]
         if row["pattern"].startswith("steady"):
             assert found.run is None, row["thermal_file"]
-
-
-def test_warming_in_real_logs_is_described_as_such() -> None:
-    for row in rows():
-        begin, end = float(row["steady_start_unix"]), float(row["steady_end_unix"])
-        taken = [heats for time, heats in readings(row) if begin <= time <= end]
-        warm = any(warming([heats[gpu] for heats in taken]) for gpu in range(int(row["n_gpus"])))
-        assert warm == ("still warming" in row["pattern"]), row["id"]
 
 
 def causes(trainer: Trainer, steps: int, cards: dict[int, Readings], **more: object) -> Causes:
@@ -272,6 +257,18 @@ def test_a_run_that_became_slower_names_the_part_of_the_step_that_grew(waited: b
     assert found.found[0].how == "measured"
     assert found.covered_share > 0.8
     assert found.says.startswith("Cause: ")
+
+
+@pytest.mark.parametrize(("mask", "why"), [(THERMAL, " (thermal slowdown)"), (0, "")])
+def test_clocks_of_all_gpus_that_fell_are_named_beside_the_part_that_grew(mask: int, why: str) -> None:
+    trainer = Trainer(slow={tower: slower_since(200, 15) for tower in range(4)})
+    fell = {gpu: since(200, graphics_mhz=1530, throttle_mask=mask) for gpu in range(4)}
+    run = judged(trainer, 400, fell).run
+    assert run is not None
+    assert run.says.endswith(f"; the core clock of all 4 GPUs fell from 1,800 to 1,530 MHz{why}")
+    one_left = judged(trainer, 400, {gpu: fell[gpu] for gpu in range(3)}).run
+    assert one_left is not None
+    assert "core clock" not in one_left.says
 
 
 def test_a_gpu_that_is_lost_is_named_beside_its_missing_marks_and_not_called_slow() -> None:
