@@ -19,7 +19,7 @@ from gputopo.values.samples import PASSING, facts_of, gpu_with, of_sample
 
 SOURCE = "nvidia-bug-report"
 READS = "`nvidia-bug-report.log` (packed or not)"
-FACTS = "all of these, as far as they are in it"
+FACTS = "all of these, if included"
 
 _HINT = "run nvidia-bug-report.sh as root and give its whole log, or use nvidia-smi -q > FILE"
 _BUG_REPORT = re.compile(

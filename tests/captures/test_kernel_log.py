@@ -280,7 +280,7 @@ def test_an_error_of_a_gpu_that_is_not_known_is_found_all_the_same() -> None:
 )
 def test_other_texts_are_no_kernel_log(text: str) -> None:
     assert not kernel_log.recognise(text)
-    with pytest.raises(InputError, match="in no format"):
+    with pytest.raises(InputError, match="in an unknown format"):
         reading.read_text(text, origin="log")
 
 

@@ -106,7 +106,7 @@ def test_a_folder_is_searched_and_what_is_no_log_is_counted(tmp_path: Path) -> N
     assert [(one.precision, one.gpu, one.cpu) for one in found.measurements] == [
         ("fp16", "GeForce GTX 1070", "i7")
     ]
-    assert [why for _, why in found.unread] == [f"{tmp_path / 'binary.log'} is a binary file, no log"]
+    assert [why for _, why in found.unread] == [f"{tmp_path / 'binary.log'} is a binary file, not a log"]
     assert found.passed == 2
 
 
