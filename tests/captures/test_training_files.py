@@ -123,7 +123,7 @@ def test_where_the_name_contradicts_the_log_the_log_counts_and_it_is_named(tmp_p
     ("content", "words"),
     [
         (b"\x00\x01\x02" * 100, "binary"),
-        (b"hello", "no log of training"),
+        (b"hello", "not a training log"),
         (b"x" * (17 * 2**20), "larger than 16 MiB"),
     ],
 )
