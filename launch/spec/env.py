@@ -182,9 +182,13 @@ def program_env(
     plan_environment: Mapping[str, str] | None,
     place: HostPlace = HostPlace(),  # noqa: B008 (frozen)
 ) -> dict[str, str]:
-    """Return the environment of the user's own program: the plan's variables, or no GPU without one."""
+    """Return the environment of the user's own program: the plan's variables, or no GPU without one.
+
+    TensorFlow allocates GPU memory as it needs it, unless the user has set that.
+    """
     parent = _without_place(parent)
     return {
+        **({} if plan_environment is None else {ALLOW_GROWTH: "true"}),
         **parent,
         **place.environment(parent),
         **(NO_GPU if plan_environment is None else plan_environment),

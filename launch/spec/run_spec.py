@@ -141,6 +141,7 @@ class Precision(_Part, frozen=True):
     auto_loss_scale: bool = False
     loss_scale_steps: int = 1000
     xla: Annotated[bool, Option("--xla", "Compile with XLA")] = False
+    tf32: Annotated[Literal["on", "off"], Option("--tf32", "TensorFloat-32 in fp32 products on GPUs")] = "on"
 
 
 class Exchange(_Part, frozen=True):

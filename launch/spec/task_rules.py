@@ -178,10 +178,15 @@ NUMBER_RULES: tuple[TaskRule, ...] = (
     TaskRule(
         lambda spec: (
             spec.backend == "cpu"
-            and (spec.runtime.gpu_thread_mode, spec.runtime.per_gpu_threads, spec.runtime.memory_limit_mib)
-            != (Runtime().gpu_thread_mode, Runtime().per_gpu_threads, None)
+            and (
+                spec.precision.tf32,
+                spec.runtime.gpu_thread_mode,
+                spec.runtime.per_gpu_threads,
+                spec.runtime.memory_limit_mib,
+            )
+            != ("on", Runtime().gpu_thread_mode, Runtime().per_gpu_threads, None)
         ),
-        "--gpu-thread-mode, --per-gpu-thread-count and --gpu-memory-limit are for GPUs, "
+        "--tf32, --gpu-thread-mode, --per-gpu-thread-count and --gpu-memory-limit are for GPUs, "
         "and this run is on CPU devices",
         "leave them out; --num-intra-threads and --num-inter-threads count on the CPU",
     ),

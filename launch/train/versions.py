@@ -23,26 +23,27 @@ _PACKAGES = {
 }
 
 
-def worker_versions() -> dict[str, str]:
+def worker_versions(*, gpus: bool) -> dict[str, str]:
     """Return the versions by name; what is not installed or unknown is left out.
 
-    `cuda_version` and `cudnn_version` are those that TensorFlow was built for; `nccl` and `cudnn` those that
-    are loaded, or else those of the installed packages (NCCL is loaded when it is first used). `onednn`: on
-    or off for ops on the CPU, if the environment sets it; TensorFlow's default differs by processor.
+    Where it trains on `gpus`, `cuda_version` and `cudnn_version` are those that TensorFlow was built for,
+    `nccl` and `cudnn` those that are loaded, or else those of the installed packages (NCCL is loaded when it
+    is first used). `onednn`: on or off for ops on the CPU, if the environment sets it; TensorFlow's default
+    differs by processor.
     """
     import tensorflow as tf
 
     built = tf.sysconfig.get_build_info()
     cuda = {key: str(built[key]) for key in ("cuda_version", "cudnn_version") if built.get(key)}
+    packages = _PACKAGES if gpus else {"keras": _PACKAGES["keras"]}
     commit = own_commit()
     return {
         "gputopo": __version__,
         **({} if commit is None else {"commit": commit}),
         "python": platform.python_version(),
         "tensorflow": tf.__version__,
-        **installed(_PACKAGES, importlib.metadata.version),
-        **loaded(Path("/proc/self/maps").read_text(errors="replace")),
-        **cuda,
+        **installed(packages, importlib.metadata.version),
+        **(loaded(Path("/proc/self/maps").read_text(errors="replace")) | cuda if gpus else {}),
         **_onednn(),
     }
 

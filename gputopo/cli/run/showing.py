@@ -168,7 +168,7 @@ def show_dry_run(
     sets = "".join(f"  {name}={shlex.quote(value)}\n" for name, value in environment.items())
     if place.says:
         emit("Host\n" + "".join(f"  {line}\n" for line in place.says) + "\n")
-    emit(f"Sets\n{sets}\nStarts\n  {shlex.join(command)}\n")
+    emit(f"Environment\n{sets}\nCommand\n  {shlex.join(command)}\n")
 
 
 EVERY_S = 5.0  # collectors read every 15 s or more seldom, and writing takes a millisecond. Ours.

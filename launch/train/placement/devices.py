@@ -49,6 +49,7 @@ def set_up(spec: RunSpec) -> None:
             f"TensorFlow sees {len(gpus)} of the {len(own)} planned GPUs",
             "install the GPU build (pip install 'gputopo[cuda]') and see the CUDA lines in worker.log",
         )
+    tf.config.experimental.enable_tensor_float_32_execution(spec.precision.tf32 == "on")
     limit = spec.runtime.memory_limit_mib
     for gpu in gpus:
         if limit is None:
@@ -155,6 +156,8 @@ def server_config(spec: RunSpec, rank: int) -> Any:
         inter_op_parallelism_threads=spec.runtime.inter_threads or 0,
     )
     config.experimental.collective_group_leader = f"/job:{JOB}/replica:0/task:0"
+    if spec.backend == "gpu":
+        tf.config.experimental.enable_tensor_float_32_execution(spec.precision.tf32 == "on")
     if spec.backend == "cpu":
         config.device_count["CPU"] = max(len(own), 1)
     elif spec.runtime.memory_limit_mib is None:
@@ -186,6 +189,7 @@ def settings(spec: RunSpec) -> dict[str, str]:
     return found | {
         "gpu_threads": f"{mode} {count}" if count and mode != "global" else mode,
         "gpu_memory": memory,
+        "tf32": spec.precision.tf32,
     }
 
 

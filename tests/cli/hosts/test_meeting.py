@@ -100,4 +100,4 @@ def test_a_dry_run_of_several_hosts_shows_the_plan_and_starts_nothing(
     assert guest.communicate(timeout=60)
     assert (guest.returncode, done.code) == (0, 0), done.err
     assert "training on 4 logical CPU devices of 2 hosts" in done.out
-    assert "Starts" in done.out
+    assert "\nCommand\n" in done.out

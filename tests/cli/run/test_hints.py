@@ -108,6 +108,7 @@ REFUSED = """
 --precision fp16 --loss-scale auto --async
 --precision fp16 --loss-scale auto --variable-consistency relaxed
 --gpu-memory-limit 1024
+--tf32 off
 --gpu-thread-mode global
 --learning-rate-schedule model
 --distortions

@@ -131,7 +131,7 @@ def test_every_option_that_changes_a_spec_is_tried_above_or_needs_more() -> None
         "bad_records",
         "datasets_num_private_threads",
     }
-    elsewhere |= {"gpu_thread_mode", "per_gpu_thread_count", "gpu_memory_limit"}
+    elsewhere |= {"gpu_thread_mode", "per_gpu_thread_count", "gpu_memory_limit", "tf32"}
     assert {option.name for option in OPTIONS} - tried == elsewhere
 
 

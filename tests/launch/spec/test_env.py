@@ -73,7 +73,8 @@ def test_a_worker_on_gpus_gets_their_cpus_and_one_on_cpu_devices_none() -> None:
 
 
 def test_a_program_gets_the_plan_or_no_gpu() -> None:
-    assert program_env({"A": "1"}, PLAN) == {"A": "1", **PLAN}
+    assert program_env({"A": "1"}, PLAN) == {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "A": "1", **PLAN}
+    assert program_env({"TF_FORCE_GPU_ALLOW_GROWTH": "0"}, PLAN)["TF_FORCE_GPU_ALLOW_GROWTH"] == "0"
     assert program_env({"A": "1"}, None) == {"A": "1", "CUDA_VISIBLE_DEVICES": "-1"}
 
 

@@ -152,13 +152,13 @@ def test_a_drill_is_the_first_thing_that_is_said_of_a_run() -> None:
     assert made.says[0].startswith(
         "DRILL, a fault injected on purpose: GPU 3 computes at 85 % of its own pace"
     )
-    assert spec(backend="cpu", drills=read_drills("--drill", ["slow-gpu=1:0.85"])).says[0].count("tower 1")
+    assert spec(backend="cpu", drills=read_drills("--drill", ["slow-gpu=1:0.85"])).says[0].count("device 1")
 
 
 @pytest.mark.parametrize(("gpus", "backend"), [((2, 3), "gpu"), ((), "cpu")])
 def test_a_drill_names_a_device_as_the_outputs_of_the_run_do(gpus: tuple[int, ...], backend: str) -> None:
     drills = read_drills("--drill", ["lost-gpu=4@9"])
-    with pytest.raises(UsageError, match=r"lost-gpu=4@9 names (GPU|tower) 4, this run has (2, 3|0, 1)$"):
+    with pytest.raises(UsageError, match=r"lost-gpu=4@9 names (GPU|device) 4, this run has (2, 3|0, 1)$"):
         spec(gpus, backend=backend, drills=drills)
 
 

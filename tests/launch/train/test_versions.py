@@ -16,7 +16,7 @@ def absent(name):
     if name != "b":
         raise importlib.metadata.PackageNotFoundError(name)
     return "2.0"
-print(json.dumps([worker_versions(), installed({"x": ("a", "b"), "y": ("c",)}, absent)]))
+print(json.dumps([worker_versions(gpus=False), installed({"x": ("a", "b"), "y": ("c",)}, absent)]))
 """
 
 
@@ -71,6 +71,7 @@ def test_a_worker_reports_the_versions_of_all_that_computes() -> None:
     assert versions["keras"] == importlib.metadata.version("keras")
     assert versions["onednn"] == "on"
     assert {"gputopo", "python"} <= set(versions)
+    assert not {"cuda_version", "cudnn_version", "nccl", "cudnn"} & set(versions)  # no GPU computes
     assert installed == {"x": "2.0"}
 
 

@@ -12,7 +12,7 @@ ASK = """
 import json, os, sys
 import tensorflow as tf
 from gputopo.launch.train.placement import devices
-from gputopo.launch.spec.run_spec import Runtime
+from gputopo.launch.spec.run_spec import Precision, Runtime
 from tests.launch.specs import cpu_spec
 
 silent = devices.settings(cpu_spec())
@@ -31,8 +31,13 @@ tf.config.set_logical_device_configuration = lambda gpu, parts: asked.append(
     [gpu, "limit", [part.memory_limit for part in parts]])
 devices.set_up(cpu_spec(backend="gpu", runtime=Runtime(memory_limit_mib=512)))
 devices.set_up(cpu_spec(backend="gpu"))
+tf32 = [tf.config.experimental.tensor_float_32_execution_enabled()]
+exact = cpu_spec(
+    backend="gpu", precision=Precision(tf32="off"), runtime=Runtime(memory_limit_mib=512))
+devices.server_config(exact, 0)
+tf32.append(tf.config.experimental.tensor_float_32_execution_enabled())
 print(json.dumps({"silent": silent, "devices": made, "reported": reported, "asked": asked,
-    "gpu": devices.settings(cpu_spec(backend="gpu", runtime=Runtime(memory_limit_mib=512)))}))
+    "gpu": devices.settings(exact), "tf32": tf32}))
 """
 
 
@@ -54,7 +59,9 @@ def test_threads_are_as_in_the_spec_and_are_reported() -> None:
         "inter_op_threads": "5",
         "gpu_threads": "gpu_shared 8",
         "gpu_memory": "512 MiB",
+        "tf32": "off",
     }
+    assert found["tf32"] == [True, False]
     # Each GPU gets a limit or may grow, never both.
     assert found["asked"] == [
         ["gpu a", "limit", [512]],
