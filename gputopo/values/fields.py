@@ -261,7 +261,7 @@ def _struct_in(annotation: Any) -> tuple[type[msgspec.Struct] | None, bool]:
     origin = get_origin(annotation)
     inner = get_args(annotation)[:1] if origin in (Annotated, tuple) else get_args(annotation)
     found = next((kind for one in inner if (kind := _struct_in(one))[0] is not None), (None, False))
-    return found[0], found[1] or (origin is tuple and found[0] is not None)
+    return found[0], found[1] or origin is tuple
 
 
 def _spaced(name: str) -> str:

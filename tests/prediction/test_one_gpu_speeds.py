@@ -88,6 +88,14 @@ def test_a_larger_batch_takes_a_longer_step_and_more_images_per_sec() -> None:
     assert speeds[0].high / speeds[0].low > speeds[3].high / speeds[3].low > speeds[4].high / speeds[4].low
 
 
+def test_the_range_holds_all_figures_of_the_nearest_batch() -> None:
+    slow = Figure("GeForce GTX 1080 Ti", "resnet50", 64, "fp32", 150.0)
+    fast, far = slow._replace(images_per_sec=208.0), slow._replace(batch=128, images_per_sec=900.0)
+    speed = predicted(slow, [slow, fast, far])
+    assert speed.images_per_sec == pytest.approx(179.0)
+    assert speed.low < 150.0 < 208.0 < speed.high < 250.0
+
+
 def test_the_source_says_from_what_a_speed_is_scaled_and_how_sure_it_is() -> None:
     known = Figure("GeForce GTX 1080 Ti", "resnet50", 64, "fp32", 208.0)
     scaled = predicted(known._replace(model="vgg16"), [known, K80_VGG16])
