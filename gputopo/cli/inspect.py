@@ -164,7 +164,7 @@ def _inspect_once(
         # The terminal shows whose processes use the GPUs; what is passed on does not, unless asked.
         shown = findings.Inspection(machine=whole, findings=inspection.findings)
         _print(shown if shape == "table" else inspection, shape, detail)
-    if findings.driver_broken(machine) is not None:
+    if not sources and findings.driver_broken(machine) is not None:  # a capture's is a finding as any other
         return ExitCode.HARDWARE
     if findings.fails(inspection.findings, fail_on):
         return ExitCode.FINDINGS

@@ -173,7 +173,11 @@ def _stops(cells: Sequence[Cell], scaling: Scaling, names: Sequence[str]) -> Ite
 def _superlinear(cells: Sequence[Cell], scaling: Scaling, names: Sequence[str]) -> Iterator[Observation]:
     rows = scaling.rows[1:]
     over = [
-        row for row in rows if row.efficiency_percent > 100 and holds(row.speedup / row.n_gpus, row.noise)
+        row
+        for row in rows
+        if row.efficiency_percent > 100
+        and holds(row.speedup / row.n_gpus, row.noise)
+        and not cells[row.cell].of.suspect  # which is stated already
     ]
     if not over:
         return

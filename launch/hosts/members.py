@@ -29,7 +29,7 @@ from gputopo.values.run.events import RankFailed, Sample, Silent
 MAX_STRANGERS = 8  # refused hosts outside of the training that are remembered for the message
 CLOCK_REPORTS = 60  # latest reports whose quickest compares clocks, which drift apart by 10 ms meanwhile
 _LOOKS_LATE = 4  # looks at silence may be this many times as far apart as planned on a busy host
-SILENT, LEFT = "no longer answers", "has ended without a reason"  # failures that rank 0 notices
+SILENT, LEFT = "no longer answers", "closed the connection"  # failures that rank 0 notices
 
 
 class Member:
@@ -137,6 +137,10 @@ class Members:
     def is_decided(self) -> bool:
         """Whether no host is to be waited for: every rank has joined, was refused, or cannot join."""
         return all(rank in self._refused or self._has_failed(rank) for rank in self.missing())
+
+    def are_refused(self) -> bool:
+        """Whether all that are missing were refused, or cannot join."""
+        return all(rank in self._refused for rank in self.missing())
 
     def look(self, now_s: float, time_s: float) -> Iterator[RankFailed]:
         """Yield the failures of hosts that were started and have been lost since the last look.

@@ -34,7 +34,7 @@ from gputopo.launch.hosts.secret import Channel, ChannelError
 from gputopo.launch.supervise.sampling import EventQueue
 from gputopo.launch.user_program.steps import StepsReported
 from gputopo.values import schema
-from gputopo.values.errors import ExitCode, GputopoError, HardwareError
+from gputopo.values.errors import ExitCode, GputopoError, HardwareError, UsageError
 from gputopo.values.run.events import Event
 
 _PRESENT = 3  # intervals of silence after which a host is not waited for at the end
@@ -164,7 +164,8 @@ class RendezvousServer:
             if not members.missing():
                 return {rank: member.joining for rank, member in sorted(members.joined.items())}
             if members.is_decided():
-                raise HardwareError(members.absence(""), "correct that, and start all hosts again")
+                kind = UsageError if members.are_refused() else HardwareError
+                raise kind(members.absence(""), "correct that, and start all hosts again")
             raise HardwareError(
                 members.absence(f" within {timeout_s:g} s"),
                 f"start gputopo on all hosts at the same time; they must reach {self._name} port {self.port} "

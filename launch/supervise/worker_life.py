@@ -101,6 +101,7 @@ class WorkerLife:
         self._cpu: tuple[float, float] | None = None  # the clock and the worker's CPU time, in this silence
         self._unreachable: RankFailed | None = None  # of another host, by the worker
         self._signalled_elsewhere = False  # and not here yet
+        self._stopped_elsewhere: RankFailed | None = None  # by that signal, and not recorded yet
         self._stuck: dict[int, str] = {}  # hosts whose servers cannot run, by rank, and why
         self._child: WorkerProcess
         self._selector: selectors.DefaultSelector
@@ -133,6 +134,7 @@ class WorkerLife:
             # What the worker had written before its end: its failure may be in it.
             _empty(self._child.output, self._output.take)
             _empty(self._child.events, self._decode_events)
+        self._note_stop_elsewhere()
         if self._unreachable is not None:
             self._await_reason(sources)
             self._record.add(self._unreachable)
@@ -205,6 +207,7 @@ class WorkerLife:
                     if event.kind == failure.UNREACHABLE:
                         self._unreachable = event
                         continue
+                    self._note_stop_elsewhere()
                 self._record.add(event)
         except NotAnEventError as error:
             self._record.add(self._broken(f"the worker wrote a line that is no event: {error}"))
@@ -221,11 +224,13 @@ class WorkerLife:
 
     def _take_reports(self, source: EventSource) -> None:
         for event in source.take():
-            self._record.add(event)
             if isinstance(event, RankFailed) and event.kind in STOPPED_FROM_OUTSIDE:
                 self._asked_by(signal.SIGTERM)  # as its starter did, or will do, here
                 self._signalled_elsewhere = True
-            elif isinstance(event, RankFailed):
+                self._stopped_elsewhere = self._stopped_elsewhere or event
+                continue
+            self._record.add(event)
+            if isinstance(event, RankFailed):
                 self._ask_to_end()
             elif isinstance(event, Silent):
                 self._stuck[event.rank] = event.process
@@ -236,12 +241,18 @@ class WorkerLife:
 
     # How it ends
 
+    def _note_stop_elsewhere(self) -> None:
+        """Record that another host was stopped: not where the signal came to this one, too."""
+        if self._stopped_elsewhere is not None:
+            self._record.add(self._stopped_elsewhere)
+            self._stopped_elsewhere = None
+
     def _signals_came(self, signals: int) -> None:
         for number in _read(signals) or b"":
             self._record.add(failure.asked_to_end(number, self._spec, time_s=time.time()))
             # A Ctrl-C to all hosts may be heard of from another one first: it is not the second one here.
             self._asked_by(signal.SIGTERM if self._signalled_elsewhere else number)
-            self._signalled_elsewhere = False
+            self._signalled_elsewhere, self._stopped_elsewhere = False, None
 
     def _asked_by(self, signum: int) -> None:
         worth_a_step = self._has_begun and self._spec.saves_after_a_step

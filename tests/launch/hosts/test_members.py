@@ -92,9 +92,7 @@ def test_another_host_may_not_have_the_rank_of_one_that_has_joined() -> None:
     assert one.joined[1].joining.name == "n1"
 
 
-@pytest.mark.parametrize(
-    ("gone", "says"), [(False, "no longer answers"), (True, "has ended without a reason")]
-)
+@pytest.mark.parametrize(("gone", "says"), [(False, "no longer answers"), (True, "closed the connection")])
 def test_a_host_that_was_started_again_replaces_the_one_that_was_lost(gone: bool, says: str) -> None:
     one = members("n1")
     one.join(joining(1, port=4000), 0.0)
@@ -112,10 +110,10 @@ def test_a_started_host_whose_connection_ends_fails_at_once_and_once() -> None:
     one = training(1, 2)
     one.joined[1].is_gone = True
     (failed,) = look(one, until_s=0.5)
-    assert (failed.rank, failed.cause) == (1, "host n1 (rank 1) has ended without a reason")
+    assert (failed.rank, failed.cause) == (1, "host n1 (rank 1) closed the connection")
     one.joined[2].has_last = one.joined[2].is_gone = True
     assert look(one, from_s=0.5, until_s=1.0) == []
-    assert one.lost() == {1: "host n1 (rank 1) has ended without a reason"}
+    assert one.lost() == {1: "host n1 (rank 1) closed the connection"}
 
 
 def test_an_option_that_differs_from_rank_0_is_refused_and_nobody_waits_any_more() -> None:

@@ -4,9 +4,13 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 from statistics import median
 
+import psutil
 import pytest
 
 from gputopo.launch.spec.names import device_name
@@ -55,6 +59,34 @@ def test_a_server_that_is_killed_in_a_collective_ends_the_training_with_its_host
     assert isinstance(failed, RankFailed)
     assert (code, failed.exit_code, failed.kind) == (3, 3, "unreachable")
     assert f"n2 (rank 2) at {endless.servers[2].address}" in failed.cause
+
+
+_LAUNCHER = """
+import subprocess, sys
+subprocess.run([sys.executable, "-P", "-c", '''
+import os, signal
+from gputopo.launch.train import server
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+server.PARENT_STOPPED_S = 2
+print(os.getpid(), flush=True)
+server._end_for_the_parent(False)
+'''])
+"""
+
+
+def test_a_server_whose_launcher_is_stopped_ends(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-c", _LAUNCHER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        served = psutil.Process(int(launcher.stdout.readline()))
+        launcher.send_signal(signal.SIGSTOP)
+        deadline_s = time.monotonic() + 30
+        try:
+            while served.status() != psutil.STATUS_ZOMBIE:  # who is stopped does not reap
+                assert time.monotonic() < deadline_s
+                time.sleep(0.05)
+        finally:
+            launcher.kill()
 
 
 # Without waiting some of the variables are those of the round before, in a third of the rounds.
