@@ -8,9 +8,8 @@ from gputopo.copies.numbers import by_copy_engine, is_large
 from gputopo.findings import Finding
 from gputopo.report.bandwidth.numbers import number
 from gputopo.report.document import Section, Styled, block_lines
-from gputopo.report.findings import findings_block
+from gputopo.report.findings import SCREEN_WIDTH, findings_block, short_findings
 from gputopo.report.layout import SEVERITY_STYLES, plain
-from gputopo.report.machine.verdict import SCREEN_WIDTH, short_findings
 from gputopo.report.units import counted, seconds
 from gputopo.runs.history import date_in_words
 from gputopo.values.bandwidth import COLLECTIVES, NETWORK, Bandwidth, NotMeasured, Sample, gpus_of
