@@ -46,7 +46,7 @@ OBSERVATIONS: dict[str, str] = {
     "scaling.superlinear": "Above 100 % efficiency: one of the two figures is wrong",
     "prediction.outside": "Outside the predicted range",
     "published.slower": "Slower than published for the same GPU model",
-    "earlier.changed": "Other than before, with other software or faster",
+    "earlier.changed": "Faster than before, or with other software",
     "gpu.ratio": "GPU models",
     "precision.ratio": "Half precision",
     "xla.ratio": "XLA",
