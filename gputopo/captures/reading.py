@@ -169,7 +169,7 @@ def _decoded(data: bytes, origin: str) -> str:
         raise InputError(f"{origin} is larger than {size} MiB", "give the capture alone")
     text = intake.decoded(data)
     if text is None:
-        raise InputError(f"{origin} is a binary file, no text", detect.USE)
+        raise InputError(f"{origin} is a binary file, not text", detect.USE)
     intake.require_text_size(text, origin)
     return text
 

@@ -164,7 +164,7 @@ def _inspect_once(
         # The terminal shows whose processes use the GPUs; what is passed on does not, unless asked.
         shown = findings.Inspection(machine=whole, findings=inspection.findings)
         _print(shown if shape == "table" else inspection, shape, detail)
-    if findings.driver_broken(machine) is not None:
+    if not sources and findings.driver_broken(machine) is not None:  # a capture's is a finding as any other
         return ExitCode.HARDWARE
     if findings.fails(inspection.findings, fail_on):
         return ExitCode.FINDINGS
@@ -188,7 +188,7 @@ def _print(inspection: "Inspection", shape: str, detail: "Detail | None") -> Non
 
 def _print_difference(old: "Machine", new: "Machine", shape: str) -> None:
     from gputopo.findings.difference import difference
-    from gputopo.report.machine.inspection import difference_document
+    from gputopo.report.fleet import difference_document
 
     found = difference(old, new)
     show_report(found, lambda: difference_document(found), shape)

@@ -1,7 +1,7 @@
 """The samples of a session that can be judged: large copies, one number a path, with its noise; of a soak."""
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median, median_low
 from typing import TypeVar
 
@@ -145,10 +145,6 @@ def _keep_faster(found: dict[Key, Sample], key: Key, sample: Sample) -> None:
 
 # Ours: fewer have no first and last quarter to compare.
 MIN_INTERVALS = 4
-_QUARTERS: tuple[Callable[[int], slice], ...] = (
-    lambda count: slice(None, count // 4),
-    lambda count: slice(-(count // 4), None),
-)
 
 
 def copied_bytes(soak: Soak) -> dict[int, int]:
@@ -174,11 +170,11 @@ def ends(soak: Soak, gpu: int, kind: Kind, *, receives: bool = False) -> tuple[f
     found = [rates for rates in series.values() if len(rates) >= MIN_INTERVALS]
     if not found:
         return None
-    first, last = (
-        statistics.median_high(statistics.median(rates[part(len(rates))]) for rates in found)
-        for part in _QUARTERS
+    quarters = [(rates[: len(rates) // 4], rates[-(len(rates) // 4) :]) for rates in found]
+    return (
+        statistics.median_high(median(first) for first, _ in quarters),
+        statistics.median_high(median(last) for _, last in quarters),
     )
-    return first, last
 
 
 def temperatures(samples: Sequence[TimedSample], gpu: int) -> list[int]:

@@ -1,12 +1,15 @@
 """The driver: whether it works, GPUs that do not answer, Xid errors, and what the kernel log shows."""
 
+import csv
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from gputopo.findings.rule import Case, Fault, Finding, Rule, Severity, check, named
+from gputopo.reference import data
 from gputopo.topology.kernel import (
     NVIDIA_DRIVER,
     SET_ASIDE,
@@ -15,6 +18,7 @@ from gputopo.topology.kernel import (
     gpus_of_other_drivers,
     kernel_events,
 )
+from gputopo.values.index_ranges import parse_ranges
 from gputopo.values.machine import Driver, KernelEvent, Machine
 from gputopo.values.subject import DRIVER, MACHINE, FactPath, Subject, at_gpu
 
@@ -127,48 +131,55 @@ GPU_NO_ANSWER = Rule(
 )
 
 _OFF_THE_BUS = 79  # Xid
-_XID_PROGRAM = "Debug the program first (compute-sanitizer); the GPU is rarely the cause."
-# NVIDIA, GPU Memory Error Management: a remapped row or a contained error is no reason for a return; the
-# field diagnostic decides.
-_XID_RESET = (
-    "End all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot. If it happens again, "
-    "run NVIDIA's field diagnostic, which decides on a return."
-)
-_XID_REMAP = "Reset the GPU when its programs have ended: the spare row is used then. No reason for a return."
-_XID_CONTAINED = "Start the program that was ended again, and reset the GPU when it has ended."
 _XID_GSP = (
     "Reset the GPU (sudo nvidia-smi -r -i GPU) or reboot, and update the driver. If it happens again, run "
     "nvidia-bug-report.sh and report it to NVIDIA."
 )
-_XID_BUS = "Check seat, riser, power cables and temperature of the card. Reboot or power-cycle."
-_XID_DRIVER = "Update the driver. If it happens again, run nvidia-bug-report.sh and report it to NVIDIA."
-# NVIDIA, "XID Errors" (docs.nvidia.com/deploy/xid-errors): the codes seen on workstations and servers.
-# Faults of programs are warnings, those of the card errors.
-XIDS = {
-    13: Case("graphics engine exception caused by a program", _XID_PROGRAM, "warning"),
-    31: Case(
-        "GPU memory page fault: invalid address accessed by a program (MMU fault)", _XID_PROGRAM, "warning"
-    ),
-    32: Case("invalid or corrupted push buffer stream (driver or bus)", _XID_BUS, "warning", opens=True),
-    38: Case("driver firmware error", _XID_DRIVER, "error"),
-    43: Case("GPU stopped processing for a program", _XID_PROGRAM, "warning"),
-    45: Case("channels of an ended program were cleaned up", "None after a program was ended.", "info"),
-    48: Case("double bit ECC error", _XID_RESET, "error"),
-    61: Case("internal micro-controller breakpoint", _XID_RESET, "error"),
-    62: Case("internal micro-controller halt", _XID_RESET, "error"),
-    63: Case("ECC page retirement or row remapping recorded", _XID_REMAP, "warning"),
-    64: Case("ECC page retirement or row remapping could not be recorded", _XID_RESET, "error"),
-    69: Case("graphics engine class error caused by a program", _XID_PROGRAM, "warning"),
-    74: Case("NVLink error", f"See nvidia-smi nvlink -s and -e; a bridge: reseat it. {_XID_RESET}", "error"),
-    79: Case("GPU has fallen off the bus", _XID_BUS, "error", opens=True),
-    92: Case("high single-bit ECC error rate", _XID_RESET, "warning"),
-    94: Case("contained ECC error: one program was ended", _XID_CONTAINED, "error"),
-    95: Case("uncontained ECC error: several programs affected", _XID_RESET, "error"),
-    109: Case("context switch timeout", _XID_DRIVER, "warning"),
-    119: Case("GSP RPC timeout (GPU system processor)", _XID_GSP, "error"),
-    120: Case("GSP error (GPU system processor)", _XID_GSP, "error"),
-    140: Case("unrecovered ECC error", _XID_RESET, "error"),
+_XID_RESET = (
+    "End all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot. If it happens again, "
+    "run NVIDIA's field diagnostic, which decides on a return."
+)
+# By the `action` of xids.csv (NVIDIA, Xid catalog). A remapped row or a contained error is no reason for a
+# return (NVIDIA, GPU Memory Error Management).
+_XID_ACTIONS = {
+    "none": "None needed.",
+    "ended": "None after a program was ended.",
+    "program": "Debug the program first (compute-sanitizer); the GPU is rarely the cause.",
+    "restart": "Start the program again. If it happens again, update the driver and debug the program.",
+    "reset": _XID_RESET,
+    "power cycle": "Undo recent changes of the hardware and power-cycle. If it stays, contact the vendor.",
+    "remap": "Reset the GPU when its programs have ended, for the repair. No reason for a return.",
+    "contained": "Start the program that was ended again, and reset the GPU when it has ended.",
+    "watch": "Results are right: the errors were corrected. Watch whether they go on (nvidia-smi -q -d ECC).",
+    "retrain": "None needed at once: reset the GPU when its programs have ended.",
+    "gsp": _XID_GSP,
+    "nvlink": f"See nvidia-smi nvlink -s and -e; a bridge: reseat it. {_XID_RESET}",
+    "bus": "Check seat, riser, power cables and temperature of the card. Reboot or power-cycle.",
+    "driver": "Update the driver. If it happens again, run nvidia-bug-report.sh and report it to NVIDIA.",
+    "action": "Do what the message names: nvidia-smi --query-gpu=gpu_recovery_action --format=csv shows it.",
+    "support": "Run nvidia-bug-report.sh and contact the vendor of the card.",
 }
+
+
+def _known_xids() -> dict[int, Case]:
+    """Return the Xids of NVIDIA's catalog (docs.nvidia.com/deploy/xid-errors), and older ones in use.
+
+    Faults of programs are warnings, those of the card errors.
+    """
+    with (Path(data.__path__[0]) / "xids.csv").open(encoding="utf-8", newline="") as file:
+        return {
+            code: Case(
+                row["meaning"],
+                _XID_ACTIONS[row["action"]],
+                msgspec.convert(row["severity"], Severity),
+                opens=row["action"] == "bus",
+            )
+            for row in csv.DictReader(file)
+            for code in parse_ranges(row["codes"]) or ()
+        }
+
+
+XIDS = _known_xids()
 XID = Rule(
     "driver.xid",
     title="the kernel module reported an Xid error, during a watch or in a kernel log",

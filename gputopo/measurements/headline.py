@@ -80,12 +80,10 @@ def _machines(figures: Figures) -> str:
     fair = len(middle) - good - poor
     counts = ((good, "good"), (fair, "fair"), (poor, "poor"))
     words = ", ".join(f"{word} on {count}" for count, word in counts if count)
-    worst = min(middle, key=lambda name: middle[name])
     noun = device_word(figures.cells[figures.scalings[0].largest.cell].of)
-    return (
-        f"Scaling to all {noun}s, of {len(middle)} machines: {words}; the worst is {worst}, "
-        f"{middle[worst]:.0f} % efficiency."
-    )
+    worst = min(middle, key=lambda name: middle[name])
+    last = f"; the worst is {worst}, {middle[worst]:.0f} % efficiency" if good < len(middle) else ""
+    return f"Scaling to all {noun}s, of {len(middle)} machines: {words}{last}."
 
 
 def _avoid(figures: Figures) -> Iterator[str]:

@@ -235,7 +235,8 @@ class Candidates:
         if of.required is not None and not of.exact:
             reasons.append(f"every set contains GPU {of.required}, which holds the variables")
         if of.request.prefer_pix:
-            reasons += [refusal.reason for refusal in of.unmet(chosen)] or [of.pix_reason(chosen)]
+            met = "--prefer-pix is met" if len(chosen) > 1 else "--prefer-pix has no effect: one GPU"
+            reasons += [refusal.reason for refusal in of.unmet(chosen)] or [met]
         return [
             *reasons,
             *self.warnings(chosen),

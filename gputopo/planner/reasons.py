@@ -90,17 +90,6 @@ def model_reasons(machine: Machine, gpus: Sequence[int], *, equal_batches: bool 
     return [f"GPUs of different models ({models}): {pace}"]
 
 
-def pix_met(links: Links, island: Sequence[int], gpus: Sequence[int]) -> str:
-    """Return that the chosen GPUs are in this PIX island."""
-    if len(gpus) == 1:
-        return "--prefer-pix has no effect: one GPU"
-    joined = any(class_name(links.get(pair)).startswith("NV") for pair in pairs_of(gpus))
-    where = "are all of" if set(island) == set(gpus) else "are in"
-    return f"--prefer-pix is met: the chosen GPUs {where} the PIX island of {gpus_in_words(island)}" + (
-        ", where NVLinks count as PIX" if joined else ""
-    )
-
-
 def pix_unmet(largest: Sequence[int], asked: int, required: int | None, *, troubled: bool = False) -> str:
     """Return why --prefer-pix was not met, with the largest PIX island (that has GPU `required`).
 
@@ -108,21 +97,13 @@ def pix_unmet(largest: Sequence[int], asked: int, required: int | None, *, troub
     """
     holding = "" if required is None else f" with GPU {required}"
     if len(largest) < 2:
-        return f"--prefer-pix cannot be met: no set to choose from{holding} is known to be PIX or closer"
+        return f"--prefer-pix cannot be met: no GPUs{holding} are known to be PIX or closer"
     if troubled and len(largest) >= asked:
-        return (
-            f"--prefer-pix is not met with {asked} GPUs: each PIX island to choose from{holding} that has as "
-            "many has GPUs in use or in error"
-        )
+        return f"--prefer-pix is not met: each PIX island{holding} of {asked} GPUs has GPUs in use"
     return (
-        f"--prefer-pix cannot be met with {asked} GPUs: the largest PIX island to choose from"
-        f"{holding} has {len(largest)} ({gpus_in_words(largest)})"
+        f"--prefer-pix cannot be met with {asked} GPUs: the largest PIX island{holding} has {len(largest)} "
+        f"({gpus_in_words(largest)})"
     )
-
-
-def pix_unmet_by_named() -> str:
-    """Return that the GPUs of --gpus do not meet --prefer-pix."""
-    return "--prefer-pix cannot be met: the GPUs named by --gpus are not in one PIX island"
 
 
 def in_words(resource: Resource, placing: Placement, paths: Paths) -> str:

@@ -11,9 +11,7 @@ from gputopo.planner.reasons import (
     doubt_reasons,
     not_used,
     pairs_of,
-    pix_met,
     pix_unmet,
-    pix_unmet_by_named,
 )
 from gputopo.planner.request import Request, gpus_in_words, ps_gpu, troubles, usable
 from gputopo.topology.doubts import believed_links
@@ -70,7 +68,8 @@ class Selection:
         if not self.request.prefer_pix or self.in_one_island(chosen):
             return ()
         if self.exact:
-            return (Refusal(reason=pix_unmet_by_named()),)
+            why = "--prefer-pix cannot be met: the GPUs named by --gpus are not in one PIX island"
+            return (Refusal(reason=why),)
         largest = self._largest_island()
         troubled = any(index in self.troubles for index in largest)
         return (Refusal(reason=pix_unmet(largest, len(chosen), self.required, troubled=troubled)),)
@@ -140,10 +139,6 @@ class Selection:
             return None
         classes = speed_classes(self.pair_speeds)
         return MeasuredOrder(self.pair_speeds, classes, self.links, self.request.prefer_pix)
-
-    def pix_reason(self, gpus: Sequence[int]) -> str:
-        """Return that --prefer-pix is met, with the island of these GPUs."""
-        return pix_met(self.links, next(island for island in self.islands if set(gpus) <= set(island)), gpus)
 
 
 def _reduction(request: Request, size: int) -> str | None:

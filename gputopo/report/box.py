@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterable, Sequence
 
 from gputopo.captures.training_table import COLUMNS, cell_text
-from gputopo.measurements.box import Box, Series, Worsening
+from gputopo.measurements.box import MIN_SIDE, Box, Series, Worsening
 from gputopo.measurements.study import Study
 from gputopo.report.document import Block, Bullets, Document, Section, Table
 from gputopo.report.study_models import table
@@ -15,9 +15,8 @@ from gputopo.values.run.measurement import Measurement
 
 _ROWS = 12  # of a table in the short form
 _MAX_CURVES = 8  # of one picture: those that changed first, then those with most points
-_NOTHING = (
-    "Nothing is worse beyond the noise of its measurements, three of them before a change and three after."
-)
+_NOTHING = "Nothing is worse beyond the noise of its measurements."
+_TOO_FEW = "Too few undisturbed measurements to tell: a change needs three before it and three after."
 
 
 def box_document(box: Box, *, pictures: bool = False) -> Document:
@@ -42,7 +41,8 @@ def box_document(box: Box, *, pictures: bool = False) -> Document:
 def _headline(box: Box) -> str:
     found = [change_words(one) for one in box.changes[:1]]
     found += [_repeat_words(one) for one in box.to_repeat[:1] if not found]
-    return " ".join(found or [_NOTHING])
+    is_long = any(len(one.points) >= 2 * MIN_SIDE for one in box.series)
+    return " ".join(found or [_NOTHING if is_long else _TOO_FEW])
 
 
 def change_words(change: Worsening) -> str:
@@ -72,7 +72,7 @@ def _changes(box: Box) -> list[Block]:
         with_it = [part for part in box.changes if part.what.endswith(f" in {one.what}")]
         parts = (f"{part.what.partition(' in ')[0]} {part.percent:.0f} %" for part in with_it)
         words.append(change_words(one) + (f" Of its devices: {', '.join(parts)}." if with_it else ""))
-    return _bullets(words) or [_NOTHING]
+    return _bullets(words)
 
 
 def _bullets(items: Iterable[str]) -> list[Block]:

@@ -14,7 +14,7 @@ from gputopo.report.units import images_per_sec
 from gputopo.values.run.measurement import Status
 from gputopo.workload.workloads import Workload, names, require
 
-ROWS = 6  # of a table in the short form
+ROWS = 5  # of a table in the short form
 # What stands in the place of a figure.
 _WITHOUT_FIGURE: Mapping[Status, str] = {
     "complete": "missing",

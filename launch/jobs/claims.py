@@ -64,6 +64,17 @@ def claims_folder(environ: Mapping[str, str]) -> Path:
     return _SHARED / "gputopo" if is_for_all else Path("/tmp/gputopo-claims")
 
 
+def held_handles(environ: Mapping[str, str]) -> tuple[int, ...]:
+    """Return the handles of this process's claims: who inherits one holds the claim as long as it lives."""
+    folder = f"{claims_folder(environ)}/"
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of the listing itself
+            if os.readlink(f"/proc/self/fd/{name}").startswith(folder):
+                found.append(int(name))
+    return tuple(found)
+
+
 def claimed_by_others(machine: Machine, folder: Path) -> dict[int, str]:
     """Return the GPUs that other processes have claimed, with by whom in words."""
     found: dict[int, str] = {}

@@ -34,27 +34,13 @@ STRATEGIES: dict[str, StrategyName] = {
     "multi_worker_mirrored:nccl": StrategyName(MULTI_WORKER, "nccl"),
     "multi_worker_mirrored:ring": StrategyName(MULTI_WORKER, "ring"),
 }
-# Other spellings: class names of tf.distribute and of its reductions, and short forms.
-_ALSO = {
-    "mirroredstrategy": "mirrored",
-    "mirrored:ncclallreduce": "mirrored:nccl",
-    "mirrored:hierarchicalcopyallreduce": "mirrored:hierarchical",
-    "mirrored:hier": "mirrored:hierarchical",
-    "mirrored:reductiontoonedevice": "mirrored:one",
-    "centralstoragestrategy": "central",
+_ALSO = {  # class names of tf.distribute, without "Strategy", and short forms
     "centralstorage": "central",
-    "onedevicestrategy": "one-device",
     "onedevice": "one-device",
     "one": "one-device",
-    "multiworkermirroredstrategy": MULTI_WORKER,
     "multiworkermirrored": MULTI_WORKER,
     "multi-worker-mirrored": MULTI_WORKER,
     "mwms": MULTI_WORKER,
-}
-_ELSEWHERE = {
-    "parameterserver": "processes for the variables",
-    "ps": "processes for the variables",
-    "tpu": "TPUs",
 }
 
 
@@ -65,18 +51,11 @@ def cpu_devices_of(strategy: str | None) -> int:
 
 def read(name: str) -> StrategyName:
     """Parse a name, in any case. Raises UsageError that names the nearest ones."""
-    asked = name.lower()
-    asked = _ALSO.get(asked, asked)
-    kind, colon, reduction = asked.partition(":")
+    kind, colon, reduction = name.lower().partition(":")
+    kind = kind.removesuffix("strategy")
     asked = _ALSO.get(kind, kind) + colon + reduction
     if asked in STRATEGIES:
         return STRATEGIES[asked]
-    for other, needs in _ELSEWHERE.items():
-        if asked.removesuffix("strategy").startswith(other):
-            raise UsageError(
-                f"--strategy {name} needs {needs}, which a run of gputopo does not have",
-                "use --strategy mirrored, or --variable-update parameter_server",
-            )
     near = difflib.get_close_matches(asked, STRATEGIES, n=2, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"the strategies are: {', '.join(STRATEGIES)}"
     raise UsageError(f"there is no strategy '{name}'", hint)

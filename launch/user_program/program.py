@@ -14,13 +14,14 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from gputopo.launch.failure import signal_name
+from gputopo.launch.jobs.claims import held_handles
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.cgroup import oom_kills
 from gputopo.launch.supervise.worker_process import OwnChildren, adopting
@@ -118,8 +119,13 @@ def run_program(
     with signals.caught(*_PASSED_ON, signal.SIGCHLD) as came, adopting():
         with signals.blocked(_PASSED_ON):  # in the witness, and in the program until it is one
             witness = _Witness(ours)
-            process = subprocess.Popen(tethered(list(command), signal.SIGTERM), env=dict(environment))
-        with witness:
+            process = subprocess.Popen(
+                tethered(list(command), signal.SIGTERM),
+                env=dict(environment),
+                pass_fds=held_handles(os.environ),  # a program that outlives this process holds its GPUs
+            )
+            killer = _killer_of(process.pid, ours)
+        with witness, killer:
             passed = _passed_on(process.pid, witness, came, ours, stop)
         stopped = stop.exit_code if stop.over() else None
         if stopped is not None:
@@ -156,6 +162,21 @@ def _passed_on(
             with contextlib.suppress(ProcessLookupError):
                 os.kill(program, number)
     return passed
+
+
+@contextlib.contextmanager
+def _killer_of(program: int, ours: OwnChildren) -> Iterator[None]:
+    """Have a shell that kills a program that ignores SIGTERM some seconds after this process is killed."""
+    script = f'read -r line; sleep {TERM_S:g}; kill -KILL "$1"'
+    nowhere = subprocess.DEVNULL
+    with subprocess.Popen(
+        ["sh", "-c", script, "sh", str(program)], stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere
+    ) as shell:
+        ours.add(shell.pid)
+        try:
+            yield
+        finally:
+            shell.kill()
 
 
 class _Witness:

@@ -172,6 +172,12 @@ def test_inspect_and_plan_never_load_tensorflow_cuda_or_pydantic() -> None:
     assert done.stderr == "[0, 0] []\n"
 
 
+def test_a_broken_driver_of_a_capture_is_a_finding_as_any_other(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "error.txt").write_text("Failed to initialize NVML: Driver/library version mismatch\n")
+    words = ("inspect", "--from", str(tmp_path / "error.txt"))
+    assert (call(*words).code, call(*words, "--fail-on", "error").code) == (0, 1)
+
+
 def test_a_reader_that_stops_early_gets_no_complaint() -> None:
     command = f"{sys.executable} -m gputopo inspect --from dgx1-v100 --json | head -c 1"
     done = subprocess.run(

@@ -59,9 +59,28 @@ def test_a_module_with_fewer_lanes_is_not_moved_to_another_slot() -> None:
 
 
 def test_memory_errors_that_were_repaired_or_contained_are_no_reason_for_a_return() -> None:
-    assert not any("replace" in XIDS[code].remedy for code in XIDS)
-    assert "No reason for a return" in XIDS[63].remedy
+    assert not any("replace" in case.remedy for case in XIDS.values())
+    assert all("No reason for a return" in XIDS[code].remedy for code in (63, 156, 160))
     assert "field diagnostic" in ECC_UNCORRECTED.remedy
+
+
+@pytest.mark.parametrize(
+    ("code", "severity", "words"),
+    [
+        (13, "warning", "compute-sanitizer"),
+        (45, "info", "None"),
+        (48, "error", "reset it"),
+        (79, "error", "power cables"),
+        (94, "error", "Start the program"),
+        (131, "warning", "Start the program again"),
+        (149, "warning", "nvlink -s"),
+        (154, "warning", "gpu_recovery_action"),
+        (157, "warning", "vendor"),
+        (172, "error", "reset it"),
+    ],
+)
+def test_an_xid_has_the_action_of_nvidias_catalog(code: int, severity: str, words: str) -> None:
+    assert (XIDS[code].severity, words in XIDS[code].remedy) == (severity, True)
 
 
 @pytest.mark.parametrize(

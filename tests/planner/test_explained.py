@@ -37,13 +37,6 @@ def test_its_parts_are_those_of_the_choice(ps: str) -> None:
     assert any(one.resource.startswith(str(choice.limited_by)) for one in line.resources)
 
 
-def test_blocks_are_named_in_the_order_of_backward() -> None:
-    blocks = line_of(ps="cpu").blocks
-    assert [one.block for one in blocks][:2] == ["classifier", "dense7"]
-    assert blocks[-1].block == "conv1"
-    assert sum(one.mb for one in blocks) == pytest.approx(4 * 61.8, rel=0.02)
-
-
 def test_one_gpu_exchanges_nothing() -> None:
     line = line_of(num_gpus=1)
     assert (line.resources, line.gradients_ms) == ((), 0.0)

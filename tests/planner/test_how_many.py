@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gputopo import captures
 from gputopo.planner import Request, plan
 from gputopo.planner.how_many import GAIN, enough, gains
-from gputopo.planner.request import batches, mean_batch, speed_classes
+from gputopo.planner.request import batches, speed_classes
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine
@@ -148,15 +148,6 @@ def test_a_step_lasts_as_long_as_the_gpu_that_needs_longest_for_its_own_batch() 
     assert found.prediction.batch_size == 72  # their mean
 
 
-def test_a_list_is_in_the_order_of_the_gpus_that_were_named() -> None:
-    speeds = (150.0, 100.0)
-    forward = planned(gpus=(6, 0), single_gpu_images_per_sec=speeds, batch_size=(90, 60))
-    assert forward.choice.gpus == (6, 0)
-    assert forward.choice.compute_ms == pytest.approx(600)
-    backward = planned(gpus=(6, 0), single_gpu_images_per_sec=speeds, batch_size=(60, 90))
-    assert backward.choice.compute_ms == pytest.approx(900)
-
-
 def test_auto_gives_each_gpu_what_it_computes_in_the_same_time() -> None:
     found = planned(batch_size="auto")
     default = 64  # of resnet50
@@ -187,15 +178,6 @@ def test_auto_without_known_speeds_is_equal_batches_and_says_why() -> None:
     found = planned(batch_size="auto", single_gpu_images_per_sec=())
     assert found.choice.batch_sizes == ()
     assert "--batch-size auto: equal batches, as no speed of one GPU is known" in found.choice.reasons
-
-
-def test_equal_numbers_are_planned_for_as_one_number() -> None:
-    for gpus in (None, (6, 2, 0)):
-        count = 7 if gpus is None else len(gpus)
-        speeds = ONE_FASTER[-count:]
-        one = planned(gpus=gpus, batch_size=32, single_gpu_images_per_sec=speeds)
-        each = planned(gpus=gpus, batch_size=(32,) * count, single_gpu_images_per_sec=speeds)
-        assert each.choice == one.choice
 
 
 def crowded(seed: int) -> tuple[Machine, tuple[float, ...]]:
@@ -284,11 +266,6 @@ def test_batches_in_proportion_make_no_plan_slower(ps: str) -> None:
     assert (own.compute_ms or 0) * (1 + 1e-6) >= 1e3 * 7 * batch / sum(speeds), "all of them compute at most"
 
 
-def test_the_mean_of_a_list_stands_for_it_where_one_number_is_needed() -> None:
-    assert mean_batch(None, 64) == mean_batch("auto", 64) == 64
-    assert (mean_batch(8, 64), mean_batch((1, 2, 2), 64)) == (8, 2)
-
-
 def test_gpus_within_the_noise_of_two_runs_are_of_one_speed() -> None:
     assert batches("auto", 64, (100.0, 98.0)) == (64, 64)
     assert speed_classes({0: 100.0, 1: 150.0, 2: 98.0}) == [[1], [0, 2]]
@@ -337,3 +314,12 @@ def test_a_plan_that_does_as_advised_advises_nothing_more() -> None:
         found = compared(*speeds, request=msgspec.structs.replace(UNEQUAL, batch_size=batch))
         assert found is not None
         assert (found.better.batch_sizes, found.use) == (before.better.batch_sizes, "")
+
+
+def test_a_list_is_in_the_order_of_the_gpus_that_were_named() -> None:
+    speeds = (150.0, 100.0)
+    forward = planned(gpus=(6, 0), single_gpu_images_per_sec=speeds, batch_size=(90, 60))
+    assert forward.choice.gpus == (6, 0)
+    assert forward.choice.compute_ms == pytest.approx(600)
+    backward = planned(gpus=(6, 0), single_gpu_images_per_sec=speeds, batch_size=(60, 90))
+    assert backward.choice.compute_ms == pytest.approx(900)

@@ -95,7 +95,7 @@ def test_an_island_with_a_gpu_in_use_does_not_meet_prefer_pix() -> None:
     assert says(whole, "--prefer-pix is met")
     found = plan(seven((0, BUSY), (3, BUSY), (4, BUSY)), request)
     assert found.choice.gpus == (1, 2, 5)
-    assert says(found, "--prefer-pix is not met with 3 GPUs: each PIX island")
+    assert says(found, "--prefer-pix is not met: each PIX island of 3 GPUs")
     largest = plan(seven((3, BUSY), (4, BUSY)), Request(prefer_pix=True))
     assert largest.choice.gpus == (0, 1, 2)
 

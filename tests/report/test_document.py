@@ -49,14 +49,16 @@ def test_markdown_refers_to_the_files_of_its_pictures_or_has_their_words() -> No
 
 def test_the_short_form_counts_the_rows_items_and_columns_that_it_leaves_out() -> None:
     rows = tuple((f"row {n}", "1", "a remark of some length", "another") for n in range(9))
-    table = Table.of(("job", "speed", "remark", "more"), rows, shown=3)
+    table = Table.of(("job", "speed", "remark", "more"), rows, shown=7)
     document = Document("", "", (Section("", (Bullets(("a", "b", "c", "d"), shown=2), table)),))
     short = text_of(document_lines(document, 40, whole=False))
     assert [line for line in short.splitlines() if "--all" in line] == [
-        "- 2 more (--all)", "6 more rows (--all)", "also: more (--all)",
+        "- 2 more (--all)", "2 more rows (--all)", "also: more (--all)",
     ]  # fmt: skip
-    assert "row 2" in short
-    assert "row 3" not in short
+    assert "row 6" in short
+    assert "row 7" not in short
+    one_more = Document("", "", (Section("", (table._replace(shown=8),)),))
+    assert "row 8" in text_of(document_lines(one_more, 40, whole=False))  # its count would take a line, too
     whole = text_of(document_lines(document, 40))
     assert "row 8" in whole
     assert "another" in whole

@@ -5,7 +5,7 @@ absl's forms of yes and no are read too: `--staged_vars=true`, `--nostaged_vars`
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gputopo.values.errors import UsageError
 
@@ -151,16 +151,12 @@ REFUSED = {f"--{flag.replace('_', '-')}": hint for hint, flags in _ELSEWHERE.ite
 _YES, _NO = ("true", "1", "yes", "t"), ("false", "0", "no", "f")
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Arguments in gputopo's spelling, and the `flag` that was typed for them; "" for a bare word.
-
-    `denied`: options that a switch turns off, each with its value if it has one.
-    """
+class _Part(NamedTuple):
+    """Arguments in gputopo's spelling, and the flag that was typed for them; "" for a bare word."""
 
     flag: str
     words: tuple[str, ...]
-    denied: tuple[tuple[str, ...], ...] = ()
+    typed: str
 
 
 def translate(
@@ -170,8 +166,8 @@ def translate(
 
     `flags`: the command's own options that take no value; `options`: all of them, None: any. What stands for
     another option is left as it was typed. Raises UsageError for a flag of tf_cnn_benchmarks that
-    gputopo does not have, for a value that it cannot have, and for two flags that are one option here and do
-    not agree: with two values, or one of them turned off and the other on. Of one flag the last counts.
+    gputopo does not have, for a value that it cannot have, and for two flags that are one option here, with
+    two values. Of one flag the last counts.
     """
     own, rest = _before_program(arguments)
     known = frozenset(flags)
@@ -181,7 +177,7 @@ def translate(
         word = own[position]
         position += 1
         if not word.startswith("--"):
-            parts.append(_Part("", (word,)))
+            parts.append(_Part("", (word,), word))
             continue
         name, has_value, value = word.partition("=")
         name = name.replace("_", "-")
@@ -192,7 +188,7 @@ def translate(
                 value = own[position]
                 position += 1
             values = _places(own) if name == PARAMETER_DEVICE else VALUES[name]
-            parts.append(_Part(name, _by_value(name, value, values)))
+            parts.append(_Part(name, _by_value(name, value, values), name))
         else:
             parts = _taken(parts, name, value if has_value else None, known)
     _require_agreement(parts)
@@ -202,7 +198,7 @@ def translate(
 def _words_of(part: _Part, options: Collection[str] | None) -> tuple[str, ...]:
     first = part.words[0].partition("=")[0] if part.words else ""
     is_known = options is None or first in options or not first.startswith("--")
-    return part.words if is_known or not part.flag else (_typed(part),)
+    return part.words if is_known or not part.flag else (part.typed,)
 
 
 def _taken(parts: list[_Part], name: str, value: str | None, flags: frozenset[str]) -> list[_Part]:
@@ -218,22 +214,19 @@ def _taken(parts: list[_Part], name: str, value: str | None, flags: frozenset[st
     if name in SWITCHES or (name in flags and (value is None or value.lower() in (*_YES, *_NO))):
         return _switched(parts, name, on=_is_yes(name, value))
     renamed = RENAMED.get(name, name)
-    return [*parts, _Part(name, (renamed if value is None else f"{renamed}={value}",))]
+    return [*parts, _Part(name, (renamed if value is None else f"{renamed}={value}",), name)]
 
 
 def _switched(parts: list[_Part], name: str, *, on: bool) -> list[_Part]:
     """Return the words with a switch, which replaces an earlier one of the same flag."""
     yes, no = SWITCHES.get(name, ((name,), ()))
-    put, denied = (yes, no) if on else (no, yes)
-    short_for = () if on else SHORT_FOR.get(name, ())
     others = [part for part in parts if part.flag != name]
-    return [*others, _Part(name, put, tuple(words for words in (denied, short_for) if words))]
+    return [*others, _Part(name, yes if on else no, name if on else f"--no{name[2:]}")]
 
 
 def _require_agreement(parts: Sequence[_Part]) -> None:
     """Raise UsageError where two flags stand for one option here, with different values."""
     seen: dict[str, tuple[str, str]] = {}
-    on: dict[tuple[str, ...], str] = {}
     for number, part in enumerate(parts):
         after = parts[number + 1].words[0] if number + 1 < len(parts) and not parts[number + 1].flag else ""
         for option, value in _settings(part, after):
@@ -243,21 +236,6 @@ def _require_agreement(parts: Sequence[_Part]) -> None:
                     f"{other} and {part.flag} both are {option} here, with different values",
                     f"leave one of them out, or write {option} alone",
                 )
-            on.setdefault((option,), _typed(part))
-            on.setdefault((option, value), _typed(part))
-    for part in parts:
-        for words in part.denied:
-            if words in on:
-                asked = " ".join(words)
-                other = asked if on[words] == words[0] else f"{on[words]}, which is {asked} here"
-                raise UsageError(f"{_typed(part)} contradicts {other}", "leave one of them out")
-
-
-def _typed(part: _Part) -> str:
-    """Return the flag as it may be typed: with its no for a switch that is off."""
-    yes, _ = SWITCHES.get(part.flag, ((part.flag,), ()))
-    is_off = (part.flag in SWITCHES or part.denied) and part.words != yes
-    return f"--no{part.flag[2:]}" if is_off else part.flag
 
 
 def _settings(part: _Part, after: str) -> Iterable[tuple[str, str]]:

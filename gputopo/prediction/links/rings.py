@@ -12,6 +12,7 @@ of the tree; exact up to eight GPUs, above them unless `MAX_STEPS` partial order
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import combinations, permutations
+from math import ceil
 from operator import or_
 from typing import NamedTuple
 
@@ -39,16 +40,8 @@ class _Use(NamedTuple):
     resource: Resource
     round: float  # seconds a byte of a ring that goes up and comes down once
     halves: Mapping[int, Mapping[int, int]]
-    crossing: Mapping[int, int]  # of each GPU, the others over an edge that uses it, as bits
     group: int  # GPUs on one side of it, if no pair of two sides goes past it, else 0
     inside: bool | None  # whether all pairs of that side use it as well, None where only some do
-
-    def most(self, mask: int, towers: int) -> int:
-        """Return how many halves a ring over some GPUs has at most."""
-        if not self.group or self.inside is None:
-            return 2 * towers
-        among = (self.group & mask).bit_count()
-        return 2 * (among if self.inside else min(among, towers - among))
 
     def floor(self, mask: int, towers: int) -> float:
         """Return the seconds a byte that any ring over some GPUs occupies it."""
@@ -183,90 +176,44 @@ class Rings:
         return max(slowest, *(use.floor(mask, len(gpus)) for use in self.uses), 0.0)
 
     def _better(self, gpus: Sequence[int], limit: float) -> tuple[int, ...] | None:
-        """Return a ring whose links all take less than `limit`, None if there is none."""
+        """Return a ring whose links all take less than `limit`; None: there is none, or it takes too long."""
         mask = mask_of(gpus)
         allowed = {a: [b for b, bit, edge in self._near[a] if mask & bit and edge < limit] for a in gpus}
         start = min(gpus, key=lambda gpu: len(allowed[gpu]))
-        if len(allowed[start]) < 2:
+        if len(allowed[start]) < 2 or any(use.floor(mask, len(gpus)) >= limit for use in self.uses):
             return None
-        tight = []
-        crossing = dict.fromkeys(gpus, 0)
-        for use in self.uses:
-            times = int(limit / use.round)
-            halves = 2 * (times if times * use.round < limit else times - 1)
-            if halves < use.most(mask, len(gpus)):
-                if use.floor(mask, len(gpus)) >= limit:
-                    return None
-                tight.append((use.halves, halves, use.group))
-                for a in gpus:
-                    crossing[a] |= use.crossing[a]
-        return _Search(allowed, start, tight, crossing).path(mask)
+        # How many halves a ring may use of each shared link.
+        uses = [(use.halves, 2 * (ceil(limit / use.round) - 1), use.group) for use in self.uses]
+        uses = [use for use in uses if use[1] < 2 * len(gpus)]
+        home, steps, last = 1 << start, 0, mask_of(allowed[start])
 
+        def extended(order: tuple[int, ...], left: int, used: Sequence[int]) -> tuple[int, ...] | None:
+            nonlocal steps, last
+            steps += 1
+            here, ahead = order[-1], left | home
+            for there in allowed[here]:
+                bit = 1 << there
+                if not bit & (left or home) or not last & (left or 1 << here) or steps > MAX_STEPS:
+                    continue
+                now = [
+                    before + halves[here].get(there, 0)
+                    for (halves, _, _), before in zip(uses, used, strict=True)
+                ]
+                for (_, most, group), count in zip(uses, now, strict=True):
+                    # A link that is used up cannot bring the ring to those on its other side.
+                    if count > most or (
+                        count == most and left and group & ahead and ahead & ~group and group
+                    ):
+                        break
+                else:
+                    found = extended((*order, there), left & ~bit, now) if left else order
+                    if found is not None:
+                        return found
+                if here == start:
+                    last &= ~bit  # the ring that comes home from it was looked for the other way round
+            return None
 
-class _Search:
-    """Looks for a closed path over allowed edges, within what shared links allow."""
-
-    def __init__(
-        self,
-        allowed: Mapping[int, Sequence[int]],
-        start: int,
-        tight: Sequence[tuple[Mapping[int, Mapping[int, int]], int, int]],
-        crossing: Mapping[int, int],
-    ) -> None:
-        """`crossing`: of each GPU, the neighbours over an edge that uses a link of `tight`, as bits."""
-        self._allowed, self._start, self._tight, self._crossing = allowed, start, tight, crossing
-        self._steps = 0
-        self._order = [start]
-        self._last = 0  # the neighbours of the start from which the path may come home, as bits
-
-    def path(self, mask: int) -> tuple[int, ...] | None:
-        """Return the path, None where there is none, or none was found in time.
-
-        Edges are the same in both directions, so a path that comes home from a neighbour was looked for
-        when it left to that one.
-        """
-        start, left = self._start, mask & ~(1 << self._start)
-        self._last = sum(1 << there for there in self._allowed[start])
-        for there in self._allowed[start]:
-            bit = 1 << there
-            self._last &= ~bit
-            now = self._after(start, there, [0] * len(self._tight), left & ~bit)
-            self._order = [start, there]
-            if now is not None and self._extend(there, left & ~bit, now):
-                return tuple(self._order)
-        return None
-
-    def _extend(self, here: int, left: int, used: Sequence[int]) -> bool:
-        self._steps += 1
-        if self._steps > MAX_STEPS:
-            return False
-        if not left:
-            return bool(self._last >> here & 1) and self._after(here, self._start, used, 0) is not None
-        if not self._last & left:
-            return False
-        crossing = self._crossing[here]
-        for there in self._allowed[here]:
-            bit = 1 << there
-            if not left & bit:
-                continue
-            now = self._after(here, there, used, left & ~bit) if crossing & bit else used
-            if now is not None:
-                self._order.append(there)
-                if self._extend(there, left & ~bit, now):
-                    return True
-                self._order.pop()
-        return False
-
-    def _after(self, here: int, there: int, used: Sequence[int], left: int) -> Sequence[int] | None:
-        """Return the use of shared links with one edge more, None if that is too much to come home."""
-        now = []
-        ahead = left | 1 << there | 1 << self._start
-        for (halves, most, group), before in zip(self._tight, used, strict=True):
-            count = before + halves[here].get(there, 0)
-            if count > most or (count == most and group and group & ahead and ahead & ~group):
-                return None
-            now.append(count)
-        return now
+        return extended((start,), mask & ~home, [0] * len(uses))
 
 
 def once_round(seconds: float, towers: int) -> float:
@@ -295,9 +242,8 @@ def _use(
     apart = [b in halves[a] for a, b in pairs if (group >> a & 1) != (group >> b & 1)]
     within = [b in halves[a] for a, b in pairs if group >> a & 1 and group >> b & 1]
     inside = True if all(within) else None if any(within) else False
-    crossing = {gpu: mask_of(row) for gpu, row in halves.items()}
     slowed = max(up, down) + (1 / both - 1) * min(up, down)
-    return _Use(resource, slowed, halves, crossing, group if all(apart) else 0, inside)
+    return _Use(resource, slowed, halves, group if all(apart) else 0, inside)
 
 
 def _leaves(pool: Sequence[int], edges: Mapping[int, Mapping[int, float]]) -> list[int]:

@@ -16,7 +16,7 @@ from gputopo.report.bandwidth.between import (
     soak_part,
 )
 from gputopo.report.bandwidth.gpus import gpu_part, is_inside_alone, node_part, sweep_parts
-from gputopo.report.bandwidth.numbers import INVALID_MARK, Numbers, cell, number
+from gputopo.report.bandwidth.numbers import INVALID_MARK, Numbers, cell
 from gputopo.report.bandwidth.pairs import concurrent_part, map_part, pair_parts, range_part
 from gputopo.report.bandwidth.summary import not_measured_line, summary_parts
 from gputopo.report.document import Bullets, Document, Rows, Section, Styled
@@ -27,10 +27,8 @@ from gputopo.values.bandwidth import (
     Conditions,
     Failure,
     Invalid,
-    Kind,
     NotMeasured,
     Sample,
-    UplinkGroup,
     gpu_of,
 )
 from gputopo.values.index_ranges import index_ranges
@@ -78,7 +76,6 @@ def _all_tables(machine: Machine, numbers: Numbers) -> list[Section | None]:
         range_part(numbers),
         *pair_parts(numbers),
         concurrent_part(numbers),
-        _rows("Shared uplinks", map(_uplink, bandwidth.uplink_groups)),
         host_memory_part(bandwidth.samples),
         *network_parts(bandwidth),
         *collective_parts(bandwidth.samples, whole=True),
@@ -108,27 +105,6 @@ def _more(bandwidth: Bandwidth) -> Iterator[Section]:
         lines.append(f"{INVALID_MARK}: {counted(unused, 'number')} not used.")
     lines.append("All numbers, remedies and notes: --all.")
     yield Section("", (Styled("\n".join(lines), QUIET),))
-
-
-_COPIES: dict[Kind, str] = {"h2d": "to the GPUs", "d2h": "from the GPUs", "bidirectional": "both directions"}
-
-
-def _uplink(group: UplinkGroup) -> tuple[str, str]:
-    words = [f"slow one another down ({_COPIES.get(group.from_kind, group.from_kind)}"]
-    if group.together_gb_per_s is not None and group.alone_gb_per_s is not None:
-        words.append(
-            f": {number(group.together_gb_per_s)} GB/s together, {number(group.alone_gb_per_s)} GB/s"
-            " as the sum of each alone"
-        )
-    words += [f"; {_COPIES.get(kind, kind)} as well" for kind in group.directions if kind != group.from_kind]
-    words.append(")")
-    if group.bridge is not None:
-        words.append(f"; their paths meet at {plain(group.bridge)}")
-    if group.agrees is None:
-        words.append("; no PCI tree to compare with")
-    else:
-        words.append("; the PCI tree agrees" if group.agrees else "; the PCI tree does not show that")
-    return f"GPUs {index_ranges(group.gpus)}", "".join(words)
 
 
 def ends_in_words(kind: str, source: str, destination: str) -> str:

@@ -74,6 +74,8 @@ def verdict(machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding])
         return f"{ended}No error and no falling rate in {minutes:.3g} min under load."
     if not bandwidth.samples:
         return f"{ended}Nothing was measured."
+    if not judged and bandwidth.source == "live" and any(one.kind in NETWORK for one in links):
+        return f"{ended}No host or pair is slow: hosts are compared with one another only."
     if not judged:
         peers = _compared_with_peers(machine, links)
         return f"{ended}Not judged: no reference data for these numbers{peers}."

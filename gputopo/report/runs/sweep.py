@@ -1,6 +1,6 @@
 """The cells of a sweep: a table for each of its matrix's, and a line for each cell that ends."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from statistics import median
 
@@ -11,6 +11,7 @@ from gputopo.report.study_models import without_empty
 from gputopo.sweeps.course import left_s
 from gputopo.values.run.several_runs import Sweep, SweepCell
 
+MAX_MODELS = 3  # whose fastest cells are named at the top
 _NOT_RUN = ("refused", "left_out")
 _WORDS = {"left_out": "left out", "pending": "not run", "running": "not run"}
 
@@ -51,9 +52,23 @@ def sweep_document(found: Sweep, *, dry: bool = False) -> Document:
         sections.append(Section("Remarks", (Bullets(remarks),)))
     return Document(
         f"{found.title} ({found.origin})",
-        " ".join((_counts(found, dry=dry), *found.says)),
+        " ".join((*_fastest(found), _counts(found, dry=dry), *found.says)),
         tuple(one for one in sections if one.blocks),
     )
+
+
+def _fastest(found: Sweep) -> Iterator[str]:
+    """Yield the fastest cell of each model, of few."""
+    measured = [cell for cell in found.cells if cell.state == "done" and cell.images_per_sec]
+    models = list(dict.fromkeys(str(cell.options.get("model")) for cell in measured))
+    for model in models if len(models) <= MAX_MODELS else ():
+        own = [cell for cell in measured if cell.options.get("model") == model]
+        names = {name for cell in own for name in cell.options}
+        varied = {name for name in names if len({str(cell.options.get(name)) for cell in own}) > 1}
+        best = max(own, key=lambda cell: cell.images_per_sec or 0.0)
+        if words := cell_words(best, varied):
+            speed = units.images_per_sec(best.images_per_sec)
+            yield f"Fastest with {plain(model)}: {words}, {speed} images/sec."
 
 
 def _section(name: str, cells: Sequence[SweepCell], *, dry: bool) -> Section:

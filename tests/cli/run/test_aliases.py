@@ -100,29 +100,6 @@ def test_two_flags_that_are_one_option_here_must_agree(
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("--precision fp16 --nouse_fp16", "--nouse-fp16 contradicts --precision fp16"),
-        ("--nouse_fp16 --precision=fp16", "--nouse-fp16 contradicts --precision fp16"),
-        ("--precision fp16 --use_fp16=false", "--nouse-fp16 contradicts --precision fp16"),
-        ("--async --cross_replica_sync", "--cross-replica-sync contradicts --async"),
-        ("--cross_replica_sync=true --async", "--cross-replica-sync contradicts --async"),
-        ("--nocross_replica_sync --noasync", "--noasync contradicts --nocross-replica-sync, which"),
-        ("--fp16-transfer --nocompact_gradient_transfer", "contradicts --fp16-transfer"),
-        ("--noxla_compile --xla", "--noxla-compile contradicts --xla"),
-        ("--all_reduce_spec=nccl --nouse_nccl", "contradicts --all-reduce-spec, which is --all-reduce nccl"),
-        ("--cache raw --datasets_use_caching=0", "--nodatasets-use-caching contradicts --cache raw"),
-        ("--loss_scale auto --nofp16_enable_auto_loss_scale", "contradicts --loss-scale auto"),
-        ("--task forward --noforward_only", "--noforward-only contradicts --task forward"),
-    ],
-)
-def test_a_switch_that_is_off_and_an_option_that_is_on_contradict_one_another(line: str, says: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        read(line)
-    assert says in refused.value.what
-
-
-@pytest.mark.parametrize(
     ("line", "ours"),
     [
         ("--precision bf16 --nouse_fp16", "--precision bf16"),

@@ -122,7 +122,7 @@ def test_a_dry_run_shows_plan_environment_and_command_and_starts_nothing(
     table = call(*options)
     assert table.code == 0
     for words in (
-        "GPUs        0,1",
+        "GPUs 0,1, replicated nccl: ",
         "CUDA_VISIBLE_DEVICES=GPU-",
         "-m gputopo.launch.train.worker",
         "\nWhy\n",

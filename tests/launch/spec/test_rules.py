@@ -70,6 +70,11 @@ JOINED = {"strategy": "mwms", **COPIES, "servers": SERVERS, "devices": on_hosts(
             "hierarchical",
         ),
         ({"method": "kuza55", "servers": SERVERS}, "--method kuza55 is for one host", "--num-hosts 1"),
+        (
+            {"servers": SERVERS, "data": Data(folder="/d", bad_records="skip")},
+            "--bad-records skip is for one host",
+            "--num-hosts 1",
+        ),
         ({"strategy": "mirrored", **COPIES, "servers": SERVERS}, "for one host", "multi_worker_mirrored"),
         ({"strategy": "mwms", **COPIES}, "--strategy mwms is for several hosts", "--strategy mirrored"),
         ({**JOINED, "devices": on_hosts(2, 2)}, "one CPU device of each host", "--num-gpus"),

@@ -11,9 +11,11 @@ from typing import IO
 
 import pytest
 
+from gputopo.launch.jobs.claims import claimed_by_others
 from gputopo.launch.user_program.program import check_program
 from gputopo.values.errors import UsageError
 from tests.kit import commands
+from tests.launch.specs import machine
 
 LAUNCHER = (
     "import os, sys; from gputopo.launch.user_program.program import run_program; "
@@ -73,6 +75,36 @@ def test_a_program_does_not_outlive_a_launcher_that_is_killed() -> None:
         assert printed.readline() == "ready\n"
         os.kill(launcher.pid, signal.SIGKILL)
         assert printed.read() == "SIGTERM\n"  # and then the end: nobody holds the pipe any more
+
+
+CLAIMING = """
+import os, sys
+from gputopo.launch.jobs.claims import claimed, claims_folder
+from gputopo.launch.user_program import program
+from tests.launch.specs import machine
+program.TERM_S = 2.0
+with claimed(machine().gpus[:1], claims_folder(os.environ), "gputopo run", on_problem=print):
+    program.run_program(sys.argv[1:], os.environ)
+"""
+IGNORES = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def test_a_program_that_ignores_sigterm_holds_its_gpus_until_it_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUTOPO_HOME", str(tmp_path))
+    with commands.started("-c", CLAIMING, sys.executable, "-c", IGNORES) as (launcher, printed):
+        assert printed.readline() == "ready\n"
+        os.kill(launcher.pid, signal.SIGKILL)
+        launcher.wait(60)
+        assert claimed_by_others(machine(), tmp_path / "claims")
+        assert printed.read() == ""  # it is killed: nobody holds the pipe any more
+    assert claimed_by_others(machine(), tmp_path / "claims") == {}
 
 
 STOPS_ITS_LAUNCHER_AND_ENDS = """
