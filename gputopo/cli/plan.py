@@ -311,13 +311,13 @@ def require_gpus(machine: "Machine") -> None:
 
 def _show(chosen: "Plan", asked: _Asked, machine: "Machine") -> None:
     """Print a plan, or how other programs start a training by it."""
+    if asked.shape not in ("sbatch", "docker"):
+        _print(chosen, asked.shape)
+        return
     from gputopo.cli.run.start import show_start
     from gputopo.launch.spec.target import Target, rehearsal_name
     from gputopo.launch.supervise.cgroup import usable_cpus
 
-    if asked.shape not in ("sbatch", "docker"):
-        _print(chosen, asked.shape)
-        return
     warn(chosen)
     name = rehearsal_name(asked.output.sources)
     target = Target("gpu", chosen, machine, rehearsal_of=name, usable=usable_cpus(), why_cpu="no GPU")
