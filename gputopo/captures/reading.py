@@ -63,8 +63,8 @@ def _refuse_machines_of_files(sources: Sequence[str], machines: Sequence[Machine
 
 def _lists_all(machine: Machine) -> bool:
     """Return whether a capture lists every GPU of its machine: a CUDA program may see some only."""
-    counted = machine.driver.status == "ok" and not any(gap.attached for gap in machine.gaps)
-    return counted and machine.source.startswith(("live", "nvidia-smi -q"))
+    counted = machine.source.startswith(("live", "nvidia-smi -q"))
+    return counted and not any(gap.attached for gap in machine.gaps)
 
 
 def _model(name: str | None) -> str | None:

@@ -117,11 +117,12 @@ def _reason(one: Finding) -> str:
     return re.split(r"[;:(]|, ", says)[0].strip()
 
 
-def short_findings(findings: Sequence[Finding], *, above: int, beside: int) -> Items:
+def short_findings(findings: Sequence[Finding], *, above: int, beside: int, details: str = _ALL) -> Items:
     """Return the findings, those of one id and severity as one: all errors and warnings, then some infos.
 
     With as many remedies, the worst finding's first, and infos as fit a screen on which `beside` lines show
-    something else, `above` of them above. Messages are cut where errors and warnings alone do not.
+    something else, `above` of them above. Messages are cut where errors and warnings alone do not. `details`:
+    the option that shows the rest.
     """
     groups = list(grouped(((one.id, one.severity), one) for one in findings).values())
     serious = [group for group in groups if group[0].severity != "info"]
@@ -139,7 +140,7 @@ def short_findings(findings: Sequence[Finding], *, above: int, beside: int) -> I
         items = [_item(group, cut=cut, remedy=n < remedies) for n, group in enumerate(serious)]
         items += [_item(group, cut=True, remedy=False) for group in infos[:count]]
         if left := sum(map(len, infos[count:])):
-            items.append(Item("info", f"{left} {'more' if count else 'of them'}", "", (_ALL,), None))
+            items.append(Item("info", f"{left} {'more' if count else 'of them'}", "", (details,), None))
         if len(block_lines(Items(tuple(items), ""), SCREEN_WIDTH)) <= room:
             break
     return Items(tuple(items), "")
