@@ -176,7 +176,7 @@ def plan(
 def _plan_of_hosts(asked: _Asked, options: HostOptions) -> int | None:
     """Plan for the hosts of files, or for those that are asked; None: no other hosts are named."""
     from gputopo.cli.hosts.asking import hosts_to_ask
-    from gputopo.cli.hosts.planning import plan_of_files, plan_of_hosts
+    from gputopo.cli.hosts.fleet import plan_of_files, plan_of_hosts
 
     fleet = asked.command.fleet
     to_ask = None if fleet else hosts_to_ask(options)
