@@ -151,8 +151,6 @@ def plan(
     claimed the GPUs, or the driver does not work.
     """
     from gputopo import planner
-    from gputopo.cli.hosts.asking import hosts_to_ask
-    from gputopo.cli.hosts.planning import plan_of_files, plan_of_hosts
 
     request = planner.Request(
         model=model,
@@ -164,21 +162,31 @@ def plan(
         **placement.fields,
     )
     asked = _Asked(request, placement, command, output)
-    options = HostOptions(**hosts.fields)
-    to_ask = None if command.fleet or output.sources else hosts_to_ask(options)
-    if command.fleet or to_ask is not None:
-        _refuse_on_hosts(asked)
-
-        def show(found: "Plan") -> None:
-            _print(asked.shown(found), asked.shape)
-
-        if to_ask is None:
-            show(plan_of_files(output.sources, request))
-            return 0
-        return plan_of_hosts(to_ask, options, with_costs(request), show) if to_ask else 0
+    if command.fleet or not output.sources:
+        code = _plan_of_hosts(asked, HostOptions(**hosts.fields))
+        if code is not None:
+            return code
     if command.autotune is not None:
         return _measured(asked)
     return _plan_of_one(asked)
+
+
+def _plan_of_hosts(asked: _Asked, options: HostOptions) -> int | None:
+    """Plan for several hosts and return the exit code; None where there is this one alone."""
+    from gputopo.cli.hosts.asking import hosts_to_ask
+    from gputopo.cli.hosts.planning import plan_of_files, plan_of_hosts
+
+    def show(found: "Plan") -> None:
+        _print(asked.shown(found), asked.shape)
+
+    to_ask = None if asked.command.fleet else hosts_to_ask(options)
+    if to_ask is None and not asked.command.fleet:
+        return None
+    _refuse_on_hosts(asked)
+    if to_ask is None:
+        show(plan_of_files(asked.output.sources, asked.request))
+        return 0
+    return plan_of_hosts(to_ask, options, with_costs(asked.request), show) if to_ask else 0
 
 
 def _plan_of_one(asked: _Asked) -> int:
@@ -311,13 +319,13 @@ def require_gpus(machine: "Machine") -> None:
 
 def _show(chosen: "Plan", asked: _Asked, machine: "Machine") -> None:
     """Print a plan, or how other programs start a training by it."""
+    if asked.shape not in ("sbatch", "docker"):
+        _print(chosen, asked.shape)
+        return
     from gputopo.cli.run.start import show_start
     from gputopo.launch.spec.target import Target, rehearsal_name
     from gputopo.launch.supervise.cgroup import usable_cpus
 
-    if asked.shape not in ("sbatch", "docker"):
-        _print(chosen, asked.shape)
-        return
     warn(chosen)
     name = rehearsal_name(asked.output.sources)
     target = Target("gpu", chosen, machine, rehearsal_of=name, usable=usable_cpus(), why_cpu="no GPU")
