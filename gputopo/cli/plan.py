@@ -25,6 +25,7 @@ from gputopo.values.option import JSON, Given, Option, OptionsOf
 from gputopo.values.run.batches import AUTO, AskedBatch, as_typed, read_batch_size
 
 if TYPE_CHECKING:
+    from gputopo.launch.hosts.hostlists import HostAddress
     from gputopo.planner import Request
     from gputopo.planner.what_if import Choose
     from gputopo.values.machine import Machine
@@ -162,31 +163,29 @@ def plan(
         **placement.fields,
     )
     asked = _Asked(request, placement, command, output)
-    if command.fleet or not output.sources:
-        code = _plan_of_hosts(asked, HostOptions(**hosts.fields))
-        if code is not None:
-            return code
+    options = HostOptions(**hosts.fields)
+    to_ask = None if command.fleet or output.sources else _to_ask(options)
+    if command.fleet or to_ask is not None:
+        from gputopo.cli.hosts.fleet import plan_of_files, plan_of_hosts
+
+        _refuse_on_hosts(asked)
+
+        def show(found: "Plan") -> None:
+            _print(asked.shown(found), asked.shape)
+
+        if to_ask is None:
+            show(plan_of_files(output.sources, request))
+            return 0
+        return plan_of_hosts(to_ask, options, with_costs(request), show) if to_ask else 0
     if command.autotune is not None:
         return _measured(asked)
     return _plan_of_one(asked)
 
 
-def _plan_of_hosts(asked: _Asked, options: HostOptions) -> int | None:
-    """Plan for several hosts and return the exit code; None where there is this one alone."""
+def _to_ask(options: HostOptions) -> "tuple[HostAddress, ...] | None":
     from gputopo.cli.hosts.asking import hosts_to_ask
-    from gputopo.cli.hosts.planning import plan_of_files, plan_of_hosts
 
-    def show(found: "Plan") -> None:
-        _print(asked.shown(found), asked.shape)
-
-    to_ask = None if asked.command.fleet else hosts_to_ask(options)
-    if to_ask is None and not asked.command.fleet:
-        return None
-    _refuse_on_hosts(asked)
-    if to_ask is None:
-        show(plan_of_files(asked.output.sources, asked.request))
-        return 0
-    return plan_of_hosts(to_ask, options, with_costs(asked.request), show) if to_ask else 0
+    return hosts_to_ask(options)
 
 
 def _plan_of_one(asked: _Asked) -> int:
