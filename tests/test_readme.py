@@ -17,7 +17,7 @@ COMMANDS = ("inspect", "plan", "run")
 
 
 def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
-    assert run_command([command, "--help"]) == 0
+    assert run_command([command, "--help-all"]) == 0
     return capsys.readouterr().out
 
 
@@ -75,7 +75,8 @@ def test_the_first_two_commands_set_up_and_run_and_set_up_and_test() -> None:
     "command",
     [
         "gputopo plan --from 7gforce --model alexnet --num-gpus 2 --prefer-pix",
-        "python -m tests.kit.command four+x1_riser@2 -- inspect",
+        "gputopo inspect --from 7gforce",
+        "gputopo bandwidth --from 7gforce",
         "gputopo report --published keras-multi-gpu",
     ],
 )

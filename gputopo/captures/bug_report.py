@@ -19,13 +19,16 @@ from gputopo.values.samples import PASSING, facts_of, gpu_with, of_sample
 
 SOURCE = "nvidia-bug-report"
 READS = "`nvidia-bug-report.log` (packed or not)"
-FACTS = "all of these, as far as they are in it"
+FACTS = "all of these, if included"
 
 _HINT = "run nvidia-bug-report.sh as root and give its whole log, or use nvidia-smi -q > FILE"
 _BUG_REPORT = re.compile(
     r"^Start of NVIDIA bug report log file|^nvidia-bug-report\.sh Version:", re.MULTILINE
 )
-_BOUNDARY = re.compile(r"^(?:_{20,}[ \t]*|\*\*\* (?!ls: )(?P<file>\S.*?)[ \t]*)\r?$", re.MULTILINE)
+_BOUNDARY = re.compile(
+    r"^(?:_{20,}[ \t]*|\*\*\* (?!ls: )(?P<file>\S.*?)[ \t]*|(?P<command>/\S*/nvidia-smi(?: .*)?))\r?$",
+    re.MULTILINE,
+)
 _LISTING = re.compile(r"^\*\*\* ls: .*$", re.MULTILINE)
 _MODULE = re.compile(r"/proc/driver/nvidia/\S*(?:version|information)$")
 _LSPCI = re.compile(r"\blspci\b(?!.* -\w*t)")
@@ -34,7 +37,7 @@ _LOG = re.compile(r"dmesg|journalctl|/var/log/(?:messages|kern|syslog)|/run/log|
 # Logs of X and of builds, and what has no fact of the machine: the larger part of a report.
 _SKIPPED = re.compile(
     r"_COMM=|Xorg|xorg|gdm|make\.log|dkms|install|xrandr|xset|glxinfo|vulkan|nvidia-settings|debugdump|base64"
-    r"|acpidump|dmidecode|lsusb|modinfo|profiles|\bldd\b|systemctl",
+    r"|acpidump|dmidecode|lsusb|modinfo|profiles|\bldd\b|systemctl|nvidia-smi .*(?:--unit|-u\b)",
     re.IGNORECASE,
 )
 _READ = re.compile(rf"nvidia-smi|lspci|lscpu|numactl|{_LOG.pattern}|{_MODULE.pattern}")
@@ -74,7 +77,7 @@ def parts(text: str) -> list[BugReportPart]:
         line += text.count("\n", at, one.end()) + 1
         at = one.end() + 1
         block = text[at : following.start() if following else len(text)]
-        title = one["file"] or ""
+        title = one["file"] or one["command"] or ""
         if title:
             block = _LISTING.sub("", block)
         elif head := re.match(r"\s*(\S.*)", block):

@@ -11,8 +11,8 @@ from gputopo.values.errors import InputError
 
 _CAPTURE = "use nvidia-smi -q > FILE; nvidia-smi topo -m >> FILE (one file may hold both)"
 USE = "use nvidia-smi -q > FILE, or another format: gputopo explain formats lists them"
-_OTHER_MAKER = "gputopo supports machines with NVIDIA GPUs only"
-_NO_TOPOLOGY = "which has no links, slots and limits"
+_OTHER_MAKER = "gputopo supports NVIDIA GPUs only"
+_NO_TOPOLOGY = "without links, slots and limits"
 _NOT_READ = "which gputopo does not read"
 _OPTION_ERROR = re.compile(r"^.*ERROR: Option .*$", re.MULTILINE)
 _JSON = re.compile(r"\s*(?:\{|\[\s*(?:[\[{\"\]]|-?\d+(?:\.\d+)?\s*,))")  # not `[    0.000000] Linux`
@@ -97,12 +97,12 @@ _KNOWN = (
     ),
     Output(
         r"ROCm System Management Interface|ROCR?-?SMI|\bAMD-SMI\b|^HSA System Attributes",
-        "of AMD's tools: these are no NVIDIA GPUs",
+        "of AMD's tools, not of NVIDIA GPUs",
         _OTHER_MAKER,
     ),
     Output(
         r"\b(?:npu-smi|xpu-smi|hl-smi|mx-smi|mthreads-gmi|ixsmi|cnmon) v?\d",
-        "of another maker's tool: these are no NVIDIA GPUs",
+        "of another maker's tool, not of NVIDIA GPUs",
         _OTHER_MAKER,
     ),
     Output(
@@ -168,4 +168,4 @@ def refusal(text: str, *, origin: str) -> InputError:
             hint = "copy the file again, or write it again with gputopo"
             return InputError(f"{origin} is not complete JSON: {wrong}", hint)
         return InputError(f"{origin} is JSON, but not of gputopo", USE)
-    return InputError(f"{origin} is in no format that gputopo reads", USE)
+    return InputError(f"{origin} is in an unknown format", USE)

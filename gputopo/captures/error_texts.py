@@ -35,7 +35,7 @@ _CAUSES: tuple[tuple[DriverStatus, str], ...] = (
     ("not_ready", r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady"),
     (
         "not_loaded",
-        r"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
+        r"NVIDIA-SMI has failed because it couldn't communicate with (?:the )?NVIDIA driver"
         r"|Failed to initialize NVML: (?:NVIDIA )?Driver Not Loaded|NVML_ERROR_DRIVER_NOT_LOADED"
         r"|Found no NVIDIA driver on your system|kernel driver does not appear to be running on this host",
     ),

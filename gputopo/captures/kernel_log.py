@@ -52,10 +52,22 @@ _WITHOUT_PREFIX = re.compile(
     rf"{_MARK}(?=NVRM: |nvidia-nv(?:switch|link)\S*: |nvidia [0-9a-f]{{4}}:|pcieport [0-9a-f]{{4}}:)"
 )
 # An error that stands anywhere in a line is of the kernel, whatever is before it.
-_WORDS = ("kernel:", "NVRM:", "SXid", "PCIe Bus Error", "AER:", "nvidia-nv", "pciehp", "DPC:", "power state")
+_WORDS = (
+    "kernel:",
+    "NVRM:",
+    "SXid",
+    "PCIe Bus Error",
+    "AER:",
+    "nvidia-nv",
+    "pciehp",
+    "DPC:",
+    "power state",
+    "infoROM",
+)
 _STAMPED = re.compile(r"\[(?: *\+?\d{1,9}\.\d{6}|[A-Z][a-z]{2} )|[T ]\d\d:\d\d:\d\d,\d{6}")
 _ANYWHERE = re.compile(
     r"NVRM: Xid \(|\bSXid \(PCI:|NVRM: GPU .{1,60}fallen off the bus|PCIe Bus Error: severity="
+    r"|infoROM is corrupted at gpu"
 )
 
 _BDF = r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{1,2}:[0-9a-f]{1,2}(?:\.[0-7])?"
@@ -73,6 +85,7 @@ _LOST = re.compile(
     r"(?:\(.{1,60}\) installed in this system )?(?P<text2>has fallen off the bus.*)",
     re.I,
 )
+_INFOROM = re.compile(rf"(?P<text>infoROM is corrupted) at gpu (?P<at>{_BDF})")  # also by nvidia-smi
 _SEVERITY = r"(?P<severity>Correct(?:ed|able)|Uncorrect(?:ed|able)(?: \((?:Non-)?Fatal\))?)"
 _AER = re.compile(
     rf"(?P<driver>[\w-]{{1,40}}) (?P<at>{_BDF}): (?:AER: )?(?P<text>PCIe Bus Error: severity={_SEVERITY}.*)",
@@ -93,13 +106,14 @@ _NVRM = re.compile(r"(?P<driver>NVRM|nvidia-nv(?:link|switch)\S{0,8}): (?P<text>
 _NVRM_AT = re.compile(
     r"(?:GPU |PCI:)(?:at )?(?:PCI:)?(?P<at>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?)", re.I
 )
-_OF_GPU = re.compile(r"NVRM|SXid|Bus Error|AER|DPC|pciehp|power state|nvidia-nv")
+_OF_GPU = re.compile(r"NVRM|infoROM is corrupted|SXid|Bus Error|AER|DPC|pciehp|power state|nvidia-nv")
 _ERROR = re.compile(
     r"fail|error|unable|cannot|can't|could not|time(?:d )?out|mismatch|assert|\blost\b|invalid|halted"
     r"|exception|not called|does not|refus|conflict|not found|no firmware|corrupt|fallen off",
     re.I,
 )
 _NVLINK = re.compile(r"nvlink", re.I)
+_INTERNAL = re.compile(r"_?[a-z]\w+: ")  # of a function of the driver: hundreds follow from one failure
 # A line of the module that goes on with the one above it.
 _CONTINUED = re.compile(
     r"(?!\w*[A-Z_])[a-z(]|None of the|GPU firmware|NVIDIA (?:graphics )?(?:GPU|device|driver)"
@@ -107,7 +121,8 @@ _CONTINUED = re.compile(
 _FINISHED = re.compile(r"[.!]$")
 # Lines of the module with such words that are no error.
 _REMARK = re.compile(
-    r"loading NVIDIA|Try unloading|GPU Board Serial|A GPU crash dump|objClInitPcieChipset|Persistence mode"
+    r"NVRM: +-?\d+ +\d+ |loading NVIDIA|Try unloading|drive a VGA console|GPU Board Serial|A GPU crash dump"
+    r"|objClInitPcieChipset|Persistence mode"
 )
 
 
@@ -285,6 +300,8 @@ class _Log:
         elif found := _LOST.search(text):
             at = found["at"] or found["at2"]
             self._add("lost", message, found["text"] or found["text2"], at=at, driver="NVRM")
+        elif found := _INFOROM.search(text):
+            self._add("nvrm", message, found["text"], at=found["at"], driver="NVRM")
         elif found := _AER.search(text):
             severity = _severity(found["severity"])
             self._add(
@@ -297,7 +314,7 @@ class _Log:
         elif (found := _NVRM.match(text)) and _ERROR.search(text) and not _REMARK.search(text):
             at = _NVRM_AT.search(text)
             kind: KernelEventKind = "nvlink" if _NVLINK.search(text) else "nvrm"
-            self._add(kind, message, found["text"], at=at["at"] if at else None, driver="NVRM", apart=True)
+            self._add(kind, message, found["text"], at=at["at"] if at else None, driver="NVRM")
 
     def _sxid(self, message: _Message, found: re.Match[str]) -> None:
         """Add an SXid; lines with its severity as a number and its data follow the one that names it."""
@@ -316,11 +333,13 @@ class _Log:
         severity: str | None = None,
         at: str | None = None,
         driver: str | None = None,
-        apart: bool = False,
     ) -> None:
-        """Add an event; `apart`: of this kind each message is one, whatever numbers are in it."""
+        """Add an event; of messages without a code each is one, whatever numbers are in it."""
+        apart = kind in ("nvrm", "nvlink")
         where = _address(at)
         words = re.sub(r"\b(?:0x)?[0-9a-f]*\d[0-9a-f]*\b", "", _shown(text or "")) if apart else None
+        if kind == "nvrm" and _INTERNAL.match(text or ""):
+            words = None
         key = (kind, code, severity, where, words)
         known = self.events.get(key)
         if known is not None:

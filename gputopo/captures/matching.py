@@ -138,7 +138,7 @@ SINGLE_DEVICE = "bandwidthTest"  # sees one device of a machine and calls it 0
 
 # Programs whose numbers are CUDA's and which may show no address.
 _COUNT_AS_CUDA = (SINGLE_DEVICE, "nvbandwidth", "p2pBandwidthLatencyTest")
-_PARTS = ("lspci -tv", "/sys")  # show GPUs by what is known of their names, or some of them
+_PARTS = ("lspci -tv", "/sys", "error text")  # show GPUs by what is known of their names, or some of them
 _COUNTED = ("ok", "no_device")  # the driver states in which an empty list of GPUs is a statement
 
 
@@ -166,7 +166,7 @@ def aligned(
         found = [said for said in found if said.fact != "gpus"]
     nics, more = _matched("nics", "NIC", first.nics, other.nics, _nic_identities)
     if first.source != other.source:  # nvidia-smi lists cards that can RDMA, NCCL those it uses, lspci all
-        more = [said for said in more if said.fact != "nics"]
+        more = []
     renumbered = msgspec.structs.replace(
         other,
         gpus=tuple(msgspec.structs.replace(g, index=gpus[g.index]) for g in other.gpus if g.index in gpus),

@@ -173,11 +173,13 @@ class _Merge:
         alike = [one for one in machines if leader is not None and one.source == leader.source]
         leader = max(alike, key=lambda one: len(one.gpus), default=leader)
         cuda = cuda_order(leader, machines) if leader is not None else {}
+        nics = next((one.nics for one in machines if one.nics), ())
+        numbered = leader and (leader if leader.nics else msgspec.structs.replace(leader, nics=nics))
         for name, machine in zip(self.names, machines, strict=True):
-            if leader is None or machine is leader or not (machine.gpus or machine.nics):
+            if leader is None or numbered is None or machine is leader or not (machine.gpus or machine.nics):
                 self.machines.append(machine)
                 continue
-            fitted, disagreements = aligned(leader, machine, cuda)
+            fitted, disagreements = aligned(numbered, machine, cuda)
             if gone := _gone(leader, machine, fitted):
                 fitted = _with_lost(fitted, gone, _time(leader), _time(machine))
                 disagreements = [said for said in disagreements if said.fact != "gpus"]
@@ -342,9 +344,13 @@ class _Merge:
     def _is_vague(self, source: str, value: Any, path: str) -> bool:
         if path in self.reserved[source]:
             return True
+        at = FactPath.parse(path)
+        if (
+            source.startswith("lspci") and at.group == "gpus"
+        ):  # its link capabilities change as power is saved
+            return at.fact.startswith("pcie.")
         if not source.startswith(_VAGUE_SOURCE):
             return False
-        at = FactPath.parse(path)
         return value is Hop.PHB or (at.group == "pci" and at.fact in _VAGUE)
 
 

@@ -55,7 +55,7 @@ def parse(text: str, *, origin: str) -> Machine:
     elif found is not None and found.partition("/")[0] == "gputopo.bandwidth":
         machine = _measured(text, origin)
     elif found is not None and found.partition("/")[0] != "gputopo.machine":
-        raise InputError(f"{origin} holds {found}, which is no machine", _HINT)
+        raise InputError(f"{origin} holds {found}, which is not a machine", _HINT)
     else:
         machine = schema.decode(text, Machine, origin=origin)
     _refuse_huge_integers(text, origin)

@@ -85,8 +85,8 @@ MAX_LOG_BYTES = 16 * 2**20  # of one log of training; a day of steps has less
 MAX_FILES = 200_000  # that are looked at, of all folders together
 MAX_MEASUREMENTS = 100_000
 LARGE = f"is larger than {MAX_LOG_BYTES >> 20} MiB, more than any log of training"
-BINARY = "is a binary file, no log"
-UNKNOWN = "is no log of training, no table of measurements and no result of gputopo"
+BINARY = "is a binary file, not a log"
+UNKNOWN = "is not a training log, a table of measurements or a result of gputopo"
 _HINT = (
     "give logs of tf_cnn_benchmarks or tensorpack, a CSV table with model and images_per_sec, or run folders "
     "of gputopo: gputopo explain report"
@@ -170,7 +170,7 @@ def _files(path: Path) -> Iterator[tuple[Path, bool]]:
         )
         raise InputError(f"{path} {reason}", "check the path") from error
     except ValueError as error:
-        raise InputError(f"{str(path)!r} is no path: {error}", "check the path") from error
+        raise InputError(f"{str(path)!r} is not a path: {error}", "check the path") from error
     if not stat.S_ISDIR(mode):
         yield path, True
         return

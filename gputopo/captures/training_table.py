@@ -58,7 +58,7 @@ def parse(text: str, *, origin: str) -> tuple[Measurement, ...]:
             if any(cell.strip() for cell in row):
                 found.append(_measurement(dict(zip(header, row, strict=False)), f"{origin}:{number}"))
     except (csv.Error, StopIteration) as error:
-        raise InputError(f"{origin} is no CSV table: {error}", _HINT) from error
+        raise InputError(f"{origin} is not a CSV table: {error}", _HINT) from error
     return tuple(found)
 
 

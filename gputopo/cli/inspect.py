@@ -188,7 +188,7 @@ def _print(inspection: "Inspection", shape: str, detail: "Detail | None") -> Non
 
 def _print_difference(old: "Machine", new: "Machine", shape: str) -> None:
     from gputopo.findings.difference import difference
-    from gputopo.report.machine.inspection import difference_document
+    from gputopo.report.fleet import difference_document
 
     found = difference(old, new)
     show_report(found, lambda: difference_document(found), shape)

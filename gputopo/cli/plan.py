@@ -25,6 +25,7 @@ from gputopo.values.option import JSON, Given, Option, OptionsOf
 from gputopo.values.run.batches import AUTO, AskedBatch, as_typed, read_batch_size
 
 if TYPE_CHECKING:
+    from gputopo.launch.hosts.hostlists import HostAddress
     from gputopo.planner import Request
     from gputopo.planner.what_if import Choose
     from gputopo.values.machine import Machine
@@ -151,8 +152,6 @@ def plan(
     claimed the GPUs, or the driver does not work.
     """
     from gputopo import planner
-    from gputopo.cli.hosts.asking import hosts_to_ask
-    from gputopo.cli.hosts.planning import plan_of_files, plan_of_hosts
 
     request = planner.Request(
         model=model,
@@ -165,8 +164,10 @@ def plan(
     )
     asked = _Asked(request, placement, command, output)
     options = HostOptions(**hosts.fields)
-    to_ask = None if command.fleet or output.sources else hosts_to_ask(options)
+    to_ask = None if command.fleet or output.sources else _to_ask(options)
     if command.fleet or to_ask is not None:
+        from gputopo.cli.hosts.fleet import plan_of_files, plan_of_hosts
+
         _refuse_on_hosts(asked)
 
         def show(found: "Plan") -> None:
@@ -179,6 +180,12 @@ def plan(
     if command.autotune is not None:
         return _measured(asked)
     return _plan_of_one(asked)
+
+
+def _to_ask(options: HostOptions) -> "tuple[HostAddress, ...] | None":
+    from gputopo.cli.hosts.asking import hosts_to_ask
+
+    return hosts_to_ask(options)
 
 
 def _plan_of_one(asked: _Asked) -> int:

@@ -57,7 +57,7 @@ class ComparedOptions(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Option(
             "--smallest-effect",
-            "Percent by which a run must differ from --baseline, beyond the noise",
+            "Smallest difference from --baseline that counts, if it is beyond the noise",
             value="PERCENT",
             min=0,
             below=100,
@@ -69,7 +69,7 @@ class ShownOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How the report is shown."""
 
     whole: Annotated[
-        bool, Option("--all", "Show all rows and observations; a file and --format have them anyway")
+        bool, Option("--all", "Show all rows and observations; files and the other formats always have them")
     ] = False
     shape: Annotated[Shape, Option("--format", "Output format"), JSON] = "table"
     output: Annotated[

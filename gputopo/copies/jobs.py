@@ -29,10 +29,6 @@ SWEEP_BYTES = (*(4 * KIB << shift for shift in range(0, 17, 2)), 512 * 1024 * KI
 _PATHS: tuple[tuple[CopyKind, bool], ...] = (("p2p_direct", True), ("p2p_staged", False))
 _UP_AND_DOWN: tuple[CopyKind, ...] = ("h2d", "d2h")
 _BY_KERNEL: tuple[Method, ...] = ("kernel_read", "kernel_write")
-# Groups of copies between GPUs, as in `Sample.group`.
-RING = "ring"
-BISECTION = "bisection"
-MATCHING = "pairs"
 
 
 def jobs(setting: Setting) -> tuple[CopyJob, ...]:
@@ -42,7 +38,6 @@ def jobs(setting: Setting) -> tuple[CopyJob, ...]:
         *_used_by_programs(setting),
         *_derivable(setting),
         *(_host_copies(setting, setting.far_nodes) if full else ()),
-        *(_matchings(setting) if full else ()),
         *(_one_and_all(setting) if full else ()),
         *(_both_directions_by_kernels(setting) if full else ()),
         *(_sweep(setting) if full and not setting.sizes else ()),
@@ -309,18 +304,9 @@ def _fabric(setting: Setting) -> Iterator[CopyJob]:
     """
     gpus, half = setting.gpus, len(setting.gpus) // 2
     if len(gpus) > 2:
-        yield _at_once(RING, list(zip(gpus, (*gpus[1:], gpus[0]), strict=True)), setting)
+        yield _at_once("ring", list(zip(gpus, (*gpus[1:], gpus[0]), strict=True)), setting)
     if half > 1:
-        yield _at_once(BISECTION, _both_ways(zip(gpus, gpus[half : 2 * half], strict=False)), setting)
-
-
-def _matchings(setting: Setting) -> Iterator[CopyJob]:
-    """Return rounds in which each GPU exchanges with one other; together they have all pairs."""
-    if len(setting.gpus) < 3:
-        return
-    rounds = matchings(setting.gpus)
-    for number, pairs in enumerate(rounds, 1):
-        yield _at_once(f"{MATCHING} {number} of {len(rounds)}", _both_ways(pairs), setting)
+        yield _at_once("bisection", _both_ways(zip(gpus, gpus[half : 2 * half], strict=False)), setting)
 
 
 def matchings(members: Sequence[int]) -> list[list[tuple[int, int]]]:

@@ -40,7 +40,7 @@ def of_result(
     complete = result.status == COMPLETE and result.throughput is not None
     status: Status = COMPLETE if complete else INTERRUPTED if result.status == INTERRUPTED else FAILED
     speed = result.throughput if complete else None
-    predicted, verdict = result.prediction, result.input_verdict
+    verdict = result.input_verdict
     several = result.of_several_hosts  # then indices are of several machines
     numbers = tuple(row.device.gpu for row in result.devices if row.device.gpu is not None and not several)
     data, precision = job.data, job.precision
@@ -75,30 +75,33 @@ def of_result(
         uncertainty=speed.uncertainty if speed else None,
         jitter=speed.jitter if speed else None,
         steps=result.steps if complete else None,
-        devices=tuple(
-            DeviceFigure(
-                number=row.device.tower if row.device.gpu is None or several else row.device.gpu,
-                name=row.device.gpu_name,
-                images_per_sec=row.images_per_sec if complete else None,
-                graphics_mhz=row.graphics_mhz,
-                memory_mhz=row.memory_mhz,
-                anomaly=row.anomaly,
-            )
-            for row in result.devices
-        ),
-        predicted=None
-        if predicted is None
-        else Predicted(
-            images_per_sec=predicted.images_per_sec,
-            low=predicted.images_per_sec_low,
-            high=predicted.images_per_sec_high,
-            verdict=predicted.verdict,
-        ),
+        devices=tuple(_devices(result, complete=complete, several=several)),
+        predicted=_predicted(result),
         conditions=(*_conditions(result), *conditions),
         limited_by_input=verdict.says if verdict is not None and verdict.verdict == "input" else None,
         time_s=time_s,
         digest=digest,
     )
+
+
+def _devices(result: Result, *, complete: bool, several: bool) -> Iterator[DeviceFigure]:
+    for row in result.devices:
+        yield DeviceFigure(
+            number=row.device.tower if row.device.gpu is None or several else row.device.gpu,
+            name=row.device.gpu_name,
+            images_per_sec=row.images_per_sec if complete else None,
+            graphics_mhz=row.graphics_mhz,
+            memory_mhz=row.memory_mhz,
+            anomaly=row.anomaly,
+        )
+
+
+def _predicted(result: Result) -> Predicted | None:
+    one = result.prediction
+    if one is None:
+        return None
+    low, high = one.images_per_sec_low, one.images_per_sec_high
+    return Predicted(images_per_sec=one.images_per_sec, low=low, high=high, verdict=one.verdict)
 
 
 def _reason(result: Result) -> str:

@@ -46,7 +46,7 @@ OBSERVATIONS: dict[str, str] = {
     "scaling.superlinear": "Above 100 % efficiency: one of the two figures is wrong",
     "prediction.outside": "Outside the predicted range",
     "published.slower": "Slower than published for the same GPU model",
-    "earlier.changed": "Other than before, with other software or faster",
+    "earlier.changed": "Faster than before, or with other software",
     "gpu.ratio": "GPU models",
     "precision.ratio": "Half precision",
     "xla.ratio": "XLA",
@@ -246,15 +246,16 @@ def _best_modes(figures: Figures, names: Sequence[str]) -> Iterator[Observation]
 LIMITED = 1.10
 # A difference between CPUs, slowest to fastest, from which the CPU matters for a model.
 CPU_MATTERS = 1.10
+# Comparisons whose ratios are an observation each, with its id and what stands before the two values.
 _SIMPLE = {
-    "gpu": ("gpu.ratio", "{above} over {below}"),
-    "model": ("model.ratio", "{above} over {below}, images/sec"),
-    "layout": ("layout.ratio", "{above} over {below}"),
-    "precision": ("precision.ratio", "{above} over {below}"),
-    "xla": ("xla.ratio", "With XLA over without"),
-    "program": ("program.ratio", "{above} over {below}"),
-    "batch": ("batch.throughput", "Batch {above} over {below}"),
-    "batch-scaling": ("batch.scaling", "Batch {above} over {below}"),
+    "gpu": ("gpu.ratio", ""),
+    "model": ("model.ratio", ""),
+    "layout": ("layout.ratio", ""),
+    "precision": ("precision.ratio", ""),
+    "xla": ("xla.ratio", ""),
+    "program": ("program.ratio", ""),
+    "batch": ("batch.throughput", "Batch "),
+    "batch-scaling": ("batch.scaling", "Batch "),
 }
 
 
@@ -285,7 +286,7 @@ def of_ratios(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
 
 
 def _simple(table: RatioTable) -> Observation:
-    id, form = _SIMPLE[table.id]
+    id, noun = _SIMPLE[table.id]
     several = [row for row in table.rows if table.id != "batch-scaling" or row.n_gpus > 1] or table.rows
     values = sorted(row.value for row in several)
     beyond = sum(row.holds for row in several)
@@ -297,7 +298,7 @@ def _simple(table: RatioTable) -> Observation:
         detail = f"one pair, {'beyond' if beyond else 'within'} the noise of {200 * several[0].noise:.1f} %"
     return Observation(
         id=id,
-        says=f"{form.format(above=table.above, below=table.below)}: {median(values):.2f}x ({detail}).",
+        says=f"{noun}{table.above} over {table.below}: {median(values):.2f}x ({detail}).",
         evidence={"median": round(median(values), 3), "lowest": round(values[0], 3),
                   "highest": round(values[-1], 3), "pairs": len(values), "beyond_noise": beyond},
         cells=tuple(number for row in several for number in (row.above, row.below)),

@@ -3,7 +3,6 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
 from statistics import fmean, median
 from typing import Any
 
@@ -270,9 +269,6 @@ def _batch_on_scaling(cells: Sequence[Cell], scalings: Sequence[Scaling]) -> lis
     return [_table("batch-scaling", title, *names, some) for names, some in rows.items()]
 
 
-_NEAREST_FIRST = tuple(Hop)
-
-
 class PairRow(msgspec.Struct, frozen=True, kw_only=True):
     """One job in one mode on pairs of two classes. `near`, `far`: numbers of cells; `mode` in short."""
 
@@ -311,26 +307,22 @@ def pair_tables(cells: Sequence[Cell], machines: Mapping[str, Machine]) -> tuple
     )
 
 
-def path_between(machine: Machine, gpus: Sequence[int]) -> str | None:
-    """Return the farthest path between GPUs as nvidia-smi names it, `NVLink` where all pairs have it."""
-    links = links_by_pair(machine)
-    found = [links.get((min(pair), max(pair))) for pair in combinations(gpus, 2)]
-    if not found or any(link is None for link in found):
-        return None
-    if all(link.nvlinks for link in found if link):
+def _path(machine: Machine, gpus: Sequence[int]) -> str | None:
+    """Return the path between two GPUs as nvidia-smi names it, `NVLink` with any number of them."""
+    link = links_by_pair(machine).get((min(gpus), max(gpus)))
+    if link is not None and link.nvlinks:
         return "NVLink"
-    hops = [link.hop for link in found if link and link.hop is not None]
-    return max(hops, key=_NEAREST_FIRST.index).value if len(hops) == len(found) else None
+    return None if link is None or link.hop is None else link.hop.value
 
 
 def _pair_row(group: Sequence[Cell], machine: Machine) -> PairRow | None:
     by_path: dict[str, list[Cell]] = defaultdict(list)
     for cell in group:
-        if (path := path_between(machine, cell.of.gpus)) is not None:
+        if (path := _path(machine, cell.of.gpus)) is not None:
             by_path[path].append(cell)
     if len(by_path) < 2:
         return None
-    order = ["NVLink", *(hop.value for hop in _NEAREST_FIRST)]
+    order = ["NVLink", *(hop.value for hop in Hop)]
     near_path, *_, far_path = sorted(by_path, key=order.index)
     near, far = by_path[near_path], by_path[far_path]
     gain, noise = _mean(near) / _mean(far), math.hypot(_noise(near), _noise(far))

@@ -39,6 +39,8 @@ def how_many(machine: Machine, request: Request, unavailable: Mapping[int, str],
         reason = "the only one" if selection.size == 1 else f"all that can be used: {why}"
         return HowMany(num_gpus=selection.size, gain=gain, reason=reason)
     counts = gains(_speeds(selection, doublings(selection.size), request))
+    if len(counts) == 1:
+        return HowMany(num_gpus=1, gain=gain, reason="the only one", counts=counts)
     if selection.is_assumed:
         best = max(one.images_per_sec for one in counts)
         chosen = next(one for one in counts if one.images_per_sec == best)
@@ -48,7 +50,7 @@ def how_many(machine: Machine, request: Request, unavailable: Mapping[int, str],
     else:
         chosen = enough(counts, gain)
         reason = reason_of(counts, chosen, gain)
-        if len(counts) > 1 and not is_measured(selection.paths, selection.pool):
+        if not is_measured(selection.paths, selection.pool):
             reason += "; links as expected, not measured (gputopo bandwidth --save)"
     return HowMany(num_gpus=chosen.num_gpus, gain=gain, reason=reason, counts=counts)
 

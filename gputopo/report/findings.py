@@ -1,11 +1,169 @@
-"""Findings as a block of a document, and what a watch found."""
+"""Findings as a block of a document or in short, the answer of an inspection, and what a watch found."""
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from gputopo.findings import Finding
-from gputopo.report.document import Block, Document, Item, Items, of_sections
-from gputopo.report.layout import SEVERITY_STYLES
+from gputopo.findings.compare import grouped
+from gputopo.report.document import Block, Document, Item, Items, block_lines, of_sections
+from gputopo.report.layout import SEVERITY_STYLES, plain
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import subjects_in_words
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+SCREEN_WIDTH, _SCREEN_LINES = 80, 23  # the last line has the prompt
+_TOP = 15  # lines in which all errors and warnings are
+_CLAUSES = 2  # of the sentence; the findings follow it
+_ALL = "(gputopo inspect --all)"
+_INFOS = 5  # that are shown; the rest is counted
+_LONG = 150  # characters of a message where there is room
+
+# `GPU 1 (NVIDIA T4, 0000:01:00.0): `, which the table of the GPUs repeats
+_NAMED = re.compile(r"^(GPUs? [\d,-]+) \(.*?[0-9a-f]:[0-9a-f]{2}\.[0-7]\)(?=:| )")
+_ABOUT = re.compile(r"^GPUs? [\d,-]+:? ")
+
+
+def verdict(machine: Machine, findings: Sequence[Finding]) -> str:
+    """Return the answer in one sentence, and the number of findings."""
+    serious = [one for one in findings if one.severity != "info"]
+    return f"{_sentence(machine, serious)} {counts_in_words(findings).capitalize()}."
+
+
+def _sentence(machine: Machine, serious: Sequence[Finding]) -> str:
+    if not machine.gpus:
+        found = next((one.says for one in serious), None)
+        none = "No NVIDIA device on the PCI bus of this machine."
+        return f"{found}." if found else none if machine.driver.status == "no_device" else "No GPU is known."
+    worst: dict[int, Finding] = {}
+    for one in serious:
+        for gpu in one.subject.gpus if one.subject.kind == "gpus" else ():
+            worst.setdefault(gpu, one)
+    at_fault = grouped((id(one), gpu) for gpu, one in worst.items())
+    clauses = [
+        clause
+        for one in serious
+        if (clause := _clause(one, at_fault.get(id(one), []), all_of=len(machine.gpus))) is not None
+    ]
+    fine = len(machine.gpus) - len(worst)
+    checked = any(one.pstate or one.temperature_c.gpu for one in machine.gpus)  # a driver answered
+    words = "all fine" if len(machine.gpus) > 1 else "fine"
+    if not clauses:
+        return f"{models_in_words(machine.gpus)}: {words if checked else 'no fault in what was read'}."
+    if not worst:
+        clauses.insert(0, words if checked else "the GPUs have no fault in what was read")
+    elif fine:
+        clauses.insert(0, f"{fine} fine")
+    limit = _CLAUSES + (not worst or fine > 0)
+    more = f" and {len(clauses) - limit} more" if len(clauses) > limit else ""
+    return f"{models_in_words(machine.gpus)}: {', '.join(clauses[:limit])}{more}."
+
+
+def models_in_words(gpus: Sequence[Gpu]) -> str:
+    """Return the number of GPUs of each model: `8 x H100 80GB HBM3`, with a multiplication sign."""
+    names = {gpu.name for gpu in gpus if gpu.name}
+    only = next(iter(names)) if len(names) == 1 else None  # a lost GPU has no name
+    models = Counter(short_model(gpu.name or only) for gpu in gpus)
+    if not names:
+        return f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}"
+    return plain(" + ".join(f"{count} {TIMES} {name or 'unknown'}" for name, count in models.items()))
+
+
+def short_model(name: str | None) -> str:
+    """Return the name of a model without its maker's."""
+    return (name or "").removeprefix("NVIDIA ")
+
+
+def _clause(one: Finding, gpus: Sequence[int], *, all_of: int) -> str | None:
+    """Return what is wrong with these GPUs, `GPU 1 must be replaced (row remapping failed)`, or with the
+    machine; None for a finding about GPUs that have a worse one.
+    """
+    reason = _reason(one)
+    if one.subject.kind != "gpus":
+        return reason
+    if not gpus:
+        return None
+    who = f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}"
+    if len(gpus) == all_of > 1:
+        who = f"all {all_of}"
+    single, several, why = _state(one)
+    return f"{who} {several if len(gpus) > 1 else single}{f' ({reason})' if why else ''}"
+
+
+def _state(one: Finding) -> tuple[str, str, bool]:
+    """Return the verb for one GPU and for several, and whether the reason follows."""
+    if one.id in ("gpu.lost", "gpu.no_answer"):
+        return "is lost", "are lost", False
+    if one.id == "gpu.busy":
+        return "is in use", "are in use", False
+    of_each = one.evidence.get("gpus")
+    evidence = [one.evidence, *(of_each.values() if isinstance(of_each, dict) else ())]
+    verdicts = {each.get("verdict") for each in evidence}
+    if "replace" in verdicts:
+        return "must be replaced", "must be replaced", True
+    if "reboot" in verdicts:
+        return "needs a reboot", "need a reboot", True
+    if verdicts & {"reset", "repair pending"}:
+        return "needs a reset", "need a reset", one.id != "gpu.reset_required"
+    if one.severity == "error":
+        return "has a fault", "have a fault", True
+    return "needs attention", "need attention", True
+
+
+def _reason(one: Finding) -> str:
+    """Return the first clause of a message, without the GPUs that it is about."""
+    says = _ABOUT.sub("", _NAMED.sub(r"\1", one.says))
+    return re.split(r"[;:(]|, ", says)[0].strip()
+
+
+def short_findings(findings: Sequence[Finding], *, above: int, beside: int, details: str = _ALL) -> Items:
+    """Return the findings, those of one id and severity as one: all errors and warnings, then some infos.
+
+    With as many remedies, the worst finding's first, and infos as fit a screen on which `beside` lines show
+    something else, `above` of them above. Messages are cut where errors and warnings alone do not. `details`:
+    the option that shows the rest.
+    """
+    groups = list(grouped(((one.id, one.severity), one) for one in findings).values())
+    serious = [group for group in groups if group[0].severity != "info"]
+    infos = [group for group in groups if group[0].severity == "info"]
+    room = max(min(_SCREEN_LINES - beside - 2, _TOP - above), len(serious) + bool(infos))
+    choices = (
+        (cut, remedies, count)
+        for cut in (False, True)
+        for remedies in range(len(serious), -1, -1)
+        for count in range(min(len(infos), _INFOS), -1, -1)
+        if remedies < 2 or count == min(len(infos), _INFOS)
+    )
+    items: list[Item] = []
+    for cut, remedies, count in choices:
+        items = [_item(group, cut=cut, remedy=n < remedies) for n, group in enumerate(serious)]
+        items += [_item(group, cut=True, remedy=False) for group in infos[:count]]
+        if left := sum(map(len, infos[count:])):
+            items.append(Item("info", f"{left} {'more' if count else 'of them'}", "", (details,), None))
+        if len(block_lines(Items(tuple(items), ""), SCREEN_WIDTH)) <= room:
+            break
+    return Items(tuple(items), "")
+
+
+def _item(group: Sequence[Finding], *, cut: bool, remedy: bool) -> Item:
+    """Return findings of one id as an item. `cut`: its message fits one line."""
+    first = group[0]
+    more = f" (and {len(group) - 1} more)" if len(group) > 1 else ""
+    says = _NAMED.sub(r"\1", first.says)
+    limit = (SCREEN_WIDTH - 11 - len(first.id) if cut else _LONG) - len(more)
+    says = says if len(says) <= limit else f"{says[: limit - 1].rstrip()}…"
+    return Item(first.severity, first.id, "", (f"{says}{more}",), first.remedy if remedy else None)
+
+
+def worst_by_gpu(findings: Sequence[Finding]) -> Iterator[tuple[int, str]]:
+    """Yield each GPU with the severity of its worst finding; findings are worst first."""
+    seen: set[int] = set()
+    for one in findings:
+        for gpu in one.subject.gpus:
+            if gpu not in seen:
+                seen.add(gpu)
+                yield gpu, one.severity
 
 
 def findings_block(findings: Sequence[Finding], *, nothing: str = "None.") -> Items:

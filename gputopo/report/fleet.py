@@ -1,12 +1,15 @@
-"""Several hosts compared: their kinds, what differs on outliers, and what most of them share."""
+"""Machines compared: several hosts with like ones, and two readings with one another."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from gputopo.findings import Finding
+from gputopo.findings.difference import Change, Difference, FindingChanges
 from gputopo.findings.fleet import Fleet
-from gputopo.report.document import Document, Rows, of_sections
+from gputopo.report.document import Block, Bullets, Document, Rows, Styled, of_sections
 from gputopo.report.findings import counts_in_words, findings_block
-from gputopo.report.layout import plain
+from gputopo.report.layout import QUIET, plain
 from gputopo.report.units import counted
+from gputopo.values.index_ranges import index_ranges
 
 _NOTHING = "None: no host differs from the others of its kind."
 _NAMED = 8  # hosts of a kind; the rest is in the JSON
@@ -53,3 +56,56 @@ def _rows(fleet: Fleet) -> list[tuple[str, str]]:
 def _names(hosts: Sequence[str]) -> str:
     more = f" and {len(hosts) - _NAMED} more" if len(hosts) > _NAMED else ""
     return plain(", ".join(hosts[:_NAMED]) + more)
+
+
+def difference_document(difference: Difference) -> Document:
+    """Return the changes, the numbers of facts that were compared, and the findings of both."""
+    said = changes_in_words(difference.changes)
+    compared = f"{counted(difference.compared, 'fact')} compared"
+    if difference.one_sided:
+        compared += f"; left out: {counted(difference.one_sided, 'fact')} that only one of the two has"
+    shown: Block = Bullets(tuple(said)) if said else _nothing(difference)
+    counts = [
+        f"{counted(len(said), 'difference')} in {counted(difference.compared, 'fact')}",
+        *(f"{counted(len(of), 'finding')} {title}" for title, of in _changed(difference.findings)),
+    ]
+    return of_sections(
+        [
+            ("", [f"{', '.join(counts)}."] if said or len(counts) > 1 else []),
+            (f"Compared with {difference.old_source} (left of ->)", [shown, Styled(f"{compared}.", QUIET)]),
+            *((title, [findings_block(found)]) for title, found in _findings(difference.findings)),
+        ]
+    )
+
+
+def _changed(changes: FindingChanges) -> list[tuple[str, Sequence[Finding]]]:
+    titled = (("only here", changes.came), ("only there", changes.went))
+    return [(title, findings) for title, findings in titled if findings]
+
+
+def _nothing(difference: Difference) -> str:
+    if not difference.compared:
+        return "Nothing could be compared."
+    changed = difference.findings.came or difference.findings.went
+    return "No fact that lasts differs." if changed else "No difference."
+
+
+def _findings(changes: FindingChanges) -> Iterator[tuple[str, Sequence[Finding]]]:
+    """Return the findings only here, only there and of both, as far as there are any, with a title."""
+    both = [("of both", changes.stayed)] if changes.stayed else []
+    yield from ((f"Findings {title}", found) for title, found in [*_changed(changes), *both])
+
+
+def changes_in_words(changes: tuple[Change, ...]) -> list[str]:
+    """Return each change in a sentence; one that several GPUs share once, as `GPUs 0-3: ...`."""
+    said: dict[str, list[int]] = {}
+    for change in changes:
+        if change.gpu is None:
+            said.setdefault(change.says, [])
+        else:
+            said.setdefault(change.words, []).append(change.gpu)
+    return [f"{_gpus_named(gpus)}: {words}" if gpus else words for words, gpus in said.items()]
+
+
+def _gpus_named(gpus: list[int]) -> str:
+    return f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}"

@@ -138,7 +138,8 @@ def _choice(plan: Plan) -> list[tuple[str, str]]:
     if prediction is not None:
         if gain := _gain(choice, prediction):
             rows.append(("Gain", gain))
-        rows.append(("Margin", _sureness(plan, prediction)))
+        if plan.runners_up:
+            rows.append(("Margin", _sureness(plan, prediction)))
         rows += [("Option", _price(price)) for price in prediction.prices]
         rows.append(("From", _basis(choice, prediction)))
         if prediction.learned is not None:

@@ -7,12 +7,14 @@ UNKNOWN = "–"  # noqa: RUF001  an en dash: not measured or not answered
 
 def images_per_sec(value: float | None) -> str:
     """Write a speed in images per second with three or more figures."""
-    return _three_figures(value)
+    if value is None:
+        return UNKNOWN
+    return f"{value:.2f}" if abs(value) < 9.995 else f"{value:.1f}" if abs(value) < 999.95 else f"{value:.0f}"
 
 
 def milliseconds(value: float | None) -> str:
     """Write milliseconds with three or more figures."""
-    return _three_figures(value)
+    return images_per_sec(value)
 
 
 def percent(value: float | None) -> str:
@@ -62,9 +64,3 @@ def loss(value: float | None) -> str:
 def counted(count: int, singular: str) -> str:
     """Write a number with its noun: `1 step`, `12 steps`."""
     return f"{count} {singular}" if count == 1 else f"{count} {singular}s"
-
-
-def _three_figures(value: float | None) -> str:
-    if value is None:
-        return UNKNOWN
-    return f"{value:.2f}" if abs(value) < 9.995 else f"{value:.1f}" if abs(value) < 999.95 else f"{value:.0f}"

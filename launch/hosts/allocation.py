@@ -140,7 +140,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
 def find(options: HostOptions, environ: Mapping[str, str]) -> Allocation | None:
     """Return the hosts that work together, None for this one alone.
 
-    Options go before TF_CONFIG, a Slurm step, MPI, RANK with WORLD_SIZE, SM_HOSTS, numbers of other starters,
+    Options go before TF_CONFIG, a Slurm step, MPI, RANK with WORLD_SIZE, a LeaderWorkerSet,
     and the index of a Kubernetes Job.
     A source of one host is ignored. Raises UsageError where two sources disagree in rank, size or the host of
     rank 0, and where several hosts, or several tasks on one, are not understood.
@@ -173,8 +173,7 @@ def _claims(environ: Mapping[str, str]) -> list[RankClaim]:
         starters.slurm,
         starters.mpi,
         starters.torch,
-        starters.sagemaker,
-        starters.counting,
+        starters.leader_worker_set,
     )
     return [
         one

@@ -6,7 +6,7 @@ Each reader returns the claim of its starter, or None where that has started not
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -186,65 +186,19 @@ def torch(environ: Environ) -> RankClaim | None:
     )
 
 
-def sagemaker(environ: Environ) -> RankClaim | None:
-    """Return the claim of SM_HOSTS, which all hosts of a SageMaker job have in the same order."""
-    try:
-        hosts = json.loads(environ.get("SM_HOSTS", ""))
-    except (ValueError, RecursionError):
+def leader_worker_set(environ: Environ) -> RankClaim | None:
+    """Return the claim of a LeaderWorkerSet of Kubernetes."""
+    size, rank = _number(environ, "LWS_GROUP_SIZE"), _number(environ, "LWS_WORKER_INDEX")
+    if size is None or rank is None:
         return None
-    own = environ.get("SM_CURRENT_HOST", "")
-    if not isinstance(hosts, list) or own not in hosts or not all(isinstance(one, str) for one in hosts):
-        return None
+    leader = address(environ.get("LWS_LEADER_ADDRESS", "").strip())
     return RankClaim(
-        source="SM_HOSTS",
-        remove="unset SM_HOSTS",
-        rank=hosts.index(own),
-        size=len(hosts),
-        hosts=read_hosts("SM_HOSTS", ",".join(hosts)),
-        job=environ.get("TRAINING_JOB_NAME"),
+        source="LeaderWorkerSet",
+        remove="unset LWS_GROUP_SIZE",
+        rank=rank,
+        size=size,
+        hosts=master(environ) if leader is None else (leader,),
     )
-
-
-class _Counting(NamedTuple):
-    """The variables of a starter that gives numbers alone, and perhaps the host of rank 0."""
-
-    source: str
-    size: str
-    rank: str
-    local_size: str
-    leader: str
-    one_each: str
-
-
-_COUNTING = (
-    _Counting("LeaderWorkerSet", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX", "", "LWS_LEADER_ADDRESS", ""),
-    _Counting(
-        "Horovod", "HOROVOD_SIZE", "HOROVOD_RANK", "HOROVOD_LOCAL_SIZE", "", "horovodrun -np 2 -H n1:1,n2:1"
-    ),
-    _Counting(
-        "MVAPICH", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_SIZE", "",
-        "mpirun_rsh -np 2 n1 n2",
-    ),
-)  # fmt: skip
-
-
-def counting(environ: Environ) -> RankClaim | None:
-    """Return the claim of LeaderWorkerSet, Horovod or MVAPICH."""
-    for one in _COUNTING:
-        size, rank = _number(environ, one.size), _number(environ, one.rank)
-        if size is None or rank is None:
-            continue
-        leader = address(environ.get(one.leader, "").strip())
-        return RankClaim(
-            source=one.source,
-            remove=f"unset {one.size}",
-            rank=rank,
-            size=size,
-            hosts=master(environ) if leader is None else (leader,),
-            tasks_per_host=_number(environ, one.local_size) or 1,
-            one_each=one.one_each,
-        )
-    return None
 
 
 def indexed_job(environ: Environ) -> RankClaim | None:

@@ -34,7 +34,7 @@ STEPS = (60, 100, 200, 400, 700)
 
 
 def _at_random(share: float, longer: float, seed: int) -> Factor:
-    return lambda step: longer if random.Random(step + seed).random() < share else 1.0
+    return lambda step: longer if random.Random(f"{seed} {step}").random() < share else 1.0
 
 
 def _now_and_then(seed: int) -> dict[str, Factor]:

@@ -115,3 +115,70 @@ def test_every_line_of_a_report_is_in_one_part() -> None:
         "/proc/driver/nvidia/./version",
         "/proc/driver/nvidia/./gpus/0000:05:00.0/information",
     ]
+
+
+def gpu(bus: str) -> str:
+    path = f"/proc/driver/nvidia/./gpus/0000:{bus}:00.0/information"
+    return file(path, GPU.format(address=f"0000:{bus}:00.0", uuid=UUID.replace("0", bus[1])))
+
+
+SMI = "==============NVSMI LOG==============\n\nDriver Version : 535.104.05\nAttached GPUs : 2\n" + "".join(
+    f"GPU 00000000:{bus}:00.0\n    Product Name : NVIDIA GeForce RTX 3090\n"
+    "    VBIOS Version : 94.02.42.00.0F\n    Performance State : P8\n    Utilization\n        GPU : 7 %\n"
+    for bus in ("01", "02")
+)
+LIST = (
+    "00:01.0 PCI bridge [0604]: Intel Corporation Device [8086:3420]\n"
+    "01:00.0 VGA compatible controller [0300]: NVIDIA Corporation Device [10de:2204] (rev a1)\n"
+    "02:00.0 VGA compatible controller [0300]: NVIDIA Corporation Device [10de:2204] (rev a1)\n"
+)
+VERBOSE = "".join(
+    f"0{bus}:00.0 VGA compatible controller: NVIDIA Corporation Device 2204 (rev a1)\n"
+    "\tLnkCap: Port #0, Speed 8GT/s, Width x8\n\tLnkSta: Speed 2.5GT/s, Width x8\n"
+    for bus in (1, 2)
+)
+TREE = "-[0000:00]-+-01.0-[01]----00.0\n           \\-02.0-[02]----00.0\n"
+
+
+def test_parts_of_one_list_are_joined_and_contradict_nothing() -> None:
+    text = report(
+        file("/proc/driver/nvidia/./version", VERSION) + gpu("01") + gpu("02"),
+        f'/usr/bin/lspci -d "10de:*" -v -xxx\n\n{VERBOSE}',
+        f"/usr/bin/lspci -nn\n\n{LIST}",
+        f"/usr/bin/lspci -t\n\n{TREE}",
+        file("/sys/bus/pci/devices/0000:01:00.0/numa_node", "1\n")
+        + file("/sys/bus/pci/devices/0000:01:00.0/local_cpulist", "8-15\n"),
+        f"/usr/bin/nvidia-smi --query\n\n{SMI}\n/usr/bin/nvidia-smi --query --unit\n\n{SMI[:40]}\n",
+    )
+    machine = reading.read_text(text, origin="x")
+    assert (machine.contradictions, machine.unread) == ((), ())
+    assert [one.pci_address for one in machine.gpus] == ["0000:01:00.0", "0000:02:00.0"]
+    assert [one.vbios_version for one in machine.gpus] == ["94.02.42.00.0F"] * 2
+    assert (machine.gpus[0].numa_node, machine.gpus[0].cpu_affinity) == (1, "8-15")
+    assert [link.hop for link in machine.links] == [Hop.PHB]
+    assert len(machine.samples) < 2
+
+
+def test_logs_of_x_and_of_builds_are_skipped_by_their_titles() -> None:
+    noise = f"NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.\n{SMI}"
+    titles = (
+        "*** /var/log/Xorg.0.log",
+        "*** /var/lib/dkms/nvidia/1/log/make.log",
+        "journalctl -b -0 _COMM=Xorg",
+    )
+    parts = bug_report.parts(report(*(f"{title}\n\n{noise}" for title in titles)))
+    assert [part.is_read for part in parts[-3:]] == [False] * 3
+
+
+def test_kernel_messages_of_all_logs_are_read_and_foreign_lines_are_known() -> None:
+    text = report(
+        f"/usr/bin/nvidia-smi --query\n\n{SMI}",
+        "Scanning kernel log files for NVIDIA kernel messages:\n\n  /var/log/kern.log:\n"
+        "11\u6708 16 11:33:45 box kernel: NVRM: API mismatch: the client has the version 1.2, but\n"
+        "11\u6708 16 11:33:45 box kernel: NVRM: this kernel module has the version 1.3.\n",
+        "journalctl -b -0\n\n-- No entries --\n",
+    )
+    machine = reading.read_text(text, origin="x")
+    (event,) = machine.kernel_events
+    assert event.text.endswith("module has the version 1.3.")
+    assert machine.unread == ()

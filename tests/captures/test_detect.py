@@ -129,7 +129,7 @@ def test_a_file_that_may_not_be_read_reports_it(tmp_path: Path) -> None:
         ("[1, 2", "is not complete JSON"),
         ('{"nvbandwidth": 1}', "is JSON of nvbandwidth without its testcases"),
         ('{"some": 1}', "is JSON, but not of gputopo"),
-        ('{"schema": "gputopo.result/1"}', "holds gputopo.result/1, which is no machine"),
+        ('{"schema": "gputopo.result/1"}', "holds gputopo.result/1, which is not a machine"),
         ('{"schema": "gputopo.machine/9"}', "another version of gputopo"),
         ("[" * 100_000, "nested too deep"),
         (
@@ -142,8 +142,8 @@ def test_a_file_that_may_not_be_read_reports_it(tmp_path: Path) -> None:
             "GPU 0: A100 (UUID: GPU-1-2)\n\t Link 0, P2P is supported: true\n",
             "is of nvidia-smi nvlink -c, which shows the capabilities of links",
         ),
-        ("[    0.000000] Linux version 6.8.0", "is in no format that gputopo reads"),
-        ("the quick brown fox", "is in no format that gputopo reads"),
+        ("[    0.000000] Linux version 6.8.0", "is in an unknown format"),
+        ("the quick brown fox", "is in an unknown format"),
     ],
 )
 def test_a_text_that_is_no_capture_is_named_as_what_it_is(tmp_path: Path, text: str, what: str) -> None:

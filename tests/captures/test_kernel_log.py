@@ -10,7 +10,7 @@ from gputopo.captures import kernel_log, load, reading
 from gputopo.findings import find
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, KernelEvent, Machine, PciNode
-from tests.captures.samples import ALL, GPUS, in_turn
+from tests.captures.samples import ALL, GPUS, OVERVIEW, in_turn
 
 XID_79 = "NVRM: Xid (PCI:0000:05:00): 79, pid=1234, name=python, GPU has fallen off the bus."
 # What stands before a message, and the time that it shows.
@@ -155,6 +155,13 @@ def test_a_message_of_several_lines_is_one(message: str, stamp: str) -> None:
     assert (event.kind, SEVERAL_LINES[message][1] in event.text) == (SEVERAL_LINES[message][0], True)
 
 
+def test_a_warning_of_nvidia_smi_about_the_inforom_is_an_event_of_its_gpu() -> None:
+    machine = reading.read_text(f"{OVERVIEW}WARNING: infoROM is corrupted at gpu 0000:05:00.0\n", origin="x")
+    (event,) = machine.kernel_events
+    assert (event.text, event.pci_address) == ("infoROM is corrupted", "0000:05:00.0")
+    assert len(machine.gpus) == 3
+
+
 def test_remarks_of_the_module_are_no_errors() -> None:
     text = (
         "NVRM: Try unloading the conflicting kernel module (and/or\nNVRM: reconfigure your kernel), try\n"
@@ -280,7 +287,7 @@ def test_an_error_of_a_gpu_that_is_not_known_is_found_all_the_same() -> None:
 )
 def test_other_texts_are_no_kernel_log(text: str) -> None:
     assert not kernel_log.recognise(text)
-    with pytest.raises(InputError, match="in no format"):
+    with pytest.raises(InputError, match="in an unknown format"):
         reading.read_text(text, origin="log")
 
 

@@ -54,5 +54,5 @@ def test_another_line_is_listed() -> None:
 
 
 def test_a_model_alone_is_no_such_file() -> None:
-    with pytest.raises(InputError, match="in no format"):
+    with pytest.raises(InputError, match="in an unknown format"):
         reading.read_text("Model: \t\t a car\n", origin="x")

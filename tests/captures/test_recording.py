@@ -115,7 +115,7 @@ def test_fields_of_a_later_minor_version_are_ignored() -> None:
         ('{"schema": "gputopo.inspect/2"}', "another version of gputopo", "update gputopo"),
         (
             '{"schema": "gputopo.plan/1"}',
-            "box.json holds gputopo.plan/1, which is no machine",
+            "box.json holds gputopo.plan/1, which is not a machine",
             "inspect --record",
         ),
         ('{"schema": "gputopo.machine/1"}', "source", "write the file again"),

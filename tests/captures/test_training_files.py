@@ -106,7 +106,7 @@ def test_a_folder_is_searched_and_what_is_no_log_is_counted(tmp_path: Path) -> N
     assert [(one.precision, one.gpu, one.cpu) for one in found.measurements] == [
         ("fp16", "GeForce GTX 1070", "i7")
     ]
-    assert [why for _, why in found.unread] == [f"{tmp_path / 'binary.log'} is a binary file, no log"]
+    assert [why for _, why in found.unread] == [f"{tmp_path / 'binary.log'} is a binary file, not a log"]
     assert found.passed == 2
 
 
@@ -123,7 +123,7 @@ def test_where_the_name_contradicts_the_log_the_log_counts_and_it_is_named(tmp_p
     ("content", "words"),
     [
         (b"\x00\x01\x02" * 100, "binary"),
-        (b"hello", "no log of training"),
+        (b"hello", "not a training log"),
         (b"x" * (17 * 2**20), "larger than 16 MiB"),
     ],
 )

@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 from gputopo.copies.copies import Copy, CopyJob, Setting, describe, group_name, path_of
 from gputopo.copies.jobs import (
     LOCAL_BYTES,
-    MATCHING,
     MAX_PEERS,
-    RING,
     jobs,
     next_jobs,
     not_possible,
@@ -206,20 +204,6 @@ def ends(job: CopyJob) -> list[tuple[int, ...]]:
     return [copy.gpus for copy in job.copies]
 
 
-@pytest.mark.parametrize("count", [4, 5, 8])
-def test_rounds_of_pairs_have_every_pair_once_in_both_directions(count: int) -> None:
-    gpus = tuple(range(count))
-    full = Setting(gpus=gpus, level="full", peers=frozenset(permutations(gpus, 2)))
-    rounds = [job for job in jobs(full) if (job.group or "").startswith(MATCHING)]
-    assert len(rounds) == count - 1 + count % 2
-    for one in rounds:
-        assert Counter(gpu for pair in ends(one) for gpu in pair) == dict.fromkeys(
-            {gpu for pair in ends(one) for gpu in pair}, 2
-        )
-    assert sorted(pair for one in rounds for pair in ends(one)) == sorted(permutations(gpus, 2))
-    assert not [job for job in jobs(EIGHT) if (job.group or "").startswith(MATCHING)]
-
-
 def test_all_gpus_at_once_are_a_ring_and_two_halves() -> None:
     found = {job.group: job for job in jobs(EIGHT) if job.kind == "p2p_direct" and job.group}
     assert list(found) == ["ring gpus:0,1,2,3,4,5,6,7", "bisection gpus:0,1,2,3,4,5,6,7"]
@@ -230,7 +214,7 @@ def test_all_gpus_at_once_are_a_ring_and_two_halves() -> None:
 
 def test_gpus_at_once_go_through_the_host_where_a_pair_has_no_direct_path() -> None:
     some = Setting(gpus=(0, 1, 2), peers=frozenset({(0, 1), (1, 0)}))
-    assert [job.kind for job in jobs(some) if (job.group or "").startswith(RING)] == ["p2p_staged"]
+    assert [job.kind for job in jobs(some) if (job.group or "").startswith("ring")] == ["p2p_staged"]
     assert not [job for job in jobs(Setting(gpus=(0, 1), peers=EIGHT.peers)) if "ring" in (job.group or "")]
 
 

@@ -250,12 +250,6 @@ def test_any_measurements_make_a_study_that_survives_json(measurements: list[Mea
     assert schema.decode(schema.encode(study), type(study), origin="x") == study
 
 
-def test_a_superlinear_study_survives_json() -> None:
-    study = study_of([run(1.0, 1), run(3.0, 2)], title="any")
-    assert "scaling.superlinear" in {one.id for one in study.observations}
-    assert schema.decode(schema.encode(study), type(study), origin="x") == study
-
-
 def test_a_run_with_faults_that_were_asked_for_is_compared_with_no_other() -> None:
     whole = Result(status="complete", exit_code=0, spec={"model": "alexnet"}, backend="cpu")
     drill = msgspec.structs.replace(

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from gputopo.findings import Finding, Inspection
 from gputopo.findings.difference import difference
 from gputopo.report.document import document_text
+from gputopo.report.fleet import difference_document
 from gputopo.report.layout import text_of
-from gputopo.report.machine.inspection import Detail, difference_document, inspection_document
+from gputopo.report.machine.inspection import Detail, inspection_document
 from gputopo.report.machine.tree import tree_view
 from gputopo.report.markdown import document_markdown
 from gputopo.report.prometheus import exposition

@@ -114,7 +114,7 @@ def read(text: str, *, origin: str) -> ProgramRead:
     names = {rank.name for run in reader.runs for rank in run.ranks}
     if any(map(_AMD.search, names)) or (not names and _RCCL.search(text)):
         raise InputError(
-            f"{origin} is of rccl-tests, whose GPUs are AMD's", "gputopo knows machines with NVIDIA GPUs only"
+            f"{origin} is of rccl-tests, whose GPUs are AMD's", "gputopo supports NVIDIA GPUs only"
         )
     return ProgramRead(runs.machine(reader.runs, origin=origin), understood)
 

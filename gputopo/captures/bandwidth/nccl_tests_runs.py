@@ -163,7 +163,7 @@ def machine(runs: Sequence[NcclRun], *, origin: str = "") -> Machine:
         kind = KINDS[program]
         failures += _failures(run, kind, place)
         if run.by_cpu_time:
-            why = "it reports CPU time (-C), which is no time of the transfer"
+            why = "it reports CPU time (-C), not the transfer time"
             not_measured.append(NotMeasured(what=f"{SOURCE}: {kind}", reason=why))
             continue
         notes += _notes(run, kind, ranks, hosts_of_run)
@@ -369,7 +369,7 @@ def _notes(run: NcclRun, kind: Kind, ranks: int | None, hosts: int | None) -> li
         names = ", ".join(dict.fromkeys(rank.name for rank in run.ranks))
         each = f"{hosts} hosts with {ranks // hosts} GPUs each" if ranks % hosts == 0 else f"{hosts} hosts"
         notes.append(
-            f"{SOURCE}: {kind} over {each} ({ranks} x {names}): with the network, and of no single machine"
+            f"{SOURCE}: {kind} over {each} ({ranks} x {names}): includes the network; not one machine"
         )
     if ranks == 1:
         notes.append(f"{SOURCE}: {kind} ran on one GPU: nothing was transferred between GPUs")

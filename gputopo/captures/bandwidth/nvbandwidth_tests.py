@@ -239,9 +239,7 @@ class NvbandwidthReport:
         listed = {i: self.devices.get(i, ListedGpu()) for i in sorted(self.columns | set(self.devices))}
         gpus, index_of = matching.gpus_in_pci_order(listed)
         if any(index != number for number, index in index_of.items()):
-            self.notes[
-                f"{SOURCE} numbers the GPUs as CUDA does; here they are in PCI order, as NVML's are"
-            ] = None
+            self.notes[f"{SOURCE} numbers GPUs as CUDA does; here they are in PCI order, as in NVML"] = None
         peers = {
             (index_of[a], index_of[b]): {can} for (a, b), can in self.peers.items() if {a, b} <= set(index_of)
         }

@@ -134,7 +134,7 @@ def machine(found: P2pOutput) -> Machine:
             f"{SOURCE}'s CPU latencies (what a launch costs the host) are left out; the GPU's are here"
         )
     if any(index != number for number, index in index_of.items()):
-        notes.append(f"{SOURCE} numbers the GPUs as CUDA does; here they are in PCI order, as NVML's are")
+        notes.append(f"{SOURCE} numbers GPUs as CUDA does; here they are in PCI order, as in NVML")
     links, missing, contradictions = texts.peer_links(access, SOURCE)
     return Machine(
         source=SOURCE,

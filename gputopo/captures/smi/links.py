@@ -1,4 +1,4 @@
-"""`nvidia-smi topo -p2p r|w|rw|n|a|p` and `nvidia-smi nvlink -s` (and `-R`): text in, Machine out.
+"""`nvidia-smi topo -p2p r|w|rw|n|a|p` and `nvidia-smi nvlink -s` (and `-R`, `-e`): text in, Machine out.
 
 The text of `topo -p2p` does not show which capability it shows; only the command line above it does. Of `r`
 the cells are p2p_read, of `w` p2p_write. Where no command line stands there, they are taken as both, and
@@ -213,6 +213,8 @@ _GPU_LINE = re.compile(r"^\W{0,40}GPU (\d{1,3}): (.{1,120}?) \(UUID: ([^)\s]{1,6
 _LINK = re.compile(r"^\W{0,40}Link (\d{1,2})\s*:\s*(.+?)\s*$")
 _SPEED = re.compile(r"(\d{1,4}(?:\.\d{1,4})?) GB/s")
 _REMOTE = re.compile(r"Remote Device ([0-9a-fA-F:.]{7,20}): Link \d{1,2}")
+_COUNTERS = {"Replay": "replay", "Recovery": "recovery", "CRC": "crc"}  # of `nvlink -e`
+_ERRORS = re.compile(rf"({'|'.join(_COUNTERS)}) Errors: (\d{{1,18}})")
 _REFUSED = re.compile(
     r"^\W{0,40}(?:NVML: )?((?:Unable|Failed|Error|Not supported|GPU is lost).{1,160})$", re.IGNORECASE
 )
@@ -274,6 +276,10 @@ def _add(gpu: _ReportedGpu, line: str, number: int, origin: str) -> bool:
         return False
     index, said = int(match[1]), match[2]
     old = gpu.links.get(index, NvLink(link=index))
+    if errors := _ERRORS.fullmatch(said):
+        counts = old.errors | {_COUNTERS[errors[1]]: int(errors[2])}
+        gpu.links[index] = msgspec.structs.replace(old, errors=counts)
+        return True
     if speed := _SPEED.fullmatch(said):
         new = msgspec.structs.replace(old, active=True, gb_per_s=float(speed[1]))
     elif said.strip("<>").lower() == "inactive":

@@ -28,7 +28,8 @@ def _tags(path: str) -> str:
 
 UNPLACED_TEXT = _listed(
     """
-    Timestamp, Attached GPUs, Display Mode, Display Attached, Addressing Mode, Accounting Mode,
+    Timestamp, Attached GPUs, Attached Units, HIC Info, Temperature/Memory Temp,
+    Display Mode, Display Attached, Addressing Mode, Accounting Mode,
     Accounting Mode Buffer Size, Driver Model, Serial Number, GPU PDI, Minor Number,
     MultiGPU Board, Board ID, Board Part Number, GPU Part Number, FRU Part Number, Module ID,
     Platform Info, Inforom Version, Inforom BBX Object Flush, GPU Operation Mode, GPU C2C Mode,

@@ -220,7 +220,7 @@ def _gpu_rows(matrix: TopoMatrix, origin: str) -> dict[int, TopoRow]:
         rows[row.label] = row
     labels = [label for label in matrix.columns if GPU.fullmatch(label)]
     if odd := next((label for label in (*labels, *rows) if re.fullmatch(r"GPU0\d+", label)), None):
-        raise InputError(f"{origin}: {odd} is no number of a GPU", _HINT)
+        raise InputError(f"{origin}: {odd} is not a GPU number", _HINT)
     if twice := next((label for label in labels if labels.count(label) > 1), None):
         raise InputError(f"{origin}: the header names {twice} twice", _HINT)
     if bare := [label for label in labels if label not in rows]:
@@ -249,7 +249,7 @@ def _check_gpus(matrix: TopoMatrix, gpus: dict[int, TopoRow], origin: str) -> No
         for b, column in at.items():
             cell, back = row.cells[column], gpus[b].cells[at[a]]
             if (cell == "X") != (a == b):
-                wanted = "where X should stand" if a == b else "which belongs on the diagonal"
+                wanted = "expected X" if a == b else "which belongs on the diagonal"
                 raise InputError(f"{origin}: cell GPU{a}-GPU{b} (line {row.line}) is {cell}, {wanted}", _HINT)
             if CELL.fullmatch(cell) and CELL.fullmatch(back) and _meaning(cell) != _meaning(back):
                 raise InputError(

@@ -18,7 +18,7 @@ from gputopo.report.bandwidth.between import (
 from gputopo.report.bandwidth.gpus import gpu_part, is_inside_alone, node_part, sweep_parts
 from gputopo.report.bandwidth.numbers import INVALID_MARK, Numbers, cell
 from gputopo.report.bandwidth.pairs import concurrent_part, map_part, pair_parts, range_part
-from gputopo.report.bandwidth.summary import not_measured_line, summary_parts
+from gputopo.report.bandwidth.summary import about, not_measured_line, summary_parts
 from gputopo.report.document import Bullets, Document, Rows, Section, Styled
 from gputopo.report.layout import QUIET, plain
 from gputopo.report.units import counted
@@ -46,7 +46,8 @@ def bandwidth_document(
     parts = [
         *summary_parts(machine, bandwidth, findings, whole=whole),
         *filter(None, _all_tables(machine, numbers) if whole else _main_tables(machine, numbers)),
-        *(_doubts(bandwidth) if whole else _more(bandwidth)),
+        *(_doubts(bandwidth) if whole else ()),
+        _rest(machine, bandwidth, whole=whole),
     ]
     return Document("", "", tuple(one for one in parts if one.blocks))
 
@@ -98,13 +99,14 @@ def _doubts(bandwidth: Bandwidth) -> Iterator[Section]:
     yield Section("Notes", (Bullets(notes),) if notes else ())
 
 
-def _more(bandwidth: Bandwidth) -> Iterator[Section]:
-    """Yield in one line each what was not measured, which numbers are not used, and where the rest is."""
-    lines = [not_measured_line(bandwidth.not_measured)] if bandwidth.not_measured else []
-    if unused := sum(one.invalid is not None for one in bandwidth.samples):
+def _rest(machine: Machine, bandwidth: Bandwidth, *, whole: bool) -> Section:
+    """Return in a line each what was not measured, which numbers are not used, the source, and details."""
+    lines = [not_measured_line(bandwidth.not_measured)] if bandwidth.not_measured and not whole else []
+    unused = sum(one.invalid is not None for one in bandwidth.samples)
+    if unused and not whole:
         lines.append(f"{INVALID_MARK}: {counted(unused, 'number')} not used.")
-    lines.append("All numbers, remedies and notes: --all.")
-    yield Section("", (Styled("\n".join(lines), QUIET),))
+    lines.append(f"Source: {about(machine, bandwidth)}.{'' if whole else ' Details: --all.'}")
+    return Section("", (Styled("\n".join(lines), QUIET),))
 
 
 def ends_in_words(kind: str, source: str, destination: str) -> str:

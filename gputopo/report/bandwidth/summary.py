@@ -7,17 +7,15 @@ from typing import Any
 from gputopo.copies.numbers import by_copy_engine, is_large
 from gputopo.findings import Finding
 from gputopo.report.bandwidth.numbers import number
-from gputopo.report.document import Block, Items, Section, Styled
-from gputopo.report.findings import findings_block
-from gputopo.report.layout import QUIET, SEVERITY_STYLES, plain
+from gputopo.report.document import Section, Styled, block_lines
+from gputopo.report.findings import SCREEN_WIDTH, findings_block, short_findings
+from gputopo.report.layout import SEVERITY_STYLES, plain
 from gputopo.report.units import counted, seconds
 from gputopo.runs.history import date_in_words
 from gputopo.values.bandwidth import COLLECTIVES, NETWORK, Bandwidth, NotMeasured, Sample, gpus_of
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 
-_MAX_FINDINGS = 5
-_MAX_REMEDIES = 2  # of errors and warnings; with more, all remedies are left to --all
 _MAX_NAMED = 2
 _LEVELS = {"quick": "quick", "full": "full: every size"}
 _LINKS = ("h2d", "d2h", "bidirectional", "p2p_direct", "p2p_staged", "d2d_local", *NETWORK, *COLLECTIVES)
@@ -33,24 +31,18 @@ _AGAINST = (
 def summary_parts(
     machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding], *, whole: bool
 ) -> Iterator[Section]:
-    """Yield the verdict, and the findings: all with their remedies, or as many as a person reads at once."""
+    """Yield the verdict and the findings: all with their remedies, or as many as fit above the tables."""
     serious = [one for one in findings if one.severity != "info"]
     style = SEVERITY_STYLES[serious[0].severity] if serious else ""
-    yield Section(
-        "", (Styled(verdict(machine, bandwidth, findings), style), Styled(_about(machine, bandwidth), QUIET))
-    )
-    items = findings_block(findings, nothing="").items
-    shown = items if whole else items[:_MAX_FINDINGS]
-    if not whole:
-        brief = sum(one.severity != "info" for one in items) > _MAX_REMEDIES
-        shown = tuple(one._replace(remedy=None) if brief or one.severity == "info" else one for one in shown)
-    more = len(items) - len(shown)
-    if shown:
-        blocks: list[Block] = [
-            Items(shown, ""),
-            *([f"{counted(more, 'more finding')}: --all"] if more else []),
-        ]
-        yield Section("Findings", tuple(blocks))
+    answer = Styled(verdict(machine, bandwidth, findings), style)
+    if whole:
+        yield Section("", (answer,))
+        found = findings_block(findings, nothing="")
+        yield Section("Findings", (found,) if found.items else ())
+    else:
+        above = len(block_lines(answer, SCREEN_WIDTH))
+        found = short_findings(findings, above=above, beside=0, details="(--all)")
+        yield Section("", (answer, found) if found.items else (answer,))
 
 
 def verdict(machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding]) -> str:
@@ -134,7 +126,7 @@ def _rates(evidence: Mapping[str, Any]) -> tuple[float, float] | None:
     return (own, against) if isinstance(own, float) and isinstance(against, float) else None
 
 
-def _about(machine: Machine, bandwidth: Bandwidth) -> str:
+def about(machine: Machine, bandwidth: Bandwidth) -> str:
     """Return what measured when and which GPUs, in one line."""
     words = [" + ".join(dict.fromkeys(bandwidth.source.split(" + ")))]
     if bandwidth.level is not None:

@@ -6,18 +6,15 @@ from typing import Literal
 
 import msgspec
 
-from gputopo.findings import Finding, Inspection
+from gputopo.findings import Inspection
 from gputopo.findings.compare import grouped
-from gputopo.findings.difference import Change, Difference, FindingChanges
 from gputopo.reference.clock_events import in_words, reasons_of
-from gputopo.report.document import Block, Bullets, Document, Drawing, Rows, Styled, block_lines, of_sections
-from gputopo.report.findings import findings_block
+from gputopo.report.document import Block, Document, Drawing, Rows, Styled, block_lines, of_sections
+from gputopo.report.findings import SCREEN_WIDTH, TIMES, findings_block, short_findings, verdict, worst_by_gpu
 from gputopo.report.layout import QUIET, SEVERITY_STYLES, plain
 from gputopo.report.machine.facts import count_not_read, grouped_missing, not_read, reason_in_words
 from gputopo.report.machine.gpus import gpu_notes, gpu_table, health_rows, short_gpu_table
 from gputopo.report.machine.matrix import is_summary, matrix_view, peer_rows, topology_in_words
-from gputopo.report.machine.tree import pci_branches, tree_view
-from gputopo.report.machine.verdict import SCREEN_WIDTH, TIMES, short_findings, verdict, worst_by_gpu
 from gputopo.report.units import counted, gib
 from gputopo.topology.hops import class_name
 from gputopo.values.fields import field_at, path_in_words
@@ -123,6 +120,8 @@ def _whole(inspection: Inspection) -> Document:
 
 
 def _topology_sections(machine: Machine) -> list[tuple[str, list[Block]]]:
+    from gputopo.report.machine.tree import pci_branches, tree_view  # not on the first screen
+
     tree: list[Block] = [Drawing(lambda width: tree_view(machine, width))] if pci_branches(machine) else []
     return [
         ("Topology", _topology(machine)),
@@ -323,56 +322,3 @@ def _port_words(nic: Nic, port: NicPort) -> Iterator[str]:
     for what, value in (("", nic.hca_type), ("PSID ", nic.psid), ("firmware ", nic.firmware_version)):
         if value is not None:
             yield f"{what}{value}"
-
-
-def difference_document(difference: Difference) -> Document:
-    """Return the changes, the numbers of facts that were compared, and the findings of both."""
-    said = changes_in_words(difference.changes)
-    compared = f"{counted(difference.compared, 'fact')} compared"
-    if difference.one_sided:
-        compared += f"; left out: {counted(difference.one_sided, 'fact')} that only one of the two has"
-    shown: Block = Bullets(tuple(said)) if said else _nothing(difference)
-    counts = [
-        f"{counted(len(said), 'difference')} in {counted(difference.compared, 'fact')}",
-        *(f"{counted(len(of), 'finding')} {title}" for title, of in _changed(difference.findings)),
-    ]
-    return of_sections(
-        [
-            ("", [f"{', '.join(counts)}."] if said or len(counts) > 1 else []),
-            (f"Compared with {difference.old_source} (left of ->)", [shown, Styled(f"{compared}.", QUIET)]),
-            *((title, [findings_block(found)]) for title, found in _findings(difference.findings)),
-        ]
-    )
-
-
-def _changed(changes: FindingChanges) -> list[tuple[str, Sequence[Finding]]]:
-    titled = (("only here", changes.came), ("only there", changes.went))
-    return [(title, findings) for title, findings in titled if findings]
-
-
-def _nothing(difference: Difference) -> str:
-    if not difference.compared:
-        return "Nothing could be compared."
-    changed = difference.findings.came or difference.findings.went
-    return "No fact that lasts differs." if changed else "No difference."
-
-
-def _findings(changes: FindingChanges) -> Iterator[tuple[str, Sequence[Finding]]]:
-    """Return the findings only here, only there and of both, as far as there are any, with a title."""
-    both = [("of both", changes.stayed)] if changes.stayed else []
-    yield from ((f"Findings {title}", found) for title, found in [*_changed(changes), *both])
-
-
-def changes_in_words(changes: tuple[Change, ...]) -> list[str]:
-    """Return each change in a sentence; one that several GPUs share once, as `GPUs 0-3: ...`."""
-    said: dict[str, list[int]] = {}
-    for change in changes:
-        if change.gpu is None:
-            said.setdefault(change.says, [])
-        else:
-            said.setdefault(change.words, []).append(change.gpu)
-    return [f"{_gpus_named(gpus)}: {words}" if gpus else words for words, gpus in said.items()]
-
-
-def _gpus_named(gpus: list[int]) -> str:
-    return f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}"

@@ -184,20 +184,12 @@ class _Answer:
         spans = parts(self.found.values, self.size)
         if len(spans) > 1:
             spans = self._without_warmup(spans)
-            bounds = self._of_spans(spans, self.found.chance / MAX_PARTS)
-            slow = {span: one for span, one in bounds.items() if one is not None and self.is_slow(one)}
+            bounds = zip(spans, self._intervals(spans, self.found.chance / MAX_PARTS), strict=True)
+            known = {span: self.found.percent(one) for span, one in bounds if one is not None}
+            slow = {span: one for span, one in known.items() if self.is_slow(one)}
             if slow:
                 return self._slow_parts(spans, slow)
         return self._whole(spans)
-
-    def _slow(self, low: float, high: float, **more: object) -> Verdict:
-        return _replace(
-            self.fields,
-            word=SLOW,
-            percent_under_low=low,
-            percent_under_high=high,
-            **more,
-        )
 
     def _said(self, found: Verdict, throughout: bool = True) -> Verdict:
         """Return the verdict on a slow device with how much slower it is, and in which part of the run."""
@@ -280,29 +272,22 @@ class _Answer:
         slower = median(self.found.values[slice(*first)]) > median(self.found.values[slice(*rest[0])])
         return rest if slower and first[1] - first[0] <= WARMUP_SHARE * steps else spans
 
-    def _of_spans(self, spans: Sequence[_Span], chance: float) -> dict[_Span, Interval | None]:
-        """Return the bounds of each part, in percent."""
+    def _intervals(self, spans: Sequence[_Span], chance: float) -> list[Interval | None]:
+        """Return the bounds of the median of each part."""
         values = self.found.values
+        if len(spans) == 1 and spans[0] == (0, len(values)):
+            return [self.found.interval]
         time = residual_time(values, spans)
-        bounds = {span: interval(values[slice(*span)], chance, time, of=len(values)) for span in spans}
-        return {span: None if one is None else self.found.percent(one) for span, one in bounds.items()}
+        return [interval(values[slice(*span)], chance, time, of=len(values)) for span in spans]
 
     def _of_all(self, spans: Sequence[_Span]) -> tuple[Interval | None, float]:
         """Return bounds that hold in all parts, and half of their width, the widest, at no difference."""
-        values = self.found.values
-        if len(spans) == 1 and spans[0] == (0, len(values)):
-            of_parts = [self.found.interval]
-        else:
-            time = residual_time(values, spans)
-            of_parts = [
-                interval(values[slice(*one)], self.found.chance, time, of=len(values)) for one in spans
-            ]
-        known = [one for one in of_parts if one is not None]
+        known = [one for one in self._intervals(spans, self.found.chance) if one is not None]
         if len(known) < len(spans):
             return None, 0.0
         everywhere = Interval(
             low=min(one.low for one in known),
-            middle=median(values[spans[0][0] :]),
+            middle=median(self.found.values[spans[0][0] :]),
             high=max(one.high for one in known),
             effective=sum(one.effective for one in known),
         )
@@ -314,9 +299,10 @@ class _Answer:
         values = [value for span in slow_spans for value in self.found.values[slice(*span)]]
         (begin, _), (_, end) = slow_spans[0], slow_spans[-1]
         last = first_steps[self.found.rows[end - 1]] + self.size - 1
-        verdict = self._slow(
-            min(one.low for one in slow.values()) - self.offset,
-            max(one.high for one in slow.values()) + self.offset,
+        verdict = _replace(
+            self.fields,
+            percent_under_low=min(one.low for one in slow.values()) - self.offset,
+            percent_under_high=max(one.high for one in slow.values()) + self.offset,
             percent_under=self.percent(median(values)),
             effective_steps=sum(one.effective for one in slow.values()) * self.size,
             steps=len(values) * self.size,

@@ -18,7 +18,7 @@ REFUSED = [
     ("GPU0 GPU1\nGPU0 X NV4\nGPU1 NV2 X", "GPU0-GPU1 is NV4"),
     ("GPU0 GPU1\nGPU0 X PIX\nGPU1 X PIX", "GPU1-GPU0 is X .line 3."),
     ("GPU0 GPU1\nGPU0 X X\nGPU1 X X", "cell GPU0-GPU1 .line 2. is X, which belongs on the diagonal"),
-    ("GPU0 GPU1\nGPU0 SYS PIX\nGPU1 PIX X", "cell GPU0-GPU0 .line 2. is SYS, where X should stand"),
+    ("GPU0 GPU1\nGPU0 SYS PIX\nGPU1 PIX X", "cell GPU0-GPU0 .line 2. is SYS, expected X"),
     ("GPU0 GPU1\nGPU0 X PIX", "no row for GPU1"),
     ("GPU0 GPU1 CPU Affinity\n", "no row for GPU0, GPU1"),
     ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\nGPU2 PIX PIX", "line 4 is a row of GPU2"),
@@ -133,7 +133,7 @@ def test_numbers_beyond_any_machine_are_not_read_as_numbers() -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("\tGPU00\tGPU1\nGPU00\tX\tPIX\nGPU1\tPIX\tX\n", "GPU00 is no number"),
+        ("\tGPU00\tGPU1\nGPU00\tX\tPIX\nGPU1\tPIX\tX\n", "GPU00 is not a GPU number"),
         ("\tGPU0\tGPU1\nGPU0\tX\tPIX\nGPU0\tX\tPIX\n", "two rows"),
     ],
 )

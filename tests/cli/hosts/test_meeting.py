@@ -71,11 +71,15 @@ def test_what_each_host_refuses_is_shown_once(
     assert next(line for line in done.err.splitlines() if says in line).startswith("gputopo: ")
 
 
-def test_a_program_runs_on_all_hosts(by: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> None:
-    assert run_command([*by, "--", "sh", "-c", "echo $RANK of $WORLD_SIZE"]) == 0
+def test_a_program_runs_on_all_hosts_by_a_secret_that_no_file_and_no_program_has(
+    by: tuple[str, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command([*by, "--", "sh", "-c", "echo $RANK of $WORLD_SIZE$GPUTOPO_SECRET"]) == 0
     shown = capfd.readouterr()
     assert shown.out == "0 of 2\n"
     assert "127.0.0.2: 1 of 2\n" in shown.err
+    assert (tmp_path / "home").is_dir()
+    assert not (tmp_path / "home" / "secret").exists()
 
 
 def test_a_dry_run_of_several_hosts_shows_the_plan_and_starts_nothing(

@@ -207,21 +207,6 @@ LEADER_WORKER_SET: Environ = {
 }
 
 
-def sagemaker(host: str = "algo-1", hosts: Sequence[str] = ("algo-1", "algo-2")) -> Environ:
-    """Return what SageMaker sets for each host of a training job."""
-    return {"SM_HOSTS": json.dumps(hosts), "SM_CURRENT_HOST": host, "TRAINING_JOB_NAME": "job-7"}
-
-
-def horovod(rank: int = 0, size: int = 2, *, local: int = 1) -> Environ:
-    """Return what `horovodrun` sets for its processes where it starts them by ssh."""
-    return {
-        "HOROVOD_RANK": str(rank),
-        "HOROVOD_SIZE": str(size),
-        "HOROVOD_LOCAL_RANK": str(rank % local),
-        "HOROVOD_LOCAL_SIZE": str(local),
-    }
-
-
 def tf_config(cluster: Mapping[str, Sequence[str]], kind: str, index: object = 0, **more: object) -> Environ:
     """TF_CONFIG of a task."""
     return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}, **more})}

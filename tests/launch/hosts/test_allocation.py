@@ -19,13 +19,11 @@ from tests.launch.hosts.environs import (
     SLURM_JOB,
     TRAIN_JOB,
     Environ,
-    horovod,
     intel_mpi,
     mpich,
     open_mpi_4,
     open_mpi_5,
     ray_train,
-    sagemaker,
     slurm_step,
     tf_config,
     tf_job,
@@ -103,9 +101,7 @@ def shown(found: Allocation | None) -> tuple[int, list[str], str, str | None]:
             None,
         ),
         (ray_train(1), 1, ["10.0.0.1:43211", "10.0.0.2:41877"], "TF_CONFIG", None),
-        (sagemaker("algo-2"), 1, ["algo-1", "algo-2"], "SM_HOSTS", "job-7"),
         (LEADER_WORKER_SET, 1, ["lws-0.lws.ml", "?", "?"], "LeaderWorkerSet", None),
-        ({**horovod(1), "MASTER_ADDR": "n1"}, 1, ["n1", "?"], "Horovod", None),
     ],
 )
 def test_each_starter_gives_rank_and_addresses(
@@ -138,8 +134,6 @@ def test_each_starter_gives_rank_and_addresses(
         tf_job("chief", 0, chief=1),
         tf_config({"chief": ["localhost:0"]}, "chief"),
         {**TRAIN_JOB, "PET_NNODES": "1", "PET_NODE_RANK": "0", "JOB_COMPLETION_INDEX": "0"},
-        {"SM_HOSTS": '["algo-1", 2]', "SM_CURRENT_HOST": "algo-1"},
-        horovod(0, 1),
         INDEXED_JOB,
         {**JOBSET, "HOSTNAME": "mnist-workers-0-0", "JOB_COMPLETION_INDEX": "0"},
     ],
@@ -274,7 +268,6 @@ def test_sources_that_contradict_one_another_are_both_named(
             "worker 1 and not all before",
             "--hosts LIST",
         ),
-        (SILENT, horovod(5, 8, local=4), "Horovod has 4 tasks on one host", "horovodrun"),
         (SILENT, {"TF_CONFIG": "{'cluster'"}, "TF_CONFIG is no JSON", "unset TF_CONFIG"),
         (SILENT, {"TF_CONFIG": '{"cluster": [1]}'}, "no cluster and task", "unset TF_CONFIG"),
         (SILENT, {"TF_CONFIG": '{"cluster": {"worker": 3}}'}, "no list of addresses", "unset TF_CONFIG"),
@@ -337,8 +330,6 @@ _VARIABLES = sorted(
         *TRAIN_JOB,
         *JOBSET,
         *LEADER_WORKER_SET,
-        *sagemaker(),
-        *horovod(),
         "TF_CONFIG",
         "NODE_RANK",
     }
@@ -372,8 +363,6 @@ _started = st.sampled_from(
         JOBSET,
         tf_job(),
         LEADER_WORKER_SET,
-        sagemaker(),
-        horovod(),
     ]
 )
 

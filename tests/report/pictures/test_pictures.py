@@ -131,6 +131,21 @@ def test_a_chart_has_its_labels_and_counts_and_says_its_last_values() -> None:
     assert scaling_picture("speedup", "Speedup", "speedup", [ChartSeries("empty", ())]) is None
 
 
+def test_of_many_series_eight_have_names_those_that_end_first_and_last() -> None:
+    series = [ChartSeries(f"job {n}", (ChartPoint(1, 1.0), ChartPoint(2, 1 + n / 20))) for n in range(20)]
+    shown = texts(scaling_picture("speedup", "Speedup", "speedup", series))
+    names = [text for text in shown if text.startswith("job")]
+    assert sorted(names) == sorted(f"job {n}" for n in (*range(4), *range(16, 20)))
+    assert "12 more" in shown
+
+
+def test_an_axis_that_does_not_begin_at_zero_is_marked() -> None:
+    for values, is_broken in (((1500.0, 1480.0), True), ((1500.0, 300.0), False)):
+        curve = Curve("GPU 0", (0.0, 1.0), values)
+        shown = " ".join(texts(over_time_picture("run", "Run", OverTime((curve,), {}, (), 2.0))))
+        assert ("(not from 0)" in shown, "\N{ALMOST EQUAL TO}" in shown) == (is_broken, is_broken)
+
+
 def test_a_name_of_any_length_with_any_character_leaves_the_chart_its_room(
     recwarn: pytest.WarningsRecorder,
 ) -> None:

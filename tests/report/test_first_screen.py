@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from gputopo import findings
 from gputopo.findings import Finding, Inspection, Severity
 from gputopo.report.document import document_lines, document_text
+from gputopo.report.findings import short_findings, verdict
 from gputopo.report.layout import SEVERITY_STYLES
 from gputopo.report.machine.inspection import inspection_document
 from gputopo.report.machine.matrix import topology_in_words
-from gputopo.report.machine.verdict import short_findings, verdict
 from gputopo.values.machine import Driver, Gpu, Hop, Link, Machine, Pcie
 from gputopo.values.subject import Subject
 from tests.findings.boxes import Change, all_of, find, gpu, sound
