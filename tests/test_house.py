@@ -64,6 +64,42 @@ def _lines(path: Path) -> int:
     return path.read_text(encoding="utf-8").count("\n")
 
 
+def circles() -> list[set[str]]:
+    """Modules that import one another in a circle, imports inside of functions included."""
+    graph = {name: _imported(path, set(_modules())) - {name} for name, path in _modules().items()}
+    reached: dict[str, set[str]] = {}
+    for name in graph:
+        found, new = set[str](), {name}
+        while new := {other for one in new for other in graph[one]} - found:
+            found |= new
+        reached[name] = found
+    return [
+        {name, other} for name in graph for other in reached[name] if name < other and name in reached[other]
+    ]
+
+
+@functools.cache
+def _modules() -> dict[str, Path]:
+    found = {}
+    for path in product():
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        if parts[:2] not in (("gputopo", "probes"), ("gputopo", "launch")):
+            found[".".join(parts if parts[0] == "gputopo" else ("gputopo", *parts))] = path
+    return found
+
+
+def _imported(path: Path, known: set[str]) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {one.name for one in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{one.name}" for one in node.names}
+            found |= names & known or {node.module}
+    return found & known
+
+
 @functools.cache
 def loaded(words: str) -> list[str]:
     """The modules of gputopo that a process loads for an import or a command."""
@@ -82,6 +118,10 @@ def loaded(words: str) -> list[str]:
 @pytest.mark.parametrize("what", SIZES)
 def test_the_house_does_not_grow_unnoticed(what: str) -> None:
     assert sizes()[what] <= SIZES[what]
+
+
+def test_no_modules_import_one_another_in_a_circle() -> None:
+    assert circles() == []
 
 
 @pytest.mark.parametrize("words", LOADED)
