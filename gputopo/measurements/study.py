@@ -1,23 +1,135 @@
 """The whole of a study (`gputopo.study/1`): measurements, figures, observations. What every renderer gets."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from statistics import median
+from typing import Any
 
 import msgspec
 
+from gputopo.measurements.cells import MODE, SET, key
 from gputopo.measurements.doubts import doubts
 from gputopo.measurements.figures import SMALLEST_EFFECT, Figures, figures_of
-from gputopo.measurements.headline import headline
 from gputopo.measurements.observations import (
+    GOOD_PERCENT,
     OBSERVATIONS,
+    POOR_PERCENT,
     Observation,
     of_ratios,
     of_scaling,
+    where_it_stops,
     without_spoilt,
 )
-from gputopo.measurements.words import varying
+from gputopo.measurements.ratios import ScalingRow
+from gputopo.measurements.words import device_word, gpus_words, varying
 from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import Measurement
+
+_AVOID = 1.05  # gain of the near pairs from which the far ones are not to be used
+_MODES = {
+    "parameter_server cpu": "parameter server on the CPU",
+    "parameter_server gpu:spread": "parameter servers spread over the GPUs",
+    "replicated nccl": "replicated with NCCL",
+}
+
+
+def headline(figures: Figures, observations: Sequence[Observation]) -> str:
+    """Return the sentences; where there is nothing to take or to avoid, the first observation."""
+    clean = without_spoilt(figures)
+    found = [*_before(figures), *_take(clean), *_avoid(clean), *_repeat(figures)]
+    return " ".join(found or [one.says for one in observations[:1]])
+
+
+def _before(figures: Figures) -> Iterator[str]:
+    """Yield what became of the cells that were compared with earlier runs."""
+    rows = [row for row in figures.against if row.kind == "earlier" and row.verdict != "cannot tell"]
+    worse = [-row.difference_percent for row in rows if row.is_regression]
+    measured = sum(cell.images_per_sec is not None and not cell.spoilt for cell in figures.cells)
+    if worse:
+        yield f"{len(worse)} of {len(rows)} cells slower than before, by up to {max(worse):.0f} %."
+    elif rows:
+        yield f"0 of {len(rows)} cells slower than before."
+    if rows and len(rows) < measured:
+        yield f"{measured - len(rows)} cells have no earlier run."
+
+
+def _take(figures: Figures) -> Iterator[str]:
+    """Yield the number of GPUs and the mode that are the best, of one machine; of several how they scale."""
+    jobs: dict[tuple[Any, ...], list[ScalingRow]] = defaultdict(list)
+    for scaling in figures.scalings:
+        of = figures.cells[scaling.largest.cell].of
+        if of.variable_update != "independent":
+            jobs[key(of, (*SET, *MODE))].append(where_it_stops(figures.cells, scaling)[0])
+    best = [max(rows, key=lambda row: row.images_per_sec) for rows in jobs.values()]
+    machines = {figures.cells[row.cell].of.machine for row in best}
+    if not best:
+        return
+    if len(machines) > 1:
+        yield _machines(figures)
+        return
+    takes = Counter((row.n_gpus, figures.cells[row.cell].of.mode if row.n_gpus > 1 else "") for row in best)
+    (number, mode), count = max(takes.items(), key=lambda item: (item[1], item[0]))
+    some = [row for row in best if row.n_gpus == number]
+    of = figures.cells[some[0].cell].of
+    words = f"Take {gpus_words(of)}"
+    words += f", {_MODES.get(mode, mode.replace('_', ' '))}" if mode else ""
+    words += f": {median(row.speedup for row in some):.1f}x" if number > 1 else ": more do not pay"
+    yield words + (f", the best in {count} of {len(best)} jobs." if len(best) > 1 else ".")
+
+
+def _machines(figures: Figures) -> str:
+    shares: dict[str, list[float]] = defaultdict(list)
+    for scaling in figures.scalings:
+        shares[figures.cells[scaling.largest.cell].of.machine or ""].append(
+            scaling.largest.efficiency_percent
+        )
+    middle = {name: median(values) for name, values in shares.items()}
+    good, poor = (sum(map(test, middle.values())) for test in (GOOD_PERCENT.__le__, POOR_PERCENT.__gt__))
+    fair = len(middle) - good - poor
+    counts = ((good, "good"), (fair, "fair"), (poor, "poor"))
+    words = ", ".join(f"{word} on {count}" for count, word in counts if count)
+    noun = device_word(figures.cells[figures.scalings[0].largest.cell].of)
+    worst = min(middle, key=lambda name: middle[name])
+    last = f"; the worst is {worst}, {middle[worst]:.0f} % efficiency" if good < len(middle) else ""
+    return f"Scaling to all {noun}s, of {len(middle)} machines: {words}{last}."
+
+
+def _avoid(figures: Figures) -> Iterator[str]:
+    cells = figures.cells
+    several = len({cell.of.machine for cell in cells}) > 1
+
+    def of(machine: str | None) -> str:
+        return f" of {machine}" if several and machine else ""
+
+    far = {
+        ",".join(map(str, cells[number].of.gpus)) + of(table.machine): None
+        for table in figures.pairs
+        for row in table.rows
+        if row.holds and row.gain >= _AVOID
+        for number in row.far
+    }
+    if far:
+        yield f"Do not use GPUs {' or '.join(list(far)[:3])} together."
+    slow = {
+        (
+            table.machine,
+            row.gpu,
+        ): f"GPU {row.gpu}{of(table.machine)} is {row.under_percent:.0f} % slower than GPU {table.reference}."
+        for table in figures.clocks
+        for row in table.rows
+        if row.holds and row.under_percent >= 100 * (_AVOID - 1)
+    }
+    yield from list(slow.values())[:2]
+
+
+def _repeat(figures: Figures) -> Iterator[str]:
+    """Yield how many cells are spoilt, by what."""
+    measured = [cell for cell in figures.cells if cell.images_per_sec is not None]
+    spoilt = Counter(cell.spoilt.partition(" (")[0] for cell in measured if cell.spoilt)
+    for why, count in spoilt.items():
+        cells = f"all {count} cells" if count == len(measured) else f"{count} of {len(measured)} cells"
+        yield f"No verdict on {cells if count > 1 else 'one cell'}: {why}. Repeat."
 
 
 class UnreadFile(msgspec.Struct, frozen=True, kw_only=True):

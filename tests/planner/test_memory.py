@@ -1,6 +1,6 @@
 import pytest
 
-from gputopo.planner.memory import largest_batch, needed_bytes, require_memory
+from gputopo.planner.choose import largest_batch, needed_bytes, require_memory
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine, MemoryMib
 from gputopo.workload.workloads import require

@@ -1,14 +1,15 @@
 """Asks several hosts what each knows of itself, by ssh or srun: no host needs another one."""
 
 import os
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 import gputopo
-from gputopo.cli.hosts.starting import hosts_to_start
-from gputopo.cli.printing import note
+from gputopo.cli.printing import note, to_stderr
 from gputopo.launch.hosts.addresses import is_this_host
 from gputopo.launch.hosts.allocation import HostOptions, find
 from gputopo.launch.hosts.hostlists import HostAddress
@@ -16,6 +17,56 @@ from gputopo.launch.hosts.messages import Joining, Refused, Unable
 from gputopo.launch.remote_ask import HostProcess, asked, questions
 from gputopo.launch.remote_start import HostCommand
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
+from gputopo.values.option import parameters_of, typed_words
+
+# The driver says these itself: by the hosts that it starts, and by the rank that it gives to each.
+_OF_THE_DRIVER = ("hosts", "hostfile", "num_hosts", "remote_python")
+
+
+def hosts_to_start(options: HostOptions) -> tuple[HostAddress, ...]:
+    """Return the hosts that this process is to start; () where it is one of them, or alone.
+
+    Raises UsageError.
+    """
+    if options == HostOptions():
+        return ()
+    from gputopo.launch import remote_start
+
+    found = remote_start.to_start(options, os.environ)
+    return () if len(found) == 1 and is_this_host(str(found[0].name)) else found
+
+
+def start_hosts(
+    command: Callable[..., int],
+    hosts: Sequence[HostAddress],
+    options: HostOptions,
+    typed: Mapping[str, Any],
+    *,
+    program: Sequence[str] = (),
+    may_lose: bool = False,
+) -> int:
+    """Start a command on each host as it was typed, and return its exit code. Raises GputopoError.
+
+    `program`: what follows --. `may_lose`: see `remote_start.RankEnds`.
+    """
+    from gputopo.launch import remote_start
+
+    environment = dict(os.environ)
+    if sys.stdout.isatty():  # that of rank 0 is a pipe
+        environment["COLUMNS"] = str(shutil.get_terminal_size().columns)
+    words = typed_words(parameters_of(command), typed, _OF_THE_DRIVER)
+    words += ["--", *program] if program else []
+    python = options.remote_python or sys.executable
+    agents = remote_start.Agents(
+        words=("-P", "-m", "gputopo", command.__name__, *words),
+        python=sys.executable,
+        remote_python=python,
+        folder=os.getcwd(),
+        environment=environment,
+    )
+    starts = remote_start.commands(hosts, agents, is_this_host)
+    return remote_start.drive(starts, python=python, show=to_stderr, note=note, may_lose=may_lose)
+
 
 _PEERS = 4  # hosts by one of which another one finds its address on their network; not measured
 _ANSWER = ("-P", "-m", "gputopo.cli.hosts.answer")

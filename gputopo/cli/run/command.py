@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from gputopo.cli.hosts.asking import hosts_to_start, start_hosts
 from gputopo.cli.hosts.meeting import excuse
-from gputopo.cli.hosts.starting import hosts_to_start, start_hosts
 from gputopo.cli.placement import PlanOptions
 from gputopo.cli.printing import note
 from gputopo.cli.run import start

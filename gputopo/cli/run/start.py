@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gputopo.cli.hosts.starting import typed_words
 from gputopo.cli.placement import PlanOptions
 from gputopo.cli.printing import emit
 from gputopo.launch.hosts.allocation import HostOptions, claim_of
 from gputopo.values.errors import UsageError
-from gputopo.values.option import Declared
+from gputopo.values.option import Declared, typed_words
 
 if TYPE_CHECKING:
     from gputopo.launch.spec.run_spec import RunSpec
