@@ -301,7 +301,7 @@ class _Log:
             at = found["at"] or found["at2"]
             self._add("lost", message, found["text"] or found["text2"], at=at, driver="NVRM")
         elif found := _INFOROM.search(text):
-            self._add("nvrm", message, found["text"], at=found["at"], driver="NVRM", apart=True)
+            self._add("nvrm", message, found["text"], at=found["at"], driver="NVRM")
         elif found := _AER.search(text):
             severity = _severity(found["severity"])
             self._add(
@@ -314,7 +314,7 @@ class _Log:
         elif (found := _NVRM.match(text)) and _ERROR.search(text) and not _REMARK.search(text):
             at = _NVRM_AT.search(text)
             kind: KernelEventKind = "nvlink" if _NVLINK.search(text) else "nvrm"
-            self._add(kind, message, found["text"], at=at["at"] if at else None, driver="NVRM", apart=True)
+            self._add(kind, message, found["text"], at=at["at"] if at else None, driver="NVRM")
 
     def _sxid(self, message: _Message, found: re.Match[str]) -> None:
         """Add an SXid; lines with its severity as a number and its data follow the one that names it."""
@@ -333,9 +333,9 @@ class _Log:
         severity: str | None = None,
         at: str | None = None,
         driver: str | None = None,
-        apart: bool = False,
     ) -> None:
-        """Add an event; `apart`: of this kind each message is one, whatever numbers are in it."""
+        """Add an event; of messages without a code each is one, whatever numbers are in it."""
+        apart = kind in ("nvrm", "nvlink")
         where = _address(at)
         words = re.sub(r"\b(?:0x)?[0-9a-f]*\d[0-9a-f]*\b", "", _shown(text or "")) if apart else None
         if kind == "nvrm" and _INTERNAL.match(text or ""):

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from gputopo.captures import bug_report, detect, intake, ledger, merge, recording
+from gputopo.captures import detect, intake, ledger, merge, recording
 from gputopo.captures.bandwidth import bandwidth_test, runs
 from gputopo.captures.ledger import Format
-from gputopo.captures.pci import pci_tree, sysfs
+from gputopo.captures.pci import sysfs
 from gputopo.values.errors import InputError
 from gputopo.values.machine import LineCounts, Machine
 
@@ -185,8 +185,12 @@ def read_text(text: str, *, origin: str) -> Machine:
 def _read_text(text: str, origin: str) -> Machine:
     if not text.strip():
         raise InputError(f"{origin} is empty", "make the capture again; the command may have failed")
-    if bug_report.recognise(text):
-        return pci_tree.with_hops(merge.merge(bug_report.read(text, origin, _captures)))
+    if "NVIDIA bug report" in text or "nvidia-bug-report.sh" in text:
+        from gputopo.captures import bug_report
+        from gputopo.captures.pci import pci_tree
+
+        if bug_report.recognise(text):
+            return pci_tree.with_hops(merge.merge(bug_report.read(text, origin, _captures)))
     return merge.merge(_captures(text, origin))
 
 
@@ -256,6 +260,8 @@ def _refuse_other_machines(machines: Sequence[Machine], origin: str) -> None:
 
 def readable() -> list[tuple[str, str]]:
     """Return each format, and what holds several, with the facts that are read."""
+    from gputopo.captures import bug_report
+
     kinds = [(kind.reads, kind.facts) for kind in detect.formats()]
     return [
         *kinds,

@@ -18,7 +18,7 @@ from gputopo.cli.placement import (
 from gputopo.cli.printing import emit, show_report
 from gputopo.cli.run.prepare import AskedJob, planned_on, warn, with_costs
 from gputopo.cli.source import FROM
-from gputopo.launch.hosts.allocation import HostOptions
+from gputopo.launch.hosts.allocation import HostOptions, find
 from gputopo.prediction.programs import DEFAULT
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.option import JSON, Given, Option, OptionsOf
@@ -151,8 +151,6 @@ def plan(
     claimed the GPUs, or the driver does not work.
     """
     from gputopo import planner
-    from gputopo.cli.hosts.asking import hosts_to_ask
-    from gputopo.cli.hosts.planning import plan_of_files, plan_of_hosts
 
     request = planner.Request(
         model=model,
@@ -165,20 +163,34 @@ def plan(
     )
     asked = _Asked(request, placement, command, output)
     options = HostOptions(**hosts.fields)
-    to_ask = None if command.fleet or output.sources else hosts_to_ask(options)
-    if command.fleet or to_ask is not None:
-        _refuse_on_hosts(asked)
-
-        def show(found: "Plan") -> None:
-            _print(asked.shown(found), asked.shape)
-
-        if to_ask is None:
-            show(plan_of_files(output.sources, request))
-            return 0
-        return plan_of_hosts(to_ask, options, with_costs(request), show) if to_ask else 0
+    may_be_several = not output.sources and (hosts.fields or find(options, os.environ) is not None)
+    if command.fleet or may_be_several:
+        code = _plan_of_hosts(asked, options)
+        if code is not None:
+            return code
     if command.autotune is not None:
         return _measured(asked)
     return _plan_of_one(asked)
+
+
+def _plan_of_hosts(asked: _Asked, options: HostOptions) -> int | None:
+    """Plan for the hosts of files, or for those that are asked; None: no other hosts are named."""
+    from gputopo.cli.hosts.asking import hosts_to_ask
+    from gputopo.cli.hosts.fleet import plan_of_files, plan_of_hosts
+
+    fleet = asked.command.fleet
+    to_ask = None if fleet else hosts_to_ask(options)
+    if not fleet and to_ask is None:
+        return None
+    _refuse_on_hosts(asked)
+
+    def show(found: "Plan") -> None:
+        _print(asked.shown(found), asked.shape)
+
+    if to_ask is None:
+        show(plan_of_files(asked.output.sources, asked.request))
+        return 0
+    return plan_of_hosts(to_ask, options, with_costs(asked.request), show) if to_ask else 0
 
 
 def _plan_of_one(asked: _Asked) -> int:
@@ -311,13 +323,13 @@ def require_gpus(machine: "Machine") -> None:
 
 def _show(chosen: "Plan", asked: _Asked, machine: "Machine") -> None:
     """Print a plan, or how other programs start a training by it."""
+    if asked.shape not in ("sbatch", "docker"):
+        _print(chosen, asked.shape)
+        return
     from gputopo.cli.run.start import show_start
     from gputopo.launch.spec.target import Target, rehearsal_name
     from gputopo.launch.supervise.cgroup import usable_cpus
 
-    if asked.shape not in ("sbatch", "docker"):
-        _print(chosen, asked.shape)
-        return
     warn(chosen)
     name = rehearsal_name(asked.output.sources)
     target = Target("gpu", chosen, machine, rehearsal_of=name, usable=usable_cpus(), why_cpu="no GPU")

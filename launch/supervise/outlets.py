@@ -9,23 +9,20 @@ import platform
 import queue
 import re
 import shlex
-import shutil
 import struct
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 
 from gputopo.launch.data.tfrecords import masked_crc
+from gputopo.launch.spec.readers import is_address
 from gputopo.launch.supervise.worker_process import OwnChildren
 from gputopo.probes.processes import kill_group, tethered
 from gputopo.runs.devices import batch_sizes, short_name_of
-from gputopo.values.errors import UsageError
-from gputopo.values.option import shown
 from gputopo.values.run.batches import stored_batches
 from gputopo.values.run.events import (
     Anomaly,
@@ -43,35 +40,6 @@ from gputopo.values.run.events import (
 COMMAND_S, WEB_S = 30.0, 10.0  # that one delivery may take; not measured
 LAST_S = 5.0  # that the end of the run waits for what is not delivered yet; not measured
 MAX_WAITING = 100  # of anomalies; a run has a few; not measured
-
-
-def read_alarm(flag: str, text: str) -> str:
-    """Read a command or an http(s) address. Raises UsageError."""
-    if is_address(text):
-        try:
-            named = bool(urlsplit(text).hostname) and urlsplit(text).port != 0
-        except ValueError:
-            named = False
-        if not named:
-            raise UsageError(f"{flag} {shown(text)} names no host", "give an address: https://host/path")
-        return text
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise UsageError(f"{flag} {shown(text)}: {error}", "quote it as for a shell") from error
-    if not words:
-        raise UsageError(f"{flag} names no command: it is empty", "give a command, or an http(s) address")
-    if shutil.which(words[0]) is None:
-        raise UsageError(
-            f"{flag}: there is no program {shown(words[0])}",
-            "name one that is on PATH, or its path; it runs without a shell",
-        )
-    return text
-
-
-def is_address(text: str) -> bool:
-    """Whether a text is a web address, not a command."""
-    return text.lower().startswith(("http://", "https://"))
 
 
 class Alarm:

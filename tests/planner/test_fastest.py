@@ -290,3 +290,17 @@ def test_the_runners_up_differ_in_mode_or_by_more_than_can_be_told_apart() -> No
     same, cpu, far = one((2, 3), "gpu:3", 99.0), one((0, 1), "cpu", 98.0), one((0, 3), "gpu:0", 60.0)
     other = Candidate(gpus=(0, 1), variable_update="independent", images_per_sec=200.0)
     assert runners_up(choice, (choice, same, cpu, far, other)) == (cpu, far)
+
+
+def test_the_choice_is_compared_with_the_lowest_gpus_by_nccl_and_with_fewer() -> None:
+    found = plan(machine_of(SEVEN), request(num_gpus=3, exclude=(0,)))
+    assert found.prediction is not None
+    default = plan(machine_of(SEVEN), request(gpus=(1, 2, 3), all_reduce="nccl")).choice
+    assert found.prediction.default_images_per_sec == default.images_per_sec
+    fewer = found.prediction.fewer
+    assert fewer is not None
+    two = plan(machine_of(SEVEN), request(num_gpus=2, exclude=(0,))).choice
+    assert (fewer.num_gpus, fewer.images_per_sec) == (2, two.images_per_sec)
+    alone = plan(machine_of(SEVEN), request(num_gpus=1)).prediction
+    assert alone is not None
+    assert (alone.fewer, alone.default_images_per_sec) == (None, None)

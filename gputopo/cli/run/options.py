@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from gputopo.cli.placement import AUTOTUNE
-from gputopo.launch.spec.readers import read_data_folder, read_folder
-from gputopo.launch.supervise.outlets import read_alarm
+from gputopo.launch.spec.readers import read_alarm, read_data_folder, read_folder
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.option import JSON, Option, number_in, shown
 from gputopo.values.run.batches import AUTO

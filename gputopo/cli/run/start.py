@@ -30,8 +30,13 @@ _OF_ONE = ("node_rank", "remote_python")
 
 
 def exports_hosts(shape: str, options: HostOptions) -> bool:
-    """Whether a format is to start a run on several hosts."""
+    """Whether a format is to start a run on several hosts. Raises UsageError for that of one container."""
     named = bool(options.hosts or options.hostfile)
+    if shape == "docker" and (named or (options.num_hosts or 1) > 1):
+        raise UsageError(
+            "--format docker is for one host",
+            f"use --format {', '.join(OF_HOSTS)} or sbatch, or add --num-hosts 1",
+        )
     return shape in OF_HOSTS or (shape == "sbatch" and (named or (options.num_hosts or 1) > 1))
 
 
@@ -120,13 +125,13 @@ def _joint(
     from gputopo.launch.spec.job_spec import Server
     from gputopo.launch.spec.target import target_of
 
-    each = _gpus_of_each(size, request, machine)
-    own = request_of(msgspec.structs.replace(request, num_gpus=each), each, 0)
     if not machine.gpus:
         raise UsageError(
-            f"--format {shape} starts a run on GPUs, and the pattern of its hosts has none",
-            "give the machine of one host with --from FILE",
+            f"--format {shape} takes each host to be like this machine, which has no GPU",
+            "give the machine of one of the hosts: --from FILE (gputopo inspect --record FILE there)",
         )
+    each = _gpus_of_each(size, request, machine)
+    own = request_of(msgspec.structs.replace(request, num_gpus=each), each, 0)
     target = target_of(machine, own, environ={}, rehearsal_of=rehearsal_of)
     servers = [Server(host=f"host-{rank}", address=f"host-{rank}:0", cores=1) for rank in range(size)]
     return joint([target] * size, servers, request)
@@ -147,7 +152,7 @@ def _gpus_of_each(size: int, request: "Request", machine: "Machine") -> int:
     each = request.num_gpus // size
     if each > len(usable):
         raise UsageError(
-            f"--num-gpus {request.num_gpus} is {each} of each host, and their pattern has {len(usable)}",
+            f"--num-gpus {request.num_gpus} is {each} of each host, and one has {len(usable)} usable GPUs",
             f"request at most {size * len(usable)}, or more hosts",
         )
     return each

@@ -194,6 +194,7 @@ def test_a_training_by_the_core_has_its_options_and_no_placement_of_one_host(cal
         ("--num-hosts 2 --all-reduce nccl_op --format sbatch", "is within one process", "hierarchical"),
         ("--num-hosts 2 --num-gpus auto --format sbatch", "--num-gpus auto is for one host", "leave"),
         ("--hosts a,b --format docker", "is for one host", "--num-hosts 1"),
+        ("--num-hosts 2 --format docker", "--format docker is for one host", "sbatch"),
         ("--hosts a,b --min-hosts 1 --format sbatch", "--restart is 0", "add --restart N"),
         (
             "--hosts a,b --restart 2 --format sbatch",
@@ -226,4 +227,4 @@ def test_nothing_is_started_by_a_format(call: Call, shape: str) -> None:
 
 def test_a_machine_without_gpus_is_no_pattern(call: Call, without_gpu: None) -> None:
     done = call("run", "--model", "trivial", "--num-hosts", "2", "--dry-run", "--format", "jobset")
-    assert (done.code, "the pattern of its hosts has none" in done.err) == (2, True)
+    assert (done.code, "takes each host to be like this machine, which has no GPU" in done.err) == (2, True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gputopo.cli.placement import PlanOptions
 from gputopo.cli.run.prepare import AskedJob, PlannedOn
-from gputopo.launch.spec.readers import MAX_TRACED, read_schedule, read_steps
+from gputopo.launch.spec.readers import MAX_TRACED, read_alarm, read_schedule, read_steps
 from gputopo.launch.spec.run_spec import RunSpec, Schedule
 from gputopo.values.errors import GputopoError, InputError, UsageError
 from gputopo.values.machine import Machine
@@ -280,3 +280,9 @@ def refusal(model: str, asked: dict[str, Any]) -> GputopoError | None:
     except GputopoError as refused:
         return refused
     return None
+
+
+@pytest.mark.parametrize("text", ["", "  ", "'unclosed", "/no/such/program --now", "http://", "https://[1/x"])
+def test_what_is_neither_a_command_nor_an_address_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--on-anomaly"):
+        read_alarm("--on-anomaly", text)

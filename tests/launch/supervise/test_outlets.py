@@ -15,8 +15,7 @@ import pytest
 
 from gputopo.launch.data.tfrecords import walk
 from gputopo.launch.supervise import outlets
-from gputopo.launch.supervise.outlets import Alarm, SampleScalars, read_alarm
-from gputopo.values.errors import UsageError
+from gputopo.launch.supervise.outlets import Alarm, SampleScalars
 from gputopo.values.run.events import (
     Anomaly,
     AnomalyOver,
@@ -141,12 +140,6 @@ def test_a_server_that_hangs_delays_neither_the_run_nor_its_end(monkeypatch: pyt
     with server(answers=threading.Event()) as (address, _):
         (problem,) = problems_of(address, SLOW, OVER)
     assert "not delivered within 0.05 s of the end" in problem
-
-
-@pytest.mark.parametrize("text", ["", "  ", "'unclosed", "/no/such/program --now", "http://", "https://[1/x"])
-def test_what_is_neither_a_command_nor_an_address_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="--on-anomaly"):
-        read_alarm("--on-anomaly", text)
 
 
 def run(folder: Path, samples: int) -> list[Event]:

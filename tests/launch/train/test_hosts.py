@@ -84,7 +84,7 @@ FED: dict[str, dict[str, Any]] = {
 }
 SAVED: dict[str, dict[str, Any]] = {
     "copies": {"all_reduce": "ring", "optimization": {"optimizer": "adam"}},
-    "staged": {**ON_SECOND, "exchange": {"staged": True}, "optimization": {"optimizer": "momentum"}},
+    "server": {**ON_SECOND, "optimization": {"optimizer": "momentum"}},
     "read from files": FED["read from files"],
 }
 

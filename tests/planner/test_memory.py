@@ -1,0 +1,44 @@
+import pytest
+
+from gputopo.planner.memory import largest_batch, needed_bytes, require_memory
+from gputopo.values.errors import UsageError
+from gputopo.values.machine import Gpu, Machine, MemoryMib
+from gputopo.workload.workloads import require
+
+RESNET = require("resnet50")
+GIB = 2**30
+
+
+def box(**fields: object) -> Machine:
+    return Machine(source="a test", gpus=(Gpu(index=3, **fields),))  # type: ignore[arg-type]
+
+
+def test_a_batch_needs_its_features_and_three_times_the_variables() -> None:
+    empty = needed_bytes(RESNET, 0, "fp32")
+    assert empty == 3 * 4 * RESNET.parameters
+    assert needed_bytes(RESNET, 64, "fp32") - empty == 64 * RESNET.feature_bytes
+    assert needed_bytes(RESNET, 64, "fp16") - empty == 32 * RESNET.feature_bytes
+
+
+def test_the_largest_batch_leaves_a_tenth_of_the_memory() -> None:
+    batch = largest_batch(RESNET, 8 * GIB, "fp32")
+    assert needed_bytes(RESNET, batch, "fp32") <= 0.9 * 8 * GIB < needed_bytes(RESNET, batch + 1, "fp32")
+    assert largest_batch(RESNET, GIB // 4, "fp32") == 0
+
+
+@pytest.mark.parametrize(
+    ("machine", "gib"),
+    [
+        (box(memory_mib=MemoryMib(total=8192)), 8),
+        (box(name="Tesla V100-SXM2-16GB"), 16),
+        (box(name="NVIDIA H100 80GB HBM3"), 80),
+        (box(name="GeForce GTX 1070"), 288),
+    ],
+)
+def test_the_memory_is_as_reported_or_as_in_the_name_or_that_of_the_largest_gpu(
+    machine: Machine, gib: int
+) -> None:
+    fits = (gib * GIB - needed_bytes(RESNET, 0, "fp32")) // RESNET.feature_bytes
+    require_memory(machine, RESNET, {3: fits, 0: 10**9}, "fp32")
+    with pytest.raises(UsageError, match=f"GPU 3 has {gib} GiB"):
+        require_memory(machine, RESNET, {3: fits + 1}, "fp32")
