@@ -131,14 +131,16 @@ def aligned(row_heads: Column, block: Sequence[Column], gap: int = GAP) -> list[
     heads = [column.head.split("\n") for column in columns]
     deepest = max(map(len, heads))
     heads = [[""] * (deepest - len(head)) + head for head in heads]
-    quiet = [QUIET] * len(columns)
-    lines = [_row([head[depth] for head in heads], columns, quiet, gap) for depth in range(deepest)]
+    quiet, widths = [QUIET] * len(columns), [column.width for column in columns]
+    lines = [_row([head[depth] for head in heads], columns, quiet, gap, widths) for depth in range(deepest)]
     for number in range(len(row_heads.cells)):
         cells = [column.cells[number] for column in columns]
         if any(cells[1:]):
-            folded = [_folded(cell, column.width) for cell, column in zip(cells, columns, strict=True)]
+            folded = [_folded(cell, width) for cell, width in zip(cells, widths, strict=True)]
             styles = [column.style(number) for column in columns]
-            lines += [_row(parts, columns, styles, gap) for parts in zip_longest(*folded, fillvalue="")]
+            lines += [
+                _row(parts, columns, styles, gap, widths) for parts in zip_longest(*folded, fillvalue="")
+            ]
     return lines
 
 
@@ -155,10 +157,12 @@ def printable(lines: Iterable[Line]) -> list[Line]:
     return [tuple((plain(text), style) for text, style in spans) for spans in lines]
 
 
-def _row(cells: Iterable[str], columns: Iterable[Column], styles: Iterable[str], gap: int) -> Line:
+def _row(
+    cells: Iterable[str], columns: Iterable[Column], styles: Iterable[str], gap: int, widths: Iterable[int]
+) -> Line:
     spans = []
-    for cell, column, style in zip(cells, columns, styles, strict=True):
-        padded = cell.ljust(column.width) if column.side == "left" else cell.rjust(column.width)
+    for cell, column, style, width in zip(cells, columns, styles, widths, strict=True):
+        padded = cell.ljust(width) if column.side == "left" else cell.rjust(width)
         spans.append((padded + " " * gap, style))
     return tuple(spans)
 

@@ -60,4 +60,5 @@ def _model(cell: SweepCell) -> object:
 
 def left_s(cells: Sequence[SweepCell], *, pause_s: float = 0.0) -> float:
     """Return the seconds that the pending cells will take. `pause_s`: before each."""
-    return sum(expected_s(cell, cells) + pause_s for cell in cells if cell.state in ("pending", "running"))
+    ran = [cell for cell in cells if cell.ran]
+    return sum(expected_s(cell, ran) + pause_s for cell in cells if cell.state in ("pending", "running"))
