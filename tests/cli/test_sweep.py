@@ -23,6 +23,7 @@ from gputopo.runs.history import history_file, stored_results
 from gputopo.sweeps.matrix import PRESETS
 from gputopo.values import schema
 from gputopo.values.run.events import RunStarted, read_events
+from gputopo.values.run.measurement import Measurement
 from gputopo.values.run.several_runs import BY_TIME, FOLDER, Sweep
 from gputopo.values.run.verdict import Expected
 from tests.cli.conftest import Call
@@ -204,6 +205,7 @@ def test_a_pace_stays_and_a_time_budget_counts_until_it_ended_the_sweep_or_anoth
 def test_killed_at_any_cell_and_resumed_it_gives_the_document_of_a_sweep_without_a_kill(
     call: Call, without_gpu: None, monkeypatch: pytest.MonkeyPatch, file: Path, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(Measurement, "spoilt", None)  # by other programs, now and then
     whole = tmp_path / "whole"
     behaviours = {"trivial": "works", "lenet": "traceback"}  # cells that fail are part of the document
 
@@ -237,7 +239,17 @@ def test_killed_at_any_cell_and_resumed_it_gives_the_document_of_a_sweep_without
 
 MEASURED = {
     *("images_per_sec", "median", "uncertainty", "jitter", "noise", "speedup", "efficiency_percent", "value"),
-    *("time_s", "began_at", "seconds", "digest", "other_cpu_share", "beside_other_work", "conditions"),
+    *(
+        "headline",
+        "weight",
+        "time_s",
+        "began_at",
+        "seconds",
+        "digest",
+        "other_cpu_share",
+        "beside_other_work",
+        "conditions",
+    ),
 }
 
 
