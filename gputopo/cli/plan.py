@@ -51,7 +51,7 @@ class PlanCommand(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     precision: Annotated[
         Literal["fp32", "bf16", "fp16"],
-        Option("--precision", "Compute type", detail="Variables stay fp32"),
+        Option("--precision", "Compute type", detail="Variables stay fp32", more=True),
     ] = "fp32"
     program: Annotated[
         str,
@@ -60,6 +60,7 @@ class PlanCommand(msgspec.Struct, frozen=True, kw_only=True):
             "Program whose constants predict a step (gputopo explain plan)",
             value="NAME",
             read=parse_program,
+            more=True,
         ),
     ] = DEFAULT
     candidates: Annotated[
@@ -70,6 +71,7 @@ class PlanCommand(msgspec.Struct, frozen=True, kw_only=True):
             value="N|all",
             default="10",
             read=parse_candidates,
+            more=True,
         ),
     ] = None
     changes: Annotated[
@@ -92,7 +94,9 @@ class PlanCommand(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
     fleet: Annotated[
         bool,
-        Option("--fleet", "Plan for the hosts of several --from files together, each file one host"),
+        Option(
+            "--fleet", "Plan for the hosts of several --from files together, each file one host", more=True
+        ),
     ] = False
 
 
