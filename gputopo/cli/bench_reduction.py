@@ -57,7 +57,7 @@ def bench_reduction(
     measured = with_expected(machine, _measure(known, method, machine, gpus))
     machine = msgspec.structs.replace(machine, bandwidth=measured)
     found = findings.find_bandwidth(machine)
-    print_bandwidth(machine, measured, found, shape)
+    print_bandwidth(machine, measured, found, shape, whole=True)
     if not measured.complete:
         to_stderr(INTERRUPTED_NOTE)
         return INTERRUPTED

@@ -210,4 +210,4 @@ def test_a_limit_of_the_system_is_no_bug(
     assert run_command(["inspect", "--from", "7gforce"]) == 3
     what, hint = capsys.readouterr().err.splitlines()
     assert (str(error) or "MemoryError") in what
-    assert "ulimit -v" in hint
+    assert "ulimit -n" in hint

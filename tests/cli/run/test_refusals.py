@@ -32,7 +32,6 @@ from tests.cli.conftest import Call
         (("--model", "alexnet", "--learning-rate", "nan"), "--learning-rate"),
         (("--model", "alexnet", "--data-dir", "/nowhere/at/all"), "there is no folder /nowhere/at/all"),
         (("--model", "alexnet", "--json", "--format", "table"), "--format table and --json contradict"),
-        (("--model", "alexnet", "--precision", "fp16", "--nouse_fp16"), "--nouse-fp16 contradicts"),
         (("--model", "alexnet", "--eval", "--task", "train"), "contradict one another"),
         (("--model", "alexnet", "--ps", "cpu", "--local_parameter_device=gpu"), "both are --ps here"),
         (("--model", "alexnet", "--output", "/proc/nowhere"), "cannot make the run folder"),

@@ -192,7 +192,7 @@ def test_a_models_regularisers_count_as_in_keras(found: dict[str, Any], answer: 
 
 def test_what_is_left_out_is_reported(found: dict[str, Any]) -> None:
     assert any("(CTC) does not take classes" in says for says in found["transducer"]["says"])
-    assert any("towers drop different things" in says for says in found["dropping"]["says"])
+    assert any("devices drop different units" in says for says in found["dropping"]["says"])
     assert any("compiled optimizer and metrics are left out" in says for says in found["fits"]["says"])
 
 
