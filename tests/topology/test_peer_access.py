@@ -110,6 +110,13 @@ def test_in_a_virtual_machine_the_chipset_is_an_invented_one() -> None:
     assert "virtual machine" in off.says
 
 
+def test_acs_of_a_host_counts_where_no_bridge_reports_its_own() -> None:
+    off = all_of(host(acs="on"), pair(0, 1, **OFF))(sound(2))
+    assert cause(off) != "acs"  # the bridges report that it is off
+    silent = tuple(replace(one, acs=None) for one in off.pci)
+    assert cause(replace(off, pci=silent)) == "acs"
+
+
 def test_bridges_with_acs_count_between_gpus_and_not_at_the_root() -> None:
     assert acs_bridges(sound(2)) == ()
     assert acs_bridges(node(PORT, acs=True)(sound(2))) == ()
