@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from gputopo.cli.placement import parse_gpu_list
+from gputopo.cli.placement import GPUS
 from gputopo.cli.printing import note, show_report, to_stderr
 from gputopo.cli.source import machine_from
 from gputopo.copies.network import ToolChoice
@@ -30,7 +30,6 @@ INTERRUPTED = 130  # 128 + SIGINT
 INTERRUPTED_NOTE = "gputopo: interrupted; this is what was measured until then\n"
 _ENDED_NOTE = "gputopo: the driver ended the measurement; this is what was measured until then\n"
 MAX_SOAK_MINUTES = 7 * 24 * 60
-GPUS = Option("--gpus", "Only these GPUs: 0,1 or 0-3", value="LIST", read=parse_gpu_list)
 FORMAT = Option("--format", "Output format; markdown for bug reports")
 MIN_SIZE, MAX_SIZE = 1024, 2**34
 

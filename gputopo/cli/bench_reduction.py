@@ -8,7 +8,6 @@ import msgspec
 
 from gputopo.cli.bandwidth import (
     FORMAT,
-    GPUS,
     INTERRUPTED,
     INTERRUPTED_NOTE,
     FailOn,
@@ -16,6 +15,7 @@ from gputopo.cli.bandwidth import (
     print_bandwidth,
     with_expected,
 )
+from gputopo.cli.placement import GPUS
 from gputopo.cli.printing import to_stderr
 from gputopo.cli.source import machine_from
 from gputopo.values.bandwidth import Bandwidth

@@ -150,6 +150,14 @@ def _indices_of(part: str, text: str, option: str) -> Sequence[int]:
     return range(first, last + 1)
 
 
+GPUS = Option(
+    "--gpus",
+    "Only these GPUs: 0,1 or 0-3",
+    detail="Indices as in nvidia-smi",
+    value="LIST",
+    read=parse_gpu_list,
+)
+EXCLUDE = Option("--exclude", "Never these GPUs: 2 or 2,5-7", value="LIST", read=parse_gpu_list)
 AUTOTUNE = Option(
     "--autotune",
     "Measure the best placements, use the fastest",
@@ -185,20 +193,8 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
             more=True,
         ),
     ] = None
-    gpus: Annotated[
-        tuple[int, ...] | None,
-        Option(
-            "--gpus",
-            "Only these GPUs: 0,1 or 0-3",
-            detail="Indices as in nvidia-smi",
-            value="LIST",
-            read=parse_gpu_list,
-        ),
-    ] = None
-    exclude: Annotated[
-        tuple[int, ...] | None,
-        Option("--exclude", "Never these GPUs: 2 or 2,5-7", value="LIST", read=parse_gpu_list),
-    ] = None
+    gpus: Annotated[tuple[int, ...] | None, GPUS] = None
+    exclude: Annotated[tuple[int, ...] | None, EXCLUDE] = None
     prefer_pix: Annotated[bool, Option("--prefer-pix", "Prefer GPUs behind one PCIe switch (PIX)")] = False
     ps: Annotated[
         str,

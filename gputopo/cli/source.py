@@ -18,8 +18,8 @@ FROM = Option(
     "Capture or bundled machine (7gforce) to read",
     detail="Instead of this machine. Captures: a gputopo recording, output or a log of nvidia-smi, "
     "nvidia-bug-report.log, a kernel log, an error message of the driver, output of lspci, lscpu, numactl, "
-    "NCCL, hwloc, TensorFlow or a bandwidth test, a copied /sys (folder or tar); compressed or not; - for "
-    "stdin. The format is detected by content. Repeatable",
+    "TensorFlow or a bandwidth test, topology XML of NCCL or hwloc, a copied /sys (folder or tar); "
+    "compressed or not; - for stdin. The format is detected by content. Repeatable",
     value="FILE",
     repeated=True,
 )

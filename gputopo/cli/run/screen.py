@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from gputopo.cli.placement import parse_gpu_list, parse_model
+from gputopo.cli.placement import EXCLUDE, GPUS, parse_model
 from gputopo.cli.printing import show_report, to_stderr
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.run.prepare import AskedJob, PlannedOn, prepare, runnable, warn
@@ -36,16 +36,8 @@ def screen(
     model: Annotated[
         str, Option("--model", "Model to train, such as alexnet", value="NAME", read=parse_model)
     ],
-    gpus: Annotated[
-        tuple[int, ...] | None,
-        Option(
-            "--gpus", "Only these GPUs, by nvidia-smi index: 0,1 or 0-3", value="LIST", read=parse_gpu_list
-        ),
-    ] = None,
-    exclude: Annotated[
-        tuple[int, ...],
-        Option("--exclude", "Never these GPUs: 2 or 2,5-7", value="LIST", read=parse_gpu_list),
-    ] = (),
+    gpus: Annotated[tuple[int, ...] | None, GPUS] = None,
+    exclude: Annotated[tuple[int, ...], EXCLUDE] = (),
     batch_size: Annotated[
         int | None,
         Option("--batch-size", "Examples per device and step", default="that of the model", min=1),
