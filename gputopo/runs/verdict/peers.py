@@ -40,6 +40,7 @@ from gputopo.values.run.verdict import CANNOT_TELL, COMPUTE, EVEN, SLOW, WEIGHTS
 MAX_TIMES = 100.0
 # Mean and median disagree from here on, in percent of pace: then slow steps are described.
 DISAGREE_PERCENT = 1.0
+SPLITS = 4  # of fast from slow steps, halfway between their levels; by then they have settled
 
 _Span = tuple[int, int]  # begin and end, not included
 _replace = msgspec.structs.replace
@@ -147,9 +148,9 @@ def unknown(device: Device, why: str, like: Verdict | None = None) -> Verdict:
     return _replace(found, word=CANNOT_TELL, why=why, says=says)
 
 
-def answer(paces: Paces, found: PeerDifference) -> Verdict:
-    """Return the answer for one difference."""
-    return _Answer(paces, found).verdict()
+def answer(paces: Paces, found: PeerDifference, among: Sequence[PeerDifference]) -> Verdict:
+    """Return the answer for one difference, `among` all of the run."""
+    return _Answer(paces, found, among).verdict()
 
 
 class _Answer:
@@ -158,9 +159,14 @@ class _Answer:
     `offset`: what time marks and expected speeds add to bounds, `floor`: what marks cannot resolve; percent.
     """
 
-    def __init__(self, paces: Paces, found: PeerDifference) -> None:
+    def __init__(self, paces: Paces, found: PeerDifference, among: Sequence[PeerDifference]) -> None:
         self.paces, self.found, self.device = paces, found, found.device
         self.name, self.percent = name_of(found.device), percent_of(found.part)
+        self.others = [
+            one.lost
+            for one in among
+            if one.part == found.part and one is not found and kind_of(one.device) == kind_of(found.device)
+        ]
         self.size = paces.blocks.size
         self.busy_s = paces.busy_s(self.device.tower)
         unsure = paces.unsure(self.device.tower, found.peer) if found.part == COMPUTE else 0.0
@@ -334,7 +340,7 @@ class _Answer:
         takes levels that differ for noise.
         """
         values = self.found.lost[spans[0][0] :]
-        plain = mean_bounds(values, self.found.chance)
+        plain = mean_bounds(values, self.found.chance, self.others)
         if len(spans) == 1:
             return plain
         lost = lost_share if self.found.part == COMPUTE else float
@@ -354,7 +360,10 @@ class _Answer:
         limit = slow_limit(steps)
         if limit is None:
             return None, ""
-        level = median(one for one in steps if one <= limit[1])
-        away = fmean(one for one in steps if one > limit[1]) - level
+        border = limit[1]
+        for _ in range(SPLITS):
+            level = median(one for one in steps if one <= border)
+            away = fmean(one for one in steps if one > border) - level
+            border = level + away / 2
         share = min(1.0, (under / (100 - under) - level) / away)
         return share, f": {percent(100 * share)} % of its steps take {percent(100 * away)} % longer"
