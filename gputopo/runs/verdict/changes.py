@@ -8,7 +8,7 @@ the intervals of the medians on both sides do not overlap, by the noise that is 
 import math
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 
 import msgspec
 
@@ -21,7 +21,7 @@ from gputopo.runs.verdict.bounds import (
     ranks_of,
     students_t,
 )
-from gputopo.runs.verdict.words import POWER
+from gputopo.runs.verdict.words import POWER, SLOW_PERCENT
 
 # Values of a part at least: fewer have no bounds at the chances that are asked for. And steps: what is over
 # within fewer is no level. Ours.
@@ -52,9 +52,20 @@ def parts(values: Sequence[float], size: int = 1) -> list[tuple[int, int]]:
 
     `size`: steps of each value.
     """
-    smallest = max(MIN_PART, -(-MIN_PART_STEPS // size))
+    smallest = _smallest(size)
     places = _candidates(values, smallest)
     return _without_noise(values, [*pairwise([0, *places, len(values)])])
+
+
+def _smallest(size: int) -> int:
+    return max(MIN_PART, -(-MIN_PART_STEPS // size))
+
+
+def differs_somewhere(values: Sequence[float], size: int) -> bool:
+    """Whether half of a part is slow, or fast, by its median; elsewhere no part is."""
+    half = _smallest(size) // 2
+    starts = range(0, len(values), half)
+    return any(abs(median(values[start : start + half])) > SLOW_PERCENT / 100 for start in starts)
 
 
 def residual_time(values: Sequence[float], spans: Sequence[tuple[int, int]]) -> float:
@@ -98,24 +109,29 @@ def mean_bounds(
             cycle = fmean(values[starts[0] : starts[-1]])
             length = (starts[-1] - starts[0]) / (len(starts) - 1)
             more = [sum(value - cycle for value in values[begin:end]) for begin, end in pairwise(starts)]
-            again = _by_students_t(cycle, stdev(more) / length, len(more), AGAIN)
+            again = _by_students_t(cycle, _deviation(more) / length, len(more), AGAIN)
             if again.low > 0:
                 noise = [level if value > limit else value for value in values]
                 time = correlation_time(noise, ranked=False)
-                lost = _by_students_t(mean, stdev(noise), count / time, chance)
+                lost = _by_students_t(mean, _deviation(noise), count / time, chance)
                 return msgspec.structs.replace(
                     lost, high=max(lost.high, again.high), effective=again.effective
                 )
     time = correlation_time(values, ranked=False)
     if count < 2 or lacking(count, time):
         return None
-    return _by_students_t(mean, stdev(values), count / time, chance)
+    return _by_students_t(mean, _deviation(values), count / time, chance)
 
 
 def _are_more(episodes: int, of_others: Sequence[int]) -> bool:
     """Whether these are more episodes than chance gives to one of several devices that are alike."""
     every, share = episodes + sum(of_others), 1 / (1 + max(1, len(of_others)))
     return episodes - 0.5 - every * share > MORE_DEVIATIONS * math.sqrt(every * share * (1 - share))
+
+
+def _deviation(values: Sequence[float]) -> float:
+    mean = fmean(values)  # `statistics.stdev` is exact, and a hundred times as slow
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def _by_students_t(mean: float, deviation: float, count: float, chance: float) -> Interval:

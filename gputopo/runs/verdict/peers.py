@@ -11,9 +11,16 @@ from statistics import NormalDist, fmean, median
 
 import msgspec
 
-from gputopo.runs.devices import is_cpu, kind_of, name_of, reference_of
+from gputopo.runs.devices import is_cpu, name_of, reference_of
 from gputopo.runs.verdict.bounds import Interval, correlation_time, interval, lacking, min_values
-from gputopo.runs.verdict.changes import MAX_PARTS, mean_bounds, parts, residual_time, slow_limit
+from gputopo.runs.verdict.changes import (
+    MAX_PARTS,
+    differs_somewhere,
+    mean_bounds,
+    parts,
+    residual_time,
+    slow_limit,
+)
 from gputopo.runs.verdict.paces import Paces, lost_share
 from gputopo.runs.verdict.words import (
     EVEN_PERCENT,
@@ -55,7 +62,6 @@ class PeerDifference(msgspec.Struct, frozen=True, kw_only=True):
     values: tuple[float, ...]  # medians of the rows; negative: ahead
     lost: tuple[float, ...]  # means of the time lost in the rows, as shares of the peer's time
     rows: tuple[int, ...]  # places of the values in the table
-    interval: Interval | None  # of the values; None: too few steps, or too few independent ones
     chance: float
 
     def percent(self, bounds: Interval) -> Interval:
@@ -95,7 +101,7 @@ def _level(paces: Paces, device: Device, part: str) -> float:
 def _difference(
     paces: Paces, levels: Mapping[Device, float], device: Device, part: str
 ) -> PeerDifference | None:
-    alike = [other for other in levels if kind_of(other) == kind_of(device)]
+    alike = [one for one in levels if paces.kind_by_tower[one.tower] == paces.kind_by_tower[device.tower]]
     of_kind = alike if len(alike) > 1 else levels  # its own, where there are others of it
     peers = [other for other in of_kind if not math.isnan(levels[other])]
     if device not in peers or len(peers) < 2:
@@ -106,7 +112,9 @@ def _difference(
     # The table has the kinds at their speeds.
     allowed = math.log(paces.batch_allowance(device.tower, peer)) if part == COMPUTE else 0.0
     own, other = column(device.tower), column(peer)
-    rows = [row for row, both in enumerate(zip(own, other, strict=True)) if not math.isnan(sum(both))]
+    rows: Sequence[int] = range(len(own))
+    if math.isnan(sum(own) + sum(other)):
+        rows = [row for row, both in enumerate(zip(own, other, strict=True)) if not math.isnan(sum(both))]
     if not rows:
         return None
     lost = zip(paces.lost(device.tower, part), paces.lost(peer, part), strict=True)
@@ -121,7 +129,6 @@ def _difference(
         values=values,
         lost=tuple(by_row[row] for row in rows),
         rows=tuple(rows),
-        interval=interval(values, chance),
         chance=chance,
     )
 
@@ -162,12 +169,15 @@ class _Answer:
     def __init__(self, paces: Paces, found: PeerDifference, among: Sequence[PeerDifference]) -> None:
         self.paces, self.found, self.device = paces, found, found.device
         self.name, self.percent = name_of(found.device), percent_of(found.part)
+        kinds = paces.kind_by_tower
+        own_kind = kinds[self.device.tower]
         self.others = [
             one.lost
             for one in among
-            if one.part == found.part and one is not found and kind_of(one.device) == kind_of(found.device)
+            if one.part == found.part and one is not found and kinds[one.device.tower] == own_kind
         ]
         self.size = paces.blocks.size
+        self.differs = differs_somewhere(found.values, self.size)
         self.busy_s = paces.busy_s(self.device.tower)
         unsure = paces.unsure(self.device.tower, found.peer) if found.part == COMPUTE else 0.0
         self.offset = 100 * MARKS_OFFSET_S / self.busy_s + 100 * (1 - math.exp(-unsure))
@@ -187,7 +197,9 @@ class _Answer:
         return bounds.low - self.offset > max(SLOW_PERCENT, self.floor)
 
     def verdict(self) -> Verdict:
-        spans = parts(self.found.values, self.size)
+        spans = [(0, len(self.found.values))]
+        if self.differs:
+            spans = parts(self.found.values, self.size)
         if len(spans) > 1:
             spans = self._without_warmup(spans)
             bounds = zip(spans, self._intervals(spans, self.found.chance / MAX_PARTS), strict=True)
@@ -215,10 +227,12 @@ class _Answer:
         """Return the answer for all steps of these parts: after what was a warm-up."""
         values = self.found.values[spans[0][0] :]
         steps = len(values) * self.size
-        bounds, half_width = self._of_all(spans)
         mean = self._mean(spans)
         lost = None if mean is None else mean.mapped(_weights_percent)
         enough = len(values) >= steps_needed(self.paces)
+        bounds, half_width = lost if enough else None, 0.0
+        if self.differs:  # its level may be proven where the mean is not, beside stalls
+            bounds, half_width = self._of_all(spans)
         if lost is not None and bounds is None and enough and self.is_slow(lost):
             return self._on_average(_replace(self.fields, steps=steps), lost)
         if bounds is None or mean is None or lost is None:
@@ -228,7 +242,7 @@ class _Answer:
         margin = half_width * (1 + NormalDist().inv_cdf(POWER) / -NormalDist().inv_cdf(self.found.chance))
         fields = _replace(
             self.fields,
-            percent_under=bounds.middle,
+            percent_under=self.percent(median(values)),
             percent_under_low=low,
             percent_under_high=high,
             resolution_percent=max(SLOW_PERCENT + margin + self.offset, self.floor),
@@ -247,7 +261,7 @@ class _Answer:
                 if high > 0
                 else "not slower than its peers"
             )
-            disagree = lost.middle - bounds.middle > DISAGREE_PERCENT
+            disagree = lost.middle - self.percent(median(values)) > DISAGREE_PERCENT
             share, often = self._slow_steps(lost.middle) if disagree else (None, "")
             says = f"{self.name} is {even}{often}"
             return _replace(fields, word=EVEN, says=says, share_of_steps=share)
@@ -282,7 +296,7 @@ class _Answer:
         """Return the bounds of the median of each part."""
         values = self.found.values
         if len(spans) == 1 and spans[0] == (0, len(values)):
-            return [self.found.interval]
+            return [interval(values, chance)]
         time = residual_time(values, spans)
         return [interval(values[slice(*span)], chance, time, of=len(values)) for span in spans]
 
