@@ -42,11 +42,13 @@ NVLINK_DOWN = Rule(
     "and reboot.",
     severities=("error", "warning"),
     thresholds=(MIN_JOINED,),
+    fits="bridge",
 )
 THIN_BRIDGE = Rule(
     "nvlink.thin_bridge",
     title="a pair of GPUs has fewer NVLinks than another pair",
     remedy="See nvidia-smi nvlink -s for the links that are down. Reseat the bridge, or replace it.",
+    fits="bridge",
 )
 NVLINK_ERRORS = Rule(
     "nvlink.errors",
@@ -55,6 +57,13 @@ NVLINK_ERRORS = Rule(
     "rising (nvidia-smi nvlink -e), have bridge or board replaced.",
     severities=("warning", "error"),
     thresholds=(CRC_ERRORS, NVLINK_REPLAYS),
+    fits="bridge",
+)
+NVLINK_DIFFERS = Rule(
+    "nvlink.differs",
+    title="NVLink-C2C or fabric clique differs from GPUs of the same model",
+    remedy="C2C: see sudo dmesg | grep -i c2c, and reset the GPU (sudo nvidia-smi -r -i GPU) or reboot. "
+    "Clique: only GPUs of one clique reach one another by NVLink; check the fabric manager's partitions.",
 )
 _MANAGER = (
     "Check that nvidia-fabricmanager runs and has the driver's version (sudo systemctl restart "

@@ -316,7 +316,9 @@ class KernelEvent(Value, frozen=True):
     kind: KernelEventKind
     text: str  # of the first
     code: int | None = None
-    severity: str | None = None  # of AER corrected, nonfatal or fatal, of an SXid nonfatal or fatal
+    # Of AER corrected, nonfatal or fatal, of an SXid or an Xid of NVLink 5 nonfatal or fatal, of Xid 154 the
+    # recovery action.
+    severity: str | None = None
     pci_address: str | None = None
     device_driver: str | None = None  # of the device that AER names
     count: int = 1
