@@ -55,6 +55,7 @@ __all__ = [
     "Machine",
     "MemoryMib",
     "Mig",
+    "Nccl",
     "Nic",
     "NicPort",
     "NumaNode",
@@ -324,6 +325,27 @@ class KernelEvent(Value, frozen=True):
     last_time: str | None = None
 
 
+class Nccl(Value, frozen=True):
+    """How NCCL connects the GPUs of a job, by its log (`NCCL_DEBUG=INFO`). Rings and trees are of ranks.
+
+    `transports`: of each pair of GPUs of this machine (`0-1`) that NCCL connects, such as P2P/CUMEM;
+    `between_hosts`: those of GPUs of different hosts. `settings`: variables, `NCCL_P2P_DISABLE=1`.
+    """
+
+    version: str | None = None
+    ranks: int | None = None
+    hosts: int = 1
+    network: str | None = None  # IB, Socket, AWS Libfabric, ...
+    channels: int | None = None
+    nvls: bool | None = None  # whether NVLink switches reduce (NVLink SHARP)
+    transports: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    between_hosts: tuple[str, ...] = ()
+    rings: tuple[str, ...] = ()  # `0 1 2 3`
+    trees: tuple[str, ...] = ()  # `1->0 2->1`: each rank and its parent
+    settings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
 class LineCounts(Value, frozen=True):
     """How many lines of a capture were read, known to hold nothing about the machine, and not understood."""
 
@@ -381,6 +403,7 @@ class Machine(Value, frozen=True, tag_field="schema", tag="gputopo.machine/1"):
     samples: tuple[Sample, ...] = ()
     gaps: tuple[Gap, ...] = ()
     kernel_events: tuple[KernelEvent, ...] = ()
+    nccl: Nccl | None = None
     series: tuple[GpuHistory, ...] = ()
 
     def link(self, a: int, b: int) -> Link | None:

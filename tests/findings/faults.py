@@ -12,6 +12,7 @@ from gputopo.values.machine import (
     KernelEvent,
     KernelEventKind,
     Machine,
+    Nccl,
     NumaNode,
     NvLink,
     PciNode,
@@ -51,6 +52,10 @@ def throttled(mask: int, index: int = 1) -> Change:
 def two_nodes(machine: Machine) -> Machine:
     nodes = (NumaNode(index=0, cpus="0-19"), NumaNode(index=1, cpus="20-39"))
     return host(sockets=2, numa_nodes=nodes)(machine)
+
+
+def nccl(**facts: Any) -> Change:
+    return lambda machine: replace(machine, nccl=Nccl(**facts))
 
 
 def links_down(machine: Machine) -> Machine:
@@ -218,6 +223,13 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
         all_of(host(iommu="translated"), pair(0, 1, p2p_read="NOT_SUPPORTED")),
         {"p2p.iommu"},
     ),
+    "NCCL by SHM beside NVLink": (
+        all_of(every_gpu(nvlinks=None), pair(0, 1, nvlinks=4), nccl(transports={"0-1": ("SHM/direct",)})),
+        {"nccl.staged"},
+    ),
+    "NCCL by TCP": (nccl(hosts=2, between_hosts=("NET/Socket",)), {"nccl.network"}),
+    "NCCL without GPUDirect": (nccl(hosts=2, between_hosts=("NET/IB",)), {"nccl.network"}),
+    "NCCL warns": (nccl(warnings=("Cuda failure 'out of memory'",)), {"nccl.warning"}),
     "mixed cards": (gpu(3, name="Tesla V100-PCIE-16GB"), {"machine.mixed_models"}),
     "mixed memory": (gpu(3, memory_mib={"total": 8_080}), {"machine.mixed_memory"}),
     "other VBIOS": (gpu(1, vbios_version="88.00.13.00.01"), {"card.differs"}),

@@ -173,6 +173,35 @@ def peer_rows(machine: Machine) -> list[tuple[str, str]]:
     return rows
 
 
+def nccl_rows(machine: Machine) -> list[tuple[str, str]]:
+    """Return a row of NCCL's version and network, and a row of the pairs of each transport."""
+    nccl = machine.nccl
+    if nccl is None:
+        return []
+    cards = ", ".join(nic.name for nic in machine.nics if nic.name)
+    about = (
+        nccl.version,
+        nccl.ranks and f"{nccl.ranks} ranks on {nccl.hosts} host{'' if nccl.hosts == 1 else 's'}",
+        nccl.channels and f"{nccl.channels} channels",
+        nccl.network and f"network {nccl.network}{f' ({cards})' if cards else ''}",
+        None if nccl.nvls is None else f"{'' if nccl.nvls else 'no '}NVLS",
+        *nccl.settings,
+    )
+    pairs = grouped((", ".join(via), pair) for pair, via in nccl.transports.items())
+    named = [
+        f"{via}: {pairs_in_words([_pair(one) for one in of], max_named=_PAIRS_SHOWN)}"
+        for via, of in pairs.items()
+    ]
+    between = [f"{', '.join(nccl.between_hosts)}: between hosts"] if nccl.between_hosts else []
+    words = [", ".join(filter(None, about)), *named, *between]
+    return [("" if place else "NCCL", plain(one)) for place, one in enumerate(words)]
+
+
+def _pair(text: str) -> tuple[int, int]:
+    a, _, b = text.partition("-")
+    return int(a), int(b)
+
+
 def _state(read: str | None, write: str | None) -> str:
     if read == write or write is None or read is None:
         return f"{read or write}{'' if read and write else ' (read)' if read else ' (write)'}"
