@@ -208,10 +208,12 @@ class _Reading:
         links: list[Link] = []
         missing: dict[str, str] = {at_gpu(EVERY, "name"): "not in NCCL's log"}
         for a, b in combinations([gpu.index for gpu in gpus], 2):
-            p2p = "OK" if any(via.startswith("P2P") for via in transports.get((a, b), ())) else None
+            by = tuple(sorted(transports.get((a, b), ())))
+            p2p = "OK" if any(via.startswith("P2P") for via in by) else None
             p2p, why = ("NOT_SUPPORTED", _REFUSED) if p2p is None and (a, b) in refused else (p2p, None)
-            links.append(Link(a=a, b=b, hop=hops.get((a, b)), p2p_read=p2p, p2p_write=p2p, p2p_reason=why))
-            if links[-1].hop is None:
+            hop = hops.get((a, b))
+            links.append(Link(a=a, b=b, hop=hop, p2p_read=p2p, p2p_write=p2p, p2p_reason=why, nccl=by))
+            if hop is None:
                 missing[at_link(a, b, "hop")] = "in the log only with NCCL_DEBUG_SUBSYS=INIT,GRAPH"
         return Machine(
             source=SOURCE,
@@ -227,7 +229,6 @@ class _Reading:
                 network=self.facts.get("network"),
                 channels=int(self.facts["channels"]) if "channels" in self.facts else None,
                 nvls=self.nvls,
-                transports={f"{a}-{b}": tuple(sorted(via)) for (a, b), via in sorted(transports.items())},
                 between_hosts=tuple(sorted(between)),
                 rings=tuple(self.rings)[:_MAX_LISTED],
                 trees=tuple(trees)[:_MAX_LISTED],

@@ -309,13 +309,10 @@ def staged(machine: Machine) -> Iterator[Fault]:
     """Find GPUs of one host that NCCL does not connect by P2P; a warning where the path is a short one."""
     if machine.nccl is None:
         return
-    links = {f"{link.a}-{link.b}": link for link in machine.links}
     slow = [
-        (via[0].partition("/")[0], links[pair])
-        for pair, via in machine.nccl.transports.items()
-        if pair in links
-        and links[pair].p2p_read in (None, "OK")
-        and not any(v.startswith("P2P") for v in via)
+        (link.nccl[0].partition("/")[0], link)
+        for link in machine.links
+        if link.nccl and link.p2p_read in (None, "OK") and not any(via.startswith("P2P") for via in link.nccl)
     ]
     variables = [
         one for one in machine.nccl.settings if one.startswith(("NCCL_P2P_DISABLE=", "NCCL_P2P_LEVEL="))
@@ -326,7 +323,10 @@ def staged(machine: Machine) -> Iterator[Fault]:
         yield NCCL_STAGED.fault(
             MACHINE,
             f"NCCL connects {words} by {name}, not P2P{f' ({variables[0]})' if variables else ''}",
-            {"transports": machine.nccl.transports, "settings": list(machine.nccl.settings)},
+            {
+                "transports": {f"{link.a}-{link.b}": list(link.nccl) for link in pairs},
+                "settings": list(machine.nccl.settings),
+            },
             "warning" if near else "info",
             case="variable" if variables else None,
         )

@@ -168,7 +168,8 @@ _LEVELS = {hop: 10 * position for position, hop in enumerate(Hop)}
 class Link(Value, frozen=True):
     """The path between two GPUs, low index first. NVLinks are counted beside the PCIe hop, not instead of it.
 
-    `hop` is None where a capture shows only `NV4`. Raises ValueError if `a` is not below `b`.
+    `hop` is None where a capture shows only `NV4`. `nccl`: NCCL's transports by its log (`P2P/CUMEM`).
+    Raises ValueError if `a` is not below `b`.
     """
 
     a: int
@@ -178,6 +179,7 @@ class Link(Value, frozen=True):
     p2p_read: str | None = None
     p2p_write: str | None = None
     p2p_reason: str | None = None
+    nccl: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.a >= self.b:
@@ -328,8 +330,7 @@ class KernelEvent(Value, frozen=True):
 class Nccl(Value, frozen=True):
     """How NCCL connects the GPUs of a job, by its log (`NCCL_DEBUG=INFO`). Rings and trees are of ranks.
 
-    `transports`: of each pair of GPUs of this machine (`0-1`) that NCCL connects, such as P2P/CUMEM;
-    `between_hosts`: those of GPUs of different hosts. `settings`: variables, `NCCL_P2P_DISABLE=1`.
+    `between_hosts`: transports of GPUs of different hosts. `settings`: variables, `NCCL_P2P_DISABLE=1`.
     """
 
     version: str | None = None
@@ -338,7 +339,6 @@ class Nccl(Value, frozen=True):
     network: str | None = None  # IB, Socket, AWS Libfabric, ...
     channels: int | None = None
     nvls: bool | None = None  # whether NVLink switches reduce (NVLink SHARP)
-    transports: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     between_hosts: tuple[str, ...] = ()
     rings: tuple[str, ...] = ()  # `0 1 2 3`
     trees: tuple[str, ...] = ()  # `1->0 2->1`: each rank and its parent

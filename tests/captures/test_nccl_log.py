@@ -12,6 +12,10 @@ def read(*lines: str) -> Machine:
     return reading.read_text("\n".join(lines) + "\n", origin="log")
 
 
+def transports(machine: Machine) -> dict[tuple[int, int], tuple[str, ...]]:
+    return {(link.a, link.b): link.nccl for link in machine.links if link.nccl}
+
+
 def start(rank: int, bus: str, *, nvml: int | None, ranks: int = 2, host: str = "n1") -> str:
     number = "" if nvml is None else f" nvmlDev {nvml}"
     words = f"comm 0x55a{rank} rank {rank} nranks {ranks} cudaDev {rank}{number} busId {bus} commId 0xab"
@@ -44,10 +48,10 @@ def test_the_log_of_one_host_shows_transports_cards_rings_and_settings() -> None
     found = machine.nccl
     assert found is not None
     assert [gpu.pci_address for gpu in machine.gpus] == ["0000:05:00.0", "0000:06:00.0", "0000:85:00.0"]
-    assert found.transports == {
-        "0-1": ("P2P/CUMEM/read",),
-        "0-2": ("SHM/direct/direct",),
-        "1-2": ("SHM/direct/direct",),
+    assert transports(machine) == {
+        (0, 1): ("P2P/CUMEM/read",),
+        (0, 2): ("SHM/direct/direct",),
+        (1, 2): ("SHM/direct/direct",),
     }
     assert [link.p2p_read for link in machine.links] == ["OK", None, None]
     assert (found.version, machine.driver.cuda_version, found.ranks, found.hosts) == ("2.21.5", "12.4", 3, 1)
@@ -73,7 +77,7 @@ def test_bus_ids_of_old_versions_name_the_gpus_of_the_host_of_rank_0() -> None:
     assert [gpu.pci_address for gpu in machine.gpus] == ["0000:00:1e.0", "0000:00:1f.0"]
     found = machine.nccl
     assert found is not None
-    assert (found.hosts, found.transports) == (2, {"0-1": ("P2P/IPC",)})
+    assert (found.hosts, transports(machine)) == (2, {(0, 1): ("P2P/IPC",)})
     assert found.between_hosts == ("NET/IB", "NET/IB/GDRDMA")
     assert found.warnings == ("Connect to 10.0.0.9<42> failed",)
 
@@ -83,7 +87,7 @@ def test_a_network_within_a_host_is_the_transport_of_a_pair() -> None:
         start(0, "5000", nvml=0), start(1, "6000", nvml=1), path(0, "0[0] -> 1[1] [send] via NET/Socket/0")
     )
     assert machine.nccl is not None
-    assert (machine.nccl.transports, machine.nccl.between_hosts) == ({"0-1": ("NET/Socket",)}, ())
+    assert (transports(machine), machine.nccl.between_hosts) == ({(0, 1): ("NET/Socket",)}, ())
 
 
 def test_messages_of_several_processes_in_one_line_are_each_read() -> None:
@@ -98,8 +102,7 @@ def test_gpus_of_containers_that_all_see_number_0_are_in_the_order_of_their_addr
         (0, "0000:05:00.0"),
         (1, "0000:06:00.0"),
     ]
-    assert machine.nccl is not None
-    assert machine.nccl.transports == {}  # which of the two a path means is unknown
+    assert transports(machine) == {}  # which of the two a path means is unknown
 
 
 def test_paths_of_the_graph_are_hops_and_refused_p2p_is_a_fact_of_the_pair() -> None:
@@ -118,8 +121,7 @@ def test_beside_a_matrix_the_gpus_of_the_log_are_those_at_their_addresses() -> N
     whole = "\n".join(ONE_HOST[5:7]) + "\n" + path(0, "0[0] -> 1[1] via P2P/IPC") + "\n"
     machine = reading.read_text(TOPO + "\n" + whole, origin="both")
     assert (len(machine.gpus), machine.contradictions) == (3, ())
-    assert machine.nccl is not None
-    assert machine.nccl.transports == {"0-1": ("P2P/IPC",)}
+    assert transports(machine) == {(0, 1): ("P2P/IPC",)}
 
 
 @pytest.mark.parametrize(

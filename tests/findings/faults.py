@@ -224,7 +224,7 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
         {"p2p.iommu"},
     ),
     "NCCL by SHM beside NVLink": (
-        all_of(every_gpu(nvlinks=None), pair(0, 1, nvlinks=4), nccl(transports={"0-1": ("SHM/direct",)})),
+        all_of(every_gpu(nvlinks=None), pair(0, 1, nvlinks=4, nccl=("SHM/direct",)), nccl()),
         {"nccl.staged"},
     ),
     "NCCL by TCP": (nccl(hosts=2, between_hosts=("NET/Socket",)), {"nccl.network"}),

@@ -187,19 +187,11 @@ def nccl_rows(machine: Machine) -> list[tuple[str, str]]:
         None if nccl.nvls is None else f"{'' if nccl.nvls else 'no '}NVLS",
         *nccl.settings,
     )
-    pairs = grouped((", ".join(via), pair) for pair, via in nccl.transports.items())
-    named = [
-        f"{via}: {pairs_in_words([_pair(one) for one in of], max_named=_PAIRS_SHOWN)}"
-        for via, of in pairs.items()
-    ]
+    pairs = grouped((", ".join(link.nccl), (link.a, link.b)) for link in machine.links if link.nccl)
+    named = [f"{via}: {pairs_in_words(of, max_named=_PAIRS_SHOWN)}" for via, of in pairs.items()]
     between = [f"{', '.join(nccl.between_hosts)}: between hosts"] if nccl.between_hosts else []
     words = [", ".join(filter(None, about)), *named, *between]
     return [("" if place else "NCCL", plain(one)) for place, one in enumerate(words)]
-
-
-def _pair(text: str) -> tuple[int, int]:
-    a, _, b = text.partition("-")
-    return int(a), int(b)
 
 
 def _state(read: str | None, write: str | None) -> str:
