@@ -13,7 +13,7 @@ from gputopo.topology.identities import (
 )
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Sample
-from gputopo.values.machine import Contradiction, Driver, Gpu, GpuProcess, Machine, Nic, PciNode, Unread
+from gputopo.values.machine import Contradiction, Driver, Gpu, GpuProcess, Machine, Nccl, Nic, PciNode, Unread
 from tests.kit.machines import read
 from tests.kit.scenarios import SCENARIOS, ProcessSpec, changed
 
