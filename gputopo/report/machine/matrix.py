@@ -179,14 +179,15 @@ def nccl_rows(machine: Machine) -> list[tuple[str, str]]:
     if nccl is None:
         return []
     cards = ", ".join(nic.name for nic in machine.nics if nic.name)
-    about = (
-        nccl.version,
-        nccl.ranks and f"{nccl.ranks} ranks on {nccl.hosts} host{'' if nccl.hosts == 1 else 's'}",
-        nccl.channels and f"{nccl.channels} channels",
-        nccl.network and f"network {nccl.network}{f' ({cards})' if cards else ''}",
-        None if nccl.nvls is None else f"{'' if nccl.nvls else 'no '}NVLS",
+    hosts = f"{nccl.hosts} host{'' if nccl.hosts == 1 else 's'}"
+    about = [
+        nccl.version or "",
+        f"{nccl.ranks} ranks on {hosts}" if nccl.ranks else hosts,
+        f"{nccl.channels} channels" if nccl.channels else "",
+        f"network {nccl.network}{f' ({cards})' if cards else ''}" if nccl.network else "",
+        "" if nccl.nvls is None else f"{'' if nccl.nvls else 'no '}NVLS",
         *nccl.settings,
-    )
+    ]
     pairs = grouped((", ".join(link.nccl), (link.a, link.b)) for link in machine.links if link.nccl)
     named = [f"{via}: {pairs_in_words(of, max_named=_PAIRS_SHOWN)}" for via, of in pairs.items()]
     between = [f"{', '.join(nccl.between_hosts)}: between hosts"] if nccl.between_hosts else []
