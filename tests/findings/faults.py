@@ -14,6 +14,7 @@ from gputopo.values.machine import (
     KernelEvent,
     KernelEventKind,
     Machine,
+    Nccl,
     NumaNode,
     NvLink,
     PciNode,
@@ -56,6 +57,10 @@ def two_nodes(machine: Machine) -> Machine:
 
 
 LINKS_DOWN = tuple(NvLink(link=number, active=number > 1) for number in range(6))
+
+
+def nccl(**facts: Any) -> Change:
+    return lambda machine: replace(machine, nccl=Nccl(**facts))
 
 
 def chipset_slot(machine: Machine) -> Machine:
@@ -327,6 +332,13 @@ OF_THE_MACHINE: dict[str, tuple[Change, set[str]]] = {
         all_of(host(iommu="translated"), pair(0, 1, p2p_read="NOT_SUPPORTED")),
         {"p2p.iommu"},
     ),
+    "NCCL by SHM beside NVLink": (
+        all_of(every_gpu(nvlinks=None), pair(0, 1, nvlinks=4, nccl=("SHM/direct",)), nccl()),
+        {"nccl.staged"},
+    ),
+    "NCCL by TCP": (nccl(hosts=2, between_hosts=("NET/Socket",)), {"nccl.network"}),
+    "NCCL without GPUDirect": (nccl(hosts=2, between_hosts=("NET/IB",)), {"nccl.network"}),
+    "NCCL warns": (nccl(warnings=("Cuda failure 'out of memory'",)), {"nccl.warning"}),
     "mixed cards": (gpu(3, name="Tesla V100-PCIE-16GB"), {"machine.mixed_models"}),
     "application clocks of all": (
         every_gpu(clocks_mhz={"graphics": {"application": 1380}, "sm": {"application": 1380}}),

@@ -24,7 +24,6 @@ from gputopo.launch.user_program.hosts import (
     ProgramEnds,
     cluster_variables,
     nccl_variables,
-    rdma_ports,
     rendezvous_beside,
     require_all,
     unset,
@@ -115,10 +114,13 @@ MACHINE = Machine(
 
 
 def test_rdma_ports_are_the_active_ones_of_the_nearest_cards() -> None:
-    assert rdma_ports(MACHINE, [0]) == ("mlx5_1:1",)
-    assert rdma_ports(MACHINE, [1]) == ("mlx5_2:1", "mlx5_3:2")
-    assert rdma_ports(MACHINE, [1, 0]) == ("mlx5_1:1", "mlx5_2:1", "mlx5_3:2")
-    assert rdma_ports(MACHINE, [2]) == ()
+    for gpus, ports in (
+        ([0], "=mlx5_1:1"),
+        ([1], "=mlx5_2:1,mlx5_3:2"),
+        ([1, 0], "=mlx5_1:1,mlx5_2:1,mlx5_3:2"),
+        ([2], None),
+    ):
+        assert nccl_variables(None, MACHINE, gpus).get("NCCL_IB_HCA") == ports
 
 
 def test_nccl_is_told_exactly_what_is_known_and_nothing_else() -> None:
