@@ -23,7 +23,7 @@ from gputopo.probes.cuda.transfer import (
     rate_within,
 )
 from gputopo.probes.numa import NumaMemory, lies_on, most_of
-from gputopo.values.bandwidth import Failure
+from gputopo.values.bandwidth import KERNELS, Failure
 
 _GB = 1e9
 
@@ -139,7 +139,7 @@ class Engine:
             return str(card.unusable)
         if method == "copy_engine":
             return None
-        if method not in ("kernel_read", "kernel_write"):
+        if method not in KERNELS:
             return f"{method} is not a copy method of GPUs"
         try:
             card.load_kernels()
