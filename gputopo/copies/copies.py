@@ -166,10 +166,12 @@ class CopyWindow(msgspec.Struct, frozen=True, kw_only=True):
     """One repeat of a job: its copies in the job's order.
 
     `span`: from when to when all of them ran, by time.perf_counter; None where they did not in one stretch.
+    `skew_s`: how far apart the streams of one GPU began.
     """
 
     copies: tuple[CopyTime, ...]
     span: tuple[float, float] | None = None
+    skew_s: float = 0.0
 
 
 class WindowRunner(Protocol):

@@ -4,7 +4,7 @@ import ctypes
 import functools
 import random
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -241,6 +241,21 @@ class Transfer:
         self.last = card.event()
         card.cuda.ask("cuEventRecord", self.last, stream)
         self.marks.append(self.last)
+
+
+def starts_apart_s(transfers: Iterable[Transfer]) -> float:
+    """Return the longest time between the starts of two streams of one GPU. Raises CudaError.
+
+    Events of two GPUs have no time between them.
+    """
+    firsts: dict[int, Event] = {}
+    apart: dict[int, list[float]] = {}
+    for one in transfers:
+        if one.start is not None:
+            first = firsts.setdefault(one.acting.ordinal, one.start)
+            one.acting.use()
+            apart.setdefault(one.acting.ordinal, []).append(one.acting.cuda.seconds_between(first, one.start))
+    return max((max(own) - min(own) for own in apart.values()), default=0.0)
 
 
 class StagedTransfer(Transfer):
