@@ -7,7 +7,7 @@ from gputopo.cli.printing import emit, show_report
 from gputopo.cli.source import FROM, begin, machine_from
 from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.values.errors import ExitCode, UsageError
-from gputopo.values.option import JSON, Given, Option, OptionsOf
+from gputopo.values.option import Given, Option, OptionsOf
 
 if TYPE_CHECKING:
     from gputopo.findings import Inspection
@@ -31,7 +31,6 @@ def inspect(
     shape: Annotated[
         Shape,
         Option("--format", "Output format: markdown for bug reports, prometheus for a textfile collector"),
-        JSON,
     ] = "table",
     diff: Annotated[
         str | None,

@@ -63,7 +63,7 @@ REFUSALS = (
     Refusal(
         "inspect",
         "all topology gpu",
-        "watch fleet diff json format=json format=prometheus",
+        "watch fleet diff format=json format=prometheus",
         "{option} is for the report of one machine, not with {other}",
         "leave one of them out; --json has everything",
     ),
@@ -80,14 +80,14 @@ REFUSALS = (
     Refusal(
         "bandwidth",
         f"network {_HOSTS}",
-        "gpus soak numa size loops from baseline",
+        "gpus soak numa size from baseline",
         "{other} is for one host, and this measures between hosts",
         "leave it out; without --network and options of hosts this host is measured",
     ),
     Refusal(
         "bandwidth",
         "from",
-        "gpus full quick numa size loops soak",
+        "gpus effort numa size soak",
         "{other} is for measuring, and --from only reads",
         "leave one of the two out",
     ),
@@ -102,14 +102,14 @@ REFUSALS = (
     Refusal(
         "bandwidth",
         "soak",
-        "full quick size loops save baseline",
+        "effort size save baseline",
         "--soak measures rates under load, which {other} is not for",
         "leave one out",
     ),
     Refusal(
         "bandwidth",
-        "all matrices",
-        "baseline json format=json format=markdown",
+        "all",
+        "baseline format=json format=markdown",
         "--all is for the tables; Markdown and JSON have every number",
         "leave it out",
     ),
@@ -141,7 +141,7 @@ REFUSALS = (
     Refusal(
         "run",
         "autotune",
-        "task!=train forward_only eval input_only method strategy",
+        "task!=train strategy",
         _NEVER + "it compares placements of the core's own training",
         _ONE,
     ),
