@@ -105,7 +105,7 @@ def marks() -> dict[str, Any]:
         "on host": is_on_host(asked.node_def),
         "waits for others": len(asked.control_inputs) - len(step.placement.places[0]),
         "gates": len(first.control_inputs),
-        "after the start": all(start < min(rest) for start, *rest in step(0).marks.tolist()),
+        "after the start": all(start <= min(rest) for start, *rest in step(0).marks.tolist()),
     }
 
 
