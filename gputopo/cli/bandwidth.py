@@ -117,9 +117,8 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         ToolChoice,
         Option(
             "--network-tool",
-            "What measures between hosts. auto: ib_write_bw where all hosts have it, and meet at active RDMA "
-            "ports; else nccl-tests where all have it, GPUs and Open MPI; else iperf3 where all have it; "
-            "else tcp, a probe of gputopo",
+            "What measures between hosts. auto: nccl-tests where all hosts have it, GPUs and Open MPI; else "
+            "tcp, a probe of gputopo",
             more=True,
         ),
     ] = "auto"

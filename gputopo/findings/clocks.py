@@ -104,7 +104,8 @@ MEMORY_BELOW_MODEL = Rule(
     "clocks.memory_below_model",
     title="max memory clock below that of the model",
     remedy="Look for a clock offset or another VBIOS (nvidia-smi -q | grep -i vbios): the card may be "
-    "another build sold under this name.",
+    "another build sold under this name. Not certain where the clock of the model has one source only.",
+    severities=("warning", "info"),
     thresholds=(MODEL_SHARE,),
 )
 
@@ -144,7 +145,7 @@ def below_model(gpu: Gpu) -> Fault | None:
         return None
     says = f"max memory clock {top} MHz, {of_model} MHz for {row.name}"
     evidence = {"max_mhz": top, "expected_mhz": of_model, "source": row.source}
-    return MEMORY_BELOW_MODEL.fault(gpu, says, evidence)
+    return MEMORY_BELOW_MODEL.fault(gpu, says, evidence, "info" if row.has_one_source else None)
 
 
 def _clock(gpu: Gpu, domain: str, kind: str) -> int | None:
@@ -225,6 +226,17 @@ HOTTER = Rule(
     title="much hotter than GPUs of the same model at the same load",
     remedy="Check the fan, heat sink and thermal paste of this card, and what blocks its air flow.",
     thresholds=(HOTTER_C, SAME_LOAD_POINTS, PEERS),
+    fits="cooling",
+)
+# GPUs of one training draw within a tenth of one another.
+LOW_DRAW_SHARE = Threshold("low power draw under load", 0.6, "of the median of the peers")
+ALIKE_SHARE = Threshold("peers with the same power draw", 0.8, "of their median, or more")
+LOW_DRAW = Rule(
+    "power.below_peers",
+    title="much lower power draw than GPUs of the same model at the same load",
+    remedy="Look whether its program waits or does less than on the other GPUs (NCCL_DEBUG=INFO, py-spy dump "
+    "--pid PID), and compare clocks and limits (nvidia-smi -q -d CLOCK,POWER,PERFORMANCE).",
+    thresholds=(LOW_DRAW_SHARE, ALIKE_SHARE, SAME_LOAD_POINTS, PEERS),
 )
 IDLE_DRAW = Rule(
     "power.idle_draw",
@@ -246,24 +258,31 @@ LINK_SLOWER = Rule(
     "card and riser, and look for PCIe errors in sudo dmesg.",
     severities=("info", "warning"),
     thresholds=(PEERS,),
-    opens=True,
+    fits="slot",
 )
 
 
-@check(HOTTER, IDLE_DRAW)
-def above_peers(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs that are much hotter than their peers at the same load, but not near their limits; and idle
-    ones that draw much more power, and that no program is known to use.
+@check(HOTTER, IDLE_DRAW, LOW_DRAW)
+def beside_peers(machine: Machine) -> Iterator[Fault]:
+    """Find GPUs that are much hotter than their peers at the same load, but not near their limits; that draw
+    much less power under load; and idle ones that draw much more, and that no program is known to use.
     """
     covered = accused(machine, throttling.temperatures, throttling.slowdowns)
+    slow = accused(machine, throttling.slowdowns, throttling.power_limits, low)
     for group in _same_load(machine):
         for name, sensor in (("gpu", ""), ("memory", "memory ")):
-            for gpu, heat, usual in _with_usual(group, f"temperature_c.{name}"):
+            for gpu, heat, others in _with_others(group, f"temperature_c.{name}"):
+                usual = median(others)
                 if heat >= usual + HOTTER_C.value and gpu.index not in covered:
                     says = f"{sensor}{heat} °C, {usual:.0f} °C on GPUs of this model at the same load"
                     yield HOTTER.fault(gpu, says, {f"{name}_c": heat, "peers_c": usual} | _load(gpu))
                     covered.add(gpu.index)
-        for gpu, draw, usual in _with_usual(group, "power_w.draw"):
+        for gpu, draw, others in _with_others(group, "power_w.draw"):
+            usual = median(others)
+            little = draw < LOW_DRAW_SHARE.value * usual and min(others) >= ALIKE_SHARE.value * usual
+            if little and busy(gpu) and gpu.index not in slow:
+                says = f"draws {draw:.0f} W under load, {usual:.0f} W on GPUs of this model at the same load"
+                yield LOW_DRAW.fault(gpu, says, {"draw_w": draw, "peers_w": usual} | _load(gpu))
             high = draw >= max(IDLE_DRAW_TIMES.value * usual, usual + IDLE_DRAW_W.value)
             if high and idle(gpu) and not use_of(gpu) and not gpu.processes:
                 says = f"draws {draw:.0f} W while idle, {usual:.0f} W on idle GPUs of this model"
@@ -291,13 +310,13 @@ def below_peers(machine: Machine) -> Iterator[Fault]:
                 yield LINK_SLOWER.fault(gpu, says, {"gen_now": now, "peers_gen": common} | _load(gpu))
 
 
-def _with_usual(group: Sequence[Gpu], path: str) -> Iterator[tuple[Gpu, float, float]]:
-    """Yield the GPUs with their value of a fact and the median of their peers', where there are enough."""
+def _with_others(group: Sequence[Gpu], path: str) -> Iterator[tuple[Gpu, float, list[float]]]:
+    """Yield the GPUs with their value of a fact and those of their peers, where there are enough."""
     values = known(group, path)
     for gpu in group:
         others = [value for index, value in values.items() if index != gpu.index]
         if gpu.index in values and len(others) >= PEERS.value - 1:
-            yield gpu, values[gpu.index], median(others)
+            yield gpu, values[gpu.index], others
 
 
 def _odd(group: Sequence[Gpu], path: str, noise: float = 0.0) -> Iterator[tuple[Gpu, int, int]]:

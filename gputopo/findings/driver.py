@@ -10,6 +10,7 @@ import msgspec
 
 from gputopo.findings.rule import Case, Fault, Finding, Rule, Severity, check, named
 from gputopo.reference import data
+from gputopo.reference.expectations import expected_of
 from gputopo.topology.kernel import (
     NVIDIA_DRIVER,
     SET_ASIDE,
@@ -19,7 +20,7 @@ from gputopo.topology.kernel import (
     kernel_events,
 )
 from gputopo.values.index_ranges import parse_ranges
-from gputopo.values.machine import Driver, KernelEvent, Machine
+from gputopo.values.machine import Driver, Gpu, KernelEvent, Machine
 from gputopo.values.subject import DRIVER, MACHINE, FactPath, Subject, at_gpu
 
 _RESERVED = Case(
@@ -118,7 +119,7 @@ GPU_LOST = Rule(
     remedy="See sudo dmesg | grep -i xid (79: fell off the bus), and reboot or power-cycle. If it happens "
     "again, check seat, riser, power cables and temperature of the card.",
     severities=("error",),
-    opens=True,
+    fits="slot",
 )
 GPU_NO_ANSWER = Rule(
     "gpu.no_answer",
@@ -127,10 +128,10 @@ GPU_NO_ANSWER = Rule(
     "permission. Else reboot or power-cycle; if it happens again, check seat, riser, power cables and "
     "temperature of the card.",
     severities=("error", "warning"),
-    opens=True,
+    fits="slot",
 )
 
-_OFF_THE_BUS = 79  # Xid
+OFF_THE_BUS = 79  # Xid
 _XID_GSP = (
     "Reset the GPU (sudo nvidia-smi -r -i GPU) or reboot, and update the driver. If it happens again, run "
     "nvidia-bug-report.sh and report it to NVIDIA."
@@ -139,21 +140,30 @@ _XID_RESET = (
     "End all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot. If it happens again, "
     "run NVIDIA's field diagnostic, which decides on a return."
 )
-# By the `action` of xids.csv (NVIDIA, Xid catalog). A remapped row or a contained error is no reason for a
-# return (NVIDIA, GPU Memory Error Management).
+# By the `action` of xids.csv (NVIDIA, Xid catalog, "immediate action").
 _XID_ACTIONS = {
     "none": "None needed.",
-    "ended": "None after a program was ended.",
+    "ended": "None after a program was ended, or beside another Xid. Alone on a machine with NVSwitches: "
+    "sudo systemctl restart nvidia-fabricmanager.",
     "program": "Debug the program first (compute-sanitizer); the GPU is rarely the cause.",
     "restart": "Start the program again. If it happens again, update the driver and debug the program.",
     "reset": _XID_RESET,
+    "reboot": "Reboot the machine. If it happens again, run nvidia-bug-report.sh and contact the vendor.",
+    "drain": "End the programs that copy between GPUs, start no new ones, then reset the GPU (sudo "
+    "nvidia-smi -r -i GPU).",
+    "vm": "Restart the virtual machine that uses the GPU.",
     "power cycle": "Undo recent changes of the hardware and power-cycle. If it stays, contact the vendor.",
-    "remap": "Reset the GPU when its programs have ended, for the repair. No reason for a return.",
+    "ecc on": "Turn ECC on (sudo nvidia-smi -i GPU -e 1) and reboot: only then rows can be remapped.",
+    "remap": "Reset the GPU when its programs have ended, for the repair. No reason for a return (NVIDIA, "
+    "GPU Memory Error Management).",
+    "retire": "Reboot when its programs have ended: then the page is no longer used. No reason for a return "
+    "below 60 pages (NVIDIA, Dynamic Page Retirement).",
     "contained": "Start the program that was ended again, and reset the GPU when it has ended.",
     "watch": "Results are right: the errors were corrected. Watch whether they go on (nvidia-smi -q -d ECC).",
     "retrain": "None needed at once: reset the GPU when its programs have ended.",
     "gsp": _XID_GSP,
     "nvlink": f"See nvidia-smi nvlink -s and -e; a bridge: reseat it. {_XID_RESET}",
+    "nonfatal": "Do what Xid 154 beside it names; without one, start the program that was ended again.",
     "bus": "Check seat, riser, power cables and temperature of the card. Reboot or power-cycle.",
     "driver": "Update the driver. If it happens again, run nvidia-bug-report.sh and report it to NVIDIA.",
     "action": "Do what the message names: nvidia-smi --query-gpu=gpu_recovery_action --format=csv shows it.",
@@ -161,22 +171,23 @@ _XID_ACTIONS = {
 }
 
 
-def _known_xids() -> dict[int, Case]:
-    """Return the Xids of NVIDIA's catalog (docs.nvidia.com/deploy/xid-errors), and older ones in use.
+def _known_xids() -> dict[tuple[int, str], Case]:
+    """Return the Xids of NVIDIA's catalog (docs.nvidia.com/deploy/xid-errors) and of the one for older GPUs.
 
+    By code and "", or what makes a difference: severity or recovery action of the message, architecture.
     Faults of programs are warnings, those of the card errors.
     """
+    found: dict[tuple[int, str], Case] = {}
     with (Path(data.__path__[0]) / "xids.csv").open(encoding="utf-8", newline="") as file:
-        return {
-            code: Case(
-                row["meaning"],
-                _XID_ACTIONS[row["action"]],
-                msgspec.convert(row["severity"], Severity),
-                opens=row["action"] == "bus",
-            )
-            for row in csv.DictReader(file)
-            for code in parse_ranges(row["codes"]) or ()
-        }
+        for row in csv.DictReader(file):
+            severity = msgspec.convert(row["severity"], Severity)
+            fits = {"bus": "slot", "nvlink": "bridge"}.get(row["action"], "")
+            whens = row["when"].split() if row["meaning"] else [row["when"]]
+            for code in parse_ranges(row["codes"]) or ():
+                for when in whens or [""]:
+                    says = row["meaning"] or f"{found[code, ''].says}: {when}"
+                    found[code, when] = Case(says, _XID_ACTIONS[row["action"]], severity, fits=fits)
+    return found
 
 
 XIDS = _known_xids()
@@ -186,7 +197,7 @@ XID = Rule(
     remedy="Look the number up in NVIDIA's list of Xid errors. sudo dmesg | grep -i xid shows the driver "
     "message.",
     severities=("warning", "info", "error"),
-    cases={f"Xid {code}": case for code, case in XIDS.items()},
+    cases={f"Xid {code}" + (f" ({when})" if when else ""): case for (code, when), case in XIDS.items()},
 )
 # By what the messages have in common, the first that fits.
 _KERNEL_CASES = {
@@ -209,7 +220,7 @@ _KERNEL_CASES = {
         "the GPU could not be started",
         "Install a driver version that supports the card, and check seat and power cables.",
         "error",
-        opens=True,
+        fits="slot",
     ),
 }
 KERNEL_ERROR = Rule(
@@ -226,9 +237,16 @@ _UNKNOWN_XID = Case("not in the table of known Xid errors", XID.remedy, "warning
 _NO_RETURN = {"HUNG": "the call did not return", "CRASHED": "the call crashed"}
 
 
-def xid_case(code: int) -> Case:
-    """Return what an Xid means; one that is not in the table is a warning without a meaning."""
-    return XIDS.get(code, _UNKNOWN_XID)
+def xid_case(code: int, said: str | None = None, gpu: Gpu | None = None) -> Case:
+    """Return what an Xid means; one that is not in the table is a warning without a meaning.
+
+    `said`: the severity or the recovery action in its message. `gpu`: may be of an architecture with another
+    meaning.
+    """
+    reference = expected_of(gpu) if gpu is not None else None
+    architectures = (gpu and gpu.architecture, reference and reference.architecture)
+    whens = (word.lower() for word in (said, *architectures) if word)
+    return next((XIDS[code, when] for when in (*whens, "") if (code, when) in XIDS), _UNKNOWN_XID)
 
 
 @check(*DRIVER_STATUS.values())
@@ -356,9 +374,11 @@ def unlisted_gpus(machine: Machine) -> Iterator[Fault]:
 
 @check(XID)
 def logged_xids(machine: Machine) -> Iterator[Fault]:
-    """Find Xid errors in the kernel log."""
+    """Find Xid errors in the kernel log, but for the one of a GPU that fell off the bus: `logged_losses`."""
     for gpu, event in kernel_events(machine, "xid"):
-        case = xid_case(event.code or 0)
+        if event.code == OFF_THE_BUS:
+            continue
+        case = xid_case(event.code or 0, event.severity, gpu)
         says = f"Xid {event.code} in the kernel log{times(event)}: {case.says}"
         evidence = event_evidence(event)
         if gpu is not None:
@@ -372,10 +392,11 @@ def logged_losses(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that fell off the bus by the kernel log."""
     seen: list[str | None] = []
     for gpu, event in kernel_events(machine, "xid", "lost"):
-        if (event.kind == "xid" and event.code != _OFF_THE_BUS) or event.pci_address in seen:
+        if (event.kind == "xid" and event.code != OFF_THE_BUS) or event.pci_address in seen:
             continue
         seen.append(event.pci_address)
-        says, evidence = f"fallen off the bus, shown by the kernel log{times(event)}", event_evidence(event)
+        code = f"Xid {event.code}, " if event.code else ""
+        says, evidence = f"fallen off the bus ({code}kernel log{times(event)})", event_evidence(event)
         if gpu is not None and not gpu.lost:
             yield GPU_LOST.fault(gpu, says, evidence)
         elif gpu is None:

@@ -27,8 +27,10 @@ from gputopo.findings.rule import (
     by_model,
     check,
     each_gpu,
+    kind_of_board,
     present,
 )
+from gputopo.reference.expectations import expected_of
 from gputopo.values.fields import fields_of, path_in_words
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import FactPath
@@ -49,7 +51,10 @@ NO_SPARE_BANKS = Threshold(
     "memory banks without spare rows", 1, "banks", f"{_GUIDE}: the next error in such a bank fails to remap"
 )
 
-_REPLACE = "Do not use this GPU. NVIDIA's field diagnostic decides on a return: have the card replaced."
+_REPLACE = (
+    "Do not use this GPU. It reached NVIDIA's threshold for a return (GPU Memory Error Management, RMA "
+    "policy); the field diagnostic decides."
+)
 _RESET = "End all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot."
 _CAUSE = "See sudo dmesg | grep -i xid for the cause."
 _RESET_GPU = "sudo nvidia-smi --gpu-reset -i GPU (all GPUs at once where NVLink connects them), or reboot"
@@ -74,6 +79,13 @@ ECC_MODE_PENDING = Rule(
     remedy="Reboot, or set it back: sudo nvidia-smi -i GPU -e 0 (or 1).",
     severities=("info",),
 )
+ECC_OFF = Rule(
+    "ecc.off",
+    title="ECC off on a model that has it on by default: memory errors corrupt results unnoticed",
+    remedy="If not wanted, turn it on: sudo nvidia-smi -i GPU -e 1, and reboot. GDDR models have 1/16 less "
+    "memory with ECC, those with HBM the same.",
+    severities=("warning", "info"),
+)
 SRAM_THRESHOLD = Rule(
     "memory.sram_threshold_exceeded",
     title="SRAM threshold exceeded: more uncorrectable errors in on-chip memory than NVIDIA allows",
@@ -83,7 +95,7 @@ SRAM_THRESHOLD = Rule(
 REMAP_FAILED = Rule(
     "memory.remap_failed",
     title="row remapping failed: a failing memory row could not be replaced",
-    remedy="Do not use this GPU; have the card replaced.",
+    remedy=_REPLACE,
     severities=("error",),
 )
 UNREPAIRABLE = Rule(
@@ -95,7 +107,7 @@ UNREPAIRABLE = Rule(
 MANY_RETIRED_PAGES = Rule(
     "memory.many_retired_pages",
     title="more retired memory pages than the warranty allows",
-    remedy="Have the card replaced.",
+    remedy="Have the card replaced (NVIDIA, Dynamic Page Retirement: 60 pages).",
     severities=("error",),
     thresholds=(RETIRED_PAGES,),
 )
@@ -185,6 +197,17 @@ def ecc_mode(gpu: Gpu) -> Iterator[Fault]:
     if now is not None and later is not None and now != later:
         says = f"ECC will be {'on' if later else 'off'} after a reboot"
         yield ECC_MODE_PENDING.fault(gpu, says, {"mode": now, "mode_pending": later})
+
+
+@check(ECC_OFF)
+def ecc_off(machine: Machine) -> Iterator[Fault]:
+    """Find data center models with ECC off on all GPUs; of one that differs see `peers.facts`."""
+    for group in by_model(machine):
+        reference = expected_of(group[0])
+        if kind_of_board(group[0]) and all(gpu.ecc.mode is False for gpu in group):
+            hbm = reference is not None and (reference.memory_type or "").startswith("HBM")
+            for gpu in (gpu for gpu in group if not gpu.ecc.mode_pending):
+                yield ECC_OFF.fault(gpu, "ECC off", {"mode": False}, "warning" if hbm else "info")
 
 
 def _signs(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
@@ -396,7 +419,8 @@ def field_errors(machine: Machine) -> Iterator[Fault]:
             if absent:
                 words = ", ".join(path_in_words(Gpu, fact) for fact in absent)
                 says = f"does not report {words}, as GPUs of this model do"
-                yield FIELD_ERROR.fault(gpu, says, {"missing": absent}, "info")
+                severity: Severity = "warning" if "inforom_version" in absent else "info"
+                yield FIELD_ERROR.fault(gpu, says, {"missing": absent}, severity)
 
 
 def _reasons(machine: Machine) -> dict[int, dict[str, str]]:

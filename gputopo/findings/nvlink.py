@@ -42,11 +42,13 @@ NVLINK_DOWN = Rule(
     "and reboot.",
     severities=("error", "warning"),
     thresholds=(MIN_JOINED,),
+    fits="bridge",
 )
 THIN_BRIDGE = Rule(
     "nvlink.thin_bridge",
     title="a pair of GPUs has fewer NVLinks than another pair",
     remedy="See nvidia-smi nvlink -s for the links that are down. Reseat the bridge, or replace it.",
+    fits="bridge",
 )
 NVLINK_ERRORS = Rule(
     "nvlink.errors",
@@ -55,6 +57,13 @@ NVLINK_ERRORS = Rule(
     "rising (nvidia-smi nvlink -e), have bridge or board replaced.",
     severities=("warning", "error"),
     thresholds=(CRC_ERRORS, NVLINK_REPLAYS),
+    fits="bridge",
+)
+NVLINK_DIFFERS = Rule(
+    "nvlink.differs",
+    title="NVLink-C2C or fabric clique differs from GPUs of the same model",
+    remedy="C2C: see sudo dmesg | grep -i c2c, and reset the GPU (sudo nvidia-smi -r -i GPU) or reboot. "
+    "Clique: only GPUs of one clique reach one another by NVLink; check the fabric manager's partitions.",
 )
 _MANAGER = (
     "Check that nvidia-fabricmanager runs and has the driver's version (sudo systemctl restart "
@@ -264,6 +273,20 @@ P2P_ACS_ON = Rule(
     remedy="Turn ACS (and the IOMMU, if not needed) off in the BIOS, or by setpci on these bridges at each "
     "boot: NVIDIA's NCCL guide, troubleshooting, PCI Access Control Services.",
 )
+NCCL_STAGED = Rule(
+    "nccl.staged",
+    title="NCCL copies between GPUs of one host through host memory (SHM) or a network (NET), not by P2P",
+    remedy="Look for NCCL_P2P_DISABLE and NCCL_P2P_LEVEL in the environment and in /etc/nccl.conf, and see "
+    "nvidia-smi topo -p2p r and gputopo inspect on the host for peer access that is refused.",
+    severities=("info", "warning"),
+    cases={
+        "variable": Case(
+            "turned off by a variable",
+            "Unset the variable, unless it works around a fault of these GPUs, and train again.",
+            "info",
+        ),
+    },
+)
 P2P_IOMMU = Rule(
     "p2p.iommu",
     title="no peer access (P2P) between GPUs, and the IOMMU translates addresses",
@@ -288,6 +311,34 @@ def off(machine: Machine) -> Iterator[Fault]:
                 _severity(cause) if why.fix is not None else "info",
                 remedy=why.fix,
             )
+
+
+@check(NCCL_STAGED)
+def staged(machine: Machine) -> Iterator[Fault]:
+    """Find GPUs of one host that NCCL does not connect by P2P; a warning where the path is a short one."""
+    if machine.nccl is None:
+        return
+    slow = [
+        (link.nccl[0].partition("/")[0], link)
+        for link in machine.links
+        if link.nccl and link.p2p_read in (None, "OK") and not any(via.startswith("P2P") for via in link.nccl)
+    ]
+    variables = [
+        one for one in machine.nccl.settings if one.startswith(("NCCL_P2P_DISABLE=", "NCCL_P2P_LEVEL="))
+    ]
+    for name, pairs in grouped(slow).items():
+        near = any(link.nvlinks or (link.hop is not None and link.hop <= Hop.PXB) for link in pairs)
+        words = pairs_in_words([(link.a, link.b) for link in pairs])
+        yield NCCL_STAGED.fault(
+            MACHINE,
+            f"NCCL connects {words} by {name}, not P2P{f' ({variables[0]})' if variables else ''}",
+            {
+                "transports": {f"{link.a}-{link.b}": list(link.nccl) for link in pairs},
+                "settings": list(machine.nccl.settings),
+            },
+            "warning" if near else "info",
+            case="variable" if variables else None,
+        )
 
 
 @check(P2P_ACS_ON)

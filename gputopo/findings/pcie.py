@@ -77,7 +77,7 @@ WIDTH_DEGRADED = Rule(
     "the slot may share lanes with another slot or with storage.",
     severities=("warning", "info"),
     cases={"usual": _USUAL_WIDTH},
-    opens=True,
+    fits="slot",
 )
 GENERATION_DEGRADED = Rule(
     "pcie.generation_degraded",
@@ -85,7 +85,7 @@ GENERATION_DEGRADED = Rule(
     remedy="Reseat card and riser, or try without the riser: a bad contact makes the link fall back. Look "
     "for PCIe errors in sudo dmesg, and set the slot's generation in the BIOS by hand.",
     thresholds=(LOADED_SAMPLES, LOADED_SHARE, BUSY_PERCENT),
-    opens=True,
+    fits="slot",
 )
 LINK_FLAPPING = Rule(
     "pcie.link_flapping",
@@ -93,7 +93,7 @@ LINK_FLAPPING = Rule(
     remedy="Reseat card and riser, use a shorter riser, or set the slot to an earlier generation in the "
     "BIOS.",
     thresholds=(FLAPS, COPY_FLAPS),
-    opens=True,
+    fits="slot",
 )
 SLOT_NARROW = Rule(
     "pcie.slot_narrow",
@@ -104,7 +104,7 @@ SLOT_NARROW = Rule(
     severities=("warning", "info"),
     thresholds=(NARROW_LANES,),
     cases={"usual": _USUAL_WIDTH},
-    opens=True,
+    fits="slot",
 )
 SLOT_SLOWER = Rule(
     "pcie.slot_slower",
@@ -112,13 +112,13 @@ SLOT_SLOWER = Rule(
     remedy="Set the slot's PCIe speed to auto in the BIOS, use a riser made for the card's generation, or "
     "another slot or board.",
     severities=("info",),
-    opens=True,
+    fits="slot",
 )
 SLOW_BRIDGE = Rule(
     "pcie.slow_bridge",
     title="PCIe bridge above the slot slower than the card's link",
     remedy="Prefer slots that are wired to the CPU (see the board manual).",
-    opens=True,
+    fits="slot",
 )
 SHARED_UPLINK = Rule(
     "pcie.shared_uplink",
@@ -165,7 +165,7 @@ CHIPSET_SLOT = Rule(
     title="attached to the chipset (PCH), not to CPU lanes",
     remedy="Move the card to a slot that is wired to the CPU (see the board manual): the chipset's link is "
     "shared with disks and network.",
-    opens=True,
+    fits="slot",
 )
 PCIE_REPLAYS = Rule(
     "pcie.replays",
@@ -182,7 +182,7 @@ PCIE_REPLAYS = Rule(
             "info",
         )
     },
-    opens=True,
+    fits="slot",
 )
 PCIE_ERRORS = Rule(
     "pcie.errors",
@@ -190,7 +190,7 @@ PCIE_ERRORS = Rule(
     remedy="See sudo dmesg | grep -i aer. Reseat card and riser, try another slot, and update the BIOS.",
     severities=("warning", "error", "info"),
     thresholds=(CORRECTED_ERRORS,),
-    opens=True,
+    fits="slot",
 )
 
 # Root ports of Intel's desktop chipsets are devices 1b to 1d of bus 0 (Intel 100 to 700 series chipset

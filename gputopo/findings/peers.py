@@ -6,7 +6,7 @@ Which facts they are is declared beside the fields (`Fact.peers`); here are the 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from gputopo.findings import clocks, memory_health, pcie, throttling, usage
+from gputopo.findings import clocks, memory_health, nvlink, pcie, throttling, usage
 from gputopo.findings.compare import PeerDifference, differences
 from gputopo.findings.rule import Check, Fault, Rule, Severity, Threshold, accused, by_model, check, present
 from gputopo.values.fields import fields_of
@@ -35,7 +35,7 @@ SLOT_DIFFERS = Rule(
     remedy="Compare the slots in the board manual, and the BIOS settings of their generation and lanes. "
     "Reseat card and riser.",
     severities=("warning", "info"),
-    opens=True,
+    fits="slot",
 )
 
 
@@ -77,6 +77,8 @@ _FACTS = {
     "pcie.gen_max": Compared(SLOT_DIFFERS, covered_by=pcie.slots),
     "pcie.gen_max_device": Compared(CARD_DIFFERS, covered_by=pcie.slots),
     "pcie.width_max": Compared(SLOT_DIFFERS, covered_by=pcie.widths),
+    "c2c_mode": Compared(nvlink.NVLINK_DIFFERS),
+    "fabric.clique_id": Compared(nvlink.NVLINK_DIFFERS, covered_by=nvlink.fabric),
     "ecc.mode": Compared(SETTING_DIFFERS, covered_by=memory_health.ecc_mode),
     "mig.mode": Compared(SETTING_DIFFERS, covered_by=usage.modes),
     "compute_mode": Compared(SETTING_DIFFERS, covered_by=usage.modes),
@@ -90,7 +92,7 @@ _OF_DEFAULT_LIMIT = ("power_w.limit", "power_w.enforced_limit")  # the same, unl
 _OF_BUILD = (clocks.MEMORY_DIFFERS, usage.MIXED_MEMORY, clocks.CORE_DIFFERS, CARD_DIFFERS)
 
 
-@check(*_OF_BUILD, clocks.APPLICATION_DIFFERS, SETTING_DIFFERS, SLOT_DIFFERS)
+@check(*_OF_BUILD, clocks.APPLICATION_DIFFERS, SETTING_DIFFERS, SLOT_DIFFERS, nvlink.NVLINK_DIFFERS)
 def facts(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that differ from most GPUs of their model; of two that differ, neither is at fault."""
     for group in by_model(machine):

@@ -30,9 +30,11 @@ COOL_C = Threshold(
 )
 
 
-def _of(reason: str, remedy: str, *severities: Severity, thresholds: tuple[Threshold, ...] = ()) -> Rule:
+def _of(
+    reason: str, remedy: str, *severities: Severity, thresholds: tuple[Threshold, ...] = (), fits: str = ""
+) -> Rule:
     title = CLOCK_EVENTS[reason].effect
-    return Rule(f"throttle.{reason}", title, remedy, severities or ("warning",), thresholds)
+    return Rule(f"throttle.{reason}", title, remedy, severities or ("warning",), thresholds, fits=fits)
 
 
 # By clock event reason. The severities follow NVIDIA/DCGM and GPUd: hardware slowdowns make a node unhealthy,
@@ -61,23 +63,26 @@ _RULES = (
     _of(
         "sw_thermal_slowdown",
         "Improve the air flow (fans, dust, space between cards, air temperature), or lower the power limit.",
+        fits="cooling",
     ),
     _of(
         "hw_thermal_slowdown",
         "Stop the load and improve the cooling: fans, dust, heat sink and thermal paste, space "
         "between cards.",
         "error",
+        fits="cooling",
     ),
     _of(
         "hw_power_brake_slowdown",
         "Check the power cables of the card, the power supply and its load. Servers brake their GPUs "
         "when a supply fails or the chassis exceeds its power budget.",
         "error",
+        fits="power",
     ),
     _of(
         "display_clock_setting", "Detach displays from GPUs that compute, or lower the refresh rate.", "info"
     ),
-    _of("board_limit", "Check that every power socket of the card has its own cable."),
+    _of("board_limit", "Check that every power socket of the card has its own cable.", fits="power"),
     _of("reliability", "None needed: the GPU runs as fast as its manufacturer allows.", "info"),
 )
 THROTTLE: Mapping[str, Rule] = {rule.id.removeprefix("throttle."): rule for rule in _RULES}
@@ -119,6 +124,7 @@ FAN_STOPPED = Rule(
     title="fan stopped",
     remedy="Check whether the fan turns and is plugged in, or replace it, before the GPU is loaded.",
     thresholds=(FAN_STOPPED_C, FAN_COOL_C),
+    fits="cooling",
 )
 _THERMAL = ("sw_thermal_slowdown", "hw_thermal_slowdown")
 _HARDWARE_CAUSES = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
@@ -143,6 +149,7 @@ NEAR_SLOWDOWN = Rule(
     remedy="Improve the air flow before long runs: fans, dust, space between cards, air temperature.",
     severities=("warning", "error"),
     thresholds=(NEAR_C, MAX_THRESHOLD_C, COOL_C),
+    fits="cooling",
 )
 MEMORY_HOT = Rule(
     "thermal.memory_hot",
@@ -150,6 +157,7 @@ MEMORY_HOT = Rule(
     remedy="Improve the air flow at the back plate, replace the memory's thermal pads, or lower the power "
     "limit.",
     thresholds=(MAX_THRESHOLD_C,),
+    fits="cooling",
 )
 
 

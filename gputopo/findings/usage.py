@@ -74,7 +74,7 @@ def use_of(gpu: Gpu) -> Use | None:
         "memory_total_mib": gpu.memory_mib.total,
         "power_w": gpu.power_w.draw,
     }
-    hidden = "processes not reported" if gpu.processes is None else "no process visible (container)"
+    hidden = "processes not reported" if gpu.processes is None else "no process listed"
     return Use(f"{', '.join(shown)}, {hidden}", "warning", evidence)
 
 
@@ -190,7 +190,7 @@ GPU_BUSY = Rule(
     "gpu.busy",
     title="another program runs on the GPU",
     remedy="Wait for it, end it, or use other GPUs. Measurements beside it are not meaningful. "
-    "In a container, nvidia-smi on the host lists its processes.",
+    "No process is listed in a container (nvidia-smi on the host lists it), or without privileges.",
     severities=("warning", "info"),
     thresholds=USE_THRESHOLDS,
 )
@@ -270,8 +270,16 @@ def no_expectation(machine: Machine) -> Iterator[Fault]:
 
 @check(GPU_BUSY)
 def used(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs that other programs use. What draws the screen does not count."""
-    yield from in_use(present(machine))
+    """Find GPUs that programs use. What draws the screen does not count. A log may be of one's own run."""
+    logs = {one.gpu: one for one in machine.series if one.loaded}
+    for gpu in present(machine):
+        if (log := logs.get(gpu.index)) is None:
+            yield from in_use([gpu])
+        elif not gpu.processes:
+            share = log.loaded / max(log.samples, 1)
+            says = f"under load in {share:.0%} of {log.samples} samples, {log.peak_percent}% at most"
+            evidence = {"loaded": log.loaded, "samples": log.samples, "peak_percent": log.peak_percent}
+            yield GPU_BUSY.fault(gpu, f"{says}; the log names no program", evidence, "info", part="log")
 
 
 def in_use(gpus: Iterable[Gpu]) -> Iterator[Fault]:

@@ -7,7 +7,7 @@ from statistics import median
 from typing import NamedTuple
 
 from gputopo.findings.clocks import CORE_SLOWER_THAN_PEERS, LINK_SLOWER, MEAN_BELOW_SHARE
-from gputopo.findings.driver import GPU_LOST, XID, xid_case
+from gputopo.findings.driver import GPU_LOST, OFF_THE_BUS, XID, xid_case
 from gputopo.findings.pcie import (
     FLAPS,
     GENERATION_DEGRADED,
@@ -74,8 +74,11 @@ def _watched(machine: Machine, history: History) -> Iterator[tuple[Gpu, GpuHisto
 @check(XID)
 def _xids(machine: Machine, history: History) -> Iterator[Fault]:
     gpus = {gpu.index: gpu for gpu in machine.gpus}
+    silent = history.lost | {index for index, seen in history.gpus.items() if seen.silent}
     for xid, count in history.xids.items():
-        case = xid_case(xid.code)
+        if xid.code == OFF_THE_BUS and xid.gpu in silent:
+            continue  # it is lost: `_silent`
+        case = xid_case(xid.code, gpu=gpus.get(-1 if xid.gpu is None else xid.gpu))
         where = named(gpus[xid.gpu]) if xid.gpu in gpus else "unknown GPU"
         times = "once" if count == 1 else f"{count} times"
         yield XID.fault(

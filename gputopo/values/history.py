@@ -36,6 +36,7 @@ class GpuHistory(msgspec.Struct, kw_only=True):
     samples: int = 0
     silent: int = 0  # samples without an answer
     loaded: int = 0
+    peak_percent: int = 0  # highest utilization
     streak: int = 0  # samples under load up to now without an idle one between
     watched_s: float = 0.0
     masks: dict[int, int] = {}
@@ -60,6 +61,7 @@ class GpuHistory(msgspec.Struct, kw_only=True):
         if mask and (mask in self.masks or len(self.masks) < MAX_KINDS):
             self.masks[mask] = self.masks.get(mask, 0) + 1
             self.mask_s[mask] = self.mask_s.get(mask, 0.0) + seconds
+        self.peak_percent = max(self.peak_percent, int(sample.gpu_utilization_percent or 0))
         if not under_load(sample):
             self.streak = 0
             return

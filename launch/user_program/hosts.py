@@ -134,8 +134,17 @@ class ProgramEnds:
 
     @property
     def first(self) -> RankFailed | None:
-        """The failure that came first; a host is gone from its last word on."""
-        return min(self._failures, key=lambda one: one[0])[1] if self._failures else None
+        """The failure that came first; a host is gone from its last word on.
+
+        Signals to several hosts, as of scancel, are of the job: no host is named then.
+        """
+        if not self._failures:
+            return None
+        first = min(self._failures, key=lambda one: one[0])[1]
+        stopped = {one.rank for _, one in self._failures if one.kind in STOPPED.values()}
+        if first.kind not in STOPPED.values() or len(stopped) < 2:
+            return first
+        return msgspec.structs.replace(first, rank=0, cause=first.cause.rpartition(": ")[2])
 
 
 class Leading:

@@ -97,6 +97,12 @@ def _device_id(info: Any) -> str:
     return f"{number:04x}"
 
 
+def _subsystem_id(info: Any) -> str:
+    if not info.pciSubSystemId:
+        raise NotReadError("UNKNOWN")
+    return f"{info.pciSubSystemId:08x}"
+
+
 def _one_node(mask: Any) -> int:
     nodes = bits(mask)
     if len(nodes) != 1:
@@ -160,7 +166,10 @@ QUESTIONS = (
     _of("architecture", "nvmlDeviceGetArchitecture", to=_named(ARCHITECTURES)),
     _of("pci_address", "nvmlDeviceGetPciInfo", to=address_of),
     _of("pci_device_id", "nvmlDeviceGetPciInfo", to=_device_id),
+    _of("pci_subsystem_id", "nvmlDeviceGetPciInfo", to=_subsystem_id),
+    _of("board_part_number", "nvmlDeviceGetBoardPartNumber", to=_text),
     _of("vbios_version", "nvmlDeviceGetVbiosVersion", to=_text),
+    _of("inforom_version", "nvmlDeviceGetInforomImageVersion", to=_text),
     _of("gsp_firmware_version", "nvmlDeviceGetGspFirmwareVersion", to=_text),
     # The one bit of its memory affinity (scope 0: node; 16 * 64 nodes). nvmlDeviceGetNumaNodeId is not asked:
     # it names the GPU's own memory where that is a node (Grace, POWER9) and is refused everywhere else.
@@ -243,6 +252,7 @@ QUESTIONS = (
     _of("retired_pages.single_bit", ("nvmlDeviceGetRetiredPages", 0), to=len),
     _of("retired_pages.double_bit", ("nvmlDeviceGetRetiredPages", 1), to=len),
     _of("retired_pages.pending", "nvmlDeviceGetRetiredPagesPendingStatus", to=bool),
+    _of("c2c_mode", "nvmlDeviceGetC2cModeInfoV", to=lambda info: bool(info.isC2cEnabled)),
     _of("compute_mode", "nvmlDeviceGetComputeMode", to=_named(COMPUTE_MODES, "unknown_")),
     _of("persistence_mode", "nvmlDeviceGetPersistenceMode", to=bool),
     # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, since driver 570
@@ -447,6 +457,13 @@ def fabric_status(nvml: Nvml, info: Any) -> str:
         raise NotReadError("NOT_COMPLETED")
     code = int(info.status)
     return nvml.reason(code).replace("_", " ").lower() if code else "success"
+
+
+def fabric_clique(info: Any) -> int:
+    """Return the clique of a GPU that has joined."""
+    if int(info.state) != _FABRIC_COMPLETED:
+        raise NotReadError("NOT_COMPLETED")
+    return int(info.cliqueId)
 
 
 def fabric_health(info: Any) -> dict[str, str]:

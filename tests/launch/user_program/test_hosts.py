@@ -164,6 +164,22 @@ def test_a_host_that_is_gone_was_gone_before_programs_failed_by_it() -> None:
     assert endings.first.rank == 1
 
 
+def test_a_signal_to_several_hosts_is_of_the_job_and_names_none() -> None:
+    def stopped(rank: int, time_s: float) -> RankFailed:
+        cause = f"host n{rank} (rank {rank}): train.py was stopped by SIGTERM"
+        return msgspec.structs.replace(failed(rank, time_s, "terminated"), cause=cause, exit_code=143)
+
+    endings = ProgramEnds(range(3))
+    endings.ended(2, stopped(2, 50.0))
+    assert endings.first == stopped(2, 50.0), "of one host it is that host's"
+    endings.ended(0, stopped(0, 50.2))
+    assert endings.first is not None
+    assert (endings.first.rank, endings.first.exit_code) == (0, 143)
+    assert endings.first.cause == "train.py was stopped by SIGTERM"
+    endings.ended(1, failed(1, 49.0))
+    assert endings.first.rank == 1, "what failed before the signal is the cause"
+
+
 def test_a_host_that_is_gone_after_its_program_has_ended_is_no_failure() -> None:
     endings = ProgramEnds(range(2))
     endings.ended(1)
