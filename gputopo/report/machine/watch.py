@@ -179,7 +179,7 @@ def _rates(sample: GpuSample, link: str) -> str | None:
 
 
 def _ecc(sample: GpuSample) -> str | None:
-    """Return the ECC errors since the begin of the watch, uncorrected/corrected; None where there are none."""
+    """Return uncorrected/corrected ECC errors since the begin of the watch; None without any."""
     counts = (sample.ecc_uncorrected or 0, sample.ecc_corrected or 0)
     return "/".join(map(str, counts)) if any(counts) else None
 
