@@ -1,8 +1,9 @@
 """What is wrong with a machine, or unknown: rules, and checks that make findings of them.
 
-A new rule: a `Rule` and a check in the module of its theme, the check in `CHECKS` (over a Machine at one
-sample), `measured.COPY_CHECKS` (over its measured copies) or `watched.WATCHES` (over what was counted in
-time). A fact that is None makes no finding: neither a fault nor a pass.
+A new rule: its row in `rules.csv`, its thresholds and a check in the module of its theme, the check in
+`CHECKS` (over a Machine at one sample), `measured.COPY_CHECKS` (over its measured copies) or
+`watched.WATCHES` (over what was counted in time). A fact that is None makes no finding: neither a fault nor
+a pass.
 """
 
 from collections.abc import Sequence
@@ -64,12 +65,13 @@ CHECKS = (
     driver.kernel_errors,
     memory_health.verdicts,
     memory_health.ecc_mode,
+    memory_health.ecc_off,
     throttling.slowdowns,
     throttling.temperatures,
     throttling.power_limits,
     throttling.times,
     throttling.fans,
-    clocks.above_peers,
+    clocks.beside_peers,
     clocks.low,
     peers.below_model,
     peers.below_default,
@@ -91,6 +93,7 @@ CHECKS = (
     nvlink.logged_errors,
     nvlink.fabric,
     nvlink.acs,
+    nvlink.staged,
     nvlink.off,
     usage.used,
     usage.modes,
@@ -106,6 +109,7 @@ CHECKS = (
     network.far_gpus,
     network.shared_cards,
     network.peer_memory,
+    network.of_nccl,
     sources.gaps,
     sources.contradictions,
     sources.hidden_topology,

@@ -136,8 +136,8 @@ HOSTS_RULES: tuple[TaskRule, ...] = (
     ),
     TaskRule(
         lambda spec: bool(spec.servers) and spec.method is not None,
-        "--method {spec.method} is for one host, and this is a training of several",
-        "leave --method out, or add --num-hosts 1",
+        "--strategy {spec.method} is for one host, and this is a training of several",
+        "leave --strategy out, or add --num-hosts 1",
     ),
     TaskRule(
         lambda spec: bool(spec.servers) and spec.strategy is not None and not is_multi_worker(spec),
@@ -172,18 +172,13 @@ HOSTS_RULES: tuple[TaskRule, ...] = (
 
 TRAINER_RULES: tuple[TaskRule, ...] = (
     TaskRule(
-        lambda spec: spec.method is not None and spec.strategy is not None,
-        "--method {spec.method} cannot be combined with --strategy {spec.strategy}: each is another trainer",
-        "leave one of them out, such as --strategy",
-    ),
-    TaskRule(
         lambda spec: _other(spec) and spec.task != "train",
-        "--task {spec.task} cannot be combined with a --method or --strategy: they only train",
-        "leave --method and --strategy out",
+        "--task {spec.task} cannot be combined with --strategy, which only trains",
+        "leave --strategy out",
     ),
     TaskRule(
         lambda spec: spec.method is not None and _moves(spec),
-        "--method {spec.method} has its own exchange of weights and gradients",
+        "--strategy {spec.method} has its own exchange of weights and gradients",
         "leave --variable-update and the options of the exchange out; --ps places its variables",
     ),
     *needless(
@@ -206,23 +201,23 @@ TRAINER_RULES: tuple[TaskRule, ...] = (
     ),
     TaskRule(
         lambda spec: _other(spec) and spec.exchange != Exchange(),
-        "--ps gpu:spread cannot be combined with a --method or --strategy: their variables are in one place",
+        "--ps gpu:spread cannot be combined with --strategy, whose variables are in one place",
         "use --ps cpu or --ps gpu:N",
     ),
     TaskRule(
         lambda spec: spec.method is not None and isinstance(spec.batch_size, tuple),
-        "--batch-size with a number for each device cannot be combined with --method {spec.method}: it cuts "
-        "one joint batch evenly",
-        "give one number, or leave --method out",
+        "--batch-size with a number for each device cannot be combined with --strategy {spec.method}: it "
+        "cuts one joint batch evenly",
+        "give one number, or leave --strategy out",
     ),
     TaskRule(
         lambda spec: spec.method is not None and spec.grad_reduce == "sum",
-        "--grad-reduce sum cannot be combined with --method {spec.method}: it has one loss, a mean",
+        "--grad-reduce sum cannot be combined with --strategy {spec.method}: it has one loss, a mean",
         "leave --grad-reduce out",
     ),
     TaskRule(
         lambda spec: _other(spec) and bool(spec.drills),
-        "--drill cannot be combined with a --method or --strategy: only the built-in trainer injects faults",
+        "--drill cannot be combined with --strategy: only the built-in trainer injects faults",
         "leave --drill out",
     ),
     *(

@@ -69,7 +69,7 @@ JOINED = {"strategy": "mwms", **COPIES, "servers": SERVERS, "devices": on_hosts(
             "--all-reduce nccl_op is within one process",
             "hierarchical",
         ),
-        ({"method": "kuza55", "servers": SERVERS}, "--method kuza55 is for one host", "--num-hosts 1"),
+        ({"method": "kuza55", "servers": SERVERS}, "--strategy kuza55 is for one host", "--num-hosts 1"),
         (
             {"servers": SERVERS, "data": Data(folder="/d", bad_records="skip")},
             "--bad-records skip is for one host",
