@@ -7,6 +7,7 @@ from gputopo.copies.numbers import MIN_INTERVALS, copied_bytes, ends, temperatur
 from gputopo.findings.rule import Fault, Severity, Threshold, check, copies_of, present, rule_of
 from gputopo.values.bandwidth import Kind
 from gputopo.values.fields import path_in_words
+from gputopo.values.history import History
 from gputopo.values.machine import Gpu, Machine, Sample
 from gputopo.values.samples import seconds
 from gputopo.values.subject import MACHINE
@@ -42,6 +43,19 @@ def rising(machine: Machine) -> Iterator[Fault]:
         severity: Severity = "warning" if lost or REPLAYS in rises else "info"
         between = {"from": samples[0].time, "to": samples[-1].time}
         yield ERRORS_RISING.fault(gpu, f"rose between samples: {words}", {"rose": rises} | between, severity)
+
+
+@check(ERRORS_RISING)
+def watched(machine: Machine, history: History) -> Iterator[Fault]:
+    """Find ECC errors that were counted while the GPUs were watched."""
+    for gpu in present(machine):
+        seen = history.gpus.get(gpu.index)
+        if seen is None or not seen.ecc:
+            continue
+        rises = {f"ecc.{kind}_volatile": count for kind, count in seen.ecc.items()}
+        words = ", ".join(f"{path_in_words(Gpu, name)} by {count}" for name, count in rises.items())
+        severity: Severity = "warning" if "uncorrected" in seen.ecc else "info"
+        yield ERRORS_RISING.fault(gpu, f"rose while watched: {words}", {"rose": rises}, severity)
 
 
 def growth(samples: Sequence[Sample], gpu: int, *, nvlinks: bool = False) -> dict[str, int]:
