@@ -17,9 +17,9 @@ from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputEr
 if TYPE_CHECKING:
     from gputopo.findings import Severity
     from gputopo.findings.fleet import Fleet
-    from gputopo.launch.hosts.earlier import EarlierRuns
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
+    from gputopo.planner.network import SavedNetwork
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Plan
 
@@ -119,12 +119,9 @@ def plan_of_hosts(
     hosts: Sequence[HostAddress], options: HostOptions, request: "Request", show: "Callable[[Plan], None]"
 ) -> int:
     """Ask all hosts, plan for those that answer, show it, and return the exit code. Raises GputopoError."""
-    from gputopo.launch.jobs.before import earlier_of_hosts
-
     found = ask(hosts, options, "plan", "" if request.no_history else "pairs")
     there = [one for one in found if isinstance(one, Joining)]
-    earlier = earlier_of_hosts(there[0].machine, request)
-    show(planned(there, request, earlier).plan)
+    show(planned(there, request).plan)
     if len(there) < len(found):
         note(f"planned for {len(there)} of {len(found)} hosts: the others did not answer")
         return ExitCode.HARDWARE
@@ -132,26 +129,37 @@ def plan_of_hosts(
 
 
 def plan_of_files(sources: Sequence[str], request: "Request") -> "Plan":
-    """Return the plan of the hosts of several files. Raises GputopoError, InputError for one not read."""
+    """Return the plan of the hosts of several files. Raises GputopoError, InputError for one not read.
+
+    A file may also be the output of nccl-tests over these hosts.
+    """
+    from gputopo.planner.network import SavedNetwork
+    from gputopo.values.bandwidth import HOSTS
+
     if len(sources) < 2:
         raise UsageError(
             "--fleet plans for several hosts, and needs a file of each of two or more",
             "give --from A.json B.json ...: what gputopo inspect --record writes on each host",
         )
-    hosts = []
-    for rank, (name, found) in enumerate(readings(sources).items()):
+    hosts: list[Joining] = []
+    saved: SavedNetwork | None = None
+    for name, found in readings(sources).items():
         if isinstance(found, GputopoError):
             raise InputError(f"{name} cannot be read: {found.what}", found.hint)
+        if found.bandwidth is not None and any(one.source == HOSTS for one in found.bandwidth.samples):
+            saved = SavedNetwork(found.bandwidth, f"in {name}")
+            continue
+        rank = len(hosts)
         hosts.append(
             Joining(rank=rank, name=name, version=gputopo.__version__, address=name, port=PORT, machine=found)
         )
-    return planned(hosts, request).plan
+    return planned(hosts, request, saved=saved).plan
 
 
-def planned(hosts: "Sequence[Joining]", request: "Request", earlier: "EarlierRuns | None" = None) -> "Target":
+def planned(hosts: "Sequence[Joining]", request: "Request", saved: "SavedNetwork | None" = None) -> "Target":
     """Plan for hosts from what they brought, claiming nothing, and print what is to be said about it.
 
-    `earlier`: runs of this host with others.
+    `saved`: a measurement between them, else the last one that was saved here.
     """
     from gputopo.cli.hosts.meeting import saved_network
     from gputopo.launch.hosts.planning import plan_hosts, target_alone
@@ -167,7 +175,7 @@ def planned(hosts: "Sequence[Joining]", request: "Request", earlier: "EarlierRun
     def own(request: "Request", *, cpu: bool) -> "Target":
         return target_alone(hosts[0], request, cpu=cpu)
 
-    found = plan_hosts(hosts, request, own, saved=saved_network(hosts, request), earlier=earlier)
+    found = plan_hosts(hosts, request, own, saved=saved or saved_network(hosts, request))
     asked = request.all_reduce
     if asked is not None and found.target.others and parse(asked).name in OF_ONE_PROCESS:
         raise UsageError(

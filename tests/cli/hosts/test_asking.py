@@ -160,7 +160,7 @@ def test_recordings_of_hosts_are_planned_together(call: Call, files: list[Path])
 
 def test_the_number_of_gpus_may_be_left_to_the_plan(call: Call, files: list[Path]) -> None:
     asked = ("plan", "--model", "vgg16", "--single-gpu-images-per-sec", "400", "--from", *files, "--fleet")
-    done = call(*asked, "--num-gpus", "auto", "--gain", "0.4")
+    done = call(*asked, "--num-gpus", "auto:0.4")
     assert done.code == 0
     assert "Number of GPUs" in done.out
     assert "n2 0" in done.err
