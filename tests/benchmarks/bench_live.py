@@ -66,9 +66,9 @@ def delays(runs: int, seed: int) -> None:
         trainer = Trainer(devices=gpu_devices(gpus), noise=noise, slow={1: slower(percent)})
         first = [_first(trainer, 400, seed + run, Anomaly) for run in range(runs)]
         known = [step for step in first if step is not None]
+        after = f"after {median(known) if known else 0:g} steps (all within {max(known, default=0)})"
         print(
-            f"{gpus} GPUs, {percent} % slow, {100 * noise:g} % noise: reported in {len(known)} of {runs} runs, "
-            f"after {median(known) if known else 0:g} steps (all within {max(known, default=0)})",
+            f"{gpus} GPUs, {percent} % slow, {100 * noise:g} % noise: {len(known)} of {runs} reported {after}",
             flush=True,
         )
     trainer = Trainer(slow={1: lambda step: 1 / 0.9 if 2000 <= step < 2400 else 1.0})
