@@ -10,12 +10,13 @@ from gputopo.values.errors import ExitCode, UsageError
 from gputopo.values.option import Given, Option, OptionsOf
 
 if TYPE_CHECKING:
+    from gputopo.cli.hosts.fleet import FleetOutput
     from gputopo.findings import Inspection
     from gputopo.report.document import Document
     from gputopo.report.machine.inspection import Detail
     from gputopo.values.machine import Machine
 
-Shape = Literal["table", "json", "markdown", "prometheus"]
+Shape = Literal["table", "json", "markdown", "prometheus", "scontrol"]
 FailOn = Literal["warning", "error"]
 INTERVAL_S = 1.0
 MIN_INTERVAL_S = 0.1  # below it sampling itself costs what it should see
@@ -26,11 +27,20 @@ def inspect(
     *,
     sources: Annotated[tuple[str, ...], FROM] = (),
     record: Annotated[
-        Path | None, Option("--record", "Also write the machine to a file that --from reads")
+        Path | None,
+        Option(
+            "--record",
+            "Also write the machine to a file that --from reads",
+            detail="with --fleet a folder, with a file of each host",
+        ),
     ] = None,
     shape: Annotated[
         Shape,
-        Option("--format", "Output format: markdown for bug reports, prometheus for a textfile collector"),
+        Option(
+            "--format",
+            "Output format: markdown for bug reports, prometheus for a textfile collector; with --fleet also "
+            "scontrol: commands of Slurm that drain hosts with faults",
+        ),
     ] = "table",
     diff: Annotated[
         str | None,
@@ -49,6 +59,16 @@ def inspect(
             detail="the hosts of several --from files, or those of --hosts or the starter (srun)",
         ),
     ] = False,
+    baseline: Annotated[
+        Path | None,
+        Option(
+            "--baseline",
+            "Also show what changed on each host since a recording",
+            detail="with --fleet; the folder that --record wrote",
+            value="FOLDER",
+            more=True,
+        ),
+    ] = None,
     hosts: Annotated[Given, OptionsOf(HostOptions)],
     gpu: Annotated[
         int | None,
@@ -111,20 +131,27 @@ def inspect(
         every = default_interval(duration) if interval is None else interval
         return watch_gpus(every, duration, shape, fail_on)
     if fleet:
-        return _inspect_fleet(sources, hosts, shape, fail_on)
+        from gputopo.cli.hosts.fleet import FleetOutput
+
+        return _inspect_fleet(sources, hosts, FleetOutput(shape, fail_on, record, baseline))
+    if shape == "scontrol" or baseline is not None:
+        what = "--baseline" if baseline is not None else "--format scontrol"
+        raise UsageError(
+            f"{what} is for several hosts", "add --fleet, or --hosts LIST; of one host: --diff FILE"
+        )
     detail: Detail | None = "all" if all_ else "topology" if topology else gpu
     return _inspect_once(sources, record, shape, diff, fail_on, detail, identities=identities)
 
 
-def _inspect_fleet(sources: tuple[str, ...], hosts: Given, shape: Shape, fail_on: FailOn | None) -> int:
+def _inspect_fleet(sources: tuple[str, ...], hosts: Given, output: "FleetOutput") -> int:
     from gputopo.cli.hosts.asking import hosts_to_ask
     from gputopo.cli.hosts.fleet import fleet, fleet_of_hosts
 
     options = HostOptions(**hosts.fields)
     asked = None if sources else hosts_to_ask(options)
     if asked is None:
-        return fleet(sources, shape, fail_on)
-    return fleet_of_hosts(asked, options, shape, fail_on) if asked else ExitCode.OK
+        return fleet(sources, output)
+    return fleet_of_hosts(asked, options, output) if asked else ExitCode.OK
 
 
 def default_interval(duration_s: float | None) -> float:
