@@ -1,8 +1,9 @@
 """What is wrong with a machine, or unknown: rules, and checks that make findings of them.
 
-A new rule: a `Rule` and a check in the module of its theme, the check in `CHECKS` (over a Machine at one
-sample), `measured.COPY_CHECKS` (over its measured copies) or `watched.WATCHES` (over what was counted in
-time). A fact that is None makes no finding: neither a fault nor a pass.
+A new rule: its row in `rules.csv`, its thresholds and a check in the module of its theme, the check in
+`CHECKS` (over a Machine at one sample), `measured.COPY_CHECKS` (over its measured copies) or
+`watched.WATCHES` (over what was counted in time). A fact that is None makes no finding: neither a fault nor
+a pass.
 """
 
 from collections.abc import Sequence
