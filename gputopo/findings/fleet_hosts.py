@@ -305,9 +305,9 @@ def facts_of_host(machine: Machine, reference: Machine) -> HostFacts:
     for place, nic in nics.items():
         add(at_nic(place), HostDevice("nics", place), nic)
         for key, hop in nic.hops.items():
-            if (gpu := numbers.get(int(key[4:])) if key.startswith("gpu:") else None) is not None:
-                device = HostDevice("links", f"{gpu} {place}")
-                facts[f"{at_nic(place)}.hops.{gpu}"] = HostFact(device, "hop", _HOP, hop.value)
+            if (end := numbers.get(int(key[4:])) if key.startswith("gpu:") else None) is not None:
+                device = HostDevice("links", f"{end} {place}")
+                facts[f"{at_nic(place)}.hops.{end}"] = HostFact(device, "hop", _HOP, hop.value)
     for node in machine.pci:
         place = moved.get(node.address, node.address)
         add(at_pci(place), HostDevice("pci", place), node, _OF_GPU_TOO if place in gpus else ())
