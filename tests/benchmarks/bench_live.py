@@ -68,7 +68,7 @@ def delays(runs: int, seed: int) -> None:
         known = [step for step in first if step is not None]
         after = f"after {median(known) if known else 0:g} steps (all within {max(known, default=0)})"
         print(
-            f"{gpus} GPUs, {percent} % slow, {100 * noise:g} % noise: {len(known)} of {runs} reported {after}",
+            f"{gpus} GPUs, {percent} % slow, {100 * noise:g} % noise: {len(known)} of {runs} named {after}",
             flush=True,
         )
     trainer = Trainer(slow={1: lambda step: 1 / 0.9 if 2000 <= step < 2400 else 1.0})
