@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.planner.fastest import NO_SHARE, Fastest
+from gputopo.planner.fastest import NO_SHARE, Fastest, has_large_variables, record_kind
 from gputopo.planner.reasons import (
     avoided_reason,
     farthest_words,
@@ -24,9 +24,17 @@ from gputopo.planner.selection import ALL, LISTED
 from gputopo.prediction.calibration import range_share
 from gputopo.prediction.links.paths import unknown_facts
 from gputopo.prediction.search import FoundCandidate
-from gputopo.prediction.step import Placement
+from gputopo.prediction.step import ModelCosts, Placement
 from gputopo.values.run.batches import plain
-from gputopo.values.run.plan import SURE_MARGIN, Candidate, GpuCount, Prediction, Price, VariableUpdate
+from gputopo.values.run.plan import (
+    SURE_MARGIN,
+    Candidate,
+    GpuCount,
+    Prediction,
+    Price,
+    VariableUpdate,
+    mode_name,
+)
 
 RULE = (
     "no step is predicted: one GPU, or two on one PCIe switch, have the variables, of others the CPU has them"
@@ -47,6 +55,17 @@ class _OfSet(NamedTuple):
     slowest: int | None  # the GPU that the others wait for
 
 
+def record_reason(model: ModelCosts, chosen: FoundCandidate, fastest: FoundCandidate) -> str:
+    """Return why a placement was chosen before the one that is predicted to be fastest."""
+    variables = "large" if has_large_variables(model) else "small"
+    apart = chosen.prediction.step_s / fastest.prediction.step_s - 1
+    names = [mode_name(*one.placing) for one in (fastest, chosen)]
+    return (
+        f"tie, settled by record: {names[0]} is predicted {apart:.1%} faster, and for networks with "
+        f"{variables} variables {names[1]} was faster where both were measured; --autotune measures them here"
+    )
+
+
 class Candidates:
     """The candidates of what a request leaves to choose from."""
 
@@ -61,6 +80,7 @@ class Candidates:
         Of many the first have reasons.
         """
         found, searched = self._of.every() if keep == ALL else self._of.listed(keep)
+        found = self._of.by_record(found)
         return tuple(
             self._with_reasons(one, rank, searched) if rank < _WITH_REASONS else self._candidate(one)
             for rank, one in enumerate(found)
@@ -196,6 +216,8 @@ class Candidates:
     def _reasons(self, found: FoundCandidate, searched: Sequence[FoundCandidate]) -> list[str]:
         of, gpus, chosen = self._of, found.gpus, self._candidate(found)
         reasons = [*of.distance_reasons(gpus), *self._why_this_set(found, searched)]
+        if of.predicts and record_kind(found.placing) != record_kind(searched[0].placing):
+            reasons.append(record_reason(of.basis.model, found, searched[0]))
         if of.predicts:
             if len(gpus) > 1 and (unknown := unknown_facts(of.machine, of.paths)):
                 reasons.append(f"not known: {'; '.join(unknown)}")

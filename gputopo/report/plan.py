@@ -202,7 +202,7 @@ def _sureness(plan: Plan, prediction: Prediction) -> str:
         other += f" on {_named(runner_up.gpus)}"
     if prediction.tie is None:
         return f"{prediction.margin:.0%} faster than {other}"
-    return f"a tie with {other} ({prediction.margin:.1%} apart); {prediction.tie} settles it"
+    return f"a tie with {other} ({abs(prediction.margin):.1%} apart); {prediction.tie} settles it"
 
 
 def _price(price: Price) -> str:
