@@ -25,8 +25,8 @@ from gputopo.values.run import all_reduce
 from gputopo.values.run.batches import AUTO
 from gputopo.values.run.plan import SPREAD, Learned, mode_name
 
-# Of steps that differ by less the placement with the better record is chosen. Not of more: published decisions
-# on boxes left out lose 0.6 % so, 1.2 % with 0.5 %, 1.4 % with 2 % (`tests.fits.decisions`).
+# Of steps that differ by less the placement with the better record is chosen. Not of more: on boxes left out
+# published decisions lose 0.6 % so, 1.2 % with 0.5 %, 1.4 % with 2 % (`tests.fits.decisions`).
 TIE = 0.002
 LARGE_VARIABLE = 1_000_000  # numbers, in the mean: of networks whose dense layers have most of them
 # Placements by their speed in published decisions, the fastest first (`tests.fits.decisions`), of networks

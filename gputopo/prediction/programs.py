@@ -25,16 +25,16 @@ class ProgramConstants(msgspec.Struct, frozen=True, kw_only=True):
     - `return_share`: share of the copies of the sums back to the GPUs that the step waits for;
     - `link_share`, `ring_share`: of the measured or expected rate that its copies and its rings reach;
     - `host_add_gb_per_s`: gradients added by the cores of one CPU socket;
-    - `us_cpu`: microseconds of each variable and tower where the CPU has variables or adds gradients (no
-      figure of `pscpu` is published), divided by the CPU sockets; `us_device`: where GPUs have variables;
-      `us_add`: where GPUs add the gradients of replicas; `us_ring`: of each variable of a ring, however many
-      the towers;
+    - `us_cpu`: microseconds of each variable and tower where the CPU has variables or adds gradients, divided
+      by the CPU sockets; no figure of `pscpu` is published;
+    - `us_device`, `us_add`: the same where GPUs have variables, and where they add the gradients of replicas;
+    - `us_ring`: microseconds of each variable of a ring, however many the towers;
     - `ring_mb`: 10^6 bytes that each variable adds to what a ring carries: messages are small.
 
-    `adds`: the reduction of replicas without NCCL: by size, or alternating as tf_cnn_benchmarks does.
+    `adds`: how replicas add without NCCL: by size, or alternating, as tf_cnn_benchmarks does by default.
     `cuts_variables`: whether large variables are cut where they are spread over GPUs (`workload.spreading`).
     `gathers`: whether copies of gradients to variables that are spread over GPUs take as long as to one GPU.
-    `low` and `high`: the range of measured over predicted images/sec on machines left out of the fit.
+    `low` and `high`: the range of measured over predicted images/sec on boxes left out of the fit, 80 %.
     """
 
     name: str

@@ -187,7 +187,7 @@ def _counted(candidate: Candidate) -> int:
 def _speed(candidate: Candidate) -> str:
     speed = f"{candidate.images_per_sec:.0f}"
     if candidate.images_per_sec_low is not None and candidate.images_per_sec_high is not None:
-        speed += f" ({candidate.images_per_sec_low:.0f} to {candidate.images_per_sec_high:.0f})"
+        speed += f" (80 % range {candidate.images_per_sec_low:.0f} to {candidate.images_per_sec_high:.0f})"
     return speed
 
 

@@ -123,7 +123,7 @@ def _first(group: Sequence[Case], kinds: Sequence[str]) -> Case:
 
 
 class Curve(NamedTuple):
-    """One job on 1, 2, ... GPUs: the largest number, and those that `--num-gpus auto` takes of both speeds."""
+    """One job on 1, 2, ... GPUs: the largest number, and what `--num-gpus auto` takes of both speeds."""
 
     largest: int
     measured: int
@@ -136,20 +136,18 @@ def curves() -> list[Curve]:
     jobs: dict[tuple[object, ...], list[Case]] = defaultdict(list)
     for program in fitted():
         for case in published_cases(program):
-            mode = record_kind(case.placing), case.row.xla
-            jobs[program, case.group[:-1], mode].append(case)
+            jobs[program, case.group[:-1], record_kind(case.placing), case.row.xla].append(case)
     found = []
-    for (program, *_), some in jobs.items():
-        constants = without(str(program), some[0].row.machine)
+    for some in jobs.values():
+        constants = without(some[0].row.program, some[0].row.machine)
         by_count = {case.towers: case for case in sorted(some, key=lambda case: case.towers)}
         if len(by_count) > 1:
             alone = examples(some[0].row) / some[0].towers / some[0].compute_s
             measured = {count: case.row.images_per_sec for count, case in by_count.items()}
             predicted = {count: constants.images_per_sec(case) for count, case in by_count.items()}
-            numbers = [enough(gains({1: alone, **one}), GAIN).num_gpus for one in (measured, predicted)]
-            found.append(
-                Curve(max(by_count), *numbers, some[0].row.precision == "fp16" and not some[0].row.xla)
-            )
+            right, chosen = (enough(gains({1: alone, **one}), GAIN).num_gpus for one in (measured, predicted))
+            is_half = some[0].row.precision == "fp16" and not some[0].row.xla
+            found.append(Curve(max(by_count), right, chosen, is_half))
     return found
 
 

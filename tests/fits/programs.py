@@ -69,8 +69,9 @@ class Recipe(NamedTuple):
 
 _TF_2017 = ProgramConstants(
     name="tf_cnn_benchmarks-2017",
-    source="fitted to images/sec of tf_cnn_benchmarks with TensorFlow 1.0 to 1.9: tensorflow.org/performance/"
-    "benchmarks, tensorpack/benchmarks, LambdaColdStorage/cpu_benchmark, rossumai/keras-multi-gpu",
+    source="fitted to images/sec of tf_cnn_benchmarks with TensorFlow 1.0 to 1.11: tensorflow.org/"
+    "performance/benchmarks, tensorpack/benchmarks, LambdaColdStorage/cpu_benchmark, "
+    "rossumai/keras-multi-gpu",
     overlap=0.3,
     ring_overlap=0.1,
     wait=0.5,

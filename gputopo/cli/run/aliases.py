@@ -49,7 +49,7 @@ SHORT_FOR = {
 PARAMETER_DEVICE = "--local-parameter-device"
 PLACES: dict[str, dict[str, tuple[str, ...]]] = {
     "parameter_server": {"cpu": ("--ps", "cpu"), "gpu": ("--ps", "gpu:spread")},
-    "replicated": {"cpu": ("--all-reduce", "pscpu"), "gpu": ("--all-reduce", "copy")},
+    "replicated": {"cpu": ("--all-reduce", "pscpu"), "gpu": ("--all-reduce", "psgpu")},
     "independent": {"cpu": (), "gpu": ()},
 }
 # Values of a flag with another name here.
