@@ -2,7 +2,7 @@
 
 A connection begins with a line of the sender: `gputopo-network/1 TOKEN WHAT WARM_S WINDOW_S WINDOWS`. Of
 `sink` the receiver counts what arrives in each window, and reports that when the sender has ended; of `echo`
-it returns each message. Anything else is the name of a program whose server it starts (module `programs`).
+it returns each message.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from statistics import mean
 from types import TracebackType
@@ -32,21 +32,14 @@ _MAX_CONNECTIONS = 1024  # at once
 _PATIENCE_S = 5.0  # without a byte
 
 
-# Serves a connection that asks for a program by name, at a family and address.
-Serve = Callable[[socket.socket, str, socket.AddressFamily, str], None]
-
-
 class Listener:
     """Receives the transfers of other hosts at a port of its own; a context manager.
 
-    `token`: what a sender must show; None, and so nobody, until it is set. `serve`: serves a connection that
-    asks for a program, which is given with the family and address of this listener.
+    `token`: what a sender must show; None, and so nobody, until it is set.
     """
 
     def __init__(self, family: socket.AddressFamily, address: str) -> None:
         self.token: str | None = None
-        self.serve: Serve | None = None
-        self._place = (family, address)
         self._socket = socket.create_server((address, 0), family=family, backlog=128)
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
@@ -112,8 +105,6 @@ class Listener:
                     warm_s, window_s, windows = numbers
                     counts = _count(connection, float(warm_s), float(window_s), int(windows))
                     connection.sendall(json.dumps(counts).encode())
-                elif self.serve is not None:
-                    self.serve(connection, what, *self._place)
         finally:
             with self._lock:
                 self._open.discard(connection)
@@ -156,7 +147,7 @@ def send(address: str, port: int, token: str, timing: Timing, streams: int) -> t
     """
     with contextlib.ExitStack() as held:
         connections = [
-            held.enter_context(connected(address, port, token, "sink", timing)) for _ in range(streams)
+            held.enter_context(_connected(address, port, token, "sink", timing)) for _ in range(streams)
         ]
         end_s = time.monotonic() + timing.transfer_s + _MARGIN_S
         with ThreadPoolExecutor(streams) as pool:
@@ -189,7 +180,7 @@ def latency(address: str, port: int, token: str, timing: Timing) -> tuple[float,
 
     Raises OSError.
     """
-    with connected(address, port, token, "echo", timing) as connection:
+    with _connected(address, port, token, "echo", timing) as connection:
         end_s = time.monotonic() + timing.latency_s
         _round_trips(connection, _BATCH)  # warm-up
         found: list[float] = []
@@ -214,7 +205,7 @@ def _round_trips(connection: socket.socket, count: int) -> list[float]:
     return found
 
 
-def connected(address: str, port: int, token: str, what: str, timing: Timing) -> socket.socket:
+def _connected(address: str, port: int, token: str, what: str, timing: Timing) -> socket.socket:
     """Return a connection to a listener that asks for a transfer. Raises OSError."""
     connection = socket.create_connection((address, port), timeout=_PATIENCE_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

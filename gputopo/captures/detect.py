@@ -13,14 +13,13 @@ _CAPTURE = "use nvidia-smi -q > FILE; nvidia-smi topo -m >> FILE (one file may h
 USE = "use nvidia-smi -q > FILE, or another format: gputopo explain formats lists them"
 _OTHER_MAKER = "gputopo supports NVIDIA GPUs only"
 _NO_TOPOLOGY = "without links, slots and limits"
-_NOT_READ = "which gputopo does not read"
 _OPTION_ERROR = re.compile(r"^.*ERROR: Option .*$", re.MULTILINE)
 _JSON = re.compile(r"\s*(?:\{|\[\s*(?:[\[{\"\]]|-?\d+(?:\.\d+)?\s*,))")  # not `[    0.000000] Linux`
 
 
 def formats() -> tuple[Format, ...]:
     """Return the formats in the order in which they are tried: the one that is surest of itself first."""
-    from gputopo.captures import error_texts, host, kernel_log, tensorflow_log
+    from gputopo.captures import error_texts, host, kernel_log, nccl_log, tensorflow_log
     from gputopo.captures.bandwidth import network, nvbandwidth, programs
     from gputopo.captures.pci import hwloc_xml, lspci, nccl_xml
     from gputopo.captures.smi import csv_table, dmon, links, overview, topo_matrix, xml
@@ -42,6 +41,7 @@ def formats() -> tuple[Format, ...]:
         links.NVLINK_FORMAT,
         lspci.TREE_FORMAT,
         lspci.LIST_FORMAT,
+        nccl_log.FORMAT,
         tensorflow_log.FORMAT,
         csv_table.FORMAT,
         host.FORMAT,
@@ -142,8 +142,8 @@ _KNOWN = (
     ),
     Output(
         r"\bNCCL INFO ",
-        f"a log of NCCL, {_NOT_READ}",
-        "use the file that NCCL_TOPO_DUMP_FILE names, or nvidia-smi topo -m > FILE",
+        "a log of NCCL that shows no GPU and no path",
+        "give the whole log of a run with NCCL_DEBUG=INFO, or the file that NCCL_TOPO_DUMP_FILE names",
     ),
 )
 

@@ -74,6 +74,8 @@ _BDF = r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{1,2}:[0-9a-f]{1,2}(?:\.[0-7])?"
 _XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?(?P<at>[0-9a-f:.]{1,20})\): (?P<code>\d{1,5})(?:, *(?P<text>.*))?", re.I
 )
+# Of NVLink 5 its severity, and of Xid 154 the new recovery action.
+_XID_SEVERITY = re.compile(r"\b(Fatal|Non-?fatal)\b|changed from .* to 0x[0-9a-f]+ \(([\w ]{1,40})\)", re.I)
 _SXID = re.compile(
     rf"SXid \(PCI:(?P<at>{_BDF})\): (?P<code>\d{{1,6}}), *(?P<text>(?:(?P<severity>Fatal|Non-fatal), *)?.*)",
     re.I,
@@ -294,7 +296,11 @@ class _Log:
     def _take(self, message: _Message) -> None:
         text = message.text
         if found := _XID.search(text):
-            self._add("xid", message, found["text"], code=int(found["code"]), at=found["at"], driver="NVRM")
+            code, said = int(found["code"]), _XID_SEVERITY.search(found["text"] or "")
+            severity = (said[1] or said[2]).lower().replace("-", "") if said and 144 <= code <= 154 else None
+            self._add(
+                "xid", message, found["text"], code=code, severity=severity, at=found["at"], driver="NVRM"
+            )
         elif found := _SXID.search(text):
             self._sxid(message, found)
         elif found := _LOST.search(text):

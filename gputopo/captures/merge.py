@@ -36,7 +36,7 @@ _REASONS = "throttle.reasons"  # empty: not throttled; other empty lists are lis
 _ONE_READING = "throttle"  # its mask and its reasons are of the same time and report the same
 # NCCL leaves root ports and downstream ports out of its tree, has the minimum of device and slot, and writes
 # PHB for host bridges that it does not distinguish: any other source knows better.
-_VAGUE_SOURCE = "nccl xml"
+_VAGUE_SOURCES = ("nccl xml", "nccl log")
 _VAGUE = frozenset({"root", "parent", "kind", "max_speed_gt_per_s", "max_width"})
 # Sources by how much they know of the GPUs and their numbers, by the start of their names; "": any other.
 _TRUST = (
@@ -49,7 +49,7 @@ _TRUST = (
     "nvbandwidth",
     "nccl-tests",
     "p2pBandwidthLatencyTest",
-    _VAGUE_SOURCE,
+    *_VAGUE_SOURCES,
 )
 _NUMBER = re.compile(r" \(\d+\)$")
 _MAX_NAMED = 4  # sources of one kind
@@ -225,6 +225,7 @@ class _Merge:
             unread=tuple(dict.fromkeys(unread for m in self.machines for unread in m.unread)),
             gaps=tuple(dict.fromkeys(gap for m in self.machines for gap in m.gaps)),
             kernel_events=tuple(dict.fromkeys(event for m in self.machines for event in m.kernel_events)),
+            nccl=next((m.nccl for m in self.machines if m.nccl is not None), None),
             series=_longest(history for m in self.machines for history in m.series),
         )
         earlier = {c.fact: c for m in self.machines for c in m.contradictions}
@@ -349,7 +350,7 @@ class _Merge:
             source.startswith("lspci") and at.group == "gpus"
         ):  # its link capabilities change as power is saved
             return at.fact.startswith("pcie.")
-        if not source.startswith(_VAGUE_SOURCE):
+        if not source.startswith(_VAGUE_SOURCES):
             return False
         return value is Hop.PHB or (at.group == "pci" and at.fact in _VAGUE)
 

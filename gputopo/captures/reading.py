@@ -230,12 +230,22 @@ def _machines(text: str, origin: str) -> list[Machine]:
         if machines := _sections(text, origin, but=programs.FORMAT):  # it only mentions a bandwidth program
             return machines
         raise
-    others = _sections(rest, origin, but=programs.FORMAT)
+    others = [*_sections(rest, origin, but=programs.FORMAT), *_of_nccl(text, origin)]
     if not others:
         return [ledger.completed(programs.with_unread(machine, rest), text, programs.FORMAT)]
     understood = len(ledger.filled(text)) - len(ledger.filled(rest))
     counts = LineCounts(source=machine.source, read=understood, known=0, not_understood=0)
     return [*others, replace(machine, lines=(counts,))]
+
+
+def _of_nccl(text: str, origin: str) -> list[Machine]:
+    """Read the log of NCCL among the output of a program that measures; its lines are counted there."""
+    from gputopo.captures import nccl_log
+
+    try:
+        return [nccl_log.parse(text, origin=origin)] if nccl_log.recognise(text) else []
+    except InputError:
+        return []  # of AMD's, or only a few of its lines
 
 
 def _sections(text: str, origin: str, *, but: Format | None = None) -> list[Machine]:

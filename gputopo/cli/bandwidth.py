@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import msgspec
 
@@ -14,7 +14,7 @@ from gputopo.copies.network import ToolChoice
 from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.values.bandwidth import TCP, Level, is_collective
 from gputopo.values.errors import ExitCode, InputError, UsageError
-from gputopo.values.option import JSON, Given, Option, OptionsOf, number_in, shown
+from gputopo.values.option import Given, Option, OptionsOf, number_in, require_choice, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,17 +47,28 @@ def parse_sizes(flag: str, text: str) -> tuple[int, ...]:
     return tuple(sorted(sizes))
 
 
+def parse_effort(flag: str, text: str) -> dict[str, Level | int]:
+    """Read `--effort`: a level, or the number of repeats. Raises UsageError."""
+    if text.isdecimal():
+        return {"loops": Option(flag, "", min=1, max=1000).whole(text)}
+    return {"level": require_choice(flag, text, get_args(Level))}
+
+
 class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What to measure or read, and what to print of it."""
 
     gpus: Annotated[tuple[int, ...] | None, GPUS] = None
     level: Annotated[
         Level | None,
-        Option("--quick", "Only the main paths, within a minute on eight GPUs. The default", const="quick"),
         Option(
-            "--full",
-            "Everything: more repeats, all message sizes, remote NUMA nodes. Takes minutes",
-            const="full",
+            "--effort",
+            "quick: the main paths, a minute; full: everything; N: repeats",
+            detail="full: more repeats, all message sizes, remote NUMA nodes; takes minutes. N: quick with N "
+            "timed repeats of each copy instead of 3 to 13, by time and spread",
+            value="quick|full|N",
+            default="quick",
+            read=parse_effort,
+            sets_fields=True,
         ),
     ] = None
     soak: Annotated[
@@ -94,17 +105,7 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
             read=parse_sizes,
         ),
     ] = ()
-    loops: Annotated[
-        int | None,
-        Option(
-            "--loops",
-            "Timed repeats of each copy",
-            default="3 to 13, by time and spread",
-            min=1,
-            max=1000,
-            more=True,
-        ),
-    ] = None
+    loops: int | None = None  # timed repeats of each copy
     network: Annotated[
         bool,
         Option(
@@ -116,9 +117,8 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         ToolChoice,
         Option(
             "--network-tool",
-            "What measures between hosts. auto: ib_write_bw where all hosts have it, and meet at active RDMA "
-            "ports; else nccl-tests where all have it, GPUs and Open MPI; else iperf3 where all have it; "
-            "else tcp, a probe of gputopo",
+            "What measures between hosts. auto: nccl-tests where all hosts have it, GPUs and Open MPI; else "
+            "tcp, a probe of gputopo",
             more=True,
         ),
     ] = "auto"
@@ -147,9 +147,8 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
     whole: Annotated[
         bool,
         Option("--all", "Every number, as tables; remedies of all findings; notes"),
-        Option("--matrices", "Same as --all", more=True),
     ] = False
-    shape: Annotated[Shape, FORMAT, JSON] = "table"
+    shape: Annotated[Shape, FORMAT] = "table"
     fail_on: Annotated[
         FailOn | None,
         Option(
@@ -195,6 +194,12 @@ def _network(options: BandwidthOptions, hosts: Given) -> int:
     from gputopo.cli.hosts.network import measure_network
     from gputopo.copies.collectives import with_bus_expectations
     from gputopo.values.machine import Machine
+
+    if options.loops is not None:
+        raise UsageError(
+            f"--effort {options.loops} is for one host, and this measures between hosts",
+            "give --effort quick or --effort full",
+        )
 
     def report(measured: "Bandwidth", nics: "Sequence[Nic]") -> int:
         machine = Machine(source="live", bandwidth=measured)

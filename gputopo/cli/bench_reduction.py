@@ -20,7 +20,7 @@ from gputopo.cli.printing import to_stderr
 from gputopo.cli.source import machine_from
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import ExitCode, HardwareError, UsageError
-from gputopo.values.option import JSON, Option
+from gputopo.values.option import Option
 
 if TYPE_CHECKING:
     from gputopo.values.machine import Machine
@@ -35,7 +35,7 @@ def bench_reduction(
         Option("--all-reduce", "Only this method", value="METHOD", default="all that are available"),
     ] = None,
     gpus: Annotated[tuple[int, ...] | None, GPUS] = None,
-    shape: Annotated[Shape, FORMAT, JSON] = "table",
+    shape: Annotated[Shape, FORMAT] = "table",
     fail_on: Annotated[
         FailOn | None, Option("--fail-on", "Exit with 1 on a finding of this severity or worse")
     ] = None,

@@ -22,12 +22,12 @@ class CommandPlace:
     module: str
     function: str
     summary: str
-    aliases: bool = False  # flags of other programs are read
     moved: Mapping[str, str] = field(default_factory=dict)  # hints for flags that another command has now
     group: str = "More"  # heading in the list of commands
 
 
 _LOOK, _TRAIN = "Look at the machine", "Train"
+_MOVED = {"--gain": "give the share with the number: --num-gpus auto:0.5"}
 # In the order of the help.
 COMMANDS: Mapping[str, CommandPlace] = {
     "inspect": CommandPlace(
@@ -43,24 +43,26 @@ COMMANDS: Mapping[str, CommandPlace] = {
         moved=dict.fromkeys(
             ("--allreduce", "--all-reduce", "--model"),
             "time reductions with gputopo bench-reduction --model NAME [--all-reduce METHOD]",
-        ),
+        )
+        | {"--loops": "give the number of repeats as --effort N", "--matrices": "write --all"},
         group=_LOOK,
     ),
     "plan": CommandPlace(
         "gputopo.cli.plan",
         "plan",
         "Choose the GPUs of a training job, with reasons.",
-        aliases=True,
+        moved=_MOVED,
         group=_LOOK,
     ),
     "run": CommandPlace(
         "gputopo.cli.run.command",
         "run",
         "Train a model on the best GPUs, and monitor each.",
-        aliases=True,
         moved={
+            **_MOVED,
             "--program": "it is for plan; run trains with the built-in core, or your program after --",
             "--time-budget": "it is for sweep; --num-batches N limits the steps of a run",
+            "--resume-or-start": "write --resume auto",
         },
         group=_TRAIN,
     ),
@@ -119,14 +121,18 @@ def invoke(arguments: list[str]) -> int:
     named = first if first in COMMANDS else None
     if first is not None and named is None and first not in _OWN_FLAGS:
         raise _unknown(first)
-    if named is not None and COMMANDS[named].aliases:
-        from gputopo.cli.run import aliases
-
-        declared = list(parameters_of(_function(COMMANDS[named])))
-        flags = [one.option.flag for one in declared if one.is_flag]
-        options = [*(one.option.flag for one in declared), *COMMANDS[named].moved]
-        arguments = [named, *aliases.translate(arguments[1:], flags, options)]
     if named is not None:
+        declared = options_of_command(named)
+        flags = [one.option.flag for one in declared if one.is_flag]
+        options = [*(one.option.flag for one in declared), *COMMANDS[named].moved, "--help", "--help-all"]
+        valued = {flag for flag in options if flag not in flags}
+        words = takewhile(lambda word: word != "--", arguments[1:])
+        if any(
+            word.partition("=")[0] not in valued for word in words if word[:2] == "--" and word not in flags
+        ):
+            from gputopo.cli.run import aliases
+
+            arguments = [named, *aliases.translate(arguments[1:], flags, options)]
         _refuse_moved(arguments[1:], COMMANDS[named].moved)
     command = get_command(_app(named))
     try:

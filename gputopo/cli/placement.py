@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -11,6 +11,7 @@ from gputopo.values.errors import UsageError
 from gputopo.values.option import MAX_FLOAT, Option, require_choice, shown
 from gputopo.values.run.all_reduce import NAMES as REDUCTIONS
 from gputopo.values.run.all_reduce import parse
+from gputopo.values.run.batches import AUTO
 from gputopo.values.run.plan import VariableUpdate
 
 MAX_GPUS = 1024  # a bound on ranges, so that a typing mistake cannot fill the memory
@@ -114,24 +115,16 @@ def parse_speeds(flag: str, text: str) -> tuple[float, ...]:
     return speeds
 
 
-def parse_autotune(flag: str, text: str) -> int:
-    """Read `--autotune`: how many placements are measured; 3 without a value. Raises UsageError."""
-    if not text:
-        return AUTOTUNED
-    if not (text.isascii() and text.isdigit() and 2 <= int(text[:9]) <= MAX_AUTOTUNED):
-        raise UsageError(f"{flag} cannot be {shown(text)}", f"give 2 to {MAX_AUTOTUNED}")
-    return int(text)
+def parse_num_gpus(flag: str, text: str) -> dict[str, Any]:
+    """Read `--num-gpus`: a number, auto, or auto with the share that a doubling must bring: `auto:0.3`.
 
-
-def parse_candidates(flag: str, text: str) -> int:
-    """Read `--candidates` as a number, or `all`. Raises UsageError."""
-    if text.lower() == "all":
-        from gputopo.planner.selection import ALL
-
-        return ALL
-    if not (text.isascii() and text.isdigit() and int(text[:9]) >= 1 and len(text) < 7):
-        raise UsageError(f"{flag} cannot be {shown(text)}", "give a number from 1, or all")
-    return int(text)
+    Raises UsageError.
+    """
+    word, has_share, share = text.lower().partition(":")
+    if word != AUTO:
+        return {"num_gpus": Option(flag, "Number of GPUs, or auto", min=1).whole(text)}
+    gain = Option(flag, "", min=0, max=1).number(share) if has_share else None
+    return {"num_gpus": AUTO} | ({} if gain is None else {"gain": gain})
 
 
 def _indices_of(part: str, text: str, option: str) -> Sequence[int]:
@@ -163,7 +156,9 @@ AUTOTUNE = Option(
     "Measure the best placements, use the fastest",
     detail=f"K: their number, {AUTOTUNED} unless given",
     value="[K]",
-    read=parse_autotune,
+    bare=str(AUTOTUNED),
+    min=2,
+    max=MAX_AUTOTUNED,
 )
 
 
@@ -175,24 +170,14 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--num-gpus",
             "Number of GPUs; auto: as many as pay",
-            detail="auto keeps doubling while scaling efficiency stays above --gain",
+            detail="auto:0.3 keeps doubling while each brings 30 % of its worth; auto alone: 50 %",
+            value="N|auto[:SHARE]",
             default="all that may be used",
-            min=1,
-            words=("auto",),
+            read=parse_num_gpus,
+            sets_fields=True,
         ),
     ] = None
-    gain: Annotated[
-        float | None,
-        Option(
-            "--gain",
-            "Scaling efficiency that a doubling must bring with --num-gpus auto",
-            value="SHARE",
-            default="0.5",
-            min=0,
-            max=1,
-            more=True,
-        ),
-    ] = None
+    gain: float | None = None  # of --num-gpus auto:0.3
     gpus: Annotated[tuple[int, ...] | None, GPUS] = None
     exclude: Annotated[tuple[int, ...] | None, EXCLUDE] = None
     prefer_pix: Annotated[bool, Option("--prefer-pix", "Prefer GPUs behind one PCIe switch (PIX)")] = False

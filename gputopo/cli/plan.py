@@ -11,7 +11,6 @@ from gputopo.cli.placement import (
     AUTOTUNE,
     AUTOTUNED,
     PlanOptions,
-    parse_candidates,
     parse_model,
     parse_program,
 )
@@ -19,9 +18,10 @@ from gputopo.cli.printing import emit, show_report
 from gputopo.cli.run.prepare import AskedJob, planned_on, warn, with_costs
 from gputopo.cli.source import FROM
 from gputopo.launch.hosts.allocation import HostOptions, find
+from gputopo.planner.selection import ALL
 from gputopo.prediction.programs import DEFAULT
 from gputopo.values.errors import HardwareError, UsageError
-from gputopo.values.option import JSON, Given, Option, OptionsOf
+from gputopo.values.option import Given, Option, OptionsOf
 from gputopo.values.run.batches import AUTO, AskedBatch, as_typed, read_batch_size
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ class PlanCommand(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--candidates",
             "Number of candidates in the JSON; all: also modes that are not chosen by default",
-            value="N|all",
             default="10",
-            read=parse_candidates,
+            min=1,
+            words={"all": {"candidates": ALL}},
             more=True,
         ),
     ] = None
@@ -110,7 +110,6 @@ class PlanOutput(msgspec.Struct, frozen=True, kw_only=True):
             "--format",
             "Output format; env: variables to set; sbatch: a Slurm script, docker: a command that trains so",
         ),
-        JSON,
     ] = "table"
 
 
@@ -236,14 +235,13 @@ def _typed(batch: AskedBatch) -> str:
 
 def _refuse_on_hosts(asked: _Asked) -> None:
     """Raise UsageError for what is planned for one host alone."""
-    from gputopo import planner
 
     command, request = asked.command, asked.request
     alone = {
         "--what-if": bool(command.changes),
         "--autotune": command.autotune is not None,
         "--explain": request.explain,
-        "--candidates all": command.candidates == planner.ALL,
+        "--candidates all": command.candidates == ALL,
         f"--format {asked.shape}": asked.shape not in ("table", "json", "markdown"),
         "--single-gpu-images-per-sec with several numbers": len(request.single_gpu_images_per_sec) > 1,
     }

@@ -35,7 +35,7 @@ REFUSALS = (
     Refusal(
         "inspect",
         f"fleet {_HOSTS}",
-        "watch record diff identities",
+        "watch diff identities",
         _APART,
         "leave out one of them: --fleet only compares hosts",
     ),
@@ -58,14 +58,18 @@ REFUSALS = (
         "watch",
         "format=prometheus format=markdown",
         "--watch cannot print {other}",
-        "give --format table or json",
+        "give --format table, json or csv",
     ),
     Refusal(
         "inspect",
         "all topology gpu",
-        "watch fleet diff json format=json format=prometheus",
+        "fleet diff format=json format=prometheus",
         "{option} is for the report of one machine, not with {other}",
         "leave one of them out; --json has everything",
+    ),
+    Refusal("inspect", "all topology", "watch", _APART, _ONE),
+    Refusal(
+        "inspect", "format=csv", "watch", "{option} is for --watch", "add --watch, or --json", needs=True
     ),
     Refusal("inspect", "all", "topology gpu", _APART, _ONE),
     Refusal("inspect", "topology", "gpu", _APART, _ONE),
@@ -80,14 +84,14 @@ REFUSALS = (
     Refusal(
         "bandwidth",
         f"network {_HOSTS}",
-        "gpus soak numa size loops from baseline",
+        "gpus soak numa size from baseline",
         "{other} is for one host, and this measures between hosts",
         "leave it out; without --network and options of hosts this host is measured",
     ),
     Refusal(
         "bandwidth",
         "from",
-        "gpus full quick numa size loops soak",
+        "gpus effort numa size soak",
         "{other} is for measuring, and --from only reads",
         "leave one of the two out",
     ),
@@ -102,14 +106,14 @@ REFUSALS = (
     Refusal(
         "bandwidth",
         "soak",
-        "full quick size loops save baseline",
+        "effort size save baseline",
         "--soak measures rates under load, which {other} is not for",
         "leave one out",
     ),
     Refusal(
         "bandwidth",
-        "all matrices",
-        "baseline json format=json format=markdown",
+        "all",
+        "baseline format=json format=markdown",
         "--all is for the tables; Markdown and JSON have every number",
         "leave it out",
     ),
@@ -141,7 +145,7 @@ REFUSALS = (
     Refusal(
         "run",
         "autotune",
-        "task!=train forward_only eval input_only method strategy",
+        "task!=train strategy",
         _NEVER + "it compares placements of the core's own training",
         _ONE,
     ),

@@ -13,7 +13,7 @@ from gputopo.measurements.run_folders import RunFolders
 from gputopo.report.document import FILE_WIDTH, document_text
 from gputopo.report.markdown import document_markdown, file_of, page_markdown
 from gputopo.values.errors import ExitCode, InputError, UsageError
-from gputopo.values.option import JSON, Option, OptionsOf
+from gputopo.values.option import Option, OptionsOf
 
 if TYPE_CHECKING:
     from gputopo.measurements.box import Box
@@ -71,7 +71,7 @@ class ShownOptions(msgspec.Struct, frozen=True, kw_only=True):
     whole: Annotated[
         bool, Option("--all", "Show all rows and observations; files and the other formats always have them")
     ] = False
-    shape: Annotated[Shape, Option("--format", "Output format"), JSON] = "table"
+    shape: Annotated[Shape, Option("--format", "Output format")] = "table"
     output: Annotated[
         Path | None, Option("--output", "Write it to this file, whole or not at all", default="stdout")
     ] = None

@@ -5,7 +5,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from gputopo.values.bandwidth import Failure, Kind, Level, Method, Path, gpu_of
+from gputopo.values.bandwidth import READING, Failure, Kind, Level, Method, Path, gpu_of
 
 CopyKind = Literal["h2d", "d2h", "p2p_direct", "p2p_staged", "d2d_local"]
 
@@ -32,8 +32,8 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def acting_gpu(self) -> int:
-        """The GPU whose copy engine or kernel does it: between GPUs the source's, but for `kernel_read`."""
-        return self.gpus[-1 if self.kind == "p2p_staged" or self.method == "kernel_read" else 0]
+        """The GPU whose copy engine or kernel does it: between GPUs the source's, unless it reads."""
+        return self.gpus[-1 if self.kind == "p2p_staged" or self.method in READING else 0]
 
     @property
     def host_gpu(self) -> int | None:
@@ -166,10 +166,12 @@ class CopyWindow(msgspec.Struct, frozen=True, kw_only=True):
     """One repeat of a job: its copies in the job's order.
 
     `span`: from when to when all of them ran, by time.perf_counter; None where they did not in one stretch.
+    `skew_s`: how far apart the streams of one GPU began.
     """
 
     copies: tuple[CopyTime, ...]
     span: tuple[float, float] | None = None
+    skew_s: float = 0.0
 
 
 class WindowRunner(Protocol):

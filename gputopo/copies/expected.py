@@ -21,7 +21,7 @@ from gputopo.reference.expectations import (
     newest_generation,
 )
 from gputopo.topology.hops import bridges_above
-from gputopo.values.bandwidth import Bandwidth, Kind, Sample, gpu_of
+from gputopo.values.bandwidth import KERNELS, Bandwidth, Kind, Sample, gpu_of
 from gputopo.values.machine import Gpu, Hop, Machine, PciNode
 
 # A copy within a GPU's memory, read and written, as a share of the published rate: 0.73 on GTX 1080 Ti (353
@@ -246,7 +246,7 @@ class _Judge:
         )
 
     def _between(self, sample: Sample, source: int, destination: int) -> ExpectedRate | None:
-        if not by_copy_engine(sample) or sample.kind not in ("p2p_direct", "p2p_staged", "bidirectional"):
+        if sample.method in KERNELS or sample.kind not in ("p2p_direct", "p2p_staged", "bidirectional"):
             return None
         direct = sample.kind == "p2p_direct" or sample.path == "direct"
         if sample.kind == "bidirectional" and sample.path is None:

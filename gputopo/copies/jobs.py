@@ -12,7 +12,7 @@ import msgspec
 
 from gputopo.copies.copies import Copy, CopyJob, CopyKind, Setting, gpu_place, group_name
 from gputopo.copies.sharing import CHANGED_SHARE, fair_rates, shared
-from gputopo.values.bandwidth import Method, NotMeasured, Sample
+from gputopo.values.bandwidth import KERNELS, READING, Method, NotMeasured, Sample
 
 MIB = 2**20
 # A copy within a GPU's memory, so that no cache holds what it reads and writes: at least four times the L2,
@@ -28,7 +28,8 @@ KIB = 1024
 SWEEP_BYTES = (*(4 * KIB << shift for shift in range(0, 17, 2)), 512 * 1024 * KIB)
 _PATHS: tuple[tuple[CopyKind, bool], ...] = (("p2p_direct", True), ("p2p_staged", False))
 _UP_AND_DOWN: tuple[CopyKind, ...] = ("h2d", "d2h")
-_BY_KERNEL: tuple[Method, ...] = ("kernel_read", "kernel_write")
+# Programs copy by the source's copy engine, which writes.
+_UNLIKE_PROGRAMS: tuple[Method, ...] = ("copy_engine_read", *KERNELS)
 
 
 def jobs(setting: Setting) -> tuple[CopyJob, ...]:
@@ -79,7 +80,7 @@ def _derivable(setting: Setting) -> Iterator[CopyJob]:
     yield from (_job(_pair_copy("p2p_staged", *pair, setting)) for pair in ordered if pair in setting.peers)
     yield from (_latency(_pair_copy("p2p_staged", *pair, setting)) for pair in ordered)
     yield from (_exchange("p2p_staged", a, b, setting) for a, b, is_direct in both if is_direct)
-    for method in _BY_KERNEL:
+    for method in _UNLIKE_PROGRAMS:
         for a, b in ordered:
             if _allowed(method, a, b, setting):
                 yield _job(_pair_copy("p2p_direct", a, b, setting, method))
@@ -268,8 +269,8 @@ def _exchange(kind: CopyKind, a: int, b: int, setting: Setting) -> CopyJob:
 
 def _allowed(method: Method, source: int, destination: int, setting: Setting) -> bool:
     """Return whether bytes may go straight between two GPUs: the one that acts must reach the other."""
-    acting, reached = (destination, source) if method == "kernel_read" else (source, destination)
-    if method != "copy_engine" and acting in setting.no_kernels:
+    acting, reached = (destination, source) if method in READING else (source, destination)
+    if method in KERNELS and acting in setting.no_kernels:
         return False
     return (acting, reached) in setting.peers
 
@@ -346,7 +347,7 @@ def _both_directions_by_kernels(setting: Setting) -> Iterator[CopyJob]:
             up = _host_copy("h2d", gpu, setting, method="kernel_read")
             down = _host_copy("d2h", gpu, setting, method="kernel_write")
             yield from (_job(up), _job(down), CopyJob(kind="bidirectional", copies=(up, down)))
-    for method in _BY_KERNEL:
+    for method in KERNELS:
         for a, b in pairs(setting.gpus)[::2]:
             if _allowed(method, a, b, setting) and _allowed(method, b, a, setting):
                 ways = (_pair_copy("p2p_direct", x, y, setting, method) for x, y in ((a, b), (b, a)))

@@ -1,10 +1,8 @@
 """The network between hosts: who sends to whom and when, by which tool, and what a card's rate allows. Pure.
 
-All pairs are measured by the same tool, so that their numbers can be compared. All hosts follow one schedule
-by clocks of their own, which start when rank 0 has answered.
+All hosts follow one schedule by clocks of their own, which start when rank 0 has answered.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Literal, NamedTuple
@@ -15,51 +13,16 @@ from gputopo.copies.jobs import matchings
 from gputopo.values.bandwidth import NETWORK_ERROR, TCP, Bandwidth, Failure, NotMeasured, Sample
 from gputopo.values.errors import HardwareError
 
-Tool = Literal["tcp", "iperf3", "nccl-tests", "ib_write_bw"]
-ToolChoice = Literal["auto", "tcp", "iperf3", "nccl-tests", "ib_write_bw"]
-Program = Literal["iperf3", "ib_write_bw", "ib_write_lat"]
+Tool = Literal["tcp", "nccl-tests"]
+ToolChoice = Literal["auto", "tcp", "nccl-tests"]
 
 PROBE = "TCP probe"  # ours
 NCCL_TESTS: Literal["nccl-tests"] = "nccl-tests"
-# Between the cards alone; by NCCL, as GPUs exchange gradients; by TCP, which may be no path of the former.
-_BEST_FIRST: tuple[Tool, ...] = ("ib_write_bw", NCCL_TESTS, "iperf3")
-_MIN_INTERVAL_S = 0.1  # of iperf3's reports
 _MAX_NAMED = 4  # hosts in a line
-_HINTS: dict[Tool, str] = {
-    "iperf3": "install iperf3 on all hosts, or measure with --network-tool auto",
-    NCCL_TESTS: "it needs GPUs, and in PATH mpirun of Open MPI and sendrecv_perf (made with MPI=1), on all "
-    "hosts, and ssh from rank 0 to the others without a password; or measure with --network-tool auto",
-    "ib_write_bw": "see gputopo inspect for the RDMA ports, install perftest on all hosts, or measure with "
-    "--network-tool auto",
-}
-
-
-class Uses(NamedTuple):
-    """The programs that each host starts for a tool; none for the TCP probe, nor for nccl-tests of rank 0."""
-
-    rate: Program | None = None
-    latency: Program | None = None
-    # Seconds that one takes beside its transfer, at most: iperf3 0.02 on loopback; perftest opens the device.
-    start_s: float = 0.0
-
-
-USES: dict[Tool, Uses] = {
-    "tcp": Uses(),
-    "iperf3": Uses("iperf3", None, 1.0),
-    NCCL_TESTS: Uses(),
-    "ib_write_bw": Uses("ib_write_bw", "ib_write_lat", 2.0),
-}
-
-
-class Rdma(msgspec.Struct, frozen=True, kw_only=True):
-    """An active RDMA port."""
-
-    device: str
-    port: int
-    link_layer: str
-    rate_gbit_per_s: float | None = None
-    gid_index: int | None = None  # of RoCE, that of the host's address; None for InfiniBand
-    on_path: bool = True  # whether its interface has the address at which the others reach the host
+_HINT = (
+    "it needs GPUs, and in PATH mpirun of Open MPI and sendrecv_perf (made with MPI=1), on all hosts, and "
+    "ssh from rank 0 to the others without a password; or measure with --network-tool auto"
+)
 
 
 class Nccl(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,73 +35,45 @@ class Nccl(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
-    """What a host can measure with. `lacks`: why it cannot use a tool; without an entry it can."""
+    """What a host has of nccl-tests; `lacks`: why it cannot use them."""
 
-    rdma: Rdma | None = None
     nccl: Nccl | None = None
-    lacks: dict[str, str] = {}
+    lacks: str = "not known"
 
 
 class Choice(NamedTuple):
-    """The tool of a measurement. `passed_over`: why it is not a better one, None where that was not asked."""
+    """The tool of a measurement. `passed_over`: why it is not nccl-tests, None where that was not asked."""
 
     tool: Tool
     passed_over: str | None = None
 
 
-def choose(
-    asked: ToolChoice, hosts: Mapping[str, Tools | None], failed: Mapping[Tool, str] | None = None
-) -> Choice:
-    """Return the tool that was asked for, or the best one that all hosts have. `hosts`: by name.
+def choose(asked: ToolChoice, hosts: Mapping[str, Tools | None], failed: str | None = None) -> Choice:
+    """Return the tool that was asked for, or nccl-tests where all hosts have it. `hosts`: by name.
 
-    `failed`: tools that were tried, and why they measured nothing. Raises HardwareError where a tool that was
-    asked for by name is missing somewhere, or failed.
+    `failed`: why nccl-tests, which were tried, measured nothing. Raises HardwareError where they were asked
+    for by name and are missing somewhere, or failed.
     """
     if asked == "tcp":
         return Choice("tcp")
-    passed: list[str] = []
-    for tool in _BEST_FIRST:
-        if asked not in ("auto", tool):
-            continue
-        lacking = (failed or {}).get(tool) or _lacking(tool, hosts, on_path=asked == "auto")
-        if not lacking:
-            return Choice(tool, "; ".join(passed) or None)
-        if asked != "auto":
-            raise HardwareError(f"{tool} cannot measure between these hosts: {lacking}", _HINTS[tool])
-        passed.append(f"no {tool}: {lacking}")
-    return Choice("tcp", "; ".join(passed) or None)
+    if not (lacking := failed or _lacking(hosts)):
+        return Choice(NCCL_TESTS)
+    if asked != "auto":
+        raise HardwareError(f"{NCCL_TESTS} cannot measure between these hosts: {lacking}", _HINT)
+    return Choice("tcp", f"no {NCCL_TESTS}: {lacking}")
 
 
-def _lacking(tool: Tool, hosts: Mapping[str, Tools | None], *, on_path: bool) -> str:
-    """Return which hosts cannot use a tool, and why; empty where all can."""
+def _lacking(hosts: Mapping[str, Tools | None]) -> str:
+    """Return which hosts cannot use nccl-tests, and why; empty where all can."""
     by_reason: dict[str, list[str]] = {}
     for name, tools in hosts.items():
-        if (why := _why_not(tool, tools, on_path=on_path)) is not None:
-            by_reason.setdefault(why, []).append(name)
-    if not by_reason and tool == "ib_write_bw":
-        layers = {tools.rdma.link_layer for tools in hosts.values() if tools and tools.rdma}
-        if len(layers) > 1:
-            return f"the ports are of {' and of '.join(sorted(layers))}"
-    if not by_reason and tool == NCCL_TESTS:
-        found = [tools.nccl for tools in hosts.values() if tools and tools.nccl]
-        for paths in ({one.mpirun for one in found}, {one.program for one in found}):
-            if len(paths) > 1:
-                return f"not at the same path on all hosts: {', '.join(sorted(paths)[:_MAX_NAMED])}"
+        if tools is None or tools.nccl is None:
+            by_reason.setdefault("not known" if tools is None else tools.lacks, []).append(name)
+    found = [tools.nccl for tools in hosts.values() if tools and tools.nccl]
+    for paths in ({one.mpirun for one in found}, {one.program for one in found}):
+        if not by_reason and len(paths) > 1:
+            return f"not at the same path on all hosts: {', '.join(sorted(paths)[:_MAX_NAMED])}"
     return ", ".join(f"{why} ({_named(names, len(hosts))})" for why, names in by_reason.items())
-
-
-def _why_not(tool: str, tools: Tools | None, *, on_path: bool) -> str | None:
-    if tools is None:
-        return "not known"
-    if tool in tools.lacks or tool not in ("ib_write_bw", NCCL_TESTS):
-        return tools.lacks.get(tool)
-    if tool == NCCL_TESTS:
-        return None if tools.nccl else "not known"
-    if tools.rdma is None:
-        return "no active RDMA port"
-    if on_path and not tools.rdma.on_path:
-        return f"{tools.rdma.device} is not of the interface at which the hosts meet"
-    return None
 
 
 def _named(names: list[str], hosts: int) -> str:
@@ -146,16 +81,6 @@ def _named(names: list[str], hosts: int) -> str:
         return "all hosts"
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     return f"{', '.join(names[:_MAX_NAMED])}{more}"
-
-
-def whole_seconds(seconds: float) -> int:
-    """Return the duration that a program is given, which takes whole seconds."""
-    return max(1, math.ceil(seconds - 1e-6))
-
-
-def interval_s(window_s: float) -> float:
-    """Return the interval of iperf3's reports for a window."""
-    return max(_MIN_INTERVAL_S, window_s)
 
 
 AT_ONCE = "all hosts at once"
@@ -184,27 +109,11 @@ class Timing(msgspec.Struct, frozen=True):
     latency_s: float = _LATENCY_S
     gap_s: float = 0.2  # between two slots
     lead_s: float = _LEAD_S
-    start_s: float = 0.0  # for a program that makes the transfer to start and to end
 
     @property
     def transfer_s(self) -> float:
         """Seconds of a transfer."""
         return self.warm_s + self.windows * self.window_s
-
-    def of(self, tool: Tool) -> "Timing":
-        """Return the timing of the same measurement by a tool: programs transfer for whole seconds."""
-        uses = USES[tool]
-        if uses.rate is None:
-            return self
-        window_s = interval_s(self.window_s)
-        rest_s = whole_seconds(self.transfer_s) - self.warm_s
-        return msgspec.structs.replace(
-            self,
-            window_s=window_s,
-            windows=max(1, int(rest_s / window_s + 1e-6)),
-            latency_s=self.latency_s if uses.latency is None else self.latency_s + uses.start_s,
-            start_s=uses.start_s,
-        )
 
 
 QUICK = Timing()
@@ -229,11 +138,6 @@ class NetworkHost(msgspec.Struct, frozen=True, kw_only=True):
     rate_gbit_per_s: float | None = None  # None where it is not Ethernet, or not known
     mtu_bytes: int | None = None
     tools: Tools | None = None  # None where that is not known
-
-    @property
-    def rdma(self) -> Rdma | None:
-        """Its RDMA port that is measured, if any."""
-        return None if self.tools is None else self.tools.rdma
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.network_order/1"):
@@ -274,7 +178,7 @@ def schedule(hosts: int, timing: Timing) -> list[Slot]:
     """
     slots: list[Slot] = []
     start_s = 0.0
-    rate_s = timing.transfer_s + timing.start_s
+    rate_s = timing.transfer_s
 
     def add(kind: SlotKind, transfers: Sequence[tuple[int, int]], seconds: float) -> None:
         nonlocal start_s
@@ -296,7 +200,7 @@ def schedule(hosts: int, timing: Timing) -> list[Slot]:
 def seconds_of(hosts: int, timing: Timing) -> float:
     """Return how long all slots take, seconds."""
     *_, last = schedule(hosts, timing)
-    return timing.lead_s + last.start_s + timing.transfer_s + timing.start_s + timing.gap_s
+    return timing.lead_s + last.start_s + timing.transfer_s + timing.gap_s
 
 
 class NetworkExpected(NamedTuple):
@@ -306,17 +210,11 @@ class NetworkExpected(NamedTuple):
     source: str
 
 
-def expected(one: NetworkHost, other: NetworkHost, tool: Tool = "tcp") -> NetworkExpected | None:
-    """Return what a tool can carry at the rate of the slower card; None where it is not known.
+def expected(one: NetworkHost, other: NetworkHost) -> NetworkExpected | None:
+    """Return the payload of TCP at the rate of the slower card; None where it is not known.
 
-    Of TCP that is its payload, and None above `MAX_TCP_GBIT_PER_S`.
+    None also above `MAX_TCP_GBIT_PER_S`.
     """
-    if tool == "ib_write_bw":
-        ports = [one.rdma, other.rdma]
-        rates = [port.rate_gbit_per_s for port in ports if port is not None and port.rate_gbit_per_s]
-        if len(rates) < len(ports):
-            return None
-        return NetworkExpected(min(rates) / 8, f"{min(rates):g} Gbit/s of the RDMA port")
     if one.rate_gbit_per_s is None or other.rate_gbit_per_s is None:
         return None
     rate = min(one.rate_gbit_per_s, other.rate_gbit_per_s)
@@ -357,9 +255,8 @@ def bandwidth_of(order: Order, results: Mapping[int, NetworkResult], absent: Map
 
 
 def _notes(order: Order) -> list[str]:
-    notes = [f"{_how(order)}; {order.passed_over}" if order.passed_over else _how(order)]
-    if order.tool == "ib_write_bw":
-        return notes
+    how = f"{PROBE}: {order.streams} connections for each transfer; RDMA was not measured"
+    notes = [f"{how}; {order.passed_over}" if order.passed_over else how]
     rates = {host.rate_gbit_per_s for host in order.hosts}
     if any(rate is not None and rate > MAX_TCP_GBIT_PER_S for rate in rates):
         notes.append(
@@ -371,26 +268,11 @@ def _notes(order: Order) -> list[str]:
     return notes
 
 
-def _how(order: Order) -> str:
-    if order.tool == "tcp":
-        return f"{PROBE}: {order.streams} connections for each transfer; RDMA was not measured"
-    if order.tool == "iperf3":
-        return f"iperf3: {order.streams} connections for each transfer; RDMA was not measured"
-    ports = [host.rdma for host in order.hosts if host.rdma is not None]
-    devices = ", ".join(dict.fromkeys(port.device for port in ports))
-    beside = "" if all(port.on_path for port in ports) else ", not of the interface at which the hosts meet"
-    return (
-        f"ib_write_bw: {order.streams} queue pairs for each transfer, between RDMA ports {devices} "
-        f"({', '.join(dict.fromkeys(port.link_layer for port in ports))}){beside}"
-    )
-
-
 def _sample(order: Order, rank: int, one: TransferResult, kind: SlotKind) -> Sample:
     ends = ends_of(order, rank, one.destination)
     middle = median(one.values)
     is_spread = len(one.values) > 1 and middle
     spread = 100 * (max(one.values) - min(one.values)) / middle if is_spread else None
-    uses = USES[order.tool]
     if kind == "latency":
         return Sample(
             kind="network_latency",
@@ -399,12 +281,12 @@ def _sample(order: Order, rank: int, one: TransferResult, kind: SlotKind) -> Sam
             median_us=middle,
             repeats_us=one.values,
             spread_percent=spread,
-            tool=uses.latency or PROBE,
-            transport=TCP if uses.latency is None else "RDMA write",
+            tool=PROBE,
+            transport=TCP,
             streams=1,
         )
     # Both ways share no link of a full-duplex network; at once each host does both.
-    rate = expected(order.hosts[rank], order.hosts[one.destination], order.tool)
+    rate = expected(order.hosts[rank], order.hosts[one.destination])
     return Sample(
         kind="network",
         source=ends[0],
@@ -416,8 +298,8 @@ def _sample(order: Order, rank: int, one: TransferResult, kind: SlotKind) -> Sam
         spread_percent=spread,
         expected_gb_per_s=None if rate is None else round(rate.gb_per_s, 3),
         expected_source=None if rate is None else rate.source,
-        tool=uses.rate or PROBE,
-        transport="RDMA write" if order.tool == "ib_write_bw" else TCP,
+        tool=PROBE,
+        transport=TCP,
         streams=order.streams,
     )
 

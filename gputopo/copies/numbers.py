@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from gputopo.values.bandwidth import COLLECTIVES, Kind, Path, Run, Sample, Soak, gpu_of, node_of
+from gputopo.values.bandwidth import COLLECTIVES, READING, Kind, Path, Run, Sample, Soak, gpu_of, node_of
 from gputopo.values.machine import Machine
 from gputopo.values.machine import Sample as TimedSample
 
@@ -58,8 +58,8 @@ def runs_agree(sample: Sample) -> bool:
 
 
 def by_copy_engine(sample: Sample) -> bool:
-    """Return whether a copy was made as programs make it: not by a kernel that reads or writes its peer."""
-    return sample.method not in ("kernel_read", "kernel_write")
+    """Return whether a copy was made as programs make it: not by a kernel, nor read by the destination."""
+    return sample.method not in (*READING, "kernel_write")
 
 
 def host_copies(samples: Iterable[Sample], kind: Kind, machine: Machine) -> dict[int, Sample]:
@@ -79,15 +79,20 @@ def host_copies(samples: Iterable[Sample], kind: Kind, machine: Machine) -> dict
 
 
 def pair_copies(samples: Iterable[Sample], kind: Kind, path: Path | None = None) -> dict[Pair, Sample]:
-    """Return the fastest copy of each ordered pair of GPUs; `path` counts for `bidirectional` only."""
-    found: dict[Pair, Sample] = {}
+    """Return the fastest copy of each ordered pair of GPUs; `path` counts for `bidirectional` only.
+
+    Those read by the destination's copy engine where no pair has others.
+    """
+    written, read = dict[Pair, Sample](), dict[Pair, Sample]()
     for sample in judged(samples):
         pair = pair_of(sample)
-        if pair is None or sample.kind != kind or not by_copy_engine(sample):
+        if pair is None or sample.kind != kind or (kind == "bidirectional" and sample.path != path):
             continue
-        if kind != "bidirectional" or sample.path == path:
-            _keep_faster(found, pair, sample)
-    return found
+        if by_copy_engine(sample):
+            _keep_faster(written, pair, sample)
+        elif sample.method == "copy_engine_read":
+            _keep_faster(read, pair, sample)
+    return written or read
 
 
 def pair_of(sample: Sample) -> Pair | None:

@@ -15,7 +15,7 @@ from gputopo.reference.expectations import (
     expected_link,
     expected_nvlink,
 )
-from gputopo.values.bandwidth import Bandwidth, Path, Sample
+from gputopo.values.bandwidth import KERNELS, Bandwidth, Path, Sample
 from gputopo.values.machine import Gpu, Machine
 
 # Generation 6 with 16 lanes (links.csv): where the model, or its link, is unknown.
@@ -300,7 +300,8 @@ def _between_gpus(samples: Sequence[Sample]) -> list[Sample]:
         and pair_of(sample) is not None
         and 0.0 < rate(sample) < inf
     ]
-    return [sample for sample in found if by_copy_engine(sample)] or found
+    by_engine = [sample for sample in found if sample.method not in KERNELS]
+    return [sample for sample in found if by_copy_engine(sample)] or by_engine or found
 
 
 def _rank(sample: Sample) -> tuple[bool, float]:

@@ -10,7 +10,7 @@ from gputopo.findings.rule import Fault, Rule, Severity, Threshold, check, prese
 from gputopo.topology.hops import pci_tree
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import RETRIES, Gpu, Hop, Machine, Nic, NicPort
-from gputopo.values.subject import DRIVER, Subject
+from gputopo.values.subject import DRIVER, MACHINE, Subject
 
 PHYSICAL_ERRORS = Threshold(
     "errors of a port's link",
@@ -89,6 +89,18 @@ NO_PEER_MEMORY = Rule(
     remedy="Run sudo modprobe nvidia-peermem. With the open kernel modules and Linux 5.12 or later NCCL can "
     "use DMA-BUF instead.",
     severities=("info",),
+)
+NCCL_SLOW = Rule(
+    "nccl.network",
+    title="NCCL does not use RDMA from GPU memory between hosts",
+    remedy="NET/Socket: install the RDMA libraries (libibverbs) in the image, and see NCCL_IB_DISABLE and "
+    "NCCL_IB_HCA. NET/IB without GDRDMA: sudo modprobe nvidia-peermem, and a card near each GPU.",
+    severities=("warning", "info"),
+)
+NCCL_WARNING = Rule(
+    "nccl.warning",
+    title="warning in NCCL's log",
+    remedy="See the lines above it in the log, and those of the other ranks: the first one is the cause.",
 )
 
 _NEAR = Hop.PXB  # no host bridge between: what NCCL calls local (NCCL_NET_GDR_LEVEL's default)
@@ -277,6 +289,27 @@ def peer_memory(machine: Machine) -> Iterator[Fault]:
         "nv_peer_mem is loaded",
         {"cards": list(map(_card_name, cards)), "open_kernel_module": driver.open_kernel_module},
     )
+
+
+@check(NCCL_SLOW, NCCL_WARNING)
+def of_nccl(machine: Machine) -> Iterator[Fault]:
+    """Find what NCCL's log shows of the network between hosts, and its warnings."""
+    if machine.nccl is None:
+        return
+    between, warnings = machine.nccl.between_hosts, machine.nccl.warnings
+    evidence = {"between_hosts": list(between), "network": machine.nccl.network}
+    rdma = any(port.rdma_device for nic in machine.nics for port in nic.ports or ())
+    if "NET/Socket" in between:
+        says = f"NCCL uses TCP between hosts (NET/Socket){', beside RDMA cards' if rdma else ''}"
+        yield NCCL_SLOW.fault(MACHINE, says, evidence, "warning" if rdma else "info")
+    elif any(via.startswith("NET/IB") for via in between) and not any("GDRDMA" in via for via in between):
+        says = "NCCL copies through host memory between hosts (NET/IB without GDRDMA)"
+        yield NCCL_SLOW.fault(MACHINE, says, evidence, "info")
+    if warnings:
+        more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
+        yield NCCL_WARNING.fault(
+            MACHINE, f"warning in NCCL's log: {warnings[0]}{more}", {"warnings": list(warnings)}
+        )
 
 
 def _without_ports(machine: Machine) -> Iterator[Fault]:

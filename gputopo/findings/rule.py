@@ -1,11 +1,15 @@
 """The form of a rule: its id, title, remedy, severities and thresholds, and the findings of its checks.
 
-A rule is declared once as a `Rule`. A check is a function over a Machine (or over its samples in time) that
-yields the faults of one rule or several; `check` names them. What no rule declares cannot be reported.
+The words of a rule are its row in `rules.csv`, so that all can be read as one text. A check is a function
+over a Machine (or over its samples in time) that yields the faults of one rule or several; `check` names
+them. What no rule declares cannot be reported.
 """
 
+import csv
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Concatenate, Generic, Literal, ParamSpec
 
 import msgspec
@@ -24,16 +28,41 @@ SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 WRONG_DATA_ID = "bandwidth.wrong_data"  # corrupted data fails a command without any option
 MAX_MESSAGES = 3  # different messages in a finding about many GPUs; the evidence has all
 
-# Remedies in place of those that reseat a card, by what the GPU is in.
+_OF_HOST = (
+    "A virtual machine cannot change it: report it to the operator of the host, or use another instance."
+)
+_SERVER_COOLING = "Check the fans and air baffles (or liquid loop) of the server, and its inlet temperature."
+# Remedies in place of those for a card with a fan in a slot, by what they are about and what the GPU is in.
 ELSEWHERE = {
-    "virtual machine": "A virtual machine cannot change it: report it to the operator of the host, or use "
-    "another instance.",
-    "notebook": "Connect the original power supply, and update BIOS and driver. GPU and lanes are soldered: "
-    "if it stays, the mainboard is at fault.",
-    "module": "Reset the GPU (sudo nvidia-smi -r -i GPU) or power-cycle the machine. If it stays, have the "
-    "operator reseat or replace the module or its baseboard.",
+    "slot": {
+        "virtual machine": _OF_HOST,
+        "notebook": "Connect the original power supply, and update BIOS and driver. GPU and lanes are "
+        "soldered: if it stays, the mainboard is at fault.",
+        "module": "Reset the GPU (sudo nvidia-smi -r -i GPU) or power-cycle the machine. If it stays, have "
+        "the operator reseat or replace the module or its baseboard.",
+    },
+    "cooling": {
+        "virtual machine": _OF_HOST,
+        "notebook": "Clean its air vents and fans, and raise it from the table. If it stays hot, have the "
+        "thermal paste renewed.",
+        "module": _SERVER_COOLING,
+        "server card": _SERVER_COOLING,
+    },
+    "bridge": {
+        "virtual machine": _OF_HOST,
+        "module": "See nvidia-smi nvlink -s and -e, and whether nvidia-fabricmanager runs. Reset the GPUs "
+        "together (sudo nvidia-smi -r). If it stays, have the operator check module and baseboard.",
+    },
+    "power": {
+        "virtual machine": _OF_HOST,
+        "notebook": "Connect the original power supply; the battery or a weaker one limits the GPU.",
+        "module": "Check the server's power supplies and its power budget for GPUs (BMC).",
+    },
 }
 _NOTEBOOK = re.compile(r"\b(?:Laptop GPU|with Max-Q Design|Mobile)\b")
+# Cards without a fan, which the fans of a server cool.
+_PASSIVE = re.compile(r"(?:NVIDIA )?(?:Tesla \w+|[ALH]\d{1,3}[A-Z]?|T4)\b.*|.* Server Edition")
+_ON_HOST = re.compile(r"\bsudo\b|[Rr]eboot|[Rr]eset the GPU|BIOS|[Rr]eseat")  # none works in a container
 
 P = ParamSpec("P")
 _NO_COPIES = Bandwidth(source="")
@@ -72,7 +101,7 @@ class Case(msgspec.Struct, frozen=True):
     says: str
     remedy: str
     severity: Severity
-    opens: bool = False  # as of a Rule
+    fits: str = ""  # as of a Rule
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -111,7 +140,7 @@ class Rule(msgspec.Struct, frozen=True, eq=False):
     severities: tuple[Severity, ...] = ("warning",)  # those that its findings can have, the usual one first
     thresholds: tuple[Threshold, ...] = ()
     cases: Mapping[str, Case] = {}  # the causes or codes of which each has its own
-    opens: bool = False  # the remedy is for a card in a slot: where there is none it is one of `ELSEWHERE`
+    fits: str = ""  # a key of `ELSEWHERE`: the remedy is another one where the GPU is no card in a slot
 
     def fault(
         self,
@@ -150,6 +179,28 @@ class Rule(msgspec.Struct, frozen=True, eq=False):
             evidence=fault.evidence,
             remedy=fault.remedy,
         )
+
+
+@functools.cache
+def _declared() -> Mapping[str, Sequence[Mapping[str, str]]]:
+    """Return the rows of `rules.csv` by id: that of the rule itself, and those of its cases."""
+    with (Path(__file__).parent / "rules.csv").open(encoding="utf-8", newline="") as file:
+        return grouped((row["id"], row) for row in csv.DictReader(file))
+
+
+def rule_of(
+    id: str, *thresholds: Threshold, cases: Mapping[str, Case] | None = None, title: str | None = None
+) -> Rule:
+    """Return the rule that `rules.csv` declares. `title`, `cases`: where another table has them."""
+    own, *others = _declared()[id]
+    severities = msgspec.convert(own["severities"].split(), tuple[Severity, ...])
+    found = cases or {
+        row["case"]: Case(
+            row["title"], row["remedy"], msgspec.convert(row["severities"], Severity), row["fits"]
+        )
+        for row in others
+    }
+    return Rule(id, title or own["title"], own["remedy"], severities, thresholds, found, own["fits"])
 
 
 class Check(Generic[P]):
@@ -241,14 +292,19 @@ def by_model(machine: Machine) -> list[list[Gpu]]:
 
 
 def place_of(machine: Machine, gpu: Gpu) -> str | None:
-    """Return what a GPU is in where that is no slot of a machine that can be opened: a key of `ELSEWHERE`."""
+    """Return what a GPU is in, a key of a table in `ELSEWHERE`; None: a card with a fan in a slot."""
     if machine.host.virtual_machine not in (None, "none"):
         return "virtual machine"
     if is_notebook(gpu):
         return "notebook"
+    return kind_of_board(gpu)
+
+
+def kind_of_board(gpu: Gpu) -> str | None:
+    """Return "module" (SXM) or "server card" (without a fan) of a data center model, None of any other."""
     reference = expected_of(gpu)
     is_module = "SXM" in (gpu.name or "") or (reference is not None and reference.is_module)
-    return "module" if is_module else None
+    return "module" if is_module else "server card" if _PASSIVE.fullmatch(gpu.name or "") else None
 
 
 def is_notebook(gpu: Gpu) -> bool:
@@ -257,12 +313,15 @@ def is_notebook(gpu: Gpu) -> bool:
 
 
 def _fitting(one: Fault, machine: Machine) -> Fault:
-    """Return a fault with a remedy that fits what its GPU is in."""
-    opening = [case.remedy for case in one.rule.cases.values() if case.opens]
-    opening += [one.rule.remedy] if one.rule.opens else []
+    """Return a fault with a remedy that fits what its GPU is in, and whether this is a container."""
+    about = {case.remedy: case.fits for case in one.rule.cases.values()} | {one.rule.remedy: one.rule.fits}
     gpu = next((gpu for gpu in machine.gpus if gpu.index in one.gpus), None)
-    place = None if gpu is None or one.remedy not in opening else place_of(machine, gpu)
-    return msgspec.structs.replace(one, remedy=ELSEWHERE[place]) if place else one
+    place = None if gpu is None else place_of(machine, gpu)
+    remedy = ELSEWHERE.get(about.get(one.remedy, ""), {}).get(place or "", one.remedy)
+    contained = machine.host.container not in (None, "none") and "n a container" not in remedy
+    if contained and _ON_HOST.search(remedy):
+        remedy = f"On the host, not in this container: {remedy}"
+    return msgspec.structs.replace(one, remedy=remedy)
 
 
 def _findings(found: Iterable[Fault], machine: Machine) -> list[Finding]:

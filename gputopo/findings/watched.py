@@ -7,7 +7,7 @@ from statistics import median
 from typing import NamedTuple
 
 from gputopo.findings.clocks import CORE_SLOWER_THAN_PEERS, LINK_SLOWER, MEAN_BELOW_SHARE
-from gputopo.findings.driver import GPU_LOST, XID, xid_case
+from gputopo.findings.driver import GPU_LOST, OFF_THE_BUS, XID, xid_case
 from gputopo.findings.pcie import (
     FLAPS,
     GENERATION_DEGRADED,
@@ -17,7 +17,17 @@ from gputopo.findings.pcie import (
     WIDTH_DEGRADED,
     generation_fault,
 )
-from gputopo.findings.rule import Check, Fault, Finding, Rule, Threshold, check, named, present, worst_first
+from gputopo.findings.rule import (
+    Check,
+    Fault,
+    Finding,
+    Threshold,
+    check,
+    named,
+    present,
+    rule_of,
+    worst_first,
+)
 from gputopo.findings.throttling import (
     THROTTLE,
     THROTTLE_UNKNOWN,
@@ -40,19 +50,8 @@ MIN_LOADED = Threshold("samples under load before clocks and links are judged", 
 SHORT_SHARE = Threshold("throttled so briefly that it explains no low clock", 0.05, "of the time")
 MIN_HOST_SAMPLES = Threshold("samples of the host before its load is judged", 10, "samples")
 
-CLOCKS_SAGGING = Rule(
-    "clocks.sagging",
-    title="core clock sagging under load",
-    remedy="Watch temperature and power (gputopo inspect --watch); check cooling, power supply and clock "
-    "locks.",
-    thresholds=(SAG_SHARE, MIN_LOADED, SHORT_SHARE, BUSY_PERCENT),
-)
-HOST_BUSY = Rule(
-    "host.busy",
-    title="other programs take the CPU, the host swaps, or has no memory left",
-    remedy="See top and free -m. End other programs, or use less host memory (fewer examples prefetched).",
-    thresholds=(MIN_HOST_SAMPLES,),
-)
+CLOCKS_SAGGING = rule_of("clocks.sagging", SAG_SHARE, MIN_LOADED, SHORT_SHARE, BUSY_PERCENT)
+HOST_BUSY = rule_of("host.busy", MIN_HOST_SAMPLES)
 
 
 def find_watched(machine: Machine, history: History) -> tuple[Finding, ...]:
@@ -74,8 +73,11 @@ def _watched(machine: Machine, history: History) -> Iterator[tuple[Gpu, GpuHisto
 @check(XID)
 def _xids(machine: Machine, history: History) -> Iterator[Fault]:
     gpus = {gpu.index: gpu for gpu in machine.gpus}
+    silent = history.lost | {index for index, seen in history.gpus.items() if seen.silent}
     for xid, count in history.xids.items():
-        case = xid_case(xid.code)
+        if xid.code == OFF_THE_BUS and xid.gpu in silent:
+            continue  # it is lost: `_silent`
+        case = xid_case(xid.code, gpu=gpus.get(-1 if xid.gpu is None else xid.gpu))
         where = named(gpus[xid.gpu]) if xid.gpu in gpus else "unknown GPU"
         times = "once" if count == 1 else f"{count} times"
         yield XID.fault(

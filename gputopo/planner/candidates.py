@@ -38,7 +38,8 @@ from gputopo.values.run.plan import (
 )
 
 RULE = (
-    "no step is predicted: one GPU, or two on one PCIe switch, have the variables, of others the CPU has them"
+    "no step is predicted: GPUs with NVLinks between all pairs have a copy each, reduced by NCCL; one GPU, "
+    "or two on one PCIe switch, have the variables, of others the CPU has them"
 )
 
 
@@ -135,16 +136,18 @@ class Candidates:
         """Return a set with its variables where they were requested, else by RULE."""
         of, gpus = self._of, found.gpus
         update, ps = of.variable_update, of.request.ps
-        served = update in ("auto", "parameter_server")
+        linked = of.all_nvlinked(gpus)
+        served = update == "parameter_server" or (update == "auto" and (ps != "auto" or not linked))
         on_gpu = len(gpus) == 1 or (len(gpus) == 2 and of.in_one_island(gpus))
         device = ps if ps != "auto" else f"gpu:{gpus[0]}" if on_gpu else "cpu"
         own: VariableUpdate = "independent" if update == "independent" else "replicated"
+        own_copies = not served and own == "replicated"
         each = of.batches(gpus)
         return Candidate(
             gpus=gpus,
             variable_update="parameter_server" if served else own,
             ps_device=device if served else None,
-            all_reduce=(of.all_reduce or "copy") if update == "replicated" else None,
+            all_reduce=(of.all_reduce or ("nccl" if linked else "copy")) if own_copies else None,
             alike=found.alike,
             batch_sizes=each if isinstance(plain(each or (0,)), tuple) else (),
         )
@@ -249,6 +252,8 @@ class Candidates:
         if not of.predicts:
             if of.request.ps == "auto" and chosen.ps_device is not None:
                 reasons.append(f"variables on {chosen.ps_device}: {RULE}")
+            elif of.variable_update == "auto" and chosen.all_reduce is not None:
+                reasons.append(f"a copy of the variables on each GPU: {RULE}")
             reasons += batch_reasons(of.request, (), known=False)
         reasons += reduction_reasons(of.machine, gpus, chosen.all_reduce)
         return [*reasons, *([f"nothing predicted: {of.basis.missing}"] if of.basis.missing else [])]

@@ -71,7 +71,8 @@ def _memory_bytes(gpu: Gpu) -> int:
     if gpu.memory_mib.total is not None:
         return gpu.memory_mib.total * 2**20
     found, row = _IN_NAME.search(gpu.name or ""), expected_gpu(gpu.name, gpu.pci_device_id)
-    return (int(found[1]) if found else (row.memory_gib if row else None) or LARGEST_GIB) * 2**30
+    named = int(found[1]) if found else LARGEST_GIB
+    return ((row.memory_gib if row else None) or named) * 2**30
 
 
 def with_best(

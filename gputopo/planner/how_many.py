@@ -138,7 +138,10 @@ def reason_of(counts: Sequence[GpuCount], chosen: GpuCount, gain: float) -> str:
     slower = _slower([one for one in counts if one.num_gpus >= chosen.num_gpus])
     if after.gain is not None and after.gain < 0:
         return slower
-    brings = f"{after.num_gpus} would bring {after.gain:.0%} of their worth, less than {gain:.0%} (--gain)"
+    brings = (
+        f"{after.num_gpus} would bring {after.gain:.0%} of their worth, less than {gain:.0%} "
+        f"(--num-gpus auto:{gain:g})"
+    )
     return "; ".join(filter(None, (brings, slower, _more(counts, chosen))))
 
 

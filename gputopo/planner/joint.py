@@ -16,26 +16,23 @@ from gputopo.planner.network import rates_in_words
 from gputopo.planner.reasons import in_words, margin_of, ms
 from gputopo.planner.request import Request, batches
 from gputopo.prediction import step as steps
-from gputopo.prediction.calibration import MeasuredStep, range_share
 from gputopo.prediction.links.flows import is_network
 from gputopo.prediction.links.hosts import HostPaths, NetworkRate, joined, with_rates, without_limit
 from gputopo.prediction.links.paths import Paths, paths_of
-from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.prediction.step import Placement, StepPredictor
 from gputopo.topology.hops import Groups
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.option import listed
+from gputopo.values.run.all_reduce import NCCL
 from gputopo.values.run.batches import AUTO
 from gputopo.values.run.plan import (
     HOST_PS,
     SPREAD,
     SURE_MARGIN,
     Candidate,
-    Learned,
     Prediction,
     VariableUpdate,
-    mode_name,
 )
 
 # Places that are compared with the default where nothing is asked for: on more GPUs each other copy is one of
@@ -59,10 +56,12 @@ class Joint:
         parts: Sequence[HostPart],
         bases: Sequence[Basis],
         rates: Sequence[NetworkRate],
+        nccl: Sequence[NetworkRate],
         batch_sizes: tuple[int, ...],
     ) -> None:
-        """`batch_sizes`: examples of each GPU, in the order of the towers."""
+        """`nccl`: rates of its rings, () if unknown. `batch_sizes`: examples of each GPU, by towers."""
         self.parts, self._bases, self.rates, self._batches = parts, bases, rates, batch_sizes
+        self.nccl = nccl
         self._hosts = [HostPaths(part.name, paths_of(part.machine), part.gpus) for part in parts]
         self._own = [(basis, gpu) for part, basis in zip(parts, bases, strict=True) for gpu in part.gpus]
         each = zip(self._own, batch_sizes, strict=True)
@@ -74,29 +73,29 @@ class Joint:
         towers = iter(range(len(self._own)))
         return tuple(tuple(next(towers) for _ in part.gpus) for part in self.parts)
 
-    @property
-    def reasons(self) -> list[str]:
-        """The network of the hosts in words."""
-        return rates_in_words([part.name for part in self.parts], self.rates)
+    def reasons(self, chosen: Candidate) -> list[str]:
+        """Return the network of the hosts in words, as the chosen candidate uses it."""
+        by = {"by": "NCCL reaches"} if chosen.all_reduce == NCCL else {}
+        return rates_in_words([part.name for part in self.parts], self._rates_of(chosen), **by)
+
+    def _rates_of(self, candidate: Candidate) -> Sequence[NetworkRate]:
+        return self.nccl if candidate.all_reduce == NCCL else self.rates
 
     def candidate(self, candidate: Candidate) -> Candidate:
         """Return a candidate of these GPUs with its predicted step."""
         placing, paths = self._placed(candidate)
+        rates = self._rates_of(candidate)
         step, alone = self._step(placing, paths), self._step(placing, without_limit(paths))
         examples, speeds = sum(self._batches), [basis.speeds[gpu] for basis, gpu in self._own]
         speed, slowest, program = examples / step.step_s, min(speeds), self._bases[0].program
         slow, fast = (
             examples / self._step(placing, with_rates(paths, each)).step_s
-            for each in ([rate.low for rate in self.rates], [rate.high for rate in self.rates])
+            for each in ([rate.low for rate in rates], [rate.high for rate in rates])
         )
-        # Errors of the network, of the program and of the speed of one GPU are independent. Runs of this mode
-        # over the hosts have adjusted what links reach, those of the network among them.
-        learned = self._bases[0].learned
-        share = 1.0 if learned is None else range_share(learned, placing)
-        network = 0.0 if learned is not None and mode_name(*placing) in learned.range_shares else 1.0
+        # Errors of the network, of the program and of the speed of one GPU are independent.
         of_one = slowest.images_per_sec
-        low = hypot(network * log(slow / speed), share * log(program.low), log(slowest.low / of_one))
-        high = hypot(network * log(fast / speed), share * log(program.high), log(slowest.high / of_one))
+        low = hypot(log(slow / speed), log(program.low), log(slowest.low / of_one))
+        high = hypot(log(fast / speed), log(program.high), log(slowest.high / of_one))
         by = {"weights": alone.weights_by, "gradients": alone.gradients_by}
         if step.step_s > alone.step_s:
             both = (step.gradients_by, step.weights_by)
@@ -122,6 +121,10 @@ class Joint:
             limited_by=_limited_by(step, exposed, links),
         )
 
+    def images_per_sec(self, candidate: Candidate) -> float:
+        """Return the predicted speed of a candidate of these GPUs."""
+        return sum(self._batches) / self._step(*self._placed(candidate)).step_s
+
     def prediction(self, candidates: Sequence[Candidate]) -> Prediction:
         """Return from what the candidates were predicted; speeds of one GPU by the number of its tower."""
         basis = self._bases[0]
@@ -135,22 +138,13 @@ class Joint:
             single_gpu_source=" + ".join(dict.fromkeys(own.speeds[gpu].source for own, gpu in self._own)),
             margin=margin,
             tie=tie,
-            learned=basis.learned,
         )
-
-    def run(self, candidate: Candidate, compute_s: float, step_s: float) -> MeasuredStep:
-        """Return a run of a candidate whose steps, and whose slowest GPU, took so long."""
-        placing, paths = self._placed(candidate)
-        stepper, towers = self._stepper(paths), range(len(self._own))
-        stages = stepper.stages(placing, self.groups) if placing.traffic == "groups" else None
-        (_, weights), (_, gradients) = steps.limits(paths, towers, placing, stages)
-        model, cpus, most = self._bases[0].model, paths.cpus, self._most
-        return MeasuredStep(model, len(towers), cpus, compute_s, placing, weights, gradients, step_s, most)
 
     def of_first(self, hosts: int) -> "Joint":
         """Return the steps of the first of the hosts alone."""
         parts, towers = self.parts[:hosts], sum(len(part.gpus) for part in self.parts[:hosts])
-        return Joint(parts, self._bases[:hosts], self.rates[:hosts], self._batches[:towers])
+        rates, nccl = self.rates[:hosts], self.nccl[:hosts]
+        return Joint(parts, self._bases[:hosts], rates, nccl, self._batches[:towers])
 
     @property
     def _most(self) -> int:
@@ -167,7 +161,7 @@ class Joint:
     def _placed(self, candidate: Candidate) -> tuple[Placement, Paths]:
         """Return a place for the variables by the numbers of towers, and the paths of all hosts with it."""
         placing, home = self._placing(candidate)
-        return placing, joined(self._hosts, [rate.gb_per_s for rate in self.rates], home)
+        return placing, joined(self._hosts, [rate.gb_per_s for rate in self._rates_of(candidate)], home)
 
     def _placing(self, candidate: Candidate) -> tuple[Placement, int]:
         """Return a place for the variables by the numbers of towers, and the host of the CPU with them."""
@@ -184,29 +178,32 @@ def joint_of(
     parts: Sequence[HostPart],
     request: Request,
     rates: Sequence[NetworkRate] | str,
-    history: Sequence[Sequence[Figure]] = (),
-    learned: Learned | None = None,
+    nccl: Sequence[NetworkRate] | str = (),
 ) -> Joint | str | None:
     """Return the predicted steps of hosts, or the fact that is missing; None: nothing is asked for.
 
-    `history`: of each host, by earlier runs over all of them; `learned`: what these changed in the constants.
+    `nccl`: rates of its rings.
     """
     bases: list[Basis] = []
-    for part, figures in zip(parts, history or [()] * len(parts), strict=True):
+    for part in parts:
         own = msgspec.structs.replace(request, num_gpus=None, gain=None, gpus=part.gpus, exclude=())
         own = own if request.batch_size != AUTO else msgspec.structs.replace(own, batch_size=None)
-        basis = basis_of(part.machine, own, figures, learned)
+        basis = basis_of(part.machine, own, (), None)
         if not isinstance(basis, Basis):
             return None if basis is None else f"{part.name}: {basis}"
         bases.append(basis)
     if isinstance(rates, str):
         return rates
+    if isinstance(nccl, str):
+        if request.all_reduce == NCCL:
+            return nccl
+        nccl = ()
     speeds = [
         basis.speeds[gpu].images_per_sec
         for part, basis in zip(parts, bases, strict=True)
         for gpu in part.gpus
     ]
-    return Joint(parts, bases, rates, batches(request.batch_size, bases[0].batch, speeds))
+    return Joint(parts, bases, rates, nccl, batches(request.batch_size, bases[0].batch, speeds))
 
 
 def places(request: Request, gpus: Sequence[int], most: int) -> list[Candidate]:
@@ -227,7 +224,8 @@ def places(request: Request, gpus: Sequence[int], most: int) -> list[Candidate]:
     asked = request.variable_update != "auto" or request.ps != "auto" or request.all_reduce is not None
     if asked:
         return [first]
-    others = [_placed(gpus, "replicated", "", "copy")] if default != "copy" else []
+    others = [_placed(gpus, "replicated", "", NCCL)]
+    others += [_placed(gpus, "replicated", "", "copy")] if default != "copy" else []
     served = [_placed(gpus, "parameter_server", place, "") for place in ("cpu", SPREAD)]
     return [first, *others, *served]
 
@@ -282,23 +280,21 @@ def scaling(chosen: Candidate, alone: Candidate, first: str) -> list[str]:
 
 
 def fewer_hosts(chosen: Candidate, steps: Joint, alone: Candidate) -> list[str]:
-    """Return which number of hosts, the first of these, would be as fast; none where none is."""
+    """Return which number of hosts, 1, 2, 4, ... of the first ones, would be as fast; none where none is."""
     if (chosen.ps_device or "").startswith(HOST_PS):
         return []  # that host must take part
-    least = (1 - SURE_MARGIN) * (chosen.images_per_sec or 0.0)
-    for count in range(1, len(chosen.hosts)):
-        if count == 1:
-            speed = alone.images_per_sec or 0.0
-        else:
-            speed = steps.of_first(count).candidate(chosen).images_per_sec or 0.0
-        if speed > least:
+    all_of_them, count = chosen.images_per_sec or 0.0, 1
+    while count < len(chosen.hosts):
+        speed = alone.images_per_sec or 0.0 if count == 1 else steps.of_first(count).images_per_sec(chosen)
+        if speed > (1 - SURE_MARGIN) * all_of_them:
             devices = sum(one.devices for one in chosen.hosts[:count])
             names = _hosts([one.host for one in chosen.hosts[:count]])
-            how = "faster" if speed > (chosen.images_per_sec or 0.0) else "as fast"
+            how = "faster" if speed > all_of_them else "as fast"
             return [
-                f"{names} alone would be {how}: {speed:.0f} instead of {chosen.images_per_sec:.0f} "
+                f"{names} alone would be {how}: {speed:.0f} instead of {all_of_them:.0f} "
                 f"images/sec (--num-gpus {devices})"
             ]
+        count *= 2
     return []
 
 

@@ -4,10 +4,22 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-from gputopo.copies.network import AT_ONCE
-from gputopo.prediction.links.hosts import NetworkRate, rate_of_card, rate_of_tcp
+from gputopo.copies.network import AT_ONCE, NCCL_TESTS
+from gputopo.prediction.links.hosts import (
+    GBIT,
+    NCCL_BY_GPUDIRECT,
+    NCCL_BY_HOST,
+    NCCL_BY_SOCKETS,
+    NCCL_GPUDIRECT_UNKNOWN,
+    NCCL_MEASURED,
+    NCCL_SOCKETS_GB_PER_S,
+    NetworkRate,
+    rate_of_card,
+    rate_of_nccl,
+    rate_of_tcp,
+)
 from gputopo.values.bandwidth import TCP, Bandwidth, Sample, host_of
-from gputopo.values.machine import Machine, Nic, NicPort
+from gputopo.values.machine import Hop, Machine, Nic, NicPort
 from gputopo.values.option import listed
 
 MEASURE = "gputopo bandwidth --network --save, started as the training, measures it"
@@ -38,29 +50,112 @@ def rates_of(hosts: Sequence[HostNetwork], saved: SavedNetwork | None) -> tuple[
     return tuple(rate for rate in found if rate is not None)
 
 
-def rates_in_words(names: Sequence[str], rates: Sequence[NetworkRate]) -> list[str]:
+def rates_in_words(
+    names: Sequence[str], rates: Sequence[NetworkRate], by: str = "copies of TensorFlow reach"
+) -> list[str]:
     """Return the rates in words, of hosts with the same together."""
     alike: dict[NetworkRate, list[str]] = {}
     for name, rate in zip(names, rates, strict=True):
         alike.setdefault(rate, []).append(name)
     return [
-        f"network of {listed(of, 'and')}: {rate.says}; copies of TensorFlow reach {rate.gb_per_s:.2g} GB/s "
-        f"({rate.low:.2g} to {rate.high:.2g}) in each direction"
+        f"network of {listed(of, 'and') if len(of) < len(names) or len(of) < 3 else f'all {len(of)} hosts'}: "
+        f"{rate.says}; {by} {rate.gb_per_s:.3g} GB/s ({rate.low:.3g} to {rate.high:.3g}) in each direction"
         for rate, of in alike.items()
     ]
+
+
+def nccl_rates(
+    hosts: Sequence[HostNetwork], gpus: Sequence[Sequence[int]], saved: SavedNetwork | None
+) -> tuple[NetworkRate, ...] | str:
+    """Return what NCCL's rings over the GPUs of each host reach between hosts, or what is not known."""
+    names = {host.host for host in hosts}
+    if saved is not None and (busbw := _bus_of_all(saved.bandwidth, sum(map(len, gpus)), len(names))):
+        says = f"{busbw:.3g} GB/s of {NCCL_TESTS} measured {saved.when}"
+        return tuple(rate_of_nccl(busbw, NCCL_MEASURED, says) for _ in hosts)
+    found = [_nccl_rate(host, own) for host, own in zip(hosts, gpus, strict=True)]
+    unknown = [host.host for host, rate in zip(hosts, found, strict=True) if rate is None]
+    if unknown:
+        return f"the rate of the network cards of {listed(unknown, 'and')} is not known: {MEASURE}"
+    return tuple(rate for rate in found if rate is not None)
+
+
+def _bus_of_all(bandwidth: Bandwidth, gpus: int, hosts: int) -> float | None:
+    """Return the bus bandwidth of an all-reduce over as many GPUs of as many hosts; of the largest one."""
+    found = [
+        (one.bytes or 0, one.bus_gb_per_s)
+        for one in bandwidth.samples
+        if one.kind == "allreduce" and (one.ranks, one.hosts) == (gpus, hosts) and one.bus_gb_per_s
+        if one.invalid is None
+    ]
+    return max(found)[1] if found else None
+
+
+def _nccl_rate(host: HostNetwork, gpus: Sequence[int]) -> NetworkRate | None:
+    """Return what rings over these GPUs reach: of the RDMA cards near to them, else by sockets."""
+    near: Sequence[tuple[NicPort, Hop | None]] = rdma_ports(host.machine, gpus)
+    near = near or [(port, None) for nic in host.machine.nics for port in _active(nic)]
+    rates = [port.rate_gbit_per_s or 0.0 for port, _ in near]
+    if near and all(rates):
+        far = any(hop is not None and hop > Hop.PXB for _, hop in near)
+        direct = False if far else _has_gpudirect(host.machine)
+        cards = f"{len(near)} RDMA card{'' if len(near) == 1 else 's'}, {sum(rates):g} Gbit/s"
+        shares, how = {
+            True: (NCCL_BY_GPUDIRECT, "with GPUDirect RDMA"),
+            False: (NCCL_BY_HOST, "by way of host memory"),
+            None: (NCCL_GPUDIRECT_UNKNOWN, "whether with GPUDirect RDMA is not known"),
+        }[direct]
+        return rate_of_nccl(sum(rates) * GBIT, shares, f"{cards}, {how}")
+    card = _card(host)
+    if near or card is None:
+        return None
+    rate, name = card
+    return rate_of_nccl(
+        rate * GBIT, NCCL_BY_SOCKETS, f"sockets over {name}, {rate:g} Gbit/s", NCCL_SOCKETS_GB_PER_S
+    )
+
+
+def _has_gpudirect(machine: Machine) -> bool | None:
+    """Return whether NCCL copies between GPUs and near RDMA cards; None: not known, or DMA-BUF may do it."""
+    module = machine.driver.peer_memory_module
+    if module is None or (module == "none" and machine.driver.open_kernel_module):
+        return None
+    return module != "none"
+
+
+def _active(nic: Nic) -> list[NicPort]:
+    return [port for port in nic.ports or () if port.rdma_device and port.up]
+
+
+def rdma_ports(machine: Machine, gpus: Sequence[int]) -> list[tuple[NicPort, Hop]]:
+    """Return the active RDMA ports of the cards nearest to each GPU, and how far that is."""
+    active = {nic.index: nic for nic in machine.nics if _active(nic)}
+    near: dict[int, Hop] = {}
+    for gpu in gpus:
+        hops = {index: hop for index, nic in active.items() if (hop := nic.hops.get(f"gpu:{gpu}"))}
+        nearest = min(hops.values(), default=None)
+        for index, hop in hops.items():
+            if hop is nearest:
+                near[index] = min(hop, near.get(index, hop))
+    return [(port, near[index]) for index, nic in active.items() if index in near for port in _active(nic)]
 
 
 def _rate(host: HostNetwork, saved: SavedNetwork | None) -> NetworkRate | None:
     if saved is not None and (measured := _measured(host.host, saved.bandwidth)) is not None:
         return rate_of_tcp(measured, saved.when)
+    card = _card(host)
+    return None if card is None else rate_of_card(*card)
+
+
+def _card(host: HostNetwork) -> tuple[float, str] | None:
+    """Return Gbit/s and the name of a host's card on the network of the hosts, else of its fastest one."""
     named = None if host.interface is None else port_of(host.machine, host.interface)
     if host.gbit_per_s:
-        return rate_of_card(host.gbit_per_s, host.interface or "its card")
+        return host.gbit_per_s, host.interface or "its card"
     if named is not None and named[1].rate_gbit_per_s:
-        return rate_of_card(named[1].rate_gbit_per_s, named[1].name)
+        return named[1].rate_gbit_per_s, named[1].name
     if host.interface is None and (port := fastest_port(host.machine)) is not None:
         name = port[1].name if port[1].rdma_device or port[1].interface else nic_words(port[0])
-        return rate_of_card(port[1].rate_gbit_per_s or 0.0, f"the fastest card, {name}")
+        return port[1].rate_gbit_per_s or 0.0, f"the fastest card, {name}"
     return None
 
 

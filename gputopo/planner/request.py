@@ -111,8 +111,6 @@ def check_batch_size(request: Request) -> None:
 
 def check_predicting(request: Request) -> None:
     """Raise UsageError for options of a prediction that contradict one another, on any device."""
-    if request.gain is not None and request.num_gpus != "auto":
-        raise UsageError("--gain is for --num-gpus auto", "add --num-gpus auto, or leave --gain out")
     if request.single_gpu_images_per_sec and request.model is None:
         raise UsageError(
             "--single-gpu-images-per-sec is for a model, and a program after -- names none", "leave it out"

@@ -7,6 +7,7 @@ when forward needs them, by the gradients that are not through when backward end
 
 from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import groupby
 from typing import NamedTuple
 
 from gputopo.prediction.gradients import (
@@ -259,7 +260,9 @@ def limits(
     traffic = placing.traffic
     if len(gpus) == 1 or traffic == "none":
         return (None, 0.0), (None, 0.0)
-    if traffic in ("ring", "order") and paths.networks:
+    if traffic == "ring" and paths.networks:
+        return _ring_over_hosts(paths, gpus)
+    if traffic == "order" and paths.networks:
         return _around_hosts(paths, gpus)
     if traffic in ("ring", "order"):
         rings = rings or Rings(paths, gpus)
@@ -281,6 +284,26 @@ def _around_hosts(paths: Paths, gpus: Sequence[int]) -> tuple[Limit, Limit]:
     for place, gpu in enumerate(gpus):
         flows.between(gpu, gpus[(place + 1) % towers], (towers - 1) / towers)
     return flows.slowest, flows.slowest
+
+
+def _ring_over_hosts(paths: Paths, gpus: Sequence[int]) -> tuple[Limit, Limit]:
+    """Return the limits of NCCL's rings over all GPUs of several hosts: within one, or between two.
+
+    `paths.networks` is what all its rings together carry between hosts.
+    """
+    twice = 2 * once_round(1.0, len(gpus))
+    found: list[Limit] = [
+        (("network out", number), twice / (one.gb_per_s * GB)) for number, one in enumerate(paths.networks)
+    ]
+    for _, of_host in groupby(gpus, paths.host_of):
+        own = tuple(of_host)
+        if len(own) > 1 and own not in paths.rings:
+            rings = Rings(paths, own)
+            _, order = rings.best(own)
+            paths.rings[own] = rings.limit(order), rings.seconds(order)
+        by, seconds = paths.rings.get(own, (None, 0.0))
+        found.append((by, twice * seconds))
+    return (None, 0.0), max(found, key=lambda one: one[1])
 
 
 def _slowest_of(stages: Sequence[Flows]) -> Limit:

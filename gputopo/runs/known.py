@@ -37,22 +37,18 @@ class Together(NamedTuple):
     devices: tuple[tuple[int, int | None, str], ...]
 
 
-def together_of(
-    servers: Sequence[tuple[str, str]], devices: Sequence[tuple[int, int | None, str | None]]
-) -> Together:
-    """Return what trains together. `servers`: name, and address with a port; `devices`: as of Together."""
-    return Together(
-        tuple(
-            (host, address.rpartition(":")[0] if rank else "") for rank, (host, address) in enumerate(servers)
-        ),
-        tuple((rank, gpu, (name or "").removeprefix("NVIDIA ")) for rank, gpu, name in devices),
-    )
-
-
 def together(job: Job) -> Together:
     """Return what trained together in a job."""
-    devices = [(one.rank, one.gpu, one.gpu_name) for one in job.devices if job.servers]
-    return together_of([(one.host, one.address) for one in job.servers], devices)
+    return Together(
+        tuple(
+            (one.host, one.address.rpartition(":")[0] if rank else "") for rank, one in enumerate(job.servers)
+        ),
+        tuple(
+            (one.rank, one.gpu, (one.gpu_name or "").removeprefix("NVIDIA "))
+            for one in job.devices
+            if job.servers
+        ),
+    )
 
 
 # Images/sec of two runs of one job on the CPU, which other programs use, too, differ by this at most. Ours.

@@ -81,7 +81,7 @@ def past_run(result: Result) -> PastRun | None:
     speed, job = result.throughput, result.job
     if speed is None or job.model is None or job.precision.compute is None or job.variable_update is None:
         return None
-    if why_unpredicted(job) is not None or job.variable_update == "independent" or not _is_on_first_host(job):
+    if why_unpredicted(job) is not None or job.variable_update == "independent" or job.servers:
         return None
     if result.anomalies or not _is_steady(result) or speed.uncertainty > MAX_UNCERTAINTY * speed.mean:
         return None
@@ -97,12 +97,6 @@ def past_run(result: Result) -> PastRun | None:
     placing = Placement(job.variable_update, job.variables_on, job.all_reduce)
     placed = PlacedJob(job.model, job.precision.compute, batches, gpus, placing, job.exchange.groups)
     return PastRun(placed, sum(batches) / speed.median, tuple(marks) if len(marks) == len(batches) else ())
-
-
-def _is_on_first_host(job: Job) -> bool:
-    """Whether variables that are in one place are on the first host, or the only one."""
-    task = (job.ps_device or "").partition("/task:")[2]
-    return task.partition("/")[0] in ("", "0")
 
 
 def figures_by_marks(machine: Machine, past: Iterable[PastRun]) -> tuple[Figure, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from gputopo.values.bandwidth import Bandwidth
-from gputopo.values.machine import Contradiction, Gpu, GpuProcess, Machine, Nic, Sample
+from gputopo.values.machine import Contradiction, Gpu, GpuProcess, Machine, Nccl, Nic, Sample
 
 LEFT_OUT = "[left out]"
 
@@ -32,6 +32,7 @@ _PATTERNS = (
     # Windows: blanks belong to a name; in JSON each backslash is doubled.
     re.compile(r"(?<=/home/)[^/\s]+|(?<=/Users/)[^/\s]+|(?<=\\Users\\)\\?[^\\]+", re.IGNORECASE),
 )
+_IP = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])")  # among words; four numbers may be a version
 _HOMES = ("home", "users")
 _ON_WINDOWS = re.compile(r'"?(?:[a-z]:[\\/]|\\\\)', re.IGNORECASE)
 _WINDOWS_PROGRAM = re.compile(r'"?(?P<path>[^"]*?\.(?:exe|com|bat|cmd))(?=["\s]|$)', re.IGNORECASE)
@@ -113,6 +114,7 @@ def without_identities(machine: Machine) -> Machine:
         unread=tuple(
             replace(one, source=scrubbed(one.source), text=scrubbed_line(one.text)) for one in machine.unread
         ),
+        nccl=None if machine.nccl is None else _bare_nccl(machine.nccl),
         kernel_events=tuple(replace(one, text=scrubbed(one.text)) for one in machine.kernel_events),
     )
 
@@ -120,6 +122,14 @@ def without_identities(machine: Machine) -> Machine:
 def _bare(gpu: Gpu) -> Gpu:
     processes = None if gpu.processes is None else tuple(map(_bare_process, gpu.processes))
     return msgspec.structs.replace(gpu, uuid=None, processes=processes)
+
+
+def _bare_nccl(nccl: Nccl) -> Nccl:
+    texts = {
+        name: tuple(_IP.sub(LEFT_OUT, scrubbed_line(text)) for text in getattr(nccl, name))
+        for name in ("settings", "warnings")
+    }
+    return msgspec.structs.replace(nccl, **texts)
 
 
 def _bare_nic(nic: Nic) -> Nic:

@@ -64,9 +64,12 @@ TCP = "TCP"  # transport by which TensorFlow's copies between hosts go, too
 NETWORK_ERROR = "NETWORK_ERROR"  # reason of a transfer between hosts that failed
 HOSTS = "hosts"  # place of a collective operation whose GPUs are of several hosts
 
-# How the bytes were moved: by a copy engine, by a kernel that reads or writes the other side, by the cores of
-# the host, or by the driver's choice where a tool did not report it.
-Method = Literal["copy_engine", "kernel_read", "kernel_write", "cpu", "driver"]
+# How the bytes were moved: by a copy engine (between GPUs the source's, which writes; or the destination's,
+# which reads), by a kernel that reads or writes the other side, by the cores of the host, or by the driver's
+# choice where a tool did not report it.
+Method = Literal["copy_engine", "copy_engine_read", "kernel_read", "kernel_write", "cpu", "driver"]
+READING: tuple[Method, ...] = ("copy_engine_read", "kernel_read")  # the destination acts
+KERNELS: tuple[Method, ...] = ("kernel_read", "kernel_write")
 
 Path = Literal["direct", "staged"]
 

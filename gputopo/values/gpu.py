@@ -185,11 +185,13 @@ class Fabric(Value, frozen=True):
 
     `state`: not started, in progress, completed: how far it has joined. `status`: how that ended, "success"
     or an error. `health`: what is reported of it since, {"summary": "healthy", "bandwidth": "full"}. All in
-    nvidia-smi's words, in lower case; None on a GPU without NVSwitches. `nvidia-smi -q`, section Fabric.
+    nvidia-smi's words, in lower case; None on a GPU without NVSwitches. Only GPUs of one clique reach one
+    another. `nvidia-smi -q`, section Fabric.
     """
 
     state: str | None = None
     status: str | None = None
+    clique_id: int | None = None
     health: dict[str, str] | None = None
 
     @property
@@ -209,7 +211,10 @@ class Gpu(Value, frozen=True):
     architecture: str | None = None
     pci_address: str | None = None
     pci_device_id: str | None = None
+    pci_subsystem_id: str | None = None  # device and vendor, as nvidia-smi writes them
+    board_part_number: str | None = None
     vbios_version: str | None = None
+    inforom_version: str | None = None
     gsp_firmware_version: str | None = None
     numa_node: int | None = None
     cpu_affinity: str | None = None
@@ -234,6 +239,7 @@ class Gpu(Value, frozen=True):
     persistence_mode: bool | None = None
     processes: tuple[GpuProcess, ...] | None = None
     nvlinks: tuple[NvLink, ...] | None = None
+    c2c_mode: bool | None = None  # NVLink-C2C to the CPU
     fabric: Fabric = Fabric()
     lost: bool = False  # it was counted, and then did not answer
     recovery_action: str | None = None  # none, reset, reboot, drain p2p, drain and reset

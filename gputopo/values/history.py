@@ -36,6 +36,7 @@ class GpuHistory(msgspec.Struct, kw_only=True):
     samples: int = 0
     silent: int = 0  # samples without an answer
     loaded: int = 0
+    peak_percent: int = 0  # highest utilization
     streak: int = 0  # samples under load up to now without an idle one between
     watched_s: float = 0.0
     masks: dict[int, int] = {}
@@ -47,16 +48,20 @@ class GpuHistory(msgspec.Struct, kw_only=True):
     mean_mhz: float | None = None
     best_mean_mhz: float = 0.0
     clocked: int = 0
+    ecc: dict[str, int] = {}  # errors since the begin of the watch, by kind
 
     def add(self, sample: "GpuSample", seconds: float, *, silent: bool) -> None:
         """Add a sample; `seconds`: the time since the one before; `silent`: the GPU did not answer."""
         self.samples += 1
         self.silent += silent
         self.watched_s += seconds
+        counted = {"corrected": sample.ecc_corrected, "uncorrected": sample.ecc_uncorrected}
+        self.ecc |= {kind: count for kind, count in counted.items() if count}
         mask = max(sample.throttle_mask or 0, 0)
         if mask and (mask in self.masks or len(self.masks) < MAX_KINDS):
             self.masks[mask] = self.masks.get(mask, 0) + 1
             self.mask_s[mask] = self.mask_s.get(mask, 0.0) + seconds
+        self.peak_percent = max(self.peak_percent, int(sample.gpu_utilization_percent or 0))
         if not under_load(sample):
             self.streak = 0
             return

@@ -55,6 +55,7 @@ __all__ = [
     "Machine",
     "MemoryMib",
     "Mig",
+    "Nccl",
     "Nic",
     "NicPort",
     "NumaNode",
@@ -167,7 +168,8 @@ _LEVELS = {hop: 10 * position for position, hop in enumerate(Hop)}
 class Link(Value, frozen=True):
     """The path between two GPUs, low index first. NVLinks are counted beside the PCIe hop, not instead of it.
 
-    `hop` is None where a capture shows only `NV4`. Raises ValueError if `a` is not below `b`.
+    `hop` is None where a capture shows only `NV4`. `nccl`: NCCL's transports by its log (`P2P/CUMEM`).
+    Raises ValueError if `a` is not below `b`.
     """
 
     a: int
@@ -177,6 +179,7 @@ class Link(Value, frozen=True):
     p2p_read: str | None = None
     p2p_write: str | None = None
     p2p_reason: str | None = None
+    nccl: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.a >= self.b:
@@ -316,12 +319,33 @@ class KernelEvent(Value, frozen=True):
     kind: KernelEventKind
     text: str  # of the first
     code: int | None = None
-    severity: str | None = None  # of AER corrected, nonfatal or fatal, of an SXid nonfatal or fatal
+    # Of AER corrected, nonfatal or fatal, of an SXid or an Xid of NVLink 5 nonfatal or fatal, of Xid 154 the
+    # recovery action.
+    severity: str | None = None
     pci_address: str | None = None
     device_driver: str | None = None  # of the device that AER names
     count: int = 1
     time: str | None = None
     last_time: str | None = None
+
+
+class Nccl(Value, frozen=True):
+    """How NCCL connects the GPUs of a job, by its log (`NCCL_DEBUG=INFO`). Rings and trees are of ranks.
+
+    `between_hosts`: transports of GPUs of different hosts. `settings`: variables, `NCCL_P2P_DISABLE=1`.
+    """
+
+    version: str | None = None
+    ranks: int | None = None
+    hosts: int = 1
+    network: str | None = None  # IB, Socket, AWS Libfabric, ...
+    channels: int | None = None
+    nvls: bool | None = None  # whether NVLink switches reduce (NVLink SHARP)
+    between_hosts: tuple[str, ...] = ()
+    rings: tuple[str, ...] = ()  # `0 1 2 3`
+    trees: tuple[str, ...] = ()  # `1->0 2->1`: each rank and its parent
+    settings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 class LineCounts(Value, frozen=True):
@@ -381,6 +405,7 @@ class Machine(Value, frozen=True, tag_field="schema", tag="gputopo.machine/1"):
     samples: tuple[Sample, ...] = ()
     gaps: tuple[Gap, ...] = ()
     kernel_events: tuple[KernelEvent, ...] = ()
+    nccl: Nccl | None = None
     series: tuple[GpuHistory, ...] = ()
 
     def link(self, a: int, b: int) -> Link | None:

@@ -63,7 +63,8 @@ class Option:
 
     `min`, `max`, `above`, `below`: range of a number. `read`: returns the value for (flag, text) where the
     type alone is not enough; raises UsageError or InputError. With `sets_fields` it returns values of several
-    fields by name, or of none.
+    fields by name, or of none. `words`: what may be given instead of a number, by the fields that each sets;
+    a tuple: the option's own field, to the word.
     """
 
     flag: str
@@ -79,15 +80,46 @@ class Option:
     above: float | None = None
     below: float | None = None
     max: float | None = None
-    words: tuple[str, ...] = ()  # what may be given instead of one
+    words: tuple[str, ...] | Mapping[str, Mapping[str, Any]] = ()
+    bare: str = ""  # what it stands for without a value, where `value` is in brackets
     const: Any = None  # value of the field where this option, a flag, is given
     read: Callable[[str, Any], Any] | None = None
     sets_fields: bool = False
     letter: str = ""  # a second flag, `-i`
     repeated: bool = False  # it may be given several times; the value is a tuple, `read` gets all texts
 
+    def whole(self, text: str) -> int:
+        """Return the integer that was typed. Raises UsageError."""
+        low = -MAX_INT if self.min is None else int(self.min)
+        high = MAX_INT if self.max is None else int(self.max)
+        try:
+            value = int(number_in(self.unit, text) if self.unit else int(text))
+        except (ValueError, OverflowError):
+            wanted = UNITS[self.unit][2] if self.unit else f"{self.flag} {self.value or 'N'}: {self.help}"
+            raise UsageError(
+                f"{self.flag} cannot be {shown(text)}: not an integer", f"give {wanted}"
+            ) from None
+        if low <= value <= high:
+            return value
+        limit = f"{low} or more" if value < low else f"{high} at most"
+        hint = limit if self.max is None else f"{low} to {high}"
+        raise UsageError(f"{self.flag} cannot be {shown(text)[1:-1]}", f"give {hint}")
 
-JSON = Option("--json", "Same as --format json", const="json", more=True)
+    def number(self, text: str) -> float:
+        """Return the number that was typed. Raises UsageError."""
+        value = number_in(self.unit, text)
+        low = self.above if self.above is not None else self.min
+        high = self.below if self.below is not None else self.max or MAX_FLOAT
+        too_low = low is not None and (value <= low if self.above is not None else value < low)
+        too_high = not (value < high if self.below is not None else value <= high)
+        if too_low or too_high:
+            since = "" if low is None else f" {'above' if self.above is not None else 'from'} {low:g}"
+            until = f"{', below' if self.below is not None else ' to'} {high:g}"
+            until = "" if self.below is None and self.max is None else until
+            limits = f"{since}{until} {self.unit}".rstrip()
+            hint = f"give {UNITS[self.unit][2]},{limits}" if self.unit else f"give a number{limits}"
+            raise UsageError(f"{self.flag} cannot be {shown(text)[1:-1]}", hint)
+        return value
 
 
 @dataclass(frozen=True)
@@ -183,6 +215,7 @@ class Declared:
     def values(self, text: Text) -> dict[str, Any]:
         """Return the values of fields that a text stands for. Raises UsageError or InputError."""
         option = self.option
+        text = text or option.bare
         if option.read is not None:
             found = option.read(option.flag, text)
             return found if option.sets_fields else {self.field: found}
@@ -191,6 +224,9 @@ class Declared:
         if option.repeated:
             assert not isinstance(text, bool)
             return {self.field: tuple(text)}
+        word = str(text).lower()
+        if isinstance(option.words, Mapping) and word in option.words:
+            return dict(option.words[word])
         return {self.field: self._one(str(text))}
 
     def as_typed(self, text: Text) -> Any:
@@ -198,6 +234,8 @@ class Declared:
         if self.option.repeated:
             assert not isinstance(text, bool)
             return list(text)
+        if text == "" and self.placeholder.startswith("["):
+            return True
         plain = self.option.read is None and self.kind in (int, float) and not self.is_flag
         if self.option.read is not None and self.kind is int and str(text).isdecimal():
             return int(str(text))
@@ -207,43 +245,12 @@ class Declared:
         if text.lower() in self.option.words:
             return text.lower()
         if self.kind is int:
-            return self._integer(text)
+            return self.option.whole(text)
         if self.kind is float:
-            return self._number(text)
+            return self.option.number(text)
         if get_origin(self.kind) is Literal:
             return require_choice(self.option.flag, text, get_args(self.kind))
         return self.kind(text)
-
-    def _integer(self, text: str) -> int:
-        option = self.option
-        low = -MAX_INT if option.min is None else int(option.min)
-        high = MAX_INT if option.max is None else int(option.max)
-        try:
-            value = int(number_in(option.unit, text) if option.unit else int(text))
-        except (ValueError, OverflowError):
-            wanted = f"give {UNITS[option.unit][2]}" if option.unit else f"give {self.usage}"
-            raise UsageError(f"{option.flag} cannot be {shown(text)}: not an integer", wanted) from None
-        if low <= value <= high:
-            return value
-        limit = f"{low} or more" if value < low else f"{high} at most"
-        hint = limit if option.max is None else f"{low} to {high}"
-        raise UsageError(f"{option.flag} cannot be {shown(text)[1:-1]}", f"give {hint}")
-
-    def _number(self, text: str) -> float:
-        option = self.option
-        value = number_in(option.unit, text)
-        low = option.above if option.above is not None else option.min
-        high = option.below if option.below is not None else option.max or MAX_FLOAT
-        too_low = low is not None and (value <= low if option.above is not None else value < low)
-        too_high = not (value < high if option.below is not None else value <= high)
-        if too_low or too_high:
-            since = "" if low is None else f" {'above' if option.above is not None else 'from'} {low:g}"
-            until = f"{', below' if option.below is not None else ' to'} {high:g}"
-            until = "" if option.below is None and option.max is None else until
-            limits = f"{since}{until} {option.unit}".rstrip()
-            hint = f"give {UNITS[option.unit][2]},{limits}" if option.unit else f"give a number{limits}"
-            raise UsageError(f"{option.flag} cannot be {shown(text)[1:-1]}", hint)
-        return value
 
     @property
     def usage(self) -> str:
@@ -340,24 +347,16 @@ def typed_words(
             continue
         value = typed[name]
         for text in value if one.option.repeated else (value,):
-            words += [one.option.flag] if one.is_flag else [one.option.flag, str(text)]
+            words += [one.option.flag] if one.is_flag or text is True else [one.option.flag, str(text)]
     return words
 
 
 def _values(options: Iterable[Declared], texts: Mapping[str, Text]) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Return the values of fields by the path of their struct. Raises UsageError where two options differ."""
+    """Return the values of fields by the path of their struct."""
     values: dict[tuple[str, ...], dict[str, Any]] = {}
-    by: dict[tuple[tuple[str, ...], str], str] = {}
     for one in options:
-        if one.name not in texts:
-            continue
-        text = texts[one.name]
-        typed = one.option.flag if one.is_flag or one.option.repeated else f"{one.option.flag} {text}"
-        part = values.setdefault(one.part, {})
-        for name, value in one.values(text).items():
-            other = by.setdefault((one.part, name), typed)
-            if part.setdefault(name, value) != value:
-                raise UsageError(f"{other} and {typed} contradict one another", "leave one of them out")
+        if one.name in texts:
+            values.setdefault(one.part, {}).update(one.values(texts[one.name]))
     return values
 
 

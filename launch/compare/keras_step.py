@@ -16,8 +16,9 @@ from gputopo.launch.models.keras_checks import is_seed, shapes_of
 from gputopo.launch.models.keras_sources import Foreign
 from gputopo.launch.models.layers import TYPES, DataFormat, Stream, TowerRows
 from gputopo.launch.models.model import Model, loss_of
+from gputopo.launch.spec.names import Method
 from gputopo.launch.spec.rules import remarks
-from gputopo.launch.spec.run_spec import Method, Optimization, Precision, RunSpec
+from gputopo.launch.spec.run_spec import Optimization, Precision, RunSpec
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.loss_scale import LossScale, run_if
 from gputopo.launch.train.marks import Marks, clock
@@ -25,7 +26,7 @@ from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.devices import HOST, require
 from gputopo.launch.train.placement.variables import VariableSet, create, create_state
 from gputopo.launch.train.stepper import StepOutcome, Stepper
-from gputopo.launch.train.updating import learning_rate
+from gputopo.launch.train.updating import ADAM, RMSPROP, learning_rate
 
 Tensor = Any
 _LAYER_DROPOUT = 5  # purpose of a random stream
@@ -106,11 +107,9 @@ class NetworkLayer(keras.layers.Layer):  # type: ignore[misc]
 def optimizer_of(spec: Optimization, rate: float) -> keras.optimizers.Optimizer:
     """Return the optimizer that a spec names. Decay and clipping are left to `prepared`."""
     if spec.optimizer == "rmsprop":
-        return keras.optimizers.RMSprop(
-            rate, rho=spec.rmsprop_decay, momentum=spec.rmsprop_momentum, epsilon=spec.rmsprop_epsilon
-        )
+        return keras.optimizers.RMSprop(rate, **RMSPROP)
     if spec.optimizer == "adam":
-        return keras.optimizers.Adam(rate, spec.adam_beta1, spec.adam_beta2, spec.adam_epsilon)
+        return keras.optimizers.Adam(rate, *ADAM.values())
     momentum = spec.momentum if spec.optimizer == "momentum" else 0.0
     return keras.optimizers.SGD(rate, momentum, nesterov=spec.nesterov and momentum > 0.0)
 
@@ -201,7 +200,7 @@ def prepared(spec: Optimization, gradients: Sequence[Tensor], weights: Sequence[
 
 
 class MethodStep(Stepper):
-    """Takes the steps of `--method`: the whole batch is on the host, and every tower gets its rows of it.
+    """Takes the steps of a Keras program: the whole batch is on the host, every tower gets its rows.
 
     A graph for both passes, and a function that applies the gradients: so the clock readings of the towers
     do not wait for one another, and Keras's optimizer works as it does in a program of Keras.

@@ -1,7 +1,7 @@
 """The other hosts of a training, as rank 0 knows them: joined, refused, failed, silent. Pure."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -79,14 +79,16 @@ class Members:
         job: str | None,
         asked: Mapping[str, Any],
         patience: HostTimeouts,
+        note: Callable[[str], None],
     ) -> None:
-        """`names`: of all ranks, None where not known. `asked`: rank 0's options as typed."""
+        """`names`: of all ranks, None where not known. `asked`: rank 0's options. `note`: prints a line."""
         self._names = names
         self._job = job
         self._asked = msgspec.to_builtins(dict(asked))
         self._patience = patience
         self._refused: dict[int, str] = {}
-        self._strangers: list[str] = []
+        self._note = note
+        self.strangers: list[str] = []
         self.joined: dict[int, Member] = {}  # by rank
         self.unable: Refused | None = None
         self._end: RunEnd | None = None
@@ -243,8 +245,8 @@ class Members:
                 text += f"; {self.words(rank)} has ended: {self.joined[rank].failure}"
             elif rank in self.joined:
                 text += f"; {self.words(rank)} joined and {LEFT if self.joined[rank].is_gone else SILENT}"
-        if self._strangers:
-            text += f"; refused besides: {', '.join(self._strangers)}"
+        if self.strangers:
+            text += f"; refused besides: {', '.join(self.strangers)}"
         return text
 
     def _is_lost(self, rank: int) -> bool:
@@ -311,8 +313,9 @@ class Members:
         return msgspec.structs.replace(event, **changed)
 
     def _note_stranger(self, words: str) -> None:
-        if words not in self._strangers and len(self._strangers) < MAX_STRANGERS:
-            self._strangers.append(words)
+        if words not in self.strangers and len(self.strangers) < MAX_STRANGERS:
+            self.strangers.append(words)
+            self._note(f"refused: {words}")
 
 
 def _refusal(what: str, hint: str, exit_code: int = ExitCode.USAGE) -> Refused:

@@ -12,7 +12,6 @@ from typing import Protocol
 import msgspec
 
 from gputopo import planner
-from gputopo.launch.hosts.earlier import EarlierRuns, shown_by
 from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.spec.job_spec import Server
 from gputopo.launch.spec.names import host_names, rank_of_place
@@ -28,12 +27,12 @@ from gputopo.planner.joint import (
     places,
     scaling,
 )
-from gputopo.planner.network import HostNetwork, SavedNetwork, rates_of
+from gputopo.planner.network import HostNetwork, SavedNetwork, nccl_rates, rates_of
 from gputopo.planner.request import Request, check_batch_size
-from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.option import listed
+from gputopo.values.run.all_reduce import NCCL
 from gputopo.values.run.batches import require_one_each
 from gputopo.values.run.plan import (
     CPU_DEVICES,
@@ -73,14 +72,12 @@ def plan_hosts(
     cpu_devices: int = CPU_DEVICES,
     require_gpu: bool = False,
     saved: SavedNetwork | None = None,
-    earlier: EarlierRuns | None = None,
 ) -> PlannedHosts:
     """Plan for all hosts, by rank, from what they bring: where one is enough, for that host alone.
 
     `own`: the choice of rank 0. `cpu`: on CPU devices, as where no host has a GPU; `cpu_devices`: of each
-    host, unless their number is requested. `saved`: a measurement of the network between them; `earlier`:
-    runs of rank 0 with others, which count where they were over the chosen devices. Raises UsageError,
-    NoPlanError, HardwareError.
+    host, unless their number is requested. `saved`: a measurement of the network between them. Raises
+    UsageError, NoPlanError, HardwareError.
     """
     on_cpu = cpu or all(one.machine is None for one in hosts)
     count: HowMany | None = None
@@ -95,14 +92,14 @@ def plan_hosts(
     targets = [
         own(its_own, cpu=cpu)
         if rank == 0
-        else target_alone(hosts[rank], its_own, cpu=cpu, require_gpu=require_gpu)
+        else target_alone(hosts[rank], its_own, cpu=cpu, require_gpu=require_gpu, keep=1)
         for rank, its_own in requests.items()
     ]
     found = targets[0]
     if len(targets) > 1:
         found = joint(targets, [_server(one) for one in taking], request)
         if found.backend == "gpu":
-            found = replace(found, plan=_with_steps(found, targets, taking, request, saved, earlier))
+            found = replace(found, plan=_with_steps(found, targets, taking, request, saved))
     if count is not None:
         found = replace(found, plan=msgspec.structs.replace(found.plan, how_many=count))
     return PlannedHosts(found, _unequal(hosts, requests))
@@ -146,8 +143,15 @@ def _server(host: Joining) -> Server:
     return Server(host=host.name, address=f"{address}:{host.port}", cores=cores)
 
 
-def target_alone(host: Joining, request: Request, *, cpu: bool = False, require_gpu: bool = False) -> Target:
-    """Return the target of one host by what it brought."""
+def target_alone(
+    host: Joining,
+    request: Request,
+    *,
+    cpu: bool = False,
+    require_gpu: bool = False,
+    keep: int | None = None,
+) -> Target:
+    """Return the target of one host by what it brought. `keep`: as of `planner.plan`."""
     memory = host.resources.get("memory_bytes")
     found = target_of(
         host.machine or Machine(source="live"),
@@ -157,6 +161,7 @@ def target_alone(host: Joining, request: Request, *, cpu: bool = False, require_
         require_gpu=require_gpu,
         cpu=cpu,
         affinity=False,
+        keep=keep,
     )
     return replace(found, memory_bytes=memory if isinstance(memory, int) else None)
 
@@ -180,7 +185,6 @@ def _with_steps(
     hosts: Sequence[Joining],
     request: Request,
     saved: SavedNetwork | None,
-    earlier: EarlierRuns | None,
 ) -> Plan:
     """Return the joint plan with predicted steps, where they can be: the default unless another is faster.
 
@@ -193,8 +197,10 @@ def _with_steps(
     ]
     cards = [HostNetwork(one.name, part.machine, *_card(one)) for one, part in zip(hosts, parts, strict=True)]
     rates = rates_of(cards, saved)
-    shown = None if earlier is None else shown_by(earlier, found.servers, parts, rates)
-    steps = joint_of(parts, request, rates, *(shown or ()))
+    gpus = [part.gpus for part in parts]
+    even = len({len(own) for own in gpus}) == 1  # as TensorFlow's strategy needs it
+    nccl = nccl_rates(cards, gpus, saved) if even else ()
+    steps = joint_of(parts, request, rates, nccl)
     if (choice.ps_device or "").startswith(HOST_PS):
         rank_of_place(choice.ps_device or "", len(parts))
     if not isinstance(steps, Joint):
@@ -202,37 +208,28 @@ def _with_steps(
         choice = msgspec.structs.replace(choice, reasons=(*choice.reasons, *why))
         return msgspec.structs.replace(plan, choice=choice, candidates=(choice,))
     most = max(len(part.gpus) for part in parts)
-    others = (
-        places(request, choice.gpus, most)[1:] if sum(one.counted for one in targets) <= MAX_COMPARED else []
-    )
+    others = [one for one in places(request, choice.gpus, most)[1:] if one.all_reduce != NCCL or steps.nccl]
+    if sum(map(len, gpus)) > MAX_COMPARED:
+        others = [one for one in others if one.all_reduce == NCCL]
     first = steps.candidate(choice)
     compared = [steps.candidate(msgspec.structs.replace(one, hosts=choice.hosts)) for one in others]
     faster = [one for one in compared if _speed(one) * (1 - SURE_MARGIN) > _speed(first)]
     chosen = max(faster, key=_speed, default=first)
     rest = sorted((one for one in (first, *compared) if one != chosen), key=_speed, reverse=True)
-    alone = targets[0].plan.choice if shown is None else _alone(parts[0], request, shown.figures[0])
+    alone = targets[0].plan.choice
     chosen = msgspec.structs.replace(
         chosen,
         reasons=(
             *choice.reasons,
             *scaling(chosen, alone, parts[0].name),
             *fewer_hosts(chosen, steps, alone),
-            *steps.reasons,
+            *steps.reasons(chosen),
         ),
     )
     candidates = (chosen, *rest)
     return msgspec.structs.replace(
         plan, choice=chosen, candidates=candidates, prediction=steps.prediction(candidates)
     )
-
-
-def _alone(part: HostPart, request: Request, figures: Sequence[Figure]) -> Candidate:
-    """Return the best of rank 0's GPUs alone, by the speeds that all hosts are predicted with."""
-    own = request_of(request, len(part.gpus), 0)
-    if isinstance(request.batch_size, tuple):
-        own = msgspec.structs.replace(own, batch_size=request.batch_size[: len(part.gpus)])
-    own = msgspec.structs.replace(own, gpus=part.gpus, exclude=())
-    return planner.plan(part.machine, own, history=figures, keep=1).choice
 
 
 def _speed(one: Candidate) -> float:

@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -87,20 +87,21 @@ class RendezvousServer:
         asked: Mapping[str, Any] | None = None,
         allow_public: bool = False,
         patience: HostTimeouts = PATIENCE,
+        note: Callable[[str], None] = lambda line: None,
     ) -> None:
         """Listen. `names`: of all ranks, None where not known; that of rank 0 is where it listens.
 
         `port`: 0 for a free one. `secret`: of the job: who does not prove it is not listened to. `job`: the
         starter's id of this job: hosts of another one are refused.
         `asked`: rank 0's options, as in `Joining.asked`. `allow_public`: rank 0 may listen on an address that
-        can be reached from everywhere. Raises UsageError for a name or port that cannot be listened on,
-        HardwareError for a port that is in use.
+        can be reached from everywhere. `note`: prints a line. Raises UsageError for a name or port that
+        cannot be listened on, HardwareError for a port that is in use.
         """
         self._name = names[0] or ""
         self._secret = secret
         self._patience = patience
         self.decided_s = patience.silent_s + patience.every_s  # after which a host that is gone is lost
-        self._members = Members(names, job=job, asked=asked or {}, patience=patience)
+        self._members = Members(names, job=job, asked=asked or {}, patience=patience, note=note)
         self._changed = threading.Condition()  # guards the members, their connections and the end
         self._end: RunEnd | None = None
         self._is_closed = False
@@ -152,7 +153,7 @@ class RendezvousServer:
     def wait(self, timeout_s: float = JOIN_S) -> dict[int, Joining]:
         """Wait until all other hosts have joined; return what they brought, by rank.
 
-        Raises HardwareError, which names the hosts that are missing and those that were refused, after
+        Raises HardwareError (UsageError where one was refused), which names the hosts that are missing, after
         `timeout_s` seconds, or at once when there is no host left to wait for. Where a host reports why it
         cannot join, that is raised at once, with its kind and hint.
         """
@@ -166,7 +167,8 @@ class RendezvousServer:
             if members.is_decided():
                 kind = UsageError if members.are_refused() else HardwareError
                 raise kind(members.absence(""), "correct that, and start all hosts again")
-            raise HardwareError(
+            # A host with another secret, or number of hosts, ends by exit code 2.
+            raise (UsageError if members.strangers else HardwareError)(
                 members.absence(f" within {timeout_s:g} s"),
                 f"start gputopo on all hosts at the same time; they must reach {self._name} port {self.port} "
                 "(host name, firewall); --join-timeout waits longer",

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from gputopo.values.errors import GputopoError
 
 if TYPE_CHECKING:
-    from gputopo.launch.hosts.earlier import EarlierRuns
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
@@ -45,18 +44,6 @@ def measured_before(machine: "Machine", request: "Request") -> Before:
     if request.single_gpu_images_per_sec:
         return Before((), changed)
     return Before((*speeds, *figures_by_marks(machine, here)), changed)
-
-
-def earlier_of_hosts(machine: "Machine | None", request: "Request") -> "EarlierRuns | None":
-    """Return the latest runs of this machine with other hosts; None where none count in a prediction."""
-    from gputopo.launch.hosts.earlier import EarlierRuns
-    from gputopo.launch.supervise.run_folder import past_results, runs_home
-
-    if machine is None or request.no_history or request.model is None or not request.predicts:
-        return None
-    past = past_results(runs_home(os.environ), of_hosts=True)
-    results = tuple(one.result for one in past if one.is_of(machine))
-    return EarlierRuns(results, _workload_of) if results else None
 
 
 def past_of(target: "Target", apart_from: Path | None = None) -> "list[Result]":

@@ -24,13 +24,11 @@ from gputopo.copies.nccl_hosts import (
 )
 from gputopo.copies.network import (
     NCCL_TESTS,
-    USES,
     Nccl,
     NetworkHost,
     NetworkResult,
     Order,
     Timing,
-    Tool,
     ToolChoice,
     TransferResult,
     choose,
@@ -38,7 +36,7 @@ from gputopo.copies.network import (
 )
 from gputopo.launch.hosts.messages import Joining
 from gputopo.probes.processes import tethered
-from gputopo.probes.programs import Ended, ProgramError, Programs, all_reduce_of, rate_of, run_all
+from gputopo.probes.programs import Ended, all_reduce_of, rate_of, run_all
 from gputopo.probes.tcp import Listener, latency, send
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
@@ -125,9 +123,7 @@ _IS_LATE = "left out: a transfer before it took too long"
 LATE_S = 15.0  # for results after the last slot: a transfer that fails takes 5 s; not measured
 
 
-def order_of(
-    hosts: Sequence[Joining], timing: Timing, asked: ToolChoice, failed: Mapping[Tool, str] | None = None
-) -> Order:
+def order_of(hosts: Sequence[Joining], timing: Timing, asked: ToolChoice, failed: str | None = None) -> Order:
     """Return what all hosts are to do, by what each brought. `failed`: as of `choose`.
 
     Raises HardwareError for a tool that was asked for and that cannot measure.
@@ -137,7 +133,7 @@ def order_of(
     return Order(
         hosts=tuple(own),
         token=secrets.token_hex(16),
-        timing=timing.of(choice.tool),
+        timing=timing,
         tool=choice.tool,
         passed_over=choice.passed_over,
     )
@@ -151,8 +147,6 @@ def measure_order(line: bytes, listener: Listener, environ: Mapping[str, str]) -
             return NetworkResult()
         found = measure_by_nccl(order, environ)
         return NetworkResult(error=found) if isinstance(found, str) else NetworkResult(nccl=found)
-    if USES[order.tool].rate is not None:
-        listener.serve = _programs(order).serve
     listener.token = order.token
     return measure(order)
 
@@ -161,9 +155,8 @@ def measure(order: Order) -> NetworkResult:
     """Measure the transfers of one host, each in its slot; the first begins `lead_s` after this call.
 
     Those to a host that could not be reached are not tried again: each would take some seconds, and this host
-    would be late for the others. A program that fails costs its own transfer.
+    would be late for the others.
     """
-    programs = _programs(order)
     begin_s = time.monotonic() + order.timing.lead_s
     found: list[TransferResult] = []
     errors: dict[int, str] = {}
@@ -174,29 +167,21 @@ def measure(order: Order) -> NetworkResult:
             error = errors.get(destination) or (_IS_LATE if left_s < -_LATE_BY_S else None)
             if error is None:
                 try:
-                    values = _measured(order, programs, destination, is_latency=slot.kind == "latency")
+                    values = _measured(order, destination, is_latency=slot.kind == "latency")
                     found.append(TransferResult(slot=number, destination=destination, values=values))
                     continue
                 except OSError as failed:
-                    error = (failed.strerror or str(failed)).lower()
-                    if not isinstance(failed, ProgramError):
-                        errors[destination] = error
+                    errors[destination] = error = (failed.strerror or str(failed)).lower()
             found.append(TransferResult(slot=number, destination=destination, error=error))
     return NetworkResult(measured=tuple(found))
 
 
-def _measured(order: Order, programs: Programs, destination: int, *, is_latency: bool) -> tuple[float, ...]:
+def _measured(order: Order, destination: int, *, is_latency: bool) -> tuple[float, ...]:
     """Make one transfer; return GB/s of each window, or microseconds. Raises OSError."""
-    host, uses = order.hosts[destination], USES[order.tool]
-    if (program := uses.latency if is_latency else uses.rate) is not None:
-        return programs.transfer(program, host.address, host.port, order.token)
+    host = order.hosts[destination]
     if is_latency:
         return latency(host.address, host.port, order.token, order.timing)
     return send(host.address, host.port, order.token, order.timing, order.streams)
-
-
-def _programs(order: Order) -> Programs:
-    return Programs(order.timing, order.streams, order.hosts[order.rank].rdma, tethered)
 
 
 def _host(joining: Joining) -> NetworkHost:

@@ -157,7 +157,7 @@ class KerasModel:
 def build_keras(asked: ModelName, spec: RunSpec | None) -> KerasModel:
     """Build a Keras model in the data format and precision of a spec (None: NHWC, float32).
 
-    Its variables stay on the host, or where `--method` has them. Raises UsageError for whatever keeps it
+    Its variables stay on the host, or where a Keras program has them. Raises UsageError for whatever keeps it
     from being built.
     """
     _require_tensorflow()

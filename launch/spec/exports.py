@@ -19,10 +19,11 @@ from typing import Any
 
 import msgspec
 
-from gputopo.launch.hosts.hostlists import HostAddress, fold
+from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.remote_agent import SECRET
 from gputopo.launch.spec.env import HostPlace
 from gputopo.values.errors import UsageError
+from gputopo.values.index_ranges import host_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.run.plan import SPREAD, Candidate
 
@@ -205,7 +206,7 @@ def hosts_sbatch(start: HostsExport) -> str:
     names = [str(host) for host in start.hosts]
     directives = [
         *(f"nodes={start.size}", "ntasks-per-node=1", "exclusive", f"gpus-per-node={start.has}", "mem=0"),
-        *([f"nodelist={fold(names)}"] if names else []),
+        *([f"nodelist={host_ranges(names)}"] if names else []),
         *(["no-kill"] if start.may_lose else []),
     ]
     why = "Whole nodes: Slurm gives GPUs by number, and this run names those of its plan on each."
@@ -220,7 +221,7 @@ def hostfile(start: HostsExport) -> str:
     if not start.hosts:
         raise UsageError("--format hostfile needs the names of the hosts", "add --hosts LIST")
     ports = all(host.port is None for host in start.hosts)
-    listed = (fold if ports else ",".join)(str(host) for host in start.hosts)
+    listed = (host_ranges if ports else ",".join)(str(host) for host in start.hosts)
     one_each = ("--map-by", "ppr:1:node")
     command = [*MPIRUN, "--hostfile", "HOSTFILE", "-n", str(start.size), *one_each]
     line = shlex.join([*command, *start.on_named_gpus("--hosts", listed)])

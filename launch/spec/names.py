@@ -1,16 +1,19 @@
-"""The tf.distribute strategies that `--strategy` names. Pure."""
+"""The tf.distribute strategies, and the Keras programs, that `--strategy` names. Pure."""
 
 import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from gputopo.values.errors import UsageError
 from gputopo.values.run.plan import CPU_DEVICES, HOST_PS
 
 Kind = Literal["mirrored", "central", "one-device", "multi_worker_mirrored"]
 Reduction = Literal["nccl", "hierarchical", "one", "ring"]
+Method = Literal["kuza55", "avolkov1", "fchollet"]
+
+METHODS = get_args(Method)  # multi-GPU Keras programs, which train in their own way
 
 MULTI_WORKER: Kind = "multi_worker_mirrored"  # of several hosts, with a process on each
 
@@ -56,9 +59,18 @@ def read(name: str) -> StrategyName:
     asked = _ALSO.get(kind, kind) + colon + reduction
     if asked in STRATEGIES:
         return STRATEGIES[asked]
-    near = difflib.get_close_matches(asked, STRATEGIES, n=2, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"the strategies are: {', '.join(STRATEGIES)}"
+    known = (*STRATEGIES, *METHODS)
+    near = difflib.get_close_matches(asked, known, n=2, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"the strategies are: {', '.join(known)}"
     raise UsageError(f"there is no strategy '{name}'", hint)
+
+
+def read_strategy(_flag: str, text: str) -> dict[str, Any]:
+    """Return the field of a spec that `--strategy` sets. Raises UsageError."""
+    if text.lower() in METHODS:
+        return {"method": text.lower()}
+    read(text)
+    return {"strategy": text}
 
 
 JOB = "worker"

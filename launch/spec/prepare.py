@@ -1,6 +1,7 @@
 """From a plan to the frozen spec of a run. Pure: nothing here asks the machine, a file or the clock."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
@@ -9,7 +10,7 @@ import msgspec
 from gputopo.launch.spec import model_names
 from gputopo.launch.spec.job_spec import Backend, ProgramSpec
 from gputopo.launch.spec.model_names import Recipe, data_of, model_for, model_recipe
-from gputopo.launch.spec.names import device_name, host_names, rank_of, rank_of_place
+from gputopo.launch.spec.names import MULTI_WORKER, device_name, host_names, rank_of, rank_of_place
 from gputopo.launch.spec.readers import FP16_LOSS_SCALE, MODEL_SCHEDULE
 from gputopo.launch.spec.rules import check, is_multi_worker
 from gputopo.launch.spec.run_spec import Data, DataFormat, Exchange, Precision, RunSpec, Task
@@ -18,7 +19,7 @@ from gputopo.planner.cpu_devices import counted_devices
 from gputopo.topology.hops import reduction_groups
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.run.all_reduce import parse
+from gputopo.values.run.all_reduce import NCCL, parse
 from gputopo.values.run.batches import (
     BatchSize,
     as_typed,
@@ -75,6 +76,10 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
     Raises UsageError for an unknown model, variables on a GPU that is not in the plan, a drill on a device
     that is not there, or options that do not go together.
     """
+    if target.others and target.plan.choice.all_reduce == NCCL and "all_reduce" not in (asked or {}):
+        # Chosen by prediction: the way of TensorFlow that most use between hosts.
+        target = replace(target, plan=reduced_by_strategy(target.plan))
+        given = {**given, "strategy": f"{MULTI_WORKER}:{NCCL}"}
     backend, choice = target.backend, target.plan.choice
     count = sum(one.counted for one in (target, *target.others))
     fields = {"batch_size": 1, **given}

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gputopo.values.errors import InputError, UsageError
-from gputopo.values.option import MAX_FLOAT, Option, nearest, shown
+from gputopo.values.option import nearest, shown
 from gputopo.values.run.batches import AUTO, read_batch_size
 
 MAX_TRACED = 100  # a profile of more steps than this does not fit into memory. Ours.
@@ -94,25 +94,6 @@ def read_steps(flag: str, text: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def read_warmup(flag: str, text: str) -> dict[str, Any]:
-    """Read a count of steps, or auto, as fields of a RunSpec."""
-    if text == AUTO:
-        return {"detect_warmup": True}
-    if not (text.isascii() and text.isdigit() and len(text) <= 9):
-        raise UsageError(f"{flag} cannot be {shown(text)}", f"give 0 or more, or {AUTO}")
-    return {"num_warmup_batches": int(text)}
-
-
-def read_loss_scale(flag: str, text: str) -> dict[str, Any]:
-    """Read a scale, or auto, as fields of a Precision."""
-    if text == AUTO:
-        return {"loss_scale": FP16_LOSS_SCALE, "auto_loss_scale": True}
-    scale = _number(text)
-    if scale is None or not 0 < scale <= MAX_FLOAT:
-        raise UsageError(f"{flag} cannot be {shown(text)}", f"give a number above 0, such as 128, or {AUTO}")
-    return {"loss_scale": scale}
-
-
 def read_schedule(flag: str, text: str) -> dict[str, Any]:
     """Read `constant`, `piecewise:30=0.1,60=0.01`, `exponential:1000:0.5`, `cosine:5000` or `model`.
 
@@ -185,15 +166,17 @@ def no_field(_flag: str, _text: str) -> dict[str, Any]:
     return {}
 
 
+def read_resume(flag: str, text: str) -> dict[str, Any]:
+    """Return the fields of `--resume` alone, or with auto. Raises UsageError."""
+    if text and text.lower() != AUTO:
+        raise UsageError(f"{flag} cannot be {shown(text)}", f"write {flag} alone, or {flag} {AUTO}")
+    return {"resume_or_start" if text else "resume": True}
+
+
 def read_batch(flag: str, text: str) -> dict[str, Any]:
     """Return the batch; nothing for auto, which the plan resolves and `RunSpec.asked` holds."""
     asked = read_batch_size(flag, text)
     return {} if asked == AUTO else {"batch_size": asked}
-
-
-def fraction(flag: str, help: str) -> Option:
-    """Option of a share: from 0 to below 1."""
-    return Option(flag, help, min=0, below=1)
 
 
 def read_alarm(flag: str, text: str) -> str:

@@ -125,14 +125,19 @@ def _moves(spec: RunSpec) -> bool:
 
 HOSTS_RULES: tuple[TaskRule, ...] = (
     TaskRule(
+        lambda spec: bool(spec.servers) and not is_multi_worker(spec) and spec.precision.deterministic,
+        "--deterministic is for one host, and this is a training of several",
+        "leave it out, add --num-hosts 1, or use --strategy multi_worker_mirrored",
+    ),
+    TaskRule(
         lambda spec: bool(spec.servers) and not is_multi_worker(spec) and spec.data.bad_records == "skip",
         "--bad-records skip is for one host, and this is a training of several",
         "leave it out, and repair the files that are named, or add --num-hosts 1",
     ),
     TaskRule(
         lambda spec: bool(spec.servers) and spec.method is not None,
-        "--method {spec.method} is for one host, and this is a training of several",
-        "leave --method out, or add --num-hosts 1",
+        "--strategy {spec.method} is for one host, and this is a training of several",
+        "leave --strategy out, or add --num-hosts 1",
     ),
     TaskRule(
         lambda spec: bool(spec.servers) and spec.strategy is not None and not is_multi_worker(spec),
@@ -167,18 +172,13 @@ HOSTS_RULES: tuple[TaskRule, ...] = (
 
 TRAINER_RULES: tuple[TaskRule, ...] = (
     TaskRule(
-        lambda spec: spec.method is not None and spec.strategy is not None,
-        "--method {spec.method} cannot be combined with --strategy {spec.strategy}: each is another trainer",
-        "leave one of them out, such as --strategy",
-    ),
-    TaskRule(
         lambda spec: _other(spec) and spec.task != "train",
-        "--task {spec.task} cannot be combined with a --method or --strategy: they only train",
-        "leave --method and --strategy out",
+        "--task {spec.task} cannot be combined with --strategy, which only trains",
+        "leave --strategy out",
     ),
     TaskRule(
         lambda spec: spec.method is not None and _moves(spec),
-        "--method {spec.method} has its own exchange of weights and gradients",
+        "--strategy {spec.method} has its own exchange of weights and gradients",
         "leave --variable-update and the options of the exchange out; --ps places its variables",
     ),
     *needless(
@@ -201,23 +201,23 @@ TRAINER_RULES: tuple[TaskRule, ...] = (
     ),
     TaskRule(
         lambda spec: _other(spec) and spec.exchange != Exchange(),
-        "--ps gpu:spread cannot be combined with a --method or --strategy: their variables are in one place",
+        "--ps gpu:spread cannot be combined with --strategy, whose variables are in one place",
         "use --ps cpu or --ps gpu:N",
     ),
     TaskRule(
         lambda spec: spec.method is not None and isinstance(spec.batch_size, tuple),
-        "--batch-size with a number for each device cannot be combined with --method {spec.method}: it cuts "
-        "one joint batch evenly",
-        "give one number, or leave --method out",
+        "--batch-size with a number for each device cannot be combined with --strategy {spec.method}: it "
+        "cuts one joint batch evenly",
+        "give one number, or leave --strategy out",
     ),
     TaskRule(
         lambda spec: spec.method is not None and spec.grad_reduce == "sum",
-        "--grad-reduce sum cannot be combined with --method {spec.method}: it has one loss, a mean",
+        "--grad-reduce sum cannot be combined with --strategy {spec.method}: it has one loss, a mean",
         "leave --grad-reduce out",
     ),
     TaskRule(
         lambda spec: _other(spec) and bool(spec.drills),
-        "--drill cannot be combined with a --method or --strategy: only the built-in trainer injects faults",
+        "--drill cannot be combined with --strategy: only the built-in trainer injects faults",
         "leave --drill out",
     ),
     *(
@@ -255,6 +255,11 @@ EXCHANGE_RULES: tuple[TaskRule, ...] = (
         "--staged-vars and --async are modes of a parameter server: they cannot be combined with packed or "
         "fp16 gradients, or with relaxed consistency",
         "leave --staged-vars and --async out, and use --variable-update replicated",
+    ),
+    TaskRule(
+        lambda spec: spec.precision.deterministic and spec.exchange.asynchronous,
+        "--deterministic cannot be combined with --async: the order of its updates differs from run to run",
+        "leave one of them out, such as --async",
     ),
     TaskRule(
         lambda spec: spec.exchange.staged and spec.exchange.asynchronous,

@@ -8,19 +8,17 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from gputopo.launch.spec.job_spec import JobSpec
-from gputopo.launch.spec.names import STRATEGIES
+from gputopo.launch.spec.names import METHODS, STRATEGIES, Method, read_strategy
 from gputopo.launch.spec.readers import (
     FP16_LOSS_SCALE,
     SCHEDULE_GRAMMAR,
-    fraction,
     no_field,
     read_batch,
     read_data_place,
     read_folder,
-    read_loss_scale,
+    read_resume,
     read_schedule,
     read_steps,
-    read_warmup,
 )
 from gputopo.values.option import Option, require_choice
 from gputopo.values.run.batches import BatchSize, batches_of
@@ -38,7 +36,6 @@ Feed = Literal["sync", "queue", "dataset", "staged"]
 CacheForm = Literal["raw", "decoded"]
 ResizeMethod = Literal["crop", "nearest", "bilinear", "bicubic", "area", "round_robin"]
 Task = Literal["train", "forward", "eval", "input"]
-Method = Literal["kuza55", "avolkov1", "fchollet"]
 ThreadMode = Literal["global", "gpu_private", "gpu_shared"]
 
 STEPS, EXCHANGE = "Model and steps", "Exchange between devices"
@@ -90,18 +87,8 @@ class Optimization(_Part, frozen=True):
     MORE: ClassVar[bool] = True
 
     optimizer: Annotated[OptimizerName, Option("--optimizer", "Optimizer", more=False)] = "sgd"
-    momentum: Annotated[float, fraction("--momentum", "Momentum coefficient")] = 0.9
+    momentum: Annotated[float, Option("--momentum", "Momentum coefficient", min=0, below=1)] = 0.9
     nesterov: Annotated[bool, Option("--nesterov", "Nesterov momentum, as tf_cnn_benchmarks uses it")] = False
-    rmsprop_decay: Annotated[
-        float, fraction("--rmsprop-decay", "Decay of the squared gradients (RMSProp)")
-    ] = 0.9
-    rmsprop_momentum: Annotated[float, fraction("--rmsprop-momentum", "Momentum coefficient of RMSProp")] = (
-        0.9
-    )
-    rmsprop_epsilon: Annotated[float, Option("--rmsprop-epsilon", "Epsilon of RMSProp", above=0)] = 1.0
-    adam_beta1: Annotated[float, fraction("--adam-beta1", "Decay of the first moment (Adam)")] = 0.9
-    adam_beta2: Annotated[float, fraction("--adam-beta2", "Decay of the second moment (Adam)")] = 0.999
-    adam_epsilon: Annotated[float, Option("--adam-epsilon", "Epsilon of Adam", above=0)] = 1e-8
     weight_decay: Annotated[float, Option("--weight-decay", "L2 coefficient λ: gradient += λw", min=0)] = 0.0
     gradient_clip: Annotated[
         float | None, Option("--gradient-clip", "Clip every gradient element to [-X, X]", above=0)
@@ -129,10 +116,9 @@ class Precision(_Part, frozen=True):
         Option(
             "--loss-scale",
             "Loss scale of fp16; auto adapts it",
-            value="X|auto",
             default=f"{FP16_LOSS_SCALE:g} with fp16",
-            read=read_loss_scale,
-            sets_fields=True,
+            above=0,
+            words={"auto": {"loss_scale": FP16_LOSS_SCALE, "auto_loss_scale": True}},
             more=True,
         ),
     ] = 1.0
@@ -141,7 +127,15 @@ class Precision(_Part, frozen=True):
     auto_loss_scale: bool = False
     loss_scale_steps: int = 1000
     xla: Annotated[bool, Option("--xla", "Compile with XLA")] = False
-    tf32: Annotated[Literal["on", "off"], Option("--tf32", "TensorFloat-32 in fp32 products on GPUs")] = "on"
+    tf32: Annotated[
+        Literal["on", "off"], Option("--tf32", "TensorFloat-32 in fp32 products on GPUs", more=True)
+    ] = "on"
+    deterministic: Annotated[
+        bool,
+        Option(
+            "--deterministic", "Same numbers in each run on the same hardware, by slower kernels", more=True
+        ),
+    ] = False
 
 
 class Exchange(_Part, frozen=True):
@@ -269,10 +263,19 @@ class Lifecycle(_Part, frozen=True):
         Option("--checkpoint-steps", "Steps between checkpoints", default="at the end only", min=1),
     ] = None
     keep_checkpoints: Annotated[int, Option("--keep-checkpoints", "Number of checkpoints to keep", min=1)] = 5
-    resume: Annotated[bool, Option("--resume", "Continue from the latest checkpoint", more=False)] = False
-    resume_or_start: Annotated[
-        bool, Option("--resume-or-start", "As --resume, and begin at the start where there is no checkpoint")
+    resume: Annotated[
+        bool,
+        Option(
+            "--resume",
+            "Continue from the latest checkpoint",
+            detail="auto: begin at the start where there is none",
+            value="[auto]",
+            read=read_resume,
+            sets_fields=True,
+            more=False,
+        ),
     ] = False
+    resume_or_start: bool = False
     export: Annotated[
         str | None,
         Option("--export", "Write the model, for a single device, at the end", value="DIR", read=read_folder),
@@ -334,27 +337,18 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
     rank: int | None = None
     task: Annotated[
         Task,
-        Option("--task", "What to run", theme=STEPS),
-        Option("--forward-only", "Same as --task forward", const="forward", theme=STEPS, more=True),
-        Option("--eval", "Same as --task eval: needs --checkpoints", const="eval", theme=STEPS, more=True),
-        Option(
-            "--input-only",
-            "Same as --task input: measure the input pipeline alone",
-            const="input",
-            theme=STEPS,
-            more=True,
-        ),
+        Option("--task", "What to run", detail="eval needs --checkpoints", theme=STEPS),
     ] = "train"
-    method: Annotated[
-        Method | None,
-        Option("--method", "Train as this multi-GPU Keras program does", theme=STEPS, more=True),
-    ] = None
+    method: Method | None = None
     strategy: Annotated[
         str | None,
         Option(
             "--strategy",
-            f"Train with tf.distribute, to compare: {', '.join(STRATEGIES)}",
+            f"Train with tf.distribute, to compare: {', '.join(STRATEGIES)}; or as a multi-GPU Keras program "
+            f"does: {', '.join(METHODS)}",
             value="NAME",
+            read=read_strategy,
+            sets_fields=True,
             theme=STEPS,
             more=True,
         ),
@@ -397,10 +391,9 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
         Option(
             "--num-warmup-batches",
             "Uncounted warm-up steps; auto: until step times are steady",
-            value="N|auto",
             default="10; 3 on CPU devices",
-            read=read_warmup,
-            sets_fields=True,
+            min=0,
+            words={"auto": {"detect_warmup": True}},
             theme=STEPS,
             more=True,
         ),

@@ -50,16 +50,12 @@ def moves_gradients(exchange: Exchange) -> bool:
 
 
 # Options by their names in RunSpec.asked.
-_OF_AN_OPTIMIZER: dict[OptimizerName, str] = {
-    "momentum": "momentum nesterov",
-    "rmsprop": "rmsprop_decay rmsprop_momentum rmsprop_epsilon",
-    "adam": "adam_beta1 adam_beta2 adam_epsilon",
-}
+_OF_AN_OPTIMIZER: dict[OptimizerName, str] = {"momentum": "momentum nesterov"}
 _TRAINS = (
     "optimizer learning_rate scale_learning_rate learning_rate_schedule learning_rate_warmup_steps "
     "weight_decay gradient_clip gradient_clip_norm loss_scale on_nan all_reduce grad_reduce staged_vars "
     "variable_consistency async gradient_repacking agg_small_grads_max_bytes agg_small_grads_max_group "
-    "fp16_transfer drill checkpoint_steps keep_checkpoints resume resume_or_start export "
+    "fp16_transfer drill checkpoint_steps keep_checkpoints resume export "
 )
 # Options without an effect on a task, and why.
 _IDLE: dict[Task, tuple[str, str]] = {
@@ -121,12 +117,12 @@ def _other_data(spec: RunSpec) -> bool:
 TASK_RULES: tuple[TaskRule, ...] = (
     TaskRule(
         lambda spec: spec.task == "eval" and spec.lifecycle.checkpoints is None,
-        "--eval needs a checkpoint, and none is named",
+        "--task eval needs a checkpoint, and none is named",
         "add --checkpoints DIR, or train with --task train",
     ),
     TaskRule(
         lambda spec: spec.task == "input" and spec.data.folder is None and spec.data.source == "gpu",
-        "--input-only has nothing to measure: examples made once on the devices have no input pipeline",
+        "--task input has nothing to measure: examples made once on the devices have no input pipeline",
         "name an input: --data-dir DIR, --data-source cpu or --data-source python",
     ),
     TaskRule(

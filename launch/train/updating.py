@@ -46,6 +46,11 @@ class Optimizer:
         return self.op(var=variable.handle, **given)
 
 
+# The defaults of tf_cnn_benchmarks.
+RMSPROP = {"rho": 0.9, "momentum": 0.9, "epsilon": 1.0}
+ADAM = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}  # in the order of Keras
+
+
 def optimizer_of(spec: Optimization) -> Optimizer:
     """Return the optimizer that a spec names.
 
@@ -66,19 +71,15 @@ def optimizer_of(spec: Optimization) -> Optimizer:
         return Optimizer(
             ops.ResourceApplyRMSProp,
             slots={"ms": 1.0, "mom": 0.0},
-            settings={
-                "rho": spec.rmsprop_decay,
-                "momentum": spec.rmsprop_momentum,
-                "epsilon": spec.rmsprop_epsilon,
-            },
+            settings=RMSPROP,
         )
     if spec.optimizer == "adam":
-        betas = {"beta1": spec.adam_beta1, "beta2": spec.adam_beta2}
+        betas = {"beta1": ADAM["beta1"], "beta2": ADAM["beta2"]}
         return Optimizer(
             ops.ResourceApplyAdam,
             slots={"m": 0.0, "v": 0.0},
             scalars={f"{name}_power": beta for name, beta in betas.items()},
-            settings={**betas, "epsilon": spec.adam_epsilon},
+            settings=ADAM,
         )
     return Optimizer(ops.ResourceApplyGradientDescent, rate="alpha", gradient="delta")
 

@@ -29,6 +29,7 @@ from gputopo.launch.throughput import Report
 from gputopo.launch.user_program.program import ProgramEnd, ProgramStop
 from gputopo.launch.user_program.recording import STOPPED, failure_of
 from gputopo.launch.user_program.steps import Batch, StepsReported
+from gputopo.planner.network import rdma_ports
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import Event, Noticed, RankFailed, RunFinished, Sample
@@ -102,29 +103,9 @@ def nccl_variables(interface: str | None, machine: Machine | None, gpus: Sequenc
     the cards nearest to each of the GPUs.
     """
     found = {} if interface is None else {_INTERFACE: f"={interface}"}
-    ports = rdma_ports(machine, gpus) if machine is not None else ()
-    return {**found, **({_HCA: f"={','.join(ports)}"} if ports else {})}
-
-
-def rdma_ports(machine: Machine, gpus: Sequence[int]) -> tuple[str, ...]:
-    """Return the active RDMA ports of the cards nearest to each GPU, as `mlx5_0:1`; () if none is known."""
-    active = {
-        nic.index: [
-            f"{port.rdma_device}:{port.rdma_port or 1}"
-            for port in nic.ports or ()
-            if port.rdma_device is not None and port.state == "ACTIVE"
-        ]
-        for nic in machine.nics
-    }
-    near: set[int] = set()
-    for gpu in gpus:
-        hops = {
-            nic.index: hop.level
-            for nic in machine.nics
-            if active[nic.index] and (hop := nic.hops.get(f"gpu:{gpu}")) is not None
-        }
-        near |= {index for index, level in hops.items() if level == min(hops.values())}
-    return tuple(port for nic in machine.nics if nic.index in near for port in active[nic.index])
+    near = rdma_ports(machine, gpus) if machine is not None else ()
+    ports = ",".join(f"{port.rdma_device}:{port.rdma_port or 1}" for port, _ in near)
+    return {**found, **({_HCA: f"={ports}"} if ports else {})}
 
 
 # For an earlier failure of another host, which reports it at once and is heard of each second; not measured
@@ -153,8 +134,17 @@ class ProgramEnds:
 
     @property
     def first(self) -> RankFailed | None:
-        """The failure that came first; a host is gone from its last word on."""
-        return min(self._failures, key=lambda one: one[0])[1] if self._failures else None
+        """The failure that came first; a host is gone from its last word on.
+
+        Signals to several hosts, as of scancel, are of the job: no host is named then.
+        """
+        if not self._failures:
+            return None
+        first = min(self._failures, key=lambda one: one[0])[1]
+        stopped = {one.rank for _, one in self._failures if one.kind in STOPPED.values()}
+        if first.kind not in STOPPED.values() or len(stopped) < 2:
+            return first
+        return msgspec.structs.replace(first, rank=0, cause=first.cause.rpartition(": ")[2])
 
 
 class Leading:

@@ -20,6 +20,8 @@ Stream = NewType("Stream", object)
 Event = NewType("Event", object)
 Kernel = NewType("Kernel", object)
 
+# The oldest Linux driver for each major version of cuda-bindings (cuda.bindings, Runtime Requirements).
+DRIVERS = {12: "525.60.13", 13: "580.65.06"}
 ABSENT = "FUNCTION_NOT_FOUND"  # our name for a function that this driver lacks; CUDA has none for it
 UNKNOWN = "CUDA_ERROR_UNKNOWN"
 _NOT_READY = "CUDA_ERROR_NOT_READY"
@@ -132,7 +134,10 @@ def text_of(buffer: bytes) -> str:
 
 
 class Cuda:
-    """CUDA of this process. `unreadable`: what was refused of devices that were counted and do not answer."""
+    """CUDA of this process. `unreadable`: what was refused of devices that were counted and do not answer.
+
+    `doubt`: cuda-bindings is of a later major version than the driver, which NVIDIA does not support.
+    """
 
     def __init__(self, binding: Any, log: CallLog = NO_LOG) -> None:
         self._binding = binding
@@ -140,6 +145,7 @@ class Cuda:
         self.current: int | None = None  # the ordinal of the device that is current
         number = int(self.ask("cuDriverGetVersion"))
         self.driver_version = f"{number // 1000}.{number % 1000 // 10}"
+        self.doubt = _doubt(int(binding.CUDA_VERSION), number)
         self._contexts: dict[int, Any] = {}
         self._abandoned: set[int] = set()
         devices: list[CudaDevice] = []
@@ -375,10 +381,36 @@ def _start(log: CallLog) -> Cuda:
         cuda = Cuda(driver, log)
     except CudaError as error:
         raise _refused(error) from error
+    if cuda.doubt and not _has_elapsed_time(cuda, driver):
+        major = int(cuda.driver_version.partition(".")[0])
+        raise NoCudaError(
+            "BINDINGS_NEWER", cuda.doubt, f'pip install "cuda-bindings<{major + 1}", or {_UPDATE}'
+        )
     if not cuda.devices:
         says = "; ".join(cuda.unreadable) or "CUDA finds no device"
         raise NoCudaError("CUDA_ERROR_NO_DEVICE", says, _REMEDIES["CUDA_ERROR_NO_DEVICE"])
     return cuda
+
+
+def _doubt(bindings: int, driver: int) -> str | None:
+    """Return that cuda-bindings is too new for the driver (12040: 12.4), None where it is not."""
+    major = bindings // 1000
+    if driver // 1000 >= major:
+        return None
+    needs = f" (Linux driver {DRIVERS[major]})" if major in DRIVERS else ""
+    return (
+        f"cuda-bindings {major} needs a driver of CUDA {major}.0{needs} or later; this one is of CUDA "
+        f"{driver // 1000}.{driver % 1000 // 10}"
+    )
+
+
+def _has_elapsed_time(cuda: Cuda, binding: Any) -> bool:
+    """Return whether the driver has the one call in use that changed between two major versions (in 12.8)."""
+    try:
+        cuda.ask("cuEventElapsedTime", binding.CUevent(0), binding.CUevent(0))
+    except CudaError as error:
+        return error.reason != ABSENT
+    return True
 
 
 def _words(code: Any) -> str:

@@ -21,9 +21,10 @@ from gputopo.probes.cuda.transfer import (
     fitting,
     rate_alone,
     rate_within,
+    starts_apart_s,
 )
 from gputopo.probes.numa import NumaMemory, lies_on, most_of
-from gputopo.values.bandwidth import Failure
+from gputopo.values.bandwidth import KERNELS, Failure
 
 _GB = 1e9
 
@@ -51,6 +52,11 @@ def times(
     return found
 
 
+# Rates of copies at once are of the time from their common start. Ours: above the steps of event clocks.
+_SKEW_SHARE = 0.01
+_SKEWED = (
+    "streams of one GPU started more than 1 % of a window apart: rates of copies at once are less certain"
+)
 _NOT_HELD_SAYS = "the driver did not accept all copies of the window while its streams were blocked"
 
 
@@ -94,7 +100,7 @@ class Engine:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Why host memory does not lie on the NUMA node it was asked for, or where it lies is unknown."""
+        """Why host memory lies elsewhere than asked, or where is unknown; streams that began apart."""
         return tuple(self._notes)
 
     @property
@@ -139,7 +145,7 @@ class Engine:
             return str(card.unusable)
         if method == "copy_engine":
             return None
-        if method not in ("kernel_read", "kernel_write"):
+        if method not in KERNELS:
             return f"{method} is not a copy method of GPUs"
         try:
             card.load_kernels()
@@ -177,10 +183,16 @@ class Engine:
                 self._settle(job)
                 raise
             good = {number: ends[number] for number in ends if number not in wrong}
+            skew_s = 0.0
+            with contextlib.suppress(CudaError):  # a GPU that was lost since then
+                skew_s = starts_apart_s([ready[number] for number in good])
             done = times(job, ready, good)
             done = {number: self._placed(job.copies[number], one) for number, one in done.items()}
         first_end = common_window(list(good.values())) if good else 0.0
+        if skew_s > _SKEW_SHARE * first_end:
+            self._notes[_SKEWED] = None
         return CopyWindow(
+            skew_s=skew_s,
             span=None if released_s is None else (released_s, released_s + first_end),
             copies=tuple(
                 CopyTime(failure=failure_of(job, copy, wrong[number].reason, wrong[number].says))

@@ -21,7 +21,7 @@ from gputopo.probes.cuda.transfer import (
     messages,
 )
 from gputopo.probes.cuda.verify import Span
-from gputopo.values.bandwidth import gpu_of
+from gputopo.values.bandwidth import KERNELS, gpu_of
 
 # Of one window of a latency: enough for the event clock (0.5 us), few enough for a blocked stream.
 _LATENCY_COPIES = 256
@@ -82,7 +82,7 @@ def places(
     for card in used:
         card.allocate_buffers()
     acting = cards[copy.acting_gpu]
-    if copy.method != "copy_engine" and acting.load_kernels() is None:
+    if copy.method in KERNELS and acting.load_kernels() is None:
         assert acting.no_kernels is not None
         raise acting.no_kernels
     on_device, on_host = parts(job.copies)
@@ -113,12 +113,12 @@ def transfer(job: CopyJob, number: int, size: int, seed: int, there: Places) -> 
     """Cut one copy of a job into chunks of the memory that it has. Raises CudaError."""
     copy = job.copies[number]
     size = max(8, size // 8 * 8)
-    if job.kind == "latency" and copy.method != "copy_engine":
+    if job.kind == "latency" and copy.method in KERNELS:
         return _chase(copy, there, seed)
     if copy.kind == "p2p_staged":
         return _staged(job, copy, size, seed, there)
     found = _plain(job, copy, size, seed, there)
-    by_kernels = [other.acting_gpu for other in job.copies if other.method != "copy_engine"]
+    by_kernels = [other.acting_gpu for other in job.copies if other.method in KERNELS]
     found.kernels_at_once = max(by_kernels.count(copy.acting_gpu), 1)
     return found
 
@@ -157,7 +157,7 @@ def _plain(job: CopyJob, copy: Copy, size: int, seed: int, there: Places) -> Tra
         raise CudaError(
             "CUDA_ERROR_NOT_SUPPORTED", "copies of pageable memory wait in the call, so no two run at once"
         )
-    if pageable and copy.method != "copy_engine":  # a kernel that touches it ends the context of its GPU
+    if pageable and copy.method in KERNELS:  # a kernel that touches it ends the context of its GPU
         raise CudaError("CUDA_ERROR_NOT_SUPPORTED", "kernels copy page-locked host memory only")
     kind = PageableTransfer if pageable else Transfer
     repeats = 1

@@ -4,7 +4,7 @@ import ctypes
 import functools
 import random
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from gputopo.probes.cuda.door import CudaError, Event, Stream
 from gputopo.probes.cuda.gpus import CHAIN_BYTES, EngineGpu
 from gputopo.probes.cuda.kernels import BLOCK_BYTES, grid, whole_blocks
 from gputopo.probes.cuda.verify import WRONG_DATA, Span, check, clear, fill
+from gputopo.values.bandwidth import KERNELS
 
 # A blocked stream accepts about a thousand commands before the call that adds one waits (CUDA drivers keep
 # 1024); it would wait for ever. A staged chunk is three commands of a stream.
@@ -211,7 +212,7 @@ class Transfer:
         """Enqueue one chunk. Raises CudaError."""
         cuda, kind, method = self.acting.cuda, self.copy.kind, self.copy.method
         source, target = self.origin.address + chunk.source, self.target.address + chunk.target
-        if method in ("kernel_read", "kernel_write"):  # page-locked host memory has one address for all GPUs
+        if method in KERNELS:  # page-locked host memory has one address for all GPUs
             words = chunk.size // 8
             assert self.acting.kernels is not None
             threads = grid(self.acting.device.multiprocessors, words, self.kernels_at_once)
@@ -240,6 +241,21 @@ class Transfer:
         self.last = card.event()
         card.cuda.ask("cuEventRecord", self.last, stream)
         self.marks.append(self.last)
+
+
+def starts_apart_s(transfers: Iterable[Transfer]) -> float:
+    """Return the longest time between the starts of two streams of one GPU. Raises CudaError.
+
+    Events of two GPUs have no time between them.
+    """
+    firsts: dict[int, Event] = {}
+    apart: dict[int, list[float]] = {}
+    for one in transfers:
+        if one.start is not None:
+            first = firsts.setdefault(one.acting.ordinal, one.start)
+            one.acting.use()
+            apart.setdefault(one.acting.ordinal, []).append(one.acting.cuda.seconds_between(first, one.start))
+    return max((max(own) - min(own) for own in apart.values()), default=0.0)
 
 
 class StagedTransfer(Transfer):

@@ -202,11 +202,13 @@ def _processes(gpu: FactReader) -> tuple[GpuProcess, ...] | None:
 
 def _read_fabric(gpu: FactReader) -> None:
     """Read the state of the NVSwitch fabric; most GPUs have none."""
-    info = gpu.read(("fabric.state", "fabric.status", "fabric.health"), questions.fabric_info)
+    facts = ("fabric.state", "fabric.status", "fabric.clique_id", "fabric.health")
+    info = gpu.read(facts, questions.fabric_info)
     if info is not None:
         gpu.facts |= {
             "fabric.state": gpu.read("fabric.state", lambda *_: questions.fabric_state(info)),
             "fabric.status": gpu.read("fabric.status", lambda nvml, _: questions.fabric_status(nvml, info)),
+            "fabric.clique_id": gpu.read("fabric.clique_id", lambda *_: questions.fabric_clique(info)),
             "fabric.health": gpu.read("fabric.health", lambda *_: questions.fabric_health(info)),
         }
 

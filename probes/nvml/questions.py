@@ -56,6 +56,7 @@ _KINDS = {"corrected": 0, "uncorrected": 1}  # nvmlMemoryErrorType_t
 _COUNTERS = {"volatile": 0, "aggregate": 1}  # nvmlEccCounterType_t
 _BANKS = ("max", "high", "partial", "low", "none")
 # In the order of the numbers of nvmlFabricState_t; 0 is NOT_SUPPORTED.
+_ALL_LINKS = 0xFFFFFFFF
 _FABRIC_NONE, _FABRIC_COMPLETED = 0, 3
 
 
@@ -94,6 +95,12 @@ def _device_id(info: Any) -> str:
     if not number:
         raise NotReadError("UNKNOWN")
     return f"{number:04x}"
+
+
+def _subsystem_id(info: Any) -> str:
+    if not info.pciSubSystemId:
+        raise NotReadError("UNKNOWN")
+    return f"{info.pciSubSystemId:08x}"
 
 
 def _one_node(mask: Any) -> int:
@@ -159,7 +166,10 @@ QUESTIONS = (
     _of("architecture", "nvmlDeviceGetArchitecture", to=_named(ARCHITECTURES)),
     _of("pci_address", "nvmlDeviceGetPciInfo", to=address_of),
     _of("pci_device_id", "nvmlDeviceGetPciInfo", to=_device_id),
+    _of("pci_subsystem_id", "nvmlDeviceGetPciInfo", to=_subsystem_id),
+    _of("board_part_number", "nvmlDeviceGetBoardPartNumber", to=_text),
     _of("vbios_version", "nvmlDeviceGetVbiosVersion", to=_text),
+    _of("inforom_version", "nvmlDeviceGetInforomImageVersion", to=_text),
     _of("gsp_firmware_version", "nvmlDeviceGetGspFirmwareVersion", to=_text),
     # The one bit of its memory affinity (scope 0: node; 16 * 64 nodes). nvmlDeviceGetNumaNodeId is not asked:
     # it names the GPU's own memory where that is a node (Grace, POWER9) and is refused everywhere else.
@@ -242,6 +252,7 @@ QUESTIONS = (
     _of("retired_pages.single_bit", ("nvmlDeviceGetRetiredPages", 0), to=len),
     _of("retired_pages.double_bit", ("nvmlDeviceGetRetiredPages", 1), to=len),
     _of("retired_pages.pending", "nvmlDeviceGetRetiredPagesPendingStatus", to=bool),
+    _of("c2c_mode", "nvmlDeviceGetC2cModeInfoV", to=lambda info: bool(info.isC2cEnabled)),
     _of("compute_mode", "nvmlDeviceGetComputeMode", to=_named(COMPUTE_MODES, "unknown_")),
     _of("persistence_mode", "nvmlDeviceGetPersistenceMode", to=bool),
     # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, since driver 570
@@ -335,6 +346,13 @@ def pcie_bytes(nvml: Nvml, gpu: Handle) -> tuple[int, int]:
     if max(counts) < 1 << 32:
         raise NotReadError("UNKNOWN")
     return counts[0], counts[1]
+
+
+def nvlink_kib(nvml: Nvml, gpu: Handle) -> tuple[int, int]:
+    """Return the KiB of data that all NVLinks have received, and sent. `nvidia-smi nvlink -gt d`, by link."""
+    # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _TX; this scope is the sum of all links.
+    received, sent = nvml.fields(gpu, [(139, _ALL_LINKS), (138, _ALL_LINKS)])
+    return the_number(received), the_number(sent)
 
 
 def pcie_mb_per_s(nvml: Nvml, gpu: Handle, direction: str) -> float:
@@ -439,6 +457,13 @@ def fabric_status(nvml: Nvml, info: Any) -> str:
         raise NotReadError("NOT_COMPLETED")
     code = int(info.status)
     return nvml.reason(code).replace("_", " ").lower() if code else "success"
+
+
+def fabric_clique(info: Any) -> int:
+    """Return the clique of a GPU that has joined."""
+    if int(info.state) != _FABRIC_COMPLETED:
+        raise NotReadError("NOT_COMPLETED")
+    return int(info.cliqueId)
 
 
 def fabric_health(info: Any) -> dict[str, str]:

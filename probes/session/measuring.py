@@ -257,6 +257,7 @@ class Measuring:
         try:
             with doors.open_cuda() as cuda:
                 results.cuda_version = cuda.driver_version
+                results.notes += [cuda.doubt] if cuda.doubt else []
                 ordinals, hidden = match(machine, gpus, cuda.devices, doors.environment)
                 results.not_measured += hidden
                 results.notes += [

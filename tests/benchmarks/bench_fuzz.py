@@ -8,6 +8,7 @@ import argparse
 import itertools
 import random
 import re
+import resource
 import sys
 import time
 import traceback
@@ -284,6 +285,7 @@ def main() -> int:
     print(f"given up at {intake.MAX_READING_S:g} s: {outcome.given_up}")
     print(f"slower than {LIMIT_S * 1000:.0f} ms: {outcome.slow}")
     print(f"slowest: {outcome.slowest_s * 1000:.0f} ms ({outcome.slowest})")
+    print(f"peak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MiB")
     for why, name in outcome.wrong.items():
         print(f"WRONG: {why} ({name})")
     return 1 if outcome.wrong or (outcome.slow and not options.amplify) or outcome.given_up else 0

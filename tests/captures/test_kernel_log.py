@@ -243,7 +243,7 @@ def test_a_log_alone_names_gpus_by_their_addresses(tmp_path: Path) -> None:
     )
     machine = load([str(path)])
     assert machine.gpus == ()
-    assert {one.id for one in find(machine)} == {"gpu.lost", "driver.xid"}
+    assert {one.id for one in find(machine)} == {"gpu.lost"}
     assert all("0000:05:00.0" in one.says for one in find(machine))
 
 
@@ -253,7 +253,15 @@ TREE = (
     PciNode(address="0000:05:00.0", root="pci0000:00", parent="0000:00:02.0", kind="gpu"),
 )
 FOUND = {
-    XID_79: {"driver.xid": "error", "gpu.lost": "error"},
+    XID_79: {"gpu.lost": "error"},
+    "NVRM: Xid (PCI:0000:05:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x4505c6 0x0)": {
+        "driver.xid": "error"
+    },
+    "NVRM: Xid (PCI:0000:05:00): 149, NETIR_BER_EVENT Nonfatal XC0 i0 Link 08 (0x0 0x0)": {
+        "driver.xid": "warning"
+    },
+    "NVRM: Xid (PCI:0000:05:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot "
+    "Required)": {"driver.xid": "error"},
     "NVRM: Xid (PCI:0000:05:00): 31, pid=1": {"driver.xid": "warning"},
     "NVRM: Xid (PCI:0000:05:00): 999, pid=1": {"driver.xid": "warning"},
     "NVRM: GPU 0000:05:00.0: GPU has fallen off the bus.": {"gpu.lost": "error"},
@@ -277,9 +285,9 @@ def test_each_error_is_a_finding_of_its_gpu(message: str) -> None:
 
 def test_an_error_of_a_gpu_that_is_not_known_is_found_all_the_same() -> None:
     log = reading.read_text(f"[ 1.000000] {XID_79}\n", origin="log")
-    (lost, xid) = find(log)
-    assert (lost.id, xid.id) == ("gpu.lost", "driver.xid")
-    assert "0000:05:00.0" in xid.says
+    (lost,) = find(log)
+    assert lost.id == "gpu.lost"
+    assert "device 0000:05:00.0: fallen off the bus, Xid 79 in" in lost.says
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_a_bundled_name_with_a_slip_brings_the_nearest(call: Call) -> None:
         (["inspect", "--form", "json"], ("'--form'", "--format")),
         (["inspect", "--format", "jsn"], ("--format", "'jsn'", "did you mean json")),
         (["inspect", "--format"], ("--format needs a value", "table|json")),
-        (["inspect", "--json=yes"], ("--json takes no value",)),
+        (["inspect", "--all=some"], ("--all takes no value",)),
         (["inspect", "--fail-on", "warnings"], ("did you mean warning",)),
         (["inspect", "capture.txt"], ("'capture.txt'", "--from capture.txt")),
         (["plan"], ("--model is missing", "alexnet")),

@@ -71,7 +71,7 @@ def refused(call: Call, *arguments: object) -> tuple[str, str]:
         ("--model alexnet --single-gpu-images-per-sec 5,", "cannot be '5,'", "above 0"),
         ("--model alexnet --single-gpu-images-per-sec 1,2", "2 numbers for 7 GPUs", "one number for all"),
         ("--model alexnet --batch-size 0", "--batch-size cannot be 0", "1 or more"),
-        ("--model alexnet --candidates none", "--candidates cannot be 'none'", "a number from 1, or all"),
+        ("--model alexnet --candidates none", "--candidates cannot be 'none'", "all: also modes"),
         ("--model alexnet --what-if faster", "--what-if does not know 'faster'", "such as"),
         ("--model alexnet --batch-size auto,64", "--batch-size", ""),
         ("--model alexnet --batch-size nan", "--batch-size cannot be 'nan'", "give --batch-size N"),

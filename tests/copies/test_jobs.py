@@ -116,6 +116,7 @@ def test_direct_copies_are_made_only_where_the_acting_gpu_reaches_the_other() ->
     assert direct == {
         ("gpu:0", "gpu:1", "copy_engine"),
         ("gpu:0", "gpu:1", "kernel_write"),
+        ("gpu:1", "gpu:0", "copy_engine_read"),
         ("gpu:1", "gpu:0", "kernel_read"),
     }
     assert "1->0" in not_possible(Setting(gpus=(0, 1), peers=frozenset({(0, 1)})))[0].what

@@ -1,4 +1,4 @@
-"""Which program measures the network: the best that all hosts have, or the one that was asked for."""
+"""What measures the network, when each pair is measured, and what becomes of the results."""
 
 from itertools import combinations, permutations
 
@@ -15,9 +15,6 @@ from gputopo.copies.network import (
     NetworkHost,
     NetworkResult,
     Order,
-    Rdma,
-    Timing,
-    Tool,
     Tools,
     TransferResult,
     bandwidth_of,
@@ -25,116 +22,34 @@ from gputopo.copies.network import (
     expected,
     schedule,
     seconds_of,
-    whole_seconds,
 )
 from gputopo.values.errors import HardwareError
 
-
-def port(device: str = "mlx5_0", *, on_path: bool = True, layer: str = "InfiniBand") -> Rdma:
-    return Rdma(device=device, port=1, link_layer=layer, rate_gbit_per_s=200.0, on_path=on_path)
-
-
 NCCL = Nccl(mpirun="/usr/bin/mpirun", program="/usr/bin/sendrecv_perf", gpus=8)
-NO_GPU = {"nccl-tests": "no GPU"}
-WHOLE = Tools(rdma=port(), lacks=NO_GPU)
-NO_RDMA = Tools(lacks={"ib_write_bw": "no RDMA port", **NO_GPU})
-NOTHING = Tools(
-    lacks={"iperf3": "iperf3 is not installed", "ib_write_bw": "ib_write_bw is not installed", **NO_GPU}
-)
-WITH_NCCL = Tools(nccl=NCCL, lacks={"ib_write_bw": "no RDMA port"})
+NO_GPU, WITH_NCCL = Tools(lacks="no GPU"), Tools(nccl=NCCL)
 
 
-def test_what_kept_a_better_tool_from_being_used_is_one_line() -> None:
-    assert choose("auto", {"n0": WHOLE, "n1": NO_RDMA}) == (
-        "iperf3",
-        "no ib_write_bw: no RDMA port (n1); no nccl-tests: no GPU (all hosts)",
-    )
-    assert choose("auto", {"n0": NO_RDMA, "n1": NOTHING, "n2": NO_RDMA}) == (
-        "tcp",
-        "no ib_write_bw: no RDMA port (n0, n2), ib_write_bw is not installed (n1); "
-        "no nccl-tests: no GPU (all hosts); no iperf3: iperf3 is not installed (n1)",
-    )
-    many = {f"n{number}": NOTHING if number else WHOLE for number in range(9)}
-    assert "not installed (n1, n2, n3, n4 and 4 more)" in str(choose("auto", many).passed_over)
-    assert choose("auto", {"n0": None, "n1": None}).passed_over is not None
-
-
-def test_a_port_that_is_not_on_the_path_is_measured_only_when_asked_for() -> None:
-    hosts: dict[str, Tools | None] = {
-        "n0": WHOLE,
-        "n1": Tools(rdma=port("mlx5_1", on_path=False), lacks=NO_GPU),
-    }
-    tool, why = choose("auto", hosts)
-    assert tool == "iperf3"
-    assert why is not None
-    assert "no ib_write_bw: mlx5_1 is not of the interface at which the hosts meet (n1);" in why
-    assert choose("ib_write_bw", hosts) == ("ib_write_bw", None)
-
-
-def test_infiniband_and_roce_do_not_meet() -> None:
-    hosts: dict[str, Tools | None] = {"n0": WHOLE, "n1": Tools(rdma=port(layer="Ethernet"), lacks=NO_GPU)}
-    why = str(choose("auto", hosts).passed_over)
-    assert "no ib_write_bw: the ports are of Ethernet and of InfiniBand;" in why
-
-
-def test_nccl_tests_come_after_perftest_and_before_tcp_until_they_have_failed() -> None:
+def test_nccl_tests_measure_where_all_hosts_have_them_until_they_have_failed() -> None:
     hosts: dict[str, Tools | None] = {"n0": WITH_NCCL, "n1": WITH_NCCL}
-    assert choose("auto", hosts) == ("nccl-tests", "no ib_write_bw: no RDMA port (all hosts)")
-    assert choose("nccl-tests", hosts) == ("nccl-tests", None)
-    failed: dict[Tool, str] = {"nccl-tests": "n0 with n1: no ssh"}
-    tool, why = choose("auto", hosts, failed)
-    assert tool == "iperf3"
-    assert str(why).endswith("; no nccl-tests: n0 with n1: no ssh")
+    assert choose("auto", hosts) == choose("nccl-tests", hosts) == ("nccl-tests", None)
+    assert choose("tcp", hosts) == ("tcp", None)
+    assert choose("auto", hosts, "n0 with n1: no ssh") == ("tcp", "no nccl-tests: n0 with n1: no ssh")
     with pytest.raises(HardwareError, match=r"nccl-tests cannot measure .*: n0 with n1: no ssh") as refused:
-        choose("nccl-tests", hosts, failed)
+        choose("nccl-tests", hosts, "n0 with n1: no ssh")
     assert "made with MPI=1" in refused.value.hint
 
 
-def test_nccl_tests_need_the_same_paths_on_all_hosts_since_rank_0_names_them() -> None:
-    other = replace(WITH_NCCL, nccl=replace(NCCL, program="/opt/sendrecv_perf"))
-    tool, why = choose("auto", {"n0": WITH_NCCL, "n1": other})
-    assert tool == "iperf3"
-    assert "not at the same path on all hosts: /opt/sendrecv_perf, /usr/bin/sendrecv_perf" in str(why)
-
-
-def test_a_tool_that_was_asked_for_is_used_or_refused_with_the_hosts_that_lack_it() -> None:
-    assert choose("tcp", {"n0": WHOLE, "n1": WHOLE}) == ("tcp", None)
-    assert choose("iperf3", {"n0": WHOLE, "n1": WHOLE}) == ("iperf3", None)
-    with pytest.raises(HardwareError, match=r"iperf3 cannot .*: iperf3 is not installed \(n1\)") as refused:
-        choose("iperf3", {"n0": WHOLE, "n1": NOTHING})
-    assert "install iperf3" in refused.value.hint
-    with pytest.raises(HardwareError, match=r"ib_write_bw cannot .*: no RDMA port \(all hosts\)"):
-        choose("ib_write_bw", {"n0": NO_RDMA, "n1": NO_RDMA})
-
-
-@given(
-    st.sampled_from(["iperf3", "ib_write_bw"]),
-    st.floats(0.0, 2.0),
-    st.floats(0.01, 1.0),
-    st.integers(1, 20),
-)
-def test_programs_transfer_for_whole_seconds_that_fit_their_slots(
-    tool: Tool, warm_s: float, window_s: float, windows: int
-) -> None:
-    asked = Timing(warm_s=warm_s, window_s=window_s, windows=windows)
-    timing = asked.of(tool)
-    assert whole_seconds(timing.transfer_s) >= asked.transfer_s - 1e-3
-    assert timing.transfer_s <= whole_seconds(timing.transfer_s) + 1e-3 + timing.window_s
-    first, second, *_ = [slot for slot in schedule(2, timing) if slot.kind == "one way"]
-    assert second.start_s - first.start_s >= whole_seconds(timing.transfer_s)
-    assert asked.of("tcp") == asked
-
-
-def test_rdma_is_expected_at_the_rate_of_the_slower_port() -> None:
-    def host(tools: Tools | None) -> NetworkHost:
-        return NetworkHost(name="n", address="10.0.0.1", port=1, rate_gbit_per_s=10.0, tools=tools)
-
-    slow = Tools(rdma=Rdma(device="mlx5_0", port=1, link_layer="InfiniBand", rate_gbit_per_s=100.0))
-    found = expected(host(WHOLE), host(slow), "ib_write_bw")
-    assert found is not None
-    assert found.gb_per_s == 12.5
-    assert expected(host(WHOLE), host(Tools()), "ib_write_bw") is None
-    assert expected(host(WHOLE), host(WHOLE), "iperf3") == expected(host(None), host(None))
+def test_what_keeps_nccl_tests_from_being_used_is_one_line() -> None:
+    other = Tools(lacks="mpirun is not installed")
+    assert choose("auto", {"n0": NO_GPU, "n1": other, "n2": NO_GPU, "n3": WITH_NCCL, "n4": None}) == (
+        "tcp",
+        "no nccl-tests: no GPU (n0, n2), mpirun is not installed (n1), not known (n4)",
+    )
+    many: dict[str, Tools | None] = {f"n{n}": NO_GPU if n else WITH_NCCL for n in range(9)}
+    assert "no GPU (n1, n2, n3, n4 and 4 more)" in str(choose("auto", many).passed_over)
+    elsewhere = replace(WITH_NCCL, nccl=replace(NCCL, program="/opt/sendrecv_perf"))
+    with pytest.raises(HardwareError, match="not at the same path on all hosts: /opt/sendrecv_perf, /usr/b"):
+        choose("nccl-tests", {"n0": WITH_NCCL, "n1": elsewhere})
 
 
 @given(st.integers(2, 64))

@@ -46,7 +46,8 @@ def find(machine: Machine) -> tuple[findings.Finding, ...]:
     return tuple(
         one
         for one in findings.find(machine)
-        if one.id != "gpu.busy" or not any(words in one.says for words in ("no process", "not reported"))
+        if one.id != "gpu.busy"
+        or not any(words in one.says for words in ("no process", "not reported", "names no program"))
     )
 
 
@@ -85,6 +86,9 @@ def _gpu(index: int, name: str) -> Gpu:
         cuda_index=index,
         name=name,
         pci_address=address(index),
+        pci_subsystem_id="121210de",
+        board_part_number="900-2G503-0010-000",
+        inforom_version="G503.0201.00.03",
         vbios_version="88.00.80.00.01",
         numa_node=0,
         cpu_affinity="0-19",
@@ -138,7 +142,7 @@ def _tree(count: int) -> tuple[PciNode, ...]:
             parent=parent,
             kind="bridge",
             vendor_id="10b5",
-            max_speed_gt_per_s=8.0,
+            max_speed_gt_per_s=16.0 if count > 4 and address in (PORT, UP) else 8.0,
             max_width=16,
             acs=False,
         )

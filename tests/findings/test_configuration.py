@@ -32,7 +32,7 @@ def test_a_screen_or_an_idle_server_leaves_a_card_free() -> None:
 def test_use_without_a_process_is_reported_with_what_shows_it() -> None:
     (found,) = findings.find(sound())
     assert (found.id, found.severity, found.subject.text) == ("gpu.busy", "warning", "gpus:0-3")
-    assert "97% load, 9000 of 16160 MiB used, no process visible (container)" in found.says
+    assert "97% load, 9000 of 16160 MiB used, no process listed" in found.says
 
 
 def test_many_programs_are_named_in_short() -> None:

@@ -3,6 +3,7 @@
 import functools
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
+from random import Random
 
 import pytest
 
@@ -66,6 +67,10 @@ def _gpu(index: int) -> Gpu:
         architecture="Hopper",
         pci_address=f"0000:{0x19 + 0x10 * index:02x}:00.0",
         pci_device_id="2330",
+        pci_subsystem_id="16c110de",
+        board_part_number="692-2G520-0200-000",
+        inforom_version="G520.0200.00.05",
+        c2c_mode=True,
         vbios_version="96.00.99.00.01",
         gsp_firmware_version="580.105.08",
         clocks_mhz=ClocksMhz(
@@ -119,12 +124,20 @@ def _gpu(index: int) -> Gpu:
         persistence_mode=True,
         processes=(),
         fabric=Fabric(
-            state="completed", status="success", health={"summary": "healthy", "bandwidth": "full"}
+            state="completed",
+            status="success",
+            clique_id=0,
+            health={"summary": "healthy", "bandwidth": "full"},
         ),
         recovery_action="none",
     )
 
 
+_REASON = "clocks_event_reasons/clocks_event_reason_"
+_COUNTER = "clocks_event_reasons_counters/clocks_event_reasons_counters_"
+_GEN = "pci/pci_gpu_link_info/pcie_gen/"
+_WIDTH = "pci/pci_gpu_link_info/link_widths/"
+_POWER = "gpu_power_readings/"
 BUSY = {
     "utilization/gpu_util": "98 %",
     "clocks_event_reasons/clocks_event_reason_gpu_idle": "Not Active",
@@ -133,78 +146,42 @@ BUSY = {
     "temperature/gpu_temp": "60 C",
     "fb_memory_usage/used": "70000 MiB",
     "fb_memory_usage/free": "11079 MiB",
+    f"{_POWER}average_power_draw": "640.00 W",
 }
-_REASON = "clocks_event_reasons/clocks_event_reason_"
-_COUNTER = "clocks_event_reasons_counters/clocks_event_reasons_counters_"
-_BANKS = "remapped_rows/row_remapper_histogram/row_remapper_histogram_"
-_GEN = "pci/pci_gpu_link_info/pcie_gen/"
-_WIDTH = "pci/pci_gpu_link_info/link_widths/"
-_POWER = "gpu_power_readings/"
 
-# What is written into GPU 3 of an idle machine, the id of the finding and its severity.
+# What is written into a GPU of an idle machine, the id of the finding and its severity: other faults, which
+# are plain values, are in `faults`.
 IDLE_FAULTS: dict[str, tuple[Edits, str, str]] = {
-    "uncorrected DRAM errors": ({"ecc_errors/volatile/dram_uncorrectable": "3"}, "ecc.uncorrected", "error"),
-    "SRAM errors before a reboot": (
-        {"ecc_errors/aggregate/sram_uncorrectable_parity": "4"}, "ecc.uncorrected_before", "warning"),
     "corrected errors": (
         {"ecc_errors/aggregate/dram_correctable": "50000"}, "memory.more_errors_than_peers", "info"),
-    "SRAM threshold": (
-        {"ecc_errors/aggregate/sram_threshold_exceeded": "Yes"}, "memory.sram_threshold_exceeded", "error"),
-    "TPC repair": ({"ecc_errors/tpc_repair_pending": "Yes"}, "memory.repair_pending", "warning"),
-    "unrepairable memory": ({"ecc_errors/unrepairable_memory": "Yes"}, "memory.unrepairable", "error"),
-    "remap pending": ({"remapped_rows/remapped_row_pending": "Yes"}, "memory.remap_pending", "warning"),
-    "rows remapped": ({"remapped_rows/remapped_row_unc": "7"}, "memory.repaired", "info"),
-    "no spare rows": ({f"{_BANKS}none": "3 bank(s)"}, "memory.few_spare_rows", "warning"),
-    "retired pages": (
-        {"retired_pages/double_bit_retirement/retired_count": "64"}, "memory.many_retired_pages", "error"),
-    "pages pending": ({"retired_pages/pending_blacklist": "Yes"}, "memory.retirement_pending", "warning"),
     "reboot required": ({"gpu_recovery_action": "Reboot"}, "gpu.reset_required", "error"),
     "drain and reset": ({"gpu_recovery_action": "Drain and Reset"}, "gpu.reset_recommended", "warning"),
     "thermal time": ({f"{_COUNTER}hw_therm_slowdown": "1200000000 us"}, "throttle.time", "warning"),
     "time beyond the peers'": ({f"{_COUNTER}hw_therm_slowdown": "300000000 us"}, "throttle.time", "info"),
     "generation of the slot": (
         {f"{_GEN}max_link_gen": "4", f"{_GEN}current_link_gen": "4"}, "pcie.slot_differs", "warning"),
-    "generation now": ({f"{_GEN}current_link_gen": "1"}, "pcie.link_slower_than_peers", "info"),
     "one lane": ({f"{_WIDTH}current_link_width": "1x"}, "pcie.slot_narrow", "warning"),
-    "replay rollovers": ({"pci/replay_rollover_counter": "3"}, "pcie.replays", "warning"),
-    "enforced limit": ({f"{_POWER}current_power_limit": "500.00 W"}, "power.limit_overruled", "warning"),
-    "default power limit": ({f"{_POWER}default_power_limit": "500.00 W"}, "card.differs", "info"),
-    "power while idle": ({f"{_POWER}average_power_draw": "300.00 W"}, "power.idle_draw", "warning"),
     "power of a load while idle": ({f"{_POWER}average_power_draw": "600.00 W"}, "gpu.busy", "warning"),
-    "max memory clock": ({"max_clocks/mem_clock": "1593 MHz"}, "clocks.memory_differs", "warning"),
-    "memory clock": ({"clocks/mem_clock": "1593 MHz"}, "clocks.memory_slower_than_peers", "warning"),
-    "VBIOS": ({"vbios_version": "96.00.61.00.01"}, "card.differs", "info"),
-    "ECC off after a reboot": ({"ecc_mode/pending_ecc": "Disabled"}, "ecc.mode_pending", "info"),
-    "exclusive": ({"compute_mode": "Exclusive_Process"}, "configuration.compute_exclusive", "info"),
-    "MIG after a reset": ({"mig_mode/pending_mig": "Enabled"}, "configuration.mig_pending", "info"),
-    "less memory": ({"fb_memory_usage/total": "40960 MiB"}, "machine.mixed_memory", "warning"),
-    "near slowdown": (
-        {"temperature/gpu_temp": "86 C", "temperature/gpu_temp_tlimit": "1 C"},
-        "thermal.near_slowdown", "warning"),
     "hot memory": ({"temperature/memory_temp": "95 C"}, "thermal.hotter_than_peers", "warning"),
     "fan": ({"fan_speed": "Unknown Error"}, "gpu.field_error", "warning"),
     "average power unknown": ({f"{_POWER}average_power_draw": "Unknown Error"}, "gpu.field_error", "warning"),
     "temperature not reported": ({"temperature/gpu_temp": "N/A"}, "gpu.field_error", "info"),
+    "InfoROM": ({"inforom_version/img_version": "N/A"}, "gpu.field_error", "warning"),
     "lost": ({"temperature/gpu_temp": "GPU is lost"}, "gpu.lost", "error"),
     "fabric refused": ({"fabric/status": "Failure"}, "nvlink.fabric_not_ready", "error"),
     "fabric degraded": ({"fabric/health/bandwidth": "Degraded"}, "nvlink.fabric_unhealthy", "warning"),
+    "clique": ({"fabric/cliqueId": "7"}, "nvlink.differs", "warning"),
+    "C2C": ({"c2c_mode": "Disabled"}, "nvlink.differs", "warning"),
+    "board": ({"board_part_number": "692-2G520-0280-000"}, "card.differs", "info"),
+    "subsystem": ({"pci/pci_sub_system_id": "1A2210DE"}, "card.differs", "info"),
 }  # fmt: skip
 # The same where all GPUs are under load.
 BUSY_FAULTS: dict[str, tuple[Edits, str, str]] = {
-    "power brake": (
-        {f"{_REASON}hw_slowdown": "Active", f"{_REASON}hw_power_brake_slowdown": "Active"},
-        "throttle.hw_power_brake_slowdown", "error"),
     "SW power cap at low power": (
         {f"{_REASON}sw_power_cap": "Active", f"{_POWER}average_power_draw": "250.00 W"},
         "throttle.sw_power_cap", "warning"),
-    "generation": ({f"{_GEN}current_link_gen": "1"}, "pcie.generation_degraded", "warning"),
+    "power": ({f"{_POWER}average_power_draw": "220.00 W"}, "power.below_peers", "warning"),
     "graphics clock": ({"clocks/graphics_clock": "900 MHz"}, "clocks.core_below_maximum", "warning"),
-    "memory clock": ({"clocks/mem_clock": "1593 MHz"}, "clocks.memory_below_maximum", "warning"),
-}  # fmt: skip
-APPLICATION_CLOCK_FAULTS: dict[str, tuple[Edits, Sequence[int], str]] = {
-    "of one": ({"applications_clocks/mem_clock": "1593 MHz"}, [3], "clocks.application_differs"),
-    "of all": (
-        {"applications_clocks/graphics_clock": "1200 MHz"}, range(GPUS), "clocks.application_below_default"),
 }  # fmt: skip
 
 
@@ -221,6 +198,8 @@ def inspected(edits: Edits, gpus: Sequence[int], *, era: int = ERA, busy: bool =
             if path == "fan_speed" and gpu.find(path) is None:
                 ET.SubElement(gpu, path)
             element = gpu.find(path)
+            if element is None and era != ERA:
+                continue  # another name
             assert element is not None, path
             element.text = text
     machine = reading.read_text(ET.tostring(log, encoding="unicode"), origin="injected.xml")
@@ -234,31 +213,23 @@ def test_the_sound_machine_has_no_findings(era: int, busy: bool) -> None:
     assert inspected({}, [], era=era, busy=busy) == []
 
 
-@pytest.mark.parametrize("fault", IDLE_FAULTS)
-def test_a_fault_of_an_idle_gpu_gives_its_finding_and_no_other(fault: str) -> None:
-    edits, id, severity = IDLE_FAULTS[fault]
-    (found,) = inspected(edits, [3])
-    assert (found.id, found.severity, found.subject.gpus) == (id, severity, (3,))
+@pytest.mark.parametrize("busy", [False, True])
+def test_each_fault_is_found_once_on_its_gpu_and_no_other_gpu_is_accused(busy: bool) -> None:
+    for name, (edits, id, severity) in (BUSY_FAULTS if busy else IDLE_FAULTS).items():
+        sick = Random(name).randrange(GPUS)
+        found = [(one.id, one.severity, one.subject.gpus) for one in inspected(edits, [sick], busy=busy)]
+        assert found == [(id, severity, (sick,))], name
 
 
-@pytest.mark.parametrize("fault", BUSY_FAULTS)
-def test_a_fault_of_a_gpu_under_load_gives_its_finding_and_no_other(fault: str) -> None:
-    edits, id, severity = BUSY_FAULTS[fault]
-    (found,) = inspected(edits, [3], busy=True)
-    assert (found.id, found.severity, found.subject.gpus) == (id, severity, (3,))
-
-
-@pytest.mark.parametrize("fault", APPLICATION_CLOCK_FAULTS)
-def test_set_application_clocks_give_their_finding_and_no_other(fault: str) -> None:
-    edits, gpus, id = APPLICATION_CLOCK_FAULTS[fault]
-    (found,) = inspected(edits, gpus, era=WITH_APPLICATION_CLOCKS)
-    assert (found.id, found.subject.gpus) == (id, tuple(gpus))
+def test_set_application_clocks_give_their_finding_and_no_other() -> None:
+    edits = {"applications_clocks/graphics_clock": "1200 MHz"}
+    (found,) = inspected(edits, range(GPUS), era=WITH_APPLICATION_CLOCKS)
+    assert (found.id, found.subject.gpus) == ("clocks.application_below_default", tuple(range(GPUS)))
 
 
 def test_two_of_eight_are_the_odd_ones() -> None:
-    edits, id, _ = IDLE_FAULTS["VBIOS"]
-    (found,) = inspected(edits, [2, 5])
-    assert (found.id, found.subject.gpus) == (id, (2, 5))
+    (found,) = inspected({"vbios_version": "96.00.61.00.01"}, [2, 5])
+    assert (found.id, found.subject.gpus) == ("card.differs", (2, 5))
 
 
 def test_where_half_differ_neither_half_is_at_fault() -> None:

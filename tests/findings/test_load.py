@@ -63,19 +63,19 @@ XORG = GpuProcess(pid=7, kind="graphics", name="Xorg", memory_mib=22)
     [
         (
             {"percent": 65, "used": 9_184, "free": 640, "watts": 140.0},
-            "65% load, 9184 of 10240 MiB used, no process visible (container)",
+            "65% load, 9184 of 10240 MiB used, no process listed",
         ),
         (
             {"percent": 65, "used": 9_184, "free": 640, "display_active": True},
-            "65% load, 9184 of 10240 MiB used, no process visible (container)",
+            "65% load, 9184 of 10240 MiB used, drives a display, no process listed",
         ),
-        ({"percent": 99}, "99% load, no process visible (container)"),
+        ({"percent": 99}, "99% load, no process listed"),
         (
             {"used": 600, "free": 9_300, "processes": None},
             "0% load, 600 of 10240 MiB used, processes not reported",
         ),
-        ({"used": 2_000, "free": 8_240}, "0% load, 2000 of 10240 MiB used, no process visible (container)"),
-        ({"watts": 200.0}, "0% load, 200 of 320 W, no process visible (container)"),
+        ({"used": 2_000, "free": 8_240}, "0% load, 2000 of 10240 MiB used, no process listed"),
+        ({"watts": 200.0}, "0% load, 200 of 320 W, no process listed"),
         ({"processes": (XORG, GpuProcess(pid=8, kind="mps", name="python"))}, "python (pid 8)"),
     ],
 )

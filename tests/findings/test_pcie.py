@@ -158,7 +158,8 @@ def test_lanes_that_a_model_has_in_sound_servers_are_usual_there_too() -> None:
 
 
 def test_eight_gpus_on_one_uplink_are_reported_with_their_bridge() -> None:
-    (found,) = find(sound(8))
+    slow = (node(bridge, max_speed_gt_per_s=8.0) for bridge in (PORT, UP))
+    (found,) = find(all_of(*slow)(sound(8)))
     assert (found.id, found.severity, found.subject.text) == ("pcie.shared_uplink", "info", "machine")
     assert found.evidence["uplinks"] == {PORT: {"gpus": list(range(8)), "times_oversubscribed": 8.0}}
 

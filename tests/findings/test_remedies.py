@@ -3,12 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
-from gputopo.findings.driver import XIDS
+from gputopo.findings.driver import XIDS, xid_case
 from gputopo.findings.memory_health import ECC_UNCORRECTED
 from gputopo.findings.pcie import PCIE_REPLAYS, WIDTH_DEGRADED
 from gputopo.findings.rule import ELSEWHERE, place_of
 from gputopo.values.machine import Gpu, Host, KernelEvent, Machine
-from tests.findings.boxes import find, gpu, host, sound
+from tests.findings.boxes import all_of, every_gpu, find, gpu, host, sound
 
 NARROW = {"pcie": {"width_now": 8, "width_max": 16}}
 
@@ -20,7 +20,7 @@ def remedy(machine: Machine, id: str) -> str:
 @pytest.mark.parametrize(
     ("name", "virtual", "place"),
     [
-        ("NVIDIA H100 PCIe", "none", None),
+        ("NVIDIA H100 PCIe", "none", "server card"),
         ("NVIDIA H100 80GB HBM3", "none", "module"),
         ("Tesla V100-SXM2-16GB", None, "module"),
         ("NVIDIA GeForce RTX 4090", None, None),
@@ -36,7 +36,7 @@ def test_a_gpu_is_in_a_slot_on_a_board_in_a_notebook_or_in_a_virtual_machine(
     assert place_of(Machine(source="x", host=Host(virtual_machine=virtual)), Gpu(index=0, name=name)) == place
 
 
-@pytest.mark.parametrize("place", [None, *ELSEWHERE])
+@pytest.mark.parametrize("place", [None, *ELSEWHERE["slot"]])
 def test_nobody_is_told_to_reseat_what_cannot_be(place: str | None) -> None:
     names = {"module": "Tesla V100-SXM2-16GB", "notebook": "NVIDIA GeForce RTX 4090 Laptop GPU"}
     machine = sound()
@@ -47,7 +47,7 @@ def test_nobody_is_told_to_reseat_what_cannot_be(place: str | None) -> None:
     if place == "virtual machine":
         machine = host(virtual_machine="kvm")(machine)
     own = PCIE_REPLAYS.cases["SXM"].remedy if place == "module" else PCIE_REPLAYS.remedy
-    expected = own if place in (None, "module") else ELSEWHERE[place]
+    expected = own if place in (None, "module") else ELSEWHERE["slot"][place]
     assert remedy(machine, "pcie.replays") == expected
 
 
@@ -55,13 +55,55 @@ def test_a_module_with_fewer_lanes_is_not_moved_to_another_slot() -> None:
     machine = gpu(1, pcie={"width_now": 8, "width_max": 16})(sound())
     found = [one for one in find(machine) if one.id.startswith("pcie.")]
     assert found
-    assert {one.remedy for one in found} <= {ELSEWHERE["module"], WIDTH_DEGRADED.cases["usual"].remedy}
+    assert {one.remedy for one in found} <= {
+        ELSEWHERE["slot"]["module"],
+        WIDTH_DEGRADED.cases["usual"].remedy,
+    }
 
 
 def test_memory_errors_that_were_repaired_or_contained_are_no_reason_for_a_return() -> None:
     assert not any("replace" in case.remedy for case in XIDS.values())
-    assert all("No reason for a return" in XIDS[code].remedy for code in (63, 156, 160))
+    assert all("No reason for a return" in XIDS[code, ""].remedy for code in (63, 156, 160))
     assert "field diagnostic" in ECC_UNCORRECTED.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("NVIDIA GeForce RTX 3090", {}, "heat sink and thermal paste of this card"),
+        ("NVIDIA A10", {}, "fans and air baffles"),
+        ("NVIDIA H100 80GB HBM3", {}, "fans and air baffles"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", {}, "air vents"),
+        ("NVIDIA A10", {"virtual_machine": "kvm"}, "report it to the operator of the host"),
+    ],
+)
+def test_a_hot_gpu_is_cooled_where_it_is(name: str, changes: dict[str, str], words: str) -> None:
+    warm = all_of(every_gpu(name=name, temperature_c={"gpu": 30}), gpu(1, temperature_c={"gpu": 70}))
+    assert words in remedy(host(**changes)(warm(sound())), "thermal.hotter_than_peers")
+
+
+def test_in_a_container_the_remedy_is_for_the_host() -> None:
+    machine = host(container="docker")(gpu(1, remapped_rows={"pending": True})(sound()))
+    assert remedy(machine, "memory.remap_pending").startswith("On the host, not in this container: End all")
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "architecture", "severity", "words"),
+    [
+        (63, None, "Volta", "warning", "Dynamic Page Retirement"),
+        (63, None, "Hopper", "warning", "GPU Memory Error Management"),
+        (145, "fatal", "Blackwell", "error", "reset it"),
+        (145, "nonfatal", "Blackwell", "warning", "Xid 154 beside it"),
+        (154, "node reboot required", None, "error", "Reboot"),
+        (154, "drain and reset", None, "warning", "start no new ones"),
+        (154, "a new one", None, "warning", "gpu_recovery_action"),
+    ],
+)
+def test_an_xid_is_judged_by_its_message_and_by_the_architecture(
+    code: int, said: str | None, architecture: str | None, severity: str, words: str
+) -> None:
+    case = xid_case(code, said, Gpu(index=0, architecture=architecture))
+    assert (case.severity, words in case.remedy) == (severity, True)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +122,7 @@ def test_memory_errors_that_were_repaired_or_contained_are_no_reason_for_a_retur
     ],
 )
 def test_an_xid_has_the_action_of_nvidias_catalog(code: int, severity: str, words: str) -> None:
-    assert (XIDS[code].severity, words in XIDS[code].remedy) == (severity, True)
+    assert (XIDS[code, ""].severity, words in XIDS[code, ""].remedy) == (severity, True)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ HOT: dict[str, Any] = {"temperature_c": {"gpu": 55}}
 @pytest.mark.parametrize(("degrees", "subjects"), [(54, []), (55, ["gpu:1"])])
 def test_a_gpu_is_hot_beside_cool_peers_at_the_same_load(degrees: int, subjects: list[str]) -> None:
     change = all_of(RESTING, COOL, gpu(1, temperature_c={"gpu": degrees}))
-    assert [one.subject.text for one in clocks.above_peers(change(sound()))] == subjects
+    assert [one.subject.text for one in clocks.beside_peers(change(sound()))] == subjects
 
 
 @pytest.mark.parametrize(
@@ -33,19 +33,19 @@ def test_a_gpu_is_hot_beside_cool_peers_at_the_same_load(degrees: int, subjects:
 )
 def test_at_another_load_it_is_not_compared(other: dict[str, Any]) -> None:
     change = all_of(RESTING, COOL, gpu(1, **HOT, **other))
-    assert clocks.above_peers(change(sound())) == []
+    assert clocks.beside_peers(change(sound())) == []
 
 
 def test_two_gpus_show_no_usual_temperature() -> None:
     change = all_of(RESTING, COOL, gpu(1, **HOT))
-    assert clocks.above_peers(change(sound(2))) == []
-    assert len(clocks.above_peers(change(sound(3)))) == 1
+    assert clocks.beside_peers(change(sound(2))) == []
+    assert len(clocks.beside_peers(change(sound(3)))) == 1
 
 
 @pytest.mark.parametrize(("watts", "count"), [(74.0, 0), (75.0, 1)])
 def test_an_idle_gpu_draws_more_than_its_peers(watts: float, count: int) -> None:
     change = all_of(RESTING, every_gpu(memory_mib={"used": 3}), gpu(1, power_w={"draw": watts}))
-    assert len(clocks.above_peers(change(sound()))) == count
+    assert len(clocks.beside_peers(change(sound()))) == count
 
 
 def lowered(mhz: int, **also: Any) -> Change:

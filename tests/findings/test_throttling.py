@@ -7,7 +7,7 @@ from tests.findings.faults import throttled
 
 @pytest.mark.parametrize("mask", [0, 0x3])
 def test_idle_and_set_clocks_are_no_slowdown(mask: int) -> None:
-    assert find(throttled(mask)(sound())) == ()
+    assert find(throttled(1, mask)(sound())) == ()
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_idle_and_set_clocks_are_no_slowdown(mask: int) -> None:
     ],
 )
 def test_two_bits_give_two_findings_unless_one_only_repeats_the_other(mask: int, ids: set[str]) -> None:
-    found = find(throttled(mask)(sound()))
+    found = find(throttled(1, mask)(sound()))
     assert {finding.id for finding in found} == ids
     assert all(finding.evidence["mask"] == f"{mask:#x}" for finding in found)
 

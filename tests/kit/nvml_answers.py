@@ -24,7 +24,10 @@ ABOUT_GPU: dict[str, Callable[..., Answer]] = {
     "nvmlDeviceGetGspFirmwareVersion": lambda gpu: (
         gpu.gsp_firmware.encode() if gpu.architecture >= 6 else None
     ),
-    "nvmlDeviceGetPciInfo_v3": lambda gpu: pci_info(gpu.address, gpu.device_id),
+    "nvmlDeviceGetBoardPartNumber": lambda gpu: gpu.part_number.encode(),
+    "nvmlDeviceGetInforomImageVersion": lambda gpu: gpu.inforom.encode(),
+    "nvmlDeviceGetC2cModeInfoV": lambda gpu: None if gpu.c2c is None else {"isC2cEnabled": gpu.c2c},
+    "nvmlDeviceGetPciInfo_v3": lambda gpu: pci_info(gpu.address, gpu.device_id, gpu.subsystem_id),
     "nvmlDeviceGetClockInfo": lambda gpu, kind: gpu.clocks[kind],
     "nvmlDeviceGetMaxClockInfo": lambda gpu, kind: gpu.max_clocks[kind],
     "nvmlDeviceGetApplicationsClock": lambda gpu, kind: gpu.application_clocks[kind],
@@ -105,10 +108,16 @@ WITH_SLOT: dict[str, Callable[[LinkSpec, LinkSpec], int]] = {
     "nvmlDeviceGetMaxPcieLinkWidth": lambda card, slot: min(card.max_width, slot.max_width),
 }
 # Their one plain argument is the size of the buffer.
-TEXTS = ("nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetVbiosVersion")
+TEXTS = (
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetVbiosVersion",
+    "nvmlDeviceGetBoardPartNumber",
+    "nvmlDeviceGetInforomImageVersion",
+)
 
 
-def pci_info(address: str, device_id: str = "0000") -> dict[str, Any]:
+def pci_info(address: str, device_id: str = "0000", subsystem_id: int = 0) -> dict[str, Any]:
     """Return an nvmlPciInfo_t as drivers fill it: the domain with eight digits, in upper case."""
     domain, bus, rest = address.split(":")
     device = rest.partition(".")[0]
@@ -119,6 +128,7 @@ def pci_info(address: str, device_id: str = "0000") -> dict[str, Any]:
         "bus": int(bus, 16),
         "device": int(device, 16),
         "pciDeviceId": int(device_id, 16) << 16 | 0x10DE,
+        "pciSubSystemId": subsystem_id,
     }
 
 

@@ -126,6 +126,9 @@ class GpuSpec:
     name: str = "NVIDIA Test-100"
     uuid: str = ""
     device_id: str = "20b0"
+    subsystem_id: int = 0x134F10DE
+    part_number: str = "692-2G500-0200-000"
+    inforom: str = "G500.0200.00.03"
     vbios: str = "92.00.19.00.01"
     gsp_firmware: str = "550.163.01"
     class_code: str = "030200"
@@ -190,6 +193,7 @@ class GpuSpec:
     persistence: int = 1
     processes: tuple[ProcessSpec, ...] = ()
     nvlinks: tuple[NvLinkSpec, ...] = ()
+    c2c: int | None = None
     fabric: Mapping[str, int] | None = None  # the fields of nvmlGpuFabricInfo_v3_t
     refuses: Mapping[str, int] = field(default_factory=dict)
     lost: str | None = None

@@ -114,11 +114,6 @@ def test_a_larger_number_that_is_clearly_faster_is_named() -> None:
     assert found.reason.endswith(f"; 7 are {times:.2f} times as fast as 1: --num-gpus 7")
 
 
-def test_a_gain_without_auto_is_refused() -> None:
-    with pytest.raises(UsageError, match="--gain is for --num-gpus auto"):
-        plan(measured(12.0), Request(num_gpus=2, gain=0.3))
-
-
 @given(st.lists(st.floats(1.0, 1e5), min_size=1, max_size=6), st.floats(0.0, 1.0))
 def test_more_gpus_are_chosen_only_where_the_gain_holds(speeds: list[float], gain: float) -> None:
     counts = gains({2**power: speed for power, speed in enumerate(speeds)})

@@ -7,13 +7,14 @@ from gputopo.copies.network import AT_ONCE
 from gputopo.planner.network import (
     HostNetwork,
     SavedNetwork,
+    nccl_rates,
     rates_in_words,
     rates_of,
 )
 from gputopo.prediction.links.hosts import GRPC_GB_PER_S, GRPC_OF_CARD, rate_of_card
 from gputopo.values.bandwidth import Bandwidth, Sample
-from gputopo.values.machine import Machine
-from tests.planner.joint_machines import two_switches
+from gputopo.values.machine import Driver, Hop, Machine
+from tests.planner.joint_machines import box, two_switches
 
 TOPO = Path(__file__).parents[3] / "shared/captures/topo"
 BARE = Machine(source="live")
@@ -92,3 +93,57 @@ def test_copies_of_tensorflow_reach_a_share_of_a_card_and_never_100_gbit_per_s(g
     rate = rate_of_card(gbit, "eth0")
     assert rate.low <= rate.gb_per_s <= rate.high <= GRPC_GB_PER_S[2] < 100 / 8
     assert rate.gb_per_s <= GRPC_OF_CARD[1] * gbit / 8
+
+
+def rails(
+    module: str | None = "nvidia_peermem", gbit_per_s: float | None = 400.0, hop: Hop = Hop.PIX
+) -> Machine:
+    """Return four GPUs with a card each."""
+    nics = [{gpu: hop if gpu == nic else Hop.SYS for gpu in range(4)} for nic in range(4)]
+    found = box(Hop.NODE, nics, gpus=4, gbit_per_s=gbit_per_s)
+    return replace(found, driver=Driver(status="ok", peer_memory_module=module))
+
+
+def nccl_of(
+    machine: Machine, gpus: list[int], saved: SavedNetwork | None = None
+) -> tuple[float, float, float]:
+    found = nccl_rates([HostNetwork("n1", machine), HostNetwork("n2", machine)], [gpus, gpus], saved)
+    assert not isinstance(found, str), found
+    return found[0][:3]
+
+
+def test_nccl_uses_the_cards_near_to_the_gpus_of_a_job_together() -> None:
+    low, likely, high = nccl_of(rails(), [0, 1, 2, 3])
+    assert 100 < low < 180 < likely < high < 200, "4 x 50 GB/s"
+    assert nccl_of(rails(), [0, 3])[1] == pytest.approx(likely / 2)
+    # Without GPUDirect, or with cards behind a host bridge, bytes go through host memory.
+    host = nccl_of(rails("none"), [0, 1, 2, 3])
+    assert host[1] < 0.7 * likely
+    assert nccl_of(rails(hop=Hop.NODE), [0, 1, 2, 3]) == host
+    unknown = nccl_of(rails(None), [0, 1, 2, 3])
+    assert host[1] < unknown[1] < likely
+    assert (unknown[0], unknown[2]) == (host[0], high), "the range holds both"
+
+
+def test_nccl_by_sockets_reaches_a_share_of_a_slow_card_and_a_few_gb_per_s_of_a_fast_one() -> None:
+    def sockets(gbit_per_s: float) -> float:
+        found = nccl_rates([HostNetwork("n1", BARE, "eth0", gbit_per_s)], [[0]], None)
+        return found[0].gb_per_s  # type: ignore[union-attr]
+
+    assert sockets(10.0) == pytest.approx(0.7 * 1.25)
+    assert sockets(100.0) == sockets(400.0) < 6.0
+    assert "of n1 is not known" in str(nccl_rates([HostNetwork("n1", BARE)], [[0]], None))
+    assert "of n1 is not known" in str(nccl_rates([HostNetwork("n1", rails(gbit_per_s=None))], [[0]], None))
+
+
+def test_an_all_reduce_of_nccl_tests_over_as_many_gpus_of_as_many_hosts_counts_before_cards() -> None:
+    def all_reduce(ranks: int, hosts: int, size: int, rate: float) -> Sample:
+        more = {"bytes": size, "bus_gb_per_s": rate, "ranks": ranks, "hosts": hosts}
+        return Sample(kind="allreduce", source="hosts", destination="hosts", **more)  # type: ignore[arg-type]
+
+    found = [all_reduce(8, 2, 2**30, 90.0), all_reduce(8, 2, 2**10, 3.0), all_reduce(8, 1, 2**30, 300.0)]
+    saved = SavedNetwork(Bandwidth(source="live", samples=tuple(found)), "on 2026-11-20")
+    low, likely, high = nccl_of(rails(), [0, 1, 2, 3], saved)
+    assert likely == 90.0
+    assert 0.8 * 90 < low < 90 < high < 100
+    assert nccl_of(rails(), [0, 1], saved) == nccl_of(rails(), [0, 1]), "of other GPUs it says nothing"

@@ -48,7 +48,7 @@ def test_load_without_a_process_is_use() -> None:
     hidden = {"memory_mib": memory, "utilization_percent": load, "processes": ()}
     found = plan(seven((0, hidden), (1, hidden)), Request(num_gpus=2, gpus=(0, 1, 2, 3)))
     assert found.warnings == (
-        "GPUs 0 and 1 in use, 65% load, 9184 of 10240 MiB used, no process visible (container): "
+        "GPUs 0 and 1 in use, 65% load, 9184 of 10240 MiB used, no process listed: "
         "idle GPUs 2 and 3 chosen, PHB instead of PIX",
     )
 

@@ -4,12 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.probes.stand_ins import NcclTests, StandIns
-
-
-@pytest.fixture
-def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
-    return StandIns(tmp_path, monkeypatch)
+from tests.probes.stand_ins import NcclTests
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from gputopo.topology.identities import (
 )
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Sample
-from gputopo.values.machine import Contradiction, Driver, Gpu, GpuProcess, Machine, Nic, PciNode, Unread
+from gputopo.values.machine import Contradiction, Driver, Gpu, GpuProcess, Machine, Nccl, Nic, PciNode, Unread
 from tests.kit.machines import read
 from tests.kit.scenarios import SCENARIOS, ProcessSpec, changed
 
@@ -130,9 +130,10 @@ def test_everything_that_can_hold_an_identity_is_cleared() -> None:
             Unread(source="/home/jane/q.txt", line=3, text="Serial Number: 0324"),
             Unread(source="q.txt", line=4, text=secret),
         ),
+        nccl=Nccl(settings=("NCCL_COMM_ID=10.9.8.7:42",), warnings=("Connect to 10.9.8.7<42> failed",)),
     )
     text = schema.encode(without_identities(machine)).decode()
-    for word in ("jane", "6d5cba85", "52:54:00", "525400", "0324", "short"):
+    for word in ("jane", "6d5cba85", "52:54:00", "525400", "0324", "short", "10.9.8.7"):
         assert word not in text
     bare = without_identities(machine)
     assert bare.contradictions[1] == machine.contradictions[1]

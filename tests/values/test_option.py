@@ -20,6 +20,7 @@ from gputopo.values.option import (
     parameters_of,
     require_choice,
     shown,
+    typed_words,
 )
 
 
@@ -169,7 +170,16 @@ def test_a_wrong_unit_is_refused_with_those_that_are_meant() -> None:
     assert given_of(Pause, {"pause": "5m"}) == Given({"pause": 300.0}, {"pause": 300.0})
 
 
-def test_two_options_of_one_field_may_not_differ() -> None:
-    assert given_of(Spec, {"format": "json", "json": True}).fields == {"shape": "json"}
-    with pytest.raises(UsageError, match="--format table and --json contradict one another"):
-        given_of(Spec, {"format": "table", "json": True})
+class Worded(msgspec.Struct, frozen=True):
+    steps: Annotated[int, Option("--steps", "Steps", min=0, words={"auto": {"detect": True}})] = 10
+    detect: bool = False
+    tuned: Annotated[int, Option("--tuned", "Candidates", value="[K]", bare="3", min=2, max=9)] = 0
+
+
+def test_a_word_sets_its_fields_and_a_value_in_brackets_may_be_left_out() -> None:
+    found = given_of(Worded, {"steps": "AUTO", "tuned": ""})
+    assert found == Given({"detect": True, "tuned": 3}, {"steps": "auto", "tuned": True})
+    assert typed_words(options_of(Worded), found.typed) == ["--steps", "auto", "--tuned"]
+    assert given_of(Worded, {"steps": "4", "tuned": "2"}).fields == {"steps": 4, "tuned": 2}
+    with pytest.raises(UsageError, match="--tuned cannot be 1"):
+        given_of(Worded, {"tuned": "1"})

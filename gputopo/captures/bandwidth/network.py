@@ -87,23 +87,6 @@ def parse(text: str, *, origin: str) -> Machine:
     return runs.of_documents(machines, IPERF3, origin=origin, hint=_HINT)
 
 
-def arrived(text: str, *, origin: str) -> tuple[float, ...]:
-    """Return GB/s of each interval at the receiver of one run of iperf3, where it has its server's output.
-
-    Intervals that were cut short at the end are left out. Raises InputError as `parse` does.
-    """
-    found: list[tuple[float, float]] = []  # seconds, GB/s
-    for document in _documents(text, origin):
-        intervals = _object(document.get("server_output_json")).get("intervals")
-        for one in intervals if isinstance(intervals, list) else ():
-            total = _object(_object(one).get("sum"))
-            seconds, rate = total.get("seconds"), _gb_per_s(_object(one), "sum")
-            if isinstance(seconds, int | float) and rate is not None and total.get("sender") is False:
-                found.append((seconds, rate))
-    whole_s = max((seconds for seconds, _ in found), default=0.0)
-    return tuple(rate for seconds, rate in found if seconds >= whole_s / 2)
-
-
 def _documents(text: str, origin: str) -> Iterator[dict[str, Any]]:
     """Yield the document of each run; events of one run are put together."""
     streamed: dict[str, Any] = {}

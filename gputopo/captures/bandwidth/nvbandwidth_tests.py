@@ -84,7 +84,7 @@ class NvbandwidthTest(NamedTuple):
     def method(self) -> Method:
         """How it moves its bytes. Its kernels run on the GPU where the other side is host memory."""
         if not self.name.endswith("_sm"):
-            return "copy_engine"
+            return "copy_engine_read" if "_read_" in self.name else "copy_engine"
         reads = self.kind == "latency" or "_read_" in self.name or self.name.startswith("host_to")
         return "kernel_read" if reads else "kernel_write"
 

@@ -187,7 +187,7 @@ def _sample(
         kind=own if a == b else staged,
         source=matching.gpu_place(a),
         destination=matching.gpu_place(b),
-        method="driver",
+        method="copy_engine_read" if table.reads and kind == "p2p_direct" else "driver",
         path=path if kind in ("bidirectional", "latency") else None,
         group=table.label if a == b else None,
         median_us=value if kind == "latency" else None,

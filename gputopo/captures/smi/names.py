@@ -31,9 +31,9 @@ UNPLACED_TEXT = _listed(
     Timestamp, Attached GPUs, Attached Units, HIC Info, Temperature/Memory Temp,
     Display Mode, Display Attached, Addressing Mode, Accounting Mode,
     Accounting Mode Buffer Size, Driver Model, Serial Number, GPU PDI, Minor Number,
-    MultiGPU Board, Board ID, Board Part Number, GPU Part Number, FRU Part Number, Module ID,
-    Platform Info, Inforom Version, Inforom BBX Object Flush, GPU Operation Mode, GPU C2C Mode,
-    IBMNPU, Capabilities, Fabric/Clique*, Fabric/Cluster*,
+    MultiGPU Board, Board ID, GPU Part Number, FRU Part Number, Module ID,
+    Platform Info, Inforom Version, Inforom BBX Object Flush, GPU Operation Mode,
+    IBMNPU, Capabilities, Fabric/Cluster*,
     Voltage, Clock Policy, Deferred Clocks/Memory, Supported Clocks, Accounted Processes, Encoder Stats,
     FBC Stats, DRAM Encryption Mode, Sparse Operation Mode, Conf Compute Protected Memory Usage,
     GPU Memory Power Readings, Module Power Readings, Power Smoothing, Workload Power Profiles,
@@ -41,7 +41,7 @@ UNPLACED_TEXT = _listed(
     GPU Utilization Samples, Memory Utilization Samples, ENC Utilization Samples,
     DEC Utilization Samples, JPEG Utilization Samples, OFA Utilization Samples, Video Encoder Stats,
     GPU Virtualization Mode/Host VGPU Mode, GPU Virtualization Mode/vGPU Heterogeneous Mode, PCI/Bus,
-    PCI/Device, PCI/Domain, PCI/Base Classcode, PCI/Sub Classcode, PCI/Sub System Id, PCI/Bridge Chip,
+    PCI/Device, PCI/Domain, PCI/Base Classcode, PCI/Sub Classcode, PCI/Bridge Chip,
     PCI/Tx Throughput, PCI/Rx Throughput, PCI/Atomic Caps *,
     PCI/GPU Link Info/PCIe Generation/Device Current, FB Memory Usage/Reserved, MIG Device,
     Utilization/Encoder, Utilization/Decoder, Utilization/JPEG, Utilization/OFA,
@@ -57,9 +57,9 @@ UNPLACED_TEXT = _listed(
 # XML tags are the headings of the text in lower case with underscores, but for these.
 UNPLACED_XML = _listed(
     """
-    c2c_mode, cc_protected_memory_usage, deferred_clocks/mem_clock, gpu_fru_part_number, gpu_module_id,
+    cc_protected_memory_usage, deferred_clocks/mem_clock, gpu_fru_part_number, gpu_module_id,
     inforom_bbx_flush, inforom_checksum, mig_devices/mig_device, pci/pci_base_class, pci/pci_bridge_chip,
-    pci/pci_bus, pci/pci_device, pci/pci_domain, pci/pci_sub_class, pci/pci_sub_system_id, pci/rx_util,
+    pci/pci_bus, pci/pci_device, pci/pci_domain, pci/pci_sub_class, pci/rx_util,
     pci/tx_util, pci/pci_gpu_link_info/pcie_gen/device_current_link_gen, pdi, platforminfo, power_profiles,
     processes/process_info/compute_instance_id, processes/process_info/gpu_instance_id,
     remapped_rows/remapped_row_corr_inactive, remapped_rows/remapped_row_unc_inactive,
@@ -75,12 +75,12 @@ UNPLACED_CSV = _listed(
     timestamp, count, index, serial, gpu_serial, hostname, display_mode, display_attached,
     addressing_mode, accounting.*, driver_model.*, inforom.*,
     gom.*, compute_cap, vgpu_driver_capability.*, vgpu_device_capability.*, pci.domain, pci.bus,
-    pci.device, pci.baseclass, pci.subclass, pci.sub_device_id, pcie.link.gen.gpucurrent,
+    pci.device, pci.baseclass, pci.subclass, pcie.link.gen.gpucurrent,
     memory.reserved, utilization.encoder, utilization.decoder, utilization.jpeg, utilization.ofa,
     encoder.stats.*, dramencryption.*, clocks_event_reasons.supported,
     clocks_throttle_reasons.supported, power.management, module.*,
-    power_smoothing.*, edpp_multiplier, gsp.mode.*, c2c.mode,
-    protected_memory.*, fabric.clique*, fabric.cluster*, platform.*, minor_number,
+    power_smoothing.*, edpp_multiplier, gsp.mode.*,
+    protected_memory.*, fabric.cluster*, platform.*, minor_number,
     remapped_rows.correctable_inactive, remapped_rows.uncorrectable_inactive, gpu.base.*, bbx.*
     """
 )

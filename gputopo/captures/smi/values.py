@@ -184,6 +184,7 @@ _KINDS: dict[str, Callable[[str], ReportedValue | None]] = {
     "address": _address,
     # The chip's number: the upper half of the PCI id, whose lower half is NVIDIA's, 10DE.
     "device": _form("(?:0x)?([0-9a-f]{4})10de", str.lower, silent="(?:0x)?(?:0000.{4}|.{4}(?!10de).{4})"),
+    "subsystem": _form("(?:0x)?([0-9a-f]{8})", str.lower, silent="(?:0x)?0{8}"),
     "switch": _listed(_SWITCHES),
     "yes": _listed(_SWITCHES),
     "yes as 1": _listed({word: int(value) for word, value in _SWITCHES.items()}),

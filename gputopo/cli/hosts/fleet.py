@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 import gputopo
 from gputopo.cli.hosts.asking import ask
-from gputopo.cli.printing import note, show_report
+from gputopo.cli.printing import emit, note, show_report
 from gputopo.cli.source import machine_from
 from gputopo.launch.hosts.allocation import PORT, HostOptions
 from gputopo.launch.hosts.hostlists import HostAddress
@@ -15,46 +15,73 @@ from gputopo.launch.hosts.messages import Joining
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError, UsageError
 
 if TYPE_CHECKING:
-    from gputopo.findings import Severity
-    from gputopo.findings.fleet import Fleet
-    from gputopo.launch.hosts.earlier import EarlierRuns
+    from gputopo.cli.inspect import InspectOptions
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
+    from gputopo.planner.network import SavedNetwork
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Plan
 
 _ENDINGS = re.compile(r"(\.(json|xml|txt|log|out|tar|tgz|gz|bz2|xz|zst))+$", re.IGNORECASE)
 
 
-def fleet(sources: Sequence[str], shape: str, fail_on: "Severity | None") -> int:
+def fleet(output: "InspectOptions") -> int:
     """Compare the hosts of several files and print what differs. Raises InputError if no file can be read."""
-    if len(sources) < 2:
+    if len(output.sources) < 2:
         raise UsageError(
             "--fleet compares hosts, and needs a file of each of two or more",
             "give --from A.json B.json ...: what gputopo inspect --record writes on each host; or name "
             "hosts to ask by ssh: --hosts LIST, or by srun: srun gputopo inspect --fleet",
         )
-    return _compare(readings(sources), shape, fail_on)
+    return _compare(readings(output.sources), output)
 
 
-def _compare(readings: "Mapping[str, Machine | GputopoError]", shape: str, fail_on: "Severity | None") -> int:
+def _compare(found: "Mapping[str, Machine | GputopoError]", output: "InspectOptions") -> int:
     from gputopo import findings
     from gputopo.findings.fleet import inspect_fleet
+    from gputopo.report.fleet import drain_commands, fleet_document
 
-    found = inspect_fleet(readings)
-    _print(found, shape)
-    return ExitCode.FINDINGS if findings.fails([*found.findings, *found.shared], fail_on) else ExitCode.OK
+    before = {} if output.baseline is None else _recorded(output.baseline)
+    fleet = inspect_fleet(found, before, output.fail_on)
+    if output.record is not None:
+        _record(found, output.record)
+    if output.shape == "scontrol":
+        emit(drain_commands(fleet))
+    else:
+        show_report(fleet, lambda: fleet_document(fleet), output.shape)
+    failed = findings.fails([*fleet.findings, *fleet.shared], output.fail_on)
+    return ExitCode.FINDINGS if failed else ExitCode.OK
 
 
-def fleet_of_hosts(
-    hosts: Sequence[HostAddress], options: HostOptions, shape: str, fail_on: "Severity | None"
-) -> int:
+def _record(found: "Mapping[str, Machine | GputopoError]", folder: Path) -> None:
+    """Write the machine of each host to a file of its name. Raises InputError."""
+    from gputopo.topology.identities import without_identities
+    from gputopo.values import schema
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make {folder}: {error.strerror}", "name another folder") from error
+    for name, one in found.items():
+        if not isinstance(one, GputopoError):
+            schema.write(folder / f"{name.replace('/', '_')}.json", without_identities(one))
+
+
+def _recorded(folder: Path) -> "dict[str, Machine]":
+    """Return the machines of a folder, by host. Raises InputError."""
+    files = sorted(str(one) for one in folder.glob("*.json"))
+    if not files:
+        raise InputError(f"--baseline {folder} has no recordings", "make them: --fleet --record FOLDER")
+    return {name: one for name, one in readings(files).items() if not isinstance(one, GputopoError)}
+
+
+def fleet_of_hosts(hosts: Sequence[HostAddress], options: HostOptions, output: "InspectOptions") -> int:
     """Ask all hosts, compare those that answer, and print what differs. Raises GputopoError."""
     found = ask(hosts, options, "inspect")
     names = [
         one.name if isinstance(one, Joining) else str(host) for host, one in zip(hosts, found, strict=True)
     ]
-    return _compare(_named(names, [_machine_of(one) for one in found]), shape, fail_on)
+    return _compare(_named(names, [_machine_of(one) for one in found]), output)
 
 
 def _machine_of(answer: "Joining | GputopoError") -> "Machine | GputopoError":
@@ -109,22 +136,13 @@ def _numbered(name: str, number: int) -> str:
     return name if number == 1 else f"{name} ({number})"
 
 
-def _print(found: "Fleet", shape: str) -> None:
-    from gputopo.report.fleet import fleet_document
-
-    show_report(found, lambda: fleet_document(found), shape)
-
-
 def plan_of_hosts(
     hosts: Sequence[HostAddress], options: HostOptions, request: "Request", show: "Callable[[Plan], None]"
 ) -> int:
     """Ask all hosts, plan for those that answer, show it, and return the exit code. Raises GputopoError."""
-    from gputopo.launch.jobs.before import earlier_of_hosts
-
     found = ask(hosts, options, "plan", "" if request.no_history else "pairs")
     there = [one for one in found if isinstance(one, Joining)]
-    earlier = earlier_of_hosts(there[0].machine, request)
-    show(planned(there, request, earlier).plan)
+    show(planned(there, request).plan)
     if len(there) < len(found):
         note(f"planned for {len(there)} of {len(found)} hosts: the others did not answer")
         return ExitCode.HARDWARE
@@ -132,26 +150,37 @@ def plan_of_hosts(
 
 
 def plan_of_files(sources: Sequence[str], request: "Request") -> "Plan":
-    """Return the plan of the hosts of several files. Raises GputopoError, InputError for one not read."""
+    """Return the plan of the hosts of several files. Raises GputopoError, InputError for one not read.
+
+    A file may also be the output of nccl-tests over these hosts.
+    """
+    from gputopo.planner.network import SavedNetwork
+    from gputopo.values.bandwidth import HOSTS
+
     if len(sources) < 2:
         raise UsageError(
             "--fleet plans for several hosts, and needs a file of each of two or more",
             "give --from A.json B.json ...: what gputopo inspect --record writes on each host",
         )
-    hosts = []
-    for rank, (name, found) in enumerate(readings(sources).items()):
+    hosts: list[Joining] = []
+    saved: SavedNetwork | None = None
+    for name, found in readings(sources).items():
         if isinstance(found, GputopoError):
             raise InputError(f"{name} cannot be read: {found.what}", found.hint)
+        if found.bandwidth is not None and any(one.source == HOSTS for one in found.bandwidth.samples):
+            saved = SavedNetwork(found.bandwidth, f"in {name}")
+            continue
+        rank = len(hosts)
         hosts.append(
             Joining(rank=rank, name=name, version=gputopo.__version__, address=name, port=PORT, machine=found)
         )
-    return planned(hosts, request).plan
+    return planned(hosts, request, saved=saved).plan
 
 
-def planned(hosts: "Sequence[Joining]", request: "Request", earlier: "EarlierRuns | None" = None) -> "Target":
+def planned(hosts: "Sequence[Joining]", request: "Request", saved: "SavedNetwork | None" = None) -> "Target":
     """Plan for hosts from what they brought, claiming nothing, and print what is to be said about it.
 
-    `earlier`: runs of this host with others.
+    `saved`: a measurement between them, else the last one that was saved here.
     """
     from gputopo.cli.hosts.meeting import saved_network
     from gputopo.launch.hosts.planning import plan_hosts, target_alone
@@ -167,7 +196,7 @@ def planned(hosts: "Sequence[Joining]", request: "Request", earlier: "EarlierRun
     def own(request: "Request", *, cpu: bool) -> "Target":
         return target_alone(hosts[0], request, cpu=cpu)
 
-    found = plan_hosts(hosts, request, own, saved=saved_network(hosts, request), earlier=earlier)
+    found = plan_hosts(hosts, request, own, saved=saved or saved_network(hosts, request))
     asked = request.all_reduce
     if asked is not None and found.target.others and parse(asked).name in OF_ONE_PROCESS:
         raise UsageError(

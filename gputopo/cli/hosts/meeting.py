@@ -42,6 +42,7 @@ def meeting_of(allocation: Allocation, hosts: HostOptions, asked: dict[str, Any]
         job=allocation.job,
         asked=_alike(allocation, asked),
         allow_public=hosts.allow_public_address,
+        note=note,
     )
     note(
         f"{allocation.source}: {allocation.size} hosts, rank 0 is {allocation.leader.name}, port {found.port}"

@@ -15,7 +15,6 @@ from gputopo.copies.network import (
     NCCL_TESTS,
     PROBE,
     QUICK,
-    USES,
     NetworkResult,
     Order,
     ToolChoice,
@@ -90,7 +89,7 @@ def _measured(
     tool: ToolChoice,
     python: str,
 ) -> "Bandwidth":
-    """Measure by the best tool, or the next one where nccl-tests measure nothing. Raises HardwareError."""
+    """Measure by nccl-tests, else, or where they measure nothing, by TCP. Raises HardwareError."""
     from gputopo.launch.jobs.network import LATE_S, order_of
 
     order = order_of(hosts, timing, tool)
@@ -101,9 +100,9 @@ def _measured(
         if isinstance(first, NetworkResult) and first.nccl is not None:
             return first.nccl
         why = first.error if isinstance(first, NetworkResult) else first.what
-        order = order_of(hosts, timing, tool, failed={NCCL_TESTS: str(why)})
-    seconds, by = seconds_of(len(hosts), order.timing), USES[order.tool].rate or PROBE
-    note(f"measuring between {len(hosts)} hosts by {by}: {seconds:.0f} s")
+        order = order_of(hosts, timing, tool, failed=str(why))
+    seconds = seconds_of(len(hosts), order.timing)
+    note(f"measuring between {len(hosts)} hosts by {PROBE}: {seconds:.0f} s")
     found = _done(order, processes, seconds + LATE_S, python)
     results = {rank: one for rank, one in found.items() if isinstance(one, NetworkResult)}
     absent = {rank: one.what for rank, one in found.items() if isinstance(one, GputopoError)}

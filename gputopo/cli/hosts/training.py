@@ -28,7 +28,8 @@ from gputopo.cli.run.prepare import AskedJob, PlannedOn, runnable
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
 from gputopo.launch.remote_agent import begun
 from gputopo.values import schema
-from gputopo.values.errors import ExitCode, GputopoError, InputError
+from gputopo.values.errors import ExitCode, GputopoError, InputError, UsageError
+from gputopo.values.run.all_reduce import NCCL
 from gputopo.values.run.events import Event, Noticed, RankFailed
 
 if TYPE_CHECKING:
@@ -107,7 +108,6 @@ class HostOfRun:
     ) -> "Target":
         """Plan for all hosts; unless it is a dry run, claim this one's GPUs until `claims` closes."""
         from gputopo.launch.hosts.planning import plan_hosts
-        from gputopo.launch.jobs.before import earlier_of_hosts
         from gputopo.launch.spec.names import cpu_devices_of
 
         def own(request: "Request", *, cpu: bool) -> "Target":
@@ -125,7 +125,6 @@ class HostOfRun:
             cpu_devices=cpu_devices_of(self.asked.get("strategy")),
             require_gpu=self.on.require_gpu,
             saved=saved_network(hosts, wanted),
-            earlier=earlier_of_hosts(mine.machine, wanted),
         )
         for line in (*planned.says, *planned.target.plan.warnings):
             note(line)
@@ -146,8 +145,7 @@ def _lead(host: HostOfRun, job: AskedJob, request: "Request") -> int:
     with host.meeting() as meeting:
         joined = meeting.wait(host.hosts.join_timeout)
         with contextlib.ExitStack() as claims:
-            target = job.placed(host.target(request, joined, claims))
-            spec = runnable(job, target, options)
+            target, spec = _runnable(job, job.placed(host.target(request, joined, claims)), options)
             if options.dry_run:
                 meeting.answer({rank: Unused(why="this is a dry run") for rank in joined})
                 meeting.end(RunEnd(exit_code=ExitCode.OK))
@@ -156,6 +154,27 @@ def _lead(host: HostOfRun, job: AskedJob, request: "Request") -> int:
             meeting.answer({rank: _reply(one, target, spec) for rank, one in joined.items()})
             begun(os.environ)
             return training.train(target, spec, options, meeting=meeting, group=group)
+
+
+def _runnable(job: AskedJob, target: "Target", options: OutputOptions) -> "tuple[Target, RunSpec]":
+    """Return the spec on the target; the next best plan where options do not go with NCCL between hosts."""
+    try:
+        return target, runnable(job, target, options)
+    except UsageError as error:
+        rest = tuple(one for one in target.plan.candidates if one.all_reduce != NCCL)
+        if (
+            target.plan.choice.all_reduce != NCCL
+            or not target.others
+            or "all_reduce" in job.typed
+            or not rest
+        ):
+            raise
+        note(f"without NCCL between hosts: {error.what}")
+        reasons = (f"NCCL would be faster between hosts: {error.what}",)
+        choice = msgspec.structs.replace(rest[0], reasons=reasons)
+        plan = msgspec.structs.replace(target.plan, choice=choice, candidates=(choice, *rest[1:]))
+        target = replace(target, plan=plan)
+        return target, runnable(job, target, options)
 
 
 def _group(

@@ -25,9 +25,18 @@ RENAMED = {
     "--worker-hosts": "--hosts",
     "--task-index": "--node-rank",
     "--nnodes": "--num-hosts",
+    "--method": "--strategy",
 }
-# Flags that are yes or no there, and the options here: for yes, for no.
+# Flags without a value, own short ones first, and the options that they stand for: for yes, for no.
+OWN_SHORT = 7
 SWITCHES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "--json": (("--format", "json"), ()),
+    "--tf-cnn-log": (("--format", "tf-cnn-log"), ()),
+    "--forward-only": (("--task", "forward"), ()),
+    "--eval": (("--task", "eval"), ()),
+    "--input-only": (("--task", "input"), ()),
+    "--quick": (("--effort", "quick"), ()),
+    "--full": (("--effort", "full"), ()),
     "--use-fp16": (("--precision", "fp16"), ()),
     "--fp16-enable-auto-loss-scale": (("--loss-scale", "auto"), ()),
     "--compact-gradient-transfer": (("--fp16-transfer",), ()),
@@ -37,13 +46,6 @@ SWITCHES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "--hierarchical-copy": (("--all-reduce", "hierarchical"), ()),
     "--datasets-use-caching": (("--cache", "raw"), ()),
     "--cross-replica-sync": ((), ("--async",)),
-}
-# Own flags that are short for an option with a value.
-SHORT_FOR = {
-    "--forward-only": ("--task", "forward"),
-    "--eval": ("--task", "eval"),
-    "--input-only": ("--task", "input"),
-    "--json": ("--format", "json"),
 }
 # Where variables are, or with copies on every device where their gradients are added.
 PARAMETER_DEVICE = "--local-parameter-device"
@@ -63,6 +65,13 @@ VALUES: dict[str, dict[str, tuple[str, ...]]] = {
         "python-dataset": ("--data-source", "python", "--feed", "dataset"),
     },
     "--job-name": {"worker": ()},
+    # Of RMSProp and Adam, which have these constants.
+    "--rmsprop-decay": {"0.9": ()},
+    "--rmsprop-momentum": {"0.9": ()},
+    "--rmsprop-epsilon": {"1.0": (), "1": ()},
+    "--adam-beta1": {"0.9": ()},
+    "--adam-beta2": {"0.999": ()},
+    "--adam-epsilon": {"1e-08": (), "1e-8": ()},
 }
 # Values of such a flag that gputopo does not have, and what to do instead.
 REFUSED_VALUES = {
@@ -140,10 +149,13 @@ _ELSEWHERE = {
         *("benchmark_log_dir", "benchmark_test_id", "result_storage"),
     ),
     "choose them with --gpus LIST": ("gpu_indices",),
-    "set it in the environment: TF_ENABLE_WINOGRAD_NONFUSED=1": ("winograd_nonfused",),
-    "set it in the environment: TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT=1": ("batchnorm_persistent",),
+    "leave it out: TensorFlow uses these algorithms; TF_ENABLE_WINOGRAD_NONFUSED=0 in the environment avoids "
+    "them": ("winograd_nonfused",),
+    "leave it out: it is on; TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT=0 in the environment turns it off": (
+        "batchnorm_persistent",
+    ),
     "set it in the environment: TF_AUTOTUNE_THRESHOLD=N": ("autotune_threshold",),
-    "set it in the environment: TF_SYNC_ON_FINISH=1": ("sync_on_finish",),
+    "leave it out: each step ends with a wait for all devices": ("sync_on_finish",),
 }
 REFUSED = {f"--{flag.replace('_', '-')}": hint for hint, flags in _ELSEWHERE.items() for flag in flags}
 

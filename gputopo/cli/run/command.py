@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Those that a program of the user can be run with, too.
 _OF_A_PROGRAM = (
-    *("require_gpu", "cpu", "format", "json", "dry_run", "no_affinity"),
+    *("require_gpu", "cpu", "format", "dry_run", "no_affinity"),
     *("output", "prometheus", "fail_on", "on_anomaly", "stall_timeout"),
 )
 
@@ -301,7 +301,6 @@ def _require_several(asked: Asked, *, is_exported: bool = False) -> None:
         f"--format {options.shape}": options.shape in start.STARTS and not is_exported,
         "--dry-run": options.dry_run and is_program and not is_exported,
         "--num-gpus auto": request.num_gpus == "auto" and nothing_predicted,
-        "--gain": request.gain is not None and nothing_predicted,
         "--autotune": options.autotune is not None,
         "--repeats": options.repeats > 1,
         "--single-gpu-images-per-sec with several numbers": len(request.single_gpu_images_per_sec) > 1,

@@ -1,7 +1,6 @@
 """The options of `gputopo run` beside its plan and its training: what is printed and where."""
 
 import json
-import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,18 +9,7 @@ import msgspec
 from gputopo.cli.placement import AUTOTUNE
 from gputopo.launch.spec.readers import read_alarm, read_data_folder, read_folder
 from gputopo.values.errors import InputError, UsageError
-from gputopo.values.option import JSON, Option, number_in, shown
-from gputopo.values.run.batches import AUTO
-
-
-def read_stall(flag: str, text: str) -> float | Literal["auto"]:
-    """Read seconds, or auto. Raises UsageError."""
-    if text == AUTO:
-        return AUTO
-    seconds = number_in("s", text)
-    if not 0 < seconds < math.inf:
-        raise UsageError(f"{flag} cannot be {shown(text)}", "give a time such as 300s or 5m, or auto")
-    return seconds
+from gputopo.values.option import Option, shown
 
 
 def read_written_file(flag: str, text: str) -> str:
@@ -69,8 +57,6 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             "Slurm script, docker: a command that starts the run; for several hosts also hostfile: of "
             "mpirun, jobset, trainjob: of Kubernetes",
         ),
-        JSON,
-        Option("--tf-cnn-log", "Same as --format tf-cnn-log", const="tf-cnn-log", more=True),
     ] = "table"
     verbose: Annotated[
         bool, Option("--verbose", "Report all figures: times, memory, placement, versions", letter="-v")
@@ -116,7 +102,9 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             "steps. auto: 50 steps, at least 120 s, of a program 30 min",
             value="TIME|auto",
             default="auto; a program is not ended",
-            read=read_stall,
+            unit="s",
+            above=0,
+            words=("auto",),
         ),
     ] = None
     prometheus: Annotated[

@@ -83,7 +83,8 @@ class AskedJob:
         other = next((name for name, own in others if fields.get(name, own) != own), None)
         if other is not None and "single_gpu_images_per_sec" in self.placement.fields:
             raise UsageError(
-                f"--single-gpu-images-per-sec cannot be combined with --{other} {fields[other]}: "
+                "--single-gpu-images-per-sec cannot be combined with "
+                f"--{'task' if other == 'task' else 'strategy'} {fields[other]}: "
                 "only training by the core is predicted",
                 "leave one of them out",
             )
@@ -108,11 +109,12 @@ class AskedJob:
         What was asked for beside it is planned as it was typed, so that the rules can refuse it.
         """
         typed = self.typed
-        if "strategy" not in typed or "ps" in typed or self.update != "auto":
+        strategy = self.training.fields.get("strategy")
+        if strategy is None or "ps" in typed or self.update != "auto":
             return False
         from gputopo.launch.spec.names import read
 
-        return read(typed["strategy"]).kind != "central"
+        return read(strategy).kind != "central"
 
     def placed(self, target: "Target") -> "Target":
         """Return the target without a reduction where a strategy of tf.distribute has its own."""

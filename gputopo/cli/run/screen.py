@@ -19,7 +19,7 @@ from gputopo.cli.source import planned_machine
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.spec.readers import read_folder
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
-from gputopo.values.option import JSON, Given, Option
+from gputopo.values.option import Given, Option
 
 if TYPE_CHECKING:
     from gputopo.launch.jobs.screen import ScreenCell
@@ -71,7 +71,6 @@ def screen(
     shape: Annotated[
         Literal["table", "json"],
         Option("--format", "Output format"),
-        JSON,
     ] = "table",
     fail_on: Annotated[
         FailOn | None,

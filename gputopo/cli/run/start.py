@@ -159,7 +159,7 @@ def _gpus_of_each(size: int, request: "Request", machine: "Machine") -> int:
 
 STARTS = ("env", "sbatch", "docker")
 # Options that are about what is shown here, not about the run.
-_NOT_OF_THE_RUN = ("from", "format", "json", "tf_cnn_log", "dry_run", "require_gpu", "autotune")
+_NOT_OF_THE_RUN = ("from", "format", "dry_run", "require_gpu", "autotune")
 
 
 def require_dry(shape: str, *, dry_run: bool) -> None:

@@ -17,7 +17,7 @@ from gputopo.cli.run.options import AxisOptions, CellOptions, PaceOptions
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.spec.readers import read_folder
 from gputopo.values.errors import ExitCode, HardwareError, InputError
-from gputopo.values.option import JSON, Option, OptionsOf
+from gputopo.values.option import Option, OptionsOf
 
 if TYPE_CHECKING:
     from gputopo.cli.run.sweep_cells import Planned
@@ -58,7 +58,6 @@ def sweep(
     shape: Annotated[
         Literal["table", "json"],
         Option("--format", "Output format"),
-        JSON,
     ] = "table",
     fail_on: Annotated[
         Literal["error"] | None, Option("--fail-on", "Exit with 1 where a cell failed")

@@ -36,8 +36,7 @@ _ALL_WRITE = "all cells would write to it"
 _ONE_RUN = "it is for one run"
 UNFIT: Mapping[str, str] = {
     **dict.fromkeys(("checkpoints", "export", "tensorboard"), _ALL_WRITE),
-    **dict.fromkeys(("checkpoint_steps", "keep_checkpoints", "resume", "resume_or_start", "trace"), _ONE_RUN),
-    "eval": "it needs a checkpoint",
+    **dict.fromkeys(("checkpoint_steps", "keep_checkpoints", "resume", "trace"), _ONE_RUN),
     "cpu": "give --cpu to gputopo sweep",
     "repeats": "write repeats = N beside it, at the top or in a table of the matrix",
 }

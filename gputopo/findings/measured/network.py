@@ -84,7 +84,7 @@ UNSTEADY_RATES = Rule(
     "network.unsteady",
     title="rates between hosts vary so much that a slow host may not be found",
     remedy="End what else uses the network and the CPUs of the hosts (other jobs, copies, backups), and "
-    "measure again; --full measures longer.",
+    "measure again; --effort full measures longer.",
     thresholds=(UNSTEADY, AGAIN),
 )
 

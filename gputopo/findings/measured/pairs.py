@@ -86,11 +86,15 @@ def slow_pairs(machine: Machine) -> Iterator[Fault]:
         if of is not None:
             yield from _over_nvlink(of, {pair: copies[pair] for pair in pairs}, word, judged, machine)
     over_pcie = {word: pair_copies(bandwidth.samples, kind) for kind, word in _PATHS}
-    for a, b in list(over_pcie["direct"]):
-        if nvlinks.between(a, b) is not None or (min(a, b), max(a, b)) in fast:
-            del over_pcie["direct"][a, b]
+    read = [one for one in bandwidth.samples if one.method == "copy_engine_read"]
+    over_pcie["direct read"] = pair_copies(read, "p2p_direct")
+    for word in ("direct", "direct read"):
+        for a, b in list(over_pcie[word]):
+            if nvlinks.between(a, b) is not None or (min(a, b), max(a, b)) in fast:
+                del over_pcie[word][a, b]
     for word, own in over_pcie.items():
         yield from _faults(PAIR_SLOWER, _behind_peers(own, machine), own, word, judged, machine)
+    del over_pcie["direct read"]  # no reference data
     yield from slower_than_staged(machine, judged)
     for word, own in over_pcie.items():
         yield from _faults(BELOW_EXPECTED, _below_expected(own, _low(own)), own, word, judged, machine)

@@ -90,8 +90,8 @@ def _between(paths: Paths, a: int, b: int) -> Iterator[Cost]:
     path = paths.pair(a, b)
     if path.kind == "nvlink":
         if a in paths.ports and b in paths.ports:
-            yield ("nvlink out", a), max(paths.ports[a], path.gb_per_s), paths.port_both(a)
-            yield ("nvlink in", b), max(paths.ports[b], path.gb_per_s), paths.port_both(b)
+            yield ("nvlink out", a), max(paths.ports[a], path.gb_per_s), paths.ports_both[a]
+            yield ("nvlink in", b), max(paths.ports[b], path.gb_per_s), paths.ports_both[b]
         yield ("nvlink", a, b), path.gb_per_s, path.both
         return
     start, end = paths.hosts[a], paths.hosts[b]

@@ -11,6 +11,15 @@ What TensorFlow's copies between hosts (gRPC) reach of a network, and at most:
 
 No figure of TensorFlow 2 between hosts with many cores was found, so the most in one direction, 1 GB/s, is
 ours and its range is wide.
+
+What rings of NCCL reach of all cards that are near to its GPUs (busbw of all_reduce_perf):
+
+| figure | by | source |
+|---|---|---|
+| 46 to 48 of 50 GB/s; 12.2 of 12.5; 85 to 96 of 100 | GPUDirect RDMA | NVIDIA/nccl-tests 290, 29, 119 |
+| 217 of 400 GB/s | GPUDirect RDMA over RoCE | NVIDIA/nccl 2409 |
+| 6 of 12.5; 15 to 16 of 25 GB/s | RDMA by way of host memory | NVIDIA/nccl 465, 412 |
+| 4 to 6 of 12.5 GB/s | sockets | NVIDIA/nccl 450 |
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,13 +38,19 @@ GRPC_OF_CARD: Range = (0.4, 0.64, 0.9)  # of the card's rate
 GRPC_OF_TCP: Range = (0.5, 0.69, 1.0)  # of what TCP was measured to carry: 0.8 of 9.3/8 GB/s
 GRPC_GB_PER_S: Range = (0.5, 1.0, 3.0)  # at most, in one direction, whatever the network carries
 GBIT = 1 / 8  # GB/s
+NCCL_BY_GPUDIRECT: Range = (0.54, 0.92, 0.98)  # of the cards' rate
+NCCL_BY_HOST: Range = (0.3, 0.55, 0.92)  # the same, by way of host memory
+NCCL_GPUDIRECT_UNKNOWN: Range = (0.3, 0.8, 0.98)
+NCCL_BY_SOCKETS: Range = (0.32, 0.7, 0.95)
+NCCL_SOCKETS_GB_PER_S: Range = (2.0, 5.0, 15.0)  # at most
+NCCL_MEASURED: Range = (0.85, 1.0, 1.05)  # of busbw: gradients are smaller than its messages
 _NODES = 1000  # NUMA nodes of hosts are numbered by host: below any number of nodes of one
 
 RateBasis = Literal["measured", "card"]
 
 
 class NetworkRate(NamedTuple):
-    """What TensorFlow's copies of one host are expected to carry in each direction; `says`: from what."""
+    """What TensorFlow's copies, or NCCL, of one host are expected to carry each way; `says`: from what."""
 
     low: float
     gb_per_s: float
@@ -46,20 +61,27 @@ class NetworkRate(NamedTuple):
 
 def rate_of_card(gbit_per_s: float, name: str) -> NetworkRate:
     """Return the rate behind a card of so many Gbit/s."""
-    return NetworkRate(*_reached(gbit_per_s * GBIT, GRPC_OF_CARD), "card", f"{name}, {gbit_per_s:g} Gbit/s")
+    reached = _reached(gbit_per_s * GBIT, GRPC_OF_CARD, GRPC_GB_PER_S)
+    return NetworkRate(*reached, "card", f"{name}, {gbit_per_s:g} Gbit/s")
 
 
 def rate_of_tcp(gb_per_s: float, when: str) -> NetworkRate:
     """Return the rate where TCP was measured."""
     return NetworkRate(
-        *_reached(gb_per_s, GRPC_OF_TCP), "measured", f"{gb_per_s:.3g} GB/s of TCP measured {when}"
+        *_reached(gb_per_s, GRPC_OF_TCP, GRPC_GB_PER_S),
+        "measured",
+        f"{gb_per_s:.3g} GB/s of TCP measured {when}",
     )
 
 
-def _reached(gb_per_s: float, shares: Range) -> Range:
-    low, likely, high = (
-        min(share * gb_per_s, most) for share, most in zip(shares, GRPC_GB_PER_S, strict=True)
-    )
+def rate_of_nccl(gb_per_s: float, shares: Range, says: str, most: Range = (inf, inf, inf)) -> NetworkRate:
+    """Return what NCCL reaches of a rate; `shares`: of which it is measured or expected to reach so much."""
+    basis: RateBasis = "measured" if shares == NCCL_MEASURED else "card"
+    return NetworkRate(*_reached(gb_per_s, shares, most), basis, says)
+
+
+def _reached(gb_per_s: float, shares: Range, most: Range) -> Range:
+    low, likely, high = (min(share * gb_per_s, top) for share, top in zip(shares, most, strict=True))
     return low, likely, high
 
 
@@ -98,7 +120,9 @@ def joined(hosts: Sequence[HostPaths], gb_per_s: Sequence[float], home: int = 0)
 def with_rates(paths: Paths, gb_per_s: Sequence[float]) -> Paths:
     """Return the paths of several hosts with other rates between them."""
     networks = (one._replace(gb_per_s=rate) for one, rate in zip(paths.networks, gb_per_s, strict=True))
-    return msgspec.structs.replace(paths, networks=tuple(networks))
+    found = msgspec.structs.replace(paths, networks=tuple(networks))
+    found.rings.update(paths.rings)  # within hosts
+    return found
 
 
 def without_limit(paths: Paths) -> Paths:

@@ -136,6 +136,11 @@ class Paths(msgspec.Struct, frozen=True, dict=True):
         """What copies from one GPU to another use, as far as it was asked for."""
         return {}
 
+    @cached_property
+    def rings(self) -> dict[tuple[int, ...], tuple[Resource | None, float]]:
+        """The slowest link of NCCL's ring over GPUs of one host, and its seconds, as far as asked for."""
+        return {}
+
     def host_of(self, gpu: int) -> int:
         """Return the number of a GPU's host; 0 on a single one."""
         return self.places.get(gpu, 0)
@@ -154,12 +159,14 @@ class Paths(msgspec.Struct, frozen=True, dict=True):
         found = {host.basis for host in self.hosts.values()} | {path.basis for path in self.pairs.values()}
         return "measured" in found
 
-    def port_both(self, gpu: int) -> float:
-        """Return both directions at once of the NVLinks of a GPU to switches, as a share of their sum."""
-        return min(
-            (path.both for pair, path in self.pairs.items() if gpu in pair and path.kind == "nvlink"),
-            default=1.0,
-        )
+    @cached_property
+    def ports_both(self) -> dict[int, float]:
+        """Both directions at once of the NVLinks of each GPU to switches, as a share of their sum."""
+        found: dict[int, float] = {}
+        for pair, path in self.pairs.items():
+            for gpu in pair if path.kind == "nvlink" else ():
+                found[gpu] = min(path.both, found.get(gpu, 1.0))
+        return found
 
 
 def paths_of(machine: Machine) -> Paths:

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from gputopo.report.bandwidth.numbers import ENGINE, KERNELS, Beside, Numbers, cell, grid, how
+from gputopo.report.bandwidth.numbers import ENGINE, Beside, Numbers, cell, grid, how
 from gputopo.report.document import Section, Table
 from gputopo.report.layout import NOT_ASKED, plain
 from gputopo.report.units import size
-from gputopo.values.bandwidth import Conditions, Kind, Method, Sample, gpu_of
+from gputopo.values.bandwidth import KERNELS, Conditions, Kind, Method, Sample, gpu_of
 
 _MIN_SIZES = 3  # fewer sizes are no sweep
 Methods = Sequence[Method | None]

@@ -14,8 +14,9 @@ from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Method, Path, Sam
 from gputopo.values.machine import Machine
 
 # Copies whose method a driver or tool chose stand in the matrix of the copy engine.
-ENGINE: tuple[Method | None, ...] = ("copy_engine", "driver", None)
-KERNELS: tuple[Method | None, ...] = ("kernel_read", "kernel_write")
+WRITTEN: tuple[Method | None, ...] = ("copy_engine", "driver", None)
+READ: tuple[Method | None, ...] = ("copy_engine_read",)
+ENGINE = (*WRITTEN, *READ)
 # After a number that is shown and not used (`Sample.invalid`).
 INVALID_MARK = "?"
 
@@ -86,12 +87,10 @@ class Numbers:
         path: Path | None = None,
         methods: Sequence[Method | None] = ENGINE,
         beside: bool = False,
-        slower: bool = False,
     ) -> Sample | None:
         """Return the sample of a pair of GPUs that ran alone, or `beside` its other direction.
 
-        A bidirectional one counts in either order. `slower`: the second best of those of one size, None where
-        there is one test only.
+        A bidirectional one counts in either order.
         """
         ends = (f"gpu:{source}", f"gpu:{destination}")
         wanted = {ends, ends[::-1]} if kind == "bidirectional" else {ends}
@@ -106,11 +105,7 @@ class Numbers:
             and (path is None or one.path == path)
             and (one.method in methods or (one.path == "staged" and kind != "latency"))
         ]
-        best = max(found, key=_worth, default=None)
-        if not slower or best is None:
-            return best
-        rest = [one for one in found if one is not best and one.bytes == best.bytes]
-        return max(rest, key=_worth, default=None)
+        return max(found, key=_worth, default=None)
 
     def alone(self, sample: Sample) -> float | None:
         """Return the rate of the same copy between two GPUs alone, None where it was not measured."""

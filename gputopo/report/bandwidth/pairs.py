@@ -5,13 +5,14 @@ from itertools import permutations
 from statistics import median
 from typing import NamedTuple, get_args
 
-from gputopo.copies.numbers import by_copy_engine, pair_of
+from gputopo.copies.numbers import pair_of
 from gputopo.copies.pair_speeds import CLEARLY_SLOWER, pair_speeds, single_paths
 from gputopo.findings.compare import grouped
 from gputopo.report.bandwidth.numbers import (
     ENGINE,
     INVALID_MARK,
-    KERNELS,
+    READ,
+    WRITTEN,
     Cells,
     Numbers,
     cell,
@@ -22,7 +23,7 @@ from gputopo.report.bandwidth.numbers import (
 )
 from gputopo.report.document import Section
 from gputopo.report.layout import NOT_ASKED, QUIET, Column, plain
-from gputopo.values.bandwidth import Failure, Kind, Method, Path, Sample
+from gputopo.values.bandwidth import KERNELS, Failure, Kind, Method, Path, Sample
 
 # Shares of the fastest link of the map from which on a shade is used, and what a terminal paints it with.
 # Ours: a link of the next lower generation or width has half.
@@ -102,7 +103,7 @@ def _are_by_kernels(numbers: Numbers) -> bool:
         for one in numbers.bandwidth.samples
         if pair_of(one) is not None and one.group is None and one.median_gb_per_s and one.invalid is None
     ]
-    return bool(samples) and not any(map(by_copy_engine, samples))
+    return bool(samples) and all(one.method in KERNELS for one in samples)
 
 
 def _sums(numbers: Numbers) -> dict[LinkEnds, tuple[float, bool]]:
@@ -171,18 +172,17 @@ class _PairCopy(NamedTuple):
     path: Path | None = None
     methods: tuple[Method | None, ...] = ENGINE
     beside: bool = False  # while the other direction is used
-    slower: bool = False  # the slower of two tests of the same copy
 
     def of(self, numbers: Numbers) -> dict[_Pair, _Found]:
         """Return what was measured of each ordered pair, and what failed; without those never tried."""
         found: dict[_Pair, _Found] = {}
         for a, b in permutations(numbers.gpus, 2):
             sample = numbers.between(
-                self.kind, a, b, path=self.path, methods=self.methods, beside=self.beside, slower=self.slower
+                self.kind, a, b, path=self.path, methods=self.methods, beside=self.beside
             )
             failure = (
                 None
-                if self.beside or self.slower
+                if self.beside
                 else numbers.failure(self.kind, a, b, path=self.path, methods=self.methods)
             )
             if value_of(sample) is not None or failure is not None:
@@ -190,38 +190,30 @@ class _PairCopy(NamedTuple):
         return found
 
 
-_READ: tuple[Method, ...] = ("kernel_read",)
-_WRITE: tuple[Method, ...] = ("kernel_write",)
 # Each method measures another latency: of a load over the link, of an engine's copy, of a tool's small copy.
 _LATENCIES: tuple[tuple[str, tuple[Method | None, ...]], ...] = (
     ("load", KERNELS),
     ("16 B copy", ("copy_engine",)),
     ("small copy", ("driver", None)),
 )
+_DIRECT: tuple[tuple[str, str, tuple[Method | None, ...]], ...] = (
+    ("", "", WRITTEN),
+    (", read", ", read by the copy engine of the column's GPU", READ),
+    (", kernel reads", ", read by a kernel on the column's GPU", KERNELS[:1]),
+    (", kernel writes", ", written by a kernel on the row's GPU", KERNELS[1:]),
+)
 _COPIES = (
-    _PairCopy("direct", "Direct", "p2p_direct"),
-    _PairCopy(
-        "direct, slower test",
-        "Direct, the slower of two tests (nvbandwidth: read and write)",
-        "p2p_direct",
-        slower=True,
-    ),
+    *(_PairCopy(f"direct{name}", f"Direct{way}", "p2p_direct", methods=of) for name, way, of in _DIRECT),
     _PairCopy("staged", "Staged through the host", "p2p_staged"),
-    _PairCopy(
-        "direct, kernel reads", "Direct, read by a kernel on the column's GPU", "p2p_direct", methods=_READ
-    ),
-    _PairCopy(
-        "direct, kernel writes", "Direct, written by a kernel on the row's GPU", "p2p_direct", methods=_WRITE
-    ),
     *(
         _PairCopy(
             f"direct beside reverse{name}",
-            f"Direct{name}, one direction while the other is used",
+            f"Direct{way}, one direction while the other is used",
             "p2p_direct",
-            methods=methods,
+            methods=of,
             beside=True,
         )
-        for name, methods in (("", ENGINE), (", kernel reads", _READ), (", kernel writes", _WRITE))
+        for name, way, of in _DIRECT
     ),
     _PairCopy("both, direct", "Both directions at once (sum), direct", "bidirectional", "direct"),
     _PairCopy(

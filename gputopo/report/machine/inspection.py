@@ -14,7 +14,13 @@ from gputopo.report.findings import SCREEN_WIDTH, TIMES, findings_block, short_f
 from gputopo.report.layout import QUIET, SEVERITY_STYLES, plain
 from gputopo.report.machine.facts import count_not_read, grouped_missing, not_read, reason_in_words
 from gputopo.report.machine.gpus import gpu_notes, gpu_table, health_rows, short_gpu_table
-from gputopo.report.machine.matrix import is_summary, matrix_view, peer_rows, topology_in_words
+from gputopo.report.machine.matrix import (
+    is_summary,
+    matrix_view,
+    nccl_rows,
+    peer_rows,
+    topology_in_words,
+)
 from gputopo.report.units import counted, gib
 from gputopo.topology.hops import class_name
 from gputopo.values.fields import field_at, path_in_words
@@ -47,6 +53,7 @@ def _first_screen(inspection: Inspection) -> Document:
     gpus: list[Block] = [] if table is None else [table]
     rest = [
         *_short_topology(machine, calm=not serious, numa=table is None),
+        *rows(nccl_rows(machine)),
         *(Styled(words, QUIET) for words in _context(machine)),
     ]
     answer = Styled(verdict(machine, findings), SEVERITY_STYLES[serious[0].severity] if serious else "")
@@ -177,8 +184,11 @@ def _topology(machine: Machine) -> list[Block]:
     if not machine.gpus:
         return []
     if topology_in_words(machine).startswith("unknown between all"):
-        return ["Unknown for all pairs of GPUs."]
-    return [Drawing(lambda width: matrix_view(machine, width)), *rows(peer_rows(machine))]
+        return ["Unknown for all pairs of GPUs.", *rows(nccl_rows(machine))]
+    return [
+        Drawing(lambda width: matrix_view(machine, width)),
+        *rows([*peer_rows(machine), *nccl_rows(machine)]),
+    ]
 
 
 def _lines(unread: Sequence[Unread]) -> Iterable[tuple[str, str]]:

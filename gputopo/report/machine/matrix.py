@@ -173,6 +173,28 @@ def peer_rows(machine: Machine) -> list[tuple[str, str]]:
     return rows
 
 
+def nccl_rows(machine: Machine) -> list[tuple[str, str]]:
+    """Return a row of NCCL's version and network, and a row of the pairs of each transport."""
+    nccl = machine.nccl
+    if nccl is None:
+        return []
+    cards = ", ".join(nic.name for nic in machine.nics if nic.name)
+    hosts = f"{nccl.hosts} host{'' if nccl.hosts == 1 else 's'}"
+    about = [
+        nccl.version or "",
+        f"{nccl.ranks} ranks on {hosts}" if nccl.ranks else hosts,
+        f"{nccl.channels} channels" if nccl.channels else "",
+        f"network {nccl.network}{f' ({cards})' if cards else ''}" if nccl.network else "",
+        "" if nccl.nvls is None else f"{'' if nccl.nvls else 'no '}NVLS",
+        *nccl.settings,
+    ]
+    pairs = grouped((", ".join(link.nccl), (link.a, link.b)) for link in machine.links if link.nccl)
+    named = [f"{via}: {pairs_in_words(of, max_named=_PAIRS_SHOWN)}" for via, of in pairs.items()]
+    between = [f"{', '.join(nccl.between_hosts)}: between hosts"] if nccl.between_hosts else []
+    words = [", ".join(filter(None, about)), *named, *between]
+    return [("" if place else "NCCL", plain(one)) for place, one in enumerate(words)]
+
+
 def _state(read: str | None, write: str | None) -> str:
     if read == write or write is None or read is None:
         return f"{read or write}{'' if read and write else ' (read)' if read else ' (write)'}"

@@ -97,7 +97,7 @@ def judge(
     found = differences(paces)
     verdicts = {
         device.tower: _on_device(
-            paces, device, [one for one in found if one.device == device], hosts.get(device.rank)
+            paces, device, [one for one in found if one.device == device], found, hosts.get(device.rank)
         )
         for device in paces.devices
     }
@@ -119,10 +119,11 @@ def judge(
         own_cost = cost_of({key: peer for key, peer in slow.items() if key[0] in together})
         costing[tower] = _replace(verdict, cost=own_cost)
     for network in paces.exchange.slow():
-        if not _is_busy(hosts.get(network.rank)):
-            for device in paces.devices:
-                if device.rank == network.rank and verdicts[device.tower].word != SLOW:
-                    costing[device.tower] = _on_network(paces, device, network)
+        load = hosts.get(network.rank)
+        for device in paces.devices:
+            if device.rank == network.rank and verdicts[device.tower].word != SLOW:
+                busy = None if load is None else load.busy
+                costing[device.tower] = _on_network(paces, device, network, busy)
     return Judgement(
         on=paces.devices,
         devices=tuple(costing.values()),
@@ -131,10 +132,6 @@ def judge(
         host=host,
         cost=cost_of(slow) or next((one.cost for one in costing.values() if one.part == NETWORK), None),
     )
-
-
-def _is_busy(host: HostSummary | None) -> bool:
-    return host is not None and host.busy is not None
 
 
 def _host_loads(paces: Paces) -> dict[int, HostSummary]:
@@ -151,8 +148,8 @@ def _host_loads(paces: Paces) -> dict[int, HostSummary]:
     return found
 
 
-def _on_network(paces: Paces, device: Device, slow: SlowNetwork) -> Verdict:
-    """Return the verdict on a device of a host whose network is slow."""
+def _on_network(paces: Paces, device: Device, slow: SlowNetwork, busy: str | None) -> Verdict:
+    """Return the verdict on a device of a host whose network is slow. `busy`: what else may be the cause."""
     what = (
         "its gradients arrive at the other hosts"
         if slow.sends
@@ -161,6 +158,7 @@ def _on_network(paces: Paces, device: Device, slow: SlowNetwork) -> Verdict:
     later = f"{slow.ms:.1f} ms later than between the others, {percent(slow.percent.middle)} % of the step"
     sure = f"at least {at_least(slow.percent.low)} %, {100 * CONFIDENCE:g} % confidence"
     why = paces.networks.get(device.rank) or "look at its network card, link and switch port"
+    why += f"; or its load: {busy}" if busy is not None else ""
     return Verdict(
         word=SLOW,
         says=f"host {device.host or f'rank {device.rank}'}: {what} {later} ({sure}): {why}",
@@ -178,13 +176,17 @@ def _on_network(paces: Paces, device: Device, slow: SlowNetwork) -> Verdict:
 
 
 def _on_device(
-    paces: Paces, device: Device, found: Sequence[PeerDifference], host: HostSummary | None
+    paces: Paces,
+    device: Device,
+    found: Sequence[PeerDifference],
+    among: Sequence[PeerDifference],
+    host: HostSummary | None,
 ) -> Verdict:
     if not found or not paces.steps:
         return unknown(device, _why_not_compared(paces, device))
     if paces.gone(device.tower):
         return unknown(device, _gone(paces, device))
-    by_part = [answer(paces, one) for one in found]
+    by_part = [answer(paces, one, among) for one in found]
     slow = [verdict for verdict in by_part if verdict.word == SLOW]
     if slow:
         worst = max(slow, key=_under)

@@ -31,9 +31,10 @@ MEANINGS = {
 }
 NAMES = tuple(MEANINGS)
 Options = dict[str, str | int | tuple[tuple[int, ...], ...]]
+NCCL = "nccl"
 _IN_PARTS = ("ring", "pscpu", "psgpu")
 _GPUS_ONLY = ("nccl", "nccl_op")
-COLLECTIVES = ("collective", "nccl")
+COLLECTIVES = ("collective", NCCL)
 """By TensorFlow's collective op, also between hosts."""
 _ALIASES = {"copy-roundrobin": "copy", "xring": "ring"}
 

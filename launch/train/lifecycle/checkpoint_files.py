@@ -36,7 +36,7 @@ HEADER = "checkpoint.json"
 _NAME = re.compile(r"checkpoint-\d+\.npz")
 # RuntimeError: a flipped bit that means "encrypted" or an unknown compression.
 _DAMAGE = (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, KeyError, ValueError, RuntimeError)
-_OPTIMIZERS = {"gputopo": "of gputopo's own optimizer", "keras": "of Keras's optimizer (--method)"}
+_OPTIMIZERS = {"gputopo": "of gputopo's own optimizer", "keras": "of Keras's optimizer (--strategy kuza55)"}
 
 Array = np.ndarray[Any, Any]
 
@@ -44,8 +44,8 @@ Array = np.ndarray[Any, Any]
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.checkpoint/1"):
     """What a checkpoint is of.
 
-    `optimizer_of`: whose optimizer it is, gputopo's or Keras's (of `--method`): the numbers that the two keep
-    have the same shapes and other meanings.
+    `optimizer_of`: whose optimizer it is, gputopo's or Keras's (of `--strategy kuza55`): the numbers that the
+    two keep have the same shapes and other meanings.
     """
 
     steps: int = 0  # trained so far
@@ -151,7 +151,7 @@ def to_begin(saved: Lifecycle, *, verify: bool = True) -> tuple[Checkpoint | Non
     if found is None and saved.resume and not saved.resume_or_start:
         raise InputError(
             f"there is no checkpoint in {folder} to resume",
-            "name the folder of a run's checkpoints, or begin at the start with --resume-or-start",
+            "name the folder of a run's checkpoints, or begin at the start with --resume auto",
         )
     if found is not None and not resumes:
         raise UsageError(

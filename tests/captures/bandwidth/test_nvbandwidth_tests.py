@@ -10,6 +10,7 @@ from gputopo.values.bandwidth import Kind, Method
         ("host_to_device_memcpy_ce", ("h2d", "host", "gpus"), "copy_engine"),
         ("host_to_all_bidirectional_memcpy_sm", ("h2d", "host", "gpus"), "kernel_read"),
         ("all_to_host_memcpy_sm", ("d2h", "gpus", "host"), "kernel_write"),
+        ("device_to_device_memcpy_read_ce", ("p2p_direct", "gpus", "gpus"), "copy_engine_read"),
         ("device_to_device_memcpy_read_sm", ("p2p_direct", "gpus", "gpus"), "kernel_read"),
         ("one_to_all_write_sm", ("p2p_direct", "gpus", "gpus"), "kernel_write"),
         ("device_local_copy", ("d2d_local", "gpus", "gpus"), "copy_engine"),

@@ -79,7 +79,7 @@ def read_text(text: str) -> Machine:
 def test_text_shows_it_indented_or_not(form: type[str], state: str) -> None:
     machine = read_text(form(said(TEXT, state=state, summary="Limited Capacity", bandwidth="Degraded")))
     health = {"summary": "limited capacity", "bandwidth": "degraded", **OTHERS}
-    assert fabric(machine) == Fabric(state=state.lower(), status="success", health=health)
+    assert fabric(machine) == Fabric(state=state.lower(), status="success", clique_id=0, health=health)
     assert machine.gpus[0].persistence_mode is True
     assert machine.gpus[0].clocks_mhz.sm.now == 1980
 
@@ -91,7 +91,8 @@ def test_xml_shows_the_same_as_text() -> None:
 def test_csv_shows_it_by_columns() -> None:
     machine = smi_csv.parse(said(CSV, status="Insufficient Resources"), origin="box.csv")
     health = {"summary": "healthy", "bandwidth": "full"}
-    assert fabric(machine) == Fabric(state="completed", status="insufficient resources", health=health)
+    expected = Fabric(state="completed", status="insufficient resources", clique_id=0, health=health)
+    assert fabric(machine) == expected
 
 
 def test_a_driver_that_writes_the_names_into_the_csv_values_is_understood() -> None:

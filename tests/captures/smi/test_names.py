@@ -40,7 +40,7 @@ def test_no_name_stands_for_two_facts_or_is_passed_over_as_well(dialect: Dialect
         ("xml", "serial", True),
         ("xml", "serial_killer", False),
         ("xml", "fb_memory_usage", False),
-        ("text", "fabric/cliqueid", True),
+        ("text", "fabric/clusteruuid", True),
         ("text", "pci/atomic caps outbound", True),
         ("text", "deferred clocks/graphics", False),
         ("csv", "fabric.clusteruuid", True),

@@ -92,7 +92,10 @@ CAPTURED = [
     *(path for path in sorted(CAPTURES.glob("smi_xml/*.xml")) if "1070" not in path.name),
     *sorted(CAPTURES.glob("other/query-gpu-csv_*.txt")),
 ]
-MASKED = ("uuid", "GPU UUID", "pci/pci_device_id")  # as people publish them
+MASKED = (
+    *("uuid", "GPU UUID", "pci/pci_device_id", "pci/pci_sub_system_id"),
+    *("inforom_version/img_version", "vbios_version"),
+)  # as people publish them
 
 
 @pytest.mark.parametrize("path", CAPTURED, ids=lambda path: path.name)

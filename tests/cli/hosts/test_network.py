@@ -25,8 +25,8 @@ SHORT = Timing(warm_s=0.01, window_s=0.01, windows=3, latency_s=0.01, gap_s=0.02
     [
         (["--network"], "--network is between hosts, and no others are named", "srun"),
         (["--network", "--num-hosts", "1"], "--network is between hosts", "--hosts LIST"),
-        (["--network-tool", "iperf3"], "--network-tool is for measuring between hosts", "--network"),
-        (["--network", "--network-tool", "iperf"], "--network-tool cannot be 'iperf'", "iperf3"),
+        (["--network-tool", "tcp"], "--network-tool is for measuring between hosts", "--network"),
+        (["--network", "--network-tool", "iperf"], "--network-tool cannot be 'iperf'", "nccl-tests"),
         (["--network", "--gpus", "0"], "--gpus is for one host", "leave it out"),
         (["--hosts", "a,b", "--soak", "1"], "--soak is for one host", "leave it out"),
         (["--hosts", "a,b", "--from", "x"], "--from is for one host", "leave it out"),
@@ -95,10 +95,11 @@ def test_the_others_are_measured_where_hosts_do_not_answer(
 def test_a_tool_that_a_host_lacks_is_refused(
     call: Call, ssh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = call("bandwidth", *HOSTS, "--network-tool", "ib_write_bw")
+    monkeypatch.setenv("GPUTOPO_ROOT", str(tmp_path))
+    done = call("bandwidth", *HOSTS, "--network-tool", "nccl-tests")
     assert (done.code, done.out) == (3, "")
-    assert "ib_write_bw cannot measure between these hosts: ib_write_bw is not installed (" in done.err
-    assert "install perftest on all hosts" in done.err.splitlines()[-1]
+    assert "nccl-tests cannot measure between these hosts: no GPU (all hosts)" in done.err
+    assert "it needs GPUs" in done.err.splitlines()[-1]
 
 
 @pytest.fixture

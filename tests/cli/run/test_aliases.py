@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from gputopo.cli.run.aliases import translate
 from gputopo.values.errors import UsageError
 
-FLAGS = ("--xla", "--staged-vars", "--distortions", "--async", "--fp16-transfer", "--forward-only")
+FLAGS = ("--xla", "--staged-vars", "--distortions", "--async", "--fp16-transfer")
 
 
 def read(line: str) -> str:
@@ -17,6 +17,8 @@ def read(line: str) -> str:
     [
         ("--batch_size=64 --num_gpus 2", "--batch-size=64 --num-gpus 2"),
         ("--use_fp16", "--precision fp16"),
+        ("--json --forward_only=true", "--format json --task forward"),
+        ("--optimizer=adam --adam_beta1=0.9 --method kuza55", "--optimizer=adam --strategy kuza55"),
         ("--autotune 5", "--autotune 5"),
         ("--autotune=2", "--autotune=2"),
         ("--use_fp16=true", "--precision fp16"),

@@ -21,69 +21,62 @@ from gputopo.values.option import given_of, options_of
 
 # Each asks for nothing else that would be refused. DIR is a folder.
 REFUSED = """
---method kuza55 --strategy mirrored
---method kuza55 --forward-only
---strategy mirrored --eval --checkpoints DIR
---method kuza55 --variable-update replicated
---method kuza55 --staged-vars
+--strategy kuza55 --task forward
+--strategy mirrored --task eval --checkpoints DIR
+--strategy kuza55 --variable-update replicated
+--strategy kuza55 --staged-vars
 --strategy mirrored --ps cpu
 --strategy mirrored --variable-update replicated
 --strategy mirrored --variable-consistency relaxed
 --strategy central --all-reduce ring
---method kuza55 --ps gpu:spread
---method kuza55 --grad-reduce sum
---method kuza55 --drill hang@2
+--strategy kuza55 --ps gpu:spread
+--strategy kuza55 --grad-reduce sum
+--strategy kuza55 --drill hang@2
 --strategy mirrored --drill slow-gpu=1:0.9
---forward-only --drill slow-gpu=1:0.9
---eval --checkpoints DIR --drill slow-gpu=1:0.9
---input-only --data-source cpu --drill slow-gpu=1:0.9
+--task forward --drill slow-gpu=1:0.9
+--task eval --checkpoints DIR --drill slow-gpu=1:0.9
+--task input --data-source cpu --drill slow-gpu=1:0.9
 --num-batches 4 --drill nan@5
 --variable-update replicated --drill slow-weights=1:0.9
---method kuza55 --num-gpus 2 --batch-size 4,8
+--strategy kuza55 --num-gpus 2 --batch-size 4,8
 --strategy mirrored:nccl
 --strategy mirrored:hierarchical --num-gpus 3
 --strategy one-device
---eval
---input-only --data-source cpu --checkpoints DIR
---input-only --data-source cpu --checkpoints DIR --checkpoint-steps 5 --keep-checkpoints 2 --resume
---input-only --data-source cpu --export DIR
---input-only --data-source cpu --trace 3
---input-only --data-source cpu --tensorboard DIR
---input-only
---input-only --data-source cpu --ps cpu
---input-only --data-source cpu --variable-update independent
---input-only --data-source cpu --precision bf16
---input-only --data-source cpu --xla
---forward-only --grad-reduce sum --variable-update replicated
---eval --checkpoints DIR --staged-vars
---input-only --data-source cpu --async
---forward-only --all-reduce ring
---forward-only --optimizer adam
---eval --checkpoints DIR --learning-rate 0.1
---input-only --data-source cpu --scale-learning-rate
---forward-only --learning-rate-schedule cosine:50
---forward-only --learning-rate-warmup-steps 5
---forward-only --weight-decay 0.1
---forward-only --gradient-clip 1
---forward-only --gradient-clip-norm 1
---forward-only --on-nan warn
---forward-only --precision fp16 --loss-scale 8
+--task eval
+--task input --data-source cpu --checkpoints DIR
+--task input --data-source cpu --checkpoints DIR --checkpoint-steps 5 --keep-checkpoints 2 --resume
+--task input --data-source cpu --export DIR
+--task input --data-source cpu --trace 3
+--task input --data-source cpu --tensorboard DIR
+--task input
+--task input --data-source cpu --ps cpu
+--task input --data-source cpu --variable-update independent
+--task input --data-source cpu --precision bf16
+--task input --data-source cpu --xla
+--task forward --grad-reduce sum --variable-update replicated
+--task eval --checkpoints DIR --staged-vars
+--task input --data-source cpu --async
+--task forward --all-reduce ring
+--task forward --optimizer adam
+--task eval --checkpoints DIR --learning-rate 0.1
+--task input --data-source cpu --scale-learning-rate
+--task forward --learning-rate-schedule cosine:50
+--task forward --learning-rate-warmup-steps 5
+--task forward --weight-decay 0.1
+--task forward --gradient-clip 1
+--task forward --gradient-clip-norm 1
+--task forward --on-nan warn
+--task forward --precision fp16 --loss-scale 8
 --momentum 0.5
 --optimizer adam --nesterov
---rmsprop-epsilon 0.5
---adam-beta1 0.5
---optimizer adam --rmsprop-decay 0.5
---optimizer adam --rmsprop-momentum 0.5
---adam-beta2 0.5
---adam-epsilon 0.5
---eval --checkpoints DIR --num-warmup-batches 3
---eval --checkpoints DIR --keep-checkpoints 3
---eval --checkpoints DIR --resume
---eval --checkpoints DIR --checkpoint-steps 5
---forward-only --export DIR
---forward-only --checkpoints DIR
---forward-only --checkpoints DIR --resume
---forward-only --checkpoints DIR --checkpoint-steps 5 --keep-checkpoints 2
+--task eval --checkpoints DIR --num-warmup-batches 3
+--task eval --checkpoints DIR --keep-checkpoints 3
+--task eval --checkpoints DIR --resume
+--task eval --checkpoints DIR --checkpoint-steps 5
+--task forward --export DIR
+--task forward --checkpoints DIR
+--task forward --checkpoints DIR --resume
+--task forward --checkpoints DIR --checkpoint-steps 5 --keep-checkpoints 2
 --staged-vars --gradient-repacking 2
 --async --variable-consistency relaxed
 --staged-vars --variable-update replicated
@@ -107,6 +100,7 @@ REFUSED = """
 --precision fp16 --loss-scale auto --staged-vars
 --precision fp16 --loss-scale auto --async
 --precision fp16 --loss-scale auto --variable-consistency relaxed
+--deterministic --async
 --gpu-memory-limit 1024
 --tf32 off
 --gpu-thread-mode global
@@ -126,12 +120,12 @@ REFUSED = """
 --data-source python --feed queue --prefetch 0
 --model resnet20 --data-dir DIR --resize-method bilinear
 --model resnet20 --data-dir DIR --cache raw
---eval --checkpoints DIR --data-dir DIR --distortions
---eval --checkpoints DIR --data-dir DIR --cache raw
+--task eval --checkpoints DIR --data-dir DIR --distortions
+--task eval --checkpoints DIR --data-dir DIR --cache raw
 --resume
 --checkpoint-steps 5
 --keep-checkpoints 2
---eval --checkpoints DIR --num-batches 4 --trace 4
+--task eval --checkpoints DIR --num-batches 4 --trace 4
 --num-batches 4 --trace 5
 --variable-update replicated --all-reduce nccl
 --variable-update replicated --all-reduce psgpu#4
@@ -150,7 +144,6 @@ FITTING = {
     "--num-inter-threads": "1",
 }
 WORDS = ("out", "and", "or", "which", "without", "with", "of", "count", "places")
-TASKS = ("--task", "--forward-only", "--eval", "--input-only")
 OF_THE_EXCHANGE = (
     "--all-reduce",
     *(one.option.flag for one in options_of(RunSpec) if one.theme == EXCHANGE),
@@ -176,12 +169,10 @@ def without(command: Command, options: Sequence[str]) -> Command:
 
 
 def with_options(command: Command, said: str) -> Command:
-    """Return the command with the options of these words, a task in the place of another."""
+    """Return the command with the options of these words."""
     kept, _, dropped = said.partition("without ")
     command = without(command, OPTION.findall(dropped))
     for option, value in re.findall(r"(--[a-z][a-z0-9-]*)(?: ([\w:#]+))?", kept):
-        if option in TASKS:
-            command = without(command, TASKS)
         named = value not in ("", *WORDS)
         command = {**command, option: SAID.get(value, value) if named else FITTING.get(option)}
     return command
@@ -230,7 +221,9 @@ TARGETS: dict[str, Target] = {}
 def refusal(command: Command, folder: Path) -> tuple[str, str] | None:
     """Return what a command is refused with, and its hint; None where it would run."""
     texts: dict[str, Any] = {
-        option.removeprefix("--").replace("-", "_"): str(folder) if value == "DIR" else value or True
+        option.removeprefix("--").replace("-", "_"): str(folder)
+        if value == "DIR"
+        else value or option != "--resume" or ""
         for option, value in command.items()
     }
     texts = {f"{name}_" if keyword.iskeyword(name) else name: text for name, text in texts.items()}

@@ -16,7 +16,7 @@ OPTIONS = (
     "",
     SPEED,
     f"{SPEED} --num-gpus 2",
-    f"{SPEED} --num-gpus auto --gain 0.3",
+    f"{SPEED} --num-gpus auto:0.3",
     f"{SPEED} --num-gpus 2 --prefer-pix --ps cpu",
     f"{SPEED} --gpus 2,0 --ps gpu:2",
     f"{SPEED} --gpus 0,1,3 --num-gpus 2 --exclude 2",

@@ -160,6 +160,7 @@ class _Deriving:
         ends: _Steps = ((self._card_memory(a), 1.0), (self._card_memory(b), 1.0))
         way, chase = self._peer_way(a, b)
         rate = self._lay("p2p", a, b, (*way, *ends), 1.8, chase)
+        self._lay("pull", a, b, (*way, *ends), 1.8, chase)
         reading = self._has(f"read {a} {b}", rate * KERNEL_READ_SHARE)
         writing = self._has(f"write {a} {b}", rate * KERNEL_WRITE_SHARE)
         self._lay("read", a, b, (*way, *ends, (reading, 1.0)), 1.8, chase)

@@ -9,10 +9,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-# `h2d` and `d2h` of pinned memory. `p2p`: by a copy engine with peer access; `staged`: the driver's own path
-# without it. `read`, `write`: a kernel reads or writes a peer. `memory`: a kernel on its own card's memory.
+# `h2d` and `d2h` of pinned memory. `p2p`: by a copy engine with peer access, `pull`: by the destination's;
+# `staged`: the driver's own path without it. `read`, `write`: a kernel reads or writes a peer. `memory`: a
+# kernel on its own card's memory.
 PathKind = Literal[
-    "h2d", "d2h", "h2d_pageable", "d2h_pageable", "p2p", "staged", "read", "write", "local", "memory"
+    "h2d",
+    "d2h",
+    "h2d_pageable",
+    "d2h_pageable",
+    "p2p",
+    "pull",
+    "staged",
+    "read",
+    "write",
+    "local",
+    "memory",
 ]
 PATH_KINDS: tuple[PathKind, ...] = get_args(PathKind)
 HOST_KINDS: tuple[PathKind, ...] = ("h2d", "d2h", "h2d_pageable", "d2h_pageable")

@@ -1,9 +1,9 @@
 """Faults of the CUDA double in words, as `--cuda` takes them: `wrong@h2d:3+lost@4=719,10+far=0.4`.
 
 Words are joined by `+`, each NAME[@WHERE][=VALUE]. WHERE is a GPU (`3`), a pair (`0-5`, from 0 to 5), or a
-way: `h2d:3`, `d2h:3` (pinned and pageable), `local:3`, `memory:3`, `p2p:0-5` (copy engine and kernels),
-`engine:0-5` (copy engine only), `read:0-5`, `write:0-5`, `staged:0-5` (the driver's own way without peer
-access). Without the GPU, `h2d`, it is the way of all GPUs.
+way: `h2d:3`, `d2h:3` (pinned and pageable), `local:3`, `memory:3`, `p2p:0-5` (copy engines and kernels),
+`engine:0-5` (copy engines only), `pull:0-5` (that of the destination), `read:0-5`, `write:0-5`, `staged:0-5`
+(the driver's own way without peer access). Without the GPU, `h2d`, it is the way of all GPUs.
 
 - `wrong@WAY[=N]`: one byte of each copy arrives wrong, after N copies that are right;
   `once@WAY[=N]`: of one copy only;
@@ -33,8 +33,9 @@ _OF_GPU: dict[str, tuple[PathKind, ...]] = {
     "memory": ("memory",),
 }
 _OF_PAIR: dict[str, tuple[PathKind, ...]] = {
-    "p2p": ("p2p", "read", "write"),
-    "engine": ("p2p",),
+    "p2p": ("p2p", "pull", "read", "write"),
+    "engine": ("p2p", "pull"),
+    "pull": ("pull",),
     "read": ("read",),
     "write": ("write",),
     "staged": ("staged",),

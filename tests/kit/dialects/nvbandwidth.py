@@ -22,7 +22,10 @@ Form = Literal["text", "json"]
 Rows = Sequence[Sequence[float | None]]  # None: N/A
 
 VERSIONS: tuple[Version, ...] = ((0, 2), (0, 4), (0, 5), (0, 6), (0, 7), (0, 8), (0, 10))
-_CE: Method = "copy_engine"
+
+
+def _ce(name: str) -> Method:
+    return "copy_engine_read" if "_read" in name else "copy_engine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ def _host(
     ce, sm = (f"memcpy {engine} CPU(row) {{}} GPU(column) bandwidth (GB/s)" for engine in ("CE", "SM"))
     old_ce, old_sm = (ce.format(older[0]), sm.format(older[1])) if older else ("", "")
     return [
-        Case(f"{name}_ce", kind, source, destination, _CE, ce.format(arrow), old_ce, group),
+        Case(f"{name}_ce", kind, source, destination, _ce(name), ce.format(arrow), old_ce, group),
         Case(f"{name}_sm", kind, source, destination, kernel, sm.format(arrow), old_sm, group, since_sm),
     ]
 
@@ -82,7 +85,7 @@ def _pairs(name: str, source: str, destination: str, kernel: Method, arrow: str,
     group = "case row column" if "bidirectional" in name else None
     kind: Kind = "p2p_direct"
     return [
-        Case(f"{name}_ce", kind, source, destination, _CE, heading.format("CE"), group=group),
+        Case(f"{name}_ce", kind, source, destination, _ce(name), heading.format("CE"), group=group),
         Case(f"{name}_sm", kind, source, destination, kernel, heading.format("SM"), older, group),
     ]
 
@@ -90,7 +93,7 @@ def _pairs(name: str, source: str, destination: str, kernel: Method, arrow: str,
 def _one(name: str, source: str, destination: str, kernel: Method, arrow: str, *older: str) -> list[Case]:
     """Return a test of one GPU with all the others at once."""
     heading = f"memcpy {{}} GPU(row) {arrow} GPU(column) bandwidth (GB/s)"
-    methods: dict[str, Method] = {"ce": _CE, "sm": kernel}
+    methods: dict[str, Method] = {"ce": _ce(name), "sm": kernel}
     return [
         Case(
             f"{name}_{engine}",
@@ -137,7 +140,7 @@ _SM_LAST = [
          "memory latency SM CPU(row) <-> GPU(column) (ns)", since=(0, 5)),
     Case("device_to_device_latency_sm", "latency", "column", "row", "kernel_read",
          "Device to Device Latency SM GPU(row) <-> GPU(column) (ns)", since=(0, 5)),
-    Case("device_local_copy", "d2d_local", "column", "column", _CE,
+    Case("device_local_copy", "d2d_local", "column", "column", "copy_engine",
          "memcpy local GPU(column) bandwidth (GB/s)", since=(0, 7)),
 ]  # fmt: skip
 CASES = [
@@ -183,7 +186,8 @@ def _blank(table: _Table, version: Version, row: Gpu, column: Gpu) -> Sample:
     names = {"row": f"gpu:{row.index}", "column": f"gpu:{column.index}"}
     source, destination = case.source, case.destination
     # Kernels between two GPUs both ways: up to 0.5 the bytes of both ways together.
-    together = case.is_of_pairs and "bidirectional" in case.name and version < (0, 6) and case.method != _CE
+    by_kernel = case.name.endswith("_sm")
+    together = case.is_of_pairs and "bidirectional" in case.name and version < (0, 6) and by_kernel
     if table.part == "Total" or together:
         return Sample(
             kind="bidirectional",

@@ -78,7 +78,7 @@ def _blank(machine: Machine, table: _Table, row: Gpu, column: Gpu) -> Sample:
         kind=kind,
         source=f"gpu:{source.index}",
         destination=f"gpu:{destination.index}",
-        method="driver",
+        method="copy_engine_read" if table.reads and table.what == "Unidirectional" else "driver",
         path=path,
         group=group,
     )

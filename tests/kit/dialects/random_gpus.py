@@ -41,6 +41,8 @@ _OF_FACT: dict[str, Callable[[Random], Any]] = {
     "uuid": lambda random: f"GPU-{random.getrandbits(128):032x}",
     "gsp_firmware_version": _among("470.82.01", "580.105.08"),
     "vbios_version": _among("86.04.50.00.01", "92.00.9E.00.02", "90.04.7a.40.73"),
+    "board_part_number": _among("900-2G133-0080-000", "692-2G520-0200-000"),
+    "inforom_version": _among("G520.0200.00.05", "G001.0000.03.03"),
     "pstate": lambda random: f"P{random.randint(0, 15)}",
     "virtualization": _among("none", "pass-through", "vgpu", "host vgpu"),
     "recovery_action": _among(*_ACTIONS),
@@ -54,6 +56,7 @@ _OF_FACT: dict[str, Callable[[Random], Any]] = {
 }
 _OF_KIND: dict[str, Callable[[Random], Any]] = {
     "device": lambda random: f"{random.randint(1, 0xFFFF):04x}",
+    "subsystem": lambda random: f"{random.randint(1, 0xFFFFFFFF):08x}",
     "switch": _among(True, False),
     "yes": _among(True, False),
     "MiB": _between(0, 200_000),

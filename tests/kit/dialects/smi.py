@@ -262,6 +262,8 @@ def _of_kind(kind: str, found: Any, era: int, dialect: Dialect) -> str:
         return str(found) if dialect == "csv" else f"{found} bank(s)"
     if kind == "device":
         return f"{'' if dialect == 'xml' else '0x'}{found.upper()}10DE"
+    if kind == "subsystem":
+        return f"{'' if dialect == 'xml' else '0x'}{found.upper()}"
     return _PRINTED[kind](found)
 
 

@@ -52,7 +52,7 @@ Minor Number                    | minor_number                 | -              
 VBIOS Version                   | vbios_version                | vbios_version       | vbios_version words
 MultiGPU Board                  | multigpu_board               | -                   | = No
 Board ID                        | board_id                     | -                   | = 0x100
-Board Part Number               | board_part_number            | -                   | = N/A                        | 515-
+Board Part Number               | board_part_number            | -                   | board_part_number words      | 525-
 GPU Part Number                 | gpu_part_number              | -                   | = N/A                        | 390-
 FRU Part Number                 | gpu_fru_part_number          | -                   | = N/A                        | 525-
 Module ID                       | gpu_module_id                | -                   | = 1                          | 450-560
@@ -61,7 +61,7 @@ Platform Info                   | platformInfo                 | -              
     Slot Number                 | slot_number                  | platform.slot_number | = N/A                       | 570-
     Module Id                   | module_id                    | platform.module_id  | = 1                          | 570-
 Inforom Version                 | inforom_version              | -                   |
-    Image Version               | img_version                  | inforom.img         | = G001.0000.01.03
+    Image Version               | img_version                  | inforom.img         | inforom_version words
     OEM Object                  | oem_object                   | inforom.oem         | = 1.1
     ECC Object                  | ecc_object                   | inforom.ecc         | = N/A
     Power Management Object     | pwr_object                   | inforom.pwr         | = N/A
@@ -71,7 +71,7 @@ Inforom BBX Object Flush        | inforom_bbx_flush            | -              
 GPU Operation Mode              | gpu_operation_mode           | -                   |
     Current                     | current_gom                  | gom.current         | = N/A
     Pending                     | pending_gom                  | gom.pending         | = N/A
-GPU C2C Mode                    | c2c_mode                     | c2c.mode            | = N/A                        | 535-
+GPU C2C Mode                    | c2c_mode                     | c2c.mode            | c2c_mode switch              | 535-
 GPU Virtualization Mode         | gpu_virtualization_mode      | -                   |                              | 390-
     Virtualization Mode         | virtualization_mode          | -                   | virtualization title         | 390-
     Host VGPU Mode              | host_vgpu_mode               | -                   | = N/A                        | 440-
@@ -91,7 +91,7 @@ PCI                             | pci                          | -              
     Sub Classcode               | pci_sub_class                | pci.subClass        | = 0x0                        | 555-
     Device Id                   | pci_device_id                | pci.device_id       | pci_device_id device
     Bus Id                      | pci_bus_id                   | pci.bus_id          | pci_address address
-    Sub System Id               | pci_sub_system_id            | pci.sub_device_id   | = 0x11AA10DE
+    Sub System Id               | pci_sub_system_id            | pci.sub_device_id   | pci_subsystem_id subsystem
     GPU Link Info               | pci_gpu_link_info            | -                   |
         PCIe Generation         | pcie_gen                     | -                   |
             Max                 | max_link_gen                 | pcie.link.gen.max   | pcie.gen_max count
@@ -325,7 +325,7 @@ Voltage                         | voltage                      | -              
 Fabric                          | fabric                       | -                   |                              | 535-
     State                       | state                        | fabric.state        | fabric.state title           | 535-
     Status                      | status                       | fabric.status       | fabric.status title          | 535-
-    CliqueId                    | cliqueId                     | fabric.cliqueId     | = 0                          | 560-
+    CliqueId                    | cliqueId                     | fabric.cliqueId     | fabric.clique_id count       | 560-
     ClusterUUID                 | clusterUuid                  | fabric.clusterUuid  | = N/A                        | 560-
     Health                      | health                       | -                   |                              | 560-
         Summary                 | summary                      | fabric.health.summary | fabric.health.summary title | 580-

@@ -20,7 +20,7 @@ from gputopo.launch.hosts.secret import MAGIC, Channel, ChannelError
 from gputopo.launch.remote_agent import SECRET
 from gputopo.launch.spec.env import allowed
 from gputopo.values import schema
-from gputopo.values.errors import HardwareError, UsageError
+from gputopo.values.errors import UsageError
 from gputopo.values.run.events import Noticed
 from tests.launch.hosts.meetings import LOOPBACK, PROMPT, Later, guest, joining, meeting, started
 from tests.launch.hosts.meetings import SECRET as TRUE
@@ -73,7 +73,7 @@ def test_a_stranger_who_is_first_gets_no_rank_and_hears_nothing_of_the_run() -> 
             stranger.sendall(MAGIC + bytes(32) + bytes(32) + schema.encode(joining(1)))
             came = b"".join(iter(lambda: stranger.recv(4096), b""))
             assert len(came) <= len(MAGIC) + 64  # a nonce and a proof
-        with pytest.raises(HardwareError, match=r"refused besides: 127\.0\.0\.1 without the secret of this"):
+        with pytest.raises(UsageError, match=r"refused besides: 127\.0\.0\.1 without the secret of this"):
             one.wait(0.1)
         later = Later(lambda: guest(one, 1).join(joining(1)))
         one.wait(5)
@@ -174,7 +174,7 @@ def test_what_a_host_has_sent_counts_for_nothing_when_it_is_sent_again() -> None
             with suppress(ConnectionError):
                 assert len(b"".join(iter(lambda: stranger.recv(4096), b""))) <= len(MAGIC) + 64
         assert not another._members.joined
-        with pytest.raises(HardwareError, match="2 of 3 hosts did not join"):
+        with pytest.raises(UsageError, match="2 of 3 hosts did not join"):
             another.wait(0.1)
 
 

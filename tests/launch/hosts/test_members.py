@@ -38,7 +38,7 @@ START = HostStart(spec=msgspec.Raw(b"{}"))
 
 
 def members(*others: str | None, job: str | None = None, **asked: Any) -> Members:
-    return Members(["n0", *others], job=job, asked=asked, patience=PATIENCE)
+    return Members(["n0", *others], job=job, asked=asked, patience=PATIENCE, note=lambda line: None)
 
 
 def look(at: Members, *, until_s: float, from_s: float = 0.0) -> list[RankFailed]:

@@ -1,3 +1,6 @@
+import re
+from dataclasses import replace
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -20,13 +23,14 @@ from gputopo.launch.spec.run_spec import Exchange, Lifecycle
 from gputopo.launch.spec.target import Target
 from gputopo.planner.network import SavedNetwork
 from gputopo.planner.request import Request
+from gputopo.prediction.links.hosts import NCCL_GPUDIRECT_UNKNOWN, rate_of_nccl
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.errors import UsageError
 from gputopo.values.gpu import ClockMhz, ClocksMhz
-from gputopo.values.machine import Machine
+from gputopo.values.machine import Hop, Machine
 from gputopo.values.run.plan import Plan
 from tests.launch.specs import machine, plan_for
-from tests.planner.joint_machines import two_switches
+from tests.planner.joint_machines import box, two_switches
 
 # GPUs of each host, at least one on rank 0, and a number of them.
 REQUESTS = st.builds(
@@ -196,10 +200,9 @@ def planned(*hosts: Joining, request: Request) -> Plan:
 
 
 def test_the_step_of_all_hosts_is_predicted_with_what_the_network_costs() -> None:
-    asked = Request(model="resnet50", single_gpu_images_per_sec=(400.0,))
+    asked = Request(model="resnet50", single_gpu_images_per_sec=(400.0,), ps="cpu")
     plan = planned(brought("n1", two_switches()), brought("n2", two_switches()), request=asked)
     choice = plan.choice
-    assert choice.all_reduce == "hierarchical"
     assert [(one.host, one.devices) for one in choice.hosts] == [("n1", 8), ("n2", 8)]
     assert choice.exposed_ms["network"] > 0
     said = " ".join(choice.reasons)
@@ -207,7 +210,9 @@ def test_the_step_of_all_hosts_is_predicted_with_what_the_network_costs() -> Non
     assert "the fastest card, mlx5_0, 25 Gbit/s" in said
     assert plan.prediction is not None
     assert len(plan.prediction.single_gpu_images_per_sec) == 16
-    assert len(plan.candidates) == 4, "other places for the variables are shown beside it"
+    free = msgspec.structs.replace(asked, ps="auto")
+    plan = planned(brought("n1", two_switches()), brought("n2", two_switches()), request=free)
+    assert len(plan.candidates) == 5, "other places for the variables are shown beside it"
 
 
 def test_where_the_network_is_unknown_nothing_is_predicted_and_that_is_said() -> None:
@@ -257,6 +262,51 @@ def test_without_a_prediction_auto_is_all_gpus() -> None:
     assert plan.how_many is not None
     assert plan.how_many.num_gpus == 16
     assert "the rate of the network" in plan.how_many.reason
+
+
+def by_rails(gpus: int = 4, gbit_per_s: float = 400.0) -> Machine:
+    nics = [{gpu: Hop.PIX if gpu == nic else Hop.SYS for gpu in range(gpus)} for nic in range(gpus)]
+    return box(Hop.NODE, nics, gpus=gpus, gbit_per_s=gbit_per_s)
+
+
+def test_nccl_over_fast_cards_is_chosen_and_two_hosts_are_nearly_twice_as_fast() -> None:
+    asked = Request(model="vgg16", single_gpu_images_per_sec=(1000.0,))
+    hosts = [brought("n1", by_rails()), brought("n2", by_rails())]
+    found = plan_hosts(hosts, asked, lambda request, cpu: target_alone(hosts[0], request)).target
+    choice = found.plan.choice
+    assert choice.all_reduce == "nccl"
+    alone = found.plan.candidates[1]
+    assert (choice.images_per_sec or 0.0) > 3 * (alone.images_per_sec or 0.0), "gRPC reaches 1 GB/s"
+    said = " ".join(choice.reasons)
+    assert "4 RDMA cards, 1600 Gbit/s" in said
+    assert float(re.search(r"2 hosts are ([0-9.]+) times", said)[1]) > 1.5  # type: ignore[index]
+    # TensorFlow's own strategy trains so, unless the reduction was named.
+    assert spec_of(found, "vgg16").strategy == "multi_worker_mirrored:nccl"
+    named = planned(*hosts, request=msgspec.structs.replace(asked, all_reduce="nccl"))
+    assert named.choice.images_per_sec == choice.images_per_sec
+    spec = spec_of(replace(found, plan=named), "vgg16", {"all_reduce": "nccl"})
+    assert (spec.strategy, spec.all_reduce) == (None, "nccl")
+
+
+def test_a_slower_link_of_one_host_or_between_them_limits_nccl() -> None:
+    asked = Request(model="vgg16", single_gpu_images_per_sec=(1000.0,), all_reduce="nccl")
+    fast, slow = by_rails(1), by_rails(1, gbit_per_s=25.0)  # nothing but the network between GPUs
+
+    def network_ms(*boxes: Machine) -> float:
+        hosts = [brought(f"n{rank}", one) for rank, one in enumerate(boxes)]
+        return planned(*hosts, request=asked).choice.exposed_ms["network"]
+
+    assert network_ms(fast, slow) == pytest.approx(network_ms(slow, slow))
+    assert network_ms(fast, fast) < network_ms(fast, slow) / 4
+    # Twice half the bytes of the model, 553 MB of vgg16, over each host's card, part of them during backward.
+    card = rate_of_nccl(25 / 8, NCCL_GPUDIRECT_UNKNOWN, "").gb_per_s
+    assert network_ms(slow, slow) < 1e3 * 0.553 / card < 2 * network_ms(slow, slow)
+
+
+def test_nccl_is_no_candidate_where_hosts_have_unequal_numbers_of_gpus() -> None:
+    asked = Request(model="vgg16", num_gpus=7, single_gpu_images_per_sec=(1000.0,))
+    plan = planned(brought("n1", by_rails()), brought("n2", by_rails(3)), request=asked)
+    assert {one.all_reduce for one in plan.candidates} == {"hierarchical", "copy", None}
 
 
 def test_fewer_hosts_that_would_be_as_fast_are_named() -> None:

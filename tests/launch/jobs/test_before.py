@@ -7,7 +7,7 @@ import pytest
 
 from gputopo.captures.recording import read_bundled
 from gputopo.launch.hosts.planning import plan_hosts, target_alone
-from gputopo.launch.jobs.before import earlier_of_hosts, known_of, past_of
+from gputopo.launch.jobs.before import known_of, past_of
 from gputopo.launch.spec.prepare import spec_of
 from gputopo.launch.spec.target import Target
 from gputopo.planner.request import Request
@@ -46,16 +46,6 @@ def result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
     schema.write(folder / "result.json", found)
     schema.write(folder / "machine.json", without_identities(HERE))
     return found
-
-
-def test_runs_of_this_machine_with_others_are_read_for_a_plan_of_hosts(result: Result) -> None:
-    found = earlier_of_hosts(HERE, ASKED)
-    assert found is not None
-    assert found.results == (result,)
-    elsewhere = msgspec.structs.replace(HERE, gpus=HERE.gpus[1:])
-    assert earlier_of_hosts(elsewhere, ASKED) is None
-    assert earlier_of_hosts(HERE, msgspec.structs.replace(ASKED, no_history=True)) is None
-    assert earlier_of_hosts(None, ASKED) is None
 
 
 def test_a_run_over_hosts_is_judged_beside_those_over_the_same_ones(result: Result) -> None:

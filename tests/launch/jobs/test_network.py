@@ -23,12 +23,11 @@ from gputopo.copies.network import (
 )
 from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.jobs.network import measure, measure_by_nccl, measure_order, order_of
-from gputopo.probes.programs import ProgramError, Programs
 from gputopo.probes.tcp import Listener
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
 from tests.launch.hosts.meetings import LOOPBACK, Later, joining
-from tests.probes.stand_ins import UNREACHABLE, MpiFault, NcclTests, StandIns
+from tests.probes.stand_ins import UNREACHABLE, MpiFault, NcclTests
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def nccl_order(nccl: NcclTests, hosts: int, all_reduce: str | None = None) -> Or
         token="t",
         timing=QUICK,
         tool=NCCL_TESTS,
-        passed_over="no ib_write_bw: no RDMA port (all hosts)",
+        passed_over=None,
     )
 
 
@@ -70,7 +69,6 @@ def test_each_pair_has_its_rate_in_both_directions_and_states_how(nccl: NcclTest
     (note,) = found.notes
     assert note.startswith("nccl-tests: sendrecv_perf between GPU 0 of each two hosts, messages of 64 MiB")
     assert "NCCL's log has card mlx5_0, NET/IB, GDRDMA" in note
-    assert note.endswith("no ib_write_bw: no RDMA port (all hosts)")
     assert nccl.all_ended()
 
 
@@ -195,42 +193,6 @@ def test_a_host_that_cannot_be_reached_is_tried_once(monkeypatch: pytest.MonkeyP
     assert {one.error for one in result.measured} == {"timed out"}
     own = [end for slot in schedule(3, SHORT) for source, end in slot.transfers if source == 0]
     assert [one.destination for one in result.measured] == own
-
-
-def test_a_program_that_fails_costs_its_own_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = []
-
-    def fails(self: Programs, program: str, *_: object) -> tuple[float, ...]:
-        tried.append(program)
-        raise ProgramError(f"{program} was ended by signal 9")
-
-    monkeypatch.setattr(Programs, "transfer", fails)
-    hosts = tuple(NetworkHost(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2))
-    result = measure(Order(hosts=hosts, token="t", timing=SHORT, tool="ib_write_bw"))
-    assert tried == ["ib_write_lat", "ib_write_bw", "ib_write_bw"]
-    assert {one.error for one in result.measured} == {
-        "ib_write_lat was ended by signal 9",
-        "ib_write_bw was ended by signal 9",
-    }
-
-
-def test_hosts_that_all_have_iperf3_are_measured_by_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stand_ins = StandIns(tmp_path, monkeypatch)
-    stand_ins.print_iperf3((0.5, 1.0, 2.0, 3.0))
-    tools = Tools(lacks={"ib_write_bw": "no RDMA port"})
-    with listening(2) as listeners:
-        hosts = [brought(rank, one, tools=tools) for rank, one in enumerate(listeners)]
-        order = order_of(hosts, SHORT, "auto")
-        timing = msgspec.structs.replace(order.timing, warm_s=0.1, windows=1, start_s=1.5)
-        found = measured(msgspec.structs.replace(order, timing=timing), listeners)
-    assert found.failures == ()
-    rates = [one for one in found.samples if one.kind == "network"]
-    assert [(one.tool, one.transport, one.median_gb_per_s) for one in rates] == [("iperf3", "TCP", 2.0)] * 4
-    assert [one.tool for one in found.samples if one.kind == "network_latency"] == ["TCP probe"]
-    assert "no ib_write_bw: no RDMA port (all hosts)" in found.notes[0]
-    assert stand_ins.all_ended()
 
 
 def test_a_host_that_is_late_leaves_out_what_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

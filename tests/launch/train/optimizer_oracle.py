@@ -79,8 +79,7 @@ class _Optimizer:
             return rate * (gradient + 0.9 * moving) if o.get("nesterov") else rate * moving
         if self._name == "rmsprop":
             one[number] = 0.9 * one[number] + 0.1 * gradient**2
-            epsilon = o.get("rmsprop_epsilon", 1.0)
-            two[number] = 0.9 * two[number] + rate * gradient / np.sqrt(one[number] + epsilon)
+            two[number] = 0.9 * two[number] + rate * gradient / np.sqrt(one[number] + 1.0)
             return two[number]
         if self._name == "adam":
             one[number] = 0.9 * one[number] + 0.1 * gradient

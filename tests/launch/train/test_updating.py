@@ -24,7 +24,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "sgd": {},
     "momentum": {"optimizer": "momentum"},
     "nesterov": {"optimizer": "momentum", "nesterov": True},
-    "rmsprop": {"optimizer": "rmsprop", "rmsprop_epsilon": 0.1},
+    "rmsprop": {"optimizer": "rmsprop"},
     "adam": {"optimizer": "adam"},
     "decay": {"weight_decay": 0.1},
     "clip": {"gradient_clip": 0.02},

@@ -24,7 +24,6 @@ from gputopo.launch.user_program.hosts import (
     ProgramEnds,
     cluster_variables,
     nccl_variables,
-    rdma_ports,
     rendezvous_beside,
     require_all,
     unset,
@@ -115,10 +114,13 @@ MACHINE = Machine(
 
 
 def test_rdma_ports_are_the_active_ones_of_the_nearest_cards() -> None:
-    assert rdma_ports(MACHINE, [0]) == ("mlx5_1:1",)
-    assert rdma_ports(MACHINE, [1]) == ("mlx5_2:1", "mlx5_3:2")
-    assert rdma_ports(MACHINE, [1, 0]) == ("mlx5_1:1", "mlx5_2:1", "mlx5_3:2")
-    assert rdma_ports(MACHINE, [2]) == ()
+    for gpus, ports in (
+        ([0], "=mlx5_1:1"),
+        ([1], "=mlx5_2:1,mlx5_3:2"),
+        ([1, 0], "=mlx5_1:1,mlx5_2:1,mlx5_3:2"),
+        ([2], None),
+    ):
+        assert nccl_variables(None, MACHINE, gpus).get("NCCL_IB_HCA") == ports
 
 
 def test_nccl_is_told_exactly_what_is_known_and_nothing_else() -> None:
@@ -160,6 +162,22 @@ def test_a_host_that_is_gone_was_gone_before_programs_failed_by_it() -> None:
     endings.ended(2, msgspec.structs.replace(gone, time_s=103.5))
     assert endings.first is not None
     assert endings.first.rank == 1
+
+
+def test_a_signal_to_several_hosts_is_of_the_job_and_names_none() -> None:
+    def stopped(rank: int, time_s: float) -> RankFailed:
+        cause = f"host n{rank} (rank {rank}): train.py was stopped by SIGTERM"
+        return msgspec.structs.replace(failed(rank, time_s, "terminated"), cause=cause, exit_code=143)
+
+    endings = ProgramEnds(range(3))
+    endings.ended(2, stopped(2, 50.0))
+    assert endings.first == stopped(2, 50.0), "of one host it is that host's"
+    endings.ended(0, stopped(0, 50.2))
+    assert endings.first is not None
+    assert (endings.first.rank, endings.first.exit_code) == (0, 143)
+    assert endings.first.cause == "train.py was stopped by SIGTERM"
+    endings.ended(1, failed(1, 49.0))
+    assert endings.first.rank == 1, "what failed before the signal is the cause"
 
 
 def test_a_host_that_is_gone_after_its_program_has_ended_is_no_failure() -> None:

@@ -41,6 +41,7 @@ def test_devices_are_reported_as_the_rest_of_gputopo_names_them() -> None:
         (("init=999",), "CUDA_ERROR_UNKNOWN", "gputopo inspect"),
         (("oldsymbols=cuDeviceGetCount",), "LIBRARY_ODD", "install"),
         (("oldsymbols=cuInit",), "LIBRARY_ODD", "install"),
+        (("driver=12040", "oldsymbols=cuEventElapsedTime"), "BINDINGS_NEWER", "cuda-bindings<13"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )

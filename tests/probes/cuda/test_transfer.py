@@ -1,6 +1,8 @@
 """The chain of pointers."""
 
 from itertools import accumulate, pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,6 +21,7 @@ from gputopo.probes.cuda.transfer import (
     messages,
     rate_alone,
     rate_within,
+    starts_apart_s,
 )
 
 
@@ -140,3 +143,13 @@ def test_a_staged_copy_is_counted_between_its_first_arrival_and_its_last() -> No
     assert rate_alone([100] * 10, ends) == pytest.approx(1000 / 11)
     assert rate_alone([100] * 4, ends[:4], staged=True) == 80.0  # too few chunks: all the time counts
     assert rate_within([100] * 10, ends, 11.0, staged=True) == 100.0
+
+
+def test_only_streams_of_one_gpu_can_be_shown_to_begin_apart() -> None:
+    def begun(gpu: int, at_s: float | None) -> Any:
+        cuda = SimpleNamespace(seconds_between=lambda first, second: second - first)
+        return SimpleNamespace(start=at_s, acting=SimpleNamespace(ordinal=gpu, use=lambda: None, cuda=cuda))
+
+    windows = [begun(0, 1.0), begun(1, 7.0), begun(0, 0.75), begun(0, 1.5), begun(1, None)]
+    assert starts_apart_s(windows) == 0.75
+    assert starts_apart_s(windows[:2]) == 0.0

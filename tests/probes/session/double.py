@@ -137,6 +137,7 @@ class DeviceDouble:
 class CudaDouble:
     devices: tuple[DeviceDouble, ...]
     driver_version: str = "12.4"
+    doubt: str | None = None
 
 
 @dataclass

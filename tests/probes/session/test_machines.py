@@ -123,7 +123,7 @@ def test_what_is_left_out_is_the_less_important(name: str, slower: float) -> Non
     assert done[:2] == [1.0, 1.0]
     assert done == sorted(done, reverse=True)
     if slower == 1.0:
-        assert sum(left_out.values()) < 0.02 * sum(wanted.values())
+        assert done[-2] == 1.0
     kind = "p2p_direct" if box.direct else "p2p_staged"
     found_pairs = {(one.source, one.destination) for one in found.samples if one.kind == kind}
     assert len(found_pairs) >= (1.0 if box.gpus <= 8 else 0.5) * box.gpus * (box.gpus - 1)

@@ -350,7 +350,7 @@ def test_a_gpu_that_cannot_run_kernels_is_reported_and_copied_with_all_the_same(
         NotMeasured(what="copies by a kernel on gpu:0", reason="compute capability 3.5") in found.not_measured
     )
     methods = Counter(s.method for s in found.samples if s.kind == "p2p_direct")
-    assert methods == {"copy_engine": 2, "kernel_read": 1, "kernel_write": 1}
+    assert methods == {"copy_engine": 2, "copy_engine_read": 2, "kernel_read": 1, "kernel_write": 1}
 
 
 def test_a_copy_that_does_not_come_back_after_an_interruption_is_a_failure() -> None:

@@ -133,7 +133,7 @@ def test_a_difference_that_clocks_of_hosts_may_have_names_nobody() -> None:
     assert slow_of(run(4, sends={2: 0.5})) == {}
 
 
-def test_beside_a_busy_host_its_network_is_not_judged() -> None:
+def test_the_slow_network_of_a_busy_host_is_named_with_its_load() -> None:
     devices: tuple[Device, ...] = on_hosts(*[gpu_devices(2)] * 4)
     rng = random.Random(1)
     made = [exchanged(one, 4, rng, {2: 15.0}, {}) for one in InventedRun(8, noise=QUIET, seed=1).steps(120)]
@@ -148,7 +148,11 @@ def test_beside_a_busy_host_its_network_is_not_judged() -> None:
         for number in range(10, 120, 5)
     ]
     merged = sorted([*events, *busy], key=lambda event: event.time_s)
-    assert slow_of(summarise(merged)) == {}
+    result = summarise(merged)
+    assert slow_of(result) == {2: "network"}
+    says = " ".join(row.verdict.says for row in result.devices if row.verdict is not None)
+    assert "look at its network card, link and switch port; or its load: on " in says
+    assert "95 % of the CPU" in says
 
 
 DEVICES = on_hosts(gpu_devices(2), gpu_devices(2), gpu_devices(1))

@@ -119,7 +119,7 @@ def test_a_program_on_several_hosts_does_not_become_one_of_this_host_alone(
     call: Call, without_gpu: None, started_by: StartedBy
 ) -> None:
     started_by(slurm_step(node=1))
-    for asked in (["--dry-run"], ["--num-gpus", "auto"], ["--gain", "0.4"]):
+    for asked in (["--dry-run"], ["--num-gpus", "auto"], ["--num-gpus", "auto:0.4"]):
         done = call("run", *asked, "--", "true")
         assert (done.code, done.out) == (2, "")
         assert f"{asked[0]} " in done.err.splitlines()[0]

@@ -9,7 +9,7 @@
 struct box box;
 
 static const char *const kind_names[KINDS] = {"h2d", "d2h", "h2d_pageable", "d2h_pageable", "p2p",
-                                              "staged", "read", "write", "local", "memory"};
+                                              "pull", "staged", "read", "write", "local", "memory"};
 
 enum kind kind_named(const char *name)
 {

@@ -236,7 +236,10 @@ static int copied(uint64_t to, uint64_t from, size_t bytes, uintptr_t handle, bo
     if ((place_of(to).gpu >= 0) != to_gpu || (place_of(from).gpu >= 0) != from_gpu)
         return leave(INVALID_VALUE);
     struct op *op = op_new(COPY);
-    return leave(give(stream, op, copy_kind(to, from, bytes, op)));
+    code = copy_kind(to, from, bytes, op);
+    if (!code && op->kind == P2P && stream->gpu == op->b)
+        op->kind = PULL; /* by the copy engine of the destination */
+    return leave(give(stream, op, code));
 }
 
 CALL cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, uintptr_t stream)

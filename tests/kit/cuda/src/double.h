@@ -40,7 +40,7 @@ enum {
 };
 
 /* What a path carries. `a` is a GPU; `b` the node of the host memory, or the destination's GPU. */
-enum kind { H2D, D2H, H2D_PAGEABLE, D2H_PAGEABLE, P2P, STAGED, READ, WRITE, LOCAL, MEMORY, KINDS };
+enum kind { H2D, D2H, H2D_PAGEABLE, D2H_PAGEABLE, P2P, PULL, STAGED, READ, WRITE, LOCAL, MEMORY, KINDS };
 
 struct path {
     double latency; /* before the first byte */

@@ -31,7 +31,7 @@ static double waking(int gpu, bool link)
 
 static bool between_gpus(enum kind kind)
 {
-    return kind == P2P || kind == STAGED || kind == READ || kind == WRITE;
+    return kind == P2P || kind == PULL || kind == STAGED || kind == READ || kind == WRITE;
 }
 
 void set_limit(struct op *op)

@@ -1,0 +1,299 @@
+"""NCCL's log (`NCCL_DEBUG=INFO`) of any version since 2.4: text in, Machine out.
+
+    n1:70:91 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
+
+Messages of several processes may be mixed within one line. GPUs are named by bus id (`1b000`: 0000:1b:00.0)
+or NVML's index. Of a job over several hosts the GPUs are those of the host of rank 0. Hops are in the paths
+of `NCCL_DEBUG_SUBSYS=INIT,GRAPH`; NCCL does not distinguish host bridges.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from gputopo.captures.intake import require_gpus
+from gputopo.captures.ledger import Claims, Format, by_line
+from gputopo.captures.pci import pci_tree
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Driver, Gpu, Hop, Link, Machine, Nccl, Nic, NicPort
+from gputopo.values.subject import EVERY, at_gpu, at_link
+
+SOURCE = "nccl log"
+
+_HINT = "run the program again with NCCL_DEBUG=INFO, and give the whole log"
+_MARK = re.compile(r"(?:([\w.-]{1,255}):\d{1,9}:\d{1,9} )?\[\d{1,5}\] NCCL INFO |NCCL INFO ")
+_LINE = re.compile(r"\bNCCL (?:INFO|WARN|TRACE|ERROR|version) |^NCCL_\w+=")
+_LONGEST = 8000  # the trees of 64 channels, and a few messages of other processes
+_MAX_LISTED = 32  # rings, trees, settings, warnings
+_WARN = re.compile(r"\bNCCL (?:WARN|ERROR) (\S.*)")
+_VERSION = re.compile(r"\bNCCL version (\d{1,2}(?:\.\d{1,3}){1,2})")
+_CUDA = re.compile(r"cudaDriverVersion (\d{1,3})0(\d)0\b")
+_RANK = re.compile(
+    r"comm 0x[0-9a-f]+ rank (?P<rank>\d{1,6}) n[rR]anks (?P<ranks>\d{1,6})(?: cudaDev \d{1,4})?"
+    r"(?: nvmlDev (?P<nvml>\d{1,4}))?(?: busId (?P<bus>[0-9a-f]{1,10})\b)?(?: nNodes (?P<nodes>\d{1,5}))?"
+)
+_NUMBER = r"(?:Channel|Ring) \d{1,3}(?:/\d{1,3})? : +"
+_END = r"(\d{1,6})(?:\[([0-9a-f]{1,10})\])?"
+_EDGE = re.compile(rf"{_NUMBER}{_END} -> {_END}(?: \[(?:send|receive)\])? via (\w[\w ./()-]{{1,60}})")
+_CARD_NUMBER = re.compile(r"/\d{1,4}(?:\(\d{1,6}\))?(?=/|$)")
+_RING = re.compile(rf"{_NUMBER}(\d{{1,6}}(?: +\d{{1,6}})*)\s*$")
+_TREE = re.compile(r"\[(\d{1,3})\] ([-\d/]{1,40})->(\d{1,6})->([-\d/]{1,40})")
+_PATHS = re.compile(r"^GPU/(?:\d-)?([0-9A-Fa-f]{1,10}) :(.*)")
+_PATH = re.compile(r"GPU/(?:\d-)?([0-9A-Fa-f]{1,10}) \(\d{1,3}/[\d.]{1,12}/([A-Z0-9]{2,4})\)")
+_NO_P2P = re.compile(
+    r"Could not enable P2P between dev \d{1,4}\(=([0-9a-f]{1,10})\) and dev \d{1,4}\(=([0-9a-f]{1,10})\)"
+    r"|P2P is disabled between (?:connected )?GPUs (\d{1,4}) and (\d{1,4})"
+)
+_USING = re.compile(r"NET/(?:IB|Socket) : Using (.*?)(?:;|$)")
+_CARD = re.compile(r"\[\d{1,4}\]([\w.-]{1,60}):(?:(\d{1,3})/(IB|RoCE))?")
+_NETWORK = re.compile(r"Using network (\S[\w -]{0,40})")
+_CHANNELS = re.compile(r"\b(\d{1,4}) coll channels")
+_NVLS = re.compile(r"NVLS multicast support is (not )?available|\b(\d{1,4}) nvls channels")
+_SET = re.compile(r"\b(NCCL_[A-Z0-9_]{2,60}) set (?:by environment )?to (\S{1,80}?)\.?(?:\s|$)")
+_HOPS = {hop.value: hop for hop in Hop}
+_REFUSED = "CUDA reports that one cannot access the other"
+_FABRICS = {"IB": "InfiniBand", "RoCE": "Ethernet"}
+
+
+def recognise(text: str) -> bool:
+    """Return whether a line shows a path, a rank or a network of NCCL."""
+    if "NCCL INFO " not in text:
+        return False
+    lines = (line[:_LONGEST] for line in text.splitlines() if "NCCL INFO " in line)
+    return any(one.search(line) for line in lines for one in (_EDGE, _RANK, _USING))
+
+
+def begins(lines: Sequence[str]) -> bool:
+    """Return whether a line is NCCL's."""
+    return "NCCL INFO " in lines[0]
+
+
+def claims(text: str) -> Claims:
+    """Return NCCL's lines; those of the program around them are known."""
+    return by_line(text, _LINE.search, lambda line: True)
+
+
+def parse(text: str, *, origin: str) -> Machine:
+    """Read the log. Raises InputError if it names no GPU, or is RCCL's."""
+    if "RCCL" in text or "/XGMI)" in text:
+        raise InputError(f"{origin} is of RCCL, whose GPUs are AMD's", "gputopo supports NVIDIA GPUs only")
+    reading = _Reading()
+    for line in text.splitlines():
+        if "NCCL" in line:
+            reading.take(line[:_LONGEST])
+    gpus = reading.gpus()
+    require_gpus(gpus, origin)
+    if not gpus:
+        raise InputError(f"{origin} is a log of NCCL that names no GPU", _HINT)
+    return reading.machine(gpus)
+
+
+Ends = tuple[str, int, str, int, str]  # host of the message, rank and GPU of the sender and of the receiver
+
+
+@dataclass
+class _Reading:
+    """What the lines so far show. GPUs are as NCCL writes them: bus ids, or NVML's indices."""
+
+    facts: dict[str, str] = field(default_factory=dict)  # version, cuda, network, channels
+    ranks: dict[tuple[str, int], tuple[str | None, str]] = field(default_factory=dict)  # NVML's index, bus id
+    count: int = 0  # of ranks
+    nodes: int = 1
+    edges: dict[tuple[Ends, str], None] = field(default_factory=dict)
+    rings: dict[str, None] = field(default_factory=dict)
+    trees: dict[int, dict[int, int]] = field(default_factory=dict)  # of each channel the parent of each rank
+    hops: dict[tuple[str, str, str], Hop] = field(default_factory=dict)  # by host
+    no_p2p: dict[tuple[str, str, str, bool], None] = field(default_factory=dict)  # by host; by bus id?
+    cards: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)  # port and kind, by host
+    nvls: bool | None = None
+    settings: dict[str, None] = field(default_factory=dict)
+    warnings: dict[str, None] = field(default_factory=dict)
+    index: dict[tuple[bool, int], int] = field(default_factory=dict)  # by (whether bus id, name)
+
+    def take(self, line: str) -> None:
+        """Read a line, in which messages of several processes may be mixed."""
+        if "version" in line and (found := _VERSION.search(line)):
+            self.facts["version"] = found[1]
+        if "NCCL WARN" in line and (found := _WARN.search(line)):
+            self.warnings[" ".join(found[1].split())[:200]] = None
+        marks = [*_MARK.finditer(line)]
+        for mark, following in zip(marks, [*marks[1:], None], strict=False):
+            self.message(mark[1] or "", line[mark.end() : following.start() if following else None])
+
+    def message(self, host: str, text: str) -> None:
+        """Read a message of a process on a host."""
+        if found := _EDGE.search(text):
+            a, a_gpu, b, b_gpu, via = found.groups()
+            via = _CARD_NUMBER.sub("", via).strip().replace("direct shared memory", "SHM/direct")
+            self.edges[(host, int(a), a_gpu or "", int(b), b_gpu or ""), via] = None
+        elif found := _RING.search(text):
+            self.rings[" ".join(found[1].split())] = None
+        elif found := _RANK.search(text):
+            self.count, self.nodes = int(found["ranks"]), max(self.nodes, int(found["nodes"] or 1))
+            if found["bus"]:
+                self.ranks.setdefault((host, int(found["rank"])), (found["nvml"], found["bus"]))
+        elif found := _PATHS.search(text):
+            for other, kind in _PATH.findall(found[2]):
+                if kind in _HOPS:
+                    self.hops[host, found[1], other] = _HOPS[kind]
+        elif found := _NO_P2P.search(text):
+            self.no_p2p[host, found[1] or found[3], found[2] or found[4], found[1] is not None] = None
+        elif found := _USING.search(text):
+            self.cards |= {(host, name): (port, kind) for name, port, kind in _CARD.findall(found[1])}
+        else:
+            self.about_all(text)
+
+    def about_all(self, text: str) -> None:
+        """Read a message about the communicator as a whole."""
+        for name, form in (("network", _NETWORK), ("cuda", _CUDA), ("channels", _CHANNELS)):
+            if found := form.search(text):
+                self.facts[name] = ".".join(found.groups()).strip()
+        if found := _SET.search(text):
+            self.settings[f"{found[1]}={found[2]}"] = None
+        for channel, first, rank, last in _TREE.findall(text) if "Trees" in text else ():
+            parent = first if "/" in last else last  # up to 2.6 the parent stands first
+            self.trees.setdefault(int(channel), {})[int(rank)] = int(parent) if parent.isdecimal() else -1
+        if (found := _NVLS.search(text)) and not self.nvls:
+            self.nvls = int(found[2]) > 0 if found[2] else not found[1]
+
+    @property
+    def host(self) -> str:
+        """The host of the lowest rank."""
+        ranks = [(rank, host) for host, rank in self.ranks] or [(ends[1], ends[0]) for ends, _ in self.edges]
+        return min(ranks, default=(0, ""))[1]
+
+    @property
+    def by_bus(self) -> bool:
+        """Whether the ends of paths are bus ids, as up to 2.17."""
+        names = [name for ends, _ in self.edges for name in (ends[2], ends[4])]
+        return any(len(name) > 2 or not name.isdecimal() for name in names if name)
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Return the GPUs of the host, numbered as NVML does where the log shows it, else by address."""
+        mine = self.host
+        ranks = [names for (host, _), names in self.ranks.items() if host == mine]
+        listed = {int(bus, 16): (int(nvml) if nvml else None, int(bus, 16)) for nvml, bus in ranks}
+        found: list[tuple[int | None, int | None]] = [*listed.values()]
+        by_bus = self.by_bus
+        local = [ends for ends, via in self.edges if ends[0] == mine and not via.startswith("NET")]
+        for name in (name for ends in local for name in (ends[2], ends[4]) if name):
+            number = int(name, 16 if by_bus else 10)
+            if number not in [one[by_bus] for one in found]:
+                found.append((None, number) if by_bus else (number, None))
+        known = [nvml for nvml, _ in found]
+        if None in known or len(set(known)) < len(known):
+            found.sort(key=lambda one: one[1] or 0)
+            numbers = [*range(len(found))]
+        else:
+            numbers = [nvml or 0 for nvml in known]
+        for number, (nvml, bus) in zip(numbers, found, strict=True):
+            if bus is not None:
+                self.index[True, bus] = number
+            if nvml is not None and known.count(nvml) == 1:
+                self.index[False, nvml] = number
+        gpus = (
+            Gpu(index=number, pci_address=None if bus is None else _address(bus))
+            for number, (_, bus) in zip(numbers, found, strict=True)
+        )
+        return tuple(sorted(gpus, key=lambda gpu: gpu.index))
+
+    def machine(self, gpus: Sequence[Gpu]) -> Machine:
+        """Return the machine of the host, with the paths of its GPUs."""
+        transports, between = self.transports()
+        trees = dict.fromkeys(filter(None, (_tree(self.trees[channel]) for channel in sorted(self.trees))))
+        mine = self.host
+        refused = {self.pair(a, b, by_bus=of) for host, a, b, of in self.no_p2p if host == mine}
+        hops = {self.pair(a, b, by_bus=True): hop for (host, a, b), hop in self.hops.items() if host == mine}
+        links: list[Link] = []
+        missing: dict[str, str] = {at_gpu(EVERY, "name"): "not in NCCL's log"}
+        for a, b in combinations([gpu.index for gpu in gpus], 2):
+            by = tuple(sorted(transports.get((a, b), ())))
+            p2p = "OK" if any(via.startswith("P2P") for via in by) else None
+            p2p, why = ("NOT_SUPPORTED", _REFUSED) if p2p is None and (a, b) in refused else (p2p, None)
+            hop = hops.get((a, b))
+            links.append(Link(a=a, b=b, hop=hop, p2p_read=p2p, p2p_write=p2p, p2p_reason=why, nccl=by))
+            if hop is None:
+                missing[at_link(a, b, "hop")] = "in the log only with NCCL_DEBUG_SUBSYS=INIT,GRAPH"
+        return Machine(
+            source=SOURCE,
+            driver=Driver(cuda_version=self.facts.get("cuda")),
+            gpus=tuple(gpus),
+            links=tuple(links),
+            nics=self.nics(),
+            missing=missing,
+            nccl=Nccl(
+                version=self.facts.get("version"),
+                ranks=self.count or None,
+                hosts=max(self.hosts, 2 if between else 1),
+                network=self.facts.get("network"),
+                channels=int(self.facts["channels"]) if "channels" in self.facts else None,
+                nvls=self.nvls,
+                between_hosts=tuple(sorted(between)),
+                rings=tuple(self.rings)[:_MAX_LISTED],
+                trees=tuple(trees)[:_MAX_LISTED],
+                settings=tuple(self.settings)[:_MAX_LISTED],
+                warnings=tuple(self.warnings)[:_MAX_LISTED],
+            ),
+        )
+
+    @property
+    def hosts(self) -> int:
+        """How many hosts the job has."""
+        return max(self.nodes, len({host for host, _ in self.ranks} | {ends[0] for ends, _ in self.edges}))
+
+    def transports(self) -> tuple[dict[tuple[int, int], set[str]], set[str]]:
+        """Return how GPUs of the host reach one another, and how hosts do. A network may be within a host."""
+        found: dict[tuple[int, int], set[str]] = {}
+        between: set[str] = set()
+        by_bus, here = self.by_bus, self.host
+        mine = {rank for host, rank in self.ranks if host == here}
+        for (host, a, _, b, _), via in self.edges:
+            mine |= {a, b} if host == here and not via.startswith("NET") else set()
+        for (host, a, a_gpu, b, b_gpu), via in self.edges:
+            if via.startswith("NET") and not {a, b} <= mine:
+                between.add(via)
+            elif host == here and (pair := self.pair(a_gpu, b_gpu, by_bus=by_bus)) is not None:
+                found.setdefault(pair, set()).add(via)
+        return found, between
+
+    def pair(self, a: str, b: str, *, by_bus: bool) -> tuple[int, int] | None:
+        """Return two GPUs by index, the lower first; None where one is not known, or both are one."""
+        ends = [self.index.get((by_bus, int(name, 16 if by_bus else 10))) for name in (a, b) if name]
+        known = sorted({end for end in ends if end is not None})
+        return (known[0], known[1]) if len(known) == 2 else None
+
+    def nics(self) -> tuple[Nic, ...]:
+        """Return the network cards that NCCL uses on the host."""
+        mine = self.host
+        cards = [(name, *of) for (host, name), of in self.cards.items() if host == mine]
+        return tuple(
+            Nic(index=index, name=name, ports=_ports(name, port, kind))
+            for index, (name, port, kind) in enumerate(cards)
+        )
+
+
+def _ports(name: str, port: str, kind: str) -> tuple[NicPort, ...]:
+    """Return the port of a card that NCCL uses; an interface is of a socket."""
+    if not port:
+        return (NicPort(index=0, interface=name),)
+    return (NicPort(index=0, rdma_device=name, rdma_port=int(port), link_layer=_FABRICS[kind]),)
+
+
+def _tree(parents: dict[int, int]) -> str:
+    return " ".join(f"{rank}->{parent}" for rank, parent in sorted(parents.items()) if parent >= 0)
+
+
+def _address(bus: int) -> str | None:
+    """Return the PCI address of a bus id: `1b000` is 0000:1b:00.0."""
+    return pci_tree.address(f"{bus >> 20:x}:{bus >> 12 & 255:x}:{bus >> 4 & 255:x}.{bus & 15:x}")
+
+
+FORMAT = Format(
+    "NCCL's log (`NCCL_DEBUG=INFO`)",
+    "GPUs, transport of each pair (P2P, SHM, NET), network cards, rings, trees, NVLS, settings",
+    recognise,
+    parse,
+    begins=begins,
+    claims=claims,
+)

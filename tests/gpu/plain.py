@@ -1,0 +1,171 @@
+"""Copies timed as nvbandwidth does, and by the engine alone: `python -m tests.gpu.plain MACHINE TASK`.
+
+MACHINE is a recording, TASK `rates`, `engine`, or `load` (copies inside the first GPU until it is ended).
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from gputopo.copies.copies import Copy, CopyJob, gpu_place
+from gputopo.copies.jobs import min_local_bytes
+from gputopo.probes.cuda.door import Cuda, CudaError, open_cuda
+from gputopo.probes.cuda.engine import Engine
+from gputopo.probes.cuda.kernels import grid
+from gputopo.probes.nvml.monitor import Monitor
+from gputopo.probes.session.measuring import match
+from gputopo.values.index_ranges import parse_cpus
+from gputopo.values.machine import Gpu, Machine
+from gputopo.values.schema import decode
+
+MIB = 2**20
+BYTES, LOOPS, SAMPLES = 512 * MIB, 16, 3  # as nvbandwidth has them
+_REPEATS = 9
+
+Way = tuple[int, Callable[[Any], None]]  # CUDA's number of the GPU that acts, a copy in a stream of it
+
+
+def timed(cuda: Cuda, ways: Sequence[Way]) -> float:
+    """Return the GB/s of all ways at once: the median of three times 16 copies, after one more."""
+    streams = []
+    for acting, _ in ways:
+        cuda.use(acting)
+        streams.append((cuda.new_stream(), cuda.new_event(), cuda.new_event()))
+    found: list[float] = []
+    for _ in range(SAMPLES + 1):
+        for (acting, move), (stream, start, end) in zip(ways, streams, strict=True):
+            cuda.use(acting)
+            cuda.ask("cuEventRecord", start, stream)
+            for _ in range(LOOPS):
+                move(stream)
+            cuda.ask("cuEventRecord", end, stream)
+        while not all(cuda.happened(end) for _, _, end in streams):
+            time.sleep(0.001)
+        found.append(sum(LOOPS * BYTES / cuda.seconds_between(start, end) / 1e9 for _, start, end in streams))
+    return median(found[1:])
+
+
+class Plain:
+    """Buffers of one GPU, and its copies with the host (`up`, `down`) and `inside` its memory."""
+
+    def __init__(self, cuda: Cuda, ordinal: int, gpu: Gpu) -> None:
+        self.cuda, self.ordinal = cuda, ordinal
+        with contextlib.suppress(OSError):  # host memory near the GPU, as nvbandwidth takes it
+            os.sched_setaffinity(0, parse_cpus(gpu.cpu_affinity or "") or os.sched_getaffinity(0))
+        cuda.use(ordinal)
+        self.source, self.target = cuda.allocate(BYTES), cuda.allocate(BYTES)
+        sent, received = cuda.allocate_host(BYTES), cuda.allocate_host(BYTES)
+        self.kernel = cuda.load_kernels()[1]["gputopo_copy"]
+        self.up = self._way("cuMemcpyHtoDAsync", self.target, sent)
+        self.down = self._way("cuMemcpyDtoHAsync", received, self.source)
+        self.inside = self._way("cuMemcpyDtoDAsync", self.target, self.source)
+
+    def _way(self, function: str, to: int, source: int) -> Way:
+        return self.ordinal, lambda stream: self.cuda.ask(function, to, source, BYTES, stream)
+
+    def to(self, other: "Plain", method: str) -> Way:
+        """Return the copy to another GPU by a method, whose peer access is opened. Raises CudaError."""
+        acting, reached = (other, self) if method.endswith("_read") else (self, other)
+        self.cuda.open_peer(acting.ordinal, reached.ordinal)
+        if method.startswith("kernel"):
+            chip = next(one for one in self.cuda.devices if one.ordinal == acting.ordinal)
+            words, threads = BYTES // 8, grid(chip.multiprocessors, BYTES // 8)
+            given = (other.target, self.source, words)
+            return acting.ordinal, lambda stream: self.cuda.launch(acting.kernel, stream, given, threads)
+        ends = (other.ordinal, other.target), (self.ordinal, self.source)
+        return acting.ordinal, lambda stream: self.cuda.copy_to_peer(*ends, BYTES, stream)
+
+
+def rates(cuda: Cuda, machine: Machine, ordinals: Mapping[int, int]) -> Iterator[dict[str, object]]:
+    """Yield the rate of every copy."""
+    names = ("kind", "source", "destination", "method", "gb_per_s")
+    gpus = {gpu.index: Plain(cuda, ordinals[gpu.index], gpu) for gpu in machine.gpus if gpu.index in ordinals}
+    for index, one in gpus.items():
+        place, engine = gpu_place(index), "copy_engine"
+        yield dict(zip(names, ("h2d", "host", place, engine, timed(cuda, [one.up])), strict=True))
+        yield dict(zip(names, ("d2h", place, "host", engine, timed(cuda, [one.down])), strict=True))
+        both = timed(cuda, [one.up, one.down])
+        yield dict(zip(names, ("bidirectional", "host", place, engine, both), strict=True))
+        inside = 2 * timed(cuda, [one.inside])
+        yield dict(zip(names, ("d2d_local", place, place, engine, inside), strict=True))
+    for (a, one), (b, other) in itertools.permutations(gpus.items(), 2):
+        for method in ("copy_engine", "copy_engine_read", "kernel_read", "kernel_write"):
+            with contextlib.suppress(CudaError):  # no peer access: nothing to compare
+                rate = timed(cuda, [one.to(other, method)])
+                ends = gpu_place(a), gpu_place(b)
+                yield dict(zip(names, ("p2p_direct", *ends, method, rate), strict=True))
+
+
+def engine_alone(engine: Engine, gpu: int) -> dict[str, float]:
+    """Return how far apart streams begin, the rates in and beyond the L2, and beside readings of NVML."""
+    place, cache = gpu_place(gpu), engine.l2_bytes(gpu) or 0
+    up = Copy(kind="h2d", source="host", destination=place, pinned=True)
+    down = Copy(kind="d2h", source=place, destination="host", pinned=True)
+    both = CopyJob(kind="bidirectional", copies=(up, down))
+    inside = CopyJob(kind="d2d_local", copies=(Copy(kind="d2d_local", source=place, destination=place),))
+    windows = [engine.measure(both, (64 * MIB, 64 * MIB)) for _ in range(_REPEATS)]
+
+    def rate(size: int, while_running: Callable[[], None] | None = None) -> float:
+        found = [engine.measure(inside, (size,), while_running) for _ in range(_REPEATS)]
+        return median(one.copies[0].gb_per_s for one in found)
+
+    beyond = min_local_bytes(cache)
+    with Monitor([gpu]) as monitor:
+
+        def sample() -> None:
+            monitor.sample()
+
+        read = rate(beyond, sample)
+    skew = max(one.skew_s / one.copies[0].seconds for one in windows)
+    return {
+        "gpu": gpu,
+        "skew": skew,
+        "alone": rate(beyond),
+        "read": read,
+        "small": rate(max(cache // 2, MIB)),
+    }
+
+
+def load(cuda: Cuda, ordinal: int) -> None:
+    """Copy inside a GPU until this process is ended."""
+    cuda.use(ordinal)
+    source, target, stream = cuda.allocate(BYTES), cuda.allocate(BYTES), cuda.new_stream()
+    print("begun", flush=True)
+    while True:
+        cuda.ask("cuMemcpyDtoDAsync", target, source, BYTES, stream)
+        cuda.ask("cuStreamSynchronize", stream)
+
+
+def _double(name: str | None) -> contextlib.AbstractContextManager[object]:
+    """Put the double of NVML in place of the driver, for a machine of the kit."""
+    if name is None:
+        return contextlib.nullcontext()
+    from tests.kit.cuda.layouts import named
+    from tests.kit.nvml import FakeNvml, installed
+
+    return installed(FakeNvml(named(name)))
+
+
+def main(recording: str, task: str) -> None:
+    """Run one task, and print what it found as JSON."""
+    machine = decode(Path(recording).read_bytes(), Machine, origin=recording)
+    with _double(os.environ.get("GPUTOPO_DOUBLE")), open_cuda() as cuda:
+        ordinals, _ = match(machine, [gpu.index for gpu in machine.gpus], cuda.devices, os.environ)
+        if task == "load":
+            load(cuda, next(iter(ordinals.values())))
+        if task == "rates":
+            print(json.dumps(list(rates(cuda, machine, ordinals))))
+            return
+        with Engine(cuda, ordinals) as engine:
+            print(json.dumps([engine_alone(engine, gpu) for gpu in ordinals]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
