@@ -4,8 +4,11 @@ import itertools
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gputopo.captures.merge import merge
+from gputopo.findings import find_read
+from gputopo.values.history import GpuHistory
 from gputopo.values.machine import Machine
 from gputopo.values.samples import PASSING, SETTINGS, facts_of
 from tests.findings import faults
@@ -49,6 +52,21 @@ def merged(*changes: Change) -> Machine:
 IDLE = every_gpu(**faults.IDLE)
 HOT = gpu(1, throttle={"mask": 0x40, "reasons": ("hw_thermal_slowdown",)})
 CAPPED = gpu(1, throttle={"mask": 0x4, "reasons": ("sw_power_cap",)}, power_w={"draw": 299.0})
+
+
+def test_a_gpu_that_is_gone_from_one_sample_on_and_by_the_log_is_lost_once() -> None:
+    log = faults.logged(2, "xid", code=79)
+    found = find(log(merged(all_of(), gpu(2, lost=True))))
+    assert [(one.id, one.subject.text) for one in found] == [("gpu.lost", "gpu:2")]
+    assert "Xid 79 in the kernel log" in found[0].says
+
+
+def test_the_load_of_a_log_has_its_share_of_the_time_and_its_maximum() -> None:
+    (found,) = find_read(
+        replace(sound(2), series=(GpuHistory(gpu=1, samples=10, loaded=8, peak_percent=99),))
+    )[1:]
+    assert (found.id, found.severity, found.subject.text) == ("gpu.busy", "info", "gpu:1")
+    assert "under load in 80% of 10 samples, 99% at most" in found.says
 
 
 def test_the_number_of_samples_that_show_a_fault_is_reported() -> None:
