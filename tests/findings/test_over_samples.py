@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from gputopo.captures.merge import merge
 from gputopo.findings import find_read
 from gputopo.values.history import GpuHistory
-from gputopo.values.machine import Machine
+from gputopo.values.machine import Machine, Sample
 from gputopo.values.samples import PASSING, SETTINGS, facts_of
 from tests.findings import faults
-from tests.findings.boxes import Change, all_of, every_gpu, find, gpu, sound
+from tests.findings.boxes import TIMES, Change, all_of, every_gpu, find, gpu, sound
 
 
 def is_of_samples(healthy: Machine, sick: Machine) -> bool:
@@ -55,8 +55,12 @@ CAPPED = gpu(1, throttle={"mask": 0x4, "reasons": ("sw_power_cap",)}, power_w={"
 
 
 def test_a_gpu_that_is_gone_from_one_sample_on_and_by_the_log_is_lost_once() -> None:
-    log = faults.logged(2, "xid", code=79)
-    found = find(log(merged(all_of(), gpu(2, lost=True))))
+    seen = ({"index": 2}, {"index": 2, "lost": True})
+    samples = tuple(
+        Sample(source="x", time=time, gpus=(one,)) for time, one in zip(TIMES, seen, strict=False)
+    )
+    gone = replace(gpu(2, lost=True)(sound()), samples=samples)
+    found = find(faults.logged(2, "xid", code=79)(gone))
     assert [(one.id, one.subject.text) for one in found] == [("gpu.lost", "gpu:2")]
     assert "Xid 79 in the kernel log" in found[0].says
 
