@@ -67,11 +67,12 @@ def test_a_gpu_that_is_gone_from_one_sample_on_and_by_the_log_is_lost_once() -> 
 
 
 def test_the_load_of_a_log_has_its_share_of_the_time_and_its_maximum() -> None:
-    (found,) = find_read(
-        replace(sound(2), series=(GpuHistory(gpu=1, samples=10, loaded=8, peak_percent=99),))
-    )[1:]
+    series = (GpuHistory(gpu=1, samples=10, loaded=8, peak_percent=99),)
+    (found,) = find_read(replace(sound(2), series=series))[1:]
     assert (found.id, found.severity, found.subject.text) == ("gpu.busy", "info", "gpu:1")
     assert "under load in 80% of 10 samples, 99% at most" in found.says
+    with_program = gpu(1, processes=faults.process())(replace(sound(2), series=series))
+    assert any("by another program: python" in one.says for one in find_read(with_program))
 
 
 def test_the_number_of_samples_that_show_a_fault_is_reported() -> None:

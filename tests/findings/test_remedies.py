@@ -97,6 +97,8 @@ def test_an_nvswitch_error_is_no_matter_of_bridges(severity: str, words: str) ->
 def test_in_a_container_the_remedy_is_for_the_host() -> None:
     machine = host(container="docker")(gpu(1, remapped_rows={"pending": True})(sound()))
     assert remedy(machine, "memory.remap_pending").startswith("On the host, not in this container: End all")
+    waiting = host(container="docker")(gpu(1, power_w={"draw": 90.0})(sound()))
+    assert remedy(waiting, "power.below_peers").startswith("Look whether its program")
 
 
 @pytest.mark.parametrize(
