@@ -1,13 +1,17 @@
 """`gputopo inspect`: what this machine is, and what is wrong with it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
 
 from gputopo.cli.printing import emit, show_report
 from gputopo.cli.source import FROM, begin, machine_from
 from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.values.errors import ExitCode, UsageError
-from gputopo.values.option import Given, Option, OptionsOf
+from gputopo.values.fields import same_address
+from gputopo.values.option import Given, Option, OptionsOf, listed
 
 if TYPE_CHECKING:
     from gputopo.findings import Inspection
@@ -15,23 +19,33 @@ if TYPE_CHECKING:
     from gputopo.report.machine.inspection import Detail
     from gputopo.values.machine import Machine
 
-Shape = Literal["table", "json", "markdown", "prometheus"]
+Shape = Literal["table", "json", "markdown", "prometheus", "csv", "scontrol"]
 FailOn = Literal["warning", "error"]
 INTERVAL_S = 1.0
 MIN_INTERVAL_S = 0.1  # below it sampling itself costs what it should see
 MAX_SECONDS = 366 * 86400.0  # beyond some hundred years no clock can be set
 
 
-def inspect(
-    *,
-    sources: Annotated[tuple[str, ...], FROM] = (),
+class InspectOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to inspect, and how it is shown."""
+
+    sources: Annotated[tuple[str, ...], FROM] = ()
     record: Annotated[
-        Path | None, Option("--record", "Also write the machine to a file that --from reads")
-    ] = None,
+        Path | None,
+        Option(
+            "--record",
+            "Also write the machine to a file that --from reads",
+            detail="with --fleet a folder, with a file of each host",
+        ),
+    ] = None
     shape: Annotated[
         Shape,
-        Option("--format", "Output format: markdown for bug reports, prometheus for a textfile collector"),
-    ] = "table",
+        Option(
+            "--format",
+            "Output format: markdown for bug reports, prometheus for textfiles, csv with --watch, scontrol "
+            "with --fleet: commands of Slurm that drain hosts with faults",
+        ),
+    ] = "table"
     diff: Annotated[
         str | None,
         Option(
@@ -40,7 +54,7 @@ def inspect(
             detail="of this machine or of another one",
             value="OTHER",
         ),
-    ] = None,
+    ] = None
     fleet: Annotated[
         bool,
         Option(
@@ -48,17 +62,33 @@ def inspect(
             "Compare several hosts, and name those that differ",
             detail="the hosts of several --from files, or those of --hosts or the starter (srun)",
         ),
-    ] = False,
-    hosts: Annotated[Given, OptionsOf(HostOptions)],
-    gpu: Annotated[
-        int | None,
-        Option("--gpu", "Show one GPU: all its facts and findings", letter="-i", min=0),
-    ] = None,
+    ] = False
+    baseline: Annotated[
+        Path | None,
+        Option(
+            "--baseline",
+            "Also show what changed on each host since a recording",
+            detail="with --fleet; the folder that --record wrote",
+            value="FOLDER",
+            more=True,
+        ),
+    ] = None
+    gpus: Annotated[
+        tuple[str, ...],
+        Option(
+            "--gpu",
+            "Show these GPUs alone: all their facts and findings",
+            detail="Each by its index, PCI address or UUID: 0,3 or 0000:5e:00.0",
+            value="LIST",
+            letter="-i",
+            read=lambda _, text: tuple(text.split(",")),
+        ),
+    ] = ()
     topology: Annotated[
         bool, Option("--topology", "Show the topology matrix, PCI tree and network ports")
-    ] = False,
-    all_: Annotated[bool, Option("--all", "Show everything, with all remedies")] = False,
-    watch: Annotated[bool, Option("--watch", "Sample clocks, power and links until Ctrl-C")] = False,
+    ] = False
+    whole: Annotated[bool, Option("--all", "Show everything, with all remedies")] = False
+    watch: Annotated[bool, Option("--watch", "Sample clocks, power and links until Ctrl-C")] = False
     interval: Annotated[
         float | None,
         Option(
@@ -71,7 +101,7 @@ def inspect(
             max=MAX_SECONDS,
             more=True,
         ),
-    ] = None,
+    ] = None
     duration: Annotated[
         float | None,
         Option(
@@ -83,13 +113,13 @@ def inspect(
             max=MAX_SECONDS,
             more=True,
         ),
-    ] = None,
+    ] = None
     fail_on: Annotated[
         FailOn | None,
         Option(
             "--fail-on", "Exit with 1 on a finding this severe or worse", detail="differences do not count"
         ),
-    ] = None,
+    ] = None
     identities: Annotated[
         bool,
         Option(
@@ -97,34 +127,66 @@ def inspect(
             "Include host name, UUIDs and user names",
             detail="in output and recordings; the table of --all always names the users of processes",
         ),
-    ] = False,
+    ] = False
+
+
+def inspect(
+    options: Annotated[InspectOptions, OptionsOf(InspectOptions)],
+    hosts: Annotated[Given, OptionsOf(HostOptions)],
 ) -> int:
     """Show what is wrong with this machine, its GPUs, and how they are connected.
 
     Exit codes: 0 fine; 1 findings at or above --fail-on, or copies that corrupt data; 2 bad input; 3 an
     NVIDIA device is there and its driver does not work, or there is nothing to watch.
     """
-    fleet = fleet or (bool(hosts.typed) and hosts.fields.get("num_hosts") != 1)
-    if watch:
-        from gputopo.cli.watch import watch as watch_gpus
+    if options.watch:
+        from gputopo.cli.watch import watch
 
-        every = default_interval(duration) if interval is None else interval
-        return watch_gpus(every, duration, shape, fail_on)
-    if fleet:
-        return _inspect_fleet(sources, hosts, shape, fail_on)
-    detail: Detail | None = "all" if all_ else "topology" if topology else gpu
-    return _inspect_once(sources, record, shape, diff, fail_on, detail, identities=identities)
+        machine = machine_from(())
+        if options.gpus:
+            chosen = _chosen(machine, options.gpus)
+            kept = tuple(gpu for gpu in machine.gpus if gpu.index in chosen)
+            machine = msgspec.structs.replace(machine, gpus=kept)
+        every = default_interval(options.duration) if options.interval is None else options.interval
+        return watch(machine, every, options.duration, options.shape, options.fail_on)
+    if options.fleet or (hosts.typed and hosts.fields.get("num_hosts") != 1):
+        return _inspect_fleet(options, hosts)
+    if options.shape == "scontrol" or options.baseline is not None:
+        what = "--baseline" if options.baseline is not None else "--format scontrol"
+        raise UsageError(f"{what} is for several hosts", "add --fleet; for one host there is --diff FILE")
+    return _inspect_once(options)
 
 
-def _inspect_fleet(sources: tuple[str, ...], hosts: Given, shape: Shape, fail_on: FailOn | None) -> int:
+def _chosen(machine: "Machine", words: Sequence[str]) -> tuple[int, ...]:
+    """Return the GPUs that are named by index, PCI address or UUID. Raises UsageError."""
+    found = []
+    for word in words:
+        named = next(
+            (
+                gpu.index
+                for gpu in machine.gpus
+                if word == str(gpu.index)
+                or word.lower() == (gpu.uuid or "").lower()
+                or same_address(word, gpu.pci_address or "")
+            ),
+            None,
+        )
+        if named is None:
+            known = listed(map(str, (gpu.index for gpu in machine.gpus)), "and") if machine.gpus else "none"
+            raise UsageError(f"there is no GPU {word}", f"the GPUs of this machine: {known}")
+        found.append(named)
+    return tuple(found)
+
+
+def _inspect_fleet(output: InspectOptions, hosts: Given) -> int:
     from gputopo.cli.hosts.asking import hosts_to_ask
     from gputopo.cli.hosts.fleet import fleet, fleet_of_hosts
 
     options = HostOptions(**hosts.fields)
-    asked = None if sources else hosts_to_ask(options)
+    asked = None if output.sources else hosts_to_ask(options)
     if asked is None:
-        return fleet(sources, shape, fail_on)
-    return fleet_of_hosts(asked, options, shape, fail_on) if asked else ExitCode.OK
+        return fleet(output)
+    return fleet_of_hosts(asked, options, output) if asked else ExitCode.OK
 
 
 def default_interval(duration_s: float | None) -> float:
@@ -132,46 +194,33 @@ def default_interval(duration_s: float | None) -> float:
     return INTERVAL_S if not duration_s else max(min(INTERVAL_S, duration_s), MIN_INTERVAL_S)
 
 
-def _inspect_once(
-    sources: tuple[str, ...],
-    record: Path | None,
-    shape: Shape,
-    diff: str | None,
-    fail_on: FailOn | None,
-    detail: "Detail | None",
-    *,
-    identities: bool,
-) -> int:
-    old = None if diff is None else _old_machine(diff, sources)
-    with begin(sources) as read:
+def _inspect_once(options: InspectOptions) -> int:
+    old = None if options.diff is None else _old_machine(options.diff, options.sources)
+    with begin(options.sources) as read:
         from gputopo import findings
         from gputopo.topology.identities import without_identities
         from gputopo.topology.peer_access import with_reasons
         from gputopo.values import schema
 
         whole = with_reasons(read())
-    if isinstance(detail, int) and detail not in [gpu.index for gpu in whole.gpus]:
-        known = ", ".join(str(gpu.index) for gpu in whole.gpus) or "none"
-        raise UsageError(f"there is no GPU {detail}", f"the GPUs of this machine: {known}")
-    machine = whole if identities else without_identities(whole)
+    chosen = _chosen(whole, options.gpus)
+    machine = whole if options.identities else without_identities(whole)
     inspection = findings.Inspection(machine=machine, findings=findings.find(machine))
-    if record is not None:
-        schema.write(record, machine)
+    if options.record is not None:
+        schema.write(options.record, machine)
     if old is not None:
-        _print_difference(old, whole, shape)
+        _print_difference(old, whole, options.shape)
     else:
         # The terminal shows whose processes use the GPUs; what is passed on does not, unless asked.
         shown = findings.Inspection(machine=whole, findings=inspection.findings)
-        _print(shown if shape == "table" else inspection, shape, detail)
-    if not sources and findings.driver_broken(machine) is not None:  # a capture's is a finding as any other
+        _print(shown if options.shape == "table" else inspection, options, chosen)
+    if not options.sources and findings.driver_broken(machine) is not None:  # a capture's is as any other
         return ExitCode.HARDWARE
-    if findings.fails(inspection.findings, fail_on):
-        return ExitCode.FINDINGS
-    return ExitCode.OK
+    return ExitCode.FINDINGS if findings.fails(inspection.findings, options.fail_on) else ExitCode.OK
 
 
-def _print(inspection: "Inspection", shape: str, detail: "Detail | None") -> None:
-    if shape == "prometheus":
+def _print(inspection: "Inspection", options: InspectOptions, chosen: Sequence[int]) -> None:
+    if options.shape == "prometheus":
         from gputopo.report.prometheus import exposition
 
         emit(exposition(inspection))
@@ -180,9 +229,11 @@ def _print(inspection: "Inspection", shape: str, detail: "Detail | None") -> Non
     def document() -> "Document":
         from gputopo.report.machine.inspection import inspection_document  # loads what JSON does not need
 
-        return inspection_document(inspection, detail)
+        detail: Detail | None = "all" if options.whole else "topology" if options.topology else None
+        found = [inspection_document(inspection, one) for one in chosen or (detail,)]
+        return found[0]._replace(sections=tuple(part for one in found for part in one.sections))
 
-    show_report(inspection, document, shape)
+    show_report(inspection, document, options.shape)
 
 
 def _print_difference(old: "Machine", new: "Machine", shape: str) -> None:

@@ -35,7 +35,7 @@ REFUSALS = (
     Refusal(
         "inspect",
         f"fleet {_HOSTS}",
-        "watch record diff identities",
+        "watch diff identities",
         _APART,
         "leave out one of them: --fleet only compares hosts",
     ),
@@ -58,14 +58,18 @@ REFUSALS = (
         "watch",
         "format=prometheus format=markdown",
         "--watch cannot print {other}",
-        "give --format table or json",
+        "give --format table, json or csv",
     ),
     Refusal(
         "inspect",
         "all topology gpu",
-        "watch fleet diff format=json format=prometheus",
+        "fleet diff format=json format=prometheus",
         "{option} is for the report of one machine, not with {other}",
         "leave one of them out; --json has everything",
+    ),
+    Refusal("inspect", "all topology", "watch", _APART, _ONE),
+    Refusal(
+        "inspect", "format=csv", "watch", "{option} is for --watch", "add --watch, or --json", needs=True
     ),
     Refusal("inspect", "all", "topology gpu", _APART, _ONE),
     Refusal("inspect", "topology", "gpu", _APART, _ONE),

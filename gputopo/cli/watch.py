@@ -29,7 +29,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
 
 
 class Source(Protocol):
-    """Source of the samples: gputopo.probes.nvml.monitor.WatcherChild, or a double."""
+    """Source of the samples: gputopo.probes.nvml.gpu_watch.GpuWatchChild, or a double."""
 
     xid_reason: str | None
 
@@ -41,21 +41,22 @@ class Source(Protocol):
         """Return the state of the GPUs now, and the errors since the previous call."""
 
 
-def watch(every: float, duration: float | None, shape: str, fail_on: Severity | None) -> int:
-    """Sample the GPUs of this machine until Ctrl-C or the end of `duration`, and print findings. Times in s.
+def watch(
+    machine: "Machine", every: float, duration: float | None, shape: str, fail_on: Severity | None
+) -> int:
+    """Sample the GPUs until Ctrl-C or the end of `duration`, and print findings. Times in s.
 
     A driver that hangs or crashes ends it too. Raises HardwareError where there is nothing to watch.
     """
-    from gputopo.cli.source import machine_from, with_ports_now
-    from gputopo.findings import network
+    from gputopo.cli.source import with_ports_now
+    from gputopo.findings import network, rising
     from gputopo.findings.driver import stopped
     from gputopo.findings.watched import find_watched
     from gputopo.values.history import History
 
-    machine = machine_from(())
     _require_gpus(machine)
     from gputopo.probes.nvml.door import NotReadError
-    from gputopo.probes.nvml.monitor import WatcherChild
+    from gputopo.probes.nvml.gpu_watch import AT_ONCE, GpuWatchChild
 
     if duration and duration < every:
         to_stderr(
@@ -64,12 +65,13 @@ def watch(every: float, duration: float | None, shape: str, fail_on: Severity | 
     history = History(models={gpu.index: gpu.name for gpu in machine.gpus})
     began_s = time.monotonic()
     try:
-        with WatcherChild([gpu.index for gpu in machine.gpus]) as watcher:
+        with GpuWatchChild([gpu.index for gpu in machine.gpus], asked=AT_ONCE) as watcher:
             watch_source(machine, watcher, history, shape, ticks(every, duration), every)
             reason, stop = watcher.xid_reason, watcher.stop
     except NotReadError as error:
         raise HardwareError(f"NVML cannot be used: {error.reason}", "nvidia-smi shows more") from error
     counted = network.rising(with_ports_now(machine), machine.nics, (time.monotonic() - began_s) / 60)
+    counted += rising.watched(machine, history)
     found = findings.worst_first([*find_watched(machine, history), *counted])
     if stop is not None:
         found = (stopped(stop.kind, stop.text), *found)
@@ -128,11 +130,15 @@ def sample_line(sample: MachineSample) -> str:
 def _shower(
     machine: "Machine", source: Source, shape: str, every_s: float
 ) -> Callable[[MachineSample], None]:
-    """Return the function that shows a sample: as JSON, redrawn on the terminal, or as lines."""
+    """Return the function that shows a sample: as JSON, CSV, redrawn on the terminal, or as lines."""
     if shape == "json":
         return lambda sample: emit(sample_line(sample))
     from gputopo.cli.printing import RedrawnScreen, can_redraw
-    from gputopo.report.machine.watch import Recent, plain_lines, watch_view
+    from gputopo.report.machine.watch import CSV_HEADER, Recent, csv_lines, plain_lines, watch_view
+
+    if shape == "csv":
+        emit(CSV_HEADER)
+        return lambda sample: emit(csv_lines(sample))
 
     if not can_redraw():
         return lambda sample: emit("".join(f"{line}\n" for line in plain_lines(sample)))
@@ -160,8 +166,11 @@ def _print_findings(found: tuple[Finding, ...], shape: str, xid_reason: str | No
     if shape == "json":
         emit(schema.encode(Watched(findings=found, xid_reason=xid_reason)).decode() + "\n")
         return
-    from gputopo.report.document import document_lines
+    from gputopo.report.document import document_lines, document_text
     from gputopo.report.findings import watched_document
 
+    if shape == "csv":
+        to_stderr(document_text(watched_document(found, xid_reason)))
+        return
     emit("\n")
     show(lambda width: document_lines(watched_document(found, xid_reason), width))

@@ -5,7 +5,7 @@ from statistics import median
 
 from gputopo.findings import pcie, throttling
 from gputopo.findings.compare import differences, grouped, known
-from gputopo.findings.rule import Fault, Rule, Threshold, accused, by_model, check, present
+from gputopo.findings.rule import Fault, Threshold, accused, by_model, check, present, rule_of
 from gputopo.findings.throttling import explained
 from gputopo.findings.usage import BUSY_PERCENT, LOAD_STATES, busy, idle, use_of
 from gputopo.reference.clock_events import IDLE, reasons_of
@@ -56,58 +56,16 @@ _BUILDS_DIFFER = (
     "If the VBIOS version differs too, the card is of another build; else look for clock offsets. The "
     "slowest GPU sets the pace of synchronous training: use GPUs with the same clocks."
 )
-MEMORY_DIFFERS = Rule(
-    "clocks.memory_differs",
-    title="max memory clock differs from GPUs of the same model",
-    remedy=_BUILDS_DIFFER,
-    thresholds=(MEMORY_SHARE,),
+MEMORY_DIFFERS = rule_of("clocks.memory_differs", MEMORY_SHARE)
+CORE_DIFFERS = rule_of("clocks.core_differs", CORE_SHARE)
+APPLICATION_DIFFERS = rule_of("clocks.application_differs", MEMORY_SHARE)
+APPLICATION_BELOW_DEFAULT = rule_of("clocks.application_below_default", MEMORY_SHARE)
+CORE_BELOW_MAXIMUM = rule_of("clocks.core_below_maximum", CORE_BUSY_FLOOR, CORE_MAXIMUM_FLOOR, BUSY_PERCENT)
+MEMORY_BELOW_MAXIMUM = rule_of("clocks.memory_below_maximum", MEMORY_BUSY_FLOOR, BUSY_PERCENT)
+CORE_SLOWER_THAN_PEERS = rule_of(
+    "clocks.core_slower_than_peers", CORE_BUSY_SHARE, MEAN_BELOW_SHARE, BUSY_PERCENT
 )
-CORE_DIFFERS = Rule(
-    "clocks.core_differs",
-    title="max core clock differs from GPUs of the same model",
-    remedy=_BUILDS_DIFFER,
-    severities=("info",),
-    thresholds=(CORE_SHARE,),
-)
-APPLICATION_DIFFERS = Rule(
-    "clocks.application_differs",
-    title="application clock differs from GPUs of the same model",
-    remedy="Reset the application clocks: sudo nvidia-smi -i GPU -rac.",
-    thresholds=(MEMORY_SHARE,),
-)
-APPLICATION_BELOW_DEFAULT = Rule(
-    "clocks.application_below_default",
-    title="application clock set below the default",
-    remedy="If not wanted, reset it: sudo nvidia-smi -i GPU -rac. Look for a start-up script that sets it.",
-    thresholds=(MEMORY_SHARE,),
-)
-CORE_BELOW_MAXIMUM = Rule(
-    "clocks.core_below_maximum",
-    title="low core clock under load, no throttle reason reported",
-    remedy="See nvidia-smi -q -d CLOCK,PERFORMANCE. Remove locked clocks with sudo nvidia-smi -rgc, "
-    "application clocks with sudo nvidia-smi -rac.",
-    thresholds=(CORE_BUSY_FLOOR, CORE_MAXIMUM_FLOOR, BUSY_PERCENT),
-)
-MEMORY_BELOW_MAXIMUM = Rule(
-    "clocks.memory_below_maximum",
-    title="low memory clock under load, no throttle reason reported",
-    remedy="See nvidia-smi -q -d CLOCK,PERFORMANCE. Remove locked memory clocks with sudo nvidia-smi -rmc.",
-    thresholds=(MEMORY_BUSY_FLOOR, BUSY_PERCENT),
-)
-CORE_SLOWER_THAN_PEERS = Rule(
-    "clocks.core_slower_than_peers",
-    title="lower core clock under load than GPUs of the same model",
-    remedy="Compare temperature, power draw and cooling with the GPUs of the same model under load.",
-    thresholds=(CORE_BUSY_SHARE, MEAN_BELOW_SHARE, BUSY_PERCENT),
-)
-MEMORY_BELOW_MODEL = Rule(
-    "clocks.memory_below_model",
-    title="max memory clock below that of the model",
-    remedy="Look for a clock offset or another VBIOS (nvidia-smi -q | grep -i vbios): the card may be "
-    "another build sold under this name. Not certain where the clock of the model has one source only.",
-    severities=("warning", "info"),
-    thresholds=(MODEL_SHARE,),
-)
+MEMORY_BELOW_MODEL = rule_of("clocks.memory_below_model", MODEL_SHARE)
 
 
 @check(CORE_BELOW_MAXIMUM, MEMORY_BELOW_MAXIMUM, CORE_SLOWER_THAN_PEERS)
@@ -144,6 +102,7 @@ def below_model(gpu: Gpu) -> Fault | None:
     if row is None or not of_model or not top or top >= of_model * (1 - MODEL_SHARE.value):
         return None
     says = f"max memory clock {top} MHz, {of_model} MHz for {row.name}"
+    says += " (by one source)" if row.has_one_source else ""
     evidence = {"max_mhz": top, "expected_mhz": of_model, "source": row.source}
     return MEMORY_BELOW_MODEL.fault(gpu, says, evidence, "info" if row.has_one_source else None)
 
@@ -221,45 +180,14 @@ MEMORY_NOW_SHARE = Threshold(
     "memory clock in the same P-state", 0.05, "of the most common clock", "A P-state has one memory clock"
 )
 
-HOTTER = Rule(
-    "thermal.hotter_than_peers",
-    title="much hotter than GPUs of the same model at the same load",
-    remedy="Check the fan, heat sink and thermal paste of this card, and what blocks its air flow.",
-    thresholds=(HOTTER_C, SAME_LOAD_POINTS, PEERS),
-    fits="cooling",
-)
+HOTTER = rule_of("thermal.hotter_than_peers", HOTTER_C, SAME_LOAD_POINTS, PEERS)
 # GPUs of one training draw within a tenth of one another.
 LOW_DRAW_SHARE = Threshold("low power draw under load", 0.6, "of the median of the peers")
 ALIKE_SHARE = Threshold("peers with the same power draw", 0.8, "of their median, or more")
-LOW_DRAW = Rule(
-    "power.below_peers",
-    title="much lower power draw than GPUs of the same model at the same load",
-    remedy="Look whether its program waits or does less than on the other GPUs (NCCL_DEBUG=INFO, py-spy dump "
-    "--pid PID), and compare clocks and limits (nvidia-smi -q -d CLOCK,POWER,PERFORMANCE).",
-    thresholds=(LOW_DRAW_SHARE, ALIKE_SHARE, SAME_LOAD_POINTS, PEERS),
-)
-IDLE_DRAW = Rule(
-    "power.idle_draw",
-    title="high power draw while idle",
-    remedy="Look for a program that nvidia-smi does not list (containers, a hung kernel), then reset the GPU "
-    "(sudo nvidia-smi -r -i GPU). If it stays, the power sensor or the board may be defective.",
-    thresholds=(IDLE_DRAW_TIMES, IDLE_DRAW_W, IDLE_PERCENT, PEERS),
-)
-MEMORY_SLOWER = Rule(
-    "clocks.memory_slower_than_peers",
-    title="lower memory clock than GPUs of the same model in the same P-state",
-    remedy="Remove locked memory clocks: sudo nvidia-smi -i GPU -rmc, and application clocks: -rac.",
-    thresholds=(MEMORY_NOW_SHARE, PEERS),
-)
-LINK_SLOWER = Rule(
-    "pcie.link_slower_than_peers",
-    title="PCIe link slower than those of the same model: under load, or idle in the same P-state",
-    remedy="Compare under load (gputopo bandwidth): an idle link may save power. If it stays slow, reseat "
-    "card and riser, and look for PCIe errors in sudo dmesg.",
-    severities=("info", "warning"),
-    thresholds=(PEERS,),
-    fits="slot",
-)
+LOW_DRAW = rule_of("power.below_peers", LOW_DRAW_SHARE, ALIKE_SHARE, SAME_LOAD_POINTS, PEERS)
+IDLE_DRAW = rule_of("power.idle_draw", IDLE_DRAW_TIMES, IDLE_DRAW_W, IDLE_PERCENT, PEERS)
+MEMORY_SLOWER = rule_of("clocks.memory_slower_than_peers", MEMORY_NOW_SHARE, PEERS)
+LINK_SLOWER = rule_of("pcie.link_slower_than_peers", PEERS)
 
 
 @check(HOTTER, IDLE_DRAW, LOW_DRAW)

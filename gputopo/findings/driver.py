@@ -2,13 +2,13 @@
 
 import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from gputopo.findings.rule import Case, Fault, Finding, Rule, Severity, check, named
+from gputopo.findings.rule import Case, Fault, Finding, Severity, check, named, rule_of
 from gputopo.reference import data
 from gputopo.reference.expectations import expected_of
 from gputopo.topology.kernel import (
@@ -23,152 +23,19 @@ from gputopo.values.index_ranges import parse_ranges
 from gputopo.values.machine import Driver, Gpu, KernelEvent, Machine
 from gputopo.values.subject import DRIVER, MACHINE, FactPath, Subject, at_gpu
 
-_RESERVED = Case(
-    "reserved for a virtual machine", "Use it in the virtual machine, or bind it to nvidia.", "info"
-)
-
-
-_MISMATCH = (
-    "Reboot: the driver was updated under a running kernel module. In a container, update the driver of the "
-    "host, or remove the driver libraries from the image."
-)
-
-
-def _of(
-    status: str,
-    title: str,
-    remedy: str,
-    severities: tuple[Severity, ...] = ("error", "warning"),
-    cases: Mapping[str, Case] | None = None,
-) -> Rule:
-    return Rule(f"driver.{status}", title, remedy, severities, cases=cases or {})
-
-
 _STATUSES = (
-    _of(
-        "not_loaded",
-        "the NVIDIA kernel module is not loaded",
-        "Run sudo modprobe nvidia. If it fails, see sudo dmesg | grep -i nvidia: after a kernel "
-        "update the driver must be installed again; with Secure Boot its module must be signed.",
-    ),
-    _of(
-        "library_missing",
-        "the driver library libnvidia-ml.so.1 is not found",
-        "Install the user-space part of the driver in the version of the kernel module. In a "
-        "container, start it with GPU access (docker run --gpus all).",
-    ),
-    _of(
-        "version_mismatch",
-        "driver library and kernel module have different versions",
-        _MISMATCH,
-    ),
-    _of(
-        "too_old",
-        "the driver is older than the CUDA runtime of the program",
-        "Update the driver to a version that supports this CUDA (nvidia-smi shows the highest it supports), "
-        "or install a framework built for an older CUDA. In a container, update the driver of the host.",
-    ),
-    _of(
-        "not_ready",
-        "CUDA waits for the NVSwitch fabric",
-        "Start the fabric manager in the version of the driver: sudo systemctl status nvidia-fabricmanager "
-        "and /var/log/fabricmanager.log show why it does not run; then restart the program.",
-    ),
-    _of(
-        "no_permission",
-        "/dev/nvidia* is missing, or permission is denied",
-        "Join the group that may open it (ls -l /dev/nvidia*). In a container, start it with GPU "
-        "access (docker run --gpus all).",
-    ),
-    _of(
-        "other_driver",
-        "another kernel driver is bound to the NVIDIA device",
-        "Install NVIDIA's driver, blacklist the other driver (nouveau) and reboot.",
-        severities=("error", "warning", "info"),
-        cases={"vfio-pci": _RESERVED},
-    ),
-    _of(
-        "hung",
-        "a call into the NVIDIA driver did not return",
-        "See sudo dmesg | grep -i -e nvrm -e xid, and ps -eo pid,stat,wchan:30,cmd for processes in "
-        "state D. End the programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot.",
-    ),
-    _of(
-        "crashed",
-        "a call into the NVIDIA driver crashed",
-        "See sudo dmesg | grep -i -e nvrm -e xid -e segfault. Install the driver again so that "
-        "libnvidia-ml.so.1 and the kernel module are of one version, and reboot.",
-    ),
-    _of(
-        "failed",
-        "the NVIDIA driver does not work",
-        "See nvidia-smi and sudo dmesg | grep -i -e nvrm -e xid, and reboot. If nvidia-smi lists the GPUs, "
-        "check CUDA_VISIBLE_DEVICES; restart a container that lost its GPUs.",
-    ),
+    *("not_loaded", "library_missing", "version_mismatch", "too_old", "not_ready", "no_permission"),
+    *("other_driver", "hung", "crashed", "failed"),
 )
-DRIVER_STATUS = {rule.id.removeprefix("driver."): rule for rule in _STATUSES}
-NO_DEVICE = Rule(
-    "machine.no_nvidia_device",
-    title="no NVIDIA device on the PCI bus",
-    remedy="To inspect another machine, pass its capture: --from FILE.",
-    severities=("info",),
-)
-GPU_LOST = Rule(
-    "gpu.lost",
-    title="the GPU does not answer",
-    remedy="See sudo dmesg | grep -i xid (79: fell off the bus), and reboot or power-cycle. If it happens "
-    "again, check seat, riser, power cables and temperature of the card.",
-    severities=("error",),
-    fits="slot",
-)
-GPU_NO_ANSWER = Rule(
-    "gpu.no_answer",
-    title="the driver refuses to report what the GPU is, or does not list it",
-    remedy="See sudo dmesg | grep -i -e nvrm -e xid for its PCI address, and ls -l /dev/nvidia* for missing "
-    "permission. Else reboot or power-cycle; if it happens again, check seat, riser, power cables and "
-    "temperature of the card.",
-    severities=("error", "warning"),
-    fits="slot",
-)
+DRIVER_STATUS = {status: rule_of(f"driver.{status}") for status in _STATUSES}
+_RESERVED = DRIVER_STATUS["other_driver"].cases["vfio-pci"]
+NO_DEVICE = rule_of("machine.no_nvidia_device")
+GPU_LOST = rule_of("gpu.lost")
+GPU_NO_ANSWER = rule_of("gpu.no_answer")
 
 OFF_THE_BUS = 79  # Xid
-_XID_GSP = (
-    "Reset the GPU (sudo nvidia-smi -r -i GPU) or reboot, and update the driver. If it happens again, run "
-    "nvidia-bug-report.sh and report it to NVIDIA."
-)
-_XID_RESET = (
-    "End all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot. If it happens again, "
-    "run NVIDIA's field diagnostic, which decides on a return."
-)
 # By the `action` of xids.csv (NVIDIA, Xid catalog, "immediate action").
-_XID_ACTIONS = {
-    "none": "None needed.",
-    "ended": "None after a program was ended, or beside another Xid. Alone on a machine with NVSwitches: "
-    "sudo systemctl restart nvidia-fabricmanager.",
-    "program": "Debug the program first (compute-sanitizer); the GPU is rarely the cause.",
-    "restart": "Start the program again. If it happens again, update the driver and debug the program.",
-    "reset": _XID_RESET,
-    "reboot": "Reboot the machine. If it happens again, run nvidia-bug-report.sh and contact the vendor.",
-    "drain": "End the programs that copy between GPUs, start no new ones, then reset the GPU (sudo "
-    "nvidia-smi -r -i GPU).",
-    "vm": "Restart the virtual machine that uses the GPU.",
-    "power cycle": "Undo recent changes of the hardware and power-cycle. If it stays, contact the vendor.",
-    "ecc on": "Turn ECC on (sudo nvidia-smi -i GPU -e 1) and reboot: only then rows can be remapped.",
-    "remap": "Reset the GPU when its programs have ended, for the repair. No reason for a return (NVIDIA, "
-    "GPU Memory Error Management).",
-    "retire": "Reboot when its programs have ended: then the page is no longer used. No reason for a return "
-    "below 60 pages (NVIDIA, Dynamic Page Retirement).",
-    "contained": "Start the program that was ended again, and reset the GPU when it has ended.",
-    "watch": "Results are right: the errors were corrected. Watch whether they go on (nvidia-smi -q -d ECC).",
-    "retrain": "None needed at once: reset the GPU when its programs have ended.",
-    "gsp": _XID_GSP,
-    "nvlink": f"See nvidia-smi nvlink -s and -e; a bridge: reseat it. {_XID_RESET}",
-    "nonfatal": "Do what Xid 154 beside it names; without one, start the program that was ended again.",
-    "bus": "Check seat, riser, power cables and temperature of the card. Reboot or power-cycle.",
-    "driver": "Update the driver. If it happens again, run nvidia-bug-report.sh and report it to NVIDIA.",
-    "action": "Do what the message names: nvidia-smi --query-gpu=gpu_recovery_action --format=csv shows it.",
-    "support": "Run nvidia-bug-report.sh and contact the vendor of the card.",
-}
+_XID_ACTIONS = rule_of("driver.xid").cases
 
 
 def _known_xids() -> dict[tuple[int, str], Case]:
@@ -180,56 +47,22 @@ def _known_xids() -> dict[tuple[int, str], Case]:
     found: dict[tuple[int, str], Case] = {}
     with (Path(data.__path__[0]) / "xids.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            severity = msgspec.convert(row["severity"], Severity)
-            fits = {"bus": "slot", "nvlink": "bridge"}.get(row["action"], "")
+            severity, action = msgspec.convert(row["severity"], Severity), _XID_ACTIONS[row["action"]]
             whens = row["when"].split() if row["meaning"] else [row["when"]]
             for code in parse_ranges(row["codes"]) or ():
                 for when in whens or [""]:
                     says = row["meaning"] or f"{found[code, ''].says}: {when}"
-                    found[code, when] = Case(says, _XID_ACTIONS[row["action"]], severity, fits=fits)
+                    found[code, when] = Case(says, action.remedy, severity, action.fits)
     return found
 
 
 XIDS = _known_xids()
-XID = Rule(
+XID = rule_of(
     "driver.xid",
-    title="the kernel module reported an Xid error, during a watch or in a kernel log",
-    remedy="Look the number up in NVIDIA's list of Xid errors. sudo dmesg | grep -i xid shows the driver "
-    "message.",
-    severities=("warning", "info", "error"),
     cases={f"Xid {code}" + (f" ({when})" if when else ""): case for (code, when), case in XIDS.items()},
 )
-# By what the messages have in common, the first that fits.
-_KERNEL_CASES = {
-    "firmware": Case(
-        "a firmware image is missing",
-        "Install the driver again with its firmware (/lib/firmware/nvidia/VERSION/gsp_*.bin), and reboot.",
-        "error",
-    ),
-    "api mismatch": Case("library and kernel module differ", _MISMATCH, "warning"),
-    "nouveau": Case(
-        "another driver has the GPU", "Blacklist nouveau, update the initramfs and reboot.", "warning"
-    ),
-    "inforom": Case(
-        "the InfoROM is corrupted",
-        "Reboot. If it stays, report it to the card's vendor with the output of nvidia-bug-report.sh.",
-        "warning",
-    ),
-    "gsp": Case("GPU system processor", _XID_GSP, "warning"),
-    "adapter failed": Case(
-        "the GPU could not be started",
-        "Install a driver version that supports the card, and check seat and power cables.",
-        "error",
-        fits="slot",
-    ),
-}
-KERNEL_ERROR = Rule(
-    "driver.kernel_error",
-    title="the kernel module reported an error without an Xid in the kernel log",
-    remedy="See sudo dmesg | grep -i nvrm, and look the message up in NVIDIA's driver documentation.",
-    severities=("warning", "error"),
-    cases=_KERNEL_CASES,
-)
+# Its cases: by what the messages have in common, the first that fits.
+KERNEL_ERROR = rule_of("driver.kernel_error")
 _UNKNOWN_XID = Case("not in the table of known Xid errors", XID.remedy, "warning")
 
 
@@ -395,8 +228,8 @@ def logged_losses(machine: Machine) -> Iterator[Fault]:
         if (event.kind == "xid" and event.code != OFF_THE_BUS) or event.pci_address in seen:
             continue
         seen.append(event.pci_address)
-        code = f"Xid {event.code}, " if event.code else ""
-        says, evidence = f"fallen off the bus ({code}kernel log{times(event)})", event_evidence(event)
+        code = f"Xid {event.code} " if event.code else ""
+        says, evidence = f"fallen off the bus, {code}in the kernel log{times(event)}", event_evidence(event)
         if gpu is not None and not gpu.lost:
             yield GPU_LOST.fault(gpu, says, evidence)
         elif gpu is None:
@@ -407,7 +240,9 @@ def logged_losses(machine: Machine) -> Iterator[Fault]:
 def kernel_errors(machine: Machine) -> Iterator[Fault]:
     """Find errors of the kernel module without an Xid in the kernel log."""
     for gpu, event in kernel_events(machine, "nvrm"):
-        case = next((word for word in _KERNEL_CASES if word in event.text.lower().replace("_", " ")), None)
+        case = next(
+            (word for word in KERNEL_ERROR.cases if word in event.text.lower().replace("_", " ")), None
+        )
         says, evidence = f"kernel log{times(event)}: {event.text}", event_evidence(event)
         yield KERNEL_ERROR.fault(gpu or DRIVER, says, evidence, case=case, part=event.text)
 

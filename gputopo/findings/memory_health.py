@@ -18,9 +18,7 @@ import msgspec
 from gputopo.findings.compare import known
 from gputopo.findings.rule import (
     SEVERITIES,
-    Case,
     Fault,
-    Rule,
     Severity,
     Threshold,
     accused,
@@ -29,6 +27,7 @@ from gputopo.findings.rule import (
     each_gpu,
     kind_of_board,
     present,
+    rule_of,
 )
 from gputopo.reference.expectations import expected_of
 from gputopo.values.fields import fields_of, path_in_words
@@ -51,115 +50,22 @@ NO_SPARE_BANKS = Threshold(
     "memory banks without spare rows", 1, "banks", f"{_GUIDE}: the next error in such a bank fails to remap"
 )
 
-_REPLACE = (
-    "Do not use this GPU. It reached NVIDIA's threshold for a return (GPU Memory Error Management, RMA "
-    "policy); the field diagnostic decides."
-)
-_RESET = "End all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot."
-_CAUSE = "See sudo dmesg | grep -i xid for the cause."
-_RESET_GPU = "sudo nvidia-smi --gpu-reset -i GPU (all GPUs at once where NVLink connects them), or reboot"
 
-ECC_UNCORRECTED = Rule(
-    "ecc.uncorrected",
-    title="uncorrected ECC errors since the driver was loaded",
-    remedy="Rerun what ran since then: results may be wrong. Reset the GPU (sudo nvidia-smi -r -i GPU) or "
-    "reboot. If it happens again, run NVIDIA's field diagnostic, which decides on a return.",
-    severities=("error",),
-)
-ECC_UNCORRECTED_BEFORE = Rule(
-    "ecc.uncorrected_before",
-    title="uncorrected ECC errors before the driver was loaded",
-    remedy="Watch whether the count grows: nvidia-smi -q -d ECC,ROW_REMAPPER. If it does, run NVIDIA's field "
-    "diagnostic. Results of earlier runs on this GPU may be wrong.",
-    severities=("warning", "info"),
-)
-ECC_MODE_PENDING = Rule(
-    "ecc.mode_pending",
-    title="ECC mode changes at the next reboot",
-    remedy="Reboot, or set it back: sudo nvidia-smi -i GPU -e 0 (or 1).",
-    severities=("info",),
-)
-ECC_OFF = Rule(
-    "ecc.off",
-    title="ECC off on a model that has it on by default: memory errors corrupt results unnoticed",
-    remedy="If not wanted, turn it on: sudo nvidia-smi -i GPU -e 1, and reboot. GDDR models have 1/16 less "
-    "memory with ECC, those with HBM the same.",
-    severities=("warning", "info"),
-)
-SRAM_THRESHOLD = Rule(
-    "memory.sram_threshold_exceeded",
-    title="SRAM threshold exceeded: more uncorrectable errors in on-chip memory than NVIDIA allows",
-    remedy=_REPLACE,
-    severities=("error",),
-)
-REMAP_FAILED = Rule(
-    "memory.remap_failed",
-    title="row remapping failed: a failing memory row could not be replaced",
-    remedy=_REPLACE,
-    severities=("error",),
-)
-UNREPAIRABLE = Rule(
-    "memory.unrepairable",
-    title="unrepairable memory: a failing memory channel could not be replaced",
-    remedy=_REPLACE,
-    severities=("error",),
-)
-MANY_RETIRED_PAGES = Rule(
-    "memory.many_retired_pages",
-    title="more retired memory pages than the warranty allows",
-    remedy="Have the card replaced (NVIDIA, Dynamic Page Retirement: 60 pages).",
-    severities=("error",),
-    thresholds=(RETIRED_PAGES,),
-)
-REPAIR_PENDING = Rule(
-    "memory.repair_pending",
-    title="repair of a memory channel or TPC pending: done at the next GPU reset",
-    remedy=_RESET,
-)
-REMAP_PENDING = Rule(
-    "memory.remap_pending", title="row remapping pending: done at the next GPU reset", remedy=_RESET
-)
-RETIREMENT_PENDING = Rule(
-    "memory.retirement_pending", title="page retirement pending: done at the next reboot", remedy=_RESET
-)
-FEW_SPARE_ROWS = Rule(
-    "memory.few_spare_rows",
-    title="memory banks with few or no spare rows: remapping may fail at the next error",
-    remedy="Keep long runs off this GPU where others are free, and watch nvidia-smi -q -d ROW_REMAPPER. Have "
-    "the card replaced when remapping fails.",
-    severities=("warning", "info"),
-    thresholds=(NO_SPARE_BANKS,),
-)
-REPAIRED = Rule(
-    "memory.repaired",
-    title="memory rows remapped or pages retired after errors",
-    remedy="None needed. Watch whether the number grows: nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT.",
-    severities=("info",),
-)
-_ACTIONS = {
-    "reset": Case(
-        "must be reset before it can be used", f"End all programs on it, then {_RESET_GPU}. {_CAUSE}", "error"
-    ),
-    "reboot": Case("the machine must be rebooted before it can be used", f"Reboot. {_CAUSE}", "error"),
-    "drain p2p": Case(
-        "all P2P traffic must end before the fault can be recovered",
-        "End all programs that copy between GPUs, then see the next action: nvidia-smi "
-        f"--query-gpu=gpu_recovery_action --format=csv. {_CAUSE}",
-        "error",
-    ),
-}
-RESET_REQUIRED = Rule(
-    "gpu.reset_required",
-    title="the GPU cannot be used before a reset or reboot",
-    remedy=f"Do what the driver requests, or reboot. {_CAUSE}",
-    severities=("error",),
-    cases=_ACTIONS,
-)
-RESET_RECOMMENDED = Rule(
-    "gpu.reset_recommended",
-    title="the GPU works with reduced capacity until it is reset (drain and reset)",
-    remedy=f"Let its programs finish, start no new ones, then {_RESET_GPU}. {_CAUSE}",
-)
+ECC_UNCORRECTED = rule_of("ecc.uncorrected")
+ECC_UNCORRECTED_BEFORE = rule_of("ecc.uncorrected_before")
+ECC_MODE_PENDING = rule_of("ecc.mode_pending")
+ECC_OFF = rule_of("ecc.off")
+SRAM_THRESHOLD = rule_of("memory.sram_threshold_exceeded")
+REMAP_FAILED = rule_of("memory.remap_failed")
+UNREPAIRABLE = rule_of("memory.unrepairable")
+MANY_RETIRED_PAGES = rule_of("memory.many_retired_pages", RETIRED_PAGES)
+REPAIR_PENDING = rule_of("memory.repair_pending")
+REMAP_PENDING = rule_of("memory.remap_pending")
+RETIREMENT_PENDING = rule_of("memory.retirement_pending")
+FEW_SPARE_ROWS = rule_of("memory.few_spare_rows", NO_SPARE_BANKS)
+REPAIRED = rule_of("memory.repaired")
+RESET_REQUIRED = rule_of("gpu.reset_required")
+RESET_RECOMMENDED = rule_of("gpu.reset_recommended")
 
 
 @each_gpu(
@@ -226,7 +132,7 @@ def _recovery_action(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
         says = "works with reduced capacity until it is reset; start no new programs"
         yield "reset", RESET_RECOMMENDED.fault(gpu, says, evidence)
     elif action not in (None, "none"):
-        case = _ACTIONS.get(action)
+        case = RESET_REQUIRED.cases.get(action)
         says = case.says if case else f"recovery action requested by the driver: {action}"
         what: MemoryVerdict = "reboot" if action == "reboot" else "reset"
         yield what, RESET_REQUIRED.fault(gpu, says, evidence, remedy=case.remedy if case else None)
@@ -334,21 +240,8 @@ MORE_ROWS = Threshold(
     "A bank has eight spare rows (NVIDIA, GPU Memory Error Management)",
 )
 
-MORE_MEMORY_ERRORS = Rule(
-    "memory.more_errors_than_peers",
-    title="many more corrected memory errors than GPUs of the same model",
-    remedy="Results are right: the errors were corrected. Watch whether the counts grow (nvidia-smi -q -d "
-    "ECC,ROW_REMAPPER); if they do, run NVIDIA's field diagnostic.",
-    severities=("info",),
-    thresholds=(MORE_TIMES, MORE_ERRORS, MORE_ROWS),
-)
-FIELD_ERROR = Rule(
-    "gpu.field_error",
-    title="the GPU cannot report what GPUs of the same model report",
-    remedy="See sudo dmesg | grep -i -e nvrm -e xid. Reset the GPU (sudo nvidia-smi -r -i GPU) or reboot; "
-    "if it happens again, a sensor, the fan or the board is defective.",
-    severities=("warning", "info"),
-)
+MORE_MEMORY_ERRORS = rule_of("memory.more_errors_than_peers", MORE_TIMES, MORE_ERRORS, MORE_ROWS)
+FIELD_ERROR = rule_of("gpu.field_error")
 
 _COUNTS = {
     "ecc.corrected_volatile": MORE_ERRORS,

@@ -10,7 +10,17 @@ from itertools import combinations
 
 from gputopo.findings.compare import grouped
 from gputopo.findings.driver import event_evidence, times
-from gputopo.findings.rule import Case, Fault, Rule, Severity, Threshold, by_model, check, each_gpu, present
+from gputopo.findings.rule import (
+    Case,
+    Fault,
+    Severity,
+    Threshold,
+    by_model,
+    check,
+    each_gpu,
+    present,
+    rule_of,
+)
 from gputopo.reference.expectations import expected_of
 from gputopo.topology.hops import links_by_pair
 from gputopo.topology.kernel import kernel_events
@@ -34,54 +44,16 @@ MIN_JOINED = Threshold(
     "Bridges connect two cards; three that are all connected are on a board made for that",
 )
 
-NVLINK_DOWN = Rule(
-    "nvlink.down",
-    title="fewer NVLinks up than on GPUs of the same model",
-    remedy="See nvidia-smi nvlink -s for the links that are down (MIG turns them off too). Reseat the "
-    "bridge; on a server board reset the GPUs (sudo nvidia-smi -r), check that nvidia-fabricmanager runs, "
-    "and reboot.",
-    severities=("error", "warning"),
-    thresholds=(MIN_JOINED,),
-    fits="bridge",
-)
-THIN_BRIDGE = Rule(
-    "nvlink.thin_bridge",
-    title="a pair of GPUs has fewer NVLinks than another pair",
-    remedy="See nvidia-smi nvlink -s for the links that are down. Reseat the bridge, or replace it.",
-    fits="bridge",
-)
-NVLINK_ERRORS = Rule(
-    "nvlink.errors",
-    title="NVLink errors counted",
-    remedy="See sudo dmesg | grep -i -e nvlink -e 'xid.*74'. Clean and reseat the bridge; if the counts keep "
-    "rising (nvidia-smi nvlink -e), have bridge or board replaced.",
-    severities=("warning", "error"),
-    thresholds=(CRC_ERRORS, NVLINK_REPLAYS),
-    fits="bridge",
-)
-NVLINK_DIFFERS = Rule(
-    "nvlink.differs",
-    title="NVLink-C2C or fabric clique differs from GPUs of the same model",
-    remedy="C2C: see sudo dmesg | grep -i c2c, and reset the GPU (sudo nvidia-smi -r -i GPU) or reboot. "
-    "Clique: only GPUs of one clique reach one another by NVLink; check the fabric manager's partitions.",
-)
+NVLINK_DOWN = rule_of("nvlink.down", MIN_JOINED)
+THIN_BRIDGE = rule_of("nvlink.thin_bridge")
+NVLINK_ERRORS = rule_of("nvlink.errors", CRC_ERRORS, NVLINK_REPLAYS)
+NVLINK_DIFFERS = rule_of("nvlink.differs")
 _MANAGER = (
     "Check that nvidia-fabricmanager runs and has the driver's version (sudo systemctl restart "
     "nvidia-fabricmanager, then journalctl -u nvidia-fabricmanager)."
 )
-FABRIC_NOT_READY = Rule(
-    "nvlink.fabric_not_ready",
-    title="the GPU has not joined its NVSwitch fabric",
-    remedy=f"{_MANAGER} In a virtual machine with a part of a board, the host must assign a partition, or "
-    "load the driver without NVLink (NVreg_NvLinkDisable=1).",
-    severities=("error",),
-)
-FABRIC_UNHEALTHY = Rule(
-    "nvlink.fabric_unhealthy",
-    title="unhealthy NVSwitch fabric reported by the driver",
-    remedy=f"{_MANAGER} If it persists, end all programs and reset the GPUs together: sudo nvidia-smi -r.",
-    severities=("warning", "error"),
-)
+FABRIC_NOT_READY = rule_of("nvlink.fabric_not_ready")
+FABRIC_UNHEALTHY = rule_of("nvlink.fabric_unhealthy")
 
 JOINED = "completed"
 SUCCESS = "success"
@@ -192,12 +164,15 @@ def errors(gpu: Gpu) -> Iterator[Fault]:
 def logged_errors(machine: Machine) -> Iterator[Fault]:
     """Find errors of NVLinks and NVSwitches (SXid) in the kernel log. (Xid 74 is an Xid.)"""
     for gpu, event in kernel_events(machine, "sxid", "nvlink"):
-        severity: Severity = "error" if event.severity == "fatal" else "warning"
+        fatal = event.severity == "fatal"
+        severity: Severity = "error" if fatal else "warning"
         what = "NVLink error" if event.code is None else f"SXid {event.code}"
+        case = None if event.code is None else "SXid fatal" if fatal else "SXid"
         says = f"{what} in the kernel log{times(event)}: {event.text}"
         if gpu is None and event.pci_address:
             says = f"NVSwitch {event.pci_address}: {says}"
-        yield NVLINK_ERRORS.fault(gpu or MACHINE, says, event_evidence(event), severity, part=event.text)
+        evidence = event_evidence(event)
+        yield NVLINK_ERRORS.fault(gpu or MACHINE, says, evidence, severity, case=case, part=event.text)
 
 
 @each_gpu(FABRIC_NOT_READY, FABRIC_UNHEALTHY)
@@ -256,42 +231,17 @@ def _severity(cause: Cause) -> Severity:
     return "warning" if fixable else "info"
 
 
-P2P_OFF = Rule(
+P2P_OFF = rule_of(
     "p2p.off",
-    title="no peer access (P2P) between GPUs",
-    remedy=_NO_FIX,
-    severities=("info", "warning"),
     cases={
         name: Case(cause.says, cause.fix or _NO_FIX, _severity(name))
         for name, cause in CAUSES.items()
         if name not in (*_OWN_RULE, *_BY_DESIGN)
     },
 )
-P2P_ACS_ON = Rule(
-    "p2p.acs_on",
-    title="P2P traffic is redirected through the root complex (ACS)",
-    remedy="Turn ACS (and the IOMMU, if not needed) off in the BIOS, or by setpci on these bridges at each "
-    "boot: NVIDIA's NCCL guide, troubleshooting, PCI Access Control Services.",
-)
-NCCL_STAGED = Rule(
-    "nccl.staged",
-    title="NCCL copies between GPUs of one host through host memory (SHM) or a network (NET), not by P2P",
-    remedy="Look for NCCL_P2P_DISABLE and NCCL_P2P_LEVEL in the environment and in /etc/nccl.conf, and see "
-    "nvidia-smi topo -p2p r and gputopo inspect on the host for peer access that is refused.",
-    severities=("info", "warning"),
-    cases={
-        "variable": Case(
-            "turned off by a variable",
-            "Unset the variable, unless it works around a fault of these GPUs, and train again.",
-            "info",
-        ),
-    },
-)
-P2P_IOMMU = Rule(
-    "p2p.iommu",
-    title="no peer access (P2P) between GPUs, and the IOMMU translates addresses",
-    remedy=CAUSES["iommu"].fix or _NO_FIX,
-)
+P2P_ACS_ON = rule_of("p2p.acs_on")
+NCCL_STAGED = rule_of("nccl.staged")
+P2P_IOMMU = rule_of("p2p.iommu")
 
 
 @check(P2P_OFF, P2P_IOMMU)

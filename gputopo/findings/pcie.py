@@ -11,13 +11,13 @@ from gputopo.findings.driver import event_evidence
 from gputopo.findings.rule import (
     Case,
     Fault,
-    Rule,
     Severity,
     Threshold,
     check,
     facts_of,
     is_notebook,
     present,
+    rule_of,
 )
 from gputopo.findings.usage import BUSY_PERCENT, under_load
 from gputopo.reference.expectations import expected_link, expected_of
@@ -70,128 +70,16 @@ _USUAL_WIDTH = Case(
 )
 _USUAL = "usual for this model in servers and clouds"
 
-WIDTH_DEGRADED = Rule(
-    "pcie.width_degraded",
-    title="PCIe link with fewer lanes than card and slot support",
-    remedy="Power off, reseat card and riser, clean the contacts, try another slot. See the board manual: "
-    "the slot may share lanes with another slot or with storage.",
-    severities=("warning", "info"),
-    cases={"usual": _USUAL_WIDTH},
-    fits="slot",
-)
-GENERATION_DEGRADED = Rule(
-    "pcie.generation_degraded",
-    title="PCIe link below the generation of card and slot under load",
-    remedy="Reseat card and riser, or try without the riser: a bad contact makes the link fall back. Look "
-    "for PCIe errors in sudo dmesg, and set the slot's generation in the BIOS by hand.",
-    thresholds=(LOADED_SAMPLES, LOADED_SHARE, BUSY_PERCENT),
-    fits="slot",
-)
-LINK_FLAPPING = Rule(
-    "pcie.link_flapping",
-    title="PCIe link changes speed or width repeatedly under load",
-    remedy="Reseat card and riser, use a shorter riser, or set the slot to an earlier generation in the "
-    "BIOS.",
-    thresholds=(FLAPS, COPY_FLAPS),
-    fits="slot",
-)
-SLOT_NARROW = Rule(
-    "pcie.slot_narrow",
-    title="slot or riser with fewer lanes than the card",
-    remedy="If training is PCIe-bound, move the card to a wider slot, or replace the riser by one with more "
-    "lanes. If the slot is wide enough (board manual, or lspci -vvv of the bridge above), reseat card and "
-    "riser.",
-    severities=("warning", "info"),
-    thresholds=(NARROW_LANES,),
-    cases={"usual": _USUAL_WIDTH},
-    fits="slot",
-)
-SLOT_SLOWER = Rule(
-    "pcie.slot_slower",
-    title="slot of an earlier PCIe generation than the card",
-    remedy="Set the slot's PCIe speed to auto in the BIOS, use a riser made for the card's generation, or "
-    "another slot or board.",
-    severities=("info",),
-    fits="slot",
-)
-SLOW_BRIDGE = Rule(
-    "pcie.slow_bridge",
-    title="PCIe bridge above the slot slower than the card's link",
-    remedy="Prefer slots that are wired to the CPU (see the board manual).",
-    fits="slot",
-)
-SHARED_UPLINK = Rule(
-    "pcie.shared_uplink",
-    title="several GPUs share an oversubscribed uplink to the CPU",
-    remedy="Choose GPUs of different uplinks for jobs that are fed from the host or staged through it; "
-    "gputopo bandwidth measures what is left.",
-    severities=("info", "warning"),
-    thresholds=(SHARED_TIMES, SHARED_SHARE),
-    cases={
-        "all GPUs": Case(
-            "measured: all GPUs share one path to the host",
-            "Use fewer GPUs for jobs that are fed from the host, and keep exchanged data on the GPUs. If the "
-            "path is no bridge of the PCI tree, check that all memory channels are populated.",
-            "info",
-        ),
-        "all GPUs, to the host only": Case(
-            "measured: all GPUs share one path in the direction to the host; from the host they do not",
-            "Use fewer GPUs for jobs that send much to the host (variables or gradients on the CPU, staged "
-            "copies, checkpoints); input from the host is not limited. Keep exchanged data on the GPUs.",
-            "info",
-        ),
-        "all GPUs, from the host only": Case(
-            "measured: all GPUs share one path in the direction from the host; to the host they do not",
-            "Use fewer GPUs for jobs that are fed from the host, and keep input and variables on the GPUs. "
-            "Copies to the host are not limited.",
-            "info",
-        ),
-        "to the host only": Case(
-            "measured: GPUs slow one another down in the direction to the host only",
-            "Choose GPUs of different uplinks for jobs that send much to the host (variables or gradients on "
-            "the CPU, staged copies, checkpoints); input from the host is not limited.",
-            "info",
-        ),
-        "from the host only": Case(
-            "measured: GPUs slow one another down in the direction from the host only",
-            "Choose GPUs of different uplinks for jobs that are fed from the host or staged through it; "
-            "copies to the host are not limited.",
-            "info",
-        ),
-    },
-)
-CHIPSET_SLOT = Rule(
-    "pcie.chipset_slot",
-    title="attached to the chipset (PCH), not to CPU lanes",
-    remedy="Move the card to a slot that is wired to the CPU (see the board manual): the chipset's link is "
-    "shared with disks and network.",
-    fits="slot",
-)
-PCIE_REPLAYS = Rule(
-    "pcie.replays",
-    title="many packets repeated on a PCIe link",
-    remedy="Reseat card and riser, use a shorter or better riser, or set the slot to an earlier generation "
-    "in the BIOS.",
-    severities=("info", "warning"),
-    thresholds=(REPLAYS, REPLAYS_BAD, REPLAYS_SXM),
-    cases={
-        "SXM": Case(
-            "many packets repeated on the PCIe link of an SXM module",
-            "Watch whether the count grows, and see sudo dmesg | grep -i aer. If it grows faster than on the "
-            "other GPUs, have the operator reseat or replace the module or its baseboard.",
-            "info",
-        )
-    },
-    fits="slot",
-)
-PCIE_ERRORS = Rule(
-    "pcie.errors",
-    title="PCIe errors (AER) counted by the kernel on a GPU or its slot",
-    remedy="See sudo dmesg | grep -i aer. Reseat card and riser, try another slot, and update the BIOS.",
-    severities=("warning", "error", "info"),
-    thresholds=(CORRECTED_ERRORS,),
-    fits="slot",
-)
+WIDTH_DEGRADED = rule_of("pcie.width_degraded")
+GENERATION_DEGRADED = rule_of("pcie.generation_degraded", LOADED_SAMPLES, LOADED_SHARE, BUSY_PERCENT)
+LINK_FLAPPING = rule_of("pcie.link_flapping", FLAPS, COPY_FLAPS)
+SLOT_NARROW = rule_of("pcie.slot_narrow", NARROW_LANES)
+SLOT_SLOWER = rule_of("pcie.slot_slower")
+SLOW_BRIDGE = rule_of("pcie.slow_bridge")
+SHARED_UPLINK = rule_of("pcie.shared_uplink", SHARED_TIMES, SHARED_SHARE)
+CHIPSET_SLOT = rule_of("pcie.chipset_slot")
+PCIE_REPLAYS = rule_of("pcie.replays", REPLAYS, REPLAYS_BAD, REPLAYS_SXM)
+PCIE_ERRORS = rule_of("pcie.errors", CORRECTED_ERRORS)
 
 # Root ports of Intel's desktop chipsets are devices 1b to 1d of bus 0 (Intel 100 to 700 series chipset
 # datasheets, "PCI Express root ports": D27, D28, D29); slots of the CPU are devices 1 and 6.

@@ -8,35 +8,25 @@ from typing import Any, NamedTuple
 
 from gputopo.findings import clocks, memory_health, nvlink, pcie, throttling, usage
 from gputopo.findings.compare import PeerDifference, differences
-from gputopo.findings.rule import Check, Fault, Rule, Severity, Threshold, accused, by_model, check, present
+from gputopo.findings.rule import (
+    Check,
+    Fault,
+    Rule,
+    Severity,
+    Threshold,
+    accused,
+    by_model,
+    check,
+    present,
+    rule_of,
+)
 from gputopo.values.fields import fields_of
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import Subject
 
-CARD_DIFFERS = Rule(
-    "card.differs",
-    title="firmware, limits or capabilities differ from GPUs of the same model",
-    remedy="The card may be of another build, or its firmware of another version: compare part numbers "
-    "and VBIOS versions (nvidia-smi -q), and update the firmware of those that are behind.",
-    severities=("info",),
-    thresholds=(throttling.LIMIT_SHARE,),
-)
-SETTING_DIFFERS = Rule(
-    "configuration.differs",
-    title="a setting differs from GPUs of the same model",
-    remedy="Set it as on the other GPUs: ECC with sudo nvidia-smi -i GPU -e 0 (or 1) and a reboot, the power "
-    "limit with -pl WATTS, BAR1 with Resizable BAR in the BIOS.",
-    severities=("warning", "info"),
-    thresholds=(throttling.LIMIT_SHARE,),
-)
-SLOT_DIFFERS = Rule(
-    "pcie.slot_differs",
-    title="slot of another PCIe generation or width than that of GPUs of the same model",
-    remedy="Compare the slots in the board manual, and the BIOS settings of their generation and lanes. "
-    "Reseat card and riser.",
-    severities=("warning", "info"),
-    fits="slot",
-)
+CARD_DIFFERS = rule_of("card.differs", throttling.LIMIT_SHARE)
+SETTING_DIFFERS = rule_of("configuration.differs", throttling.LIMIT_SHARE)
+SLOT_DIFFERS = rule_of("pcie.slot_differs")
 
 
 class Compared(NamedTuple):
@@ -81,6 +71,8 @@ _FACTS = {
     "fabric.clique_id": Compared(nvlink.NVLINK_DIFFERS, covered_by=nvlink.fabric),
     "ecc.mode": Compared(SETTING_DIFFERS, covered_by=memory_health.ecc_mode),
     "mig.mode": Compared(SETTING_DIFFERS, covered_by=usage.modes),
+    "virtualization": _SETTINGS,
+    "temperature_c.target": _SETTINGS,
     "compute_mode": Compared(SETTING_DIFFERS, covered_by=usage.modes),
     "persistence_mode": Compared(SETTING_DIFFERS, covered_by=usage.persistence),
 }

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gputopo.copies.numbers import MIN_INTERVALS, copied_bytes, ends, temperatures
-from gputopo.findings.rule import Fault, Rule, Severity, Threshold, check, copies_of, present
+from gputopo.findings.rule import Fault, Severity, Threshold, check, copies_of, present, rule_of
 from gputopo.values.bandwidth import Kind
 from gputopo.values.fields import path_in_words
+from gputopo.values.history import History
 from gputopo.values.machine import Gpu, Machine, Sample
 from gputopo.values.samples import seconds
 from gputopo.values.subject import MACHINE
@@ -18,14 +19,7 @@ REPLAYS_A_MINUTE = Threshold(
     "NVIDIA/DCGM's health watch allows 8 replays a minute (generation 3, 16 lanes)",
 )
 
-ERRORS_RISING = Rule(
-    "errors.rising",
-    title="errors counted between two samples",
-    remedy="The fault is present, not of the past: see the counters (nvidia-smi -q -d ECC, sudo dmesg | grep "
-    "-i -e xid -e aer), and keep long runs off this GPU until they stop.",
-    severities=("warning", "info"),
-    thresholds=(REPLAYS_A_MINUTE,),
-)
+ERRORS_RISING = rule_of("errors.rising", REPLAYS_A_MINUTE)
 
 REPLAYS = "pcie.replay_counter"
 _COUNTED = ("ecc.corrected_volatile", "ecc.uncorrected_volatile", "pcie.aer", REPLAYS)
@@ -49,6 +43,19 @@ def rising(machine: Machine) -> Iterator[Fault]:
         severity: Severity = "warning" if lost or REPLAYS in rises else "info"
         between = {"from": samples[0].time, "to": samples[-1].time}
         yield ERRORS_RISING.fault(gpu, f"rose between samples: {words}", {"rose": rises} | between, severity)
+
+
+@check(ERRORS_RISING)
+def watched(machine: Machine, history: History) -> Iterator[Fault]:
+    """Find ECC errors that were counted while the GPUs were watched."""
+    for gpu in present(machine):
+        seen = history.gpus.get(gpu.index)
+        if seen is None or not seen.ecc:
+            continue
+        rises = {f"ecc.{kind}_volatile": count for kind, count in seen.ecc.items()}
+        words = ", ".join(f"{path_in_words(Gpu, name)} by {count}" for name, count in rises.items())
+        severity: Severity = "warning" if "uncorrected" in seen.ecc else "info"
+        yield ERRORS_RISING.fault(gpu, f"rose while watched: {words}", {"rose": rises}, severity)
 
 
 def growth(samples: Sequence[Sample], gpu: int, *, nvlinks: bool = False) -> dict[str, int]:
@@ -88,21 +95,8 @@ def minutes(samples: Sequence[Sample]) -> float:
 FALL_PERCENT = Threshold("fall of a rate over a soak", 5.0, "%")
 INTERVALS = Threshold("intervals of a soak before a fall is judged", MIN_INTERVALS, "intervals")
 
-ERRORS_UNDER_LOAD = Rule(
-    "soak.errors",
-    title="error counters rose under load",
-    remedy="Reseat card, riser, cables or NVLink bridge, and check temperature and power supply. Repeat the "
-    "soak; if the counters still rise, try the card in another slot, and replace what the errors follow.",
-    severities=("error", "warning", "info"),
-    thresholds=(REPLAYS_A_MINUTE,),
-)
-RATE_FELL = Rule(
-    "soak.rate_fell",
-    title="rate fell over the soak",
-    remedy="Check cooling and power: see temperature, clocks and throttle reasons (gputopo inspect --watch) "
-    "under the same load.",
-    thresholds=(FALL_PERCENT, INTERVALS),
-)
+ERRORS_UNDER_LOAD = rule_of("soak.errors", REPLAYS_A_MINUTE)
+RATE_FELL = rule_of("soak.rate_fell", FALL_PERCENT, INTERVALS)
 
 _GB = 1e9
 # Kind, whether the GPU receives, and the words for it.

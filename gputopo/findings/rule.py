@@ -1,11 +1,15 @@
 """The form of a rule: its id, title, remedy, severities and thresholds, and the findings of its checks.
 
-A rule is declared once as a `Rule`. A check is a function over a Machine (or over its samples in time) that
-yields the faults of one rule or several; `check` names them. What no rule declares cannot be reported.
+The words of a rule are its row in `rules.csv`, so that all can be read as one text. A check is a function
+over a Machine (or over its samples in time) that yields the faults of one rule or several; `check` names
+them. What no rule declares cannot be reported.
 """
 
+import csv
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Concatenate, Generic, Literal, ParamSpec
 
 import msgspec
@@ -175,6 +179,28 @@ class Rule(msgspec.Struct, frozen=True, eq=False):
             evidence=fault.evidence,
             remedy=fault.remedy,
         )
+
+
+@functools.cache
+def _declared() -> Mapping[str, Sequence[Mapping[str, str]]]:
+    """Return the rows of `rules.csv` by id: that of the rule itself, and those of its cases."""
+    with (Path(__file__).parent / "rules.csv").open(encoding="utf-8", newline="") as file:
+        return grouped((row["id"], row) for row in csv.DictReader(file))
+
+
+def rule_of(
+    id: str, *thresholds: Threshold, cases: Mapping[str, Case] | None = None, title: str | None = None
+) -> Rule:
+    """Return the rule that `rules.csv` declares. `title`, `cases`: where another table has them."""
+    own, *others = _declared()[id]
+    severities = msgspec.convert(own["severities"].split(), tuple[Severity, ...])
+    found = cases or {
+        row["case"]: Case(
+            row["title"], row["remedy"], msgspec.convert(row["severities"], Severity), row["fits"]
+        )
+        for row in others
+    }
+    return Rule(id, title or own["title"], own["remedy"], severities, thresholds, found, own["fits"])
 
 
 class Check(Generic[P]):

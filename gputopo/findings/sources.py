@@ -7,68 +7,24 @@ from typing import Any
 import msgspec
 
 from gputopo.findings.compare import grouped
-from gputopo.findings.rule import MAX_MESSAGES, Fault, Rule, Threshold, check, present
+from gputopo.findings.rule import MAX_MESSAGES, Fault, Threshold, check, present, rule_of
 from gputopo.topology import doubts
 from gputopo.topology.hops import class_name, links_by_pair
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
 from gputopo.values.machine import Hop, Machine
 from gputopo.values.subject import DRIVER, MACHINE, FactPath, Subject, fact_in_words
 
-TOPOLOGY_CONTRADICTION = Rule(
-    "topology.contradiction",
-    title="two sources disagree on the topology of a pair of GPUs",
-    remedy="Compare with nvidia-smi topo -m. A virtual machine or container often shows another PCI tree "
-    "than the real one.",
-)
-CONTRADICTION = Rule(
-    "machine.contradiction",
-    title="two sources disagree on a fact",
-    remedy="Check that all captures are of one machine and taken at the same time.",
-)
+TOPOLOGY_CONTRADICTION = rule_of("topology.contradiction")
+CONTRADICTION = rule_of("machine.contradiction")
 _DRIVER_CONTRADICTS = "Compare with nvidia-smi -L and lspci -d 10de:. Install the driver again, and reboot."
-TOPOLOGY_UNKNOWN = Rule(
-    "topology.unknown",
-    title="topology of some pairs of GPUs unknown",
-    remedy="Add the output of nvidia-smi topo -m of this machine with --from.",
-    severities=("info",),
-)
-TOPOLOGY_HIDDEN = Rule(
-    "topology.hidden",
-    title="topology hidden by a container or virtual machine",
-    remedy="In a container bind-mount /sys, or run gputopo on the host. In a virtual machine measure: "
-    "gputopo bandwidth finds the pairs that share a path.",
-    severities=("info",),
-)
-TOPOLOGY_DOUBTFUL = Rule(
-    "topology.doubtful",
-    title="the topology matrix cannot be right as it stands",
-    remedy="Do not rely on it: measure the pairs with gputopo bandwidth. Read it outside of containers and "
-    "virtual machines where possible.",
-    severities=("warning",),
-)
-AFFINITY_CUT = Rule(
-    "numa.affinity_cut",
-    title="CPU affinity shows the CPUs of a job or container, not those near the GPU",
-    remedy="Run nvidia-smi topo -m outside of the job or container, or add the output of lscpu with --from.",
-    severities=("info",),
-    thresholds=(
-        # nvidia-smi of older drivers shows six single CPUs; a NUMA node with GPUs has more.
-        Threshold("scattered CPUs", doubts.MAX_CUT_CPUS, "CPUs"),
-    ),
-)
-UNREAD = Rule(
-    "capture.unread",
-    title="lines of a capture not understood",
-    remedy="Look for facts that matter in these lines, and report them with the capture.",
-    severities=("info",),
-)
+TOPOLOGY_UNKNOWN = rule_of("topology.unknown")
+TOPOLOGY_HIDDEN = rule_of("topology.hidden")
+TOPOLOGY_DOUBTFUL = rule_of("topology.doubtful")
+AFFINITY_CUT = rule_of("numa.affinity_cut", Threshold("scattered CPUs", doubts.MAX_CUT_CPUS, "CPUs"))
+UNREAD = rule_of("capture.unread")
 
 
-INCOMPLETE = Rule(
-    "capture.incomplete",
-    title="a part of a capture is missing",
-    remedy="Capture again, and copy all lines: what is missing was not checked.",
-)
+INCOMPLETE = rule_of("capture.incomplete")
 
 
 @check(INCOMPLETE)

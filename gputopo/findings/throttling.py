@@ -3,7 +3,17 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
-from gputopo.findings.rule import Fault, Rule, Severity, Threshold, by_model, check, each_gpu, present
+from gputopo.findings.rule import (
+    Fault,
+    Rule,
+    Severity,
+    Threshold,
+    by_model,
+    check,
+    each_gpu,
+    present,
+    rule_of,
+)
 from gputopo.findings.usage import idle
 from gputopo.reference.clock_events import CLOCK_EVENTS, UNTHROTTLED, reasons_of, unnamed
 from gputopo.values.machine import Gpu, Machine
@@ -30,68 +40,21 @@ COOL_C = Threshold(
 )
 
 
-def _of(
-    reason: str, remedy: str, *severities: Severity, thresholds: tuple[Threshold, ...] = (), fits: str = ""
-) -> Rule:
-    title = CLOCK_EVENTS[reason].effect
-    return Rule(f"throttle.{reason}", title, remedy, severities or ("warning",), thresholds, fits=fits)
-
-
 # By clock event reason. The severities follow NVIDIA/DCGM and GPUd: hardware slowdowns make a node unhealthy,
 # software slowdowns do not.
-_RULES = (
-    _of(
-        "sw_power_cap",
-        "None needed under full load; better cooling or a higher limit (sudo nvidia-smi -i GPU -pl "
-        "WATTS) allows higher clocks. At low power draw check the power cables of the card and limits for "
-        "several GPUs (nvidia-smi -q -d POWER).",
-        "info",
-        "warning",
-        thresholds=(LOW_DRAW_SHARE,),
-    ),
-    _of(
-        "hw_slowdown",
-        "See nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER for the cause. Check fans, dust, power "
-        "cables and power supply.",
-        "error",
-    ),
-    _of(
-        "sync_boost",
-        "If not wanted, remove the group with the tool that created it (dcgmi config --syncboost 0).",
-        "info",
-    ),
-    _of(
-        "sw_thermal_slowdown",
-        "Improve the air flow (fans, dust, space between cards, air temperature), or lower the power limit.",
-        fits="cooling",
-    ),
-    _of(
-        "hw_thermal_slowdown",
-        "Stop the load and improve the cooling: fans, dust, heat sink and thermal paste, space "
-        "between cards.",
-        "error",
-        fits="cooling",
-    ),
-    _of(
-        "hw_power_brake_slowdown",
-        "Check the power cables of the card, the power supply and its load. Servers brake their GPUs "
-        "when a supply fails or the chassis exceeds its power budget.",
-        "error",
-        fits="power",
-    ),
-    _of(
-        "display_clock_setting", "Detach displays from GPUs that compute, or lower the refresh rate.", "info"
-    ),
-    _of("board_limit", "Check that every power socket of the card has its own cable.", fits="power"),
-    _of("reliability", "None needed: the GPU runs as fast as its manufacturer allows.", "info"),
+_REASONS = (
+    *("sw_power_cap", "hw_slowdown", "sync_boost", "sw_thermal_slowdown", "hw_thermal_slowdown"),
+    *("hw_power_brake_slowdown", "display_clock_setting", "board_limit", "reliability"),
 )
-THROTTLE: Mapping[str, Rule] = {rule.id.removeprefix("throttle."): rule for rule in _RULES}
-THROTTLE_UNKNOWN = Rule(
-    "throttle.unknown",
-    title="throttled, unknown reason bit",
-    remedy="Look the bit up in nvml.h of the driver (nvmlClocksEventReason...), and report it to gputopo.",
-    severities=("info",),
-)
+THROTTLE: Mapping[str, Rule] = {
+    reason: rule_of(
+        f"throttle.{reason}",
+        *((LOW_DRAW_SHARE,) if reason == "sw_power_cap" else ()),
+        title=CLOCK_EVENTS[reason].effect,
+    )
+    for reason in _REASONS
+}
+THROTTLE_UNKNOWN = rule_of("throttle.unknown")
 # The hardware acts where the driver's own slowdown was not enough: minutes are no usual operation.
 HW_THERMAL_S = Threshold("time in HW thermal slowdown", 600, "s since the driver was loaded")
 # Power supplies brake for seconds when one fails; minutes are a lack of power.
@@ -100,14 +63,7 @@ POWER_BRAKE_S = Threshold("time in HW power brake slowdown", 600, "s since the d
 SW_THERMAL_S = Threshold("time in SW thermal slowdown", 3600, "s since the driver was loaded")
 ODD_TIME_S = Threshold("throttled longer than peers, at least", 60, "s")
 ODD_TIME_TIMES = Threshold("throttled longer than peers", 10, "times the median of the peers")
-TIMES = Rule(
-    "throttle.time",
-    title="throttled for long since the driver was loaded",
-    remedy="Heat: check fans, dust, space between cards and air temperature. Power brake: check cables, "
-    "power supplies and the chassis' power budget. See whether the time grows: nvidia-smi -q -d PERFORMANCE.",
-    severities=("warning", "info"),
-    thresholds=(HW_THERMAL_S, POWER_BRAKE_S, SW_THERMAL_S, ODD_TIME_S, ODD_TIME_TIMES),
-)
+TIMES = rule_of("throttle.time", HW_THERMAL_S, POWER_BRAKE_S, SW_THERMAL_S, ODD_TIME_S, ODD_TIME_TIMES)
 # By the names of nvidia-smi's counters and of NVML's violation times.
 _LONG = {
     "hw_thermal_slowdown": ("HW thermal slowdown", HW_THERMAL_S),
@@ -119,46 +75,14 @@ _LONG = {
 FAN_STOPPED_C = Threshold("temperature with a stopped fan", 70, "°C")
 # Fans that can stop do so below 40 to 50 °C: where those of all peers run, they never stop.
 FAN_COOL_C = Threshold("temperature at which fans of peers run that could stop", 40, "°C")
-FAN_STOPPED = Rule(
-    "thermal.fan_stopped",
-    title="fan stopped",
-    remedy="Check whether the fan turns and is plugged in, or replace it, before the GPU is loaded.",
-    thresholds=(FAN_STOPPED_C, FAN_COOL_C),
-    fits="cooling",
-)
+FAN_STOPPED = rule_of("thermal.fan_stopped", FAN_STOPPED_C, FAN_COOL_C)
 _THERMAL = ("sw_thermal_slowdown", "hw_thermal_slowdown")
 _HARDWARE_CAUSES = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
 
-LIMIT_BELOW_DEFAULT = Rule(
-    "power.limit_below_default",
-    title="power limit set below the default",
-    remedy="If not wanted: sudo nvidia-smi -i GPU -pl WATTS restores it until the next boot. Look for a "
-    "start-up script that lowers it.",
-    thresholds=(LIMIT_SHARE,),
-)
-LIMIT_OVERRULED = Rule(
-    "power.limit_overruled",
-    title="enforced power limit below the set one",
-    remedy="Look for a limit above the GPU: the server's management (BMC, power budget), or a limit for a "
-    "module of several GPUs (nvidia-smi -q -d POWER).",
-    thresholds=(LIMIT_SHARE,),
-)
-NEAR_SLOWDOWN = Rule(
-    "thermal.near_slowdown",
-    title="temperature near or above the slowdown temperature",
-    remedy="Improve the air flow before long runs: fans, dust, space between cards, air temperature.",
-    severities=("warning", "error"),
-    thresholds=(NEAR_C, MAX_THRESHOLD_C, COOL_C),
-    fits="cooling",
-)
-MEMORY_HOT = Rule(
-    "thermal.memory_hot",
-    title="memory at its max operating temperature",
-    remedy="Improve the air flow at the back plate, replace the memory's thermal pads, or lower the power "
-    "limit.",
-    thresholds=(MAX_THRESHOLD_C,),
-    fits="cooling",
-)
+LIMIT_BELOW_DEFAULT = rule_of("power.limit_below_default", LIMIT_SHARE)
+LIMIT_OVERRULED = rule_of("power.limit_overruled", LIMIT_SHARE)
+NEAR_SLOWDOWN = rule_of("thermal.near_slowdown", NEAR_C, MAX_THRESHOLD_C, COOL_C)
+MEMORY_HOT = rule_of("thermal.memory_hot", MAX_THRESHOLD_C)
 
 
 def throttle_rule(reason: str) -> Rule | None:

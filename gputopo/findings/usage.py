@@ -5,7 +5,16 @@ from typing import Any
 
 import msgspec
 
-from gputopo.findings.rule import Fault, Rule, Severity, Threshold, by_model, check, each_gpu, present
+from gputopo.findings.rule import (
+    Fault,
+    Severity,
+    Threshold,
+    by_model,
+    check,
+    each_gpu,
+    present,
+    rule_of,
+)
 from gputopo.reference.clock_events import IDLE, reasons_of
 from gputopo.reference.expectations import expected_of
 from gputopo.values import history
@@ -108,6 +117,7 @@ def _shown(gpu: Gpu) -> list[str]:
         *([f"{percent}% load"] if percent is not None else ()),
         *([f"{memory.used} of {memory.total} MiB used"] if holds and memory.total else ()),
         *([f"{draw:.0f} of {limit:.0f} W"] if powered and not (loaded or filled) else ()),
+        *(["drives a display"] if displays else ()),
     ]
 
 
@@ -165,84 +175,18 @@ MEMORY_SHARE = Threshold(
     "sizes of one model differ by more (RTX 3080: 10 and 12 GB)",
 )
 
-MIXED_MODELS = Rule(
-    "machine.mixed_models",
-    title="GPUs of different models",
-    remedy="Train on GPUs of one model (gputopo plan --gpus LIST): in synchronous training the slowest sets "
-    "the pace, and the smallest memory the batch size.",
-    severities=("info",),
-)
-MIXED_MEMORY = Rule(
-    "machine.mixed_memory",
-    title="GPUs of one model with different memory sizes",
-    remedy="Choose the batch size by the smallest memory. If the sizes should be the same, compare ECC "
-    "(nvidia-smi -q -d ECC) and MIG.",
-    thresholds=(MEMORY_SHARE,),
-)
-NO_EXPECTATION = Rule(
-    "card.no_expectation",
-    title="no reference data for this model",
-    remedy="Compare clocks and link with the data sheet: they were compared with GPUs of the same model "
-    "only.",
-    severities=("info",),
-)
-GPU_BUSY = Rule(
-    "gpu.busy",
-    title="another program runs on the GPU",
-    remedy="Wait for it, end it, or use other GPUs. Measurements beside it are not meaningful. "
-    "No process is listed in a container (nvidia-smi on the host lists it), or without privileges.",
-    severities=("warning", "info"),
-    thresholds=USE_THRESHOLDS,
-)
-COMPUTE_PROHIBITED = Rule(
-    "configuration.compute_prohibited",
-    title="compute mode Prohibited: no CUDA program may use the GPU",
-    remedy="Run sudo nvidia-smi -i GPU -c DEFAULT.",
-    severities=("error",),
-)
-COMPUTE_EXCLUSIVE = Rule(
-    "configuration.compute_exclusive",
-    title="compute mode Exclusive: one process at a time may use the GPU",
-    remedy="None needed for one training at a time. To share the GPU: sudo nvidia-smi -i GPU -c DEFAULT.",
-    severities=("info",),
-)
-MIG_ON = Rule(
-    "configuration.mig_on",
-    title="MIG mode on: a program gets one instance, without P2P to other GPUs",
-    remedy="To train on the whole GPU: sudo nvidia-smi -i GPU -mig 0.",
-    severities=("info",),
-)
-MIG_PENDING = Rule(
-    "configuration.mig_pending",
-    title="MIG mode on from the next reset",
-    remedy="Reset the GPU (sudo nvidia-smi -r -i GPU), or set it back: sudo nvidia-smi -i GPU -mig 0.",
-    severities=("info",),
-)
-PERSISTENCE_OFF = Rule(
-    "configuration.persistence_off",
-    title="persistence mode off: the driver unloads between programs, which start slowly and lose settings",
-    remedy="Run sudo systemctl enable --now nvidia-persistenced, or sudo nvidia-smi -pm 1.",
-    severities=("info",),
-)
-CUDA_ORDER = Rule(
-    "cuda.order_differs",
-    title="CUDA numbers the GPUs in another order than nvidia-smi",
-    remedy="Set CUDA_DEVICE_ORDER=PCI_BUS_ID before a program starts; gputopo run does.",
-)
-NUMA_BINDING = Rule(
-    "numa.binding",
-    title="CPU affinity of a GPU includes CPUs of another NUMA node",
-    remedy="Bind by node: numactl --cpunodebind=NODE --membind=NODE. Copies from a far node can take three "
-    "times as long.",
-    severities=("info",),
-)
-NUMA_UNKNOWN = Rule(
-    "numa.unknown",
-    title="NUMA node unknown",
-    remedy="Compare copies from each node (gputopo bandwidth), or look for a BIOS update that reports the "
-    "node to the kernel.",
-    severities=("info",),
-)
+MIXED_MODELS = rule_of("machine.mixed_models")
+MIXED_MEMORY = rule_of("machine.mixed_memory", MEMORY_SHARE)
+NO_EXPECTATION = rule_of("card.no_expectation")
+GPU_BUSY = rule_of("gpu.busy", *USE_THRESHOLDS)
+COMPUTE_PROHIBITED = rule_of("configuration.compute_prohibited")
+COMPUTE_EXCLUSIVE = rule_of("configuration.compute_exclusive")
+MIG_ON = rule_of("configuration.mig_on")
+MIG_PENDING = rule_of("configuration.mig_pending")
+PERSISTENCE_OFF = rule_of("configuration.persistence_off")
+CUDA_ORDER = rule_of("cuda.order_differs")
+NUMA_BINDING = rule_of("numa.binding")
+NUMA_UNKNOWN = rule_of("numa.unknown")
 
 
 @check(MIXED_MODELS)

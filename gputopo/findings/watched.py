@@ -17,7 +17,17 @@ from gputopo.findings.pcie import (
     WIDTH_DEGRADED,
     generation_fault,
 )
-from gputopo.findings.rule import Check, Fault, Finding, Rule, Threshold, check, named, present, worst_first
+from gputopo.findings.rule import (
+    Check,
+    Fault,
+    Finding,
+    Threshold,
+    check,
+    named,
+    present,
+    rule_of,
+    worst_first,
+)
 from gputopo.findings.throttling import (
     THROTTLE,
     THROTTLE_UNKNOWN,
@@ -40,19 +50,8 @@ MIN_LOADED = Threshold("samples under load before clocks and links are judged", 
 SHORT_SHARE = Threshold("throttled so briefly that it explains no low clock", 0.05, "of the time")
 MIN_HOST_SAMPLES = Threshold("samples of the host before its load is judged", 10, "samples")
 
-CLOCKS_SAGGING = Rule(
-    "clocks.sagging",
-    title="core clock sagging under load",
-    remedy="Watch temperature and power (gputopo inspect --watch); check cooling, power supply and clock "
-    "locks.",
-    thresholds=(SAG_SHARE, MIN_LOADED, SHORT_SHARE, BUSY_PERCENT),
-)
-HOST_BUSY = Rule(
-    "host.busy",
-    title="other programs take the CPU, the host swaps, or has no memory left",
-    remedy="See top and free -m. End other programs, or use less host memory (fewer examples prefetched).",
-    thresholds=(MIN_HOST_SAMPLES,),
-)
+CLOCKS_SAGGING = rule_of("clocks.sagging", SAG_SHARE, MIN_LOADED, SHORT_SHARE, BUSY_PERCENT)
+HOST_BUSY = rule_of("host.busy", MIN_HOST_SAMPLES)
 
 
 def find_watched(machine: Machine, history: History) -> tuple[Finding, ...]:

@@ -48,12 +48,15 @@ class GpuHistory(msgspec.Struct, kw_only=True):
     mean_mhz: float | None = None
     best_mean_mhz: float = 0.0
     clocked: int = 0
+    ecc: dict[str, int] = {}  # errors since the begin of the watch, by kind
 
     def add(self, sample: "GpuSample", seconds: float, *, silent: bool) -> None:
         """Add a sample; `seconds`: the time since the one before; `silent`: the GPU did not answer."""
         self.samples += 1
         self.silent += silent
         self.watched_s += seconds
+        counted = {"corrected": sample.ecc_corrected, "uncorrected": sample.ecc_uncorrected}
+        self.ecc |= {kind: count for kind, count in counted.items() if count}
         mask = max(sample.throttle_mask or 0, 0)
         if mask and (mask in self.masks or len(self.masks) < MAX_KINDS):
             self.masks[mask] = self.masks.get(mask, 0) + 1

@@ -108,14 +108,30 @@ class WatchedGpu:
                 f"pcie_{direction}_mb_per_s": self.ask("pcie rate", questions.pcie_mb_per_s, direction)
                 for direction in ("in", "out")
             }
-        passed_s = self._passed_s("pcie")
+        return self._rates("pcie", counted)
+
+    def nvlink_rate(self) -> Mapping[str, Any]:
+        """Return the mean throughput of all NVLinks together since the last call."""
+        counted = self.ask("nvlink bytes", questions.nvlink_kib)
+        return {} if counted is None else self._rates("nvlink", [1024 * count for count in counted])
+
+    def _rates(self, link: str, counted: Sequence[int]) -> Mapping[str, Any]:
+        """Return the throughput since the last call, by the bytes that were received and sent so far."""
+        passed_s = self._passed_s(link)
         rates = {}
         for direction, count in zip(("in", "out"), counted, strict=True):
-            before = self._totals.get(direction, Total()).total
-            moved = self.total(direction, count) - before
+            name = f"{link}_{direction}_mb_per_s"
+            before = self._totals.get(name, Total()).total
+            moved = self.total(name, count) - before
             if passed_s:
-                rates[f"pcie_{direction}_mb_per_s"] = round(moved / 1e6 / passed_s, 1)
+                rates[name] = round(moved / 1e6 / passed_s, 1)
         return rates
+
+    def ecc(self) -> Mapping[str, Any]:
+        """Return the ECC errors of each kind."""
+        kinds = ("corrected", "uncorrected")
+        counts = {kind: self.ask(f"ecc {kind}", questions.fact, f"ecc.{kind}_volatile") for kind in kinds}
+        return {f"ecc_{kind}": self.total(kind, count) for kind, count in counts.items() if count is not None}
 
     def replays(self) -> Mapping[str, Any]:
         """Return how often a PCIe packet was sent again."""
@@ -199,11 +215,17 @@ ASKED = (
     _field(TEN_SECONDS, "power_limit_w", "power_w.enforced_limit"),
     WatchQuestion(TEN_SECONDS, WatchedGpu.nvlink_errors),
 )
+# All of it in each sample, and what a run is not asked; whose processes there are belongs to a run.
+AT_ONCE = (
+    *(one._replace(every=EACH) for one in ASKED if one.ask is not WatchedGpu.processes),
+    WatchQuestion(EACH, WatchedGpu.nvlink_rate),
+    WatchQuestion(EACH, WatchedGpu.ecc),
+)
 OF_OTHERS = (WatchQuestion(TWO_SECONDS, WatchedGpu.processes),)
 
 
 class GpuWatch(Watcher):
-    """A Watcher that asks all of ASKED, each in its turn; the first sample asks them all.
+    """A Watcher that asks all of `asked`, each in its turn; the first sample asks them all.
 
     Of `others`, GPUs beside those of the run, only the processes are asked, and they are in those samples
     only.
@@ -215,6 +237,7 @@ class GpuWatch(Watcher):
         before_call: Callable[[str, str], None] | None = None,
         *,
         others: Sequence[int] = (),
+        asked: Sequence[WatchQuestion] = ASKED,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
         run_pid: int | None = None,
@@ -222,6 +245,7 @@ class GpuWatch(Watcher):
         """`clock`: seconds that only grow, for rates. `run_pid`: see Card; by default, this one's parent."""
         gpus = (*gpus, *others)
         self._others = frozenset(others)
+        self._asked = asked
         super().__init__(gpus, before_call, now=now)
         pid = os.getppid() if run_pid is None else run_pid
         self._cards = {
@@ -244,7 +268,7 @@ class GpuWatch(Watcher):
         turn = self._number and self._number + self._places[gpu]
         found: dict[str, Any] = {}
         try:
-            for question in ASKED if gpu not in self._others else OF_OTHERS:
+            for question in self._asked if gpu not in self._others else OF_OTHERS:
                 if turn % question.every == 0:
                     found |= question.ask(self._cards[gpu])
         except NotReadError:
@@ -255,9 +279,11 @@ class GpuWatch(Watcher):
 class GpuWatchChild(WatcherChild):
     """A GpuWatch in a child process."""
 
-    def __init__(self, gpus: Sequence[int], others: Sequence[int] = ()) -> None:
-        self._others = tuple(others)
+    def __init__(
+        self, gpus: Sequence[int], others: Sequence[int] = (), asked: Sequence[WatchQuestion] = ASKED
+    ) -> None:
+        self._others, self._asked = tuple(others), asked
         super().__init__(gpus)
 
     def _watcher(self, before_call: Callable[[str, str], None]) -> GpuWatch:
-        return GpuWatch(self._gpus, before_call, others=self._others)
+        return GpuWatch(self._gpus, before_call, others=self._others, asked=self._asked)

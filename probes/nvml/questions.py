@@ -56,6 +56,7 @@ _KINDS = {"corrected": 0, "uncorrected": 1}  # nvmlMemoryErrorType_t
 _COUNTERS = {"volatile": 0, "aggregate": 1}  # nvmlEccCounterType_t
 _BANKS = ("max", "high", "partial", "low", "none")
 # In the order of the numbers of nvmlFabricState_t; 0 is NOT_SUPPORTED.
+_ALL_LINKS = 0xFFFFFFFF
 _FABRIC_NONE, _FABRIC_COMPLETED = 0, 3
 
 
@@ -345,6 +346,13 @@ def pcie_bytes(nvml: Nvml, gpu: Handle) -> tuple[int, int]:
     if max(counts) < 1 << 32:
         raise NotReadError("UNKNOWN")
     return counts[0], counts[1]
+
+
+def nvlink_kib(nvml: Nvml, gpu: Handle) -> tuple[int, int]:
+    """Return the KiB of data that all NVLinks have received, and sent. `nvidia-smi nvlink -gt d`, by link."""
+    # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _TX; this scope is the sum of all links.
+    received, sent = nvml.fields(gpu, [(139, _ALL_LINKS), (138, _ALL_LINKS)])
+    return the_number(received), the_number(sent)
 
 
 def pcie_mb_per_s(nvml: Nvml, gpu: Handle, direction: str) -> float:

@@ -207,7 +207,8 @@ def test_a_terminal_that_knows_ascii_only_is_written_to_all_the_same(tmp_path: P
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--gpu", "9"], "there is no GPU 9"),
+        (["--gpu", "0,9"], "there is no GPU 9"),
+        (["--format", "csv"], "--format csv is for --watch"),
         (["-i", "0", "--all"], "--all and --gpu do not go together"),
         (["--topology", "--json"], "--topology is for the report of one machine, not with --format json"),
         (["--all", "--diff", "7gforce"], "--all is for the report of one machine"),

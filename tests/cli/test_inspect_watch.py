@@ -9,6 +9,7 @@ import pytest
 
 from gputopo.cli.inspect import default_interval
 from gputopo.cli.watch import Watched, ticks, watch_source
+from gputopo.findings import rising
 from gputopo.probes.child import DriverStop
 from gputopo.values.history import History
 from gputopo.values.machine import Gpu, Machine
@@ -125,6 +126,24 @@ def test_the_last_line_of_json_holds_the_findings(call: Call, on_scenario: OnSce
     on_scenario("desktop")
     *_, last = call("inspect", *ONCE, "--json").out.splitlines()
     assert schema.decode(last, Watched, origin="stdout").findings == ()
+
+
+def test_csv_is_alone_on_stdout_and_a_watch_may_be_of_some_gpus(call: Call, on_scenario: OnScenario) -> None:
+    on_scenario("dgx1")
+    done = call("inspect", *ONCE, "--format", "csv", "-i", "5,0")
+    assert [line.split(",")[1] for line in done.out.splitlines()] == ["gpu", "0", "5"]
+    assert "Seen while watching" in done.err
+
+
+def test_ecc_errors_that_are_counted_while_a_gpu_is_watched_are_a_finding() -> None:
+    history = History()
+    for time_s, count in enumerate((0, 2, 3)):
+        history.add(sample(float(time_s), ecc_corrected=0, ecc_uncorrected=count))
+    (fault,) = rising.watched(MACHINE, history)
+    assert (fault.says, fault.severity) == (
+        "GPU 0: rose while watched: ECC uncorrected volatile by 3",
+        "warning",
+    )
 
 
 def test_findings_of_a_watch_count_for_fail_on() -> None:

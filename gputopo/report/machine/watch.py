@@ -1,5 +1,7 @@
 """The samples of a watch: one screen that is redrawn, or plain lines."""
 
+import csv
+import io
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
@@ -26,8 +28,12 @@ SHOWN = 12  # samples in the sparkline of a GPU
 _BARS = "▁▂▃▄▅▆▇█"
 _XIDS_SHOWN = 4
 _REASONS_WIDTH = 12  # minimum
+_PCIE, _NVLINK = "PCIe\nGB/s", "NVLink\nGB/s"  # received/sent
 # Heads of the columns that go where the screen is narrow, the first one first.
-_OPTIONAL = ("Core clock".ljust(SHOWN), "Memory\nMHz", "Temp\nC", "Load\n%", "Power\nW")
+_OPTIONAL = ("Core clock".ljust(SHOWN), "Memory\nMHz", _NVLINK, "Temp\nC", _PCIE, "Load\n%", "Power\nW")
+_NOT_IN_CSV = ("gpu", "throttle_mask", "throttled_s", "processes", "other_processes")
+_CSV_FIELDS = tuple(name for name in GpuSample.__struct_fields__ if name not in _NOT_IN_CSV)
+CSV_HEADER = ",".join(("time_s", "gpu", *_CSV_FIELDS, "throttled_by", "xids")) + "\n"
 
 
 class Recent:
@@ -87,6 +93,17 @@ def watch_view(recent: Recent, xid_reason: str | None, interval_s: float, width:
     return lines
 
 
+def csv_lines(sample: MachineSample) -> str:
+    """Return a sample as rows of CSV, one for each GPU; facts not reported are empty."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    for gpu in sample.gpus:
+        facts = (getattr(gpu, name) for name in _CSV_FIELDS)
+        xids = " ".join(str(xid.code) for xid in sample.xids if xid.gpu in (gpu.gpu, None))
+        rows.writerow((f"{sample.time_s:.3f}", gpu.gpu, *facts, throttle_in_short(gpu.throttle_mask), xids))
+    return text.getvalue()
+
+
 def plain_lines(sample: MachineSample) -> Iterator[str]:
     """Return a sample as one line for each GPU, for pipes and logs; facts not reported are left out."""
     at = time.strftime("%H:%M:%S", time.localtime(sample.time_s))
@@ -99,6 +116,9 @@ def plain_lines(sample: MachineSample) -> Iterator[str]:
             ("{} C", gpu.temperature_c),
             ("gen {}", gpu.pcie_gen),
             ("x{}", gpu.pcie_width),
+            ("PCIe {} GB/s", _rates(gpu, "pcie")),
+            ("NVLink {} GB/s", _rates(gpu, "nvlink")),
+            ("uncorrected/corrected ECC errors {}", _ecc(gpu)),
         )
         words = [pattern.format(value) for pattern, value in facts if value is not None]
         reasons = throttle_in_short(gpu.throttle_mask)
@@ -137,8 +157,31 @@ def _columns(samples: Sequence[GpuSample], recent: Recent) -> list[Column]:
         column("Power\nW", [one.power_w for one in samples]),
         column("Temp\nC", [one.temperature_c for one in samples]),
         Column("PCIe\ngen", tuple(map(_link, samples))),
+        *(
+            Column(head, tuple(value or NOT_ASKED for value in values), "right")
+            for head, values in (
+                (_PCIE, [_rates(one, "pcie") for one in samples]),
+                (_NVLINK, [_rates(one, "nvlink") for one in samples]),
+                ("Uncorr./\ncorr. ECC", [_ecc(one) for one in samples]),
+            )
+            if any(values)
+        ),
         Column("Core clock".ljust(SHOWN), tuple(recent.sparkline(one.gpu) for one in samples)),
     ]
+
+
+def _rates(sample: GpuSample, link: str) -> str | None:
+    """Return what a link carries to the GPU, and from it: `12.1/0.3`; None where neither is known."""
+    rates = [getattr(sample, f"{link}_{direction}_mb_per_s") for direction in ("in", "out")]
+    if rates == [None, None]:
+        return None
+    return "/".join("?" if rate is None else f"{rate / 1000:.1f}" for rate in rates)
+
+
+def _ecc(sample: GpuSample) -> str | None:
+    """Return uncorrected/corrected ECC errors since the begin of the watch; None without any."""
+    counts = (sample.ecc_uncorrected or 0, sample.ecc_corrected or 0)
+    return "/".join(map(str, counts)) if any(counts) else None
 
 
 def _link(sample: GpuSample) -> str:

@@ -92,8 +92,8 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What NVML reported of one GPU at one time; None where it did not answer.
 
     In a run, what changes slowly is asked less often and is None in between (see probes/nvml/gpu_watch.py).
-    Rates are means since the reading before; `throttled_s`, `pcie_replays` and `nvlink_errors` count from the
-    begin of the watch on, also where the driver's counter wraps or begins anew.
+    Rates are means since the reading before; `throttled_s`, `pcie_replays` and errors count from the begin of
+    the watch on, also where the driver's counter wraps or begins anew.
     """
 
     gpu: int
@@ -115,6 +115,10 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pcie_out_mb_per_s: float | None = None  # from the GPU
     pcie_replays: int | None = None
     nvlink_errors: int | None = None  # of all its links
+    nvlink_in_mb_per_s: float | None = None  # of all its links; as the three below not in a run
+    nvlink_out_mb_per_s: float | None = None
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
     processes: int | None = None
     other_processes: int | None = None  # that are not of this run; None where that cannot be seen
     lost: bool = False  # NVML reported GPU_IS_LOST

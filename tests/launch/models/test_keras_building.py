@@ -33,7 +33,7 @@ GOOD = {
 BAD = {
     "raises": ("failed: KeyError: 'weights.h5'", "python -c"),
     "hidden": ("reads variables that Keras does not list: Variable", "add_weight"),
-    "constrained": ("has constraints on weights (", "--method kuza55"),
+    "constrained": ("has constraints on weights (", "--strategy kuza55"),
     "joined": ("has norms over the batches of all devices (batch_normalization", "--strategy mirrored"),
     "wide": ("keeps weights in float64 (", "--precision"),
     "named_outputs": ("has 1 outputs", "one input and one output"),

@@ -1,5 +1,5 @@
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.probes.nvml.gpu_watch import (
+    ASKED,
+    AT_ONCE,
     EACH,
     SECOND,
     TEN_SECONDS,
@@ -14,6 +16,7 @@ from gputopo.probes.nvml.gpu_watch import (
     GpuWatch,
     GpuWatchChild,
     Total,
+    WatchQuestion,
 )
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
 from tests.kit.distinct import DISTINCT
@@ -51,12 +54,17 @@ def watching() -> Iterator[Callable[..., Watched]]:
 
     with ExitStack() as stack:
 
-        def start(scenario: Scenario | FakeNvml, *gpus: int, run_pid: int | None = None) -> Watched:
+        def start(
+            scenario: Scenario | FakeNvml,
+            *gpus: int,
+            run_pid: int | None = None,
+            asked: Sequence[WatchQuestion] = ASKED,
+        ) -> Watched:
             fake = scenario if isinstance(scenario, FakeNvml) else FakeNvml(scenario)
             stack.enter_context(installed(fake))
             found: list[Watched] = []
             fake.now = lambda: found[0].at_s if found else 0.0
-            watch = stack.enter_context(GpuWatch(gpus or (0,), clock=fake.now, run_pid=run_pid))
+            watch = stack.enter_context(GpuWatch(gpus or (0,), clock=fake.now, run_pid=run_pid, asked=asked))
             found.append(Watched(fake, watch))
             return found[0]
 
@@ -150,6 +158,23 @@ def test_throughput_is_the_mean_since_the_reading_before_or_nvmls_own(watching: 
     assert watched.sample()[0].pcie_in_mb_per_s is None  # one reading is no rate
     sample = watched.next_with("pcie_in_mb_per_s")
     assert (sample.pcie_in_mb_per_s, sample.pcie_out_mb_per_s) == (3000.0, 1000.0)
+
+
+def test_at_once_each_sample_has_all_with_nvlink_rates_and_the_ecc_errors_since_the_begin(
+    watching: Start,
+) -> None:
+    fake = FakeNvml(
+        changed(DISTINCT, {0: {"fields": {139: 1 << 40, 138: 1 << 41}, "ecc_errors": (5, 7, 0, 0)}})
+    )
+    later = {139: (1 << 40) + 2**20, 138: (1 << 41) + 2**21}
+    fake.at(0.3, gpu(0, fields=later, ecc_errors=(6, 7, 3, 0)))
+    watched = watching(fake, asked=AT_ONCE)
+    (first,), (second,) = watched.sample(), watched.sample()
+    assert (first.ecc_corrected, first.ecc_uncorrected, first.nvlink_in_mb_per_s) == (0, 0, None)
+    assert (second.ecc_corrected, second.ecc_uncorrected) == (1, 3)
+    assert (second.nvlink_in_mb_per_s, second.nvlink_out_mb_per_s) == (4295.0, 8589.9)
+    assert None not in (second.temperature_c, second.power_limit_w, second.pcie_in_mb_per_s)
+    assert second.processes is None
 
 
 def test_without_counters_of_64_bits_throughput_is_that_of_20_ms(watching: Start) -> None:

@@ -1,9 +1,22 @@
+import csv
+import io
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.report.layout import text_of
-from gputopo.report.machine.watch import SHOWN, Recent, plain_lines, sparkline, throttle_in_short, watch_view
+from gputopo.report.machine.watch import (
+    CSV_HEADER,
+    SHOWN,
+    Recent,
+    csv_lines,
+    plain_lines,
+    sparkline,
+    throttle_in_short,
+    watch_view,
+)
 from gputopo.values.machine import ClockMhz, ClocksMhz, Gpu, Machine
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
 
@@ -17,7 +30,10 @@ BUSY = GpuSample(
     gpu_utilization_percent=98,
     pcie_gen=3,
     pcie_width=1,
+    pcie_in_mb_per_s=812.5,
+    pcie_out_mb_per_s=40.0,
 )
+LINKED = msgspec.structs.replace(BUSY, nvlink_in_mb_per_s=38_400.0, ecc_corrected=2, ecc_uncorrected=1)
 SILENT = GpuSample(gpu=4)
 MACHINE = Machine(
     source="live", gpus=(Gpu(index=3, clocks_mhz=ClocksMhz(graphics=ClockMhz(max=1771))), Gpu(index=4))
@@ -41,8 +57,24 @@ def row(text: str, gpu: int) -> list[str]:
 
 def test_a_gpu_has_a_row_with_its_readings_and_why_it_is_throttled() -> None:
     text = shown(MachineSample(time_s=10.0, gpus=(BUSY, SILENT)))
-    assert row(text, 3) == ["3", "98", "1771", "4004", "150", "71", "3", "x1", "█", "power", "limit"]
-    assert row(text, 4) == ["4", "-", "-", "-", "-", "-", "-"]
+    assert row(text, 3) == [
+        "3",
+        "98",
+        "1771",
+        "4004",
+        "150",
+        "71",
+        "3",
+        "x1",
+        "0.8/0.0",
+        "█",
+        "power",
+        "limit",
+    ]
+    assert row(text, 4) == ["4", "-", "-", "-", "-", "-", "-", "-"]
+    assert "NVLink" not in text
+    linked = shown(MachineSample(time_s=10.0, gpus=(LINKED, SILENT)), width=120)
+    assert row(linked, 3)[8:-2] == ["0.8/0.0", "38.4/?", "1/2", "█"]
 
 
 def test_the_screen_states_how_long_it_has_watched() -> None:
@@ -51,18 +83,18 @@ def test_the_screen_states_how_long_it_has_watched() -> None:
 
 
 def test_on_a_narrow_screen_the_least_important_columns_go() -> None:
-    sample = MachineSample(time_s=10.0, gpus=(BUSY, SILENT))
-    narrow = shown(sample, width=59)
-    assert max(map(len, (line.rstrip() for line in narrow.splitlines()))) <= 59
-    assert "Throttled by" in narrow
-    assert "power limit" in narrow
-    assert "Core clock" not in narrow
-    assert "Core clock" in shown(sample, width=90)
+    sample = MachineSample(time_s=10.0, gpus=(LINKED, SILENT))
+    heads = {}
+    for width in (59, 79, 119):
+        narrow = shown(sample, width=width)
+        assert max(map(len, (line.rstrip() for line in narrow.splitlines()))) <= width
+        assert row(narrow, 3)[-2:] == ["power", "limit"]
+        some = ("Core clock", "NVLink", "Temp", "ECC", "Throttled by")
+        heads[width] = [one for one in some if one in narrow]
+    assert heads == {59: list(some[3:]), 79: list(some[1:]), 119: list(some)}
 
 
 def test_sixteen_gpus_throttled_for_many_reasons_fit_80_columns() -> None:
-    import msgspec
-
     samples = tuple(msgspec.structs.replace(BUSY, gpu=n, throttle_mask=0xFFFF) for n in range(16))
     text = shown(*(MachineSample(time_s=n, gpus=samples) for n in range(30)))
     assert max(map(len, (line.rstrip() for line in text.splitlines()))) <= 79
@@ -89,10 +121,19 @@ def test_a_pipe_gets_a_line_a_gpu_with_the_units() -> None:
         MachineSample(time_s=0.0, gpus=(BUSY, SILENT), xids=(Xid(code=79, gpu=4),))
     )
     assert first.partition(" ")[2] == (
-        "GPU 3  load 98 %  core 1771 MHz  memory 4004 MHz  150 W  71 C  gen 3  x1  throttled: power limit"
+        "GPU 3  load 98 %  core 1771 MHz  memory 4004 MHz  150 W  71 C  gen 3  x1  PCIe 0.8/0.0 GB/s  "
+        "throttled: power limit"
     )
     assert second.endswith("GPU 4  does not answer")
     assert "Xid 79 on GPU 4" in xid
+
+
+def test_csv_has_the_facts_by_name_the_throttle_reasons_and_xids() -> None:
+    text = csv_lines(MachineSample(time_s=1.5, gpus=(LINKED, SILENT), xids=(Xid(code=79, gpu=4),)))
+    first, second = csv.DictReader(io.StringIO(CSV_HEADER + text))
+    assert (first["time_s"], first["gpu"], first["ecc_uncorrected"]) == ("1.500", "3", "1")
+    assert (first["nvlink_in_mb_per_s"], first["nvlink_out_mb_per_s"]) == ("38400.0", "")
+    assert (first["throttled_by"], first["xids"], second["xids"]) == ("power limit", "", "79")
 
 
 @pytest.mark.parametrize(

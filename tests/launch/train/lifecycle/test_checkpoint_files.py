@@ -209,7 +209,7 @@ def test_a_run_begins_only_where_the_folder_is_as_it_was_asked_for(tmp_path: Pat
     files.require_files(spec_of(folder, resume_or_start=True))
     with pytest.raises(InputError, match=r"there is no checkpoint in .*kept to resume") as missing:
         files.require_files(spec_of(folder, resume=True))
-    assert "--resume-or-start" in missing.value.hint
+    assert "--resume auto" in missing.value.hint
     saved(folder, 10)
     files.require_files(spec_of(folder, resume=True))
     files.require_files(spec_of(folder, resume_or_start=True))

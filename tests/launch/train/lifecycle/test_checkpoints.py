@@ -242,7 +242,7 @@ def test_the_state_of_keras_optimizers_is_not_taken_for_that_of_ours(
     odd: tuple[Path, dict[str, Ran]],
 ) -> None:
     said = odd[1]["method"].error or ""
-    assert "the state of gputopo's own optimizer, not of Keras's optimizer (--method)" in said
+    assert "the state of gputopo's own optimizer, not of Keras's optimizer (--strategy kuza55)" in said
     assert odd[1]["method"].exit_code == ExitCode.USAGE
 
 
