@@ -46,4 +46,4 @@ def test_devices_that_run_at_once_add_gradients_as_they_come_and_change_variable
 
 
 def test_an_independent_tower_changes_its_copy_without_waiting_for_those_that_run_beside_it() -> None:
-    assert set(built(cores=2, towers=4)["independent"]["changes"]) == {1}
+    assert max(built(cores=2, towers=4)["independent"]["changes"]) == 1
