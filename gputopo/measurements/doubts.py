@@ -146,6 +146,7 @@ def _earlier(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
         if row.kind == "earlier" and row.verdict in ("slower", "faster"):
             of = figures.cells[row.cell].of
             also = f"; also different: {', '.join(row.differs)}" if row.differs else ""
+            also += "; one run: repeat it" if len(figures.cells[row.cell].repeats) == 1 else ""
             yield Observation(
                 id="earlier.regression" if row.is_regression else "earlier.changed",
                 says=f"{job_words(of, names)}, {gpus_words(of)}: {abs(row.difference_percent):.1f} % "
