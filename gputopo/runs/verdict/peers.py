@@ -11,15 +11,24 @@ from statistics import NormalDist, fmean, median
 
 import msgspec
 
-from gputopo.runs.devices import is_cpu, kind_of, name_of, reference_of
+from gputopo.runs.devices import is_cpu, name_of, reference_of
 from gputopo.runs.verdict.bounds import Interval, correlation_time, interval, lacking, min_values
-from gputopo.runs.verdict.changes import MAX_PARTS, mean_bounds, parts, residual_time, slow_limit
+from gputopo.runs.verdict.changes import (
+    MAX_PARTS,
+    differs_somewhere,
+    mean_bounds,
+    parts,
+    residual_time,
+    slow_limit,
+)
 from gputopo.runs.verdict.paces import Paces, lost_share
 from gputopo.runs.verdict.words import (
     EVEN_PERCENT,
     FALSE_ALARM,
     MARKS_OFFSET_S,
     MARKS_RESOLUTION_S,
+    MAX_EXCLUDED,
+    MAX_MORE_S,
     POWER,
     SLOW_PERCENT,
     WARMUP_SHARE,
@@ -38,8 +47,10 @@ from gputopo.values.run.verdict import CANNOT_TELL, COMPUTE, EVEN, SLOW, WEIGHTS
 
 # A device so many times as fast as its peer is one whose peer stood still.
 MAX_TIMES = 100.0
+NOT_SLOWER = "not slower than its peers"
 # Mean and median disagree from here on, in percent of pace: then slow steps are described.
 DISAGREE_PERCENT = 1.0
+SPLITS = 4  # of fast from slow steps, halfway between their levels; by then they have settled
 
 _Span = tuple[int, int]  # begin and end, not included
 _replace = msgspec.structs.replace
@@ -54,7 +65,6 @@ class PeerDifference(msgspec.Struct, frozen=True, kw_only=True):
     values: tuple[float, ...]  # medians of the rows; negative: ahead
     lost: tuple[float, ...]  # means of the time lost in the rows, as shares of the peer's time
     rows: tuple[int, ...]  # places of the values in the table
-    interval: Interval | None  # of the values; None: too few steps, or too few independent ones
     chance: float
 
     def percent(self, bounds: Interval) -> Interval:
@@ -94,7 +104,7 @@ def _level(paces: Paces, device: Device, part: str) -> float:
 def _difference(
     paces: Paces, levels: Mapping[Device, float], device: Device, part: str
 ) -> PeerDifference | None:
-    alike = [other for other in levels if kind_of(other) == kind_of(device)]
+    alike = [one for one in levels if paces.kind_by_tower[one.tower] == paces.kind_by_tower[device.tower]]
     of_kind = alike if len(alike) > 1 else levels  # its own, where there are others of it
     peers = [other for other in of_kind if not math.isnan(levels[other])]
     if device not in peers or len(peers) < 2:
@@ -105,7 +115,9 @@ def _difference(
     # The table has the kinds at their speeds.
     allowed = math.log(paces.batch_allowance(device.tower, peer)) if part == COMPUTE else 0.0
     own, other = column(device.tower), column(peer)
-    rows = [row for row, both in enumerate(zip(own, other, strict=True)) if not math.isnan(sum(both))]
+    rows: Sequence[int] = range(len(own))
+    if math.isnan(sum(own) + sum(other)):
+        rows = [row for row, both in enumerate(zip(own, other, strict=True)) if not math.isnan(sum(both))]
     if not rows:
         return None
     lost = zip(paces.lost(device.tower, part), paces.lost(peer, part), strict=True)
@@ -120,7 +132,6 @@ def _difference(
         values=values,
         lost=tuple(by_row[row] for row in rows),
         rows=tuple(rows),
-        interval=interval(values, chance),
         chance=chance,
     )
 
@@ -147,9 +158,9 @@ def unknown(device: Device, why: str, like: Verdict | None = None) -> Verdict:
     return _replace(found, word=CANNOT_TELL, why=why, says=says)
 
 
-def answer(paces: Paces, found: PeerDifference) -> Verdict:
-    """Return the answer for one difference."""
-    return _Answer(paces, found).verdict()
+def answer(paces: Paces, found: PeerDifference, among: Sequence[PeerDifference]) -> Verdict:
+    """Return the answer for one difference, `among` all of the run."""
+    return _Answer(paces, found, among).verdict()
 
 
 class _Answer:
@@ -158,10 +169,18 @@ class _Answer:
     `offset`: what time marks and expected speeds add to bounds, `floor`: what marks cannot resolve; percent.
     """
 
-    def __init__(self, paces: Paces, found: PeerDifference) -> None:
+    def __init__(self, paces: Paces, found: PeerDifference, among: Sequence[PeerDifference]) -> None:
         self.paces, self.found, self.device = paces, found, found.device
         self.name, self.percent = name_of(found.device), percent_of(found.part)
+        kinds = paces.kind_by_tower
+        own_kind = kinds[self.device.tower]
+        self.others = [
+            one.lost
+            for one in among
+            if one.part == found.part and one is not found and kinds[one.device.tower] == own_kind
+        ]
         self.size = paces.blocks.size
+        self.differs = differs_somewhere(found.values, self.size)
         self.busy_s = paces.busy_s(self.device.tower)
         unsure = paces.unsure(self.device.tower, found.peer) if found.part == COMPUTE else 0.0
         self.offset = 100 * MARKS_OFFSET_S / self.busy_s + 100 * (1 - math.exp(-unsure))
@@ -181,7 +200,9 @@ class _Answer:
         return bounds.low - self.offset > max(SLOW_PERCENT, self.floor)
 
     def verdict(self) -> Verdict:
-        spans = parts(self.found.values, self.size)
+        spans = [(0, len(self.found.values))]
+        if self.differs:
+            spans = parts(self.found.values, self.size)
         if len(spans) > 1:
             spans = self._without_warmup(spans)
             bounds = zip(spans, self._intervals(spans, self.found.chance / MAX_PARTS), strict=True)
@@ -209,20 +230,22 @@ class _Answer:
         """Return the answer for all steps of these parts: after what was a warm-up."""
         values = self.found.values[spans[0][0] :]
         steps = len(values) * self.size
-        bounds, half_width = self._of_all(spans)
         mean = self._mean(spans)
         lost = None if mean is None else mean.mapped(_weights_percent)
         enough = len(values) >= steps_needed(self.paces)
+        bounds, half_width = lost if enough else None, 0.0
+        if self.differs:  # its level may be proven where the mean is not, beside stalls
+            bounds, half_width = self._of_all(spans)
         if lost is not None and bounds is None and enough and self.is_slow(lost):
             return self._on_average(_replace(self.fields, steps=steps), lost)
         if bounds is None or mean is None or lost is None:
             return unknown(self.device, self._too_few(values, steps), self.fields)
-        half_width = max(half_width, self.percent(mean.high - mean.middle))
+        widths = (half_width, *map(self.percent, (mean.high - mean.middle, mean.middle - mean.low)))
         low, high = bounds.low - self.offset, max(max(bounds.high, lost.high) + self.offset, self.floor)
-        margin = half_width * (1 + NormalDist().inv_cdf(POWER) / -NormalDist().inv_cdf(self.found.chance))
+        margin = max(widths) * (1 + NormalDist().inv_cdf(POWER) / -NormalDist().inv_cdf(self.found.chance))
         fields = _replace(
             self.fields,
-            percent_under=bounds.middle,
+            percent_under=self.percent(median(values)),
             percent_under_low=low,
             percent_under_high=high,
             resolution_percent=max(SLOW_PERCENT + margin + self.offset, self.floor),
@@ -236,25 +259,25 @@ class _Answer:
         if self.is_slow(lost):
             return self._on_average(fields, lost)
         if high <= EVEN_PERCENT:
-            even = (
-                f"even with its peers to within {at_most(high)} %"
-                if high > 0
-                else "not slower than its peers"
-            )
-            disagree = lost.middle - bounds.middle > DISAGREE_PERCENT
+            slower = max(bounds.high, lost.high) > 0
+            even = f"even with its peers to within {at_most(high)} %" if slower else NOT_SLOWER
+            disagree = lost.middle - self.percent(median(values)) > DISAGREE_PERCENT
             share, often = self._slow_steps(lost.middle) if disagree else (None, "")
             says = f"{self.name} is {even}{often}"
             return _replace(fields, word=EVEN, says=says, share_of_steps=share)
-        resolves = f"this run resolves differences above {at_most(fields.resolution_percent or 0.0)} %"
+        excluded = f"a difference above {at_most(high)} % is excluded"
+        if high > MAX_EXCLUDED:
+            excluded = "the run is too short"
         room = EVEN_PERCENT - SLOW_PERCENT - self.offset
         if self.floor > EVEN_PERCENT:
-            short = f"threads decide steps of {1000 * self.busy_s:.1f} ms, a larger batch resolves more"
-            return unknown(self.device, f"{resolves}; {short}", fields)
-        if 0 < room < margin:  # steps resolve more
+            short = f"threads decide steps of {1000 * self.busy_s:.1f} ms, a larger batch excludes more"
+            return unknown(self.device, f"{excluded}; {short}", fields)
+        if 0 < room < margin:
             more = math.ceil(steps * ((margin / room) ** 2 - 1))
             fields = _replace(fields, more_steps=more)
-            resolves += f"; about {rounded(more)} more steps would resolve {EVEN_PERCENT:g} %"
-        return unknown(self.device, resolves, fields)
+            if more * self.paces.step_s <= MAX_MORE_S:
+                excluded += f"; about {rounded(more)} more steps would exclude {EVEN_PERCENT:g} %"
+        return unknown(self.device, excluded, fields)
 
     def _too_few(self, values: Sequence[float], steps: int) -> str:
         if len(values) < (needed := steps_needed(self.paces)):
@@ -276,7 +299,7 @@ class _Answer:
         """Return the bounds of the median of each part."""
         values = self.found.values
         if len(spans) == 1 and spans[0] == (0, len(values)):
-            return [self.found.interval]
+            return [interval(values, chance)]
         time = residual_time(values, spans)
         return [interval(values[slice(*span)], chance, time, of=len(values)) for span in spans]
 
@@ -334,7 +357,7 @@ class _Answer:
         takes levels that differ for noise.
         """
         values = self.found.lost[spans[0][0] :]
-        plain = mean_bounds(values, self.found.chance)
+        plain = mean_bounds(values, self.found.chance, self.others)
         if len(spans) == 1:
             return plain
         lost = lost_share if self.found.part == COMPUTE else float
@@ -354,7 +377,10 @@ class _Answer:
         limit = slow_limit(steps)
         if limit is None:
             return None, ""
-        level = median(one for one in steps if one <= limit[1])
-        away = fmean(one for one in steps if one > limit[1]) - level
+        border = limit[1]
+        for _ in range(SPLITS):
+            level = median(one for one in steps if one <= border)
+            away = fmean(one for one in steps if one > border) - level
+            border = level + away / 2
         share = min(1.0, (under / (100 - under) - level) / away)
         return share, f": {percent(100 * share)} % of its steps take {percent(100 * away)} % longer"

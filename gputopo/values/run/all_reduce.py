@@ -1,9 +1,9 @@
 """Reductions of gradients over towers, by name: `name` or `name#K`. Pure; built in launch.
 
 `copy` spreads the variables over the towers by bytes (`gputopo.workload.spreading`); `copy-roundrobin` is the
-same. What tf_cnn_benchmarks does without a specification, adding all on the CPU, is `pscpu` here; with its
---local_parameter_device=gpu it does what `copy` does, but cuts no variable. Its names are understood too:
-`xring` is `ring`.
+same. What tf_cnn_benchmarks does without a specification is `psgpu` here, gradients added on the GPUs in
+alternation: its --local_parameter_device is gpu by default; with cpu it is `pscpu` (variable_mgr.py,
+aggregate_gradients_using_copy_with_device_selection). Its names are understood too: `xring` is `ring`.
 """
 
 import difflib
@@ -18,11 +18,11 @@ Backend = Literal["cpu", "gpu"]
 MAX_PARTS = 64  # every part adds ops for each variable; more is likely a typing mistake
 
 MEANINGS = {
-    "copy": "added on one tower's device, copied back; spread by bytes, large variables in parts on GPUs",
+    "copy": "added on one device, copied back; spread by bytes, large variables in parts on GPUs",
     "ring": "a ring of copies: each device adds a share of every tensor and passes it on; K rings at once",
     "hierarchical": "added within groups of close devices, then between the groups' leaders",
     "pscpu": "added on the CPU, sent back to all; in K parts",
-    "psgpu": "each tensor in K parts, added on K towers' devices, alternating",
+    "psgpu": "each tensor in K parts, added on K devices, alternating",
     "collective": "TensorFlow's collective op, as a ring",
     "nccl": "TensorFlow's collective op, by NCCL",
     "nccl_op": "TensorFlow's older op for NCCL (NcclAllReduce)",
