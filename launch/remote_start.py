@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gputopo.launch.hosts.allocation import HostOptions, claim_of, is_started, port_by
-from gputopo.launch.hosts.hostlists import HostAddress, fold
+from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.hosts.messages import END_S, SILENT_S
 from gputopo.launch.remote_agent import AGENT_LEADER_S, AGENT_OTHER_S, MARK, SECRET
 from gputopo.launch.supervise import signals
 from gputopo.values.errors import ExitCode, HardwareError
+from gputopo.values.index_ranges import host_ranges
 from gputopo.values.option import shown
 
 _AGENT = ("-P", "-m", "gputopo.launch.remote_agent")
@@ -98,7 +99,7 @@ def commands(
     leader, *others = hosts
     if leader.port is None:
         leader = HostAddress(leader.name, port_by(secrets.token_hex()))
-    rest = fold(names[1:]) if all(host.port is None for host in others) else ",".join(map(str, others))
+    rest = host_ranges(names[1:]) if all(host.port is None for host in others) else ",".join(map(str, others))
     listed = f"{leader},{rest}" if others else str(leader)
     return tuple(
         _command(agents, rank, name, listed, is_here=is_here(name)) for rank, name in enumerate(names)

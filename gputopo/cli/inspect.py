@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gputopo.report.machine.inspection import Detail
     from gputopo.values.machine import Machine
 
-Shape = Literal["table", "json", "markdown", "prometheus", "csv"]
+Shape = Literal["table", "json", "markdown", "prometheus", "csv", "scontrol"]
 FailOn = Literal["warning", "error"]
 INTERVAL_S = 1.0
 MIN_INTERVAL_S = 0.1  # below it sampling itself costs what it should see
@@ -31,12 +31,19 @@ class InspectOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     sources: Annotated[tuple[str, ...], FROM] = ()
     record: Annotated[
-        Path | None, Option("--record", "Also write the machine to a file that --from reads")
+        Path | None,
+        Option(
+            "--record",
+            "Also write the machine to a file that --from reads",
+            detail="with --fleet a folder, with a file of each host",
+        ),
     ] = None
     shape: Annotated[
         Shape,
         Option(
-            "--format", "Output format: markdown for bug reports, prometheus for textfiles, csv with --watch"
+            "--format",
+            "Output format: markdown for bug reports, prometheus for textfiles, csv with --watch, scontrol "
+            "with --fleet: commands of Slurm that drain hosts with faults",
         ),
     ] = "table"
     diff: Annotated[
@@ -56,6 +63,16 @@ class InspectOptions(msgspec.Struct, frozen=True, kw_only=True):
             detail="the hosts of several --from files, or those of --hosts or the starter (srun)",
         ),
     ] = False
+    baseline: Annotated[
+        Path | None,
+        Option(
+            "--baseline",
+            "Also show what changed on each host since a recording",
+            detail="with --fleet; the folder that --record wrote",
+            value="FOLDER",
+            more=True,
+        ),
+    ] = None
     gpus: Annotated[
         tuple[str, ...],
         Option(
@@ -133,7 +150,10 @@ def inspect(
         every = default_interval(options.duration) if options.interval is None else options.interval
         return watch(machine, every, options.duration, options.shape, options.fail_on)
     if options.fleet or (hosts.typed and hosts.fields.get("num_hosts") != 1):
-        return _inspect_fleet(options.sources, hosts, options.shape, options.fail_on)
+        return _inspect_fleet(options, hosts)
+    if options.shape == "scontrol" or options.baseline is not None:
+        what = "--baseline" if options.baseline is not None else "--format scontrol"
+        raise UsageError(f"{what} is for several hosts", "add --fleet; for one host there is --diff FILE")
     return _inspect_once(options)
 
 
@@ -158,15 +178,15 @@ def _chosen(machine: "Machine", words: Sequence[str]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _inspect_fleet(sources: tuple[str, ...], hosts: Given, shape: Shape, fail_on: FailOn | None) -> int:
+def _inspect_fleet(output: InspectOptions, hosts: Given) -> int:
     from gputopo.cli.hosts.asking import hosts_to_ask
     from gputopo.cli.hosts.fleet import fleet, fleet_of_hosts
 
     options = HostOptions(**hosts.fields)
-    asked = None if sources else hosts_to_ask(options)
+    asked = None if output.sources else hosts_to_ask(options)
     if asked is None:
-        return fleet(sources, shape, fail_on)
-    return fleet_of_hosts(asked, options, shape, fail_on) if asked else ExitCode.OK
+        return fleet(output)
+    return fleet_of_hosts(asked, options, output) if asked else ExitCode.OK
 
 
 def default_interval(duration_s: float | None) -> float:

@@ -35,7 +35,7 @@ REFUSALS = (
     Refusal(
         "inspect",
         f"fleet {_HOSTS}",
-        "watch record diff identities",
+        "watch diff identities",
         _APART,
         "leave out one of them: --fleet only compares hosts",
     ),

@@ -136,6 +136,8 @@ def find_read(machine: Machine) -> list[Finding]:
     samples = at_samples(machine, max_counters(machine))
     of = max((history.samples for history in machine.series), default=0)
     read = [one for check in CHECKS for one in check.over(samples, of if of > len(samples) else None)]
+    lost = {one.subject: one for one in read[::-1] if one.id == driver.GPU_LOST.id}  # samples and kernel log
+    read = [one for one in read if lost.get(one.subject, one) is one or one.id != driver.GPU_LOST.id]
     watched = _find_in_series(machine)
     return [*(one for one in read if not _is_in(one, watched)), *watched, *rising.rising(machine)]
 

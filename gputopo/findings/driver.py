@@ -228,8 +228,8 @@ def logged_losses(machine: Machine) -> Iterator[Fault]:
         if (event.kind == "xid" and event.code != OFF_THE_BUS) or event.pci_address in seen:
             continue
         seen.append(event.pci_address)
-        code = f"Xid {event.code}, " if event.code else ""
-        says, evidence = f"fallen off the bus ({code}kernel log{times(event)})", event_evidence(event)
+        code = f"Xid {event.code} " if event.code else ""
+        says, evidence = f"fallen off the bus, {code}in the kernel log{times(event)}", event_evidence(event)
         if gpu is not None and not gpu.lost:
             yield GPU_LOST.fault(gpu, says, evidence)
         elif gpu is None:

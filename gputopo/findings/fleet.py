@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gputopo.findings import Finding, find, worst_first
+from gputopo.findings import SEVERITIES, Finding, driver_broken, fails, find, worst_first
 from gputopo.findings.compare import grouped, majority
+from gputopo.findings.difference import difference
 from gputopo.findings.fleet_hosts import (
     HostDevice,
     HostFact,
@@ -18,11 +19,12 @@ from gputopo.findings.fleet_hosts import (
     kinds,
 )
 from gputopo.findings.rule import MAX_MESSAGES, Rule, Severity
+from gputopo.findings.usage import GPU_BUSY
 from gputopo.topology.identities import without_identities
-from gputopo.values.errors import GputopoError
+from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.fields import path_in_words
-from gputopo.values.index_ranges import index_ranges
-from gputopo.values.machine import Machine
+from gputopo.values.index_ranges import host_ranges, index_ranges
+from gputopo.values.machine import Machine, Nic
 from gputopo.values.subject import DRIVER, GROUPS, MACHINE, Subject
 
 NO_ANSWER = Rule(
@@ -61,7 +63,13 @@ NOT_READ = Rule(
     remedy="Read the host again, with the same rights and from outside of a container, to compare them.",
     severities=("info",),
 )
-RULES = (NO_ANSWER, GPU_COUNT, NIC_COUNT, DIFFERS, SPLIT, NOT_READ)
+CHANGED = Rule(
+    "fleet.changed",
+    title="host that is not as in the baseline",
+    remedy="See what was changed or repaired on this host. If the new state is right, record the hosts again "
+    "(--fleet --record FOLDER).",
+)
+RULES = (NO_ANSWER, GPU_COUNT, NIC_COUNT, DIFFERS, SPLIT, NOT_READ, CHANGED)
 
 
 class HostFinding(Finding, frozen=True, kw_only=True):
@@ -85,11 +93,19 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
     unread: tuple[str, ...] = ()
     outliers: tuple[str, ...] = ()  # those that differ from the majority of a kind of three or more
     findings: tuple[HostFinding, ...] = ()  # what differs, and the findings of single hosts
-    shared: tuple[HostFinding, ...] = ()  # those of most hosts of a kind
+    shared: tuple[HostFinding, ...] = ()  # those of most hosts of a kind, and load
+    exit_codes: dict[str, int] = {}  # of `gputopo inspect` on each host with the same --fail-on; 3: not read
 
 
-def inspect_fleet(readings: Mapping[str, Machine | GputopoError]) -> Fleet:
-    """Compare hosts with the majority of like hosts. `readings`: by host, the error of one that has none."""
+def inspect_fleet(
+    readings: Mapping[str, Machine | GputopoError],
+    baseline: Mapping[str, Machine] = {},
+    fail_on: Severity | None = None,
+) -> Fleet:
+    """Compare hosts with the majority of like hosts. `readings`: by host, the error of one that has none.
+
+    `baseline`: earlier readings, with which each host is compared, too.
+    """
     hosts = [
         HostReading(name, without_identities(machine))
         for name, machine in readings.items()
@@ -104,13 +120,41 @@ def inspect_fleet(readings: Mapping[str, Machine | GputopoError]) -> Fleet:
     own = [finding for one in compared for finding in one.findings()]
     judged = {host.name for one in compared if len(one.hosts) > 2 for host in one.kind.hosts}
     odd = {host for finding in own if finding.id not in (SPLIT.id, NOT_READ.id) for host in finding.hosts}
+    changed = [one for host in hosts if host.name in baseline for one in _changed(host, baseline[host.name])]
+    gone = [
+        _of(name, NO_ANSWER, MACHINE, "it is in the baseline, and was not asked", {})
+        for name in baseline
+        if name not in readings
+    ]
+    found = _worst_first([*unread, *own, *changed, *gone])
+    shared = _worst_first(finding for one in compared for finding in one.shared())
+    broken = {host.name for host in hosts if driver_broken(host.machine) is not None}
     return Fleet(
         kinds=tuple(one.summary() for one in compared),
         unread=tuple(finding.hosts[0] for finding in unread),
         outliers=tuple(name for name in readings if name in odd & judged),
-        findings=_worst_first([*unread, *own]),
-        shared=_worst_first(finding for one in compared for finding in one.shared()),
+        findings=found,
+        shared=shared,
+        exit_codes={
+            name: int(
+                ExitCode.HARDWARE
+                if name in broken or isinstance(reading, GputopoError)
+                else ExitCode.FINDINGS
+                if fails([one for one in (*found, *shared) if name in one.hosts], fail_on)
+                else ExitCode.OK
+            )
+            for name, reading in readings.items()
+        },
     )
+
+
+def _changed(host: HostReading, was: Machine) -> Iterator[HostFinding]:
+    """Yield what is not as in an earlier reading of a host."""
+    changes = difference(without_identities(was), host.machine).changes
+    if changes:
+        says = f"since the baseline: {_several([one.says for one in changes])}"
+        evidence = {one.fact: {"was": one.was, "is": one.is_} for one in changes}
+        yield _of(host.name, CHANGED, MACHINE, says, evidence)
 
 
 class _Key(NamedTuple):
@@ -161,14 +205,19 @@ class _Comparison:
         yield from self._not_read()
         for name, each in self.found.items():
             for finding, keys in each:
-                if not self._is_common(keys):
+                if finding.id != GPU_BUSY.id and not self._is_common(keys):
                     yield _named(finding, (name,), f"host {name}: {finding.says}")
 
     def shared(self) -> Iterator[HostFinding]:
-        """Yield the findings of most hosts of this kind once, of the first that has each."""
+        """Yield the findings of most hosts of this kind once, of the first that has each, and their load."""
+        busy = {name: one for name, each in self.found.items() for one, _ in each if one.id == GPU_BUSY.id}
+        if busy:
+            first = max(busy.values(), key=lambda one: SEVERITIES.index(one.severity))
+            says = f"other programs run on GPUs of {len(busy)} of {len(self.hosts)} hosts"
+            yield _named(first, tuple(busy), f"{says}: {host_ranges(busy)}")
         seen: set[_Key] = set()
         for finding, keys in (one for each in self.found.values() for one in each):
-            if self._is_common(keys) and not seen >= keys:
+            if finding.id != GPU_BUSY.id and self._is_common(keys) and not seen >= keys:
                 seen |= keys
                 hosts = tuple(name for name, theirs in self.keys.items() if keys & theirs)
                 yield _named(finding, hosts, f"{len(hosts)} of {len(self.hosts)} hosts: {finding.says}")
@@ -273,20 +322,26 @@ def _who(host: HostFacts, devices: Sequence[HostDevice]) -> tuple[Subject, str]:
     if kind == "gpus" and (numbers := [host.gpus[place].index for place in places if place in host.gpus]):
         return Subject.of_gpus(numbers), f"GPU{'s' if len(numbers) > 1 else ''} {index_ranges(numbers)}"
     if kind == "nics" and (nics := [host.nics[place] for place in places if place in host.nics]):
-        names = ", ".join(nic.name or nic.pci_address or str(nic.index) for nic in nics)
+        names = ", ".join(map(_nic_name, nics))
         return Subject.of_nics(nic.index for nic in nics), f"network card {names}"
     if kind == "links":
-        pairs = [
-            sorted(host.gpus[place].index for place in both.split(" ") if place in host.gpus)
-            for both in places
-        ]
-        if len(pairs) == 1 and len(pairs[0]) == 2:
-            return Subject.of_link(*pairs[0]), f"GPUs {pairs[0][0]} and {pairs[0][1]}"
-        return MACHINE, f"{len(pairs)} pairs of GPUs"
+        a, b = places[0].split(" ", 1)
+        of_nics = any(place.split(" ", 1)[1] in host.nics for place in places)
+        if len(places) > 1 or a not in host.gpus or b not in host.gpus.keys() | host.nics.keys():
+            return MACHINE, f"{len(places)} pairs of GPUs{' and network cards' if of_nics else ''}"
+        if of_nics:
+            nic, gpu = host.nics[b], host.gpus[a].index
+            return Subject.of_nics([nic.index]), f"network card {_nic_name(nic)} and GPU {gpu}"
+        low, high = sorted((host.gpus[a].index, host.gpus[b].index))
+        return Subject.of_link(low, high), f"GPUs {low} and {high}"
     if kind == "pci":
         more = f" and {len(places) - MAX_MESSAGES} more" if len(places) > MAX_MESSAGES else ""
         return MACHINE, f"PCI device{'s' if len(places) > 1 else ''} {', '.join(places[:MAX_MESSAGES])}{more}"
     return (DRIVER if kind == "driver" else MACHINE), kind
+
+
+def _nic_name(nic: Nic) -> str:
+    return nic.name or nic.pci_address or str(nic.index)
 
 
 def _keys(finding: Finding, host: HostFacts) -> set[_Key]:
@@ -312,7 +367,8 @@ def _shows(device: HostDevice, host: HostFacts) -> bool:
 
 def _is_there(device: HostDevice, host: HostFacts) -> bool:
     if device.kind in ("gpus", "links"):
-        return all(place in host.gpus and not host.gpus[place].lost for place in device.place.split(" "))
+        ends = device.place.split(" ", 1)
+        return all(end in host.nics or (end in host.gpus and not host.gpus[end].lost) for end in ends)
     if device.kind == "nics":
         return device.place in host.nics
     return device.kind != "pci" or any(other.device == device for other in host.facts.values())

@@ -13,8 +13,8 @@ import msgspec
 from gputopo.findings.compare import grouped
 from gputopo.findings.difference import compared_facts, drivers, without_generation
 from gputopo.findings.usage import under_load
-from gputopo.values.fields import Field
-from gputopo.values.machine import Gpu, Machine, Nic, PciNode
+from gputopo.values.fields import Field, field_at
+from gputopo.values.machine import Gpu, Link, Machine, Nic, PciNode
 from gputopo.values.subject import at_gpu, at_link, at_nic, at_pci, within
 
 Place = tuple[int, tuple[str, ...]]  # the root complex by rank, device and function at each step down
@@ -242,11 +242,15 @@ _VARYING: dict[type[msgspec.Struct], frozenset[str]] = {
     Nic: frozenset({"name", "pci_address", "ports[].interface", "ports[].rdma_device"}),
     PciNode: frozenset({"name", "parent", "root"}),
 }
+_HOP = field_at(Link, "hop")
 _OF_GPU_TOO = ("max_speed_gt_per_s", "max_width", "width", "numa_node")
 
 
 class HostDevice(NamedTuple):
-    """What facts are about: `kind` (gpus, links, nics, pci, host, driver) and the place that hosts share."""
+    """What facts are about: `kind` (gpus, links, nics, pci, host, driver) and the place that hosts share.
+
+    Links are between two GPUs, or a GPU and a network card.
+    """
 
     kind: str
     place: str = ""
@@ -300,6 +304,10 @@ def facts_of_host(machine: Machine, reference: Machine) -> HostFacts:
             add(at_link(a, b), HostDevice("links", f"{a} {b}"), link)
     for place, nic in nics.items():
         add(at_nic(place), HostDevice("nics", place), nic)
+        for key, hop in nic.hops.items():
+            if (end := numbers.get(int(key[4:])) if key.startswith("gpu:") else None) is not None:
+                device = HostDevice("links", f"{end} {place}")
+                facts[f"{at_nic(place)}.hops.{end}"] = HostFact(device, "hop", _HOP, hop.value)
     for node in machine.pci:
         place = moved.get(node.address, node.address)
         add(at_pci(place), HostDevice("pci", place), node, _OF_GPU_TOO if place in gpus else ())

@@ -164,12 +164,15 @@ def errors(gpu: Gpu) -> Iterator[Fault]:
 def logged_errors(machine: Machine) -> Iterator[Fault]:
     """Find errors of NVLinks and NVSwitches (SXid) in the kernel log. (Xid 74 is an Xid.)"""
     for gpu, event in kernel_events(machine, "sxid", "nvlink"):
-        severity: Severity = "error" if event.severity == "fatal" else "warning"
+        fatal = event.severity == "fatal"
+        severity: Severity = "error" if fatal else "warning"
         what = "NVLink error" if event.code is None else f"SXid {event.code}"
+        case = None if event.code is None else "SXid fatal" if fatal else "SXid"
         says = f"{what} in the kernel log{times(event)}: {event.text}"
         if gpu is None and event.pci_address:
             says = f"NVSwitch {event.pci_address}: {says}"
-        yield NVLINK_ERRORS.fault(gpu or MACHINE, says, event_evidence(event), severity, part=event.text)
+        evidence = event_evidence(event)
+        yield NVLINK_ERRORS.fault(gpu or MACHINE, says, evidence, severity, case=case, part=event.text)
 
 
 @each_gpu(FABRIC_NOT_READY, FABRIC_UNHEALTHY)

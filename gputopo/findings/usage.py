@@ -117,6 +117,7 @@ def _shown(gpu: Gpu) -> list[str]:
         *([f"{percent}% load"] if percent is not None else ()),
         *([f"{memory.used} of {memory.total} MiB used"] if holds and memory.total else ()),
         *([f"{draw:.0f} of {limit:.0f} W"] if powered and not (loaded or filled) else ()),
+        *(["drives a display"] if displays else ()),
     ]
 
 

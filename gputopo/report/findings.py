@@ -114,7 +114,7 @@ def _state(one: Finding) -> tuple[str, str, bool]:
 def _reason(one: Finding) -> str:
     """Return the first clause of a message, without the GPUs that it is about."""
     says = _ABOUT.sub("", _NAMED.sub(r"\1", one.says))
-    return re.split(r"[;:(]|, ", says)[0].strip()
+    return re.split(r"[;(]|:(?= )|, ", says)[0].strip()
 
 
 def short_findings(findings: Sequence[Finding], *, above: int, beside: int, details: str = _ALL) -> Items:

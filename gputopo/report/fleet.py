@@ -1,5 +1,6 @@
 """Machines compared: several hosts with like ones, and two readings with one another."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 from gputopo.findings import Finding
@@ -9,10 +10,12 @@ from gputopo.report.document import Block, Bullets, Document, Rows, Styled, of_s
 from gputopo.report.findings import counts_in_words, findings_block
 from gputopo.report.layout import QUIET, plain
 from gputopo.report.units import counted
-from gputopo.values.index_ranges import index_ranges
+from gputopo.values.index_ranges import host_ranges, index_ranges, natural
 
 _NOTHING = "None: no host differs from the others of its kind."
-_NAMED = 8  # hosts of a kind; the rest is in the JSON
+_NAMED = 8  # hosts of a kind that fold badly; the rest is in the JSON
+_MAX_FOLDED = 200  # characters
+_MAX_REASON = 200  # characters
 
 
 def fleet_document(fleet: Fleet) -> Document:
@@ -54,8 +57,31 @@ def _rows(fleet: Fleet) -> list[tuple[str, str]]:
 
 
 def _names(hosts: Sequence[str]) -> str:
-    more = f" and {len(hosts) - _NAMED} more" if len(hosts) > _NAMED else ""
-    return plain(", ".join(hosts[:_NAMED]) + more)
+    """Return hosts as a set of nodes; of many that fold badly the first."""
+    in_order = sorted(hosts, key=natural)
+    folded = host_ranges(in_order)
+    if len(hosts) <= _NAMED or len(folded) <= _MAX_FOLDED:
+        return plain(folded)
+    return plain(f"{host_ranges(in_order[:_NAMED])} and {len(hosts) - _NAMED} more")
+
+
+_NODE = re.compile(r"[A-Za-z0-9_.-]+")
+_UNQUOTED = re.compile(r"[^ -!#-~]+")  # what a quoted reason cannot have
+
+
+def drain_commands(fleet: Fleet) -> str:
+    """Return commands of Slurm that drain hosts with faults of their own, those of one fault together."""
+    of_one: dict[str, list[str]] = {}
+    faults = [one for one in fleet.findings if one.severity != "info" and len(one.hosts) == 1]
+    for host in dict.fromkeys(one.hosts[0] for one in faults):
+        first = next(one for one in faults if one.hosts[0] == host)
+        reason = f"gputopo: {first.says.removeprefix(f'host {host}: ')}"
+        if _NODE.fullmatch(host):
+            of_one.setdefault(_UNQUOTED.sub(" ", reason)[:_MAX_REASON], []).append(host)
+    return "".join(
+        f'scontrol update NodeName={host_ranges(sorted(nodes, key=natural))} State=DRAIN Reason="{reason}"\n'
+        for reason, nodes in of_one.items()
+    )
 
 
 def difference_document(difference: Difference) -> Document:

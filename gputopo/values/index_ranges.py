@@ -1,4 +1,4 @@
-"""Numbers of GPUs and CPUs as ranges, `0-3,6`, and pairs of GPUs in words that do not look like a range."""
+"""Numbers of GPUs, CPUs and hosts as ranges, `0-3,6`, `n[0-3,6]`; pairs of GPUs in words."""
 
 import re
 from collections.abc import Iterable
@@ -28,6 +28,32 @@ def index_ranges(indices: Iterable[int]) -> str:
         else:
             runs.append([index, index])
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+_ADDRESS = re.compile(r"[0-9.]+|.*:.*")
+
+
+def host_ranges(names: Iterable[str]) -> str:
+    """Return names of hosts in their order, runs of numbers folded as Slurm writes them: `n[1-3,7],m`."""
+    found: list[tuple[str, str, list[list[str]]]] = []
+    for name in names:
+        host, dot, domain = name.partition(".")
+        parts = None if _ADDRESS.fullmatch(name) else re.fullmatch(r"(.*?)([0-9]{1,15})([^0-9]*)", host)
+        head, number, tail = (parts[1], parts[2], f"{parts[3]}{dot}{domain}") if parts else (name, "", "")
+        if not (found and number and found[-1][:2] == (head, tail) and found[-1][2]):
+            found.append((head, tail, [[number, number]] if number else []))
+            continue
+        runs = found[-1][2]
+        if number == str(int(runs[-1][1]) + 1).zfill(len(runs[-1][1])):
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(f"{head}{_in_brackets(runs)}{tail}" for head, tail, runs in found)
+
+
+def _in_brackets(runs: list[list[str]]) -> str:
+    text = ",".join(first if first == last else f"{first}-{last}" for first, last in runs)
+    return text if text.isdecimal() or not text else f"[{text}]"
 
 
 def parse_ranges(text: str) -> tuple[int, ...] | None:

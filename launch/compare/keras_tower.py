@@ -66,7 +66,7 @@ class PassMarks:
     """Time marks of one tower in a graph: forward and backward, without the wait between the two."""
 
     def __init__(self, marks: Marks, begin: Tensor, *, gates: bool) -> None:
-        """`begin`: the step's start. `gates`: whether work waits for its mark (few CPU threads)."""
+        """`begin`: the step's start. `gates`: whether work waits for its mark, as in `TowerClock`."""
         self._marks = marks
         self._gates = gates
         self._start = clock([begin])
@@ -82,7 +82,7 @@ class PassMarks:
 
     def ready(self, tensors: Sequence[Tensor], device: str) -> list[Tensor]:
         """Mark that weights and rows are there; return the tensors that the work waits for."""
-        self._ready = clock([self._marks.arrived(tensors, device)])
+        self._ready = clock([self._arrived(tensors, device)])
         return [self._ready] if self._gates else []
 
     def went_forward(self, outputs: Tensor, device: str) -> None:
@@ -91,7 +91,7 @@ class PassMarks:
 
     def upstream(self, tensor: Tensor, device: str) -> list[Tensor]:
         """Mark that the gradient of the outputs is there; return the tensors that the work waits for."""
-        self._back = clock([self._marks.arrived([tensor], device)])
+        self._back = clock([self._arrived([tensor], device)])
         return [self._back] if self._gates else []
 
     def done(self, gradients: Sequence[Tensor], device: str) -> None:
@@ -99,6 +99,11 @@ class PassMarks:
         done = clock([self._marks.arrived(gradients, device)])
         with tf.device(HOST), tf.name_scope("marks/"):
             self.row = tf.stack([self._start, self._ready, self._forward + (done - self._back)])
+
+    def _arrived(self, tensors: Sequence[Tensor], device: str) -> Tensor:
+        if self._gates:
+            return self._marks.arrived(tensors, device)
+        return self._marks.there(tensors, device, self._start)
 
 
 @dataclass

@@ -8,9 +8,10 @@ from typing import Annotated
 import msgspec
 
 from gputopo.launch.hosts import starters
-from gputopo.launch.hosts.hostlists import MAX_HOSTS, HostAddress, fold, read_hostfile, read_hosts
+from gputopo.launch.hosts.hostlists import MAX_HOSTS, HostAddress, read_hostfile, read_hosts
 from gputopo.launch.hosts.starters import RankClaim
 from gputopo.values.errors import InputError, UsageError
+from gputopo.values.index_ranges import host_ranges
 from gputopo.values.option import Option, shown
 
 # For all hosts to come, unless told otherwise: batch systems start tasks within seconds, containers pull
@@ -261,7 +262,7 @@ def _allocation(claims: Sequence[RankClaim], environ: Mapping[str, str]) -> Allo
     rank = next((one.rank for one in claims if one.rank is not None), None)
     hosts = next((one.hosts for one in claims if len(one.hosts) > 1), ())
     if len(hosts) not in (0, size):
-        names = fold(one.name or "?" for one in hosts)
+        names = host_ranges(one.name or "?" for one in hosts)
         raise UsageError(
             f"{source} has {_counted(size)}, and names {len(hosts)}: {names}",
             f"name them in rank order: --hosts LIST; {_ALONE}",

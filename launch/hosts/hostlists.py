@@ -6,7 +6,7 @@ same folded names, sorts them, merges equal ones and asks the programs of its co
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -86,36 +86,6 @@ def read_hostfile(where: str, text: str) -> tuple[HostAddress, ...]:
     if not found:
         raise UsageError(f"{where} names no host", "write one host a line, in the order of their ranks")
     return tuple(found)
-
-
-def fold(names: Iterable[str]) -> str:
-    """Return names in their order, with runs of numbers folded: `n[1-3],m`; `read_hosts` reads it."""
-    runs: list[tuple[str, str, str, str]] = []
-    for name in names:
-        head, number, tail = _split_number(name)
-        if runs and number:
-            first_head, first, last, last_tail = runs[-1]
-            if (
-                (head, tail) == (first_head, last_tail)
-                and last
-                and number == str(int(last) + 1).zfill(len(last))
-            ):
-                runs[-1] = (head, first, number, tail)
-                continue
-        runs.append((head, number, number, tail))
-    return ",".join(
-        f"{head}{first}{tail}" if first == last else f"{head}[{first}-{last}]{tail}"
-        for head, first, last, tail in runs
-    )
-
-
-def _split_number(name: str) -> tuple[str, str, str]:
-    """Return what is before, in and behind the number of a host's name; an address has none."""
-    if HostAddress(name).is_ip:
-        return name, "", ""
-    host, dot, domain = name.partition(".")
-    found = re.fullmatch(r"(.*?)([0-9]{1,15})([^0-9]*)", host)
-    return (found[1], found[2], f"{found[3]}{dot}{domain}") if found else (name, "", "")
 
 
 def _hosts_of(where: str, part: str) -> Iterator[HostAddress]:

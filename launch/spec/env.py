@@ -115,6 +115,7 @@ def _with(place: HostPlace, sentence: str) -> HostPlace:
 
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}
+BATCH_NORM = "TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"
 ALLOW_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 GPU_THREAD_MODE, GPU_THREAD_COUNT = "TF_GPU_THREAD_MODE", "TF_GPU_THREAD_COUNT"
 
@@ -154,7 +155,11 @@ def worker_env(
     asked = {} if default else threads
     if runtime.memory_limit_mib is not None:
         asked[ALLOW_GROWTH] = "false"  # a limit and growth exclude one another
-    defaults = {**_WORKER_DEFAULTS, **(threads if default and not _has_threads(parent) else {})}
+    defaults = {
+        **_WORKER_DEFAULTS,
+        BATCH_NORM: "1",
+        **(threads if default and not _has_threads(parent) else {}),
+    }
     return {
         **defaults,
         **parent,

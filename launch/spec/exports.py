@@ -11,6 +11,7 @@ gives each pod PET_NNODES, PET_NODE_RANK and PET_MASTER_ADDR, whatever the progr
 """
 
 import json
+import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -18,10 +19,11 @@ from typing import Any
 
 import msgspec
 
-from gputopo.launch.hosts.hostlists import HostAddress, fold
+from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.remote_agent import SECRET
 from gputopo.launch.spec.env import HostPlace
 from gputopo.values.errors import UsageError
+from gputopo.values.index_ranges import host_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.run.plan import SPREAD, Candidate
 
@@ -35,6 +37,7 @@ _MAX_NAME = 40  # a pod's name has the job, indices and a suffix besides, and 63
 SRUN = ("srun", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0", "--no-kill", "--cpu-bind=none")
 MPIRUN = ("mpirun", "--bind-to", "none")
 _JOB = "workers"
+_START_MINUTES = 15  # beside the steps: imports, building the graph, a checkpoint at the end
 # By which the hosts know one another: made by each job, never written.
 _MAKE_SECRET = f"export {SECRET}=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')"
 # Pods start when their node has pulled the image, each at its own time. As torchrun's rendezvous waits.
@@ -86,6 +89,7 @@ class HostExport(ExportedRun, frozen=True, kw_only=True):
     named: bool = True  # the user named GPUs, to take or to exclude
     home: str | None = None  # GPUTOPO_HOME of its record
     host_name: str | None = None  # of the planned machine, None for a capture
+    steps: int | None = None  # with those of the warm-up, where they are known
 
 
 def renumbered(choice: Candidate) -> Candidate:
@@ -130,8 +134,14 @@ def sbatch(start: HostExport) -> str:
 
 
 def _node(start: HostExport) -> list[str]:
-    name = start.host_name
-    return [f"nodelist={name}"] if name and not _UNSAFE.search(name) else []
+    """Return the time limit, from the slowest that is predicted, and the node of the planned machine."""
+    name, choice = start.host_name, start.choice
+    found = [f"nodelist={name}"] if name and not _UNSAFE.search(name) else []
+    if start.steps is None or choice.step_ms is None or not choice.images_per_sec_low:
+        return found
+    slowest_ms = choice.step_ms * (choice.images_per_sec or 0.0) / choice.images_per_sec_low
+    minutes = math.ceil(start.steps * slowest_ms / 60_000) + _START_MINUTES
+    return [f"time={minutes // 60}:{minutes % 60:02}:00", *found]
 
 
 def docker(start: HostExport) -> str:
@@ -196,7 +206,7 @@ def hosts_sbatch(start: HostsExport) -> str:
     names = [str(host) for host in start.hosts]
     directives = [
         *(f"nodes={start.size}", "ntasks-per-node=1", "exclusive", f"gpus-per-node={start.has}", "mem=0"),
-        *([f"nodelist={fold(names)}"] if names else []),
+        *([f"nodelist={host_ranges(names)}"] if names else []),
         *(["no-kill"] if start.may_lose else []),
     ]
     why = "Whole nodes: Slurm gives GPUs by number, and this run names those of its plan on each."
@@ -211,7 +221,7 @@ def hostfile(start: HostsExport) -> str:
     if not start.hosts:
         raise UsageError("--format hostfile needs the names of the hosts", "add --hosts LIST")
     ports = all(host.port is None for host in start.hosts)
-    listed = (fold if ports else ",".join)(str(host) for host in start.hosts)
+    listed = (host_ranges if ports else ",".join)(str(host) for host in start.hosts)
     one_each = ("--map-by", "ppr:1:node")
     command = [*MPIRUN, "--hostfile", "HOSTFILE", "-n", str(start.size), *one_each]
     line = shlex.join([*command, *start.on_named_gpus("--hosts", listed)])

@@ -125,6 +125,11 @@ def _moves(spec: RunSpec) -> bool:
 
 HOSTS_RULES: tuple[TaskRule, ...] = (
     TaskRule(
+        lambda spec: bool(spec.servers) and not is_multi_worker(spec) and spec.precision.deterministic,
+        "--deterministic is for one host, and this is a training of several",
+        "leave it out, add --num-hosts 1, or use --strategy multi_worker_mirrored",
+    ),
+    TaskRule(
         lambda spec: bool(spec.servers) and not is_multi_worker(spec) and spec.data.bad_records == "skip",
         "--bad-records skip is for one host, and this is a training of several",
         "leave it out, and repair the files that are named, or add --num-hosts 1",
@@ -250,6 +255,11 @@ EXCHANGE_RULES: tuple[TaskRule, ...] = (
         "--staged-vars and --async are modes of a parameter server: they cannot be combined with packed or "
         "fp16 gradients, or with relaxed consistency",
         "leave --staged-vars and --async out, and use --variable-update replicated",
+    ),
+    TaskRule(
+        lambda spec: spec.precision.deterministic and spec.exchange.asynchronous,
+        "--deterministic cannot be combined with --async: the order of its updates differs from run to run",
+        "leave one of them out, such as --async",
     ),
     TaskRule(
         lambda spec: spec.exchange.staged and spec.exchange.asynchronous,

@@ -127,7 +127,15 @@ class Precision(_Part, frozen=True):
     auto_loss_scale: bool = False
     loss_scale_steps: int = 1000
     xla: Annotated[bool, Option("--xla", "Compile with XLA")] = False
-    tf32: Annotated[Literal["on", "off"], Option("--tf32", "TensorFloat-32 in fp32 products on GPUs")] = "on"
+    tf32: Annotated[
+        Literal["on", "off"], Option("--tf32", "TensorFloat-32 in fp32 products on GPUs", more=True)
+    ] = "on"
+    deterministic: Annotated[
+        bool,
+        Option(
+            "--deterministic", "Same numbers in each run on the same hardware, by slower kernels", more=True
+        ),
+    ] = False
 
 
 class Exchange(_Part, frozen=True):

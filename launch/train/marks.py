@@ -5,11 +5,13 @@ is slow, and nothing more than the step's own result is waited for. A tower's ma
 the network is in none of them, and they are of that host's clock, which `HostMarks` brings to rank 0's.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework.config import is_op_determinism_enabled  # has no public name
 
 from gputopo.launch.spec.names import device_name, host_of, rank_of
 from gputopo.launch.train.host_clocks import HostClocks
@@ -46,12 +48,35 @@ class Marks:
         self.probes.append(probe)
         return probe
 
+    def there(self, tensors: Sequence[Tensor], device: str, since: Tensor) -> Tensor:
+        """Return a number [1] on a GPU's host that is made once all the tensors are on the GPU.
+
+        No kernel of a GPU is waited for: the only op on the device is one of int32, whose kernel for GPUs is
+        on the host, as are its input and output, and it runs when the executor has the tensors. What is
+        copied to a GPU counts as there when the copy is over; what a kernel makes, once that is queued.
+        `since`: a reading of the host's clock; the number depends on it, so that no optimizer folds it.
+        """
+        with tf.device(host_of(device)), tf.name_scope(_SCOPE):
+            # Both are made outside: only the first op in a scope of control dependencies has them.
+            numbers = tf.cast(tf.reshape(since, (1,)) > 0, tf.int32), tf.constant([1])
+        with tf.device(device), tf.control_dependencies(list(tensors)):
+            counted = tf.add(*numbers)
+        with tf.device(host_of(device)), tf.name_scope(_SCOPE):
+            probe = tf.cast(tf.negative(counted), tf.float32)
+        self.probes.append(probe)
+        return probe
+
 
 class TowerClock:
     """The marks of one tower in a step: it starts, its weights are there, its work is done.
 
     It starts after `start`. `gates`: its work waits for the mark that its weights are there: CPU devices have
     few threads, and without this a mark could come after the work that it precedes.
+
+    GPUs have no gate: layers whose weights are there compute while the weights of later ones are still
+    copied, as in tf_cnn_benchmarks, and a gate would take that away, and put a copy to the host and a launch
+    into each step. A slice on the GPU, as of the other marks, would come behind these layers' kernels in the
+    stream, and count them as waiting for weights. So the mark is an event on the host (`Marks.there`).
     """
 
     def __init__(self, marks: Marks, device: str, start: Sequence[Tensor], *, gates: bool) -> None:
@@ -65,8 +90,11 @@ class TowerClock:
 
     def weights_arrived(self, weights: Sequence[Tensor]) -> list[Tensor]:
         """Mark that the weights are there; return what the tower's work waits for."""
+        if not self._gates:
+            self.ready = clock([self._marks.there(weights, self.device, self.started)], self.host)
+            return []
         self.ready = clock([self._marks.arrived(weights, self.device)], self.host)
-        return [self.ready] if self._gates else []
+        return [self.ready]
 
     def done(self, made: Sequence[Tensor]) -> Sequence[Tensor]:
         """Mark that the tower's work is done; return what it made."""
@@ -97,8 +125,13 @@ class HostMarks(HostClocks):
 
 
 def clock(after: Sequence[Tensor], host: str = HOST) -> Tensor:
-    """Read a host's clock (seconds since the epoch, float64) after the given tensors are there."""
+    """Read a host's clock (seconds since the epoch, float64) after the given tensors are there.
+
+    Where ops are deterministic TensorFlow's own op for this refuses to run, and Python reads the clock.
+    """
     with tf.device(host), tf.name_scope(_SCOPE), tf.control_dependencies(list(after)):
+        if is_op_determinism_enabled():
+            return tf.ensure_shape(tf.numpy_function(time.time, [], tf.float64), ())
         return tf.timestamp()
 
 

@@ -21,6 +21,7 @@ _NUMBERED = re.compile(r"\s*\(\d+\) ")
 _UNSUPPORTED = re.compile(
     r"Detected unsupported operations when trying to compile graph .* on XLA_\w+: (\w+)"
 )
+_NOT_DETERMINISTIC = re.compile(r"[Dd]eterminis[mt]\w* (?:is not yet supported|GPU implementation)")
 # TensorFlow begins with the names of graph nodes, which mean nothing to a user.
 _PLACE = re.compile(r"^(\{\{[^{}]*\}\}\s*)+")
 _OP = re.compile(r"\s*\[Op:\w+\]$")
@@ -39,6 +40,8 @@ def cause_and_remedy(text: str, kind: str, line: str | None = None) -> tuple[str
     if unsupported:
         return f"XLA has no kernel for the op {unsupported[1]} of this model", "leave --xla out"
     cause = first_line(text) or kind
+    if _NOT_DETERMINISTIC.search(text):
+        return cause, "leave --deterministic out"
     return (cause, SEE_LOG) if line is None else (f"{cause} ({line})", f"look at that line, or {SEE_LOG}")
 
 

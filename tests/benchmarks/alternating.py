@@ -103,7 +103,9 @@ class Running:
         return self.steps
 
     def _family(self) -> list[psutil.Process]:
-        return [self._process, *self._process.children(recursive=True)]
+        with suppress(psutil.NoSuchProcess):  # it ended
+            return [self._process, *self._process.children(recursive=True)]
+        return []
 
     def _send(self, number: signal.Signals) -> None:
         for one in self._family():

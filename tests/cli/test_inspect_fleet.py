@@ -31,7 +31,7 @@ def test_the_odd_host_and_the_one_without_a_reading_are_named(call: Call, hosts:
     done = call("inspect", "--from", *hosts, "--fleet")
     assert (done.code, done.err) == (0, "")
     lines = " ".join(done.out.split())
-    assert "5 hosts 4 x Test-100: n0, n1, n2, n3, n5;" in lines
+    assert "5 hosts 4 x Test-100: n[0-3,5];" in lines
     assert "host n2: GPU 1: power limit 250 W (400 W on its 4 peers)" in lines
     assert "host n4: no reading: " in lines
     assert "Outliers n2 " in lines
@@ -44,6 +44,34 @@ def test_the_document_and_markdown_name_the_same_hosts(call: Call, hosts: list[P
     markdown = call("inspect", "--from", *hosts, "--fleet", "--format", "markdown").out
     assert "\n### Hosts\n" in markdown
     assert "host n2: GPU 1: power limit 250 W" in markdown
+
+
+def test_hosts_with_faults_are_drained_by_commands_of_slurm_and_have_exit_codes(
+    call: Call, hosts: list[Path]
+) -> None:
+    done = call("inspect", "--from", *hosts, "--fleet", "--format", "scontrol")
+    unread, odd = done.out.splitlines()
+    assert unread.startswith('scontrol update NodeName=n4 State=DRAIN Reason="gputopo: no reading: ')
+    assert odd.startswith(
+        'scontrol update NodeName=n2 State=DRAIN Reason="gputopo: GPU 1: power limit 250 W ('
+    )
+    assert odd.endswith('peers)"')
+    text = call("inspect", "--from", *hosts, "--fleet", "--json", "--fail-on", "warning").out
+    codes = schema.decode(text, Fleet, origin="stdout").exit_codes
+    assert codes == {"n0": 0, "n1": 0, "n2": 1, "n3": 0, "n4": 3, "n5": 0}
+
+
+def test_hosts_are_compared_with_the_recording_of_each(call: Call, hosts: list[Path], tmp_path: Path) -> None:
+    folder = tmp_path / "before"
+    assert call("inspect", "--from", *hosts, "--fleet", "--record", folder).code == 0
+    assert sorted(one.stem for one in folder.iterdir()) == ["n0", "n1", "n2", "n3", "n5"]
+    schema.write(hosts[0], boxes.gpu(3, name="Test-200")(machine_of("four")))
+    done = call("inspect", "--from", *hosts[:3], "--fleet", "--baseline", folder)
+    lines = " ".join(done.out.split())
+    assert "host n0: since the baseline: GPU 3: " in lines
+    assert "host n1: since" not in lines
+    assert "host n2: since" not in lines
+    assert "host n5: it is in the baseline, and was not asked" in lines
 
 
 @pytest.mark.parametrize(("fail_on", "number", "code"), [("error", 3, 0), ("warning", 3, 1), ("error", 6, 1)])
@@ -66,7 +94,9 @@ def test_each_file_may_have_its_own_from_and_be_a_bundled_machine(call: Call) ->
         (("--fleet", "--from", "7gforce"), "--fleet compares hosts, and needs a file of each of two or more"),
         (("--fleet", "--from", "a.json", "b.json"), "none of 2 files can be read: there is no file a.json"),
         (("--fleet", "--watch"), "--fleet and --watch do not go together"),
-        (("--fleet", "--record", "x"), "--fleet and --record do not go together"),
+        (("--from", "7gforce", "--baseline", "x"), "--baseline is for several hosts"),
+        (("--from", "7gforce", "--format", "scontrol"), "--format scontrol is for several hosts"),
+        (("--fleet", "--from", "7gforce", "dgx1-p100", "--baseline", "x"), "--baseline x has no recordings"),
         (("--fleet", "--diff", "7gforce"), "--fleet and --diff do not go together"),
         (("--fleet", "--identities"), "--fleet and --identities do not go together"),
         (("--fleet", "--format", "prometheus"), "--fleet cannot print prometheus"),

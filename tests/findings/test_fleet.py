@@ -14,11 +14,12 @@ from gputopo.findings import fleet
 from gputopo.findings.fleet import Fleet, HostFinding, inspect_fleet
 from gputopo.values import schema
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Driver, Host, Machine
+from gputopo.values.machine import Driver, Hop, Host, Machine
 from tests.findings import boxes
 from tests.kit.faults import FAULTS, broken
 from tests.kit.machines import machine_of, read
 from tests.kit.test_faults import NO_FAULTS, WATCHED, home
+from tests.planner.joint_machines import box
 
 GPU = 2
 SEEN = [name for name in FAULTS if name not in NO_FAULTS | WATCHED]
@@ -319,7 +320,7 @@ def test_every_rule_of_a_fleet_is_reported_in_words() -> None:
     kernels = {f"k{n}": boxes.host(kernel=f"6.{n % 2}.0")(machine) for n in range(6)}
     readings: dict[str, Any] = {**odd, **kernels, "off": InputError("off.json: no such file", "look")}
     several = inspect_fleet(readings)
-    two = inspect_fleet({"a": machine, "b": boxes.host(kernel="6.9.0")(machine)})
+    two = inspect_fleet({"a": machine, "b": boxes.host(kernel="6.9.0")(machine)}, {"b": machine})
     found = [*several.findings, *two.findings]
     assert {one.id for one in found} >= {rule.id for rule in fleet.RULES}
     assert all(one.says.startswith("host") and "\n" not in one.says and one.remedy for one in found)
@@ -329,3 +330,21 @@ def test_the_document_is_read_as_it_was_written() -> None:
     found = fleet_of(machine_of("dgx1"), 4, {1: with_fault("dgx1", "port_down")})
     assert schema.to_builtins(found)["schema"] == "gputopo.fleet/1"
     assert schema.decode(schema.encode(found), Fleet, origin="a test") == found
+
+
+def test_load_is_one_line_with_the_hosts_that_have_it_and_no_outlier() -> None:
+    busy = with_fault("four", "busy")
+    found = fleet_of(machine_of("four"), 8, dict.fromkeys((1, 2, 3, 7), busy))
+    assert (found.outliers, of(found, "gpu.busy")) == ((), [])
+    (shared,) = [one for one in found.shared if one.id == "gpu.busy"]
+    assert shared.says == "other programs run on GPUs of 4 of 8 hosts: n[1-3,7]"
+    assert shared.hosts == ("n1", "n2", "n3", "n7")
+
+
+def test_a_network_card_that_is_farther_from_a_gpu_than_on_like_hosts_is_named() -> None:
+    near = box(Hop.PIX, [dict.fromkeys(range(4), Hop.PIX)], gpus=4)
+    far = box(Hop.PIX, [{**dict.fromkeys(range(4), Hop.PIX), 2: Hop.SYS}], gpus=4)
+    found = fleet_of(near, 4, {3: far})
+    (differs,) = of(found, "fleet.differs")
+    assert differs.says == "host n3: network card 0 and GPU 2: PCIe hop SYS (PIX on its 3 peers)"
+    assert found.outliers == ("n3",)

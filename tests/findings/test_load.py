@@ -67,7 +67,7 @@ XORG = GpuProcess(pid=7, kind="graphics", name="Xorg", memory_mib=22)
         ),
         (
             {"percent": 65, "used": 9_184, "free": 640, "display_active": True},
-            "65% load, 9184 of 10240 MiB used, no process listed",
+            "65% load, 9184 of 10240 MiB used, drives a display, no process listed",
         ),
         ({"percent": 99}, "99% load, no process listed"),
         (

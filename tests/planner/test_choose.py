@@ -55,7 +55,10 @@ def test_nvlinks_come_before_pcie_and_more_links_before_fewer() -> None:
     # NV2 pairs of the V100 cube mesh: 0-3, 0-4, 1-2, 1-5, 2-3, 4-7, 5-6, 6-7: eight. The lowest is 0-3.
     found = plan(machine_of(DGX1_V100), Request(num_gpus=2, prefer_pix=True))
     assert found.choice.gpus == (0, 3)
-    assert found.choice.ps_device == "gpu:0"
+    assert (found.choice.variable_update, found.choice.all_reduce) == ("replicated", "nccl")
+    assert says(found, "a copy of the variables on each GPU: no step is predicted")
+    asked = plan(machine_of(DGX1_V100), Request(num_gpus=2, prefer_pix=True, ps="cpu")).choice
+    assert (asked.variable_update, asked.ps_device, asked.all_reduce) == ("parameter_server", "cpu", None)
     assert says(found, "connected by 2 NVLinks")
     assert says(found, "8 are equal")
     assert says(found, "--prefer-pix is met")

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 import gputopo
 from gputopo.cli.hosts.asking import ask
-from gputopo.cli.printing import note, show_report
+from gputopo.cli.printing import emit, note, show_report
 from gputopo.cli.source import machine_from
 from gputopo.launch.hosts.allocation import PORT, HostOptions
 from gputopo.launch.hosts.hostlists import HostAddress
@@ -15,8 +15,7 @@ from gputopo.launch.hosts.messages import Joining
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError, UsageError
 
 if TYPE_CHECKING:
-    from gputopo.findings import Severity
-    from gputopo.findings.fleet import Fleet
+    from gputopo.cli.inspect import InspectOptions
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
     from gputopo.planner.network import SavedNetwork
@@ -26,35 +25,63 @@ if TYPE_CHECKING:
 _ENDINGS = re.compile(r"(\.(json|xml|txt|log|out|tar|tgz|gz|bz2|xz|zst))+$", re.IGNORECASE)
 
 
-def fleet(sources: Sequence[str], shape: str, fail_on: "Severity | None") -> int:
+def fleet(output: "InspectOptions") -> int:
     """Compare the hosts of several files and print what differs. Raises InputError if no file can be read."""
-    if len(sources) < 2:
+    if len(output.sources) < 2:
         raise UsageError(
             "--fleet compares hosts, and needs a file of each of two or more",
             "give --from A.json B.json ...: what gputopo inspect --record writes on each host; or name "
             "hosts to ask by ssh: --hosts LIST, or by srun: srun gputopo inspect --fleet",
         )
-    return _compare(readings(sources), shape, fail_on)
+    return _compare(readings(output.sources), output)
 
 
-def _compare(readings: "Mapping[str, Machine | GputopoError]", shape: str, fail_on: "Severity | None") -> int:
+def _compare(found: "Mapping[str, Machine | GputopoError]", output: "InspectOptions") -> int:
     from gputopo import findings
     from gputopo.findings.fleet import inspect_fleet
+    from gputopo.report.fleet import drain_commands, fleet_document
 
-    found = inspect_fleet(readings)
-    _print(found, shape)
-    return ExitCode.FINDINGS if findings.fails([*found.findings, *found.shared], fail_on) else ExitCode.OK
+    before = {} if output.baseline is None else _recorded(output.baseline)
+    fleet = inspect_fleet(found, before, output.fail_on)
+    if output.record is not None:
+        _record(found, output.record)
+    if output.shape == "scontrol":
+        emit(drain_commands(fleet))
+    else:
+        show_report(fleet, lambda: fleet_document(fleet), output.shape)
+    failed = findings.fails([*fleet.findings, *fleet.shared], output.fail_on)
+    return ExitCode.FINDINGS if failed else ExitCode.OK
 
 
-def fleet_of_hosts(
-    hosts: Sequence[HostAddress], options: HostOptions, shape: str, fail_on: "Severity | None"
-) -> int:
+def _record(found: "Mapping[str, Machine | GputopoError]", folder: Path) -> None:
+    """Write the machine of each host to a file of its name. Raises InputError."""
+    from gputopo.topology.identities import without_identities
+    from gputopo.values import schema
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make {folder}: {error.strerror}", "name another folder") from error
+    for name, one in found.items():
+        if not isinstance(one, GputopoError):
+            schema.write(folder / f"{name.replace('/', '_')}.json", without_identities(one))
+
+
+def _recorded(folder: Path) -> "dict[str, Machine]":
+    """Return the machines of a folder, by host. Raises InputError."""
+    files = sorted(str(one) for one in folder.glob("*.json"))
+    if not files:
+        raise InputError(f"--baseline {folder} has no recordings", "make them: --fleet --record FOLDER")
+    return {name: one for name, one in readings(files).items() if not isinstance(one, GputopoError)}
+
+
+def fleet_of_hosts(hosts: Sequence[HostAddress], options: HostOptions, output: "InspectOptions") -> int:
     """Ask all hosts, compare those that answer, and print what differs. Raises GputopoError."""
     found = ask(hosts, options, "inspect")
     names = [
         one.name if isinstance(one, Joining) else str(host) for host, one in zip(hosts, found, strict=True)
     ]
-    return _compare(_named(names, [_machine_of(one) for one in found]), shape, fail_on)
+    return _compare(_named(names, [_machine_of(one) for one in found]), output)
 
 
 def _machine_of(answer: "Joining | GputopoError") -> "Machine | GputopoError":
@@ -107,12 +134,6 @@ def _named(
 
 def _numbered(name: str, number: int) -> str:
     return name if number == 1 else f"{name} ({number})"
-
-
-def _print(found: "Fleet", shape: str) -> None:
-    from gputopo.report.fleet import fleet_document
-
-    show_report(found, lambda: fleet_document(found), shape)
 
 
 def plan_of_hosts(

@@ -51,7 +51,7 @@ SWITCHES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 PARAMETER_DEVICE = "--local-parameter-device"
 PLACES: dict[str, dict[str, tuple[str, ...]]] = {
     "parameter_server": {"cpu": ("--ps", "cpu"), "gpu": ("--ps", "gpu:spread")},
-    "replicated": {"cpu": ("--all-reduce", "pscpu"), "gpu": ("--all-reduce", "copy")},
+    "replicated": {"cpu": ("--all-reduce", "pscpu"), "gpu": ("--all-reduce", "psgpu")},
     "independent": {"cpu": (), "gpu": ()},
 }
 # Values of a flag with another name here.
@@ -149,10 +149,13 @@ _ELSEWHERE = {
         *("benchmark_log_dir", "benchmark_test_id", "result_storage"),
     ),
     "choose them with --gpus LIST": ("gpu_indices",),
-    "set it in the environment: TF_ENABLE_WINOGRAD_NONFUSED=1": ("winograd_nonfused",),
-    "set it in the environment: TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT=1": ("batchnorm_persistent",),
+    "leave it out: TensorFlow uses these algorithms; TF_ENABLE_WINOGRAD_NONFUSED=0 in the environment avoids "
+    "them": ("winograd_nonfused",),
+    "leave it out: it is on; TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT=0 in the environment turns it off": (
+        "batchnorm_persistent",
+    ),
     "set it in the environment: TF_AUTOTUNE_THRESHOLD=N": ("autotune_threshold",),
-    "set it in the environment: TF_SYNC_ON_FINISH=1": ("sync_on_finish",),
+    "leave it out: each step ends with a wait for all devices": ("sync_on_finish",),
 }
 REFUSED = {f"--{flag.replace('_', '-')}": hint for hint, flags in _ELSEWHERE.items() for flag in flags}
 

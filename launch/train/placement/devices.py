@@ -32,6 +32,7 @@ def set_up(spec: RunSpec) -> None:
     """
     check_layout(spec, os.environ)
     tf.config.set_soft_device_placement(False)
+    _set_numerics(spec)
     intra_threads = spec.runtime.intra_threads or _threads_of_an_op(spec, spec.rank or 0)
     if intra_threads is not None:
         tf.config.threading.set_intra_op_parallelism_threads(intra_threads)
@@ -49,7 +50,6 @@ def set_up(spec: RunSpec) -> None:
             f"TensorFlow sees {len(gpus)} of the {len(own)} planned GPUs",
             "install the GPU build (pip install 'gputopo[cuda]') and see the CUDA lines in worker.log",
         )
-    tf.config.experimental.enable_tensor_float_32_execution(spec.precision.tf32 == "on")
     limit = spec.runtime.memory_limit_mib
     for gpu in gpus:
         if limit is None:
@@ -58,6 +58,13 @@ def set_up(spec: RunSpec) -> None:
             tf.config.set_logical_device_configuration(
                 gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit)]
             )
+
+
+def _set_numerics(spec: RunSpec) -> None:
+    if spec.backend == "gpu":
+        tf.config.experimental.enable_tensor_float_32_execution(spec.precision.tf32 == "on")
+    if spec.precision.deterministic:
+        tf.config.experimental.enable_op_determinism()
 
 
 @contextmanager
@@ -156,8 +163,7 @@ def server_config(spec: RunSpec, rank: int) -> Any:
         inter_op_parallelism_threads=spec.runtime.inter_threads or 0,
     )
     config.experimental.collective_group_leader = f"/job:{JOB}/replica:0/task:0"
-    if spec.backend == "gpu":
-        tf.config.experimental.enable_tensor_float_32_execution(spec.precision.tf32 == "on")
+    _set_numerics(spec)
     if spec.backend == "cpu":
         config.device_count["CPU"] = max(len(own), 1)
     elif spec.runtime.memory_limit_mib is None:
@@ -177,6 +183,8 @@ def settings(spec: RunSpec) -> dict[str, str]:
         "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
     }
     found = {name: str(count) for name, count in threads.items() if count}
+    if spec.precision.deterministic:
+        found["deterministic"] = "on"
     if spec.backend == "cpu":
         return found
     mode = os.environ.get(GPU_THREAD_MODE, "global")

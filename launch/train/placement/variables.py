@@ -192,6 +192,19 @@ def create_state(model: Model, device: str) -> list[Any]:
         ]
 
 
+def pin(variables: Iterable[Any]) -> None:
+    """Move the values of variables on a host into memory that GPUs copy from directly.
+
+    TensorFlow allocates the result of an update that cannot be in place, since something else has the old
+    value, as memory for GPUs: pinned where there are any. A value that was assigned is pageable, as whatever
+    made it had no GPU in mind, and each copy of it to a GPU goes through a pinned buffer.
+    """
+    for variable in variables:
+        with tf.device(variable.device):
+            value = variable.read_value()
+            variable.assign_add(tf.zeros_like(value))
+
+
 def read(variables: Sequence[Any]) -> list[Tensor]:
     """Read variables where they are."""
     values = []

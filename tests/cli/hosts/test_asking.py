@@ -151,11 +151,11 @@ def test_recordings_of_hosts_are_planned_together(call: Call, files: list[Path])
     ]
     assert set(plan.choice.exposed_ms) == {"weights", "gradients", "variables", "network"}
     table = call(*asked).out
-    assert table.startswith("GPUs 0-7 of n1, n2, replicated hierarchical: ")
+    assert table.startswith("GPUs 0-7 of n1, n2, replicated nccl: ")
     assert "16 of 2 hosts" in table
     assert max(map(len, table.splitlines())) <= 80
     markdown = call(*asked, "--format", "markdown").out
-    assert markdown.startswith("GPUs 0-7 of n1, n2, replicated hierarchical: ")
+    assert markdown.startswith("GPUs 0-7 of n1, n2, replicated nccl: ")
 
 
 def test_the_number_of_gpus_may_be_left_to_the_plan(call: Call, files: list[Path]) -> None:

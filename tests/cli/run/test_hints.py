@@ -100,6 +100,7 @@ REFUSED = """
 --precision fp16 --loss-scale auto --staged-vars
 --precision fp16 --loss-scale auto --async
 --precision fp16 --loss-scale auto --variable-consistency relaxed
+--deterministic --async
 --gpu-memory-limit 1024
 --tf32 off
 --gpu-thread-mode global

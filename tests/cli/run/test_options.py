@@ -91,6 +91,7 @@ GIVEN: list[tuple[dict[str, Any], str, Any]] = [
     ({"export": "/out"}, "lifecycle.export", "/out"),
     ({"trace": "3,5-6"}, "lifecycle.trace_steps", (3, 5, 6)),
     ({"tensorboard": "/board"}, "lifecycle.tensorboard", "/board"),
+    ({"deterministic": True}, "precision.deterministic", True),
     ({"num_intra_threads": 1}, "runtime.intra_threads", 1),
     ({"num_inter_threads": 2}, "runtime.inter_threads", 2),
     ({"num_warmup_batches": "4"}, "num_warmup_batches", 4),

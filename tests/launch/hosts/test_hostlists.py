@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.hosts.hostlists import MAX_HOSTS, HostAddress, fold, read_hostfile, read_hosts
+from gputopo.launch.hosts.hostlists import MAX_HOSTS, HostAddress, read_hostfile, read_hosts
 from gputopo.values.errors import UsageError
+from gputopo.values.index_ranges import host_ranges
 
 
 @pytest.mark.parametrize(
@@ -109,13 +110,17 @@ _address = st.ip_addresses().map(str)
 
 @given(st.lists(_label | _numbered | _address, min_size=1, max_size=40, unique=True))
 def test_what_is_folded_is_read_back_in_its_order(names: list[str]) -> None:
-    assert [one.name for one in read_hosts("--hosts", fold(names))] == names
+    assert [one.name for one in read_hosts("--hosts", host_ranges(names))] == names
+
+
+def test_runs_of_one_prefix_share_their_brackets() -> None:
+    assert host_ranges(["n01", "n02", "n07", "m3", "m", "n9"]) == "n[01-02,07],m3,m,n9"
 
 
 @given(st.integers(0, 5000), st.integers(2, 300), st.integers(0, 6))
 def test_a_run_of_numbers_folds_into_one_name(first: int, count: int, width: int) -> None:
     names = [f"n{number:0{width}}" for number in range(first, first + count)]
-    folded = fold(names)
+    folded = host_ranges(names)
     assert folded == f"n[{names[0][1:]}-{names[-1][1:]}]"
     assert [one.name for one in read_hosts("--hosts", folded)] == names
 

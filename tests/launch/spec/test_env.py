@@ -30,7 +30,9 @@ def test_a_worker_on_cpu_devices_sees_no_gpu_whatever_was_planned() -> None:
 
 
 def test_what_the_user_set_for_tensorflow_stands() -> None:
-    parent = {"TF_FORCE_GPU_ALLOW_GROWTH": "false", "TF_CPP_MIN_LOG_LEVEL": "0"}
+    persistent = "TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"
+    assert gpu_env({})[persistent] == "1", "as tf_cnn_benchmarks has it"
+    parent = {"TF_FORCE_GPU_ALLOW_GROWTH": "false", "TF_CPP_MIN_LOG_LEVEL": "0", persistent: "0"}
     environment = worker_env(parent, cpu_spec(backend="gpu"), PLAN)
     assert {name: environment[name] for name in parent} == parent
 

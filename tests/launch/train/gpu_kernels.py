@@ -15,6 +15,12 @@ def without_gpu_kernel(nodes: Iterable[Any]) -> list[Any]:
     return [node for node in nodes if not any(_fits(kernel, node) for kernel in _kernels_of(node.op))]
 
 
+def is_on_host(node: Any) -> bool:
+    """Whether the kernel for GPUs of an AddV2 has all its inputs and its output in the host's memory."""
+    fitting = [one for one in _kernels_of(node.op) if one.device_type == "GPU" and _fits(one, node)]
+    return bool(fitting) and all({"x", "y", "z"} <= set(one.host_memory_arg) for one in fitting)
+
+
 @functools.cache
 def _kernels_of(op: str) -> Any:
     from tensorflow.python.framework import kernels

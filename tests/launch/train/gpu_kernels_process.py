@@ -20,7 +20,7 @@ from gputopo.launch.train.placement import devices, placements
 from gputopo.launch.train.step import TrainingStep
 from gputopo.launch.train.training import stepper_of
 from gputopo.values.run.events import Device
-from tests.launch.train.gpu_kernels import is_gpu_build, without_gpu_kernel
+from tests.launch.train.gpu_kernels import is_gpu_build, is_on_host, without_gpu_kernel
 from tests.launch.train.numerics_process import tiny
 
 USER = "tests.launch.train.user_models:"
@@ -91,6 +91,22 @@ def core() -> _Found:
             node.attr["dtype"].type = dtype.as_datatype_enum
             found.without += [[dtype.name, op] for _ in without_gpu_kernel([node])]
     return found
+
+
+def marks() -> dict[str, Any]:
+    """What the mark of a tower's weights waits for on GPUs, and what its first layer waits for."""
+    step = _step(tiny(keep=0.5), spec(backend="gpu"))
+    ops = step.graph.graph.get_operations()
+    (last,) = (op for op in ops if op.name == "marks/Neg")
+    asked = last.inputs[0].op
+    first = next(op for op in ops if op.type == "Conv2D")
+    return {
+        "device": asked.device,
+        "on host": is_on_host(asked.node_def),
+        "waits for others": len(asked.control_inputs) - len(step.placement.places[0]),
+        "gates": len(first.control_inputs),
+        "after the start": all(start <= min(rest) for start, *rest in step(0).marks.tolist()),
+    }
 
 
 def numerics() -> _Found:
@@ -164,4 +180,4 @@ def _step(model: Any, one: RunSpec) -> TrainingStep:
 if __name__ == "__main__":
     devices.set_up(spec())
     parts = {part.__name__: asdict(part()) for part in (core, numerics, trainers)}
-    json.dump({"gpu_build": is_gpu_build(), **parts}, sys.stdout)
+    json.dump({"gpu_build": is_gpu_build(), "marks": marks(), **parts}, sys.stdout)

@@ -28,6 +28,19 @@ def test_every_op_of_a_tower_can_run_on_a_gpu(found: dict[str, Any]) -> None:
     assert found["core"]["without"] == []
 
 
+def test_the_mark_of_the_weights_waits_for_all_of_them_and_for_no_kernel_of_the_gpu(
+    found: dict[str, Any],
+) -> None:
+    """Its op on the GPU has a kernel on the host, and no layer waits for it."""
+    assert found["marks"] == {
+        "device": "/device:CPU:1",
+        "on host": True,
+        "waits for others": 0,
+        "gates": 0,
+        "after the start": True,
+    }
+
+
 def test_every_op_of_numerics_can_run_on_a_gpu(found: dict[str, Any]) -> None:
     numerics = found["numerics"]
     assert numerics["nodes"] > 500

@@ -91,6 +91,20 @@ def test_an_op_that_xla_does_not_know_is_named_with_the_workaround() -> None:
     )
 
 
+def test_an_op_without_a_deterministic_kernel_is_named_with_the_workaround() -> None:
+    texts = (
+        "A deterministic GPU implementation of AdjustContrastv2 is not currently available.",
+        "Determinism is not yet supported in GPU implementation of Bincount.",
+        "Deterministic GPU implementation of sorted segment reduction op not available.",
+    )
+    for text in texts:
+        assert cause_and_remedy(f"{text}\n\t [[{{{{node x}}}}]]", "UnimplementedError") == (
+            text,
+            "leave --deterministic out",
+        )
+    assert cause_and_remedy("deterministic = nan", "InvalidArgumentError")[1] == SEE_LOG
+
+
 def test_headings_and_stacks_are_passed_over() -> None:
     assert cause_and_remedy(STACK, "InvalidArgumentError") == (
         "The Conv2D op currently only supports the NHWC tensor format on the CPU.",

@@ -145,6 +145,8 @@ def test_a_gpu_that_answers_everything_is_read_in_full() -> None:
     assert (clocks.graphics.default_application, clocks.memory.default_application) == (1095, 1215)
     assert (gpu.retired_pages.single_bit, gpu.retired_pages.double_bit) == (2, 1)
     assert gpu.recovery_action == "drain and reset"
+    assert (gpu.pci_subsystem_id, gpu.board_part_number) == ("134f10de", "692-2G500-0200-000")
+    assert (gpu.inforom_version, gpu.c2c_mode, gpu.fabric.clique_id) == ("G500.0200.00.03", True, 7)
     assert (gpu.fabric.state, gpu.fabric.status) == ("completed", "insufficient resources")
     assert gpu.fabric.health == {
         "bandwidth": "degraded",

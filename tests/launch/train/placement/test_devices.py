@@ -9,8 +9,9 @@ from tests.launch.forks import run_program
 pytestmark = pytest.mark.tensorflow
 
 ASK = """
-import json, os, sys
+import json, os, sys, time
 import tensorflow as tf
+from gputopo.launch.train.marks import clock
 from gputopo.launch.train.placement import devices
 from gputopo.launch.spec.run_spec import Precision, Runtime
 from tests.launch.specs import cpu_spec
@@ -32,12 +33,15 @@ tf.config.set_logical_device_configuration = lambda gpu, parts: asked.append(
 devices.set_up(cpu_spec(backend="gpu", runtime=Runtime(memory_limit_mib=512)))
 devices.set_up(cpu_spec(backend="gpu"))
 tf32 = [tf.config.experimental.tensor_float_32_execution_enabled()]
-exact = cpu_spec(
-    backend="gpu", precision=Precision(tf32="off"), runtime=Runtime(memory_limit_mib=512))
+exact = cpu_spec(backend="gpu", precision=Precision(tf32="off", deterministic=True),
+    runtime=Runtime(memory_limit_mib=512))
 devices.server_config(exact, 0)
 tf32.append(tf.config.experimental.tensor_float_32_execution_enabled())
+graph = tf.compat.v1.wrap_function(lambda: clock([]), [])
+read = [float(graph()) for _ in range(2)]
 print(json.dumps({"silent": silent, "devices": made, "reported": reported, "asked": asked,
-    "gpu": devices.settings(exact), "tf32": tf32}))
+    "gpu": devices.settings(exact), "tf32": tf32, "later": read[0] <= read[1] <= time.time(),
+    "clock": sorted({op.type for op in graph.graph.get_operations()} & {"PyFunc", "Timestamp"})}))
 """
 
 
@@ -60,7 +64,10 @@ def test_threads_are_as_in_the_spec_and_are_reported() -> None:
         "gpu_threads": "gpu_shared 8",
         "gpu_memory": "512 MiB",
         "tf32": "off",
+        "deterministic": "on",
     }
+    # TensorFlow's own op for the clock refuses to run beside deterministic ones.
+    assert (found["clock"], found["later"]) == (["PyFunc"], True)
     assert found["tf32"] == [True, False]
     # Each GPU gets a limit or may grow, never both.
     assert found["asked"] == [

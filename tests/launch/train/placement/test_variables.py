@@ -14,7 +14,7 @@ import json, sys
 import numpy as np
 import tensorflow as tf
 from gputopo.launch.train.placement import devices
-from gputopo.launch.train.placement.variables import INFINITE_DIFFERENCE, largest_difference
+from gputopo.launch.train.placement.variables import INFINITE_DIFFERENCE, largest_difference, pin
 from tests.launch.train.reduction_cases import run_spec
 
 devices.set_up(run_spec(3))
@@ -26,6 +26,13 @@ def made(values, tower):
 def compared(*copies):
     return largest_difference([[made(values, tower)] for tower, values in enumerate(copies)])
 
+def address(variable):
+    return np.asarray(memoryview(variable.read_value())).ctypes.data
+
+drawn = tf.constant(np.arange(100, dtype=np.float32))
+pinned = tf.Variable(drawn)
+before = address(pinned)
+pin([pinned])
 nan, inf = float("nan"), float("inf")
 large = np.arange(3_000_000) % 1000
 spoiled = large.copy()
@@ -43,16 +50,18 @@ json.dump({
     "infinities": compared([inf], [-inf]),
     "too far": compared([3e38], [-3e38]),
     "farthest": INFINITE_DIFFERENCE,
+    "pinned": [address(pinned) != before, bool((pinned.numpy() == drawn.numpy()).all())],
 }, sys.stdout)
 """
 
 
-def test_the_largest_difference_is_found_wherever_it_is_and_no_lost_number_hides_it() -> None:
+def test_the_largest_difference_is_found_and_a_pinned_value_is_in_new_memory() -> None:
     done = run_program("-c", ASK)
     assert done.returncode == 0, done.stderr[-2000:]
     reported = json.loads(done.stdout)
     farthest = reported.pop("farthest")
     assert math.isfinite(farthest)
+    assert reported.pop("pinned") == [True, True]
     assert reported == {
         "equal": 0.0,
         "third": 0.25,
