@@ -20,6 +20,7 @@ from gputopo.values.fields import short_address
 from gputopo.values.machine import LineCounts, Machine
 
 _STDIN = "standard input"
+_OTHER_UUIDS = "their GPUs have other UUIDs"
 _MIN_DIFFERING = 3  # pairs of GPUs: a moved card changes fewer. Ours.
 
 ReadTree = Callable[[Path], Machine]  # reads the folder that holds `sys`
@@ -60,21 +61,27 @@ def _other_gpus(one: Machine, other: Machine) -> str | None:
     alike = one.source == other.source and len(one.gpus) == len(other.gpus) > 1
     if SINGLE_DEVICE in (one.source, other.source) or not (alike or _lists_all(one) or _lists_all(other)):
         return None
-    for identity, why in (
-        (lambda gpu: gpu.uuid, "their GPUs have other UUIDs"),
-        (
-            lambda gpu: gpu.pci_address and short_address(gpu.pci_address),
-            "their GPUs have other PCI addresses",
-        ),
-        (lambda gpu: gpu.name and gpu.name.lower().removeprefix("nvidia "), "their GPUs are of other models"),
-    ):
-        first, second = ({identity(gpu) for gpu in machine.gpus} for machine in (one, other))
-        if first and second and None not in first | second:
-            if not first & second:
-                return why
-            if identity(one.gpus[0]) == one.gpus[0].uuid:
-                return None
+    for why, first in _identities(one).items():
+        second = _identities(other)[why]
+        if first and second and None not in first | second and not first & second:
+            return why
+        if first & second - {None} and why == _OTHER_UUIDS:
+            return None
     return None
+
+
+def _identities(machine: Machine) -> dict[str, set[str | None]]:
+    """Return what identifies GPUs, by the words where two machines share none; None: not known."""
+    gpus = machine.gpus
+    return {
+        _OTHER_UUIDS: {gpu.uuid for gpu in gpus},
+        "their GPUs have other PCI addresses": {
+            gpu.pci_address and short_address(gpu.pci_address) for gpu in gpus
+        },
+        "their GPUs are of other models": {
+            gpu.name and gpu.name.lower().removeprefix("nvidia ") for gpu in gpus
+        },
+    }
 
 
 def _lists_all(machine: Machine) -> bool:
