@@ -29,6 +29,7 @@ COPY_CHECKS = (
     faults.other_load,
     collectives.slow,
     collectives.below_minimum,
+    collectives.separate,
     collectives.nvls_off,
     collectives.falls,
     collectives.latency,
