@@ -242,10 +242,9 @@ def _with_facts(one: Measurement, facts: dict[str, object], digest: str | None) 
         for name, value in known.items()
         if facts[name] != value
     ]
-    gpu = {"gpu": one.gpu} if one.gpu else {}
-    reduction = {"all_reduce": one.all_reduce} if one.all_reduce else {}
+    stated = {name: value for name in ("gpu", "all_reduce", "xla") if (value := getattr(one, name))}
     return msgspec.structs.replace(
-        one, **{**facts, **known, **gpu, **reduction}, conditions=tuple(against), digest=digest
+        one, **{**facts, **known, **stated}, conditions=tuple(against), digest=digest
     )
 
 

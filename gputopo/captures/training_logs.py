@@ -206,6 +206,7 @@ _STEP = re.compile(
 )
 _SPEED = "images/sec: "  # in every line that has one
 _TOTAL = re.compile(r"\btotal images/sec: (\d{1,12}(?:\.\d{1,6})?)")
+_COMPILED = "Compiled cluster using XLA"  # once, at the first cluster, whatever asked for it
 _SCRIPT = "tf_cnn_benchmarks.py"
 _COMMAND = re.compile(r"\btf_cnn_benchmarks\.py\s+(-.{1,4000})$")
 _FLAG = re.compile(r"--(no)?(\w{1,40})(?:[= ](?!-)(\S{1,200}))?")
@@ -264,6 +265,8 @@ def _run(lines: Sequence[str], origin: str) -> Measurement:
     names, clocks = _gpus(lines)
     count = _device_count(fields, flags)
     conditions = _conditions(fields, flags)
+    if any(_COMPILED in line for line in lines):
+        conditions["xla"] = True
     used = [names[n] for n in sorted(names)[:count]]
     uncertainty, jitter = (_number(step[3]), _number(step[4])) if step else (None, None)
     return Measurement(

@@ -71,6 +71,8 @@ _FACTS = {
     "fabric.clique_id": Compared(nvlink.NVLINK_DIFFERS, covered_by=nvlink.fabric),
     "ecc.mode": Compared(SETTING_DIFFERS, covered_by=memory_health.ecc_mode),
     "mig.mode": Compared(SETTING_DIFFERS, covered_by=usage.modes),
+    "virtualization": _SETTINGS,
+    "temperature_c.target": _SETTINGS,
     "compute_mode": Compared(SETTING_DIFFERS, covered_by=usage.modes),
     "persistence_mode": Compared(SETTING_DIFFERS, covered_by=usage.persistence),
 }

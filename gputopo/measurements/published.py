@@ -48,6 +48,7 @@ def of_published(row: Published | Missing) -> Measurement:
         # Who publishes figures with and without them states it; else the source does not.
         distortions=(row.data == "real-distorted") if _has_distorted(row.source) and real == "real" else None,
         batch_per_gpu=row.batch_per_gpu,
+        conditions=() if row.batch is None else (f"batch {row.batch} of all GPUs together",),
         precision=row.precision,
         data_format=row.data_format,
         xla=row.xla,

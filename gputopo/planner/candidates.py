@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import combinations
 from math import exp, hypot, log
 from typing import NamedTuple
 
 import msgspec
 
-from gputopo.planner.fastest import NO_SHARE, Fastest
+from gputopo.planner.fastest import NO_SHARE, Fastest, has_large_variables, record_kind
 from gputopo.planner.reasons import (
     avoided_reason,
     farthest_words,
@@ -24,9 +25,17 @@ from gputopo.planner.selection import ALL, LISTED
 from gputopo.prediction.calibration import range_share
 from gputopo.prediction.links.paths import unknown_facts
 from gputopo.prediction.search import FoundCandidate
-from gputopo.prediction.step import Placement
+from gputopo.prediction.step import ModelCosts, Placement
 from gputopo.values.run.batches import plain
-from gputopo.values.run.plan import SURE_MARGIN, Candidate, GpuCount, Prediction, Price, VariableUpdate
+from gputopo.values.run.plan import (
+    SURE_MARGIN,
+    Candidate,
+    GpuCount,
+    Prediction,
+    Price,
+    VariableUpdate,
+    mode_name,
+)
 
 RULE = (
     "no step is predicted: GPUs with NVLinks between all pairs have a copy each, reduced by NCCL; one GPU, "
@@ -34,6 +43,9 @@ RULE = (
 )
 
 
+# Factors by which the range of GPUs together is wider: with links of which no generation and width was read;
+# with copies through the host below one switch, of which a published box is so much slower than predicted.
+UNREAD_LINKS, STAGED_BELOW_SWITCH = 1.15, 1.44
 _WITH_REASONS = 1000  # candidates, where all are listed
 
 
@@ -46,6 +58,17 @@ class _OfSet(NamedTuple):
     alone: tuple[float, float]  # range over the prediction of each GPU by itself
     together: tuple[float, float]  # of all together
     slowest: int | None  # the GPU that the others wait for
+
+
+def record_reason(model: ModelCosts, chosen: FoundCandidate, fastest: FoundCandidate) -> str:
+    """Return why a placement was chosen before the one that is predicted to be fastest."""
+    variables = "large" if has_large_variables(model) else "small"
+    apart = chosen.prediction.step_s / fastest.prediction.step_s - 1
+    names = [mode_name(*one.placing) for one in (fastest, chosen)]
+    return (
+        f"tie, settled by record: {names[0]} is predicted {apart:.1%} faster, and for networks with "
+        f"{variables} variables {names[1]} was faster where both were measured; --autotune measures them here"
+    )
 
 
 class Candidates:
@@ -62,6 +85,7 @@ class Candidates:
         Of many the first have reasons.
         """
         found, searched = self._of.every() if keep == ALL else self._of.listed(keep)
+        found = self._of.by_record(found)
         return tuple(
             self._with_reasons(one, rank, searched) if rank < _WITH_REASONS else self._candidate(one)
             for rank, one in enumerate(found)
@@ -133,7 +157,9 @@ class Candidates:
         share = 1.0 if self._of.basis.learned is None else range_share(self._of.basis.learned, placing)
         known = self._of_set(gpus, share)
         speed = known.batch / step.step_s
-        low, high = known.alone if len(gpus) == 1 or placing.traffic == "none" else known.together
+        low, high = known.alone if len(gpus) == 1 else known.together
+        if placing.traffic == "none":  # 85 and 88 % of the GPUs' sum were measured (7gforce)
+            high = known.alone[1]
         links = {"weights": step.weights_by, "gradients": step.gradients_by}
         return Candidate(
             gpus=gpus,
@@ -169,14 +195,31 @@ class Candidates:
         slowest = min(speeds)
         low, high = log(slowest.low / slowest.images_per_sec), log(slowest.high / slowest.images_per_sec)
         each = self._of.batches(gpus)
+        slower, faster = self._of_links(gpus)
         return _OfSet(
             sum(each),
             each if len(set(each)) > 1 else (),
             max(speeds).images_per_sec,
             (exp(low), exp(high)),
-            (exp(-hypot(share * log(program.low), low)), exp(hypot(share * log(program.high), high))),
+            (
+                exp(-hypot(share * log(program.low), low, slower)),
+                exp(hypot(share * log(program.high), high, faster)),
+            ),
             self._slowest(gpus, each),
         )
+
+    def _of_links(self, gpus: Sequence[int]) -> tuple[float, float]:
+        """Return by how much, as logarithms, the links of a set may make it slower and faster."""
+        paths = self._of.paths
+        pairs = list(combinations(gpus, 2))
+        known = all(paths.pair(*pair).basis in ("measured", "link") for pair in pairs)
+        staged = any(
+            paths.pair(*pair).through_host and set(pair) <= uplink.gpus
+            for pair in pairs
+            for uplink in paths.uplinks
+        )
+        unread = 0.0 if known else log(UNREAD_LINKS)
+        return hypot(unread, log(STAGED_BELOW_SWITCH) if staged else 0.0), unread
 
     def _slowest(self, gpus: Sequence[int], batches: Sequence[int]) -> int | None:
         """Return the GPU that the others wait for; None where all are as fast."""
@@ -199,6 +242,8 @@ class Candidates:
     def _reasons(self, found: FoundCandidate, searched: Sequence[FoundCandidate]) -> list[str]:
         of, gpus, chosen = self._of, found.gpus, self._candidate(found)
         reasons = [*of.distance_reasons(gpus), *self._why_this_set(found, searched)]
+        if of.predicts and record_kind(found.placing) != record_kind(searched[0].placing):
+            reasons.append(record_reason(of.basis.model, found, searched[0]))
         if of.predicts:
             if len(gpus) > 1 and (unknown := unknown_facts(of.machine, of.paths)):
                 reasons.append(f"not known: {'; '.join(unknown)}")

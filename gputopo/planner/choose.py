@@ -22,6 +22,7 @@ from gputopo.prediction.calibration import calibrated
 from gputopo.prediction.one_gpu_speeds import Figure, Speed, given_speeds, single_gpu_speeds, with_assumed
 from gputopo.prediction.programs import DEFAULT, require_program
 from gputopo.prediction.step import model_of
+from gputopo.reference.expectations import expected_gpu
 from gputopo.values.errors import GputopoError, NoPlanError, UsageError
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.batches import as_typed, require_one_each
@@ -60,21 +61,18 @@ def require_memory(machine: Machine, workload: Workload, batches: Mapping[int, i
         fits = largest_batch(workload, memory, precision)
         raise UsageError(
             f"a batch of {batch:,} of {workload.name} needs {needed / 2**30:,.0f} GiB or more, "
-            f"GPU {gpu.index} has {memory / 2**30:.0f} GiB{'' if _is_known(gpu) else ' at most'}",
+            f"GPU {gpu.index} has {memory / 2**30:.0f} GiB{'' if gpu.memory_mib.total else ' at most'}",
             f"use --batch-size {fits:,}" if fits else "use a smaller model or a GPU with more memory",
         )
 
 
 def _memory_bytes(gpu: Gpu) -> int:
-    """Return the memory of a GPU: as reported, else as in its name, else that of the largest GPU."""
+    """Return the memory of a GPU: as reported, else the most of its model, else that of the largest GPU."""
     if gpu.memory_mib.total is not None:
         return gpu.memory_mib.total * 2**20
-    found = _IN_NAME.search(gpu.name or "")
-    return (int(found[1]) if found else LARGEST_GIB) * 2**30
-
-
-def _is_known(gpu: Gpu) -> bool:
-    return gpu.memory_mib.total is not None or _IN_NAME.search(gpu.name or "") is not None
+    found, row = _IN_NAME.search(gpu.name or ""), expected_gpu(gpu.name, gpu.pci_device_id)
+    named = int(found[1]) if found else LARGEST_GIB
+    return ((row.memory_gib if row else None) or named) * 2**30
 
 
 def with_best(

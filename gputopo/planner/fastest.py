@@ -18,18 +18,38 @@ from gputopo.prediction.links.paths import paths_of
 from gputopo.prediction.one_gpu_speeds import Speed
 from gputopo.prediction.programs import DEFAULT, ProgramConstants, require_program
 from gputopo.prediction.search import DIGITS, FoundCandidate, SearchQuestion, fastest
-from gputopo.prediction.step import ModelCosts, Placement, StepPredictor, predict
+from gputopo.prediction.step import FLOAT_BYTES, ModelCosts, Placement, StepPredictor, predict
 from gputopo.topology.hops import Groups, GroupsOf
 from gputopo.values.machine import Machine
 from gputopo.values.run import all_reduce
 from gputopo.values.run.batches import AUTO
-from gputopo.values.run.plan import SPREAD, Learned
+from gputopo.values.run.plan import SPREAD, Learned, mode_name
 
-# Reductions of which gputopo chooses one. Others are predicted by what they send, and were never measured.
-CHOSEN_REDUCTIONS = ("copy", "nccl", "pscpu")
+# Of steps that differ by less the placement with the better record is chosen. Not of more: on boxes left out
+# published decisions lose 0.6 % so, 1.2 % with 0.5 %, 1.4 % with 2 % (`tests.fits.decisions`).
+TIE = 0.002
+LARGE_VARIABLE = 1_000_000  # numbers, in the mean: of networks whose dense layers have most of them
+# Placements by their speed in published decisions, the fastest first (`tests.fits.decisions`), of networks
+# with large variables (alexnet, vgg16) and with small ones (resnet50, inception3).
+RECORD: Mapping[bool, tuple[str, ...]] = {
+    True: ("gpu", "nccl", "added", "cpu"),
+    False: ("cpu", "added", "nccl", "gpu"),
+}
 NO_SHARE = 0.005  # of images/sec: less is no difference
 # Found candidates for each that is listed: those that differ only in the GPU with the variables are one.
 _FOUND_PER_LISTED = 4
+
+
+def record_kind(placing: Placement) -> str:
+    """Return what a placement is called in RECORD: where the variables are, or how replicas add."""
+    if placing.ps_device is not None:
+        return "cpu" if placing.ps_device == "cpu" else "gpu"
+    return "nccl" if placing.traffic == "ring" else "added"
+
+
+def has_large_variables(model: ModelCosts) -> bool:
+    """Return whether a network's variables are large in the mean."""
+    return model.bytes > FLOAT_BYTES * LARGE_VARIABLE * len(model.sizes)
 
 
 class Basis(NamedTuple):
@@ -126,6 +146,30 @@ class Fastest(Selection):
             listed.setdefault((one.gpus, mode, round(one.prediction.step_s, DIGITS)), one)
         first = sorted(list(listed.values())[:count], key=lambda one: self.order(one, self.troubles))
         return first, searched
+
+    def by_record(self, found: Sequence[FoundCandidate]) -> list[FoundCandidate]:
+        """Return candidates, of those on the fastest set that are a tie the one with the best record first.
+
+        That of this box comes first: a mode whose runs here were as predicted.
+        """
+        fastest = found[0]
+        learned = {} if self.basis.learned is None else self.basis.learned.range_shares
+        record = RECORD[has_large_variables(self.basis.model)]
+
+        def key(one: FoundCandidate) -> tuple[bool, int]:
+            return learned.get(mode_name(*one.placing), inf) > 1, record.index(record_kind(one.placing))
+
+        ties = [
+            one
+            for one in found
+            if one.gpus == fastest.gpus
+            and one.placing.variable_update != "independent"
+            and (1 - TIE) * one.prediction.step_s <= fastest.prediction.step_s
+        ]
+        if not self.predicts or self.size == 1 or not ties:
+            return list(found)
+        best = min(ties, key=key)
+        return [best, *(one for one in found if one is not best)]
 
     def every(self) -> tuple[Sequence[FoundCandidate], Sequence[FoundCandidate]]:
         """Return all candidates, the best first, then those that are never chosen unasked; and the first."""
@@ -271,7 +315,8 @@ class Fastest(Selection):
         if self.size > 1:
             places += [SPREAD, "cpu"]
         served = [Placement("parameter_server", place) for place in (places if ps == "auto" else [ps])]
-        reductions = CHOSEN_REDUCTIONS if self.all_reduce is None else (self.all_reduce,)
+        # Others are predicted by what they send, and no figures of them are published.
+        reductions = (self.basis.program.adds, "nccl") if self.all_reduce is None else (self.all_reduce,)
         copied = [Placement("replicated", None, name) for name in reductions]
         if update == "parameter_server" or ps != "auto" or (update == "auto" and self.size == 1):
             return tuple(served)

@@ -59,7 +59,7 @@ def adjusted(program: ProgramConstants, links: float, variables: float) -> Progr
         ring_share=program.ring_share * links,
         host_add_gb_per_s=program.host_add_gb_per_s * links,
         us_cpu=program.us_cpu * variables,
-        us_host=program.us_host * variables,
+        us_add=program.us_add * variables,
         us_device=program.us_device * variables,
         us_ring=program.us_ring * variables,
         ring_mb=program.ring_mb * variables,

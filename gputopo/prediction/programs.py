@@ -7,6 +7,7 @@ published figures; each set names them.
 import difflib
 import functools
 from importlib import resources
+from typing import Literal
 
 import msgspec
 
@@ -20,40 +21,39 @@ class ProgramConstants(msgspec.Struct, frozen=True, kw_only=True):
     """One program that trains, as constants of its steps.
 
     - `overlap`, `ring_overlap`: share of backward over which gradients leave as they are made; of rings;
-    - `wait_cpu`, `wait_gpu`: share of the copies of weights that forward waits for, from the host, from GPUs;
+    - `wait`: share of the copies of weights that forward waits for, from the host or from GPUs;
     - `return_share`: share of the copies of the sums back to the GPUs that the step waits for;
     - `link_share`, `ring_share`: of the measured or expected rate that its copies and its rings reach;
     - `host_add_gb_per_s`: gradients added by the cores of one CPU socket;
-    - `us_cpu`, `us_host`, `us_device`, `us_ring`: microseconds of each variable and tower with the variables
-      on the CPU, gradients added on the host (both divided by the CPU sockets), and on a GPU; by a ring
-      of each variable, however many the towers;
+    - `us_cpu`: microseconds of each variable and tower where the CPU has variables or adds gradients, divided
+      by the CPU sockets; no figure of `pscpu` is published;
+    - `us_device`, `us_add`: the same where GPUs have variables, and where they add the gradients of replicas;
+    - `us_ring`: microseconds of each variable of a ring, however many the towers;
     - `ring_mb`: 10^6 bytes that each variable adds to what a ring carries: messages are small.
 
+    `adds`: how replicas add without NCCL: by size, or alternating, as tf_cnn_benchmarks does by default.
     `cuts_variables`: whether large variables are cut where they are spread over GPUs (`workload.spreading`).
-    `gathers`: whether the gradients of variables that are spread over GPUs are all added on one GPU. Without
-    it published choices lose 1.1 % instead of nothing; with the links of that GPU alone errors are the same.
-    `serial`: whether the copies of one tower wait for those of another.
-    `low` and `high`: the range of measured over predicted images/sec on machines left out of the fit.
+    `gathers`: whether copies of gradients to variables that are spread over GPUs take as long as to one GPU.
+    `low` and `high`: the range of measured over predicted images/sec on boxes left out of the fit, 80 %.
     """
 
     name: str
     source: str
     overlap: float
     ring_overlap: float
-    wait_cpu: float
-    wait_gpu: float
+    wait: float
     return_share: float
     link_share: float
     ring_share: float
     host_add_gb_per_s: float
     us_cpu: float
-    us_host: float
+    us_add: float
     us_device: float
     us_ring: float
     ring_mb: float
+    adds: Literal["copy", "psgpu"]
     cuts_variables: bool
     gathers: bool
-    serial: bool
     low: float
     high: float
 

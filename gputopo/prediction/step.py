@@ -195,26 +195,22 @@ class StepPredictor:
         program, traffic, towers = self.program, placing.traffic, self.towers
         if towers == 1 or traffic == "none":
             return Terms(0.0, 0.0, 0.0, 0.0, self.line)
-        in_turn = towers if program.serial else 1
         if traffic == "ring":
             variables = len(self.numbers)
             variables_s, more = 1e-6 * program.us_ring * variables, 1e6 * program.ring_mb * variables
-            return Terms(0.0, in_turn / program.ring_share, 0.0, variables_s, self.ring_line, more)
-        weights = gradients = in_turn / program.link_share
+            return Terms(0.0, 1 / program.ring_share, 0.0, variables_s, self.ring_line, more)
+        weights = gradients = 1 / program.link_share
         by_ps, least, line = placing.ps_device is not None, 0.0, self.line
+        wait = program.wait if by_ps else program.return_share
         cuts = program.cuts_variables
         if by_ps:
             parts = spread_parts(self.numbers, towers, cuts=cuts and traffic == "spread")
         else:
             parts = parts_of(placing.reduction, self.numbers, towers, cuts=cuts)
         if traffic == "host":
-            wait, each = (
-                (program.wait_cpu, program.us_cpu) if by_ps else (program.return_share, program.us_host)
-            )
-            each /= self._sockets
-            least = self.host_add
+            each, least = program.us_cpu / self._sockets, self.host_add
         else:
-            wait, each = program.wait_gpu if by_ps else program.return_share, program.us_device
+            each = program.us_device if by_ps else program.us_add
             if traffic == "spread":
                 uneven = towers * parts.largest
                 weights *= uneven

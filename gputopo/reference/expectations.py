@@ -59,6 +59,7 @@ class GpuExpectation(msgspec.Struct, frozen=True, kw_only=True):
     max_core_mhz: int | None = None  # the maximum that NVML reports, which GeForce GPUs do not reach
     max_memory_mhz: int | None = None  # half of the data rate of one pin
     memory_type: str | None = None
+    memory_gib: int | None = None  # the most of cards with the name
     memory_bus_bits: int | None = None
     memory_gb_per_s: float | None = None  # as published, in 10^9 bytes
     memory_max_gb_per_s: float | None = None

@@ -24,7 +24,9 @@ SOURCES: Mapping[str, str] = {
     "tensorpack": "tensorpack/benchmarks ResNet-MultiGPU (TensorFlow 1.3)",
     "lambda-2018": "LambdaColdStorage/cpu_benchmark (TensorFlow 1.9); the one-GPU figures are those of a "
     "GeForce GTX 1080 Ti of lambda-2020",
+    "lambda-2018-09": "LambdaColdStorage/cpu_benchmark (TensorFlow 1.11); one-GPU figures as lambda-2018",
     "rossumai": "rossumai/keras-multi-gpu blog/docs/measurements.md (2017)",
+    "rossumai-logs": "rossumai/keras-multi-gpu experiments/tensorflow/tf_cnn_benchmarks/results (2017)",
     "lambda-2020": "lambdal/lambda-tensorflow-benchmark (TensorFlow 1.15 to 2.3, NCCL 2)",
 }
 
@@ -43,7 +45,8 @@ class PublishedCell(msgspec.Struct, frozen=True, kw_only=True):
     version: str | None = None
     data: str
     model: str
-    batch_per_gpu: int
+    batch_per_gpu: int | None = None  # None where the source states `batch`
+    batch: int | None = None  # examples of a step of all GPUs together
     precision: str
     data_format: str | None = None
     xla: bool = False

@@ -187,7 +187,7 @@ def _counted(candidate: Candidate) -> int:
 def _speed(candidate: Candidate) -> str:
     speed = f"{candidate.images_per_sec:.0f}"
     if candidate.images_per_sec_low is not None and candidate.images_per_sec_high is not None:
-        speed += f" ({candidate.images_per_sec_low:.0f} to {candidate.images_per_sec_high:.0f})"
+        speed += f" (80 % range {candidate.images_per_sec_low:.0f} to {candidate.images_per_sec_high:.0f})"
     return speed
 
 
@@ -202,7 +202,7 @@ def _sureness(plan: Plan, prediction: Prediction) -> str:
         other += f" on {_named(runner_up.gpus)}"
     if prediction.tie is None:
         return f"{prediction.margin:.0%} faster than {other}"
-    return f"a tie with {other} ({prediction.margin:.1%} apart); {prediction.tie} settles it"
+    return f"a tie with {other} ({abs(prediction.margin):.1%} apart); {prediction.tie} settles it"
 
 
 def _price(price: Price) -> str:

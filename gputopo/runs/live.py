@@ -6,8 +6,8 @@ the other find it slow, so that many looks do not add up to more false alarms th
 tests/benchmarks/bench_live.py). The verdict over all steps is made at the end.
 """
 
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,74 +21,49 @@ from gputopo.values.run.events import (
     AnomalyOver,
     Event,
     Judged,
-    PhaseBegun,
     Restarted,
     RunStarted,
-    Sample,
     Standing,
     Step,
     WarmupDone,
 )
 from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW, Verdict
 
-# Steps of a look at most. Of 5 % noise they resolve 5 %; judging two GPUs takes 60 ms, sixteen 0.3 s. Ours.
-RECENT_STEPS = 300
-# Samples between two steps that a look has at most, where steps take minutes: what is asked of a GPU every
-# eighth time is in them. Ours.
-SAMPLES_A_STEP = 8
 # Between two looks at least, so that a slow device is reported within 100 steps. Ours.
 EVERY_STEPS, EVERY_S = 25, 2.0
 # Of one core for all looks together. Ours.
 MAX_SHARE = 0.005
 
 
-class LookWindow(msgspec.Struct, frozen=True):
-    """What a look judges: the latest events. `step`: the number of the last step."""
+class LookWindow(NamedTuple):
+    """A look at the recent steps: `judge` does it. `step`: the number of the last one."""
 
-    events: tuple[Event, ...]
+    judge: Callable[[], Judgement]
     step: int
 
 
-class RecentEvents:
-    """The events of the latest steps of a run, and whether another look is due."""
+class RecentSteps:
+    """Whether another look at a run is due. `summary`: of the run, which gets each event first."""
 
-    def __init__(self) -> None:
+    def __init__(self, summary: Summary) -> None:
+        self._summary = summary
         self._started: RunStarted | None = None
-        self._events: deque[Event] = deque()
-        self._steps = 0
-        self._samples = 0  # since the last step
         self._new_steps = 0
         self._step = 0
         self._next_s = 0.0
 
     def add(self, event: Event) -> None:
-        """Add the next event of the run."""
+        """Count the next event of the run."""
         match event:
             case Step() if not event.warmup:
-                self._events.append(event)
-                self._step, self._samples = event.step, 0
-                self._steps += 1
+                self._step = event.step
                 self._new_steps += 1
-                if self._steps > RECENT_STEPS:
-                    self._drop_step()
-            case Sample():
-                self._samples += 1
-                if self._samples <= SAMPLES_A_STEP:
-                    self._events.append(event)
-            case PhaseBegun():
-                self._events.append(event)
             case RunStarted():
                 self._started = event
             case WarmupDone() | Restarted():
-                self._events.clear()
-                self._steps = self._new_steps = 0
+                self._new_steps = 0
                 if isinstance(event, Restarted) and self._started is not None:
                     self._started = event.started_with(self._started)
-
-    def _drop_step(self) -> None:
-        while not isinstance(self._events.popleft(), Step):
-            pass
-        self._steps -= 1
 
     def is_due(self, now_s: float) -> bool:
         """Return whether to look now. `now_s`: seconds of a clock that only grows."""
@@ -101,23 +76,14 @@ class RecentEvents:
         )
 
     def take(self, now_s: float) -> LookWindow:
-        """Return what to judge in the look that begins now."""
+        """Return the look that begins now."""
         self._new_steps = 0
         self._next_s = now_s + EVERY_S
-        assert self._started is not None
-        return LookWindow((self._started, *self._events), self._step)
+        return LookWindow(self._summary.latest(), self._step)
 
     def took(self, now_s: float, seconds: float) -> None:
         """Note how much processor time the last look took: a dear one is not made as often."""
         self._next_s = max(self._next_s, now_s + seconds / MAX_SHARE)
-
-
-def judged(window: LookWindow) -> Judgement:
-    """Return the verdicts of a look."""
-    summary = Summary()
-    for event in window.events:
-        summary.add(event)
-    return summary.judgement()
 
 
 class Reports:

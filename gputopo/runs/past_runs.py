@@ -209,7 +209,7 @@ def _compute_s(program: ProgramConstants, placing: Placement, mark: tuple[float,
 
     Forward begins before the last weights have come, and the mark of compute counts from then on.
     """
-    wait = program.wait_cpu if placing.traffic == "host" else program.wait_gpu
+    wait = program.wait
     weights, compute = mark
     return compute + max(0.0, 1.0 - wait) * weights
 

@@ -3,7 +3,8 @@
 Any prefix of the events has a result: what was measured until then, and why it ended.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -148,20 +149,24 @@ class Summary:
     def _first(self, kind: type[E]) -> E | None:
         return self._all(kind)[0] if kind in self._rare else None
 
+    def latest(self) -> Callable[[], Judgement]:
+        """Return what compares the devices by the recent steps, also in another thread."""
+        return partial(self._judge, self._paces.latest())
+
     def judgement(self) -> Judgement:
         """Compare the devices by the steps so far: once, however often it is asked at the end of a run."""
         if self._judged is None:
-            self._judged = self._judge()
+            self._judged = self._judge(self._paces)
         return self._judged
 
-    def _judge(self) -> Judgement:
+    def _judge(self, paces: Paces) -> Judgement:
         if self._is_input_alone():
             return Judgement(without_devices="the input was measured alone, without work for a device")
         if self._started is None:
-            return judge(self._paces)
+            return judge(paces)
         mode, known = self._started.spec.get("variable_update"), self._started.known
         mode = mode if isinstance(mode, str) else None
-        return judge(self._paces, mode=mode, expected=known.expected, unexpected=known.unexpected)
+        return judge(paces, mode=mode, expected=known.expected, unexpected=known.unexpected)
 
     def result(self) -> Result:
         """Return the result of the events so far."""

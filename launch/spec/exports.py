@@ -11,6 +11,7 @@ gives each pod PET_NNODES, PET_NODE_RANK and PET_MASTER_ADDR, whatever the progr
 """
 
 import json
+import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -36,6 +37,7 @@ _MAX_NAME = 40  # a pod's name has the job, indices and a suffix besides, and 63
 SRUN = ("srun", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0", "--no-kill", "--cpu-bind=none")
 MPIRUN = ("mpirun", "--bind-to", "none")
 _JOB = "workers"
+_START_MINUTES = 15  # beside the steps: imports, building the graph, a checkpoint at the end
 # By which the hosts know one another: made by each job, never written.
 _MAKE_SECRET = f"export {SECRET}=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')"
 # Pods start when their node has pulled the image, each at its own time. As torchrun's rendezvous waits.
@@ -87,6 +89,7 @@ class HostExport(ExportedRun, frozen=True, kw_only=True):
     named: bool = True  # the user named GPUs, to take or to exclude
     home: str | None = None  # GPUTOPO_HOME of its record
     host_name: str | None = None  # of the planned machine, None for a capture
+    steps: int | None = None  # with those of the warm-up, where they are known
 
 
 def renumbered(choice: Candidate) -> Candidate:
@@ -131,8 +134,14 @@ def sbatch(start: HostExport) -> str:
 
 
 def _node(start: HostExport) -> list[str]:
-    name = start.host_name
-    return [f"nodelist={name}"] if name and not _UNSAFE.search(name) else []
+    """Return the time limit, from the slowest that is predicted, and the node of the planned machine."""
+    name, choice = start.host_name, start.choice
+    found = [f"nodelist={name}"] if name and not _UNSAFE.search(name) else []
+    if start.steps is None or choice.step_ms is None or not choice.images_per_sec_low:
+        return found
+    slowest_ms = choice.step_ms * (choice.images_per_sec or 0.0) / choice.images_per_sec_low
+    minutes = math.ceil(start.steps * slowest_ms / 60_000) + _START_MINUTES
+    return [f"time={minutes // 60}:{minutes % 60:02}:00", *found]
 
 
 def docker(start: HostExport) -> str:

@@ -15,7 +15,7 @@ from gputopo.launch import failure
 from gputopo.launch.spec.job_spec import ProgramSpec
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.run_folder import EventLog
-from gputopo.runs.live import LookWindow, RecentEvents, Reports, judged
+from gputopo.runs.live import LookWindow, RecentSteps, Reports
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE, Summary
 from gputopo.runs.verdict.judge import Judgement
 from gputopo.values import schema
@@ -44,21 +44,21 @@ class Looks:
 
     def __init__(
         self,
+        summary: Summary,
         *,
-        judge: Callable[[LookWindow], Judgement] = judged,
         clock: Callable[[], float] = time.monotonic,
         start: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
-        """`start`: calls a function elsewhere; by default in a thread."""
-        self._recent: RecentEvents | None = RecentEvents()
+        """`summary`: of the run. `start`: calls a function elsewhere; by default in a thread."""
+        self._recent: RecentSteps | None = RecentSteps(summary)
         self._reports = Reports()
-        self._judge, self._clock = judge, clock
+        self._clock = clock
         self._start = _in_a_thread if start is None else start
         self._found: queue.SimpleQueue[_Found] = queue.SimpleQueue()
         self._step: int | None = None  # of the look that goes on
 
     def add(self, event: Event) -> tuple[Event, ...]:
-        """Add an event of the run, and return what a look has found."""
+        """Note an event that the summary has, and return what a look has found."""
         if self._recent is None or isinstance(event, Judged):
             return ()
         if isinstance(event, Restarted) and event.fewer is not None:
@@ -90,11 +90,11 @@ class Looks:
     def _look(self, window: LookWindow) -> _Found:
         began_s = time.thread_time()
         try:
-            return self._judge(window), time.thread_time() - began_s
+            return window.judge(), time.thread_time() - began_s
         except Exception as error:  # noqa: BLE001 (reported by a notice)
             return error, 0.0
 
-    def _taken(self, recent: RecentEvents) -> tuple[Event, ...]:
+    def _taken(self, recent: RecentSteps) -> tuple[Event, ...]:
         try:
             found, seconds = self._found.get_nowait()
         except queue.Empty:
@@ -138,7 +138,7 @@ class EventRecord:
         self.summary = Summary()
         self._log = log
         self._on_event = on_event
-        self._looks = Looks()
+        self._looks = Looks(self.summary)
         self._began = time.monotonic()
 
     def add(self, event: Event) -> None:

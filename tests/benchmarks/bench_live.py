@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator
 from statistics import median
 
-from gputopo.launch.supervise.record import Looks
-from gputopo.runs.live import RecentEvents, Reports, judged
+from gputopo.runs.live import RecentSteps, Reports
+from gputopo.runs.summary import Summary
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Judged, Step
 from gputopo.values.run.verdict import SLOW
 from tests.benchmarks.bench_verdicts import EVEN
@@ -27,14 +27,19 @@ STEPS = 1000
 def looks(trainer: Trainer, steps: int, seed: int) -> Iterator[tuple[int, Event]]:
     """Yield what each look reports, with the step after which it was made."""
     trainer.seed = seed
-    recent, reports, now_s = RecentEvents(), Reports(), 0.0
+    summary, reports, now_s = Summary(), Reports(), 0.0
+    recent = RecentSteps(summary)
     for event in trainer.events(steps):
+        summary.add(event)
         recent.add(event)
         if isinstance(event, Step):
             now_s += event.seconds
             if recent.is_due(now_s):
                 window = recent.take(now_s)
-                for one in reports.look(judged(window), window.step, now_s):
+                before = time.process_time()
+                found = window.judge()
+                recent.took(now_s, time.process_time() - before)
+                for one in reports.look(found, window.step, now_s):
                     yield window.step, one
 
 
@@ -57,13 +62,13 @@ def false_alarms(runs: int, seed: int) -> None:
 
 def delays(runs: int, seed: int) -> None:
     """Print after how many steps a slow card is reported, and one that is even again."""
-    for percent, noise in ((5, 0.01), (8, 0.01), (15, 0.01), (8, 0.03), (15, 0.05)):
-        trainer = Trainer(noise=noise, slow={1: slower(percent)})
+    for percent, noise, gpus in ((5, 0.01, 2), (5, 0.01, 4), (5, 0.01, 8), (5, 0.01, 16), (8, 0.03, 4)):
+        trainer = Trainer(devices=gpu_devices(gpus), noise=noise, slow={1: slower(percent)})
         first = [_first(trainer, 400, seed + run, Anomaly) for run in range(runs)]
         known = [step for step in first if step is not None]
+        after = f"after {median(known) if known else 0:g} steps (all within {max(known, default=0)})"
         print(
-            f"{percent} % slow at {100 * noise:g} % noise: reported in {len(known)} of {runs} runs of 400 "
-            f"steps, after {median(known) if known else 0:g} (all within {max(known, default=0)})",
+            f"{gpus} GPUs, {percent} % slow, {100 * noise:g} % noise: {len(known)} of {runs} named {after}",
             flush=True,
         )
     trainer = Trainer(slow={1: lambda step: 1 / 0.9 if 2000 <= step < 2400 else 1.0})
@@ -73,24 +78,18 @@ def delays(runs: int, seed: int) -> None:
 
 
 def cost() -> None:
-    """Print what an event and a look cost, where steps take 3 ms."""
-    for count in (2, 16):
-        trainer = Trainer(devices=gpu_devices(count), compute_s=0.003)
-        events = list(trainer.events(3000))
-        live = Looks(start=lambda work: None)
-        began = time.perf_counter()
+    """Print what a step and a look cost."""
+    for count in (2, 16, 64):
+        summary = Summary()
+        events = list(Trainer(devices=gpu_devices(count)).events(400))
+        began = time.process_time()
         for event in events:
-            live.add(event)
-        passed = time.perf_counter() - began
-        recent = RecentEvents()
-        for event in events:
-            recent.add(event)
-        window, before = recent.take(0.0), time.process_time()
-        judged(window)
-        took = time.process_time() - before
+            summary.add(event)
+        added, judge = time.process_time(), summary.latest()
+        judge()
+        took = time.process_time() - added
         print(
-            f"{count} GPUs, steps of 3 ms: {1e6 * passed / len(events):.1f} us an event, "
-            f"{1000 * took:.0f} ms a look"
+            f"{count} GPUs: {1e6 * (added - began) / len(events):.0f} us a step, {1000 * took:.0f} ms a look"
         )
 
 

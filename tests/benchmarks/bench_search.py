@@ -13,7 +13,6 @@ from itertools import combinations
 from math import comb
 from statistics import median
 
-from gputopo.planner.fastest import CHOSEN_REDUCTIONS
 from gputopo.prediction.links.paths import HostLink, PairPath, Paths
 from gputopo.prediction.links.shared_links import Uplink
 from gputopo.prediction.programs import DEFAULT, require_program
@@ -26,7 +25,7 @@ PLACINGS = (
     Placement("parameter_server", "cpu"),
     *(Placement("parameter_server", f"gpu:{gpu}") for gpu in range(GPUS)),
     Placement("parameter_server", "gpu:spread"),
-    *(Placement("replicated", None, name) for name in CHOSEN_REDUCTIONS),
+    *(Placement("replicated", None, name) for name in ("copy", "nccl")),
 )
 
 

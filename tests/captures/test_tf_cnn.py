@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures import training_logs
-from gputopo.captures.training_files import facts_of
+from gputopo.captures.training_files import facts_of, parse
 
 
 def log(
@@ -165,6 +165,23 @@ def test_names_of_lambdas_folders_are_facts(path: str, expected: dict[str, objec
     found = facts_of(path)
     assert {name: found.get(name) for name in expected} == expected
     assert bool(found) == bool(expected)
+
+
+@pytest.mark.parametrize(
+    ("box", "compiled", "xla"),
+    [("7502-A100", True, True), ("7502-A100", False, False), ("7502-A100_XLA", False, True)],
+)
+def test_a_log_that_compiled_with_xla_counts_before_the_name_of_its_folder(
+    box: str, compiled: bool, xla: bool
+) -> None:
+    line = (
+        "I tensorflow/compiler/jit/xla_compilation_cache.cc:241] Compiled cluster using XLA!"
+        if compiled
+        else ""
+    )
+    found = parse(log(header=line), origin=f"{box}.logs/syn-replicated-fp16-4gpus/resnet50-64/throughput/1")
+    assert found is not None
+    assert [(one.xla, one.conditions) for one in found] == [(xla, ())]
 
 
 @given(st.text(max_size=200))

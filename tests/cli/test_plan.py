@@ -29,7 +29,8 @@ CAPTURES = Path(__file__).parents[3] / "shared/captures/topo"
 def test_two_gpus_of_7gforce_are_0_and_1_and_the_plan_states_why(call: Call) -> None:
     done = call("plan", "--from", "7gforce", "--model", "alexnet", "--num-gpus", "2", "--prefer-pix")
     assert (done.code, done.err) == (0, "")
-    assert done.out.startswith("GPUs 0,1, replicated nccl: 2022 (1434 to 2489) images/sec of alexnet.\n")
+    answer = "GPUs 0,1, replicated nccl: 2022 (80 % range 1299 to 2582) images/sec of alexnet.\n"
+    assert done.out.startswith(answer)
     assert len(done.out.splitlines()) <= 24
     assert "PIX" in done.out.partition("\nWhy\n")[2].partition("\nCandidates\n")[0]
 
@@ -230,10 +231,10 @@ def test_what_if_alone_finds_the_change_that_pays_most(call: Call) -> None:
 def test_unequal_gpus_are_compared_and_the_options_of_the_fastest_are_named(call: Call) -> None:
     speeds = "1560,1560,900,1560,1560,1560,1630"
     options = ("--from", "7gforce", "--model", "resnet50", "--single-gpu-images-per-sec", speeds)
-    plan = schema.decode(call("plan", *options, "--batch-size", "512", "--json").out, Plan, origin="out")
+    plan = schema.decode(call("plan", *options, "--batch-size", "64", "--json").out, Plan, origin="out")
     assert plan.unequal is not None
-    assert sum(plan.unequal.in_proportion.batch_sizes) == 7 * 512
-    assert plan.unequal.use.startswith("--batch-size 54")
+    assert sum(plan.unequal.in_proportion.batch_sizes) == 7 * 64
+    assert plan.unequal.use.startswith("--batch-size 6")
     named = ("plan", *options, *plan.unequal.use.split(), "--json")
     again = schema.decode(call(*named).out, Plan, origin="out")
     assert again.choice.images_per_sec == plan.unequal.in_proportion.images_per_sec

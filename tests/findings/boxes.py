@@ -86,6 +86,7 @@ def _gpu(index: int, name: str) -> Gpu:
         cuda_index=index,
         name=name,
         pci_address=address(index),
+        pci_device_id="1db1",
         pci_subsystem_id="121210de",
         board_part_number="900-2G503-0010-000",
         inforom_version="G503.0201.00.03",

@@ -290,6 +290,8 @@ OF_A_GPU |= {
         {"driver.xid"},
     ),
     "other board": (lambda n: gpu(n, board_part_number="900-2G503-0000-000"), {"card.differs"}),
+    "other slowdown temperature": (lambda n: gpu(n, temperature_c={"slowdown": 93}), {"card.differs"}),
+    "other chip": (lambda n: gpu(n, pci_device_id="1db5"), {"card.differs"}),
     "other subsystem": (lambda n: gpu(n, pci_subsystem_id="124910de"), {"card.differs"}),
     "no InfoROM": (
         lambda n: all_of(

@@ -84,14 +84,14 @@ def test_a_cool_card_with_no_margin_is_not_believed() -> None:
 
 @pytest.mark.parametrize("slowdown", [None, 0, 127])
 def test_thresholds_that_are_not_reported_or_make_no_sense_give_nothing(slowdown: int | None) -> None:
-    machine = gpu(1, temperature_c={"gpu": 99, "slowdown": slowdown})(sound())
+    machine = gpu(1, temperature_c={"gpu": 99})(every_gpu(temperature_c={"slowdown": slowdown})(sound()))
     assert [found.id for found in find(machine)] == ["thermal.hotter_than_peers"]
     assert degrees_left(machine.gpus[1]) is None
 
 
 def test_a_low_operating_limit_counts_although_the_slowdown_is_far() -> None:
     # A limit of 57 degrees was once in force beside a slowdown at 97: the card throttled at once.
-    (found,) = find(gpu(1, temperature_c={"gpu": 60, "max_operating": 57, "slowdown": 97})(sound()))
+    found = find(gpu(1, temperature_c={"gpu": 60, "max_operating": 57, "slowdown": 97})(sound()))[0]
     assert (found.id, found.severity) == ("thermal.near_slowdown", "warning")
     assert "57" in found.says
 

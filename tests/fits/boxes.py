@@ -14,7 +14,7 @@ import msgspec
 from gputopo.prediction.calibration import MeasuredStep, calibrated, learn, range_share
 from gputopo.prediction.programs import ProgramConstants
 from gputopo.values.run.plan import MIN_JOBS, Learned, mode_name
-from tests.fits.cases import NO_OVERLAP, Case, Constants, paths_by_name, used
+from tests.fits.cases import NO_OVERLAP, Case, Constants, examples, paths_by_name, used
 
 # A model of many bytes and one of many variables: each shows one of the two numbers of a box.
 SHORT_RUNS = ("vgg16", "resnet152")
@@ -58,7 +58,7 @@ def with_two_runs(left_out: Mapping[str, ProgramConstants], some: Iterable[Case]
     found = Errors([], [])
     boxes: dict[object, list[Case]] = defaultdict(list)
     for case in some:
-        boxes[case.row.machine, case.towers, case.placing, case.row.xla].append(case)
+        boxes[case.row.machine, case.row.version, case.towers, case.placing, case.row.xla].append(case)
     for box in boxes.values():
         runs = [case for case in box if case.row.model in SHORT_RUNS]
         if {case.row.model for case in runs} == {*SHORT_RUNS}:
@@ -80,7 +80,7 @@ def covered(
     found = Covered([], [])
     boxes: dict[object, list[Case]] = defaultdict(list)
     for case in some:
-        boxes[case.row.machine, case.row.xla].append(case)
+        boxes[case.row.machine, case.row.version, case.row.xla].append(case)
     for box in boxes.values():
         bare = msgspec.structs.replace(_program(left_out, box[0]), low=program.low, high=program.high)
         for mode in sorted({_mode(case) for case in box}):
@@ -131,7 +131,7 @@ def _mode(case: Case) -> str:
 
 
 def _run(case: Case) -> MeasuredStep:
-    step_s = case.towers * case.row.batch_per_gpu / case.row.images_per_sec
+    step_s = examples(case.row) / case.row.images_per_sec
     return MeasuredStep(
         case.model, case.towers, case.cpus, case.compute_s, case.placing, case.weights, case.gradients, step_s
     )

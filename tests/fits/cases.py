@@ -64,7 +64,7 @@ class Constants:
             program = msgspec.structs.replace(self.program, **NO_OVERLAP) if case.row.xla else self.program
             stepper = self._steppers[key] = StepPredictor(case.model, program, case.towers, case.cpus)
         parts = stepper.predict(case.placing, case.compute_s, case.weights, case.gradients)
-        return case.towers * case.row.batch_per_gpu / (case.compute_s + sum(parts))
+        return examples(case.row) / (case.compute_s + sum(parts))
 
     def error(self, case: Case) -> float:
         """Return the logarithm of predicted over measured images/sec."""
@@ -94,13 +94,13 @@ def cases(rows: Iterable[Published], paths_of_name: Callable[[str], Paths] = pat
         placing = Placement(row.variable_update, row.ps_device, row.all_reduce)
         paths = paths_of_name(row.machine)
         (_, weights), (_, gradients) = limits(paths, row.gpus, placing)
-        job = row.data, row.model, row.batch_per_gpu, row.precision, row.xla
+        job = row.data, row.model, row.batch_per_gpu or row.batch, row.precision, row.xla
         found.append(
             Case(
                 (row.machine, row.source, row.version, *job, len(row.gpus)),
                 row,
                 _model(row.model),
-                row.batch_per_gpu / single,
+                examples(row) / len(row.gpus) / single,
                 placing,
                 weights,
                 gradients,
@@ -108,6 +108,11 @@ def cases(rows: Iterable[Published], paths_of_name: Callable[[str], Paths] = pat
             )
         )
     return found
+
+
+def examples(row: Published) -> int:
+    """Return the examples of a step of all GPUs."""
+    return row.batch or len(row.gpus) * (row.batch_per_gpu or 0)
 
 
 def _between_depths(row: Published) -> float | None:
@@ -136,14 +141,14 @@ def used(program: str) -> list[Case]:
     In fp16 these programs without XLA lose half of their speed with several GPUs and batch normalization,
     whatever the links.
     """
-    rows = [row for row in published() if row.program == program]
-    return [
-        case
-        for case in cases(rows)
-        if (case.row.data, case.row.precision) == ("synthetic", "fp32")
-        and not case.row.is_suspect
-        and case.placing.traffic != "none"
-    ]
+    return published_cases(program, data="synthetic", precision="fp32")
+
+
+def published_cases(program: str, **those: object) -> list[Case]:
+    """Return the measurements of a program with an exchange whose columns have `those` values."""
+    rows = (row for row in published() if row.program == program and not row.is_suspect)
+    having = [row for row in rows if all(getattr(row, name) == value for name, value in those.items())]
+    return [case for case in cases(having) if case.placing.traffic != "none"]
 
 
 class Score(NamedTuple):

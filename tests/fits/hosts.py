@@ -70,7 +70,7 @@ class OfHosts(msgspec.Struct, frozen=True, kw_only=True):
         line = stepper.line
         backward_s = (1 - FORWARD_SHARE) * alone_s
         late_s = max(0.0, backward_s * (line.end(per_byte / backward_s) - 1))
-        return alone_s + late_s + stepper.program.wait_cpu * stepper.bytes * per_byte
+        return alone_s + late_s + stepper.program.wait * stepper.bytes * per_byte
 
     @property
     def error(self) -> float:

@@ -73,7 +73,7 @@ def _of_one_gpu() -> tuple[tuple[Published, Figure], ...]:
             continue
         gpu = expected_gpu(gpu_names(row.machine)[row.gpus[0]])
         if gpu is not None:
-            found.append((row, Figure(gpu.name, row.model, row.batch_per_gpu, row.precision, rate)))
+            found.append((row, Figure(gpu.name, row.model, row.batch_per_gpu or 0, row.precision, rate)))
     return tuple(found)
 
 

@@ -8,7 +8,10 @@ of one GPU by its datasheet, with the published figures that do not count. `--wr
 
 import argparse
 import math
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -18,28 +21,29 @@ import msgspec
 from gputopo.prediction.programs import ProgramConstants, program_names, require_program
 from tests.fits import one_gpu
 from tests.fits.boxes import covered_of_all, two_runs_of_all, with_two_runs
-from tests.fits.cases import Case, Constants, grouped, quantile, score, used
+from tests.fits.cases import Case, Constants, grouped, published_cases, score, used
 from tests.fits.least_squares import least_squares
 
 # Where each constant may lie: what is physically possible, and what was ever observed.
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "overlap": (0.0, 1.0),
     "ring_overlap": (0.0, 1.0),
-    "wait_cpu": (0.0, 2.0),
-    "wait_gpu": (0.0, 2.0),
+    "wait": (0.0, 2.0),
     "return_share": (0.0, 2.0),
-    "link_share": (0.5, 1.0),
+    "link_share": (0.5, 1.2),
     "ring_share": (0.2, 1.2),
     "host_add_gb_per_s": (2.0, 100.0),
-    "us_cpu": (2.0, 60.0),
-    "us_host": (2.0, 60.0),
+    "us_cpu": (2.0, 100.0),
+    "us_add": (2.0, 60.0),
     "us_device": (2.0, 60.0),
     "us_ring": (2.0, 200.0),
     "ring_mb": (0.0, 3.0),
 }
 # A pull of each constant to its start, which decides where no figure does: residuals per width of its bounds.
 PULL = 0.3
-COVERED = 0.9  # of the measurements on machines that were left out are inside low to high
+# Of the measurements on machines that were left out, each machine alike, are inside low to high. With 80 % a
+# range that a machine had no part in holds 78 % of its own.
+COVERED = 0.85
 # Choices within a group count more than its level: the ratio of residuals' weights.
 WITHIN, LEVEL = 2.0, 1.2
 
@@ -65,24 +69,24 @@ class Recipe(NamedTuple):
 
 _TF_2017 = ProgramConstants(
     name="tf_cnn_benchmarks-2017",
-    source="fitted to images/sec of tf_cnn_benchmarks with TensorFlow 1.0 to 1.9: tensorflow.org/performance/"
-    "benchmarks, tensorpack/benchmarks, LambdaColdStorage/cpu_benchmark, rossumai/keras-multi-gpu",
+    source="fitted to images/sec of tf_cnn_benchmarks with TensorFlow 1.0 to 1.11: tensorflow.org/"
+    "performance/benchmarks, tensorpack/benchmarks, LambdaColdStorage/cpu_benchmark, "
+    "rossumai/keras-multi-gpu",
     overlap=0.3,
     ring_overlap=0.1,
-    wait_cpu=0.6,
-    wait_gpu=0.4,
+    wait=0.5,
     return_share=0.7,
-    link_share=0.9,
+    link_share=1.0,  # fitted it ends at its bound, and choices on boxes left out are no better
     ring_share=0.7,
     host_add_gb_per_s=12.0,
     us_cpu=7.0,
-    us_host=7.0,
+    us_add=7.0,
     us_device=25.0,
     us_ring=37.0,
     ring_mb=0.1,
+    adds="psgpu",
     cuts_variables=False,
     gathers=True,
-    serial=False,
     low=0.8,
     high=1.2,
 )
@@ -93,10 +97,8 @@ _KERAS = msgspec.structs.replace(
     "TensorFlow 1 and a model on each GPU: rossumai/keras-multi-gpu; rings were never measured",
     overlap=0.0,
     ring_overlap=0.0,
-    wait_cpu=1.0,
-    wait_gpu=1.0,
+    wait=1.0,
     gathers=False,
-    serial=True,
 )
 
 
@@ -113,7 +115,7 @@ def recipes(fitted: Mapping[str, ProgramConstants]) -> dict[str, Recipe]:
         us_ring=30.0,
     )
     return {
-        _TF_2017.name: Recipe(_TF_2017, tuple(BOUNDS)),
+        _TF_2017.name: Recipe(_TF_2017, tuple(name for name in BOUNDS if name != "link_share")),
         tf.name: Recipe(tf, ("ring_overlap", "ring_share", "us_ring", "ring_mb")),
         _KERAS.name: Recipe(_KERAS, ("link_share", "us_cpu", "us_device")),
     }
@@ -126,11 +128,12 @@ def our_own(tf: ProgramConstants) -> ProgramConstants:
         name="gputopo",
         source="never measured on a GPU: as tf_cnn_benchmarks, but gradients of a variable are added on its "
         "GPU, a large variable is cut, and weights are waited for as sums are; the range is wider for that",
-        wait_gpu=tf.return_share,
+        adds="copy",
+        wait=tf.return_share,
         cuts_variables=True,
         gathers=False,
-        low=0.8,
-        high=1.2,
+        low=0.7,
+        high=1.25,
     )
 
 
@@ -165,10 +168,23 @@ def with_range(
     program: ProgramConstants, some: Sequence[Case], left_out: Mapping[str, ProgramConstants]
 ) -> ProgramConstants:
     """Return the program with the range of measured over predicted of the machines that were left out."""
-    ratios = sorted(math.exp(-Constants(left_out[case.row.machine]).error(case)) for case in some)
-    tail = (1 - COVERED) / 2
-    low, high = quantile(ratios, tail), quantile(ratios, 1 - tail)
+    low, high = range_of(some, left_out, COVERED)
     return msgspec.structs.replace(program, low=math.floor(100 * low) / 100, high=math.ceil(100 * high) / 100)
+
+
+def range_of(
+    some: Sequence[Case], left_out: Mapping[str, ProgramConstants], share: float
+) -> tuple[float, float]:
+    """Return the middle `share` of measured over predicted images/sec, each machine counted once."""
+    counts = Counter(case.row.machine for case in some)
+    without = {machine: Constants(program) for machine, program in left_out.items()}
+    ratios = sorted(
+        (math.exp(-without[case.row.machine].error(case)), 1 / counts[case.row.machine]) for case in some
+    )
+    below = [*accumulate(weight for _, weight in ratios)]
+    ends = ((1 - share) / 2, (1 + share) / 2)
+    low, high = (ratios[bisect_left(below, end * below[-1])][0] for end in ends)
+    return low, high
 
 
 def _report(program: ProgramConstants, left_out: Mapping[str, ProgramConstants], some: Sequence[Case]) -> str:
@@ -193,7 +209,8 @@ def fit_all() -> dict[str, tuple[ProgramConstants, dict[str, ProgramConstants]]]
         recipe = recipes({done: program for done, (program, _) in found.items()})[name]
         some = used(name)
         left_out = without_each(recipe, some)
-        found[name] = with_range(fit(recipe, some), some, left_out), left_out
+        synthetic = published_cases(name, data="synthetic")
+        found[name] = with_range(fit(recipe, some), synthetic, left_out), left_out
     return found
 
 

@@ -187,8 +187,10 @@ def program() -> str:
     return above + _table(_CHECKS_HEADER, rows) + "\n" + below.partition("\n\n")[2]
 
 
-def _constant(value: float | bool) -> str:
-    return ("yes" if value else "no") if isinstance(value, bool) else f"{value:g}"
+def _constant(value: float | bool | str) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 _CHECKS_HEADER = ("finding", "what is found", "fields of the samples")

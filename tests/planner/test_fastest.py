@@ -1,5 +1,6 @@
 """Choices by predicted seconds: what they are the best of, what options cost, how sure they are."""
 
+import math
 import re
 from itertools import combinations
 from typing import Any
@@ -10,13 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.planner import Request, plan
+from gputopo.planner.candidates import UNREAD_LINKS, record_reason
+from gputopo.planner.choose import basis_of
+from gputopo.planner.fastest import TIE, Basis, Fastest
 from gputopo.planner.selection import ALL
 from gputopo.prediction.one_gpu_speeds import Figure
+from gputopo.prediction.search import FoundCandidate
+from gputopo.prediction.step import Placement, StepSeconds
 from gputopo.values.errors import UsageError
 from gputopo.values.gpu import GpuProcess
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.all_reduce import NAMES
-from gputopo.values.run.plan import SURE_MARGIN, Candidate, Learned, Plan, mode_words, runners_up
+from gputopo.values.run.plan import SPREAD, SURE_MARGIN, Candidate, Learned, Plan, mode_words, runners_up
 from tests.matrices import DGX1_V100, FOUR_AND_FOUR, SEVEN, changed, link_of, machine_of
 
 WORDS = ["NV2", "NV1", "PIX", "PHB", "SYS"]
@@ -79,10 +85,10 @@ def test_no_set_that_is_named_is_faster_than_the_choice(
         for gpus in combinations(range(count), size)
         if options.get("ps") != "gpu:1" or 1 in gpus
     ]
-    assert speed(found) == pytest.approx(max(map(speed, named)))
+    assert speed(found) >= (1 - TIE) * max(map(speed, named))
     assert found.choice.gpus in [one.choice.gpus for one in named]
     listed = [one.images_per_sec or 0.0 for one in found.candidates]
-    assert listed == sorted(listed, reverse=True)
+    assert listed[1:] == sorted(listed[1:], reverse=True)
     assert plan(machine, found_request := request(num_gpus=size, **options)) == plan(machine, found_request)
 
 
@@ -250,7 +256,10 @@ def test_what_was_learned_of_the_box_changes_the_constants_and_their_range() -> 
     high, usual = (one.choice.images_per_sec_high for one in (after, before))
     assert high is not None
     assert usual is not None
-    assert high / speed(after) == pytest.approx((usual / speed(before)) ** 0.5, rel=0.01)
+    of_links_and_gpu = math.hypot(math.log(UNREAD_LINKS), math.log(1.03))
+    for top, found, share in ((usual, before, 1.0), (high, after, 0.5)):
+        own = math.hypot(share * math.log(1.25), of_links_and_gpu)
+        assert top / speed(found) == pytest.approx(math.exp(own), rel=0.001)
 
 
 @pytest.mark.parametrize("fields", [{"no_history": True}, {"program": "tf_cnn_benchmarks"}])
@@ -280,6 +289,58 @@ def test_links_of_which_nothing_is_known_are_assumed_and_the_reasons_say_so() ->
     assert found.prediction is not None
     assert "topology unknown" in why(found)
     assert "PCIe hops between GPU 0-6 (nvidia-smi topo -m)" in why(found)
+
+
+@pytest.mark.parametrize(
+    ("model", "apart", "ran", "expected"),
+    [
+        ("alexnet", 0.001, {}, "gpu:spread"),
+        ("resnet50", 0.001, {}, "cpu"),
+        ("resnet50", 0.003, {}, None),
+        ("resnet50", 0.001, {"replicated nccl": 0.9, "parameter_server cpu": 1.2}, None),
+    ],
+)
+def test_of_placements_within_a_tie_the_one_with_the_better_record_is_chosen(
+    model: str, apart: float, ran: dict[str, float], expected: str | None
+) -> None:
+    """By the size of the model's variables; first a mode whose runs on this box were as predicted."""
+    machine, asked = machine_of(SEVEN), request(num_gpus=2, model=model)
+    basis = basis_of(machine, asked, (), Learned(runs=3, jobs=3, range_shares=ran))
+    assert isinstance(basis, Basis)
+    places = (
+        Placement("replicated", None, "nccl"),
+        Placement("parameter_server", "cpu"),
+        Placement("parameter_server", SPREAD),
+    )
+    found = [
+        FoundCandidate((0, 1), place, StepSeconds(1 + apart * number), 1)
+        for number, place in enumerate(places)
+    ]
+    chosen = Fastest(machine, asked, {}, basis).by_record(found)
+    assert sorted(chosen) == sorted(found)
+    assert chosen[0].placing.ps_device == expected
+    if expected:
+        assert (
+            f"tie, settled by record: replicated nccl is predicted {chosen[0].prediction.step_s - 1:.1%}"
+            in (record_reason(basis.model, chosen[0], found[0]))
+        )
+
+
+def test_the_range_is_never_a_point_and_wider_where_copies_below_a_switch_are_staged() -> None:
+    """Of `independent`, too, which is at most the sum of its GPUs."""
+    machine = machine_of(SEVEN)
+    staged = msgspec.structs.replace(
+        machine, links=tuple(msgspec.structs.replace(one, p2p_read="CNS") for one in machine.links)
+    )
+    for fields in ({"num_gpus": 1}, {"num_gpus": 2}, {"num_gpus": 2, "variable_update": "independent"}):
+        one, other = (plan(box, request(**fields)).choice for box in (machine, staged))
+        low, high = one.images_per_sec_low or 0.0, one.images_per_sec_high or 0.0
+        assert low < (one.images_per_sec or 0.0) < high
+        if fields == {"num_gpus": 2}:
+            assert (other.images_per_sec_low or 0.0) / (other.images_per_sec or 1.0) < 0.7
+            assert low / (one.images_per_sec or 1.0) > 0.68
+        if "variable_update" in fields:
+            assert high == pytest.approx(2060, rel=0.001)
 
 
 def test_the_runners_up_differ_in_mode_or_by_more_than_can_be_told_apart() -> None:

@@ -32,10 +32,11 @@ def test_the_largest_batch_leaves_a_tenth_of_the_memory() -> None:
         (box(memory_mib=MemoryMib(total=8192)), 8),
         (box(name="Tesla V100-SXM2-16GB"), 16),
         (box(name="NVIDIA H100 80GB HBM3"), 80),
-        (box(name="GeForce GTX 1070"), 288),
+        (box(name="GeForce GTX 1070"), 8),
+        (box(name="a GPU that no table has"), 288),
     ],
 )
-def test_the_memory_is_as_reported_or_as_in_the_name_or_that_of_the_largest_gpu(
+def test_the_memory_is_as_reported_or_as_of_its_model_or_that_of_the_largest_gpu(
     machine: Machine, gib: int
 ) -> None:
     fits = (gib * GIB - needed_bytes(RESNET, 0, "fp32")) // RESNET.feature_bytes

@@ -30,7 +30,7 @@ from gputopo.workload.workloads import require
 
 FIGURES = one_gpu_figures()
 K80_VGG16 = Figure("Tesla K80", "vgg16", 64, "fp32", 20.0)
-INSIDE = 0.75  # of the measured figures, between low and high
+INSIDE = 0.80  # of the measured figures, between low and high
 
 
 def predicted(figure: Figure, known: Sequence[Figure], clocks: Clocks = FULL_CLOCKS) -> Speed:
@@ -108,7 +108,7 @@ def test_the_source_says_from_what_a_speed_is_scaled_and_how_sure_it_is() -> Non
     nobody = predicted(known._replace(model="densenet40_k12"), [known])
     assert nobody.source == (
         "published: tf_cnn_benchmarks on GeForce GTX 1080 Ti, scaled from resnet50, without published "
-        "figures of densenet40_k12, within a factor of 1.5"
+        "figures of densenet40_k12, within a factor of 1.6"
     )
 
 
@@ -172,9 +172,9 @@ def run(name: str = GTX_1080, *, devices: int = 1, **changed: Any) -> Result:
     return msgspec.structs.replace(result, **changed)
 
 
-def test_a_given_speed_counts_before_any_other_and_is_exact() -> None:
+def test_a_given_speed_counts_before_any_other_and_its_range_is_that_of_two_runs() -> None:
     found = speed(Gpu(index=0, name=GTX_1080), given={0: 150.0}, history=past_speeds([run()]))
-    assert found[:4] == (150.0, 150.0, 150.0, "given")
+    assert found[:4] == (150.0, 145.5, 154.5, "given")
 
 
 def test_one_number_is_for_all_gpus_and_several_are_one_for_each() -> None:

@@ -102,6 +102,8 @@ def _is_of(row: Derived, cell: Cell) -> bool:
     }  # fmt: skip
     if of.n_gpus == 1:
         del stated["variable_update"]
+    if of.batch_per_gpu is None:  # the document's 32 are of all GPUs together
+        del stated["batch_per_gpu"]
     alike = all(value is None or getattr(of, name) == value for name, value in stated.items())
     server = of.n_gpus == 1 or row.ps_device is None or (of.ps_device or "").startswith(row.ps_device)
     server = server or of.variable_update != "parameter_server"

@@ -71,7 +71,7 @@ def test_many_candidates_are_cut_with_a_word_about_it() -> None:
 
 def test_a_predicted_speed_comes_with_its_range() -> None:
     fast = Candidate(gpus=(0,), images_per_sec=1840.4, images_per_sec_low=1700, images_per_sec_high=1999.6)
-    assert answer(Plan(choice=fast)) == "GPU 0, parameter_server: 1840 (1700 to 2000) images/sec."
+    assert answer(Plan(choice=fast)) == "GPU 0, parameter_server: 1840 (80 % range 1700 to 2000) images/sec."
 
 
 def test_an_environment_value_that_a_shell_would_split_is_quoted() -> None:
@@ -153,7 +153,7 @@ PREDICTED = Plan(
 
 def test_a_predicted_plan_shows_its_range_its_limit_and_its_margin() -> None:
     text = shown(PREDICTED)
-    assert text.startswith("GPUs 0,1, parameter_server gpu:0: 1250 (1000 to 1500) images/sec.\n")
+    assert text.startswith("GPUs 0,1, parameter_server gpu:0: 1250 (80 % range 1000 to 1500) images/sec.\n")
     assert "Gain     1.50 times one GPU\n" in text
     assert "- limited by: link of GPU 0, sending\n" in text
     assert "Margin   20% faster than parameter_server cpu\n" in text
@@ -220,7 +220,8 @@ def test_a_tie_and_what_options_cost_are_shown() -> None:
 
 def test_a_run_prints_two_lines_of_a_prediction_and_none_without() -> None:
     first, second = summary_lines(PREDICTED)
-    assert first == ("Predicted for GPUs 0,1, parameter_server gpu:0: 1250 (1000 to 1500) images/sec.")
+    speed = "1250 (80 % range 1000 to 1500) images/sec"
+    assert first == f"Predicted for GPUs 0,1, parameter_server gpu:0: {speed}."
     assert second == "Limited by: link of GPU 0, sending; 20% faster than parameter_server cpu."
     assert summary_lines(Plan(choice=CHOICE)) == ()
 

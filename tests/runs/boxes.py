@@ -62,7 +62,7 @@ def run(
         placing,
     )
     speed = len(gpus) * BATCH / (slower * step.step_s)
-    wait = program.wait_cpu if placing.traffic == "host" else program.wait_gpu
+    wait = program.wait
     copies_s = step.weights_s / wait  # the mark of weights ends with the last one, and forward began before
     names = {gpu.index: gpu.name for gpu in machine.gpus}
     result = Result(

@@ -79,10 +79,10 @@ def test_slow_links_are_named_where_weights_or_gradients_take_longer_and_compute
 
 def test_variables_that_cost_more_are_named_where_they_are_most_of_the_rest() -> None:
     dgx = read_bundled("dgx1-p100")
-    placing = Placement("replicated", None, "copy")
+    placing = Placement("parameter_server", "gpu:spread")
     asked = Request(
-        model="resnet152", gpus=tuple(range(8)), batch_size=BATCH, variable_update="replicated",
-        all_reduce="copy", single_gpu_images_per_sec=(BATCH / 0.1,),
+        model="resnet152", gpus=tuple(range(8)), batch_size=BATCH, ps="gpu:spread",
+        single_gpu_images_per_sec=(BATCH / 0.1,),
     )  # fmt: skip
     slow = run(dgx, "resnet152", gpus=tuple(range(8)), placing=placing, variables=1.8)
     found = compared(slow, plan(dgx, asked))

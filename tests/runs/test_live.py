@@ -2,10 +2,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from gputopo.runs.live import EVERY_S, MAX_SHARE, RECENT_STEPS, SAMPLES_A_STEP, RecentEvents, Reports, judged
+from gputopo.runs.bounded import RECENT_STEPS
+from gputopo.runs.live import EVERY_S, MAX_SHARE, RecentSteps, Reports
 from gputopo.runs.summary import Summary
 from gputopo.runs.verdict.judge import Judgement
-from gputopo.values.run.events import Anomaly, AnomalyOver, Event, GpuSample, Judged, Sample, Step
+from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Judged
 from gputopo.values.run.verdict import Cause, Causes, Verdict
 from tests.invented_runs import BEGAN_S
 from tests.kit.drills.box import Trainer, slower
@@ -13,13 +14,14 @@ from tests.kit.drills.box import Trainer, slower
 
 def reported(trainer: Trainer, steps: int) -> Iterator[tuple[int, Event]]:
     """What all looks report, each with its step, and at 0 what the end adds."""
-    recent, reports, summary = RecentEvents(), Reports(), Summary()
+    reports, summary = Reports(), Summary()
+    recent = RecentSteps(summary)
     for number, event in enumerate(trainer.events(steps)):
-        recent.add(event)
         summary.add(event)
+        recent.add(event)
         if recent.is_due(now := 0.1 * number):
             window = recent.take(now)
-            yield from ((window.step, one) for one in reports.look(judged(window), window.step, now))
+            yield from ((window.step, one) for one in reports.look(window.judge(), window.step, now))
     yield from ((0, one) for one in reports.end(summary.judgement(), BEGAN_S))
 
 
@@ -112,20 +114,23 @@ def test_the_end_reports_what_no_look_did_and_takes_back_what_is_not_so_over_all
     assert over.says == "Over all steps: It is."
 
 
-def test_a_window_has_the_latest_steps_and_few_samples_of_each() -> None:
-    recent = RecentEvents()
-    for event in Trainer(seed=4).events(1000):
-        recent.add(event)
-        for _ in range(50):
-            recent.add(Sample(time_s=0.0, gpus=(GpuSample(gpu=0),)))
-    window = recent.take(0.0)
-    steps = [event.step for event in window.events if isinstance(event, Step)]
-    assert steps == list(range(1001 - RECENT_STEPS, 1001))
-    assert len(window.events) <= 2 + RECENT_STEPS * (1 + SAMPLES_A_STEP) + SAMPLES_A_STEP
+def test_a_look_judges_the_recent_steps_and_the_host_while_they_were_made() -> None:
+    slow_first = {1: lambda step: 1.3 if step <= 600 else 1.0}
+    trainer = Trainer(slow=slow_first, other_cpu=lambda step: 0.95 if step <= 600 else 0.0, seed=4)
+    summary = Summary()
+    for event in trainer.events(600 + RECENT_STEPS):
+        summary.add(event)
+    recent = summary.latest()()
+    assert [one.word for one in recent.devices] == ["even"] * 4
+    assert recent.devices[1].steps == RECENT_STEPS
+    assert recent.host is not None
+    assert recent.host.samples == RECENT_STEPS // 5
+    assert recent.host.other_cpu_share == 0
+    assert summary.judgement().devices[1].steps > RECENT_STEPS
 
 
 def test_a_dear_look_is_not_made_as_often() -> None:
-    recent = RecentEvents()
+    recent = RecentSteps(Summary())
     events = iter(Trainer(seed=5).events(500))
     for _ in range(100):
         recent.add(next(events))

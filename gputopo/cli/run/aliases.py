@@ -51,7 +51,7 @@ SWITCHES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 PARAMETER_DEVICE = "--local-parameter-device"
 PLACES: dict[str, dict[str, tuple[str, ...]]] = {
     "parameter_server": {"cpu": ("--ps", "cpu"), "gpu": ("--ps", "gpu:spread")},
-    "replicated": {"cpu": ("--all-reduce", "pscpu"), "gpu": ("--all-reduce", "copy")},
+    "replicated": {"cpu": ("--all-reduce", "pscpu"), "gpu": ("--all-reduce", "psgpu")},
     "independent": {"cpu": (), "gpu": ()},
 }
 # Values of a flag with another name here.

@@ -208,9 +208,17 @@ def show_start(
         folders=(*folders_of(spec), *(() if output is None else (output,))),
         home=str(runs_home(os.environ).parent.absolute()),
         host_name=None if target.rehearsal_of is not None else platform.node().partition(".")[0],
+        steps=_steps(spec),
     )
     emit((sbatch if shape == "sbatch" else docker)(start))
     return 0
+
+
+def _steps(spec: "RunSpec | None") -> int | None:
+    """Return the steps of a training that nothing but GPUs and links limits; None: they are not known."""
+    if spec is None or spec.task != "train" or spec.data.folder is not None or not spec.batch_limit:
+        return None
+    return spec.batch_limit + spec.num_warmup_batches
 
 
 def words_of(declared: Sequence[Declared], typed: Mapping[str, Any]) -> list[str]:

@@ -12,7 +12,8 @@ the others leave.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import combinations, pairwise
 from operator import mul
 from statistics import NormalDist, correlation, fmean, median
@@ -132,28 +133,27 @@ def correlation_time(values: Sequence[float], *, ranked: bool = True) -> float:
     if variance <= NO_NOISE * count:
         return 1.0
 
-    def correlation(lag: int) -> float:
-        products: Iterator[float] = map(mul, centred, centred[lag:])
-        return sum(products) / variance
+    known: list[float] = []  # correlations by lag
 
-    found = [correlation(lag) for lag in range(2 * (min(MAX_LAG, count // 3) // 2) + 2)]
+    last = 2 * (min(MAX_LAG, count // 3) // 2) + 1
     time = 1.0
     for _ in range(BIAS_ROUNDS):
-        # Around the mean of the run, correlations come out low by about time/count times what they lack to 1.
-        time = _summed([value + (1 - value) * (time - 1) / count for value in found])
+        total = -1.0
+        for lag in range(0, last, 2):
+            # Around the mean of the run, correlations come out low by about time/count times what they lack
+            # to 1.
+            lack = (time - 1) / count
+            for more in range(len(known), lag + 2):
+                known.append(sum(map(mul, centred, centred[more:])) / variance)
+            pair = sum(one + (1 - one) * lack for one in known[lag : lag + 2])
+            if pair <= 0:
+                break
+            total += 2 * pair
+        time = max(1.0, total)
     return time
 
 
-def _summed(correlations: Sequence[float]) -> float:
-    """Sum over the lags, positive and negative, as long as neighbouring pairs are positive together."""
-    total = -1.0
-    for even, odd in zip(correlations[::2], correlations[1::2], strict=True):
-        if even + odd <= 0:
-            break
-        total += 2 * (even + odd)
-    return max(1.0, total)
-
-
+@cache
 def _rank(count: int, chance: float) -> int | None:
     """Return the place (from 0) of the highest value whose chance to be above the median is small enough."""
     # In logarithms: 2^-n is no longer a float for runs of more than 1074 steps.
@@ -172,6 +172,10 @@ def ranks_of(values: Sequence[float]) -> list[float]:
     """Return the places of the values in their order, from 0; equal values share the mean of theirs."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks = [0.0] * len(values)
+    if len(set(values)) == len(values):
+        for place, of in enumerate(order):
+            ranks[of] = place
+        return ranks
     ends = [0, *(i for i, (a, b) in enumerate(pairwise(order), 1) if values[a] != values[b]), len(order)]
     for start, end in pairwise(ends):
         for place in range(start, end):

@@ -8,7 +8,9 @@ the intervals of the medians on both sides do not overlap, by the noise that is 
 import math
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from statistics import fmean, median, stdev
+from statistics import fmean, median
+
+import msgspec
 
 from gputopo.runs.verdict.bounds import (
     CORRELATED,
@@ -19,7 +21,7 @@ from gputopo.runs.verdict.bounds import (
     ranks_of,
     students_t,
 )
-from gputopo.runs.verdict.words import FALSE_ALARM, POWER
+from gputopo.runs.verdict.words import POWER, SLOW_PERCENT
 
 # Values of a part at least: fewer have no bounds at the chances that are asked for. And steps: what is over
 # within fewer is no level. Ours.
@@ -38,6 +40,9 @@ DEVIATIONS, MIN_AWAY = 4.0, 0.03
 # peers alike is noise. Ours.
 MIN_SLOW, TIMES_AS_MANY = 10, 3
 MIN_EPISODES = 5  # what comes so often comes again; a program that was started four times need not
+# Chance that cycles of nothing look like a loss, and deviations that the episodes are more than on the other
+# devices: in 1,200 even runs with bursts of three kinds one is named. By simulation.
+AGAIN, MORE_DEVIATIONS = 0.01, 1.64
 # Quantiles 5 % and 25 % of normal noise are 1.645 and 0.674 deviations below its median.
 _Q05, _Q25 = 1.645, 0.674
 
@@ -47,9 +52,20 @@ def parts(values: Sequence[float], size: int = 1) -> list[tuple[int, int]]:
 
     `size`: steps of each value.
     """
-    smallest = max(MIN_PART, -(-MIN_PART_STEPS // size))
+    smallest = _smallest(size)
     places = _candidates(values, smallest)
     return _without_noise(values, [*pairwise([0, *places, len(values)])])
+
+
+def _smallest(size: int) -> int:
+    return max(MIN_PART, -(-MIN_PART_STEPS // size))
+
+
+def differs_somewhere(values: Sequence[float], size: int) -> bool:
+    """Whether half of a part is slow, or fast, by its median; elsewhere no part is."""
+    half = _smallest(size) // 2
+    starts = range(0, len(values), half)
+    return any(abs(median(values[start : start + half])) > SLOW_PERCENT / 100 for start in starts)
 
 
 def residual_time(values: Sequence[float], spans: Sequence[tuple[int, int]]) -> float:
@@ -75,24 +91,47 @@ def residual_time(values: Sequence[float], spans: Sequence[tuple[int, int]]) -> 
     return max(time, memory) if memory >= CORRELATED else time
 
 
-def mean_bounds(values: Sequence[float], chance: float) -> Interval | None:
-    """Return the mean of the process behind `values`; None: too few independent ones.
+def mean_bounds(
+    values: Sequence[float], chance: float, others: Sequence[Sequence[float]] = ()
+) -> Interval | None:
+    """Return the mean of `values` with bounds; None: too few independent ones.
 
     The lower bound, which accuses, is wrong with at most this chance, the upper one with 1 - `POWER`. Where
-    values are slow again and again, and are so beyond any noise, the bounds are those of the mean over their
-    cycles, the lower one with the chance `FALSE_ALARM`.
+    values are slow again and again beyond any noise, the lower bound is that of what was lost in them: only
+    the noise of the other values is unsure.
+    `others`: the same of the other devices; what hits all of them alike is noise.
     """
+    count, mean = len(values), fmean(values)
     if (found := slow_limit(values)) is not None:
         level, limit = found
-        starts = _starts(values, (level + limit) / 2, limit)
-        if len(starts) >= MIN_EPISODES:
-            mean, length = fmean(values[starts[0] : starts[-1]]), (starts[-1] - starts[0]) / (len(starts) - 1)
-            more = [sum(value - mean for value in values[begin:end]) for begin, end in pairwise(starts)]
-            return _by_students_t(mean, stdev(more) / length, len(more), FALSE_ALARM)
+        starts, *of_others = (_starts(one, (level + limit) / 2, limit) for one in (values, *others))
+        if len(starts) >= MIN_EPISODES and _are_more(len(starts), [*map(len, of_others)]):
+            cycle = fmean(values[starts[0] : starts[-1]])
+            length = (starts[-1] - starts[0]) / (len(starts) - 1)
+            more = [sum(value - cycle for value in values[begin:end]) for begin, end in pairwise(starts)]
+            again = _by_students_t(cycle, _deviation(more) / length, len(more), AGAIN)
+            if again.low > 0:
+                noise = [level if value > limit else value for value in values]
+                time = correlation_time(noise, ranked=False)
+                lost = _by_students_t(mean, _deviation(noise), count / time, chance)
+                return msgspec.structs.replace(
+                    lost, high=max(lost.high, again.high), effective=again.effective
+                )
     time = correlation_time(values, ranked=False)
-    if len(values) < 2 or lacking(len(values), time):
+    if count < 2 or lacking(count, time):
         return None
-    return _by_students_t(fmean(values), stdev(values), len(values) / time, chance)
+    return _by_students_t(mean, _deviation(values), count / time, chance)
+
+
+def _are_more(episodes: int, of_others: Sequence[int]) -> bool:
+    """Whether these are more episodes than chance gives to one of several devices that are alike."""
+    every, share = episodes + sum(of_others), 1 / (1 + max(1, len(of_others)))
+    return episodes - 0.5 - every * share > MORE_DEVIATIONS * math.sqrt(every * share * (1 - share))
+
+
+def _deviation(values: Sequence[float]) -> float:
+    mean = fmean(values)  # `statistics.stdev` is exact, and a hundred times as slow
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def _by_students_t(mean: float, deviation: float, count: float, chance: float) -> Interval:

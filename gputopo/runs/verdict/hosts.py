@@ -4,6 +4,7 @@ All hosts exchange in the same step, so one whose gradients arrive later, or whi
 the others' is named. Of two hosts neither can be: there is one path between them.
 """
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from statistics import median, median_low
@@ -55,6 +56,12 @@ class ExchangeRecord:
                 row[3 * place : 3 * place + 3] = _shares(one, step.seconds)
         row[-1] = step.seconds
         self._blocks.add(step.step, row)
+
+    def latest(self) -> "ExchangeRecord":
+        """Return the exchanges of the recent steps."""
+        found = copy.copy(self)
+        found._blocks = self._blocks.latest()
+        return found
 
     def result(self) -> Exchanged | None:
         """Return the medians over the steps, None where nothing is marked."""

@@ -97,7 +97,7 @@ def judge(
     found = differences(paces)
     verdicts = {
         device.tower: _on_device(
-            paces, device, [one for one in found if one.device == device], hosts.get(device.rank)
+            paces, device, [one for one in found if one.device == device], found, hosts.get(device.rank)
         )
         for device in paces.devices
     }
@@ -176,13 +176,17 @@ def _on_network(paces: Paces, device: Device, slow: SlowNetwork, busy: str | Non
 
 
 def _on_device(
-    paces: Paces, device: Device, found: Sequence[PeerDifference], host: HostSummary | None
+    paces: Paces,
+    device: Device,
+    found: Sequence[PeerDifference],
+    among: Sequence[PeerDifference],
+    host: HostSummary | None,
 ) -> Verdict:
     if not found or not paces.steps:
         return unknown(device, _why_not_compared(paces, device))
     if paces.gone(device.tower):
         return unknown(device, _gone(paces, device))
-    by_part = [answer(paces, one) for one in found]
+    by_part = [answer(paces, one, among) for one in found]
     slow = [verdict for verdict in by_part if verdict.word == SLOW]
     if slow:
         worst = max(slow, key=_under)

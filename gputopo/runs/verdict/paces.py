@@ -5,19 +5,34 @@ the differences to the middle tower of a kind. Computing is compared by logarith
 waits, which may be 0, as shares of the time that the middle tower is busy.
 """
 
+import copy
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from statistics import median, median_low
 
-from gputopo.runs.bounded import Blocks, KeptStep, Thinned
+from gputopo.runs.bounded import RECENT_STEPS, Blocks, KeptStep, Thinned
 from gputopo.runs.devices import groups, kind_of
 from gputopo.runs.verdict.hosts import ExchangeRecord
 from gputopo.runs.verdict.sampled import Facts, HostRecord
-from gputopo.values.run.events import Device, Event, PhaseBegun, Sample, Step, TowerMarks, WarmupDone
+from gputopo.values.run.events import (
+    Device,
+    Event,
+    HostLoad,
+    PhaseBegun,
+    Restarted,
+    Sample,
+    Step,
+    TowerMarks,
+    WarmupDone,
+)
 from gputopo.values.run.verdict import WEIGHTS, Expected, Known
 
 # A tower without a mark in so many steps at the end is gone; single steps may lack one. Ours.
 GONE_STEPS = 10
+# Samples between two steps that a look has at most, where steps take minutes: what is asked of a GPU every
+# eighth time is in them. Ours.
+SAMPLES_A_STEP = 8
 REPLAYED_STEPS = 1000  # stored to replay, and to see how slow single steps are
 MAX_LOST = 2.0  # a step counts as three times as long at most: a stall of seconds is no pace
 CLOCK_S = 1e-9  # no clock measures less
@@ -43,13 +58,15 @@ class Paces:
         self.speeds = dict(known.speeds if known else {})
         self.scaled = _all_known(devices, self.speeds)
         self.kinds = [list(devices)] if self.scaled else groups(devices, kind_of)
-        self._kinds = {device.tower: kind_of(device) for device in devices}
+        self.kind_by_tower = {device.tower: kind_of(device) for device in devices}
         self._kind_speeds = _by_kind(devices, self.speeds) if self.scaled else {}
         self.links = groups(devices, lambda device: (kind_of(device), device.hop_to_variables))
         self.steps = 0  # compared
         self.missing = {device.tower: 0 for device in devices}  # steps at the end without marks
         self.last_seen = {device.tower: 0 for device in devices}  # last step with marks
         self.kept: Thinned[KeptStep] = Thinned(REPLAYED_STEPS)
+        self._recent: deque[KeptStep] = deque(maxlen=RECENT_STEPS)
+        self._loads: deque[tuple[int, int, HostLoad]] = deque(maxlen=SAMPLES_A_STEP * RECENT_STEPS)
         self.hosts: dict[int, HostRecord] = {}  # by rank
         self.facts = Facts(devices, known)
         self.exchange = ExchangeRecord(devices)
@@ -70,10 +87,29 @@ class Paces:
                 self.facts.add(event)
                 if event.host is not None:
                     self.hosts.setdefault(event.rank, HostRecord()).add(event.host)
-            case WarmupDone():
-                self.hosts.clear()  # counted is what loads the host from here on
+                    self._loads.append((self.steps, event.rank, event.host))
+            case WarmupDone() | Restarted():
+                if isinstance(event, WarmupDone):
+                    self.hosts.clear()  # counted is what loads the host from here on
+                for recent in (self._recent, self._loads, self.blocks.recent):
+                    recent.clear()
+                self.facts.forget_recent()
             case PhaseBegun():
                 self._after_phase = True
+
+    def latest(self) -> "Paces":
+        """Return the paces of the recent steps alone, to be judged while others are added."""
+        found = copy.copy(self)
+        found.blocks, found.facts = self.blocks.latest(), self.facts.latest()
+        found.exchange = self.exchange.latest()
+        found.steps, found.kept, found.hosts = len(self._recent), Thinned(REPLAYED_STEPS), {}
+        for step in self._recent:
+            found.kept.add(step)
+        for steps, rank, load in self._loads:
+            if steps > self.steps - RECENT_STEPS:
+                found.hosts.setdefault(rank, HostRecord()).add(load)
+        found.missing, found.last_seen = dict(self.missing), dict(self.last_seen)
+        return found
 
     def allowance(self, tower: int, peer: int) -> float:
         """Return how many times as long as its peer a tower may compute, for its batch and its kind."""
@@ -84,14 +120,14 @@ class Paces:
 
         Each of the two errors is within its range, and the two are independent.
         """
-        if self._kinds.get(tower) == self._kinds.get(peer):
+        if self.kind_by_tower.get(tower) == self.kind_by_tower.get(peer):
             return 0.0
         ranges = (self.speeds[one] for one in (tower, peer))
         return math.hypot(*(math.log(one.high / one.low) / 2 for one in ranges))
 
     def source(self, tower: int, peer: int) -> str | None:
         """Return where the speeds are from by which two towers are compared, None for those of one kind."""
-        if self._kinds.get(tower) == self._kinds.get(peer):
+        if self.kind_by_tower.get(tower) == self.kind_by_tower.get(peer):
             return None
         return "; ".join(dict.fromkeys(self.speeds[one].source for one in (tower, peer)))
 
@@ -171,7 +207,9 @@ class Paces:
             return False
         self.steps += 1
         self.blocks.add(step.step, self._row(step, marks))
-        self.kept.add(KeptStep(step.step, step.seconds, step.images, marks))
+        kept = KeptStep(step.step, step.seconds, step.images, marks)
+        self.kept.add(kept)
+        self._recent.append(kept)
         self.exchange.add(step)
         return True
 

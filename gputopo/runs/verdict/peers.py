@@ -11,9 +11,16 @@ from statistics import NormalDist, fmean, median
 
 import msgspec
 
-from gputopo.runs.devices import is_cpu, kind_of, name_of, reference_of
+from gputopo.runs.devices import is_cpu, name_of, reference_of
 from gputopo.runs.verdict.bounds import Interval, correlation_time, interval, lacking, min_values
-from gputopo.runs.verdict.changes import MAX_PARTS, mean_bounds, parts, residual_time, slow_limit
+from gputopo.runs.verdict.changes import (
+    MAX_PARTS,
+    differs_somewhere,
+    mean_bounds,
+    parts,
+    residual_time,
+    slow_limit,
+)
 from gputopo.runs.verdict.paces import Paces, lost_share
 from gputopo.runs.verdict.words import (
     EVEN_PERCENT,
@@ -40,6 +47,7 @@ from gputopo.values.run.verdict import CANNOT_TELL, COMPUTE, EVEN, SLOW, WEIGHTS
 MAX_TIMES = 100.0
 # Mean and median disagree from here on, in percent of pace: then slow steps are described.
 DISAGREE_PERCENT = 1.0
+SPLITS = 4  # of fast from slow steps, halfway between their levels; by then they have settled
 
 _Span = tuple[int, int]  # begin and end, not included
 _replace = msgspec.structs.replace
@@ -54,7 +62,6 @@ class PeerDifference(msgspec.Struct, frozen=True, kw_only=True):
     values: tuple[float, ...]  # medians of the rows; negative: ahead
     lost: tuple[float, ...]  # means of the time lost in the rows, as shares of the peer's time
     rows: tuple[int, ...]  # places of the values in the table
-    interval: Interval | None  # of the values; None: too few steps, or too few independent ones
     chance: float
 
     def percent(self, bounds: Interval) -> Interval:
@@ -94,7 +101,7 @@ def _level(paces: Paces, device: Device, part: str) -> float:
 def _difference(
     paces: Paces, levels: Mapping[Device, float], device: Device, part: str
 ) -> PeerDifference | None:
-    alike = [other for other in levels if kind_of(other) == kind_of(device)]
+    alike = [one for one in levels if paces.kind_by_tower[one.tower] == paces.kind_by_tower[device.tower]]
     of_kind = alike if len(alike) > 1 else levels  # its own, where there are others of it
     peers = [other for other in of_kind if not math.isnan(levels[other])]
     if device not in peers or len(peers) < 2:
@@ -105,7 +112,9 @@ def _difference(
     # The table has the kinds at their speeds.
     allowed = math.log(paces.batch_allowance(device.tower, peer)) if part == COMPUTE else 0.0
     own, other = column(device.tower), column(peer)
-    rows = [row for row, both in enumerate(zip(own, other, strict=True)) if not math.isnan(sum(both))]
+    rows: Sequence[int] = range(len(own))
+    if math.isnan(sum(own) + sum(other)):
+        rows = [row for row, both in enumerate(zip(own, other, strict=True)) if not math.isnan(sum(both))]
     if not rows:
         return None
     lost = zip(paces.lost(device.tower, part), paces.lost(peer, part), strict=True)
@@ -120,7 +129,6 @@ def _difference(
         values=values,
         lost=tuple(by_row[row] for row in rows),
         rows=tuple(rows),
-        interval=interval(values, chance),
         chance=chance,
     )
 
@@ -147,9 +155,9 @@ def unknown(device: Device, why: str, like: Verdict | None = None) -> Verdict:
     return _replace(found, word=CANNOT_TELL, why=why, says=says)
 
 
-def answer(paces: Paces, found: PeerDifference) -> Verdict:
-    """Return the answer for one difference."""
-    return _Answer(paces, found).verdict()
+def answer(paces: Paces, found: PeerDifference, among: Sequence[PeerDifference]) -> Verdict:
+    """Return the answer for one difference, `among` all of the run."""
+    return _Answer(paces, found, among).verdict()
 
 
 class _Answer:
@@ -158,10 +166,18 @@ class _Answer:
     `offset`: what time marks and expected speeds add to bounds, `floor`: what marks cannot resolve; percent.
     """
 
-    def __init__(self, paces: Paces, found: PeerDifference) -> None:
+    def __init__(self, paces: Paces, found: PeerDifference, among: Sequence[PeerDifference]) -> None:
         self.paces, self.found, self.device = paces, found, found.device
         self.name, self.percent = name_of(found.device), percent_of(found.part)
+        kinds = paces.kind_by_tower
+        own_kind = kinds[self.device.tower]
+        self.others = [
+            one.lost
+            for one in among
+            if one.part == found.part and one is not found and kinds[one.device.tower] == own_kind
+        ]
         self.size = paces.blocks.size
+        self.differs = differs_somewhere(found.values, self.size)
         self.busy_s = paces.busy_s(self.device.tower)
         unsure = paces.unsure(self.device.tower, found.peer) if found.part == COMPUTE else 0.0
         self.offset = 100 * MARKS_OFFSET_S / self.busy_s + 100 * (1 - math.exp(-unsure))
@@ -181,7 +197,9 @@ class _Answer:
         return bounds.low - self.offset > max(SLOW_PERCENT, self.floor)
 
     def verdict(self) -> Verdict:
-        spans = parts(self.found.values, self.size)
+        spans = [(0, len(self.found.values))]
+        if self.differs:
+            spans = parts(self.found.values, self.size)
         if len(spans) > 1:
             spans = self._without_warmup(spans)
             bounds = zip(spans, self._intervals(spans, self.found.chance / MAX_PARTS), strict=True)
@@ -209,10 +227,12 @@ class _Answer:
         """Return the answer for all steps of these parts: after what was a warm-up."""
         values = self.found.values[spans[0][0] :]
         steps = len(values) * self.size
-        bounds, half_width = self._of_all(spans)
         mean = self._mean(spans)
         lost = None if mean is None else mean.mapped(_weights_percent)
         enough = len(values) >= steps_needed(self.paces)
+        bounds, half_width = lost if enough else None, 0.0
+        if self.differs:  # its level may be proven where the mean is not, beside stalls
+            bounds, half_width = self._of_all(spans)
         if lost is not None and bounds is None and enough and self.is_slow(lost):
             return self._on_average(_replace(self.fields, steps=steps), lost)
         if bounds is None or mean is None or lost is None:
@@ -222,7 +242,7 @@ class _Answer:
         margin = half_width * (1 + NormalDist().inv_cdf(POWER) / -NormalDist().inv_cdf(self.found.chance))
         fields = _replace(
             self.fields,
-            percent_under=bounds.middle,
+            percent_under=self.percent(median(values)),
             percent_under_low=low,
             percent_under_high=high,
             resolution_percent=max(SLOW_PERCENT + margin + self.offset, self.floor),
@@ -241,7 +261,7 @@ class _Answer:
                 if high > 0
                 else "not slower than its peers"
             )
-            disagree = lost.middle - bounds.middle > DISAGREE_PERCENT
+            disagree = lost.middle - self.percent(median(values)) > DISAGREE_PERCENT
             share, often = self._slow_steps(lost.middle) if disagree else (None, "")
             says = f"{self.name} is {even}{often}"
             return _replace(fields, word=EVEN, says=says, share_of_steps=share)
@@ -276,7 +296,7 @@ class _Answer:
         """Return the bounds of the median of each part."""
         values = self.found.values
         if len(spans) == 1 and spans[0] == (0, len(values)):
-            return [self.found.interval]
+            return [interval(values, chance)]
         time = residual_time(values, spans)
         return [interval(values[slice(*span)], chance, time, of=len(values)) for span in spans]
 
@@ -334,7 +354,7 @@ class _Answer:
         takes levels that differ for noise.
         """
         values = self.found.lost[spans[0][0] :]
-        plain = mean_bounds(values, self.found.chance)
+        plain = mean_bounds(values, self.found.chance, self.others)
         if len(spans) == 1:
             return plain
         lost = lost_share if self.found.part == COMPUTE else float
@@ -354,7 +374,10 @@ class _Answer:
         limit = slow_limit(steps)
         if limit is None:
             return None, ""
-        level = median(one for one in steps if one <= limit[1])
-        away = fmean(one for one in steps if one > limit[1]) - level
+        border = limit[1]
+        for _ in range(SPLITS):
+            level = median(one for one in steps if one <= border)
+            away = fmean(one for one in steps if one > border) - level
+            border = level + away / 2
         share = min(1.0, (under / (100 - under) - level) / away)
         return share, f": {percent(100 * share)} % of its steps take {percent(100 * away)} % longer"

@@ -1,5 +1,6 @@
 """Samples of the GPUs and the host, as rows beside the paces; whether the host is too busy to judge."""
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -231,6 +232,16 @@ class Facts:
                 self._read_s = step.time_s
             self._blocks.add(step.step, [*self._sampled, *_of_step(step), *self._shared(step)])
         self._fresh.clear()
+
+    def latest(self) -> "Facts":
+        """Return the facts of the recent steps."""
+        found = copy.copy(self)
+        found._blocks = self._blocks.latest()
+        return found
+
+    def forget_recent(self) -> None:
+        """Forget which steps are recent."""
+        self._blocks.recent.clear()
 
     def of_gpu(self, tower: int, fact: int) -> list[float]:
         """Return a fact of a tower's GPU, by row."""

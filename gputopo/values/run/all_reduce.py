@@ -1,9 +1,9 @@
 """Reductions of gradients over towers, by name: `name` or `name#K`. Pure; built in launch.
 
 `copy` spreads the variables over the towers by bytes (`gputopo.workload.spreading`); `copy-roundrobin` is the
-same. What tf_cnn_benchmarks does without a specification, adding all on the CPU, is `pscpu` here; with its
---local_parameter_device=gpu it does what `copy` does, but cuts no variable. Its names are understood too:
-`xring` is `ring`.
+same. What tf_cnn_benchmarks does without a specification is `psgpu` here, gradients added on the GPUs in
+alternation: its --local_parameter_device is gpu by default; with cpu it is `pscpu` (variable_mgr.py,
+aggregate_gradients_using_copy_with_device_selection). Its names are understood too: `xring` is `ring`.
 """
 
 import difflib

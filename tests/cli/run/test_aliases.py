@@ -63,7 +63,7 @@ def test_flags_of_other_programs_become_options_that_mean_the_same(theirs: str, 
     assert read(theirs) == ours
 
 
-@pytest.mark.parametrize(("place", "ours"), [("cpu", "--all-reduce pscpu"), ("gpu", "--all-reduce copy")])
+@pytest.mark.parametrize(("place", "ours"), [("cpu", "--all-reduce pscpu"), ("gpu", "--all-reduce psgpu")])
 def test_with_replicas_the_parameter_device_is_where_gradients_are_added(place: str, ours: str) -> None:
     line = f"--variable_update=replicated --local_parameter_device={place}"
     assert read(line) == f"--variable-update=replicated {ours}"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from gputopo.launch.supervise.record import Looks, Record
-from gputopo.runs.live import LookWindow, judged
+from gputopo.runs.summary import Summary
 from gputopo.runs.verdict.judge import Judgement
 from gputopo.values.run.events import (
     Anomaly,
@@ -28,31 +28,40 @@ def clock() -> Callable[[], float]:
     return lambda: float(next(seconds))
 
 
-def found_by(looks: Looks) -> list[Event]:
-    return [found for event in EVENTS for found in looks.add(event)]
+def found_by(looks: Looks, summary: Summary) -> list[Event]:
+    found: list[Event] = []
+    for event in EVENTS:
+        summary.add(event)
+        found += looks.add(event)
+    return found
 
 
 def test_what_a_look_finds_comes_with_a_later_event() -> None:
-    found = found_by(Looks(clock=clock(), start=lambda work: work()))
+    summary = Summary()
+    found = found_by(Looks(summary, clock=clock(), start=lambda work: work()), summary)
     assert isinstance(found[0], Judged)
     assert [type(one) for one in found].count(Anomaly) == 1
 
 
 def test_events_go_on_while_a_look_has_not_ended() -> None:
     waiting: list[Callable[[], None]] = []
-    looks = Looks(clock=clock(), start=waiting.append)
-    assert found_by(looks) == []
+    looks = Looks(summary := Summary(), clock=clock(), start=waiting.append)
+    assert found_by(looks, summary) == []
     (work,) = waiting  # no second look beside it
     work()
     assert [type(one) for one in looks.add(EVENTS[-1])] == [Judged]
 
 
 def test_a_fault_in_judging_ends_the_looks_with_a_notice() -> None:
-    def broken(window: LookWindow) -> Judgement:
-        judged(window)
-        raise ZeroDivisionError("oh")
+    class Broken(Summary):
+        def latest(self) -> Callable[[], Judgement]:
+            def look() -> Judgement:
+                raise ZeroDivisionError("oh")
 
-    (notice,) = found_by(Looks(judge=broken, clock=clock(), start=lambda work: work()))
+            return look
+
+    summary = Broken()
+    (notice,) = found_by(Looks(summary, clock=clock(), start=lambda work: work()), summary)
     assert isinstance(notice, Noticed)
     assert (
         notice.says == "Slow devices are looked for at the end only: judging failed (ZeroDivisionError: oh)."
@@ -61,8 +70,8 @@ def test_a_fault_in_judging_ends_the_looks_with_a_notice() -> None:
 
 def test_what_was_found_of_other_devices_is_forgotten() -> None:
     waiting: list[Callable[[], None]] = []
-    looks = Looks(clock=clock(), start=waiting.append)
-    found_by(looks)
+    looks = Looks(summary := Summary(), clock=clock(), start=waiting.append)
+    found_by(looks, summary)
     started = EVENTS[0]
     assert isinstance(started, RunStarted)
     fewer = Fewer(
