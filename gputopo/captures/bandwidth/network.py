@@ -105,7 +105,7 @@ def _at_once(documents: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
             groups.append([one])
         duration_s = _object(_object(one.get("start")).get("test_start")).get("duration")
         known = began_s is not None and isinstance(duration_s, int | float)
-        until_s = began_s + duration_s / 2 if known else None
+        until_s = (began_s or 0.0) + (duration_s or 0.0) / 2 if known else None
     return groups
 
 

@@ -281,4 +281,4 @@ def test_processes_that_did_not_meet_are_separate_runs_and_no_measurement(interl
     assert failure.says.startswith("2 separate runs of one GPU each")
     (finding,) = find_bandwidth(machine)
     assert finding.id == "collectives.separate_runs"
-    assert "MPI=1" in finding.remedy
+    assert "MPI=1" in str(finding.remedy)
