@@ -3,7 +3,7 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 from typing import Any, Literal
 
 import msgspec
@@ -41,6 +41,7 @@ ELSEWHERE = ("machine", "cpu", "backend", "gpu", "gpus", "framework", "method", 
 # What may differ between a run and an earlier one of this machine: named, and then it is no regression.
 EARLIER = ("version", "framework")
 SMALLEST_EFFECT = 0.02  # share below which a difference from an earlier run is none
+ASSUMED = 0.025  # deviation of one run, where nothing was repeated and few are compared; ours
 CONFIDENCE = 0.95  # that none of the differences from a reference is by chance
 # Comparisons from which on their own spread is a measure of the noise.
 _MANY = 8
@@ -128,17 +129,39 @@ def against_earlier(
 ) -> tuple[Against, ...]:
     """Return each cell beside the earlier cell of the same conditions, where there is one.
 
-    A difference counts from the smallest effect on, and beyond the noise: that of the figures, or that which
-    the spread of all differences shows, at a confidence that holds for all comparisons together.
+    A difference counts from the smallest effect on, and beyond the noise: that of the figures, of all
+    repeats, or that which the spread of all differences shows, at a confidence that holds for all comparisons
+    together.
     """
     pairs = _nearest(cells, earlier, lambda cell: key(cell.of, EARLIER))
     changes = [math.log((now.images_per_sec or 1.0) / (then.images_per_sec or 1.0)) for now, then in pairs]
     spread = _spread(changes)
     deviations = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2 / max(len(pairs), 1))
     least = math.log1p(smallest_effect)
+    run, of_few = _run_to_run([cell for pair in pairs for cell in pair], deviations)
+    run = 0.0 if spread else run
     return tuple(
-        _against(*pair, "earlier", max(deviations * max(ratio_noise(*pair), spread), least)) for pair in pairs
+        _against(
+            *(now, then),
+            "earlier",
+            max(
+                deviations * max(ratio_noise(now, then), spread),
+                of_few * run * math.hypot(len(now.repeats) ** -0.5, len(then.repeats) ** -0.5),
+                least,
+            ),
+        )
+        for now, then in pairs
     )
+
+
+def _run_to_run(cells: Sequence[Cell], deviations: float) -> tuple[float, float]:
+    """Return the deviation of one run as a share, by all repeats, and `deviations` as of so few (Student)."""
+    repeated = [cell.repeats for cell in cells if len(cell.repeats) > 1]
+    free = sum(map(len, repeated)) - len(repeated)
+    if not free:
+        return ASSUMED, deviations
+    squares = sum((value / fmean(some) - 1) ** 2 for some in repeated for value in some)
+    return math.sqrt(squares / free), deviations * (1 + (deviations**2 + 1) / (4 * free))
 
 
 def not_comparable(cells: Iterable[Cell], earlier: Sequence[Cell]) -> str:

@@ -27,6 +27,7 @@ COPY_CHECKS = (
     host.memory_elsewhere,
     host.memory_slow,
     faults.other_load,
+    collectives.shared_gpu,
     collectives.slow,
     collectives.below_minimum,
     collectives.separate,

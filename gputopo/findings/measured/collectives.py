@@ -14,9 +14,11 @@ from gputopo.copies.collectives import (
     nvls_is_off,
     series_of,
 )
+from gputopo.findings.compare import grouped
 from gputopo.findings.measured.faults import BELOW_MINIMUM
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of
 from gputopo.values.bandwidth import HOSTS, SEPARATE_RUNS, Failure, Sample, gpus_of
+from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE, Subject
 
@@ -81,6 +83,31 @@ LATENCY = Rule(
     severities=("info",),
     thresholds=(LATENCY_US,),
 )
+
+
+SHARED_GPU = Rule(
+    "collectives.shared_gpu",
+    title="several ranks of a collective operation on one GPU",
+    remedy="Give each rank a GPU of its own (srun --gpus-per-task=1, mpirun with one rank for each GPU, or "
+    "CUDA_VISIBLE_DEVICES of each process), and measure again: these rates are of no link.",
+)
+
+
+@check(SHARED_GPU)
+def shared_gpu(machine: Machine) -> Iterator[Fault]:
+    """Find operations of one host with more ranks than GPUs."""
+    shared = grouped((_shares(one.best), one.best) for one in series_of(copies_of(machine).samples))
+    for gpus, samples in shared.items():
+        if gpus:
+            ranks = max(one.ranks or 0 for one in samples)
+            says = f"{ranks} ranks on GPU {index_ranges(gpus)}: copies within a GPU, not over a link"
+            yield SHARED_GPU.fault(Subject.of_gpus(gpus), says, {"ranks": ranks})
+
+
+def _shares(sample: Sample) -> tuple[int, ...]:
+    """Return the GPUs of an operation of one host that has more ranks; none where each has its own."""
+    gpus = gpus_of(sample.source)
+    return gpus if sample.hosts == 1 and gpus and (sample.ranks or 0) > len(gpus) else ()
 
 
 @check(SLOW, NVLS_UNUSED, NETWORK_SLOW)
@@ -163,7 +190,7 @@ def latency(machine: Machine) -> Iterator[Fault]:
 
 def _series(machine: Machine) -> list[CollectiveSeries]:
     samples = copies_of(machine).samples
-    return [one for one in series_of(samples) if one.is_of_nccl_tests]
+    return [one for one in series_of(samples) if one.is_of_nccl_tests and not _shares(one.best)]
 
 
 def _finding(rule: Rule, best: Sample, rate: BusRate, more: str) -> Fault:

@@ -104,7 +104,8 @@ HUNG = Rule(
     "bandwidth.hung",
     title="a copy did not complete",
     remedy="Look for ACS or an IOMMU between the GPUs (gputopo inspect), the usual cause for direct copies, "
-    "and see sudo dmesg | grep -i xid. Reboot if the GPU stays hung.",
+    "and see sudo dmesg | grep -i xid. End the programs on the GPUs and reset them (sudo nvidia-smi -r -i "
+    "GPU), or reboot; return a GPU that hangs again (RMA).",
     severities=("error",),
 )
 _RESET = (
@@ -231,7 +232,7 @@ def failures(machine: Machine) -> Iterator[Fault]:
 def _refused(machine: Machine, reason: str, failed: Sequence[Failure]) -> Iterator[Fault]:
     """Yield the faults of copies that failed for one reason: of the GPU that most have, then of the rest."""
     case = COPY_FAILED.cases.get(reason)
-    what = case.says if case else failed[0].says or reason
+    what = case.says if case else failed[0].says.rpartition(" is no longer used: ")[2] or reason
     ends = {id(one): {*gpus_of(one.source), *gpus_of(one.destination)} for one in failed}
     gpus = {gpu.index: gpu for gpu in machine.gpus}
     left = list(failed)

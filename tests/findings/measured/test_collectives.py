@@ -44,6 +44,14 @@ def ids(machine: Machine) -> list[str]:
     return [finding.id for finding in find_bandwidth(machine)]
 
 
+def test_ranks_that_share_a_gpu_are_named_and_not_judged() -> None:
+    shared = replace(timed(3.0, ranks=4), source="gpu:0,1", destination="gpu:0,1")
+    (finding,) = find_bandwidth(box(H100, shared))
+    assert (finding.id, finding.subject.gpus) == ("collectives.shared_gpu", (0, 1))
+    assert "4 ranks on GPU 0-1" in finding.says
+    assert "collectives.shared_gpu" not in ids(box(H100, timed(3.0, ranks=4)))
+
+
 def test_what_was_published_of_sound_machines_is_silent() -> None:
     for row in known_bus_rates():
         nccl = ("NCCL_NVLS_ENABLE=0",) if row.nvls is False else ()

@@ -150,6 +150,17 @@ def test_min_hosts_has_no_effect_on_one_host_and_is_not_for_a_program(call: Call
     assert (done.code, "--min-hosts is for the built-in core" in done.err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "all_reduce", "predicts"),
+    [("multi_worker_mirrored", "nccl", True), ("mwms:nccl", "nccl", True), ("mwms:ring", None, False)],
+)
+def test_the_strategy_of_several_hosts_is_predicted_as_rings_of_nccl(
+    strategy: str, all_reduce: str | None, predicts: bool
+) -> None:
+    asked = AskedJob("vgg16", Given(), Given({"strategy": strategy}, {"strategy": strategy})).request
+    assert (asked.all_reduce, asked.predicts, asked.variable_update) == (all_reduce, predicts, "replicated")
+
+
 def test_nccl_that_was_predicted_gives_way_to_an_option_that_it_has_not(
     without_gpu: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
