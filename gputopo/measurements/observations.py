@@ -272,13 +272,14 @@ def of_ratios(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
         elif table.id == "distortions":
             faster = [row for row in table.rows if row.value > 1 and row.holds]
             yield from _more_work(cells, faster, "distortions", names)
-    for cell in cells:
-        if cell.of.limited_by_input:
-            yield Observation(
-                id="input.bottleneck",
-                says=f"{job_words(cell.of, names)}: {cell.of.limited_by_input}",
-                cells=(cell.number,),
-            )
+    limited = [cell for cell in cells if cell.of.limited_by_input]
+    for cell in limited:
+        yield Observation(
+            id="input.bottleneck",
+            says=f"{job_words(cell.of, names)}: {cell.of.limited_by_input}",
+            evidence={"runs": len(limited)},
+            cells=(cell.number,),
+        )
     yield from map(_paths, figures.pairs)
     for clocks in figures.clocks:
         yield from _clocks(clocks)
