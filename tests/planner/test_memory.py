@@ -33,6 +33,7 @@ def test_the_largest_batch_leaves_a_tenth_of_the_memory() -> None:
         (box(name="Tesla V100-SXM2-16GB"), 16),
         (box(name="NVIDIA H100 80GB HBM3"), 80),
         (box(name="GeForce GTX 1070"), 8),
+        (box(name="GH200 480GB"), 96),
         (box(name="a GPU that no table has"), 288),
     ],
 )
