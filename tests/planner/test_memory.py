@@ -1,6 +1,7 @@
 import pytest
 
 from gputopo.planner.choose import largest_batch, needed_bytes, require_memory
+from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine, MemoryMib
 from gputopo.workload.workloads import require
@@ -18,6 +19,15 @@ def test_a_batch_needs_its_features_and_three_times_the_variables() -> None:
     assert empty == 3 * 4 * RESNET.parameters
     assert needed_bytes(RESNET, 64, "fp32") - empty == 64 * RESNET.feature_bytes
     assert needed_bytes(RESNET, 64, "fp16") - empty == 32 * RESNET.feature_bytes
+
+
+def test_a_batch_that_was_trained_here_is_not_refused_whatever_is_counted() -> None:
+    machine = box(name="GeForce GTX 1070")
+    ran = [Figure("GeForce GTX 1070", "resnet50", 500, "fp32", 100.0)]
+    require_memory(machine, RESNET, {3: 500}, "fp32", ran)
+    for batch, precision in ((501, "fp32"), (500, "bf16")):
+        with pytest.raises(UsageError, match="GPU 3 has 8 GiB at most"):
+            require_memory(machine, RESNET, {3: batch}, precision, ran)
 
 
 def test_the_largest_batch_leaves_a_tenth_of_the_memory() -> None:
