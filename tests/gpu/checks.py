@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal, NamedTuple
 
 Key = tuple[str, ...]
@@ -239,6 +240,30 @@ def watch(box: Box) -> Iterator[Row]:
     yield Row(what, f"pid {pid}", "", agreed(str(pid) in text))
 
 
+def weights(box: Box) -> Iterator[Row]:
+    """When the weights are there, without a gate and with one: that of a drill that never begins."""
+    what = "wait for the weights of AlexNet, beside one with a gate (median ms)"
+    if box.is_double:
+        yield from not_tried(what, "TensorFlow has no GPU of the double")
+        return
+    words = "run --model alexnet --gpus 0 --variable-update parameter_server --ps cpu --num-batches 100"
+    found, rates = [], []
+    for gate in ((), ("--drill", "slow-weights=0:0.99@1000000")):
+        with tempfile.TemporaryDirectory() as folder:  # events have UUIDs
+            box.run((*box.gputopo, *words.split(), *gate, "--output", f"{folder}/run"))
+            events = map(json.loads, Path(folder, "run", "events.jsonl").read_text().splitlines())
+            steps = [one for one in events if one["event"] == "step" and one["step"] > 0]
+        found.append(1000 * median(one["marks"][0]["weights_s"] for one in steps))
+        rates.append(median(one["images"] / one["seconds"] for one in steps))
+    yield from near(what, {"GPU 0": (found[0], found[1])}, 0.1)
+    yield Row(
+        "images/sec without the gate",
+        f"{rates[0]:.4g}",
+        f"{rates[1]:.4g}",
+        agreed(rates[0] > 0.98 * rates[1]),
+    )
+
+
 @contextlib.contextmanager
 def loaded(box: Box) -> Iterator[int]:
     """Let another process copy inside GPU 0; its number."""
@@ -268,5 +293,6 @@ CHECKS: tuple[Callable[[Box], Iterator[Row]], ...] = (
     conditions,
     program,
     watch,
+    weights,
     recordings,
 )
