@@ -14,10 +14,9 @@ from gputopo.values.option import Declared, listed, nearest, parameters_of, show
 
 @dataclass(frozen=True)
 class CommandPlace:
-    """Where a command's function is, and a line of help."""
+    """Where a command's function is, which has the command's name, and a line of help."""
 
     module: str
-    function: str
     summary: str
     moved: Mapping[str, str] = field(default_factory=dict)  # hints for flags that another command has now
     group: str = "More"  # heading in the list of commands
@@ -29,13 +28,11 @@ _MOVED = {"--gain": "give the share with the number: --num-gpus auto:0.5"}
 COMMANDS: Mapping[str, CommandPlace] = {
     "inspect": CommandPlace(
         "gputopo.cli.inspect",
-        "inspect",
         "Show the machine, its GPUs and links, and diagnose them.",
         group=_LOOK,
     ),
     "bandwidth": CommandPlace(
         "gputopo.cli.bandwidth",
-        "bandwidth",
         "Measure the bandwidth of all links, and judge it.",
         moved=dict.fromkeys(
             ("--allreduce", "--all-reduce", "--model"),
@@ -46,14 +43,12 @@ COMMANDS: Mapping[str, CommandPlace] = {
     ),
     "plan": CommandPlace(
         "gputopo.cli.plan",
-        "plan",
         "Choose the GPUs of a training job, with reasons.",
         moved=_MOVED,
         group=_LOOK,
     ),
     "run": CommandPlace(
         "gputopo.cli.run.command",
-        "run",
         "Train a model on the best GPUs, and monitor each.",
         moved={
             **_MOVED,
@@ -65,14 +60,12 @@ COMMANDS: Mapping[str, CommandPlace] = {
     ),
     "screen": CommandPlace(
         "gputopo.cli.run.screen",
-        "screen",
         "Train on each GPU alone and on all at once: which is slow, and why.",
         moved={"--from": "runs here do not screen that machine; run it there"},
         group=_TRAIN,
     ),
     "sweep": CommandPlace(
         "gputopo.cli.run.sweep",
-        "sweep",
         "Run a matrix of trainings, each in a process of its own; resumable.",
         moved={
             "--from": "runs here do not measure that machine; run it there",
@@ -81,25 +74,19 @@ COMMANDS: Mapping[str, CommandPlace] = {
     ),
     "report": CommandPlace(
         "gputopo.cli.report",
-        "report",
         "Tables and observations from runs, logs of other programs and published figures.",
         group=_TRAIN,
     ),
     "bench-reduction": CommandPlace(
         "gputopo.cli.bench_reduction",
-        "bench_reduction",
         "Time the reduction of a model's gradients, by method.",
     ),
-    "make-data": CommandPlace(
-        "gputopo.cli.make_data", "make_data", "Write a small data folder to try real input with."
-    ),
-    "models": CommandPlace("gputopo.cli.explain", "models", "List the models that can be trained."),
+    "make-data": CommandPlace("gputopo.cli.make_data", "Write a small data folder to try real input with."),
+    "models": CommandPlace("gputopo.cli.explain", "List the models that can be trained."),
     "explain": CommandPlace(
-        "gputopo.cli.explain", "explain", "Show reference pages; explain a finding, a model, an option."
+        "gputopo.cli.explain", "Show reference pages; explain a finding, a model, an option."
     ),
-    "completion": CommandPlace(
-        "gputopo.cli.completion", "completion", "Complete commands and options by the Tab key."
-    ),
+    "completion": CommandPlace("gputopo.cli.completion", "Complete commands and options by the Tab key."),
 }
 _OWN_FLAGS = ("--version", "--help", "-h")
 _ABOUT = """\
@@ -110,7 +97,7 @@ Options of a command: gputopo inspect --help, all of them: --help-all. Pages: gp
 
 def options_of_command(name: str) -> tuple[Declared, ...]:
     """Return what a command takes, as it is declared."""
-    return parameters_of(_function(COMMANDS[name]))
+    return parameters_of(_function(name))
 
 
 def invoke(arguments: list[str]) -> int:
@@ -140,7 +127,7 @@ def invoke(arguments: list[str]) -> int:
     if named is None:
         emit(f"gputopo {__version__}\n" if first == "--version" else _help())
         return 0
-    result = parsing.call(named, _function(COMMANDS[named]), arguments[1:])
+    result = parsing.call(named, _function(named), arguments[1:])
     return int(result) if isinstance(result, int) else 0
 
 
@@ -157,8 +144,9 @@ def _help() -> str:
     return f"Usage: gputopo [OPTIONS] COMMAND [ARGS]...\n\n{paragraphs(_ABOUT)}\n{own}{''.join(listed)}"
 
 
-def _function(place: CommandPlace) -> Callable[..., Any]:
-    function: Callable[..., Any] = getattr(importlib.import_module(place.module), place.function)
+def _function(name: str) -> Callable[..., Any]:
+    module = importlib.import_module(COMMANDS[name].module)
+    function: Callable[..., Any] = getattr(module, name.replace("-", "_"))
     return function
 
 
