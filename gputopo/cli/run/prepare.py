@@ -100,7 +100,8 @@ class AskedJob:
         relaxed = str(typed.get("variable_consistency", "")).lower() == "relaxed"
         if relaxed or any(typed.get(name) for name in _OF_REPLICAS):
             return "replicated"
-        return "parameter_server" if any(typed.get(name) for name in _OF_A_SERVER) else update
+        is_served = "method" in self.training.fields or any(typed.get(name) for name in _OF_A_SERVER)
+        return "parameter_server" if is_served else update
 
     @property
     def _has_copies(self) -> bool:
