@@ -217,9 +217,9 @@ def used(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that programs use. What draws the screen does not count. A log may be of one's own run."""
     logs = {one.gpu: one for one in machine.series if one.loaded}
     for gpu in present(machine):
-        if (log := logs.get(gpu.index)) is None:
+        if (log := logs.get(gpu.index)) is None or gpu.processes:
             yield from in_use([gpu])
-        elif not gpu.processes:
+        else:
             share = log.loaded / max(log.samples, 1)
             says = f"under load in {share:.0%} of {log.samples} samples, {log.peak_percent}% at most"
             evidence = {"loaded": log.loaded, "samples": log.samples, "peak_percent": log.peak_percent}

@@ -38,17 +38,18 @@ def doubts(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
 
 
 def _outside(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
-    for row in figures.predicted:
+    outside = [row for row in figures.predicted if row.predicted.verdict in ("slower", "faster")]
+    for row in outside:
         of, known = figures.cells[row.cell].of, row.predicted
-        if known.verdict in ("slower", "faster"):
-            yield Observation(
-                id="prediction.outside",
-                says=f"{job_words(of, names)}, {gpus_words(of)}: {figure(row.images_per_sec)} images/sec, "
-                f"{known.verdict} than predicted ({figure(known.low)} to {figure(known.high)}).",
-                evidence={"predicted": known.images_per_sec, "measured": row.images_per_sec},
-                cells=(row.cell,),
-                weight=abs(row.difference_percent),
-            )
+        yield Observation(
+            id="prediction.outside",
+            says=f"{job_words(of, names)}, {gpus_words(of)}: {figure(row.images_per_sec)} images/sec, "
+            f"{known.verdict} than predicted ({figure(known.low)} to {figure(known.high)}).",
+            evidence={"predicted": known.images_per_sec, "measured": row.images_per_sec,
+                      "outside": len(outside), "of": len(figures.predicted)},
+            cells=(row.cell,),
+            weight=abs(row.difference_percent),
+        )  # fmt: skip
 
 
 def _conditions(cell: Cell) -> Iterable[str]:

@@ -17,11 +17,10 @@ from gputopo.planner.reasons import (
     model_reasons,
     ms,
     reduction_reasons,
-    search_reason,
     taken_reason,
 )
 from gputopo.planner.request import Request, batch_reasons, gpus_in_words
-from gputopo.planner.selection import ALL, LISTED
+from gputopo.planner.selection import ALL
 from gputopo.prediction.calibration import range_share
 from gputopo.prediction.links.paths import unknown_facts
 from gputopo.prediction.search import FoundCandidate
@@ -241,7 +240,7 @@ class Candidates:
 
     def _reasons(self, found: FoundCandidate, searched: Sequence[FoundCandidate]) -> list[str]:
         of, gpus, chosen = self._of, found.gpus, self._candidate(found)
-        reasons = [*of.distance_reasons(gpus), *self._why_this_set(found, searched)]
+        reasons = [*of.distance_reasons(gpus), *self._why_this_set()]
         if of.predicts and record_kind(found.placing) != record_kind(searched[0].placing):
             reasons.append(record_reason(of.basis.model, found, searched[0]))
         if of.predicts:
@@ -310,36 +309,20 @@ class Candidates:
             best = search(of.pool, 1, avoided)[0].gpus
         return tuple(sorted(avoided)), first
 
-    def _search_reason(self, found: FoundCandidate, searched: Sequence[FoundCandidate]) -> str:
-        """Return among how many sets this is the best; `searched`: the first of all candidates, in order."""
+    def _why_this_set(self) -> list[str]:
+        """Return among how many sets the choice is the best, by what."""
         of = self._of
-        decide = slice(2 if of.predicts else 3)  # of the sort key; what follows are the lowest indices
-        first = of.order(found, of.troubles)[decide]
-        same = {one.gpus: one.alike for one in searched if of.order(one, of.troubles)[decide] == first}
-        equal = sum(same.values())
-        # Sets that are as good may follow a list that ends with one.
-        at_least = of.order(searched[-1], of.troubles)[decide] == first and equal < of.sets
-        by = "farthest pair" if of.measured is None else "measured bandwidth of the slowest pair"
-        if of.size == 1:
-            by = "index"
-        return search_reason(
-            of.sets,
-            of.size,
-            f"{'at least ' if at_least else ''}{equal}" if equal > 1 or at_least else "",
-            by="predicted step time" if of.predicts else by,
-            tie="the nearest, then the lowest indices" if of.predicts else "the lowest indices",
-            troubled=bool(of.troubles),
-        )
-
-    def _why_this_set(self, found: FoundCandidate, searched: Sequence[FoundCandidate]) -> list[str]:
-        nearest = self._of.nearest
-        assumed = ["the speed of one GPU is assumed, so the nearest GPUs are chosen"] if nearest else []
-        if self._of.exact or self._of.sets == 1:
-            return assumed
-        if nearest is None:
-            return [self._search_reason(found, searched)]
-        near = nearest.search(nearest.pool, 4 * LISTED, nearest.troubles)
-        return [Candidates(nearest)._search_reason(near[0], near), *assumed]
+        if of.nearest is not None:
+            assumed = "the speed of one GPU is assumed, so the nearest GPUs are chosen"
+            return [*Candidates(of.nearest)._why_this_set(), assumed]
+        if of.exact or of.sets == 1:
+            return []
+        by = "predicted step time" if of.predicts else "index" if of.size == 1 else "farthest pair"
+        if by == "farthest pair" and of.measured is not None:
+            by = "measured bandwidth of the slowest pair"
+        order = f"fewest GPUs in use or in error, then {by}" if of.troubles else by
+        what = f"{of.sets} GPUs" if of.size == 1 else f"{of.sets} sets of {of.size} GPUs"
+        return [f"best of {what} by {order}"]
 
     def _short_reasons(self, found: FoundCandidate) -> Iterator[str]:
         short = farthest_words(self._of.links, found.gpus)

@@ -152,10 +152,6 @@ def _are_alike(slower: tuple[Load, Load], one: tuple[Load, Load]) -> bool:
     )
 
 
-_DIRECTIONS = {"uplink up": ", to the host", "uplink down": ", from the host"}
-_OF_A_GPU = ("up", "down", "nvlink out", "nvlink in")
-
-
 def require_prediction(plan: Plan, what: str) -> None:
     """Raise UsageError where nothing was predicted. `what`: the option, and for what it needs that."""
     if plan.prediction is None:

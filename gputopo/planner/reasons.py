@@ -66,17 +66,6 @@ def farthest_class(links: Links, gpus: Sequence[int]) -> str:
     return class_name(links.get(_farthest(links, gpus)))
 
 
-def search_reason(sets: int, size: int, equal: str, *, by: str, tie: str, troubled: bool = False) -> str:
-    """Return among how many sets of `size` the choice is the best, by what, and how many are as good.
-
-    `equal`: their number, empty for one. `tie`: which of those was chosen. `troubled`: some of the GPUs to
-    choose from are in use or in error.
-    """
-    order = f"fewest GPUs in use or in error, then {by}" if troubled else by
-    what = f"{sets} GPUs" if size == 1 else f"{sets} sets of {size} GPUs"
-    return f"best of {what} by {order}" + (f"; {equal} are equal: {tie} chosen" if equal else "")
-
-
 def model_reasons(machine: Machine, gpus: Sequence[int], *, equal_batches: bool = True) -> list[str]:
     """Return a note where the chosen GPUs are of different models, which the order by topology ignores."""
     names = {gpu.index: gpu.name for gpu in machine.gpus if gpu.index in gpus and gpu.name}

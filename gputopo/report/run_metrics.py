@@ -1,7 +1,7 @@
 """The metrics of a run while it lasts, from its events, as Prometheus text: steps, speeds, GPUs and host."""
 
 from gputopo.report.prometheus import MIB, Exposition, Label
-from gputopo.runs.devices import label_of
+from gputopo.runs.devices import place_name
 from gputopo.runs.speed import RunningThroughput
 from gputopo.values.run.events import (
     Anomaly,
@@ -98,7 +98,11 @@ class RunMetrics:
         for mark in step.marks:
             labels: dict[str, str | int | None] = {"tower": mark.tower}
             if (device := devices.get(mark.tower)) is not None:
-                labels |= {"device": label_of(device), "gpu": device.gpu, "host": device.host}
+                labels |= {
+                    "device": place_name(device.device, (device,)),
+                    "gpu": device.gpu,
+                    "host": device.host,
+                }
             says = "time of the last step in which a device waited for weights or computed"
             out.gauge("run_device_seconds", says, mark.weights_s, **labels, part="weights")
             out.gauge("run_device_seconds", says, mark.compute_s, **labels, part="compute")

@@ -62,8 +62,10 @@ def _name(found: re.Match[str], devices: Iterable[Device]) -> str:
 
 
 def label_of(device: Device) -> str:
-    """Return what a device is called in tables and bars: "/GPU:3"; of several hosts "n2 GPU 3"."""
-    return place_name(device.device, (device,))
+    """Return what a device is called in tables and bars: "GPU 3", "CPU 1"; of several hosts "n2 GPU 3"."""
+    if device.host is not None:
+        return place_name(device.device, (device,))
+    return f"CPU {device.tower}" if is_cpu(device) else short_name_of(device)
 
 
 def name_of(device: Device) -> str:

@@ -191,7 +191,8 @@ class Declared:
         shown = self.default
         if self.option.default or self.is_flag or self.is_required:
             return self.option.default
-        return "" if shown is None or isinstance(shown, tuple | dict) else str(shown).removesuffix(".0")
+        nothing = shown is None or shown is False or isinstance(shown, tuple | dict)
+        return "" if nothing else str(shown).removesuffix(".0")
 
     @property
     def help(self) -> str:
@@ -268,14 +269,13 @@ def options_of(spec: "type[msgspec.Struct]", part: tuple[str, ...] = ()) -> tupl
         kind, options = _declared(one.type)
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and not options:
             found += options_of(kind, (*part, one.name))
-        default = None if one.default is msgspec.NODEFAULT else one.default
         theme, more = str(getattr(spec, "THEME", "")), bool(getattr(spec, "MORE", False))
         found += [
             Declared(
                 option,
                 one.name,
                 kind,
-                default,
+                _default(one.default is msgspec.NODEFAULT, one.default, option),
                 part,
                 option.theme or theme,
                 more if option.more is None else option.more,
@@ -283,6 +283,11 @@ def options_of(spec: "type[msgspec.Struct]", part: tuple[str, ...] = ()) -> tupl
             for option in options
         ]
     return tuple(found)
+
+
+def _default(is_none: bool, default: Any, option: Option) -> Any:
+    """Return the default of a field; one without, which its option describes in words, is filled in later."""
+    return default if not is_none else None if option.default else inspect.Parameter.empty
 
 
 def parameters_of(command: Callable[..., Any]) -> tuple[Declared, ...]:
@@ -298,16 +303,16 @@ def arguments_for(command: Callable[..., Any], texts: Mapping[str, Text]) -> dic
     """
     arguments: dict[str, Any] = {}
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        options = _of_parameter(parameter)
+        missing = next((one for one in options if one.is_required and one.name not in texts), None)
+        if missing is not None:
+            raise UsageError(f"{missing.option.flag} is missing", f"add {missing.usage}")
         spec = _spec(parameter.annotation)
         if spec is not None:
             given = given_of(spec, texts)
             whole = get_args(parameter.annotation)[0] is spec
             arguments[parameter.name] = spec(**given.fields) if whole else given
             continue
-        options = _of_parameter(parameter)
-        missing = next((one for one in options if one.is_required and one.name not in texts), None)
-        if missing is not None:
-            raise UsageError(f"{missing.option.flag} is missing", f"add {missing.usage}")
         arguments.update(_values(options, texts).get((), {}))
     return arguments
 

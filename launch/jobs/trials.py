@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from gputopo.launch.jobs.run import RunJob, WorkerCommand, supervise, worker_command
-from gputopo.launch.spec.job_spec import Backend
 from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
 from gputopo.launch.spec.target import Target
 from gputopo.launch.supervise import run_folder, signals
@@ -150,8 +149,7 @@ def timed(result: Result) -> TimedRun | str:
 
 
 FILE = "autotune.json"
-# Of all runs together: about ten, most of whose time is starting TensorFlow.
-BUDGET_S: Mapping[Backend, float] = {"cpu": 120.0, "gpu": 300.0}
+BUDGET_S = 110.0  # of all runs together, most of whose time is starting TensorFlow
 
 
 def tune(
@@ -160,17 +158,15 @@ def tune(
     *,
     machine: Machine | None = None,
     on_run: Callable[[int, Trial, TimedRun | str], None] = lambda *_: None,
-    budget_s: float | None = None,
+    budget_s: float = BUDGET_S,
     command: WorkerCommand = worker_command,
 ) -> tuple[Autotune, int]:
     """Run the trials in alternating order until the fastest is known; return that and the exit code.
 
     The code is 0, or that of the signal that ended it. The runs are in `folder`/autotune/ROUND-PLACE, the
     outcome in `folder`/autotune.json, also where it was stopped. `on_run` gets round, trial and what was
-    measured, or why it failed. `budget_s`: seconds; None: BUDGET_S. Raises GputopoError where the files
-    cannot be written.
+    measured, or why it failed. Raises GputopoError where the files cannot be written.
     """
-    budget_s = BUDGET_S[trials[0].spec.backend] if budget_s is None else budget_s
     race, budget = Race(len(trials)), TimeBudget(budget_s, time.monotonic)
 
     def measure(place: int, number: int) -> TimedRun | str:

@@ -8,6 +8,7 @@ import contextlib
 import importlib.util
 import os
 import re
+import symtable
 import sys
 import warnings
 from importlib.machinery import ModuleSpec, PathFinder
@@ -17,10 +18,10 @@ from pathlib import Path
 from gputopo.launch.spec.model_names import ModelName, no_application, no_attribute, no_module, read
 from gputopo.values.errors import UsageError
 
-# Where a source has one of these words, its code may bind others, or modules, that no statement shows.
+# Where a source uses one of these names, its code may bind others, or modules, that no statement shows.
 _DYNAMIC = {
     *("globals", "locals", "vars", "exec", "eval", "setattr", "__getattr__", "__dict__", "modules"),
-    *("__path__", "__import__", "import_module"),
+    *("__path__", "__import__", "import_module", "*"),
 }
 # Keras lists its public names in generated files; their place has changed with its versions.
 _APPLICATIONS = ("applications/__init__.py", "api/applications/__init__.py")
@@ -63,7 +64,7 @@ def _applications() -> list[str]:
 def _require_own(asked: ModelName) -> None:
     where: list[str] | None = [os.getcwd(), *sys.path]
     first, parts = asked.attribute.partition(".")[0], asked.module.split(".")
-    words: set[str] = set()
+    bound: set[str] = set()
     functions: list[str] = []
     for number in range(1, len(parts) + 1):
         module = ".".join(parts[:number])
@@ -73,16 +74,34 @@ def _require_own(asked: ModelName) -> None:
                 return
             raise no_module(module)
         source = _source(found)
-        if source is None or parts[0] in sys.stdlib_module_names:
+        if source is None:
             return
-        words, functions = set(re.findall(r"\w+", source)), re.findall(r"^def (\w+)", source, re.M)
-        if not _DYNAMIC.isdisjoint(words) or "import *" in source:
+        bound, used = _names(source)
+        if not _DYNAMIC.isdisjoint(used):
             return
+        functions = re.findall(r"^def (\w+)", source, re.M)
         inner = found.submodule_search_locations
         where = None if inner is None else list(inner)
     is_module = where is not None and PathFinder.find_spec(f"{asked.module}.{first}", where) is not None
-    if first not in words and not is_module and not first.startswith("__"):
+    if first not in bound and not is_module and not first.startswith("__"):
         raise no_attribute(asked, first, functions)
+
+
+def _names(source: str) -> tuple[set[str], set[str]]:
+    """Return the names that a module binds, in functions those declared global, and all that it uses."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tables = [top := symtable.symtable(source, "", "exec")]
+        nodes = ast.walk(ast.parse(source))
+    bound: set[str] = set()
+    for table in tables:
+        tables += table.get_children()
+        bound |= {
+            one.get_name()
+            for one in table.get_symbols()
+            if (one.is_assigned() or one.is_imported()) and (table is top or one.is_declared_global())
+        }
+    return bound, {str(getattr(node, field, "")) for node in nodes for field in ("id", "attr", "name")}
 
 
 def _source(found: ModuleSpec) -> str | None:

@@ -34,6 +34,13 @@ class Program(NamedTuple):
     environment: Mapping[str, str] = {}
 
 
+class Slice(NamedTuple):
+    """What a program did in a slice: images per second, and images per second of processor time."""
+
+    rate: float
+    by_cpu: float
+
+
 class Running:
     """A program that runs or is stopped; killed at the end of the context."""
 
@@ -71,18 +78,20 @@ class Running:
             time.sleep(_POLL_S)
         return time.perf_counter()
 
-    def rate(self, min_s: float) -> float:
-        """Run for at least `min_s` seconds, stop again, and return images per second.
+    def slice(self, min_s: float) -> Slice:
+        """Run for at least `min_s` seconds, and stop again.
 
         The step during which it was stopped is not counted.
         """
         self._send(signal.SIGCONT)
         began = now = self.go_on_until(self.steps + 1)
-        first = self.steps
+        first, used_s = self.steps, self._cpu_s()
         while now - began < min_s:
             now = self.go_on_until(self.steps + 1)
+        used_s = self._cpu_s() - used_s
         self.stop()
-        return (self.steps - first) * self._program.images / (now - began)
+        images = (self.steps - first) * self._program.images
+        return Slice(images / (now - began), images / used_s)
 
     def stop(self) -> None:
         """Stop all its processes."""
@@ -102,6 +111,9 @@ class Running:
                 self.steps += sum(self._program.mark in line for line in whole.split(b"\n"))
         return self.steps
 
+    def _cpu_s(self) -> float:
+        return sum(sum(one.cpu_times()[:2]) for one in self._family())
+
     def _family(self) -> list[psutil.Process]:
         with suppress(psutil.NoSuchProcess):  # it ended
             return [self._process, *self._process.children(recursive=True)]
@@ -114,10 +126,10 @@ class Running:
 
 def rates(
     programs: Mapping[str, Program], folder: Path, *, rounds: int, slice_s: float, behind: float
-) -> tuple[list[dict[str, float]], dict[str, float]]:
+) -> tuple[list[dict[str, Slice]], dict[str, float]]:
     """Start the programs and run each for `slice_s` seconds per round, in alternating order.
 
-    Returns the images per second of each program by round, and the peaks in MiB. A program below `behind`
+    Returns the slice of each program by round, and the peaks in MiB. A program below `behind`
     times the fastest in the first two rounds is not measured further, but for the first one.
     """
     with ExitStack() as stack:
@@ -126,13 +138,13 @@ def rates(
             running[name] = stack.enter_context(Running(program, folder / name))
             running[name].go_on_until(1)
             running[name].stop()
-        found: list[dict[str, float]] = []
+        found: list[dict[str, Slice]] = []
         measured = list(running)
         for number in range(rounds):
             order = measured if number % 2 == 0 else measured[::-1]
-            found.append({name: running[name].rate(slice_s) for name in order})
+            found.append({name: running[name].slice(slice_s) for name in order})
             if number == 1:
-                best = {name: max(one[name] for one in found) for name in measured}
+                best = {name: max(one[name].rate for one in found) for name in measured}
                 first = next(iter(programs))
                 measured = [
                     one for one in measured if one == first or best[one] >= behind * max(best.values())

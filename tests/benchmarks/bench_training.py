@@ -6,14 +6,18 @@ FOLDER is a checkout of github.com/tensorflow/benchmarks; it needs `pip install 
 x mode x devices) starts every program, with the same model, batch and devices, on CPU devices with oneDNN,
 without weight decay, and runs them in slices of some seconds, one after another, `--rounds` times (see
 `alternating`). Peers: tf_cnn_benchmarks in every mode; in `replicated` also a custom loop and Keras `fit`
-under MirroredStrategy (`tests.benchmarks.mirrored_peer`). Printed: the medians of images/sec; the median
-and the range of the ratios of ours to the peer with the highest median, slice by slice; the peak host
-memory of ours and of tf_cnn_benchmarks (the largest process, in MiB). `--save FILE` keeps every figure as
-JSON.
+under MirroredStrategy (`tests.benchmarks.mirrored_peer`).
+
+Printed for each cell: images/sec of ours and of the peer with the highest median; the lowest and the median
+ratio of the two, slice by slice; the median ratio by processor time, which other programs on the machine
+disturb least; the peak host memory of ours and of tf_cnn_benchmarks (the largest process, in MiB). At the end
+the bars: lowest median, median of the medians, largest ratio of the peaks. `--options TEXT` gives ours more
+options, to compare them. `--save FILE` keeps every figure as JSON.
 """
 
 import argparse
 import json
+import shlex
 import signal
 import statistics
 import sys
@@ -21,14 +25,22 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.benchmarks.alternating import Program, rates
+from tests.benchmarks.alternating import Program, Slice, rates
 
 MODES = {
     "ps-cpu": ("parameter_server", "--ps cpu"),
     "replicated": ("replicated", ""),
     "independent": ("independent", ""),
 }
-BATCHES = {"alexnet": 16, "resnet50": 8, "resnet20": 64}  # per device
+BATCHES = {  # per device
+    "googlenet": 16,
+    "vgg11": 8,
+    "inception3": 8,
+    "overfeat": 8,
+    "alexnet": 16,
+    "resnet50": 8,
+    "resnet20": 64,
+}
 CIFAR10 = ("resnet20",)
 WARMUP = 3  # steps
 ENDLESS = 1_000_000  # steps: programs are killed after the measurement
@@ -92,8 +104,8 @@ def parser_of_cells(description: str | None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--peer", type=Path, required=True)
     parser.add_argument("--models", default=",".join(BATCHES))
-    parser.add_argument("--devices", default="1,2,4")
-    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--devices", default="2")
+    parser.add_argument("--modes", default="ps-cpu,replicated")
     parser.add_argument("--save", type=Path)
     return parser
 
@@ -107,17 +119,21 @@ def cells(arguments: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
 
 
 def main() -> None:
-    """Print one row per cell."""
+    """Print one row per cell, and the bars."""
     parser = parser_of_cells(__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--options", type=shlex.split, default=[])
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # also kills stopped programs
-    results = []
+    results, bars = [], []
     print(
-        f"{'model':<10}{'mode':<12}{'devices':>8}   median images/sec; ratio to the best peer (range); peaks"
+        f"{'model':<12}{'mode':<12}{'devices':>7}{'ours':>9}{'peer':>9} {'':<8}"
+        f"{'min':>6}{'median':>8}{'cpu':>6}{'peak MiB':>12}"
     )
     for model, mode, devices in cells(arguments):
         those = programs(model, mode, devices, arguments.peer)
+        mine = those["ours"]
+        those["ours"] = mine._replace(arguments=[*mine.arguments, *arguments.options])
         with tempfile.TemporaryDirectory() as folder:
             rounds, peaks = rates(
                 those, Path(folder), rounds=arguments.rounds, slice_s=SLICE_S, behind=BEHIND
@@ -125,22 +141,30 @@ def main() -> None:
         results.append(
             {"model": model, "mode": mode, "devices": devices, "rounds": rounds, "peaks_mib": peaks}
         )
-        print(_row(model, mode, devices, rounds, peaks), flush=True)
+        row, *bar = _row(f"{model:<12}{mode:<12}{devices:>7}", rounds, peaks)
+        bars.append(bar)
+        print(row, flush=True)
+    medians, of_peaks = zip(*bars, strict=True)
+    print(
+        f"lowest median {min(medians):.2f} (goal 0.98), median {statistics.median(medians):.2f} (goal 1.04), "
+        f"largest ratio of peaks {max(of_peaks):.2f} (goal 1.05)"
+    )
     if arguments.save:
         arguments.save.write_text(json.dumps(results, indent=1))
 
 
-def _row(
-    model: str, mode: str, devices: int, rounds: Sequence[dict[str, float]], peaks: dict[str, float]
-) -> str:
-    medians = {name: statistics.median(one[name] for one in rounds if name in one) for name in peaks}
+def _row(cell: str, rounds: Sequence[dict[str, Slice]], peaks: dict[str, float]) -> tuple[str, float, float]:
+    """Return a cell's row, its median ratio, and the ratio of its peaks."""
+    medians = {name: statistics.median(one[name].rate for one in rounds if name in one) for name in peaks}
     best = max((name for name in medians if name != "ours"), key=medians.__getitem__)
-    ratios = sorted(one["ours"] / one[best] for one in rounds if best in one)
-    figures = "  ".join(f"{name} {value:.2f}" for name, value in medians.items())
-    return (
-        f"{model:<10}{mode:<12}{devices:>8}   {figures};  {statistics.median(ratios):.2f}"
-        f" ({ratios[0]:.2f} to {ratios[-1]:.2f});  {peaks['ours']:.0f} against {peaks['tf_cnn']:.0f} MiB"
+    both = [(one["ours"], one[best]) for one in rounds if best in one]
+    ratios = [mine.rate / peer.rate for mine, peer in both]
+    by_cpu = statistics.median(mine.by_cpu / peer.by_cpu for mine, peer in both)
+    row = (
+        f"{cell}{medians['ours']:>9.2f}{medians[best]:>9.2f} {best:<8}{min(ratios):>6.2f}"
+        f"{statistics.median(ratios):>8.2f}{by_cpu:>6.2f}{peaks['ours']:>7.0f}/{peaks['tf_cnn']:.0f}"
     )
+    return row, statistics.median(ratios), peaks["ours"] / peaks["tf_cnn"]
 
 
 if __name__ == "__main__":

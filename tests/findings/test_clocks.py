@@ -1,6 +1,6 @@
 import pytest
 
-from gputopo.findings import Finding
+from gputopo.findings import Finding, peers
 from gputopo.values.machine import Machine
 from tests.findings.boxes import all_of, every_gpu, find, gpu, sound
 from tests.findings.faults import IDLE
@@ -134,3 +134,9 @@ def test_captures_have_application_clocks_of_the_graphics_domain_alone(domain: s
     assert (found.id, found.subject.text) == ("clocks.application_differs", "gpu:2")
     found = only(all_of(captured, every_gpu(clocks_mhz={domain: low}, throttle={"mask": 2}))(sound()))
     assert (found.id, found.subject.text) == ("clocks.application_below_default", "gpus:0-3")
+
+
+@pytest.mark.parametrize(("name", "severity"), [("Tesla V100-SXM2-16GB", "warning"), ("NVIDIA L40", "info")])
+def test_a_clock_of_a_model_that_one_source_has_is_no_ground_for_a_warning(name: str, severity: str) -> None:
+    found = peers.below_model(every_gpu(name=name, clocks_mhz={"memory": {"max": 700}})(sound()))
+    assert [one.severity for one in found] == [severity]

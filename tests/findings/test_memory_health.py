@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.findings.boxes import Change, all_of, find, gpu, sound
+from gputopo.findings import memory_health
+from tests.findings.boxes import Change, all_of, every_gpu, find, gpu, sound
 from tests.findings.faults import FAULTS
 
 VERDICT_OF = {
@@ -80,3 +81,12 @@ def test_errors_of_a_single_place_count_where_no_total_is_reported() -> None:
     one = gpu(1, ecc={"uncorrected_volatile": None, "uncorrected_aggregate": None, "counts": counts})
     (found,) = find(one(sound()))
     assert (found.id, found.severity) == ("ecc.uncorrected_before", "warning")
+
+
+@pytest.mark.parametrize(
+    ("name", "severity"),
+    [("Tesla T4", "info"), ("NVIDIA A100-PCIE-40GB", "warning"), ("RTX A6000", None)],
+)
+def test_ecc_that_is_off_is_worth_a_warning_where_it_costs_no_memory(name: str, severity: str | None) -> None:
+    change = every_gpu(name=name, ecc={"mode": False, "mode_pending": False})
+    assert [one.severity for one in memory_health.ecc_off(change(sound()))] == [severity] * bool(severity)

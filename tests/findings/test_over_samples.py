@@ -4,12 +4,15 @@ import itertools
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gputopo.captures.merge import merge
-from gputopo.values.machine import Machine
+from gputopo.findings import find_read
+from gputopo.values.history import GpuHistory
+from gputopo.values.machine import Machine, Sample
 from gputopo.values.samples import PASSING, SETTINGS, facts_of
 from tests.findings import faults
-from tests.findings.boxes import Change, all_of, every_gpu, find, gpu, sound
+from tests.findings.boxes import TIMES, Change, all_of, every_gpu, find, gpu, sound
 
 
 def is_of_samples(healthy: Machine, sick: Machine) -> bool:
@@ -49,6 +52,27 @@ def merged(*changes: Change) -> Machine:
 IDLE = every_gpu(**faults.IDLE)
 HOT = gpu(1, throttle={"mask": 0x40, "reasons": ("hw_thermal_slowdown",)})
 CAPPED = gpu(1, throttle={"mask": 0x4, "reasons": ("sw_power_cap",)}, power_w={"draw": 299.0})
+
+
+def test_a_gpu_that_is_gone_from_one_sample_on_and_by_the_log_is_lost_once() -> None:
+    seen = ({"index": 2}, {"index": 2, "lost": True})
+    samples = tuple(
+        Sample(source="x", time=time, gpus=(one,)) for time, one in zip(TIMES, seen, strict=False)
+    )
+    gone = replace(gpu(2, lost=True)(sound()), samples=samples)
+    found = find(faults.logged(2, "xid", code=79)(gone))
+    lost = [one for one in found if one.id in ("gpu.lost", "driver.xid")]
+    assert [(one.id, one.subject.text) for one in lost] == [("gpu.lost", "gpu:2")]
+    assert "Xid 79 in the kernel log" in lost[0].says
+
+
+def test_the_load_of_a_log_has_its_share_of_the_time_and_its_maximum() -> None:
+    series = (GpuHistory(gpu=1, samples=10, loaded=8, peak_percent=99),)
+    (found,) = find_read(replace(sound(2), series=series))[1:]
+    assert (found.id, found.severity, found.subject.text) == ("gpu.busy", "info", "gpu:1")
+    assert "under load in 80% of 10 samples, 99% at most" in found.says
+    with_program = gpu(1, processes=faults.process())(replace(sound(2), series=series))
+    assert any("by another program: python" in one.says for one in find_read(with_program))
 
 
 def test_the_number_of_samples_that_show_a_fault_is_reported() -> None:

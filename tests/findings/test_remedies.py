@@ -63,6 +63,9 @@ def test_a_module_with_fewer_lanes_is_not_moved_to_another_slot() -> None:
 
 def test_memory_errors_that_were_repaired_or_contained_are_no_reason_for_a_return() -> None:
     assert not any("replace" in case.remedy for case in XIDS.values())
+    # All codes but those that NVIDIA's catalogs call unused or reserved.
+    unused = {5, 10, 15, 17, 23, *range(49, 54), 55, 87, 90, 91, 111}
+    assert {code for code, _ in XIDS} == set(range(1, 173)) - unused
     assert all("No reason for a return" in XIDS[code, ""].remedy for code in (63, 156, 160))
     assert "field diagnostic" in ECC_UNCORRECTED.remedy
 
@@ -82,9 +85,20 @@ def test_a_hot_gpu_is_cooled_where_it_is(name: str, changes: dict[str, str], wor
     assert words in remedy(host(**changes)(warm(sound())), "thermal.hotter_than_peers")
 
 
+@pytest.mark.parametrize(
+    ("severity", "words"),
+    [("fatal", "reset GPUs and NVSwitches together"), ("nonfatal", "None needed at once")],
+)
+def test_an_nvswitch_error_is_no_matter_of_bridges(severity: str, words: str) -> None:
+    event = KernelEvent(kind="sxid", text="Link 30", code=20034, severity=severity)
+    assert words in remedy(replace(sound(), kernel_events=(event,)), "nvlink.errors")
+
+
 def test_in_a_container_the_remedy_is_for_the_host() -> None:
     machine = host(container="docker")(gpu(1, remapped_rows={"pending": True})(sound()))
     assert remedy(machine, "memory.remap_pending").startswith("On the host, not in this container: End all")
+    waiting = host(container="docker")(gpu(1, power_w={"draw": 90.0})(sound()))
+    assert remedy(waiting, "power.below_peers").startswith("Look whether its program")
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,14 @@ def test_two_gpus_show_no_usual_temperature() -> None:
     assert len(clocks.beside_peers(change(sound(3)))) == 1
 
 
+@pytest.mark.parametrize(
+    ("watts", "other", "count"), [(149.0, 250.0, 1), (150.0, 250.0, 0), (149.0, 190.0, 0)]
+)
+def test_low_power_counts_where_the_peers_draw_the_same(watts: float, other: float, count: int) -> None:
+    change = all_of(gpu(1, power_w={"draw": watts}), gpu(3, power_w={"draw": other}))
+    assert len(clocks.beside_peers(change(sound()))) == count
+
+
 @pytest.mark.parametrize(("watts", "count"), [(74.0, 0), (75.0, 1)])
 def test_an_idle_gpu_draws_more_than_its_peers(watts: float, count: int) -> None:
     change = all_of(RESTING, every_gpu(memory_mib={"used": 3}), gpu(1, power_w={"draw": watts}))

@@ -178,7 +178,7 @@ def test_a_gpu_that_is_lost_or_not_in_the_machine_is_left_out() -> None:
 
 
 def test_a_gpu_that_stops_answering_while_it_is_watched_is_lost() -> None:
-    (finding,) = found([samples()] * 6 + [GpuSample(gpu=1)] * 4)
+    (finding,) = found([samples()] * 6 + [GpuSample(gpu=1)] * 4, xids=[Xid(code=79, gpu=1)])
     assert (finding.id, finding.severity, finding.subject.text) == ("gpu.lost", "error", "gpu:1")
     assert "no answer in 4 of 10 samples" in finding.says
     assert finding.evidence == {"silent_moments": 4, "moments": 10}

@@ -2,9 +2,9 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from statistics import fmean, median
+from statistics import median
 from typing import NamedTuple
 
 import msgspec
@@ -17,8 +17,6 @@ from gputopo.reference.published import Published, published, published_machines
 from gputopo.workload.workloads import require
 
 NO_OVERLAP = {"overlap": 0.0, "ring_overlap": 0.0}
-SPREAD = 0.05  # of the best over the worst of a group, above which a choice counts
-NEAR = 0.02  # a choice this close to the best is a good one
 
 
 class Case(NamedTuple):
@@ -84,7 +82,7 @@ def _model(name: str) -> ModelCosts:
     return model_of(require(name))
 
 
-def cases(rows: Iterable[Published], paths_of_name: Callable[[str], Paths] = paths_by_name) -> list[Case]:
+def cases(rows: Iterable[Published]) -> list[Case]:
     """Return what can be predicted: several GPUs, a known place for variables, a one-GPU figure."""
     found = []
     for row in rows:
@@ -92,7 +90,7 @@ def cases(rows: Iterable[Published], paths_of_name: Callable[[str], Paths] = pat
         if len(row.gpus) == 1 or row.variable_update is None or single is None:
             continue
         placing = Placement(row.variable_update, row.ps_device, row.all_reduce)
-        paths = paths_of_name(row.machine)
+        paths = paths_by_name(row.machine)
         (_, weights), (_, gradients) = limits(paths, row.gpus, placing)
         job = row.data, row.model, row.batch_per_gpu or row.batch, row.precision, row.xla
         found.append(
@@ -151,37 +149,15 @@ def published_cases(program: str, **those: object) -> list[Case]:
     return [case for case in cases(having) if case.placing.traffic != "none"]
 
 
-class Score(NamedTuple):
-    """How good predictions are: relative errors of images/sec, and what the predicted choices lose."""
-
-    errors: tuple[float, ...]
-    regrets: tuple[float, ...]
-
-    def __str__(self) -> str:
-        text = f"{len(self.errors):4} figures: "
-        if self.errors:
-            text += f"median {median(self.errors):.1%}, p90 {quantile(self.errors, 0.9):.1%}, "
-            text += f"worst {max(self.errors):.1%}"
-        if self.regrets:
-            near = fmean(regret <= NEAR for regret in self.regrets)
-            text += f"; {len(self.regrets)} choices: mean regret {fmean(self.regrets):.2%}, "
-            text += f"within {NEAR:.0%}: {near:.0%}"
-        return text
+def score(some: Iterable[Case], constants: Mapping[str, Constants]) -> list[float]:
+    """Return the relative errors of images/sec by each machine's constants, sorted."""
+    return sorted(abs(math.expm1(constants[case.row.machine].error(case))) for case in some)
 
 
-def score(some: Iterable[Case], constants: Mapping[str, Constants], spread: float = SPREAD) -> Score:
-    """Return how good each machine's constants are. Choices count if the best is `spread` above the worst."""
-    errors: list[float] = []
-    regrets: list[float] = []
-    for group in grouped(some):
-        here = constants[group[0].row.machine]
-        errors += [abs(math.expm1(here.error(case))) for case in group]
-        measured = [case.row.images_per_sec for case in group]
-        several = len({(case.row.gpus, case.placing) for case in group}) > 1
-        if several and max(measured) > (1 + spread) * min(measured):
-            chosen = max(group, key=here.images_per_sec)
-            regrets.append(1 - chosen.row.images_per_sec / max(measured))
-    return Score(tuple(sorted(errors)), tuple(regrets))
+def score_words(errors: Sequence[float]) -> str:
+    """Return the number, median, p90 and maximum of errors."""
+    middle, most = median(errors), quantile(errors, 0.9)
+    return f"{len(errors):4} figures: median {middle:.1%}, p90 {most:.1%}, worst {errors[-1]:.1%}"
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:

@@ -21,7 +21,7 @@ import msgspec
 from gputopo.prediction.programs import ProgramConstants, program_names, require_program
 from tests.fits import one_gpu
 from tests.fits.boxes import covered_of_all, two_runs_of_all, with_two_runs
-from tests.fits.cases import Case, Constants, grouped, published_cases, score, used
+from tests.fits.cases import Case, Constants, grouped, published_cases, score, score_words, used
 from tests.fits.least_squares import least_squares
 
 # Where each constant may lie: what is physically possible, and what was ever observed.
@@ -191,10 +191,13 @@ def _report(program: ProgramConstants, left_out: Mapping[str, ProgramConstants],
     lines = [f"{program.name}: {', '.join(f'{name} {getattr(program, name):g}' for name in BOUNDS)}"]
     here = {machine: Constants(program) for machine in left_out}
     without = {machine: Constants(one) for machine, one in left_out.items()}
-    lines += [f"  fitted           {score(some, here)}", f"  each left out    {score(some, without)}"]
+    lines += [
+        f"  fitted           {score_words(score(some, here))}",
+        f"  each left out    {score_words(score(some, without))}",
+    ]
     for machine in left_out:
         own = [case for case in some if case.row.machine == machine]
-        lines.append(f"    {machine:15}{score(own, without)}")
+        lines.append(f"    {machine:15}{score_words(score(own, without))}")
     errors = with_two_runs(left_out, some)
     if errors.before:
         lines.append(f"  {errors}")

@@ -7,36 +7,24 @@ import msgspec
 import pytest
 
 from gputopo.planner.fastest import RECORD
-from gputopo.prediction.links.paths import HostLink, PairPath, Paths
 from gputopo.prediction.programs import ProgramConstants, require_program
 from gputopo.reference.published import published
 from tests.fits.boxes import covered_of_all, two_runs_of_all
-from tests.fits.cases import NEAR, Case, Constants, cases, paths_by_name, score
-from tests.fits.decisions import RULES, alternatives, coverage, curves, decisions, fitted, record
+from tests.fits.cases import Case, Constants, cases, score
+from tests.fits.decisions import NEAR, RULES, alternatives, coverage, curves, decisions, fitted, record
 from tests.fits.programs import BOUNDS, our_own
 
 TF_2017, TF, KERAS = "tf_cnn_benchmarks-2017", "tf_cnn_benchmarks", "keras-2017"
 
 
-def _cases(*programs: str, equal_links: bool = False, **those: object) -> list[Case]:
+def _cases(*programs: str, **those: object) -> list[Case]:
     """Return the measurements of some programs with several GPUs whose columns have `those` values."""
     rows = [
         row
         for row in published()
         if row.program in programs and all(getattr(row, name) == value for name, value in those.items())
     ]
-    return cases(rows, _equal_links if equal_links else paths_by_name)
-
-
-def _equal_links(machine: str) -> Paths:
-    """Return a machine as if every card had x16 of generation 3, and all pairs were alike."""
-    real = paths_by_name(machine)
-    return Paths(
-        {gpu: HostLink(12.8, 12.3, "assumed") for gpu in real.hosts},
-        {pair: PairPath("direct", 10.4, "assumed") for pair in real.pairs},
-        (),
-        cpus=real.cpus,
-    )
+    return cases(rows)
 
 
 def _shipped(some: Iterable[Case]) -> dict[str, Constants]:
@@ -48,7 +36,7 @@ def _shipped(some: Iterable[Case]) -> dict[str, Constants]:
 
 def _errors(some: Sequence[Case]) -> tuple[float, float]:
     """Return the median and the maximum of the errors of images/sec, as shares."""
-    errors = score(some, _shipped(some)).errors
+    errors = score(some, _shipped(some))
     return median(errors), max(errors)
 
 
@@ -126,25 +114,6 @@ def test_eight_of_ten_figures_of_a_box_are_inside_the_range_that_the_others_leav
     assert program.high / program.low <= 1.6
 
 
-def test_slow_links_decide_on_7gforce_and_azure() -> None:
-    """With all links equal the choices lose several times as much, ties between pairs taken luckily."""
-    lost = {}
-    for equal in (False, True):
-        lost[equal] = [
-            regret
-            for program in (TF_2017, KERAS)
-            for machine in ("7gforce", "az-2x-m60")
-            for some in [_cases(program, equal_links=equal, machine=machine)]
-            for regret in score(
-                [case for case in some if case.placing.traffic != "none"], _shipped(some)
-            ).regrets
-        ]
-
-    assert len(lost[True]) == len(lost[False]) >= 12
-    assert fmean(lost[False]) <= 0.007
-    assert fmean(lost[True]) >= 0.015
-
-
 @pytest.mark.parametrize(
     ("programs", "source", "middle", "worst"),
     [((TF_2017,), "tensorflow.org", 0.045, 0.12), (("tensorpack", TF_2017), "tensorpack", 0.06, 0.12)],
@@ -157,7 +126,7 @@ def test_official_tables_by_the_figure_of_one_gpu(
         error
         for program in programs
         for some in [_cases(program, source=source)]
-        for error in score(some, _shipped(some)).errors
+        for error in score(some, _shipped(some))
     ]
 
     assert len(errors) >= 24

@@ -1,7 +1,6 @@
 """Choices by predicted seconds: what they are the best of, what options cost, how sure they are."""
 
 import math
-import re
 from itertools import combinations
 from typing import Any
 
@@ -134,25 +133,6 @@ def test_every_candidate_of_named_gpus_is_predicted_in_their_order(
     for name in ("ring", "collective", "hierarchical", "one_device"):
         alone = plan(machine_of(DGX1_V100), msgspec.structs.replace(asked, all_reduce=name))
         assert alone.choice.step_ms == every[name]
-
-
-@given(machines(), st.data())
-@settings(max_examples=12)
-def test_as_many_sets_are_equal_as_the_reason_states(machine: Machine, data: st.DataObject) -> None:
-    """Or more where it states how many there are at least; a list of one candidate shows less."""
-    asked = request(num_gpus=data.draw(st.integers(2, max(2, len(machine.gpus) - 1))), model="resnet50")
-    every = plan(machine, asked, keep=ALL)
-    steps = {one.gpus: one for one in every.candidates if one.step_ms == every.choice.step_ms}
-    equal = sum(one.alike for one in steps.values())
-    for keep in (1, None, ALL):
-        found = re.search(r"(at least )?(\d+) sets are equal", why(plan(machine, asked, keep=keep)))
-        if found is None:
-            alone = "no other set is as fast" in why(plan(machine, asked, keep=keep))
-            assert equal == 1 or not alone
-        elif found[1]:
-            assert int(found[2]) <= equal
-        else:
-            assert int(found[2]) == equal
 
 
 def test_the_slow_gpu_of_unequal_ones_is_left_out() -> None:

@@ -43,7 +43,6 @@ def test_noise_does_not_decide_between_equal_sets_topology_does() -> None:
     wobble = {pair: 10.0 + 0.03 * number for number, pair in enumerate(combinations(range(7), 2))}
     found = plan(measured(SEVEN, wobble), Request(num_gpus=2))
     assert found.choice.gpus == (0, 1)
-    assert "9 are equal" in why(found)  # the PIX pairs, as without numbers
 
 
 def test_the_slowest_pair_of_a_set_decides() -> None:

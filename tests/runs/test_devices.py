@@ -9,8 +9,8 @@ from tests.invented_runs import cpu_devices, gpu_devices, on_hosts
 
 def test_a_device_of_a_single_host_is_called_as_ever() -> None:
     gpu, cpu = gpu_devices(2, "GTX 1070")[1], cpu_devices(2)[1]
-    assert (label_of(gpu), short_name_of(gpu), name_of(gpu)) == ("/GPU:1", "GPU 1", "GPU 1 (GTX 1070)")
-    assert (label_of(cpu), short_name_of(cpu), name_of(cpu)) == ("/CPU:1", "CPU device 1", "CPU device 1")
+    assert (label_of(gpu), short_name_of(gpu), name_of(gpu)) == ("GPU 1", "GPU 1", "GPU 1 (GTX 1070)")
+    assert (label_of(cpu), short_name_of(cpu), name_of(cpu)) == ("CPU 1", "CPU device 1", "CPU device 1")
 
 
 def test_a_device_of_several_hosts_is_called_by_its_host_and_its_number_there() -> None:

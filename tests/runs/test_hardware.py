@@ -137,7 +137,7 @@ def test_a_clock_that_falls_without_a_reason_is_named_also_where_there_is_no_pee
 
 
 def test_an_xid_and_a_lost_gpu_are_errors_and_come_first() -> None:
-    record = recorded(lambda number: {"graphics_mhz": 1300, "lost": number == 59}, xids=[Xid(code=79, gpu=1)])
+    record = recorded(lambda number: {"graphics_mhz": 1300, "lost": number == 59}, xids=[Xid(code=48, gpu=1)])
     found = record.judge()
     assert [(fault.id, fault.severity) for fault in found.faults] == [
         ("driver.xid", "error"),

@@ -19,7 +19,7 @@ from gputopo.cli.source import planned_machine
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.spec.readers import read_folder
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
-from gputopo.values.option import Given, Option
+from gputopo.values.option import Given, Option, OptionsOf
 
 if TYPE_CHECKING:
     from gputopo.launch.jobs.screen import ScreenCell
@@ -32,26 +32,28 @@ MakeCell = Callable[["Kind", Sequence[int], str], "ScreenCell"]
 FailOn = Literal["warning", "error"]
 
 
-def screen(
+class ScreenOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to screen, how long, and how it is shown."""
+
     model: Annotated[
         str, Option("--model", "Model to train, such as alexnet", value="NAME", read=parse_model)
-    ],
-    gpus: Annotated[tuple[int, ...] | None, GPUS] = None,
-    exclude: Annotated[tuple[int, ...], EXCLUDE] = (),
+    ]
+    gpus: Annotated[tuple[int, ...] | None, GPUS] = None
+    exclude: Annotated[tuple[int, ...], EXCLUDE] = ()
     batch_size: Annotated[
         int | None,
         Option("--batch-size", "Examples per device and step", default="that of the model", min=1),
-    ] = None,
+    ] = None
     quick: Annotated[
         bool, Option("--quick", "Shorter runs, and only as many rounds as fit into two minutes")
-    ] = False,
-    pairs: Annotated[
-        bool, Option("--pairs", "Also run each pair in the mode that plan chooses for it")
-    ] = False,
-    cpu: Annotated[bool, Option("--cpu", "Use CPU devices; GPUs and their driver do not matter")] = False,
+    ] = False
+    pairs: Annotated[bool, Option("--pairs", "Also run each pair in the mode that plan chooses for it")] = (
+        False
+    )
+    cpu: Annotated[bool, Option("--cpu", "Use CPU devices; GPUs and their driver do not matter")] = False
     num_batches: Annotated[
         int | None, Option("--num-batches", "Counted steps of each run", default="by time", min=1)
-    ] = None,
+    ] = None
     seconds: Annotated[
         float | None,
         Option(
@@ -63,15 +65,12 @@ def screen(
             above=0,
             max=3600,
         ),
-    ] = None,
+    ] = None
     output: Annotated[
         str | None,
         Option("--output", "Folder of the screen", value="DIR", default="a new one", read=read_folder),
-    ] = None,
-    shape: Annotated[
-        Literal["table", "json"],
-        Option("--format", "Output format"),
-    ] = "table",
+    ] = None
+    shape: Annotated[Literal["table", "json"], Option("--format", "Output format")] = "table"
     fail_on: Annotated[
         FailOn | None,
         Option(
@@ -79,8 +78,10 @@ def screen(
             "Exit with 1 on a slow GPU, or one slower than in the last screen (a warning), or on a run that "
             "failed (an error)",
         ),
-    ] = None,
-) -> int:
+    ] = None
+
+
+def screen(options: Annotated[ScreenOptions, OptionsOf(ScreenOptions)]) -> int:
     """Train on each GPU alone, then on all at once; show which are slow, and what their clocks explain.
 
     Without an NVIDIA device, or with --cpu, logical CPU devices are screened, which every output shows. The
@@ -89,28 +90,24 @@ def screen(
     Exit codes: 0 fine; 1 findings at or above --fail-on; 2 bad input; 3 the hardware or the driver cannot do
     it; 130, 143 ended by Ctrl-C, SIGTERM.
     """
-    from gputopo.launch.jobs import screen as screening
     from gputopo.launch.supervise import run_folder as runs
     from gputopo.report.runs.screen import screen_document
 
-    _require_new(output)
-    on = PlannedOn(planned_machine(()), cpu=cpu, keep=1)
-    batch = {} if batch_size is None else {"batch_size": batch_size}
-    job = AskedJob(model, Given({"gpus": gpus, "exclude": exclude}), Given(batch, batch))
-    counted_s = seconds or (screening.QUICK_COUNTED_S if quick else None)
+    _require_new(options.output)
     with contextlib.ExitStack() as claims:
-        chosen, cells, cell = _cells(job, on, pairs, counted_s, num_batches, claims)
+        chosen, cells, cell = _cells(options, claims)
         home = runs.runs_home(os.environ)
-        folder = runs.new_folder(home, datetime.now(), model) if output is None else Path(output)
-        found, code = _screened(chosen, cells, cell, folder, home, quick=quick)
+        new = options.output is None
+        folder = runs.new_folder(home, datetime.now(), options.model) if new else Path(str(options.output))
+        found, code = _screened(chosen, cells, cell, folder, home, quick=options.quick)
     to_stderr(f"Run folder: {folder}\n")
-    show_report(found, lambda: screen_document(found), shape)
+    show_report(found, lambda: screen_document(found), options.shape)
     if code:
         return code
     if all(row.alone is None for row in found.devices):
         cause = next((row.failure for row in found.devices if row.failure), "nothing was measured")
         raise HardwareError(f"no device could be run: {cause}", f"see the logs of the runs in {folder}")
-    return _exit_code(found, fail_on)
+    return _exit_code(found, options.fail_on)
 
 
 def _require_new(output: str | None) -> None:
@@ -127,18 +124,18 @@ def _require_new(output: str | None) -> None:
 
 
 def _cells(
-    job: AskedJob,
-    on: PlannedOn,
-    pairs: bool,
-    counted_s: float | None,
-    num_batches: int | None,
-    claims: contextlib.ExitStack,
+    options: ScreenOptions, claims: contextlib.ExitStack
 ) -> "tuple[Target, list[ScreenCell], MakeCell]":
     """Return the target of all devices, whose GPUs are claimed, the runs, and what makes another one."""
     from gputopo.launch.jobs.before import known_of, past_of
-    from gputopo.launch.jobs.screen import ScreenCell
+    from gputopo.launch.jobs.screen import QUICK_COUNTED_S, ScreenCell
     from gputopo.launch.jobs.trials import COUNTED_S, trial, trial_of
 
+    on = PlannedOn(planned_machine(()), cpu=options.cpu, keep=1)
+    batch = {} if options.batch_size is None else {"batch_size": options.batch_size}
+    placement = Given({"gpus": options.gpus, "exclude": options.exclude})
+    job = AskedJob(options.model, placement, Given(batch, batch))
+    counted_s = options.seconds or (QUICK_COUNTED_S if options.quick else COUNTED_S)
     request = on.with_costs(job.request)
     chosen = prepare(job, on, claims, request)
     warn(chosen.plan)
@@ -157,14 +154,14 @@ def _cells(
         )
         one = on.target(wanted)
         spec = runnable(job, one, OutputOptions())
-        short = trial_of(spec, counted_s=counted_s or COUNTED_S, num_batches=num_batches)
+        short = trial_of(spec, counted_s=counted_s, num_batches=options.num_batches)
         order = one.plan.choice.gpus or tuple(some)
         return ScreenCell(kind, order, trial(one, short, os.environ, known_of(one, short, past)))
 
     cells = [cell("alone", (number,)) for number in numbers]
     if count > 1:
         cells += [cell("independent", numbers, "independent"), cell("together", numbers)]
-    if pairs and count > 2:
+    if options.pairs and count > 2:
         cells += [cell("pair", pair) for pair in combinations(sorted(numbers), 2)]
     return chosen, cells, cell
 

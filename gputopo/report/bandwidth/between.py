@@ -209,7 +209,8 @@ def _gpus(sample: Sample) -> str:
         one = " of one of the hosts" if sample.hosts == 1 else " on several hosts"
         several = one if sample.source == HOSTS and not hosts else ""
         return f"{ranks}{hosts or several}"
-    return f"GPU {index_ranges(gpus)}"
+    sharing = f"{sample.ranks} ranks on " if sample.ranks and sample.ranks > len(gpus) else ""
+    return f"{sharing}GPU {index_ranges(gpus)}"
 
 
 def _size(sample: Sample) -> str:

@@ -6,9 +6,18 @@ from gputopo.report import units
 from gputopo.report.document import Document, Rows, Styled, Table, of_sections
 from gputopo.report.layout import ANOMALY_STYLE, Column, Span
 from gputopo.report.runs.facts import RunFact, run_facts
-from gputopo.runs.devices import label_of, place_name, short_name_of
+from gputopo.runs.devices import is_cpu, label_of, place_name, short_name_of
 from gputopo.runs.repeats import Repeats
-from gputopo.runs.verdict.words import EVEN_PERCENT, SLOW_PERCENT, at_most, costs, looks, percent
+from gputopo.runs.verdict.words import (
+    EVEN_PERCENT,
+    MAX_EXCLUDED,
+    MAX_MORE_S,
+    SLOW_PERCENT,
+    at_most,
+    costs,
+    looks,
+    percent,
+)
 from gputopo.values.run.drill import drills_of
 from gputopo.values.run.events import NETWORK, Device
 from gputopo.values.run.job import PROGRAM
@@ -116,8 +125,6 @@ def run_verdict_line(verdict: Verdict) -> Span:
     return (f"{'! ' if verdict.word == SLOW else ''}{verdict.says}.", style)
 
 
-MAX_EXCLUDED = 50.0  # percent: a larger bound helps nobody
-MAX_MORE_S = 86_400.0  # a longer run is not proposed
 MINUTES_S = 300.0  # from here on a time is in minutes
 MAX_NAMES = 8
 
@@ -173,7 +180,8 @@ def _excluded(result: Result, compared: Sequence[tuple[Device, Verdict]], *, oth
         return excluded
     more = [verdict.more_steps for _, verdict in compared if verdict.more_steps is not None]
     if not more:
-        short = next((verdict.why for _, verdict in compared if verdict.why and "; " in verdict.why), None)
+        whys = ((verdict.why or "").partition("; ")[2] for _, verdict in compared)
+        short = next(filter(None, whys), None)
         return excluded if short is None else f"{excluded} {short[0].upper()}{short[1:]}."
     steps = _two_figures(result.steps + max(more))
     seconds = steps * (result.counted_s or 0.0) / max(result.steps, 1)
@@ -354,7 +362,9 @@ def _cause(row: DeviceResult) -> str:
 
 def _name(row: DeviceResult) -> str:
     name = (row.device.gpu_name or "").removeprefix("NVIDIA ").removeprefix("GeForce ")
-    index = "" if row.device.gpu is None or row.device.host is not None else str(row.device.gpu)
+    # Beside a CPU device that stands for it: a GPU itself has its index in the first column.
+    is_named = row.device.gpu is None or row.device.host is not None or not is_cpu(row.device)
+    index = "" if is_named else str(row.device.gpu)
     return " ".join(part for part in (index, name) if part) or units.UNKNOWN
 
 

@@ -21,7 +21,7 @@ from gputopo.runs.verdict.bounds import (
     ranks_of,
     students_t,
 )
-from gputopo.runs.verdict.words import POWER, SLOW_PERCENT
+from gputopo.runs.verdict.words import FALSE_ALARM, SLOW_PERCENT
 
 # Values of a part at least: fewer have no bounds at the chances that are asked for. And steps: what is over
 # within fewer is no level. Ours.
@@ -96,7 +96,7 @@ def mean_bounds(
 ) -> Interval | None:
     """Return the mean of `values` with bounds; None: too few independent ones.
 
-    The lower bound, which accuses, is wrong with at most this chance, the upper one with 1 - `POWER`. Where
+    The lower bound, which accuses, is wrong with at most this chance, the upper one with `FALSE_ALARM`. Where
     values are slow again and again beyond any noise, the lower bound is that of what was lost in them: only
     the noise of the other values is unsure.
     `others`: the same of the other devices; what hits all of them alike is noise.
@@ -136,7 +136,7 @@ def _deviation(values: Sequence[float]) -> float:
 
 def _by_students_t(mean: float, deviation: float, count: float, chance: float) -> Interval:
     error = deviation / math.sqrt(count)
-    low, high = (error * students_t(count - 1, one) for one in (chance, 1 - POWER))
+    low, high = (error * students_t(count - 1, one) for one in (chance, FALSE_ALARM))
     return Interval(low=mean - low, middle=mean, high=mean + high, effective=count)
 
 

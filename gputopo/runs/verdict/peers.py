@@ -27,6 +27,8 @@ from gputopo.runs.verdict.words import (
     FALSE_ALARM,
     MARKS_OFFSET_S,
     MARKS_RESOLUTION_S,
+    MAX_EXCLUDED,
+    MAX_MORE_S,
     POWER,
     SLOW_PERCENT,
     WARMUP_SHARE,
@@ -45,6 +47,7 @@ from gputopo.values.run.verdict import CANNOT_TELL, COMPUTE, EVEN, SLOW, WEIGHTS
 
 # A device so many times as fast as its peer is one whose peer stood still.
 MAX_TIMES = 100.0
+NOT_SLOWER = "not slower than its peers"
 # Mean and median disagree from here on, in percent of pace: then slow steps are described.
 DISAGREE_PERCENT = 1.0
 SPLITS = 4  # of fast from slow steps, halfway between their levels; by then they have settled
@@ -237,9 +240,9 @@ class _Answer:
             return self._on_average(_replace(self.fields, steps=steps), lost)
         if bounds is None or mean is None or lost is None:
             return unknown(self.device, self._too_few(values, steps), self.fields)
-        half_width = max(half_width, self.percent(mean.high - mean.middle))
+        widths = (half_width, *map(self.percent, (mean.high - mean.middle, mean.middle - mean.low)))
         low, high = bounds.low - self.offset, max(max(bounds.high, lost.high) + self.offset, self.floor)
-        margin = half_width * (1 + NormalDist().inv_cdf(POWER) / -NormalDist().inv_cdf(self.found.chance))
+        margin = max(widths) * (1 + NormalDist().inv_cdf(POWER) / -NormalDist().inv_cdf(self.found.chance))
         fields = _replace(
             self.fields,
             percent_under=self.percent(median(values)),
@@ -256,25 +259,25 @@ class _Answer:
         if self.is_slow(lost):
             return self._on_average(fields, lost)
         if high <= EVEN_PERCENT:
-            even = (
-                f"even with its peers to within {at_most(high)} %"
-                if high > 0
-                else "not slower than its peers"
-            )
+            slower = max(bounds.high, lost.high) > 0
+            even = f"even with its peers to within {at_most(high)} %" if slower else NOT_SLOWER
             disagree = lost.middle - self.percent(median(values)) > DISAGREE_PERCENT
             share, often = self._slow_steps(lost.middle) if disagree else (None, "")
             says = f"{self.name} is {even}{often}"
             return _replace(fields, word=EVEN, says=says, share_of_steps=share)
-        resolves = f"this run resolves differences above {at_most(fields.resolution_percent or 0.0)} %"
+        excluded = f"a difference above {at_most(high)} % is excluded"
+        if high > MAX_EXCLUDED:
+            excluded = "the run is too short"
         room = EVEN_PERCENT - SLOW_PERCENT - self.offset
         if self.floor > EVEN_PERCENT:
-            short = f"threads decide steps of {1000 * self.busy_s:.1f} ms, a larger batch resolves more"
-            return unknown(self.device, f"{resolves}; {short}", fields)
-        if 0 < room < margin:  # steps resolve more
+            short = f"threads decide steps of {1000 * self.busy_s:.1f} ms, a larger batch excludes more"
+            return unknown(self.device, f"{excluded}; {short}", fields)
+        if 0 < room < margin:
             more = math.ceil(steps * ((margin / room) ** 2 - 1))
             fields = _replace(fields, more_steps=more)
-            resolves += f"; about {rounded(more)} more steps would resolve {EVEN_PERCENT:g} %"
-        return unknown(self.device, resolves, fields)
+            if more * self.paces.step_s <= MAX_MORE_S:
+                excluded += f"; about {rounded(more)} more steps would exclude {EVEN_PERCENT:g} %"
+        return unknown(self.device, excluded, fields)
 
     def _too_few(self, values: Sequence[float], steps: int) -> str:
         if len(values) < (needed := steps_needed(self.paces)):

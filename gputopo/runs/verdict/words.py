@@ -16,6 +16,8 @@ WHOLE_SHARE = 0.5
 SLOW_PERCENT = 3.0
 # Even: more than so much is excluded.
 EVEN_PERCENT = 5.0
+# What helps nobody is not printed: a larger bound, in percent, and more steps than those of a day.
+MAX_EXCLUDED, MAX_MORE_S = 50.0, 86_400.0
 # A difference of the resolution is named with this chance.
 POWER = 0.95
 # Towers that do the same work on idle CPU devices read steadily up to 0.14 ms apart: the clock is read where

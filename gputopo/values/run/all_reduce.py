@@ -18,11 +18,11 @@ Backend = Literal["cpu", "gpu"]
 MAX_PARTS = 64  # every part adds ops for each variable; more is likely a typing mistake
 
 MEANINGS = {
-    "copy": "added on one tower's device, copied back; spread by bytes, large variables in parts on GPUs",
+    "copy": "added on one device, copied back; spread by bytes, large variables in parts on GPUs",
     "ring": "a ring of copies: each device adds a share of every tensor and passes it on; K rings at once",
     "hierarchical": "added within groups of close devices, then between the groups' leaders",
     "pscpu": "added on the CPU, sent back to all; in K parts",
-    "psgpu": "each tensor in K parts, added on K towers' devices, alternating",
+    "psgpu": "each tensor in K parts, added on K devices, alternating",
     "collective": "TensorFlow's collective op, as a ring",
     "nccl": "TensorFlow's collective op, by NCCL",
     "nccl_op": "TensorFlow's older op for NCCL (NcclAllReduce)",

@@ -1,7 +1,8 @@
-"""Builds training steps on CPU devices for `test_alternating`: `python -m ... CORES TOWERS`; prints JSON.
+"""Builds training steps on CPU devices for `test_alternating`; prints JSON.
 
-Printed for each mode, in `adds` of every op that adds gradients of several towers, and in `changes` of every
-op that changes a variable: how many towers' time marks it waits for without taking a value from them.
+Printed for each of BUILT, by cores and towers as `1x3`, and each mode, in `adds` of every op that adds
+gradients of several towers, and in `changes` of every op that changes a variable: how many towers' time marks
+it waits for without taking a value from them.
 """
 
 import json
@@ -9,20 +10,22 @@ import os
 import sys
 from typing import Any
 
-CORES = set(range(int(sys.argv[1])))
-os.sched_getaffinity = lambda pid: CORES  # nothing is run, so there may be more than this machine has
+import msgspec
 
-import msgspec  # noqa: E402
+from gputopo.launch.models import models
+from gputopo.launch.spec.run_spec import Exchange
+from gputopo.launch.train.placement.devices import set_up
+from gputopo.launch.train.step import TrainingStep
+from gputopo.launch.train.training import stepper_of
+from gputopo.values.run.events import Device
+from tests.launch.specs import cpu_spec
 
-from gputopo.launch.models import models  # noqa: E402
-from gputopo.launch.spec.run_spec import Exchange  # noqa: E402
-from gputopo.launch.train.placement.devices import set_up  # noqa: E402
-from gputopo.launch.train.step import TrainingStep  # noqa: E402
-from gputopo.launch.train.training import stepper_of  # noqa: E402
-from gputopo.values.run.events import Device  # noqa: E402
-from tests.launch.specs import cpu_spec  # noqa: E402
-
-TOWERS = int(sys.argv[2])
+BUILT = {
+    (1, 3): ("parameter_server", "ring", "relaxed"),
+    (1, 1): ("parameter_server",),
+    (2, 2): ("parameter_server", "ring"),
+    (2, 4): ("independent",),
+}
 MODES: dict[str, dict[str, Any]] = {
     "parameter_server": {"variable_update": "parameter_server"},
     "ring": {"variable_update": "replicated", "all_reduce": "ring", "ps_device": None},
@@ -48,22 +51,30 @@ def awaited(name: str, nodes: dict[str, Any]) -> set[str]:
     return found
 
 
-spec = cpu_spec(
-    model="trivial",
-    devices=tuple(Device(tower=n, device=f"/CPU:{n}", hop_to_variables="host") for n in range(TOWERS)),
-)
-set_up(spec)
-found: dict[str, dict[str, list[Any]]] = {}
-for name, mode in MODES.items():
-    own = msgspec.structs.replace(spec, **mode)
-    model = models.build(own.model, own)
-    step = stepper_of(model, own)
+def built(cores: int, towers: int, mode: str) -> dict[str, list[int]]:
+    """Build one step as on so many cores. No step is taken, so there may be more than this machine has."""
+    os.sched_getaffinity = lambda pid: set(range(cores))
+    spec = msgspec.structs.replace(SPEC, devices=SPEC.devices[:towers], **MODES[mode])
+    step = stepper_of(models.build(spec.model, spec), spec)
     assert isinstance(step, TrainingStep)
     nodes = {node.name: node for node in step.graph_nodes()}
-    found[name] = {kind: [] for kind in KINDS}
-    for node in nodes.values():
-        for kind, ops in KINDS.items():
-            if node.name.startswith("update") and node.op in ops:
-                sources = awaited(node.name, nodes)
-                found[name][kind].append(sum(source.startswith("marks/") for source in sources))
+    return {
+        kind: [
+            sum(source.startswith("marks/") for source in awaited(node.name, nodes))
+            for node in nodes.values()
+            if node.name.startswith("update") and node.op in ops
+        ]
+        for kind, ops in KINDS.items()
+    }
+
+
+SPEC = cpu_spec(
+    model="trivial",
+    devices=tuple(Device(tower=n, device=f"/CPU:{n}", hop_to_variables="host") for n in range(4)),
+)
+set_up(SPEC)
+found = {
+    f"{cores}x{towers}": {mode: built(cores, towers, mode) for mode in modes}
+    for (cores, towers), modes in BUILT.items()
+}
 json.dump(found, sys.stdout)

@@ -149,7 +149,6 @@ def trainers() -> _Found:
     for name, data_format in (
         ("normed", "NHWC"),
         ("normed", "NCHW"),
-        ("dropping", "NHWC"),
         ("mobile", "NCHW"),
     ):
         look(f"{name} {data_format}", spec(model=USER + name, data_format=data_format))
@@ -157,7 +156,6 @@ def trainers() -> _Found:
         ("kuza55", USER + "normed", {"optimizer": "sgd", "gradient_clip": 1.0}),
         ("avolkov1", USER + "dropping", {"optimizer": "momentum", "nesterov": True, "weight_decay": 0.1}),
         ("fchollet", "lenet", {"optimizer": "rmsprop", "gradient_clip_norm": 1.0}),
-        ("kuza55", "lenet", {"optimizer": "adam"}),
     )
     for method, model, options in methods:
         look(f"{model} {method}", spec(model=model, method=method, optimization=Optimization(**options)))
@@ -165,10 +163,9 @@ def trainers() -> _Found:
     for model, method in (
         (USER + "activity", "fchollet"),
         (USER + "counting", "avolkov1"),
-        ("lenet", "kuza55"),
     ):
         look(f"{model} {method} short", spec(model=model, method=method, precision=short))
-    for strategy in ("mirrored:one", "mirrored:hierarchical", "central"):
+    for strategy in ("mirrored:hierarchical", "central"):
         look(strategy, spec(model=USER + "normed", strategy=strategy))
     return found
 

@@ -133,3 +133,7 @@ def test_several_hosts_are_named() -> None:
     sample = Sample(kind="allgather", source=HOSTS, destination=HOSTS, bytes=MIB, median_us=9.0, ranks=16,
                     bus_gb_per_s=45.0, algorithm="nccl-tests", hosts=2, in_place=False)  # fmt: skip
     assert re.search(r"all-gather +16 GPUs on 2 hosts", shown(sample))
+
+
+def test_ranks_that_share_a_gpu_are_named() -> None:
+    assert re.search(r"all-reduce +2 ranks on GPU 0 ", shown(timed(64, 80.0, place="gpu:0", ranks=2)))

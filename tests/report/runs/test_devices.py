@@ -1,9 +1,12 @@
 """The table of the devices on screens of any width."""
 
+import re
+
 import pytest
 
 from gputopo.report.document import document_text
 from gputopo.report.runs.report import run_document
+from gputopo.runs.devices import label_of
 from gputopo.runs.summary import summarise
 from tests.invented_runs import InventedRun, Noise, cpu_devices, gpu_devices, stream
 
@@ -16,7 +19,12 @@ def rows_of(width: int, *, gpus: bool) -> tuple[list[str], list[list[str]]]:
     result = summarise(stream(devices, InventedRun(3, slow={1: 0.3}, noise=QUIET).steps(30)))
     lines = document_text(run_document(result), width).splitlines()
     of_each = [
-        [word for line in lines if line.startswith(f"{device.device} ") for word in line.split()[1:]]
+        [
+            word
+            for line in lines
+            if re.match(rf"{label_of(device)} +(?!costs|\()", line)
+            for word in line.split()[2:]
+        ]
         for device in devices
     ]
     return lines, of_each

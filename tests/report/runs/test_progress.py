@@ -108,7 +108,7 @@ def test_the_display_shows_steps_speed_and_a_bar_for_each_device() -> None:
     assert "76.2 images/sec now, 76.2 on average" in lines[0]
     assert lines[1].rstrip() == "verdict: too few steps for a verdict"
     assert f"{state.running.steps} of 20" in lines[2]
-    assert lines[3].startswith("/GPU:0")
+    assert lines[3].startswith("GPU 0")
     assert lines[3].rstrip().endswith("100 % of the best  1700 MHz")
     assert lines[4].rstrip().endswith("52 % of the best  1700 MHz")
     assert lines[3].count("━") > 1.8 * lines[4].count("━") > 0

@@ -119,8 +119,8 @@ def test_what_is_not_proven_is_neither_slow_nor_even() -> None:
     assert verdict.resolution_percent is not None
     assert verdict.resolution_percent > under(verdict)[0] > 10
     assert re.search(
-        r"^CPU device 1: cannot tell \(looks \d\d % slower\): this run resolves differences above "
-        r"\d+ %; about [\d,]+ more steps would resolve 5 %$",
+        r"^CPU device 1: cannot tell \(looks \d\d % slower\): the run is too short; "
+        r"about [\d,]+ more steps would exclude 5 %$",
         verdict.says,
     )
 
@@ -251,7 +251,7 @@ def test_a_difference_that_time_marks_cannot_resolve_names_none_and_the_verdict_
 
     found = named_with(MARKS_RESOLUTION_S)  # 20 % of such a step
     assert words(found)[0] == "cannot tell"
-    assert "ms, a larger batch resolves more" in found.devices[0].says
+    assert "ms, a larger batch excludes more" in found.devices[0].says
     assert named(named_with(MARKS_RESOLUTION_S + 1.1 * MARKS_OFFSET_S)) == [0]
 
 
