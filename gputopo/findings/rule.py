@@ -60,8 +60,9 @@ ELSEWHERE = {
     },
 }
 _NOTEBOOK = re.compile(r"\b(?:Laptop GPU|with Max-Q Design|Mobile)\b")
+_MODULE = re.compile(r"SXM|\bGH200")
 # Cards without a fan, which the fans of a server cool.
-_PASSIVE = re.compile(r"(?:NVIDIA )?(?:Tesla \w+|[ALH]\d{1,3}[A-Z]?|T4)\b.*|.* Server Edition")
+_PASSIVE = re.compile(r"(?:NVIDIA )?(?:Tesla \w+|[ALH]\d{1,3}[A-Z]?|T4)\b(?!.*Active).*|.* Server Edition")
 _ON_HOST = re.compile(r"\bsudo\b|[Rr]eboot|[Rr]eset the GPU|BIOS|[Rr]eseat")  # none works in a container
 
 P = ParamSpec("P")
@@ -303,7 +304,7 @@ def place_of(machine: Machine, gpu: Gpu) -> str | None:
 def kind_of_board(gpu: Gpu) -> str | None:
     """Return "module" (SXM) or "server card" (without a fan) of a data center model, None of any other."""
     reference = expected_of(gpu)
-    is_module = "SXM" in (gpu.name or "") or (reference is not None and reference.is_module)
+    is_module = _MODULE.search(gpu.name or "") is not None or (reference is not None and reference.is_module)
     return "module" if is_module else "server card" if _PASSIVE.fullmatch(gpu.name or "") else None
 
 

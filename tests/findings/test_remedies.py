@@ -22,6 +22,9 @@ def remedy(machine: Machine, id: str) -> str:
     [
         ("NVIDIA H100 PCIe", "none", "server card"),
         ("NVIDIA H100 80GB HBM3", "none", "module"),
+        ("NVIDIA GH200 480GB", "none", "module"),
+        ("NVIDIA A800 40GB Active", "none", None),
+        ("NVIDIA RTX A6000", "none", None),
         ("Tesla V100-SXM2-16GB", None, "module"),
         ("NVIDIA GeForce RTX 4090", None, None),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None, "notebook"),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 Row = tuple[str, str, bool | None]
@@ -175,7 +176,7 @@ def conditions(box: Box) -> Iterator[Row]:
 
 def program(box: Box) -> Iterator[Row]:
     """A PyTorch program under `run`, alone and beside another process on its GPU; `inspect --watch`."""
-    what, script = "run -- python with a PyTorch program", box.folder / "program.py"
+    what = "run -- python with a PyTorch program"
     if box.is_double:
         yield what, "the double of NVML knows no processes of this machine", None
         return
@@ -186,18 +187,42 @@ def program(box: Box) -> Iterator[Row]:
     if subprocess.run(has_torch, capture_output=True).returncode:
         yield what, "no PyTorch that uses a GPU", None
         return
-    script.write_text(PROGRAM)
 
-    def result(name: str) -> str:
-        folder = box.folder / name
-        ours = ("run", "--gpus", "0", "--output", str(folder), "--", sys.executable, str(script))
-        box.run(*box.gputopo, *ours)
-        return (folder / "result.json").read_text()
+    def result() -> str:
+        with tempfile.TemporaryDirectory() as folder:  # not kept: events have UUIDs
+            script = Path(folder) / "program.py"
+            script.write_text(PROGRAM)
+            ours = ("run", "--gpus", "0", "--output", f"{folder}/run", "--", sys.executable, str(script))
+            box.run(*box.gputopo, *ours)
+            return (Path(folder) / "run" / "result.json").read_text()
 
-    speed = (json.loads(result("run"))["throughput"] or {}).get("median")
+    speed = (json.loads(result())["throughput"] or {}).get("median")
     yield what, f"{speed} steps/s", bool(speed)
     with loaded(box) as pid:
-        yield "its result names a process that slows it", f"pid {pid}", str(pid) in result("run-beside")
+        yield "its result names a process that slows it", f"pid {pid}", str(pid) in result()
+
+
+def weights(box: Box) -> Iterator[Row]:
+    """When the weights are there, without a gate and with one: that of a drill that never begins."""
+    what = "wait for the weights of AlexNet, beside one with a gate (median ms)"
+    if box.is_double:
+        yield what, "TensorFlow has no GPU of the double", None
+        return
+    words = "run --model alexnet --gpus 0 --variable-update parameter_server --ps cpu --num-batches 100"
+    found, speeds = [], []
+    for gate in ((), ("--drill", "slow-weights=0:0.99@1000000")):
+        with tempfile.TemporaryDirectory() as folder:  # not kept: events have UUIDs
+            box.run(*box.gputopo, *words.split(), *gate, "--output", f"{folder}/run")
+            events = map(json.loads, Path(folder, "run", "events.jsonl").read_text().splitlines())
+            steps = [one for one in events if one["event"] == "step" and one["step"] > 0]
+        found.append(1000 * median(one["marks"][0]["weights_s"] for one in steps))
+        speeds.append(median(one["images"] / one["seconds"] for one in steps))
+    yield near(what, {"GPU 0": (found[0], found[1])}, 0.1)
+    yield (
+        "images/sec without the gate, with it",
+        "{:.4g}, {:.4g}".format(*speeds),
+        speeds[0] > 0.98 * speeds[1],
+    )
 
 
 @contextlib.contextmanager
@@ -228,5 +253,6 @@ CHECKS: tuple[Callable[[Box], Iterator[Row]], ...] = (
     latency,
     conditions,
     program,
+    weights,
     recordings,
 )
