@@ -86,7 +86,7 @@ COMMANDS: Mapping[str, CommandPlace] = {
     "explain": CommandPlace(
         "gputopo.cli.explain", "Show reference pages; explain a finding, a model, an option."
     ),
-    "completion": CommandPlace("gputopo.cli.completion", "Complete commands and options by the Tab key."),
+    "completion": CommandPlace("gputopo.cli.completion", "Print the script that completes by the Tab key."),
 }
 _OWN_FLAGS = ("--version", "--help", "-h")
 _ABOUT = """\
