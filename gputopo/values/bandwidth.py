@@ -62,6 +62,7 @@ NETWORK: tuple[Kind, ...] = ("network", "network_bidirectional", "network_latenc
 
 TCP = "TCP"  # transport by which TensorFlow's copies between hosts go, too
 NETWORK_ERROR = "NETWORK_ERROR"  # reason of a transfer between hosts that failed
+SEPARATE_RUNS = "SEPARATE_RUNS"  # reason of a collective operation whose processes did not meet
 HOSTS = "hosts"  # place of a collective operation whose GPUs are of several hosts
 
 # How the bytes were moved: by a copy engine (between GPUs the source's, which writes; or the destination's,

@@ -6,8 +6,7 @@ JSON, which is YAML, behind comments.
 
 JobSet: https://jobset.sigs.k8s.io, API jobset.x-k8s.io/v1alpha2. Its controller makes the headless service
 by which pods find one another, `<jobset>-<job>-0-<index>.<subdomain>`; Kubernetes gives each pod of an
-indexed job JOB_COMPLETION_INDEX. TrainJob: API trainer.kubeflow.org/v1alpha1; the runtime torch-distributed
-gives each pod PET_NNODES, PET_NODE_RANK and PET_MASTER_ADDR, whatever the program is.
+indexed job JOB_COMPLETION_INDEX.
 """
 
 import json
@@ -51,6 +50,7 @@ class ExportedRun(msgspec.Struct, frozen=True, kw_only=True):
     folder: str  # where it starts
     folders: tuple[str, ...] = ()  # others that it reads or writes
     program: tuple[str, ...] = ()  # of the user, empty for the core
+    options: tuple[str, ...] = ()  # of sbatch, as given, before those of the plan
 
     @property
     def job_name(self) -> str:
@@ -66,10 +66,12 @@ class ExportedRun(msgspec.Struct, frozen=True, kw_only=True):
         self, directives: Sequence[str], why: str, exports: Sequence[str], command: Sequence[str]
     ) -> str:
         """Return a script for sbatch that runs the command. `why`: comment on the GPUs; `exports`: lines."""
+        given = {one.partition("=")[0] for one in self.options}
         lines = [
             "#!/bin/bash",
             f"#SBATCH --job-name={_UNSAFE.sub('-', self.job_name)}",
-            *(f"#SBATCH --{one}" for one in directives),
+            *(f"#SBATCH --{one}" for one in self.options),
+            *(f"#SBATCH --{one}" for one in directives if one.partition("=")[0] not in given),
             f"# {why}",
             f"cd -- {shlex.quote(self.folder)} || exit",
             *exports,
@@ -186,6 +188,7 @@ class HostsExport(ExportedRun, frozen=True, kw_only=True):
     has: int
     hosts: tuple[HostAddress, ...] = ()  # empty where they are not known
     may_lose: bool = False  # it goes on without hosts that are lost
+    named: bool = True  # the user named GPUs, to take or to exclude
 
     def on_named_gpus(self, *more: str) -> list[str]:
         """Return the command for a host that has all its GPUs; `more`: options of hosts."""
@@ -197,20 +200,29 @@ class HostsExport(ExportedRun, frozen=True, kw_only=True):
 
 
 def hosts_sbatch(start: HostsExport) -> str:
-    """Return a batch script for whole nodes. Raises UsageError for hosts that are not nodes' names."""
+    """Return a batch script: for whole nodes where GPUs are named, or it takes all.
+
+    Raises UsageError for hosts that are not nodes' names.
+    """
     strange = next((host for host in start.hosts if host.port is not None or host.is_ip), None)
     if strange is not None:
         raise UsageError(
             f"--format sbatch names nodes, and {strange} is an address", "name the hosts as `sinfo -N` does"
         )
     names = [str(host) for host in start.hosts]
+    whole = start.named or len(start.gpus) == start.has
     directives = [
-        *(f"nodes={start.size}", "ntasks-per-node=1", "exclusive", f"gpus-per-node={start.has}", "mem=0"),
+        *(f"nodes={start.size}", "ntasks-per-node=1"),
+        f"gpus-per-node={start.has if whole else len(start.gpus)}",
+        *(("exclusive", "mem=0") if whole else ()),
         *([f"nodelist={host_ranges(names)}"] if names else []),
         *(["no-kill"] if start.may_lose else []),
     ]
-    why = "Whole nodes: Slurm gives GPUs by number, and this run names those of its plan on each."
-    return start.batch_script(directives, why, [_MAKE_SECRET], [*SRUN, *start.on_named_gpus()])
+    why = "Slurm chooses the GPUs; with --gpus LIST the script takes whole nodes and these."
+    if whole:
+        why = "Whole nodes: Slurm gives GPUs by number, and this run names those of its plan on each."
+    command = start.on_named_gpus() if whole else start.on_all_gpus()
+    return start.batch_script(directives, why, [_MAKE_SECRET], [*SRUN, *command])
 
 
 def hostfile(start: HostsExport) -> str:
@@ -271,32 +283,6 @@ def jobset(start: HostsExport) -> str:
                 "network": {"enableDNSHostnames": True, "subdomain": name},
                 "failurePolicy": {"maxRestarts": 0},
                 "replicatedJobs": [{"name": _JOB, "replicas": 1, "template": {"spec": job}}],
-            },
-        },
-    )
-
-
-def trainjob(start: HostsExport) -> str:
-    """Return the manifest of a TrainJob. Raises UsageError for words that are not UTF-8."""
-    return _manifest(
-        start,
-        {
-            "apiVersion": "trainer.kubeflow.org/v1alpha1",
-            "kind": "TrainJob",
-            "metadata": {"name": _name(start)},
-            "spec": {
-                "runtimeRef": {
-                    "apiGroup": "trainer.kubeflow.org",
-                    "kind": "ClusterTrainingRuntime",
-                    "name": "torch-distributed",  # gives the rank and the host of rank 0: PET_NODE_RANK
-                },
-                "trainer": {
-                    "image": "IMAGE",
-                    "command": _words(start.on_all_gpus(*_patience(start))),
-                    "numNodes": start.size,
-                    "resourcesPerNode": _resources(start),
-                    "env": [_secret(start)],
-                },
             },
         },
     )

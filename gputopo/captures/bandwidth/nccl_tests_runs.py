@@ -13,7 +13,7 @@ import msgspec
 
 from gputopo.captures import matching
 from gputopo.captures.matching import ALL_GPUS, ListedGpu
-from gputopo.values.bandwidth import HOSTS, Bandwidth, Failure, Kind, NotMeasured, Sample
+from gputopo.values.bandwidth import HOSTS, SEPARATE_RUNS, Bandwidth, Failure, Kind, NotMeasured, Sample
 from gputopo.values.machine import Gpu, Machine
 
 SOURCE = "nccl-tests"
@@ -149,6 +149,9 @@ def machine(runs: Sequence[NcclRun], *, origin: str = "") -> Machine:
     samples: list[Sample] = []
     failures: list[Failure] = []
     not_measured: list[NotMeasured] = []
+    if (separate := _separate(runs)) is not None:
+        failures.append(separate)
+        runs = []
     for number, run in enumerate(runs, 1):
         program = run.program or _guessed(run, origin)
         label = str(number) if len(runs) > 1 else None
@@ -187,6 +190,21 @@ def machine(runs: Sequence[NcclRun], *, origin: str = "") -> Machine:
         notes=tuple(dict.fromkeys(notes)),
     )
     return Machine(source=SOURCE, gpus=gpus, bandwidth=bandwidth)
+
+
+def _separate(runs: Sequence[NcclRun]) -> Failure | None:
+    """Return the failure of a program without MPI that mpirun or srun started: each process ran alone."""
+    listed = {id(run.ranks): run.ranks for run in runs}  # a cycle has those of the run before
+    ranks = [rank for each in listed.values() for rank in each]
+    timed = [one for run in runs for row in run.rows for one in row.timed]
+    if len(ranks) < 2 or not timed or any(one.bus_gb_per_s for one in timed):
+        return None
+    if any(rank.number or rank.group for rank in ranks):
+        return None
+    kind = KINDS[next((run.program for run in runs if run.program), "all_reduce")]
+    place = HOSTS if len({rank.host for rank in ranks}) > 1 else ALL_GPUS
+    says = f"{len(ranks)} separate runs of one GPU each: {SOURCE} was built without MPI=1"
+    return Failure(kind=kind, source=place, destination=place, reason=SEPARATE_RUNS, says=says)
 
 
 def _samples(run: NcclRun, common: Sample) -> Iterator[Sample]:

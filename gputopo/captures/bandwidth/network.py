@@ -6,9 +6,11 @@ machine. Of perftest the average counts, since the peak is that of the best few 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import msgspec
 
 from gputopo.captures.bandwidth import runs
 from gputopo.captures.bandwidth.texts import (
@@ -82,9 +84,70 @@ def recognise(text: str) -> bool:
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read every JSON object of iperf3 in the text. Raises InputError where one is cut off or odd."""
-    machines = [_of_iperf3(one, origin) for one in _documents(text, origin)]
+    """Read every JSON object of iperf3 in the text. Raises InputError where one is cut off or odd.
+
+    Runs at the same time count together.
+    """
+    groups = _at_once([*_documents(text, origin)])
+    machines = [_summed([_of_iperf3(one, origin) for one in group]) for group in groups]
     return runs.of_documents(machines, IPERF3, origin=origin, hint=_HINT)
+
+
+def _at_once(documents: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Return the documents, those together of which each began in the first half of the one before."""
+    groups: list[list[dict[str, Any]]] = []
+    until_s: float | None = None
+    for one in sorted(documents, key=lambda one: _began_s(one) or 0.0):
+        began_s = _began_s(one)
+        if began_s is not None and until_s is not None and began_s < until_s:
+            groups[-1].append(one)
+        else:
+            groups.append([one])
+        duration_s = _object(_object(one.get("start")).get("test_start")).get("duration")
+        known = began_s is not None and isinstance(duration_s, int | float)
+        until_s = (began_s or 0.0) + (duration_s or 0.0) / 2 if known else None
+    return groups
+
+
+def _began_s(document: dict[str, Any]) -> float | None:
+    found = _object(_object(document.get("start")).get("timestamp")).get("timesecs")
+    return found if isinstance(found, int | float) else None
+
+
+def _summed(machines: Sequence[Machine]) -> Machine:
+    """Return runs at the same time as one: rates and streams of each direction together."""
+    first, *others = machines
+    if not others or first.bandwidth is None:
+        return first
+    found = [one.bandwidth for one in machines if one.bandwidth is not None]
+    totals: dict[tuple[Any, ...], Sample] = {}
+    for one in (sample for each in found for sample in each.samples):
+        key = (one.source, one.destination, one.transport)
+        so_far = totals.get(key)
+        totals[key] = (
+            one
+            if so_far is None
+            else msgspec.structs.replace(
+                so_far,
+                median_gb_per_s=(so_far.median_gb_per_s or 0.0) + (one.median_gb_per_s or 0.0),
+                streams=(so_far.streams or 1) + (one.streams or 1),
+                with_reverse=so_far.with_reverse or one.with_reverse,
+            )
+        )
+    return msgspec.structs.replace(
+        first,
+        bandwidth=msgspec.structs.replace(
+            first.bandwidth,
+            samples=tuple(totals.values()),
+            failures=tuple(dict.fromkeys(failure for each in found for failure in each.failures)),
+            not_measured=tuple(dict.fromkeys(one for each in found for one in each.not_measured)),
+            notes=(
+                f"{IPERF3}: {len(machines)} runs at the same time, added",
+                *dict.fromkeys(note for each in found for note in each.notes),
+            ),
+            complete=all(each.complete for each in found),
+        ),
+    )
 
 
 def _documents(text: str, origin: str) -> Iterator[dict[str, Any]]:
@@ -203,7 +266,7 @@ _MARKS = re.compile(
     r"|Unexpected CM event \w.{0,80}|Port number \d{1,3} state is (?!Active)\w{1,20})\s*$",
     re.MULTILINE,
 )
-_ROW = re.compile(r"^\d{1,13}(?:\s+\d{1,15}(?:\.\d{1,9})?){2,12}$", re.ASCII)
+_ROW = re.compile(r"^\d{1,13}(?:\s+-?\d{1,15}(?:\.\d{1,9})?){2,12}$", re.ASCII)
 _STREAMS = re.compile(r"^Number of (?:qps\s*:|qp's running) (\d{1,7})\b")
 _LINK = re.compile(r"^Link type\s*: (IB|Ethernet)\b")
 _DEVICE = re.compile(r"\bDevice\s*: ([\w.-]{1,40})$")
@@ -288,8 +351,14 @@ class Perftest:
         if column is None or len(words) <= column.place or not 0 < int(words[0]) <= _MAX_BYTES:
             return False
         value = positive(words[column.place], MAX_US if column.unit is None else MAX_GB_PER_S)
-        if value is None:
+        if value is None and not words[column.place].startswith("-"):
             return False
+        if value is None:  # its counters ran over, or the clock of the CPU changed
+            reason = f"the average that it prints is negative: {words[column.place]}"
+            what = f"{PERFTEST}: {words[0]} bytes"
+            self.report.not_measured.append(NotMeasured(what=what, reason=reason))
+            self.report.complete = True
+            return True
         sample = self._sample(int(words[0]), value, column.unit)
         self.report.samples.append(sample)
         self.report.complete = True

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Those that a program of the user can be run with, too.
 _OF_A_PROGRAM = (
-    *("require_gpu", "cpu", "format", "dry_run", "no_affinity"),
+    *("require_gpu", "cpu", "format", "dry_run", "no_affinity", "sbatch_option"),
     *("output", "prometheus", "fail_on", "on_anomaly", "stall_timeout"),
 )
 
@@ -127,7 +127,13 @@ def _run_here(asked: Asked) -> int:
             if options.shape in start.STARTS:
                 words = start.words_of(parameters_of(run), asked.showing.typed)
                 return start.show_start(
-                    chosen, options.shape, words, program=program, output=options.output, named=named
+                    chosen,
+                    options.shape,
+                    words,
+                    program=program,
+                    output=options.output,
+                    named=named,
+                    sbatch_options=options.sbatch_options,
                 )
             from gputopo.cli.run.program import run_own
 
@@ -150,6 +156,7 @@ def _run_here(asked: Asked) -> int:
                 output=options.output,
                 mode=job.is_predicted,
                 named=named,
+                sbatch_options=options.sbatch_options,
             )
         from gputopo.cli.run import training as core
 
@@ -286,6 +293,7 @@ def _export(asked: Asked) -> int:
         rehearsal_of=rehearsal_name(asked.sources),
         program=asked.program,
         may_lose=options.min_hosts is not None,
+        sbatch_options=options.sbatch_options,
         spec_of=None if asked.job.model is None else of_core,
         folders_of=start.folders_of,
     )

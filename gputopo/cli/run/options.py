@@ -1,6 +1,7 @@
 """The options of `gputopo run` beside its plan and its training: what is printed and where."""
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,7 +25,17 @@ def read_written_file(flag: str, text: str) -> str:
     return str(path)
 
 
-Shape = Literal["table", "json", "tf-cnn-log", "env", "sbatch", "docker", "hostfile", "jobset", "trainjob"]
+def _read_sbatch(flag: str, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return options of a batch script. Raises UsageError for one that is none."""
+    for text in texts:
+        if re.fullmatch(r"[a-z][a-z-]*(=[^\s\x00-\x1f]+)?", text) is None:
+            raise UsageError(
+                f"{flag} cannot be {shown(text)}", "write it as in sbatch(1), such as partition=gpu"
+            )
+    return texts
+
+
+Shape = Literal["table", "json", "tf-cnn-log", "env", "sbatch", "docker", "hostfile", "jobset"]
 
 
 class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,9 +66,20 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             "Output format",
             detail="tf-cnn-log: log lines of tf_cnn_benchmarks. With --dry-run env: its variables, sbatch: a "
             "Slurm script, docker: a command that starts the run; for several hosts also hostfile: of "
-            "mpirun, jobset, trainjob: of Kubernetes",
+            "mpirun, jobset: of Kubernetes",
         ),
     ] = "table"
+    sbatch_options: Annotated[
+        tuple[str, ...],
+        Option(
+            "--sbatch-option",
+            "Option of sbatch for --format sbatch, such as partition=gpu or array=1-4; may be repeated",
+            value="NAME[=VALUE]",
+            read=_read_sbatch,
+            repeated=True,
+            more=True,
+        ),
+    ] = ()
     verbose: Annotated[
         bool, Option("--verbose", "Report all figures: times, memory, placement, versions", letter="-v")
     ] = False

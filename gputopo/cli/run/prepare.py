@@ -24,6 +24,7 @@ from gputopo.launch.spec.run_spec import Precision
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.values.errors import GputopoError, InputError, UsageError
 from gputopo.values.option import Given, shown
+from gputopo.values.run.all_reduce import NCCL
 from gputopo.values.run.batches import AUTO, is_auto
 
 if TYPE_CHECKING:
@@ -72,14 +73,28 @@ class AskedJob:
             batch_size=AUTO if is_auto(self.typed.get("batch_size")) else training.get("batch_size"),
             precision=training.get("precision", Precision()).compute,
             predicts=self.is_predicted if self.model is not None else True,
-            **{**self.placement.fields, "variable_update": "replicated" if self._has_copies else self.update},
+            **{
+                **self.placement.fields,
+                "variable_update": "replicated" if self._has_copies else self.update,
+                **({"all_reduce": NCCL} if self._is_by_nccl_between_hosts and self._has_copies else {}),
+            },
         )
+
+    @property
+    def _is_by_nccl_between_hosts(self) -> bool:
+        """Whether TensorFlow's strategy of several hosts trains, whose steps are those of rings of NCCL."""
+        from gputopo.launch.spec.names import MULTI_WORKER, read
+
+        typed = self.typed.get("strategy")
+        asked = None if typed is None else read(typed)
+        return asked is not None and asked.kind == MULTI_WORKER and asked.reduction in (None, "nccl")
 
     @cached_property
     def is_predicted(self) -> bool:
-        """Whether the steps are those of the core's own towers. Raises UsageError for a needless speed."""
+        """Whether steps of such towers are predicted. Raises UsageError for a needless speed."""
         fields = self.training.fields
-        others = [("task", "train"), ("method", None), ("strategy", None)]
+        others = [("task", "train"), ("method", None)]
+        others += [] if self._is_by_nccl_between_hosts else [("strategy", None)]
         other = next((name for name, own in others if fields.get(name, own) != own), None)
         if other is not None and "single_gpu_images_per_sec" in self.placement.fields:
             raise UsageError(

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 
 # Formats that are for several hosts only; sbatch is for one as well.
-OF_HOSTS = ("hostfile", "jobset", "trainjob")
-_OF_KUBERNETES = ("jobset", "trainjob")
+OF_HOSTS = ("hostfile", "jobset")
 _WHICH = ("hosts", "hostfile", "num_hosts")
 _OF_ONE = ("node_rank", "remote_python")
 
@@ -61,6 +60,7 @@ def show_hosts_start(
     rehearsal_of: str | None = None,
     program: tuple[str, ...] = (),
     may_lose: bool = False,
+    sbatch_options: tuple[str, ...] = (),
     spec_of: "Callable[[Target], RunSpec] | None" = None,
     folders_of: "Callable[[RunSpec], Sequence[str]] | None" = None,
 ) -> int:
@@ -74,15 +74,15 @@ def show_hosts_start(
 
     claim = claim_of(options)
     if claim is None or (claim.size or 0) < 2:
-        flags = "--num-hosts N" if shape in _OF_KUBERNETES else "--hosts LIST"
+        flags = "--num-hosts N" if shape == "jobset" else "--hosts LIST"
         raise UsageError(f"--format {shape} is for several hosts", f"add {flags}")
     assert claim.size is not None
-    if claim.hosts and shape in _OF_KUBERNETES:
+    if claim.hosts and shape == "jobset":
         raise UsageError(
             f"--format {shape} names no hosts: Kubernetes chooses them",
             f"give their number alone: --num-hosts {claim.size}",
         )
-    if shape in _OF_KUBERNETES and request.ps.startswith("gpu:") and request.ps != SPREAD:
+    if shape == "jobset" and request.ps.startswith("gpu:") and request.ps != SPREAD:
         raise UsageError(
             f"--ps {request.ps} is a number of this machine, and a pod numbers its GPUs anew",
             "use --ps cpu, host:0 or gpu:spread",
@@ -105,12 +105,13 @@ def show_hosts_start(
         program=program,
         folders=() if spec is None or folders_of is None else tuple(folders_of(spec)),
         may_lose=may_lose,
+        named=bool(request.gpus or request.exclude),
+        options=sbatch_options,
     )
     texts: dict[str, Callable[[HostsExport], str]] = {
         "sbatch": exports.hosts_sbatch,
         "hostfile": exports.hostfile,
         "jobset": exports.jobset,
-        "trainjob": exports.trainjob,
     }
     emit(texts[shape](start))
     return 0
@@ -159,7 +160,7 @@ def _gpus_of_each(size: int, request: "Request", machine: "Machine") -> int:
 
 STARTS = ("env", "sbatch", "docker")
 # Options that are about what is shown here, not about the run.
-_NOT_OF_THE_RUN = ("from", "format", "dry_run", "require_gpu", "autotune")
+_NOT_OF_THE_RUN = ("from", "format", "dry_run", "require_gpu", "autotune", "sbatch_option")
 
 
 def require_dry(shape: str, *, dry_run: bool) -> None:
@@ -178,6 +179,7 @@ def show_start(
     output: str | None = None,
     mode: bool = True,
     named: bool = True,
+    sbatch_options: tuple[str, ...] = (),
 ) -> int:
     """Print it. `words`: options of the run beside those of its plan. Raises UsageError without GPUs."""
     from gputopo.launch.spec.exports import HostExport, docker, sbatch
@@ -209,6 +211,7 @@ def show_start(
         home=str(runs_home(os.environ).parent.absolute()),
         host_name=None if target.rehearsal_of is not None else platform.node().partition(".")[0],
         steps=_steps(spec),
+        options=sbatch_options,
     )
     emit((sbatch if shape == "sbatch" else docker)(start))
     return 0

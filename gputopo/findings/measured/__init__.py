@@ -30,6 +30,7 @@ COPY_CHECKS = (
     collectives.shared_gpu,
     collectives.slow,
     collectives.below_minimum,
+    collectives.separate,
     collectives.nvls_off,
     collectives.falls,
     collectives.latency,

@@ -17,7 +17,7 @@ from gputopo.copies.collectives import (
 from gputopo.findings.compare import grouped
 from gputopo.findings.measured.faults import BELOW_MINIMUM
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of
-from gputopo.values.bandwidth import HOSTS, Failure, Sample, gpus_of
+from gputopo.values.bandwidth import HOSTS, SEPARATE_RUNS, Failure, Sample, gpus_of
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE, Subject
@@ -44,6 +44,12 @@ SLOW = Rule(
     remedy="Run it again with NCCL_DEBUG=INFO and compare the paths (via P2P, SHM or NET; NVLS) with gputopo "
     "inspect: NVLinks that are down, peer access that is refused, and variables such as NCCL_P2P_DISABLE "
     "come first.",
+)
+SEPARATE = Rule(
+    "collectives.separate_runs",
+    title="nccl-tests ran once in each process, without the other GPUs",
+    remedy="Build nccl-tests with MPI: make MPI=1 MPI_HOME=..., or start one process for all GPUs of a host "
+    "(-g N). Nothing was measured between GPUs.",
 )
 NETWORK_SLOW = Rule(
     "collectives.network_slow",
@@ -124,6 +130,15 @@ def slow(machine: Machine) -> Iterator[Fault]:
         else:
             causes = _causes(best, machine)
             yield _finding(SLOW, best, rate, f"possible causes: {'; '.join(causes)}" if causes else "")
+
+
+@check(SEPARATE)
+def separate(machine: Machine) -> Iterator[Fault]:
+    """Find runs of nccl-tests whose processes did not meet."""
+    for one in copies_of(machine).failures:
+        if one.reason == SEPARATE_RUNS:
+            evidence = {"operation": one.kind, "says": one.says}
+            yield SEPARATE.fault(_subject(one), f"{NAMES[one.kind]}: {one.says}", evidence)
 
 
 @check(SLOW)

@@ -26,7 +26,7 @@ from gputopo.findings.rule import (
 from gputopo.findings.throttling import THROTTLE
 from gputopo.findings.usage import GPU_BUSY, in_use
 from gputopo.reference.clock_events import reasons_of
-from gputopo.values.bandwidth import COLLECTIVES, NETWORK, Failure, Sample, gpu_of, gpus_of
+from gputopo.values.bandwidth import COLLECTIVES, NETWORK, SEPARATE_RUNS, Failure, Sample, gpu_of, gpus_of
 from gputopo.values.index_ranges import pairs_in_words
 from gputopo.values.machine import Gpu, Machine, Throttle
 from gputopo.values.subject import MACHINE, Subject
@@ -213,7 +213,9 @@ def failures(machine: Machine) -> Iterator[Fault]:
     A copy between hosts, or one below a minimum that was asked for, is judged elsewhere.
     """
     failed = [
-        one for one in copies_of(machine).failures if one.reason != BELOW_MINIMUM and one.kind not in NETWORK
+        one
+        for one in copies_of(machine).failures
+        if one.reason not in (BELOW_MINIMUM, SEPARATE_RUNS) and one.kind not in NETWORK
     ]
     refused = grouped((one.reason, one) for one in failed if one.reason not in _BY_REASON)
     for reason, of_reason in refused.items():

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.captures import reading
+from gputopo.findings import find_bandwidth
 from gputopo.values.bandwidth import HOSTS, Bandwidth, Sample
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
@@ -254,3 +255,30 @@ def test_rows_that_contradict_themselves_are_not_understood() -> None:
     row = " 1073741824  268435456  float  sum  -1  3500.0  306.78  536.86  0  3500.0  36.78  536.86  0"
     with pytest.raises(InputError):
         read(row)
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+def test_processes_that_did_not_meet_are_separate_runs_and_no_measurement(interleaved: bool) -> None:
+    def of_host(name: str) -> list[str]:
+        return [
+            "# nThread 1 nGpus 1 minBytes 134217728 maxBytes 134217728 step: 2(factor)",
+            "# Using devices",
+            f"#  Rank  0 Group  0 Pid     71 on      {name} device  0 [0x0f] NVIDIA H100 80GB HBM3",
+            "#       size         count      type   redop    root     time   algbw   busbw #wrong",
+            "   134217728      33554432     float     sum      -1    110.2  1217.94    0.00      0",
+            "# Avg bus bandwidth    : 0",
+        ]
+
+    first, second = of_host("node0"), of_host("node1")
+    by_line = [line for both in zip(first, second, strict=True) for line in both]
+    text = "\n".join(by_line if interleaved else [*first, *second])
+    machine = reading.read_text(text, origin="log")
+    bandwidth = machine.bandwidth
+    assert bandwidth is not None
+    assert bandwidth.samples == ()
+    (failure,) = bandwidth.failures
+    assert (failure.kind, failure.reason) == ("allreduce", "SEPARATE_RUNS")
+    assert failure.says.startswith("2 separate runs of one GPU each")
+    (finding,) = find_bandwidth(machine)
+    assert finding.id == "collectives.separate_runs"
+    assert "MPI=1" in str(finding.remedy)

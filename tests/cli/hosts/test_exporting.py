@@ -15,7 +15,7 @@ from tests.launch.hosts.environs import open_mpi_5, slurm_step
 PATTERN = ("run", "--from", "dgx1-p100", "--dry-run")
 PROGRAM = ["python", "a b.py", "--name=it's", "$HOME $(id) $$", "ü # x: y", "--", ""]
 LOSES = "--restart 1 --min-hosts 1 --checkpoints c"
-FORMATS = ["sbatch", "hostfile", "jobset", "trainjob"]
+FORMATS = ["sbatch", "hostfile", "jobset"]
 
 
 def read_manifest(text: str) -> Any:
@@ -55,15 +55,14 @@ def named(found: Allocation | None) -> tuple[int, int, list[str | None]]:
 def test_a_batch_script_starts_one_process_on_each_node_which_finds_the_others(call: Call, rank: int) -> None:
     script = exported(call, "--hosts", "n[1-3]", "--num-gpus", "6", "--format", "sbatch")
     asked = directives(script)
-    assert (asked["nodes"], asked["ntasks-per-node"], asked["gpus-per-node"]) == ("3", "1", "8")
-    assert {"exclusive", "mem"} <= set(asked)
+    assert (asked["nodes"], asked["ntasks-per-node"], asked["gpus-per-node"]) == ("3", "1", "2")
+    assert not {"exclusive", "mem"} & set(asked)
     assert "\nexport GPUTOPO_SECRET=$(od " in script
     command = shlex.split(script.splitlines()[-1])
     assert command[:2] == ["exec", "srun"]
     run = command[command.index("gputopo") :]
     assert run[run.index("--") + 1 :] == PROGRAM
-    gpus = run[run.index("--gpus") + 1]
-    assert len(gpus.split(",")) == 2
+    assert run[run.index("--num-gpus") + 1] == "6"
     environ = slurm_step(asked["nodelist"], rank, count=int(asked["nodes"]), tasks="1(x3)")
     assert named(find(hosts_in(run), environ)) == (rank, 3, ["n1", "n2", "n3"])
 
@@ -74,18 +73,41 @@ def test_a_batch_script_without_names_takes_any_nodes(call: Call) -> None:
     assert "--gpus 0,1,2,3,4,5,6,7 " in script
 
 
+def test_a_batch_script_of_named_gpus_takes_whole_nodes_and_has_the_options_that_were_given(
+    call: Call,
+) -> None:
+    given = ("partition=gpu", "account=a1", "array=1-4", "mem=100G")
+    words = [word for one in given for word in ("--sbatch-option", one)]
+    script = exported(call, "--num-hosts", "2", "--gpus", "1,3", *words, "--format", "sbatch")
+    asked = directives(script)
+    assert (asked["gpus-per-node"], asked["exclusive"]) == ("8", "")
+    assert (asked["partition"], asked["account"], asked["array"], asked["mem"]) == (
+        "gpu",
+        "a1",
+        "1-4",
+        "100G",
+    )
+    assert script.count("--mem=") == 1
+    assert "--gpus 1,3 " in script
+    assert "sbatch-option" not in script
+    one = exported(call, "--gpus", "1,3", "--sbatch-option", "partition=gpu", "--format", "sbatch")
+    assert directives(one)["partition"] == "gpu"
+    done = call(*PATTERN, "--sbatch-option", "x=1\n#", "--format", "sbatch", "--", *PROGRAM)
+    assert (done.code, done.out) == (2, "")
+    assert "--sbatch-option cannot be" in done.err
+
+
 def test_a_job_that_may_lose_a_node_is_not_ended_with_it(call: Call) -> None:
     words = (*PATTERN, "--model", "resnet50", "--num-hosts", "2", "--format", "sbatch")
     assert "no-kill" in directives(call(*words, *LOSES.split()).out)
     assert "no-kill" not in directives(call(*words).out)
 
 
-@pytest.mark.parametrize("shape", ["jobset", "trainjob"])
-def test_pods_wait_for_those_whose_nodes_still_pull_the_image(call: Call, shape: str) -> None:
-    command = exported(call, "--num-hosts", "2", "--format", shape)
+def test_pods_wait_for_those_whose_nodes_still_pull_the_image(call: Call) -> None:
+    command = exported(call, "--num-hosts", "2", "--format", "jobset")
     assert '"--join-timeout"' in command
     assert '"600"' in command
-    command = exported(call, "--num-hosts", "2", "--join-timeout", "90", "--format", shape)
+    command = exported(call, "--num-hosts", "2", "--join-timeout", "90", "--format", "jobset")
     assert '"90.0"' in command
     assert '"600"' not in command
 
@@ -144,30 +166,9 @@ def test_the_pods_of_a_jobset_find_one_another_by_its_service(call: Call, rank: 
     assert named(find(hosts_in(command), environ)) == (rank, 3, [f"{pods[0]}.{name}", None, None])
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_the_pods_of_a_trainjob_find_one_another_by_its_runtime(call: Call, rank: int) -> None:
-    manifest = read_manifest(exported(call, "--num-hosts", "2", "--gpus", "0-1", "--format", "trainjob"))
-    assert (manifest["apiVersion"], manifest["kind"]) == ("trainer.kubeflow.org/v1alpha1", "TrainJob")
-    assert manifest["spec"]["runtimeRef"]["name"] == "torch-distributed"
-    trainer = manifest["spec"]["trainer"]
-    assert trainer["resourcesPerNode"] == {"limits": {"nvidia.com/gpu": 2}}
-    command = expanded(trainer["command"])
-    assert command[command.index("--num-gpus") + 1] == "4"
-    name = manifest["metadata"]["name"]
-    environ = {
-        "JOB_COMPLETION_INDEX": str(rank),
-        "PET_MASTER_ADDR": f"{name}-node-0-0.{name}",
-        "PET_MASTER_PORT": "29400",
-        "PET_NNODES": str(trainer["numNodes"]),
-        "PET_NODE_RANK": str(rank),
-        "PET_NPROC_PER_NODE": "auto",
-    }
-    assert named(find(hosts_in(command), environ)) == (rank, 2, [environ["PET_MASTER_ADDR"], None])
-
-
 @pytest.mark.parametrize("shape", FORMATS)
 def test_a_training_by_the_core_has_its_options_and_no_placement_of_one_host(call: Call, shape: str) -> None:
-    hosts = ("--num-hosts", "2") if shape in ("jobset", "trainjob") else ("--hosts", "a,b")
+    hosts = ("--num-hosts", "2") if shape == "jobset" else ("--hosts", "a,b")
     asked = ("--batch-size", "8", "--precision", "fp16", "--join-timeout", "300", "--all-reduce", "ring")
     done = call(*PATTERN, "--model", "resnet50", *asked, *hosts, "--format", shape)
     assert done.code == 0
@@ -181,7 +182,7 @@ def test_a_training_by_the_core_has_its_options_and_no_placement_of_one_host(cal
     ("words", "what", "hint"),
     [
         ("--format jobset", "is for several hosts", "--num-hosts N"),
-        ("--num-hosts 1 --format trainjob", "is for several hosts", "--num-hosts N"),
+        ("--num-hosts 1 --format jobset", "is for several hosts", "--num-hosts N"),
         ("--num-hosts 2 --format hostfile", "needs the names of the hosts", "--hosts LIST"),
         ("--hosts a,b --format jobset", "names no hosts", "--num-hosts 2"),
         ("--hosts a,b --num-gpus 3 --format sbatch", "cannot be shared equally by 2 hosts", "multiple of 2"),

@@ -338,6 +338,21 @@ OTHERS: tuple[Machine, ...] = (
     ),
     eight("NVIDIA Tomorrow", reduced(0.0, 8, 900.0), reduced(100.0)),
     over_two_hosts(),
+    Machine(
+        source="nccl-tests",
+        bandwidth=Bandwidth(
+            source="nccl-tests",
+            failures=(
+                Failure(
+                    kind="allreduce",
+                    source="hosts",
+                    destination="hosts",
+                    reason="SEPARATE_RUNS",
+                    says="2 separate runs of one GPU each",
+                ),
+            ),
+        ),
+    ),
     changed(is_of("h2d"), lambda one: replace(one, numa_node=0, numa_wanted=0))(measured()),
     soaked(),
 )

@@ -2,9 +2,17 @@
 
 import pytest
 
+from gputopo.cli.hosts.training import _runnable
+from gputopo.cli.run.options import OutputOptions
+from gputopo.cli.run.prepare import AskedJob
 from gputopo.launch.hosts.addresses import free_port
+from gputopo.launch.hosts.planning import plan_hosts, target_alone
+from gputopo.launch.spec.run_spec import Lifecycle
+from gputopo.planner.request import Request
+from gputopo.values.option import Given
 from tests.cli.conftest import Call
 from tests.launch.hosts.environs import Environ, open_mpi_5, ray_train, slurm_step, torchrun
+from tests.launch.hosts.test_planning import brought, by_rails
 
 
 @pytest.fixture
@@ -140,3 +148,30 @@ def test_min_hosts_has_no_effect_on_one_host_and_is_not_for_a_program(call: Call
     assert (done.code, "--min-hosts has no effect: this run has one host" in done.err) == (0, True)
     done = call("run", "--min-hosts", "1", "--", "true")
     assert (done.code, "--min-hosts is for the built-in core" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "all_reduce", "predicts"),
+    [("multi_worker_mirrored", "nccl", True), ("mwms:nccl", "nccl", True), ("mwms:ring", None, False)],
+)
+def test_the_strategy_of_several_hosts_is_predicted_as_rings_of_nccl(
+    strategy: str, all_reduce: str | None, predicts: bool
+) -> None:
+    asked = AskedJob("vgg16", Given(), Given({"strategy": strategy}, {"strategy": strategy})).request
+    assert (asked.all_reduce, asked.predicts, asked.variable_update) == (all_reduce, predicts, "replicated")
+
+
+def test_nccl_that_was_predicted_gives_way_to_an_option_that_it_has_not(
+    without_gpu: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts = [brought("n1", by_rails()), brought("n2", by_rails())]
+    asked = Request(model="vgg16", single_gpu_images_per_sec=(1000.0,))
+    target = plan_hosts(hosts, asked, lambda request, cpu: target_alone(hosts[0], request)).target
+    saved = {"lifecycle": Lifecycle(checkpoints="c")}
+    job = AskedJob("vgg16", Given(), Given(saved, {"checkpoints": "c"}))
+    _, spec = _runnable(job, target, OutputOptions())
+    assert spec.strategy == "multi_worker_mirrored:nccl"
+    other, spec = _runnable(job, target, OutputOptions(restart=1))
+    assert (spec.strategy, spec.all_reduce) == (None, "hierarchical")
+    assert other.plan.choice == other.plan.candidates[0]
+    assert "without NCCL between hosts: --restart cannot be combined with" in capsys.readouterr().err
