@@ -105,6 +105,10 @@ _PCIE = re.compile(
     re.I,
 )
 _NVRM = re.compile(r"(?P<driver>NVRM|nvidia-nv(?:link|switch)\S{0,8}): (?P<text>.*)")
+_MISMATCH = re.compile(
+    r"API mismatch: (?:the )?(?P<client>client\b(?: \S+)?(?: \(pid \d{1,9}\))?)"
+    r" has the version ([\d.]{3,20}\d),.{0,40} has the version ([\d.]{3,20}\d)"
+)
 _NVRM_AT = re.compile(
     r"(?:GPU |PCI:)(?:at )?(?:PCI:)?(?P<at>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?)", re.I
 )
@@ -317,6 +321,9 @@ class _Log:
             self.received.append((message, found))
         elif found := _PCIE.search(text):
             self._add("pcie", message, found["text"], at=found["at"], driver=found["driver"])
+        elif found := _MISMATCH.search(text):
+            words = f"API mismatch: {found['client']} has version {found[2]}, kernel module {found[3]}"
+            self._add("nvrm", message, words, driver="NVRM")
         elif (found := _NVRM.match(text)) and _ERROR.search(text) and not _REMARK.search(text):
             at = _NVRM_AT.search(text)
             kind: KernelEventKind = "nvlink" if _NVLINK.search(text) else "nvrm"

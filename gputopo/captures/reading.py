@@ -12,11 +12,16 @@ from msgspec.structs import replace
 from gputopo.captures import detect, intake, ledger, merge, recording
 from gputopo.captures.bandwidth import bandwidth_test, runs
 from gputopo.captures.ledger import Format
+from gputopo.captures.matching import SINGLE_DEVICE
 from gputopo.captures.pci import sysfs
+from gputopo.topology.hops import class_name
 from gputopo.values.errors import InputError
+from gputopo.values.fields import short_address
 from gputopo.values.machine import LineCounts, Machine
 
 _STDIN = "standard input"
+_OTHER_UUIDS = "their GPUs have other UUIDs"
+_MIN_DIFFERING = 3  # pairs of GPUs: a moved card changes fewer. Ours.
 
 ReadTree = Callable[[Path], Machine]  # reads the folder that holds `sys`
 
@@ -42,33 +47,68 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
 
 
 def _refuse_machines_of_files(sources: Sequence[str], machines: Sequence[Machine]) -> None:
-    """Raise InputError if two files are of two machines: by the UUIDs of their GPUs, or by their models."""
-    whole = [of for of in zip(sources, machines, strict=True) if _lists_all(of[1])]
-    for (first, one), (second, other) in combinations(whole, 2):
-        uuids = [{gpu.uuid for gpu in machine.gpus} for machine in (one, other)]
-        names = [{_model(gpu.name) for gpu in machine.gpus} for machine in (one, other)]
-        if uuids[0] & uuids[1] - {None}:
-            continue
-        if all(uuids) and None not in uuids[0] | uuids[1]:
-            why = "their GPUs have other UUIDs"
-        elif all(names) and None not in names[0] | names[1] and not names[0] & names[1]:
-            why = "their GPUs are of other models"
-        else:
-            continue
-        raise InputError(
-            f"{first} and {second} are of two machines: {why}",
-            f"compare them: gputopo inspect --fleet --from {first} --from {second}",
-        )
+    """Raise InputError if two files are of two machines, by all that identifies their GPUs."""
+    for (first, one), (second, other) in combinations(zip(sources, machines, strict=True), 2):
+        if why := _other_gpus(one, other) or _other_topology(one, other):
+            raise InputError(
+                f"{first} and {second} are of two machines: {why}",
+                f"compare them: gputopo inspect --fleet --from {first} --from {second}",
+            )
+
+
+def _other_gpus(one: Machine, other: Machine) -> str | None:
+    """Return why no GPU of two captures is the same. A tool other than nvidia-smi may see only some."""
+    alike = one.source == other.source and len(one.gpus) == len(other.gpus) > 1
+    if SINGLE_DEVICE in (one.source, other.source) or not (alike or _lists_all(one) or _lists_all(other)):
+        return None
+    for why, first in _identities(one).items():
+        second = _identities(other)[why]
+        if first and second and None not in first | second and not first & second:
+            return why
+        if first & second - {None} and why == _OTHER_UUIDS:
+            return None
+    return None
+
+
+def _identities(machine: Machine) -> dict[str, set[str | None]]:
+    """Return what identifies GPUs, by the words where two machines share none; None: not known."""
+    gpus = machine.gpus
+    return {
+        _OTHER_UUIDS: {gpu.uuid for gpu in gpus},
+        "their GPUs have other PCI addresses": {
+            gpu.pci_address and short_address(gpu.pci_address) for gpu in gpus
+        },
+        "their GPUs are of other models": {
+            gpu.name and gpu.name.lower().removeprefix("nvidia ") for gpu in gpus
+        },
+    }
 
 
 def _lists_all(machine: Machine) -> bool:
-    """Return whether a capture lists every GPU of its machine: a CUDA program may see some only."""
-    counted = machine.source.startswith(("live", "nvidia-smi -q"))
+    """Return whether a capture lists every GPU of its machine."""
+    counted = (
+        machine.source.startswith(("live", "nvidia-smi -q", "bundled")) or machine.source == "nvidia-smi"
+    )
     return counted and not any(gap.attached for gap in machine.gaps)
 
 
-def _model(name: str | None) -> str | None:
-    return None if name is None else name.lower().removeprefix("nvidia ")
+def _other_topology(one: Machine, other: Machine) -> str | None:
+    """Return why two captures of one tool are of two machines: most pairs of GPUs are of another class.
+
+    A pair by NVLink that is none in the other counts only with other CPUs: a fabric may be down.
+    """
+    if one.source != other.source or len(one.gpus) != len(other.gpus):
+        return None
+    cpus = [(a.cpu_affinity, b.cpu_affinity) for a, b in zip(one.gpus, other.gpus, strict=True)]
+    moved = any(a and b and a != b for a, b in cpus)
+    pairs = [(link, there) for link in one.links if (there := other.link(link.a, link.b)) is not None]
+    classes = [
+        (class_name(a), class_name(b)) for a, b in pairs if moved or bool(a.nvlinks) == bool(b.nvlinks)
+    ]
+    differing = [(a, b) for a, b in classes if a != b and "unknown" not in (a, b)]
+    if len(differing) < _MIN_DIFFERING or 2 * len(differing) <= len(classes):
+        return None
+    return "most pairs of their GPUs are connected otherwise"
 
 
 def _checked(machine: Machine) -> Machine:

@@ -4,7 +4,6 @@ The fields of a `gputopo.bandwidth/1` stand beside its `machine`, which has none
 """
 
 import functools
-import math
 import re
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 _OURS = re.compile(r'"schema"\s*:\s*"gputopo\.[a-z]+/')
 _HINT = "give a file that `gputopo inspect --record FILE` or `gputopo inspect --json` wrote"
-_LONG = re.compile(r"\d{19}")
+_STRANGE = re.compile(r"\d{19}|[\[:,]\s*-\d")  # a number of more than 64 bits, or below 0
 _SUFFIX = ".json"
 
 
@@ -58,23 +57,29 @@ def parse(text: str, *, origin: str) -> Machine:
         raise InputError(f"{origin} holds {found}, which is not a machine", _HINT)
     else:
         machine = schema.decode(text, Machine, origin=origin)
-    _refuse_huge_integers(text, origin)
+    _refuse_numbers(text, origin)
     _check(machine, origin)
     return machine
 
 
-def _refuse_huge_integers(text: str, origin: str) -> None:
-    """Raise InputError for an integer beyond 64 bits: nothing counts so far, and no float holds it."""
-    if _LONG.search(text) and _has_huge_integer(msgspec.json.decode(text)):
-        raise InputError(f"{origin} has an integer beyond 64 bits", _HINT)
+def _refuse_numbers(text: str, origin: str) -> None:
+    """Raise InputError for an integer beyond 64 bits, and for a number below 0 that is no temperature."""
+    if _STRANGE.search(text) and (where := _strange(msgspec.json.decode(text), "")):
+        raise InputError(f"{origin} has a number that cannot be: {where}", _HINT)
 
 
-def _has_huge_integer(value: object) -> bool:
-    if isinstance(value, dict):
-        return any(map(_has_huge_integer, value.values()))
+def _strange(value: object, path: str) -> str | None:
+    """Return the first such number with its path."""
+    if isinstance(value, dict):  # findings are made again
+        parts = [(f"{path}.{name}", one) for name, one in value.items() if name != "findings"]
+        return next(filter(None, (_strange(one, where) for where, one in parts)), None)
     if isinstance(value, list):
-        return any(map(_has_huge_integer, value))
-    return isinstance(value, int) and abs(value) > intake.MAX_INTEGER
+        return next(filter(None, (_strange(one, f"{path}[{n}]") for n, one in enumerate(value))), None)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    too_large = isinstance(value, int) and abs(value) > intake.MAX_INTEGER
+    below = value < 0 and "temperature" not in path and "margin" not in path
+    return f"{path.strip('.')} is {value}" if too_large or below else None
 
 
 def _measured(text: str, origin: str) -> Machine:
@@ -107,19 +112,8 @@ def _check(machine: Machine, origin: str) -> None:
             samples.gpu_with(facts["index"], facts)
         except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
             raise InputError(f"{origin} has a sample with facts that no GPU has: {error}", _HINT) from error
-    if machine.bandwidth is not None:
-        _check_bandwidth(machine.bandwidth, set(indices), origin)
-
-
-def _check_bandwidth(bandwidth: Bandwidth, gpus: set[int], origin: str) -> None:
-    """Refuse numbers of GPUs that are not there, and numbers that no copy has. Raises InputError."""
-    if stranger := matching.gpus_named(bandwidth) - gpus:
-        raise InputError(f"{origin}: its bandwidth is of GPU {min(stranger)}, which it lacks", _HINT)
-    for sample in bandwidth.samples:
-        numbers = [sample.median_gb_per_s, sample.median_us, *sample.repeats_gb_per_s, *sample.repeats_us]
-        if any(number is not None and not 0 <= number < math.inf for number in numbers):
-            copy = f"{sample.kind} from {sample.source} to {sample.destination}"
-            raise InputError(f"{origin}: {copy} has a number that no copy can have", _HINT)
+    if machine.bandwidth is not None and (named := matching.gpus_named(machine.bandwidth) - set(indices)):
+        raise InputError(f"{origin}: its bandwidth is of GPU {min(named)}, which it lacks", _HINT)
 
 
 @functools.cache

@@ -101,7 +101,7 @@ COMMANDS: Mapping[str, CommandPlace] = {
         "gputopo.cli.explain", "explain", "Show reference pages; explain a finding, a model, an option."
     ),
     "completion": CommandPlace(
-        "gputopo.cli.completion", "completion", "Complete commands and options by the Tab key."
+        "gputopo.cli.completion", "completion", "Print the script that completes by the Tab key."
     ),
 }
 _OWN_FLAGS = ("--version", "--help", "-h")

@@ -24,8 +24,8 @@ from gputopo.launch.train.lifecycle.tensorboard import Scalars
 from gputopo.launch.train.lifecycle.tracing import Tracer
 from gputopo.launch.train.loop import Loop, LossError, LossWatch, ScaleWatch
 from gputopo.launch.train.placement.devices import require_kernels
-from gputopo.launch.train.placement.placements import place
-from gputopo.launch.train.placement.variables import largest_difference
+from gputopo.launch.train.placement.placements import ParameterServer, place
+from gputopo.launch.train.placement.variables import largest_difference, pin
 from gputopo.launch.train.step import TrainingStep
 from gputopo.launch.train.stepper import Observer, StepOutcome, Stepper, Stopped, VariableSets
 from gputopo.values.run.events import Event, ModelBuilt, PhaseBegun, ReplicasCompared, Step
@@ -97,6 +97,8 @@ def train(
         with built(partial(stepper_of, strategy=strategy), model, spec, emit, start) as step:
             checkpoints = Checkpoints(model, spec, step, emit)
             trained = checkpoints.start()
+            if spec.backend == "gpu" and isinstance(step.placement, ParameterServer):
+                pin(step.placement.stored[0])
             losses = LossWatch(emit)
             with observers(spec, emit, losses) as watching:
 

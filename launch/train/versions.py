@@ -3,11 +3,9 @@
 No TensorFlow is loaded with this module.
 """
 
-import ctypes
 import importlib.metadata
 import os
 import platform
-import re
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,9 +25,8 @@ def worker_versions(*, gpus: bool) -> dict[str, str]:
     """Return the versions by name; what is not installed or unknown is left out.
 
     Where it trains on `gpus`, `cuda_version` and `cudnn_version` are those that TensorFlow was built for,
-    `nccl` and `cudnn` those that are loaded, or else those of the installed packages (NCCL is loaded when it
-    is first used). `onednn`: on or off for ops on the CPU, if the environment sets it; TensorFlow's default
-    differs by processor.
+    `nccl` and `cudnn` those of the installed packages. `onednn`: on or off for ops on the CPU, if the
+    environment sets it; TensorFlow's default differs by processor.
     """
     import tensorflow as tf
 
@@ -43,7 +40,7 @@ def worker_versions(*, gpus: bool) -> dict[str, str]:
         "python": platform.python_version(),
         "tensorflow": tf.__version__,
         **installed(packages, importlib.metadata.version),
-        **(loaded(Path("/proc/self/maps").read_text(errors="replace")) | cuda if gpus else {}),
+        **(cuda if gpus else {}),
         **_onednn(),
     }
 
@@ -58,47 +55,6 @@ def installed(packages: Mapping[str, tuple[str, ...]], version: Callable[[str], 
             except importlib.metadata.PackageNotFoundError:
                 continue
     return found
-
-
-def loaded(maps: str) -> dict[str, str]:
-    """Return the versions that NCCL and cuDNN report, where they are loaded.
-
-    `maps`: mappings of this process, as in /proc/self/maps; no library is loaded for this.
-    """
-    found: dict[str, str] = {}
-    for name, (library, ask) in _LIBRARIES.items():
-        path = next((line.split(maxsplit=5)[-1] for line in maps.splitlines() if library.search(line)), None)
-        if path is None:
-            continue
-        try:
-            found[name] = ask(ctypes.CDLL(path))
-        except (OSError, AttributeError):  # replaced on the disk, or not that library
-            continue
-    return found
-
-
-def _nccl(library: ctypes.CDLL) -> str:
-    """Ask `ncclGetVersion`: 22005 is 2.20.5; before 2.9 there were fewer digits, 2804 is 2.8.4."""
-    number = ctypes.c_int(0)
-    library.ncclGetVersion(ctypes.byref(number))
-    scale = 10_000 if number.value >= 10_000 else 1_000
-    major, rest = divmod(number.value, scale)
-    return f"{major}.{rest // 100}.{rest % 100}"
-
-
-def _cudnn(library: ctypes.CDLL) -> str:
-    """Ask `cudnnGetVersion`: 90300 is 9.3.0; before 9 there were fewer digits, 8907 is 8.9.7."""
-    library.cudnnGetVersion.restype = ctypes.c_size_t
-    number = int(library.cudnnGetVersion())
-    scale = 10_000 if number >= 10_000 else 1_000
-    major, rest = divmod(number, scale)
-    return f"{major}.{rest // 100}.{rest % 100}"
-
-
-_LIBRARIES = {
-    "nccl": (re.compile(r"/libnccl\.so[.\d]*$"), _nccl),
-    "cudnn": (re.compile(r"/libcudnn\.so[.\d]*$"), _cudnn),
-}
 
 
 def _onednn() -> dict[str, str]:

@@ -23,7 +23,7 @@ from gputopo.report.markdown import document_markdown
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError
 from gputopo.values.machine import Machine
-from tests.captures import samples
+from tests.captures import samples, test_nccl_log
 from tests.kit.dialects import nccl_tests
 
 CAPTURES = Path(__file__).parents[3] / "shared"
@@ -71,6 +71,7 @@ def texts(folder: Path = CAPTURES) -> dict[str, bytes]:
     for name, era in nccl_tests.ERAS.items():
         written = nccl_tests.measure(random.Random(1), era, "all_reduce")
         found[f"nccl-tests {name}"] = nccl_tests.text(written, era).encode()
+    found["nccl log"] = "\n".join(test_nccl_log.ONE_HOST).encode()
     found["recording"] = schema.encode(recording.read_bundled("dgx1-p100"))
     for path in sorted(folder.glob("captures/*/*")) + sorted(folder.glob("thermal/*.throughput.log")):
         if path.name != "index.csv":

@@ -84,7 +84,7 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
 def test_integers_that_nothing_counts_to_are_refused(number: int) -> None:
     gpu = f'{{"index":0,"memory_mib":{{"total":{number}}}}}'
     text = f'{{"schema":"gputopo.machine/1","source":"x","gpus":[{gpu}]}}'
-    with pytest.raises(InputError, match=r"beyond 64 bits|not a valid"):
+    with pytest.raises(InputError, match=r"cannot be|not a valid"):
         reading.read_text(text, origin="x")
 
 

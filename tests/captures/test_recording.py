@@ -80,8 +80,7 @@ def test_a_measurement_without_a_machine_is_of_the_gpus_it_names() -> None:
     ("sample", "what"),
     [
         ({"source": "gpu:7"}, "box.json: its bandwidth is of GPU 7, which it lacks"),
-        ({"median_gb_per_s": -1.0}, "has a number that no copy can have"),
-        ({"repeats_us": [-0.5]}, "has a number that no copy can have"),
+        ({"repeats_us": [-0.5]}, "has a number that cannot be: samples[0].repeats_us[0] is -0.5"),
         ({"kind": "teleport"}, "is not a valid gputopo.bandwidth/1"),
         ({"median_gb_per_s": "fast"}, "is not a valid gputopo.bandwidth/1"),
     ],
@@ -91,6 +90,14 @@ def test_a_measurement_that_cannot_be_is_refused(sample: dict[str, object], what
     with pytest.raises(InputError) as caught:
         recording.parse(printed(samples=[good | sample]), origin="box.json")
     assert what in caught.value.what
+
+
+def test_only_temperatures_are_below_zero() -> None:
+    gpu = {"index": 0, "temperature_c": {"gpu": -3, "margin": -1}, "memory_mib": {"used": 5}}
+    text = json.dumps({"schema": "gputopo.machine/1", "source": "x", "gpus": [gpu]})
+    assert recording.parse(text, origin="x").gpus[0].temperature_c.gpu == -3
+    with pytest.raises(InputError, match=r"gpus\[0\]\.memory_mib\.used is -5"):
+        recording.parse(text.replace(": 5}", ": -5}"), origin="x")
 
 
 def test_fields_of_a_later_minor_version_are_ignored() -> None:

@@ -27,7 +27,6 @@ from gputopo.launch.train.placement.variables import (
     create_state,
     cut_as,
     parts_of,
-    pin,
     read,
     stored_of,
     whole_on,
@@ -94,23 +93,14 @@ class ParameterServer(Placement):
 
     Moves per step: all weights to each tower, all gradients back; they are added and applied at the server.
     Of a variable in parts each device sends, adds and applies its own; towers put the weights together.
-    `pinned`: variables on a host are in memory that GPUs copy from directly.
     """
 
     def __init__(
-        self,
-        model: Model,
-        devices: Sequence[str],
-        servers: Sequence[Sequence[str]],
-        seed: int,
-        *,
-        pinned: bool = False,
+        self, model: Model, devices: Sequence[str], servers: Sequence[Sequence[str]], seed: int
     ) -> None:
         self._devices = devices
-        self._pinned = pinned
         self.places = (create_spread(model, servers, seed),)
         self.states = (create_state(model, servers[0][0]),)
-        ParameterServer.reset_buffers(self)
 
     @property
     def stored(self) -> Sequence[Sequence[Any]]:
@@ -130,11 +120,6 @@ class ParameterServer(Placement):
                 with tf.device(part.device):
                     totals.append(add(of_part))
         return [totals]
-
-    def reset_buffers(self) -> None:
-        """Pin the variables on a host."""
-        if self._pinned:
-            pin(variable for variable in self.stored[0] if ":GPU:" not in variable.device)
 
 
 class AsynchronousServer(ParameterServer):
@@ -206,15 +191,9 @@ class StagedServer(ParameterServer):
     stale = True
 
     def __init__(
-        self,
-        model: Model,
-        devices: Sequence[str],
-        servers: Sequence[Sequence[str]],
-        seed: int,
-        *,
-        pinned: bool = False,
+        self, model: Model, devices: Sequence[str], servers: Sequence[Sequence[str]], seed: int
     ) -> None:
-        super().__init__(model, devices, servers, seed, pinned=pinned)
+        super().__init__(model, devices, servers, seed)
         self._staged = [_copies(self.places[0], device) for device in devices]
         self._gradients = Carried(model, devices)
 
@@ -244,7 +223,6 @@ class StagedServer(ParameterServer):
 
     def reset_buffers(self) -> None:
         """Fetch the weights, and clear the gradients."""
-        super().reset_buffers()
         for staged in self._staged:
             for copy, variable in zip(staged, self.places[0], strict=True):
                 copy.assign(variable.read_value())
@@ -336,7 +314,7 @@ def place(model: Model, spec: RunSpec) -> Placement:
     if spec.variable_update == "parameter_server":
         kind = AsynchronousServer if spec.exchange.asynchronous else ParameterServer
         kind = StagedServer if spec.exchange.staged else kind
-        return kind(model, devices, servers_of(model, spec), spec.seed, pinned=spec.backend == "gpu")
+        return kind(model, devices, servers_of(model, spec), spec.seed)
     if spec.variable_update == "replicated":
         replicas = RelaxedReplicas if spec.exchange.relaxed else Replicated
         return replicas(model, devices, _tested_reducer(spec, devices), spec.seed)

@@ -193,16 +193,17 @@ def create_state(model: Model, device: str) -> list[Any]:
 
 
 def pin(variables: Iterable[Any]) -> None:
-    """Move the values of variables on a host into memory that GPUs copy from directly.
+    """Move those of the variables that are on a host into memory that GPUs copy from directly.
 
-    TensorFlow allocates the result of an update that cannot be in place, since something else has the old
-    value, as memory for GPUs: pinned where there are any. A value that was assigned is pageable, as whatever
-    made it had no GPU in mind, and each copy of it to a GPU goes through a pinned buffer.
+    What was assigned, drawn or restored, is pageable, and each copy of it to a GPU goes through a pinned
+    buffer. An update that cannot be in place, since something else has the old value, is what TensorFlow
+    allocates as memory for GPUs.
     """
     for variable in variables:
-        with tf.device(variable.device):
-            value = variable.read_value()
-            variable.assign_add(tf.zeros_like(value))
+        if ":GPU:" not in variable.device:
+            with tf.device(variable.device):
+                value = variable.read_value()
+                variable.assign_add(tf.zeros_like(value))
 
 
 def read(variables: Sequence[Any]) -> list[Tensor]:
