@@ -178,14 +178,15 @@ def _chosen(machine: "Machine", words: Sequence[str]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _inspect_fleet(output: InspectOptions, hosts: Given) -> int:
+def _inspect_fleet(what: InspectOptions, hosts: Given) -> int:
     from gputopo.cli.hosts.asking import hosts_to_ask
-    from gputopo.cli.hosts.fleet import fleet, fleet_of_hosts
+    from gputopo.cli.hosts.fleet import FleetOutput, fleet, fleet_of_hosts
 
     options = HostOptions(**hosts.fields)
-    asked = None if output.sources else hosts_to_ask(options)
+    output = FleetOutput(what.shape, what.fail_on, what.record, what.baseline)
+    asked = None if what.sources else hosts_to_ask(options)
     if asked is None:
-        return fleet(output)
+        return fleet(what.sources, output)
     return fleet_of_hosts(asked, options, output) if asked else ExitCode.OK
 
 

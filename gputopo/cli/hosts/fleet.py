@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import gputopo
 from gputopo.cli.hosts.asking import ask
@@ -15,7 +15,7 @@ from gputopo.launch.hosts.messages import Joining
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError, UsageError
 
 if TYPE_CHECKING:
-    from gputopo.cli.inspect import InspectOptions
+    from gputopo.findings import Severity
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
     from gputopo.planner.network import SavedNetwork
@@ -25,18 +25,27 @@ if TYPE_CHECKING:
 _ENDINGS = re.compile(r"(\.(json|xml|txt|log|out|tar|tgz|gz|bz2|xz|zst))+$", re.IGNORECASE)
 
 
-def fleet(output: "InspectOptions") -> int:
+class FleetOutput(NamedTuple):
+    """How hosts that are compared are shown; `record`, `baseline`: folders with a file of each host."""
+
+    shape: str
+    fail_on: "Severity | None"
+    record: Path | None
+    baseline: Path | None
+
+
+def fleet(sources: Sequence[str], output: FleetOutput) -> int:
     """Compare the hosts of several files and print what differs. Raises InputError if no file can be read."""
-    if len(output.sources) < 2:
+    if len(sources) < 2:
         raise UsageError(
             "--fleet compares hosts, and needs a file of each of two or more",
             "give --from A.json B.json ...: what gputopo inspect --record writes on each host; or name "
             "hosts to ask by ssh: --hosts LIST, or by srun: srun gputopo inspect --fleet",
         )
-    return _compare(readings(output.sources), output)
+    return _compare(readings(sources), output)
 
 
-def _compare(found: "Mapping[str, Machine | GputopoError]", output: "InspectOptions") -> int:
+def _compare(found: "Mapping[str, Machine | GputopoError]", output: FleetOutput) -> int:
     from gputopo import findings
     from gputopo.findings.fleet import inspect_fleet
     from gputopo.report.fleet import drain_commands, fleet_document
@@ -75,7 +84,7 @@ def _recorded(folder: Path) -> "dict[str, Machine]":
     return {name: one for name, one in readings(files).items() if not isinstance(one, GputopoError)}
 
 
-def fleet_of_hosts(hosts: Sequence[HostAddress], options: HostOptions, output: "InspectOptions") -> int:
+def fleet_of_hosts(hosts: Sequence[HostAddress], options: HostOptions, output: FleetOutput) -> int:
     """Ask all hosts, compare those that answer, and print what differs. Raises GputopoError."""
     found = ask(hosts, options, "inspect")
     names = [
