@@ -7,6 +7,7 @@ updates stay with the core. First values are those that Keras gave.
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import keras
@@ -256,4 +257,9 @@ def _require_tensorflow() -> None:
 
 
 def _spec(variable: Any) -> VariableSpec:
-    return VariableSpec(variable.path, tuple(variable.shape), 0.0, values=lambda: variable.value.numpy())
+    values = partial(_value, variable)
+    return VariableSpec(variable.path, tuple(variable.shape), 0.0, values=values)
+
+
+def _value(variable: Any) -> Any:
+    return variable.value.numpy()
