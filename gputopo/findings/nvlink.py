@@ -48,10 +48,6 @@ NVLINK_DOWN = rule_of("nvlink.down", MIN_JOINED)
 THIN_BRIDGE = rule_of("nvlink.thin_bridge")
 NVLINK_ERRORS = rule_of("nvlink.errors", CRC_ERRORS, NVLINK_REPLAYS)
 NVLINK_DIFFERS = rule_of("nvlink.differs")
-_MANAGER = (
-    "Check that nvidia-fabricmanager runs and has the driver's version (sudo systemctl restart "
-    "nvidia-fabricmanager, then journalctl -u nvidia-fabricmanager)."
-)
 FABRIC_NOT_READY = rule_of("nvlink.fabric_not_ready")
 FABRIC_UNHEALTHY = rule_of("nvlink.fabric_unhealthy")
 

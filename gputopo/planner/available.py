@@ -7,7 +7,9 @@ hides) and that no other process has claimed (`gputopo.launch.jobs.claims`).
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from gputopo.planner.choose import plan
+import msgspec
+
+from gputopo.planner.choose import plan, plan_environment
 from gputopo.planner.request import Request, ps_gpu
 from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.values.errors import HardwareError, NoPlanError, UsageError
@@ -86,7 +88,14 @@ def plan_here(
     require_unclaimed((*exact, *(() if holder is None else (holder,))), claimed, machine)
     try:
         left_out = {**claimed, **hidden}
-        return plan(machine, request, unavailable=left_out, history=history, learned=learned, keep=keep)
+        found = plan(machine, request, unavailable=left_out, history=history, learned=learned, keep=keep)
+        order = visible_gpus(environ, machine) or ()
+        if request.model is None and {*found.choice.gpus} <= {*order}:
+            # A program counts its GPUs as its user does.
+            gpus = tuple(sorted(found.choice.gpus, key=order.index))
+            choice = msgspec.structs.replace(found.choice, gpus=gpus)
+            return msgspec.structs.replace(found, choice=choice, environment=plan_environment(machine, gpus))
+        return found
     except NoPlanError as error:
         if not claimed:
             raise

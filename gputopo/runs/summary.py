@@ -3,7 +3,7 @@
 Any prefix of the events has a result: what was measured until then, and why it ended.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -190,7 +190,7 @@ class Summary:
             backend="unknown" if started is None else started.backend,
             rehearsal_of=None if started is None else started.rehearsal_of,
             drills=labels(spec),
-            says=self._messages(),
+            says=(*self._messages(), *self._withdrawn(found, anomalies)),
             versions={**(started.versions if started else {}), **(built.versions if built else {})},
             batch_size=batches[0] or None if len(set(batches)) == 1 else None,
             global_batch_size=sum(batches) or None,
@@ -259,6 +259,17 @@ class Summary:
         return tuple(
             msgspec.structs.replace(event, time_s=first_s.get((event.tower, event.part), event.time_s))
             for event in events
+        )
+
+    def _withdrawn(self, found: Judgement, confirmed: Sequence[Anomaly]) -> tuple[str, ...]:
+        """Return what was reported of devices while the run lasted and is not so over all steps, and why."""
+        named = {(event.tower, event.part) for event in confirmed}
+        verdicts = {verdict.tower: verdict for verdict in found.devices}
+        last = {(event.tower, event.part): event.says for event in self._all(Anomaly)}
+        return tuple(
+            f"Reported during the run: {says}. Over all steps: {verdicts[tower].says}."
+            for (tower, part), says in last.items()
+            if (tower, part) not in named and tower in verdicts
         )
 
     def _loss_messages(self) -> tuple[str, ...]:

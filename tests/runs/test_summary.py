@@ -137,6 +137,13 @@ def test_an_anomaly_that_was_reported_keeps_its_time_and_is_not_doubled() -> Non
     (found,) = summarise(EVENTS).anomalies
     reported = msgspec.structs.replace(found, time_s=BEGAN_S + 99)
     assert summarise([*EVENTS[:-1], reported, EVENTS[-1]]).anomalies == (reported,)
+    # What is not so over all steps is no anomaly, and stands in the result with the reason.
+    withdrawn = msgspec.structs.replace(reported, tower=0, says="GPU 0 is slow")
+    result = summarise([*EVENTS[:-1], withdrawn, EVENTS[-1]])
+    assert [one.tower for one in result.anomalies] == [found.tower]
+    even = result.devices[0].verdict
+    assert even is not None
+    assert result.says[-1] == f"Reported during the run: GPU 0 is slow. Over all steps: {even.says}."
 
 
 def test_a_reported_anomaly_stands_where_the_steps_are_lost() -> None:

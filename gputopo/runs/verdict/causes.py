@@ -96,21 +96,36 @@ def explained_view(
         if (part := _part(rule, level(there[rule.id]) / gap, fitted.get(rule.family or rule.id)))
     ]
     _share_out(parts)
-    causes = [
-        Cause(
-            id=part.rule.id,
-            says=part.rule.describe(view, places),
-            how=part.how,
-            percent=percent * part.middle,
-            percent_low=percent * part.low,
-            percent_high=percent * part.high,
-        )
-        for part in sorted(parts, key=lambda part: -part.middle)
-        if part.middle >= MIN_SHARE
-    ]
+    # Of a device that is slow now and then, what was seen in its slow steps.
+    slow = [place for place in places if view.gap[place] > gap] if level is fmean else places
+    causes = _causes(parts, percent, lambda rule: rule.describe(view, slow or places))
     missing = {rule.id: ", ".join(rule.needs) for rule in rules if rule not in known}
     covered = sum(part.middle for part in parts if part.middle >= MIN_SHARE)
     return _said(causes, percent, covered, [rule.id for rule in known], missing)
+
+
+def _causes(parts: Sequence[_Part], percent: float, describe: Callable[[CauseRule], str]) -> list[Cause]:
+    """Return the causes that explain enough, the most first; of one family as one: one clock shows them."""
+    found: dict[str, Cause] = {}
+    for part in sorted(parts, key=lambda part: -part.middle):
+        if part.middle < MIN_SHARE:
+            continue
+        family = part.rule.family or part.rule.id
+        first = found.get(family) or Cause(
+            id=part.rule.id,
+            says=describe(part.rule),
+            how=part.how,
+            percent=0.0,
+            percent_low=0.0,
+            percent_high=0.0,
+        )
+        found[family] = msgspec.structs.replace(
+            first,
+            percent=first.percent + percent * part.middle,
+            percent_low=first.percent_low + percent * part.low,
+            percent_high=min(percent, first.percent_high + percent * part.high),
+        )
+    return list(found.values())
 
 
 def _fitted(view: View, rules: Sequence[CauseRule], costs: Mapping[str, Sequence[float]]) -> dict[str, Slope]:
@@ -252,8 +267,11 @@ def run_explained(facts: Facts, verdict: Verdict, devices: Sequence[Device] = ()
     ]
     missing = {part.id: part.needs for part in PARTS if part not in shares}
     found = _said(causes, percent, min(total, 1.0), [part.id for part in shares], missing)
+    grew = " and ".join(f"{one.says}, {_range(one)}" for one in causes)
     fell = _clocks_fell(facts, [device for device in devices if not is_cpu(device)], after)
-    return msgspec.structs.replace(found, says=f"{found.says}; {fell}") if fell else found
+    if fell:
+        return msgspec.structs.replace(found, says=f"Cause: {fell}; {grew}")
+    return msgspec.structs.replace(found, says=f"{grew[0].upper()}{grew[1:]}") if grew else found
 
 
 def _clocks_fell(facts: Facts, gpus: Sequence[Device], after: Sequence[bool]) -> str:

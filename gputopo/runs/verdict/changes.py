@@ -39,10 +39,10 @@ DEVIATIONS, MIN_AWAY = 4.0, 0.03
 # Slow steps that make a pattern at least, and how many times as many as fast ones: what hits a device and its
 # peers alike is noise. Ours.
 MIN_SLOW, TIMES_AS_MANY = 10, 3
-MIN_EPISODES = 5  # what comes so often comes again; a program that was started four times need not
+MIN_EPISODES = 4  # what comes so often, and as regularly, comes again
 # Chance that cycles of nothing look like a loss, and deviations that the episodes are more than on the other
 # devices: in 1,200 even runs with bursts of three kinds one is named. By simulation.
-AGAIN, MORE_DEVIATIONS = 0.01, 1.64
+AGAIN, MORE_DEVIATIONS = 0.01, 1.45
 # Quantiles 5 % and 25 % of normal noise are 1.645 and 0.674 deviations below its median.
 _Q05, _Q25 = 1.645, 0.674
 

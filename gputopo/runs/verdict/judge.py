@@ -13,6 +13,7 @@ from gputopo.runs.verdict.cost import ALONE, cost, without_share
 from gputopo.runs.verdict.hosts import SlowNetwork, named_by_host
 from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.peers import PeerDifference, answer, differences, percent_of, steps_needed, unknown
+from gputopo.runs.verdict.sampled import HOST_CPU, HOST_TAKEN
 from gputopo.runs.verdict.words import (
     CONFIDENCE,
     EVEN_PERCENT,
@@ -196,12 +197,48 @@ def _on_device(
             share, most = 100 * (host.other_cpu_share or 0.0), at_most(host.may_cost_percent or 0.0)
             beside = f"other programs took {share:.0f} % of the CPU, which explains {most} % at most"
             return _with_causes(paces, _replace(worst, says=f"{worst.says}; {beside}"), found)
+        if (idle := _while_idle(paces, worst, found, among, host.samples)) is not None:
+            return idle
         # What the run resolves, it would resolve on an idle host.
         return unknown(device, host.busy, _replace(worst, resolution_percent=None))
     if unclear := [verdict for verdict in by_part if verdict.word == CANNOT_TELL]:
         return max(unclear, key=_under)
     widest = max(by_part, key=lambda verdict: verdict.percent_under_high or 0.0)
     return next((verdict for verdict in by_part if verdict.share_of_steps is not None), widest)
+
+
+def _while_idle(
+    paces: Paces,
+    slow: Verdict,
+    found: Sequence[PeerDifference],
+    among: Sequence[PeerDifference],
+    samples: int,
+) -> Verdict | None:
+    """Return that a device is slow also in the steps in which other programs left it the CPU, if it is.
+
+    What follows the load is not so slow there. A sample is of the time before it: the next one counts, too.
+    """
+    (whole,) = (one for one in found if one.part == slow.part)
+    taken = paces.facts.of_host(whole.device.tower, HOST_TAKEN if is_cpu(whole.device) else HOST_CPU)
+    later = math.ceil(len(taken) / max(samples, 1))
+    idle = [
+        place
+        for place, row in enumerate(whole.rows)
+        if row + later < len(taken) and not any(taken[row : row + later + 1])
+    ]
+    if len(idle) < steps_needed(paces):
+        return None
+    some = _replace(
+        whole,
+        values=tuple(whole.values[place] for place in idle),
+        lost=tuple(whole.lost[place] for place in idle),
+        rows=tuple(whole.rows[place] for place in idle),
+    )
+    verdict = answer(paces, some, among)
+    if verdict.word != SLOW:
+        return None
+    says = f"{verdict.says}, in the {verdict.steps:,} steps beside which no other program took the CPU"
+    return _with_causes(paces, _replace(verdict, says=says), [some])
 
 
 def _under(verdict: Verdict) -> float:

@@ -258,22 +258,29 @@ class _Answer:
             return self._said(fields)
         if self.is_slow(lost):
             return self._on_average(fields, lost)
+        often = ""
+        if lost.middle - (fields.percent_under or 0.0) > DISAGREE_PERCENT:
+            share, often = self._slow_steps(lost.middle)
+            fields = _replace(fields, percent_under=lost.middle, share_of_steps=share)
         if high <= EVEN_PERCENT:
             slower = max(bounds.high, lost.high) > 0
             even = f"even with its peers to within {at_most(high)} %" if slower else NOT_SLOWER
-            disagree = lost.middle - self.percent(median(values)) > DISAGREE_PERCENT
-            share, often = self._slow_steps(lost.middle) if disagree else (None, "")
-            says = f"{self.name} is {even}{often}"
-            return _replace(fields, word=EVEN, says=says, share_of_steps=share)
+            return _replace(fields, word=EVEN, says=f"{self.name} is {even}{often}")
+        return self._not_known(fields, margin, often)
+
+    def _not_known(self, fields: Verdict, margin: float, often: str) -> Verdict:
+        """Return that neither is proven, what is excluded, and how many steps more exclude enough."""
+        high = fields.percent_under_high or 0.0
         excluded = f"a difference above {at_most(high)} % is excluded"
         if high > MAX_EXCLUDED:
             excluded = "the run is too short"
+        if often:
+            excluded = f"{often.removeprefix(': ')}; {excluded}"
         room = EVEN_PERCENT - SLOW_PERCENT - self.offset
         if self.floor > EVEN_PERCENT:
-            short = f"threads decide steps of {1000 * self.busy_s:.1f} ms, a larger batch excludes more"
-            return unknown(self.device, f"{excluded}; {short}", fields)
-        if 0 < room < margin:
-            more = math.ceil(steps * ((margin / room) ** 2 - 1))
+            excluded += f"; threads decide steps of {1000 * self.busy_s:.1f} ms, a larger batch excludes more"
+        elif 0 < room < margin:
+            more = math.ceil(fields.steps * ((margin / room) ** 2 - 1))
             fields = _replace(fields, more_steps=more)
             if more * self.paces.step_s <= MAX_MORE_S:
                 excluded += f"; about {rounded(more)} more steps would exclude {EVEN_PERCENT:g} %"

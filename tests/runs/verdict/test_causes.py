@@ -13,7 +13,7 @@ from gputopo.runs.verdict.paces import Paces
 from gputopo.values.run.events import GpuSample, HostLoad, Sample, Step
 from gputopo.values.run.verdict import Causes
 from tests.invented_runs import cpu_devices, gpu_devices
-from tests.kit.drills.box import Trainer, slower, slower_since
+from tests.kit.drills.box import Trainer, flapping, slower, slower_since
 from tests.runs.verdict.cards import POWER_BRAKE, POWER_CAP, THERMAL, Readings, always, events, judged, since
 
 LOGS = Path(__file__).parents[4] / "shared" / "thermal"
@@ -250,13 +250,18 @@ class Grown:
         return run.causes
 
 
-@pytest.mark.parametrize(("waited", "cause"), [(True, "input-starved"), (False, "reduction-slow")])
-def test_a_run_that_became_slower_names_the_part_of_the_step_that_grew(waited: bool, cause: str) -> None:
+@pytest.mark.parametrize(
+    ("waited", "cause", "says"),
+    [(True, "input-starved", "Waiting for the input"), (False, "reduction-slow", "Reduction and update")],
+)
+def test_a_run_that_became_slower_names_the_part_of_the_step_that_grew(
+    waited: bool, cause: str, says: str
+) -> None:
     found = Grown(0.04, waited).causes()
     assert found.found[0].id == cause
     assert found.found[0].how == "measured"
     assert found.covered_share > 0.8
-    assert found.says.startswith("Cause: ")
+    assert found.says.startswith(f"{says} takes 40.0 ms more, 25 % (")  # a part of the step is no cause
 
 
 @pytest.mark.parametrize(("mask", "why"), [(THERMAL, " (thermal slowdown)"), (0, "")])
@@ -265,10 +270,20 @@ def test_clocks_of_all_gpus_that_fell_are_named_beside_the_part_that_grew(mask: 
     fell = {gpu: since(200, graphics_mhz=1530, throttle_mask=mask) for gpu in range(4)}
     run = judged(trainer, 400, fell).run
     assert run is not None
-    assert run.says.endswith(f"; the core clock of all 4 GPUs fell from 1,800 to 1,530 MHz{why}")
+    cause = f"Cause: the core clock of all 4 GPUs fell from 1,800 to 1,530 MHz{why}; computing takes "
+    assert cause in run.says
     one_left = judged(trainer, 400, {gpu: fell[gpu] for gpu in range(3)}).run
     assert one_left is not None
     assert "core clock" not in one_left.says
+
+
+def test_the_clock_of_a_card_that_is_slow_now_and_then_is_that_of_its_slow_steps_once() -> None:
+    trainer = Trainer(slow={1: flapping(20, 5, 25)})
+    throttled = {1: lambda step: {"graphics_mhz": 1350, "throttle_mask": 0x8} if step % 20 >= 15 else {}}
+    (found,) = judged(trainer, 400, throttled).slow
+    assert found.causes is not None
+    assert len(found.causes.found) == 1
+    assert found.causes.found[0].says.startswith("core clock 1,350 MHz, 25.0 % below its peers (hardware")
 
 
 def test_a_gpu_that_is_lost_is_named_beside_its_missing_marks_and_not_called_slow() -> None:

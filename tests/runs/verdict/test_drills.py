@@ -11,7 +11,7 @@ from gputopo.runs.verdict.paces import Paces
 from gputopo.values.run.events import Device
 from gputopo.values.run.verdict import Expected, Known
 from tests.invented_runs import cpu_devices, gpu_devices
-from tests.kit.drills.box import Factor, Trainer, flapping, levels, slower, slower_since
+from tests.kit.drills.box import Factor, Trainer, flapping, hogged, levels, slower, slower_since
 
 SEEDS = (1, 2, 3)
 
@@ -179,6 +179,18 @@ def test_a_cpu_device_is_slow_where_other_programs_took_too_little_to_explain_it
     # One core of eight is 12.5 %: all of it may be taken from the thread that a device waits for.
     trainer.cores = 8
     assert words(judged(trainer, 200)) == ["even", "cannot tell"]
+
+
+def test_a_device_that_is_slow_while_no_other_program_took_the_cpu_is_named_on_a_busy_host() -> None:
+    def load(step: int) -> float:
+        return 0.3 if step // 20 % 2 else 0.0
+
+    trainer = Trainer(devices=cpu_devices(2), slow={1: slower(30)}, other_cpu=load, noise=0.03, cores=2)
+    (found,) = judged(trainer, 200).slow
+    assert found.tower == 1
+    assert "steps beside which no other program took the CPU" in found.says
+    trainer.slow = {1: hogged(load, 2)}
+    assert words(judged(trainer, 200))[1] == "cannot tell"
 
 
 def test_a_program_that_ran_for_a_moment_is_no_excuse() -> None:
