@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import psutil
 
-from gputopo.copies.network import Nccl, ToolChoice, Tools
+from gputopo.copies.network import NcclPrograms, ToolChoice, Tools
 from gputopo.probes.driver import listed_gpus
 from gputopo.probes.host import read_text
 
@@ -45,7 +45,7 @@ def tools_at(address: str, asked: ToolChoice, root: Path = Path("/")) -> Tools:
     return Tools(lacks=found) if isinstance(found, str) else Tools(nccl=found)
 
 
-def nccl_at(address: str, root: Path = Path("/")) -> Nccl | str:
+def nccl_at(address: str, root: Path = Path("/")) -> NcclPrograms | str:
     """Return what nccl-tests needs of this host, or what of it there is not."""
     gpus = len(listed_gpus(root))
     if not gpus:
@@ -59,7 +59,9 @@ def nccl_at(address: str, root: Path = Path("/")) -> Nccl | str:
         return "mpirun is not installed"
     if (why := _why_no_open_mpi(mpirun)) is not None:
         return why
-    return Nccl(mpirun=mpirun, program=program, gpus=gpus, all_reduce=_of_nccl_tests("all_reduce_perf"))
+    return NcclPrograms(
+        mpirun=mpirun, program=program, gpus=gpus, all_reduce=_of_nccl_tests("all_reduce_perf")
+    )
 
 
 def _of_nccl_tests(name: str) -> str | None:

@@ -4,12 +4,9 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-from typer.core import TyperGroup
-from typer.main import get_command
-
+from gputopo import __version__
 from gputopo.cli.printing import emit
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Declared, listed, nearest, parameters_of, shown
@@ -17,10 +14,9 @@ from gputopo.values.option import Declared, listed, nearest, parameters_of, show
 
 @dataclass(frozen=True)
 class CommandPlace:
-    """Where a command's function is, and a line of help."""
+    """Where a command's function is, which has the command's name, and a line of help."""
 
     module: str
-    function: str
     summary: str
     moved: Mapping[str, str] = field(default_factory=dict)  # hints for flags that another command has now
     group: str = "More"  # heading in the list of commands
@@ -32,13 +28,11 @@ _MOVED = {"--gain": "give the share with the number: --num-gpus auto:0.5"}
 COMMANDS: Mapping[str, CommandPlace] = {
     "inspect": CommandPlace(
         "gputopo.cli.inspect",
-        "inspect",
         "Show the machine, its GPUs and links, and diagnose them.",
         group=_LOOK,
     ),
     "bandwidth": CommandPlace(
         "gputopo.cli.bandwidth",
-        "bandwidth",
         "Measure the bandwidth of all links, and judge it.",
         moved=dict.fromkeys(
             ("--allreduce", "--all-reduce", "--model"),
@@ -49,14 +43,12 @@ COMMANDS: Mapping[str, CommandPlace] = {
     ),
     "plan": CommandPlace(
         "gputopo.cli.plan",
-        "plan",
         "Choose the GPUs of a training job, with reasons.",
         moved=_MOVED,
         group=_LOOK,
     ),
     "run": CommandPlace(
         "gputopo.cli.run.command",
-        "run",
         "Train a model on the best GPUs, and monitor each.",
         moved={
             **_MOVED,
@@ -68,14 +60,12 @@ COMMANDS: Mapping[str, CommandPlace] = {
     ),
     "screen": CommandPlace(
         "gputopo.cli.run.screen",
-        "screen",
         "Train on each GPU alone and on all at once: which is slow, and why.",
         moved={"--from": "runs here do not screen that machine; run it there"},
         group=_TRAIN,
     ),
     "sweep": CommandPlace(
         "gputopo.cli.run.sweep",
-        "sweep",
         "Run a matrix of trainings, each in a process of its own; resumable.",
         moved={
             "--from": "runs here do not measure that machine; run it there",
@@ -84,32 +74,30 @@ COMMANDS: Mapping[str, CommandPlace] = {
     ),
     "report": CommandPlace(
         "gputopo.cli.report",
-        "report",
         "Tables and observations from runs, logs of other programs and published figures.",
         group=_TRAIN,
     ),
     "bench-reduction": CommandPlace(
         "gputopo.cli.bench_reduction",
-        "bench_reduction",
         "Time the reduction of a model's gradients, by method.",
     ),
-    "make-data": CommandPlace(
-        "gputopo.cli.make_data", "make_data", "Write a small data folder to try real input with."
-    ),
-    "models": CommandPlace("gputopo.cli.explain", "models", "List the models that can be trained."),
+    "make-data": CommandPlace("gputopo.cli.make_data", "Write a small data folder to try real input with."),
+    "models": CommandPlace("gputopo.cli.explain", "List the models that can be trained."),
     "explain": CommandPlace(
-        "gputopo.cli.explain", "explain", "Show reference pages; explain a finding, a model, an option."
+        "gputopo.cli.explain", "Show reference pages; explain a finding, a model, an option."
     ),
-    "completion": CommandPlace(
-        "gputopo.cli.completion", "completion", "Complete commands and options by the Tab key."
-    ),
+    "completion": CommandPlace("gputopo.cli.completion", "Print the script that completes by the Tab key."),
 }
 _OWN_FLAGS = ("--version", "--help", "-h")
+_ABOUT = """\
+Diagnose multi-GPU machines: health, topology, bandwidth. Choose the GPUs of a job, and train on them.
+
+Options of a command: gputopo inspect --help, all of them: --help-all. Pages: gputopo explain"""
 
 
 def options_of_command(name: str) -> tuple[Declared, ...]:
     """Return what a command takes, as it is declared."""
-    return parameters_of(_function(COMMANDS[name]))
+    return parameters_of(_function(name))
 
 
 def invoke(arguments: list[str]) -> int:
@@ -134,77 +122,32 @@ def invoke(arguments: list[str]) -> int:
 
             arguments = [named, *aliases.translate(arguments[1:], flags, options)]
         _refuse_moved(arguments[1:], COMMANDS[named].moved)
-    command = get_command(_app(named))
-    try:
-        with command.make_context("gputopo", list(arguments)) as context:
-            result: Any = command.invoke(context)
-    except typer.Exit as exit_:
-        return int(exit_.exit_code)
+    from gputopo.cli import parsing
+
+    if named is None:
+        emit(f"gputopo {__version__}\n" if first == "--version" else _help())
+        return 0
+    result = parsing.call(named, _function(named), arguments[1:])
     return int(result) if isinstance(result, int) else 0
 
 
-class _Commands(TyperGroup):
-    """The list of commands, by group."""
+def _help() -> str:
+    """Return the list of commands, by group."""
+    from gputopo.cli.parsing import paragraphs, section
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write each command with its summary under its group."""
-        for group in dict.fromkeys(place.group for place in COMMANDS.values()):
-            with formatter.section(group):
-                formatter.write_dl(
-                    [(name, place.summary) for name, place in COMMANDS.items() if place.group == group]
-                )
-
-
-def _app(named: str | None) -> typer.Typer:
-    """Build the application: with the function of the command that is named, with all summaries for None."""
-    app = typer.Typer(
-        name="gputopo",
-        cls=_Commands,
-        add_completion=False,
-        add_help_option=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"max_content_width": 100},
+    own = section("Options", [("--version", "Print the version."), ("-h, --help", "Show this message.")])
+    groups = dict.fromkeys(place.group for place in COMMANDS.values())
+    listed = (
+        section(group, [(name, place.summary) for name, place in COMMANDS.items() if place.group == group])
+        for group in groups
     )
-    app.callback(invoke_without_command=True)(_gputopo)
-    if named is None:
-        for name, place in COMMANDS.items():
-            app.command(name, short_help=place.summary)(_not_loaded)
-        return app
-    from gputopo.cli.parsing import Command, declared_to_typer
-
-    app.command(named, cls=Command, add_help_option=False)(
-        declared_to_typer(named, _function(COMMANDS[named]))
-    )
-    return app
+    return f"Usage: gputopo [OPTIONS] COMMAND [ARGS]...\n\n{paragraphs(_ABOUT)}\n{own}{''.join(listed)}"
 
 
-def _not_loaded() -> None:
-    """Stand for a command in the list of all commands."""
-
-
-def _function(place: CommandPlace) -> Callable[..., Any]:
-    function: Callable[..., Any] = getattr(importlib.import_module(place.module), place.function)
+def _function(name: str) -> Callable[..., Any]:
+    module = importlib.import_module(COMMANDS[name].module)
+    function: Callable[..., Any] = getattr(module, name.replace("-", "_"))
     return function
-
-
-def _gputopo(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-    help: Annotated[bool, typer.Option("--help", "-h", help="Show this message and exit.")] = False,
-) -> None:
-    """Diagnose multi-GPU machines: health, topology, bandwidth. Choose the GPUs of a job, and train on them.
-
-    Options of a command: gputopo inspect --help, all of them: --help-all. Pages: gputopo explain
-    """
-    if version:
-        from gputopo import __version__
-
-        emit(f"gputopo {__version__}\n")
-        raise typer.Exit
-    if help or context.invoked_subcommand is None:
-        emit(f"{context.get_help()}\n")
-        raise typer.Exit
 
 
 def _refuse_moved(words: Sequence[str], moved: Mapping[str, str]) -> None:

@@ -9,13 +9,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from gputopo.cli.printing import emit, note
-from gputopo.values.errors import InputError, UsageError
+from gputopo.cli.printing import emit
+from gputopo.values.errors import UsageError
 from gputopo.values.option import Declared, Option, shown
 
 Shell = Literal["bash", "zsh", "fish"]
 ASKED = "_GPUTOPO_COMPLETE"
-_BASH_COMPLETION = Path("/usr/share/bash-completion/bash_completion")  # it loads files by a command's name
 _TYPED = re.compile(r"[a-z0-9][a-z0-9_.:-]*")  # what of a placeholder such as `gpu:N|gpu:spread` is typed so
 # Where nothing is printed the shells complete names of files.
 SCRIPTS: Mapping[Shell, str] = {
@@ -54,27 +53,15 @@ complete -c gputopo -a '(env {ASKED}=(commandline -cp) gputopo 2>/dev/null)'
 
 def completion(
     shell: Annotated[Shell | None, Option("SHELL", "bash, zsh or fish", default="that of $SHELL")] = None,
-    install: Annotated[
-        bool, Option("--install", "Write the script where the shell finds it, and have it loaded")
-    ] = False,
 ) -> int:
-    """Complete commands, options and their values by the Tab key: gputopo completion --install
+    """Print the script that completes commands, options and their values by the Tab key.
 
-    Without --install it prints the script: eval "$(gputopo completion bash)".
+    A line in ~/.bashrc or ~/.zshrc loads it: eval "$(gputopo completion)". In config.fish: gputopo
+    completion | source
 
-    Exit codes: 0 fine; 2 an unknown shell, or a file that cannot be written.
+    Exit codes: 0 fine; 2 an unknown shell.
     """
-    shell = shell or _own_shell(os.environ)
-    text = SCRIPTS[shell]
-    if not install:
-        emit(text)
-        return 0
-    file, loaded_by = place(shell, os.environ, has_bash_completion=_BASH_COMPLETION.exists())
-    _write(file, text)
-    note(f"wrote {file}")
-    if loaded_by is not None and _add_line(loaded_by, f"source {file}  # completes gputopo\n"):
-        note(f"added a line to {loaded_by} that loads it")
-    note("it completes in the next shell that is started; run this again after an update of gputopo")
+    emit(SCRIPTS[shell or _own_shell(os.environ)])
     return 0
 
 
@@ -106,19 +93,6 @@ def _beginning(words: Iterable[str], start: str) -> list[str]:
     return [word for word in words if word.startswith(start)]
 
 
-def place(shell: Shell, environ: Mapping[str, str], *, has_bash_completion: bool) -> tuple[Path, Path | None]:
-    """Return the file of the script, and the file of the user's that must load it (None: the shell does)."""
-    home = Path(environ.get("HOME") or "~").expanduser()
-    data = Path(environ.get("XDG_DATA_HOME") or home / ".local/share")
-    if shell == "fish":
-        return Path(
-            environ.get("XDG_CONFIG_HOME") or home / ".config"
-        ) / "fish/completions/gputopo.fish", None
-    if shell == "zsh":
-        return data / "gputopo/completion.zsh", Path(environ.get("ZDOTDIR") or home) / ".zshrc"
-    return data / "bash-completion/completions/gputopo", None if has_bash_completion else home / ".bashrc"
-
-
 def _own_shell(environ: Mapping[str, str]) -> Shell:
     known: Mapping[str, Shell] = {"bash": "bash", "zsh": "zsh", "fish": "fish"}
     name = Path(environ.get("SHELL", "")).name
@@ -128,33 +102,6 @@ def _own_shell(environ: Mapping[str, str]) -> Shell:
             "name one: gputopo completion bash, zsh or fish",
         )
     return known[name]
-
-
-def _write(file: Path, text: str) -> None:
-    from gputopo.values import schema
-
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"cannot make {file.parent}: {error.strerror}", "print the script instead: leave --install out"
-        ) from error
-    with schema.replacing(file) as stream:
-        stream.write(text.encode())
-
-
-def _add_line(file: Path, line: str) -> bool:
-    """Add the line at the end of a file, unless it is there; return whether it was added."""
-    try:
-        has = file.exists() and line.strip() in file.read_text(errors="surrogateescape").splitlines()
-        if not has:
-            with file.open("a") as stream:
-                stream.write(f"\n{line}")
-    except OSError as error:
-        raise InputError(
-            f"cannot write {file}: {error.strerror}", f"add the line yourself: {line.strip()}"
-        ) from error
-    return not has
 
 
 def _words(one: Declared) -> tuple[str, ...]:

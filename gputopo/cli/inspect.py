@@ -179,14 +179,27 @@ def _chosen(machine: "Machine", words: Sequence[str]) -> tuple[int, ...]:
 
 
 def _inspect_fleet(output: InspectOptions, hosts: Given) -> int:
+    from gputopo import findings
     from gputopo.cli.hosts.asking import hosts_to_ask
-    from gputopo.cli.hosts.fleet import fleet, fleet_of_hosts
+    from gputopo.cli.hosts.fleet import fleet_of_files, fleet_of_hosts, record, recorded
+    from gputopo.findings.fleet import inspect_fleet
+    from gputopo.report.fleet import drain_commands, fleet_document
 
     options = HostOptions(**hosts.fields)
     asked = None if output.sources else hosts_to_ask(options)
-    if asked is None:
-        return fleet(output)
-    return fleet_of_hosts(asked, options, output) if asked else ExitCode.OK
+    if asked == ():
+        return ExitCode.OK
+    found = fleet_of_files(output.sources) if asked is None else fleet_of_hosts(asked, options)
+    before = {} if output.baseline is None else recorded(output.baseline)
+    fleet = inspect_fleet(found, before, output.fail_on)
+    if output.record is not None:
+        record(found, output.record)
+    if output.shape == "scontrol":
+        emit(drain_commands(fleet))
+    else:
+        show_report(fleet, lambda: fleet_document(fleet), output.shape)
+    failed = findings.fails([*fleet.findings, *fleet.shared], output.fail_on)
+    return ExitCode.FINDINGS if failed else ExitCode.OK
 
 
 def default_interval(duration_s: float | None) -> float:

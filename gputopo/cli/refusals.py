@@ -11,7 +11,7 @@ from gputopo.values.errors import UsageError
 from gputopo.values.option import Text
 
 
-class Refusal(NamedTuple):
+class Exclusion(NamedTuple):
     """A row: one of the `options` with one of the `others`.
 
     Names are those of `Declared.name`, with a value where that alone excludes: `format=json`, `task!=train`.
@@ -31,49 +31,49 @@ _ONE = "leave one of them out"
 _APART = "{option} and {other} do not go together"
 _NEVER = "{option} cannot be combined with {other}: "
 REFUSALS = (
-    Refusal("inspect plan", "from", _HOSTS, "--from and {other} are mutually exclusive", _ONE),
-    Refusal(
+    Exclusion("inspect plan", "from", _HOSTS, "--from and {other} are mutually exclusive", _ONE),
+    Exclusion(
         "inspect",
         f"fleet {_HOSTS}",
         "watch diff identities",
         _APART,
         "leave out one of them: --fleet only compares hosts",
     ),
-    Refusal(
+    Exclusion(
         "inspect",
         "watch",
         "from record diff identities",
         _APART,
         "leave out one of them: --watch samples this machine",
     ),
-    Refusal(
+    Exclusion(
         "inspect",
         f"fleet {_HOSTS} diff",
         "format=prometheus",
         "{option} cannot print prometheus",
         "give --format table or json or markdown",
     ),
-    Refusal(
+    Exclusion(
         "inspect",
         "watch",
         "format=prometheus format=markdown",
         "--watch cannot print {other}",
         "give --format table, json or csv",
     ),
-    Refusal(
+    Exclusion(
         "inspect",
         "all topology gpu",
         "fleet diff format=json format=prometheus",
         "{option} is for the report of one machine, not with {other}",
         "leave one of them out; --json has everything",
     ),
-    Refusal("inspect", "all topology", "watch", _APART, _ONE),
-    Refusal(
+    Exclusion("inspect", "all topology", "watch", _APART, _ONE),
+    Exclusion(
         "inspect", "format=csv", "watch", "{option} is for --watch", "add --watch, or --json", needs=True
     ),
-    Refusal("inspect", "all", "topology gpu", _APART, _ONE),
-    Refusal("inspect", "topology", "gpu", _APART, _ONE),
-    Refusal(
+    Exclusion("inspect", "all", "topology gpu", _APART, _ONE),
+    Exclusion("inspect", "topology", "gpu", _APART, _ONE),
+    Exclusion(
         "inspect",
         "interval duration",
         "watch",
@@ -81,21 +81,21 @@ REFUSALS = (
         "add --watch",
         needs=True,
     ),
-    Refusal(
+    Exclusion(
         "bandwidth",
         f"network {_HOSTS}",
         "gpus soak numa size from baseline",
         "{other} is for one host, and this measures between hosts",
         "leave it out; without --network and options of hosts this host is measured",
     ),
-    Refusal(
+    Exclusion(
         "bandwidth",
         "from",
         "gpus effort numa size soak",
         "{other} is for measuring, and --from only reads",
         "leave one of the two out",
     ),
-    Refusal(
+    Exclusion(
         "bandwidth",
         "network_tool",
         f"network {_HOSTS}",
@@ -103,53 +103,53 @@ REFUSALS = (
         "add --network, or leave it out",
         needs=True,
     ),
-    Refusal(
+    Exclusion(
         "bandwidth",
         "soak",
         "effort size save baseline",
         "--soak measures rates under load, which {other} is not for",
         "leave one out",
     ),
-    Refusal(
+    Exclusion(
         "bandwidth",
         "all",
         "baseline format=json format=markdown",
         "--all is for the tables; Markdown and JSON have every number",
         "leave it out",
     ),
-    Refusal(
+    Exclusion(
         "plan",
         "autotune",
         "from",
         _NEVER + "runs here do not measure that machine",
         "leave --autotune out, or run it on that machine",
     ),
-    Refusal("plan", "autotune", "what_if", _NEVER + "a changed machine cannot be measured", _ONE),
-    Refusal(
+    Exclusion("plan", "autotune", "what_if", _NEVER + "a changed machine cannot be measured", _ONE),
+    Exclusion(
         "plan",
         "autotune",
         "candidates=all",
         "--autotune cannot be combined with {other}, which lists predictions",
         "leave one of them out, or give a number",
     ),
-    Refusal("plan", "autotune", "program!=gputopo", _NEVER + "it measures training by gputopo", _ONE),
-    Refusal("run", "autotune", "dry_run", _NEVER + "it starts runs to measure them", _ONE),
-    Refusal(
+    Exclusion("plan", "autotune", "program!=gputopo", _NEVER + "it measures training by gputopo", _ONE),
+    Exclusion("run", "autotune", "dry_run", _NEVER + "it starts runs to measure them", _ONE),
+    Exclusion(
         "run",
         "autotune",
         "from",
         _NEVER + "runs on this CPU do not measure that machine",
         "leave --autotune out, or run it on that machine",
     ),
-    Refusal("run", "autotune", "drill", _NEVER + "it compares placements without faults", _ONE),
-    Refusal(
+    Exclusion("run", "autotune", "drill", _NEVER + "it compares placements without faults", _ONE),
+    Exclusion(
         "run",
         "autotune",
         "task!=train strategy",
         _NEVER + "it compares placements of the core's own training",
         _ONE,
     ),
-    Refusal(
+    Exclusion(
         "sweep",
         "retry_failed",
         "resume",
@@ -157,21 +157,21 @@ REFUSALS = (
         "add --resume DIR",
         needs=True,
     ),
-    Refusal(
+    Exclusion(
         "sweep",
         "resume",
         "compare_pairs data_dir order seed cpu output",
         "{other} cannot be combined with --resume: it goes on as the sweep began",
         "leave it out, or begin a new sweep without --resume",
     ),
-    Refusal(
+    Exclusion(
         "report",
         "history",
         "runs import published baseline",
         "--history cannot be combined with runs: it shows those of this machine",
         "leave them out, or leave --history out",
     ),
-    Refusal(
+    Exclusion(
         "report",
         "model since",
         "history",
@@ -179,14 +179,14 @@ REFUSALS = (
         "add --history, or name run folders",
         needs=True,
     ),
-    Refusal(
+    Exclusion(
         "report",
         "published",
         "runs import baseline",
         "--published cannot be combined with runs",
         "the published figures of a GPU stand beside its runs without it: leave it out",
     ),
-    Refusal(
+    Exclusion(
         "make-data",
         "files",
         "data_name=cifar10",

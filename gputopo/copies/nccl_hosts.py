@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gputopo.copies.network import NCCL_TESTS, Nccl, Order, Timing, ends_of
+from gputopo.copies.network import NCCL_TESTS, NcclPrograms, Order, Timing, ends_of
 from gputopo.values.bandwidth import NETWORK_ERROR, Bandwidth, Failure, NotMeasured, Sample
 
 BYTES = 64 * 2**20  # of a message: NCCL is near its rate, and 1 Gbit/s carries 44 of them in 25 s. Ours.
@@ -51,7 +51,9 @@ class Rate(NamedTuple):
     facts: tuple[str, ...] = ()
 
 
-def pair_command(hosts: Sequence[str], nccl: Nccl, timing: Timing, environ: Mapping[str, str]) -> list[str]:
+def pair_command(
+    hosts: Sequence[str], nccl: NcclPrograms, timing: Timing, environ: Mapping[str, str]
+) -> list[str]:
     """Return the command that measures a pair of hosts, which are given by their addresses."""
     messages = _OF_A_WINDOW * timing.windows
     return _command(
@@ -60,7 +62,11 @@ def pair_command(hosts: Sequence[str], nccl: Nccl, timing: Timing, environ: Mapp
 
 
 def all_command(
-    gpus: Sequence[tuple[str, int]], nccl: Nccl, program: str, timing: Timing, environ: Mapping[str, str]
+    gpus: Sequence[tuple[str, int]],
+    nccl: NcclPrograms,
+    program: str,
+    timing: Timing,
+    environ: Mapping[str, str],
 ) -> list[str]:
     """Return the command that reduces over all GPUs of hosts: the address of each, and their number."""
     return _command(gpus, nccl, program, ALL_BYTES, timing.windows, ALL_LIMIT_S, environ)
@@ -68,7 +74,7 @@ def all_command(
 
 def _command(
     ranks: Sequence[tuple[str, int]],
-    nccl: Nccl,
+    nccl: NcclPrograms,
     program: str,
     size: int,
     messages: int,

@@ -25,7 +25,7 @@ _HINT = (
 )
 
 
-class Nccl(msgspec.Struct, frozen=True, kw_only=True):
+class NcclPrograms(msgspec.Struct, frozen=True, kw_only=True):
     """What nccl-tests needs of a host: the paths of mpirun and sendrecv_perf, and GPUs (their number)."""
 
     mpirun: str
@@ -37,7 +37,7 @@ class Nccl(msgspec.Struct, frozen=True, kw_only=True):
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
     """What a host has of nccl-tests; `lacks`: why it cannot use them."""
 
-    nccl: Nccl | None = None
+    nccl: NcclPrograms | None = None
     lacks: str = "not known"
 
 

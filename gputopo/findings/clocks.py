@@ -52,10 +52,6 @@ MODEL_SHARE = Threshold(
     "NVML and published tables agree within this (gpus.csv)",
 )
 
-_BUILDS_DIFFER = (
-    "If the VBIOS version differs too, the card is of another build; else look for clock offsets. The "
-    "slowest GPU sets the pace of synchronous training: use GPUs with the same clocks."
-)
 MEMORY_DIFFERS = rule_of("clocks.memory_differs", MEMORY_SHARE)
 CORE_DIFFERS = rule_of("clocks.core_differs", CORE_SHARE)
 APPLICATION_DIFFERS = rule_of("clocks.application_differs", MEMORY_SHARE)

@@ -69,7 +69,7 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-class PeerDifference(NamedTuple):
+class FactDifference(NamedTuple):
     """GPUs of one model that do not agree on a fact."""
 
     path: str
@@ -98,11 +98,11 @@ def known(group: Iterable[Gpu], path: str) -> dict[int, Any]:
     return {gpu.index: value for gpu in group if (value := read(gpu)) is not None}
 
 
-def differences(group: Sequence[Gpu], path: str, noise: float = 0.0) -> PeerDifference | None:
+def differences(group: Sequence[Gpu], path: str, noise: float = 0.0) -> FactDifference | None:
     """Compare the GPUs of one model by a fact; None where all that report it agree.
 
     `noise`: values within this share of the common one are the same.
     """
     values = known(group, path)
     found = majority(values, (lambda a, b: abs(a - b) <= noise * max(a, b)) if noise else None)
-    return None if found is None else PeerDifference(path, found.common, found.odd, found.others)
+    return None if found is None else FactDifference(path, found.common, found.odd, found.others)

@@ -6,7 +6,7 @@ from statistics import median
 from typing import NamedTuple
 
 from gputopo.findings.compare import grouped, majority
-from gputopo.findings.rule import Fault, Rule, Severity, Threshold, check, present
+from gputopo.findings.rule import Fault, Severity, Threshold, check, present, rule_of
 from gputopo.topology.hops import pci_tree
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import RETRIES, Gpu, Hop, Machine, Nic, NicPort
@@ -33,75 +33,16 @@ NARROW_LANES = Threshold(
     "Links have four lanes, two where a port is split by its cable (HDR100, NDR200)",
 )
 
-LINK_DOWN = Rule(
-    "nic.link_down",
-    title="network port without a link",
-    remedy="Check cable, transceiver and switch port (ibstat, ip link); sudo dmesg shows what the driver "
-    "reports. An interface that is disabled: sudo ip link set INTERFACE up.",
-    severities=("warning", "info"),
-)
-LINK_SLOW = Rule(
-    "nic.link_slow",
-    title="network link slower than the port supports or than like ports",
-    remedy="Reseat or replace cable and transceiver, and compare the settings of the switch port (speed, "
-    "autonegotiation, forward error correction).",
-    severities=("warning", "info"),
-    thresholds=(NARROW_LANES,),
-)
-MTU_DIFFERS = Rule(
-    "nic.mtu_differs",
-    title="MTU of a network interface differs from those of like cards",
-    remedy="Set one MTU on all interfaces of a network and on its switches: sudo ip link set INTERFACE mtu "
-    "BYTES.",
-)
-ERRORS = Rule(
-    "nic.errors",
-    title="errors counted by a network port",
-    remedy="See whether they grow (gputopo inspect --watch). If so, clean or replace cable and transceiver, "
-    "and try another switch port.",
-    severities=("info", "warning"),
-    thresholds=(PHYSICAL_ERRORS, DROPPED, MANY_TIMES, MANY),
-)
-ERRORS_RISING = Rule(
-    "nic.errors_rising",
-    title="errors counted by a network port while it was watched",
-    remedy="The fault is present: clean or replace cable and transceiver, and try another switch port. "
-    "Repeated packets without errors of the link point to congestion.",
-    severities=("warning", "info"),
-)
-GPU_FAR = Rule(
-    "nic.gpu_far",
-    title="GPU without a near RDMA card, where other GPUs have one",
-    remedy="Prefer the other GPUs for jobs over several hosts, or move a card below the same PCIe switch: "
-    "through the CPU, GPUDirect RDMA is slow or off (NCCL_NET_GDR_LEVEL).",
-    severities=("info",),
-)
-SHARED = Rule(
-    "nic.shared",
-    title="GPUs share a network card while a like card is near to none",
-    remedy="Move the idle card, or some of the GPUs, to another slot (gputopo inspect shows the tree); for "
-    "NCCL, NCCL_IB_HCA names the cards to use.",
-    severities=("info",),
-)
-NO_PEER_MEMORY = Rule(
-    "nic.gpudirect_off",
-    title="RDMA cards, and no kernel module for GPUDirect RDMA",
-    remedy="Run sudo modprobe nvidia-peermem. With the open kernel modules and Linux 5.12 or later NCCL can "
-    "use DMA-BUF instead.",
-    severities=("info",),
-)
-NCCL_SLOW = Rule(
-    "nccl.network",
-    title="NCCL does not use RDMA from GPU memory between hosts",
-    remedy="NET/Socket: install the RDMA libraries (libibverbs) in the image, and see NCCL_IB_DISABLE and "
-    "NCCL_IB_HCA. NET/IB without GDRDMA: sudo modprobe nvidia-peermem, and a card near each GPU.",
-    severities=("warning", "info"),
-)
-NCCL_WARNING = Rule(
-    "nccl.warning",
-    title="warning in NCCL's log",
-    remedy="See the lines above it in the log, and those of the other ranks: the first one is the cause.",
-)
+LINK_DOWN = rule_of("nic.link_down")
+LINK_SLOW = rule_of("nic.link_slow", NARROW_LANES)
+MTU_DIFFERS = rule_of("nic.mtu_differs")
+ERRORS = rule_of("nic.errors", PHYSICAL_ERRORS, DROPPED, MANY_TIMES, MANY)
+ERRORS_RISING = rule_of("nic.errors_rising")
+GPU_FAR = rule_of("nic.gpu_far")
+SHARED = rule_of("nic.shared")
+NO_PEER_MEMORY = rule_of("nic.gpudirect_off")
+NCCL_SLOW = rule_of("nccl.network")
+NCCL_WARNING = rule_of("nccl.warning")
 
 _NEAR = Hop.PXB  # no host bridge between: what NCCL calls local (NCCL_NET_GDR_LEVEL's default)
 _DMA_BUF = (5, 12)  # Linux; NCCL 2.13 and later use it with the open kernel modules

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from gputopo.findings.compare import grouped, maxima
 from gputopo.findings.driver import event_evidence
 from gputopo.findings.rule import (
-    Case,
     Fault,
     Severity,
     Threshold,
@@ -62,12 +61,6 @@ SHARED_SHARE = Threshold(
     "Four GPUs behind one x16 link, a common board, have a quarter each (0.2485, 0.294 measured); five 0.2",
 )
 
-_USUAL_WIDTH = Case(
-    "fewer lanes, as is usual for this model in servers and clouds",
-    "None needed where the server or instance gives this model no more lanes. If its documentation promises "
-    "more, report it to the operator.",
-    "info",
-)
 _USUAL = "usual for this model in servers and clouds"
 
 WIDTH_DEGRADED = rule_of("pcie.width_degraded")

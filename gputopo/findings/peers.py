@@ -3,11 +3,11 @@
 Which facts they are is declared beside the fields (`Fact.peers`); here are the rules with their noise.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gputopo.findings import clocks, memory_health, nvlink, pcie, throttling, usage
-from gputopo.findings.compare import PeerDifference, differences
+from gputopo.findings.compare import FactDifference, differences
 from gputopo.findings.rule import (
     Check,
     Fault,
@@ -46,10 +46,7 @@ _APPLICATION = Compared(clocks.APPLICATION_DIFFERS, clocks.MEMORY_SHARE)
 _MEMORY_CLOCK = "clocks_mhz.memory.max"
 _BAR1 = "bar1_mib.total"
 _APPLICATION_CLOCKS = tuple(f"clocks_mhz.{domain}.application" for domain in ("memory", "sm", "graphics"))
-_REFERENCES: dict[str, Callable[[Gpu], Fault | None]] = {
-    _MEMORY_CLOCK: clocks.below_model,
-    **dict.fromkeys(_APPLICATION_CLOCKS, clocks.below_default),
-}
+_REFERENCES = {(_MEMORY_CLOCK,): clocks.below_model, _APPLICATION_CLOCKS: clocks.below_default}
 # By path; a fact that is not here is a capability of the card.
 _FACTS = {
     _MEMORY_CLOCK: Compared(clocks.MEMORY_DIFFERS, clocks.MEMORY_SHARE),
@@ -91,29 +88,22 @@ def facts(machine: Machine) -> Iterator[Fault]:
         found = [difference for path in _PEERS if (difference := _difference(machine, group, path))]
         yield from _of_gpus(group, [one for one in found if one.common is not None])
         # Where a reference shows which side is at fault, that is reported in place of the difference.
-        known = {path for path, fault_of in _REFERENCES.items() if any(map(fault_of, group))}
+        known = {
+            path for paths, fault_of in _REFERENCES.items() if any(map(fault_of, group)) for path in paths
+        }
         yield from _of_all([one for one in found if one.common is None and one.path not in known])
 
 
-@check(clocks.MEMORY_BELOW_MODEL)
-def below_model(machine: Machine) -> Iterator[Fault]:
-    """Find max memory clocks below that of the model, where they do not differ from the peers."""
-    yield from _by_reference(machine, clocks.below_model, (_MEMORY_CLOCK,))
-
-
-@check(clocks.APPLICATION_BELOW_DEFAULT)
-def below_default(machine: Machine) -> Iterator[Fault]:
-    """Find application clocks below the default, where they do not differ from the peers."""
-    yield from _by_reference(machine, clocks.below_default, _APPLICATION_CLOCKS)
-
-
-def _by_reference(
-    machine: Machine, fault_of: Callable[[Gpu], Fault | None], paths: Sequence[str]
-) -> Iterator[Fault]:
-    odd = {index for path in paths for index in _odd_gpus(machine, path)}
-    for gpu in present(machine):
-        if gpu.index not in odd and (fault := fault_of(gpu)) is not None:
-            yield fault
+@check(clocks.MEMORY_BELOW_MODEL, clocks.APPLICATION_BELOW_DEFAULT)
+def below_reference(machine: Machine) -> Iterator[Fault]:
+    """Find max memory clocks below that of the model, and application clocks below the default, where they do
+    not differ from the peers.
+    """
+    for paths, fault_of in _REFERENCES.items():
+        odd = {index for path in paths for index in _odd_gpus(machine, path)}
+        for gpu in (gpu for gpu in present(machine) if gpu.index not in odd):
+            if (fault := fault_of(gpu)) is not None:
+                yield fault
 
 
 def _odd_gpus(machine: Machine, path: str) -> set[int]:
@@ -122,7 +112,7 @@ def _odd_gpus(machine: Machine, path: str) -> set[int]:
     return {index for one in found if one is not None and one.common is not None for index in one.odd}
 
 
-def _difference(machine: Machine, group: list[Gpu], path: str) -> PeerDifference | None:
+def _difference(machine: Machine, group: list[Gpu], path: str) -> FactDifference | None:
     """Return how a group differs in a fact, without GPUs against which the cause is reported already."""
     compared = _compared(path)
     found = differences(group, path, compared.noise.value if compared.noise else 0.0)
@@ -136,7 +126,7 @@ def _difference(machine: Machine, group: list[Gpu], path: str) -> PeerDifference
     return found._replace(odd=odd) if odd and not usual <= covered else None
 
 
-def _of_gpus(group: list[Gpu], found: list[PeerDifference]) -> Iterator[Fault]:
+def _of_gpus(group: list[Gpu], found: list[FactDifference]) -> Iterator[Fault]:
     for gpu in group:
         for rule, differing in _by_rule([one for one in found if gpu.index in one.odd]).items():
             evidence: dict[str, Any] = {one.path: one.odd[gpu.index] for one in differing}
@@ -145,14 +135,14 @@ def _of_gpus(group: list[Gpu], found: list[PeerDifference]) -> Iterator[Fault]:
             yield rule.fault(gpu, says, evidence | {"peers": peers}, _severity(rule, gpu, differing))
 
 
-def _severity(rule: Rule, gpu: Gpu, differing: Sequence[PeerDifference]) -> Severity | None:
+def _severity(rule: Rule, gpu: Gpu, differing: Sequence[FactDifference]) -> Severity | None:
     """Slots of boards differ by design, SXM modules' do not; a small BAR1 costs little."""
     if rule is SLOT_DIFFERS:
         return None if pcie.is_sxm(gpu) else "info"
     return "info" if all(one.path == _BAR1 for one in differing) else None
 
 
-def _of_all(found: list[PeerDifference]) -> Iterator[Fault]:
+def _of_all(found: list[FactDifference]) -> Iterator[Fault]:
     """Report facts of which no value is common: once for each rule, for all GPUs that report them."""
     for rule, differing in _by_rule(found).items():
         subject = Subject.of_gpus(index for one in differing for index in one.odd)
@@ -162,13 +152,13 @@ def _of_all(found: list[PeerDifference]) -> Iterator[Fault]:
         yield rule.fault(subject, says, evidence, severity)
 
 
-def _by_rule(found: list[PeerDifference]) -> dict[Rule, list[PeerDifference]]:
+def _by_rule(found: list[FactDifference]) -> dict[Rule, list[FactDifference]]:
     """Return the differences by rule; those of the build all by the first rule of one. SM and graphics clocks
     are set together: of both only the first is reported.
     """
     paths = {one.path for one in found}
     build = [rule for rule in _OF_BUILD if any(_compared(one.path).rule is rule for one in found)]
-    by_rule: dict[Rule, list[PeerDifference]] = {}
+    by_rule: dict[Rule, list[FactDifference]] = {}
     for one in found:
         if ".graphics." in one.path and one.path.replace(".graphics.", ".sm.") in paths:
             continue

@@ -15,7 +15,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec
 import msgspec
 
 from gputopo.findings.compare import grouped
-from gputopo.reference.expectations import expected_of
+from gputopo.reference.expectations import expected_of, name_of
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
@@ -263,7 +263,7 @@ def fails(findings: Sequence[Finding], fail_on: Severity | None) -> bool:
 
 def named(gpu: Gpu) -> str:
     """Return a GPU by number, model and address, as far as they are known."""
-    known = ", ".join(fact for fact in (gpu.name, gpu.pci_address) if fact)
+    known = ", ".join(fact for fact in (name_of(gpu), gpu.pci_address) if fact)
     return f"GPU {gpu.index}{f' ({known})' if known else ''}"
 
 

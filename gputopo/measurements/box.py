@@ -27,7 +27,6 @@ from gputopo.values.run.measurement import Measurement
 DEVIATIONS, DEVIATIONS_OF_ONE = 3.5, 20.0
 MIN_CHANGE = 0.03
 MIN_SIDE = 3
-ASTRAY = 5  # one of so many measurements may be on the other side of the middle: a good day, a bad one
 _MAX_POINTS = 400  # of a series, the latest
 _MAD_TO_DEVIATION = 1.4826  # of normal noise; of the mean of absolute differences:
 _MEAN_TO_DEVIATION = math.sqrt(math.pi / 2)
@@ -141,11 +140,9 @@ def _change(series: Series, points: Sequence[Point]) -> Worsening | None:
         return None
     found = _worsening(series, points, split)
     before, after = values[:split], values[split:]
-    middle = (found.before + found.after) / 2
-    astray = sum(value < middle for value in before) + sum(value >= middle for value in after)
     shift = 100 * median(one - other for one in before for other in after)
     is_worse = shift >= found.before * max(found.noise_percent, 100 * MIN_CHANGE) and found.after > 0
-    return found if is_worse and astray <= max(1, len(values) // ASTRAY) else None
+    return found if is_worse else None
 
 
 def low_last(series: Series) -> Worsening | None:

@@ -33,12 +33,13 @@ def of_published(row: Published | Missing) -> Measurement:
     """Return one cell of a published table as a measurement."""
     real = row.data.removesuffix("-distorted")
     method = row.version if row.program in _METHODS else None
-    machine = machine_named(row.machine)
+    machine, known = machine_named(row.machine), published_machines().get(row.machine)
+    name = (machine.gpus[row.gpus[0]].name or "").removeprefix("NVIDIA ") or None
     return Measurement(
         source=PUBLISHED + row.source,
         machine=row.machine,
         cpu=cpu_named(row.machine),
-        gpu=(machine.gpus[row.gpus[0]].name or "").removeprefix("NVIDIA ") or None,
+        gpu=f"{name} (assumed)" if name and known and (known.assumed or "").startswith("the card") else name,
         gpus=row.gpus,
         n_gpus=len(row.gpus),
         backend="gpu",

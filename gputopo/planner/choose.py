@@ -49,14 +49,24 @@ def largest_batch(workload: Workload, memory_bytes: int, precision: str) -> int:
     return max(0, int(left // (needed_bytes(workload, 1, precision) - needed_bytes(workload, 0, precision))))
 
 
-def require_memory(machine: Machine, workload: Workload, batches: Mapping[int, int], precision: str) -> None:
-    """Raise UsageError where the batch of a GPU, by index, needs more than its memory."""
+def require_memory(
+    machine: Machine,
+    workload: Workload,
+    batches: Mapping[int, int],
+    precision: str,
+    history: Sequence[Figure] = (),
+) -> None:
+    """Raise UsageError where the batch of a GPU, by index, needs more than its memory.
+
+    None that was trained on such a GPU, by the `history`, or a smaller one.
+    """
+    ran = [one for one in history if (one.model, one.precision) == (workload.name, precision)]
     for gpu in machine.gpus:
         if gpu.index not in batches:
             continue
         batch, memory = batches[gpu.index], _memory_bytes(gpu)
         needed = needed_bytes(workload, batch, precision)
-        if needed <= memory:
+        if needed <= memory or any(one.gpu == gpu.name and one.batch >= batch for one in ran):
             continue
         fits = largest_batch(workload, memory, precision)
         raise UsageError(
@@ -173,7 +183,9 @@ def _plan(
     if not isinstance(basis.missing, str) and request.fits:
         workload = request.workload or workloads.require(request.model or "")
         each = selection.batches(choice.gpus)
-        require_memory(machine, workload, dict(zip(choice.gpus, each, strict=True)), request.precision)
+        own = dict(zip(choice.gpus, each, strict=True))
+        past = () if request.no_history else history
+        require_memory(machine, workload, own, request.precision, past)
     fewer = best_of_fewer(selection) if selection.predicts and keep != 1 else None
     return Plan(
         choice=choice,

@@ -169,6 +169,12 @@ def expected_of(gpu: Gpu) -> GpuExpectation | None:
     return expected_gpu(gpu.name, gpu.pci_device_id)
 
 
+def name_of(gpu: Gpu) -> str | None:
+    """Return the name of a GPU: the driver's, else that of its PCI device id in the reference data."""
+    row = None if gpu.name else expected_of(gpu)
+    return gpu.name if row is None else row.name
+
+
 def newest_generation(name: str | None, device_id: str | None = None) -> int | None:
     """Return the PCIe generation of a GPU; of a model without a row the latest of those with its number.
 

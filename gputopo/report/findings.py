@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gputopo.findings import Finding
 from gputopo.findings.compare import grouped
+from gputopo.reference.expectations import name_of
 from gputopo.report.document import Block, Document, Item, Items, block_lines, of_sections
 from gputopo.report.layout import SEVERITY_STYLES, plain
 from gputopo.values.index_ranges import index_ranges
@@ -62,9 +63,9 @@ def _sentence(machine: Machine, serious: Sequence[Finding]) -> str:
 
 def models_in_words(gpus: Sequence[Gpu]) -> str:
     """Return the number of GPUs of each model: `8 x H100 80GB HBM3`, with a multiplication sign."""
-    names = {gpu.name for gpu in gpus if gpu.name}
+    names = {name for gpu in gpus if (name := name_of(gpu))}
     only = next(iter(names)) if len(names) == 1 else None  # a lost GPU has no name
-    models = Counter(short_model(gpu.name or only) for gpu in gpus)
+    models = Counter(short_model(name_of(gpu) or only) for gpu in gpus)
     if not names:
         return f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}"
     return plain(" + ".join(f"{count} {TIMES} {name or 'unknown'}" for name, count in models.items()))

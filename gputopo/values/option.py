@@ -9,7 +9,7 @@ import keyword
 import math
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -173,7 +173,7 @@ class Declared:
     @property
     def is_required(self) -> bool:
         """Whether the command cannot do without it."""
-        return self.default is inspect.Parameter.empty
+        return self.default is inspect.Parameter.empty and not self.option.default
 
     @property
     def placeholder(self) -> str:
@@ -265,29 +265,23 @@ def options_of(spec: "type[msgspec.Struct]", part: tuple[str, ...] = ()) -> tupl
     import msgspec
 
     found: list[Declared] = []
+    theme, more = str(getattr(spec, "THEME", "")), bool(getattr(spec, "MORE", False))
     for one in msgspec.structs.fields(spec):
         kind, options = _declared(one.type)
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and not options:
             found += options_of(kind, (*part, one.name))
-        theme, more = str(getattr(spec, "THEME", "")), bool(getattr(spec, "MORE", False))
-        found += [
-            Declared(
-                option,
-                one.name,
-                kind,
-                _default(one.default is msgspec.NODEFAULT, one.default, option),
-                part,
-                option.theme or theme,
-                more if option.more is None else option.more,
-            )
-            for option in options
-        ]
+        default = inspect.Parameter.empty if one.default is msgspec.NODEFAULT else one.default
+        found += _of(one.type, one.name, default, part, theme, more=more)
     return tuple(found)
 
 
-def _default(is_none: bool, default: Any, option: Option) -> Any:
-    """Return the default of a field; one without, which its option describes in words, is filled in later."""
-    return default if not is_none else None if option.default else inspect.Parameter.empty
+def _of(
+    annotation: Any, field: str, default: Any, part: tuple[str, ...], theme: str, *, more: bool
+) -> Iterator[Declared]:
+    kind, options = _declared(annotation)
+    for option in options:
+        hidden = more if option.more is None else option.more
+        yield Declared(option, field, kind, default, part, option.theme or theme, hidden)
 
 
 def parameters_of(command: Callable[..., Any]) -> tuple[Declared, ...]:
@@ -321,11 +315,7 @@ def _of_parameter(parameter: inspect.Parameter) -> tuple[Declared, ...]:
     spec = _spec(parameter.annotation)
     if spec is not None:
         return options_of(spec)
-    kind, options = _declared(parameter.annotation)
-    return tuple(
-        Declared(option, parameter.name, kind, parameter.default, (), option.theme, bool(option.more))
-        for option in options
-    )
+    return tuple(_of(parameter.annotation, parameter.name, parameter.default, (), "", more=False))
 
 
 def given_of(spec: "type[msgspec.Struct]", texts: Mapping[str, Text]) -> Given:

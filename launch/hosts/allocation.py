@@ -141,8 +141,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
 def find(options: HostOptions, environ: Mapping[str, str]) -> Allocation | None:
     """Return the hosts that work together, None for this one alone.
 
-    Options go before TF_CONFIG, a Slurm step, MPI, RANK with WORLD_SIZE, a LeaderWorkerSet,
-    and the index of a Kubernetes Job.
+    Options go before TF_CONFIG, a Slurm step, MPI, RANK with WORLD_SIZE, and the index of a Kubernetes Job.
     A source of one host is ignored. Raises UsageError where two sources disagree in rank, size or the host of
     rank 0, and where several hosts, or several tasks on one, are not understood.
     """
@@ -174,7 +173,6 @@ def _claims(environ: Mapping[str, str]) -> list[RankClaim]:
         starters.slurm,
         starters.mpi,
         starters.torch,
-        starters.leader_worker_set,
     )
     return [
         one

@@ -186,21 +186,6 @@ def torch(environ: Environ) -> RankClaim | None:
     )
 
 
-def leader_worker_set(environ: Environ) -> RankClaim | None:
-    """Return the claim of a LeaderWorkerSet of Kubernetes."""
-    size, rank = _number(environ, "LWS_GROUP_SIZE"), _number(environ, "LWS_WORKER_INDEX")
-    if size is None or rank is None:
-        return None
-    leader = address(environ.get("LWS_LEADER_ADDRESS", "").strip())
-    return RankClaim(
-        source="LeaderWorkerSet",
-        remove="unset LWS_GROUP_SIZE",
-        rank=rank,
-        size=size,
-        hosts=master(environ) if leader is None else (leader,),
-    )
-
-
 def indexed_job(environ: Environ) -> RankClaim | None:
     """Return the claim of the index of a Kubernetes Job, which has no size. Raises nothing.
 

@@ -24,7 +24,7 @@ from gputopo.copies.nccl_hosts import (
 )
 from gputopo.copies.network import (
     NCCL_TESTS,
-    Nccl,
+    NcclPrograms,
     NetworkHost,
     NetworkResult,
     Order,
@@ -112,7 +112,7 @@ def _run(commands: list[list[str]], environ: Mapping[str, str], limit_s: float) 
         return [Ended("", None, f"mpirun cannot be started: {error.strerror}")] * len(commands)
 
 
-def _nccl(host: NetworkHost) -> Nccl:
+def _nccl(host: NetworkHost) -> NcclPrograms:
     assert host.tools is not None, "the tools of all hosts are known"
     assert host.tools.nccl is not None, "the tool was chosen"
     return host.tools.nccl

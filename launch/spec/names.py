@@ -49,7 +49,9 @@ _ALSO = {  # class names of tf.distribute, without "Strategy", and short forms
 
 def cpu_devices_of(strategy: str | None) -> int:
     """Return the CPU devices of each host by default: tf.distribute takes one on each of several hosts."""
-    return 1 if strategy is not None and read(strategy).kind == MULTI_WORKER else CPU_DEVICES
+    if strategy is None or strategy.lower() in METHODS:
+        return CPU_DEVICES
+    return 1 if read(strategy).kind == MULTI_WORKER else CPU_DEVICES
 
 
 def read(name: str) -> StrategyName:

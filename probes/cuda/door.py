@@ -381,11 +381,9 @@ def _start(log: CallLog) -> Cuda:
         cuda = Cuda(driver, log)
     except CudaError as error:
         raise _refused(error) from error
-    if cuda.doubt and not _has_elapsed_time(cuda, driver):
-        major = int(cuda.driver_version.partition(".")[0])
-        raise NoCudaError(
-            "BINDINGS_NEWER", cuda.doubt, f'pip install "cuda-bindings<{major + 1}", or {_UPDATE}'
-        )
+    if cuda.doubt and _lacks(cuda, driver):
+        older = int(cuda.driver_version.partition(".")[0]) + 1
+        raise NoCudaError("BINDINGS_NEWER", cuda.doubt, f'pip install "cuda-bindings<{older}", or {_UPDATE}')
     if not cuda.devices:
         says = "; ".join(cuda.unreadable) or "CUDA finds no device"
         raise NoCudaError("CUDA_ERROR_NO_DEVICE", says, _REMEDIES["CUDA_ERROR_NO_DEVICE"])
@@ -397,20 +395,17 @@ def _doubt(bindings: int, driver: int) -> str | None:
     major = bindings // 1000
     if driver // 1000 >= major:
         return None
-    needs = f" (Linux driver {DRIVERS[major]})" if major in DRIVERS else ""
-    return (
-        f"cuda-bindings {major} needs a driver of CUDA {major}.0{needs} or later; this one is of CUDA "
-        f"{driver // 1000}.{driver % 1000 // 10}"
-    )
+    needs = f"CUDA {major}.0 (Linux driver {DRIVERS.get(major, 'not known')}) or later"
+    return f"cuda-bindings {major} needs {needs}; this driver has {driver // 1000}.{driver % 1000 // 10}"
 
 
-def _has_elapsed_time(cuda: Cuda, binding: Any) -> bool:
-    """Return whether the driver has the one call in use that changed between two major versions (in 12.8)."""
+def _lacks(cuda: Cuda, binding: Any) -> bool:
+    """Return whether the driver lacks the one call in use that changed within a major version (in 12.8)."""
     try:
         cuda.ask("cuEventElapsedTime", binding.CUevent(0), binding.CUevent(0))
     except CudaError as error:
-        return error.reason != ABSENT
-    return True
+        return error.reason == ABSENT
+    return False
 
 
 def _words(code: Any) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.cli.commands import COMMANDS
-from gputopo.cli.completion import candidates, place
+from gputopo.cli.completion import candidates
 from tests.cli.conftest import Call
 
 ROOT = Path(__file__).parents[2]
@@ -53,30 +53,6 @@ def test_the_script_of_each_shell_can_be_parsed(shell: str, call: Call, tmp_path
     file = tmp_path / "script"
     file.write_text(call("completion", shell).out)
     subprocess.run([found, "-n", str(file)], check=True, timeout=60)
-
-
-def test_installing_writes_the_script_once_and_says_where(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "ZDOTDIR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("SHELL", "/usr/bin/zsh")
-    (tmp_path / ".zshrc").write_text("own line")
-    for _ in range(2):
-        done = call("completion", "--install")
-        assert (done.code, done.out) == (0, "")
-    file = tmp_path / ".local/share/gputopo/completion.zsh"
-    assert file.read_text() == call("completion", "zsh").out
-    assert (tmp_path / ".zshrc").read_text() == f"own line\nsource {file}  # completes gputopo\n"
-    assert f"wrote {file}" in done.err
-
-
-def test_bash_loads_the_file_itself_where_it_has_bash_completion() -> None:
-    environ = {"HOME": "/home/a"}
-    file, by = place("bash", environ, has_bash_completion=True)
-    assert (file, by) == (Path("/home/a/.local/share/bash-completion/completions/gputopo"), None)
-    assert place("bash", environ, has_bash_completion=False) == (file, Path("/home/a/.bashrc"))
 
 
 def test_an_unknown_shell_is_refused_with_those_that_are_known(

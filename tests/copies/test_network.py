@@ -11,7 +11,7 @@ from gputopo.copies.jobs import matchings
 from gputopo.copies.network import (
     AT_ONCE,
     QUICK,
-    Nccl,
+    NcclPrograms,
     NetworkHost,
     NetworkResult,
     Order,
@@ -25,7 +25,7 @@ from gputopo.copies.network import (
 )
 from gputopo.values.errors import HardwareError
 
-NCCL = Nccl(mpirun="/usr/bin/mpirun", program="/usr/bin/sendrecv_perf", gpus=8)
+NCCL = NcclPrograms(mpirun="/usr/bin/mpirun", program="/usr/bin/sendrecv_perf", gpus=8)
 NO_GPU, WITH_NCCL = Tools(lacks="no GPU"), Tools(nccl=NCCL)
 
 

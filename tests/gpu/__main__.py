@@ -6,26 +6,24 @@ in. With `--double SCENARIO` it runs on the doubles of `tests.kit`, which try th
 """
 
 import argparse
-import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from gputopo.probes.cuda.door import NoCudaError, open_cuda
 from tests.gpu.checks import CHECKS, Box, Row
 
 
-def doubled(folder: Path, name: str, words: str = "") -> Box:
-    """Return a machine of the kit, with faults of CUDA."""
+def doubled(folder: Path, name: str) -> Box:
+    """Return a machine of the kit."""
     from tests.kit.cuda.derive import from_scenario
     from tests.kit.cuda.layouts import named
     from tests.kit.cuda.session import environment
-    from tests.kit.cuda.words import spoilt
 
-    spec = spoilt(from_scenario(named(name)), filter(None, words.split("+")))
-    gputopo = (sys.executable, "-m", "tests.kit.command", name, "--cuda", words, "--")
-    return Box(folder, gputopo, environment=environment(spec) | {"GPUTOPO_DOUBLE": name}, is_double=True)
+    given = environment(from_scenario(named(name))) | {"GPUTOPO_DOUBLE": name}
+    gputopo = (sys.executable, "-m", "tests.kit.command", name, "--cuda", "", "--")
+    return Box(folder, gputopo, environment=given, is_double=True)
 
 
 def rows(box: Box) -> Iterator[Row]:
@@ -34,13 +32,7 @@ def rows(box: Box) -> Iterator[Row]:
         try:
             yield from check(box)
         except (RuntimeError, OSError, LookupError) as error:
-            yield Row((check.__doc__ or "").rstrip("."), f"{type(error).__name__}: {error}", "", "NOT")
-
-
-def table(found: Iterable[Row]) -> str:
-    """Return the rows as text."""
-    words = ((one, f" ({one.reference})" if one.reference else "") for one in found)
-    return "\n".join(f"{one.verdict:9}  {one.what}: {one.measured}{beside}" for one, beside in words)
+            yield (check.__doc__ or "").rstrip("."), f"{type(error).__name__}: {error}", False
 
 
 def main() -> int:
@@ -61,13 +53,14 @@ def main() -> int:
     box = Box(folder) if given.double is None else doubled(folder, given.double)
     box.nvbandwidth = given.nvbandwidth
     box.limit = ("--gpus", given.gpus) if given.gpus else ()
-    found = []
-    for one in rows(box):
-        found.append(one)
-        print(table([one]), flush=True)
-    (folder / "table.txt").write_text(table(found) + "\n")
-    wrong = sum(one.verdict == "NOT" for one in found)
-    print(f"{len(found)} compared, {wrong} not agreed; kept in {folder}{os.sep}")
+    verdicts = {True: "agreed", False: "NOT", None: "not tried"}
+    wrong = 0
+    with (folder / "table.txt").open("w") as file:
+        for what, words, verdict in rows(box):
+            wrong += verdict is False
+            for out in (file, sys.stdout):
+                print(f"{verdicts[verdict]:9}  {what}: {words}", file=out, flush=True)
+    print(f"{wrong} not agreed; kept in {folder}")
     return int(wrong > 0)
 
 

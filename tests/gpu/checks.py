@@ -1,4 +1,7 @@
-"""What is compared on a machine with GPUs: each check yields rows of a table, agreed or not."""
+"""What is compared on a machine with GPUs. A check yields rows of a table: what, both sides, if they agree.
+
+None in the place of the verdict: it could not be tried.
+"""
 
 import contextlib
 import json
@@ -12,11 +15,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
+Row = tuple[str, str, bool | None]
 Key = tuple[str, ...]
 
-# PyTorch on GPU 0, with its steps reported; the last line is how it went.
 PROGRAM = """
 import torch
 from gputopo.launch.throughput import Steps
@@ -30,35 +33,16 @@ with Steps(examples=1) as steps:
 """
 
 
-class Row(NamedTuple):
-    """A line of the table: what, both sides, and whether they agree."""
-
-    what: str
-    measured: str
-    reference: str
-    verdict: Literal["agreed", "NOT", "not tried"]
-
-
-def agreed(good: bool) -> Literal["agreed", "NOT"]:
-    """Return the verdict of a check."""
-    return "agreed" if good else "NOT"
-
-
-def not_tried(what: str, reason: str) -> Iterator[Row]:
-    """Yield the row of a check that cannot be made here."""
-    yield Row(what, reason, "", "not tried")
-
-
-def near(what: str, pairs: Mapping[str, tuple[float, float]], share: float) -> Iterator[Row]:
-    """Yield the row of numbers that should be within a share of their references: the worst of them."""
+def near(what: str, pairs: Mapping[str, tuple[float, float]], share: float) -> Row:
+    """Return the row of numbers that should be within a share of their references: the worst of them."""
     if not pairs:
-        yield from not_tried(what, "nothing to compare")
-        return
+        return what, "nothing to compare", None
     worst = max(pairs, key=lambda name: abs(pairs[name][0] / pairs[name][1] - 1))
-    own, other = pairs[worst]
-    good = sum(abs(a / b - 1) <= share for a, b in pairs.values())
-    words = f"{good} of {len(pairs)} within {share:.0%}; worst {worst}: {own:.4g}"
-    yield Row(what, words, f"{other:.4g}", agreed(good == len(pairs)))
+    good = sum(abs(one / other - 1) <= share for one, other in pairs.values())
+    words = "{} of {} within {:.0%}; worst {}: {:.4g}, {:.4g}".format(
+        good, len(pairs), share, worst, *pairs[worst]
+    )
+    return what, words, good == len(pairs)
 
 
 @dataclass
@@ -73,44 +57,35 @@ class Box:
     limit: Sequence[str] = ()  # --gpus of bandwidth
     is_double: bool = False
 
-    def run(self, command: Sequence[str], *, whole: bool = True) -> str:
+    def run(self, *command: str) -> str:
         """Return what a command prints. Raises RuntimeError with its last line where it fails."""
         done = subprocess.run(command, capture_output=True, text=True, env=self.environment, timeout=1800)
-        if done.returncode not in (0, 1) or (whole and not done.stdout):
-            last = (done.stderr.strip() or "nothing printed").splitlines()[-1]
-            raise RuntimeError(f"exit code {done.returncode}: {last}")
+        if done.returncode not in (0, 1):  # 1: findings
+            raise RuntimeError(f"exit code {done.returncode}: {done.stderr.strip()[-200:]}")
         return done.stdout
 
-    def keep(self, name: str, *command: str) -> dict[str, Any]:
-        """Return the JSON that gputopo prints, kept as a file."""
-        text = self.run((*self.gputopo, *command, "--json"))
+    def keep(self, name: str, *command: str) -> Any:
+        """Return the JSON that a command prints, kept as a file."""
+        text = self.run(*command)
         (self.folder / f"{name}.json").write_text(text)
-        found: dict[str, Any] = json.loads(text)
-        return found
+        return json.loads(text)
 
     @cached_property
-    def recording(self) -> Path:
+    def recording(self) -> str:
         """The machine, before anything is measured."""
-        path = self.folder / "machine.json"
-        self.keep("inspect", "inspect", "--record", str(path))
+        path = str(self.folder / "machine.json")
+        self.run(*self.gputopo, "inspect", "--record", path)
         return path
 
     @cached_property
-    def quick(self) -> dict[str, Any]:
-        """A quick session."""
-        return self.keep("quick", "bandwidth", "--quick", *self.limit)
+    def sessions(self) -> list[Any]:
+        """A quick and a full session."""
+        command = (*self.gputopo, "bandwidth", "--json", *self.limit, "--effort")
+        return [self.keep(one, *command, one) for one in ("quick", "full")]
 
-    @cached_property
-    def full(self) -> dict[str, Any]:
-        """A full session."""
-        return self.keep("full", "bandwidth", "--full", *self.limit)
-
-    def alone(self, task: str) -> list[dict[str, Any]]:
-        """Return what `tests.gpu.plain` finds, kept as a file."""
-        text = self.run((*self.plain, str(self.recording), task))
-        (self.folder / f"plain-{task}.json").write_text(text)
-        found: list[dict[str, Any]] = json.loads(text)
-        return found
+    def alone(self, task: str) -> Any:
+        """Return what `tests.gpu.plain` finds."""
+        return self.keep(f"plain-{task}", *self.plain, self.recording, task)
 
 
 def facts(box: Box) -> Iterator[Row]:
@@ -118,14 +93,14 @@ def facts(box: Box) -> Iterator[Row]:
     what = "facts of NVML beside nvidia-smi -q -x"
     smi = shutil.which("nvidia-smi", path=(box.environment or {}).get("PATH"))
     if smi is None:
-        yield from not_tried(what, "nvidia-smi is not on PATH")
+        yield what, "nvidia-smi is not on PATH", None
         return
-    with tempfile.TemporaryDirectory() as folder:  # it has serials and UUIDs
+    with tempfile.TemporaryDirectory() as folder:  # not kept: it has serials and UUIDs
         other = Path(folder) / "smi.xml"
-        other.write_text(box.run([smi, "-q", "-x"]))
-        found = json.loads(box.run((*box.gputopo, "inspect", "--diff", str(other), "--json")))
+        other.write_text(box.run(smi, "-q", "-x"))
+        found = json.loads(box.run(*box.gputopo, "inspect", "--diff", str(other), "--json"))
     changes = [one["says"] for one in found["changes"] if one["was"] is not None and one["is"] is not None]
-    yield Row(what, "; ".join(changes[:3]) or "none differ", str(len(changes)), agreed(not changes))
+    yield what, f"{len(changes)} differ{': ' if changes else ''}{'; '.join(changes[:3])}", not changes
 
 
 def rates(samples: Sequence[Mapping[str, Any]]) -> dict[Key, float]:
@@ -144,130 +119,116 @@ def rates(samples: Sequence[Mapping[str, Any]]) -> dict[Key, float]:
 def copies(box: Box) -> Iterator[Row]:
     """Every kind of copy by a quick and a full session, by nvbandwidth's method, by nvbandwidth."""
     plain = "nvbandwidth's method"
-    found = {"quick": rates(box.quick["samples"]), "full": rates(box.full["samples"])}
+    found = {name: rates(one["samples"]) for name, one in zip(("quick", "full"), box.sessions, strict=True)}
     found[plain] = rates(box.alone("rates"))
     beside = [("quick", "full"), ("quick", plain), ("full", plain)]
     if box.nvbandwidth is not None:
-        (box.folder / "nvbandwidth.txt").write_text(box.run([box.nvbandwidth]))
-        read = box.keep("nvbandwidth", "bandwidth", "--from", str(box.folder / "nvbandwidth.txt"))
+        text = box.folder / "nvbandwidth.txt"
+        text.write_text(box.run(box.nvbandwidth))
+        read = box.keep("nvbandwidth", *box.gputopo, "bandwidth", "--from", str(text), "--json")
         found["nvbandwidth"] = rates(read["samples"])
         beside += [("quick", "nvbandwidth"), (plain, "nvbandwidth")]
     for one, other in beside:
         both = [key for key in found[one] if key in found[other]]
-        for kind, method in dict.fromkeys(key[:2] for key in both):
-            pairs = {
-                f"{key[2]} to {key[3]}": (found[one][key], found[other][key])
-                for key in both
-                if key[:2] == (kind, method)
-            }
-            yield from near(f"{kind} by {method}: {one}, {other}", pairs, 0.01)
+        for of in dict.fromkeys(key[:2] for key in both):
+            own = [key for key in both if key[:2] == of]
+            pairs = {f"{key[2]} to {key[3]}": (found[one][key], found[other][key]) for key in own}
+            yield near(f"{' by '.join(of)}: {one}, {other}", pairs, 0.01)
 
 
 def engine(box: Box) -> Iterator[Row]:
     """Start skew, copies in the L2 and beyond it, what readings of NVML cost."""
     found = {f"gpu:{one['gpu']}": one for one in box.alone("engine")}
     apart = max(one["skew"] for one in found.values())
-    yield Row(
-        "streams of a GPU begin together", f"{apart:.2%} of a window apart", "1%", agreed(apart <= 0.01)
-    )
+    yield "streams of a GPU begin together", f"{apart:.2%} of a window apart", apart <= 0.01
     plain = rates(json.loads((box.folder / "plain-rates.json").read_text()))
     local = {key[2]: rate for key, rate in plain.items() if key[0] == "d2d_local"}
     beyond = {place: (one["alone"], local[place]) for place, one in found.items() if place in local}
-    yield from near("copies in GPU memory of 4 times the L2, of 512 MiB", beyond, 0.01)
+    yield near("copies in GPU memory of 4 times the L2, of 512 MiB", beyond, 0.01)
     times = max(one["small"] / one["alone"] for one in found.values())
-    row = "copies of half the L2 are those of a cache"
-    yield Row(row, f"{times:.2f} times as fast as beyond it", "", "agreed" if times > 1 else "not tried")
+    yield "copies of half the L2", f"{times:.2f} times as fast as beyond it", True if times > 1 else None
     reads = {place: (one["read"], one["alone"]) for place, one in found.items()}
-    yield from near("copies with NVML read, without", reads, 0.01)
+    yield near("copies with NVML read, without", reads, 0.01)
 
 
 def latency(box: Box) -> Iterator[Row]:
     """Latencies of a quick and a full session."""
+    names = ("source", "destination", "method", "path")
     found: list[dict[str, float]] = []
-    for session in (box.quick, box.full):
+    for session in box.sessions:
         own = [one for one in session["samples"] if one["kind"] == "latency" and not one["group"]]
-        names = ("source", "destination", "method", "path")
         found.append({" ".join(str(one[name]) for name in names): one["median_us"] for one in own})
     both = {name: (us, found[1][name]) for name, us in found[0].items() if name in found[1]}
-    yield from near("latency: quick, full", both, 0.05)
+    yield near("latency: quick, full", both, 0.05)
 
 
 def conditions(box: Box) -> Iterator[Row]:
-    """Clocks, link and throttle reasons in the timed windows; ECC errors over all sessions."""
-    samples = [one for one in box.quick["samples"] if one["kind"] in ("h2d", "d2h")]
+    """Clocks in the timed windows; ECC errors over all sessions."""
+    samples = [one for one in box.sessions[0]["samples"] if one["kind"] in ("h2d", "d2h")]
     alone = [one for one in samples if one["pinned"] and not one["group"]]
     read = [s for s in alone if all(one["readings"] and one["graphics_mhz"] for one in s["conditions"])]
-    same = agreed(len(read) == len(alone))
-    yield Row("clocks read inside the windows", f"{len(read)}", f"{len(alone)} copies", same)
-    before = json.loads(box.recording.read_text())
-    after = box.keep("after", "inspect")["machine"]
+    yield "clocks read inside the windows", f"{len(read)} of {len(alone)} copies", len(read) == len(alone)
+    before = json.loads(Path(box.recording).read_text())
+    after = box.keep("after", *box.gputopo, "inspect", "--json")["machine"]
     were, now = ([gpu["ecc"] for gpu in machine["gpus"]] for machine in (before, after))
-    words = "equal" if were == now else str(now)
-    yield Row("ECC counters before and after all copies", words, "", agreed(were == now))
+    yield "ECC counters before and after all copies", "equal" if were == now else str(now), were == now
 
 
 def program(box: Box) -> Iterator[Row]:
-    """A PyTorch program under `run`, alone and beside another process on its GPU."""
+    """A PyTorch program under `run`, alone and beside another process on its GPU; `inspect --watch`."""
     what = "run -- python with a PyTorch program"
-    has_torch = [sys.executable, "-c", "import torch; raise SystemExit(not torch.cuda.is_available())"]
-    if box.is_double or subprocess.run(has_torch, capture_output=True).returncode:
-        yield from not_tried(what, "no PyTorch that uses a GPU")
-        return
-    script = box.folder / "program.py"
-    script.write_text(PROGRAM)
-
-    def result(name: str) -> str:
-        folder = box.folder / name
-        ours = ("run", "--gpus", "0", "--output", str(folder), "--", sys.executable, str(script))
-        box.run((*box.gputopo, *ours), whole=False)
-        return (folder / "result.json").read_text()
-
-    speed = json.loads(result("run"))["images_per_sec"]
-    yield Row(what, f"{speed} steps/s", "above 0", agreed(bool(speed)))
-    with loaded(box) as pid:
-        named = str(pid) in result("run-beside")
-    yield Row("its result names a process that slows it", f"pid {pid}", "", agreed(named))
-
-
-def watch(box: Box) -> Iterator[Row]:
-    """Another process on a GPU is named."""
-    what = "inspect --watch names a process under load"
     if box.is_double:
-        yield from not_tried(what, "the double of NVML knows no processes of this machine")
+        yield what, "the double of NVML knows no processes of this machine", None
         return
     with loaded(box) as pid:
-        text = box.run((*box.gputopo, "inspect", "--watch", "--duration", "5s", "--json"))
-    yield Row(what, f"pid {pid}", "", agreed(str(pid) in text))
+        text = box.run(*box.gputopo, "inspect", "--watch", "--duration", "5s", "--json")
+    yield "inspect --watch names a process under load", f"pid {pid}", str(pid) in text
+    has_torch = [sys.executable, "-c", "import torch; raise SystemExit(not torch.cuda.is_available())"]
+    if subprocess.run(has_torch, capture_output=True).returncode:
+        yield what, "no PyTorch that uses a GPU", None
+        return
+
+    def result() -> str:
+        with tempfile.TemporaryDirectory() as folder:  # not kept: events have UUIDs
+            script = Path(folder) / "program.py"
+            script.write_text(PROGRAM)
+            ours = ("run", "--gpus", "0", "--output", f"{folder}/run", "--", sys.executable, str(script))
+            box.run(*box.gputopo, *ours)
+            return (Path(folder) / "run" / "result.json").read_text()
+
+    speed = (json.loads(result())["throughput"] or {}).get("median")
+    yield what, f"{speed} steps/s", bool(speed)
+    with loaded(box) as pid:
+        yield "its result names a process that slows it", f"pid {pid}", str(pid) in result()
 
 
 def weights(box: Box) -> Iterator[Row]:
     """When the weights are there, without a gate and with one: that of a drill that never begins."""
     what = "wait for the weights of AlexNet, beside one with a gate (median ms)"
     if box.is_double:
-        yield from not_tried(what, "TensorFlow has no GPU of the double")
+        yield what, "TensorFlow has no GPU of the double", None
         return
     words = "run --model alexnet --gpus 0 --variable-update parameter_server --ps cpu --num-batches 100"
-    found, rates = [], []
+    found, speeds = [], []
     for gate in ((), ("--drill", "slow-weights=0:0.99@1000000")):
-        with tempfile.TemporaryDirectory() as folder:  # events have UUIDs
-            box.run((*box.gputopo, *words.split(), *gate, "--output", f"{folder}/run"))
+        with tempfile.TemporaryDirectory() as folder:  # not kept: events have UUIDs
+            box.run(*box.gputopo, *words.split(), *gate, "--output", f"{folder}/run")
             events = map(json.loads, Path(folder, "run", "events.jsonl").read_text().splitlines())
             steps = [one for one in events if one["event"] == "step" and one["step"] > 0]
         found.append(1000 * median(one["marks"][0]["weights_s"] for one in steps))
-        rates.append(median(one["images"] / one["seconds"] for one in steps))
-    yield from near(what, {"GPU 0": (found[0], found[1])}, 0.1)
-    yield Row(
-        "images/sec without the gate",
-        f"{rates[0]:.4g}",
-        f"{rates[1]:.4g}",
-        agreed(rates[0] > 0.98 * rates[1]),
+        speeds.append(median(one["images"] / one["seconds"] for one in steps))
+    yield near(what, {"GPU 0": (found[0], found[1])}, 0.1)
+    yield (
+        "images/sec without the gate, with it",
+        "{:.4g}, {:.4g}".format(*speeds),
+        speeds[0] > 0.98 * speeds[1],
     )
 
 
 @contextlib.contextmanager
 def loaded(box: Box) -> Iterator[int]:
     """Let another process copy inside GPU 0; its number."""
-    command = (*box.plain, str(box.recording), "load")
+    command = (*box.plain, box.recording, "load")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=box.environment) as process:
         try:
             assert process.stdout is not None
@@ -282,7 +243,7 @@ def recordings(box: Box) -> Iterator[Row]:
     identity = re.compile(r"\b(?:GPU|MIG)-[0-9a-f]{8}-|\"serial\": \"")
     kept = [path for path in box.folder.rglob("*") if path.is_file()]
     found = [path.name for path in kept if identity.search(path.read_text(errors="replace"))]
-    yield Row("no serials and UUIDs in what is kept", ", ".join(found) or "none", "", agreed(not found))
+    yield "no serials and UUIDs in what is kept", ", ".join(found) or "none", not found
 
 
 CHECKS: tuple[Callable[[Box], Iterator[Row]], ...] = (
@@ -292,7 +253,6 @@ CHECKS: tuple[Callable[[Box], Iterator[Row]], ...] = (
     latency,
     conditions,
     program,
-    watch,
     weights,
     recordings,
 )

@@ -312,13 +312,13 @@ def test_the_range_is_never_a_point_and_wider_where_copies_below_a_switch_are_st
     staged = msgspec.structs.replace(
         machine, links=tuple(msgspec.structs.replace(one, p2p_read="CNS") for one in machine.links)
     )
-    for fields in ({"num_gpus": 1}, {"num_gpus": 2}, {"num_gpus": 2, "variable_update": "independent"}):
+    for fields in ({"num_gpus": 1}, {"gpus": (0, 1)}, {"num_gpus": 2, "variable_update": "independent"}):
         one, other = (plan(box, request(**fields)).choice for box in (machine, staged))
         low, high = one.images_per_sec_low or 0.0, one.images_per_sec_high or 0.0
         assert low < (one.images_per_sec or 0.0) < high
-        if fields == {"num_gpus": 2}:
-            assert (other.images_per_sec_low or 0.0) / (other.images_per_sec or 1.0) < 0.7
-            assert low / (one.images_per_sec or 1.0) > 0.68
+        if "gpus" in fields:
+            assert (other.images_per_sec_low or 0.0) / (other.images_per_sec or 1.0) < 0.62
+            assert low / (one.images_per_sec or 1.0) > 0.66
         if "variable_update" in fields:
             assert high == pytest.approx(2060, rel=0.001)
 

@@ -1,6 +1,7 @@
 import pytest
 
 from gputopo.planner.choose import largest_batch, needed_bytes, require_memory
+from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine, MemoryMib
 from gputopo.workload.workloads import require
@@ -20,6 +21,15 @@ def test_a_batch_needs_its_features_and_three_times_the_variables() -> None:
     assert needed_bytes(RESNET, 64, "fp16") - empty == 32 * RESNET.feature_bytes
 
 
+def test_a_batch_that_was_trained_here_is_not_refused_whatever_is_counted() -> None:
+    machine = box(name="GeForce GTX 1070")
+    ran = [Figure("GeForce GTX 1070", "resnet50", 500, "fp32", 100.0)]
+    require_memory(machine, RESNET, {3: 500}, "fp32", ran)
+    for batch, precision in ((501, "fp32"), (500, "bf16")):
+        with pytest.raises(UsageError, match="GPU 3 has 8 GiB at most"):
+            require_memory(machine, RESNET, {3: batch}, precision, ran)
+
+
 def test_the_largest_batch_leaves_a_tenth_of_the_memory() -> None:
     batch = largest_batch(RESNET, 8 * GIB, "fp32")
     assert needed_bytes(RESNET, batch, "fp32") <= 0.9 * 8 * GIB < needed_bytes(RESNET, batch + 1, "fp32")
@@ -33,6 +43,7 @@ def test_the_largest_batch_leaves_a_tenth_of_the_memory() -> None:
         (box(name="Tesla V100-SXM2-16GB"), 16),
         (box(name="NVIDIA H100 80GB HBM3"), 80),
         (box(name="GeForce GTX 1070"), 8),
+        (box(name="GH200 480GB"), 96),
         (box(name="a GPU that no table has"), 288),
     ],
 )

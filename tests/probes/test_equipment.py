@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.copies.network import Nccl, Tools
+from gputopo.copies.network import NcclPrograms, Tools
 from gputopo.probes.equipment import nccl_at, tools_at
 from tests.probes.stand_ins import NcclTests
 
@@ -23,7 +23,7 @@ def test_what_nccl_tests_lack_on_a_host_is_stated(
     gpu(tmp_path)
     assert tools_at(HERE, "tcp", tmp_path).nccl is None
     known = tools_at(HERE, "auto", tmp_path).nccl
-    assert known == Nccl(
+    assert known == NcclPrograms(
         mpirun=str(nccl.folder / "mpirun"),
         program=str(nccl.folder / "sendrecv_perf"),
         gpus=1,
@@ -32,7 +32,7 @@ def test_what_nccl_tests_lack_on_a_host_is_stated(
     assert "IPv6" in str(nccl_at("fd00::1", tmp_path))
     (nccl.folder / "sendrecv_perf").rename(nccl.folder / "sendrecv_perf_mpi")
     found = nccl_at(HERE, tmp_path)
-    assert isinstance(found, Nccl)
+    assert isinstance(found, NcclPrograms)
     assert found.program.endswith("sendrecv_perf_mpi")
     (nccl.folder / "mpirun").write_text("#!/bin/sh\necho HYDRA build details: Version: 4.1\n")
     assert nccl_at(HERE, tmp_path) == "mpirun does not print its version of Open MPI"

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from gputopo.copies.nccl_hosts import ALL_BYTES, BYTES, Rate, environment, pair_command
-from gputopo.copies.network import QUICK, Nccl
+from gputopo.copies.network import QUICK, NcclPrograms
 from gputopo.probes.processes import tethered
 from gputopo.probes.programs import Ended, all_reduce_of, rate_of, run_all
 from gputopo.values.bandwidth import Bandwidth
@@ -19,7 +19,7 @@ LONG_S = 20.0
 
 
 def run(nccl: NcclTests, limit_s: float = LONG_S, pairs: int = 1) -> list[Rate | str]:
-    own = Nccl(mpirun=str(nccl.folder / "mpirun"), program=str(nccl.folder / "sendrecv_perf"), gpus=1)
+    own = NcclPrograms(mpirun=str(nccl.folder / "mpirun"), program=str(nccl.folder / "sendrecv_perf"), gpus=1)
     commands = [pair_command(HOSTS, own, QUICK, os.environ)] * pairs
     wrap = partial(tethered, signum=signal.SIGTERM)
     ended = run_all(commands, environment(os.environ), limit_s, wrap)
@@ -128,7 +128,7 @@ def test_the_variables_of_another_mpirun_do_not_reach_this_one() -> None:
 
 
 def test_nccls_own_variables_are_set_on_both_hosts() -> None:
-    own = Nccl(mpirun="/usr/bin/mpirun", program="/opt/sendrecv_perf", gpus=8)
+    own = NcclPrograms(mpirun="/usr/bin/mpirun", program="/opt/sendrecv_perf", gpus=8)
     variables = {"NCCL_IB_HCA": "mlx5", "NCCL_DEBUG": "TRACE", "NCCL_TESTS_SPLIT": "1", "HOME": "/root"}
     words = pair_command(HOSTS, own, QUICK, variables)
     assert words[words.index("env") + 1 : words.index("/opt/sendrecv_perf")] == [

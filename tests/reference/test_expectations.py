@@ -3,6 +3,7 @@ from importlib import resources
 
 import pytest
 
+from gputopo.reference import expectations
 from gputopo.reference.expectations import (
     GpuExpectation,
     expected_gpu,
@@ -12,6 +13,7 @@ from gputopo.reference.expectations import (
     known_gpus,
 )
 from gputopo.values.bandwidth import COLLECTIVES
+from gputopo.values.machine import Gpu
 
 ROWS = known_gpus()
 # Lengths of a row are rounded, and makers publish rounded bandwidths (H200: 2.4 % under its clock's).
@@ -232,3 +234,9 @@ def test_every_bus_rate_is_of_a_known_gpu_and_above_its_lower_limit() -> None:
         assert row.operation in COLLECTIVES
         assert 0 < row.low_gb_per_s <= (row.bus_gb_per_s or row.low_gb_per_s)
         assert row.confidence in ("measured", "scaled", "threshold")
+
+
+def test_a_gpu_without_a_name_has_the_name_of_its_pci_device_id() -> None:
+    assert expectations.name_of(Gpu(index=0, pci_device_id="2231")) == "RTX A5000"
+    assert expectations.name_of(Gpu(index=0, name="NVIDIA X", pci_device_id="2231")) == "NVIDIA X"
+    assert expectations.name_of(Gpu(index=0, pci_device_id="ffff")) is None

@@ -102,6 +102,8 @@ def _number(kind: str, text: str, bare: bool) -> ReportedValue | None:
     if match is None or not (match[2] in _UNITS[kind] or (bare and not match[2])):
         return None
     number = float(match[1])
+    if number < 0 and kind != "C":
+        return None
     if kind == "W":
         return ReportedValue(number)
     if number != int(number):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import gputopo
 from gputopo.cli.hosts.asking import ask
-from gputopo.cli.printing import emit, note, show_report
+from gputopo.cli.printing import note
 from gputopo.cli.source import machine_from
 from gputopo.launch.hosts.allocation import PORT, HostOptions
 from gputopo.launch.hosts.hostlists import HostAddress
@@ -15,7 +15,6 @@ from gputopo.launch.hosts.messages import Joining
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError, UsageError
 
 if TYPE_CHECKING:
-    from gputopo.cli.inspect import InspectOptions
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
     from gputopo.planner.network import SavedNetwork
@@ -25,35 +24,18 @@ if TYPE_CHECKING:
 _ENDINGS = re.compile(r"(\.(json|xml|txt|log|out|tar|tgz|gz|bz2|xz|zst))+$", re.IGNORECASE)
 
 
-def fleet(output: "InspectOptions") -> int:
-    """Compare the hosts of several files and print what differs. Raises InputError if no file can be read."""
-    if len(output.sources) < 2:
+def fleet_of_files(sources: Sequence[str]) -> "dict[str, Machine | GputopoError]":
+    """Return the machine of each of several files. Raises InputError if no file can be read."""
+    if len(sources) < 2:
         raise UsageError(
             "--fleet compares hosts, and needs a file of each of two or more",
             "give --from A.json B.json ...: what gputopo inspect --record writes on each host; or name "
             "hosts to ask by ssh: --hosts LIST, or by srun: srun gputopo inspect --fleet",
         )
-    return _compare(readings(output.sources), output)
+    return readings(sources)
 
 
-def _compare(found: "Mapping[str, Machine | GputopoError]", output: "InspectOptions") -> int:
-    from gputopo import findings
-    from gputopo.findings.fleet import inspect_fleet
-    from gputopo.report.fleet import drain_commands, fleet_document
-
-    before = {} if output.baseline is None else _recorded(output.baseline)
-    fleet = inspect_fleet(found, before, output.fail_on)
-    if output.record is not None:
-        _record(found, output.record)
-    if output.shape == "scontrol":
-        emit(drain_commands(fleet))
-    else:
-        show_report(fleet, lambda: fleet_document(fleet), output.shape)
-    failed = findings.fails([*fleet.findings, *fleet.shared], output.fail_on)
-    return ExitCode.FINDINGS if failed else ExitCode.OK
-
-
-def _record(found: "Mapping[str, Machine | GputopoError]", folder: Path) -> None:
+def record(found: "Mapping[str, Machine | GputopoError]", folder: Path) -> None:
     """Write the machine of each host to a file of its name. Raises InputError."""
     from gputopo.topology.identities import without_identities
     from gputopo.values import schema
@@ -67,7 +49,7 @@ def _record(found: "Mapping[str, Machine | GputopoError]", folder: Path) -> None
             schema.write(folder / f"{name.replace('/', '_')}.json", without_identities(one))
 
 
-def _recorded(folder: Path) -> "dict[str, Machine]":
+def recorded(folder: Path) -> "dict[str, Machine]":
     """Return the machines of a folder, by host. Raises InputError."""
     files = sorted(str(one) for one in folder.glob("*.json"))
     if not files:
@@ -75,13 +57,13 @@ def _recorded(folder: Path) -> "dict[str, Machine]":
     return {name: one for name, one in readings(files).items() if not isinstance(one, GputopoError)}
 
 
-def fleet_of_hosts(hosts: Sequence[HostAddress], options: HostOptions, output: "InspectOptions") -> int:
-    """Ask all hosts, compare those that answer, and print what differs. Raises GputopoError."""
+def fleet_of_hosts(hosts: Sequence[HostAddress], options: HostOptions) -> "dict[str, Machine | GputopoError]":
+    """Ask all hosts for their machines. Raises GputopoError."""
     found = ask(hosts, options, "inspect")
     names = [
         one.name if isinstance(one, Joining) else str(host) for host, one in zip(hosts, found, strict=True)
     ]
-    return _compare(_named(names, [_machine_of(one) for one in found]), output)
+    return _named(names, [_machine_of(one) for one in found])
 
 
 def _machine_of(answer: "Joining | GputopoError") -> "Machine | GputopoError":

@@ -85,8 +85,8 @@ class AskedJob:
         """Whether TensorFlow's strategy of several hosts trains, whose steps are those of rings of NCCL."""
         from gputopo.launch.spec.names import MULTI_WORKER, read
 
-        typed = self.typed.get("strategy")
-        asked = None if typed is None else read(typed)
+        strategy = self.training.fields.get("strategy")
+        asked = None if strategy is None else read(strategy)
         return asked is not None and asked.kind == MULTI_WORKER and asked.reduction in (None, "nccl")
 
     @cached_property
@@ -115,7 +115,8 @@ class AskedJob:
         relaxed = str(typed.get("variable_consistency", "")).lower() == "relaxed"
         if relaxed or any(typed.get(name) for name in _OF_REPLICAS):
             return "replicated"
-        return "parameter_server" if any(typed.get(name) for name in _OF_A_SERVER) else update
+        is_served = "method" in self.training.fields or any(typed.get(name) for name in _OF_A_SERVER)
+        return "parameter_server" if is_served else update
 
     @property
     def _has_copies(self) -> bool:

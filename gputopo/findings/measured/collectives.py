@@ -16,7 +16,7 @@ from gputopo.copies.collectives import (
 )
 from gputopo.findings.compare import grouped
 from gputopo.findings.measured.faults import BELOW_MINIMUM
-from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of
+from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, rule_of
 from gputopo.values.bandwidth import HOSTS, SEPARATE_RUNS, Failure, Sample, gpus_of
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
@@ -38,59 +38,15 @@ OF_PORTS = Threshold(
     "bus bandwidth over several hosts, of the rate of the network ports of a host", NETWORK_LOW_SHARE, "of it"
 )
 
-SLOW = Rule(
-    "collectives.slow",
-    title="bus bandwidth of a collective operation below what the links carry",
-    remedy="Run it again with NCCL_DEBUG=INFO and compare the paths (via P2P, SHM or NET; NVLS) with gputopo "
-    "inspect: NVLinks that are down, peer access that is refused, and variables such as NCCL_P2P_DISABLE "
-    "come first.",
-)
-SEPARATE = Rule(
-    "collectives.separate_runs",
-    title="nccl-tests ran once in each process, without the other GPUs",
-    remedy="Build nccl-tests with MPI: make MPI=1 MPI_HOME=..., or start one process for all GPUs of a host "
-    "(-g N). Nothing was measured between GPUs.",
-)
-NETWORK_SLOW = Rule(
-    "collectives.network_slow",
-    title="bus bandwidth over several hosts below what their network ports carry",
-    remedy="Run it again with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,NET: NET/IB with all ports "
-    "(NCCL_IB_HCA) and GDRDMA, not NET/Socket. Measure single ports with gputopo bandwidth --network, and "
-    "the operation with NCCL_ALGO=Ring. See gputopo inspect for ports that are down, slow or far from GPUs, "
-    "for ACS and nvidia_peermem.",
-    thresholds=(OF_PORTS,),
-)
-NVLS_UNUSED = Rule(
-    "collectives.nvls_unused",
-    title="all-reduce no faster than a ring: the NVSwitches do not reduce (NVLS, NVLink SHARP)",
-    remedy="Look for NVLS in NCCL_DEBUG=INFO. It needs NCCL 2.17 or later, a running fabric manager, and "
-    "neither NCCL_NVLS_ENABLE=0 nor NCCL_ALGO without NVLS; in a virtual machine all GPUs of the host.",
-    thresholds=(RING_MARGIN,),
-)
-FALLS = Rule(
-    "collectives.falls",
-    title="bus bandwidth falls at larger sizes",
-    remedy="Check for throttling and other programs during the run (gputopo inspect --watch), and measure "
-    "the larger sizes again with more iterations (-n 50).",
-    severities=("info",),
-    thresholds=(DROP, SWEEP_BYTES),
-)
-LATENCY = Rule(
-    "collectives.latency",
-    title="small messages take unusually long",
-    remedy="Check for a busy or throttled CPU, processes that are not bound to the NUMA node of their GPU, "
-    "and NCCL_DEBUG=INFO in a timed run.",
-    severities=("info",),
-    thresholds=(LATENCY_US,),
-)
+SLOW = rule_of("collectives.slow")
+SEPARATE = rule_of("collectives.separate_runs")
+NETWORK_SLOW = rule_of("collectives.network_slow", OF_PORTS)
+NVLS_UNUSED = rule_of("collectives.nvls_unused", RING_MARGIN)
+FALLS = rule_of("collectives.falls", DROP, SWEEP_BYTES)
+LATENCY = rule_of("collectives.latency", LATENCY_US)
 
 
-SHARED_GPU = Rule(
-    "collectives.shared_gpu",
-    title="several ranks of a collective operation on one GPU",
-    remedy="Give each rank a GPU of its own (srun --gpus-per-task=1, mpirun with one rank for each GPU, or "
-    "CUDA_VISIBLE_DEVICES of each process), and measure again: these rates are of no link.",
-)
+SHARED_GPU = rule_of("collectives.shared_gpu")
 
 
 @check(SHARED_GPU)

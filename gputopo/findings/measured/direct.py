@@ -7,7 +7,7 @@ from typing import NamedTuple
 from gputopo.copies.numbers import Pair, noise_share, pair_copies, pair_of, rate
 from gputopo.copies.physics import over_nvlink
 from gputopo.findings.compare import grouped
-from gputopo.findings.rule import Case, Fault, Rule, Severity, Threshold, copies_of, present
+from gputopo.findings.rule import Case, Fault, Severity, Threshold, copies_of, present, rule_of
 from gputopo.topology.hops import class_name
 from gputopo.topology.peer_access import statuses
 from gputopo.values.bandwidth import Failure, Path, Sample, gpu_of
@@ -133,15 +133,8 @@ _CASES = {
         "warning",
     ),
 }
-DIRECT_SLOWER = Rule(
-    "p2p.direct_slower_than_staged",
-    title="direct copies (P2P) slower than those staged through host memory",
-    remedy="Let NCCL stage these pairs with the NCCL_P2P_LEVEL of the message; NCCL_P2P_DISABLE=1 only "
-    "without any NVLink. TensorFlow's copies do not follow NCCL's variables: gputopo plan takes this result "
-    "into account. On one switch look for ACS and the IOMMU (gputopo inspect: p2p.acs_on, p2p.iommu).",
-    severities=("warning", "info"),
-    thresholds=(SLOWER_SHARE, PRINTED_GB_PER_S, DEVIATIONS, LATENCY_SHARE),
-    cases=_CASES,
+DIRECT_SLOWER = rule_of(
+    "p2p.direct_slower_than_staged", SLOWER_SHARE, PRINTED_GB_PER_S, DEVIATIONS, LATENCY_SHARE
 )
 _BESIDE = "TensorFlow's copies do not follow NCCL's variables: gputopo plan takes this result into account."
 _ON_ONE_SWITCH = " First look for ACS and the IOMMU (gputopo inspect: p2p.acs_on, p2p.iommu)."

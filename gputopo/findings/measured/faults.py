@@ -12,7 +12,6 @@ from gputopo.findings.compare import grouped
 from gputopo.findings.driver import DRIVER_STATUS
 from gputopo.findings.measured.direct import cutoff, host_failures, nvlink_pairs
 from gputopo.findings.rule import (
-    WRONG_DATA_ID,
     Case,
     Fault,
     Rule,
@@ -22,6 +21,7 @@ from gputopo.findings.rule import (
     copies_of,
     facts_of,
     present,
+    rule_of,
 )
 from gputopo.findings.throttling import THROTTLE
 from gputopo.findings.usage import GPU_BUSY, in_use
@@ -92,22 +92,8 @@ _WRONG_CASES = {
         "error",
     ),
 }
-WRONG_DATA = Rule(
-    WRONG_DATA_ID,
-    title="data corruption: copied bytes differ from the sent ones",
-    remedy="Do not train over these paths; gputopo bandwidth names the GPUs. Look for PCIe, NVLink and "
-    "memory errors (gputopo inspect, sudo dmesg), and reseat cards, risers and bridges.",
-    severities=("error",),
-    cases=_WRONG_CASES,
-)
-HUNG = Rule(
-    "bandwidth.hung",
-    title="a copy did not complete",
-    remedy="Look for ACS or an IOMMU between the GPUs (gputopo inspect), the usual cause for direct copies, "
-    "and see sudo dmesg | grep -i xid. End the programs on the GPUs and reset them (sudo nvidia-smi -r -i "
-    "GPU), or reboot; return a GPU that hangs again (RMA).",
-    severities=("error",),
-)
+WRONG_DATA = rule_of("bandwidth.wrong_data")
+HUNG = rule_of("bandwidth.hung")
 _RESET = (
     "End all programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot; see sudo dmesg | grep "
     "-i -e xid -e nvrm. "
@@ -152,32 +138,12 @@ CUDA_CASES = {
     "ILLEGAL_INSTRUCTION": _STOPPED,
     "UNKNOWN": _STOPPED,
 }
-COPY_FAILED = Rule(
-    "bandwidth.copy_failed",
-    title="copies failed, with CUDA's reason",
-    remedy="See gputopo inspect and sudo dmesg | grep -i -e xid -e nvrm, and measure again.",
-    severities=("error",),
-    cases={f"CUDA_ERROR_{name}": case for name, case in CUDA_CASES.items()},
+COPY_FAILED = rule_of(
+    "bandwidth.copy_failed", cases={f"CUDA_ERROR_{name}": case for name, case in CUDA_CASES.items()}
 )
-COPIES_THROTTLED = Rule(
-    "bandwidth.throttled",
-    title="throttled while copies were measured",
-    remedy="Remove the cause (see the throttle findings), and measure again.",
-    severities=("warning", "info"),
-)
-RAMP_UP = Rule(
-    "bandwidth.woke_up",
-    title="low rates measured during clock ramp-up, which do not count",
-    remedy="None needed. For rates at full clocks measure again with gputopo.",
-    severities=("info",),
-)
-UNSTEADY = Rule(
-    "bandwidth.unsteady",
-    title="repeats of one copy differ widely",
-    remedy="Check that nothing else uses the GPUs or the host (gputopo inspect, top), and measure again. If "
-    "it persists, look for PCIe errors and changing clocks (gputopo inspect --watch).",
-    thresholds=(UNSTEADY_PERCENT, MIN_REPEATS, BUSY_SHARE),
-)
+COPIES_THROTTLED = rule_of("bandwidth.throttled")
+RAMP_UP = rule_of("bandwidth.woke_up")
+UNSTEADY = rule_of("bandwidth.unsteady", UNSTEADY_PERCENT, MIN_REPEATS, BUSY_SHARE)
 
 _BY_REASON = {"WRONG_DATA": WRONG_DATA, "TIMED_OUT": HUNG}
 BELOW_MINIMUM = "BELOW_MINIMUM"  # nccl-tests: bus bandwidth below NCCL_TESTS_MIN_BW, judged with the others

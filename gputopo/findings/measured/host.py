@@ -7,7 +7,16 @@ from gputopo.copies.sharing import HOST_KINDS, uplink_groups
 from gputopo.findings.compare import grouped
 from gputopo.findings.measured.faults import BUSY_SHARE, is_busy, is_unsteady
 from gputopo.findings.pcie import SHARED_SHARE, SHARED_UPLINK
-from gputopo.findings.rule import Fault, Rule, Severity, Threshold, check, copies_of, present, roughly
+from gputopo.findings.rule import (
+    Fault,
+    Severity,
+    Threshold,
+    check,
+    copies_of,
+    present,
+    roughly,
+    rule_of,
+)
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of, one_way_group
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
@@ -22,30 +31,10 @@ FAR_BAD_SHARE = Threshold(
     "A P100 had 3.78 of 12.15 GB/s from the remote node (gearshifft, pull request 82)",
 )
 
-FAR_SLOW = Rule(
-    "numa.far_slow",
-    title="copies with memory of another NUMA node are slower",
-    remedy="Bind the program to the node of its GPUs (numactl --cpunodebind=NODE --membind=NODE), and "
-    "measure the effect with --numa NODE.",
-    severities=("info", "warning"),
-    thresholds=(FAR_SHARE, FAR_BAD_SHARE),
-)
-MEMORY_SLOW = Rule(
-    "host.memory_slow",
-    title="host memory slower than all PCIe links together",
-    remedy="Populate all memory channels of every socket with the same modules (sudo dmidecode -t memory), "
-    "check their speed in the BIOS, and keep gradients on the GPUs where links allow it.",
-    severities=("info", "warning"),
-    thresholds=(BUSY_SHARE,),
-)
+FAR_SLOW = rule_of("numa.far_slow", FAR_SHARE, FAR_BAD_SHARE)
+MEMORY_SLOW = rule_of("host.memory_slow", BUSY_SHARE)
 
-ELSEWHERE = Rule(
-    "numa.memory_elsewhere",
-    title="host memory is on another NUMA node than requested",
-    remedy="Let the container or job use the CPUs and the memory of the GPUs' nodes (docker: --cpuset-cpus, "
-    "--cpuset-mems; Slurm --gpu-bind=closest), and check that the node has free memory (numactl -H).",
-    severities=("warning", "info"),
-)
+ELSEWHERE = rule_of("numa.memory_elsewhere")
 
 _PATHS = {"h2d": "from the host", "d2h": "to the host"}
 

@@ -16,7 +16,7 @@ from gputopo.findings.pcie import (
     generation_fault,
     width_fault,
 )
-from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, copies_of, present
+from gputopo.findings.rule import Fault, Threshold, check, copies_of, present, rule_of
 from gputopo.reference.expectations import LinkExpectation, expected_link, expected_of
 from gputopo.values.bandwidth import COLLECTIVES, Conditions, Kind, Sample
 from gputopo.values.machine import Gpu, Machine
@@ -65,72 +65,8 @@ MIN_GPUS = Threshold("GPUs in pairs before their links count as narrow", 3, "GPU
 # The next wider class of link carries twice as much.
 FASTER_TIMES = Threshold("partners faster with other GPUs", 1.5, "times")
 
-COPY_CASES = {
-    "copies over the link": Case(
-        "copies with the host below the expected rate of the observed link",
-        "Check what else limits copies: another program on the bus, an IOMMU that translates, memory of "
-        "another NUMA node, few memory channels, a CPU power-saving state, PCIe errors (sudo dmesg).",
-        "warning",
-    ),
-    "copies in GPU memory": Case(
-        "copies in GPU memory below the expected rate",
-        "Check that nothing else uses the GPU and that its memory clock is up (nvidia-smi -q -d "
-        "CLOCK,PERFORMANCE). ECC and a GPU shared by a hypervisor cost some of it.",
-        "warning",
-    ),
-    "widest link of the model": Case(
-        "copies with the host below the widest PCIe link of the model, where its slot is unknown",
-        "Compare with the slot (board manual; nvidia-smi -q under load: GPU Link Info). If it has no more "
-        "lanes, nothing needs to be done.",
-        "info",
-    ),
-    "both directions": Case(
-        "copies with the host in both directions at once below same-model GPUs",
-        "Measure again with host memory of the GPU's own NUMA node (gputopo bandwidth --numa NODE), and "
-        "compare the PCIe switches and root ports above the GPUs (gputopo inspect).",
-        "info",
-    ),
-    "same-model GPUs": Case(
-        "copies with the host far below same-model GPUs",
-        "Compare generation and lanes of the links under load (gputopo inspect --watch). If the slot has "
-        "as many lanes as the peers' slots, reseat card and riser, and look for PCIe errors (sudo dmesg).",
-        "warning",
-    ),
-    "latency": Case(
-        "small copies with the host take longer than on same-model GPUs",
-        "Measure again with host memory of the GPU's own NUMA node (gputopo bandwidth --numa NODE), and "
-        "compare the PCIe switches above the GPUs and the state of the CPUs (gputopo inspect).",
-        "info",
-    ),
-    "NVLinks of a GPU": Case(
-        "direct copies of one GPU below those of its peers over NVLink",
-        "Compare its NVLinks and their errors with a peer's (nvidia-smi nvlink -s and -e), and look for Xid "
-        "74 (sudo dmesg). Reset the GPU or restart the machine; if it persists, have GPU and board tested.",
-        "warning",
-    ),
-    "pairs": Case(
-        "copies between GPUs below the expected rate of NVLinks or PCIe links",
-        "For NVLinks see nvidia-smi nvlink -s and -e. Over PCIe look for ACS, an IOMMU that translates, and "
-        "a shared uplink between the two.",
-        "warning",
-    ),
-}
-BELOW_EXPECTED = Rule(
-    "bandwidth.below_expected",
-    title="copies below the expected rate of the observed link or memory",
-    remedy=COPY_CASES["copies over the link"].remedy,
-    severities=("warning", "info"),
-    thresholds=(PEERS_SHARE, HALF_SHARE, ALIKE_SHARE, LATENCY_TIMES),
-    cases=COPY_CASES,
-)
-DIRECTION_DIFFERS = Rule(
-    "bandwidth.direction_differs",
-    title="copies to and from the host differ in rate",
-    remedy="Measure again with memory of the GPU's own node (--numa NODE). If it persists, look for PCIe "
-    "errors (sudo dmesg), the BIOS settings for relaxed ordering and payload size, and an IOMMU that "
-    "translates.",
-    thresholds=(DIRECTION_SHARE, PCIE_MAX_GB_PER_S),
-)
+BELOW_EXPECTED = rule_of("bandwidth.below_expected", PEERS_SHARE, HALF_SHARE, ALIKE_SHARE, LATENCY_TIMES)
+DIRECTION_DIFFERS = rule_of("bandwidth.direction_differs", DIRECTION_SHARE, PCIE_MAX_GB_PER_S)
 
 BETWEEN_GPUS: tuple[Kind, ...] = ("p2p_staged", "p2p_direct")
 

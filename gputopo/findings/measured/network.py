@@ -12,7 +12,7 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 from gputopo.findings.compare import grouped
-from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of
+from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, rule_of
 from gputopo.values.bandwidth import NETWORK, Bandwidth, Sample, host_of
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE
@@ -36,57 +36,14 @@ AGAIN = Threshold(
 )
 _FAST = 0.9  # quantile of all rates that counts as fast: with a slow host most of a few may be slow
 
-FAILED = Rule(
-    "network.failed",
-    title="a transfer between hosts failed",
-    remedy="See whether the other host is up, runs the same program and can be reached at that port: host "
-    "name, interface, firewall (ping, ss -tln); for RDMA see ibstat and gputopo inspect.",
-    severities=("error",),
-)
-HOST_SLOW = Rule(
-    "network.host_slow",
-    title="a host sends or receives more slowly than the others",
-    remedy="Compare its card with those of the other hosts: rate, MTU, errors, PCIe width (gputopo inspect "
-    "--fleet), then its cable, transceiver and switch port; see whether other programs use its network or "
-    "CPU. Slow in one direction only: errors of the port, pause frames (ethtool -S).",
-    thresholds=(SLOW, MOST),
-)
-PAIR_SLOW = Rule(
-    "network.pair_slow",
-    title="single pairs of hosts are slow, which are fast with others",
-    remedy="Look for the path that only they share: a link between two switches, one of several equal paths "
-    "(ECMP, adaptive routing), a route over another interface (ip route get). Measure again: where other "
-    "pairs are slow then, it is load of others.",
-    thresholds=(SLOW,),
-)
-ALL_SLOW = Rule(
-    "network.all_slow",
-    title="all hosts transfer less than their cards allow",
-    remedy="Look for what all share: switch, MTU, the interface that the addresses are of (--hosts with "
-    "addresses of the fast network), load of other jobs; CPU frequency, and interrupts on one core.",
-    thresholds=(OF_CARD,),
-)
-UNATTRIBUTED = Rule(
-    "network.unattributed",
-    title="two hosts transfer slowly; which of them is the cause cannot be told",
-    remedy="Measure with a third host: the one that is slow with both of the others is named.",
-    thresholds=(SLOW, OF_CARD),
-)
-OVERSUBSCRIBED = Rule(
-    "network.oversubscribed",
-    title="all hosts at once are slower than in pairs",
-    remedy="The switches between them carry less than all cards together, or other jobs use them. Take hosts "
-    "of one switch (srun --switches=1), or expect reductions over all hosts at this rate.",
-    thresholds=(AT_ONCE,),
-)
+FAILED = rule_of("network.failed")
+HOST_SLOW = rule_of("network.host_slow", SLOW, MOST)
+PAIR_SLOW = rule_of("network.pair_slow", SLOW)
+ALL_SLOW = rule_of("network.all_slow", OF_CARD)
+UNATTRIBUTED = rule_of("network.unattributed", SLOW, OF_CARD)
+OVERSUBSCRIBED = rule_of("network.oversubscribed", AT_ONCE)
 
-UNSTEADY_RATES = Rule(
-    "network.unsteady",
-    title="rates between hosts vary so much that a slow host may not be found",
-    remedy="End what else uses the network and the CPUs of the hosts (other jobs, copies, backups), and "
-    "measure again; --effort full measures longer.",
-    thresholds=(UNSTEADY, AGAIN),
-)
+UNSTEADY_RATES = rule_of("network.unsteady", UNSTEADY, AGAIN)
 
 _MAX_NAMED = 4
 Direction = Literal["sends", "receives"]

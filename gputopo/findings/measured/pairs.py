@@ -22,7 +22,7 @@ from gputopo.findings.measured.direct import (
     subject_of,
 )
 from gputopo.findings.measured.links import BELOW_EXPECTED
-from gputopo.findings.rule import Fault, Rule, Severity, Threshold, check, copies_of, roughly
+from gputopo.findings.rule import Fault, Rule, Severity, Threshold, check, copies_of, roughly, rule_of
 from gputopo.reference.expectations import expected_of
 from gputopo.topology.hops import class_name
 from gputopo.values.bandwidth import Kind, Sample
@@ -40,13 +40,7 @@ UNKNOWN_PAIR_SHARE = Threshold(
 )
 MIN_PEERS = Threshold("peers of a pair", 3, "pairs", "A median of fewer is not meaningful")
 
-PAIR_SLOWER = Rule(
-    "bandwidth.pair_slower",
-    title="a pair of GPUs copies slower than its peers of the same class",
-    remedy="Look for a shared uplink or bridge on the path (gputopo inspect), reseat both cards, and prefer "
-    "other pairs (gputopo plan --from this result does).",
-    thresholds=(PAIR_SHARE, UNKNOWN_PAIR_SHARE, MIN_PEERS, DEVIATIONS),
-)
+PAIR_SLOWER = rule_of("bandwidth.pair_slower", PAIR_SHARE, UNKNOWN_PAIR_SHARE, MIN_PEERS, DEVIATIONS)
 
 # Pairs within a board or switches carry what their links do; less is usual through one CPU or two.
 _WITHIN_SWITCHES = (Hop.INTERNAL.value, Hop.PIX.value, Hop.PXB.value)

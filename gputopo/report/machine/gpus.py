@@ -7,6 +7,7 @@ import msgspec
 
 from gputopo.findings import Finding
 from gputopo.findings.usage import idle, under_load
+from gputopo.reference.expectations import name_of
 from gputopo.report.document import Table
 from gputopo.report.layout import LOST, NOT_ASKED, SEVERITY_STYLES, UNKNOWN, Column, Side, plain
 from gputopo.report.machine.facts import reason_for
@@ -82,7 +83,7 @@ def short_gpu_table(machine: Machine, worst: Mapping[int, str]) -> Table | None:
     """Return one line for each GPU; None where nothing is known of them. `worst`: severity of its finding."""
     gpus = machine.gpus
     shown = [facts for facts in _SHORT if _is_shown(machine, facts)]
-    named = any(gpu.name for gpu in gpus)
+    named = any(map(name_of, gpus))
     if not worst and [facts.head for facts in shown] in ([], ["NUMA"]) and not named:
         return None
     names = tuple(_name(machine, gpu) for gpu in gpus)
@@ -95,7 +96,7 @@ def short_gpu_table(machine: Machine, worst: Mapping[int, str]) -> Table | None:
         columns.append(
             Column("Finding", found, styles=tuple(SEVERITY_STYLES.get(one, _LOST) for one in found))
         )
-    one_model = len({gpu.name for gpu in gpus if gpu.name}) < 2
+    one_model = len({*filter(None, map(name_of, gpus))}) < 2
     optional = ("Name", *_OPTIONAL) if one_model else _OPTIONAL
     slow = any(link_is_slow_while_idle(gpu) for gpu in gpus)
     notes = (f"{_IDLE_MARK} an idle GPU lowers its PCIe generation",) if slow else ()
@@ -104,7 +105,8 @@ def short_gpu_table(machine: Machine, worst: Mapping[int, str]) -> Table | None:
 
 
 def _name(machine: Machine, gpu: Gpu) -> str:
-    return plain(gpu.name.removeprefix("NVIDIA ")) if gpu.name else _absent(machine, gpu, "name")
+    name = name_of(gpu)
+    return plain(name.removeprefix("NVIDIA ")) if name else _absent(machine, gpu, "name")
 
 
 def _short_cell(machine: Machine, gpu: Gpu, facts: _Facts) -> str:

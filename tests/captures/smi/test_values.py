@@ -16,6 +16,7 @@ from gputopo.captures.smi.values import ReportedValue
         ("MiB", "6143 MB", 6143),
         ("W", "618.35 W", 618.35),
         ("C", "-8 C", -8),
+        ("W", "-8 W", None),
         ("%", "100 %", 100),
         ("us", "204642816 us", 204642816000),
         ("width", "16x", 16),

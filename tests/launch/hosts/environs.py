@@ -200,13 +200,6 @@ JOBSET = {
 INDEXED_JOB = {"HOSTNAME": "sweep-3", "JOB_COMPLETION_INDEX": "3", "KUBERNETES_SERVICE_HOST": "10.96.0.1"}
 
 
-LEADER_WORKER_SET: Environ = {
-    "LWS_LEADER_ADDRESS": "lws-0.lws.ml",
-    "LWS_GROUP_SIZE": "3",
-    "LWS_WORKER_INDEX": "1",
-}
-
-
 def tf_config(cluster: Mapping[str, Sequence[str]], kind: str, index: object = 0, **more: object) -> Environ:
     """TF_CONFIG of a task."""
     return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}, **more})}

@@ -14,7 +14,6 @@ from gputopo.values.option import given_of
 from tests.launch.hosts.environs import (
     INDEXED_JOB,
     JOBSET,
-    LEADER_WORKER_SET,
     SLURM_24,
     SLURM_JOB,
     TRAIN_JOB,
@@ -101,7 +100,6 @@ def shown(found: Allocation | None) -> tuple[int, list[str], str, str | None]:
             None,
         ),
         (ray_train(1), 1, ["10.0.0.1:43211", "10.0.0.2:41877"], "TF_CONFIG", None),
-        (LEADER_WORKER_SET, 1, ["lws-0.lws.ml", "?", "?"], "LeaderWorkerSet", None),
     ],
 )
 def test_each_starter_gives_rank_and_addresses(
@@ -329,7 +327,6 @@ _VARIABLES = sorted(
         *torchrun(),
         *TRAIN_JOB,
         *JOBSET,
-        *LEADER_WORKER_SET,
         "TF_CONFIG",
         "NODE_RANK",
     }
@@ -362,7 +359,6 @@ _started = st.sampled_from(
         TRAIN_JOB,
         JOBSET,
         tf_job(),
-        LEADER_WORKER_SET,
     ]
 )
 

@@ -13,7 +13,7 @@ import pytest
 from gputopo.copies.network import (
     NCCL_TESTS,
     QUICK,
-    Nccl,
+    NcclPrograms,
     NetworkHost,
     Order,
     Timing,
@@ -36,7 +36,7 @@ def nccl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NcclTests:
 
 
 def nccl_order(nccl: NcclTests, hosts: int, all_reduce: str | None = None) -> Order:
-    own = Nccl(
+    own = NcclPrograms(
         mpirun=str(nccl.folder / "mpirun"),
         program=str(nccl.folder / "sendrecv_perf"),
         gpus=4,

@@ -40,30 +40,6 @@ def number(bandwidth: Bandwidth, **facts: Any) -> float | None:
     return found[0].median_gb_per_s
 
 
-def test_each_kind_of_copy_gives_the_rate_that_was_set() -> None:
-    rates: dict[str, float] = {"h2d": 12.0, "d2h": 13.0, "p2p_direct": 10.0, "p2p_staged": 6.0}
-    rates["d2d_local"] = 200.0
-    engine = EngineDouble(
-        rate=lambda copy: 4.0 if copy.pinned is False else rates[copy.kind], peers=frozenset({(0, 1), (1, 0)})
-    )
-    found = run(engine)
-    assert number(found, kind="h2d", destination="gpu:1", pinned=True) == pytest.approx(12.0)
-    assert number(found, kind="d2h", source="gpu:0", pinned=True) == pytest.approx(13.0)
-    assert number(found, kind="h2d", destination="gpu:0", pinned=False) == pytest.approx(4.0)
-    assert number(found, kind="bidirectional", source="host", destination="gpu:0") == pytest.approx(25.0)
-    assert number(found, kind="bidirectional", path="direct") == pytest.approx(20.0)
-    assert number(found, kind="bidirectional", path="staged") == pytest.approx(12.0)
-    assert number(found, kind="d2d_local", source="gpu:1") == pytest.approx(400.0)
-    for method in ("copy_engine", "kernel_read", "kernel_write"):
-        assert number(found, kind="p2p_direct", source="gpu:1", method=method) == pytest.approx(10.0)
-    assert number(found, kind="p2p_staged", source="gpu:0", destination="gpu:1") == pytest.approx(6.0)
-    latencies = Counter((one.path, one.source) for one in found.samples if one.kind == "latency")
-    assert latencies.pop((None, "host")) == 4  # by pointers, and of small engine copies
-    assert latencies == Counter((path, f"gpu:{gpu}") for path in ("direct", "staged") for gpu in (0, 1))
-    assert found.failures == ()
-    assert found.complete
-
-
 @pytest.mark.parametrize(
     ("uplinks", "groups"),
     [
@@ -87,18 +63,6 @@ def test_uplinks_are_found_without_the_gpu_that_fails_in_the_group() -> None:
     faults = {("h2d", "host", "gpu:3"): "WRONG_DATA", ("d2h", "gpu:3", "host"): "WRONG_DATA"}
     found = run(EngineDouble(gpus=6, uplinks=uplinks, faults=faults))
     assert {group.gpus for group in found.uplink_groups} == {(0, 1, 2), (4, 5)}
-
-
-def test_pairs_are_copied_to_at_once_only_where_all_together_are_slower() -> None:
-    quiet, busy = EngineDouble(gpus=4), EngineDouble(gpus=4, uplinks=[(frozenset({0, 1}), 12.0)])
-    run(quiet)
-    run(busy)
-
-    def groups(engine: EngineDouble) -> set[str | None]:
-        return {job.group for job, _ in engine.asked if job.kind == "h2d"} - {None}
-
-    assert groups(quiet) == {"h2d gpus:0,1,2,3"}
-    assert groups(busy) == {"h2d gpus:0,1,2,3", "h2d gpus:0,1"}
 
 
 def test_a_fault_is_named_on_its_pair_and_nothing_else_is_lost() -> None:
