@@ -89,7 +89,11 @@ def check(data: DataFolder, subset: Subset) -> list[tuple[Path, int, str]]:
     except OSError as error:
         raise _unreadable(data.folder, error) from error
     return [
-        (file, size // RECORD_BYTES, _cifar_damage(size))
+        (
+            file,
+            size // RECORD_BYTES,
+            f"the file ends within record {size // RECORD_BYTES}" if size else "the file is empty",
+        )
         for file, size in zip(files, sizes, strict=True)
         if size == 0 or (data.form == "binary" and size % RECORD_BYTES)
     ]
@@ -220,10 +224,6 @@ def _nothing(folder: Path, listed: Sequence[str], name: str | None) -> InputErro
         f"{folder} holds no data set under names that are known: {shown}",
         f"files must be named like {expected}; {_MAKE}",
     )
-
-
-def _cifar_damage(size: int) -> str:
-    return "the file is empty" if size == 0 else f"the file ends within record {size // RECORD_BYTES}"
 
 
 def _unreadable(folder: Path, error: OSError) -> InputError:

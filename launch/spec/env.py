@@ -151,15 +151,12 @@ def worker_env(
         return {**_CPU_DEFAULTS, **parent, "PYTHONUNBUFFERED": "1", **NO_GPU}
     runtime = spec.runtime
     threads = gpu_threads(runtime, len(spec.devices))
-    default = _same_threads(runtime, Runtime())
+    default = threads == gpu_threads(Runtime(), len(spec.devices))
     asked = {} if default else threads
     if runtime.memory_limit_mib is not None:
         asked[ALLOW_GROWTH] = "false"  # a limit and growth exclude one another
-    defaults = {
-        **_WORKER_DEFAULTS,
-        BATCH_NORM: "1",
-        **(threads if default and not _has_threads(parent) else {}),
-    }
+    own = threads if default and not {GPU_THREAD_MODE, GPU_THREAD_COUNT} & {*parent} else {}
+    defaults = {**_WORKER_DEFAULTS, BATCH_NORM: "1", **own}
     return {
         **defaults,
         **parent,
@@ -217,11 +214,3 @@ def changes(parent: Mapping[str, str], child: Mapping[str, str]) -> dict[str, st
 
 def _without_place(parent: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in parent.items() if name not in (CPUS, MEMORY_NODE)}
-
-
-def _same_threads(one: Runtime, other: Runtime) -> bool:
-    return (one.gpu_thread_mode, one.per_gpu_threads) == (other.gpu_thread_mode, other.per_gpu_threads)
-
-
-def _has_threads(environment: Mapping[str, str]) -> bool:
-    return GPU_THREAD_MODE in environment or GPU_THREAD_COUNT in environment

@@ -258,7 +258,7 @@ def jobset(start: HostsExport) -> str:
             {"name": "MASTER_ADDR", "value": f"{name}-{_JOB}-0-0.{name}"},
             _secret(start),
         ],
-        "resources": _resources(start),
+        "resources": {"limits": {"nvidia.com/gpu": len(start.gpus)}},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
     pod = {
@@ -312,10 +312,6 @@ def _manifest(start: HostsExport, value: dict[str, Any]) -> str:
 def _name(start: HostsExport) -> str:
     """Return a name by RFC 1035's rules for labels."""
     return re.sub(r"[^a-z0-9]+", "-", start.job_name.lower())[:_MAX_NAME].strip("-")
-
-
-def _resources(start: HostsExport) -> dict[str, Any]:
-    return {"limits": {"nvidia.com/gpu": len(start.gpus)}}
 
 
 def _secret(start: HostsExport) -> dict[str, Any]:

@@ -86,10 +86,6 @@ def _has_another(optimizer: OptimizerName, spec: RunSpec) -> bool:
     return spec.optimization.optimizer != optimizer
 
 
-def _resumes(files: Lifecycle) -> bool:
-    return files.resume or files.resume_or_start
-
-
 def _last_step(spec: RunSpec) -> float:
     """Return the number of the last possible step: an evaluation counts from 0, all others from 1."""
     if spec.batch_limit is None:
@@ -265,7 +261,9 @@ DATA_RULES: tuple[TaskRule, ...] = (
 
 FILE_RULES: tuple[TaskRule, ...] = (
     TaskRule(
-        lambda spec: spec.lifecycle.checkpoints is None and _resumes(spec.lifecycle),
+        lambda spec: (
+            spec.lifecycle.checkpoints is None and (spec.lifecycle.resume or spec.lifecycle.resume_or_start)
+        ),
         "--resume needs a checkpoint, and no folder is named",
         "add --checkpoints DIR, or leave --resume out",
     ),

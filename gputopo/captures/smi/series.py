@@ -163,8 +163,9 @@ class _Cache(dict[str, Any]):
         self.kind = "words" if named is None else named.row.kind
 
     def __missing__(self, text: str) -> Any:
-        self[text] = found = _number(text) if self.kind in _NUMBERS else values.read(self.kind, text).value
-        return found
+        found = _number(text) if self.kind in _NUMBERS else values.read(self.kind, text).value
+        self[text] = None if self.kind in _NUMBERS and self.kind != "C" and (found or 0) < 0 else found
+        return self[text]
 
 
 def _is_none(value: object) -> bool:

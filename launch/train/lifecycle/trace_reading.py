@@ -6,11 +6,10 @@ stream, whose events are kernels by their name, MemcpyH2D, MemcpyD2H, MemcpyD2D,
 other lines of such a plane are derived from these and would count twice. The plane "/host:CPU" has a line for
 each thread, with an event "NAME:KIND" for each op that the thread ran, NAME as in the graph. Ops that may end
 later (a call of a function, which is how XLA's programs are run) are events of one name with the facts `name`
-and `kernel_type`. Within these are the ops of the program, with the facts `hlo_op` and `hlo_module`.
+and `kernel_type`.
 """
 
 import re
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ Kind = Literal["compute", "to_device", "to_host", "peer", "none"]
 _GPU_PLANE = re.compile(r"/device:GPU:(\d+)")
 _TOWER_OP = re.compile(r"(?:^|/)tower_(\d+)/.*:(\w+)$")
 _MAY_END_LATER = "ExecutorState::ProcessAsync::Start"
-_COPY_OF_HLO = re.compile(r"(_\d+)?(\.\d+)*$")  # XLA numbers the ops of a program: Conv2D_1.11
 _OP = re.compile(r":(\w+)$")
 
 
@@ -105,13 +103,12 @@ def _of_gpu(plane: Any, device: str, tower: int | None) -> DeviceTimes:
 
 def _of_cpus(plane: Any, devices: Sequence[Device]) -> Iterator[DeviceTimes]:
     """Logical CPU devices share their threads: an op belongs to the tower in whose scope it was built."""
-    lines = [list(_spans(plane, line)) for line in plane.lines]
+    lines = [_spans(plane, line) for line in plane.lines]
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
     ops: dict[int, Counter[str]] = defaultdict(Counter)
-    for tower, kind, span in (*_tower_ops(lines), *_compiled_ops(lines)):
+    for tower, kind, span in _tower_ops(lines):
         spans[tower].append((span.start_ps, span.end_ps))
-        if span.name != _MAY_END_LATER:  # the ops within show what it does
-            ops[tower][kind] += span.end_ps - span.start_ps
+        ops[tower][kind] += span.end_ps - span.start_ps
     for device in devices:
         if device.tower in spans:
             busy = _seconds(spans[device.tower])
@@ -124,7 +121,7 @@ def _of_cpus(plane: Any, devices: Sequence[Device]) -> Iterator[DeviceTimes]:
             )
 
 
-def _tower_ops(lines: Sequence[Sequence[TraceSpan]]) -> Iterator[tuple[int, str, TraceSpan]]:
+def _tower_ops(lines: Iterable[Iterable[TraceSpan]]) -> Iterator[tuple[int, str, TraceSpan]]:
     """Return the ops of the graph that compute for a tower: its number, their kind, and when."""
     for line in lines:
         for span in line:
@@ -134,39 +131,6 @@ def _tower_ops(lines: Sequence[Sequence[TraceSpan]]) -> Iterator[tuple[int, str,
             found = _TOWER_OP.search(name)
             if found is not None and found.group(2) not in _NOT_COMPUTING:
                 yield int(found.group(1)), found.group(2), span
-
-
-def _compiled_ops(lines: Sequence[Sequence[TraceSpan]]) -> Iterator[tuple[int, str, TraceSpan]]:
-    """Return the ops of XLA's programs by tower: whose call they are within, on any thread.
-
-    A helper thread has no call: there the program names the tower, if it belongs to one only.
-    """
-    towers: dict[str, set[int]] = defaultdict(set)
-    helped = []
-    for line in lines:
-        calls = sorted(
-            (span.start_ps, span.end_ps, tower)
-            for tower, _, span in _tower_ops([line])
-            if span.name == _MAY_END_LATER
-        )
-        starts = [start for start, _, _ in calls]
-        for span in line:
-            program = span.facts.get("hlo_module")
-            if not program:
-                continue
-            before = bisect_right(starts, span.start_ps) - 1
-            if before >= 0 and span.end_ps <= calls[before][1]:
-                towers[program].add(calls[before][2])
-                yield calls[before][2], _hlo_kind(span), span
-            else:
-                helped.append((program, span))
-    for program, span in helped:
-        if len(towers[program]) == 1:
-            yield next(iter(towers[program])), _hlo_kind(span), span
-
-
-def _hlo_kind(span: TraceSpan) -> str:
-    return _COPY_OF_HLO.sub("", span.facts.get("hlo_op", span.name))[:_LONGEST_NAME]
 
 
 def _kind(span: TraceSpan, own: str) -> Kind:

@@ -52,7 +52,8 @@ def small_joined(reducer: Reducer, devices: Sequence[str], small_bytes: int, max
     """Reduce adjacent gradients of at most `small_bytes` as one tensor, at most `max_tensors` at a time."""
 
     def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        runs = small_runs([_bytes(values[0]) for values in gradients], small_bytes, max_tensors)
+        sizes = [one.shape.num_elements() * one.dtype.size for one, *_ in gradients]  # bytes
+        runs = small_runs(sizes, small_bytes, max_tensors)
         joined = []
         for run in runs:
             of_run = [gradients[number] for number in run]
@@ -121,10 +122,6 @@ def _unpacked(device: str, parts: Sequence[Tensor], shapes: Sequence[Any]) -> li
     whole = join_on(device, parts, (-1,))
     cut = cut_on(device, whole, [shape.num_elements() for shape in shapes])
     return [join_on(device, [one], shape) for one, shape in zip(cut, shapes, strict=True)]
-
-
-def _bytes(tensor: Tensor) -> int:
-    return int(tensor.shape.num_elements() * tensor.dtype.size)
 
 
 ALGORITHMS: dict[str, Callable[..., Reducer]] = {

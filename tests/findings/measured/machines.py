@@ -332,6 +332,7 @@ def soaked() -> Machine:
 OTHERS: tuple[Machine, ...] = (
     eight("NVIDIA H100 80GB HBM3", reduced(40.0)),
     eight("NVIDIA H100 80GB HBM3", reduced(366.0)),
+    eight("NVIDIA H100 80GB HBM3", replace(reduced(366.0), source="gpu:0,1", destination="gpu:0,1")),
     eight(
         "NVIDIA Tomorrow",
         *(reduced(rate, (1 << 30) << place) for place, rate in enumerate((100, 101, 102, 70))),

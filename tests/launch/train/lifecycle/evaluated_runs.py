@@ -19,7 +19,7 @@ def _run(name: str, num_batches: int = 1, **fields: object) -> Fields:
 
 
 def _trained(folder: Path) -> list[Fields]:
-    """One run that keeps whatever there is to keep, and one whose towers XLA compiles."""
+    """A run that keeps whatever there is to keep."""
     all_kept = {
         "checkpoints": str(folder / "kept"),
         "export": str(folder / "export"),
@@ -29,13 +29,6 @@ def _trained(folder: Path) -> list[Fields]:
     }
     return [
         _run("train", STEPS, lifecycle=all_kept, optimization={"optimizer": "momentum"}),
-        _run(
-            "xla",
-            4,
-            batch_size=2048,  # so that computing is more than TensorFlow's own part of a step
-            precision={"xla": True},
-            lifecycle={"trace": str(folder / "xla"), "trace_steps": [2, 3, 4]},
-        ),
     ]
 
 
