@@ -89,7 +89,9 @@ def _context(machine: Machine) -> Iterator[str]:
         f"{gib(host.memory_mib)} memory" if host.memory_mib else "",
         f"{host.virtual_machine} virtual machine" if host.virtual_machine not in (None, "none") else "",
         f"container ({host.container})" if host.container not in (None, "none") else "",
-        f"driver {driver[0].partition(', NVML')[0]}" if driver else "",
+        f"driver {driver[0].partition(', NVML')[0]}"
+        if driver and machine.driver.status != "no_device"
+        else "",
     ]
     if any(known):
         words = ", ".join(filter(None, known))
