@@ -211,7 +211,6 @@ def _likely_cause(baseline: Cell, over: Sequence[ScalingRow], rows: Sequence[Sca
 
 
 def _best_modes(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
-    """Yield the fastest mode by number of GPUs, where it is faster than the next one."""
     jobs: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
     for cell in figures.cells:
         is_exchange = cell.of.n_gpus > 1 and cell.of.variable_update != "independent"

@@ -102,7 +102,6 @@ def with_best(
 
 
 def _relaxed(request: Request) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the options that restrict the choice, each with the fields of a request without it."""
     if isinstance(request.num_gpus, int):
         yield f"--num-gpus {request.num_gpus}", {"num_gpus": None}
     if request.ps != "auto":

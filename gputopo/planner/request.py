@@ -287,7 +287,6 @@ def _is_exclusive(gpu: Gpu) -> bool:
 
 
 def _refusals(whys: Mapping[int, str | None]) -> tuple[Refusal, ...]:
-    """Return one refusal for each reason, in the order of their first GPUs."""
     by_reason: dict[str, list[int]] = {}
     for index, why in sorted(whys.items()):
         if why:

@@ -259,7 +259,6 @@ def _compared(machine: Machine) -> Iterator[_Compared]:
 
 
 def _latencies(samples: Iterable[Sample], path: Path) -> dict[Pair, Sample]:
-    """Return the lowest latency of each ordered pair over a path."""
     found: dict[Pair, Sample] = {}
     for one in samples:
         pair = pair_of(one)
@@ -271,7 +270,6 @@ def _latencies(samples: Iterable[Sample], path: Path) -> dict[Pair, Sample]:
 
 
 def _other_numbers(one: _Compared) -> str:
-    """Return the direct against the staged number of both directions at once and of the latency."""
     words = ""
     if one.both_gb_per_s is not None:
         words += ", both directions at once {:.2f} against {:.2f} GB/s".format(*one.both_gb_per_s)
@@ -281,7 +279,6 @@ def _other_numbers(one: _Compared) -> str:
 
 
 def _evidence(one: _Compared) -> tuple[str, dict[str, float]]:
-    """Return the name of a pair, `0>1`, and its numbers."""
     found = {"direct_gb_per_s": one.slow.gb_per_s, "staged_gb_per_s": one.slow.against_gb_per_s}
     if one.both_gb_per_s is not None:
         found["direct_both_gb_per_s"], found["staged_both_gb_per_s"] = one.both_gb_per_s

@@ -322,7 +322,6 @@ def unsteady(machine: Machine) -> Iterator[Fault]:
 
 
 def _remedy(machine: Machine, rule: Rule, failed: Sequence[Failure]) -> str | None:
-    """Return the remedy of failures where it is not that of their rule."""
     if rule is WRONG_DATA:
         return _wrong_data_remedy(machine, failed)
     # ACS and an IOMMU are on the path between two GPUs.

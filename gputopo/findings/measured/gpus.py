@@ -104,7 +104,6 @@ def _behind_peers(machine: Machine) -> Iterator[Fault]:
 
 
 def _below_expected(machine: Machine) -> Iterator[Fault]:
-    """Find copies below the expected rate of the observed link, or of the GPU's memory."""
     copies = copies_of(machine)
     samples = with_expectations(Bandwidth(source=copies.source, samples=_steady(machine)), machine).samples
     found = {kind: host_copies(samples, kind, machine) for kind in HOST_KINDS}
@@ -169,7 +168,6 @@ def _below_model(machine: Machine) -> Iterator[Fault]:
 
 
 def _directions(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs whose copies to and from the host differ by more than those of PCIe links without a fault."""
     copies = host_rates(machine)
     for gpu in present(machine):
         own = copies.get(gpu.index, {})
@@ -194,7 +192,6 @@ class _Compared(NamedTuple):
 
 
 def _unlike_peers(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs whose both directions at once, memory or latency are unlike those of their model."""
     for what, values, limit, case, part in _compared(machine):
         for group, words in _groups(machine):
             known = [gpu for gpu in group if gpu.index in values and not gpu.mig.mode]

@@ -87,7 +87,6 @@ def _fast(rates: Mapping[Pair, float]) -> float:
 
 
 def _shares(rates: Mapping[Pair, float]) -> dict[Pair, float]:
-    """Return the share of the fast rate that each pair reaches."""
     fast = _fast(rates) if rates else 1.0
     return {pair: rate / fast for pair, rate in rates.items()}
 
@@ -238,7 +237,6 @@ def oversubscribed(machine: Machine) -> Iterator[Fault]:
 
 
 def _rates(bandwidth: Bandwidth) -> list[Sample]:
-    """Return the transfers of a measurement of ours."""
     if bandwidth.source != "live":
         return []
     return [one for one in bandwidth.samples if one.kind == "network" and one.median_gb_per_s]
@@ -251,7 +249,6 @@ def _of_pairs(bandwidth: Bandwidth) -> list[Sample]:
 
 
 def _at_best(samples: Iterable[Sample]) -> dict[Pair, float]:
-    """Return the rate of each pair in its best window."""
     return {_pair(one): max((one.median_gb_per_s or 0.0, *one.repeats_gb_per_s)) for one in samples}
 
 

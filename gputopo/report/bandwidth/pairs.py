@@ -116,7 +116,6 @@ def _sums(numbers: Numbers) -> dict[LinkEnds, tuple[float, bool]]:
 
 
 def _speeds(numbers: Numbers) -> dict[LinkEnds, tuple[float, bool]]:
-    """Return GB/s by (source, destination), and whether it goes through the host."""
     found: dict[LinkEnds, tuple[float, bool]] = {}
     speeds = {(a, b, path): speed for a, b, path, speed in single_paths(numbers.bandwidth.samples)}
     for a, b, _ in speeds:

@@ -92,7 +92,6 @@ def _rows(title: str, rows: Iterable[tuple[str, str]]) -> Section:
 
 
 def _doubts(bandwidth: Bandwidth) -> Iterator[Section]:
-    """Yield what failed, what was not measured, and notes."""
     yield _rows("Failed", map(_failed, bandwidth.failures))
     yield _rows("Not measured", _not_measured(bandwidth.not_measured))
     notes = tuple(_notes(bandwidth))
@@ -185,7 +184,6 @@ _ONE_GPU = re.compile(r"\bGPU (\d+)\b")
 
 
 def _discarded(samples: Iterable[Sample]) -> Iterable[str]:
-    """Return how many repeats were discarded, once for each reason."""
     counts: dict[str, int] = {}
     gpus: dict[str, set[int]] = {}
     for one in samples:

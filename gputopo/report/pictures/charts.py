@@ -118,7 +118,6 @@ def _flat(one: ChartSeries) -> str:
 
 
 def _height(named: Sequence[ChartSeries], rest: Sequence[ChartSeries]) -> float:
-    """Return the inches of a plot with its legend below."""
     return 3.2 + 0.17 * (sum(one.label.count("\n") + 1 for one in named) + bool(rest) + 1)
 
 
@@ -141,7 +140,6 @@ def _line(axes: Axes, one: ChartSeries, place: int) -> None:
 
 
 def _looks(place: int) -> dict[str, Any]:
-    """Return colour and dashes of a series by its place in the legend."""
     return {
         "color": SERIES[place % len(SERIES)],
         "linestyle": DASHES[place // len(SERIES) % len(DASHES)],
@@ -190,7 +188,6 @@ def over_time_picture(name: str, title: str, run: OverTime) -> Picture | None:
 
 
 def _happenings(axes: Axes, happenings: Sequence[Happening], *, words: bool) -> None:
-    """Mark what happened with a line through every panel, and its words above the first."""
     for place, one in enumerate(happenings):
         colour = BAD if one.is_fault else FAINT
         axes.axvline(one.seconds, color=colour, linewidth=1.5 if one.is_fault else 0.8, linestyle=":")
