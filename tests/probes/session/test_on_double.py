@@ -143,7 +143,6 @@ def test_every_number_carries_its_conditions_and_nothing_is_amiss() -> None:
     ("name", "groups"),
     [
         ("2x4", {(0, 1, 2, 3), (4, 5, 6, 7)}),
-        ("8two", {(0, 1, 2, 3), (4, 5, 6, 7)}),
         ("chipset", {(2, 3)}),
     ],
 )
