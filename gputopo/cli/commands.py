@@ -4,9 +4,12 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any
+from typing import Annotated, Any
 
-from gputopo import __version__
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
 from gputopo.cli.printing import emit
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Declared, listed, nearest, parameters_of, shown
@@ -89,10 +92,6 @@ COMMANDS: Mapping[str, CommandPlace] = {
     "completion": CommandPlace("gputopo.cli.completion", "Print the script that completes by the Tab key."),
 }
 _OWN_FLAGS = ("--version", "--help", "-h")
-_ABOUT = """\
-Diagnose multi-GPU machines: health, topology, bandwidth. Choose the GPUs of a job, and train on them.
-
-Options of a command: gputopo inspect --help, all of them: --help-all. Pages: gputopo explain"""
 
 
 def options_of_command(name: str) -> tuple[Declared, ...]:
@@ -122,32 +121,76 @@ def invoke(arguments: list[str]) -> int:
 
             arguments = [named, *aliases.translate(arguments[1:], flags, options)]
         _refuse_moved(arguments[1:], COMMANDS[named].moved)
-    from gputopo.cli import parsing
-
-    if named is None:
-        emit(f"gputopo {__version__}\n" if first == "--version" else _help())
-        return 0
-    result = parsing.call(named, _function(named), arguments[1:])
+    command = get_command(_app(named))
+    try:
+        with command.make_context("gputopo", list(arguments)) as context:
+            result: Any = command.invoke(context)
+    except typer.Exit as exit_:
+        return int(exit_.exit_code)
     return int(result) if isinstance(result, int) else 0
 
 
-def _help() -> str:
-    """Return the list of commands, by group."""
-    from gputopo.cli.parsing import paragraphs, section
+class _Commands(TyperGroup):
+    """The list of commands, by group."""
 
-    own = section("Options", [("--version", "Print the version."), ("-h, --help", "Show this message.")])
-    groups = dict.fromkeys(place.group for place in COMMANDS.values())
-    listed = (
-        section(group, [(name, place.summary) for name, place in COMMANDS.items() if place.group == group])
-        for group in groups
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write each command with its summary under its group."""
+        for group in dict.fromkeys(place.group for place in COMMANDS.values()):
+            with formatter.section(group):
+                formatter.write_dl(
+                    [(name, place.summary) for name, place in COMMANDS.items() if place.group == group]
+                )
+
+
+def _app(named: str | None) -> typer.Typer:
+    """Build the application: with the function of the command that is named, with all summaries for None."""
+    app = typer.Typer(
+        name="gputopo",
+        cls=_Commands,
+        add_completion=False,
+        add_help_option=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"max_content_width": 100},
     )
-    return f"Usage: gputopo [OPTIONS] COMMAND [ARGS]...\n\n{paragraphs(_ABOUT)}\n{own}{''.join(listed)}"
+    app.callback(invoke_without_command=True)(_gputopo)
+    if named is None:
+        for name, place in COMMANDS.items():
+            app.command(name, short_help=place.summary)(_not_loaded)
+        return app
+    from gputopo.cli.parsing import Command, declared_to_typer
+
+    app.command(named, cls=Command, add_help_option=False)(declared_to_typer(named, _function(named)))
+    return app
+
+
+def _not_loaded() -> None:
+    """Stand for a command in the list of all commands."""
 
 
 def _function(name: str) -> Callable[..., Any]:
     module = importlib.import_module(COMMANDS[name].module)
     function: Callable[..., Any] = getattr(module, name.replace("-", "_"))
     return function
+
+
+def _gputopo(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    help: Annotated[bool, typer.Option("--help", "-h", help="Show this message and exit.")] = False,
+) -> None:
+    """Diagnose multi-GPU machines: health, topology, bandwidth. Choose the GPUs of a job, and train on them.
+
+    Options of a command: gputopo inspect --help, all of them: --help-all. Pages: gputopo explain
+    """
+    if version:
+        from gputopo import __version__
+
+        emit(f"gputopo {__version__}\n")
+        raise typer.Exit
+    if help or context.invoked_subcommand is None:
+        emit(f"{context.get_help()}\n")
+        raise typer.Exit
 
 
 def _refuse_moved(words: Sequence[str], moved: Mapping[str, str]) -> None:

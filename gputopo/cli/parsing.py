@@ -1,141 +1,184 @@
-"""Words of a command line to the arguments of its command, and its help. Mistakes are UsageErrors."""
+"""Words of a command line to the texts of its options. Mistakes are UsageErrors with a hint.
+
+The options are declared to typer, which dispatches and explains; their values stay text here, and
+`gputopo.values.option` reads them: typer 0.29 and later load pydantic (50 ms) even to turn text into text.
+"""
 
 import inspect
-import shutil
-import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
 
 from gputopo.cli.printing import emit
 from gputopo.cli.refusals import refuse
 from gputopo.values.errors import UsageError
-from gputopo.values.option import Declared, Option, Text, arguments_for, nearest, parameters_of, shown
+from gputopo.values.option import Declared, Text, arguments_for, nearest, parameters_of, shown
 
-_HELP = Declared(Option("--help", "Show the usual options", letter="-h"), "help", bool, False)
-_HELP_ALL = Declared(Option("--help-all", "Show all options"), "help_all", bool, False)
+_NO_THEME = "Options"
+_HELP = typer.Option("--help", "-h", help="Show the usual options.")
+_HELP_ALL = typer.Option("--help-all", help="Show all options.")
 _FLAGS_WIDTH = 28  # columns of an option and its value, behind which its help begins on the same line
-_MAX_WIDTH = 98  # of the help
 
 
-def call(name: str, command: Callable[..., Any], words: Sequence[str]) -> Any:
-    """Call a command with what was typed for it, or print its help. Raises whatever GputopoError it does.
+def declared_to_typer(name: str, command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the command as typer wants it: with a parameter of text for each option.
 
     Options that exclude one another are refused before it is called.
     """
-    declared = (*parameters_of(command), _HELP, _HELP_ALL)
-    texts = _texts(declared, list(words), f"gputopo {name}")
-    if "help" in texts or "help_all" in texts:
-        emit(_help(f"gputopo {name}", command, declared, whole="help_all" in texts))
-        return None
-    refuse(name, texts)
-    return command(**arguments_for(command, texts))
+
+    def call(**texts: Any) -> Any:
+        typed = {option: text for option, text in texts.items() if text not in (None, False, [])}
+        refuse(name, typed)
+        return command(**arguments_for(command, typed))
+
+    parameters = [_parameter(one) for one in parameters_of(command)]
+    helps = [
+        inspect.Parameter(
+            flag, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, info]
+        )
+        for flag, info in (("help", _HELP), ("help_all", _HELP_ALL))
+    ]
+    vars(call)["__signature__"] = inspect.Signature([*parameters, *helps])
+    call.__doc__ = command.__doc__
+    return call
 
 
-def paragraphs(text: str) -> str:
-    """Return a docstring wrapped for the terminal, indented by two columns."""
-    wrapped = (_wrapped(one, _width() - 2) for one in inspect.cleandoc(text).split("\n\n"))
-    return "\n\n".join("\n".join(f"  {line}" for line in lines) for lines in wrapped)
+def _parameter(one: Declared) -> inspect.Parameter:
+    if one.is_positional:
+        info: Any = typer.Argument(metavar=one.option.flag, help=_both_helps(one))
+    else:
+        info = typer.Option(
+            *filter(None, (one.option.flag, one.option.letter)),
+            metavar=one.placeholder or None,
+            help=_both_helps(one),
+            rich_help_panel=one.theme or None,
+            show_default=False,
+            hidden=one.more,
+        )
+    kind: Any = bool if one.is_flag else list[str] if one.option.repeated else str
+    default: Any = False if one.is_flag else None
+    return inspect.Parameter(
+        one.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind if one.is_flag else kind | None, info],
+    )
 
 
-def section(heading: str, records: Sequence[tuple[str, str]]) -> str:
-    """Return a heading with rows below it: what is typed, and its help beside or below it."""
-    return "\n".join((f"\n{heading}:", *_rows(records, _width()), ""))
+def _both_helps(one: Declared) -> str:
+    """Return the line of --help, and after a line break the text of --help-all."""
+    return f"{one.short_help}\n{one.help}"
 
 
-def _rows(records: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
-    left = min(max(len(flags) for flags, _ in records), _FLAGS_WIDTH) + 4
-    for flags, text in records:
-        begin = f"  {flags}"
-        if len(begin) > left - 2:
-            yield begin
-            begin = ""
-        for line in _wrapped(text, width - left):
-            yield f"{begin:{left}}{line}".rstrip()
-            begin = ""
+class Command(TyperCommand):
+    """A command whose parameters are texts and flags. `--help` leaves out those that are hidden."""
 
+    shows_all = False
 
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, max(width, 20), break_on_hyphens=False) or [""]
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Set the context's parameters. Raises UsageError; prints the help where it is asked for."""
+        ctx.params = {**self._unset(), **self._texts(list(args), ctx.command_path)}
+        self.shows_all = ctx.params.pop("help_all")
+        if ctx.params.pop("help") or self.shows_all:
+            emit(f"{ctx.get_help()}\n")
+            raise typer.Exit
+        ctx.args = []
+        return []
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage line behind the command."""
+        return ["[OPTIONS]", *(one.metavar for one in self._arguments())]
 
-def _width() -> int:
-    return min(shutil.get_terminal_size().columns - 2, _MAX_WIDTH)
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write what the command does: its first paragraph, and all with --help-all."""
+        whole = self.help
+        self.help = whole if self.shows_all or whole is None else whole.partition("\n\n")[0]
+        super().format_help_text(ctx, formatter)
+        self.help = whole
 
-
-def _help(name: str, command: Callable[..., Any], declared: Sequence[Declared], *, whole: bool) -> str:
-    """Return the help: what the command does, and its options by theme, those without one first."""
-    arguments = [one.option.flag for one in declared if one.is_positional]
-    doc = inspect.getdoc(command) or ""
-    text = f"Usage: {' '.join((name, '[OPTIONS]', *arguments))}\n\n"
-    text += f"{paragraphs(doc if whole else doc.partition(chr(10) * 2)[0])}\n"
-    headed: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-    for one in declared:
-        if whole or not one.more:
-            typed = " ".join(filter(None, (one.option.flag, one.placeholder)))
-            heading = "Arguments" if one.is_positional else one.theme or "Options"
-            flags = f"{one.option.letter}, {typed}".removeprefix(", ")
-            headed.setdefault(heading, []).append((flags, one.help if whole else one.short_help))
-    text += "".join(section(heading, records) for heading, records in headed.items() if records)
-    hidden = 0 if whole else sum(one.more for one in declared)
-    return text + (f"\n{hidden} more options: {name} --help-all\n" if hidden else "")
-
-
-def _texts(declared: Iterable[Declared], words: list[str], command: str) -> dict[str, Text]:
-    """Return what was typed for each option, by its name."""
-    flags = ((flag, one) for one in declared for flag in (one.option.flag, one.option.letter))
-    by_flag = {flag: one for flag, one in flags if flag[:1] == "-"}
-    argument = next((one for one in declared if one.is_positional), None)
-    texts: dict[str, Any] = {}
-    before: list[str] = []
-    behind: list[str] = []
-    while words:
-        word = words.pop(0)
-        if word == "--":
-            behind, words = words, []
-        elif word.startswith("-") and word != "-":
-            flag, has_value, value = word.partition("=")
-            option = by_flag.get(flag)
-            if option is None:
-                raise unknown_option(flag, by_flag, command)
-            if option.is_flag:
-                if has_value:
-                    raise UsageError(f"{flag} takes no value", f"write {flag} alone")
-                texts[option.name] = True
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options under the heading of their theme; those without one come first."""
+        headed: dict[str, list[tuple[str, str]]] = {"Arguments": [], _NO_THEME: []}
+        hidden = [one for one in self.params if getattr(one, "hidden", False) and not self.shows_all]
+        for one in self.params:
+            if one in hidden:
                 continue
-            if option.placeholder.startswith("[") and (not words or words[0].startswith("-")):
-                has_value = "="  # a value in brackets may be left out
-            if not has_value and not words:
+            is_argument = one.param_type_name == "argument"
+            flags = "" if is_argument else ", ".join(reversed(one.opts))
+            theme = "Arguments" if is_argument else getattr(one, "rich_help_panel", None)
+            short, _, whole = str(getattr(one, "help", None) or "").partition("\n")
+            text = whole if self.shows_all and whole else short
+            record = (f"{flags} {one.metavar or ''}".strip(), text)
+            headed.setdefault(theme or _NO_THEME, []).append(record)
+        for heading, records in headed.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records, col_max=_FLAGS_WIDTH)
+        if hidden:
+            formatter.write(f"\n{len(hidden)} more options: {ctx.command_path} --help-all\n")
+
+    def _arguments(self) -> list[Any]:
+        return [one for one in self.params if one.param_type_name == "argument"]
+
+    def _unset(self) -> dict[str, Any]:
+        return {str(one.name): False if getattr(one, "is_flag", False) else None for one in self.params}
+
+    def _texts(self, words: list[str], command: str) -> dict[str, Text]:
+        by_flag: Mapping[str, Any] = {
+            flag: one for one in self.params for flag in one.opts if flag[:1] == "-"
+        }
+        texts: dict[str, Any] = {}
+        before: list[str] = []
+        behind: list[str] = []
+        while words:
+            word = words.pop(0)
+            if word == "--":
+                behind, words = words, []
+            elif word.startswith("-") and word != "-":
+                flag, has_value, value = word.partition("=")
+                option = by_flag.get(flag)
+                if option is None:
+                    raise unknown_option(flag, by_flag, command)
+                if getattr(option, "is_flag", False):
+                    if has_value:
+                        raise UsageError(f"{flag} takes no value", f"write {flag} alone")
+                    texts[option.name] = True
+                    continue
+                if str(option.metavar).startswith("[") and (not words or words[0].startswith("-")):
+                    has_value = "="  # a value in brackets may be left out
+                if not has_value and not words:
+                    raise UsageError(
+                        f"{flag} needs a value",
+                        f"give {flag} {option.metavar}: {option.help.partition(chr(10))[0]}",
+                    )
+                text = value if has_value else words.pop(0)
+                texts[option.name] = [*texts.get(option.name, ()), text] if option.multiple else text
+                while option.multiple and not self._arguments() and words and not words[0].startswith("-"):
+                    texts[option.name].append(words.pop(0))  # --from *.json
+            else:
+                before.append(word)
+        return {**texts, **self._positional(before, behind, command)}
+
+    def _positional(self, before: list[str], behind: list[str], command: str) -> dict[str, Text]:
+        argument = next(iter(self._arguments()), None)
+        if argument is not None and argument.nargs == -1:
+            if not str(argument.metavar).startswith("[--"):
+                return {argument.name: [*before, *behind]}
+            if before:
                 raise UsageError(
-                    f"{flag} needs a value", f"give {flag} {option.placeholder}: {option.short_help}"
+                    f"{command} takes no argument {shown(before[0])}",
+                    f"leave it out; a program comes after --: {command} [options] -- PROGRAM",
                 )
-            text = value if has_value else words.pop(0)
-            several = option.option.repeated
-            texts[option.name] = [*texts.get(option.name, ()), text] if several else text
-            while several and argument is None and words and not words[0].startswith("-"):
-                texts[option.name].append(words.pop(0))  # --from *.json
-        else:
-            before.append(word)
-    can_read = "--from" in by_flag and argument is None
-    return {**texts, **_positional(argument, before, behind, command, can_read=can_read)}
-
-
-def _positional(
-    argument: Declared | None, before: list[str], behind: list[str], command: str, *, can_read: bool
-) -> dict[str, Text]:
-    """Return what was typed without a flag, `before` and `behind` a --."""
-    words = [*before, *behind]
-    if argument is not None and argument.option.repeated:
-        if before and argument.option.flag.startswith("[--"):
-            raise UsageError(
-                f"{command} takes no argument {shown(before[0])}",
-                f"leave it out; a program comes after --: {command} [options] -- PROGRAM",
-            )
-        return {argument.name: words} if words else {}
-    taken = 0 if argument is None else 1
-    if len(words) > taken:
-        hint = f"to read a file: --from {words[taken]}" if can_read else _help_hint(command)
-        raise UsageError(f"{command} takes no argument {shown(words[taken])}", hint)
-    return {argument.name: words[0]} if argument is not None and words else {}
+            return {argument.name: behind}
+        words = [*before, *behind]
+        taken = 0 if argument is None else 1
+        if len(words) > taken:
+            can_read = any("--from" in one.opts for one in self.params) and argument is None
+            hint = f"to read a file: --from {words[taken]}" if can_read else _help_hint(command)
+            raise UsageError(f"{command} takes no argument {shown(words[taken])}", hint)
+        return {argument.name: words[0]} if argument is not None and words else {}
 
 
 def unknown_option(flag: str, known: Sequence[str] | Mapping[str, Any], command: str) -> UsageError:

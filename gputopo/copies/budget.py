@@ -122,7 +122,6 @@ class _Span(NamedTuple):
         return cls(shortest, MAX_BYTES / max(rates), read)
 
     def window_s(self, effort: Effort) -> float:
-        """Return how long the copies take at an effort."""
         wanted = max(effort.window_s, effort.host_window_s) if self.is_read else effort.window_s
         return min(max(wanted, self.min_s), self.max_s)
 

@@ -235,7 +235,6 @@ def _published(sample: Sample, model: GpuExpectation, ranks: int, joined: int | 
 
 
 def _ring_rate(model: GpuExpectation, joined: int | None) -> float | None:
-    """Return the rate of a ring over the NVLinks of a GPU."""
     link = expected_nvlink(model.nvlink_generation, model.chip)
     return joined * link.nccl_gb_per_s if joined and link and link.nccl_gb_per_s else None
 

@@ -185,7 +185,6 @@ class _Judge:
         return self._host(sample, gpu)
 
     def _lacking(self, sample: Sample) -> str | None:
-        """Name the GPUs of a copy whose model is in no table."""
         if sample.group is not None or not is_large(sample):
             return None
         names = {

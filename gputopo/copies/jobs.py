@@ -254,7 +254,6 @@ def _host_copies(setting: Setting, nodes: Mapping[int, int | None]) -> Iterator[
 
 
 def _exchange(kind: CopyKind, a: int, b: int, setting: Setting) -> CopyJob:
-    """Return both directions of a pair at once."""
     copies = (_pair_copy(kind, a, b, setting), _pair_copy(kind, b, a, setting))
     return CopyJob(kind="bidirectional", copies=copies)
 
@@ -322,7 +321,6 @@ def _both_ways(ends: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _by_kernels(setting: Setting) -> Iterator[CopyJob]:
-    """Return the copies of each GPU with the host by kernels."""
     for gpu in setting.gpus:
         if gpu not in setting.no_kernels:
             yield _job(_host_copy("h2d", gpu, setting, method="kernel_read"))

@@ -41,26 +41,21 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     lacks: str = "not known"
 
 
-class Choice(NamedTuple):
-    """The tool of a measurement. `passed_over`: why it is not nccl-tests, None where that was not asked."""
+def choose(
+    asked: ToolChoice, hosts: Mapping[str, Tools | None], failed: str | None = None
+) -> tuple[Tool, str | None]:
+    """Return the tool that was asked for, or nccl-tests where all hosts have it, else why they have not.
 
-    tool: Tool
-    passed_over: str | None = None
-
-
-def choose(asked: ToolChoice, hosts: Mapping[str, Tools | None], failed: str | None = None) -> Choice:
-    """Return the tool that was asked for, or nccl-tests where all hosts have it. `hosts`: by name.
-
-    `failed`: why nccl-tests, which were tried, measured nothing. Raises HardwareError where they were asked
-    for by name and are missing somewhere, or failed.
+    `hosts`: by name. `failed`: why nccl-tests, which were tried, measured nothing. Raises HardwareError
+    where they were asked for by name and are missing somewhere, or failed.
     """
     if asked == "tcp":
-        return Choice("tcp")
+        return "tcp", None
     if not (lacking := failed or _lacking(hosts)):
-        return Choice(NCCL_TESTS)
+        return NCCL_TESTS, None
     if asked != "auto":
         raise HardwareError(f"{NCCL_TESTS} cannot measure between these hosts: {lacking}", _HINT)
-    return Choice("tcp", f"no {NCCL_TESTS}: {lacking}")
+    return "tcp", f"no {NCCL_TESTS}: {lacking}"
 
 
 def _lacking(hosts: Mapping[str, Tools | None]) -> str:
@@ -203,15 +198,8 @@ def seconds_of(hosts: int, timing: Timing) -> float:
     return timing.lead_s + last.start_s + timing.transfer_s + timing.gap_s
 
 
-class NetworkExpected(NamedTuple):
-    """GB/s that the cards of both ends allow, and where that comes from."""
-
-    gb_per_s: float
-    source: str
-
-
-def expected(one: NetworkHost, other: NetworkHost) -> NetworkExpected | None:
-    """Return the payload of TCP at the rate of the slower card; None where it is not known.
+def expected(one: NetworkHost, other: NetworkHost) -> tuple[float, str] | None:
+    """Return GB/s of TCP's payload at the rate of the slower card, and the source; None: not known.
 
     None also above `MAX_TCP_GBIT_PER_S`.
     """
@@ -223,7 +211,7 @@ def expected(one: NetworkHost, other: NetworkHost) -> NetworkExpected | None:
         return None
     share = (mtu - _HEADERS) / (mtu + _FRAME)
     source = f"{rate:g} Gbit/s of the card, {share:.1%} of it payload of TCP with an MTU of {mtu}"
-    return NetworkExpected(rate / 8 * share, source)
+    return rate / 8 * share, source
 
 
 def bandwidth_of(order: Order, results: Mapping[int, NetworkResult], absent: Mapping[int, str]) -> Bandwidth:
@@ -286,7 +274,7 @@ def _sample(order: Order, rank: int, one: TransferResult, kind: SlotKind) -> Sam
             streams=1,
         )
     # Both ways share no link of a full-duplex network; at once each host does both.
-    rate = expected(order.hosts[rank], order.hosts[one.destination])
+    gb_per_s, source = expected(order.hosts[rank], order.hosts[one.destination]) or (None, None)
     return Sample(
         kind="network",
         source=ends[0],
@@ -296,8 +284,8 @@ def _sample(order: Order, rank: int, one: TransferResult, kind: SlotKind) -> Sam
         median_gb_per_s=middle,
         repeats_gb_per_s=one.values,
         spread_percent=spread,
-        expected_gb_per_s=None if rate is None else round(rate.gb_per_s, 3),
-        expected_source=None if rate is None else rate.source,
+        expected_gb_per_s=None if gb_per_s is None else round(gb_per_s, 3),
+        expected_source=source,
         tool=PROBE,
         transport=TCP,
         streams=order.streams,

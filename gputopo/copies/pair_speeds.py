@@ -114,7 +114,6 @@ class NvLinks:
         return PairNvLinks(links, row, "rate") if links else None
 
     def _reference(self, a: int, b: int) -> NvLinkExpectation | None:
-        """Return the row of the NVLink version that both have."""
         rows = [self._models[index] for index in (a, b) if index in self._models]
         versions = {
             port.version
@@ -309,7 +308,6 @@ def _rank(sample: Sample) -> tuple[bool, float]:
 
 
 def _runs(sample: Sample) -> tuple[float, ...]:
-    """Return the numbers of several runs that disagree."""
     return () if runs_agree(sample) else tuple(run.value for run in sample.runs)
 
 

@@ -157,7 +157,6 @@ def _by_pairs(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, f
 
 
 def _slowed(measured: Mapping[int, float], alone: Mapping[int, float]) -> bool:
-    """Return whether a pair together carries less than both alone; of sums noise is a smaller part."""
     if any(gpu not in alone for gpu in measured):
         return False
     return sum(measured.values()) < (1 - CHANGED_SHARE) * sum(alone[gpu] for gpu in measured)
@@ -204,7 +203,6 @@ def _limited_together(limited: Gpus, gpus: Gpus, together: Mapping[Gpus, Mapping
 
 
 def _components(sets: Iterable[Gpus]) -> list[Gpus]:
-    """Join all sets that have a GPU in common."""
     joined: list[Gpus] = []
     for one in sets:
         touching = [part for part in joined if part & one]
@@ -247,7 +245,6 @@ class _Direction(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, samples: Sequence[Sample], kind: Kind, machine: Machine) -> "_Direction":
-        """Return what was measured in one direction."""
         alone, together = rates(host_copies(samples, kind, machine)), rates_at_once(samples, kind)
         return cls(kind, alone, together, shared(alone, together))
 
@@ -297,7 +294,6 @@ def _is_one_link(
 
 
 def _uplink(gpus: Gpus, directions: Sequence[_Direction], machine: Machine) -> UplinkGroup:
-    """Return a group with the sums of the first of its directions in which all of it was measured."""
     first = next((one for one in directions if one.carries(gpus) and gpus <= one.alone.keys()), directions[0])
     carries = first.carries(gpus)
     found = UplinkGroup(

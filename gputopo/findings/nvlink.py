@@ -289,10 +289,16 @@ def staged(machine: Machine) -> Iterator[Fault]:
 
 @check(P2P_ACS_ON)
 def acs(machine: Machine) -> Iterator[Fault]:
-    """Find ACS on bridges between GPUs: P2P is slow, or hangs."""
-    if len(present(machine)) < 2 or machine.host.virtual_machine not in (None, "none"):
+    """Find ACS on bridges between GPUs: P2P is slow, or hangs. Also between a GPU and a network card."""
+    if machine.host.virtual_machine not in (None, "none"):
         return
     bridges = acs_bridges(machine)
+    to_cards = sorted({*acs_bridges(machine, nics=True)} - {*bridges})
+    if to_cards:
+        says = f"ACS is on between GPUs and network cards ({', '.join(to_cards)}): GPUDirect RDMA is slow"
+        yield P2P_ACS_ON.fault(MACHINE, says, {"acs": machine.host.acs, "bridges": to_cards}, "info")
+    if len(present(machine)) < 2:
+        return
     in_tree = any(node.acs is not None for node in machine.pci)
     if (not bridges and (in_tree or machine.host.acs != "on")) or not _is_relevant(machine):
         return

@@ -189,7 +189,6 @@ def _with_events(change: Worsening, series: Iterable[Series], events: Iterable[E
 
 
 def _events(runs: Iterable[Measurement], saved: Iterable[Saved]) -> Iterable[Event]:
-    """Iterate over changes of the versions, in the order of time."""
     seen = [(one.time_s or 0.0, "TensorFlow", one.version) for one in runs if one.framework == "gputopo"]
     seen += [(one.time_s or 0.0, "driver", one.driver) for one in runs]
     seen += [(one.saved_at, "driver", one.machine.driver.version) for one in saved]

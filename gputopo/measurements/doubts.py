@@ -162,7 +162,6 @@ def _earlier(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
 
 
 def _published(figures: Figures) -> Iterator[Observation]:
-    """Yield what is slower than published, by GPU model and source."""
     groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for row in figures.against:
         if row.kind == "published":

@@ -214,7 +214,6 @@ def _pairs(comparison: Comparison, group: Sequence[Cell]) -> Iterator[tuple[Cell
 
 
 def _alike(one: Cell, other: Cell) -> int:
-    """Return in how many of the conditions that are free two cells are alike."""
     names = (*MODE, *SET, "machine", "cpu", "version", "method", "distortions")
     return sum(getattr(one.of, name) == getattr(other.of, name) for name in names)
 

@@ -74,7 +74,6 @@ class RunFolders:
         return found
 
     def _of_sweep(self, folder: Path) -> tuple[str, ...]:
-        """Return the conditions that the sweep of a run states, where it is a cell of one."""
         manifest = folder.parent.parent / MANIFEST
         if folder.parent.name != FOLDER:
             return ()

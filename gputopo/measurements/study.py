@@ -42,7 +42,6 @@ def headline(figures: Figures, observations: Sequence[Observation]) -> str:
 
 
 def _before(figures: Figures) -> Iterator[str]:
-    """Yield what became of the cells that were compared with earlier runs."""
     rows = [row for row in figures.against if row.kind == "earlier" and row.verdict != "cannot tell"]
     worse = [-row.difference_percent for row in rows if row.is_regression]
     measured = sum(cell.images_per_sec is not None and not cell.spoilt for cell in figures.cells)

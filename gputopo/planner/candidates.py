@@ -258,7 +258,6 @@ class Candidates:
         return [*reasons, *([f"nothing predicted: {of.basis.missing}"] if of.basis.missing else [])]
 
     def _warnings(self, chosen: tuple[int, ...]) -> list[str]:
-        """Return for which GPUs in use or in error others were chosen, and which of them were chosen."""
         of = self._of
         said = []
         taken = sorted(of.troubles.keys() & set(chosen))
@@ -278,7 +277,6 @@ class Candidates:
         return said
 
     def _reasons_of_request(self, chosen: tuple[int, ...]) -> list[str]:
-        """Return what the options, GPUs in use and different models have to do with the chosen set."""
         of = self._of
         reasons = list[str]()
         if of.required is not None and not of.exact:
@@ -331,7 +329,6 @@ class Candidates:
         yield short if found.alike == 1 else f"{short}; represents {found.alike} equivalent sets"
 
     def _prices(self, choice: Candidate) -> Iterator[Price]:
-        """Return what each option costs that leaves fewer candidates to choose from."""
         of = self._of
         for option, request in self._without_options(choice).items():
             other = Fastest(of.machine, request, of.unavailable, of.basis)
@@ -352,7 +349,6 @@ class Candidates:
             )
 
     def _without_options(self, choice: Candidate) -> dict[str, Request]:
-        """Return the request without each option that leaves fewer candidates, by that option."""
         of = self._of
         request = of.request
         freed: dict[str, dict[str, object]] = {}

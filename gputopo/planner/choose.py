@@ -17,13 +17,14 @@ from gputopo.planner.candidates import Candidates
 from gputopo.planner.explained import step_line
 from gputopo.planner.fastest import Basis, Fastest, without_prediction
 from gputopo.planner.how_many import best_of_fewer, how_many, unequal
-from gputopo.planner.request import Request, check, gpus_in_words, mean_batch, ranges
+from gputopo.planner.request import Request, check, gpus_in_words, mean_batch
 from gputopo.prediction.calibration import calibrated
 from gputopo.prediction.one_gpu_speeds import Figure, Speed, given_speeds, single_gpu_speeds, with_assumed
 from gputopo.prediction.programs import DEFAULT, require_program
 from gputopo.prediction.step import model_of
 from gputopo.reference.expectations import expected_gpu
 from gputopo.values.errors import GputopoError, NoPlanError, UsageError
+from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.batches import as_typed, require_one_each
 from gputopo.values.run.plan import Candidate, Learned, Plan, mode_words
@@ -102,7 +103,6 @@ def with_best(
 
 
 def _relaxed(request: Request) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the options that restrict the choice, each with the fields of a request without it."""
     if isinstance(request.num_gpus, int):
         yield f"--num-gpus {request.num_gpus}", {"num_gpus": None}
     if request.ps != "auto":
@@ -114,14 +114,14 @@ def _relaxed(request: Request) -> Iterator[tuple[str, dict[str, Any]]]:
     if isinstance(request.batch_size, tuple):
         yield f"--batch-size {as_typed(request.batch_size)}", {"batch_size": None}
     if request.exclude:
-        yield f"--exclude {ranges(request.exclude)}", {"exclude": ()}
+        yield f"--exclude {index_ranges(request.exclude)}", {"exclude": ()}
     if request.gpus:
         size = len(request.gpus) if request.num_gpus is None else request.num_gpus
         yield f"--gpus {','.join(map(str, request.gpus))}", {"gpus": None, "num_gpus": size}
 
 
 def _in_words(choice: Candidate) -> str:
-    gpus = f"GPU {choice.gpus[0]}" if len(choice.gpus) == 1 else f"GPUs {ranges(choice.gpus)}"
+    gpus = f"GPU {choice.gpus[0]}" if len(choice.gpus) == 1 else f"GPUs {index_ranges(choice.gpus)}"
     speed = "" if choice.images_per_sec is None else f", {choice.images_per_sec:.0f} images/sec"
     return f"{gpus}, {mode_words(choice)}{speed}"
 

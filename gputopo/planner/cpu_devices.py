@@ -87,7 +87,6 @@ def _check(devices: int, ps: str, variable_update: str, all_reduce: str | None) 
 
 
 def _placings(devices: int, ps: str, variable_update: str, all_reduce: str | None) -> Sequence[Placement]:
-    """Return what the options leave, the default first."""
     if variable_update == "independent":
         return (Placement("independent"),)
     served = [Placement("parameter_server", place) for place in (PLACES if ps == "auto" else (ps,))]

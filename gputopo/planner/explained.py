@@ -144,7 +144,6 @@ def _together(flows: Iterable[Flows]) -> dict[Resource, Load]:
 
 
 def _are_alike(slower: tuple[Load, Load], one: tuple[Load, Load]) -> bool:
-    """Return whether two resources carry the same, equally fast."""
     pairs = zip(slower, one, strict=True)
     return all(
         isclose(a.share, b.share) and (1 - SAME) * a.seconds <= b.seconds <= (1 + SAME) * a.seconds

@@ -268,7 +268,6 @@ class Fastest(Selection):
         return found
 
     def _with_own_batches(self, found: FoundCandidate) -> FoundCandidate:
-        """Return a candidate that was found with equal batches with the batches of its GPUs."""
         own = zip(found.gpus, self.batches(found.gpus), strict=True)
         compute_s = max(self.basis.seconds(gpu, batch) for gpu, batch in own)
         gpus = found.gpus if found.placing.traffic in IN_ORDER else sorted(found.gpus)
@@ -305,7 +304,6 @@ class Fastest(Selection):
         ] or [pool]
 
     def _placings(self, pool: Sequence[int]) -> tuple[Placement, ...]:
-        """Return the places for the variables among which gputopo chooses, as the request leaves them."""
         update, ps = self.variable_update, self.request.ps
         if not self.predicts:
             return (Placement("replicated", None, "copy"),)

@@ -64,7 +64,6 @@ def best_of_fewer(selection: Fastest) -> GpuCount | None:
 
 
 def _speeds(selection: Fastest, sizes: Sequence[int], request: Request) -> dict[int, float]:
-    """Return the images/sec of the best plan of each number of GPUs that the reduction can serve."""
     return {
         size: _images_per_sec(selection.machine, one, selection.unavailable, selection.basis)
         for size in sizes

@@ -1,7 +1,6 @@
 """The request to the planner, its check against the machine, and the GPUs that can be used."""
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -12,6 +11,7 @@ from gputopo.prediction.one_gpu_speeds import given_speeds
 from gputopo.prediction.programs import DEFAULT
 from gputopo.topology.kernel import gpus_of_other_drivers
 from gputopo.values.errors import NoPlanError, UsageError
+from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run import all_reduce
 from gputopo.values.run.batches import AUTO, AskedBatch, as_typed, batches_of, plain, shares
@@ -178,15 +178,6 @@ def troubles(machine: Machine) -> dict[int, Trouble]:
     }
 
 
-def ranges(indices: Sequence[int]) -> str:
-    """Return indices as an option takes them: `0-3,6`."""
-    runs = []
-    for _, run in groupby(enumerate(sorted(indices)), key=lambda item: item[1] - item[0]):
-        members = [index for _, index in run]
-        runs.append(str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}")
-    return ",".join(runs)
-
-
 def gpus_in_words(gpus: Sequence[int]) -> str:
     """Return `GPU 3` or `GPUs 0, 1 and 2`."""
     if len(gpus) == 1:
@@ -225,7 +216,8 @@ def _check_indices(option: str, given: Sequence[int], there: Sequence[int]) -> N
     for index in given:
         if index not in there:
             raise UsageError(
-                f"{option} names GPU {index}, which this machine does not have", f"there is {ranges(there)}"
+                f"{option} names GPU {index}, which this machine does not have",
+                f"there is {index_ranges(there)}",
             )
 
 
@@ -233,7 +225,7 @@ def _check_holder(holder: int, request: Request, there: Sequence[int]) -> None:
     option = f"--ps gpu:{holder}"
     if holder not in there:
         raise UsageError(
-            f"{option}: this machine has no GPU {holder}", f"there is {ranges(there)}; or use --ps cpu"
+            f"{option}: this machine has no GPU {holder}", f"there is {index_ranges(there)}; or use --ps cpu"
         )
     if holder in request.exclude:
         raise UsageError(f"{option}: GPU {holder} is in --exclude", "leave it out of one of them")
@@ -287,7 +279,6 @@ def _is_exclusive(gpu: Gpu) -> bool:
 
 
 def _refusals(whys: Mapping[int, str | None]) -> tuple[Refusal, ...]:
-    """Return one refusal for each reason, in the order of their first GPUs."""
     by_reason: dict[str, list[int]] = {}
     for index, why in sorted(whys.items()):
         if why:
@@ -301,7 +292,7 @@ def _refusals(whys: Mapping[int, str | None]) -> tuple[Refusal, ...]:
 def _others_hint(others: set[int]) -> str:
     if not others:
         return "see gputopo inspect"
-    return f"use others: {ranges(sorted(others))} can be used"
+    return f"use others: {index_ranges(others)} can be used"
 
 
 # Speeds of one GPU within this count as equal: two runs of one job differ as much.

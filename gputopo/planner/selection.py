@@ -109,7 +109,6 @@ class Selection:
         return max(self.islands, key=lambda island: (len(self._unused(island)), len(island)), default=())
 
     def _unused(self, gpus: Sequence[int]) -> tuple[int, ...]:
-        """Return the GPUs that are not in use, or that must be taken."""
         return tuple(
             gpu
             for gpu in gpus

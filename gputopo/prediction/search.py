@@ -107,7 +107,6 @@ class _Search:
         self._sets = self._bounded() if question.placings else []
 
     def found(self, keep: float) -> Iterator[FoundCandidate]:
-        """Iterate over the `keep` best."""
         count = 0
         others = len(self.pool) - len(self.last)
         for last in range(max(0, self.question.size - others), min(self.question.size, len(self.last)) + 1):
@@ -147,7 +146,6 @@ class _Search:
         return extend(0, ())
 
     def _fastest(self, last: int, keep: float) -> list[_Entry]:
-        """Return the fastest candidates of all sets with so many GPUs of `last`, the best first."""
         best: list[_Entry] = []
         for bound, gpus, floor in self._sets:
             if len(best) >= keep and bound > best[-1][0]:
@@ -157,7 +155,6 @@ class _Search:
         return sorted(best)
 
     def _look_at(self, gpus: tuple[int, ...], floor: _Floor, best: list[_Entry], keep: float) -> None:
-        """Add the candidates of a set that are among the `keep` best."""
         compute, below = floor.compute, best[-1][0] if len(best) >= keep else inf
         least: dict[Traffic, _Rates] = {}
         if below < inf:
@@ -190,7 +187,6 @@ class _Search:
                 below = best[-1][0]
 
     def _tie(self, gpus: Sequence[int]) -> tuple[Any, ...]:
-        """Return the sort key of sets that are as fast."""
         return tuple(sorted(map(self.near.__getitem__, combinations(gpus, 2)), reverse=True))
 
     def _stages(self, placing: Placement, gpus: Sequence[int]) -> Stages | None:
@@ -255,7 +251,6 @@ class _Search:
         }
 
     def _floor_of(self, gpus: Sequence[int]) -> _Floor:
-        """Return what a set needs at least, from what its GPUs do and the links that they share."""
         mask, towers = mask_of(gpus), len(gpus)
         compute, down, up, spread, ring = map(max, zip(*map(self._floors.__getitem__, gpus), strict=True))
         for use in self.rings.uses:
@@ -280,7 +275,6 @@ class _Search:
         return sum(self._own.get((kind, gpu), ())[: self.question.size - 1])
 
     def _floor(self, gpu: int) -> _Floor:
-        """Return what a set with this GPU needs at least, whichever its others are."""
         host, towers = self.question.paths.hosts[gpu], self.question.size
         out, into = self._least_of("up", gpu), self._least_of("down", gpu)
         edges = sorted(self.rings.edges[gpu].values())[:2] if towers > 1 else [0.0]
@@ -293,7 +287,6 @@ class _Search:
         )
 
     def _owner_floor(self, gpu: int) -> _Rates:
-        """Return what a set with its variables on this GPU needs at least."""
         return (
             max(self._least_of("up", gpu), self._least_of("nvlink out", gpu)),
             max(self._least_of("down", gpu), self._least_of("nvlink in", gpu)),

@@ -225,7 +225,6 @@ class StepPredictor:
         return Terms(wait * self.bytes * weights, gradients, least, variables_s, line)
 
     def _is_limited_by_host(self, placing: Placement, gradients: float) -> bool:
-        """Return whether the host adds gradients more slowly than links bring them."""
         return placing.traffic == "host" and self.host_add > gradients / self.program.link_share
 
 

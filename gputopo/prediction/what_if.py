@@ -190,7 +190,6 @@ def _with_links(
 
 
 def _with_link(machine: Machine, gpu: Gpu, now: LinkExpectation, link: LinkExpectation) -> Machine:
-    """Return the machine with a GPU's link replaced, and what was measured over it scaled."""
     if link == now:
         return machine
     pcie = msgspec.structs.replace(
@@ -235,7 +234,6 @@ def _times(sample: Sample, factor: float) -> Sample:
 
 
 def _with_samples(machine: Machine, edit: Callable[[Sample], Sample | None]) -> Machine:
-    """Return the machine with samples edited, or left out where the edit is None."""
     if machine.bandwidth is None:
         return machine
     samples = tuple(after for one in machine.bandwidth.samples if (after := edit(one)) is not None)
@@ -280,7 +278,6 @@ def _free_nvlinks(machine: Machine, index: int, row: GpuExpectation | None) -> i
 
 
 def _with_nvlink(machine: Machine, a: int, b: int) -> ChangedMachine:
-    """Return the machine with all free NVLinks of two GPUs between them."""
     if a == b:
         raise UsageError(f"--what-if: nvlink {a}-{b} names one GPU", "name two, such as nvlink 0-1")
     rows = [expected_gpu(gpu.name, gpu.pci_device_id) for gpu in (_gpu(machine, a), _gpu(machine, b))]
@@ -306,7 +303,6 @@ def _with_nvlink(machine: Machine, a: int, b: int) -> ChangedMachine:
 
 
 def _replaced(machine: Machine, gpus: Sequence[int], row: GpuExpectation) -> ChangedMachine:
-    """Return the machine with GPUs of another model in the same slots."""
     after = machine
     for index in gpus:
         gpu = _gpu(machine, index)

@@ -7,7 +7,6 @@ tests/benchmarks/bench_live.py). The verdict over all steps is made at the end.
 """
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 import msgspec
 
@@ -22,7 +21,6 @@ from gputopo.values.run.events import (
     Event,
     Judged,
     Restarted,
-    RunStarted,
     Standing,
     Step,
     WarmupDone,
@@ -35,19 +33,11 @@ EVERY_STEPS, EVERY_S = 25, 2.0
 MAX_SHARE = 0.005
 
 
-class LookWindow(NamedTuple):
-    """A look at the recent steps: `judge` does it. `step`: the number of the last one."""
-
-    judge: Callable[[], Judgement]
-    step: int
-
-
 class RecentSteps:
     """Whether another look at a run is due. `summary`: of the run, which gets each event first."""
 
     def __init__(self, summary: Summary) -> None:
         self._summary = summary
-        self._started: RunStarted | None = None
         self._new_steps = 0
         self._step = 0
         self._next_s = 0.0
@@ -58,28 +48,18 @@ class RecentSteps:
             case Step() if not event.warmup:
                 self._step = event.step
                 self._new_steps += 1
-            case RunStarted():
-                self._started = event
             case WarmupDone() | Restarted():
                 self._new_steps = 0
-                if isinstance(event, Restarted) and self._started is not None:
-                    self._started = event.started_with(self._started)
 
     def is_due(self, now_s: float) -> bool:
         """Return whether to look now. `now_s`: seconds of a clock that only grows."""
-        return (
-            self._new_steps >= EVERY_STEPS
-            and now_s >= self._next_s
-            and self._started is not None
-            and len(self._started.devices) > 1
-            and self._started.spec.get("task") != "input"
-        )
+        return self._new_steps >= EVERY_STEPS and now_s >= self._next_s and self._summary.has_peers
 
-    def take(self, now_s: float) -> LookWindow:
-        """Return the look that begins now."""
+    def take(self, now_s: float) -> tuple[Callable[[], Judgement], int]:
+        """Return what makes the look that begins now, and the number of its last step."""
         self._new_steps = 0
         self._next_s = now_s + EVERY_S
-        return LookWindow(self._summary.latest(), self._step)
+        return self._summary.latest(), self._step
 
     def took(self, now_s: float, seconds: float) -> None:
         """Note how much processor time the last look took: a dear one is not made as often."""

@@ -149,6 +149,11 @@ class Summary:
     def _first(self, kind: type[E]) -> E | None:
         return self._all(kind)[0] if kind in self._rare else None
 
+    @property
+    def has_peers(self) -> bool:
+        """Whether devices of the run can be compared with one another."""
+        return len(self._paces.devices) > 1 and not self._is_input_alone()
+
     def latest(self) -> Callable[[], Judgement]:
         """Return what compares the devices by the recent steps, also in another thread."""
         return partial(self._judge, self._paces.latest())

@@ -1,6 +1,6 @@
 """How long the cells of a sweep take: predicted before they run, and by those that ran. Pure."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import median
 
 from gputopo.values.run.several_runs import SweepCell
@@ -34,28 +34,17 @@ def predicted_s(
 def expected_s(cell: SweepCell, cells: Sequence[SweepCell]) -> float:
     """Return the seconds that a cell will take: medians of the cells of the sweep that ran.
 
-    As long as other repeats of it. Else, of counted seconds: these, and what others of its model, or all,
-    took beside theirs. Else its prediction, as much longer or shorter as those of the cells that ran; else as
-    those of its model, as all, or FALLBACK_S.
+    As long as other repeats of it, else its prediction, as much longer or shorter as those of the cells that
+    ran; else as those of its model, as all, or FALLBACK_S.
     """
-    ran = [(one, one.seconds) for one in cells if one.ran and one.seconds is not None]
-    by_time = [(one, took - one.counted_s) for one, took in ran if one.state == "done" and one.counted_s]
-    ratios = [took / one.predicted_s for one, took in ran if one.predicted_s]
-
-    def same(of: Callable[[SweepCell], object], known: Sequence[tuple[SweepCell, float]]) -> float | None:
-        alike = [seconds for one, seconds in known if of(one) == of(cell)]
-        return median(alike) if alike else None
-
-    found = same(lambda one: (one.options, one.counted_s), ran)
-    if found is None and cell.counted_s and by_time:
-        found = cell.counted_s + (same(_model, by_time) or median(rest for _, rest in by_time))
-    if found is None and cell.predicted_s is not None:
-        found = cell.predicted_s * (median(ratios) if ratios else 1.0)
-    return found or same(_model, ran) or same(lambda one: None, ran) or FALLBACK_S
-
-
-def _model(cell: SweepCell) -> object:
-    return cell.options.get("model")
+    ran = [one for one in cells if one.ran and one.seconds is not None]
+    ratios = [(one.seconds or 0.0) / one.predicted_s for one in ran if one.predicted_s]
+    repeats = [one for one in ran if (one.options, one.counted_s) == (cell.options, cell.counted_s)]
+    if not repeats and cell.predicted_s is not None:
+        return cell.predicted_s * (median(ratios) if ratios else 1.0)
+    of_model = [one for one in ran if one.options.get("model") == cell.options.get("model")]
+    alike = repeats or of_model or ran
+    return median(one.seconds or 0.0 for one in alike) if alike else FALLBACK_S
 
 
 def left_s(cells: Sequence[SweepCell], *, pause_s: float = 0.0) -> float:

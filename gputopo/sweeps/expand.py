@@ -179,7 +179,6 @@ def _constrained(matrix: Matrix, blank: _Blank, box: CellBox) -> _Blank | None:
 
 
 def _too_many(choice: Choice, box: CellBox) -> str | None:
-    """Return why a machine with fewer GPUs leaves it out."""
     count = choice.get("num_gpus")
     if box.backend == "gpu" and isinstance(count, int) and count > len(box.gpus) and "gpus" not in choice:
         return f"this machine has {len(box.gpus)} usable GPU{'' if len(box.gpus) == 1 else 's'}"

@@ -251,7 +251,6 @@ class _Reader:
         return value
 
     def _is_word(self, name: str, value: Value) -> bool:
-        """Whether it stands for values of a machine, or for made data."""
         made = name == "data_dir" and value in MADE
         return made or value in WORDS.get(name, ()) or (name == "num_gpus" and is_bound(value))
 

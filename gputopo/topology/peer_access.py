@@ -147,19 +147,21 @@ def chips_differ(a: Gpu, b: Gpu) -> bool | None:
     return None
 
 
-def acs_bridges(machine: Machine) -> tuple[str, ...]:
+def acs_bridges(machine: Machine, *, nics: bool = False) -> tuple[str, ...]:
     """Return the bridges with ACS on through which GPUs of one switch would reach one another.
 
-    Root ports are left out: traffic between them passes the CPU with and without ACS.
+    `nics`: or through which a GPU and a network card of one switch would. Root ports are left out: traffic
+    between them passes the CPU with and without ACS.
     """
     nodes = pci_tree(machine)
     below: dict[str, set[str]] = {}
     for node in machine.pci:
-        if node.kind == "gpu":
+        if node.kind == "gpu" or (nics and node.kind == "nic"):
             for bridge in bridges_above(nodes, node.address)[0]:
                 if bridge in nodes:
                     below.setdefault(bridge, set()).add(node.address)
-    shared = {address for address, gpus in below.items() if len(gpus) > 1}
+    gpus = {node.address for node in machine.pci if node.kind == "gpu"}
+    shared = {address for address, devices in below.items() if len(devices) > 1 and devices & gpus}
     return tuple(
         sorted(address for address in below if nodes[address].acs and nodes[address].parent in shared)
     )

@@ -129,13 +129,13 @@ def order_of(hosts: Sequence[Joining], timing: Timing, asked: ToolChoice, failed
     Raises HardwareError for a tool that was asked for and that cannot measure.
     """
     own = _distinct(map(_host, hosts))
-    choice = choose(asked, {host.name: host.tools for host in own}, failed)
+    tool, passed_over = choose(asked, {host.name: host.tools for host in own}, failed)
     return Order(
         hosts=tuple(own),
         token=secrets.token_hex(16),
         timing=timing,
-        tool=choice.tool,
-        passed_over=choice.passed_over,
+        tool=tool,
+        passed_over=passed_over,
     )
 
 

@@ -15,7 +15,7 @@ from gputopo.launch import failure
 from gputopo.launch.spec.job_spec import ProgramSpec
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.run_folder import EventLog
-from gputopo.runs.live import LookWindow, RecentSteps, Reports
+from gputopo.runs.live import RecentSteps, Reports
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE, Summary
 from gputopo.runs.verdict.judge import Judgement
 from gputopo.values import schema
@@ -70,10 +70,9 @@ class Looks:
         if self._step is not None:
             return self._taken(self._recent)
         if self._recent.is_due(self._clock()):
-            window = self._recent.take(self._clock())
-            self._step = window.step
+            judge, self._step = self._recent.take(self._clock())
             found = self._found
-            self._start(lambda: found.put(self._look(window)))
+            self._start(lambda: found.put(self._look(judge)))
         return ()
 
     def _forget(self) -> None:
@@ -87,10 +86,10 @@ class Looks:
         self._recent = None
         return self._reports.end(found, time.time())
 
-    def _look(self, window: LookWindow) -> _Found:
+    def _look(self, judge: Callable[[], Judgement]) -> _Found:
         began_s = time.thread_time()
         try:
-            return window.judge(), time.thread_time() - began_s
+            return judge(), time.thread_time() - began_s
         except Exception as error:  # noqa: BLE001 (reported by a notice)
             return error, 0.0
 

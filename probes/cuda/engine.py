@@ -205,7 +205,6 @@ class Engine:
     def _prepare(
         self, job: CopyJob, sizes: Sequence[int], ready: dict[int, Transfer], wrong: dict[int, CudaError]
     ) -> None:
-        """Allocate buffers, enable peer access, write the patterns."""
         seed = seed_of(self._windows)
         for card in self._gpus.of.values():
             card.begin_window()
@@ -334,7 +333,6 @@ class Engine:
         return nodes.pop() if len(nodes) == 1 else None
 
     def _placed(self, copy: Copy, done: CopyTime) -> CopyTime:
-        """Add to a copy with host memory on which node that lies."""
         if copy.host_gpu is None or copy.numa_node is None:
             return done
         nodes = self._gpus.host.nodes(copy.numa_node, pinned=copy.pinned is not False)

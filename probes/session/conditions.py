@@ -203,7 +203,6 @@ def _answered(samples: Sequence[GpuSample]) -> list[GpuSample]:
 
 
 def _last(readings: WindowReadings) -> list[tuple[int, GpuSample]]:
-    """Return the last reading of each GPU that was read."""
     return [(gpu, taken[-1].sample) for gpu, taken in readings.items() if taken]
 
 

@@ -236,7 +236,6 @@ def _mapped(size: int) -> Iterator[int]:
 def _together(
     tasks: Sequence[Callable[[], tuple[float, float]]], cpus: frozenset[int]
 ) -> list[tuple[float, float]]:
-    """Run tasks at once, each in a thread bound to `cpus`, and return their results. Raises their OSError."""
     errors: list[OSError] = []
     start = threading.Barrier(len(tasks))
 

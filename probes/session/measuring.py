@@ -281,7 +281,6 @@ class Measuring:
     def _measure_with(
         self, engine: WindowRunner, meter: Meter, gpus: Mapping[int, int]
     ) -> NothingMeasured | None:
-        """Measure the GPUs that CUDA shows."""
         results, request, now = self.results, self.request, self.doors.now
         if meter.reason is not None:
             results.notes.append(
@@ -389,6 +388,5 @@ def _in_cache(l2_bytes: int, free: int) -> str | None:
 
 
 def _node_cpus(machine: Machine) -> dict[int, Sequence[int]]:
-    """Return the CPUs of each NUMA node that has some."""
     lists = {node.index: parse_cpus(node.cpus or "") for node in machine.host.numa_nodes or ()}
     return {node: sorted(cpus) for node, cpus in lists.items() if cpus}

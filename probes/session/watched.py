@@ -192,7 +192,6 @@ class _Watching:
             )
 
     def _work(self, begun: float, earlier: EarlierSession | None, channel: Channel) -> None:
-        """Measure in the child."""
         results = Results()
         outlet = _Outlet(channel, results)
         doors = self._doors(channel)
@@ -283,7 +282,6 @@ class _Watching:
         return [gpu.index for gpu in self._machine.gpus]
 
     def _leave_out(self, reason: str) -> None:
-        """Note that the rest was not measured."""
         self.results.complete = False
         if reason != INTERRUPTED:
             self.results.notes.append(f"the measurement ended early: {reason}")
@@ -310,7 +308,6 @@ class _Outlet:
         self._sent = dict.fromkeys(("samples", "failures", "not_measured", "notes", "soak"), 0)
 
     def put(self, news: News | NothingMeasured) -> None:
-        """Write the results since the last news, and the news."""
         new = msgspec.structs.replace(self._results)
         for name, sent in self._sent.items():
             whole = getattr(self._results, name)
@@ -328,12 +325,10 @@ class _Log(CallLog):
         self.gpus: Mapping[int, int] = {}
 
     def begin(self, function: str, ordinal: int | None) -> None:
-        """Note the call that comes next."""
         gpu = None if ordinal is None else self.gpus.get(ordinal)
         self._slot.begin(function, "" if gpu is None else str(gpu))
 
     def end(self) -> None:
-        """Note that it returned."""
         self._slot.end()
 
 
@@ -346,12 +341,10 @@ class _NotedSampler:
             self._monitor = Monitor([gpu], slot.begin)
 
     def sample(self) -> tuple[GpuSample, ...]:
-        """Return one sample of the GPU. Never raises."""
         with self._noted():
             return self._monitor.sample()
 
     def close(self) -> None:
-        """Close NVML."""
         with self._noted():
             self._monitor.close()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 SCENARIO = "dgx1"  # eight GPUs with NVLinks, two sockets, four NICs
 GOAL = 1.8
 
-BASE = [sys.executable, "-c", "import pynvml, rich.table"]
+BASE = [sys.executable, "-c", "import pynvml, typer, rich.table"]
 DOUBLE = [sys.executable, "-c", "import tests.kit.nvml"]
 NOTHING = [sys.executable, "-c", "pass"]
 

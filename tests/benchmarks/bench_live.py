@@ -35,12 +35,12 @@ def looks(trainer: Trainer, steps: int, seed: int) -> Iterator[tuple[int, Event]
         if isinstance(event, Step):
             now_s += event.seconds
             if recent.is_due(now_s):
-                window = recent.take(now_s)
+                judge, step = recent.take(now_s)
                 before = time.process_time()
-                found = window.judge()
+                found = judge()
                 recent.took(now_s, time.process_time() - before)
-                for one in reports.look(found, window.step, now_s):
-                    yield window.step, one
+                for one in reports.look(found, step, now_s):
+                    yield step, one
 
 
 def false_alarms(runs: int, seed: int) -> None:

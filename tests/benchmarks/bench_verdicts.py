@@ -1,51 +1,70 @@
-"""False alarms of the verdicts, and what verdicts cost.
+"""Verdicts on simulated runs with fresh seeds: slow cards that are named, even runs that are accused.
 
-    python -m tests.benchmarks.bench_verdicts --windows 1000 --runs 20
+    python -m tests.benchmarks.bench_verdicts --even 1000 --runs 20
 
-Printed: what a long run of 16 GPUs costs; even CPU devices beside a program that takes its time from one of
-them; how often a card is named that is slow now and then and loses 5 % of the time, by the length of the run;
-false alarms in even runs of 60 to 700 steps, by kind of noise. How many slow cards are found, and their
-causes: `bench_drills`.
+Printed: a table of cards that lose 5 % of the time in some of their steps, by kind and length of the run (how
+many are named, other cards that are, and how far the share of slow steps, their size and the loss are off at
+most); even CPU devices beside a program that takes its time from one of them; false alarms in even runs of 60
+to 700 steps on 2 to 64 GPUs, by kind of noise. How late a slow card is reported: `bench_live`; causes:
+`bench_drills`.
 """
 
 import argparse
+import math
 import random
+import re
 import secrets
-import time
+from collections.abc import Callable
 
 from gputopo.runs.verdict.judge import Judgement, judge
 from gputopo.runs.verdict.paces import Paces
 from tests.invented_runs import cpu_devices, gpu_devices
-from tests.kit.drills.box import Factor, Trainer, flapping, hogged, slower
+from tests.kit.drills.box import Factor, Trainer, flapping, hogged
 
 EVEN = {
-    "1 %, 4 GPUs": Trainer(),
-    "1 %, 8 GPUs": Trainer(devices=gpu_devices(8)),
-    "5 %, 4 GPUs": Trainer(noise=0.05),
-    "20 %, 2 CPU devices": Trainer(devices=cpu_devices(2), noise=0.2),
+    "1 %": Trainer(),
+    "5 %": Trainer(noise=0.05),
+    "10 %": Trainer(noise=0.1),
+    "20 %": Trainer(noise=0.2),
     "3 %, correlated 0.8": Trainer(noise=0.03, memory=0.8),
     "5 %, correlated 0.9": Trainer(noise=0.05, memory=0.9),
     "3 %, correlated 0.97": Trainer(noise=0.03, memory=0.97),
+    "3 %, correlated 0.995": Trainer(noise=0.03, memory=0.995),
     "2 % and bursts": Trainer(noise=0.02, bursts=0.005),
     "1 % and many bursts": Trainer(noise=0.01, bursts=0.02),
     "1 %, 40 % of all alike": Trainer(common=0.4),
+    "garbage collected every 50 steps": Trainer(collected=50, collects_s=0.05),
+}
+# Logarithms of the time to compute that are added to noise of 1 %.
+Draw = Callable[[random.Random, int], float]
+HEAVY: dict[str, Draw] = {
+    "Laplace, 5 %": lambda rng, step: rng.choice((-0.05, 0.05)) * rng.expovariate(1),
+    "Student's t of 3, 3 %": lambda rng, step: (
+        0.03 * rng.gauss(0, 1) / math.sqrt(rng.gammavariate(1.5, 2) / 3)
+    ),
+    "a fifth of the steps longer by 10 %": lambda rng, step: rng.expovariate(10) * (rng.random() < 0.2),
+    "stalls of ten times in 2 %": lambda rng, step: math.log(10) * (rng.random() < 0.02),
+    "waves of 5 %": lambda rng, step: 0.05 * math.sin(step / 6),
+}
+SLOW: dict[str, Callable[[int], Factor]] = {
+    "25 of each 100": lambda seed: flapping(100, 25, 17.4),
+    "5 of each 20": lambda seed: flapping(20, 5, 17.4),
+    "10 of each 64": lambda seed: flapping(64, 10, 25.2),
+    "50 % at random": lambda seed: _at_random(0.50, 1.1053, seed),
+    "25 % at random": lambda seed: _at_random(0.25, 1.2105, seed),
+    "10 % at random": lambda seed: _at_random(0.10, 1.526, seed),
+    "episodes of 10 at random, 25 %": lambda seed: _at_random(0.25, 1.2105, seed, 10),
 }
 STEPS = (60, 100, 200, 400, 700)
 
 
-def _at_random(share: float, longer: float, seed: int) -> Factor:
-    return lambda step: longer if random.Random(f"{seed} {step}").random() < share else 1.0
+def _at_random(share: float, longer: float, seed: int, together: int = 1) -> Factor:
+    return lambda step: longer if random.Random(f"{seed} {step // together}").random() < share else 1.0
 
 
-def _now_and_then(seed: int) -> dict[str, Factor]:
-    """Factors of a card that loses 5 % of the time."""
-    return {
-        "25 of each 100 steps": flapping(100, 25, 17.4),
-        "5 of each 20": flapping(20, 5, 17.4),
-        "10 of each 64": flapping(64, 10, 25.2),
-        "25 % at random": _at_random(0.25, 1.21, seed),
-        "10 % at random": _at_random(0.10, 1.526, seed),
-    }
+def _heavy(draw: Draw, seed: int, tower: int) -> Factor:
+    later = random.Random(f"{seed} {tower}").randrange(1000)
+    return lambda step: math.exp(draw(random.Random(f"{seed} {tower} {step}"), step + later))
 
 
 def judged(trainer: Trainer, steps: int, seed: int) -> Judgement:
@@ -58,27 +77,55 @@ def judged(trainer: Trainer, steps: int, seed: int) -> Judgement:
 
 
 def now_and_then(runs: int, seed: int) -> None:
-    """Print how often a card is named that loses 5 % of the time in some of its steps."""
-    for steps in (500, 5_000, 20_000):
-        for name in _now_and_then(0):
+    """Print a table of cards that lose 5 % of the time in some of their steps."""
+    print("| slow in | steps | named | others | share off | size off | loss off |")
+    print("|---|---:|---|---|---:|---:|---:|")
+    for steps, count in ((500, runs), (1000, runs), (5_000, runs // 4), (20_000, runs // 10)):
+        for name, make in SLOW.items():
             named = others = 0
-            for run in range(seed, seed + runs):
-                trainer = Trainer(devices=gpu_devices(2), slow={1: _now_and_then(run)[name]})
-                towers = {verdict.tower for verdict in judged(trainer, steps, run).slow}
-                named += 1 in towers
-                others += bool(towers - {1})
-            print(f"{steps} steps, slow in {name}: named in {named} of {runs}, another one in {others}")
+            off = [0.0, 0.0, 0.0]
+            for run in range(seed, seed + count):
+                factor = make(run)
+                trainer = Trainer(devices=gpu_devices((2, 4, 8)[run % 3]), slow={1: factor})
+                found = judged(trainer, steps, run)
+                verdict = found.devices[1]
+                others += any(one.tower != 1 for one in found.slow)
+                if verdict not in found.slow:
+                    continue
+                named += 1
+                longer = [one - 1 for step in range(1, steps + 1) if (one := factor(step)) > 1]
+                share, size = len(longer) / steps, sum(longer) / len(longer)
+                said = re.search(r"take (\d+) % longer", verdict.says)
+                known = (verdict.share_of_steps or 0.0, int(said[1]) / 100 if said else 0.0)
+                true = (share, size, share * size / (1 + share * size))
+                all_known = (*known, (verdict.percent_under or 0.0) / 100)
+                off = [max(was, abs(one / of - 1)) for was, one, of in zip(off, all_known, true, strict=True)]
+            figures = " | ".join(f"{100 * one:.0f} %" for one in off)
+            print(f"| {name} | {steps} | {named} of {count} | {others} | {figures} |", flush=True)
 
 
-def false_alarms(windows: int, seed: int) -> None:
+def false_alarms(runs: int, seed: int) -> None:
     """Print the false alarms in even runs."""
-    for name, trainer in EVEN.items():
-        alarms = run_alarms = 0
-        for window in range(windows):
-            found = judged(trainer, STEPS[window % len(STEPS)], seed + window)
-            alarms += bool(found.slow)
-            run_alarms += found.run is not None
-        print(f"even, {name}: {alarms} false alarms, {run_alarms} of the whole run, in {windows} runs")
+    kinds = {name: (trainer, None) for name, trainer in EVEN.items()}
+    every: dict[str, tuple[Trainer, Draw | None]] = {
+        **kinds,
+        **{name: (Trainer(), one) for name, one in HEAVY.items()},
+    }
+    alarms = total = 0
+    for name, (trainer, draw) in every.items():
+        named = slower = 0
+        for run in range(seed, seed + -(-runs // len(every))):
+            rng = random.Random(run)
+            trainer.devices = gpu_devices(rng.choice((2, 2, 3, 4, 8, 16, 64)))
+            towers = range(len(trainer.devices))
+            trainer.slow = {} if draw is None else {tower: _heavy(draw, run, tower) for tower in towers}
+            found = judged(trainer, rng.choice(STEPS), run)
+            named += bool(found.slow)
+            slower += found.run is not None
+            total += 1
+        alarms += named
+        print(f"even, {name}: {named} accused, {slower} runs called slower", flush=True)
+    print(f"{alarms} of {total} even runs accused")
 
 
 def beside_hogs(runs: int, seed: int) -> None:
@@ -103,32 +150,17 @@ def _on_and_off(share: float, period: int, on: float) -> Factor:
     return lambda step: share if step % period < on * period else 0.0
 
 
-def time_of_a_long_run() -> None:
-    """Print what a long run of 16 GPUs costs."""
-    trainer = Trainer(devices=gpu_devices(16), slow={1: slower(10)})
-    paces = Paces(trainer.devices)
-    events = list(trainer.events(6000))
-    began = time.perf_counter()
-    for event in events:
-        paces.add(event)
-    added = time.perf_counter()
-    judge(paces)
-    ended = time.perf_counter()
-    print(f"16 GPUs: {1e6 * (added - began) / 6000:.0f} us a step, verdicts in {ended - added:.2f} s")
-
-
 def main() -> None:
     """Run all parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--windows", type=int, default=1000)
+    parser.add_argument("--even", type=int, default=1000)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**9))
     asked = parser.parse_args()
     print(f"seed {asked.seed}")
-    time_of_a_long_run()
-    beside_hogs(10 * asked.runs, asked.seed)
     now_and_then(asked.runs, asked.seed)
-    false_alarms(asked.windows, asked.seed)
+    beside_hogs(10 * asked.runs, asked.seed)
+    false_alarms(asked.even, asked.seed)
 
 
 if __name__ == "__main__":

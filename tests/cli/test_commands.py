@@ -78,12 +78,6 @@ def test_closed_streams_change_nothing_of_the_data(closed: str, tmp_path: Path) 
     assert schema.schema_of(done.stdout) == "gputopo.dryrun/1"
 
 
-def test_an_error_with_a_closed_stderr_does_not_come_out_of_stdout() -> None:
-    line = f"{sys.executable} -m gputopo plan --model alexnt 2>&-"
-    done = subprocess.run(["sh", "-c", line], cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-
-
 def test_a_pipe_gets_no_escape_codes(call: Call) -> None:
     assert "\x1b" not in call("inspect", "--from", "7gforce").out
 

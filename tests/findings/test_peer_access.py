@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputopo.values.machine import Hop
-from tests.findings.boxes import PORT, all_of, down, every_gpu, find, gpu, host, node, pair, sound
+from gputopo.values.machine import Hop, PciNode
+from tests.findings.boxes import PORT, ROOT, UP, all_of, down, every_gpu, find, gpu, host, node, pair, sound
 
 CORE = {"now": 2520, "max": 3105, "application": None}
 GEFORCE: dict[str, Any] = {
@@ -83,6 +83,16 @@ def test_acs_between_cards_that_are_never_peers_is_no_finding() -> None:
     assert [finding.id for finding in find(bridges(sound()))] == ["p2p.off"]
     one = all_of(bridges, pair(0, 1, p2p_read="OK", p2p_write="OK"))  # a driver that was changed
     assert "p2p.acs_on" in [finding.id for finding in find(one(sound()))]
+
+
+def test_acs_between_a_gpu_and_a_card_of_its_switch_is_named() -> None:
+    port = PciNode(address=down(9), root=ROOT, parent=UP, kind="bridge", acs=True)
+    card = PciNode(address="0000:0f:00.0", root=ROOT, parent=down(9), kind="nic")
+    machine = sound()
+    (found,) = find(replace(machine, pci=(*machine.pci, port, card)))
+    assert (found.id, found.severity, found.evidence["bridges"]) == ("p2p.acs_on", "info", [down(9)])
+    alone = replace(port, parent=None)  # a root port of its own
+    assert find(replace(machine, pci=(*machine.pci, alone, replace(card, parent=down(9))))) == ()
 
 
 def test_acs_that_nobody_places_is_reported_as_that() -> None:

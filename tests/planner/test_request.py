@@ -3,7 +3,7 @@ import pytest
 
 from gputopo.captures.merge import merge
 from gputopo.planner import plan
-from gputopo.planner.request import Request, gpus_in_words, ranges
+from gputopo.planner.request import Request, gpus_in_words
 from gputopo.values.errors import GputopoError, NoPlanError, UsageError
 from gputopo.values.machine import (
     Fabric,
@@ -131,9 +131,7 @@ def test_a_machine_without_gpus_has_no_plan() -> None:
     assert "--from" in error_of(NoPlanError, Machine(source="a test"), Request(num_gpus=1)).hint
 
 
-def test_indices_are_written_as_short_as_an_option_takes_them() -> None:
-    assert ranges((6, 0, 1, 2)) == "0-2,6"
-    assert ranges((3,)) == "3"
+def test_gpus_are_named_in_words() -> None:
     assert gpus_in_words((3,)) == "GPU 3"
     assert gpus_in_words((0, 1, 2)) == "GPUs 0, 1 and 2"
 

@@ -61,10 +61,6 @@ def test_bars_begin_where_gradients_are_ready_and_end_where_they_are_through() -
     assert "the last 10.0 ms after it" in " ".join(rows)
 
 
-def test_nothing_is_exchanged_by_one_gpu() -> None:
-    assert "nothing is exchanged between GPUs" in shown(msgspec.structs.replace(LINE, resources=()))
-
-
 def test_neighbours_share_a_row_where_there_are_many_blocks() -> None:
     blocks = tuple(
         BlockGradients(block=f"b{n}", mb=1.0, ready_ms=30.0 + n, through_ms=31.0 + n) for n in range(40)

@@ -20,8 +20,8 @@ def reported(trainer: Trainer, steps: int) -> Iterator[tuple[int, Event]]:
         summary.add(event)
         recent.add(event)
         if recent.is_due(now := 0.1 * number):
-            window = recent.take(now)
-            yield from ((window.step, one) for one in reports.look(window.judge(), window.step, now))
+            judge, step = recent.take(now)
+            yield from ((step, one) for one in reports.look(judge(), step, now))
     yield from ((0, one) for one in reports.end(summary.judgement(), BEGAN_S))
 
 
@@ -130,10 +130,11 @@ def test_a_look_judges_the_recent_steps_and_the_host_while_they_were_made() -> N
 
 
 def test_a_dear_look_is_not_made_as_often() -> None:
-    recent = RecentSteps(Summary())
+    recent = RecentSteps(summary := Summary())
     events = iter(Trainer(seed=5).events(500))
     for _ in range(100):
-        recent.add(next(events))
+        summary.add(event := next(events))
+        recent.add(event)
     assert recent.is_due(0.0)
     recent.take(0.0)
     assert not recent.is_due(10 * EVERY_S)  # no new steps

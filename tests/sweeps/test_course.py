@@ -29,19 +29,6 @@ def test_a_cell_is_expected_to_take_what_is_known_best() -> None:
     assert expected_s(cell(2, "vgg16"), []) == FALLBACK_S
 
 
-def test_beside_its_counted_seconds_a_cell_takes_what_others_took_in_the_median() -> None:
-    took = {"alexnet": (25.0, 9.0, 11.0), "vgg16": (31.0,)}  # seconds of starts and warm-up
-    done = [
-        cell(number, model, state="done", seconds=3.0 + rest, counted_s=3.0, batch=number)
-        for model, rests in took.items()
-        for number, rest in enumerate(rests)
-    ]
-    failed = cell(9, "vgg16", state="failed", seconds=1.0, counted_s=3.0, batch=9)
-    for model, rest in (("alexnet", 11.0), ("vgg16", 31.0), ("resnet50", 18.0)):
-        waiting = cell(10, model, counted_s=5.0, predicted_s=START_S + 5, batch=10)
-        assert expected_s(waiting, [*done, failed]) == 5 + rest
-
-
 @given(st.lists(st.sampled_from(["pending", "running", "done", "failed", "refused", "left_out"])))
 def test_only_cells_that_will_run_take_time(states: list[str]) -> None:
     cells = [cell(n, "alexnet", state=state, predicted_s=10.0) for n, state in enumerate(states)]

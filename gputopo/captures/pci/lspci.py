@@ -227,8 +227,8 @@ _BEHIND = re.compile(r"\bBus: primary=([0-9a-f]{2}), secondary=([0-9a-f]{2})", r
 _LINK = re.compile(r"\b(LnkCap|LnkSta):\s.*?\bSpeed (unknown|[\d.]+ ?GT/s)(?: \([a-z]+\))?, Width x(\d{1,2})")
 _IDS = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]|^([0-9a-f]{4}):([0-9a-f]{4})\b", re.IGNORECASE)
 _NUMA = re.compile(r"\bNUMA node:? (\d{1,4})\b")
-_DRIVER = re.compile(r"^\s+Kernel driver in use: (\S{1,60})", re.MULTILINE)
-_BAR1 = re.compile(r"^\s+Region 1: Memory at .*\[size=(\d{1,6})([KMGT])\]", re.MULTILINE)
+_DRIVER = re.compile(r"^[ \t]+Kernel driver in use: (\S{1,60})", re.MULTILINE)
+_BAR1 = re.compile(r"^[ \t]+Region 1: Memory at .*\[size=(\d{1,6})([KMGT])\]", re.MULTILINE)
 # All ones where its configuration should be: nothing answers at this address.
 _NO_ANSWER = re.compile(r"\(rev ff\)|!!! Unknown header type 7f")
 _READ = (_HEAD, _ACS, _BEHIND, _LINK, _NUMA, _DRIVER, _BAR1)

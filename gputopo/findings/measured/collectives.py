@@ -159,7 +159,6 @@ def _finding(rule: Rule, best: Sample, rate: BusRate, more: str) -> Fault:
 
 
 def _causes(sample: Sample, machine: Machine) -> list[str]:
-    """Return what else is known of the machine and the run that makes a collective operation slow."""
     found = []
     gpus = set(gpus_of(sample.source)) or {gpu.index for gpu in machine.gpus}
     inactive = (gpu for gpu in machine.gpus if any(port.active is False for port in gpu.nvlinks or ()))
@@ -183,7 +182,6 @@ def _causes(sample: Sample, machine: Machine) -> list[str]:
 
 
 def _network_causes(sample: Sample, machine: Machine) -> list[str]:
-    """Return what NCCL's log shows of the paths between hosts that makes them slow."""
     found = []
     ports = network_ports(machine)
     if "NET/Socket" in sample.nccl and any(port.rdma_device for port in ports):

@@ -178,7 +178,6 @@ def _noise(was: Sample, now: Sample, latency: bool, *, small: bool) -> float:
 
 
 def _conditions(was: Sample, now: Sample) -> Iterator[str]:
-    """Return how the GPUs differed: link, P-state, throttling, memory clock."""
     for before in was.conditions:
         after = next((one for one in now.conditions if one.gpu == before.gpu), None)
         if after is None or not before.readings or not after.readings:

@@ -27,15 +27,9 @@ _LEVEL_OF_HOP = {
 }
 
 
-class Cutoff(NamedTuple):
-    """A setting of NCCL under which some pairs do not use P2P; `also`: others that lose P2P by it."""
-
-    setting: str
-    also: tuple[Pair, ...]
-
-
-def cutoff(machine: Machine, pairs: Iterable[Pair]) -> Cutoff | None:
-    """Return the setting that turns P2P off between these pairs and between as few others as possible.
+def cutoff(machine: Machine, pairs: Iterable[Pair]) -> tuple[str, tuple[Pair, ...]] | None:
+    """Return the setting that turns P2P off between these pairs and between as few others as possible,
+    and these others.
 
     P2P_OFF only on machines without any NVLink. None where one of the pairs has NVLinks, or their
     distance is unknown and other pairs would lose P2P.
@@ -59,11 +53,11 @@ def cutoff(machine: Machine, pairs: Iterable[Pair]) -> Cutoff | None:
     none_at_all = "NCCL_P2P_LEVEL=NVL" if has_nvlink(machine) else P2P_OFF
     nearest = min((_place(levels[pair]) for pair in unwanted), default=None)
     if all(levels[pair] == "NVL" for pair in others) and (nearest is None or nearest < LEVELS.index("PXB")):
-        return Cutoff(none_at_all, ())
+        return none_at_all, ()
     if nearest is None or nearest < 0:
         return None
     setting = none_at_all if nearest < LEVELS.index("PXB") else f"NCCL_P2P_LEVEL={LEVELS[nearest - 1]}"
-    return Cutoff(setting, tuple(pair for pair in others if not 0 <= _place(levels[pair]) < nearest))
+    return setting, tuple(pair for pair in others if not 0 <= _place(levels[pair]) < nearest)
 
 
 def nvlink_pairs(machine: Machine) -> frozenset[Pair]:
@@ -259,7 +253,6 @@ def _compared(machine: Machine) -> Iterator[_Compared]:
 
 
 def _latencies(samples: Iterable[Sample], path: Path) -> dict[Pair, Sample]:
-    """Return the lowest latency of each ordered pair over a path."""
     found: dict[Pair, Sample] = {}
     for one in samples:
         pair = pair_of(one)
@@ -271,7 +264,6 @@ def _latencies(samples: Iterable[Sample], path: Path) -> dict[Pair, Sample]:
 
 
 def _other_numbers(one: _Compared) -> str:
-    """Return the direct against the staged number of both directions at once and of the latency."""
     words = ""
     if one.both_gb_per_s is not None:
         words += ", both directions at once {:.2f} against {:.2f} GB/s".format(*one.both_gb_per_s)
@@ -281,7 +273,6 @@ def _other_numbers(one: _Compared) -> str:
 
 
 def _evidence(one: _Compared) -> tuple[str, dict[str, float]]:
-    """Return the name of a pair, `0>1`, and its numbers."""
     found = {"direct_gb_per_s": one.slow.gb_per_s, "staged_gb_per_s": one.slow.against_gb_per_s}
     if one.both_gb_per_s is not None:
         found["direct_both_gb_per_s"], found["staged_both_gb_per_s"] = one.both_gb_per_s
@@ -298,12 +289,12 @@ def _remedy(machine: Machine, pairs: Iterable[Pair]) -> str:
     if pairs & nvlink_pairs(machine):
         return _CASES["pairs with NVLink"].remedy
     found = cutoff(machine, pairs)
-    if found is None or found.also:
+    if found is None or found[1]:
         return f"{_CASES['no setting'].says} ({pairs_in_words(pairs)}). {_CASES['no setting'].remedy}"
     # Only a live measurement compares what arrived through the host with what was sent.
-    if found.setting == P2P_OFF and "live" not in copies_of(machine).source.split(" + "):
+    if found[0] == P2P_OFF and "live" not in copies_of(machine).source.split(" + "):
         return _CASES["host path not verified"].remedy
     links = [machine.link(*pair) for pair in pairs]
     switched = any(link is not None and link.hop is not None and link.hop < Hop.PHB for link in links)
     causes = _ON_ONE_SWITCH if switched else ""
-    return f"Let NCCL stage {pairs_in_words(pairs)}: {found.setting}. {_BESIDE}{causes}"
+    return f"Let NCCL stage {pairs_in_words(pairs)}: {found[0]}. {_BESIDE}{causes}"

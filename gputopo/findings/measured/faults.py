@@ -322,7 +322,6 @@ def unsteady(machine: Machine) -> Iterator[Fault]:
 
 
 def _remedy(machine: Machine, rule: Rule, failed: Sequence[Failure]) -> str | None:
-    """Return the remedy of failures where it is not that of their rule."""
     if rule is WRONG_DATA:
         return _wrong_data_remedy(machine, failed)
     # ACS and an IOMMU are on the path between two GPUs.
@@ -357,8 +356,9 @@ def _wrong_data_remedy(machine: Machine, failed: Sequence[Failure]) -> str:
     off = cutoff(machine, pairs)
     if off is None:
         return f"{case} No setting of NCCL turns P2P off between these pairs alone ({pairs_in_words(pairs)})."
-    also = f" (and {pairs_in_words(off.also)})" if off.also else ""
-    return f"{case} NCCL: {off.setting} turns it off between {pairs_in_words(pairs)}{also}."
+    setting, others = off
+    also = f" (and {pairs_in_words(others)})" if others else ""
+    return f"{case} NCCL: {setting} turns it off between {pairs_in_words(pairs)}{also}."
 
 
 def _arrives_staged(machine: Machine, source: int, destination: int) -> bool:

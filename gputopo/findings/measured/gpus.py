@@ -6,7 +6,6 @@ and by its other direction; the memory by the expected rate, else by GPUs of the
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
-from typing import NamedTuple
 
 from gputopo.copies.expected import link_name, link_names, links_for, model_link, with_expectations
 from gputopo.copies.numbers import by_copy_engine, host_copies, host_gpu, is_large, judged, pair_copies, rate
@@ -104,7 +103,6 @@ def _behind_peers(machine: Machine) -> Iterator[Fault]:
 
 
 def _below_expected(machine: Machine) -> Iterator[Fault]:
-    """Find copies below the expected rate of the observed link, or of the GPU's memory."""
     copies = copies_of(machine)
     samples = with_expectations(Bandwidth(source=copies.source, samples=_steady(machine)), machine).samples
     found = {kind: host_copies(samples, kind, machine) for kind in HOST_KINDS}
@@ -169,7 +167,6 @@ def _below_model(machine: Machine) -> Iterator[Fault]:
 
 
 def _directions(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs whose copies to and from the host differ by more than those of PCIe links without a fault."""
     copies = host_rates(machine)
     for gpu in present(machine):
         own = copies.get(gpu.index, {})
@@ -183,18 +180,7 @@ def _directions(machine: Machine) -> Iterator[Fault]:
             yield DIRECTION_DIFFERS.fault(gpu, says, evidence, part=_LINK)
 
 
-class _Compared(NamedTuple):
-    """A number of each GPU, higher is faster, and how a GPU that is far below its peers is reported."""
-
-    what: str
-    values: Mapping[int, float]
-    limit: float
-    case: str
-    part: str
-
-
 def _unlike_peers(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs whose both directions at once, memory or latency are unlike those of their model."""
     for what, values, limit, case, part in _compared(machine):
         for group, words in _groups(machine):
             known = [gpu for gpu in group if gpu.index in values and not gpu.mig.mode]
@@ -212,11 +198,12 @@ def _unlike_peers(machine: Machine) -> Iterator[Fault]:
                 yield BELOW_EXPECTED.fault(gpu, says, evidence, case=case, part=part)
 
 
-def _compared(machine: Machine) -> Iterator[_Compared]:
+def _compared(machine: Machine) -> Iterator[tuple[str, Mapping[int, float], float, str, str]]:
+    """Yield what is compared, the number of each GPU (higher is faster), its least share, case and part."""
     for kind, rates in _bidirectional(copies_of(machine)).items():
         beside = "" if kind == "bidirectional" else " beside the other direction"
         what = f"copies {_DIRECTIONS[kind]}{beside}"
-        yield _Compared(what, rates, ALIKE_SHARE.value, "both directions", _LINK)
+        yield what, rates, ALIKE_SHARE.value, "both directions", _LINK
     local = maxima(
         (gpu, rate(one))
         for one in _steady(machine)
@@ -224,7 +211,7 @@ def _compared(machine: Machine) -> Iterator[_Compared]:
         if (gpu := gpu_of(one.source)) is not None
     )
     what = "copies in GPU memory"
-    yield _Compared(what, local, ALIKE_SHARE.value, what, _MEMORY)
+    yield what, local, ALIKE_SHARE.value, what, _MEMORY
     times = grouped(
         ((one.method, one.source == "host"), (gpu, 1 / one.median_us))
         for one in copies_of(machine).samples
@@ -233,7 +220,7 @@ def _compared(machine: Machine) -> Iterator[_Compared]:
     )
     for (_, to_gpu), of in times.items():
         what = f"small copies {_DIRECTIONS['h2d' if to_gpu else 'd2h']}"
-        yield _Compared(what, maxima(of), 1 / LATENCY_TIMES.value, "latency", _LATENCY)
+        yield what, maxima(of), 1 / LATENCY_TIMES.value, "latency", _LATENCY
 
 
 def _steady(machine: Machine) -> tuple[Sample, ...]:

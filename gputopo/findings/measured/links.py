@@ -96,7 +96,6 @@ def host_rates(machine: Machine) -> dict[int, dict[str, float]]:
 
 
 def _under_load(machine: Machine) -> Iterator[tuple[Gpu, list[Conditions]]]:
-    """Yield the conditions of those copies of each GPU that used its PCIe link."""
     samples = _over_links(machine)
     for gpu in present(machine):
         if seen := _seen(gpu, samples):

@@ -87,7 +87,6 @@ def _fast(rates: Mapping[Pair, float]) -> float:
 
 
 def _shares(rates: Mapping[Pair, float]) -> dict[Pair, float]:
-    """Return the share of the fast rate that each pair reaches."""
     fast = _fast(rates) if rates else 1.0
     return {pair: rate / fast for pair, rate in rates.items()}
 
@@ -126,7 +125,7 @@ def slow(machine: Machine) -> Iterator[Fault]:
     samples = _of_pairs(copies_of(machine))
     rates = _by_pair(samples)
     varies = _variation(copies_of(machine))
-    if varies is not None and not varies.is_by_window:
+    if varies is not None and not varies[1]:
         return
     is_steady = varies is None
     hosts = {host for pair in rates for host in pair}
@@ -190,19 +189,13 @@ def _below_cards(rule: Rule, samples: Iterable[Sample], share: float, who: str) 
 def unsteady(machine: Machine) -> Iterator[Fault]:
     """Find measurements in which the rate of each transfer varies too much for a verdict."""
     if (found := _variation(copies_of(machine))) is not None:
-        called = "only what is slow in all its windows is" if found.is_by_window else "no host or pair is"
-        yield UNSTEADY_RATES.fault(MACHINE, f"{found.says}: {called} called slow", {"varies": found.says})
+        says, by_window = found
+        called = "only what is slow in all its windows is" if by_window else "no host or pair is"
+        yield UNSTEADY_RATES.fault(MACHINE, f"{says}: {called} called slow", {"varies": says})
 
 
-class _Variation(NamedTuple):
-    """How rates vary much: within each transfer, so that the best window bounds it, or from time to time."""
-
-    says: str
-    is_by_window: bool
-
-
-def _variation(bandwidth: Bandwidth) -> _Variation | None:
-    """Return how rates vary that vary too much to be compared, else None."""
+def _variation(bandwidth: Bandwidth) -> tuple[str, bool] | None:
+    """Return how rates vary too much, and whether within a transfer, so that its best window bounds it."""
     samples = _of_pairs(bandwidth)
     if not samples:
         return None
@@ -213,11 +206,11 @@ def _variation(bandwidth: Bandwidth) -> _Variation | None:
             "what a pair reaches of the fast rate alone, and while it uses both directions, differs by "
             f"{100 * median(apart):.0f} points (median of all)"
         )
-        return _Variation(says, is_by_window=False)
+        return says, False
     spread = median(one.spread_percent or 0.0 for one in samples)
     if spread > UNSTEADY.value:
         says = f"the rate of one transfer varies by {spread:.0f}% within its measurement (median of all)"
-        return _Variation(says, is_by_window=True)
+        return says, True
     return None
 
 
@@ -238,7 +231,6 @@ def oversubscribed(machine: Machine) -> Iterator[Fault]:
 
 
 def _rates(bandwidth: Bandwidth) -> list[Sample]:
-    """Return the transfers of a measurement of ours."""
     if bandwidth.source != "live":
         return []
     return [one for one in bandwidth.samples if one.kind == "network" and one.median_gb_per_s]
@@ -251,7 +243,6 @@ def _of_pairs(bandwidth: Bandwidth) -> list[Sample]:
 
 
 def _at_best(samples: Iterable[Sample]) -> dict[Pair, float]:
-    """Return the rate of each pair in its best window."""
     return {_pair(one): max((one.median_gb_per_s or 0.0, *one.repeats_gb_per_s)) for one in samples}
 
 

@@ -161,7 +161,6 @@ def _behind_peers(copies: Mapping[Pair, Sample], machine: Machine) -> list[SlowP
 
 
 def _is_below(sample: Sample, limit: float) -> bool:
-    """Return whether a rate is below a limit beyond its noise."""
     return rate(sample) * (1 + noise_share(sample.repeats_gb_per_s) * DEVIATIONS.value) < limit
 
 

@@ -131,7 +131,6 @@ def without_limit(paths: Paths) -> Paths:
 
 
 def _numbered(host: HostPaths, first: int, number: int) -> Paths:
-    """Return the paths of the GPUs of one host with their numbers among those of all."""
     to = {gpu: first + place for place, gpu in enumerate(host.gpus)}
     paths = host.paths
 

@@ -280,7 +280,6 @@ class _Pairs:
         self._redirected = redirected_pairs(machine)
 
     def path(self, a: int, b: int) -> PairPath:
-        """Return the path of a pair, low index first."""
         nvlinks = self._count(a, b)
         row = self._row(a, b)
         speed = self._speeds.get((a, b))

@@ -51,7 +51,6 @@ class _Use(NamedTuple):
         return self.round * (among if self.inside else 1)
 
     def times(self, pairs: Sequence[Pair]) -> int:
-        """Return how often a ring of these neighbours goes up and comes down."""
         return (sum(self.halves[a].get(b, 0) for a, b in pairs) + 1) // 2
 
 

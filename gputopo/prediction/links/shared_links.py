@@ -180,7 +180,6 @@ def _sixteen_lanes(machine: Machine, group: Gpus) -> float:
 
 
 def _groups(gpus: Iterable[int], links: Mapping[Pair, Link], farthest: Hop) -> list[Gpus]:
-    """Return the GPUs joined by PCIe hops up to `farthest`."""
     parts = {gpu: frozenset((gpu,)) for gpu in gpus}
     for (a, b), link in sorted(links.items()):
         if link.hop is not None and link.hop <= farthest and a in parts and b in parts:

@@ -117,7 +117,6 @@ def _groups(numbers: Numbers) -> list[list[tuple[str, _Cell]]]:
 
 
 def _conditions(numbers: Numbers, gpu: int) -> Iterator[Conditions]:
-    """Return what was read of a GPU while it alone copied to or from the host."""
     for kind in ("h2d", "d2h"):
         sample = numbers.with_host(kind, gpu, pinned=None)
         yield from (one for one in (sample.conditions if sample else ()) if one.gpu == gpu)

@@ -200,7 +200,6 @@ def _box(sheet: Axes, node: _Node, marked: Mapping[int, Sequence[Finding]], mach
 def _nvlinks(
     sheet: Axes, places: Mapping[int, float], nvlinks: Mapping[tuple[int, int], int], machine: Machine
 ) -> None:
-    """Draw NVLinks below the GPUs: an arc for each pair, or one bar where every pair has as many."""
     shown = {pair: count for pair, count in nvlinks.items() if pair[0] in places and pair[1] in places}
     if not shown:
         return

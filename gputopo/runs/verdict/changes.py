@@ -40,8 +40,8 @@ DEVIATIONS, MIN_AWAY = 4.0, 0.03
 # peers alike is noise. Ours.
 MIN_SLOW, TIMES_AS_MANY = 10, 3
 MIN_EPISODES = 4  # what comes so often, and as regularly, comes again
-# Chance that cycles of nothing look like a loss, and deviations that the episodes are more than on the other
-# devices: in 1,200 even runs with bursts of three kinds one is named. By simulation.
+# Chance that cycles of nothing look like a loss on one of two devices, and deviations that the episodes are
+# more than on the others. By simulation of bursts.
 AGAIN, MORE_DEVIATIONS = 0.01, 1.45
 # Quantiles 5 % and 25 % of normal noise are 1.645 and 0.674 deviations below its median.
 _Q05, _Q25 = 1.645, 0.674
@@ -109,7 +109,8 @@ def mean_bounds(
             cycle = fmean(values[starts[0] : starts[-1]])
             length = (starts[-1] - starts[0]) / (len(starts) - 1)
             more = [sum(value - cycle for value in values[begin:end]) for begin, end in pairwise(starts)]
-            again = _by_students_t(cycle, _deviation(more) / length, len(more), AGAIN)
+            chance_of_each = 2 * AGAIN / max(2, 1 + len(others))
+            again = _by_students_t(cycle, _deviation(more) / length, len(more), chance_of_each)
             if again.low > 0:
                 noise = [level if value > limit else value for value in values]
                 time = correlation_time(noise, ranked=False)

@@ -12,7 +12,7 @@ from statistics import NormalDist, fmean, median
 import msgspec
 
 from gputopo.runs.devices import is_cpu, name_of, reference_of
-from gputopo.runs.verdict.bounds import Interval, correlation_time, interval, lacking, min_values
+from gputopo.runs.verdict.bounds import Interval, interval, min_values
 from gputopo.runs.verdict.changes import (
     MAX_PARTS,
     differs_somewhere,
@@ -289,11 +289,7 @@ class _Answer:
     def _too_few(self, values: Sequence[float], steps: int) -> str:
         if len(values) < (needed := steps_needed(self.paces)):
             return f"too few steps ({needed} needed, {steps} counted)"
-        few = f"the pace drifts over many steps, {steps:,} steps are too few to know by how much"
-        lost = self.found.lost[-len(values) :]
-        times = correlation_time(values), correlation_time(lost, ranked=False)
-        more = self.size * max(lacking(len(values), time) for time in times)
-        return f"{few}; about {rounded(more)} more are enough if it continues like this" if more else few
+        return f"the pace drifts over many steps, {steps:,} steps are too few to know by how much"
 
     def _without_warmup(self, spans: list[_Span]) -> list[_Span]:
         """Leave out a first part that is slower than the next and short beside what comes after."""

@@ -9,9 +9,7 @@ from gputopo.probes import child
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import Monitor, Watcher, WatcherChild
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
-from tests.cost import cost_of
 from tests.kit.distinct import DISTINCT
-from tests.kit.faults import broken
 from tests.kit.nvml import FakeNvml, crash, hang, installed
 from tests.kit.scenarios import SCENARIOS
 
@@ -34,14 +32,6 @@ def test_the_chosen_gpus_are_sampled_in_their_order() -> None:
         pcie_width=16,
         pstate="P0",
     )
-
-
-def test_a_clock_that_changes_is_seen_from_sample_to_sample() -> None:
-    fake = FakeNvml(FOUR)
-    fake.script_clock(1, 0, [1410, 1100, 900])
-    with installed(fake), Monitor([0, 1]) as monitor:
-        seen = [[sample.graphics_mhz for sample in monitor.sample()] for _ in range(4)]
-    assert seen == [[1305, 1410], [1305, 1100], [1305, 900], [1305, 900]]
 
 
 def test_handles_are_looked_up_once() -> None:
@@ -221,14 +211,6 @@ def test_where_events_are_refused_the_reason_is_reported_and_the_rest_goes_on(
         assert (watcher.xid_reason, sample.xids, sample.gpus[0].power_w) == (reason, (), 61.5)
 
 
-def test_a_driver_without_events_is_watched_all_the_same() -> None:
-    fake = FakeNvml(DISTINCT)
-    fake.without("nvmlEventSetCreate", "nvmlEventSetWait_v2")
-    with installed(fake), Watcher([0]) as watcher:
-        assert watcher.observe().gpus[0].graphics_mhz == 1305
-        assert watcher.xid_reason == "FUNCTION_NOT_FOUND"
-
-
 def test_one_gpu_without_events_costs_only_its_own() -> None:
     fake = FakeNvml(DISTINCT)
     fake.refuse("nvmlDeviceRegisterEvents", NOT_SUPPORTED, gpu=0)
@@ -269,20 +251,20 @@ def test_all_is_given_back_at_the_end_and_nothing_was_written() -> None:
         watcher.close()
 
 
-def test_a_link_that_flaps_is_seen_from_sample_to_sample() -> None:
-    with installed(FakeNvml(broken("four", "link_flapping@2"))), Watcher([2]) as watcher:
-        assert [watcher.observe().gpus[0].pcie_gen for _ in range(4)] == [3, 1, 3, 1]
+def test_a_child_reports_why_it_sees_no_errors() -> None:
+    fake = FakeNvml(SCENARIOS["four"])
+    fake.refuse("nvmlEventSetCreate", NO_PERMISSION)
+    with installed(fake), WatcherChild([0]) as watcher:
+        watcher.observe()
+        assert watcher.xid_reason == "NO_PERMISSION"
 
 
-def test_a_sample_of_eight_gpus_is_cheap() -> None:
-    """At 1 Hz, 20 ms would be 2 % of a core; it takes about 1 ms."""
-    with installed(FakeNvml(SCENARIOS["dgx1"])), Watcher(range(8)) as watcher:
-        assert cost_of(watcher.observe, rounds=20) < 1.5
-
-
-def test_a_child_watches_as_the_watcher_does() -> None:
-    with installed(FakeNvml(broken("four", "xid_79@2"))), WatcherChild(range(4)) as watcher:
+def test_a_driver_that_crashes_ends_the_samples_of_a_watch() -> None:
+    fake = FakeNvml(SCENARIOS["four"])
+    fake.spoil("nvmlEventSetWait_v2", crash, after_calls=1)
+    with installed(fake), WatcherChild([0, 1]) as watcher:
+        assert watcher.observe().gpus[1].power_w is not None
         sample = watcher.observe()
-        assert sample.xids == (Xid(code=79, gpu=2),)
-        assert [gpu.gpu for gpu in sample.gpus] == [0, 1, 2, 3]
-        assert (watcher.observe().xids, watcher.xid_reason, watcher.stop) == ((), None, None)
+        assert (sample.gpus, sample.xids) == ((), ())
+        assert watcher.stop is not None
+        assert watcher.stop.text.startswith("nvmlEventSetWait_v2 ended the process")

@@ -77,11 +77,6 @@ def test_a_gpu_has_a_row_with_its_readings_and_why_it_is_throttled() -> None:
     assert row(linked, 3)[8:-2] == ["0.8/0.0", "38.4/?", "1/2", "█"]
 
 
-def test_the_screen_states_how_long_it_has_watched() -> None:
-    text = shown(MachineSample(time_s=10.0, gpus=(BUSY,)), MachineSample(time_s=22.0, gpus=(BUSY,)))
-    assert text.startswith("Watching 1 GPU, every 1 s, for 12 s so far.")
-
-
 def test_on_a_narrow_screen_the_least_important_columns_go() -> None:
     sample = MachineSample(time_s=10.0, gpus=(LINKED, SILENT))
     heads = {}
@@ -110,10 +105,6 @@ def test_xids_are_shown_and_kept_for_a_while() -> None:
 def test_xids_that_cannot_be_watched_are_not_passed_over() -> None:
     text = shown(MachineSample(time_s=1.0, gpus=(BUSY,)), xid_reason="NOT_SUPPORTED")
     assert "Xid errors are not watched: NOT_SUPPORTED" in text
-
-
-def test_nothing_was_seen_yet_is_an_empty_screen() -> None:
-    assert shown() == ""
 
 
 def test_a_pipe_gets_a_line_a_gpu_with_the_units() -> None:

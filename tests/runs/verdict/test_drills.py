@@ -283,14 +283,3 @@ def test_a_long_run_is_judged_from_few_rows() -> None:
     (found,) = judge(paces).slow
     assert found.percent_under == pytest.approx(6, abs=0.2)
     assert found.steps > 19_000
-
-
-def test_a_short_run_with_slow_episodes_asks_for_the_steps_that_bound_them() -> None:
-    bounded = []
-    for steps in range(10, 40, 3):
-        trainer = Trainer(slow={1: flapping(50, steps, 15)})
-        says = judged(trainer, 50).devices[1].says
-        asked = re.search(r" 50 steps are too few to know by how much; about (\d+) more are enough", says)
-        assert asked is not None, says
-        bounded.append(judged(trainer, 50 + int(asked[1])).devices[1].percent_under_low is not None)
-    assert bounded.count(True) >= 8  # of 10: 50 steps show little of how episodes come again
