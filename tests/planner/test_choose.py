@@ -115,6 +115,10 @@ def test_a_machine_of_which_no_link_is_known_is_planned_and_reported() -> None:
     assert says(found, "--prefer-pix cannot be met")
 
 
+def test_a_pair_that_is_known_wins_over_one_that_is_not() -> None:
+    assert plan(machine_of("X ? ?\n? X SYS\n? SYS X"), Request(num_gpus=2)).choice.gpus == (1, 2)
+
+
 def test_gpu_numbers_with_gaps_are_kept() -> None:
     machine = Machine(
         source="a test",

@@ -40,6 +40,14 @@ def number(bandwidth: Bandwidth, **facts: Any) -> float | None:
     return found[0].median_gb_per_s
 
 
+@pytest.mark.parametrize("groups", [{(0, 1), (2, 3), (4, 5), (6, 7)}, {(3, 5, 6)}])
+def test_gpus_that_share_an_uplink_are_found_by_what_the_first_copies_call_for(
+    groups: set[tuple[int, ...]],
+) -> None:
+    engine = EngineDouble(gpus=8, uplinks=[(frozenset(gpus), 13.0) for gpus in groups])
+    assert {group.gpus for group in run(engine).uplink_groups} == groups
+
+
 def test_uplinks_are_found_without_the_gpu_that_fails_in_the_group() -> None:
     uplinks = [(frozenset({0, 1, 2, 3}), 13.0), (frozenset({4, 5}), 13.0)]
     faults = {("h2d", "host", "gpu:3"): "WRONG_DATA", ("d2h", "gpu:3", "host"): "WRONG_DATA"}
