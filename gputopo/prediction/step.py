@@ -239,12 +239,6 @@ def stage_flows(paths: Paths, gpus: Sequence[int], copies: Iterable[Stage]) -> l
     return found
 
 
-def stage_limits(paths: Paths, gpus: Sequence[int], stages: Stages) -> tuple[Limit, Limit]:
-    """Return the slowest link of the stages to the sums and back, and the seconds of a byte in all stages."""
-    back, sums = (stage_flows(paths, gpus, copies) for copies in (stages.back, stages.sums))
-    return _slowest_of(back), _slowest_of(sums)
-
-
 def limits(
     paths: Paths,
     gpus: Sequence[int],
@@ -272,7 +266,8 @@ def limits(
         return around, around
     if traffic == "groups":
         assert stages is not None
-        return stage_limits(paths, gpus, stages)
+        back, sums = (stage_flows(paths, gpus, copies) for copies in (stages.back, stages.sums))
+        return _slowest_of(back), _slowest_of(sums)
     weights, gradients = flows_of(paths, gpus, placing)
     return weights.slowest, gradients.slowest
 

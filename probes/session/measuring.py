@@ -16,7 +16,7 @@ from gputopo.copies.expected import with_expectations
 from gputopo.copies.jobs import LOCAL_CACHES
 from gputopo.copies.physics import checked
 from gputopo.copies.sharing import uplink_groups
-from gputopo.probes.cuda.door import NO_LOG, CallLog, NoCudaError
+from gputopo.probes.cuda.door import NoCudaError, open_cuda
 from gputopo.probes.nvml.monitor import Monitor
 from gputopo.probes.session.conditions import GpuSampler, Meter, ramp_up
 from gputopo.probes.session.host_memory import (
@@ -135,15 +135,6 @@ class NoGpuMeasuredError(HardwareError):
 
 
 @contextlib.contextmanager
-def live_cuda(log: CallLog = NO_LOG) -> Iterator[Any]:
-    """Open CUDA for the time of a `with` block; `log` is notified of each call."""
-    from gputopo.probes.cuda.door import open_cuda  # CUDA's bindings take 60 ms
-
-    with open_cuda(log) as cuda:
-        yield cuda
-
-
-@contextlib.contextmanager
 def live_engine(
     cuda: Any, ordinals: Mapping[int, int], node_cpus: Mapping[int, Sequence[int]], pinned_bytes: int
 ) -> Iterator[WindowRunner]:
@@ -158,7 +149,7 @@ def live_engine(
 class Doors:
     """What a session reaches the machine through; the tests put doubles here."""
 
-    open_cuda: Callable[[], AbstractContextManager[Any]] = live_cuda
+    open_cuda: Callable[[], AbstractContextManager[Any]] = open_cuda
     open_engine: Callable[
         [Any, Mapping[int, int], Mapping[int, Sequence[int]], int], AbstractContextManager[WindowRunner]
     ] = live_engine
