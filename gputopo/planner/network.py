@@ -43,7 +43,12 @@ class SavedNetwork(NamedTuple):
 
 def rates_of(hosts: Sequence[HostNetwork], saved: SavedNetwork | None) -> tuple[NetworkRate, ...] | str:
     """Return the rate of each host's network path, or what is not known."""
-    found = [_rate(host, saved) for host in hosts]
+    return _all_known(hosts, [_rate(host, saved) for host in hosts])
+
+
+def _all_known(
+    hosts: Sequence[HostNetwork], found: Sequence[NetworkRate | None]
+) -> tuple[NetworkRate, ...] | str:
     unknown = [host.host for host, rate in zip(hosts, found, strict=True) if rate is None]
     if unknown:
         return f"the rate of the network of {listed(unknown, 'and')} is not known: {MEASURE}"
@@ -72,11 +77,7 @@ def nccl_rates(
     if saved is not None and (busbw := _bus_of_all(saved.bandwidth, sum(map(len, gpus)), len(names))):
         says = f"{busbw:.3g} GB/s of {NCCL_TESTS} measured {saved.when}"
         return tuple(rate_of_nccl(busbw, NCCL_MEASURED, says) for _ in hosts)
-    found = [_nccl_rate(host, own) for host, own in zip(hosts, gpus, strict=True)]
-    unknown = [host.host for host, rate in zip(hosts, found, strict=True) if rate is None]
-    if unknown:
-        return f"the rate of the network cards of {listed(unknown, 'and')} is not known: {MEASURE}"
-    return tuple(rate for rate in found if rate is not None)
+    return _all_known(hosts, list(map(_nccl_rate, hosts, gpus)))
 
 
 def _bus_of_all(bandwidth: Bandwidth, gpus: int, hosts: int) -> float | None:

@@ -237,10 +237,8 @@ def _host_link(gpu: Gpu, machine: Machine) -> HostLink:
     model = expected_gpu(gpu.name, gpu.pci_device_id)
     if model is not None and model.c2c_gb_per_s:
         return HostLink(C2C_SHARE * model.c2c_gb_per_s, C2C_SHARE * model.c2c_gb_per_s, "model")
-    seen = observed_link(gpu, None, machine)
-    row = expected_link(seen.generation, seen.width) if seen else None
-    if row is not None:
-        return _of_row(row, "link")
+    if seen := observed_link(gpu, None, machine):
+        return _of_row(seen[0], "link")
     generation = gpu.pcie.gen_max or gpu.pcie.gen_max_device or (model.pcie_generation if model else None)
     width = gpu.pcie.width_now or gpu.pcie.width_max
     if width is None and model is not None:
