@@ -188,8 +188,8 @@ def check_placement(request: Request) -> None:
     """Raise UsageError for places of variables and reductions that contradict one another, on any device."""
     if request.variable_update in ("replicated", "independent") and request.ps != "auto":
         raise UsageError(
-            f"--variable-update {request.variable_update} has the variables on every device, "
-            f"so --ps {request.ps} has no effect",
+            f"--ps {request.ps} cannot be combined with --variable-update {request.variable_update}: "
+            "each device has its own copy",
             "leave --ps out, or use --variable-update parameter_server",
         )
     if request.all_reduce is None:

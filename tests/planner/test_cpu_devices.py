@@ -27,7 +27,7 @@ def test_one_device_has_one_placement() -> None:
     [
         ({"devices": 65}, "--num-gpus cannot be 65"),
         ({"ps": "gpu:2"}, "2 logical CPU devices"),
-        ({"ps": "cpu", "variable_update": "replicated"}, "has the variables on every device"),
+        ({"ps": "cpu", "variable_update": "replicated"}, "each device has its own copy"),
         ({"all_reduce": "copy", "variable_update": "independent"}, "nothing is reduced"),
     ],
 )
