@@ -268,17 +268,11 @@ def _over_pcie(
         return None
     links = []
     for gpu in gpus:
-        seen = observed_link(gpu, sample, machine)
-        link = (
-            expected_link(seen.generation, seen.width)
-            if seen
-            else expected_link(model.pcie_generation, model.pcie_width)
-        )
+        by_model = (expected_link(model.pcie_generation, model.pcie_width), "by its model")
+        link, known_by = observed_link(gpu, sample, machine) or by_model
         if link is None:
             return None
-        links.append(
-            (link.copy_to_device_gb_per_s, link_name(link), seen.known_by if seen else "by its model")
-        )
+        links.append((link.copy_to_device_gb_per_s, link_name(link), known_by))
     rate, name, known_by = min(links)
     return BusRate(
         source=f"{_LIMIT} the slowest PCIe link, {name} {known_by} (links.csv)",

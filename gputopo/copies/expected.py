@@ -56,19 +56,6 @@ class ExpectedRate(msgspec.Struct, frozen=True, kw_only=True):
     low_gb_per_s: float | None = None
 
 
-class ObservedLink(msgspec.Struct, frozen=True, kw_only=True):
-    """The PCIe link of a GPU that its copies are compared with, and its source."""
-
-    generation: int
-    width: int
-    known_by: str
-
-    @property
-    def name(self) -> str:
-        """Name it as `Gen3 x16`."""
-        return f"Gen{self.generation} x{self.width}"
-
-
 def with_expectations(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
     """Return the same numbers with what is expected of each; those that have none stay without."""
     judge = _Judge(bandwidth, machine)
@@ -77,10 +64,10 @@ def with_expectations(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
 
 def observed_link(
     gpu: Gpu, sample: Sample | None, machine: Machine, *, without_bridges: bool = False
-) -> ObservedLink | None:
+) -> tuple[LinkExpectation, str] | None:
     """Return the link a copy went over: as it was under load, else the maximum that GPU, slot and path allow.
 
-    None where unknown. `without_bridges`: the card's own link alone. An idle reading of the
+    With its source; None where unknown. `without_bridges`: the card's own link alone. An idle reading of the
     generation means nothing and is not used.
     """
     generation = gpu.pcie.gen_max or gpu.pcie.gen_max_device
@@ -88,14 +75,14 @@ def observed_link(
     for one in sample.conditions if sample else ():
         if one.gpu == gpu.index and one.readings and one.pcie_gen and one.pcie_width:
             generation, width, known_by = one.pcie_gen, one.pcie_width, "observed under load"
-    if generation is None or width is None:
+    own = expected_link(generation, width)
+    if own is None:
         return None
     above = None if without_bridges else _generation_and_width(machine, gpu.pcie.limiting_hop)
-    own = expected_link(generation, width)
     hop = expected_link(*above) if above else None
-    if above and own and hop and hop.data_rate_gb_per_s < own.data_rate_gb_per_s:
-        (generation, width), known_by = above, f"of the bridge {gpu.pcie.limiting_hop} above it"
-    return ObservedLink(generation=generation, width=width, known_by=known_by)
+    if hop and hop.data_rate_gb_per_s < own.data_rate_gb_per_s:
+        return hop, f"of the bridge {gpu.pcie.limiting_hop} above it"
+    return own, known_by
 
 
 def links_for(rate_gb_per_s: float, *gpus: Gpu) -> tuple[LinkExpectation, ...]:
@@ -154,7 +141,6 @@ class _Judge:
         self.to_host = rates(host_copies(bandwidth.samples, "d2h", machine))
 
     def beside(self, sample: Sample) -> Sample:
-        """Return the sample with its expectation; one that a session already stored stays."""
         if sample.expected_gb_per_s is not None:
             return sample
         found = self._expected(sample)
@@ -200,10 +186,10 @@ class _Judge:
         if over != "PCIe":
             return ExpectedRate(source=f"no reference data: copies with the host over {over}")
         seen = observed_link(gpu, sample, self.machine)
-        link = expected_link(seen.generation, seen.width) if seen else None
-        if seen is None or link is None:
-            return self._by_model(sample, gpu) if seen is None else None
-        source = f"{seen.name} {seen.known_by} ({link.confidence}: links.csv)"
+        if seen is None:
+            return self._by_model(sample, gpu)
+        link, known_by = seen
+        source = f"{link_name(link)} {known_by} ({link.confidence}: links.csv)"
         if sample.kind == "bidirectional":
             source = f"both directions of {source}, {BIDIRECTIONAL_SHARE:.0%} of their sum"
         typical, low = host_rates_of(link, sample.kind)
@@ -324,13 +310,12 @@ class _Judge:
                 yield measured[index], f"{word}, measured alone"
                 continue
             seen = observed_link(gpu, sample, self.machine, without_bridges=near) if gpu else None
-            link = expected_link(seen.generation, seen.width) if seen else None
-            if seen is None or link is None:
+            if seen is None:
                 yield None
-            elif index == source:
-                yield link.copy_to_host_gb_per_s, f"{word}, {seen.name} {seen.known_by} (links.csv)"
-            else:
-                yield link.copy_to_device_gb_per_s, f"{word}, {seen.name} {seen.known_by} (links.csv)"
+                continue
+            link, known_by = seen
+            usual = link.copy_to_host_gb_per_s if index == source else link.copy_to_device_gb_per_s
+            yield usual, f"{word}, {link_name(link)} {known_by} (links.csv)"
 
     def _shared_bridges(self, a: int, b: int) -> set[str]:
         """Return the bridges that stand above both: a direct copy turns round at the first of them."""

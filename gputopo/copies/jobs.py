@@ -248,7 +248,6 @@ def _group(kind: CopyKind, gpus: Sequence[int], setting: Setting) -> CopyJob:
 
 
 def _host_copies(setting: Setting, nodes: Mapping[int, int | None]) -> Iterator[CopyJob]:
-    """Yield the copies of GPUs with the host's memory on a node, None: on the near one."""
     for gpu, node in nodes.items():
         yield from (_job(_host_copy(kind, gpu, setting, node=node)) for kind in _UP_AND_DOWN)
 

@@ -51,43 +51,27 @@ class Rate(NamedTuple):
     facts: tuple[str, ...] = ()
 
 
-def pair_command(
-    hosts: Sequence[str], nccl: NcclPrograms, timing: Timing, environ: Mapping[str, str]
-) -> list[str]:
-    """Return the command that measures a pair of hosts, which are given by their addresses."""
-    messages = _OF_A_WINDOW * timing.windows
-    return _command(
-        [(address, 1) for address in hosts], nccl, nccl.program, BYTES, messages, LIMIT_S, environ
-    )
-
-
-def all_command(
-    gpus: Sequence[tuple[str, int]],
-    nccl: NcclPrograms,
-    program: str,
-    timing: Timing,
-    environ: Mapping[str, str],
-) -> list[str]:
-    """Return the command that reduces over all GPUs of hosts: the address of each, and their number."""
-    return _command(gpus, nccl, program, ALL_BYTES, timing.windows, ALL_LIMIT_S, environ)
-
-
-def _command(
+def command(
     ranks: Sequence[tuple[str, int]],
     nccl: NcclPrograms,
-    program: str,
-    size: int,
-    messages: int,
-    limit_s: float,
+    timing: Timing,
     environ: Mapping[str, str],
+    *,
+    all_reduce: str | None = None,
 ) -> list[str]:
+    """Return the command that measures a pair of hosts, or with `all_reduce`, a program, all of their GPUs.
+
+    `ranks`: the address of each host, and the number of its GPUs that take part.
+    """
     places = ",".join(f"{address}:{number}" for address, number in ranks)
     variables = [f"{name}={value}" for name, value in environ.items() if _PASSED_ON.fullmatch(name)]
     count = sum(number for _, number in ranks)
+    size, limit_s = (ALL_BYTES, ALL_LIMIT_S) if all_reduce else (BYTES, LIMIT_S)
+    messages = timing.windows * (1 if all_reduce else _OF_A_WINDOW)
     return [
         *(nccl.mpirun, "--bind-to", "none", "--host", places, "-np", str(count)),
         *("sh", "-c", _BOUNDED, f"{limit_s + GRACE_S:g}"),
-        *("env", *variables, *(_LOG if count <= _MAX_LOGS else ()), program),
+        *("env", *variables, *(_LOG if count <= _MAX_LOGS else ()), all_reduce or nccl.program),
         *("-b", str(size), "-e", str(size), "-g", "1", "-w", str(_WARM_UP), "-n", str(messages)),
     ]
 

@@ -82,8 +82,6 @@ AT_ONCE = "all hosts at once"
 
 # Connections of a transfer at once. Ours: on loopback 4 carry half as much again as one (2.4 and 1.6 GB/s).
 STREAMS = 4
-_LATENCY_S = 0.2
-_LEAD_S = 0.5  # until all hosts have rank 0's answer. Ours.
 # Above it one process that copies all bytes through sockets may be the limit, and not the card: one core
 # copies about 3 GB/s. Ours.
 MAX_TCP_GBIT_PER_S = 25.0
@@ -101,9 +99,9 @@ class Timing(msgspec.Struct, frozen=True):
     warm_s: float = 0.1
     window_s: float = 0.1
     windows: int = 5
-    latency_s: float = _LATENCY_S
+    latency_s: float = 0.2
     gap_s: float = 0.2  # between two slots
-    lead_s: float = _LEAD_S
+    lead_s: float = 0.5  # until all hosts have rank 0's answer. Ours.
 
     @property
     def transfer_s(self) -> float:

@@ -93,7 +93,7 @@ class NvLinks:
         """Return the NVLinks of a pair; None where it has none, or nothing shows how many."""
         link = self._machine.link(a, b)
         count = link.nvlinks if link is not None else None
-        row = self._reference(a, b)
+        row = self.reference(a, b)
         if row is None or count == 0:
             return None
         if count is not None:
@@ -113,7 +113,8 @@ class NvLinks:
         links = _min_links(model.pair_nvlinks, measured, row)
         return PairNvLinks(links, row, "rate") if links else None
 
-    def _reference(self, a: int, b: int) -> NvLinkExpectation | None:
+    def reference(self, a: int, b: int) -> NvLinkExpectation | None:
+        """Return the row of the NVLink version that both have."""
         rows = [self._models[index] for index in (a, b) if index in self._models]
         versions = {
             port.version

@@ -116,7 +116,6 @@ def _repeats(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
 
 
 def _refused(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
-    """Yield runs of several GPUs for which the only run of one GPU differs in one more condition."""
     compared = {row.cell for scaling in figures.scalings for row in scaling.rows}
     cells = [cell for cell in figures.cells if cell.images_per_sec is not None]
     rest = [cell for cell in cells if cell.of.n_gpus > 1 and cell.number not in compared]

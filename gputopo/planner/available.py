@@ -43,7 +43,8 @@ def visible_gpus(environ: Mapping[str, str], machine: Machine) -> tuple[int, ...
     seen: list[int] = []
     for entry in entries:
         if by_uuid:
-            named = [gpu.index for gpu in machine.gpus if _has_uuid(gpu, entry)]
+            named = [gpu.index for gpu in machine.gpus if (gpu.uuid or "").startswith(entry)]
+            named = named if entry.startswith("GPU-") else []
         else:
             named = [gpu.index for gpu in machine.gpus if _has_number(gpu, entry, pci_order=pci_order)]
         if len(named) != 1:
@@ -112,10 +113,6 @@ def require_unclaimed(named: Iterable[int], others: Mapping[int, str], machine: 
         free = [str(gpu.index) for gpu in machine.gpus if gpu.index not in others and not gpu.lost]
         use = f", or use {', '.join(free)}" if free else ""
         raise HardwareError(f"GPU {taken[0]} is {others[taken[0]]}", f"wait until it has ended{use}")
-
-
-def _has_uuid(gpu: Gpu, entry: str) -> bool:
-    return entry.startswith("GPU-") and gpu.uuid is not None and gpu.uuid.startswith(entry)
 
 
 def _has_number(gpu: Gpu, entry: str, *, pci_order: bool) -> bool:

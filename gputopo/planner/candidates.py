@@ -17,7 +17,7 @@ from gputopo.planner.reasons import (
     model_reasons,
     ms,
     reduction_reasons,
-    taken_reason,
+    troubles_in_words,
 )
 from gputopo.planner.request import Request, batch_reasons, gpus_in_words
 from gputopo.planner.selection import ALL
@@ -262,18 +262,18 @@ class Candidates:
         said = []
         taken = sorted(of.troubles.keys() & set(chosen))
         if of.exact and taken:
-            return [taken_reason(of.troubles, taken, "taken as named by --gpus")]
+            return [f"{troubles_in_words(of.troubles, taken)}: taken as named by --gpus"]
         avoided, best = self._avoided_for(chosen)
         if avoided:
             by = of.nearest or of
             instead = "" if len(chosen) == 1 else by.difference(chosen, best)
             said.append(avoided_reason(of.troubles, avoided, chosen, instead))
         if of.required in of.troubles:
-            holds = f"taken, as --ps gpu:{of.required} places the variables there"
-            said.append(taken_reason(of.troubles, [of.required], holds))
+            words = troubles_in_words(of.troubles, [of.required])
+            said.append(f"{words}: taken, as --ps gpu:{of.required} places the variables there")
         others = [index for index in taken if index != of.required]
         if others:
-            said.append(taken_reason(of.troubles, others, f"taken, as {of.idle_words()}"))
+            said.append(f"{troubles_in_words(of.troubles, others)}: taken, as {of.idle_words()}")
         return said
 
     def _reasons_of_request(self, chosen: tuple[int, ...]) -> list[str]:

@@ -6,6 +6,7 @@ work with the variables: once at a parameter server, on every device where each 
 
 from collections.abc import Sequence
 
+from gputopo.planner.request import Request, check_placement
 from gputopo.prediction.step import Placement
 from gputopo.values.errors import UsageError
 from gputopo.values.run.all_reduce import Reduction, parse
@@ -39,7 +40,12 @@ def cpu_plan(
         raise UsageError(
             f"--num-gpus cannot be {devices} without GPUs", f"request 1 to {MAX_CPU_DEVICES} CPU devices"
         )
-    _check(devices, ps, variable_update, all_reduce)
+    check_placement(Request(ps=ps, variable_update=variable_update, all_reduce=all_reduce))
+    if ps not in ("auto", *PLACES) and int(ps.removeprefix("gpu:")) >= devices:
+        raise UsageError(
+            f"--ps {ps} names a device that does not exist: {counted_devices(devices)}",
+            f"give gpu:0 to gpu:{devices - 1}, or cpu",
+        )
     reduction = None if all_reduce is None else parse(all_reduce).written
     candidates = tuple(
         Candidate(
@@ -63,27 +69,6 @@ def cpu_plan(
 def counted_devices(count: int) -> str:
     """Return `1 logical CPU device` or `2 logical CPU devices`."""
     return f"{count} logical CPU device{'' if count == 1 else 's'}"
-
-
-def _check(devices: int, ps: str, variable_update: str, all_reduce: str | None) -> None:
-    served = variable_update == "parameter_server" or (variable_update == "auto" and all_reduce is None)
-    if not served and ps != "auto":
-        update = "replicated" if variable_update == "auto" else variable_update
-        raise UsageError(
-            f"--ps {ps} cannot be combined with --variable-update {update}: each device has its own copy",
-            "leave --ps out, or use --variable-update parameter_server",
-        )
-    if all_reduce is not None and variable_update in ("parameter_server", "independent"):
-        raise UsageError(
-            f"--all-reduce {all_reduce} cannot be combined with --variable-update {variable_update}: "
-            "nothing is reduced between replicas",
-            "leave --all-reduce out, or use --variable-update replicated",
-        )
-    if ps not in ("auto", *PLACES) and int(ps.removeprefix("gpu:")) >= devices:
-        raise UsageError(
-            f"--ps {ps} names a device that does not exist: {counted_devices(devices)}",
-            f"give gpu:0 to gpu:{devices - 1}, or cpu",
-        )
 
 
 def _placings(devices: int, ps: str, variable_update: str, all_reduce: str | None) -> Sequence[Placement]:

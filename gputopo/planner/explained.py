@@ -93,7 +93,6 @@ def timeline(
 def _loads(
     stepper: StepPredictor, paths: Paths, gpus: Sequence[int], placing: Placement, stages: Stages | None
 ) -> list[tuple[Load, Load, tuple[Resource, ...]]]:
-    """Return what resources carry of weights and of gradients, those that take longest first."""
     if len(gpus) == 1 or placing.traffic == "none":
         return []
     terms = stepper.terms(placing)

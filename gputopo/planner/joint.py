@@ -6,7 +6,7 @@ each. What the network adds is the step with it, less the step with a network th
 
 from collections.abc import Sequence
 from math import exp, hypot, log
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -146,17 +146,10 @@ class Joint:
         rates, nccl = self.rates[:hosts], self.nccl[:hosts]
         return Joint(parts, self._bases[:hosts], rates, nccl, self._batches[:towers])
 
-    @property
-    def _most(self) -> int:
-        return max(len(part.gpus) for part in self.parts)
-
-    def _stepper(self, paths: Paths) -> StepPredictor:
-        basis = self._bases[0]
-        return StepPredictor(basis.model, basis.program, len(self._own), paths.cpus, of_host=self._most)
-
     def _step(self, placing: Placement, paths: Paths) -> steps.StepSeconds:
-        towers = range(len(self._own))
-        return steps.predict(self._stepper(paths), paths, towers, self.compute_s, placing, self.groups)
+        basis, most = self._bases[0], max(len(part.gpus) for part in self.parts)
+        stepper = StepPredictor(basis.model, basis.program, len(self._own), paths.cpus, of_host=most)
+        return steps.predict(stepper, paths, range(len(self._own)), self.compute_s, placing, self.groups)
 
     def _placed(self, candidate: Candidate) -> tuple[Placement, Paths]:
         """Return a place for the variables by the numbers of towers, and the paths of all hosts with it."""
@@ -217,7 +210,7 @@ def places(request: Request, gpus: Sequence[int], most: int) -> list[Candidate]:
         update = "replicated" if request.ps == "auto" or request.all_reduce else "parameter_server"
     first = _placed(
         gpus,
-        "parameter_server" if update == "parameter_server" else _as_update(update),
+        cast(VariableUpdate, update),
         "cpu" if update == "parameter_server" and request.ps == "auto" else request.ps,
         request.all_reduce or default,
     )
@@ -228,10 +221,6 @@ def places(request: Request, gpus: Sequence[int], most: int) -> list[Candidate]:
     others += [_placed(gpus, "replicated", "", "copy")] if default != "copy" else []
     served = [_placed(gpus, "parameter_server", place, "") for place in ("cpu", SPREAD)]
     return [first, *others, *served]
-
-
-def _as_update(update: str) -> VariableUpdate:
-    return "independent" if update == "independent" else "replicated"
 
 
 def _placed(gpus: Sequence[int], update: VariableUpdate, ps: str, all_reduce: str) -> Candidate:

@@ -18,7 +18,7 @@ from gputopo.prediction.links.hosts import (
     rate_of_nccl,
     rate_of_tcp,
 )
-from gputopo.values.bandwidth import TCP, Bandwidth, Sample, host_of
+from gputopo.values.bandwidth import TCP, Bandwidth, host_of
 from gputopo.values.machine import Hop, Machine, Nic, NicPort
 from gputopo.values.option import listed
 
@@ -43,7 +43,12 @@ class SavedNetwork(NamedTuple):
 
 def rates_of(hosts: Sequence[HostNetwork], saved: SavedNetwork | None) -> tuple[NetworkRate, ...] | str:
     """Return the rate of each host's network path, or what is not known."""
-    found = [_rate(host, saved) for host in hosts]
+    return _all_known(hosts, [_rate(host, saved) for host in hosts])
+
+
+def _all_known(
+    hosts: Sequence[HostNetwork], found: Sequence[NetworkRate | None]
+) -> tuple[NetworkRate, ...] | str:
     unknown = [host.host for host, rate in zip(hosts, found, strict=True) if rate is None]
     if unknown:
         return f"the rate of the network of {listed(unknown, 'and')} is not known: {MEASURE}"
@@ -72,11 +77,7 @@ def nccl_rates(
     if saved is not None and (busbw := _bus_of_all(saved.bandwidth, sum(map(len, gpus)), len(names))):
         says = f"{busbw:.3g} GB/s of {NCCL_TESTS} measured {saved.when}"
         return tuple(rate_of_nccl(busbw, NCCL_MEASURED, says) for _ in hosts)
-    found = [_nccl_rate(host, own) for host, own in zip(hosts, gpus, strict=True)]
-    unknown = [host.host for host, rate in zip(hosts, found, strict=True) if rate is None]
-    if unknown:
-        return f"the rate of the network cards of {listed(unknown, 'and')} is not known: {MEASURE}"
-    return tuple(rate for rate in found if rate is not None)
+    return _all_known(hosts, list(map(_nccl_rate, hosts, gpus)))
 
 
 def _bus_of_all(bandwidth: Bandwidth, gpus: int, hosts: int) -> float | None:
@@ -163,26 +164,13 @@ def _measured(host: str, bandwidth: Bandwidth) -> float | None:
     """Return what a host sends and receives by TCP: while all did, else both ways of pairs, else one way."""
     rates = [one for one in bandwidth.samples if one.kind == "network" and one.median_gb_per_s]
     own = [one for one in rates if one.transport in (None, TCP)]
-    for is_of_kind in (_at_once, _both_ways, _one_way):
-        sent = [one.median_gb_per_s or 0.0 for one in own if is_of_kind(one) and host_of(one.source) == host]
-        received = [
-            one.median_gb_per_s or 0.0 for one in own if is_of_kind(one) and host_of(one.destination) == host
-        ]
+    for group, reverse in ((AT_ONCE, (False, True)), (None, (True,)), (None, (False,))):
+        some = [one for one in own if one.group == group and one.with_reverse in reverse]
+        sent = [one.median_gb_per_s or 0.0 for one in some if host_of(one.source) == host]
+        received = [one.median_gb_per_s or 0.0 for one in some if host_of(one.destination) == host]
         if sent and received:
             return min(median(sent), median(received))
     return None
-
-
-def _at_once(sample: Sample) -> bool:
-    return sample.group == AT_ONCE
-
-
-def _both_ways(sample: Sample) -> bool:
-    return sample.group is None and sample.with_reverse
-
-
-def _one_way(sample: Sample) -> bool:
-    return sample.group is None and not sample.with_reverse
 
 
 def port_of(machine: Machine, interface: str) -> tuple[Nic, NicPort] | None:

@@ -135,15 +135,11 @@ def avoided_reason(
     """
     idle = "" if any(index in against for index in chosen) else "idle "
     those = gpus_in_words(sorted(chosen)).replace("GPU", f"{idle}GPU", 1)
-    return f"{_against(against, avoided)}: {those} chosen{instead and ', '}{instead}"
+    return f"{troubles_in_words(against, avoided)}: {those} chosen{instead and ', '}{instead}"
 
 
-def taken_reason(against: Mapping[int, Trouble], taken: Sequence[int], why: str) -> str:
-    """Return which GPUs were chosen although they are in use or in error, in one line."""
-    return f"{_against(against, taken)}: {why}"
-
-
-def _against(against: Mapping[int, Trouble], gpus: Sequence[int]) -> str:
+def troubles_in_words(against: Mapping[int, Trouble], gpus: Sequence[int]) -> str:
+    """Return which GPUs are in use or in error, those with the same words together."""
     by_words: dict[str, list[int]] = {}
     for index in sorted(gpus):
         by_words.setdefault(against[index].words, []).append(index)

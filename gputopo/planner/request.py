@@ -74,8 +74,7 @@ def check(request: Request, machine: Machine) -> None:
 
     Raises NoPlanError where the machine has no GPU at all.
     """
-    _check_variable_update(request)
-    _check_all_reduce(request)
+    check_placement(request)
     check_predicting(request)
     holder = ps_gpu(request)
     indices = sorted(gpu.index for gpu in machine.gpus)
@@ -185,16 +184,14 @@ def gpus_in_words(gpus: Sequence[int]) -> str:
     return f"GPUs {', '.join(map(str, gpus[:-1]))} and {gpus[-1]}"
 
 
-def _check_variable_update(request: Request) -> None:
+def check_placement(request: Request) -> None:
+    """Raise UsageError for places of variables and reductions that contradict one another, on any device."""
     if request.variable_update in ("replicated", "independent") and request.ps != "auto":
         raise UsageError(
-            f"--variable-update {request.variable_update} has the variables on every GPU, "
-            f"so --ps {request.ps} has no effect",
+            f"--ps {request.ps} cannot be combined with --variable-update {request.variable_update}: "
+            "each device has its own copy",
             "leave --ps out, or use --variable-update parameter_server",
         )
-
-
-def _check_all_reduce(request: Request) -> None:
     if request.all_reduce is None:
         return
     all_reduce.parse(request.all_reduce)
@@ -206,7 +203,7 @@ def _check_all_reduce(request: Request) -> None:
         )
     if request.ps != "auto":
         raise UsageError(
-            f"--all-reduce {request.all_reduce} reduces between GPUs that each have their own variables, "
+            f"--all-reduce {request.all_reduce} reduces between devices that each have their own variables, "
             f"so --ps {request.ps} has no effect",
             "leave one of the two out",
         )

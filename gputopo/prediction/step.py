@@ -24,7 +24,7 @@ from gputopo.prediction.gradients import (
 )
 from gputopo.prediction.links.flows import GB, Flows
 from gputopo.prediction.links.paths import Paths, Resource
-from gputopo.prediction.links.rings import Rings, once_round
+from gputopo.prediction.links.rings import Rings
 from gputopo.prediction.programs import ProgramConstants
 from gputopo.topology.hops import Groups, halves
 from gputopo.values.run.all_reduce import Reduction, parse
@@ -239,12 +239,6 @@ def stage_flows(paths: Paths, gpus: Sequence[int], copies: Iterable[Stage]) -> l
     return found
 
 
-def stage_limits(paths: Paths, gpus: Sequence[int], stages: Stages) -> tuple[Limit, Limit]:
-    """Return the slowest link of the stages to the sums and back, and the seconds of a byte in all stages."""
-    back, sums = (stage_flows(paths, gpus, copies) for copies in (stages.back, stages.sums))
-    return _slowest_of(back), _slowest_of(sums)
-
-
 def limits(
     paths: Paths,
     gpus: Sequence[int],
@@ -268,11 +262,12 @@ def limits(
         if traffic == "ring":
             seconds, order = rings.best(gpus)
             return (None, 0.0), (rings.limit(order), seconds)
-        around = rings.limit(gpus), once_round(rings.seconds(gpus), len(gpus))
+        around = rings.limit(gpus), rings.seconds(gpus) * (len(gpus) - 1) / len(gpus)
         return around, around
     if traffic == "groups":
         assert stages is not None
-        return stage_limits(paths, gpus, stages)
+        back, sums = (stage_flows(paths, gpus, copies) for copies in (stages.back, stages.sums))
+        return _slowest_of(back), _slowest_of(sums)
     weights, gradients = flows_of(paths, gpus, placing)
     return weights.slowest, gradients.slowest
 
@@ -290,7 +285,7 @@ def _ring_over_hosts(paths: Paths, gpus: Sequence[int]) -> tuple[Limit, Limit]:
 
     `paths.networks` is what all its rings together carry between hosts.
     """
-    twice = 2 * once_round(1.0, len(gpus))
+    twice = 2 * (len(gpus) - 1) / len(gpus)
     found: list[Limit] = [
         (("network out", number), twice / (one.gb_per_s * GB)) for number, one in enumerate(paths.networks)
     ]

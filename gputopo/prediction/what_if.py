@@ -63,8 +63,7 @@ def changed(machine: Machine, changes: Sequence[str]) -> ChangedMachine:
 def link_of(gpu: Gpu, machine: Machine) -> LinkExpectation:
     """Return the PCIe link of a GPU: as reported, else as its copies fit, else of its model or assumed."""
     model = expected_gpu(gpu.name, gpu.pci_device_id)
-    seen = observed_link(gpu, None, machine)
-    found = expected_link(seen.generation, seen.width) if seen else None
+    found, _ = observed_link(gpu, None, machine) or (None, "")
     host = paths_of(machine).hosts[gpu.index]
     if found is None and host.basis == "measured":
         found = next(iter(links_for(min(host.up, host.down), gpu)), None)
@@ -260,7 +259,6 @@ def _without_pairs(
 
 
 def _without_acs(machine: Machine) -> ChangedMachine:
-    """Return the machine whose bridges let GPUs of one switch copy directly."""
     pairs = redirected_pairs(machine)
     pci = tuple(msgspec.structs.replace(node, acs=False) if node.acs else node for node in machine.pci)
     after = msgspec.structs.replace(machine, pci=pci)

@@ -86,19 +86,10 @@ def ordered(cells: Sequence[SweepCell], order: str, seed: int | None) -> tuple[S
 def differences(before: Iterable[SweepCell], now: Iterable[SweepCell]) -> tuple[int, int]:
     """Return how many cells are new, and how many are gone."""
 
-    def keys(cells: Iterable[SweepCell]) -> set[tuple[Any, ...]]:
-        return {
-            (
-                cell.name,
-                cell.table,
-                cell.repeat,
-                cell.counted_s,
-                tuple(sorted(map(str, cell.options.items()))),
-            )
-            for cell in cells
-        }
-
-    old, new = keys(before), keys(now)
+    old, new = (
+        {(one.name, one.table, one.repeat, one.counted_s, *sorted(one.options.items())) for one in cells}
+        for cells in (before, now)
+    )
     return len(new - old), len(old - new)
 
 

@@ -16,10 +16,9 @@ from gputopo.copies.nccl_hosts import (
     LIMIT_S,
     Pair,
     Rate,
-    all_command,
     bandwidth_of_pairs,
+    command,
     environment,
-    pair_command,
     with_all,
 )
 from gputopo.copies.network import (
@@ -88,7 +87,7 @@ def _strange(hosts: tuple[NetworkHost, ...]) -> str | None:
 def _round(order: Order, pairs: list[Pair], environ: Mapping[str, str]) -> dict[Pair, Rate | str]:
     nccl = _nccl(order.hosts[0])
     commands = [
-        pair_command([order.hosts[rank].address for rank in pair], nccl, order.timing, environ)
+        command([(order.hosts[rank].address, 1) for rank in pair], nccl, order.timing, environ)
         for pair in pairs
     ]
     return dict(zip(pairs, map(rate_of, _run(commands, environ, LIMIT_S)), strict=True))
@@ -100,8 +99,8 @@ def _with_all(order: Order, measured: Bandwidth, environ: Mapping[str, str]) -> 
     ranks = sum(number for _, number in gpus)
     if own.all_reduce is None or any(one.all_reduce != own.all_reduce for one in others):
         return with_all(measured, "all_reduce_perf is not at the same path on all hosts", ranks)
-    command = all_command(gpus, own, own.all_reduce, order.timing, environ)
-    (ended,) = _run([command], environ, ALL_LIMIT_S)
+    words = command(gpus, own, order.timing, environ, all_reduce=own.all_reduce)
+    (ended,) = _run([words], environ, ALL_LIMIT_S)
     return with_all(measured, all_reduce_of(ended, ranks=ranks, hosts=len(gpus)), ranks)
 
 

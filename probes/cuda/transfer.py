@@ -389,7 +389,6 @@ class Chase(Transfer):
 
 @functools.cache
 def _order() -> tuple[int, ...]:
-    """Return the nodes in the order in which they are visited; the same in every run."""
     nodes = list(range(_NODES))
     random.Random(1).shuffle(nodes)
     return tuple(nodes)

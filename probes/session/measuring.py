@@ -14,9 +14,9 @@ from gputopo.copies.budget import QUICK_SECONDS
 from gputopo.copies.copies import SessionRequest, Setting, WindowRunner, gpu_place
 from gputopo.copies.expected import with_expectations
 from gputopo.copies.jobs import LOCAL_CACHES
-from gputopo.copies.physics import checked
+from gputopo.copies.physics import checked, l2_mib
 from gputopo.copies.sharing import uplink_groups
-from gputopo.probes.cuda.door import NO_LOG, CallLog, NoCudaError
+from gputopo.probes.cuda.door import NoCudaError, open_cuda
 from gputopo.probes.nvml.monitor import Monitor
 from gputopo.probes.session.conditions import GpuSampler, Meter, ramp_up
 from gputopo.probes.session.host_memory import (
@@ -38,7 +38,7 @@ from gputopo.probes.session.session import (
     SessionProgress,
 )
 from gputopo.probes.session.soak import Soaking
-from gputopo.reference.expectations import expected_gpu, known_gpus
+from gputopo.reference.expectations import known_gpus
 from gputopo.values.bandwidth import Bandwidth, Level, NotMeasured, Soak
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.index_ranges import parse_cpus
@@ -135,15 +135,6 @@ class NoGpuMeasuredError(HardwareError):
 
 
 @contextlib.contextmanager
-def live_cuda(log: CallLog = NO_LOG) -> Iterator[Any]:
-    """Open CUDA for the time of a `with` block; `log` is notified of each call."""
-    from gputopo.probes.cuda.door import open_cuda  # CUDA's bindings take 60 ms
-
-    with open_cuda(log) as cuda:
-        yield cuda
-
-
-@contextlib.contextmanager
 def live_engine(
     cuda: Any, ordinals: Mapping[int, int], node_cpus: Mapping[int, Sequence[int]], pinned_bytes: int
 ) -> Iterator[WindowRunner]:
@@ -158,7 +149,7 @@ def live_engine(
 class Doors:
     """What a session reaches the machine through; the tests put doubles here."""
 
-    open_cuda: Callable[[], AbstractContextManager[Any]] = live_cuda
+    open_cuda: Callable[[], AbstractContextManager[Any]] = open_cuda
     open_engine: Callable[
         [Any, Mapping[int, int], Mapping[int, Sequence[int]], int], AbstractContextManager[WindowRunner]
     ] = live_engine
@@ -371,9 +362,7 @@ def _setting(machine: Machine, request: SessionRequest, gpus: Sequence[int], eng
 
 def _l2_bytes(machine: Machine, gpu: int) -> int:
     """Return the L2 cache of a GPU by its model; of an unknown one the largest that there is."""
-    model = next((one for one in machine.gpus if one.index == gpu), None)
-    row = expected_gpu(model.name, model.pci_device_id) if model else None
-    mib = row.l2_mib if row else None
+    mib = l2_mib(next((one for one in machine.gpus if one.index == gpu), None))
     return int(MIB * (mib or max(one.l2_mib or 0 for one in known_gpus())))
 
 

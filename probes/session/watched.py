@@ -26,7 +26,7 @@ from gputopo.copies.copies import (
     gpu_place,
 )
 from gputopo.probes.child import CallLimits, CallSlot, Channel, DriverChild, DriverStop, state_of
-from gputopo.probes.cuda.door import CallLog
+from gputopo.probes.cuda.door import CallLog, open_cuda
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import Monitor
 from gputopo.probes.session.conditions import GpuSampler
@@ -36,7 +36,6 @@ from gputopo.probes.session.measuring import (
     Measuring,
     bandwidth_of,
     check,
-    live_cuda,
     live_engine,
 )
 from gputopo.probes.session.session import (
@@ -92,7 +91,7 @@ def watched_doors(channel: Channel) -> Doors:
             yield opened
 
     return Doors(
-        open_cuda=partial(live_cuda, log),
+        open_cuda=partial(open_cuda, log),
         open_engine=engine,
         open_sampler=partial(_NotedSampler, channel.nvml),
     )

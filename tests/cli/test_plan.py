@@ -225,7 +225,7 @@ def test_what_if_alone_finds_the_change_that_pays_most(call: Call) -> None:
     found = schema.decode(call(*words, "--what-if", "--json").out, Plan, origin="stdout").what_if
     assert found is not None
     assert not found.asked
-    assert "with alexnet; " in " ".join(call(*words, "--what-if").out.split())
+    assert "images/sec with alexnet" in " ".join(call(*words, "--what-if").out.split())
 
 
 def test_unequal_gpus_are_compared_and_the_options_of_the_fastest_are_named(call: Call) -> None:

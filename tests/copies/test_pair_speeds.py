@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from gputopo.copies.numbers import Pair
 from gputopo.copies.pair_speeds import (
-    SAME_SPEED,
     PairSpeed,
     gb,
     pair_speeds,
@@ -137,12 +136,6 @@ def test_classes_follow_the_speeds_and_equal_ones_share_one(rates: list[float]) 
 )
 def test_speeds_are_written_with_three_figures(value: float, words: str) -> None:
     assert gb(value) == words
-
-
-def test_a_difference_within_noise_does_not_make_direct_the_slower_path() -> None:
-    assert not PairSpeed(0.78, "staged", 0.77, 0.78).direct_is_slower
-    assert not PairSpeed(0.78, "staged", None, 0.78).direct_is_slower
-    assert SAME_SPEED > 1.0
 
 
 def test_a_path_that_is_slower_by_noise_only_is_not_called_slower() -> None:

@@ -11,12 +11,6 @@ from gputopo.values.machine import Gpu, Machine
 NOISE = st.floats(0.99, 1.01)
 
 
-def test_the_repeats_of_a_card_at_full_clocks_all_count() -> None:
-    found = settle([12.1, 12.0, 12.2, 12.1, 12.15])
-    assert found.counted == (12.1, 12.0, 12.2, 12.1, 12.15)
-    assert (found.discarded, found.more, found.settled) == ((), False, True)
-
-
 def test_the_first_repeats_of_a_card_in_ramp_up_are_discarded_and_replaced() -> None:
     found = settle([85.0, 87.0, 194.0, 195.0, 194.5])
     assert found.discarded == (85.0, 87.0)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gputopo.copies.sharing import shared, uplink_groups
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup
-from gputopo.values.machine import Gpu, Machine, PciNode
+from gputopo.values.machine import Gpu, Machine
 from tests.findings.boxes import sound
 
 Uplinks = dict[frozenset[int], float]  # the GPUs behind each, and what it carries in GB/s
@@ -334,26 +334,6 @@ def test_matrices_whose_pairs_all_gain_alike_show_no_group() -> None:
 
 
 def test_a_gpu_that_was_not_measured_is_not_compared_with_the_tree() -> None:
-    tree = [PciNode(address="0000:03:00.0", root="pci0000:00", kind="bridge")]
-    gpus = []
-    for index in range(3):
-        address = f"0000:0{5 + index}:00.0"
-        gpus.append(Gpu(index=index, pci_address=address))
-        tree.append(PciNode(address=address, root="pci0000:00", parent="0000:03:00.0", kind="gpu"))
-    machine = Machine(source="live", gpus=tuple(gpus), pci=tuple(tree))
-    samples = []
-    for gpu in (0, 1):  # GPU 2 is behind the bridge as well, and could not be copied to
-        for group, gb_per_s in ((None, 12.0), ("h2d gpus:0,1", 6.0)):
-            samples.append(
-                Sample(
-                    kind="h2d",
-                    source="host",
-                    destination=f"gpu:{gpu}",
-                    bytes=1 << 26,
-                    pinned=True,
-                    group=group,
-                    median_gb_per_s=gb_per_s,
-                )
-            )
-    (shared_by,) = uplink_groups(samples, machine)
-    assert (shared_by.gpus, shared_by.bridge, shared_by.agrees) == ((0, 1), "0000:03:00.0", True)
+    # GPUs 2 and 3 are behind the bridge as well, and could not be copied to.
+    group = with_tree(4, session(2, {frozenset((0, 1)): 12.0}, pairs(2)))
+    assert (group.gpus, group.bridge, group.agrees) == ((0, 1), "0000:03:00.0", True)

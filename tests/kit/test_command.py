@@ -30,14 +30,6 @@ def test_a_wrong_call_states_how_it_goes(arguments: list[str], capsys: pytest.Ca
     assert all(name in said for name in SCENARIOS)
 
 
-def test_a_machine_with_faults_is_selected_by_their_names() -> None:
-    done = run("four+power_cap_low@2+acs_on", "--", "inspect", "--json")
-    assert done.returncode in (0, 1), done.stderr
-    machine = json.loads(done.stdout)["machine"]
-    assert [gpu["power_w"]["limit"] for gpu in machine["gpus"]] == [400.0, 400.0, 240.0, 400.0]
-    assert machine["host"]["acs"] == "on"
-
-
 @pytest.mark.parametrize("text", ["four+nonsense", "four+lost@9", "desktop+ecc_uncorrected"])
 def test_a_fault_that_there_is_not_is_refused_in_words(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([text, "--", "inspect"]) == 2

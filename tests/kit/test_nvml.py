@@ -21,30 +21,6 @@ def test_pynvmls_own_functions_run_on_the_double() -> None:
         pynvml.nvmlShutdown()
 
 
-def test_a_refused_call_may_name_its_arguments() -> None:
-    fake = FakeNvml(FOUR)
-    fake.refuse("nvmlDeviceGetClockInfo[2]", pynvml.NVML_ERROR_NO_PERMISSION, gpu=0)
-    with installed(fake):
-        pynvml.nvmlInit()
-        first, second = pynvml.nvmlDeviceGetHandleByIndex(0), pynvml.nvmlDeviceGetHandleByIndex(1)
-        assert pynvml.nvmlDeviceGetClockInfo(first, 0) == 1305
-        assert pynvml.nvmlDeviceGetClockInfo(second, 2) == 1215
-        with pytest.raises(pynvml.NVMLError_NoPermission):
-            pynvml.nvmlDeviceGetClockInfo(first, 2)
-
-
-def test_an_absent_symbol_is_function_not_found_until_the_next_double() -> None:
-    fake = FakeNvml(FOUR)
-    fake.without("nvmlDeviceGetName")
-    with installed(fake):
-        pynvml.nvmlInit()
-        with pytest.raises(pynvml.NVMLError_FunctionNotFound):
-            pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
-    with installed(FakeNvml(FOUR)):
-        pynvml.nvmlInit()
-        assert pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0)) == "NVIDIA Test-100"
-
-
 def test_a_symbol_that_the_double_does_not_know_is_function_not_found() -> None:
     with installed(FakeNvml(FOUR)):
         pynvml.nvmlInit()
@@ -67,21 +43,6 @@ def test_every_call_that_would_change_a_setting_is_noted(function: str, argument
         pynvml.nvmlInit()
         getattr(pynvml, function)(pynvml.nvmlDeviceGetHandleByIndex(0), *arguments)
     assert fake.writes == [function]
-
-
-def test_a_gpu_is_lost_after_so_many_calls_and_stays_lost() -> None:
-    fake = FakeNvml(FOUR)
-    fake.lose(0, after_calls=2)
-    with installed(fake):
-        pynvml.nvmlInit()
-        gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
-        assert pynvml.nvmlDeviceGetName(gpu) == "NVIDIA Test-100"
-        for _ in range(2):
-            with pytest.raises(pynvml.NVMLError_GpuIsLost):
-                pynvml.nvmlDeviceGetName(gpu)
-        other = pynvml.nvmlDeviceGetHandleByIndex(1)
-        with pytest.raises(pynvml.NVMLError_GpuIsLost):
-            pynvml.nvmlDeviceGetTopologyCommonAncestor(other, gpu)
 
 
 def test_what_stood_in_pynvml_before_stands_there_again() -> None:

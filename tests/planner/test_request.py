@@ -38,7 +38,7 @@ BAD: list[tuple[type[GputopoError], Request, str, str]] = [
     (UsageError, Request(ps="gpu:7"), "no GPU 7", "0-6"),
     (UsageError, Request(ps="gpu:3", exclude=(3,)), "is in --exclude", "one of them"),
     (UsageError, Request(ps="gpu:3", gpus=(0, 1)), "none of the chosen GPUs 0 and 1", "--ps gpu:0"),
-    (UsageError, Request(variable_update="replicated", ps="cpu"), "has no effect", "parameter_server"),
+    (UsageError, Request(variable_update="replicated", ps="cpu"), "its own copy", "parameter_server"),
     (UsageError, Request(all_reduce="ring", ps="cpu"), "so --ps cpu has no effect", "one of the two"),
     (UsageError, Request(all_reduce="rng"), "no reduction 'rng'", "ring"),
     (UsageError, Request(all_reduce="psgpu#8"), "there are 7", "psgpu#7"),

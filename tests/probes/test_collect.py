@@ -61,12 +61,6 @@ def test_7gforce_has_two_islands_and_six_narrow_slots() -> None:
     assert machine.missing["gpus[0].cuda_index"] == "CUDA_ORDER_NOT_CERTAIN"
 
 
-def test_sixteen_gpus_are_all_read() -> None:
-    machine = machine_of("sixteen")
-    assert Counter(link.hop for link in machine.links) == {Hop.PIX: 24, Hop.PXB: 32, Hop.SYS: 64}
-    assert [gpu.cuda_index for gpu in machine.gpus] == list(range(16))
-
-
 def test_the_cube_mesh_counts_its_nvlinks_beside_the_hops() -> None:
     machine = machine_of("dgx1")
     linked = [(link.a, link.b) for link in machine.links if link.nvlinks]

@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -9,8 +7,6 @@ from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.gpu_watch import GpuWatchChild
 from gputopo.probes.run_watch import AGAIN_S, ATTEMPTS, Counted, RunWatch
 from gputopo.values.run.events import GpuSample, Noticed, Sample
-from tests.kit import faulty_nvml
-from tests.kit.cuda.build import NoCompilerError
 from tests.kit.nvml import FakeNvml, crash, hang, installed
 from tests.kit.scenarios import SCENARIOS
 
@@ -122,30 +118,3 @@ def test_counters_go_on_after_a_gap() -> None:
     assert after.throttled_s == {"power": 2.5, "thermal": 1.0}
     counted.begin_again()
     assert counted.add(GpuSample(gpu=0, pcie_replays=1)).pcie_replays == 9
-
-
-@pytest.mark.parametrize("fault", ["hang", "segv", "abort", "exit"])
-def test_a_library_that_fails_in_the_third_sample_costs_the_gpus_only(fault: str) -> None:
-    try:
-        environment = faulty_nvml.environment()
-    except NoCompilerError as error:
-        pytest.skip(str(error))
-    limit_s = 1.0 if fault == "hang" else 60.0
-    program = f"""
-from gputopo.probes import child
-from gputopo.probes.run_watch import RunWatch
-child.NVML_LIMITS = child.NVML_LIMITS._replace(nvml_s={limit_s})
-with RunWatch([0, 1]) as watch:
-    for _ in range(8):
-        for event in watch.look():
-            print(event.says if hasattr(event, "says") else (len(event.gpus), event.host is not None))
-"""
-    environment[faulty_nvml.FAULT] = f"{fault}@nvmlDeviceGetPowerUsage:1,2"
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    first, second, notice, broken, *host = done.stdout.splitlines()
-    assert [first, second] == ["(2, False)", "(2, False)"]
-    assert notice.startswith("The GPUs are no longer sampled: nvmlDeviceGetPowerUsage of GPU 1 ")
-    assert (broken, host) == ("(1, False)", ["(0, True)", "(0, True)"])

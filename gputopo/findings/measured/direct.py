@@ -282,7 +282,6 @@ def _evidence(one: _Compared) -> tuple[str, dict[str, float]]:
 
 
 def _remedy(machine: Machine, pairs: Iterable[Pair]) -> str:
-    """Return what to do about pairs that are slower directly in all that was measured."""
     pairs = {(min(pair), max(pair)) for pair in pairs}
     if {gpu for gpu, _ in host_failures(machine)} & {gpu for pair in pairs for gpu in pair}:
         return _CASES["host path at fault"].remedy

@@ -224,7 +224,6 @@ def _compared(machine: Machine) -> Iterator[tuple[str, Mapping[int, float], floa
 
 
 def _steady(machine: Machine) -> tuple[Sample, ...]:
-    """Return the samples but for those of clock ramp-up."""
     copies = copies_of(machine)
     ramping = ramp_up_samples(copies, machine)
     return tuple(one for place, one in enumerate(copies.samples) if place not in ramping)

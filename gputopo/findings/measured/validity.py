@@ -154,7 +154,6 @@ def _contradiction(sample: Sample, beside: Sequence[Sample]) -> str:
 
 
 def _as_a_sum(sample: Sample, machine: Machine) -> str:
-    """Return that a number is twice what others of its kind have, where it is."""
     samples = copies_of(machine).samples
     others = [rate(one) for one in samples if one.kind == sample.kind and is_large(one)]
     if others and abs(rate(sample) / median(others) - 2) <= SUM_TOLERANCE:

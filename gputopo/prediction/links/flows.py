@@ -8,7 +8,7 @@ a, b), the NVLinks of two GPUs; ("nvlink out", gpu) and ("nvlink in", gpu), thos
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from gputopo.prediction.links.paths import Cost, Paths, Resource
 
@@ -49,22 +49,13 @@ def is_network(resource: Resource | None) -> bool:
     return resource is not None and str(resource[0]).startswith("network")
 
 
-def up_costs(paths: Paths, gpu: int) -> Iterator[Cost]:
-    """Iterate over what a copy from a GPU to its host uses."""
+def host_costs(paths: Paths, gpu: int, way: Literal["up", "down"]) -> Iterator[Cost]:
+    """Iterate over what a copy from a GPU to its host (up), or from it (down), uses."""
     host = paths.hosts[gpu]
-    yield ("up", gpu), host.up, host.both
+    yield (way, gpu), getattr(host, way), host.both
     for number, uplink in enumerate(paths.uplinks):
         if gpu in uplink.gpus:
-            yield ("uplink up", number), uplink.up, uplink.both
-
-
-def down_costs(paths: Paths, gpu: int) -> Iterator[Cost]:
-    """Iterate over what a copy from its host to a GPU uses."""
-    host = paths.hosts[gpu]
-    yield ("down", gpu), host.down, host.both
-    for number, uplink in enumerate(paths.uplinks):
-        if gpu in uplink.gpus:
-            yield ("uplink down", number), uplink.down, uplink.both
+            yield (f"uplink {way}", number), getattr(uplink, way), uplink.both
 
 
 def pair_costs(paths: Paths, a: int, b: int) -> Sequence[Cost]:
@@ -83,9 +74,9 @@ def _over_network(paths: Paths, here: int, there: int) -> Iterator[Cost]:
 
 def _between(paths: Paths, a: int, b: int) -> Iterator[Cost]:
     if paths.host_of(a) != paths.host_of(b):  # by way of both hosts' memories, as TensorFlow copies
-        yield from up_costs(paths, a)
+        yield from host_costs(paths, a, "up")
         yield from _over_network(paths, paths.host_of(a), paths.host_of(b))
-        yield from down_costs(paths, b)
+        yield from host_costs(paths, b, "down")
         return
     path = paths.pair(a, b)
     if path.kind == "nvlink":
@@ -125,12 +116,16 @@ class Flows:
     def to_host(self, gpu: int, share: float = 1.0) -> None:
         """Send `share` of the model's bytes from a GPU to the host, of several to the one with variables."""
         paths = self._paths
-        self._add((*up_costs(paths, gpu), *_over_network(paths, paths.host_of(gpu), paths.home)), share)
+        self._add(
+            (*host_costs(paths, gpu, "up"), *_over_network(paths, paths.host_of(gpu), paths.home)), share
+        )
 
     def from_host(self, gpu: int, share: float = 1.0) -> None:
         """Send `share` of the model's bytes from the host, of several from that one, to a GPU."""
         paths = self._paths
-        self._add((*_over_network(paths, paths.home, paths.host_of(gpu)), *down_costs(paths, gpu)), share)
+        self._add(
+            (*_over_network(paths, paths.home, paths.host_of(gpu)), *host_costs(paths, gpu, "down")), share
+        )
 
     def between(self, a: int, b: int, share: float = 1.0) -> None:
         """Send `share` of the model's bytes from one GPU to another."""

@@ -35,12 +35,10 @@ from gputopo.prediction.links.shared_links import (
     uplinks,
 )
 from gputopo.reference.expectations import (
-    GpuExpectation,
     LinkExpectation,
     NvLinkExpectation,
     expected_gpu,
     expected_link,
-    expected_nvlink,
 )
 from gputopo.topology.doubts import believed_links
 from gputopo.topology.peer_access import redirected_pairs
@@ -239,10 +237,8 @@ def _host_link(gpu: Gpu, machine: Machine) -> HostLink:
     model = expected_gpu(gpu.name, gpu.pci_device_id)
     if model is not None and model.c2c_gb_per_s:
         return HostLink(C2C_SHARE * model.c2c_gb_per_s, C2C_SHARE * model.c2c_gb_per_s, "model")
-    seen = observed_link(gpu, None, machine)
-    row = expected_link(seen.generation, seen.width) if seen else None
-    if row is not None:
-        return _of_row(row, "link")
+    if seen := observed_link(gpu, None, machine):
+        return _of_row(seen[0], "link")
     generation = gpu.pcie.gen_max or gpu.pcie.gen_max_device or (model.pcie_generation if model else None)
     width = gpu.pcie.width_now or gpu.pcie.width_max
     if width is None and model is not None:
@@ -281,7 +277,7 @@ class _Pairs:
 
     def path(self, a: int, b: int) -> PairPath:
         nvlinks = self._count(a, b)
-        row = self._row(a, b)
+        row = self._nvlinks.reference(a, b)
         speed = self._speeds.get((a, b))
         if speed is not None:
             return self._measured(a, b, speed, nvlinks, row)
@@ -353,11 +349,3 @@ class _Pairs:
             return None
         peers = sum(one == model for one in self._models.values()) - 1
         return max((one for one in model.pair_nvlinks if one * peers <= model.nvlinks), default=model.nvlinks)
-
-    def _row(self, a: int, b: int) -> NvLinkExpectation | None:
-        models: list[GpuExpectation] = [self._models[gpu] for gpu in (a, b) if gpu in self._models]
-        versions = {model.nvlink_generation for model in models if model.nvlink_generation}
-        chips = {model.chip for model in models}
-        if len(versions) != 1:
-            return None
-        return expected_nvlink(versions.pop(), chips.pop() if len(chips) == 1 else None)

@@ -215,11 +215,6 @@ class Rings:
         return extended((start,), mask & ~home, [0] * len(uses))
 
 
-def once_round(seconds: float, towers: int) -> float:
-    """Return the seconds a byte of the model, of which each link carries all but one of as many parts."""
-    return seconds * (towers - 1) / towers
-
-
 def mask_of(gpus: Iterable[int]) -> int:
     """Return the bits 1 << gpu of a set."""
     return sum(1 << gpu for gpu in gpus)

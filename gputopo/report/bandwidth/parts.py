@@ -93,7 +93,6 @@ def _doubts(bandwidth: Bandwidth) -> Iterator[Section]:
 
 
 def _rest(machine: Machine, bandwidth: Bandwidth, *, whole: bool) -> Section:
-    """Return in a line each what was not measured, which numbers are not used, the source, and details."""
     lines = [not_measured_line(bandwidth.not_measured)] if bandwidth.not_measured and not whole else []
     unused = sum(one.invalid is not None for one in bandwidth.samples)
     if unused:

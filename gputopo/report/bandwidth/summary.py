@@ -1,7 +1,7 @@
 """The first screen of a bandwidth report: a verdict in one sentence, findings, what was not measured."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gputopo.copies.numbers import by_copy_engine, is_large
@@ -12,7 +12,7 @@ from gputopo.report.findings import SCREEN_WIDTH, findings_block, short_findings
 from gputopo.report.layout import SEVERITY_STYLES, plain
 from gputopo.report.units import counted, seconds
 from gputopo.runs.history import date_in_words
-from gputopo.values.bandwidth import COLLECTIVES, NETWORK, Bandwidth, NotMeasured, Sample, gpus_of
+from gputopo.values.bandwidth import COLLECTIVES, NETWORK, Bandwidth, NotMeasured, gpus_of
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 
@@ -34,7 +34,7 @@ def summary_parts(
     """Yield the verdict and the findings: all with their remedies, or as many as fit above the tables."""
     serious = [one for one in findings if one.severity != "info"]
     style = SEVERITY_STYLES[serious[0].severity] if serious else ""
-    answer = Styled(verdict(machine, bandwidth, findings), style)
+    answer = Styled(verdict(bandwidth, findings), style)
     if whole:
         yield Section("", (answer,))
         found = findings_block(findings, nothing="")
@@ -45,7 +45,7 @@ def summary_parts(
         yield Section("", (answer, found) if found.items else (answer,))
 
 
-def verdict(machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding]) -> str:
+def verdict(bandwidth: Bandwidth, findings: Sequence[Finding]) -> str:
     """Return the answer in one sentence."""
     links = [
         one
@@ -69,9 +69,8 @@ def verdict(machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding])
     if not judged and bandwidth.source == "live" and any(one.kind in NETWORK for one in links):
         return f"{ended}No host or pair is slow: hosts are compared with one another only."
     if not judged:
-        peers = _compared_with_peers(machine, links)
-        return f"{ended}Not judged: no reference data for these numbers{peers}."
-    unjudged = f"; {rest} not judged: no reference data{_compared_with_peers(machine, links)}" if rest else ""
+        return f"{ended}Not judged: no reference data for these numbers."
+    unjudged = f"; {rest} not judged: no reference data" if rest else ""
     if notes := [one for one in findings if one.id in ("bandwidth.below_expected", "pcie.slot_narrow")]:
         return f"{ended}{_short(notes[0])} (no fault for certain){unjudged}."
     return (
@@ -79,14 +78,6 @@ def verdict(machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding])
         if judged > 1
         else f"{ended}As expected{unjudged}."
     )
-
-
-def _compared_with_peers(machine: Machine, links: Iterable[Sample]) -> str:
-    models = {gpu.index: gpu.name for gpu in machine.gpus}
-    measured = {gpu for one in links for place in (one.source, one.destination) for gpu in gpus_of(place)}
-    names = [models.get(gpu) for gpu in measured]
-    alike = any(name is not None and names.count(name) > 1 for name in names)
-    return ", compared with same-model GPUs only" if alike else ""
 
 
 def _counts(findings: Sequence[Finding]) -> str:

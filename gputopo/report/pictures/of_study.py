@@ -73,7 +73,6 @@ def _point(count: int, value: float, noise: float) -> ChartPoint:
 
 
 def _run(run: OneRun, number: int) -> Section:
-    """Return a run: verdicts, pace and clocks over time, the step; folded but for the first."""
     verdicts = [row.verdict.says for row in run.result.devices if row.verdict is not None]
     failure = [] if run.result.failure is None else [run.result.failure.cause]
     says = tuple(dict.fromkeys((*run.result.says, *failure, *verdicts)))

@@ -20,7 +20,7 @@ that gputopo uses (`src/names.c` lists them) and says "not found" for all others
 - One call can hang, crash or be slow in real time: FAKE_CUDA_CALL names it (`src/faulty.c`).
 - Real cards' costs: a local copy that fits the L2 outruns the memory, a stream that was idle starts a copy
   after some us, peer access takes ms to change and is limited to eight devices (`Settings`, `CudaGpu`).
-- `double_now` and `double_pass` are its clock for programs (`clock`).
+- `double_now` is its clock for programs (`clock`).
 - Freeing memory waits for the work under way, as on a real card, but not for work that is held back.
 
 `scenario` holds the values and writes the file that the library reads (FAKE_CUDA_SCENARIO), `derive` makes

@@ -11,10 +11,3 @@ def double_now() -> float:
         return 0.0
     function.restype = ctypes.c_double
     return float(function())
-
-
-def double_pass(seconds: float) -> None:
-    """Let virtual time go by, as of a call to another library."""
-    function = ctypes.CDLL("libcuda.so.1").double_pass
-    function.argtypes, function.restype = (ctypes.c_double,), None
-    function(seconds)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.probes.cuda.kernels import BLOCK_BYTES, KERNELS, PTX, SEEDS, block, grid, seed_of, splitmix64
+from gputopo.probes.cuda.kernels import BLOCK_BYTES, PTX, SEEDS, block, grid, seed_of, splitmix64
 from tests.probes.cuda.ptx import Memory, run
 
 
@@ -20,14 +20,6 @@ def ptxas() -> str | None:
     folders = [Path(folder) for folder in (spec.submodule_search_locations or () if spec else ())]
     wheels = [str(file) for folder in folders for file in sorted(folder.glob("*/bin/ptxas"))]
     return shutil.which("ptxas") or next(iter(wheels), None)
-
-
-def test_every_kernel_is_there_once_and_the_target_is_the_oldest() -> None:
-    for name in KERNELS:
-        assert PTX.count(f".visible .entry {name}(") == 1
-    assert ".version 6.4" in PTX
-    assert ".target sm_50" in PTX
-    assert PTX.isascii()
 
 
 @pytest.mark.skipif(ptxas() is None, reason="no ptxas here: neither on PATH nor of a wheel nvidia-cuda-nvcc")

@@ -6,34 +6,13 @@ import pytest
 from gputopo.findings import find_bandwidth
 from gputopo.values.bandwidth import Bandwidth, Sample
 from tests.kit.cuda.build import why_not
-from tests.kit.cuda.derive import from_scenario
-from tests.kit.cuda.layouts import named
-from tests.kit.cuda.scenario import CudaSpec
-from tests.kit.cuda.session import run_program
-from tests.kit.cuda.words import spoilt
-from tests.probes.session.test_on_double import machine
-from tests.probes.session.worker import Outcome, Task
+from tests.probes.session.test_on_double import machine, session, spec
 
 pytestmark = [
     pytest.mark.sessions,
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
 MIB = 2**20
-
-
-def measured(name: str, kinds: str, gpus: tuple[int, ...], *words: str) -> tuple[Bandwidth, CudaSpec]:
-    spec = spoilt(from_scenario(named(name)), words)
-    task = Task(
-        scenario=name,
-        machine=machine(name),
-        kinds=tuple(kinds.split(",")),
-        gpus=gpus,
-        large_bytes=None,
-        follow_up=False,
-    )
-    done = run_program(spec, "-m", "tests.probes.session.worker", given=msgspec.json.encode(task))
-    assert done.returncode == 0, done.stderr
-    return msgspec.json.decode(done.stdout, type=Outcome).bandwidth, spec
 
 
 def _host(found: Bandwidth, gpu: int, near: int) -> Sample:
@@ -49,11 +28,11 @@ def _host(found: Bandwidth, gpu: int, near: int) -> Sample:
 
 def test_memory_on_another_node_than_the_gpus_own_is_found_and_named() -> None:
     words = (f"memory={96 * MIB}", "far=0.4", "memoryon=0")
-    found, spec = measured("8two", "h2d", (0, 4), *words)
+    found = session("8two", "h2d", (0, 4), *words, size=None, follow_up=False).bandwidth
     near, far = _host(found, 0, 0), _host(found, 4, 1)
     assert (near.numa_node, near.numa_wanted) == (0, None)
     assert (far.numa_node, far.numa_wanted) == (0, 1)
-    assert far.median_gb_per_s == pytest.approx(spec.rate("h2d", 4, 0) / 1e9, rel=0.03)
+    assert far.median_gb_per_s == pytest.approx(spec("8two", *words).rate("h2d", 4, 0) / 1e9, rel=0.03)
     faults = find_bandwidth(msgspec.structs.replace(machine("8two"), bandwidth=found))
     (one,) = (fault for fault in faults if fault.id == "numa.memory_elsewhere")
     assert (one.severity, str(one.subject)) == ("warning", "gpu:4")
@@ -62,7 +41,7 @@ def test_memory_on_another_node_than_the_gpus_own_is_found_and_named() -> None:
 
 def test_cpus_of_another_node_do_not_place_the_memory_there() -> None:
     words = (f"memory={96 * MIB}", "far=0.4", "cpuset=0")
-    found, spec = measured("8two", "h2d", (4,), *words)
+    found = session("8two", "h2d", (4,), *words, size=None, follow_up=False).bandwidth
     far = _host(found, 4, 1)
     assert (far.numa_node, far.numa_wanted) == (1, None)
-    assert far.median_gb_per_s == pytest.approx(spec.rate("h2d", 4, 1) / 1e9, rel=0.03)
+    assert far.median_gb_per_s == pytest.approx(spec("8two", *words).rate("h2d", 4, 1) / 1e9, rel=0.03)

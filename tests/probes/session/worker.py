@@ -3,24 +3,20 @@
 With CUDA's double in the environment. Few repeats are made, and of the jobs those of some kinds.
 """
 
-import dataclasses
 import resource
 import sys
-from functools import partial
-from types import SimpleNamespace
 
 import msgspec
 
 from gputopo.copies import budget, jobs, numbers
 from gputopo.copies.copies import CopyJob, SessionRequest, Setting
-from gputopo.probes.cuda import engine, transfer
+from gputopo.probes.cuda import transfer
 from gputopo.probes.session import conditions
 from gputopo.probes.session import session as bandwidth_session
 from gputopo.probes.session.host_memory import HostMemoryRates
 from gputopo.probes.session.measuring import Doors
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Machine
-from tests.kit.cuda.clock import double_now, double_pass
 from tests.kit.cuda.layouts import named
 from tests.kit.nvml import FakeNvml, installed
 from tests.probes.session.double import measure
@@ -31,7 +27,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
     `large_bytes`: of the smallest copy that counts as large, since the double really copies; None: the sizes
     are those of a session. `follow_up`: also measure what shows which GPUs share an uplink.
-    `reading_s`: how long NVML takes for a reading; `ramp_up_s`: how long clocks are given to ramp up.
+    `ramp_up_s`: how long clocks are given to ramp up.
     """
 
     scenario: str
@@ -40,7 +36,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[int, ...] | None = None
     large_bytes: int | None = numbers.LARGE_BYTES
     follow_up: bool = True
-    reading_s: float = 0.0
     ramp_up_s: float = 0.02
 
 
@@ -67,14 +62,9 @@ def main() -> None:
             module.LARGE_BYTES = task.large_bytes  # type: ignore[attr-defined]
         budget.MIN_BYTES = jobs.LOCAL_BYTES = task.large_bytes
         budget.MIN_WINDOW_S = 0.0
-    nvml = FakeNvml(named(task.scenario))
     doors = Doors(host_memory=lambda machine, request: HostMemoryRates())
-    if task.reading_s:  # of the double's time, which is then that of the session
-        nvml.spoil("nvmlDeviceGetPerformanceState", partial(double_pass, task.reading_s))
-        engine.time = SimpleNamespace(perf_counter=double_now)  # type: ignore[attr-defined,assignment]
-        doors = dataclasses.replace(doors, now=double_now)
     conditions.MIN_S = task.ramp_up_s
-    with installed(nvml):
+    with installed(FakeNvml(named(task.scenario))):
         found = measure(task.machine, SessionRequest(gpus=task.gpus), doors=doors)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     sys.stdout.buffer.write(msgspec.json.encode(Outcome(bandwidth=found, peak_bytes=peak)))

@@ -222,13 +222,6 @@ __attribute__((visibility("default"))) double double_now(void)
     return seconds;
 }
 
-__attribute__((visibility("default"))) void double_pass(double seconds)
-{
-    pthread_mutex_lock(&lock);
-    pass(seconds);
-    pthread_mutex_unlock(&lock);
-}
-
 static bool has_room(const void *stream)
 {
     return ((const struct stream *)stream)->length < box.depth;
