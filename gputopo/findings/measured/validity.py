@@ -18,6 +18,7 @@ ABOVE_LINK = rule_of("bandwidth.above_link")
 INCONSISTENT = rule_of("bandwidth.inconsistent")
 SEVERAL_RUNS = rule_of("bandwidth.several_runs")
 _MAX_NAMED = 4
+_MAX_RANGES = 2
 SUM_TOLERANCE = 0.2  # Twice the rate of others, within 10 %: both directions do not quite reach it.
 # Not measured on hardware.
 
@@ -94,12 +95,9 @@ def several_runs(machine: Machine) -> Iterator[Fault]:
         if agree:
             says = f"{count} of several runs, within {AGREE_SHARE:.0%} of their median, which counts"
         else:
-            widest = max(found, key=_width)
-            low, high = (gb(extreme(run.value for run in widest.runs)) for extreme in (min, max))
-            unit = "us" if widest.kind == "latency" else "GB/s"
             says = (
-                f"{count} of several runs, which differ, {path_words(widest)} from {low} to {high} {unit}: "
-                "the median counts, and is judged only where every run is below the limit"
+                f"{count} of several runs, which differ: {_ranges(found)}. The median counts, and is judged "
+                "only where every run is below the limit"
             )
         samples = [
             {**_evidence(one), "runs": [{"run": run.name, "value": run.value} for run in one.runs]}
@@ -159,6 +157,17 @@ def _as_a_sum(sample: Sample, machine: Machine) -> str:
     if others and abs(rate(sample) / median(others) - 2) <= SUM_TOLERANCE:
         return ": twice the usual rate, so a sum of both directions"
     return ""
+
+
+def _ranges(samples: Sequence[Sample]) -> str:
+    """Return the smallest and the largest number of all runs of each copy, the widest ranges first."""
+    words = []
+    for one in sorted(samples, key=lambda one: -_width(one)):
+        values = [run.value for run in one.runs]
+        unit = "us" if one.kind == "latency" else "GB/s"
+        words.append(f"{path_words(one)} {gb(min(values))} to {gb(max(values))} {unit} ({len(values)} runs)")
+    more = len(words) - _MAX_RANGES
+    return "; ".join(words[:_MAX_RANGES]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _width(sample: Sample) -> float:

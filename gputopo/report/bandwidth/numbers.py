@@ -7,7 +7,6 @@ from typing import Literal
 import msgspec
 
 from gputopo.copies.numbers import host_gpu, is_large, runs_agree
-from gputopo.copies.pair_speeds import gb
 from gputopo.report.document import Section, Table
 from gputopo.report.layout import FAILED, NOT_ASKED, Column
 from gputopo.report.units import size
@@ -205,7 +204,10 @@ class Numbers:
 
 def number(value: float | None) -> str:
     """Write GB/s or microseconds with three figures; nothing where there is none."""
-    return NOT_ASKED if value is None else gb(value)
+    if value is None:
+        return NOT_ASKED
+    size = abs(value)
+    return f"{value:.2f}" if size < 9.995 else f"{value:.1f}" if size < 99.95 else f"{value:.0f}"
 
 
 def value_of(sample: Sample | None) -> float | None:

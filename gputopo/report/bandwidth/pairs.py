@@ -1,11 +1,11 @@
 """Pairs of GPUs: the range of each kind of copy, and as matrices (row: source, column: destination)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import permutations
 from statistics import median
 from typing import NamedTuple, get_args
 
-from gputopo.copies.pair_speeds import CLEARLY_SLOWER, single_paths
+from gputopo.copies.pair_speeds import CLEARLY_SLOWER, pair_speeds, single_paths
 from gputopo.findings.compare import grouped
 from gputopo.report.bandwidth.numbers import (
     ENGINE,
@@ -41,33 +41,69 @@ LinkEnds = tuple[int | str, int | str]  # source, destination
 def map_part(numbers: Numbers, *, inside: bool = False) -> Section | None:
     """Return the map, a matrix like the others; None where no two GPUs have a number.
 
-    `inside`: with the copies within each GPU on its diagonal.
+    Where no pair was measured in one direction alone, it is of the sums of both directions. `inside`: with
+    the copies within each GPU on its diagonal.
     """
-    speeds = _speeds(numbers)
+    speeds, both = link_speeds(numbers)
     if all(_HOST in pair for pair in speeds):
         return None
     fastest = max(speed for speed, _ in speeds.values())
-    ends: list[int | str] = [*numbers.gpus, *([_HOST] if any(_HOST in pair for pair in speeds) else [])]
+    ends = ends_of(numbers, speeds)
     shares = ", ".join(f"{shade} from {share:.0%}" for share, shade, _ in SHADES[:-1])
     notes = [f"Of the fastest link here: {shares}, {SHADES[-1][1]} below."]
     if any(staged for _, staged in speeds.values()):
         notes.append(
             f"{STAGED_MARK}: through the host, {CLEARLY_SLOWER - 1:.0%} faster, or the only path measured."
         )
+    paths: tuple[tuple[Kind, Path | None], ...] = (("p2p_direct", None), ("p2p_staged", None))
+    if both:
+        paths = (("bidirectional", "direct"), ("bidirectional", "staged"))
     if inside and any(numbers.inside(gpu) for gpu in numbers.gpus):
         notes.append("Diagonal: inside the GPU, read and written.")
-    used = [numbers.between(kind, a, b) for a in numbers.gpus for b in numbers.gpus for kind in _BETWEEN]
+    used = [
+        numbers.between(kind, a, b, path=path)
+        for a in numbers.gpus
+        for b in numbers.gpus
+        for kind, path in paths
+    ]
+    which = "both directions at once, their sum" if both else "row to column"
     return grid(
-        f"Links, GB/s, row to column{how(used)}",
+        f"Links, GB/s, {which}{how(used)}",
         "",
-        list(map(_end_name, ends)),
+        list(map(end_name, ends)),
         [[_column(to, ends, speeds, fastest, numbers if inside else None) for to in ends]],
         [" ".join(notes)],
     )
 
 
+def link_speeds(numbers: Numbers) -> tuple[dict[LinkEnds, tuple[float, bool]], bool]:
+    """Return GB/s by (source, destination) and whether it goes through the host; whether they are sums."""
+    speeds = _speeds(numbers)
+    if not any(_HOST not in pair for pair in speeds) and (sums := _sums(numbers)):
+        return sums, True
+    return speeds, False
+
+
+def ends_of(numbers: Numbers, speeds: Collection[LinkEnds]) -> list[int | str]:
+    """Return the rows and columns of the map: the GPUs, and the host where a copy was to or from it."""
+    return [*numbers.gpus, *([_HOST] if any(_HOST in pair for pair in speeds) else [])]
+
+
+def end_name(end: int | str) -> str:
+    """Return the name of a row or column: GPU3, host."""
+    return f"GPU{end}" if isinstance(end, int) else end
+
+
+def _sums(numbers: Numbers) -> dict[LinkEnds, tuple[float, bool]]:
+    """Return the sum of both directions at once of each pair, and whether it goes through the host."""
+    found: dict[LinkEnds, tuple[float, bool]] = {}
+    for (a, b), speed in pair_speeds(numbers.bandwidth).items():
+        if speed.both is not None:
+            found[a, b] = found[b, a] = (speed.both, speed.path == "staged")
+    return found
+
+
 def _speeds(numbers: Numbers) -> dict[LinkEnds, tuple[float, bool]]:
-    """Return GB/s by (source, destination), and whether it goes through the host."""
     found: dict[LinkEnds, tuple[float, bool]] = {}
     speeds = {(a, b, path): speed for a, b, path, speed in single_paths(numbers.bandwidth.samples)}
     for a, b, _ in speeds:
@@ -83,10 +119,6 @@ def _speeds(numbers: Numbers) -> dict[LinkEnds, tuple[float, bool]]:
             if sample is not None and sample.median_gb_per_s and sample.invalid is None:
                 found[(_HOST, gpu) if kind == "h2d" else (gpu, _HOST)] = (sample.median_gb_per_s, False)
     return found
-
-
-def _end_name(end: int | str) -> str:
-    return f"GPU{end}" if isinstance(end, int) else end
 
 
 def _column(
@@ -108,7 +140,7 @@ def _column(
         shade, style = next(shares, SHADES[-1][1:])
         cells.append(f"{shade}{number(speed):>4}{STAGED_MARK if staged else ' '}")
         styles.append(style)
-    return Column(_end_name(to), tuple(cells), styles=tuple(styles))
+    return Column(end_name(to), tuple(cells), styles=tuple(styles))
 
 
 ALL_GPUS = "gpus"  # the place of all the others together (gputopo.values.bandwidth)

@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 import msgspec
 
+from gputopo.copies.numbers import runs_agree
 from gputopo.findings import Finding
 from gputopo.report.bandwidth.between import (
     collective_parts,
@@ -14,7 +16,7 @@ from gputopo.report.bandwidth.between import (
     soak_part,
 )
 from gputopo.report.bandwidth.gpus import gpu_part, is_inside_alone, node_part, sweep_parts
-from gputopo.report.bandwidth.numbers import INVALID_MARK, Numbers
+from gputopo.report.bandwidth.numbers import INVALID_MARK, Numbers, cell
 from gputopo.report.bandwidth.pairs import concurrent_part, map_part, pair_parts, range_part
 from gputopo.report.bandwidth.summary import about, not_measured_line, summary_parts
 from gputopo.report.document import Bullets, Document, Rows, Section, Styled
@@ -22,8 +24,12 @@ from gputopo.report.layout import QUIET, plain
 from gputopo.report.units import counted
 from gputopo.values.bandwidth import (
     Bandwidth,
+    Conditions,
     Failure,
+    Invalid,
     NotMeasured,
+    Sample,
+    gpu_of,
 )
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
@@ -95,7 +101,7 @@ def _doubts(bandwidth: Bandwidth) -> Iterator[Section]:
 def _rest(machine: Machine, bandwidth: Bandwidth, *, whole: bool) -> Section:
     lines = [not_measured_line(bandwidth.not_measured)] if bandwidth.not_measured and not whole else []
     unused = sum(one.invalid is not None for one in bandwidth.samples)
-    if unused:
+    if unused and not whole:
         lines.append(f"{INVALID_MARK}: {counted(unused, 'number')} not used.")
     lines.append(f"Source: {about(machine, bandwidth)}.{'' if whole else ' Details: --all.'}")
     return Section("", (Styled("\n".join(lines), QUIET),))
@@ -123,13 +129,39 @@ def _not_measured(entries: Iterable[NotMeasured]) -> Iterable[tuple[str, str]]:
 
 
 def _notes(bandwidth: Bandwidth) -> Iterable[str]:
+    yield from _not_used(bandwidth.samples)
     yield from collapsed(map(plain, bandwidth.notes))
-    changed = {seen.gpu for one in bandwidth.samples for seen in one.conditions if seen.link_changes}
-    if changed:
-        yield f"the PCIe link of GPU {index_ranges(changed)} changed while measured"
+    yield from _discarded(bandwidth.samples)
+    yield from _conditions(list(chain.from_iterable(one.conditions for one in bandwidth.samples)))
     sources = (plain(one.expected_source) for one in bandwidth.samples if one.expected_source)
     for source in collapsed(sources):
         yield f"Expected: {source}"
+
+
+_WHY_NOT: dict[Invalid, str] = {
+    "cache": "faster than the memory of the GPU: the speed of its cache",
+    "above_link": "faster than the widest link of the GPU",
+    "inconsistent": "contradicted by the other numbers of the same path",
+}
+
+
+def _not_used(samples: Iterable[Sample]) -> Iterable[str]:
+    """Return for each reason which numbers are shown with a mark and not used, and the runs that disagree."""
+    by_reason: dict[Invalid, list[str]] = {}
+    differing: list[str] = []
+    for one in samples:
+        if one.invalid is not None:
+            by_reason.setdefault(one.invalid, []).append(_number_in_words(one))
+        elif not runs_agree(one):
+            differing.append(f"{_number_in_words(one)} ({len(one.runs)} runs)")
+    for reason, found in by_reason.items():
+        yield f"{INVALID_MARK}: not used, {_WHY_NOT[reason]}: {_some(found)}"
+    if differing:
+        yield f"several runs differ, the range is shown and not judged: {_some(differing)}"
+
+
+def _number_in_words(sample: Sample) -> str:
+    return f"{ends_in_words(sample.kind, sample.source, sample.destination)} {cell(sample)}"
 
 
 def _some(found: Sequence[str]) -> str:
@@ -148,6 +180,38 @@ def collapsed(texts: Iterable[str]) -> list[str]:
 
 
 _ONE_GPU = re.compile(r"\bGPU (\d+)\b")
+
+
+def _discarded(samples: Iterable[Sample]) -> Iterable[str]:
+    counts: dict[str, int] = {}
+    gpus: dict[str, set[int]] = {}
+    for one in samples:
+        if one.discarded_gb_per_s:
+            why = plain(one.discarded_because or "clocks were still ramping up")
+            counts[why] = counts.get(why, 0) + len(one.discarded_gb_per_s)
+            ends = (gpu_of(one.source), gpu_of(one.destination))
+            gpus.setdefault(why, set()).update(gpu for gpu in ends if gpu is not None)
+    for why, count in counts.items():
+        where = f" on GPU {index_ranges(gpus[why])}" if gpus[why] else ""
+        yield f"{counted(count, 'repeat')}{where} discarded: {why}"
+
+
+def _conditions(conditions: Iterable[Conditions]) -> Iterable[str]:
+    slowed: dict[str, set[int]] = {}
+    changed: set[int] = set()
+    for one in conditions:
+        for reason in one.throttle_reasons or ():
+            if reason not in _HARMLESS:
+                slowed.setdefault(plain(reason), set()).add(one.gpu)
+        if one.link_changes:
+            changed.add(one.gpu)
+    for reason, gpus in slowed.items():
+        yield f"GPU {index_ranges(gpus)} was throttled while measured: {reason}"
+    if changed:
+        yield f"the PCIe link of GPU {index_ranges(changed)} changed while measured"
+
+
+_HARMLESS = ("gpu_idle", "idle", "none")  # copies leave the cores idle: not a cause
 
 
 class BandwidthReport(Bandwidth, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.bandwidth/1"):

@@ -10,6 +10,7 @@ from gputopo.report.document import Block, Bullets, Document, Picture, Section
 from gputopo.report.pictures.charts import (
     ChartPoint,
     ChartSeries,
+    heat_map_picture,
     over_time_picture,
     scaling_picture,
     step_picture,
@@ -89,10 +90,13 @@ def _run(run: OneRun, number: int) -> Section:
 
 
 def machine_pictures(machine: Machine, number: int = 1) -> Iterable[Picture]:
-    """Iterate over the topology of a machine, if any; `number` keeps the names of several apart."""
-    findings = (*find(machine), *(find_bandwidth(machine) if machine.bandwidth else ()))
-    if (picture := topology_picture(machine, findings)) is not None:
-        yield picture if number == 1 else renamed(picture, f"{picture.name}-{number}")
+    """Iterate over topology and measured rates of a machine; `number` keeps the names of several apart."""
+    bandwidth = machine.bandwidth
+    findings = (*find(machine), *(find_bandwidth(machine) if bandwidth else ()))
+    heat_map = None if bandwidth is None else heat_map_picture(machine, bandwidth)
+    for picture in (topology_picture(machine, findings), heat_map):
+        if picture is not None:
+            yield picture if number == 1 else renamed(picture, f"{picture.name}-{number}")
 
 
 def renamed(picture: Picture, name: str) -> Picture:

@@ -83,7 +83,7 @@ def test_runs_that_differ_are_a_warning_with_their_range_and_those_that_agree_ar
     (one,) = found("NVIDIA GH200 480GB", *runs)
     assert (one.id, one.severity) == ("bandwidth.several_runs", "warning")
     assert one.says.startswith(
-        "1 number of several runs, which differ, host to gpu:0 (from the host) from 24.6 to 72.7 GB/s: "
+        "1 number of several runs, which differ: host to gpu:0 (from the host) 24.6 to 72.7 GB/s (3 runs). "
     )
     assert [run["run"] for run in one.evidence["samples"][0]["runs"]] == ["node24.6", "node25", "node72.7"]
     (one,) = found("NVIDIA GH200 480GB", *runs[1:])

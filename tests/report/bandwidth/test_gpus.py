@@ -87,7 +87,7 @@ def test_latencies_of_two_methods_are_two_columns() -> None:
     assert found == {"latency us (load) to": ("0.57",), "latency us (16 B copy) to": ("8.50",)}
 
 
-def test_a_number_that_is_not_used_has_a_mark_and_no_share() -> None:
+def test_a_number_that_is_not_used_has_a_mark_and_a_reason_and_no_share() -> None:
     fast = Sample(
         kind="d2d_local",
         source="gpu:0",
@@ -97,6 +97,9 @@ def test_a_number_that_is_not_used_has_a_mark_and_no_share() -> None:
         invalid="cache",
     )
     assert columns(fast) == {"inside GPU read+write": ("4374?",)}
+    text = notes(fast)
+    assert "570" not in text
+    assert "?: not used, faster than the memory of the GPU: the speed of its cache: d2d_local gpu:0" in text
     assert "4374?" in document_markdown(
         bandwidth_document(machine_with(1), Bandwidth(source="test", samples=(fast,)), (), whole=True)
     )
@@ -117,7 +120,11 @@ def test_several_runs_that_differ_are_a_range_and_those_that_agree_one_number() 
         return host("h2d", 0, sorted(values)[0], runs=runs)
 
     assert columns(of(24.6, 72.7))["to GPU"] == ("24.6-72.7",)
+    assert "several runs differ, the range is shown and not judged: h2d host to gpu:0" in notes(
+        of(24.6, 72.7)
+    )
     assert columns(of(24.6, 24.7))["to GPU"] == ("24.6",)
+    assert "several runs" not in notes(of(24.6, 24.7))
 
 
 def test_a_gpu_with_an_expectation_has_it_beside_its_number() -> None:

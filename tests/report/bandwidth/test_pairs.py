@@ -161,6 +161,32 @@ def test_one_pair_in_both_directions_is_no_set_of_copies() -> None:
     assert concurrent_part(numbers(pair(0, 1, 5.0))) is None
 
 
+def test_where_only_both_directions_at_once_were_measured_the_map_is_of_their_sums() -> None:
+    both = [
+        replace(pair(a, b, speed), kind="bidirectional", path="direct")
+        for a, b, speed in ((0, 1, 48.5), (0, 3, 96.9), (1, 0, 48.0), (3, 0, 96.8))
+    ]
+    part = map_part(numbers(*both))
+    assert part is not None
+    assert "both directions at once, their sum" in part.title
+    found = rows(part)
+    assert "96.8" in found["GPU0"]["GPU3"]
+    assert "96.8" in found["GPU3"]["GPU0"]
+    one_way = map_part(numbers(*both, pair(0, 1, 20.0), pair(1, 0, 20.0)))
+    assert one_way is not None
+    assert "row to column" in one_way.title
+
+
+def test_a_map_of_kernel_copies_alone_is_named_so() -> None:
+    kernel = [replace(pair(a, b, 150.0), method="kernel_read") for a, b in ((0, 1), (1, 0))]
+    part = map_part(numbers(*kernel))
+    assert part is not None
+    assert "Between GPUs copied by kernels: the copy engine was not measured." in table_of(part).notes[0]
+    part = map_part(numbers(*kernel, pair(0, 1, 140.0), pair(1, 0, 140.0)))
+    assert part is not None
+    assert not any("kernels" in note for note in table_of(part).notes)
+
+
 def test_copies_that_the_destination_reads_have_a_row_of_their_own() -> None:
     read = [replace(pair(a, b, 400.0), method="copy_engine_read") for a, b in ((0, 1), (1, 0))]
     found = ranges(pair(0, 1, 380.0), pair(1, 0, 381.0), *read)

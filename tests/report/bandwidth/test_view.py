@@ -13,7 +13,7 @@ from gputopo.findings import Finding
 from gputopo.report.bandwidth.parts import bandwidth_document
 from gputopo.report.document import document_text
 from gputopo.report.markdown import document_markdown
-from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
+from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample
 from gputopo.values.machine import LineCounts, Machine
 from gputopo.values.subject import Subject
 from tests.invented_bandwidths import bandwidth_of, machine_with, pair
@@ -182,9 +182,10 @@ def test_a_copy_that_failed_is_marked_in_its_cell_and_explained() -> None:
     assert "p2p_direct gpu:0 to gpu:1 (kernel_read)" in part(text, "Failed")
 
 
-def test_host_memory_and_what_was_not_measured_are_reported() -> None:
+def test_host_memory_and_what_was_thrown_away_are_reported() -> None:
     text = shown(bandwidth_of(4), width=120)
     assert re.search(r"node 0 +node 1 +31\.4", part(text, "Host memory"))
+    assert "8 repeats on GPU 0-3 discarded: clock ramp-up" in part(text, "Notes")
     assert "far memory node" in part(text, "Not measured")
 
 
@@ -222,6 +223,16 @@ def test_near_and_far_memory_stand_side_by_side() -> None:
     text = shown(only(*samples), gpus=1)
     assert re.search(r"GPU0 +12\.0 +9\.00", part(text, "GPUs by NUMA node"))
     assert re.search(r"GPU0 +12\.0", part(text, "GPUs, GB/s"))  # the GPU's own node
+
+
+def test_throttling_is_reported_and_idling_is_not() -> None:
+    seen = tuple(
+        Conditions(gpu=gpu, readings=1, throttle_reasons=("gpu_idle", "sw_power_cap")) for gpu in (0, 1)
+    )
+    sample = Sample(kind="h2d", source="host", destination="gpu:0", median_gb_per_s=1.0, conditions=seen)
+    notes = part(shown(only(sample)), "Notes")
+    assert "GPU 0-1 was throttled while measured: sw_power_cap" in notes
+    assert "idle" not in notes
 
 
 SLOW = Finding(

@@ -95,7 +95,7 @@ def test_a_run_has_time_and_step_and_the_machine_of_several_runs_is_drawn_once(
     runs = [one for one in map(one_run, folders) if one is not None]
     shown = titles(with_pictures(DOCUMENT, study_of([], title="t"), runs, of=2))
     assert shown == {
-        "Scaling": [], "Machine": ["topology"], "All runs": [],
+        "Scaling": [], "Machine": ["topology", "heat-map"], "All runs": [],
         "Run a": ["run-1", "step-1"], "Run b": ["run-2", "step-2"],
     }  # fmt: skip
 

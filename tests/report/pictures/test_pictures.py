@@ -16,6 +16,7 @@ from gputopo.report.document import Picture
 from gputopo.report.pictures.charts import (
     ChartPoint,
     ChartSeries,
+    heat_map_picture,
     over_time_picture,
     scaling_picture,
     step_picture,
@@ -101,6 +102,19 @@ def test_a_machine_with_a_pci_tree_shows_its_switches_links_and_what_limits_a_gp
 
 def test_a_machine_without_gpus_has_no_topology() -> None:
     assert topology_picture(Machine(source="test")) is None
+
+
+def test_the_heat_map_has_each_measured_link_and_names_slow_ones_in_words() -> None:
+    machine = captures.load(["7gforce"])
+    assert machine.bandwidth is not None
+    picture = heat_map_picture(machine, machine.bandwidth)
+    shown = texts(picture)
+    assert shown.count("6.44") == 1
+    assert shown.count("GPU6") == 2
+    assert picture is not None
+    assert "56 links" in picture.alt
+    nothing = msgspec.structs.replace(machine.bandwidth, samples=())
+    assert heat_map_picture(machine, nothing) is None
 
 
 def test_a_chart_has_its_labels_and_counts_and_says_its_last_values() -> None:
