@@ -32,6 +32,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 OBSERVATIONS: dict[str, str] = {
     "earlier.regression": "Slower than before, under the same conditions",
     "conditions.other": "Runs under other conditions than the rest",
+    "work.more_is_faster": "More work was faster: the runs differ in something else",
     "repeats.contradict": "Repeats that differ by more than 10 %",
     "figure.suspect": "Figures that their source or a later measurement contradicts",
     "scaling.verdict": "Scaling, median over the jobs",
@@ -265,6 +266,11 @@ def of_ratios(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
             yield _simple(table)
         elif table.id == "data":
             yield from _input(cells, table, names)
+            slower = [_turned(row) for row in table.rows if row.value < 1 and row.holds]
+            yield from _more_work(cells, slower, "real data", names)
+        elif table.id == "distortions":
+            faster = [row for row in table.rows if row.value > 1 and row.holds]
+            yield from _more_work(cells, faster, "distortions", names)
     limited = [cell for cell in cells if cell.of.limited_by_input]
     for cell in limited:
         yield Observation(
@@ -331,6 +337,30 @@ def _input(cells: Sequence[Cell], table: RatioTable, names: Sequence[str]) -> It
             evidence={"median": round(median(values), 3), "pairs": len(values)},
             cells=tuple(number for row in rest for number in (row.above, row.below)),
         )
+
+
+def _turned(row: Ratio) -> Ratio:
+    return msgspec.structs.replace(row, above=row.below, below=row.above, value=1 / row.value)
+
+
+def _more_work(
+    cells: Sequence[Cell], rows: Sequence[Ratio], more: str, names: Sequence[str]
+) -> Iterator[Observation]:
+    """Yield that runs with more work were faster, which cannot be. `rows`: those with more work above."""
+    if not rows:
+        return
+    worst = max(rows, key=lambda row: row.value)
+    fast, slow = cells[worst.above], cells[worst.below]
+    job = job_words(fast.of, [name for name in names if name not in ("distortions", "data")])
+    yield Observation(
+        id="work.more_is_faster",
+        says=f"With {more} {len(rows)} run{'s are' if len(rows) > 1 else ' is'} faster than without, by up "
+        f"to {100 * (worst.value - 1):.0f} % ({job}: {figure(fast.images_per_sec)} against "
+        f"{figure(slow.images_per_sec)} images/sec). Repeat them.",
+        evidence={"pairs": len(rows), "highest": round(worst.value, 3)},
+        cells=tuple(number for row in rows for number in (row.above, row.below)),
+        weight=worst.value,
+    )
 
 
 def _paths(table: PairTable) -> Observation:

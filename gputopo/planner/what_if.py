@@ -13,6 +13,9 @@ from gputopo.values.run.plan import Candidate, Plan, WhatIf
 
 # A change that brings less is within the error of any prediction.
 PAYS = 0.01
+# Models with which the best change is compared beside the one that is planned for: of many bytes, of few.
+OTHER_MODELS = ("alexnet", "resnet50")
+
 _COMPARES = "--what-if compares predicted images/sec"
 
 Choose = Callable[[Machine, Request], Plan]
@@ -43,7 +46,12 @@ def best_change(machine: Machine, request: Request, choose: Choose, before: Plan
         best = _best([full_links(machine)], machine, request, choose, before)
     if best is None:
         return WhatIf(changes=(), before=_bare(before.choice), after=_bare(before.choice), asked=False)
-    return msgspec.structs.replace(best, asked=False)
+    others: dict[str, float] = {}
+    for model in OTHER_MODELS:
+        if model != request.model:
+            share = _share_of(model, best.changes, machine, request, choose)
+            others |= {} if share is None else {model: share}
+    return msgspec.structs.replace(best, asked=False, other_models=others)
 
 
 def _best(
@@ -51,6 +59,19 @@ def _best(
 ) -> WhatIf | None:
     found = [what_if(machine, request, changes, choose, before) for changes in attempts]
     return max((one for one in found if one.share >= PAYS), key=lambda one: one.share, default=None)
+
+
+def _share_of(
+    model: str, changes: Sequence[str], machine: Machine, request: Request, choose: Choose
+) -> float | None:
+    """Return what changes bring to another model with the batch that is its own; None: not predicted."""
+    other = msgspec.structs.replace(
+        request, model=model, workload=None, batch_size=None, single_gpu_images_per_sec=()
+    )
+    before = choose(machine, other)
+    if before.prediction is None:
+        return None
+    return what_if(machine, other, changes, choose, before).share
 
 
 def _plan_after(after: ChangedMachine, request: Request, choose: Choose) -> tuple[ChangedMachine, Plan]:

@@ -91,6 +91,10 @@ def what_if_blocks(what_if: WhatIf, model: str | None) -> list[Block]:
     words = "; ".join(map(change_words, what_if.changes))
     if not what_if.asked:
         words += f": {_number(after)} instead of {_number(before)} images/sec with {model}"
+        words += "".join(
+            f"; {'nothing' if abs(share) < 0.005 else f'{share:+.0%}'} for {other}"
+            for other, share in what_if.other_models.items()
+        )
     rows = (("Before", _range(before)), ("After", f"{_range(after)}, {what_if.share:+.1%}"))
     return [words, Rows((*rows, ("Rests on", "; ".join(what_if.basis))))]
 

@@ -145,10 +145,13 @@ def test_a_spoilt_cell_has_its_figure_and_no_verdict(spoilt: dict[str, Any]) -> 
     assert (cell.images_per_sec, cell.spoilt) == (120, None)
 
 
-def test_slow_input_is_a_bottleneck() -> None:
+def test_slow_input_is_a_bottleneck_and_more_work_that_ran_faster_an_error() -> None:
     real: dict[str, Any] = {"data": "real", "distortions": False}
     (words,) = says([run(300), run(100, **real)], "input.bottleneck")
     assert "3.00x" in words
+    found = [run(100, **real), run(120, **{**real, "distortions": True})]
+    (words,) = says(found, "work.more_is_faster")
+    assert "by up to 20 %" in words
 
 
 def test_a_slow_gpu_is_split_into_what_its_clock_explains_and_the_rest() -> None:

@@ -5,6 +5,7 @@ from itertools import permutations
 from statistics import median
 from typing import NamedTuple, get_args
 
+from gputopo.copies.numbers import pair_of
 from gputopo.copies.pair_speeds import CLEARLY_SLOWER, pair_speeds, single_paths
 from gputopo.findings.compare import grouped
 from gputopo.report.bandwidth.numbers import (
@@ -55,6 +56,8 @@ def map_part(numbers: Numbers, *, inside: bool = False) -> Section | None:
         notes.append(
             f"{STAGED_MARK}: through the host, {CLEARLY_SLOWER - 1:.0%} faster, or the only path measured."
         )
+    if _are_by_kernels(numbers):
+        notes.append("Between GPUs copied by kernels: the copy engine was not measured.")
     paths: tuple[tuple[Kind, Path | None], ...] = (("p2p_direct", None), ("p2p_staged", None))
     if both:
         paths = (("bidirectional", "direct"), ("bidirectional", "staged"))
@@ -92,6 +95,15 @@ def ends_of(numbers: Numbers, speeds: Collection[LinkEnds]) -> list[int | str]:
 def end_name(end: int | str) -> str:
     """Return the name of a row or column: GPU3, host."""
     return f"GPU{end}" if isinstance(end, int) else end
+
+
+def _are_by_kernels(numbers: Numbers) -> bool:
+    samples = [
+        one
+        for one in numbers.bandwidth.samples
+        if pair_of(one) is not None and one.group is None and one.median_gb_per_s and one.invalid is None
+    ]
+    return bool(samples) and all(one.method in KERNELS for one in samples)
 
 
 def _sums(numbers: Numbers) -> dict[LinkEnds, tuple[float, bool]]:

@@ -269,7 +269,8 @@ class Unequal(msgspec.Struct, frozen=True, kw_only=True):
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a machine as it is and after changes (`--what-if`).
 
-    `asked`: whether the changes were named; else they are those that pay most, none where none pays.
+    `asked`: whether the changes were named; else they are those that pay most, none where none pays, and
+    `other_models` has what they add to other models.
     """
 
     changes: tuple[str, ...]
@@ -278,6 +279,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     share: float = 0.0  # of images/sec that the changes add
     basis: tuple[str, ...] = ()  # what was assumed of them, and what the speeds after them rest on
     asked: bool = True
+    other_models: dict[str, float] = {}
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.plan/1"):
