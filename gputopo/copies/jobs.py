@@ -39,7 +39,8 @@ def jobs(setting: Setting) -> tuple[CopyJob, ...]:
         *_used_by_programs(setting),
         *_derivable(setting),
         *(_host_copies(setting, setting.far_nodes) if full else ()),
-        *(_by_kernels(setting) if full else ()),
+        *(_one_and_all(setting) if full else ()),
+        *(_both_directions_by_kernels(setting) if full else ()),
         *(_sweep(setting) if full and not setting.sizes else ()),
     )
     return tuple(_sized(every, setting.sizes))
@@ -157,6 +158,13 @@ def not_possible(setting: Setting) -> tuple[NotMeasured, ...]:
             NotMeasured(
                 what=f"direct copies between GPUs {named}",
                 reason="the driver allows no peer access (P2P); they were measured through the host",
+            )
+        )
+    if setting.level == "full" and len(setting.gpus) > MAX_PEERS + 1:
+        what = "copies of one GPU to all others at once, and from all others"
+        refusals.append(
+            NotMeasured(
+                what=what, reason=f"without NVSwitch a GPU has peer access to {MAX_PEERS} others only"
             )
         )
     for gpu, reason in setting.no_kernels.items():
@@ -315,15 +323,33 @@ def matchings(members: Sequence[int]) -> list[list[tuple[int, int]]]:
     return rounds
 
 
+def _one_and_all(setting: Setting) -> Iterator[CopyJob]:
+    """Return copies of each GPU to all others at once, and from all others; not of more than have access."""
+    if not 2 < len(setting.gpus) <= MAX_PEERS + 1:
+        return
+    for gpu in setting.gpus:
+        others = [other for other in setting.gpus if other != gpu]
+        place = gpu_place(gpu)
+        yield _at_once(f"{place} to all", [(gpu, other) for other in others], setting)
+        yield _at_once(f"all to {place}", [(other, gpu) for other in others], setting)
+
+
 def _both_ways(ends: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return [way for a, b in ends for way in ((a, b), (b, a))]
 
 
-def _by_kernels(setting: Setting) -> Iterator[CopyJob]:
+def _both_directions_by_kernels(setting: Setting) -> Iterator[CopyJob]:
+    """Return both directions at once by kernels: of each GPU with the host, and of each pair."""
     for gpu in setting.gpus:
         if gpu not in setting.no_kernels:
-            yield _job(_host_copy("h2d", gpu, setting, method="kernel_read"))
-            yield _job(_host_copy("d2h", gpu, setting, method="kernel_write"))
+            up = _host_copy("h2d", gpu, setting, method="kernel_read")
+            down = _host_copy("d2h", gpu, setting, method="kernel_write")
+            yield from (_job(up), _job(down), CopyJob(kind="bidirectional", copies=(up, down)))
+    for method in KERNELS:
+        for a, b in pairs(setting.gpus)[::2]:
+            if _allowed(method, a, b, setting) and _allowed(method, b, a, setting):
+                ways = (_pair_copy("p2p_direct", x, y, setting, method) for x, y in ((a, b), (b, a)))
+                yield CopyJob(kind="bidirectional", copies=tuple(ways))
 
 
 def _sized(wanted: Iterable[CopyJob], sizes: Sequence[int]) -> Iterator[CopyJob]:

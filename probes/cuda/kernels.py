@@ -238,6 +238,11 @@ KERNELS = ("gputopo_fill", "gputopo_check", "gputopo_copy", "gputopo_chase")
 PTX = _HEAD + _FILL + _CHECK + _COPY + _CHASE
 
 
-def grid(multiprocessors: int, words: int) -> tuple[int, int]:
-    """Return (blocks, threads of each) that fill the chip, no more than there are words."""
-    return max(1, min(-(-words // _BLOCK), multiprocessors * _BLOCKS_PER_MULTIPROCESSOR)), _BLOCK
+def grid(multiprocessors: int, words: int, at_once: int = 1) -> tuple[int, int]:
+    """Return (blocks, threads of each) that fill the chip, no more than there are words.
+
+    `at_once`: kernels that run on it at the same time, each of which gets the same share: one that found the
+    chip full would wait for the end of another.
+    """
+    wanted = -(-words // _BLOCK)
+    return max(1, min(wanted, multiprocessors * _BLOCKS_PER_MULTIPROCESSOR // at_once)), _BLOCK

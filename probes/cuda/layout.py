@@ -117,7 +117,10 @@ def transfer(job: CopyJob, number: int, size: int, seed: int, there: Places) -> 
         return _chase(copy, there, seed)
     if copy.kind == "p2p_staged":
         return _staged(job, copy, size, seed, there)
-    return _plain(job, copy, size, seed, there)
+    found = _plain(job, copy, size, seed, there)
+    by_kernels = [other.acting_gpu for other in job.copies if other.method in KERNELS]
+    found.kernels_at_once = max(by_kernels.count(copy.acting_gpu), 1)
+    return found
 
 
 def _chase(copy: Copy, there: Places, seed: int) -> Transfer:

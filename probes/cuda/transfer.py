@@ -133,7 +133,8 @@ STEPS = 4096  # about 3 to 10 ms over PCIe
 class Transfer:
     """A copy from one span to another in one stream of the GPU that acts.
 
-    `repeats`: how many messages or steps the chunks are, which are then timed together.
+    `repeats`: how many messages or steps the chunks are, which are then timed together. `kernels_at_once`:
+    how many copies of the window are done by kernels of the GPU that acts.
     """
 
     staged = False
@@ -152,6 +153,7 @@ class Transfer:
         self.chunks = chunks
         self.seed = seed
         self.repeats = 1
+        self.kernels_at_once = 1
         self.marks: list[Event] = []
         self.start: Event | None = None
         self.last: Event | None = None
@@ -213,7 +215,7 @@ class Transfer:
         if method in KERNELS:  # page-locked host memory has one address for all GPUs
             words = chunk.size // 8
             assert self.acting.kernels is not None
-            threads = grid(self.acting.device.multiprocessors, words)
+            threads = grid(self.acting.device.multiprocessors, words, self.kernels_at_once)
             cuda.launch(self.acting.kernels["gputopo_copy"], stream, (target, source, words), threads)
         elif kind == "h2d":
             cuda.ask("cuMemcpyHtoDAsync", target, source, chunk.size, stream)

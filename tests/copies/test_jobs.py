@@ -219,6 +219,18 @@ def test_gpus_at_once_go_through_the_host_where_a_pair_has_no_direct_path() -> N
     assert not [job for job in jobs(Setting(gpus=(0, 1), peers=EIGHT.peers)) if "ring" in (job.group or "")]
 
 
+def test_one_to_all_and_all_to_one_are_for_as_many_gpus_as_have_peer_access() -> None:
+    def groups(count: int) -> set[str]:
+        gpus = tuple(range(count))
+        full = Setting(gpus=gpus, level="full", peers=frozenset(permutations(gpus, 2)))
+        return {(job.group or "").partition(" gpus:")[0] for job in jobs(full)}
+
+    assert {"gpu:2 to all", "all to gpu:2"} < groups(3)
+    assert "gpu:2 to all" not in groups(10)
+    ten = Setting(gpus=tuple(range(10)), level="full", peers=frozenset(permutations(range(10), 2)))
+    assert any("to all others at once" in one.what for one in not_possible(ten))
+
+
 def test_a_chosen_size_stands_for_the_one_by_speed_and_for_the_sweep() -> None:
     two = Setting(gpus=(0, 1), level="full", peers=EIGHT.peers, sizes=(1 << 20, 1 << 29))
     assert {job.bytes for job in jobs(two) if job.kind != "latency"} == {1 << 20, 1 << 29}

@@ -80,8 +80,10 @@ class Box:
     @cached_property
     def sessions(self) -> list[Any]:
         """A quick and a full session."""
-        command = (*self.gputopo, "bandwidth", "--json", *self.limit, "--effort")
-        return [self.keep(one, *command, one) for one in ("quick", "full")]
+        levels = ("quick", "full")
+        return [
+            self.keep(one, *self.gputopo, "bandwidth", f"--{one}", "--json", *self.limit) for one in levels
+        ]
 
     def alone(self, task: str) -> Any:
         """Return what `tests.gpu.plain` finds."""

@@ -103,6 +103,22 @@ def test_both_directions_at_once_do_not_slow_one_another_on_a_full_duplex_link()
         assert copy.gb_per_s == pytest.approx(spec.rate("p2p", *pair) / 1e9, rel=WITHIN)
 
 
+def test_both_directions_by_kernels_run_at_once() -> None:
+    spec = box("2x4")
+    jobs = [
+        both(by_kernel(h2d(0)), by_kernel(d2h(0))),
+        both(write(0, 1), write(1, 0)),
+        both(read(0, 1), read(1, 0)),
+    ]
+    host, written, red = (window.copies for window in measure(spec, jobs, 16 * MIB).windows)
+    for copy, kind in zip(host, ("h2d", "d2h"), strict=True):
+        assert copy.gb_per_s == pytest.approx(spec.rate(kind, 0) / 1e9, rel=WITHIN)  # type: ignore[arg-type]
+    for copy, pair in zip(written, ((0, 1), (1, 0)), strict=True):
+        assert copy.gb_per_s == pytest.approx(spec.rate("write", *pair) / 1e9, rel=WITHIN)
+    for copy, pair in zip(red, ((0, 1), (1, 0)), strict=True):
+        assert copy.gb_per_s == pytest.approx(spec.rate("read", *pair) / 1e9, rel=WITHIN)
+
+
 def test_a_staged_copy_is_as_fast_as_the_slower_of_its_two_halves() -> None:
     spec = box("2x4", "rate@d2h:0=3.2")
     report = measure(spec, [alone(staged(0, 4)), alone(staged(4, 0))], 16 * MIB)
@@ -263,7 +279,9 @@ def patterns(count: int) -> dict[str, tuple[list[Copy], int]]:
         "ring": ([direct(gpu, (gpu + 1) % count) for gpu in gpus], 1),
         "ring of kernels": ([write(gpu, (gpu + 1) % count) for gpu in gpus], 1),
         "one to all": ([direct(0, gpu) for gpu in gpus if gpu], count - 1),
+        "one to all of a kernel": ([write(0, gpu) for gpu in gpus if gpu], count - 1),
         "all to one": ([direct(gpu, 0) for gpu in gpus if gpu], count - 1),
+        "all to one of a kernel": ([read(gpu, 0) for gpu in gpus if gpu], count - 1),
         "all pairs": ([direct(a, b) for a in gpus for b in gpus if a != b], count - 1),
     }
 
