@@ -15,12 +15,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SIZES = {
-    "product lines": 97_500,
+    "product lines": 97_600,
     "product files": 452,
     "packages": 50,
     "classes": 832,
     "public class names that stand twice": 6,
-    "test lines": 85_150,
+    "test lines": 85_200,
 }
 # Modules of gputopo that a process has loaded.
 LOADED = {
