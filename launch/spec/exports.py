@@ -6,7 +6,8 @@ JSON, which is YAML, behind comments.
 
 JobSet: https://jobset.sigs.k8s.io, API jobset.x-k8s.io/v1alpha2. Its controller makes the headless service
 by which pods find one another, `<jobset>-<job>-0-<index>.<subdomain>`; Kubernetes gives each pod of an
-indexed job JOB_COMPLETION_INDEX.
+indexed job JOB_COMPLETION_INDEX. TrainJob: API trainer.kubeflow.org/v1alpha1; the runtime torch-distributed
+gives each pod PET_NNODES, PET_NODE_RANK and PET_MASTER_ADDR, whatever the program is.
 """
 
 import json
@@ -258,7 +259,7 @@ def jobset(start: HostsExport) -> str:
             {"name": "MASTER_ADDR", "value": f"{name}-{_JOB}-0-0.{name}"},
             _secret(start),
         ],
-        "resources": {"limits": {"nvidia.com/gpu": len(start.gpus)}},
+        "resources": _resources(start),
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
     pod = {
@@ -286,6 +287,31 @@ def jobset(start: HostsExport) -> str:
             },
         },
     )
+
+
+def trainjob(start: HostsExport) -> str:
+    """Return the manifest of a TrainJob. Raises UsageError for words that are not UTF-8."""
+    runtime = {"apiGroup": "trainer.kubeflow.org", "kind": "ClusterTrainingRuntime"}
+    trainer = {
+        "image": "IMAGE",
+        "command": _words(start.on_all_gpus(*_patience(start))),
+        "numNodes": start.size,
+        "resourcesPerNode": _resources(start),
+        "env": [_secret(start)],
+    }
+    return _manifest(
+        start,
+        {
+            "apiVersion": "trainer.kubeflow.org/v1alpha1",
+            "kind": "TrainJob",
+            "metadata": {"name": _name(start)},
+            "spec": {"runtimeRef": {**runtime, "name": "torch-distributed"}, "trainer": trainer},
+        },
+    )
+
+
+def _resources(start: HostsExport) -> dict[str, Any]:
+    return {"limits": {"nvidia.com/gpu": len(start.gpus)}}
 
 
 def _manifest(start: HostsExport, value: dict[str, Any]) -> str:

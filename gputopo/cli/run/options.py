@@ -35,7 +35,7 @@ def _read_sbatch(flag: str, texts: tuple[str, ...]) -> tuple[str, ...]:
     return texts
 
 
-Shape = Literal["table", "json", "tf-cnn-log", "env", "sbatch", "docker", "hostfile", "jobset"]
+Shape = Literal["table", "json", "tf-cnn-log", "env", "sbatch", "docker", "hostfile", "jobset", "trainjob"]
 
 
 class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             "Output format",
             detail="tf-cnn-log: log lines of tf_cnn_benchmarks. With --dry-run env: its variables, sbatch: a "
             "Slurm script, docker: a command that starts the run; for several hosts also hostfile: of "
-            "mpirun, jobset: of Kubernetes",
+            "mpirun, jobset, trainjob: of Kubernetes",
         ),
     ] = "table"
     sbatch_options: Annotated[

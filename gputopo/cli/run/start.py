@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 # Formats that are for several hosts only; sbatch is for one as well.
-OF_HOSTS = ("hostfile", "jobset")
+_OF_KUBERNETES = ("jobset", "trainjob")
+OF_HOSTS = ("hostfile", *_OF_KUBERNETES)
 _WHICH = ("hosts", "hostfile", "num_hosts")
 _OF_ONE = ("node_rank", "remote_python")
 
@@ -74,15 +75,15 @@ def show_hosts_start(
 
     claim = claim_of(options)
     if claim is None or (claim.size or 0) < 2:
-        flags = "--num-hosts N" if shape == "jobset" else "--hosts LIST"
+        flags = "--num-hosts N" if shape in _OF_KUBERNETES else "--hosts LIST"
         raise UsageError(f"--format {shape} is for several hosts", f"add {flags}")
     assert claim.size is not None
-    if claim.hosts and shape == "jobset":
+    if claim.hosts and shape in _OF_KUBERNETES:
         raise UsageError(
             f"--format {shape} names no hosts: Kubernetes chooses them",
             f"give their number alone: --num-hosts {claim.size}",
         )
-    if shape == "jobset" and request.ps.startswith("gpu:") and request.ps != SPREAD:
+    if shape in _OF_KUBERNETES and request.ps.startswith("gpu:") and request.ps != SPREAD:
         raise UsageError(
             f"--ps {request.ps} is a number of this machine, and a pod numbers its GPUs anew",
             "use --ps cpu, host:0 or gpu:spread",
@@ -112,6 +113,7 @@ def show_hosts_start(
         "sbatch": exports.hosts_sbatch,
         "hostfile": exports.hostfile,
         "jobset": exports.jobset,
+        "trainjob": exports.trainjob,
     }
     emit(texts[shape](start))
     return 0

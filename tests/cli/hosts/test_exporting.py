@@ -15,7 +15,7 @@ from tests.launch.hosts.environs import open_mpi_5, slurm_step
 PATTERN = ("run", "--from", "dgx1-p100", "--dry-run")
 PROGRAM = ["python", "a b.py", "--name=it's", "$HOME $(id) $$", "ü # x: y", "--", ""]
 LOSES = "--restart 1 --min-hosts 1 --checkpoints c"
-FORMATS = ["sbatch", "hostfile", "jobset"]
+FORMATS = ["sbatch", "hostfile", "jobset", "trainjob"]
 
 
 def read_manifest(text: str) -> Any:
@@ -166,9 +166,28 @@ def test_the_pods_of_a_jobset_find_one_another_by_its_service(call: Call, rank: 
     assert named(find(hosts_in(command), environ)) == (rank, 3, [f"{pods[0]}.{name}", None, None])
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_pods_of_a_trainjob_find_one_another_by_its_runtime(call: Call, rank: int) -> None:
+    manifest = read_manifest(exported(call, "--num-hosts", "2", "--gpus", "0-1", "--format", "trainjob"))
+    assert (manifest["apiVersion"], manifest["kind"]) == ("trainer.kubeflow.org/v1alpha1", "TrainJob")
+    assert manifest["spec"]["runtimeRef"]["name"] == "torch-distributed"
+    trainer = manifest["spec"]["trainer"]
+    assert trainer["resourcesPerNode"] == {"limits": {"nvidia.com/gpu": 2}}
+    command = expanded(trainer["command"])
+    assert command[command.index("--num-gpus") + 1] == "4"
+    address = f"{manifest['metadata']['name']}-node-0-0"
+    environ = {
+        "PET_MASTER_ADDR": address,
+        "PET_MASTER_PORT": "29400",
+        "PET_NNODES": str(trainer["numNodes"]),
+        "PET_NODE_RANK": str(rank),
+    }
+    assert named(find(hosts_in(command), environ)) == (rank, 2, [address, None])
+
+
 @pytest.mark.parametrize("shape", FORMATS)
 def test_a_training_by_the_core_has_its_options_and_no_placement_of_one_host(call: Call, shape: str) -> None:
-    hosts = ("--num-hosts", "2") if shape == "jobset" else ("--hosts", "a,b")
+    hosts = ("--num-hosts", "2") if shape in ("jobset", "trainjob") else ("--hosts", "a,b")
     asked = ("--batch-size", "8", "--precision", "fp16", "--join-timeout", "300", "--all-reduce", "ring")
     done = call(*PATTERN, "--model", "resnet50", *asked, *hosts, "--format", shape)
     assert done.code == 0
