@@ -1,6 +1,7 @@
 """Machines compared: several hosts with like ones, and two readings with one another."""
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 
 from gputopo.findings import Finding
@@ -66,22 +67,26 @@ def _names(hosts: Sequence[str]) -> str:
 
 
 _NODE = re.compile(r"[A-Za-z0-9_.-]+")
-_UNQUOTED = re.compile(r"[^ -!#-~]+")  # what a quoted reason cannot have
+_NOT_OF_REASON = re.compile(r"[^ -~]+|['\"]")
 
 
 def drain_commands(fleet: Fleet) -> str:
-    """Return commands of Slurm that drain hosts with faults of their own, those of one fault together."""
+    """Return commands for a shell that have Slurm drain hosts with faults of their own, by fault.
+
+    The words of a reason may be another host's: the shell expands nothing in them.
+    """
     of_one: dict[str, list[str]] = {}
     faults = [one for one in fleet.findings if one.severity != "info" and len(one.hosts) == 1]
     for host in dict.fromkeys(one.hosts[0] for one in faults):
         first = next(one for one in faults if one.hosts[0] == host)
-        reason = f"gputopo: {first.says.removeprefix(f'host {host}: ')}"
+        reason = f"Reason=gputopo: {first.says.removeprefix(f'host {host}: ')}"
         if _NODE.fullmatch(host):
-            of_one.setdefault(_UNQUOTED.sub(" ", reason)[:_MAX_REASON], []).append(host)
-    return "".join(
-        f'scontrol update NodeName={host_ranges(sorted(nodes, key=natural))} State=DRAIN Reason="{reason}"\n'
+            of_one.setdefault(_NOT_OF_REASON.sub(" ", reason)[:_MAX_REASON], []).append(host)
+    commands = (
+        ["scontrol", "update", f"NodeName={host_ranges(sorted(nodes, key=natural))}", "State=DRAIN", reason]
         for reason, nodes in of_one.items()
     )
+    return "".join(f"{shlex.join(command)}\n" for command in commands)
 
 
 def difference_document(difference: Difference) -> Document:

@@ -1,13 +1,18 @@
 """`inspect --fleet` on recordings of several hosts, as files of a folder."""
 
+import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from gputopo.cli.hosts.fleet import host_names
-from gputopo.findings.fleet import Fleet
+from gputopo.findings.fleet import Fleet, HostFinding
+from gputopo.report.fleet import drain_commands
 from gputopo.values import schema
 from gputopo.values.machine import Machine
+from gputopo.values.subject import MACHINE
 from tests.cli.conftest import Call
 from tests.findings import boxes
 from tests.kit.machines import machine_of
@@ -46,16 +51,24 @@ def test_the_document_and_markdown_name_the_same_hosts(call: Call, hosts: list[P
     assert "host n2: GPU 1: power limit 250 W" in markdown
 
 
+def test_the_words_of_a_host_are_no_command_of_the_shell_that_drains_it(tmp_path: Path) -> None:
+    says = f"host n2: card '$(touch {tmp_path}/a)' \"`touch {tmp_path}/b`\" \\"
+    fault = HostFinding(id="x", severity="error", subject=MACHINE, says=says, hosts=("n2",))
+    command = drain_commands(Fleet(findings=(fault,)))
+    assert "touch" in command
+    subprocess.run(["sh", "-c", f"scontrol() {{ :; }}; {command}"], check=True, timeout=60)
+    assert not list(tmp_path.iterdir())
+
+
 def test_hosts_with_faults_are_drained_by_commands_of_slurm_and_have_exit_codes(
     call: Call, hosts: list[Path]
 ) -> None:
     done = call("inspect", "--from", *hosts, "--fleet", "--format", "scontrol")
-    unread, odd = done.out.splitlines()
-    assert unread.startswith('scontrol update NodeName=n4 State=DRAIN Reason="gputopo: no reading: ')
-    assert odd.startswith(
-        'scontrol update NodeName=n2 State=DRAIN Reason="gputopo: GPU 1: power limit 250 W ('
-    )
-    assert odd.endswith('peers)"')
+    unread, odd = map(shlex.split, done.out.splitlines())
+    assert unread[:4] == ["scontrol", "update", "NodeName=n4", "State=DRAIN"]
+    assert unread[4].startswith("Reason=gputopo: no reading: ")
+    assert odd[2:4] == ["NodeName=n2", "State=DRAIN"]
+    assert re.fullmatch(r"Reason=gputopo: GPU 1: power limit 250 W \(.*peers\)", odd[4])
     text = call("inspect", "--from", *hosts, "--fleet", "--json", "--fail-on", "warning").out
     codes = schema.decode(text, Fleet, origin="stdout").exit_codes
     assert codes == {"n0": 0, "n1": 0, "n2": 1, "n3": 0, "n4": 3, "n5": 0}
