@@ -14,7 +14,7 @@ from gputopo.copies.network import ToolChoice
 from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.values.bandwidth import TCP, Level, is_collective
 from gputopo.values.errors import ExitCode, InputError, UsageError
-from gputopo.values.option import Given, Option, OptionsOf, number_in, require_choice, shown
+from gputopo.values.option import Given, Option, OptionsOf, number_in, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,11 +47,13 @@ def parse_sizes(flag: str, text: str) -> tuple[int, ...]:
     return tuple(sorted(sizes))
 
 
-def parse_effort(flag: str, text: str) -> dict[str, Level | int]:
+def parse_effort(flag: str, text: str) -> dict[str, str | int]:
     """Read `--effort`: a level, or the number of repeats. Raises UsageError."""
     if text.isdecimal():
         return {"loops": Option(flag, "", min=1, max=1000).whole(text)}
-    return {"level": require_choice(flag, text, get_args(Level))}
+    if text.lower() not in get_args(Level):
+        raise UsageError(f"{flag} cannot be {shown(text)}", "give quick, full, or the number of repeats")
+    return {"level": text.lower()}
 
 
 class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):

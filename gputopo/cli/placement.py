@@ -123,8 +123,12 @@ def parse_num_gpus(flag: str, text: str) -> dict[str, Any]:
     word, has_share, share = text.lower().partition(":")
     if word != AUTO:
         return {"num_gpus": Option(flag, "Number of GPUs, or auto", min=1).whole(text)}
-    gain = Option(flag, "", min=0, max=1).number(share) if has_share else None
-    return {"num_gpus": AUTO} | ({} if gain is None else {"gain": gain})
+    if not has_share:
+        return {"num_gpus": AUTO}
+    try:
+        return {"num_gpus": AUTO, "gain": Option(flag, "", min=0, max=1).number(share)}
+    except UsageError as error:
+        raise UsageError(f"{flag} cannot be {shown(text)}", "write auto:0.3; the share is 0 to 1") from error
 
 
 def _indices_of(part: str, text: str, option: str) -> Sequence[int]:

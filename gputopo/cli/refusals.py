@@ -150,6 +150,14 @@ REFUSALS = (
         _ONE,
     ),
     Exclusion(
+        "run",
+        "sbatch_option",
+        "format=sbatch",
+        "{option} is for a batch script",
+        "add --dry-run --format sbatch",
+        needs=True,
+    ),
+    Exclusion(
         "sweep",
         "retry_failed",
         "resume",

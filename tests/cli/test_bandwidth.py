@@ -122,6 +122,7 @@ def test_a_capture_without_any_bandwidth_is_refused_with_what_to_give(call: Call
         (["--from", "7gforce", "--all", "--json"], "--all is for the tables"),
         (["--matrices"], "write --all"),
         (["--effort", "1001"], "1 to 1000"),
+        (["--effort", "lots"], "give quick, full, or the number of repeats"),
         (["--network", "--effort", "20"], "--effort 20 is for one host"),
     ],
 )

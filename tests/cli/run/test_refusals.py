@@ -20,7 +20,11 @@ from tests.cli.conftest import Call
         (("--model", "alexnet", "--num-gpus", "1000"), "--num-gpus cannot be 1000"),
         (("--model", "alexnet", "--gpus", "0"), "--gpus names GPUs, and there is none"),
         (("--model", "alexnet", "--gain", "0.3"), "there is no option '--gain'"),
-        (("--model", "alexnet", "--num-gpus", "auto:2"), "--num-gpus cannot be 2"),
+        (("--model", "alexnet", "--num-gpus", "auto:2"), "--num-gpus cannot be 'auto:2'"),
+        (
+            ("--model", "alexnet", "--sbatch-option", "a=b", "--dry-run"),
+            "--sbatch-option is for a batch script",
+        ),
         (
             ("--model", "alexnet", "--single-gpu-images-per-sec", "9"),
             "--single-gpu-images-per-sec is the speed of a GPU, and there is none",
