@@ -313,8 +313,9 @@ def _sentence(row: ScreenDevice, noun: str) -> str:
     side = "below" if row.under.percent >= 0 else "above"
     if row.under.high is None or row.under.low is None:
         return f"cannot be judged: one round; it was {gap} {side} {noun} {row.peer}{more}"
-    between = f"{percent(row.under.low)} to {percent(row.under.high)} %"
-    return f"cannot be judged: below {noun} {row.peer} by {between}; more rounds would tell{more}"
+    bounds = (row.under.low, row.under.high)
+    between = " to ".join(f"{percent(abs(one))} % {'slower' if one > 0 else 'faster'}" for one in bounds)
+    return f"cannot be judged: {between} than {noun} {row.peer}; more rounds would tell{more}"
 
 
 def _alone(runs: Sequence[ScreenRun], number: int) -> dict[int, TimedRun]:

@@ -1,6 +1,7 @@
 """What the short runs of a screen show."""
 
 import math
+import re
 from typing import Any
 
 import msgspec
@@ -228,7 +229,9 @@ def test_rounds_that_differ_much_leave_it_open() -> None:
         msgspec.structs.replace(run, images_per_sec=(run.images_per_sec or 0) * (1 + 0.1 * (place % 4 == 1)))
         for place, run in enumerate(runs({0: 100.0, 1: 96.0}))
     )
-    assert by_number(device_rows({0: "A", 1: "A"}, noisy))[1].word == "cannot tell"
+    unsure = by_number(device_rows({0: "A", 1: "A"}, noisy))[1]
+    assert unsure.word == "cannot tell"
+    assert re.search(r"judged: [\d.]+ % faster to [\d.]+ % slower than GPU 0; more rounds", unsure.says)
 
 
 def test_a_gpu_that_became_slower_than_in_the_last_screen_is_named() -> None:
