@@ -166,8 +166,11 @@ def _passed_on(
 
 @contextlib.contextmanager
 def _killer_of(program: int, ours: OwnChildren) -> Iterator[None]:
-    """Have a shell that kills a program that ignores SIGTERM some seconds after this process is killed."""
-    script = f'read -r line; sleep {TERM_S:g}; kill -KILL "$1"'
+    """Have a shell that kills a program that ignores SIGTERM some seconds after this process is killed.
+
+    The shell is in the program's folder of /proc, which is empty once it has ended, whoever has its number.
+    """
+    script = f'cd "/proc/$1" || exit; read -r line; sleep {TERM_S:g}; [ -e stat ] && kill -KILL "$1"'
     nowhere = subprocess.DEVNULL
     with subprocess.Popen(
         ["sh", "-c", script, "sh", str(program)], stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere

@@ -8,9 +8,8 @@ differ. - `faults`: named faults for any of them, combinable: `broken("four", "p
   versions and exceptions run. It refuses chosen calls with chosen codes (`GpuSpec.refuses` or
   `fake.refuse("nvmlDeviceGetClockInfo[2]", 3)`: the numbers in brackets are the call's plain arguments),
   lacks symbols as old drivers do (`fake.without(...)`), loses a GPU after n calls (`fake.lose`), changes
-  clocks and links from call to call (`fake.script_clock`, `fake.script_generation`), reports Xid errors
-  (`fake.raise_xid`), hangs or crashes (`fake.spoil`), and lists every call in `calls` and every call that
-  would change a setting in `writes`.
+  clocks from call to call (`fake.script_clock`), reports Xid errors (`fake.raise_xid`), hangs or crashes
+  (`fake.spoil`), and lists every call in `calls` and every call that would change a setting in `writes`.
   Use it as `with installed(fake): ...`.
 - `sysfs`: `write_tree(scenario, folder)` writes the same machine as /sys, /proc and /dev under a folder.
 - `machines`: `read(scenario, folder)` does both and gives the Machine that gputopo reads, `machine_of(name)`

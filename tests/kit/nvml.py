@@ -88,10 +88,6 @@ class FakeNvml:
         """Let a clock have another value at each call; the last one stays."""
         self._clock_scripts[gpu, kind] = list(values_mhz)
 
-    def script_generation(self, gpu: int, generations: list[int]) -> None:
-        """Let the PCIe generation be another at each call; the last one stays."""
-        self._link_scripts[gpu] = list(generations)
-
     def raise_xid(self, gpu: int, code: int) -> None:
         """Let an Xid error happen: it is delivered to an event set for the GPU, and else dropped."""
         self._xids.append((gpu, code))

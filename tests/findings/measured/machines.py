@@ -275,24 +275,21 @@ MEASURED: dict[str, tuple[Measure, set[str]]] = {
 }
 
 
-def reduced(bus: float, size: int = 8 << 30, us: float = 1000.0, *, in_place: bool = False) -> Sample:
-    """An all-reduce of eight GPUs as nccl-tests prints it."""
-    place = "gpu:0,1,2,3,4,5,6,7"
-    return Sample(
-        kind="allreduce",
-        source=place,
-        destination=place,
-        bytes=size,
-        median_us=us,
-        median_gb_per_s=bus / 2,
-        bus_gb_per_s=bus,
-        algorithm="nccl-tests",
-        ranks=8,
-        hosts=1,
-        in_place=in_place,
-        data_type="float",
-        reduction="sum",
-    )
+def timed(
+    bus: float,
+    size: int = 8 << 30,
+    *,
+    kind: Kind = "allreduce",
+    ranks: int = 8,
+    us: float = 1000.0,
+    in_place: bool = False,
+    nccl: tuple[str, ...] = (),
+) -> Sample:
+    """A collective operation as nccl-tests prints it."""
+    place = f"gpu:{','.join(map(str, range(ranks)))}"
+    return Sample(kind=kind, source=place, destination=place, bytes=size, median_us=us, bus_gb_per_s=bus,
+                  median_gb_per_s=bus / 2, algorithm="nccl-tests", ranks=ranks, hosts=1, in_place=in_place,
+                  data_type="float", reduction="sum", nccl=nccl)  # fmt: skip
 
 
 def eight(name: str, *samples: Sample) -> Machine:
@@ -308,7 +305,7 @@ def over_two_hosts() -> Machine:
     ports = [
         NicPort(index=0, rdma_device=f"mlx5_{n}", state="ACTIVE", rate_gbit_per_s=400.0) for n in range(8)
     ]
-    over = replace(reduced(45.0), source=HOSTS, destination=HOSTS, ranks=16, hosts=2)
+    over = replace(timed(45.0), source=HOSTS, destination=HOSTS, ranks=16, hosts=2)
     nics = tuple(Nic(index=index, ports=(port,)) for index, port in enumerate(ports))
     return replace(eight("NVIDIA H100 80GB HBM3", over), nics=nics)
 
@@ -330,14 +327,14 @@ def soaked() -> Machine:
 
 # Faults that need other copies than those of `measured`.
 OTHERS: tuple[Machine, ...] = (
-    eight("NVIDIA H100 80GB HBM3", reduced(40.0)),
-    eight("NVIDIA H100 80GB HBM3", reduced(366.0)),
-    eight("NVIDIA H100 80GB HBM3", replace(reduced(366.0), source="gpu:0,1", destination="gpu:0,1")),
+    eight("NVIDIA H100 80GB HBM3", timed(40.0)),
+    eight("NVIDIA H100 80GB HBM3", timed(366.0)),
+    eight("NVIDIA H100 80GB HBM3", replace(timed(366.0), source="gpu:0,1", destination="gpu:0,1")),
     eight(
         "NVIDIA Tomorrow",
-        *(reduced(rate, (1 << 30) << place) for place, rate in enumerate((100, 101, 102, 70))),
+        *(timed(rate, (1 << 30) << place) for place, rate in enumerate((100, 101, 102, 70))),
     ),
-    eight("NVIDIA Tomorrow", reduced(0.0, 8, 900.0), reduced(100.0)),
+    eight("NVIDIA Tomorrow", timed(0.0, 8, us=900.0), timed(100.0)),
     over_two_hosts(),
     Machine(
         source="nccl-tests",

@@ -10,25 +10,10 @@ from gputopo.findings import find_bandwidth
 from gputopo.reference.expectations import known_bus_rates
 from gputopo.values.bandwidth import HOSTS, Bandwidth, Failure, Kind, Sample
 from gputopo.values.machine import Gpu, Hop, Link, Machine, Nic, NicPort, NvLink, Pcie
+from tests.findings.measured.machines import timed
 
 GIB = 2**30
 H100, A100, RTX = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA GeForce RTX 4090"
-
-
-def timed(
-    bus: float,
-    size: int = 8 * GIB,
-    *,
-    kind: Kind = "allreduce",
-    ranks: int = 8,
-    us: float = 1000.0,
-    in_place: bool = False,
-    nccl: tuple[str, ...] = (),
-) -> Sample:
-    place = f"gpu:{','.join(map(str, range(ranks)))}"
-    return Sample(kind=kind, source=place, destination=place, bytes=size, median_us=us, bus_gb_per_s=bus,
-                  median_gb_per_s=bus / 2, algorithm="nccl-tests", ranks=ranks, hosts=1, in_place=in_place,
-                  data_type="float", reduction="sum", nccl=nccl)  # fmt: skip
 
 
 def box(name: str, *samples: Sample, gpus: int = 8, links: tuple[Link, ...] = ()) -> Machine:
