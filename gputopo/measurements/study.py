@@ -43,14 +43,22 @@ def headline(figures: Figures, observations: Sequence[Observation]) -> str:
 
 def _before(figures: Figures) -> Iterator[str]:
     rows = [row for row in figures.against if row.kind == "earlier" and row.verdict != "cannot tell"]
-    worse = [-row.difference_percent for row in rows if row.is_regression]
+    slower = [row for row in rows if row.verdict == "slower"]
     measured = sum(cell.images_per_sec is not None and not cell.spoilt for cell in figures.cells)
-    if worse:
-        yield f"{len(worse)} of {len(rows)} cells slower than before, by up to {max(worse):.0f} %."
-    elif rows:
+    for worse, words in (
+        ([row for row in slower if row.is_regression], ""),
+        ([row for row in slower if not row.is_regression], ", with other software"),
+    ):
+        if worse:
+            most = max(-row.difference_percent for row in worse)
+            yield f"{len(worse)} of {len(rows)} cells slower than before, by up to {most:.0f} %{words}."
+    if rows and not slower:
         yield f"0 of {len(rows)} cells slower than before."
-    if rows and len(rows) < measured:
-        yield f"{measured - len(rows)} cells have no earlier run."
+    once = [row.noise_percent for row in rows if len(figures.cells[row.cell].repeats) == 1]
+    if once:
+        yield f"One run a cell shows a difference from {max(once):.0f} % on: repeat them to see less."
+    if rows and (new := measured - len(rows)) > 0:
+        yield f"{new} cell{'s have' if new > 1 else ' has'} no earlier run."
 
 
 def _take(figures: Figures) -> Iterator[str]:

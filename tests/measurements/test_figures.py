@@ -196,6 +196,12 @@ def test_only_an_earlier_run_of_the_same_version_can_be_a_regression() -> None:
     assert (other.verdict, other.is_regression) == ("slower", False)
     assert other.differs == ("version of TensorFlow",)
     assert even.verdict == "even"
+    study = study_of([run(90)], title="t", earlier=[run(100, version="2.16.1")])
+    assert not study.has_regression
+    assert study.headline == (
+        "1 of 1 cells slower than before, by up to 10 %, with other software. "
+        "One run a cell shows a difference from 7 % on: repeat them to see less."
+    )
     assert not against_earlier(now, cells_of([run(100, machine="other")]))
 
 
@@ -210,6 +216,11 @@ def test_forty_cells_without_a_change_have_no_regression_and_one_with_a_change_h
     found = [against_earlier(cells_of(runs(*slower)), before) for slower in ((), (7,), range(1, 15))]
     assert [sum(row.is_regression for row in rows) for rows in found] == [0, 1, 14]
     assert sum(row.is_regression for row in against_earlier(cells_of(runs(all_by=0.7)), before)) == 40
+    study = study_of(runs(7), title="t", earlier=runs())
+    assert study.has_regression
+    assert study.headline.startswith("1 of 40 cells slower than before, by up to ")
+    (row,) = (row for row in study.figures.against if row.is_regression)
+    assert row.difference_percent < -row.noise_percent
     few = [against_earlier(cells_of(runs()[:4]), cells_of(runs()[:4])) for _ in range(40)]
     assert sum(any(row.is_regression for row in rows) for rows in few) <= 6
 
