@@ -109,6 +109,10 @@ def test_the_headline_takes_what_pays_and_avoids_the_far_pair() -> None:
     cpu = {"variable_update": "parameter_server", "ps_device": "cpu"}
     runs = [run(100), run(190, 2, **cpu), run(150, 2, variable_update="replicated"), run(200, 4, **cpu)]
     assert study_of(runs, title="t").headline == "Take 2 GPUs, parameter server on the CPU: 1.9x."
+    even = [run(100), run(190, 2, **cpu), run(189, 2, variable_update="replicated")]
+    assert study_of(even, title="t").headline == "Take 2 GPUs: 1.9x."
+    fixed = study_of([even[1], run(150, 2, variable_update="replicated")], title="t")
+    assert fixed.headline.startswith("2 GPUs: parameter_server cpu in 1 of 1 jobs, by 27 %")
     far = [run(speed, 2, machine="7gforce", gpus=gpus) for speed, gpus in ((150, [0, 5]), (190, [0, 1]))]
     study = study_of(far, title="t", machines=known_machines())
     assert study.headline == "Do not use GPUs 0,5 together."
@@ -200,7 +204,7 @@ def test_only_an_earlier_run_of_the_same_version_can_be_a_regression() -> None:
     assert not study.has_regression
     assert study.headline == (
         "1 of 1 cells slower than before, by up to 10 %, with other software. "
-        "One run a cell shows a difference from 7 % on: repeat them to see less."
+        "With one run a cell, differences below 7 % are not seen: repeat the cells."
     )
     assert not against_earlier(now, cells_of([run(100, machine="other")]))
 
