@@ -12,10 +12,11 @@ the others leave.
 """
 
 import math
+from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import combinations, pairwise
-from operator import mul
+from operator import mul, sub
 from statistics import NormalDist, correlation, fmean, median
 
 import msgspec
@@ -134,7 +135,7 @@ def correlation_time(values: Sequence[float], *, ranked: bool = True) -> float:
     count = len(levels)
     mean = sum(levels) / count
     centred = [level - mean for level in levels]
-    variance = sum(value * value for value in centred)
+    variance = sum(map(mul, centred, centred))
     if variance <= NO_NOISE * count:
         return 1.0
 
@@ -150,7 +151,7 @@ def correlation_time(values: Sequence[float], *, ranked: bool = True) -> float:
             lack = (time - 1) / count
             for more in range(len(known), lag + 2):
                 known.append(sum(map(mul, centred, centred[more:])) / variance)
-            pair = sum(one + (1 - one) * lack for one in known[lag : lag + 2])
+            pair = (known[lag] + known[lag + 1]) * (1 - lack) + 2 * lack
             if pair <= 0:
                 break
             total += 2 * pair
@@ -167,14 +168,18 @@ def memory_time(values: Sequence[float]) -> float:
     """
     if len(values) < MIN_REMEMBERED:
         return 1.0
-    one = [abs(b - a) for a, b in pairwise(values)]
-    three = [abs(b - a) for a, b in zip(values, values[3:], strict=False)]
-    limit = MAX_STEP * median(one)
+    one, three = (sorted(map(abs, map(sub, values[lag:], values))) for lag in (1, 3))
+    limit = MAX_STEP * one[len(one) // 2]
     if limit <= 0:
         return 1.0
-    grows = fmean(min(step, limit) for step in three) / fmean(min(step, limit) for step in one)
+    grows = _mean_up_to(limit, three) / _mean_up_to(limit, one)
     memory = min((math.sqrt(max(4 * grows**2 - 3, 1.0)) - 1) / 2, MAX_MEMORY)
     return (1 + memory) / (1 - memory)
+
+
+def _mean_up_to(limit: float, ordered: Sequence[float]) -> float:
+    count = bisect(ordered, limit)
+    return (sum(ordered[:count]) + limit * (len(ordered) - count)) / len(ordered)
 
 
 @cache
