@@ -180,7 +180,7 @@ def test_at_once_each_sample_has_all_with_nvlink_rates_and_the_ecc_errors_since_
 
 def test_bytes_of_nvlink_5_are_counted_by_link_and_a_silent_link_is_left_out(watching: Start) -> None:
     def links(more: int) -> Any:
-        counts = ({204: 100 + more, 202: 200 + 2 * more}, {})
+        counts: tuple[dict[int, int], ...] = ({204: 100 + more, 202: 200 + 2 * more}, {})
         of_card = zip(DISTINCT.gpus[0].nvlinks, counts, strict=True)
         return tuple(replace(link, field_errors=one) for link, one in of_card)
 
