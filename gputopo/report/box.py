@@ -1,10 +1,8 @@
 """The history of a box as a document: what is worse and since when, runs and links over the dates."""
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 
-from gputopo.captures.training_table import COLUMNS, cell_text
+from gputopo.captures import training_table
 from gputopo.measurements.box import MIN_SIDE, Box, Series, Worsening
 from gputopo.measurements.study import Study
 from gputopo.report.document import Block, Bullets, Document, Section, Table
@@ -137,26 +135,14 @@ def _runs(runs: Sequence[Measurement]) -> Table:
     return table(heads, rows, words=words, shown=_ROWS)
 
 
-DERIVED = ("speedup", "efficiency_percent", "noise_percent")
-
-
 def study_csv(study: Study) -> str:
     """Return the table. A run without a figure has its status and reason, and no figures."""
     rows = {row.cell: row for scaling in study.figures.scalings for row in scaling.rows}
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow((*COLUMNS, *DERIVED))
-    for cell in study.figures.cells:
-        row = rows.get(cell.number)
-        noise = None if cell.noise is None else 100 * cell.noise
-        derived = (row.speedup, row.efficiency_percent, noise) if row else (None, None, noise)
-        for one in cell.runs:
-            writer.writerow(
-                [_printable(cell_text(getattr(one, name))) for name in COLUMNS]
-                + [cell_text(v) for v in derived]
-            )
-    return out.getvalue()
-
-
-def _printable(text: str) -> str:
-    return "".join(one if one.isprintable() else "?" for one in text)
+    runs = [(one, rows.get(cell.number), cell.noise) for cell in study.figures.cells for one in cell.runs]
+    more = {
+        "speedup": [row and row.speedup for _, row, _ in runs],
+        "efficiency_percent": [row and row.efficiency_percent for _, row, _ in runs],
+        "noise_percent": [None if noise is None else 100 * noise for _, _, noise in runs],
+    }
+    text = training_table.write([one for one, _, _ in runs], more)
+    return "".join(one if one.isprintable() or one == "\n" else "?" for one in text)

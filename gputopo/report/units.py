@@ -29,6 +29,17 @@ def clock(mhz: int | None, of_max: float | None) -> str:
     return str(mhz) if of_max is None else f"{mhz} ({of_max:.0f})"
 
 
+def pcie_link(generation: float | None, width: float | None) -> str | None:
+    """Write a PCIe link as `gen 3 x16`, without a part that is not known; None: nothing is."""
+    parts = ("gen {:g}", generation), ("x{:g}", width)
+    return " ".join(form.format(value) for form, value in parts if value is not None) or None
+
+
+def gpu_name(name: str | None) -> str:
+    """Write the name of a GPU without its maker's; empty where it is not known."""
+    return (name or "").removeprefix("NVIDIA ").removeprefix("GeForce ")
+
+
 def seconds(value: float | None) -> str:
     """Write a duration with its unit: `0.42 s`, `12.3 s`, `3 min 05 s`, `1 h 02 min`."""
     if value is None or not math.isfinite(value):

@@ -78,6 +78,17 @@ def test_no_speedup_is_computed_over_a_run_under_other_conditions_and_that_is_sa
     assert refused in words
 
 
+def test_a_speedup_is_over_one_gpu_in_the_same_mode_then_over_one_of_the_set() -> None:
+    other = run(120, gpus=[0], variable_update="independent")
+    same = [run(speed, gpus=[gpu], variable_update="replicated") for gpu, speed in ((1, 90), (3, 100))]
+    several = run(180, 2, gpus=[0, 1], variable_update="replicated")
+
+    for alone, baseline in (([other, *same], 90), ([other, same[1]], 100), ([other], 120)):
+        (scaling,) = figures_of([*alone, several]).scalings
+        assert (scaling.rows[0].images_per_sec, scaling.largest.speedup) == (baseline, 180 / baseline)
+        assert scaling.largest.same_mode == (baseline != 120)
+
+
 def test_superlinear_scaling_names_the_figure_or_the_baseline() -> None:
     (figure,) = says([run(100), run(195, 2), run(430, 4), run(760, 8)], "scaling.superlinear")
     (baseline,) = says([run(100), run(215, 2), run(430, 4)], "scaling.superlinear")
@@ -109,6 +120,8 @@ def test_the_headline_takes_what_pays_and_avoids_the_far_pair() -> None:
     cpu = {"variable_update": "parameter_server", "ps_device": "cpu"}
     runs = [run(100), run(190, 2, **cpu), run(150, 2, variable_update="replicated"), run(200, 4, **cpu)]
     assert study_of(runs, title="t").headline == "Take 2 GPUs, parameter server on the CPU: 1.9x."
+    noisy = [run(100), run(150, 2), run(149, 4, uncertainty=30.0)]  # 4 may pay, but are no faster
+    assert study_of(noisy, title="t").headline == "Take 2 GPUs: 1.5x."
     even = [run(100), run(190, 2, **cpu), run(189, 2, variable_update="replicated")]
     assert study_of(even, title="t").headline == "Take 2 GPUs: 1.9x."
     fixed = study_of([even[1], run(150, 2, variable_update="replicated")], title="t")

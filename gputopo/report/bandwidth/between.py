@@ -45,7 +45,10 @@ def _by_host(found: Sequence[Sample], hosts: Sequence[str]) -> Section | None:
         _column("both: sends\nGB/s", [_rates(both, sends=host) for host in hosts]),
         _column("receives\nGB/s", [_rates(both, receives=host) for host in hosts]),
         _column("all at once:\nsends GB/s", [_rates(at_once, sends=host) for host in hosts]),
-        _column("expected\nGB/s", [_expected(pairs, host) for host in hosts]),
+        _column(
+            "expected\nGB/s",
+            [[one.expected_gb_per_s for one in pairs if host == _name(one.source)] for host in hosts],
+        ),
         _column(
             "latency\nus",
             [
@@ -79,10 +82,6 @@ def _rates(
         for one in samples
         if sends in (None, _name(one.source)) and receives in (None, _name(one.destination))
     ]
-
-
-def _expected(samples: Iterable[Sample], host: str) -> list[float | None]:
-    return [one.expected_gb_per_s for one in samples if host == _name(one.source)]
 
 
 def _column(head: str, values: Sequence[Sequence[float | None]]) -> Cells:

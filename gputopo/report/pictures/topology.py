@@ -203,7 +203,8 @@ def _nvlinks(
     shown = {pair: count for pair, count in nvlinks.items() if pair[0] in places and pair[1] in places}
     if not shown:
         return
-    bottom = max(place for place in _bottoms(sheet))
+    boxes = (patch for patch in sheet.patches if isinstance(patch, FancyBboxPatch))
+    bottom = max(box.get_y() + box.get_height() for box in boxes)
     speeds = pair_speeds(machine.bandwidth)
     fastest = max((one.gb_per_s for pair, one in speeds.items() if pair in shown), default=0.0)
     pairs = len(places) * (len(places) - 1) // 2
@@ -231,12 +232,6 @@ def _nvlinks(
                             color=colour, linewidth=0.8 + 0.6 * count, zorder=1))  # fmt: skip
         sheet.text(middle, bottom + depth, f"{count}", fontsize=7.5, ha="center", va="center", color=INK,
                    bbox={"facecolor": BOX, "edgecolor": colour, "pad": 1.5}, zorder=3)  # fmt: skip
-
-
-def _bottoms(sheet: Axes) -> Iterable[float]:
-    return (
-        patch.get_y() + patch.get_height() for patch in sheet.patches if isinstance(patch, FancyBboxPatch)
-    )
 
 
 def _legend(sheet: Axes, height: float, *, measured: bool) -> None:
