@@ -1,6 +1,7 @@
 """The form of a rule: its id, title, remedy, severities and thresholds, and the findings of its checks.
 
-The words of a rule are its row in `rules.csv`, so that all can be read as one text. A check is a function
+The words of a rule are its row in `rules.csv`, its numbers are rows of `thresholds.csv`, so that all can be
+read as one text. A check is a function
 over a Machine (or over its samples in time) that yields the faults of one rule or several; `check` names
 them. What no rule declares cannot be reported.
 """
@@ -87,13 +88,33 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", 
     findings: tuple[Finding, ...] = ()
 
 
+_UNMEASURED = "not measured on hardware"
+
+
 class Threshold(msgspec.Struct, frozen=True):
     """A number that decides whether there is a finding, or how severe it is; `origin`: its source."""
 
     name: str
     value: float
     unit: str
-    origin: str = "not measured on hardware"
+    origin: str = _UNMEASURED
+
+
+@functools.cache
+def _thresholds() -> Mapping[str, Threshold]:
+    """Return the rows of `thresholds.csv` by their keys."""
+    with (Path(__file__).parent / "thresholds.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    numbers = (float(row["value"]) if "." in row["value"] else int(row["value"]) for row in rows)
+    return {
+        row["key"]: Threshold(row["name"], value, row["unit"], row["origin"] or _UNMEASURED)
+        for row, value in zip(rows, numbers, strict=True)
+    }
+
+
+def threshold(key: str) -> Threshold:
+    """Return the threshold that `thresholds.csv` declares."""
+    return _thresholds()[key]
 
 
 class Case(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from gputopo.copies.numbers import Pair, noise_share, pair_copies, pair_of, rate
 from gputopo.copies.physics import over_nvlink
 from gputopo.findings.compare import grouped
-from gputopo.findings.rule import Fault, Severity, Threshold, copies_of, present, rule_of
+from gputopo.findings.rule import Fault, Severity, copies_of, present, rule_of, threshold
 from gputopo.topology.hops import class_name
 from gputopo.topology.peer_access import statuses
 from gputopo.values.bandwidth import Failure, Path, Sample, gpu_of
@@ -78,23 +78,10 @@ def _place(level: str | None) -> int:
     return -1 if level is None else LEVELS.index(level)
 
 
-SLOWER_SHARE = Threshold(
-    "direct copies slower than staged ones",
-    0.03,
-    "below the staged rate",
-    "Published matrices of one run repeat within 2 % (0.77 and 0.79 GB/s for one staged pair of "
-    "7gforce-v2); direct copies across the host bridge of 7gforce are 3.9 to 7.6 % slower (0.73 "
-    "against 0.76 to 0.79 GB/s)",
-)
-PRINTED_GB_PER_S = Threshold(
-    "rounding of printed rates", 0.01, "GB/s", "The tools print two decimals: 0.40 and 0.41 may be the same"
-)
-DEVIATIONS = Threshold(
-    "noise", 3.0, "standard deviations of both numbers together", "99.7 % of normally distributed repeats"
-)
-# Staged latencies of one matrix differ by a fifth (12.5 and 15.6 us in 7gforce); direct ones without a
-# fault have a tenth to a half of them.
-LATENCY_SHARE = Threshold("lower latency of direct copies", 0.80, "of the staged latency")
+SLOWER_SHARE = threshold("measured.direct.SLOWER_SHARE")
+PRINTED_GB_PER_S = threshold("measured.direct.PRINTED_GB_PER_S")
+DEVIATIONS = threshold("measured.direct.DEVIATIONS")
+LATENCY_SHARE = threshold("measured.direct.LATENCY_SHARE")
 
 DIRECT_SLOWER = rule_of(
     "p2p.direct_slower_than_staged", SLOWER_SHARE, PRINTED_GB_PER_S, DEVIATIONS, LATENCY_SHARE

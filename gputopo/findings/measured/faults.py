@@ -15,12 +15,12 @@ from gputopo.findings.rule import (
     Fault,
     Rule,
     Severity,
-    Threshold,
     check,
     copies_of,
     facts_of,
     present,
     rule_of,
+    threshold,
 )
 from gputopo.findings.throttling import THROTTLE
 from gputopo.findings.usage import GPU_BUSY, in_use
@@ -30,11 +30,9 @@ from gputopo.values.index_ranges import pairs_in_words
 from gputopo.values.machine import Gpu, Machine, Throttle
 from gputopo.values.subject import MACHINE, Subject
 
-# Repeats of a large copy are within 1 to 2 % on an idle machine.
-UNSTEADY_PERCENT = Threshold("spread of the repeats of one copy", 15.0, "% of the median")
-# A process that copies all the time on one of four cores takes a quarter of the memory's rate at most.
-BUSY_SHARE = Threshold("load average of the host before the measurement", 0.25, "of its CPUs")
-MIN_REPEATS = Threshold("repeats before their spread is judged", 3, "repeats")
+UNSTEADY_PERCENT = threshold("measured.faults.UNSTEADY_PERCENT")
+BUSY_SHARE = threshold("measured.faults.BUSY_SHARE")
+MIN_REPEATS = threshold("measured.faults.MIN_REPEATS")
 
 WRONG_DATA = rule_of("bandwidth.wrong_data")
 HUNG = rule_of("bandwidth.hung")
