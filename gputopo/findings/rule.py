@@ -6,11 +6,9 @@ over a Machine (or over its samples in time) that yields the faults of one rule 
 them. What no rule declares cannot be reported.
 """
 
-import csv
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Concatenate, Generic, Literal, ParamSpec
 
 import msgspec
@@ -18,6 +16,7 @@ import msgspec
 from gputopo.findings.compare import grouped
 from gputopo.reference.expectations import expected_of, name_of
 from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.fields import rows_of
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import Subject
@@ -103,8 +102,7 @@ class Threshold(msgspec.Struct, frozen=True):
 @functools.cache
 def _thresholds() -> Mapping[str, Threshold]:
     """Return the rows of `thresholds.csv` by their keys."""
-    with (Path(__file__).parent / "thresholds.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(__file__, "thresholds.csv")
     numbers = (float(row["value"]) if "." in row["value"] else int(row["value"]) for row in rows)
     return {
         row["key"]: Threshold(row["name"], value, row["unit"], row["origin"] or _UNMEASURED)
@@ -206,8 +204,7 @@ class Rule(msgspec.Struct, frozen=True, eq=False):
 @functools.cache
 def _declared() -> Mapping[str, Sequence[Mapping[str, str]]]:
     """Return the rows of `rules.csv` by id: that of the rule itself, and those of its cases."""
-    with (Path(__file__).parent / "rules.csv").open(encoding="utf-8", newline="") as file:
-        return grouped((row["id"], row) for row in csv.DictReader(file))
+    return grouped((row["id"], row) for row in rows_of(__file__, "rules.csv"))
 
 
 def rule_of(
