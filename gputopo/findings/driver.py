@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gputopo.findings.rule import SEVERITIES, Case, Fault, Finding, Severity, check, named, rule_of
-from gputopo.reference import data
+from gputopo.reference import expectations
 from gputopo.reference.expectations import expected_of
 from gputopo.topology.kernel import (
     NVIDIA_DRIVER,
@@ -44,7 +44,7 @@ def known_errors(file: str, actions: Mapping[str, Case]) -> dict[tuple[int, str]
     as in leptonai/gpud, sxid.go. Faults of programs are warnings, those of the card errors.
     """
     found: dict[tuple[int, str], Case] = {}
-    for row in rows_of(str(data.__file__), file):
+    for row in rows_of(expectations.__file__, f"data/{file}"):
         severity, action = msgspec.convert(row["severity"], Severity), actions[row["action"]]
         whens = row["when"].split() if row["meaning"] else [row["when"]]
         for code in parse_ranges(row["codes"]) or ():

@@ -9,7 +9,6 @@ import re
 
 import msgspec
 
-from gputopo.reference import data
 from gputopo.values.fields import rows_of
 from gputopo.values.machine import Gpu
 
@@ -279,4 +278,4 @@ def _filled(row: dict[str, str]) -> dict[str, str]:
 
 
 def _rows(file: str) -> list[dict[str, str]]:
-    return rows_of(str(data.__file__), file)
+    return rows_of(__file__, f"data/{file}")

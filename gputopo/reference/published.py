@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import msgspec
 
-from gputopo.reference import data
 from gputopo.values.fields import rows_of
 from gputopo.values.gpu import Pcie
 from gputopo.values.machine import Gpu, Hop, Link, Machine
@@ -143,7 +142,7 @@ def published_missing() -> tuple[Missing, ...]:
 
 def _rows(name: str) -> list[dict[str, object]]:
     rows = [
-        {name: value for name, value in row.items() if value} for row in rows_of(str(data.__file__), name)
+        {name: value for name, value in row.items() if value} for row in rows_of(__file__, f"data/{name}")
     ]
     return [{**row, "gpus": list(map(int, row.get("gpus", "").split()))} for row in rows]
 

@@ -104,8 +104,8 @@ def declared() -> Mapping[tuple[str, str], Fact]:
 
 
 def rows_of(module: str, name: str) -> list[dict[str, str]]:
-    """Return the rows of a CSV table in the folder of a module, which is given by its `__file__`."""
-    with Path(module).with_name(name).open(encoding="utf-8", newline="") as file:
+    """Return the rows of a CSV table below the folder of a module, which is given by its `__file__`."""
+    with (Path(module).parent / name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
