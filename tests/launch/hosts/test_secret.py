@@ -146,9 +146,9 @@ def test_a_message_counts_once_in_its_order_its_direction_and_its_connection() -
             host.send(b"two")
             two = bytes(cable.sent[start + len(one) :])
             assert [await leader.take(), await leader.take()] == [b"one", b"two"]
+            wrong = {"again": one, "changed": two[:-1] + bytes((two[-1] ^ 1,))}.get(what, b"\xff" * 36)
             with pytest.raises(ChannelError, match=r"was changed|too long"):
-                wrong = {"again": one, "changed": two[:-1] + bytes((two[-1] ^ 1,))}
-                await taken(leader, cable, wrong.get(what, b"\xff" * 36))
+                await taken(leader, cable, wrong)
         for takes in (host, (await ends())[0]):  # sent back; on another connection
             double = _Cable()
             double.reader = takes._reader
