@@ -56,7 +56,7 @@ def options() -> str:
     for command, place in COMMANDS.items():
         by_theme: dict[str, list[Declared]] = {"": []}
         for one in options_of_command(command):
-            by_theme.setdefault(one.theme, []).append(one)
+            by_theme.setdefault(one.option.theme, []).append(one)
         header = ("option", "value", "meaning")
         themes = [
             (f"### {theme}\n\n" if theme else "") + _table(header, map(_option, listed))
