@@ -1,6 +1,6 @@
 """The study of measured throughputs as a document: observations, tables, ratios, comparisons."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from statistics import median
 
@@ -10,7 +10,7 @@ from gputopo.measurements.ratios import Scaling
 from gputopo.measurements.study import Study
 from gputopo.measurements.words import devices_word, job_words, stated, varying
 from gputopo.report.document import Block, Bullets, Document, Section
-from gputopo.report.study_models import cell_words, model_pages, model_table, table
+from gputopo.report.study_models import bullets, cell_words, model_pages, model_table, table
 from gputopo.report.units import counted, images_per_sec, percent
 
 MAX_CURVES = 64  # of one picture; the table has all
@@ -36,8 +36,8 @@ def study_document(study: Study) -> Document:
         ("Against published figures", _against(study, "published")),
         ("All runs", _cells(cells)),
         ("Models", model_table(dict.fromkeys(cell.of.model for cell in cells))),
-        ("Not read", _bullets(one.why for one in study.unread)),
-        ("Sources", _bullets(f"{name}: {text}" for name, text in study.sources.items())),
+        ("Not read", bullets((one.why for one in study.unread), _FEW)),
+        ("Sources", bullets((f"{name}: {text}" for name, text in study.sources.items()), _FEW)),
     ]
     sections = tuple(Section(title, tuple(blocks)) for title, blocks in parts if blocks)
     return Document(study.title, _counts(cells), sections, model_pages(study), study.headline)
@@ -61,11 +61,6 @@ def _shared(cells: Sequence[Cell]) -> str:
     some = [cell.of for cell in cells]
     names = [name for name in CONDITIONS if name not in left_out and len(stated(some, name)) == 1]
     return job_words(some[0], names) if len(some) > 1 else ""
-
-
-def _bullets(items: Iterable[str]) -> list[Block]:
-    found = tuple(items)
-    return [Bullets(found, shown=_FEW)] if found else []
 
 
 def _observations(study: Study) -> list[Block]:

@@ -1,6 +1,9 @@
 """Numbers as people read them. Values are in seconds, bytes and images per second; units are added here."""
 
 import math
+from collections.abc import Sequence
+
+from gputopo.values.index_ranges import index_ranges
 
 UNKNOWN = "–"  # noqa: RUF001  an en dash: not measured or not answered
 
@@ -38,6 +41,11 @@ def pcie_link(generation: float | None, width: float | None) -> str | None:
 def gpu_name(name: str | None) -> str:
     """Write the name of a GPU without its maker's; empty where it is not known."""
     return (name or "").removeprefix("NVIDIA ").removeprefix("GeForce ")
+
+
+def gpus(indices: Sequence[int]) -> str:
+    """Write GPUs by their indices: `GPU 3`, `GPUs 0-3`."""
+    return f"GPU{'s' if len(indices) > 1 else ''} {index_ranges(indices)}"
 
 
 def seconds(value: float | None) -> str:

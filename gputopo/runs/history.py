@@ -236,7 +236,9 @@ def save(path: Path, machine: Machine, bandwidth: Bandwidth, *, saved_at: float)
         )
     bare = without_identities(msgspec.structs.replace(machine, bandwidth=bandwidth))
     alone = msgspec.structs.replace(bare, bandwidth=None)
-    _insert(path, key, saved_at, _gpus_of(bandwidth), bare.bandwidth or bandwidth, alone)
+    places = {place for sample in bandwidth.samples for place in (sample.source, sample.destination)}
+    gpus = {index for place in places if (index := gpu_of(place)) is not None}
+    _insert(path, key, saved_at, gpus, bare.bandwidth or bandwidth, alone)
 
 
 def save_network(path: Path, bandwidth: Bandwidth, *, saved_at: float) -> None:
@@ -326,11 +328,6 @@ def latest_with_other_gpus(path: Path, machine: Machine) -> Saved | None:
         return None
     here = {gpu.pci_address for gpu in answering(machine)}
     return latest(path, then, {gpu.index for gpu in answering(then) if gpu.pci_address in here})
-
-
-def _gpus_of(bandwidth: Bandwidth) -> set[int]:
-    places = {place for sample in bandwidth.samples for place in (sample.source, sample.destination)}
-    return {index for place in places if (index := gpu_of(place)) is not None}
 
 
 def stored_bandwidths(path: Path, machine: Machine) -> list[Saved]:

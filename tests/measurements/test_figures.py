@@ -15,9 +15,11 @@ from gputopo.measurements.observations import OBSERVATIONS
 from gputopo.measurements.published import known_machines
 from gputopo.measurements.study import study_of
 from gputopo.measurements.words import varying
+from gputopo.runs.summary import summarise
 from gputopo.values import schema
 from gputopo.values.run.measurement import BUSY, DeviceFigure, Measurement
 from gputopo.values.run.result import Result
+from tests.invented_runs import InventedRun, gpu_devices, on_hosts, stream
 
 
 def run(speed: float | None, n: int = 1, **fields: Any) -> Measurement:
@@ -278,6 +280,13 @@ def test_any_measurements_make_a_study_that_survives_json(measurements: list[Mea
     assert all(row.efficiency_percent > 0 for scaling in study.figures.scalings for row in scaling.rows)
     assert sum(len(cell.sources) + len(cell.duplicates) for cell in study.figures.cells) == len(measurements)
     assert schema.decode(schema.encode(study), type(study), origin="x") == study
+
+
+def test_gpus_of_several_hosts_are_named_by_tower_as_their_numbers_are_of_different_hosts() -> None:
+    for devices, gpus in ((gpu_devices(2), (0, 1)), (on_hosts(gpu_devices(1), gpu_devices(1)), ())):
+        found = of_result(summarise(stream(devices, InventedRun(2).steps(5))), source="s")
+        assert (found.gpus, found.n_gpus) == (gpus, 2)
+        assert [one.number for one in found.devices] == [0, 1]
 
 
 def test_a_run_with_faults_that_were_asked_for_is_compared_with_no_other() -> None:

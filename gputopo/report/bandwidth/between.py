@@ -169,7 +169,10 @@ def _summary(found: Sequence[CollectiveSeries]) -> Section | None:
         Column("size", tuple(_size(best) for _, best in rows)),
         ("algorithm\nGB/s", [number(best.median_gb_per_s) for _, best in rows]),
         ("bus\nGB/s", [number(best.bus_gb_per_s) for _, best in rows]),
-        ("expected\nbus", [_expected_bus(best) for _, best in rows]),
+        (
+            "expected\nbus",
+            [f"{'max ' if is_limit(one) else ''}{number(one.expected_gb_per_s)}" for _, one in rows],
+        ),
         ("smallest\nus", [_us(one.smallest) for one in found]),
     ]
     notes = ("Bus bandwidth is comparable with the rate of the links (nccl-tests).",)
@@ -214,11 +217,6 @@ def _gpus(sample: Sample) -> str:
 
 def _size(sample: Sample) -> str:
     return NOT_ASKED if sample.bytes is None else size(sample.bytes)
-
-
-def _expected_bus(sample: Sample) -> str:
-    rate = number(sample.expected_gb_per_s)
-    return f"max {rate}" if is_limit(sample) else rate
 
 
 def _bus(sample: Sample | None) -> str:
