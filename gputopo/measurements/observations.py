@@ -231,8 +231,8 @@ def _best_modes(figures: Figures, names: Sequence[str]) -> Iterator[Observation]
         jobs_words = listed(list(dict.fromkeys(job_words(one.of, alike) for one, _ in some)), 1)
         yield Observation(
             id="mode.best",
-            says=f"{gpus_words(some[0][0].of)}: {mode} in {len(some)} of {compared[number]} jobs, by "
-            f"{gain:.0f} % over the next in the median ({jobs_words}).",
+            says=f"{mode} is the fastest in {len(some)} of {compared[number]} jobs on "
+            f"{gpus_words(some[0][0].of)}, by {gain:.0f} % over the next in the median ({jobs_words}).",
             evidence={"n_gpus": number, "mode": mode, "jobs": len(some), "of": compared[number],
                       "median_gain_percent": round(gain, 1)},
             cells=tuple(cell.number for pair in some for cell in pair),

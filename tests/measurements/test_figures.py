@@ -127,7 +127,7 @@ def test_the_headline_takes_what_pays_and_avoids_the_far_pair() -> None:
     even = [run(100), run(190, 2, **cpu), run(189, 2, variable_update="replicated")]
     assert study_of(even, title="t").headline == "Take 2 GPUs: 1.9x."
     fixed = study_of([even[1], run(150, 2, variable_update="replicated")], title="t")
-    assert fixed.headline.startswith("2 GPUs: parameter_server cpu in 1 of 1 jobs, by 27 %")
+    assert fixed.headline.startswith("parameter_server cpu is the fastest in 1 of 1 jobs on 2 GPUs, by 27 %")
     far = [run(speed, 2, machine="7gforce", gpus=gpus) for speed, gpus in ((150, [0, 5]), (190, [0, 1]))]
     study = study_of(far, title="t", machines=known_machines())
     assert study.headline == "Do not use GPUs 0,5 together."
