@@ -144,7 +144,7 @@ def reason_of(counts: Sequence[GpuCount], chosen: GpuCount, gain: float) -> str:
             return "the only one"
         if any((one.gain or 0.0) < gain - _NOISE for one in counts[1:]):
             worth = f"{chosen.num_gpus} bring {_gain(counts[0], chosen):.0%} of their worth"
-            return f"{worth}, their last doubling {chosen.gain:.0%}; at least {gain:.0%} are asked for"
+            return f"{worth}, the last step {chosen.gain:.0%}; at least {gain:.0%} of both is required"
         return f"each step up to {chosen.num_gpus} brings at least {gain:.0%} of its worth"
     slower = _slower([one for one in counts if one.num_gpus >= chosen.num_gpus])
     if after.gain is not None and after.gain < 0:
