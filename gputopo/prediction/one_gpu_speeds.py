@@ -369,4 +369,5 @@ def peak_bytes(result: Result, device: Device) -> int | None:
 
 
 def model_name(name: str | None) -> str | None:
+    """Return the name of a GPU's model as all drivers have it."""
     return None if name is None else name.removeprefix("NVIDIA ")
