@@ -119,9 +119,7 @@ def figures_by_marks(machine: Machine, past: Iterable[PastRun]) -> tuple[Figure,
             if name is not None and seconds > 0:
                 speeds.setdefault((name, batch), []).append(batch / seconds)
         found += [
-            Figure(
-                name, run.job.model, batch, run.job.precision, median(rates), True, None, run.peak_bytes
-            )
+            Figure(name, run.job.model, batch, run.job.precision, median(rates), True, None, run.peak_bytes)
             for (name, batch), rates in speeds.items()
             if sum(name == other for other, _ in speeds) == 1
         ]

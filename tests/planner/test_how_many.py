@@ -139,9 +139,7 @@ def test_gpus_are_worth_it_by_their_last_doubling_and_all_together(
     counts = gains({2**power: float(speed) for power, speed in enumerate(speeds)})
     chosen = enough(counts, GAIN)
     assert chosen.num_gpus == number
-    assert ("bring 57% of their worth, the last step 95%" in reason_of(counts, chosen, GAIN)) == (
-        number == 8
-    )
+    assert ("bring 57% of their worth, the last step 95%" in reason_of(counts, chosen, GAIN)) == (number == 8)
 
 
 ONE_FASTER = (100.0, 100.0, 100.0, 100.0, 100.0, 100.0, 150.0)
