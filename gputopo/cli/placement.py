@@ -174,7 +174,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--num-gpus",
             "Number of GPUs; auto: as many as pay",
-            detail="auto:0.3 keeps doubling while each brings 30 % of its worth; auto alone: 50 %",
+            detail="auto:0.3: the last doubling, and all together, bring 30 % of their worth; auto alone: 50 %",
             value="N|auto[:SHARE]",
             default="all that may be used",
             read=parse_num_gpus,
