@@ -9,17 +9,17 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from gputopo.findings.compare import grouped
-from gputopo.findings.driver import event_evidence, times
+from gputopo.findings.driver import event_evidence, known_errors, severity_of, times
 from gputopo.findings.rule import (
     Case,
     Fault,
     Severity,
-    Threshold,
     by_model,
     check,
     each_gpu,
     present,
     rule_of,
+    threshold,
 )
 from gputopo.reference.expectations import expected_of
 from gputopo.topology.hops import links_by_pair
@@ -29,24 +29,21 @@ from gputopo.values.index_ranges import index_ranges, pairs_in_words
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.subject import MACHINE, Subject
 
-CRC_ERRORS = Threshold(
-    "NVLink CRC errors",
-    100,
-    "errors",
-    "NVIDIA/DCGM: its PCIe test fails above 100 CRC errors a second; these are since the link came up",
-)
-# Occasional replays lose no data; same limit as for CRC.
-NVLINK_REPLAYS = Threshold("NVLink packet replays", 100, "replays")
-MIN_JOINED = Threshold(
-    "GPUs that are all connected by NVLink",
-    3,
-    "GPUs",
-    "Bridges connect two cards; three that are all connected are on a board made for that",
-)
+CRC_ERRORS = threshold("nvlink.CRC_ERRORS")
+NVLINK_REPLAYS = threshold("nvlink.NVLINK_REPLAYS")
+MIN_JOINED = threshold("nvlink.MIN_JOINED")
 
 NVLINK_DOWN = rule_of("nvlink.down", MIN_JOINED)
 THIN_BRIDGE = rule_of("nvlink.thin_bridge")
-NVLINK_ERRORS = rule_of("nvlink.errors", CRC_ERRORS, NVLINK_REPLAYS)
+_SXID_ACTIONS = rule_of("nvlink.errors").cases
+SXIDS = {code: case for (code, _), case in known_errors("sxids.csv", _SXID_ACTIONS).items()}
+NVLINK_ERRORS = rule_of(
+    "nvlink.errors",
+    CRC_ERRORS,
+    NVLINK_REPLAYS,
+    cases={f"SXid {code}": case for code, case in SXIDS.items()},
+)
+_UNNUMBERED = Case("NVLink error", NVLINK_ERRORS.remedy, "warning")
 NVLINK_DIFFERS = rule_of("nvlink.differs")
 FABRIC_NOT_READY = rule_of("nvlink.fabric_not_ready")
 FABRIC_UNHEALTHY = rule_of("nvlink.fabric_unhealthy")
@@ -161,14 +158,19 @@ def logged_errors(machine: Machine) -> Iterator[Fault]:
     """Find errors of NVLinks and NVSwitches (SXid) in the kernel log. (Xid 74 is an Xid.)"""
     for gpu, event in kernel_events(machine, "sxid", "nvlink"):
         fatal = event.severity == "fatal"
-        severity: Severity = "error" if fatal else "warning"
-        what = "NVLink error" if event.code is None else f"SXid {event.code}"
-        case = None if event.code is None else "SXid fatal" if fatal else "SXid"
-        says = f"{what} in the kernel log{times(event)}: {event.text}"
-        if gpu is None and event.pci_address:
-            says = f"NVSwitch {event.pci_address}: {says}"
-        evidence = event_evidence(event)
-        yield NVLINK_ERRORS.fault(gpu or MACHINE, says, evidence, severity, case=case, part=event.text)
+        if event.code is None:
+            case, what = _UNNUMBERED, f"NVLink error in the kernel log{times(event)}: {event.text}"
+        else:
+            case = SXIDS.get(event.code, _SXID_ACTIONS["fabric" if fatal else "handled"])
+            what = f"SXid {event.code} in the kernel log{times(event)}: {case.says} ({event.text})"
+        severity: Severity = "error" if fatal else case.severity
+        if event.severity == "nonfatal" and severity == "error":
+            severity = "warning"
+        says = f"NVSwitch {event.pci_address}: {what}" if gpu is None and event.pci_address else what
+        severity, evidence = severity_of(event, severity), event_evidence(event)
+        yield NVLINK_ERRORS.fault(
+            gpu or MACHINE, says, evidence, severity, remedy=case.remedy, part=event.text
+        )
 
 
 @each_gpu(FABRIC_NOT_READY, FABRIC_UNHEALTHY)
