@@ -30,7 +30,7 @@ BIAS_ROUNDS = 3
 MIN_EFFECTIVE = 2.0
 # Noise that remembers more than this from value to value is as good as a drift. Ours.
 MAX_MEMORY = 0.95
-# How far off, times the root of their number, n values of a random walk show how its differences grow: half of
+# How far off n values of a random walk show how its differences grow, times the root of n: half of
 # sqrt(20 / 9), by A. W. Lo and A. C. MacKinlay, Stock market prices do not follow random walks, 1988.
 GROWS_ERROR = 0.75
 MIN_REMEMBERED = 12  # values; fewer show no memory. Ours.

@@ -320,12 +320,6 @@ def test_the_input_alone_has_no_weights_and_no_computing_in_its_table() -> None:
     assert " copy" in alone
 
 
-def test_the_title_shows_another_task_than_training() -> None:
-    result = summarise(stream(cpu_devices(2), InventedRun(2).steps(3)))
-    for task, words in (("forward", "forward passes"), ("eval", "evaluation"), ("input", "the input alone")):
-        assert title(msgspec.structs.replace(result, spec={**result.spec, "task": task})).endswith(words)
-
-
 @pytest.mark.parametrize(("verdict", "style"), [("within", ""), ("slower", "yellow"), ("not compared", "")])
 def test_predicted_stands_beside_measured(verdict: str, style: str) -> None:
     found = AgainstPrediction(
