@@ -162,7 +162,7 @@ def test_a_stopped_sweep_goes_on(
         started.append(spec.parent.name)
         if len(started) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
-        return (sys.executable, "-I", misbehave.__file__, "works", str(spec), str(events_fd))
+        return (sys.executable, "-IS", misbehave.__file__, "works", str(spec), str(events_fd))
 
     monkeypatch.setattr(sweep, "worker_command", stops_second)
     done = call("sweep", "--matrix", file, "--output", tmp_path / "out")
@@ -211,7 +211,7 @@ def test_killed_at_any_cell_and_resumed_it_gives_the_document_of_a_sweep_without
 
     def pretends(spec: Path, events_fd: int) -> Sequence[str]:
         model = json.loads(spec.read_bytes())["model"]
-        return (sys.executable, "-I", misbehave.__file__, behaviours[model], str(spec), str(events_fd))
+        return (sys.executable, "-IS", misbehave.__file__, behaviours[model], str(spec), str(events_fd))
 
     def leaves_what_a_kill_would(spec: Path, events_fd: int) -> Sequence[str]:
         left = shutil.copytree(whole, tmp_path / f"killed-{spec.parent.name}")

@@ -28,7 +28,7 @@ from gputopo.cli import run_command
 from gputopo.cli.run import training
 from tests.kit_workers import misbehave
 training.worker_command = lambda spec, fd: (
-    sys.executable, "-I", misbehave.__file__, "works", str(spec), str(fd))
+    sys.executable, "-IS", misbehave.__file__, "works", str(spec), str(fd))
 sys.exit(run_command(["run", "--model", "alexnet", *sys.argv[1:]]))
 """
 UNWRITTEN = [

@@ -75,7 +75,7 @@ class Worker:
     def __call__(self, job: ReductionJob, events: int) -> Sequence[str]:
         self.jobs.append(job)
         script = PRELUDE + self._of_method.get(job.method, self._script)
-        return (sys.executable, "-I", "-c", script, msgspec.json.encode(job).decode(), str(events))
+        return (sys.executable, "-IS", "-c", script, msgspec.json.encode(job).decode(), str(events))
 
 
 def reasons(worker: Worker, methods: Sequence[str] = ("copy",), **options: Any) -> list[str]:
