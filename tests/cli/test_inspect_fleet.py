@@ -146,14 +146,12 @@ def test_no_host_is_lost_where_names_are_the_same(call: Call, tmp_path: Path) ->
     assert len(kind.hosts) == 3
 
 
-@pytest.mark.parametrize(
-    ("sources", "names"),
-    [
+def test_hosts_are_named_by_their_files() -> None:
+    cases: list[tuple[list[str], list[str]]] = [
         (["a/n1.json", "b/n2.tar.gz", "-"], ["n1", "n2", "stdin"]),
         (["node1.cluster.json", "c/7gforce"], ["node1.cluster", "7gforce"]),
         (["a/m.json", "b/m.json"], ["a/m", "b/m"]),
         (["m.json", "m.json"], ["m", "m"]),
-    ],
-)
-def test_hosts_are_named_by_their_files(sources: list[str], names: list[str]) -> None:
-    assert host_names(sources) == names
+    ]
+    for sources, names in cases:
+        assert host_names(sources) == names

@@ -89,7 +89,7 @@ def test_gpus_of_several_models_are_compared_by_what_each_should_do(
 
 
 def test_a_second_screen_is_compared_with_the_first(
-    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None]
+    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], one_round: None
 ) -> None:
     on_scenario("four")
     worker("works")
