@@ -38,9 +38,8 @@ def refused(call: Call, *arguments: object) -> tuple[str, str]:
     return what.removeprefix("gputopo: "), hint.strip()
 
 
-@pytest.mark.parametrize(
-    ("options", "what", "hint"),
-    [
+def test_an_option_that_cannot_be_is_refused(call: Call) -> None:
+    cases: list[tuple[str, str, str]] = [
         ("--model alexnex", "there is no model 'alexnex'", "did you mean alexnet"),
         (
             "--model alexnet --program tf_cnn",
@@ -76,12 +75,11 @@ def refused(call: Call, *arguments: object) -> tuple[str, str]:
         ("--model alexnet --batch-size auto,64", "--batch-size", ""),
         ("--model alexnet --batch-size nan", "--batch-size cannot be 'nan'", "give --batch-size N"),
         ("--model alexnet --batch-size 64,64", "2 numbers for 7 GPUs", "without --batch-size 64,64: "),
-    ],
-)
-def test_an_option_that_cannot_be_is_refused(call: Call, options: str, what: str, hint: str) -> None:
-    found = refused(call, "--from", "7gforce", *options.split())
-    assert what in found[0]
-    assert hint in found[1]
+    ]
+    for options, what, hint in cases:
+        found = refused(call, "--from", "7gforce", *options.split())
+        assert what in found[0]
+        assert hint in found[1]
 
 
 def test_of_a_capture_without_links_they_are_assumed_and_the_plan_says_what_shows_them(

@@ -226,11 +226,11 @@ PRINTED = {
 }
 
 
-@pytest.mark.parametrize("name", PRINTED)
-def test_the_figures_of_a_published_document_are_in_the_tables_of_any_report(call: Call, name: str) -> None:
-    done = call("report", "--published", name, "--format", "markdown")
-    assert done.code == 0, done.err
-    assert PRINTED[name] in " ".join(done.out.replace("|", " ").replace("\\", "").split())
+def test_the_figures_of_a_published_document_are_in_the_tables_of_any_report(call: Call) -> None:
+    for name in PRINTED:
+        done = call("report", "--published", name, "--format", "markdown")
+        assert done.code == 0, done.err
+        assert PRINTED[name] in " ".join(done.out.replace("|", " ").replace("\\", "").split())
 
 
 def test_json_has_ids_evidence_and_the_cells_of_each_observation(call: Call) -> None:

@@ -379,9 +379,8 @@ def test_no_cell_of_a_preset_is_refused(
     assert any(cell.state == "pending" for cell in found.cells)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
+def test_a_mistake_is_one_line_and_what_to_do(call: Call, without_gpu: None) -> None:
+    cases: list[tuple[tuple[str, ...], str]] = [
         ((), "name a preset (quick"),
         (("quik",), "did you mean quick?"),
         (("quick", "--matrix", "x.toml"), "a preset, --matrix and --model exclude one another"),
@@ -390,12 +389,9 @@ def test_no_cell_of_a_preset_is_refused(
         (("--resume", "nowhere"), "holds no sweep"),
         (("quick", "--seed", "3"), "add --order random"),
         (("--resume", "nowhere", "--cpu"), "--cpu cannot be combined with --resume"),
-    ],
-)
-def test_a_mistake_is_one_line_and_what_to_do(
-    call: Call, without_gpu: None, arguments: tuple[str, ...], says: str
-) -> None:
-    done = call("sweep", *arguments)
-    assert (done.code, done.out) == (2, "")
-    assert says in done.err
-    assert done.err.count("\n") == 2
+    ]
+    for arguments, says in cases:
+        done = call("sweep", *arguments)
+        assert (done.code, done.out) == (2, "")
+        assert says in done.err
+        assert done.err.count("\n") == 2

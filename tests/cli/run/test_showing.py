@@ -167,29 +167,25 @@ def test_variables_spread_over_the_gpus_are_planned_and_run(call: Call) -> None:
     assert [device.hop_to_variables for device in dry.spec.devices] == ["spread", "spread"]
 
 
-@pytest.mark.parametrize(
-    ("strategy", "gpus", "update", "ps_device", "hops"),
-    [
+def test_plan_and_spec_agree_on_where_a_strategy_has_its_variables(call: Call) -> None:
+    cases: list[tuple[str, int, str, str | None, list[str | None]]] = [
         ("mirrored", 2, "replicated", None, [None, None]),
         ("MirroredStrategy", 2, "replicated", None, [None, None]),
         ("one-device", 1, "replicated", None, [None]),
         ("central", 2, "parameter_server", "gpu:0", ["local", "PIX"]),
         ("central", 4, "parameter_server", "cpu", ["host"] * 4),
-    ],
-)
-def test_plan_and_spec_agree_on_where_a_strategy_has_its_variables(
-    call: Call, strategy: str, gpus: int, update: str, ps_device: str | None, hops: list[str | None]
-) -> None:
-    asked = ("--from", "7gforce", "--num-gpus", str(gpus), "--strategy", strategy)
-    printed = call("run", "--model", "lenet", *asked, "--dry-run", "--json").out
-    dry = schema.decode(printed, DryRun, origin="stdout")
-    choice, spec = dry.plan.choice, dry.spec
-    assert spec is not None
-    assert (choice.variable_update, choice.ps_device, choice.all_reduce) == (update, ps_device, None)
-    assert (spec.variable_update, spec.all_reduce) == (update, None)
-    assert (spec.ps_device is None) == (ps_device is None)
-    assert [device.hop_to_variables for device in spec.devices] == hops
-    assert (spec.strategy, spec.asked["strategy"]) == (strategy, strategy)
+    ]
+    for strategy, gpus, update, ps_device, hops in cases:
+        asked = ("--from", "7gforce", "--num-gpus", str(gpus), "--strategy", strategy)
+        printed = call("run", "--model", "lenet", *asked, "--dry-run", "--json").out
+        dry = schema.decode(printed, DryRun, origin="stdout")
+        choice, spec = dry.plan.choice, dry.spec
+        assert spec is not None
+        assert (choice.variable_update, choice.ps_device, choice.all_reduce) == (update, ps_device, None)
+        assert (spec.variable_update, spec.all_reduce) == (update, None)
+        assert (spec.ps_device is None) == (ps_device is None)
+        assert [device.hop_to_variables for device in spec.devices] == hops
+        assert (spec.strategy, spec.asked["strategy"]) == (strategy, strategy)
 
 
 def test_the_parent_never_imports_tensorflow(tmp_path: Path) -> None:
