@@ -54,6 +54,9 @@ def test_an_option_that_cannot_be_is_refused(call: Call) -> None:
         ("--model alexnet --num-gpus 0", "--num-gpus cannot be 0", "give 1 or more"),
         ("--model alexnet --ps gpu:9", "--ps gpu:9: this machine has no GPU 9", "without --ps gpu:9: "),
         ("--model alexnet --exclude 0-6", "none of the 7 GPUs can be used", "without --exclude 0-6: "),
+        ("--model alexnet --exclude 12", "GPU 12", ""),
+        ("--model alexnet --num-gpus 2 --exclude 0-5", "2 GPUs", ""),
+        ("--model alexnet --ps cpu --variable-update independent", "independent", ""),
         (
             "--model alexnet --num-gpus 3 --all-reduce tf_hierarchical",
             "--all-reduce tf_hierarchical cannot be used",

@@ -228,7 +228,7 @@ def test_killed_at_any_cell_and_resumed_it_gives_the_document_of_a_sweep_without
     monkeypatch.setattr(sweep, "worker_command", pretends)
     killed = sorted(tmp_path.glob("killed-*"))
     assert len(killed) == 6
-    for folder in (killed[0], killed[2], killed[-1]):
+    for folder in (killed[0], killed[-1]):
         assert document(folder) != document(whole)
         call("sweep", "--resume", folder)
         assert document(folder) == document(whole)
