@@ -50,11 +50,13 @@ def do(orders: Mapping[int, Order]) -> dict[int, Done | GputopoError]:
     return {rank: one.result(30) for rank, one in running.items()}
 
 
-def nccl_hosts(nccl: NcclTests, hosts: int, all_reduce: str | None = None) -> list[NetworkHost]:
+def nccl_hosts(
+    nccl: NcclTests, hosts: int, all_reduce: str | None = None, *, gpus: int = 3
+) -> list[NetworkHost]:
     own = NcclPrograms(
         mpirun=str(nccl.folder / "mpirun"),
         program=str(nccl.folder / "sendrecv_perf"),
-        gpus=4,
+        gpus=gpus,
         all_reduce=all_reduce,
     )
     return [
@@ -86,15 +88,15 @@ def test_each_pair_has_its_rate_in_both_directions_and_states_how(nccl: NcclTest
 
 
 def test_all_gpus_reduce_together_where_all_pairs_were_measured(nccl: NcclTests) -> None:
-    found = measured(nccl_hosts(nccl, 3, nccl.install_all_reduce(20.0, hosts=3, gpus=4)))
+    found = measured(nccl_hosts(nccl, 2, nccl.install_all_reduce(20.0, hosts=2, gpus=3)))
     out, within = (one for one in found.samples if one.kind == "allreduce")
-    assert (out.ranks, out.hosts, out.bytes, out.in_place) == (12, 3, 256 * 2**20, False)
+    assert (out.ranks, out.hosts, out.bytes, out.in_place) == (6, 2, 256 * 2**20, False)
     assert (out.median_gb_per_s, within.in_place) == (20.0, True)
-    assert out.bus_gb_per_s == pytest.approx(20 * 2 * 11 / 12, abs=0.01)
+    assert out.bus_gb_per_s == pytest.approx(20 * 2 * 5 / 6, abs=0.01)
     words, _ = nccl.calls[-1]
     places, ranks = words[words.index("--host") + 1], words[words.index("-np") + 1]
-    assert (places, ranks) == ("10.0.0.0:4,10.0.0.1:4,10.0.0.2:4", "12")
-    assert any("over 3 hosts with 4 GPUs each" in note for note in found.notes)
+    assert (places, ranks) == ("10.0.0.0:3,10.0.0.1:3", "6")
+    assert any("over 2 hosts with 3 GPUs each" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_all_gpus_reduce_together_where_all_pairs_were_measured(nccl: NcclTests)
     [
         ("exit", "out of memory"),
         ("garbage", "all_reduce_perf printed no result"),
-        ("single", "ran as 12 single processes"),
+        ("single", "ran as 4 single processes"),
         ("unreachable", "No route to host"),
     ],
 )
@@ -110,27 +112,27 @@ def test_an_all_reduce_that_fails_leaves_the_pairs_and_is_stated(
     nccl: NcclTests, fault: MpiFault, says: str
 ) -> None:
     nccl.plan({"all": fault})
-    found = measured(nccl_hosts(nccl, 3, nccl.install_all_reduce(20.0, hosts=3, gpus=4)))
-    assert (len(found.samples), found.failures) == (6, ())
+    found = measured(nccl_hosts(nccl, 2, nccl.install_all_reduce(20.0, hosts=2, gpus=2), gpus=2))
+    assert (len(found.samples), found.failures) == (2, ())
     *_, why = found.not_measured
-    assert why.what == "all-reduce over all 12 GPUs"
+    assert why.what == "all-reduce over all 4 GPUs"
     assert says in why.reason
 
 
 def test_an_all_reduce_over_fewer_gpus_than_there_are_does_not_count(nccl: NcclTests) -> None:
-    found = measured(nccl_hosts(nccl, 3, nccl.install_all_reduce(20.0, hosts=3, gpus=2)))
-    assert found.not_measured[-1].reason == "all_reduce_perf ran 6 ranks on 3 hosts, not 12 on 3"
+    found = measured(nccl_hosts(nccl, 2, nccl.install_all_reduce(20.0, hosts=2, gpus=1), gpus=2))
+    assert found.not_measured[-1].reason == "all_reduce_perf ran 2 ranks on 2 hosts, not 4 on 2"
 
 
 def test_a_host_that_fails_costs_its_own_pairs_and_is_not_tried_for_ever(nccl: NcclTests) -> None:
     nccl.plan({"": 12.0, "10.0.0.2": "unreachable", "10.0.0.2,10.0.0.3": "exit"})
-    found = measured(nccl_hosts(nccl, 6))
-    assert len(found.samples) == 20
+    found = measured(nccl_hosts(nccl, 5))
+    assert len(found.samples) == 12
     assert {end for one in found.failures for end in (one.source, one.destination)} >= {"host:n2"}
     assert all("host:n2" in (one.source, one.destination) for one in found.failures)
     tried = [words[words.index("--host") + 1] for words, _ in nccl.calls]
     assert sum("10.0.0.2:" in one for one in tried) == 2
-    assert sum("left out" in one.says for one in found.failures) == 3
+    assert sum("left out" in one.says for one in found.failures) == 2
 
 
 def test_where_no_pair_has_a_rate_the_first_reason_is_stated_after_two_rounds(nccl: NcclTests) -> None:
