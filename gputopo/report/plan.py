@@ -9,11 +9,11 @@ from gputopo.report.plan_parts import (
     autotune_blocks,
     how_many_blocks,
     how_many_words,
+    measured_speed,
     step_line_blocks,
     unequal_blocks,
     what_if_blocks,
 )
-from gputopo.report.units import images_per_sec
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.batches import as_typed
 from gputopo.values.run.plan import (
@@ -76,7 +76,7 @@ def answer(plan: Plan) -> str:
     words, tuned = f"{where}, {mode_words(choice)}", plan.autotune
     best = None if tuned is None or tuned.winner is None else tuned.measured[tuned.winner].images_per_sec
     if tuned is not None and best is not None:
-        return f"{words}: {images_per_sec(best)} images/sec of {tuned.model}, measured."
+        return f"{words}: {measured_speed(best)} images/sec of {tuned.model}, measured."
     if choice.images_per_sec is None:
         return f"{words}{f' for {plan.model}' if plan.model else ''}."
     assumed = plan.prediction is not None and plan.prediction.is_assumed
