@@ -167,29 +167,25 @@ def _read(gpu: Gpu) -> dict[str, object]:
     return {name: getattr(gpu, name) for name in ORDER.values() if name}
 
 
-@pytest.mark.parametrize(
-    ("fault", "place", "code", "ids"),
-    [
+def test_a_refusal_costs_its_fact_and_one_of_the_identity_is_an_error(done: Drills) -> None:
+    cases: list[tuple[str, str, int, set[str]]] = [
         ("999", INIT, 3, {"driver.failed"}),
         ("999", COUNT, 3, {"driver.failed"}),
         *(("999", place, 1, {"gpu.no_answer"}) for place in (HANDLE, PCI)),
         *((reason, NAME, 1, {"gpu.no_answer"}) for reason in ("10", "4711")),
         ("15", NAME, 1, {"gpu.lost"}),
         *(("999", place, 0, set()) for place in (TEMPERATURE, FIELDS, PAIR)),
-    ],
-)
-def test_a_refusal_costs_its_fact_and_one_of_the_identity_is_an_error(
-    fault: str, place: str, code: int, ids: set[str], done: Drills
-) -> None:
-    drill = done[fault, place]
-    assert (drill.code, drill.ids) == (code, ids)
-    if "gpu.no_answer" in ids:
-        machine = drill.inspection.machine
-        assert machine.gpus[2].pci_address == "0000:46:00.0"
-        assert {gpu.cuda_index for gpu in machine.gpus} == {None}
-        reason = {"999": "UNKNOWN", "10": "TIMEOUT", "4711": "ERROR_4711"}[fault]
-        (finding,) = [one for one in drill.inspection.findings if one.id == "gpu.no_answer"]
-        assert (finding.subject.text, finding.evidence["nvml"]) == ("gpu:2", reason)
+    ]
+    for fault, place, code, ids in cases:
+        drill = done[fault, place]
+        assert (drill.code, drill.ids) == (code, ids)
+        if "gpu.no_answer" in ids:
+            machine = drill.inspection.machine
+            assert machine.gpus[2].pci_address == "0000:46:00.0"
+            assert {gpu.cuda_index for gpu in machine.gpus} == {None}
+            reason = {"999": "UNKNOWN", "10": "TIMEOUT", "4711": "ERROR_4711"}[fault]
+            (finding,) = [one for one in drill.inspection.findings if one.id == "gpu.no_answer"]
+            assert (finding.subject.text, finding.evidence["nvml"]) == ("gpu:2", reason)
 
 
 @pytest.mark.parametrize(("fault", "place"), [("huge", COUNT), ("twice", COUNT)])
