@@ -13,6 +13,7 @@ from gputopo.report.plan_parts import (
     unequal_blocks,
     what_if_blocks,
 )
+from gputopo.report.units import images_per_sec
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.batches import as_typed
 from gputopo.values.run.plan import (
@@ -72,7 +73,10 @@ def answer(plan: Plan) -> str:
     """Return what to take and how fast it is; first of all that fewer GPUs would be faster."""
     choice = plan.choice
     where = _all_gpus(choice) if choice.gpus or choice.hosts else "Logical CPU devices"
-    words = f"{where}, {mode_words(choice)}"
+    words, tuned = f"{where}, {mode_words(choice)}", plan.autotune
+    best = None if tuned is None or tuned.winner is None else tuned.measured[tuned.winner].images_per_sec
+    if tuned is not None and best is not None:
+        return f"{words}: {images_per_sec(best)} images/sec of {tuned.model}, measured."
     if choice.images_per_sec is None:
         return f"{words}{f' for {plan.model}' if plan.model else ''}."
     assumed = plan.prediction is not None and plan.prediction.is_assumed

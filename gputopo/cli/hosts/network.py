@@ -48,16 +48,10 @@ def measure_network(
     starts, python = to_ask(hosts, options, "network", tool, *public)
     with ExitStack() as held:
         processes = {start.rank: held.enter_context(HostProcess(start)) for start in starts}
-        found = answers(processes, partial(read, within_s=options.join_timeout, python=python))
-        there, absent = [], {}
-        for rank, answer in found.items():
-            name = str(hosts[rank].name)
-            if isinstance(answer, Joining):
-                own = answer.name if hosts[rank].is_ip else name
-                there.append(msgspec.structs.replace(answer, rank=rank, name=own))
-            else:
-                note(answer.what)
-                absent[name] = answer
+        ask = partial(read, hosts=hosts, within_s=options.join_timeout, python=python)
+        found = {process.start: one for process, one in answers(processes.values(), ask).items()}
+        there = [one for one in found.values() if isinstance(one, Joining)]
+        absent = {start.host: one for start, one in found.items() if isinstance(one, GputopoError)}
         if len(there) < 2:
             raise next(
                 iter(absent.values()),
@@ -90,4 +84,4 @@ def _done(
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise HardwareError(f"{process.start.host} reported no result: {error}", "") from error
 
-    return answers({rank: processes[rank] for rank in orders}, result)
+    return answers(orders, lambda rank: result(processes[rank]))
