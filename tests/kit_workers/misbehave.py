@@ -56,6 +56,12 @@ def works() -> None:
 
 
 @behaviour
+def allocates() -> None:
+    works()
+    send("memory_peak", host_bytes=1 << 30, devices={"/GPU:0": 4 << 30})
+
+
+@behaviour
 def slow_tower() -> None:
     for number in range(1, 41):
         step(number, slow_tower=1)
@@ -254,13 +260,6 @@ def line_in_pieces() -> None:
 def garbage() -> None:
     step(1)
     os.write(FD, b"\x00\xffnot an event\n")
-    hang()
-
-
-@behaviour
-def an_event_of_the_launcher() -> None:
-    step(1)
-    send("run_finished", status="complete", exit_code=0, wall_s=1.0)
     hang()
 
 

@@ -13,7 +13,7 @@ from gputopo.launch.remote_agent import is_driven
 from gputopo.values.errors import GputopoError, HardwareError
 
 if TYPE_CHECKING:
-    from gputopo.launch.hosts.messages import Joining, Reply
+    from gputopo.launch.hosts.messages import Joining, Reply, Resources
     from gputopo.launch.hosts.rendezvous_client import RendezvousClient
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
     from gputopo.planner import Request
@@ -164,32 +164,21 @@ def excuse(allocation: Allocation, hosts: HostOptions, error: GputopoError) -> i
     return int(error.exit_code)
 
 
-def card_of(address: str) -> dict[str, Any]:
-    """Return the facts of the interface that has an address: name, rate and MTU; none where none has."""
-    from gputopo.probes.equipment import interface_of
-
-    found = interface_of(address)
-    if found is None:
-        return {}
-    return {
-        "interface": found.name,
-        "rate_gbit_per_s": found.rate_gbit_per_s,
-        "mtu_bytes": found.mtu_bytes,
-    }
-
-
-def resources_of(machine: "Machine | None", address: str | None) -> dict[str, Any]:
+def resources_of(machine: "Machine | None", address: str | None) -> "Resources":
     """Return what a plan needs of this host beside its machine. `address`: on the network of the hosts."""
+    from gputopo.launch.hosts.messages import Resources
     from gputopo.launch.jobs.claims import claimed_by_others, claims_folder
     from gputopo.launch.supervise.cgroup import memory_bytes, usable_cpus
+    from gputopo.probes.equipment import interface_of
 
-    return {
-        "environ": {name: text for name, text in os.environ.items() if name.startswith("CUDA_")},
-        "claimed": {} if machine is None else claimed_by_others(machine, claims_folder(os.environ)),
-        "cores": len(usable_cpus().cpus),
-        "memory_bytes": memory_bytes(),
-        **({} if address is None else card_of(address)),
-    }
+    card = None if address is None else interface_of(address)
+    return Resources(
+        environ={name: text for name, text in os.environ.items() if name.startswith("CUDA_")},
+        claimed={} if machine is None else claimed_by_others(machine, claims_folder(os.environ)),
+        cores=len(usable_cpus().cpus),
+        memory_bytes=memory_bytes(),
+        **({} if card is None else card._asdict()),
+    )
 
 
 def address_of_leader(joined: "Sequence[Joining]") -> str | None:

@@ -127,7 +127,7 @@ def _nccl(address: str | None, machine: "Machine | None", spec: ProgramSpec) -> 
     if not spec.gpus:
         return {}
     found = None if address is None else interface_of(address)
-    return nccl_variables(None if found is None else found.name, machine, spec.gpus)
+    return nccl_variables(None if found is None else found.interface, machine, spec.gpus)
 
 
 def _address_to(other: "Joining") -> str | None:
