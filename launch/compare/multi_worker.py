@@ -9,13 +9,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+import dataclasses
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from msgspec.structs import replace
 
-from gputopo.launch.spec.names import JOB, device_name, read
+from gputopo.launch.spec.names import JOB, device_name, host_of, read
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.watchdog import PATIENCE, Watchdog
 from gputopo.launch.train.placement.devices import cannot_listen
@@ -34,8 +35,27 @@ SCOPE = "hosts/"  # of what our collectives add to a step's graph
 _GROUP = 1_000_000  # key of a group of ours: those of tf.distribute count from 1
 
 
+def of_tasks(spec: RunSpec) -> RunSpec:
+    """Return a spec whose devices are called as in the strategy's cluster, which leaves no number out.
+
+    Ranks do, once hosts are lost.
+    """
+    return replace(
+        spec,
+        devices=tuple(
+            replace(one, device=device_name(*_kind_and_number(one.device), spec.ranks.index(one.rank)))
+            for one in spec.devices
+        ),
+    )
+
+
+def _kind_and_number(device: str) -> tuple[str, int]:
+    _, kind, number = device.rsplit(":", 2)
+    return kind, int(number)
+
+
 def started(spec: RunSpec) -> tf.distribute.Strategy:
-    """Make the strategy of a spec: it waits for the processes of the other hosts.
+    """Make the strategy of a spec `of_tasks`: it waits for the processes of the other hosts.
 
     Nothing may have used a device before. The hosts are those of the spec, whatever TF_CONFIG holds. Raises
     HardwareError if this host cannot listen on its address.
@@ -44,16 +64,16 @@ def started(spec: RunSpec) -> tf.distribute.Strategy:
     assert spec.rank is not None
     gpus = len(spec.own_devices) if spec.backend == "gpu" else 0
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec({JOB: [server.address for server in spec.servers]}),
+        tf.train.ClusterSpec({JOB: [spec.servers[rank].address for rank in spec.ranks]}),
         task_type=JOB,
-        task_id=spec.rank,
+        task_id=spec.ranks.index(spec.rank),
         num_accelerators={"GPU": gpus} if gpus else {},  # it does not look for them
         rpc_layer="grpc",
     )
     reduction = read(spec.strategy).reduction or ("nccl" if gpus else "ring")
     implementation = tf.distribute.experimental.CommunicationImplementation(reduction.upper())
     options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
-    _set_timeouts(len(spec.servers))
+    _set_timeouts(len(spec.ranks))
     try:
         return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
     except tf.errors.UnknownError as error:
@@ -121,9 +141,9 @@ class Hosts:
 
     def __init__(self, spec: RunSpec) -> None:
         assert spec.rank is not None
-        self._count = len(spec.servers)
+        self._ranks = spec.ranks
         self._rank = spec.rank
-        self._cpu = device_name("CPU", 0, spec.rank)
+        self._cpu = host_of(spec.own_devices[0].device)
         self._own = [device.tower for device in spec.own_devices]
         self._towers = len(spec.devices)
         self._apart: deque[Array] = deque(maxlen=_CLOCK_STEPS)
@@ -161,9 +181,9 @@ class Hosts:
         sums_s = max(float(own[0] - marks[:, 2].max()), 0.0)
         exchange = tuple(
             HostExchange(rank=rank, sums_s=sums_s if rank == self._rank else None)
-            for rank in range(self._count)
+            for rank in self._ranks
         )
-        return replace(outcome, marks=marks, exchange=exchange, waited_s=float(waited.max()))
+        return dataclasses.replace(outcome, marks=marks, exchange=exchange, waited_s=float(waited.max()))
 
     def from_first(self, values: Iterable[Tensor]) -> list[Tensor]:
         """Return rank 0's values on every host, one after the other, outside of a graph."""
@@ -182,7 +202,7 @@ class Hosts:
 
     def _keys(self) -> dict[str, Tensor]:
         return {
-            "group_size": tf.constant(self._count),
+            "group_size": tf.constant(len(self._ranks)),
             "group_key": tf.constant(_GROUP),
             "instance_key": tf.constant(next(_instances)),
         }

@@ -248,7 +248,7 @@ class StrategyStep(Stepper):
         elif len(self.spec.devices) == 1:
             what = "nothing to reduce on one device"
         elif self.hosts is not None:
-            what = f"gradients reduced over {len(self.spec.servers)} hosts by {ran}"
+            what = f"gradients reduced over {len(self.spec.ranks)} hosts by {ran}"
         else:
             by = _OPERATIONS.get(self._asked.reduction or "", "TensorFlow's choice")
             what = f"gradients reduced by {by}: {ran or 'copies that are added up'}"

@@ -94,7 +94,7 @@ def serve(
         failed: RankFailed | None = None
         while failed is None or (failed.kind == _ENDED and reporting.end is None):
             if reporting.start is not None and reporting.start.number > number:
-                number, spec = reporting.start.number, _next(reporting.start, file)
+                number, spec = reporting.start.number, _next(reporting.start, file, rank)
             record = Record(None, tell)
             sources: list[EventSource] = [_ServersEnd(reporting, number)]
             sources += [] if samples is None else [samples]
@@ -105,10 +105,10 @@ def serve(
     return reporting.end or RunEnd(exit_code=own.exit_code, cause=own.cause, hint=own.remedy)
 
 
-def _next(start: HostStart, file: Path) -> RunSpec:
-    """Write the spec of another server, and return it. Raises InputError where it cannot be written."""
+def _next(start: HostStart, file: Path, rank: int) -> RunSpec:
+    """Write the spec of another server or worker, and return rank 0's. Raises InputError."""
     spec = schema.decode(bytes(start.spec), RunSpec, origin="rank 0's answer")
-    schema.write(file, spec)
+    schema.write(file, own_spec(spec, rank))
     return spec
 
 

@@ -318,12 +318,6 @@ def require_restartable(spec: "RunSpec", options: OutputOptions) -> None:
             "--restart goes on from a checkpoint, and this run has none",
             "add --checkpoints DIR, and --checkpoint-steps N for some on the way",
         )
-    if options.restart and spec.rank is not None:
-        raise UsageError(
-            f"--restart cannot be combined with --strategy {spec.strategy}: the workers of all hosts would "
-            "have to start again",
-            "leave --restart out; after a failure start all hosts again with --resume",
-        )
 
 
 def require_files_of(spec: "RunSpec") -> None:
