@@ -4,12 +4,12 @@ The strategy joins the processes and adds the gradients of all hosts up. What el
 - losses, time marks and waits, what a checkpoint held - goes by collectives between the hosts' CPUs.
 """
 
+import dataclasses
 import itertools
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -151,6 +151,11 @@ class Hosts:
         self.of_all_towers(tf.zeros((len(self._own), 1), tf.float64))
         self.ended = time.time()
 
+    def enter(self, waited_s: float) -> Tensor:
+        """Enter a step; return what this host tells the others: what it waited for its input, and `ended`."""
+        self.is_in_step = True
+        return tf.constant([waited_s, self.ended], tf.float64)
+
     def of_all_towers(self, rows: Tensor) -> Tensor:
         """Return the rows [towers, ...] of all hosts from those of each host's own towers, in a graph.
 
@@ -167,23 +172,28 @@ class Hosts:
                 communication_hint="ring",
             )
 
-    def adapted(self, outcome: StepOutcome, of_hosts: Array, own: Array, begin: float) -> StepOutcome:
+    def adapted(self, outcome: StepOutcome, of_hosts: Array, ended: float) -> StepOutcome:
         """Return the outcome of a step with all marks on this host's clock, since the step's begin there.
 
         `of_hosts` [towers, 2]: what each tower's host waited for its input, and its `ended` of the step
-        before; `own`: when this host had the sums of the gradients and the rows of all hosts, since the
-        begin. The collective of the strategy shows no more of the exchange than that.
+        before; `ended`: that of this step here, when the rows of all hosts were there.
         """
-        waited, ended = of_hosts.T
-        self._apart.append(ended - self.ended)
+        waited, before = of_hosts.T
+        self._apart.append(before - self.ended)
+        self.ended, self.is_in_step = ended, False
         marks = outcome.marks - np.median(self._apart, axis=0)[:, None]
-        self.ended = begin + own[1]
-        sums_s = max(float(own[0] - marks[:, 2].max()), 0.0)
-        exchange = tuple(
-            HostExchange(rank=rank, sums_s=sums_s if rank == self._rank else None)
-            for rank in self._ranks
-        )
-        return dataclasses.replace(outcome, marks=marks, exchange=exchange, waited_s=float(waited.max()))
+        return dataclasses.replace(outcome, marks=marks, waited_s=float(waited.max()))
+
+    def exchanged(self, outcome: StepOutcome, there_s: float) -> StepOutcome:
+        """Add the exchange: this host had the sums at `there_s`; the strategy's collective hides the rest."""
+        sums_s = max(there_s - float(outcome.marks[:, 2].max()), 0.0)
+        of_hosts = {rank: sums_s if rank == self._rank else None for rank in self._ranks}
+        exchange = tuple(HostExchange(rank=rank, sums_s=own) for rank, own in of_hosts.items())
+        return dataclasses.replace(outcome, exchange=exchange)
+
+    def observers(self, emit: Emit) -> list[Observer]:
+        """Return what reports that this host keeps the others waiting; rank 0's silence its launcher sees."""
+        return [Absence(lambda: self.is_in_step, self._rank, emit)] if self._rank else []
 
     def from_first(self, values: Iterable[Tensor]) -> list[Tensor]:
         """Return rank 0's values on every host, one after the other, outside of a graph."""

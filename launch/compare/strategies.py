@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.compare.multi_worker import SCOPE, Absence, Hosts
+from gputopo.launch.compare.multi_worker import SCOPE, Hosts
 from gputopo.launch.models.model import Model
 from gputopo.launch.spec.names import MULTI_WORKER, StrategyName, host_of, read
 from gputopo.launch.spec.rules import remarks
@@ -109,25 +109,19 @@ class StrategyStep(Stepper):
     def __call__(self, number: int) -> StepOutcome:
         """Take one step."""
         fed = self.source.feed(number)
-        ended = 0.0 if self.hosts is None else self.hosts.ended
-        of_host = tf.constant([self.source.waited_s, ended], tf.float64)
-        if self.hosts is not None:
-            self.hosts.is_in_step = True
+        waited_s = self.source.waited_s
+        of_host = tf.zeros(2, tf.float64) if self.hosts is None else self.hosts.enter(waited_s)
         losses, begin, marks, of_hosts, own, _ = self.graph(tf.constant(number, tf.int64), of_host, *fed)
         began = begin.numpy()
         outcome = StepOutcome(losses.numpy(), marks.numpy() - began, examples=unequal_batches(self.spec))
         if self.hosts is None:
             return outcome
-        self.hosts.is_in_step = False
-        return self.hosts.adapted(outcome, of_hosts.numpy(), own.numpy() - began, began)
+        there, ended = own.numpy()
+        return self.hosts.exchanged(self.hosts.adapted(outcome, of_hosts.numpy(), ended), there - began)
 
     def observers(self, emit: Emit) -> list[Observer]:
-        """Those of any step, and what reports that this host keeps the others waiting."""
-        found = super().observers(emit)
-        if self.hosts is not None and self.spec.rank:
-            hosts = self.hosts
-            found.append(Absence(lambda: hosts.is_in_step, self.spec.rank, emit))
-        return found
+        """Return what reports that this host keeps the others waiting."""
+        return [] if self.hosts is None else self.hosts.observers(emit)
 
     def check_variables(self) -> dict[str, int]:
         """Every replica has its copies, or the server has all."""

@@ -97,7 +97,7 @@ def rank_of(device: str) -> int | None:
 
 
 def as_ranks(text: str, ranks: Sequence[int]) -> str:
-    """Return a text with the ranks of hosts in the names of their servers, in place of places among them."""
+    """Return a text in which tasks are called by the ranks of hosts. `ranks`: of the tasks 0, 1, ..."""
     return _TASK.sub(lambda found: task_name(ranks[int(found[1])]), text)
 
 

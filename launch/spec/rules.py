@@ -99,6 +99,10 @@ def _other(spec: RunSpec) -> bool:
     return spec.method is not None or spec.strategy is not None
 
 
+def _passes_forward(spec: RunSpec) -> bool:
+    return is_multi_worker(spec) and spec.task in ("eval", "forward")
+
+
 def _strategy(spec: RunSpec) -> StrategyName | None:
     return None if spec.strategy is None else read(spec.strategy)
 
@@ -172,8 +176,8 @@ HOSTS_RULES: tuple[TaskRule, ...] = (
 
 TRAINER_RULES: tuple[TaskRule, ...] = (
     TaskRule(
-        lambda spec: _other(spec) and spec.task != "train",
-        "--task {spec.task} cannot be combined with --strategy, which only trains",
+        lambda spec: _other(spec) and not (spec.task == "train" or _passes_forward(spec)),
+        "--task {spec.task} cannot be combined with this --strategy",
         "leave --strategy out",
     ),
     TaskRule(
