@@ -186,7 +186,7 @@ class Hosts:
 
     def exchanged(self, outcome: StepOutcome, there_s: float) -> StepOutcome:
         """Add the exchange: this host had the sums at `there_s`; the strategy's collective hides the rest."""
-        sums_s = max(there_s - float(outcome.marks[:, 2].max()), 0.0)
+        sums_s = max(float(there_s - outcome.marks[:, 2].max()), 0.0)
         of_hosts = {rank: sums_s if rank == self._rank else None for rank in self._ranks}
         exchange = tuple(HostExchange(rank=rank, sums_s=own) for rank, own in of_hosts.items())
         return dataclasses.replace(outcome, exchange=exchange)

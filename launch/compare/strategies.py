@@ -116,7 +116,7 @@ class StrategyStep(Stepper):
         outcome = StepOutcome(losses.numpy(), marks.numpy() - began, examples=unequal_batches(self.spec))
         if self.hosts is None:
             return outcome
-        there, ended = own.numpy()
+        there, ended = own.numpy().tolist()
         return self.hosts.exchanged(self.hosts.adapted(outcome, of_hosts.numpy(), ended), there - began)
 
     def observers(self, emit: Emit) -> list[Observer]:

@@ -142,7 +142,8 @@ class ForwardStep(Stepper):
         self.spec = plain
         self.placement = place(model, plain)
         self.source = source_of(model, spec)
-        self.says = tuple(getattr(model, "says", ()))
+        ran = f"Strategy {spec.strategy}: each host passes its own examples forward, by a process of its own."
+        self.says = (*getattr(model, "says", ()), *(() if strategy is None else (ran,)))
         self._math = TowerMath(model, spec, self.source)
         self._marks = Marks()
         self._clocks = HostMarks(spec.devices)
