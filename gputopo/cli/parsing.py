@@ -12,9 +12,9 @@ import typer
 from typer.core import TyperCommand
 
 from gputopo.cli.printing import emit
-from gputopo.cli.refusals import refuse
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Declared, Text, arguments_for, nearest, parameters_of, shown
+from gputopo.values.refusals import refuse_typed
 
 _NO_THEME = "Options"
 _HELP = typer.Option("--help", "-h", help="Show the usual options.")
@@ -30,7 +30,7 @@ def declared_to_typer(name: str, command: Callable[..., Any]) -> Callable[..., A
 
     def call(**texts: Any) -> Any:
         typed = {option: text for option, text in texts.items() if text not in (None, False, [])}
-        refuse(name, typed)
+        refuse_typed(name, typed)
         return command(**arguments_for(command, typed))
 
     parameters = [_parameter(one) for one in parameters_of(command)]

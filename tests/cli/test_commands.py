@@ -1,5 +1,6 @@
 import ast
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from gputopo import __version__
 from gputopo.cli.commands import COMMANDS, options_of_command
 from gputopo.values import schema
 from gputopo.values.machine import Gpu, Machine
+from gputopo.values.refusals import refusals
 from tests.cli.conftest import Call
 from tests.kit import commands
 
@@ -40,6 +42,9 @@ def test_help_is_a_screen_and_a_half_and_help_all_has_every_option(
     assert {flag for flag in declared if f" {flag} " not in f"{whole.out} "} == set()
     assert {flag for flag, more in declared.items() if more and f"\n  {flag} " in usual.out} == set()
     assert (" more options: gputopo" in usual.out) == any(declared.values())
+    known = {one.name.rstrip("_") for one in options_of_command(command)}
+    named = {name for row in refusals(command) for _, names in row.terms for name in names}
+    assert {re.split("!?=", name)[0] for name in named} <= known
 
 
 def test_the_version_is_that_of_the_package(call: Call) -> None:
