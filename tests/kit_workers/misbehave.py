@@ -183,11 +183,11 @@ def closes_its_output() -> None:
     step(1)
 
 
-def awaits_sigint() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def awaits_sigint(*more: signal.Signals) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *more})
     send("placement", variables={}, ops={}, first_step_s=1.0)
     step(1)
-    signal.sigwait({signal.SIGINT})
+    signal.sigwait({signal.SIGINT, *more})
 
 
 @behaviour
@@ -197,7 +197,7 @@ def hangs_before_all() -> None:
 
 @behaviour
 def ends_as_asked() -> None:
-    awaits_sigint()
+    awaits_sigint(signal.SIGTERM)
     step(2)
     send("checkpoint_saved", path="c", steps=3, bytes=1, seconds=0.1)
     failed("interrupted", "stopped by Ctrl-C (SIGINT)", "start it again")

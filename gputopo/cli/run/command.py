@@ -5,10 +5,12 @@ On several hosts it is started on each of them, exported for other starters, or 
 
 import contextlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+
+import msgspec
 
 from gputopo.cli.hosts.asking import hosts_to_start, start_hosts
 from gputopo.cli.hosts.meeting import excuse
@@ -22,6 +24,7 @@ from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import GputopoError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf, parameters_of
+from gputopo.values.run.all_reduce import NCCL
 
 if TYPE_CHECKING:
     from gputopo.launch.spec.target import Target
@@ -263,12 +266,14 @@ def _export(asked: Asked) -> int:
     from gputopo.cli.run.prepare import require_restartable
     from gputopo.cli.run.start import show_hosts_start, words_of_hosts
     from gputopo.launch.jobs.restarting import require_losable
-    from gputopo.launch.spec.target import rehearsal_name
 
     options, shape = asked.options, asked.options.shape
 
     def of_core(target: "Target") -> "RunSpec":
-        spec = asked.job.spec_of(asked.job.placed(target))
+        # What does not go with NCCL between hosts is what the hosts then choose: see `train_on_hosts`.
+        other = next((one for one in target.plan.candidates if one.all_reduce != NCCL), target.plan.choice)
+        plan = msgspec.structs.replace(target.plan, choice=other)
+        spec = asked.job.spec_of(asked.job.placed(replace(target, plan=plan)))
         require_restartable(spec, options)
         if options.min_hosts is not None:
             require_losable(spec, options.min_hosts, options.restart)
@@ -290,7 +295,6 @@ def _export(asked: Asked) -> int:
         asked.job.request,
         planned_machine(asked.sources),
         words,
-        rehearsal_of=rehearsal_name(asked.sources),
         program=asked.program,
         may_lose=options.min_hosts is not None,
         sbatch_options=options.sbatch_options,
