@@ -5,12 +5,10 @@ On several hosts it is started on each of them, exported for other starters, or 
 
 import contextlib
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-
-import msgspec
 
 from gputopo.cli.hosts.asking import hosts_to_start, start_hosts
 from gputopo.cli.hosts.meeting import excuse
@@ -24,7 +22,6 @@ from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import GputopoError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf, parameters_of
-from gputopo.values.run.all_reduce import NCCL
 
 if TYPE_CHECKING:
     from gputopo.launch.spec.target import Target
@@ -269,15 +266,15 @@ def _export(asked: Asked) -> int:
 
     options, shape = asked.options, asked.options.shape
 
-    def of_core(target: "Target") -> "RunSpec":
-        # What does not go with NCCL between hosts is what the hosts then choose: see `train_on_hosts`.
-        other = next((one for one in target.plan.candidates if one.all_reduce != NCCL), target.plan.choice)
-        plan = msgspec.structs.replace(target.plan, choice=other)
-        spec = asked.job.spec_of(asked.job.placed(replace(target, plan=plan)))
+    def checked(target: "Target") -> "RunSpec":
+        spec = asked.job.spec_of(target)
         require_restartable(spec, options)
         if options.min_hosts is not None:
             require_losable(spec, options.min_hosts, options.restart)
         return spec
+
+    def of_core(target: "Target") -> "tuple[Target, RunSpec]":
+        return asked.job.on_hosts(asked.job.placed(target), checked)
 
     _require_several(asked, is_exported=True)
     typed = {**asked.job.training.typed, **words_of_hosts(shape, asked.hosts.typed), **asked.showing.typed}
@@ -299,7 +296,6 @@ def _export(asked: Asked) -> int:
         may_lose=options.min_hosts is not None,
         sbatch_options=options.sbatch_options,
         spec_of=None if asked.job.model is None else of_core,
-        folders_of=start.folders_of,
     )
 
 

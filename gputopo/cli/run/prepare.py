@@ -6,7 +6,7 @@
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -139,6 +139,26 @@ class AskedJob:
         from gputopo.launch.spec.prepare import reduced_by_strategy
 
         return replace(target, plan=reduced_by_strategy(target.plan))
+
+    def on_hosts(self, target: "Target", make: "Callable[[Target], RunSpec]") -> "tuple[Target, RunSpec]":
+        """Return a target and its spec, or the next best where options do not go with NCCL between hosts.
+
+        Raises what `make` raises.
+        """
+        try:
+            return target, make(target)
+        except UsageError as error:
+            plan = target.plan
+            rest = tuple(one for one in plan.candidates if one.all_reduce != NCCL)
+            by_nccl = plan.choice.all_reduce == NCCL and target.others and "all_reduce" not in self.typed
+            if not (by_nccl and rest):
+                raise
+            note(f"without NCCL between hosts: {error.what}")
+            reasons = (f"NCCL would be faster between hosts: {error.what}",)
+            choice = msgspec.structs.replace(rest[0], reasons=reasons)
+            plan = msgspec.structs.replace(plan, choice=choice, candidates=(choice, *rest[1:]))
+            target = replace(target, plan=plan)
+            return target, make(target)
 
     def spec_of(self, target: "Target") -> "RunSpec":
         """Return the spec of the training on a target. Raises UsageError."""

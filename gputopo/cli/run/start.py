@@ -10,7 +10,8 @@ import msgspec
 
 from gputopo.cli.placement import PlanOptions
 from gputopo.cli.printing import emit
-from gputopo.launch.hosts.allocation import PORT, HostOptions, RankClaim, claim_of
+from gputopo.launch.hosts.allocation import PORT, HostOptions, claim_of
+from gputopo.launch.hosts.starters import RankClaim
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Declared, typed_words
 
@@ -61,10 +62,9 @@ def show_hosts_start(
     program: tuple[str, ...] = (),
     may_lose: bool = False,
     sbatch_options: tuple[str, ...] = (),
-    spec_of: "Callable[[Target], RunSpec] | None" = None,
-    folders_of: "Callable[[RunSpec], Sequence[str]] | None" = None,
+    spec_of: "Callable[[Target], tuple[Target, RunSpec]] | None" = None,
 ) -> int:
-    """Print it. `words`: options of the run but for hosts and GPUs; `spec_of`: of the core, by its rules.
+    """Print it. `words`: options of the run but for hosts and GPUs; `spec_of`: of the core, with its target.
 
     `may_lose`: the run goes on without a lost host. Raises UsageError, NoPlanError.
     """
@@ -94,7 +94,7 @@ def show_hosts_start(
             "leave --min-hosts out, or use --format sbatch",
         )
     target = _joint(claim, request, machine, shape)
-    spec = None if spec_of is None else spec_of(target)
+    target, spec = (target, None) if spec_of is None else spec_of(target)
     start = HostsExport(
         size=claim.size,
         choice=target.plan.choice,
@@ -104,7 +104,7 @@ def show_hosts_start(
         folder=str(Path.cwd()),
         hosts=claim.hosts,
         program=program,
-        folders=() if spec is None or folders_of is None else tuple(folders_of(spec)),
+        folders=tuple(folders_of(spec)),
         may_lose=may_lose,
         named=bool(request.gpus or request.exclude),
         options=sbatch_options,
