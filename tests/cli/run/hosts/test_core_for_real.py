@@ -47,7 +47,7 @@ class Hosts:
         """Return exit code, stdout and stderr of each."""
         found = []
         for one in self.launchers:
-            out, err = one.communicate(timeout=120)
+            out, err = one.communicate(timeout=300)
             found.append((one.returncode, out, err))
         return found
 
@@ -146,9 +146,9 @@ def test_tensorflows_strategy_of_several_hosts_trains_as_our_own_towers(
     for row, same in zip(other["devices"], ours["devices"], strict=True):
         assert row["device"] == same["device"]
         assert row["images_per_sec"] > 0
-    losses = [one.loss for one in events_of(home / "run") if isinstance(one, Step)]
-    assert losses[0] == pytest.approx(ours["first_loss"], rel=1e-6)
-    assert losses[6] == pytest.approx(ours["last_loss"], rel=1e-6)
+    losses = {one.step: one.loss for one in events_of(home / "run") if isinstance(one, Step)}
+    assert losses[1] == pytest.approx(ours["first_loss"], rel=1e-6)
+    assert losses[4] == pytest.approx(ours["last_loss"], rel=1e-6)
     assert other["ran"]["trainer"] == "strategy multi_worker_mirrored"
     assert other["exchange"]["ms"] > 0
     assert other["traces"][0]["says"] == ["The trace has the devices of rank 0 only."]
@@ -185,9 +185,9 @@ def test_the_strategy_goes_on_from_a_checkpoint_without_a_host_and_after_a_failu
     assert [one.host for one in first.fewer.devices] == ["localhost (rank 0)", "localhost (rank 2)"]
     assert second.fewer is None
     assert [one.steps for one in events if isinstance(one, Resumed)] == [first.steps, second.steps]
-    result = result_of(ended)
-    assert second.steps + result["warmup_steps"] + result["steps"] == 103, "as many steps as without"
-    assert result["last_loss"] != result["first_loss"]
+    last, _ = files.newest(tmp_path / "saved")
+    assert last is not None
+    assert last.header.steps == 103, "as many as without"
 
 
 def test_a_port_of_another_host_that_a_program_has_is_the_reason_on_both_hosts(tmp_path: Path) -> None:
