@@ -39,11 +39,7 @@ _Seconds = Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)]
 
 
 class StepDone(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="report", tag="step"):
-    """One step of one process: its length and the examples of it.
-
-    `steps`: of several steps up to `step`, which are one report, their number; the other figures are their
-    sums.
-    """
+    """One step of one process: its length and the examples of it."""
 
     pid: int
     step: Annotated[int, msgspec.Meta(ge=1)]  # from 1, in its `with`
@@ -51,7 +47,6 @@ class StepDone(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     examples: Annotated[int, msgspec.Meta(ge=0, le=MAX_EXAMPLES)]
     device: int | None = None  # index among the planned GPUs, if the process has one of its own
     busy_s: _Seconds | None = None  # the part in which that device worked, without waiting for others
-    steps: Annotated[int, msgspec.Meta(ge=1, le=MAX_EXAMPLES)] = 1
 
 
 class StepsEnded(msgspec.Struct, frozen=True, kw_only=True, tag_field="report", tag="ended"):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gputopo.captures import intake, ledger
+from gputopo.captures import intake, kernel_log, ledger
 from gputopo.values.errors import InputError
 from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Gpu, LineCounts, Machine, PciNode, Unread
@@ -106,7 +106,8 @@ def read(text: str, origin: str, captures: Captures) -> list[Machine]:
                 refused.append(Unread(source=SOURCE, line=part.line + 1, text=words[:200]))
             continue
         is_log = _LOG.search(part.title) is not None
-        machines += [_of_log(one) if is_log else _with_lines(one, part.line) for one in found]
+        earlier = kernel_log.EARLIER.search(part.title) is not None
+        machines += [_of_log(one, earlier) if is_log else _with_lines(one, part.line) for one in found]
     if not machines:
         raise InputError(f"{origin} is a bug report without a part that shows the GPUs", _HINT)
     accounted = sum(of.read + of.known + of.not_understood for one in machines for of in one.lines)
@@ -118,10 +119,11 @@ def read(text: str, origin: str, captures: Captures) -> list[Machine]:
     return [*_of_one_sample(machines), Machine(source=SOURCE, unread=tuple(refused), lines=(counts,))]
 
 
-def _of_log(machine: Machine) -> Machine:
-    """Return the machine of a log: lines in it that are not the kernel's are known."""
+def _of_log(machine: Machine, earlier: bool) -> Machine:
+    """Return the machine of a log, of an earlier boot or not: lines that are not the kernel's are known."""
     lines = (replace(of, known=of.known + of.not_understood, not_understood=0) for of in machine.lines)
-    return replace(machine, unread=(), lines=tuple(lines))
+    events = (replace(one, earlier=earlier or one.earlier) for one in machine.kernel_events)
+    return replace(machine, unread=(), lines=tuple(lines), kernel_events=tuple(events))
 
 
 def _with_lines(machine: Machine, above: int) -> Machine:

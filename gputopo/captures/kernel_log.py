@@ -9,7 +9,8 @@ Guide" (SXid).
 """
 
 import re
-from typing import NamedTuple
+from collections.abc import Collection
+from typing import NamedTuple, get_args
 
 import msgspec
 
@@ -48,6 +49,12 @@ _OF_KERNEL = re.compile(
 )
 _OF_SYSLOG = re.compile(rf"{_MARK}{_SYSLOG} \S{{1,64}} \S{{1,64}}: ")
 _OF_JOURNAL = re.compile(r"-- \S.*(?:--|\.)$|-- Boot [0-9a-f]{8}|-- Reboot")  # in any language
+_BOOT = re.compile(r"-- (?:Boot [0-9a-f]{8}|Reboot)|Linux version \d")
+_LOAD = re.compile(r"NVRM: loading NVIDIA")
+# Commands for the log of this boot, and those for one before it (`-b 1` is the oldest that is stored).
+_COMMAND = re.compile(r"\b(?:dmesg|journalctl)\b")
+EARLIER = re.compile(r"\bjournalctl\b.* (?:-\w*b|--boot)[ =]?-?[1-9](?![0-9a-f]{5})|\bdmesg\.\d")
+_OF_MODULE = ("xid", "sxid", "lost", "nvlink", "nvrm")  # kinds of events that end as the module is loaded
 _WITHOUT_PREFIX = re.compile(
     rf"{_MARK}(?=NVRM: |nvidia-nv(?:switch|link)\S*: |nvidia [0-9a-f]{{4}}:|pcieport [0-9a-f]{{4}}:)"
 )
@@ -175,6 +182,8 @@ def take(text: str, *, stamps: bool = True) -> Taken:
     for raw in text.split("\n"):
         message = _message(raw[:_LONGEST])
         if message is None:
+            if _COMMAND.search(raw[:_LONGEST]):
+                log.begin(earlier=EARLIER.search(raw[:_LONGEST]) is not None)
             rest.append(raw)
             continue
         if message.stamped is not None and _OF_GPU.search(message.text) is None:
@@ -227,17 +236,19 @@ class _Message(NamedTuple):
     time: str | None
     text: str
     stamped: str | None = None  # with its blanks, where a time in brackets alone stands before it
+    up_s: float | None = None  # since boot, where a date stands before it, too
 
 
 def _message(line: str) -> _Message | None:
     """Return the message of a line of the kernel; None for any other line."""
     if prefix := _OF_KERNEL.match(line):
         message = line[prefix.end() :]
-        return _Message(_time(prefix), message.strip(), None if "kernel:" in prefix[0] else message)
+        up_s = float(prefix["boot"]) if prefix["boot"] and (prefix["iso"] or prefix["syslog"]) else None
+        return _Message(_time(prefix), message.strip(), None if "kernel:" in prefix[0] else message, up_s)
     if prefix := _WITHOUT_PREFIX.match(line):
         return _Message(None, line[prefix.end() :].strip())
     if _OF_JOURNAL.match(line):
-        return _Message(None, "")
+        return _Message(None, line.strip())
     if _ANYWHERE.search(line):
         return _Message(None, line.strip())
     return None
@@ -256,6 +267,14 @@ def _time(prefix: re.Match[str]) -> str | None:
     return f"{boot} s" if boot else None
 
 
+def _order(time: str | None) -> tuple[int | str, ...]:
+    """Return a date as something to compare; of a month in another language nothing."""
+    month, *others = (time or "").split(" ")
+    if month in _MONTHS and len(others) == 2:
+        return _MONTHS.index(month), int(others[0]), others[1]
+    return (month,) if month[:1].isdecimal() and not others else ()
+
+
 def _shown(text: str) -> str:
     return " ".join(text.split())[:_MAX_TEXT]
 
@@ -272,12 +291,44 @@ class _Log:
 
     def __init__(self) -> None:
         self.events: dict[tuple[object, ...], KernelEvent] = {}
+        self.earlier: dict[tuple[object, ...], KernelEvent] = {}
+        self.is_earlier = False  # the log is of an earlier boot as a whole
+        self.last: _Message | None = None  # with a date and a time since boot
         self.received: list[tuple[_Message, re.Match[str]]] = []
         self.begun: _Message | None = None  # of the module, which may go on in its next line
         self.read = 0  # lines
 
+    def begin(self, *, earlier: bool) -> None:
+        """Begin with the log of this boot, or of an earlier one."""
+        self.end()
+        self._receive()
+        self.is_earlier, self.last = earlier, None
+
+    def _restarted(self, kinds: Collection[str] = get_args(KernelEventKind)) -> None:
+        """Set aside what came before the machine booted, or of some kinds before the module was loaded."""
+        self.end()
+        self._receive()
+        for key in [key for key, event in self.events.items() if event.kind in kinds]:
+            event = self.events.pop(key)
+            known = self.earlier.get(key, msgspec.structs.replace(event, count=0, earlier=True))
+            self.earlier[key] = msgspec.structs.replace(
+                known, count=known.count + event.count, last_time=event.last_time or known.last_time
+            )
+
+    def _has_booted(self, message: _Message) -> bool:
+        """Return whether a line is the first of a boot: its time since boot fell, and its date did not."""
+        before, self.last = self.last, message if message.up_s is not None else self.last
+        if before is None or message.up_s is None or before.up_s is None or message.up_s >= before.up_s - 1:
+            return _BOOT.match(message.text) is not None
+        dates = _order(before.time), _order(message.time)
+        return bool(dates[0]) and len(dates[0]) == len(dates[1]) and dates[0] <= dates[1]
+
     def add(self, message: _Message) -> None:
         """Take a line; one of the module that goes on is put together with those below it."""
+        if self._has_booted(message):
+            self._restarted()
+        elif _LOAD.match(message.text):
+            self._restarted(_OF_MODULE)
         if _OF_GPU.search(message.text) is None:
             return
         self.read += 1
@@ -354,13 +405,14 @@ class _Log:
         if kind == "nvrm" and _INTERNAL.match(text or ""):
             words = None
         key = (kind, code, severity, where, words)
-        known = self.events.get(key)
+        events = self.earlier if self.is_earlier else self.events
+        known = events.get(key)
         if known is not None:
-            self.events[key] = msgspec.structs.replace(
+            events[key] = msgspec.structs.replace(
                 known, count=known.count + 1, last_time=message.time or known.last_time
             )
-        elif len(self.events) < _MAX_EVENTS:
-            self.events[key] = KernelEvent(
+        elif len(self.events) + len(self.earlier) < _MAX_EVENTS:
+            events[key] = KernelEvent(
                 kind=kind,
                 text=_shown(text or ""),
                 code=code,
@@ -369,20 +421,25 @@ class _Log:
                 device_driver=driver,
                 time=message.time,
                 last_time=message.time,
+                earlier=self.is_earlier,
             )
 
     def machine(self) -> Machine:
-        """Return the events as a machine. What a port received is one event with the error that follows."""
+        """Return the events as a machine."""
         self.end()
-        described = {
-            (event.pci_address, event.severity) for event in self.events.values() if event.kind == "aer"
-        }
+        self._receive()
+        return Machine(source=SOURCE, kernel_events=(*self.earlier.values(), *self.events.values()))
+
+    def _receive(self) -> None:
+        """Add what ports received, unless an error that followed described it."""
+        events = self.earlier if self.is_earlier else self.events
+        described = {(event.pci_address, event.severity) for event in events.values() if event.kind == "aer"}
         for message, found in self.received:
             severity = _severity(found["severity"])
             where, port = _address(found["at"]), _address(found["port"])
             if (where, severity) not in described and not (where is None and (port, severity) in described):
                 self._add("aer", message, found["text"], severity=severity, at=found["at"] or found["port"])
-        return Machine(source=SOURCE, kernel_events=tuple(self.events.values()))
+        self.received.clear()
 
 
 def _severity(text: str) -> str:

@@ -2,13 +2,13 @@
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from gputopo.findings.rule import Case, Fault, Finding, Severity, check, named, rule_of
+from gputopo.findings.rule import SEVERITIES, Case, Fault, Finding, Severity, check, named, rule_of
 from gputopo.reference import data
 from gputopo.reference.expectations import expected_of
 from gputopo.topology.kernel import (
@@ -34,20 +34,20 @@ GPU_LOST = rule_of("gpu.lost")
 GPU_NO_ANSWER = rule_of("gpu.no_answer")
 
 OFF_THE_BUS = 79  # Xid
-# By the `action` of xids.csv (NVIDIA, Xid catalog, "immediate action").
-_XID_ACTIONS = rule_of("driver.xid").cases
 
 
-def _known_xids() -> dict[tuple[int, str], Case]:
-    """Return the Xids of NVIDIA's catalog (docs.nvidia.com/deploy/xid-errors) and of the one for older GPUs.
+def known_errors(file: str, actions: Mapping[str, Case]) -> dict[tuple[int, str], Case]:
+    """Return the errors of a catalogue, by code and "" or what makes a difference: severity or recovery
+    action of the message, architecture. `actions`: by their names in it, what to do.
 
-    By code and "", or what makes a difference: severity or recovery action of the message, architecture.
-    Faults of programs are warnings, those of the card errors.
+    xids.csv: NVIDIA's catalog (docs.nvidia.com/deploy/xid-errors) and the one for older GPUs, "immediate
+    action"; sxids.csv: the appendix on SXid errors of NVIDIA's Fabric Manager User Guide (DU-09883-001), also
+    as in leptonai/gpud, sxid.go. Faults of programs are warnings, those of the card errors.
     """
     found: dict[tuple[int, str], Case] = {}
-    with (Path(data.__path__[0]) / "xids.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            severity, action = msgspec.convert(row["severity"], Severity), _XID_ACTIONS[row["action"]]
+    with (Path(data.__path__[0]) / file).open(encoding="utf-8", newline="") as rows:
+        for row in csv.DictReader(rows):
+            severity, action = msgspec.convert(row["severity"], Severity), actions[row["action"]]
             whens = row["when"].split() if row["meaning"] else [row["when"]]
             for code in parse_ranges(row["codes"]) or ():
                 for when in whens or [""]:
@@ -56,7 +56,7 @@ def _known_xids() -> dict[tuple[int, str], Case]:
     return found
 
 
-XIDS = _known_xids()
+XIDS = known_errors("xids.csv", rule_of("driver.xid").cases)
 XID = rule_of(
     "driver.xid",
     cases={f"Xid {code}" + (f" ({when})" if when else ""): case for (code, when), case in XIDS.items()},
@@ -165,7 +165,8 @@ def lost_gpus(machine: Machine) -> Iterator[Fault]:
                 if fact == path or fact.startswith(f"{path}.")
             },
         }
-        logged = [event for one, event in kernel_events(machine, "xid", "lost", "nvrm") if one is gpu]
+        events = kernel_events(machine, "xid", "lost", "nvrm")
+        logged = [event for one, event in events if one is gpu and not event.earlier]
         if logged:
             evidence["kernel_events"] = [event_evidence(event) for event in logged]
         xids = ", ".join(sorted({f"Xid {event.code}" for event in logged if event.code is not None}))
@@ -209,23 +210,22 @@ def unlisted_gpus(machine: Machine) -> Iterator[Fault]:
 def logged_xids(machine: Machine) -> Iterator[Fault]:
     """Find Xid errors in the kernel log, but for the one of a GPU that fell off the bus: `logged_losses`."""
     for gpu, event in kernel_events(machine, "xid"):
-        if event.code == OFF_THE_BUS:
+        if event.code == OFF_THE_BUS and not event.earlier:
             continue
         case = xid_case(event.code or 0, event.severity, gpu)
         says = f"Xid {event.code} in the kernel log{times(event)}: {case.says}"
-        evidence = event_evidence(event)
-        if gpu is not None:
-            yield XID.fault(gpu, says, evidence, case.severity, remedy=case.remedy, part=str(event.code))
-        else:
-            yield XID.fault(DRIVER, f"{_device(event)}: {says}", evidence, case.severity, remedy=case.remedy)
+        says = says if gpu is not None else f"{_device(event)}: {says}"
+        severity, part = severity_of(event, case.severity), str(event.code)
+        yield XID.fault(gpu or DRIVER, says, event_evidence(event), severity, remedy=case.remedy, part=part)
 
 
 @check(GPU_LOST)
 def logged_losses(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs that fell off the bus by the kernel log."""
+    """Find GPUs that fell off the bus by the kernel log of this boot."""
     seen: list[str | None] = []
     for gpu, event in kernel_events(machine, "xid", "lost"):
-        if (event.kind == "xid" and event.code != OFF_THE_BUS) or event.pci_address in seen:
+        of_another = event.kind == "xid" and event.code != OFF_THE_BUS
+        if of_another or event.earlier or event.pci_address in seen:
             continue
         seen.append(event.pci_address)
         code = f"Xid {event.code} " if event.code else ""
@@ -239,12 +239,17 @@ def logged_losses(machine: Machine) -> Iterator[Fault]:
 @check(KERNEL_ERROR)
 def kernel_errors(machine: Machine) -> Iterator[Fault]:
     """Find errors of the kernel module without an Xid in the kernel log."""
-    for gpu, event in kernel_events(machine, "nvrm"):
+    known = {event.pci_address for _, event in kernel_events(machine, "xid") if event.code == OFF_THE_BUS}
+    for gpu, event in kernel_events(machine, "nvrm", "lost"):
+        if event.kind == "lost" and (not event.earlier or event.pci_address in known):
+            continue  # `logged_losses`, `logged_xids`
         case = next(
             (word for word in KERNEL_ERROR.cases if word in event.text.lower().replace("_", " ")), None
         )
         says, evidence = f"kernel log{times(event)}: {event.text}", event_evidence(event)
-        yield KERNEL_ERROR.fault(gpu or DRIVER, says, evidence, case=case, part=event.text)
+        usual = KERNEL_ERROR.cases[case].severity if case else KERNEL_ERROR.severities[0]
+        severity = severity_of(event, usual)
+        yield KERNEL_ERROR.fault(gpu or DRIVER, says, evidence, severity, case=case, part=event.text)
 
 
 def times(event: KernelEvent) -> str:
@@ -253,12 +258,18 @@ def times(event: KernelEvent) -> str:
     if event.last_time is not None:
         since_boot = " after boot" if event.last_time.endswith(" s") else ""
         words.append(f"{'last ' if words else ''}at {event.last_time}{since_boot}")
+    words += ["before the last boot or driver load"] if event.earlier else []
     return f" ({', '.join(words)})" if words else ""
+
+
+def severity_of(event: KernelEvent, severity: Severity) -> Severity:
+    """Return the severity of an event: one before the last boot is not of the machine as it is now."""
+    return SEVERITIES[max(0, SEVERITIES.index(severity) - event.earlier)]
 
 
 def event_evidence(event: KernelEvent) -> dict[str, Any]:
     """Return the known facts of an event."""
-    return {name: value for name, value in msgspec.to_builtins(event).items() if value is not None}
+    return {name: value for name, value in msgspec.to_builtins(event).items() if value not in (None, False)}
 
 
 def _device(event: KernelEvent) -> str:

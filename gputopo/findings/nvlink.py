@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from gputopo.findings.compare import grouped
-from gputopo.findings.driver import event_evidence, times
+from gputopo.findings.driver import event_evidence, known_errors, severity_of, times
 from gputopo.findings.rule import (
     Case,
     Fault,
@@ -46,7 +46,15 @@ MIN_JOINED = Threshold(
 
 NVLINK_DOWN = rule_of("nvlink.down", MIN_JOINED)
 THIN_BRIDGE = rule_of("nvlink.thin_bridge")
-NVLINK_ERRORS = rule_of("nvlink.errors", CRC_ERRORS, NVLINK_REPLAYS)
+_SXID_ACTIONS = rule_of("nvlink.errors").cases
+SXIDS = {code: case for (code, _), case in known_errors("sxids.csv", _SXID_ACTIONS).items()}
+NVLINK_ERRORS = rule_of(
+    "nvlink.errors",
+    CRC_ERRORS,
+    NVLINK_REPLAYS,
+    cases={f"SXid {code}": case for code, case in SXIDS.items()},
+)
+_UNNUMBERED = Case("NVLink error", NVLINK_ERRORS.remedy, "warning")
 NVLINK_DIFFERS = rule_of("nvlink.differs")
 FABRIC_NOT_READY = rule_of("nvlink.fabric_not_ready")
 FABRIC_UNHEALTHY = rule_of("nvlink.fabric_unhealthy")
@@ -161,14 +169,19 @@ def logged_errors(machine: Machine) -> Iterator[Fault]:
     """Find errors of NVLinks and NVSwitches (SXid) in the kernel log. (Xid 74 is an Xid.)"""
     for gpu, event in kernel_events(machine, "sxid", "nvlink"):
         fatal = event.severity == "fatal"
-        severity: Severity = "error" if fatal else "warning"
-        what = "NVLink error" if event.code is None else f"SXid {event.code}"
-        case = None if event.code is None else "SXid fatal" if fatal else "SXid"
-        says = f"{what} in the kernel log{times(event)}: {event.text}"
-        if gpu is None and event.pci_address:
-            says = f"NVSwitch {event.pci_address}: {says}"
-        evidence = event_evidence(event)
-        yield NVLINK_ERRORS.fault(gpu or MACHINE, says, evidence, severity, case=case, part=event.text)
+        if event.code is None:
+            case, what = _UNNUMBERED, f"NVLink error in the kernel log{times(event)}: {event.text}"
+        else:
+            case = SXIDS.get(event.code, _SXID_ACTIONS["fabric" if fatal else "handled"])
+            what = f"SXid {event.code} in the kernel log{times(event)}: {case.says} ({event.text})"
+        severity: Severity = "error" if fatal else case.severity
+        if event.severity == "nonfatal" and severity == "error":
+            severity = "warning"
+        says = f"NVSwitch {event.pci_address}: {what}" if gpu is None and event.pci_address else what
+        severity, evidence = severity_of(event, severity), event_evidence(event)
+        yield NVLINK_ERRORS.fault(
+            gpu or MACHINE, says, evidence, severity, remedy=case.remedy, part=event.text
+        )
 
 
 @each_gpu(FABRIC_NOT_READY, FABRIC_UNHEALTHY)

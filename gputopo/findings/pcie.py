@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gputopo.findings.compare import grouped, maxima
-from gputopo.findings.driver import event_evidence
+from gputopo.findings.driver import event_evidence, severity_of
 from gputopo.findings.rule import (
     Fault,
     Severity,
@@ -153,7 +153,8 @@ def logged_errors(machine: Machine) -> Iterator[Fault]:
     """Find PCIe errors of a GPU, or of the ports that lead to it alone, in the kernel log."""
     events = [(gpu, event) for gpu, event in kernel_events(machine, "aer", "pcie") if gpu is not None]
     gpus = {gpu.index: gpu for gpu, _ in events}
-    for index, of_gpu in grouped((gpu.index, event) for gpu, event in events).items():
+    for index, found in grouped((gpu.index, event) for gpu, event in events).items():
+        of_gpu = [event for event in found if not event.earlier] or found
         counts = maxima(
             (f"{one.severity} (AER)" if one.kind == "aer" else one.text, one.count) for one in of_gpu
         )
@@ -161,6 +162,8 @@ def logged_errors(machine: Machine) -> Iterator[Fault]:
         if counts.keys() <= {"corrected (AER)"} and max(counts.values()) <= CORRECTED_ERRORS.value:
             severity = "info"
         words = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        words += " (before the last boot)" if of_gpu[0].earlier else ""
+        severity = severity_of(of_gpu[0], severity)
         evidence = {"kernel_events": list(map(event_evidence, of_gpu))}
         yield PCIE_ERRORS.fault(gpus[index], f"PCIe errors in the kernel log: {words}", evidence, severity)
 

@@ -1,37 +1,36 @@
 """One box over time: its runs, links and GPUs from measurement to measurement; since when it is worse. Pure.
 
 A series holds what was measured under the same conditions, whatever the versions of driver and TensorFlow:
-these are events beside it. It is worse since the measurement that parts it best into two medians.
+these are events beside it. It is worse since the measurement from which on it is lower by the most standard
+errors.
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import msgspec
 
 from gputopo.copies.numbers import host_copies, rate
 from gputopo.copies.pair_speeds import single_paths
-from gputopo.measurements.cells import RUN_TO_RUN, key
+from gputopo.measurements.cells import key
 from gputopo.measurements.words import gpus_words, job_words
 from gputopo.runs.history import Saved
 from gputopo.values.bandwidth import Kind
 from gputopo.values.run.measurement import Measurement
 
-# A change is a shift of so many standard errors, of more where measurements are few, and of this share
-# at least, of at least this many measurements on each side. Of 6 to 40 steady measurements at most one series
-# of 500 has one by chance (simulated, 1 to 3 % noise); a fall by 10 % of 5 to 12 measurements after 5 to 20
-# is found in 99 % of series with 2 % noise, in 90 % with 3 %.
-DEVIATIONS, DEVIATIONS_OF_ONE = 3.5, 20.0
+# A change is a shift of so many standard errors, of this share at least, of at least this many measurements,
+# outliers apart, on each side. The noise is that of the series, as if two more measurements had been off by
+# `USUAL_NOISE`: few do not show it. Simulated with 6 to 40 even measurements and 1 to 3 % noise, also with an
+# outlier: one series in 1,000 has a change by chance.
+DEVIATIONS, USUAL_NOISE = 4.4, 0.03
 MIN_CHANGE = 0.03
 MIN_SIDE = 3
 _MAX_POINTS = 400  # of a series, the latest
-_MAD_TO_DEVIATION = 1.4826  # of normal noise; of the mean of absolute differences:
-_MEAN_TO_DEVIATION = math.sqrt(math.pi / 2)
+_MAD_TO_DEVIATION = 1.4826  # of normal noise
 _OUTLIER = 3.0  # deviations, from which on a difference counts as no more
-_SHIFT_VARIANCE = 1.1  # of a median of differences, over that of a difference of means
 # Conditions that name a series of runs; the others are equal within it as well.
 _NAMING = ("model", "batch_per_gpu", "precision", "variable_update", "ps_device", "all_reduce")
 
@@ -126,21 +125,18 @@ def change_of(series: Series) -> Worsening | None:
 
 
 def _change(series: Series, points: Sequence[Point]) -> Worsening | None:
-    """Return the change at the split that has the least sum of distances from the two medians.
-
-    So single outliers move nothing.
-    """
+    """Return the change at the split with the largest shift in standard errors."""
     values = [point.value for point in points]
 
-    def distance(split: int) -> float:
-        return sum(abs(value - median(part)) for part in (values[:split], values[split:]) for value in part)
+    def errors(split: int) -> float:
+        shift, error = _shift(values[:split], values[split:])
+        return shift / error if error else 0.0
 
-    split = min(range(MIN_SIDE, len(values) - MIN_SIDE + 1), key=distance, default=None)
+    split = max(range(MIN_SIDE, len(values) - MIN_SIDE + 1), key=errors, default=None)
     if split is None:
         return None
     found = _worsening(series, points, split)
-    before, after = values[:split], values[split:]
-    shift = 100 * median(one - other for one in before for other in after)
+    shift = 100 * median(one - other for one in values[:split] for other in values[split:])
     is_worse = shift >= found.before * max(found.noise_percent, 100 * MIN_CHANGE) and found.after > 0
     return found if is_worse else None
 
@@ -157,17 +153,7 @@ def low_last(series: Series) -> Worsening | None:
 def _worsening(series: Series, points: Sequence[Point], split: int) -> Worsening:
     parts = [[point.value for point in some] for some in (points[:split], points[split:])]
     before, after = map(median, parts)
-    around = [
-        abs(value / middle - 1)
-        for part, middle in zip(parts, (before, after), strict=True)
-        for value in part
-        if middle > 0 and len(part) > 1
-    ]
-    count = len(around)
-    limit = _OUTLIER * max(_MAD_TO_DEVIATION * median(around or [0.0]), RUN_TO_RUN / 2)
-    spread = _MEAN_TO_DEVIATION * sum(min(one, limit) for one in around) / max(count - 2, 1)
-    errors = math.sqrt(_SHIFT_VARIANCE * sum(1 / len(part) for part in parts))
-    noise = (DEVIATIONS + DEVIATIONS_OF_ONE / len(points)) * max(spread, RUN_TO_RUN) * errors
+    _, error = _shift(*parts)
     return Worsening(
         what=series.what,
         unit=series.unit,
@@ -175,10 +161,28 @@ def _worsening(series: Series, points: Sequence[Point], split: int) -> Worsening
         before=before,
         after=after,
         percent=100 * (1 - after / before) if before > 0 else 0.0,
-        noise_percent=100 * noise,
+        noise_percent=100 * DEVIATIONS * error / before if before > 0 else 0.0,
         measurements_before=split,
         measurements_after=len(points) - split,
     )
+
+
+def _shift(*parts: Sequence[float]) -> tuple[float, float]:
+    """Return by how much the mean is lower after than before, and the standard error. Outliers weigh little.
+
+    A part with too few others shows no shift.
+    """
+    middles = [median(part) for part in parts]
+    away = [[value - middle for value in part] for part, middle in zip(parts, middles, strict=True)]
+    count = sum(map(len, parts))
+    usual = 2 * (USUAL_NOISE * middles[0]) ** 2
+    typical = _MAD_TO_DEVIATION * median(abs(one) for part in away for one in part)
+    limit = _OUTLIER * math.sqrt((usual + (count - 2) * typical**2) / count)
+    within = [[min(max(one, -limit), limit) for one in part] for part in away]
+    variance = (usual + sum(one**2 for part in within for one in part)) / count
+    before, after = (middle + fmean(part) for middle, part in zip(middles, within, strict=True))
+    others = min(sum(abs(one) <= limit for one in part) for part in away)
+    return (before - after) * (others >= MIN_SIDE), math.sqrt(variance * sum(1 / len(part) for part in parts))
 
 
 def _with_events(change: Worsening, series: Iterable[Series], events: Iterable[Event]) -> Worsening:

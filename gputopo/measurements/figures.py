@@ -57,7 +57,7 @@ class Against(msgspec.Struct, frozen=True, kw_only=True):
     reference: str  # its source
     reference_images_per_sec: float  # its figure
     difference_percent: float  # of the cell over it, negative: slower
-    noise_percent: float  # a difference below this is none
+    noise_percent: float  # a difference below this, in its direction, is none
     verdict: Word
     differs: tuple[str, ...] = ()  # conditions that differ as well
     is_regression: bool = False  # slower than an earlier run with no other difference
@@ -221,7 +221,7 @@ def _against(cell: Cell, reference: Cell, kind: Literal["published", "earlier"],
         reference=reference.sources[0],
         reference_images_per_sec=reference.images_per_sec or 0.0,
         difference_percent=100 * (ratio - 1),
-        noise_percent=100 * math.expm1(noise),
+        noise_percent=100 * abs(math.expm1(math.copysign(noise, ratio - 1))),
         verdict=verdict,
         differs=differs,
         is_regression=kind == "earlier" and verdict == "slower" and not differs,

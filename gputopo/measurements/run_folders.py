@@ -52,10 +52,10 @@ class RunFolders:
         """
         folder = path if path.is_dir() else path.parent
         result, digest = _result(folder)
-        if result is None or not _is_run(result):
+        if not _is_run(result):
             if folder.parent.name == FOLDER and (folder.parent.parent / MANIFEST).is_file():
                 return None
-            cause = f": {result.failure.cause}" if result is not None and result.failure else ""
+            cause = f": {result.failure.cause}" if result.failure else ""
             raise InputError(f"{folder} is of a run that ended before it began{cause}", _GIVE)
         machine, name = _machine(folder)
         if machine is not None and name is not None:
@@ -146,7 +146,7 @@ def machine_name(machine: Machine) -> str | None:
     return f"{words} ({known[:6]})"
 
 
-def _result(folder: Path) -> tuple[Result | None, str | None]:
+def _result(folder: Path) -> tuple[Result, str | None]:
     """Return the result of a run, derived from its events where it has none that can be read."""
     file, events = folder / "result.json", folder / "events.jsonl"
     if file.is_file():

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.measurements.cells import MODE, SET, key
+from gputopo.measurements.cells import MODE, SET, Cell, key, ratio_holds
 from gputopo.measurements.doubts import doubts
 from gputopo.measurements.figures import SMALLEST_EFFECT, Figures, figures_of
 from gputopo.measurements.observations import (
@@ -35,22 +35,31 @@ _MODES = {
 
 
 def headline(figures: Figures, observations: Sequence[Observation]) -> str:
-    """Return the sentences; where there is nothing to take or to avoid, the first observation."""
+    """Return the sentences; where nothing is to take or avoid, the fastest placement and what is in doubt."""
     clean = without_spoilt(figures)
     found = [*_before(figures), *_take(clean), *_avoid(clean), *_repeat(figures)]
-    return " ".join(found or [one.says for one in observations[:1]])
+    modes = [one.says for one in observations if one.id == "mode.best"]
+    return " ".join(found or dict.fromkeys((*modes[:1], *(one.says for one in observations[:1]))))
 
 
 def _before(figures: Figures) -> Iterator[str]:
     rows = [row for row in figures.against if row.kind == "earlier" and row.verdict != "cannot tell"]
-    worse = [-row.difference_percent for row in rows if row.is_regression]
+    slower = [row for row in rows if row.verdict == "slower"]
     measured = sum(cell.images_per_sec is not None and not cell.spoilt for cell in figures.cells)
-    if worse:
-        yield f"{len(worse)} of {len(rows)} cells slower than before, by up to {max(worse):.0f} %."
-    elif rows:
+    for worse, words in (
+        ([row for row in slower if row.is_regression], ""),
+        ([row for row in slower if not row.is_regression], ", with other software"),
+    ):
+        if worse:
+            most = max(-row.difference_percent for row in worse)
+            yield f"{len(worse)} of {len(rows)} cells slower than before, by up to {most:.0f} %{words}."
+    if rows and not slower:
         yield f"0 of {len(rows)} cells slower than before."
-    if rows and len(rows) < measured:
-        yield f"{measured - len(rows)} cells have no earlier run."
+    once = [row.noise_percent for row in rows if len(figures.cells[row.cell].repeats) == 1]
+    if once:
+        yield f"With one run a cell, differences below {min(once):.0f} % are not seen: repeat the cells."
+    if rows and (new := measured - len(rows)) > 0:
+        yield f"{new} cell{'s have' if new > 1 else ' has'} no earlier run."
 
 
 def _take(figures: Figures) -> Iterator[str]:
@@ -60,14 +69,15 @@ def _take(figures: Figures) -> Iterator[str]:
         of = figures.cells[scaling.largest.cell].of
         if of.variable_update != "independent":
             jobs[key(of, (*SET, *MODE))].append(where_it_stops(figures.cells, scaling)[0])
-    best = [max(rows, key=lambda row: row.images_per_sec) for rows in jobs.values()]
+    ordered = [sorted(rows, key=lambda row: -row.images_per_sec) for rows in jobs.values()]
+    best = [rows[0] for rows in ordered]
     machines = {figures.cells[row.cell].of.machine for row in best}
     if not best:
         return
     if len(machines) > 1:
         yield _machines(figures)
         return
-    takes = Counter((row.n_gpus, figures.cells[row.cell].of.mode if row.n_gpus > 1 else "") for row in best)
+    takes = Counter((rows[0].n_gpus, _fastest_mode(figures.cells, rows)) for rows in ordered)
     (number, mode), count = max(takes.items(), key=lambda item: (item[1], item[0]))
     some = [row for row in best if row.n_gpus == number]
     of = figures.cells[some[0].cell].of
@@ -75,6 +85,13 @@ def _take(figures: Figures) -> Iterator[str]:
     words += f", {_MODES.get(mode, mode.replace('_', ' '))}" if mode else ""
     words += f": {median(row.speedup for row in some):.1f}x" if number > 1 else ": more do not pay"
     yield words + (f", the best in {count} of {len(best)} jobs." if len(best) > 1 else ".")
+
+
+def _fastest_mode(cells: Sequence[Cell], rows: Sequence[ScalingRow]) -> str:
+    """Return the mode of the first row, the fastest; empty where the next is as fast within the noise."""
+    first, *others = (cells[row.cell] for row in rows)
+    alike = [other for other in others if other.of.n_gpus == first.of.n_gpus]
+    return first.of.mode if first.of.n_gpus > 1 and all(ratio_holds(first, one) for one in alike) else ""
 
 
 def _machines(figures: Figures) -> str:

@@ -21,6 +21,7 @@ from gputopo.values.run.drill import labels
 from gputopo.values.run.events import (
     Anomaly,
     CheckpointSaved,
+    Device,
     Evaluated,
     Event,
     Exported,
@@ -119,6 +120,8 @@ class Summary:
         elif isinstance(event, Restarted) and event.fewer is not None and self._started is not None:
             self._begin(event.started_with(self._started))
             self._steps.begin_anew()
+        elif isinstance(event, Step) and self.hardware is not None:
+            self._compare_processes(event)
         elif isinstance(event, Sample):
             event = self._one_machine.without_ranks(event)
         self.running.add(event)
@@ -139,6 +142,14 @@ class Summary:
                 self._rare.setdefault(type(event), []).append(event)
                 if isinstance(event, Traced):
                     self._noticed |= dict.fromkeys(event.says)
+
+    def _compare_processes(self, step: Step) -> None:
+        """Have a device for each process of a program without GPUs that reports how long it was busy."""
+        towers = {device.tower for device in self._paces.devices} | {mark.tower for mark in step.marks}
+        if self._started and self._started.backend == "cpu" and len(towers) > len(self._paces.devices):
+            devices = tuple(Device(tower=tower, device=f"/CPU:{tower}") for tower in sorted(towers))
+            self._started = msgspec.structs.replace(self._started, devices=devices)
+            self._paces = Paces(devices)
 
     def _all(self, kind: type[E]) -> tuple[E, ...]:
         return tuple(self._rare.get(kind, ()))

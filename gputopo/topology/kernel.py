@@ -10,7 +10,8 @@ from gputopo.values.machine import Gpu, KernelEvent, KernelEventKind, Machine, P
 def kernel_events(machine: Machine, *kinds: KernelEventKind) -> Iterator[tuple[Gpu | None, KernelEvent]]:
     """Return the events of some kinds, each with its GPU; None where it is of none, or that is unknown.
 
-    An event of two logs (dmesg and kern.log) counts once, by the higher number.
+    An event of two logs (dmesg and kern.log) counts once, by the higher number, and one that came again
+    since the last boot only as that.
     """
     owners = _owners(machine)
     events: dict[tuple[object, ...], KernelEvent] = {}
@@ -18,7 +19,7 @@ def kernel_events(machine: Machine, *kinds: KernelEventKind) -> Iterator[tuple[G
         if event.kind in kinds:
             words = event.text if event.code is None and event.kind != "aer" else None
             key = event.kind, event.code, event.severity, event.pci_address, words
-            if key not in events or events[key].count < event.count:
+            if key not in events or (events[key].earlier, -events[key].count) > (event.earlier, -event.count):
                 events[key] = event
     for event in events.values():
         where = None if event.pci_address is None else short_address(event.pci_address)

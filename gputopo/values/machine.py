@@ -327,6 +327,7 @@ class KernelEvent(Value, frozen=True):
     count: int = 1
     time: str | None = None
     last_time: str | None = None
+    earlier: bool = False  # before the machine booted last, or the NVIDIA module was loaded last
 
 
 class Nccl(Value, frozen=True):

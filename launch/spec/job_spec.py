@@ -33,6 +33,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     says: tuple[str, ...] = ()  # notes for every output
 
 
+MAX_PROCESSES = 1024  # of a host; a program that reports more is not believed; not measured
+
+
 class ProgramSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.program/1"):
     """A program and the GPUs that it was given; `model`: its name, for the run's folder."""
 
@@ -46,11 +49,14 @@ class ProgramSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="g
 
     @property
     def towers(self) -> dict[int, list[int]]:
-        """The towers of each host with devices, by its rank: in the order in which its program sees them."""
+        """The towers of each host with devices, by its rank: in the order in which its program sees them.
+
+        Without GPUs each process of the program is a device, by its local rank.
+        """
         found: dict[int, list[int]] = {}
         for one in self.devices:
             found.setdefault(one.rank, []).append(one.tower)
-        return found
+        return found or {0: [*range(MAX_PROCESSES)]}
 
 
 class ProgramPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.programpart/1"):

@@ -15,22 +15,25 @@ def usable_cpus(root: Path = Path("/")) -> Usable:
 def cpu_quota(root: Path = Path("/")) -> float | None:
     """CPUs of time each second that this process's cgroups allow, the least of them; None: no quota.
 
-    Sources: `cpu.max` (cgroup 2), `cpu.cfs_quota_us` and `cpu.cfs_period_us` (cgroup 1), of the group in
-    /proc/self/cgroup, of those above it, and of the top of the mount (a container sees its own group there).
+    Sources: `cpu.max` (cgroup 2), `cpu.cfs_quota_us` and `cpu.cfs_period_us` (cgroup 1) of each.
     """
-    found = (_quota(folder) for folder in _cgroup_folders(root))
+    found = (_quota(folder) for folder in _cgroup_folders(root, "cpu"))
     return min((quota for quota in found if quota is not None), default=None)
 
 
-def _cgroup_folders(root: Path) -> Iterator[Path]:
+def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of the group in /proc/self/cgroup, of those above it, and of the top of the mount.
+
+    A container sees its own group there.
+    """
     mount = root / "sys/fs/cgroup"
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, group = [*line.split(":", 2), "", ""][:3]
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        top = mount / controllers if controllers else mount
         inside = Path(group.lstrip("/"))
-        yield from (top / part for part in (inside, *inside.parents))
+        tops = (mount / controllers, mount / controller) if controllers else (mount,)
+        yield from (top / part for top in tops for part in (inside, *inside.parents))
 
 
 def _quota(folder: Path) -> float | None:
@@ -45,11 +48,13 @@ def _quota(folder: Path) -> float | None:
 def oom_kills(root: Path = Path("/")) -> int | None:
     """Number of out-of-memory kills in this process's memory cgroup, or on the machine; None if unknown.
 
-    Sources, first that answers: `memory.events` (cgroup 2) or `memory.oom_control` (cgroup 1) of the group in
-    /proc/self/cgroup, the same at the top of the mount (a container sees its own group there), /proc/vmstat.
-    Only the difference of two readings means anything. The command: `cat /sys/fs/cgroup/memory.events`.
+    Sources, first that answers: `memory.events` (cgroup 2) or `memory.oom_control` (cgroup 1) of these
+    groups, /proc/vmstat. Only the difference of two readings means anything. The command:
+    `cat /sys/fs/cgroup/memory.events`.
     """
-    for path in (*_cgroup_files(root), root / "proc/vmstat"):
+    names = ("memory.events", "memory.oom_control")
+    files = (folder / name for folder in _cgroup_folders(root, "memory") for name in names)
+    for path in (*files, root / "proc/vmstat"):
         count = _field(path, "oom_kill")
         if count is not None:
             return count
@@ -59,22 +64,6 @@ def oom_kills(root: Path = Path("/")) -> int | None:
 def memory_bytes() -> int:
     """The host's memory in bytes, the limit of TensorFlow's allocator for CPUs."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _cgroup_files(root: Path) -> list[Path]:
-    mount = root / "sys/fs/cgroup"
-    files: list[Path] = []
-    for line in _text(root / "proc/self/cgroup").splitlines():
-        _, controllers, group = [*line.split(":", 2), "", ""][:3]
-        inside = group.lstrip("/")
-        if controllers == "":
-            files += [mount / inside / "memory.events", mount / "memory.events"]
-        elif "memory" in controllers.split(","):
-            files += [
-                mount / "memory" / inside / "memory.oom_control",
-                mount / "memory" / "memory.oom_control",
-            ]
-    return files
 
 
 def _field(path: Path, name: str) -> int | None:

@@ -12,13 +12,13 @@ import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 
 import msgspec
 
+from gputopo.launch.spec.job_spec import MAX_PROCESSES
 from gputopo.launch.throughput import (
-    MAX_EXAMPLES,
     MAX_REPORT_BYTES,
-    MAX_SECONDS,
     Report,
     StepDone,
     StepsEnded,
@@ -33,7 +33,6 @@ MAX_AHEAD = 8
 # A process that reported nothing in so many steps of another one, and in so many seconds, has ended, or is
 # stuck. Of thousands of steps a second a pipe has tens of ms of one process alone; not measured
 GONE_STEPS, GONE_S = 200, 1.0
-MAX_PROCESSES = 1024  # of a host; a program that reports more is not believed; not measured
 
 _Place = tuple[int, int]  # a process: host and pid
 
@@ -77,7 +76,7 @@ class Joined:
         elif (process := self._process(place)) is not None:
             process.waiting.append(report)
             if process.number is not None:
-                self._lost += max(0, report.step - process.number - report.steps)
+                self._lost += max(0, report.step - process.number - 1)
             process.number, process.heard_s = report.step, time_s
             if len(process.waiting) > GONE_STEPS:
                 self._processes = {
@@ -146,7 +145,7 @@ def _step(
     )
     marks = {}
     # A device with another batch is neither slow nor quick for that, so then they are not compared.
-    if len({one.examples / one.steps for one in reports}) == 1:
+    if len({one.examples for one in reports}) == 1:
         for (host, _), steps in taken.items():
             mark = _mark(steps, towers.get(host, ()))
             if mark is not None:
@@ -154,7 +153,7 @@ def _step(
     return Step(
         time_s=time_s,
         step=number,
-        seconds=images / speed if images else _mean([one.seconds for one in reports], reports),
+        seconds=images / speed if images else fmean(one.seconds for one in reports),
         images=images,
         loss=None,
         marks=tuple(marks.values()),
@@ -167,17 +166,12 @@ def _mark(steps: Sequence[StepDone], towers: Sequence[int]) -> TowerMarks | None
     busy_s = [one.busy_s for one in steps if one.busy_s is not None]
     if device is None or not 0 <= device < len(towers) or len(busy_s) < len(steps):
         return None
-    return TowerMarks(tower=towers[device], start_s=0.0, weights_s=0.0, compute_s=_mean(busy_s, steps))
+    return TowerMarks(tower=towers[device], start_s=0.0, weights_s=0.0, compute_s=fmean(busy_s))
 
 
-def _mean(seconds: Sequence[float], reports: Sequence[StepDone]) -> float:
-    """Return the mean of a step, of sums over the steps of reports."""
-    return math.fsum(seconds) / sum(one.steps for one in reports)
-
-
-# Reports, of 130 bytes, that a host sends at once, which is each second; of more, consecutive steps of a
-# process are one report; not measured
-MAX_REPORTS = 1000
+# Reports, of 130 bytes, that a host sends at once, which is each second: of more the rest is left out; not
+# measured
+MAX_REPORTS = 2000
 # Reports that are held for rank 0 where it does not answer: what 10,000 steps a second are in the 10 s after
 # which it is gone; not measured
 MAX_HELD = 100_000
@@ -206,45 +200,9 @@ class Batch:
         self._waiting.append((time_s, report))
 
     def take(self) -> tuple[StepsReported, ...]:
-        """Return what there is, bounded, in one message; none where nothing was reported."""
+        """Return what there is, in one message, none where nothing was reported; of too many the latest."""
         reports = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        return (StepsReported(reports=tuple(bounded(reports))),) if reports else ()
-
-
-def bounded(reports: Sequence[Timed], limit: int = MAX_REPORTS) -> list[Timed]:
-    """Return the reports, of more than `limit` with consecutive steps of each process as one.
-
-    Where loops begin and end so often that this is no remedy, they are cut off at twice the limit.
-    """
-    each = math.ceil(len(reports) / limit)
-    if each <= 1:
-        return list(reports)
-    found: list[Timed] = []
-    groups: dict[int, list[StepDone]] = {}
-    for time_s, report in reports:
-        steps = groups.pop(report.pid, [])
-        if isinstance(report, StepDone) and report.step > 1:
-            steps.append(report)
-            if len(steps) < each:
-                groups[report.pid] = steps
-            else:
-                found.append((time_s, _one(steps)))
-        else:
-            found += [(time_s, _one(steps))] if steps else []
-            found.append((time_s, report))
-    found += [(reports[-1][0], _one(steps)) for steps in groups.values()]
-    return found[: 2 * limit]
-
-
-def _one(steps: Sequence[StepDone]) -> StepDone:
-    busy = [one.busy_s for one in steps if one.busy_s is not None]
-    return msgspec.structs.replace(
-        steps[-1],
-        steps=sum(one.steps for one in steps),
-        seconds=min(math.fsum(one.seconds for one in steps), MAX_SECONDS),
-        examples=min(sum(one.examples for one in steps), MAX_EXAMPLES),
-        busy_s=min(math.fsum(busy), MAX_SECONDS) if len(busy) == len(steps) else None,
-    )
+        return (StepsReported(reports=tuple(reports[-MAX_REPORTS:])),) if reports else ()
 
 
 class InOrder:

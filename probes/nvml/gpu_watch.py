@@ -26,7 +26,6 @@ EACH, SECOND, TWO_SECONDS, TEN_SECONDS = 1, 4, 8, 40
 POLICIES = ("power", "thermal", "sync_boost", "board_limit", "reliability")
 # What a driver does not know now it will not know later.
 _FOR_GOOD = frozenset({"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "NO_PERMISSION", "INVALID_ARGUMENT"})
-_MAX_LINKS = 36  # twice NVML_NVLINK_MAX_LINKS: more is garbage
 _KINDS = ("compute", "graphics")
 
 
@@ -112,8 +111,10 @@ class WatchedGpu:
 
     def nvlink_rate(self) -> Mapping[str, Any]:
         """Return the mean throughput of all NVLinks together since the last call."""
-        counted = self.ask("nvlink bytes", questions.nvlink_kib)
-        return {} if counted is None else self._rates("nvlink", [1024 * count for count in counted])
+        counted = self.ask("nvlink 5 bytes", questions.nvlink_5_bytes) or self.ask(
+            "nvlink bytes", questions.nvlink_bytes
+        )
+        return {} if counted is None else self._rates("nvlink", counted)
 
     def _rates(self, link: str, counted: Sequence[int]) -> Mapping[str, Any]:
         """Return the throughput since the last call, by the bytes that were received and sent so far."""
@@ -140,7 +141,7 @@ class WatchedGpu:
 
     def nvlink_errors(self) -> Mapping[str, Any]:
         """Return the errors of all NVLinks together, those of newer GPUs by their field values."""
-        links = min(self.ask("nvlink count", questions.nvlink_count) or 0, _MAX_LINKS)
+        links = min(self.ask("nvlink count", questions.nvlink_count) or 0, questions.MAX_NVLINKS)
         return {"nvlink_errors": sum(map(self._errors_of, range(links)))} if links else {}
 
     def _errors_of(self, link: int) -> int:

@@ -57,6 +57,7 @@ _COUNTERS = {"volatile": 0, "aggregate": 1}  # nvmlEccCounterType_t
 _BANKS = ("max", "high", "partial", "low", "none")
 # In the order of the numbers of nvmlFabricState_t; 0 is NOT_SUPPORTED.
 _ALL_LINKS = 0xFFFFFFFF
+MAX_NVLINKS = 36  # twice NVML_NVLINK_MAX_LINKS: more is garbage
 _FABRIC_NONE, _FABRIC_COMPLETED = 0, 3
 
 
@@ -348,11 +349,23 @@ def pcie_bytes(nvml: Nvml, gpu: Handle) -> tuple[int, int]:
     return counts[0], counts[1]
 
 
-def nvlink_kib(nvml: Nvml, gpu: Handle) -> tuple[int, int]:
-    """Return the KiB of data that all NVLinks have received, and sent. `nvidia-smi nvlink -gt d`, by link."""
-    # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _TX; this scope is the sum of all links.
+def nvlink_bytes(nvml: Nvml, gpu: Handle) -> tuple[int, int]:
+    """Return the bytes of data that all NVLinks have received, and sent. `nvidia-smi nvlink -gt d`."""
+    # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _TX, in KiB; this scope is the sum of all links.
     received, sent = nvml.fields(gpu, [(139, _ALL_LINKS), (138, _ALL_LINKS)])
-    return the_number(received), the_number(sent)
+    return 1024 * the_number(received), 1024 * the_number(sent)
+
+
+def nvlink_5_bytes(nvml: Nvml, gpu: Handle) -> tuple[int, int]:
+    """Return the bytes that all NVLinks that answer have received, and sent; NVLink 5 has it by link."""
+    links = range(min(nvlink_count(nvml, gpu), MAX_NVLINKS))
+    found = []
+    for field in (204, 202) if links else ():  # NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES, _XMIT_BYTES
+        answers = nvml.fields(gpu, [(field, link) for link in links])
+        found.append([answer for answer in answers if isinstance(answer, int)] or [the_number(answers[0])])
+    if not found:
+        raise NotReadError("NOT_SUPPORTED")
+    return sum(found[0]), sum(found[1])
 
 
 def pcie_mb_per_s(nvml: Nvml, gpu: Handle, direction: str) -> float:

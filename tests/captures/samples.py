@@ -121,7 +121,8 @@ LSPCI_TREE = """\
 """
 
 
-def _lspci_bridge(slot: str, behind: str, width: int = 16, acs: str = "-") -> str:
+def lspci_bridge(slot: str, behind: str, width: int = 16, acs: str = "-") -> str:
+    """Return a bridge as `lspci -vvv` shows it; `acs`: the sign of what is redirected."""
     return f"""\
 {slot} PCI bridge: PLX Technology, Inc. PEX 8747 48-Lane, 5-Port PCI Express Gen 3 (8.0 GT/s) Switch (rev ca) (prog-if 00 [Normal decode])
 	NUMA node: {int(slot >= "80")}
@@ -150,13 +151,13 @@ def _lspci_gpu(slot: str, width: str = "x16 (ok)") -> str:
 
 
 LSPCI_VERBOSE = (
-    _lspci_bridge("00:02.0", "03", acs="+")
-    + _lspci_bridge("03:00.0", "04")
-    + _lspci_bridge("04:08.0", "05")
-    + _lspci_bridge("04:10.0", "06", width=8)
+    lspci_bridge("00:02.0", "03", acs="+")
+    + lspci_bridge("03:00.0", "04")
+    + lspci_bridge("04:08.0", "05")
+    + lspci_bridge("04:10.0", "06", width=8)
     + _lspci_gpu("05:00.0")
     + _lspci_gpu("06:00.0", "x8 (downgraded)")
-    + _lspci_bridge("80:02.0", "85")
+    + lspci_bridge("80:02.0", "85")
     + _lspci_gpu("85:00.0")
 )
 

@@ -182,3 +182,5 @@ def test_kernel_messages_of_all_logs_are_read_and_foreign_lines_are_known() -> N
     (event,) = machine.kernel_events
     assert event.text.endswith("module has the version 1.3.")
     assert machine.unread == ()
+    before = reading.read_text(report(f"/usr/bin/journalctl -k -b -1\n\n{KERNEL}"), origin="x")
+    assert [event.earlier for event in before.kernel_events] == [True]

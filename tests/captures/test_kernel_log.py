@@ -177,10 +177,39 @@ def test_a_line_of_nothing_known_is_listed_and_one_of_a_daemon_is_not() -> None:
     assert [(one.line, one.text) for one in machine.unread] == [(3, "zzz unknown marker 42")]
 
 
-def test_what_journalctl_writes_between_boots_is_known() -> None:
-    text = "-- Journal begins at Tue 2024-03-05 10:00:00 UTC, ends at --\n-- Boot 0123456789abcdef --\n"
-    machine = reading.read_text(f"{text}Mar 05 10:01:02 n kernel: {XID_79}\n", origin="log")
-    assert (len(machine.kernel_events), machine.unread) == (1, ())
+_STAMPS = "Mar  5 10:01:02 n kernel: [ 9000.000000] ", "Mar  6 09:00:00 n kernel: [   12.000000] "
+
+
+@pytest.mark.parametrize(
+    ("text", "earlier"),
+    [
+        (f"Mar 05 10:01:02 n kernel: {XID_79}\n-- Boot 0123456789abcdef --\n", True),
+        (f"[ 9000.000000] {XID_79}\n[    0.000000] Linux version 6.8.0 (gcc)\n", True),
+        (
+            f"[ 9000.000000] {XID_79}\n[ 9100.000000] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550\n",
+            True,
+        ),
+        (f"{_STAMPS[0]}{XID_79}\n{_STAMPS[1]}usb 1-1: new device\n", True),
+        (f"{_STAMPS[1]}{XID_79}\n{_STAMPS[0]}usb 1-1: new device\n", False),  # an older file behind it
+        (f"$ journalctl -k -b -1 | grep Xid\nMar 05 10:01:02 n kernel: {XID_79}\n", True),
+        (f"$ journalctl -k -b -1\n$ sudo dmesg\n[ 9000.000000] {XID_79}\n", False),
+        (f"-- Journal begins at Tue 2024-03-05 --\nMar 05 10:01:02 n kernel: {XID_79}\n", False),
+    ],
+)
+def test_an_event_before_the_last_boot_or_load_of_the_module_is_an_earlier_one(
+    text: str, earlier: bool
+) -> None:
+    machine = reading.read_text(text, origin="log")
+    (event,), (finding,) = machine.kernel_events, find(machine)
+    assert (event.earlier, event.count, machine.unread) == (earlier, 1, ())
+    assert (finding.id, finding.severity) == (("driver.xid", "warning") if earlier else ("gpu.lost", "error"))
+
+
+def test_an_event_that_came_again_since_the_boot_is_one_of_this_boot() -> None:
+    text = f"{_STAMPS[0]}{XID_79}\n{_STAMPS[0]}{XID_79}\n{_STAMPS[1]}{XID_79}\n"
+    machine = reading.read_text(text, origin="log")
+    assert [(event.earlier, event.count) for event in machine.kernel_events] == [(True, 2), (False, 1)]
+    assert [finding.id for finding in find(machine)] == ["gpu.lost"]
 
 
 @pytest.mark.parametrize(

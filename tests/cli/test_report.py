@@ -184,6 +184,12 @@ def test_what_cannot_be_read_is_listed_with_its_reason_beside_the_rest(call: Cal
     why = " ".join(one.why for one in found.unread)
     assert "gputopo.result/7" in why
     assert "ended before it began" in why
+    dead = sweep_folder(tmp_path / "sweep") / "cells" / "died-before-it-began"
+    assert call("report", good, dead).code == 0
+    assert not study(call, good, dead).unread  # the manifest of its sweep has it
+    (tmp_path / "sweep" / "sweep.json").unlink()
+    (alone,) = study(call, good, dead).unread
+    assert "ended before it began" in alone.why
     shutil.rmtree(good)
     shutil.rmtree(runs / "copy")
     done = call("report", runs)

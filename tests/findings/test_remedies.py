@@ -89,12 +89,24 @@ def test_a_hot_gpu_is_cooled_where_it_is(name: str, changes: dict[str, str], wor
 
 
 @pytest.mark.parametrize(
-    ("severity", "words"),
-    [("fatal", "reset GPUs and NVSwitches together"), ("nonfatal", "None needed at once")],
+    ("code", "said", "severity", "words"),
+    [
+        (23001, "fatal", "error", "reset GPUs and NVSwitches together"),
+        (20034, None, "error", "See Xid 74"),
+        (20034, "nonfatal", "warning", "See Xid 74"),
+        (11012, "nonfatal", "info", "None needed."),
+        (22012, "nonfatal", "warning", "mechanical connections"),
+        (99999, "fatal", "error", "reset GPUs and NVSwitches together"),  # not in the table
+        (99999, "nonfatal", "warning", "None needed at once"),
+    ],
 )
-def test_an_nvswitch_error_is_no_matter_of_bridges(severity: str, words: str) -> None:
-    event = KernelEvent(kind="sxid", text="Link 30", code=20034, severity=severity)
-    assert words in remedy(replace(sound(), kernel_events=(event,)), "nvlink.errors")
+def test_an_nvswitch_error_has_the_action_of_nvidias_guide(
+    code: int, said: str | None, severity: str, words: str
+) -> None:
+    event = KernelEvent(kind="sxid", text="Link 30", code=code, severity=said)
+    (finding,) = find(replace(sound(), kernel_events=(event,)))
+    assert (finding.id, finding.severity) == ("nvlink.errors", severity)
+    assert words in (finding.remedy or "")
 
 
 def test_in_a_container_the_remedy_is_for_the_host() -> None:

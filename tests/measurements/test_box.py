@@ -1,7 +1,7 @@
 """One box over time: a fall is dated, noise and other conditions are none."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
@@ -56,12 +56,34 @@ def test_a_fall_is_found_with_its_day_and_its_size(fall: float, noise: float) ->
     assert (change.measurements_before, change.measurements_after) == (9, 7)
 
 
-def test_steady_series_have_no_change() -> None:
+def found_of(make: Callable[[random.Random], list[float]]) -> int:
+    """Of 200 series, those with a change."""
     chance = random.Random(3)
-    found = sum(
-        change_of(series_of([chance.gauss(1, 0.02) for _ in range(20)])) is not None for _ in range(500)
-    )
-    assert found <= 2
+    return sum(change_of(series_of(make(chance))) is not None for _ in range(200))
+
+
+@pytest.mark.parametrize(("place", "times"), [(0, 1.0), (-1, 0.7), (5, 0.6), (5, 1.4)])
+def test_even_series_have_no_change_also_with_one_outlier(place: int, times: float) -> None:
+    def even(chance: random.Random) -> list[float]:
+        values = [chance.gauss(1, 0.025) for _ in range(chance.randint(6, 40))]
+        values[place] *= times
+        return values
+
+    assert found_of(even) == 0
+
+
+@pytest.mark.parametrize(
+    ("low", "good", "noise", "least"),
+    [((5, 12), 0, 0.03, 185), ((5, 12), 1, 0.03, 170), ((3, 3), 0, 0.03, 140), ((3, 3), 1, 0.02, 180)],
+)
+def test_a_fall_by_a_tenth_is_found_in_most_series(
+    low: tuple[int, int], good: int, noise: float, least: int
+) -> None:
+    def fell(chance: random.Random) -> list[float]:
+        counts = ((chance.randint(5, 20), 1.0), (chance.randint(*low), 0.9), (good, 1.0))
+        return [chance.gauss(level, noise) for count, level in counts for _ in range(count)]
+
+    assert found_of(fell) >= least
 
 
 @given(st.lists(st.floats(0.1, 1e4), max_size=5))

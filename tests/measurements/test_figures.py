@@ -109,6 +109,10 @@ def test_the_headline_takes_what_pays_and_avoids_the_far_pair() -> None:
     cpu = {"variable_update": "parameter_server", "ps_device": "cpu"}
     runs = [run(100), run(190, 2, **cpu), run(150, 2, variable_update="replicated"), run(200, 4, **cpu)]
     assert study_of(runs, title="t").headline == "Take 2 GPUs, parameter server on the CPU: 1.9x."
+    even = [run(100), run(190, 2, **cpu), run(189, 2, variable_update="replicated")]
+    assert study_of(even, title="t").headline == "Take 2 GPUs: 1.9x."
+    fixed = study_of([even[1], run(150, 2, variable_update="replicated")], title="t")
+    assert fixed.headline.startswith("2 GPUs: parameter_server cpu in 1 of 1 jobs, by 27 %")
     far = [run(speed, 2, machine="7gforce", gpus=gpus) for speed, gpus in ((150, [0, 5]), (190, [0, 1]))]
     study = study_of(far, title="t", machines=known_machines())
     assert study.headline == "Do not use GPUs 0,5 together."
@@ -196,6 +200,12 @@ def test_only_an_earlier_run_of_the_same_version_can_be_a_regression() -> None:
     assert (other.verdict, other.is_regression) == ("slower", False)
     assert other.differs == ("version of TensorFlow",)
     assert even.verdict == "even"
+    study = study_of([run(90)], title="t", earlier=[run(100, version="2.16.1")])
+    assert not study.has_regression
+    assert study.headline == (
+        "1 of 1 cells slower than before, by up to 10 %, with other software. "
+        "With one run a cell, differences below 7 % are not seen: repeat the cells."
+    )
     assert not against_earlier(now, cells_of([run(100, machine="other")]))
 
 
@@ -210,6 +220,11 @@ def test_forty_cells_without_a_change_have_no_regression_and_one_with_a_change_h
     found = [against_earlier(cells_of(runs(*slower)), before) for slower in ((), (7,), range(1, 15))]
     assert [sum(row.is_regression for row in rows) for rows in found] == [0, 1, 14]
     assert sum(row.is_regression for row in against_earlier(cells_of(runs(all_by=0.7)), before)) == 40
+    study = study_of(runs(7), title="t", earlier=runs())
+    assert study.has_regression
+    assert study.headline.startswith("1 of 40 cells slower than before, by up to ")
+    (row,) = (row for row in study.figures.against if row.is_regression)
+    assert row.difference_percent < -row.noise_percent
     few = [against_earlier(cells_of(runs()[:4]), cells_of(runs()[:4])) for _ in range(40)]
     assert sum(any(row.is_regression for row in rows) for rows in few) <= 6
 

@@ -20,6 +20,7 @@ import msgspec
 from gputopo.captures.ledger import Claims, Format, by_line, read_lines
 from gputopo.captures.pci import pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, TreeFacts
+from gputopo.topology.hops import bridges_above
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Host, Machine, MemoryMib, PciNode, Unread
 from gputopo.values.subject import EVERY, at_gpu, at_pci
@@ -370,11 +371,19 @@ class _ListReading:
                 node, parent=self.behind.get(address.rpartition(":")[0].lower()), root=self.root(address)
             )
         shown = {address: node for address, node in self.nodes.items() if node.kind != "other"}
+        if acs == "on" and self.is_whole() and not self.redirects_above():
+            acs = "off"
         machine = pci_tree.machine(LIST, shown, self.found, host=Host(acs=acs))
         missing = {at_gpu(EVERY, "name"): NAME_IN_TREE} if machine.gpus else {}
         if acs is None:
             missing["host.acs"] = "the text has no ACSCtl lines (run lspci -vvv as root)"
         return msgspec.structs.replace(machine, missing=machine.missing | missing)
+
+    def redirects_above(self) -> bool:
+        """Return whether a bridge above a GPU or a network card redirects; true where there is neither."""
+        devices = [node.address for node in self.nodes.values() if node.kind in ("gpu", "nic")]
+        above = {bridge for where in devices for bridge in bridges_above(self.nodes, where)[0]}
+        return not devices or any(self.nodes[bridge].acs for bridge in above)
 
     def root(self, address: str) -> str:
         """Name the root complex of a function, or "" where the list has no bridges or a path ends early."""

@@ -12,10 +12,11 @@ the others leave.
 """
 
 import math
+from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import combinations, pairwise
-from operator import mul
+from operator import mul, sub
 from statistics import NormalDist, correlation, fmean, median
 
 import msgspec
@@ -27,6 +28,10 @@ MAX_LAG = 50
 BIAS_ROUNDS = 3
 # With fewer independent values neither the noise nor its correlation is known.
 MIN_EFFECTIVE = 2.0
+# Noise that remembers more than this from value to value is as good as a drift. Ours.
+MAX_MEMORY = 0.95
+MIN_REMEMBERED = 12  # values; fewer show no memory. Ours.
+MAX_STEP = 4.0  # medians of the steps between values; larger ones are changes. Ours.
 # Above this time the noise is correlated, not only by chance; and what remembers for a tenth of the run may
 # remember for all of it. Ours, by simulation.
 CORRELATED, MIN_EFFECTIVE_CORRELATED = 4.0, 15.0
@@ -123,13 +128,14 @@ def correlation_time(values: Sequence[float], *, ranked: bool = True) -> float:
 
     `ranked`: of ranks, so that single stalls do not hide a slow drift. The sum over the lags ends where the
     sum of two neighbours is no longer positive (C. J. Geyer, Practical Markov Chain Monte Carlo, Statistical
-    Science 7(4), 1992, section 3.3).
+    Science 7(4), 1992, section 3.3). A few values of a long drift vary little around their own mean: where
+    neighbours are plainly alike, what they remember counts.
     """
     levels = ranks_of(values) if ranked else values
     count = len(levels)
     mean = sum(levels) / count
     centred = [level - mean for level in levels]
-    variance = sum(value * value for value in centred)
+    variance = sum(map(mul, centred, centred))
     if variance <= NO_NOISE * count:
         return 1.0
 
@@ -145,12 +151,35 @@ def correlation_time(values: Sequence[float], *, ranked: bool = True) -> float:
             lack = (time - 1) / count
             for more in range(len(known), lag + 2):
                 known.append(sum(map(mul, centred, centred[more:])) / variance)
-            pair = sum(one + (1 - one) * lack for one in known[lag : lag + 2])
+            pair = (known[lag] + known[lag + 1]) * (1 - lack) + 2 * lack
             if pair <= 0:
                 break
             total += 2 * pair
         time = max(1.0, total)
-    return time
+    memory = memory_time(values)
+    return max(time, memory) if memory >= CORRELATED else time
+
+
+def memory_time(values: Sequence[float]) -> float:
+    """Return the correlation time of noise that forgets alike from value to value, whatever its levels.
+
+    Of such noise, differences over three values have 1 + r + r^2 times the variance of those over one, where
+    r is the correlation of neighbours, and its time is (1 + r) / (1 - r). Single changes are cut.
+    """
+    if len(values) < MIN_REMEMBERED:
+        return 1.0
+    one, three = (sorted(map(abs, map(sub, values[lag:], values))) for lag in (1, 3))
+    limit = MAX_STEP * one[len(one) // 2]
+    if limit <= 0:
+        return 1.0
+    grows = _mean_up_to(limit, three) / _mean_up_to(limit, one)
+    memory = min((math.sqrt(max(4 * grows**2 - 3, 1.0)) - 1) / 2, MAX_MEMORY)
+    return (1 + memory) / (1 - memory)
+
+
+def _mean_up_to(limit: float, ordered: Sequence[float]) -> float:
+    count = bisect(ordered, limit)
+    return (sum(ordered[:count]) + limit * (len(ordered) - count)) / len(ordered)
 
 
 @cache

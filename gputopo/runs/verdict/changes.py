@@ -6,18 +6,20 @@ the intervals of the medians on both sides do not overlap, by the noise that is 
 """
 
 import math
+from bisect import bisect, bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from operator import mul
 from statistics import fmean, median
 
 import msgspec
 
 from gputopo.runs.verdict.bounds import (
-    CORRELATED,
     Interval,
     correlation_time,
     interval,
     lacking,
+    memory_time,
     ranks_of,
     students_t,
 )
@@ -30,9 +32,6 @@ MIN_OF_PATTERN = 60  # values that are searched for slow single steps. Ours.
 # Each bound of the median of a part that only divides: what is said of a part has a smaller chance. Ours.
 CHANGE_CHANCE = 0.01
 CANDIDATE_CHANCE = 0.1  # of what is looked at as a change; what noise explains is joined again. Ours.
-# Noise that remembers more than this from value to value is as good as a drift. Ours.
-MAX_MEMORY = 0.95
-MAX_STEP = 4.0  # medians of the steps between values; larger ones are changes. Ours.
 MAX_PARTS = 8  # of a series: three slow episodes and what is around them. Ours.
 # A slow single step is this far from the fast ones, in their deviations and at least. Ours.
 DEVIATIONS, MIN_AWAY = 4.0, 0.03
@@ -86,9 +85,7 @@ def residual_time(values: Sequence[float], spans: Sequence[tuple[int, int]]) -> 
         levelled += [
             value - slope * (place - middle) - (early + late) / 2 for place, value in enumerate(part)
         ]
-    # Levels take a part of the correlation away; what neighbouring values share is left.
-    time, memory = correlation_time(levelled), _memory_time(values)
-    return max(time, memory) if memory >= CORRELATED else time
+    return correlation_time(levelled)
 
 
 def mean_bounds(
@@ -132,7 +129,8 @@ def _are_more(episodes: int, of_others: Sequence[int]) -> bool:
 
 def _deviation(values: Sequence[float]) -> float:
     mean = fmean(values)  # `statistics.stdev` is exact, and a hundred times as slow
-    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    centred = [value - mean for value in values]
+    return math.sqrt(sum(map(mul, centred, centred)) / (len(values) - 1))
 
 
 def _by_students_t(mean: float, deviation: float, count: float, chance: float) -> Interval:
@@ -153,8 +151,7 @@ def slow_limit(values: Sequence[float]) -> tuple[float, float] | None:
     sigma = (q25 - q05) / (_Q05 - _Q25)
     level = q25 + _Q25 * sigma
     away = max(MIN_AWAY, DEVIATIONS * sigma)
-    slow = sum(value > level + away for value in values)
-    fast = sum(value < level - away for value in values)
+    slow, fast = len(ordered) - bisect(ordered, level + away), bisect_left(ordered, level - away)
     return (level, level + away) if slow >= TIMES_AS_MANY * fast + MIN_SLOW else None
 
 
@@ -197,7 +194,7 @@ def _change(values: Sequence[float], begin: int, end: int, smallest: int) -> tup
     sums = list(accumulate(rank - (count - 1) / 2 for rank in ranks_of(part)))
     place = max(range(smallest, count - smallest + 1), key=lambda last: abs(sums[last - 1]))
     # By Pettitt; correlated values weigh like fewer.
-    weight = 24 * sums[place - 1] ** 2 / (count**3 + count**2) / _memory_time(part)
+    weight = 24 * sums[place - 1] ** 2 / (count**3 + count**2) / memory_time(part)
     return weight, begin, begin + place, end
 
 
@@ -227,19 +224,3 @@ def _differ(
     if first is None or second is None:
         return False
     return first.high < second.low or second.high < first.low
-
-
-def _memory_time(values: Sequence[float]) -> float:
-    """Return the correlation time of noise that forgets alike from value to value, whatever its levels.
-
-    Of such noise, differences over three values have 1 + r + r^2 times the variance of those over one, where
-    r is the correlation of neighbours, and its time is (1 + r) / (1 - r). Single changes are cut.
-    """
-    one = [abs(b - a) for a, b in pairwise(values)]
-    three = [abs(b - a) for a, b in zip(values, values[3:], strict=False)]
-    limit = MAX_STEP * median(one)
-    if limit <= 0:
-        return 1.0
-    grows = fmean(min(step, limit) for step in three) / fmean(min(step, limit) for step in one)
-    memory = min((math.sqrt(max(4 * grows**2 - 3, 1.0)) - 1) / 2, MAX_MEMORY)
-    return (1 + memory) / (1 - memory)

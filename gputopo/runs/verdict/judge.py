@@ -230,9 +230,9 @@ def _while_idle(
         return None
     some = _replace(
         whole,
-        values=tuple(whole.values[place] for place in idle),
-        lost=tuple(whole.lost[place] for place in idle),
-        rows=tuple(whole.rows[place] for place in idle),
+        values=[whole.values[place] for place in idle],
+        lost=[whole.lost[place] for place in idle],
+        rows=[whole.rows[place] for place in idle],
     )
     verdict = answer(paces, some, among)
     if verdict.word != SLOW:

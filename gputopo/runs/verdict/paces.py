@@ -177,11 +177,6 @@ class Paces:
         known = [x for x in self.blocks.medians(2 * len(self.devices) + self._columns[tower]) if x == x]
         return median(known) if known else math.nan
 
-    @property
-    def step_s(self) -> float:
-        """The median of the seconds of the stored steps; 0 of none."""
-        return median(step.seconds for step in self.kept.items) if self.kept.items else 0.0
-
     def run(self) -> list[float]:
         """Return the logarithms of the seconds per image of the whole run, by row."""
         return self.blocks.medians(-1)

@@ -28,7 +28,6 @@ from gputopo.runs.verdict.words import (
     MARKS_OFFSET_S,
     MARKS_RESOLUTION_S,
     MAX_EXCLUDED,
-    MAX_MORE_S,
     POWER,
     SLOW_PERCENT,
     WARMUP_SHARE,
@@ -38,7 +37,6 @@ from gputopo.runs.verdict.words import (
     looks,
     over,
     percent,
-    rounded,
     sure,
     when,
 )
@@ -62,9 +60,9 @@ class PeerDifference(msgspec.Struct, frozen=True, kw_only=True):
     device: Device
     peer: int
     part: str
-    values: tuple[float, ...]  # medians of the rows; negative: ahead
-    lost: tuple[float, ...]  # means of the time lost in the rows, as shares of the peer's time
-    rows: tuple[int, ...]  # places of the values in the table
+    values: Sequence[float]  # medians of the rows; negative: ahead
+    lost: Sequence[float]  # means of the time lost in the rows, as shares of the peer's time
+    rows: Sequence[int]  # places of the values in the table
     chance: float
 
     def percent(self, bounds: Interval) -> Interval:
@@ -114,26 +112,23 @@ def _difference(
     column = paces.compute if part == COMPUTE else paces.weights
     # The table has the kinds at their speeds.
     allowed = math.log(paces.batch_allowance(device.tower, peer)) if part == COMPUTE else 0.0
-    own, other = column(device.tower), column(peer)
-    rows: Sequence[int] = range(len(own))
-    if math.isnan(sum(own) + sum(other)):
-        rows = [row for row, both in enumerate(zip(own, other, strict=True)) if not math.isnan(sum(both))]
-    if not rows:
-        return None
-    lost = zip(paces.lost(device.tower, part), paces.lost(peer, part), strict=True)
     # The time lost is that of an example each.
     excess = lost_share(allowed - paces.batch_ratio(device.tower, peer)) if part == COMPUTE else 0.0
-    by_row = [mean - of_peer - excess for mean, of_peer in lost]
-    chance, values = _chance(paces), tuple(own[row] - other[row] - allowed for row in rows)
+    values = _behind(column(device.tower), column(peer), allowed)
+    lost = _behind(paces.lost(device.tower, part), paces.lost(peer, part), excess)
+    rows: Sequence[int] = range(len(values))
+    if math.isnan(sum(values)):
+        rows = [row for row in rows if not math.isnan(values[row])]
+        values, lost = [values[row] for row in rows], [lost[row] for row in rows]
+    if not rows:
+        return None
     return PeerDifference(
-        device=device,
-        peer=peer,
-        part=part,
-        values=values,
-        lost=tuple(by_row[row] for row in rows),
-        rows=tuple(rows),
-        chance=chance,
+        device=device, peer=peer, part=part, values=values, lost=lost, rows=rows, chance=_chance(paces)
     )
+
+
+def _behind(own: Sequence[float], other: Sequence[float], allowed: float) -> list[float]:
+    return [one - of - allowed for one, of in zip(own, other, strict=True)]
 
 
 def percent_of(part: str) -> Callable[[float], float]:
@@ -252,10 +247,10 @@ class _Answer:
             effective_steps=bounds.effective * self.size,
             steps=steps,
         )
-        half = len(values) // 2
-        halves = self.percent(median(values[:half])), self.percent(median(values[half:]))
-        if self.is_slow(bounds) and min(halves) > SLOW_PERCENT:
-            return self._said(fields)
+        if self.is_slow(bounds):
+            half = len(values) // 2
+            if self.percent(min(median(values[:half]), median(values[half:]))) > SLOW_PERCENT:
+                return self._said(fields)
         if self.is_slow(lost):
             return self._on_average(fields, lost)
         often = ""
@@ -282,8 +277,6 @@ class _Answer:
         elif 0 < room < margin:
             more = math.ceil(fields.steps * ((margin / room) ** 2 - 1))
             fields = _replace(fields, more_steps=more)
-            if more * self.paces.step_s <= MAX_MORE_S:
-                excluded += f"; about {rounded(more)} more steps would exclude {EVEN_PERCENT:g} %"
         return unknown(self.device, excluded, fields)
 
     def _too_few(self, values: Sequence[float], steps: int) -> str:

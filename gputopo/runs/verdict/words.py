@@ -79,12 +79,6 @@ def at_most(value: float) -> str:
     return f"{math.ceil(value)}" if value >= 10 else f"{math.ceil(value * 10) / 10:.1f}"
 
 
-def rounded(count: int) -> str:
-    """Write a number of steps with two digits that count, rounded up."""
-    scale = 10 ** max(0, len(str(count)) - 2)
-    return f"{math.ceil(count / scale) * scale:,}"
-
-
 def speed(images_per_sec: float) -> str:
     """Write images/sec: with a decimal below 100."""
     return f"{images_per_sec:,.0f}" if images_per_sec >= 100 else f"{images_per_sec:.1f}"

@@ -42,7 +42,11 @@ def test_access_control_is_reported_for_each_bridge_and_the_host() -> None:
         "0000:80:02.0": False,
     }
     assert machine.host.acs == "on"
-    assert read(samples.LSPCI_VERBOSE.replace("Redir+", "Redir-")).host.acs == "off"
+    elsewhere = samples.LSPCI_VERBOSE.replace("Redir+", "Redir-") + samples.lspci_bridge(
+        "80:03.0", "90", acs="+"
+    )
+    assert read(elsewhere).host.acs == "off"  # no GPU and no network card is below that bridge
+    assert read(f"{elsewhere}90:00.0 Ethernet controller: Intel Corporation E810-C\n").host.acs == "on"
 
 
 def test_lines_of_access_control_alone_show_the_host() -> None:

@@ -22,7 +22,7 @@ from gputopo.launch.supervise.worker_process import (
     WorkerOutput,
     WorkerProcess,
 )
-from gputopo.values.run.events import Event, RankFailed, RunFinished, WarmupDone, encode_line
+from gputopo.values.run.events import Event, RankFailed, WarmupDone, encode_line
 
 MIB = 2**20
 
@@ -97,12 +97,6 @@ def test_a_line_that_is_begun_is_unfinished() -> None:
 @pytest.mark.parametrize("line", [b"\x00\xff\n", b"{}\n", b'{"event": "step"}\n', b"[1]\n", b"Hello\n"])
 def test_what_is_no_event_is_refused_with_its_beginning(line: bytes) -> None:
     with pytest.raises(NotAnEventError):
-        list(EventLines().take(line))
-
-
-def test_an_event_that_only_the_launcher_writes_is_refused() -> None:
-    line = encode_line(RunFinished(time_s=1.0, status="complete", exit_code=0, wall_s=1.0))
-    with pytest.raises(NotAnEventError, match="run_finished"):
         list(EventLines().take(line))
 
 

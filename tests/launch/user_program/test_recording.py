@@ -142,7 +142,7 @@ def spec(*gpus: int) -> ProgramSpec:
         Device(tower=place, device=f"/GPU:{place}", gpu=gpu, gpu_name="GeForce")
         for place, gpu in enumerate(gpus)
     )
-    return ProgramSpec(model="train", command=("train",), devices=devices, backend="gpu")
+    return ProgramSpec(model="train", command=("train",), devices=devices, backend="gpu" if gpus else "cpu")
 
 
 def watched(fake: FakeNvml, *gpus: int, others: Sequence[int] = ()) -> tuple[Result, list[str]]:
@@ -195,10 +195,13 @@ def test_a_driver_that_hangs_is_noticed_and_the_rest_is_recorded(monkeypatch: py
     assert (result.status, notice in result.says) == ("complete", True)
 
 
-def test_devices_are_compared_by_what_their_processes_report_and_the_run_with_its_own_past() -> None:
-    rng, joined = random.Random(5), Joined({0: (0, 1)})
+@pytest.mark.parametrize(("gpus", "gpu", "named"), [((0, 1), 1, "GPU 1"), ((), None, "CPU device 1")])
+def test_devices_are_compared_by_what_their_processes_report_and_the_run_with_its_own_past(
+    gpus: tuple[int, ...], gpu: int | None, named: str
+) -> None:
+    rng, joined = random.Random(5), Joined(spec(*gpus).towers)
     record = ProgramRecord(None, lambda event: None, lambda line: None)
-    record.begin(spec(0, 1))
+    record.begin(spec(*gpus))
     for number in range(1, 401):
         for rank, busy_s in enumerate((0.08, 0.1)):
             step = StepDone(
@@ -214,9 +217,9 @@ def test_devices_are_compared_by_what_their_processes_report_and_the_run_with_it
     record.finish("train", ProgramEnd(0))
     result = record.summary.result()
     (slow,) = result.anomalies
-    assert (slow.gpu, result.run_verdict is not None and result.run_verdict.word) == (1, "slow")
+    assert (slow.gpu, result.run_verdict is not None and result.run_verdict.word) == (gpu, "slow")
     said = list(program_lines(result))
-    assert any(line.startswith("! GPU 1 ") and "slower than its peers" in line for line in said)
+    assert any(line.startswith(f"! {named} ") and "slower than its peers" in line for line in said)
     assert any("The run became" in line and "slower" in line for line in said)
 
 

@@ -1,7 +1,6 @@
 """Steps of several processes as steps of one run."""
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from statistics import fmean
 
 import msgspec
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.throughput import MAX_EXAMPLES, Report, StepDone, StepsEnded
+from gputopo.launch.throughput import Report, StepDone, StepsEnded
 from gputopo.launch.user_program.steps import (
     GONE_STEPS,
     MAX_AHEAD,
@@ -17,7 +16,6 @@ from gputopo.launch.user_program.steps import (
     Batch,
     InOrder,
     Joined,
-    bounded,
 )
 from gputopo.values.run.events import Noticed, Sample, Step, WarmupDone
 
@@ -150,19 +148,6 @@ def test_a_host_that_reports_no_step_is_named_where_another_one_does() -> None:
     assert notice.says == "No step was reported on n1 and n3: images/sec is that of the other hosts."
 
 
-def test_a_report_of_several_steps_counts_as_they_do() -> None:
-    ranks = [step(pid, number, device=pid, busy_s=0.1) for number in range(1, 10) for pid in (0, 1)]
-    each = [*ranks[:2], *(one for one in ranks[2:] if one.pid == 0)]
-    of_the_other = [one for one in ranks[2:] if one.pid == 1]
-    both = joined([*each, *(report for _, report in bounded([(0.0, one) for one in of_the_other], 2))])
-    last = [one for one in both if isinstance(one, Step) and len(one.marks) == 2]
-    assert sum(images for _, images, _ in steps_of(both)) == 10 * (1 + 2 * 8)
-    assert len(last) == 2
-    assert [mark.compute_s for one in last for mark in one.marks] == pytest.approx([0.1] * 4)
-    assert [one.images / one.seconds for one in last] == pytest.approx([40.0] * 2)
-    assert not any(isinstance(one, Noticed) for one in both)
-
-
 @given(st.lists(st.integers(0, 3), max_size=300))
 def test_every_counted_example_is_in_a_step_whatever_the_order(order: list[int]) -> None:
     numbers = dict.fromkeys(range(4), 0)
@@ -176,74 +161,18 @@ def test_every_counted_example_is_in_a_step_whatever_the_order(order: list[int])
     assert MAX_AHEAD < GONE_STEPS
 
 
-def reported_step(pid: int, number: int, *, examples: int = 8, busy_s: float | None = None) -> StepDone:
-    return StepDone(pid=pid, step=number, seconds=0.5, examples=examples, busy_s=busy_s)
-
-
-def timed(*reports: Report) -> list[tuple[float, Report]]:
-    return [(float(number), report) for number, report in enumerate(reports)]
-
-
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), max_size=200), st.integers(5, 30))
-def test_whatever_is_reported_keeps_its_sums_and_the_order_of_each_process(
-    made: list[tuple[int, int]], limit: int
-) -> None:
-    """0 of 9 ends a loop."""
-    numbers = dict.fromkeys(range(3), 0)
-    reports: list[Report] = []
-    for pid, kind in made:
-        numbers[pid] = numbers[pid] + 1 if kind else 0
-        reports.append(reported_step(pid, numbers[pid], examples=kind) if kind else StepsEnded(pid=pid))
-    found = [report for _, report in bounded(timed(*reports), max(limit, len(reports) // 2))]
-    for pid in range(3):
-        its = [one for one in found if one.pid == pid]
-        assert _sums(its) == _sums([one for one in reports if one.pid == pid])
-        for before, after in pairwise(one for one in its if isinstance(one, StepDone)):
-            assert after.step == 1 or after.step - after.steps >= before.step
-
-
-def _sums(reports: list[Report]) -> list[tuple[int, int]]:
-    """Return steps and examples of each loop."""
-    loops = [(0, 0)]
-    for one in reports:
-        if isinstance(one, StepsEnded):
-            loops.append((0, 0))
-        else:
-            steps, examples = loops[-1]
-            loops[-1] = (steps + one.steps, examples + one.examples)
-    return loops
-
-
-def test_ten_thousand_steps_a_second_become_as_many_reports_as_may_be_sent() -> None:
+def test_of_ten_thousand_steps_a_second_the_latest_are_sent() -> None:
     batch = Batch()
     for number in range(2, 10_002):
-        batch.add(number / 1e4, reported_step(1, number, busy_s=0.1))
+        batch.add(number / 1e4, step(1, number))
     ((reported,), none) = (batch.take(), batch.take())
     assert (len(reported.reports), none) == (MAX_REPORTS, ())
-    time_s, last = reported.reports[-1]
-    assert isinstance(last, StepDone)
-    assert (time_s, last.step, last.steps, last.examples, last.seconds) == (1.0001, 10_001, 10, 80, 5.0)
-    assert last.busy_s is not None
-    assert abs(last.busy_s - 1.0) < 1e-9
-
-
-def test_reports_that_cannot_become_fewer_are_cut_off() -> None:
-    loops = [one for pid in range(5000) for one in (reported_step(pid, 1), StepsEnded(pid=pid))]
-    assert len(bounded(timed(*loops))) == 2 * MAX_REPORTS
-
-
-def test_no_sum_is_more_than_a_report_may_have() -> None:
-    (one,) = (
-        report
-        for _, report in bounded(timed(*(reported_step(1, n, examples=MAX_EXAMPLES) for n in (2, 3))), 1)
-    )
-    assert isinstance(one, StepDone)
-    assert one.examples == MAX_EXAMPLES
+    assert reported.reports[-1] == (1.0001, step(1, 10_001))
 
 
 def test_what_is_held_is_due_in_the_order_of_time_and_reports_of_a_host_in_their_own() -> None:
     order = InOrder()
-    first, second, here = (reported_step(pid, 2) for pid in (1, 2, 3))
+    first, second, here = (step(pid, 2) for pid in (1, 2, 3))
     sample = Sample(time_s=4.7, gpus=())
     order.reported(1, 5.0, first, 9.0)
     order.reported(1, 4.0, second, 9.0)  # its host's clock was set back

@@ -1,5 +1,6 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -177,6 +178,20 @@ def test_at_once_each_sample_has_all_with_nvlink_rates_and_the_ecc_errors_since_
     assert second.processes is None
 
 
+def test_bytes_of_nvlink_5_are_counted_by_link_and_a_silent_link_is_left_out(watching: Start) -> None:
+    def links(more: int) -> Any:
+        counts: tuple[dict[int, int], ...] = ({204: 100 + more, 202: 200 + 2 * more}, {})
+        of_card = zip(DISTINCT.gpus[0].nvlinks, counts, strict=True)
+        return tuple(replace(link, field_errors=one) for link, one in of_card)
+
+    fake = FakeNvml(changed(DISTINCT, {0: {"fields": {91: 2, 139: 7, 138: 7}, "nvlinks": links(0)}}))
+    fake.at(0.3, gpu(0, nvlinks=links(1_000_000)))
+    watched = watching(fake, asked=AT_ONCE)
+    watched.sample()
+    (second,) = watched.sample()
+    assert (second.nvlink_in_mb_per_s, second.nvlink_out_mb_per_s) == (4.0, 8.0)
+
+
 def test_without_counters_of_64_bits_throughput_is_that_of_20_ms(watching: Start) -> None:
     of_card = {"fields": {198: 7, 197: 9}, "pcie_kb_per_s": (250_000, 1_500_000)}
     (sample,) = watching(changed(SCENARIOS["four"], {0: of_card})).sample()
@@ -185,8 +200,6 @@ def test_without_counters_of_64_bits_throughput_is_that_of_20_ms(watching: Start
 
 def test_errors_of_all_nvlinks_are_added_up_from_the_begin(watching: Start) -> None:
     def links(errors: Mapping[int, int]) -> Any:
-        from dataclasses import replace
-
         return tuple(replace(link, errors=errors) for link in DISTINCT.gpus[0].nvlinks)
 
     fake = FakeNvml(changed(DISTINCT, {0: {"fields": {91: 2}}}))

@@ -119,10 +119,9 @@ def test_what_is_not_proven_is_neither_slow_nor_even() -> None:
     assert verdict.resolution_percent is not None
     assert verdict.resolution_percent > under(verdict)[0] > 10
     assert re.search(
-        r"^CPU device 1: cannot tell \(looks \d\d % slower\): the run is too short; "
-        r"about [\d,]+ more steps would exclude 5 %$",
-        verdict.says,
+        r"^CPU device 1: cannot tell \(looks \d\d % slower\): the run is too short$", verdict.says
     )
+    assert (verdict.more_steps or 0) > 1000
 
 
 @pytest.mark.parametrize("towers", [2, 8])
