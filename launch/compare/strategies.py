@@ -20,7 +20,7 @@ from gputopo.launch.train.marks import Marks, TowerClock, clock
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.algorithms import self_test
 from gputopo.launch.train.placement.devices import HOST, home, require
-from gputopo.launch.train.placement.variables import VariableSet, create, create_state
+from gputopo.launch.train.placement.variables import VariableSet, create, create_state, write_state
 from gputopo.launch.train.stepper import Emit, Observer, StepOutcome, Stepper, unequal_batches
 from gputopo.launch.train.towers import TowerMath
 from gputopo.launch.train.updating import Updater
@@ -146,7 +146,9 @@ class StrategyStep(Stepper):
                 totals = self._totals(gradients)
                 there = self._there(totals)
                 updates = self._updater.update(list(zip(*totals, strict=True)), number)
-                updates += self._keep([local(state)[0] for state in states])
+                first = [local(state)[0] for state in states]
+                accepted = self._updater.accepted([first] * len(self.placement.states))
+                updates += write_state(self.placement, accepted)
         with tf.device(HOST):
             rows = self._rows(local(losses), marks, of_host)
             own = tf.stack([there, clock([rows])])
@@ -214,16 +216,6 @@ class StrategyStep(Stepper):
                 total = self._strategy.extended.reduce_to(tf.distribute.ReduceOp.SUM, one, self._trained[0])
                 sums.append(list(self._strategy.experimental_local_results(total)))
         return [of_places if len(of_places) > 1 else of_places * len(self._devices) for of_places in sums]
-
-    def _keep(self, new: Sequence[Tensor]) -> list[Any]:
-        """Assign the first replica's statistics to every place; unchanged where the step is skipped."""
-        ops = []
-        accepted = self._updater.accepted([new] * len(self.placement.states))
-        for of_place, values in zip(self.placement.states, accepted, strict=True):
-            for variable, value in zip(of_place, values, strict=True):
-                with tf.device(variable.device):
-                    ops.append(tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value))
-        return ops
 
     def _places(self, variables: Sequence[Any]) -> tuple[Sequence[Any], ...]:
         """Return the plain variables behind the strategy's: [place][variable]."""

@@ -129,7 +129,7 @@ class SavedSteps:
 
     def add(self, event: Event) -> None:
         """Add the next event of the run."""
-        if isinstance(event, Step) and not event.warmup:
+        if isinstance(event, Step) and (self._before or not event.warmup):  # as `continued` has them
             self._taken += 1
         elif isinstance(event, CheckpointSaved):
             self.counted, self.trained = self._before + self._taken, event.steps
