@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.compare.keras_tower import RECIPES, Merge, PassMarks, Statistics, Tower
+from gputopo.launch.compare.keras_tower import RECIPES, Merge, PassMarks, Tower
 from gputopo.launch.models.keras_building import KerasModel, seeds, summed
 from gputopo.launch.models.keras_checks import is_seed, shapes_of
 from gputopo.launch.models.keras_sources import Foreign
@@ -116,6 +116,8 @@ class MethodStep(Stepper):
     it, as in Keras. Raises HardwareError if a device is not there.
     """
 
+    scale: LossScale
+
     def __init__(self, model: Model, spec: RunSpec) -> None:
         method = spec.method
         assert method is not None
@@ -160,8 +162,8 @@ class MethodStep(Stepper):
         begin = clock([])
         marks = Marks()
         towers = towers_of(self._parallel)
-        for tower in towers:
-            tower.marks = PassMarks(marks, begin, gates=self.spec.backend == "cpu")
+        for tower, device in zip(towers, self._devices, strict=True):
+            tower.marks = PassMarks(marks, device, [begin], gates=self.spec.backend == "cpu")
         images, labels = self._source_on_host(fed)
         with tf.device(self._server):
             weights = [tf.identity(one.value) for one in self._parallel.trainable_variables]
@@ -249,7 +251,7 @@ def make_parallel(
         require(device)
     recipe = RECIPES[method]
     shape, classes = shapes_of(serial, serial.name)
-    statistics = Statistics()
+    statistics: list[Tensor] = []
     joint = keras.Input(shape, batch_size=batch)
     towers = [
         Tower(

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from msgspec.structs import replace
 
-from gputopo.launch.spec.names import JOB, device_name, host_of, read
+from gputopo.launch.spec.names import JOB, host_of, read, task_name
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.watchdog import PATIENCE, Watchdog
 from gputopo.launch.train.placement.devices import cannot_listen
@@ -40,18 +40,10 @@ def of_tasks(spec: RunSpec) -> RunSpec:
 
     Ranks do, once hosts are lost.
     """
-    return replace(
-        spec,
-        devices=tuple(
-            replace(one, device=device_name(*_kind_and_number(one.device), spec.ranks.index(one.rank)))
-            for one in spec.devices
-        ),
-    )
-
-
-def _kind_and_number(device: str) -> tuple[str, int]:
-    _, kind, number = device.rsplit(":", 2)
-    return kind, int(number)
+    tasks = {rank: task_name(task) for task, rank in enumerate(spec.ranks)}
+    names = [one.device.replace(task_name(one.rank), tasks[one.rank]) for one in spec.devices]
+    devices = (replace(one, device=name) for one, name in zip(spec.devices, names, strict=True))
+    return replace(spec, devices=tuple(devices))
 
 
 def started(spec: RunSpec) -> tf.distribute.Strategy:
