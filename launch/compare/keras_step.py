@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.compare.keras_tower import RECIPES, Merge, PassMarks, Tower
+from gputopo.launch.compare.keras_tower import RECIPES, Merge, PassMarks, Statistics, Tower
 from gputopo.launch.models.keras_building import KerasModel, seeds, summed
 from gputopo.launch.models.keras_checks import is_seed, shapes_of
 from gputopo.launch.models.keras_sources import Foreign
@@ -251,7 +251,7 @@ def make_parallel(
         require(device)
     recipe = RECIPES[method]
     shape, classes = shapes_of(serial, serial.name)
-    statistics: list[Tensor] = []
+    statistics = Statistics()
     joint = keras.Input(shape, batch_size=batch)
     towers = [
         Tower(

@@ -87,12 +87,20 @@ class PassMarks(TowerClock):
         return made
 
 
+@dataclass
+class Statistics:
+    """New values of the serial model's state: tower 0 puts them here, the merge keeps them.
+
+    So all towers have read the old ones before they change. Keras would copy a list.
+    """
+
+    new: Sequence[Tensor] = ()
+
+
 class Tower(keras.layers.Layer):  # type: ignore[misc]
     """The serial model on one device, for its rows of the batch; weights are shared with the serial model.
 
-    In: the joint batch [batch, ...]. Out: the outputs of this tower's rows, [rows, classes]. Tower 0 puts
-    the new values of the state into `statistics`; the merge keeps them, when all towers have read the old.
-    What the serial model adds to its loss for these rows (activity regularisers, `add_loss`) is a loss of
+    In: the joint batch [batch, ...]. Out: the outputs of this tower's rows, [rows, classes]. What the serial model adds to its loss for these rows (activity regularisers, `add_loss`) is a loss of
     this layer, by the tower's share of the batch.
     """
 
@@ -102,7 +110,7 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
         recipe: MethodRecipe,
         tower: int,
         devices: Sequence[str],
-        statistics: list[Tensor],
+        statistics: Statistics,
         *,
         batch: int,
         classes: int,
@@ -143,7 +151,7 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
             if marks is not None:
                 marks.went_forward(outputs)
         if self._tower == 0 and training:
-            self._statistics[:] = new
+            self._statistics.new = new
         return outputs
 
     def compute_output_shape(self, shape: Sequence[int | None]) -> tuple[int | None, ...]:
@@ -228,7 +236,7 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
 class Merge(keras.layers.Layer):  # type: ignore[misc]
     """Puts the towers' outputs below one another on a device, and keeps the serial model's new state."""
 
-    def __init__(self, device: str, serial: keras.Model, statistics: list[Tensor]) -> None:
+    def __init__(self, device: str, serial: keras.Model, statistics: Statistics) -> None:
         super().__init__(name="merge")
         self._device = device
         self._serial = serial
@@ -252,10 +260,12 @@ class Merge(keras.layers.Layer):  # type: ignore[misc]
 
             return joined, backward
 
-        if self._statistics:
-            for variable, value in zip(self._serial.non_trainable_variables, self._statistics, strict=True):
+        if self._statistics.new:
+            for variable, value in zip(
+                self._serial.non_trainable_variables, self._statistics.new, strict=True
+            ):
                 variable.assign(value)
-            self._statistics.clear()
+            self._statistics.new = ()
         return run(*parts)
 
     def compute_output_shape(self, shapes: Sequence[Sequence[int | None]]) -> tuple[int | None, ...]:

@@ -196,8 +196,15 @@ def hangs_before_all() -> None:
 
 
 @behaviour
-def ends_as_asked() -> None:
+def takes_sigterm_as_asked() -> None:
     awaits_sigint(signal.SIGTERM)
+    failed("interrupted", "stopped by Ctrl-C (SIGINT)", "start it again")
+    sys.exit(130)
+
+
+@behaviour
+def ends_as_asked() -> None:
+    awaits_sigint()
     step(2)
     send("checkpoint_saved", path="c", steps=3, bytes=1, seconds=0.1)
     failed("interrupted", "stopped by Ctrl-C (SIGINT)", "start it again")

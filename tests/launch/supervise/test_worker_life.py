@@ -77,7 +77,7 @@ def test_a_failure_that_another_host_reports_ends_the_worker_and_is_the_cause(
             workers(os.environ) as running,
         ):
             log = tmp_path / "log"
-            running.run(cpu_spec(), of_misbehave("ends_as_asked"), record, log, (silent, others))
+            running.run(cpu_spec(), of_misbehave("takes_sigterm_as_asked"), record, log, (silent, others))
             assert record.failure == failed
             assert (record.restartable is not None) == (kind == "killed")
     assert [event.rank for event in events if isinstance(event, Noticed | RankFailed)] == (
