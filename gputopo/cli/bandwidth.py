@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import msgspec
 
-from gputopo.cli.placement import GPUS
+from gputopo.cli.placement import parse_gpu_list
 from gputopo.cli.printing import note, show_report, to_stderr
 from gputopo.cli.source import machine_from
 from gputopo.copies.network import ToolChoice
@@ -29,8 +29,7 @@ FailOn = Literal["warning", "error"]
 INTERRUPTED = 130  # 128 + SIGINT
 INTERRUPTED_NOTE = "gputopo: interrupted; this is what was measured until then\n"
 _ENDED_NOTE = "gputopo: the driver ended the measurement; this is what was measured until then\n"
-MAX_SOAK_MINUTES = 7 * 24 * 60
-FORMAT = Option("--format", "Output format; markdown for bug reports")
+
 MIN_SIZE, MAX_SIZE = 1024, 2**34
 
 
@@ -59,106 +58,20 @@ def parse_effort(flag: str, text: str) -> dict[str, str | int]:
 class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What to measure or read, and what to print of it."""
 
-    gpus: Annotated[tuple[int, ...] | None, GPUS] = None
-    level: Annotated[
-        Level | None,
-        Option(
-            "--effort",
-            "quick: the main paths, a minute; full: everything; N: repeats",
-            detail="full: more repeats, all message sizes, remote NUMA nodes; takes minutes. N: quick with N "
-            "timed repeats of each copy instead of 3 to 13, by time and spread",
-            value="quick|full|N",
-            default="quick",
-            read=parse_effort,
-            sets_fields=True,
-        ),
-    ] = None
-    soak: Annotated[
-        float | None,
-        Option(
-            "--soak",
-            "Stress test for this time: error counters that rise, rates that fall, wrong data",
-            detail="Copies between host, GPUs and memories, all at once",
-            value="TIME",
-            unit="min",
-            above=0,
-            max=MAX_SOAK_MINUTES,
-        ),
-    ] = None
-    numa: Annotated[
-        int | None,
-        Option(
-            "--numa",
-            "NUMA node of host memory",
-            value="NODE",
-            default="that of each GPU",
-            min=0,
-            max=9999,
-            more=True,
-        ),
-    ] = None
-    sizes: Annotated[
-        tuple[int, ...],
-        Option(
-            "--size",
-            "Bytes of each copy, one or several sizes: 64MiB,512MiB",
-            value="LIST",
-            default="chosen by its speed",
-            read=parse_sizes,
-        ),
-    ] = ()
+    gpus: Annotated[tuple[int, ...] | None, parse_gpu_list] = None
+    level: Annotated[Level | None, parse_effort] = None
+    soak: float | None = None
+    numa: int | None = None
+    sizes: Annotated[tuple[int, ...], parse_sizes] = ()
     loops: int | None = None  # timed repeats of each copy
-    network: Annotated[
-        bool,
-        Option(
-            "--network",
-            "Measure between hosts instead: --hosts, or those of srun or mpirun",
-        ),
-    ] = False
-    network_tool: Annotated[
-        ToolChoice,
-        Option(
-            "--network-tool",
-            "What measures between hosts. auto: nccl-tests where all hosts have it, GPUs and Open MPI; else "
-            "tcp, a probe of gputopo",
-            more=True,
-        ),
-    ] = "auto"
-    sources: Annotated[
-        tuple[str, ...],
-        Option(
-            "--from",
-            "Judge output of nvbandwidth, nccl-tests, perftest and others instead of measuring",
-            detail="Also bandwidthTest, p2pBandwidthLatencyTest, iperf3, or JSON of gputopo; with a capture "
-            "of the machine beside it. Repeatable",
-            value="FILE",
-            repeated=True,
-        ),
-    ] = ()
-    save: Annotated[
-        bool,
-        Option(
-            "--save",
-            "Save the result for plan, run and --baseline",
-            detail="With --from for the machine that was read; with --network for the hosts, here",
-        ),
-    ] = False
-    baseline: Annotated[
-        bool, Option("--baseline", "Show only what changed beyond noise since the last saved result")
-    ] = False
-    whole: Annotated[
-        bool,
-        Option("--all", "Every number, as tables; remedies of all findings; notes"),
-    ] = False
-    shape: Annotated[Shape, FORMAT] = "table"
-    fail_on: Annotated[
-        FailOn | None,
-        Option(
-            "--fail-on",
-            "Exit with 1 on a finding of this severity or worse: errors unless given",
-            detail="With --baseline, if anything got worse; not unless given",
-        ),
-    ] = None
+    network: bool = False
+    network_tool: ToolChoice = "auto"
+    sources: tuple[str, ...] = ()
+    save: bool = False
+    baseline: bool = False
+    whole: bool = False
+    shape: Shape = "table"
+    fail_on: FailOn | None = None
 
 
 def bandwidth(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from gputopo.cli.bandwidth import (
-    FORMAT,
     INTERRUPTED,
     INTERRUPTED_NOTE,
     FailOn,
@@ -15,30 +14,22 @@ from gputopo.cli.bandwidth import (
     print_bandwidth,
     with_expected,
 )
-from gputopo.cli.placement import GPUS
+from gputopo.cli.placement import parse_gpu_list
 from gputopo.cli.printing import to_stderr
 from gputopo.cli.source import machine_from
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import ExitCode, HardwareError, UsageError
-from gputopo.values.option import Option
 
 if TYPE_CHECKING:
     from gputopo.values.machine import Machine
 
 
 def bench_reduction(
-    model: Annotated[
-        str, Option("--model", "Model whose gradients are reduced, such as alexnet", value="NAME")
-    ],
-    method: Annotated[
-        str | None,
-        Option("--all-reduce", "Only this method", value="METHOD", default="all that are available"),
-    ] = None,
-    gpus: Annotated[tuple[int, ...] | None, GPUS] = None,
-    shape: Annotated[Shape, FORMAT] = "table",
-    fail_on: Annotated[
-        FailOn | None, Option("--fail-on", "Exit with 1 on a finding of this severity or worse")
-    ] = None,
+    model: str,
+    method: str | None = None,
+    gpus: Annotated[tuple[int, ...] | None, parse_gpu_list] = None,
+    shape: Shape = "table",
+    fail_on: FailOn | None = None,
 ) -> int:
     """Time the reduction of a model's gradients with TensorFlow, by each method of --all-reduce.
 

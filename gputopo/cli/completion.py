@@ -7,11 +7,11 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Literal, get_args
 
 from gputopo.cli.printing import emit
 from gputopo.values.errors import UsageError
-from gputopo.values.option import Declared, Option, shown
+from gputopo.values.option import Declared, shown
 
 Shell = Literal["bash", "zsh", "fish"]
 ASKED = "_GPUTOPO_COMPLETE"
@@ -52,7 +52,7 @@ complete -c gputopo -a '(env {ASKED}=(commandline -cp) gputopo 2>/dev/null)'
 
 
 def completion(
-    shell: Annotated[Shell | None, Option("SHELL", "bash, zsh or fish", default="that of $SHELL")] = None,
+    shell: Shell | None = None,
 ) -> int:
     """Print the script that completes commands, options and their values by the Tab key.
 

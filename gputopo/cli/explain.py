@@ -1,21 +1,17 @@
 """`gputopo explain`: reference pages, findings, models, options; `gputopo models`: the models to train."""
 
 import sys
-from typing import Annotated
 
 import msgspec
 
 from gputopo import pages
 from gputopo.cli.printing import emit
 from gputopo.values.errors import UsageError
-from gputopo.values.option import Option, nearest, shown
+from gputopo.values.option import nearest, shown
 
 
 def explain(
-    topic: Annotated[
-        str | None,
-        Option("TOPIC", "A page, a finding, a model, a reduction or an option", default="all pages"),
-    ] = None,
+    topic: str | None = None,
 ) -> None:
     """Show a reference page, or explain a finding, a model, a reduction or an option.
 
@@ -51,9 +47,7 @@ class ListedModels(msgspec.Struct, frozen=True, tag_field="schema", tag="gputopo
     models: tuple[ListedModel, ...]
 
 
-def models(
-    *, as_json: Annotated[bool, Option("--json", "Print the built-in models as JSON")] = False
-) -> None:
+def models(*, as_json: bool = False) -> None:
     """List the models that can be trained, with their sizes.
 
     Exit codes: 0 fine.

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from gputopo.cli.printing import emit, show_report
-from gputopo.cli.source import FROM, begin, machine_from
+from gputopo.cli.source import begin, machine_from
 from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.values.errors import ExitCode, UsageError
 from gputopo.values.fields import same_address
-from gputopo.values.option import Given, Option, OptionsOf, listed
+from gputopo.values.option import Given, OptionsOf, listed
 
 if TYPE_CHECKING:
     from gputopo.findings import Inspection
@@ -23,111 +23,25 @@ Shape = Literal["table", "json", "markdown", "prometheus", "csv", "scontrol"]
 FailOn = Literal["warning", "error"]
 INTERVAL_S = 1.0
 MIN_INTERVAL_S = 0.1  # below it sampling itself costs what it should see
-MAX_SECONDS = 366 * 86400.0  # beyond some hundred years no clock can be set
 
 
 class InspectOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What to inspect, and how it is shown."""
 
-    sources: Annotated[tuple[str, ...], FROM] = ()
-    record: Annotated[
-        Path | None,
-        Option(
-            "--record",
-            "Also write the machine to a file that --from reads",
-            detail="with --fleet a folder, with a file of each host",
-        ),
-    ] = None
-    shape: Annotated[
-        Shape,
-        Option(
-            "--format",
-            "Output format: markdown for bug reports, prometheus for textfiles, csv with --watch, scontrol "
-            "with --fleet: commands of Slurm that drain hosts with faults",
-        ),
-    ] = "table"
-    diff: Annotated[
-        str | None,
-        Option(
-            "--diff",
-            "Show what differs from another recording or capture",
-            detail="of this machine or of another one",
-            value="OTHER",
-        ),
-    ] = None
-    fleet: Annotated[
-        bool,
-        Option(
-            "--fleet",
-            "Compare several hosts, and name those that differ",
-            detail="the hosts of several --from files, or those of --hosts or the starter (srun)",
-        ),
-    ] = False
-    baseline: Annotated[
-        Path | None,
-        Option(
-            "--baseline",
-            "Also show what changed on each host since a recording",
-            detail="with --fleet; the folder that --record wrote",
-            value="FOLDER",
-            more=True,
-        ),
-    ] = None
-    gpus: Annotated[
-        tuple[str, ...],
-        Option(
-            "--gpu",
-            "Show these GPUs alone: all their facts and findings",
-            detail="Each by its index, PCI address or UUID: 0,3 or 0000:5e:00.0",
-            value="LIST",
-            letter="-i",
-            read=lambda _, text: tuple(text.split(",")),
-        ),
-    ] = ()
-    topology: Annotated[
-        bool, Option("--topology", "Show the topology matrix, PCI tree and network ports")
-    ] = False
-    whole: Annotated[bool, Option("--all", "Show everything, with all remedies")] = False
-    watch: Annotated[bool, Option("--watch", "Sample clocks, power and links until Ctrl-C")] = False
-    interval: Annotated[
-        float | None,
-        Option(
-            "--interval",
-            "Time between two samples of --watch",
-            value="TIME",
-            unit="s",
-            default=f"{INTERVAL_S:g}",
-            min=MIN_INTERVAL_S,
-            max=MAX_SECONDS,
-            more=True,
-        ),
-    ] = None
-    duration: Annotated[
-        float | None,
-        Option(
-            "--duration",
-            "End --watch after this time",
-            value="TIME",
-            unit="s",
-            min=0,
-            max=MAX_SECONDS,
-            more=True,
-        ),
-    ] = None
-    fail_on: Annotated[
-        FailOn | None,
-        Option(
-            "--fail-on", "Exit with 1 on a finding this severe or worse", detail="differences do not count"
-        ),
-    ] = None
-    identities: Annotated[
-        bool,
-        Option(
-            "--identities",
-            "Include host name, UUIDs and user names",
-            detail="in output and recordings; the table of --all always names the users of processes",
-        ),
-    ] = False
+    sources: tuple[str, ...] = ()
+    record: Path | None = None
+    shape: Shape = "table"
+    diff: str | None = None
+    fleet: bool = False
+    baseline: Path | None = None
+    gpus: Annotated[tuple[str, ...], lambda _, text: tuple(text.split(","))] = ()
+    topology: bool = False
+    whole: bool = False
+    watch: bool = False
+    interval: float | None = None
+    duration: float | None = None
+    fail_on: FailOn | None = None
+    identities: bool = False
 
 
 def inspect(

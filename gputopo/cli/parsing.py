@@ -53,9 +53,9 @@ def _parameter(one: Declared) -> inspect.Parameter:
             *filter(None, (one.option.flag, one.option.letter)),
             metavar=one.placeholder or None,
             help=_both_helps(one),
-            rich_help_panel=one.theme or None,
+            rich_help_panel=one.option.theme or None,
             show_default=False,
-            hidden=one.more,
+            hidden=one.option.more,
         )
     kind: Any = bool if one.is_flag else list[str] if one.option.repeated else str
     default: Any = False if one.is_flag else None

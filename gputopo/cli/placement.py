@@ -9,14 +9,13 @@ import msgspec
 from gputopo.cli.printing import note
 from gputopo.values.errors import UsageError
 from gputopo.values.option import MAX_FLOAT, Option, require_choice, shown
-from gputopo.values.run.all_reduce import NAMES as REDUCTIONS
 from gputopo.values.run.all_reduce import parse
 from gputopo.values.run.batches import AUTO
 from gputopo.values.run.plan import VariableUpdate
 
 MAX_GPUS = 1024  # a bound on ranges, so that a typing mistake cannot fill the memory
 VARIABLE_UPDATES = ("auto", *get_args(VariableUpdate))
-AUTOTUNED, MAX_AUTOTUNED = 3, 10  # placements that --autotune measures
+AUTOTUNED = 3  # placements that --autotune measures
 _COPIES = "each device has a copy of the variables, on one host and on several"
 # Modes of other programs for several hosts: what they are here, and in which words.
 _SAME_AS: dict[str, tuple[VariableUpdate, str]] = {
@@ -147,86 +146,16 @@ def _indices_of(part: str, text: str, option: str) -> Sequence[int]:
     return range(first, last + 1)
 
 
-GPUS = Option(
-    "--gpus",
-    "Only these GPUs: 0,1 or 0-3",
-    detail="Indices as in nvidia-smi",
-    value="LIST",
-    read=parse_gpu_list,
-)
-EXCLUDE = Option("--exclude", "Never these GPUs: 2 or 2,5-7", value="LIST", read=parse_gpu_list)
-AUTOTUNE = Option(
-    "--autotune",
-    "Measure the best placements, use the fastest",
-    detail=f"K: their number, {AUTOTUNED} unless given",
-    value="[K]",
-    bare=str(AUTOTUNED),
-    min=2,
-    max=MAX_AUTOTUNED,
-)
-
-
 class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What may be asked of a plan: fields of gputopo.planner.Request, which is not loaded for a help."""
 
-    num_gpus: Annotated[
-        int | Literal["auto"] | None,
-        Option(
-            "--num-gpus",
-            "Number of GPUs; auto: as many as pay",
-            detail="auto:0.3 keeps doubling while each brings 30 % of its worth; auto alone: 50 %",
-            value="N|auto[:SHARE]",
-            default="all that may be used",
-            read=parse_num_gpus,
-            sets_fields=True,
-        ),
-    ] = None
+    num_gpus: Annotated[int | Literal["auto"] | None, parse_num_gpus] = None
     gain: float | None = None  # of --num-gpus auto:0.3
-    gpus: Annotated[tuple[int, ...] | None, GPUS] = None
-    exclude: Annotated[tuple[int, ...] | None, EXCLUDE] = None
-    prefer_pix: Annotated[bool, Option("--prefer-pix", "Prefer GPUs behind one PCIe switch (PIX)")] = False
-    ps: Annotated[
-        str,
-        Option(
-            "--ps",
-            "Device of variables",
-            value="auto|cpu|gpu:N|gpu:spread|host:N",
-            read=parse_ps,
-        ),
-    ] = "auto"
-    variable_update: Annotated[
-        str,
-        Option(
-            "--variable-update",
-            "Where variables live",
-            value="|".join(VARIABLE_UPDATES),
-            read=parse_variable_update,
-        ),
-    ] = "auto"
-    all_reduce: Annotated[
-        str | None,
-        Option(
-            "--all-reduce",
-            "Reduction of replicated gradients: nccl, ring",
-            detail=f"One of {', '.join(REDUCTIONS)}; #K: in K parts",
-            value="NAME[#K]",
-            read=parse_all_reduce,
-        ),
-    ] = None
-    single_gpu_images_per_sec: Annotated[
-        tuple[float, ...],
-        Option(
-            "--single-gpu-images-per-sec",
-            "Speed of one GPU alone, or of each",
-            value="X[,X...]",
-            read=parse_speeds,
-        ),
-    ] = ()
-    no_history: Annotated[
-        bool,
-        Option(
-            "--no-history",
-            "Predict without what was measured on this machine before: earlier runs, saved bandwidth",
-            more=True,
-        ),
-    ] = False
+    gpus: Annotated[tuple[int, ...] | None, parse_gpu_list] = None
+    exclude: Annotated[tuple[int, ...] | None, parse_gpu_list] = None
+    prefer_pix: bool = False
+    ps: Annotated[str, parse_ps] = "auto"
+    variable_update: Annotated[str, parse_variable_update] = "auto"
+    all_reduce: Annotated[str | None, parse_all_reduce] = None
+    single_gpu_images_per_sec: Annotated[tuple[float, ...], parse_speeds] = ()
+    no_history: bool = False

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 import msgspec
 
 from gputopo.cli.placement import (
-    AUTOTUNE,
     AUTOTUNED,
     PlanOptions,
     parse_model,
@@ -16,12 +15,11 @@ from gputopo.cli.placement import (
 )
 from gputopo.cli.printing import emit, show_report
 from gputopo.cli.run.prepare import AskedJob, planned_on, warn, with_costs
-from gputopo.cli.source import FROM
 from gputopo.launch.hosts.allocation import HostOptions, find
 from gputopo.planner.selection import ALL
 from gputopo.prediction.programs import DEFAULT
 from gputopo.values.errors import HardwareError, UsageError
-from gputopo.values.option import Given, Option, OptionsOf
+from gputopo.values.option import Given, OptionsOf
 from gputopo.values.run.batches import AUTO, AskedBatch, as_typed, read_batch_size
 
 if TYPE_CHECKING:
@@ -39,78 +37,21 @@ Shape = Literal["table", "json", "markdown", "env", "sbatch", "docker"]
 class PlanCommand(msgspec.Struct, frozen=True, kw_only=True):
     """What `plan` alone is asked for."""
 
-    batch_size: Annotated[
-        AskedBatch | None,
-        Option(
-            "--batch-size",
-            "Examples per GPU and step; one number for each GPU, or auto: in proportion to their speeds",
-            value="N[,N...]|auto",
-            default="that of the model",
-            read=read_batch_size,
-        ),
-    ] = None
-    precision: Annotated[
-        Literal["fp32", "bf16", "fp16"],
-        Option("--precision", "Compute type", detail="Variables stay fp32", more=True),
-    ] = "fp32"
-    program: Annotated[
-        str,
-        Option(
-            "--program",
-            "Program whose constants predict a step (gputopo explain plan)",
-            value="NAME",
-            read=parse_program,
-            more=True,
-        ),
-    ] = DEFAULT
-    candidates: Annotated[
-        int | None,
-        Option(
-            "--candidates",
-            "Number of candidates in the JSON; all: also modes that are not chosen by default",
-            default="10",
-            min=1,
-            words={"all": {"candidates": ALL}},
-            more=True,
-        ),
-    ] = None
-    changes: Annotated[
-        tuple[str, ...],
-        Option(
-            "--what-if",
-            'Predict for a changed machine: "gpu3: x16", "acs off", "nvlink 0-1", '
-            '"all: RTX 4090"; may be repeated. Alone: find the single change that pays most',
-            value="[CHANGE]",
-            repeated=True,
-        ),
-    ] = ()
-    autotune: Annotated[int | None, AUTOTUNE] = None
-    explain: Annotated[
-        bool,
-        Option(
-            "--explain",
-            "Show the step of the choice in time: what each link carries, when gradients are through",
-        ),
-    ] = False
-    fleet: Annotated[
-        bool,
-        Option(
-            "--fleet", "Plan for the hosts of several --from files together, each file one host", more=True
-        ),
-    ] = False
+    batch_size: Annotated[AskedBatch | None, read_batch_size] = None
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    program: Annotated[str, parse_program] = DEFAULT
+    candidates: int | None = None
+    changes: tuple[str, ...] = ()
+    autotune: int | None = None
+    explain: bool = False
+    fleet: bool = False
 
 
 class PlanOutput(msgspec.Struct, frozen=True, kw_only=True):
     """What is planned for, and how it is shown."""
 
-    sources: Annotated[tuple[str, ...], FROM] = ()
-    shape: Annotated[
-        Shape,
-        Option(
-            "--format",
-            "Output format; env: variables to set; sbatch: a Slurm script, docker: a command that trains so",
-        ),
-    ] = "table"
+    sources: tuple[str, ...] = ()
+    shape: Shape = "table"
 
 
 class _Asked(NamedTuple):
@@ -140,9 +81,7 @@ class _Asked(NamedTuple):
 
 def plan(
     *,
-    model: Annotated[
-        str, Option("--model", "Model to train, such as alexnet", value="NAME", read=parse_model)
-    ],
+    model: Annotated[str, parse_model],
     placement: Annotated[Given, OptionsOf(PlanOptions)],
     command: Annotated[PlanCommand, OptionsOf(PlanCommand)],
     hosts: Annotated[Given, OptionsOf(HostOptions)],

@@ -13,7 +13,7 @@ from gputopo.measurements.run_folders import RunFolders
 from gputopo.report.document import FILE_WIDTH, document_text
 from gputopo.report.markdown import document_markdown, file_of, page_markdown
 from gputopo.values.errors import ExitCode, InputError, UsageError
-from gputopo.values.option import Option, OptionsOf
+from gputopo.values.option import OptionsOf
 
 if TYPE_CHECKING:
     from gputopo.measurements.box import Box
@@ -29,77 +29,27 @@ Shape = Literal["table", "markdown", "html", "json", "csv"]
 class ComparedOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What to read beside run folders, and what to compare with."""
 
-    imported: Annotated[
-        tuple[str, ...],
-        Option(
-            "--import",
-            "Also these: logs of tf_cnn_benchmarks or tensorpack, folders of Lambda's benchmarks, CSV "
-            "tables. Repeatable",
-            value="PATH",
-            repeated=True,
-        ),
-    ] = ()
-    published: Annotated[
-        PublishedName | None,
-        Option("--published", "Recompute the tables of a published document from its raw figures"),
-    ] = None
-    baseline: Annotated[
-        tuple[str, ...],
-        Option(
-            "--baseline",
-            "Compare with these earlier runs of the same machine: folders, or what report --json wrote. "
-            "Repeatable",
-            value="PATH",
-            repeated=True,
-        ),
-    ] = ()
-    smallest_effect: Annotated[
-        float,
-        Option(
-            "--smallest-effect",
-            "Smallest difference from --baseline that counts, if it is beyond the noise",
-            value="PERCENT",
-            min=0,
-            below=100,
-        ),
-    ] = 2.0
+    imported: tuple[str, ...] = ()
+    published: PublishedName | None = None
+    baseline: tuple[str, ...] = ()
+    smallest_effect: float = 2.0
 
 
 class ShownOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How the report is shown."""
 
-    whole: Annotated[
-        bool, Option("--all", "Show all rows and observations; files and the other formats always have them")
-    ] = False
-    shape: Annotated[Shape, Option("--format", "Output format")] = "table"
-    output: Annotated[
-        Path | None, Option("--output", "Write it to this file, whole or not at all", default="stdout")
-    ] = None
-    fail_on: Annotated[
-        FailOn | None,
-        Option(
-            "--fail-on",
-            "Exit with 1 on a run that failed (an error), or that is slower than in --baseline under the "
-            "same conditions (a warning)",
-        ),
-    ] = None
+    whole: bool = False
+    shape: Shape = "table"
+    output: Path | None = None
+    fail_on: FailOn | None = None
 
 
 class PastOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What to show of this machine's history."""
 
-    THEME = "History"
-
-    history: Annotated[
-        bool,
-        Option(
-            "--history",
-            "Show the past runs and saved bandwidths of this machine instead: regressions, with the date "
-            "they began",
-        ),
-    ] = False
-    model: Annotated[str | None, Option("--model", "Only runs of this model", value="NAME")] = None
-    since: Annotated[str | None, Option("--since", "Only what is not older than this", value="DATE")] = None
+    history: bool = False
+    model: str | None = None
+    since: str | None = None
 
 
 def history_of(model: str | None, since: str | None) -> "Box":
@@ -159,15 +109,7 @@ def _date(text: str) -> float:
 
 def report(
     *,
-    runs: Annotated[
-        tuple[str, ...],
-        Option(
-            "[RUNS...]",
-            "Run folders, sweeps, folders of runs, result.json, or what report --json wrote; by default the "
-            "runs of this user",
-            repeated=True,
-        ),
-    ] = (),
+    runs: tuple[str, ...] = (),
     compared: Annotated[ComparedOptions, OptionsOf(ComparedOptions)],
     past: Annotated[PastOptions, OptionsOf(PastOptions)],
     shown: Annotated[ShownOptions, OptionsOf(ShownOptions)],

@@ -8,21 +8,9 @@ from typing import TYPE_CHECKING
 
 from gputopo.cli.printing import to_stderr
 from gputopo.values.errors import GputopoError, InputError
-from gputopo.values.option import Option
 
 if TYPE_CHECKING:
     from gputopo.values.machine import Machine
-
-FROM = Option(
-    "--from",
-    "Capture or bundled machine (7gforce) to read",
-    detail="Instead of this machine. Captures: a gputopo recording, output or a log of nvidia-smi, "
-    "nvidia-bug-report.log, a kernel log, an error message of the driver, output of lspci, lscpu, numactl, "
-    "TensorFlow or a bandwidth test, topology XML of NCCL or hwloc, a copied /sys (folder or tar); "
-    "compressed or not; - for stdin. The format is detected by content. Repeatable",
-    value="FILE",
-    repeated=True,
-)
 
 
 def machine_from(sources: Sequence[str]) -> "Machine":

@@ -14,12 +14,12 @@ from gputopo.findings.rule import (
     Case,
     Fault,
     Severity,
-    Threshold,
     by_model,
     check,
     each_gpu,
     present,
     rule_of,
+    threshold,
 )
 from gputopo.reference.expectations import expected_of
 from gputopo.topology.hops import links_by_pair
@@ -29,20 +29,9 @@ from gputopo.values.index_ranges import index_ranges, pairs_in_words
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.subject import MACHINE, Subject
 
-CRC_ERRORS = Threshold(
-    "NVLink CRC errors",
-    100,
-    "errors",
-    "NVIDIA/DCGM: its PCIe test fails above 100 CRC errors a second; these are since the link came up",
-)
-# Occasional replays lose no data; same limit as for CRC.
-NVLINK_REPLAYS = Threshold("NVLink packet replays", 100, "replays")
-MIN_JOINED = Threshold(
-    "GPUs that are all connected by NVLink",
-    3,
-    "GPUs",
-    "Bridges connect two cards; three that are all connected are on a board made for that",
-)
+CRC_ERRORS = threshold("nvlink.CRC_ERRORS")
+NVLINK_REPLAYS = threshold("nvlink.NVLINK_REPLAYS")
+MIN_JOINED = threshold("nvlink.MIN_JOINED")
 
 NVLINK_DOWN = rule_of("nvlink.down", MIN_JOINED)
 THIN_BRIDGE = rule_of("nvlink.thin_bridge")

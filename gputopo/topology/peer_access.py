@@ -10,8 +10,10 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from gputopo.reference import expectations
 from gputopo.reference.expectations import expected_of
 from gputopo.topology.hops import bridges_above, pci_tree
+from gputopo.values.fields import rows_of
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 
 Cause = Literal[
@@ -52,41 +54,8 @@ class CauseText(NamedTuple):
 
 
 CAUSES: dict[Cause, CauseText] = {
-    "registry_key": CauseText(
-        "disabled by a registry key of the NVIDIA kernel module",
-        "Remove NVreg_RegistryDwords in /etc/modprobe.d (see /proc/driver/nvidia/params) and reboot.",
-    ),
-    "different_chips": CauseText("different chips are never peers", None),
-    "geforce_policy": CauseText("NVIDIA's driver allows no P2P over PCIe between GeForce RTX GPUs", None),
-    "across_sockets": CauseText("the driver does not allow P2P across these CPU sockets", None),
-    "chipset": CauseText(
-        "chipset or CPU between the GPUs not supported by the driver",
-        "Move both cards under one PCIe switch if the board has one. A newer driver may support the CPU.",
-    ),
-    "acs": CauseText(
-        "P2P traffic is redirected through the root complex (ACS)",
-        "Turn ACS off in the BIOS, or by setpci on the bridges at start-up.",
-    ),
-    "iommu": CauseText(
-        "the IOMMU translates the GPUs' addresses",
-        "Boot with iommu=pt, or turn the IOMMU (VT-d, AMD-Vi) off in the BIOS.",
-    ),
-    "bar1": CauseText(
-        "BAR1 maps too little GPU memory",
-        "Turn on Above 4G Decoding and Resizable BAR in the BIOS. The card's VBIOS may need an update.",
-    ),
-    "virtual_machine": CauseText(
-        "virtual machine: its host decides which devices are peers",
-        "Ask the provider for an instance with P2P. Inside the machine there is no fix.",
-    ),
-    "container": CauseText(
-        "container: may hide the devices and memory that P2P needs",
-        "Compare with nvidia-smi topo -p2p r outside of it. Start it with --ipc=host and all GPUs.",
-    ),
-    "gpu": CauseText("the driver does not support P2P between these GPUs (GPU_NOT_SUPPORTED)", None),
-    "unknown": CauseText(
-        "unknown cause", "See nvidia-smi topo -p2p r for the code, and sudo dmesg | grep -i nvrm."
-    ),
+    msgspec.convert(row["cause"], Cause): CauseText(row["says"], row["fix"] or None)
+    for row in rows_of(expectations.__file__, "data/p2p_causes.csv")
 }
 
 

@@ -1,16 +1,19 @@
-"""Options of commands: each is declared once, beside the parameter or the field of a spec that it sets.
+"""Options of commands: each is a row of `options.csv` for the parameter or the field of a spec that it sets.
 
-`momentum: Annotated[float, Option("--momentum", "Momentum coefficient", min=0, below=1)] = 0.9` is the field,
-and the option on the command line with its check, default, help and place in the documentation.
+The row has the option on the command line, its check, help and place in the documentation, so that all can
+be read as one text; type and default are those of the field, `momentum: float = 0.9`. A reader of its text is
+beside its type: `checkpoints: Annotated[str | None, read_folder] = None`.
 """
 
+import csv
 import inspect
+import json
 import keyword
 import math
 import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -61,10 +64,10 @@ class Option:
     """An option: `flag` as it is typed (without dashes: a positional argument); `help`, a line, and `detail`,
     what --help-all adds, are without a full stop.
 
-    `min`, `max`, `above`, `below`: range of a number. `read`: returns the value for (flag, text) where the
-    type alone is not enough; raises UsageError or InputError. With `sets_fields` it returns values of several
-    fields by name, or of none. `words`: what may be given instead of a number, by the fields that each sets;
-    a tuple: the option's own field, to the word.
+    `min`, `max`, `above`, `below`: range of a number. `words`: what may be given instead of a number, by the
+    fields that each sets; "": the option alone, a flag, or where `value` is in brackets. `read`: returns the
+    value for (flag, text) where the type alone is not enough, or values of several fields by name, or none;
+    raises UsageError or InputError.
     """
 
     flag: str
@@ -74,17 +77,14 @@ class Option:
     value: str = ""  # placeholder of the value, by default that of the type
     unit: str = ""  # unit of the number, a key of UNITS: `90s`, `5m` or `1GB` are read as so many of it
     theme: str = ""  # heading in the help
-    more: bool | None = None  # only --help-all shows it; None: as `MORE` of its spec, else shown by --help
+    more: bool = False  # --help leaves it out, --help-all shows it
     default: str = ""  # the default in words, where it is not that of the field
     min: float | None = None
     above: float | None = None
     below: float | None = None
     max: float | None = None
-    words: tuple[str, ...] | Mapping[str, Mapping[str, Any]] = ()
-    bare: str = ""  # what it stands for without a value, where `value` is in brackets
-    const: Any = None  # value of the field where this option, a flag, is given
+    words: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     read: Callable[[str, Any], Any] | None = None
-    sets_fields: bool = False
     letter: str = ""  # a second flag, `-i`
     repeated: bool = False  # it may be given several times; the value is a tuple, `read` gets all texts
 
@@ -149,8 +149,6 @@ class Declared:
     kind: Any
     default: Any
     part: tuple[str, ...] = ()
-    theme: str = ""
-    more: bool = False  # --help leaves it out, --help-all shows it
 
     @property
     def name(self) -> str:
@@ -168,7 +166,8 @@ class Declared:
     @property
     def is_flag(self) -> bool:
         """Whether it takes no value."""
-        return self.option.const is not None or (self.kind is bool and self.option.read is None)
+        alone = "" in self.option.words and not self.option.value
+        return alone or (self.kind is bool and self.option.read is None)
 
     @property
     def is_required(self) -> bool:
@@ -216,18 +215,17 @@ class Declared:
     def values(self, text: Text) -> dict[str, Any]:
         """Return the values of fields that a text stands for. Raises UsageError or InputError."""
         option = self.option
-        text = text or option.bare
+        word = "" if text is True else str(text).lower()
+        if word in option.words:
+            return dict(option.words[word])
         if option.read is not None:
             found = option.read(option.flag, text)
-            return found if option.sets_fields else {self.field: found}
+            return found if isinstance(found, dict) else {self.field: found}
         if self.is_flag:
-            return {self.field: True if option.const is None else option.const}
+            return {self.field: True}
         if option.repeated:
             assert not isinstance(text, bool)
             return {self.field: tuple(text)}
-        word = str(text).lower()
-        if isinstance(option.words, Mapping) and word in option.words:
-            return dict(option.words[word])
         return {self.field: self._one(str(text))}
 
     def as_typed(self, text: Text) -> Any:
@@ -265,29 +263,58 @@ def options_of(spec: "type[msgspec.Struct]", part: tuple[str, ...] = ()) -> tupl
     import msgspec
 
     found: list[Declared] = []
-    theme, more = str(getattr(spec, "THEME", "")), bool(getattr(spec, "MORE", False))
     for one in msgspec.structs.fields(spec):
-        kind, options = _declared(one.type)
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and not options:
+        if (kind := _struct(one.type)) is not None:
             found += options_of(kind, (*part, one.name))
         default = inspect.Parameter.empty if one.default is msgspec.NODEFAULT else one.default
-        found += _of(one.type, one.name, default, part, theme, more=more)
+        found += _of(spec.__name__, one.type, one.name, default, part)
     return tuple(found)
 
 
 def _of(
-    annotation: Any, field: str, default: Any, part: tuple[str, ...], theme: str, *, more: bool
+    owner: str, annotation: Any, name: str, default: Any, part: tuple[str, ...] = ()
 ) -> Iterator[Declared]:
-    kind, options = _declared(annotation)
-    for option in options:
-        hidden = more if option.more is None else option.more
-        yield Declared(option, field, kind, default, part, option.theme or theme, hidden)
+    """Yield the options of a field: those beside its type, or its rows."""
+    kind, extras = _declared(annotation)
+    read = next((one for one in extras if callable(one)), None)
+    rows = (_option(row) for row in _rows().get((owner, name), ()))
+    for option in [one for one in extras if isinstance(one, Option)] or rows:
+        reads = read is not None and "" not in option.words
+        yield Declared(replace(option, read=read) if reads else option, name, kind, default, part)
+
+
+@cache
+def _rows() -> Mapping[tuple[str, str], Sequence[Mapping[str, str]]]:
+    """Return the rows by the name of their spec or command, and of its field or parameter."""
+    found: dict[tuple[str, str], list[Mapping[str, str]]] = {}
+    with (Path(__file__).parent / "options.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            for owner in row["owner"].split():
+                found.setdefault((owner, row["field"]), []).append(row)
+    return found
+
+
+def _option(row: Mapping[str, str]) -> Option:
+    flag, _, letter = row["flag"].partition(" -") if row["flag"][:1] == "-" else (row["flag"], "", "")
+    texts = {name: row[name] for name in ("detail", "value", "theme", "default")}
+    limits: dict[str, Any] = dict(one.split("=") for one in row["number"].split())
+    limits |= {name: float(limit) for name, limit in limits.items() if name != "unit"}
+    marks = row["marks"].split()
+    return Option(
+        flag,
+        row["help"],
+        **{**texts, **limits},
+        letter=f"-{letter}" if letter else "",
+        words=json.loads(row["words"] or "{}"),
+        more="more" in marks,
+        repeated="repeated" in marks,
+    )
 
 
 def parameters_of(command: Callable[..., Any]) -> tuple[Declared, ...]:
     """Return the options that a command declares with its parameters."""
     parameters = inspect.signature(command, eval_str=True).parameters.values()
-    return tuple(one for parameter in parameters for one in _of_parameter(parameter))
+    return tuple(one for parameter in parameters for one in _of_parameter(command.__name__, parameter))
 
 
 def arguments_for(command: Callable[..., Any], texts: Mapping[str, Text]) -> dict[str, Any]:
@@ -297,7 +324,7 @@ def arguments_for(command: Callable[..., Any], texts: Mapping[str, Text]) -> dic
     """
     arguments: dict[str, Any] = {}
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        options = _of_parameter(parameter)
+        options = _of_parameter(command.__name__, parameter)
         missing = next((one for one in options if one.is_required and one.name not in texts), None)
         if missing is not None:
             raise UsageError(f"{missing.option.flag} is missing", f"add {missing.usage}")
@@ -311,11 +338,11 @@ def arguments_for(command: Callable[..., Any], texts: Mapping[str, Text]) -> dic
     return arguments
 
 
-def _of_parameter(parameter: inspect.Parameter) -> tuple[Declared, ...]:
+def _of_parameter(command: str, parameter: inspect.Parameter) -> tuple[Declared, ...]:
     spec = _spec(parameter.annotation)
     if spec is not None:
         return options_of(spec)
-    return tuple(_of(parameter.annotation, parameter.name, parameter.default, (), "", more=False))
+    return tuple(_of(command, parameter.annotation, parameter.name, parameter.default))
 
 
 def given_of(spec: "type[msgspec.Struct]", texts: Mapping[str, Text]) -> Given:
@@ -370,10 +397,16 @@ def _structs_in(spec: "type[msgspec.Struct]") -> "tuple[tuple[str, type[msgspec.
     """Return the fields that are structs themselves, with their types."""
     import msgspec
 
-    kinds = ((one.name, _declared(one.type)[0]) for one in msgspec.structs.fields(spec))
-    return tuple(
-        (name, kind) for name, kind in kinds if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-    )
+    kinds = ((one.name, _struct(one.type)) for one in msgspec.structs.fields(spec))
+    return tuple((name, kind) for name, kind in kinds if kind is not None)
+
+
+def _struct(annotation: Any) -> "type[msgspec.Struct] | None":
+    """Return the type of a field that is a struct itself."""
+    import msgspec
+
+    kind, _ = _declared(annotation)
+    return kind if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else None
 
 
 def _spec(annotation: Any) -> "type[msgspec.Struct] | None":
@@ -381,15 +414,14 @@ def _spec(annotation: Any) -> "type[msgspec.Struct] | None":
     return next((one.spec for one in extras if isinstance(one, OptionsOf)), None)
 
 
-def _declared(annotation: Any) -> tuple[Any, tuple[Option, ...]]:
-    """Return the type without None, and the options."""
-    options: tuple[Option, ...] = ()
+def _declared(annotation: Any) -> tuple[Any, list[Any]]:
+    """Return the type without None, and what is beside it: an option, a reader."""
+    extras: list[Any] = []
     if get_origin(annotation) is Annotated:
         annotation, *extras = get_args(annotation)
-        options = tuple(one for one in extras if isinstance(one, Option))
     if get_origin(annotation) in (Union, types.UnionType):
         annotation = next(one for one in get_args(annotation) if one is not types.NoneType)
-    return annotation, options
+    return annotation, extras
 
 
 def nearest(word: str, known: Iterable[str]) -> tuple[str, ...]:

@@ -10,8 +10,9 @@ Definitions (of one example, as the benchmark tables that gputopo starts from ha
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeVar
+
+import msgspec
 
 T = TypeVar("T")
 
@@ -22,8 +23,7 @@ ResNets of the papers have it. SAME of TensorFlow puts fewer before where the st
 Activation = Literal["relu", "tanh"]
 
 
-@dataclass(frozen=True)
-class Norm:
+class Norm(msgspec.Struct, frozen=True):
     """Batch normalisation: decay of the moving statistics, epsilon, and whether it has a scale (gamma)."""
 
     decay: float = 0.999
@@ -122,8 +122,7 @@ _LOGITS = 0.01
 Build = Callable[[Layers[Shape], Shape, int], Shape]
 
 
-@dataclass(frozen=True)
-class Variable:
+class Variable(msgspec.Struct, frozen=True):
     """One variable: `deviation` of its normal first values, else all are `start`."""
 
     name: str
@@ -143,15 +142,38 @@ class Variable:
         return math.prod(self.shape)
 
 
-@dataclass
-class Block:
+class BlockCost(msgspec.Struct, frozen=True, kw_only=True):
+    """One block of layers, per example: what a Sketch counts."""
+
+    name: str
+    variables: tuple[int, ...]  # the numbers of each trainable variable, in order
+    multiply_accumulates: int
+    features: int  # numbers of the outputs that training keeps
+
+    @property
+    def parameters(self) -> int:
+        """Trainable numbers."""
+        return sum(self.variables)
+
+
+class Block(msgspec.Struct):
     """What one block of layers costs, per example."""
 
     name: str
-    variables: list[int] = field(default_factory=list)  # the numbers of each trainable one, in order
+    variables: list[int] = []  # the numbers of each trainable one, in order
     multiply_accumulates: int = 0
     features: int = 0
     output: Shape = ()  # the shape that the last layer gave
+
+    @property
+    def cost(self) -> BlockCost:
+        """What it costs, frozen."""
+        return BlockCost(
+            name=self.name,
+            variables=tuple(self.variables),
+            multiply_accumulates=self.multiply_accumulates,
+            features=self.features,
+        )
 
 
 class Sketch:

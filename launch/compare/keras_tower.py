@@ -100,8 +100,9 @@ class Statistics:
 class Tower(keras.layers.Layer):  # type: ignore[misc]
     """The serial model on one device, for its rows of the batch; weights are shared with the serial model.
 
-    In: the joint batch [batch, ...]. Out: the outputs of this tower's rows, [rows, classes]. What the serial model adds to its loss for these rows (activity regularisers, `add_loss`) is a loss of
-    this layer, by the tower's share of the batch.
+    In: the joint batch [batch, ...]. Out: the outputs of this tower's rows, [rows, classes]. What the serial
+    model adds to its loss for these rows (activity regularisers, `add_loss`) is a loss of this layer, by the
+    tower's share of the batch.
     """
 
     def __init__(

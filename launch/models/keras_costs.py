@@ -15,8 +15,8 @@ from gputopo.launch.models.keras_building import KerasModel
 from gputopo.launch.models.keras_checks import shapes_of, traced_of
 from gputopo.launch.models.keras_sources import Foreign
 from gputopo.launch.spec.model_names import KERAS_CPU_BATCH, KERAS_GPU_BATCH, KERAS_LEARNING_RATE
-from gputopo.workload.sketch import Block
-from gputopo.workload.workloads import BlockCost, Workload
+from gputopo.workload.sketch import Block, BlockCost
+from gputopo.workload.workloads import Workload
 
 Operation = Any
 Tensor = Any
@@ -74,15 +74,7 @@ class _Counted:
         blocks = [one for one in self._blocks if one.variables or one.multiply_accumulates or one.features]
         blocks = blocks or [Block("model")]
         blocks[0].variables[:0] = unused
-        return tuple(
-            BlockCost(
-                name=one.name,
-                variables=tuple(one.variables),
-                multiply_accumulates=one.multiply_accumulates,
-                features=one.features,
-            )
-            for one in blocks
-        )
+        return tuple(one.cost for one in blocks)
 
     def follow_model(self, graph: Any) -> None:
         """Count a graph whose first input is the example, its other inputs the variables."""

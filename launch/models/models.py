@@ -10,8 +10,8 @@ from gputopo.launch.models.layers import DataFormat, GraphLayers, TowerRows
 from gputopo.launch.models.model import Forward, Model, VariableSpec
 from gputopo.launch.spec import model_names
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.workload.architectures import ARCHITECTURES, Architecture, Loss
 from gputopo.workload.sketch import Variable
+from gputopo.workload.workloads import Architecture, Loss, architectures
 
 Tensor = Any
 
@@ -70,7 +70,7 @@ def build(name: str, spec: RunSpec | None = None) -> Model:
     """
     asked = model_names.read(name)
     if asked.kind == "network":
-        return NetworkModel.of(ARCHITECTURES[asked.attribute])
+        return NetworkModel.of(architectures()[asked.attribute])
     from gputopo.launch.models.keras_building import build_keras  # loads Keras, which takes seconds
 
     return build_keras(asked, spec)

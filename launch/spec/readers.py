@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gputopo.values.errors import InputError, UsageError
-from gputopo.values.option import nearest, shown
+from gputopo.values.option import nearest, require_choice, shown
 from gputopo.values.run.batches import AUTO, read_batch_size
 
 MAX_TRACED = 100  # a profile of more steps than this does not fit into memory. Ours.
@@ -161,9 +161,9 @@ _READ: dict[str, Callable[[str], dict[str, Any] | None]] = {
 }
 
 
-def no_field(_flag: str, _text: str) -> dict[str, Any]:
-    """Return nothing to set: the option changes how another is read, and stands in `RunSpec.asked`."""
-    return {}
+def read_consistency(flag: str, text: str) -> bool:
+    """Return whether consistency is relaxed. Raises UsageError."""
+    return require_choice(flag, text, ("strong", "relaxed")) == "relaxed"
 
 
 def read_resume(flag: str, text: str) -> dict[str, Any]:

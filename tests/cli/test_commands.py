@@ -38,7 +38,7 @@ def test_help_is_a_screen_and_a_half_and_help_all_has_every_option(
     assert usual.out.startswith(f"Usage: gputopo {command}")
     assert len(usual.out.splitlines()) <= 70
     assert max(map(len, (usual.out + whole.out).splitlines())) <= 80
-    declared = {one.option.flag: one.more for one in options_of_command(command)}
+    declared = {one.option.flag: one.option.more for one in options_of_command(command)}
     assert {flag for flag in declared if f" {flag} " not in f"{whole.out} "} == set()
     assert {flag for flag, more in declared.items() if more and f"\n  {flag} " in usual.out} == set()
     assert (" more options: gputopo" in usual.out) == any(declared.values())

@@ -9,7 +9,7 @@ from gputopo import pages
 from gputopo.captures import reading
 from gputopo.captures.recording import read_bundled
 from gputopo.cli.commands import COMMANDS, options_of_command
-from gputopo.cli.run.aliases import OWN_SHORT, SWITCHES
+from gputopo.cli.run.aliases import OWN_SHORT, switches
 from gputopo.findings import Rule, find
 from gputopo.findings.watched import WATCHES
 from gputopo.prediction.programs import ProgramConstants, program_names, require_program
@@ -56,7 +56,7 @@ def options() -> str:
     for command, place in COMMANDS.items():
         by_theme: dict[str, list[Declared]] = {"": []}
         for one in options_of_command(command):
-            by_theme.setdefault(one.theme, []).append(one)
+            by_theme.setdefault(one.option.theme, []).append(one)
         header = ("option", "value", "meaning")
         themes = [
             (f"### {theme}\n\n" if theme else "") + _table(header, map(_option, listed))
@@ -64,7 +64,9 @@ def options() -> str:
             if listed
         ]
         commands.append(f"## {command}\n\n{place.summary}\n\n" + "\n".join(themes))
-    short = ", ".join(f"`{flag}`: `{' '.join(yes)}`" for flag, (yes, _) in list(SWITCHES.items())[:OWN_SHORT])
+    short = ", ".join(
+        f"`{flag}`: `{' '.join(yes)}`" for flag, (yes, _) in list(switches().items())[:OWN_SHORT]
+    )
     return f"# options: of every command\n\nShort for others: {short}.\n\n" + "\n".join(commands)
 
 

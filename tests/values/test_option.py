@@ -49,9 +49,9 @@ def test_what_was_typed_is_shown_on_one_line_and_not_without_end() -> None:
 
 
 class Part(msgspec.Struct, frozen=True):
-    THEME = "Optimizer"
-
-    momentum: Annotated[float, Option("--momentum", "Momentum coefficient", min=0, below=1)] = 0.9
+    momentum: Annotated[
+        float, Option("--momentum", "Momentum coefficient", theme="Optimizer", min=0, below=1)
+    ] = 0.9
     epsilon: Annotated[float, Option("--epsilon", "Epsilon", above=0)] = 1.0
     plain: int = 0
 
@@ -60,7 +60,7 @@ class Spec(msgspec.Struct, frozen=True):
     shape: Annotated[
         Literal["table", "json"],
         Option("--format", "Output format"),
-        Option("--json", "Same as --format json", const="json"),
+        Option("--json", "Same as --format json", words={"": {"shape": "json"}}),
     ] = "table"
     count: Annotated[int | None, Option("--count", "Count", default="by model", min=1)] = None
     asynchronous: Annotated[bool, Option("--async", "Do not wait")] = False
@@ -83,7 +83,7 @@ def command(
 def test_a_field_declares_the_whole_option() -> None:
     momentum = next(one for one in options_of(Spec) if one.name == "momentum")
     assert (momentum.placeholder, momentum.help) == ("X", "Momentum coefficient. Default: 0.9.")
-    assert (momentum.theme, momentum.part, momentum.field) == ("Optimizer", ("part",), "momentum")
+    assert (momentum.option.theme, momentum.part, momentum.field) == ("Optimizer", ("part",), "momentum")
     assert [one.name for one in options_of(Spec)] == [
         "format", "json", "count", "async_", "word", "momentum", "epsilon"
     ]  # fmt: skip
@@ -173,7 +173,9 @@ def test_a_wrong_unit_is_refused_with_those_that_are_meant() -> None:
 class Worded(msgspec.Struct, frozen=True):
     steps: Annotated[int, Option("--steps", "Steps", min=0, words={"auto": {"detect": True}})] = 10
     detect: bool = False
-    tuned: Annotated[int, Option("--tuned", "Candidates", value="[K]", bare="3", min=2, max=9)] = 0
+    tuned: Annotated[
+        int, Option("--tuned", "Candidates", value="[K]", words={"": {"tuned": 3}}, min=2, max=9)
+    ] = 0
 
 
 def test_a_word_sets_its_fields_and_a_value_in_brackets_may_be_left_out() -> None:

@@ -17,11 +17,11 @@ from gputopo.cli.printing import note
 from gputopo.cli.run import start
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.run.prepare import AskedJob, PlannedOn, planned_on, prepare, runnable, warn
-from gputopo.cli.source import FROM, planned_machine
+from gputopo.cli.source import planned_machine
 from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import GputopoError, UsageError
-from gputopo.values.option import Given, Option, OptionsOf, parameters_of
+from gputopo.values.option import Given, OptionsOf, parameters_of
 
 if TYPE_CHECKING:
     from gputopo.launch.spec.target import Target
@@ -35,21 +35,10 @@ _OF_A_PROGRAM = (
 
 def run(
     *,
-    program: Annotated[
-        tuple[str, ...],
-        Option("[-- PROGRAM ARGS...]", "Program to run on these GPUs instead", repeated=True),
-    ] = (),
-    model: Annotated[
-        str | None,
-        Option(
-            "--model",
-            "alexnet, keras:NAME or your module:function",
-            detail="Model to train (gputopo models)",
-            value="NAME",
-        ),
-    ] = None,
+    program: tuple[str, ...] = (),
+    model: str | None = None,
     placement: Annotated[Given, OptionsOf(PlanOptions)],
-    sources: Annotated[tuple[str, ...], FROM] = (),
+    sources: tuple[str, ...] = (),
     training: Annotated[Given, OptionsOf(RunSpec)],
     hosts: Annotated[Given, OptionsOf(HostOptions)],
     showing: Annotated[Given, OptionsOf(OutputOptions)],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from gputopo.cli.placement import EXCLUDE, GPUS, parse_model
+from gputopo.cli.placement import parse_gpu_list, parse_model
 from gputopo.cli.printing import show_report, to_stderr
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.run.prepare import AskedJob, PlannedOn, prepare, runnable, warn
@@ -19,7 +19,7 @@ from gputopo.cli.source import planned_machine
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.spec.readers import read_folder
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
-from gputopo.values.option import Given, Option, OptionsOf
+from gputopo.values.option import Given, OptionsOf
 
 if TYPE_CHECKING:
     from gputopo.launch.jobs.screen import ScreenCell
@@ -35,50 +35,18 @@ FailOn = Literal["warning", "error"]
 class ScreenOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What to screen, how long, and how it is shown."""
 
-    model: Annotated[
-        str, Option("--model", "Model to train, such as alexnet", value="NAME", read=parse_model)
-    ]
-    gpus: Annotated[tuple[int, ...] | None, GPUS] = None
-    exclude: Annotated[tuple[int, ...], EXCLUDE] = ()
-    batch_size: Annotated[
-        int | None,
-        Option("--batch-size", "Examples per device and step", default="that of the model", min=1),
-    ] = None
-    quick: Annotated[
-        bool, Option("--quick", "Shorter runs, and only as many rounds as fit into two minutes")
-    ] = False
-    pairs: Annotated[bool, Option("--pairs", "Also run each pair in the mode that plan chooses for it")] = (
-        False
-    )
-    cpu: Annotated[bool, Option("--cpu", "Use CPU devices; GPUs and their driver do not matter")] = False
-    num_batches: Annotated[
-        int | None, Option("--num-batches", "Counted steps of each run", default="by time", min=1)
-    ] = None
-    seconds: Annotated[
-        float | None,
-        Option(
-            "--seconds",
-            "Counted time of each run",
-            value="TIME",
-            unit="s",
-            default="5; 2 with --quick",
-            above=0,
-            max=3600,
-        ),
-    ] = None
-    output: Annotated[
-        str | None,
-        Option("--output", "Folder of the screen", value="DIR", default="a new one", read=read_folder),
-    ] = None
-    shape: Annotated[Literal["table", "json"], Option("--format", "Output format")] = "table"
-    fail_on: Annotated[
-        FailOn | None,
-        Option(
-            "--fail-on",
-            "Exit with 1 on a slow GPU, or one slower than in the last screen (a warning), or on a run that "
-            "failed (an error)",
-        ),
-    ] = None
+    model: Annotated[str, parse_model]
+    gpus: Annotated[tuple[int, ...] | None, parse_gpu_list] = None
+    exclude: Annotated[tuple[int, ...], parse_gpu_list] = ()
+    batch_size: int | None = None
+    quick: bool = False
+    pairs: bool = False
+    cpu: bool = False
+    num_batches: int | None = None
+    seconds: float | None = None
+    output: Annotated[str | None, read_folder] = None
+    shape: Literal["table", "json"] = "table"
+    fail_on: FailOn | None = None
 
 
 def screen(options: Annotated[ScreenOptions, OptionsOf(ScreenOptions)]) -> int:

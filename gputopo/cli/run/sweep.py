@@ -17,7 +17,7 @@ from gputopo.cli.run.options import AxisOptions, CellOptions, PaceOptions
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.spec.readers import read_folder
 from gputopo.values.errors import ExitCode, HardwareError, InputError
-from gputopo.values.option import Option, OptionsOf
+from gputopo.values.option import OptionsOf
 
 if TYPE_CHECKING:
     from gputopo.cli.run.sweep_cells import Planned
@@ -33,35 +33,17 @@ LOAD_S = 1.0  # over which the load of the host is measured before a cell
 
 def sweep(
     *,
-    preset: Annotated[
-        str | None,
-        Option("[PRESET]", "Sweep that ships with gputopo: quick, scaling, tf-official, tensorpack, ..."),
-    ] = None,
-    matrix: Annotated[
-        Path | None, Option("--matrix", "File with a matrix of your own (TOML): gputopo explain sweep")
-    ] = None,
-    output: Annotated[
-        str | None,
-        Option("--output", "Folder of the sweep", value="DIR", default="a new one", read=read_folder),
-    ] = None,
-    resume: Annotated[
-        str | None,
-        Option("--resume", "Go on with the sweep of this folder", value="DIR", read=read_folder),
-    ] = None,
-    retry_failed: Annotated[bool, Option("--retry-failed", "With --resume: run failed cells again")] = False,
+    preset: str | None = None,
+    matrix: Path | None = None,
+    output: Annotated[str | None, read_folder] = None,
+    resume: Annotated[str | None, read_folder] = None,
+    retry_failed: bool = False,
     axes: Annotated[AxisOptions, OptionsOf(AxisOptions)],
     cells: Annotated[CellOptions, OptionsOf(CellOptions)],
     pace: Annotated[PaceOptions, OptionsOf(PaceOptions)],
-    dry_run: Annotated[
-        bool, Option("--dry-run", "List the cells with their predicted time; run none")
-    ] = False,
-    shape: Annotated[
-        Literal["table", "json"],
-        Option("--format", "Output format"),
-    ] = "table",
-    fail_on: Annotated[
-        Literal["error"] | None, Option("--fail-on", "Exit with 1 where a cell failed")
-    ] = None,
+    dry_run: bool = False,
+    shape: Literal["table", "json"] = "table",
+    fail_on: Literal["error"] | None = None,
 ) -> int:
     """Run a matrix of trainings, each cell in a process and a folder of its own, and show their speeds.
 

@@ -12,7 +12,7 @@ from gputopo.cli.placement import PlanOptions
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.run.prepare import AskedJob, PlannedOn, runnable
 from gputopo.launch.data import folder as data_folder
-from gputopo.launch.spec.run_spec import EXCHANGE, RunSpec
+from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.spec.target import Target
 from gputopo.values.errors import GputopoError
 from gputopo.values.machine import Machine
@@ -146,7 +146,7 @@ FITTING = {
 WORDS = ("out", "and", "or", "which", "without", "with", "of", "count", "places")
 OF_THE_EXCHANGE = (
     "--all-reduce",
-    *(one.option.flag for one in options_of(RunSpec) if one.theme == EXCHANGE),
+    *(one.option.flag for one in options_of(RunSpec) if one.option.theme == "Exchange between devices"),
 )
 OPTION = re.compile(r"--[a-z][a-z0-9-]*")
 

@@ -36,8 +36,9 @@ def test_names_are_unique_and_every_option_is_explained() -> None:
     names = [option.name for option in OPTIONS]
     assert len(names) == len(set(names))
     assert all(option.name.isidentifier() for option in OPTIONS)
-    assert [option.option.flag for option in OPTIONS if not option.option.help or not option.theme] == []
-    assert [option.option.flag for option in OPTIONS if option.option.help.endswith(".")] == []
+    declared = [option.option for option in OPTIONS]
+    assert [one.flag for one in declared if not one.help or not one.theme] == []
+    assert [one.flag for one in declared if one.help.endswith(".")] == []
 
 
 def test_without_any_option_the_spec_is_plain() -> None:

@@ -87,13 +87,13 @@ def test_an_exported_keras_model_that_computes_in_a_short_type_is_reported(tmp_p
 FOLLOW = """
 import json, sys
 import tensorflow as tf
-from gputopo.workload.architectures import ARCHITECTURES
+from gputopo.workload.workloads import architectures
 from gputopo.launch.models.layers import TowerRows
 from gputopo.launch.models.models import NetworkModel
 from gputopo.launch.models.layers import Stream
 found = {}
 for name in json.loads(sys.argv[1]):
-    model = NetworkModel.of(ARCHITECTURES[name])
+    model = NetworkModel.of(architectures()[name])
     with tf.Graph().as_default():
         given = [tf.compat.v1.placeholder(tf.float32, one.shape) for one in (*model.variables, *model.state)]
         images = tf.compat.v1.placeholder(tf.float32, (None, *model.input_shape))
