@@ -254,10 +254,8 @@ def autotune_note(found: Autotune) -> str:
     if best.candidate.images_per_sec is not None:
         speed += f", {_speed(best.candidate.images_per_sec)} predicted"
     count = sum(bool(one.runs) for one in found.measured)
-    return (
-        f"Fastest of {count} measured placements: {mode_words(best.candidate)}, {speed}; "
-        f"{_SETTLED[found.settled]}."
-    )
+    which = f"Fastest of {count} measured placements" if count > 1 else "The only measured placement"
+    return f"{which}: {mode_words(best.candidate)}, {speed}; {_SETTLED[found.settled]}."
 
 
 def _note(found: Autotune, place: int) -> str:

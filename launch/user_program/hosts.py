@@ -26,8 +26,7 @@ from gputopo.launch.jobs.serving import of_host
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.sampling import EventQueue, EventSource
 from gputopo.launch.throughput import Report
-from gputopo.launch.user_program.program import ProgramEnd, ProgramStop
-from gputopo.launch.user_program.recording import STOPPED, failure_of
+from gputopo.launch.user_program.program import STOPPED, ProgramEnd, ProgramStop, failure_of
 from gputopo.launch.user_program.steps import Batch, StepsReported
 from gputopo.planner.network import rdma_ports
 from gputopo.values.errors import UsageError

@@ -77,7 +77,7 @@ def _planned(peers: Sequence[str], *, pairs: bool) -> Joining:
 
 def _network(peers: Sequence[str], tool: str, *public: str) -> None:
     """Tell where this host listens and what it measures with, and measure what each line of stdin orders."""
-    from gputopo.launch.jobs.network import measure_order
+    from gputopo.launch.jobs.network import perform
     from gputopo.probes.equipment import tools_at
     from gputopo.probes.tcp import Listener
 
@@ -93,11 +93,11 @@ def _network(peers: Sequence[str], tool: str, *public: str) -> None:
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     with listener:
         tools = tools_at(address, tool, root_folder())  # type: ignore[arg-type]
-        resources = msgspec.to_builtins({**card_of(address), "tools": tools})
+        resources = msgspec.to_builtins({**card_of(address), "token": listener.token, "tools": tools})
         machine = None if tools.nccl is None else machine_from(())  # by whose ports it is judged
         _say(_joining(address=address, port=listener.port, machine=machine, resources=resources))
         while line := sys.stdin.buffer.readline():
-            _say(measure_order(line, listener, os.environ))
+            _say(perform(line, os.environ))
 
 
 def _end_with_stdin() -> None:

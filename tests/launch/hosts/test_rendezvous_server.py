@@ -195,12 +195,17 @@ def test_hosts_end_with_the_exit_code_of_rank_0(error: type[BaseException], code
     assert later.result() == RunEnd(cause="rank 0 has ended", hint="see its output", exit_code=code)
 
 
-def test_the_end_waits_for_no_host_that_is_gone() -> None:
-    with meeting("n1") as one:
-        started(one, 1)
+def test_the_end_is_over_once_all_hosts_have_heard_of_it() -> None:
+    patience = replace(PROMPT, every_s=1.0, silent_s=10.0)  # a silence would take 6 s
+    with meeting("n1", patience=patience) as one:
+        its = RendezvousClient(LOOPBACK, one.port, SECRET, patience=patience)
+        later = Later(lambda: its.join(joining(1)))
+        one.answer(dict.fromkeys(one.wait(5), START))
+        later.result()
         began = time.monotonic()
         one.end(OVER)
         assert time.monotonic() - began < PROMPT.end_s
+        assert its.end == OVER
 
 
 def test_nothing_is_left_of_a_meeting() -> None:
