@@ -9,6 +9,7 @@ from gputopo.report.plan_parts import (
     autotune_blocks,
     how_many_blocks,
     how_many_words,
+    measured_speed,
     step_line_blocks,
     unequal_blocks,
     what_if_blocks,
@@ -72,7 +73,10 @@ def answer(plan: Plan) -> str:
     """Return what to take and how fast it is; first of all that fewer GPUs would be faster."""
     choice = plan.choice
     where = _all_gpus(choice) if choice.gpus or choice.hosts else "Logical CPU devices"
-    words = f"{where}, {mode_words(choice)}"
+    words, tuned = f"{where}, {mode_words(choice)}", plan.autotune
+    best = None if tuned is None or tuned.winner is None else tuned.measured[tuned.winner].images_per_sec
+    if tuned is not None and best is not None:
+        return f"{words}: {measured_speed(best)} images/sec of {tuned.model}, measured."
     if choice.images_per_sec is None:
         return f"{words}{f' for {plan.model}' if plan.model else ''}."
     assumed = plan.prediction is not None and plan.prediction.is_assumed

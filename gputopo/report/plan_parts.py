@@ -233,8 +233,8 @@ def autotune_blocks(found: Autotune) -> list[Block]:
     rows = [
         (
             mode_words(one.candidate),
-            _speed(one.candidate.images_per_sec),
-            _speed(one.images_per_sec),
+            measured_speed(one.candidate.images_per_sec),
+            measured_speed(one.images_per_sec),
             str(len(one.runs)),
             _note(found, place),
         )
@@ -250,9 +250,9 @@ def autotune_note(found: Autotune) -> str:
     if found.winner is None:
         return "Autotune: nothing was measured."
     best = found.measured[found.winner]
-    speed = f"{_speed(best.images_per_sec)} images/sec measured"
+    speed = f"{measured_speed(best.images_per_sec)} images/sec measured"
     if best.candidate.images_per_sec is not None:
-        speed += f", {_speed(best.candidate.images_per_sec)} predicted"
+        speed += f", {measured_speed(best.candidate.images_per_sec)} predicted"
     count = sum(bool(one.runs) for one in found.measured)
     which = f"Fastest of {count} measured placements" if count > 1 else "The only measured placement"
     return f"{which}: {mode_words(best.candidate)}, {speed}; {_SETTLED[found.settled]}."
@@ -265,7 +265,8 @@ def _note(found: Autotune, place: int) -> str:
     return "fastest" if place == found.winner else ""
 
 
-def _speed(speed: float | None) -> str:
+def measured_speed(speed: float | None) -> str:
+    """Return images/sec with three figures or more."""
     if speed is None:
         return "-"
     return f"{speed:.0f}" if speed >= 100 else f"{speed:.3g}"
