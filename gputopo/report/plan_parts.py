@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from gputopo.report import units
 from gputopo.report.document import Block, Drawing, Rows, Table
 from gputopo.report.layout import Column, Line, aligned, paragraph, plain, width_of
 from gputopo.values.index_ranges import index_ranges
@@ -25,8 +26,7 @@ from gputopo.values.run.plan import (
 
 def how_many_words(how_many: HowMany) -> str:
     """Return how many GPUs were chosen and why: `2 GPUs: 4 are slower than 2: ...`."""
-    count = how_many.num_gpus
-    return f"{count} {'GPU' if count == 1 else 'GPUs'}: {how_many.reason}"
+    return f"{units.counted(how_many.num_gpus, 'GPU')}: {how_many.reason}"
 
 
 def how_many_blocks(how_many: HowMany) -> list[Block]:
@@ -62,8 +62,7 @@ def unequal_blocks(unequal: Unequal) -> list[Block]:
     elif better == unequal.together:
         words = f"equal batches would be faster: {unequal.use}"
     else:
-        noun = "GPU" if len(better.gpus) == 1 else "GPUs"
-        words = f"{noun} {index_ranges(better.gpus)} alone would be faster: {unequal.use}"
+        words = f"{units.gpus(better.gpus)} alone would be faster: {unequal.use}"
     rows = [
         (
             index_ranges(one.gpus),
