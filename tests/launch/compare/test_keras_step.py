@@ -11,15 +11,10 @@ pytestmark = pytest.mark.tensorflow
 
 METHODS = ("kuza55", "avolkov1", "fchollet")
 TOLERANCE = 1e-5
-OPTIMIZERS: dict[str, dict[str, Any]] = {
-    "sgd": {"optimization": {"weight_decay": 0.01, "gradient_clip": 0.05}},
-    "momentum": {"optimization": {"optimizer": "momentum", "gradient_clip_norm": 0.5}},
-    "nesterov": {"optimization": {"optimizer": "momentum", "nesterov": True}},
-    "rmsprop": {"optimization": {"optimizer": "rmsprop"}, "learning_rate": 0.01},
-    "adam": {"optimization": {"optimizer": "adam"}, "learning_rate": 0.01},
+ADAM: dict[str, Any] = {
+    "optimization": {"optimizer": "adam", "weight_decay": 0.01, "gradient_clip_norm": 0.5},
+    "learning_rate": 0.01,
 }
-
-
 # Losses that a model adds, state that it computes with, a model by class, a loop: by method.
 STATEFUL = {
     "activity": "fchollet",
@@ -52,9 +47,8 @@ def cases() -> dict[str, dict[str, Any]]:
     for short, by in [*TRAINED, *STATEFUL.items()]:
         made[f"{short} own"] = {"model": path_of(short), "ps_device": "/CPU:1"}
         made[f"{short} {by}"] = {**made[f"{short} own"], "method": by}
-    for name, fields in OPTIMIZERS.items():
-        made[f"{name} own"] = {"model": "small", "ps_device": "/CPU:0", **fields}
-        made[f"{name} method"] = {"model": "small", "ps_device": "/CPU:0", "method": "kuza55", **fields}
+    made["adam own"] = {"model": "small", "ps_device": "/CPU:0", **ADAM}
+    made["adam method"] = {**made["adam own"], "method": "kuza55"}
     for name, short in PRECISE:
         common = {"model": path_of(short), "ps_device": "/CPU:1", "precision": PRECISIONS[name]}
         made[f"{name} {short} own"] = common
@@ -86,9 +80,8 @@ def test_a_method_trains_as_our_own_towers_do(found: dict[str, Any], model: str,
         np.testing.assert_allclose(other["arrays"][name], value, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimizer_takes_the_same_steps_as_in_our_own_towers(found: dict[str, Any], name: str) -> None:
-    own, other = found[f"{name} own"], found[f"{name} method"]
+def test_the_optimizer_takes_the_same_steps_as_in_our_own_towers(found: dict[str, Any]) -> None:
+    own, other = found["adam own"], found["adam method"]
     assert other["losses"] == pytest.approx(own["losses"], rel=TOLERANCE)
     assert own["losses"][0] != pytest.approx(own["losses"][-1], rel=1e-4)
 
