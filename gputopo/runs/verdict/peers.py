@@ -355,8 +355,8 @@ class _Answer:
         lost = lost_share if self.found.part == COMPUTE else float
         levels = [lost(median(self.found.values[slice(*span)])) for span in spans for _ in range(*span)]
         above = mean_bounds([one - of for one, of in zip(values, levels, strict=True)], self.found.chance)
-        if above is None:
-            return None
+        if above is None:  # what is left goes on for long: these are no levels
+            return plain
         low, level = -1.0 if plain is None else plain.low, fmean(levels)
         return _replace(above, low=low, middle=above.middle + level, high=above.high + level)
 
