@@ -38,6 +38,8 @@ MAX_STEP = 4.0  # medians of the steps between values; larger ones are changes. 
 # Above this time the noise is correlated, not only by chance; and what remembers for a tenth of the run may
 # remember for all of it. Ours, by simulation.
 CORRELATED, MIN_EFFECTIVE_CORRELATED = 4.0, 15.0
+# And as many times the logarithm of the chance: of many devices one looks as if it remembered little. Ours.
+MIN_EFFECTIVE_OF_CHANCE = 1.6
 CORRELATED_PART, MIN_EFFECTIVE_PART = 1.5, 25.0  # the same for parts of a series. Ours, by simulation.
 
 
@@ -83,7 +85,7 @@ def interval(
         return None
     middle = median(ordered)
     time = correlation_time(values) if time is None else time
-    if lacking(len(values), time, of):
+    if lacking(len(values), time, chance, of):
         return None
     effective, known = len(values) / time, max(of, len(values)) / time
     wider = math.sqrt(time) * _shortage(known, chance, time)
@@ -95,16 +97,17 @@ def interval(
     )
 
 
-def lacking(count: int, time: float, of: int = 0) -> int:
-    """Return how many more values so many of this correlation time need to have bounds; 0: none.
+def lacking(count: int, time: float, chance: float, of: int = 0) -> bool:
+    """Whether so many values of this correlation time are too few to have bounds.
 
     They must weigh like `MIN_EFFECTIVE`, of plainly correlated noise `MIN_EFFECTIVE_CORRELATED`. `of`: see
     `interval`.
     """
-    enough = MIN_EFFECTIVE if time < CORRELATED else MIN_EFFECTIVE_CORRELATED
+    correlated = max(MIN_EFFECTIVE_CORRELATED, -MIN_EFFECTIVE_OF_CHANCE * math.log(chance))
+    enough = MIN_EFFECTIVE if time < CORRELATED else correlated
     # Levels that were fitted to the noise take a part of its correlation away.
     enough_here = MIN_EFFECTIVE if not of or time < CORRELATED_PART else MIN_EFFECTIVE_PART
-    return max(0, math.ceil(enough * time - max(of, count)), math.ceil(enough_here * time - count))
+    return max(of, count) < enough * time or count < enough_here * time
 
 
 def _shortage(effective: float, chance: float, time: float) -> float:
