@@ -33,6 +33,7 @@ MAX_MEMORY = 0.95
 # How far off n values of a random walk show how its differences grow, times the root of n: half of
 # sqrt(20 / 9), by A. W. Lo and A. C. MacKinlay, Stock market prices do not follow random walks, 1988.
 GROWS_ERROR = 0.75
+MIN_ALIKE = 0.3  # correlation of neighbours; below, they remember little. Ours.
 MIN_REMEMBERED = 12  # values; fewer show no memory. Ours.
 MAX_STEP = 4.0  # medians of the steps between values; larger ones are changes. Ours.
 # Above this time the noise is correlated, not only by chance; and what remembers for a tenth of the run may
@@ -162,7 +163,7 @@ def correlation_time(values: Sequence[float], *, ranked: bool = True) -> float:
                 break
             total += 2 * pair
         time = max(1.0, total)
-    if memory_time(values) < CORRELATED:
+    if known[1] < MIN_ALIKE or memory_time(values) < CORRELATED:
         return time
     return max(time, memory_time(values, 1 + GROWS_ERROR / math.sqrt(count)))
 
