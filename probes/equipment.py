@@ -26,7 +26,7 @@ _ETHERNET = "1"  # ARPHRD_ETHER in linux/if_arp.h; InfiniBand is 32, loopback 77
 class Interface(NamedTuple):
     """As `ip link` and `ethtool` print it. `rate_gbit_per_s`: None where it is no Ethernet, or not known."""
 
-    name: str
+    interface: str
     rate_gbit_per_s: float | None
     mtu_bytes: int | None
 
@@ -68,7 +68,7 @@ def rdma_at(address: str, root: Path = Path("/")) -> RdmaPort | str:
     if shutil.which(RDMA) is None:
         return f"{RDMA} is not installed"
     interface = interface_of(address, root / "sys")
-    own = interface.name if interface is not None else None
+    own = interface.interface if interface is not None else None
     found = [
         RdmaPort(
             device=port.rdma_device or "",

@@ -142,13 +142,12 @@ class Slot(NamedTuple):
 
 
 class NetworkHost(msgspec.Struct, frozen=True, kw_only=True):
-    """A host as the others reach it. `interface`, its rate and MTU: of the card that has the address."""
+    """A host as the others reach it. Rate and MTU: of the card that has the address."""
 
     name: str
     address: str
     port: int
     token: str = ""  # which a sender must show there
-    interface: str | None = None
     rate_gbit_per_s: float | None = None  # None where it is not Ethernet, or not known
     mtu_bytes: int | None = None
     tools: Tools | None = None  # None where that is not known

@@ -271,14 +271,16 @@ def _nccl(host: NetworkHost) -> NcclPrograms:
 
 
 def _host(joining: Joining) -> NetworkHost:
-    """Return a host by what it brought; what is strange of its card is not known."""
-    names = ("token", "interface", "rate_gbit_per_s", "mtu_bytes", "tools")
-    brought = {name: joining.resources[name] for name in names if name in joining.resources}
-    try:
-        card = msgspec.convert({"name": "", "address": "", "port": 0, **brought}, NetworkHost)
-    except msgspec.ValidationError:
-        card = NetworkHost(name="", address="", port=0)
-    return msgspec.structs.replace(card, name=joining.name, address=joining.address, port=joining.port)
+    own = joining.resources
+    return NetworkHost(
+        name=joining.name,
+        address=joining.address,
+        port=joining.port,
+        token=own.token,
+        rate_gbit_per_s=own.rate_gbit_per_s,
+        mtu_bytes=own.mtu_bytes,
+        tools=own.tools,
+    )
 
 
 def _distinct(hosts: Iterable[NetworkHost]) -> list[NetworkHost]:

@@ -199,7 +199,7 @@ def test_a_batch_that_cannot_be_in_memory_is_refused_with_one_that_can(
     asked = ("plan", "--model", "resnet152", "--num-gpus", 2, "--batch-size")
     done = call(*asked, 512)
     assert done.code == 2
-    assert "GiB or more, GPU 0 has 16 GiB" in done.err.splitlines()[0]
+    assert "GiB (counted from its layers), GPU 0 has 16 GiB" in done.err.splitlines()[0]
     fits = int(done.err.split()[-1])
     assert call(*asked, fits).code == 0
     assert call("plan", "--from", "7gforce", "--model", "alexnet", "--batch-size", 10**8).code == 2

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
 
 from gputopo.copies.network import (
@@ -22,7 +22,7 @@ from gputopo.copies.network import (
     Tools,
     schedule,
 )
-from gputopo.launch.hosts.messages import Joining
+from gputopo.launch.hosts.messages import Joining, Resources
 from gputopo.launch.jobs.network import by_nccl, by_rdma, by_tcp, measure, perform
 from gputopo.probes.tcp import Listener
 from gputopo.values import schema
@@ -147,13 +147,13 @@ def test_where_no_pair_has_a_rate_the_first_reason_is_stated_after_two_rounds(nc
 SHORT = Timing(warm_s=0.01, window_s=0.01, windows=3, latency_s=0.01)
 
 
-def brought(rank: int, port: int = 1, **resources: object) -> Joining:
+def brought(rank: int, port: int = 1, **resources: Any) -> Joining:
     address = str(resources.pop("address", LOOPBACK))
-    return joining(rank, address=address, port=port, resources={"mtu_bytes": 1500, **resources})
+    return joining(rank, address=address, port=port, resources=Resources(mtu_bytes=1500, **resources))
 
 
 def test_programs_are_given_addresses_only(nccl: NcclTests) -> None:
-    tools = msgspec.to_builtins(nccl_hosts(nccl, 1)[0].tools)
+    tools = nccl_hosts(nccl, 1)[0].tools
     hosts = [brought(0, tools=tools), brought(1, tools=tools, address="10.0.0.1:9,localhost")]
     with pytest.raises(HardwareError, match="n1 has no IPv4 address"):
         measure(hosts, SHORT, "nccl-tests", do, print)
@@ -253,7 +253,7 @@ def test_an_ib_write_bw_that_measures_nothing_is_the_reason_for_the_next_tool(
     found = by_rdma(perftest_hosts(2), SHORT, do)
     assert isinstance(found, str)
     assert found.startswith(f"n0 to n1: {says}")
-    tools = msgspec.to_builtins(perftest_hosts(1)[0].tools)
+    tools = perftest_hosts(1)[0].tools
     if fault == "exit":
         with pytest.raises(HardwareError, match="ib_write_bw cannot measure between these hosts: n0 to n1"):
             measure([brought(rank, tools=tools) for rank in (0, 1)], SHORT, "ib_write_bw", do, print)
