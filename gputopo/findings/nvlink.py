@@ -76,7 +76,9 @@ def down(machine: Machine) -> Iterator[Fault]:
         group = [gpu for gpu in model if not gpu.mig.mode]
         if not group:
             continue
-        up = {gpu.index: _up(gpu) for gpu in group if gpu.nvlinks is not None}
+        up = {
+            gpu.index: _up(gpu) for gpu in group if any(one.active is not None for one in gpu.nvlinks or ())
+        }
         reference = expected_of(group[0])
         on_board = whole and reference is not None and reference.nvlink_by_bridge is False
         expected = max([*up.values(), (reference.nvlinks or 0) if reference and on_board else 0], default=0)

@@ -56,6 +56,12 @@ def works() -> None:
 
 
 @behaviour
+def allocates() -> None:
+    works()
+    send("memory_peak", host_bytes=1 << 30, devices={"/GPU:0": 4 << 30})
+
+
+@behaviour
 def slow_tower() -> None:
     for number in range(1, 41):
         step(number, slow_tower=1)
@@ -183,16 +189,23 @@ def closes_its_output() -> None:
     step(1)
 
 
-def awaits_sigint() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def awaits_sigint(*more: signal.Signals) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *more})
     send("placement", variables={}, ops={}, first_step_s=1.0)
     step(1)
-    signal.sigwait({signal.SIGINT})
+    signal.sigwait({signal.SIGINT, *more})
 
 
 @behaviour
 def hangs_before_all() -> None:
     hang()
+
+
+@behaviour
+def takes_sigterm_as_asked() -> None:
+    awaits_sigint(signal.SIGTERM)
+    failed("interrupted", "stopped by Ctrl-C (SIGINT)", "start it again")
+    sys.exit(130)
 
 
 @behaviour
@@ -254,13 +267,6 @@ def line_in_pieces() -> None:
 def garbage() -> None:
     step(1)
     os.write(FD, b"\x00\xffnot an event\n")
-    hang()
-
-
-@behaviour
-def an_event_of_the_launcher() -> None:
-    step(1)
-    send("run_finished", status="complete", exit_code=0, wall_s=1.0)
     hang()
 
 

@@ -4,19 +4,22 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gputopo.copies.numbers import by_copy_engine, is_large
+from gputopo.copies.numbers import by_copy_engine, is_large, rate
+from gputopo.copies.sharing import HOST_KINDS
 from gputopo.findings import Finding
+from gputopo.report import units
 from gputopo.report.bandwidth.numbers import number
 from gputopo.report.document import Section, Styled, block_lines
-from gputopo.report.findings import SCREEN_WIDTH, findings_block, short_findings
+from gputopo.report.findings import SCREEN_WIDTH, counts_in_words, findings_block, short_findings
 from gputopo.report.layout import SEVERITY_STYLES, plain
 from gputopo.report.units import counted, seconds
 from gputopo.runs.history import date_in_words
-from gputopo.values.bandwidth import COLLECTIVES, NETWORK, Bandwidth, NotMeasured, gpus_of
+from gputopo.values.bandwidth import COLLECTIVES, NETWORK, Bandwidth, NotMeasured, Sample, gpus_of
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 
 _MAX_NAMED = 2
+_LOW_SHARE = 0.8  # of the usual rate of a link that is known by the model alone
 _LEVELS = {"quick": "quick", "full": "full: every size"}
 _LINKS = ("h2d", "d2h", "bidirectional", "p2p_direct", "p2p_staged", "d2d_local", *NETWORK, *COLLECTIVES)
 _AGAINST = (
@@ -60,7 +63,8 @@ def verdict(bandwidth: Bandwidth, findings: Sequence[Finding]) -> str:
     ended = "" if bandwidth.complete else ended
     if serious:
         named = "; ".join(dict.fromkeys(map(_short, serious[:_MAX_NAMED])))
-        return f"{ended}{_counts(serious)}: {named}{'; ...' if len(serious) > _MAX_NAMED else '.'}"
+        more = "; ..." if len(serious) > _MAX_NAMED else "."
+        return f"{ended}{counts_in_words(serious)}: {named}{more}"
     if bandwidth.soak is not None and bandwidth.soak.intervals:
         minutes = bandwidth.soak.intervals[-1].end_s / 60
         return f"{ended}No error and no falling rate in {minutes:.3g} min under load."
@@ -73,6 +77,8 @@ def verdict(bandwidth: Bandwidth, findings: Sequence[Finding]) -> str:
     unjudged = f"; {rest} not judged: no reference data" if rest else ""
     if notes := [one for one in findings if one.id in ("bandwidth.below_expected", "pcie.slot_narrow")]:
         return f"{ended}{_short(notes[0])} (no fault for certain){unjudged}."
+    if low := sum(map(_is_low, links)):
+        return f"{ended}{judged - low} of {counted(judged, 'rate')} as expected, {low} lower{unjudged}."
     return (
         f"{ended}All {counted(judged, 'rate')} as expected{unjudged}."
         if judged > 1
@@ -80,9 +86,12 @@ def verdict(bandwidth: Bandwidth, findings: Sequence[Finding]) -> str:
     )
 
 
-def _counts(findings: Sequence[Finding]) -> str:
-    counts = [(name, sum(one.severity == name for one in findings)) for name in ("error", "warning")]
-    return ", ".join(counted(count, name) for name, count in counts if count)
+def _is_low(sample: Sample) -> bool:
+    """Return whether a rate is low, though nothing is wrong for certain: a slot of few lanes, ramp-up."""
+    low = sample.expected_low_gb_per_s
+    if low is None and sample.kind in HOST_KINDS:
+        low = _LOW_SHARE * (sample.expected_gb_per_s or 0.0)
+    return rate(sample) < (low or 0.0)
 
 
 def _short(finding: Finding) -> str:
@@ -90,7 +99,7 @@ def _short(finding: Finding) -> str:
     cases = [*finding.evidence.get("gpus", {}).values()] if "gpus" in finding.evidence else [finding.evidence]
     found = [(*rates, one) for one in cases if isinstance(one, Mapping) and (rates := _rates(one))]
     gpus = finding.subject.gpus
-    where = f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}"
+    where = units.gpus(gpus)
     if found:
         own, against, evidence = min(found, key=lambda one: one[0] / one[1])
         fits = evidence.get("fits") or []
