@@ -40,7 +40,7 @@ def meeting_of(allocation: Allocation, hosts: HostOptions, asked: dict[str, Any]
         allocation.port,
         _secret(hosts),
         job=allocation.job,
-        asked=_alike(allocation, asked),
+        asked=asked,
         allow_public=hosts.allow_public_address,
         note=note,
     )
@@ -50,33 +50,16 @@ def meeting_of(allocation: Allocation, hosts: HostOptions, asked: dict[str, Any]
     return found
 
 
-def _alike(allocation: Allocation, asked: dict[str, Any]) -> dict[str, Any]:
-    """Return what all hosts must have alike: what was asked for, and the number of hosts of any source."""
-    return {**asked, "num_hosts": allocation.size}
-
-
-def name_of(allocation: Allocation) -> str:
-    """Return what this host is called: as it was named, or by its own host name."""
-    own = allocation.hosts[allocation.rank]
-    return platform.node() if own.name is None or own.is_ip else own.name
-
-
-def joining(
-    allocation: Allocation,
-    machine: "Machine | None",
-    asked: dict[str, Any],
-    **brought: Any,
-) -> "Joining":
-    """Return what a host brings. `asked`: as of `meeting_of`; `brought`: other fields of it."""
+def joining(allocation: Allocation, **brought: Any) -> "Joining":
+    """Return what a host brings: who it is, and other fields. It is called as it was named, if by a name."""
     from gputopo.launch.hosts.messages import Joining
 
+    own = allocation.hosts[allocation.rank]
     return Joining(
         rank=allocation.rank,
-        name=name_of(allocation),
+        name=platform.node() if own.name is None or own.is_ip else own.name,
         version=gputopo.__version__,
         job=allocation.job,
-        machine=machine,
-        asked=_alike(allocation, asked),
         **brought,
     )
 
@@ -90,14 +73,13 @@ def address_of(allocation: Allocation, hosts: HostOptions) -> str:
     from gputopo.launch.hosts.addresses import own_address, require_private
     from gputopo.launch.hosts.messages import RETRY_S
 
-    leader, address = allocation.leader, None
-    assert leader.name is not None, "rank 0 has a name"
+    leader, address = str(allocation.leader.name), None
     deadline_s, has_waited = time.monotonic() + hosts.join_timeout, False
     while address is None:
         try:
-            address = own_address(leader.name, allocation.port)
+            address = own_address(leader, allocation.port)
         except (OSError, UnicodeError) as error:
-            what = f"rank 0 is {leader.name}, which this host cannot find"
+            what = f"rank 0 is {leader}, which this host cannot find"
             why = getattr(error, "strerror", None) or error
             if isinstance(error, UnicodeError) or time.monotonic() >= deadline_s:
                 hint = "name it by its IP address, or by a name that all hosts know"
@@ -134,9 +116,7 @@ def join(allocation: Allocation, hosts: HostOptions, bringing: "Joining") -> "tu
 def _client(allocation: Allocation, hosts: HostOptions) -> "RendezvousClient":
     from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 
-    leader = allocation.leader
-    assert leader.name is not None, "rank 0 has a name"
-    return RendezvousClient(leader.name, allocation.port, _secret(hosts))
+    return RendezvousClient(str(allocation.leader.name), allocation.port, _secret(hosts))
 
 
 def excuse(allocation: Allocation, hosts: HostOptions, error: GputopoError) -> int:
@@ -156,7 +136,7 @@ def excuse(allocation: Allocation, hosts: HostOptions, error: GputopoError) -> i
     unable = RunEnd(exit_code=int(error.exit_code), cause=error.what, hint=error.hint)
     try:
         guest = _client(allocation, hosts)
-        guest.join(joining(allocation, None, {}, unable=unable), EXCUSE_S)
+        guest.join(joining(allocation, unable=unable), EXCUSE_S)
         guest.outlast()
     except GputopoError as failed:
         if driven and not isinstance(failed, LeaderGoneError):  # which has heard of it

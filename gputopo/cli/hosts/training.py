@@ -28,8 +28,7 @@ from gputopo.cli.run.prepare import AskedJob, PlannedOn, runnable
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
 from gputopo.launch.remote_agent import begun
 from gputopo.values import schema
-from gputopo.values.errors import ExitCode, GputopoError, InputError, UsageError
-from gputopo.values.run.all_reduce import NCCL
+from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.events import Event, Noticed, RankFailed
 
 if TYPE_CHECKING:
@@ -62,7 +61,9 @@ class HostOfRun:
     def alike(self) -> dict[str, Any]:
         """The options that all hosts must have been given alike, as JSON has them."""
         alike = {name: value for name, value in self.asked.items() if name not in _MAY_DIFFER}
-        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({"command": "run", **alike}))
+        # The number of hosts of any source.
+        alike = {"command": "run", **alike, "num_hosts": self.allocation.size}
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(alike))
         return found
 
     def meeting(self) -> "RendezvousServer":
@@ -80,8 +81,8 @@ class HostOfRun:
         given = allocation.hosts[allocation.rank].port if allocation.rank else None
         return joining(
             allocation,
-            brought,
-            self.alike,
+            machine=brought,
+            asked=self.alike,
             address=address,
             port=given or free_port(),
             resources=resources_of(brought, network),
@@ -109,8 +110,7 @@ class HostOfRun:
         def own(request: "Request", *, cpu: bool) -> "Target":
             return replace(self.on, cpu=cpu).claimed(request, None if self.options.dry_run else claims)
 
-        leader = self.allocation.leader.name
-        assert leader is not None, "rank 0 has a name"
+        leader = str(self.allocation.leader.name)
         mine = self.brings(leader, address_of_leader(list(joined.values())))
         hosts = [mine, *(joined[rank] for rank in sorted(joined))]
         planned = plan_hosts(
@@ -141,7 +141,8 @@ def _lead(host: HostOfRun, job: AskedJob, request: "Request") -> int:
     with host.meeting() as meeting:
         joined = meeting.wait(host.hosts.join_timeout)
         with contextlib.ExitStack() as claims:
-            target, spec = _runnable(job, job.placed(host.target(request, joined, claims)), options)
+            target = job.placed(host.target(request, joined, claims))
+            target, spec = job.on_hosts(target, lambda one: runnable(job, one, options))
             if options.dry_run:
                 meeting.answer(dict.fromkeys(joined, RunEnd(exit_code=0, cause="this is a dry run")))
                 meeting.end(RunEnd(exit_code=ExitCode.OK))
@@ -150,27 +151,6 @@ def _lead(host: HostOfRun, job: AskedJob, request: "Request") -> int:
             meeting.answer({rank: _reply(one, target, spec) for rank, one in joined.items()})
             begun(os.environ)
             return training.train(target, spec, options, meeting=meeting, group=group)
-
-
-def _runnable(job: AskedJob, target: "Target", options: OutputOptions) -> "tuple[Target, RunSpec]":
-    """Return the spec on the target; the next best plan where options do not go with NCCL between hosts."""
-    try:
-        return target, runnable(job, target, options)
-    except UsageError as error:
-        rest = tuple(one for one in target.plan.candidates if one.all_reduce != NCCL)
-        if (
-            target.plan.choice.all_reduce != NCCL
-            or not target.others
-            or "all_reduce" in job.typed
-            or not rest
-        ):
-            raise
-        note(f"without NCCL between hosts: {error.what}")
-        reasons = (f"NCCL would be faster between hosts: {error.what}",)
-        choice = msgspec.structs.replace(rest[0], reasons=reasons)
-        plan = msgspec.structs.replace(target.plan, choice=choice, candidates=(choice, *rest[1:]))
-        target = replace(target, plan=plan)
-        return target, runnable(job, target, options)
 
 
 def _group(

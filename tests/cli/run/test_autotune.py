@@ -126,7 +126,7 @@ def test_a_plan_without_gpus_is_for_cpu_devices(
     worker("works")
     done = call("plan", "--model", "alexnet", "--autotune", "2")
     assert done.code == 0, done.err
-    assert "Logical CPU devices, parameter_server cpu: 40.0 images/sec of alexnet, measured.\n" in done.out
+    assert "Logical CPU devices, parameter_server cpu: 40 images/sec of alexnet, measured.\n" in done.out
     assert "Autotune of alexnet, images/sec at batch " in done.out
     assert "no GPU to plan for: 2 logical CPU devices" in done.out
 
