@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any
 
 import keras
@@ -18,15 +17,21 @@ from gputopo.launch.models.layers import TYPES, DataFormat, Stream, TowerRows
 from gputopo.launch.models.model import Model, loss_of
 from gputopo.launch.spec.names import Method
 from gputopo.launch.spec.rules import remarks
-from gputopo.launch.spec.run_spec import Optimization, Precision, RunSpec
+from gputopo.launch.spec.run_spec import Precision, RunSpec
 from gputopo.launch.train.inputs.factory import source_of
-from gputopo.launch.train.loss_scale import LossScale, run_if
+from gputopo.launch.train.loss_scale import LossScale
 from gputopo.launch.train.marks import Marks, clock
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.devices import HOST, require
-from gputopo.launch.train.placement.variables import VariableSet, create, create_state
+from gputopo.launch.train.placement.variables import (
+    VariableSet,
+    assign,
+    create,
+    create_state,
+    write_state,
+)
 from gputopo.launch.train.stepper import StepOutcome, Stepper
-from gputopo.launch.train.updating import ADAM, RMSPROP, learning_rate
+from gputopo.launch.train.updating import Updater
 
 Tensor = Any
 _LAYER_DROPOUT = 5  # purpose of a random stream
@@ -104,108 +109,14 @@ class NetworkLayer(keras.layers.Layer):  # type: ignore[misc]
         return made
 
 
-def optimizer_of(spec: Optimization, rate: float) -> keras.optimizers.Optimizer:
-    """Return the optimizer that a spec names. Decay and clipping are left to `prepared`."""
-    if spec.optimizer == "rmsprop":
-        return keras.optimizers.RMSprop(rate, **RMSPROP)
-    if spec.optimizer == "adam":
-        return keras.optimizers.Adam(rate, *ADAM.values())
-    momentum = spec.momentum if spec.optimizer == "momentum" else 0.0
-    return keras.optimizers.SGD(rate, momentum, nesterov=spec.nesterov and momentum > 0.0)
-
-
-class KerasUpdate:
-    """Applies gradients to a Keras model's variables on one device, in a separate function.
-
-    `slots`: [variable][slot] of the optimizer, the count of its steps behind those of the first. `scale`: the
-    loss scale; with an automatic one a step whose gradients are not all finite changes nothing but the scale.
-    """
-
-    def __init__(self, serial: keras.Model, spec: RunSpec, server: str) -> None:
-        self._serial = serial
-        self._spec = spec.optimization
-        self._rate = spec.learning_rate
-        self._server = server
-        self.scale = LossScale(spec)
-        self._trained = serial.trainable_variables
-        with tf.device(server):
-            self._optimizer = optimizer_of(self._spec, self._rate)
-            self._optimizer.build(self._trained)
-            if self._spec.optimizer == "rmsprop":  # tf_cnn_benchmarks' mean square starts at 1, Keras's at 0
-                for variable in self._optimizer._velocities:
-                    variable.assign(tf.ones(variable.shape))
-        self.slots = self._aligned()
-        self._apply = tf.function(self._build, autograph=False)
-
-    def __call__(self, gradients: Sequence[Tensor], state: Sequence[Tensor], number: Tensor) -> None:
-        """Change the variables, and keep the new state (one value for each non-trainable variable)."""
-        self._apply(list(gradients), list(state), number)
-
-    def nodes(self) -> Sequence[Any]:
-        """Return the nodes of the function as built: name, op, device, attr."""
-        gradients = [tf.TensorSpec(one.shape, one.dtype) for one in self._trained]
-        state = [tf.TensorSpec(one.shape, one.dtype) for one in self._serial.non_trainable_variables]
-        graph = self._apply.get_concrete_function(gradients, state, tf.TensorSpec((), tf.int64)).graph
-        nodes: Sequence[Any] = graph.as_graph_def().node
-        return nodes
-
-    def _build(self, gradients: list[Tensor], state: list[Tensor], number: Tensor) -> None:
-        if not self.scale.automatic:
-            self._change(gradients, state, number)
-            return
-        decisions = self.scale.decide([gradients], [[one.value for one in self._trained]])
-        run_if(decisions[0], partial(self._change, gradients, state, number))
-        self.scale.settle(decisions)
-
-    def _change(self, gradients: list[Tensor], state: list[Tensor], number: Tensor) -> Sequence[Any]:
-        """Take the step. Returns no ops: in a function what changes a variable runs by itself."""
-        rate = learning_rate(self._spec.schedule, self._rate, number)
-        with tf.device(self._server), tf.name_scope("update/"):
-            self._optimizer.learning_rate = rate
-            weights = [one.value for one in self._trained]
-            self._optimizer.apply(prepared(self._spec, gradients, weights), self._trained)
-            for variable, value in zip(self._serial.non_trainable_variables, state, strict=True):
-                variable.assign(value)
-        return ()
-
-    def _aligned(self) -> list[list[Any]]:
-        """Keras keeps a list for each kind of slot, with one entry for each variable."""
-        own = {id(one) for one in self._optimizer.variables}
-        kinds = [
-            kind
-            for kind in vars(self._optimizer).values()
-            if isinstance(kind, list)
-            and len(kind) == len(self._trained)
-            and all(id(one) in own for one in kind)
-        ]
-        slots = [[kind[number].value for kind in kinds] for number in range(len(self._trained))]
-        self.own_slots = len(kinds)
-        slots[0].append(self._optimizer.iterations.value)
-        return slots
-
-
-def prepared(spec: Optimization, gradients: Sequence[Tensor], weights: Sequence[Any]) -> list[Tensor]:
-    """Add weight decay and clip, in the order of our own towers: entries first, then all by their norm."""
-    found = list(gradients)
-    if spec.weight_decay:
-        found = [one + spec.weight_decay * weight for one, weight in zip(found, weights, strict=True)]
-    if spec.gradient_clip is not None:
-        limit = spec.gradient_clip
-        found = [tf.clip_by_value(one, -limit, limit) for one in found]
-    if spec.gradient_clip_norm is not None:
-        norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(one)) for one in found]))
-        factor = spec.gradient_clip_norm / tf.maximum(norm, spec.gradient_clip_norm)
-        found = [one * factor for one in found]
-    return found
-
-
 class MethodStep(Stepper):
     """Takes the steps of a Keras program: the whole batch is on the host, every tower gets its rows.
 
-    A graph for both passes, and a function that applies the gradients: so the clock readings of the towers
-    do not wait for one another, and Keras's optimizer works as it does in a program of Keras.
-    Raises HardwareError if a device is not there.
+    The optimizer is that of our own towers, and works where the variables are; a weight's constraint follows
+    it, as in Keras. Raises HardwareError if a device is not there.
     """
+
+    scale: LossScale
 
     def __init__(self, model: Model, spec: RunSpec) -> None:
         method = spec.method
@@ -227,28 +138,20 @@ class MethodStep(Stepper):
             ending=model.head.logits if isinstance(model, KerasModel) else None,
         )
         self.source = source_of(model, self._joint)
-        self._update = KerasUpdate(self._serial, spec, self._server)
-        self.slots, self.own_slots = [self._update.slots], self._update.own_slots
-        self.scale = self._update.scale
+        seedless = [one.value for one in self._serial.non_trainable_variables if not is_seed(one)]
+        self.placement = VariableSet(([one.value for one in self._serial.trainable_variables],), (seedless,))
+        self.scale = LossScale(spec)
+        self._updater = Updater(self.placement, spec.optimization, spec.learning_rate, self.scale)
+        self.slots, self.own_slots = self._updater.slots, self._updater.own_slots
         signature = [tf.TensorSpec((), tf.int64), *self.source.signature]
         self.graph = tf.compat.v1.wrap_function(self._build, signature)
         self.says = (*getattr(model, "says", ()), *remarks(spec), RECIPES[method].says)
-        seedless = [one for one in self._serial.non_trainable_variables if not is_seed(one)]
-        self.placement = VariableSet(
-            ([one.value for one in self._serial.trainable_variables],), ([one.value for one in seedless],)
-        )
 
     def __call__(self, number: int) -> StepOutcome:
         """Take one step; there is one loss."""
         fed = self.source.feed(number)
-        step = tf.constant(number, tf.int64)
-        loss, begin, marks, _, gradients, state = self.graph(step, *fed)
-        self._update(gradients, state, step)
+        loss, begin, marks, _ = self.graph(tf.constant(number, tf.int64), *fed)
         return StepOutcome(np.array([loss.numpy()]), marks.numpy() - begin.numpy())
-
-    def update_nodes(self) -> Sequence[Any]:
-        """Return the nodes of the optimizer's function as built."""
-        return self._update.nodes()
 
     def check_variables(self) -> dict[str, int]:
         """All variables are on the server."""
@@ -259,13 +162,13 @@ class MethodStep(Stepper):
         begin = clock([])
         marks = Marks()
         towers = towers_of(self._parallel)
-        for tower in towers:
-            tower.marks = PassMarks(marks, begin, gates=self.spec.backend == "cpu")
+        for tower, device in zip(towers, self._devices, strict=True):
+            tower.marks = PassMarks(marks, device, [begin], gates=self.spec.backend == "cpu")
         images, labels = self._source_on_host(fed)
         with tf.device(self._server):
             weights = [tf.identity(one.value) for one in self._parallel.trainable_variables]
             state = self._state(number)
-            scale = self._update.scale.of(0)
+            scale = self.scale.of(0)
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(weights)
                 with self._foreign():
@@ -282,15 +185,23 @@ class MethodStep(Stepper):
         rows = [tower.marks.row for tower in towers if tower.marks is not None]
         for tower in towers:
             tower.marks = None
-        with tf.device(HOST):
-            return (
-                tf.identity(loss),
-                tf.identity(begin),
-                tf.stack(rows),
-                tf.add_n(marks.probes),
-                gradients,
-                new,
-            )
+        with tf.device(HOST), tf.control_dependencies(self._changed(gradients, new, number, rows)):
+            return tf.identity(loss), tf.identity(begin), tf.stack(rows), tf.add_n(marks.probes)
+
+    def _changed(
+        self, gradients: list[Tensor], state: list[Tensor], number: Tensor, after: list[Tensor]
+    ) -> list[Any]:
+        """Change the variables once `after` is there, and keep the new state."""
+        with tf.name_scope("update"):
+            changes = self._updater.update([gradients], number, after=after)
+            with tf.control_dependencies(changes):
+                for one in self._serial.trainable_variables:
+                    if one.constraint is not None:
+                        changes += assign([one.value], [one.constraint(one.value.read_value())])
+            seeds_apart = zip(self._serial.non_trainable_variables, state, strict=True)
+            kept = [value for one, value in seeds_apart if not is_seed(one)]
+            with tf.control_dependencies(after):
+                return changes + write_state(self.placement, self._updater.accepted([kept]))
 
     def _state(self, number: Tensor) -> list[Tensor]:
         """Read the moving statistics; seeds follow the step, so that a resumed run draws the same."""

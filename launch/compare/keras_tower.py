@@ -15,7 +15,7 @@ import tensorflow as tf
 from gputopo.launch.models.keras_building import summed
 from gputopo.launch.models.keras_checks import is_seed, only
 from gputopo.launch.spec.names import Method
-from gputopo.launch.train.marks import Marks, clock
+from gputopo.launch.train.marks import TowerClock, clock
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.launch.train.placement.partitioning import Cut, rows_of_towers
 
@@ -62,55 +62,36 @@ _SEEDS_PER_TOWER = 1 << 24
 _SLICES = "slices/"  # a scope beside those of the towers: cutting on the CPU belongs to the host
 
 
-class PassMarks:
-    """Time marks of one tower in a graph: forward and backward, without the wait between the two."""
+class PassMarks(TowerClock):
+    """Time marks of a tower: the end is that of both passes without the wait between them."""
 
-    def __init__(self, marks: Marks, begin: Tensor, *, gates: bool) -> None:
-        """`begin`: the step's start. `gates`: whether work waits for its mark, as in `TowerClock`."""
-        self._marks = marks
-        self._gates = gates
-        self._start = clock([begin])
-        self._ready: Tensor = None
-        self._forward: Tensor = None
-        self._back: Tensor = None
-        self.row: Tensor = None
+    _forward: Tensor = None
+    _back: Tensor = None
 
-    @property
-    def start(self) -> list[Tensor]:
-        """What the tower's first copies wait for."""
-        return [self._start]
-
-    def ready(self, tensors: Sequence[Tensor], device: str) -> list[Tensor]:
-        """Mark that weights and rows are there; return the tensors that the work waits for."""
-        self._ready = clock([self._arrived(tensors, device)])
-        return [self._ready] if self._gates else []
-
-    def went_forward(self, outputs: Tensor, device: str) -> None:
+    def went_forward(self, outputs: Tensor) -> None:
         """Mark the end of the forward pass."""
-        self._forward = clock([self._marks.arrived([outputs], device)])
+        self._forward = clock([self._marks.arrived([outputs], self.device)])
 
-    def upstream(self, tensor: Tensor, device: str) -> list[Tensor]:
-        """Mark that the gradient of the outputs is there; return the tensors that the work waits for."""
-        self._back = clock([self._arrived([tensor], device)])
-        return [self._back] if self._gates else []
+    def upstream(self, tensor: Tensor) -> list[Tensor]:
+        """Mark that the gradient of the outputs is there; return what the work waits for."""
+        ready = self.ready
+        gate = self.weights_arrived([tensor])
+        self._back, self.ready = self.ready, ready
+        return gate
 
-    def done(self, gradients: Sequence[Tensor], device: str) -> None:
-        """Mark the end: `row` is start, weights there, and that plus the time of both passes, in seconds."""
-        done = clock([self._marks.arrived(gradients, device)])
+    def done(self, made: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Mark the end."""
+        super().done(made)
         with tf.device(HOST), tf.name_scope("marks/"):
-            self.row = tf.stack([self._start, self._ready, self._forward + (done - self._back)])
-
-    def _arrived(self, tensors: Sequence[Tensor], device: str) -> Tensor:
-        if self._gates:
-            return self._marks.arrived(tensors, device)
-        return self._marks.there(tensors, device, self._start)
+            self.ended = self._forward + (self.ended - self._back)
+        return made
 
 
 @dataclass
 class Statistics:
     """New values of the serial model's state: tower 0 puts them here, the merge keeps them.
 
-    So all towers have read the old ones before they change.
+    So all towers have read the old ones before they change. Keras would copy a list.
     """
 
     new: Sequence[Tensor] = ()
@@ -119,9 +100,9 @@ class Statistics:
 class Tower(keras.layers.Layer):  # type: ignore[misc]
     """The serial model on one device, for its rows of the batch; weights are shared with the serial model.
 
-    In: the joint batch [batch, ...]. Out: the outputs of this tower's rows, [rows, classes]. Tower 0 returns
-    the new moving statistics. What the serial model adds to its loss for these rows (activity regularisers,
-    `add_loss`) is a loss of this layer, by the tower's share of the batch.
+    In: the joint batch [batch, ...]. Out: the outputs of this tower's rows, [rows, classes]. What the serial
+    model adds to its loss for these rows (activity regularisers, `add_loss`) is a loss of this layer, by the
+    tower's share of the batch.
     """
 
     def __init__(
@@ -159,17 +140,17 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
         """Go forward on the tower's device."""
         device, marks = self._device, self.marks
         with tf.name_scope(f"tower_{self._tower}/"):
-            with tf.control_dependencies([] if marks is None else marks.start):
+            with tf.control_dependencies([] if marks is None else [marks.started]):
                 rows = self._rows(batch, device)
                 weights = [_on(device, one) for one in self.serial.trainable_variables]
                 state = [self._state(one, device) for one in self.serial.non_trainable_variables]
-            gate = [] if marks is None else marks.ready([*weights, rows], device)
+            gate = [] if marks is None else marks.weights_arrived([*weights, rows])
             with tf.control_dependencies(gate):
                 outputs, added, new = self._pass(rows, weights, state, training)
             if added is not None:
                 self.add_loss(added)
             if marks is not None:
-                marks.went_forward(outputs, device)
+                marks.went_forward(outputs)
         if self._tower == 0 and training:
             self._statistics.new = new
         return outputs
@@ -206,13 +187,13 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
             def backward(*upstream: Tensor) -> list[Tensor]:
                 with tf.name_scope(scope), tf.device(device):
                     given = [tf.identity(one) for one in upstream]
-                    gate = [] if marks is None else marks.upstream(given[0], device)
+                    gate = [] if marks is None else marks.upstream(given[0])
                     with tf.control_dependencies(gate):
                         gradients = tape.gradient(
                             made, own, given, unconnected_gradients=tf.UnconnectedGradients.ZERO
                         )
                     if marks is not None:
-                        marks.done(gradients, device)
+                        marks.done(gradients)
                     return list(gradients)
 
             return made, backward

@@ -4,18 +4,19 @@ The strategy joins the processes and adds the gradients of all hosts up. What el
 - losses, time marks and waits, what a checkpoint held - goes by collectives between the hosts' CPUs.
 """
 
+import dataclasses
 import itertools
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from msgspec.structs import replace
 
-from gputopo.launch.spec.names import JOB, device_name, read
+from gputopo.launch.spec.names import JOB, host_of, read, task_name
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.watchdog import PATIENCE, Watchdog
 from gputopo.launch.train.placement.devices import cannot_listen
@@ -34,8 +35,19 @@ SCOPE = "hosts/"  # of what our collectives add to a step's graph
 _GROUP = 1_000_000  # key of a group of ours: those of tf.distribute count from 1
 
 
+def of_tasks(spec: RunSpec) -> RunSpec:
+    """Return a spec whose devices are called as in the strategy's cluster, which leaves no number out.
+
+    Ranks do, once hosts are lost.
+    """
+    tasks = {rank: task_name(task) for task, rank in enumerate(spec.ranks)}
+    names = [one.device.replace(task_name(one.rank), tasks[one.rank]) for one in spec.devices]
+    devices = (replace(one, device=name) for one, name in zip(spec.devices, names, strict=True))
+    return replace(spec, devices=tuple(devices))
+
+
 def started(spec: RunSpec) -> tf.distribute.Strategy:
-    """Make the strategy of a spec: it waits for the processes of the other hosts.
+    """Make the strategy of a spec `of_tasks`: it waits for the processes of the other hosts.
 
     Nothing may have used a device before. The hosts are those of the spec, whatever TF_CONFIG holds. Raises
     HardwareError if this host cannot listen on its address.
@@ -44,16 +56,16 @@ def started(spec: RunSpec) -> tf.distribute.Strategy:
     assert spec.rank is not None
     gpus = len(spec.own_devices) if spec.backend == "gpu" else 0
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec({JOB: [server.address for server in spec.servers]}),
+        tf.train.ClusterSpec({JOB: [spec.servers[rank].address for rank in spec.ranks]}),
         task_type=JOB,
-        task_id=spec.rank,
+        task_id=spec.ranks.index(spec.rank),
         num_accelerators={"GPU": gpus} if gpus else {},  # it does not look for them
         rpc_layer="grpc",
     )
     reduction = read(spec.strategy).reduction or ("nccl" if gpus else "ring")
     implementation = tf.distribute.experimental.CommunicationImplementation(reduction.upper())
     options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
-    _set_timeouts(len(spec.servers))
+    _set_timeouts(len(spec.ranks))
     try:
         return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
     except tf.errors.UnknownError as error:
@@ -121,15 +133,20 @@ class Hosts:
 
     def __init__(self, spec: RunSpec) -> None:
         assert spec.rank is not None
-        self._count = len(spec.servers)
+        self._ranks = spec.ranks
         self._rank = spec.rank
-        self._cpu = device_name("CPU", 0, spec.rank)
+        self._cpu = host_of(spec.own_devices[0].device)
         self._own = [device.tower for device in spec.own_devices]
         self._towers = len(spec.devices)
         self._apart: deque[Array] = deque(maxlen=_CLOCK_STEPS)
         self.is_in_step = False
         self.of_all_towers(tf.zeros((len(self._own), 1), tf.float64))
         self.ended = time.time()
+
+    def enter(self, waited_s: float) -> Tensor:
+        """Enter a step; return what this host tells the others: what it waited for its input, and `ended`."""
+        self.is_in_step = True
+        return tf.constant([waited_s, self.ended], tf.float64)
 
     def of_all_towers(self, rows: Tensor) -> Tensor:
         """Return the rows [towers, ...] of all hosts from those of each host's own towers, in a graph.
@@ -147,23 +164,28 @@ class Hosts:
                 communication_hint="ring",
             )
 
-    def adapted(self, outcome: StepOutcome, of_hosts: Array, own: Array, begin: float) -> StepOutcome:
+    def adapted(self, outcome: StepOutcome, of_hosts: Array, ended: float) -> StepOutcome:
         """Return the outcome of a step with all marks on this host's clock, since the step's begin there.
 
         `of_hosts` [towers, 2]: what each tower's host waited for its input, and its `ended` of the step
-        before; `own`: when this host had the sums of the gradients and the rows of all hosts, since the
-        begin. The collective of the strategy shows no more of the exchange than that.
+        before; `ended`: that of this step here, when the rows of all hosts were there.
         """
-        waited, ended = of_hosts.T
-        self._apart.append(ended - self.ended)
+        waited, before = of_hosts.T
+        self._apart.append(before - self.ended)
+        self.ended, self.is_in_step = ended, False
         marks = outcome.marks - np.median(self._apart, axis=0)[:, None]
-        self.ended = begin + own[1]
-        sums_s = max(float(own[0] - marks[:, 2].max()), 0.0)
-        exchange = tuple(
-            HostExchange(rank=rank, sums_s=sums_s if rank == self._rank else None)
-            for rank in range(self._count)
-        )
-        return replace(outcome, marks=marks, exchange=exchange, waited_s=float(waited.max()))
+        return dataclasses.replace(outcome, marks=marks, waited_s=float(waited.max()))
+
+    def exchanged(self, outcome: StepOutcome, there_s: float) -> StepOutcome:
+        """Add the exchange: this host had the sums at `there_s`; the strategy's collective hides the rest."""
+        sums_s = max(float(there_s - outcome.marks[:, 2].max()), 0.0)
+        of_hosts = {rank: sums_s if rank == self._rank else None for rank in self._ranks}
+        exchange = tuple(HostExchange(rank=rank, sums_s=own) for rank, own in of_hosts.items())
+        return dataclasses.replace(outcome, exchange=exchange)
+
+    def observers(self, emit: Emit) -> list[Observer]:
+        """Return what reports that this host keeps the others waiting; rank 0's silence its launcher sees."""
+        return [Absence(lambda: self.is_in_step, self._rank, emit)] if self._rank else []
 
     def from_first(self, values: Iterable[Tensor]) -> list[Tensor]:
         """Return rank 0's values on every host, one after the other, outside of a graph."""
@@ -182,7 +204,7 @@ class Hosts:
 
     def _keys(self) -> dict[str, Tensor]:
         return {
-            "group_size": tf.constant(self._count),
+            "group_size": tf.constant(len(self._ranks)),
             "group_key": tf.constant(_GROUP),
             "instance_key": tf.constant(next(_instances)),
         }

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.compare.multi_worker import SCOPE, Absence, Hosts
+from gputopo.launch.compare.multi_worker import SCOPE, Hosts
 from gputopo.launch.models.model import Model
 from gputopo.launch.spec.names import MULTI_WORKER, StrategyName, host_of, read
 from gputopo.launch.spec.rules import remarks
@@ -20,7 +20,7 @@ from gputopo.launch.train.marks import Marks, TowerClock, clock
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.algorithms import self_test
 from gputopo.launch.train.placement.devices import HOST, home, require
-from gputopo.launch.train.placement.variables import VariableSet, create, create_state
+from gputopo.launch.train.placement.variables import VariableSet, create, create_state, write_state
 from gputopo.launch.train.stepper import Emit, Observer, StepOutcome, Stepper, unequal_batches
 from gputopo.launch.train.towers import TowerMath
 from gputopo.launch.train.updating import Updater
@@ -109,25 +109,19 @@ class StrategyStep(Stepper):
     def __call__(self, number: int) -> StepOutcome:
         """Take one step."""
         fed = self.source.feed(number)
-        ended = 0.0 if self.hosts is None else self.hosts.ended
-        of_host = tf.constant([self.source.waited_s, ended], tf.float64)
-        if self.hosts is not None:
-            self.hosts.is_in_step = True
+        waited_s = self.source.waited_s
+        of_host = tf.zeros(2, tf.float64) if self.hosts is None else self.hosts.enter(waited_s)
         losses, begin, marks, of_hosts, own, _ = self.graph(tf.constant(number, tf.int64), of_host, *fed)
         began = begin.numpy()
         outcome = StepOutcome(losses.numpy(), marks.numpy() - began, examples=unequal_batches(self.spec))
         if self.hosts is None:
             return outcome
-        self.hosts.is_in_step = False
-        return self.hosts.adapted(outcome, of_hosts.numpy(), own.numpy() - began, began)
+        there, ended = own.numpy().tolist()
+        return self.hosts.exchanged(self.hosts.adapted(outcome, of_hosts.numpy(), ended), there - began)
 
     def observers(self, emit: Emit) -> list[Observer]:
-        """Those of any step, and what reports that this host keeps the others waiting."""
-        found = super().observers(emit)
-        if self.hosts is not None and self.spec.rank:
-            hosts = self.hosts
-            found.append(Absence(lambda: hosts.is_in_step, self.spec.rank, emit))
-        return found
+        """Return what reports that this host keeps the others waiting."""
+        return [] if self.hosts is None else self.hosts.observers(emit)
 
     def check_variables(self) -> dict[str, int]:
         """Every replica has its copies, or the server has all."""
@@ -152,7 +146,9 @@ class StrategyStep(Stepper):
                 totals = self._totals(gradients)
                 there = self._there(totals)
                 updates = self._updater.update(list(zip(*totals, strict=True)), number)
-                updates += self._keep([local(state)[0] for state in states])
+                first = [local(state)[0] for state in states]
+                accepted = self._updater.accepted([first] * len(self.placement.states))
+                updates += write_state(self.placement, accepted)
         with tf.device(HOST):
             rows = self._rows(local(losses), marks, of_host)
             own = tf.stack([there, clock([rows])])
@@ -221,16 +217,6 @@ class StrategyStep(Stepper):
                 sums.append(list(self._strategy.experimental_local_results(total)))
         return [of_places if len(of_places) > 1 else of_places * len(self._devices) for of_places in sums]
 
-    def _keep(self, new: Sequence[Tensor]) -> list[Any]:
-        """Assign the first replica's statistics to every place; unchanged where the step is skipped."""
-        ops = []
-        accepted = self._updater.accepted([new] * len(self.placement.states))
-        for of_place, values in zip(self.placement.states, accepted, strict=True):
-            for variable, value in zip(of_place, values, strict=True):
-                with tf.device(variable.device):
-                    ops.append(tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value))
-        return ops
-
     def _places(self, variables: Sequence[Any]) -> tuple[Sequence[Any], ...]:
         """Return the plain variables behind the strategy's: [place][variable]."""
         count = 1 if self._server else len(self._devices)
@@ -248,7 +234,7 @@ class StrategyStep(Stepper):
         elif len(self.spec.devices) == 1:
             what = "nothing to reduce on one device"
         elif self.hosts is not None:
-            what = f"gradients reduced over {len(self.spec.servers)} hosts by {ran}"
+            what = f"gradients reduced over {len(self.spec.ranks)} hosts by {ran}"
         else:
             by = _OPERATIONS.get(self._asked.reduction or "", "TensorFlow's choice")
             what = f"gradients reduced by {by}: {ran or 'copies that are added up'}"

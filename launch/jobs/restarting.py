@@ -49,31 +49,6 @@ def is_loss(failed: RankFailed) -> bool:
     return failed.rank > 0 and failed.kind not in _OF_A_USER and failed.exit_code not in _COMES_AGAIN
 
 
-_CANNOT_LOSE: tuple[tuple[Callable[[RunSpec], bool], str, str], ...] = (
-    (
-        lambda spec: spec.variable_update == "independent",
-        "--variable-update independent: each device trains its own variables, and those of a lost host are "
-        "needed to go on",
-        "use --variable-update replicated",
-    ),
-    (
-        lambda spec: spec.exchange.asynchronous,
-        "--async: a step is one update of each device, and fewer devices would train fewer",
-        "leave --async out",
-    ),
-    (
-        lambda spec: spec.exchange.staged,
-        "--staged-vars: gradients of the step before are those of the devices that it had",
-        "leave --staged-vars out",
-    ),
-    (
-        lambda spec: spec.exchange.relaxed,
-        "--variable-consistency relaxed: gradients of the step before are those of the devices that it had",
-        "leave it out",
-    ),
-)
-
-
 def require_losable(spec: RunSpec, min_hosts: int, restarts: int) -> None:
     """Raise UsageError where a run is to go on without a host, and cannot."""
     if not restarts:
@@ -88,9 +63,7 @@ def require_losable(spec: RunSpec, min_hosts: int, restarts: int) -> None:
             f"--min-hosts {min_hosts} is more than the {of}",
             f"give 1 to {hosts - 1}" if hosts > 1 else "leave it out",
         )
-    for when, what, hint in _CANNOT_LOSE:
-        if when(spec):
-            raise UsageError(f"--min-hosts cannot be combined with {what}", hint)
+    check(spec, "losing")
 
 
 def without_hosts(spec: RunSpec, lost: Collection[int]) -> RunSpec:
@@ -156,7 +129,7 @@ class SavedSteps:
 
     def add(self, event: Event) -> None:
         """Add the next event of the run."""
-        if isinstance(event, Step) and not event.warmup:
+        if isinstance(event, Step) and (self._before or not event.warmup):  # as `continued` has them
             self._taken += 1
         elif isinstance(event, CheckpointSaved):
             self.counted, self.trained = self._before + self._taken, event.steps

@@ -93,7 +93,7 @@ def serve(
         failed: RankFailed | None = None
         while failed is None or (failed.kind == _ENDED and client.end is None):
             if client.start is not None and client.start.number > number:
-                number, spec = client.start.number, _next(client.start, file)
+                number, spec = client.start.number, _next(client.start, file, rank)
             record = Record(None, tell)
             sources: list[EventSource] = [_ServersEnd(client, number)]
             sources += [] if samples is None else [samples]
@@ -104,10 +104,10 @@ def serve(
     return client.end or RunEnd(exit_code=own.exit_code, cause=own.cause, hint=own.remedy)
 
 
-def _next(start: HostStart, file: Path) -> RunSpec:
-    """Write the spec of another server, and return it. Raises InputError where it cannot be written."""
+def _next(start: HostStart, file: Path, rank: int) -> RunSpec:
+    """Write the spec of another server or worker, and return rank 0's. Raises InputError."""
     spec = schema.decode(bytes(start.spec), RunSpec, origin="rank 0's answer")
-    schema.write(file, spec)
+    schema.write(file, own_spec(spec, rank))
     return spec
 
 

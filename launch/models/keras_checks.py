@@ -203,7 +203,7 @@ def _require_trainer(model: keras.Model, name: str, spec: RunSpec) -> None:
         raise UsageError(
             f"the model '{name}' has constraints on weights ({named(constrained)}), which our own optimizers "
             "ignore",
-            "use --strategy kuza55, whose Keras optimizer applies them, or leave the constraints out",
+            "use --strategy kuza55, which applies them, or leave the constraints out",
         )
     joined = [one.name for one in layers_of(model) if getattr(one, "synchronized", False) is True]
     if joined and spec.strategy is None and spec.task == "train" and len(spec.devices) > 1:

@@ -38,6 +38,12 @@ SRUN = ("srun", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0", "--no
 MPIRUN = ("mpirun", "--bind-to", "none")
 _JOB = "workers"
 _START_MINUTES = 15  # beside the steps: imports, building the graph, a checkpoint at the end
+# Options of sbatch of which a script may have one.
+_ONE_OF = (
+    ("gres", "gpus", "gpus-per-node", "gpus-per-task"),
+    ("mem", "mem-per-cpu", "mem-per-gpu"),
+    ("cpus-per-task", "cpus-per-gpu"),
+)
 # By which the hosts know one another: made by each job, never written.
 _MAKE_SECRET = f"export {SECRET}=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')"
 # Pods start when their node has pulled the image, each at its own time. As torchrun's rendezvous waits.
@@ -45,13 +51,17 @@ _JOIN = ("--join-timeout", "600")
 
 
 class ExportedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that another program starts."""
+    """A run that another program starts, on one host or on several that are alike."""
 
     words: tuple[str, ...]  # options of `gputopo run`, with --model, but for those of plan and hosts
     folder: str  # where it starts
+    choice: Candidate  # with the GPUs of a host, and the speed of all
+    machine: Machine  # of a host
     folders: tuple[str, ...] = ()  # others that it reads or writes
     program: tuple[str, ...] = ()  # of the user, empty for the core
     options: tuple[str, ...] = ()  # of sbatch, as given, before those of the plan
+    named: bool = True  # the user named GPUs, to take or to exclude
+    steps: int | None = None  # with those of the warm-up, where they are known
 
     @property
     def job_name(self) -> str:
@@ -63,36 +73,32 @@ class ExportedRun(msgspec.Struct, frozen=True, kw_only=True):
         own = ["gputopo", "run", *self.words, *where]
         return [*own, "--", *self.program] if self.program else own
 
-    def batch_script(
-        self, directives: Sequence[str], why: str, exports: Sequence[str], command: Sequence[str]
-    ) -> str:
-        """Return a script for sbatch that runs the command. `why`: comment on the GPUs; `exports`: lines."""
-        given = {one.partition("=")[0] for one in self.options}
-        lines = [
-            "#!/bin/bash",
-            f"#SBATCH --job-name={_UNSAFE.sub('-', self.job_name)}",
-            *(f"#SBATCH --{one}" for one in self.options),
-            *(f"#SBATCH --{one}" for one in directives if one.partition("=")[0] not in given),
-            f"# {why}",
-            f"cd -- {shlex.quote(self.folder)} || exit",
-            *exports,
-            f"exec {shlex.join(command)}",
-        ]
-        return "".join(f"{line}\n" for line in lines)
-
 
 class HostExport(ExportedRun, frozen=True, kw_only=True):
     """A run on one host."""
 
-    choice: Candidate
-    machine: Machine
     place: HostPlace
     environment: Mapping[str, str]  # of the plan
     mode: bool = True  # the placement of the plan is named; False: `words` have it
-    named: bool = True  # the user named GPUs, to take or to exclude
     home: str | None = None  # GPUTOPO_HOME of its record
     host_name: str | None = None  # of the planned machine, None for a capture
-    steps: int | None = None  # with those of the warm-up, where they are known
+
+    def in_job(self, *, whole: bool) -> tuple[list[str], list[str], list[str]]:
+        """Return the options of sbatch for the nodes, the lines before the command, and that.
+
+        `whole`: with all GPUs of the node, of which the command names its own.
+        """
+        name = self.host_name
+        nodes = ["nodes=1", *([f"nodelist={name}"] if name and not _UNSAFE.search(name) else [])]
+        if not whole:
+            words = plan_words(renumbered(self.choice), mode=self.mode and not self.program, named=False)
+            return nodes, [], self.command(words)
+        exports = [f"export {name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        return nodes, exports, self.on_named_gpus(self.choice)
+
+    def on_named_gpus(self, choice: Candidate) -> list[str]:
+        """Return the command with the GPUs of a choice, and the placement where that is the plan's."""
+        return self.command(plan_words(choice, mode=self.mode and not self.program))
 
 
 def renumbered(choice: Candidate) -> Candidate:
@@ -119,32 +125,51 @@ def plan_words(choice: Candidate, *, mode: bool, named: bool = True) -> list[str
     return words
 
 
-def sbatch(start: HostExport) -> str:
-    """Return a batch script for one node: all of it for GPUs that are named or all there are."""
-    machine, choice, has = start.machine, start.choice, len(start.machine.gpus)
-    whole = start.named or len(choice.gpus) == has
-    directives = ["nodes=1", "ntasks=1", f"gres=gpu:{has if whole else len(choice.gpus)}"]
+def sbatch(start: "HostExport | HostsExport") -> str:
+    """Return a batch script: for whole nodes where GPUs are named or all are taken. Raises UsageError."""
+    machine, has, takes = start.machine, len(start.machine.gpus), len(start.choice.gpus)
+    whole = start.named or takes == has
+    nodes, exports, command = start.in_job(whole=whole)
+    totals = {"cpus-per-gpu": machine.host.logical_cpus, "mem-per-gpu": machine.host.memory_mib}
+    shares = [f"{name}={total // has}" for name, total in totals.items() if total]
+    limit = _time_limit(start)
+    options = [
+        f"job-name={_UNSAFE.sub('-', start.job_name)}",
+        *nodes,
+        *("ntasks-per-node=1", f"gres=gpu:{has if whole else takes}"),
+        *(["exclusive", "mem=0"] if whole else shares),
+        *([] if limit is None else [f"time={limit}"]),
+    ]
+    given = {one.partition("=")[0] for one in start.options}
+    given |= {name for names in _ONE_OF if given & {*names} for name in names}
+    why = "Slurm chooses the GPUs; with --gpus LIST the script takes whole nodes and these."
     if whole:
-        directives += ["exclusive", "mem=0"]
-        why = "The whole node: Slurm gives GPUs by number, and this run names those of its plan."
-        exports = [f"export {name}={shlex.quote(value)}" for name, value in start.environment.items()]
-        return start.batch_script([*directives, *_node(start)], why, exports, _command(start, choice))
-    each = {"cpus-per-gpu": machine.host.logical_cpus, "mem-per-gpu": machine.host.memory_mib}
-    directives += [f"{name}={total // has}" for name, total in each.items() if total]
-    why = "Slurm chooses the GPUs; with --gpus LIST the script takes the whole node and these."
-    words = plan_words(renumbered(choice), mode=start.mode and not start.program, named=False)
-    return start.batch_script([*directives, *_node(start)], why, [], start.command(words))
+        why = "Whole nodes: Slurm gives GPUs by number, and this run names those of its plan."
+    remarks = [why]
+    if limit is None and "time" not in given:
+        remarks.append(
+            "No time limit: this run's time is not predicted. --sbatch-option time=H:MM:SS sets one."
+        )
+    lines = [
+        "#!/bin/bash",
+        *(f"#SBATCH --{one}" for one in start.options),
+        *(f"#SBATCH --{one}" for one in options if one.partition("=")[0] not in given),
+        *(f"# {one}" for one in remarks),
+        f"cd -- {shlex.quote(start.folder)} || exit",
+        *exports,
+        f"exec {shlex.join(command)}",
+    ]
+    return "".join(f"{line}\n" for line in lines)
 
 
-def _node(start: HostExport) -> list[str]:
-    """Return the time limit, from the slowest that is predicted, and the node of the planned machine."""
-    name, choice = start.host_name, start.choice
-    found = [f"nodelist={name}"] if name and not _UNSAFE.search(name) else []
+def _time_limit(start: ExportedRun) -> str | None:
+    """Return the time limit of a job, from the slowest that is predicted; None: it is not known."""
+    choice = start.choice
     if start.steps is None or choice.step_ms is None or not choice.images_per_sec_low:
-        return found
+        return None
     slowest_ms = choice.step_ms * (choice.images_per_sec or 0.0) / choice.images_per_sec_low
     minutes = math.ceil(start.steps * slowest_ms / 60_000) + _START_MINUTES
-    return [f"time={minutes // 60}:{minutes % 60:02}:00", *found]
+    return f"{minutes // 60}:{minutes % 60:02}:00"
 
 
 def docker(start: HostExport) -> str:
@@ -173,57 +198,38 @@ def docker(start: HostExport) -> str:
     words += ["--workdir", start.folder]
     what = "the program" if start.program else "gputopo"
     image = f'"${{IMAGE:?set IMAGE to an image that has {what} in it}}"'
-    command = start.program or _command(start, choice)
+    command = start.program or start.on_named_gpus(choice)
     return f"{shlex.join(words)} {image} {shlex.join(command)}\n"
 
 
-def _command(start: HostExport, choice: Candidate) -> list[str]:
-    return start.command(plan_words(choice, mode=start.mode and not start.program))
-
-
 class HostsExport(ExportedRun, frozen=True, kw_only=True):
-    """A run on `size` hosts that are alike."""
+    """A run on `size` hosts."""
 
     size: int
-    gpus: tuple[int, ...]  # that it takes of each host, of the `has` that one has
-    has: int
     hosts: tuple[HostAddress, ...] = ()  # empty where they are not known
     may_lose: bool = False  # it goes on without hosts that are lost
-    named: bool = True  # the user named GPUs, to take or to exclude
+
+    def in_job(self, *, whole: bool) -> tuple[list[str], list[str], list[str]]:
+        """As of `HostExport`. Raises UsageError for hosts that are not nodes' names."""
+        strange = next((host for host in self.hosts if host.port is not None or host.is_ip), None)
+        if strange is not None:
+            raise UsageError(
+                f"--format sbatch names nodes, and {strange} is an address",
+                "name the hosts as `sinfo -N` does",
+            )
+        nodes = [f"nodes={self.size}", *(["no-kill"] if self.may_lose else [])]
+        nodes += [f"nodelist={host_ranges(list(map(str, self.hosts)))}"] if self.hosts else []
+        command = self.on_named_gpus() if whole else self.on_all_gpus()
+        return nodes, [_MAKE_SECRET], [*SRUN, *command]
 
     def on_named_gpus(self, *more: str) -> list[str]:
         """Return the command for a host that has all its GPUs; `more`: options of hosts."""
-        return self.command((*more, "--gpus", ",".join(map(str, self.gpus)), "--require-gpu"))
+        return self.command((*more, "--gpus", ",".join(map(str, self.choice.gpus)), "--require-gpu"))
 
     def on_all_gpus(self, *more: str) -> list[str]:
         """Return the command for a host that sees its share of the GPUs alone."""
-        return self.command((*more, "--num-gpus", str(self.size * len(self.gpus)), "--require-gpu"))
-
-
-def hosts_sbatch(start: HostsExport) -> str:
-    """Return a batch script: for whole nodes where GPUs are named, or it takes all.
-
-    Raises UsageError for hosts that are not nodes' names.
-    """
-    strange = next((host for host in start.hosts if host.port is not None or host.is_ip), None)
-    if strange is not None:
-        raise UsageError(
-            f"--format sbatch names nodes, and {strange} is an address", "name the hosts as `sinfo -N` does"
-        )
-    names = [str(host) for host in start.hosts]
-    whole = start.named or len(start.gpus) == start.has
-    directives = [
-        *(f"nodes={start.size}", "ntasks-per-node=1"),
-        f"gpus-per-node={start.has if whole else len(start.gpus)}",
-        *(("exclusive", "mem=0") if whole else ()),
-        *([f"nodelist={host_ranges(names)}"] if names else []),
-        *(["no-kill"] if start.may_lose else []),
-    ]
-    why = "Slurm chooses the GPUs; with --gpus LIST the script takes whole nodes and these."
-    if whole:
-        why = "Whole nodes: Slurm gives GPUs by number, and this run names those of its plan on each."
-    command = start.on_named_gpus() if whole else start.on_all_gpus()
-    return start.batch_script(directives, why, [_MAKE_SECRET], [*SRUN, *command])
+        number = self.size * len(self.choice.gpus)
+        return self.command((*more, "--num-gpus", str(number), "--require-gpu"))
 
 
 def hostfile(start: HostsExport) -> str:
@@ -311,7 +317,7 @@ def trainjob(start: HostsExport) -> str:
 
 
 def _resources(start: HostsExport) -> dict[str, Any]:
-    return {"limits": {"nvidia.com/gpu": len(start.gpus)}}
+    return {"limits": {"nvidia.com/gpu": len(start.choice.gpus)}}
 
 
 def _manifest(start: HostsExport, value: dict[str, Any]) -> str:

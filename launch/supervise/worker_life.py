@@ -196,6 +196,8 @@ class WorkerLife:
                 self._cpu, self._stuck = None, {}
                 self._has_begun = self._has_begun or _begins(event)
                 if isinstance(event, RankFailed):
+                    if self._stage == "asked" and event.kind in STOPPED_FROM_OUTSIDE:
+                        continue  # by our SIGTERM, whose cause is known: a worker that saves takes it so
                     _empty(self._child.output, self._output.take)
                     event = msgspec.structs.replace(
                         event,

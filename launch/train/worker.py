@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gputopo.launch.failure import MORE_SPACE, UNREACHABLE, asked_to_end
+from gputopo.launch.spec.names import as_ranks
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.lifecycle.folders import DiskError
 from gputopo.launch.train.op_errors import cause_and_remedy, first_line, line_in, unreachable_rank
@@ -50,9 +51,7 @@ def main(arguments: list[str]) -> int:
         _note(signal.SIGINT, came)
 
     def emit(event: Event) -> None:
-        if spec.rank and isinstance(event, PlacementChecked):
-            event = PhaseBegun(time_s=event.time_s, rank=spec.rank, phase=SERVING)
-        elif spec.rank and not isinstance(event, RankFailed | Silent):
+        if spec.rank and not isinstance(event, RankFailed | Silent | PhaseBegun):
             return  # rank 0 reports what all hosts do
         data = encode_line(event)
         while data:
@@ -62,6 +61,8 @@ def main(arguments: list[str]) -> int:
             _note(signal.SIGTERM, came)
             faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
 
+    if spec.rank:
+        emit(PhaseBegun(time_s=time.time(), rank=spec.rank, phase=SERVING))  # rank 0 may start its own
     try:
         failure = _work(spec, emit, lambda: bool(came))
         if spec.rank and (failure is None or failure.kind == UNREACHABLE):
@@ -120,6 +121,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
         if spec.rank is not None:
             from gputopo.launch.compare import multi_worker
 
+            spec = multi_worker.of_tasks(spec)
             options["strategy"] = multi_worker.started(spec)
             _end_by_sigterm()  # of rank 0: that of the others is blocked
         with joined_fastest(spec, emit) as chosen:
@@ -142,10 +144,11 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
         )
     except tf.errors.OpError as error:
         traceback.print_exc()  # into worker.log
-        gone = unreachable_rank(str(error), type(error).__name__) if spec.servers else None
+        text = str(error) if spec.rank is None else as_ranks(str(error), spec.ranks)
+        gone = unreachable_rank(text, type(error).__name__) if spec.servers else None
         if gone is not None:
             return _host_gone(spec, gone)
-        cause, remedy = cause_and_remedy(str(error), type(error).__name__, line_in(str(error)))
+        cause, remedy = cause_and_remedy(text, type(error).__name__, line_in(text))
         return _failed("error", cause, remedy, ExitCode.HARDWARE)
     except DiskError as error:
         return _failed(error.kind, error.what, error.hint, error.exit_code)

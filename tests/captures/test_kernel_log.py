@@ -205,6 +205,14 @@ def test_an_event_before_the_last_boot_or_load_of_the_module_is_an_earlier_one(
     assert (finding.id, finding.severity) == (("driver.xid", "warning") if earlier else ("gpu.lost", "error"))
 
 
+def test_a_gpu_lost_without_an_xid_before_the_boot_is_told_of_once() -> None:
+    lost = "NVRM: GPU 0000:41:00.0: GPU has fallen off the bus."
+    alone = f"{_STAMPS[0]}{lost}\n{_STAMPS[1]}usb 1-1: new device\n"
+    both = f"{_STAMPS[0]}NVRM: Xid (PCI:0000:41:00): 79, GPU has fallen off the bus.\n{alone}"
+    found = [[one.id for one in find(reading.read_text(text, origin="log"))] for text in (alone, both)]
+    assert found == [["driver.kernel_error"], ["driver.xid"]]
+
+
 def test_an_event_that_came_again_since_the_boot_is_one_of_this_boot() -> None:
     text = f"{_STAMPS[0]}{XID_79}\n{_STAMPS[0]}{XID_79}\n{_STAMPS[1]}{XID_79}\n"
     machine = reading.read_text(text, origin="log")

@@ -189,16 +189,23 @@ def closes_its_output() -> None:
     step(1)
 
 
-def awaits_sigint() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def awaits_sigint(*more: signal.Signals) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *more})
     send("placement", variables={}, ops={}, first_step_s=1.0)
     step(1)
-    signal.sigwait({signal.SIGINT})
+    signal.sigwait({signal.SIGINT, *more})
 
 
 @behaviour
 def hangs_before_all() -> None:
     hang()
+
+
+@behaviour
+def takes_sigterm_as_asked() -> None:
+    awaits_sigint(signal.SIGTERM)
+    failed("interrupted", "stopped by Ctrl-C (SIGINT)", "start it again")
+    sys.exit(130)
 
 
 @behaviour

@@ -28,8 +28,7 @@ from gputopo.cli.run.prepare import AskedJob, PlannedOn, runnable
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
 from gputopo.launch.remote_agent import begun
 from gputopo.values import schema
-from gputopo.values.errors import ExitCode, GputopoError, InputError, UsageError
-from gputopo.values.run.all_reduce import NCCL
+from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.events import Event, Noticed, RankFailed
 
 if TYPE_CHECKING:
@@ -142,7 +141,8 @@ def _lead(host: HostOfRun, job: AskedJob, request: "Request") -> int:
     with host.meeting() as meeting:
         joined = meeting.wait(host.hosts.join_timeout)
         with contextlib.ExitStack() as claims:
-            target, spec = _runnable(job, job.placed(host.target(request, joined, claims)), options)
+            target = job.placed(host.target(request, joined, claims))
+            target, spec = job.on_hosts(target, lambda one: runnable(job, one, options))
             if options.dry_run:
                 meeting.answer(dict.fromkeys(joined, RunEnd(exit_code=0, cause="this is a dry run")))
                 meeting.end(RunEnd(exit_code=ExitCode.OK))
@@ -151,27 +151,6 @@ def _lead(host: HostOfRun, job: AskedJob, request: "Request") -> int:
             meeting.answer({rank: _reply(one, target, spec) for rank, one in joined.items()})
             begun(os.environ)
             return training.train(target, spec, options, meeting=meeting, group=group)
-
-
-def _runnable(job: AskedJob, target: "Target", options: OutputOptions) -> "tuple[Target, RunSpec]":
-    """Return the spec on the target; the next best plan where options do not go with NCCL between hosts."""
-    try:
-        return target, runnable(job, target, options)
-    except UsageError as error:
-        rest = tuple(one for one in target.plan.candidates if one.all_reduce != NCCL)
-        if (
-            target.plan.choice.all_reduce != NCCL
-            or not target.others
-            or "all_reduce" in job.typed
-            or not rest
-        ):
-            raise
-        note(f"without NCCL between hosts: {error.what}")
-        reasons = (f"NCCL would be faster between hosts: {error.what}",)
-        choice = msgspec.structs.replace(rest[0], reasons=reasons)
-        plan = msgspec.structs.replace(target.plan, choice=choice, candidates=(choice, *rest[1:]))
-        target = replace(target, plan=plan)
-        return target, runnable(job, target, options)
 
 
 def _group(

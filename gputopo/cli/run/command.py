@@ -252,16 +252,18 @@ def _export(asked: Asked) -> int:
     from gputopo.cli.run.prepare import require_restartable
     from gputopo.cli.run.start import show_hosts_start, words_of_hosts
     from gputopo.launch.jobs.restarting import require_losable
-    from gputopo.launch.spec.target import rehearsal_name
 
     options, shape = asked.options, asked.options.shape
 
-    def of_core(target: "Target") -> "RunSpec":
-        spec = asked.job.spec_of(asked.job.placed(target))
+    def checked(target: "Target") -> "RunSpec":
+        spec = asked.job.spec_of(target)
         require_restartable(spec, options)
         if options.min_hosts is not None:
             require_losable(spec, options.min_hosts, options.restart)
         return spec
+
+    def of_core(target: "Target") -> "tuple[Target, RunSpec]":
+        return asked.job.on_hosts(asked.job.placed(target), checked)
 
     _require_several(asked, is_exported=True)
     typed = {**asked.job.training.typed, **words_of_hosts(shape, asked.hosts.typed), **asked.showing.typed}
@@ -279,12 +281,10 @@ def _export(asked: Asked) -> int:
         asked.job.request,
         planned_machine(asked.sources),
         words,
-        rehearsal_of=rehearsal_name(asked.sources),
         program=asked.program,
         may_lose=options.min_hosts is not None,
         sbatch_options=options.sbatch_options,
         spec_of=None if asked.job.model is None else of_core,
-        folders_of=start.folders_of,
     )
 
 

@@ -6,7 +6,7 @@
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -141,6 +141,26 @@ class AskedJob:
         from gputopo.launch.spec.prepare import reduced_by_strategy
 
         return replace(target, plan=reduced_by_strategy(target.plan))
+
+    def on_hosts(self, target: "Target", make: "Callable[[Target], RunSpec]") -> "tuple[Target, RunSpec]":
+        """Return a target and its spec, or the next best where options do not go with NCCL between hosts.
+
+        Raises what `make` raises.
+        """
+        try:
+            return target, make(target)
+        except UsageError as error:
+            plan = target.plan
+            rest = tuple(one for one in plan.candidates if one.all_reduce != NCCL)
+            by_nccl = plan.choice.all_reduce == NCCL and target.others and "all_reduce" not in self.typed
+            if not (by_nccl and rest):
+                raise
+            note(f"without NCCL between hosts: {error.what}")
+            reasons = (f"NCCL would be faster between hosts: {error.what}",)
+            choice = msgspec.structs.replace(rest[0], reasons=reasons)
+            plan = msgspec.structs.replace(plan, choice=choice, candidates=(choice, *rest[1:]))
+            target = replace(target, plan=plan)
+            return target, make(target)
 
     def spec_of(self, target: "Target") -> "RunSpec":
         """Return the spec of the training on a target. Raises UsageError."""
@@ -319,12 +339,6 @@ def require_restartable(spec: "RunSpec", options: OutputOptions) -> None:
         raise UsageError(
             "--restart goes on from a checkpoint, and this run has none",
             "add --checkpoints DIR, and --checkpoint-steps N for some on the way",
-        )
-    if options.restart and spec.rank is not None:
-        raise UsageError(
-            f"--restart cannot be combined with --strategy {spec.strategy}: the workers of all hosts would "
-            "have to start again",
-            "leave --restart out; after a failure start all hosts again with --resume",
         )
 
 

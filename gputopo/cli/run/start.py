@@ -10,7 +10,8 @@ import msgspec
 
 from gputopo.cli.placement import PlanOptions
 from gputopo.cli.printing import emit
-from gputopo.launch.hosts.allocation import HostOptions, claim_of
+from gputopo.launch.hosts.allocation import PORT, HostOptions, claim_of
+from gputopo.launch.hosts.starters import RankClaim
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Declared, typed_words
 
@@ -58,14 +59,12 @@ def show_hosts_start(
     machine: "Machine",
     words: Sequence[str],
     *,
-    rehearsal_of: str | None = None,
     program: tuple[str, ...] = (),
     may_lose: bool = False,
     sbatch_options: tuple[str, ...] = (),
-    spec_of: "Callable[[Target], RunSpec] | None" = None,
-    folders_of: "Callable[[RunSpec], Sequence[str]] | None" = None,
+    spec_of: "Callable[[Target], tuple[Target, RunSpec]] | None" = None,
 ) -> int:
-    """Print it. `words`: options of the run but for hosts and GPUs; `spec_of`: of the core, by its rules.
+    """Print it. `words`: options of the run but for hosts and GPUs; `spec_of`: of the core, with its target.
 
     `may_lose`: the run goes on without a lost host. Raises UsageError, NoPlanError.
     """
@@ -94,23 +93,24 @@ def show_hosts_start(
             f"--min-hosts has no effect with --format {shape}: {ends} when one fails",
             "leave --min-hosts out, or use --format sbatch",
         )
-    target = _joint(claim.size, request, machine, rehearsal_of, shape)
-    spec = None if spec_of is None else spec_of(target)
+    target = _joint(claim, request, machine, shape)
+    target, spec = (target, None) if spec_of is None else spec_of(target)
     start = HostsExport(
         size=claim.size,
-        gpus=target.plan.choice.gpus,
-        has=len(machine.gpus),
+        choice=target.plan.choice,
+        machine=machine,
+        steps=_steps(spec),
         words=tuple(words),
         folder=str(Path.cwd()),
         hosts=claim.hosts,
         program=program,
-        folders=() if spec is None or folders_of is None else tuple(folders_of(spec)),
+        folders=tuple(folders_of(spec)),
         may_lose=may_lose,
         named=bool(request.gpus or request.exclude),
         options=sbatch_options,
     )
     texts: dict[str, Callable[[HostsExport], str]] = {
-        "sbatch": exports.hosts_sbatch,
+        "sbatch": exports.sbatch,
         "hostfile": exports.hostfile,
         "jobset": exports.jobset,
         "trainjob": exports.trainjob,
@@ -119,24 +119,27 @@ def show_hosts_start(
     return 0
 
 
-def _joint(
-    size: int, request: "Request", machine: "Machine", rehearsal_of: str | None, shape: str
-) -> "Target":
-    """Return the target of `size` hosts that are alike, each with an equal share of the GPUs."""
-    from gputopo.launch.hosts.planning import joint, request_of
-    from gputopo.launch.spec.job_spec import Server
-    from gputopo.launch.spec.target import target_of
+def _joint(claim: RankClaim, request: "Request", machine: "Machine", shape: str) -> "Target":
+    """Return the target of hosts that are alike, each with an equal share of the GPUs."""
+    import gputopo
+    from gputopo.cli.hosts.fleet import planned
+    from gputopo.launch.hosts.messages import Joining
+    from gputopo.launch.hosts.planning import request_of, target_alone
 
     if not machine.gpus:
         raise UsageError(
             f"--format {shape} takes each host to be like this machine, which has no GPU",
             "give the machine of one of the hosts: --from FILE (gputopo inspect --record FILE there)",
         )
-    each = _gpus_of_each(size, request, machine)
-    own = request_of(msgspec.structs.replace(request, num_gpus=each), each, 0)
-    target = target_of(machine, own, environ={}, rehearsal_of=rehearsal_of)
-    servers = [Server(host=f"host-{rank}", address=f"host-{rank}:0", cores=1) for rank in range(size)]
-    return joint([target] * size, servers, request)
+    assert claim.size is not None
+    names = [str(host) for host in claim.hosts] or [f"host-{rank}" for rank in range(claim.size)]
+    hosts = [
+        Joining(rank=rank, name=name, version=gputopo.__version__, address=name, port=PORT, machine=machine)
+        for rank, name in enumerate(names)
+    ]
+    each = _gpus_of_each(claim.size, request, machine)
+    chosen = target_alone(hosts[0], request_of(request, each, 0)).plan.choice.gpus
+    return planned(hosts, msgspec.structs.replace(request, gpus=chosen, num_gpus=None))
 
 
 def _gpus_of_each(size: int, request: "Request", machine: "Machine") -> int:
@@ -197,7 +200,7 @@ def show_start(
     if target.machine is None or not target.plan.choice.gpus:
         raise UsageError(
             f"--format {shape} starts a run on GPUs, and none is planned: {target.why_cpu}",
-            "plan for another machine with --from FILE, or start gputopo run itself there",
+            "give the machine of the node: --from FILE (gputopo inspect --record FILE there)",
         )
     start = HostExport(
         choice=target.plan.choice,

@@ -33,11 +33,14 @@ MAX_MEMORY = 0.95
 # How far off n values of a random walk show how its differences grow, times the root of n: half of
 # sqrt(20 / 9), by A. W. Lo and A. C. MacKinlay, Stock market prices do not follow random walks, 1988.
 GROWS_ERROR = 0.75
+MIN_ALIKE = 0.3  # correlation of neighbours; below, they remember little. Ours.
 MIN_REMEMBERED = 12  # values; fewer show no memory. Ours.
 MAX_STEP = 4.0  # medians of the steps between values; larger ones are changes. Ours.
 # Above this time the noise is correlated, not only by chance; and what remembers for a tenth of the run may
 # remember for all of it. Ours, by simulation.
 CORRELATED, MIN_EFFECTIVE_CORRELATED = 4.0, 15.0
+# And as many times the logarithm of the chance: of many devices one looks as if it remembered little. Ours.
+MIN_EFFECTIVE_OF_CHANCE = 1.6
 CORRELATED_PART, MIN_EFFECTIVE_PART = 1.5, 25.0  # the same for parts of a series. Ours, by simulation.
 
 
@@ -83,7 +86,7 @@ def interval(
         return None
     middle = median(ordered)
     time = correlation_time(values) if time is None else time
-    if lacking(len(values), time, of):
+    if lacking(len(values), time, chance, of):
         return None
     effective, known = len(values) / time, max(of, len(values)) / time
     wider = math.sqrt(time) * _shortage(known, chance, time)
@@ -95,16 +98,17 @@ def interval(
     )
 
 
-def lacking(count: int, time: float, of: int = 0) -> int:
-    """Return how many more values so many of this correlation time need to have bounds; 0: none.
+def lacking(count: int, time: float, chance: float, of: int = 0) -> bool:
+    """Whether so many values of this correlation time are too few to have bounds.
 
     They must weigh like `MIN_EFFECTIVE`, of plainly correlated noise `MIN_EFFECTIVE_CORRELATED`. `of`: see
     `interval`.
     """
-    enough = MIN_EFFECTIVE if time < CORRELATED else MIN_EFFECTIVE_CORRELATED
+    correlated = max(MIN_EFFECTIVE_CORRELATED, -MIN_EFFECTIVE_OF_CHANCE * math.log(chance))
+    enough = MIN_EFFECTIVE if time < CORRELATED else correlated
     # Levels that were fitted to the noise take a part of its correlation away.
     enough_here = MIN_EFFECTIVE if not of or time < CORRELATED_PART else MIN_EFFECTIVE_PART
-    return max(0, math.ceil(enough * time - max(of, count)), math.ceil(enough_here * time - count))
+    return max(of, count) < enough * time or count < enough_here * time
 
 
 def _shortage(effective: float, chance: float, time: float) -> float:
@@ -159,7 +163,7 @@ def correlation_time(values: Sequence[float], *, ranked: bool = True) -> float:
                 break
             total += 2 * pair
         time = max(1.0, total)
-    if memory_time(values) < CORRELATED:
+    if known[1] < MIN_ALIKE or memory_time(values) < CORRELATED:
         return time
     return max(time, memory_time(values, 1 + GROWS_ERROR / math.sqrt(count)))
 

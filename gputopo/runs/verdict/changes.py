@@ -39,9 +39,9 @@ DEVIATIONS, MIN_AWAY = 4.0, 0.03
 # peers alike is noise. Ours.
 MIN_SLOW, TIMES_AS_MANY = 10, 3
 MIN_EPISODES = 4  # what comes so often, and as regularly, comes again
-# Chance that cycles of nothing look like a loss on one of two devices, and deviations that the episodes are
-# more than on the others. By simulation of bursts.
-AGAIN, MORE_DEVIATIONS = 0.01, 1.45
+# Chance that cycles of nothing look like a loss on one of two devices, and that a device has more episodes
+# than the others. By simulation of bursts.
+AGAIN, MORE = 0.01, 0.04
 # Quantiles 5 % and 25 % of normal noise are 1.645 and 0.674 deviations below its median.
 _Q05, _Q25 = 1.645, 0.674
 
@@ -94,21 +94,22 @@ def mean_bounds(
     """Return the mean of `values` with bounds; None: too few independent ones.
 
     The lower bound, which accuses, is wrong with at most this chance, the upper one with `FALSE_ALARM`. Where
-    values are slow again and again beyond any noise, the lower bound is that of what was lost in them: only
-    the noise of the other values is unsure.
+    values are slow again and again beyond any noise, and on this device alone or as regularly, the lower
+    bound is that of what was lost in them: only the noise of the other values is unsure.
     `others`: the same of the other devices; what hits all of them alike is noise.
     """
     count, mean = len(values), fmean(values)
     if (found := slow_limit(values)) is not None:
         level, limit = found
         starts, *of_others = (_starts(one, (level + limit) / 2, limit) for one in (values, *others))
-        if len(starts) >= MIN_EPISODES and _are_more(len(starts), [*map(len, of_others)]):
+        alike = _chance_of_as_many(len(starts), [*map(len, of_others)])
+        if len(starts) >= MIN_EPISODES and alike <= MORE:
             cycle = fmean(values[starts[0] : starts[-1]])
             length = (starts[-1] - starts[0]) / (len(starts) - 1)
             more = [sum(value - cycle for value in values[begin:end]) for begin, end in pairwise(starts)]
             chance_of_each = 2 * AGAIN / max(2, 1 + len(others))
             again = _by_students_t(cycle, _deviation(more) / length, len(more), chance_of_each)
-            if again.low > 0:
+            if again.low > 0 or alike <= chance:
                 noise = [level if value > limit else value for value in values]
                 time = correlation_time(noise, ranked=False)
                 lost = _by_students_t(mean, _deviation(noise), count / time, chance)
@@ -116,15 +117,18 @@ def mean_bounds(
                     lost, high=max(lost.high, again.high), effective=again.effective
                 )
     time = correlation_time(values, ranked=False)
-    if count < 2 or lacking(count, time):
+    if count < 2 or lacking(count, time, chance):
         return None
     return _by_students_t(mean, _deviation(values), count / time, chance)
 
 
-def _are_more(episodes: int, of_others: Sequence[int]) -> bool:
-    """Whether these are more episodes than chance gives to one of several devices that are alike."""
+def _chance_of_as_many(episodes: int, of_others: Sequence[int]) -> float:
+    """Return with what chance one of several devices that are alike has so many of all episodes or more."""
     every, share = episodes + sum(of_others), 1 / (1 + max(1, len(of_others)))
-    return episodes - 0.5 - every * share > MORE_DEVIATIONS * math.sqrt(every * share * (1 - share))
+    return sum(
+        math.comb(every, one) * share**one * (1 - share) ** (every - one)
+        for one in range(episodes, every + 1)
+    )
 
 
 def _deviation(values: Sequence[float]) -> float:

@@ -98,7 +98,11 @@ def judge(
     found = differences(paces)
     verdicts = {
         device.tower: _on_device(
-            paces, device, [one for one in found if one.device == device], found, hosts.get(device.rank)
+            paces,
+            device,
+            [one for one in found if one.device.tower == device.tower],
+            found,
+            hosts.get(device.rank),
         )
         for device in paces.devices
     }

@@ -7,6 +7,7 @@ over it, is answered as such.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from operator import sub
 from statistics import NormalDist, fmean, median
 
 import msgspec
@@ -81,7 +82,10 @@ def differences(paces: Paces) -> list[PeerDifference]:
     found = []
     for groups, part in ((paces.kinds, COMPUTE), (paces.links, WEIGHTS)):
         for group in groups:
-            levels = {device: _level(paces, device, part) for device in group}
+            found_levels = {device: _level(paces, device, part) for device in group}
+            levels = dict(
+                sorted(found_levels.items(), key=lambda one: (math.isnan(one[1]), one[1], one[0].tower))
+            )
             of_group = (_difference(paces, levels, device, part) for device in group)
             found += [one for one in of_group if one is not None]
     return found
@@ -98,13 +102,14 @@ def _level(paces: Paces, device: Device, part: str) -> float:
 def _difference(
     paces: Paces, levels: Mapping[Device, float], device: Device, part: str
 ) -> PeerDifference | None:
-    alike = [one for one in levels if paces.kind_by_tower[one.tower] == paces.kind_by_tower[device.tower]]
+    """Return how far a device is behind its peer. `levels`: of its group, the fastest first."""
+    kinds = paces.kind_by_tower
+    alike = [one for one in levels if kinds[one.tower] == kinds[device.tower]]
     of_kind = alike if len(alike) > 1 else levels  # its own, where there are others of it
     peers = [other for other in of_kind if not math.isnan(levels[other])]
     if device not in peers or len(peers) < 2:
         return None
-    fastest_first = sorted(peers, key=lambda other: (levels[other], other.tower))
-    peer = reference_of(device.tower, [other.tower for other in fastest_first])
+    peer = reference_of(device.tower, [other.tower for other in peers])
     column = paces.compute if part == COMPUTE else paces.weights
     # The table has the kinds at their speeds.
     allowed = math.log(paces.batch_allowance(device.tower, peer)) if part == COMPUTE else 0.0
@@ -124,7 +129,8 @@ def _difference(
 
 
 def _behind(own: Sequence[float], other: Sequence[float], allowed: float) -> list[float]:
-    return [one - of - allowed for one, of in zip(own, other, strict=True)]
+    behind = [*map(sub, own, other)]
+    return [one - allowed for one in behind] if allowed else behind
 
 
 def percent_of(part: str) -> Callable[[float], float]:
@@ -355,8 +361,8 @@ class _Answer:
         lost = lost_share if self.found.part == COMPUTE else float
         levels = [lost(median(self.found.values[slice(*span)])) for span in spans for _ in range(*span)]
         above = mean_bounds([one - of for one, of in zip(values, levels, strict=True)], self.found.chance)
-        if above is None:
-            return None
+        if above is None:  # what is left goes on for long: these are no levels
+            return plain
         low, level = -1.0 if plain is None else plain.low, fmean(levels)
         return _replace(above, low=low, middle=above.middle + level, high=above.high + level)
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from gputopo.launch.data.examples import NO_LABEL
 from gputopo.launch.models.layers import TowerRows
-from gputopo.launch.spec.names import device_name
+from gputopo.launch.spec.names import host_of
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.records import BadRecords, FileReading
 from gputopo.launch.train.inputs.source import Batch, Maker, rows_of
@@ -112,7 +112,7 @@ def shares_of(spec: RunSpec, threads: Mapping[int, int]) -> list[Share]:
         own = [device.rank == rank for device in spec.devices]
         towers = tuple(itertools.compress(rows_of(spec), own))
         batch = towers[0].batch if even else sum(of_tower.batch for of_tower in towers)
-        device = device_name("CPU", 0, rank) if spec.servers else "/CPU:0"
+        device = host_of(next(itertools.compress(spec.devices, own)).device)
         words = f"{spec.servers[rank].host} (rank {rank})" if rank and spec.rank is None else None
         found.append(Share(towers, spec.joint_batch, batch, device, of_host, words))
     return found

@@ -44,8 +44,8 @@ Array = np.ndarray[Any, Any]
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.checkpoint/1"):
     """What a checkpoint is of.
 
-    `optimizer_of`: whose optimizer it is, gputopo's or Keras's (of `--strategy kuza55`): the numbers that the
-    two keep have the same shapes and other meanings.
+    `optimizer_of`: whose optimizer it is. With `--strategy kuza55` it once was Keras's, whose numbers have
+    the same shapes and other meanings.
     """
 
     steps: int = 0  # trained so far
@@ -214,7 +214,6 @@ def header_of(spec: RunSpec, classes: int, **more: Any) -> Header:
         model=spec.model,
         classes=classes,
         optimizer=spec.optimization.optimizer,
-        optimizer_of="gputopo" if spec.method is None else "keras",
         variable_update=spec.variable_update,
         places=len(spec.devices) if alone else 1,
         seed=spec.seed,

@@ -112,13 +112,8 @@ class Checkpoints:
 
     def _share(self, from_first: Callable[[Iterable[Any]], list[Any]], trained: int) -> int:
         """Bring where rank 0 begins to the processes of the other hosts, which read no checkpoint."""
-        copies = [*self._copies().values(), *_scale(self._step).values()]
-        place = tf.constant((trained, *self._begun), tf.int64)
-        place, *values = from_first([place, *(variables[0] for variables in copies)])
-        for variables, value in zip(copies, values, strict=True):
-            for variable in variables:
-                with tf.device(variable.device):
-                    variable.assign(value)
+        share({**self._copies(), **_scale(self._step)}, from_first)
+        (place,) = from_first([tf.constant((trained, *self._begun), tf.int64)])
         trained, *begun = (int(number) for number in place.numpy())
         self._step.source.start_at(*begun)
         return trained
@@ -165,6 +160,16 @@ def load_for_evaluation(model: Model, spec: RunSpec, placement: Any) -> tuple[Ch
     files.require_shapes(found, _shapes(copies))
     _restore(found, copies)
     return found, remarks
+
+
+def share(copies: Copies, from_first: Callable[[Iterable[Any]], list[Any]]) -> None:
+    """Bring the values of rank 0's variables to the processes of the other hosts."""
+    for variables, value in zip(
+        copies.values(), from_first(variables[0] for variables in copies.values()), strict=True
+    ):
+        for variable in variables:
+            with tf.device(variable.device):
+                variable.assign(value)
 
 
 def variables_of(model: Model, spec: RunSpec, placement: Any, *, together: bool = False) -> Copies:

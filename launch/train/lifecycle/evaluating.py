@@ -6,17 +6,20 @@ Passes follow the model as it is used: moving statistics in norms, nothing dropp
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
 import numpy as np
 import tensorflow as tf
 
+from gputopo.launch.compare.multi_worker import Hosts
 from gputopo.launch.models.model import Model, loss_of
 from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.inputs.source import Fact, InputSource, Shape, noticing
-from gputopo.launch.train.lifecycle.checkpoints import load_for_evaluation
+from gputopo.launch.train.lifecycle.checkpoints import load_for_evaluation, share, variables_of
 from gputopo.launch.train.loop import Loop
 from gputopo.launch.train.marks import HostMarks, Marks, TowerClock, clock
 from gputopo.launch.train.placement.devices import HOST, home, tower_groups
@@ -120,67 +123,83 @@ class ForwardStep(Stepper):
     """One forward pass of all towers as one graph, with the time marks of a training step.
 
     Its outcome holds the towers' mean losses over their real examples (labels below 0 stand for none), the
-    number of these, and how many were right.
+    number of these, and how many were right. By a `strategy` of several hosts each process passes its own
+    towers.
     """
 
     placement: Placement
 
-    def __init__(self, model: Model, spec: RunSpec) -> None:
+    def __init__(self, model: Model, spec: RunSpec, strategy: tf.distribute.Strategy | None = None) -> None:
         """Create the variables and the graph."""
         # How gradients travel plays no part; a strategy that buffers some would only use memory.
         plain = msgspec.structs.replace(
-            spec, exchange=Exchange(ps_spread=spec.exchange.ps_spread), all_reduce=None
+            spec,
+            exchange=Exchange(ps_spread=spec.exchange.ps_spread),
+            all_reduce=None,
+            devices=spec.own_devices,
         )
         self._model = model
         self.spec = plain
         self.placement = place(model, plain)
         self.source = source_of(model, spec)
-        self.says = tuple(getattr(model, "says", ()))
-        self._math = TowerMath(model, plain, self.source)
+        ran = f"Strategy {spec.strategy}: each host passes its own examples forward, by a process of its own."
+        self.says = (*getattr(model, "says", ()), *(() if strategy is None else (ran,)))
+        self._math = TowerMath(model, spec, self.source)
         self._marks = Marks()
-        self._hosts = HostMarks(spec.devices)
-        signature = [tf.TensorSpec((), tf.int64), *self.source.signature]
+        self._clocks = HostMarks(spec.devices)
+        self._hosts = None if strategy is None else Hosts(spec)
+        self.from_first = None if self._hosts is None else self._hosts.from_first
+        signature = [tf.TensorSpec((), tf.int64), tf.TensorSpec((2,), tf.float64), *self.source.signature]
         self.graph = tf.compat.v1.wrap_function(self._build, signature)  # as in TrainingStep
 
     def __call__(self, number: int) -> StepOutcome:
         """Take one step. Raises StopIteration at the end of the input."""
         fed = self.source.feed(number)
-        losses, examples, right, begin, marks, _ = self.graph(tf.constant(number, tf.int64), *fed)
-        return StepOutcome(
-            losses.numpy(),
-            self._hosts.since(begin.numpy(), marks.numpy()),
-            hits=right.numpy(),
-            examples=examples.numpy(),
+        of_host = tf.zeros(2, tf.float64) if self._hosts is None else self._hosts.enter(self.source.waited_s)
+        rows, begin, ended, _ = self.graph(tf.constant(number, tf.int64), of_host, *fed)
+        losses, examples, hits, marks, of_hosts = np.split(rows.numpy(), (1, 2, 4, 7), axis=1)
+        outcome = StepOutcome(
+            losses[:, 0].astype(np.float32), marks - begin.numpy(), hits=hits, examples=examples[:, 0]
         )
+        if self._hosts is not None:
+            return self._hosts.adapted(outcome, of_hosts, float(ended))
+        return replace(outcome, marks=self._clocks.since(begin.numpy(), marks))
+
+    def observers(self, emit: Emit) -> list[Observer]:
+        """Return what reports that this host keeps the others waiting."""
+        return [] if self._hosts is None else self._hosts.observers(emit)
 
     def check_variables(self) -> dict[str, int]:
         """Compare the variables' devices with the spec."""
         return self.placement.check(self.spec)
 
-    def _build(self, number: Tensor, *fed: Tensor) -> tuple[Tensor, ...]:
+    def _build(self, number: Tensor, of_host: Tensor, *fed: Tensor) -> tuple[Tensor, ...]:
+        """Build all towers: a row each of its loss, number of examples, hits, marks and `of_host`."""
         with home():
             begin = clock([])
-            towers: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-            for of_host in tower_groups(self.spec):
+            towers: list[tuple[Tensor, Tensor]] = []
+            for groups in tower_groups(self.spec):
                 start = [begin]
-                for numbers in of_host:
+                for numbers in groups:
                     group = [self._tower(tower, number, fed, start) for tower in numbers]
-                    start = [marks for *_, marks in group]
+                    start = [marks for _, marks in group]
                     towers += group
             with tf.device(HOST):
-                losses, examples, right, marks = (tf.stack(column) for column in zip(*towers, strict=True))
-                return losses, examples, right, tf.identity(begin), marks, tf.add_n(self._marks.probes)
+                rows = tf.stack([tf.concat([*tower, of_host], axis=0) for tower in towers])  # [towers, 9]
+                rows = rows if self._hosts is None else self._hosts.of_all_towers(rows)
+                return rows, tf.identity(begin), clock([rows]), tf.add_n(self._marks.probes)
 
     def _tower(
         self, tower: int, number: Tensor, fed: Sequence[Tensor], start: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Build one tower: return its loss, its number of examples, its hits [2] and its marks [3]."""
-        device = self.spec.devices[tower].device
+    ) -> tuple[Tensor, Tensor]:
+        """Build one tower: return its loss, its number of examples and its hits [4], and its marks [3]."""
+        place = tower - self.spec.devices[0].tower
+        device = self.spec.devices[place].device
         with tf.name_scope(f"tower_{tower}"):
             times = TowerClock(self._marks, device, start, gates=self.spec.backend == "cpu")
             with tf.control_dependencies([times.started]):
-                weights = self.placement.weights(tower)
-                state = read_state(self.placement, tower, device)
+                weights = self.placement.weights(place)
+                state = read_state(self.placement, place, device)
             with tf.control_dependencies(times.weights_arrived(weights)), tf.device(device):
                 logits, labels = self._math.forward(tower, number, weights, state, fed)
                 real = tf.cast(labels >= 0, tf.float32)  # [batch]
@@ -194,7 +213,7 @@ class ForwardStep(Stepper):
             times.done([logits])
             marks = times.row
         with tf.device(HOST):
-            return tf.identity(loss), tf.identity(count), tf.identity(right), marks
+            return tf.cast(tf.concat([[loss, count], right], axis=0), tf.float64), marks
 
 
 def pass_forward(
@@ -204,9 +223,12 @@ def pass_forward(
     *,
     start: WorkerStart = NO_START,
     stopped: Stopped = lambda: False,
+    strategy: tf.distribute.Strategy | None = None,
 ) -> VariableSets:
     """Time forward passes, as `training.train` times steps: nothing is trained, saved or exported."""
-    with built(ForwardStep, model, spec, emit, start) as step, observers(spec, emit) as watching:
+    make = partial(ForwardStep, strategy=strategy)
+    with built(make, model, spec, emit, start) as step, observers(spec, emit) as watching:
+        watching += step.observers(emit)
         Loop(step, spec, emit, watching, stopped=stopped).run()
     return step.placement
 
@@ -218,28 +240,35 @@ def evaluate(
     *,
     start: WorkerStart = NO_START,
     stopped: Stopped = lambda: False,
+    strategy: tf.distribute.Strategy | None = None,
 ) -> VariableSets:
     """Evaluate the newest checkpoint of the folder that the spec names, and emit `Evaluated`.
 
     Over all examples of the data, or the spec's number of batches of every device. Raises InputError without
-    a checkpoint, or for one of another model.
+    a checkpoint, or for one of another model. Processes of other hosts get the variables from rank 0.
     """
-    with built(ForwardStep, model, spec, emit, start) as step:
-        found, remarks = load_for_evaluation(model, spec, step.placement)
-        for remark in remarks:
-            emit(Noticed(time_s=time.time(), says=remark))
-        emit(Resumed(time_s=time.time(), path=str(found.path), steps=found.header.steps))
+    found = None
+    with built(partial(ForwardStep, strategy=strategy), model, spec, emit, start) as step:
+        if not spec.rank:
+            found, remarks = load_for_evaluation(model, spec, step.placement)
+            for remark in remarks:
+                emit(Noticed(time_s=time.time(), says=remark))
+            emit(Resumed(time_s=time.time(), path=str(found.path), steps=found.header.steps))
+        if step.from_first is not None:
+            share(variables_of(model, spec, step.placement, together=True), step.from_first)
         emit(PhaseBegun(time_s=time.time(), phase="evaluation"))
         tally = Tally()
         passes = msgspec.structs.replace(spec, num_batches=spec.batch_limit, time_budget_s=None)
         with observers(spec, emit) as watching:
-            ended = Loop(step, passes, emit, [*watching, tally], stopped=stopped).run_evaluation()
+            watching += [*step.observers(emit), tally]
+            ended = Loop(step, passes, emit, watching, stopped=stopped).run_evaluation()
         if stopped():
             return step.placement
         left_out = None if ended else tally.left_out(step.source.images_per_epoch)
         if left_out is not None:
             emit(Noticed(time_s=time.time(), says=left_out))
-    emit(tally.evaluated(model, spec, steps=found.header.steps, checkpoint=str(found.path)))
+    if found is not None:
+        emit(tally.evaluated(model, spec, steps=found.header.steps, checkpoint=str(found.path)))
     return step.placement
 
 

@@ -3,14 +3,17 @@
 import json
 import shlex
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
 from gputopo.launch.hosts.hostlists import read_hostfile, read_hosts
+from gputopo.values import schema
 from tests.cli.conftest import Call
 from tests.launch.hosts.environs import open_mpi_5, slurm_step
+from tests.launch.hosts.test_planning import by_rails
 
 PATTERN = ("run", "--from", "dgx1-p100", "--dry-run")
 PROGRAM = ["python", "a b.py", "--name=it's", "$HOME $(id) $$", "ü # x: y", "--", ""]
@@ -55,7 +58,7 @@ def named(found: Allocation | None) -> tuple[int, int, list[str | None]]:
 def test_a_batch_script_starts_one_process_on_each_node_which_finds_the_others(call: Call, rank: int) -> None:
     script = exported(call, "--hosts", "n[1-3]", "--num-gpus", "6", "--format", "sbatch")
     asked = directives(script)
-    assert (asked["nodes"], asked["ntasks-per-node"], asked["gpus-per-node"]) == ("3", "1", "2")
+    assert (asked["nodes"], asked["ntasks-per-node"], asked["gres"]) == ("3", "1", "gpu:2")
     assert not {"exclusive", "mem"} & set(asked)
     assert "\nexport GPUTOPO_SECRET=$(od " in script
     command = shlex.split(script.splitlines()[-1])
@@ -67,27 +70,46 @@ def test_a_batch_script_starts_one_process_on_each_node_which_finds_the_others(c
     assert named(find(hosts_in(run), environ)) == (rank, 3, ["n1", "n2", "n3"])
 
 
-def test_a_batch_script_without_names_takes_any_nodes(call: Call) -> None:
+def test_a_batch_script_without_names_takes_any_nodes_and_its_time_is_the_predicted_one(
+    call: Call, tmp_path: Path
+) -> None:
     script = exported(call, "--num-hosts", "2", "--format", "sbatch")
-    assert "nodelist" not in directives(script)
+    assert {"nodelist", "time"} & directives(script).keys() == set()
+    assert "No time limit: this run's time is not predicted. --sbatch-option time=" in script
     assert "--gpus 0,1,2,3,4,5,6,7 " in script
+    schema.write(tmp_path / "rails.json", by_rails())  # whose network is known
+    rails = str(tmp_path / "rails.json")
+    words = ["run", "--from", rails, "--dry-run", "--format", "sbatch", "--num-hosts", "2"]
+    words += ["--model", "resnet50", "--num-batches", "36000"]
+    minutes = []
+    for more in ((), ("--drill", "slow-gpu=1:0.9")):  # with NCCL between hosts, and without
+        hours, minute, _ = directives(call(*words, *more).out)["time"].split(":")
+        minutes.append(60 * int(hours) + int(minute) - 15)
+    fleet = ("plan", "--model", "resnet50", "--fleet", "--json", "--from", rails, rails)
+    plan = json.loads(call(*fleet).out)
+    for at_most, one in zip(minutes, (plan["choice"], plan["candidates"][1]), strict=True):
+        slowest_ms = one["step_ms"] * one["images_per_sec"] / one["images_per_sec_low"]
+        assert at_most == pytest.approx(36_010 * slowest_ms / 60_000, abs=1)
+    assert minutes[0] < 0.9 * minutes[1], "NCCL is faster"
 
 
 def test_a_batch_script_of_named_gpus_takes_whole_nodes_and_has_the_options_that_were_given(
     call: Call,
 ) -> None:
-    given = ("partition=gpu", "account=a1", "array=1-4", "mem=100G")
+    given = (
+        "partition=gpu",
+        "account=a1",
+        "array=1-4",
+        "mem-per-cpu=4G",
+        "gpus-per-node=v100:8",
+        "time=9:00",
+    )
     words = [word for one in given for word in ("--sbatch-option", one)]
     script = exported(call, "--num-hosts", "2", "--gpus", "1,3", *words, "--format", "sbatch")
     asked = directives(script)
-    assert (asked["gpus-per-node"], asked["exclusive"]) == ("8", "")
-    assert (asked["partition"], asked["account"], asked["array"], asked["mem"]) == (
-        "gpu",
-        "a1",
-        "1-4",
-        "100G",
-    )
-    assert script.count("--mem=") == 1
+    assert tuple(f"{name}={value}" for name, value in asked.items())[: len(given)] == given
+    assert not {"gres", "mem"} & asked.keys(), "Slurm takes one of several that mean the same"
+    assert asked["exclusive"] == ""
     assert "--gpus 1,3 " in script
     assert "sbatch-option" not in script
     one = exported(call, "--gpus", "1,3", "--sbatch-option", "partition=gpu", "--format", "sbatch")

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +12,21 @@ import msgspec
 import pytest
 
 from gputopo.launch.data.make import DataRequest, make
+from gputopo.launch.jobs.restarting import without_hosts
 from gputopo.launch.spec.names import device_name
 from gputopo.launch.spec.run_spec import Data, Lifecycle, Optimization, Precision, RunSpec
 from gputopo.launch.supervise.watchdog import SIGN_S
 from gputopo.launch.train.lifecycle.checkpoint_files import newest
-from gputopo.values.run.events import Device, Event, ModelBuilt, PlacementChecked, RankFailed, Silent, Step
+from gputopo.values.run.events import (
+    Device,
+    Evaluated,
+    Event,
+    ModelBuilt,
+    PlacementChecked,
+    RankFailed,
+    Silent,
+    Step,
+)
 from tests.launch.train.hosts import spec_of, working
 from tests.launch.train.trained import USER
 from tests.launch.train.worker_process import run_worker, watched
@@ -28,7 +39,7 @@ TOLERANCE = 2e-6  # float32 keeps 7 digits; reductions add in another order
 MOMENTUM = Optimization(optimizer="momentum", weight_decay=0.001, gradient_clip_norm=1.0)
 CASES: dict[str, dict[str, Any]] = {
     "unequal batches": {"model": f"{USER}:normed", "batch_size": (2, 5), "optimization": MOMENTUM},
-    "read from files": {"data": Data(name="imagenet", distortions=True, bad_records="skip")},
+    "read from files, a host lost": {"data": Data(name="imagenet", distortions=True, bad_records="skip")},
     # 2^17 times the loss leaves the range of float16 at first.
     "compiled, in float16": {
         "model": f"{USER}:normed",
@@ -80,11 +91,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def case(root: Path, name: str) -> RunSpec:
-    spec = spec_of(2, 1, strategy=STRATEGY, **CASES[name])
-    if spec.data.name is None:
-        return spec
-    data = msgspec.structs.replace(spec.data, folder=str(root / "data"))
-    return msgspec.structs.replace(spec, data=data)
+    lost = name.endswith("a host lost")
+    spec = spec_of(3 if lost else 2, 1, strategy=STRATEGY, **CASES[name])
+    if spec.data.name is not None:
+        data = msgspec.structs.replace(spec.data, folder=str(root / "data"))
+        spec = msgspec.structs.replace(spec, data=data)
+    return without_hosts(spec, {1}) if lost else spec
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +135,9 @@ def test_what_runs_is_reported_and_is_on_the_devices_of_its_host(ran: dict[str, 
     assert list(placed.variables) == list(placed.ops) == [device_name("CPU", 0, 0)]
 
 
-def test_a_checkpoint_that_only_rank_0_can_read_is_where_all_hosts_go_on(tmp_path: Path) -> None:
+def test_a_checkpoint_that_only_rank_0_can_read_is_where_all_hosts_go_on_and_what_they_evaluate(
+    tmp_path: Path,
+) -> None:
     kept = Lifecycle(checkpoints=str(tmp_path / "kept"))
     options = {"model": f"{USER}:normed", "data": Data(source="cpu"), "optimization": MOMENTUM}
     options["lifecycle"] = kept
@@ -145,6 +159,26 @@ def test_a_checkpoint_that_only_rank_0_can_read_is_where_all_hosts_go_on(tmp_pat
     for (name, got), (same, expected) in zip(ours.arrays(), theirs.arrays(), strict=True):
         assert name == same
         assert got == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+    judged = msgspec.structs.replace(rest, task="eval", num_batches=3)
+    by_hosts = over_hosts(tmp_path / "judged", judged)
+    by_one_host = by_one(tmp_path / "judged alone", of_one_process(judged))
+    found, other = (one for events in (by_hosts, by_one_host) for one in events if isinstance(one, Evaluated))
+    assert (found.examples, found.steps, found.checkpoint) == (12, 2 * STEPS, str(ours.path))
+    assert (found.top1, found.top5) == (other.top1, other.top5)
+    assert found.loss == pytest.approx(other.loss, rel=TOLERANCE)
+    assert [len(step.marks) for step in steps_of(by_hosts)] == [2, 2, 2]
+
+
+def test_a_port_that_another_program_has_is_the_reason(tmp_path: Path) -> None:
+    with socket.create_server(("", 0)) as taken:
+        spec = spec_of(1, 1, strategy=STRATEGY)
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        servers = (msgspec.structs.replace(spec.servers[0], address=address),)
+        code, events, _ = run_worker(tmp_path, msgspec.structs.replace(spec, servers=servers))
+    failed = events[-1]
+    assert isinstance(failed, RankFailed)
+    assert (code, failed.cause.partition(":")[0]) == (3, "TensorFlow's server cannot listen on 127.0.0.1")
 
 
 def test_a_worker_that_is_killed_is_named_and_the_others_can_be_ended(tmp_path: Path) -> None:

@@ -72,7 +72,9 @@ def cases(folder: Path) -> dict[str, dict[str, Any]]:
     made["without shapes"] = {"model": f"{USER}:without_shapes", **REPLICATED, "exchange": together}
     made["no module"] = {**normed, "model": "tests.launch.train.nowhere:build"}
     made["needy"] = {**normed, "model": "tests.launch.train.user_models_needy:build"}
-    one = [{"tower": 0, "device": "/CPU:0"}]  # its graph takes seconds to build for each
+    one = [{"tower": 0, "device": "/CPU:0"}]  # its graph takes long to build for each
+    for name in ("yes_or_no", "many_labels", "by_class", "looping", "turned", "READY", "needs_batch"):
+        made[name]["devices"] = one  # some of them are on two in compare/test_keras_step
     made["application"] = {**normed, "model": "keras:mobilenet", "devices": one, "batch_size": 1}
     made["application"] |= {"learning_rate": 0.001}
     made["no application"] = {**normed, "model": "keras:ResNet5"}

@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -54,23 +54,35 @@ def test_checkpoints_of_a_training_scalars_and_traces_are_worth_a_step(spec: Run
     assert spec.saves_after_a_step is saves
 
 
+def of_misbehave(behaviour: str) -> Callable[[int], Sequence[str]]:
+    return lambda events: (sys.executable, "-I", misbehave.__file__, behaviour, "-", str(events))
+
+
 @pytest.mark.parametrize("kind", ["killed", "terminated"])
 def test_a_failure_that_another_host_reports_ends_the_worker_and_is_the_cause(
     tmp_path: Path, kind: str
 ) -> None:
+    """Also where the worker takes the SIGTERM for a wish to end, and reports that."""
     events: list[Event] = []
     failed = RankFailed(time_s=1.0, rank=2, kind=kind, cause="its server died", remedy="", exit_code=137)
-    with (
-        contextlib.closing(EventQueue[Event]()) as others,
-        contextlib.closing(EventQueue[Event]()) as silent,
-        contextlib.closing(Record(None, events.append)) as record,
-        workers(os.environ) as running,
-    ):
-        others.put(Noticed(time_s=0.0, rank=1, says="a remark"), failed)
-        log = tmp_path / "log"
-        running.run(cpu_spec(), lambda _: ("sleep", "60"), record, log, (silent, others))
-    assert [event.rank for event in events] == [1, 2]
-    assert record.failure == failed
+    with contextlib.closing(EventQueue[Event]()) as others, contextlib.closing(EventQueue[Event]()) as silent:
+
+        def seen(event: Event) -> None:
+            events.append(event)
+            if isinstance(event, Step) and event.step == 1:
+                others.put(Noticed(time_s=0.0, rank=1, says="a remark"), failed)
+
+        with (
+            contextlib.closing(Record(None, seen, may_restart=lambda one: one.kind == "killed")) as record,
+            workers(os.environ) as running,
+        ):
+            log = tmp_path / "log"
+            running.run(cpu_spec(), of_misbehave("takes_sigterm_as_asked"), record, log, (silent, others))
+            assert record.failure == failed
+            assert (record.restartable is not None) == (kind == "killed")
+    assert [event.rank for event in events if isinstance(event, Noticed | RankFailed)] == (
+        [1] if kind == "killed" else [1, 2]
+    )
 
 
 def test_a_ctrl_c_to_all_hosts_that_another_one_reports_first_lets_the_step_end_and_blames_none(
@@ -88,9 +100,7 @@ def test_a_ctrl_c_to_all_hosts_that_another_one_reports_first_lets_the_step_end_
             elif isinstance(event, PhaseBegun):  # of the last step, and then of its checkpoint
                 os.kill(os.getpid(), signal.SIGINT)
 
-        def command(events_fd: int) -> Sequence[str]:
-            return (sys.executable, "-I", misbehave.__file__, "does_not_end_as_asked", "-", str(events_fd))
-
+        command = of_misbehave("does_not_end_as_asked")
         with contextlib.closing(Record(None, seen)) as record, workers(os.environ) as running:
             running.run(spec, command, record, tmp_path / "log", (others,))
     assert [one.phase for one in events if isinstance(one, PhaseBegun)] == ["end", "checkpoint"]

@@ -143,8 +143,6 @@ def trainers() -> _Found:
     def look(label: str, one: RunSpec) -> None:
         step: Any = stepper_of(models.build(one.model, one), one)
         found.look(label, step.graph_nodes())
-        if one.method is not None:
-            found.look(f"{label} update", step.update_nodes())
 
     for name, data_format in (
         ("normed", "NHWC"),

@@ -80,7 +80,7 @@ def working(folder: Path, spec: RunSpec) -> Iterator[dict[int, int]]:
     """Start the workers of all hosts but rank 0's, by a strategy that has one on each; processes by rank."""
     with ExitStack() as ending:
         started = {}
-        for rank in range(1, len(spec.servers)):
+        for rank in spec.ranks[1:]:
             file = folder / f"rank-{rank}.json"
             schema.write(file, own_spec(spec, rank))
             program = ending.enter_context(_started(("-m", "gputopo.launch.train.worker", str(file), "1")))

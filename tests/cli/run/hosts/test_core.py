@@ -2,14 +2,14 @@
 
 import pytest
 
-from gputopo.cli.hosts.training import _runnable
 from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.prepare import AskedJob
+from gputopo.cli.run.prepare import AskedJob, runnable
 from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.hosts.planning import plan_hosts, target_alone
 from gputopo.launch.spec.run_spec import Lifecycle
 from gputopo.planner.request import Request
 from gputopo.values.option import Given
+from gputopo.values.run.drill import read_drills
 from tests.cli.conftest import Call
 from tests.launch.hosts.environs import Environ, open_mpi_5, ray_train, slurm_step, torchrun
 from tests.launch.hosts.test_planning import brought, by_rails
@@ -169,9 +169,11 @@ def test_nccl_that_was_predicted_gives_way_to_an_option_that_it_has_not(
     target = plan_hosts(hosts, asked, lambda request, cpu: target_alone(hosts[0], request)).target
     saved = {"lifecycle": Lifecycle(checkpoints="c")}
     job = AskedJob("vgg16", Given(), Given(saved, {"checkpoints": "c"}))
-    _, spec = _runnable(job, target, OutputOptions())
+    _, spec = job.on_hosts(target, lambda one: runnable(job, one, OutputOptions(restart=1)))
     assert spec.strategy == "multi_worker_mirrored:nccl"
-    other, spec = _runnable(job, target, OutputOptions(restart=1))
+    drill = read_drills("--drill", ["slow-gpu=1:0.9"])
+    job = AskedJob("vgg16", Given(), Given({"drills": drill}, {"drill": "slow-gpu=1:0.9"}))
+    other, spec = job.on_hosts(target, job.spec_of)
     assert (spec.strategy, spec.all_reduce) == (None, "hierarchical")
     assert other.plan.choice == other.plan.candidates[0]
-    assert "without NCCL between hosts: --restart cannot be combined with" in capsys.readouterr().err
+    assert "without NCCL between hosts: --drill cannot be combined with" in capsys.readouterr().err

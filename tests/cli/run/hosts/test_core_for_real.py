@@ -47,7 +47,7 @@ class Hosts:
         """Return exit code, stdout and stderr of each."""
         found = []
         for one in self.launchers:
-            out, err = one.communicate(timeout=120)
+            out, err = one.communicate(timeout=300)
             found.append((one.returncode, out, err))
         return found
 
@@ -102,86 +102,98 @@ def test_its_losses_are_those_of_one_host_with_as_many_devices(
     assert (ours["first_loss"], ours["last_loss"]) == (other["first_loss"], other["last_loss"])
 
 
+def shown_until(hosts: Hosts, words: str) -> str:
+    """Return what rank 0 prints until a line has these words."""
+    printed = hosts.launchers[0].stderr
+    assert printed is not None
+    shown = ""
+    for line in printed:
+        shown += line
+        if words in line:
+            break
+    return shown
+
+
+def workers_of(launcher: subprocess.Popen[str]) -> list[psutil.Process]:
+    return [
+        one
+        for one in psutil.Process(launcher.pid).children(recursive=True)
+        if "gputopo.launch.train" in " ".join(one.cmdline())
+    ]
+
+
+BY_STRATEGY = ("--strategy", "multi_worker_mirrored")
+
+
 @pytest.fixture(scope="module")
-def by_strategy(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str, str]]:
+def by_strategy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[int, str, str]]]:
+    """Two hosts, all of whose processes get a SIGTERM after a checkpoint."""
     home = tmp_path_factory.mktemp("home")
-    return Hosts(home, "--strategy", "multi_worker_mirrored", "--num-batches", "4", "--trace", "2").end()
+    saves = ("--checkpoints", str(home / "saved"), "--checkpoint-steps", "8", "--output", str(home / "run"))
+    hosts = Hosts(home, *BY_STRATEGY, "--num-batches", "1000000", "--trace", "2", *saves)
+    shown_until(hosts, "checkpoint after 8 steps")
+    launchers = [psutil.Process(one.pid) for one in reversed(hosts.launchers)]
+    for process in [one for of in launchers for one in (*of.children(recursive=True), of)]:
+        process.terminate()
+    return home, hosts.end()
 
 
 def test_tensorflows_strategy_of_several_hosts_trains_as_our_own_towers(
-    trained: list[tuple[int, str, str]], by_strategy: list[tuple[int, str, str]]
+    trained: list[tuple[int, str, str]], by_strategy: tuple[Path, list[tuple[int, str, str]]]
 ) -> None:
-    assert [code for code, _, _ in by_strategy] == [0, 0], by_strategy
-    ours, other = result_of(trained), result_of(by_strategy)
+    home, ended = by_strategy
+    ours, other = result_of(trained), result_of(ended)
     for row, same in zip(other["devices"], ours["devices"], strict=True):
         assert row["device"] == same["device"]
         assert row["images_per_sec"] > 0
-    for loss in ("first_loss", "last_loss"):
-        assert other[loss] == pytest.approx(ours[loss], rel=1e-6)
+    losses = {one.step: one.loss for one in events_of(home / "run") if isinstance(one, Step)}
+    assert losses[1] == pytest.approx(ours["first_loss"], rel=1e-6)
+    assert losses[4] == pytest.approx(ours["last_loss"], rel=1e-6)
     assert other["ran"]["trainer"] == "strategy multi_worker_mirrored"
     assert other["exchange"]["ms"] > 0
     assert other["traces"][0]["says"] == ["The trace has the devices of rank 0 only."]
-    assert "its result is on rank 0" in by_strategy[1][2]
 
 
-def test_a_worker_of_the_strategy_that_is_killed_is_named_and_ends_the_training(tmp_path: Path) -> None:
-    hosts = Hosts(tmp_path, "--strategy", "multi_worker_mirrored", "--num-batches", "1000000")
-    first, second = hosts.launchers
-    assert first.stderr is not None
-    for line in first.stderr:
-        if "steps" in line:
-            break
-    (worker,) = [
-        one for one in psutil.Process(second.pid).children() if "train.server" in " ".join(one.cmdline())
-    ]
-    worker.kill()
-    rest = first.communicate(timeout=60)[1]
-    second.communicate(timeout=60)
-    assert [first.returncode, second.returncode] == [137, 137]
-    assert "host localhost (rank 1): the worker was ended by SIGKILL" in rest
-
-
-def test_a_sigterm_to_all_processes_of_the_strategy_lets_rank_0_save_its_last_step(tmp_path: Path) -> None:
-    trains = ("--strategy", "multi_worker_mirrored", "--num-batches", "1000000")
-    hosts = Hosts(tmp_path, *trains, "--checkpoints", str(tmp_path / "saved"))
-    first, second = hosts.launchers
-    assert first.stderr is not None
-    for line in first.stderr:
-        if "steps" in line:
-            break
-    launchers = [psutil.Process(one.pid) for one in (second, first)]
-    for process in [one for of in launchers for one in (*of.children(recursive=True), of)]:
-        process.terminate()
-    rest = first.communicate(timeout=60)[1]
-    second.communicate(timeout=60)
-    assert [first.returncode, second.returncode] == [143, 143]
-    assert "The last state is lost" not in rest
-    assert len(list((tmp_path / "saved").glob("checkpoint-*.npz"))) == 1, rest
-
-
-def test_a_host_that_is_gone_ends_the_training_and_is_named(tmp_path: Path) -> None:
-    hosts = Hosts(tmp_path, "--num-gpus", "2", "--num-batches", "100000")
-    first, second = hosts.launchers
-    assert first.stderr is not None
-    for line in first.stderr:
-        if "steps" in line:
-            break
-    served = psutil.Process(second.pid).children(recursive=True)
-    second.kill()
-    rest = first.communicate(timeout=60)[1]
-    second.communicate()
-    assert first.returncode == 3
-    assert "rank 1" in rest
-    assert not [one for one in served if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
-
-
-@pytest.mark.parametrize("options", [("--num-gpus", "2"), ("--strategy", "multi_worker_mirrored")])
-def test_a_port_of_another_host_that_a_program_has_is_the_reason_on_both_hosts(
-    tmp_path: Path, options: tuple[str, ...]
+def test_a_sigterm_to_all_processes_of_the_strategy_lets_rank_0_save_its_last_step(
+    by_strategy: tuple[Path, list[tuple[int, str, str]]],
 ) -> None:
+    home, ended = by_strategy
+    assert [code for code, _, _ in ended] == [143, 143], ended
+    assert "The last state is lost" not in ended[0][2]
+    found, _ = files.newest(home / "saved")
+    assert found is not None
+    assert found.header.steps == max(step or 0 for step in losses_of(events_of(home / "run")))
+
+
+def test_the_strategy_goes_on_from_a_checkpoint_without_a_host_and_after_a_failure_of_rank_0(
+    tmp_path: Path,
+) -> None:
+    saves = ("--checkpoints", str(tmp_path / "saved"), "--checkpoint-steps", "25", "--output")
+    goes_on = ("--restart", "2", "--min-hosts", "2", "--num-batches", "100", *ALIKE)
+    hosts = Hosts(tmp_path, *BY_STRATEGY, *saves, str(tmp_path / "run"), *goes_on, size=3)
+    for rank, steps in ((1, 25), (0, 50)):
+        shown_until(hosts, f"checkpoint after {steps} steps")
+        for worker in workers_of(hosts.launchers[rank]):
+            worker.kill()
+    ended = hosts.end()
+    assert [code for code, _, _ in ended] == [0, 137, 0], ended
+    events = events_of(tmp_path / "run")
+    first, second = (one for one in events if isinstance(one, Restarted))
+    assert first.cause.startswith("host localhost (rank 1): the worker was ended by SIGKILL")
+    assert second.cause.startswith("the worker was ended by SIGKILL")
+    assert first.fewer is not None
+    assert [one.host for one in first.fewer.devices] == ["localhost (rank 0)", "localhost (rank 2)"]
+    assert second.fewer is None
+    assert [one.steps for one in events if isinstance(one, Resumed)] == [first.steps, second.steps]
+    last, _ = files.newest(tmp_path / "saved")
+    assert last is not None
+    assert last.header.steps == 103, "as many as without"
+
+
+def test_a_port_of_another_host_that_a_program_has_is_the_reason_on_both_hosts(tmp_path: Path) -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        ended = Hosts(tmp_path, *options, "--num-batches", "4", ports=(free_port(), port)).end()
+        ended = Hosts(tmp_path, "--num-gpus", "2", ports=(free_port(), port)).end()
     assert [code for code, _, _ in ended] == [3, 3], ended
     for _, _, err in ended:
         assert f"cannot listen on 127.0.0.1:{port}" in " ".join(err.split())
@@ -209,18 +221,14 @@ def gone_on(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[
     saves = ("--checkpoints", str(home / "saved"), "--checkpoint-steps", "25", "--keep-checkpoints", "1000")
     goes_on = ("--restart", "1", "--min-hosts", "2", "--output", str(home / "run"))
     hosts = Hosts(home, "--num-gpus", "3", "--num-batches", "200", *ALIKE, *saves, *goes_on, size=3)
-    first, second, third = hosts.launchers
-    assert first.stderr is not None
-    shown = ""
-    for line in first.stderr:
-        shown += line
-        if "checkpoint after 25 steps" in line:
-            break
+    shown = shown_until(hosts, "checkpoint after 25 steps")
+    second = hosts.launchers.pop(1)
+    served = psutil.Process(second.pid).children(recursive=True)
     second.kill()
     second.communicate()
-    out, err = first.communicate(timeout=180)
-    left = third.communicate(timeout=60)
-    return home, [(first.returncode, out, shown + err), (third.returncode, *left)]
+    assert psutil.wait_procs(served, timeout=15)[1] == []
+    (code, out, err), left = hosts.end()
+    return home, [(code, out, shown + err), left]
 
 
 def test_a_training_goes_on_with_the_hosts_that_are_left(
