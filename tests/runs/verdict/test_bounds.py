@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.runs.verdict.bounds import correlation_time, interval, min_values
+from gputopo.runs.verdict.changes import mean_bounds
 
 finite = st.floats(-1e6, 1e6)
 
@@ -63,3 +64,14 @@ def test_a_few_values_of_a_long_drift_have_no_bounds() -> None:
     # 40 values that weigh like one: around their own mean some of them vary as if they were independent.
     drifts = (remembering(random.Random(seed), 40, 0.95) for seed in range(300))
     assert sum(interval(values, 1e-3) is not None for values in drifts) <= 8
+
+
+def test_a_long_run_of_single_slow_steps_has_the_mean_of_what_is_lost() -> None:
+    rng = random.Random(7)
+    noise, slow = ([rng.gauss(0, 0.01) for _ in range(6000)] for _ in range(2))
+    slow = [value + 0.4 * (rng.random() < 0.25) for value in slow]
+    found = mean_bounds(slow, 1e-3, [noise])
+    assert found is not None
+    assert 0.09 < found.low < 0.1 < found.high < 0.11
+    both = mean_bounds(slow, 1e-3, [rng.sample(slow, len(slow))])
+    assert both is None or both.low < found.low, "what the other device has as often proves less"
