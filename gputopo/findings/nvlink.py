@@ -24,7 +24,7 @@ from gputopo.findings.rule import (
 from gputopo.reference.expectations import expected_of
 from gputopo.topology.hops import links_by_pair
 from gputopo.topology.kernel import kernel_events
-from gputopo.topology.peer_access import CAUSES, Cause, Off, acs_bridges, statuses, why_off
+from gputopo.topology.peer_access import Cause, Off, acs_bridges, causes, statuses, why_off
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.subject import MACHINE, Subject
@@ -236,15 +236,15 @@ _NO_FIX = "No fix exists: copies go through host memory; gputopo bandwidth measu
 
 
 def _severity(cause: Cause) -> Severity:
-    fixable = CAUSES[cause].fix is not None and cause in ("registry_key", "bar1", "container")
+    fixable = causes()[cause][1] is not None and cause in ("registry_key", "bar1", "container")
     return "warning" if fixable else "info"
 
 
 P2P_OFF = rule_of(
     "p2p.off",
     cases={
-        name: Case(cause.says, cause.fix or _NO_FIX, _severity(name))
-        for name, cause in CAUSES.items()
+        name: Case(says, fix or _NO_FIX, _severity(name))
+        for name, (says, fix) in causes().items()
         if name not in (*_OWN_RULE, *_BY_DESIGN)
     },
 )

@@ -5,8 +5,12 @@ chipset_pcie.c): two different chips are never peers; a pair needs a switch or a
 some CPUs refuse across sockets. What no fact explains is an unknown cause.
 """
 
+import csv
+import functools
+from collections.abc import Mapping
+from importlib import resources
 from itertools import combinations
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -44,50 +48,12 @@ class Off(msgspec.Struct, frozen=True, kw_only=True):
     fix: str | None
 
 
-class CauseText(NamedTuple):
-    """The message for a cause, and its fix; None where no fix exists."""
-
-    says: str
-    fix: str | None
-
-
-CAUSES: dict[Cause, CauseText] = {
-    "registry_key": CauseText(
-        "disabled by a registry key of the NVIDIA kernel module",
-        "Remove NVreg_RegistryDwords in /etc/modprobe.d (see /proc/driver/nvidia/params) and reboot.",
-    ),
-    "different_chips": CauseText("different chips are never peers", None),
-    "geforce_policy": CauseText("NVIDIA's driver allows no P2P over PCIe between GeForce RTX GPUs", None),
-    "across_sockets": CauseText("the driver does not allow P2P across these CPU sockets", None),
-    "chipset": CauseText(
-        "chipset or CPU between the GPUs not supported by the driver",
-        "Move both cards under one PCIe switch if the board has one. A newer driver may support the CPU.",
-    ),
-    "acs": CauseText(
-        "P2P traffic is redirected through the root complex (ACS)",
-        "Turn ACS off in the BIOS, or by setpci on the bridges at start-up.",
-    ),
-    "iommu": CauseText(
-        "the IOMMU translates the GPUs' addresses",
-        "Boot with iommu=pt, or turn the IOMMU (VT-d, AMD-Vi) off in the BIOS.",
-    ),
-    "bar1": CauseText(
-        "BAR1 maps too little GPU memory",
-        "Turn on Above 4G Decoding and Resizable BAR in the BIOS. The card's VBIOS may need an update.",
-    ),
-    "virtual_machine": CauseText(
-        "virtual machine: its host decides which devices are peers",
-        "Ask the provider for an instance with P2P. Inside the machine there is no fix.",
-    ),
-    "container": CauseText(
-        "container: may hide the devices and memory that P2P needs",
-        "Compare with nvidia-smi topo -p2p r outside of it. Start it with --ipc=host and all GPUs.",
-    ),
-    "gpu": CauseText("the driver does not support P2P between these GPUs (GPU_NOT_SUPPORTED)", None),
-    "unknown": CauseText(
-        "unknown cause", "See nvidia-smi topo -p2p r for the code, and sudo dmesg | grep -i nvrm."
-    ),
-}
+@functools.cache
+def causes() -> Mapping[Cause, tuple[str, str | None]]:
+    """Return the message for each cause, and its fix; None where no fix exists."""
+    text = resources.files("gputopo.reference.data").joinpath("p2p_causes.csv").read_text(encoding="utf-8")
+    rows = csv.DictReader(text.splitlines())
+    return {msgspec.convert(row["cause"], Cause): (row["says"], row["fix"] or None) for row in rows}
 
 
 def statuses(link: Link) -> tuple[str, ...]:
@@ -106,9 +72,9 @@ def why_off(machine: Machine, link: Link) -> Off | None:
     if not found or found == ("UNKNOWN",):
         return None
     cause = _cause(machine, link, found)
-    says, fix = CAUSES[cause]
+    says, fix = causes()[cause]
     if cause in ("across_sockets", "chipset") and _virtual(machine):
-        says, fix = f"{says} (emulated by a virtual machine)", CAUSES["virtual_machine"].fix
+        says, fix = f"{says} (emulated by a virtual machine)", causes()["virtual_machine"][1]
     return Off(cause=cause, status=found[0], says=says, fix=fix)
 
 

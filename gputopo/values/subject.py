@@ -71,15 +71,18 @@ class Subject(str):
     @property
     def gpus(self) -> tuple[int, ...]:
         """Ascending indices of GPUs in the machine; the two ends of a link."""
-        indices = self.partition(":")[2]
         if self.kind == "link":
-            return tuple(map(int, indices.split("-")))
-        return parse_ranges(indices) or () if self.kind == "gpus" else ()
+            return tuple(map(int, self.partition(":")[2].split("-")))
+        return self._indices() if self.kind == "gpus" else ()
 
     @property
     def nics(self) -> tuple[int, ...]:
         """Ascending indices of network cards."""
-        return parse_ranges(self.partition(":")[2]) or () if self.kind == "nics" else ()
+        return self._indices() if self.kind == "nics" else ()
+
+    def _indices(self) -> tuple[int, ...]:
+        ends = [part.split("-") for part in self.partition(":")[2].split(",")]
+        return tuple(index for each in ends for index in range(int(each[0]), int(each[-1]) + 1))
 
 
 DRIVER = Subject("driver")
