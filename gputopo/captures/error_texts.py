@@ -6,10 +6,15 @@ those of nvmlErrorString, CUDA's those of cudaGetErrorString.
 
 import re
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
+
+import msgspec
 
 from gputopo.captures.ledger import Claims, Format
 from gputopo.captures.smi.machine import unanswered_of
 from gputopo.values.errors import InputError
+from gputopo.values.fields import rows_of
 from gputopo.values.machine import Driver, DriverStatus, Gpu, Machine
 from gputopo.values.subject import at_gpu
 
@@ -19,46 +24,11 @@ _HINT = "copy the error of nvidia-smi or of the program with the lines around it
 _LONGEST = 1000
 _MAX_DETAIL = 160
 # The cause of each text; of several in one text the first of this table counts.
-_CAUSES: tuple[tuple[DriverStatus, str], ...] = (
-    (
-        "version_mismatch",
-        r"driver/library version mismatch|does not match DSO version"
-        r"|unsupported display driver ?/ ?cuda driver combination"
-        r"|forward compatibility was attempted on non supported HW|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
-    ),
-    (
-        "too_old",
-        r"CUDA driver version is insufficient for CUDA runtime version"
-        r"|The NVIDIA driver on your system is too old|cudaErrorInsufficientDriver"
-        r"|provided PTX was compiled with an unsupported toolchain",
-    ),
-    ("not_ready", r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady"),
-    (
-        "not_loaded",
-        r"NVIDIA-SMI has failed because it couldn't communicate with (?:the )?NVIDIA driver"
-        r"|Failed to initialize NVML: (?:NVIDIA )?Driver Not Loaded|NVML_ERROR_DRIVER_NOT_LOADED"
-        r"|Found no NVIDIA driver on your system|kernel driver does not appear to be running on this host",
-    ),
-    (
-        "library_missing",
-        r"NVIDIA-SMI couldn't find libnvidia-ml|NVML Shared Library Not Found|NVML_ERROR_LIBRARY_NOT_FOUND"
-        r"|(?:Could not (?:find|load)|cannot open shared object|not find).{0,80}libcuda\.so"
-        r"|libcuda\.so\S*: cannot open shared object|nvidia-smi['\"]?.{0,3}(?:command )?not found"
-        r"|nvidia-smi' is not recognized",
-    ),
-    (
-        "no_permission",
-        r"(?:Failed to initialize NVML|NVML): Insufficient Permissions|NVML_ERROR_NO_PERMISSION",
-    ),
-    (
-        "failed",
-        r"Failed to initialize NVML: \S.{0,80}|No devices were found\b"
-        r"|no CUDA-capable device is detected|CUDA_ERROR_NO_DEVICE|CUDA unknown error - this may be due to"
-        r"|failed call to cuInit: \S.{0,120}|No CUDA GPUs are available",
-    ),
-)
-_FORMS = tuple((status, re.compile(pattern, re.IGNORECASE)) for status, pattern in _CAUSES)
-_ANY = re.compile("|".join(pattern for _, pattern in _CAUSES), re.I)
+_FORMS: dict[DriverStatus, re.Pattern[str]] = {
+    msgspec.convert(status, DriverStatus): re.compile("|".join(row["pattern"] for row in rows), re.IGNORECASE)
+    for status, rows in groupby(rows_of(__file__, "error_texts.csv"), key=itemgetter("status"))
+}
+_ANY = re.compile("|".join(form.pattern for form in _FORMS.values()), re.IGNORECASE)
 _WORDS = ("NVML", "NVIDIA", "CUDA", "cuda", "nvidia-smi", "DSO", "driver", "devices", "handle", "initialized")
 _LOST = re.compile(r"Unable to determine the device handle for GPU.*", re.IGNORECASE)
 _VERSIONS = (  # of NVML, of the kernel module, of CUDA's library
@@ -93,15 +63,12 @@ def parse(text: str, *, origin: str) -> Machine:
     """Read the errors. Raises InputError if there is none."""
     lines = [line[:_LONGEST].strip() for line in text.splitlines()]
     found = {
-        status: match[0]
-        for status, form in reversed(_FORMS)
-        for line in lines
-        if (match := form.search(line))
+        status: match[0] for status, form in _FORMS.items() for line in lines if (match := form.search(line))
     }
     lost = [one for line in lines if (match := _LOST.search(line)) and (one := unanswered_of(match[0]))]
     if not found and not lost:
         raise InputError(f"{origin} has no error of the NVIDIA driver in it", _HINT)
-    status: DriverStatus = next((status for status, _ in _CAUSES if status in found), "not_read")
+    status: DriverStatus = next((status for status in _FORMS if status in found), "not_read")
     versions = [match[1] if (match := form.search(text)) else None for form in _VERSIONS]
     gpus = {one.address or str(one.number): one for one in lost}
     return Machine(

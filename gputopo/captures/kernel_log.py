@@ -9,8 +9,7 @@ Guide" (SXid).
 """
 
 import re
-from collections.abc import Collection
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,6 +17,7 @@ from gputopo.captures.ledger import Format, is_noise
 from gputopo.captures.pci import pci_tree
 from gputopo.values.errors import InputError
 from gputopo.values.machine import KernelEvent, KernelEventKind, LineCounts, Machine, Unread
+from gputopo.values.samples import seconds
 
 SOURCE = "kernel log"
 
@@ -30,8 +30,7 @@ _MAX_EVENTS = 512  # of different kinds, codes or devices
 _MIN_LINES = 3  # of fewer without an event, the text is not called a kernel log
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
-# What quotations, listings and tools for many hosts put before a line.
-_MARK = r"[\s>|#%;]{0,40}(?:\[?[\w.-]{1,64}\]?:[ ])?(?:<\d{1,3}>)?"
+_MARK = r"[\s>|#%;]{0,40}(?:\[?[\w.-]{1,64}\]?:[ ])?(?:<\d{1,3}>)?"  # by quotations, tools for many hosts
 _SINCE_BOOT = r"\[ *(?P<boot>\d{1,9}\.\d{6})(?: <[ .\d]{1,20}>)?\]"
 _LOCAL = r"\[\w{3} (?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<clock>\d\d:\d\d:\d\d) (?P<year>\d{4})\]"
 _HUMAN = r"\[(?: *\+\d{1,6}\.\d{6}|[A-Z][a-z]{2} ?\d{1,2} \d\d:\d\d)\]"  # dmesg -H: no seconds, or a delta
@@ -50,7 +49,10 @@ _OF_KERNEL = re.compile(
 _OF_SYSLOG = re.compile(rf"{_MARK}{_SYSLOG} \S{{1,64}} \S{{1,64}}: ")
 _OF_JOURNAL = re.compile(r"-- \S.*(?:--|\.)$|-- Boot [0-9a-f]{8}|-- Reboot")  # in any language
 _BOOT = re.compile(r"-- (?:Boot [0-9a-f]{8}|Reboot)|Linux version \d")
-_LOAD = re.compile(r"NVRM: loading NVIDIA")
+_LOAD = re.compile(
+    r"nvidia-nvlink: Nvlink Core is being initialized|nvidia: (?:loading out-of-tree|module lic)"
+)
+_LOAD_S = 120.0  # at most from it to the last line of a load. Ours.
 # Commands for the log of this boot, and those for one before it (`-b 1` is the oldest that is stored).
 _COMMAND = re.compile(r"\b(?:dmesg|journalctl)\b")
 EARLIER = re.compile(r"\bjournalctl\b.* (?:-\w*b|--boot)[ =]?-?[1-9](?![0-9a-f]{5})|\bdmesg\.\d")
@@ -60,15 +62,7 @@ _WITHOUT_PREFIX = re.compile(
 )
 # An error that stands anywhere in a line is of the kernel, whatever is before it.
 _WORDS = (
-    "kernel:",
-    "NVRM:",
-    "SXid",
-    "PCIe Bus Error",
-    "AER:",
-    "nvidia-nv",
-    "pciehp",
-    "DPC:",
-    "power state",
+    *("kernel:", "NVRM:", "SXid", "PCIe Bus Error", "AER:", "nvidia-nv", "pciehp", "DPC:", "power state"),
     "infoROM",
 )
 _STAMPED = re.compile(r"\[(?: *\+?\d{1,9}\.\d{6}|[A-Z][a-z]{2} )|[T ]\d\d:\d\d:\d\d,\d{6}")
@@ -148,15 +142,22 @@ class Taken(NamedTuple):
     read: int = 0  # those about GPUs and PCIe
     stamped: str = ""  # the first messages of lines that only a time in brackets marks as the kernel's
 
+    @property
+    def is_log(self) -> bool:
+        """Whether there are enough lines of the kernel to call the text its log."""
+        return bool(self.machine.kernel_events) or self.lines >= _MIN_LINES
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing stands beside the log but lines of daemons that name no GPU."""
+        others = (line for line in self.rest.split("\n") if line.strip())
+        of_daemons = all(_OF_SYSLOG.match(line[:_LONGEST]) for line in others)
+        return self.is_log and "GPU" not in self.rest and of_daemons
+
 
 def recognise(text: str) -> bool:
     """Return whether the text has an error of a GPU or of PCIe in a line of the kernel, or several lines."""
-    return is_log(take(text))
-
-
-def is_log(taken: Taken) -> bool:
-    """Return whether there are enough lines of the kernel to call the text its log."""
-    return bool(taken.machine.kernel_events) or taken.lines >= _MIN_LINES
+    return take(text).is_log
 
 
 def parse(text: str, *, origin: str) -> Machine:
@@ -164,7 +165,7 @@ def parse(text: str, *, origin: str) -> Machine:
     taken = take(text)
     if not taken.lines:
         raise InputError(f"{origin} has no line of the kernel log in it", _HINT)
-    return with_rest(taken)
+    return counted(taken, alone=True)
 
 
 def take(text: str, *, stamps: bool = True) -> Taken:
@@ -199,37 +200,20 @@ def take(text: str, *, stamps: bool = True) -> Taken:
     return Taken(log.machine(), "\n".join(rest) if changed else text, lines, log.read, "\n".join(stamped))
 
 
-def is_whole(taken: Taken) -> bool:
-    """Return whether nothing stands beside the log but lines of daemons that name no GPU."""
-    others = (line for line in taken.rest.split("\n") if line.strip())
-    return (
-        is_log(taken)
-        and "GPU" not in taken.rest
-        and all(_OF_SYSLOG.match(line[:_LONGEST]) for line in others)
-    )
+def counted(taken: Taken, *, alone: bool = False) -> Machine:
+    """Return the machine of the log with its lines counted; messages of other devices are known.
 
-
-def with_rest(taken: Taken) -> Machine:
-    """Return the machine of a text that holds nothing but a log: lines of no daemon are not understood."""
+    `alone`: nothing else is in the text, so lines of no daemon beside it are not understood.
+    """
+    rest = [(number, line) for number, line in enumerate(taken.rest.split("\n"), 1) if alone and line.strip()]
     others = [
         Unread(source=SOURCE, line=number, text=_shown(line))
-        for number, line in enumerate(taken.rest.split("\n"), 1)
-        if line.strip() and _OF_SYSLOG.match(line[:_LONGEST]) is None and not is_noise(line)
+        for number, line in rest
+        if _OF_SYSLOG.match(line[:_LONGEST]) is None and not is_noise(line)
     ]
-    machine = counted(taken)
-    counts = machine.lines[0]
-    rest = sum(1 for line in taken.rest.split("\n") if line.strip())
-    counts = msgspec.structs.replace(
-        counts, known=counts.known + rest - len(others), not_understood=len(others)
-    )
-    return msgspec.structs.replace(machine, unread=tuple(others[:_MAX_LISTED]), lines=(counts,))
-
-
-def counted(taken: Taken) -> Machine:
-    """Return the machine of the log with its lines counted; messages of other devices are known."""
-    known = taken.lines - taken.read
-    counts = LineCounts(source=SOURCE, read=taken.read, known=known, not_understood=0)
-    return msgspec.structs.replace(taken.machine, lines=(counts,))
+    known = taken.lines - taken.read + len(rest) - len(others)
+    counts = LineCounts(source=SOURCE, read=taken.read, known=known, not_understood=len(others))
+    return msgspec.structs.replace(taken.machine, unread=tuple(others[:_MAX_LISTED]), lines=(counts,))
 
 
 class _Message(NamedTuple):
@@ -267,12 +251,20 @@ def _time(prefix: re.Match[str]) -> str | None:
     return f"{boot} s" if boot else None
 
 
-def _order(time: str | None) -> tuple[int | str, ...]:
-    """Return a date as something to compare; of a month in another language nothing."""
-    month, *others = (time or "").split(" ")
-    if month in _MONTHS and len(others) == 2:
-        return _MONTHS.index(month), int(others[0]), others[1]
-    return (month,) if month[:1].isdecimal() and not others else ()
+def _passed(before: str | None, time: str | None) -> float | None:
+    """Return the seconds between two times of one log; None where they are not of one kind, or unknown."""
+    first, second = _clock(before or ""), _clock(time or "")
+    return second[1] - first[1] if first and second and first[0] == second[0] else None
+
+
+def _clock(time: str) -> tuple[str, float] | None:
+    month, *others = time.split(" ")
+    if others == ["s"]:
+        return "since boot", float(month)
+    of_syslog = month in _MONTHS and len(others) == 2
+    date = f"2000-{_MONTHS.index(month) + 1:02d}-{int(others[0]):02d}T{others[1]}" if of_syslog else time
+    since = seconds(date)
+    return None if since is None else ("of any year" if of_syslog else "of a year", since)
 
 
 def _shown(text: str) -> str:
@@ -293,7 +285,7 @@ class _Log:
         self.events: dict[tuple[object, ...], KernelEvent] = {}
         self.earlier: dict[tuple[object, ...], KernelEvent] = {}
         self.is_earlier = False  # the log is of an earlier boot as a whole
-        self.last: _Message | None = None  # with a date and a time since boot
+        self.last: tuple[str | None, float] | None = None  # date and time since boot of a line with both
         self.received: list[tuple[_Message, re.Match[str]]] = []
         self.begun: _Message | None = None  # of the module, which may go on in its next line
         self.read = 0  # lines
@@ -304,12 +296,15 @@ class _Log:
         self._receive()
         self.is_earlier, self.last = earlier, None
 
-    def _restarted(self, kinds: Collection[str] = get_args(KernelEventKind)) -> None:
-        """Set aside what came before the machine booted, or of some kinds before the module was loaded."""
+    def _restarted(self, *, module: bool = False, after_s: float = 0.0, at: str | None = None) -> None:
+        """Set aside what came before the machine booted, or the `module` was loaded, by `after_s` seconds."""
         self.end()
         self._receive()
-        for key in [key for key, event in self.events.items() if event.kind in kinds]:
-            event = self.events.pop(key)
+        for key, event in [*self.events.items()]:
+            is_old = not after_s or (_passed(event.last_time, at) or 0.0) > after_s
+            if not is_old or (module and event.kind not in _OF_MODULE):
+                continue
+            del self.events[key]
             known = self.earlier.get(key, msgspec.structs.replace(event, count=0, earlier=True))
             self.earlier[key] = msgspec.structs.replace(
                 known, count=known.count + event.count, last_time=event.last_time or known.last_time
@@ -317,18 +312,21 @@ class _Log:
 
     def _has_booted(self, message: _Message) -> bool:
         """Return whether a line is the first of a boot: its time since boot fell, and its date did not."""
-        before, self.last = self.last, message if message.up_s is not None else self.last
-        if before is None or message.up_s is None or before.up_s is None or message.up_s >= before.up_s - 1:
-            return _BOOT.match(message.text) is not None
-        dates = _order(before.time), _order(message.time)
-        return bool(dates[0]) and len(dates[0]) == len(dates[1]) and dates[0] <= dates[1]
+        before = self.last
+        if message.up_s is not None:
+            self.last = message.time, message.up_s
+            if before and message.up_s < before[1] - 1 and (_passed(before[0], message.time) or 0.0) > 0:
+                return True
+        return _BOOT.match(message.text) is not None
 
     def add(self, message: _Message) -> None:
         """Take a line; one of the module that goes on is put together with those below it."""
         if self._has_booted(message):
             self._restarted()
         elif _LOAD.match(message.text):
-            self._restarted(_OF_MODULE)
+            self._restarted(module=True)
+        elif message.text.startswith("NVRM: loading NVIDIA"):
+            self._restarted(module=True, after_s=_LOAD_S, at=message.time)
         if _OF_GPU.search(message.text) is None:
             return
         self.read += 1
@@ -356,8 +354,11 @@ class _Log:
             self._add(
                 "xid", message, found["text"], code=code, severity=severity, at=found["at"], driver="NVRM"
             )
-        elif found := _SXID.search(text):
-            self._sxid(message, found)
+        elif found := _SXID.search(text):  # lines with its severity as a number and its data follow
+            severity = (found["severity"] or "").lower().replace("-", "") or None
+            if severity or not _SXID_DETAIL.match(found["text"]):
+                code = int(found["code"])
+                self._add("sxid", message, found["text"], code=code, severity=severity, at=found["at"])
         elif found := _LOST.search(text):
             at = found["at"] or found["at2"]
             self._add("lost", message, found["text"] or found["text2"], at=at, driver="NVRM")
@@ -379,13 +380,6 @@ class _Log:
             at = _NVRM_AT.search(text)
             kind: KernelEventKind = "nvlink" if _NVLINK.search(text) else "nvrm"
             self._add(kind, message, found["text"], at=at["at"] if at else None, driver="NVRM")
-
-    def _sxid(self, message: _Message, found: re.Match[str]) -> None:
-        """Add an SXid; lines with its severity as a number and its data follow the one that names it."""
-        if found["severity"] is None and _SXID_DETAIL.match(found["text"]):
-            return
-        severity = None if found["severity"] is None else found["severity"].lower().replace("-", "")
-        self._add("sxid", message, found["text"], code=int(found["code"]), severity=severity, at=found["at"])
 
     def _add(
         self,
@@ -445,9 +439,7 @@ class _Log:
 def _severity(text: str) -> str:
     """Return AER's severity in one word; without a kind an uncorrected error is not called fatal."""
     lower = text.lower()
-    if lower.startswith("correct"):
-        return "corrected"
-    return "nonfatal" if "non-fatal" in lower or "fatal" not in lower else "fatal"
+    return "corrected" if lower.startswith("correct") else "fatal" if "(fatal" in lower else "nonfatal"
 
 
 FORMAT = Format(

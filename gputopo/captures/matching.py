@@ -139,7 +139,7 @@ SINGLE_DEVICE = "bandwidthTest"  # sees one device of a machine and calls it 0
 # Programs whose numbers are CUDA's and which may show no address.
 _COUNT_AS_CUDA = (SINGLE_DEVICE, "nvbandwidth", "p2pBandwidthLatencyTest")
 # Captures that show some GPUs, or them by what is known of their names.
-_PARTS = ("lspci -tv", "/sys", "error text", "nccl log")
+_PARTS = ("lspci -tv", "/sys", "error text", "nccl log", "nvidia-smi nvlink")
 _COUNTED = ("ok", "no_device")  # the driver states in which an empty list of GPUs is a statement
 
 

@@ -1,4 +1,4 @@
-"""NCCL's log (`NCCL_DEBUG=INFO`) of any version since 2.4: text in, Machine out.
+"""NCCL's log (`NCCL_DEBUG=INFO`) of any version since 2.4, alone or among nccl-tests: text in, Machine out.
 
     n1:70:91 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
 
@@ -8,7 +8,7 @@ of `NCCL_DEBUG_SUBSYS=INIT,GRAPH`; NCCL does not distinguish host bridges.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -27,7 +27,7 @@ _LINE = re.compile(r"\bNCCL (?:INFO|WARN|TRACE|ERROR|version) |^NCCL_\w+=")
 _LONGEST = 8000  # the trees of 64 channels, and a few messages of other processes
 _MAX_LISTED = 32  # rings, trees, settings, warnings
 _WARN = re.compile(r"\bNCCL (?:WARN|ERROR) (\S.*)")
-_VERSION = re.compile(r"\bNCCL version (\d{1,2}(?:\.\d{1,3}){1,2})")
+_VERSION = re.compile(r"\bNCCL version (\d{1,2}(?:\.\d{1,3}){1,2})(?:\+cuda(\d{1,2}\.\d{1,2}))?")
 _CUDA = re.compile(r"cudaDriverVersion (\d{1,3})0(\d)0\b")
 _RANK = re.compile(
     r"comm 0x[0-9a-f]+ rank (?P<rank>\d{1,6}) n[rR]anks (?P<ranks>\d{1,6})(?: cudaDev \d{1,4})?"
@@ -45,15 +45,40 @@ _NO_P2P = re.compile(
     r"Could not enable P2P between dev \d{1,4}\(=([0-9a-f]{1,10})\) and dev \d{1,4}\(=([0-9a-f]{1,10})\)"
     r"|P2P is disabled between (?:connected )?GPUs (\d{1,4}) and (\d{1,4})"
 )
-_USING = re.compile(r"NET/(?:IB|Socket) : Using (.*?)(?:;|$)")
-_CARD = re.compile(r"\[\d{1,4}\]([\w.-]{1,60}):(?:(\d{1,3})/(IB|RoCE))?")
+_USING = re.compile(r"NET/(?:IB|Socket) ?: Using (.*?)(?:;|$)")
+_CARD = re.compile(r"\[\d{1,4}\] ?([\w.-]{1,60}):(?:(\d{1,3})/(IB|RoCE))?")
 _NETWORK = re.compile(r"Using network (\S[\w -]{0,40})")
 _CHANNELS = re.compile(r"\b(\d{1,4}) coll channels")
 _NVLS = re.compile(r"NVLS multicast support is (not )?available|\b(\d{1,4}) nvls channels")
-_SET = re.compile(r"\b(NCCL_[A-Z0-9_]{2,60}) set (?:by environment )?to (\S{1,80}?)\.?(?:\s|$)")
+_SET = re.compile(
+    r"\b(NCCL_[A-Z0-9_]{2,60})(?: set (?:by environment )?to |=)([^\s\"';]{1,80}?)\.?(?=[\s\"';]|$)"
+)
+# Variables that decide by which paths and algorithms NCCL copies.
+_DECIDING = re.compile(r"NCCL_(?:P2P_DISABLE|P2P_LEVEL|SHM_DISABLE|NVLS_ENABLE|ALGO|PROTO|MAX_NCHANNELS)=")
 _HOPS = {hop.value: hop for hop in Hop}
 _REFUSED = "CUDA reports that one cannot access the other"
 _FABRICS = {"IB": "InfiniBand", "RoCE": "Ethernet"}
+
+
+def is_line(line: str) -> bool:
+    """Return whether a line is NCCL's, or one of its variables."""
+    return _LINE.search(line) is not None
+
+
+def version_in(line: str) -> tuple[str, str | None] | None:
+    """Return NCCL's version in a line, and that of the CUDA that it was built for."""
+    found = _VERSION.search(line)
+    return None if found is None else (found[1], found[2])
+
+
+def deciding(settings: Iterable[str]) -> dict[str, None]:
+    """Return the variables that decide how NCCL copies, as `NCCL_ALGO=Ring`."""
+    return {one: None for one in settings if _DECIDING.match(one)}
+
+
+def settings_in(line: str) -> list[str]:
+    """Return the variables of NCCL in a line, as `NCCL_ALGO=Ring`."""
+    return [f"{name}={value}" for name, value in _SET.findall(line)] if "NCCL_" in line else []
 
 
 def recognise(text: str) -> bool:
@@ -71,14 +96,14 @@ def begins(lines: Sequence[str]) -> bool:
 
 def claims(text: str) -> Claims:
     """Return NCCL's lines; those of the program around them are known."""
-    return by_line(text, _LINE.search, lambda line: True)
+    return by_line(text, is_line, lambda line: True)
 
 
 def parse(text: str, *, origin: str) -> Machine:
     """Read the log. Raises InputError if it names no GPU, or is RCCL's."""
     if "RCCL" in text or "/XGMI)" in text:
         raise InputError(f"{origin} is of RCCL, whose GPUs are AMD's", "gputopo supports NVIDIA GPUs only")
-    reading = _Reading()
+    reading = NcclLog()
     for line in text.splitlines():
         if "NCCL" in line:
             reading.take(line[:_LONGEST])
@@ -93,7 +118,7 @@ Ends = tuple[str, int, str, int, str]  # host of the message, rank and GPU of th
 
 
 @dataclass
-class _Reading:
+class NcclLog:
     """What the lines so far show. GPUs are as NCCL writes them: bus ids, or NVML's indices."""
 
     facts: dict[str, str] = field(default_factory=dict)  # version, cuda, network, channels
@@ -111,22 +136,32 @@ class _Reading:
     warnings: dict[str, None] = field(default_factory=dict)
     index: dict[tuple[bool, int], int] = field(default_factory=dict)  # by (whether bus id, name)
 
-    def take(self, line: str) -> None:
-        """Read a line, in which messages of several processes may be mixed."""
-        if "version" in line and (found := _VERSION.search(line)):
-            self.facts["version"] = found[1]
+    def take(self, line: str) -> dict[str, None]:
+        """Read a line, in which messages of several processes may be mixed.
+
+        Return what it shows of how NCCL copies: P2P, SHM, NET/IB, GDRDMA, NVLS, cards, NCCL_ALGO=Ring.
+        """
+        if version := version_in(line):
+            self.facts["version"] = version[0]
         if "NCCL WARN" in line and (found := _WARN.search(line)):
             self.warnings[" ".join(found[1].split())[:200]] = None
+        settings = settings_in(line) if is_line(line) else []
+        self.settings |= dict.fromkeys(settings)
+        shown = deciding(settings)
         marks = [*_MARK.finditer(line)]
         for mark, following in zip(marks, [*marks[1:], None], strict=False):
-            self.message(mark[1] or "", line[mark.end() : following.start() if following else None])
+            shown |= self.message(mark[1] or "", line[mark.end() : following.start() if following else None])
+        return shown
 
-    def message(self, host: str, text: str) -> None:
-        """Read a message of a process on a host."""
+    def message(self, host: str, text: str) -> dict[str, None]:
+        """Read a message of a process on a host, and return what it shows of how NCCL copies."""
         if found := _EDGE.search(text):
             a, a_gpu, b, b_gpu, via = found.groups()
             via = _CARD_NUMBER.sub("", via).strip().replace("direct shared memory", "SHM/direct")
             self.edges[(host, int(a), a_gpu or "", int(b), b_gpu or ""), via] = None
+            kind, *more = via.split("/")
+            shown = [kind] if kind != "NET" else [kind, "/".join((kind, *more[:1])), *{"GDRDMA"} & {*more}]
+            return dict.fromkeys(shown)
         elif found := _RING.search(text):
             self.rings[" ".join(found[1].split())] = None
         elif found := _RANK.search(text):
@@ -140,22 +175,27 @@ class _Reading:
         elif found := _NO_P2P.search(text):
             self.no_p2p[host, found[1] or found[3], found[2] or found[4], found[1] is not None] = None
         elif found := _USING.search(text):
-            self.cards |= {(host, name): (port, kind) for name, port, kind in _CARD.findall(found[1])}
+            cards = _CARD.findall(found[1])
+            self.cards |= {(host, name): (port, kind) for name, port, kind in cards}
+            return {f"card {name}": None for name, _, _ in cards}
         else:
-            self.about_all(text)
+            return self.about_all(text)
+        return {}
 
-    def about_all(self, text: str) -> None:
-        """Read a message about the communicator as a whole."""
+    def about_all(self, text: str) -> dict[str, None]:
+        """Read a message about the communicator as a whole, and return what it shows of how NCCL copies."""
         for name, form in (("network", _NETWORK), ("cuda", _CUDA), ("channels", _CHANNELS)):
             if found := form.search(text):
                 self.facts[name] = ".".join(found.groups()).strip()
-        if found := _SET.search(text):
-            self.settings[f"{found[1]}={found[2]}"] = None
         for channel, first, rank, last in _TREE.findall(text) if "Trees" in text else ():
             parent = first if "/" in last else last  # up to 2.6 the parent stands first
             self.trees.setdefault(int(channel), {})[int(rank)] = int(parent) if parent.isdecimal() else -1
-        if (found := _NVLS.search(text)) and not self.nvls:
+        found = _NVLS.search(text)
+        if found and not self.nvls:
             self.nvls = int(found[2]) > 0 if found[2] else not found[1]
+        if found and (found[1] or found[2]):
+            return {"NVLS" if int(found[2] or 0) else "no NVLS": None}
+        return {"COLLNET": None} if "via COLLNET/" in text else {}
 
     @property
     def host(self) -> str:

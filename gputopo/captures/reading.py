@@ -247,13 +247,13 @@ def _captures(text: str, origin: str) -> list[Machine]:
     taken = kernel_log.take(text)  # before cleaning, which takes off the dates
     if taken.stamped.strip() and detect.is_readable(intake.clean(taken.stamped, origin=origin)):
         taken = kernel_log.take(text, stamps=False)
-    if kernel_log.is_whole(taken):
+    if taken.is_whole:
         return [kernel_log.counted(taken)]
     rest = intake.clean(taken.rest, origin=origin)
     if not taken.lines:
         return _machines(rest, origin)
-    if kernel_log.is_log(taken) and not detect.is_readable(rest):
-        return [kernel_log.with_rest(taken)]
+    if taken.is_log and not detect.is_readable(rest):
+        return [kernel_log.counted(taken, alone=True)]
     return [*_machines(rest, origin), kernel_log.counted(taken)]
 
 

@@ -268,6 +268,7 @@ def _show(chosen: "Plan", asked: _Asked, machine: "Machine") -> None:
         _print(chosen, asked.shape)
         return
     from gputopo.cli.run.start import show_start
+    from gputopo.launch.spec.prepare import spec_of
     from gputopo.launch.spec.target import Target, rehearsal_name
     from gputopo.launch.supervise.cgroup import usable_cpus
 
@@ -276,7 +277,9 @@ def _show(chosen: "Plan", asked: _Asked, machine: "Machine") -> None:
     target = Target("gpu", chosen, machine, rehearsal_of=name, usable=usable_cpus(), why_cpu="no GPU")
     typed = {"model": str(asked.request.model), **asked.of_training}
     words = [word for name, text in typed.items() for word in (f"--{name.replace('_', '-')}", text)]
-    show_start(target, asked.shape, words, named=bool(asked.request.gpus or asked.request.exclude))
+    named = bool(asked.request.gpus or asked.request.exclude)
+    spec = spec_of(target, str(asked.request.model)) if target.plan.choice.gpus else None
+    show_start(target, asked.shape, words, spec=spec, named=named)
 
 
 def _print(chosen: "Plan", shape: Shape) -> None:

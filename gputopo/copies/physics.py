@@ -12,8 +12,7 @@
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import inf, log
-from statistics import median
+from math import inf
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -56,7 +55,6 @@ AT_ONCE_SUM = 1.5
 OVER_HOST = 3.0
 # NVLinks of these generations also connect a GPU to an IBM POWER CPU (AC922, S822LC).
 _POWER_GENERATIONS = (1, 2)
-_MIN_PEERS = 2  # Other pairs before they show which of two numbers is the odd one
 
 HostLink = Literal["PCIe", "NVLink-C2C", "NVLink to the CPU", "NVLink or NVLink-C2C"]
 
@@ -270,12 +268,6 @@ class _Path(NamedTuple):
     pinned: bool | None
     numa_node: int | None
 
-    @property
-    def peers(self) -> tuple[object, ...]:
-        """What paths have in common that are compared with one another."""
-        between = all(gpu_of(end) is not None for end in self.ends)
-        return (between, self.staged, self.method, self.pinned)
-
 
 class _Found(NamedTuple):
     """The numbers of one path: alone in each direction, both at once, and in one direction among others."""
@@ -304,9 +296,8 @@ def _contradicted(samples: Sequence[Sample], gpus: Mapping[int, Gpu]) -> list[Sa
             (found.alone if one.group is None else found.among).setdefault(one.source, []).append(one)
     wrong: list[Sample] = []
     for path, found in paths.items():
-        peers = [other for key, other in paths.items() if key != path and key.peers == path.peers]
-        wrong += _of_both(found, peers, own_lanes=_is_over_nvlink(path, found, gpus))
-        wrong += _of_one_among(found, peers)
+        wrong += _of_both(found, own_lanes=_is_over_nvlink(path, found, gpus))
+        wrong += _of_one_among(found)
     return wrong
 
 
@@ -318,60 +309,31 @@ def _is_over_nvlink(path: _Path, found: _Found, gpus: Mapping[int, Gpu]) -> bool
     return found.single[-1] > max(pcie_limit(gpu).gb_per_s for gpu in ends)
 
 
-def _of_both(found: _Found, peers: Sequence[_Found], *, own_lanes: bool) -> Iterator[Sample]:
+def _of_both(found: _Found, *, own_lanes: bool) -> Iterator[Sample]:
     """Yield what contradicts itself of one direction alone and both at once.
 
-    Too little for the faster direction, or above twice it: the one of the two that is odd beside other
-    pairs. Above the sum of the two: the slower direction, as it carries more while the other is used as well.
-    Where directions have no `own_lanes`, a full uplink carries as much in one direction as in both.
+    Both at once: too little for the faster direction, or above twice it. Above the sum of the two: the slower
+    direction, as it carries more while the other is used as well. Where directions have no `own_lanes`, a
+    full uplink carries as much in one direction as in both.
     """
     single = found.single
-    if not single or not found.both:
-        return
-    high = single[-1]
     low_share = AT_ONCE_NVLINK if own_lanes else AT_ONCE_LOW_SHARE
-    others = [(max(map(rate, one.both)), one.single[-1]) for one in peers if one.both and one.single]
-    wrong: set[str] = set()
-    for both in found.both:
-        if not low_share * high <= rate(both) <= AT_ONCE_NOISE * 2 * high:
-            if _second_is_odd(rate(both), high, others):
-                wrong |= found.alone.keys()
-            else:
-                yield both
-        elif len(single) > 1 and rate(both) > AT_ONCE_NOISE * sum(single):
-            wrong |= {source for source, own in found.alone.items() if max(map(rate, own)) == single[0]}
-    for source in wrong:
-        yield from found.alone[source]
+    too_slow = False
+    for both in found.both if single else ():
+        if not low_share * single[-1] <= rate(both) <= AT_ONCE_NOISE * 2 * single[-1]:
+            yield both
+        else:
+            too_slow |= len(single) > 1 and rate(both) > AT_ONCE_NOISE * sum(single)
+    for own in found.alone.values():
+        if too_slow and max(map(rate, own)) == single[0]:
+            yield from own
 
 
-def _of_one_among(found: _Found, peers: Sequence[_Found]) -> Iterator[Sample]:
-    """Yield what contradicts itself of one direction alone and the same among other copies."""
+def _of_one_among(found: _Found) -> Iterator[Sample]:
+    """Yield the copies among others that are far faster than in the same direction alone."""
     for source, among in found.among.items():
-        if source not in found.alone:
-            continue
-        alone = max(map(rate, found.alone[source]))
-        others = [
-            (max(map(rate, one.among[end])), max(map(rate, one.alone[end])))
-            for one in peers
-            for end in one.among.keys() & one.alone.keys()
-        ]
-        odd = False
-        for one in among:
-            if rate(one) > AT_ONCE_SUM * alone:
-                if _second_is_odd(rate(one), alone, others):
-                    odd = True
-                else:
-                    yield one
-        if odd:
-            yield from found.alone[source]
-
-
-def _second_is_odd(first: float, second: float, others: Sequence[tuple[float, float]]) -> bool:
-    """Return whether of two rates the second is farther from those of other paths. False where few are."""
-    if len(others) < _MIN_PEERS:
-        return False
-    firsts, seconds = median(one for one, _ in others), median(other for _, other in others)
-    return abs(log(second / seconds)) > abs(log(first / firsts))
+        alone = max(map(rate, found.alone.get(source, ())), default=inf)
+        yield from (one for one in among if rate(one) > AT_ONCE_SUM * alone)
 
 
 def _path(sample: Sample) -> _Path | None:

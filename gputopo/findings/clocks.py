@@ -5,7 +5,7 @@ from statistics import median
 
 from gputopo.findings import pcie, throttling
 from gputopo.findings.compare import differences, grouped, known
-from gputopo.findings.rule import Fault, Threshold, accused, by_model, check, present, rule_of
+from gputopo.findings.rule import Fault, Threshold, accused, by_model, check, present, rule_of, threshold
 from gputopo.findings.throttling import explained
 from gputopo.findings.usage import BUSY_PERCENT, LOAD_STATES, busy, idle, use_of
 from gputopo.reference.clock_events import IDLE, reasons_of
@@ -13,44 +13,14 @@ from gputopo.reference.expectations import expected_of
 from gputopo.values import history
 from gputopo.values.machine import Gpu, Machine
 
-MEMORY_SHARE = Threshold(
-    "memory or application clock difference",
-    0.01,
-    "of the most common clock",
-    "GPUs of one model have one memory clock; drivers round differently by 1 MHz (Tesla T4: 5000 of 5001)",
-)
-CORE_SHARE = Threshold(
-    "core clock difference",
-    0.02,
-    "of the most common clock",
-    "Reference and factory-overclocked GTX 1070 differ by 5 % (1683 and 1771 MHz), clock steps are 15 MHz",
-)
-# GPUs of one model under the same load vary by chip and cooler, some 5 %.
-CORE_BUSY_SHARE = Threshold("core clock below peers under load", 0.10, "below the median of the peers")
-MEMORY_BUSY_FLOOR = Threshold(
-    "memory clock under load",
-    0.90,
-    "of the maximum or application clock",
-    "CUDA runs GeForce GPUs in P2 with slower memory: 9251 of 9501 MHz (RTX 3080), 5005 of 5505 (GTX "
-    "1080 Ti)",
-)
-# Boost clocks of GPUs of one model differ by some percent with chips and temperatures.
-MEAN_BELOW_SHARE = Threshold(
-    "mean core clock below peers over many samples", 0.05, "below the median of the peers"
-)
-CORE_BUSY_FLOOR = Threshold("core clock under load", 0.90, "of the rated boost or application clock")
-CORE_MAXIMUM_FLOOR = Threshold(
-    "core clock under load, where only NVML's maximum is known",
-    0.65,
-    "of the maximum clock",
-    "Rated boost clocks are at least 0.68 of NVML's maximum (gpus.csv)",
-)
-MODEL_SHARE = Threshold(
-    "memory clock below the model's",
-    0.03,
-    "below the reference clock",
-    "NVML and published tables agree within this (gpus.csv)",
-)
+MEMORY_SHARE = threshold("clocks.MEMORY_SHARE")
+CORE_SHARE = threshold("clocks.CORE_SHARE")
+CORE_BUSY_SHARE = threshold("clocks.CORE_BUSY_SHARE")
+MEMORY_BUSY_FLOOR = threshold("clocks.MEMORY_BUSY_FLOOR")
+MEAN_BELOW_SHARE = threshold("clocks.MEAN_BELOW_SHARE")
+CORE_BUSY_FLOOR = threshold("clocks.CORE_BUSY_FLOOR")
+CORE_MAXIMUM_FLOOR = threshold("clocks.CORE_MAXIMUM_FLOOR")
+MODEL_SHARE = threshold("clocks.MODEL_SHARE")
 
 MEMORY_DIFFERS = rule_of("clocks.memory_differs", MEMORY_SHARE)
 CORE_DIFFERS = rule_of("clocks.core_differs", CORE_SHARE)
@@ -164,22 +134,16 @@ def _slower(group: Sequence[Gpu]) -> Iterator[Fault]:
 
 # Samples of one training differ by less.
 SAME_LOAD_POINTS = Threshold("same load", history.SAME_LOAD_POINTS, "% points from the median utilization")
-# A desktop on an idle GPU uses less.
-IDLE_PERCENT = Threshold("idle", 5, "% utilization or less")
-# A median of fewer is not meaningful.
-PEERS = Threshold("GPUs at the same load", 3, "GPUs")
-# From the cool to the warm end of a chassis GPUs under load differ by up to 20 °C.
-HOTTER_C = Threshold("hotter than peers", 25, "°C above the median of the peers")
-IDLE_DRAW_TIMES = Threshold("idle power draw beside peers", 2, "times the median of the peers")
-IDLE_DRAW_W = Threshold("idle power draw beside peers, at least", 50, "W above the median of the peers")
-MEMORY_NOW_SHARE = Threshold(
-    "memory clock in the same P-state", 0.05, "of the most common clock", "A P-state has one memory clock"
-)
+IDLE_PERCENT = threshold("clocks.IDLE_PERCENT")
+PEERS = threshold("clocks.PEERS")
+HOTTER_C = threshold("clocks.HOTTER_C")
+IDLE_DRAW_TIMES = threshold("clocks.IDLE_DRAW_TIMES")
+IDLE_DRAW_W = threshold("clocks.IDLE_DRAW_W")
+MEMORY_NOW_SHARE = threshold("clocks.MEMORY_NOW_SHARE")
 
 HOTTER = rule_of("thermal.hotter_than_peers", HOTTER_C, SAME_LOAD_POINTS, PEERS)
-# GPUs of one training draw within a tenth of one another.
-LOW_DRAW_SHARE = Threshold("low power draw under load", 0.6, "of the median of the peers")
-ALIKE_SHARE = Threshold("peers with the same power draw", 0.8, "of their median, or more")
+LOW_DRAW_SHARE = threshold("clocks.LOW_DRAW_SHARE")
+ALIKE_SHARE = threshold("clocks.ALIKE_SHARE")
 LOW_DRAW = rule_of("power.below_peers", LOW_DRAW_SHARE, ALIKE_SHARE, SAME_LOAD_POINTS, PEERS)
 IDLE_DRAW = rule_of("power.idle_draw", IDLE_DRAW_TIMES, IDLE_DRAW_W, IDLE_PERCENT, PEERS)
 MEMORY_SLOWER = rule_of("clocks.memory_slower_than_peers", MEMORY_NOW_SHARE, PEERS)

@@ -1,15 +1,13 @@
 """The driver: whether it works, GPUs that do not answer, Xid errors, and what the kernel log shows."""
 
-import csv
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from gputopo.findings.rule import SEVERITIES, Case, Fault, Finding, Severity, check, named, rule_of
-from gputopo.reference import data
+from gputopo.reference import expectations
 from gputopo.reference.expectations import expected_of
 from gputopo.topology.kernel import (
     NVIDIA_DRIVER,
@@ -19,6 +17,7 @@ from gputopo.topology.kernel import (
     gpus_of_other_drivers,
     kernel_events,
 )
+from gputopo.values.fields import rows_of
 from gputopo.values.index_ranges import parse_ranges
 from gputopo.values.machine import Driver, Gpu, KernelEvent, Machine
 from gputopo.values.subject import DRIVER, MACHINE, FactPath, Subject, at_gpu
@@ -45,14 +44,13 @@ def known_errors(file: str, actions: Mapping[str, Case]) -> dict[tuple[int, str]
     as in leptonai/gpud, sxid.go. Faults of programs are warnings, those of the card errors.
     """
     found: dict[tuple[int, str], Case] = {}
-    with (Path(data.__path__[0]) / file).open(encoding="utf-8", newline="") as rows:
-        for row in csv.DictReader(rows):
-            severity, action = msgspec.convert(row["severity"], Severity), actions[row["action"]]
-            whens = row["when"].split() if row["meaning"] else [row["when"]]
-            for code in parse_ranges(row["codes"]) or ():
-                for when in whens or [""]:
-                    says = row["meaning"] or f"{found[code, ''].says}: {when}"
-                    found[code, when] = Case(says, action.remedy, severity, action.fits)
+    for row in rows_of(expectations.__file__, f"data/{file}"):
+        severity, action = msgspec.convert(row["severity"], Severity), actions[row["action"]]
+        whens = row["when"].split() if row["meaning"] else [row["when"]]
+        for code in parse_ranges(row["codes"]) or ():
+            for when in whens or [""]:
+                says = row["meaning"] or f"{found[code, ''].says}: {when}"
+                found[code, when] = Case(says, action.remedy, severity, action.fits)
     return found
 
 

@@ -20,7 +20,6 @@ from gputopo.findings.rule import (
     SEVERITIES,
     Fault,
     Severity,
-    Threshold,
     accused,
     by_model,
     check,
@@ -28,6 +27,7 @@ from gputopo.findings.rule import (
     kind_of_board,
     present,
     rule_of,
+    threshold,
 )
 from gputopo.reference.expectations import expected_of
 from gputopo.values.fields import fields_of, path_in_words
@@ -40,15 +40,8 @@ VERDICTS: tuple[MemoryVerdict, ...] = get_args(MemoryVerdict)
 
 _GUIDE = "NVIDIA, GPU Memory Error Management (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt)"
 
-RETIRED_PAGES = Threshold(
-    "retired pages",
-    60,
-    "pages",
-    "NVIDIA, Dynamic Page Retirement: a card with 60 or more retired pages is to be returned",
-)
-NO_SPARE_BANKS = Threshold(
-    "memory banks without spare rows", 1, "banks", f"{_GUIDE}: the next error in such a bank fails to remap"
-)
+RETIRED_PAGES = threshold("memory_health.RETIRED_PAGES")
+NO_SPARE_BANKS = threshold("memory_health.NO_SPARE_BANKS")
 
 
 ECC_UNCORRECTED = rule_of("ecc.uncorrected")
@@ -230,15 +223,9 @@ def _pages(gpu: Gpu) -> dict[str, Any]:
     }
 
 
-MORE_TIMES = Threshold("more errors than peers", 10, "times the median of the peers")
-# Single errors are usual.
-MORE_ERRORS = Threshold("more errors than peers, at least", 100, "corrected errors")
-MORE_ROWS = Threshold(
-    "more remapped rows than peers, at least",
-    8,
-    "rows or pages",
-    "A bank has eight spare rows (NVIDIA, GPU Memory Error Management)",
-)
+MORE_TIMES = threshold("memory_health.MORE_TIMES")
+MORE_ERRORS = threshold("memory_health.MORE_ERRORS")
+MORE_ROWS = threshold("memory_health.MORE_ROWS")
 
 MORE_MEMORY_ERRORS = rule_of("memory.more_errors_than_peers", MORE_TIMES, MORE_ERRORS, MORE_ROWS)
 FIELD_ERROR = rule_of("gpu.field_error")

@@ -6,32 +6,17 @@ from statistics import median
 from typing import NamedTuple
 
 from gputopo.findings.compare import grouped, majority
-from gputopo.findings.rule import Fault, Severity, Threshold, check, present, rule_of
+from gputopo.findings.rule import Fault, Severity, check, present, rule_of, threshold
 from gputopo.topology.hops import pci_tree
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import RETRIES, Gpu, Hop, Machine, Nic, NicPort
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 
-PHYSICAL_ERRORS = Threshold(
-    "errors of a port's link",
-    10,
-    "errors of one counter",
-    "infiniband-diags: 10 symbol errors and 10 link recoveries in the example of ibqueryerrors' thresholds",
-)
-DROPPED = Threshold(
-    "packets that a port dropped",
-    100,
-    "packets",
-    "infiniband-diags: 100 dropped packets of VL15 in the example of ibqueryerrors' thresholds",
-)
-MANY_TIMES = Threshold("more errors than like ports", 10, "times their median")
-MANY = Threshold("more errors than like ports, at least", 1000, "errors of one counter")
-NARROW_LANES = Threshold(
-    "lanes of an InfiniBand link",
-    1,
-    "lanes",
-    "Links have four lanes, two where a port is split by its cable (HDR100, NDR200)",
-)
+PHYSICAL_ERRORS = threshold("network.PHYSICAL_ERRORS")
+DROPPED = threshold("network.DROPPED")
+MANY_TIMES = threshold("network.MANY_TIMES")
+MANY = threshold("network.MANY")
+NARROW_LANES = threshold("network.NARROW_LANES")
 
 LINK_DOWN = rule_of("nic.link_down")
 LINK_SLOW = rule_of("nic.link_slow", NARROW_LANES)

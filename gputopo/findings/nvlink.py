@@ -14,35 +14,24 @@ from gputopo.findings.rule import (
     Case,
     Fault,
     Severity,
-    Threshold,
     by_model,
     check,
     each_gpu,
     present,
     rule_of,
+    threshold,
 )
 from gputopo.reference.expectations import expected_of
 from gputopo.topology.hops import links_by_pair
 from gputopo.topology.kernel import kernel_events
-from gputopo.topology.peer_access import Cause, Off, acs_bridges, causes, statuses, why_off
+from gputopo.topology.peer_access import CAUSES, Cause, Off, acs_bridges, statuses, why_off
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.subject import MACHINE, Subject
 
-CRC_ERRORS = Threshold(
-    "NVLink CRC errors",
-    100,
-    "errors",
-    "NVIDIA/DCGM: its PCIe test fails above 100 CRC errors a second; these are since the link came up",
-)
-# Occasional replays lose no data; same limit as for CRC.
-NVLINK_REPLAYS = Threshold("NVLink packet replays", 100, "replays")
-MIN_JOINED = Threshold(
-    "GPUs that are all connected by NVLink",
-    3,
-    "GPUs",
-    "Bridges connect two cards; three that are all connected are on a board made for that",
-)
+CRC_ERRORS = threshold("nvlink.CRC_ERRORS")
+NVLINK_REPLAYS = threshold("nvlink.NVLINK_REPLAYS")
+MIN_JOINED = threshold("nvlink.MIN_JOINED")
 
 NVLINK_DOWN = rule_of("nvlink.down", MIN_JOINED)
 THIN_BRIDGE = rule_of("nvlink.thin_bridge")
@@ -87,7 +76,9 @@ def down(machine: Machine) -> Iterator[Fault]:
         group = [gpu for gpu in model if not gpu.mig.mode]
         if not group:
             continue
-        up = {gpu.index: _up(gpu) for gpu in group if gpu.nvlinks is not None}
+        up = {
+            gpu.index: _up(gpu) for gpu in group if any(one.active is not None for one in gpu.nvlinks or ())
+        }
         reference = expected_of(group[0])
         on_board = whole and reference is not None and reference.nvlink_by_bridge is False
         expected = max([*up.values(), (reference.nvlinks or 0) if reference and on_board else 0], default=0)
@@ -236,15 +227,15 @@ _NO_FIX = "No fix exists: copies go through host memory; gputopo bandwidth measu
 
 
 def _severity(cause: Cause) -> Severity:
-    fixable = causes()[cause][1] is not None and cause in ("registry_key", "bar1", "container")
+    fixable = CAUSES[cause].fix is not None and cause in ("registry_key", "bar1", "container")
     return "warning" if fixable else "info"
 
 
 P2P_OFF = rule_of(
     "p2p.off",
     cases={
-        name: Case(says, fix or _NO_FIX, _severity(name))
-        for name, (says, fix) in causes().items()
+        name: Case(cause.says, cause.fix or _NO_FIX, _severity(name))
+        for name, cause in CAUSES.items()
         if name not in (*_OWN_RULE, *_BY_DESIGN)
     },
 )

@@ -17,6 +17,7 @@ from gputopo.findings.rule import (
     is_notebook,
     present,
     rule_of,
+    threshold,
 )
 from gputopo.findings.usage import BUSY_PERCENT, under_load
 from gputopo.reference.expectations import expected_link, expected_of
@@ -26,40 +27,18 @@ from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine, PciNode
 from gputopo.values.subject import MACHINE
 
-# Eight lanes are enough for training and usual on many boards and clouds; with four the copies of every
-# step show.
-NARROW_LANES = Threshold("narrow slot", 4, "lanes or fewer")
-REPLAYS = Threshold("packet replays", 80, "replays", "NVIDIA/DCGM: its PCIe test fails above 80")
-REPLAYS_BAD = Threshold(
-    "many packet replays",
-    8 * 60 * 24,
-    "replays",
-    "NVIDIA/DCGM's health watch allows 8 replays a minute (generation 3, 16 lanes): 11520 a day",
-)
+NARROW_LANES = threshold("pcie.NARROW_LANES")
+REPLAYS = threshold("pcie.REPLAYS")
+REPLAYS_BAD = threshold("pcie.REPLAYS_BAD")
 # Eight idle H100 SXM had 106 to 174 each (NVIDIA/k8s-test-infra).
 REPLAYS_SXM = Threshold("packet replays of an SXM module", REPLAYS_BAD.value / 10, "replays")
-CORRECTED_ERRORS = Threshold(
-    "corrected PCIe errors (AER)", 480, "errors", "NVIDIA/DCGM: its PCIe test fails above 480"
-)
-FLAPS = Threshold(
-    "link changes under load during a watch",
-    3,
-    "changes",
-    "A link retrains once or twice when load begins or ends",
-)
-# One change may be the last step of the clock ramp-up.
-COPY_FLAPS = Threshold("link changes during one measurement", 2, "changes")
-LOADED_SAMPLES = Threshold("samples under load before a slow link is reported", 5, "samples")
-LOADED_SHARE = Threshold("share of samples under load before a slow link is reported", 0.5, "of the samples")
-# Two GPUs on one uplink are usual (NVIDIA's DGX), four occur; with five, each gets less than a quarter of
-# its link when all copy at once.
-SHARED_TIMES = Threshold("oversubscribed uplink", 4, "times the uplink's rate")
-SHARED_SHARE = Threshold(
-    "copies of GPUs at once, measured",
-    0.22,
-    "of the sum of each alone: a warning below",
-    "Four GPUs behind one x16 link, a common board, have a quarter each (0.2485, 0.294 measured); five 0.2",
-)
+CORRECTED_ERRORS = threshold("pcie.CORRECTED_ERRORS")
+FLAPS = threshold("pcie.FLAPS")
+COPY_FLAPS = threshold("pcie.COPY_FLAPS")
+LOADED_SAMPLES = threshold("pcie.LOADED_SAMPLES")
+LOADED_SHARE = threshold("pcie.LOADED_SHARE")
+SHARED_TIMES = threshold("pcie.SHARED_TIMES")
+SHARED_SHARE = threshold("pcie.SHARED_SHARE")
 
 _USUAL = "usual for this model in servers and clouds"
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gputopo.copies.numbers import MIN_INTERVALS, copied_bytes, ends, temperatures
-from gputopo.findings.rule import Fault, Severity, Threshold, check, copies_of, present, rule_of
+from gputopo.findings.rule import Fault, Severity, Threshold, check, copies_of, present, rule_of, threshold
 from gputopo.values.bandwidth import Kind
 from gputopo.values.fields import path_in_words
 from gputopo.values.history import History
@@ -12,12 +12,7 @@ from gputopo.values.machine import Gpu, Machine, Sample
 from gputopo.values.samples import seconds
 from gputopo.values.subject import MACHINE
 
-REPLAYS_A_MINUTE = Threshold(
-    "packet replays in a minute",
-    8,
-    "replays",
-    "NVIDIA/DCGM's health watch allows 8 replays a minute (generation 3, 16 lanes)",
-)
+REPLAYS_A_MINUTE = threshold("rising.REPLAYS_A_MINUTE")
 
 ERRORS_RISING = rule_of("errors.rising", REPLAYS_A_MINUTE)
 
@@ -91,8 +86,7 @@ def minutes(samples: Sequence[Sample]) -> float:
     return 0.0 if first is None or last is None else (last - first) / 60
 
 
-# Repeats of a large copy are within 1 to 2 % on an idle machine; twice that and more.
-FALL_PERCENT = Threshold("fall of a rate over a soak", 5.0, "%")
+FALL_PERCENT = threshold("rising.FALL_PERCENT")
 INTERVALS = Threshold("intervals of a soak before a fall is judged", MIN_INTERVALS, "intervals")
 
 ERRORS_UNDER_LOAD = rule_of("soak.errors", REPLAYS_A_MINUTE)

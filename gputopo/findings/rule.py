@@ -1,15 +1,14 @@
 """The form of a rule: its id, title, remedy, severities and thresholds, and the findings of its checks.
 
-The words of a rule are its row in `rules.csv`, so that all can be read as one text. A check is a function
+The words of a rule are its row in `rules.csv`, its numbers are rows of `thresholds.csv`, so that all can be
+read as one text. A check is a function
 over a Machine (or over its samples in time) that yields the faults of one rule or several; `check` names
 them. What no rule declares cannot be reported.
 """
 
-import csv
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Concatenate, Generic, Literal, ParamSpec
 
 import msgspec
@@ -17,6 +16,7 @@ import msgspec
 from gputopo.findings.compare import grouped
 from gputopo.reference.expectations import expected_of, name_of
 from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.fields import rows_of
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import Subject
@@ -87,13 +87,32 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", 
     findings: tuple[Finding, ...] = ()
 
 
+_UNMEASURED = "not measured on hardware"
+
+
 class Threshold(msgspec.Struct, frozen=True):
     """A number that decides whether there is a finding, or how severe it is; `origin`: its source."""
 
     name: str
     value: float
     unit: str
-    origin: str = "not measured on hardware"
+    origin: str = _UNMEASURED
+
+
+@functools.cache
+def _thresholds() -> Mapping[str, Threshold]:
+    """Return the rows of `thresholds.csv` by their keys."""
+    rows = rows_of(__file__, "thresholds.csv")
+    numbers = (float(row["value"]) if "." in row["value"] else int(row["value"]) for row in rows)
+    return {
+        row["key"]: Threshold(row["name"], value, row["unit"], row["origin"] or _UNMEASURED)
+        for row, value in zip(rows, numbers, strict=True)
+    }
+
+
+def threshold(key: str) -> Threshold:
+    """Return the threshold that `thresholds.csv` declares."""
+    return _thresholds()[key]
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -185,8 +204,7 @@ class Rule(msgspec.Struct, frozen=True, eq=False):
 @functools.cache
 def _declared() -> Mapping[str, Sequence[Mapping[str, str]]]:
     """Return the rows of `rules.csv` by id: that of the rule itself, and those of its cases."""
-    with (Path(__file__).parent / "rules.csv").open(encoding="utf-8", newline="") as file:
-        return grouped((row["id"], row) for row in csv.DictReader(file))
+    return grouped((row["id"], row) for row in rows_of(__file__, "rules.csv"))
 
 
 def rule_of(

@@ -7,37 +7,22 @@ from gputopo.findings.rule import (
     Fault,
     Rule,
     Severity,
-    Threshold,
     by_model,
     check,
     each_gpu,
     present,
     rule_of,
+    threshold,
 )
 from gputopo.findings.usage import idle
 from gputopo.reference.clock_events import CLOCK_EVENTS, UNTHROTTLED, reasons_of, unnamed
 from gputopo.values.machine import Gpu, Machine
 
-# A GPU at its own power limit draws about that much; well below it, another limit applies, of slot, cables
-# or several GPUs together.
-LOW_DRAW_SHARE = Threshold("low power draw at a power cap", 0.80, "of the enforced limit")
-# Limits are set in whole watts and reported in milliwatts; less than this is rounding.
-LIMIT_SHARE = Threshold("lowered power limit", 0.02, "below the other limit")
-# GeForce cards target 83 or 84 °C and slow down at 95.
-NEAR_C = Threshold("near slowdown", 5, "°C")
-MAX_THRESHOLD_C = Threshold(
-    "highest valid temperature threshold",
-    120,
-    "°C",
-    "Some drivers report 127 for every unknown threshold (NVIDIA/nvidia-settings issue 34)",
-)
-COOL_C = Threshold(
-    "temperature below which margins are not used",
-    65,
-    "°C",
-    "Some H100 report a margin of 0 or less while cool (GPUd has its check off by default for that); "
-    "thresholds are 82 to 101 °C (gpus.csv)",
-)
+LOW_DRAW_SHARE = threshold("throttling.LOW_DRAW_SHARE")
+LIMIT_SHARE = threshold("throttling.LIMIT_SHARE")
+NEAR_C = threshold("throttling.NEAR_C")
+MAX_THRESHOLD_C = threshold("throttling.MAX_THRESHOLD_C")
+COOL_C = threshold("throttling.COOL_C")
 
 
 # By clock event reason. The severities follow NVIDIA/DCGM and GPUd: hardware slowdowns make a node unhealthy,
@@ -55,14 +40,11 @@ THROTTLE: Mapping[str, Rule] = {
     for reason in _REASONS
 }
 THROTTLE_UNKNOWN = rule_of("throttle.unknown")
-# The hardware acts where the driver's own slowdown was not enough: minutes are no usual operation.
-HW_THERMAL_S = Threshold("time in HW thermal slowdown", 600, "s since the driver was loaded")
-# Power supplies brake for seconds when one fails; minutes are a lack of power.
-POWER_BRAKE_S = Threshold("time in HW power brake slowdown", 600, "s since the driver was loaded")
-# Minutes add up in warm rooms over weeks; an hour is a lack of cooling.
-SW_THERMAL_S = Threshold("time in SW thermal slowdown", 3600, "s since the driver was loaded")
-ODD_TIME_S = Threshold("throttled longer than peers, at least", 60, "s")
-ODD_TIME_TIMES = Threshold("throttled longer than peers", 10, "times the median of the peers")
+HW_THERMAL_S = threshold("throttling.HW_THERMAL_S")
+POWER_BRAKE_S = threshold("throttling.POWER_BRAKE_S")
+SW_THERMAL_S = threshold("throttling.SW_THERMAL_S")
+ODD_TIME_S = threshold("throttling.ODD_TIME_S")
+ODD_TIME_TIMES = threshold("throttling.ODD_TIME_TIMES")
 TIMES = rule_of("throttle.time", HW_THERMAL_S, POWER_BRAKE_S, SW_THERMAL_S, ODD_TIME_S, ODD_TIME_TIMES)
 # By the names of nvidia-smi's counters and of NVML's violation times.
 _LONG = {
@@ -71,10 +53,8 @@ _LONG = {
     "sw_thermal_slowdown": ("SW thermal slowdown", SW_THERMAL_S),
     "thermal": ("thermal slowdown", SW_THERMAL_S),
 }
-# Fans that stop while idle start at 50 to 60 °C.
-FAN_STOPPED_C = Threshold("temperature with a stopped fan", 70, "°C")
-# Fans that can stop do so below 40 to 50 °C: where those of all peers run, they never stop.
-FAN_COOL_C = Threshold("temperature at which fans of peers run that could stop", 40, "°C")
+FAN_STOPPED_C = threshold("throttling.FAN_STOPPED_C")
+FAN_COOL_C = threshold("throttling.FAN_COOL_C")
 FAN_STOPPED = rule_of("thermal.fan_stopped", FAN_STOPPED_C, FAN_COOL_C)
 _THERMAL = ("sw_thermal_slowdown", "hw_thermal_slowdown")
 _HARDWARE_CAUSES = ("hw_thermal_slowdown", "hw_power_brake_slowdown")

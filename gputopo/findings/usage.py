@@ -14,6 +14,7 @@ from gputopo.findings.rule import (
     each_gpu,
     present,
     rule_of,
+    threshold,
 )
 from gputopo.reference.clock_events import IDLE, reasons_of
 from gputopo.reference.expectations import expected_of
@@ -29,21 +30,13 @@ LOAD_STATES = ("P0", "P1", "P2")
 # A GPU that computes less than half of the time may lower its clocks between kernels.
 BUSY_PERCENT = Threshold("utilization under load", history.BUSY_PERCENT, "%")
 
-# A process below this leaves the GPU to others.
-USED_PERCENT = Threshold("utilization by other programs", 10, "%")
-# A process below this leaves memory to others.
-USED_SHARE = Threshold("memory used by other programs", 0.10, "of the GPU's memory")
-# Idle GPUs without a display show 0 to 60 MiB, a CUDA context takes 100 to 500.
-USED_MIB = Threshold("memory used where no process is visible", 512, "MiB")
-# The driver reserves 200 to 800 MiB; where total is used + free, that is counted as used.
-RESERVED_MIB = Threshold("memory that the driver may count as used", 1024, "MiB")
-# Without persistence the driver loads for each query, and scrubbing ECC memory shows as up to 100%
-# utilization with no memory used; no CUDA context is smaller.
-CONTEXT_MIB = Threshold("memory of a program that computes", 64, "MiB")
-# An idle L4 or T4 in P0 draws up to 45% of its limit, larger models 10 to 25%.
-USED_POWER = Threshold("power where no process is visible", 0.6, "of the power limit")
-# Desktops on GPUs of 8 and 16 GB use 9% of the memory, with a browser a third.
-DISPLAY_SHARE = Threshold("utilization and memory of a display", 0.5, "of the GPU")
+USED_PERCENT = threshold("usage.USED_PERCENT")
+USED_SHARE = threshold("usage.USED_SHARE")
+USED_MIB = threshold("usage.USED_MIB")
+RESERVED_MIB = threshold("usage.RESERVED_MIB")
+CONTEXT_MIB = threshold("usage.CONTEXT_MIB")
+USED_POWER = threshold("usage.USED_POWER")
+DISPLAY_SHARE = threshold("usage.DISPLAY_SHARE")
 USE_THRESHOLDS = (USED_PERCENT, USED_SHARE, USED_MIB, RESERVED_MIB, CONTEXT_MIB, USED_POWER, DISPLAY_SHARE)
 _NAMED = 3
 
@@ -167,13 +160,7 @@ def idle(gpu: Gpu) -> bool:
     return saving and (used is None or used < BUSY_PERCENT.value)
 
 
-MEMORY_SHARE = Threshold(
-    "memory size difference",
-    0.07,
-    "below the largest of the model",
-    "ECC or a display takes up to 1/16 of the reported memory (NVIDIA's ECC note for GDDR memory); "
-    "sizes of one model differ by more (RTX 3080: 10 and 12 GB)",
-)
+MEMORY_SHARE = threshold("usage.MEMORY_SHARE")
 
 MIXED_MODELS = rule_of("machine.mixed_models")
 MIXED_MEMORY = rule_of("machine.mixed_memory", MEMORY_SHARE)

@@ -21,11 +21,11 @@ from gputopo.findings.rule import (
     Check,
     Fault,
     Finding,
-    Threshold,
     check,
     named,
     present,
     rule_of,
+    threshold,
     worst_first,
 )
 from gputopo.findings.throttling import (
@@ -44,11 +44,10 @@ from gputopo.values.history import GpuHistory, History
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 
-# Clocks of a GPU under steady load drift some percent as it warms up.
-SAG_SHARE = Threshold("sagging core clock", 0.10, "below the highest mean")
-MIN_LOADED = Threshold("samples under load before clocks and links are judged", 20, "samples")
-SHORT_SHARE = Threshold("throttled so briefly that it explains no low clock", 0.05, "of the time")
-MIN_HOST_SAMPLES = Threshold("samples of the host before its load is judged", 10, "samples")
+SAG_SHARE = threshold("watched.SAG_SHARE")
+MIN_LOADED = threshold("watched.MIN_LOADED")
+SHORT_SHARE = threshold("watched.SHORT_SHARE")
+MIN_HOST_SAMPLES = threshold("watched.MIN_HOST_SAMPLES")
 
 CLOCKS_SAGGING = rule_of("clocks.sagging", SAG_SHARE, MIN_LOADED, SHORT_SHARE, BUSY_PERCENT)
 HOST_BUSY = rule_of("host.busy", MIN_HOST_SAMPLES)

@@ -9,7 +9,8 @@ lowest indices wins.
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from math import log
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,7 +20,14 @@ from gputopo.planner.fastest import Basis, Fastest, without_prediction
 from gputopo.planner.how_many import best_of_fewer, how_many, unequal
 from gputopo.planner.request import Request, check, gpus_in_words, mean_batch
 from gputopo.prediction.calibration import calibrated
-from gputopo.prediction.one_gpu_speeds import Figure, Speed, given_speeds, single_gpu_speeds, with_assumed
+from gputopo.prediction.one_gpu_speeds import (
+    Figure,
+    Speed,
+    given_speeds,
+    model_name,
+    single_gpu_speeds,
+    with_assumed,
+)
 from gputopo.prediction.programs import DEFAULT, require_program
 from gputopo.prediction.step import model_of
 from gputopo.reference.expectations import expected_gpu
@@ -38,16 +46,46 @@ _IN_NAME = re.compile(r"\b([0-9]{1,3}) ?GB\b")
 _HALF = ("fp16", "bf16")
 
 
-def needed_bytes(workload: Workload, batch: int, precision: str) -> int:
-    """Return the bytes that training of a batch keeps at least."""
-    features = workload.feature_bytes // (2 if precision in _HALF else 1)
-    return COPIES * workload.parameter_bytes + batch * features
+class MemoryNeed(NamedTuple):
+    """What training allocates on a GPU: bytes whatever the batch, and more for each example of it.
+
+    `source`: in words, empty for what layers keep at least.
+    """
+
+    fixed: float
+    each: float
+    source: str = ""
+
+    def bytes(self, batch: int) -> float:
+        """Return the bytes of a batch."""
+        return self.fixed + batch * self.each
+
+    def largest_batch(self, memory_bytes: int) -> int:
+        """Return the largest batch that leaves MARGIN of a memory; 0 where none does."""
+        return max(0, int(((1 - MARGIN) * memory_bytes - self.fixed) // self.each))
 
 
-def largest_batch(workload: Workload, memory_bytes: int, precision: str) -> int:
-    """Return the largest batch that leaves MARGIN of a memory; 0 where none does."""
-    left = (1 - MARGIN) * memory_bytes - needed_bytes(workload, 0, precision)
-    return max(0, int(left // (needed_bytes(workload, 1, precision) - needed_bytes(workload, 0, precision))))
+def memory_need(
+    workload: Workload, gpu: Gpu, batch: int, precision: str, history: Sequence[Figure] = ()
+) -> MemoryNeed:
+    """Return what training needs: by the peak of the earlier run with the nearest batch, else at least.
+
+    Runs on GPUs of this model count. Beyond the variables memory is in proportion to the batch.
+    """
+    features = workload.feature_bytes / (2 if precision in _HALF else 1)
+    least = MemoryNeed(COPIES * workload.parameter_bytes, features)
+    ran = [
+        (abs(log(batch / one.batch)), one.batch, one.peak_bytes)
+        for one in history
+        if (one.model, one.precision) == (workload.name, precision) and one.peak_bytes
+        if model_name(one.gpu) == model_name(gpu.name)
+    ]
+    if not ran:
+        return least
+    _, of, peak = min(ran, key=lambda one: one[0])
+    fixed = min(least.fixed, peak / 2)
+    words = f"by the peak of an earlier run with {of:,}, {peak / 2**30:.1f} GiB"
+    return MemoryNeed(fixed, (peak - fixed) / of, words)
 
 
 def require_memory(
@@ -57,21 +95,19 @@ def require_memory(
     precision: str,
     history: Sequence[Figure] = (),
 ) -> None:
-    """Raise UsageError where the batch of a GPU, by index, needs more than its memory.
-
-    None that was trained on such a GPU, by the `history`, or a smaller one.
-    """
-    ran = [one for one in history if (one.model, one.precision) == (workload.name, precision)]
+    """Raise UsageError where the batch of a GPU, by index, needs more than its memory."""
     for gpu in machine.gpus:
         if gpu.index not in batches:
             continue
         batch, memory = batches[gpu.index], _memory_bytes(gpu)
-        needed = needed_bytes(workload, batch, precision)
-        if needed <= memory or any(one.gpu == gpu.name and one.batch >= batch for one in ran):
+        need = memory_need(workload, gpu, batch, precision, history)
+        if need.bytes(batch) <= memory:
             continue
-        fits = largest_batch(workload, memory, precision)
+        fits = need.largest_batch(memory)
+        how = f"about {need.bytes(batch) / 2**30:,.1f} GiB ({need.source})"
+        least = f"{need.bytes(batch) / 2**30:,.1f} GiB or more"
         raise UsageError(
-            f"a batch of {batch:,} of {workload.name} needs {needed / 2**30:,.0f} GiB or more, "
+            f"a batch of {batch:,} of {workload.name} needs {how if need.source else least}, "
             f"GPU {gpu.index} has {memory / 2**30:.0f} GiB{'' if gpu.memory_mib.total else ' at most'}",
             f"use --batch-size {fits:,}" if fits else "use a smaller model or a GPU with more memory",
         )

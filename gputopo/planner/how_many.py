@@ -1,6 +1,8 @@
 """How many GPUs a job takes. Pure.
 
-`--num-gpus auto` takes more while each doubling brings a share of its worth. Of GPUs of different speeds
+`--num-gpus auto` takes more while that brings a share of its worth: the last doubling, and all GPUs beyond
+the number before that was worth it. Several GPUs cost at once what more of them do not cost again, so that
+the step from one to two may be worth less than those that follow. Of GPUs of different speeds
 fewer can be faster with equal batches, since the slowest sets the pace of synchronous training.
 """
 
@@ -95,13 +97,20 @@ def gains(images_per_sec: Mapping[int, float]) -> tuple[GpuCount, ...]:
 
 
 def enough(counts: Sequence[GpuCount], gain: float) -> GpuCount:
-    """Return the largest count up to which each adds at least `gain` of its worth, and is no slower."""
-    chosen = counts[0]
+    """Return the largest count that is worth it: it adds at least `gain` of what ideal GPUs would.
+
+    To the count before it, and to the largest smaller one that is worth it.
+    """
+    chosen, least = counts[0], max(gain, 0.0) - _NOISE
     for one in counts[1:]:
-        if one.gain is None or one.gain < max(gain, 0.0) - _NOISE:
-            break
-        chosen = one
+        if one.gain is not None and min(one.gain, _gain(chosen, one)) >= least:
+            chosen = one
     return chosen
+
+
+def _gain(few: GpuCount, many: GpuCount) -> float:
+    """Return the share of their worth that more GPUs bring."""
+    return (many.images_per_sec / few.images_per_sec - 1) / (many.num_gpus / few.num_gpus - 1)
 
 
 def is_measured(paths: Paths, gpus: Sequence[int]) -> bool:
@@ -133,6 +142,9 @@ def reason_of(counts: Sequence[GpuCount], chosen: GpuCount, gain: float) -> str:
     if after is None:
         if chosen.num_gpus == 1:
             return "the only one"
+        if any((one.gain or 0.0) < gain - _NOISE for one in counts[1:]):
+            worth = f"{chosen.num_gpus} bring {_gain(counts[0], chosen):.0%} of their worth"
+            return f"{worth}, the last step {chosen.gain:.0%}; at least {gain:.0%} of both is required"
         return f"each step up to {chosen.num_gpus} brings at least {gain:.0%} of its worth"
     slower = _slower([one for one in counts if one.num_gpus >= chosen.num_gpus])
     if after.gain is not None and after.gain < 0:

@@ -130,7 +130,6 @@ def usable(
         or next(filter(None, map(_unusable, each)), None)
         for each in zip(*(sample.gpus for sample in at_samples(machine)), strict=True)
     }
-    whys |= _listed_twice(machine)
     whys |= unavailable
     whys |= dict.fromkeys(request.exclude, "excluded by --exclude")
     left_out = {index for index, why in whys.items() if why}
@@ -235,17 +234,6 @@ def _check_holder(holder: int, request: Request, there: Sequence[int]) -> None:
 
 def _bound_to(driver: str | None) -> str | None:
     return f"bound to the kernel driver {driver}, not NVIDIA's" if driver else None
-
-
-def _listed_twice(machine: Machine) -> dict[int, str]:
-    """Return why GPUs are left out that have the UUID or the PCI address of one before them."""
-    first: dict[str, int] = {}
-    whys: dict[int, str] = {}
-    for gpu in machine.gpus:
-        others = [first.setdefault(name, gpu.index) for name in (gpu.uuid, gpu.pci_address) if name]
-        if min(others, default=gpu.index) != gpu.index:
-            whys[gpu.index] = f"the driver lists GPU {min(others)} twice"
-    return whys
 
 
 def _unusable(gpu: Gpu) -> str | None:

@@ -20,6 +20,7 @@ from gputopo.reference.published import published_machines
 from gputopo.values.errors import UsageError
 from gputopo.values.gpu import ClockMhz
 from gputopo.values.machine import Gpu, Machine
+from gputopo.values.run.events import Device
 from gputopo.values.run.plan import ASSUMED
 from gputopo.values.run.result import Result
 from gputopo.workload.workloads import Workload, require
@@ -73,6 +74,7 @@ class Figure(NamedTuple):
     images_per_sec: float
     by_marks: bool = False
     gpu_index: int | None = None  # the GPU, where it is one of this machine
+    peak_bytes: int | None = None  # of its memory, where the run measured it
 
 
 @functools.cache
@@ -285,7 +287,7 @@ def with_assumed(
 
 def _why_unknown(gpu: Gpu) -> str:
     """Return the fact without which the speed of a GPU is unknown."""
-    name = _model_name(gpu.name)
+    name = model_name(gpu.name)
     if name is None and gpu.pci_device_id is None:
         return "the GPU's model is unknown"
     return f"there is no reference data for {name or f'PCI id {gpu.pci_device_id}'}"
@@ -319,13 +321,13 @@ def _of_history(gpu: Gpu, job: OneGpuJob, history: Sequence[Figure]) -> Speed | 
         for one in history
         if (one.model, one.precision) == (job.workload.name, job.precision)
         and gpu.name is not None
-        and _model_name(one.gpu) == _model_name(gpu.name)
+        and model_name(one.gpu) == model_name(gpu.name)
     ]
     # A run on this very GPU counts before those of others of its model: one of them may be throttled.
     same = [one for one in same if one.gpu_index == gpu.index] or same
     if not same:
         return None
-    name, alone = _model_name(gpu.name), [one for one in same if not one.by_marks]
+    name, alone = model_name(gpu.name), [one for one in same if not one.by_marks]
     if rates := [one.images_per_sec for one in alone if one.batch == job.batch][:LATEST]:
         rate = median(rates)
         low, high = min(*rates, rate * (1 - SAME_RUN)), max(*rates, rate * (1 + SAME_RUN))
@@ -356,8 +358,16 @@ def _past_speed(result: Result) -> Figure | None:
         return None  # its input may have limited it
     if name is None or throughput is None or batch < 1 or throughput.mean <= 0:
         return None
-    return Figure(name, model, batch, compute, throughput.mean, gpu_index=result.devices[0].device.gpu)
+    peak = peak_bytes(result, result.devices[0].device)
+    gpu = result.devices[0].device.gpu
+    return Figure(name, model, batch, compute, throughput.mean, gpu_index=gpu, peak_bytes=peak)
 
 
-def _model_name(name: str | None) -> str | None:
+def peak_bytes(result: Result, device: Device) -> int | None:
+    """Return the peak of a device's memory in a run, by TensorFlow's allocator; None: not measured."""
+    return None if result.memory is None else result.memory.devices.get(device.device)
+
+
+def model_name(name: str | None) -> str | None:
+    """Return the name of a GPU's model as all drivers have it."""
     return None if name is None else name.removeprefix("NVIDIA ")

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from gputopo.values.fields import rows_of
 from gputopo.values.machine import Throttle
 
 
@@ -20,53 +21,8 @@ class ClockEvent(NamedTuple):
 
 # nvml.h, nvmlClocksEventReason*; up to driver 530 nvmlClocksThrottleReason*.
 CLOCK_EVENTS: Mapping[str, ClockEvent] = {
-    "gpu_idle": ClockEvent(0x1, "idle", "idle"),
-    "applications_clocks_setting": ClockEvent(0x2, "application clocks are set", "set clocks"),
-    "sw_power_cap": ClockEvent(
-        0x4,
-        "power limit reached (software power cap)",
-        "power limit",
-        "clocks reduced to stay within the power limit (SW power cap)",
-    ),
-    "hw_slowdown": ClockEvent(
-        0x8,
-        "hardware slowdown",
-        "hardware slowdown",
-        "clocks cut to half or less by the hardware: temperature, power brake or supply (HW slowdown)",
-    ),
-    "sync_boost": ClockEvent(
-        0x10,
-        "sync boost with other GPUs",
-        "sync boost",
-        "clocks limited to those of a slower GPU of the sync boost group",
-    ),
-    "sw_thermal_slowdown": ClockEvent(
-        0x20,
-        "too warm (software thermal slowdown)",
-        "warm",
-        "clocks reduced to stay below the max operating temperature (SW thermal slowdown)",
-    ),
-    "hw_thermal_slowdown": ClockEvent(
-        0x40,
-        "too hot (hardware thermal slowdown)",
-        "HOT",
-        "GPU too hot: clocks cut to half or less by the hardware (HW thermal slowdown)",
-    ),
-    "hw_power_brake_slowdown": ClockEvent(
-        0x80,
-        "external power brake",
-        "power brake",
-        "power brake asserted by the power supply or mainboard (HW power brake slowdown)",
-    ),
-    "display_clock_setting": ClockEvent(
-        0x100, "display clocks are set", "display clocks", "clocks limited by the display clock setting"
-    ),
-    "board_limit": ClockEvent(
-        0x200, "board limit", "board limit", "clocks limited by the board limit (supply current)"
-    ),
-    "reliability": ClockEvent(
-        0x400, "limited by reliability voltage", "voltage limit", "clocks limited by reliability voltage"
-    ),
+    row["name"]: ClockEvent(int(row["bit"], 16), row["words"], row["short"], row["effect"])
+    for row in rows_of(__file__, "data/clock_events.csv")
 }
 BITS = {name: event.bit for name, event in CLOCK_EVENTS.items()}
 IDLE = "gpu_idle"

@@ -4,12 +4,12 @@ Every row of `data/gpus.csv`, `links.csv`, `nvlinks.csv` and `nccl_bus.csv` name
 a row has no reference data: that is reported, and never a pass.
 """
 
-import csv
 import functools
 import re
 
 import msgspec
 
+from gputopo.values.fields import rows_of
 from gputopo.values.machine import Gpu
 
 # GT/s per lane of each generation. linux: drivers/pci/probe.c, pcie_link_speed[].
@@ -278,7 +278,4 @@ def _filled(row: dict[str, str]) -> dict[str, str]:
 
 
 def _rows(file: str) -> list[dict[str, str]]:
-    from importlib import resources  # slow to load, and only some commands ask
-
-    text = resources.files("gputopo.reference.data").joinpath(file).read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
+    return rows_of(__file__, f"data/{file}")

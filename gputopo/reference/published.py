@@ -4,7 +4,6 @@ Every row is one measurement; its source is one of `SOURCES`. Nothing here is of
 a source names and has no figure for are in `data/published_missing.csv`.
 """
 
-import csv
 import functools
 from collections.abc import Mapping
 from importlib import resources
@@ -13,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
+from gputopo.values.fields import rows_of
 from gputopo.values.gpu import Pcie
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.run.plan import VariableUpdate
@@ -141,8 +141,9 @@ def published_missing() -> tuple[Missing, ...]:
 
 
 def _rows(name: str) -> list[dict[str, object]]:
-    with resources.files("gputopo.reference.data").joinpath(name).open(encoding="utf-8") as file:
-        rows = [{name: value for name, value in row.items() if value} for row in csv.DictReader(file)]
+    rows = [
+        {name: value for name, value in row.items() if value} for row in rows_of(__file__, f"data/{name}")
+    ]
     return [{**row, "gpus": list(map(int, row.get("gpus", "").split()))} for row in rows]
 
 

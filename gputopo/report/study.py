@@ -10,7 +10,7 @@ from gputopo.measurements.ratios import Scaling
 from gputopo.measurements.study import Study
 from gputopo.measurements.words import devices_word, job_words, stated, varying
 from gputopo.report.document import Block, Bullets, Document, Section
-from gputopo.report.study_models import cell_words, model_pages, model_table, table
+from gputopo.report.study_models import cell_words, model_pages, model_table, noise_words, table
 from gputopo.report.units import counted, images_per_sec, percent
 
 MAX_CURVES = 64  # of one picture; the table has all
@@ -238,7 +238,7 @@ def _cells(cells: Sequence[Cell]) -> list[Block]:
     names = [name for name in varying(cells) if name not in ("n_gpus", "gpus")]
     rows = [
         [job_words(cell.of, names), str(cell.of.n_gpus), cell_words(cell),
-         "" if cell.noise is None else percent(100 * DEVIATIONS * cell.noise),
+         noise_words(cell),
          str(len(cell.repeats)) if cell.repeats else "",
          value_words("gpus", cell.of.gpus) if cell.of.gpus else "",
          next(iter((*cell.failed, *cell.not_run, *((cell.spoilt,) if cell.spoilt else ()))), "")]

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from gputopo.measurements.cells import DEVIATIONS, Cell, value_words
+from gputopo.measurements.cells import DEVIATIONS, RUN_TO_RUN, Cell, value_words
 from gputopo.measurements.study import Study
 from gputopo.measurements.words import devices_word, job_words, varying
 from gputopo.report.document import Block, Page, Table
 from gputopo.report.layout import Column, Side
-from gputopo.report.units import images_per_sec
+from gputopo.report.units import images_per_sec, percent
 from gputopo.values.run.measurement import Status
 from gputopo.workload.workloads import Workload, names, require
 
@@ -152,13 +152,20 @@ def _memory(count: int) -> str:
     return f"{_short(count / 2**20)} MiB, {_short(count / 1e6)} MB (float32)"
 
 
+def noise_words(cell: Cell) -> str:
+    """Return two standard errors in percent: `2.0 assumed` where the source of one run stated none."""
+    if cell.noise is None:
+        return ""
+    return percent(100 * DEVIATIONS * cell.noise) + (" assumed" if cell.noise == RUN_TO_RUN else "")
+
+
 def _figures(cells: Sequence[Cell], speedups: dict[int, float]) -> list[Block]:
     others = [name for name in varying(cells) if name not in _COLUMNS | _COLUMNS_OF_MODE]
     rows = [
         [
             cell.of.machine or "",
             cell_words(cell),
-            "" if cell.noise is None else f"{100 * DEVIATIONS * cell.noise:.1f}",
+            noise_words(cell),
             f"{speedups[cell.number]:.2f}x" if cell.number in speedups else "",
             str(cell.of.n_gpus),
             value_words("gpus", cell.of.gpus) if cell.of.gpus else "",

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from gputopo.prediction.calibration import MeasuredStep, learn
 from gputopo.prediction.links.paths import Paths, paths_of
-from gputopo.prediction.one_gpu_speeds import Figure, single_gpu_speeds
+from gputopo.prediction.one_gpu_speeds import Figure, peak_bytes, single_gpu_speeds
 from gputopo.prediction.programs import DEFAULT, ProgramConstants, require_program
 from gputopo.prediction.step import Placement, StepPredictor, limits, model_of
 from gputopo.runs.ran import exchange_words
@@ -47,11 +47,15 @@ class PlacedJob(NamedTuple):
 
 
 class PastRun(NamedTuple):
-    """One run of a job. `marks`: seconds of each tower's weights and compute, none where it has no marks."""
+    """One run of a job. `marks`: seconds of each tower's weights and compute, none where it has no marks.
+
+    `peak_bytes`: the highest peak of a GPU's memory, where their batches are equal.
+    """
 
     job: PlacedJob
     step_s: float
     marks: tuple[tuple[float, float], ...]
+    peak_bytes: int | None = None
 
 
 def learned(
@@ -96,7 +100,9 @@ def past_run(result: Result) -> PastRun | None:
     ]
     placing = Placement(job.variable_update, job.variables_on, job.all_reduce)
     placed = PlacedJob(job.model, job.precision.compute, batches, gpus, placing, job.exchange.groups)
-    return PastRun(placed, sum(batches) / speed.median, tuple(marks) if len(marks) == len(batches) else ())
+    peaks = [peak for row in result.devices if (peak := peak_bytes(result, row.device))]
+    step_s, known = sum(batches) / speed.median, tuple(marks) if len(marks) == len(batches) else ()
+    return PastRun(placed, step_s, known, max(peaks, default=None) if len(set(batches)) == 1 else None)
 
 
 def figures_by_marks(machine: Machine, past: Iterable[PastRun]) -> tuple[Figure, ...]:
@@ -113,7 +119,7 @@ def figures_by_marks(machine: Machine, past: Iterable[PastRun]) -> tuple[Figure,
             if name is not None and seconds > 0:
                 speeds.setdefault((name, batch), []).append(batch / seconds)
         found += [
-            Figure(name, run.job.model, batch, run.job.precision, median(rates), by_marks=True)
+            Figure(name, run.job.model, batch, run.job.precision, median(rates), True, None, run.peak_bytes)
             for (name, batch), rates in speeds.items()
             if sum(name == other for other, _ in speeds) == 1
         ]

@@ -5,17 +5,15 @@ chipset_pcie.c): two different chips are never peers; a pair needs a switch or a
 some CPUs refuse across sockets. What no fact explains is an unknown cause.
 """
 
-import csv
-import functools
-from collections.abc import Mapping
-from importlib import resources
 from itertools import combinations
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
+from gputopo.reference import expectations
 from gputopo.reference.expectations import expected_of
 from gputopo.topology.hops import bridges_above, pci_tree
+from gputopo.values.fields import rows_of
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 
 Cause = Literal[
@@ -48,12 +46,17 @@ class Off(msgspec.Struct, frozen=True, kw_only=True):
     fix: str | None
 
 
-@functools.cache
-def causes() -> Mapping[Cause, tuple[str, str | None]]:
-    """Return the message for each cause, and its fix; None where no fix exists."""
-    text = resources.files("gputopo.reference.data").joinpath("p2p_causes.csv").read_text(encoding="utf-8")
-    rows = csv.DictReader(text.splitlines())
-    return {msgspec.convert(row["cause"], Cause): (row["says"], row["fix"] or None) for row in rows}
+class CauseText(NamedTuple):
+    """The message for a cause, and its fix; None where no fix exists."""
+
+    says: str
+    fix: str | None
+
+
+CAUSES: dict[Cause, CauseText] = {
+    msgspec.convert(row["cause"], Cause): CauseText(row["says"], row["fix"] or None)
+    for row in rows_of(expectations.__file__, "data/p2p_causes.csv")
+}
 
 
 def statuses(link: Link) -> tuple[str, ...]:
@@ -72,9 +75,9 @@ def why_off(machine: Machine, link: Link) -> Off | None:
     if not found or found == ("UNKNOWN",):
         return None
     cause = _cause(machine, link, found)
-    says, fix = causes()[cause]
+    says, fix = CAUSES[cause]
     if cause in ("across_sockets", "chipset") and _virtual(machine):
-        says, fix = f"{says} (emulated by a virtual machine)", causes()["virtual_machine"][1]
+        says, fix = f"{says} (emulated by a virtual machine)", CAUSES["virtual_machine"].fix
     return Off(cause=cause, status=found[0], says=says, fix=fix)
 
 

@@ -100,8 +100,13 @@ _SAME: Mapping[str, Callable[[str, str], bool]] = {
 @functools.cache
 def declared() -> Mapping[tuple[str, str], Fact]:
     """Return the facts by the name of their class and field. A field without a row is a fact by its name."""
-    with (Path(__file__).parent / "facts.csv").open(encoding="utf-8", newline="") as file:
-        return {(row["value"], row["field"]): _fact(row) for row in csv.DictReader(file)}
+    return {(row["value"], row["field"]): _fact(row) for row in rows_of(__file__, "facts.csv")}
+
+
+def rows_of(module: str, name: str) -> list[dict[str, str]]:
+    """Return the rows of a CSV table below the folder of a module, which is given by its `__file__`."""
+    with (Path(module).parent / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def _fact(row: Mapping[str, str]) -> Fact:

@@ -14,6 +14,7 @@ from gputopo.values.machine import Driver, Gpu, GpuProcess, Host, Link, Machine,
 Kind = Literal["gpus", "link", "nics", "driver", "machine"]
 _KINDS: dict[str, Kind] = {"gpu": "gpus", "gpus": "gpus", "link": "link", "nic": "nics", "nics": "nics"}
 _KINDS |= {"driver": "driver", "machine": "machine"}
+_ENDS = re.compile(r"(-?\d+)(?:-(-?\d+))?")  # a misread number may be below 0
 
 
 class Subject(str):
@@ -71,9 +72,7 @@ class Subject(str):
     @property
     def gpus(self) -> tuple[int, ...]:
         """Ascending indices of GPUs in the machine; the two ends of a link."""
-        if self.kind == "link":
-            return tuple(map(int, self.partition(":")[2].split("-")))
-        return self._indices() if self.kind == "gpus" else ()
+        return self._indices() if self.kind in ("gpus", "link") else ()
 
     @property
     def nics(self) -> tuple[int, ...]:
@@ -81,8 +80,10 @@ class Subject(str):
         return self._indices() if self.kind == "nics" else ()
 
     def _indices(self) -> tuple[int, ...]:
-        ends = [part.split("-") for part in self.partition(":")[2].split(",")]
-        return tuple(index for each in ends for index in range(int(each[0]), int(each[-1]) + 1))
+        ends = [(int(low), int(high or low)) for low, high in _ENDS.findall(self.partition(":")[2])]
+        if self.kind == "link":
+            return ends[0]
+        return tuple(index for low, high in ends for index in range(low, high + 1))
 
 
 DRIVER = Subject("driver")

@@ -13,14 +13,11 @@ from gputopo.values.run.events import MemoryPeak, Noticed, RankFailed, RunFinish
 # Without a word from a host. Ours: a dead host is to be named within 15 s, and lost packets of a busy network
 # are sent again after 0.2, 0.4, ... 3.2 s (TCP_RTO_MIN of Linux), which is 6.2 s after 5 losses in a row.
 SILENT_S = 10.0
-EVERY_S = 1.0  # between two reports of a host; not measured
 RETRY_S = 0.5  # between attempts to reach a rank 0 that is not there yet; not measured
-GREETING_S = 5.0  # for which a connection may take to prove the secret; not measured
-END_S = 5.0  # for which rank 0 waits at its end until all hosts have heard of it; not measured
 # For which a host that ends by an error lets rank 0 end first, which has 5 s for its worker; not measured
 LAST_S = 15.0
 EXCUSE_S = 5.0  # for which a host that cannot join tries to reach a rank 0 that is not there; not measured
-LOOK_S = 0.25  # between two looks at the hosts' silence; not measured
+END_S = 5.0  # for which rank 0 waits at its end until all hosts have heard of it; not measured
 
 
 @dataclass(frozen=True)
@@ -28,38 +25,13 @@ class HostTimeouts:
     """How long rank 0 and the other hosts wait for one another, in seconds; see the constants."""
 
     silent_s: float = SILENT_S
-    every_s: float = EVERY_S
+    every_s: float = 0.5  # between two signs of life, and two looks at silence; not measured
     retry_s: float = RETRY_S
-    greeting_s: float = GREETING_S
+    greeting_s: float = 5.0  # for which a connection may take to prove the secret; not measured
     end_s: float = END_S
-    look_s: float = LOOK_S
 
 
 PATIENCE = HostTimeouts()
-
-
-class Silence:
-    """Seconds for which another host has been silent, of those in which this one was not stopped itself.
-
-    Batch systems suspend jobs (SIGSTOP): a look that comes later than `expected_s` after the one before, or
-    after the last word of the other host, counts for `expected_s` only. `now_s`: a monotonic clock.
-    """
-
-    def __init__(self, now_s: float, *, expected_s: float) -> None:
-        self._expected_s = expected_s
-        self._looked_s = now_s
-        self.seconds = 0.0
-
-    def heard(self, now_s: float) -> None:
-        """Note that the other host was heard of."""
-        self._looked_s, self.seconds = now_s, 0.0
-
-    def look(self, now_s: float) -> float:
-        """Return the seconds of silence until now."""
-        self.seconds += min(max(0.0, now_s - self._looked_s), self._expected_s)
-        self._looked_s = now_s
-        return self.seconds
-
 
 HostEvent = Sample | Noticed | Silent | MemoryPeak | RankFailed | RunFinished | StepsReported
 """What a host reports of itself; the events of training are those of rank 0's worker.
@@ -72,32 +44,6 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema"):
     pass
 
 
-class Joining(_Message, frozen=True, tag="gputopo.joining/1"):
-    """A host that comes to the training."""
-
-    rank: int
-    name: str
-    version: str  # of gputopo
-    address: str  # of its TensorFlow server, as the other hosts reach it
-    port: int
-    job: str | None = None  # the starter's id of the job, where it gives one
-    machine: Machine | None = None  # None where it has no GPU
-    asked: dict[str, Any] = {}  # options as typed, without those that may differ between hosts
-    resources: dict[str, Any] = {}  # what else a plan needs of this host, such as `cpu_devices`
-
-
-class Unable(_Message, frozen=True, tag="gputopo.unable/1"):
-    """A host that cannot join: what is wrong and what to do, as in GputopoError; else as Joining."""
-
-    rank: int
-    name: str
-    version: str
-    what: str
-    hint: str
-    exit_code: int
-    job: str | None = None
-
-
 class HostStart(_Message, frozen=True, tag="gputopo.start/1"):
     """The host takes part."""
 
@@ -107,52 +53,41 @@ class HostStart(_Message, frozen=True, tag="gputopo.start/1"):
     number: int = 0  # 0 for the first; a host that gets another one ends its server and starts one by that
 
 
-class Unused(_Message, frozen=True, tag="gputopo.unused/1"):
-    """The plan does not need this host."""
+class RunEnd(_Message, frozen=True, tag="gputopo.end/1"):
+    """The run is over, or the host takes no part; rank 0's last message to it."""
 
-    why: str
-
-
-class Refused(_Message, frozen=True, tag="gputopo.refused/1"):
-    """The host cannot take part: what is wrong and what to do, as in GputopoError."""
-
-    what: str
-    hint: str
     exit_code: int
+    cause: str | None = None  # why it failed, or why the host is refused or not needed
+    hint: str = ""  # what to do about that
 
     @property
     def error(self) -> GputopoError:
         """The same as an error."""
         kind = HardwareError if self.exit_code == ExitCode.HARDWARE else UsageError
-        return kind(self.what, self.hint)
+        return kind(self.cause or "", self.hint)
 
 
-Reply = HostStart | Unused | Refused
+Reply = HostStart | RunEnd
 
 
-class RunEnd(_Message, frozen=True, tag="gputopo.end/1"):
-    """The run is over."""
+class Joining(_Message, frozen=True, tag="gputopo.joining/1"):
+    """A host that comes to the training; a host that is asked without a training answers by it, too."""
 
-    exit_code: int
-    cause: str | None = None  # why it failed, None where it did not
-    hint: str = ""  # what to do about that
+    rank: int
+    name: str
+    version: str  # of gputopo
+    address: str = ""  # of its TensorFlow server, as the other hosts reach it
+    port: int = 0
+    job: str | None = None  # the starter's id of the job, where it gives one
+    machine: Machine | None = None  # None where it has no GPU
+    asked: dict[str, Any] = {}  # options as typed, without those that may differ between hosts
+    resources: dict[str, Any] = {}  # what else a plan needs of this host, such as `cpu_devices`
+    unable: RunEnd | None = None  # why it cannot join
 
 
 class Report(_Message, frozen=True, tag="gputopo.report/1"):
-    """Sent each second: the host is there, and what has happened since."""
+    """Sent every `every_s` seconds: the host is there, and what has happened since."""
 
     sent_s: float  # by its clock
     serves: int = 0  # number of the Start by which its server runs
     events: tuple[HostEvent, ...] = ()
-
-
-class Alive(_Message, frozen=True, tag="gputopo.alive/1"):
-    """The answer to a report."""
-
-
-class Heard(_Message, frozen=True, tag="gputopo.heard/1"):
-    """The host has rank 0's last message, after which it reports no more."""
-
-
-FromHost = Joining | Unable | Report | Heard
-FromLeader = HostStart | Unused | Refused | RunEnd | Alive

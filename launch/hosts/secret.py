@@ -4,13 +4,14 @@ The secret is the variable GPUTOPO_SECRET, which a driver sets for the hosts tha
 file of the user (mode 600), made where there is none: hosts with one home folder share it.
 """
 
+import asyncio
 import contextlib
 import hashlib
 import hmac
 import os
 import secrets
 import stat
-from collections.abc import Iterator, MutableMapping
+from collections.abc import MutableMapping
 from pathlib import Path
 
 from gputopo.launch.remote_agent import SECRET
@@ -64,10 +65,9 @@ def _make(path: Path) -> None:
         own.unlink()
 
 
-MAGIC = b"gputopo hosts 1\n"
+MAGIC = b"gputopo hosts 2\n"
 MAX_BYTES = 64 * 1024 * 1024  # of a message; the machine of a host with 16 GPUs is below 1 MiB
-_NONCE = _MAC = hashlib.sha256().digest_size
-_HEAD = 4 + _MAC
+_MAC = hashlib.sha256().digest_size  # bytes, of a nonce too
 
 
 class ChannelError(Exception):
@@ -75,82 +75,69 @@ class ChannelError(Exception):
 
 
 class Channel:
-    """One end of a connection, without the connection: `take` what came, send what is in `out`.
+    """A connection with another host: messages that both sign by the secret of the job.
 
     Both ends send a nonce, rank 0 (`leads`) proves the secret first. Then each message has a MAC by a key of
     the secret and both nonces, over its direction and number: it counts once, here, and in its order.
     """
 
-    def __init__(self, secret: bytes, *, leads: bool) -> None:
-        self.is_open = False
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, *, leads: bool
+    ) -> None:
         self.has_greeted = False  # the other end has begun as one of ours
-        self.out = bytearray()
+        self._reader, self._writer = reader, writer
         self._secret, self._leads = secret, leads
-        self._own = secrets.token_bytes(_NONCE)
-        self._came = bytearray()
         self._key = b""
         self._sent = self._taken = 0
-        if not leads:
-            self.out += MAGIC + self._own
 
-    def put(self, message: bytes) -> None:
-        """Sign a message into `out`; the channel is open."""
-        mac = self._mac(message, self._sent, from_leader=self._leads)
-        self.out += len(message).to_bytes(4) + mac + message
-        self._sent += 1
-
-    def take(self, data: bytes) -> Iterator[bytes]:
-        """Yield the messages that are whole with this data. Raises ChannelError."""
-        self._came += data
-        while not self.is_open:
-            if not (self._agreed() if self._key else self._greeted()):
-                return
-        while len(self._came) >= _HEAD:
-            size = int.from_bytes(self._came[:4])
-            if size > MAX_BYTES:
-                raise ChannelError("a message is too long")
-            if len(self._came) < _HEAD + size:
-                return
-            mac, message = bytes(self._came[4:_HEAD]), bytes(self._came[_HEAD : _HEAD + size])
-            del self._came[: _HEAD + size]
-            if not hmac.compare_digest(mac, self._mac(message, self._taken, from_leader=not self._leads)):
-                raise ChannelError("a message was changed on its way")
-            self._taken += 1
-            yield message
-
-    def _greeted(self) -> bool:
-        """Take the other end's nonce, and of rank 0 its proof; whether it was there."""
-        size = len(MAGIC) + _NONCE + (0 if self._leads else _MAC)
-        if not MAGIC.startswith(bytes(self._came[: len(MAGIC)])):
-            raise ChannelError("it is not a gputopo run")
-        if len(self._came) < size:
-            return False
+    async def open(self) -> None:
+        """Prove the secret, and have it proved. Raises ChannelError, EOFError, OSError."""
+        own = secrets.token_bytes(_MAC)
+        if not self._leads:
+            self._writer.write(MAGIC + own)
+        for expected in MAGIC:  # byte by byte: another program may send fewer, and wait
+            if await self._reader.readexactly(1) != bytes((expected,)):
+                raise ChannelError("it is not a gputopo run")
+        other = await self._reader.readexactly(_MAC)
         self.has_greeted = True
-        nonce = bytes(self._came[len(MAGIC) : len(MAGIC) + _NONCE])
-        proof = bytes(self._came[len(MAGIC) + _NONCE : size])
-        del self._came[:size]
-        nonces = nonce + self._own if self._leads else self._own + nonce
-        key = hmac.digest(self._secret, nonces, "sha256")
+        key = hmac.digest(self._secret, other + own if self._leads else own + other, "sha256")
+        proofs = [hmac.digest(key, end, "sha256") for end in (b"host", b"rank 0")]
         if self._leads:
-            self.out += MAGIC + self._own + hmac.digest(key, b"rank 0", "sha256")
-        elif not hmac.compare_digest(proof, hmac.digest(key, b"rank 0", "sha256")):
+            self._writer.write(MAGIC + own + proofs[1])
+        if not hmac.compare_digest(await self._reader.readexactly(_MAC), proofs[not self._leads]):
             raise ChannelError("it has another secret")
-        else:
-            self.out += hmac.digest(key, b"host", "sha256")
-            self.is_open = True
+        if not self._leads:
+            self._writer.write(proofs[0])
         self._key = key
-        return True
 
-    def _agreed(self) -> bool:
-        """Take the other host's proof; whether it was there."""
-        if len(self._came) < _MAC:
-            return False
-        proof = bytes(self._came[:_MAC])
-        del self._came[:_MAC]
-        if not hmac.compare_digest(proof, hmac.digest(self._key, b"host", "sha256")):
-            raise ChannelError("it has another secret")
-        self.is_open = True
-        return True
+    def send(self, message: bytes = b"") -> None:
+        """Send a message; an empty one is a sign of life. The channel is open, or has ended."""
+        assert self._key, "the other end has proved the secret"
+        if not self._writer.is_closing():
+            mac = self._mac(message, self._sent, from_leader=self._leads)
+            self._writer.write(len(message).to_bytes(4) + mac + message)
+            self._sent += 1
+
+    async def take(self) -> bytes:
+        """Return the next message. Raises ChannelError, EOFError at the end, OSError."""
+        assert self._key, "the other end has proved the secret"
+        head = await self._reader.readexactly(4 + _MAC)
+        if (size := int.from_bytes(head[:4])) > MAX_BYTES:
+            raise ChannelError("a message is too long")
+        message = await self._reader.readexactly(size)
+        if not hmac.compare_digest(head[4:], self._mac(message, self._taken, from_leader=not self._leads)):
+            raise ChannelError("a message was changed on its way")
+        self._taken += 1
+        return message
+
+    def finish(self) -> None:
+        """Send no more; the other end learns that by the end of what it takes."""
+        with contextlib.suppress(OSError):  # it has ended
+            self._writer.write_eof()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._writer.close()
 
     def _mac(self, message: bytes, number: int, *, from_leader: bool) -> bytes:
         head = bytes((from_leader,)) + number.to_bytes(8)

@@ -15,7 +15,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from gputopo.launch.hosts.messages import HostEvent, HostStart, RunEnd
-from gputopo.launch.hosts.rendezvous_client import RendezvousClient, Reporting
+from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
 from gputopo.launch.supervise.job import workers
 from gputopo.launch.supervise.record import Record
@@ -80,29 +80,28 @@ def serve(
     def tell(event: Event) -> None:
         on_event(event)
         if isinstance(event, PhaseBegun) and event.phase == SERVING:
-            reporting.serves(number)
+            client.serves(number)
         over = isinstance(event, RankFailed) and event.kind == _ENDED
         if isinstance(event, HostEvent) and not over:
             host = spec.servers[rank].host
-            reporting.put(of_host(event if spec.rank is not None else _of_server(event, host, log), host))
+            client.put(of_host(event if spec.rank is not None else _of_server(event, host, log), host))
 
     with (
-        Reporting(client) as reporting,
         workers(environment, limits=_SERVING) as running,
         sampled(sampler) as samples,
     ):
         failed: RankFailed | None = None
-        while failed is None or (failed.kind == _ENDED and reporting.end is None):
-            if reporting.start is not None and reporting.start.number > number:
-                number, spec = reporting.start.number, _next(reporting.start, file)
+        while failed is None or (failed.kind == _ENDED and client.end is None):
+            if client.start is not None and client.start.number > number:
+                number, spec = client.start.number, _next(client.start, file)
             record = Record(None, tell)
-            sources: list[EventSource] = [_ServersEnd(reporting, number)]
+            sources: list[EventSource] = [_ServersEnd(client, number)]
             sources += [] if samples is None else [samples]
             running.run(spec, partial(server_command, file, rank), record, log, sources)
             failed = record.failure
             assert failed is not None, "a server without a failure serves"
     own = failed if spec.rank is not None else _of_server(failed, spec.servers[rank].host, log)
-    return reporting.end or RunEnd(exit_code=own.exit_code, cause=own.cause, hint=own.remedy)
+    return client.end or RunEnd(exit_code=own.exit_code, cause=own.cause, hint=own.remedy)
 
 
 def _next(start: HostStart, file: Path) -> RunSpec:
@@ -129,16 +128,16 @@ def of_host(event: HostEvent, host: str) -> HostEvent:
 class _ServersEnd:
     """The end of the run, or a newer Start than `number`, as an event that ends this host's server."""
 
-    def __init__(self, reporting: Reporting, number: int) -> None:
-        self.ready = reporting.ready
-        self._reporting = reporting
+    def __init__(self, client: RendezvousClient, number: int) -> None:
+        self.ready = client.ready
+        self._client = client
         self._number = number
 
     def take(self) -> Iterator[Event]:
         """Return the end, once it is there."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.ready)
-        end, start = self._reporting.end, self._reporting.start
+        end, start = self._client.end, self._client.start
         if end is not None or (start is not None and start.number > self._number):
             why, code = (end.cause, end.exit_code) if end is not None else (None, 0)
             why = why or "the run is over"

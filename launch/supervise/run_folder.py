@@ -48,36 +48,16 @@ SCREEN_FILE = "screen.json"
 MAX_PAST_RUNS = 50  # that are read: older ones matter little, and reading takes some ms
 
 
-@dataclass(frozen=True)
 class RunFolder:
     """The paths of one run's files."""
 
-    path: Path
-
-    @property
-    def spec(self) -> Path:
-        """What to run; the worker reads it."""
-        return self.path / "spec.json"
-
-    @property
-    def events(self) -> Path:
-        """What happened."""
-        return self.path / "events.jsonl"
-
-    @property
-    def log(self) -> Path:
-        """What the worker printed."""
-        return self.path / "worker.log"
-
-    @property
-    def stacks(self) -> Path:
-        """The stacks of a program that hung."""
-        return self.path / "stacks.log"
-
-    @property
-    def result(self) -> Path:
-        """What was measured."""
-        return self.path / "result.json"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.spec = path / "spec.json"
+        self.events = path / "events.jsonl"
+        self.log = path / "worker.log"
+        self.stacks = path / "stacks.log"
+        self.result = path / "result.json"
 
 
 def runs_home(environ: Mapping[str, str]) -> Path:
@@ -120,9 +100,9 @@ def create(
     holds a run or cannot be written, HardwareError where the disk is full or broken; leaves nothing then.
     """
     check_output(output)
-    made: list[Path] = []
+    made: list[Path] = []  # folders, then files, of which the first locks the folder
     with contextlib.ExitStack() as lock, contextlib.ExitStack() as undone:
-        undone.callback(_remove_folders, made)
+        undone.callback(_remove, made)
         try:
             path = _numbered(home, now, spec.model, made) if output is None else _made(output, made)
             folder = RunFolder(path)
@@ -137,7 +117,7 @@ def create(
         ]
         if machine is not None:
             written.append((path / "machine.json", without_identities(machine)))
-        undone.callback(_remove_files, [file for file, _ in written])
+        made += [file for file, _ in written]
         try:
             for file, value in written:
                 schema.write(file, value)
@@ -327,18 +307,11 @@ def _taken(output: Path, file: str) -> InputError:
     return InputError(f"{output} already holds a run, or its {file}", "name a new folder with --output")
 
 
-def _remove_files(written: list[Path]) -> None:
-    """Remove what was written in a folder, last the file that locks it: then another run may use it."""
-    for file in reversed(written):
+def _remove(made: list[Path]) -> None:
+    """Remove what was made, last first, but folders that others use by now."""
+    for path in reversed(made):
         with contextlib.suppress(OSError):
-            file.unlink()
-
-
-def _remove_folders(made: list[Path]) -> None:
-    """Remove the folders that were made, innermost first, unless others use them by now."""
-    with contextlib.suppress(OSError):
-        for folder in reversed(made):
-            folder.rmdir()
+            path.rmdir() if path.is_dir() else path.unlink()
 
 
 def _by_index(plan: Plan) -> Plan:

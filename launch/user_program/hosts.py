@@ -20,14 +20,13 @@ from gputopo.launch.hosts import starters
 from gputopo.launch.hosts.allocation import Allocation
 from gputopo.launch.hosts.members import SILENT
 from gputopo.launch.hosts.messages import SILENT_S, RunEnd
-from gputopo.launch.hosts.rendezvous_client import RendezvousClient, Reporting
+from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.launch.jobs.serving import of_host
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.sampling import EventQueue, EventSource
 from gputopo.launch.throughput import Report
-from gputopo.launch.user_program.program import ProgramEnd, ProgramStop
-from gputopo.launch.user_program.recording import STOPPED, failure_of
+from gputopo.launch.user_program.program import STOPPED, ProgramEnd, ProgramStop, failure_of
 from gputopo.launch.user_program.steps import Batch, StepsReported
 from gputopo.planner.network import rdma_ports
 from gputopo.values.errors import UsageError
@@ -259,13 +258,13 @@ class Following:
     def __init__(self, client: RendezvousClient, host: str, command: str, stop: ProgramStop) -> None:
         self._host, self._command, self._stop = host, command, stop
         self._reports = Batch()
-        self._reporting = Reporting(client, self._reports.take)
+        self._client = client
+        client.also = self._reports.take
         self._has_failed = False
         self._left = os.eventfd(0)
         self._thread = threading.Thread(target=self._end_with_run, name="the end", daemon=True)
 
     def __enter__(self) -> Self:
-        self._reporting.__enter__()
         self._thread.start()
         return self
 
@@ -274,18 +273,17 @@ class Following:
     ) -> None:
         os.eventfd_write(self._left, 1)
         self._thread.join()
-        self._reporting.__exit__(kind, error, at)
         os.close(self._left)
 
     @property
     def end(self) -> RunEnd | None:
         """What rank 0 said at the end of the run."""
-        return self._reporting.end
+        return self._client.end
 
     def event(self, event: Event) -> None:
         """Report samples, notices, and that the program hangs."""
         if isinstance(event, Sample | Noticed):
-            self._reporting.put(of_host(event, self._host))
+            self._client.put(of_host(event, self._host))
         elif isinstance(event, RankFailed) and self.end is None:
             self._fail(event)
 
@@ -301,12 +299,12 @@ class Following:
         if failure is not None:
             self._fail(failure)
         else:
-            self._reporting.put(_finished(ending))
+            self._client.put(_finished(ending))
 
     def wait(self) -> RankFailed | None:
         """Wait; a signal is reported as a failure of this host."""
         with signals.caught() as came:
-            while self.end is None and self._reporting.ready not in _ready((self._reporting.ready, came)):
+            while self.end is None and self._client.ready not in _ready((self._client.ready, came)):
                 for number in signals.take(came):
                     self._fail(_stopped_by(number, "this host was stopped"))
         end = self.end
@@ -319,10 +317,10 @@ class Following:
     def _fail(self, failure: RankFailed) -> None:
         if not self._has_failed:
             self._has_failed = True
-            self._reporting.put(failure)
+            self._client.put(failure)
 
     def _end_with_run(self) -> None:
-        if self._reporting.ready in _ready((self._reporting.ready, self._left)) and self.end is not None:
+        if self._client.ready in _ready((self._client.ready, self._left)) and self.end is not None:
             self._stop.ask(self.end.exit_code)
 
 

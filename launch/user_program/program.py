@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import TracebackType
 from typing import Self
 
@@ -27,6 +27,7 @@ from gputopo.launch.supervise.cgroup import oom_kills
 from gputopo.launch.supervise.worker_process import OwnChildren, adopting
 from gputopo.probes.processes import tethered
 from gputopo.values.errors import ExitCode, UsageError
+from gputopo.values.run.events import RankFailed
 
 _STOPS_WAITING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PASSED_ON = (*_STOPS_WAITING, signal.SIGUSR1, signal.SIGUSR2)
@@ -55,6 +56,34 @@ class ProgramEnd:
         if self.stopped is not None:
             return self.stopped
         return self.status if self.status >= 0 else 128 - self.status
+
+
+# The kind of failure by the signal that came for the program, as for a worker.
+STOPPED = {2: "interrupted", 15: "terminated", 1: "terminated", 3: "terminated"}
+
+
+def failure_of(command: str, ending: ProgramEnd, *, time_s: float) -> RankFailed | None:
+    """Return why a program did not end as it should; None where it did. Pure."""
+    if ending.status == 0:
+        return None
+    name = PurePath(command).name
+    came = next((STOPPED[number] for number in sorted(ending.passed) if number in STOPPED), None)
+    signum = -ending.status if ending.status < 0 else None
+    sent = None if signum is None else signal_name(signum)
+    if came is not None:
+        by = ", ".join(signal_name(number) for number in sorted(ending.passed) if number in STOPPED)
+        kind, cause, remedy = came, f"{name} was stopped by {by}", "start it again"
+    elif ending.out_of_memory:
+        kind, cause = "out_of_memory", f"{name} was killed by SIGKILL: the kernel had no memory left"
+        remedy = "make its batches, or what it holds in memory, smaller"
+    elif signum is not None:
+        kind, cause = "killed", f"{name} was killed by {sent}"
+        remedy = "look for who sent it: the program itself, the batch system, an administrator, `dmesg`"
+    else:
+        kind, cause = "error", f"{name} ended with exit code {ending.status}"
+        remedy = "its own output shows why"
+    exit_code = ending.exit_code or int(ExitCode.HARDWARE)
+    return RankFailed(time_s=time_s, kind=kind, cause=cause, remedy=remedy, exit_code=exit_code, signal=sent)
 
 
 class ProgramStop:

@@ -10,25 +10,27 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePath
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gputopo.launch.failure import gpu_words, signal_name
+from gputopo.launch.failure import gpu_words
 from gputopo.launch.spec.job_spec import ProgramSpec
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.record import EventRecord
 from gputopo.launch.supervise.run_folder import EventLog
-from gputopo.launch.supervise.sampling import EventQueue, EventSource, RunSampler, sampled
+from gputopo.launch.supervise.sampling import EventQueue, RunSampler, sampled
 from gputopo.launch.supervise.watchdog import HangLimits, Watchdog, process_words
 from gputopo.launch.supervise.worker_process import OwnChildren, process_state
 from gputopo.launch.throughput import STACKS_SIGNAL, Report, StepsEnded
-from gputopo.launch.user_program.program import ProgramEnd, ProgramStop, descendants
-from gputopo.launch.user_program.steps import HOLD_S, InOrder, Joined, StepPipe, StepsReported
+from gputopo.launch.user_program.program import STOPPED, ProgramEnd, ProgramStop, descendants, failure_of
+from gputopo.launch.user_program.steps import HOLD_S, InOrder, Joined, StepPipe
 from gputopo.values.errors import ExitCode
 from gputopo.values.run.events import Event, Noticed, RankFailed, Sample, Step
+
+if TYPE_CHECKING:
+    from gputopo.launch.user_program.hosts import Following, Leading
 
 # How long a process may take to write its stacks, and without a further line has written them. Seconds
 STACKS_S = 1.0
@@ -171,10 +173,6 @@ def _size(file: Path) -> int:
         return 0
 
 
-# The kind of failure by the signal that came for the program, as for a worker.
-STOPPED = {2: "interrupted", 15: "terminated", 1: "terminated", 3: "terminated"}
-
-
 class ProgramRecord(EventRecord):
     """The record of a program's run. One thread at a time may add events.
 
@@ -226,57 +224,11 @@ class ProgramRecord(EventRecord):
         self._on_problem(says)
 
 
-def failure_of(command: str, ending: ProgramEnd, *, time_s: float) -> RankFailed | None:
-    """Return why a program did not end as it should; None where it did. Pure."""
-    if ending.status == 0:
-        return None
-    name = PurePath(command).name
-    came = next((STOPPED[number] for number in sorted(ending.passed) if number in STOPPED), None)
-    signum = -ending.status if ending.status < 0 else None
-    sent = None if signum is None else signal_name(signum)
-    if came is not None:
-        by = ", ".join(signal_name(number) for number in sorted(ending.passed) if number in STOPPED)
-        kind, cause, remedy = came, f"{name} was stopped by {by}", "start it again"
-    elif ending.out_of_memory:
-        kind, cause = "out_of_memory", f"{name} was killed by SIGKILL: the kernel had no memory left"
-        remedy = "make its batches, or what it holds in memory, smaller"
-    elif signum is not None:
-        kind, cause = "killed", f"{name} was killed by {sent}"
-        remedy = "look for who sent it: the program itself, the batch system, an administrator, `dmesg`"
-    else:
-        kind, cause = "error", f"{name} ended with exit code {ending.status}"
-        remedy = "its own output shows why"
-    exit_code = ending.exit_code or int(ExitCode.HARDWARE)
-    return RankFailed(time_s=time_s, kind=kind, cause=cause, remedy=remedy, exit_code=exit_code, signal=sent)
-
-
 # What is still to be written at the end takes some ms; a file on a disk that hangs is given up; not measured
 END_S = 10.0
 # A full pipe, and what came while it was read: what processes that were left behind go on to report is not
 # waited for.
 _READINGS_AT_THE_END = 2
-
-
-class Company(AbstractContextManager["Company"], Protocol):
-    """The other hosts of a program's run, as the launcher of one host has them; a context manager.
-
-    `sources`: of their events, `steps`: of what their programs report. This host records both.
-    """
-
-    sources: Sequence[EventSource]
-    steps: EventQueue[StepsReported] | None
-
-    def event(self, event: Event) -> None:
-        """Take note of an event of this host's record."""
-
-    def reported(self, time_s: float, report: Report) -> None:
-        """Take note of a report of this host's program; `time_s`: when it came, epoch."""
-
-    def ended(self, ending: ProgramEnd) -> None:
-        """Take note that this host's program has ended."""
-
-    def wait(self) -> RankFailed | None:
-        """Wait until the run is over; return why it failed, if it did. Main thread only."""
 
 
 @contextlib.contextmanager
@@ -287,7 +239,7 @@ def recording(
     spec: ProgramSpec,
     *,
     stall: StallWatch | None = None,
-    company: Company | None = None,
+    company: "Leading | Following | None" = None,
 ) -> Iterator["Recording"]:
     """Record samples and steps until the end of the context, then all that has come by then.
 
@@ -339,7 +291,7 @@ class _Work:
     pipe: StepPipe | None
     spec: ProgramSpec
     stall: StallWatch | None
-    company: Company | None
+    company: "Leading | Following | None"
     over: int
     state: Recording
 
@@ -407,7 +359,7 @@ class _Work:
                     self.company.reported(now_s, report)
                 self._in_order.reported(0, now_s, report, now_s)
 
-    def _take_of_others(self, company: Company) -> None:
+    def _take_of_others(self, company: "Leading | Following") -> None:
         for source in company.sources:
             for event in source.take():
                 self._add(event)

@@ -7,43 +7,30 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar
 
-from gputopo.probes.cuda.door import ABSENT, Cuda, CudaError, Event, Stream
+from gputopo.probes.cuda.door import Cuda, CudaError, Event, Stream
 
 Key = TypeVar("Key", bound=Hashable)
 
 NOT_HELD = "NOT_HELD"
 TIMED_OUT = "TIMED_OUT"
 
-_CANNOT = {"CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_NOT_FOUND", ABSENT}
 _WORD_BYTES = 4096
 # Enqueueing a window's work on the streams takes milliseconds. A driver whose queue is full blocks the call
 # that adds more until earlier work is done, which waits for the release: after so long it is released anyway.
 PATIENCE_S = 5.0  # also what a window may take beside its bytes: clock ramp-up, a busy machine
-# A host function that waits gives up by itself, so that no thread of the driver waits for ever.
-_LONGEST_S = 120.0
 # A copy slower than this does not come back: one lane of Gen1 carries 200 MB/s and more.
 _SLOWEST_BYTES_PER_S = 50e6
 _PAUSE_S = 50e-6
 
 
 class StreamBlocker:
-    """The word on which streams wait; for devices that cannot, a gate.
-
-    A gate is one stream with a host function that waits; the others wait for the event behind it. So one host
-    function is under way at most: the driver runs them one after another. It is on the first device of the
-    window that needs it, so that no device depends on one that is lost.
-    """
+    """The word of host memory on which the streams of a window wait."""
 
     def __init__(self, cuda: Cuda, patience_s: float = PATIENCE_S) -> None:
         self._cuda = cuda
         self._patience_s = patience_s
         self._address: int | None = None
         self._window = 0
-        self._by_gate: set[int] = set()
-        self._open = threading.Event()
-        self._waiter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._wait)
-        self._gates: dict[int, tuple[Stream, Event]] = {}
-        self._shut: Event | None = None  # the event behind this window's gate
         self._timer: threading.Timer | None = None
         self.gave_up = False
 
@@ -56,8 +43,6 @@ class StreamBlocker:
         self._window = self._window % 0x40000000 + 1
         if self._window == 1 and self._address is not None:
             ctypes.c_uint32.from_address(self._address).value = 0
-        self._open.clear()
-        self._shut = None
         self.gave_up = False
         timer = threading.Timer(self._patience_s, self._give_up)
         timer.daemon = True
@@ -65,17 +50,9 @@ class StreamBlocker:
             timer.start()
             self._timer = timer
 
-    def block(self, ordinal: int, stream: Stream) -> None:
-        """Block a stream of a device (the current one) until the release. Raises CudaError."""
-        if ordinal not in self._by_gate:
-            try:
-                self._cuda.wait_for_word(stream, self._cuda.device_view(self._word()), self._window)
-                return
-            except CudaError as error:
-                if error.reason not in _CANNOT:
-                    raise
-                self._by_gate.add(ordinal)
-        self._cuda.wait_for_event(stream, self._behind_gate(ordinal))
+    def block(self, stream: Stream) -> None:
+        """Block a stream of the current device until the release. Raises CudaError."""
+        self._cuda.wait_for_word(stream, self._cuda.device_view(self._word()), self._window)
 
     def release(self) -> None:
         """Release all streams."""
@@ -88,21 +65,14 @@ class StreamBlocker:
     def close(self) -> None:
         """Release everything."""
         self.release()
-        for ordinal, (stream, event) in self._gates.items():
-            with contextlib.suppress(CudaError):
-                self._cuda.use(ordinal)
-                self._cuda.ask("cuStreamDestroy", stream)
-                self._cuda.ask("cuEventDestroy", event)
         with contextlib.suppress(CudaError):
             if self._address is not None:
                 self._cuda.ask("cuMemFreeHost", self._address)
-        self._gates.clear()
         self._address = None
 
     def _release_all(self) -> None:
         if self._address is not None:
             ctypes.c_uint32.from_address(self._address).value = self._window
-        self._open.set()
 
     def _give_up(self) -> None:
         self.gave_up = True
@@ -114,19 +84,6 @@ class StreamBlocker:
             ctypes.c_uint32.from_address(address).value = 0
             self._address = address
         return self._address
-
-    def _behind_gate(self, ordinal: int) -> Event:
-        if self._shut is None:
-            if ordinal not in self._gates:
-                self._gates[ordinal] = (self._cuda.new_stream(), self._cuda.new_event())
-            stream, event = self._gates[ordinal]
-            self._cuda.call_host(stream, int(ctypes.cast(self._waiter, ctypes.c_void_p).value or 0))
-            self._cuda.ask("cuEventRecord", event, stream)
-            self._shut = event
-        return self._shut
-
-    def _wait(self, _: object) -> None:
-        self._open.wait(_LONGEST_S)
 
 
 class Waiter:

@@ -287,13 +287,6 @@ class Cuda:
         """Have a stream wait until a 32-bit word of mapped memory is at least `value`."""
         self.ask("cuStreamWaitValue32", stream, address, value, _WAIT_VALUE_GEQ)
 
-    def call_host(self, stream: Stream, function: int) -> None:
-        """Have a function without arguments that count (its C address) called when the stream reaches it.
-
-        cuda.bindings needs the GIL for the call: it must be one that releases it while it waits.
-        """
-        self.ask("cuLaunchHostFunc", stream, self._binding.CUhostFn(function), 0)
-
     # Kernels of the device that is current
 
     def load_kernels(self) -> tuple[Any, Mapping[str, Kernel]]:

@@ -198,7 +198,7 @@ class Transfer:
         ((card, stream),) = self.streams
         cuda = card.cuda
         card.use()
-        blocker.block(card.ordinal, stream)
+        blocker.block(stream)
         self.start = card.event()
         cuda.ask("cuEventRecord", self.start, stream)
         for chunk in self.chunks:
@@ -296,9 +296,9 @@ class StagedTransfer(Transfer):
         (source, out), (target, into) = self.streams
         cuda = source.cuda
         source.use()
-        blocker.block(source.ordinal, out)
+        blocker.block(out)
         target.use()
-        blocker.block(target.ordinal, into)
+        blocker.block(into)
         self.start = target.event()
         cuda.ask("cuEventRecord", self.start, into)
         for index, chunk in enumerate(self.chunks):
@@ -370,7 +370,7 @@ class Chase(Transfer):
         ((card, stream),) = self.streams
         assert card.kernels is not None
         card.use()
-        blocker.block(card.ordinal, stream)
+        blocker.block(stream)
         self.start = card.event()
         card.cuda.ask("cuEventRecord", self.start, stream)
         words = (self._base + _STRIDE * _order()[0], STEPS, self._out)

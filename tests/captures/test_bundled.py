@@ -1,13 +1,8 @@
-from pathlib import Path
-
 import pytest
 
 from gputopo.captures import recording
-from gputopo.captures.smi import topo_matrix
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
-
-CAPTURES = Path(__file__).parents[3] / "shared" / "captures" / "topo"
 
 
 def test_the_machines_that_are_promised_are_there() -> None:
@@ -44,29 +39,6 @@ def test_each_gpu_of_a_dgx1_has_as_many_nvlinks_as_its_generation() -> None:
 
 def _nvlinks(machine: Machine) -> set[int]:
     return {sum(k.nvlinks or 0 for k in machine.links if g.index in (k.a, k.b)) for g in machine.gpus}
-
-
-@pytest.mark.parametrize(
-    ("name", "start"),
-    [
-        ("7gforce", "7gforce_"),
-        ("7gforce-v2", "7gforce-v2"),
-        ("az-2x-m60", "az-2x"),
-        ("az-4x-m60", "az-4x"),
-        ("dgx1-p100", "dgx1-p100"),
-        ("dgx1-v100", "dgx1-v100"),
-    ],
-)
-def test_a_bundled_machine_has_the_matrix_of_its_capture(name: str, start: str) -> None:
-    if not CAPTURES.is_dir():
-        pytest.skip("the folder of public captures is not beside this checkout")
-    (path,) = CAPTURES.glob(f"{start}*.txt")
-    capture = topo_matrix.parse(path.read_text(encoding="utf-8"), origin=path.name)
-    machine = recording.read_bundled(name)
-    assert [(k.a, k.b, k.hop) for k in machine.links] == [(k.a, k.b, k.hop) for k in capture.links]
-    # The text of one, whose cards have none, does not show whether NVLinks would be shown.
-    assert [k.nvlinks for k in machine.links] == [k.nvlinks or 0 for k in capture.links]
-    assert [(nic.name, nic.hops) for nic in machine.nics] == [(nic.name, nic.hops) for nic in capture.nics]
 
 
 def test_an_unknown_name_is_answered_with_the_names_there_are() -> None:

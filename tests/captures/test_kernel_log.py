@@ -177,6 +177,7 @@ def test_a_line_of_nothing_known_is_listed_and_one_of_a_daemon_is_not() -> None:
     assert [(one.line, one.text) for one in machine.unread] == [(3, "zzz unknown marker 42")]
 
 
+_LOADED = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.158.01  Release Build"
 _STAMPS = "Mar  5 10:01:02 n kernel: [ 9000.000000] ", "Mar  6 09:00:00 n kernel: [   12.000000] "
 
 
@@ -185,10 +186,9 @@ _STAMPS = "Mar  5 10:01:02 n kernel: [ 9000.000000] ", "Mar  6 09:00:00 n kernel
     [
         (f"Mar 05 10:01:02 n kernel: {XID_79}\n-- Boot 0123456789abcdef --\n", True),
         (f"[ 9000.000000] {XID_79}\n[    0.000000] Linux version 6.8.0 (gcc)\n", True),
-        (
-            f"[ 9000.000000] {XID_79}\n[ 9100.000000] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550\n",
-            True,
-        ),
+        (f"[ 9000.000000] {XID_79}\n[ 9200.000000] {_LOADED}\n", True),
+        (f"[ 9000.000000] {XID_79}\n[ 9000.100000] {_LOADED}\n", False),  # in this load
+        (f"[ 9000.000000] {XID_79}\n[ 9000.100000] nvidia-nvlink: Nvlink Core is being initialized\n", True),
         (f"{_STAMPS[0]}{XID_79}\n{_STAMPS[1]}usb 1-1: new device\n", True),
         (f"{_STAMPS[1]}{XID_79}\n{_STAMPS[0]}usb 1-1: new device\n", False),  # an older file behind it
         (f"$ journalctl -k -b -1 | grep Xid\nMar 05 10:01:02 n kernel: {XID_79}\n", True),

@@ -69,10 +69,6 @@ def test_numbers_that_one_capture_has_twice_stay_twice_and_two_captures_count_on
     assert len(merged.samples) == 2
 
 
-def test_the_gpus_that_a_measurement_names_are_found() -> None:
-    assert matching.gpus_named(MEASURED) == {0, 1, 2}
-
-
 def test_gpus_keep_cudas_numbers_where_an_address_is_missing_or_reported_twice() -> None:
     for second in (None, "0:9:0.0"):
         gpus, index_of = matching.gpus_in_pci_order({0: ListedGpu("A", "0:9:0.0"), 1: ListedGpu("B", second)})

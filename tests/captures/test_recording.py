@@ -105,51 +105,30 @@ def test_fields_of_a_later_minor_version_are_ignored() -> None:
     assert recording.parse(text, origin="x") == BOX
 
 
+MACHINE = '{"schema": "gputopo.machine/1", "source": "x", '
+PAIR = '{"a": 0, "b": 1}'
+UNKNOWN, AGAIN, OTHER = "another version of gputopo", "write the file again", "inspect --record"
+
+
 @pytest.mark.parametrize(
     ("text", "what", "hint"),
     [
+        (MACHINE[:-5], "box.json is not complete JSON", "copy the file again"),
+        ('{"schema": "gputopo.inspect/1", "machine": {"sou', "is not complete JSON", "copy the file again"),
+        ('{"schema": "gputopo.machine/2", "source": "live"}', UNKNOWN, "update gputopo"),
+        ('{"schema": "gputopo.inspect/2"}', UNKNOWN, "update gputopo"),
+        ('{"schema": "gputopo.plan/1"}', "holds gputopo.plan/1, which is not a machine", OTHER),
+        ('{"schema": "gputopo.machine/1"}', "source", AGAIN),
+        ('{"schema": "gputopo.machine/1", "source": 7}', "source", AGAIN),
+        (f'{MACHINE}"gpus": [{{"index": 0}}], "links": [{{"a": 0, "b": 3}}]}}', "refers to GPU 3", OTHER),
+        (f'{MACHINE}"links": [{{"a": 3, "b": 0}}]}}', "low index first", AGAIN),
+        (f'{MACHINE}"gpus": [{{"index": 0}}, {{"index": 0}}]}}', "two GPUs with the index 0", OTHER),
         (
-            '{"schema": "gputopo.machine/1", "source": "li',
-            "box.json is not complete JSON",
-            "copy the file again",
-        ),
-        (
-            '{"schema": "gputopo.inspect/1", "machine": {"sou',
-            "box.json is not complete JSON",
-            "copy the file again",
-        ),
-        ('{"schema": "gputopo.machine/2", "source": "live"}', "another version of gputopo", "update gputopo"),
-        ('{"schema": "gputopo.inspect/2"}', "another version of gputopo", "update gputopo"),
-        (
-            '{"schema": "gputopo.plan/1"}',
-            "box.json holds gputopo.plan/1, which is not a machine",
-            "inspect --record",
-        ),
-        ('{"schema": "gputopo.machine/1"}', "source", "write the file again"),
-        ('{"schema": "gputopo.machine/1", "source": 7}', "source", "write the file again"),
-        (
-            '{"schema": "gputopo.machine/1", "source": "x", "gpus": [{"index": 0}],'
-            ' "links": [{"a": 0, "b": 3}]}',
-            "link 0-3 refers to GPU 3",
-            "inspect --record",
-        ),
-        (
-            '{"schema": "gputopo.machine/1", "source": "x", "links": [{"a": 3, "b": 0}]}',
-            "low index first",
-            "write the file again",
-        ),
-        (
-            '{"schema": "gputopo.machine/1", "source": "x", "gpus": [{"index": 0}, {"index": 0}]}',
-            "two GPUs with the index 0",
-            "inspect --record",
-        ),
-        (
-            '{"schema": "gputopo.machine/1", "source": "x", "gpus": [{"index": 0}, {"index": 1}],'
-            ' "links": [{"a": 0, "b": 1}, {"a": 0, "b": 1}]}',
+            f'{MACHINE}"gpus": [{{"index": 0}}, {{"index": 1}}], "links": [{", ".join([PAIR] * 2)}]}}',
             "the link 0-1 twice",
-            "inspect --record",
+            OTHER,
         ),
-        ('{"schema": "gputopo.machine/1", "x": ' + "[" * 100_000, "nested too deep", "inspect --record"),
+        ('{"schema": "gputopo.machine/1", "x": ' + "[" * 100_000, "nested too deep", OTHER),
     ],
 )
 def test_a_recording_that_cannot_be_used_is_refused_in_two_lines(text: str, what: str, hint: str) -> None:

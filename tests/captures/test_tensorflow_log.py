@@ -1,15 +1,11 @@
 """TensorFlow's device lines of both generations: clocks filed as what they are, numbers, peers."""
 
-from pathlib import Path
-
 import pytest
 
-from gputopo.captures import reading, tensorflow_log
+from gputopo.captures import tensorflow_log
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 from tests.captures import samples
-
-LOGS = Path(__file__).parents[3] / "shared" / "thermal"
 
 
 def read(text: str) -> Machine:
@@ -90,18 +86,3 @@ def test_peers_that_differ_by_direction_are_a_contradiction() -> None:
 def test_a_log_without_a_gpu_is_refused() -> None:
     with pytest.raises(InputError, match="no line that names a GPU"):
         read("Found device 0 with properties:\nname: GeForce\n")
-
-
-@pytest.mark.parametrize(
-    ("start", "gpus", "boost"),
-    [("00", 4, 1545), ("01", 2, 1545), ("02", 8, 1770), ("04", 8, 1410), ("05", 8, 1800), ("06", 1, 1582)],
-)
-def test_the_public_logs_are_read(start: str, gpus: int, boost: int) -> None:
-    if not LOGS.is_dir():
-        pytest.skip("the folder of public logs is not beside this checkout")
-    (path,) = LOGS.glob(f"{start}_*.throughput.log")
-    machine = reading.load([str(path)])
-    assert machine.source == "tensorflow log"
-    assert [gpu.cuda_index for gpu in machine.gpus] == list(range(gpus))
-    assert {gpu.clocks_mhz.graphics.boost for gpu in machine.gpus} == {boost}
-    assert all(link.p2p_read is not None for link in machine.links)

@@ -205,6 +205,21 @@ def test_a_batch_that_cannot_be_in_memory_is_refused_with_one_that_can(
     assert call("plan", "--from", "7gforce", "--model", "alexnet", "--batch-size", 10**8).code == 2
 
 
+def test_the_peak_memory_of_an_earlier_run_decides_what_fits(
+    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None]
+) -> None:
+    on_scenario("four")  # of 40 GiB
+    worker("allocates")
+    assert call("run", "--model", "resnet50", "--num-gpus", 1, "--batch-size", 32).code == 0
+    for command in ("plan", "run"):
+        asked = (command, "--model", "resnet50", "--num-gpus", 1, "--batch-size")
+        done = call(*asked, 380)
+        assert done.code == 2
+        assert "about 44.4 GiB (by the peak of an earlier run with 32, 4.0 GiB), GPU 0" in done.err
+        assert call(*asked, 380, "--no-history").code == 0
+        assert call(*asked, int(done.err.split()[-1])).code == 0
+
+
 def test_what_if_shows_before_and_after_and_what_it_rests_on(call: Call) -> None:
     words = ("plan", "--from", "7gforce", "--model", "alexnet", "--num-gpus", 2)
     done = call(*words, "--what-if", "all: x16", "--what-if", "gpu6: x8")

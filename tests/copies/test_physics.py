@@ -208,19 +208,6 @@ def test_a_direction_that_is_faster_while_the_other_is_used_too_was_measured_wro
     ]
 
 
-def test_beside_other_pairs_the_odd_one_of_two_numbers_shows_itself() -> None:
-    four = box(*["NVIDIA H800"] * 4)
-    sound = [
-        one
-        for a, b in ((0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
-        for one in (copy(a, b, 86.0), copy(b, a, 86.0), both(a, b, 170.0))
-    ]
-    odd = (copy(0, 1, 190.0), copy(1, 0, 190.0), both(0, 1, 168.0))
-    assert marks(four, *odd, *sound)[:3] == ["inconsistent", "inconsistent", None]
-    odd = (copy(0, 1, 86.0), copy(1, 0, 86.0), both(0, 1, 70.0))
-    assert marks(four, *odd, *sound)[:3] == [None, None, "inconsistent"]
-
-
 def test_a_copy_among_others_that_is_far_faster_than_alone_counts_both_directions() -> None:
     h800 = box(*["NVIDIA H800"] * 2)
     among = copy(0, 1, 160.0, method="kernel_read", group="bidirectional gpu:0 gpu:1", with_reverse=True)

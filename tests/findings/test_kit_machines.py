@@ -21,12 +21,3 @@ TRUE = {
 def test_a_scenario_of_the_kit_has_only_the_findings_that_are_true_of_it(name: str) -> None:
     machine = machine_of(name)
     assert {finding.id for finding in find(machine)} == TRUE[name]
-
-
-def test_the_risers_of_the_seven_card_box_are_found_and_the_card_in_the_slot_is_distinguished() -> None:
-    machine = machine_of("7gforce")
-    narrow = [finding for finding in find(machine) if finding.id == "pcie.slot_narrow"]
-    assert {finding.subject.text: finding.severity for finding in narrow} == {
-        "gpus:0-5": "warning",
-        "gpu:6": "info",
-    }

@@ -13,7 +13,7 @@ from gputopo.reference.clock_events import BITS
 from gputopo.values.history import History
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
 from tests.findings.boxes import IDS, every_gpu, gpu, sound
-from tests.findings.watched import IDLE, WORKING, found, samples, watched
+from tests.findings.watched import IDLE, found, samples, watched
 
 IDLING = GpuSample(gpu=1, **IDLE)
 
@@ -54,12 +54,6 @@ def test_a_link_that_never_reaches_its_generation_under_load_is_degraded() -> No
     assert (finding.evidence["best"], finding.evidence["due"]) == (1, 3)
     low, due = finding.evidence["copy_gb_per_s"]
     assert due / low > 3  # generation 1 against 3: 2.5 and 8 GT/s, and another line code
-
-
-def test_an_idle_slow_link_cannot_be_judged() -> None:
-    mostly_idle = [IDLING] * 20 + [samples(pcie_gen=1)] * 5
-    assert found(mostly_idle) == ()
-    assert found([samples(pcie_gen=1)] * 4) == ()
 
 
 @pytest.mark.parametrize(("slow", "ids"), [(19, []), (20, ["pcie.generation_degraded"])])
@@ -146,17 +140,6 @@ def test_a_flood_of_xids_is_counted_without_end() -> None:
     findings = find_watched(sound(2), history)
     assert len(findings) == 65
     assert any(finding.evidence == {"count": 1000 - 64} for finding in findings)
-
-
-def test_the_same_slowdown_of_all_gpus_is_reported_once() -> None:
-    history = History()
-    for second in range(10):
-        masked = {**WORKING, "throttle_mask": 4}
-        history.add(
-            MachineSample(time_s=float(second), gpus=(GpuSample(gpu=0, **masked), GpuSample(gpu=1, **masked)))
-        )
-    (finding,) = find_watched(sound(2), history)
-    assert finding.subject.text == "gpus:0-1"
 
 
 def test_a_long_watch_needs_no_more_memory_than_a_short_one() -> None:

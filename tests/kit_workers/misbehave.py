@@ -56,6 +56,12 @@ def works() -> None:
 
 
 @behaviour
+def allocates() -> None:
+    works()
+    send("memory_peak", host_bytes=1 << 30, devices={"/GPU:0": 4 << 30})
+
+
+@behaviour
 def slow_tower() -> None:
     for number in range(1, 41):
         step(number, slow_tower=1)

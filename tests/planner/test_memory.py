@@ -1,6 +1,6 @@
 import pytest
 
-from gputopo.planner.choose import largest_batch, needed_bytes, require_memory
+from gputopo.planner.choose import memory_need, require_memory
 from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine, MemoryMib
@@ -14,26 +14,35 @@ def box(**fields: object) -> Machine:
     return Machine(source="a test", gpus=(Gpu(index=3, **fields),))  # type: ignore[arg-type]
 
 
+NEED = memory_need(RESNET, Gpu(index=0), 64, "fp32")
+
+
 def test_a_batch_needs_its_features_and_three_times_the_variables() -> None:
-    empty = needed_bytes(RESNET, 0, "fp32")
-    assert empty == 3 * 4 * RESNET.parameters
-    assert needed_bytes(RESNET, 64, "fp32") - empty == 64 * RESNET.feature_bytes
-    assert needed_bytes(RESNET, 64, "fp16") - empty == 32 * RESNET.feature_bytes
+    assert NEED.bytes(0) == 3 * 4 * RESNET.parameters
+    assert NEED.bytes(64) - NEED.bytes(0) == 64 * RESNET.feature_bytes
+    assert memory_need(RESNET, Gpu(index=0), 64, "fp16").each == RESNET.feature_bytes / 2
 
 
-def test_a_batch_that_was_trained_here_is_not_refused_whatever_is_counted() -> None:
-    machine = box(name="GeForce GTX 1070")
-    ran = [Figure("GeForce GTX 1070", "resnet50", 500, "fp32", 100.0)]
-    require_memory(machine, RESNET, {3: 500}, "fp32", ran)
-    for batch, precision in ((501, "fp32"), (500, "bf16")):
-        with pytest.raises(UsageError, match="GPU 3 has 8 GiB at most"):
-            require_memory(machine, RESNET, {3: batch}, precision, ran)
+def test_the_peak_of_the_earlier_run_with_the_nearest_batch_decides_before_what_is_counted() -> None:
+    machine = box(name="NVIDIA GeForce GTX 1070")
+    small, large = (
+        Figure("GeForce GTX 1070", "resnet50", batch, "fp32", 100.0, peak_bytes=round(gib * GIB))
+        for batch, gib in ((8, 7.9), (600, 4.0))
+    )
+    require_memory(machine, RESNET, {3: 1000}, "fp32", [small, large])
+    with pytest.raises(UsageError) as refused:
+        require_memory(machine, RESNET, {3: 1300}, "fp32", [small, large])
+    # 0.29 GiB of variables, 3.71 for 600 examples: 8.3 for 1300; 6.91 left of 7.2 are 1116 examples
+    assert "needs about 8.3 GiB (by the peak of an earlier run with 600, 4.0 GiB)" in refused.value.what
+    assert refused.value.hint == "use --batch-size 1,116"
+    with pytest.raises(UsageError, match="GiB or more, GPU 3 has 8 GiB at most"):
+        require_memory(machine, RESNET, {3: 1000}, "bf16", [small, large])
 
 
 def test_the_largest_batch_leaves_a_tenth_of_the_memory() -> None:
-    batch = largest_batch(RESNET, 8 * GIB, "fp32")
-    assert needed_bytes(RESNET, batch, "fp32") <= 0.9 * 8 * GIB < needed_bytes(RESNET, batch + 1, "fp32")
-    assert largest_batch(RESNET, GIB // 4, "fp32") == 0
+    batch = NEED.largest_batch(8 * GIB)
+    assert NEED.bytes(batch) <= 0.9 * 8 * GIB < NEED.bytes(batch + 1)
+    assert NEED.largest_batch(GIB // 4) == 0
 
 
 @pytest.mark.parametrize(
@@ -50,7 +59,7 @@ def test_the_largest_batch_leaves_a_tenth_of_the_memory() -> None:
 def test_the_memory_is_as_reported_or_as_of_its_model_or_that_of_the_largest_gpu(
     machine: Machine, gib: int
 ) -> None:
-    fits = (gib * GIB - needed_bytes(RESNET, 0, "fp32")) // RESNET.feature_bytes
+    fits = int((gib * GIB - NEED.fixed) // NEED.each)
     require_memory(machine, RESNET, {3: fits, 0: 10**9}, "fp32")
     with pytest.raises(UsageError, match=f"GPU 3 has {gib} GiB"):
         require_memory(machine, RESNET, {3: fits + 1}, "fp32")

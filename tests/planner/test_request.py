@@ -114,14 +114,6 @@ def test_a_gpu_that_another_kernel_driver_holds_is_left_out_whether_it_has_a_num
     assert plan(changed(numbered, 1, name="it worked"), Request(num_gpus=2)).refused == ()
 
 
-@pytest.mark.parametrize("identity", [{"uuid": "GPU-1"}, {"pci_address": "0000:05:00.0"}])
-def test_a_gpu_that_the_driver_lists_twice_is_used_once(identity: dict[str, str]) -> None:
-    machine = changed(changed(machine_of(SEVEN), 0, **identity), 1, **identity)
-    assert plan(machine, Request(num_gpus=2)).choice.gpus == (0, 2)
-    error = error_of(NoPlanError, machine, Request(gpus=(0, 1)))
-    assert error.what == "GPU 1 cannot be used: the driver lists GPU 0 twice"
-
-
 def test_the_variables_cannot_go_to_a_lost_gpu() -> None:
     machine = changed(machine_of(SEVEN), 3, lost=True)
     assert "GPU 3 cannot be used" in error_of(NoPlanError, machine, Request(ps="gpu:3")).what

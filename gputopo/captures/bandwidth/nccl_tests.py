@@ -8,6 +8,7 @@ not understood. `nccl_tests_runs` makes the machine.
 
 import re
 
+from gputopo.captures import nccl_log
 from gputopo.captures.bandwidth import nccl_tests_runs as runs
 from gputopo.captures.bandwidth.nccl_tests_runs import NcclRow, NcclRun, Rank, Timed
 from gputopo.captures.bandwidth.texts import Program, ProgramRead, understood_of
@@ -62,20 +63,7 @@ _TIMEOUT = re.compile(r"^\S{1,255}: Test timeout \((\d{1,9})s\) \S{1,200}:\d{1,6
 _LAST_ERROR = re.compile(r"^error: (\S.{0,500})$")
 _UNWOUND = re.compile(r"^\.\. \S{1,255} pid \d+: Test failure \S{1,200}:\d{1,6}$")
 _REASONS = {"NCCL": "NCCL_ERROR", "CUDA": "CUDA_ERROR"}
-_VERSION = re.compile(r"\bNCCL version (\d{1,2}\.\d{1,3}(?:\.\d{1,3})?)(?:\+cuda(\d{1,2}\.\d{1,2}))?")
 _LIBRARY = re.compile(r"^nccl-tests version \S{1,20} nccl-headers=\d{1,8} nccl-library=(\d{4,6})$")
-_LOG = re.compile(r"\bNCCL (?:INFO|WARN|TRACE|ERROR)\b|\bNCCL version \d|^NCCL_\w+=")
-_TRANSPORT = re.compile(r"\] (?:->|send|receive).*?\bvia (P2P|SHM|NET|COLLNET)\b|\bvia (P2P|SHM|NET)/")
-# IB, Socket, IBext_v8, AWS Libfabric, ... and whether the card reads the GPU's memory by itself.
-_NETWORK = re.compile(r"\bvia (NET/[A-Za-z][\w ]{0,40})/\d{1,4}(/GDRDMA)?(?:[/(\s]|$)")
-_CARDS = re.compile(r"\bNET/(?:IB|Socket) ?: Using (.{1,2000})")
-_CARD = re.compile(r"\[\d{1,3}\] ?([A-Za-z][\w.-]{0,39}):")
-_NVLS = re.compile(r"\b(\d{1,3}) nvls channels\b")
-_NO_NVLS = re.compile(r"NVLS multicast support is not available")
-_SETTING = re.compile(
-    r"\b(NCCL_(?:P2P_DISABLE|P2P_LEVEL|SHM_DISABLE|NVLS_ENABLE|ALGO|PROTO|MAX_NCHANNELS))"
-    r"(?: set by environment to |=)([\w^,:.-]{1,40}?)\.?(?=[\s\"';]|$)"
-)
 _PROSE = re.compile(
     r"^(?:Using devices|\(B\).*|out-of-place\b.*|(?:Blocking|Parallel Init|Swap Comms) Enabled.*"
     r"|Per-Iteration Report:.*|Reducing maxBytes to \d+.*|Writing JSON output to .*|GPU memory usage *:.*"
@@ -91,11 +79,6 @@ def program_of(line: str) -> str | None:
     """Return the program that a command line starts, without `_perf`."""
     found = _PROGRAM.search(line)
     return found[1] if found else None
-
-
-def settings_of(line: str) -> dict[str, None]:
-    """Return the variables of NCCL in a line that decide how it transfers, as `NCCL_ALGO=Ring`."""
-    return {f"{one[1]}={one[2]}": None for one in _SETTING.finditer(line)}
 
 
 def version_of(code: int) -> str:
@@ -129,6 +112,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.runs = [NcclRun()]
+        self.log = nccl_log.NcclLog()
         self.named: str | None = None  # the program of a command line above the next run
         self.facts: dict[str, None] = {}  # of that command line
         self.above: set[str] = set()  # programs that lines above the next run mention
@@ -154,24 +138,12 @@ class _Reader:
 
     def _log(self, line: str) -> bool:
         """Take a line of NCCL's own log."""
-        if _LOG.search(line) is None:
+        if not nccl_log.is_line(line):
             return False
-        if version := _VERSION.search(line):
+        if version := nccl_log.version_in(line):
             self._next_if_ended()
-            self.run.nccl_version = version[1] + (f" (CUDA {version[2]})" if version[2] else "")
-        self.run.facts.update(settings_of(line))
-        if transport := _TRANSPORT.search(line):
-            self.run.facts[transport[1] or transport[2]] = None
-        if network := _NETWORK.search(line):
-            self.run.facts[network[1]] = None
-            if network[2]:
-                self.run.facts["GDRDMA"] = None
-        if cards := _CARDS.search(line):
-            self.run.facts.update({f"card {name}": None for name in _CARD.findall(cards[1])})
-        if channels := _NVLS.search(line):
-            self.run.facts["NVLS" if int(channels[1]) else "no NVLS"] = None
-        elif _NO_NVLS.search(line):
-            self.run.facts["no NVLS"] = None
+            self.run.nccl_version = version[0] + (f" (CUDA {version[1]})" if version[1] else "")
+        self.run.facts.update(self.log.take(line))
         return True
 
     def _head(self, line: str) -> bool:
@@ -317,7 +289,7 @@ class _Reader:
         program = program_of(line)
         if program is None:
             return False
-        self.named, self.facts = program, settings_of(line)
+        self.named, self.facts = program, nccl_log.deciding(nccl_log.settings_in(line))
         if self.begun and not self.run.rows and self.run.program is None and not self.ended:
             self.run.program, self.named = self.named, None
         return True

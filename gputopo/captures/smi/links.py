@@ -20,7 +20,7 @@ from gputopo.captures.ledger import Claims, Format, by_line, read_lines
 from gputopo.captures.pci import pci_tree
 from gputopo.captures.smi.topo_table import GPU, PEER_STATUS, Head, cells_below, header_words, label_of
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Contradiction, Gpu, Link, Machine, NvLink, Unread
+from gputopo.values.machine import Contradiction, Gap, Gpu, Link, Machine, NvLink, Unread
 from gputopo.values.subject import EVERY, at_gpu, at_link, item
 
 P2P = "nvidia-smi topo -p2p"
@@ -228,6 +228,7 @@ class _ReportedGpu:
     uuid: str | None
     links: dict[int, NvLink] = field(default_factory=dict)
     refused: str | None = None
+    is_cut: bool = False
 
 
 def recognise_nvlink(text: str) -> bool:
@@ -259,6 +260,8 @@ def parse_nvlink(text: str, *, origin: str) -> Machine:
                 )
         elif gpu is not None and (refused := _REFUSED.match(line)):
             gpu.refused = refused[1].strip()
+        elif gpu is not None and line.strip() in ("...", "…"):
+            gpu.is_cut = True
         else:
             return gpu is not None and _add(gpu, line, number, origin)
         return True
@@ -299,7 +302,11 @@ def _add(gpu: _ReportedGpu, line: str, number: int, origin: str) -> bool:
 def _machine(reported: dict[int, _ReportedGpu], unread: tuple[Unread, ...]) -> Machine:
     missing: dict[str, str] = {}
     gpus: list[Gpu] = []
+    gaps: list[Gap] = []
     for index, gpu in sorted(reported.items()):
+        if gpu.is_cut or sorted(gpu.links) != [*range(len(gpu.links))]:
+            gpu.links, gpu.refused = {}, "the text leaves some of its links out"
+            gaps.append(Gap(source=NVLINK, text=f"some of the links of GPU {index} are left out"))
         if not gpu.links and _ALL_DOWN.search(gpu.refused or ""):
             gpu.links = _down_like_its_peers(gpu, reported.values())
         links = tuple(gpu.links[number] for number in sorted(gpu.links)) or None
@@ -310,7 +317,7 @@ def _machine(reported: dict[int, _ReportedGpu], unread: tuple[Unread, ...]) -> M
         if gpu.uuid is None:
             missing[at_gpu(index, "uuid")] = "masked in the text"
         gpus.append(Gpu(index=index, name=gpu.name, uuid=gpu.uuid, nvlinks=links))
-    return Machine(source=NVLINK, gpus=tuple(gpus), missing=missing, unread=unread)
+    return Machine(source=NVLINK, gpus=tuple(gpus), missing=missing, unread=unread, gaps=tuple(gaps))
 
 
 def _down_like_its_peers(gpu: _ReportedGpu, reported: Iterable[_ReportedGpu]) -> dict[int, NvLink]:

@@ -12,6 +12,7 @@ import select
 import sys
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -19,7 +20,7 @@ import gputopo
 from gputopo.cli.hosts.meeting import card_of, resources_of
 from gputopo.cli.source import machine_from, planned_machine, root_folder
 from gputopo.launch.hosts.addresses import own_address, require_private
-from gputopo.launch.hosts.messages import Joining, Unable
+from gputopo.launch.hosts.messages import Joining, RunEnd
 from gputopo.topology.identities import without_identities
 from gputopo.topology.peer_access import with_reasons
 from gputopo.values import schema
@@ -37,16 +38,8 @@ def main(arguments: Sequence[str]) -> int:
         else:
             _say(_joining(machine=without_identities(with_reasons(machine_from(())))))
     except GputopoError as error:
-        _say(
-            Unable(
-                rank=0,
-                name=platform.node(),
-                version=gputopo.__version__,
-                what=error.what,
-                hint=error.hint,
-                exit_code=int(error.exit_code),
-            )
-        )
+        unable = RunEnd(exit_code=int(error.exit_code), cause=error.what, hint=error.hint)
+        _say(_joining(unable=unable))
     return 0
 
 
@@ -55,15 +48,8 @@ def _say(answer: msgspec.Struct) -> None:
     sys.stdout.buffer.flush()
 
 
-def _joining(address: str = "", port: int = 0, **brought: object) -> Joining:
-    own = {
-        "rank": 0,
-        "name": platform.node(),
-        "version": gputopo.__version__,
-        "address": address,
-        "port": port,
-    }
-    return Joining(**own, **brought)  # type: ignore[arg-type]
+def _joining(**brought: Any) -> Joining:
+    return Joining(rank=0, name=platform.node(), version=gputopo.__version__, **brought)
 
 
 def _address(peers: Sequence[str]) -> str:
@@ -84,7 +70,9 @@ def _planned(peers: Sequence[str], *, pairs: bool) -> Joining:
         address = _address(peers)
     except (OSError, UnicodeError):
         address = None
-    return _joining(address or platform.node(), machine=brought, resources=resources_of(brought, address))
+    return _joining(
+        address=address or platform.node(), machine=brought, resources=resources_of(brought, address)
+    )
 
 
 def _network(peers: Sequence[str], tool: str, *public: str) -> None:
@@ -107,7 +95,7 @@ def _network(peers: Sequence[str], tool: str, *public: str) -> None:
         tools = tools_at(address, tool, root_folder())  # type: ignore[arg-type]
         resources = msgspec.to_builtins({**card_of(address), "tools": tools})
         machine = None if tools.nccl is None else machine_from(())  # by whose ports it is judged
-        _say(_joining(address, listener.port, machine=machine, resources=resources))
+        _say(_joining(address=address, port=listener.port, machine=machine, resources=resources))
         while line := sys.stdin.buffer.readline():
             _say(measure_order(line, listener, os.environ))
 

@@ -13,7 +13,7 @@ from gputopo.cli.printing import note, to_stderr
 from gputopo.launch.hosts.addresses import is_this_host
 from gputopo.launch.hosts.allocation import HostOptions, find
 from gputopo.launch.hosts.hostlists import HostAddress
-from gputopo.launch.hosts.messages import Joining, Refused, Unable
+from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.remote_ask import HostProcess, asked, questions
 from gputopo.launch.remote_start import HostCommand
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
@@ -70,7 +70,7 @@ def start_hosts(
 
 _PEERS = 4  # hosts by one of which another one finds its address on their network; not measured
 _ANSWER = ("-P", "-m", "gputopo.cli.hosts.answer")
-_decoder: msgspec.json.Decoder[Joining | Unable] = msgspec.json.Decoder(Joining | Unable)
+_decoder = msgspec.json.Decoder(Joining)
 
 
 def hosts_to_ask(options: HostOptions) -> tuple[HostAddress, ...] | None:
@@ -143,6 +143,6 @@ def read(process: HostProcess, within_s: float, python: str) -> Joining:
             f"gputopo is {found.version} on {host}, {gputopo.__version__} here",
             "install the same version on all hosts",
         )
-    if isinstance(found, Unable):
-        raise Refused(what=f"{host}: {found.what}", hint=found.hint, exit_code=found.exit_code).error
+    if found.unable is not None:
+        raise msgspec.structs.replace(found.unable, cause=f"{host}: {found.unable.cause}").error
     return found

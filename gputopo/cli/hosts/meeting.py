@@ -65,24 +65,19 @@ def joining(
     allocation: Allocation,
     machine: "Machine | None",
     asked: dict[str, Any],
-    *,
-    address: str = "",
-    port: int = 0,
-    resources: dict[str, Any] | None = None,
+    **brought: Any,
 ) -> "Joining":
-    """Return what a host brings. `address`, `port`: of its TensorFlow server, if it is to have one."""
+    """Return what a host brings. `asked`: as of `meeting_of`; `brought`: other fields of it."""
     from gputopo.launch.hosts.messages import Joining
 
     return Joining(
         rank=allocation.rank,
         name=name_of(allocation),
         version=gputopo.__version__,
-        address=address,
-        port=port,
         job=allocation.job,
         machine=machine,
         asked=_alike(allocation, asked),
-        resources=resources or {},
+        **brought,
     )
 
 
@@ -118,23 +113,30 @@ def address_of(allocation: Allocation, hosts: HostOptions) -> str:
 def join(allocation: Allocation, hosts: HostOptions, bringing: "Joining") -> "tuple[RendezvousClient, Reply]":
     """Join rank 0, and return the connection and its reply. Raises HardwareError where it cannot be reached.
 
-    Where rank 0 refuses this host, or ends by an error, the command ends with that, after rank 0 has ended. A
-    driver shows the reason once: as rank 0 prints it.
+    Where rank 0 does without this host, refuses it, or ends by an error, that is printed; a driver shows an
+    error once: as rank 0 prints it.
     """
-    from gputopo.launch.hosts.messages import Refused
+    from gputopo.launch.hosts.messages import RunEnd
+
+    name = allocation.leader.name
+    note(f"{allocation.source}: rank {allocation.rank} of {allocation.size} hosts, joining {name}")
+    guest = _client(allocation, hosts)
+    reply = guest.join(bringing, hosts.join_timeout)
+    if isinstance(reply, RunEnd) and not reply.exit_code:
+        note(f"this host is not needed: {reply.cause}")
+    elif isinstance(reply, RunEnd):
+        if not is_driven(os.environ):
+            show_error(reply.error.what, reply.hint)
+        guest.outlast()
+    return guest, reply
+
+
+def _client(allocation: Allocation, hosts: HostOptions) -> "RendezvousClient":
     from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 
     leader = allocation.leader
     assert leader.name is not None, "rank 0 has a name"
-    note(f"{allocation.source}: rank {allocation.rank} of {allocation.size} hosts, joining {leader.name}")
-    guest = RendezvousClient(allocation.rank, leader.name, allocation.port, _secret(hosts))
-    reply = guest.join(bringing, hosts.join_timeout)
-    if isinstance(reply, Refused):
-        if not is_driven(os.environ):
-            show_error(reply.what, reply.hint)
-        guest.outlast()
-        raise SystemExit(reply.exit_code)
-    return guest, reply
+    return RendezvousClient(leader.name, allocation.port, _secret(hosts))
 
 
 def excuse(allocation: Allocation, hosts: HostOptions, error: GputopoError) -> int:
@@ -143,32 +145,22 @@ def excuse(allocation: Allocation, hosts: HostOptions, error: GputopoError) -> i
     Rank 0 itself has nobody to report it to: there the error is raised. A driver shows it once: as rank 0
     prints it, where that is there.
     """
-    from gputopo.launch.hosts.messages import Unable
-    from gputopo.launch.hosts.rendezvous_client import RendezvousClient
+    from gputopo.launch.hosts.messages import EXCUSE_S, RunEnd
+    from gputopo.launch.hosts.rendezvous_client import LeaderGoneError
 
     if allocation.rank == 0:
         raise error
     driven = is_driven(os.environ)
     if not driven:
         show_error(error.what, error.hint)
-    leader = allocation.leader
-    assert leader.name is not None, "rank 0 has a name"
-    unable = Unable(
-        rank=allocation.rank,
-        name=name_of(allocation),
-        version=gputopo.__version__,
-        job=allocation.job,
-        what=error.what,
-        hint=error.hint,
-        exit_code=int(error.exit_code),
-    )
+    unable = RunEnd(exit_code=int(error.exit_code), cause=error.what, hint=error.hint)
     try:
-        client = RendezvousClient(allocation.rank, leader.name, allocation.port, _secret(hosts))
-        reported = client.excuse(unable)
-    except GputopoError:  # it has no secret either
-        reported = False
-    if driven and not reported:
-        show_error(error.what, error.hint)
+        guest = _client(allocation, hosts)
+        guest.join(joining(allocation, None, {}, unable=unable), EXCUSE_S)
+        guest.outlast()
+    except GputopoError as failed:
+        if driven and not isinstance(failed, LeaderGoneError):  # which has heard of it
+            show_error(error.what, error.hint)
     return int(error.exit_code)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.cli.hosts.training import HostOfRun, claim, failed_here, place_of
+from gputopo.cli.hosts.training import HostOfRun, claim, failed_here, place_of, reply_of
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run.program import make_folder, other_gpus, run_own, run_recorded
 from gputopo.launch.hosts.addresses import free_port, own_address
@@ -104,10 +104,8 @@ def _where(name: str, target: "Target") -> str:
 
 
 def _reply(target: "Target", place: int | None, program: tuple[str, ...], master: tuple[str, int]) -> "Reply":
-    from gputopo.launch.hosts.messages import HostStart, Unused
-
     if place is None:
-        return Unused(why="the devices of fewer hosts are enough")
+        return reply_of(target, None, b"")
     own = target.others[place - 1]
     part = ProgramPart(
         spec=program_spec(own, program),
@@ -115,9 +113,7 @@ def _reply(target: "Target", place: int | None, program: tuple[str, ...], master
         host=target.servers[place].host,
         cluster=_variables(target, place, master),
     )
-    return HostStart(
-        spec=msgspec.Raw(schema.encode(part)), environment=dict(own.plan.environment), place=place
-    )
+    return reply_of(target, place, schema.encode(part))
 
 
 def _variables(target: "Target", place: int, master: tuple[str, int]) -> dict[str, str]:

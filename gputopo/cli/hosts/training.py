@@ -89,7 +89,7 @@ class HostOfRun:
 
     def joins(self) -> "tuple[Joining, RendezvousClient, HostStart] | int":
         """Join rank 0; return what this host brought, the client and its start, or an exit code."""
-        from gputopo.launch.hosts.messages import HostStart, Unused
+        from gputopo.launch.hosts.messages import RunEnd
 
         try:
             address = address_of(self.allocation, self.hosts)
@@ -97,11 +97,7 @@ class HostOfRun:
         except GputopoError as error:
             return excuse(self.allocation, self.hosts, error)
         guest, reply = join(self.allocation, self.hosts, bringing)
-        if isinstance(reply, Unused):
-            note(f"this host is not needed: {reply.why}")
-            return ExitCode.OK
-        assert isinstance(reply, HostStart)
-        return bringing, guest, reply
+        return reply.exit_code if isinstance(reply, RunEnd) else (bringing, guest, reply)
 
     def target(
         self, wanted: "Request", joined: "Mapping[int, Joining]", claims: contextlib.ExitStack
@@ -139,7 +135,7 @@ def train_on_hosts(host: HostOfRun, job: AskedJob, request: "Request") -> int:
 def _lead(host: HostOfRun, job: AskedJob, request: "Request") -> int:
     """Wait for the other hosts, plan for all, and train; a dry run shows the plan."""
     from gputopo.cli.run import training
-    from gputopo.launch.hosts.messages import RunEnd, Unused
+    from gputopo.launch.hosts.messages import RunEnd
 
     options = host.options
     with host.meeting() as meeting:
@@ -147,7 +143,7 @@ def _lead(host: HostOfRun, job: AskedJob, request: "Request") -> int:
         with contextlib.ExitStack() as claims:
             target, spec = _runnable(job, job.placed(host.target(request, joined, claims)), options)
             if options.dry_run:
-                meeting.answer({rank: Unused(why="this is a dry run") for rank in joined})
+                meeting.answer(dict.fromkeys(joined, RunEnd(exit_code=0, cause="this is a dry run")))
                 meeting.end(RunEnd(exit_code=ExitCode.OK))
                 return training.show_only(target, spec, options)
             group = _group(meeting, spec, host.hosts, options)
@@ -191,13 +187,18 @@ def _group(
 
 
 def _reply(host: "Joining", target: "Target", spec: "RunSpec") -> "Reply":
-    from gputopo.launch.hosts.messages import HostStart, Unused
-
     place = place_of(spec.servers, host.address, host.port)
+    return reply_of(target, place, schema.encode(spec))
+
+
+def reply_of(target: "Target", place: int | None, spec: bytes) -> "Reply":
+    """Return the reply to the host at a place among those that take part, None: it does not."""
+    from gputopo.launch.hosts.messages import HostStart, RunEnd
+
     if place is None:
-        return Unused(why="the devices of fewer hosts are enough")
-    plan = target.others[place - 1].plan
-    return HostStart(spec=msgspec.Raw(schema.encode(spec)), environment=dict(plan.environment), place=place)
+        return RunEnd(exit_code=0, cause="the devices of fewer hosts are enough")
+    environment = dict(target.others[place - 1].plan.environment)
+    return HostStart(spec=msgspec.Raw(spec), environment=environment, place=place)
 
 
 def place_of(servers: "tuple[Server, ...]", address: str, port: int) -> int | None:
@@ -238,9 +239,7 @@ def failed_here(guest: "RendezvousClient", error: GputopoError) -> int:
         remedy=error.hint,
         exit_code=int(error.exit_code),
     )
-    with contextlib.suppress(GputopoError):  # rank 0 is gone
-        guest.tell([failure])
-        guest.settle()
+    guest.put(failure)
     guest.outlast()
     return int(error.exit_code)
 

@@ -68,11 +68,13 @@ class AskedJob:
         model = self.model
         if model is not None:
             model = model_names.model_for(model, self.typed.get("data_name"))
+        precision, predicts = training.get("precision", Precision()), self.model is None or self.is_predicted
         return planner.Request(
             model=model,
             batch_size=AUTO if is_auto(self.typed.get("batch_size")) else training.get("batch_size"),
-            precision=training.get("precision", Precision()).compute,
-            predicts=self.is_predicted if self.model is not None else True,
+            precision=precision.compute,
+            predicts=predicts,
+            fits=predicts and model is not None and not precision.xla,
             **{
                 **self.placement.fields,
                 "variable_update": "replicated" if self._has_copies else self.update,

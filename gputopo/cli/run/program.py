@@ -35,7 +35,7 @@ from gputopo.values.run.verdict import OUTSIDE
 
 if TYPE_CHECKING:
     from gputopo.launch.spec.target import Target
-    from gputopo.launch.user_program.recording import Company
+    from gputopo.launch.user_program.hosts import Following, Leading
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Plan
     from gputopo.values.run.result import Result
@@ -110,7 +110,7 @@ def run_recorded(
     others: Sequence[int],
     folder: runs.RunFolder | None,
     options: OutputOptions,
-    company_of: "Callable[[ProgramStop], Company] | None" = None,
+    company_of: "Callable[[ProgramStop], Leading | Following] | None" = None,
 ) -> int:
     """Run the program beside its record, save and report the result, and return the exit code.
 

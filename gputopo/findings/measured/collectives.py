@@ -16,23 +16,16 @@ from gputopo.copies.collectives import (
 )
 from gputopo.findings.compare import grouped
 from gputopo.findings.measured.faults import BELOW_MINIMUM
-from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, rule_of
+from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, rule_of, threshold
 from gputopo.values.bandwidth import HOSTS, SEPARATE_RUNS, Failure, Sample, gpus_of
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE, Subject
 
-RING_MARGIN = Threshold(
-    "bus bandwidth of a ring, up to so much more",
-    1.08,
-    "of the ring's",
-    "8 H200 reach 365.6 GB/s by the ring and 473.1 by NVLS; 5 of them 414.2 (stas00/ml-engineering)",
-)
-# Published sweeps rise, or fall by less than 7 %.
-DROP = Threshold("bus bandwidth of the largest size, of that of the best smaller size", 0.80, "of it")
-SWEEP_BYTES = Threshold("size from which bus bandwidths are compared", 16 * 1024 * 1024, "bytes")
-# 8 GPUs of one host take 15 (H100) to 50 us (V100) in published logs.
-LATENCY_US = Threshold("time of a message of at most 8 KiB", 250.0, "us")
+RING_MARGIN = threshold("measured.collectives.RING_MARGIN")
+DROP = threshold("measured.collectives.DROP")
+SWEEP_BYTES = threshold("measured.collectives.SWEEP_BYTES")
+LATENCY_US = threshold("measured.collectives.LATENCY_US")
 # A ring reaches 0.94 to 0.96, with a port behind the CPU 0.64 (NVIDIA/nccl issues 307 and 412).
 OF_PORTS = Threshold(
     "bus bandwidth over several hosts, of the rate of the network ports of a host", NETWORK_LOW_SHARE, "of it"

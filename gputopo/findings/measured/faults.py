@@ -12,16 +12,15 @@ from gputopo.findings.compare import grouped
 from gputopo.findings.driver import DRIVER_STATUS
 from gputopo.findings.measured.direct import cutoff, host_failures, nvlink_pairs
 from gputopo.findings.rule import (
-    Case,
     Fault,
     Rule,
     Severity,
-    Threshold,
     check,
     copies_of,
     facts_of,
     present,
     rule_of,
+    threshold,
 )
 from gputopo.findings.throttling import THROTTLE
 from gputopo.findings.usage import GPU_BUSY, in_use
@@ -31,116 +30,13 @@ from gputopo.values.index_ranges import pairs_in_words
 from gputopo.values.machine import Gpu, Machine, Throttle
 from gputopo.values.subject import MACHINE, Subject
 
-# Repeats of a large copy are within 1 to 2 % on an idle machine.
-UNSTEADY_PERCENT = Threshold("spread of the repeats of one copy", 15.0, "% of the median")
-# A process that copies all the time on one of four cores takes a quarter of the memory's rate at most.
-BUSY_SHARE = Threshold("load average of the host before the measurement", 0.25, "of its CPUs")
-MIN_REPEATS = Threshold("repeats before their spread is judged", 3, "repeats")
+UNSTEADY_PERCENT = threshold("measured.faults.UNSTEADY_PERCENT")
+BUSY_SHARE = threshold("measured.faults.BUSY_SHARE")
+MIN_REPEATS = threshold("measured.faults.MIN_REPEATS")
 
-_WRONG_CASES = {
-    "with the host": Case(
-        "copies between GPU and host corrupt data",
-        "Do not train on these GPUs, and leave P2P on: without it all copies take this path. Reseat the card "
-        "and its riser, try another slot, and look for PCIe and memory errors of GPU and host (gputopo "
-        "inspect, sudo dmesg).",
-        "error",
-    ),
-    "staged": Case(
-        "copies staged through host memory corrupt data",
-        "Do not train over these paths, and leave P2P on: without it more copies take them. Test the host's "
-        "memory, look for PCIe errors (gputopo inspect, sudo dmesg), and reseat cards and risers.",
-        "error",
-    ),
-    "direct": Case(
-        "only direct copies (P2P) corrupt data; through host memory it arrives intact",
-        "Turn P2P off between these pairs until it is repaired. The usual causes are an IOMMU that "
-        "translates and ACS (gputopo inspect), then switches and risers. "
-        "TensorFlow's copies do not follow NCCL's variables: use single GPUs of these pairs.",
-        "error",
-    ),
-    "over NVLink": Case(
-        "direct copies over NVLink corrupt data; through host memory it arrives intact",
-        "Do not train over these pairs: choose GPUs without them (gputopo plan --exclude, or "
-        "CUDA_VISIBLE_DEVICES); no NCCL_P2P_LEVEL excludes single NVLinks. Look for their errors (nvidia-smi "
-        "nvlink -e, Xid 74 in sudo dmesg), and reseat the bridge or board.",
-        "error",
-    ),
-    "direct, host path unknown": Case(
-        "direct copies (P2P) corrupt data; the path through the host was not measured, or failed",
-        "Do not train over these pairs, and leave P2P on until the path through the host is known to be "
-        "right (gputopo bandwidth). Look for ACS and an IOMMU that translates (gputopo inspect), reseat "
-        "cards, risers and bridges; for NVLinks see nvidia-smi nvlink -e.",
-        "error",
-    ),
-    "collective operations": Case(
-        "results of collective operations are wrong",
-        "Do not train with these GPUs. Run gputopo bandwidth: it compares every byte of each path and names "
-        "the GPUs. If all paths are right, look for memory errors (nvidia-smi -q -d ECC), and try another "
-        "version of NCCL.",
-        "error",
-    ),
-    "GPU memory": Case(
-        "copies within a GPU corrupt data",
-        "Do not train on this GPU. Look for its memory errors (gputopo inspect, nvidia-smi -q -d ECC) and "
-        "Xids (sudo dmesg | grep -i xid); if it persists after a reboot, replace it.",
-        "error",
-    ),
-    "host memory": Case(
-        "copies in host memory corrupt data",
-        "Do not train on this host. Test its memory (memtest86+), and look for its errors (sudo dmesg | "
-        "grep -i -e edac -e mce).",
-        "error",
-    ),
-}
 WRONG_DATA = rule_of("bandwidth.wrong_data")
 HUNG = rule_of("bandwidth.hung")
-_RESET = (
-    "End all programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot; see sudo dmesg | grep "
-    "-i -e xid -e nvrm. "
-)
-_LOST = Case(
-    "does not answer (lost, or in exclusive use by another process)",
-    _RESET
-    + "If its compute mode is exclusive (nvidia-smi -q -d COMPUTE), end that process instead. If it is "
-    "lost again: reseat it and its power cables, try another slot, then return it (RMA).",
-    "error",
-)
-_STOPPED = Case(
-    "stopped with an error",
-    _RESET + "If it happens again on an idle machine, return the GPU (RMA).",
-    "error",
-)
-# By the end of CUDA's name for the error (CUDA driver API, CUresult).
-CUDA_CASES = {
-    "ECC_UNCORRECTABLE": Case(
-        "uncorrectable ECC error in GPU memory",
-        _RESET + "If it comes back, or row remapping failed (gputopo inspect), return the GPU (RMA).",
-        "error",
-    ),
-    "NVLINK_UNCORRECTABLE": Case(
-        "uncorrectable NVLink error",
-        _RESET + "If it comes back, reseat the bridge or module, compare nvidia-smi nvlink -e with a peer's, "
-        "and return the GPU or board (RMA).",
-        "error",
-    ),
-    "OUT_OF_MEMORY": Case(
-        "out of memory",
-        "End the programs that use the memory of the GPU or the host (nvidia-smi, free -m), and measure "
-        "again.",
-        "error",
-    ),
-    "NO_DEVICE": _LOST,
-    "DEVICE_UNAVAILABLE": _LOST,
-    "LAUNCH_FAILED": _STOPPED,
-    "LAUNCH_TIMEOUT": _STOPPED,
-    "ILLEGAL_ADDRESS": _STOPPED,
-    "HARDWARE_STACK_ERROR": _STOPPED,
-    "ILLEGAL_INSTRUCTION": _STOPPED,
-    "UNKNOWN": _STOPPED,
-}
-COPY_FAILED = rule_of(
-    "bandwidth.copy_failed", cases={f"CUDA_ERROR_{name}": case for name, case in CUDA_CASES.items()}
-)
+COPY_FAILED = rule_of("bandwidth.copy_failed")
 COPIES_THROTTLED = rule_of("bandwidth.throttled")
 RAMP_UP = rule_of("bandwidth.woke_up")
 UNSTEADY = rule_of("bandwidth.unsteady", UNSTEADY_PERCENT, MIN_REPEATS, BUSY_SHARE)
@@ -339,20 +235,20 @@ def _wrong_data_remedy(machine: Machine, failed: Sequence[Failure]) -> str:
     pairs = [(a, b) for a, b in ends if a is not None and b is not None]
     if kind in ("d2d_local", "host_memory", *COLLECTIVES):
         places = {"d2d_local": "GPU memory", "host_memory": "host memory"}
-        return _WRONG_CASES[places.get(kind, "collective operations")].remedy
+        return WRONG_DATA.cases[places.get(kind, "collective operations")].remedy
     suspects = {gpu for gpu, one in host_failures(machine) if one.kind in HOST_KINDS and one.reason == reason}
     with_host = all(kind in HOST_KINDS or (a is None) != (b is None) for a, b in ends)
     if with_host or (pairs and all(suspects & set(pair) for pair in pairs)):
-        return _WRONG_CASES["with the host"].remedy
+        return WRONG_DATA.cases["with the host"].remedy
     if not pairs:
         return WRONG_DATA.remedy  # between GPUs of which none is named
     if kind == "p2p_staged" or failed[0].path == "staged":
-        return _WRONG_CASES["staged"].remedy
+        return WRONG_DATA.cases["staged"].remedy
     if not all(_arrives_staged(machine, *pair) for pair in pairs):
-        return _WRONG_CASES["direct, host path unknown"].remedy
+        return WRONG_DATA.cases["direct, host path unknown"].remedy
     if {(min(pair), max(pair)) for pair in pairs} & nvlink_pairs(machine):
-        return _WRONG_CASES["over NVLink"].remedy
-    case = _WRONG_CASES["direct"].remedy
+        return WRONG_DATA.cases["over NVLink"].remedy
+    case = WRONG_DATA.cases["direct"].remedy
     off = cutoff(machine, pairs)
     if off is None:
         return f"{case} No setting of NCCL turns P2P off between these pairs alone ({pairs_in_words(pairs)})."

@@ -10,26 +10,20 @@ from gputopo.findings.pcie import SHARED_SHARE, SHARED_UPLINK
 from gputopo.findings.rule import (
     Fault,
     Severity,
-    Threshold,
     check,
     copies_of,
     present,
     roughly,
     rule_of,
+    threshold,
 )
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of, one_way_group
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE
 
-# Copies from the far node of two-socket machines without a fault lose some percent.
-FAR_SHARE = Threshold("slow copies with a far NUMA node", 0.90, "of the near rate")
-FAR_BAD_SHARE = Threshold(
-    "very slow copies with a far NUMA node",
-    0.50,
-    "of the near rate",
-    "A P100 had 3.78 of 12.15 GB/s from the remote node (gearshifft, pull request 82)",
-)
+FAR_SHARE = threshold("measured.host.FAR_SHARE")
+FAR_BAD_SHARE = threshold("measured.host.FAR_BAD_SHARE")
 
 FAR_SLOW = rule_of("numa.far_slow", FAR_SHARE, FAR_BAD_SHARE)
 MEMORY_SLOW = rule_of("host.memory_slow", BUSY_SHARE)

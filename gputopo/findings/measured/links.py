@@ -16,54 +16,20 @@ from gputopo.findings.pcie import (
     generation_fault,
     width_fault,
 )
-from gputopo.findings.rule import Fault, Threshold, check, copies_of, present, rule_of
+from gputopo.findings.rule import Fault, check, copies_of, present, rule_of, threshold
 from gputopo.reference.expectations import LinkExpectation, expected_link, expected_of
 from gputopo.values.bandwidth import COLLECTIVES, Conditions, Kind, Sample
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import MACHINE
 
-PEERS_SHARE = Threshold(
-    "copies with the host far below same-model GPUs",
-    0.60,
-    "of the best of the peers",
-    "Half of the lanes, or one PCIe generation less, is 0.5; a far NUMA node costs a third (a P100: "
-    "gearshifft, pull request 82)",
-)
-# Many boards give one card 16 lanes and the next 8. The rest is for noise.
-HALF_SHARE = Threshold(
-    "copies at half of those of same-model GPUs",
-    0.45,
-    "of the best of the peers: info for GeForce, RTX and Quadro cards",
-)
-ALIKE_SHARE = Threshold(
-    "copies in both directions at once, or in GPU memory, below same-model GPUs",
-    0.80,
-    "of the best of the peers",
-    "GPUs of one node of an H800 machine reached 34 GB/s and one 50; without a fault they repeat within 2 %, "
-    "and the memory of equal cards within 8 % (357 and 385 GB/s of GTX 1080 Ti)",
-)
-LATENCY_TIMES = Threshold(
-    "latency of copies with the host above same-model GPUs",
-    1.5,
-    "times the lowest of the peers",
-)
-DIRECTION_SHARE = Threshold(
-    "copies of one direction below the other",
-    0.80,
-    "of the faster direction",
-    "0.87 to 0.97 in all published outputs that links.csv is based on; a P100 with memory on the other "
-    "socket had 0.67 (gearshifft, pull request 82)",
-)
-PCIE_MAX_GB_PER_S = Threshold(
-    "highest rate of a PCIe link",
-    121.0,
-    "GB/s",
-    "links.csv: generation 6, 16 lanes. A higher rate is of another link: a GH200 without a fault "
-    "writes to its Grace memory at 0.8 of the rate of its reads (NVIDIA/nvbandwidth issue 23)",
-)
-MIN_GPUS = Threshold("GPUs in pairs before their links count as narrow", 3, "GPUs")
-# The next wider class of link carries twice as much.
-FASTER_TIMES = Threshold("partners faster with other GPUs", 1.5, "times")
+PEERS_SHARE = threshold("measured.links.PEERS_SHARE")
+HALF_SHARE = threshold("measured.links.HALF_SHARE")
+ALIKE_SHARE = threshold("measured.links.ALIKE_SHARE")
+LATENCY_TIMES = threshold("measured.links.LATENCY_TIMES")
+DIRECTION_SHARE = threshold("measured.links.DIRECTION_SHARE")
+PCIE_MAX_GB_PER_S = threshold("measured.links.PCIE_MAX_GB_PER_S")
+MIN_GPUS = threshold("measured.links.MIN_GPUS")
+FASTER_TIMES = threshold("measured.links.FASTER_TIMES")
 
 BELOW_EXPECTED = rule_of("bandwidth.below_expected", PEERS_SHARE, HALF_SHARE, ALIKE_SHARE, LATENCY_TIMES)
 DIRECTION_DIFFERS = rule_of("bandwidth.direction_differs", DIRECTION_SHARE, PCIE_MAX_GB_PER_S)

@@ -12,28 +12,17 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 from gputopo.findings.compare import grouped
-from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, rule_of
+from gputopo.findings.rule import Fault, Rule, check, copies_of, rule_of, threshold
 from gputopo.values.bandwidth import NETWORK, Bandwidth, Sample, host_of
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE
 
-# Repeats on an idle network differ by some percent; of the 4,032 rates of 64 hosts with a noise of 3 % none
-# is so low.
-SLOW = Threshold("rate between two hosts, of the fast ones of all pairs", 0.80, "of them")
-# All where there are up to four hosts.
-MOST = Threshold("transfers of a host in one direction that are slow", 0.75, "of them")
-# TCP reaches 94 to 99 % of the rate as payload on an idle network; the rest is for its ramp-up.
-OF_CARD = Threshold("rate between hosts, of the payload at the card's rate", 0.80, "of it")
-# A network without oversubscription carries all at once.
-AT_ONCE = Threshold("rate of a host while all send at once, of its rate in pairs", 0.70, "of it")
-# With it a median of five windows may be off by a fifth, which is what SLOW compares.
-UNSTEADY = Threshold("spread of the windows of a transfer, median of all pairs", 40.0, "% of the median")
-# Two measurements of one path at other times. Half of what SLOW compares.
-AGAIN = Threshold(
-    "share of the fast rate that a pair reaches in one direction, and in it while it uses both",
-    0.10,
-    "between the two, median of all pairs",
-)
+SLOW = threshold("measured.network.SLOW")
+MOST = threshold("measured.network.MOST")
+OF_CARD = threshold("measured.network.OF_CARD")
+AT_ONCE = threshold("measured.network.AT_ONCE")
+UNSTEADY = threshold("measured.network.UNSTEADY")
+AGAIN = threshold("measured.network.AGAIN")
 _FAST = 0.9  # quantile of all rates that counts as fast: with a slow host most of a few may be slow
 
 FAILED = rule_of("network.failed")

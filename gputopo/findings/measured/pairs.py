@@ -22,23 +22,15 @@ from gputopo.findings.measured.direct import (
     subject_of,
 )
 from gputopo.findings.measured.links import BELOW_EXPECTED
-from gputopo.findings.rule import Fault, Rule, Severity, Threshold, check, copies_of, roughly, rule_of
+from gputopo.findings.rule import Fault, Rule, Severity, check, copies_of, roughly, rule_of, threshold
 from gputopo.reference.expectations import expected_of
 from gputopo.topology.hops import class_name
 from gputopo.values.bandwidth import Kind, Sample
 from gputopo.values.machine import Gpu, Hop, Machine
 
-# The same pairs measured twice by p2pBandwidthLatencyTest differ by up to 7 % during clock ramp-up (10.44
-# and 11.26 GB/s between GTX 1080 Ti).
-PAIR_SHARE = Threshold("pair slower than its peers", 0.90, "of the expected rate")
-UNKNOWN_PAIR_SHARE = Threshold(
-    "pair slower than its peers, where no hop is known",
-    0.50,
-    "of the expected rate",
-    "Near and far pairs may be mixed, which differ by up to a factor of two without a fault (13.2 and "
-    "6.5 GB/s in one machine with RTX 3090)",
-)
-MIN_PEERS = Threshold("peers of a pair", 3, "pairs", "A median of fewer is not meaningful")
+PAIR_SHARE = threshold("measured.pairs.PAIR_SHARE")
+UNKNOWN_PAIR_SHARE = threshold("measured.pairs.UNKNOWN_PAIR_SHARE")
+MIN_PEERS = threshold("measured.pairs.MIN_PEERS")
 
 PAIR_SLOWER = rule_of("bandwidth.pair_slower", PAIR_SHARE, UNKNOWN_PAIR_SHARE, MIN_PEERS, DEVIATIONS)
 

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gputopo.copies.numbers import by_copy_engine, is_large
+from gputopo.copies.numbers import by_copy_engine, is_large, rate
+from gputopo.copies.sharing import HOST_KINDS
 from gputopo.findings import Finding
 from gputopo.report.bandwidth.numbers import number
 from gputopo.report.document import Section, Styled, block_lines
@@ -12,11 +13,12 @@ from gputopo.report.findings import SCREEN_WIDTH, findings_block, short_findings
 from gputopo.report.layout import SEVERITY_STYLES, plain
 from gputopo.report.units import counted, seconds
 from gputopo.runs.history import date_in_words
-from gputopo.values.bandwidth import COLLECTIVES, NETWORK, Bandwidth, NotMeasured, gpus_of
+from gputopo.values.bandwidth import COLLECTIVES, NETWORK, Bandwidth, NotMeasured, Sample, gpus_of
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 
 _MAX_NAMED = 2
+_LOW_SHARE = 0.8  # of the usual rate of a link that is known by the model alone
 _LEVELS = {"quick": "quick", "full": "full: every size"}
 _LINKS = ("h2d", "d2h", "bidirectional", "p2p_direct", "p2p_staged", "d2d_local", *NETWORK, *COLLECTIVES)
 _AGAINST = (
@@ -73,11 +75,21 @@ def verdict(bandwidth: Bandwidth, findings: Sequence[Finding]) -> str:
     unjudged = f"; {rest} not judged: no reference data" if rest else ""
     if notes := [one for one in findings if one.id in ("bandwidth.below_expected", "pcie.slot_narrow")]:
         return f"{ended}{_short(notes[0])} (no fault for certain){unjudged}."
+    if low := sum(map(_is_low, links)):
+        return f"{ended}{judged - low} of {counted(judged, 'rate')} as expected, {low} lower{unjudged}."
     return (
         f"{ended}All {counted(judged, 'rate')} as expected{unjudged}."
         if judged > 1
         else f"{ended}As expected{unjudged}."
     )
+
+
+def _is_low(sample: Sample) -> bool:
+    """Return whether a rate is low, though nothing is wrong for certain: a slot of few lanes, ramp-up."""
+    low = sample.expected_low_gb_per_s
+    if low is None and sample.kind in HOST_KINDS:
+        low = _LOW_SHARE * (sample.expected_gb_per_s or 0.0)
+    return rate(sample) < (low or 0.0)
 
 
 def _counts(findings: Sequence[Finding]) -> str:

@@ -139,6 +139,7 @@ def _not_slow_lines(result: Result, *, others: bool) -> list[Span]:
     lines: list[Span] = []
     if compared:
         open_ones = any(verdict.word == CANNOT_TELL for _, verdict in compared)
+        others = others or len(compared) < len(known)
         lines.append((_excluded(result, compared, others=others), "yellow" if open_ones else ""))
     lines += [
         (f"{verdict.says}.", "yellow")
@@ -161,8 +162,15 @@ def _names(devices: Sequence[Device]) -> str:
     return ", ".join(short_name_of(device) for device in devices)
 
 
+def _is_ahead(verdict: Verdict) -> bool:
+    """Whether a device is faster than its peers by more than the others can be."""
+    return verdict.word == EVEN and (verdict.percent_under or 0.0) < -(verdict.percent_under_high or 0.0)
+
+
 def _excluded(result: Result, compared: Sequence[tuple[Device, Verdict]], *, others: bool) -> str:
     """Return how slow these devices can be at most; where that is much, what run excludes 5 %."""
+    if others and all(_is_ahead(verdict) for _, verdict in compared):
+        return f"{_names([device for device, _ in compared])}: not slower than the others."
     bound = max(verdict.percent_under_high or 0.0 for _, verdict in compared)
     looking = [
         f"{short_name_of(device)} looks {percent(under)} % slower"
@@ -334,10 +342,12 @@ def _drills_of(row: DeviceResult, result: Result) -> str:
 
 
 def _verdict(row: DeviceResult) -> str:
-    """Return "! slow 15 %", "even < 0.8 %", or "cannot tell < 9.9 %"."""
+    """Return "! slow 15 %", "even < 0.8 %", "not slower", or "cannot tell < 9.9 %"."""
     found = row.verdict
     if found is None:
         return units.UNKNOWN
+    if _is_ahead(found):
+        return "not slower"
     if found.word == SLOW:
         return f"! slow {percent(found.percent_under or 0.0)} %"
     bound = found.percent_under_high

@@ -30,6 +30,9 @@ BIAS_ROUNDS = 3
 MIN_EFFECTIVE = 2.0
 # Noise that remembers more than this from value to value is as good as a drift. Ours.
 MAX_MEMORY = 0.95
+# How far off n values of a random walk show how its differences grow, times the root of n: half of
+# sqrt(20 / 9), by A. W. Lo and A. C. MacKinlay, Stock market prices do not follow random walks, 1988.
+GROWS_ERROR = 0.75
 MIN_REMEMBERED = 12  # values; fewer show no memory. Ours.
 MAX_STEP = 4.0  # medians of the steps between values; larger ones are changes. Ours.
 # Above this time the noise is correlated, not only by chance; and what remembers for a tenth of the run may
@@ -156,15 +159,17 @@ def correlation_time(values: Sequence[float], *, ranked: bool = True) -> float:
                 break
             total += 2 * pair
         time = max(1.0, total)
-    memory = memory_time(values)
-    return max(time, memory) if memory >= CORRELATED else time
+    if memory_time(values) < CORRELATED:
+        return time
+    return max(time, memory_time(values, 1 + GROWS_ERROR / math.sqrt(count)))
 
 
-def memory_time(values: Sequence[float]) -> float:
+def memory_time(values: Sequence[float], longer: float = 1.0) -> float:
     """Return the correlation time of noise that forgets alike from value to value, whatever its levels.
 
     Of such noise, differences over three values have 1 + r + r^2 times the variance of those over one, where
     r is the correlation of neighbours, and its time is (1 + r) / (1 - r). Single changes are cut.
+    `longer`: times by which differences over three values may be larger than was seen.
     """
     if len(values) < MIN_REMEMBERED:
         return 1.0
@@ -172,7 +177,7 @@ def memory_time(values: Sequence[float]) -> float:
     limit = MAX_STEP * one[len(one) // 2]
     if limit <= 0:
         return 1.0
-    grows = _mean_up_to(limit, three) / _mean_up_to(limit, one)
+    grows = longer * _mean_up_to(limit, three) / _mean_up_to(limit, one)
     memory = min((math.sqrt(max(4 * grows**2 - 3, 1.0)) - 1) / 2, MAX_MEMORY)
     return (1 + memory) / (1 - memory)
 

@@ -128,8 +128,7 @@ def judge(
     return Judgement(
         on=paces.devices,
         devices=tuple(costing.values()),
-        run=_on_run(paces, expected, host, {verdict.from_step for verdict in verdicts.values()})
-        or (None if unexpected is None else _not_expected(unexpected)),
+        run=_on_run(paces, expected, unexpected, host, {verdict.from_step for verdict in verdicts.values()}),
         host=host,
         cost=cost_of(slow) or next((one.cost for one in costing.values() if one.part == NETWORK), None),
     )
@@ -284,12 +283,19 @@ def _gone(paces: Paces, device: Device) -> str:
 
 
 def _on_run(
-    paces: Paces, expected: Expected | None, host: HostSummary | None, changes: Set[int | None]
+    paces: Paces,
+    expected: Expected | None,
+    unexpected: str | None,
+    host: HostSummary | None,
+    changes: Set[int | None],
 ) -> Verdict | None:
     """Return the verdict on all devices alike. `changes`: steps from which single devices were slow."""
     found = None if changes - {None} else against_past(paces)
     if found is None and expected is not None:
         found = against_expected(paces, expected)
+    if found is None and unexpected is not None:
+        says = f"Not compared with what this run should reach: {unexpected}"
+        return Verdict(word=CANNOT_TELL, says=says, why=unexpected, against="expected")
     if found is None or found.word != SLOW:
         return found
     if host is not None and host.busy is not None:
@@ -297,11 +303,6 @@ def _on_run(
         return _replace(found, word=CANNOT_TELL, why=host.busy, says=says)
     causes = run_explained(paces.facts, found, paces.devices) if found.against == "past" else None
     return found if causes is None else _replace(found, causes=causes, says=f"{found.says}. {causes.says}")
-
-
-def _not_expected(why: str) -> Verdict:
-    says = f"Not compared with what this run should reach: {why}"
-    return Verdict(word=CANNOT_TELL, says=says, why=why, against="expected")
 
 
 def against_expected(paces: Paces, expected: Expected) -> Verdict:

@@ -65,10 +65,6 @@ class PeerDifference(msgspec.Struct, frozen=True, kw_only=True):
     rows: Sequence[int]  # places of the values in the table
     chance: float
 
-    def percent(self, bounds: Interval) -> Interval:
-        """Return an interval of differences in percent of pace."""
-        return bounds.mapped(percent_of(self.part))
-
 
 def _chance(paces: Paces) -> float:
     towers = sum(map(len, paces.kinds)) + sum(map(len, paces.links))
@@ -201,7 +197,7 @@ class _Answer:
         if len(spans) > 1:
             spans = self._without_warmup(spans)
             bounds = zip(spans, self._intervals(spans, self.found.chance / MAX_PARTS), strict=True)
-            known = {span: self.found.percent(one) for span, one in bounds if one is not None}
+            known = {span: one.mapped(self.percent) for span, one in bounds if one is not None}
             slow = {span: one for span, one in known.items() if self.is_slow(one)}
             if slow:
                 return self._slow_parts(spans, slow)
@@ -310,7 +306,7 @@ class _Answer:
             high=max(one.high for one in known),
             effective=sum(one.effective for one in known),
         )
-        return self.found.percent(everywhere), self.percent(max(one.half_width for one in known))
+        return everywhere.mapped(self.percent), self.percent(max(one.half_width for one in known))
 
     def _slow_parts(self, spans: Sequence[_Span], slow: Mapping[_Span, Interval]) -> Verdict:
         """Return that a device was slow in some parts, or with differing levels in all of them."""

@@ -1,6 +1,6 @@
 import pytest
 
-from gputopo.captures.bandwidth.nvbandwidth_tests import NvbandwidthReport, named_test
+from gputopo.captures.bandwidth.nvbandwidth_tests import NvbandwidthReport
 from gputopo.values.bandwidth import Kind, Method
 
 
@@ -26,8 +26,3 @@ def test_a_failure_is_of_what_the_test_copies_and_by_what(
     (failure,) = report.failures
     assert (failure.kind, failure.source, failure.destination) == ends
     assert failure.method == method
-
-
-@pytest.mark.parametrize("test", ["multinode_device_to_device_memcpy_read_ce", "nonsense", ""])
-def test_a_named_test_several_machines_is_not_known(test: str) -> None:
-    assert named_test(test) is None

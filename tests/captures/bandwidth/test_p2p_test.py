@@ -36,11 +36,6 @@ def test_a_row_is_the_source_and_a_column_the_destination() -> None:
     assert len(direct) == 6
 
 
-def test_of_p2p_reads_the_row_fetches() -> None:
-    heading = "Unidirectional P2P=Enabled Bandwidth (P2P Reads) Matrix (GB/s)"
-    assert rates(samples(p2p.matrix(heading, RATES)), "p2p_direct")["gpu:1", "gpu:0"] == 11.25
-
-
 OLDER = "Unidirectional P2P=Enabled Bandwidth Matrix (GB/s)"
 OLDER_LATENCY = "P2P=Enabled Latency Matrix (us)"
 CPU_TOO = p2p.matrix("P2P=Disabled Latency Matrix (us)", RATES, "GPU")
@@ -59,12 +54,6 @@ def test_up_to_cuda_9_both_directions_together_have_no_source() -> None:
     text = p2p.matrix("Bidirectional P2P=Enabled Bandwidth Matrix (GB/s)", RATES)
     for more in ("", p2p.matrix(OLDER, [[1.0]])):
         assert rates(samples(text + more), "bidirectional")["gpu:0", "gpu:1"] == 11.25
-
-
-@pytest.mark.parametrize("shown_by", [p2p.matrix(ENABLED, RATES), CPU_TOO])
-def test_the_newer_wording_counts_where_people_shortened_a_heading(shown_by: str) -> None:
-    found = samples(shown_by + p2p.matrix(OLDER, RATES))
-    assert rates(found[-9:], "p2p_direct")["gpu:0", "gpu:1"] == 11.25
 
 
 def test_where_the_version_is_unknown_the_row_is_the_source_and_a_note_states_it() -> None:

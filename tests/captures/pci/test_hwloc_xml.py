@@ -1,7 +1,5 @@
 """hwloc's XML: processors, memory, tree, and what must not be stored."""
 
-from pathlib import Path
-
 import pytest
 
 from gputopo.captures.pci import hwloc_xml
@@ -9,8 +7,6 @@ from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
 from tests.captures import samples
-
-CAPTURE = Path(__file__).parents[4] / "shared/captures/hwloc/power8gpudistances_hwloc.xml"
 
 
 def read(text: str = samples.HWLOC) -> Machine:
@@ -42,17 +38,6 @@ def test_a_link_speed_of_all_lanes_is_reported_as_such() -> None:
 
 def test_the_host_name_is_not_kept() -> None:
     assert "secret-host" not in schema.encode_pretty(read())
-
-
-def test_a_power8_server_is_read() -> None:
-    if not CAPTURE.is_file():
-        pytest.skip("the folder of public captures is not beside this checkout")
-    machine = read(CAPTURE.read_text(encoding="utf-8"))
-    assert [gpu.name for gpu in machine.gpus] == ["Tesla P100-SXM2-16GB"] * 4
-    assert [gpu.cuda_index for gpu in machine.gpus] == [0, 1, 2, 3]
-    assert [link.hop for link in machine.links] == [Hop.NODE, *[Hop.SYS] * 4, Hop.NODE]
-    assert machine.host.logical_cpus == 16
-    assert all(gpu.uuid is None for gpu in machine.gpus)
 
 
 def test_version_1_names_sockets_otherwise() -> None:

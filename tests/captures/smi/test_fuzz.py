@@ -1,8 +1,6 @@
 """Odd outputs of nvidia-smi: an error in words or a Machine, and soon."""
 
-import re
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,7 +14,6 @@ from gputopo.values.errors import GputopoError
 from gputopo.values.machine import Machine
 from tests.captures.smi.test_xml import log
 
-CAPTURES = Path(__file__).parents[4] / "shared" / "captures"
 KINDS = {"xml": smi_xml.FORMAT, "text": smi_text.FORMAT, "csv": smi_csv.FORMAT}
 
 
@@ -58,11 +55,3 @@ def test_a_text_made_to_be_slow_is_not(text: str) -> None:
             found = read(module, text)
             assert isinstance(found, Machine) or found.hint
     assert time.process_time() - start < 5  # what is quadratic takes half a minute
-
-
-@pytest.mark.parametrize("path", sorted(CAPTURES.glob("smi_text/*.txt")), ids=lambda path: path.name)
-def test_a_capture_that_lost_its_indentation_shows_the_same(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    flat = smi_text.parse(re.sub(r"^[ \t]+", "", text, flags=re.MULTILINE), origin="x")
-    assert flat.gpus == smi_text.parse(text, origin="x").gpus
-    assert flat.unread == ()

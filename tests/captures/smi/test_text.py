@@ -1,5 +1,4 @@
 import re
-from pathlib import Path
 
 import pytest
 
@@ -8,8 +7,6 @@ from gputopo.captures.smi import text as smi_text
 from gputopo.captures.smi import topo_matrix
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
-
-CAPTURES = Path(__file__).parents[4] / "shared" / "captures" / "smi_text"
 
 TOP = """
 ==============NVSMI LOG==============
@@ -77,13 +74,6 @@ def refused(text: str) -> InputError:
         parse(text)
     assert caught.value.what.startswith("box.txt")
     return caught.value
-
-
-def capture(name: str) -> Machine:
-    found = sorted(CAPTURES.glob(f"{name}*.txt"))
-    if not found:
-        pytest.skip("the folder of public captures is not beside this checkout")
-    return parse(found[0].read_text(encoding="utf-8"))
 
 
 def indented(text: str) -> str:
@@ -262,48 +252,6 @@ def test_the_product_of_a_license_is_not_that_of_the_card(paste) -> None:  # typ
         ("GRID A100D-40C", "vgpu", "P0")
     ]
     assert machine.unread == ()
-
-
-def test_only_the_retired_pages_of_eight_cards_in_their_own_pci_domains() -> None:
-    machine = capture("azure-nd-a100")
-    assert [gpu.pci_address for gpu in machine.gpus] == [f"000{n}:00:00.0" for n in range(1, 9)]
-    assert {gpu.retired_pages.double_bit for gpu in machine.gpus} == {0}
-    assert machine.gpus[0].retired_pages.pending is False
-    assert machine.missing["gpus[*].clocks_mhz"] == "not in the capture"
-
-
-def test_a_card_of_windows_has_processes_of_unknown_memory() -> None:
-    machine = capture("windows_geforce")
-    (gpu,) = machine.gpus
-    assert gpu.processes is not None
-    assert len(gpu.processes) == 10
-    assert (gpu.processes[0].name, gpu.processes[0].kind, gpu.processes[0].memory_mib) == (
-        "dwm.exe",
-        "compute+graphics",
-        None,
-    )
-    assert gpu.pcie.gen_max_host == 4
-    assert machine.missing["gpus[0].persistence_mode"] == "N/A"
-    assert machine.missing["gpus[0].remapped_rows.pending"] == "N/A"
-
-
-def test_a_split_card_has_four_instances_and_its_own_memory() -> None:
-    (gpu,) = capture("linux_h100-mig").gpus
-    assert (gpu.mig.mode, gpu.mig.instances, gpu.memory_mib.total, gpu.bar1_mib.total) == (
-        True,
-        4,
-        81559,
-        131072,
-    )
-    assert gpu.temperature_c.margin == 45
-    assert gpu.power_w.draw == 71.27
-
-
-def test_a_remapped_row_that_is_pending_is_seen() -> None:
-    machine = capture("a100sxmx4")
-    assert [gpu.remapped_rows.pending for gpu in machine.gpus].count(True) >= 1
-    assert sum(gpu.ecc.corrected_volatile or 0 for gpu in machine.gpus) == 353
-    assert [gpu.remapped_rows.correctable for gpu in machine.gpus].count(1) >= 1
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ from gputopo.captures.smi import xml as smi_xml
 from gputopo.values.errors import InputError
 from gputopo.values.machine import GpuProcess, Machine
 
-CAPTURES = Path(__file__).parents[4] / "shared" / "captures"
-
 HEAD = '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">\n'
 
 
@@ -28,13 +26,6 @@ def refused(text: str) -> InputError:
     assert caught.value.what.startswith("box.xml")
     assert "\n" not in caught.value.what + caught.value.hint
     return caught.value
-
-
-def capture(name: str) -> Machine:
-    found = sorted(CAPTURES.glob(f"smi_xml*/{name}*.xml"))
-    if not found:
-        pytest.skip("the folder of public captures is not beside this checkout")
-    return parse(found[0].read_text(encoding="utf-8"))
 
 
 def test_a_driver_that_gave_its_version_has_answered() -> None:
@@ -169,18 +160,6 @@ def test_a_process_without_its_number_does_not_lend_its_name_to_another() -> Non
         )
     )
     assert machine.gpus[0].processes == (GpuProcess(pid=1, kind="compute"),)
-
-
-def test_a_lost_gpu_is_reported_and_the_rest_goes_on() -> None:
-    machine = capture("MOCK-gb200-lost")
-    healthy, lost = machine.gpus
-    assert (healthy.lost, lost.lost) == (False, True)
-    assert (healthy.ecc.uncorrected_volatile, healthy.remapped_rows.failure) == (5, True)
-    assert lost.clocks_mhz.memory.now is None
-    assert lost.clocks_mhz.memory.max == 2500
-    assert machine.missing["gpus[1].clocks_mhz.memory.now"] == "GPU is lost"
-    assert machine.missing["gpus[1].remapped_rows.failure"] == "GPU is lost"
-    assert machine.missing["gpus[0].pcie.gen_max_host"] == "the driver reports 0"
 
 
 def test_what_a_terminal_left_around_the_log_is_passed_over() -> None:

@@ -32,7 +32,7 @@ from tests.launch.train.small_disk import small_disk
 def main(rank: str, port: str, what: str, *options: str) -> int:
     """Take part in the training of the hosts of this one, and return the exit code."""
     given = json.loads(what)
-    patience = replace(PATIENCE, silent_s=given.get("silent_s", 5.0), every_s=0.1, retry_s=0.05)
+    patience = replace(PATIENCE, silent_s=given.get("silent_s", 5.0), every_s=0.05, retry_s=0.05)
     for kind in (RendezvousClient, RendezvousServer):
         assert kind.__init__.__kwdefaults__ is not None
         kind.__init__.__kwdefaults__["patience"] = patience

@@ -148,6 +148,7 @@ def test_a_plan_prints_the_same_kind_of_script(call: Call, started: Started) -> 
     arguments, environment = started(shown.out, "gputopo")
     assert arguments[:4] == ["run", "--model", "vgg16", "--gpus"]
     assert environment["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert "#SBATCH --time=0:1" in shown.out
     assert "nodelist" not in shown.out  # a captured machine's name is not known
 
 

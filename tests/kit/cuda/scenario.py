@@ -71,7 +71,6 @@ class CudaGpu:
     memory_bytes: int = 8 << 30
     used_bytes: int = 0
     compute_capability: tuple[int, int] = (7, 0)
-    waits: bool = True  # cuStreamWaitValue32 is supported
     refuse_above: int | None = None
     wake_copies: int = 0
     wake_seconds: float = 0.0
@@ -169,7 +168,7 @@ def _gpu(ordinal: int, gpu: CudaGpu) -> str:
     major, minor = gpu.compute_capability
     return (
         f"gpu {ordinal} address={gpu.address} memory={gpu.memory_bytes} used={gpu.used_bytes}"
-        f" major={major} minor={minor} waits={int(gpu.waits)} refuse_above={gpu.refuse_above or 0}"
+        f" major={major} minor={minor} refuse_above={gpu.refuse_above or 0}"
         f" wake_copies={gpu.wake_copies} wake_seconds={gpu.wake_seconds} wake_memory={gpu.wake_memory}"
         f" wake_link={gpu.wake_link} lost_code={gpu.lost_code} lost_after={gpu.lost_after}"
         f" l2={gpu.l2_bytes} l2_times={gpu.l2_times} name={gpu.name}"

@@ -11,9 +11,9 @@ way: `h2d:3`, `d2h:3` (pinned and pageable), `local:3`, `memory:3`, `p2p:0-5` (c
 `hang@WAY[=N]`: the copy never ends; - `slow@WAY=PART`, `rate@WAY=GB/s`: of one copy alone; `far=PART`: of
 host memory on another node; - `lost@GPU[=CODE[,N]]`: after N copies (3) every call returns the code (46); -
 `nomem@GPU[=BYTES]`: larger allocations (than 1 MiB) are refused; `memory=BYTES`: of each card at most; -
-`nop2p[@A-B]`: no peer access, in both directions; `nowaitvalue[@GPU]`: the card has no cuStreamWaitValue32;
-- `wakeup[@GPU]=N` or `=Nms`: the first N (6) copies, or milliseconds, are slow, as of a card in clock
-ramp-up; - `oldsymbols[=NAME,...]`: a driver without calls (cuStreamWaitValue32); `nodevice`, `init=CODE`:
+`nop2p[@A-B]`: no peer access, in both directions; - `wakeup[@GPU]=N` or `=Nms`: the first N (6)
+copies, or milliseconds, are slow, as of a card in clock ramp-up; -
+`oldsymbols[=NAME,...]`: a driver without calls (cuStreamWaitValue32); `nodevice`, `init=CODE`:
 of cuInit; - `reversed`: CUDA counts the cards from the last one; - `polls=N`, `launch=US`, `block=S`,
 `depth=N`, `start=US`, `peertime=US`, `peers=N`, `cpuset=NODE`, `memoryon=NODE`, `nopolicy`: see `Settings`; -
 `cache[@GPU]=BYTES`: of the L2; - `spare=BYTES`: faults of ways leave smaller copies alone, as those by
@@ -177,10 +177,6 @@ def _cache(spec: CudaSpec, word: _Word) -> CudaSpec:
     return _changed(spec, word.where, lambda gpu: replace(gpu, l2_bytes=int(word.value)))
 
 
-def _no_wait(spec: CudaSpec, word: _Word) -> CudaSpec:
-    return _changed(spec, word.where, lambda gpu: replace(gpu, waits=False))
-
-
 def _wake_up(spec: CudaSpec, word: _Word) -> CudaSpec:
     if word.value.endswith("ms"):
         seconds = float(word.value.removesuffix("ms")) / 1e3
@@ -219,7 +215,6 @@ _CHANGES: dict[str, Callable[[CudaSpec, _Word], CudaSpec]] = {
     "nomem": _no_memory,
     "memory": _memory,
     "nop2p": _no_peers,
-    "nowaitvalue": _no_wait,
     "wakeup": _wake_up,
     "oldsymbols": _setting("lacks", lambda value: tuple(value.split(",")) if value else _OLD),
     "nodevice": _setting("init_code", lambda value: 100),

@@ -8,12 +8,12 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 import gputopo
-from gputopo.launch.hosts.messages import HostStart, HostTimeouts, Joining
+from gputopo.launch.hosts.messages import HostStart, HostTimeouts, Joining, RunEnd
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 
 T = TypeVar("T")
-PROMPT = HostTimeouts(silent_s=0.3, every_s=0.02, retry_s=0.01, greeting_s=5.0, end_s=5.0, look_s=0.01)
+PROMPT = HostTimeouts(silent_s=0.3, every_s=0.02, retry_s=0.01, greeting_s=5.0, end_s=5.0)
 LOOPBACK = "127.0.0.1"
 SECRET = b"a secret of tests"
 START = HostStart(spec=msgspec.Raw(b'{"schema":"gputopo.run/1","steps":3}'), environment={"A": "b"})
@@ -30,10 +30,13 @@ def joining(rank: int, name: str | None = None, **fields: Any) -> Joining:
     return Joining(rank=rank, name=name or f"n{rank}", **whole)
 
 
-def guest(of: RendezvousServer | int, rank: int, secret: bytes = SECRET) -> RendezvousClient:
+UNUSED = RunEnd(exit_code=0, cause="1 host is enough")
+
+
+def guest(of: RendezvousServer | int, secret: bytes = SECRET) -> RendezvousClient:
     """Return the connection of a host to a meeting, or to a port."""
     port = of if isinstance(of, int) else of.port
-    return RendezvousClient(rank, LOOPBACK, port, secret, patience=PROMPT)
+    return RendezvousClient(LOOPBACK, port, secret, patience=PROMPT)
 
 
 class Later(Generic[T]):
@@ -56,7 +59,7 @@ class Later(Generic[T]):
 
 def started(of: RendezvousServer, *ranks: int) -> list[RendezvousClient]:
     """Let all other ranks join and start them; return their connections."""
-    guests = [guest(of, rank) for rank in ranks]
+    guests = [guest(of) for _ in ranks]
     replies = [Later(partial(each.join, joining(rank))) for rank, each in zip(ranks, guests, strict=True)]
     of.answer(dict.fromkeys(of.wait(5), START))
     assert all(isinstance(each.result(), HostStart) for each in replies)

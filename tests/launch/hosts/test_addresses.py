@@ -5,11 +5,10 @@ import pytest
 
 from gputopo.launch.hosts import addresses
 from gputopo.launch.hosts.addresses import is_public, places_to_listen
-from gputopo.launch.hosts.messages import Unused
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.values.errors import HardwareError, UsageError
-from tests.launch.hosts.meetings import LOOPBACK, PROMPT, SECRET, Later, joining, meeting
+from tests.launch.hosts.meetings import LOOPBACK, PROMPT, SECRET, UNUSED, Later, joining, meeting
 
 
 @pytest.fixture
@@ -112,22 +111,18 @@ def test_hosts_meet_over_either_family(name: str) -> None:
     except HardwareError:
         pytest.skip("no IPv6 here")
     with one:
-        later = Later(
-            lambda: RendezvousClient(1, "localhost" if "0" in name else name, one.port, SECRET).join(
-                joining(1)
-            )
-        )
+        later = Later(lambda: RendezvousClient(name, one.port, SECRET).join(joining(1)))
         one.wait(5)
-        one.answer({1: Unused(why="")})
-        assert later.result() == Unused(why="")
+        one.answer({1: UNUSED})
+        assert later.result() == UNUSED
 
 
 def test_rank_0_is_found_on_the_second_address_of_its_name(names: dict[str, list[str]]) -> None:
     names[LOOPBACK] = [LOOPBACK]
     with meeting("n1") as one:
         names["n0"] = ["127.0.0.2", "127.0.0.1"]
-        its = RendezvousClient(1, "n0", one.port, SECRET, patience=PROMPT)
+        its = RendezvousClient("n0", one.port, SECRET, patience=PROMPT)
         later = Later(lambda: its.join(joining(1)))
         one.wait(5)
-        one.answer({1: Unused(why="")})
-        assert later.result() == Unused(why="")
+        one.answer({1: UNUSED})
+        assert later.result() == UNUSED

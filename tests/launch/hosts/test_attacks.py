@@ -1,6 +1,8 @@
 """What a stranger, who reaches the ports and has no secret, can do to a run: nothing."""
 
+import hmac
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -13,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.hosts.messages import HostStart, Reply, RunEnd, Unused
+from gputopo.launch.hosts.messages import HostStart, Reply, RunEnd
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
-from gputopo.launch.hosts.secret import MAGIC, Channel, ChannelError
+from gputopo.launch.hosts.secret import MAGIC
 from gputopo.launch.remote_agent import SECRET
 from gputopo.launch.spec.env import allowed
 from gputopo.values import schema
 from gputopo.values.errors import UsageError
 from gputopo.values.run.events import Noticed
-from tests.launch.hosts.meetings import LOOPBACK, PROMPT, Later, guest, joining, meeting, started
+from tests.launch.hosts.meetings import LOOPBACK, PROMPT, UNUSED, Later, guest, joining, meeting, started
 from tests.launch.hosts.meetings import SECRET as TRUE
 
 OTHER = b"what the stranger has"
@@ -46,8 +48,8 @@ def connect(port: int) -> socket.socket:
 
 def goes_on(one: RendezvousServer, its: RendezvousClient) -> None:
     """Check that a host's report comes to rank 0, and nothing else has."""
-    its.tell([Noticed(time_s=0.0, says="well")])
-    its.settle()
+    its.put(Noticed(time_s=0.0, says="well"))
+    assert select.select([one.events.ready], [], [], 10)[0]
     assert [getattr(event, "says", event) for event in one.events.take()] == ["well"]
     assert list(one._members.joined) == [1]
 
@@ -67,7 +69,7 @@ def test_a_run_goes_on_whatever_strangers_send_and_says_nothing(capfd: pytest.Ca
 def test_a_stranger_who_is_first_gets_no_rank_and_hears_nothing_of_the_run() -> None:
     with meeting("n1") as one:
         with pytest.raises(UsageError, match="it has another secret") as refused:
-            guest(one, 1, OTHER).join(joining(1), 5)
+            guest(one, OTHER).join(joining(1), 5)
         assert "GPUTOPO_SECRET" in refused.value.hint
         with connect(one.port) as stranger:  # goes on without the proof, as a host whose messages count
             stranger.sendall(MAGIC + bytes(32) + bytes(32) + schema.encode(joining(1)))
@@ -75,10 +77,10 @@ def test_a_stranger_who_is_first_gets_no_rank_and_hears_nothing_of_the_run() -> 
             assert len(came) <= len(MAGIC) + 64  # a nonce and a proof
         with pytest.raises(UsageError, match=r"refused besides: 127\.0\.0\.1 without the secret of this"):
             one.wait(0.1)
-        later = Later(lambda: guest(one, 1).join(joining(1)))
+        later = Later(lambda: guest(one).join(joining(1)))
         one.wait(5)
-        one.answer({1: Unused(why="")})
-        assert later.result() == Unused(why="")
+        one.answer({1: UNUSED})
+        assert later.result() == UNUSED
 
 
 @contextmanager
@@ -87,15 +89,15 @@ def stranger_at_rank_0(secret: bytes) -> Iterator[int]:
     with socket.create_server((LOOPBACK, 0)) as listening:
 
         def serve(connection: socket.socket) -> None:
-            channel = Channel(secret, leads=True)
-            with connection, suppress(OSError, ChannelError):
-                while data := connection.recv(65536):
-                    list(channel.take(data))
-                    if channel.has_greeted and channel._sent == 0 and not channel.is_open:
-                        channel.put(schema.encode(EVIL))
-                        channel.put(schema.encode(RunEnd(exit_code=0, cause="whatever I say")))
-                    connection.sendall(channel.out)
-                    channel.out.clear()
+            with connection, suppress(OSError):
+                own, theirs = bytes(32), connection.recv(65536)[len(MAGIC) :]
+                key = hmac.digest(secret, theirs + own, "sha256")
+                connection.sendall(MAGIC + own + hmac.digest(key, b"rank 0", "sha256"))
+                for number, message in enumerate((EVIL, RunEnd(exit_code=0, cause="whatever I say"))):
+                    body = schema.encode(message)
+                    mac = hmac.digest(key, b"\1" + number.to_bytes(8) + body, "sha256")
+                    connection.sendall(len(body).to_bytes(4) + mac + body)
+                connection.recv(65536)
 
         def accept() -> None:
             with suppress(OSError):
@@ -108,9 +110,11 @@ def stranger_at_rank_0(secret: bytes) -> Iterator[int]:
 
 
 def test_a_stranger_at_the_port_of_rank_0_starts_nothing(tmp_path: Path) -> None:
+    with stranger_at_rank_0(TRUE) as port:  # who had the secret would start it
+        assert isinstance(guest(port).join(joining(1), 60), HostStart)
     with stranger_at_rank_0(OTHER) as port:
         with pytest.raises(UsageError, match="it has another secret"):
-            guest(port, 1).join(joining(1), 60)
+            guest(port).join(joining(1), 60)
         words = ("run", "--cpu", "--model", "trivial", "--hosts", f"{LOOPBACK}:{port},localhost")
         done = subprocess.run(
             [sys.executable, "-m", "gputopo", *words, "--node-rank", "1"],
@@ -153,20 +157,17 @@ def recorded(port: int, into: bytearray) -> Iterator[int]:
                 pump(host, leader, into)
                 back.join()
 
-        thread = threading.Thread(target=relay)
-        thread.start()
+        threading.Thread(target=relay, daemon=True).start()
         yield int(listening.getsockname()[1])
-        thread.join()
 
 
 def test_what_a_host_has_sent_counts_for_nothing_when_it_is_sent_again() -> None:
     kept = bytearray()
     with meeting("n1") as one, recorded(one.port, kept) as port:
-        later = Later(lambda: guest(port, 1).join(joining(1)))
+        later = Later(lambda: guest(port).join(joining(1)))
         one.wait(5)
-        one.answer({1: Unused(why="")})
-        assert later.result() == Unused(why="")
-        del later
+        one.answer({1: UNUSED})
+        assert later.result() == UNUSED
     assert b"gputopo.joining/1" in kept
     with meeting("n1", "n2") as another:
         with connect(another.port) as stranger:
@@ -198,7 +199,7 @@ def test_a_thousand_connections_that_stay_open_or_are_slow_keep_no_host_out() ->
     with meeting("n1", "n2", patience=patience) as one:
 
         def join(rank: int) -> Reply:
-            return RendezvousClient(rank, LOOPBACK, one.port, TRUE, patience=patience).join(joining(rank))
+            return RendezvousClient(LOOPBACK, one.port, TRUE, patience=patience).join(joining(rank))
 
         first = Later(partial(join, 1))
         strangers = [sys.executable, "-IS", "-c", _MANY, str(one.port)]
@@ -207,9 +208,9 @@ def test_a_thousand_connections_that_stay_open_or_are_slow_keep_no_host_out() ->
             assert many.stdout.readline() == b"there\n"
             second = Later(partial(join, 2))
             assert list(one.wait(30)) == [1, 2]
-            one.answer(dict.fromkeys((1, 2), Unused(why="")))
-            assert first.result() == second.result() == Unused(why="")
-            assert len(one._connections) < 300
+            one.answer(dict.fromkeys((1, 2), UNUSED))
+            assert first.result() == second.result() == UNUSED
+            assert len(one._strangers) <= 256
             many.communicate(timeout=10)
 
 

@@ -6,24 +6,35 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-import gputopo
-from gputopo.launch.hosts.messages import HostStart, Refused, Reply, RunEnd, Unable, Unused
-from gputopo.launch.hosts.rendezvous_client import Reporting
+from gputopo.launch.hosts.messages import HostStart, Reply, RunEnd
+from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.launch.supervise.sampling import EventQueue
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
 from gputopo.values.run.events import Noticed, RankFailed
-from tests.launch.hosts.meetings import LOOPBACK, PROMPT, START, Later, guest, joining, meeting, started
+from tests.launch.hosts.meetings import (
+    LOOPBACK,
+    PROMPT,
+    SECRET,
+    START,
+    UNUSED,
+    Later,
+    guest,
+    joining,
+    meeting,
+    started,
+)
 
 OVER = RunEnd(exit_code=0)
 
 
 def join(of: RendezvousServer, rank: int) -> Later[Reply]:
-    return Later(lambda: guest(of, rank).join(joining(rank)))
+    return Later(lambda: guest(of).join(joining(rank)))
 
 
 def taken(events: EventQueue[Any], number: int) -> list[Any]:
@@ -44,38 +55,36 @@ def test_hosts_join_are_answered_and_learn_the_end() -> None:
         later = {rank: join(one, rank) for rank in (2, 1)}
         brought = one.wait(5)
         assert brought == {1: joining(1), 2: joining(2)}
-        one.answer({1: START, 2: Unused(why="1 host is enough")})
+        one.answer({1: START, 2: UNUSED})
         start = later[1].result()
         assert isinstance(start, HostStart)
         assert bytes(start.spec) == bytes(START.spec)
         assert start.environment == {"A": "b"}
-        assert later[2].result() == Unused(why="1 host is enough")
+        assert later[2].result() == UNUSED
         one.end(OVER)
 
 
 def test_events_come_with_their_rank_in_their_order_and_the_end_is_told() -> None:
     with meeting("n1", "n2") as one:
-        first_host, second_host = started(one, 1, 2)
-        with Reporting(first_host) as first, Reporting(second_host) as second:
-            for number in range(20):
-                first.put(noticed(str(number)))
-            second.put(noticed("a"), noticed("b"))
-            found = taken(one.events, 22)
-            assert [event.says for event in found if event.rank == 1] == [str(number) for number in range(20)]
-            assert [event.says for event in found if event.rank == 2] == ["a", "b"]
-            one.end(RunEnd(exit_code=3, cause="out of memory", hint="less"))
-            for telling in (first, second):
-                assert select.select([telling.ready], [], [], 5)[0]
-                assert telling.end == RunEnd(exit_code=3, cause="out of memory", hint="less")
+        first, second = started(one, 1, 2)
+        for number in range(20):
+            first.put(noticed(str(number)))
+        second.put(noticed("a"), noticed("b"))
+        found = taken(one.events, 22)
+        assert [event.says for event in found if event.rank == 1] == [str(number) for number in range(20)]
+        assert [event.says for event in found if event.rank == 2] == ["a", "b"]
+        one.end(RunEnd(exit_code=3, cause="out of memory", hint="less"))
+        for host in (first, second):
+            assert select.select([host.ready], [], [], 5)[0]
+            assert host.end == RunEnd(exit_code=3, cause="out of memory", hint="less")
 
 
 def test_a_clock_that_is_an_hour_ahead_does_not_shift_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
     with meeting("n1") as one:
-        (its,) = started(one, 1)
         now_s = time.time()
-        with monkeypatch.context() as patched:
-            patched.setattr("gputopo.launch.hosts.rendezvous_client.wall_s", lambda: now_s + 3600)
-            its.tell([Noticed(time_s=now_s + 3590, says="")])
+        monkeypatch.setattr("gputopo.launch.hosts.rendezvous_client.wall_s", lambda: now_s + 3600)
+        (its,) = started(one, 1)
+        its.put(Noticed(time_s=now_s + 3590, says=""))
         (event,) = taken(one.events, 1)
         assert event.time_s == pytest.approx(now_s - 10, abs=5)
 
@@ -88,21 +97,16 @@ def test_the_missing_hosts_are_named_after_the_time_to_join() -> None:
         assert failed.value.what == "2 of 4 hosts did not join within 0.3 s: n1 (rank 1) and rank 3"
         assert f"port {one.port}" in failed.value.hint
         one.end(RunEnd(exit_code=3, cause=failed.value.what, hint="start them"))
-    assert later.result() == Refused(what=failed.value.what, hint="start them", exit_code=3)
+    assert later.result() == RunEnd(cause=failed.value.what, hint="start them", exit_code=3)
 
 
 def test_a_refused_host_hears_why_and_rank_0_does_too_at_once() -> None:
     with meeting("n1", asked={"batch_size": 64}) as one:
-        refused = guest(one, 1).join(joining(1, asked={"batch_size": 32}))
+        refused = guest(one).join(joining(1, asked={"batch_size": 32}))
         said = "--batch-size is 32 on n1 (rank 1), 64 on rank 0"
-        assert refused == Refused(what=said, hint="start all hosts with the same options", exit_code=2)
+        assert refused == RunEnd(cause=said, hint="start all hosts with the same options", exit_code=2)
         with pytest.raises(UsageError, match=re.escape(said)):
             one.wait(60)
-
-
-def unable(rank: int, **fields: Any) -> Unable:
-    whole = {"name": f"n{rank}", "version": gputopo.__version__, "what": "no disk", "hint": "mount it"}
-    return Unable(rank=rank, **{**whole, "exit_code": 3, **fields})
 
 
 @pytest.mark.parametrize(("code", "kind"), [(3, HardwareError), (2, UsageError)])
@@ -110,40 +114,49 @@ def test_a_host_that_cannot_join_is_the_reason_at_once_whoever_else_is_missing(
     code: int, kind: type[GputopoError]
 ) -> None:
     with meeting("n1", "n2", "n3") as one:
-        excused = Later(lambda: guest(one, 2).excuse(unable(2, exit_code=code)))
+        unable = RunEnd(exit_code=code, cause="no disk", hint="mount it")
+        excused = Later(lambda: guest(one).join(joining(2, unable=unable)))
         with pytest.raises(kind) as failed:
             one.wait(60)
-    excused.result()
+    assert excused.result() == unable
     assert (failed.value.what, failed.value.hint) == ("host n2 (rank 2): no disk", "mount it")
 
 
 def test_a_host_of_another_version_is_refused_whatever_else_it_brings() -> None:
     with meeting("n1") as one:
-        refused = guest(one, 1).join(joining(1, version="99.0"))
-        assert isinstance(refused, Refused)
-        assert refused.what.startswith("gputopo is 99.0 on n1 (rank 1), ")
+        refused = guest(one).join(joining(1, version="99.0"))
+        assert isinstance(refused, RunEnd)
+        assert str(refused.cause).startswith("gputopo is 99.0 on n1 (rank 1), ")
         with pytest.raises(UsageError, match=r"99\.0"):
             one.wait(60)
 
 
-def test_a_host_that_dies_is_named_and_one_that_lives_is_not() -> None:
+def hang(its: RendezvousClient) -> None:
+    """Have a host be there, and do nothing."""
+    its._loop.call_soon_threadsafe(time.sleep, 1.0)
+
+
+def test_a_host_that_hangs_is_named_and_one_that_lives_is_not() -> None:
     with meeting("n1", "n2") as one:
-        its, _ = started(one, 1, 2)
-        with Reporting(its) as telling:
-            (failed,) = taken(one.events, 1)
-            assert isinstance(failed, RankFailed)
-            assert (failed.rank, failed.kind) == (2, "unreachable")
-            assert failed.cause == "host n2 (rank 2) no longer answers"
-            one.end(OVER)
-        assert telling.end == OVER
+        first, second = started(one, 1, 2)
+        hang(second)
+        (failed,) = taken(one.events, 1)
+        assert isinstance(failed, RankFailed)
+        assert (failed.rank, failed.kind) == (2, "unreachable")
+        assert failed.cause == "host n2 (rank 2) no longer answers"
+        one.end(OVER)
+        assert first.end == OVER
 
 
 def test_the_reason_of_a_host_comes_before_its_silence() -> None:
     died = RankFailed(time_s=time.time(), kind="killed", cause="its server died", remedy="", exit_code=137)
     with meeting("n1", "n2") as one:
-        first, _ = started(one, 1, 2)
-        first.tell([died])
-        found = taken(one.events, 2)  # the silence of the other, after that of the one
+        first, second = started(one, 1, 2)
+        first.put(died)
+        found = taken(one.events, 1)
+        for each in (first, second):
+            hang(each)
+        found += taken(one.events, 1)
         assert [event.cause for event in found if isinstance(event, RankFailed)] == [
             "host n1 (rank 1): its server died",
             "host n2 (rank 2) no longer answers",
@@ -152,11 +165,9 @@ def test_the_reason_of_a_host_comes_before_its_silence() -> None:
 
 def test_a_host_that_ends_before_it_is_answered_is_missing_and_may_be_started_again() -> None:
     with meeting("n1", None) as one:
-        its = guest(one, 1)
-        its._connect(5)
-        its._send(joining(1))
-        until(lambda: 1 in one._members.joined)
-        its._gone("")
+        its = RendezvousClient(LOOPBACK, one.port, SECRET, patience=replace(PROMPT, silent_s=0.01))
+        with pytest.raises(HardwareError, match="has not answered"):
+            its.join(joining(1))
         until(lambda: one._members.joined[1].is_gone)
         with pytest.raises(HardwareError, match=r"n1 \(rank 1\) joined and closed the connection"):
             one.wait(0.2)
@@ -170,7 +181,7 @@ def test_an_error_of_rank_0_is_what_the_waiting_hosts_are_told() -> None:
         later = join(one, 1)
         one.wait(5)
         raise UsageError("no plan for 2 hosts", "ask for fewer GPUs")
-    assert later.result() == Refused(what="no plan for 2 hosts", hint="ask for fewer GPUs", exit_code=2)
+    assert later.result() == RunEnd(cause="no plan for 2 hosts", hint="ask for fewer GPUs", exit_code=2)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +192,7 @@ def test_hosts_end_with_the_exit_code_of_rank_0(error: type[BaseException], code
         later = join(one, 1)
         one.wait(5)
         raise error
-    assert later.result() == Refused(what="rank 0 has ended", hint="see its output", exit_code=code)
+    assert later.result() == RunEnd(cause="rank 0 has ended", hint="see its output", exit_code=code)
 
 
 def test_the_end_waits_for_no_host_that_is_gone() -> None:
@@ -204,24 +215,23 @@ def test_nothing_is_left_of_a_meeting() -> None:
 
 def test_a_host_starts_again_and_reports_that_it_serves() -> None:
     with meeting("n1", "n2") as one:
-        guests = started(one, 1, 2)
-        with Reporting(guests[0]) as first, Reporting(guests[1]) as second:
-            first.put(RankFailed(time_s=0.0, kind="killed", cause="killed", remedy="", exit_code=3))
-            taken(one.events, 1)
-            assert one._members.lost() == {1: "host n1 (rank 1): killed"}
-            one._members.start_again(b'{"schema":"gputopo.run/1","steps":9}')
-            for telling in (first, second):
-                assert select.select([telling.ready], [], [], 5)[0]
-            assert first.end is not None
-            assert first.end.exit_code == 3
-            assert str(first.end.cause) == "the training goes on without this host: killed"
-            assert second.end is None
-            assert second.start is not None
-            assert b'"steps":9' in bytes(second.start.spec)
-            assert not one._members.serving()
-            second.serves(second.start.number)
-            until(one._members.serving)
-            assert second.end is None
+        first, second = started(one, 1, 2)
+        first.put(RankFailed(time_s=0.0, kind="killed", cause="killed", remedy="", exit_code=3))
+        taken(one.events, 1)
+        with one.members() as members:
+            assert members.lost() == {1: "host n1 (rank 1): killed"}
+            members.start_again(b'{"schema":"gputopo.run/1","steps":9}')
+        for host in (first, second):
+            assert select.select([host.ready], [], [], 5)[0]
+        assert first.end is not None
+        assert first.end.exit_code == 3
+        assert first.end.cause == "the training goes on without this host: killed"
+        assert second.start is not None
+        assert b'"steps":9' in bytes(second.start.spec)
+        assert not one._members.serving()
+        second.serves(second.start.number)
+        until(one._members.serving)
+        assert second.end is None
         one.end(OVER)
 
 

@@ -1,6 +1,7 @@
+import asyncio
 import threading
-from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -57,81 +58,111 @@ def test_where_there_can_be_none_it_says_what_to_do_and_insecure_is_asked_for_by
     assert environ == {}
 
 
-def moved(one: Channel, other: Channel) -> tuple[list[bytes], bytes]:
-    """Move what one has sent to the other; return the messages there, and the bytes."""
-    data = bytes(one.out)
-    one.out.clear()
-    return list(other.take(data)), data
+class _Cable:
+    """What a channel writes to: the reader of the other end, or nobody yet; `sent` is all of it."""
+
+    def __init__(self) -> None:
+        self.reader = asyncio.StreamReader()
+        self.sent = bytearray()
+
+    def write(self, data: bytes) -> None:
+        self.sent += data
+        self.reader.feed_data(data)
+
+    def is_closing(self) -> bool:
+        return False
 
 
-def opened(secret: bytes = A) -> tuple[Channel, Channel]:
-    leader, host = Channel(secret, leads=True), Channel(secret, leads=False)
-    assert moved(host, leader)[0] == moved(leader, host)[0] == moved(host, leader)[0] == []
-    assert leader.is_open
-    assert host.is_open
-    return leader, host
+async def ends(
+    a: bytes = A, b: bytes = A
+) -> tuple[Channel, _Cable, Channel, _Cable, tuple[BaseException | None, BaseException | None]]:
+    """Return rank 0, a host, what each has sent, and how their openings ended."""
+    of_leader, of_host = _Cable(), _Cable()
+    leader = Channel(of_host.reader, cast("asyncio.StreamWriter", of_leader), a, leads=True)
+    host = Channel(of_leader.reader, cast("asyncio.StreamWriter", of_host), b, leads=False)
+    opened = asyncio.gather(leader.open(), host.open(), return_exceptions=True)
+    if a != b:
+        await asyncio.sleep(0.01)
+        of_host.reader.feed_eof()
+    return leader, of_leader, host, of_host, await opened
 
 
-@given(st.lists(st.binary(max_size=50), max_size=5), st.integers(1, 60))
-def test_messages_arrive_in_both_directions_however_they_are_cut(messages: list[bytes], size: int) -> None:
-    for sender, taker in (opened(), opened()[::-1]):
-        for one in messages:
-            sender.put(one)
-        data = bytes(sender.out)
-        pieces = [data[at : at + size] for at in range(0, len(data), size)]
-        assert [one for piece in pieces for one in taker.take(piece)] == messages
+async def taken(by: Channel, cable: _Cable, data: bytes) -> bytes:
+    cable.reader.feed_data(data)
+    return await by.take()
 
 
-def test_who_has_another_secret_is_found_out_by_both_and_sends_no_message() -> None:
-    leader, host = Channel(A, leads=True), Channel(B, leads=False)
-    moved(host, leader)
-    with pytest.raises(ChannelError, match="another secret"):
-        moved(leader, host)
-    assert (host.is_open, bytes(host.out)) == (False, b"")
-    with pytest.raises(ChannelError, match="another secret"):
-        list(leader.take(bytes(32)))
-    assert not leader.is_open
+@given(st.lists(st.binary(max_size=50), max_size=5))
+def test_messages_arrive_in_both_directions(messages: list[bytes]) -> None:
+    async def check() -> None:
+        leader, _, host, _, _ = await ends()
+        for sender, taker in ((leader, host), (host, leader)):
+            for one in messages:
+                sender.send(one)
+            assert [await taker.take() for _ in messages] == messages
+
+    asyncio.run(check())
+
+
+def test_who_has_another_secret_is_found_out_and_sends_no_message() -> None:
+    async def check() -> None:
+        leader, _, _, of_host, (at_leader, at_host) = await ends(A, B)
+        assert (str(at_host), type(at_leader)) == ("it has another secret", asyncio.IncompleteReadError)
+        assert leader.has_greeted
+        assert len(of_host.sent) == len(MAGIC) + 32
+        reader = asyncio.StreamReader()
+        reader.feed_data(bytes(of_host.sent) + bytes(32))
+        another = Channel(reader, cast("asyncio.StreamWriter", _Cable()), A, leads=True)
+        with pytest.raises(ChannelError, match="another secret"):
+            await another.open()
+        with pytest.raises(AssertionError):
+            another.send(b"")
+
+    asyncio.run(check())
 
 
 @given(st.binary(max_size=200))
 def test_bytes_of_anything_else_open_no_channel(data: bytes) -> None:
-    for start in (b"", MAGIC):
-        for leads in (True, False):
-            channel = Channel(A, leads=leads)
-            with suppress(ChannelError):
-                assert list(channel.take(start + data)) == []
-            assert not channel.is_open
+    async def check() -> None:
+        for start in (b"", MAGIC):
+            for leads in (True, False):
+                reader = asyncio.StreamReader()
+                reader.feed_data(start + data)
+                reader.feed_eof()
+                channel = Channel(reader, cast("asyncio.StreamWriter", _Cable()), A, leads=leads)
+                with pytest.raises((ChannelError, EOFError)):
+                    await channel.open()
+
+    asyncio.run(check())
 
 
 def test_a_message_counts_once_in_its_order_its_direction_and_its_connection() -> None:
-    def sent() -> tuple[Channel, Channel, bytes, bytes]:
-        leader, host = opened()
-        host.put(b"one")
-        one = bytes(host.out)
-        host.put(b"two")
-        return leader, host, one, bytes(host.out[len(one) :])
+    async def check() -> None:
+        for what in ("again", "changed", "too long"):
+            leader, _, host, cable, _ = await ends()
+            start = len(cable.sent)
+            host.send(b"one")
+            one = bytes(cable.sent[start:])
+            host.send(b"two")
+            two = bytes(cable.sent[start + len(one) :])
+            assert [await leader.take(), await leader.take()] == [b"one", b"two"]
+            wrong = {"again": one, "changed": two[:-1] + bytes((two[-1] ^ 1,))}.get(what, b"\xff" * 36)
+            with pytest.raises(ChannelError, match=r"was changed|too long"):
+                await taken(leader, cable, wrong)
+        for takes in (host, (await ends())[0]):  # sent back; on another connection
+            double = _Cable()
+            double.reader = takes._reader
+            with pytest.raises(ChannelError, match="was changed"):
+                await taken(takes, double, one)
+        leader, _, _, cable, _ = await ends()
+        with pytest.raises(ChannelError, match="was changed"):  # the second of another first
+            await taken(leader, cable, two)
 
-    leader, host, one, two = sent()
-    assert list(leader.take(one)) == [b"one"]
-    for wrong in (one, two[:-1] + bytes((two[-1] ^ 1,))):  # again; changed
-        with pytest.raises(ChannelError, match="was changed"):
-            list(leader.take(wrong))
-        leader, host, one, two = sent()
-        list(leader.take(one))
-    leader, host, one, two = sent()
-    with pytest.raises(ChannelError, match="was changed"):  # out of order
-        list(leader.take(two))
-    with pytest.raises(ChannelError, match="was changed"):  # sent back
-        list(host.take(one))
-    with pytest.raises(ChannelError, match="was changed"):  # on another connection with the same secret
-        list(opened()[0].take(one))
-
-
-def test_a_length_that_no_message_has_is_not_waited_for() -> None:
-    leader, _ = opened()
-    with pytest.raises(ChannelError, match="too long"):
-        list(leader.take(b"\xff" * 36))
+    asyncio.run(check())
 
 
 def test_nonces_of_two_connections_differ() -> None:
-    assert len({bytes(Channel(A, leads=False).out) for _ in range(8)}) == 8
+    async def check() -> None:
+        assert len({bytes((await ends())[number].sent[:48]) for number in (1, 3) for _ in range(4)}) == 8  # type: ignore[union-attr]
+
+    asyncio.run(check())

@@ -204,7 +204,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     monkeypatch.setattr("gputopo.launch.user_program.program.signal.pthread_kill", lambda *_: None)
     stops = (ProgramStop(), ProgramStop())
     with meeting("n2") as held:
-        there = guest(held, 1)
+        there = guest(held)
         reply = Later(lambda: there.join(joining(1, "n2")))
         held.wait(10)
         held.answer({1: START})

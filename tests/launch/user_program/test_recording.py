@@ -18,11 +18,10 @@ from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, HangLimits, of_s
 from gputopo.launch.supervise.worker_process import OwnChildren
 from gputopo.launch.throughput import STEPS_FILE, StepDone, Steps, StepsEnded
 from gputopo.launch.user_program import recording as module
-from gputopo.launch.user_program.program import ProgramEnd, ProgramStop
+from gputopo.launch.user_program.program import ProgramEnd, ProgramStop, failure_of
 from gputopo.launch.user_program.recording import (
     ProgramRecord,
     StallWatch,
-    failure_of,
     recording,
     write_stacks,
 )

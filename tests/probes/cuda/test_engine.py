@@ -174,16 +174,6 @@ def test_readings_are_asked_for_while_the_copies_run() -> None:
     assert min(report.asked) >= 1
 
 
-def test_a_card_that_cannot_wait_for_a_word_is_held_by_a_host_function() -> None:
-    spec = box("2x4", "nowaitvalue")
-    copies = (h2d(0), h2d(4))
-    report = measure(spec, [alone(d2h(0)), together(*copies), alone(staged(0, 4), 16 * MIB)])
-    assert report.windows[0].copies[0].gb_per_s == pytest.approx(spec.rate("d2h", 0) / 1e9, rel=WITHIN)
-    for copy in report.windows[1].copies:
-        assert copy.gb_per_s == pytest.approx(spec.rate("h2d", 0) / 1e9, rel=WITHIN)
-    assert report.windows[2].copies[0].failure is None
-
-
 def test_host_memory_lies_on_the_node_that_was_asked_for() -> None:
     spec = box("8two", "far=0.4")
     cpus = dict(enumerate(spec.cpus))

@@ -272,6 +272,7 @@ def judged(expected: float | None, *more: Sample, gpus: int = 2) -> Bandwidth:
     ("bandwidth", "findings", "verdict"),
     [
         (judged(12.3), (), "All 2 rates as expected."),
+        (judged(24.6), (), "0 of 2 rates as expected, 2 lower."),
         (
             judged(12.3, msgspec.structs.replace(pair(0, 1, 9.0), expected_gb_per_s=None)),
             (),

@@ -225,14 +225,6 @@ def test_what_is_shown_first_stays_on_the_terminal_once_and_the_display_leaves_n
     assert on_the_screen(written) == ["before", SAYS, "after"]
 
 
-def test_every_state_of_a_run_can_be_drawn() -> None:
-    state = RunState()
-    assert "starting TensorFlow" in drawn(state)
-    for event in EVENTS:
-        state.add(event)
-        assert state.phase in drawn(state)
-
-
 def test_many_traced_steps_are_reported_in_few_words() -> None:
     traced = Traced(time_s=1.0, path="/run/trace", steps=(1, *range(3, 32)), seconds=0.1)
     assert plain([traced]) == ["traced steps 1,3-31: /run/trace"]

@@ -154,14 +154,6 @@ def test_nobody_is_accused(trainer: Trainer, seed: int) -> None:
     assert judgement.run is None
 
 
-def test_correlated_noise_weighs_like_few_steps() -> None:
-    fresh, correlated = (judged(Trainer(noise=0.01, memory=memory), 300).devices[1] for memory in (0.0, 0.8))
-    assert fresh.effective_steps is not None
-    assert fresh.effective_steps > 100
-    assert correlated.effective_steps is not None
-    assert correlated.effective_steps < 100
-
-
 def test_beside_a_busy_host_the_host_is_the_verdict() -> None:
     trainer = Trainer(devices=cpu_devices(2), slow={1: slower(20)}, other_cpu=lambda step: 0.61)
     found = judged(trainer, 100).devices[1]

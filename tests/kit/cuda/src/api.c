@@ -120,7 +120,7 @@ static int attribute(const struct gpu *gpu, int which, int *value)
     const int answers[][2] = {
         {1, 1024}, {10, 32}, {16, 40}, {18, 0}, {19, 1}, {20, 0}, {33, (int)bus}, {34, (int)device},
         {38, (int)gpu->l2}, {40, 2}, {41, 1}, {50, (int)domain}, {75, gpu->major}, {76, gpu->minor},
-        {92, gpu->waits}, {93, gpu->waits}, {94, gpu->waits}, {115, 0}, {122, gpu->waits}, {123, gpu->waits}};
+        {92, 1}, {93, 1}, {94, 1}, {115, 0}, {122, 1}, {123, 1}};
     for (size_t index = 0; index < sizeof answers / sizeof *answers; index++)
         if (answers[index][0] == which) {
             *value = answers[index][1];

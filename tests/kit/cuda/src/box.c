@@ -51,7 +51,6 @@ static int read_gpu(const char *line)
     gpu->refuse_above = (uint64_t)number(line, "refuse_above", 0);
     gpu->major = (int)number(line, "major", 7);
     gpu->minor = (int)number(line, "minor", 0);
-    gpu->waits = number(line, "waits", 1) != 0;
     gpu->wake_copies = (int)number(line, "wake_copies", 0);
     gpu->wake_seconds = number(line, "wake_seconds", 0);
     gpu->wake_memory = number(line, "wake_memory", 1);

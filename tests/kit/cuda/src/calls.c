@@ -102,8 +102,6 @@ CALL cuStreamWaitValue32_v2(uintptr_t handle, uint64_t address, uint32_t value, 
 {
     struct stream *stream;
     int code = enter_stream(handle, &stream);
-    if (!code && !box.gpu[stream->gpu].waits)
-        code = NOT_SUPPORTED;
     if (!code && (!within(address, 4) || address % 4))
         code = INVALID_VALUE;
     if (!code) {
@@ -111,21 +109,6 @@ CALL cuStreamWaitValue32_v2(uintptr_t handle, uint64_t address, uint32_t value, 
         op->word = (volatile uint32_t *)(uintptr_t)address;
         op->value = value;
         op->how = flags;
-        issue(stream, op);
-    }
-    return leave(code);
-}
-
-CALL cuLaunchHostFunc(uintptr_t handle, void (*function)(void *), void *data)
-{
-    struct stream *stream;
-    int code = enter_stream(handle, &stream);
-    if (!code && !function)
-        code = INVALID_VALUE;
-    if (!code) {
-        struct op *op = op_new(HOST_FUNCTION);
-        op->function = function;
-        op->data = data;
         issue(stream, op);
     }
     return leave(code);

@@ -67,7 +67,6 @@ struct gpu {
     uint64_t memory, used;
     uint64_t refuse_above; /* 0: no allocation is refused for its size */
     int major, minor;
-    bool waits; /* cuStreamWaitValue32 is supported */
     int wake_copies;
     double wake_seconds, wake_memory, wake_link, woke_at;
     int lost_code, lost_after; /* lost_code 0: it stays */
@@ -158,7 +157,7 @@ double flows_end(void);           /* when the first one ends, or infinity */
 void flows_pass(double seconds);  /* lets time go by */
 
 /* streams.c */
-enum op_kind { COPY, RECORD, WAIT_EVENT, WAIT_VALUE, HOST_FUNCTION, KERNEL, SET };
+enum op_kind { COPY, RECORD, WAIT_EVENT, WAIT_VALUE, KERNEL, SET };
 
 struct event {
     int gpu;
@@ -180,7 +179,7 @@ struct op {
     struct op *next;
     struct flow flow;
     double issued, delay, flows_at;
-    bool begun, flowing, ended;
+    bool begun, flowing;
     int error;
     enum kind kind;
     int a, b;
@@ -192,8 +191,6 @@ struct op {
     volatile uint32_t *word;
     uint32_t value;
     unsigned how;
-    void (*function)(void *);
-    void *data;
     int unit;       /* bytes that are set at once; of a kernel the GPU that runs it */
     uint64_t steps; /* of a chain of pointers */
     struct kernel_call call;

@@ -95,7 +95,6 @@ const char *error_says(int code)
     X("cuStreamSynchronize", 2000, cuStreamSynchronize) \
     X("cuStreamWaitEvent", 3020, cuStreamWaitEvent) \
     X("cuStreamWaitValue32", 11070, cuStreamWaitValue32_v2) \
-    X("cuLaunchHostFunc", 10000, cuLaunchHostFunc) \
     X("cuEventCreate", 2000, cuEventCreate) \
     X("cuEventDestroy", 4000, cuEventDestroy_v2) \
     X("cuEventRecord", 2000, cuEventRecord) \
@@ -119,12 +118,6 @@ static const struct {
     int (*function)();
 } calls[] = {SYMBOLS(ENTRY)};
 
-/* cuLaunchHostFunc has other parameters from 13.2 on: who asks for that one does not get this. */
-static bool changed_since(const char *name, int version)
-{
-    return version >= 13020 && !strcmp(name, "cuLaunchHostFunc");
-}
-
 CALL cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status)
 {
     char wanted[128];
@@ -136,7 +129,7 @@ CALL cuGetProcAddress_v2(const char *name, void **function, int version, uint64_
         *function = (void *)(uintptr_t)cuGetProcAddress_v2;
     snprintf(wanted, sizeof wanted, " %s ", name);
     pthread_mutex_lock(&lock);
-    bool lacking = read_box() || strstr(box.lacks, wanted) != NULL || changed_since(name, version);
+    bool lacking = read_box() || strstr(box.lacks, wanted) != NULL;
     pthread_mutex_unlock(&lock);
     for (size_t index = 0; !lacking && index < sizeof calls / sizeof *calls; index++)
         if (!strcmp(calls[index].name, name) && version >= calls[index].since)

@@ -17,11 +17,7 @@ double now;
 
 static struct stream *streams;
 static struct stream *defaults[MAX_GPUS];
-static pthread_cond_t news = PTHREAD_COND_INITIALIZER; /* a host function came back */
-static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
-static struct op *called[1024]; /* host functions that wait for the thread */
-static int called_from, called_to, calling;
-static bool thread_runs;
+static pthread_cond_t news = PTHREAD_COND_INITIALIZER; /* never signalled: for a rest of limited time */
 
 struct stream *stream_new(int gpu)
 {
@@ -55,38 +51,6 @@ struct op *op_new(enum op_kind what)
         abort();
     op->what = what;
     return op;
-}
-
-static void *host_thread(void *nothing)
-{
-    (void)nothing;
-    pthread_mutex_lock(&lock);
-    for (;;) {
-        while (called_from == called_to)
-            pthread_cond_wait(&work, &lock);
-        struct op *op = called[called_from++ % 1024];
-        pthread_mutex_unlock(&lock);
-        op->function(op->data);
-        pthread_mutex_lock(&lock);
-        op->ended = true;
-        calling--;
-        pthread_cond_broadcast(&news);
-    }
-    return NULL;
-}
-
-static void call_host(struct op *op)
-{
-    pthread_t thread;
-    if (!thread_runs) {
-        if (pthread_create(&thread, NULL, host_thread, NULL))
-            abort();
-        pthread_detach(thread);
-        thread_runs = true;
-    }
-    called[called_to++ % 1024] = op;
-    calling++;
-    pthread_cond_signal(&work);
 }
 
 static bool value_is_there(const struct op *op)
@@ -129,11 +93,6 @@ static bool step(struct stream *stream, struct op *op)
     case WAIT_VALUE:
         stream->busy &= value_is_there(op);
         return value_is_there(op);
-    case HOST_FUNCTION:
-        stream->busy = false;
-        if (begins)
-            call_host(op);
-        return op->ended;
     default:
         break;
     }
@@ -272,7 +231,7 @@ static double real_seconds(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* Gives the lock away for a moment: a host function may come back, or another thread write a word. */
+/* Gives the lock away for a moment: another thread may write a word. */
 static void rest(void)
 {
     struct timespec time;
