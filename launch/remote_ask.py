@@ -9,14 +9,15 @@ import shlex
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Self, TypeVar
 
 from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.remote_start import SSH, HostCommand, not_started, passed_on
 from gputopo.values.errors import GputopoError, HardwareError
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 AT_ONCE = 64  # processes that begin at the same time; not measured
@@ -113,34 +114,15 @@ class HostProcess:
         self._stderr.close()
 
 
-def answers(
-    processes: Mapping[int, HostProcess], ask: Callable[[HostProcess], T]
-) -> dict[int, T | GputopoError]:
-    """Return what each of several processes that run answers at the same time, or why it does not."""
+def answers(of: Iterable[K], ask: Callable[[K], T]) -> dict[K, T | GputopoError]:
+    """Return what each of several hosts answers, asked at the same time, or why it does not."""
 
-    def of(process: HostProcess) -> T | GputopoError:
+    def one(host: K) -> T | GputopoError:
         try:
-            return ask(process)
+            return ask(host)
         except GputopoError as error:
             return error
 
-    with ThreadPoolExecutor(max(1, len(processes))) as pool:
-        return dict(zip(processes, pool.map(of, processes.values()), strict=True))
-
-
-def asked(
-    starts: Sequence[HostCommand], ask: Callable[[HostProcess], T]
-) -> Iterator[tuple[HostCommand, T | GputopoError]]:
-    """Ask all hosts at once; yield what each answered, or why it did not, in the order of the answers."""
-
-    def of(start: HostCommand) -> T | GputopoError:
-        try:
-            with HostProcess(start) as process:
-                return ask(process)
-        except GputopoError as error:
-            return error
-
-    with ThreadPoolExecutor(min(AT_ONCE, len(starts))) as pool:
-        futures = {pool.submit(of, start): start for start in starts}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
+    hosts = list(of)
+    with ThreadPoolExecutor(min(AT_ONCE, max(1, len(hosts)))) as pool:
+        return dict(zip(hosts, pool.map(one, hosts), strict=True))

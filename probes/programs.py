@@ -1,4 +1,4 @@
-"""nccl-tests by mpirun: what its runs print, and why one has no result."""
+"""Programs that measure the network, nccl-tests by mpirun and ib_write_bw: what they print, or why not."""
 
 import contextlib
 import os
@@ -7,12 +7,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 
-from gputopo.captures.bandwidth import nccl_tests
+from gputopo.captures.bandwidth import nccl_tests, network
 from gputopo.copies.nccl_hosts import GRACE_S, Rate
+from gputopo.copies.network import RDMA, Ended
 from gputopo.probes.processes import has_ended, in_session
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import InputError
@@ -33,14 +33,6 @@ _PATHS = (
     "SHM",
     "P2P",
 )  # of the reader's facts, those of the path
-
-
-class Ended(NamedTuple):
-    """What a command printed, and its exit code; None where it was ended, `why`."""
-
-    text: str
-    code: int | None
-    why: str | None = None
 
 
 def run_all(
@@ -68,7 +60,7 @@ def run_all(
 def _outputs(processes: Sequence[subprocess.Popen[bytes]], limit_s: float) -> list[tuple[str, str | None]]:
     """Return what each prints until its end, and why it is ended before: too late, or too much output."""
     deadline_s = time.monotonic() + limit_s
-    late = f"mpirun did not end within {limit_s:g} s"
+    late = f"did not end within {limit_s:g} s"
     texts = [bytearray() for _ in processes]
     whys: list[str | None] = [late for _ in processes]
     with selectors.DefaultSelector() as selector:
@@ -83,7 +75,7 @@ def _outputs(processes: Sequence[subprocess.Popen[bytes]], limit_s: float) -> li
                 if not part:
                     whys[number] = None
                 elif len(texts[number]) > _MAX_OUTPUT:
-                    whys[number] = f"mpirun printed more than {_MAX_OUTPUT >> 20} MiB"
+                    whys[number] = f"printed more than {_MAX_OUTPUT >> 20} MiB"
                 else:
                     continue
                 selector.unregister(key.fileobj)
@@ -108,6 +100,24 @@ def rate_of(ended: Ended) -> Rate | str:
     return Rate(one.median_gb_per_s, tuple(fact for fact in one.nccl if fact.startswith(_PATHS)))
 
 
+def rdma_rate_of(ended: Ended) -> float | str:
+    """Return the GB/s that a run of ib_write_bw printed, or why there is none."""
+    if ended.why is not None:
+        return f"{RDMA} {ended.why}"
+    try:
+        found = network.read_perftest(ended.text, origin=RDMA).machine.bandwidth
+    except InputError:
+        found = None
+    if found is not None and found.failures:
+        return found.failures[0].says
+    rate = found.samples[-1].median_gb_per_s if found is not None and found.samples else None
+    if ended.code != 0 or not rate:
+        last = "".join(filter(str.isprintable, (ended.text.strip().splitlines() or [""])[-1]))[:_MAX_WORDS]
+        how = f"{RDMA} printed no result" if ended.code == 0 else f"{RDMA} ended with exit code {ended.code}"
+        return f"{how}: {last}" if last else how
+    return rate
+
+
 def all_reduce_of(ended: Ended, *, ranks: int, hosts: int) -> Bandwidth | str:
     """Return what a run of all_reduce_perf over all GPUs measured, or why there is nothing."""
     found = _measured(ended, "all_reduce_perf", ranks=ranks, hosts=hosts)
@@ -123,7 +133,7 @@ def _measured(ended: Ended, program: str, *, ranks: int, hosts: int) -> Bandwidt
     It counts only if all ranks took part: a program that was built without MPI runs alone on each.
     """
     if ended.why is not None:
-        return ended.why
+        return f"mpirun {ended.why}"
     try:
         read = nccl_tests.read(ended.text, origin=program)
     except InputError as error:

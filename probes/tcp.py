@@ -35,11 +35,11 @@ _PATIENCE_S = 5.0  # without a byte
 class Listener:
     """Receives the transfers of other hosts at a port of its own; a context manager.
 
-    `token`: what a sender must show; None, and so nobody, until it is set.
+    `token`: what a sender must show.
     """
 
     def __init__(self, family: socket.AddressFamily, address: str) -> None:
-        self.token: str | None = None
+        self.token = secrets.token_hex(16)
         self._socket = socket.create_server((address, 0), family=family, backlog=128)
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
@@ -95,8 +95,7 @@ class Listener:
                 connection.settimeout(_PATIENCE_S)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 magic, token, what, *numbers = _head(connection).split()
-                known = self.token
-                if magic != _MAGIC or known is None or not secrets.compare_digest(token, known):
+                if magic != _MAGIC or not secrets.compare_digest(token, self.token):
                     return
                 if what == "echo":
                     while message := connection.recv(len(_MESSAGE)):

@@ -219,14 +219,16 @@ def _matched(
     if other and len(first) != len(other):
         found.append(Disagreement(fact, _counted(first, word), _counted(other, word)))
     numbers: dict[int, int] = {}
+    known = [(mine.index, identities(mine)) for mine in first]
     for device in other:
-        for mine in first:
-            shared = identities(device).keys() & identities(mine).keys()
-            if shared and identities(device)[min(shared)] == identities(mine)[min(shared)]:
-                numbers[device.index] = mine.index
+        theirs = identities(device)
+        for index, mine in known:
+            shared = theirs.keys() & mine.keys()
+            if shared and theirs[kind := min(shared)] == mine[kind]:
+                numbers[device.index] = index
     if fact == "nics" and len(first) != len(other):
         return numbers, found  # one lists cards that the other leaves out: their order is no help
-    by_index = {mine.index: mine for mine in first}
+    by_index = {device.index: device for device in first}
     for device in other:
         there = by_index.get(order.get(device.index, device.index))
         if device.index in numbers or there is None or there.index in numbers.values():

@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -62,17 +62,21 @@ def parse(text: str, *, origin: str) -> tuple[Measurement, ...]:
     return tuple(found)
 
 
-def write(measurements: Iterable[Measurement]) -> str:
-    """Return a table of all measurements that `parse` reads. Text that looks like a formula gets a quote."""
+def write(measurements: Sequence[Measurement], more: Mapping[str, Sequence[float | None]] = {}) -> str:
+    """Return a table of all measurements that `parse` reads. Text that looks like a formula gets a quote.
+
+    `more`: columns that it does not read.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for one in measurements:
-        writer.writerow([cell_text(getattr(one, name)) for name in COLUMNS])
+    writer.writerow((*COLUMNS, *more))
+    for number, one in enumerate(measurements):
+        cells = [getattr(one, name) for name in COLUMNS] + [values[number] for values in more.values()]
+        writer.writerow(map(_cell_text, cells))
     return out.getvalue()
 
 
-def cell_text(value: Any) -> str:
+def _cell_text(value: Any) -> str:
     """Return a value as it stands in a table: empty for None, numbers in full."""
     if value is None:
         return ""
@@ -82,12 +86,7 @@ def cell_text(value: Any) -> str:
         return " ".join(map(str, value))
     if isinstance(value, float):
         return repr(value)
-    return _quoted(value) if isinstance(value, str) else str(value)
-
-
-def _quoted(text: str) -> str:
-    """Return text for a cell, with a quote before what a spreadsheet would take for a formula."""
-    return f"'{text}" if text.startswith((*_FORMULA, "'")) else text
+    return f"'{value}" if isinstance(value, str) and value.startswith((*_FORMULA, "'")) else str(value)
 
 
 def _names(line: str) -> list[str]:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gputopo.copies.network import NCCL_TESTS, NcclPrograms, Order, Timing, ends_of
-from gputopo.values.bandwidth import NETWORK_ERROR, Bandwidth, Failure, NotMeasured, Sample
+from gputopo.copies.network import NCCL_TESTS, NcclPrograms, NetworkHost, Timing, ends_of, failure
+from gputopo.values.bandwidth import Bandwidth, NotMeasured, Sample
 
 BYTES = 64 * 2**20  # of a message: NCCL is near its rate, and 1 Gbit/s carries 44 of them in 25 s. Ours.
 LIMIT_S = 60.0  # of one run: ssh, the start of NCCL on both hosts, and 44 messages. Ours.
@@ -55,7 +55,6 @@ def command(
     ranks: Sequence[tuple[str, int]],
     nccl: NcclPrograms,
     timing: Timing,
-    environ: Mapping[str, str],
     *,
     all_reduce: str | None = None,
 ) -> list[str]:
@@ -64,14 +63,13 @@ def command(
     `ranks`: the address of each host, and the number of its GPUs that take part.
     """
     places = ",".join(f"{address}:{number}" for address, number in ranks)
-    variables = [f"{name}={value}" for name, value in environ.items() if _PASSED_ON.fullmatch(name)]
     count = sum(number for _, number in ranks)
     size, limit_s = (ALL_BYTES, ALL_LIMIT_S) if all_reduce else (BYTES, LIMIT_S)
     messages = timing.windows * (1 if all_reduce else _OF_A_WINDOW)
     return [
         *(nccl.mpirun, "--bind-to", "none", "--host", places, "-np", str(count)),
         *("sh", "-c", _BOUNDED, f"{limit_s + GRACE_S:g}"),
-        *("env", *variables, *(_LOG if count <= _MAX_LOGS else ()), all_reduce or nccl.program),
+        *("env", *nccl.variables, *(_LOG if count <= _MAX_LOGS else ()), all_reduce or nccl.program),
         *("-b", str(size), "-e", str(size), "-g", "1", "-w", str(_WARM_UP), "-n", str(messages)),
     ]
 
@@ -87,31 +85,25 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value, **own}
 
 
-def bandwidth_of_pairs(order: Order, found: Mapping[Pair, Rate | str]) -> Bandwidth:
+def variables_of(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the variables that all ranks get, as words of `env`."""
+    return tuple(f"{name}={value}" for name, value in environ.items() if _PASSED_ON.fullmatch(name))
+
+
+def bandwidth_of_pairs(hosts: Sequence[NetworkHost], found: Mapping[Pair, Rate | str]) -> Bandwidth:
     """Return what was measured between the pairs of ranks. A text is why a pair has no rate."""
-    samples: list[Sample] = []
-    failures: list[Failure] = []
-    for (a, b), one in sorted(found.items()):
-        if isinstance(one, str):
-            source, destination = ends_of(order, a, b)
-            failures.append(
-                Failure(
-                    kind="network", source=source, destination=destination, reason=NETWORK_ERROR, says=one
-                )
-            )
-            continue
-        samples += [_sample(order, pair, one) for pair in ((a, b), (b, a))]
+    rates = [(pair, one) for pair, one in sorted(found.items()) if isinstance(one, Rate)]
     return Bandwidth(
         source="live",
-        samples=tuple(samples),
-        failures=tuple(failures),
+        samples=tuple(_sample(hosts, ends, one) for (a, b), one in rates for ends in ((a, b), (b, a))),
+        failures=tuple(failure(hosts, pair, one) for pair, one in found.items() if isinstance(one, str)),
         not_measured=(
             NotMeasured(
                 what="one direction alone, all hosts at once, latencies",
                 reason="nccl-tests sends in both directions of a pair at once",
             ),
         ),
-        notes=(_how(order, [one for one in found.values() if isinstance(one, Rate)]),),
+        notes=(_how([one for _, one in rates]),),
     )
 
 
@@ -128,8 +120,8 @@ def with_all(measured: Bandwidth, found: Bandwidth | str, gpus: int) -> Bandwidt
     )
 
 
-def _sample(order: Order, pair: Pair, rate: Rate) -> Sample:
-    source, destination = ends_of(order, *pair)
+def _sample(hosts: Sequence[NetworkHost], ends: Pair, rate: Rate) -> Sample:
+    source, destination = ends_of(hosts, ends)
     return Sample(
         kind="network",
         source=source,
@@ -144,11 +136,10 @@ def _sample(order: Order, pair: Pair, rate: Rate) -> Sample:
     )
 
 
-def _how(order: Order, rates: Sequence[Rate]) -> str:
+def _how(rates: Sequence[Rate]) -> str:
     facts = list(dict.fromkeys(fact for rate in rates for fact in rate.facts))
     paths = f"; NCCL's log has {', '.join(facts)}" if facts else ""
-    how = (
+    return (
         f"{NCCL_TESTS}: sendrecv_perf between GPU 0 of each two hosts, messages of {BYTES >> 20} MiB in both "
         f"directions at once, the rate of one of them{paths}; hosts are compared with one another only"
     )
-    return f"{how}; {order.passed_over}" if order.passed_over else how

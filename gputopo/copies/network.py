@@ -1,28 +1,31 @@
 """The network between hosts: who sends to whom and when, by which tool, and what a card's rate allows. Pure.
 
-All hosts follow one schedule by clocks of their own, which start when rank 0 has answered.
+The command that was typed orders each transfer of each host, and reads what that measured.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from gputopo.copies.jobs import matchings
-from gputopo.values.bandwidth import NETWORK_ERROR, TCP, Bandwidth, Failure, NotMeasured, Sample
+from gputopo.values.bandwidth import NETWORK_ERROR, TCP, Failure, Sample
 from gputopo.values.errors import HardwareError
 
-Tool = Literal["tcp", "nccl-tests"]
-ToolChoice = Literal["auto", "tcp", "nccl-tests"]
+Tool = Literal["ib_write_bw", "nccl-tests", "tcp"]
+ToolChoice = Literal["auto", "ib_write_bw", "nccl-tests", "tcp"]
 
 PROBE = "TCP probe"  # ours
+RDMA: Literal["ib_write_bw"] = "ib_write_bw"
 NCCL_TESTS: Literal["nccl-tests"] = "nccl-tests"
 _MAX_NAMED = 4  # hosts in a line
-_HINT = (
-    "it needs GPUs, and in PATH mpirun of Open MPI and sendrecv_perf (made with MPI=1), on all hosts, and "
-    "ssh from rank 0 to the others without a password; or measure with --network-tool auto"
-)
+_HINTS: dict[Tool, str] = {
+    RDMA: "it needs perftest and an active RDMA port with the address of the host, on all hosts; or measure "
+    "with --network-tool auto",
+    NCCL_TESTS: "it needs GPUs, and in PATH mpirun of Open MPI and sendrecv_perf (made with MPI=1), on all "
+    "hosts, and ssh from rank 0 to the others without a password; or measure with --network-tool auto",
+}
 
 
 class NcclPrograms(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,42 +35,61 @@ class NcclPrograms(msgspec.Struct, frozen=True, kw_only=True):
     program: str
     gpus: int
     all_reduce: str | None = None  # the path of all_reduce_perf, None without it
+    variables: tuple[str, ...] = ()  # NAME=value, for all ranks where this host starts them
+
+
+class RdmaPort(msgspec.Struct, frozen=True, kw_only=True):
+    """The active RDMA port of the address of a host. `gid_index`: of RoCE, None for InfiniBand."""
+
+    device: str
+    port: int
+    link_layer: str
+    rate_gbit_per_s: float | None = None
+    gid_index: int | None = None
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
-    """What a host has of nccl-tests; `lacks`: why it cannot use them."""
+    """What a host can measure with. `lacks`: why it cannot use a tool."""
 
+    rdma: RdmaPort | None = None
     nccl: NcclPrograms | None = None
-    lacks: str = "not known"
+    lacks: dict[str, str] = {}
 
 
 def choose(
-    asked: ToolChoice, hosts: Mapping[str, Tools | None], failed: str | None = None
+    asked: ToolChoice, hosts: Mapping[str, Tools | None], failed: Mapping[str, str] = {}
 ) -> tuple[Tool, str | None]:
-    """Return the tool that was asked for, or nccl-tests where all hosts have it, else why they have not.
+    """Return the tool that was asked for, or the best that all hosts have; and why no better one.
 
-    `hosts`: by name. `failed`: why nccl-tests, which were tried, measured nothing. Raises HardwareError
-    where they were asked for by name and are missing somewhere, or failed.
+    `hosts`: by name. `failed`: why tools that were tried measured nothing. Raises HardwareError where a tool
+    was asked for by name and is missing somewhere, or failed.
     """
-    if asked == "tcp":
-        return "tcp", None
-    if not (lacking := failed or _lacking(hosts)):
-        return NCCL_TESTS, None
-    if asked != "auto":
-        raise HardwareError(f"{NCCL_TESTS} cannot measure between these hosts: {lacking}", _HINT)
-    return "tcp", f"no {NCCL_TESTS}: {lacking}"
+    passed: list[str] = []
+    for tool in (RDMA, NCCL_TESTS):
+        if asked not in ("auto", tool):
+            continue
+        if not (lacking := failed.get(tool) or _lacking(tool, hosts)):
+            return tool, "; ".join(passed) or None
+        if asked != "auto":
+            raise HardwareError(f"{tool} cannot measure between these hosts: {lacking}", _HINTS[tool])
+        passed.append(f"no {tool}: {lacking}")
+    return "tcp", "; ".join(passed) or None
 
 
-def _lacking(hosts: Mapping[str, Tools | None]) -> str:
-    """Return which hosts cannot use nccl-tests, and why; empty where all can."""
+def _lacking(tool: Tool, hosts: Mapping[str, Tools | None]) -> str:
+    """Return which hosts cannot use a tool, and why; empty where all can."""
     by_reason: dict[str, list[str]] = {}
     for name, tools in hosts.items():
-        if tools is None or tools.nccl is None:
-            by_reason.setdefault("not known" if tools is None else tools.lacks, []).append(name)
-    found = [tools.nccl for tools in hosts.values() if tools and tools.nccl]
-    for paths in ({one.mpirun for one in found}, {one.program for one in found}):
-        if not by_reason and len(paths) > 1:
+        if tools is None or (tools.rdma if tool == RDMA else tools.nccl) is None:
+            why = "not known" if tools is None else tools.lacks.get(tool, "not known")
+            by_reason.setdefault(why, []).append(name)
+    nccl = [tools.nccl for tools in hosts.values() if tools and tools.nccl]
+    for paths in ({one.mpirun for one in nccl}, {one.program for one in nccl}):
+        if tool == NCCL_TESTS and not by_reason and len(paths) > 1:
             return f"not at the same path on all hosts: {', '.join(sorted(paths)[:_MAX_NAMED])}"
+    layers = {tools.rdma.link_layer for tools in hosts.values() if tools and tools.rdma}
+    if tool == RDMA and not by_reason and len(layers) > 1:
+        return f"the ports are of {' and of '.join(sorted(layers))}"
     return ", ".join(f"{why} ({_named(names, len(hosts))})" for why, names in by_reason.items())
 
 
@@ -91,17 +113,16 @@ _HEADERS = 20 + 20 + 12
 _FRAME = 14 + 4 + 8 + 12
 
 SlotKind = Literal["latency", "one way", "both ways", "at once"]
+Ends = tuple[int, int]  # from rank to rank
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """How long a transfer is measured, in seconds; before that it warms up."""
+    """How long a transfer is measured, in seconds; before that it warms up, until all hosts have begun."""
 
-    warm_s: float = 0.1
+    warm_s: float = 0.2
     window_s: float = 0.1
     windows: int = 5
     latency_s: float = 0.2
-    gap_s: float = 0.2  # between two slots
-    lead_s: float = 0.5  # until all hosts have rank 0's answer. Ours.
 
     @property
     def transfer_s(self) -> float:
@@ -114,86 +135,66 @@ FULL = Timing(warm_s=0.5, window_s=0.25, windows=10, latency_s=0.5)
 
 
 class Slot(NamedTuple):
-    """Transfers that run at the same time, from rank to rank, `start_s` after the beginning."""
+    """Transfers that run at the same time."""
 
     kind: SlotKind
-    start_s: float
-    transfers: tuple[tuple[int, int], ...]
+    transfers: tuple[Ends, ...]
 
 
 class NetworkHost(msgspec.Struct, frozen=True, kw_only=True):
-    """A host as the others reach it. `interface`, its rate and MTU: of the card that has the address."""
+    """A host as the others reach it. Rate and MTU: of the card that has the address."""
 
     name: str
     address: str
     port: int
-    interface: str | None = None
+    token: str = ""  # which a sender must show there
     rate_gbit_per_s: float | None = None  # None where it is not Ethernet, or not known
     mtu_bytes: int | None = None
     tools: Tools | None = None  # None where that is not known
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.network_order/1"):
-    """What all hosts do. `rank`: of the host that gets it."""
+    """What a host is to do: a transfer by TCP to a listener, or programs to run at the same time."""
 
-    rank: int = 0
-    hosts: tuple[NetworkHost, ...]
-    token: str  # shows a host that a connection is of this measurement
-    timing: Timing
-    streams: int = STREAMS
-    tool: Tool = "tcp"
-    passed_over: str | None = None  # why no better tool is used
+    transfer: Literal["rate", "latency"] | None = None
+    address: str = ""
+    port: int = 0
+    token: str = ""
+    timing: Timing = QUICK
+    commands: tuple[tuple[str, ...], ...] = ()
+    limit_s: float = 0.0  # for the programs
 
 
-class TransferResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One transfer of a slot, by its sender: GB/s that arrived in each window, or microseconds."""
+class Ended(NamedTuple):
+    """What a program printed, and its exit code; None where it was ended, `why`."""
 
-    slot: int
-    destination: int
+    text: str
+    code: int | None
+    why: str | None = None
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.network_done/1"):
+    """What an order gave: GB/s that arrived in each window, or microseconds; or the ends of programs."""
+
     values: tuple[float, ...] = ()
     error: str | None = None
+    ended: tuple[Ended, ...] = ()
 
 
-class NetworkResult(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.network_result/1"
-):
-    """What one host measured: its transfers, or rank 0 all by nccl-tests; `error`: why that failed."""
-
-    measured: tuple[TransferResult, ...] = ()
-    nccl: Bandwidth | None = None
-    error: str | None = None
-
-
-def schedule(hosts: int, timing: Timing) -> list[Slot]:
+def schedule(hosts: int) -> list[Slot]:
     """Return the slots of all hosts: four for each round of pairs, and at the end all at once.
 
     In a slot of latencies and in one way each host sends or receives; in the others both.
     """
     slots: list[Slot] = []
-    start_s = 0.0
-    rate_s = timing.transfer_s
-
-    def add(kind: SlotKind, transfers: Sequence[tuple[int, int]], seconds: float) -> None:
-        nonlocal start_s
-        slots.append(Slot(kind, start_s, tuple(transfers)))
-        start_s += seconds + timing.gap_s
-
     for pairs in matchings(range(hosts)):
-        back = [(b, a) for a, b in pairs]
-        add("latency", pairs, timing.latency_s)
-        add("one way", pairs, rate_s)
-        add("one way", back, rate_s)
-        add("both ways", [*pairs, *back], rate_s)
+        back = tuple((b, a) for a, b in pairs)
+        there = tuple(pairs)
+        slots += [Slot("latency", there), Slot("one way", there), Slot("one way", back)]
+        slots.append(Slot("both ways", (*there, *back)))
     if hosts > 2:
-        ring = [(rank, (rank + 1) % hosts) for rank in range(hosts)]
-        add("at once", ring, rate_s)
+        slots.append(Slot("at once", tuple((rank, (rank + 1) % hosts) for rank in range(hosts))))
     return slots
-
-
-def seconds_of(hosts: int, timing: Timing) -> float:
-    """Return how long all slots take, seconds."""
-    *_, last = schedule(hosts, timing)
-    return timing.lead_s + last.start_s + timing.transfer_s + timing.gap_s
 
 
 def expected(one: NetworkHost, other: NetworkHost) -> tuple[float, str] | None:
@@ -212,95 +213,131 @@ def expected(one: NetworkHost, other: NetworkHost) -> tuple[float, str] | None:
     return rate / 8 * share, source
 
 
-def bandwidth_of(order: Order, results: Mapping[int, NetworkResult], absent: Mapping[int, str]) -> Bandwidth:
-    """Return what all hosts measured. `absent`: why a host has no result, by rank."""
-    slots = schedule(len(order.hosts), order.timing)
-    samples: list[Sample] = []
-    failures: list[Failure] = []
-    for rank, result in sorted(results.items()):
-        for one in result.measured:
-            if not 0 <= one.slot < len(slots) or (rank, one.destination) not in slots[one.slot].transfers:
-                continue  # another host's word is not trusted
-            kind = slots[one.slot].kind
-            if one.error is not None or not one.values:
-                failures.append(_failure(order, rank, one, kind))
-            else:
-                samples.append(_sample(order, rank, one, kind))
-    whys = [
-        NotMeasured(what=f"transfers of {order.hosts[rank].name}", reason=why)
-        for rank, why in sorted(absent.items())
-    ]
-    return Bandwidth(
-        source="live",
-        samples=tuple(samples),
-        failures=tuple(failures),
-        not_measured=tuple(whys),
-        complete=not absent,
-        notes=tuple(_notes(order)),
-    )
-
-
-def _notes(order: Order) -> list[str]:
-    how = f"{PROBE}: {order.streams} connections for each transfer; RDMA was not measured"
-    notes = [f"{how}; {order.passed_over}" if order.passed_over else how]
-    rates = {host.rate_gbit_per_s for host in order.hosts}
+def note_of(hosts: Sequence[NetworkHost]) -> Iterable[str]:
+    """Yield what is to be known of rates by TCP between these hosts."""
+    yield f"{PROBE}: {STREAMS} connections for each transfer; RDMA was not measured"
+    rates = {host.rate_gbit_per_s for host in hosts}
     if any(rate is not None and rate > MAX_TCP_GBIT_PER_S for rate in rates):
-        notes.append(
+        yield (
             f"cards above {MAX_TCP_GBIT_PER_S:g} Gbit/s: the CPU may limit TCP, so that hosts are compared "
             "with one another only"
         )
     elif None in rates:
-        notes.append("the rate of a card is not known: hosts are compared with one another only")
-    return notes
+        yield "the rate of a card is not known: hosts are compared with one another only"
 
 
-def _sample(order: Order, rank: int, one: TransferResult, kind: SlotKind) -> Sample:
-    ends = ends_of(order, rank, one.destination)
-    middle = median(one.values)
-    is_spread = len(one.values) > 1 and middle
-    spread = 100 * (max(one.values) - min(one.values)) / middle if is_spread else None
+def sample(hosts: Sequence[NetworkHost], ends: Ends, values: Sequence[float], kind: SlotKind) -> Sample:
+    """Return what a transfer by TCP measured."""
+    source, destination = ends_of(hosts, ends)
+    middle = median(values)
+    is_spread = len(values) > 1 and middle
+    spread = 100 * (max(values) - min(values)) / middle if is_spread else None
     if kind == "latency":
         return Sample(
             kind="network_latency",
-            source=ends[0],
-            destination=ends[1],
+            source=source,
+            destination=destination,
             median_us=middle,
-            repeats_us=one.values,
+            repeats_us=tuple(values),
             spread_percent=spread,
             tool=PROBE,
             transport=TCP,
             streams=1,
         )
     # Both ways share no link of a full-duplex network; at once each host does both.
-    gb_per_s, source = expected(order.hosts[rank], order.hosts[one.destination]) or (None, None)
+    gb_per_s, why = expected(hosts[ends[0]], hosts[ends[1]]) or (None, None)
     return Sample(
         kind="network",
-        source=ends[0],
-        destination=ends[1],
+        source=source,
+        destination=destination,
         group=AT_ONCE if kind == "at once" else None,
         with_reverse=kind == "both ways",
         median_gb_per_s=middle,
-        repeats_gb_per_s=one.values,
+        repeats_gb_per_s=tuple(values),
         spread_percent=spread,
         expected_gb_per_s=None if gb_per_s is None else round(gb_per_s, 3),
-        expected_source=source,
+        expected_source=why,
         tool=PROBE,
         transport=TCP,
-        streams=order.streams,
+        streams=STREAMS,
     )
 
 
-def _failure(order: Order, rank: int, one: TransferResult, kind: SlotKind) -> Failure:
-    source, destination = ends_of(order, rank, one.destination)
+def failure(hosts: Sequence[NetworkHost], ends: Ends, says: str, kind: SlotKind = "one way") -> Failure:
+    """Return a transfer that failed."""
+    source, destination = ends_of(hosts, ends)
     return Failure(
         kind="network_latency" if kind == "latency" else "network",
         source=source,
         destination=destination,
         reason=NETWORK_ERROR,
-        says=one.error or "nothing arrived",
+        says=says,
     )
 
 
-def ends_of(order: Order, source: int, destination: int) -> tuple[str, str]:
+def ends_of(hosts: Sequence[NetworkHost], ends: Ends) -> tuple[str, str]:
     """Return the places of two ranks."""
-    return f"host:{order.hosts[source].name}", f"host:{order.hosts[destination].name}"
+    return f"host:{hosts[ends[0]].name}", f"host:{hosts[ends[1]].name}"
+
+
+# ib_write_bw: bytes of a write, its default; RDMA transfers for whole seconds, at least.
+_WRITE_BYTES = 64 * 1024
+RDMA_LIMIT_S = 15.0  # beside the transfer: ib_write_bw opens the device; 6 tries to reach its server. Ours.
+# The server of the other host may listen a little later.
+_UNTIL_THERE = """\
+for n in 1 2 3 4 5 6; do
+    out=$("$@" 2>&1); code=$?
+    case $out in *"connect to"*) sleep 0.5 ;; *) break ;; esac
+done
+echo "$out"; exit $code\
+"""
+
+
+def rdma_commands(
+    source: NetworkHost, destination: NetworkHost, port: int, timing: Timing
+) -> list[list[str]]:
+    """Return the commands of the sender and of the receiver, whose server is at that port.
+
+    -F: clocks of the CPU that differ are no reason to fail. -f 0: the whole duration is measured.
+    """
+    found = []
+    for host in (source, destination):
+        rdma = _rdma(host)
+        words = [RDMA, "-F", "-p", str(port), "-d", rdma.device, "-i", str(rdma.port)]
+        words += [] if rdma.gid_index is None else ["-x", str(rdma.gid_index)]
+        words += ["-s", str(_WRITE_BYTES), "-q", str(STREAMS), "--report_gbits"]
+        found.append([*words, "-D", str(max(1, round(timing.transfer_s))), "-f", "0"])
+    client, server = found
+    return [["sh", "-c", _UNTIL_THERE, "sh", *client, destination.address], server]
+
+
+def rdma_sample(hosts: Sequence[NetworkHost], ends: Ends, gb_per_s: float) -> Sample:
+    """Return the rate of one direction by ib_write_bw; that of the slower port is expected."""
+    source, destination = ends_of(hosts, ends)
+    rates = [_rdma(hosts[end]).rate_gbit_per_s or 0.0 for end in ends]
+    return Sample(
+        kind="network",
+        source=source,
+        destination=destination,
+        bytes=_WRITE_BYTES,
+        median_gb_per_s=gb_per_s,
+        repeats_gb_per_s=(gb_per_s,),
+        expected_gb_per_s=round(min(rates) / 8, 3) if all(rates) else None,
+        expected_source=f"{min(rates):g} Gbit/s of the RDMA port" if all(rates) else None,
+        tool=RDMA,
+        transport="RDMA write",
+        streams=STREAMS,
+    )
+
+
+def rdma_note(hosts: Sequence[NetworkHost]) -> str:
+    """Return how ib_write_bw measured."""
+    ports = [_rdma(host) for host in hosts]
+    devices = ", ".join(dict.fromkeys(port.device for port in ports))
+    return f"{RDMA}: {STREAMS} queue pairs for each transfer, between {ports[0].link_layer} ports {devices}"
+
+
+def _rdma(host: NetworkHost) -> RdmaPort:
+    assert host.tools is not None, "the tools of all hosts are known"
+    assert host.tools.rdma is not None, "the tool was chosen"
+    return host.tools.rdma

@@ -44,6 +44,7 @@ def of_result(
     several = result.of_several_hosts  # then indices are of several machines
     numbers = tuple(row.device.gpu for row in result.devices if row.device.gpu is not None and not several)
     data, precision = job.data, job.precision
+    faults = [f"drill {one.get('fault')}" for one in job.drills]
     return Measurement(
         source=source,
         status=status,
@@ -64,7 +65,8 @@ def of_result(
         data_format=job.data_format,
         xla=precision.xla,
         framework="gputopo",
-        method=_method(job),
+        # Faults that were asked for are a way to train, too.
+        method=" ".join(filter(None, (job.method or job.strategy, *faults))) or None,
         version=result.versions.get("tensorflow"),
         driver=result.versions.get("driver"),
         variable_update=job.variable_update,
@@ -144,12 +146,6 @@ def _conditions(result: Result) -> tuple[str, ...]:
     if result.run_verdict is not None and result.run_verdict.word == "slow":
         found.append(result.run_verdict.says)
     return tuple(dict.fromkeys(found))
-
-
-def _method(job: Job) -> str | None:
-    """Return how a run trained where that was another than the built-in way; faults asked for are one."""
-    faults = (f"drill {one.get('fault')}" for one in job.drills)
-    return " ".join(filter(None, (job.method or job.strategy, *faults))) or None
 
 
 # What a cell without a run is; one that is done, or running, has a run.

@@ -231,8 +231,8 @@ def _best_modes(figures: Figures, names: Sequence[str]) -> Iterator[Observation]
         jobs_words = listed(list(dict.fromkeys(job_words(one.of, alike) for one, _ in some)), 1)
         yield Observation(
             id="mode.best",
-            says=f"{gpus_words(some[0][0].of)}: {mode} in {len(some)} of {compared[number]} jobs, by "
-            f"{gain:.0f} % over the next in the median ({jobs_words}).",
+            says=f"{mode} is the fastest in {len(some)} of {compared[number]} jobs on "
+            f"{gpus_words(some[0][0].of)}, by {gain:.0f} % over the next in the median ({jobs_words}).",
             evidence={"n_gpus": number, "mode": mode, "jobs": len(some), "of": compared[number],
                       "median_gain_percent": round(gain, 1)},
             cells=tuple(cell.number for pair in some for cell in pair),
@@ -266,7 +266,11 @@ def of_ratios(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
             yield _simple(table)
         elif table.id == "data":
             yield from _input(cells, table, names)
-            slower = [_turned(row) for row in table.rows if row.value < 1 and row.holds]
+            slower = [
+                msgspec.structs.replace(row, above=row.below, below=row.above, value=1 / row.value)
+                for row in table.rows
+                if row.value < 1 and row.holds
+            ]
             yield from _more_work(cells, slower, "real data", names)
         elif table.id == "distortions":
             faster = [row for row in table.rows if row.value > 1 and row.holds]
@@ -337,10 +341,6 @@ def _input(cells: Sequence[Cell], table: RatioTable, names: Sequence[str]) -> It
             evidence={"median": round(median(values), 3), "pairs": len(values)},
             cells=tuple(number for row in rest for number in (row.above, row.below)),
         )
-
-
-def _turned(row: Ratio) -> Ratio:
-    return msgspec.structs.replace(row, above=row.below, below=row.above, value=1 / row.value)
 
 
 def _more_work(

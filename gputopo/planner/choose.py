@@ -49,12 +49,12 @@ _HALF = ("fp16", "bf16")
 class MemoryNeed(NamedTuple):
     """What training allocates on a GPU: bytes whatever the batch, and more for each example of it.
 
-    `source`: in words, empty for what layers keep at least.
+    `source`: of both, in words.
     """
 
     fixed: float
     each: float
-    source: str = ""
+    source: str
 
     def bytes(self, batch: int) -> float:
         """Return the bytes of a batch."""
@@ -68,12 +68,12 @@ class MemoryNeed(NamedTuple):
 def memory_need(
     workload: Workload, gpu: Gpu, batch: int, precision: str, history: Sequence[Figure] = ()
 ) -> MemoryNeed:
-    """Return what training needs: by the peak of the earlier run with the nearest batch, else at least.
+    """Return what training needs: by the peak of the earlier run with the nearest batch, else as counted.
 
     Runs on GPUs of this model count. Beyond the variables memory is in proportion to the batch.
     """
     features = workload.feature_bytes / (2 if precision in _HALF else 1)
-    least = MemoryNeed(COPIES * workload.parameter_bytes, features)
+    counted = MemoryNeed(COPIES * workload.parameter_bytes, features, "counted from its layers")
     ran = [
         (abs(log(batch / one.batch)), one.batch, one.peak_bytes)
         for one in history
@@ -81,9 +81,9 @@ def memory_need(
         if model_name(one.gpu) == model_name(gpu.name)
     ]
     if not ran:
-        return least
+        return counted
     _, of, peak = min(ran, key=lambda one: one[0])
-    fixed = min(least.fixed, peak / 2)
+    fixed = min(counted.fixed, peak / 2)
     words = f"by the peak of an earlier run with {of:,}, {peak / 2**30:.1f} GiB"
     return MemoryNeed(fixed, (peak - fixed) / of, words)
 
@@ -104,11 +104,10 @@ def require_memory(
         if need.bytes(batch) <= memory:
             continue
         fits = need.largest_batch(memory)
-        how = f"about {need.bytes(batch) / 2**30:,.1f} GiB ({need.source})"
-        least = f"{need.bytes(batch) / 2**30:,.1f} GiB or more"
         raise UsageError(
-            f"a batch of {batch:,} of {workload.name} needs {how if need.source else least}, "
-            f"GPU {gpu.index} has {memory / 2**30:.0f} GiB{'' if gpu.memory_mib.total else ' at most'}",
+            f"a batch of {batch:,} of {workload.name} needs about {need.bytes(batch) / 2**30:,.1f} GiB "
+            f"({need.source}), GPU {gpu.index} has {memory / 2**30:.0f} GiB"
+            f"{'' if gpu.memory_mib.total else ' at most'}",
             f"use --batch-size {fits:,}" if fits else "use a smaller model or a GPU with more memory",
         )
 

@@ -1,14 +1,12 @@
 """The history of a box as a document: what is worse and since when, runs and links over the dates."""
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from gputopo.captures.training_table import COLUMNS, cell_text
+from gputopo.captures import training_table
 from gputopo.measurements.box import MIN_SIDE, Box, Series, Worsening
 from gputopo.measurements.study import Study
-from gputopo.report.document import Block, Bullets, Document, Section, Table
-from gputopo.report.study_models import table
+from gputopo.report.document import Block, Document, Section, Table
+from gputopo.report.study_models import bullets, table
 from gputopo.report.units import counted
 from gputopo.runs.history import date_in_words
 from gputopo.values.run.measurement import Measurement
@@ -23,8 +21,8 @@ def box_document(box: Box, *, pictures: bool = False) -> Document:
     """Return the document; `pictures`: with charts over the dates, which load matplotlib."""
     sections: list[tuple[str, Sequence[Block]]] = [
         ("What is worse", _changes(box)),
-        ("To repeat", _bullets(_repeat_words(one) for one in box.to_repeat)),
-        ("Changed versions", _bullets(f"{date_in_words(one.time_s)}: {one.says}" for one in box.events)),
+        ("To repeat", bullets(map(_repeat_words, box.to_repeat), _ROWS)),
+        ("Changed versions", bullets([f"{date_in_words(at.time_s)}: {at.says}" for at in box.events], _ROWS)),
     ]
     for title, unit in (("Speeds", "images/sec"), ("Links", "GB/s")):
         if some := [one for one in box.series if one.unit == unit and one.points]:
@@ -72,12 +70,7 @@ def _changes(box: Box) -> list[Block]:
         with_it = [part for part in box.changes if part.what.endswith(f" in {one.what}")]
         parts = (f"{part.what.partition(' in ')[0]} {part.percent:.0f} %" for part in with_it)
         words.append(change_words(one) + (f" Of its devices: {', '.join(parts)}." if with_it else ""))
-    return _bullets(words)
-
-
-def _bullets(items: Iterable[str]) -> list[Block]:
-    found = tuple(items)
-    return [Bullets(found, shown=_ROWS)] if found else []
+    return bullets(words, _ROWS)
 
 
 def _over_time(series: Sequence[Series], unit: str) -> Table:
@@ -137,26 +130,14 @@ def _runs(runs: Sequence[Measurement]) -> Table:
     return table(heads, rows, words=words, shown=_ROWS)
 
 
-DERIVED = ("speedup", "efficiency_percent", "noise_percent")
-
-
 def study_csv(study: Study) -> str:
     """Return the table. A run without a figure has its status and reason, and no figures."""
     rows = {row.cell: row for scaling in study.figures.scalings for row in scaling.rows}
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow((*COLUMNS, *DERIVED))
-    for cell in study.figures.cells:
-        row = rows.get(cell.number)
-        noise = None if cell.noise is None else 100 * cell.noise
-        derived = (row.speedup, row.efficiency_percent, noise) if row else (None, None, noise)
-        for one in cell.runs:
-            writer.writerow(
-                [_printable(cell_text(getattr(one, name))) for name in COLUMNS]
-                + [cell_text(v) for v in derived]
-            )
-    return out.getvalue()
-
-
-def _printable(text: str) -> str:
-    return "".join(one if one.isprintable() else "?" for one in text)
+    runs = [(one, rows.get(cell.number), cell.noise) for cell in study.figures.cells for one in cell.runs]
+    more: dict[str, list[float | None]] = {
+        "speedup": [row.speedup if row else None for _, row, _ in runs],
+        "efficiency_percent": [row.efficiency_percent if row else None for _, row, _ in runs],
+        "noise_percent": [None if noise is None else 100 * noise for _, _, noise in runs],
+    }
+    text = training_table.write([one for one, _, _ in runs], more)
+    return "".join(one if one.isprintable() or one == "\n" else "?" for one in text)

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from gputopo.findings import Finding
 from gputopo.findings.compare import grouped
 from gputopo.reference.expectations import name_of
+from gputopo.report import units
 from gputopo.report.document import Block, Document, Item, Items, block_lines, of_sections
 from gputopo.report.layout import SEVERITY_STYLES, plain
-from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import subjects_in_words
 
@@ -85,9 +85,7 @@ def _clause(one: Finding, gpus: Sequence[int], *, all_of: int) -> str | None:
         return reason
     if not gpus:
         return None
-    who = f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}"
-    if len(gpus) == all_of > 1:
-        who = f"all {all_of}"
+    who = f"all {all_of}" if len(gpus) == all_of > 1 else units.gpus(gpus)
     single, several, why = _state(one)
     return f"{who} {several if len(gpus) > 1 else single}{f' ({reason})' if why else ''}"
 

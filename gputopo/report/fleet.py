@@ -2,16 +2,16 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from gputopo.findings import Finding
-from gputopo.findings.difference import Change, Difference, FindingChanges
+from gputopo.findings.difference import Change, Difference
 from gputopo.findings.fleet import Fleet
+from gputopo.report import units
 from gputopo.report.document import Block, Bullets, Document, Rows, Styled, of_sections
 from gputopo.report.findings import counts_in_words, findings_block
 from gputopo.report.layout import QUIET, plain
 from gputopo.report.units import counted
-from gputopo.values.index_ranges import host_ranges, index_ranges, natural
+from gputopo.values.index_ranges import host_ranges, natural
 
 _NOTHING = "None: no host differs from the others of its kind."
 _NAMED = 8  # hosts of a kind that fold badly; the rest is in the JSON
@@ -96,22 +96,19 @@ def difference_document(difference: Difference) -> Document:
     if difference.one_sided:
         compared += f"; left out: {counted(difference.one_sided, 'fact')} that only one of the two has"
     shown: Block = Bullets(tuple(said)) if said else _nothing(difference)
+    found = difference.findings
+    titled = (("only here", found.came), ("only there", found.went), ("of both", found.stayed))
     counts = [
         f"{counted(len(said), 'difference')} in {counted(difference.compared, 'fact')}",
-        *(f"{counted(len(of), 'finding')} {title}" for title, of in _changed(difference.findings)),
+        *(f"{counted(len(of), 'finding')} {title}" for title, of in titled[:2] if of),
     ]
     return of_sections(
         [
             ("", [f"{', '.join(counts)}."] if said or len(counts) > 1 else []),
             (f"Compared with {difference.old_source} (left of ->)", [shown, Styled(f"{compared}.", QUIET)]),
-            *((title, [findings_block(found)]) for title, found in _findings(difference.findings)),
+            *((f"Findings {title}", [findings_block(of)]) for title, of in titled if of),
         ]
     )
-
-
-def _changed(changes: FindingChanges) -> list[tuple[str, Sequence[Finding]]]:
-    titled = (("only here", changes.came), ("only there", changes.went))
-    return [(title, findings) for title, findings in titled if findings]
 
 
 def _nothing(difference: Difference) -> str:
@@ -119,12 +116,6 @@ def _nothing(difference: Difference) -> str:
         return "Nothing could be compared."
     changed = difference.findings.came or difference.findings.went
     return "No fact that lasts differs." if changed else "No difference."
-
-
-def _findings(changes: FindingChanges) -> Iterator[tuple[str, Sequence[Finding]]]:
-    """Return the findings only here, only there and of both, as far as there are any, with a title."""
-    both = [("of both", changes.stayed)] if changes.stayed else []
-    yield from ((f"Findings {title}", found) for title, found in [*_changed(changes), *both])
 
 
 def changes_in_words(changes: tuple[Change, ...]) -> list[str]:
@@ -135,8 +126,4 @@ def changes_in_words(changes: tuple[Change, ...]) -> list[str]:
             said.setdefault(change.says, [])
         else:
             said.setdefault(change.words, []).append(change.gpu)
-    return [f"{_gpus_named(gpus)}: {words}" if gpus else words for words, gpus in said.items()]
-
-
-def _gpus_named(gpus: list[int]) -> str:
-    return f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}"
+    return [f"{units.gpus(gpus)}: {words}" if gpus else words for words, gpus in said.items()]

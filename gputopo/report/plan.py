@@ -9,10 +9,12 @@ from gputopo.report.plan_parts import (
     autotune_blocks,
     how_many_blocks,
     how_many_words,
+    measured_speed,
     step_line_blocks,
     unequal_blocks,
     what_if_blocks,
 )
+from gputopo.report.units import counted
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.batches import as_typed
 from gputopo.values.run.plan import (
@@ -72,7 +74,10 @@ def answer(plan: Plan) -> str:
     """Return what to take and how fast it is; first of all that fewer GPUs would be faster."""
     choice = plan.choice
     where = _all_gpus(choice) if choice.gpus or choice.hosts else "Logical CPU devices"
-    words = f"{where}, {mode_words(choice)}"
+    words, tuned = f"{where}, {mode_words(choice)}", plan.autotune
+    best = None if tuned is None or tuned.winner is None else tuned.measured[tuned.winner].images_per_sec
+    if tuned is not None and best is not None:
+        return f"{words}: {measured_speed(best)} images/sec of {tuned.model}, measured."
     if choice.images_per_sec is None:
         return f"{words}{f' for {plan.model}' if plan.model else ''}."
     assumed = plan.prediction is not None and plan.prediction.is_assumed
@@ -81,12 +86,8 @@ def answer(plan: Plan) -> str:
     fewer = plan.prediction.fewer if plan.prediction is not None else None
     if fewer is None or fewer.images_per_sec <= choice.images_per_sec:
         return words
-    slower = f"Slower than {_count(fewer.num_gpus)} ({fewer.images_per_sec:.0f}): --num-gpus {fewer.num_gpus}"
-    return f"{slower}. {words}"
-
-
-def _count(gpus: int) -> str:
-    return f"{gpus} GPU{'' if gpus == 1 else 's'}"
+    count = fewer.num_gpus
+    return f"Slower than {counted(count, 'GPU')} ({fewer.images_per_sec:.0f}): --num-gpus {count}. {words}"
 
 
 def _why(plan: Plan, refused: Sequence[str]) -> tuple[str, ...]:
@@ -154,7 +155,7 @@ def _gain(choice: Candidate, prediction: Prediction) -> str:
         parts.append(f"{choice.speedup:.2f} times one GPU")
     if prediction.fewer is not None and prediction.fewer.num_gpus > 1:
         times = speed / prediction.fewer.images_per_sec
-        parts.append(f"{times:.2f} times {_count(prediction.fewer.num_gpus)}")
+        parts.append(f"{times:.2f} times {counted(prediction.fewer.num_gpus, 'GPU')}")
     if default := prediction.default_images_per_sec:
         share = speed / default - 1
         more = (
@@ -228,8 +229,7 @@ def _basis(choice: Candidate, prediction: Prediction) -> str:
 
 def learned_words(learned: Learned, choice: Candidate) -> str:
     """Return how many runs of this box a prediction rests on, and what they changed."""
-    jobs = f"{learned.jobs} {'job' if learned.jobs == 1 else 'jobs'}"
-    rests = f"{learned.runs} {'run' if learned.runs == 1 else 'runs'} of {jobs} on several GPUs"
+    rests = f"{counted(learned.runs, 'run')} of {counted(learned.jobs, 'job')} on several GPUs"
     if learned.odd:
         rests += f", {learned.odd} far from its prediction left out"
     if learned.jobs - learned.odd < MIN_JOBS:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from gputopo.report import units
 from gputopo.report.document import Block, Drawing, Rows, Table
 from gputopo.report.layout import Column, Line, aligned, paragraph, plain, width_of
 from gputopo.values.index_ranges import index_ranges
@@ -25,8 +26,7 @@ from gputopo.values.run.plan import (
 
 def how_many_words(how_many: HowMany) -> str:
     """Return how many GPUs were chosen and why: `2 GPUs: 4 are slower than 2: ...`."""
-    count = how_many.num_gpus
-    return f"{count} {'GPU' if count == 1 else 'GPUs'}: {how_many.reason}"
+    return f"{units.counted(how_many.num_gpus, 'GPU')}: {how_many.reason}"
 
 
 def how_many_blocks(how_many: HowMany) -> list[Block]:
@@ -62,8 +62,7 @@ def unequal_blocks(unequal: Unequal) -> list[Block]:
     elif better == unequal.together:
         words = f"equal batches would be faster: {unequal.use}"
     else:
-        noun = "GPU" if len(better.gpus) == 1 else "GPUs"
-        words = f"{noun} {index_ranges(better.gpus)} alone would be faster: {unequal.use}"
+        words = f"{units.gpus(better.gpus)} alone would be faster: {unequal.use}"
     rows = [
         (
             index_ranges(one.gpus),
@@ -233,8 +232,8 @@ def autotune_blocks(found: Autotune) -> list[Block]:
     rows = [
         (
             mode_words(one.candidate),
-            _speed(one.candidate.images_per_sec),
-            _speed(one.images_per_sec),
+            measured_speed(one.candidate.images_per_sec),
+            measured_speed(one.images_per_sec),
             str(len(one.runs)),
             _note(found, place),
         )
@@ -250,14 +249,12 @@ def autotune_note(found: Autotune) -> str:
     if found.winner is None:
         return "Autotune: nothing was measured."
     best = found.measured[found.winner]
-    speed = f"{_speed(best.images_per_sec)} images/sec measured"
+    speed = f"{measured_speed(best.images_per_sec)} images/sec measured"
     if best.candidate.images_per_sec is not None:
-        speed += f", {_speed(best.candidate.images_per_sec)} predicted"
+        speed += f", {measured_speed(best.candidate.images_per_sec)} predicted"
     count = sum(bool(one.runs) for one in found.measured)
-    return (
-        f"Fastest of {count} measured placements: {mode_words(best.candidate)}, {speed}; "
-        f"{_SETTLED[found.settled]}."
-    )
+    which = f"Fastest of {count} measured placements" if count > 1 else "The only measured placement"
+    return f"{which}: {mode_words(best.candidate)}, {speed}; {_SETTLED[found.settled]}."
 
 
 def _note(found: Autotune, place: int) -> str:
@@ -267,7 +264,8 @@ def _note(found: Autotune, place: int) -> str:
     return "fastest" if place == found.winner else ""
 
 
-def _speed(speed: float | None) -> str:
+def measured_speed(speed: float | None) -> str:
+    """Return images/sec with three figures or more."""
     if speed is None:
         return "-"
     return f"{speed:.0f}" if speed >= 100 else f"{speed:.3g}"

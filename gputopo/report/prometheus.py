@@ -15,7 +15,7 @@ from gputopo.findings.nvlink import JOINED, SOUND, SUCCESS
 from gputopo.reference.clock_events import reasons_of
 from gputopo.report.layout import plain
 from gputopo.values.fields import fields_of
-from gputopo.values.machine import JOINING, Fabric, Gpu, Hop, Link, Machine, Nic, PciNode
+from gputopo.values.machine import JOINING, Fabric, Gpu, Hop, Link, Machine, Nic
 from gputopo.values.subject import values_at
 
 Kind = Literal["gauge", "counter"]
@@ -213,7 +213,7 @@ def exposition(inspection: Inspection) -> str:
     for nic in machine.nics:
         _nic(out, nic)
     for node in machine.pci:
-        _pci(out, node)
+        add_facts(out, node, {"address": node.address, "kind": node.kind, "parent": node.parent})
     _findings(out, inspection)
     return out.text()
 
@@ -266,11 +266,6 @@ def _nic(out: Exposition, nic: Nic) -> None:
         add_facts(out, port, labels)
     for device, hop in nic.hops.items():
         _hop(out, "nic_hop_level", hop, nic=nic.index, device=device)
-
-
-def _pci(out: Exposition, node: PciNode) -> None:
-    labels = {"address": node.address, "kind": node.kind, "parent": node.parent}
-    add_facts(out, node, labels)
 
 
 def _findings(out: Exposition, inspection: Inspection) -> None:

@@ -1,6 +1,6 @@
 """The study of measured throughputs as a document: observations, tables, ratios, comparisons."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from statistics import median
 
@@ -10,7 +10,7 @@ from gputopo.measurements.ratios import Scaling
 from gputopo.measurements.study import Study
 from gputopo.measurements.words import devices_word, job_words, stated, varying
 from gputopo.report.document import Block, Bullets, Document, Section
-from gputopo.report.study_models import cell_words, model_pages, model_table, noise_words, table
+from gputopo.report.study_models import bullets, cell_words, model_pages, model_table, noise_words, table
 from gputopo.report.units import counted, images_per_sec, percent
 
 MAX_CURVES = 64  # of one picture; the table has all
@@ -36,8 +36,8 @@ def study_document(study: Study) -> Document:
         ("Against published figures", _against(study, "published")),
         ("All runs", _cells(cells)),
         ("Models", model_table(dict.fromkeys(cell.of.model for cell in cells))),
-        ("Not read", _bullets(one.why for one in study.unread)),
-        ("Sources", _bullets(f"{name}: {text}" for name, text in study.sources.items())),
+        ("Not read", bullets((one.why for one in study.unread), _FEW)),
+        ("Sources", bullets((f"{name}: {text}" for name, text in study.sources.items()), _FEW)),
     ]
     sections = tuple(Section(title, tuple(blocks)) for title, blocks in parts if blocks)
     return Document(study.title, _counts(cells), sections, model_pages(study), study.headline)
@@ -63,11 +63,6 @@ def _shared(cells: Sequence[Cell]) -> str:
     return job_words(some[0], names) if len(some) > 1 else ""
 
 
-def _bullets(items: Iterable[str]) -> list[Block]:
-    found = tuple(items)
-    return [Bullets(found, shown=_FEW)] if found else []
-
-
 def _observations(study: Study) -> list[Block]:
     blocks: list[Block] = []
     for id, same in groupby(study.observations, key=lambda one: one.id):
@@ -77,26 +72,26 @@ def _observations(study: Study) -> list[Block]:
 
 
 def _scaling(study: Study) -> list[Block]:
+    """Return a row for each job: one device, then the speedups of the fastest set of each number."""
     figures = study.figures
     if not figures.scalings:
         return []
     names = varying([figures.cells[s.largest.cell] for s in figures.scalings])
-    rows = [
-        [
-            job_words(figures.cells[scaling.largest.cell].of, names),
-            str(row.n_gpus),
-            images_per_sec(row.images_per_sec),
-            f"{row.speedup:.2f}x",
-            f"{row.efficiency_percent:.2f}",
-            percent(100 * DEVIATIONS * row.noise) if row.noise else "",
-            value_words("gpus", row.gpus) if row.gpus else "",
-            "" if row.same_mode else figures.cells[row.cell].of.mode,
-        ]
-        for scaling in figures.scalings
-        for row in scaling.rows
-    ]
+    counts = sorted({row.n_gpus for scaling in figures.scalings for row in scaling.rows[1:]})
+    rows = []
+    for one in figures.scalings:
+        fastest = {row.n_gpus: row for row in sorted(one.rows, key=lambda row: row.images_per_sec)}
+        most = fastest[one.largest.n_gpus]
+        rows.append(
+            [job_words(figures.cells[most.cell].of, names), images_per_sec(one.rows[0].images_per_sec),
+             *(f"{fastest[number].speedup:.2f}x" if number in fastest else "" for number in counts),
+             f"{most.efficiency_percent:.2f}", percent(100 * DEVIATIONS * most.noise) if most.noise else ""]
+        )  # fmt: skip
     devices = devices_word(figures.cells)
-    heads = ["job", devices, "images/sec", "speedup", "efficiency %", "±%", "which", "other mode"]
+    heads = ["job", "images/sec\non 1", *(f"on {number}" for number in counts), "efficiency\n%", "±%"]
+    notes = [f"on {counts[0]}: speedup over one; efficiency: on the most {devices}"]
+    if not all(row.same_mode for one in figures.scalings for row in one.rows):
+        notes.append("some jobs ran on one in another mode, which hardly matters there")
     blocks: list[Block] = []
     if len(figures.scalings) > 1:
         medians = [
@@ -105,7 +100,7 @@ def _scaling(study: Study) -> list[Block]:
         ]
         heads_of = [devices, "speedup", "efficiency %", "jobs"]
         blocks += ["Medians over the jobs:", table(heads_of, medians, words=())]
-    return [*blocks, table(heads, rows, words=("job", "which", "other mode"))]
+    return [*blocks, table(heads, rows, words=("job",), notes=notes)]
 
 
 def curves(study: Study) -> list[tuple[str, Scaling]]:

@@ -8,7 +8,7 @@ import msgspec
 from gputopo.measurements.cells import DEVIATIONS, RUN_TO_RUN, Cell, value_words
 from gputopo.measurements.study import Study
 from gputopo.measurements.words import devices_word, job_words, varying
-from gputopo.report.document import Block, Page, Table
+from gputopo.report.document import Block, Bullets, Page, Table
 from gputopo.report.layout import Column, Side
 from gputopo.report.units import images_per_sec, percent
 from gputopo.values.run.measurement import Status
@@ -39,6 +39,12 @@ def table(
     sides: list[Side] = ["left" if head in words else "right" for head in heads]
     found = Table.of(heads, rows, sides, notes, shown)
     return without_empty(found.mapped(lambda column: column if column.side == "left" else _aligned(column)))
+
+
+def bullets(items: Iterable[str], shown: int) -> list[Block]:
+    """Return a list, with this many items in the short form; nothing if it is empty."""
+    found = tuple(items)
+    return [Bullets(found, shown=shown)] if found else []
 
 
 def _aligned(column: Column) -> Column:

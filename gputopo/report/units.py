@@ -1,6 +1,9 @@
 """Numbers as people read them. Values are in seconds, bytes and images per second; units are added here."""
 
 import math
+from collections.abc import Sequence
+
+from gputopo.values.index_ranges import index_ranges
 
 UNKNOWN = "–"  # noqa: RUF001  an en dash: not measured or not answered
 
@@ -27,6 +30,22 @@ def clock(mhz: int | None, of_max: float | None) -> str:
     if mhz is None:
         return UNKNOWN
     return str(mhz) if of_max is None else f"{mhz} ({of_max:.0f})"
+
+
+def pcie_link(generation: float | None, width: float | None) -> str | None:
+    """Write a PCIe link as `gen 3 x16`, without a part that is not known; None: nothing is."""
+    parts = ("gen {:g}", generation), ("x{:g}", width)
+    return " ".join(form.format(value) for form, value in parts if value is not None) or None
+
+
+def gpu_name(name: str | None) -> str:
+    """Write the name of a GPU without its maker's; empty where it is not known."""
+    return (name or "").removeprefix("NVIDIA ").removeprefix("GeForce ")
+
+
+def gpus(indices: Sequence[int]) -> str:
+    """Write GPUs by their indices: `GPU 3`, `GPUs 0-3`."""
+    return f"GPU{'s' if len(indices) > 1 else ''} {index_ranges(indices)}"
 
 
 def seconds(value: float | None) -> str:

@@ -87,26 +87,14 @@ FILE = "history.sqlite"
 WAIT_S = 10.0  # for another writer, which needs milliseconds
 _VERSION = 2  # of the tables, in SQLite's user_version; 1 had no results
 
-_TABLES = """
-CREATE TABLE IF NOT EXISTS bandwidth (
-    id INTEGER PRIMARY KEY,
-    fingerprint TEXT NOT NULL,
-    saved_at REAL NOT NULL,
-    gpus TEXT NOT NULL,
-    document BLOB NOT NULL,
-    machine BLOB NOT NULL
-);
-CREATE INDEX IF NOT EXISTS bandwidth_of_machine ON bandwidth (fingerprint, id);
-CREATE TABLE IF NOT EXISTS result (
-    id INTEGER PRIMARY KEY,
-    fingerprint TEXT NOT NULL,
-    finished_at REAL NOT NULL,
-    folder TEXT NOT NULL,
-    model TEXT NOT NULL,
-    document BLOB NOT NULL
-);
-CREATE INDEX IF NOT EXISTS result_of_machine ON result (fingerprint, finished_at);
-"""
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS bandwidth (id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL, "
+    "saved_at REAL NOT NULL, gpus TEXT NOT NULL, document BLOB NOT NULL, machine BLOB NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS bandwidth_of_machine ON bandwidth (fingerprint, id)",
+    "CREATE TABLE IF NOT EXISTS result (id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL, "
+    "finished_at REAL NOT NULL, folder TEXT NOT NULL, model TEXT NOT NULL, document BLOB NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS result_of_machine ON result (fingerprint, finished_at)",
+)
 
 
 def date_in_words(seconds: float) -> str:
@@ -148,8 +136,8 @@ def opened(path: Path, *, write: bool) -> "Iterator[sqlite3.Connection]":
                 connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             try:
-                if write:
-                    _make_tables(connection)
+                for statement in (*_TABLES, f"PRAGMA user_version = {_VERSION}") if write else ():
+                    connection.execute(statement)
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
@@ -188,12 +176,6 @@ def _check_version(connection: "sqlite3.Connection", path: Path) -> None:
             f"{path} was written by a later version of gputopo",
             "update gputopo (pip install -U gputopo), or set GPUTOPO_HOME to another folder",
         )
-
-
-def _make_tables(connection: "sqlite3.Connection") -> None:
-    for statement in filter(str.strip, _TABLES.split(";")):
-        connection.execute(statement)
-    connection.execute(f"PRAGMA user_version = {_VERSION}")
 
 
 def _unusable(path: Path, error: "sqlite3.Error", *, write: bool) -> InputError:
@@ -254,7 +236,9 @@ def save(path: Path, machine: Machine, bandwidth: Bandwidth, *, saved_at: float)
         )
     bare = without_identities(msgspec.structs.replace(machine, bandwidth=bandwidth))
     alone = msgspec.structs.replace(bare, bandwidth=None)
-    _insert(path, key, saved_at, _gpus_of(bandwidth), bare.bandwidth or bandwidth, alone)
+    places = {place for sample in bandwidth.samples for place in (sample.source, sample.destination)}
+    gpus = {index for place in places if (index := gpu_of(place)) is not None}
+    _insert(path, key, saved_at, gpus, bare.bandwidth or bandwidth, alone)
 
 
 def save_network(path: Path, bandwidth: Bandwidth, *, saved_at: float) -> None:
@@ -344,11 +328,6 @@ def latest_with_other_gpus(path: Path, machine: Machine) -> Saved | None:
         return None
     here = {gpu.pci_address for gpu in answering(machine)}
     return latest(path, then, {gpu.index for gpu in answering(then) if gpu.pci_address in here})
-
-
-def _gpus_of(bandwidth: Bandwidth) -> set[int]:
-    places = {place for sample in bandwidth.samples for place in (sample.source, sample.destination)}
-    return {index for place in places if (index := gpu_of(place)) is not None}
 
 
 def stored_bandwidths(path: Path, machine: Machine) -> list[Saved]:

@@ -18,7 +18,7 @@ from gputopo.prediction.one_gpu_speeds import SAME_JOB, SAME_RUN, gpu_names, pas
 from gputopo.reference.expectations import expected_gpu
 from gputopo.reference.published import Published, published
 from gputopo.runs.past_runs import MAX_UNCERTAINTY, why_unpredicted
-from gputopo.values.machine import Machine, NicPort
+from gputopo.values.machine import Machine
 from gputopo.values.run.events import Device, gpu_key
 from gputopo.values.run.job import Job
 from gputopo.values.run.plan import Plan
@@ -133,10 +133,10 @@ def _networks(machines: Sequence[Machine | None]) -> dict[int, str]:
     says = {
         rank: [one.says for one in find(machine) if one.id in _OF_PORTS] for rank, machine in known.items()
     }
-    rates = {
-        rank: max((port.rate_gbit_per_s or 0.0 for port in _up_ports(machine)), default=0.0)
-        for rank, machine in known.items()
+    ports = {
+        rank: [port for nic in one.nics for port in nic.ports or () if port.up] for rank, one in known.items()
     }
+    rates = {rank: max((one.rate_gbit_per_s or 0.0 for one in up), default=0.0) for rank, up in ports.items()}
     found = {}
     for rank in known:
         others = [other for other in known if other != rank]
@@ -147,10 +147,6 @@ def _networks(machines: Sequence[Machine | None]) -> dict[int, str]:
         if own:
             found[rank] = "; ".join(own)
     return found
-
-
-def _up_ports(machine: Machine) -> list[NicPort]:
-    return [port for nic in machine.nics for port in nic.ports or () if port.up]
 
 
 def _memory_mib(machine: Machine, rank: int = 0) -> dict[str, int]:
@@ -219,7 +215,12 @@ def _of_others(job: Job, devices: Sequence[Device], batches: Sequence[int]) -> E
     if job.drills or not job.trains or len(set(batches)) != 1:
         return None
     names = [_model(device.gpu_name) for device in devices]
-    rows = [row for row in published() if _is_alike(row, job, batches[0]) and _models(row) == names]
+    rows = [
+        row
+        for row in published()
+        if _is_alike(row, job, batches[0])
+        if [_model(gpu_names(row.machine).get(gpu)) for gpu in row.gpus] == names
+    ]
     if None in names or not rows:
         return None
     rates = [row.images_per_sec for row in rows]
@@ -242,11 +243,6 @@ def _is_alike(row: Published, job: Job, batch: int) -> bool:
         and (row.model, row.batch_per_gpu, row.precision, row.xla) == mine
         and (row.variable_update, row.all_reduce) == (job.variable_update, job.all_reduce)
     )
-
-
-def _models(row: Published) -> list[str | None]:
-    names = gpu_names(row.machine)
-    return [_model(names.get(gpu)) for gpu in row.gpus]
 
 
 def _model(name: str | None) -> str | None:

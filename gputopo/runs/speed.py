@@ -38,7 +38,7 @@ class RunningThroughput:
         self.steps = 0
         self.images = 0
         self.now: float | None = None
-        self._seconds = 0.0  # sum of the step times
+        self.seconds = 0.0  # sum of the step times
         self._began_s: float | None = None  # epoch, begin of the first counted step
         self._ended_s = 0.0
         self._speeds: Thinned[float] = Thinned(KEPT_SPEEDS)
@@ -58,7 +58,7 @@ class RunningThroughput:
         self._ended_s = event.time_s
         self.steps += 1
         self.images += event.images
-        self._seconds += event.seconds
+        self.seconds += event.seconds
         if event.seconds > 0:
             self._add_speed(event.images / event.seconds)
 
@@ -72,7 +72,7 @@ class RunningThroughput:
     @property
     def mean(self) -> float | None:
         """Images of a step by the mean step time."""
-        return self.images / self._seconds if self._seconds > 0 else None
+        return self.images / self.seconds if self.seconds > 0 else None
 
     @property
     def uncertainty(self) -> float:
@@ -86,7 +86,7 @@ class RunningThroughput:
         if self._began_s is None:
             return None
         # Less wall time than the steps took together means that the system's clock was set back meanwhile.
-        wall_s = max(self._ended_s - self._began_s, self._seconds)
+        wall_s = max(self._ended_s - self._began_s, self.seconds)
         return self.images / wall_s if wall_s > 0 else None
 
     @property
@@ -218,7 +218,7 @@ KEPT_STEPS = 2000
 
 
 class CountedSteps:
-    """Sums over the steps after the warm-up, the first and the last of them, and some to take medians of.
+    """First and last step after the warm-up, some to take medians of, and how long they waited for input.
 
     `lost_loss`: the first step, warm-up included, whose loss is no number.
     """
@@ -231,8 +231,6 @@ class CountedSteps:
 
     def begin_anew(self) -> None:
         """Forget the steps so far, but for the first one: those that follow are taken by other devices."""
-        self.images = 0
-        self.seconds = 0.0
         self.in_warmup = 0
         self._kept: Thinned[Step] = Thinned(KEPT_STEPS)
         self._first_seconds: list[float] = []  # of all steps: what steadiness looks at
@@ -249,17 +247,10 @@ class CountedSteps:
             return
         self.first = self.first or step
         self.last = step
-        self.images += step.images
-        self.seconds += step.seconds
         if step.waited_s is not None:
             self._measured_s += step.seconds
             self._waited_s += step.waited_s
         self._kept.add(step)
-
-    @property
-    def number(self) -> int:
-        """How many steps were counted."""
-        return self._kept.seen
 
     @property
     def kept(self) -> list[Step]:
@@ -271,9 +262,6 @@ class CountedSteps:
         found = steady(self._first_seconds)
         first, last = self.first, self.last
         return {
-            "steps": self.number,
-            "images": self.images,
-            "counted_s": self.seconds if self.number else None,
             "input_waited_share": self._waited_share(),
             "steady_steps": found.steps,
             "steady_s": found.seconds,

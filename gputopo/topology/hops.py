@@ -1,6 +1,6 @@
 """How far apart GPUs are: the classes of `nvidia-smi topo -m` from the PCI tree, order of pairs, islands."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gputopo.values.machine import Hop, Link, Machine, PciNode
 
@@ -80,6 +80,18 @@ def links_by_pair(machine: Machine) -> dict[tuple[int, int], Link]:
     for link in machine.links:
         links.setdefault((link.a, link.b), link)
     return links
+
+
+def joined_by_hops(
+    gpus: Iterable[int], links: Mapping[tuple[int, int], Link], farthest: Hop
+) -> list[frozenset[int]]:
+    """Return the sets of GPUs that PCIe hops up to `farthest` join, by their smallest index."""
+    parts = {gpu: frozenset((gpu,)) for gpu in gpus}
+    for (a, b), link in links.items():
+        if link.hop is not None and link.hop <= farthest and a in parts and b in parts:
+            both = parts[a] | parts[b]
+            parts |= dict.fromkeys(both, both)
+    return sorted(set(parts.values()), key=min)
 
 
 def islands(machine: Machine, farthest: Hop) -> tuple[tuple[int, ...], ...]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from gputopo.copies.network import Tools
 from gputopo.launch.user_program.steps import StepsReported
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, UsageError
 from gputopo.values.machine import Machine
@@ -70,6 +71,20 @@ class RunEnd(_Message, frozen=True, tag="gputopo.end/1"):
 Reply = HostStart | RunEnd
 
 
+class Resources(msgspec.Struct, frozen=True, kw_only=True):
+    """What else is to be known of a host; `interface`, its rate and MTU: on the network of the hosts."""
+
+    environ: dict[str, str] = {}  # CUDA_*
+    claimed: dict[int, str] = {}  # by whom, of its GPUs
+    cores: int = 1
+    memory_bytes: int | None = None
+    interface: str | None = None
+    rate_gbit_per_s: float | None = None
+    mtu_bytes: int | None = None
+    token: str = ""  # of its listener for a measurement of the network
+    tools: Tools | None = None  # for that
+
+
 class Joining(_Message, frozen=True, tag="gputopo.joining/1"):
     """A host that comes to the training; a host that is asked without a training answers by it, too."""
 
@@ -81,7 +96,7 @@ class Joining(_Message, frozen=True, tag="gputopo.joining/1"):
     job: str | None = None  # the starter's id of the job, where it gives one
     machine: Machine | None = None  # None where it has no GPU
     asked: dict[str, Any] = {}  # options as typed, without those that may differ between hosts
-    resources: dict[str, Any] = {}  # what else a plan needs of this host, such as `cpu_devices`
+    resources: Resources = Resources()
     unable: RunEnd | None = None  # why it cannot join
 
 

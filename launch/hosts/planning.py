@@ -139,8 +139,7 @@ def _unequal(hosts: Sequence[Joining], requests: Mapping[int, Request]) -> tuple
 
 def _server(host: Joining) -> Server:
     address = f"[{host.address}]" if ":" in host.address else host.address
-    cores = int(host.resources.get("cores", 1))
-    return Server(host=host.name, address=f"{address}:{host.port}", cores=cores)
+    return Server(host=host.name, address=f"{address}:{host.port}", cores=host.resources.cores)
 
 
 def target_alone(
@@ -152,18 +151,17 @@ def target_alone(
     keep: int | None = None,
 ) -> Target:
     """Return the target of one host by what it brought. `keep`: as of `planner.plan`."""
-    memory = host.resources.get("memory_bytes")
     found = target_of(
         host.machine or Machine(source="live"),
         request,
-        environ=_environ_of(host),
-        claimed=_claimed_of(host),
+        environ=host.resources.environ,
+        claimed=host.resources.claimed,
         require_gpu=require_gpu,
         cpu=cpu,
         affinity=False,
         keep=keep,
     )
-    return replace(found, memory_bytes=memory if isinstance(memory, int) else None)
+    return replace(found, memory_bytes=host.resources.memory_bytes)
 
 
 def _trial(hosts: Sequence[Joining], request: Request, saved: SavedNetwork | None, count: int) -> float | str:
@@ -195,7 +193,10 @@ def _with_steps(
         HostPart(own.host, one.machine or Machine(source="live"), one.plan.choice.gpus)
         for own, one in zip(choice.hosts, targets, strict=True)
     ]
-    cards = [HostNetwork(one.name, part.machine, *_card(one)) for one, part in zip(hosts, parts, strict=True)]
+    cards = [
+        HostNetwork(one.name, part.machine, one.resources.interface, one.resources.rate_gbit_per_s)
+        for one, part in zip(hosts, parts, strict=True)
+    ]
     rates = rates_of(cards, saved)
     gpus = [part.gpus for part in parts]
     even = len({len(own) for own in gpus}) == 1  # as TensorFlow's strategy needs it
@@ -242,26 +243,8 @@ def _usable(host: Joining, request: Request) -> int:
         return 0
     named = {gpu.index for gpu in host.machine.gpus if not gpu.lost} - set(request.exclude)
     named &= set(request.gpus) if request.gpus is not None else named
-    return len(named - set(planner.hidden_gpus(_environ_of(host), host.machine)) - set(_claimed_of(host)))
-
-
-def _environ_of(host: Joining) -> dict[str, str]:
-    return {str(name): str(text) for name, text in dict(host.resources.get("environ", {})).items()}
-
-
-def _text(host: Joining, name: str) -> str | None:
-    found = host.resources.get(name)
-    return found if isinstance(found, str) else None
-
-
-def _card(host: Joining) -> tuple[str | None, float | None]:
-    """Return the interface on the network of the hosts, and its rate in Gbit/s."""
-    rate = host.resources.get("rate_gbit_per_s")
-    return _text(host, "interface"), float(rate) if isinstance(rate, int | float) else None
-
-
-def _claimed_of(host: Joining) -> dict[int, str]:
-    return {int(gpu): str(by) for gpu, by in dict(host.resources.get("claimed", {})).items()}
+    own = host.resources
+    return len(named - set(planner.hidden_gpus(own.environ, host.machine)) - set(own.claimed))
 
 
 def devices_of_each(available: Sequence[int], wanted: int | None) -> list[int]:

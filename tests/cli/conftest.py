@@ -64,7 +64,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
     def behaves(behaviour: str) -> None:
         def command(spec: Path, events_fd: int) -> Sequence[str]:
-            return (sys.executable, "-I", misbehave.__file__, behaviour, str(spec), str(events_fd))
+            return (sys.executable, "-IS", misbehave.__file__, behaviour, str(spec), str(events_fd))
 
         for module in WITH_WORKERS:
             monkeypatch.setattr(module, "worker_command", command)

@@ -38,9 +38,8 @@ def refused(call: Call, *arguments: object) -> tuple[str, str]:
     return what.removeprefix("gputopo: "), hint.strip()
 
 
-@pytest.mark.parametrize(
-    ("options", "what", "hint"),
-    [
+def test_an_option_that_cannot_be_is_refused(call: Call) -> None:
+    cases: list[tuple[str, str, str]] = [
         ("--model alexnex", "there is no model 'alexnex'", "did you mean alexnet"),
         (
             "--model alexnet --program tf_cnn",
@@ -55,6 +54,9 @@ def refused(call: Call, *arguments: object) -> tuple[str, str]:
         ("--model alexnet --num-gpus 0", "--num-gpus cannot be 0", "give 1 or more"),
         ("--model alexnet --ps gpu:9", "--ps gpu:9: this machine has no GPU 9", "without --ps gpu:9: "),
         ("--model alexnet --exclude 0-6", "none of the 7 GPUs can be used", "without --exclude 0-6: "),
+        ("--model alexnet --exclude 12", "GPU 12", ""),
+        ("--model alexnet --num-gpus 2 --exclude 0-5", "2 GPUs", ""),
+        ("--model alexnet --ps cpu --variable-update independent", "independent", ""),
         (
             "--model alexnet --num-gpus 3 --all-reduce tf_hierarchical",
             "--all-reduce tf_hierarchical cannot be used",
@@ -76,12 +78,11 @@ def refused(call: Call, *arguments: object) -> tuple[str, str]:
         ("--model alexnet --batch-size auto,64", "--batch-size", ""),
         ("--model alexnet --batch-size nan", "--batch-size cannot be 'nan'", "give --batch-size N"),
         ("--model alexnet --batch-size 64,64", "2 numbers for 7 GPUs", "without --batch-size 64,64: "),
-    ],
-)
-def test_an_option_that_cannot_be_is_refused(call: Call, options: str, what: str, hint: str) -> None:
-    found = refused(call, "--from", "7gforce", *options.split())
-    assert what in found[0]
-    assert hint in found[1]
+    ]
+    for options, what, hint in cases:
+        found = refused(call, "--from", "7gforce", *options.split())
+        assert what in found[0]
+        assert hint in found[1]
 
 
 def test_of_a_capture_without_links_they_are_assumed_and_the_plan_says_what_shows_them(

@@ -109,9 +109,8 @@ def test_a_capture_without_any_bandwidth_is_refused_with_what_to_give(call: Call
     assert "p2pBandwidthLatencyTest" in said
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+def test_options_that_cannot_be_are_refused_in_two_lines(call: Call) -> None:
+    cases: list[tuple[list[str], str]] = [
         (["--quick", "--full"], "both are --effort here"),
         (["--from", "x", "--gpus", "0"], "--gpus"),
         (["--from", "x", "--soak", "10"], "--soak"),
@@ -124,24 +123,24 @@ def test_a_capture_without_any_bandwidth_is_refused_with_what_to_give(call: Call
         (["--effort", "1001"], "1 to 1000"),
         (["--effort", "lots"], "give quick, full, or the number of repeats"),
         (["--network", "--effort", "20"], "--effort 20 is for one host"),
-    ],
-)
-def test_options_that_cannot_be_are_refused_in_two_lines(
-    arguments: list[str], words: str, call: Call
-) -> None:
-    assert words in refused(call, *arguments)
+    ]
+    for arguments, words in cases:
+        assert words in refused(call, *arguments)
 
 
-@pytest.mark.parametrize(
-    ("text", "sizes"), [("64MiB", (64 << 20,)), ("1G,4K,4KiB", (4096, 1 << 30)), ("1024", (1024,))]
-)
-def test_sizes_are_bytes_with_a_unit(text: str, sizes: tuple[int, ...]) -> None:
-    assert command.parse_sizes("--size", text) == sizes
+def test_sizes_are_bytes_with_a_unit() -> None:
+    cases: list[tuple[str, tuple[int, ...]]] = [
+        ("64MiB", (64 << 20,)),
+        ("1G,4K,4KiB", (4096, 1 << 30)),
+        ("1024", (1024,)),
+    ]
+    for text, sizes in cases:
+        assert command.parse_sizes("--size", text) == sizes
 
 
-@pytest.mark.parametrize("text", ["", "64XB", "1023", "17GiB"])
-def test_a_size_that_cannot_be_is_refused(text: str, call: Call) -> None:
-    assert "--size cannot be" in refused(call, "--size", text)
+def test_a_size_that_cannot_be_is_refused(call: Call) -> None:
+    for text in ["", "64XB", "1023", "17GiB"]:
+        assert "--size cannot be" in refused(call, "--size", text)
 
 
 def test_the_matrices_are_shown_to_those_who_ask(call: Call) -> None:

@@ -81,18 +81,14 @@ def test_a_broken_driver_is_no_reason_to_reduce_on_the_cpu(call: Call, asked: As
     assert (done.code, done.out, asked) == (3, "", [])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+def test_options_that_cannot_be_are_refused_in_two_lines(call: Call) -> None:
+    cases: list[tuple[list[str], str]] = [
         ([], "--model is missing"),
         (["--model", "alexnt"], "alexnet"),
         (["--model", "alexnet", "--save"], "there is no option '--save'"),
         (["--model", "alexnet", "--gpus", "0;1"], "0,1"),
-    ],
-)
-def test_options_that_cannot_be_are_refused_in_two_lines(
-    arguments: list[str], words: str, call: Call
-) -> None:
-    done = call("bench-reduction", *arguments)
-    assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 2)
-    assert words in done.err
+    ]
+    for arguments, words in cases:
+        done = call("bench-reduction", *arguments)
+        assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 2)
+        assert words in done.err

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from gputopo.values import schema
 from gputopo.values.machine import Gpu
 from tests.kit import faulty_nvml
 from tests.kit.cuda.build import why_not
+from tests.kit.forks import Done as ForkDone
 from tests.kit.forks import Server
 from tests.kit.scenarios import SCENARIOS
 from tests.kit.sysfs import write_tree
@@ -84,27 +85,39 @@ class Done(NamedTuple):
         return {finding.id for finding in self.inspection.findings if finding.severity == "error"}
 
 
+Run = Callable[..., ForkDone]
+
+
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[tuple[str, str], Done]]:
-    """Every drill, several at once: most of them wait."""
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Run a program on the kit's machine whose driver has a fault."""
     root = write_tree(SCENARIOS[faulty_nvml.SCENARIO], tmp_path_factory.mktemp("root"))
     given = faulty_nvml.environment()
     server = Server(["tests.kit.preloaded"], given)
 
-    def inspect(fault: tuple[str, str]) -> Done:
+    def run(fault: tuple[str, str], program: str, *command: str) -> ForkDone:
         environment = {**given, "GPUTOPO_ROOT": str(root), faulty_nvml.FAULT: "@".join(fault)}
-        asked = ("-c", _IMPATIENT if fault[0] == "hang" else _INSPECT, "inspect", "--fail-on", "error")
-        whole = server.run((*asked, "--json"), environment, 60)
-        table = server.run(asked, environment, 60) if fault in SHOWN else None
+        return server.run(("-c", program, *command), environment, 60)
+
+    yield run
+    server.end()
+
+
+@pytest.fixture(scope="module")
+def done(run: Run) -> Mapping[tuple[str, str], Done]:
+    """Every drill, several at once: most of them wait."""
+
+    def inspect(fault: tuple[str, str]) -> Done:
+        program = _IMPATIENT if fault[0] == "hang" else _INSPECT
+        asked = (fault, program, "inspect", "--fail-on", "error")
+        whole = run(*asked, "--json")
+        table = run(*asked) if fault in SHOWN else None
         assert table is None or table.returncode == whole.returncode
         shown, err = ("", "") if table is None else (table.stdout, table.stderr)
         return Done(whole.returncode, whole.stdout, whole.stderr + err, shown)
 
-    try:
-        with ThreadPoolExecutor(8) as pool:
-            yield dict(zip(DRILLS, pool.map(inspect, DRILLS), strict=True))
-    finally:
-        server.end()
+    with ThreadPoolExecutor(8) as pool:
+        return dict(zip(DRILLS, pool.map(inspect, DRILLS), strict=True))
 
 
 Drills = Mapping[tuple[str, str], Done]
@@ -167,29 +180,25 @@ def _read(gpu: Gpu) -> dict[str, object]:
     return {name: getattr(gpu, name) for name in ORDER.values() if name}
 
 
-@pytest.mark.parametrize(
-    ("fault", "place", "code", "ids"),
-    [
+def test_a_refusal_costs_its_fact_and_one_of_the_identity_is_an_error(done: Drills) -> None:
+    cases: list[tuple[str, str, int, set[str]]] = [
         ("999", INIT, 3, {"driver.failed"}),
         ("999", COUNT, 3, {"driver.failed"}),
         *(("999", place, 1, {"gpu.no_answer"}) for place in (HANDLE, PCI)),
         *((reason, NAME, 1, {"gpu.no_answer"}) for reason in ("10", "4711")),
         ("15", NAME, 1, {"gpu.lost"}),
         *(("999", place, 0, set()) for place in (TEMPERATURE, FIELDS, PAIR)),
-    ],
-)
-def test_a_refusal_costs_its_fact_and_one_of_the_identity_is_an_error(
-    fault: str, place: str, code: int, ids: set[str], done: Drills
-) -> None:
-    drill = done[fault, place]
-    assert (drill.code, drill.ids) == (code, ids)
-    if "gpu.no_answer" in ids:
-        machine = drill.inspection.machine
-        assert machine.gpus[2].pci_address == "0000:46:00.0"
-        assert {gpu.cuda_index for gpu in machine.gpus} == {None}
-        reason = {"999": "UNKNOWN", "10": "TIMEOUT", "4711": "ERROR_4711"}[fault]
-        (finding,) = [one for one in drill.inspection.findings if one.id == "gpu.no_answer"]
-        assert (finding.subject.text, finding.evidence["nvml"]) == ("gpu:2", reason)
+    ]
+    for fault, place, code, ids in cases:
+        drill = done[fault, place]
+        assert (drill.code, drill.ids) == (code, ids)
+        if "gpu.no_answer" in ids:
+            machine = drill.inspection.machine
+            assert machine.gpus[2].pci_address == "0000:46:00.0"
+            assert {gpu.cuda_index for gpu in machine.gpus} == {None}
+            reason = {"999": "UNKNOWN", "10": "TIMEOUT", "4711": "ERROR_4711"}[fault]
+            (finding,) = [one for one in drill.inspection.findings if one.id == "gpu.no_answer"]
+            assert (finding.subject.text, finding.evidence["nvml"]) == ("gpu:2", reason)
 
 
 @pytest.mark.parametrize(("fault", "place"), [("huge", COUNT), ("twice", COUNT)])
@@ -202,21 +211,11 @@ def test_a_count_that_the_handles_contradict_is_a_finding(fault: str, place: str
     assert finding.evidence["said"].items() >= said.items()
 
 
-@pytest.mark.parametrize(
-    "command", [("plan", "--model", "alexnet"), ("run", "--", "true"), ("inspect", "--watch")]
-)
-def test_other_commands_end_with_the_finding_too(command: tuple[str, ...], tmp_path: Path) -> None:
-    root = write_tree(SCENARIOS[faulty_nvml.SCENARIO], tmp_path)
-    environment = {**faulty_nvml.environment(), "GPUTOPO_ROOT": str(root), faulty_nvml.FAULT: f"segv@{POWER}"}
-    done = subprocess.run(
-        [sys.executable, "-m", "gputopo", *command],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (3, "", 2)
-    assert "nvmlDeviceGetPowerUsage of GPU 2 ended the process with SIGSEGV" in done.stderr
+def test_other_commands_end_with_the_finding_too(run: Run) -> None:
+    for command in (("plan", "--model", "alexnet"), ("run", "--", "true"), ("inspect", "--watch")):
+        done = run(("segv", POWER), _INSPECT, *command)
+        assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (3, "", 2), done
+        assert "nvmlDeviceGetPowerUsage of GPU 2 ended the process with SIGSEGV" in done.stderr
 
 
 def test_ctrl_c_ends_a_driver_that_hangs_at_once(tmp_path: Path) -> None:

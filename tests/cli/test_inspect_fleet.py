@@ -100,9 +100,8 @@ def test_each_file_may_have_its_own_from_and_be_a_bundled_machine(call: Call) ->
     assert "Outliers" not in done.out
 
 
-@pytest.mark.parametrize(
-    ("options", "what"),
-    [
+def test_options_that_do_not_fit_are_refused_in_two_lines(call: Call) -> None:
+    cases: list[tuple[tuple[str, ...], str]] = [
         (("--fleet",), "--fleet compares hosts, and needs a file of each of two or more"),
         (("--fleet", "--from", "7gforce"), "--fleet compares hosts, and needs a file of each of two or more"),
         (("--fleet", "--from", "a.json", "b.json"), "none of 2 files can be read: there is no file a.json"),
@@ -113,15 +112,12 @@ def test_each_file_may_have_its_own_from_and_be_a_bundled_machine(call: Call) ->
         (("--fleet", "--diff", "7gforce"), "--fleet and --diff do not go together"),
         (("--fleet", "--identities"), "--fleet and --identities do not go together"),
         (("--fleet", "--format", "prometheus"), "--fleet cannot print prometheus"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused_in_two_lines(
-    call: Call, options: tuple[str, ...], what: str
-) -> None:
-    done = call("inspect", *options)
-    assert (done.code, done.out) == (2, "")
-    assert what in done.err.splitlines()[0]
-    assert len(done.err.splitlines()) == 2
+    ]
+    for options, what in cases:
+        done = call("inspect", *options)
+        assert (done.code, done.out) == (2, "")
+        assert what in done.err.splitlines()[0]
+        assert len(done.err.splitlines()) == 2
 
 
 def test_a_recorded_host_name_is_used_and_only_recorded_when_asked(call: Call, tmp_path: Path) -> None:
@@ -146,14 +142,12 @@ def test_no_host_is_lost_where_names_are_the_same(call: Call, tmp_path: Path) ->
     assert len(kind.hosts) == 3
 
 
-@pytest.mark.parametrize(
-    ("sources", "names"),
-    [
+def test_hosts_are_named_by_their_files() -> None:
+    cases: list[tuple[list[str], list[str]]] = [
         (["a/n1.json", "b/n2.tar.gz", "-"], ["n1", "n2", "stdin"]),
         (["node1.cluster.json", "c/7gforce"], ["node1.cluster", "7gforce"]),
         (["a/m.json", "b/m.json"], ["a/m", "b/m"]),
         (["m.json", "m.json"], ["m", "m"]),
-    ],
-)
-def test_hosts_are_named_by_their_files(sources: list[str], names: list[str]) -> None:
-    assert host_names(sources) == names
+    ]
+    for sources, names in cases:
+        assert host_names(sources) == names

@@ -147,9 +147,8 @@ def test_diff_reads_any_capture(call: Call) -> None:
     assert "Compared with bundled machine" in done.out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "what"),
-    [
+def test_options_that_do_not_fit_are_refused_in_two_lines(call: Call, without_gpu: None) -> None:
+    cases: list[tuple[tuple[str, ...], str]] = [
         (("--diff", "nowhere.json"), "there is no file nowhere.json"),
         (("--diff", "7gforce", "--format", "prometheus"), "--diff cannot print prometheus"),
         (("--diff", "-", "--from", "-"), "standard input can be read only once"),
@@ -158,17 +157,14 @@ def test_diff_reads_any_capture(call: Call) -> None:
         (("--watch", "--format", "markdown"), "--watch cannot print --format markdown"),
         (("--watch", "--interval", "0"), "--interval cannot be"),
         (("--watch", "--duration", "nan"), "--duration cannot be"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused_in_two_lines(
-    arguments: tuple[str, ...], what: str, call: Call, without_gpu: None
-) -> None:
-    done = call("inspect", *arguments)
-    assert done.code == 2
-    assert done.out == ""
-    first, second = done.err.splitlines()
-    assert what in first
-    assert second.strip()
+    ]
+    for arguments, what in cases:
+        done = call("inspect", *arguments)
+        assert done.code == 2
+        assert done.out == ""
+        first, second = done.err.splitlines()
+        assert what in first
+        assert second.strip()
 
 
 def test_on_a_terminal_the_tree_is_drawn_in_colours() -> None:

@@ -65,20 +65,18 @@ def test_a_command_without_arguments_takes_several_values_after_a_repeatable_opt
     assert taken == [(("a", "b", "c"), True)]
 
 
-@pytest.mark.parametrize(
-    ("words", "what"),
-    [
+def test_a_mistake_is_a_usage_error() -> None:
+    cases: list[tuple[list[str], str]] = [
         (["--qick"], "there is no option '--qick'"),
         (["-q"], "there is no option '-q'"),
         (["--count"], "--count needs a value"),
         (["--quick=yes"], "--quick takes no value"),
         (["prog"], "takes no argument 'prog'"),
         (["prog", "--", "other"], "takes no argument 'prog'"),
-    ],
-)
-def test_a_mistake_is_a_usage_error(words: list[str], what: str) -> None:
-    with pytest.raises(UsageError, match=what):
-        texts_of(*words)
+    ]
+    for words, what in cases:
+        with pytest.raises(UsageError, match=what):
+            texts_of(*words)
 
 
 def test_the_help_has_a_heading_for_each_theme(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,18 +9,16 @@ from gputopo.values.errors import UsageError
 from gputopo.values.option import Text, given_of
 
 
-@pytest.mark.parametrize(
-    ("text", "gpus"),
-    [
+def test_a_list_of_gpus_is_read_in_its_order() -> None:
+    cases: list[tuple[str, tuple[int, ...]]] = [
         ("0", (0,)),
         ("1,0", (1, 0)),
         ("0-3", (0, 1, 2, 3)),
         (" 0 , 2-3 ", (0, 2, 3)),
         ("4-4", (4,)),
-    ],
-)
-def test_a_list_of_gpus_is_read_in_its_order(text: str, gpus: tuple[int, ...]) -> None:
-    assert parse_gpu_list("--gpus", text) == gpus
+    ]
+    for text, gpus in cases:
+        assert parse_gpu_list("--gpus", text) == gpus
 
 
 @given(st.lists(st.integers(0, 1023), unique=True, min_size=1))
@@ -28,18 +26,18 @@ def test_any_list_of_indices_reads_back(indices: list[int]) -> None:
     assert parse_gpu_list("--gpus", ",".join(map(str, indices))) == tuple(indices)
 
 
-@pytest.mark.parametrize(
-    ("text", "plain"), [("auto", "auto"), ("cpu", "cpu"), ("gpu:0", "gpu:0"), ("gpu:07", "gpu:7")]
-)
-def test_a_place_for_the_variables_is_given_in_its_plain_form(text: str, plain: str) -> None:
-    assert parse_ps("--ps", text) == plain
+def test_a_place_for_the_variables_is_given_in_its_plain_form() -> None:
+    cases: list[tuple[str, str]] = [("auto", "auto"), ("cpu", "cpu"), ("gpu:0", "gpu:0"), ("gpu:07", "gpu:7")]
+    for text, plain in cases:
+        assert parse_ps("--ps", text) == plain
 
 
-@pytest.mark.parametrize(("text", "hint"), [("GPU:1", "gpu:1"), ("/device:gpu:2", "gpu:2"), ("gpu", "gpu:0")])
-def test_a_place_written_otherwise_gets_the_right_form_as_a_hint(text: str, hint: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        parse_ps("--ps", text)
-    assert hint in caught.value.hint
+def test_a_place_written_otherwise_gets_the_right_form_as_a_hint() -> None:
+    cases: list[tuple[str, str]] = [("GPU:1", "gpu:1"), ("/device:gpu:2", "gpu:2"), ("gpu", "gpu:0")]
+    for text, hint in cases:
+        with pytest.raises(UsageError) as caught:
+            parse_ps("--ps", text)
+        assert hint in caught.value.hint
 
 
 def test_the_request_holds_what_was_asked() -> None:

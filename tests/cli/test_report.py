@@ -116,14 +116,14 @@ def test_a_baseline_with_which_nothing_can_be_compared_is_an_error(call: Call, t
 
 def test_a_large_report_is_short_unless_all_is_wanted(call: Call, tmp_path: Path) -> None:
     rows = ["model,machine,n_gpus,batch_per_gpu,images_per_sec"]
-    for n in range(4000):
+    for n in range(1000):
         gpus, speed = 2 ** (n % 4), 1 - n % 7 / 50
         rows.append(f"resnet50,box{n // 40},{gpus},{n % 40 // 4 * 8 + 8},{100 * gpus * speed}")
     (tmp_path / "t.csv").write_text("\n".join(rows))
     short, whole = (call("report", "--import", tmp_path / "t.csv", *more).out for more in ((), ("--all",)))
     assert len(short.splitlines()) < 200
     assert "more rows (--all)" in short
-    assert len(whole.splitlines()) > 4000
+    assert len(whole.splitlines()) > 1000
     assert "(--all)" not in whole
 
 
@@ -219,18 +219,18 @@ def test_without_runs_those_of_the_user_are_reported(call: Call, own_home: Path)
 
 # Of a row of each document; tests/published compares every derived figure.
 PRINTED = {
-    "tensorpack": "1612 7.07x 88.38",
+    "tensorpack": "228.0 1.87x 3.52x 7.07x 88.38",
     "tf-official": "1131",
     "lambda-cpu": "alexnet 7852 5338 7422 8560 missing",
     "keras-multi-gpu": "replicated nccl 1429 1176 1.22x",
 }
 
 
-@pytest.mark.parametrize("name", PRINTED)
-def test_the_figures_of_a_published_document_are_in_the_tables_of_any_report(call: Call, name: str) -> None:
-    done = call("report", "--published", name, "--format", "markdown")
-    assert done.code == 0, done.err
-    assert PRINTED[name] in " ".join(done.out.replace("|", " ").replace("\\", "").split())
+def test_the_figures_of_a_published_document_are_in_the_tables_of_any_report(call: Call) -> None:
+    for name in PRINTED:
+        done = call("report", "--published", name, "--format", "markdown")
+        assert done.code == 0, done.err
+        assert PRINTED[name] in " ".join(done.out.replace("|", " ").replace("\\", "").split())
 
 
 def test_json_has_ids_evidence_and_the_cells_of_each_observation(call: Call) -> None:

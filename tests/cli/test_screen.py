@@ -89,7 +89,7 @@ def test_gpus_of_several_models_are_compared_by_what_each_should_do(
 
 
 def test_a_second_screen_is_compared_with_the_first(
-    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None]
+    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], one_round: None
 ) -> None:
     on_scenario("four")
     worker("works")
@@ -104,7 +104,7 @@ def test_a_slow_gpu_is_named_and_fails_on_request(
     call: Call, on_scenario: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def pretends(spec: Path, events_fd: int) -> Sequence[str]:
-        return (sys.executable, "-I", "-c", SLOW_ONE, str(spec), str(events_fd))
+        return (sys.executable, "-IS", "-c", SLOW_ONE, str(spec), str(events_fd))
 
     on_scenario("four")
     monkeypatch.setattr(screen, "worker_command", pretends)
@@ -126,7 +126,7 @@ def test_a_gpu_that_fails_has_its_reason_and_the_others_are_reported_and_run_wit
     call: Call, on_scenario: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def pretends(spec: Path, events_fd: int) -> Sequence[str]:
-        return (sys.executable, "-I", "-c", FAILS_ON_ONE, str(spec), str(events_fd))
+        return (sys.executable, "-IS", "-c", FAILS_ON_ONE, str(spec), str(events_fd))
 
     on_scenario("four")
     monkeypatch.setattr(screen, "worker_command", pretends)
@@ -153,7 +153,7 @@ def test_a_killed_screen_leaves_the_runs_until_then(
     def killed(spec: Path, events_fd: int) -> Sequence[str]:
         if spec.parent.name == "alone-1-2":
             raise KilledError
-        return (sys.executable, "-I", "-c", SLOW_ONE, str(spec), str(events_fd))
+        return (sys.executable, "-IS", "-c", SLOW_ONE, str(spec), str(events_fd))
 
     on_scenario("four")
     monkeypatch.setattr(screen, "worker_command", killed)

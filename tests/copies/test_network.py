@@ -8,41 +8,37 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputopo.copies.jobs import matchings
-from gputopo.copies.network import (
-    AT_ONCE,
-    QUICK,
-    NcclPrograms,
-    NetworkHost,
-    NetworkResult,
-    Order,
-    Tools,
-    TransferResult,
-    bandwidth_of,
-    choose,
-    expected,
-    schedule,
-    seconds_of,
-)
+from gputopo.copies.network import NcclPrograms, NetworkHost, RdmaPort, Tools, choose, expected, schedule
 from gputopo.values.errors import HardwareError
 
 NCCL = NcclPrograms(mpirun="/usr/bin/mpirun", program="/usr/bin/sendrecv_perf", gpus=8)
-NO_GPU, WITH_NCCL = Tools(lacks="no GPU"), Tools(nccl=NCCL)
+IB = RdmaPort(device="mlx5_0", port=1, link_layer="InfiniBand", rate_gbit_per_s=400.0)
+NO_RDMA = {"ib_write_bw": "no active RDMA port"}
+NO_GPU, WITH_NCCL = Tools(lacks={**NO_RDMA, "nccl-tests": "no GPU"}), Tools(nccl=NCCL, lacks=NO_RDMA)
+WITH_BOTH = Tools(nccl=NCCL, rdma=IB)
 
 
-def test_nccl_tests_measure_where_all_hosts_have_them_until_they_have_failed() -> None:
-    hosts: dict[str, Tools | None] = {"n0": WITH_NCCL, "n1": WITH_NCCL}
-    assert choose("auto", hosts) == choose("nccl-tests", hosts) == ("nccl-tests", None)
+def test_the_best_tool_of_all_hosts_measures_until_it_has_failed() -> None:
+    hosts: dict[str, Tools | None] = {"n0": WITH_BOTH, "n1": WITH_BOTH}
+    assert choose("auto", hosts) == choose("ib_write_bw", hosts) == ("ib_write_bw", None)
+    assert choose("nccl-tests", hosts) == ("nccl-tests", None)
     assert choose("tcp", hosts) == ("tcp", None)
-    assert choose("auto", hosts, "n0 with n1: no ssh") == ("tcp", "no nccl-tests: n0 with n1: no ssh")
-    with pytest.raises(HardwareError, match=r"nccl-tests cannot measure .*: n0 with n1: no ssh") as refused:
-        choose("nccl-tests", hosts, "n0 with n1: no ssh")
-    assert "made with MPI=1" in refused.value.hint
+    failed = {"ib_write_bw": "n0 to n1: no route"}
+    assert choose("auto", hosts, failed) == ("nccl-tests", "no ib_write_bw: n0 to n1: no route")
+    failed["nccl-tests"] = "n0 with n1: no ssh"
+    why = "no ib_write_bw: n0 to n1: no route; no nccl-tests: n0 with n1: no ssh"
+    assert choose("auto", hosts, failed) == ("tcp", why)
+    for tool, says, hint in (("nccl-tests", "no ssh", "MPI=1"), ("ib_write_bw", "no route", "perftest")):
+        with pytest.raises(HardwareError, match=rf"{tool} cannot measure .*: {says}") as refused:
+            choose(tool, hosts, failed)  # type: ignore[arg-type]
+        assert hint in refused.value.hint
 
 
-def test_what_keeps_nccl_tests_from_being_used_is_one_line() -> None:
-    other = Tools(lacks="mpirun is not installed")
+def test_what_keeps_a_tool_from_being_used_is_one_line() -> None:
+    other = Tools(lacks={**NO_RDMA, "nccl-tests": "mpirun is not installed"})
     assert choose("auto", {"n0": NO_GPU, "n1": other, "n2": NO_GPU, "n3": WITH_NCCL, "n4": None}) == (
         "tcp",
+        "no ib_write_bw: no active RDMA port (n0, n1, n2, n3), not known (n4); "
         "no nccl-tests: no GPU (n0, n2), mpirun is not installed (n1), not known (n4)",
     )
     many: dict[str, Tools | None] = {f"n{n}": NO_GPU if n else WITH_NCCL for n in range(9)}
@@ -50,6 +46,9 @@ def test_what_keeps_nccl_tests_from_being_used_is_one_line() -> None:
     elsewhere = replace(WITH_NCCL, nccl=replace(NCCL, program="/opt/sendrecv_perf"))
     with pytest.raises(HardwareError, match="not at the same path on all hosts: /opt/sendrecv_perf, /usr/b"):
         choose("nccl-tests", {"n0": WITH_NCCL, "n1": elsewhere})
+    roce = replace(WITH_BOTH, rdma=replace(IB, link_layer="Ethernet"))
+    mixed = choose("auto", {"n0": WITH_BOTH, "n1": roce})
+    assert mixed == ("nccl-tests", "no ib_write_bw: the ports are of Ethernet and of InfiniBand")
 
 
 @given(st.integers(2, 64))
@@ -66,16 +65,13 @@ def test_rounds_have_each_pair_once_and_leave_nobody_out(members: int) -> None:
 
 @given(st.integers(2, 32))
 def test_a_schedule_measures_each_direction_and_never_two_of_one_at_a_host(hosts: int) -> None:
-    slots = schedule(hosts, QUICK)
+    slots = schedule(hosts)
     one_way = [pair for slot in slots if slot.kind == "one way" for pair in slot.transfers]
     assert sorted(one_way) == [*permutations(range(hosts), 2)]
     for slot in slots:
         for end in (0, 1):
             busy = [pair[end] for pair in slot.transfers]
             assert len(busy) == len(set(busy))
-    ends = [slot.start_s for slot in slots]
-    assert ends == sorted(set(ends))
-    assert seconds_of(hosts, QUICK) > ends[-1]
     assert [slot.kind for slot in slots].count("at once") == (hosts > 2)
 
 
@@ -95,52 +91,3 @@ def test_the_payload_of_the_slower_card_is_expected() -> None:
 @pytest.mark.parametrize("other", [host(rate=None), host(rate=100.0), host(rate=0.0)])
 def test_nothing_is_expected_of_an_unknown_card_or_one_that_tcp_may_not_fill(other: NetworkHost) -> None:
     assert expected(other, other) is None
-
-
-def order(hosts: int, rate: float | None = 10.0) -> Order:
-    return Order(hosts=tuple(host(f"n{n}", rate) for n in range(hosts)), token="t", timing=QUICK)
-
-
-def test_results_become_samples_and_failures_of_their_hosts() -> None:
-    slots = schedule(3, QUICK)
-    found = bandwidth_of(order(3), {rank: result_of(rank, 3) for rank in (0, 1)}, {2: "host n2 is gone"})
-    assert not found.complete
-    assert found.not_measured[0].what == "transfers of n2"
-    of_slots = [pair for slot in slots for pair in slot.transfers if pair[0] < 2]
-    assert len(found.samples) == len(of_slots)
-    kinds = {(one.kind, one.group, one.with_reverse) for one in found.samples}
-    assert kinds == {
-        ("network_latency", None, False),
-        ("network", None, False),
-        ("network", None, True),
-        ("network", AT_ONCE, False),
-    }
-    (sample, *_) = (one for one in found.samples if one.kind == "network")
-    assert sample.median_gb_per_s == 1.0
-    assert sample.spread_percent == pytest.approx(20.0)
-    assert sample.expected_gb_per_s == pytest.approx(1.177, abs=1e-3)
-
-
-def result_of(rank: int, hosts: int) -> NetworkResult:
-    own = [
-        TransferResult(slot=number, destination=destination, values=(0.9, 1.0, 1.1))
-        for number, slot in enumerate(schedule(hosts, QUICK))
-        for source, destination in slot.transfers
-        if source == rank
-    ]
-    return NetworkResult(measured=tuple(own))
-
-
-def test_what_a_host_reports_of_others_is_not_taken() -> None:
-    strange = (
-        TransferResult(slot=0, destination=0, values=(1.0,)),
-        TransferResult(slot=10**6, destination=1, values=(1.0,)),
-        TransferResult(slot=-1, destination=1, values=(1.0,)),
-    )
-    assert bandwidth_of(order(2), {1: NetworkResult(measured=strange)}, {}).samples == ()
-
-
-def test_a_transfer_that_failed_is_a_failure_with_its_reason() -> None:
-    one = TransferResult(slot=1, destination=1, error="connection refused")
-    (failure,) = bandwidth_of(order(2), {0: NetworkResult(measured=(one,))}, {}).failures
-    assert (failure.source, failure.destination, failure.says) == ("host:n0", "host:n1", "connection refused")

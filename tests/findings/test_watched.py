@@ -109,6 +109,7 @@ def test_a_clock_that_sinks_for_a_reported_reason_is_reported_by_that_reason() -
 
 def test_small_drift_and_one_short_dip_are_no_sagging() -> None:
     assert found([samples(graphics_mhz=1530 - number) for number in range(100)]) == ()
+    assert found([samples(graphics_mhz=1900)] * 3 + [samples()] * 60) == ()  # a boost as the load begins
     assert found([samples()] * 40 + [samples(graphics_mhz=600)] + [samples()] * 20) == ()
 
 

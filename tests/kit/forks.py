@@ -30,7 +30,7 @@ class Program:
         self.pid = int(answer.readline())
         self._code: int | None = None
 
-    def wait(self, timeout_s: float) -> int:
+    def wait(self, timeout_s: float = 60.0) -> int:
         """Return its exit code, as subprocess has it. Raises TimeoutExpired."""
         if self._code is None:
             if not select.select([self._answer], [], [], timeout_s)[0]:
@@ -39,15 +39,20 @@ class Program:
             self._answer.close()
         return self._code
 
+    def kill(self) -> None:
+        """Kill it, if nobody has waited for it."""
+        if self._code is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
     def __enter__(self) -> "Program":
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
+        self.kill()
         if self._code is None:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
             self._answer.close()
 
 

@@ -28,21 +28,19 @@ def test_a_symbol_that_the_double_does_not_know_is_function_not_found() -> None:
             pynvml.nvmlDeviceGetNumFans(pynvml.nvmlDeviceGetHandleByIndex(0))
 
 
-@pytest.mark.parametrize(
-    ("function", "arguments"),
-    [
+def test_every_call_that_would_change_a_setting_is_noted() -> None:
+    cases: list[tuple[str, tuple[int, ...]]] = [
         ("nvmlDeviceSetPowerManagementLimit", (100_000,)),
         ("nvmlDeviceSetPersistenceMode", (1,)),
         ("nvmlDeviceSetMigMode", (1,)),
         ("nvmlDeviceResetGpuLockedClocks", ()),
         ("nvmlDeviceClearEccErrorCounts", (0,)),
-    ],
-)
-def test_every_call_that_would_change_a_setting_is_noted(function: str, arguments: tuple[int, ...]) -> None:
-    with installed(FakeNvml(FOUR)) as fake:
-        pynvml.nvmlInit()
-        getattr(pynvml, function)(pynvml.nvmlDeviceGetHandleByIndex(0), *arguments)
-    assert fake.writes == [function]
+    ]
+    for function, arguments in cases:
+        with installed(FakeNvml(FOUR)) as fake:
+            pynvml.nvmlInit()
+            getattr(pynvml, function)(pynvml.nvmlDeviceGetHandleByIndex(0), *arguments)
+        assert fake.writes == [function]
 
 
 def test_what_stood_in_pynvml_before_stands_there_again() -> None:

@@ -264,13 +264,6 @@ def garbage() -> None:
 
 
 @behaviour
-def an_event_of_the_launcher() -> None:
-    step(1)
-    send("run_finished", status="complete", exit_code=0, wall_s=1.0)
-    hang()
-
-
-@behaviour
 def closes_the_pipe_and_hangs() -> None:
     step(1)
     os.close(FD)

@@ -1,29 +1,29 @@
 """A process that has claimed GPUs of `tests.launch.specs.machine`."""
 
 import contextlib
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.kit import commands
+from tests.kit.forks import Program
+
 OTHER = """
-import sys
+import signal, sys
 from pathlib import Path
 from gputopo.launch.jobs.claims import claimed
 from tests.launch.specs import machine
 gpus = [machine().gpus[int(index)] for index in sys.argv[2:]]
 with claimed(gpus, Path(sys.argv[1]), "gputopo run", on_problem=print):
     print("claimed", flush=True)
-    sys.stdin.read()
+    signal.pause()
 """
 
 
 @contextlib.contextmanager
-def other(folder: Path, *gpus: int) -> Iterator[subprocess.Popen[str]]:
+def other(folder: Path, *gpus: int) -> Iterator[Program]:
     """Another process that has claimed GPUs; it ends with the context."""
-    command = [sys.executable, "-c", OTHER, str(folder), *map(str, gpus)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "claimed\n"
-        yield process
-        process.communicate()
+    with commands.started("-c", OTHER, str(folder), *map(str, gpus)) as (program, printed):
+        assert printed.readline() == "claimed\n"
+        yield program
+        program.kill()
+        program.wait()

@@ -15,9 +15,11 @@ from gputopo.measurements.observations import OBSERVATIONS
 from gputopo.measurements.published import known_machines
 from gputopo.measurements.study import study_of
 from gputopo.measurements.words import varying
+from gputopo.runs.summary import summarise
 from gputopo.values import schema
 from gputopo.values.run.measurement import BUSY, DeviceFigure, Measurement
 from gputopo.values.run.result import Result
+from tests.invented_runs import InventedRun, gpu_devices, on_hosts, stream
 
 
 def run(speed: float | None, n: int = 1, **fields: Any) -> Measurement:
@@ -78,6 +80,17 @@ def test_no_speedup_is_computed_over_a_run_under_other_conditions_and_that_is_sa
     assert refused in words
 
 
+def test_a_speedup_is_over_one_gpu_in_the_same_mode_then_over_one_of_the_set() -> None:
+    other = run(120, gpus=[0], variable_update="independent")
+    same = [run(speed, gpus=[gpu], variable_update="replicated") for gpu, speed in ((1, 90), (3, 100))]
+    several = run(180, 2, gpus=[0, 1], variable_update="replicated")
+
+    for alone, baseline in (([other, *same], 90), ([other, same[1]], 100), ([other], 120)):
+        (scaling,) = figures_of([*alone, several]).scalings
+        assert (scaling.rows[0].images_per_sec, scaling.largest.speedup) == (baseline, 180 / baseline)
+        assert scaling.largest.same_mode == (baseline != 120)
+
+
 def test_superlinear_scaling_names_the_figure_or_the_baseline() -> None:
     (figure,) = says([run(100), run(195, 2), run(430, 4), run(760, 8)], "scaling.superlinear")
     (baseline,) = says([run(100), run(215, 2), run(430, 4)], "scaling.superlinear")
@@ -109,10 +122,12 @@ def test_the_headline_takes_what_pays_and_avoids_the_far_pair() -> None:
     cpu = {"variable_update": "parameter_server", "ps_device": "cpu"}
     runs = [run(100), run(190, 2, **cpu), run(150, 2, variable_update="replicated"), run(200, 4, **cpu)]
     assert study_of(runs, title="t").headline == "Take 2 GPUs, parameter server on the CPU: 1.9x."
+    noisy = [run(100), run(150, 2), run(149, 4, uncertainty=30.0)]  # 4 may pay, but are no faster
+    assert study_of(noisy, title="t").headline == "Take 2 GPUs: 1.5x."
     even = [run(100), run(190, 2, **cpu), run(189, 2, variable_update="replicated")]
     assert study_of(even, title="t").headline == "Take 2 GPUs: 1.9x."
     fixed = study_of([even[1], run(150, 2, variable_update="replicated")], title="t")
-    assert fixed.headline.startswith("2 GPUs: parameter_server cpu in 1 of 1 jobs, by 27 %")
+    assert fixed.headline.startswith("parameter_server cpu is the fastest in 1 of 1 jobs on 2 GPUs, by 27 %")
     far = [run(speed, 2, machine="7gforce", gpus=gpus) for speed, gpus in ((150, [0, 5]), (190, [0, 1]))]
     study = study_of(far, title="t", machines=known_machines())
     assert study.headline == "Do not use GPUs 0,5 together."
@@ -265,6 +280,13 @@ def test_any_measurements_make_a_study_that_survives_json(measurements: list[Mea
     assert all(row.efficiency_percent > 0 for scaling in study.figures.scalings for row in scaling.rows)
     assert sum(len(cell.sources) + len(cell.duplicates) for cell in study.figures.cells) == len(measurements)
     assert schema.decode(schema.encode(study), type(study), origin="x") == study
+
+
+def test_gpus_of_several_hosts_are_named_by_tower_as_their_numbers_are_of_different_hosts() -> None:
+    for devices, gpus in ((gpu_devices(2), (0, 1)), (on_hosts(gpu_devices(1), gpu_devices(1)), ())):
+        found = of_result(summarise(stream(devices, InventedRun(2).steps(5))), source="s")
+        assert (found.gpus, found.n_gpus) == (gpus, 2)
+        assert [one.number for one in found.devices] == [0, 1]
 
 
 def test_a_run_with_faults_that_were_asked_for_is_compared_with_no_other() -> None:

@@ -42,13 +42,6 @@ def test_candidates_are_listed_best_first_and_sets_that_are_alike_once() -> None
     assert len(plan(machine_of(SEVEN), Request(num_gpus=2), keep=1).candidates) == 1
 
 
-def test_three_gpus_go_where_all_pairs_are_pix_and_the_variables_to_the_cpu() -> None:
-    found = plan(machine_of(SEVEN), Request(num_gpus=3, prefer_pix=True))
-    assert found.choice.gpus == (0, 1, 2)
-    assert found.choice.ps_device == "cpu"
-    assert says(found, "no step is predicted")
-
-
 def test_nvlinks_come_before_pcie_and_more_links_before_fewer() -> None:
     # NV2 pairs of the V100 cube mesh: 0-3, 0-4, 1-2, 1-5, 2-3, 4-7, 5-6, 6-7: eight. The lowest is 0-3.
     found = plan(machine_of(DGX1_V100), Request(num_gpus=2, prefer_pix=True))
@@ -104,19 +97,6 @@ def test_excluded_gpus_are_not_chosen_and_are_reported() -> None:
     assert found.choice.gpus == (0, 2, 3)
     assert found.refused[0].gpus == (1, 4, 5)
     assert "excluded" in found.refused[0].reason
-
-
-def test_a_machine_of_which_no_link_is_known_is_planned_and_reported() -> None:
-    machine = msgspec.structs.replace(machine_of(SEVEN), links=())
-    found = plan(machine, Request(num_gpus=2, prefer_pix=True))
-    assert found.choice.gpus == (0, 1)
-    assert found.choice.ps_device == "cpu"
-    assert says(found, "topology unknown")
-    assert says(found, "--prefer-pix cannot be met")
-
-
-def test_a_pair_that_is_known_wins_over_one_that_is_not() -> None:
-    assert plan(machine_of("X ? ?\n? X SYS\n? SYS X"), Request(num_gpus=2)).choice.gpus == (1, 2)
 
 
 def test_gpu_numbers_with_gaps_are_kept() -> None:

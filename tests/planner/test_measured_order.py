@@ -93,12 +93,3 @@ def test_no_other_set_has_a_slowest_pair_of_a_faster_class(rates: list[float], s
     chosen = plan(measured(six, speed), Request(num_gpus=size)).choice.gpus
     slowest = {gpus: min(speed[p] for p in combinations(gpus, 2)) for gpus in combinations(range(6), size)}
     assert slowest[chosen] == pytest.approx(max(slowest.values()), rel=0.05)
-
-
-@pytest.mark.parametrize("request_", [Request(num_gpus=1), Request(gpus=(3,))])
-@pytest.mark.parametrize("whole", [True, False])
-def test_one_gpu_alone_reports_nothing_of_pairs_measured_or_not(request_: Request, whole: bool) -> None:
-    machine = measured(SEVEN, {})
-    if not whole:
-        machine = msgspec.structs.replace(machine, bandwidth=Bandwidth(source="live", measured_at=1.0))
-    assert "measured" not in why(plan(machine, request_))

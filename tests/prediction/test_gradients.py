@@ -158,3 +158,5 @@ def test_gradients_of_the_last_layers_hide_behind_backward_of_the_first() -> Non
 
     assert line_of(blocks, 1.0, 1.0).end(0.0005) == 1.0
     assert line_of(blocks, 1.0, 0.0).end(0.0005) == 1.5
+    pooled = (GradientBlock(100, 0.5), GradientBlock(0, 0.5))  # nothing leaves before the end of backward
+    assert line_of(pooled, 1.0, 1.0).end(0.01) == 2.0

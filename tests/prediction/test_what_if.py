@@ -98,6 +98,10 @@ def test_another_model_has_its_own_speed_and_link() -> None:
     assert found.replaced == {0, 1}
     assert {gpu.name for gpu in found.machine.gpus} == {"GeForce RTX 2080 Ti"}
     assert answer(box(16, 16), "all: RTX 2080 Ti").share > 0.02
+    # A card of 16 lanes has 8 in a slot that has no more; below one of 8 lanes the slot may have 16.
+    for name, width in (("GeForce GTX 1080 Ti", 8), ("GeForce RTX 4060 Ti", 16)):
+        (gpu,) = changed(box(8, name=name), ("all: RTX 2080 Ti",)).machine.gpus
+        assert gpu.pcie.width_max == width
 
 
 def test_speeds_that_were_given_are_not_those_of_another_model() -> None:

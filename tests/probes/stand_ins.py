@@ -1,4 +1,4 @@
-"""Stand-ins for mpirun, sendrecv_perf and all_reduce_perf.
+"""Stand-ins for mpirun, sendrecv_perf and all_reduce_perf, and for ib_write_bw, which meets over TCP.
 
 They print results in the formats of the real ones (`tests.kit.dialects`), and misbehave.
 """
@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import Literal
 
 import psutil
@@ -17,6 +18,7 @@ import pytest
 
 from gputopo.copies.nccl_hosts import ALL_BYTES, BYTES
 from tests.kit.dialects import nccl_tests
+from tests.kit.dialects.network import Perftest, perftest
 
 MpiFault = Literal["unreachable", "stuck", "single", "exit", "garbage", "nothing", "hang", "flood", "crash"]
 # Two ranks' part of NCCL_DEBUG=INFO.
@@ -133,6 +135,42 @@ class NcclTests:
         """Whether neither mpirun runs, nor what it started, before long."""
         file = self.folder / "pids"
         return _all_ended(file.read_text().splitlines() if file.exists() else [])
+
+
+_PERFTEST = """\
+#!{python} -IS
+import socket, sys, time
+here, words = {here!r}, sys.argv[1:]
+with open(f"{{here}}/calls", "a") as calls:
+    calls.write(" ".join(words) + "\\n")
+port, fault = int(words[words.index("-p") + 1]), open(f"{{here}}/fault").read()
+if "." not in words[-1]:
+    socket.create_server(("127.0.0.1", port)).accept()[0].recv(1)
+else:
+    try:
+        server = socket.create_connection((words[-1], port))
+    except OSError:
+        sys.exit(f" Couldn't connect to {{words[-1]}}:{{port}}")
+    with server:
+        if fault == "hang":
+            time.sleep(60)
+        if fault == "exit":
+            sys.exit("cannot do it\\nfor lack of memory")
+        print({{"": {text!r}, "garbage": "\\x1b[2J\\0{{ what is this"}}.get(fault, ""))
+"""
+
+
+def install_perftest(folder: Path, patch: pytest.MonkeyPatch) -> Path:
+    """Install ib_write_bw with 24.5 GB/s in a folder that is first in PATH; its file `fault` has one."""
+    patch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    text, (sample,) = perftest(Random(0), Perftest(duration=True, streams=4), (65536,))
+    rate = f"{(sample.median_gb_per_s or 0.0) * 8:.2f}"
+    assert rate in text
+    words = {"python": sys.executable, "here": str(folder), "text": text.replace(rate, "196.00")}
+    (folder / "ib_write_bw").write_text(_PERFTEST.format(**words))
+    (folder / "ib_write_bw").chmod(0o755)
+    (folder / "fault").touch()
+    return folder
 
 
 def _all_ended(pids: Sequence[str]) -> bool:

@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from gputopo.copies.nccl_hosts import ALL_BYTES, BYTES, Rate, command, environment
-from gputopo.copies.network import QUICK, NcclPrograms
+from gputopo.copies.nccl_hosts import ALL_BYTES, BYTES, Rate, command, environment, variables_of
+from gputopo.copies.network import QUICK, Ended, NcclPrograms
 from gputopo.probes.processes import tethered
-from gputopo.probes.programs import Ended, all_reduce_of, rate_of, run_all
+from gputopo.probes.programs import all_reduce_of, rate_of, run_all
 from gputopo.values.bandwidth import Bandwidth
 from tests.kit.dialects.nccl_tests import one_size
 from tests.probes.stand_ins import MpiFault, NcclTests
@@ -20,7 +20,7 @@ LONG_S = 20.0
 
 def run(nccl: NcclTests, limit_s: float = LONG_S, pairs: int = 1) -> list[Rate | str]:
     own = NcclPrograms(mpirun=str(nccl.folder / "mpirun"), program=str(nccl.folder / "sendrecv_perf"), gpus=1)
-    commands = [command(HOSTS, own, QUICK, os.environ)] * pairs
+    commands = [command(HOSTS, own, QUICK)] * pairs
     wrap = partial(tethered, signum=signal.SIGTERM)
     ended = run_all(commands, environment(os.environ), limit_s, wrap)
     assert nccl.all_ended()
@@ -128,9 +128,11 @@ def test_the_variables_of_another_mpirun_do_not_reach_this_one() -> None:
 
 
 def test_nccls_own_variables_are_set_on_both_hosts() -> None:
-    own = NcclPrograms(mpirun="/usr/bin/mpirun", program="/opt/sendrecv_perf", gpus=8)
-    variables = {"NCCL_IB_HCA": "mlx5", "NCCL_DEBUG": "TRACE", "NCCL_TESTS_SPLIT": "1", "HOME": "/root"}
-    words = command(HOSTS, own, QUICK, variables)
+    environ = {"NCCL_IB_HCA": "mlx5", "NCCL_DEBUG": "TRACE", "NCCL_TESTS_SPLIT": "1", "HOME": "/root"}
+    own = NcclPrograms(
+        mpirun="/usr/bin/mpirun", program="/opt/sendrecv_perf", gpus=8, variables=variables_of(environ)
+    )
+    words = command(HOSTS, own, QUICK)
     assert words[words.index("env") + 1 : words.index("/opt/sendrecv_perf")] == [
         "NCCL_IB_HCA=mlx5",
         "NCCL_DEBUG=INFO",

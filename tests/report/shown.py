@@ -1,5 +1,7 @@
 """Blocks of documents as the text that tests read."""
 
+import re
+
 from gputopo.report.document import Block, Section, Table, block_lines
 from gputopo.report.layout import text_of
 
@@ -22,3 +24,14 @@ def cells_of(table: Table) -> dict[str, dict[str, str]]:
         name: {column.head.replace("\n", " "): column.cells[place] for column in columns}
         for place, name in enumerate(table.head.cells)
     }
+
+
+def assert_tables_are_even(markdown: str) -> None:
+    """Check that the rows of each table have equally many cells."""
+    counts: list[int] = []
+    for row in [*markdown.splitlines(), ""]:
+        if row.startswith("|"):
+            counts.append(len(re.findall(r"(?<!\\)\|", row)))
+        else:
+            assert len(set(counts)) <= 1
+            counts = []

@@ -22,6 +22,7 @@ from gputopo.values.machine import Machine
 from gputopo.values.subject import Subject
 from tests.invented_machines import ADDRESSES, machines
 from tests.report.exposition_grammar import read
+from tests.report.shown import assert_tables_are_even
 
 FINDINGS = (
     Finding(
@@ -69,13 +70,7 @@ def test_markdown_tables_have_as_many_cells_in_every_row(machine: Machine) -> No
     text = document_markdown(inspection_document(inspection))
     text += document_markdown(inspection_document(inspection, "all"))
     assert is_printable(text)
-    table: list[int] = []
-    for row in [*text.splitlines(), ""]:
-        if row.startswith("| "):
-            table.append(len(re.findall(r"(?<!\\)\|", row)))
-        else:
-            assert len(set(table)) <= 1
-            table = []
+    assert_tables_are_even(text)
 
 
 @given(machines())

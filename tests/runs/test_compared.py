@@ -222,12 +222,45 @@ def rated(task: str, rate: float, data: dict[str, Any] | None = None, **changes:
     return msgspec.structs.replace(result, **changes)
 
 
-def test_an_input_that_is_slower_than_training_alone_is_the_bottleneck() -> None:
-    found = input_verdict(rated("input", 50.0, PYTHON), [("/runs/1", rated("train", 100.0))])
-    assert found is not None
-    assert (found.verdict, found.other) == ("input", "/runs/1")
-    assert found.headroom == pytest.approx(0.5)
-    assert "bottleneck" in found.says
+def waited(rate: float, share: float, **changes: Any) -> Result:
+    return rated("train", rate, PYTHON, input_waited_share=share, **changes)
+
+
+TRAINED = ("/runs/1", rated("train", 100.0))
+
+
+@pytest.mark.parametrize(
+    ("result", "earlier", "verdict", "other"),
+    [
+        (rated("input", 50.0, PYTHON), [TRAINED], "input", "/runs/1"),
+        # A disk of 50 images/sec before devices that could do 100.
+        (waited(50.0, 0.5), [("/runs/2", rated("input", 50.0, PYTHON)), TRAINED], "input", "/runs/2"),
+        # Beside an input of the same 50 images/sec, devices that can do no more.
+        (waited(50.0, 0.01), [("/runs/1", rated("input", 51.0, PYTHON))], "close", "/runs/1"),
+        (
+            waited(100.0, 0.0),
+            [
+                ("/runs/2", rated("input", 10.0, {**PYTHON, "feed": "dataset"})),
+                ("/runs/1", rated("input", 900.0, PYTHON)),
+            ],
+            "enough",
+            "/runs/1",
+        ),
+        (waited(100.0, 0.0), [], "enough", None),
+        # Some batches were ready before the first counted step.
+        (waited(100.0, 0.0, steps=9), [], None, None),
+        (waited(100.0, 0.3, steps=2), [], "input", None),
+        (rated("train", 100.0, input_waited_share=0.9), [("/runs/1", rated("input", 50.0))], None, None),
+        (rated("forward", 100.0, PYTHON, input_waited_share=0.9), [], None, None),
+        (rated("input", 50.0, PYTHON, status="failed"), [TRAINED], None, None),
+    ],
+)
+def test_an_input_is_judged_by_a_training_on_free_data_and_a_training_by_its_waiting(
+    result: Result, earlier: list[tuple[str, Result]], verdict: str | None, other: str | None
+) -> None:
+    found = input_verdict(result, earlier)
+    assert (None if found is None else found.verdict) == verdict
+    assert (None if found is None else found.other) == other
 
 
 def test_how_the_other_training_computed_is_reported() -> None:
@@ -235,45 +268,6 @@ def test_how_the_other_training_computed_is_reported() -> None:
     found = input_verdict(rated("input", 50.0, PYTHON), [("/runs/1", other)])
     assert found is not None
     assert "100.0 of training alone (own towers, replicated, bf16)" in found.says
-
-
-def test_training_at_the_rate_of_its_input_waits_for_it_and_is_not_called_fast_enough() -> None:
-    # A disk of 50 images/sec before devices that could do 100.
-    earlier = [("/runs/2", rated("input", 50.0, PYTHON)), ("/runs/1", rated("train", 100.0))]
-    found = input_verdict(rated("train", 50.0, PYTHON, input_waited_share=0.5), earlier)
-    assert found is not None
-    assert (found.verdict, found.other) == ("input", "/runs/2")
-    assert "50.0 % of the steps' time" in found.says
-
-
-def test_a_slow_model_is_not_blamed_on_its_input() -> None:
-    # Beside an input of the same 50 images/sec, devices that can do no more.
-    found = input_verdict(
-        rated("train", 50.0, PYTHON, input_waited_share=0.01),
-        [("/runs/1", rated("input", 51.0, PYTHON))],
-    )
-    assert found is not None
-    assert found.verdict == "close"
-
-
-def test_training_is_judged_by_the_input_of_the_same_data_or_by_its_waiting_alone() -> None:
-    other = {**PYTHON, "feed": "dataset"}
-    earlier = [("/runs/2", rated("input", 10.0, other)), ("/runs/1", rated("input", 900.0, PYTHON))]
-    trained = rated("train", 100.0, PYTHON, input_waited_share=0.0)
-    found = input_verdict(trained, earlier)
-    assert found is not None
-    assert (found.verdict, found.other) == ("enough", "/runs/1")
-    alone = input_verdict(trained, [])
-    assert alone is not None
-    assert (alone.verdict, alone.headroom, alone.other) == ("enough", None, None)
-
-
-def test_few_steps_without_waiting_report_nothing_and_with_waiting_they_do() -> None:
-    # Some batches were ready before the first counted step.
-    assert input_verdict(rated("train", 100.0, PYTHON, input_waited_share=0.0, steps=9), []) is None
-    found = input_verdict(rated("train", 100.0, PYTHON, input_waited_share=0.3, steps=2), [])
-    assert found is not None
-    assert found.verdict == "input"
 
 
 @pytest.mark.parametrize(
@@ -291,16 +285,6 @@ def test_few_steps_without_waiting_report_nothing_and_with_waiting_they_do() -> 
 )
 def test_other_work_or_a_failed_run_judges_nothing(other: Result) -> None:
     assert input_verdict(rated("input", 50.0, PYTHON), [("/runs/1", other)]) is None
-
-
-def test_training_on_data_that_cost_nothing_and_other_tasks_are_not_judged() -> None:
-    earlier = [("/runs/1", rated("input", 50.0))]
-    assert input_verdict(rated("train", 100.0, input_waited_share=0.9), earlier) is None
-    assert input_verdict(rated("forward", 100.0, PYTHON, input_waited_share=0.9), earlier) is None
-    assert (
-        input_verdict(rated("input", 50.0, PYTHON, status="failed"), [("/runs/1", rated("train", 100.0))])
-        is None
-    )
 
 
 def test_the_words_hold_both_rates_and_what_is_lost() -> None:

@@ -148,20 +148,17 @@ def counted(steps: list[Step]) -> CountedSteps:
     return found
 
 
-def test_sums_are_of_all_counted_steps_and_marks_of_evenly_spread_ones() -> None:
+def test_the_steps_of_a_long_run_are_evenly_spread_ones() -> None:
     steps = list(InventedRun(2, noise=Noise(own=0.01)).steps(KEPT_STEPS * 3))
     found = counted(steps)
-    assert (found.number, found.first, found.last) == (len(steps), steps[0], steps[-1])
-    assert found.images == sum(step.images for step in steps)
-    assert found.seconds == pytest.approx(sum(step.seconds for step in steps), rel=1e-12)
+    assert (found.first, found.last) == (steps[0], steps[-1])
     assert len(steps) / 6 < len(found.kept) <= KEPT_STEPS
     assert found.kept == [one for one in steps if one in found.kept]
-    assert found.fields()["steps"] == len(steps)
 
 
 def test_the_warm_up_is_not_counted_but_its_lost_loss_is_seen() -> None:
     first, *rest = InventedRun(2).steps(3)
     lost = msgspec.structs.replace(first, step=0, loss=None)
     found = counted([lost, *rest])
-    assert (found.number, found.in_warmup, found.lost_loss) == (2, 1, lost)
+    assert (len(found.kept), found.in_warmup, found.lost_loss) == (2, 1, lost)
     assert found.first == rest[0]

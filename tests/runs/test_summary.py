@@ -127,6 +127,8 @@ def test_a_complete_run_has_the_anomalies_that_its_steps_show() -> None:
     (found,) = result.anomalies
     assert result.anomaly_check == check.check == "made"
     assert (found.tower, found.percent_under) == (2, slow.percent_under)
+    assert result.run_verdict is None
+    assert result.is_slow
     # The samples of the run say something of its cause, which steps alone do not.
     assert found.causes is not None
     assert "core-clock" in found.causes.checked

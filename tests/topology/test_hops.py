@@ -2,7 +2,6 @@ from collections.abc import Sequence
 from itertools import combinations
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,39 +37,31 @@ SWITCH = ("0000:00:02.0", "0000:03:00.0")  # root port, upstream bridge
 LEFT = ("0000:04:08.0", "0000:05:00.0")  # downstream bridge, GPU
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "expected"),
-    [
+def test_the_class_follows_from_the_bridges_between() -> None:
+    cases: list[tuple[tuple[str, ...], tuple[str, ...], Hop]] = [
         ((*SWITCH, *LEFT), (*SWITCH, "0000:04:10.0", "0000:06:00.0"), Hop.PIX),
         (SWITCH, ("0000:00:02.0", "0000:03:00.1"), Hop.PIX),  # directly under one bridge; never INTERNAL
         ((*SWITCH, *LEFT), (*SWITCH, "0000:04:10.0", "0000:06:00.0", "0000:07:00.0"), Hop.PXB),
         (("0000:00:02.0", "0000:05:00.0"), ("0000:00:03.0", "0000:06:00.0"), Hop.PHB),
         (("0000:00:05.0",), ("0000:00:06.0",), Hop.PHB),
-    ],
-)
-def test_the_class_follows_from_the_bridges_between(
-    a: tuple[str, ...], b: tuple[str, ...], expected: Hop
-) -> None:
-    assert hop(way(*a), way(*b)) is hop(way(*b), way(*a)) is expected
+    ]
+    for a, b, expected in cases:
+        assert hop(way(*a), way(*b)) is hop(way(*b), way(*a)) is expected
 
 
-@pytest.mark.parametrize(
-    ("numa_a", "numa_b", "expected"),
-    [
+def test_between_roots_the_numa_nodes_decide() -> None:
+    cases: list[tuple[int | None, int | None, Hop | None]] = [
         (0, 0, Hop.NODE),
         (0, 1, Hop.SYS),
         (0, None, None),
         (0, -1, None),
         (None, None, Hop.NODE),
         (-1, -1, Hop.NODE),
-    ],
-)
-def test_between_roots_the_numa_nodes_decide(
-    numa_a: int | None, numa_b: int | None, expected: Hop | None
-) -> None:
-    a = way("0000:00:02.0", "0000:05:00.0", root="pci0000:00", numa=numa_a)
-    b = way("0000:80:02.0", "0000:85:00.0", root="pci0000:80", numa=numa_b)
-    assert hop(a, b) is expected
+    ]
+    for numa_a, numa_b, expected in cases:
+        a = way("0000:00:02.0", "0000:05:00.0", root="pci0000:00", numa=numa_a)
+        b = way("0000:80:02.0", "0000:85:00.0", root="pci0000:80", numa=numa_b)
+        assert hop(a, b) is expected
 
 
 def test_one_numa_number_anywhere_makes_two_missing_ones_unknown() -> None:

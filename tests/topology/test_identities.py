@@ -20,9 +20,8 @@ from tests.kit.scenarios import SCENARIOS, ProcessSpec, changed
 UUID = "GPU-6d5cba85-0b1e-4d2f-a0b3-0f7f4c1d2e3f"
 
 
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
+def test_the_forms_that_identities_have_are_left_out() -> None:
+    cases: list[tuple[str, str]] = [
         (f"{UUID} is GPU 0", "[left out] is GPU 0"),
         ("MIG-6D5CBA85-0b1e-4d2f-a0b3-0f7f4c1d2e3f", "[left out]"),
         ("6d5cba85-0b1e-4d2f-a0b3-0f7f4c1d2e3f", "[left out]"),
@@ -33,47 +32,39 @@ UUID = "GPU-6d5cba85-0b1e-4d2f-a0b3-0f7f4c1d2e3f"
         (r"C:\Users\Jane Doe\smi.xml", r"C:\Users\[left out]\smi.xml"),
         (r"c:\users\jane\smi.xml", r"c:\users\[left out]\smi.xml"),
         (r'{"path": "C:\\Users\\jane\\smi.xml"}', r'{"path": "C:\\Users\[left out]\\smi.xml"}'),
-    ],
-)
-def test_the_forms_that_identities_have_are_left_out(text: str, kept: str) -> None:
-    assert scrubbed(text) == kept
+    ]
+    for text, kept in cases:
+        assert scrubbed(text) == kept
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_what_describes_the_machine_stays() -> None:
+    for text in [
         "0000:05:00.0",
         "00000000:0A:00.0",
         "NVML: DRIVER_NOT_LOADED; /dev/nvidia0 is not there",
         "GPU0\t X \tPIX\t0-9,20-29",
         "-[0000:00]-+-00.0-[01-05]--",
-    ],
-)
-def test_what_describes_the_machine_stays(text: str) -> None:
-    assert scrubbed(text) == text
+    ]:
+        assert scrubbed(text) == text
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_a_line_that_is_labelled_as_an_identity_is_left_out_whatever_its_form() -> None:
+    for line in [
         "<serial>0324018045603</serial>",
         "Serial Number : 1",
         "host_hash=0x1",
         "GPU UUID: x",
         "User name: jane",
-    ],
-)
-def test_a_line_that_is_labelled_as_an_identity_is_left_out_whatever_its_form(line: str) -> None:
-    assert scrubbed_line(line) == "[left out]"
+    ]:
+        assert scrubbed_line(line) == "[left out]"
 
 
 def test_other_lines_are_kept_and_scrubbed() -> None:
     assert scrubbed_line(f"Sram Uncorrectable on {UUID} : 3") == "Sram Uncorrectable on [left out] : 3"
 
 
-@pytest.mark.parametrize(
-    ("command", "user", "name"),
-    [
+def test_a_process_is_its_program() -> None:
+    cases: list[tuple[str, str | None, str | None]] = [
         ("/usr/bin/python3 /home/jane/train.py --lr 1", None, "python3"),
         ("/home/jane doe/venv/bin/python train.py", None, None),
         ("/Users/jane", None, None),
@@ -86,10 +77,9 @@ def test_other_lines_are_kept_and_scrubbed() -> None:
         (r"python train.py --pattern a\b --as jane", None, "python"),
         ("   ", None, None),
         ("/usr/lib/xorg/Xorg", "root", "Xorg"),
-    ],
-)
-def test_a_process_is_its_program(command: str, user: str | None, name: str | None) -> None:
-    assert program_name(command, user) == name
+    ]
+    for command, user, name in cases:
+        assert program_name(command, user) == name
 
 
 @given(st.text())

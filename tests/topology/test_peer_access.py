@@ -1,6 +1,5 @@
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from gputopo.topology.peer_access import acs_bridges, chips_differ, statuses, why_off, with_reasons
@@ -44,14 +43,14 @@ CAUSES: list[tuple[str, Change]] = [
 ]
 
 
-@pytest.mark.parametrize(("expected", "change"), CAUSES)
-def test_the_facts_of_a_machine_give_the_cause(expected: str, change: Change) -> None:
-    machine = change(sound(2))
-    off = why_off(machine, machine.links[0])
-    assert off is not None
-    assert off.cause == expected
-    assert off.says
-    assert off.status in statuses(machine.links[0])
+def test_the_facts_of_a_machine_give_the_cause() -> None:
+    for expected, change in CAUSES:
+        machine = change(sound(2))
+        off = why_off(machine, machine.links[0])
+        assert off is not None
+        assert off.cause == expected
+        assert off.says
+        assert off.status in statuses(machine.links[0])
 
 
 def test_the_first_cause_counts_where_there_are_several() -> None:

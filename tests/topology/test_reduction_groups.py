@@ -1,6 +1,5 @@
 from itertools import combinations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,9 +20,8 @@ SYS PIX SYS X
 """
 
 
-@pytest.mark.parametrize(
-    ("matrix", "gpus", "groups"),
-    [
+def test_groups_are_the_nearest_islands_of_the_machine() -> None:
+    cases: list[tuple[str, tuple[int, ...], tuple[tuple[int, ...], ...]]] = [
         (SEVEN, (0, 1, 2, 3, 4, 5, 6), ((0, 1, 2), (3, 4, 5, 6))),
         (SEVEN, (6, 0, 5), ((0, 2), (1,))),  # towers, not GPUs
         (SEVEN, (0, 3), ((0, 1),)),
@@ -34,12 +32,9 @@ SYS PIX SYS X
         (DGX1_P100, (0, 1, 2, 3, 4, 5, 6, 7), ((0, 1, 2, 3), (4, 5, 6, 7))),
         # Leaders of one rank talk to one another: 0 and 4, 1 and 5, ... have NVLinks across the boards.
         (DGX1_V100, (0, 1, 2, 3, 7, 6, 5, 4), ((0, 1, 2, 3), (7, 6, 5, 4))),
-    ],
-)
-def test_groups_are_the_nearest_islands_of_the_machine(
-    matrix: str, gpus: tuple[int, ...], groups: tuple[tuple[int, ...], ...]
-) -> None:
-    assert reduction_groups(machine_of(matrix), gpus) == groups
+    ]
+    for matrix, gpus, groups in cases:
+        assert reduction_groups(machine_of(matrix), gpus) == groups
 
 
 def test_a_gpu_that_the_machine_does_not_know_is_a_group_by_itself() -> None:

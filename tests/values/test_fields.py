@@ -1,16 +1,14 @@
 """Every field declares what it is: its words, unit, names and whether it passes."""
 
 import msgspec
-import pytest
 
 from gputopo.values import fields, machine
 from gputopo.values.fields import Fact, Field, field_at, fields_of, path_in_words
 from gputopo.values.machine import Driver, Gpu, Host, Link, Machine, Nic, PciNode
 
 
-@pytest.mark.parametrize(
-    ("kind", "path", "words"),
-    [
+def test_a_path_in_words() -> None:
+    cases: list[tuple[type[msgspec.Struct], str, str]] = [
         (Gpu, "clocks_mhz.memory.max", "memory clock max"),
         (Gpu, "clocks_mhz", "clocks"),
         (Gpu, "power_w.limit", "power limit"),
@@ -26,15 +24,13 @@ from gputopo.values.machine import Driver, Gpu, Host, Link, Machine, Nic, PciNod
         (Machine, "driver.cuda_version", "driver CUDA version"),
         (Gpu, "something_new", "something new"),
         (Gpu, "{}", "{}"),
-    ],
-)
-def test_a_path_in_words(kind: type[msgspec.Struct], path: str, words: str) -> None:
-    assert path_in_words(kind, path) == words
+    ]
+    for kind, path, words in cases:
+        assert path_in_words(kind, path) == words
 
 
-@pytest.mark.parametrize(
-    ("kind", "path", "value", "words"),
-    [
+def test_a_value_has_its_unit() -> None:
+    cases: list[tuple[type[msgspec.Struct], str, object, str]] = [
         (Gpu, "clocks_mhz.memory.max", 4004, "4004 MHz"),
         (Gpu, "power_w.limit", 151.0, "151 W"),
         (Gpu, "pcie.width_max", 8, "x8"),
@@ -47,15 +43,13 @@ def test_a_path_in_words(kind: type[msgspec.Struct], path: str, words: str) -> N
         (Gpu, "fan_percent", 30, "30 %"),
         (Gpu, "name", None, "not reported"),
         (Gpu, "name", "card", "card"),
-    ],
-)
-def test_a_value_has_its_unit(kind: type[msgspec.Struct], path: str, value: object, words: str) -> None:
-    assert field_at(kind, path).value_in_words(value) == words
+    ]
+    for kind, path, value, words in cases:
+        assert field_at(kind, path).value_in_words(value) == words
 
 
-@pytest.mark.parametrize(
-    ("path", "stability", "counter"),
-    [
+def test_a_fact_is_fixed_or_passes() -> None:
+    cases: list[tuple[str, str, bool]] = [
         ("gpus[0].clocks_mhz.sm.now", "volatile", False),
         ("gpus[0].clocks_mhz.sm.max", "fixed", False),
         ("gpus[0].throttle.mask", "volatile", False),  # of the field around it
@@ -66,16 +60,14 @@ def test_a_value_has_its_unit(kind: type[msgspec.Struct], path: str, value: obje
         ("links[0-1].nvlinks", "setting", False),
         ("pci[0000:01:00.0].aer.fatal", "state", True),
         ("driver.version", "setting", False),
-    ],
-)
-def test_a_fact_is_fixed_or_passes(path: str, stability: str, counter: bool) -> None:
-    field = field_at(Machine, path)
-    assert (field.stability, field.counter) == (stability, counter)
+    ]
+    for path, stability, counter in cases:
+        field = field_at(Machine, path)
+        assert (field.stability, field.counter) == (stability, counter)
 
 
-@pytest.mark.parametrize(
-    ("kind", "path", "a", "b", "same"),
-    [
+def test_two_sources_agree_as_far_as_they_can() -> None:
+    cases: list[tuple[type[msgspec.Struct], str, object, object, bool]] = [
         (Gpu, "name", "NVIDIA Tesla T4", "Tesla T4", True),
         (Gpu, "name", "Tesla T4", "Tesla P4", False),
         (Gpu, "pci_address", "00000000:01:00.0", "0000:01:00.0", True),
@@ -86,12 +78,9 @@ def test_a_fact_is_fixed_or_passes(path: str, stability: str, counter: bool) -> 
         (Link, "p2p_read", "NOT_SUPPORTED", "CHIPSET_NOT_SUPPORTED", True),
         (Link, "p2p_read", "NOT_SUPPORTED", "OK", False),
         (Gpu, "power_w.limit", 300.0, 301.0, False),
-    ],
-)
-def test_two_sources_agree_as_far_as_they_can(
-    kind: type[msgspec.Struct], path: str, a: object, b: object, same: bool
-) -> None:
-    assert field_at(kind, path).same(a, b) is same
+    ]
+    for kind, path, a, b, same in cases:
+        assert field_at(kind, path).same(a, b) is same
 
 
 def test_the_names_of_an_outer_field_are_filled_in_the_preferred_ones_first() -> None:
@@ -105,15 +94,16 @@ def test_the_names_of_an_outer_field_are_filled_in_the_preferred_ones_first() ->
     assert (bar1.smi.csv, bar1.metric.name) == ("", "gpu_bar1_size_bytes")
 
 
-@pytest.mark.parametrize("kind", [Gpu, Host, Driver, Link, Nic, PciNode])
-def test_every_field_is_found_and_its_number_has_a_unit_where_its_name_does(
-    kind: type[msgspec.Struct],
-) -> None:
-    units = {"mhz": "MHz", "w": "W", "c": "C", "mib": "MiB", "percent": "%", "ns": "ns"}
-    for path, field in fields_of(kind).items():
-        ends = {units[word] for name in path.split(".") if (word := name.rpartition("_")[2]) in units}
-        assert not ends or field.unit in ends, path
-        assert "{}" not in "".join((field.smi.xml, field.smi.text, field.smi.csv) if field.smi else ()), path
+def test_every_field_is_found_and_its_number_has_a_unit_where_its_name_does() -> None:
+    cases: list[type[msgspec.Struct]] = [Gpu, Host, Driver, Link, Nic, PciNode]
+    for kind in cases:
+        units = {"mhz": "MHz", "w": "W", "c": "C", "mib": "MiB", "percent": "%", "ns": "ns"}
+        for path, field in fields_of(kind).items():
+            ends = {units[word] for name in path.split(".") if (word := name.rpartition("_")[2]) in units}
+            assert not ends or field.unit in ends, path
+            assert "{}" not in "".join((field.smi.xml, field.smi.text, field.smi.csv) if field.smi else ()), (
+                path
+            )
 
 
 def test_the_peers_of_a_model_agree_on_what_the_hardware_or_an_administrator_gives() -> None:

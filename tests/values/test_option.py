@@ -36,11 +36,14 @@ def test_a_choice_is_given_back_and_another_value_names_all_choices() -> None:
     assert (caught.value.what, caught.value.hint) == ("--format cannot be 'xml'", "it takes table or json")
 
 
-@pytest.mark.parametrize(
-    ("words", "text"), [(["a"], "a"), (["a", "b"], "a or b"), (["a", "b", "c"], "a, b or c")]
-)
-def test_words_are_listed_as_a_person_does(words: list[str], text: str) -> None:
-    assert listed(words) == text
+def test_words_are_listed_as_a_person_does() -> None:
+    cases: list[tuple[list[str], str]] = [
+        (["a"], "a"),
+        (["a", "b"], "a or b"),
+        (["a", "b", "c"], "a, b or c"),
+    ]
+    for words, text in cases:
+        assert listed(words) == text
 
 
 def test_what_was_typed_is_shown_on_one_line_and_not_without_end() -> None:
@@ -121,9 +124,8 @@ def test_a_command_gets_its_own_arguments_and_the_options_of_its_spec() -> None:
         arguments_for(command, {})
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "hint"),
-    [
+def test_a_value_that_cannot_be_is_refused_with_those_that_can() -> None:
+    cases: list[tuple[str, str, str]] = [
         ("count", "0", "1 or more"),
         ("count", str(MAX_INT + 1), f"{MAX_INT} at most"),
         ("count", "two", "--count N"),
@@ -136,31 +138,27 @@ def test_a_command_gets_its_own_arguments_and_the_options_of_its_spec() -> None:
         ("epsilon", "inf", "above 0"),
         ("format", "jsn", "did you mean json"),
         ("format", "yaml", "table or json"),
-    ],
-)
-def test_a_value_that_cannot_be_is_refused_with_those_that_can(name: str, text: str, hint: str) -> None:
-    with pytest.raises(UsageError, match=f"--{name} cannot be") as refused:
-        given_of(Spec, {name: text})
-    assert hint in refused.value.hint
+    ]
+    for name, text, hint in cases:
+        with pytest.raises(UsageError, match=f"--{name} cannot be") as refused:
+            given_of(Spec, {name: text})
+        assert hint in refused.value.hint
 
 
-@pytest.mark.parametrize(
-    ("unit", "text", "number"),
-    [
+def test_a_number_may_have_a_unit() -> None:
+    cases: list[tuple[str, str, float]] = [
         *(("s", "90", 90), ("s", "90s", 90), ("s", "5m", 300), ("s", "1.5 h", 5400), ("s", "250ms", 0.25)),
         *(("min", "90s", 1.5), ("min", "10", 10), ("min", "2h", 120)),
         *(("bytes", "64KiB", 2**16), ("bytes", "1GB", 2**30), ("bytes", "512", 512), ("MiB", "2g", 2048)),
-    ],
-)
-def test_a_number_may_have_a_unit(unit: str, text: str, number: float) -> None:
-    assert number_in(unit, text) == number
+    ]
+    for unit, text, number in cases:
+        assert number_in(unit, text) == number
 
 
-@pytest.mark.parametrize(
-    ("unit", "text"), [("s", "5x"), ("s", "5GB"), ("bytes", "5m5"), ("", "5m"), ("s", "")]
-)
-def test_a_number_of_another_unit_is_none(unit: str, text: str) -> None:
-    assert math.isnan(number_in(unit, text))
+def test_a_number_of_another_unit_is_none() -> None:
+    cases: list[tuple[str, str]] = [("s", "5x"), ("s", "5GB"), ("bytes", "5m5"), ("", "5m"), ("s", "")]
+    for unit, text in cases:
+        assert math.isnan(number_in(unit, text))
 
 
 def test_a_wrong_unit_is_refused_with_those_that_are_meant() -> None:

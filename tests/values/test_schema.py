@@ -37,9 +37,8 @@ def test_unknown_fields_are_ignored() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "what", "hint"),
-    [
+def test_a_document_that_cannot_be_read_states_why() -> None:
+    cases: list[tuple[str | bytes, str, str]] = [
         (
             '{"schema": "gputopo.machine/2"}',
             "another version of gputopo: gputopo.machine/2",
@@ -55,14 +54,13 @@ def test_unknown_fields_are_ignored() -> None:
         (b"\xff\xfe", "is not", ""),
         ('{"source": 3}', "is not a valid gputopo.machine/1", "write the file again"),
         ("[]", "is not a valid gputopo.machine/1", "write the file again"),
-    ],
-)
-def test_a_document_that_cannot_be_read_states_why(text: str | bytes, what: str, hint: str) -> None:
-    with pytest.raises(InputError) as caught:
-        schema.decode(text, Machine, origin="box.json")
-    assert "box.json" in caught.value.what
-    assert what in caught.value.what
-    assert hint in caught.value.hint
+    ]
+    for text, what, hint in cases:
+        with pytest.raises(InputError) as caught:
+            schema.decode(text, Machine, origin="box.json")
+        assert "box.json" in caught.value.what
+        assert what in caught.value.what
+        assert hint in caught.value.hint
 
 
 def test_a_file_is_written_whole_with_the_permissions_of_a_new_file(tmp_path: Path) -> None:

@@ -37,9 +37,8 @@ class Document(msgspec.Struct, frozen=True, tag_field="schema", tag="gputopo.tes
     subject: Subject
 
 
-@pytest.mark.parametrize(
-    ("subject", "text"),
-    [
+def test_a_subject_has_one_text() -> None:
+    cases: list[tuple[Subject, str]] = [
         (Subject.of_gpus([3]), "gpu:3"),
         (Subject.of_gpus([5, 0, 2, 1, 0]), "gpus:0-2,5"),
         (Subject.of_link(4, 1), "link:1-4"),
@@ -47,10 +46,9 @@ class Document(msgspec.Struct, frozen=True, tag_field="schema", tag="gputopo.tes
         (Subject.of_nics([2, 0, 1]), "nics:0-2"),
         (DRIVER, "driver"),
         (MACHINE, "machine"),
-    ],
-)
-def test_a_subject_has_one_text(subject: Subject, text: str) -> None:
-    assert (subject.text, str(subject), Subject.parse(text)) == (text, text, subject)
+    ]
+    for subject, text in cases:
+        assert (subject.text, str(subject), Subject.parse(text)) == (text, text, subject)
 
 
 @given(subjects)
@@ -58,13 +56,22 @@ def test_the_text_is_read_as_the_same_subject(subject: Subject) -> None:
     assert Subject.parse(subject.text) == subject
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "gpu", "gpu:", "gpu:x", "gpus:3-1", "gpus:1,", "link:1", "link:1-1", "link:a-b", "nic:", "Driver"],
-)
-def test_another_text_is_no_subject(text: str) -> None:
-    with pytest.raises(ValueError, match="no subject such as gpu:3"):
-        Subject.parse(text)
+def test_another_text_is_no_subject() -> None:
+    for text in [
+        "",
+        "gpu",
+        "gpu:",
+        "gpu:x",
+        "gpus:3-1",
+        "gpus:1,",
+        "link:1",
+        "link:1-1",
+        "link:a-b",
+        "nic:",
+        "Driver",
+    ]:
+        with pytest.raises(ValueError, match="no subject such as gpu:3"):
+            Subject.parse(text)
 
 
 def test_a_subject_of_gpus_names_one_and_a_link_two() -> None:
@@ -81,17 +88,15 @@ def test_json_holds_the_text(subject: Subject) -> None:
     assert schema.decode(schema.encode(document), Document, origin="a test") == document
 
 
-@pytest.mark.parametrize(
-    ("texts", "words"),
-    [
+def test_several_subjects_in_words() -> None:
+    cases: list[tuple[list[str], str]] = [
         (["gpu:3"], "gpu:3"),
         (["gpu:0", "gpu:1", "gpu:2", "gpu:5", "gpu:0", "driver"], "gpu:0-2,5, driver"),
         (["gpus:0-2,6", "gpus:1,4-6"], "gpus:0-2,4-6"),
         (["link:0-1", "link:2-3", "machine", "machine"], "link:0-1,2-3, machine"),
-    ],
-)
-def test_several_subjects_in_words(texts: list[str], words: str) -> None:
-    assert subjects_in_words(map(Subject.parse, texts)) == words
+    ]
+    for texts, words in cases:
+        assert subjects_in_words(map(Subject.parse, texts)) == words
 
 
 RECORDED = Machine(
@@ -104,9 +109,8 @@ RECORDED = Machine(
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "parts", "indices"),
-    [
+def test_an_address_is_read_as_it_was_built() -> None:
+    cases: list[tuple[str, tuple[str, str, str], tuple[int, ...]]] = [
         (at_gpu(3, "pcie.gen_now"), ("gpus", "3", "pcie.gen_now"), (3,)),
         (at_gpu(EVERY, "name"), ("gpus", "*", "name"), ()),
         (at_gpu(0), ("gpus", "0", ""), (0,)),
@@ -118,19 +122,15 @@ RECORDED = Machine(
         ("driver.version", ("driver", "", "version"), ()),
         (at_numa_node(1, "cpus"), ("host", "", "numa_nodes[1].cpus"), ()),
         ("gpus", ("gpus", "", ""), ()),
-    ],
-)
-def test_an_address_is_read_as_it_was_built(
-    text: str, parts: tuple[str, str, str], indices: tuple[int, ...]
-) -> None:
-    path = FactPath.parse(text)
-    assert (path.group, path.key, path.fact) == parts
-    assert (path.indices, path.text) == (indices, text)
+    ]
+    for text, parts, indices in cases:
+        path = FactPath.parse(text)
+        assert (path.group, path.key, path.fact) == parts
+        assert (path.indices, path.text) == (indices, text)
 
 
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [
+def test_an_address_is_followed() -> None:
+    cases: list[tuple[str, list[object]]] = [
         ("gpus[3].fan_percent", [30]),
         ("gpus[*].fan_percent", [None, 30]),
         ("gpus[1].fan_percent", []),
@@ -141,10 +141,9 @@ def test_an_address_is_read_as_it_was_built(
         ("host.numa_nodes[1].cpus", ["0-3"]),
         ("host.kernel", ["6.8"]),
         ("host.unheard_of", [None]),
-    ],
-)
-def test_an_address_is_followed(text: str, values: list[object]) -> None:
-    assert values_at(RECORDED, text) == values
+    ]
+    for text, values in cases:
+        assert values_at(RECORDED, text) == values
 
 
 def test_every_single_fact_has_its_address() -> None:
@@ -153,9 +152,8 @@ def test_every_single_fact_has_its_address() -> None:
             assert values_at(RECORDED, path) == [value], path
 
 
-@pytest.mark.parametrize(
-    ("text", "new"),
-    [
+def test_devices_are_renumbered() -> None:
+    cases: list[tuple[str, str | None]] = [
         ("gpus[0].name", "gpus[5].name"),
         ("gpus[*].name", "gpus[*].name"),
         ("gpus[1].name", None),
@@ -165,22 +163,19 @@ def test_every_single_fact_has_its_address() -> None:
         ("nics[0].hops.nic:0", "nics[7].hops.nic:7"),
         ("nics[0].hops.gpu:1", None),
         ("host.kernel", "host.kernel"),
-    ],
-)
-def test_devices_are_renumbered(text: str, new: str | None) -> None:
-    found = FactPath.parse(text).renumbered({0: 5, 3: 4}, {0: 7})
-    assert (found and found.text) == new
+    ]
+    for text, new in cases:
+        found = FactPath.parse(text).renumbered({0: 5, 3: 4}, {0: 7})
+        assert (found and found.text) == new
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
+def test_an_address_in_words() -> None:
+    cases: list[tuple[str, str]] = [
         ("gpus[1].pci_address", "PCI address of GPU 1"),
         ("links[0-1].hop", "PCIe hop of GPUs 0 and 1"),
         ("driver.cuda_version", "driver CUDA version"),
         ("host.memory_mib", "host memory"),
         ("host.numa_nodes[1].cpus", "host NUMA node 1 CPUs"),
-    ],
-)
-def test_an_address_in_words(text: str, words: str) -> None:
-    assert fact_in_words(text) == words
+    ]
+    for text, words in cases:
+        assert fact_in_words(text) == words

@@ -9,6 +9,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from gputopo.captures import intake
@@ -246,18 +247,16 @@ def _not_in_capture(
     gpus: Sequence[Gpu], reasons: Mapping[int, Mapping[str, str]], source: str
 ) -> dict[str, str]:
     """Return the reason of every fact that the output does not mention; once where no GPU has it."""
-    rows = (_place(row.fact) for row in GPU)
-    facts = dict.fromkeys([*rows, "mig.instances", "processes"])
     absent = {
-        fact: [gpu.index for gpu in gpus if fact not in reasons[gpu.index] and _is_absent(gpu, fact)]
-        for fact in facts
+        fact: [gpu.index for gpu in gpus if value_of(gpu) is None and fact not in reasons[gpu.index]]
+        for fact, value_of in _FACTS.items()
     }
     missing = {at_gpu(EVERY, fact): f"not reported by {source}" for fact in _NEVER} if gpus else {}
     everywhere = {fact for fact, indices in absent.items() if gpus and len(indices) == len(gpus)}
+    in_part = {fact.partition(".")[0] for fact in _FACTS if fact not in everywhere}
     for fact in sorted(everywhere):
         section = fact.partition(".")[0]
-        whole = all(other in everywhere for other in facts if other.partition(".")[0] == section)
-        missing[at_gpu(EVERY, section if whole else fact)] = _NOT_IN_CAPTURE
+        missing[at_gpu(EVERY, fact if section in in_part else section)] = _NOT_IN_CAPTURE
     for fact, indices in absent.items():
         if fact not in everywhere:
             missing |= {at_gpu(index, fact): _NOT_IN_CAPTURE for index in indices}
@@ -272,8 +271,6 @@ def _place(fact: str) -> str:
     return fact
 
 
-def _is_absent(gpu: Gpu, fact: str) -> bool:
-    value: Any = gpu
-    for name in fact.split("."):
-        value = getattr(value, name)
-    return value is None
+_FACTS = {
+    fact: attrgetter(fact) for fact in (*(_place(row.fact) for row in GPU), "mig.instances", "processes")
+}

@@ -275,7 +275,8 @@ class _Reading:
             self._begin_gpu("", line)
 
     def _begin_gpu(self, address: str, line: _Line) -> ReportedGpu:
-        if address in self.output.gpus and self.headed:
+        known = self.output.gpus.get(address)
+        if known is not None and self.headed and known.reported.keys() > {"pci_address"}:
             self._begin_output(line)
         self.gpu = self.output.gpus.setdefault(address, ReportedGpu(names("text")))
         self.stack = []

@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 
 import gputopo
-from gputopo.cli.hosts.meeting import card_of, resources_of
+from gputopo.cli.hosts.meeting import resources_of
 from gputopo.cli.source import machine_from, planned_machine, root_folder
 from gputopo.launch.hosts.addresses import own_address, require_private
-from gputopo.launch.hosts.messages import Joining, RunEnd
+from gputopo.launch.hosts.messages import Joining, Resources, RunEnd
 from gputopo.topology.identities import without_identities
 from gputopo.topology.peer_access import with_reasons
 from gputopo.values import schema
@@ -77,8 +77,8 @@ def _planned(peers: Sequence[str], *, pairs: bool) -> Joining:
 
 def _network(peers: Sequence[str], tool: str, *public: str) -> None:
     """Tell where this host listens and what it measures with, and measure what each line of stdin orders."""
-    from gputopo.launch.jobs.network import measure_order
-    from gputopo.probes.equipment import tools_at
+    from gputopo.launch.jobs.network import perform
+    from gputopo.probes.equipment import interface_of, tools_at
     from gputopo.probes.tcp import Listener
 
     try:
@@ -93,11 +93,12 @@ def _network(peers: Sequence[str], tool: str, *public: str) -> None:
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     with listener:
         tools = tools_at(address, tool, root_folder())  # type: ignore[arg-type]
-        resources = msgspec.to_builtins({**card_of(address), "tools": tools})
+        card = interface_of(address)
+        resources = Resources(token=listener.token, tools=tools, **({} if card is None else card._asdict()))
         machine = None if tools.nccl is None else machine_from(())  # by whose ports it is judged
         _say(_joining(address=address, port=listener.port, machine=machine, resources=resources))
         while line := sys.stdin.buffer.readline():
-            _say(measure_order(line, listener, os.environ))
+            _say(perform(line, os.environ))
 
 
 def _end_with_stdin() -> None:

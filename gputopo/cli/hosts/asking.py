@@ -14,7 +14,7 @@ from gputopo.launch.hosts.addresses import is_this_host
 from gputopo.launch.hosts.allocation import HostOptions, find
 from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.hosts.messages import Joining
-from gputopo.launch.remote_ask import HostProcess, asked, questions
+from gputopo.launch.remote_ask import HostProcess, answers, questions
 from gputopo.launch.remote_start import HostCommand
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
 from gputopo.values.option import parameters_of, typed_words
@@ -113,24 +113,33 @@ def ask(
 ) -> list[Joining | GputopoError]:
     """Return what each host answers, or why it does not. Raises GputopoError where none answers."""
     starts, python = to_ask(hosts, options, what, *more)
-    found: dict[int, Joining | GputopoError] = {}
-    for start, answer in asked(starts, lambda one: read(one, options.join_timeout, python)):
-        found[start.rank] = answer
-        if isinstance(answer, Joining):
-            own = hosts[start.rank]
-            name = answer.name if own.is_ip else str(own.name)
-            found[start.rank] = msgspec.structs.replace(answer, rank=start.rank, name=name)
-            note(f"{name} has answered: {len(found)} of {len(hosts)} hosts")
-        else:
-            note(answer.what)
-    errors = [one for one in found.values() if isinstance(one, GputopoError)]
+
+    def ask_one(start: HostCommand) -> Joining:
+        with HostProcess(start) as process:
+            found = read(process, hosts, options.join_timeout, python)
+        note(f"{found.name} has answered")
+        return found
+
+    found = list(answers(starts, ask_one).values())
+    errors = [one for one in found if isinstance(one, GputopoError)]
     if len(errors) == len(hosts):
         raise errors[0]
-    return [found[rank] for rank in range(len(hosts))]
+    return found
 
 
-def read(process: HostProcess, within_s: float, python: str) -> Joining:
-    """Return what a host answers first. Raises GputopoError where it does not."""
+def read(process: HostProcess, hosts: Sequence[HostAddress], within_s: float, python: str) -> Joining:
+    """Return what a host answers first. Raises GputopoError where it does not, after its line is printed."""
+    try:
+        found = _read(process, within_s, python)
+    except GputopoError as error:
+        note(error.what)
+        raise
+    rank = process.start.rank
+    name = found.name if hosts[rank].is_ip else str(hosts[rank].name)
+    return msgspec.structs.replace(found, rank=rank, name=name)
+
+
+def _read(process: HostProcess, within_s: float, python: str) -> Joining:
     line, host = process.line(within_s, python), process.start.host
     try:
         found = _decoder.decode(line)

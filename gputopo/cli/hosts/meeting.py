@@ -13,7 +13,7 @@ from gputopo.launch.remote_agent import is_driven
 from gputopo.values.errors import GputopoError, HardwareError
 
 if TYPE_CHECKING:
-    from gputopo.launch.hosts.messages import Joining, Reply
+    from gputopo.launch.hosts.messages import Joining, Reply, Resources
     from gputopo.launch.hosts.rendezvous_client import RendezvousClient
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
     from gputopo.planner import Request
@@ -40,7 +40,7 @@ def meeting_of(allocation: Allocation, hosts: HostOptions, asked: dict[str, Any]
         allocation.port,
         _secret(hosts),
         job=allocation.job,
-        asked=_alike(allocation, asked),
+        asked=asked,
         allow_public=hosts.allow_public_address,
         note=note,
     )
@@ -50,33 +50,16 @@ def meeting_of(allocation: Allocation, hosts: HostOptions, asked: dict[str, Any]
     return found
 
 
-def _alike(allocation: Allocation, asked: dict[str, Any]) -> dict[str, Any]:
-    """Return what all hosts must have alike: what was asked for, and the number of hosts of any source."""
-    return {**asked, "num_hosts": allocation.size}
-
-
-def name_of(allocation: Allocation) -> str:
-    """Return what this host is called: as it was named, or by its own host name."""
-    own = allocation.hosts[allocation.rank]
-    return platform.node() if own.name is None or own.is_ip else own.name
-
-
-def joining(
-    allocation: Allocation,
-    machine: "Machine | None",
-    asked: dict[str, Any],
-    **brought: Any,
-) -> "Joining":
-    """Return what a host brings. `asked`: as of `meeting_of`; `brought`: other fields of it."""
+def joining(allocation: Allocation, **brought: Any) -> "Joining":
+    """Return what a host brings: who it is, and other fields. It is called as it was named, if by a name."""
     from gputopo.launch.hosts.messages import Joining
 
+    own = allocation.hosts[allocation.rank]
     return Joining(
         rank=allocation.rank,
-        name=name_of(allocation),
+        name=platform.node() if own.name is None or own.is_ip else own.name,
         version=gputopo.__version__,
         job=allocation.job,
-        machine=machine,
-        asked=_alike(allocation, asked),
         **brought,
     )
 
@@ -90,14 +73,13 @@ def address_of(allocation: Allocation, hosts: HostOptions) -> str:
     from gputopo.launch.hosts.addresses import own_address, require_private
     from gputopo.launch.hosts.messages import RETRY_S
 
-    leader, address = allocation.leader, None
-    assert leader.name is not None, "rank 0 has a name"
+    leader, address = str(allocation.leader.name), None
     deadline_s, has_waited = time.monotonic() + hosts.join_timeout, False
     while address is None:
         try:
-            address = own_address(leader.name, allocation.port)
+            address = own_address(leader, allocation.port)
         except (OSError, UnicodeError) as error:
-            what = f"rank 0 is {leader.name}, which this host cannot find"
+            what = f"rank 0 is {leader}, which this host cannot find"
             why = getattr(error, "strerror", None) or error
             if isinstance(error, UnicodeError) or time.monotonic() >= deadline_s:
                 hint = "name it by its IP address, or by a name that all hosts know"
@@ -134,9 +116,7 @@ def join(allocation: Allocation, hosts: HostOptions, bringing: "Joining") -> "tu
 def _client(allocation: Allocation, hosts: HostOptions) -> "RendezvousClient":
     from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 
-    leader = allocation.leader
-    assert leader.name is not None, "rank 0 has a name"
-    return RendezvousClient(leader.name, allocation.port, _secret(hosts))
+    return RendezvousClient(str(allocation.leader.name), allocation.port, _secret(hosts))
 
 
 def excuse(allocation: Allocation, hosts: HostOptions, error: GputopoError) -> int:
@@ -156,7 +136,7 @@ def excuse(allocation: Allocation, hosts: HostOptions, error: GputopoError) -> i
     unable = RunEnd(exit_code=int(error.exit_code), cause=error.what, hint=error.hint)
     try:
         guest = _client(allocation, hosts)
-        guest.join(joining(allocation, None, {}, unable=unable), EXCUSE_S)
+        guest.join(joining(allocation, unable=unable), EXCUSE_S)
         guest.outlast()
     except GputopoError as failed:
         if driven and not isinstance(failed, LeaderGoneError):  # which has heard of it
@@ -164,32 +144,21 @@ def excuse(allocation: Allocation, hosts: HostOptions, error: GputopoError) -> i
     return int(error.exit_code)
 
 
-def card_of(address: str) -> dict[str, Any]:
-    """Return the facts of the interface that has an address: name, rate and MTU; none where none has."""
-    from gputopo.probes.equipment import interface_of
-
-    found = interface_of(address)
-    if found is None:
-        return {}
-    return {
-        "interface": found.name,
-        "rate_gbit_per_s": found.rate_gbit_per_s,
-        "mtu_bytes": found.mtu_bytes,
-    }
-
-
-def resources_of(machine: "Machine | None", address: str | None) -> dict[str, Any]:
+def resources_of(machine: "Machine | None", address: str | None) -> "Resources":
     """Return what a plan needs of this host beside its machine. `address`: on the network of the hosts."""
+    from gputopo.launch.hosts.messages import Resources
     from gputopo.launch.jobs.claims import claimed_by_others, claims_folder
     from gputopo.launch.supervise.cgroup import memory_bytes, usable_cpus
+    from gputopo.probes.equipment import interface_of
 
-    return {
-        "environ": {name: text for name, text in os.environ.items() if name.startswith("CUDA_")},
-        "claimed": {} if machine is None else claimed_by_others(machine, claims_folder(os.environ)),
-        "cores": len(usable_cpus().cpus),
-        "memory_bytes": memory_bytes(),
-        **({} if address is None else card_of(address)),
-    }
+    card = None if address is None else interface_of(address)
+    return Resources(
+        environ={name: text for name, text in os.environ.items() if name.startswith("CUDA_")},
+        claimed={} if machine is None else claimed_by_others(machine, claims_folder(os.environ)),
+        cores=len(usable_cpus().cpus),
+        memory_bytes=memory_bytes(),
+        **({} if card is None else card._asdict()),
+    )
 
 
 def address_of_leader(joined: "Sequence[Joining]") -> str | None:

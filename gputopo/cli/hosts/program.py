@@ -58,8 +58,7 @@ def run_program_on_hosts(host: HostOfRun, program: tuple[str, ...], request: "Re
 
 def _lead(host: HostOfRun, program: tuple[str, ...], request: "Request") -> int:
     """Wait for the other hosts, plan for all, and run the program here."""
-    options, leader = host.options, host.allocation.leader.name
-    assert leader is not None, "rank 0 has a name"
+    options, leader = host.options, str(host.allocation.leader.name)
     with contextlib.ExitStack() as held:
         meeting = host.meeting()
         with signals.blocked(signal.valid_signals()):  # in its threads: the main one passes them on
@@ -127,7 +126,7 @@ def _nccl(address: str | None, machine: "Machine | None", spec: ProgramSpec) -> 
     if not spec.gpus:
         return {}
     found = None if address is None else interface_of(address)
-    return nccl_variables(None if found is None else found.name, machine, spec.gpus)
+    return nccl_variables(None if found is None else found.interface, machine, spec.gpus)
 
 
 def _address_to(other: "Joining") -> str | None:

@@ -62,7 +62,9 @@ class HostOfRun:
     def alike(self) -> dict[str, Any]:
         """The options that all hosts must have been given alike, as JSON has them."""
         alike = {name: value for name, value in self.asked.items() if name not in _MAY_DIFFER}
-        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({"command": "run", **alike}))
+        # The number of hosts of any source.
+        alike = {"command": "run", **alike, "num_hosts": self.allocation.size}
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(alike))
         return found
 
     def meeting(self) -> "RendezvousServer":
@@ -80,8 +82,8 @@ class HostOfRun:
         given = allocation.hosts[allocation.rank].port if allocation.rank else None
         return joining(
             allocation,
-            brought,
-            self.alike,
+            machine=brought,
+            asked=self.alike,
             address=address,
             port=given or free_port(),
             resources=resources_of(brought, network),
@@ -109,8 +111,7 @@ class HostOfRun:
         def own(request: "Request", *, cpu: bool) -> "Target":
             return replace(self.on, cpu=cpu).claimed(request, None if self.options.dry_run else claims)
 
-        leader = self.allocation.leader.name
-        assert leader is not None, "rank 0 has a name"
+        leader = str(self.allocation.leader.name)
         mine = self.brings(leader, address_of_leader(list(joined.values())))
         hosts = [mine, *(joined[rank] for rank in sorted(joined))]
         planned = plan_hosts(

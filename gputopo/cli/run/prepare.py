@@ -74,7 +74,7 @@ class AskedJob:
             batch_size=AUTO if is_auto(self.typed.get("batch_size")) else training.get("batch_size"),
             precision=precision.compute,
             predicts=predicts,
-            fits=predicts and model is not None and not precision.xla,
+            fits=predicts and ":" not in (model or ":") and not precision.xla,
             **{
                 **self.placement.fields,
                 "variable_update": "replicated" if self._has_copies else self.update,

@@ -1,7 +1,7 @@
 """Links that several GPUs share: uplinks of switches and boards, links between sockets, networks. Pure."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from math import inf
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gputopo.copies.expected import BIDIRECTIONAL_SHARE
 from gputopo.copies.sharing import carries, rates_at_once, uplink_groups
 from gputopo.reference.expectations import LinkExpectation, expected_gpu, expected_link, generation_of
-from gputopo.topology.hops import bridges_above
+from gputopo.topology.hops import bridges_above, joined_by_hops
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup
 from gputopo.values.machine import Hop, Link, Machine, PciNode
 
@@ -99,7 +99,7 @@ def _nodes(machine: Machine, links: Mapping[Pair, Link]) -> dict[int, Gpus]:
     if known and known == set(numa.values()):
         return {node: frozenset(gpu for gpu in gpus if numa[gpu] == node) for node in known}
     hops = [links[pair].hop if pair in links else None for pair in combinations(sorted(gpus), 2)]
-    return {} if None in hops else dict(enumerate(_groups(gpus, links, Hop.NODE)))
+    return {} if None in hops else dict(enumerate(joined_by_hops(gpus, links, Hop.NODE)))
 
 
 def _measured(machine: Machine, samples: Sequence[Sample]) -> Iterator[Uplink]:
@@ -156,7 +156,7 @@ def _of_hops(
     gpus = [gpu.index for gpu in machine.gpus]
     seen: set[Gpus] = set()
     for farthest in (Hop.INTERNAL, Hop.PIX, Hop.PXB):
-        for group in _groups(gpus, links, farthest):
+        for group in joined_by_hops(gpus, links, farthest):
             if len(group) < 2 or group in seen:
                 continue
             seen.add(group)
@@ -177,12 +177,3 @@ def _sixteen_lanes(machine: Machine, group: Gpus) -> float:
     row = expected_link(max(generations), ASSUMED_WIDTH)
     assert row is not None
     return row.copy_to_device_gb_per_s
-
-
-def _groups(gpus: Iterable[int], links: Mapping[Pair, Link], farthest: Hop) -> list[Gpus]:
-    parts = {gpu: frozenset((gpu,)) for gpu in gpus}
-    for (a, b), link in sorted(links.items()):
-        if link.hop is not None and link.hop <= farthest and a in parts and b in parts:
-            joined = parts[a] | parts[b]
-            parts.update(dict.fromkeys(joined, joined))
-    return sorted(set(parts.values()), key=min)

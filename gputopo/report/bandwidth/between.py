@@ -45,7 +45,10 @@ def _by_host(found: Sequence[Sample], hosts: Sequence[str]) -> Section | None:
         _column("both: sends\nGB/s", [_rates(both, sends=host) for host in hosts]),
         _column("receives\nGB/s", [_rates(both, receives=host) for host in hosts]),
         _column("all at once:\nsends GB/s", [_rates(at_once, sends=host) for host in hosts]),
-        _column("expected\nGB/s", [_expected(pairs, host) for host in hosts]),
+        _column(
+            "expected\nGB/s",
+            [[one.expected_gb_per_s for one in pairs if host == _name(one.source)] for host in hosts],
+        ),
         _column(
             "latency\nus",
             [
@@ -79,10 +82,6 @@ def _rates(
         for one in samples
         if sends in (None, _name(one.source)) and receives in (None, _name(one.destination))
     ]
-
-
-def _expected(samples: Iterable[Sample], host: str) -> list[float | None]:
-    return [one.expected_gb_per_s for one in samples if host == _name(one.source)]
 
 
 def _column(head: str, values: Sequence[Sequence[float | None]]) -> Cells:
@@ -170,7 +169,10 @@ def _summary(found: Sequence[CollectiveSeries]) -> Section | None:
         Column("size", tuple(_size(best) for _, best in rows)),
         ("algorithm\nGB/s", [number(best.median_gb_per_s) for _, best in rows]),
         ("bus\nGB/s", [number(best.bus_gb_per_s) for _, best in rows]),
-        ("expected\nbus", [_expected_bus(best) for _, best in rows]),
+        (
+            "expected\nbus",
+            [f"{'max ' if is_limit(one) else ''}{number(one.expected_gb_per_s)}" for _, one in rows],
+        ),
         ("smallest\nus", [_us(one.smallest) for one in found]),
     ]
     notes = ("Bus bandwidth is comparable with the rate of the links (nccl-tests).",)
@@ -215,11 +217,6 @@ def _gpus(sample: Sample) -> str:
 
 def _size(sample: Sample) -> str:
     return NOT_ASKED if sample.bytes is None else size(sample.bytes)
-
-
-def _expected_bus(sample: Sample) -> str:
-    rate = number(sample.expected_gb_per_s)
-    return f"max {rate}" if is_limit(sample) else rate
 
 
 def _bus(sample: Sample | None) -> str:

@@ -7,9 +7,10 @@ from typing import Any
 from gputopo.copies.numbers import by_copy_engine, is_large, rate
 from gputopo.copies.sharing import HOST_KINDS
 from gputopo.findings import Finding
+from gputopo.report import units
 from gputopo.report.bandwidth.numbers import number
 from gputopo.report.document import Section, Styled, block_lines
-from gputopo.report.findings import SCREEN_WIDTH, findings_block, short_findings
+from gputopo.report.findings import SCREEN_WIDTH, counts_in_words, findings_block, short_findings
 from gputopo.report.layout import SEVERITY_STYLES, plain
 from gputopo.report.units import counted, seconds
 from gputopo.runs.history import date_in_words
@@ -62,7 +63,8 @@ def verdict(bandwidth: Bandwidth, findings: Sequence[Finding]) -> str:
     ended = "" if bandwidth.complete else ended
     if serious:
         named = "; ".join(dict.fromkeys(map(_short, serious[:_MAX_NAMED])))
-        return f"{ended}{_counts(serious)}: {named}{'; ...' if len(serious) > _MAX_NAMED else '.'}"
+        more = "; ..." if len(serious) > _MAX_NAMED else "."
+        return f"{ended}{counts_in_words(serious)}: {named}{more}"
     if bandwidth.soak is not None and bandwidth.soak.intervals:
         minutes = bandwidth.soak.intervals[-1].end_s / 60
         return f"{ended}No error and no falling rate in {minutes:.3g} min under load."
@@ -92,17 +94,12 @@ def _is_low(sample: Sample) -> bool:
     return rate(sample) < (low or 0.0)
 
 
-def _counts(findings: Sequence[Finding]) -> str:
-    counts = [(name, sum(one.severity == name for one in findings)) for name in ("error", "warning")]
-    return ", ".join(counted(count, name) for name, count in counts if count)
-
-
 def _short(finding: Finding) -> str:
     """Return a finding in a few words: `GPU 2 at 3.1 of 12.3 GB/s: Gen3 x4`."""
     cases = [*finding.evidence.get("gpus", {}).values()] if "gpus" in finding.evidence else [finding.evidence]
     found = [(*rates, one) for one in cases if isinstance(one, Mapping) and (rates := _rates(one))]
     gpus = finding.subject.gpus
-    where = f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}"
+    where = units.gpus(gpus)
     if found:
         own, against, evidence = min(found, key=lambda one: one[0] / one[1])
         fits = evidence.get("fits") or []

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Arc, FancyBboxPatch
@@ -13,12 +12,13 @@ from gputopo.copies.pair_speeds import gb, pair_speeds
 from gputopo.findings.rule import Finding
 from gputopo.report.bandwidth.pairs import SHADES
 from gputopo.report.document import Picture
+from gputopo.report.findings import short_model
 from gputopo.report.layout import plain
 from gputopo.report.machine.tree import Branch, pci_branches
 from gputopo.report.pictures.drawing import BAD, BOX, FAINT, GOOD, INK, LINE, WARN, Canvas
-from gputopo.topology.hops import links_by_pair
+from gputopo.topology.hops import joined_by_hops, links_by_pair
 from gputopo.values.index_ranges import index_ranges
-from gputopo.values.machine import Gpu, Hop, Machine
+from gputopo.values.machine import Hop, Machine
 
 _LEAF, _LEVEL, _BOX_HEIGHT, _MARGIN = 1.45, 0.95, 0.5, 0.25  # inches
 _LETTERS = 22  # of a line in a box
@@ -114,42 +114,26 @@ def _node(branch: Branch, level: int) -> _Node:
 def _by_hops(machine: Machine) -> list[Branch]:
     """Return a tree from the classes of the pairs: GPUs that are near one another under one box."""
     links = links_by_pair(machine)
-    groups: list[tuple[set[int], Branch]] = [({gpu.index}, _leaf(gpu)) for gpu in machine.gpus]
-    for farthest, name in _NEAR:
-        near = [pair for pair, link in links.items() if link.hop is not None and link.hop <= farthest]
-        groups = _joined(groups, near, name)
+    groups: dict[frozenset[int], Branch] = {
+        frozenset((gpu.index,)): Branch(f"GPU {gpu.index} {short_model(gpu.name)}".rstrip(), gpu=gpu.index)
+        for gpu in machine.gpus
+    }
     nodes = {gpu.index: gpu.numa_node for gpu in machine.gpus}
+    for farthest, name in _NEAR:
+        within = {
+            members: [branch for own, branch in groups.items() if own <= members]
+            for members in joined_by_hops(nodes, links, farthest)
+        }
+        groups = {one: own[0] if len(own) == 1 else Branch(name, [], own) for one, own in within.items()}
     if any(link.hop is None for link in links.values()):
-        return [Branch("Host, PCIe unknown", [], [branch for _, branch in groups])]
+        return [Branch("Host, PCIe unknown", [], [*groups.values()])]
     tops = []
-    for members, branch in groups:
+    for members, branch in groups.items():
         known = {nodes[gpu] for gpu in members}
         number = known.pop() if len(known) == 1 else None
         name = f"NUMA {number}" if number is not None and number >= 0 else "CPU"
         tops.append(Branch(name, [], branch.children if branch.gpu is None and not branch.name else [branch]))
     return tops
-
-
-def _leaf(gpu: Gpu) -> Branch:
-    return Branch(f"GPU {gpu.index} {(gpu.name or '').removeprefix('NVIDIA ')}".rstrip(), gpu=gpu.index)
-
-
-def _joined(
-    groups: list[tuple[set[int], Branch]], near: Sequence[tuple[int, int]], name: str
-) -> list[tuple[set[int], Branch]]:
-    """Return the groups, those joined by near pairs under one branch."""
-    sets: list[list[tuple[set[int], Branch]]] = [[group] for group in groups]
-    for a, b in near:
-        touched = [one for one in sets if any(a in members or b in members for members, _ in one)]
-        if len(touched) > 1:
-            sets = [one for one in sets if one not in touched]
-            sets.append(list(chain.from_iterable(touched)))
-    found = []
-    for parts in sets:
-        parts.sort(key=lambda part: min(part[0]))
-        together = set().union(*(members for members, _ in parts))
-        found.append((together, parts[0][1] if len(parts) == 1 else Branch(name, [], [b for _, b in parts])))
-    return sorted(found, key=lambda part: min(part[0]))
 
 
 def _marked(findings: Iterable[Finding]) -> dict[int, list[Finding]]:
@@ -203,7 +187,8 @@ def _nvlinks(
     shown = {pair: count for pair, count in nvlinks.items() if pair[0] in places and pair[1] in places}
     if not shown:
         return
-    bottom = max(place for place in _bottoms(sheet))
+    boxes = (patch for patch in sheet.patches if isinstance(patch, FancyBboxPatch))
+    bottom = max(box.get_y() + box.get_height() for box in boxes)
     speeds = pair_speeds(machine.bandwidth)
     fastest = max((one.gb_per_s for pair, one in speeds.items() if pair in shown), default=0.0)
     pairs = len(places) * (len(places) - 1) // 2
@@ -231,12 +216,6 @@ def _nvlinks(
                             color=colour, linewidth=0.8 + 0.6 * count, zorder=1))  # fmt: skip
         sheet.text(middle, bottom + depth, f"{count}", fontsize=7.5, ha="center", va="center", color=INK,
                    bbox={"facecolor": BOX, "edgecolor": colour, "pad": 1.5}, zorder=3)  # fmt: skip
-
-
-def _bottoms(sheet: Axes) -> Iterable[float]:
-    return (
-        patch.get_y() + patch.get_height() for patch in sheet.patches if isinstance(patch, FancyBboxPatch)
-    )
 
 
 def _legend(sheet: Axes, height: float, *, measured: bool) -> None:

@@ -134,7 +134,8 @@ def _prediction(found: AgainstPrediction) -> Iterator[RunFact]:
 
 def _what_ran(result: Result) -> Iterator[RunFact]:
     ran = result.ran
-    if asked := ", ".join(_option(name, value) for name, value in result.asked.items()):
+    options = ((name.rstrip("_").replace("_", "-"), _value(value)) for name, value in result.asked.items())
+    if asked := ", ".join(f"--{name} {value}".rstrip() for name, value in options):
         yield RunFact("options", asked)
     if not ran:
         return
@@ -154,10 +155,6 @@ def _what_ran(result: Result) -> Iterator[RunFact]:
         yield RunFact("ran", ", ".join([*words, *numbers]))
     if "data" in ran:
         yield RunFact("data", str(ran["data"]))
-
-
-def _option(name: str, value: Any) -> str:
-    return f"--{name.rstrip('_').replace('_', '-')} {_value(value)}".rstrip()
 
 
 def _value(value: Any) -> str:

@@ -317,20 +317,13 @@ def _columns(result: Result) -> list[Column]:
         columns += [
             right(f"{_FIRST_CLOCK} MHz\n(% max)", core),
             right("mem. MHz\n(% max)", memory),
-            right("PCIe", [_pcie(row) for row in rows]),
+            right("PCIe", [units.pcie_link(row.pcie_gen, row.pcie_width) or units.UNKNOWN for row in rows]),
             right(
                 "C", [units.UNKNOWN if row.temperature_c is None else str(row.temperature_c) for row in rows]
             ),
             right("W", [units.UNKNOWN if row.power_w is None else f"{row.power_w:.0f}" for row in rows]),
         ]
     return columns
-
-
-def _pcie(row: DeviceResult) -> str:
-    """Return "gen 3 x16"; a part of it that is not known is left out."""
-    generation = None if row.pcie_gen is None else f"gen {row.pcie_gen}"
-    width = None if row.pcie_width is None else f"x{row.pcie_width}"
-    return " ".join(filter(None, (generation, width))) or units.UNKNOWN
 
 
 def _drills_of(row: DeviceResult, result: Result) -> str:
@@ -371,7 +364,7 @@ def _cause(row: DeviceResult) -> str:
 
 
 def _name(row: DeviceResult) -> str:
-    name = (row.device.gpu_name or "").removeprefix("NVIDIA ").removeprefix("GeForce ")
+    name = units.gpu_name(row.device.gpu_name)
     # Beside a CPU device that stands for it: a GPU itself has its index in the first column.
     is_named = row.device.gpu is None or row.device.host is not None or not is_cpu(row.device)
     index = "" if is_named else str(row.device.gpu)

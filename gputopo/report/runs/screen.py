@@ -17,7 +17,7 @@ def screen_document(found: Screen) -> Document:
     noun = "GPU" if found.backend == "gpu" else "CPU"
     named = {row.number for row in outliers(found.devices)}
     styles = tuple(ANOMALY_STYLE if row.number in named else "" for row in found.devices)
-    names = [f"{row.number} {_short(row.name)}".strip() for row in found.devices]
+    names = [f"{row.number} {units.gpu_name(row.name)}".strip() for row in found.devices]
     heads = Column(noun, tuple(names), styles=styles)
     says = [
         Styled(f"{row.says[0].upper()}{row.says[1:]}.", style)
@@ -106,7 +106,7 @@ def _columns(found: Screen, styles: tuple[str, ...]) -> list[Column]:
             right("mem. MHz\n(% max)", [_clock(one.memory_mhz, one.memory_percent) for one in read]),
             right("\N{DEGREE SIGN}C", [_number(one.temperature_c) for one in read]),
             right("W", [_number(one.power_w) for one in read]),
-            right("link", [_link(one.pcie_gen, one.pcie_width) for one in read]),
+            right("link", [units.pcie_link(one.pcie_gen, one.pcie_width) or units.UNKNOWN for one in read]),
         ]
     columns.append(Column("verdict", tuple(_verdict(row) for row in rows), "left", styles=styles))
     if any(row.explained_percent is not None for row in rows):
@@ -152,11 +152,3 @@ def _clock(mhz: float | None, of_max: float | None) -> str:
 
 def _number(value: float | None) -> str:
     return units.UNKNOWN if value is None else f"{value:.0f}"
-
-
-def _link(gen: float | None, width: float | None) -> str:
-    return units.UNKNOWN if gen is None or width is None else f"gen{gen:g} x{width:g}"
-
-
-def _short(name: str | None) -> str:
-    return (name or "").removeprefix("NVIDIA ").removeprefix("GeForce ")

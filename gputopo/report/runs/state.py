@@ -167,7 +167,7 @@ class RunState:
             (" ".join(in_short_words(decode(max(0, last.throttle_mask or 0)))), last.throttle_mask),
             ("{} C", last.temperature_c),
             ("{:.0f} W", last.power_w),
-            ("PCIe {}", _link_words(last)),
+            ("PCIe {}", units.pcie_link(last.pcie_gen, last.pcie_width)),
         )
         return [pattern.format(value) for pattern, value in facts if pattern and value is not None]
 
@@ -311,12 +311,6 @@ def _slow_words(devices: Sequence[Device], slow: Sequence[Standing]) -> Iterator
         if (name := names.get(one.tower)) is not None:
             by = "" if one.percent is None else f" by {percent(one.percent)} %"
             yield f"{name} slow{by}" + ("" if one.cause is None else f" ({one.cause})")
-
-
-def _link_words(sample: GpuSample) -> str | None:
-    generation = None if sample.pcie_gen is None else f"gen {sample.pcie_gen}"
-    width = None if sample.pcie_width is None else f"x{sample.pcie_width}"
-    return " ".join(filter(None, (generation, width))) or None
 
 
 def news(event: Event, devices: Sequence[Device] = ()) -> str | None:

@@ -58,8 +58,12 @@ def sweep_document(found: Sweep, *, dry: bool = False) -> Document:
 
 
 def _fastest(found: Sweep) -> Iterator[str]:
-    """Yield the fastest cell of each model, of few."""
-    measured = [cell for cell in found.cells if cell.state == "done" and cell.images_per_sec]
+    """Yield how many cells say nothing, and the fastest of the others of each model, of few models."""
+    done = [cell for cell in found.cells if cell.state == "done" and cell.images_per_sec]
+    measured = [cell for cell in done if not cell.beside_other_work]
+    if beside := len(done) - len(measured):
+        of = units.counted(len(done), "cell")
+        yield f"No verdict on {beside} of {of}: other programs were busy. Repeat."
     models = list(dict.fromkeys(str(cell.options.get("model")) for cell in measured))
     for model in models if len(models) <= MAX_MODELS else ():
         own = [cell for cell in measured if cell.options.get("model") == model]
@@ -86,14 +90,12 @@ def _section(name: str, cells: Sequence[SweepCell], *, dry: bool) -> Section:
     sides: tuple[Side, ...] = tuple("left" if one in (*varied, "remarks") else "right" for one in heads)
     texts = []
     for row in rows:
-        figures = (_predicted(row),) if dry else (_speed(row), _spread(row), _note(row))
-        texts.append((str(row[0].number), *(_shown(row[0].options.get(one)) for one in varied), *figures))
+        figures = (_predicted(row),) if dry else (*_speed(row), _note(row))
+        values = [row[0].options.get(one) for one in varied]
+        shown_as = ["-" if one is None else "yes" if one is True else plain(str(one)) for one in values]
+        texts.append((str(row[0].number), *shown_as, *figures))
     table = Table.of(heads, tuple(texts), sides)
     return Section("Cells" if name.isdigit() else name, (*((same,) if same else ()), without_empty(table)))
-
-
-def _shown(value: object) -> str:
-    return "-" if value is None else "yes" if value is True else plain(str(value))
 
 
 def _predicted(row: Sequence[SweepCell]) -> str:
@@ -102,18 +104,15 @@ def _predicted(row: Sequence[SweepCell]) -> str:
     return f"{count}{units.UNKNOWN if seconds is None else units.seconds(seconds)}"
 
 
-def _speed(row: Sequence[SweepCell]) -> str:
+def _speed(row: Sequence[SweepCell]) -> tuple[str, str]:
+    """Return the median of the repeats and their range in percent of it; of one, the noise within it."""
     speeds = [cell.images_per_sec for cell in row if cell.images_per_sec is not None]
-    return units.images_per_sec(median(speeds)) if speeds else ""
-
-
-def _spread(row: Sequence[SweepCell]) -> str:
-    """Return the range of the repeats in percent of their median; of one, the noise within it."""
-    speeds = [cell.images_per_sec for cell in row if cell.images_per_sec is not None]
-    if len(speeds) > 1:
-        return f"{100 * (max(speeds) - min(speeds)) / median(speeds):.1f}"
+    middle = median(speeds) if speeds else None
     noise = next((cell.noise for cell in row if cell.noise is not None), None)
-    return "" if noise is None else f"\N{PLUS-MINUS SIGN}{100 * noise:.1f}"
+    spread = "" if noise is None else f"\N{PLUS-MINUS SIGN}{100 * noise:.1f}"
+    if middle and len(speeds) > 1:
+        spread = f"{100 * (max(speeds) - min(speeds)) / middle:.1f}"
+    return "" if middle is None else units.images_per_sec(middle), spread
 
 
 def _note(row: Sequence[SweepCell]) -> str:

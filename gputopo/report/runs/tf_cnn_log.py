@@ -13,7 +13,6 @@ from gputopo.runs.devices import label_of
 from gputopo.runs.speed import RunningThroughput
 from gputopo.values.run.batches import batch_words, plain, stored_batches
 from gputopo.values.run.events import (
-    Device,
     Evaluated,
     Event,
     ModelBuilt,
@@ -104,12 +103,13 @@ class TfCnnLog:
 
 def _header(started: RunStarted | None, versions: dict[str, str]) -> list[str]:
     spec: dict[str, Any] = started.spec if started else {}
-    devices = [_device(device) for device in started.devices] if started else []
+    several, made = started.devices if started else (), _part(spec, "data").get("folder") is None
+    devices = [one.device.lower() if one.host is None else label_of(one) for one in several]
     known = {**(started.versions if started else {}), **versions}
     fields = [
         ("TensorFlow:", ".".join(known.get("tensorflow", "unknown").split(".")[:2])),
         ("Model:", spec.get("model", "unknown")),
-        ("Dataset:", _dataset(spec)),
+        ("Dataset:", _data_name(spec) + (" (synthetic)" if made else "")),
         ("Mode:", _MODES.get(str(spec.get("task")), _MODES["train"])),
         ("SingleSess:", False),
         *_batches(spec, len(devices)),
@@ -129,10 +129,6 @@ def _header(started: RunStarted | None, versions: dict[str, str]) -> list[str]:
     return [f"{name:<13}{value}" if len(name) < 13 else f"{name} {value}" for name, value in fields]
 
 
-def _device(device: Device) -> str:
-    return device.device.lower() if device.host is None else label_of(device)
-
-
 def _batches(spec: dict[str, Any], devices: int) -> list[tuple[str, Any]]:
     batch, steps = spec.get("batch_size"), spec.get("num_batches")
     limit = "all examples" if spec.get("max_batches") is None else f"{spec['max_batches']} at most"
@@ -148,11 +144,6 @@ def _batches(spec: dict[str, Any], devices: int) -> list[tuple[str, Any]]:
             ("Num epochs:", f"{steps * joint / EXAMPLES.get(_data_name(spec), IMAGES_PER_EPOCH):.2f}")
         )
     return fields
-
-
-def _dataset(spec: dict[str, Any]) -> str:
-    real = _part(spec, "data").get("folder") is not None
-    return _data_name(spec) if real else f"{_data_name(spec)} (synthetic)"
 
 
 def _data_name(spec: dict[str, Any]) -> str:

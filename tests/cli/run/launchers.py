@@ -40,7 +40,7 @@ def main(rank: str, port: str, what: str, *options: str) -> int:
     gputopo.__version__ = given.get("version", gputopo.__version__)
 
     def pretending(behaviour: str, file: Path, events_fd: int) -> Sequence[str]:
-        return (sys.executable, "-I", misbehave.__file__, behaviour, str(file), str(events_fd))
+        return (sys.executable, "-IS", misbehave.__file__, behaviour, str(file), str(events_fd))
 
     def worker(file: Path, events_fd: int) -> Sequence[str]:
         return pretending(given.get("worker", "hangs"), file, events_fd)

@@ -12,9 +12,8 @@ def read(line: str) -> str:
     return " ".join(translate(line.split(), FLAGS))
 
 
-@pytest.mark.parametrize(
-    ("theirs", "ours"),
-    [
+def test_flags_of_other_programs_become_options_that_mean_the_same() -> None:
+    cases: list[tuple[str, str]] = [
         ("--batch_size=64 --num_gpus 2", "--batch-size=64 --num-gpus 2"),
         ("--use_fp16", "--precision fp16"),
         ("--json --forward_only=true", "--format json --task forward"),
@@ -57,10 +56,9 @@ def read(line: str) -> str:
             "--hosts=a:5000,b:5000 --node-rank=1",
         ),
         ("--nnodes 2 --node_rank 1", "--num-hosts 2 --node-rank 1"),
-    ],
-)
-def test_flags_of_other_programs_become_options_that_mean_the_same(theirs: str, ours: str) -> None:
-    assert read(theirs) == ours
+    ]
+    for theirs, ours in cases:
+        assert read(theirs) == ours
 
 
 @pytest.mark.parametrize(("place", "ours"), [("cpu", "--all-reduce pscpu"), ("gpu", "--all-reduce psgpu")])
@@ -80,9 +78,8 @@ def test_what_belongs_to_a_program_is_left_alone() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("line", "flags", "option"),
-    [
+def test_two_flags_that_are_one_option_here_must_agree() -> None:
+    cases: list[tuple[str, tuple[str, ...], str]] = [
         ("--use_nccl --hierarchical_copy", ("--use-nccl", "--hierarchical-copy"), "--all-reduce"),
         ("--all_reduce_spec xring --use_nccl", ("--all-reduce-spec", "--use-nccl"), "--all-reduce"),
         ("--fp16_loss_scale=64 --fp16_enable_auto_loss_scale", ("--fp16-loss-scale",), "--loss-scale"),
@@ -91,19 +88,15 @@ def test_what_belongs_to_a_program_is_left_alone() -> None:
         ("--local_parameter_device cpu --ps gpu:1", ("--local-parameter-device", "--ps"), "--ps"),
         ("--fake-location=python --feed staged", ("--fake-location", "--feed"), "--feed"),
         ("--train_dir=/a --checkpoints /b", ("--train-dir", "--checkpoints"), "--checkpoints"),
-    ],
-)
-def test_two_flags_that_are_one_option_here_must_agree(
-    line: str, flags: tuple[str, ...], option: str
-) -> None:
-    with pytest.raises(UsageError, match=f"both are {option} here") as refused:
-        read(line)
-    assert all(flag in refused.value.what for flag in flags)
+    ]
+    for line, flags, option in cases:
+        with pytest.raises(UsageError, match=f"both are {option} here") as refused:
+            read(line)
+        assert all(flag in refused.value.what for flag in flags)
 
 
-@pytest.mark.parametrize(
-    ("line", "ours"),
-    [
+def test_a_switch_that_is_off_goes_with_every_other_value() -> None:
+    cases: list[tuple[str, str]] = [
         ("--precision bf16 --nouse_fp16", "--precision bf16"),
         ("--precision fp32 --nouse_fp16", "--precision fp32"),
         ("--nouse_fp16 --use_fp16 --precision fp16", "--precision fp16 --precision fp16"),
@@ -111,15 +104,13 @@ def test_two_flags_that_are_one_option_here_must_agree(
         ("--nostaged_vars --staged_vars --staged_vars=false --async", "--async"),
         ("--all_reduce_spec=xring --nouse_nccl", "--all-reduce=xring"),
         ("--noforward_only --task eval", "--task eval"),
-    ],
-)
-def test_a_switch_that_is_off_goes_with_every_other_value(line: str, ours: str) -> None:
-    assert read(line) == ours
+    ]
+    for line, ours in cases:
+        assert read(line) == ours
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_what_gputopo_does_not_have_is_named_with_what_to_do() -> None:
+    for line in [
         "--trace_file=/x",
         "--ps_hosts=a:5000",
         "--job_name=ps",
@@ -139,12 +130,10 @@ def test_a_switch_that_is_off_goes_with_every_other_value(line: str, ours: str) 
         "--nouse_datasets",
         "--allow_growth=true",
         "--piecewise_learning_rate_schedule=0.1;10;0.01",
-    ],
-)
-def test_what_gputopo_does_not_have_is_named_with_what_to_do(line: str) -> None:
-    with pytest.raises(UsageError, match="gputopo does not have") as refused:
-        read(line)
-    assert refused.value.hint
+    ]:
+        with pytest.raises(UsageError, match="gputopo does not have") as refused:
+            read(line)
+        assert refused.value.hint
 
 
 @given(words=st.lists(st.text(alphabet="abn-_=1", max_size=12), max_size=6))

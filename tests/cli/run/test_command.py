@@ -75,7 +75,7 @@ def test_a_rehearsal_is_labelled_in_every_output(
     worker("works")
     options = ("run", "--model", "alexnet", "--from", "7gforce", "--num-gpus", "2", "--prefer-pix")
     says = "Rehearsal of 7gforce (GPUs 0, 1) on 2 CPU devices: speeds are this CPU's."
-    table = call(*options)
+    table = call(*options, "--output", tmp_path / "out")
     assert table.err.splitlines()[0] == says
     assert "rehearsal of 7gforce" in " ".join(table.out.partition(says)[0].split())  # the title, folded
     assert says in table.out
@@ -85,7 +85,6 @@ def test_a_rehearsal_is_labelled_in_every_output(
     assert result["prediction"]["verdict"] == "not compared"
     assert "predicted for 7gforce, measured on CPU devices (a rehearsal)" in result["prediction"]["says"]
     assert says in call(*options, "--dry-run").out
-    call(*options, "--output", tmp_path / "out")
     assert json.loads((tmp_path / "out/spec.json").read_text())["says"] == [says]
     assert '"rehearsal_of":"7gforce"' in (tmp_path / "out/events.jsonl").read_text().replace(": ", ":")
 
@@ -101,30 +100,33 @@ def test_lines_show_every_so_many_steps(
     assert [line.partition(":")[0] for line in shown] == [f"step {step}" for step in steps]
 
 
-def test_a_run_on_gpus_prints_what_is_predicted_before_its_steps(
-    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None]
-) -> None:
-    on_scenario("7gforce")
-    worker("works")
-    lines = call("run", "--model", "alexnet", "--num-gpus", "2").err.splitlines()
-    assert lines[0] == "Training on 2 GPUs: 0, 1."
-    assert lines[1].startswith("Predicted for GPUs 0,1, ")
-    assert lines[2].startswith("Limited by: ")
-
-
-def test_after_a_run_on_gpus_predicted_and_measured_stand_side_by_side(
+def test_a_run_on_gpus_is_predicted_sampled_and_compared_and_its_folder_has_no_uuid(
     call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], tmp_path: Path
 ) -> None:
     on_scenario("7gforce")
     worker("works")
-    asked = ("run", "--model", "alexnet", "--num-gpus", "2")
-    table = " ".join(call(*asked, "--output", tmp_path / "out").out.split())
+    done = call("run", "--model", "alexnet", "--num-gpus", "2", "--output", tmp_path / "out")
+    assert done.code == 0
+    lines = done.err.splitlines()
+    assert lines[0] == "Training on 2 GPUs: 0, 1."
+    assert lines[1].startswith("Predicted for GPUs 0,1, ")
+    assert lines[2].startswith("Limited by: ")
+    table = " ".join(done.out.split())
     assert "than believed: " in table
     assert "ms of a step, predicted / measured: compute " in table
     stored = json.loads((tmp_path / "out/result.json").read_text())["prediction"]
     plan = json.loads((tmp_path / "out/plan.json").read_text())
     assert stored["verdict"] == "slower"  # the worker has 40 images/sec
     assert stored["images_per_sec"] == plan["choice"]["images_per_sec"]
+    with (tmp_path / "out/events.jsonl").open("rb") as file:
+        started, *events = read_events(file, origin="events")
+    assert isinstance(started, RunStarted)
+    assert [device.device for device in started.devices] == ["/GPU:0", "/GPU:1"]
+    sample = next(event for event in events if isinstance(event, Sample))
+    assert [gpu.gpu for gpu in sample.gpus] == [0, 1]
+    assert sample.gpus[0].memory_mhz is not None
+    texts = [path.read_text() for path in (tmp_path / "out").iterdir()]
+    assert not [text for text in texts if "GPU-00000007" in text]
 
 
 @pytest.mark.parametrize("options", [("--strategy", "mirrored"), ("--task", "forward")])
@@ -139,37 +141,6 @@ def test_other_trainers_and_tasks_are_planned_without_a_prediction(
     refused = call(*given, "--single-gpu-images-per-sec", "1500")
     assert refused.code == 2
     assert "only training by the core is predicted" in refused.err
-
-
-def test_on_gpus_the_clocks_are_sampled(
-    call: Call,
-    on_scenario: Callable[[str], None],
-    worker: Callable[[str], None],
-    tmp_path: Path,
-) -> None:
-    on_scenario("7gforce")
-    worker("works")
-    done = call("run", "--model", "alexnet", "--num-gpus", "2", "--output", tmp_path / "out")
-    assert done.code == 0
-    assert done.err.splitlines()[0] == "Training on 2 GPUs: 0, 1."
-    with (tmp_path / "out/events.jsonl").open("rb") as lines:
-        events = list(read_events(lines, origin="events"))
-    sample = next(event for event in events if isinstance(event, Sample))
-    assert [gpu.gpu for gpu in sample.gpus] == [0, 1]
-    assert sample.gpus[0].memory_mhz is not None
-    started = events[0]
-    assert isinstance(started, RunStarted)
-    assert [device.device for device in started.devices] == ["/GPU:0", "/GPU:1"]
-
-
-def test_no_uuid_is_written_to_the_runs_folder(
-    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], tmp_path: Path
-) -> None:
-    on_scenario("7gforce")
-    worker("works")
-    call("run", "--model", "alexnet", "--num-gpus", "2", "--output", tmp_path / "out")
-    texts = [path.read_text() for path in (tmp_path / "out").iterdir()]
-    assert not [text for text in texts if "GPU-00000007" in text]
 
 
 def test_an_anomaly_is_named_and_fails_the_run_only_where_that_was_asked_for(

@@ -71,7 +71,7 @@ from gputopo.cli import run_command
 from gputopo.cli.run import training
 from tests.kit_workers import misbehave
 training.worker_command = lambda spec, fd: (
-    sys.executable, "-I", misbehave.__file__, "hangs", str(spec), str(fd))
+    sys.executable, "-IS", misbehave.__file__, "hangs", str(spec), str(fd))
 sys.exit(run_command(["run", "--model", "alexnet", "--json", "--output", sys.argv[1]]))
 """
 

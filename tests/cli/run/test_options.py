@@ -105,13 +105,13 @@ GIVEN: list[tuple[dict[str, Any], str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("given_", "field", "value"), GIVEN)
-def test_an_option_comes_to_its_field_of_the_spec(given_: dict[str, Any], field: str, value: Any) -> None:
-    found: Any = spec(**given_)
-    for part in field.split("."):
-        found = getattr(found, part)
-    assert found == value
-    assert set(spec(**given_).asked) == {name.rstrip("_") for name in given_}
+def test_an_option_comes_to_its_field_of_the_spec() -> None:
+    for given_, field, value in GIVEN:
+        found: Any = spec(**given_)
+        for part in field.split("."):
+            found = getattr(found, part)
+        assert found == value
+        assert set(spec(**given_).asked) == {name.rstrip("_") for name in given_}
 
 
 def test_every_option_that_changes_a_spec_is_tried_above_or_needs_more() -> None:
@@ -170,9 +170,8 @@ def test_the_schedule_of_a_models_authors_knows_the_batch() -> None:
     assert made.learning_rate == 0.1
 
 
-@pytest.mark.parametrize(
-    ("text", "schedule"),
-    [
+def test_a_schedule_is_one_word() -> None:
+    cases: list[tuple[str, Schedule]] = [
         ("constant", Schedule()),
         ("exponential:1000:0.5", Schedule(kind="exponential", decay_steps=1000, decay=0.5)),
         ("exponential:1000", Schedule(kind="exponential", decay_steps=1000, decay=0.1)),
@@ -180,10 +179,9 @@ def test_the_schedule_of_a_models_authors_knows_the_batch() -> None:
             "piecewise:30=0.1,60=0.01",
             Schedule(kind="piecewise", boundaries=(30, 60), factors=(1.0, 0.1, 0.01)),
         ),
-    ],
-)
-def test_a_schedule_is_one_word(text: str, schedule: Schedule) -> None:
-    assert Schedule(**read_schedule("--learning-rate-schedule", text)) == schedule
+    ]
+    for text, schedule in cases:
+        assert Schedule(**read_schedule("--learning-rate-schedule", text)) == schedule
 
 
 @given(text=st.text(alphabet="cosinepwexamtl:=,.0159-", max_size=24))
@@ -195,10 +193,11 @@ def test_any_word_is_a_schedule_or_is_refused_in_words(text: str) -> None:
             assert list(made.boundaries) == sorted(set(made.boundaries))
 
 
-@pytest.mark.parametrize("text", ["", "0", "5-3", "1,,2", f"1-{MAX_TRACED + 1}"])
-def test_steps_to_trace_that_cannot_be_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="--trace"):
-        read_steps("--trace", text)
+def test_steps_to_trace_that_cannot_be_are_refused() -> None:
+    cases: list[str] = ["", "0", "5-3", "1,,2", f"1-{MAX_TRACED + 1}"]
+    for text in cases:
+        with pytest.raises(UsageError, match="--trace"):
+            read_steps("--trace", text)
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -225,11 +224,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given_", "said"), REFUSED)
-def test_what_cannot_be_is_refused_with_a_hint(given_: dict[str, Any], said: str) -> None:
-    with pytest.raises(GputopoError) as refused:
-        spec(**given_)
-    assert said in f"{refused.value.what} {refused.value.hint}"
+def test_what_cannot_be_is_refused_with_a_hint() -> None:
+    for given_, said in REFUSED:
+        with pytest.raises(GputopoError) as refused:
+            spec(**given_)
+        assert said in f"{refused.value.what} {refused.value.hint}"
 
 
 def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
@@ -276,7 +275,7 @@ def refusal(model: str, asked: dict[str, Any]) -> GputopoError | None:
     return None
 
 
-@pytest.mark.parametrize("text", ["", "  ", "'unclosed", "/no/such/program --now", "http://", "https://[1/x"])
-def test_what_is_neither_a_command_nor_an_address_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="--on-anomaly"):
-        read_alarm("--on-anomaly", text)
+def test_what_is_neither_a_command_nor_an_address_is_refused() -> None:
+    for text in ["", "  ", "'unclosed", "/no/such/program --now", "http://", "https://[1/x"]:
+        with pytest.raises(UsageError, match="--on-anomaly"):
+            read_alarm("--on-anomaly", text)

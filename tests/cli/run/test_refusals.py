@@ -107,22 +107,18 @@ def test_a_required_gpu_that_is_absent_is_exit_code_3(
     assert not own_home.exists()
 
 
-@pytest.mark.parametrize(
-    ("mode", "here"),
-    [
+def test_modes_of_several_hosts_are_what_they_are_here_with_a_word(call: Call, without_gpu: None) -> None:
+    cases: list[tuple[str, str]] = [
         ("distributed_replicated", "parameter_server"),
         ("distributed_all_reduce", "replicated"),
         ("collective_all_reduce", "replicated"),
         ("horovod", "replicated"),
-    ],
-)
-def test_modes_of_several_hosts_are_what_they_are_here_with_a_word(
-    call: Call, without_gpu: None, mode: str, here: str
-) -> None:
-    done = call("run", "--model", "alexnet", "--variable_update", mode, "--dry-run", "--json")
-    assert done.code == 0
-    assert json.loads(done.out)["spec"]["variable_update"] == here
-    assert f"--variable-update {mode} is {here} here" in done.err
+    ]
+    for mode, here in cases:
+        done = call("run", "--model", "alexnet", "--variable_update", mode, "--dry-run", "--json")
+        assert done.code == 0
+        assert json.loads(done.out)["spec"]["variable_update"] == here
+        assert f"--variable-update {mode} is {here} here" in done.err
 
 
 def test_a_folder_without_records_is_refused_before_tensorflow_starts(

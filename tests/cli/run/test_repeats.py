@@ -46,21 +46,14 @@ def test_a_repeat_that_fails_is_reported_as_failed_and_the_others_go_on(
     assert [run.status for run in repeats.runs] == ["failed", "failed"]
 
 
-@pytest.mark.parametrize("option", ["--checkpoints", "--export", "--tensorboard"])
-@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
 def test_repeats_that_would_write_to_one_folder_are_refused(
-    call: Call,
-    without_gpu: None,
-    worker: Callable[[str], None],
-    tmp_path: Path,
-    option: str,
-    dry: tuple[str, ...],
+    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
 ) -> None:
     worker("works")
-    done = call("run", "--model", "alexnet", "--repeats", "2", option, tmp_path / "kept", *dry)
-    assert done.code == 2
-    assert option in done.err
-    assert "--repeats" in done.err.splitlines()[1]
+    options = [("--checkpoints", ()), ("--export", ()), ("--tensorboard", ()), ("--export", ("--dry-run",))]
+    for option, dry in options:
+        done = call("run", "--model", "alexnet", "--repeats", "2", option, tmp_path / "kept", *dry)
+        assert (done.code, option in done.err, "--repeats" in done.err.splitlines()[1]) == (2, True, True)
 
 
 def test_repeats_are_shown_where_their_file_cannot_be_written(
@@ -109,9 +102,9 @@ def test_repeats_that_were_taken_are_shown_and_kept_where_the_next_cannot_begin(
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "code", "place"),
+    [(signal.SIGINT, 130, "result"), (signal.SIGTERM, 143, "next"), (signal.SIGHUP, 129, "next")],
 )
-@pytest.mark.parametrize("place", ["result", "next"])
 def test_repeats_that_were_taken_are_shown_and_kept_when_a_signal_comes_between_two(
     call: Call,
     without_gpu: None,

@@ -28,8 +28,7 @@ TOLERANCE = 2e-6  # float32 keeps 7 digits; reductions add in another order
 MOMENTUM = Optimization(optimizer="momentum", weight_decay=0.001, gradient_clip_norm=1.0)
 CASES: dict[str, dict[str, Any]] = {
     "unequal batches": {"model": f"{USER}:normed", "batch_size": (2, 5), "optimization": MOMENTUM},
-    "read from files": {"data": Data(name="imagenet", distortions=True)},
-    "without damaged records": {"data": Data(name="imagenet", bad_records="skip")},
+    "read from files": {"data": Data(name="imagenet", distortions=True, bad_records="skip")},
     # 2^17 times the loss leaves the range of float16 at first.
     "compiled, in float16": {
         "model": f"{USER}:normed",
@@ -74,9 +73,8 @@ def by_one(folder: Path, spec: RunSpec) -> list[Event]:
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("hosts")
-    for folder in ("stop", "skip"):  # by what is done with bad records
-        make(root / folder, DataRequest(name="imagenet", count=40, side=48, classes=20))
-    cut = sorted((root / "skip").glob("train-*"))[0]
+    make(root / "data", DataRequest(name="imagenet", count=40, side=48, classes=20))
+    cut = sorted((root / "data").glob("train-*"))[0]
     cut.write_bytes(cut.read_bytes()[:-7])
     return root
 
@@ -85,8 +83,8 @@ def case(root: Path, name: str) -> RunSpec:
     spec = spec_of(2, 1, strategy=STRATEGY, **CASES[name])
     if spec.data.name is None:
         return spec
-    folder = str(root / spec.data.bad_records)
-    return msgspec.structs.replace(spec, data=msgspec.structs.replace(spec.data, folder=folder))
+    data = msgspec.structs.replace(spec.data, folder=str(root / "data"))
+    return msgspec.structs.replace(spec, data=data)
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from gputopo.launch.data import folder
 from gputopo.launch.data.make import DataRequest, make, serialized
 from gputopo.launch.data.tfrecords import walk, wrong_record
 from gputopo.launch.train.lifecycle.folders import DiskError
-from tests.launch.data.disks import small_disk
 from tests.launch.train.inputs import folders
+from tests.launch.train.small_disk import small_disk
 
 
 def known_fields(root: Path) -> Any:

@@ -16,7 +16,7 @@ from gputopo.launch.data.make import DataRequest, Pixels, make
 from gputopo.launch.train.lifecycle.folders import DiskError
 from gputopo.report import units
 from gputopo.values.errors import InputError
-from tests.launch.data.disks import small_disk
+from tests.launch.train.small_disk import small_disk
 
 
 @pytest.mark.tensorflow

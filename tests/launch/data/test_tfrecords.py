@@ -10,19 +10,17 @@ from gputopo.launch.data.tfrecords import Framing, masked_crc, walk, wrong_recor
 from tests.launch.data.records import framed
 
 
-@pytest.mark.parametrize(
-    ("data", "crc"),
-    [  # RFC 3720, appendix B.4, and the usual check value
+def test_checksums_are_those_of_the_standard_masked_as_the_format_asks() -> None:
+    cases: list[tuple[bytes, int]] = [  # RFC 3720, appendix B.4, and the usual check value
         (bytes(32), 0x8A9136AA),
         (b"\xff" * 32, 0x62A8AB43),
         (bytes(range(32)), 0x46DD794E),
         (bytes(range(31, -1, -1)), 0x113FDB5C),
         (b"123456789", 0xE3069283),
         (b"", 0),
-    ],
-)
-def test_checksums_are_those_of_the_standard_masked_as_the_format_asks(data: bytes, crc: int) -> None:
-    assert masked_crc(data) == ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
+    ]
+    for data, crc in cases:
+        assert masked_crc(data) == ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
 
 
 @given(

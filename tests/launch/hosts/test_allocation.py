@@ -1,10 +1,9 @@
 """Which hosts train together, and which of them this is, by starters and options."""
 
-import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
@@ -334,36 +333,16 @@ _VARIABLES = sorted(
 _texts = st.one_of(
     st.integers(-1, 4).map(str),
     st.sampled_from(["n1", "n[1-2]", "n[1-", "1(x2)", "4(x2),1", "9" * 5000, "none", "a\nb", "-0.-1;"]),
+    st.sampled_from(
+        ['{"cluster": {"worker": ["a:3000", 1]}}', '{"task": []}', "[1]", "{}", '{"cluster": ""}']
+    ),
     st.text(max_size=8),
-    st.recursive(
-        st.none() | st.integers(0, 2) | st.sampled_from(["worker", "chief", "a:3000", "b:3000,c"]),
-        lambda inner: (
-            st.lists(inner, max_size=2)
-            | st.dictionaries(
-                st.sampled_from(["cluster", "task", "worker", "chief", "ps", "type", "index", "0"]), inner
-            )
-        ),
-        max_leaves=8,
-    ).map(json.dumps),
 )
-
-
 _started = st.sampled_from(
-    [
-        {},
-        slurm_step(),
-        open_mpi_4(),
-        open_mpi_5(),
-        intel_mpi(),
-        torchrun(),
-        TRAIN_JOB,
-        JOBSET,
-        tf_job(),
-    ]
+    [{}, slurm_step(), open_mpi_4(), open_mpi_5(), intel_mpi(), torchrun(), TRAIN_JOB, JOBSET, tf_job()]
 )
 
 
-@settings(max_examples=80)
 @given(_started, st.dictionaries(st.sampled_from(_VARIABLES), _texts, max_size=4))
 def test_any_variables_are_hosts_or_none_or_refused_in_two_lines(environ: Environ, other: Environ) -> None:
     lines: tuple[str, ...] = ()

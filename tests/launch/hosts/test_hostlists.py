@@ -26,13 +26,6 @@ def test_hosts_are_read_in_the_order_of_the_list(text: str, hosts: str) -> None:
     assert " ".join(str(one) for one in read_hosts("--hosts", text)) == hosts
 
 
-def test_an_ipv6_address_and_its_port_are_told_apart() -> None:
-    assert read_hosts("--hosts", "[fd00::1]:2222,fd00::2") == (
-        HostAddress("fd00::1", 2222),
-        HostAddress("fd00::2"),
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "what", "hint"),
     [

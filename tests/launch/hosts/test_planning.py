@@ -1,12 +1,13 @@
 import re
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.hosts.messages import Joining
+from gputopo.launch.hosts.messages import Joining, Resources
 from gputopo.launch.hosts.planning import (
     _requests,
     cpu_devices_of_each,
@@ -189,9 +190,9 @@ def test_only_rank_0_looks_for_the_gpu_of_the_variables() -> None:
     assert [request_of(asked, 3, rank).num_gpus for rank in (0, 1)] == [3, 3]
 
 
-def brought(name: str, box: Machine, **resources: object) -> Joining:
+def brought(name: str, box: Machine, **resources: Any) -> Joining:
     return Joining(
-        rank=0, name=name, version="1", address=name, port=2222, machine=box, resources=dict(resources)
+        rank=0, name=name, version="1", address=name, port=2222, machine=box, resources=Resources(**resources)
     )
 
 

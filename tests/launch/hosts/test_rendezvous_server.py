@@ -5,13 +5,13 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gputopo.launch.hosts.messages import HostStart, Reply, RunEnd
+from gputopo.launch.hosts.messages import HostStart, HostTimeouts, Reply, RunEnd
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.launch.supervise.sampling import EventQueue
@@ -195,12 +195,38 @@ def test_hosts_end_with_the_exit_code_of_rank_0(error: type[BaseException], code
     assert later.result() == RunEnd(cause="rank 0 has ended", hint="see its output", exit_code=code)
 
 
-def test_the_end_waits_for_no_host_that_is_gone() -> None:
-    with meeting("n1") as one:
-        started(one, 1)
+@contextlib.contextmanager
+def training(
+    at_rank_0: HostTimeouts, at_host: HostTimeouts
+) -> Iterator[tuple[RendezvousServer, RendezvousClient]]:
+    with meeting("n1", patience=at_rank_0) as one:
+        its = RendezvousClient(LOOPBACK, one.port, SECRET, patience=at_host)
+        later = Later(lambda: its.join(joining(1)))
+        one.answer(dict.fromkeys(one.wait(5), START))
+        later.result()
+        yield one, its
+
+
+@pytest.mark.parametrize("stopped", ["rank 0", "host"])
+def test_a_time_in_which_a_process_was_stopped_itself_is_no_silence_of_the_other(stopped: str) -> None:
+    patient = replace(PROMPT, silent_s=10.0)
+    patience = {"rank 0": (PROMPT, patient), "host": (patient, PROMPT)}[stopped]
+    with training(*patience) as (one, its):
+        (one if stopped == "rank 0" else its)._loop.call_soon_threadsafe(time.sleep, 1.0)
+        its.put(noticed("well"))
+        until(lambda: its._silent_s == 0.0)
+        assert [event.says for event in taken(one.events, 1)] == ["well"]
+        one.end(OVER)
+        assert its.end == OVER
+
+
+def test_the_end_is_over_once_all_hosts_have_heard_of_it() -> None:
+    patience = replace(PROMPT, every_s=1.0, silent_s=10.0)  # a silence would take 6 s
+    with training(patience, patience) as (one, its):
         began = time.monotonic()
         one.end(OVER)
         assert time.monotonic() - began < PROMPT.end_s
+        assert its.end == OVER
 
 
 def test_nothing_is_left_of_a_meeting() -> None:

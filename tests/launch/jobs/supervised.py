@@ -59,7 +59,7 @@ class Run:
         **more: object,
     ) -> Ended:
         def command(file: Path, events_fd: int) -> Sequence[str]:
-            return (sys.executable, "-I", misbehave.__file__, behaviour, str(file), str(events_fd))
+            return (sys.executable, "-IS", misbehave.__file__, behaviour, str(file), str(events_fd))
 
         events: list[Event] = []
 

@@ -2,7 +2,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,17 +60,15 @@ def test_a_trial_keeps_nothing_and_takes_two_steps() -> None:
     assert run.trial_of(msgspec.structs.replace(spec, task="eval"), 2).task == "forward"
 
 
-@pytest.mark.parametrize(
-    ("found", "failed", "said"),
-    [
+def test_the_remedy_names_what_fits() -> None:
+    cases: list[tuple[int | None, int | None, str]] = [
         (25, 50, "use --batch-size 25: the largest that fits, by halving"),
         (None, 1, "even --batch-size 1 does not fit: use fewer devices (--num-gpus) or a smaller model"),
         (None, 25, "use a --batch-size below 25, which does not fit; smaller ones were not tried"),
         (None, None, "use a smaller --batch-size (now 100 per device)"),
-    ],
-)
-def test_the_remedy_names_what_fits(found: int | None, failed: int | None, said: str) -> None:
-    assert run.remedy(cpu_spec(batch_size=100), found, failed) == said
+    ]
+    for found, failed, said in cases:
+        assert run.remedy(cpu_spec(batch_size=100), found, failed) == said
 
 
 class FullWorkers(Workers):

@@ -4,8 +4,6 @@ import contextlib
 import os
 import signal
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from gputopo.launch.jobs.claims import (
     claimed_by_others,
 )
 from gputopo.values.errors import HardwareError
+from tests.kit import commands
 from tests.launch.claiming import other
 from tests.launch.specs import machine
 
@@ -58,7 +57,8 @@ def test_what_this_process_or_one_that_started_it_has_claimed_is_for_it(tmp_path
             "assert claimed_by_others(machine(), folder) == {}\n"
             "with claimed(machine().gpus[1:2], folder, 'gputopo run', on_problem=exit): pass\n"
         )
-        subprocess.run([sys.executable, "-c", code], check=True)
+        done = commands.run("-c", code)
+        assert done.returncode == 0, done.stderr
 
 
 def test_a_link_in_the_place_of_a_claim_is_not_followed(tmp_path: Path) -> None:

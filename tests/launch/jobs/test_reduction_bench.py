@@ -75,7 +75,7 @@ class Worker:
     def __call__(self, job: ReductionJob, events: int) -> Sequence[str]:
         self.jobs.append(job)
         script = PRELUDE + self._of_method.get(job.method, self._script)
-        return (sys.executable, "-I", "-c", script, msgspec.json.encode(job).decode(), str(events))
+        return (sys.executable, "-IS", "-c", script, msgspec.json.encode(job).decode(), str(events))
 
 
 def reasons(worker: Worker, methods: Sequence[str] = ("copy",), **options: Any) -> list[str]:
@@ -188,9 +188,8 @@ def test_ctrl_c_while_a_process_hangs_ends_it_and_keeps_the_rest(tmp_path: Path)
         os.kill(int(note.read_text()), 0)
 
 
-@pytest.mark.parametrize(
-    ("gpus", "cpu_devices", "says"),
-    [
+def test_too_few_too_many_and_doubled_devices_are_refused_in_words() -> None:
+    cases: list[tuple[list[int] | None, int, str]] = [
         (None, 1, "nothing is reduced"),
         (None, 0, "nothing is reduced"),
         (None, -3, "nothing is reduced"),
@@ -198,13 +197,10 @@ def test_ctrl_c_while_a_process_hangs_ends_it_and_keeps_the_rest(tmp_path: Path)
         ([], 2, "nothing is reduced"),
         ([1, 2, 1], 2, "names a GPU twice"),
         (None, 10_000, "too many"),
-    ],
-)
-def test_too_few_too_many_and_doubled_devices_are_refused_in_words(
-    gpus: list[int] | None, cpu_devices: int, says: str
-) -> None:
-    with pytest.raises(UsageError, match=says):
-        measure("alexnet", gpus, cpu_devices, command=Worker(SEND_TIMES))
+    ]
+    for gpus, cpu_devices, says in cases:
+        with pytest.raises(UsageError, match=says):
+            measure("alexnet", gpus, cpu_devices, command=Worker(SEND_TIMES))
 
 
 @given(

@@ -49,20 +49,22 @@ def test_only_counted_steps_before_a_checkpoint_are_kept_also_over_restarts() ->
     assert (kept.counted, kept.trained) == (3, 5)
 
 
-@pytest.mark.parametrize(
-    ("counted", "steps"), [(0, (3, 10)), (4, (3, 3)), (8, (1, 1)), (9, (0, 1)), (10, None)]
-)
-def test_the_rest_trains_as_many_steps_as_an_uninterrupted_run(
-    counted: int, steps: tuple[int, int] | None
-) -> None:
-    rest = continued(cpu_spec(num_batches=10, num_warmup_batches=3), counted)
-    assert (None if rest is None else (rest.num_warmup_batches, rest.num_batches)) == steps
-    assert rest is None or rest.lifecycle.resume_or_start
+def test_the_rest_trains_as_many_steps_as_an_uninterrupted_run() -> None:
+    cases: list[tuple[int, tuple[int, int] | None]] = [
+        (0, (3, 10)),
+        (4, (3, 3)),
+        (8, (1, 1)),
+        (9, (0, 1)),
+        (10, None),
+    ]
+    for counted, steps in cases:
+        rest = continued(cpu_spec(num_batches=10, num_warmup_batches=3), counted)
+        assert (None if rest is None else (rest.num_warmup_batches, rest.num_batches)) == steps
+        assert rest is None or rest.lifecycle.resume_or_start
 
 
-@pytest.mark.parametrize(
-    ("kind", "code", "again"),
-    [
+def test_what_comes_again_is_not_tried_again() -> None:
+    cases: list[tuple[str, int, bool]] = [
         ("killed", 137, True),
         ("hung", 3, True),
         ("error", 3, True),
@@ -70,11 +72,10 @@ def test_the_rest_trains_as_many_steps_as_an_uninterrupted_run(
         ("out_of_memory", 3, False),
         ("disk_full", 3, False),
         ("interrupted", 130, False),
-    ],
-)
-def test_what_comes_again_is_not_tried_again(kind: str, code: int, again: bool) -> None:
-    failed = RankFailed(time_s=0.0, kind=kind, cause="c", remedy="r", exit_code=code)
-    assert may_restart(failed) == again
+    ]
+    for kind, code, again in cases:
+        failed = RankFailed(time_s=0.0, kind=kind, cause="c", remedy="r", exit_code=code)
+        assert may_restart(failed) == again
 
 
 def test_a_drill_that_happened_does_not_happen_again_and_a_slow_gpu_stays_slow_from_the_same_step_on() -> (
@@ -104,9 +105,8 @@ def host_failed(kind: str, code: int, rank: int = 1) -> RankFailed:
     return RankFailed(time_s=0.0, rank=rank, kind=kind, cause="c", remedy="r", exit_code=code)
 
 
-@pytest.mark.parametrize(
-    ("kind", "code", "lost"),
-    [
+def test_a_host_is_lost_by_what_the_others_do_not_share() -> None:
+    cases: list[tuple[str, int, bool]] = [
         ("unreachable", 3, True),  # silent, or its server gone
         ("killed", 137, True),  # its server
         ("terminated", 143, True),  # by its batch system, such as a node that is taken back
@@ -115,11 +115,10 @@ def host_failed(kind: str, code: int, rank: int = 1) -> RankFailed:
         ("interrupted", 130, False),  # by who sits there
         ("error", 2, False),  # refused
         ("error", 70, False),  # a bug, which every host has
-    ],
-)
-def test_a_host_is_lost_by_what_the_others_do_not_share(kind: str, code: int, lost: bool) -> None:
-    assert is_loss(host_failed(kind, code)) == lost
-    assert not is_loss(host_failed(kind, code, rank=0)), "rank 0 cannot be lost"
+    ]
+    for kind, code, lost in cases:
+        assert is_loss(host_failed(kind, code)) == lost
+        assert not is_loss(host_failed(kind, code, rank=0)), "rank 0 cannot be lost"
 
 
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=6), st.data())
@@ -173,21 +172,19 @@ def test_no_host_is_done_without_that_what_was_asked_for_needs(fields: dict[str,
         without_hosts(hosts_spec(1, 1, 1, **fields), {2})
 
 
-@pytest.mark.parametrize(
-    ("fields", "what"),
-    [
+def test_a_mode_whose_state_a_host_takes_with_it_cannot_lose_one() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"variable_update": "independent", "all_reduce": None}, "--variable-update independent"),
         ({"exchange": {"asynchronous": True}}, "--async"),
         ({"exchange": {"staged": True}}, "--staged-vars"),
         ({"exchange": {"relaxed": True}}, "--variable-consistency relaxed"),
-    ],
-)
-def test_a_mode_whose_state_a_host_takes_with_it_cannot_lose_one(fields: dict[str, Any], what: str) -> None:
-    spec = hosts_spec(1, 1)
-    if "exchange" in fields:
-        fields = {"exchange": msgspec.structs.replace(spec.exchange, **fields["exchange"])}
-    with pytest.raises(UsageError, match=f"--min-hosts cannot be combined with {what}"):
-        require_losable(msgspec.structs.replace(spec, **fields), 1, 1)
+    ]
+    for fields, what in cases:
+        spec = hosts_spec(1, 1)
+        if "exchange" in fields:
+            fields = {"exchange": msgspec.structs.replace(spec.exchange, **fields["exchange"])}
+        with pytest.raises(UsageError, match=f"--min-hosts cannot be combined with {what}"):
+            require_losable(msgspec.structs.replace(spec, **fields), 1, 1)
 
 
 def test_min_hosts_needs_a_restart_and_no_more_hosts_than_there_are() -> None:
@@ -324,15 +321,16 @@ def test_where_no_host_may_be_lost_one_that_does_not_start_again_ends_it() -> No
     ]
 
 
-@pytest.mark.parametrize(("least", "goes_on"), [(1, True), (2, True), (3, False)])
-def test_it_goes_on_as_long_as_enough_are_left(least: int, goes_on: bool) -> None:
-    hosts = Hosts({})
-    hosts.lose(1, 2)
-    rest, _ = hosts.rest(group_of(hosts, least), host_failed("killed", 137, rank=2))
-    assert (rest is not None) == goes_on
-    said = [] if goes_on else ["Training cannot go on: 2 hosts are left, and --min-hosts is 3."]
-    assert hosts.noted == said
-    assert bool(hosts.specs) == goes_on
+def test_it_goes_on_as_long_as_enough_are_left() -> None:
+    cases: list[tuple[int, bool]] = [(1, True), (2, True), (3, False)]
+    for least, goes_on in cases:
+        hosts = Hosts({})
+        hosts.lose(1, 2)
+        rest, _ = hosts.rest(group_of(hosts, least), host_failed("killed", 137, rank=2))
+        assert (rest is not None) == goes_on
+        said = [] if goes_on else ["Training cannot go on: 2 hosts are left, and --min-hosts is 3."]
+        assert hosts.noted == said
+        assert bool(hosts.specs) == goes_on
 
 
 def test_a_host_that_what_was_asked_for_needs_is_not_done_without() -> None:

@@ -1,5 +1,6 @@
 """The launcher and a worker that fails in one respect at a time, or a disk that is full."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -64,11 +65,11 @@ def test_after_out_of_memory_the_largest_batch_that_fits_is_found_by_workers_of_
     tried = [(event.batch_size, event.fits) for event in outcome.events if isinstance(event, BatchTried)]
     assert tried == [(2, False), (1, True)]
     said = [words for event in outcome.events if (words := news(event))]
-    assert [words.partition(",")[0] for words in said] == [
+    assert [re.sub(r"1[12]\d s", "N s", words.partition(",")[0]) for words in said] == [
         "out of memory; halving the batch until it fits (Ctrl-C ends the search)",
-        "trying a batch of 2 per device (tries begin for 120 s more)",
+        "trying a batch of 2 per device (tries begin for N s more)",
         "a batch of 2 per device does not fit",
-        "trying a batch of 1 per device (tries begin for 120 s more)",
+        "trying a batch of 1 per device (tries begin for N s more)",
         "a batch of 1 per device fits",
         "out_of_memory: no memory for 4",
     ]
@@ -127,12 +128,11 @@ def test_an_event_that_is_cut_short_is_an_error_where_the_worker_calls_it_a_succ
     assert summarise(run.written()).steps == 1
 
 
-@pytest.mark.parametrize("behaviour", ["garbage", "an_event_of_the_launcher"])
-def test_what_is_no_event_of_a_worker_ends_the_run_and_is_shown(run: Run, behaviour: str) -> None:
-    outcome = run(behaviour)
+def test_what_is_no_event_ends_the_run_and_is_shown(run: Run) -> None:
+    outcome = run("garbage")
     failed = failure(outcome)
     assert (failed.kind, outcome.exit_code) == ("error", 3)
-    assert "not an event" in failed.cause or "run_finished" in failed.cause
+    assert "not an event" in failed.cause
     assert [type(event) for event in run.written()] == [RunStarted, Step, RankFailed, RunFinished]
 
 

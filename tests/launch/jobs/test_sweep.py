@@ -11,6 +11,7 @@ import pytest
 
 from gputopo.launch.jobs.sweep import FILE, Pause, run_cells
 from gputopo.launch.supervise.run_folder import RunFolder
+from gputopo.report.runs.sweep import sweep_document
 from gputopo.values import schema
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import BY_TIME, Sweep, SweepCell
@@ -120,6 +121,8 @@ def test_work_of_others_beside_a_cell_is_marked(tmp_path: Path) -> None:
         (0.02, False),
         (0.5, True),
     ]
+    summary = sweep_document(found).summary
+    assert summary.startswith("No verdict on 1 of 2 cells: other programs were busy. Repeat.")
 
 
 def test_cells_are_apart_by_the_pause_and_wait_for_the_temperature(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ for step in range(1, 4):
 
 
 def pretends(spec: Path, events_fd: int) -> Sequence[str]:
-    return (sys.executable, "-I", "-c", WORKER, str(spec), str(events_fd))
+    return (sys.executable, "-IS", "-c", WORKER, str(spec), str(events_fd))
 
 
 def stored(folder: Path) -> Autotune:
@@ -62,7 +62,7 @@ def test_a_signal_in_a_run_keeps_what_was_measured_and_leaves_no_process(
         if spec.parent.name == "1-1":
             return pretends(spec, events_fd)
         os.kill(os.getpid(), signum)
-        return (sys.executable, "-I", misbehave.__file__, "hangs", str(spec), str(events_fd))
+        return (sys.executable, "-IS", misbehave.__file__, "hangs", str(spec), str(events_fd))
 
     found, ended = tune([PS, COPIES], tmp_path, command=hangs_second)
     assert (found.winner, found.settled, ended) == (0, "stopped", code)
@@ -73,7 +73,7 @@ def test_a_signal_in_a_run_keeps_what_was_measured_and_leaves_no_process(
 def test_one_that_fails_has_its_cause_and_the_other_wins(tmp_path: Path, ends_in_time: None) -> None:
     def first_fails(spec: Path, events_fd: int) -> Sequence[str]:
         if spec.parent.name.endswith("-1"):
-            return (sys.executable, "-I", misbehave.__file__, "killed", str(spec), str(events_fd))
+            return (sys.executable, "-IS", misbehave.__file__, "killed", str(spec), str(events_fd))
         return pretends(spec, events_fd)
 
     found, code = tune([PS, COPIES], tmp_path, command=first_fails)

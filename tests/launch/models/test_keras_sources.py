@@ -51,9 +51,8 @@ def ask(names: list[str], *programs: str, folder: Path, path: Sequence[Path] = (
     return dict(zip(names, done.stdout.splitlines(), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
+def test_a_module_that_does_not_do_is_reported_with_what_to_do(reported: dict[str, str]) -> None:
+    cases: list[tuple[str, list[str]]] = [
         ("broken:build", ["cannot be imported: SyntaxError", "broken.py, line 1)", "python -c"]),
         ("binary:build", ["cannot be imported: SyntaxError", "utf-8", "python -c"]),
         ("stops:build", ["cannot be imported: SystemExit: 4", "python -c"]),
@@ -62,13 +61,10 @@ def ask(names: list[str], *programs: str, folder: Path, path: Sequence[Path] = (
             ["missing 1 required positional argument", "python -c"],
         ),
         ("nowhere:build", ["there is no module nowhere", "PYTHONPATH"]),
-    ],
-)
-def test_a_module_that_does_not_do_is_reported_with_what_to_do(
-    reported: dict[str, str], name: str, words: list[str]
-) -> None:
-    for word in words:
-        assert word in reported[name]
+    ]
+    for name, words in cases:
+        for word in words:
+            assert word in reported[name]
 
 
 LISTED = """

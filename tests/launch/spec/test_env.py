@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,21 +40,17 @@ def gpu_env(parent: dict[str, str], **runtime: Any) -> dict[str, str]:
     return worker_env(parent, cpu_spec(backend="gpu", runtime=Runtime(**runtime)), PLAN)
 
 
-@pytest.mark.parametrize(
-    ("runtime", "mode", "count"),
-    [
+def test_threads_that_start_kernels_are_private_to_a_gpu_or_shared_by_all() -> None:
+    cases: list[tuple[dict[str, Any], str, str | None]] = [
         ({}, "gpu_private", "2"),
         ({"per_gpu_threads": 4}, "gpu_private", "4"),
         ({"gpu_thread_mode": "gpu_shared", "per_gpu_threads": 4}, "gpu_shared", "8"),
         ({"gpu_thread_mode": "global", "per_gpu_threads": 4}, "global", None),
-    ],
-)
-def test_threads_that_start_kernels_are_private_to_a_gpu_or_shared_by_all(
-    runtime: dict[str, Any], mode: str, count: str | None
-) -> None:
-    environment = gpu_env({}, **runtime)
-    assert environment["TF_GPU_THREAD_MODE"] == mode
-    assert environment.get("TF_GPU_THREAD_COUNT") == count
+    ]
+    for runtime, mode, count in cases:
+        environment = gpu_env({}, **runtime)
+        assert environment["TF_GPU_THREAD_MODE"] == mode
+        assert environment.get("TF_GPU_THREAD_COUNT") == count
 
 
 def test_memory_is_limited_or_grows_but_never_both() -> None:
@@ -104,21 +99,17 @@ def test_gpus_of_all_nodes_run_on_all_cpus() -> None:
     assert (place.cpus, place.memory_node) == ("0-31", None)
 
 
-@pytest.mark.parametrize(
-    ("given", "cpus", "words"),
-    [
+def test_what_a_job_or_container_was_given_is_never_widened_and_stated() -> None:
+    cases: list[tuple[set[int], str | None, str]] = [
         ({0, 1, 2, 3}, None, "CPUs 0-3, all that this process may use, are near GPU 0"),
         ({4, 5, 6, 7, 8, 9}, "4-7", "CPUs 4-7, near GPU 0"),
         ({8, 9}, None, "left as they are: none of them is near GPU 0"),
         ({7, 8, 9, 10}, None, "left as they are: only 7 of them near GPU 0"),
-    ],
-)
-def test_what_a_job_or_container_was_given_is_never_widened_and_stated(
-    given: set[int], cpus: str | None, words: str
-) -> None:
-    place = host_place(box(0, 1), (0,), Usable(frozenset(given)))
-    assert place.cpus == cpus
-    assert words in place.says[-1]
+    ]
+    for allowed, cpus, words in cases:
+        place = host_place(box(0, 1), (0,), Usable(frozenset(allowed)))
+        assert place.cpus == cpus
+        assert words in place.says[-1]
 
 
 @given(

@@ -24,9 +24,8 @@ def test_a_model_of_keras_applications_is_known_by_name_alone(name: str) -> None
     assert model_names.defaults(name)[0] == 32
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
+def test_what_is_no_name_is_refused_with_the_nearest_that_is() -> None:
+    cases: list[tuple[str, str]] = [
         ("models/net.py:build", "models.net:build"),
         ("net.py", "net:build"),
         ("mypkg:", "mypackage.models:build"),
@@ -36,12 +35,11 @@ def test_a_model_of_keras_applications_is_known_by_name_alone(name: str) -> None
         ("alexnt", "alexnet"),
         ("tfbench", "write resnet50,"),
         ("TensorPack", "write resnet50,"),
-    ],
-)
-def test_what_is_no_name_is_refused_with_the_nearest_that_is(name: str, hint: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        model_names.read(name)
-    assert hint in refused.value.hint
+    ]
+    for name, hint in cases:
+        with pytest.raises(UsageError) as refused:
+            model_names.read(name)
+        assert hint in refused.value.hint
 
 
 def test_reading_a_name_does_not_load_tensorflow() -> None:
@@ -52,9 +50,8 @@ def test_reading_a_name_does_not_load_tensorflow() -> None:
     assert not {"tensorflow", "keras"} & set(sys.modules)
 
 
-@pytest.mark.parametrize(
-    ("model", "data", "full"),
-    [
+def test_a_model_has_its_form_for_the_data() -> None:
+    cases: list[tuple[str, str | None, str]] = [
         ("alexnet", None, "alexnet"),
         ("alexnet", "imagenet", "alexnet"),
         ("alexnet", "cifar10", "alexnet-cifar10"),
@@ -63,10 +60,9 @@ def test_reading_a_name_does_not_load_tensorflow() -> None:
         ("resnet20", "cifar10", "resnet20"),
         ("keras:ResNet50", "cifar10", "keras:ResNet50"),
         ("mine.models:build", "imagenet", "mine.models:build"),
-    ],
-)
-def test_a_model_has_its_form_for_the_data(model: str, data: str | None, full: str) -> None:
-    assert model_for(model, data) == full
+    ]
+    for model, data, full in cases:
+        assert model_for(model, data) == full
 
 
 def test_a_model_without_that_form_is_refused_with_one_that_has_it() -> None:
@@ -85,16 +81,16 @@ def factor(schedule: Schedule, step: int) -> float:
     return now * (step / schedule.warmup_steps if step < schedule.warmup_steps else 1.0)
 
 
-@pytest.mark.parametrize("name", ["resnet50", "resnet101", "resnet152", "resnet50_v1.5", "resnet152_v2"])
-def test_the_resnets_of_imagenet_warm_up_five_epochs_and_fall_at_30_60_80_and_90(name: str) -> None:
-    rate, schedule = model_recipe(name, 256)
-    assert rate == 0.128
-    per_epoch = 1_281_167 / 256  # 5004.56 steps
-    assert schedule.warmup_steps == 25_022
-    rates = [rate * factor(schedule, int(epoch * per_epoch)) for epoch in (0, 2.5, 6)]
-    assert rates == pytest.approx([0.0, 0.064, 0.128], rel=1e-3)
-    after = [factor(schedule, int(epoch * per_epoch) + 1) for epoch in (29, 30, 60, 80, 90, 500)]
-    assert after == [1.0, 0.1, 0.01, 0.001, 0.0001, 0.0001]
+def test_the_resnets_of_imagenet_warm_up_five_epochs_and_fall_at_30_60_80_and_90() -> None:
+    for name in ["resnet50", "resnet101", "resnet152", "resnet50_v1.5", "resnet152_v2"]:
+        rate, schedule = model_recipe(name, 256)
+        assert rate == 0.128
+        per_epoch = 1_281_167 / 256  # 5004.56 steps
+        assert schedule.warmup_steps == 25_022
+        rates = [rate * factor(schedule, int(epoch * per_epoch)) for epoch in (0, 2.5, 6)]
+        assert rates == pytest.approx([0.0, 0.064, 0.128], rel=1e-3)
+        after = [factor(schedule, int(epoch * per_epoch) + 1) for epoch in (29, 30, 60, 80, 90, 500)]
+        assert after == [1.0, 0.1, 0.01, 0.001, 0.0001, 0.0001]
 
 
 def test_the_rate_of_the_resnets_grows_with_the_batch_and_falls_with_what_is_added_up() -> None:

@@ -60,9 +60,9 @@ def on_hosts(*counts: int) -> tuple[Device, ...]:
 JOINED = {"strategy": "mwms", **COPIES, "servers": SERVERS, "devices": on_hosts(1, 1)}
 
 
-@pytest.mark.parametrize(
-    ("changes", "what", "use"),
-    [
+def test_a_refusal_names_the_option_and_what_works() -> None:
+    """Those that a dry run on one host cannot meet; the others are in tests/cli/run/test_hints.py."""
+    cases: list[tuple[dict[str, object], str, str]] = [
         ({**REPLICATED, "all_reduce": "nccl"}, "--all-reduce nccl", "--all-reduce collective"),
         (
             {**REPLICATED, "all_reduce": "nccl_op", "servers": SERVERS},
@@ -91,22 +91,19 @@ JOINED = {"strategy": "mwms", **COPIES, "servers": SERVERS, "devices": on_hosts(
         ),
         ({"strategy": "mirrored"}, "--strategy mirrored has its own exchange", "--variable-update"),
         ({"model": "resnet20", "data": Data(folder="/d", name="imagenet")}, "imagenet", "--model"),
-    ],
-)
-def test_a_refusal_names_the_option_and_what_works(changes: dict[str, object], what: str, use: str) -> None:
-    """Those that a dry run on one host cannot meet; the others are in tests/cli/run/test_hints.py."""
-    refused = refusal(cpu_spec(**changes))
-    assert refused is not None
-    assert what in refused.what
-    assert use in refused.hint
+    ]
+    for changes, what, use in cases:
+        refused = refusal(cpu_spec(**changes))
+        assert refused is not None
+        assert what in refused.what
+        assert use in refused.hint
 
 
 FED = Data(source="python")
 
 
-@pytest.mark.parametrize(
-    ("option", "changes"),
-    [
+def test_an_option_that_would_do_nothing_is_refused_where_it_was_typed() -> None:
+    cases: list[tuple[str, dict[str, object]]] = [
         ("optimizer", {"task": "forward"}),
         ("all_reduce", {"task": "forward", **REPLICATED}),
         ("ps", {"task": "input", "data": FED}),
@@ -114,16 +111,13 @@ FED = Data(source="python")
         ("ps", {"strategy": "mirrored", **COPIES}),
         ("data_name", {"model": "keras:ResNet50"}),
         ("data_format", {"model": "mlp"}),
-    ],
-)
-def test_an_option_that_would_do_nothing_is_refused_where_it_was_typed(
-    option: str, changes: dict[str, object]
-) -> None:
-    assert refusal(cpu_spec(**changes)) is None
-    refused = refusal(cpu_spec(**changes, asked={option: 1}))
-    assert refused is not None
-    assert refused.what.startswith(f"--{option.replace('_', '-')} ")
-    assert "leave it out" in refused.hint
+    ]
+    for option, changes in cases:
+        assert refusal(cpu_spec(**changes)) is None
+        refused = refusal(cpu_spec(**changes, asked={option: 1}))
+        assert refused is not None
+        assert refused.what.startswith(f"--{option.replace('_', '-')} ")
+        assert "leave it out" in refused.hint
 
 
 @pytest.mark.parametrize(

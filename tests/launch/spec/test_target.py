@@ -37,22 +37,20 @@ def test_without_a_device_it_is_cpu_devices_and_the_reason() -> None:
     assert chosen.plan.environment == {"CUDA_VISIBLE_DEVICES": "-1"}
 
 
-@pytest.mark.parametrize(
-    "status",
-    [
+def test_a_broken_driver_never_falls_back_to_the_cpu_unless_it_is_requested() -> None:
+    cases: list[str] = [
         *("not_loaded", "library_missing", "version_mismatch", "no_permission", "other_driver", "failed"),
         *("hung", "crashed"),
-    ],
-)
-def test_a_broken_driver_never_falls_back_to_the_cpu_unless_it_is_requested(status: str) -> None:
-    broken = Machine(source="live", driver=Driver(status=status))  # type: ignore[arg-type]
-    with pytest.raises(HardwareError) as error:
-        target(broken)
-    assert error.value.exit_code == 3
-    assert "no GPU of this machine can be used" in error.value.what
-    assert "--cpu" in error.value.hint
-    chosen = target(broken, cpu=True, num_gpus=3)
-    assert (chosen.backend, chosen.why_cpu, chosen.cpu_devices) == ("cpu", "--cpu", 3)
+    ]
+    for status in cases:
+        broken = Machine(source="live", driver=Driver(status=status))  # type: ignore[arg-type]
+        with pytest.raises(HardwareError) as error:
+            target(broken)
+        assert error.value.exit_code == 3
+        assert "no GPU of this machine can be used" in error.value.what
+        assert "--cpu" in error.value.hint
+        chosen = target(broken, cpu=True, num_gpus=3)
+        assert (chosen.backend, chosen.why_cpu, chosen.cpu_devices) == ("cpu", "--cpu", 3)
 
 
 def test_cpu_devices_may_be_requested_beside_gpus() -> None:

@@ -49,7 +49,7 @@ ON_FOUR = ("copy in parts", "hierarchical all", "hierarchical in rows", "psgpu#3
 
 def cases_on(count: int) -> dict[str, tuple[str, dict[str, Any]]]:
     """Return the methods, and what is put round them, that are tried on so many devices."""
-    chosen = {3: tuple(WRAPPED), 4: ON_FOUR}.get(count, ())
+    chosen = ON_FOUR if count == 4 else tuple(WRAPPED)
     return {name: (name, {}) for name in ON_CPU} | {name: WRAPPED[name] for name in chosen}
 
 

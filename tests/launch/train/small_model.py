@@ -78,19 +78,6 @@ def loss_and_gradients(weights: Sequence[Array], images: Array, labels: Any) -> 
     return loss, [of_kernel, of_before.sum(axis=(0, 1, 2)), features.T @ of_logits, of_logits.sum(axis=0)]
 
 
-def train(
-    weights: Sequence[Array], images: Array, labels: Any, *, steps: int, rate: float
-) -> tuple[list[float], list[Array]]:
-    """Take steps of gradient descent on one batch; return the loss before each step and the last weights."""
-    weights = [array.astype(np.float64) for array in weights]
-    losses = []
-    for _ in range(steps):
-        loss, gradients = loss_and_gradients(weights, images.astype(np.float64), labels)
-        losses.append(loss)
-        weights = [array - rate * gradient for array, gradient in zip(weights, gradients, strict=True)]
-    return losses, weights
-
-
 def patches(images: Array) -> Array:
     """Return the 3x3 windows of images [b, h, w, c] in the order of a kernel: [b, h - 2, w - 2, 9 c]."""
     batch, height, width, channels = images.shape

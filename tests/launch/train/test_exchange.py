@@ -14,7 +14,7 @@ import pytest
 
 from tests.launch.train import slope_model
 from tests.launch.train.normed_model import SHAPES, train
-from tests.launch.train.test_training import run_cases
+from tests.launch.train.trained import run_cases
 
 pytestmark = pytest.mark.tensorflow
 
@@ -48,14 +48,14 @@ MODES: dict[str, dict[str, Any]] = {
 }
 INDEPENDENT = {"variable_update": "independent"}
 # By number of towers, beside all on 3: 4 take turns in pairs on two cores, 2 run at once, 1 is alone.
-# The sums of each reduction on even numbers are in reductions/test_methods.
+# The sums of each reduction on even numbers are in placement/test_methods; 2 towers also in test_hosts.
 TRIED = {
-    4: ("server", "hierarchical", "copy in parts", "spread in parts"),
-    2: ("server", "server staged", "copy", "copy in parts", "spread in parts"),
+    4: ("hierarchical", "copy in parts", "spread in parts"),
+    2: ("copy in parts", "spread in parts"),
     1: ("server", "copy", "relaxed ring"),
 }
-SUMMED = ("server staged", "copy")  # on 3 towers; without a norm also in test_training
-OTHERS = {"independent": (4, 2), "asynchronous": (3, 1)}  # on so many towers
+SUMMED = ("server staged", "copy")  # on 3 towers; without a norm also in test_unequal_batches
+OTHERS = {"independent": (4,), "asynchronous": (3, 1)}  # on so many towers
 SLOPES = ((3, "mean"), (3, "sum"), (2, "mean"))  # towers, reduction
 DELAYED = ("server staged", "staged in parts", "relaxed ring")
 REPLICATED = tuple(name for name, fields in MODES.items() if "variable_update" not in fields)

@@ -200,14 +200,19 @@ def test_skipped_steps_of_independent_towers_are_counted_apart() -> None:
     )
 
 
-@pytest.mark.parametrize(("losses", "towers"), [([1.0, 2.0], []), ([1.0, NAN], [(1,)]), ([NAN], [(0, 1)])])
-def test_a_loss_that_is_not_finite_is_reported_once_of_its_tower_or_of_all(
-    losses: list[float], towers: list[tuple[int, ...]]
-) -> None:
-    events: list[Event] = []
-    watch = LossWatch(events.append)
-    marks = tuple(TowerMarks(tower=tower, start_s=0.0, weights_s=0.1, compute_s=0.3) for tower in range(2))
-    for number in range(2):
-        step = Step(time_s=0.0, step=number, seconds=0.5, images=8, loss=None, marks=marks)
-        watch.after(step, outcome(losses))
-    assert [event.towers for event in events if isinstance(event, LossNotFinite)] == towers
+def test_a_loss_that_is_not_finite_is_reported_once_of_its_tower_or_of_all() -> None:
+    cases: list[tuple[list[float], list[tuple[int, ...]]]] = [
+        ([1.0, 2.0], []),
+        ([1.0, NAN], [(1,)]),
+        ([NAN], [(0, 1)]),
+    ]
+    for losses, towers in cases:
+        events: list[Event] = []
+        watch = LossWatch(events.append)
+        marks = tuple(
+            TowerMarks(tower=tower, start_s=0.0, weights_s=0.1, compute_s=0.3) for tower in range(2)
+        )
+        for number in range(2):
+            step = Step(time_s=0.0, step=number, seconds=0.5, images=8, loss=None, marks=marks)
+            watch.after(step, outcome(losses))
+        assert [event.towers for event in events if isinstance(event, LossNotFinite)] == towers

@@ -133,9 +133,8 @@ def test_the_graphs_own_name_of_the_place_is_left_out() -> None:
     assert first_line(text) == "OOM when allocating tensor with shape[6000,154587] [Op:StridedSlice]"
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
+def test_why_a_file_could_not_be_written_is_reported_without_its_temporary_name() -> None:
+    cases: list[tuple[Exception, str]] = [
         (OSError(28, "No space left on device", "/kept/weights.npz"), "No space left on device"),
         (
             Exception("{{function_node x}} /kept/.1/part-0; No space left on device [Op:SaveV2]"),
@@ -143,12 +142,9 @@ def test_the_graphs_own_name_of_the_place_is_left_out() -> None:
         ),
         (Exception("/kept/vm.xplane.pb; Permission denied"), "Permission denied"),
         (Exception("/kept is not a directory"), "/kept is not a directory"),
-    ],
-)
-def test_why_a_file_could_not_be_written_is_reported_without_its_temporary_name(
-    error: Exception, reason: str
-) -> None:
-    assert disk_reason(error) == reason
+    ]
+    for error, reason in cases:
+        assert disk_reason(error) == reason
 
 
 KERAS = "/venv/lib/python3.12/site-packages/keras/src/layers/layer.py"

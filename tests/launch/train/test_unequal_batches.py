@@ -4,6 +4,7 @@ The reference knows no towers: gradients of the mean loss of the joint batch in 
 devices. The network has no norm, whose statistics are of a tower's own rows.
 """
 
+import json
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from tests.launch.train import slope_model
 from tests.launch.train.small_model import SHAPES, loss_and_gradients
 from tests.launch.train.test_exchange import DELAYED, MODES, REPLICATED
-from tests.launch.train.test_training import run_cases
+from tests.launch.train.trained import run_cases
 
 pytestmark = pytest.mark.tensorflow
 
@@ -33,7 +34,11 @@ TRIED = (
     "relaxed ring",
     "fp16 repacked",
 )
-SLOPE = {"exchange": {"asynchronous": True}, "variable_update": "parameter_server", "model": "slope"}
+SLOPE: dict[str, Any] = {
+    "exchange": {"asynchronous": True},
+    "variable_update": "parameter_server",
+    "model": "slope",
+}
 
 
 def cases() -> dict[str, dict[str, Any]]:
@@ -46,8 +51,10 @@ def cases() -> dict[str, dict[str, Any]]:
     }
     modes = {name: {**common, **MODES[name]} for name in TRIED}
     summed = {"sum": {**common, "all_reduce": "copy", "grad_reduce": "sum"}}
-    alone = {"independent": {**common, "variable_update": "independent"}}
-    return modes | summed | alone | {"asynchronous": {**common, **SLOPE}}
+    others = {"independent": {"variable_update": "independent"}, "asynchronous": SLOPE}
+    others["nchw"] = {**MODES["server"], "data_format": "NCHW"}
+    others["nowhere"] = {**MODES["server"], "ps_device": "/GPU:0"}
+    return modes | summed | {name: {**common, **fields} for name, fields in others.items()}
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +90,20 @@ def test_every_mode_trains_like_one_device_on_the_joint_batch(ran: dict[str, Any
     for place in range(TOWERS if mode in (*REPLICATED, "sum") else 1):
         for got, expected in zip(last_weights(found, place), last, strict=True):
             np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
+
+
+def test_nchw_gives_the_same_losses_as_nhwc(ran: dict[str, Any]) -> None:
+    assert ran["nchw"]["losses"] == pytest.approx(ran["server"]["losses"], rel=TOLERANCE)
+
+
+def test_every_tower_has_the_same_ops(ran: dict[str, Any]) -> None:
+    ops = json.loads(str(ran["server"]["ops_on"]))
+    assert set(ops) == {f"/CPU:{tower}" for tower in range(TOWERS)}
+    assert len(set(ops.values())) == 1
+
+
+def test_a_server_that_is_no_tower_of_the_run_is_refused_before_training(ran: dict[str, Any]) -> None:
+    assert "/GPU:0" in ran["nowhere"]
 
 
 def test_weights_by_tower_instead_of_by_example_would_be_seen(ran: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Starts trainer_process for the tests of trainers, and returns what it found."""
+"""Starts trainer_process and process for the tests, and returns what they found."""
 
 import json
 from pathlib import Path
@@ -22,3 +22,13 @@ def trained(folder: Path, towers: int, cases: dict[str, dict[str, Any]], *, step
         if "error" not in one:
             one["arrays"] = dict(np.load(folder / f"{name}.npz"))
     return found
+
+
+def run_cases(folder: Path, towers: int, cases: dict[str, dict[str, Any]], **several: Any) -> dict[str, Any]:
+    """Run the cases by `process`: {name: the arrays of a case, or what it was refused with}."""
+    file = folder / "cases.json"
+    file.write_text(json.dumps({"towers": towers, "cases": cases, **several}))
+    done = run_program("-m", "tests.launch.train.process", str(file), str(folder))
+    assert done.returncode == 0, done.stderr[-2000:]
+    errors = {path.stem: path.read_text() for path in folder.glob("*.error")}
+    return {path.stem: dict(np.load(path)) for path in folder.glob("*.npz")} | errors

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.prediction.links.flows import Flows
+from gputopo.prediction.links.hosts import HostPaths, joined
 from gputopo.prediction.links.paths import (
     STAGED_MAX_GB_PER_S,
     STAGED_SHARE,
@@ -154,6 +155,21 @@ def test_a_gpu_below_nvswitches_has_its_nvlinks_once_for_all_peers() -> None:
     assert _slowest(meshed, [(0, 1), (0, 2)])[1] == pytest.approx(_slowest(meshed, [(0, 1)])[1])
 
 
+def test_a_direct_copy_below_a_switch_may_be_faster_than_one_to_the_host() -> None:
+    copies = [copy("d2h", f"gpu:{gpu}", "host", 12.0) for gpu in range(2)]
+    copies += [copy("h2d", "host", f"gpu:{gpu}", 11.0) for gpu in range(2)]
+    copies += [copy("p2p_direct", f"gpu:{gpu}", f"gpu:{1 - gpu}", 14.0, path="direct") for gpu in range(2)]
+    flows = Flows(paths_of(machine("Tesla V100-PCIE-16GB", hop=Hop.PIX, samples=tuple(copies))))
+    flows.between(0, 1)
+    assert set(flows.seconds.values()) == {1 / 14}
+
+
+def test_the_cpus_that_add_gradients_are_those_of_the_host_with_the_variables() -> None:
+    one = paths_of(machine("Tesla V100-PCIE-16GB"))
+    hosts = [HostPaths(f"n{cpus}", msgspec.structs.replace(one, cpus=cpus), (0, 1)) for cpus in (1, 2)]
+    assert [joined(hosts, [1.0, 1.0], home).cpus for home in range(2)] == [1, 2]
+
+
 def test_nvlinks_are_those_of_the_model_where_no_source_counts_them() -> None:
     """All pairs of eight A100 have twelve, of four A100 four."""
     eight, four = (paths_of(machine("A100-SXM4-40GB", count, nvlinks=None)) for count in (8, 4))
@@ -173,7 +189,7 @@ def test_two_gpus_of_one_board_share_what_one_of_them_has() -> None:
 
 
 def test_gpus_that_slow_one_another_down_in_one_direction_share_an_uplink_in_that_one() -> None:
-    """The other direction was measured at once as well, and has no limit."""
+    """The other direction was measured at once as well, and has no limit; else it is taken to be as slow."""
     samples = [copy("h2d", "host", f"gpu:{gpu}", 12.0) for gpu in range(2)]
     samples += [copy("d2h", f"gpu:{gpu}", "host", 12.0) for gpu in range(2)]
     samples += [copy("h2d", "host", f"gpu:{gpu}", 6.0, group="all to") for gpu in range(2)]
@@ -182,6 +198,9 @@ def test_gpus_that_slow_one_another_down_in_one_direction_share_an_uplink_in_tha
 
     (uplink,) = found.uplinks
     assert (set(uplink.gpus), uplink.up, uplink.down) == ({0, 1}, inf, 12.0)
+    down = tuple(one for one in samples if one.kind == "h2d")
+    (alike,) = paths_of(machine("Tesla V100-PCIE-16GB", hop=Hop.PIX, samples=down)).uplinks
+    assert (alike.up, alike.down) == (12.0, 12.0)
 
 
 def test_pairs_across_sockets_share_the_link_between_them() -> None:

@@ -18,6 +18,7 @@ from gputopo.values.machine import LineCounts, Machine
 from gputopo.values.subject import Subject
 from tests.invented_bandwidths import bandwidth_of, machine_with, pair
 from tests.invented_machines import invented_machine
+from tests.report.shown import assert_tables_are_even
 
 Told = TypeVar("Told", bound=msgspec.Struct)
 PLACES = ("host", "node:0", "node:1", "gpu:0", "gpu:1", "gpu:2", "gpu:11", "gpu:0,1", "\x1b[31m")
@@ -56,13 +57,7 @@ def test_markdown_tables_have_as_many_cells_in_every_row(seed: int) -> None:
     machine, bandwidth = reported(seed)
     text = document_markdown(bandwidth_document(machine, bandwidth, (), whole=True))
     assert all(character.isprintable() for character in text.replace("\n", ""))
-    table: list[int] = []
-    for row in [*text.splitlines(), ""]:
-        if row.startswith("| "):
-            table.append(len(re.findall(r"(?<!\\)\|", row)))
-        else:
-            assert len(set(table)) <= 1
-            table = []
+    assert_tables_are_even(text)
 
 
 def test_nothing_at_all_is_shown_as_such() -> None:
@@ -361,13 +356,7 @@ def test_markdown_has_the_same_numbers_in_tables_with_equally_many_cells() -> No
     assert re.search(r"^\| GPU2 \| 6\.25 \| 6\.25 \|  \| 0\.73 \|$", text, re.MULTILINE)
     assert re.search(r"^\| GPU0 \| 12\.2 of 12\.6 \| 13\.1 \|", text, re.MULTILINE)
     assert "░0.77s" in text
-    table: list[int] = []
-    for row in [*text.splitlines(), ""]:
-        if row.startswith("|"):
-            table.append(len(re.findall(r"(?<!\\)\|", row)))
-        else:
-            assert len(set(table)) <= 1
-            table = []
+    assert_tables_are_even(text)
 
 
 def test_markdown_has_the_findings_the_failures_and_what_was_not_measured_as_they_are() -> None:

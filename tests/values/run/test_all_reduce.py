@@ -8,24 +8,19 @@ from gputopo.values.errors import UsageError
 from gputopo.values.run.all_reduce import MAX_PARTS, NAMES, PATTERN, Reduction, parse, require
 
 
-@pytest.mark.parametrize(
-    ("text", "reduction"),
-    [
+def test_names_parts_and_the_names_of_tf_cnn_benchmarks_are_understood() -> None:
+    cases: list[tuple[str, Reduction]] = [
         ("copy", Reduction("copy")),
         ("copy-roundrobin", Reduction("copy")),
         ("XRing#2", Reduction("ring", 2)),
         (" pscpu#3 ", Reduction("pscpu", 3)),
-    ],
-)
-def test_names_parts_and_the_names_of_tf_cnn_benchmarks_are_understood(
-    text: str, reduction: Reduction
-) -> None:
-    assert parse(text) == reduction
+    ]
+    for text, reduction in cases:
+        assert parse(text) == reduction
 
 
-@pytest.mark.parametrize(
-    ("text", "says", "hint"),
-    [
+def test_what_is_no_reduction_is_refused_with_what_is_one() -> None:
+    cases: list[tuple[str, str, str]] = [
         ("rign", "no reduction 'rign'", "ring"),
         ("", "no reduction ''", "copy, ring"),
         ("collective#2", "collective takes no number of parts", "leave #2 out"),
@@ -33,13 +28,12 @@ def test_names_parts_and_the_names_of_tf_cnn_benchmarks_are_understood(
         ("ring#²", "no number of parts", "1 to 64"),
         (f"ring#{MAX_PARTS + 1}", "no number of parts", "1 to 64"),
         ("nccl/xring", "joins several", "one of copy"),
-    ],
-)
-def test_what_is_no_reduction_is_refused_with_what_is_one(text: str, says: str, hint: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        parse(text)
-    assert says in refused.value.what
-    assert hint in refused.value.hint
+    ]
+    for text, says, hint in cases:
+        with pytest.raises(UsageError) as refused:
+            parse(text)
+        assert says in refused.value.what
+        assert hint in refused.value.hint
 
 
 @given(st.text(max_size=12))
@@ -59,22 +53,18 @@ def test_what_is_written_is_read_back_and_fits_the_pattern_of_plans(name: str, p
     assert re.search(PATTERN, one.written)
 
 
-@pytest.mark.parametrize(
-    ("text", "backend", "towers", "nearest"),
-    [
+def test_what_cannot_work_there_is_refused_with_the_nearest_that_can() -> None:
+    cases: list[tuple[str, str, int, str]] = [
         ("nccl", "cpu", 2, "collective"),
         ("nccl_op", "cpu", 2, "collective"),
         ("tf_hierarchical", "gpu", 3, "hierarchical"),
         ("psgpu#3", "gpu", 2, "psgpu#2"),
-    ],
-)
-def test_what_cannot_work_there_is_refused_with_the_nearest_that_can(
-    text: str, backend: str, towers: int, nearest: str
-) -> None:
-    with pytest.raises(UsageError) as refused:
-        require(text, backend, towers)  # type: ignore[arg-type]
-    assert refused.value.hint == f"use {nearest}"
-    assert require(nearest, backend, towers).written == nearest  # type: ignore[arg-type]
+    ]
+    for text, backend, towers, nearest in cases:
+        with pytest.raises(UsageError) as refused:
+            require(text, backend, towers)  # type: ignore[arg-type]
+        assert refused.value.hint == f"use {nearest}"
+        assert require(nearest, backend, towers).written == nearest  # type: ignore[arg-type]
 
 
 @given(st.sampled_from(NAMES), st.integers(1, 64), st.integers(1, 16), st.sampled_from(["cpu", "gpu"]))

@@ -59,28 +59,29 @@ def test_six_cards_and_a_faster_one_share_the_joint_batch() -> None:
     assert shares(448, [1.0] * 6 + [1.2]) == (63, 62, 62, 62, 62, 62, 75)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("64", 64), ("64,64,80", (64, 64, 80)), (" 8, 4 ", (8, 4)), ("AUTO", "auto")],
-)
-def test_a_batch_is_one_number_one_for_each_device_or_auto(text: str, expected: object) -> None:
-    assert read_batch_size("--batch-size", text) == expected
+def test_a_batch_is_one_number_one_for_each_device_or_auto() -> None:
+    cases: list[tuple[str, object]] = [
+        ("64", 64),
+        ("64,64,80", (64, 64, 80)),
+        (" 8, 4 ", (8, 4)),
+        ("AUTO", "auto"),
+    ]
+    for text, expected in cases:
+        assert read_batch_size("--batch-size", text) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
+def test_what_is_no_batch_is_refused() -> None:
+    cases: list[tuple[str, str]] = [
         ("0", "--batch-size cannot be 0"),
         ("64,-1", "--batch-size cannot be -1"),
         ("64,", "'64,': it is no integer"),
         ("4294967296", "cannot be 4294967296"),
         ("", "no integer"),
-    ],
-)
-def test_what_is_no_batch_is_refused(text: str, what: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        read_batch_size("--batch-size", text)
-    assert what in refused.value.what
+    ]
+    for text, what in cases:
+        with pytest.raises(UsageError) as refused:
+            read_batch_size("--batch-size", text)
+        assert what in refused.value.what
 
 
 @given(st.text(max_size=20))

@@ -9,11 +9,12 @@ from gputopo.values.errors import UsageError
 from gputopo.values.run.drill import FORMS, Drill, labels, read_drills, says
 
 
-@pytest.mark.parametrize("typed", [form.example for form in FORMS.values()] + ["slow-gpu=1:0.85@300"])
-def test_a_drill_is_shown_as_it_was_typed_and_read_from_the_spec_of_a_run(typed: str) -> None:
-    drills = read_drills("--drill", [typed])
-    assert [one.typed for one in drills] == [typed]
-    assert labels({"drills": msgspec.to_builtins(drills)}) == (typed,)
+def test_a_drill_is_shown_as_it_was_typed_and_read_from_the_spec_of_a_run() -> None:
+    cases: list[str] = [form.example for form in FORMS.values()] + ["slow-gpu=1:0.85@300"]
+    for typed in cases:
+        drills = read_drills("--drill", [typed])
+        assert [one.typed for one in drills] == [typed]
+        assert labels({"drills": msgspec.to_builtins(drills)}) == (typed,)
 
 
 @given(
@@ -27,20 +28,18 @@ def test_what_is_typed_is_what_is_injected(device: int, thousandths: int, step: 
     assert read_drills("--drill", [drill.typed]) == (drill,)
 
 
-@pytest.mark.parametrize(
-    ("typed", "what", "hint"),
-    [
+def test_what_is_no_drill_is_refused_with_its_form() -> None:
+    cases: list[tuple[list[str], str, str]] = [
         (["slow-gpu=1"], "cannot be 'slow-gpu=1'", "write it as slow-gpu=1:0.85"),
         (["slow-gpu=1:1.2"], "has the factor 1.2", "0.85 is 15 % slower"),
         (["slow_gpu=1:0.8"], "cannot be", "did you mean slow-gpu=1:0.85?"),
         (["nan@0"], "cannot be", "write it as nan@50"),
         (["hang@3", "hang@3"], "hang@3 is named twice", "once"),
-    ],
-)
-def test_what_is_no_drill_is_refused_with_its_form(typed: list[str], what: str, hint: str) -> None:
-    with pytest.raises(UsageError, match=what) as refused:
-        read_drills("--drill", typed)
-    assert hint in refused.value.hint
+    ]
+    for typed, what, hint in cases:
+        with pytest.raises(UsageError, match=what) as refused:
+            read_drills("--drill", typed)
+        assert hint in refused.value.hint
 
 
 def test_the_label_names_each_fault_with_its_device_and_step() -> None:

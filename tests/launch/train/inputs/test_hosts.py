@@ -102,9 +102,8 @@ def test_the_second_pass_comes_from_the_cache_of_each_host(given: dict[str, Any]
     assert sorted(examples(several["labels"])[60:]) == sorted(examples(several["labels"])[:60])
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
+def test_a_host_with_other_files_than_rank_0_is_named(given: dict[str, Any]) -> None:
+    cases: list[tuple[str, Iterable[str]]] = [
         ("gone", ["host n1 (rank 1): there is no folder /proc/self/cwd/gone"]),
         ("lacking", ["host n1 (rank 1) has 2 of the 3 train files in ", "train-00002-of-00003 is missing"]),
         (
@@ -118,15 +117,12 @@ def test_the_second_pass_comes_from_the_cache_of_each_host(given: dict[str, Any]
         ("shorter", ["train-00001-of-00003 has ", " bytes on host n1 (rank 1), and ", " on rank 0"]),
         ("bitten", ["the input cannot be read: host n1 (rank 1) cannot read its rows"]),
         ("picture", [f"{BITTEN}, record 1: it holds no picture that can be decoded"]),
-    ],
-)
-def test_a_host_with_other_files_than_rank_0_is_named(
-    given: dict[str, Any], name: str, says: Iterable[str]
-) -> None:
-    what, hint = given["wrong"][name]
-    for part in says:
-        assert part in what
-    assert hint
+    ]
+    for name, says in cases:
+        what, hint = given["wrong"][name]
+        for part in says:
+            assert part in what
+        assert hint
 
 
 def test_a_host_that_cannot_cache_all_records_is_named(given: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from gputopo.launch.train.lifecycle import checkpoint_files as files
 from tests.launch.train.normed_model import DECAY, SHAPES, loss_and_gradients
 from tests.launch.train.test_exchange import slices
-from tests.launch.train.test_training import run_cases
+from tests.launch.train.trained import run_cases
 
 pytestmark = pytest.mark.tensorflow
 
