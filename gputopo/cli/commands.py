@@ -1,10 +1,9 @@
 """The commands by name, and how one is called. Only the module of the command that is asked for is loaded."""
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from itertools import takewhile
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
@@ -13,83 +12,40 @@ from typer.main import get_command
 from gputopo.cli.printing import emit
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Declared, listed, nearest, parameters_of, shown
+from gputopo.values.refusals import refusals, refuse
 
 
-@dataclass(frozen=True)
-class CommandPlace:
-    """Where a command's function is, which has the command's name, and a line of help."""
+class CommandPlace(NamedTuple):
+    """Where a command's function is, which has the command's name, a line of help, and its heading there."""
 
     module: str
     summary: str
-    moved: Mapping[str, str] = field(default_factory=dict)  # hints for flags that another command has now
-    group: str = "More"  # heading in the list of commands
+    group: str = "More"
 
 
 _LOOK, _TRAIN = "Look at the machine", "Train"
-_MOVED = {"--gain": "give the share with the number: --num-gpus auto:0.5"}
 # In the order of the help.
 COMMANDS: Mapping[str, CommandPlace] = {
-    "inspect": CommandPlace(
-        "gputopo.cli.inspect",
-        "Show the machine, its GPUs and links, and diagnose them.",
-        group=_LOOK,
-    ),
-    "bandwidth": CommandPlace(
-        "gputopo.cli.bandwidth",
-        "Measure the bandwidth of all links, and judge it.",
-        moved=dict.fromkeys(
-            ("--allreduce", "--all-reduce", "--model"),
-            "time reductions with gputopo bench-reduction --model NAME [--all-reduce METHOD]",
-        )
-        | {"--loops": "give the number of repeats as --effort N", "--matrices": "write --all"},
-        group=_LOOK,
-    ),
-    "plan": CommandPlace(
-        "gputopo.cli.plan",
-        "Choose the GPUs of a training job, with reasons.",
-        moved=_MOVED,
-        group=_LOOK,
-    ),
-    "run": CommandPlace(
-        "gputopo.cli.run.command",
-        "Train a model on the best GPUs, and monitor each.",
-        moved={
-            **_MOVED,
-            "--program": "it is for plan; run trains with the built-in core, or your program after --",
-            "--time-budget": "it is for sweep; --num-batches N limits the steps of a run",
-            "--resume-or-start": "write --resume auto",
-        },
-        group=_TRAIN,
-    ),
+    "inspect": CommandPlace("inspect", "Show the machine, its GPUs and links, and diagnose them.", _LOOK),
+    "bandwidth": CommandPlace("bandwidth", "Measure the bandwidth of all links, and judge it.", _LOOK),
+    "plan": CommandPlace("plan", "Choose the GPUs of a training job, with reasons.", _LOOK),
+    "run": CommandPlace("run.command", "Train a model on the best GPUs, and monitor each.", _TRAIN),
     "screen": CommandPlace(
-        "gputopo.cli.run.screen",
-        "Train on each GPU alone and on all at once: which is slow, and why.",
-        moved={"--from": "runs here do not screen that machine; run it there"},
-        group=_TRAIN,
+        "run.screen", "Train on each GPU alone and on all at once: which is slow, and why.", _TRAIN
     ),
     "sweep": CommandPlace(
-        "gputopo.cli.run.sweep",
-        "Run a matrix of trainings, each in a process of its own; resumable.",
-        moved={
-            "--from": "runs here do not measure that machine; run it there",
-        },
-        group=_TRAIN,
+        "run.sweep", "Run a matrix of trainings, each in a process of its own; resumable.", _TRAIN
     ),
     "report": CommandPlace(
-        "gputopo.cli.report",
-        "Tables and observations from runs, logs of other programs and published figures.",
-        group=_TRAIN,
+        "report", "Tables and observations from runs, logs of other programs and published figures.", _TRAIN
     ),
     "bench-reduction": CommandPlace(
-        "gputopo.cli.bench_reduction",
-        "Time the reduction of a model's gradients, by method.",
+        "bench_reduction", "Time the reduction of a model's gradients, by method."
     ),
-    "make-data": CommandPlace("gputopo.cli.make_data", "Write a small data folder to try real input with."),
-    "models": CommandPlace("gputopo.cli.explain", "List the models that can be trained."),
-    "explain": CommandPlace(
-        "gputopo.cli.explain", "Show reference pages; explain a finding, a model, an option."
-    ),
-    "completion": CommandPlace("gputopo.cli.completion", "Print the script that completes by the Tab key."),
+    "make-data": CommandPlace("make_data", "Write a small data folder to try real input with."),
+    "models": CommandPlace("explain", "List the models that can be trained."),
+    "explain": CommandPlace("explain", "Show reference pages; explain a finding, a model, an option."),
+    "completion": CommandPlace("completion", "Print the script that completes by the Tab key."),
 }
 _OWN_FLAGS = ("--version", "--help", "-h")
 
@@ -111,7 +67,10 @@ def invoke(arguments: list[str]) -> int:
     if named is not None:
         declared = options_of_command(named)
         flags = [one.option.flag for one in declared if one.is_flag]
-        options = [*(one.option.flag for one in declared), *COMMANDS[named].moved, "--help", "--help-all"]
+        moved = [
+            f"--{name}" for row in refusals(f"{named}:moved") for _, names in row.terms for name in names
+        ]
+        options = [*(one.option.flag for one in declared), *moved, "--help", "--help-all"]
         valued = {flag for flag in options if flag not in flags}
         words = takewhile(lambda word: word != "--", arguments[1:])
         if any(
@@ -120,7 +79,9 @@ def invoke(arguments: list[str]) -> int:
             from gputopo.cli.run import aliases
 
             arguments = [named, *aliases.translate(arguments[1:], flags, options)]
-        _refuse_moved(arguments[1:], COMMANDS[named].moved)
+        own = takewhile(lambda word: word != "--", arguments[1:])
+        typed = {word.removeprefix("--").partition("=")[0]: "" for word in own if word[:2] == "--"}
+        refuse(f"{named}:moved", typed.get)
     command = get_command(_app(named))
     try:
         with command.make_context("gputopo", list(arguments)) as context:
@@ -169,7 +130,7 @@ def _not_loaded() -> None:
 
 
 def _function(name: str) -> Callable[..., Any]:
-    module = importlib.import_module(COMMANDS[name].module)
+    module = importlib.import_module(f"gputopo.cli.{COMMANDS[name].module}")
     function: Callable[..., Any] = getattr(module, name.replace("-", "_"))
     return function
 
@@ -191,13 +152,6 @@ def _gputopo(
     if help or context.invoked_subcommand is None:
         emit(f"{context.get_help()}\n")
         raise typer.Exit
-
-
-def _refuse_moved(words: Sequence[str], moved: Mapping[str, str]) -> None:
-    own = takewhile(lambda word: word != "--", words)
-    for flag in (word.partition("=")[0] for word in own):
-        if flag in moved:
-            raise UsageError(f"there is no option '{flag}'", moved[flag])
 
 
 def _unknown(word: str) -> UsageError:

@@ -1,6 +1,7 @@
 """`gputopo completion`: commands, options and their values by the Tab key.
 
-The script of a shell asks gputopo itself what may follow: with the line up to the cursor in ASKED.
+The script of a shell, in a file beside this one, asks gputopo itself what may follow: with the line up to the
+cursor in _GPUTOPO_COMPLETE. Where nothing is printed the shells complete names of files.
 """
 
 import os
@@ -14,41 +15,7 @@ from gputopo.values.errors import UsageError
 from gputopo.values.option import Declared, shown
 
 Shell = Literal["bash", "zsh", "fish"]
-ASKED = "_GPUTOPO_COMPLETE"
 _TYPED = re.compile(r"[a-z0-9][a-z0-9_.:-]*")  # what of a placeholder such as `gpu:N|gpu:spread` is typed so
-# Where nothing is printed the shells complete names of files.
-SCRIPTS: Mapping[Shell, str] = {
-    # Readline replaces only what follows the last : or =, so what is before it is cut off.
-    "bash": f"""\
-# Completes gputopo in bash; written by: gputopo completion bash
-_gputopo() {{
-    local line=${{COMP_LINE:0:COMP_POINT}} word cut
-    word=${{line##*[[:space:]]}}
-    cut=${{word%"${{word##*[:=]}}"}}
-    mapfile -t COMPREPLY < <({ASKED}="$line" gputopo 2>/dev/null)
-    COMPREPLY=("${{COMPREPLY[@]#"$cut"}}")
-}}
-complete -o default -F _gputopo gputopo
-""",
-    "zsh": f"""\
-#compdef gputopo
-# Completes gputopo in zsh; written by: gputopo completion zsh
-_gputopo() {{
-    local -a found
-    found=("${{(@f)$({ASKED}="${{(j: :)words[1,CURRENT]}}" gputopo 2>/dev/null)}}")
-    if [[ -n $found[1] ]]; then compadd -- $found; else _files; fi
-}}
-if ((!$+functions[compdef])); then
-    autoload -Uz compinit
-    compinit
-fi
-compdef _gputopo gputopo
-""",
-    "fish": f"""\
-# Completes gputopo in fish; written by: gputopo completion fish
-complete -c gputopo -a '(env {ASKED}=(commandline -cp) gputopo 2>/dev/null)'
-""",
-}
 
 
 def completion(
@@ -61,7 +28,7 @@ def completion(
 
     Exit codes: 0 fine; 2 an unknown shell.
     """
-    emit(SCRIPTS[shell or _own_shell(os.environ)])
+    emit(Path(__file__).with_suffix(f".{shell or _own_shell(os.environ)}").read_text(encoding="utf-8"))
     return 0
 
 
@@ -131,5 +98,5 @@ def _words(one: Declared) -> tuple[str, ...]:
 
         return tuple(topic for topic in pages.topics() if " " not in topic)
     if one.option.flag == "SHELL":
-        return tuple(SCRIPTS)
+        return get_args(Shell)
     return tuple(word for word in one.placeholder.split("|") if _TYPED.fullmatch(word))

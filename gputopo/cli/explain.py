@@ -2,8 +2,6 @@
 
 import sys
 
-import msgspec
-
 from gputopo import pages
 from gputopo.cli.printing import emit
 from gputopo.values.errors import UsageError
@@ -28,23 +26,7 @@ def explain(
     _show(found)
 
 
-class ListedModel(msgspec.Struct, frozen=True):
-    """A model that can be trained."""
-
-    name: str
-    input_shape: tuple[int, ...]
-    parameters: int
-    parameter_bytes: int
-    multiply_accumulates: int
-    batch: int  # per GPU, where none is given
-    source: str = ""  # the program whose network of this name it is
-    note: str = ""  # how it differs from the paper's
-
-
-class ListedModels(msgspec.Struct, frozen=True, tag_field="schema", tag="gputopo.models/1"):
-    """The built-in models, in the order of the page."""
-
-    models: tuple[ListedModel, ...]
+_LISTED = ("name", "input_shape", "parameters", "parameter_bytes", "multiply_accumulates")
 
 
 def models(*, as_json: bool = False) -> None:
@@ -56,26 +38,13 @@ def models(*, as_json: bool = False) -> None:
         from gputopo.values import schema
         from gputopo.workload import workloads
 
-        found = (workloads.require(name) for name in workloads.names())
-        emit(
-            schema.encode_pretty(
-                ListedModels(
-                    tuple(
-                        ListedModel(
-                            one.name,
-                            tuple(one.input_shape),
-                            one.parameters,
-                            one.parameter_bytes,
-                            one.multiply_accumulates,
-                            one.gpu_batch,
-                            one.source,
-                            one.note,
-                        )
-                        for one in found
-                    )
-                )
-            )
-        )
+        found = map(workloads.require, workloads.names())
+        listed = [
+            {name: getattr(one, name) for name in _LISTED}
+            | {"batch": one.gpu_batch, "source": one.source, "note": one.note}
+            for one in found
+        ]
+        emit(schema.encode_pretty({"schema": "gputopo.models/1", "models": listed}))
         return
     _show(pages.read("models"))
 

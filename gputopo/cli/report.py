@@ -26,30 +26,21 @@ FailOn = Literal["warning", "error"]
 Shape = Literal["table", "markdown", "html", "json", "csv"]
 
 
-class ComparedOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to read beside run folders, and what to compare with."""
+class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to read, what to compare with, and how it is shown."""
 
+    runs: tuple[str, ...] = ()
     imported: tuple[str, ...] = ()
     published: PublishedName | None = None
     baseline: tuple[str, ...] = ()
     smallest_effect: float = 2.0
-
-
-class ShownOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the report is shown."""
-
+    history: bool = False  # of this machine, instead
+    model: str | None = None
+    since: str | None = None
     whole: bool = False
     shape: Shape = "table"
     output: Path | None = None
     fail_on: FailOn | None = None
-
-
-class PastOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to show of this machine's history."""
-
-    history: bool = False
-    model: str | None = None
-    since: str | None = None
 
 
 def history_of(model: str | None, since: str | None) -> "Box":
@@ -107,13 +98,7 @@ def _date(text: str) -> float:
         raise UsageError(f"--since {text} is not a date", "write --since 2026-11-01") from error
 
 
-def report(
-    *,
-    runs: tuple[str, ...] = (),
-    compared: Annotated[ComparedOptions, OptionsOf(ComparedOptions)],
-    past: Annotated[PastOptions, OptionsOf(PastOptions)],
-    shown: Annotated[ShownOptions, OptionsOf(ShownOptions)],
-) -> int:
+def report(options: Annotated[ReportOptions, OptionsOf(ReportOptions)]) -> int:
     """Show what runs measured: what to take, scaling, ratios, comparisons, with the numbers.
 
     Runs that failed are shown with their reasons. Only runs under the same conditions are compared; figures
@@ -121,39 +106,39 @@ def report(
 
     Exit codes: 0 fine; 1 findings at or above --fail-on; 2 bad input, or nothing to compare with --baseline.
     """
-    if past.history:
-        return _report_history(past, shown)
+    if options.history:
+        return _report_history(options)
     ours = RunFolders()
-    if compared.published is None:
-        study = _study(runs, compared, ours)
+    if options.published is None:
+        study = _study(options, ours)
     else:
         from gputopo.measurements.published import made
 
-        study = made(compared.published)
-    _show(study, lambda pictures: _document(study, ours, pictures=pictures), shown)
-    if shown.fail_on is not None and (study.has_failed or study.unread):
+        study = made(options.published)
+    _show(study, lambda pictures: _document(study, ours, pictures=pictures), options)
+    if options.fail_on is not None and (study.has_failed or study.unread):
         return ExitCode.FINDINGS
-    return ExitCode.FINDINGS if shown.fail_on == "warning" and study.has_regression else ExitCode.OK
+    return ExitCode.FINDINGS if options.fail_on == "warning" and study.has_regression else ExitCode.OK
 
 
-def _report_history(past: PastOptions, shown: ShownOptions) -> int:
+def _report_history(options: ReportOptions) -> int:
     from gputopo.report.box import box_document
 
-    box = history_of(past.model, past.since)
-    _show(box, lambda pictures: box_document(box, pictures=pictures), shown)
-    return ExitCode.FINDINGS if shown.fail_on == "warning" and box.changes else ExitCode.OK
+    box = history_of(options.model, options.since)
+    _show(box, lambda pictures: box_document(box, pictures=pictures), options)
+    return ExitCode.FINDINGS if options.fail_on == "warning" and box.changes else ExitCode.OK
 
 
-def _show(value: "Study | Box", document: "Callable[[bool], Document]", shown: ShownOptions) -> None:
+def _show(value: "Study | Box", document: "Callable[[bool], Document]", options: ReportOptions) -> None:
     """Print a report, or write it to a file. `document`: its document, with pictures or without."""
-    if shown.output is not None and shown.shape == "markdown":
-        _write_markdown(shown.output, document(True))
-    elif shown.output is not None:
-        _write(shown.output, _text(value, document, shown.shape))
-    elif shown.shape == "table":
-        show_report(value, lambda: document(False), shown.shape, whole=shown.whole)
+    if options.output is not None and options.shape == "markdown":
+        _write_markdown(options.output, document(True))
+    elif options.output is not None:
+        _write(options.output, _text(value, document, options.shape))
+    elif options.shape == "table":
+        show_report(value, lambda: document(False), options.shape, whole=options.whole)
     else:
-        emit(_text(value, document, shown.shape))
+        emit(_text(value, document, options.shape))
 
 
 def _write_markdown(path: Path, document: "Document") -> None:
@@ -178,17 +163,17 @@ def _make(folder: Path) -> None:
         raise InputError(f"cannot make {folder}: {error.strerror}", "name another --output") from error
 
 
-def _study(runs: tuple[str, ...], compared: ComparedOptions, ours: "RunFolders") -> "Study":
+def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
     """Return the study of all paths, or of the runs of this user."""
     from gputopo.captures.training_files import read
     from gputopo.measurements.published import PUBLISHED, known_machines, published_measurements
     from gputopo.measurements.study import UnreadFile, study_of
     from gputopo.reference.published import SOURCES
 
-    paths = tuple(map(_folder_of_sweep, (*runs, *compared.imported))) or (_home(),)
+    paths = tuple(map(_folder_of_sweep, (*options.runs, *options.imported))) or (_home(),)
     found = read(paths, read_run=ours.run, read_json=ours.document)
     earlier = RunFolders()
-    before = read(compared.baseline, read_run=earlier.run, read_json=earlier.document)
+    before = read(options.baseline, read_run=earlier.run, read_json=earlier.document)
     if not found.measurements:
         why = f": {found.unread[0][1]}" if found.unread else ""
         raise InputError(
@@ -204,10 +189,10 @@ def _study(runs: tuple[str, ...], compared: ComparedOptions, ours: "RunFolders")
         machines={**known_machines(), **earlier.machines, **ours.machines},
         earlier=before.measurements,
         references=published_measurements(),
-        smallest_effect=compared.smallest_effect / 100,
+        smallest_effect=options.smallest_effect / 100,
         unread=[UnreadFile(source=name, why=why) for name, why in (*found.unread, *before.unread)],
     )
-    if compared.baseline:
+    if options.baseline:
         _check_compared(study, before.measurements)
     sources = {row.reference.removeprefix(PUBLISHED): None for row in study.figures.against}
     return msgspec.structs.replace(study, sources={n: SOURCES[n] for n in sources if n in SOURCES})

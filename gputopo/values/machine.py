@@ -12,66 +12,63 @@ import msgspec
 
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.fields import Value
+
+# Imported from here, too.
 from gputopo.values.gpu import (
-    JOINING,
-    ClockMhz,
-    ClocksMhz,
-    Ecc,
-    Fabric,
-    Gpu,
-    GpuProcess,
-    MemoryMib,
-    Mig,
-    NvLink,
-    Pcie,
-    PowerW,
-    RemappedRows,
-    RetiredPages,
-    SpareRows,
-    TemperatureC,
-    Throttle,
-    UtilizationPercent,
+    JOINING as JOINING,
+)
+from gputopo.values.gpu import (
+    ClockMhz as ClockMhz,
+)
+from gputopo.values.gpu import (
+    ClocksMhz as ClocksMhz,
+)
+from gputopo.values.gpu import (
+    Ecc as Ecc,
+)
+from gputopo.values.gpu import (
+    Fabric as Fabric,
+)
+from gputopo.values.gpu import (
+    Gpu as Gpu,
+)
+from gputopo.values.gpu import (
+    GpuProcess as GpuProcess,
+)
+from gputopo.values.gpu import (
+    MemoryMib as MemoryMib,
+)
+from gputopo.values.gpu import (
+    Mig as Mig,
+)
+from gputopo.values.gpu import (
+    NvLink as NvLink,
+)
+from gputopo.values.gpu import (
+    Pcie as Pcie,
+)
+from gputopo.values.gpu import (
+    PowerW as PowerW,
+)
+from gputopo.values.gpu import (
+    RemappedRows as RemappedRows,
+)
+from gputopo.values.gpu import (
+    RetiredPages as RetiredPages,
+)
+from gputopo.values.gpu import (
+    SpareRows as SpareRows,
+)
+from gputopo.values.gpu import (
+    TemperatureC as TemperatureC,
+)
+from gputopo.values.gpu import (
+    Throttle as Throttle,
+)
+from gputopo.values.gpu import (
+    UtilizationPercent as UtilizationPercent,
 )
 from gputopo.values.history import GpuHistory
-
-__all__ = [
-    "JOINING",
-    "ClockMhz",
-    "ClocksMhz",
-    "Contradiction",
-    "Driver",
-    "DriverStatus",
-    "Ecc",
-    "Fabric",
-    "Gap",
-    "Gpu",
-    "GpuProcess",
-    "Hop",
-    "Host",
-    "KernelEvent",
-    "KernelEventKind",
-    "LineCounts",
-    "Link",
-    "Machine",
-    "MemoryMib",
-    "Mig",
-    "Nccl",
-    "Nic",
-    "NicPort",
-    "NumaNode",
-    "NvLink",
-    "PciNode",
-    "Pcie",
-    "PowerW",
-    "RemappedRows",
-    "RetiredPages",
-    "Sample",
-    "SpareRows",
-    "TemperatureC",
-    "Throttle",
-    "Unread",
-    "UtilizationPercent",
-]
 
 
 class NumaNode(Value, frozen=True):

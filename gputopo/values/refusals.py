@@ -1,10 +1,10 @@
 """Options that exclude or need one another: the rows of `refusals.csv`, so that all can be read as one text.
 
-A row is of some commands, for options as they are typed, or of `training`, for the fields of its spec, or of
-`losing`, for those of a training that is to go on without lost hosts. It applies where every term of `when`
-does: names separated by `|`, of which one has to be given; `!` before a term: none. `format=json`,
-`task!=train`: given with this value, with another one. `asked.NAME` of a training is an option as it was
-typed, `@NAME` the terms of the row of that name.
+A row is of some commands, for options as they are typed, of `training`, for the fields of its spec, of
+`losing`, for those of a training that is to go on without lost hosts, or of `run:moved`, of options that the
+command has no more. It applies where every term of `when` does: names separated by `|`, of which one has to
+be given; `!` before a term: none. `format=json`, `task!=train`: given with this value, with another one.
+`asked.NAME` of a training is an option as it was typed, `@NAME` the terms of the row of that name.
 
 `{option}` and `{other}` in the texts are the first option that is given of the first and the second term,
 `{options}` all of the first. What depends on the machine or on a starter is refused where that is known.

@@ -24,12 +24,12 @@ T = TypeVar("T", bound=msgspec.Struct)
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
-def encode(value: msgspec.Struct) -> bytes:
+def encode(value: msgspec.Struct | dict[str, Any]) -> bytes:
     """Return the JSON form of a value on one line, with its `schema` field first where it has one."""
     return _escaped(msgspec.json.encode(value, enc_hook=_as_text))
 
 
-def encode_pretty(value: msgspec.Struct) -> str:
+def encode_pretty(value: msgspec.Struct | dict[str, Any]) -> str:
     """Return the JSON form of a value for people: two-space indent and a newline at the end."""
     return msgspec.json.format(encode(value), indent=2).decode() + "\n"
 

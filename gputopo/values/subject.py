@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import msgspec
 
@@ -12,95 +12,78 @@ from gputopo.values.index_ranges import index_ranges, parse_ranges
 from gputopo.values.machine import Driver, Gpu, GpuProcess, Host, Link, Machine, Nic, NvLink, PciNode
 
 Kind = Literal["gpus", "link", "nics", "driver", "machine"]
+_KINDS: dict[str, Kind] = {"gpu": "gpus", "gpus": "gpus", "link": "link", "nic": "nics", "nics": "nics"}
+_KINDS |= {"driver": "driver", "machine": "machine"}
+_ENDS = re.compile(r"(-?\d+)(?:-(-?\d+))?")  # a misread number may be below 0
 
 
-class Subject:
-    """What a finding is about, immutable. In JSON: its `text` (of a dataclass msgspec writes the fields).
-
-    `gpus`: ascending indices in the machine; one or more of kind "gpus", the two ends of a "link", else none.
-    """
-
-    __slots__ = ("gpus", "kind", "nics")
-    kind: Kind
-    gpus: tuple[int, ...]
-    nics: tuple[int, ...]  # those of network cards of kind "nics"
-
-    def __init__(self, kind: Kind, gpus: tuple[int, ...] = (), nics: tuple[int, ...] = ()) -> None:
-        object.__setattr__(self, "kind", kind)
-        object.__setattr__(self, "gpus", gpus)
-        object.__setattr__(self, "nics", nics)
+class Subject(str):
+    """What a finding is about: `gpu:3`, `gpus:0-2,5`, `link:0-1`, `nic:0`, `driver` or `machine`."""
 
     @classmethod
     def of_gpus(cls, indices: Iterable[int]) -> "Subject":
         """Return the subject for one GPU or several. Raises ValueError if there is none."""
-        gpus = tuple(sorted(set(indices)))
-        if not gpus:
-            raise ValueError("a subject of GPUs needs at least one")
-        return cls("gpus", gpus)
+        return cls._of("gpu", set(indices))
 
     @classmethod
     def of_nics(cls, indices: Iterable[int]) -> "Subject":
         """Return the subject for one network card or several. Raises ValueError if there is none."""
-        nics = tuple(sorted(set(indices)))
-        if not nics:
-            raise ValueError("a subject of network cards needs at least one")
-        return cls("nics", nics=nics)
+        return cls._of("nic", set(indices))
 
     @classmethod
     def of_link(cls, a: int, b: int) -> "Subject":
         """Return the subject for the pair of GPUs `a` and `b`, in either order."""
         if a == b:
             raise ValueError(f"a link joins two GPUs, got {a} twice")
-        return cls("link", (min(a, b), max(a, b)))
+        return cls(f"link:{min(a, b)}-{max(a, b)}")
 
     @classmethod
     def parse(cls, text: str) -> "Subject":
-        """Read what `text` returns. Raises ValueError for anything else."""
-        if text == "driver":
-            return DRIVER
-        if text == "machine":
-            return MACHINE
+        """Read a subject. Raises ValueError for anything else."""
         kind, _, rest = text.partition(":")
+        if text in ("driver", "machine"):
+            return cls(text)
         if kind == "link":
             a, dash, b = rest.partition("-")
             if dash and a.isdecimal() and b.isdecimal() and a != b:
                 return cls.of_link(int(a), int(b))
-        elif kind in ("gpu", "gpus") and (gpus := parse_ranges(rest)) is not None:
-            return cls("gpus", gpus)
-        elif kind in ("nic", "nics") and (nics := parse_ranges(rest)) is not None:
-            return cls("nics", nics=nics)
+        elif kind in _KINDS and (indices := parse_ranges(rest)) is not None:
+            return cls._of(kind.removesuffix("s"), set(indices))
         raise ValueError(
             f"'{text}' is no subject such as gpu:3, gpus:0-2,5, link:0-1, nic:0, driver or machine"
         )
 
+    @classmethod
+    def _of(cls, noun: str, indices: set[int]) -> "Subject":
+        if not indices:
+            raise ValueError(f"a subject needs at least one {noun}")
+        return cls(f"{noun}{'s' if len(indices) > 1 else ''}:{index_ranges(indices)}")
+
     @property
     def text(self) -> str:
-        """`gpu:3`, `gpus:0-2,5`, `link:0-1`, `nic:0`, `driver` or `machine`."""
+        """The subject as plain text."""
+        return str(self)
+
+    @property
+    def kind(self) -> Kind:
+        """What it names."""
+        return _KINDS[self.partition(":")[0]]
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """Ascending indices of GPUs in the machine; the two ends of a link."""
+        return self._indices() if self.kind in ("gpus", "link") else ()
+
+    @property
+    def nics(self) -> tuple[int, ...]:
+        """Ascending indices of network cards."""
+        return self._indices() if self.kind == "nics" else ()
+
+    def _indices(self) -> tuple[int, ...]:
+        ends = [(int(low), int(high or low)) for low, high in _ENDS.findall(self.partition(":")[2])]
         if self.kind == "link":
-            return f"link:{self.gpus[0]}-{self.gpus[1]}"
-        if self.kind == "gpus":
-            return f"gpu{'s' if len(self.gpus) > 1 else ''}:{index_ranges(self.gpus)}"
-        if self.kind == "nics":
-            return f"nic{'s' if len(self.nics) > 1 else ''}:{index_ranges(self.nics)}"
-        return self.kind
-
-    def __str__(self) -> str:
-        return self.text
-
-    def __repr__(self) -> str:
-        return f"Subject.parse({self.text!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Subject) and self._parts() == other._parts()
-
-    def __hash__(self) -> int:
-        return hash(self._parts())
-
-    def _parts(self) -> tuple[Kind, tuple[int, ...], tuple[int, ...]]:
-        return self.kind, self.gpus, self.nics
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"a subject is immutable: {name}")
+            return ends[0]
+        return tuple(index for low, high in ends for index in range(low, high + 1))
 
 
 DRIVER = Subject("driver")

@@ -39,15 +39,6 @@ class ModelName:
     module: str = ""
 
 
-@dataclass(frozen=True)
-class Defaults:
-    """Defaults of a model's training. Batches are per device."""
-
-    gpu_batch: int
-    cpu_batch: int
-    learning_rate: float
-
-
 def read(name: str) -> ModelName:
     """Parse a name. Raises UsageError with the nearest valid one."""
     if name.lower().startswith(KERAS_PREFIX):
@@ -60,13 +51,13 @@ def read(name: str) -> ModelName:
     return ModelName("network", workload.require(name).name)
 
 
-def defaults(name: str) -> Defaults:
-    """Return the defaults of a model by its name. Raises UsageError as `read` does."""
+def defaults(name: str) -> tuple[int, int, float]:
+    """Return a model's batches of a GPU and of a CPU device, and its rate. Raises UsageError as `read`."""
     asked = read(name)
     if asked.kind == "network":
         known = workload.require(asked.attribute)
-        return Defaults(known.gpu_batch, known.cpu_batch, known.learning_rate)
-    return Defaults(KERAS_GPU_BATCH, KERAS_CPU_BATCH, KERAS_LEARNING_RATE)
+        return known.gpu_batch, known.cpu_batch, known.learning_rate
+    return KERAS_GPU_BATCH, KERAS_CPU_BATCH, KERAS_LEARNING_RATE
 
 
 def no_module(name: str) -> UsageError:
@@ -156,12 +147,8 @@ DENSENET_EPOCHS = (150, 225, 300)
 ALEXNET_DECAY_EPOCHS = 100
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """Learning rate (`RunSpec.learning_rate`) and its schedule."""
-
-    learning_rate: float
-    schedule: Schedule
+Recipe = tuple[float, Schedule]
+"""Learning rate (`RunSpec.learning_rate`) and its schedule."""
 
 
 def scaled_rate(rate: float, batch: int, of_batch: int) -> float:
@@ -176,10 +163,10 @@ def model_recipe(model: str, batch: int, *, added: int = 1) -> Recipe:
     independent. `added`: the number of towers whose gradients are added up and not averaged; the ResNets of
     ImageNet's shape divide their rate by it. Raises UsageError for an unknown model.
     """
-    rate = defaults(model).learning_rate
+    *_, rate = defaults(model)
     asked = read(model)
     if asked.kind != "network":
-        return Recipe(rate, Schedule())
+        return rate, Schedule()
     name, data = asked.attribute, workload.require(asked.attribute).data_name
     if name.startswith("resnet") and data == "imagenet":
         per_epoch = IMAGENET_EXAMPLES / batch
@@ -188,20 +175,18 @@ def model_recipe(model: str, batch: int, *, added: int = 1) -> Recipe:
             _tenths(len(RESNET_EPOCHS) + 1),
             warmup_steps=int(per_epoch * RESNET_WARMUP_EPOCHS),
         )
-        return Recipe(scaled_rate(rate / added, batch, RESNET_BATCH), schedule)
+        return scaled_rate(rate / added, batch, RESNET_BATCH), schedule
     # A batch beyond all examples makes an epoch of one step.
     per_epoch = max(CIFAR10_EXAMPLES // batch, 1)
     if name.startswith("resnet"):
-        return Recipe(
-            rate, _stairs(tuple(per_epoch * epoch for epoch in CIFAR_RESNET_EPOCHS), CIFAR_RESNET_FACTORS)
-        )
+        return rate, _stairs(tuple(per_epoch * epoch for epoch in CIFAR_RESNET_EPOCHS), CIFAR_RESNET_FACTORS)
     if name.startswith("densenet"):
         last = tuple(per_epoch * epoch for epoch in DENSENET_EPOCHS)
-        return Recipe(rate, _stairs(last, _tenths(len(last) + 1)))
+        return rate, _stairs(last, _tenths(len(last) + 1))
     if name == "alexnet-cifar10":
         steps = max(ALEXNET_DECAY_EPOCHS * CIFAR10_EXAMPLES // batch, 1)
-        return Recipe(rate, Schedule(kind="exponential", decay=0.1, decay_steps=steps))
-    return Recipe(rate, Schedule())
+        return rate, Schedule(kind="exponential", decay=0.1, decay_steps=steps)
+    return rate, Schedule()
 
 
 def _stairs(last: tuple[int, ...], factors: tuple[float, ...], warmup_steps: int = 0) -> Schedule:

@@ -103,12 +103,12 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
         says=_notes(target, requested, count),
         **_steps(target, requested, given, model, count),
     )
-    recipe = _recipe(spec, given, count)
+    rate, schedule = _recipe(spec, given, count)
     spec = msgspec.structs.replace(
         spec,
         rank=0 if is_multi_worker(spec) else None,
-        learning_rate=recipe.learning_rate,
-        optimization=msgspec.structs.replace(spec.optimization, schedule=recipe.schedule),
+        learning_rate=rate,
+        optimization=msgspec.structs.replace(spec.optimization, schedule=schedule),
         says=(*spec.says, *_batch_note(spec, choice.batch_sizes)),
     )
     _check_drills(spec)
@@ -151,7 +151,7 @@ def _steps(
     target: Target, requested: RunSpec, given: Mapping[str, Any], model: str, count: int
 ) -> dict[str, Any]:
     """Return the batch of a device and the number of steps: by count, by time, or all examples."""
-    known = model_names.defaults(model)
+    gpu_batch, cpu_batch, _ = model_names.defaults(model)
     on_cpu = requested.backend == "cpu"
     fixed = not on_cpu or requested.num_batches is not None
     batches = GPU_BATCHES if requested.num_batches is None else requested.num_batches
@@ -163,7 +163,7 @@ def _steps(
             "time_budget_s": None if fixed else CPU_TIME_BUDGET_S,
             "max_batches": batches if fixed else CPU_MAX_BATCHES,
         }
-    batch = _cpu_batch(known.cpu_batch, count) if on_cpu else known.gpu_batch
+    batch = _cpu_batch(cpu_batch, count) if on_cpu else gpu_batch
     return {
         "batch_size": _batch(target, requested, given.get("batch_size", batch), count),
         "num_warmup_batches": given.get(
@@ -187,13 +187,13 @@ def _recipe(spec: RunSpec, given: Mapping[str, Any], count: int) -> Recipe:
     update = spec.variable_update
     added = count if spec.grad_reduce == "sum" and update == "replicated" else 1
     batch = spec.joint_batch // count if update == "independent" else spec.joint_batch
-    own = model_recipe(spec.model, batch, added=added)
-    rate = given.get("learning_rate", own.learning_rate)
+    own_rate, own_schedule = model_recipe(spec.model, batch, added=added)
+    rate = given.get("learning_rate", own_rate)
     schedule = spec.optimization.schedule
     if spec.asked.get("learning_rate_schedule") == MODEL_SCHEDULE:
-        warmup = schedule.warmup_steps or own.schedule.warmup_steps
-        schedule = msgspec.structs.replace(own.schedule, warmup_steps=warmup)
-    return Recipe(rate * count if spec.asked.get("scale_learning_rate") else rate, schedule)
+        warmup = schedule.warmup_steps or own_schedule.warmup_steps
+        schedule = msgspec.structs.replace(own_schedule, warmup_steps=warmup)
+    return rate * count if spec.asked.get("scale_learning_rate") else rate, schedule
 
 
 def _precision(requested: RunSpec) -> Precision:

@@ -7,7 +7,7 @@ the network is in none of them, and they are of that host's clock, which `HostMa
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -144,14 +144,6 @@ def host_call(function: Callable[..., Any], given: Sequence[Tensor], kind: Any) 
         return tf.ensure_shape(tf.numpy_function(function, list(given), kind), ())
 
 
-class Transferred(NamedTuple):
-    """What travels between hosts: gradients, sums; and by rank the sums that are made there."""
-
-    gradients: Transfers
-    sums: Transfers
-    made: Mapping[int, list[Tensor]]
-
-
 def exchange_marks(
     marks: Marks,
     devices: Sequence[Device],
@@ -165,20 +157,20 @@ def exchange_marks(
     sums; when the sums of all its towers were there. NaN where there is no such transfer.
     """
     ranks = list(dict.fromkeys(device.rank for device in devices))
-    found = exchange_of(devices, gradients, totals)
+    gathered, spread, made_by = exchange_of(devices, gradients, totals)
     are_everywhere = len(totals) == len(devices)
     rows = []
     for rank in ranks:
         host = device_name("CPU", 0, rank)
-        made = [(total, total.device) for total in found.made.get(rank, ())]
+        made = [(total, total.device) for total in made_by.get(rank, ())]
         sums = [
             marks.arrived(own, device.device)
             for own, device in zip(totals, devices, strict=False)
             if are_everywhere and device.rank == rank
         ]
         row = [
-            *(_come(marks, found.gradients.get((source, rank), ()), host) for source in ranks),
-            *(_come(marks, found.sums.get((source, rank), ()), host) for source in ranks),
+            *(_come(marks, gathered.get((source, rank), ()), host) for source in ranks),
+            *(_come(marks, spread.get((source, rank), ()), host) for source in ranks),
             _come(marks, made, host),
             clock(sums, host) if sums else _never(host),
         ]
@@ -190,8 +182,8 @@ def exchange_marks(
 
 def exchange_of(
     devices: Sequence[Device], gradients: Sequence[Sequence[Tensor]], totals: Sequence[Sequence[Tensor]]
-) -> Transferred:
-    """Return the transfers of a reduction, each tensor once a device."""
+) -> tuple[Transfers, Transfers, Mapping[int, list[Tensor]]]:
+    """Return what travels between hosts: gradients, sums, each once a device; and by rank sums made there."""
     waits_for = {
         gradient.op: frozenset({device.rank})
         for device, own in zip(devices, gradients, strict=True)
@@ -218,7 +210,7 @@ def exchange_of(
                 spread.setdefault((source, reader), {})[tensor.name, op.device] = (tensor, op.device)
             elif waits_for.get(tensor.op) == frozenset({source}):
                 gathered.setdefault((source, reader), {})[tensor.name, op.device] = (tensor, op.device)
-    return Transferred(
+    return (
         {pair: list(found.values()) for pair, found in gathered.items()},
         {pair: list(found.values()) for pair, found in spread.items()},
         made,

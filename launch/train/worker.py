@@ -124,14 +124,13 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
             spec = multi_worker.of_tasks(spec)
             options["strategy"] = multi_worker.started(spec)
             _end_by_sigterm()  # of rank 0: that of the others is blocked
-        with joined_fastest(spec, emit) as chosen:
-            spec = chosen.spec
+        with joined_fastest(spec, emit) as (spec, says):
             versions = worker_versions(gpus=spec.backend == "gpu") | devices.settings(spec)
             _task_of(spec)(
                 models.build(spec.model, spec),
                 spec,
                 emit,
-                start=WorkerStart(import_s, versions, chosen.says),
+                start=WorkerStart(import_s, versions, says),
                 **options,
             )
         emit(_memory_peak(spec))

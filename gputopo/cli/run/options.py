@@ -63,9 +63,20 @@ def _values(_flag: str, text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
 
-class AxisOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """A matrix on the command line: all combinations of these values run, each of them a cell."""
+# Options of a sweep: values beside the matrix and in it, and what changes the cells of a new one.
+_BESIDE = ("repeats", "seconds")
+_AXES = ("model", "num_gpus", "batch_size", "variable_update", "precision")
+_CELLS = ("compare_pairs", "data_dir", "order", "seed", "cpu")
 
+
+class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to sweep. Of the pace None: as the sweep began, at first as the matrix states."""
+
+    preset: str | None = None
+    matrix: Path | None = None
+    output: Annotated[str | None, read_folder] = None
+    resume: Annotated[str | None, read_folder] = None
+    retry_failed: bool = False
     model: Annotated[tuple[str, ...] | None, _values] = None
     num_gpus: Annotated[tuple[str, ...] | None, _values] = None
     batch_size: Annotated[tuple[str, ...] | None, _values] = None
@@ -73,44 +84,43 @@ class AxisOptions(msgspec.Struct, frozen=True, kw_only=True):
     precision: Annotated[tuple[str, ...] | None, _values] = None
     repeats: int | None = None
     seconds: float | None = None
-
-    @property
-    def text(self) -> str | None:
-        """The matrix as the TOML text of a file; None where no value was given. Raises UsageError."""
-        fields = {name: one for name, one in msgspec.structs.asdict(self).items() if one is not None}
-        axes = {name: one for name, one in fields.items() if isinstance(one, tuple)}
-        if not fields:
-            return None
-        if self.model is None:
-            flag = f"--{next(iter(fields)).replace('_', '-')}"
-            raise UsageError(f"{flag} needs --model", "add --model alexnet, or write it into the matrix")
-        top = [f"{name} = {one}" for name, one in fields.items() if name not in axes]
-        values = {
-            name: ", ".join(one if one.isdecimal() else json.dumps(one) for one in of)
-            for name, of in axes.items()
-        }
-        return "\n".join((*top, "[matrix]", *(f"{name} = [{one}]" for name, one in values.items()), ""))
-
-
-class CellOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What changes the cells of a new sweep, or their order."""
-
     compare_pairs: bool = False
     data_dir: Annotated[str | None, read_data_folder] = None
     order: Literal["listed", "rounds", "random"] | None = None
     seed: int | None = None
     cpu: bool = False
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """Those that were given, by name."""
-        fields = msgspec.structs.asdict(self).items()
-        return {name: value for name, value in fields if value is not None and value is not False}
-
-
-class PaceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be changed when a sweep goes on; None: as it began, at first as the matrix states."""
-
     time_budget: float | None = None
     cool_down: float | None = None
     cool_below: float | None = None
+    dry_run: bool = False
+    shape: Literal["table", "json"] = "table"
+    fail_on: Literal["error"] | None = None
+
+    @property
+    def typed(self) -> str | None:
+        """The matrix on the command line, all combinations of its values, as the TOML text of a file.
+
+        None where no value was given. Raises UsageError.
+        """
+        fields = self._given(_AXES + _BESIDE)
+        if not fields:
+            return None
+        if self.model is None:
+            flag = f"--{next(iter(fields)).replace('_', '-')}"
+            raise UsageError(f"{flag} needs --model", "add --model alexnet, or write it into the matrix")
+        top = [f"{name} = {fields[name]}" for name in _BESIDE if name in fields]
+        values = {
+            name: ", ".join(one if one.isdecimal() else json.dumps(one) for one in fields[name])
+            for name in _AXES
+            if name in fields
+        }
+        return "\n".join((*top, "[matrix]", *(f"{name} = [{one}]" for name, one in values.items()), ""))
+
+    @property
+    def of_cells(self) -> dict[str, Any]:
+        """What changes the cells, by name."""
+        return self._given(_CELLS)
+
+    def _given(self, names: tuple[str, ...]) -> dict[str, Any]:
+        fields = ((name, getattr(self, name)) for name in names)
+        return {name: value for name, value in fields if value is not None and value is not False}

@@ -5,7 +5,6 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,11 +17,8 @@ from gputopo.launch.supervise.outlets import Alarm, SampleScalars
 from gputopo.report.run_metrics import RunMetrics
 from gputopo.values import schema
 from gputopo.values.errors import HardwareError, InputError
-from gputopo.values.run.events import Event, RunFinished
+from gputopo.values.run.events import Event, RunFinished, RunStarted
 from gputopo.values.run.plan import Plan
-
-if TYPE_CHECKING:
-    from gputopo.values.run.events import Event
 
 
 class RunDisplay:
@@ -57,7 +53,7 @@ class RunDisplay:
         from gputopo.report.runs.tf_cnn_log import DISPLAY_EVERY, TfCnnLog
 
         log = TfCnnLog(self._every or DISPLAY_EVERY) if self._prints_log else None
-        metrics = self._metrics_file()
+        metrics = None if self._prometheus is None else MetricsFile(Path(self._prometheus), note)
         with contextlib.ExitStack() as stack:
             # It ends before the display: what it reports is shown.
             progress = stack.enter_context(Progress(display_every=self._every))
@@ -79,21 +75,12 @@ class RunDisplay:
 
             yield on_event
 
-    def _metrics_file(self) -> "MetricsFile | None":
-        if self._prometheus is None:
-            return None
-        from gputopo.cli.run.showing import MetricsFile
-
-        return MetricsFile(Path(self._prometheus), note)
-
     def require_written(self) -> None:
         """Raise HardwareError if log lines could not be written."""
         if self._unwritten is not None:
             raise self._unwritten
 
     def _with_prediction(self, event: "Event") -> "Event":
-        from gputopo.values.run.events import RunStarted
-
         if not (self._predicted and isinstance(event, RunStarted)):
             return event
         return msgspec.structs.replace(event, says=(*event.says, *self._predicted))
@@ -147,8 +134,6 @@ def show_dry_run(
     plan = target.plan
     place = target.host_place if spec is None or spec.backend == "gpu" else HostPlace()
     if shape == "json":
-        from gputopo.values import schema
-
         dry = DryRun(plan=plan, environment=dict(environment), command=tuple(command), spec=spec, host=place)
         try:
             text = schema.encode_pretty(dry)

@@ -8,14 +8,13 @@ import sys
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
 from gputopo.cli.printing import note, show_report, to_stderr
-from gputopo.cli.run.options import AxisOptions, CellOptions, PaceOptions
+from gputopo.cli.run.options import SweepOptions
 from gputopo.launch.jobs.run import worker_command
-from gputopo.launch.spec.readers import read_folder
 from gputopo.values.errors import ExitCode, HardwareError, InputError
 from gputopo.values.option import OptionsOf
 
@@ -31,20 +30,7 @@ if TYPE_CHECKING:
 LOAD_S = 1.0  # over which the load of the host is measured before a cell
 
 
-def sweep(
-    *,
-    preset: str | None = None,
-    matrix: Path | None = None,
-    output: Annotated[str | None, read_folder] = None,
-    resume: Annotated[str | None, read_folder] = None,
-    retry_failed: bool = False,
-    axes: Annotated[AxisOptions, OptionsOf(AxisOptions)],
-    cells: Annotated[CellOptions, OptionsOf(CellOptions)],
-    pace: Annotated[PaceOptions, OptionsOf(PaceOptions)],
-    dry_run: bool = False,
-    shape: Literal["table", "json"] = "table",
-    fail_on: Literal["error"] | None = None,
-) -> int:
+def sweep(options: Annotated[SweepOptions, OptionsOf(SweepOptions)]) -> int:
     """Run a matrix of trainings, each cell in a process and a folder of its own, and show their speeds.
 
     The matrix is a preset, a file (--matrix), or values of options: --model alexnet --num-gpus 1,2,4.
@@ -59,29 +45,30 @@ def sweep(
     from gputopo.cli.source import planned_machine
     from gputopo.launch.locks import locked_folder
 
+    dry_run = options.dry_run
     with contextlib.ExitStack() as held:
-        if resume is None:
-            blank, made = begun(preset, matrix, axes.text, cells)
-            folder = _new_folder(blank, output, held, dry_run=dry_run)
+        if options.resume is None:
+            blank, made = begun(options)
+            folder = _new_folder(blank, options.output, held, dry_run=dry_run)
         else:
-            folder = Path(resume)
+            folder = Path(options.resume)
             if folder.is_dir() and not dry_run:
                 held.enter_context(locked_folder(folder, "--output"))
-            blank, made = resumed(folder, preset, matrix, axes.text, retry_failed=retry_failed)
-        blank = paced(blank, pace)
+            blank, made = resumed(folder, options)
+        blank = paced(blank, options)
         machine = planned_machine((), pairs=True)
         found, planned = _planned(blank, made, machine, folder, None if dry_run else held)
         if dry_run:
-            _print(found, shape, dry=True)
+            _print(found, options.shape, dry=True)
             return ExitCode.OK
         to_stderr(f"Sweep folder: {folder}\n")
         found, code = _run(found, made, planned, machine, folder)
-    _print(found, shape)
+    _print(found, options.shape)
     named = shlex.quote(str(folder))
     note(f"tables and observations: gputopo report {named}")
     if not found.complete:
         note(f"to go on: gputopo sweep --resume {named}")
-    return code or _exit_code(found, folder, fail_on)
+    return code or _exit_code(found, folder, options.fail_on)
 
 
 def _new_folder(blank: "Sweep", output: str | None, held: contextlib.ExitStack, *, dry_run: bool) -> Path:

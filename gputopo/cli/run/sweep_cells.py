@@ -12,7 +12,7 @@ import msgspec
 from gputopo import __version__
 from gputopo.cli.placement import PlanOptions, parse_model
 from gputopo.cli.printing import note
-from gputopo.cli.run.options import CellOptions, OutputOptions, PaceOptions
+from gputopo.cli.run.options import OutputOptions, SweepOptions
 from gputopo.cli.run.prepare import AskedJob, PlannedOn, require_runnable
 from gputopo.launch.jobs.sweep import DATA, FILE
 from gputopo.launch.spec.run_spec import Data, RunSpec
@@ -207,21 +207,16 @@ def _typed(name: str, value: Any) -> Any:
     return str(value).split(",") if known_options()[name].option.repeated and value is not True else value
 
 
-def begun(
-    preset: str | None, file: Path | None, typed: str | None, options: CellOptions
-) -> tuple[Sweep, Matrix]:
-    """Return the manifest of a new sweep, without cells, and its matrix. Raises GputopoError.
-
-    `typed`: a matrix on the command line, as the text of a file.
-    """
-    given = [one for one in (preset, file, typed) if one is not None]
+def begun(options: SweepOptions) -> tuple[Sweep, Matrix]:
+    """Return the manifest of a new sweep, without cells, and its matrix. Raises GputopoError."""
+    given = [one for one in (options.preset, options.matrix, options.typed) if one is not None]
     if len(given) != 1:
         what = "a preset, --matrix and --model exclude one another" if given else "nothing to sweep"
         raise UsageError(
             what, f"name a preset ({listed(PRESETS)}), a file with --matrix, or models: --model alexnet"
         )
-    origin, text = _source(preset, file, typed)
-    asked = options.given
+    origin, text = _source(options)
+    asked = options.of_cells
     seed = asked.pop("seed", None)
     matrix = _matrix(text, origin, asked)
     if matrix.order != "random" and seed is not None:
@@ -246,9 +241,7 @@ def begun(
     return blank, matrix
 
 
-def resumed(
-    folder: Path, preset: str | None, file: Path | None, typed: str | None, *, retry_failed: bool
-) -> tuple[Sweep, Matrix]:
+def resumed(folder: Path, options: SweepOptions) -> tuple[Sweep, Matrix]:
     """Return the manifest of a folder's sweep, and its matrix. Raises GputopoError.
 
     A preset or a file beside it must be that of the sweep, unchanged. Cells that were refused are asked for
@@ -261,21 +254,21 @@ def resumed(
         raise InputError(
             f"{folder} holds no sweep: {path.name}: {error.strerror}", "name the folder of a sweep"
         ) from error
-    if preset is not None or file is not None or typed is not None:
-        origin, text = _source(preset, file, typed)
+    if options.preset is not None or options.matrix is not None or options.typed is not None:
+        origin, text = _source(options)
         if _matrix(text, origin, {}) != _matrix(found.matrix, found.origin, {}):
             raise InputError(
                 f"{origin} is no longer the matrix of the sweep in {folder}",
                 f"leave it out to go on with the matrix as it was ({FILE} has it), or begin a new sweep",
             )
-    again = ("refused", "failed") if retry_failed else ("refused",)
+    again = ("refused", "failed") if options.retry_failed else ("refused",)
     blank: dict[str, Any] = {"state": "pending", "reason": None, "began_at": None, "seconds": None}
     cells = (msgspec.structs.replace(cell, **blank) if cell.state in again else cell for cell in found.cells)
     found = msgspec.structs.replace(found, cells=tuple(cells))
     return found, _matrix(found.matrix, found.origin, found.asked)
 
 
-def paced(blank: Sweep, pace: PaceOptions) -> Sweep:
+def paced(blank: Sweep, pace: SweepOptions) -> Sweep:
     """Return the manifest at this pace; what is not given stays as it was.
 
     Of the time budget that is what is left; where it ended the sweep, as many seconds again.
@@ -329,13 +322,14 @@ def _says(blank: Sweep, box: CellBox, cells: Sequence[SweepCell]) -> tuple[str, 
     return tuple(says)
 
 
-def _source(preset: str | None, file: Path | None, typed: str | None) -> tuple[str, str]:
+def _source(options: SweepOptions) -> tuple[str, str]:
     """Return the name and the text of a matrix. Raises InputError, UsageError."""
-    if typed is not None:
+    file = options.matrix
+    if (typed := options.typed) is not None:
         return "command line", typed
     if file is None:
-        assert preset is not None
-        return preset, preset_text(preset)
+        assert options.preset is not None
+        return options.preset, preset_text(options.preset)
     try:
         if file.stat().st_size > MAX_BYTES:
             raise InputError(f"{file} is too large for a matrix", f"at most {MAX_BYTES >> 20} MiB are read")

@@ -131,25 +131,17 @@ class Maker:
 
 
 class Batches:
-    """The batches of a maker in the order of the steps."""
-
-    def take(self, number: int) -> Batch:
-        """Return the batch of step `number`; raises what making it raised."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Stop making batches ahead, and wait until that has stopped."""
-
-
-class OnDemand(Batches):
-    """Each batch is made when it is asked for."""
+    """The batches of a maker in the order of the steps: each is made when it is asked for."""
 
     def __init__(self, make: Callable[[int], Batch]) -> None:
         self._make = make
 
     def take(self, number: int) -> Batch:
-        """Make the batch now."""
+        """Return the batch of step `number`; raises what making it raised."""
         return self._make(number)
+
+    def close(self) -> None:
+        """Stop making batches ahead, and wait until that has stopped."""
 
 
 class Prefetched(Batches):
@@ -161,7 +153,7 @@ class Prefetched(Batches):
     def __init__(self, make: Callable[[int], Batch], depth: int) -> None:
         if depth < 1:
             raise ValueError(f"a depth of {depth} is not ahead")
-        self._make = make
+        super().__init__(make)
         self._depth = depth
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=THREAD_NAME)
         self._pending: deque[Future[Batch]] = deque()

@@ -19,7 +19,6 @@ from gputopo.launch.train.inputs.source import (
     FedSource,
     InputSource,
     Maker,
-    OnDemand,
     Prefetched,
     Shape,
     own_rows,
@@ -117,7 +116,7 @@ def python_source(model: Shape, spec: RunSpec) -> FedSource:
     batches: Batches
     match spec.data.feed:
         case "sync":
-            batches, facts["ahead"] = OnDemand(pool.make), 0
+            batches, facts["ahead"] = Batches(pool.make), 0
         case "queue":
             batches = Prefetched(pool.make, ahead)
         case "dataset":
@@ -188,7 +187,7 @@ class Generated(Batches):
         height, width, channels = input_shape
         shape = (height, width, channels) if spec.data_format == "NHWC" else (channels, height, width)
         self._signature = tuple(signature_of(spec, shape))
-        self._maker = maker
+        super().__init__(maker.make)
         self._ahead = ahead
         self._iterator: Iterator[Sequence[Any]] | None = None
         self._next = 0
@@ -217,7 +216,7 @@ class Generated(Batches):
             step = number
             while True:
                 try:
-                    made = self._maker.make(step)
+                    made = self._make(step)
                 except StopIteration:
                     return
                 except FAILURES as error:

@@ -5,7 +5,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -116,17 +115,11 @@ LIMIT_S = 5.0  # no further round after it, so that a slow network costs two exc
 TIE = 0.05  # of the time of copies: the other must be faster by more
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """The run with its reduction, and what was measured."""
-
-    spec: RunSpec
-    says: tuple[str, ...] = ()
-
-
 @contextmanager
-def joined_fastest(spec: RunSpec, emit: Emit) -> Iterator[Chosen]:
+def joined_fastest(spec: RunSpec, emit: Emit) -> Iterator[tuple[RunSpec, tuple[str, ...]]]:
     """Join the servers of the other hosts as `devices.joined`, with the faster exchange where it is open.
+
+    Yields the run with its reduction, and what was measured.
 
     Collectives need the process to be a client, copies are faster without: where copies win it joins again,
     as rank 0 with another address. Raises as `joined`, and what the reduction by copies raises.
@@ -134,7 +127,7 @@ def joined_fastest(spec: RunSpec, emit: Emit) -> Iterator[Chosen]:
     other = by_collectives(spec)
     if other is None:
         with joined(spec):
-            yield Chosen(spec)
+            yield spec, ()
         return
     assert other.all_reduce is not None
     emit(PhaseBegun(time_s=time.time(), phase=EXCHANGE))
@@ -144,11 +137,11 @@ def joined_fastest(spec: RunSpec, emit: Emit) -> Iterator[Chosen]:
         way = fastest(seconds)
         says = (said(seconds, failed, way),)
         if way != COPIES:
-            yield Chosen(other, says)
+            yield other, says
             return
     gc.collect()  # what is left on the servers cannot be deleted later
     with joined(_moved(spec)):
-        yield Chosen(spec, says)
+        yield spec, says
 
 
 def by_collectives(spec: RunSpec) -> RunSpec | None:

@@ -25,7 +25,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Found:
     for name in MODELS:
         spec = {
             "batch_size": BATCH,
-            "learning_rate": model_recipe(name, BATCH).learning_rate,
+            "learning_rate": model_recipe(name, BATCH)[0],
             "variable_update": "parameter_server",
             "ps_device": "/CPU:0",
         }

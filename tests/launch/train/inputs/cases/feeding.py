@@ -86,7 +86,7 @@ def failing(root: Path) -> Any:
     results: dict[str, Any] = {}
     spec = spec_of()
     ways: dict[str, fed.Batches] = {
-        "sync": fed.OnDemand(Failing().make),
+        "sync": fed.Batches(Failing().make),
         "queue": fed.Prefetched(Failing().make, 3),
         "dataset": Generated(Failing(), spec, Picture().input_shape, 1),
         "staged": fed.staged(Failing(), spec, ahead=2),
@@ -164,7 +164,7 @@ def marks(root: Path) -> Any:
         time.sleep(LONG_S)
         return pool.make(number)
 
-    with closing(fed.FedSource(model, spec, pool, fed.OnDemand(slowly), {}, made_format="NHWC")) as made:
+    with closing(fed.FedSource(model, spec, pool, fed.Batches(slowly), {}, made_format="NHWC")) as made:
         taken = core.TrainingStep(model, spec, placements.place(model, spec), made)
         taken(0)
         began = time.perf_counter()
