@@ -125,10 +125,13 @@ def mean_bounds(
 def _chance_of_as_many(episodes: int, of_others: Sequence[int]) -> float:
     """Return with what chance one of several devices that are alike has so many of all episodes or more."""
     every, share = episodes + sum(of_others), 1 / (1 + max(1, len(of_others)))
-    own, of_the_rest, ways = math.log(share), math.log1p(-share), math.lgamma(every + 1)
     return math.fsum(  # the binomial tail; by logarithms, as long runs have thousands of episodes
         math.exp(
-            ways - math.lgamma(one + 1) - math.lgamma(every - one + 1) + one * own + (every - one) * of_the_rest
+            math.lgamma(every + 1)
+            - math.lgamma(one + 1)
+            - math.lgamma(every - one + 1)
+            + one * math.log(share)
+            + (every - one) * math.log1p(-share)
         )
         for one in range(episodes, every + 1)
     )
