@@ -77,7 +77,7 @@ def verdict(bandwidth: Bandwidth, findings: Sequence[Finding]) -> str:
     unjudged = f"; {rest} not judged: no reference data" if rest else ""
     if notes := [one for one in findings if one.id in ("bandwidth.below_expected", "pcie.slot_narrow")]:
         return f"{ended}{_short(notes[0])} (no fault for certain){unjudged}."
-    if low := sum(map(_is_low, links)):
+    if low := _low(links, bandwidth.samples):
         return f"{ended}{judged - low} of {counted(judged, 'rate')} as expected, {low} lower{unjudged}."
     return (
         f"{ended}All {counted(judged, 'rate')} as expected{unjudged}."
@@ -86,12 +86,22 @@ def verdict(bandwidth: Bandwidth, findings: Sequence[Finding]) -> str:
     )
 
 
-def _is_low(sample: Sample) -> bool:
-    """Return whether a rate is low, though nothing is wrong for certain: a slot of few lanes, ramp-up."""
-    low = sample.expected_low_gb_per_s
-    if low is None and sample.kind in HOST_KINDS:
-        low = _LOW_SHARE * (sample.expected_gb_per_s or 0.0)
-    return rate(sample) < (low or 0.0)
+def _low(links: Sequence[Sample], samples: Sequence[Sample]) -> int:
+    """Return how many rates are low, though nothing is wrong for certain: a slot of few lanes.
+
+    Where any of the same copies reached what is expected, its clocks were still rising (`bandwidth.woke_up`).
+    """
+    best: dict[tuple[str, str, str], float] = {}
+    for one in samples:
+        way = one.kind, one.source, one.destination
+        best[way] = max(best.get(way, 0.0), rate(one))
+    low = 0
+    for one in links:
+        floor = one.expected_low_gb_per_s
+        if floor is None and one.kind in HOST_KINDS:
+            floor = _LOW_SHARE * (one.expected_gb_per_s or 0.0)
+        low += best[one.kind, one.source, one.destination] < (floor or 0.0)
+    return low
 
 
 def _short(finding: Finding) -> str:
