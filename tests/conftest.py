@@ -120,15 +120,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile 
 
 
 def _let_programs_hear_signals() -> None:
-    """Let the programs under test hear a Ctrl-C and a hang-up also where these tests were to ignore them.
+    """Let the programs under test hear a Ctrl-C and its kind also where these tests were to ignore them.
 
     So it is in a shell's job in the background and under nohup. What is ignored stays so in every program
     that is started; what has a handler is back at its default there.
     """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, lambda *_: None)
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 def _keep_bytecode(config: pytest.Config) -> None:
