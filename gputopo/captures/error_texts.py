@@ -73,7 +73,8 @@ def parse(text: str, *, origin: str) -> Machine:
     versions = [match[1] if (match := form.search(text)) else None for form in _VERSIONS]
     of_gpus = [*{one.address or one.number: one for one in lost}.values()]
     numbered = with_unanswered({}, of_gpus, names("csv"), own=True)
-    gpus = {index: reported.gpu(index) for index, reported in numbered.items()}
+    gpus = {index: reported.gpu(index) for index, reported in sorted(numbered.items())}
+    reasons = {at_gpu(index, fact): why for index, (_, facts) in gpus.items() for fact, why in facts.items()}
     return Machine(
         source=SOURCE,
         driver=Driver(
@@ -83,9 +84,8 @@ def parse(text: str, *, origin: str) -> Machine:
             version=versions[2],
             detail=found[status][:_MAX_DETAIL] if status in found else None,
         ),
-        gpus=tuple(gpu for _, (gpu, _) in sorted(gpus.items())),
-        missing={at_gpu(index, fact): why for index, (_, facts) in gpus.items() for fact, why in facts.items()}
-        or {"gpus": "the driver reports an error instead"},
+        gpus=tuple(gpu for gpu, _ in gpus.values()),
+        missing=reasons or {"gpus": "the driver reports an error instead"},
     )
 
 
