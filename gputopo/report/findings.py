@@ -44,9 +44,7 @@ def _sentence(machine: Machine, serious: Sequence[Finding]) -> str:
             worst.setdefault(gpu, one)
     at_fault = grouped((id(one), gpu) for gpu, one in worst.items())
     clauses = [
-        clause
-        for one in serious
-        if (clause := _clause(one, at_fault.get(id(one), []), machine)) is not None
+        clause for one in serious if (clause := _clause(one, at_fault.get(id(one), []), machine)) is not None
     ]
     fine = len(machine.gpus) - len(worst)
     checked = any(one.pstate or one.temperature_c.gpu for one in machine.gpus)  # a driver answered
