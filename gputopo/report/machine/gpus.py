@@ -137,7 +137,7 @@ def _column(machine: Machine, facts: _Facts) -> Column:
 
 
 def _is_shown(machine: Machine, facts: _Facts) -> bool:
-    """Whether any GPU has a fact of the column, or a working driver was asked for that of one that answers."""
+    """Whether any GPU has a fact of the column, or one that answers was asked for it by a working driver."""
     asked = machine.driver.status in ("ok", "not_read", "hung", "crashed")
     return any(
         _fact(gpu, path) is not None
