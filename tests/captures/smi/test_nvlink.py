@@ -58,7 +58,8 @@ def test_a_text_cut_behind_a_gpu_does_not_state_that_it_has_no_links() -> None:
     "text",
     [
         "GPU 0: NVIDIA H200 (UUID: GPU-0a)\nGPU 1: NVIDIA H200 (UUID: GPU-1a)\n",
-        "GPU models and configuration: GPU 0: NVIDIA H200\nGPU 1: NVIDIA H200\nNvidia driver version: 570.124.06\n",
+        "GPU models and configuration: GPU 0: NVIDIA H200\nGPU 1: NVIDIA H200\n"
+        "Nvidia driver version: 570.124.06\n",
         "> GPU 0,1: NVIDIA H200\n> GPU 0,1 Compute Capability: 9.0\n> CUDA Driver Version: 570.124.06\n",
     ],
 )
