@@ -30,7 +30,7 @@ _FORMS: dict[DriverStatus, re.Pattern[str]] = {
     for status, rows in groupby(rows_of(__file__, "error_texts.csv"), key=itemgetter("status"))
 }
 _ANY = re.compile("|".join(form.pattern for form in _FORMS.values()), re.IGNORECASE)
-_WORDS = ("NVML", "NVIDIA", "CUDA", "cuda", "nvidia-smi", "DSO", "driver", "devices", "handle", "initialized")
+_WORDS = ("NVML", "NVIDIA", "CUDA", "cuda", "nvidia", "DSO", "driver", "devices", "handle", "initialized")
 _LOST = re.compile(r"Unable to determine the device handle for GPU.*", re.IGNORECASE)
 _VERSIONS = (  # of NVML, of the kernel module, of CUDA's library
     re.compile(r"NVML library version: (\d{3}(?:\.\d{1,3}){1,2})"),

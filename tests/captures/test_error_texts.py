@@ -22,6 +22,8 @@ ERRORS = {
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.": "not_loaded",
     "AssertionError: Found no NVIDIA driver on your system.": "not_loaded",
     "bash: nvidia-smi: command not found": "library_missing",
+    "load library failed: libnvidia-ml.so.1: cannot open shared object file": "library_missing",
+    "nvidia-container-cli: initialization error: nvml error: driver not loaded: unknown.": "not_loaded",
     "Could not load dynamic library 'libcuda.so.1'; dlerror: cannot open": "library_missing",
     "Failed to initialize NVML: Insufficient Permissions": "no_permission",
     "Failed to initialize NVML: Unknown Error": "failed",
