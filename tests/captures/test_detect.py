@@ -137,6 +137,7 @@ def test_a_file_that_may_not_be_read_reports_it(tmp_path: Path) -> None:
             "is an error text of nvidia-smi: ERROR: Opt",
         ),
         ("| NVIDIA-SMI 550.54.15    Driver Version: 550.54.15 |", "is the overview of nvidia-smi"),
+        ("|   0  Orin (nvgpu)                  N/A  | N/A              N/A |", "is of a Jetson"),
         ('daemon: could not select device driver "" with capabilities: [[gpu]].', "is an error of Docker"),
         ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.", "is an error of Kubernetes"),
         ("CUDA error: an illegal memory access was encountered", "shows nothing about the machine"),
