@@ -240,7 +240,7 @@ def _has_narrow_slot(gpu: Gpu, nodes: Nodes) -> bool:
 
 
 def _narrow_slot(gpu: Gpu, nodes: Nodes, widest: int) -> Fault | None:
-    """Return the fault of a slot with fewer lanes than the card. `widest`: most lanes of a GPU of its model."""
+    """Return the fault of a slot with fewer lanes than the card. `widest`: most lanes of one of its model."""
     card, source = _card_width(gpu, nodes)
     known = _slot_is_known(gpu, nodes)
     lanes = gpu.pcie.width_max if known else gpu.pcie.width_now
