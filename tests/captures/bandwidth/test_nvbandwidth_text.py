@@ -1,10 +1,8 @@
 import pytest
-from hypothesis import strategies as st
 
-from gputopo.captures import reading
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Sample
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Machine
+from tests.captures.samples import measured_of as read
 from tests.kit.dialects import nvbandwidth
 
 ROW = [[11.25, 12.5, 13.75]]
@@ -22,12 +20,6 @@ Device 1: NVIDIA H100 80GB HBM3 (00000000:22:00)
 Device 2: NVIDIA H100 80GB HBM3 (00000000:b2:00)
 
 """
-
-
-def read(text: str) -> tuple[Machine, Bandwidth]:
-    machine = reading.read_text(text, origin="test")
-    assert machine.bandwidth is not None
-    return machine, machine.bandwidth
 
 
 def numbers(text: str) -> dict[tuple[str, str, str], float | None]:
@@ -189,9 +181,3 @@ def test_verbose_lines_and_prompts_are_no_lines_to_report() -> None:
     text = "> ./nvbandwidth -v\n" + HEAD.replace("myhost\n", "") + host("host_to_device_memcpy_ce")
     text += "".join(f"{what} host_to_device_memcpy_ce 11.25\n" for what in ("MIN", "MAX", "AVG"))
     assert read(text)[0].unread == ()
-
-
-cells = st.integers(1, 99_999_99).map(lambda hundredths: hundredths / 100)
-
-
-WHOLE = HEAD + host("host_to_device_memcpy_ce") + pairs("device_to_device_memcpy_read_ce")

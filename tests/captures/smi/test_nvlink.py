@@ -8,6 +8,7 @@ from gputopo.captures.smi.links import parse_nvlink
 from gputopo.findings import find
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
+from tests import there
 from tests.captures import samples
 
 REFUSED = "Unable to retrieve NVLink information as all links are inactive"
@@ -21,8 +22,7 @@ def test_every_link_has_its_state_and_speed() -> None:
     machine = read()
     assert [gpu.uuid and gpu.uuid[4:12] for gpu in machine.gpus] == ["11111111", "22222222", "33333333"]
     for gpu in machine.gpus[:2]:
-        assert gpu.nvlinks is not None
-        assert [(link.link, link.active, link.gb_per_s) for link in gpu.nvlinks] == [
+        assert [(link.link, link.active, link.gb_per_s) for link in there(gpu.nvlinks)] == [
             (0, True, 25.781),
             (1, False, None),
         ]
@@ -36,8 +36,7 @@ def test_a_refusal_of_nvml_is_the_reason() -> None:
 
 def test_a_card_all_of_whose_links_are_down_has_as_many_as_its_peers() -> None:
     machine = read()
-    assert machine.gpus[2].nvlinks is not None
-    assert [(link.link, link.active) for link in machine.gpus[2].nvlinks] == [(0, False), (1, False)]
+    assert [(link.link, link.active) for link in there(machine.gpus[2].nvlinks)] == [(0, False), (1, False)]
     assert "gpus[2].nvlinks" not in machine.missing
     up = "".join(f"\t Link {link}: 25 GB/s\n" for link in range(12))
     cards = "".join(f"GPU {index}: NVIDIA A100-SXM4-80GB (UUID: GPU-{index}a)\n{up}" for index in range(7))

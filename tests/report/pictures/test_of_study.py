@@ -28,6 +28,7 @@ from gputopo.values.run.events import (
     encode_line,
 )
 from gputopo.values.run.measurement import Measurement
+from tests import there
 
 DOCUMENT = Document("Report", "", (Section("Scaling", ("A table.",)), Section("All runs", ("Rows.",))))
 
@@ -101,8 +102,7 @@ def test_a_run_has_time_and_step_and_the_machine_of_several_runs_is_drawn_once(
 
 
 def test_runs_that_are_not_shown_are_counted(tmp_path: Path) -> None:
-    run = one_run(run_folder(tmp_path / "a", steps=3))
-    assert run is not None
+    run = there(one_run(run_folder(tmp_path / "a", steps=3)))
     document = with_pictures(DOCUMENT, study_of([], title="t"), [run], of=3)
     assert document.sections[-1].blocks == ("2 runs have no pictures here.",)
 
