@@ -320,13 +320,6 @@ def test_each_error_is_a_finding_of_its_gpu(message: str) -> None:
     assert {one.subject.text for one in find(machine)} <= {"gpu:3", "machine"}
 
 
-def test_an_error_of_a_gpu_that_is_not_known_is_found_all_the_same() -> None:
-    log = reading.read_text(f"[ 1.000000] {XID_79}\n", origin="log")
-    (lost,) = find(log)
-    assert lost.id == "gpu.lost"
-    assert "device 0000:05:00.0: fallen off the bus, Xid 79 in" in lost.says
-
-
 @pytest.mark.parametrize(
     "text", ["GPU0 is slow\n", "See NVRM in dmesg\n", "[ 1.000000] usb 1-1: new device\n"]
 )

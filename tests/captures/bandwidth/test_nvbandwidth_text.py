@@ -43,15 +43,6 @@ def test_host_names_of_mpi_processes_are_dropped() -> None:
     assert "myhost" not in repr(read(text + host("host_to_device_memcpy_ce"))[0])
 
 
-def test_a_read_fetches_from_the_column_and_a_write_sends_from_the_row() -> None:
-    fetched = numbers(pairs("device_to_device_memcpy_read_ce"))
-    assert fetched["p2p_direct", "gpu:1", "gpu:0"] == 21.25
-    assert len(fetched) == 6
-    assert numbers(pairs("device_to_device_memcpy_write_ce", "<-"))["p2p_direct", "gpu:0", "gpu:1"] == 21.25
-    assert first(pairs("device_to_device_memcpy_read_sm")).method == "kernel_read"
-    assert first(pairs("device_to_device_memcpy_write_sm")).method == "kernel_write"
-
-
 def test_pairs_that_were_copied_are_peers_and_those_without_a_number_are_not() -> None:
     rows: nvbandwidth.Rows = [[None, 20.5, None], [20.5, None, None], [None, None, None]]
     heading = "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)"
@@ -175,9 +166,3 @@ def test_a_number_that_no_copy_has_is_reported_and_not_taken(cell: str) -> None:
     machine, bandwidth = read(host("host_to_device_memcpy_ce").replace("12.50", cell))
     assert [s.destination for s in bandwidth.samples] == ["gpu:0", "gpu:2"]
     assert [cell in line.text for line in machine.unread] == [True]
-
-
-def test_verbose_lines_and_prompts_are_no_lines_to_report() -> None:
-    text = "> ./nvbandwidth -v\n" + HEAD.replace("myhost\n", "") + host("host_to_device_memcpy_ce")
-    text += "".join(f"{what} host_to_device_memcpy_ce 11.25\n" for what in ("MIN", "MAX", "AVG"))
-    assert read(text)[0].unread == ()

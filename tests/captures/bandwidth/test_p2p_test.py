@@ -27,25 +27,7 @@ def rates(found: tuple[Sample, ...], kind: str) -> dict[tuple[str, str], float |
     return {(s.source, s.destination): s.median_gb_per_s for s in found if s.kind == kind}
 
 
-def test_a_row_is_the_source_and_a_column_the_destination() -> None:
-    found = samples(p2p.head(NAMES, [[True] * 3] * 3) + p2p.matrix(ENABLED, RATES))
-    direct = rates(found, "p2p_direct")
-    assert direct["gpu:0", "gpu:1"] == 11.25
-    assert direct["gpu:1", "gpu:0"] == 13.0
-    assert len(direct) == 6
-
-
 OLDER = "Unidirectional P2P=Enabled Bandwidth Matrix (GB/s)"
-OLDER_LATENCY = "P2P=Enabled Latency Matrix (us)"
-
-
-@pytest.mark.parametrize("heading", [OLDER, OLDER_LATENCY, DISABLED])
-@pytest.mark.parametrize("shown_by", [OLDER, OLDER_LATENCY])
-def test_up_to_cuda_9_the_column_is_the_source(heading: str, shown_by: str) -> None:
-    found = samples(p2p.matrix(heading, RATES) + p2p.matrix(shown_by, [[1.0]]))
-    pairs = {(s.source, s.destination): s.median_gb_per_s or s.median_us for s in found}
-    assert pairs["gpu:1", "gpu:0"] == 11.25
-    assert pairs["gpu:0", "gpu:1"] == 13.0
 
 
 def test_up_to_cuda_9_both_directions_together_have_no_source() -> None:
@@ -71,13 +53,6 @@ def test_what_else_a_heading_says_is_not_taken_for_the_state_of_p2p(words: str) 
     assert rates(staged, "p2p_staged")["gpu:0", "gpu:1"] == 11.25
 
 
-def test_without_access_a_pair_is_staged_even_where_p2p_is_enabled() -> None:
-    found = samples(p2p.head(NAMES, ACCESS) + p2p.matrix(ENABLED, RATES))
-    assert set(rates(found, "p2p_direct")) == {("gpu:0", "gpu:1"), ("gpu:1", "gpu:0")}
-    assert rates(found, "p2p_staged")["gpu:2", "gpu:1"] == 16.0
-    assert len(rates(found, "p2p_staged")) == 4
-
-
 def test_access_is_known_from_the_list_alone_and_from_the_matrix_alone() -> None:
     whole = p2p.head(NAMES, ACCESS)
     listed, _, matrix = whole.partition("P2P Connectivity Matrix")
@@ -99,27 +74,6 @@ def test_a_list_and_a_matrix_that_differ_are_a_contradiction_and_no_status() -> 
     assert link.p2p_read is None
     assert {c.fact for c in machine.contradictions} == {"links[0-1].p2p_read", "links[0-1].p2p_write"}
     assert "links[0-1].p2p_read" in machine.missing
-
-
-def test_the_diagonal_is_the_local_copy_and_says_of_which_matrix_it_is() -> None:
-    both = "Bidirectional P2P=Enabled Bandwidth Matrix (GB/s)"
-    found = samples(p2p.matrix(DISABLED, RATES) + p2p.matrix(both, RATES))
-    local = [(s.source, s.group, s.median_gb_per_s) for s in found if s.kind == "d2d_local"]
-    assert local[:2] == [
-        ("gpu:0", "Unidirectional P2P=Disabled", 100.5),
-        ("gpu:1", "Unidirectional P2P=Disabled", 101.5),
-    ]
-    assert local[3] == ("gpu:0", "Bidirectional P2P=Enabled", 100.5)
-
-
-@pytest.mark.parametrize(("state", "path"), [("Disabled", "staged"), ("Enabled", "direct")])
-def test_both_directions_and_latency_tell_their_path(state: str, path: str) -> None:
-    text = p2p.matrix(f"Bidirectional P2P={state} Bandwidth Matrix (GB/s)", RATES)
-    text += p2p.matrix(f"P2P={state} Latency Matrix (us)", RATES)
-    pairs = [s for s in samples(text) if s.source != s.destination]
-    assert {(s.kind, s.path) for s in pairs} == {("bidirectional", path), ("latency", path)}
-    latency = next(s for s in pairs if s.kind == "latency")
-    assert (latency.median_us, latency.median_gb_per_s) == (11.25, None)
 
 
 def test_of_the_newer_latencies_the_gpus_are_taken_and_the_hosts_are_said_to_be_left_out() -> None:

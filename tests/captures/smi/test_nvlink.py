@@ -77,13 +77,6 @@ def test_other_ends_are_read_beside_the_speeds() -> None:
     assert (gpu.nvlinks[0].remote_pci_address, gpu.nvlinks[0].gb_per_s) == ("0000:06:00.0", 25.0)
 
 
-def test_lines_that_state_something_else_are_listed() -> None:
-    machine = read(samples.NVLINK + "\t Link 2: P2P is supported: true\n")
-    assert [(unread.line, unread.text) for unread in machine.unread] == [
-        (9, "Link 2: P2P is supported: true")
-    ]
-
-
 def test_one_link_with_two_speeds_is_refused() -> None:
     with pytest.raises(InputError, match="link 0 twice"):
         read(samples.NVLINK.replace("Link 1: <inactive>", "Link 0: 20 GB/s", 1))
