@@ -12,10 +12,11 @@ from operator import itemgetter
 import msgspec
 
 from gputopo.captures.ledger import Claims, Format
-from gputopo.captures.smi.machine import unanswered_of
+from gputopo.captures.smi.machine import unanswered_of, with_unanswered
+from gputopo.captures.smi.names import names
 from gputopo.values.errors import InputError
 from gputopo.values.fields import rows_of
-from gputopo.values.machine import Driver, DriverStatus, Gpu, Machine
+from gputopo.values.machine import Driver, DriverStatus, Machine
 from gputopo.values.subject import at_gpu
 
 SOURCE = "error text"
@@ -29,7 +30,7 @@ _FORMS: dict[DriverStatus, re.Pattern[str]] = {
     for status, rows in groupby(rows_of(__file__, "error_texts.csv"), key=itemgetter("status"))
 }
 _ANY = re.compile("|".join(form.pattern for form in _FORMS.values()), re.IGNORECASE)
-_WORDS = ("NVML", "NVIDIA", "CUDA", "cuda", "nvidia-smi", "DSO", "driver", "devices", "handle", "initialized")
+_WORDS = ("NVML", "NVIDIA", "CUDA", "cuda", "nvidia", "DSO", "driver", "devices", "handle", "initialized")
 _LOST = re.compile(r"Unable to determine the device handle for GPU.*", re.IGNORECASE)
 _VERSIONS = (  # of NVML, of the kernel module, of CUDA's library
     re.compile(r"NVML library version: (\d{3}(?:\.\d{1,3}){1,2})"),
@@ -70,7 +71,10 @@ def parse(text: str, *, origin: str) -> Machine:
         raise InputError(f"{origin} has no error of the NVIDIA driver in it", _HINT)
     status: DriverStatus = next((status for status in _FORMS if status in found), "not_read")
     versions = [match[1] if (match := form.search(text)) else None for form in _VERSIONS]
-    gpus = {one.address or str(one.number): one for one in lost}
+    of_gpus = [*{one.address or one.number: one for one in lost}.values()]
+    numbered = with_unanswered({}, of_gpus, names("csv"), own=True)
+    gpus = {index: reported.gpu(index) for index, reported in sorted(numbered.items())}
+    reasons = {at_gpu(index, fact): why for index, (_, facts) in gpus.items() for fact, why in facts.items()}
     return Machine(
         source=SOURCE,
         driver=Driver(
@@ -80,11 +84,8 @@ def parse(text: str, *, origin: str) -> Machine:
             version=versions[2],
             detail=found[status][:_MAX_DETAIL] if status in found else None,
         ),
-        gpus=tuple(
-            Gpu(index=index, pci_address=one.address, lost=True) for index, one in enumerate(gpus.values())
-        ),
-        missing={at_gpu(index): one.reason for index, one in enumerate(gpus.values())}
-        or {"gpus": "the driver reports an error instead"},
+        gpus=tuple(gpu for gpu, _ in gpus.values()),
+        missing=reasons or {"gpus": "the driver reports an error instead"},
     )
 
 

@@ -40,6 +40,8 @@ _RUN = re.compile(r"([^\w\n\[{])\1{255,}")
 _CONTINUED = re.compile(r"(?:(?<![ \t])[ \t]+\\|<br ?/?>)(?=\r?$)", re.MULTILINE)  # line breaks in Markdown
 _INVISIBLE = re.compile("[\u200b-\u200d\u2060\ufeff]")  # zero-width characters of web pages and chats
 _STRING = re.compile(r'^[ \t]*"((?:[^"\\\n]|\\["\\t])*)",?(?=[ \t]*\r?$)', re.MULTILINE)  # of Ansible's lists
+_QUOTED = re.compile(r"^[ \t]*>(?: ?>)*(?: |$)", re.MULTILINE)  # a line of a mail or a comment
+_QUOTATION = re.compile(rf"(?:{_QUOTED.pattern}[^\n]*\n?){{3,}}", re.MULTILINE)
 _MIN_LINES = 3  # of fewer, a prefix may be a part of the text
 _MAX_PREFIXES = 4  # of one line: a margin, a time, a host, a quotation
 _MAX_HOSTS = 64
@@ -118,6 +120,7 @@ def clean(text: str, *, origin: str) -> str:
         text = _CONTINUED.sub("", text)
     if 2 * len(_STRING.findall(text)) > max(2 * _MIN_LINES, len(_filled(text))):
         text = _STRING.sub(lambda one: re.sub(r"\\(.)", _unescaped, one[1]), text)
+    text = _QUOTATION.sub(lambda block: _QUOTED.sub("", block[0]), text)
     for _ in range(_MAX_PREFIXES):
         bare = _without_prefix(text)
         if bare is None:

@@ -28,6 +28,7 @@ _NOISE = re.compile(
 )
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _MARKUP = re.compile(r"[<>]|=[\"']")
+_COMMENT = re.compile(r"<!--.{0,4000}?-->", re.DOTALL)
 _DTD = re.compile(r"<\?xml[^>]{0,200}\?>|<!DOCTYPE[^>\[]{0,400}(?:\[[^\]]*\]\s*)?>")
 
 
@@ -96,8 +97,10 @@ def by_line(text: str, read: Callable[[str], object], known: Callable[[str], obj
 
 
 def xml_lines(text: str) -> Claims:
-    """Return the claims of a format in XML: the lines that have a tag or an attribute."""
-    return by_line(text, _MARKUP.search, lambda line: False)
+    """Return the claims of a format in XML: the lines that have a tag or an attribute; comments are known."""
+    claims = by_line(text, _MARKUP.search, lambda line: False)
+    without = _COMMENT.sub(lambda one: "\n" * one[0].count("\n"), text)
+    return claims._replace(known=frozenset(filled(text).keys() - filled(without).keys() - claims.read))
 
 
 def filled(text: str) -> dict[int, str]:

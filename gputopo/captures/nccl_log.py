@@ -51,6 +51,7 @@ _NETWORK = re.compile(r"Using network (\S[\w -]{0,40})")
 _CHANNELS = re.compile(r"\b(\d{1,4}) coll channels")
 _NVLS = re.compile(r"NVLS multicast support is (not )?available|\b(\d{1,4}) nvls channels")
 _SET = re.compile(
+    r"(?<!can set )(?<!message with )"  # advice
     r"\b(NCCL_[A-Z0-9_]{2,60})(?: set (?:by environment )?to |=)([^\s\"';]{1,80}?)\.?(?=[\s\"';]|$)"
 )
 # Variables that decide by which paths and algorithms NCCL copies.

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.findings.rule import SEVERITIES, Case, Fault, Finding, Severity, check, named, rule_of
+from gputopo.findings.rule import SEVERITIES, Case, Fault, Finding, Severity, check, label, named, rule_of
 from gputopo.reference import expectations
 from gputopo.reference.expectations import expected_of
 from gputopo.topology.kernel import (
@@ -176,8 +176,9 @@ def lost_gpus(machine: Machine) -> Iterator[Fault]:
             why = _NO_RETURN.get(code, f"refused with NVML's {code}")
             yield GPU_NO_ANSWER.fault(subject, f"{named(gpu)} does not answer: {why}{also}", evidence)
         else:
-            when = f" ({code})" if code.startswith("listed at") else ""
-            says = f"{named(gpu)} was enumerated and then did not answer{when}{also}"
+            when = f" ({code})" if code not in ("", "GPU_IS_LOST", "no answer") else ""
+            who = named(gpu) if (known := label(machine, gpu)) == str(gpu.index) else f"GPU {known}"
+            says = f"{who} was enumerated and then did not answer{when}{also}"
             yield GPU_LOST.fault(subject, says, evidence)
 
 

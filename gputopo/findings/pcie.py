@@ -98,7 +98,8 @@ def widths(machine: Machine) -> Iterator[Fault]:
     halved = len(lost) > 1 and len(lost) == len(gpus) and all(_is_half(gpu) for gpu in gpus)
     for fault in lost.values():
         yield replace(fault, severity="info") if halved else fault
-    yield from filter(None, (_narrow_slot(gpu, nodes) for gpu in gpus))
+    widest = maxima((gpu.name, gpu.pcie.width_now or 0) for gpu in gpus)
+    yield from filter(None, (_narrow_slot(gpu, nodes, widest[gpu.name]) for gpu in gpus))
 
 
 @check(GENERATION_DEGRADED)
@@ -238,13 +239,14 @@ def _has_narrow_slot(gpu: Gpu, nodes: Nodes) -> bool:
     return card is not None and 0 < (gpu.pcie.width_max or 0) < card
 
 
-def _narrow_slot(gpu: Gpu, nodes: Nodes) -> Fault | None:
+def _narrow_slot(gpu: Gpu, nodes: Nodes, widest: int) -> Fault | None:
+    """Return the fault of a slot with fewer lanes than the card. `widest`: most lanes of one of its model."""
     card, source = _card_width(gpu, nodes)
     known = _slot_is_known(gpu, nodes)
     lanes = gpu.pcie.width_max if known else gpu.pcie.width_now
     if card is None or not lanes or lanes >= card:
         return None
-    usual = _is_usual(gpu, lanes)
+    usual = widest <= lanes and _is_usual(gpu, lanes)
     if not known and (usual or _is_soldered(gpu)):
         return None
     evidence = _link_evidence(gpu) | {"card_width": card, "card_width_source": source}

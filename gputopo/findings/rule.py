@@ -19,7 +19,7 @@ from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.fields import rows_of
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.subject import Subject
+from gputopo.values.subject import Subject, at_gpu
 
 Severity = Literal["info", "warning", "error"]
 
@@ -283,6 +283,12 @@ def named(gpu: Gpu) -> str:
     """Return a GPU by number, model and address, as far as they are known."""
     known = ", ".join(fact for fact in (name_of(gpu), gpu.pci_address) if fact)
     return f"GPU {gpu.index}{f' ({known})' if known else ''}"
+
+
+def label(machine: Machine, gpu: Gpu) -> str:
+    """Return the number of a GPU, or its PCI address where the capture does not show its number."""
+    is_numbered = at_gpu(gpu.index, "index") not in machine.missing
+    return str(gpu.index) if is_numbered or gpu.pci_address is None else gpu.pci_address
 
 
 def roughly(share: float) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gputopo.findings import Finding
 from gputopo.findings.compare import grouped
+from gputopo.findings.rule import label
 from gputopo.reference.expectations import name_of
 from gputopo.report import units
 from gputopo.report.document import Block, Document, Item, Items, block_lines, of_sections
@@ -43,9 +44,7 @@ def _sentence(machine: Machine, serious: Sequence[Finding]) -> str:
             worst.setdefault(gpu, one)
     at_fault = grouped((id(one), gpu) for gpu, one in worst.items())
     clauses = [
-        clause
-        for one in serious
-        if (clause := _clause(one, at_fault.get(id(one), []), all_of=len(machine.gpus))) is not None
+        clause for one in serious if (clause := _clause(one, at_fault.get(id(one), []), machine)) is not None
     ]
     fine = len(machine.gpus) - len(worst)
     checked = any(one.pstate or one.temperature_c.gpu for one in machine.gpus)  # a driver answered
@@ -76,7 +75,7 @@ def short_model(name: str | None) -> str:
     return (name or "").removeprefix("NVIDIA ")
 
 
-def _clause(one: Finding, gpus: Sequence[int], *, all_of: int) -> str | None:
+def _clause(one: Finding, gpus: Sequence[int], machine: Machine) -> str | None:
     """Return what is wrong with these GPUs, `GPU 1 must be replaced (row remapping failed)`, or with the
     machine; None for a finding about GPUs that have a worse one.
     """
@@ -85,7 +84,10 @@ def _clause(one: Finding, gpus: Sequence[int], *, all_of: int) -> str | None:
         return reason
     if not gpus:
         return None
-    who = f"all {all_of}" if len(gpus) == all_of > 1 else units.gpus(gpus)
+    labels = [label(machine, gpu) for gpu in machine.gpus if gpu.index in gpus]
+    who = f"GPU{'s' if len(gpus) > 1 else ''} {', '.join(labels)}"
+    if all(map(str.isdecimal, labels)):
+        who = f"all {len(gpus)}" if len(gpus) == len(machine.gpus) > 1 else units.gpus(gpus)
     single, several, why = _state(one)
     return f"{who} {several if len(gpus) > 1 else single}{f' ({reason})' if why else ''}"
 

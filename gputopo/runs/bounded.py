@@ -114,6 +114,10 @@ class Blocks:
         self._of_medians = self._of_medians or [*map(list, zip(*self._medians, strict=True))]
         return self._of_medians[column] if self._of_medians else []
 
+    def middle(self, column: int) -> float:
+        """Return the median of a column over its rows; NaN where it has no value."""
+        return _middle(self.medians(column), median)
+
     def means(self, column: int) -> list[float]:
         """Return the means of a column, by row; NaN where it has no value in a row."""
         self._of_means = self._of_means or [*map(list, zip(*self._means, strict=True))]
@@ -143,9 +147,14 @@ class Blocks:
         self.size *= FOLD
 
 
-def _joined(rows: Sequence[_Row], middle: Callable[[list[float]], float]) -> _Row:
+def _joined(rows: Sequence[_Row], middle: Callable[[Sequence[float]], float]) -> _Row:
     """Return one row for several, of the values that are known."""
     if len(rows) == 1:  # up to CAPACITY steps each row is one
         return rows[0]
-    known = ([value for value in column if not math.isnan(value)] for column in zip(*rows, strict=True))
-    return [middle(values) if values else math.nan for values in known]
+    return [_middle(column, middle) for column in zip(*rows, strict=True)]
+
+
+def _middle(values: Sequence[float], middle: Callable[[Sequence[float]], float]) -> float:
+    if math.isnan(sum(values)):
+        values = [value for value in values if not math.isnan(value)]
+    return middle(values) if values else math.nan

@@ -6,6 +6,8 @@ import pytest
 
 from gputopo.captures import reading
 from gputopo.findings import find
+from gputopo.report.findings import verdict
+from gputopo.report.machine.gpus import short_gpu_table
 from gputopo.values.machine import Machine
 from tests.captures import samples
 
@@ -20,6 +22,8 @@ ERRORS = {
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.": "not_loaded",
     "AssertionError: Found no NVIDIA driver on your system.": "not_loaded",
     "bash: nvidia-smi: command not found": "library_missing",
+    "load library failed: libnvidia-ml.so.1: cannot open shared object file": "library_missing",
+    "nvidia-container-cli: initialization error: nvml error: driver not loaded: unknown.": "not_loaded",
     "Could not load dynamic library 'libcuda.so.1'; dlerror: cannot open": "library_missing",
     "Failed to initialize NVML: Insufficient Permissions": "no_permission",
     "Failed to initialize NVML: Unknown Error": "failed",
@@ -59,11 +63,26 @@ def test_the_cause_counts_where_a_log_shows_its_effects_too() -> None:
     assert machine.driver.status == "version_mismatch"
 
 
-def test_a_gpu_that_is_lost_is_named_by_its_address() -> None:
-    line = "Unable to determine the device handle for GPU 0000:41:00.0: GPU is lost.  Reboot the system\n"
-    (found,) = find(read(line))
+@pytest.mark.parametrize(
+    ("gpu", "named"),
+    [
+        ("GPU 0000:41:00.0", "GPU 0000:41:00.0"),
+        ("GPU0000:41:00.0", "GPU 0000:41:00.0"),
+        ("GPU3: 0000:41:00.0", "GPU 3"),
+    ],
+)
+def test_a_gpu_that_is_lost_is_named_by_its_address_and_by_a_number_that_is_shown(
+    gpu: str, named: str
+) -> None:
+    machine = read(f"Unable to determine the device handle for {gpu}: GPU is lost.  Reboot the system\n" * 2)
+    (found,) = find(machine)
     assert found.id == "gpu.lost"
     assert "0000:41:00.0" in found.says
+    assert "(GPU is lost. R" in found.says
+    assert verdict(machine, [found]) == f"1 GPU: {named} is lost. 1 error."
+    table = short_gpu_table(machine, {0: "error"})
+    assert table is not None
+    assert [table.head.cells, len(table.groups[0])] == [(named.removeprefix("GPU "),), 1]
 
 
 def test_an_error_above_another_output_hides_neither() -> None:

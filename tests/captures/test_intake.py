@@ -96,6 +96,13 @@ def test_a_marked_capture_reads_as_the_bare_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
+def test_a_quotation_in_a_message_reads_as_the_bare_capture(name: str) -> None:
+    quoted = "\n".join(f"> {line}" for line in ALL[name].split("\n"))
+    machine = reading.read_text(f"Hello,\n\n{quoted}\n\nis it sound?\n", origin="log")
+    assert machine.gpus == reading.read_text(ALL[name], origin="log").gpus
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_a_bare_capture_stays_as_it_is(name: str) -> None:
     assert intake.clean(ALL[name], origin="x") == ALL[name]
 

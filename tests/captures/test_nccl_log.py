@@ -108,11 +108,14 @@ def test_paths_of_the_graph_are_hops_and_refused_p2p_is_a_fact_of_the_pair() -> 
         start(0, "41000", nvml=0),
         start(1, "a1000", nvml=1),
         "n1:70:90 [0] NCCL INFO GPU/41000 :GPU/41000 (0/5000.0/LOC) GPU/A1000 (3/12.0/SYS)",
-        "n1:70:90 [0] NCCL INFO P2P is disabled between connected GPUs 1 and 0. You can repress this message",
+        "n1:70:90 [0] NCCL INFO P2P is disabled between connected GPUs 1 and 0. You can repress this message "
+        "with NCCL_IGNORE_DISABLED_P2P=1.",
         path(0, "0[0] -> 1[1] via SHM/direct/direct"),
     )
     (link,) = machine.links
     assert (link.hop, link.p2p_read) == (Hop.SYS, "NOT_SUPPORTED")
+    assert machine.nccl is not None
+    assert machine.nccl.settings == ()
 
 
 def test_beside_a_matrix_the_gpus_of_the_log_are_those_at_their_addresses() -> None:

@@ -155,6 +155,8 @@ def test_where_the_slot_is_not_reported_the_link_is_compared_with_the_card(lanes
 def test_lanes_that_a_model_has_in_sound_servers_are_usual_there_too() -> None:
     machine = every_gpu(pcie={"width_max": None, "width_now": 8})(sound(2, "Tesla T4"))
     assert "pcie.slot_narrow" not in [id for id, _, _ in reported(machine)]
+    mixed = gpu(1, pcie={"width_now": 16})(machine)
+    assert ("pcie.slot_narrow", "gpu:0", "info") in reported(mixed)
 
 
 def test_eight_gpus_on_one_uplink_are_reported_with_their_bridge() -> None:

@@ -1,8 +1,8 @@
 """The tree of `lspci -tv` and the lists of `lspci` (`-v` to `-vvv`, `-n`, `-nn`, `-D`): text in, Machine out.
 
 The tree has no class codes: what is an NVIDIA GPU and what is a network card is known by the devices'
-names. A device that this lspci's list of names did not know yet (`Device 2684`) is taken as a GPU only if a
-sound function of the same card stands beside it.
+names. A device that this lspci's list of names did not know yet (`Device 2684`) is taken as a GPU only if the
+reference data has its number, or a sound function of the same card stands beside it.
 
 In lists bridges show the bus behind them, which gives the tree. Link capabilities are what a function can
 do, link status what it does now. `lspci -vvv | grep ACSCtl` alone shows whether access control is on
@@ -20,6 +20,7 @@ import msgspec
 from gputopo.captures.ledger import Claims, Format, by_line, read_lines
 from gputopo.captures.pci import pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, TreeFacts
+from gputopo.reference.expectations import expected_gpu
 from gputopo.topology.hops import bridges_above
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Host, Machine, MemoryMib, PciNode, Unread
@@ -31,7 +32,7 @@ NAME_IN_TREE = "lspci's own name of it is in the PCI tree"  # why a GPU has no n
 _GPU_CHIP = re.compile(
     r"\b(?:G[A-Z]\d{2,3}[A-Z]{0,3}|G\d{2,3}[A-Z]{0,3}|TU\d{3}[A-Z]{0,3}|AD\d{3}[A-Z]{0,3}|NV\d{2})\b"
 )
-_UNKNOWN = re.compile(r"\bDevice [0-9a-f]{4}\b", re.IGNORECASE)
+_UNKNOWN = re.compile(r"\bDevice ([0-9a-f]{4})\b", re.IGNORECASE)
 _NO_GPU = re.compile(
     r"audio|usb|ucsi|nvswitch|bridge|switch|bluefield|connectx|infiniband|ethernet|serial|nforce|smu\b|sata",
     re.IGNORECASE,
@@ -59,7 +60,8 @@ def kind_by_name(name: str, same_card: Sequence[str]) -> Literal["gpu", "nic", "
     """Return what a function is by its name; `same_card`: the names of all functions of the card."""
     if name.startswith("NVIDIA ") and _NO_GPU.search(name) is None:
         audible = any("audio" in other.lower() for other in same_card)
-        if _GPU_CHIP.search(name) or (_UNKNOWN.search(name) and audible):
+        number = device_by_name(name)
+        if _GPU_CHIP.search(name) or (number and (audible or expected_gpu(None, number) is not None)):
             return "gpu"
     if _NETWORK.search(name) and _NO_NETWORK.search(name) is None:
         return "nic"
@@ -79,6 +81,12 @@ def vendor_by_name(name: str) -> str | None:
     if "[AMD/ATI]" in name:
         return None
     return next((number for maker, number in _VENDORS.items() if name.startswith(maker)), None)
+
+
+def device_by_name(name: str) -> str | None:
+    """Return the number that lspci writes for a device that its list of names lacks: `Device 2330`."""
+    found = _UNKNOWN.search(name)
+    return found[1].lower() if found else None
 
 
 TREE = "lspci -tv"
@@ -188,7 +196,7 @@ class _TreeReading:
             parent=place.bridge,
             name=name,
             vendor_id=ids[1].lower() if ids else vendor_by_name(name or ""),
-            device_id=ids[2].lower() if ids else None,
+            device_id=ids[2].lower() if ids else device_by_name(name or ""),
         )
         return address
 
@@ -312,6 +320,7 @@ class _ListReading:
         vendor, device = (ids[1] or ids[3], ids[2] or ids[4]) if ids else (None, None)
         name = re.sub(r" ?\[[0-9a-f]{4}:[0-9a-f]{4}\]| \(rev [0-9a-f]{2}\)| \(prog-if .*", "", head[4])
         vendor = vendor.lower() if vendor else vendor_by_name(name)
+        device = device.lower() if device else device_by_name(name)
         links = {match[1]: match for match in _LINK.finditer(body)}
         now, limit = _link(links.get("LnkSta")), _link(links.get("LnkCap"))
         control = _ACS.search(body)
@@ -320,7 +329,7 @@ class _ListReading:
             root="",
             kind=_kind_by_class(class_code, vendor),
             vendor_id=vendor,
-            device_id=device.lower() if device else None,
+            device_id=device,
             class_code=class_code,
             driver=driver[1] if (driver := _DRIVER.search(body)) else None,
             numa_node=int(numa[1]) if (numa := _NUMA.search(body)) else None,

@@ -5,6 +5,8 @@
         0     25     35      -      0      0      0      0      0      0    405    210
 
 Each line is a row of what `nvidia-smi --query-gpu=... -l` prints, and is read as that: a series of samples.
+A GPU that was below its clocks for a part of the time by its power limit (`pviol`, %) or its temperature
+(`tviol`, 0 or 1), NVML's performance policies, has that reason in the sample.
 """
 
 import functools
@@ -38,6 +40,8 @@ _COLUMNS = {
     "fb": "memory.used",
     "sbecc": "ecc.errors.corrected.aggregate.total",
     "dbecc": "ecc.errors.uncorrected.aggregate.total",
+    "pviol": "clocks_event_reasons.sw_power_cap",
+    "tviol": "clocks_event_reasons.sw_thermal_slowdown",
 }
 
 
@@ -82,7 +86,7 @@ def parse(text: str, *, origin: str) -> Machine:
         cells = line.replace(",", " ").split()
         if len(cells) != width or not all(map(_is_cell, cells[2 if stamp else 0 :])):
             return _UNITS.fullmatch(line) is not None
-        row = ["[N/A]" if cells[at] == "-" else cells[at] for at, _ in picked]
+        row = [_written(cells[at], column) for at, column in picked]
         if stamp:
             day = _DATE.fullmatch(cells[stamp[0]])
             row.append(f"{day[1]}/{day[2]}/{day[3]} {cells[stamp[1]]}.000" if day else "[N/A]")
@@ -103,6 +107,15 @@ def parse(text: str, *, origin: str) -> Machine:
     )
 
 
+def _written(cell: str, column: str) -> str:
+    """Return a cell as the query writes it."""
+    if cell == "-":
+        return "[N/A]"
+    if column.startswith("clocks_event_reasons."):
+        return "Active" if float(cell) > 0 else "Not Active"
+    return cell
+
+
 @functools.lru_cache(maxsize=8192)  # numbers come again
 def _is_cell(cell: str) -> bool:
     return cell == "-" or _NUMBER.fullmatch(cell) is not None
@@ -110,7 +123,7 @@ def _is_cell(cell: str) -> bool:
 
 FORMAT = Format(
     "`nvidia-smi dmon` text",
-    "load, clocks, power, temperature, ECC errors: a series of samples",
+    "load, clocks, power, temperature, ECC errors, power and thermal violations: a series of samples",
     recognise,
     parse,
     begins=begins,

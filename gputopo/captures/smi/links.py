@@ -5,7 +5,9 @@ the cells are p2p_read, of `w` p2p_write. Where no command line stands there, th
 `missing` states that this is not certain. The tables of NVLink, atomics and proprietary P2P have no place:
 they are Unread.
 
-GB/s of `nvlink -s` are those of one direction. Where NVML refuses, its words are the reason in `missing`.
+GB/s of `nvlink -s` are those of one direction. Where NVML refuses, its words are the reason in `missing`. Its
+lines of GPUs without any of links are a list of GPUs: that of `nvidia-smi -L`, or of the reports about their
+environment that PyTorch, vLLM and SGLang print.
 """
 
 import re
@@ -19,8 +21,9 @@ import msgspec
 from gputopo.captures.ledger import Claims, Format, by_line, read_lines
 from gputopo.captures.pci import pci_tree
 from gputopo.captures.smi.topo_table import GPU, PEER_STATUS, Head, cells_below, header_words, label_of
+from gputopo.reference.expectations import expected_gpu
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Contradiction, Gap, Gpu, Link, Machine, NvLink, Unread
+from gputopo.values.machine import Contradiction, Driver, Gap, Gpu, Link, Machine, Mig, NvLink, Unread
 from gputopo.values.subject import EVERY, at_gpu, at_link, item
 
 P2P = "nvidia-smi topo -p2p"
@@ -207,9 +210,15 @@ P2P_FORMAT = Format(
 
 
 NVLINK = "nvidia-smi nvlink"
+LIST = "list of GPUs"
 
 _NVLINK_HINT = "copy the whole output of `nvidia-smi nvlink -s` again"
-_GPU_LINE = re.compile(r"^\W{0,40}GPU (\d{1,3}): (.{1,120}?) \(UUID: ([^)\s]{1,60})\)", re.MULTILINE)
+_GPU_LINE = re.compile(
+    r"^\W{0,40}(?:GPU models and configuration *: )?GPU (\d{1,3}(?:,\d{1,3}){0,63}): (\S.{0,120}?)"
+    r"(?: \(UUID: ([^)\s]{1,60})\).*|\s*)$"
+)
+_INSTANCE = re.compile(r"^\W{0,40}MIG \S.{0,60}Device +\d{1,3}: \(UUID: MIG-")
+_VERSION = re.compile(r"^\W{0,40}(?:Nvidia|CUDA) driver version *: (\d{3}(?:\.\d{1,3}){1,2})\s*$", re.I)
 _LINK = re.compile(r"^\W{0,40}Link (\d{1,2})\s*:\s*(.+?)\s*$")
 _SPEED = re.compile(r"(\d{1,4}(?:\.\d{1,4})?) GB/s")
 _REMOTE = re.compile(r"Remote Device ([0-9a-fA-F:.]{7,20}): Link \d{1,2}")
@@ -229,35 +238,44 @@ class _ReportedGpu:
     links: dict[int, NvLink] = field(default_factory=dict)
     refused: str | None = None
     is_cut: bool = False
+    instances: int | None = None
 
 
 def recognise_nvlink(text: str) -> bool:
-    """Return whether the text has a GPU's line and below it a link's, or NVML's words about links."""
-    if _GPU_LINE.search(text) is None:
-        return False
-    lines = text.splitlines()
-    return any(_LINK.match(line) or (_REFUSED.match(line) and "NVLink" in line) for line in lines)
+    """Return whether the text has a GPU's line."""
+    return "GPU " in text and any(map(_gpu_line, text.splitlines()))
 
 
 def begins_nvlink(lines: Sequence[str]) -> bool:
-    """Return whether a line is a GPU's with a link's below it."""
-    return _GPU_LINE.match(lines[0]) is not None and recognise_nvlink("\n".join(lines[:2]))
+    """Return whether a line is a GPU's."""
+    return _gpu_line(lines[0]) is not None
+
+
+def _gpu_line(line: str) -> re.Match[str] | None:
+    """Return a line of a GPU, or of equal ones: with a UUID, or with the name of a known model alone."""
+    found = _GPU_LINE.match(line) if "GPU " in line else None
+    return found if found and (found[3] or expected_gpu(found[2])) else None
 
 
 def parse_nvlink(text: str, *, origin: str) -> Machine:
-    """Read the links of each GPU. Raises InputError if there is none, or two differ of a GPU."""
+    """Read the GPUs and the links of each. Raises InputError if there is none, or two differ of a GPU."""
     reported: dict[int, _ReportedGpu] = {}
     gpu: _ReportedGpu | None = None
+    driver = Driver()
 
     def take(number: int, line: str) -> bool:
-        nonlocal gpu
-        if head := _GPU_LINE.match(line):
-            uuid = None if _MASKED.fullmatch(head[3]) else head[3]
-            gpu = reported.setdefault(int(head[1]), _ReportedGpu(head[2], uuid))
-            if (gpu.name, gpu.uuid) != (head[2], uuid):
-                raise InputError(
-                    f"{origin} lists GPU {head[1]} twice with different values (line {number})", _NVLINK_HINT
-                )
+        nonlocal gpu, driver
+        if head := _gpu_line(line):
+            uuid = None if _MASKED.fullmatch(head[3] or "GPU-0") else head[3]
+            for index in map(int, head[1].split(",")):
+                gpu = reported.setdefault(index, _ReportedGpu(head[2], uuid))
+                if (gpu.name, gpu.uuid) != (head[2], uuid):
+                    twice = f"{origin} lists GPU {index} twice with different values (line {number})"
+                    raise InputError(twice, _NVLINK_HINT)
+        elif gpu is not None and _INSTANCE.match(line):
+            gpu.instances = (gpu.instances or 0) + 1
+        elif version := _VERSION.match(line):
+            driver = Driver(version=version[1])
         elif gpu is not None and (refused := _REFUSED.match(line)):
             gpu.refused = refused[1].strip()
         elif gpu is not None and line.strip() in ("...", "…"):
@@ -269,7 +287,8 @@ def parse_nvlink(text: str, *, origin: str) -> Machine:
     lines = read_lines(text, take)
     if not reported:
         raise InputError(f"{origin} has no GPU of `nvidia-smi nvlink -s` in it", _NVLINK_HINT)
-    return _machine(reported, lines.unread(NVLINK))
+    source = NVLINK if any(one.links or one.refused or one.is_cut for one in reported.values()) else LIST
+    return _machine(reported, driver, source, lines.unread(source))
 
 
 def _add(gpu: _ReportedGpu, line: str, number: int, origin: str) -> bool:
@@ -299,7 +318,9 @@ def _add(gpu: _ReportedGpu, line: str, number: int, origin: str) -> bool:
     return True
 
 
-def _machine(reported: dict[int, _ReportedGpu], unread: tuple[Unread, ...]) -> Machine:
+def _machine(
+    reported: dict[int, _ReportedGpu], driver: Driver, source: str, unread: tuple[Unread, ...]
+) -> Machine:
     missing: dict[str, str] = {}
     gpus: list[Gpu] = []
     gaps: list[Gap] = []
@@ -311,13 +332,16 @@ def _machine(reported: dict[int, _ReportedGpu], unread: tuple[Unread, ...]) -> M
             gpu.links = _down_like_its_peers(gpu, reported.values())
         links = tuple(gpu.links[number] for number in sorted(gpu.links)) or None
         if links is None:
-            missing[at_gpu(index, "nvlinks")] = gpu.refused or "no line about its links follows"
+            missing[at_gpu(index, "nvlinks")] = gpu.refused or "no line about its links"
         elif gpu.refused and not _ALL_DOWN.search(gpu.refused):
             missing[at_gpu(index, item("nvlinks", EVERY))] = gpu.refused
         if gpu.uuid is None:
-            missing[at_gpu(index, "uuid")] = "masked in the text"
-        gpus.append(Gpu(index=index, name=gpu.name, uuid=gpu.uuid, nvlinks=links))
-    return Machine(source=NVLINK, gpus=tuple(gpus), missing=missing, unread=unread, gaps=tuple(gaps))
+            missing[at_gpu(index, "uuid")] = "masked or left out in the text"
+        mig = Mig(mode=True, instances=gpu.instances) if gpu.instances else Mig()
+        gpus.append(Gpu(index=index, name=gpu.name, uuid=gpu.uuid, mig=mig, nvlinks=links))
+    return Machine(
+        source=source, driver=driver, gpus=tuple(gpus), missing=missing, unread=unread, gaps=tuple(gaps)
+    )
 
 
 def _down_like_its_peers(gpu: _ReportedGpu, reported: Iterable[_ReportedGpu]) -> dict[int, NvLink]:
@@ -327,8 +351,9 @@ def _down_like_its_peers(gpu: _ReportedGpu, reported: Iterable[_ReportedGpu]) ->
 
 
 NVLINK_FORMAT = Format(
-    "`nvidia-smi nvlink -s` text",
-    "state and speed of NVLinks",
+    "`nvidia-smi nvlink -s` text, lists of GPUs: `nvidia-smi -L`, reports of PyTorch, vLLM and SGLang about "
+    "their environment",
+    "state and speed of NVLinks; names, UUIDs, MIG instances",
     recognise_nvlink,
     parse_nvlink,
     begins=begins_nvlink,

@@ -22,8 +22,8 @@ from gputopo.values.machine import Driver, Gap, Gpu, Machine, Sample, Unread
 from gputopo.values.subject import EVERY, at_gpu, within
 
 _NO_HANDLE = re.compile(
-    r"Unable to determine the device handle for GPU(?: ?(?P<number>\d{1,3})(?=:|\Z))?:?"
-    r"(?: ?(?P<address>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]))?(?:: *(?P<reason>.*))?",
+    r"Unable to determine the device handle for GPU(?: ?(?P<number>\d{1,3})(?=: |:?\Z))?:?"
+    r"(?: ?(?P<address>[0-9a-f]{3,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]))?(?:: *(?P<reason>.*))?",
     re.ASCII | re.IGNORECASE,
 )
 _WITHOUT_NUMBER = "the line that reports it as not answering does not show its number"

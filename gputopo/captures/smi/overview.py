@@ -84,18 +84,26 @@ def begins(lines: Sequence[str]) -> bool:
         return False
     head = next((place for place, line in enumerate(lines) if _HEAD.match(line.strip())), None)
     above = [line.strip() for line in lines[:head]]
-    return head is not None and all(_RULE.fullmatch(line) or _TIME.fullmatch(line) for line in above)
+    return head is not None and all(
+        _RULE.fullmatch(line) or _TIME.fullmatch(line) or unanswered_of(line) for line in above
+    )
 
 
 def parse(text: str, *, origin: str) -> Machine:
     """Read the tables in a text. Raises InputError if there is none with a GPU."""
     outputs: list[_Output] = []
     ahead: list[str] = []
+    silent: list[Unanswered] = []  # above the first table
 
     def take(number: int, line: str) -> bool:
+        line = line.replace("\t", " ")
         if _HEAD.match(line):
-            outputs.append(_Output(time=next((one for one in ahead if _TIME.fullmatch(one)), None)))
+            time = next((one for one in ahead if _TIME.fullmatch(one)), None)
+            outputs.append(_Output(time, unanswered=[] if outputs else silent))
         ahead[:] = [*ahead[-1:], line]
+        if not outputs and (one := unanswered_of(line)):
+            silent.append(one)
+            return True
         if _TIME.fullmatch(line) or _RULE.fullmatch(line):
             return True
         return bool(outputs) and outputs[-1].take(number, line)
@@ -113,7 +121,7 @@ def parse(text: str, *, origin: str) -> Machine:
 
 def _cells(line: str, pattern: re.Pattern[str]) -> re.Match[str] | None:
     """Return the match of the content of a line between its outer borders."""
-    bare = line.strip()
+    bare = line.strip().replace("\t", " ")
     return pattern.fullmatch(bare[1:-1]) if bare.startswith("|") and bare.endswith("|") else None
 
 

@@ -87,9 +87,11 @@ def _cpu_list(found: Affinities, index: int, row: TopoRow, columns: Sequence[Col
 def _numa_node(found: Affinities, index: int, row: TopoRow, columns: Sequence[Column]) -> int | None:
     text = row.affinity.get("numa", "")
     node = _number(text)
+    several = parse_cpus(text)
+    if node is None and several and _number(row.affinity.get("gpu_numa", "")) is not None:
+        node = min(several)  # on Grace, the other nodes are memory of GPUs
     if node is not None:
         return node
-    several = parse_cpus(text)
     why = f"its NUMA affinity is several nodes: {text}" if several else _why(found, row, "numa", columns)
     found.missing[at_gpu(index if text or "numa" in columns else EVERY, "numa_node")] = why
     return None

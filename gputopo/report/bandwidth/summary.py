@@ -94,7 +94,7 @@ def _low(links: Sequence[Sample], samples: Sequence[Sample]) -> int:
     best: dict[tuple[str, str, str], float] = {}
     for one in samples:
         way = one.kind, one.source, one.destination
-        best[way] = max(best.get(way, 0.0), rate(one))
+        best[way] = max(best.get(way, 0.0), one.bus_gb_per_s or rate(one))  # of a collective: its bus's
     low = 0
     for one in links:
         floor = one.expected_low_gb_per_s

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from gputopo.findings import Finding
+from gputopo.findings.rule import label
 from gputopo.findings.usage import idle, under_load
 from gputopo.reference.expectations import name_of
 from gputopo.report.document import Table
@@ -56,7 +57,7 @@ def gpu_table(machine: Machine) -> Table | None:
     `?` is a fact that was asked for and not given (the reason stands in `Machine.missing`), `-` one that
     the source does not report. A column without any fact is left out.
     """
-    head = Column("GPU", tuple(str(gpu.index) for gpu in machine.gpus), "right")
+    head = Column("GPU", tuple(label(machine, gpu) for gpu in machine.gpus), "right")
     shown = [
         tuple(_column(machine, facts) for facts in group if _is_shown(machine, facts))
         for group in (_LINK, _STATE)
@@ -100,7 +101,7 @@ def short_gpu_table(machine: Machine, worst: Mapping[int, str]) -> Table | None:
     optional = ("Name", *_OPTIONAL) if one_model else _OPTIONAL
     slow = any(link_is_slow_while_idle(gpu) for gpu in gpus)
     notes = (f"{_IDLE_MARK} an idle GPU lowers its PCIe generation",) if slow else ()
-    head = Column("GPU", tuple(str(gpu.index) for gpu in gpus), "right")
+    head = Column("GPU", tuple(label(machine, gpu) for gpu in gpus), "right")
     return Table(head, (tuple(columns),), notes, optional=optional)
 
 
@@ -136,11 +137,11 @@ def _column(machine: Machine, facts: _Facts) -> Column:
 
 
 def _is_shown(machine: Machine, facts: _Facts) -> bool:
-    """Whether any GPU has a fact of the column, or a working driver was asked for one."""
+    """Whether any GPU has a fact of the column, or one that answers was asked for it by a working driver."""
     asked = machine.driver.status in ("ok", "not_read", "hung", "crashed")
     return any(
         _fact(gpu, path) is not None
-        or (asked and reason_for(machine.missing, at_gpu(gpu.index, path)) is not None)
+        or (asked and not gpu.lost and reason_for(machine.missing, at_gpu(gpu.index, path)) is not None)
         for gpu in machine.gpus
         for path in facts.paths
     )

@@ -145,8 +145,11 @@ class Paces:
 
     def level(self, tower: int) -> float:
         """Return the logarithm of a tower's time to compute an example, of its kind, against the others'."""
-        known = [value for value in self.compute(tower) if not math.isnan(value)]
-        return median(known) - math.log(self._batch(tower)) if known else math.nan
+        return self.blocks.middle(self._columns[tower]) - math.log(self._batch(tower))
+
+    def weights_level(self, tower: int) -> float:
+        """Return the median of a tower's waits for weights, as a share; NaN of none."""
+        return self.blocks.middle(len(self.devices) + self._columns[tower])
 
     def compute(self, tower: int) -> list[float]:
         """Return the logarithms of a tower's time to compute, against the middle tower's, by row."""
@@ -174,8 +177,7 @@ class Paces:
 
     def busy_s(self, tower: int) -> float:
         """Return the median of the seconds in which a tower waits for weights and computes; NaN of none."""
-        known = [x for x in self.blocks.medians(2 * len(self.devices) + self._columns[tower]) if x == x]
-        return median(known) if known else math.nan
+        return self.blocks.middle(2 * len(self.devices) + self._columns[tower])
 
     def run(self) -> list[float]:
         """Return the logarithms of the seconds per image of the whole run, by row."""

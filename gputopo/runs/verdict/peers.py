@@ -82,21 +82,14 @@ def differences(paces: Paces) -> list[PeerDifference]:
     found = []
     for groups, part in ((paces.kinds, COMPUTE), (paces.links, WEIGHTS)):
         for group in groups:
-            found_levels = {device: _level(paces, device, part) for device in group}
+            level = paces.level if part == COMPUTE else paces.weights_level
+            found_levels = {device: level(device.tower) for device in group}
             levels = dict(
                 sorted(found_levels.items(), key=lambda one: (math.isnan(one[1]), one[1], one[0].tower))
             )
             of_group = (_difference(paces, levels, device, part) for device in group)
             found += [one for one in of_group if one is not None]
     return found
-
-
-def _level(paces: Paces, device: Device, part: str) -> float:
-    """Return the median of a device over the steps, NaN of none."""
-    if part == COMPUTE:
-        return paces.level(device.tower)
-    known = [value for value in paces.weights(device.tower) if not math.isnan(value)]
-    return median(known) if known else math.nan
 
 
 def _difference(

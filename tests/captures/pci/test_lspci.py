@@ -84,7 +84,8 @@ def test_a_function_that_stands_twice_is_refused() -> None:
         ("NVIDIA Corporation GA102 High Definition Audio Controller", "other"),
         ("NVIDIA Corporation TU102 USB Type-C UCSI Controller", "other"),
         ("NVIDIA Corporation GA100 [A100 NVSwitch]", "other"),
-        ("NVIDIA Corporation Device 2684", "other"),
+        ("NVIDIA Corporation Device 2330", "gpu"),
+        ("NVIDIA Corporation Device 22a3", "other"),
         ("Mellanox Technologies MT28908 Family [ConnectX-6]", "nic"),
         ("Intel Corporation Ethernet Controller X710 for 10GBASE-T", "nic"),
         ("Samsung Electronics Co Ltd NVMe SSD Controller S4LV008[Pascal]", "other"),
@@ -97,7 +98,8 @@ def test_a_name_shows_what_a_function_is(name: str, kind: str) -> None:
 
 def test_an_unknown_number_is_a_gpu_only_beside_its_own_sound() -> None:
     sound = "NVIDIA Corporation Device 22ba Audio"
-    assert kind_by_name("NVIDIA Corporation Device 2684", ["x", sound]) == "gpu"
+    unknown = "NVIDIA Corporation Device 2fff"
+    assert [kind_by_name(unknown, ["x", other]) for other in (sound, "y")] == ["gpu", "other"]
 
 
 Shape = list["Shape"] | None  # a bridge with what is behind it, or a device

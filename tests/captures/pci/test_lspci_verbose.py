@@ -26,6 +26,8 @@ def test_every_fact_of_the_list_is_in_the_machine() -> None:
     gpu = next(node for node in machine.pci if node.address == samples.GPUS[0])
     assert (gpu.driver, gpu.class_code, gpu.vendor_id) == ("nvidia", "030000", "10de")
     assert gpu.name == "NVIDIA Corporation GP104 [GeForce GTX 1070]"
+    (old,) = read("19:00.0 3D controller: NVIDIA Corporation Device 2330 (rev a1)\n").gpus
+    assert (old.pci_device_id, old.name) == ("2330", None)
     assert machine.unread == ()
 
 

@@ -59,14 +59,17 @@ def test_the_time_of_a_row_is_read(head: str, row: str) -> None:
     assert (machine.gpus[0].power_w.draw, machine.unread) == (25.0, ())
 
 
-def test_errors_and_memory_are_read_and_other_columns_are_not() -> None:
+def test_errors_memory_and_violations_are_read_and_other_columns_are_not() -> None:
     text = (
         "# gpu     fb   bar1  sbecc  dbecc    pci  rxpci  txpci  pviol  tviol\n"
         "# Idx     MB     MB   errs   errs   errs   MB/s   MB/s      %   bool\n"
-        "    0   1234      5      7      2      0     10     20      0      0\n"
+        "    0   1234      5      7      2      0     10     20     {}\n"
     )
-    gpu = of(text)
+    gpu = of(text.format("38      1"))
     assert (gpu.memory_mib.used, gpu.ecc.corrected_aggregate, gpu.ecc.uncorrected_aggregate) == (1234, 7, 2)
+    assert gpu.throttle.reasons == ("sw_power_cap", "sw_thermal_slowdown")
+    assert of(text.format(" 0      1")).throttle.reasons == ("sw_thermal_slowdown",)
+    assert of(text.format(" -      0")).throttle.reasons is None  # other reasons are not in this output
 
 
 def test_columns_without_a_row_are_refused() -> None:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.captures import reading
 from gputopo.captures.smi.links import parse_nvlink
 from gputopo.findings import find
 from gputopo.values.errors import InputError
@@ -49,7 +50,29 @@ def test_a_card_all_of_whose_links_are_down_has_as_many_as_its_peers() -> None:
 def test_a_text_cut_behind_a_gpu_does_not_state_that_it_has_no_links() -> None:
     machine = read(samples.NVLINK[: samples.NVLINK.index("NVML")])
     assert machine.gpus[2].nvlinks is None
-    assert machine.missing["gpus[2].nvlinks"] == "no line about its links follows"
+    assert machine.missing["gpus[2].nvlinks"] == "no line about its links"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "GPU 0: NVIDIA H200 (UUID: GPU-0a)\nGPU 1: NVIDIA H200 (UUID: GPU-1a)\n",
+        "GPU models and configuration: GPU 0: NVIDIA H200\nGPU 1: NVIDIA H200\n"
+        "Nvidia driver version: 570.124.06\n",
+        "> GPU 0,1: NVIDIA H200\n> GPU 0,1 Compute Capability: 9.0\n> CUDA Driver Version: 570.124.06\n",
+    ],
+)
+def test_a_list_of_gpus_has_their_names(text: str) -> None:
+    machine = reading.read_text(text, origin="x")
+    assert [(gpu.index, gpu.name) for gpu in machine.gpus] == [(0, "NVIDIA H200"), (1, "NVIDIA H200")]
+    assert machine.source == "list of GPUs"
+    assert machine.driver.version == ("570.124.06" if "570" in text else None)
+
+
+def test_the_instances_below_a_gpu_of_a_list_are_counted() -> None:
+    instance = "  MIG 3g.20gb     Device  {0}: (UUID: MIG-{0})\n"
+    (gpu,) = read(f"GPU 0: NVIDIA A100 (UUID: GPU-0a)\n{instance.format(0)}{instance.format(1)}").gpus
+    assert (gpu.mig.mode, gpu.mig.instances) == (True, 2)
 
 
 @pytest.mark.parametrize("cut", ["\t Link 1: 53.125 GB/s\n...\n", "\t Link 3: 53.125 GB/s\n"])

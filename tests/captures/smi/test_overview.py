@@ -207,9 +207,11 @@ def test_instances_are_counted() -> None:
 
 
 def test_a_gpu_that_does_not_answer_is_lost() -> None:
-    text = "Unable to determine the device handle for GPU1: 0000:5E:00.0: Unknown Error\n"
-    machine = reading.read_text(table("550", [ROW]) + text, origin="x")
-    assert [(gpu.index, gpu.lost) for gpu in machine.gpus] == [(0, False), (1, True)]
+    silent = "Unable to determine the device handle for GPU1: 0000:5E:00.0: Unknown Error\n"
+    for text in (table("550", [ROW]) + silent, silent + table("550", [ROW])):
+        machine = reading.read_text(text, origin="x")
+        assert [(gpu.index, gpu.lost) for gpu in machine.gpus] == [(0, False), (1, True)]
+        assert machine.unread == ()
 
 
 def test_tables_one_below_the_other_are_samples() -> None:

@@ -48,6 +48,11 @@ def test_what_a_matrix_does_not_show_is_missing_with_the_reason(text: str, missi
     assert machine.unread == ()
 
 
+def test_the_cpus_of_a_grace_gpu_are_of_the_first_node_that_it_names() -> None:
+    (gpu,) = read("\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t72-143\t1,19-25\t18\n").gpus
+    assert gpu.numa_node == 1
+
+
 def test_a_cut_cell_and_a_mangled_core_list_are_unread_and_nothing_is_made_of_them() -> None:
     cut = read("\tGPU0\tNIC0\tCPU Affinity\nGPU0\t X \tPH0-9\n")
     assert (cut.nics[0].hops, cut.gpus[0].cpu_affinity) == ({}, "0-9")

@@ -35,6 +35,7 @@ def lost(machine: Machine) -> list[tuple[int, str | None]]:
         ("GPU0000:02:00.0: Unknown Error", (None, "0000:02:00.0", "Unknown Error")),
         ("gpu 0000:02:00.0: Not enough power", (None, "0000:02:00.0", "Not enough power")),
         ("GPU2: Unknown Error", (2, None, "Unknown Error")),
+        ("GPU 000:BA:00.0: Unknown Error", (None, "0000:ba:00.0", "Unknown Error")),
         ("GPU: Unknown Error", (None, None, "Unknown Error")),
         ("GPU2", (2, None, "no answer")),
     ],

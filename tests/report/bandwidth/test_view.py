@@ -254,6 +254,17 @@ LOST = msgspec.structs.replace(
 )  # fmt: skip
 
 
+ALL_REDUCE = Sample(
+    kind="allreduce",
+    source="gpus:0-7",
+    destination="gpus:0-7",
+    median_gb_per_s=134.4,
+    bus_gb_per_s=235.3,
+    expected_gb_per_s=235.0,
+    expected_low_gb_per_s=228.0,
+)
+
+
 def judged(expected: float | None, *more: Sample, gpus: int = 2) -> Bandwidth:
     one = Sample(
         kind="h2d", source="host", destination="gpu:0", median_gb_per_s=12.0, expected_gb_per_s=expected
@@ -266,6 +277,7 @@ def judged(expected: float | None, *more: Sample, gpus: int = 2) -> Bandwidth:
     [
         (judged(12.3), (), "All 2 rates as expected."),
         (judged(24.6), (), "0 of 2 rates as expected, 2 lower."),
+        (only(ALL_REDUCE), (), "As expected."),
         (
             judged(12.3, msgspec.structs.replace(pair(0, 1, 9.0), expected_gb_per_s=None)),
             (),
