@@ -415,8 +415,10 @@ def program_spec(target: Target, command: Sequence[str], says: Sequence[str] = (
     """
     on_gpus = target.backend == "gpu"
     words = words_of(command)
+    # In the name of the run's folder.
+    name = "".join(one if one.isalnum() or one in "._-" else "_" for one in PurePath(words[0]).name)[:40]
     return ProgramSpec(
-        model=_folder_name(words[0]),
+        model=name,
         command=words,
         devices=devices_of(target) if on_gpus else (),
         backend=target.backend,
@@ -436,7 +438,3 @@ def program_spec(target: Target, command: Sequence[str], says: Sequence[str] = (
 def words_of(command: Sequence[str]) -> tuple[str, ...]:
     """Return a command as JSON can have it: its words may be any bytes, and JSON is UTF-8."""
     return tuple(word.encode(errors="replace").decode() for word in command)
-
-
-def _folder_name(program: str) -> str:
-    return "".join(one if one.isalnum() or one in "._-" else "_" for one in PurePath(program).name)[:40]
