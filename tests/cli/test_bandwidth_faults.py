@@ -223,32 +223,32 @@ def children_of(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
-def gone(pid: str) -> bool:
+def state_of(pid: str) -> str:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return True
+        return "X"
 
 
-def wait_until_hung(err: IO[str]) -> None:
-    next(line for line in err if "starting CUDA" in line or "measuring 1 of 1" in line)
-    time.sleep(0.3)
+def wait_for(pid: str, states: str) -> None:
+    until = time.monotonic() + 60
+    while state_of(pid) not in states and time.monotonic() < until:
+        time.sleep(0.01)
+    assert state_of(pid) in states
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
 def test_a_driver_that_hangs_is_left_with_the_command(machine: Machine, signum: signal.Signals) -> None:
     with TemporaryFile() as out, machine.started((CUDA, "hang@cuInit"), out.fileno()) as (program, err):
-        wait_until_hung(err)
+        next(line for line in err if "starting CUDA" in line or "measuring 1 of 1" in line)
         (child,) = children_of(program.pid)
+        wait_for(child, "S")
         os.kill(program.pid, signum)
         code = program.wait(PATIENT_S / 2)
         assert code == (130 if signum == signal.SIGINT else -signal.SIGKILL)
         out.seek(0)
         reported = out.read()
-    until = time.monotonic() + 60
-    while not gone(child) and time.monotonic() < until:
-        time.sleep(0.01)
-    assert gone(child)
+    wait_for(child, "ZX")
     if signum == signal.SIGINT:
         document = json.loads(reported)
         assert document["complete"] is False

@@ -231,7 +231,8 @@ def test_ctrl_c_ends_a_driver_that_hangs_at_once(tmp_path: Path) -> None:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         while not (found := children.read_text().split()):
             time.sleep(0.01)
-        time.sleep(0.5)
+        while Path(f"/proc/{found[0]}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+            time.sleep(0.01)  # until it waits for what hangs
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=60)
         assert (process.returncode, err) == (130, b"gputopo: interrupted\n")
