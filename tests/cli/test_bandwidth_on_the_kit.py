@@ -53,17 +53,6 @@ def test_a_machine_is_measured_saved_and_compared_with_itself(own_home: Path) ->
     assert "d2h gpu:0 to host (pinned" not in reported
 
 
-def test_wrong_data_is_named_on_its_gpu_and_nothing_else_is_lost() -> None:
-    done = run("four", ("wrong@h2d:1",), "bandwidth", "--gpus", "0,1", "--all")
-    assert done.returncode == 1, done.stderr
-    reported = " ".join(done.stdout.split())
-    assert "h2d host to gpu:1 (copy_engine, pinned) WRONG_DATA" in reported
-    assert "FAIL" in reported
-    assert "h2d host to gpu:0 (copy_engine" not in reported
-    row = next(row for row in done.stdout.splitlines() if row.startswith("  GPU0"))
-    assert "12.3" in row
-
-
 IMPATIENT = """
 import sys
 from functools import partial
@@ -99,18 +88,18 @@ def counting(sources):
     return msgspec.structs.replace(machine, gpus=tuple(gpus))
 
 bandwidth.machine_from = counting
-soak.MIN_INTERVAL_S = 0.2
+soak.MIN_INTERVAL_S = 0.1
 sys.exit(main(sys.argv[1:]))
 """
 
 
 def test_a_soak_reports_what_was_counted_under_load() -> None:
-    _, _, *command = on_kit("four", "bandwidth", "--gpus", "0,1", "--soak", "0.02", "--json")
+    _, _, *command = on_kit("four", "bandwidth", "--gpus", "0,1", "--soak", "0.01", "--json")
     done = session.run_program(box("four"), "-c", SOAK, *command)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["complete"] is True
-    assert document["soak"]["asked_s"] == pytest.approx(1.2)
+    assert document["soak"]["asked_s"] == pytest.approx(0.6)
     kinds = {one["kind"] for interval in document["soak"]["intervals"] for one in interval["rates"]}
     assert {"h2d", "d2h"} <= kinds
     assert len(document["machine"]["samples"]) >= 3

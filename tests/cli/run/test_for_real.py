@@ -41,7 +41,7 @@ def test_a_device_that_is_slowed_on_purpose_is_named_although_training_is_synchr
 
 def test_an_even_run_names_nobody_and_states_that_it_looked(tmp_path: Path, slowed: Result) -> None:
     # Something else that runs beside it may slow one device for a while; what names one always is a fault.
-    results = (result_of(tmp_path, "--num-batches", "40") for _ in range(3))
+    results = (result_of(tmp_path, "--num-batches", "24") for _ in range(3))
     result = next((result for result in results if not result.anomalies), None)
     assert result is not None
     for row in result.devices:
