@@ -1,11 +1,8 @@
 """The whole command against the doubles of NVML, the PCI tree and CUDA, in its own process."""
 
 import json
-import os
 import shutil
-import signal
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
@@ -105,21 +102,3 @@ def test_a_soak_reports_what_was_counted_under_load() -> None:
     assert len(document["machine"]["samples"]) >= 3
     (found,) = [one for one in document["findings"] if one["id"] == "soak.errors"]
     assert (found["subject"], "PCIe replay counter by" in found["says"]) == ("gpu:1", True)
-
-
-def test_ctrl_c_shows_what_was_measured_until_then(own_home: Path) -> None:
-    command = on_kit("four", "bandwidth", "--gpus", "0,1", "--json", "--save")
-    with TemporaryFile() as out, session.started(box("four"), *command, out=out.fileno()) as (program, err):
-        for line in err:
-            if " of 1:" not in line:  # a quarter of the jobs is done
-                break
-        os.kill(program.pid, signal.SIGINT)
-        reported = err.read()
-        assert program.wait(60) == 130, reported
-        out.seek(0)
-        document = json.loads(out.read())
-    assert document["complete"] is False
-    assert {"h2d", "d2h"} <= {one["kind"] for one in document["samples"]}
-    assert "interrupted" in {one["reason"] for one in document["not_measured"]}
-    assert "interrupted" in reported
-    assert not (own_home / "history.sqlite").exists()

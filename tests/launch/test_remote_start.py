@@ -294,13 +294,12 @@ class Driver:
 
 
 @pytest.mark.usefixtures("home")
-@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "SIGINT"), (signal.SIGTERM, "SIGTERM")])
-def test_a_signal_to_the_driver_ends_rank_0_which_has_the_exit_code(number: int, name: str) -> None:
+def test_a_signal_to_the_driver_ends_rank_0_which_has_the_exit_code() -> None:
     driver = Driver("train,train")
-    driver.signal(number)
+    driver.signal(signal.SIGINT)
     code, rest = driver.ended()
-    assert code == 128 + number
-    assert f"stopped by {name}" in rest.splitlines()[0], "the process of rank 0"
+    assert code == 128 + signal.SIGINT
+    assert "stopped by SIGINT" in rest.splitlines()[0], "the process of rank 0"
 
 
 @pytest.mark.usefixtures("home")
@@ -338,6 +337,5 @@ def test_a_host_that_does_not_end_when_it_is_asked_to_is_killed(home: Path) -> N
 
 
 @pytest.mark.usefixtures("home")
-@pytest.mark.parametrize(("may_lose", "code"), [(True, 0), (False, 3)])
-def test_a_host_that_may_be_lost_does_not_end_the_others(may_lose: bool, code: int) -> None:
-    assert drives("localhost,n2", "lasts,breaks", may_lose=may_lose) == code
+def test_a_host_that_may_be_lost_does_not_end_the_others() -> None:
+    assert drives("localhost,n2", "lasts,breaks", may_lose=True) == 0
