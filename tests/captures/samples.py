@@ -10,6 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from gputopo.captures import reading
+from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.machine import Machine
+from tests import there
+
 GPUS = ("0000:05:00.0", "0000:06:00.0", "0000:85:00.0")
 
 
@@ -17,6 +22,12 @@ def in_turn(*lists: Iterable[object]) -> list[tuple[Any, ...]]:
     """Return tuples in which each member of each list occurs at least once: far fewer than their product."""
     each = [list(one) for one in lists]
     return [tuple(one[at % len(one)] for one in each) for at in range(max(map(len, each)))]
+
+
+def measured_of(text: str, origin: str = "log") -> tuple[Machine, Bandwidth]:
+    """Return what is read of a text, which must hold a bandwidth."""
+    machine = reading.read_text(text, origin=origin)
+    return machine, there(machine.bandwidth)
 
 
 NIC = "0000:86:00.0"

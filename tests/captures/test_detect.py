@@ -37,20 +37,6 @@ def test_the_content_decides_and_not_the_name(tmp_path: Path) -> None:
     assert reading.load([put(tmp_path, recorded, "topo.txt")]).source == "live"
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-@pytest.mark.parametrize("eol", ["\n", "\r\n"])
-def test_a_redirection_of_any_shell_reads_the_same(tmp_path: Path, encoding: str, eol: str) -> None:
-    path = put(tmp_path, MATRIX.replace("\n", eol).encode(encoding))
-    assert reading.load([path]) == reading.load([put(tmp_path, MATRIX, "plain")])
-    recorded = schema.encode_pretty(Machine(source="live")).replace("\n", eol).encode(encoding)
-    assert reading.load([put(tmp_path, recorded)]) == Machine(source="live")
-
-
-def test_utf_16_of_either_byte_order_is_read(tmp_path: Path) -> None:
-    for mark, encoding in ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")):
-        assert len(reading.load([put(tmp_path, mark + MATRIX.encode(encoding))]).gpus) == 2
-
-
 def test_a_dash_reads_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(MATRIX.encode())))
     assert reading.load(["-"]).links[0].hop is Hop.PIX
@@ -75,15 +61,6 @@ def test_a_file_wins_over_a_bundled_machine_of_its_name(
     monkeypatch.chdir(tmp_path)
     put(tmp_path, MATRIX, "7gforce")
     assert len(reading.load(["7gforce"]).gpus) == 2
-
-
-def test_several_captures_become_one_machine(tmp_path: Path) -> None:
-    named = schema.encode_pretty(
-        Machine(source="live", gpus=(Gpu(index=0, name="A"), Gpu(index=1, name="B")))
-    )
-    machine = reading.load([put(tmp_path, MATRIX, "a"), put(tmp_path, named, "b")])
-    assert machine.source == "live + nvidia-smi topo"
-    assert [gpu.name for gpu in machine.gpus] == ["A", "B"]
 
 
 def test_a_missing_file_names_the_nearest_bundled_machine(tmp_path: Path) -> None:

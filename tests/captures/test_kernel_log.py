@@ -10,7 +10,7 @@ from gputopo.captures import kernel_log, load, reading
 from gputopo.findings import find
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, KernelEvent, Machine, PciNode
-from tests.captures.samples import ALL, GPUS, OVERVIEW, in_turn
+from tests.captures.samples import ALL, OVERVIEW, in_turn
 
 XID_79 = "NVRM: Xid (PCI:0000:05:00): 79, pid=1234, name=python, GPU has fallen off the bus."
 # What stands before a message, and the time that it shows.
@@ -320,13 +320,6 @@ def test_each_error_is_a_finding_of_its_gpu(message: str) -> None:
     assert {one.subject.text for one in find(machine)} <= {"gpu:3", "machine"}
 
 
-def test_an_error_of_a_gpu_that_is_not_known_is_found_all_the_same() -> None:
-    log = reading.read_text(f"[ 1.000000] {XID_79}\n", origin="log")
-    (lost,) = find(log)
-    assert lost.id == "gpu.lost"
-    assert "device 0000:05:00.0: fallen off the bus, Xid 79 in" in lost.says
-
-
 @pytest.mark.parametrize(
     "text", ["GPU0 is slow\n", "See NVRM in dmesg\n", "[ 1.000000] usb 1-1: new device\n"]
 )
@@ -352,7 +345,3 @@ def test_any_log_is_read_line_by_line(lines: list[tuple[str, str]], tail: str) -
     assert taken.lines >= len(lines)
     kinds = {event.kind for event in taken.machine.kernel_events}
     assert kinds >= {LINES[message][0] for _, message in lines}
-
-
-def test_gpus_of_samples_are_those_of_the_lines() -> None:
-    assert GPUS[0] == "0000:05:00.0"

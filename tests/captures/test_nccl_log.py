@@ -5,6 +5,7 @@ import pytest
 from gputopo.captures import reading
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
+from tests import there
 from tests.captures.samples import TOPO
 
 
@@ -45,8 +46,7 @@ ONE_HOST = (
 
 def test_the_log_of_one_host_shows_transports_cards_rings_and_settings() -> None:
     machine = read("epoch 1 loss 2.3", *ONE_HOST)
-    found = machine.nccl
-    assert found is not None
+    found = there(machine.nccl)
     assert [gpu.pci_address for gpu in machine.gpus] == ["0000:05:00.0", "0000:06:00.0", "0000:85:00.0"]
     assert transports(machine) == {
         (0, 1): ("P2P/CUMEM/read",),
@@ -75,8 +75,7 @@ def test_bus_ids_of_old_versions_name_the_gpus_of_the_host_of_rank_0() -> None:
         "n2:72:92 [0] misc/socket.cc:456 NCCL WARN Connect to 10.0.0.9<42> failed",
     )
     assert [gpu.pci_address for gpu in machine.gpus] == ["0000:00:1e.0", "0000:00:1f.0"]
-    found = machine.nccl
-    assert found is not None
+    found = there(machine.nccl)
     assert (found.hosts, transports(machine)) == (2, {(0, 1): ("P2P/IPC",)})
     assert found.between_hosts == ("NET/IB", "NET/IB/GDRDMA")
     assert found.warnings == ("Connect to 10.0.0.9<42> failed",)
@@ -86,8 +85,7 @@ def test_a_network_within_a_host_is_the_transport_of_a_pair() -> None:
     machine = read(
         start(0, "5000", nvml=0), start(1, "6000", nvml=1), path(0, "0[0] -> 1[1] [send] via NET/Socket/0")
     )
-    assert machine.nccl is not None
-    assert (transports(machine), machine.nccl.between_hosts) == ({(0, 1): ("NET/Socket",)}, ())
+    assert (transports(machine), there(machine.nccl).between_hosts) == ({(0, 1): ("NET/Socket",)}, ())
 
 
 def test_messages_of_several_processes_in_one_line_are_each_read() -> None:

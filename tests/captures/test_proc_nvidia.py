@@ -48,11 +48,6 @@ def test_gpus_are_in_the_order_of_their_addresses() -> None:
     assert machine.unread == ()
 
 
-def test_another_line_is_listed() -> None:
-    text = VERSION + GPU.format(address="0000:01:00.0", uuid=UUID) + "zzz unknown marker 42\n"
-    assert [one.text for one in reading.read_text(text, origin="x").unread] == ["zzz unknown marker 42"]
-
-
 def test_a_model_alone_is_no_such_file() -> None:
     with pytest.raises(InputError, match="in an unknown format"):
         reading.read_text("Model: \t\t a car\n", origin="x")

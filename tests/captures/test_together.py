@@ -132,9 +132,9 @@ def test_a_capture_cut_behind_a_line_shows_nothing_that_the_whole_does_not(name:
 
 
 def test_damaged_captures_are_read_or_refused_in_words() -> None:
-    outcome = bench_fuzz.run(120, seed=0)
+    outcome = bench_fuzz.run(60, seed=0)
     assert outcome.wrong == {}
-    assert min(outcome.read, outcome.refused) > 20
+    assert min(outcome.read, outcome.refused) > 10
     assert outcome.slowest_s < 1.0  # the goal is 0.1 s; a busy machine gets more
 
 

@@ -9,6 +9,7 @@ from gputopo.copies.expected import link_name, links_for, with_expectations
 from gputopo.reference.expectations import expected_link, expected_nvlink
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.machine import Ecc, Gpu, Machine, Mig, Pcie
+from tests import there
 from tests.findings.boxes import UP, every_gpu, gpu, node, pair, sound
 from tests.findings.measured.machines import sample, seen
 
@@ -26,8 +27,7 @@ def h2d(machine: Machine, **more: Any) -> Sample:
 
 
 def row(generation: int, width: int) -> Any:
-    found = expected_link(generation, width)
-    assert found is not None
+    found = there(expected_link(generation, width))
     return found
 
 
@@ -35,8 +35,7 @@ def test_the_link_seen_under_load_counts_and_is_named() -> None:
     found = h2d(sound(), conditions=(seen(1, pcie_gen=2, pcie_width=8),))
     assert found.expected_gb_per_s == row(2, 8).copy_to_device_gb_per_s
     assert found.expected_low_gb_per_s == row(2, 8).copy_low_gb_per_s
-    assert found.expected_source is not None
-    assert "Gen2 x8 observed under load" in found.expected_source
+    assert "Gen2 x8 observed under load" in there(found.expected_source)
 
 
 def test_without_a_reading_under_load_the_card_and_its_slot_count_and_never_the_idle_link() -> None:
@@ -173,8 +172,7 @@ def test_where_error_correction_may_take_some_of_gddr_less_is_no_fault(
 def test_local_copies_are_compared_with_the_memory_of_the_model() -> None:
     (found,) = expected(capture("GeForce GTX 1080 Ti"), sample("d2d_local", "gpu:0", "gpu:0", 353.5))
     assert found.expected_gb_per_s == pytest.approx(0.8 * 484, rel=0.01)
-    assert found.expected_low_gb_per_s is not None
-    assert found.expected_low_gb_per_s < 353.5
+    assert there(found.expected_low_gb_per_s) < 353.5
     (unknown,) = expected(capture("Unheard Of"), sample("d2d_local", "gpu:0", "gpu:0", 353.5))
     assert unknown.expected_gb_per_s is None
     assert unknown.expected_source == "no reference data for Unheard Of"
@@ -226,9 +224,8 @@ def test_nvlinks_expect_what_was_measured_of_that_version_and_count(
     found = one(machine, "p2p_direct", "gpu:0", "gpu:1")
     assert found.expected_gb_per_s == pytest.approx(direct, rel=0.02)
     both = one(machine, "bidirectional", "gpu:0", "gpu:1", path="direct")
-    assert both.expected_gb_per_s is not None
     assert found.expected_gb_per_s is not None
-    assert found.expected_gb_per_s < both.expected_gb_per_s <= 2 * found.expected_gb_per_s
+    assert found.expected_gb_per_s < there(both.expected_gb_per_s) <= 2 * found.expected_gb_per_s
     staged = one(machine, "p2p_staged", "gpu:0", "gpu:1")
     assert (staged.expected_gb_per_s or 0) < 13  # over PCIe
 

@@ -18,6 +18,7 @@ from gputopo.copies.jobs import (
 from gputopo.copies.sharing import fair_rates, uplink_groups
 from gputopo.values.bandwidth import Sample
 from gputopo.values.machine import Machine
+from tests import there
 
 EIGHT = Setting(gpus=tuple(range(8)), peers=frozenset(permutations(range(8), 2)))
 
@@ -240,8 +241,7 @@ def test_a_chosen_size_stands_for_the_one_by_speed_and_for_the_sweep() -> None:
 
 def test_a_group_without_a_gpu_has_the_name_of_the_others() -> None:
     whole = next(job for job in jobs(EIGHT) if job.group is not None)
-    left = without(whole, {"gpu:2", "gpu:5"})
-    assert left is not None
+    left = there(without(whole, {"gpu:2", "gpu:5"}))
     assert left.group == "h2d gpus:0,1,3,4,6,7"
     assert without(whole, {f"gpu:{gpu}" for gpu in range(7)}) is None
     assert without(whole, set()) == whole

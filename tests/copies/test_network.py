@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from gputopo.copies.jobs import matchings
 from gputopo.copies.network import NcclPrograms, NetworkHost, RdmaPort, Tools, choose, expected, schedule
 from gputopo.values.errors import HardwareError
+from tests import there
 
 NCCL = NcclPrograms(mpirun="/usr/bin/mpirun", program="/usr/bin/sendrecv_perf", gpus=8)
 IB = RdmaPort(device="mlx5_0", port=1, link_layer="InfiniBand", rate_gbit_per_s=400.0)
@@ -80,11 +81,9 @@ def host(name: str = "n", rate: float | None = 25.0, mtu: int | None = 1500) -> 
 
 
 def test_the_payload_of_the_slower_card_is_expected() -> None:
-    found = expected(host(rate=10.0), host(rate=25.0))
-    assert found is not None
+    found = there(expected(host(rate=10.0), host(rate=25.0)))
     assert found[0] == pytest.approx(10 / 8 * 1448 / 1538)  # the known 941 Mbit/s of 1 Gbit/s
-    jumbo = expected(host(mtu=9000), host(mtu=9000))
-    assert jumbo is not None
+    jumbo = there(expected(host(mtu=9000), host(mtu=9000)))
     assert jumbo[0] == pytest.approx(25 / 8 * 8948 / 9038)
 
 

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from gputopo.findings.compare import differences
 from gputopo.values.machine import Gpu, PowerW
+from tests import there
 
 LIMIT = "power_w.limit"
 
@@ -27,8 +28,7 @@ def gpus(*limits: float | None) -> list[Gpu]:
 def test_those_are_odd_that_differ_from_more_than_half(
     limits: tuple[float | None, ...], common: float | None, odd: list[int]
 ) -> None:
-    found = differences(gpus(*limits), LIMIT)
-    assert found is not None
+    found = there(differences(gpus(*limits), LIMIT))
     assert (found.common, sorted(found.odd)) == (common, odd)
 
 
@@ -39,15 +39,12 @@ def test_without_two_values_there_is_nothing_to_compare(limits: tuple[float | No
 
 def test_values_within_the_noise_are_the_same() -> None:
     assert differences(gpus(300.0, 298.0, 302.0), LIMIT, 0.02) is None
-    found = differences(gpus(300.0, 298.0, 302.0, 280.0), LIMIT, 0.02)
-    assert found is not None
+    found = there(differences(gpus(300.0, 298.0, 302.0, 280.0), LIMIT, 0.02))
     assert list(found.odd) == [3]
 
 
 def test_the_words_have_both_values_and_their_gpus() -> None:
-    found = differences([*gpus(300.0, 300.0), replace(gpus(250.0)[0], index=2)], LIMIT)
-    assert found is not None
+    found = there(differences([*gpus(300.0, 300.0), replace(gpus(250.0)[0], index=2)], LIMIT))
     assert found.words(2) == "power limit 250 W (300 W on 2 GPUs of this model)"
-    both = differences(gpus(300.0, 250.0), LIMIT)
-    assert both is not None
+    both = there(differences(gpus(300.0, 250.0), LIMIT))
     assert both.all_words() == "power limit 300 W (GPU 0), 250 W (GPU 1)"

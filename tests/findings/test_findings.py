@@ -105,12 +105,6 @@ def test_a_bus_that_was_read_before_the_cards_worked_shows_nothing_of_their_driv
     assert "driver.other_driver" not in {finding.id for finding in find(machine)}
 
 
-def test_another_driver_is_not_reported_beside_a_capture_of_cards_that_worked() -> None:
-    node = PciNode(address="0000:05:00.0", root="pci0000:00", kind="gpu", driver="nouveau")
-    machine = changed(msgspec.structs.replace(machine_of(SEVEN), pci=(node,)), 0, name="NVIDIA Test-100")
-    assert "driver.other_driver" not in {finding.id for finding in find(machine)}
-
-
 def test_no_nvidia_device_is_reported_and_is_no_fault() -> None:
     machine = with_driver("no_device")
     found = only(machine)

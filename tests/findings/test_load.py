@@ -6,6 +6,7 @@ import pytest
 
 from gputopo.findings.usage import idle, under_load, use_of
 from gputopo.values.machine import Gpu, GpuProcess, MemoryMib, Mig, PowerW, Throttle, UtilizationPercent
+from tests import there
 
 HELD = Throttle(reasons=("hw_slowdown",))
 
@@ -80,8 +81,7 @@ XORG = GpuProcess(pid=7, kind="graphics", name="Xorg", memory_mib=22)
     ],
 )
 def test_a_gpu_is_in_use_by_a_process_load_memory_or_power(facts: dict[str, Any], by: str) -> None:
-    use = use_of(card(**facts))
-    assert use is not None
+    use = there(use_of(card(**facts)))
     assert use.by == by
 
 

@@ -10,8 +10,6 @@ from gputopo.findings.rule import ELSEWHERE, place_of
 from gputopo.values.machine import Gpu, Host, KernelEvent, Machine
 from tests.findings.boxes import all_of, every_gpu, find, gpu, host, sound
 
-NARROW = {"pcie": {"width_now": 8, "width_max": 16}}
-
 
 def remedy(machine: Machine, id: str) -> str:
     return next(one.remedy or "" for one in find(machine) if one.id == id)

@@ -14,6 +14,7 @@ import msgspec
 from gputopo.prediction.calibration import MeasuredStep, calibrated, learn, range_share
 from gputopo.prediction.programs import ProgramConstants
 from gputopo.values.run.plan import MIN_JOBS, Learned, mode_name
+from tests import there
 from tests.fits.cases import NO_OVERLAP, Case, Constants, examples, paths_by_name, used
 
 # A model of many bytes and one of many variables: each shows one of the two numbers of a box.
@@ -121,8 +122,7 @@ def _program(left_out: Mapping[str, ProgramConstants], case: Case) -> ProgramCon
 
 def _learned(program: ProgramConstants, runs: Sequence[Case]) -> Learned:
     measured = paths_by_name(runs[0].row.machine).is_measured
-    found = learn(program, [_run(case) for case in runs], measured=measured)
-    assert found is not None
+    found = there(learn(program, [_run(case) for case in runs], measured=measured))
     return found
 
 

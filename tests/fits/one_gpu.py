@@ -19,6 +19,7 @@ from gputopo.prediction.roofline import FULL_CLOCKS, Roofline, RooflineFile, has
 from gputopo.reference.expectations import expected_gpu
 from gputopo.reference.published import Published, published
 from gputopo.workload.workloads import require
+from tests import there
 from tests.fits.least_squares import least_squares
 
 # Winograd's algorithm for 3x3 kernels needs at least 1 / 2.25 of the products (arXiv 1509.09308).
@@ -207,8 +208,7 @@ def _of(values: Sequence[float]) -> Roofline:
 
 
 def _share(one: Figure, constants: Roofline) -> float | None:
-    gpu = expected_gpu(one.gpu)
-    assert gpu is not None
+    gpu = there(expected_gpu(one.gpu))
     seconds = step_seconds(gpu, require(one.model), one.batch, one.precision, FULL_CLOCKS, constants)
     return None if seconds is None else math.log(one.images_per_sec * seconds / one.batch)
 

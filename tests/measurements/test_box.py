@@ -15,6 +15,7 @@ from gputopo.report.markdown import document_markdown
 from gputopo.runs.history import Saved
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.run.measurement import DeviceFigure, Measurement
+from tests import there
 from tests.invented_bandwidths import machine_with, pair
 
 
@@ -48,8 +49,7 @@ def run(day: int, speed: float, **more: object) -> Measurement:
 def test_a_fall_is_found_with_its_day_and_its_size(fall: float, noise: float) -> None:
     chance = random.Random(7)
     values = [12.0 * chance.gauss(1, noise) * (1 - fall if day >= 9 else 1) for day in range(16)]
-    change = change_of(series_of(values))
-    assert change is not None
+    change = there(change_of(series_of(values)))
     assert change.since_s == 9 * 86400.0
     assert change.percent == pytest.approx(100 * fall, abs=200 * noise)
     assert change.noise_percent < change.percent
@@ -106,13 +106,11 @@ def test_one_outlier_makes_no_change_and_hides_none() -> None:
     chance = random.Random(5)
     values = [chance.gauss(1, 0.01) * (1 if day < 6 else 0.9) for day in range(13)]
     values[10] = 1.0
-    change = change_of(series_of(values))
-    assert change is not None
+    change = there(change_of(series_of(values)))
     assert change.since_s == 6 * 86400.0
     last = series_of([chance.gauss(1, 0.01) for _ in range(8)] + [0.6])
     assert change_of(last) is None
-    low = low_last(last)
-    assert low is not None
+    low = there(low_last(last))
     assert low.percent == pytest.approx(40, abs=3)
 
 

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.planner import Request, plan
@@ -13,6 +13,7 @@ from gputopo.prediction.links.shared_links import Uplink
 from gputopo.prediction.programs import ProgramConstants
 from gputopo.prediction.step import ModelCosts, Placement, StepPredictor, predict
 from gputopo.values.run.plan import StepLine
+from tests import there
 from tests.matrices import FOUR_AND_FOUR, machine_of
 from tests.prediction.invented import machines, models, placings, programs
 
@@ -21,8 +22,7 @@ SERVED = Placement("parameter_server", "gpu:0")
 
 
 def line_of(**asked: object) -> StepLine:
-    found = plan(machine_of(FOUR_AND_FOUR), msgspec.structs.replace(REQUEST, **asked)).line
-    assert found is not None
+    found = there(plan(machine_of(FOUR_AND_FOUR), msgspec.structs.replace(REQUEST, **asked)).line)
     return found
 
 
@@ -78,7 +78,6 @@ def test_resources_are_in_words() -> None:
 
 
 @given(machines(), models(), programs(), st.floats(1e-3, 2.0), st.data())
-@settings(max_examples=40)
 def test_its_parts_are_those_of_the_prediction(
     paths: Paths, model: ModelCosts, program: ProgramConstants, compute_s: float, data: st.DataObject
 ) -> None:
@@ -104,7 +103,6 @@ def test_its_parts_are_those_of_the_prediction(
 
 
 @given(machines(), models(), programs(), st.data())
-@settings(max_examples=20)
 def test_no_gradient_is_through_before_it_is_ready_or_before_those_ahead(
     paths: Paths, model: ModelCosts, program: ProgramConstants, data: st.DataObject
 ) -> None:

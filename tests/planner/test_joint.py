@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.planner.joint import HostPart, Joint, joint_of, places
@@ -60,7 +60,6 @@ def test_the_exchange_of_two_hosts_is_that_of_their_sums_over_each_network_path(
     assert 51e3 < network_ms(slow) < 2 * 1.1 * 51e3
 
 
-@settings(max_examples=15)
 @given(
     st.lists(st.integers(1, 8), min_size=2, max_size=4),
     st.floats(0.05, 5.0),

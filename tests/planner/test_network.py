@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 from msgspec.structs import replace
 
@@ -16,7 +14,6 @@ from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.machine import Driver, Hop, Machine
 from tests.planner.joint_machines import box, two_switches
 
-TOPO = Path(__file__).parents[3] / "shared/captures/topo"
 BARE = Machine(source="live")
 
 

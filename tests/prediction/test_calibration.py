@@ -10,6 +10,7 @@ from gputopo.prediction.gradients import GradientBlock
 from gputopo.prediction.programs import require_program
 from gputopo.prediction.step import ModelCosts, Placement, StepPredictor
 from gputopo.values.run.plan import Learned
+from tests import there
 
 PROGRAM = require_program("gputopo")
 MANY_BYTES = ModelCosts(
@@ -40,8 +41,7 @@ def _run(
 
 
 def _learned(*jobs: MeasuredStep) -> Learned:
-    found = learn(PROGRAM, jobs)
-    assert found is not None
+    found = there(learn(PROGRAM, jobs))
     return found
 
 
@@ -100,8 +100,7 @@ def test_a_box_that_is_slow_in_most_jobs_is_believed() -> None:
 def test_links_that_were_measured_carry_no_more_than_that_whatever_runs_show(links: float) -> None:
     """So that no step is shorter than its bytes need; links that are slower than that are believed."""
     fast = [_run(model, links, 1.2) for model in BOTH]
-    found = learn(PROGRAM, fast, measured=True)
-    assert found is not None
+    found = there(learn(PROGRAM, fast, measured=True))
     own = calibrated(PROGRAM, found)
     assert 0.98 < own.link_share <= 1.0
 

@@ -27,6 +27,7 @@ from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.events import Device
 from gputopo.values.run.result import DeviceResult, Result, Throughput
 from gputopo.workload.workloads import require
+from tests import there
 
 FIGURES = one_gpu_figures()
 K80_VGG16 = Figure("Tesla K80", "vgg16", 64, "fp32", 20.0)
@@ -34,12 +35,10 @@ INSIDE = 0.80  # of the measured figures, between low and high
 
 
 def predicted(figure: Figure, known: Sequence[Figure], clocks: Clocks = FULL_CLOCKS) -> Speed:
-    gpu = expected_gpu(figure.gpu)
-    assert gpu is not None
-    speed = published_speed(
-        gpu, OneGpuJob(require(figure.model), figure.batch, figure.precision), clocks, known
+    gpu = there(expected_gpu(figure.gpu))
+    speed = there(
+        published_speed(gpu, OneGpuJob(require(figure.model), figure.batch, figure.precision), clocks, known)
     )
-    assert speed is not None
     return speed
 
 
@@ -113,13 +112,11 @@ def test_the_source_says_from_what_a_speed_is_scaled_and_how_sure_it_is() -> Non
 
 
 def test_a_network_under_another_name_has_the_figures_of_its_own() -> None:
-    gpu = expected_gpu("GeForce GTX 1080 Ti")
-    assert gpu is not None
+    gpu = there(expected_gpu("GeForce GTX 1080 Ti"))
     resnet = require("resnet50")
     for name, parameters, is_same in (("keras:ResNet50", 1.01, True), ("mine:build", 1.5, False)):
         own = msgspec.structs.replace(resnet, name=name, parameters=round(resnet.parameters * parameters))
-        speed = published_speed(gpu, OneGpuJob(own, 64, "fp32"), FULL_CLOCKS)
-        assert speed is not None
+        speed = there(published_speed(gpu, OneGpuJob(own, 64, "fp32"), FULL_CLOCKS))
         assert (speed.source == "published: tf_cnn_benchmarks on GeForce GTX 1080 Ti, batch 64") == is_same
 
 
@@ -148,8 +145,7 @@ def speeds(box: Machine, batch: int = 64, model: str = "resnet50", **known: Any)
 
 
 def speed(gpu: Gpu, **known: Any) -> Speed:
-    found = speeds(machine(gpu), **known)[0]
-    assert found is not None
+    found = there(speeds(machine(gpu), **known)[0])
     return found
 
 
@@ -274,8 +270,7 @@ def test_a_gpu_that_is_throttled_under_load_is_slower_than_its_peers() -> None:
     full, throttled, idle = (one.images_per_sec for one in found.values() if one)
     assert full == idle == speed(Gpu(index=0, name=GTX_1080)).images_per_sec
     assert 0.5 * full < throttled < 0.8 * full
-    assert found[1] is not None
-    assert "core clock at 52%" in found[1].source
+    assert "core clock at 52%" in there(found[1]).source
 
 
 def test_a_gpu_with_lowered_application_clocks_is_slower() -> None:

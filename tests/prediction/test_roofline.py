@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from gputopo.prediction.roofline import Clocks, step_seconds
 from gputopo.reference.expectations import GpuExpectation, expected_gpu, known_gpus
 from gputopo.workload.workloads import names, require
+from tests import there
 
 RATED = [gpu for gpu in known_gpus() if gpu.fp32_tflops and (gpu.memory_gb_per_s or gpu.max_memory_mhz)]
 
@@ -15,10 +16,8 @@ RATED = [gpu for gpu in known_gpus() if gpu.fp32_tflops and (gpu.memory_gb_per_s
 def seconds(
     gpu: str | GpuExpectation, model: str = "resnet50", batch: int = 64, precision: str = "fp32"
 ) -> float:
-    row = expected_gpu(gpu) if isinstance(gpu, str) else gpu
-    assert row is not None
-    found = step_seconds(row, require(model), batch, precision)
-    assert found is not None
+    row = there(expected_gpu(gpu) if isinstance(gpu, str) else gpu)
+    found = there(step_seconds(row, require(model), batch, precision))
     return found
 
 
@@ -38,8 +37,7 @@ def test_a_gpu_without_a_peak_rate_has_none() -> None:
 @given(st.sampled_from(RATED), st.sampled_from(names()), st.integers(1, 4096), st.floats(1.0, 8.0))
 def test_a_faster_gpu_never_takes_longer(gpu: GpuExpectation, name: str, batch: int, times: float) -> None:
     workload = require(name)
-    assert gpu.fp32_tflops is not None
-    faster = msgspec.structs.replace(gpu, fp32_tflops=gpu.fp32_tflops * times)
+    faster = msgspec.structs.replace(gpu, fp32_tflops=there(gpu.fp32_tflops) * times)
     for precision in ("fp32", "fp16"):
         before, after = (step_seconds(one, workload, batch, precision) for one in (gpu, faster))
         assert before is not None
@@ -91,8 +89,7 @@ def test_newer_gpus_of_a_class_are_faster() -> None:
 
 
 def test_clocks_slow_the_part_that_they_drive() -> None:
-    gpu = expected_gpu("GeForce GTX 1080 Ti")
-    assert gpu is not None
+    gpu = there(expected_gpu("GeForce GTX 1080 Ti"))
     vgg = require("vgg16")
 
     def slower(clocks: Clocks) -> float:

@@ -39,7 +39,7 @@ def _question(
 
 
 @given(machines(), models(), programs(), st.data())
-@settings(max_examples=80)
+@settings(max_examples=30)
 def test_the_search_finds_what_looking_at_every_candidate_finds(
     paths: Paths, model: ModelCosts, program: ProgramConstants, data: st.DataObject
 ) -> None:
@@ -97,7 +97,7 @@ def measured(draw: st.DrawFn) -> Paths:
 
 
 @given(measured(), models(), programs(), st.data())
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_the_search_is_exact_where_all_gpus_differ(
     paths: Paths, model: ModelCosts, program: ProgramConstants, data: st.DataObject
 ) -> None:
@@ -136,7 +136,6 @@ def test_no_step_is_shorter_than_the_bytes_need_on_the_narrowest_link(
 
 
 @given(machines(), models(), programs(), st.floats(1.0, 4.0), st.data())
-@settings(max_examples=40)
 def test_one_faster_link_never_makes_a_step_slower(
     paths: Paths, model: ModelCosts, program: ProgramConstants, factor: float, data: st.DataObject
 ) -> None:
@@ -182,7 +181,7 @@ def test_links_that_become_faster_than_the_pair_behind_them_never_make_a_step_sl
 
 
 @given(machines(), models(), programs(), st.data())
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_reductions_in_the_order_of_towers_are_found_as_by_looking_at_every_candidate(
     paths: Paths, model: ModelCosts, program: ProgramConstants, data: st.DataObject
 ) -> None:

@@ -71,7 +71,7 @@ def _differences(
 
 
 @given(trees(0.0), st.sampled_from(PLACINGS), models(), st.floats(0.0, 1.0), st.floats(0.1, 10.0))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_on_equal_trees_it_is_what_fair_sharing_gives(
     paths: Paths, placing: Placement, model: ModelCosts, overlap: float, scale: float
 ) -> None:
@@ -81,7 +81,7 @@ def test_on_equal_trees_it_is_what_fair_sharing_gives(
 
 
 @given(trees(0.5), st.sampled_from(PLACINGS), models(), st.floats(0.0, 1.0), st.floats(0.1, 10.0))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_where_links_differ_it_misses_less_than_a_hundredth(
     paths: Paths, placing: Placement, model: ModelCosts, overlap: float, scale: float
 ) -> None:

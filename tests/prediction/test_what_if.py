@@ -1,6 +1,6 @@
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.planner import Request, plan
@@ -12,6 +12,7 @@ from gputopo.values.errors import UsageError
 from gputopo.values.gpu import Pcie
 from gputopo.values.machine import Gpu, Hop, Link, Machine, PciNode
 from gputopo.values.run.plan import Plan, WhatIf
+from tests import there
 from tests.matrices import machine_of
 
 REQUEST = Request(model="alexnet", batch_size=128)
@@ -114,8 +115,7 @@ def test_speeds_that_were_given_are_not_those_of_another_model() -> None:
 def test_nvlink_joins_two_gpus_by_all_free_links() -> None:
     machine = box(16, 16, name="GeForce RTX 3090")
     after = changed(machine, ("nvlink 0-1",)).machine
-    link = after.link(0, 1)
-    assert link is not None
+    link = there(after.link(0, 1))
     assert link.nvlinks == 4
     assert paths_of(after).pair(0, 1).kind == "nvlink"
     with pytest.raises(UsageError, match="no free NVLinks"):
@@ -198,7 +198,6 @@ def test_no_change_is_found_where_all_cards_have_their_lanes() -> None:
 lanes = st.sampled_from([1, 4, 8, 16])
 
 
-@settings(max_examples=15)
 @given(st.lists(lanes, min_size=2, max_size=4), st.booleans(), st.integers(0, 3), lanes)
 def test_an_improved_link_never_lowers_the_prediction(
     widths: list[int], measured: bool, index: int, width: int

@@ -14,6 +14,7 @@ from gputopo.reference.expectations import (
 )
 from gputopo.values.bandwidth import COLLECTIVES
 from gputopo.values.machine import Gpu
+from tests import there
 
 ROWS = known_gpus()
 # Lengths of a row are rounded, and makers publish rounded bandwidths (H200: 2.4 % under its clock's).
@@ -132,8 +133,7 @@ def test_a_card_that_is_in_no_row_has_no_expectation() -> None:
 
 def test_the_pci_id_counts_only_where_the_name_does_not_decide() -> None:
     for nameless in (None, "", "Graphics Device", "NVIDIA Graphics Device"):
-        expected = expected_gpu(nameless, "20B0")
-        assert expected is not None
+        expected = there(expected_gpu(nameless, "20B0"))
         assert expected.name == "A100-SXM4-40GB"
     assert expected_gpu("NVIDIA Future 9000", "20b0") is None
     for ambiguous in ("1e30", "25b6"):  # Quadro RTX 6000 and 8000; A2 and A16
@@ -152,8 +152,7 @@ def test_the_pci_id_counts_only_where_the_name_does_not_decide() -> None:
 def test_the_pci_id_excludes_notebook_gpus_with_the_name_of_a_card(
     name: str, desktop: str, notebook: str
 ) -> None:
-    expected = expected_gpu(name)
-    assert expected is not None
+    expected = there(expected_gpu(name))
     assert expected_gpu(name, desktop) == expected
     assert expected_gpu(name, notebook) is None
     assert expected_gpu(None, notebook) is None
@@ -177,8 +176,7 @@ def test_the_rate_of_a_link_grows_with_its_generation_and_its_lanes() -> None:
 def test_no_copy_is_expected_faster_than_its_link() -> None:
     for generation in range(1, 7):
         for width in (1, 2, 4, 8, 16):
-            link = expected_link(generation, width)
-            assert link is not None
+            link = there(expected_link(generation, width))
             assert link.copy_low_gb_per_s <= link.copy_to_device_gb_per_s <= link.data_rate_gb_per_s
             assert link.copy_to_host_gb_per_s <= link.data_rate_gb_per_s
 
@@ -219,11 +217,9 @@ def test_nvlink_c2c_is_known_of_the_gpus_with_a_grace_cpu() -> None:
     ],
 )
 def test_the_nvlinks_of_a_model_add_up_to_its_published_rate(name: str, links: int, gb_per_s: float) -> None:
-    gpu = expected_gpu(name)
-    assert gpu is not None
+    gpu = there(expected_gpu(name))
     assert gpu.nvlinks == links
-    row = expected_nvlink(gpu.nvlink_generation, gpu.chip)
-    assert row is not None
+    row = there(expected_nvlink(gpu.nvlink_generation, gpu.chip))
     assert 2 * links * row.link_gb_per_s == gb_per_s
 
 

@@ -1,5 +1,6 @@
 from gputopo.report.run_metrics import RunMetrics
 from gputopo.values.run.events import Anomaly, Event, GpuSample, HostLoad, Judged, Sample, Standing
+from tests import there
 from tests.invented_runs import InventedRun, Noise, gpu_devices, stream
 from tests.report.exposition_grammar import read
 
@@ -27,8 +28,7 @@ def test_steps_speed_and_the_marks_of_each_device_are_shown() -> None:
         of(found, "run_device_seconds", tower=str(n), device=f"/GPU:{n}", gpu=str(n), part="compute")
         for n in range(2)
     ]
-    assert seconds[0] is not None
-    assert seconds[1] == 2 * seconds[0]
+    assert seconds[1] == 2 * there(seconds[0])
 
 
 def test_the_end_and_anomalies_are_shown() -> None:

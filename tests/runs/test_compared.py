@@ -21,6 +21,7 @@ from gputopo.runs.compared import (
 from gputopo.runs.summary import summarise
 from gputopo.values.run.plan import Candidate, Plan, Prediction
 from gputopo.values.run.result import AgainstPrediction, Result
+from tests import there
 from tests.invented_runs import InventedRun, Noise, cpu_devices, gpu_devices, step, stream
 from tests.runs.boxes import BATCH, ON_CPU, run
 
@@ -51,8 +52,7 @@ def ran(model: str = "vgg16", compute_s: float = COMPUTE_S, **numbers: Any) -> R
 
 
 def compared(result: Result, plan: Plan) -> AgainstPrediction:
-    found = against(result, plan)
-    assert found is not None
+    found = there(against(result, plan))
     return found
 
 
@@ -208,7 +208,6 @@ PYTHON = {"source": "python", "feed": "queue", "folder": None}
 
 
 def rated(task: str, rate: float, data: dict[str, Any] | None = None, **changes: Any) -> Result:
-    assert PLAIN.throughput is not None
     spec = {
         "task": task,
         "model": "alexnet",
@@ -217,7 +216,7 @@ def rated(task: str, rate: float, data: dict[str, Any] | None = None, **changes:
         "devices": [{"tower": 0, "device": "/CPU:0"}, {"tower": 1, "device": "/CPU:1"}],
         "data": data or {"source": "gpu", "folder": None},
     }
-    throughput = msgspec.structs.replace(PLAIN.throughput, mean=rate)
+    throughput = msgspec.structs.replace(there(PLAIN.throughput), mean=rate)
     result = msgspec.structs.replace(PLAIN, spec={**spec, **changes.pop("spec", {})}, throughput=throughput)
     return msgspec.structs.replace(result, **changes)
 
@@ -265,8 +264,7 @@ def test_an_input_is_judged_by_a_training_on_free_data_and_a_training_by_its_wai
 
 def test_how_the_other_training_computed_is_reported() -> None:
     other = rated("train", 100.0, spec={"precision": {"compute": "bf16"}, "variable_update": "replicated"})
-    found = input_verdict(rated("input", 50.0, PYTHON), [("/runs/1", other)])
-    assert found is not None
+    found = there(input_verdict(rated("input", 50.0, PYTHON), [("/runs/1", other)]))
     assert "100.0 of training alone (own towers, replicated, bf16)" in found.says
 
 

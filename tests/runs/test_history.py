@@ -13,6 +13,7 @@ from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Host, Machine
 from gputopo.values.run.result import Result, Throughput
+from tests import there
 from tests.invented_bandwidths import MEASURED_AT, bandwidth_of, machine_with, pair
 from tests.matrices import changed
 
@@ -40,8 +41,7 @@ def test_a_later_session_on_fewer_gpus_does_not_hide_the_one_on_all(tmp_path: Pa
     history.save(path, machine, whole, saved_at=1.0)
     history.save(path, machine, session(2.0, (0, 2)), saved_at=2.0)
     assert history.latest(path, machine) == history.Saved(bandwidth=whole, machine=machine, saved_at=1.0)
-    of_two = history.latest(path, machine, (0, 2))
-    assert of_two is not None
+    of_two = there(history.latest(path, machine, (0, 2)))
     assert of_two.saved_at == 2.0
 
 
@@ -117,8 +117,7 @@ def test_of_what_was_saved_with_other_gpus_the_last_on_all_that_are_left_is_take
     ):
         samples = tuple(pair(gpus[0], other, 1.0) for other in gpus[1:])
         history.save(path, machine, session(1.0, samples=samples), saved_at=saved_at)
-    found = history.latest_with_other_gpus(path, now)
-    assert found is not None
+    found = there(history.latest_with_other_gpus(path, now))
     assert found.saved_at == 2.0
 
 
@@ -204,8 +203,7 @@ def test_a_full_disk_is_reported_in_one_line_and_what_was_there_stays(
     large = bandwidth_of(8)
     with pytest.raises(InputError, match="no space left"):
         history.save(path, MACHINE, large, saved_at=2.0)
-    found = history.latest(path, MACHINE)
-    assert found is not None
+    found = there(history.latest(path, MACHINE))
     assert found.saved_at == 1.0
 
 
@@ -255,11 +253,9 @@ def test_the_last_measurement_that_has_all_hosts_is_returned(tmp_path: Path) -> 
     save_network(file, between("n1", "n2", "n3"), saved_at=1.0)
     save_network(file, between("n1", "n2", rate=2.0), saved_at=2.0)
     save_network(file, between("n4", "n5"), saved_at=3.0)
-    found = latest_network(file, {"n2", "n1"})
-    assert found is not None
+    found = there(latest_network(file, {"n2", "n1"}))
     assert found.bandwidth == between("n1", "n2", rate=2.0)
-    whole = latest_network(file, {"n3", "n1"})
-    assert whole is not None
+    whole = there(latest_network(file, {"n3", "n1"}))
     assert len(whole.bandwidth.samples) == 6
     assert latest_network(file, {"n1", "n4"}) is None
 

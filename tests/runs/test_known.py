@@ -14,6 +14,7 @@ from gputopo.values.run.plan import Candidate, Plan, Prediction
 from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import Known
 from gputopo.workload.workloads import require
+from tests import there
 from tests.invented_runs import gpu_devices, on_hosts
 from tests.runs.boxes import BATCH, ON_CPU, run, spec_of
 
@@ -44,11 +45,9 @@ def known(
 
 def test_earlier_runs_of_the_job_count_before_the_plan() -> None:
     past = [run(MACHINE, "vgg16", slower=slower) for slower in (1.0, 1.02, 0.99)]
-    expected = known(*past).expected
-    assert expected is not None
+    expected = there(known(*past).expected)
     assert expected.source == "the median of 3 earlier runs of this job on this machine"
-    assert past[0].throughput is not None
-    assert expected.images_per_sec == past[0].throughput.median
+    assert expected.images_per_sec == there(past[0].throughput).median
     assert expected.low == pytest.approx(0.97 * expected.images_per_sec)
     assert expected.high == pytest.approx(1.03 * expected.images_per_sec)
 
@@ -65,14 +64,12 @@ def test_earlier_runs_of_the_job_count_before_the_plan() -> None:
     ids=["another model", "other GPUs", "failed", "another batch", "a drill"],
 )
 def test_a_run_of_another_job_does_not_count_and_the_plan_is_the_source(other: Result) -> None:
-    expected = known(other).expected
-    assert expected is not None
+    expected = there(known(other).expected)
     assert (expected.source, expected.low) == ("predicted by the plan", 180.0)
 
 
 def test_without_history_earlier_runs_do_not_count() -> None:
-    expected = known(run(MACHINE, "vgg16"), asked={"no_history": True}).expected
-    assert expected is not None
+    expected = there(known(run(MACHINE, "vgg16"), asked={"no_history": True}).expected)
     assert expected.source == "predicted by the plan"
 
 
@@ -82,8 +79,7 @@ def test_published_figures_of_the_same_gpus_and_job_are_the_last_source() -> Non
     alike = {"variable_update": "replicated", "all_reduce": "nccl"}
     devices = [one.device for one in run(MACHINE, "alexnet").devices]
     spec = {**spec_of(MACHINE, "alexnet", (0, 1), ON_CPU), **alike}
-    found = known_before(job_of(spec), devices, (512, 512), MACHINE, UNPREDICTED, (), None).expected
-    assert found is not None
+    found = there(known_before(job_of(spec), devices, (512, 512), MACHINE, UNPREDICTED, (), None).expected)
     assert found.source == "published for the same GPUs (rossumai)"
     assert found.low < found.images_per_sec < found.high
 
@@ -135,16 +131,13 @@ def run_on_hosts(address: str = "10.0.0.2:40001", gpu: int = 0, **changed: Any) 
 
 def test_runs_over_the_same_devices_of_the_same_hosts_count_before_the_plan() -> None:
     past = run_on_hosts(address="10.0.0.2:51007")  # ports are others each time
-    expected = of_hosts(past).expected
-    assert expected is not None
-    assert past.throughput is not None
+    expected = there(of_hosts(past).expected)
     assert expected.source == "an earlier run of this job on these hosts"
-    assert expected.images_per_sec == past.throughput.median
+    assert expected.images_per_sec == there(past.throughput).median
     assert of_hosts(past, backend="cpu").expected is None, "that was on GPUs"
     on_cpu = run_on_hosts(backend="cpu")
     found = of_hosts(on_cpu, backend="cpu")
-    assert found.expected is not None
-    assert found == Known(expected=found.expected)
+    assert found == Known(expected=there(found.expected))
 
 
 @pytest.mark.parametrize(
@@ -158,8 +151,7 @@ def test_runs_over_the_same_devices_of_the_same_hosts_count_before_the_plan() ->
     ids=["another network", "another GPU", "another batch", "one host"],
 )
 def test_a_run_over_other_devices_does_not_count_and_the_plan_is_the_source(other: Result) -> None:
-    expected = of_hosts(other).expected
-    assert expected is not None
+    expected = there(of_hosts(other).expected)
     assert expected.source == "predicted by the plan"
     assert of_hosts(other, plan=UNPREDICTED).unexpected == (
         "there is no earlier run of this job on these devices of these hosts, and the plan predicts no speed"
@@ -203,8 +195,7 @@ def test_gpus_of_several_models_have_speeds_by_runs_of_one_or_by_reference() -> 
 def test_the_speed_of_a_gpu_alone_is_that_of_the_same_job_on_it() -> None:
     both, one = run(MACHINE, "vgg16"), run(MACHINE, "vgg16", gpus=(3,))
     both = msgspec.structs.replace(both, batch_size=BATCH)
-    assert one.throughput is not None
-    assert alone_of_run(both, one) == {3: one.throughput.mean}
+    assert alone_of_run(both, one) == {3: there(one.throughput).mean}
     assert alone_of_run(both, both) == {}  # of two GPUs
     assert alone_of_run(both, msgspec.structs.replace(one, spec={**one.spec, "data_format": "NHWC"})) == {}
     assert alone_of_run(msgspec.structs.replace(both, batch_size=BATCH + 1), one) == {}

@@ -5,6 +5,7 @@ import pytest
 from gputopo.runs.bounded import CAPACITY
 from gputopo.runs.over_time import OverTime, over_time
 from gputopo.values.run.events import Anomaly, Device, Event, GpuSample, RunStarted, Sample, Step, TowerMarks
+from tests import there
 
 DEVICES = tuple(Device(tower=tower, device=f"/GPU:{tower}", gpu=tower + 2) for tower in range(2))
 STARTED = RunStarted(time_s=100.0, host="h", spec={"batch_size": 32}, devices=DEVICES, backend="gpu")
@@ -21,8 +22,7 @@ def step(number: int, *busy_s: float) -> Step:
 
 def read(*events: Event) -> OverTime:
     """What the events of a run show."""
-    found = over_time([STARTED, *events])
-    assert found is not None
+    found = there(over_time([STARTED, *events]))
     return found
 
 

@@ -14,6 +14,7 @@ from gputopo.values.run.events import Anomaly
 from gputopo.values.run.plan import Learned
 from gputopo.values.run.result import Result
 from gputopo.workload.workloads import require
+from tests import there
 from tests.runs.boxes import BATCH, ON_CPU, run
 
 MACHINE = read_bundled("dgx1-p100")
@@ -34,8 +35,7 @@ def some(**numbers: Any) -> list[Result]:
 def test_only_links_that_were_not_measured_may_be_faster_than_known(machine: str, faster: bool) -> None:
     box = read_bundled(machine)
     past = [past_run(run(box, name, links=1.4)) for name in ("vgg16", "resnet152")]
-    found = learned(box, filter(None, past), (), require)
-    assert found is not None
+    found = there(learned(box, filter(None, past), (), require))
     assert (found.links > 1.2) == faster
     assert found.links <= 1.01 or faster
 
@@ -57,16 +57,12 @@ def test_two_runs_by_their_marks_bring_the_predictions_of_other_models_near(
     box = read_bundled(machine)
     numbers: dict[str, Any] = {"links": 0.8, "variables": 1.33}
     past = [past_run(run(box, name, placing=placing, **numbers)) for name in ("vgg16", "resnet152")]
-    found = learned(box, filter(None, past), (), require)
-    assert found is not None
+    found = there(learned(box, filter(None, past), (), require))
     assert (found.runs, found.jobs, found.odd) == (2, 2, 0)
 
-    measured = past_run(run(box, model, placing=placing, **numbers))
-    before = past_run(run(box, model, placing=placing))
-    after = past_run(run(box, model, placing=placing, links=found.links, variables=found.variables))
-    assert measured is not None
-    assert before is not None
-    assert after is not None
+    measured = there(past_run(run(box, model, placing=placing, **numbers)))
+    before = there(past_run(run(box, model, placing=placing)))
+    after = there(past_run(run(box, model, placing=placing, links=found.links, variables=found.variables)))
     assert abs(after.step_s / measured.step_s - 1) < max(
         0.004, 0.4 * abs(before.step_s / measured.step_s - 1)
     )
@@ -82,8 +78,7 @@ def test_a_run_of_one_gpu_with_the_same_job_counts_before_the_marks() -> None:
         )
         for one in some(links=0.9, variables=1.2)
     ]
-    found = of(runs, figures)
-    assert found is not None
+    found = there(of(runs, figures))
     assert found.links == pytest.approx(0.9, rel=0.05)
     other_batch = [one._replace(batch=2 * BATCH) for one in figures]
     assert of(runs, other_batch) == of(runs) != found
@@ -93,8 +88,7 @@ def test_runs_of_one_job_count_once_by_their_median() -> None:
     """So one of three that was disturbed changes nothing."""
     usual = some(links=0.9)
     disturbed = run(MACHINE, "vgg16", links=0.9, slower=1.4)
-    found = of([disturbed, *usual, usual[0]])
-    assert found is not None
+    found = there(of([disturbed, *usual, usual[0]]))
     assert found.runs == 4
     assert msgspec.structs.replace(found, runs=2) == of(usual)
 
@@ -185,14 +179,12 @@ def test_the_marks_of_a_run_are_the_speed_of_one_of_its_gpus(placing: Placement)
 
 
 def test_marks_of_gpus_of_one_model_with_different_batches_are_no_speed_of_that_model() -> None:
-    past = past_run(run(MACHINE, "resnet50", placing=NCCL))
-    assert past is not None
+    past = there(past_run(run(MACHINE, "resnet50", placing=NCCL)))
     halved = (past.job.batches[0] // 2, *past.job.batches[1:])
     assert figures_by_marks(MACHINE, [past._replace(job=past.job._replace(batches=halved))]) == ()
 
 
 def test_only_the_latest_jobs_are_looked_at() -> None:
     gpus = [(a, b) for a in range(8) for b in range(a)]
-    found = of(run(MACHINE, "vgg16", gpus=pair) for pair in gpus)
-    assert found is not None
+    found = there(of(run(MACHINE, "vgg16", gpus=pair) for pair in gpus))
     assert len(gpus) > MAX_JOBS == found.jobs == found.runs

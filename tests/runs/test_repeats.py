@@ -16,6 +16,7 @@ from gputopo.runs.summary import summarise
 from gputopo.values import schema
 from gputopo.values.run.events import RankFailed
 from gputopo.values.run.result import Result
+from tests import there
 from tests.invented_runs import InventedRun, Noise, cpu_devices, stream
 
 
@@ -55,8 +56,7 @@ LOST = RankFailed(time_s=1.0, kind="killed", cause="killed by SIGKILL", remedy="
 
 def run_at(speed: float) -> Result:
     result = summarise(stream(cpu_devices(2), InventedRun(2, noise=Noise(own=0.01)).steps(20)))
-    assert result.throughput is not None
-    throughput = msgspec.structs.replace(result.throughput, mean=speed)
+    throughput = msgspec.structs.replace(there(result.throughput), mean=speed)
     return msgspec.structs.replace(result, throughput=throughput)
 
 
@@ -66,8 +66,7 @@ def failed() -> Result:
 
 def test_mean_and_spread_are_over_the_complete_repeats_only() -> None:
     both = combine([run_at(100.0), failed(), run_at(120.0)], 3)
-    found = both.images_per_sec
-    assert found is not None
+    found = there(both.images_per_sec)
     assert (found.mean, found.lowest, found.highest, found.of) == (110.0, 100.0, 120.0, 2)
     assert found.deviation == pytest.approx(statistics.stdev([100.0, 120.0]))
     assert (both.status, both.exit_code, both.asked, both.complete) == ("failed", 137, 3, 2)
@@ -90,15 +89,13 @@ def test_the_report_has_a_line_for_each_repeat_and_one_for_all() -> None:
 
 
 def test_a_single_repeat_has_no_deviation() -> None:
-    found = spread([5.0])
-    assert found is not None
+    found = there(spread([5.0]))
     assert found.deviation is None
 
 
 @given(means=st.lists(st.floats(0.1, 1e6), min_size=1, max_size=20))
 def test_the_mean_lies_between_the_extremes(means: list[float]) -> None:
-    found = spread(means)
-    assert found is not None
+    found = there(spread(means))
     assert found.lowest * (1 - 1e-9) <= found.mean <= found.highest * (1 + 1e-9)
     assert found.of == len(means)
 

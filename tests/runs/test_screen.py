@@ -11,6 +11,7 @@ from gputopo.runs.screen import alone_order, causes_of, changes, device_rows, ou
 from gputopo.values.run.plan import TimedRun
 from gputopo.values.run.several_runs import GpuReading, InRun, Screen, ScreenDevice, ScreenRun, Under
 from gputopo.values.run.verdict import Causes, Verdict
+from tests import there
 
 
 def test_a_whole_screen_runs_each_alone_in_three_rounds_and_then_all() -> None:
@@ -197,8 +198,7 @@ def test_the_published_table_is_made_anew_with_its_unexplained_part() -> None:
     assert {number for number, row in rows.items() if row.word == "slow"} == {1, 3}
     assert rows[2].word == "even"
     assert rows[1].percent_of_best == pytest.approx(84.65, abs=0.2)
-    causes = rows[3].causes
-    assert causes is not None
+    causes = there(rows[3].causes)
     assert [one.id for one in causes.found] == ["core-clock"]
     assert "Possible cause: core clock 1,790 MHz" in rows[3].says
     assert rows[1].explained_percent == pytest.approx(4.5, abs=0.2)

@@ -18,6 +18,7 @@ from gputopo.runs.speed import (
     steady_from,
 )
 from gputopo.values.run.events import Step, WarmupDone
+from tests import there
 from tests.invented_runs import BEGAN_S, InventedRun, Noise, cpu_devices, step, stream
 
 
@@ -27,8 +28,7 @@ def test_the_five_figures_of_four_steps() -> None:
     # 16 images in 1, 2, 2 and 4 s; speeds 16, 8, 8, 4. Between the steps 1 s passes in all.
     for number, seconds, time_s in [(1, 1.0, 101.0), (2, 2.0, 103.0), (3, 2.0, 106.0), (4, 4.0, 110.0)]:
         running.add(step(number, [(0, 1), (0, 1)], seconds=seconds, time_s=time_s))
-    reported = running.throughput()
-    assert reported is not None
+    reported = there(running.throughput())
     assert reported.mean == pytest.approx(16 / 2.25)
     # Speeds' mean 9, squared deviations 49 + 1 + 1 + 25 = 76; sqrt(76 / 4) / sqrt(4).
     assert reported.uncertainty == pytest.approx((76 / 4) ** 0.5 / 2)
@@ -87,8 +87,7 @@ def test_a_step_in_the_level_ends_the_warm_up_where_it_is(level: float, before: 
 @given(level=LEVELS, seed=SEEDS, before=st.integers(5, 40))
 def test_noise_does_not_hide_a_step_and_moves_it_by_few(level: float, seed: int, before: int) -> None:
     times = noisy(2 * level, before, seed) + noisy(level, 100, seed + 1)
-    found = steady_from(times)
-    assert found is not None
+    found = there(steady_from(times))
     assert before <= found <= before + 25
 
 
@@ -97,8 +96,7 @@ def test_after_a_ramp_no_step_is_left_that_is_well_above_the_level(
     level: float, length: int, height: float
 ) -> None:
     ramp = [level * (1 + height * (1 - number / length)) for number in range(length)]
-    found = steady_from(ramp + [level] * 100)
-    assert found is not None
+    found = there(steady_from(ramp + [level] * 100))
     assert found <= length
     assert max([*ramp, level][found:]) <= 1.2 * level
 
@@ -120,8 +118,7 @@ def test_regular_slow_steps_are_no_warm_up(
 ) -> None:
     times = noisy(level, 300, seed)
     slow = [factor * time if (number + shift) % every == 0 else time for number, time in enumerate(times)]
-    found = steady_from(slow)
-    assert found is not None
+    found = there(steady_from(slow))
     assert found <= 30
 
 

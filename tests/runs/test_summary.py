@@ -31,6 +31,7 @@ from gputopo.values.run.events import (
     read_events,
 )
 from gputopo.values.run.result import Result
+from tests import there
 from tests.invented_runs import (
     BEGAN_S,
     SAYS,
@@ -63,8 +64,7 @@ def test_what_was_kept_and_noticed_is_reported_once_and_the_report_shows_it() ->
     result = summarise([*reported[:-1], *LIFE, reported[-1]])
     assert result.says[:2] == ("checkpoint 2 is damaged", "no copies in it")
     assert [saved.path for saved in result.checkpoints] == ["/kept/4"]
-    assert result.loss_not_finite is not None
-    assert result.loss_not_finite.step == 4
+    assert there(result.loss_not_finite).step == 4
     text = " ".join("".join(piece for piece, _ in line) for line in document_lines(run_document(result), 120))
     text = " ".join(text.split())
     for words in (
@@ -130,8 +130,7 @@ def test_a_complete_run_has_the_anomalies_that_its_steps_show() -> None:
     assert result.run_verdict is None
     assert result.is_slow
     # The samples of the run say something of its cause, which steps alone do not.
-    assert found.causes is not None
-    assert "core-clock" in found.causes.checked
+    assert "core-clock" in there(found.causes).checked
     assert [row.anomaly for row in result.devices] == [None, None, found.says, None]
 
 
@@ -143,8 +142,7 @@ def test_an_anomaly_that_was_reported_keeps_its_time_and_is_not_doubled() -> Non
     withdrawn = msgspec.structs.replace(reported, tower=0, says="GPU 0 is slow")
     result = summarise([*EVENTS[:-1], withdrawn, EVENTS[-1]])
     assert [one.tower for one in result.anomalies] == [found.tower]
-    even = result.devices[0].verdict
-    assert even is not None
+    even = there(result.devices[0].verdict)
     assert result.says[-1] == f"Reported during the run: GPU 0 is slow. Over all steps: {even.says}."
 
 
@@ -209,8 +207,7 @@ def test_a_run_with_a_drill_is_labelled_in_its_result_and_in_the_title_of_its_re
 def test_a_run_without_an_end_takes_its_status_from_its_failure(kind: str, status: str) -> None:
     result = summarise([*EVENTS[:30], failed(kind, 130), failed("error", 3)])
     assert (result.status, result.exit_code) == (status, 130)
-    assert result.failure is not None
-    assert result.failure.kind == kind
+    assert there(result.failure).kind == kind
     assert result.steps > 0
 
 

@@ -4,6 +4,7 @@ from msgspec.structs import replace
 
 from gputopo.topology.peer_access import acs_bridges, chips_differ, statuses, why_off, with_reasons
 from gputopo.values.machine import Hop, Machine
+from tests import there
 from tests.findings.boxes import PORT, UP, Change, all_of, down, every_gpu, gpu, host, node, pair, sound
 
 OFF: dict[str, Any] = {"p2p_read": "NOT_SUPPORTED", "p2p_write": "NOT_SUPPORTED"}
@@ -46,8 +47,7 @@ CAUSES: list[tuple[str, Change]] = [
 def test_the_facts_of_a_machine_give_the_cause() -> None:
     for expected, change in CAUSES:
         machine = change(sound(2))
-        off = why_off(machine, machine.links[0])
-        assert off is not None
+        off = there(why_off(machine, machine.links[0]))
         assert off.cause == expected
         assert off.says
         assert off.status in statuses(machine.links[0])
@@ -97,15 +97,13 @@ def test_a_pair_with_nvlinks_is_not_off_for_the_policy_of_pcie() -> None:
 def test_no_fix_exists_is_an_answer() -> None:
     for change in (CAUSES[1][1], CAUSES[2][1], CAUSES[4][1]):
         machine = change(sound(2))
-        off = why_off(machine, machine.links[0])
-        assert off is not None
+        off = there(why_off(machine, machine.links[0]))
         assert off.fix is None
 
 
 def test_in_a_virtual_machine_the_chipset_is_an_invented_one() -> None:
     machine = CAUSES[8][1](sound(2))
-    off = why_off(machine, machine.links[0])
-    assert off is not None
+    off = there(why_off(machine, machine.links[0]))
     assert "virtual machine" in off.says
 
 

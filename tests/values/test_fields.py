@@ -5,6 +5,7 @@ import msgspec
 from gputopo.values import fields, machine
 from gputopo.values.fields import Fact, Field, field_at, fields_of, path_in_words
 from gputopo.values.machine import Driver, Gpu, Host, Link, Machine, Nic, PciNode
+from tests import there
 
 
 def test_a_path_in_words() -> None:
@@ -84,14 +85,12 @@ def test_two_sources_agree_as_far_as_they_can() -> None:
 
 
 def test_the_names_of_an_outer_field_are_filled_in_the_preferred_ones_first() -> None:
-    smi = field_at(Gpu, "clocks_mhz.memory.now").smi
-    assert smi is not None
+    smi = there(field_at(Gpu, "clocks_mhz.memory.now").smi)
     assert (smi.xml, smi.text) == ("clocks/mem_clock", "Clocks/Memory")
     assert smi.csv == "clocks.current.memory|clocks.memory|clocks.current.mem|clocks.mem"
     bar1 = field_at(Gpu, "bar1_mib.total")
-    assert bar1.smi is not None
     assert bar1.metric is not None
-    assert (bar1.smi.csv, bar1.metric.name) == ("", "gpu_bar1_size_bytes")
+    assert (there(bar1.smi).csv, bar1.metric.name) == ("", "gpu_bar1_size_bytes")
 
 
 def test_every_field_is_found_and_its_number_has_a_unit_where_its_name_does() -> None:

@@ -1,32 +1,10 @@
 import pytest
-from hypothesis import strategies as st
 
-from gputopo.captures import reading
-from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Machine
+from tests.captures.samples import measured_of as read
 from tests.kit.dialects.bandwidthtest import quick as written
 
 RATES = {"Host to Device": 763.5, "Device to Host": 799.1, "Device to Device": 84983.9}
-
-
-def read(text: str) -> tuple[Machine, Bandwidth]:
-    machine = reading.read_text(text, origin="test")
-    assert machine.bandwidth is not None
-    return machine, machine.bandwidth
-
-
-def test_a_quick_run_is_three_numbers_of_the_gpu_it_names() -> None:
-    machine, bandwidth = read(written("GeForce GTX 1070", RATES, index=2))
-    assert [(gpu.index, gpu.name) for gpu in machine.gpus] == [(2, "GeForce GTX 1070")]
-    assert [
-        (s.kind, s.source, s.destination, s.bytes, s.pinned, s.median_gb_per_s) for s in bandwidth.samples
-    ] == [
-        ("h2d", "host", "gpu:2", 33554432, True, 0.7635),
-        ("d2h", "gpu:2", "host", 33554432, True, 0.7991),
-        ("d2d_local", "gpu:2", "gpu:2", 33554432, None, 84.9839),
-    ]
-    assert machine.unread == ()
 
 
 def test_newer_versions_print_gb_and_the_doubt_about_mb_is_noted() -> None:
@@ -98,12 +76,6 @@ def test_a_direction_and_size_that_is_there_already_begins_another_run() -> None
         ]
         assert [gpu.index for gpu in machine.gpus] == [0]
         assert bandwidth.complete
-
-
-def test_their_own_numbers_count_where_one_is_above_0() -> None:
-    text = "".join(written("A", {"Host to Device": 1000.0 + i}, index=i) for i in (0, 1, 0))
-    _, bandwidth = read(text)
-    assert [s.destination for s in bandwidth.samples] == ["gpu:0", "gpu:1", "gpu:0"]
 
 
 def test_a_pinned_and_a_pageable_run_are_of_one_gpu() -> None:
@@ -184,6 +156,3 @@ def test_a_number_that_no_copy_has_is_reported_and_not_taken(number: str) -> Non
 def test_a_text_without_a_result_is_refused() -> None:
     with pytest.raises(InputError, match="no result of a bandwidth test"):
         read("[CUDA Bandwidth Test] - Starting...\nRunning on...\n\n Device 0: A\n Quick Mode\n")
-
-
-rates = st.integers(1, 99_999_9).map(lambda tenths: tenths / 10)

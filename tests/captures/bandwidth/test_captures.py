@@ -9,6 +9,7 @@ import pytest
 from gputopo.captures import reading
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Machine
+from tests import there
 
 FOLDER = Path(__file__).parents[4] / "shared" / "captures" / "bandwidth"
 FILES = sorted(path for path in FOLDER.glob("*") if path.name != "index.csv") if FOLDER.is_dir() else []
@@ -19,8 +20,7 @@ pytestmark = pytest.mark.skipif(not FILES, reason="the folder of public captures
 def read(*names: str) -> tuple[Machine, Bandwidth]:
     found = [sorted(FOLDER.glob(name)) for name in names]
     machine = reading.load([str(path) for paths in found for path in paths])
-    assert machine.bandwidth is not None
-    return machine, machine.bandwidth
+    return machine, there(machine.bandwidth)
 
 
 def cells(text: str) -> int:
@@ -100,18 +100,15 @@ def test_the_files_of_a_machine_fit_the_bundled_one_in_any_order(name: str) -> N
     for given in (sources, sources[::-1]):
         machine = reading.load(given)
         assert machine.contradictions == ()
-        assert machine.bandwidth is not None
-        bundled = reading.load([name]).bandwidth
-        assert bundled is not None
-        assert sorted(map(repr, machine.bandwidth.samples)) == sorted(map(repr, bundled.samples))
+        bundled = there(reading.load([name]).bandwidth)
+        assert sorted(map(repr, there(machine.bandwidth).samples)) == sorted(map(repr, bundled.samples))
 
 
 @pytest.mark.parametrize("name", ["7gforce", "7gforce-v2", "az-2x-m60", "az-4x-m60"])
 def test_a_bundled_machine_has_the_bandwidths_that_were_published(name: str) -> None:
     patterns = [f"{name}-p2p*", f"{name}-bandwidthTest_gpu_*"]
     _, published = read(*patterns, *(["7gforce-forall*"] if name == "7gforce" else []))
-    bundled = reading.load([name]).bandwidth
-    assert bundled is not None
+    bundled = there(reading.load([name]).bandwidth)
     assert sorted(bundled.samples, key=repr) == sorted(published.samples, key=repr)
 
 

@@ -12,18 +12,13 @@ from gputopo.captures import reading
 from gputopo.findings import find_bandwidth
 from gputopo.values.bandwidth import HOSTS, Bandwidth, Sample
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Machine
+from tests import there
 from tests.captures.samples import in_turn
+from tests.captures.samples import measured_of as read
 from tests.kit.dialects import nccl_tests
 from tests.kit.dialects.nccl_tests import ERAS, PROGRAMS, Written
 
 seeds = st.integers(0, 2**32)
-
-
-def read(text: str, origin: str = "log") -> tuple[Machine, Bandwidth]:
-    machine = reading.read_text(text, origin=origin)
-    assert machine.bandwidth is not None
-    return machine, machine.bandwidth
 
 
 def without_log(samples: tuple[Sample, ...]) -> list[str]:
@@ -32,8 +27,7 @@ def without_log(samples: tuple[Sample, ...]) -> list[str]:
 
 def check(written: Written, text: str) -> Bandwidth:
     machine, bandwidth = read(text)
-    expected = written.machine.bandwidth
-    assert expected is not None
+    expected = there(written.machine.bandwidth)
     assert machine.gpus == written.machine.gpus
     assert machine.unread == ()
     assert without_log(bandwidth.samples) == without_log(expected.samples)
@@ -273,8 +267,7 @@ def test_processes_that_did_not_meet_are_separate_runs_and_no_measurement(interl
     by_line = [line for both in zip(first, second, strict=True) for line in both]
     text = "\n".join(by_line if interleaved else [*first, *second])
     machine = reading.read_text(text, origin="log")
-    bandwidth = machine.bandwidth
-    assert bandwidth is not None
+    bandwidth = there(machine.bandwidth)
     assert bandwidth.samples == ()
     (failure,) = bandwidth.failures
     assert (failure.kind, failure.reason) == ("allreduce", "SEPARATE_RUNS")

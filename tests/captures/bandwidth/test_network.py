@@ -12,7 +12,7 @@ from gputopo.captures import reading
 from gputopo.findings import find_bandwidth
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Machine
+from tests.captures.samples import measured_of as read
 from tests.kit.dialects import network
 from tests.kit.dialects.network import Iperf3, Perftest
 
@@ -31,12 +31,6 @@ FORMS = {
     "latency of reads": Perftest("RDMA_Read", unit=None),
     "latency by duration": Perftest(unit=None, duration=True),
 }
-
-
-def read(text: str) -> tuple[Machine, Bandwidth]:
-    machine = reading.read_text(text, origin="log")
-    assert machine.bandwidth is not None
-    return machine, machine.bandwidth
 
 
 def check(text: str, expected: tuple[Sample, ...], source: str) -> Bandwidth:

@@ -2,20 +2,12 @@ import json
 
 import pytest
 
-from gputopo.captures import reading
-from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Machine
+from tests.captures.samples import measured_of as read
 from tests.kit.dialects import nvbandwidth
 
 DEVICES = ["0: NVIDIA A (00000000:0c:00): (myhost)", "1: NVIDIA B (00000000:05:00): (myhost)"]
 H2D = nvbandwidth.json_case("host_to_device_memcpy_ce", [[56.5, 57.25]])
-
-
-def read(text: str) -> tuple[Machine, Bandwidth]:
-    machine = reading.read_text(text, origin="test")
-    assert machine.bandwidth is not None
-    return machine, machine.bandwidth
 
 
 def test_waived_and_failed_tests_are_told_apart() -> None:

@@ -1,10 +1,8 @@
 import pytest
-from hypothesis import strategies as st
 
-from gputopo.captures import reading
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Sample
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Machine
+from tests.captures.samples import measured_of as read
 from tests.kit.dialects import nvbandwidth
 
 ROW = [[11.25, 12.5, 13.75]]
@@ -22,12 +20,6 @@ Device 1: NVIDIA H100 80GB HBM3 (00000000:22:00)
 Device 2: NVIDIA H100 80GB HBM3 (00000000:b2:00)
 
 """
-
-
-def read(text: str) -> tuple[Machine, Bandwidth]:
-    machine = reading.read_text(text, origin="test")
-    assert machine.bandwidth is not None
-    return machine, machine.bandwidth
 
 
 def numbers(text: str) -> dict[tuple[str, str, str], float | None]:
@@ -49,15 +41,6 @@ def pairs(test: str, arrow: str = "->") -> str:
 def test_host_names_of_mpi_processes_are_dropped() -> None:
     text = "Process  0 (myhost): device 0: NVIDIA GB200 (00000008:01:00)\n"
     assert "myhost" not in repr(read(text + host("host_to_device_memcpy_ce"))[0])
-
-
-def test_a_read_fetches_from_the_column_and_a_write_sends_from_the_row() -> None:
-    fetched = numbers(pairs("device_to_device_memcpy_read_ce"))
-    assert fetched["p2p_direct", "gpu:1", "gpu:0"] == 21.25
-    assert len(fetched) == 6
-    assert numbers(pairs("device_to_device_memcpy_write_ce", "<-"))["p2p_direct", "gpu:0", "gpu:1"] == 21.25
-    assert first(pairs("device_to_device_memcpy_read_sm")).method == "kernel_read"
-    assert first(pairs("device_to_device_memcpy_write_sm")).method == "kernel_write"
 
 
 def test_pairs_that_were_copied_are_peers_and_those_without_a_number_are_not() -> None:
@@ -183,15 +166,3 @@ def test_a_number_that_no_copy_has_is_reported_and_not_taken(cell: str) -> None:
     machine, bandwidth = read(host("host_to_device_memcpy_ce").replace("12.50", cell))
     assert [s.destination for s in bandwidth.samples] == ["gpu:0", "gpu:2"]
     assert [cell in line.text for line in machine.unread] == [True]
-
-
-def test_verbose_lines_and_prompts_are_no_lines_to_report() -> None:
-    text = "> ./nvbandwidth -v\n" + HEAD.replace("myhost\n", "") + host("host_to_device_memcpy_ce")
-    text += "".join(f"{what} host_to_device_memcpy_ce 11.25\n" for what in ("MIN", "MAX", "AVG"))
-    assert read(text)[0].unread == ()
-
-
-cells = st.integers(1, 99_999_99).map(lambda hundredths: hundredths / 100)
-
-
-WHOLE = HEAD + host("host_to_device_memcpy_ce") + pairs("device_to_device_memcpy_read_ce")

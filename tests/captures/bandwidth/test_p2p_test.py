@@ -1,10 +1,10 @@
 import pytest
-from hypothesis import strategies as st
 
 from gputopo.captures import reading
 from gputopo.values.bandwidth import Sample
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
+from tests import there
 from tests.kit.dialects import p2p
 
 RATES = [[100.5, 11.25, 12.5], [13.0, 101.5, 14.0], [15.0, 16.0, 102.5]]
@@ -19,8 +19,7 @@ def read(text: str) -> Machine:
 
 
 def samples(text: str) -> tuple[Sample, ...]:
-    bandwidth = read(text).bandwidth
-    assert bandwidth is not None
+    bandwidth = there(read(text).bandwidth)
     return bandwidth.samples
 
 
@@ -28,26 +27,7 @@ def rates(found: tuple[Sample, ...], kind: str) -> dict[tuple[str, str], float |
     return {(s.source, s.destination): s.median_gb_per_s for s in found if s.kind == kind}
 
 
-def test_a_row_is_the_source_and_a_column_the_destination() -> None:
-    found = samples(p2p.head(NAMES, [[True] * 3] * 3) + p2p.matrix(ENABLED, RATES))
-    direct = rates(found, "p2p_direct")
-    assert direct["gpu:0", "gpu:1"] == 11.25
-    assert direct["gpu:1", "gpu:0"] == 13.0
-    assert len(direct) == 6
-
-
 OLDER = "Unidirectional P2P=Enabled Bandwidth Matrix (GB/s)"
-OLDER_LATENCY = "P2P=Enabled Latency Matrix (us)"
-CPU_TOO = p2p.matrix("P2P=Disabled Latency Matrix (us)", RATES, "GPU")
-
-
-@pytest.mark.parametrize("heading", [OLDER, OLDER_LATENCY, DISABLED])
-@pytest.mark.parametrize("shown_by", [OLDER, OLDER_LATENCY])
-def test_up_to_cuda_9_the_column_is_the_source(heading: str, shown_by: str) -> None:
-    found = samples(p2p.matrix(heading, RATES) + p2p.matrix(shown_by, [[1.0]]))
-    pairs = {(s.source, s.destination): s.median_gb_per_s or s.median_us for s in found}
-    assert pairs["gpu:1", "gpu:0"] == 11.25
-    assert pairs["gpu:0", "gpu:1"] == 13.0
 
 
 def test_up_to_cuda_9_both_directions_together_have_no_source() -> None:
@@ -57,12 +37,9 @@ def test_up_to_cuda_9_both_directions_together_have_no_source() -> None:
 
 
 def test_where_the_version_is_unknown_the_row_is_the_source_and_a_note_states_it() -> None:
-    unknown = read(p2p.matrix(DISABLED, RATES)).bandwidth
-    known = read(p2p.matrix(DISABLED, RATES) + p2p.matrix(ENABLED, RATES)).bandwidth
-    alone = read(p2p.matrix(DISABLED, [[100.5]])).bandwidth
-    assert unknown is not None
-    assert known is not None
-    assert alone is not None
+    unknown = there(read(p2p.matrix(DISABLED, RATES)).bandwidth)
+    known = there(read(p2p.matrix(DISABLED, RATES) + p2p.matrix(ENABLED, RATES)).bandwidth)
+    alone = there(read(p2p.matrix(DISABLED, [[100.5]])).bandwidth)
     assert rates(unknown.samples, "p2p_staged")["gpu:0", "gpu:1"] == 11.25
     assert ["which version" in note for note in unknown.notes] == [True]
     assert not any("which version" in note for note in (*known.notes, *alone.notes))
@@ -74,13 +51,6 @@ def test_what_else_a_heading_says_is_not_taken_for_the_state_of_p2p(words: str) 
     assert rates(found, "p2p_direct")["gpu:0", "gpu:1"] == 11.25
     staged = samples(p2p.matrix(f"Unidirectional P2P=Disabled {words}", RATES))
     assert rates(staged, "p2p_staged")["gpu:0", "gpu:1"] == 11.25
-
-
-def test_without_access_a_pair_is_staged_even_where_p2p_is_enabled() -> None:
-    found = samples(p2p.head(NAMES, ACCESS) + p2p.matrix(ENABLED, RATES))
-    assert set(rates(found, "p2p_direct")) == {("gpu:0", "gpu:1"), ("gpu:1", "gpu:0")}
-    assert rates(found, "p2p_staged")["gpu:2", "gpu:1"] == 16.0
-    assert len(rates(found, "p2p_staged")) == 4
 
 
 def test_access_is_known_from_the_list_alone_and_from_the_matrix_alone() -> None:
@@ -100,32 +70,10 @@ def test_a_list_and_a_matrix_that_differ_are_a_contradiction_and_no_status() -> 
         "Device=0 CAN Access Peer Device=1", "Device=0 CANNOT Access Peer Device=1"
     )
     machine = read(text + p2p.matrix(DISABLED, RATES))
-    link = machine.link(0, 1)
-    assert link is not None
+    link = there(machine.link(0, 1))
     assert link.p2p_read is None
     assert {c.fact for c in machine.contradictions} == {"links[0-1].p2p_read", "links[0-1].p2p_write"}
     assert "links[0-1].p2p_read" in machine.missing
-
-
-def test_the_diagonal_is_the_local_copy_and_says_of_which_matrix_it_is() -> None:
-    both = "Bidirectional P2P=Enabled Bandwidth Matrix (GB/s)"
-    found = samples(p2p.matrix(DISABLED, RATES) + p2p.matrix(both, RATES))
-    local = [(s.source, s.group, s.median_gb_per_s) for s in found if s.kind == "d2d_local"]
-    assert local[:2] == [
-        ("gpu:0", "Unidirectional P2P=Disabled", 100.5),
-        ("gpu:1", "Unidirectional P2P=Disabled", 101.5),
-    ]
-    assert local[3] == ("gpu:0", "Bidirectional P2P=Enabled", 100.5)
-
-
-@pytest.mark.parametrize(("state", "path"), [("Disabled", "staged"), ("Enabled", "direct")])
-def test_both_directions_and_latency_tell_their_path(state: str, path: str) -> None:
-    text = p2p.matrix(f"Bidirectional P2P={state} Bandwidth Matrix (GB/s)", RATES)
-    text += p2p.matrix(f"P2P={state} Latency Matrix (us)", RATES)
-    pairs = [s for s in samples(text) if s.source != s.destination]
-    assert {(s.kind, s.path) for s in pairs} == {("bidirectional", path), ("latency", path)}
-    latency = next(s for s in pairs if s.kind == "latency")
-    assert (latency.median_us, latency.median_gb_per_s) == (11.25, None)
 
 
 def test_of_the_newer_latencies_the_gpus_are_taken_and_the_hosts_are_said_to_be_left_out() -> None:
@@ -156,8 +104,7 @@ def test_gpus_are_numbered_by_address_where_cuda_put_the_fastest_first() -> None
 def test_a_bare_matrix_faster_than_a_link_is_both_directions_and_a_note_says_so() -> None:
     for scale, kind in ((10, "bidirectional"), (1, "p2p_direct")):
         rows = [[None if a == b else scale * v for b, v in enumerate(r)] for a, r in enumerate(RATES)]
-        bandwidth = read(p2p.matrix("", rows)).bandwidth
-        assert bandwidth is not None
+        bandwidth = there(read(p2p.matrix("", rows)).bandwidth)
         assert [s.kind for s in bandwidth.samples] == [kind] * 6
         assert any("lost its heading" in note for note in bandwidth.notes)
 
@@ -167,15 +114,13 @@ def test_what_stands_between_the_tables_is_reported_and_the_rest_is_read() -> No
         p2p.matrix(DISABLED, RATES) + "Xid 79: the GPU has fallen off\n" + p2p.matrix(ENABLED, RATES)
     )
     assert [(u.line, u.text) for u in machine.unread] == [(6, "Xid 79: the GPU has fallen off")]
-    assert machine.bandwidth is not None
-    assert len(machine.bandwidth.samples) == 18
+    assert len(there(machine.bandwidth).samples) == 18
 
 
 @pytest.mark.parametrize("cell", ["0.00", "-3.00", "nan", "inf", "1e99", "999999.9", "12,5", "٣", "0x10"])
 def test_a_number_that_no_copy_has_is_reported_and_not_taken(cell: str) -> None:
     machine = read(p2p.matrix(DISABLED, RATES).replace(" 11.25", f" {cell}"))
-    assert machine.bandwidth is not None
-    assert len(machine.bandwidth.samples) == 8
+    assert len(there(machine.bandwidth).samples) == 8
     assert len(machine.unread) == 1
 
 
@@ -185,8 +130,7 @@ def test_lines_of_other_logs_between_the_rows_are_passed_over(heading: str) -> N
     lines = p2p.matrix(heading, RATES).splitlines()
     mixed = "\n".join(f"{line}\n{log}" for line, log in zip(lines, [*logs, ""], strict=True))
     machine = read(mixed)
-    assert machine.bandwidth is not None
-    assert machine.bandwidth.samples == samples(p2p.matrix(heading, RATES))
+    assert there(machine.bandwidth).samples == samples(p2p.matrix(heading, RATES))
     assert [line.text for line in machine.unread] == logs
 
 
@@ -204,27 +148,13 @@ def test_a_row_too_short_is_left_out_and_no_cell_moves() -> None:
     assert {s.median_gb_per_s for s in found} == {100.5, 11.25, 12.5, 15.0, 16.0, 102.5}
 
 
-@st.composite
-def matrices(draw: st.DrawFn) -> tuple[str, list[list[float]]]:
-    count = draw(st.integers(1, 9))
-    cell = st.integers(1, 90_000_00).map(lambda hundredths: hundredths / 100)
-    rows = draw(st.lists(st.lists(cell, min_size=count, max_size=count), min_size=count, max_size=count))
-    return draw(st.sampled_from([DISABLED, ENABLED])), rows
-
-
-WHOLE = p2p.head(NAMES, ACCESS) + "".join(
-    p2p.matrix(heading, RATES) for heading in (DISABLED, ENABLED, "P2P=Disabled Latency Matrix (us)")
-)
-
-
 ERROR = "Cuda failure p2pBandwidthLatencyTest.cu:605: 'no CUDA-capable device is detected'\n"
 START = "[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]\n"
 
 
 def test_of_a_text_that_holds_nothing_but_an_error_that_is_all_that_is_told() -> None:
     machine = read(START + ERROR)
-    told = machine.bandwidth
-    assert told is not None
+    told = there(machine.bandwidth)
     assert [one.what for one in told.not_measured] == ["p2pBandwidthLatencyTest: the whole run"]
     assert "'no CUDA-capable device is detected'" in told.not_measured[0].reason
     assert (machine.gpus, told.samples, told.complete, machine.unread) == ((), (), False, ())
@@ -232,8 +162,7 @@ def test_of_a_text_that_holds_nothing_but_an_error_that_is_all_that_is_told() ->
 
 def test_an_error_after_a_matrix_is_told_and_the_matrix_kept() -> None:
     machine = read(p2p.matrix(ENABLED, RATES) + ERROR)
-    told = machine.bandwidth
-    assert told is not None
+    told = there(machine.bandwidth)
     assert len(told.samples) == 9
     assert "no CUDA-capable device" in told.not_measured[0].reason
     assert not told.complete
@@ -245,6 +174,5 @@ def test_a_capture_that_stops_within_a_matrix_ends_early(cut: str) -> None:
     whole = p2p.matrix(DISABLED, RATES)
     last = whole.splitlines()[-1]
     for text, complete in ((whole, True), (whole.replace(last, cut).rstrip("\n"), False)):
-        told = read(text).bandwidth
-        assert told is not None
+        told = there(read(text).bandwidth)
         assert told.complete == complete

@@ -2,9 +2,10 @@ import pytest
 
 from gputopo.captures import reading
 from gputopo.captures.bandwidth import programs as pasted
-from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Hop, Machine
+from gputopo.values.machine import Hop
+from tests import there
+from tests.captures.samples import measured_of as read
 from tests.kit.dialects import bandwidthtest, nvbandwidth, p2p
 
 P2P = p2p.head(["GTX 1070"] * 2, [[True] * 2] * 2) + p2p.matrix(
@@ -15,12 +16,6 @@ NVB = "nvbandwidth Version: v0.8\nDevice 0: GTX 1070\nDevice 1: GTX 1070\n" + nv
     "host_to_device_memcpy_ce", "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)", [[5.5, 6.5]]
 )
 TOPO = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPIX\t0-9\nGPU1\tPIX\t X \t0-9\n"
-
-
-def read(text: str) -> tuple[Machine, Bandwidth]:
-    machine = reading.read_text(text, origin="test")
-    assert machine.bandwidth is not None
-    return machine, machine.bandwidth
 
 
 @pytest.mark.parametrize("parts", [(P2P, RUN, NVB), (NVB, RUN, P2P), (RUN, NVB, P2P)])
@@ -40,8 +35,7 @@ def test_outputs_of_several_programs_in_one_text_are_all_read(parts: tuple[str, 
 def test_a_matrix_of_nvidia_smi_beside_a_bandwidth_test_is_read_too(text: str) -> None:
     machine, bandwidth = read(text)
     assert machine.source == "nvidia-smi topo + p2pBandwidthLatencyTest"
-    link = machine.link(0, 1)
-    assert link is not None
+    link = there(machine.link(0, 1))
     assert (link.hop, link.p2p_read) == (Hop.PIX, "OK")
     assert len(bandwidth.samples) == 4
     assert machine.unread == ()
@@ -81,8 +75,7 @@ def test_a_number_in_whose_middle_the_text_ends_is_no_result(cut: str) -> None:
         f"   Transfer Size (Bytes)\tBandwidth(GB/s)\n   32000000\t\t\t{cut}"
     )
     machine = pasted.parse(text, origin="x")
-    assert machine.bandwidth is not None
-    told = {one.kind: one.median_gb_per_s for one in machine.bandwidth.samples}
+    told = {one.kind: one.median_gb_per_s for one in there(machine.bandwidth).samples}
     assert told == ({"h2d": 25.4, "d2h": 26.3} if cut == "26.3" else {"h2d": 25.4})
     assert bool(machine.unread) == (cut != "26.3")
 
@@ -95,5 +88,4 @@ def test_the_first_number_of_all_is_known_to_be_cut_by_its_program() -> None:
 
 def test_whole_numbers_at_the_end_of_a_table_of_whole_numbers_stay() -> None:
     machine = pasted.parse("   D\\D     0      1\n     0    —    104\n     1   103    105", origin="x")
-    assert machine.bandwidth is not None
-    assert [one.median_gb_per_s for one in machine.bandwidth.samples] == [104, 103, 105]
+    assert [one.median_gb_per_s for one in there(machine.bandwidth).samples] == [104, 103, 105]

@@ -6,6 +6,7 @@ from gputopo.captures import reading
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Gpu, Machine
+from tests import there
 from tests.kit.dialects import bandwidthtest
 
 
@@ -18,8 +19,7 @@ def put(folder: Path, name: str, rate: float, card: str = "A") -> str:
 
 def load(*sources: str) -> tuple[Machine, Bandwidth]:
     machine = reading.load(sources)
-    assert machine.bandwidth is not None
-    return machine, machine.bandwidth
+    return machine, there(machine.bandwidth)
 
 
 def rates(bandwidth: Bandwidth) -> dict[str, float | None]:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 
 import msgspec
@@ -13,10 +12,10 @@ from hypothesis import strategies as st
 from gputopo.captures import reading
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Gpu, Machine
+from tests import there
 from tests.captures.samples import in_turn
 from tests.kit.dialects import bandwidthtest, measured, nvbandwidth, p2p, real
 
-FOLDER = Path(__file__).parents[4] / "shared" / "captures" / "bandwidth"
 REAL = {name: measured.as_cuda_reports(machine) for name, machine in real.MACHINES.items()}
 seeds = st.integers(0, 2**32)
 
@@ -33,8 +32,7 @@ def read(text: str) -> tuple[Machine, Bandwidth]:
 
 def check(written: Machine, text: str) -> None:
     machine, bandwidth = read(text)
-    expected = written.bandwidth
-    assert expected is not None
+    expected = there(written.bandwidth)
     assert machine.gpus == written.gpus
     assert machine.links == written.links
     assert machine.driver == written.driver
@@ -194,31 +192,5 @@ def test_bandwidthtest_of_all_gpus_together_is_no_speed_of_any(era: str, csv: bo
         s.median_gb_per_s or 0 for s in written.bandwidth.samples if (s.kind, s.bytes) == ("h2d", sizes[0])
     )
     assert f"h2d of {sizes[0]} bytes for each of 4 devices" in bandwidth.not_measured[0].what
-    reported = re.search(r"([\d.e+]+) GB/s", bandwidth.not_measured[0].reason)
-    assert reported is not None
+    reported = there(re.search(r"([\d.e+]+) GB/s", bandwidth.not_measured[0].reason))
     assert float(reported[1]) == pytest.approx(first, rel=1e-5)
-
-
-CAPTURED: dict[str, Callable[[Machine], str]] = {
-    "7gforce-p2p*": lambda machine: p2p.text(machine, p2p.ERAS["CUDA 9"]),
-    "7gforce-v2-p2p*": lambda machine: p2p.text(machine, p2p.ERAS["CUDA 9"]),
-    "az-?x-m60-p2p*": lambda machine: p2p.text(machine, p2p.ERAS["CUDA 9"]),
-    "p2p-geforce-rtx-4090*": lambda machine: p2p.text(machine, p2p.ERAS["CUDA 12"]),
-    "7gforce*-bandwidthTest*": lambda machine: bandwidthtest.text(
-        machine, bandwidthtest.ERAS["CUDA 9"], machine.gpus
-    ),
-    "nvbandwidth-v0.2*": lambda machine: nvbandwidth.text(
-        machine,
-        (0, 2),
-        [case for case in nvbandwidth.CASES if case.name == "device_to_device_memcpy_read_ce"],
-    ),
-}
-FILES = [(path, write) for glob, write in CAPTURED.items() for path in sorted(FOLDER.glob(glob))]
-
-
-def lines(text: str) -> list[str]:
-    """The lines of the machine and of what a Machine holds of it: no latencies of the CPU, no sums."""
-    found = re.sub(r"^   CPU.*\n(?: .*\n)*", "", text, flags=re.MULTILINE)
-    kept = [" ".join(line.split()) for line in found.splitlines()]
-    skipped = r"> |Built from|CUDA (Runtime|Driver) Version|Driver Version|SUM |$"
-    return [line for line in kept if not re.match(skipped, line)]

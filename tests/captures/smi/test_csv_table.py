@@ -173,26 +173,10 @@ def test_the_names_of_columns_alone_are_refused() -> None:
     assert "no GPU below it" in refused(HEAD).what
 
 
-def test_a_message_between_or_below_the_rows_is_listed() -> None:
-    first, second = ROWS.splitlines(keepends=True)
-    text = HEAD + first + "Some cable is loose\n" + second + "Failed to read the rest\n"
-    machine = reading.read_text(text, origin="box.csv")
-    assert machine.gpus == parse(HEAD + ROWS).gpus
-    assert [(one.line, one.text) for one in machine.unread] == [
-        (3, "Some cable is loose"),
-        (5, "Failed to read the rest"),
-    ]
-
-
 @pytest.mark.parametrize("prompt", ["$ date", "[me@box ~]$ date", "(base) me@box:~$ date", "PS C:\\me> date"])
 def test_prompts_and_talk_between_two_outputs_are_passed_over(prompt: str) -> None:
     first, second = ROWS.splitlines(keepends=True)
     assert parse(f"{HEAD}{first}{prompt}\n{second}{HEAD}{ROWS}").unread == ()
-
-
-def test_prompts_around_are_passed_over() -> None:
-    machine = parse("$ nvidia-smi --query-gpu=index --format=csv\n" + HEAD + ROWS + "$ exit\n")
-    assert machine.gpus == parse(HEAD + ROWS).gpus
 
 
 @pytest.mark.parametrize(

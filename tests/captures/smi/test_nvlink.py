@@ -9,6 +9,7 @@ from gputopo.captures.smi.links import parse_nvlink
 from gputopo.findings import find
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
+from tests import there
 from tests.captures import samples
 
 REFUSED = "Unable to retrieve NVLink information as all links are inactive"
@@ -22,8 +23,7 @@ def test_every_link_has_its_state_and_speed() -> None:
     machine = read()
     assert [gpu.uuid and gpu.uuid[4:12] for gpu in machine.gpus] == ["11111111", "22222222", "33333333"]
     for gpu in machine.gpus[:2]:
-        assert gpu.nvlinks is not None
-        assert [(link.link, link.active, link.gb_per_s) for link in gpu.nvlinks] == [
+        assert [(link.link, link.active, link.gb_per_s) for link in there(gpu.nvlinks)] == [
             (0, True, 25.781),
             (1, False, None),
         ]
@@ -37,8 +37,7 @@ def test_a_refusal_of_nvml_is_the_reason() -> None:
 
 def test_a_card_all_of_whose_links_are_down_has_as_many_as_its_peers() -> None:
     machine = read()
-    assert machine.gpus[2].nvlinks is not None
-    assert [(link.link, link.active) for link in machine.gpus[2].nvlinks] == [(0, False), (1, False)]
+    assert [(link.link, link.active) for link in there(machine.gpus[2].nvlinks)] == [(0, False), (1, False)]
     assert "gpus[2].nvlinks" not in machine.missing
     up = "".join(f"\t Link {link}: 25 GB/s\n" for link in range(12))
     cards = "".join(f"GPU {index}: NVIDIA A100-SXM4-80GB (UUID: GPU-{index}a)\n{up}" for index in range(7))
@@ -99,13 +98,6 @@ def test_other_ends_are_read_beside_the_speeds() -> None:
     (gpu,) = read(ends).gpus
     assert gpu.nvlinks is not None
     assert (gpu.nvlinks[0].remote_pci_address, gpu.nvlinks[0].gb_per_s) == ("0000:06:00.0", 25.0)
-
-
-def test_lines_that_state_something_else_are_listed() -> None:
-    machine = read(samples.NVLINK + "\t Link 2: P2P is supported: true\n")
-    assert [(unread.line, unread.text) for unread in machine.unread] == [
-        (9, "Link 2: P2P is supported: true")
-    ]
 
 
 def test_one_link_with_two_speeds_is_refused() -> None:

@@ -226,14 +226,6 @@ def test_tables_of_two_machines_are_refused() -> None:
         reading.read_text(table("550", [ROW]) + table("470", [ROW]), origin="x")
 
 
-@pytest.mark.parametrize("era", ERAS)
-def test_other_lines_are_listed_and_prompts_are_not(era: str) -> None:
-    text = f"user@box:~$ nvidia-smi\n{table(era, [ROW], processes())}zzz unknown marker 42\n```\n"
-    machine = reading.read_text(text, origin="x")
-    assert [one.text for one in machine.unread] == ["zzz unknown marker 42"]
-    assert machine.gpus == reading.read_text(table(era, [ROW], processes()), origin="x").gpus
-
-
 @given(
     st.fixed_dictionaries(
         {

@@ -178,11 +178,11 @@ def test_a_pause_parts_two_samples(times: list[float], expected: list[range]) ->
 
 def test_a_long_log_is_read_fast() -> None:
     rows = "".join(
-        row(second, 0, load=50 + second % 50, watts=200 + second % 97) + "\n" for second in range(50_000)
+        row(second, 0, load=50 + second % 50, watts=200 + second % 97) + "\n" for second in range(15_000)
     )
     start = time.process_time()
     machine = read(HEAD + "\n" + rows)
     find(machine)
-    assert time.process_time() - start < 10  # seconds; about 1 on an idle machine
-    assert machine.series[0].samples == 50_000
+    assert time.process_time() - start < 4  # seconds; about 0.5 on an idle machine
+    assert machine.series[0].samples == 15_000
     assert len(schema.encode(machine)) < 100_000

@@ -185,17 +185,6 @@ def test_a_section_whose_heading_was_lost_is_not_read_as_another() -> None:
     assert len(machine.unread) == 4
 
 
-def test_unknown_lines_of_a_card_are_listed_and_the_rest_is_read() -> None:
-    text = BOX.replace("    Max Clocks\n", "    Warp Core\n        Coil : 3 ohm\n    Max Clocks\n", 1)
-    machine = parse(text)
-    line = text[: text.index("Warp Core")].count("\n") + 1
-    assert [(one.line, one.text) for one in machine.unread] == [
-        (line, "Warp Core"),
-        (line + 1, "Coil : 3 ohm"),
-    ]
-    assert machine.gpus == parse(BOX).gpus
-
-
 @pytest.mark.parametrize(
     "cut", ["Memory                            : 95", "Used                              : 300 M"]
 )

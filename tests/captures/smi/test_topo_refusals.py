@@ -7,6 +7,7 @@ import pytest
 from gputopo.captures.smi import topo_matrix
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop
+from tests import there
 
 WITH_NIC = "GPU0 GPU1 NIC0\nGPU0 X PIX SYS\nGPU1 PIX X SYS\nNIC0 SYS SYS X\n\nNIC Legend:\n"
 
@@ -67,8 +68,7 @@ def test_an_unknown_cell_takes_its_link_away_and_the_others_stay() -> None:
 
 def test_one_readable_cell_of_a_pair_is_enough_and_the_other_is_noted() -> None:
     machine = topo_matrix.parse("GPU0 GPU1 GPU2\nGPU0 X PH SYS\nGPU1 PHB X SYS\nGPU2 SYS SYS X", origin="x")
-    link = machine.link(0, 1)
-    assert link is not None
+    link = there(machine.link(0, 1))
     assert link.hop is Hop.PHB
     assert [u.text for u in machine.unread] == ["GPU0-GPU1: PH (looks like a cut PHB)"]
 

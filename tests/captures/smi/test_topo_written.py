@@ -2,15 +2,11 @@
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gputopo.captures import reading
-from gputopo.values.machine import Gpu, Hop, Link, Machine
+from gputopo.values.machine import Hop, Link, Machine
 from tests.captures.samples import in_turn
 from tests.kit.dialects import real, topo
-
-HOPS = [Hop.PIX, Hop.PXB, Hop.PHB, Hop.NODE, Hop.SYS]
 
 
 def expected(machine: Machine, era: str) -> list[Link]:
@@ -41,29 +37,6 @@ def check(machine: Machine, era: str) -> None:
 @pytest.mark.parametrize(("name", "era"), in_turn(real.MACHINES, topo.ERAS))
 def test_the_matrix_of_a_real_machine_is_read(era: str, name: str) -> None:
     check(real.MACHINES[name], era)
-
-
-@pytest.mark.parametrize("era", topo.ERAS)
-def test_the_matrix_of_any_machine_is_read(era: str) -> None:
-    @settings(max_examples=3)  # of each era
-    @given(st.integers(1, 16), st.integers(0, 6), st.lists(st.integers(0, 22), min_size=7, max_size=7))
-    def each(gpus: int, nics: int, cells: list[int]) -> None:
-        links = []
-        for a in range(gpus):
-            for b in range(a + 1, gpus):
-                cell = cells[(3 * a + 5 * b) % len(cells)]
-                links.append(Link(a=a, b=b, hop=HOPS[cell % len(HOPS)], nvlinks=max(0, cell - 4)))
-        machine = Machine(
-            source="made",
-            gpus=tuple(
-                Gpu(index=i, cpu_affinity=f"{8 * i}-{8 * i + 7}", numa_node=i // 2) for i in range(gpus)
-            ),
-            links=tuple(links),
-            nics=tuple(topo.with_hops(gpus, nics, [HOPS[cell % len(HOPS)] for cell in cells])),
-        )
-        check(machine, era)
-
-    each()
 
 
 @pytest.mark.parametrize("name", real.MACHINES)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from gputopo.captures.smi import values
 from gputopo.captures.smi.values import ReportedValue
+from tests import there
 
 
 @pytest.mark.parametrize(
@@ -100,8 +101,7 @@ def test_what_is_not_understood_is_strange_and_not_guessed(kind: str, text: str)
     value = values.read(kind, text)
     assert value.value is None
     assert value.strange
-    assert value.reason is not None
-    assert value.reason.startswith("not understood: ")
+    assert there(value.reason).startswith("not understood: ")
 
 
 def test_in_csv_a_number_may_stand_without_its_unit_but_not_with_another() -> None:

@@ -20,6 +20,7 @@ from gputopo.values.bandwidth import (
     UplinkGroup,
 )
 from gputopo.values.machine import Gpu, Machine, Nic, NicPort, NumaNode
+from tests import there
 from tests.findings.boxes import at_times, every_gpu, host, pair, sound
 
 LARGE = 1 << 28
@@ -76,13 +77,11 @@ def measured(count: int = 4, **more: Any) -> Machine:
 
 
 def copies(machine: Machine) -> tuple[Sample, ...]:
-    assert machine.bandwidth is not None
-    return machine.bandwidth.samples
+    return there(machine.bandwidth).samples
 
 
 def with_copies(machine: Machine, samples: Iterable[Sample], **more: Any) -> Machine:
-    assert machine.bandwidth is not None
-    return replace(machine, bandwidth=replace(machine.bandwidth, samples=tuple(samples), **more))
+    return replace(machine, bandwidth=replace(there(machine.bandwidth), samples=tuple(samples), **more))
 
 
 def changed(wanted: Callable[[Sample], bool], change: Callable[[Sample], Sample]) -> Measure:
@@ -161,8 +160,7 @@ def unknown_links(machine: Machine) -> Machine:
 
 def as_read(machine: Machine) -> Machine:
     """Check the numbers, as all that were read or measured are."""
-    assert machine.bandwidth is not None
-    return replace(machine, bandwidth=checked(machine.bandwidth, machine))
+    return replace(machine, bandwidth=checked(there(machine.bandwidth), machine))
 
 
 def then(*changes: Measure) -> Measure:

@@ -10,6 +10,7 @@ from gputopo.findings import find_bandwidth
 from gputopo.reference.expectations import known_bus_rates
 from gputopo.values.bandwidth import HOSTS, Bandwidth, Failure, Kind, Sample
 from gputopo.values.machine import Gpu, Hop, Link, Machine, Nic, NicPort, NvLink, Pcie
+from tests import there
 from tests.findings.measured.machines import timed
 
 GIB = 2**30
@@ -46,8 +47,7 @@ def test_what_was_published_of_sound_machines_is_silent() -> None:
         sample = replace(timed(bus, row.from_bytes, ranks=row.ranks, nccl=nccl), kind=row.operation)
         name = f"NVIDIA {row.gpu}".replace("NVIDIA Tesla", "Tesla")
         machine = box(name, sample, gpus=row.ranks, links=links)
-        rate = expected_rate(sample, machine)
-        assert rate is not None
+        rate = there(expected_rate(sample, machine))
         assert (rate.gb_per_s, "nccl_bus.csv" in rate.source) == (row.bus_gb_per_s, True), row
         assert row.nvls is False or ids(machine) == [], row
 
@@ -88,8 +88,7 @@ def test_half_of_a_hybrid_cube_has_no_known_number_of_links_without_a_topology()
     assert ids(box(name, timed(30.0, ranks=4), gpus=8)) == []
     pairs = [(a, b) for a in range(4) for b in range(a + 1, 4)]
     links = tuple(Link(a=a, b=b, hop=Hop.SYS, nvlinks=1) for a, b in pairs)
-    rate = expected_rate(timed(30.0, ranks=4), box(name, gpus=8, links=links))
-    assert rate is not None
+    rate = there(expected_rate(timed(30.0, ranks=4), box(name, gpus=8, links=links)))
     assert rate.gb_per_s == 60.0  # three links of 20 GB/s each
 
 
@@ -98,8 +97,7 @@ def test_over_pcie_the_slowest_link_is_the_limit() -> None:
     slots = [
         replace(gpu, pcie=Pcie(gen_max=4, width_max=4 if gpu.index == 5 else 16)) for gpu in machine.gpus
     ]
-    rate = expected_rate(timed(10.0), replace(machine, gpus=tuple(slots)))
-    assert rate is not None
+    rate = there(expected_rate(timed(10.0), replace(machine, gpus=tuple(slots))))
     assert "Gen4 x4" in rate.source
     assert ids(machine) == []
     assert ids(box(RTX, timed(2.0))) == ["collectives.slow"]
@@ -112,8 +110,7 @@ def test_an_exchange_is_judged_by_what_the_links_carry_at_most(kind: Kind) -> No
     assert ids(box(H100, timed(31.0, kind=kind))) == ["collectives.slow"]
     assert ids(box(RTX, timed(10.0, kind=kind))) == []
     assert ids(box(RTX, timed(2.0, kind=kind))) == ["collectives.slow"]
-    rate = expected_rate(timed(320.0, kind=kind), box(H100))
-    assert rate is not None
+    rate = there(expected_rate(timed(320.0, kind=kind), box(H100)))
     assert rate.is_limit
     assert rate.gb_per_s == pytest.approx(18 * 20.6)
 
@@ -150,8 +147,7 @@ def test_over_several_hosts_bus_bandwidth_is_compared_with_the_ports_of_a_host()
 
 def test_only_the_fastest_ports_that_are_up_count_and_no_more_than_gpus() -> None:
     def expected(machine: Machine) -> float | None:
-        assert machine.bandwidth is not None
-        rate = expected_rate(machine.bandwidth.samples[0], machine)
+        rate = expected_rate(there(machine.bandwidth).samples[0], machine)
         return None if rate is None else rate.gb_per_s
 
     storage, down = port("mlx5_8", 100.0), port("mlx5_7", up=False)
@@ -212,8 +208,7 @@ def test_wrong_results_and_a_failed_minimum_are_found() -> None:
         for reason in ("WRONG_DATA", "BELOW_MINIMUM", "NCCL_ERROR")
     )
     machine = box(H100)
-    assert machine.bandwidth is not None
-    found = find_bandwidth(replace(machine, bandwidth=replace(machine.bandwidth, failures=failures)))
+    found = find_bandwidth(replace(machine, bandwidth=replace(there(machine.bandwidth), failures=failures)))
     assert sorted(one.id for one in found) == [
         "bandwidth.copy_failed", "bandwidth.wrong_data", "collectives.slow",
     ]  # fmt: skip

@@ -9,6 +9,7 @@ from gputopo.findings import Finding, fails, find_bandwidth
 from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Path
 from gputopo.values.gpu import GpuProcess, UtilizationPercent
 from gputopo.values.machine import Machine
+from tests import there
 from tests.findings.boxes import pair
 from tests.findings.measured.machines import added, copies, measured, with_copies
 
@@ -111,8 +112,7 @@ def test_a_gpu_that_another_program_used_at_the_start_of_the_measurement_is_name
         utilization_percent=UtilizationPercent(gpu=97),
     )
     machine = msgspec.structs.replace(machine, gpus=(*machine.gpus[:3], busy, *machine.gpus[4:]))
-    bandwidth = machine.bandwidth
-    assert bandwidth is not None
+    bandwidth = there(machine.bandwidth)
 
     def found(**changes: Any) -> list[tuple[int, ...]]:
         judged = msgspec.structs.replace(machine, bandwidth=msgspec.structs.replace(bandwidth, **changes))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gputopo.findings.measured.direct import P2P_OFF, cutoff, has_nvlink
 from gputopo.values.gpu import NvLink
 from gputopo.values.machine import Gpu, Hop, Link, Machine
+from tests import there
 
 Pair = tuple[int, int]
 PAIRS = list(combinations(range(4), 2))
@@ -61,6 +62,5 @@ def test_a_port_that_is_up_is_an_nvlink_even_where_its_pair_is_unknown() -> None
         gpus = tuple(Gpu(index=index, nvlinks=(NvLink(link=0, active=active),)) for index in range(2))
         box = Machine(source="a test", gpus=gpus, links=(Link(a=0, b=1, hop=Hop.PIX),))
         assert has_nvlink(box) is has
-        found = cutoff(box, [(0, 1)])
-        assert found is not None
+        found = there(cutoff(box, [(0, 1)]))
         assert (found[0] == P2P_OFF) is not has

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -11,13 +11,13 @@ from gputopo.findings.measured.network import Pair, verdict
 from gputopo.findings.rule import Finding
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.machine import Machine
+from tests import there
 from tests.findings.measured.networks import machine, rates, slowed
 
 
 def both_ways(found: dict[Pair, float]) -> tuple[Sample, ...]:
     """Return one rate for each pair, as of nccl-tests, in both of its directions."""
-    measured = machine({pair: found[min(pair, pair[::-1])] for pair in found}).bandwidth
-    assert measured is not None
+    measured = there(machine({pair: found[min(pair, pair[::-1])] for pair in found}).bandwidth)
     return tuple(replace(one, with_reverse=True) for one in measured.samples if one.group is None)
 
 
@@ -28,7 +28,6 @@ def find(found: Machine) -> list[Finding]:
 seeds = st.integers(0, 2**32)
 
 
-@settings(max_examples=20)
 @given(seeds, st.integers(3, 64))
 def test_an_even_network_has_no_findings(seed: int, hosts: int) -> None:
     found = rates(Random(seed), hosts)
@@ -37,7 +36,6 @@ def test_an_even_network_has_no_findings(seed: int, hosts: int) -> None:
         assert find(machine(found, allowed=10.0)) == []
 
 
-@settings(max_examples=20)
 @given(seeds, st.integers(3, 8))
 def test_a_slow_host_is_named_by_rates_of_both_directions_at_once_alone(seed: int, hosts: int) -> None:
     random = Random(seed)
@@ -49,7 +47,6 @@ def test_a_slow_host_is_named_by_rates_of_both_directions_at_once_alone(seed: in
     assert "host n1 sends and receives at" in finding.says
 
 
-@settings(max_examples=30)
 @given(seeds, st.data())
 def test_slow_hosts_are_named_and_no_other(seed: int, data: st.DataObject) -> None:
     faults = data.draw(st.integers(1, 2))
@@ -71,7 +68,6 @@ def test_slow_hosts_are_named_and_no_other(seed: int, data: st.DataObject) -> No
         assert {one.evidence["host"] for one in named} == set(odd)
 
 
-@settings(max_examples=30)
 @given(seeds, st.integers(4, 12), st.integers(1, 2))
 def test_single_slow_pairs_are_named_as_pairs(seed: int, hosts: int, faults: int) -> None:
     random = Random(seed)
@@ -89,7 +85,6 @@ def test_single_slow_pairs_are_named_as_pairs(seed: int, hosts: int, faults: int
     assert {(a, b) for a, b, _ in finding.evidence["pairs"]} == slow
 
 
-@settings(max_examples=20)
 @given(seeds, st.integers(5, 12))
 def test_a_slow_host_and_a_slow_pair_are_told_apart(seed: int, hosts: int) -> None:
     random = Random(seed)
@@ -161,6 +156,5 @@ def test_two_measurements_of_the_pairs_that_disagree_give_no_verdict() -> None:
 
 def test_outputs_of_other_programs_are_not_compared_as_hosts() -> None:
     found = machine({("client", "server"): 1.0, ("server", "client"): 9.0})
-    assert found.bandwidth is not None
-    other = Bandwidth(source="iperf3", samples=found.bandwidth.samples)
+    other = Bandwidth(source="iperf3", samples=there(found.bandwidth).samples)
     assert find(Machine(source="iperf3", bandwidth=other)) == []

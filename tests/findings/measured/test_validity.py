@@ -6,6 +6,7 @@ from gputopo.copies.physics import checked
 from gputopo.findings import Finding, find_bandwidth
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.machine import Gpu, Machine
+from tests import there
 from tests.findings.measured.machines import sample
 
 IDS = {"bandwidth.cache_rate", "bandwidth.above_link", "bandwidth.inconsistent", "bandwidth.several_runs"}
@@ -14,8 +15,7 @@ IDS = {"bandwidth.cache_rate", "bandwidth.above_link", "bandwidth.inconsistent",
 def found(name: str | None, *samples: Sample, source: str = "bandwidthTest") -> list[Finding]:
     gpus = tuple(Gpu(index=index, name=name) for index in range(2))
     machine = Machine(source="a test", gpus=gpus, bandwidth=Bandwidth(source=source, samples=samples))
-    assert machine.bandwidth is not None
-    machine = replace(machine, bandwidth=checked(machine.bandwidth, machine))
+    machine = replace(machine, bandwidth=checked(there(machine.bandwidth), machine))
     return [one for one in find_bandwidth(machine) if one.id in IDS or one.id == "bandwidth.woke_up"]
 
 

@@ -124,10 +124,12 @@ def train(
     momentum: float,
     share: float,
     delay: int = 0,
+    weighted: bool = True,
 ) -> tuple[list[float], list[Array], list[Array]]:
     """Take steps with momentum; return the mean loss before each, the last weights and the moving statistics.
 
-    `towers`: each one's images and labels. `share`: of a tower's gradients in the total. `delay`: how many
+    `towers`: each one's images and labels. `share`: of a tower's gradients in the total; `weighted`: more for
+    those with more examples. `delay`: how many
     steps old the gradients are that are applied; before the first come zeros. The statistics are those of the
     first tower.
     """
@@ -136,12 +138,17 @@ def train(
     statistics: list[Array] = [np.zeros(FILTERS), np.ones(FILTERS)]
     waiting: list[list[Array]] = [[np.zeros_like(array) for array in weights]] * delay
     losses = []
+    sizes = np.array([len(labels) if weighted else 1 for _, labels in towers])
+    parts = sizes / sizes.mean()
     for _ in range(steps):
         ran = [loss_and_gradients(weights, images.astype(np.float64), labels) for images, labels in towers]
-        losses.append(float(np.mean([loss for loss, _, _ in ran])))
+        losses.append(float(np.mean(parts * [loss for loss, _, _ in ran])))
         batch = ran[0][2]
         statistics = [old * DECAY + new * (1 - DECAY) for old, new in zip(statistics, batch, strict=True)]
-        totals = [share * sum(each) for each in zip(*(gradients for _, gradients, _ in ran), strict=True)]
+        totals = [
+            share * sum(part * gradient for part, gradient in zip(parts, each, strict=True))
+            for each in zip(*(gradients for _, gradients, _ in ran), strict=True)
+        ]
         waiting = [*waiting, totals]
         applied, waiting = waiting[0], waiting[1:]
         moving = [momentum * old + new for old, new in zip(moving, applied, strict=True)]

@@ -23,6 +23,7 @@ from gputopo.reference.expectations import expected_link
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.gpu import Gpu, Pcie
 from gputopo.values.machine import Hop, Host, Link, Machine, PciNode
+from tests import there
 
 BYTES = 2**29
 
@@ -87,11 +88,10 @@ def test_measured_copies_come_before_what_links_and_models_should_reach() -> Non
             ),
         )
     )
-    row = expected_link(3, 16)
+    row = there(expected_link(3, 16))
 
     assert found.hosts[0][:3] == (12.0, 11.0, "measured")
     assert found.hosts[0].both == pytest.approx(0.8)
-    assert row is not None
     assert found.hosts[1][:3] == (row.copy_to_host_gb_per_s, row.copy_to_device_gb_per_s, "link")
 
 

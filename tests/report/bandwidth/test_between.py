@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from gputopo.report.bandwidth.between import collective_parts, network_parts
 from gputopo.report.document import Document, Section, document_text
 from gputopo.values.bandwidth import HOSTS, Bandwidth, Sample
+from tests import there
 from tests.findings.measured.networks import machine, rates
 from tests.report.shown import table_of
 
@@ -18,8 +19,7 @@ def parts(samples: tuple[Sample, ...], source: str = "live") -> list[Section]:
 
 def samples(hosts: int) -> tuple[Sample, ...]:
     found = rates(Random(1), hosts)
-    bandwidth = machine(dict.fromkeys(found, 2.0), again=dict.fromkeys(found, 1.5)).bandwidth
-    assert bandwidth is not None
+    bandwidth = there(machine(dict.fromkeys(found, 2.0), again=dict.fromkeys(found, 1.5)).bandwidth)
     return bandwidth.samples
 
 

@@ -12,6 +12,7 @@ from gputopo.report.bandwidth.pairs import SHADES, concurrent_part, map_part, ra
 from gputopo.report.document import Section, block_lines
 from gputopo.report.layout import text_of
 from gputopo.values.bandwidth import Bandwidth, Method, Path, Sample
+from tests import there
 from tests.invented_bandwidths import machine_with, pair
 from tests.report.shown import cells_of, table_of
 
@@ -66,16 +67,14 @@ def test_without_two_gpus_there_is_no_map() -> None:
 
 
 def test_a_terminal_paints_the_shades_and_the_text_is_the_same() -> None:
-    part = heat(pair(0, 1, 20.0), pair(1, 0, 1.0))
-    assert part is not None
+    part = there(heat(pair(0, 1, 20.0), pair(1, 0, 1.0)))
     lines = block_lines(table_of(part), 78)
     styles = {text[0]: style for line in lines for text, style in line if text[:1] in ("█", "░")}
     assert styles == {shade: style for _, shade, style in SHADES if shade in "█░"}
 
 
 def test_a_terminal_that_knows_ascii_only_gets_other_shades(monkeypatch: pytest.MonkeyPatch) -> None:
-    part = heat(pair(0, 1, 20.0), pair(1, 0, 10.0), pair(1, 2, 5.0), pair(2, 1, 1.0))
-    assert part is not None
+    part = there(heat(pair(0, 1, 20.0), pair(1, 0, 10.0), pair(1, 2, 5.0), pair(2, 1, 1.0)))
 
     class Ascii:
         encoding = "ascii"
@@ -166,24 +165,20 @@ def test_where_only_both_directions_at_once_were_measured_the_map_is_of_their_su
         replace(pair(a, b, speed), kind="bidirectional", path="direct")
         for a, b, speed in ((0, 1, 48.5), (0, 3, 96.9), (1, 0, 48.0), (3, 0, 96.8))
     ]
-    part = map_part(numbers(*both))
-    assert part is not None
+    part = there(map_part(numbers(*both)))
     assert "both directions at once, their sum" in part.title
     found = rows(part)
     assert "96.8" in found["GPU0"]["GPU3"]
     assert "96.8" in found["GPU3"]["GPU0"]
-    one_way = map_part(numbers(*both, pair(0, 1, 20.0), pair(1, 0, 20.0)))
-    assert one_way is not None
+    one_way = there(map_part(numbers(*both, pair(0, 1, 20.0), pair(1, 0, 20.0))))
     assert "row to column" in one_way.title
 
 
 def test_a_map_of_kernel_copies_alone_is_named_so() -> None:
     kernel = [replace(pair(a, b, 150.0), method="kernel_read") for a, b in ((0, 1), (1, 0))]
-    part = map_part(numbers(*kernel))
-    assert part is not None
+    part = there(map_part(numbers(*kernel)))
     assert "Between GPUs copied by kernels: the copy engine was not measured." in table_of(part).notes[0]
-    part = map_part(numbers(*kernel, pair(0, 1, 140.0), pair(1, 0, 140.0)))
-    assert part is not None
+    part = there(map_part(numbers(*kernel, pair(0, 1, 140.0), pair(1, 0, 140.0))))
     assert not any("kernels" in note for note in table_of(part).notes)
 
 

@@ -16,6 +16,7 @@ from gputopo.report.markdown import document_markdown
 from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample
 from gputopo.values.machine import LineCounts, Machine
 from gputopo.values.subject import Subject
+from tests import there
 from tests.invented_bandwidths import bandwidth_of, machine_with, pair
 from tests.invented_machines import invented_machine
 from tests.report.shown import assert_tables_are_even
@@ -28,15 +29,13 @@ def reported(seed: int) -> tuple[Machine, Bandwidth]:
     """Return the machine of a number, and a bandwidth whose places are sometimes such that there are."""
     dice = random.Random(seed)
     machines = (invented_machine(dice.randrange(2**32)) for _ in range(20))
-    machine = next((one for one in machines if one.bandwidth is not None), None)
-    assert machine is not None
-    assert machine.bandwidth is not None
+    machine = there(next((one for one in machines if one.bandwidth is not None), None))
     replace = msgspec.structs.replace
 
     def placed(one: Told) -> Told:
         return replace(one, source=dice.choice(PLACES), destination=dice.choice(PLACES))
 
-    bandwidth = machine.bandwidth
+    bandwidth = there(machine.bandwidth)
     return machine, replace(
         bandwidth,
         samples=tuple(placed(one) for _ in range(5) for one in bandwidth.samples),
@@ -66,7 +65,6 @@ def test_nothing_at_all_is_shown_as_such() -> None:
     assert "GPU" not in text
 
 
-FOUR = machine_with(4)
 FOUND = (
     Finding(
         id="a.b", severity="warning", subject=Subject.parse("gpu:1"), says="odd | words", remedy="do *this*"

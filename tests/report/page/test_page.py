@@ -18,6 +18,7 @@ from gputopo.report.document import Bullets, Document, Picture, Section, Table
 from gputopo.report.page import page
 from gputopo.report.pictures.charts import ChartPoint, ChartSeries, heat_map_picture, scaling_picture
 from gputopo.report.pictures.topology import topology_picture
+from tests import there
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 HOSTILE = '<script>document.title="owned"</script>"\'&<img src=x onerror=alert(1)>'
@@ -77,8 +78,7 @@ def test_no_two_things_of_a_page_share_an_id() -> None:
 def whole() -> Document:
     """A document with every kind of block, of a bundled machine."""
     machine = captures.load(["7gforce"])
-    assert machine.bandwidth is not None
-    topology, heat = topology_picture(machine), heat_map_picture(machine, machine.bandwidth)
+    topology, heat = topology_picture(machine), heat_map_picture(machine, there(machine.bandwidth))
     points = tuple(ChartPoint(count, count**0.9, count**0.88, count**0.92) for count in (1, 2, 4))
     speedup = scaling_picture("speedup", "Speedup", "speedup", [ChartSeries(HOSTILE, points)], ideal=True)
     assert topology is not None
@@ -139,8 +139,7 @@ def test_a_browser_shows_it_whole_without_request_or_error(
     figures = view.locator("figure svg")
     assert figures.count() == 3
     for number in range(3):
-        box = figures.nth(number).bounding_box()
-        assert box is not None
+        box = there(figures.nth(number).bounding_box())
         assert box["width"] > 200
         assert box["height"] > 200
         assert width == 400 or box["width"] <= width  # whole, unless the screen is small

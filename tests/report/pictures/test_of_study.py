@@ -28,6 +28,7 @@ from gputopo.values.run.events import (
     encode_line,
 )
 from gputopo.values.run.measurement import Measurement
+from tests import there
 
 DOCUMENT = Document("Report", "", (Section("Scaling", ("A table.",)), Section("All runs", ("Rows.",))))
 
@@ -87,23 +88,14 @@ def test_the_scaling_of_a_published_document_is_drawn_where_its_figures_have_one
     assert names == ([] if name == "lambda-cpu" else ["speedup", "efficiency"])  # four GPUs alone
 
 
-@pytest.mark.parametrize("finished", [True, False])
-def test_a_run_has_time_and_step_and_the_machine_of_several_runs_is_drawn_once(
-    tmp_path: Path, finished: bool
-) -> None:
-    folders = [run_folder(tmp_path / name, slow=1.3, finished=finished) for name in ("a", "b")]
-    runs = [one for one in map(one_run, folders) if one is not None]
-    shown = titles(with_pictures(DOCUMENT, study_of([], title="t"), runs, of=2))
-    assert shown == {
+def test_a_run_has_time_and_step_and_the_machine_of_several_runs_is_drawn_once(tmp_path: Path) -> None:
+    folders = [run_folder(tmp_path / name, slow=1.3, finished=name == "a", steps=30) for name in ("a", "b")]
+    runs = [there(one_run(folder)) for folder in folders]
+    document = with_pictures(DOCUMENT, study_of([], title="t"), runs, of=4)
+    assert titles(document) == {
         "Scaling": [], "Machine": ["topology", "heat-map"], "All runs": [],
-        "Run a": ["run-1", "step-1"], "Run b": ["run-2", "step-2"],
+        "Run a": ["run-1", "step-1"], "Run b": ["run-2", "step-2"], "Other runs": [],
     }  # fmt: skip
-
-
-def test_runs_that_are_not_shown_are_counted(tmp_path: Path) -> None:
-    run = one_run(run_folder(tmp_path / "a", steps=3))
-    assert run is not None
-    document = with_pictures(DOCUMENT, study_of([], title="t"), [run], of=3)
     assert document.sections[-1].blocks == ("2 runs have no pictures here.",)
 
 
@@ -119,8 +111,8 @@ def test_runs_that_failed_or_were_slow_are_shown_before_the_latest() -> None:
 
 
 def test_a_page_of_many_runs_stays_small_and_no_id_is_there_twice(tmp_path: Path) -> None:
-    run = one_run(run_folder(tmp_path / "a", slow=1.2, steps=2000))
-    html = page(with_pictures(DOCUMENT, study(), [run, run] if run else [], of=2))
+    long, short = (there(one_run(run_folder(tmp_path / f"{n}", slow=1.2, steps=n))) for n in (2000, 9))
+    html = page(with_pictures(DOCUMENT, study(), [long, short], of=2))
     assert len(html) < 5_000_000 * 2 / of_study.MAX_RUNS
     ids = re.findall(r'\bid="([^"]+)"', html)
     assert len(ids) == len(set(ids))

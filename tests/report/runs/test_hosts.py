@@ -26,6 +26,7 @@ from gputopo.values.run.events import (
     Sample,
     Standing,
 )
+from tests import there
 from tests.invented_runs import BEGAN_S, InventedRun, Noise, cpu_devices, gpu_devices, on_hosts, stream
 from tests.report.exposition_grammar import read
 
@@ -120,8 +121,7 @@ def test_metrics_have_the_host_as_a_label(run: list[Event]) -> None:
 
 
 def test_curves_over_time_are_of_each_hosts_gpu(run: list[Event]) -> None:
-    found = over_time(run)
-    assert found is not None
+    found = there(over_time(run))
     clocks = {one.label: set(one.values) for one in found.facts["core clock, MHz"]}
     assert clocks == {"n1 GPU 0": {1500.0}, "n2 GPU 0": {1200.0}}
     assert [one.label for one in found.paces] == ["n1 GPU 0", "n2 GPU 0"]
@@ -186,8 +186,7 @@ def test_display_metrics_and_curves_go_on_with_the_devices_that_are_left() -> No
     text = metrics.text()
     assert "n3 CPU 0" in text
     assert "n2" not in text
-    found = over_time(with_a_loss())
-    assert found is not None
+    found = there(over_time(with_a_loss()))
     ends = {curve.label: max(curve.seconds) for curve in found.paces}
     assert ends["n2 CPU 0"] < ends["n1 CPU 0"] == ends["n3 CPU 0"]
     assert ("restart 1", False) in [(one.says, one.is_fault) for one in found.happenings]

@@ -10,6 +10,7 @@ from gputopo.runs.verdict.judge import Judgement, judge
 from gputopo.runs.verdict.paces import Paces
 from gputopo.values.run.events import Device
 from gputopo.values.run.verdict import Expected, Known
+from tests import there
 from tests.invented_runs import cpu_devices, gpu_devices
 from tests.kit.drills.box import Factor, Trainer, flapping, hogged, levels, slower, slower_since
 
@@ -37,11 +38,9 @@ def test_a_slow_card_is_found_within_100_steps_at_a_noise_of_one_percent(percent
     assert words(judgement) == ["even", "slow", "even", "even"]
     found = judgement.slow[0]
     assert found.percent_under == pytest.approx(percent, abs=0.8)
-    assert found.percent_under_low is not None
-    assert 3 < found.percent_under_low < percent
+    assert 3 < there(found.percent_under_low) < percent
     # The slow one decides how long the others wait: of 0.1 s to compute and 0.02 s else.
-    assert found.cost is not None
-    assert found.cost.percent == pytest.approx(
+    assert there(found.cost).percent == pytest.approx(
         100 * (1 - 0.12 / (0.12 + 0.1 * percent / (100 - percent))), abs=1
     )
 
@@ -49,8 +48,7 @@ def test_a_slow_card_is_found_within_100_steps_at_a_noise_of_one_percent(percent
 def test_two_slow_cards_are_both_found_and_cost_together_more_than_each() -> None:
     judgement = judged(Trainer(slow={1: slower(15), 3: slower(15)}), 100)
     assert slow(judgement) == [1, 3]
-    assert judgement.cost is not None
-    assert judgement.cost.percent > 10
+    assert there(judgement.cost).percent > 10
     # Without one of them the other still decides.
     assert all(one.cost is not None and one.cost.percent < 3 for one in judgement.slow)
 
@@ -60,8 +58,7 @@ def test_in_independent_training_a_slow_card_costs_its_own_images_only() -> None
     for event in Trainer(slow={1: slower(20)}).events(100):
         paces.add(event)
     (found,) = judge(paces, mode="independent").slow
-    assert found.cost is not None
-    assert found.cost.percent == pytest.approx(100 * (1 - (3 + 0.11 / 0.135) / 4), abs=1)
+    assert there(found.cost).percent == pytest.approx(100 * (1 - (3 + 0.11 / 0.135) / 4), abs=1)
 
 
 @pytest.mark.parametrize(
@@ -203,18 +200,14 @@ def test_all_slow_alike_is_seen_against_what_is_expected_only() -> None:
     assert slow(judged(trainer, 100)) == []
     # 256 images in 0.12 s would be 2133; the common noise of a step is 3 %.
     known = Expected(images_per_sec=2080, low=2000, high=2150, source="earlier runs")
-    found = judged(trainer, 100, known).run
-    assert found is not None
+    found = there(judged(trainer, 100, known).run)
     assert (found.word, found.against) == ("slow", "expected")
-    fine = judged(Trainer(), 100, known).run
-    assert fine is not None
+    fine = there(judged(Trainer(), 100, known).run)
     assert fine.word == "even"
-    nothing = judge(Paces(gpu_devices(2)), unexpected="no earlier run").run
-    assert nothing is not None
+    nothing = there(judge(Paces(gpu_devices(2)), unexpected="no earlier run").run)
     assert nothing.word == "cannot tell"
     assert nothing.says == "Not compared with what this run should reach: no earlier run"
-    vague = judged(trainer, 100, msgspec.structs.replace(known, low=1500, high=2600)).run
-    assert vague is not None
+    vague = there(judged(trainer, 100, msgspec.structs.replace(known, low=1500, high=2600)).run)
     assert vague.word == "cannot tell"
 
 
@@ -224,12 +217,10 @@ def test_all_slow_alike_is_seen_against_what_is_expected_only() -> None:
 def test_a_run_that_is_slow_beside_a_busy_host_is_not_called_slow(expected: Expected | None) -> None:
     start = 0 if expected else 300
     all_slow = {tower: slower_since(start, 15) for tower in range(4)}
-    found = judged(Trainer(slow=all_slow, other_cpu=lambda step: 0.95), 500, expected).run
-    assert found is not None
+    found = there(judged(Trainer(slow=all_slow, other_cpu=lambda step: 0.95), 500, expected).run)
     assert (found.word, found.why) == ("cannot tell", "other programs took 95 % of the CPU")
     assert found.says.startswith("Cannot tell: other programs took 95 % of the CPU (the run ")
-    idle = judged(Trainer(slow=all_slow, other_cpu=lambda step: 0.05), 500, expected).run
-    assert idle is not None
+    idle = there(judged(Trainer(slow=all_slow, other_cpu=lambda step: 0.05), 500, expected).run)
     assert idle.word == "slow"
 
 

@@ -16,6 +16,7 @@ from gputopo.runs.verdict.judge import Judgement
 from gputopo.values.run.events import Device, HostExchange, HostLoad, RunStarted, Sample, Step
 from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import EVEN, SLOW, Known, Verdict
+from tests import there
 from tests.invented_runs import BEGAN_S, InventedRun, Noise, gpu_devices, on_hosts, stream
 from tests.kit.drills.box import Trainer, slower
 
@@ -76,8 +77,7 @@ def test_a_host_whose_network_is_slow_is_named_and_none_else(way: str) -> None:
     assert "ms later" in says
     assert "look at its network card" in says
     assert ("its gradients arrive at the other hosts" in says) == (way == "sends")
-    first = verdicts[0]
-    assert first is not None
+    first = there(verdicts[0])
     assert first.percent_under == pytest.approx(100 * 15 / 130, rel=0.1), "of a step of about 130 ms"
     assert first.cost is not None
     assert first.cost.without > first.cost.images_per_sec
@@ -118,8 +118,7 @@ def test_what_is_known_of_the_ports_of_a_slow_host_is_its_cause() -> None:
 def test_of_two_hosts_none_is_named_as_there_is_one_path() -> None:
     result = run(2, sends={1: 30.0}, receives={0: 30.0})
     assert slow_of(result) == {}
-    assert result.exchange is not None
-    assert result.exchange.hosts[1].sends_ms == pytest.approx(35, rel=0.2)
+    assert there(result.exchange).hosts[1].sends_ms == pytest.approx(35, rel=0.2)
 
 
 def test_a_gpu_that_computes_slowly_keeps_its_own_verdict() -> None:

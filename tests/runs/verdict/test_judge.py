@@ -11,6 +11,7 @@ from gputopo.runs.verdict.judge import Judgement
 from gputopo.runs.verdict.words import MARKS_OFFSET_S, MARKS_RESOLUTION_S
 from gputopo.values.run.events import Device, Step
 from gputopo.values.run.verdict import Verdict
+from tests import there
 from tests.invented_runs import InventedRun, Noise, cpu_devices, gpu_devices, judged_steps, step
 
 QUIET = Noise(common=0.1, own=0.01, stalls=0.0)
@@ -26,9 +27,8 @@ def words(check: Judgement) -> list[str]:
 
 
 def under(verdict: Verdict) -> tuple[float, float]:
-    assert verdict.percent_under is not None
     assert verdict.percent_under_low is not None
-    return verdict.percent_under, verdict.percent_under_low
+    return there(verdict.percent_under), verdict.percent_under_low
 
 
 def check_run(run: InventedRun, count: int = 60, devices: Sequence[Device] | None = None) -> Judgement:
@@ -88,8 +88,7 @@ def test_three_percent_under_is_even_to_within_some_more(towers: int) -> None:
         run = InventedRun(towers, slow={1: 0.03}, noise=Noise(own=0.01, stalls=0.0), seed=seed)
         check = check_run(run, count=200)
         assert words(check) == ["even"] * towers
-        high = check.devices[1].percent_under_high
-        assert high is not None
+        high = there(check.devices[1].percent_under_high)
         assert 3 < high < 5
 
 
@@ -116,8 +115,7 @@ def test_what_is_not_proven_is_neither_slow_nor_even() -> None:
     check = check_run(InventedRun(2, slow={1: 0.25}, noise=Noise(own=0.3)), count=20)
     assert words(check)[1] == "cannot tell"
     verdict = check.devices[1]
-    assert verdict.resolution_percent is not None
-    assert verdict.resolution_percent > under(verdict)[0] > 10
+    assert there(verdict.resolution_percent) > under(verdict)[0] > 10
     assert re.search(
         r"^CPU device 1: cannot tell \(looks \d\d % slower\): the run is too short$", verdict.says
     )
@@ -139,8 +137,7 @@ def test_a_difference_as_large_as_the_resolution_is_named() -> None:
     for seed in range(16):
         run = InventedRun(4, slow={1: 0.05}, noise=Noise(own=0.03, stalls=0.0), seed=seed)
         check = check_run(run, count=400)
-        resolved = check.devices[1].resolution_percent
-        assert resolved is not None
+        resolved = there(check.devices[1].resolution_percent)
         assert 4.2 < resolved < 5.3
         found += 1 in named(check)
     assert found >= 14  # of 16; 95 % are 15

@@ -18,9 +18,8 @@ COLOURS = {"amber": (250, 190, 10), "blue": (20, 40, 230), "cyan": (10, 220, 220
 EACH = 3
 # What is wrong, and the label of the record that it is in (the third of the second file: labels 4, 5, 6).
 DAMAGE = ("checksum", "truncated", "picture", "label", "empty_record")
-# Seen by the reader, by the walk through the file, by decoding, by looking at labels.
-SEEN_BY_EACH_CHECK = ("checksum", "truncated", "picture", "label")
-IN_TRAINING = ("picture",)  # where passes are repeated
+# Seen by the reader, by decoding, by looking at labels.
+SEEN_BY_EACH_CHECK = ("checksum", "picture", "label")
 DAMAGED_FILE = "validation-00001-of-00003"
 DAMAGED_RECORD = 1
 RECORDS = 3  # of each file
@@ -133,27 +132,30 @@ def with_records(folder: Path, records: Sequence[bytes]) -> Path:
     return folder
 
 
-def damaged(folder: Path, kind: str) -> Path:
-    """Write files of labels 1 to 3, 4 to 6 and 7 to 9 for both subsets; the record of label 5 is damaged."""
+def damaged(folder: Path, *kinds: str) -> Path:
+    """Write files for both subsets: of labels 1 to 3, and of the next three for each kind, and of three more.
+
+    The second record of the file of a kind is damaged.
+    """
     folder.mkdir(parents=True)
-    for shard in range(3):
-        records = [record(RECORDS * shard + number + 1) for number in range(RECORDS)]
-        if shard == 1:
-            replaced = {
-                "picture": record(5, encoded=b"\xff\xd8\xff\xe0 this is no picture"),
-                "label": record(2000),
-                "empty_record": b"",
-            }
-            records[DAMAGED_RECORD] = replaced.get(kind, records[DAMAGED_RECORD])
+    shards = ("", *kinds, "")
+    for shard, kind in enumerate(shards):
+        labels = range(RECORDS * shard + 1, RECORDS * shard + RECORDS + 1)
+        records = [record(label) for label in labels]
+        replaced = {
+            "picture": record(labels[DAMAGED_RECORD], encoded=b"\xff\xd8\xff\xe0 this is no picture"),
+            "label": record(2000),
+            "empty_record": b"",
+        }
+        records[DAMAGED_RECORD] = replaced.get(kind, records[DAMAGED_RECORD])
         data = bytearray(b"".join(map(framed, records)))
-        if shard == 1:
-            begin = len(records[0]) + HEADER_BYTES + FOOTER_BYTES
-            if kind == "checksum":
-                data[begin + HEADER_BYTES + 100] ^= 1
-            if kind == "truncated":
-                del data[begin + 200 :]
+        begin = len(records[0]) + HEADER_BYTES + FOOTER_BYTES
+        if kind == "checksum":
+            data[begin + HEADER_BYTES + 100] ^= 1
+        if kind == "truncated":
+            del data[begin + 200 :]
         for subset in ("train", "validation"):
-            (folder / f"{subset}-{shard:05d}-of-00003").write_bytes(data)
+            (folder / f"{subset}-{shard:05d}-of-{len(shards):05d}").write_bytes(data)
     return folder
 
 

@@ -23,8 +23,12 @@ from tests.launch.train.inputs.cases.sources import Picture, error_of, source, s
 
 HERE = Path("/proc/self/cwd")
 CIFAR = Picture((32, 32, 3), 11)
-# Hosts, devices of each, examples of a device in a batch.
-LAYOUTS: tuple[tuple[int, int, BatchSize], ...] = ((2, 1, 2), (3, 1, 4), (2, 2, (3, 1, 1, 2)))
+# A data set, hosts, devices of each, examples of a device in a batch.
+LAYOUTS: tuple[tuple[str, int, int, BatchSize], ...] = (
+    ("imagenet", 3, 1, 4),
+    ("imagenet", 2, 2, (3, 1, 1, 2)),
+    ("cifar10", 2, 2, (3, 1, 1, 2)),
+)
 STEPS = 8
 WRONG = ("gone", "lacking", "several", "more", "shorter", "bitten", "picture")
 
@@ -68,25 +72,25 @@ def taken(spec: RunSpec, numbers: Sequence[int], model: Any = None, start: tuple
 
 
 def evaluations(every: RunSpec) -> Any:
-    """Each layout's batches of six pictures, and of seven of CIFAR-10, on several hosts and on one."""
+    """Each layout's batches of six pictures, or of seven of CIFAR-10, on several hosts and on one."""
     found = {}
-    for hosts, each, batch in LAYOUTS:
-        for name, folder, model in (("imagenet", "numbered", None), ("cifar10", "cifar", CIFAR)):
-            fields: dict[str, Any] = {"folder": HERE / folder, "name": name, "task": "eval", "batch": batch}
-            found[f"{name} {hosts}x{each} of {batch}"] = [
-                taken(on(every, *layout, **fields), range(9), model)
-                for layout in ((hosts, each), (1, hosts * each))
-            ]
+    for name, hosts, each, batch in LAYOUTS:
+        folder, model = ("numbered", None) if name == "imagenet" else ("cifar", CIFAR)
+        fields: dict[str, Any] = {"folder": HERE / folder, "name": name, "task": "eval", "batch": batch}
+        found[f"{name} {hosts}x{each}"] = [
+            taken(on(every, *layout, **fields), range(9), model)
+            for layout in ((hosts, each), (1, hosts * each))
+        ]
     return found
 
 
 def gone_on(every: RunSpec) -> Any:
-    """What comes after 3 steps of a joint batch of 10, on hosts and on one, and in one go."""
+    """What comes after 3 steps of a joint batch of 10, on hosts, and in one go on one."""
     fields: dict[str, Any] = {"folder": HERE / "numbered", "distortions": True}
     whole = taken(on(every, 1, 1, batch=60, **fields), range(1))
     parts = {
         f"{hosts}x{each}": taken(on(every, hosts, each, batch=batch, **fields), range(3, 6), None, (3, 30))
-        for hosts, each, batch in ((2, 1, 5), (3, 1, 2), (1, 2, 3), (2, 2, 1))
+        for hosts, each, batch in ((3, 1, 2), (2, 2, 1))
     }
     return {"whole": whole, "parts": parts}
 
@@ -106,7 +110,8 @@ def wrong(every: RunSpec) -> Any:
     """What is reported of hosts whose folders are not that of rank 0."""
     found = {}
     for name in WRONG:
-        spec = on(every, 3, 1, folder=HERE / name, batch=3)
+        hosts = 2 if name in ("bitten", "picture") else 3  # these are read
+        spec = on(every, hosts, 1, folder=HERE / name, batch=3)
         found[name] = error_of(functools.partial(taken, spec, range(STEPS)))
     return found
 

@@ -20,7 +20,6 @@ CASES: dict[str, Case] = {
     case.__name__: case
     for case in (
         pictures.colours_and_labels,
-        feeding.feeds,
         feeding.ways,
         order.order,
         order.gone_on,

@@ -4,19 +4,13 @@ from typing import Any
 
 import pytest
 
-from tests.launch.train.inputs.folders import (
-    DAMAGE,
-    DAMAGED_FILE,
-    DAMAGED_RECORD,
-    IN_TRAINING,
-    SEEN_BY_EACH_CHECK,
-)
+from tests.launch.train.inputs.folders import DAMAGE, DAMAGED_FILE, DAMAGED_RECORD, SEEN_BY_EACH_CHECK
 
 pytestmark = pytest.mark.tensorflow
 
-# Labels of the three files of three records, 1 to 9, without the damaged one; a file is lost from there on
-# where it is unknown how long the damaged record is.
-LEFT = {kind: [1, 2, 3, 4, 6, 7, 8, 9] for kind in DAMAGE} | {"truncated": [1, 2, 3, 4, 7, 8, 9]}
+# Labels 1 to 21 of seven files of three, without the second of the five damaged files; one is lost from there
+# on where it is unknown how long the damaged record is.
+LEFT = set(range(1, 22)) - {5, 8, 9, 11, 14, 17}
 WHY = {
     "checksum": "its checksum does not match its bytes",
     "truncated": "the file ends within record 1",
@@ -34,22 +28,21 @@ def test_damage_stops_a_run_with_the_file_and_the_record(given: dict[str, Any]) 
 
 
 def test_damage_is_left_out_and_counted_where_that_was_asked(given: dict[str, Any]) -> None:
-    for kind in DAMAGE:
-        found = given["damage"][f"{kind}-eval"]
-        assert sorted(label for label in found["labels"] if label >= 0) == LEFT[kind]
-        named = f"{DAMAGED_FILE} record {DAMAGED_RECORD} ({WHY[kind]})"
-        assert found["says"][-1] == f"1 bad record was left out: {named}."
-        assert found["images"] == len(LEFT[kind])  # of which an evaluation reports whether it judged all
+    found = given["damage"]["eval"]
+    assert sorted(label for label in found["labels"] if label >= 0) == sorted(LEFT)
+    assert found["says"][-1].startswith("5 bad records were left out: ")
+    for file, kind in enumerate(DAMAGE, 1):
+        named = f"validation-{file:05d}-of-00007 record {DAMAGED_RECORD} ({WHY[kind]})"
+        assert found["says"][-1].count(named) == 1
+    assert found["images"] == len(LEFT)  # of which an evaluation reports whether it judged all
 
 
-def test_training_goes_round_without_the_damaged_record_and_counts_it_once(given: dict[str, Any]) -> None:
-    for kind in IN_TRAINING:
-        found = given["damage"][f"{kind}-train"]
-        assert len(found["labels"]) == 72
-        assert set(found["labels"]) == set(LEFT[kind])
-        rounds = 72 // len(LEFT[kind])
-        assert all(abs(found["labels"].count(label) - rounds) <= 1 for label in LEFT[kind])
-        assert found["says"][-1].startswith("1 bad record was left out: train-00001-of-00003 record 1")
+def test_training_goes_round_without_the_damaged_records_and_counts_them_once(given: dict[str, Any]) -> None:
+    found = given["damage"]["train"]
+    assert len(found["labels"]) == 15 * 6
+    assert set(found["labels"]) == LEFT
+    assert {found["labels"].count(label) for label in LEFT} == {6}
+    assert found["says"][-1].startswith("5 bad records were left out: ")
 
 
 def test_wrong_boxes_are_reported_where_boxes_are_used(given: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.launch.train.inputs.cases.feeding import BATCHES, LONG_S
+from tests.launch.train.inputs.cases.feeding import LONG_S
 from tests.launch.train.inputs.cases.sources import FEEDS
 
 pytestmark = pytest.mark.tensorflow
@@ -14,11 +14,13 @@ SAME_LOSS = 1e-5
 
 
 def test_both_data_formats_train_on_the_same_numbers(given: dict[str, Any]) -> None:
-    assert given["feeds"]["staged-NCHW"] == pytest.approx(given["feeds"]["sync-NHWC"], rel=SAME_LOSS)
+    assert given["ways"]["NCHW"] == pytest.approx(given["ways"]["staged-3"]["losses"], rel=SAME_LOSS)
 
 
-@pytest.mark.parametrize("towers", BATCHES)
-@pytest.mark.parametrize("way", ["gpu", "cpu", *FEEDS])
+@pytest.mark.parametrize(
+    ("way", "towers"),
+    [("gpu", 1), ("cpu", 1), ("sync", 1), *((way, 3) for way in ("gpu", "cpu", *FEEDS))],
+)
 def test_every_source_and_feed_has_its_batches_where_it_reports_and_gives_them_to_every_device(
     given: dict[str, Any], way: str, towers: int
 ) -> None:
@@ -29,20 +31,19 @@ def test_every_source_and_feed_has_its_batches_where_it_reports_and_gives_them_t
     assert found["input"].get("feed", way) == way
     staged = [device for device in devices for _ in ("images", "labels")]
     assert found["fed"] == ([] if way == "gpu" else staged if on_devices else ["/CPU:0"] * 2 * towers)
-    assert found["losses"] == pytest.approx(given["ways"][f"{way}-1"]["losses"], rel=SAME_LOSS)
-    assert len(set(found["losses"])) == 3
+    single = given["ways"]["sync-1" if way in FEEDS else f"{way}-1"]["losses"]
+    assert found["losses"] == pytest.approx(single, rel=SAME_LOSS)
+    assert len(set(found["losses"])) == 5
 
 
-def test_feeds_bring_the_same_batches_and_sources_are_not(given: dict[str, Any]) -> None:
-    losses = {way: given["ways"][f"{way}-3"]["losses"] for way in ("gpu", "cpu", *FEEDS)}
-    for feed in FEEDS:
-        assert losses[feed] == pytest.approx(losses["sync"], rel=SAME_LOSS)
+def test_sources_bring_other_batches(given: dict[str, Any]) -> None:
+    losses = {way: given["ways"][f"{way}-1"]["losses"] for way in ("gpu", "cpu", "sync")}
     assert len({losses["gpu"][0], losses["cpu"][1], losses["sync"][0]}) == 3
 
 
 def test_python_batches_let_the_model_learn_and_host_batches_are_new_each_step(given: dict[str, Any]) -> None:
-    python, host = given["feeds"]["sync-NHWC"], given["feeds"]["cpu-NHWC"]
-    assert python[-1] < python[0] / 2  # the same eight examples come again
+    python, host = (given["ways"][f"{way}-1"]["losses"] for way in ("sync", "cpu"))
+    assert python[-1] < python[0] / 2  # the same examples come again
     assert min(host) > 1.0  # new examples with labels by chance cannot be learned
 
 

@@ -4,6 +4,7 @@ import functools
 import gc
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tests.launch.train.inputs import folders
 from tests.launch.train.inputs.cases.sources import (
@@ -18,25 +19,26 @@ from tests.launch.train.inputs.cases.sources import (
 
 
 def damage(root: Path) -> Any:
+    """Each kind where it stops a run, and all in one folder where they are left out."""
+    from gputopo.launch.train.inputs import records
+
     results: dict[str, Any] = {}
-    for kind in folders.DAMAGE:
-        data = folders.damaged(root / kind, kind)
-        if kind in folders.SEEN_BY_EACH_CHECK:
-            spec = spec_of(data, task="eval", batch=3)
-            results[f"{kind}-stop"] = error_of(functools.partial(to_the_end, spec))
-        for task in ("eval", "train") if kind in folders.IN_TRAINING else ("eval",):
-            with source(spec_of(data, task=task, batch=3, bad_records="skip")) as made:
-                labels: list[int] = []
-                for step in range(12):
-                    try:
-                        labels += joint(made.feed(step))[1].tolist()
-                    except StopIteration:
-                        break
-                results[f"{kind}-{task}"] = {
-                    "labels": labels,
-                    "says": list(made.notices),
-                    "images": made.images_per_epoch,
-                }
+    for kind in folders.SEEN_BY_EACH_CHECK:
+        spec = spec_of(folders.damaged(root / kind, kind), task="eval", batch=3)
+        results[f"{kind}-stop"] = error_of(functools.partial(to_the_end, spec))
+    data = folders.damaged(root / "all", *folders.DAMAGE)
+    for task in ("eval", "train"):
+        with (
+            mock.patch.object(records, "_NAMED", len(folders.DAMAGE)),
+            source(spec_of(data, task=task, batch=3, bad_records="skip")) as made,
+        ):
+            labels: list[int] = []
+            for step in range(15):
+                try:
+                    labels += joint(made.feed(step))[1].tolist()
+                except StopIteration:
+                    break
+            results[task] = {"labels": labels, "says": list(made.notices), "images": made.images_per_epoch}
     return results
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import msgspec
 import numpy as np
 
 from gputopo.launch.spec.run_spec import RunSpec
@@ -23,38 +24,26 @@ LONG_S = 0.2
 BATCHES: dict[int, BatchSize] = {1: 6, 3: (1, 3, 2)}
 
 
-def feeds(root: Path) -> Any:
-    """Losses of the steps of learning on two towers, by source and data format."""
-    losses: dict[str, Any] = {}
-    for name, data_format in (("sync", "NHWC"), ("staged", "NCHW"), ("cpu", "NHWC")):
-        spec = spec_of(
-            towers=2,
-            batch=4,
-            ps_device="/CPU:0",
-            learning_rate=0.3,
-            data_format=data_format,
-            **_fields(name),
-        )
-        losses[f"{name}-{data_format}"] = [step.loss for step in _trained(spec) if isinstance(step, Step)]
-    return losses
-
-
 def ways(root: Path) -> Any:
-    """Every source and feed on 1 and 3 towers: losses, its description, where its batches are."""
+    """Every source and feed on 3 towers, and sources on 1: losses, its description, where its batches are."""
     from gputopo.launch.spec.names import short_name
 
     results: dict[str, Any] = {}
     for way in ("gpu", "cpu", *FEEDS):
         for towers, batch in BATCHES.items():
+            if towers == 1 and way in FEEDS[1:]:
+                continue
             spec = spec_of(towers=towers, batch=batch, ps_device="/CPU:0", learning_rate=0.3, **_fields(way))
             events = _trained(spec)
             with source(spec, SmallModel()) as made:
                 fed = [short_name(one.device) for one in made.feed(0)]
             results[f"{way}-{towers}"] = {
-                "losses": [event.loss for event in events if isinstance(event, Step) and event.step > 0],
+                "losses": [event.loss for event in events if isinstance(event, Step)],
                 "input": next(event.input for event in events if isinstance(event, ModelBuilt)),
                 "fed": fed,
             }
+    turned = _trained(msgspec.structs.replace(spec, data_format="NCHW"))
+    results["NCHW"] = [event.loss for event in turned if isinstance(event, Step)]
     return results
 
 
