@@ -53,8 +53,8 @@ ORDER = {
     PROCESSES: "processes",
 }
 STOPS = [
-    *(("hang", place) for place in (COUNT, NAME, PROCESSES, SHUTDOWN)),
-    *(("segv", place) for place in (INIT, VERSION, HANDLE, PCI, POWER, TEMPERATURE, MEMORY, FIELDS, PAIR)),
+    *(("hang", place) for place in (INIT, NAME, PROCESSES, SHUTDOWN)),
+    *(("segv", place) for place in (COUNT, VERSION, HANDLE, PCI, POWER, TEMPERATURE, MEMORY, FIELDS, PAIR)),
     *(("abort", NAME), ("exit", POWER)),
 ]
 REFUSED = (INIT, COUNT, HANDLE, PCI, TEMPERATURE, FIELDS, PAIR)
