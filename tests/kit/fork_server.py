@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def run(request: dict[str, Any], streams: list[int]) -> NoReturn:
-    """Become the program of a request, with these files as its standard streams. For a process that forked."""
+    """Become the program of a request, with these files as standard streams. For a fork."""
     try:
         _run(request, streams)
     except SystemExit as end:

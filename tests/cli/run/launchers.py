@@ -1,9 +1,9 @@
 """A launcher of one of several hosts: `launchers.py RANK HOSTS WHAT OPTIONS...`.
 
-Its worker and server pretend, or train as forks of this process if it is one that has TensorFlow loaded.
-WHAT: JSON with `trains`, the behaviour of a `worker` that pretends (see `misbehave`), `silent_s`: after which
-a host is gone, `version`: of gputopo on this host, `disk_bytes`: of a disk that is soon full, `machine`: a
-scenario of the kit, whose GPUs this host has; `is_quick`: it looks who has claimed them before another one has.
+Its worker and server pretend, or with `trains` are real, and forks of this process if it has TensorFlow loaded.
+WHAT: JSON with `trains` or the behaviour of a `worker` that pretends (see `misbehave`), `silent_s`: after
+which a host is gone, `version`: of gputopo on this host, `disk_bytes`: of a disk that is soon full, `machine`:
+a scenario of the kit, whose GPUs this host has; `is_quick`: it looks who has claimed them before another has.
 """
 
 import atexit
@@ -63,9 +63,8 @@ class Forked:
         atexit._clear()  # what is this process's to clean
         try:
             fork_server.run({"environment": env, "arguments": command[command.index("-m") :]}, streams)
-        except BaseException:
+        finally:  # an exception; how the program ends otherwise does not return
             traceback.print_exc()
-        finally:
             os._exit(1)
 
 

@@ -25,7 +25,6 @@ from tests.kit import commands
 from tests.kit.faults import selected
 from tests.kit.forks import Program
 
-
 Started = Callable[..., AbstractContextManager[tuple[Program, IO[str]]]]
 
 
