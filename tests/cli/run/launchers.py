@@ -1,9 +1,10 @@
 """A launcher of one of several hosts: `launchers.py RANK HOSTS WHAT OPTIONS...`.
 
-Its worker and server pretend, or with `trains` are real, and forks of this process if it has TensorFlow loaded.
+Its worker and server pretend, or with `trains` are real: forks of this process if it has TensorFlow loaded.
 WHAT: JSON with `trains` or the behaviour of a `worker` that pretends (see `misbehave`), `silent_s`: after
-which a host is gone, `version`: of gputopo on this host, `disk_bytes`: of a disk that is soon full, `machine`:
-a scenario of the kit, whose GPUs this host has; `is_quick`: it looks who has claimed them before another has.
+which a host is gone, `version`: of gputopo on this host, `disk_bytes`: of a disk that is soon full,
+`machine`: a scenario of the kit, whose GPUs this host has; `is_quick`: it looks who has claimed them before
+another one has.
 """
 
 import atexit
