@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
 
-LIMIT_S = 1.0  # of a call that hangs: a test can wait for it
+LIMIT_S = 2.0  # of a call that hangs: a test can wait for it
 PATIENT_S = 60.0  # of calls that return, however busy the machine is
 CUDA, NVML = "FAKE_CUDA_CALL", faulty_nvml.FAULT
 # A session of few and small copies: those with the host, and within a GPU.
@@ -146,7 +146,7 @@ def test_a_healthy_driver_is_measured_whole(done: Drills) -> None:
 
 
 def test_a_start_that_does_not_return_is_exit_code_3(done: Drills) -> None:
-    one, reason = done[CUDA, "hang@cuInit"], "cuInit did not return within 1 s"
+    one, reason = done[CUDA, "hang@cuInit"], f"cuInit did not return within {LIMIT_S:g} s"
     assert (one.code, one.document["samples"]) == (3, [])
     assert reason in one.err
     assert one.document["not_measured"][0] == {"what": "all copies of the GPUs", "reason": reason}

@@ -25,7 +25,7 @@ from tests.kit.sysfs import write_tree
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
-HANG_S = 1.0  # a deadline that a test can wait for
+HANG_S = 2.0  # a deadline that a test can wait for
 _INSPECT = """
 from gputopo.cli import main
 main()
