@@ -76,7 +76,7 @@ def main(rank: str, hosts: str, what: str, *options: str) -> int:
         if not given.get("trains"):
             _pretend(given)
         elif "tensorflow" in sys.modules:
-            vars(worker_process)["subprocess"] = SimpleNamespace(Popen=Forked)
+            vars(worker_process)["subprocess"] = SimpleNamespace(Popen=Forked, DEVNULL=None)
         words = ["run", "--hosts", hosts, "--node-rank", rank]
         words += [] if "--" in options else ["--model", "trivial"]
         if "disk_bytes" in given:

@@ -32,10 +32,14 @@ RANK_0, RANK_1, RANK_2 = (f"localhost (rank {rank})" for rank in range(3))
 ALIKE = ("--batch-size", "8", "--learning-rate", "0.05")
 
 
+def localhosts(count: int) -> str:
+    return ",".join(f"localhost:{free_port()}" for _ in range(count))
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str, str]]:
     """Exit code, stdout and stderr of both launchers, which are started as a user starts them."""
-    hosts = f"localhost:{free_port()},localhost:{free_port()}"
+    hosts = localhosts(2)
     command = (sys.executable, "-m", "gputopo", "run", "--cpu", "--json", "--model", "trivial", *ALIKE)
     options = ("--num-gpus", "2", "--num-batches", "4", "--trace", "2", "--hosts", hosts, "--node-rank")
     home = str(tmp_path_factory.mktemp("home"))
@@ -137,7 +141,7 @@ def gone_on(tmp_path_factory: pytest.TempPathFactory, start: Start) -> tuple[Pat
     """Three hosts; the launcher of rank 1 is killed after a checkpoint, and two go on."""
     folder = tmp_path_factory.mktemp("gone_on")
     options = (*saving(folder), "--num-batches", "200", "--restart", "1")
-    first, second, third = start(f"localhost:{free_port()},localhost,localhost", *options)
+    first, second, third = start(localhosts(3), *options)
     first.until("checkpoint after 25 steps")
     own, *served = second.all()
     own.kill()
@@ -182,7 +186,7 @@ def test_tensorflows_strategy_goes_on_without_a_host_and_after_a_failure_of_rank
     gone_on: tuple[Path, list[tuple[int, str]]], start: Start, tmp_path: Path
 ) -> None:
     options = (*saving(tmp_path), "--num-batches", "1000000", "--trace", "2", "--restart", "2")
-    hosts = start(f"localhost:{free_port()},localhost,localhost", *BY_STRATEGY, *options)
+    hosts = start(localhosts(3), *BY_STRATEGY, *options)
     for number, rank in enumerate((1, 0), start=1):
         hosts[0].until("checkpoint after ")
         for worker in hosts[rank].all()[1:]:
@@ -224,7 +228,7 @@ def test_tensorflows_strategy_goes_on_without_a_host_and_after_a_failure_of_rank
 def test_a_port_of_another_host_that_a_program_has_is_the_reason_on_both_hosts(start: Start) -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        ended = [host.ended() for host in start(f"localhost:{free_port()},localhost:{port}")]
+        ended = [host.ended() for host in start(f"{localhosts(1)},localhost:{port}")]
     assert [code for code, _ in ended] == [3, 3], ended
     assert all(f"cannot listen on 127.0.0.1:{port}" in " ".join(said.split()) for _, said in ended)
     assert f"host {RANK_1}: " in ended[0][1]
