@@ -62,8 +62,7 @@ def decisions(family: str = "") -> list[Decision]:
     """
     groups, found = alternatives(), []
     recipe, some = recipes({})[PROGRAM], used(PROGRAM)
-    others = [case for case in some if not case.row.machine.startswith(family)]
-    fewer = Constants(fit(recipe, others, fitted()[PROGRAM][0]))
+    fewer = Constants(fit(recipe, [case for case in some if not case.row.machine.startswith(family)]))
     for group in groups:
         box = group[0].row.machine
         if not box.startswith(family):

@@ -137,11 +137,8 @@ def our_own(tf: ProgramConstants) -> ProgramConstants:
     )
 
 
-def fit(recipe: Recipe, some: Sequence[Case], near: ProgramConstants | None = None) -> ProgramConstants:
-    """Return the program whose constants fit the measurements best, within their bounds.
-
-    `near`: a fit to most of them, from where it is not far.
-    """
+def fit(recipe: Recipe, some: Sequence[Case]) -> ProgramConstants:
+    """Return the program whose constants fit the measurements best, within their bounds."""
     start, free = recipe
     groups = grouped(some)
     begin = [getattr(start, name) for name in free]
@@ -154,20 +151,16 @@ def fit(recipe: Recipe, some: Sequence[Case], near: ProgramConstants | None = No
         ]
         return residuals(Constants(program), groups) + pulls
 
-    first_try = [getattr(near or start, name) for name in free]
-    found = least_squares(at, first_try, [BOUNDS[name] for name in free])
+    found = least_squares(at, begin, [BOUNDS[name] for name in free])
     rounded = {name: float(f"{value:.3g}") for name, value in zip(free, found, strict=True)}
     return msgspec.structs.replace(start, **rounded)
 
 
-def without_each(
-    recipe: Recipe, some: Sequence[Case], whole: ProgramConstants
-) -> dict[str, ProgramConstants]:
-    """Return, by machine, the program that was fitted without it. `whole`: with it."""
+def without_each(recipe: Recipe, some: Sequence[Case]) -> dict[str, ProgramConstants]:
+    """Return, by machine, the program that was fitted without it."""
     machines = sorted({case.row.machine for case in some})
     return {
-        machine: fit(recipe, [case for case in some if case.row.machine != machine], whole)
-        for machine in machines
+        machine: fit(recipe, [case for case in some if case.row.machine != machine]) for machine in machines
     }
 
 
@@ -218,10 +211,9 @@ def fit_all() -> dict[str, tuple[ProgramConstants, dict[str, ProgramConstants]]]
     for name in recipes({}):
         recipe = recipes({done: program for done, (program, _) in found.items()})[name]
         some = used(name)
-        whole = fit(recipe, some)
-        left_out = without_each(recipe, some, whole)
+        left_out = without_each(recipe, some)
         synthetic = published_cases(name, data="synthetic")
-        found[name] = with_range(whole, synthetic, left_out), left_out
+        found[name] = with_range(fit(recipe, some), synthetic, left_out), left_out
     return found
 
 
