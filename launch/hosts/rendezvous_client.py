@@ -23,7 +23,7 @@ from gputopo.launch.hosts.messages import (
     Report,
     RunEnd,
 )
-from gputopo.launch.hosts.secret import Channel, ChannelError
+from gputopo.launch.hosts.secret import UNREADABLE, Channel, ChannelError
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
 from gputopo.values.run.events import RankFailed, RunFinished
@@ -139,7 +139,7 @@ class RendezvousClient:
                 self._silent_s = 0.0
                 if body:
                     self._taken(_decoder.decode(body), channel)
-        except (ChannelError, msgspec.MsgspecError) as error:
+        except (ChannelError, *UNREADABLE) as error:
             return f"is not to be trusted: {error}"
         except EOFError:
             return "has ended"
@@ -190,7 +190,7 @@ class RendezvousClient:
                 return channel
             except ChannelError as error:
                 raise UsageError(
-                    f"{self._where}: {error}",
+                    f"{self._where} {error}",
                     "set GPUTOPO_SECRET to the same text on all hosts, or name another port on all of them",
                 ) from error
             except (OSError, EOFError, UnicodeError) as error:  # a name too long for DNS is a UnicodeError

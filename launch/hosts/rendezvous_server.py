@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import resource
 import signal
 import socket
 import threading
@@ -19,7 +20,7 @@ from gputopo.launch.hosts.addresses import Bindable, cannot_listen, places_to_li
 from gputopo.launch.hosts.allocation import JOIN_S
 from gputopo.launch.hosts.members import Member, Members
 from gputopo.launch.hosts.messages import PATIENCE, HostTimeouts, Joining, Reply, Report, RunEnd
-from gputopo.launch.hosts.secret import Channel, ChannelError
+from gputopo.launch.hosts.secret import UNREADABLE, Channel, ChannelError
 from gputopo.launch.supervise.sampling import EventQueue
 from gputopo.launch.user_program.steps import StepsReported
 from gputopo.values import schema
@@ -28,9 +29,11 @@ from gputopo.values.run.events import Event
 
 _PRESENT = 6  # intervals of silence after which a host is not waited for at the end
 _LOOKS_LATE = 4  # looks at silence may be this many times as far apart as planned on a busy host
-_MAX_STRANGERS = 256  # connections that have not proved the secret; the oldest is ended for another one
+# Connections that have not proved the secret, at most a quarter of the files that this process may have open;
+# the oldest is ended for another one.
+_MAX_STRANGERS = 256
 _BACKLOG = 128  # connections that the kernel holds, and that are accepted at once
-_ENDS = (ChannelError, EOFError, OSError, msgspec.MsgspecError, ValueError, RecursionError)
+_ENDS = (ChannelError, EOFError, OSError, *UNREADABLE)
 
 
 class _Head(msgspec.Struct):
@@ -89,7 +92,9 @@ class RendezvousServer:
         self.events: EventQueue[Event] = EventQueue()
         self.steps: EventQueue[StepsReported] = EventQueue()
         self._strangers: dict[asyncio.StreamWriter, None] = {}
+        self._max_strangers = min(_MAX_STRANGERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
         self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(_on_problem)
         self._over = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="rendezvous", daemon=True)
 
@@ -192,8 +197,9 @@ class RendezvousServer:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         channel, life = Channel(reader, writer, self._secret, leads=True), None
+        address = str((writer.get_extra_info("peername") or ("an address that is gone",))[0])
         self._strangers[writer] = None
-        if len(self._strangers) > _MAX_STRANGERS:
+        if len(self._strangers) > self._max_strangers:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]
             oldest.transport.abort()
@@ -202,13 +208,12 @@ class RendezvousServer:
                 await channel.open()
             self._strangers.pop(writer, None)
             life = self._loop.create_task(self._live(channel))
-            await self._speak(channel)
-            await self._over.wait()  # by its end the other host sees that of rank 0
+            if await self._speak(channel, address):
+                await self._over.wait()  # by its end the other host sees that of rank 0
         except _ENDS:
             if writer in self._strangers and channel.has_greeted:
-                address = writer.get_extra_info("peername")[0]
                 with self.members() as members:
-                    members.note_stranger(f"{address} without the secret of this run")
+                    members.note_stranger(address, "it does not have the secret of this run")
         except asyncio.CancelledError:
             pass  # rank 0 ends
         finally:
@@ -217,17 +222,22 @@ class RendezvousServer:
                 life.cancel()
             channel.close()
 
-    async def _speak(self, channel: Channel) -> None:
-        """Take the messages of a host that has proved the secret, until it ends. Raises `_ENDS`."""
+    async def _speak(self, channel: Channel, address: str) -> bool:
+        """Take the messages of a host that has proved the secret, until it ends. Raises `_ENDS`.
+
+        Return whether it is to outlast the run: not if it was refused, and the run goes on.
+        """
         body = await channel.take()
-        found = self._join(body, partial(self._loop.call_soon_threadsafe, channel.send))
+        found = self._join(body, partial(self._loop.call_soon_threadsafe, channel.send), address)
         try:
             while True:
                 body = await channel.take()
                 if found is not None:
                     self._take(found, _report_decoder.decode(body))
-        except EOFError:  # after its last message it goes on to wait for the end of rank 0
-            pass
+        except EOFError:  # after its last message
+            with self.members() as members:
+                ends_run = bool(members.missing()) and members.is_decided()
+            return found is not None or ends_run
         finally:
             if found is not None:
                 found.is_gone = True
@@ -238,14 +248,14 @@ class RendezvousServer:
             channel.send()
             await asyncio.sleep(self._patience.every_s)
 
-    def _join(self, body: bytes, send: Callable[[bytes], object]) -> Member | None:
+    def _join(self, body: bytes, send: Callable[[bytes], object], address: str) -> Member | None:
         head = _head_decoder.decode(body)
         with self.members() as members:
             found: Member | RunEnd
             if head.version != gputopo.__version__:
-                found = members.refuse_other_version(head.rank, head.name, head.version)
+                found = members.refuse_other_version(head.rank, head.name, head.version, address)
             else:
-                found = members.join(_joining_decoder.decode(body), send)
+                found = members.join(_joining_decoder.decode(body), send, address)
         if isinstance(found, Member):
             return found
         send(schema.encode(found))
@@ -257,6 +267,12 @@ class RendezvousServer:
         # Steps first: an end of the program among the events is after them.
         self.steps.put(*(event for event in taken if isinstance(event, StepsReported)))
         self.events.put(*(event for event in taken if not isinstance(event, StepsReported)))
+
+
+def _on_problem(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A connection that cannot be accepted, as where too many files are open, is tried again by asyncio."""
+    if not isinstance(context.get("exception"), OSError):
+        loop.default_exception_handler(context)
 
 
 def _listening(name: str, places: Sequence[Bindable], port: int) -> socket.socket:
