@@ -23,7 +23,7 @@ from gputopo.launch.hosts.messages import (
     Report,
     RunEnd,
 )
-from gputopo.launch.hosts.secret import UNREADABLE, Channel, ChannelError
+from gputopo.launch.hosts.secret import Channel, ChannelError
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
 from gputopo.values.run.events import RankFailed, RunFinished
@@ -139,7 +139,7 @@ class RendezvousClient:
                 self._silent_s = 0.0
                 if body:
                     self._taken(_decoder.decode(body), channel)
-        except (ChannelError, *UNREADABLE) as error:
+        except (ChannelError, *schema.UNREADABLE) as error:
             return f"is not to be trusted: {error}"
         except EOFError:
             return "has ended"

@@ -20,7 +20,7 @@ from gputopo.launch.hosts.addresses import Bindable, cannot_listen, places_to_li
 from gputopo.launch.hosts.allocation import JOIN_S
 from gputopo.launch.hosts.members import Member, Members
 from gputopo.launch.hosts.messages import PATIENCE, HostTimeouts, Joining, Reply, Report, RunEnd
-from gputopo.launch.hosts.secret import UNREADABLE, Channel, ChannelError
+from gputopo.launch.hosts.secret import Channel, ChannelError
 from gputopo.launch.supervise.sampling import EventQueue
 from gputopo.launch.user_program.steps import StepsReported
 from gputopo.values import schema
@@ -33,7 +33,7 @@ _LOOKS_LATE = 4  # looks at silence may be this many times as far apart as plann
 # the oldest is ended for another one.
 _MAX_STRANGERS = 256
 _BACKLOG = 128  # connections that the kernel holds, and that are accepted at once
-_ENDS = (ChannelError, EOFError, OSError, *UNREADABLE)
+_ENDS = (ChannelError, EOFError, OSError, *schema.UNREADABLE)
 
 
 class _Head(msgspec.Struct):

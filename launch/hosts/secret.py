@@ -15,8 +15,6 @@ import stat
 from collections.abc import MutableMapping
 from pathlib import Path
 
-import msgspec
-
 from gputopo.launch.remote_agent import SECRET
 from gputopo.values.errors import HardwareError, UsageError
 
@@ -83,9 +81,6 @@ def _make(path: Path) -> None:
 MAGIC = b"gputopo hosts 2\n"
 MAX_BYTES = 64 * 1024 * 1024  # of a message; the machine of a host with 16 GPUs is below 1 MiB
 _MAC = hashlib.sha256().digest_size  # bytes, of a nonce too
-
-
-UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)  # by msgspec of a message
 
 
 class ChannelError(Exception):
