@@ -89,7 +89,7 @@ class Members:
         self._end: RunEnd | None = None
 
     def join(self, joining: Joining, send: Callable[[bytes], object], address: str) -> Member | RunEnd:
-        """Add the host at an address, or refuse it. One that cannot join is noted unless its rank is there."""
+        """Add the host at an address, or refuse it. One that cannot join ends the wait for its rank."""
         rank, where = joining.rank, self.words(joining.rank, joining.name)
         refused = self._outside(joining, where) or (
             None if joining.unable else self._taken_by_another(joining, where)
