@@ -12,11 +12,13 @@ from gputopo.launch.hosts.messages import HostEvent, HostStart, Joining, Reply, 
 from gputopo.launch.user_program.steps import StepsReported
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, UsageError
+from gputopo.values.index_ranges import host_set, index_ranges
 from gputopo.values.option import listed, shown
 from gputopo.values.run.events import RankFailed, Sample, Silent
 
 # Counts, not measured on hardware.
 MAX_STRANGERS = 8  # refused hosts outside of the training that are named
+_NAMED = 3  # missing hosts that are named one by one
 CLOCK_REPORTS = 60  # latest reports whose quickest compares clocks, which drift apart by 10 ms meanwhile
 SILENT, LEFT = "no longer answers", "closed the connection"  # failures that rank 0 notices
 
@@ -234,7 +236,7 @@ class Members:
         """Return which hosts are missing and what is known of each, as an error; `waited`: " within 60 s"."""
         absent = self.missing()
         of = f"{len(absent)} of {len(self._names)} hosts"
-        text = f"{of} did not join{waited}: {listed([self.words(rank) for rank in absent], 'and')}"
+        text = f"{of} did not join{waited}: {self._ranks(absent)}"
         for rank in absent:
             member = self.joined.get(rank)
             if rank in self._refused:
@@ -247,6 +249,13 @@ class Members:
         # A host with another secret, or number of hosts, ends by exit code 2.
         refused = self.strangers or all(rank in self._refused for rank in absent)
         return (UsageError if refused else HardwareError)(text, hint)
+
+    def _ranks(self, ranks: Sequence[int]) -> str:
+        if len(ranks) <= _NAMED:
+            return listed([self.words(rank) for rank in ranks], "and")
+        named = [name for rank in ranks if (name := self._names[rank]) is not None]
+        numbers = f"ranks {index_ranges(ranks)}"
+        return f"{host_set(named)} ({numbers})" if len(named) == len(ranks) else numbers
 
     def _is_lost(self, rank: int) -> bool:
         member = self.joined[rank]

@@ -30,6 +30,7 @@ from gputopo.planner.joint import (
 from gputopo.planner.network import HostNetwork, SavedNetwork, nccl_rates, rates_of
 from gputopo.planner.request import Request, check_batch_size
 from gputopo.values.errors import UsageError
+from gputopo.values.index_ranges import host_set
 from gputopo.values.machine import Machine
 from gputopo.values.option import listed
 from gputopo.values.run.all_reduce import NCCL
@@ -133,7 +134,10 @@ def _unequal(hosts: Sequence[Joining], requests: Mapping[int, Request]) -> tuple
     counts = [requests[rank].num_gpus if rank in requests else 0 for rank in range(len(hosts))]
     if len(set(counts)) == 1:
         return ()
-    shares = ", ".join(f"{one.name} {number}" for one, number in zip(hosts, counts, strict=True))
+    names: dict[int, list[str]] = {}
+    for one, number in zip(hosts, counts, strict=True):
+        names.setdefault(number, []).append(one.name)
+    shares = ", ".join(f"{host_set(of)} {number}" for number, of in names.items())
     return (f"the hosts train with unequal numbers of devices: {shares}",)
 
 
