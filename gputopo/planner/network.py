@@ -72,7 +72,7 @@ def rates_in_words(
     for name, rate in zip(names, rates, strict=True):
         alike.setdefault(rate, []).append(name)
     return [
-        f"network of {hosts_in_words(of) if len(of) < len(names) or len(of) < 3 else f'all {len(of)} hosts'}: "
+        f"network of {hosts_in_words(of)}: "
         f"{rate.says}; {by} {rate.gb_per_s:.3g} GB/s ({rate.low:.3g} to {rate.high:.3g}) in each direction"
         for rate, of in alike.items()
     ]
