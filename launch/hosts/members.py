@@ -246,9 +246,8 @@ class Members:
             elif member is not None:
                 text += f"; {self.words(rank)} joined and {LEFT if member.is_gone else SILENT}"
         text = "; ".join((text, *self.strangers))
-        # A host with another secret, or number of hosts, ends by exit code 2.
-        refused = self.strangers or all(rank in self._refused for rank in absent)
-        return (UsageError if refused else HardwareError)(text, hint)
+        # A refused host, as with another secret or number of hosts, has ended by exit code 2.
+        return (UsageError if self.strangers or self._refused else HardwareError)(text, hint)
 
     def _ranks(self, ranks: Sequence[int]) -> str:
         if len(ranks) <= _NAMED:
