@@ -32,7 +32,7 @@ _LOOKS_LATE = 4  # looks at silence may be this many times as far apart as plann
 # Connections that have not proved the secret, at most a quarter of the files that this process may have open;
 # the oldest is ended for another one.
 _MAX_STRANGERS = 256
-_BACKLOG = 128  # connections that the kernel holds, and that are accepted at once
+_BACKLOG, _AT_ONCE = 128, 16  # connections that the kernel holds, and that are accepted at once
 _ENDS = (ChannelError, EOFError, OSError, *schema.UNREADABLE)
 
 
@@ -94,7 +94,6 @@ class RendezvousServer:
         self._strangers: dict[asyncio.StreamWriter, None] = {}
         self._max_strangers = min(_MAX_STRANGERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(_on_problem)
         self._over = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="rendezvous", daemon=True)
 
@@ -179,7 +178,8 @@ class RendezvousServer:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
-        server = await asyncio.start_server(self._connected, sock=self._listening, backlog=_BACKLOG)
+        server = await asyncio.start_server(self._connected, sock=self._listening, backlog=_AT_ONCE)
+        self._listening.listen(_BACKLOG)  # the loop has told the kernel what it takes at once
         every_s, looked_s = self._patience.every_s, time.monotonic()
         while not self._over.is_set():
             with contextlib.suppress(TimeoutError):
@@ -267,12 +267,6 @@ class RendezvousServer:
         # Steps first: an end of the program among the events is after them.
         self.steps.put(*(event for event in taken if isinstance(event, StepsReported)))
         self.events.put(*(event for event in taken if not isinstance(event, StepsReported)))
-
-
-def _on_problem(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A connection that cannot be accepted, as where too many files are open, is tried again by asyncio."""
-    if not isinstance(context.get("exception"), OSError):
-        loop.default_exception_handler(context)
 
 
 def _listening(name: str, places: Sequence[Bindable], port: int) -> socket.socket:

@@ -135,7 +135,7 @@ def test_an_option_that_differs_from_rank_0_is_refused_and_named_once_at_once_or
         assert refusal(one.join(joining(1, asked=its), sent, AT)) == said
     assert not one.is_decided(), "another one may come"
     assert noted == [f"a host at 10.0.0.9 was refused: {said}"]
-    one.join(joining(2, asked={"gpus": [0, 1]}), sent, AT)
+    one.join(joining(2, asked={"gpus": (0, 1)}), sent, AT)
     assert one.is_decided()
     assert absence(one) == f"1 of 3 hosts did not join: n1 (rank 1); {said}"
     one = members("n1", batch_size=64, gpus=(0, 1))
