@@ -140,7 +140,7 @@ class RendezvousClient:
                 if body:
                     self._taken(_decoder.decode(body), channel)
         except (ChannelError, *schema.UNREADABLE) as error:
-            return f"is not to be trusted: {error}"
+            return f"sent an invalid message: {error}"
         except EOFError:
             return "has ended"
         except OSError as error:
