@@ -180,12 +180,8 @@ class StepPredictor:
         if self.towers == 1 or placing.traffic == "none":
             return StepSeconds(compute_s)
         parts = self.predict(placing, compute_s, weights[1], gradients[1])
-        return StepSeconds(
-            compute_s,
-            *parts,
-            weights[0],
-            HOST if self._is_limited_by_host(placing, gradients[1]) else gradients[0],
-        )
+        by_host = placing.traffic == "host" and self.host_add > gradients[1] / self.program.link_share
+        return StepSeconds(compute_s, *parts, weights[0], HOST if by_host else gradients[0])
 
     def stages(self, placing: Placement, groups: Groups) -> Stages:
         """Return the copies between towers of a reduction in groups; without groups in two halves."""
@@ -228,9 +224,6 @@ class StepPredictor:
                 line = line_of(self.model.blocks, 1.0, 0.0)  # joined to one tensor when backward has ended
         variables_s = 1e-6 * each * parts.pieces * (towers if by_ps else self._of_host)
         return Terms(wait * self.bytes * weights, gradients, least, variables_s, line)
-
-    def _is_limited_by_host(self, placing: Placement, gradients: float) -> bool:
-        return placing.traffic == "host" and self.host_add > gradients / self.program.link_share
 
 
 def stage_flows(paths: Paths, gpus: Sequence[int], copies: Iterable[Stage]) -> list[Flows]:
