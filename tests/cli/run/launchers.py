@@ -52,8 +52,9 @@ class Forked:
             return
         os.setsid()
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for caught in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(caught, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if not end_with_parent(parent):
             os._exit(1)

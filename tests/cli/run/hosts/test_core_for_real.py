@@ -95,8 +95,8 @@ def with_tensorflow(*words: str, **more: str) -> AbstractContextManager[tuple[Pr
     """Start a launcher whose workers and servers are forks of it, where TensorFlow can be forked."""
     server = forks.server()
     if server is None:
-        return commands.started(*words, **more)
-    return server.started(words, {**environment(), **more})
+        return commands.started(*words, out=None, **more)
+    return server.started(words, environment(**more))
 
 
 Start = Callable[..., list[Host]]

@@ -3,6 +3,7 @@
 import json
 import sys
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -39,10 +40,10 @@ PROGRAM = ("--", sys.executable, "-c", TRAINS)
 
 def test_a_script_trains_with_one_strategy_over_both_hosts(tmp_path: Path) -> None:
     hosts = f"localhost:{free_port()},localhost"
-    environ = {"GPUTOPO_HOME": str(tmp_path), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    started = partial(commands.started, GPUTOPO_HOME=str(tmp_path), TF_CPP_MIN_LOG_LEVEL="2")
     with ExitStack() as ending:
         launchers = [
-            ending.enter_context(commands.started(*COMMAND, hosts, "--node-rank", rank, *PROGRAM, **environ))
+            ending.enter_context(started(*COMMAND, hosts, "--node-rank", rank, *PROGRAM))
             for rank in ("0", "1")
         ]
         ended = [(printed.read(), launcher.wait(180)) for launcher, printed in launchers]
