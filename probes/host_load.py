@@ -33,10 +33,9 @@ def is_descendant(pid: int, ancestor: int, root: Path = Path("/")) -> bool:
 class ProcessTree:
     """The CPU time of a process and of all its descendants, the ended ones that were waited for included."""
 
-    def __init__(self, pid: int, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, pid: int, root: Path = Path("/")) -> None:
         self._pid = pid
         self._root = root
-        self._clock = clock
         self._lists_children = (root / f"proc/{pid}/task/{pid}/children").exists()
         self._known: tuple[int, ...] = ()
         self._next_s = 0.0
@@ -63,10 +62,10 @@ class ProcessTree:
         return self._waited_ns / 1e9 if found else None
 
     def _pids(self) -> tuple[int, ...]:
-        began = self._clock()
+        began = time.monotonic()
         if began >= self._next_s:
             self._known = tuple(self._listed(self._pid) if self._lists_children else self._scanned())
-            self._next_s = began + (self._clock() - began) / _LOOK_UP_SHARE
+            self._next_s = began + (time.monotonic() - began) / _LOOK_UP_SHARE
         return self._known
 
     def _scanned(self) -> Iterator[int]:

@@ -96,7 +96,8 @@ class HostRecord:
         """Add a sample."""
         self._samples += 1
         self._cores = load.cores or self._cores
-        swap = _added(load.swap_in_bytes_per_s, load.swap_out_bytes_per_s)
+        swaps = [one for one in (load.swap_in_bytes_per_s, load.swap_out_bytes_per_s) if one is not None]
+        swap = sum(swaps) if swaps else None
         for name, value in (("other", load.other_cpu_share), ("queue", load.run_queue), ("swap", swap)):
             if value is not None:
                 self._count[name] = self._count.get(name, 0) + 1
@@ -125,7 +126,8 @@ class HostRecord:
         )
         busy = self._busy(found, cpu_devices > 0)
         may_cost = None
-        if busy is not None and cpu_devices and not self._is_short_of_memory():
+        lacks_memory = max(self._swapped, self._short) > BUSY_SHARE * self._samples
+        if busy is not None and cpu_devices and not lacks_memory:
             may_cost = 100 * self._most_for_one(cpu_devices)
         return msgspec.structs.replace(found, busy=busy, may_cost_percent=may_cost)
 
@@ -142,9 +144,6 @@ class HostRecord:
             place -= 1
         return min(1.0, place / _BINS * max(cpu_devices, self._cores or math.inf))
 
-    def _is_short_of_memory(self) -> bool:
-        return max(self._swapped, self._short) > BUSY_SHARE * self._samples
-
     def _busy(self, found: HostSummary, on_cpu: bool) -> str | None:
         allowed = BUSY_SHARE * self._samples
         if (self._by_programs if on_cpu else self._full) > allowed and found.other_cpu_share is not None:
@@ -157,10 +156,6 @@ class HostRecord:
 
     def _mean(self, name: str) -> float | None:
         return self._sum[name] / self._count[name] if name in self._count else None
-
-
-def _added(a: float | None, b: float | None) -> float | None:
-    return None if a is None and b is None else (a or 0.0) + (b or 0.0)
 
 
 # A reading stands for the steps until the next, and for so long at most: what is asked most seldom of these
