@@ -262,8 +262,10 @@ def test_forty_cells_without_a_change_have_no_regression_and_one_with_a_change_h
     (row,) = (row for row in study.figures.against if row.is_regression)
     assert row.difference_percent < -row.noise_percent
     for count, regressions in ((7, 0), (8, 8)):  # of few cells the spread shows no noise
-        fell = [[run(speed + n / 100, batch_per_gpu=n) for n in range(count)] for speed in (95, 100)]
-        assert sum(row.is_regression for row in against_earlier(*map(cells_of, fell))) == regressions
+        now, then = (
+            cells_of(run(speed + n / 100, batch_per_gpu=n) for n in range(count)) for speed in (95, 100)
+        )
+        assert sum(row.is_regression for row in against_earlier(now, then)) == regressions
     few = [against_earlier(cells_of(runs()[:4]), cells_of(runs()[:4])) for _ in range(40)]
     assert sum(any(row.is_regression for row in rows) for rows in few) <= 6
 
