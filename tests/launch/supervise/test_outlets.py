@@ -185,6 +185,7 @@ def test_each_gpu_has_whole_records_one_every_few_seconds(tmp_path: Path) -> Non
     assert [file.parent.name for file in files] == ["gpu_0", "gpu_1"]
     framings = [walk(file) for file in files]
     assert [(one.records, one.damage) for one in framings] == [(1 + 3, None)] * 2  # at 0, 5 and 10 s
+    assert [outlets._varint(number) for number in (127, 128, 300)] == [b"\x7f", b"\x80\x01", b"\xac\x02"]
 
 
 def test_records_are_written_without_tensorflow(tmp_path: Path) -> None:
