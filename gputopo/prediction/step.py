@@ -132,6 +132,11 @@ class Terms(NamedTuple):
     more: float = 0.0  # seconds of the variables for each of the rate of gradients
 
 
+@cache
+def _numbers(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size // FLOAT_BYTES for size in sizes)
+
+
 class StepPredictor:
     """The steps of one model, program and number of towers, from the rates of the slowest links.
 
@@ -151,7 +156,7 @@ class StepPredictor:
         self.model, self.bytes = model, model.bytes
         self.line: GradientLine = line_of(model.blocks, 1.0, program.overlap)
         self.ring_line: GradientLine = line_of(model.blocks, 1.0, program.ring_overlap)
-        self.numbers = tuple(size // FLOAT_BYTES for size in model.sizes)
+        self.numbers = _numbers(model.sizes)
         self.host_add = towers / (program.host_add_gb_per_s * sockets * GB)
         self._sockets = sockets
         self._of_host = towers if of_host is None else of_host
