@@ -14,6 +14,7 @@ from gputopo.report.findings import counts_in_words, findings_block
 from gputopo.report.layout import QUIET, plain
 from gputopo.report.units import counted
 from gputopo.values.index_ranges import host_ranges, host_set, natural
+from gputopo.values.subject import Subject
 
 _NOTHING = "None: no host differs from the others of its kind."
 _MAX_REASON = 200  # characters
@@ -33,7 +34,7 @@ def fleet_document(fleet: Fleet) -> Document:
 
 def _together(findings: Sequence[HostFinding]) -> list[HostFinding]:
     """Return the findings, those of several hosts in the same words once, with a set of nodes."""
-    alike: dict[tuple[object, ...], list[HostFinding]] = {}
+    alike: dict[tuple[str, str, Subject, str], list[HostFinding]] = {}
     for one in findings:
         words = one.says.removeprefix(f"host {one.hosts[0]}: ")
         alike.setdefault((one.id, one.severity, one.subject, words), []).append(one)
