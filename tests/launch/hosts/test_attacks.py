@@ -53,12 +53,15 @@ def signed(key: bytes, body: bytes, number: int = 0, *, leads: bool) -> bytes:
 def twisted(key: bytes, *, leads: bool) -> Iterator[bytes]:
     """Yield what only who has the secret, or stands between two that have it, can send."""
     own = partial(signed, key, leads=leads)
+    good = schema.encode(EVIL if leads else joining(1, "evil"))
     yield b"\xff" * 36  # a length of 4 GiB
-    yield own(b"{}")[:-1]  # cut off
-    yield own(b"{}")[:-1] + b"]"
-    yield own(b"{}", 1)  # before another one
-    yield own(b"") * 3  # again
-    yield signed(key, b"{}", leads=not leads)  # sent back
+    yield own(good)[:-1]  # cut off
+    yield own(good)[:-1] + b" "
+    yield own(good)[:4] + own(good + b" ")[4:]
+    yield own(good, 1)  # before another one
+    yield own(b"") + own(good)  # as the first again
+    yield signed(key, good, leads=not leads)  # sent back
+    yield signed(bytes(32), good, leads=leads)  # of another connection
     for text in (b"{", b"[]", b'{"schema":"\xff"}', b"1" * 5000, b"x" * 10**7):
         yield own(text)
     kind = b'{"schema":"gputopo.' + (b"start" if leads else b"joining") + b'/1"'
