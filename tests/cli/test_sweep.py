@@ -169,6 +169,9 @@ def test_a_stopped_sweep_goes_on(
     assert done.code == 143
     assert "1 done, 5 to run, 2 refused" in " ".join(done.out.split())
     assert f"gputopo sweep --resume {tmp_path / 'out'}" in done.err
+    stopped = swept((tmp_path / "out/sweep.json").read_text())
+    assert sorted({cell.state for cell in stopped.cells}) == ["done", "pending", "refused"]
+    assert not (tmp_path / "out" / FOLDER / started[1]).exists()
     again = call("sweep", "--matrix", file, "--resume", tmp_path / "out", "--json")
     assert again.code == 0, again.err
     assert swept(again.out).complete
