@@ -296,6 +296,8 @@ def test_failed_cells_are_reported_and_run_again_on_request(
     worker("traceback")
     done = call("sweep", "--matrix", file, "--output", tmp_path / "out", "--fail-on", "error")
     assert (done.code, "6 failed" in " ".join(done.out.split())) == (1, True)
+    cells = swept((tmp_path / "out/sweep.json").read_text()).cells
+    assert all(cell.reason and cell.images_per_sec is None for cell in cells)
     worker("works")
     kept = call("sweep", "--resume", tmp_path / "out")
     assert (kept.code, "no cell could be run" in kept.err) == (3, True)
