@@ -59,15 +59,6 @@ def test_a_name_that_cannot_be_resolved_is_an_error_of_the_name_and_not_waited_f
         assert "IP address" in failed.value.hint
 
 
-def test_a_rank_0_that_hangs_is_given_up_after_the_time_to_join() -> None:
-    with socket.create_server((LOOPBACK, 0)) as listening:  # accepts by the kernel, and answers nothing
-        port = listening.getsockname()[1]
-        hasty = RendezvousClient(LOOPBACK, port, SECRET, patience=replace(PROMPT, greeting_s=0.1))
-        with pytest.raises(HardwareError, match="no answer") as failed:
-            hasty.join(joining(1), 0.05)
-    assert "firewall" in failed.value.hint
-
-
 def die(one: RendezvousServer, held: ExitStack) -> None:
     """Have rank 0 end without a word."""
     one._end = RunEnd(exit_code=0)
