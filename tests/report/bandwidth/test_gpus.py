@@ -51,8 +51,8 @@ def test_one_gpu_both_directions_is_not_all_at_once() -> None:
 
 
 def test_half_a_link_that_was_seen_is_shown() -> None:
-    seen = [host("h2d", gpu, 12.0, conditions=(Conditions(gpu=gpu, **link),))
-            for gpu, link in enumerate(({"pcie_gen": 3}, {"pcie_width": 8}, {}))]  # fmt: skip
+    links = (Conditions(gpu=0, pcie_gen=3), Conditions(gpu=1, pcie_width=8), Conditions(gpu=2))
+    seen = [host("h2d", one.gpu, 12.0, conditions=(one,)) for one in links]
     assert columns(*seen, gpus=3)["link seen"] == ("gen3 x?", "gen? x8", "-")
 
 
