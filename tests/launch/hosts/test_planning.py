@@ -108,6 +108,7 @@ def test_each_device_is_named_by_its_host_and_gradients_are_added_within_a_host_
         (3, "n2", 3, "/job:worker/task:1/device:GPU:1"),
     ]
     assert (spec.variable_update, spec.all_reduce) == ("replicated", "hierarchical")
+    assert [one.hop_to_variables for one in spec.devices] == [None] * 4, "each has its own copy"
     assert spec.exchange.groups == ((0, 1), (2, 3))
     assert [one.address for one in spec.servers] == ["n1:2222", "n2:2222"]
 
