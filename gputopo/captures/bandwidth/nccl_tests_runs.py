@@ -204,12 +204,13 @@ def _separate(runs: Sequence[NcclRun]) -> Failure | None:
     if processes < 2 or not timed:
         return None
     alone = not any(one.bus_gb_per_s for one in timed) and processes == len(ranks)
-    tables = [id(run.ranks) for run in runs if run.rows]  # one of each process, or an earlier run was cut off
-    mixed = len(tables) >= processes and any(
+    tables = [id(run.ranks) for run in runs if run.rows]
+    mixed = any(
         _repeat(each, other)
         for key, each in listed.items()
         for other in listed.values()
-        if other is each or key not in tables
+        # A list without a table is of a run that was cut off, where there are fewer tables than lists.
+        if other is each or (key not in tables and len(tables) >= processes)
     )
     if not alone and not mixed:
         return None
