@@ -26,7 +26,7 @@ _NO_HANDLE = re.compile(
     r"(?: ?(?P<address>[0-9a-f]{3,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]))?(?:: *(?P<reason>.*))?",
     re.ASCII | re.IGNORECASE,
 )
-_WITHOUT_NUMBER = "the line that reports it as not answering does not show its number"
+WITHOUT_NUMBER = "the line that reports it as not answering does not show its number"
 
 
 class Unanswered(NamedTuple):
@@ -127,7 +127,7 @@ def _lost_gpu(line: Unanswered, names: Names, *, placed: bool) -> ReportedGpu:
     if line.address is not None:
         gpu.reported["pci_address"] = {0: ReportedValue(line.address)}
     if not placed:
-        gpu.notes["index"] = _WITHOUT_NUMBER
+        gpu.notes["index"] = WITHOUT_NUMBER
     return gpu
 
 
