@@ -119,9 +119,9 @@ def _reported(text: str) -> Iterator[KernelEvent]:
     seen: dict[tuple[str, str], None] = {}
     for program, form in _REPORTED:
         found = [*form.finditer(text)]
-        said = map(_in_words, found)
-        if found and "faulty" in form.groupindex:
-            said = iter([f"GPUs {index_ranges(int(one['faulty']) for one in found)} FAULTY"])
+        said = [_in_words(one) for one in found if "faulty" not in form.groupindex]
+        if found and not said:
+            said = [f"GPUs {index_ranges(int(one['faulty']) for one in found)} FAULTY"]
         seen |= {(program, words[:_MAX_WORDS]): None for words in said}
     for program, words in [*seen][:_MAX_REPORTED]:
         yield KernelEvent(kind="program", text=words, device_driver=program)

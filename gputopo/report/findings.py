@@ -24,7 +24,7 @@ _LONG = 150  # characters of a message where there is room
 
 # `GPU 1 (NVIDIA T4, 0000:01:00.0): `, which the table of the GPUs repeats
 _NAMED = re.compile(r"^(GPUs? [\d,-]+) \((?:.*?[0-9a-f]:[0-9a-f]{2}\.[0-7]|[^()]*)\)(?=:| )")
-_ABOUT = re.compile(r"^GPUs? [\d,-]+:? ")
+_ABOUT = re.compile(r"^(?:GPUs? [\d,-]+:?|(?:device|NVSwitch) \S+:|unknown GPU:) ")
 
 
 def verdict(machine: Machine, findings: Sequence[Finding]) -> str:

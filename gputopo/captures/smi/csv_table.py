@@ -36,7 +36,7 @@ SOURCE = "nvidia-smi --query-gpu"
 _HINT = "capture again with --format=csv (not noheader), and copy all lines"
 _LONGEST = 200  # the longest name of a column is far shorter
 _COMMAND = re.compile(r"\s*[#$]|.*\bnvidia-smi\S* +-")  # a comment, a prompt, a command line
-_QUERY = re.compile(r"\bnvidia-smi\S* .{0,200}?--query-gpu[= ]\"?([\w.,]{2,2000})\b.*\bnoheader\b")
+_QUERY = re.compile(r"\bnvidia-smi\b(?=.*\bnoheader\b).{0,200}?--query-gpu[= ]\"?([\w.,]{2,2000})\b")
 _UNIT = re.compile(r"\s*\[[^\]]*\]$")
 # Columns of queries for programs and retired pages, which have a line for each of those.
 _NOT_OF_GPUS = frozenset({"pid", "retired_pages.address", "retired_pages.cause"})
