@@ -13,13 +13,11 @@ from operator import itemgetter
 import msgspec
 
 from gputopo.captures.ledger import Claims, Format
-from gputopo.captures.smi.machine import unanswered_of, with_unanswered
-from gputopo.captures.smi.names import names
+from gputopo.captures.smi.machine import unanswered_of, with_lost
 from gputopo.values.errors import InputError
 from gputopo.values.fields import rows_of
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Driver, DriverStatus, KernelEvent, Machine
-from gputopo.values.subject import at_gpu
 
 SOURCE = "error text"
 
@@ -95,11 +93,7 @@ def parse(text: str, *, origin: str) -> Machine:
         raise InputError(f"{origin} has no error of the NVIDIA driver in it", _HINT)
     status: DriverStatus = next((status for status in _FORMS if status in found), "not_read")
     versions = [match[1] if (match := form.search(text)) else None for form in _VERSIONS]
-    of_gpus = [*{one.address or one.number: one for one in lost}.values()]
-    numbered = with_unanswered({}, of_gpus, names("csv"), own=True)
-    gpus = {index: reported.gpu(index) for index, reported in sorted(numbered.items())}
-    reasons = {at_gpu(index, fact): why for index, (_, facts) in gpus.items() for fact, why in facts.items()}
-    return Machine(
+    machine = Machine(
         source=SOURCE,
         driver=Driver(
             status=status,
@@ -108,10 +102,10 @@ def parse(text: str, *, origin: str) -> Machine:
             version=versions[2],
             detail=found[status][:_MAX_DETAIL] if status in found else None,
         ),
-        gpus=tuple(gpu for gpu, _ in gpus.values()),
-        missing=reasons or {"gpus": "the driver reports an error instead"},
+        missing={} if lost else {"gpus": "the driver reports an error instead"},
         kernel_events=reported,
     )
+    return with_lost(machine, {one.address or one.number: one for one in lost}.values())
 
 
 def _reported(text: str) -> Iterator[KernelEvent]:

@@ -20,7 +20,7 @@ import msgspec
 
 from gputopo.captures.ledger import Claims, Format, by_line, read_lines
 from gputopo.captures.pci import pci_tree
-from gputopo.captures.smi.machine import WITHOUT_NUMBER, Unanswered, unanswered_of
+from gputopo.captures.smi.machine import Unanswered, unanswered_of, with_lost
 from gputopo.captures.smi.topo_table import GPU, PEER_STATUS, Head, cells_below, header_words, label_of
 from gputopo.reference.expectations import expected_gpu
 from gputopo.values.errors import InputError
@@ -300,8 +300,7 @@ def parse_nvlink(text: str, *, origin: str) -> Machine:
     if not reported:
         raise InputError(f"{origin} has no GPU of `nvidia-smi nvlink -s` in it", _NVLINK_HINT)
     source = NVLINK if any(one.links or one.refused or one.is_cut for one in reported.values()) else LIST
-    machine = _machine(reported, driver, source, lines.unread(source))
-    return _with_lost(machine, lost.values()) if lost else machine
+    return with_lost(_machine(reported, driver, source, lines.unread(source)), lost.values())
 
 
 def _add(gpu: _ReportedGpu, line: str, number: int, origin: str) -> bool:
@@ -355,20 +354,6 @@ def _machine(
     return Machine(
         source=source, driver=driver, gpus=tuple(gpus), missing=missing, unread=unread, gaps=tuple(gaps)
     )
-
-
-def _with_lost(machine: Machine, lost: Iterable[Unanswered]) -> Machine:
-    """Return the machine with the GPUs that did not answer, behind the others unless numbered."""
-    gpus = {gpu.index: gpu for gpu in machine.gpus}
-    missing = dict(machine.missing)
-    for one in lost:
-        index = 1 + max(gpus) if one.number is None else one.number
-        if index not in gpus:
-            gpus[index] = Gpu(index=index, lost=True, pci_address=one.address)
-            missing[at_gpu(index)] = one.reason
-            if one.number is None:
-                missing[at_gpu(index, "index")] = WITHOUT_NUMBER
-    return msgspec.structs.replace(machine, gpus=tuple(gpus[n] for n in sorted(gpus)), missing=missing)
 
 
 def _down_like_its_peers(gpu: _ReportedGpu, reported: Iterable[_ReportedGpu]) -> dict[int, NvLink]:
