@@ -23,7 +23,7 @@ from gputopo.findings.usage import GPU_BUSY
 from gputopo.topology.identities import without_identities
 from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.fields import path_in_words
-from gputopo.values.index_ranges import host_ranges, index_ranges
+from gputopo.values.index_ranges import host_ranges, host_set, index_ranges
 from gputopo.values.machine import Machine, Nic
 from gputopo.values.subject import DRIVER, GROUPS, MACHINE, Subject
 
@@ -87,7 +87,7 @@ def inspect_fleet(
     odd = {host for finding in own if finding.id not in (SPLIT.id, NOT_READ.id) for host in finding.hosts}
     changed = [one for host in hosts if host.name in baseline for one in _changed(host, baseline[host.name])]
     gone = [
-        _of(name, NO_ANSWER, MACHINE, "it is in the baseline, and was not asked", {})
+        _of(name, NO_ANSWER, MACHINE, "in the baseline, and not asked", {}, "info")
         for name in baseline
         if name not in readings
     ]
@@ -340,9 +340,7 @@ def _is_there(device: HostDevice, host: HostFacts) -> bool:
 
 
 def _some(names: Sequence[str]) -> str:
-    shown = MAX_MESSAGES if len(names) <= MAX_MESSAGES else MAX_MESSAGES - 1
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more
+    return ", ".join(names) if len(names) <= MAX_MESSAGES else host_set(names)
 
 
 def _name(known: HostFact) -> str:
@@ -366,8 +364,15 @@ def _peers(count: int) -> str:
     return f"its {count} peers" if count > 1 else "its peer"
 
 
-def _of(host: str, rule: Rule, subject: Subject, says: str, evidence: Mapping[str, Any]) -> HostFinding:
-    return _named(rule.finding(subject, says, evidence), (host,), f"host {host}: {says}")
+def _of(
+    host: str,
+    rule: Rule,
+    subject: Subject,
+    says: str,
+    evidence: Mapping[str, Any],
+    severity: Severity | None = None,
+) -> HostFinding:
+    return _named(rule.finding(subject, says, evidence, severity), (host,), f"host {host}: {says}")
 
 
 def _split(hosts: Iterable[str], subject: Subject, says: str, evidence: Mapping[str, Any]) -> HostFinding:

@@ -193,18 +193,37 @@ def machine(runs: Sequence[NcclRun], *, origin: str = "") -> Machine:
 
 
 def _separate(runs: Sequence[NcclRun]) -> Failure | None:
-    """Return the failure of a program without MPI that mpirun or srun started: each process ran alone."""
+    """Return the failure of a program without MPI that mpirun or srun started: each process ran alone.
+
+    Of one GPU each, which transfers nothing; or hosts list the same ranks before there is a result.
+    """
     listed = {id(run.ranks): run.ranks for run in runs}  # a cycle has those of the run before
     ranks = [rank for each in listed.values() for rank in each]
     timed = [one for run in runs for row in run.rows for one in row.timed]
-    if len(ranks) < 2 or not timed or any(one.bus_gb_per_s for one in timed):
+    processes = sum(rank.number == rank.group == 0 for rank in ranks)
+    if processes < 2 or not timed:
         return None
-    if any(rank.number or rank.group for rank in ranks):
+    alone = not any(one.bus_gb_per_s for one in timed) and processes == len(ranks)
+    tables = [id(run.ranks) for run in runs if run.rows]  # one of each process, or an earlier run was cut off
+    mixed = len(tables) >= processes and any(
+        _repeat(each, other)
+        for key, each in listed.items()
+        for other in listed.values()
+        if other is each or key not in tables
+    )
+    if not alone and not mixed:
         return None
     kind = KINDS[next((run.program for run in runs if run.program), "all_reduce")]
     place = HOSTS if len({rank.host for rank in ranks}) > 1 else ALL_GPUS
-    says = f"{len(ranks)} separate runs of one GPU each: {SOURCE} was built without MPI=1"
+    gpus = "one GPU" if len(ranks) == processes else f"{len(ranks) // processes} GPUs"
+    says = f"{processes} separate runs of {gpus} each: {SOURCE} was built without MPI=1"
     return Failure(kind=kind, source=place, destination=place, reason=SEPARATE_RUNS, says=says)
+
+
+def _repeat(some: Sequence[Rank], others: Sequence[Rank]) -> bool:
+    """Return whether a rank is listed on two hosts."""
+    hosts = {(one.number, one.group): one.host for one in some}
+    return any(hosts.get((one.number, one.group), one.host) != one.host for one in others)
 
 
 def _samples(run: NcclRun, common: Sample) -> Iterator[Sample]:
