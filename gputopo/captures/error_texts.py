@@ -50,9 +50,9 @@ _VERSIONS = (  # of NVML, of the kernel module, of CUDA's library
 
 def recognise(text: str) -> bool:
     """Return whether the text has such an error."""
-    if _any_of(_WORDS_OF_PROGRAMS, text) and any(form.search(text) for _, form in _REPORTED):
+    if _reports(text):
         return True
-    if not _any_of(_WORDS, text):
+    if not any(word in text for word in _WORDS):
         return False
     return _ANY.search(text) is not None or _LOST.search(text) is not None
 
@@ -60,15 +60,15 @@ def recognise(text: str) -> bool:
 def begins(lines: Sequence[str]) -> bool:
     """Return whether a line is an error of the driver or a program; one of a GPU stands among its outputs."""
     line = lines[0][:_LONGEST]
-    if _any_of(_WORDS, line) and _ANY.search(line) is not None:
+    if any(word in line for word in _WORDS) and _ANY.search(line) is not None:
         return True
     ahead = "\n".join(one[:_LONGEST] for one in lines)  # a table of dcgmi has the failure below the test
-    found = (form.search(ahead) for _, form in _REPORTED) if _any_of(_WORDS_OF_PROGRAMS, ahead) else ()
-    return any(one is not None and one.start() <= len(line) for one in found)
+    return any(one.start() <= len(line) for one in _reports(ahead))
 
 
-def _any_of(words: Sequence[str], text: str) -> bool:
-    return any(word in text for word in words)
+def _reports(text: str) -> list[re.Match[str]]:
+    forms = _REPORTED if any(word in text for word in _WORDS_OF_PROGRAMS) else ()
+    return [found for _, form in forms if (found := form.search(text))]
 
 
 def claims(text: str) -> Claims:

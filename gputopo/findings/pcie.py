@@ -130,10 +130,7 @@ def errors(machine: Machine) -> Iterator[Fault]:
 
 @check(PCIE_ERRORS)
 def logged_errors(machine: Machine) -> Iterator[Fault]:
-    """Find PCIe errors of a GPU, or of the ports that lead to it alone, in the kernel log.
-
-    Where the log is all there is, also those of ports that may lead to a GPU.
-    """
+    """Find PCIe errors in the kernel log: of a GPU, of the ports to it alone; without GPUs, of all ports."""
     events = [
         (gpu, event)
         for gpu, event in kernel_events(machine, "aer", "pcie")
