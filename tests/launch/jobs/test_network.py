@@ -163,7 +163,7 @@ def test_programs_are_given_addresses_only(nccl: NcclTests) -> None:
 def test_all_pairs_of_three_hosts_are_measured() -> None:
     said: list[str] = []
     with contextlib.ExitStack() as held:
-        own = [held.enter_context(Listener.at(LOOPBACK)) for _ in range(3)]
+        own = [held.enter_context(Listener(LOOPBACK)) for _ in range(3)]
         hosts = [brought(rank, one.port, token=one.token) for rank, one in enumerate(own)]
         found = measure(hosts, SHORT, "auto", do, said.append)
     assert (found.failures, found.not_measured, found.complete) == ((), (), True)
