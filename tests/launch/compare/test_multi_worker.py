@@ -37,12 +37,12 @@ STRATEGY = "multi_worker_mirrored"
 STEPS = 4  # one of warm-up, three counted
 TOLERANCE = 2e-6  # float32 keeps 7 digits; reductions add in another order
 MOMENTUM = Optimization(optimizer="momentum", weight_decay=0.001, gradient_clip_norm=1.0)
+OPTIONS: dict[str, Any] = {"model": f"{USER}:normed", "batch_size": (2, 5), "optimization": MOMENTUM}
 CASES: dict[str, dict[str, Any]] = {
-    "unequal batches": {"model": f"{USER}:normed", "batch_size": (2, 5), "optimization": MOMENTUM},
     "read from files, a host lost": {"data": Data(name="imagenet", distortions=True, bad_records="skip")},
     # 2^17 times the loss leaves the range of float16 at first.
     "compiled, in float16": {
-        "model": f"{USER}:normed",
+        **OPTIONS,
         "learning_rate": 0.2,
         "precision": Precision(compute="fp16", xla=True, auto_loss_scale=True, loss_scale=2.0**17),
     },
@@ -126,12 +126,12 @@ def test_rank_0_has_the_marks_of_all_hosts_and_its_exchange_in_every_step(
 
 
 def test_what_runs_is_reported_and_is_on_the_devices_of_its_host(ran: dict[str, list[Event]]) -> None:
-    (built,) = (event for event in ran["unequal batches"] if isinstance(event, ModelBuilt))
+    (built,) = (event for event in ran["compiled, in float16"] if isinstance(event, ModelBuilt))
     assert built.says[-1] == (
         f"Strategy {STRATEGY}: tf.distribute MultiWorkerMirroredStrategy, gradients reduced over 2 hosts by "
         "CollectiveReduceV2 (ring), in a loop of gputopo's."
     )
-    (placed,) = (event for event in ran["unequal batches"] if isinstance(event, PlacementChecked))
+    (placed,) = (event for event in ran["compiled, in float16"] if isinstance(event, PlacementChecked))
     assert list(placed.variables) == list(placed.ops) == [device_name("CPU", 0, 0)]
 
 
@@ -139,8 +139,7 @@ def test_a_checkpoint_that_only_rank_0_can_read_is_where_all_hosts_go_on_and_wha
     tmp_path: Path,
 ) -> None:
     kept = Lifecycle(checkpoints=str(tmp_path / "kept"))
-    options = {"model": f"{USER}:normed", "data": Data(source="cpu"), "optimization": MOMENTUM}
-    options["lifecycle"] = kept
+    options = {**OPTIONS, "data": Data(source="cpu"), "lifecycle": kept}
     first = spec_of(2, 1, strategy=STRATEGY, **options)
     saved = losses_of(over_hosts(tmp_path / "saved", first))
     resumed = msgspec.structs.replace(kept, resume=True)
@@ -164,7 +163,7 @@ def test_a_checkpoint_that_only_rank_0_can_read_is_where_all_hosts_go_on_and_wha
     by_hosts = over_hosts(tmp_path / "judged", judged)
     by_one_host = by_one(tmp_path / "judged alone", of_one_process(judged))
     found, other = (one for events in (by_hosts, by_one_host) for one in events if isinstance(one, Evaluated))
-    assert (found.examples, found.steps, found.checkpoint) == (12, 2 * STEPS, str(ours.path))
+    assert (found.examples, found.steps, found.checkpoint) == (3 * 7, 2 * STEPS, str(ours.path))
     assert (found.top1, found.top5) == (other.top1, other.top5)
     assert found.loss == pytest.approx(other.loss, rel=TOLERANCE)
     assert [len(step.marks) for step in steps_of(by_hosts)] == [2, 2, 2]

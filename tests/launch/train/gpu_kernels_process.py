@@ -75,7 +75,6 @@ def core() -> _Found:
         spec(exchange=Exchange(staged=True, ps_spread=True)),
         spec(exchange=Exchange(asynchronous=True)),
         spec("replicated", model="lenet", exchange=packed, all_reduce="ring#2"),
-        spec(data_format="NCHW"),
     ]
     found = _Found()
     for one in specs:
@@ -144,12 +143,7 @@ def trainers() -> _Found:
         step: Any = stepper_of(models.build(one.model, one), one)
         found.look(label, step.graph_nodes())
 
-    for name, data_format in (
-        ("normed", "NHWC"),
-        ("normed", "NCHW"),
-        ("mobile", "NCHW"),
-    ):
-        look(f"{name} {data_format}", spec(model=USER + name, data_format=data_format))
+    look("mobile", spec(model=USER + "mobile", data_format="NCHW"))
     methods: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("kuza55", USER + "normed", {"optimizer": "sgd", "gradient_clip": 1.0}),
         ("avolkov1", USER + "dropping", {"optimizer": "momentum", "nesterov": True, "weight_decay": 0.1}),

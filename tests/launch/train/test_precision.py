@@ -1,4 +1,4 @@
-"""Short types, loss scales and steps left out, on 3 devices."""
+"""Short types, loss scales and steps left out, on 2 devices."""
 
 from typing import Any
 
@@ -9,8 +9,9 @@ from tests.launch.train.numerics_cases import Found, run_cases, same
 
 pytestmark = pytest.mark.tensorflow
 
-TOWERS = 3  # odd, and more than the two of other tests
+TOWERS = 2
 BATCH = 4
+MAX_SCALE = 2.0**24  # as of NVIDIA Apex
 SERVER = {"variable_update": "parameter_server", "ps_device": "/CPU:0"}
 REPLICATED = {"variable_update": "replicated", "all_reduce": "copy"}
 INDEPENDENT = {"variable_update": "independent"}
@@ -44,13 +45,12 @@ def cases() -> dict[str, dict[str, Any]]:
         found[f"{mode}-hit"] = case(mode, 5, AUTO, "normed", overflow=bad)
         found[f"{mode}-short"] = case(mode, 4, AUTO, "normed")
     found["plain"] = case("server", 4, {})
-    for kind in ("fp16", "bf16"):
-        found[kind] = case("server", 4, {"compute": kind, "loss_scale": 128.0})
+    found["fp16"] = case("server", 4, {"compute": "fp16", "loss_scale": 128.0})
+    most = {"auto_loss_scale": True, "loss_scale": MAX_SCALE, "loss_scale_steps": 1}
+    found["bf16"] = case("server", 4, {"compute": "bf16", **most})
     never = {"tower": 0, "steps": list(range(100))}
     found["grows"] = case("server", 5, {**AUTO, "loss_scale_steps": 2}, "small")
     found["shrinks"] = case("server", 4, {**AUTO, "loss_scale": 4.0}, "small", overflow=never)
-    found["fixed"] = case("server", 4, {"loss_scale": 128.0})
-    found["bounded"] = case("server", 3, {**AUTO, "loss_scale": 2.0**24, "loss_scale_steps": 1}, "small")
     found["spread"] = case(
         "server", 5, AUTO, "normed", overflow=bad, ps_device=None, exchange={"ps_spread": True}
     )
@@ -77,17 +77,17 @@ def test_a_step_with_an_infinite_gradient_on_one_tower_is_left_out_whole(ran: Fo
 def test_an_independent_tower_leaves_out_its_own_step_alone(ran: Found) -> None:
     hit, short = ran["independent-hit"], ran["independent-short"]
     assert same(hit, short, "last1_", "slot1_", "state1_")
-    for tower in (0, 2):
-        assert not same(hit, short, f"last{tower}_")
-    assert (hit["scales"].tolist(), hit["skipped"].tolist()) == ([64.0, 32.0, 64.0], [0, 1, 0])
+    assert not same(hit, short, "last0_")
+    assert (hit["scales"].tolist(), hit["skipped"].tolist()) == ([64.0, 32.0], [0, 1])
 
 
 def test_the_step_left_out_counts_on_variables_spread_over_devices_too(ran: Found) -> None:
     assert same(ran["spread"], ran["server-short"], "last", "state")
 
 
-def test_the_scale_doubles_after_enough_good_steps(ran: Found) -> None:
+def test_the_scale_doubles_after_enough_good_steps_up_to_a_limit(ran: Found) -> None:
     assert ran["grows"]["scales"].tolist() == [256.0]  # after steps 2 and 4 of 5
+    assert (ran["bf16"]["scales"].tolist(), ran["bf16"]["skipped"].tolist()) == ([MAX_SCALE], [0])
 
 
 def test_the_scale_halves_down_to_one_and_nothing_is_ever_changed(ran: Found) -> None:
