@@ -152,11 +152,7 @@ def trainers() -> _Found:
     for method, model, options in methods:
         look(f"{model} {method}", spec(model=model, method=method, optimization=Optimization(**options)))
     short = Precision(compute="fp16", loss_scale=128.0, auto_loss_scale=True)
-    for model, method in (
-        (USER + "activity", "fchollet"),
-        (USER + "counting", "avolkov1"),
-    ):
-        look(f"{model} {method} short", spec(model=model, method=method, precision=short))
+    look("short", spec(model=USER + "stateful", method="fchollet", precision=short))
     for strategy in ("mirrored:hierarchical", "central"):
         look(strategy, spec(model=USER + "normed", strategy=strategy))
     return found

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tests.launch.train.lifecycle.life import Fields
+from tests.launch.train.trained import USER
 
 ROWS, STEPS = 4, 6
 SERVER: Fields = {"variable_update": "parameter_server", "ps_device": "/CPU:0"}
@@ -58,9 +59,11 @@ def _written(folder: Path) -> list[Fields]:
     (folder / "real").mkdir()
     (folder / "link").symlink_to(folder / "real")
     small_disk = 3000  # bytes: enough for the arrays
+    keras = f"{USER}:normed"
     return [
         _run("board_full", 2, disk_bytes=0, lifecycle={"tensorboard": str(folder / "full")}),
         _run("export_full", disk_bytes=small_disk, lifecycle={"export": str(folder / "small")}),
-        _run("linked", lifecycle={"export": str(folder / "link")}),
+        _run("keras", 3, model=keras, lifecycle={"export": str(folder / "keras")}),
+        _run("linked", model=keras, precision={"compute": "bf16"}, lifecycle={"export": str(folder / "link")}),
         _run("used", lifecycle={"export": str(folder / "used")}),
     ]

@@ -133,30 +133,62 @@ def test_a_loss_that_is_no_number_is_reported_once_and_training_goes_on_where_th
 
 LOAD = """
 import json, sys
+import keras
 import numpy as np
 import tensorflow as tf
 folder, images = sys.argv[1], np.load(sys.argv[2])["images"]
-serve = tf.saved_model.load(folder + "/saved_model").signatures["serving_default"]
-found = {name: value.numpy().tolist() for name, value in serve(images=tf.constant(images)).items()}
-found["one"] = serve(images=tf.constant(images[:1]))["logits"].numpy().tolist()
-found["gputopo"] = any(name.split(".")[0] == "gputopo" for name in sys.modules)
+def served(name, images):
+    serve = tf.saved_model.load(f"{folder}/{name}/saved_model").signatures["serving_default"]
+    return {key: value.numpy().tolist() for key, value in serve(images=tf.constant(images)).items()}
+model = keras.models.load_model(f"{folder}/keras/model.keras")
+found = {"export": served("export", images), "one": served("export", images[:1]), "keras": served("keras", images)}
+found["predicted"] = model.predict(images, verbose=0).tolist()
+found["kernel"], found["mean"] = (model.layers[0].kernel.numpy().tolist(), model.layers[1].moving_mean.numpy().tolist())
+found["ours"] = any(name.split(".")[0] in ("gputopo", "tests") for name in sys.modules)
 json.dump(found, sys.stdout)
 """
 
 
-def test_the_exported_model_gives_the_same_logits_in_a_process_without_gputopo(
-    ran: dict[str, Ran], folder: Path, examples: tuple[Any, Any]
-) -> None:
+@pytest.fixture(scope="module")
+def loaded(ran: dict[str, Ran], folder: Path) -> dict[str, Any]:
+    """The exported models, in a process without gputopo."""
     joint = folder / f"out{TOWERS}" / "joint_batch.npz"
-    done = run_program("-c", LOAD, str(folder / "export"), str(joint), fresh=True)
+    done = run_program("-c", LOAD, str(folder), str(joint), fresh=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found["ours"] is False
+    return found
+
+
+def test_the_exported_model_gives_the_same_logits_in_a_process_without_gputopo(
+    ran: dict[str, Ran], loaded: dict[str, Any], examples: tuple[Any, Any]
+) -> None:
     logits = logits_by_hand(*trained(ran["train"]), examples[0])
-    assert found["gputopo"] is False
-    np.testing.assert_allclose(found["logits"], logits, rtol=0, atol=TOLERANCE * 10)
-    np.testing.assert_allclose(found["one"], logits[:1], rtol=0, atol=TOLERANCE * 10)
     likely = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(found["probabilities"], likely, rtol=0, atol=TOLERANCE * 10)
+    for found, right in (
+        (loaded["export"]["logits"], logits),
+        (loaded["one"]["logits"], logits[:1]),
+        (loaded["export"]["probabilities"], likely),
+    ):
+        np.testing.assert_allclose(found, right, rtol=0, atol=TOLERANCE * 10)
+
+
+def test_a_trained_keras_model_is_loaded_by_keras_and_by_tensorflow(
+    ran: dict[str, Ran], loaded: dict[str, Any]
+) -> None:
+    (reported,) = ran["keras"].reported(Exported)
+    assert reported.formats == ("saved_model", "npz", "keras")
+    assert ran["keras"].reported(Noticed) == []
+    np.testing.assert_allclose(loaded["predicted"], loaded["keras"]["probabilities"], rtol=0, atol=1e-6)
+    assert any(abs(value) > 1e-3 for value in loaded["mean"]), "the moving statistics were trained"
+    np.testing.assert_array_equal(np.array(loaded["kernel"], np.float32), ran["keras"].last["variables/0/0"])
+    with np.load(Path(reported.path) / "weights.npz") as arrays:
+        np.testing.assert_array_equal(arrays[arrays.files[0]], ran["keras"].last["variables/0/0"])
+
+
+def test_an_exported_keras_model_that_computes_in_a_short_type_is_reported(ran: dict[str, Ran]) -> None:
+    (reported,) = (event.says for event in ran["linked"].reported(Noticed))
+    assert reported.startswith("The exported model's layers compute in bfloat16, as they did in training")
 
 
 def test_the_exported_arrays_are_the_trained_ones_by_name(ran: dict[str, Ran], folder: Path) -> None:
@@ -194,7 +226,7 @@ def test_an_export_goes_into_the_folder_that_a_link_names(ran: dict[str, Ran], f
     assert ran["linked"].error is None
     assert (folder / "link").is_symlink()
     names = sorted(path.name for path in (folder / "real").iterdir())
-    assert names == ["model.json", "saved_model", "weights.npz"]
+    assert names == ["model.json", "model.keras", "saved_model", "weights.npz"]
 
 
 def test_an_export_never_goes_where_something_is(ran: dict[str, Ran]) -> None:
