@@ -56,4 +56,3 @@ def test_the_serial_models_weights_load_from_and_into_a_parallel_one(found: dict
     assert reported["changed"] > 0.1
     for way in ("into serial", "whole", "from serial", "as a list"):
         assert reported[way] == pytest.approx(0.0, abs=TOLERANCE), way
-

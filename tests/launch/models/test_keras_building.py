@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.launch.train.answers import answer_of
+from tests.launch.forks import answer_of
 from tests.launch.train.trained import USER, trained
 from tests.launch.train.worker_process import run_worker, trivial_spec
 
@@ -238,7 +238,7 @@ json.dump(answer, sys.stdout)
 
 @pytest.fixture(scope="module")
 def answer() -> dict[str, Any]:
-    return answer_of(ASK)
+    return answer_of("-c", ASK)
 
 
 def test_an_application_has_the_published_parameter_count_under_its_name_in_any_case(

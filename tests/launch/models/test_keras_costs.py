@@ -1,12 +1,11 @@
 """Costs of Keras models, counted in their graphs, against the tables and against counts by hand."""
 
-import json
 from typing import Any
 
 import pytest
 
 from gputopo.workload import workloads
-from tests.launch.forks import run_program
+from tests.launch.forks import answer_of
 
 pytestmark = pytest.mark.tensorflow
 
@@ -74,9 +73,7 @@ sys.stdout.write(msgspec.json.encode(answer).decode())
 
 @pytest.fixture(scope="module")
 def costs() -> dict[str, workloads.Workload]:
-    done = run_program("-c", ASK)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = answer_of("-c", ASK)
     import msgspec
 
     return msgspec.convert(found, dict[str, workloads.Workload])

@@ -1,14 +1,13 @@
 """What this machine's TensorFlow cannot compute is refused before training, in words."""
 
-import json
 from typing import Any
 
 import pytest
 
 from gputopo.values import schema
 from gputopo.values.run.events import Event, read_events
-from tests.launch.forks import run_program
-from tests.launch.train.numerics_cases import Found, run_cases
+from tests.launch.forks import answer_of
+from tests.launch.train.trained import Found, steps_of
 from tests.launch.train.worker_process import trivial_spec
 
 pytestmark = pytest.mark.tensorflow
@@ -28,7 +27,7 @@ def cases() -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def with_onednn(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return run_cases(tmp_path_factory.mktemp("kernels"), 2, cases())
+    return steps_of(tmp_path_factory.mktemp("kernels"), 2, cases())
 
 
 def test_float32_is_computed_with_channels_first_too(with_onednn: Found) -> None:
@@ -82,9 +81,7 @@ def without_onednn(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, list[
     schema.write(file, trivial_spec(data_format="NCHW"))
     events.write_bytes(b"")
     more = {"TF_ENABLE_ONEDNN_OPTS": "0"}
-    done = run_program("-c", WITHOUT_ONEDNN, str(file), str(events), more=more)
-    assert done.returncode == 0, done.stderr[-2000:]
-    code, answers = json.loads(done.stdout)
+    code, answers = answer_of("-c", WITHOUT_ONEDNN, str(file), str(events), more=more)
     with events.open("rb") as stream:
         return code, list(read_events(stream, origin="events.jsonl")), answers
 

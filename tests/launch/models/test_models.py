@@ -1,12 +1,10 @@
 """Shapes, sizes and random numbers, asked of TensorFlow in its own process."""
 
-import json
-
 import pytest
 
 from gputopo.values.errors import UsageError
 from gputopo.workload import workloads as workload
-from tests.launch.forks import run_program
+from tests.launch.forks import answer_of
 
 pytestmark = pytest.mark.tensorflow
 
@@ -62,9 +60,7 @@ NETWORKS = ["alexnet", "googlenet", "resnet50_v2", "resnet20", "densenet40_k12"]
 
 @pytest.fixture(scope="module")
 def answer() -> dict[str, object]:
-    done = run_program("-c", ASK, *NETWORKS)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, object] = json.loads(done.stdout)
+    found: dict[str, object] = answer_of("-c", ASK, *NETWORKS)
     return found
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gputopo.launch.spec.model_names import model_recipe
-from tests.launch.train.numerics_cases import Found, run_cases
+from tests.launch.train.trained import Found, steps_of
 
 pytestmark = pytest.mark.tensorflow
 
@@ -30,7 +30,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Found:
             "ps_device": "/CPU:0",
         }
         cases[name] = {"model": name, "steps": 3, "spec": spec, "losses_only": True}
-    return run_cases(tmp_path_factory.mktemp("rates"), 1, cases)
+    return steps_of(tmp_path_factory.mktemp("rates"), 1, cases)
 
 
 @pytest.mark.parametrize("name", MODELS)

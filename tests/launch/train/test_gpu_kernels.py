@@ -3,21 +3,18 @@
 Soft placement is off, so one op without such a kernel would stop every run on GPUs.
 """
 
-import json
 from typing import Any
 
 import pytest
 
-from tests.launch.forks import run_program
+from tests.launch.forks import answer_of
 
 pytestmark = pytest.mark.tensorflow
 
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    done = run_program("-m", "tests.launch.train.gpu_kernels_process")
-    assert done.returncode == 0, done.stderr[-2000:]
-    parts: dict[str, Any] = json.loads(done.stdout)
+    parts: dict[str, Any] = answer_of("-m", "tests.launch.train.gpu_kernels_process")
     if not parts["gpu_build"]:
         pytest.skip("this TensorFlow is a build without any GPU kernel")
     return parts

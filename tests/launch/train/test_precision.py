@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.launch.train.numerics_cases import Found, run_cases, same
+from tests.launch.train.trained import Found, steps_of
 
 pytestmark = pytest.mark.tensorflow
 
@@ -59,9 +59,16 @@ def cases() -> dict[str, dict[str, Any]]:
     return found
 
 
+def same(found: Found, other: Found, *kinds: str) -> bool:
+    """Return whether all arrays whose names start so are equal to the last bit, and that there are some."""
+    names = [name for name in found if name.startswith(kinds)]
+    assert names
+    return all(np.array_equal(found[name], other[name]) for name in names)
+
+
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return run_cases(tmp_path_factory.mktemp("precision"), TOWERS, cases())
+    return steps_of(tmp_path_factory.mktemp("precision"), TOWERS, cases())
 
 
 @pytest.mark.parametrize("mode", ["server", "replicated"])

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.launch.train.numerics_cases import Found, run_cases
 from tests.launch.train.optimizer_oracle import train
 from tests.launch.train.small_model import SHAPES
+from tests.launch.train.trained import Found, steps_of
 
 pytestmark = pytest.mark.tensorflow
 
@@ -80,7 +80,7 @@ def rate_of(option: str) -> float:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return run_cases(tmp_path_factory.mktemp("updating"), TOWERS, cases() | {"async": ASYNCHRONOUS})
+    return steps_of(tmp_path_factory.mktemp("updating"), TOWERS, cases() | {"async": ASYNCHRONOUS})
 
 
 @pytest.mark.parametrize("name", cases())

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.launch.train.numerics_cases import Found, run_cases
+from tests.launch.train.trained import Found, steps_of
 
 pytestmark = pytest.mark.tensorflow
 
@@ -38,7 +38,7 @@ def cases() -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return run_cases(tmp_path_factory.mktemp("xla"), TOWERS, cases())
+    return steps_of(tmp_path_factory.mktemp("xla"), TOWERS, cases())
 
 
 def test_losses_weights_and_statistics_are_those_of_the_plain_towers(ran: Found) -> None:

@@ -1,4 +1,4 @@
-"""Starts trainer_process and process for the tests, and returns what they found."""
+"""Starts trainer_process, process and numerics_process for the tests, and returns what they found."""
 
 import json
 from pathlib import Path
@@ -9,6 +9,7 @@ import numpy as np
 from tests.launch.forks import run_program
 
 USER = "tests.launch.train.user_models"
+Found = dict[str, Any]
 
 
 def trained(folder: Path, towers: int, cases: dict[str, dict[str, Any]], *, steps: int = 4) -> dict[str, Any]:
@@ -24,11 +25,18 @@ def trained(folder: Path, towers: int, cases: dict[str, dict[str, Any]], *, step
     return found
 
 
-def run_cases(folder: Path, towers: int, cases: dict[str, dict[str, Any]], **several: Any) -> dict[str, Any]:
-    """Run the cases by `process`: {name: the arrays of a case, or what it was refused with}."""
+def steps_of(folder: Path, towers: int, cases: dict[str, dict[str, Any]]) -> Found:
+    """Run the cases by `numerics_process`, as `run_cases` does."""
+    return run_cases(folder, towers, cases, by="numerics_process")
+
+
+def run_cases(
+    folder: Path, towers: int, cases: dict[str, dict[str, Any]], *, by: str = "process", **several: Any
+) -> Found:
+    """Run the cases by a program: {name: the arrays of a case, or what it was refused with}."""
     file = folder / "cases.json"
     file.write_text(json.dumps({"towers": towers, "cases": cases, **several}))
-    done = run_program("-m", "tests.launch.train.process", str(file), str(folder))
+    done = run_program("-m", f"tests.launch.train.{by}", str(file), str(folder))
     assert done.returncode == 0, done.stderr[-2000:]
     errors = {path.stem: path.read_text() for path in folder.glob("*.error")}
     return {path.stem: dict(np.load(path)) for path in folder.glob("*.npz")} | errors

@@ -64,6 +64,8 @@ def _written(folder: Path) -> list[Fields]:
         _run("board_full", 2, disk_bytes=0, lifecycle={"tensorboard": str(folder / "full")}),
         _run("export_full", disk_bytes=small_disk, lifecycle={"export": str(folder / "small")}),
         _run("keras", 3, model=keras, lifecycle={"export": str(folder / "keras")}),
-        _run("linked", model=keras, precision={"compute": "bf16"}, lifecycle={"export": str(folder / "link")}),
+        _run(
+            "linked", model=keras, precision={"compute": "bf16"}, lifecycle={"export": str(folder / "link")}
+        ),
         _run("used", lifecycle={"export": str(folder / "used")}),
     ]

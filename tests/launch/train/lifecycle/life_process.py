@@ -1,7 +1,7 @@
 """Several runs in one process, in order: `python -m tests.launch.train.lifecycle.life_process CASES OUT`.
 
-CASES is JSON: {"towers": 2, "runs": [{"name": ..., "model": {arguments of NormModel} or a user's model, fields
-of RunSpec}]}.
+CASES is JSON: {"towers": 2, "runs": [{"name": ..., "model": {arguments of NormModel} or "module:function",
+fields of RunSpec}]}.
 OUT/joint_batch.npz holds the synthetic examples of four rows a tower. OUT/name.json holds a run's events, and
 where it was refused {"error": ..., "hint": ..., "exit_code": ...}; OUT/name.npz the last weights and moving
 statistics of every place.

@@ -20,7 +20,7 @@ from gputopo.values.run.events import (
     Traced,
     WarmupDone,
 )
-from tests.launch.forks import run_program
+from tests.launch.forks import answer_of
 from tests.launch.train.lifecycle.evaluated_runs import ROWS, STEPS, runs_in
 from tests.launch.train.lifecycle.life import Ran, run_all
 
@@ -141,9 +141,11 @@ def served(name, images):
     serve = tf.saved_model.load(f"{folder}/{name}/saved_model").signatures["serving_default"]
     return {key: value.numpy().tolist() for key, value in serve(images=tf.constant(images)).items()}
 model = keras.models.load_model(f"{folder}/keras/model.keras")
-found = {"export": served("export", images), "one": served("export", images[:1]), "keras": served("keras", images)}
+found = {name: served(name, images) for name in ("export", "keras")}
+found["one"] = served("export", images[:1])
 found["predicted"] = model.predict(images, verbose=0).tolist()
-found["kernel"], found["mean"] = (model.layers[0].kernel.numpy().tolist(), model.layers[1].moving_mean.numpy().tolist())
+found["kernel"] = model.layers[0].kernel.numpy().tolist()
+found["mean"] = model.layers[1].moving_mean.numpy().tolist()
 found["ours"] = any(name.split(".")[0] in ("gputopo", "tests") for name in sys.modules)
 json.dump(found, sys.stdout)
 """
@@ -153,9 +155,7 @@ json.dump(found, sys.stdout)
 def loaded(ran: dict[str, Ran], folder: Path) -> dict[str, Any]:
     """The exported models, in a process without gputopo."""
     joint = folder / f"out{TOWERS}" / "joint_batch.npz"
-    done = run_program("-c", LOAD, str(folder), str(joint), fresh=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = answer_of("-c", LOAD, str(folder), str(joint), fresh=True)
     assert found["ours"] is False
     return found
 
@@ -265,9 +265,7 @@ json.dump(found, sys.stdout)
 
 
 def test_scalars_of_each_device_and_of_all_are_those_of_the_events(ran: dict[str, Ran], folder: Path) -> None:
-    done = run_program("-c", READ, str(folder / "board"))
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
+    found = answer_of("-c", READ, str(folder / "board"))
     assert set(found) == {"all", "tower_0", "tower_1"}
     steps = ran["train"].reported(Step)[1:]  # the first, whose time is compiling, is left out
     numbers = [step.global_step for step in steps]
