@@ -7,47 +7,9 @@ import pytest
 from gputopo.values import schema
 from gputopo.values.run.events import Event, read_events
 from tests.launch.forks import answer_of
-from tests.launch.train.trained import Found, steps_of
 from tests.launch.train.worker_process import trivial_spec
 
 pytestmark = pytest.mark.tensorflow
-
-SERVER = {"variable_update": "parameter_server", "ps_device": "/CPU:0"}
-
-
-def case(compute: str, data_format: str) -> dict[str, Any]:
-    spec = {**SERVER, "batch_size": 2, "precision": {"compute": compute}, "data_format": data_format}
-    return {"model": "tiny", "steps": 1, "spec": spec}
-
-
-def cases() -> dict[str, dict[str, Any]]:
-    # The types with channels last are in test_precision.
-    return {f"{compute}-NCHW": case(compute, "NCHW") for compute in ("fp32", "bf16", "fp16")}
-
-
-@pytest.fixture(scope="module")
-def with_onednn(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return steps_of(tmp_path_factory.mktemp("kernels"), 2, cases())
-
-
-def test_float32_is_computed_with_channels_first_too(with_onednn: Found) -> None:
-    assert "losses" in with_onednn["fp32-NCHW"]
-
-
-@pytest.mark.parametrize("compute", ["bf16", "fp16"])
-def test_a_short_type_with_channels_first_is_computed_or_refused_in_words(
-    with_onednn: Found, compute: str
-) -> None:
-    found = with_onednn[f"{compute}-NCHW"]
-    if not isinstance(found, str):
-        pytest.skip(f"this processor has kernels for {compute} with channels first")
-    what, hint = found.splitlines()
-    assert what == (
-        f"/CPU:0 cannot compute in {compute} with --data-format NCHW: "
-        "TensorFlow has no kernels for it on this CPU"
-    )
-    assert "--data-format NHWC" in hint
-
 
 WITHOUT_ONEDNN = """
 import json, os, sys
