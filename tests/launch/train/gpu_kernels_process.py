@@ -21,7 +21,7 @@ from gputopo.launch.train.step import TrainingStep
 from gputopo.launch.train.training import stepper_of
 from gputopo.values.run.events import Device
 from tests.launch.train.gpu_kernels import is_gpu_build, is_on_host, without_gpu_kernel
-from tests.launch.train.numerics_process import tiny
+from tests.launch.train.steps_process import tiny
 
 USER = "tests.launch.train.user_models:"
 _PLACED = ("MatMul", "Conv2D", "AddN", "ConcatV2", "Split", "Mul")  # by whoever builds a step

@@ -23,13 +23,15 @@ MODELS = (
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Found:
     cases = {}
     for name in MODELS:
-        spec = {
+        cases[name] = {
+            "model": name,
+            "steps": 3,
+            "losses_only": True,
             "batch_size": BATCH,
             "learning_rate": model_recipe(name, BATCH)[0],
             "variable_update": "parameter_server",
             "ps_device": "/CPU:0",
         }
-        cases[name] = {"model": name, "steps": 3, "spec": spec, "losses_only": True}
     return steps_of(tmp_path_factory.mktemp("rates"), 1, cases)
 
 

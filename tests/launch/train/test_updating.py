@@ -46,15 +46,10 @@ SCALED = {"clip": "server", "clip_norm": "replicated", "adam": "server"}
 
 # Next to a decay of 2 % a step its gradients do nothing at this rate.
 ASYNCHRONOUS = {
-    "model": "small",
-    "steps": STEPS,
-    "spec": {
-        **MODES["server"],
-        "batch_size": BATCH,
-        "learning_rate": 1e-5,
-        "exchange": {"asynchronous": True},
-        "optimization": {"weight_decay": 2000.0},
-    },
+    **MODES["server"],
+    "learning_rate": 1e-5,
+    "exchange": {"asynchronous": True},
+    "optimization": {"weight_decay": 2000.0},
 }
 
 
@@ -62,7 +57,7 @@ def cases() -> dict[str, dict[str, Any]]:
     found = {}
     for option, fields in OPTIONS.items():
         for mode, where in MODES.items():
-            common = {**where, "batch_size": BATCH, "learning_rate": rate_of(option), "optimization": fields}
+            common = {**where, "learning_rate": rate_of(option), "optimization": fields}
             if mode == "server" or option in COPIED:
                 found[f"{option}-{mode}-mean"] = common
             if SCALED.get(option) == mode:
@@ -71,7 +66,7 @@ def cases() -> dict[str, dict[str, Any]]:
                     "grad_reduce": "sum",
                     "precision": {"loss_scale": 96.0},
                 }
-    return {name: {"model": "small", "steps": STEPS, "spec": spec} for name, spec in found.items()}
+    return found
 
 
 def rate_of(option: str) -> float:
@@ -80,7 +75,14 @@ def rate_of(option: str) -> float:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return steps_of(tmp_path_factory.mktemp("updating"), TOWERS, cases() | {"async": ASYNCHRONOUS})
+    return steps_of(
+        tmp_path_factory.mktemp("updating"),
+        TOWERS,
+        {
+            name: {"model": "small", "batch_size": BATCH, "steps": STEPS, **fields}
+            for name, fields in {**cases(), "async": ASYNCHRONOUS}.items()
+        },
+    )
 
 
 @pytest.mark.parametrize("name", cases())
