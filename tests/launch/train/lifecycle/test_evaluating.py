@@ -23,6 +23,7 @@ from gputopo.values.run.events import (
 from tests.launch.forks import answer_of
 from tests.launch.train.lifecycle.evaluated_runs import ROWS, STEPS, runs_in
 from tests.launch.train.lifecycle.life import Ran, run_all
+from tests.launch.train.normed_model import FILTERS
 
 pytestmark = pytest.mark.tensorflow
 
@@ -47,7 +48,7 @@ def examples(ran: dict[str, Ran], folder: Path) -> tuple[Any, Any]:
 
 
 def logits_by_hand(weights: list[Any], state: list[Any], images: Any) -> Any:
-    """The network of norm_model in float64, as it is used: with the moving statistics, nothing dropped."""
+    """The network of normed_model in float64, as it is used: with the moving statistics, nothing dropped."""
     kernel, beta, gamma, dense, bias = (array.astype(np.float64) for array in weights)
     mean, variance = (array.astype(np.float64) for array in state)
     windows = np.lib.stride_tricks.sliding_window_view(images.astype(np.float64), (3, 3), axis=(1, 2))
@@ -91,7 +92,7 @@ def test_the_statistics_matter_or_the_evaluation_would_prove_little(
     ran: dict[str, Ran], examples: tuple[Any, Any]
 ) -> None:
     weights, _ = trained(ran["train"])
-    fresh = [np.zeros(4, np.float32), np.ones(4, np.float32)]
+    fresh = [np.zeros(FILTERS, np.float32), np.ones(FILTERS, np.float32)]
     _, _, wrong = metrics(logits_by_hand(weights, fresh, examples[0]), examples[1])
     assert ran["eval"].reported(Evaluated)[0].loss != pytest.approx(wrong, rel=1e-2)
 
