@@ -21,14 +21,48 @@ from gputopo.values.run.events import (
     WarmupDone,
 )
 from tests.launch.forks import answer_of
-from tests.launch.train.lifecycle.evaluated_runs import ROWS, STEPS, runs_in
-from tests.launch.train.lifecycle.life import Ran, run_all
+from tests.launch.train.lifecycle.life import Fields, Ran, run_all
 from tests.launch.train.normed_model import FILTERS
+from tests.launch.train.trained import USER
 
 pytestmark = pytest.mark.tensorflow
 
-TOWERS = 2
+TOWERS, ROWS, STEPS = 2, 4, 6
+SERVER: Fields = {"variable_update": "parameter_server", "ps_device": "/CPU:0"}
+
+
 TOLERANCE = 1e-5  # float32 over sums of some tens of terms
+
+
+def _run(name: str, num_batches: int = 1, **fields: object) -> Fields:
+    base = {"batch_size": ROWS, "num_warmup_batches": 0, "learning_rate": 0.1, **SERVER}
+    return {"name": name, **base, "num_batches": num_batches, **fields}
+
+
+def runs_in(folder: Path) -> list[Fields]:
+    """Return the runs, one after the other: the first keeps all there is to keep, what others read."""
+    kept = {"checkpoints": str(folder / "kept")}
+    export, trace, board = (str(folder / name) for name in ("export", "trace", "board"))
+    every = {**kept, "export": export, "trace": trace, "trace_steps": [2, 3, 5, 90], "tensorboard": board}
+    (folder / "used" / "something").mkdir(parents=True)
+    (folder / "real").mkdir()
+    (folder / "link").symlink_to(folder / "real")
+    keras, bf16 = f"{USER}:normed", {"compute": "bf16"}
+    return [
+        _run("train", STEPS, lifecycle=every, optimization={"optimizer": "momentum"}),
+        _run("eval", 3, variable_update="replicated", task="eval", lifecycle=kept),
+        _run("eval_other", task="eval", lifecycle=kept, model={"classes": 5}),
+        _run("eval_empty", task="eval", lifecycle={"checkpoints": str(folder / "none")}),
+        _run("forward", 3, task="forward", num_warmup_batches=1),
+        _run("steady", 2, num_warmup_batches=3, detect_warmup=True),
+        _run("nan", 5, learning_rate=1e30, optimization={"on_nan": "warn"}),
+        _run("board_full", 2, disk_bytes=0, lifecycle={"tensorboard": str(folder / "full")}),
+        # Bytes: enough for the arrays.
+        _run("export_full", disk_bytes=3000, lifecycle={"export": str(folder / "small")}),
+        _run("keras", 3, model=keras, lifecycle={"export": str(folder / "keras")}),
+        _run("linked", model=keras, precision=bf16, lifecycle={"export": str(folder / "link")}),
+        _run("used", lifecycle={"export": str(folder / "used")}),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -72,19 +106,18 @@ def metrics(logits: Any, labels: Any) -> tuple[float, float, float]:
     return float((place < 1).mean()), float((place < 5).mean()), float(loss)
 
 
-@pytest.mark.parametrize(("name", "batches"), [("eval", 3), ("eval_replicated", 1)])
 def test_an_evaluation_agrees_with_numpy_on_the_trained_variables_and_moving_statistics(
-    ran: dict[str, Ran], examples: tuple[Any, Any], name: str, batches: int
+    ran: dict[str, Ran], examples: tuple[Any, Any]
 ) -> None:
     images, labels = examples
     top1, top5, loss = metrics(logits_by_hand(*trained(ran["train"]), images), labels)
-    (reported,) = ran[name].reported(Evaluated)
-    assert reported.examples == batches * TOWERS * ROWS
+    (reported,) = ran["eval"].reported(Evaluated)
+    assert reported.examples == 3 * TOWERS * ROWS
     assert (reported.top1, reported.top5) == (top1, top5)
     assert reported.loss == pytest.approx(loss, rel=TOLERANCE)
     assert reported.steps == STEPS
-    assert len(ran[name].reported(Step)) == batches
-    (resumed,) = ran[name].reported(Resumed)
+    assert len(ran["eval"].reported(Step)) == 3
+    (resumed,) = ran["eval"].reported(Resumed)
     assert resumed.steps == STEPS
 
 
