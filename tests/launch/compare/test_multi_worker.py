@@ -38,7 +38,7 @@ STEPS = 4  # one of warm-up, three counted
 TOLERANCE = 2e-6  # float32 keeps 7 digits; reductions add in another order
 MOMENTUM = Optimization(optimizer="momentum", weight_decay=0.001, gradient_clip_norm=1.0)
 # 2^17 times the loss leaves the range of float16 at first.
-SHORT = Precision(compute="fp16", xla=True, auto_loss_scale=True, loss_scale=2.0**17)
+SHORT = Precision(compute="fp16", auto_loss_scale=True, loss_scale=2.0**17)
 
 
 def of_one_process(spec: RunSpec, **fields: Any) -> RunSpec:
@@ -115,10 +115,10 @@ def test_rank_0_has_the_marks_of_all_hosts_and_its_exchange_in_every_step(ran: l
 
 def test_what_runs_is_reported_and_is_on_the_devices_of_its_host(ran: list[Event]) -> None:
     (built,) = (event for event in ran if isinstance(event, ModelBuilt))
-    assert built.says[-1] == (
+    assert (
         f"Strategy {STRATEGY}: tf.distribute MultiWorkerMirroredStrategy, gradients reduced over 2 hosts by "
         "CollectiveReduceV2 (ring), in a loop of gputopo's."
-    )
+    ) in built.says
     (placed,) = (event for event in ran if isinstance(event, PlacementChecked))
     assert list(placed.variables) == list(placed.ops) == [device_name("CPU", 0, 0)]
 

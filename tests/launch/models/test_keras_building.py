@@ -59,7 +59,8 @@ def cases(folder: Path) -> dict[str, dict[str, Any]]:
     made: dict[str, dict[str, Any]] = {
         name: {"model": f"{USER}:{name}", **one} for name in (*GOOD, *BAD, *own[:2])
     }
-    del made["normed"]["devices"]  # it is on two
+    for name in ("normed", "joined"):  # they are on two
+        del made[name]["devices"]
     made["replicated"] = {"model": f"{USER}:normed", **REPLICATED, "data_format": "NCHW"}
     made["independent"] = {"model": f"{USER}:normed", "variable_update": "independent"}
     for name in own:

@@ -28,7 +28,7 @@ def main(cases_file: str, out: str) -> None:
     from gputopo.launch.train.placement import devices
 
     cases = {name: _case(reported["towers"], fields) for name, fields in reported["cases"].items()}
-    devices.set_up(next(iter(cases.values()))[0])
+    devices.set_up(_case(reported["towers"], {"model": "small"})[0])
     found = {}
     for name, (spec, more) in cases.items():
         try:
