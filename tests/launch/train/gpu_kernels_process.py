@@ -24,6 +24,7 @@ from tests.launch.train.gpu_kernels import is_gpu_build, is_on_host, without_gpu
 from tests.launch.train.steps_process import tiny
 
 USER = "tests.launch.train.user_models:"
+ONE = (Device(tower=0, device="/CPU:1"),)  # where nothing is exchanged
 _PLACED = ("MatMul", "Conv2D", "AddN", "ConcatV2", "Split", "Mul")  # by whoever builds a step
 
 
@@ -82,7 +83,9 @@ def core() -> _Found:
         model = tiny(keep=0.5) if one.model == "tiny" else models.build(one.model)
         found.look(f"{one.variable_update} {one.data_format}", _step(model, one).graph_nodes())
     for data_format in ("NHWC", "NCHW"):
-        passes = evaluating.ForwardStep(tiny(keep=0.5), spec(data_format=data_format, task="forward"))
+        passes = evaluating.ForwardStep(
+            tiny(keep=0.5), spec(data_format=data_format, task="forward", devices=ONE)
+        )
         found.look(f"forward {data_format}", passes.graph_nodes())
     for op in ("VarHandleOp", "ReadVariableOp", "AssignVariableOp"):
         for dtype in (tf.float32, tf.int64):
@@ -119,6 +122,7 @@ def numerics() -> _Found:
     ):
         one = spec(
             update,
+            devices=ONE,
             data_format=data_format,
             precision=Precision(compute=compute, auto_loss_scale=True),  # type: ignore[arg-type]
             optimization=Optimization(
