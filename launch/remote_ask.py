@@ -24,6 +24,7 @@ AT_ONCE = 64  # processes that begin at the same time; not measured
 _SRUN = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist")
 _END_S = 5.0  # for a process whose stdin was closed; not measured
 _CHUNK_BYTES = 1024 * 1024
+_MAX_BYTES = 64 * 1024 * 1024  # of a line; the machine of a host with 16 GPUs is below 1 MiB
 
 
 def questions(
@@ -71,7 +72,7 @@ class HostProcess:
             raise HardwareError(f"cannot start {start.command[0]}: {error.strerror}", "install it") from error
 
     def line(self, within_s: float, python: str) -> bytes:
-        """Return its next line. Raises HardwareError where it ends, or is silent for so long."""
+        """Return its next line. Raises HardwareError if it ends, has none in that time, or one too long."""
         assert self._process.stdout is not None
         until_s = time.monotonic() + within_s
         while b"\n" not in self._rest:
@@ -88,6 +89,11 @@ class HostProcess:
                 lines = self._stderr.read().decode(errors="replace").splitlines()
                 raise not_started(self.start, code if code >= 0 else 128 - code, lines, python)
             self._rest += data
+            if len(self._rest) > _MAX_BYTES:
+                raise HardwareError(
+                    f"{self.start.host} answered with a line of more than {_MAX_BYTES >> 20} MiB",
+                    "see what its shell prints",
+                )
         line, _, self._rest = self._rest.partition(b"\n")
         return line
 

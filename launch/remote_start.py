@@ -362,7 +362,7 @@ class _Host:
         if self.has_started:
             self._show(text)
         else:  # ssh's own words, which are shown with the host
-            self._before += text
+            self._before = (self._before + text)[-_CHUNK_BYTES:]
 
     def exit_code(self) -> int:
         """Wait for its end, and return its exit code, 128 + n for signal n."""

@@ -194,7 +194,7 @@ def read_report(line: bytes) -> Report | None:
     """Return the report in a line, None where it is none: a program may write anything."""
     try:
         report: Report = _reports.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     return report
 

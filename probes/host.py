@@ -5,7 +5,7 @@ With another root than "/" only that folder is read, so a copied or generated tr
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -81,17 +81,6 @@ def read_host(root: Path = Path("/"), gpu_addresses: Sequence[str] = ()) -> Host
         virtual_machine=_virtual_machine(root, cpuinfo),
     )
     return _completed(host) if root == Path("/") else host
-
-
-def cpu_list(cpus: Iterable[int]) -> str:
-    """Write CPU numbers as the kernel does: "0-9,20-29"."""
-    ranges: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if ranges and cpu == ranges[-1][1] + 1:
-            ranges[-1][1] = cpu
-        else:
-            ranges.append([cpu, cpu])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
 
 
 def _completed(host: Host) -> Host:

@@ -7,10 +7,10 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from gputopo.probes.host import read_text
-from gputopo.reference.expectations import WIDTHS, address_order, generation_of
+from gputopo.reference.expectations import WIDTHS, address_order
 from gputopo.values.machine import PciNode
 
 NOT_PERMITTED = "NOT_PERMITTED"  # config space beyond its first 64 bytes is for root (CAP_SYS_ADMIN)
@@ -122,13 +122,6 @@ _GPU_CLASSES = ("0300", "0302")  # VGA and 3D controller; the card's sound and U
 _NIC_CLASS = "02"
 
 
-class SlotLimit(NamedTuple):
-    """What stands above a device: the generation of its slot, and the first bridge that is slower than it."""
-
-    slot_generation: int | None
-    slower_bridge: str | None
-
-
 def normal_address(text: str) -> str | None:
     """Write a PCI address as the kernel does (`0000:05:00.0`), or None if it is none.
 
@@ -160,25 +153,6 @@ def read_pci(root: Path) -> tuple[PciNode, ...]:
             parent = above[place - 1][0] if place else None
             nodes.setdefault(bridge, _node(bridge_folder, bridge, "bridge", root_name, parent))
     return tuple(nodes[address] for address in sorted(nodes, key=address_order))
-
-
-def limit_above(nodes: Sequence[PciNode], address: str) -> SlotLimit:
-    """Compare a device with the bridges above it, the nearest first, by highest speed x width.
-
-    Bridges without a reported speed are skipped. In virtual machines the bridges are invented.
-    """
-    tree = {node.address: node for node in nodes}
-    device = tree.get(address)
-    if device is None:
-        return SlotLimit(None, None)
-    own = _max_rate(device)
-    slot = tree.get(device.parent) if device.parent else None
-    slower = (
-        bridge.address
-        for bridge in _ancestors(tree, device)
-        if own is not None and (rate := _max_rate(bridge)) is not None and rate < own
-    )
-    return SlotLimit(generation_of(slot.max_speed_gt_per_s) if slot else None, next(slower, None))
 
 
 def interface_name(root: Path, address: str) -> str | None:
@@ -289,17 +263,3 @@ def _hex_id(path: str, digits: int) -> str | None:
 def _numa_node(text: str | None) -> int | None:
     """Read a node number; the kernel writes -1 where the firmware did not report it."""
     return int(text) if text and text.isascii() and text.isdigit() else None
-
-
-def _max_rate(node: PciNode) -> float | None:
-    if node.max_speed_gt_per_s is None or node.max_width is None:
-        return None
-    return node.max_speed_gt_per_s * node.max_width
-
-
-def _ancestors(tree: dict[str, PciNode], node: PciNode) -> Iterator[PciNode]:
-    seen = {node.address}
-    while node.parent in tree and node.parent not in seen:
-        node = tree[node.parent]
-        seen.add(node.address)
-        yield node

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import msgspec
 
 from gputopo.probes.nvml.gpu import MissingFacts
-from gputopo.probes.pci import limit_above
 from gputopo.reference.expectations import generation_of
+from gputopo.topology.hops import hop_between, slower_bridge
 from gputopo.values.machine import Contradiction, Gpu, Hop, Host, Link, PciNode
 from gputopo.values.subject import at_gpu, at_link, within
 
@@ -34,23 +34,25 @@ def with_slot(gpu: Gpu, nodes: Sequence[PciNode], missing: MissingFacts) -> Gpu:
     """Add a GPU's slot and what NVML did not report of its link and NUMA node; `missing` follows."""
     path = at_gpu(gpu.index)
     pcie_path = within(path, "pcie")
-    node = next((node for node in nodes if node.address == gpu.pci_address), None)
+    tree = {node.address: node for node in nodes}
+    node = tree.get(gpu.pci_address or "")
     if node is None:
         names = "gen_max_host", "limiting_hop", "aer"
         missing.note(NOT_IN_TREE, *(within(pcie_path, name) for name in names))
         return gpu
-    limit = limit_above(nodes, node.address)
-    slot = next((above for above in nodes if above.address == node.parent), None)
+    slot = tree.get(node.parent or "")
+    slot_generation = generation_of(slot.max_speed_gt_per_s) if slot else None
+    limit = slower_bridge(tree, node.address)
     added = {
         name: value
         for name, value in _link_by_tree(node, slot).items()
         if value is not None and getattr(gpu.pcie, name) is None
     }
     missing.found(*(within(pcie_path, name) for name in (*added, "limiting_hop", "gen_max_host")))
-    if limit.slot_generation is None:
+    if slot_generation is None:
         reason = "NOT_REPORTED_BY_THE_BRIDGE" if slot else "NO_BRIDGE_ABOVE"
         missing.note(reason, within(pcie_path, "gen_max_host"))
-        if limit.slower_bridge is None:
+        if limit is None:
             missing.note(reason, within(pcie_path, "limiting_hop"))
     numa_node = node.numa_node if gpu.numa_node is None else gpu.numa_node
     if numa_node is not None:
@@ -64,8 +66,8 @@ def with_slot(gpu: Gpu, nodes: Sequence[PciNode], missing: MissingFacts) -> Gpu:
         missing.found(within(pcie_path, "aer"))
     pcie = msgspec.structs.replace(
         gpu.pcie,
-        gen_max_host=limit.slot_generation,
-        limiting_hop=limit.slower_bridge,
+        gen_max_host=slot_generation,
+        limiting_hop=limit,
         aer=node.aer,
         **added,
     )
@@ -93,8 +95,6 @@ def tree_hop(nodes: Sequence[PciNode], host: Host, a: str | None, b: str | None)
 
     A tree without any NUMA number on a host with several NUMA nodes does not distinguish NODE from SYS.
     """
-    from gputopo.topology.hops import hop_between
-
     if a is None or b is None:
         return None
     if any(node.address in (a, b) and not node.root for node in nodes):

@@ -166,15 +166,11 @@ def _counted(prefixes: Sequence[str]) -> bool:
     return numbers[0] > 0 and numbers == [*range(numbers[0], numbers[0] + len(numbers))]
 
 
-def _alike(prefixes: Sequence[str]) -> bool:
-    return len({prefix.rstrip() for prefix in prefixes}) == 1
-
-
 # Each prefix with what those of all lines must have in common.
 _PREFIXES: tuple[tuple[re.Pattern[str], Callable[[Sequence[str]], bool]], ...] = (
     (_TIME, bool),
     (_NUMBER, _counted),
-    (_ORIGIN, _alike),
+    (_ORIGIN, lambda prefixes: len({prefix.rstrip() for prefix in prefixes}) == 1),
 )
 
 

@@ -306,7 +306,9 @@ class _Merge:
         if field.counter and isinstance(first, int):
             return max(value for _, value in exact)
         if not passes and not all(field.same(first, value) for _, value in exact[1:]):
-            self.found[path] = {name: _shown(value) for name, value in exact}
+            self.found[path] = {
+                name: str(value.value if isinstance(value, Enum) else value) for name, value in exact
+            }
         return first
 
     def _each(self, path: str, reports: Reports) -> tuple[Any, ...]:
@@ -390,10 +392,6 @@ def _longest(histories: Iterable[GpuHistory]) -> tuple[GpuHistory, ...]:
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, tuple) and bool(value) and isinstance(value[0], msgspec.Struct)
-
-
-def _shown(value: Any) -> str:
-    return str(value.value if isinstance(value, Enum) else value)
 
 
 def _bandwidth(measured: Sequence[Bandwidth]) -> Bandwidth | None:

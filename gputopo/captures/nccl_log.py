@@ -242,7 +242,11 @@ class NcclLog:
     def machine(self, gpus: Sequence[Gpu]) -> Machine:
         """Return the machine of the host, with the paths of its GPUs."""
         transports, between = self.transports()
-        trees = dict.fromkeys(filter(None, (_tree(self.trees[channel]) for channel in sorted(self.trees))))
+        trees = dict.fromkeys(
+            " ".join(f"{rank}->{parent}" for rank, parent in sorted(parents.items()) if parent >= 0)
+            for _, parents in sorted(self.trees.items())
+        )
+        trees.pop("", None)
         mine = self.host
         refused = {self.pair(a, b, by_bus=of) for host, a, b, of in self.no_p2p if host == mine}
         hops = {self.pair(a, b, by_bus=True): hop for (host, a, b), hop in self.hops.items() if host == mine}
@@ -319,10 +323,6 @@ def _ports(name: str, port: str, kind: str) -> tuple[NicPort, ...]:
     if not port:
         return (NicPort(index=0, interface=name),)
     return (NicPort(index=0, rdma_device=name, rdma_port=int(port), link_layer=_FABRICS[kind]),)
-
-
-def _tree(parents: dict[int, int]) -> str:
-    return " ".join(f"{rank}->{parent}" for rank, parent in sorted(parents.items()) if parent >= 0)
 
 
 def _address(bus: int) -> str | None:

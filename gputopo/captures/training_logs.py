@@ -80,7 +80,8 @@ def parse_tensorpack(text: str, *, origin: str) -> tuple[Measurement, ...]:
     """Return the run of a log, one; failed with its reason where no epoch's throughput is known."""
     lines = text.splitlines()
     flags = _tensorpack_flags(lines)
-    count = _towers(lines) or _count(flags.get("gpu", "")) or 1
+    listed = sum(one.strip().isdecimal() for one in flags.get("gpu", "").split(","))
+    count = _towers(lines) or listed or 1
     batch = _whole(flags.get("batch") or flags.get("batch-size") or flags.get("batch_size"))
     speeds = _speeds(lines, None if batch is None else batch * count)
     counted = speeds[1:] or speeds
@@ -174,10 +175,6 @@ def _tensorpack_reason(lines: Sequence[str], batch: int | None) -> str:
     if any(_EPOCH.search(line) for line in lines) and batch is None:
         return "it has epochs, but neither throughput nor batch: its log lacks the command"
     return "the log ends before the first epoch does"
-
-
-def _count(gpus: str) -> int:
-    return len([one for one in gpus.split(",") if one.strip().isdecimal()])
 
 
 def _whole(text: str | None) -> int | None:

@@ -74,7 +74,9 @@ def _measure(model: str, method: str | None, machine: "Machine", chosen: tuple[i
         methods=None if method is None else (method,),
         visible=None if gpus is None else plan_environment(machine, gpus),
         groups=groups,
-        progress=_show_progress,
+        progress=lambda method, number, count: to_stderr(
+            f"gputopo: reduction {number + 1} of {count}: {method}\n"
+        ),
     )
     where = () if gpus is not None else ("No NVIDIA device: the reduction was timed on CPU devices.",)
     return Bandwidth(
@@ -117,7 +119,3 @@ def _fixed_cost(cost_us: dict[str, float]) -> tuple[str, ...]:
         return ()
     costs = ", ".join(f"{name} {us / 1000:.2f} ms" for name, us in cost_us.items())
     return (f"Overhead of a call, included in the times above: {costs}.",)
-
-
-def _show_progress(method: str, number: int, count: int) -> None:
-    to_stderr(f"gputopo: reduction {number + 1} of {count}: {method}\n")

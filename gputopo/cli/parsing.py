@@ -79,7 +79,8 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Set the context's parameters. Raises UsageError; prints the help where it is asked for."""
-        ctx.params = {**self._unset(), **self._texts(list(args), ctx.command_path)}
+        unset = {str(one.name): False if getattr(one, "is_flag", False) else None for one in self.params}
+        ctx.params = {**unset, **self._texts(list(args), ctx.command_path)}
         self.shows_all = ctx.params.pop("help_all")
         if ctx.params.pop("help") or self.shows_all:
             emit(f"{ctx.get_help()}\n")
@@ -121,9 +122,6 @@ class Command(TyperCommand):
 
     def _arguments(self) -> list[Any]:
         return [one for one in self.params if one.param_type_name == "argument"]
-
-    def _unset(self) -> dict[str, Any]:
-        return {str(one.name): False if getattr(one, "is_flag", False) else None for one in self.params}
 
     def _texts(self, words: list[str], command: str) -> dict[str, Text]:
         by_flag: Mapping[str, Any] = {

@@ -212,11 +212,9 @@ def _cut(line: "Line", width: int) -> "Line":
 def _coloured(line: "Line") -> str:
     if os.environ.get("NO_COLOR"):
         return "".join(text for text, _ in line).rstrip()
-    return "".join(f"\x1b[{codes}m{text}\x1b[0m" if (codes := _sgr(style)) else text for text, style in line)
-
-
-def _sgr(style: str) -> str:
-    return ";".join(_CODES[word] for word in style.split() if word in _CODES)
+    codes = (";".join(_CODES[word] for word in style.split() if word in _CODES) for _, style in line)
+    spans = zip(line, codes, strict=True)
+    return "".join(f"\x1b[{code}m{text}\x1b[0m" if code else text for (text, _), code in spans)
 
 
 _PLAIN_STEPS = 4  # lines where there is no terminal: at each quarter of the jobs

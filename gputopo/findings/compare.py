@@ -56,17 +56,13 @@ def majority(
         for one in distinct
     }
     having = {one: sum(count[other] for other in near[one]) for one in distinct}
-    common = max(distinct, key=lambda one: (having[one], _number(one)))
+    common = max(distinct, key=lambda one: (having[one], float(one) if isinstance(one, int | float) else 0.0))
     if having[common] == len(values):
         return None
     if 2 * having[common] <= len(values):
         return Majority(None, dict(values), 0)
     odd = {who: value for who, value in values.items() if value not in near[common]}
     return Majority(common, odd, having[common])
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 class FactDifference(NamedTuple):

@@ -23,7 +23,7 @@ from gputopo.findings.usage import GPU_BUSY
 from gputopo.topology.identities import without_identities
 from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.fields import path_in_words
-from gputopo.values.index_ranges import host_ranges, index_ranges
+from gputopo.values.index_ranges import host_ranges, host_set, index_ranges
 from gputopo.values.machine import Machine, Nic
 from gputopo.values.subject import DRIVER, GROUPS, MACHINE, Subject
 
@@ -340,9 +340,7 @@ def _is_there(device: HostDevice, host: HostFacts) -> bool:
 
 
 def _some(names: Sequence[str]) -> str:
-    shown = MAX_MESSAGES if len(names) <= MAX_MESSAGES else MAX_MESSAGES - 1
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more
+    return ", ".join(names) if len(names) <= MAX_MESSAGES else host_set(names)
 
 
 def _name(known: HostFact) -> str:

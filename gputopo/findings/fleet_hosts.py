@@ -103,7 +103,8 @@ def kinds(hosts: Sequence[HostReading]) -> list[HostKind]:
     its count among several that agree, and its GPUs are where theirs are. Two hosts or more with another
     CPU are a kind of their own.
     """
-    models = _models([gpu for host in hosts for gpu in host.machine.gpus])
+    gpus = [gpu for host in hosts for gpu in host.machine.gpus]
+    models = {gpu.pci_device_id: _short(gpu.name) for gpu in gpus if gpu.pci_device_id and gpu.name}
     by_model = grouped((_most(_names(host.machine, models)), host) for host in hosts)
     bare = by_model.pop(None, [])
     groups = [
@@ -113,7 +114,8 @@ def kinds(hosts: Sequence[HostReading]) -> list[HostKind]:
         for same_cpu in _by_cpu(same_count)
     ]
     for host in bare:
-        alike = [group for group in groups if _cpu(host) == _most(map(_cpu, group)) and _lost_its_gpus(host)]
+        cpu = _cpu(host) if host.machine.driver.status != "not_read" and host.machine.host.cpu_model else None
+        alike = [group for group in groups if cpu and cpu == _most(map(_cpu, group))]
         if alike:
             max(alike, key=len).append(host)
         else:
@@ -173,21 +175,11 @@ def _cpu(host: HostReading) -> tuple[str | None, int | None]:
     return host.machine.host.cpu_model, host.machine.host.sockets
 
 
-def _lost_its_gpus(host: HostReading) -> bool:
-    """Return whether a host without GPUs was read, and its CPU is known to compare by."""
-    return host.machine.driver.status != "not_read" and host.machine.host.cpu_model is not None
-
-
 def _without_gpus(groups: list[list[HostReading]]) -> list[HostReading]:
     found = next((group for group in groups if not group[0].machine.gpus), None)
     if found is None:
         groups.append(found := [])
     return found
-
-
-def _models(gpus: Iterable[Gpu]) -> dict[str, str]:
-    """Return the model of each PCI device id that any host's driver names."""
-    return {gpu.pci_device_id: _short(gpu.name) for gpu in gpus if gpu.pci_device_id and gpu.name}
 
 
 def _names(machine: Machine, models: Mapping[str, str]) -> list[str]:

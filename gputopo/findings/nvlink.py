@@ -249,7 +249,7 @@ def off(machine: Machine) -> Iterator[Fault]:
     """Find pairs without P2P that could be peers: one finding for each cause."""
     for cause, pairs in grouped((why.cause, (link, why)) for link, why in _off(machine)).items():
         link, why = pairs[0]
-        says = f"no P2P ({_pairs(pairs)}): {why.says}"
+        says = f"no P2P ({pairs_in_words((link.a, link.b) for link, _ in pairs)}): {why.says}"
         if cause == "iommu":
             evidence = {"iommu": machine.host.iommu, "pairs": [f"{one.a}-{one.b}" for one, _ in pairs]}
             yield P2P_IOMMU.fault(MACHINE, says, evidence)
@@ -339,7 +339,3 @@ def _off(machine: Machine) -> Iterator[tuple[Link, Off]]:
             why = why_off(machine, link)
             if why is not None:
                 yield link, why
-
-
-def _pairs(pairs: list[tuple[Link, Off]]) -> str:
-    return pairs_in_words((link.a, link.b) for link, _ in pairs)

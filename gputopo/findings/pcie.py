@@ -21,7 +21,7 @@ from gputopo.findings.rule import (
 )
 from gputopo.findings.usage import BUSY_PERCENT, under_load
 from gputopo.reference.expectations import expected_link, expected_of
-from gputopo.topology.hops import bridges_above, pci_tree
+from gputopo.topology.hops import bridges_above, max_rate, pci_tree
 from gputopo.topology.kernel import kernel_events
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine, PciNode
@@ -156,8 +156,8 @@ def shared_uplinks(machine: Machine) -> Iterator[Fault]:
     bridges = ((bridge.address, gpu) for gpu in present(machine) for bridge in _bridges(nodes, gpu)[::-1])
     for address, gpus in grouped(bridges).items():  # the outermost bridges first
         uplink = nodes[address]
-        needs = sum(_rate(nodes.get(gpu.pci_address or "")) or 0 for gpu in gpus)
-        rate = _rate(uplink)
+        needs = sum(max_rate(nodes.get(gpu.pci_address or "")) or 0 for gpu in gpus)
+        rate = max_rate(uplink)
         nearer = any(set(map(id, group)) == set(map(id, gpus)) for _, group, _ in found)
         if len(gpus) > 1 and rate and needs > SHARED_TIMES.value * rate and not nearer:
             found.append((uplink, gpus, needs / rate))
@@ -318,10 +318,3 @@ def _bridges(nodes: Nodes, gpu: Gpu) -> list[PciNode]:
         return []
     above, _ = bridges_above(nodes, gpu.pci_address)
     return [nodes[address] for address in above if address in nodes]
-
-
-def _rate(node: PciNode | None) -> float | None:
-    """Return the maximum rate of a link in GT/s over all lanes: enough for shares of one kind of link."""
-    if node is None or node.max_speed_gt_per_s is None or node.max_width is None:
-        return None
-    return node.max_speed_gt_per_s * node.max_width

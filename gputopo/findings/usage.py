@@ -61,7 +61,11 @@ def use_of(gpu: Gpu) -> Use | None:
     screen, an idle MPS server, and in MIG mode all but a process do not count. "info": a process with little
     load and memory.
     """
-    processes = [one for one in gpu.processes or () if _computes(one)]
+    processes = [
+        one
+        for one in gpu.processes or ()
+        if one.kind in ("compute", "mps") and "cuda-mps" not in (one.name or "")
+    ]
     shown = _shown(gpu)
     evidence: dict[str, Any] = {
         "processes": [{"pid": one.pid, "name": one.name, "memory_mib": one.memory_mib} for one in processes],
@@ -78,10 +82,6 @@ def use_of(gpu: Gpu) -> Use | None:
     }
     hidden = "processes not reported" if gpu.processes is None else "no process listed"
     return Use(f"{', '.join(shown)}, {hidden}", "warning", evidence)
-
-
-def _computes(process: GpuProcess) -> bool:
-    return process.kind in ("compute", "mps") and "cuda-mps" not in (process.name or "")
 
 
 def _is_loaded(gpu: Gpu, processes: list[GpuProcess]) -> bool:

@@ -85,10 +85,12 @@ class Candidates:
         """
         found, searched = self._of.every() if keep == ALL else self._of.listed(keep)
         found = self._of.by_record(found)
-        return tuple(
-            self._with_reasons(one, rank, searched) if rank < _WITH_REASONS else self._candidate(one)
-            for rank, one in enumerate(found)
-        )
+        candidates = [*map(self._candidate, found)]
+        for rank, one in enumerate(found[:_WITH_REASONS]):
+            # The first one has all its reasons, the others are in short.
+            reasons = tuple(self._short_reasons(one) if rank else self._reasons(one, searched))
+            candidates[rank] = msgspec.structs.replace(candidates[rank], reasons=reasons)
+        return tuple(candidates)
 
     def prediction(self, candidates: Sequence[Candidate], fewer: GpuCount | None) -> Prediction | None:
         """Return from what was predicted, how sure the choice is, and what the options cost.
@@ -120,13 +122,6 @@ class Candidates:
             return None
         found = of.search(lowest, 1, placings=(Placement("replicated", None, "nccl"),))
         return round(of.images_per_sec(found[0]), 2)
-
-    def _with_reasons(
-        self, found: FoundCandidate, rank: int, searched: Sequence[FoundCandidate]
-    ) -> Candidate:
-        """Return a found candidate; the first one with all its reasons, the others in short."""
-        reasons = self._reasons(found, searched) if rank == 0 else self._short_reasons(found)
-        return msgspec.structs.replace(self._candidate(found), reasons=tuple(reasons))
 
     def _candidate(self, found: FoundCandidate) -> Candidate:
         return self._predicted(found) if self._of.predicts else self._unpredicted(found)

@@ -12,7 +12,7 @@ import msgspec
 
 from gputopo.planner.choose import basis_of
 from gputopo.planner.fastest import Basis
-from gputopo.planner.network import rates_in_words
+from gputopo.planner.network import hosts_in_words, rates_in_words
 from gputopo.planner.reasons import in_words, margin_of, ms
 from gputopo.planner.request import Request, batches
 from gputopo.prediction import step as steps
@@ -23,7 +23,6 @@ from gputopo.prediction.step import Placement, StepPredictor
 from gputopo.topology.hops import Groups
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
-from gputopo.values.option import listed
 from gputopo.values.run.all_reduce import NCCL
 from gputopo.values.run.batches import AUTO
 from gputopo.values.run.plan import (
@@ -239,9 +238,6 @@ def _limited_by(step: steps.StepSeconds, exposed: dict[str, float], links: dict[
     return "cost of variables" if part == "variables" else links.get(part, part)
 
 
-_NAMED = 8  # hosts in one sentence
-
-
 def gpus_of_hosts(names: Sequence[str], choices: Sequence[Candidate]) -> list[str]:
     """Return the GPUs of each host and how far apart they are, hosts with the same together."""
     alike: dict[str, list[str]] = {}
@@ -250,7 +246,7 @@ def gpus_of_hosts(names: Sequence[str], choices: Sequence[Candidate]) -> list[st
             apart = choice.reasons[:1] if len(choice.gpus) > 1 else ()
             words = "; ".join((_gpus(choice), *apart))
             alike.setdefault(words, []).append(name)
-    return [f"{_hosts(of)}: {words}" for words, of in alike.items()]
+    return [f"{hosts_in_words(of)}: {words}" for words, of in alike.items()]
 
 
 def scaling(chosen: Candidate, alone: Candidate, first: str) -> list[str]:
@@ -277,7 +273,7 @@ def fewer_hosts(chosen: Candidate, steps: Joint, alone: Candidate) -> list[str]:
         speed = alone.images_per_sec or 0.0 if count == 1 else steps.of_first(count).images_per_sec(chosen)
         if speed > (1 - SURE_MARGIN) * all_of_them:
             devices = sum(one.devices for one in chosen.hosts[:count])
-            names = _hosts([one.host for one in chosen.hosts[:count]])
+            names = hosts_in_words([one.host for one in chosen.hosts[:count]])
             how = "faster" if speed > all_of_them else "as fast"
             return [
                 f"{names} alone would be {how}: {speed:.0f} instead of {all_of_them:.0f} "
@@ -289,9 +285,3 @@ def fewer_hosts(chosen: Candidate, steps: Joint, alone: Candidate) -> list[str]:
 
 def _gpus(choice: Candidate) -> str:
     return f"GPU{'' if len(choice.gpus) == 1 else 's'} {index_ranges(sorted(choice.gpus))}"
-
-
-def _hosts(names: Sequence[str]) -> str:
-    if len(names) > _NAMED:
-        return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
-    return listed(names, "and")

@@ -19,6 +19,7 @@ from gputopo.prediction.links.hosts import (
     rate_of_tcp,
 )
 from gputopo.values.bandwidth import TCP, Bandwidth, host_of
+from gputopo.values.index_ranges import host_set
 from gputopo.values.machine import Hop, Machine, Nic, NicPort
 from gputopo.values.option import listed
 
@@ -51,8 +52,16 @@ def _all_known(
 ) -> tuple[NetworkRate, ...] | str:
     unknown = [host.host for host, rate in zip(hosts, found, strict=True) if rate is None]
     if unknown:
-        return f"the rate of the network of {listed(unknown, 'and')} is not known: {MEASURE}"
+        return f"the rate of the network of {hosts_in_words(unknown)} is not known: {MEASURE}"
     return tuple(rate for rate in found if rate is not None)
+
+
+_NAMED = 3  # hosts in one sentence; more are a set of nodes
+
+
+def hosts_in_words(names: Sequence[str]) -> str:
+    """Return the names of hosts in a sentence."""
+    return listed(names, "and") if len(names) <= _NAMED else host_set(names)
 
 
 def rates_in_words(
@@ -63,7 +72,7 @@ def rates_in_words(
     for name, rate in zip(names, rates, strict=True):
         alike.setdefault(rate, []).append(name)
     return [
-        f"network of {listed(of, 'and') if len(of) < len(names) or len(of) < 3 else f'all {len(of)} hosts'}: "
+        f"network of {hosts_in_words(of)}: "
         f"{rate.says}; {by} {rate.gb_per_s:.3g} GB/s ({rate.low:.3g} to {rate.high:.3g}) in each direction"
         for rate, of in alike.items()
     ]

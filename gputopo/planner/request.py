@@ -241,10 +241,10 @@ def _unusable(gpu: Gpu) -> str | None:
         return "lost, no answer"
     if gpu.recovery_action not in (None, "none"):
         return f"the driver requests a recovery action ({gpu.recovery_action})"
-    if gpu.fabric.joining and not gpu.mig.mode:
-        return f"not joined to its NVSwitches (fabric state: {gpu.fabric.state})"
     if gpu.mig.mode:
         return "in MIG mode: a program gets one instance"
+    if gpu.fabric.joining:
+        return f"not joined to its NVSwitches (fabric state: {gpu.fabric.state})"
     if gpu.compute_mode is not None and "prohibited" in gpu.compute_mode.lower():
         return "compute mode Prohibited"
     if gpu.remapped_rows.failure:

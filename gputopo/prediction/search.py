@@ -163,7 +163,7 @@ class _Search:
                 return
             least = self._least(floor, self._owner_floors[gpus[0]])
         known: dict[_Kind, tuple[Limit, Limit]] = {}
-        tie = None
+        tie: tuple[Any, ...] = ()
         for rank, placing, owner, kind in self.placings:
             if owner is not None and owner not in gpus:
                 continue
@@ -179,15 +179,12 @@ class _Search:
             step_s = round(step.step_s, DIGITS)
             if step_s > below:
                 continue
-            tie = self._tie(gpus) if tie is None else tie
+            tie = tie or tuple(sorted(map(self.near.__getitem__, combinations(gpus, 2)), reverse=True))
             best.append((step_s, tie, gpus, rank, step))
             if len(best) >= keep:
                 best.sort()
                 del best[int(keep) :]
                 below = best[-1][0]
-
-    def _tie(self, gpus: Sequence[int]) -> tuple[Any, ...]:
-        return tuple(sorted(map(self.near.__getitem__, combinations(gpus, 2)), reverse=True))
 
     def _stages(self, placing: Placement, gpus: Sequence[int]) -> Stages | None:
         if placing.traffic != "groups":

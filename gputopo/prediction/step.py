@@ -132,6 +132,11 @@ class Terms(NamedTuple):
     more: float = 0.0  # seconds of the variables for each of the rate of gradients
 
 
+@cache
+def _numbers(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size // FLOAT_BYTES for size in sizes)
+
+
 class StepPredictor:
     """The steps of one model, program and number of towers, from the rates of the slowest links.
 
@@ -151,7 +156,7 @@ class StepPredictor:
         self.model, self.bytes = model, model.bytes
         self.line: GradientLine = line_of(model.blocks, 1.0, program.overlap)
         self.ring_line: GradientLine = line_of(model.blocks, 1.0, program.ring_overlap)
-        self.numbers = tuple(size // FLOAT_BYTES for size in model.sizes)
+        self.numbers = _numbers(model.sizes)
         self.host_add = towers / (program.host_add_gb_per_s * sockets * GB)
         self._sockets = sockets
         self._of_host = towers if of_host is None else of_host
@@ -175,12 +180,8 @@ class StepPredictor:
         if self.towers == 1 or placing.traffic == "none":
             return StepSeconds(compute_s)
         parts = self.predict(placing, compute_s, weights[1], gradients[1])
-        return StepSeconds(
-            compute_s,
-            *parts,
-            weights[0],
-            HOST if self._is_limited_by_host(placing, gradients[1]) else gradients[0],
-        )
+        by_host = placing.traffic == "host" and self.host_add > gradients[1] / self.program.link_share
+        return StepSeconds(compute_s, *parts, weights[0], HOST if by_host else gradients[0])
 
     def stages(self, placing: Placement, groups: Groups) -> Stages:
         """Return the copies between towers of a reduction in groups; without groups in two halves."""
@@ -223,9 +224,6 @@ class StepPredictor:
                 line = line_of(self.model.blocks, 1.0, 0.0)  # joined to one tensor when backward has ended
         variables_s = 1e-6 * each * parts.pieces * (towers if by_ps else self._of_host)
         return Terms(wait * self.bytes * weights, gradients, least, variables_s, line)
-
-    def _is_limited_by_host(self, placing: Placement, gradients: float) -> bool:
-        return placing.traffic == "host" and self.host_add > gradients / self.program.link_share
 
 
 def stage_flows(paths: Paths, gpus: Sequence[int], copies: Iterable[Stage]) -> list[Flows]:

@@ -308,7 +308,8 @@ def _replaced(machine: Machine, gpus: Sequence[int], row: GpuExpectation) -> Cha
         old = expected_gpu(gpu.name, gpu.pci_device_id)
         slot = gpu.pcie.gen_max_host or _slot_generation(gpu, old, now) or row.pcie_generation
         width = row.pcie_width or now.width
-        if not _fills(old, now):
+        # A slot whose card has all its lanes may have more.
+        if old is None or old.pcie_width is None or old.pcie_width > now.width:
             width = min(width, now.width)
         link = expected_link(min(row.pcie_generation or now.generation, slot or now.generation), width)
         pcie = Pcie(gen_max_host=gpu.pcie.gen_max_host, limiting_hop=gpu.pcie.limiting_hop)
@@ -344,8 +345,3 @@ def _slot_generation(gpu: Gpu, old: GpuExpectation | None, now: LinkExpectation)
     """Return the generation of a slot where it was lower than the card's that is in it; None: unknown."""
     card = gpu.pcie.gen_max_device or (old.pcie_generation if old else None)
     return now.generation if card is not None and now.generation < card else None
-
-
-def _fills(old: GpuExpectation | None, now: LinkExpectation) -> bool:
-    """Return whether the card in a slot has all its lanes, so that the slot may have more."""
-    return old is not None and old.pcie_width is not None and old.pcie_width <= now.width

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from collections.abc import Sequence
 
 from gputopo.findings.difference import Change, Difference
 from gputopo.findings.fleet import Fleet
@@ -11,11 +10,9 @@ from gputopo.report.document import Block, Bullets, Document, Rows, Styled, of_s
 from gputopo.report.findings import counts_in_words, findings_block
 from gputopo.report.layout import QUIET, plain
 from gputopo.report.units import counted
-from gputopo.values.index_ranges import host_ranges, natural
+from gputopo.values.index_ranges import host_ranges, host_set, natural
 
 _NOTHING = "None: no host differs from the others of its kind."
-_NAMED = 8  # hosts of a kind that fold badly; the rest is in the JSON
-_MAX_FOLDED = 200  # characters
 _MAX_REASON = 200  # characters
 
 
@@ -36,8 +33,8 @@ def _answer(fleet: Fleet) -> str:
     count = sum(len(kind.hosts) for kind in fleet.kinds) + len(fleet.unread)
     verb = "differ" if len(fleet.outliers) > 1 else "differs"
     odd = [
-        *([f"{len(fleet.outliers)} {verb} ({_names(fleet.outliers)})"] if fleet.outliers else []),
-        *([f"{len(fleet.unread)} not read ({_names(fleet.unread)})"] if fleet.unread else []),
+        *([f"{len(fleet.outliers)} {verb} ({plain(host_set(fleet.outliers))})"] if fleet.outliers else []),
+        *([f"{len(fleet.unread)} not read ({plain(host_set(fleet.unread))})"] if fleet.unread else []),
     ]
     found = counts_in_words(fleet.findings)
     return f"{counted(count, 'host')}: {', '.join(odd) or 'no outlier'}. {found.capitalize()}."
@@ -48,22 +45,13 @@ def _rows(fleet: Fleet) -> list[tuple[str, str]]:
     rows = []
     for kind in fleet.kinds:
         facts = counted(kind.compared, "fact") if len(kind.hosts) > 1 else "no facts"
-        words = plain(f"{kind.name}: {_names(kind.hosts)}; {facts} compared")
+        words = plain(f"{kind.name}: {host_set(kind.hosts)}; {facts} compared")
         rows.append((counted(len(kind.hosts), "host"), words))
     if fleet.unread:
-        rows.append(("Not read", _names(fleet.unread)))
+        rows.append(("Not read", plain(host_set(fleet.unread))))
     if fleet.outliers:
-        rows.append(("Outliers", _names(fleet.outliers)))
+        rows.append(("Outliers", plain(host_set(fleet.outliers))))
     return rows
-
-
-def _names(hosts: Sequence[str]) -> str:
-    """Return hosts as a set of nodes; of many that fold badly the first."""
-    in_order = sorted(hosts, key=natural)
-    folded = host_ranges(in_order)
-    if len(hosts) <= _NAMED or len(folded) <= _MAX_FOLDED:
-        return plain(folded)
-    return plain(f"{host_ranges(in_order[:_NAMED])} and {len(hosts) - _NAMED} more")
 
 
 _NODE = re.compile(r"[A-Za-z0-9_.-]+")

@@ -15,7 +15,7 @@ from gputopo.report.plan_parts import (
     what_if_blocks,
 )
 from gputopo.report.units import counted
-from gputopo.values.index_ranges import index_ranges
+from gputopo.values.index_ranges import host_set, index_ranges
 from gputopo.values.run.batches import as_typed
 from gputopo.values.run.plan import (
     MIN_JOBS,
@@ -168,8 +168,7 @@ def _gain(choice: Candidate, prediction: Prediction) -> str:
 
 
 def _names(hosts: Sequence[str]) -> str:
-    more = f" and {len(hosts) - _HOSTS_NAMED} more" if len(hosts) > _HOSTS_NAMED else ""
-    return plain(", ".join(hosts[:_HOSTS_NAMED]) + more)
+    return plain(", ".join(hosts) if len(hosts) <= _HOSTS_NAMED else host_set(hosts))
 
 
 def _by_gpus(candidate: Candidate) -> dict[str, list[str]]:

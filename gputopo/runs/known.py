@@ -84,9 +84,13 @@ def known_before(
         or _of_the_plan(job, plan, batches)
         or _of_others(job, devices, batches)
     )
+    unexpected = (
+        "there is no earlier run of this job on this machine, "
+        f"{why_unpredicted(job) or _NO_SPEED}, and no figure of it was published"
+    )
     return Known(
         expected=expected,
-        unexpected=None if expected else _why_not(job),
+        unexpected=None if expected else unexpected,
         speeds=_speeds(job, devices, batches, machine, past, workload),
         sharing=_sharing(devices, machine),
         memory_mib=_memory_mib(machine),
@@ -248,11 +252,6 @@ def _is_alike(row: Published, job: Job, batch: int) -> bool:
 def _model(name: str | None) -> str | None:
     gpu = expected_gpu(name)
     return None if gpu is None else gpu.name
-
-
-def _why_not(job: Job) -> str:
-    why = why_unpredicted(job) or _NO_SPEED
-    return f"there is no earlier run of this job on this machine, {why}, and no figure of it was published"
 
 
 def _speeds(

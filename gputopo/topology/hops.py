@@ -134,6 +134,26 @@ def bridges_above(tree: Mapping[str, PciNode], address: str) -> tuple[list[str],
     return bridges, True
 
 
+def max_rate(node: PciNode | None) -> float | None:
+    """Return the highest rate of a link in GT/s over all lanes: enough for shares of one kind of link."""
+    if node is None or node.max_speed_gt_per_s is None or node.max_width is None:
+        return None
+    return node.max_speed_gt_per_s * node.max_width
+
+
+def slower_bridge(tree: Mapping[str, PciNode], address: str) -> str | None:
+    """Return the first bridge above a function with a lower highest rate than its own, None without one.
+
+    Bridges without a reported speed are skipped. In virtual machines the bridges are invented.
+    """
+    own = max_rate(tree[address])
+    for bridge in bridges_above(tree, address)[0] if own is not None else ():
+        rate = max_rate(tree.get(bridge))
+        if own is not None and rate is not None and rate < own:
+            return bridge
+    return None
+
+
 def _numa_node(tree: Mapping[str, PciNode], address: str, above: Sequence[str]) -> int | None:
     return next(
         (

@@ -55,10 +55,6 @@ def names_identity(fact: str) -> bool:
     return _LABEL.search(fact) is not None
 
 
-def _bare_bandwidth(bandwidth: Bandwidth) -> Bandwidth:
-    return msgspec.convert(scrubbed_value(msgspec.to_builtins(bandwidth)), Bandwidth)
-
-
 def scrubbed_value(value: Any) -> Any:
     """Return a JSON value with all its texts scrubbed, and left out under a key that names an identity."""
     if isinstance(value, str):
@@ -106,7 +102,7 @@ def without_identities(machine: Machine) -> Machine:
         pci=tuple(
             node if node.name is None else replace(node, name=scrubbed(node.name)) for node in machine.pci
         ),
-        bandwidth=None if machine.bandwidth is None else _bare_bandwidth(machine.bandwidth),
+        bandwidth=msgspec.convert(scrubbed_value(msgspec.to_builtins(machine.bandwidth)), Bandwidth | None),
         missing={path: scrubbed(reason) for path, reason in machine.missing.items()}
         if machine.source != "live"  # where every reason is NVML's or our own
         else machine.missing,

@@ -51,6 +51,19 @@ def host_ranges(names: Iterable[str]) -> str:
     return ",".join(f"{head}{_in_brackets(runs)}{tail}" for head, tail, runs in found)
 
 
+_NAMED = 8  # hosts of a set that folds badly
+_MAX_FOLDED = 200  # characters
+
+
+def host_set(names: Iterable[str]) -> str:
+    """Return hosts as a set of nodes, in the order of their numbers; of many that fold badly the first."""
+    in_order = sorted(names, key=natural)
+    folded = host_ranges(in_order)
+    if len(in_order) <= _NAMED or len(folded) <= _MAX_FOLDED:
+        return folded
+    return f"{host_ranges(in_order[:_NAMED])} and {len(in_order) - _NAMED} more"
+
+
 def _in_brackets(runs: list[list[str]]) -> str:
     text = ",".join(first if first == last else f"{first}-{last}" for first, last in runs)
     return text if text.isdecimal() or not text else f"[{text}]"

@@ -20,6 +20,8 @@ from gputopo.values.subject import Subject
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+# Errors of msgspec by bytes that are no document, whatever they are.
+UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 # Errors of the disk, or of a limit on the size of files, not of the name that the user gave.
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -44,7 +46,7 @@ def schema_of(data: bytes | str) -> str | None:
     """Return the `schema` field of a JSON document, or None if it is no JSON object or has none."""
     try:
         head = msgspec.json.decode(data, type=_Head)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
     return head.schema
 

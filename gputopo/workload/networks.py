@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Generic, Literal, TypeVar
 
-from gputopo.workload.sketch import PLAIN_NORM, RESIDUAL_NORM, Layers, Norm, Padding
+from gputopo.workload.sketch import PLAIN_NORM, RESIDUAL_NORM, Layers, Padding
 
 T = TypeVar("T")
 
@@ -274,12 +274,11 @@ Chain = tuple[tuple[int, Kernel], ...]
 class _Normed(Generic[T]):
     """Convolutions of the later Inceptions: each with a norm and a ReLU."""
 
-    def __init__(self, net: Layers[T], norm: Norm = PLAIN_NORM) -> None:
+    def __init__(self, net: Layers[T]) -> None:
         self.net = net
-        self._norm = norm
 
     def conv(self, x: T, filters: int, kernel: Kernel, stride: int = 1, padding: Padding = "SAME") -> T:
-        return self.net.conv(x, filters, kernel, stride, padding=padding, norm=self._norm)
+        return self.net.conv(x, filters, kernel, stride, padding=padding, norm=PLAIN_NORM)
 
     def chain(self, x: T, *layers: tuple[int, Kernel]) -> T:
         for filters, kernel in layers:

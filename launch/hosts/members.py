@@ -12,11 +12,13 @@ from gputopo.launch.hosts.messages import HostEvent, HostStart, Joining, Reply, 
 from gputopo.launch.user_program.steps import StepsReported
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, UsageError
+from gputopo.values.index_ranges import host_set, index_ranges
 from gputopo.values.option import listed, shown
 from gputopo.values.run.events import RankFailed, Sample, Silent
 
 # Counts, not measured on hardware.
-MAX_STRANGERS = 8  # refused hosts outside of the training that are remembered for the message
+MAX_STRANGERS = 8  # refused hosts outside of the training that are named
+_NAMED = 3  # missing hosts that are named one by one
 CLOCK_REPORTS = 60  # latest reports whose quickest compares clocks, which drift apart by 10 ms meanwhile
 SILENT, LEFT = "no longer answers", "closed the connection"  # failures that rank 0 notices
 
@@ -88,14 +90,14 @@ class Members:
         self.unable: GputopoError | None = None
         self._end: RunEnd | None = None
 
-    def join(self, joining: Joining, send: Callable[[bytes], object]) -> Member | RunEnd:
-        """Add a host, or refuse it. One that cannot join is noted, unless its rank has joined."""
+    def join(self, joining: Joining, send: Callable[[bytes], object], address: str) -> Member | RunEnd:
+        """Add the host at an address, or refuse it. One that cannot join ends the wait for its rank."""
         rank, where = joining.rank, self.words(joining.rank, joining.name)
         refused = self._outside(joining, where) or (
             None if joining.unable else self._taken_by_another(joining, where)
         )
         if refused is not None:
-            self.note_stranger(str(refused.cause))
+            self.note_stranger(address, str(refused.cause))
             return refused
         if (unable := joining.unable) is not None:
             if rank not in self.joined:
@@ -105,28 +107,35 @@ class Members:
             return unable
         refused = self._unlike(joining, where)
         if refused is not None:
-            self._refused[rank] = str(refused.cause)
-            return refused
+            return self._refuse(rank, address, refused)
         self._refused.pop(rank, None)
         member = self.joined[rank] = Member(joining, send)
         if self._end is not None:
             member.answer(_of_waiting(self._end))
         return member
 
-    def refuse_other_version(self, rank: int, name: str, version: str) -> RunEnd:
+    def refuse_other_version(self, rank: int, name: str, version: str, address: str) -> RunEnd:
         """Refuse a host of another version of gputopo, whose other words may mean something else."""
         what = f"gputopo is {version} on {self.words(rank, name)}, {gputopo.__version__} on rank 0"
-        if 0 < rank < len(self._names):
-            self._refused[rank] = what
-        else:
-            self.note_stranger(what)
-        return _refusal(what, "install the same version on all hosts")
+        refused = _refusal(what, "install the same version on all hosts")
+        if rank in self.missing():
+            return self._refuse(rank, address, refused)
+        self.note_stranger(address, what)
+        return refused
 
-    def note_stranger(self, words: str) -> None:
-        """Note a host outside of the training."""
+    def note_stranger(self, address: str, why: str) -> None:
+        """Note that a host outside of the training was refused, once."""
+        words = _refused_at(address, why)
         if words not in self.strangers and len(self.strangers) < MAX_STRANGERS:
             self.strangers.append(words)
-            self._note(f"refused: {words}")
+            self._note(words)
+
+    def _refuse(self, rank: int, address: str, refusal: RunEnd) -> RunEnd:
+        """Note why a rank is refused, once; where rank 0 waits for no other host, its error has it."""
+        before, self._refused[rank] = self._refused.get(rank), str(refusal.cause)
+        if before != refusal.cause and not self.is_decided():
+            self._note(_refused_at(address, str(refusal.cause)))
+        return refusal
 
     def missing(self) -> tuple[int, ...]:
         """Return the ranks that have not joined, or were lost before they were answered."""
@@ -227,7 +236,7 @@ class Members:
         """Return which hosts are missing and what is known of each, as an error; `waited`: " within 60 s"."""
         absent = self.missing()
         of = f"{len(absent)} of {len(self._names)} hosts"
-        text = f"{of} did not join{waited}: {listed([self.words(rank) for rank in absent], 'and')}"
+        text = f"{of} did not join{waited}: {self._ranks(absent)}"
         for rank in absent:
             member = self.joined.get(rank)
             if rank in self._refused:
@@ -236,11 +245,16 @@ class Members:
                 text += f"; {self.words(rank)} has ended: {member.failure}"
             elif member is not None:
                 text += f"; {self.words(rank)} joined and {LEFT if member.is_gone else SILENT}"
-        if self.strangers:
-            text += f"; refused besides: {', '.join(self.strangers)}"
-        # A host with another secret, or number of hosts, ends by exit code 2.
-        refused = self.strangers or all(rank in self._refused for rank in absent)
-        return (UsageError if refused else HardwareError)(text, hint)
+        text = "; ".join((text, *self.strangers))
+        # A refused host, as with another secret or number of hosts, has ended by exit code 2.
+        return (UsageError if self.strangers or self._refused else HardwareError)(text, hint)
+
+    def _ranks(self, ranks: Sequence[int]) -> str:
+        if len(ranks) <= _NAMED:
+            return listed([self.words(rank) for rank in ranks], "and")
+        named = [name for rank in ranks if (name := self._names[rank]) is not None]
+        numbers = f"ranks {index_ranges(ranks)}"
+        return f"{host_set(named)} ({numbers})" if len(named) == len(ranks) else numbers
 
     def _is_lost(self, rank: int) -> bool:
         member = self.joined[rank]
@@ -306,6 +320,10 @@ def _of_waiting(end: RunEnd) -> RunEnd:
     return RunEnd(
         exit_code=end.exit_code, cause=end.cause or "rank 0 has ended", hint=end.hint or "see its output"
     )
+
+
+def _refused_at(address: str, why: str) -> str:
+    return f"a host at {address} was refused: {why}"
 
 
 def _refusal(what: str, hint: str, exit_code: int = ExitCode.USAGE) -> RunEnd:

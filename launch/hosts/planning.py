@@ -30,6 +30,7 @@ from gputopo.planner.joint import (
 from gputopo.planner.network import HostNetwork, SavedNetwork, nccl_rates, rates_of
 from gputopo.planner.request import Request, check_batch_size
 from gputopo.values.errors import UsageError
+from gputopo.values.index_ranges import host_set
 from gputopo.values.machine import Machine
 from gputopo.values.option import listed
 from gputopo.values.run.all_reduce import NCCL
@@ -133,7 +134,10 @@ def _unequal(hosts: Sequence[Joining], requests: Mapping[int, Request]) -> tuple
     counts = [requests[rank].num_gpus if rank in requests else 0 for rank in range(len(hosts))]
     if len(set(counts)) == 1:
         return ()
-    shares = ", ".join(f"{one.name} {number}" for one, number in zip(hosts, counts, strict=True))
+    names: dict[str, list[str]] = {}
+    for one, number in zip(hosts, counts, strict=True):
+        names.setdefault(f"{number}", []).append(one.name)
+    shares = ", ".join(f"{host_set(of)} {number}" for number, of in names.items())
     return (f"the hosts train with unequal numbers of devices: {shares}",)
 
 
@@ -200,8 +204,9 @@ def _with_steps(
     rates = rates_of(cards, saved)
     gpus = [part.gpus for part in parts]
     even = len({len(own) for own in gpus}) == 1  # as TensorFlow's strategy needs it
-    nccl = nccl_rates(cards, gpus, saved) if even else ()
-    steps = joint_of(parts, request, rates, nccl)
+    nccl = nccl_rates(cards, gpus, saved)
+    uneven = () if even or isinstance(nccl, str) else _even_shares(list(map(len, gpus)))
+    steps = joint_of(parts, request, rates, nccl if even else ())
     if (choice.ps_device or "").startswith(HOST_PS):
         rank_of_place(choice.ps_device or "", len(parts))
     if not isinstance(steps, Joint):
@@ -209,7 +214,8 @@ def _with_steps(
         choice = msgspec.structs.replace(choice, reasons=(*choice.reasons, *why))
         return msgspec.structs.replace(plan, choice=choice, candidates=(choice,))
     most = max(len(part.gpus) for part in parts)
-    others = [one for one in places(request, choice.gpus, most)[1:] if one.all_reduce != NCCL or steps.nccl]
+    elsewhere = places(request, choice.gpus, most)[1:]
+    others = [one for one in elsewhere if one.all_reduce != NCCL or steps.nccl]
     if sum(map(len, gpus)) > MAX_COMPARED:
         others = [one for one in others if one.all_reduce == NCCL]
     first = steps.candidate(choice)
@@ -229,8 +235,24 @@ def _with_steps(
     )
     candidates = (chosen, *rest)
     return msgspec.structs.replace(
-        plan, choice=chosen, candidates=candidates, prediction=steps.prediction(candidates)
+        plan,
+        choice=chosen,
+        candidates=candidates,
+        prediction=steps.prediction(candidates),
+        warnings=(*plan.warnings, *(uneven if elsewhere else ())),
     )
+
+
+def _even_shares(counts: Sequence[int]) -> tuple[str, ...]:
+    """Return by which number of GPUs hosts with unequal numbers get equal shares, where one does."""
+    even = [
+        number
+        for each in {*counts}
+        if (number := each * sum(count >= each for count in counts)) > counts[0]
+        and len({*devices_of_each(counts, number)} - {0}) == 1
+    ]
+    what = "NCCL between hosts takes equal numbers of GPUs on each"
+    return (f"{what}: --num-gpus {max(even)}",) if even else ()
 
 
 def _speed(one: Candidate) -> float:
@@ -321,7 +343,7 @@ def joint(targets: Sequence[Target], servers: Sequence[Server], request: Request
     names = host_names([server.host for server in servers])
     choices = [one.plan.choice for one in targets]
     even = len(set(counts)) == 1
-    shares = f"{counts[0]} of each" if even else f"unequal, {', '.join(map(str, counts))}"
+    shares = f"{counts[0]} of each" if even else f"unequal, {min(counts)} to {max(counts)} of each"
     choice = places(request, lead.plan.choice.gpus, max(counts))[0]
     choice = msgspec.structs.replace(
         choice,

@@ -139,8 +139,8 @@ class RendezvousClient:
                 self._silent_s = 0.0
                 if body:
                     self._taken(_decoder.decode(body), channel)
-        except (ChannelError, msgspec.MsgspecError) as error:
-            return f"is not to be trusted: {error}"
+        except (ChannelError, *schema.UNREADABLE) as error:
+            return f"sent an invalid message: {error}"
         except EOFError:
             return "has ended"
         except OSError as error:
@@ -190,7 +190,7 @@ class RendezvousClient:
                 return channel
             except ChannelError as error:
                 raise UsageError(
-                    f"{self._where}: {error}",
+                    f"{self._where} {error}",
                     "set GPUTOPO_SECRET to the same text on all hosts, or name another port on all of them",
                 ) from error
             except (OSError, EOFError, UnicodeError) as error:  # a name too long for DNS is a UnicodeError

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import resource
 import signal
 import socket
 import threading
@@ -28,9 +29,11 @@ from gputopo.values.run.events import Event
 
 _PRESENT = 6  # intervals of silence after which a host is not waited for at the end
 _LOOKS_LATE = 4  # looks at silence may be this many times as far apart as planned on a busy host
-_MAX_STRANGERS = 256  # connections that have not proved the secret; the oldest is ended for another one
-_BACKLOG = 128  # connections that the kernel holds, and that are accepted at once
-_ENDS = (ChannelError, EOFError, OSError, msgspec.MsgspecError, ValueError, RecursionError)
+# Connections that have not proved the secret, at most a quarter of the files that this process may have open;
+# the oldest is ended for another one.
+_MAX_STRANGERS = 256
+_BACKLOG, _AT_ONCE = 128, 16  # connections that the kernel holds, and that are accepted at once
+_ENDS = (ChannelError, EOFError, OSError, *schema.UNREADABLE)
 
 
 class _Head(msgspec.Struct):
@@ -89,6 +92,7 @@ class RendezvousServer:
         self.events: EventQueue[Event] = EventQueue()
         self.steps: EventQueue[StepsReported] = EventQueue()
         self._strangers: dict[asyncio.StreamWriter, None] = {}
+        self._max_strangers = min(_MAX_STRANGERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
         self._loop = asyncio.new_event_loop()
         self._over = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="rendezvous", daemon=True)
@@ -174,7 +178,8 @@ class RendezvousServer:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
-        server = await asyncio.start_server(self._connected, sock=self._listening, backlog=_BACKLOG)
+        server = await asyncio.start_server(self._connected, sock=self._listening, backlog=_AT_ONCE)
+        self._listening.listen(_BACKLOG)  # the loop has told the kernel what it takes at once
         every_s, looked_s = self._patience.every_s, time.monotonic()
         while not self._over.is_set():
             with contextlib.suppress(TimeoutError):
@@ -192,8 +197,9 @@ class RendezvousServer:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         channel, life = Channel(reader, writer, self._secret, leads=True), None
+        address = str((writer.get_extra_info("peername") or ("an address that is gone",))[0])
         self._strangers[writer] = None
-        if len(self._strangers) > _MAX_STRANGERS:
+        if len(self._strangers) > self._max_strangers:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]
             oldest.transport.abort()
@@ -202,13 +208,12 @@ class RendezvousServer:
                 await channel.open()
             self._strangers.pop(writer, None)
             life = self._loop.create_task(self._live(channel))
-            await self._speak(channel)
-            await self._over.wait()  # by its end the other host sees that of rank 0
+            if await self._speak(channel, address):
+                await self._over.wait()  # by its end the other host sees that of rank 0
         except _ENDS:
             if writer in self._strangers and channel.has_greeted:
-                address = writer.get_extra_info("peername")[0]
                 with self.members() as members:
-                    members.note_stranger(f"{address} without the secret of this run")
+                    members.note_stranger(address, "it does not have the secret of this run")
         except asyncio.CancelledError:
             pass  # rank 0 ends
         finally:
@@ -217,17 +222,22 @@ class RendezvousServer:
                 life.cancel()
             channel.close()
 
-    async def _speak(self, channel: Channel) -> None:
-        """Take the messages of a host that has proved the secret, until it ends. Raises `_ENDS`."""
+    async def _speak(self, channel: Channel, address: str) -> bool:
+        """Take the messages of a host that has proved the secret, until it ends. Raises `_ENDS`.
+
+        Return whether it is to outlast the run: not if it was refused, and the run goes on.
+        """
         body = await channel.take()
-        found = self._join(body, partial(self._loop.call_soon_threadsafe, channel.send))
+        found = self._join(body, partial(self._loop.call_soon_threadsafe, channel.send), address)
         try:
             while True:
                 body = await channel.take()
                 if found is not None:
                     self._take(found, _report_decoder.decode(body))
-        except EOFError:  # after its last message it goes on to wait for the end of rank 0
-            pass
+        except EOFError:  # after its last message
+            with self.members() as members:
+                ends_run = bool(members.missing()) and members.is_decided()
+            return found is not None or ends_run
         finally:
             if found is not None:
                 found.is_gone = True
@@ -238,14 +248,14 @@ class RendezvousServer:
             channel.send()
             await asyncio.sleep(self._patience.every_s)
 
-    def _join(self, body: bytes, send: Callable[[bytes], object]) -> Member | None:
+    def _join(self, body: bytes, send: Callable[[bytes], object], address: str) -> Member | None:
         head = _head_decoder.decode(body)
         with self.members() as members:
             found: Member | RunEnd
             if head.version != gputopo.__version__:
-                found = members.refuse_other_version(head.rank, head.name, head.version)
+                found = members.refuse_other_version(head.rank, head.name, head.version, address)
             else:
-                found = members.join(_joining_decoder.decode(body), send)
+                found = members.join(_joining_decoder.decode(body), send, address)
         if isinstance(found, Member):
             return found
         send(schema.encode(found))

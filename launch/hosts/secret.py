@@ -6,6 +6,7 @@ file of the user (mode 600), made where there is none: hosts with one home folde
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import hmac
 import os
@@ -37,19 +38,31 @@ def take_secret(environ: MutableMapping[str, str], home: Path, *, insecure: bool
 
 def _of_file(path: Path) -> bytes:
     try:
-        if not path.exists():
+        if not os.path.lexists(path):
             _make(path)
-        with path.open("rb") as file:
+        # Not the end of a link, and not a pipe, which would be waited for.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             about = os.fstat(file.fileno())
             found = file.read(1024)
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _no_secret(path, "is a symbolic link") from error
         raise HardwareError(f"no secret for the hosts: {path}: {error.strerror}", _HINT) from error
-    if about.st_uid != os.geteuid() or stat.S_IMODE(about.st_mode) & 0o077 or len(found) < MIN_CHARACTERS:
-        raise UsageError(
-            f"{path} is no secret",
-            f"it must be this user's, of mode 600, with {MIN_CHARACTERS} bytes or more: remove it",
-        )
+    if about.st_uid != os.geteuid():
+        raise _no_secret(path, f"belongs to user {about.st_uid}")
+    if (mode := stat.S_IMODE(about.st_mode)) & 0o077:
+        raise _no_secret(path, f"has mode {mode:o}")
+    if len(found) < MIN_CHARACTERS:
+        raise _no_secret(path, f"has {len(found)} bytes")
     return found
+
+
+def _no_secret(path: Path, why: str) -> UsageError:
+    return UsageError(
+        f"{path} cannot be the secret of the hosts: it {why}",
+        f"it must be a file of this user, of mode 600, with {MIN_CHARACTERS} bytes or more; "
+        "without it the next run makes one",
+    )
 
 
 def _make(path: Path) -> None:
@@ -97,7 +110,7 @@ class Channel:
             self._writer.write(MAGIC + own)
         for expected in MAGIC:  # byte by byte: another program may send fewer, and wait
             if await self._reader.readexactly(1) != bytes((expected,)):
-                raise ChannelError("it is not a gputopo run")
+                raise ChannelError("is not a gputopo run")
         other = await self._reader.readexactly(_MAC)
         self.has_greeted = True
         key = hmac.digest(self._secret, other + own if self._leads else own + other, "sha256")
@@ -105,7 +118,7 @@ class Channel:
         if self._leads:
             self._writer.write(MAGIC + own + proofs[1])
         if not hmac.compare_digest(await self._reader.readexactly(_MAC), proofs[not self._leads]):
-            raise ChannelError("it has another secret")
+            raise ChannelError("has another secret")
         if not self._leads:
             self._writer.write(proofs[0])
         self._key = key

@@ -203,8 +203,12 @@ _OF_CLUSTER = ("TF_CONFIG", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def allowed(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return those of the variables of another host that may be set here."""
-    return {name: text for name, text in environment.items() if name in _OF_PLAN + _OF_CLUSTER}
+    """Return those of the variables of another host that may be set here, without control characters."""
+    return {
+        name: text
+        for name, text in environment.items()
+        if name in _OF_PLAN + _OF_CLUSTER and text.isprintable()
+    }
 
 
 def changes(parent: Mapping[str, str], child: Mapping[str, str]) -> dict[str, str]:

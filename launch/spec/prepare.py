@@ -13,7 +13,7 @@ from gputopo.launch.spec.model_names import Recipe, data_of, model_for, model_re
 from gputopo.launch.spec.names import MULTI_WORKER, device_name, host_names, rank_of, rank_of_place
 from gputopo.launch.spec.readers import FP16_LOSS_SCALE, MODEL_SCHEDULE
 from gputopo.launch.spec.rules import check, is_multi_worker
-from gputopo.launch.spec.run_spec import Data, DataFormat, Exchange, Precision, RunSpec, Task
+from gputopo.launch.spec.run_spec import DataFormat, Exchange, Precision, RunSpec, Task
 from gputopo.launch.spec.target import Target
 from gputopo.planner.cpu_devices import counted_devices
 from gputopo.topology.hops import reduction_groups
@@ -85,6 +85,7 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
     fields = {"batch_size": 1, **given}
     requested = RunSpec(model=model, devices=(), backend=backend, asked=dict(asked or {}), **fields)
     model = model_for(model, requested.data.name)
+    data_name = None if requested.data.folder is None else requested.data.name or data_of(model)
     spec = msgspec.structs.replace(
         requested,
         model=model,
@@ -95,7 +96,7 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
         all_reduce=_all_reduce(target, requested, count),
         data_format=given.get("data_format", _DEFAULT_FORMAT[backend]),
         exchange=_exchange(target, requested),
-        data=_data(requested.data, model),
+        data=msgspec.structs.replace(requested.data, name=data_name),
         precision=_precision(requested),
         max_clocks_mhz={} if backend == "cpu" else max_clocks_of_all(target),
         rehearsal_of=target.rehearsal_of,
@@ -119,14 +120,15 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
 def _notes(target: Target, requested: RunSpec, count: int) -> tuple[str, ...]:
     """Return what every output shows: where it trains, and what makes its steps unlike others."""
     does, gpus = _DOES[requested.task], target.plan.choice.gpus
+    of_hosts = f" of {len(target.others) + 1} hosts" if target.others else ""
     if target.rehearsal_of is not None:
         listed = f"GPU{'s' if len(gpus) > 1 else ''} {', '.join(map(str, gpus))}"
         on = f"{count} CPU device{'s' if count > 1 else ''}"
         where = f"Rehearsal of {target.rehearsal_of} ({listed}) on {on}: speeds are this CPU's."
     elif target.backend == "cpu":
-        where = f"{target.why_cpu}: {does} on {counted_devices(count)}{_of_hosts(target)}."
+        where = f"{target.why_cpu}: {does} on {counted_devices(count)}{of_hosts}."
     elif target.others:
-        where = f"{does.capitalize()} on {count} GPUs of {_counted_hosts(target)}."
+        where = f"{does.capitalize()} on {count} GPUs{of_hosts}."
     else:
         where = f"{does.capitalize()} on {count} GPU{'s' if count > 1 else ''}: {', '.join(map(str, gpus))}."
     stale = ("Weights and gradients are one step old: --staged-vars.",) if requested.exchange.staged else ()
@@ -230,12 +232,6 @@ def _exchange(target: Target, requested: RunSpec) -> Exchange:
     return msgspec.structs.replace(exchange, ps_spread=choice.ps_device == SPREAD, groups=groups)
 
 
-def _data(data: Data, model: str) -> Data:
-    """Return the data with its name: the model's data set, unless another is asked for."""
-    name = None if data.folder is None else data.name or data_of(model)
-    return msgspec.structs.replace(data, name=name)
-
-
 def driver_versions(target: Target) -> dict[str, str]:
     """Return the versions that the worker cannot see."""
     if target.machine is None or target.backend == "cpu" or target.machine.driver is None:
@@ -263,22 +259,14 @@ def _cpu_batch(batch_of_two: int, count: int) -> int:
     return batch_of_two if count <= CPU_DEVICES else max(1, batch_of_two * CPU_DEVICES // count)
 
 
-def max_clocks(machine: Machine | None, gpus: tuple[int, ...], rank: int = 0) -> dict[str, dict[str, int]]:
-    """Return the maximum clocks of the chosen GPUs of a host that NVML reports, by `gpu_key`."""
-    found = {}
-    for index in gpus:
-        gpu = find_gpu(machine, index)
-        if gpu is not None:
-            clocks = {"graphics": gpu.clocks_mhz.graphics.max, "memory": gpu.clocks_mhz.memory.max}
-            found[gpu_key(rank, index)] = {name: mhz for name, mhz in clocks.items() if mhz is not None}
-    return found
-
-
 def max_clocks_of_all(target: Target) -> dict[str, dict[str, int]]:
-    """Return those of all hosts of a target."""
-    found: dict[str, dict[str, int]] = {}
+    """Return the maximum clocks of the chosen GPUs of all hosts that NVML reports, by `gpu_key`."""
+    found = {}
     for rank, one in enumerate((target, *target.others)):
-        found |= max_clocks(one.machine, one.plan.choice.gpus, rank)
+        for index in one.plan.choice.gpus:
+            if (gpu := find_gpu(one.machine, index)) is not None:
+                clocks = {"graphics": gpu.clocks_mhz.graphics.max, "memory": gpu.clocks_mhz.memory.max}
+                found[gpu_key(rank, index)] = {name: mhz for name, mhz in clocks.items() if mhz is not None}
     return found
 
 
@@ -369,14 +357,6 @@ def _groups_of_hosts(target: Target) -> tuple[tuple[int, ...], ...]:
     return tuple(groups)
 
 
-def _counted_hosts(target: Target) -> str:
-    return f"{len(target.others) + 1} hosts"
-
-
-def _of_hosts(target: Target) -> str:
-    return f" of {_counted_hosts(target)}" if target.others else ""
-
-
 def find_gpu(machine: Machine | None, index: int | None) -> Gpu | None:
     """Return the machine's GPU of that index, None if it has none."""
     return None if machine is None else next((gpu for gpu in machine.gpus if gpu.index == index), None)
@@ -415,8 +395,10 @@ def program_spec(target: Target, command: Sequence[str], says: Sequence[str] = (
     """
     on_gpus = target.backend == "gpu"
     words = words_of(command)
+    # In the name of the run's folder.
+    name = "".join(one if one.isalnum() or one in "._-" else "_" for one in PurePath(words[0]).name)[:40]
     return ProgramSpec(
-        model=_folder_name(words[0]),
+        model=name,
         command=words,
         devices=devices_of(target) if on_gpus else (),
         backend=target.backend,
@@ -436,7 +418,3 @@ def program_spec(target: Target, command: Sequence[str], says: Sequence[str] = (
 def words_of(command: Sequence[str]) -> tuple[str, ...]:
     """Return a command as JSON can have it: its words may be any bytes, and JSON is UTF-8."""
     return tuple(word.encode(errors="replace").decode() for word in command)
-
-
-def _folder_name(program: str) -> str:
-    return "".join(one if one.isalnum() or one in "._-" else "_" for one in PurePath(program).name)[:40]

@@ -115,10 +115,6 @@ def _plain(name: str) -> Callable[[str], dict[str, Any] | None]:
     return lambda rest: None if rest else fields
 
 
-def _cosine(rest: str) -> dict[str, Any] | None:
-    return {"kind": "cosine", "decay_steps": int(rest)} if re.fullmatch(_STEPS, rest) else None
-
-
 def _exponential(rest: str) -> dict[str, Any] | None:
     steps, _, decay = rest.partition(":")
     factor = _factor(decay) if decay else None
@@ -155,7 +151,9 @@ def _number(text: str) -> float | None:
 _READ: dict[str, Callable[[str], dict[str, Any] | None]] = {
     "constant": _plain("constant"),
     MODEL_SCHEDULE: _plain(MODEL_SCHEDULE),
-    "cosine": _cosine,
+    "cosine": lambda rest: (
+        {"kind": "cosine", "decay_steps": int(rest)} if re.fullmatch(_STEPS, rest) else None
+    ),
     "exponential": _exponential,
     "piecewise": _piecewise,
 }

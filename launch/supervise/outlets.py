@@ -256,7 +256,8 @@ class SampleScalars:
             name = f"events.out.tfevents.{time.time():.0f}.{platform.node()}.{os.getpid()}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._files[place] = os.open(path / name, flags, 0o666)
-            os.write(self._files[place], version_record(time.time()))
+            began = _field(1, _FIXED64, struct.pack("<d", time.time()))
+            os.write(self._files[place], _record(began + _field(3, _BYTES, b"brain.Event:2")))
         return self._files[place]
 
 
@@ -266,11 +267,6 @@ def _towers(devices: Sequence[Device], batches: Sequence[int]) -> dict[_Place, t
         for one, batch in zip(devices, batches, strict=False)
         if one.gpu is not None
     }
-
-
-def version_record(time_s: float) -> bytes:
-    """Return the first record of a file of events."""
-    return _record(_field(1, _FIXED64, struct.pack("<d", time_s)) + _field(3, _BYTES, b"brain.Event:2"))
 
 
 def event_record(time_s: float, step: int, points: Mapping[str, float]) -> bytes:

@@ -59,9 +59,9 @@ def pinned_area(cuda: Cuda, send: int = SEND_BYTES, receive: int = RECEIVE_BYTES
             return HostArea(address, send, receive, partial(cuda.ask, "cuMemFreeHost", address))
 
 
-def pageable_area(send: int = PAGEABLE_BYTES // 2, receive: int = PAGEABLE_BYTES) -> HostArea:
+def pageable_area() -> HostArea:
     """Allocate memory as any program has it. Raises CudaError where the system has none."""
-    send, receive = whole_blocks(send), whole_blocks(receive)
+    send, receive = whole_blocks(PAGEABLE_BYTES // 2), whole_blocks(PAGEABLE_BYTES)
     try:
         pages = mmap.mmap(-1, send + receive)
     except OSError as error:

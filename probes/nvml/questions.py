@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from gputopo.probes.host import cpu_list
 from gputopo.probes.nvml.door import (
     Handle,
     NotReadError,
@@ -45,6 +44,7 @@ from gputopo.probes.nvml.words import (
 )
 from gputopo.reference.clock_events import decode
 from gputopo.topology.identities import program_name
+from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Hop
 
 _MIB = 1024 * 1024
@@ -114,7 +114,7 @@ def _one_node(mask: Any) -> int:
 def _cpus(mask: Any) -> str:
     if not (cpus := bits(mask)):
         raise NotReadError("NO_CPUS")
-    return cpu_list(cpus)
+    return index_ranges(cpus)
 
 
 def _pstate(number: int) -> str:

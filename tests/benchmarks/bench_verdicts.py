@@ -59,7 +59,14 @@ STEPS = (60, 100, 200, 400, 700)
 
 
 def _at_random(share: float, longer: float, seed: int, together: int = 1) -> Factor:
-    return lambda step: longer if random.Random(f"{seed} {step // together}").random() < share else 1.0
+    """Longer in this share of each 20 times `together` steps, so that a card loses what was asked for."""
+
+    def factor(step: int) -> float:
+        window, place = divmod(step // together, 20)
+        slow = random.Random(f"{seed} {window}").sample(range(20), round(20 * share))
+        return longer if place in slow else 1.0
+
+    return factor
 
 
 def _heavy(draw: Draw, seed: int, tower: int) -> Factor:

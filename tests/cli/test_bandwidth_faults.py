@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
 
-LIMIT_S = 1.0  # of a call that hangs: a test can wait for it
+LIMIT_S = 2.0  # of a call that hangs: a test can wait for it
 PATIENT_S = 60.0  # of calls that return, however busy the machine is
 CUDA, NVML = "FAKE_CUDA_CALL", faulty_nvml.FAULT
 # A session of few and small copies: those with the host, and within a GPU.
@@ -58,16 +58,10 @@ POWER = "nvmlDeviceGetPowerUsage:0"
 DRILLS = [
     (CUDA, "none"),
     (CUDA, "hang@cuInit"),
-    (CUDA, "segv@cuInit"),
-    (CUDA, "hang@cuDevicePrimaryCtxRetain:1"),
     (CUDA, "segv@cuDevicePrimaryCtxRetain:1"),
     (CUDA, "hang@cuMemAlloc:1,1"),
-    (CUDA, "abort@cuMemAlloc:1,1"),
-    (CUDA, "hang@cuMemcpyHtoDAsync:2,6"),
     (CUDA, "kill@cuMemcpyDtoHAsync:2,6"),
     (CUDA, "hang@cuMemFree:1"),
-    (CUDA, "slow@cuStreamCreate"),
-    (NVML, f"hang@{POWER},6"),
     (NVML, f"segv@{POWER},6"),
 ]
 
@@ -151,21 +145,17 @@ def test_a_healthy_driver_is_measured_whole(done: Drills) -> None:
     assert (one.document["failures"], one.document["complete"]) == ([], True)
 
 
-@pytest.mark.parametrize("fault", ["hang", "segv"])
-def test_a_start_that_does_not_return_is_exit_code_3(fault: str, done: Drills) -> None:
-    one = done[CUDA, f"{fault}@cuInit"]
-    how = "did not return within 1 s" if fault == "hang" else "ended the process with SIGSEGV"
+def test_a_start_that_does_not_return_is_exit_code_3(done: Drills) -> None:
+    one, reason = done[CUDA, "hang@cuInit"], f"cuInit did not return within {LIMIT_S:g} s"
     assert (one.code, one.document["samples"]) == (3, [])
-    assert f"cuInit {how}" in one.err
-    assert one.document["not_measured"][0] == {"what": "all copies of the GPUs", "reason": f"cuInit {how}"}
+    assert reason in one.err
+    assert one.document["not_measured"][0] == {"what": "all copies of the GPUs", "reason": reason}
 
 
 def test_a_gpu_whose_call_does_not_return_is_given_up_and_the_others_are_measured(done: Drills) -> None:
     cases: list[tuple[str, str, str]] = [
-        ("hang@cuDevicePrimaryCtxRetain:1", "cuDevicePrimaryCtxRetain", "TIMED_OUT"),
         ("segv@cuDevicePrimaryCtxRetain:1", "cuDevicePrimaryCtxRetain", "CRASHED"),
         ("hang@cuMemAlloc:1,1", "cuMemAlloc", "TIMED_OUT"),
-        ("abort@cuMemAlloc:1,1", "cuMemAlloc", "CRASHED"),
     ]
     for drill, function, reason in cases:
         one = done[CUDA, drill]
@@ -176,14 +166,6 @@ def test_a_gpu_whose_call_does_not_return_is_given_up_and_the_others_are_measure
         assert one.document["complete"] is True
         ids = {finding["id"] for finding in one.document["findings"] if finding["severity"] == "error"}
         assert ids == {"bandwidth.hung" if reason == "TIMED_OUT" else "bandwidth.copy_failed"}
-
-
-def test_a_copy_whose_call_hangs_costs_that_copy_and_what_comes_after_it(done: Drills) -> None:
-    one = done[CUDA, "hang@cuMemcpyHtoDAsync:2,6"]
-    assert {failure["reason"] for failure in one.document["failures"]} == {"TIMED_OUT"}
-    assert "cuMemcpyHtoDAsync of GPU 2 did not return within 1 s" in one.out
-    alone = {(s["kind"], s["source"], s["destination"]) for s in one.document["samples"]}
-    assert {("d2d_local", "gpu:1", "gpu:1"), ("h2d", "host", "gpu:0")} <= alone
 
 
 def test_a_process_that_the_kernel_kills_leaves_what_was_measured(done: Drills) -> None:
@@ -199,19 +181,12 @@ def test_a_call_that_hangs_after_the_measurement_costs_nothing(done: Drills) -> 
     assert one.places == {"gpu:0", "gpu:1", "gpu:2"}
 
 
-def test_a_slow_driver_is_waited_for(done: Drills) -> None:
-    one = done[CUDA, "slow@cuStreamCreate"]
-    assert (one.code, one.document["failures"], one.document["complete"]) == (0, [], True)
-
-
-@pytest.mark.parametrize(
-    ("fault", "how"), [("hang", "did not return within 1 s"), ("segv", "ended the process with SIGSEGV")]
-)
-def test_nvml_that_does_not_return_costs_readings_and_no_copy(fault: str, how: str, done: Drills) -> None:
-    one = done[NVML, f"{fault}@{POWER},6"]
+def test_nvml_that_does_not_return_costs_readings_and_no_copy(done: Drills) -> None:
+    one = done[NVML, f"segv@{POWER},6"]
     assert (one.code, one.document["failures"], one.document["complete"]) == (0, [], True)
     assert one.places == {"gpu:0", "gpu:1", "gpu:2"}
-    assert any(f"nvmlDeviceGetPowerUsage of GPU 0 {how}" in note for note in one.document["notes"])
+    how = "nvmlDeviceGetPowerUsage of GPU 0 ended the process with SIGSEGV"
+    assert any(how in note for note in one.document["notes"])
     assert one.document["samples"][-1]["conditions"] == []
     whole = done[CUDA, "none"].document["samples"]
     assert {(s["kind"], s["source"]) for s in one.document["samples"]} == {
@@ -223,32 +198,32 @@ def children_of(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
-def gone(pid: str) -> bool:
+def state_of(pid: str) -> str:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return True
+        return "X"
 
 
-def wait_until_hung(err: IO[str]) -> None:
-    next(line for line in err if "starting CUDA" in line or "measuring 1 of 1" in line)
-    time.sleep(0.3)
+def wait_for(pid: str, states: str) -> None:
+    until = time.monotonic() + 60
+    while state_of(pid) not in states and time.monotonic() < until:
+        time.sleep(0.01)
+    assert state_of(pid) in states
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
 def test_a_driver_that_hangs_is_left_with_the_command(machine: Machine, signum: signal.Signals) -> None:
     with TemporaryFile() as out, machine.started((CUDA, "hang@cuInit"), out.fileno()) as (program, err):
-        wait_until_hung(err)
+        next(line for line in err if "starting CUDA" in line or "measuring 1 of 1" in line)
         (child,) = children_of(program.pid)
+        wait_for(child, "S")
         os.kill(program.pid, signum)
         code = program.wait(PATIENT_S / 2)
         assert code == (130 if signum == signal.SIGINT else -signal.SIGKILL)
         out.seek(0)
         reported = out.read()
-    until = time.monotonic() + 60
-    while not gone(child) and time.monotonic() < until:
-        time.sleep(0.01)
-    assert gone(child)
+    wait_for(child, "ZX")
     if signum == signal.SIGINT:
         document = json.loads(reported)
         assert document["complete"] is False

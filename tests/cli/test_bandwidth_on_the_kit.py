@@ -1,11 +1,8 @@
 """The whole command against the doubles of NVML, the PCI tree and CUDA, in its own process."""
 
 import json
-import os
 import shutil
-import signal
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
@@ -53,17 +50,6 @@ def test_a_machine_is_measured_saved_and_compared_with_itself(own_home: Path) ->
     assert "d2h gpu:0 to host (pinned" not in reported
 
 
-def test_wrong_data_is_named_on_its_gpu_and_nothing_else_is_lost() -> None:
-    done = run("four", ("wrong@h2d:1",), "bandwidth", "--gpus", "0,1", "--all")
-    assert done.returncode == 1, done.stderr
-    reported = " ".join(done.stdout.split())
-    assert "h2d host to gpu:1 (copy_engine, pinned) WRONG_DATA" in reported
-    assert "FAIL" in reported
-    assert "h2d host to gpu:0 (copy_engine" not in reported
-    row = next(row for row in done.stdout.splitlines() if row.startswith("  GPU0"))
-    assert "12.3" in row
-
-
 IMPATIENT = """
 import sys
 from functools import partial
@@ -99,38 +85,20 @@ def counting(sources):
     return msgspec.structs.replace(machine, gpus=tuple(gpus))
 
 bandwidth.machine_from = counting
-soak.MIN_INTERVAL_S = 0.2
+soak.MIN_INTERVAL_S = 0.1
 sys.exit(main(sys.argv[1:]))
 """
 
 
 def test_a_soak_reports_what_was_counted_under_load() -> None:
-    _, _, *command = on_kit("four", "bandwidth", "--gpus", "0,1", "--soak", "0.02", "--json")
+    _, _, *command = on_kit("four", "bandwidth", "--gpus", "0,1", "--soak", "0.01", "--json")
     done = session.run_program(box("four"), "-c", SOAK, *command)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["complete"] is True
-    assert document["soak"]["asked_s"] == pytest.approx(1.2)
+    assert document["soak"]["asked_s"] == pytest.approx(0.6)
     kinds = {one["kind"] for interval in document["soak"]["intervals"] for one in interval["rates"]}
     assert {"h2d", "d2h"} <= kinds
     assert len(document["machine"]["samples"]) >= 3
     (found,) = [one for one in document["findings"] if one["id"] == "soak.errors"]
     assert (found["subject"], "PCIe replay counter by" in found["says"]) == ("gpu:1", True)
-
-
-def test_ctrl_c_shows_what_was_measured_until_then(own_home: Path) -> None:
-    command = on_kit("four", "bandwidth", "--gpus", "0,1", "--json", "--save")
-    with TemporaryFile() as out, session.started(box("four"), *command, out=out.fileno()) as (program, err):
-        for line in err:
-            if " of 1:" not in line:  # a quarter of the jobs is done
-                break
-        os.kill(program.pid, signal.SIGINT)
-        reported = err.read()
-        assert program.wait(60) == 130, reported
-        out.seek(0)
-        document = json.loads(out.read())
-    assert document["complete"] is False
-    assert {"h2d", "d2h"} <= {one["kind"] for one in document["samples"]}
-    assert "interrupted" in {one["reason"] for one in document["not_measured"]}
-    assert "interrupted" in reported
-    assert not (own_home / "history.sqlite").exists()

@@ -73,9 +73,8 @@ def test_a_terminal_gets_colour_unless_no_color_is_set(no_color: str, coloured: 
     assert ("31m" in shown) == coloured  # red: the severity of an error
 
 
-@pytest.mark.parametrize("closed", ["2>&-", "<&- 2>&-", "<&-"])
-def test_closed_streams_change_nothing_of_the_data(closed: str, tmp_path: Path) -> None:
-    line = f"{sys.executable} -m gputopo run --model alexnet --dry-run --json {closed}"
+def test_closed_streams_change_nothing_of_the_data(tmp_path: Path) -> None:
+    line = f"{sys.executable} -m gputopo run --model alexnet --dry-run --json <&- 2>&-"
     environment = {**os.environ, "GPUTOPO_ROOT": str(tmp_path), "GPUTOPO_HOME": str(tmp_path / "home")}
     (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
     done = subprocess.run(["sh", "-c", line], cwd=ROOT, env=environment, capture_output=True, text=True)

@@ -211,7 +211,7 @@ def test_what_cannot_be_screened_is_refused_in_two_lines(
 def test_on_logical_cpu_devices_each_is_really_trained(tmp_path: Path) -> None:
     with without_a_gpu(tmp_path) as patch:
         patch.setattr(screening, "WHOLE", (screening.WHOLE[0], screening.WHOLE[-1]))
-        options = ("--cpu", "--model", "trivial", "--num-batches", "3", "--batch-size", "4")
+        options = ("--cpu", "--model", "lenet", "--num-batches", "3", "--batch-size", "2")
         assert run_command(["screen", *options, "--output", "out"]) == 0
     found = stored(tmp_path / "out")
     assert found.complete

@@ -166,6 +166,8 @@ def test_two_hosts_that_differ_are_both_named_and_none_is_odd() -> None:
 
 def test_half_of_four_hosts_are_no_majority() -> None:
     machine = machine_of("four")
+    poorer = with_fault("four", "no_privileges")
+    assert fleet_of(machine, 4, {2: poorer, 3: poorer}).findings == ()
     other = replace(machine, host=replace(machine.host, kernel="6.8.0"))
     found = fleet_of(machine, 4, {0: other, 1: other})
     assert [(one.id, one.hosts) for one in found.findings] == [("fleet.split", ("n0", "n1", "n2", "n3"))]

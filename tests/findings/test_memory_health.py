@@ -83,6 +83,13 @@ def test_errors_of_a_single_place_count_where_no_total_is_reported() -> None:
     assert (found.id, found.severity) == ("ecc.uncorrected_before", "warning")
 
 
+@pytest.mark.parametrize(("rows", "severity"), [(1, "warning"), (2, "info")])
+def test_errors_whose_rows_were_all_replaced_are_no_warning(rows: int, severity: str) -> None:
+    change = gpu(1, ecc={"uncorrected_aggregate": 2}, remapped_rows={"uncorrectable": rows})
+    (found,) = find(change(sound()))
+    assert found.severity == severity
+
+
 @pytest.mark.parametrize(
     ("name", "severity"),
     [("Tesla T4", "info"), ("NVIDIA A100-PCIE-40GB", "warning"), ("RTX A6000", None)],

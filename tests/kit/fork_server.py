@@ -16,7 +16,7 @@ import runpy
 import socket
 import sys
 import threading
-from typing import Any
+from typing import Any, NoReturn
 
 MESSAGE_BYTES = 2**20
 FILES = 4
@@ -48,15 +48,20 @@ def main() -> None:
                 os.write(answer, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]))
             os._exit(0)
         os.close(answer)
-        try:
-            _run(json.loads(message), streams)
-        except SystemExit as end:
-            if isinstance(end.code, str):  # to be printed
-                raise
-            _end(end.code or 0)
-        _end(0)
+        run(json.loads(message), streams)
     for child in waiting:
         os.waitpid(child, 0)
+
+
+def run(request: dict[str, Any], streams: list[int]) -> NoReturn:
+    """Become the program of a request, with these files as standard streams. For a fork."""
+    try:
+        _run(request, streams)
+    except SystemExit as end:
+        if isinstance(end.code, str):  # to be printed
+            raise
+        _end(end.code or 0)
+    _end(0)
 
 
 def _run(request: dict[str, Any], streams: list[int]) -> None:
@@ -75,7 +80,7 @@ def _run(request: dict[str, Any], streams: list[int]) -> None:
         exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
 
 
-def _end(code: int) -> None:
+def _end(code: int) -> NoReturn:
     """End as an interpreter does, but do not free the modules, which takes longer than most programs."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.values.machine import Machine
-from tests.kit.faults import FAULTS, broken, selected
+from tests.kit.faults import FAULTS, broken
 from tests.kit.machines import leaves, machine_of, read
 from tests.kit.scenarios import SCENARIOS
 
@@ -42,13 +42,6 @@ def test_a_fault_is_seen_and_one_of_a_gpu_leaves_the_others_as_they_were(fault: 
         assert changed <= {"cuda_index"}  # of all GPUs or of none
 
 
-def test_faults_add_up(tmp_path: Path) -> None:
-    seen = machine("four", tmp_path, "power_cap_low@1", "x1_riser@3", "acs_on")
-    assert [gpu.power_w.limit for gpu in seen.gpus] == [400.0, 240.0, 400.0, 400.0]
-    assert [gpu.pcie.width_now for gpu in seen.gpus] == [16, 16, 16, 1]
-    assert seen.host.acs == "on"
-
-
 def test_a_riser_and_a_badly_placed_card_differ_in_what_their_slots_can_do(tmp_path: Path) -> None:
     riser = machine("four", tmp_path / "a", "x1_riser").gpus[1].pcie
     loose = machine("four", tmp_path / "b", "width_degraded").gpus[1].pcie
@@ -62,18 +55,6 @@ def test_an_idle_link_and_a_degraded_one_differ_in_the_load(tmp_path: Path) -> N
     assert (idle.pcie.gen_now, idle.pcie.gen_max) == (degraded.pcie.gen_now, degraded.pcie.gen_max) == (1, 3)
     assert (idle.utilization_percent.gpu, idle.throttle.reasons) == (0, ("gpu_idle",))
     assert (degraded.utilization_percent.gpu, degraded.throttle.reasons) == (98, ())
-
-
-def test_a_driver_that_is_not_there_is_not_there_in_the_tree_either(tmp_path: Path) -> None:
-    seen = machine("four", tmp_path, "driver_not_loaded")
-    assert seen.driver.status == "not_loaded"
-    assert not (tmp_path / "dev").exists()
-
-
-def test_a_container_hides_the_tree_and_nothing_else(tmp_path: Path) -> None:
-    seen = machine("four", tmp_path, "container_hidden")
-    assert (seen.driver.status, seen.host.container, seen.pci) == ("ok", "docker", ())
-    assert [gpu.name for gpu in seen.gpus] == ["NVIDIA Test-100"] * 4
 
 
 def test_the_plain_machines_are_idle_and_free_of_errors() -> None:
@@ -93,32 +74,3 @@ def test_the_plain_machines_are_idle_and_free_of_errors() -> None:
             assert not any((gpu.pcie.aer or {}).values())
             assert not any(process.kind == "compute" for process in gpu.processes or ())
             assert gpu.clocks_mhz.graphics.now <= gpu.clocks_mhz.graphics.max  # type: ignore[operator]
-
-
-def test_a_selection_names_scenario_faults_and_gpus() -> None:
-    assert selected("four") == SCENARIOS["four"]
-    assert selected("four+lost@3+acs_on") == broken("four", "lost@3", "acs_on")
-    assert selected("desktop+lost") == broken("desktop", "lost@0")
-
-
-def test_a_selection_that_cannot_be_is_refused() -> None:
-    for text in [
-        "",
-        "none",
-        "four+none",
-        "four+lost@9",
-        "four+lost@x",
-        "four+lost@",
-        "four+acs_on@1",
-        "four+",
-        "four++",
-    ]:
-        with pytest.raises(ValueError, match=r"there are|no GPU|whole machine"):
-            selected(text)
-
-
-def test_a_fault_that_the_card_does_not_report_is_refused() -> None:
-    with pytest.raises(ValueError, match="does not answer nvmlDeviceGetTotalEccErrors"):
-        broken("desktop", "ecc_uncorrected")
-    with pytest.raises(ValueError, match="no NVLink"):
-        broken("desktop", "nvlink_down")

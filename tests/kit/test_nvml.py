@@ -41,11 +41,3 @@ def test_every_call_that_would_change_a_setting_is_noted() -> None:
             pynvml.nvmlInit()
             getattr(pynvml, function)(pynvml.nvmlDeviceGetHandleByIndex(0), *arguments)
         assert fake.writes == [function]
-
-
-def test_what_stood_in_pynvml_before_stands_there_again() -> None:
-    before = pynvml.nvmlLib
-    with installed(FakeNvml(FOUR)):
-        pynvml.nvmlInit()
-    assert pynvml.nvmlLib is before
-    assert pynvml._nvmlGetFunctionPointer_cache == {}

@@ -75,17 +75,6 @@ def traceback() -> None:
 
 
 @behaviour
-def no_tensorflow() -> None:
-    import tensorflow_that_is_not_there  # type: ignore[import-not-found]  # noqa: F401
-
-
-@behaviour
-def bad_alloc_in_cpp() -> None:
-    os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
-    os._exit(1)
-
-
-@behaviour
 def killed() -> None:
     step(1)
     os.write(2, b"about to go")
@@ -121,12 +110,6 @@ def needs_a_batch_of_one() -> None:
         failed("out_of_memory", f"no memory for {batch_size}", "use a smaller --batch-size")
         sys.exit(3)
     step(1)
-
-
-@behaviour
-def reports_failure_and_hangs() -> None:
-    failed("placement", "tower 1 computes on /CPU:0", "report this")
-    hang()
 
 
 @behaviour
@@ -175,20 +158,6 @@ def is_killed_until_it_resumes() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@behaviour
-def prints_much() -> None:
-    for _ in range(64):
-        os.write(1, b"x" * (1 << 20))  # one line, without an end
-    step(1)
-
-
-@behaviour
-def closes_its_output() -> None:
-    os.close(1)
-    os.close(2)
-    step(1)
-
-
 def awaits_sigint(*more: signal.Signals) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *more})
     send("placement", variables={}, ops={}, first_step_s=1.0)
@@ -218,13 +187,6 @@ def ends_as_asked() -> None:
 
 
 @behaviour
-def ends_as_asked_on_a_full_disk() -> None:
-    awaits_sigint()
-    failed("checkpoint", "cannot write c: No space left on device", "free some space")
-    sys.exit(3)
-
-
-@behaviour
 def does_not_end_as_asked() -> None:
     awaits_sigint()
     send("phase", phase="checkpoint")
@@ -245,35 +207,9 @@ def half_a_line() -> None:
 
 
 @behaviour
-def half_a_line_then_killed() -> None:
-    step(1)
-    os.write(FD, b'{"event": "step", "time_')
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-@behaviour
-def line_in_pieces() -> None:
-    line = json.dumps(
-        {"event": "model_built", "time_s": 1.0, "parameters": 7}
-        | dict.fromkeys(("parameter_bytes", "import_s", "build_s"), 1)
-    )
-    for position in range(0, len(line), 7):
-        os.write(FD, line[position : position + 7].encode())
-    os.write(FD, b"\n")
-    step(1)
-
-
-@behaviour
 def garbage() -> None:
     step(1)
     os.write(FD, b"\x00\xffnot an event\n")
-    hang()
-
-
-@behaviour
-def closes_the_pipe_and_hangs() -> None:
-    step(1)
-    os.close(FD)
     hang()
 
 

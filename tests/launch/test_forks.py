@@ -11,31 +11,36 @@ from tests.launch.forks import run_program
 pytestmark = pytest.mark.tensorflow
 
 PRINTS = """
-import json, os, sys
-import tensorflow as tf
+import os; before = sorted(os.environ)
+import json, sys
 sys.stderr.write("a word on the side")
 os.environ["LEFT_BEHIND"] = "1"
+print(json.dumps([sys.argv, os.getcwd(), before]))
+"""
+DEVICES = """
+import sys, tensorflow as tf
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * int(sys.argv[1]))
-print(json.dumps([sys.argv, len(tf.config.list_logical_devices()), os.getcwd(), sorted(before)]))
+print(len(tf.config.list_logical_devices()))
 """
 
 
-def test_each_program_has_arguments_environment_and_devices_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    code = "import os; before = dict(os.environ)\n" + PRINTS
-    run_program("-c", code, "3")  # leaves nothing to the next
+def test_each_program_has_arguments_and_environment_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_program("-c", PRINTS, "3")  # leaves nothing to the next
     monkeypatch.setenv("FOR_2", "1")
-    expected = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    forked, fresh = run_program("-c", code, "2"), run_program("-c", code, "2", more={"FRESH": "1"})
+    expected = {*os.environ, "CUDA_VISIBLE_DEVICES", "TF_CPP_MIN_LOG_LEVEL"}
+    forked, fresh = run_program("-c", PRINTS, "2"), run_program("-c", PRINTS, "2", more={"FRESH": "1"})
     assert (forked.returncode, fresh.returncode) == (0, 0), forked.stderr + fresh.stderr
-    arguments, count, folder, environment = json.loads(forked.stdout)
-    assert (arguments, count) == (["-c", "2"], 2)
-    assert [arguments, count, folder, sorted([*environment, "FRESH"])] == json.loads(fresh.stdout)
-    assert set(expected) - {"OPENBLAS_NUM_THREADS"} <= set(environment)
+    arguments, folder, environment = json.loads(forked.stdout)
+    assert arguments == ["-c", "2"]
+    assert [arguments, folder, sorted([*environment, "FRESH"])] == json.loads(fresh.stdout)
+    assert expected - {"OPENBLAS_NUM_THREADS"} <= set(environment)
     assert "LEFT_BEHIND" not in environment
     assert "a word on the side" in forked.stderr
+
+
+def test_each_program_has_devices_of_its_own() -> None:
+    assert [run_program("-c", DEVICES, count).stdout for count in ("3", "2")] == ["3\n", "2\n"]
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ door._machine = lambda: Machine(source="live", driver=Driver(status="no_device")
 import numpy as np, keras, tensorflow as tf
 def build():
     return keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
-chosen = gputopo.launch.strategy(build, num_gpus=int(sys.argv[1]))
+chosen = gputopo.launch.strategy(build, num_gpus=2)
 keras.utils.set_random_seed(1)
 x = np.random.rand(16, 4).astype("float32")
 y = x.sum(1, keepdims=True)
@@ -187,13 +187,12 @@ print(json.dumps([type(chosen).__name__, chosen.num_replicas_in_sync, losses, fl
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("devices", [1, 2])
-def test_keras_fits_and_a_loop_of_the_users_own_runs_in_its_scope(devices: int) -> None:
-    done = run_program("-c", FITS, str(devices))
+def test_keras_fits_and_a_loop_of_the_users_own_runs_in_its_scope() -> None:
+    done = run_program("-c", FITS)
     assert done.returncode == 0, done.stderr
     name, replicas, losses, weight = json.loads(done.stdout)
-    assert (replicas, weight) == (devices, float(devices))
-    assert "OneDevice" in name if devices == 1 else "CentralStorage" in name or "Mirrored" in name
+    assert (replicas, weight) == (2, 2.0)
+    assert "CentralStorage" in name or "Mirrored" in name
     assert losses[1] < losses[0]
     lines = [line for line in done.stderr.splitlines() if line.startswith("gputopo: ")]
     assert len(lines) == 2

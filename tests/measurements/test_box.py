@@ -89,6 +89,7 @@ def test_a_fall_by_a_tenth_is_found_in_most_series(
 @given(st.lists(st.floats(0.1, 1e4), max_size=5))
 def test_few_measurements_have_none(values: list[float]) -> None:
     assert change_of(series_of(values)) is None
+    assert low_last(series_of([10.0, 10.0, 1.0])) is None
 
 
 @given(st.floats(0.1, 1e4), st.floats(0.0, MIN_CHANGE * 0.99))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.measurements.cells import COMPARISONS, CONDITIONS, cells_of
-from gputopo.measurements.figures import against_earlier, figures_of, not_comparable
+from gputopo.measurements.figures import against_earlier, against_published, figures_of, not_comparable
 from gputopo.measurements.from_ours import of_result
 from gputopo.measurements.observations import OBSERVATIONS
 from gputopo.measurements.published import known_machines
@@ -133,6 +133,9 @@ def test_the_headline_takes_what_pays_and_avoids_the_far_pair() -> None:
     assert study.headline == "Do not use GPUs 0,5 together."
     noisy = [msgspec.structs.replace(one, uncertainty=30.0) for one in far]
     assert "Do not use" not in study_of(noisy, title="t", machines=known_machines()).headline
+    several = [run(speed, n, model=model) for model, more in (("a", 191), ("b", 192), ("c", 380))
+               for n, speed in ((1, 100), (2, 190), (4, more))]  # fmt: skip
+    assert study_of(several, title="t").headline == "Take 2 GPUs: 1.9x, the best in 2 of 3 jobs."
     apart = [run(100), run(200, 2, variable_update="independent")]
     assert "Take" not in study_of(apart, title="t").headline
 
@@ -181,6 +184,9 @@ def test_a_slow_gpu_is_split_into_what_its_clock_explains_and_the_rest() -> None
 
     assert [row.explained_percent for row in rows[1:]] == pytest.approx([5.0, 3.0])
     assert [row.unexplained_percent for row in rows[1:]] == pytest.approx([10.0, 0.0], abs=1e-9)
+    other = run(85, gpus=[1], devices=[DeviceFigure(number=1, memory_mhz=950)])  # the clock of something else
+    row = figures_of([alone(0, 100, 1000), other]).clocks[0].rows[1]
+    assert (row.clock_percent, row.explained_percent) == (None, None)
 
 
 def test_cpu_devices_are_alike_and_have_no_table_of_clocks() -> None:
@@ -222,6 +228,21 @@ def test_only_an_earlier_run_of_the_same_version_can_be_a_regression() -> None:
         "With one run a cell, differences below 7 % are not seen: repeat the cells."
     )
     assert not against_earlier(now, cells_of([run(100, machine="other")]))
+    more = study_of([run(99), run(190, 2)], title="t", earlier=[run(100)])
+    assert " 1 cell has no earlier run." in more.headline
+
+
+def test_a_published_figure_is_beside_that_of_the_same_gpu_model_within_its_noise() -> None:
+    published = cells_of([run(100, machine="other", framework="tf_cnn_benchmarks")])
+    found = [against_published(cells_of([run(speed)]), published) for speed in (90, 101, 110)]
+    assert [row.verdict for (row,) in found] == ["slower", "even", "faster"]
+    assert not against_published(cells_of([run(100, gpu="GeForce GTX 1080")]), published)
+
+
+def test_gpu_models_are_compared_in_the_same_mode() -> None:
+    for mode, tables in (("replicated", ["gpu"]), ("parameter_server", [])):
+        runs = [run(100, variable_update="replicated"), run(80, gpu="GeForce GTX 1080", variable_update=mode)]
+        assert [table.id for table in figures_of(runs).ratios] == tables
 
 
 def test_forty_cells_without_a_change_have_no_regression_and_one_with_a_change_has() -> None:
@@ -240,6 +261,11 @@ def test_forty_cells_without_a_change_have_no_regression_and_one_with_a_change_h
     assert study.headline.startswith("1 of 40 cells slower than before, by up to ")
     (row,) = (row for row in study.figures.against if row.is_regression)
     assert row.difference_percent < -row.noise_percent
+    for count, regressions in ((7, 0), (8, 8)):  # of few cells the spread shows no noise
+        now, then = (
+            cells_of(run(speed + n / 100, batch_per_gpu=n) for n in range(count)) for speed in (95, 100)
+        )
+        assert sum(row.is_regression for row in against_earlier(now, then)) == regressions
     few = [against_earlier(cells_of(runs()[:4]), cells_of(runs()[:4])) for _ in range(40)]
     assert sum(any(row.is_regression for row in rows) for rows in few) <= 6
 

@@ -122,6 +122,8 @@ def test_nvlink_joins_two_gpus_by_all_free_links() -> None:
         changed(after, ("nvlink 0-1",))
     assert "nvlink 0-1" in single_changes(machine)
     assert single_changes(after) == ()
+    more = [single_changes(box(*[16] * count, name="GeForce RTX 3090")) for count in (4, 5)]
+    assert [len(changes) for changes in more] == [6, 0]
 
 
 def tree(*, acs: bool = False) -> Machine:

@@ -2,11 +2,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gputopo.probes.host import cpu_list, read_host
-from gputopo.values.index_ranges import parse_cpus
+from gputopo.probes.host import read_host
 from gputopo.values.machine import Host
 from tests.kit.scenarios import SCENARIOS
 from tests.kit.sysfs import write_files, write_tree
@@ -146,8 +143,3 @@ def test_the_kind_of_virtual_machine_is_reported(
 def test_wsl_is_reported_by_its_kernel(tmp_path: Path) -> None:
     write_files(tmp_path, {"proc/sys/kernel/osrelease": "5.15.153.1-microsoft-standard-WSL2"})
     assert read_host(tmp_path).virtual_machine == "wsl"
-
-
-@given(st.sets(st.integers(0, 300)))
-def test_a_cpu_list_reads_back_to_the_same_cpus(cpus: set[int]) -> None:
-    assert (parse_cpus(cpu_list(cpus)) or frozenset()) == cpus

@@ -6,11 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.probes.pci import (
-    SlotLimit,
     aer_total,
     host_acs,
     interface_name,
-    limit_above,
     normal_address,
     read_acs,
     read_aer,
@@ -19,6 +17,7 @@ from gputopo.probes.pci import (
     read_width,
 )
 from gputopo.reference.expectations import address_order, generation_of
+from gputopo.topology.hops import slower_bridge
 from gputopo.values.machine import PciNode
 from tests.kit.faults import broken
 from tests.kit.machines import read
@@ -211,34 +210,30 @@ def write_way(root: Path, links: list[LinkSpec | None]) -> str:
 @pytest.mark.parametrize(
     ("bridges", "limit"),
     [
-        ([LinkSpec(max_speed=16.0)], SlotLimit(4, None)),
-        ([LinkSpec(max_speed=8.0)], SlotLimit(3, "0000:00:00.0")),
-        ([LinkSpec(max_speed=16.0, max_width=8)], SlotLimit(4, "0000:00:00.0")),
-        ([LinkSpec(max_speed=32.0, max_width=8)], SlotLimit(5, None)),
+        ([LinkSpec(max_speed=16.0)], None),
+        ([LinkSpec(max_speed=8.0)], "0000:00:00.0"),
+        ([LinkSpec(max_speed=16.0, max_width=8)], "0000:00:00.0"),
+        ([LinkSpec(max_speed=32.0, max_width=8)], None),
         (
             [LinkSpec(max_speed=8.0), LinkSpec(max_speed=16.0, max_width=4), LinkSpec(max_speed=16.0)],
-            SlotLimit(4, "0000:01:00.0"),
+            "0000:01:00.0",
         ),
-        ([LinkSpec(max_speed=8.0), None, LinkSpec(max_speed=16.0)], SlotLimit(4, "0000:00:00.0")),
-        ([None], SlotLimit(None, None)),
-        ([], SlotLimit(None, None)),
+        ([LinkSpec(max_speed=8.0), None, LinkSpec(max_speed=16.0)], "0000:00:00.0"),
+        ([None], None),
+        ([], None),
     ],
 )
 def test_the_nearest_bridge_that_is_slower_than_the_card_is_named(
-    tmp_path: Path, bridges: list[LinkSpec | None], limit: SlotLimit
+    tmp_path: Path, bridges: list[LinkSpec | None], limit: str | None
 ) -> None:
     gpu = write_way(tmp_path, [*bridges, LinkSpec(max_speed=16.0)])
-    assert limit_above(read_pci(tmp_path), gpu) == limit
-
-
-def test_an_address_outside_the_tree_has_no_limit() -> None:
-    assert limit_above((), "0000:01:00.0") == SlotLimit(None, None)
+    assert slower_bridge({node.address: node for node in read_pci(tmp_path)}, gpu) == limit
 
 
 def test_bridges_in_a_circle_end() -> None:
-    a = PciNode(address="0000:00:00.0", root="r", parent="0000:01:00.0")
+    a = PciNode(address="0000:00:00.0", root="r", parent="0000:01:00.0", max_speed_gt_per_s=8.0, max_width=8)
     b = PciNode(address="0000:01:00.0", root="r", parent="0000:00:00.0")
-    assert limit_above((a, b), a.address) == SlotLimit(None, None)
+    assert slower_bridge({a.address: a, b.address: b}, a.address) is None
 
 
 def test_a_card_is_named_by_its_infiniband_device_before_its_network_interface(tmp_path: Path) -> None:

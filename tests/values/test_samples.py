@@ -68,7 +68,7 @@ def test_counters_have_a_maximum() -> None:
     counted: list[dict[str, Any]] = [
         {"ecc.corrected_volatile": 3, "pcie.aer": {"fatal": 1}},
         {"pcie.aer": {"fatal": 0, "nonfatal": 2}},
-        {},
+        {"ecc.corrected_volatile": 1},
     ]
     maxima = {3: {"ecc.corrected_volatile": 3, "pcie.aer": {"fatal": 1, "nonfatal": 2}}}
     assert max_counters(machine(*counted)) == maxima

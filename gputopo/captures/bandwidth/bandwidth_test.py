@@ -33,7 +33,8 @@ def renumbered(sources: Sequence[str], machines: Sequence[Machine]) -> list[Mach
     Without a number of a GPU in each name all are of GPU 0. One file alone keeps its GPU 0; beside captures
     of a machine with several GPUs the number in its name counts.
     """
-    single = [at for at, machine in enumerate(machines) if _is_single(machine)]
+    first = [(at, [gpu.index for gpu in one.gpus]) for at, one in enumerate(machines) if one.source == SOURCE]
+    single = [at for at, indices in first if indices == [0]]
     larger = any(len(machine.gpus) > 1 for machine in machines)
     found = [_IN_NAME.findall(PurePath(sources[at]).name) for at in single]
     numbers = [int(one[-1]) for one in found if one]
@@ -42,10 +43,6 @@ def renumbered(sources: Sequence[str], machines: Sequence[Machine]) -> list[Mach
         for at, index in zip(single, numbers, strict=True):
             given[at] = _as(machines[at], index)
     return given
-
-
-def _is_single(machine: Machine) -> bool:
-    return machine.source == SOURCE and [gpu.index for gpu in machine.gpus] == [0]
 
 
 def _as(machine: Machine, index: int) -> Machine:

@@ -339,10 +339,7 @@ def _opened(line: str, heading: P2pMatrix | None, version: Version) -> P2pMatrix
     if heading is None:
         kind: Kind | None = "latency" if corner == "GPU" else None if corner == "CPU" else "p2p_direct"
         return P2pMatrix(kind, version, label="no heading", columns=columns)
-    return _table(heading, None if corner == "CPU" else heading.kind, columns)
-
-
-def _table(heading: P2pMatrix, kind: Kind | None, columns: tuple[int, ...]) -> P2pMatrix:
+    kind = None if corner == "CPU" else heading.kind
     return replace(heading, kind=kind, columns=columns, cells={}, rows=set())
 
 

@@ -123,7 +123,10 @@ def peer_links(
             continue
         said = set().union(*reported.values())
         if len(said) > 1:
-            words = {f"{source}, from GPU {i}": _statuses(can) for (i, _), can in reported.items()}
+            words = {
+                f"{source}, from GPU {i}": " and ".join(sorted("OK" if one else REFUSED for one in can))
+                for (i, _), can in reported.items()
+            }
             facts = [at_link(a, b, fact) for fact in ("p2p_read", "p2p_write")]
             contradictions += [Contradiction(fact=fact, said=words) for fact in facts]
             missing |= dict.fromkeys(facts, "the two directions, or the list and the matrix, differ")
@@ -133,7 +136,3 @@ def peer_links(
         else:
             found.append(Link(a=a, b=b, p2p_read=REFUSED, p2p_write=REFUSED, p2p_reason=_NO_ACCESS))
     return tuple(found), missing, tuple(contradictions)
-
-
-def _statuses(can: set[bool]) -> str:
-    return " and ".join(sorted("OK" if one else REFUSED for one in can))

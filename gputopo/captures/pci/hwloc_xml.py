@@ -160,7 +160,9 @@ class _Reading:
         """Return the machine that the file shows."""
         if len(self.numa) == 1:
             only = next(iter(self.numa))
-            self.nodes = {key: _on(node, only) for key, node in self.nodes.items()}
+            for key, node in self.nodes.items():
+                if node.numa_node is None:
+                    self.nodes[key] = msgspec.structs.replace(node, numa_node=only)
         for where, gpu in list(self.found.gpus.items()):
             cpus = next((n.cpus for n in self.numa.values() if n.index == self.nodes[where].numa_node), None)
             self.found.gpus[where] = msgspec.structs.replace(gpu, cpu_affinity=cpus)
@@ -180,10 +182,6 @@ class _Reading:
             numa_nodes=nodes or None,
             kernel=next((info["OSRelease"] for info in infos if "OSRelease" in info), None),
         )
-
-
-def _on(node: PciNode, numa: int) -> PciNode:
-    return node if node.numa_node is not None else msgspec.structs.replace(node, numa_node=numa)
 
 
 def _root(above: tuple["Element", ...]) -> str:

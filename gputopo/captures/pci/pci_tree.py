@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gputopo.reference.expectations import WIDTHS, address_order, generation_of
-from gputopo.topology.hops import hop_between
+from gputopo.topology.hops import hop_between, slower_bridge
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, Nic, Pcie, PciNode, Unread
 from gputopo.values.subject import at_gpu, at_link
@@ -116,7 +116,7 @@ def _gpu(gpu: Gpu, index: int, node: PciNode, nodes: Mapping[str, PciNode], miss
         gen_max_host=generation_of(slot.max_speed_gt_per_s) if slot else None,
         width_now=node.width,
         width_max=_min(node.max_width, slot.max_width if slot else None),
-        limiting_hop=_slower_bridge(node, nodes),
+        limiting_hop=slower_bridge(nodes, node.address),
     )
     if gpu.pcie != Pcie():
         pcie = gpu.pcie  # the capture has it in its own terms
@@ -136,26 +136,6 @@ def _gpu(gpu: Gpu, index: int, node: PciNode, nodes: Mapping[str, PciNode], miss
 
 def _min(a: int | None, b: int | None) -> int | None:
     return None if a is None or b is None else min(a, b)
-
-
-def _slower_bridge(node: PciNode, nodes: Mapping[str, PciNode]) -> str | None:
-    """Return the first bridge above that has less speed x width than the device at their highest."""
-    own = _max_rate(node)
-    seen = {node.address}
-    above = nodes.get(node.parent) if node.parent else None
-    while own is not None and above is not None and above.address not in seen:
-        rate = _max_rate(above)
-        if rate is not None and rate < own:
-            return above.address
-        seen.add(above.address)
-        above = nodes.get(above.parent) if above.parent else None
-    return None
-
-
-def _max_rate(node: PciNode) -> float | None:
-    if node.max_speed_gt_per_s is None or node.max_width is None:
-        return None
-    return node.max_speed_gt_per_s * node.max_width
 
 
 def _hop(tree: Tree, a: str, b: str) -> Hop | None:

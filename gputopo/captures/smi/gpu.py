@@ -217,11 +217,9 @@ def _best(by_name: Mapping[int, ReportedValue]) -> ReportedValue:
 def _answers_nothing(values: Mapping[str, Any], missing: Mapping[str, str]) -> bool:
     """Return whether nothing but who the GPU is was answered, and errors for several other questions."""
     errors = sum(1 for why in missing.values() if _ERROR.fullmatch(why))
-    return errors >= _FEWEST_ERRORS and all(map(_is_identity, values))
-
-
-def _is_identity(fact: str) -> bool:
-    return "." not in fact and field_at(Gpu, fact).stability == "fixed"
+    return errors >= _FEWEST_ERRORS and not any(
+        "." in fact or field_at(Gpu, fact).stability != "fixed" for fact in values
+    )
 
 
 def _shown(value: ReportedValue) -> str:

@@ -58,7 +58,11 @@ def with_unanswered(
     one, else the number in its line does; with neither it comes last, and the reason stands in `missing`.
     `own`: the rows' indices are the source's own, and stay. Else the rows are only in order.
     """
-    new = [one for one in dict.fromkeys(unanswered) if not _has_row(one, rows, own)]
+    new = [
+        one
+        for one in dict.fromkeys(unanswered)
+        if not any(_is_about(one, index, gpu, own) for index, gpu in rows.items())
+    ]
     return _in_gaps(rows, new, names) if own else _in_order(rows, new, names)
 
 
@@ -68,10 +72,6 @@ def mark_lost(gpus: Mapping[int, ReportedGpu], line: Unanswered, *, own: bool) -
         if _is_about(line, index, gpu, own):
             gpu.lost = True
             gpu.notes[""] = line.reason
-
-
-def _has_row(line: Unanswered, rows: Mapping[int, ReportedGpu], own: bool) -> bool:
-    return any(_is_about(line, index, gpu, own) for index, gpu in rows.items())
 
 
 def _is_about(line: Unanswered, index: int, gpu: ReportedGpu, own: bool) -> bool:

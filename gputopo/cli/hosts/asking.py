@@ -16,6 +16,7 @@ from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.remote_ask import HostProcess, answers, questions
 from gputopo.launch.remote_start import HostCommand
+from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
 from gputopo.values.option import parameters_of, typed_words
 
@@ -143,10 +144,9 @@ def _read(process: HostProcess, within_s: float, python: str) -> Joining:
     line, host = process.line(within_s, python), process.start.host
     try:
         found = _decoder.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise HardwareError(
-            f"{host} answered something else: {error}", "see what its shell prints"
-        ) from error
+    except schema.UNREADABLE as error:
+        what = f"{host} answered something else: {error}"
+        raise HardwareError(what, "see what its shell prints") from error
     if found.version != gputopo.__version__:
         raise UsageError(
             f"gputopo is {found.version} on {host}, {gputopo.__version__} here",

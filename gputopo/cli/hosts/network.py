@@ -81,7 +81,7 @@ def _done(
     def result(process: HostProcess) -> Done:
         try:
             return msgspec.json.decode(process.line(within_s, python), type=Done)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except schema.UNREADABLE as error:
             raise HardwareError(f"{process.start.host} reported no result: {error}", "") from error
 
     return answers(orders, lambda rank: result(processes[rank]))

@@ -56,12 +56,10 @@ def run(
     Ctrl-C, SIGTERM; a program's own code, 128 + n for signal n, 3 where --stall-timeout ended it.
     """
     asked = Asked(program, AskedJob(model, placement, training), sources, hosts, showing)
-    options = asked.options
     if program:
         _refuse_for_program(asked)
     elif model is None:
         raise UsageError("nothing to run", "add --model alexnet, or a program after --")
-    start.require_dry(options.shape, dry_run=options.dry_run)
     code = _run_on_hosts(asked)
     return _run_here(asked) if code is None else code
 
@@ -250,7 +248,7 @@ def _run_program(asked: Asked, allocation: Allocation) -> int:
 
 def _export(asked: Asked) -> int:
     from gputopo.cli.run.prepare import require_restartable
-    from gputopo.cli.run.start import show_hosts_start, words_of_hosts
+    from gputopo.cli.run.start import show_hosts_start
     from gputopo.launch.jobs.restarting import require_losable
 
     options, shape = asked.options, asked.options.shape
@@ -266,7 +264,7 @@ def _export(asked: Asked) -> int:
         return asked.job.on_hosts(asked.job.placed(target), checked)
 
     _require_several(asked, is_exported=True)
-    typed = {**asked.job.training.typed, **words_of_hosts(shape, asked.hosts.typed), **asked.showing.typed}
+    typed = {**asked.job.training.typed, **asked.hosts.typed, **asked.showing.typed}
     words = start.words_of(declared := parameters_of(run), typed)
     if asked.job.model is not None:
         words = [

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 # Formats that are for several hosts only; sbatch is for one as well.
 _OF_KUBERNETES = ("jobset", "trainjob")
 OF_HOSTS = ("hostfile", *_OF_KUBERNETES)
-_WHICH = ("hosts", "hostfile", "num_hosts")
-_OF_ONE = ("node_rank", "remote_python")
 
 
 def exports_hosts(shape: str, options: HostOptions) -> bool:
@@ -38,18 +36,6 @@ def exports_hosts(shape: str, options: HostOptions) -> bool:
             f"use --format {', '.join(OF_HOSTS)} or sbatch, or add --num-hosts 1",
         )
     return shape in OF_HOSTS or (shape == "sbatch" and (named or (options.num_hosts or 1) > 1))
-
-
-def words_of_hosts(shape: str, typed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of hosts, as typed, that the started run has too. Raises UsageError."""
-    of_one = next((name for name in _OF_ONE if name in typed), None)
-    if of_one is not None:
-        flag = f"--{of_one.replace('_', '-')}"
-        raise UsageError(
-            f"{flag} is for gputopo's own start, and --format {shape} is for another one",
-            f"leave {flag} out",
-        )
-    return {name: value for name, value in typed.items() if name not in _WHICH}
 
 
 def show_hosts_start(
@@ -86,12 +72,6 @@ def show_hosts_start(
         raise UsageError(
             f"--ps {request.ps} is a number of this machine, and a pod numbers its GPUs anew",
             "use --ps cpu, host:0 or gpu:spread",
-        )
-    if may_lose and shape != "sbatch":
-        ends = "mpirun ends all ranks" if shape == "hostfile" else "Kubernetes ends all pods"
-        raise UsageError(
-            f"--min-hosts has no effect with --format {shape}: {ends} when one fails",
-            "leave --min-hosts out, or use --format sbatch",
         )
     target = _joint(claim, request, machine, shape)
     target, spec = (target, None) if spec_of is None else spec_of(target)
@@ -166,12 +146,7 @@ def _gpus_of_each(size: int, request: "Request", machine: "Machine") -> int:
 STARTS = ("env", "sbatch", "docker")
 # Options that are about what is shown here, not about the run.
 _NOT_OF_THE_RUN = ("from", "format", "dry_run", "require_gpu", "autotune", "sbatch_option")
-
-
-def require_dry(shape: str, *, dry_run: bool) -> None:
-    """Raise UsageError for a format that starts nothing where a run was asked for."""
-    if shape in (*STARTS, *OF_HOSTS) and not dry_run:
-        raise UsageError(f"--format {shape} shows how a run is started, and starts none", "add --dry-run")
+_WHICH_HOSTS = ("hosts", "hostfile", "num_hosts")  # the starter knows them
 
 
 def show_start(
@@ -232,7 +207,8 @@ def _steps(spec: "RunSpec | None") -> int | None:
 def words_of(declared: Sequence[Declared], typed: Mapping[str, Any]) -> list[str]:
     """Return the options of a run as they were typed, without those of its plan and of what is shown."""
     plan = PlanOptions.__struct_fields__
-    return typed_words([one for one in declared if one.field not in plan], typed, _NOT_OF_THE_RUN)
+    own = [one for one in declared if one.field not in plan]
+    return typed_words(own, typed, _NOT_OF_THE_RUN + _WHICH_HOSTS)
 
 
 def placement_words(declared: Sequence[Declared], typed: Mapping[str, Any]) -> list[str]:

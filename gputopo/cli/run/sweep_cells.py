@@ -54,11 +54,6 @@ def known_options() -> Mapping[str, Declared]:
     return {"model": _MODEL, **{name: one for name, one in found.items() if name not in UNFIT}}
 
 
-def lasting_defaults() -> dict[str, Any]:
-    """Return the defaults of options that neither a model nor a machine changes, and runs are compared by."""
-    return {name: known_options()[name].default for name in ("precision", "data_source", "xla")}
-
-
 def box_of(
     machine: "Machine", *, cpu: bool, asked: frozenset[str], claimed: Mapping[int, str] = {}
 ) -> CellBox:
@@ -140,7 +135,7 @@ class Cells:
         from gputopo.launch.jobs.trials import trial_of
         from gputopo.values.errors import UsageError
 
-        texts = {_typed_name(name): _typed(name, value) for name, value in cell.options.items()}
+        texts = {known_options()[name].name: _typed(name, value) for name, value in cell.options.items()}
         model = texts.pop("model", None)
         if model is None:
             raise UsageError("the cell has no model", 'add model = "alexnet" to the matrix')
@@ -156,8 +151,11 @@ class Cells:
             self._targets[key] = self._on.target(request, self._claimed)
         chosen = job.placed(self._targets[key])
         spec = job.spec_of(chosen)
-        made_later = made is not None and not (made == IMAGENET and self._imagenet)
-        require_runnable(chosen, _without_folder(spec) if made_later else spec, OutputOptions())
+        as_made = spec
+        if made is not None and not (made == IMAGENET and self._imagenet):  # its folder is made later
+            data = msgspec.structs.replace(spec.data, folder=None)
+            as_made = msgspec.structs.replace(spec, data=data)
+        require_runnable(chosen, as_made, OutputOptions())
         return chosen, spec if cell.counted_s is None else trial_of(spec, counted_s=cell.counted_s)
 
     def _with_made(self, made: str, data: Data, typed: dict[str, Any]) -> tuple[Data, dict[str, Any]]:
@@ -194,14 +192,6 @@ def _with_plan(cell: SweepCell, target: "Target", spec: RunSpec) -> SweepCell:
     )
 
 
-def _without_folder(spec: RunSpec) -> RunSpec:
-    return msgspec.structs.replace(spec, data=msgspec.structs.replace(spec.data, folder=None))
-
-
-def _typed_name(name: str) -> str:
-    return known_options()[name].name
-
-
 def _typed(name: str, value: Any) -> Any:
     """Return the value as text of the command line: a list for an option that may be repeated."""
     return str(value).split(",") if known_options()[name].option.repeated and value is not True else value
@@ -230,7 +220,8 @@ def begun(options: SweepOptions) -> tuple[Sweep, Matrix]:
         backend="cpu",
         cells=(),
         asked=asked,
-        defaults=lasting_defaults(),
+        # Of options that neither a model nor a machine changes, and runs are compared by.
+        defaults={name: known_options()[name].default for name in ("precision", "data_source", "xla")},
         seed=seed,
         began_at=time.time(),
         cool_down_s=matrix.cool_down_s,

@@ -113,19 +113,16 @@ class Flows:
         self.shares: dict[Resource, float] = {}  # of the model's bytes
         self.both: dict[Resource, float] = {}  # both directions at once, of their sum
 
-    def to_host(self, gpu: int, share: float = 1.0) -> None:
-        """Send `share` of the model's bytes from a GPU to the host, of several to the one with variables."""
+    def to_host(self, gpu: int) -> None:
+        """Send the model's bytes from a GPU to the host, of several to the one with variables."""
         paths = self._paths
-        self._add(
-            (*host_costs(paths, gpu, "up"), *_over_network(paths, paths.host_of(gpu), paths.home)), share
-        )
+        self._add((*host_costs(paths, gpu, "up"), *_over_network(paths, paths.host_of(gpu), paths.home)), 1.0)
 
-    def from_host(self, gpu: int, share: float = 1.0) -> None:
-        """Send `share` of the model's bytes from the host, of several from that one, to a GPU."""
+    def from_host(self, gpu: int) -> None:
+        """Send the model's bytes from the host, of several from that one, to a GPU."""
         paths = self._paths
-        self._add(
-            (*_over_network(paths, paths.home, paths.host_of(gpu)), *host_costs(paths, gpu, "down")), share
-        )
+        costs = (*_over_network(paths, paths.home, paths.host_of(gpu)), *host_costs(paths, gpu, "down"))
+        self._add(costs, 1.0)
 
     def between(self, a: int, b: int, share: float = 1.0) -> None:
         """Send `share` of the model's bytes from one GPU to another."""

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from gputopo.copies.expected import BIDIRECTIONAL_SHARE
 from gputopo.copies.sharing import carries, rates_at_once, uplink_groups
-from gputopo.reference.expectations import LinkExpectation, expected_gpu, expected_link, generation_of
+from gputopo.reference.expectations import expected_gpu, expected_link, generation_of
 from gputopo.topology.hops import bridges_above, joined_by_hops
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup
-from gputopo.values.machine import Hop, Link, Machine, PciNode
+from gputopo.values.machine import Hop, Link, Machine
 
 # Both directions of one link at once, of the sum of each alone.
 BOTH_SHARE = BIDIRECTIONAL_SHARE
@@ -135,15 +135,12 @@ def _of_tree(machine: Machine) -> Iterator[tuple[Gpus, float]]:
                 below.setdefault(bridge, set()).add(gpu.index)
     rates: dict[Gpus, float] = {}
     for bridge, gpus in below.items():
-        row = _of_bridge(tree.get(bridge))
+        node = tree.get(bridge)
+        row = expected_link(generation_of(node.max_speed_gt_per_s), node.max_width) if node else None
         if len(gpus) > 1 and row is not None:
             members = frozenset(gpus)
             rates[members] = min(row.copy_to_device_gb_per_s, rates.get(members, inf))
     yield from rates.items()
-
-
-def _of_bridge(node: PciNode | None) -> LinkExpectation | None:
-    return expected_link(generation_of(node.max_speed_gt_per_s), node.max_width) if node else None
 
 
 def _of_hops(

@@ -287,4 +287,4 @@ def how(samples: Iterable[Sample | None]) -> str:
     words = [size(sizes[0]) if len(sizes) == 1 else f"{size(sizes[0])} to {size(sizes[-1])}"] if sizes else []
     if counts and counts[-1] > 1:
         words.append(f"{'-'.join(dict.fromkeys(map(str, (counts[0], counts[-1]))))} times")
-    return "".join(f"; {', '.join(words)}" if words else "")
+    return f"; {', '.join(words)}" if words else ""

@@ -284,21 +284,18 @@ def _surroundings(host: Host) -> Iterator[tuple[str, str]]:
 
 
 def _driver_rows(driver: Driver) -> Iterator[tuple[str, str]]:
+    module = driver.kernel_module_version
     versions = [
         ("", driver.version),
         ("CUDA ", driver.cuda_version),
         ("NVML ", driver.nvml_version),
-        ("kernel module ", _unless_same(driver.kernel_module_version, driver.version)),
+        ("kernel module ", None if module == driver.version else module),
     ]
     words = [f"{name}{version}" for name, version in versions if version is not None]
     if driver.status in _DRIVER_WORDS:
         words.insert(0, _DRIVER_WORDS[driver.status])
     if words:
         yield "Driver", plain(", ".join(words))
-
-
-def _unless_same(version: str | None, other: str | None) -> str | None:
-    return None if version == other else version
 
 
 def _numa_words(node: NumaNode) -> str:

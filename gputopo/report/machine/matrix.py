@@ -106,7 +106,8 @@ def matrix_view(machine: Machine, width: int, *, short: bool = False) -> list[Li
         lines += aligned(row_heads, block)
     if short:
         return lines
-    return [*lines, line(), *_legend(set(chain.from_iterable(cells))), *_nic_names(machine)]
+    names = [line(f"NIC{nic.index:<2} {plain(nic.name)}", QUIET) for nic in machine.nics if nic.name]
+    return [*lines, line(), *_legend(set(chain.from_iterable(cells))), *names]
 
 
 def _classes(machine: Machine) -> dict[tuple[_Device, _Device], str]:
@@ -151,10 +152,6 @@ def _affinities(machine: Machine) -> list[Column]:
 def _legend(classes: set[str]) -> list[Line]:
     shown = {"NV#" if name.startswith("NV") else name for name in classes}
     return [line(f"{name:4}  {meaning}", QUIET) for name, meaning in _LEGEND.items() if name in shown]
-
-
-def _nic_names(machine: Machine) -> list[Line]:
-    return [line(f"NIC{nic.index:<2} {plain(nic.name)}", QUIET) for nic in machine.nics if nic.name]
 
 
 def peer_rows(machine: Machine) -> list[tuple[str, str]]:

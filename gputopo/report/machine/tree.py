@@ -60,12 +60,16 @@ def pci_branches(machine: Machine) -> list[Branch]:
     tops = []
     for number in sorted(by_node, key=lambda one: (one is None, one or 0)):
         roots = [
-            Branch(_root_name(root), [], [tree.branch(address) for address in addresses])
+            Branch(
+                f"root complex {plain(root.removeprefix('pci')) or 'unknown'}",
+                [],
+                [tree.branch(address) for address in addresses],
+            )
             for root, addresses in by_node[number].items()
         ]
         tops.append(Branch(_numa_node_name(machine, number), [], roots))
-    left_out = tree.gpus_outside()
-    if left_out:
+    inside = {gpu.index for gpu in tree.gpus.values()}
+    if left_out := [gpu.index for gpu in machine.gpus if gpu.index not in inside]:
         tops.append(Branch(f"Not in the tree: GPU {index_ranges(left_out)}"))
     return tops
 
@@ -126,11 +130,6 @@ class _Tree:
             open_ += children
         return first
 
-    def gpus_outside(self) -> list[int]:
-        """Return the GPUs without a node in the tree."""
-        inside = {gpu.index for gpu in self.gpus.values()}
-        return [gpu.index for gpu in self.machine.gpus if gpu.index not in inside]
-
     def _words(self, address: str, ports: Sequence[str]) -> tuple[str, list[Span]]:
         """Return the name of a node and its details: link, slower bridges above it, NVLinks."""
         node = self.nodes[address]
@@ -144,7 +143,8 @@ class _Tree:
         if gpu is not None:
             if nvlinks := _nvlinks(self.machine, gpu):
                 details.append((nvlinks, ""))
-            return f"GPU {gpu.index} {plain(_short_name(gpu.name or node.name))}".rstrip(), details
+            name = (gpu.name or node.name or "").removeprefix("NVIDIA ").removeprefix("Corporation ")
+            return f"GPU {gpu.index} {plain(name)}".rstrip(), details
         if nic is not None:
             details += [_port(port) for port in nic.ports or () if port.up is not None]
             return f"NIC {nic.index} {plain(nic.name or node.name or '')}".rstrip(), details
@@ -226,7 +226,8 @@ def _link(node: PciNode, *, idle: bool = False, at_max: bool = False) -> str:
     top, lanes = generation_of(node.max_speed_gt_per_s), node.max_width
     now = top if at_max else generation_of(node.speed_gt_per_s) or top
     wide = lanes if at_max else node.width or lanes
-    words = _gen_and_lanes(now, wide)
+    known = ["" if now is None else f"gen {now}", "" if wide is None else f"x{wide}"]
+    words = " ".join(filter(None, known))
     could = [f"gen {top}"] if top is not None and now != top else []
     could += [f"x{lanes}"] if lanes is not None and wide != lanes else []
     if idle and could[:1] == [f"gen {top}"]:
@@ -246,11 +247,6 @@ def _port(port: NicPort) -> Span:
     return (f"{name} up, {rate:g}{below} Gbit/s", "")
 
 
-def _gen_and_lanes(generation: int | None, lanes: int | None) -> str:
-    known = [None if generation is None else f"gen {generation}", None if lanes is None else f"x{lanes}"]
-    return " ".join(word for word in known if word)
-
-
 def _nvlinks(machine: Machine, gpu: Gpu) -> str:
     """Return the peers that the NVLinks of a GPU reach: `NVLink: 2 to GPU 1-2, 1 to GPU 3`."""
     reached: dict[int, list[int]] = {}
@@ -266,14 +262,6 @@ def _numa_node_name(machine: Machine, number: int | None) -> str:
         return _NO_NODE if machine.host.numa_nodes else "Host"
     cpus = next((node.cpus for node in machine.host.numa_nodes or () if node.index == number), None)
     return f"NUMA {number}{f', CPUs {plain(cpus)}' if cpus else ''}"
-
-
-def _root_name(root: str) -> str:
-    return f"root complex {plain(root.removeprefix('pci'))}" if root else "root complex unknown"
-
-
-def _short_name(name: str | None) -> str:
-    return (name or "").removeprefix("NVIDIA ").removeprefix("Corporation ")
 
 
 def _order(address: str) -> tuple[int, str]:

@@ -71,6 +71,11 @@ def cores_taken(load: HostLoad) -> bool:
     return other >= OTHER_CPU_SHARE and (other + (load.run_cpu_share or 0.0) >= CORES_TAKEN_SHARE or queued)
 
 
+def _taken(load: HostLoad) -> float:
+    other = load.other_cpu_share or 0.0
+    return other if load.taken_cpu_share is None else min(other, load.taken_cpu_share)
+
+
 class HostRecord:
     """Sums over the samples of the host."""
 
@@ -85,13 +90,14 @@ class HostRecord:
         """Forget the samples so far."""
         self._samples, self._by_programs, self._full, self._swapped, self._short = 0, 0, 0, 0, 0
         self._count, self._sum, self._memory = {}, {}, None
-        self._others = [0] * (_BINS + 1)  # samples by the share that others took
+        self._others = [0] * (_BINS + 1)  # samples by the share that others took from the run
 
     def add(self, load: HostLoad) -> None:
         """Add a sample."""
         self._samples += 1
         self._cores = load.cores or self._cores
-        swap = _added(load.swap_in_bytes_per_s, load.swap_out_bytes_per_s)
+        swaps = [one for one in (load.swap_in_bytes_per_s, load.swap_out_bytes_per_s) if one is not None]
+        swap = sum(swaps) if swaps else None
         for name, value in (("other", load.other_cpu_share), ("queue", load.run_queue), ("swap", swap)):
             if value is not None:
                 self._count[name] = self._count.get(name, 0) + 1
@@ -101,7 +107,7 @@ class HostRecord:
             self._memory = min(load.memory_available_share, 1.0 if known is None else known)
             self._short += load.memory_available_share < MEMORY_AVAILABLE_SHARE
         other = load.other_cpu_share or 0.0
-        self._others[min(_BINS, math.ceil(_BINS * other))] += 1
+        self._others[min(_BINS, math.ceil(_BINS * _taken(load)))] += 1
         self._by_programs += other >= OTHER_CPU_SHARE
         self._full += cores_taken(load)
         self._swapped += swap is not None and swap >= SWAP_BYTES_PER_S
@@ -120,7 +126,8 @@ class HostRecord:
         )
         busy = self._busy(found, cpu_devices > 0)
         may_cost = None
-        if busy is not None and cpu_devices and not self._is_short_of_memory():
+        lacks_memory = max(self._swapped, self._short) > BUSY_SHARE * self._samples
+        if busy is not None and cpu_devices and not lacks_memory:
             may_cost = 100 * self._most_for_one(cpu_devices)
         return msgspec.structs.replace(found, busy=busy, may_cost_percent=may_cost)
 
@@ -137,9 +144,6 @@ class HostRecord:
             place -= 1
         return min(1.0, place / _BINS * max(cpu_devices, self._cores or math.inf))
 
-    def _is_short_of_memory(self) -> bool:
-        return max(self._swapped, self._short) > BUSY_SHARE * self._samples
-
     def _busy(self, found: HostSummary, on_cpu: bool) -> str | None:
         allowed = BUSY_SHARE * self._samples
         if (self._by_programs if on_cpu else self._full) > allowed and found.other_cpu_share is not None:
@@ -152,10 +156,6 @@ class HostRecord:
 
     def _mean(self, name: str) -> float | None:
         return self._sum[name] / self._count[name] if name in self._count else None
-
-
-def _added(a: float | None, b: float | None) -> float | None:
-    return None if a is None and b is None else (a or 0.0) + (b or 0.0)
 
 
 # A reading stands for the steps until the next, and for so long at most: what is asked most seldom of these
@@ -349,7 +349,7 @@ def _of_host(load: HostLoad, devices: int) -> Mapping[int, float | None]:
         HOST_CPU: None if other is None else other if cores_taken(load) else 0.0,
         HOST_TAKEN: None
         if other is None or load.cores is None
-        else min(1.0, other * max(devices, load.cores))
+        else min(1.0, _taken(load) * max(devices, load.cores))
         if other >= OTHER_CPU_SHARE
         else 0.0,
         HOST_SWAP: None if None in swap else float(sum(one or 0.0 for one in swap) >= SWAP_BYTES_PER_S),

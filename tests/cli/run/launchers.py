@@ -1,18 +1,25 @@
-"""A launcher of one of two hosts whose worker and server pretend: `launchers.py RANK PORT WHAT OPTIONS...`.
+"""A launcher of one of several hosts: `launchers.py RANK HOSTS WHAT OPTIONS...`.
 
-WHAT: JSON with the behaviour of `worker` (see `misbehave`), `silent_s`: after which a host is
-gone, `version`: of gputopo on this host, `disk_bytes`: of a disk that is soon full, `machine`: a scenario of
-the kit, whose GPUs this host has; `is_quick`: it looks who has claimed them before another one has.
+Its worker and server pretend, or with `trains` are real: forks of this process if it has TensorFlow loaded.
+WHAT: JSON with `trains` or the behaviour of a `worker` that pretends (see `misbehave`), `silent_s`: after
+which a host is gone, `version`: of gputopo on this host, `disk_bytes`: of a disk that is soon full,
+`machine`: a scenario of the kit, whose GPUs this host has; `is_quick`: it looks who has claimed them before
+another one has.
 """
 
+import atexit
 import json
 import os
+import signal
 import sys
+import traceback
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
 
 import gputopo
 from gputopo.cli import run_command
@@ -21,7 +28,9 @@ from gputopo.launch.hosts.messages import PATIENCE
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.launch.jobs import claims, serving
-from gputopo.launch.supervise import watchdog
+from gputopo.launch.supervise import watchdog, worker_process
+from gputopo.probes.processes import end_with_parent
+from tests.kit import fork_server
 from tests.kit.faults import selected
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.sysfs import write_tree
@@ -29,9 +38,64 @@ from tests.kit_workers import misbehave
 from tests.launch.train.small_disk import small_disk
 
 
-def main(rank: str, port: str, what: str, *options: str) -> int:
+class Forked:
+    """In the place of the process of `-m MODULE ARGUMENTS`: a fork, with the modules of this process."""
+
+    returncode: int | None = None
+
+    def __init__(
+        self, command: list[str], *, stdout: int, pass_fds: Sequence[int], env: dict[str, str], **_: Any
+    ) -> None:
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid:
+            return
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for caught in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(caught, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        if not end_with_parent(parent):
+            os._exit(1)
+        streams = [os.open(os.devnull, os.O_RDONLY), os.dup(stdout), os.dup(stdout)]
+        for number in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, *pass_fds, *streams}:
+            with suppress(OSError):
+                os.close(number)
+        atexit._clear()  # what is this process's to clean
+        try:
+            fork_server.run({"environment": env, "arguments": command[command.index("-m") :]}, streams)
+        finally:  # an exception; how the program ends otherwise does not return
+            traceback.print_exc()
+            os._exit(1)
+
+
+def main(rank: str, hosts: str, what: str, *options: str) -> int:
     """Take part in the training of the hosts of this one, and return the exit code."""
     given = json.loads(what)
+    with ExitStack() as doubles:
+        if not given.get("trains"):
+            _pretend(given)
+        elif "tensorflow" in sys.modules:
+            vars(worker_process)["subprocess"] = SimpleNamespace(Popen=Forked, DEVNULL=None)
+        words = ["run", "--hosts", hosts, "--node-rank", rank]
+        words += [] if "--" in options else ["--model", "trivial"]
+        if "disk_bytes" in given:
+            doubles.enter_context(small_disk(given["disk_bytes"]))
+        if "machine" in given:
+            scenario = selected(given["machine"])
+            folder = doubles.enter_context(TemporaryDirectory())
+            os.environ["GPUTOPO_ROOT"] = str(write_tree(scenario, Path(folder)))
+            doubles.enter_context(installed(FakeNvml(scenario)))
+            if given.get("is_quick"):
+                vars(claims)["claimed_by_others"] = lambda machine, folder: {}
+        else:
+            words += ["--cpu", "--num-gpus", str(len(hosts.split(",")))]
+        return run_command([*words, *options])
+
+
+def _pretend(given: dict[str, Any]) -> None:
+    """Let what a launcher starts pretend, and hosts notice sooner that one is gone."""
     patience = replace(PATIENCE, silent_s=given.get("silent_s", 5.0), every_s=0.05, retry_s=0.05)
     for kind in (RendezvousClient, RendezvousServer):
         assert kind.__init__.__kwdefaults__ is not None
@@ -49,22 +113,6 @@ def main(rank: str, port: str, what: str, *options: str) -> int:
         return pretending("serves", file, events_fd)
 
     vars(training)["worker_command"], vars(serving)["server_command"] = worker, server
-    hosts = f"localhost:{port},localhost"
-    words = ["run", "--hosts", hosts, "--node-rank", rank]
-    words += [] if "--" in options else ["--model", "trivial"]
-    with ExitStack() as doubles:
-        if "disk_bytes" in given:
-            doubles.enter_context(small_disk(given["disk_bytes"]))
-        if "machine" in given:
-            scenario = selected(given["machine"])
-            folder = doubles.enter_context(TemporaryDirectory())
-            os.environ["GPUTOPO_ROOT"] = str(write_tree(scenario, Path(folder)))
-            doubles.enter_context(installed(FakeNvml(scenario)))
-            if given.get("is_quick"):
-                vars(claims)["claimed_by_others"] = lambda machine, folder: {}
-        else:
-            words += ["--cpu", "--num-gpus", "2"]
-        return run_command([*words, *options])
 
 
 if __name__ == "__main__":

@@ -147,8 +147,8 @@ def test_on_logical_cpu_devices_it_trains_with_the_fastest(tmp_path: Path) -> No
     with without_a_gpu(tmp_path) as patch:
         patch.setattr(trials, "MAX_STEPS", 3)
         patch.setattr(Race, "_is_settled", lambda race: True)  # by one round
-        options = ("--autotune", "2", "--num-batches", "5", "--output", "out")
-        assert run_command(["run", "--model", "trivial", *options]) == 0
+        small = ("--model", "trivial", "--data-name", "cifar10", "--batch-size", "2", "--num-batches", "3")
+        assert run_command(["run", *small, "--autotune", "2", "--output", "out"]) == 0
     out = tmp_path / "out"
     found = schema.decode((out / "autotune.json").read_bytes(), Autotune, origin="file")
     assert found.winner is not None

@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,8 +20,6 @@ from gputopo.values.run.result import Result
 from tests.cli.conftest import Call
 from tests.launch.claiming import other
 from tests.launch.specs import machine, plan_for
-
-ROOT = Path(__file__).parents[3]
 
 
 def test_a_run_without_a_gpu_reports_it_first_and_keeps_its_result(
@@ -157,36 +154,6 @@ def test_an_anomaly_is_named_and_fails_the_run_only_where_that_was_asked_for(
         assert any(isinstance(event, Anomaly) for event in read_events(lines, origin="events"))
     assert call(*run, "--fail-on", "warning").code == 1
     assert call(*run, "--fail-on", "error").code == 0
-
-
-@pytest.mark.tensorflow
-def test_the_core_trains_on_cpu_devices_from_the_command_to_the_result(tmp_path: Path) -> None:
-    (tmp_path / "root/sys/bus/pci/devices").mkdir(parents=True)
-    environment = {**os.environ, "GPUTOPO_ROOT": str(tmp_path / "root")}
-    options = [
-        "--model",
-        "trivial",
-        "--batch-size",
-        "2",
-        "--num-batches",
-        "3",
-        "--output",
-        str(tmp_path / "out"),
-    ]
-    command = [sys.executable, "-m", "gputopo", "run", *options, "--json"]
-    # From a folder that has packages of the same names as ours.
-    elsewhere = tmp_path / "elsewhere"
-    for name in ("launch", "probes", "tensorflow"):
-        (elsewhere / name).mkdir(parents=True)
-        (elsewhere / name / "__init__.py").write_text("raise SystemExit('the wrong package')")
-    done = subprocess.run(
-        command, env=environment, cwd=elsewhere, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    result = schema.decode(done.stdout, Result, origin="stdout")
-    assert (result.status, result.steps, result.images) == ("complete", 3, 12)
-    assert set(result.ops_on) == {"/CPU:0", "/CPU:1"}
-    assert set(result.variables_on) == {"/CPU:0"}
 
 
 def test_a_trace_goes_into_the_folder_of_its_run(

@@ -17,14 +17,13 @@ from tests.kit import commands
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "code", "said"),
+    ("behaviour", "code", "said", "printed"),
     [
-        ("reports_out_of_memory", 3, "--batch-size"),
-        ("killed", 137, "SIGKILL"),
-        ("traceback", 3, "ValueError"),
+        ("reports_out_of_memory", 3, "--batch-size", "--json"),
+        ("killed", 137, "SIGKILL", "--tf-cnn-log"),
+        ("traceback", 3, "ValueError", "--format=table"),
     ],
 )
-@pytest.mark.parametrize("printed", ["table", "--json", "--tf-cnn-log"])
 def test_a_run_that_fails_shows_why_and_what_was_measured(
     call: Call,
     without_gpu: None,
@@ -35,7 +34,7 @@ def test_a_run_that_fails_shows_why_and_what_was_measured(
     printed: str,
 ) -> None:
     worker(behaviour)
-    done = call("run", "--model", "alexnet", *(() if printed == "table" else (printed,)))
+    done = call("run", "--model", "alexnet", printed)
     assert done.code == code
     assert said in done.out + done.err
     if printed == "--json":

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,14 +13,6 @@ from gputopo.values.run.result import Result
 from tests.cli import trained
 
 pytestmark = pytest.mark.tensorflow
-
-
-def command(tmp_path: Path, *options: str) -> tuple[list[str], dict[str, str]]:
-    """Return the command and an environment in which this machine has no PCI device."""
-    (tmp_path / "root/sys/bus/pci/devices").mkdir(parents=True, exist_ok=True)
-    base = [sys.executable, "-m", "gputopo", "run", "--model", "trivial", "--json"]
-    output = ["--output", str(tmp_path / "out")]
-    return [*base, *output, *options], {**os.environ, "GPUTOPO_ROOT": str(tmp_path / "root")}
 
 
 def result_of(folder: Path, *options: str) -> Result:
@@ -50,7 +41,7 @@ def test_a_device_that_is_slowed_on_purpose_is_named_although_training_is_synchr
 
 def test_an_even_run_names_nobody_and_states_that_it_looked(tmp_path: Path, slowed: Result) -> None:
     # Something else that runs beside it may slow one device for a while; what names one always is a fault.
-    results = (result_of(tmp_path, "--num-batches", "40") for _ in range(3))
+    results = (result_of(tmp_path, "--num-batches", "24") for _ in range(3))
     result = next((result for result in results if not result.anomalies), None)
     assert result is not None
     for row in result.devices:
@@ -79,34 +70,22 @@ def test_a_rehearsal_runs_the_plan_of_another_machine_and_reports_it(tmp_path: P
     assert set(result.variables_on) == {"/CPU:2"}
 
 
-def test_a_run_that_is_terminated_reports_what_it_measured(tmp_path: Path) -> None:
-    line, environment = command(tmp_path, "--num-batches", "1000000")
-    started = subprocess.Popen(
-        line, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert started.stderr is not None
-    for reported in started.stderr:
-        if reported.startswith("step "):
-            break
-    started.send_signal(signal.SIGTERM)
-    out, _ = started.communicate(timeout=120)
-    assert started.returncode == 128 + signal.SIGTERM
-    result = schema.decode(out, Result, origin="stdout")
-    assert (result.status, result.exit_code) == ("interrupted", 143)
-    assert result.steps > 0
-    with (tmp_path / "out/events.jsonl").open("rb") as lines:
-        counted = [e for e in read_events(lines, origin="events") if isinstance(e, Step) and not e.warmup]
-    assert len(counted) == result.steps
-
-
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_terminal_that_goes_away_ends_the_run_saved_and_reported(tmp_path: Path) -> None:
-    line, environment = command(tmp_path, "--num-batches", "20000", "--checkpoints", str(tmp_path / "kept"))
-    line.remove("--json")
+    (tmp_path / "root/sys/bus/pci/devices").mkdir(parents=True)
+    # Started in a folder that has packages of the same names as ours.
+    elsewhere = tmp_path / "elsewhere"
+    for name in ("launch", "probes", "tensorflow"):
+        (elsewhere / name).mkdir(parents=True)
+        (elsewhere / name / "__init__.py").write_text("raise SystemExit('the wrong package')")
+    environment = {**os.environ, "GPUTOPO_ROOT": str(tmp_path / "root")}
+    options = ("--model", "trivial", "--batch-size", "2", "--num-batches", "20000")
+    folders = ("--output", str(tmp_path / "out"), "--checkpoints", str(tmp_path / "kept"))
     events = tmp_path / "out/events.jsonl"
     pid, terminal = os.forkpty()
     if pid == 0:
-        os.execve(line[0], line, environment)
+        os.chdir(elsewhere)
+        os.execve(sys.executable, [sys.executable, "-m", "gputopo", "run", *options, *folders], environment)
     with os.fdopen(terminal, "rb", buffering=0) as screen:
         while screen.read(4096) and not (events.exists() and b'"step":9,' in events.read_bytes()):
             pass
@@ -114,8 +93,12 @@ def test_a_terminal_that_goes_away_ends_the_run_saved_and_reported(tmp_path: Pat
     assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP
     result = schema.decode((tmp_path / "out/result.json").read_bytes(), Result, origin="result.json")
     assert (result.status, result.exit_code) == ("interrupted", 129)
+    assert set(result.ops_on) == {"/CPU:0", "/CPU:1"}
+    assert set(result.variables_on) == {"/CPU:0"}
     (saved,) = result.checkpoints
     with events.open("rb") as lines:
         steps = [event for event in read_events(lines, origin="events") if isinstance(event, Step)]
+    counted = sum(not step.warmup for step in steps)
+    assert (result.steps, result.images) == (counted, 4 * counted)
     assert saved.steps == steps[-1].global_step
     assert Path(saved.path).is_file()

@@ -102,11 +102,6 @@ def test_progress_on_a_full_disk_costs_nothing_but_the_progress(
             assert_ran_to_its_end(folder)
 
 
-def test_a_full_disk_behind_both_leaves_the_result_and_the_exit_code(tmp_path: Path) -> None:
-    assert run(tmp_path, "--output", tmp_path / "out", full="both").code == 3
-    assert_ran_to_its_end(tmp_path / "out")
-
-
 ROOT = Path(__file__).parents[3]
 
 

@@ -45,10 +45,9 @@ def started(tmp_path: Path) -> Started:
     "options",
     [
         "--model alexnet --num-gpus 2 --num-batches 50 --optimizer momentum --nesterov",
-        "--model vgg16 --num-gpus 3 --ps gpu:spread --batch-size 8 --seed 3 --precision fp16",
         "--model resnet50 --gpus 6,1 --variable-update replicated --all-reduce ring",
         "--model resnet50 --num-gpus 2 --strategy mirrored",
-        "--model trivial --exclude 0-3 --num-gpus 2 --use_fp16",
+        "--model trivial --exclude 0-3 --num-gpus 2 --use_fp16 --ps gpu:spread --batch-size 8 --seed 3",
     ],
 )
 def test_a_batch_script_starts_the_run_that_was_planned(

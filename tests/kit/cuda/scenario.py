@@ -7,7 +7,7 @@ which `CudaSpec.order` gives. `src/box.c` reads the file.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 # `h2d` and `d2h` of pinned memory. `p2p`: by a copy engine with peer access, `pull`: by the destination's;
 # `staged`: the driver's own path without it. `read`, `write`: a kernel reads or writes a peer. `memory`: a
@@ -25,7 +25,6 @@ PathKind = Literal[
     "local",
     "memory",
 ]
-PATH_KINDS: tuple[PathKind, ...] = get_args(PathKind)
 HOST_KINDS: tuple[PathKind, ...] = ("h2d", "d2h", "h2d_pageable", "d2h_pageable")
 
 FaultKind = Literal["wrong", "once", "fail", "late", "hang"]

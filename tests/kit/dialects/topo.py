@@ -6,7 +6,7 @@ Of the legends only the names are as the drivers print them.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gputopo.values.machine import Gpu, Hop, Link, Machine, Nic
+from gputopo.values.machine import Gpu, Hop, Link, Machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,20 +127,3 @@ def peers(machine: Machine, direction: str, *, command: bool = True) -> str:
 def _status(link: Link | None, direction: str) -> str:
     assert link is not None
     return _STATUS[(link.p2p_read if direction == "r" else link.p2p_write) or "UNKNOWN"]
-
-
-def with_hops(gpus: int, nics: int, hops: Sequence[Hop], *, names: str = "mlx5_{}") -> list[Nic]:
-    """Return NICs whose hops to GPUs, and to one another, are of a list that is used again and again."""
-    found: dict[tuple[int, int], Hop] = {}
-    for a in range(nics):
-        for b in range(a):
-            found[a, b] = found[b, a] = hops[(7 * a + b) % len(hops)]
-    return [
-        Nic(
-            index=a,
-            name=names.format(a),
-            hops={f"gpu:{b}": hops[(3 * a + b) % len(hops)] for b in range(gpus)}
-            | {f"nic:{b}": found[a, b] for b in range(nics) if a != b},
-        )
-        for a in range(nics)
-    ]

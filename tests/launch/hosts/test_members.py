@@ -11,12 +11,15 @@ from gputopo.values.run.events import HostLoad, Noticed, RankFailed, Sample
 from tests.launch.hosts.meetings import UNUSED, joining
 
 SILENT_S = 10.0
+AT = "10.0.0.9"
+noted: list[str] = []  # by the hosts of `members`
 START = HostStart(spec=msgspec.Raw(b"{}"))
 KILLED = RankFailed(time_s=5.0, kind="killed", cause="it was killed", remedy="", exit_code=137)
 
 
 def members(*others: str | None, job: str | None = None, **asked: Any) -> Members:
-    return Members(["n0", *others], job=job, asked=asked, silent_s=SILENT_S, note=lambda line: None)
+    noted.clear()
+    return Members(["n0", *others], job=job, asked=asked, silent_s=SILENT_S, note=noted.append)
 
 
 def sent(_: bytes) -> None:
@@ -27,7 +30,7 @@ def training(*ranks: int, **places: int) -> Members:
     """Hosts n1, n2, ... that have joined and train."""
     one = members(*(f"n{rank}" for rank in ranks))
     for rank in ranks:
-        joined = one.join(joining(rank), sent)
+        joined = one.join(joining(rank), sent, AT)
         assert isinstance(joined, Member)
         joined.answer(msgspec.structs.replace(START, place=places.get(f"n{rank}")))
     return one
@@ -56,7 +59,7 @@ def absence(of: Members, waited: str = "") -> str:
 def test_a_host_is_missing_until_it_joins() -> None:
     one = members("n1", None, "n3")
     assert one.missing() == (1, 2, 3)
-    assert isinstance(one.join(joining(2), sent), Member)
+    assert isinstance(one.join(joining(2), sent, AT), Member)
     assert one.missing() == (1, 3)
     assert (
         absence(one, " within 60 s") == "2 of 4 hosts did not join within 60 s: n1 (rank 1) and n3 (rank 3)"
@@ -75,25 +78,26 @@ def test_a_host_of_another_job_is_refused_and_waited_for(
     mine: str | None, its: str | None, said: str
 ) -> None:
     one = members("n1", job=mine)
-    assert refusal(one.join(joining(1, job=its), sent)) == said
-    assert refusal(one.join(joining(1, job=its, unable=UNUSED), sent)) == said
+    for unable in (None, UNUSED):
+        assert refusal(one.join(joining(1, job=its, unable=unable), sent, AT)) == said
     assert not one.is_decided()
-    assert absence(one).endswith(f"; refused besides: {said}")
+    assert noted == [f"a host at 10.0.0.9 was refused: {said}"]
+    assert absence(one).endswith(f"; {noted[0]}")
 
 
 @pytest.mark.parametrize("rank", [-1, 0, 2, 10**30])
 def test_a_rank_that_is_none_of_the_others_is_refused(rank: int) -> None:
     one = members("n1")
-    assert "rank 0 waits for ranks 1 to 1" in refusal(one.join(joining(rank, "x"), sent))
+    assert "rank 0 waits for ranks 1 to 1" in refusal(one.join(joining(rank, "x"), sent, AT))
     assert one.missing() == (1,)
 
 
 def test_another_host_may_not_have_the_rank_of_one_that_has_joined() -> None:
     one = members("n1")
-    one.join(joining(1), sent)
-    said = refusal(one.join(joining(1, "n9"), sent))
+    one.join(joining(1), sent, AT)
+    said = refusal(one.join(joining(1, "n9"), sent, AT))
     assert said == "n9 (rank 1) cannot join: that rank has joined already, from n1"
-    one.join(joining(1, "n9", unable=RunEnd(exit_code=3, cause="no disk")), sent)
+    one.join(joining(1, "n9", unable=RunEnd(exit_code=3, cause="no disk")), sent, AT)
     assert one.unable is None
     assert one.joined[1].joining.name == "n1"
 
@@ -101,13 +105,13 @@ def test_another_host_may_not_have_the_rank_of_one_that_has_joined() -> None:
 @pytest.mark.parametrize(("gone", "says"), [(False, "no longer answers"), (True, "closed the connection")])
 def test_a_host_that_was_started_again_replaces_the_one_that_was_lost(gone: bool, says: str) -> None:
     one = members("n1")
-    one.join(joining(1, port=4000), sent)
-    assert isinstance(one.join(joining(1, port=5000), sent), RunEnd)
+    one.join(joining(1, port=4000), sent, AT)
+    assert isinstance(one.join(joining(1, port=5000), sent, AT), RunEnd)
     one.joined[1].is_gone = gone
     look(one, 5.0 if gone else 11.0)
     assert one.missing() == (1,)
     assert f"n1 (rank 1) joined and {says}" in absence(one)
-    assert isinstance(one.join(joining(1, port=5000), sent), Member)
+    assert isinstance(one.join(joining(1, port=5000), sent, AT), Member)
     assert one.missing() == ()
     assert one.joined[1].joining.port == 5000
 
@@ -123,13 +127,20 @@ def test_a_started_host_whose_connection_ends_fails_at_once_and_once() -> None:
     assert one.lost() == {1: "host n1 (rank 1) closed the connection"}
 
 
-def test_an_option_that_differs_from_rank_0_is_refused_and_nobody_waits_any_more() -> None:
-    one = members("n1", batch_size=64, gpus=(0, 1))
+def test_an_option_that_differs_from_rank_0_is_refused_and_named_once_at_once_or_by_the_end() -> None:
+    one = members("n1", "n2", batch_size=64, gpus=(0, 1))
     its = {"batch_size": 32, "gpus": [0, 1]}
     said = "--batch-size is 32 on n1 (rank 1), 64 on rank 0"
-    assert refusal(one.join(joining(1, asked=its), sent)) == said
+    for _ in range(2):
+        assert refusal(one.join(joining(1, asked=its), sent, AT)) == said
+    assert not one.is_decided(), "another one may come"
+    assert noted == [f"a host at 10.0.0.9 was refused: {said}"]
+    one.join(joining(2, asked={"gpus": (0, 1)}), sent, AT)
     assert one.is_decided()
-    assert absence(one) == f"1 of 2 hosts did not join: n1 (rank 1); {said}"
+    assert absence(one) == f"1 of 3 hosts did not join: n1 (rank 1); {said}"
+    one = members("n1", batch_size=64, gpus=(0, 1))
+    one.join(joining(1, asked=its), sent, AT)
+    assert noted == [], "the error that ends the run has it"
 
 
 def test_a_started_host_that_falls_silent_fails_once_and_one_that_is_not_needed_does_not() -> None:
@@ -206,7 +217,7 @@ def test_hosts_that_are_left_get_another_start_until_they_serve_by_it_and_lost_o
     assert left.start is not None
     assert left.start.number == 2
     assert [rank for rank, _ in told] == [1, 2, 2]
-    refused = one.join(joining(1), sent)
+    refused = one.join(joining(1), sent, AT)
     assert refusal(refused) == (
         "n1 (rank 1) cannot join: the training has lost this host, and goes on without it"
     )

@@ -308,6 +308,8 @@ def test_nccl_is_no_candidate_where_hosts_have_unequal_numbers_of_gpus() -> None
     asked = Request(model="vgg16", num_gpus=7, single_gpu_images_per_sec=(1000.0,))
     plan = planned(brought("n1", by_rails()), brought("n2", by_rails(3)), request=asked)
     assert {one.all_reduce for one in plan.candidates} == {"hierarchical", "copy", None}
+    (says,) = plan.warnings
+    assert "--num-gpus 6" in says, "equal shares of the largest number"
 
 
 def test_fewer_hosts_that_would_be_as_fast_are_named() -> None:

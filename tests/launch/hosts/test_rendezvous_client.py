@@ -1,8 +1,6 @@
 import socket
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +9,7 @@ import pytest
 from gputopo.launch.hosts.messages import RunEnd
 from gputopo.launch.hosts.rendezvous_client import LeaderGoneError, RendezvousClient
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
-from gputopo.values.errors import HardwareError, UsageError
+from gputopo.values.errors import HardwareError
 from tests.launch.hosts.meetings import (
     LOOPBACK,
     PROMPT,
@@ -30,21 +28,6 @@ NO_DISK = RunEnd(exit_code=3, cause="no disk")
 def free_port() -> int:
     with socket.create_server((LOOPBACK, 0)) as bound:
         return int(bound.getsockname()[1])
-
-
-@contextmanager
-def answering(what: bytes) -> Iterator[int]:
-    """A server that answers every connection with these bytes, and waits; yields its port."""
-    with socket.create_server((LOOPBACK, 0)) as listening:
-
-        def answer() -> None:
-            with listening.accept()[0] as connection:
-                connection.sendall(what)
-                connection.recv(65536)
-                connection.recv(65536)
-
-        threading.Thread(target=answer, daemon=True).start()
-        yield int(listening.getsockname()[1])
 
 
 def test_a_host_that_comes_before_rank_0_waits_for_it() -> None:
@@ -74,14 +57,6 @@ def test_a_name_that_cannot_be_resolved_is_an_error_of_the_name_and_not_waited_f
         with pytest.raises(HardwareError) as failed:
             RendezvousClient(name, 4000, SECRET, patience=PROMPT).join(of, timeout_s)
         assert "IP address" in failed.value.hint
-
-
-@pytest.mark.parametrize(
-    "what", [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 404 Not Found\r\n\r\n", b"220 x\r\n"]
-)
-def test_another_program_at_the_port_is_recognised_at_once(what: bytes) -> None:
-    with answering(what) as port, pytest.raises(UsageError, match="it is not a gputopo run"):
-        guest(port).join(joining(1), 60)
 
 
 def test_a_rank_0_that_hangs_is_given_up_after_the_time_to_join() -> None:

@@ -1,4 +1,5 @@
 import asyncio
+import os
 import threading
 from pathlib import Path
 from typing import cast
@@ -37,14 +38,31 @@ def test_without_it_a_file_of_the_user_is_made_once_whoever_is_first(tmp_path: P
     assert secret != take_secret({}, tmp_path / "another")
 
 
-@pytest.mark.parametrize(("mode", "text"), [(0o640, "x" * 64), (0o604, "x" * 64), (0o600, "short")])
-def test_a_file_that_others_can_read_or_that_is_short_is_no_secret(
-    tmp_path: Path, mode: int, text: str
+def test_a_file_that_others_can_read_or_have_put_there_or_that_is_short_is_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "secret").write_text(text)
-    (tmp_path / "secret").chmod(mode)
-    with pytest.raises(UsageError, match="is no secret"):
-        take_secret({}, tmp_path)
+    file = tmp_path / "secret"
+
+    def refused(why: str) -> None:
+        with pytest.raises(UsageError, match=f"cannot be the secret of the hosts: it {why}"):
+            take_secret({}, tmp_path)
+
+    file.write_text("x" * 64)
+    for mode in (0o640, 0o604):
+        file.chmod(mode)
+        refused(f"has mode {mode:o}")
+    file.chmod(0o600)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        refused(f"belongs to user {os.getuid()}")
+    file.write_text("short")
+    refused("has 5 bytes")
+    file.rename(tmp_path / "f")
+    file.symlink_to("f")
+    refused("is a symbolic link")
+    file.unlink()
+    os.mkfifo(file, 0o600)
+    refused("has 0 bytes")  # it is not waited for
 
 
 def test_where_there_can_be_none_it_says_what_to_do_and_insecure_is_asked_for_by_name(tmp_path: Path) -> None:
@@ -107,7 +125,7 @@ def test_messages_arrive_in_both_directions(messages: list[bytes]) -> None:
 def test_who_has_another_secret_is_found_out_and_sends_no_message() -> None:
     async def check() -> None:
         leader, _, _, of_host, (at_leader, at_host) = await ends(A, B)
-        assert (str(at_host), type(at_leader)) == ("it has another secret", asyncio.IncompleteReadError)
+        assert (str(at_host), type(at_leader)) == ("has another secret", asyncio.IncompleteReadError)
         assert leader.has_greeted
         assert len(of_host.sent) == len(MAGIC) + 32
         reader = asyncio.StreamReader()

@@ -241,7 +241,6 @@ def test_each_direction_is_measured_by_ib_write_bw(perftest: Path) -> None:
     [
         ("exit", "ib_write_bw ended with exit code 1: for lack of memory"),
         ("garbage", "ib_write_bw printed no result: [2J{ what is this"),
-        ("nothing", "ib_write_bw printed no result"),
         ("hang", "ib_write_bw did not end within"),
     ],
 )
@@ -249,7 +248,7 @@ def test_an_ib_write_bw_that_measures_nothing_is_the_reason_for_the_next_tool(
     perftest: Path, monkeypatch: pytest.MonkeyPatch, fault: str, says: str
 ) -> None:
     (perftest / "fault").write_text(fault)
-    monkeypatch.setattr("gputopo.launch.jobs.network.RDMA_LIMIT_S", 2.0 if fault == "hang" else 15.0)
+    monkeypatch.setattr("gputopo.launch.jobs.network.RDMA_LIMIT_S", 0.3 if fault == "hang" else 15.0)
     found = by_rdma(perftest_hosts(2), SHORT, do)
     assert isinstance(found, str)
     assert found.startswith(f"n0 to n1: {says}")

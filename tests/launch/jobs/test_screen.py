@@ -8,8 +8,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from gputopo.launch.jobs.screen import QUICK_S, ScreenCell, measure
 from tests.launch.jobs.test_trials import PS, pretends
 
@@ -23,22 +21,6 @@ CELLS = (
 
 def unsampled(_gpus: Sequence[int]) -> AbstractContextManager[Any]:
     return nullcontext()
-
-
-def test_rounds_alternate_and_runs_of_several_devices_come_last(tmp_path: Path, ends_in_time: None) -> None:
-    found, code, complete = measure(CELLS, tmp_path, open_sampler=unsampled, command=pretends)
-    assert [one.folder.removeprefix("screen/") for one in found] == [
-        "alone-0-1",
-        "alone-1-1",
-        "alone-1-2",
-        "alone-0-2",
-        "alone-0-3",
-        "alone-1-3",
-        "independent-0-1-1",
-        "together-0-1-1",
-    ]
-    assert (code, complete) == (0, True)
-    assert all(one.images_per_sec == pytest.approx(40) for one in found)
 
 
 def ticking(seconds: float) -> Callable[[], float]:

@@ -1,7 +1,5 @@
 """The cells of a sweep one after another, with a worker that only pretends: ends, kills, limits, pauses."""
 
-import os
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -58,21 +56,6 @@ def test_each_cell_has_a_folder_and_the_manifest_its_speed(tmp_path: Path) -> No
         assert schema.decode(result, Result, origin="result.json").status == "complete"
 
 
-def test_after_a_kill_half_run_cells_run_again_and_finished_ones_do_not(tmp_path: Path) -> None:
-    half = tmp_path / "cells" / "0002"
-    half.mkdir(parents=True)
-    for name in ("spec.json", "events.jsonl"):
-        (half / name).write_text("{")
-    started: list[str] = []
-
-    def noted(spec: Path, events_fd: int) -> Sequence[str]:
-        started.append(spec.parent.name)
-        return pretends(spec, events_fd)
-
-    found, _ = run(sweep_of("done", "running", "pending"), tmp_path, command=noted)
-    assert (states(found), started) == (["done"] * 3, ["0002", "0003"])
-
-
 def test_a_failed_cell_has_its_reason_and_the_others_run(tmp_path: Path) -> None:
     def fails_first(spec: Path, events_fd: int) -> Sequence[str]:
         return ("false",) if spec.parent.name == "0001" else pretends(spec, events_fd)
@@ -81,24 +64,6 @@ def test_a_failed_cell_has_its_reason_and_the_others_run(tmp_path: Path) -> None
     assert (states(found), code) == (["failed", "done"], 0)
     assert found.cells[0].reason
     assert found.cells[0].images_per_sec is None
-
-
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_it_with_what_is_done_and_it_can_go_on(
-    tmp_path: Path, signum: signal.Signals, code: int
-) -> None:
-    def ends_second(spec: Path, events_fd: int) -> Sequence[str]:
-        if spec.parent.name == "0002":
-            os.kill(os.getpid(), signum)
-        return pretends(spec, events_fd)
-
-    found, ended = run(sweep_of("pending", "pending", "pending"), tmp_path, command=ends_second)
-    assert (states(found), ended, found.complete) == (["done", "pending", "pending"], code, False)
-    assert stored(tmp_path) == found
-    assert not (tmp_path / "cells" / "0002").exists()
-    again, ended = run(found, tmp_path)
-    assert (states(again), ended, again.ended_by) == (["done"] * 3, 0, None)
-    assert again.cells[0] == found.cells[0]
 
 
 def test_no_cell_is_started_that_would_not_end_in_time(tmp_path: Path) -> None:

@@ -152,13 +152,12 @@ def in_a_group() -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
         launcher.kill()
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize(
-    "sends",
+    ("sends", "name"),
     [
-        pytest.param([os.killpg], id="to the group"),
-        pytest.param([os.kill], id="to the launcher"),
-        pytest.param([os.kill, os.killpg], id="to both, as timeout does"),
+        pytest.param([os.killpg], "SIGINT", id="to the group"),
+        pytest.param([os.kill], "SIGTERM", id="to the launcher"),
+        pytest.param([os.kill, os.killpg], "SIGTERM", id="to both, as timeout does"),
     ],
 )
 def test_a_signal_reaches_the_program_once_however_it_is_sent(

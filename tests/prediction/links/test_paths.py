@@ -19,6 +19,7 @@ from gputopo.prediction.links.paths import (
     paths_of,
     unknown_facts,
 )
+from gputopo.prediction.step import Placement, limits
 from gputopo.reference.expectations import expected_link
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.gpu import Gpu, Pcie
@@ -102,6 +103,8 @@ def test_no_facts_are_called_an_assumption_and_named() -> None:
 
     assert {host.basis for host in found.hosts.values()} == {"assumed"}
     assert found.pair(0, 1).basis == "assumed"
+    one = paths_of(machine(None, widths=(16, None)))
+    assert (one.hosts[0].basis, one.pair(0, 1).basis) == ("link", "assumed")
     assert [fact.partition(" (")[0] for fact in unknown_facts(nothing, found)] == [
         "PCIe link, and no known model, of GPU 0-1",
         "PCIe hops between GPU 0-1",
@@ -145,8 +148,10 @@ def test_copies_that_access_control_redirects_load_the_uplink_of_their_switch() 
 def test_a_gpu_below_nvswitches_has_its_nvlinks_once_for_all_peers() -> None:
     """Every pair has all links; seven peers at once share those of the sender."""
     switched = paths_of(machine("A100-SXM4-40GB", 8, nvlinks=12))
+    half = paths_of(machine("A100-SXM4-40GB", 8, nvlinks=6))
     meshed = paths_of(machine("Tesla V100-SXM2-16GB", 4, nvlinks=2))
 
+    assert half.ports[0] == pytest.approx(2 * half.pair(0, 1).gb_per_s)
     assert set(switched.ports) == set(range(8))
     resource, seconds = _slowest(switched, [(0, other) for other in range(1, 8)])
     assert resource == ("nvlink out", 0)
@@ -164,10 +169,30 @@ def test_a_direct_copy_below_a_switch_may_be_faster_than_one_to_the_host() -> No
     assert set(flows.seconds.values()) == {1 / 14}
 
 
+def test_both_directions_slow_one_another_down_as_long_as_both_have_bytes() -> None:
+    flows = Flows(found := paths_of(machine("Tesla V100-PCIE-16GB")))
+    for copy in (flows.to_host, flows.to_host, flows.to_host, flows.from_host):
+        copy(0)
+    host = found.hosts[0]
+    alone = {("up", 0): 3 / host.up, ("down", 0): 1 / host.down}
+    more = (1 / host.both - 1) / host.down
+    assert {link: 1e9 * load.seconds for link, load in flows.loads.items()} == pytest.approx(
+        {link: seconds + more for link, seconds in alone.items()}
+    )
+
+
 def test_the_cpus_that_add_gradients_are_those_of_the_host_with_the_variables() -> None:
     one = paths_of(machine("Tesla V100-PCIE-16GB"))
     hosts = [HostPaths(f"n{cpus}", msgspec.structs.replace(one, cpus=cpus), (0, 1)) for cpus in (1, 2)]
     assert [joined(hosts, [1.0, 1.0], home).cpus for home in range(2)] == [1, 2]
+
+
+def test_a_ring_over_hosts_carries_each_byte_nearly_twice_between_them() -> None:
+    one = paths_of(machine("Tesla V100-PCIE-16GB"))
+    hosts = [HostPaths(name, one, (0, 1)) for name in ("n1", "n2")]
+    _, (by, seconds) = limits(joined(hosts, [1.0, 0.5]), range(4), Placement("replicated", None, "nccl"))
+    assert by == ("network out", 1)
+    assert seconds == pytest.approx(2 * 3 / 4 / 0.5e9)
 
 
 def test_nvlinks_are_those_of_the_model_where_no_source_counts_them() -> None:
@@ -186,6 +211,12 @@ def test_two_gpus_of_one_board_share_what_one_of_them_has() -> None:
     (board,) = found.uplinks
     assert board.gpus == {0, 1}
     assert board.up == max(found.hosts[0][:2])
+
+
+def test_above_a_switch_are_sixteen_lanes_however_many_its_cards_have() -> None:
+    found = paths_of(machine("Tesla V100-PCIE-16GB", hop=Hop.PIX, widths=(8, 8)))
+    lanes = there(expected_link(3, 16)).copy_to_device_gb_per_s
+    assert found.hosts[0].down < found.uplinks[0].down == found.uplinks[0].up == lanes
 
 
 def test_gpus_that_slow_one_another_down_in_one_direction_share_an_uplink_in_that_one() -> None:

@@ -23,4 +23,5 @@ def test_no_order_is_better_than_the_one_found(paths: Paths) -> None:
     assert sorted(order) == list(gpus)
     assert seconds == pytest.approx(best * share)
     assert seconds == pytest.approx(rings.seconds(order) * share)
+    assert seconds == pytest.approx(max(load.seconds for load in rings.loads(order, 2).values()))
     assert rings.least(gpus) <= seconds * (1 + 1e-9)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from gputopo.probes import child
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import Monitor, Watcher, WatcherChild
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
@@ -108,13 +107,9 @@ def test_a_child_samples_as_the_monitor_does() -> None:
     assert watcher.observe().gpus == ()
 
 
-@pytest.mark.parametrize(("fault", "how"), [(hang, "did not return within 1 s"), (crash, "SIGSEGV")])
-def test_a_driver_that_fails_during_a_run_costs_the_samples_after_it(
-    fault: Callable[[], None], how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(child, "NVML_LIMITS", child.NVML_LIMITS._replace(nvml_s=1.0))
+def test_a_driver_that_fails_during_a_run_costs_the_samples_after_it() -> None:
     fake = FakeNvml(FOUR)
-    fake.spoil("nvmlDeviceGetPowerUsage", fault, gpu=1, after_calls=1)
+    fake.spoil("nvmlDeviceGetPowerUsage", crash, gpu=1, after_calls=1)
     with installed(fake), WatcherChild([0, 1, 2]) as monitor:
         assert monitor.observe().gpus[1].power_w == 61.5
         assert monitor.stop is None
@@ -122,7 +117,7 @@ def test_a_driver_that_fails_during_a_run_costs_the_samples_after_it(
         assert (last.gpu, last.power_w) == (0, 61.5)
         assert monitor.stop is not None
         assert monitor.stop.text.startswith("nvmlDeviceGetPowerUsage of GPU 1 ")
-        assert how in monitor.stop.text
+        assert "SIGSEGV" in monitor.stop.text
         assert monitor.observe().gpus == ()
 
 

@@ -38,13 +38,10 @@ def test_a_healthy_machine_is_the_same_through_the_child(tmp_path: Path) -> None
         assert read_machine(tmp_path) == whole
 
 
-@pytest.mark.parametrize(("fault", "status"), [(hang, "hung"), (crash, "crashed")])
-def test_one_call_of_one_gpu_costs_what_comes_after_it_on_that_gpu(
-    fault: Callable[[], None], status: str, tmp_path: Path
-) -> None:
-    machine = read_faulty(faulty(fault, "nvmlDeviceGetPowerUsage", gpu=2), tmp_path)
+def test_one_call_of_one_gpu_costs_what_comes_after_it_on_that_gpu(tmp_path: Path) -> None:
+    machine = read_faulty(faulty(crash, "nvmlDeviceGetPowerUsage", gpu=2), tmp_path)
     whole = read(FOUR, tmp_path)
-    assert machine.driver.status == status
+    assert machine.driver.status == "crashed"
     assert machine.driver.detail is not None
     assert machine.driver.detail.startswith("nvmlDeviceGetPowerUsage of GPU 2 ")
     assert machine.driver.version == whole.driver.version
@@ -58,7 +55,7 @@ def test_one_call_of_one_gpu_costs_what_comes_after_it_on_that_gpu(
         False,
     )
     assert (stopped.power_w.draw, stopped.compute_mode) == (None, None)
-    assert machine.missing["gpus[2].power_w.draw"] == status.upper()
+    assert machine.missing["gpus[2].power_w.draw"] == "CRASHED"
     assert machine.missing["gpus[2].compute_mode"] == "NOT_ASKED"
     assert machine.links[0] == whole.links[0]
     assert [link.hop for link in machine.links] == [link.hop for link in whole.links]
@@ -91,11 +88,11 @@ def test_a_pair_costs_the_pairs_of_its_gpus(symbol: str, tmp_path: Path) -> None
     assert "GPUs 2 and 3" in (machine.driver.detail or "")
 
 
-def test_versions_that_hang_cost_themselves(tmp_path: Path) -> None:
-    machine = read_faulty(faulty(hang, "nvmlSystemGetDriverVersion"), tmp_path)
-    assert (machine.driver.status, machine.driver.version) == ("hung", None)
+def test_versions_that_crash_cost_themselves(tmp_path: Path) -> None:
+    machine = read_faulty(faulty(crash, "nvmlSystemGetDriverVersion"), tmp_path)
+    assert (machine.driver.status, machine.driver.version) == ("crashed", None)
     assert machine.driver.cuda_version == "12.4"
-    assert machine.missing["driver.version"] == "HUNG"
+    assert machine.missing["driver.version"] == "CRASHED"
     assert len(machine.gpus) == 4
 
 
@@ -109,11 +106,11 @@ def test_a_count_that_crashes_leaves_the_gpus_of_the_bus(tmp_path: Path) -> None
 def test_where_the_driver_hangs_altogether_what_was_read_before_stays(tmp_path: Path) -> None:
     broken, fake = tmp_path / "broken", FakeNvml(FOUR)
 
-    def hang_for_all() -> None:
+    def crash_and_hang_from_then_on() -> None:
         broken.touch()
-        hang()
+        crash()
 
-    fake.spoil("nvmlDeviceGetPowerUsage", hang_for_all, gpu=1)
+    fake.spoil("nvmlDeviceGetPowerUsage", crash_and_hang_from_then_on, gpu=1)
     fake.spoil("nvmlInitWithFlags", lambda: hang() if broken.exists() else None)
     machine = read_faulty(fake, tmp_path / "tree")
     whole = read(FOUR, tmp_path / "tree")
@@ -124,7 +121,7 @@ def test_where_the_driver_hangs_altogether_what_was_read_before_stays(tmp_path: 
     ]
     assert machine.gpus[0].power_w == whole.gpus[0].power_w
     assert machine.gpus[1].clocks_mhz == whole.gpus[1].clocks_mhz
-    assert machine.missing["gpus[1].power_w.draw"] == "HUNG"
+    assert machine.missing["gpus[1].power_w.draw"] == "CRASHED"
     assert machine.missing["gpus[2].name"] == "NOT_ASKED"
 
 

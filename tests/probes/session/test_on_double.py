@@ -139,17 +139,9 @@ def test_every_number_carries_its_conditions_and_nothing_is_amiss() -> None:
         assert all(one.readings + one.readings_beside for one in sample.conditions)
 
 
-@pytest.mark.parametrize(
-    ("name", "groups"),
-    [
-        ("2x4", {(0, 1, 2, 3), (4, 5, 6, 7)}),
-        ("chipset", {(2, 3)}),
-    ],
-)
-def test_shared_uplinks_are_found_and_agree_with_the_tree(name: str, groups: set[tuple[int, ...]]) -> None:
-    found = measured(name, "h2d,d2h")
-    assert {group.gpus for group in found.uplink_groups} == groups
-    assert {group.agrees for group in found.uplink_groups} == {True}
+def test_shared_uplinks_are_found_and_agree_with_the_tree() -> None:
+    found = measured("chipset", "h2d,d2h")
+    assert [(group.gpus, group.agrees) for group in found.uplink_groups] == [((2, 3), True)]
 
 
 def test_cards_in_ramp_up_get_the_numbers_of_full_clocks() -> None:

@@ -297,4 +297,5 @@ def test_errors_of_a_slot_are_those_of_its_gpu_and_others_the_machine_s() -> Non
         ("soak.errors", "gpu:0", "info"),
         ("soak.errors", "machine", "error"),
     }
-    assert any("PCIe AER errors correctable of 0000:00:02.0 by 30" in one.says for one in found)
+    (of_slot,) = (one.says for one in found if one.subject.text == "gpu:0")
+    assert "PCIe AER errors correctable of 0000:00:02.0 by 30" in of_slot

@@ -70,6 +70,14 @@ def test_nothing_is_loaded_from_elsewhere_and_the_only_script_is_the_one_that_is
     assert "@import" not in html
 
 
+def test_numbers_in_a_column_are_padded_to_the_same_digits() -> None:
+    table = Table.of(("GPU", "x"), (("a", "1.5"), ("b", "12  "), ("c", "1.  ")), ("left", "right"))
+    html = page(Document("", "", (Section("S", (table,)),)))
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", html)
+    space = "\N{FIGURE SPACE}"
+    assert cells == ["1.5", f"12\N{PUNCTUATION SPACE}{space}", f"1.{2 * space}"]
+
+
 def test_no_two_things_of_a_page_share_an_id() -> None:
     ids = [attributes["id"] for _, attributes in tags(page(whole())) if "id" in attributes]
     assert len(ids) == len(set(ids))

@@ -10,8 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,6 +24,8 @@ from gputopo.launch.train.lifecycle import checkpoint_files as files
 from tests.kit import commands
 from tests.kit.faults import selected
 from tests.kit.forks import Program
+
+Started = Callable[..., AbstractContextManager[tuple[Program, IO[str]]]]
 
 
 class Host:
@@ -55,18 +57,21 @@ class Host:
 
 
 class Hosts:
-    """Starts the two launchers."""
+    """Starts launchers, two where `hosts` does not name others, by `started`."""
 
-    def __init__(self, home: Path, ending: ExitStack) -> None:
+    def __init__(
+        self, home: Path, ending: ExitStack, hosts: str = "", started: Started = commands.started
+    ) -> None:
         self._home = home
         self._ending = ending
-        self._port = free_port()
+        self._hosts = hosts or f"localhost:{free_port()},localhost"
+        self._started = started
 
     def start(self, rank: int, *options: str, **what: Any) -> Host:
         """Start one; see `launchers`."""
-        words = ("-m", "tests.cli.run.launchers", str(rank), str(self._port), json.dumps(what), *options)
+        words = ("-m", "tests.cli.run.launchers", str(rank), self._hosts, json.dumps(what), *options)
         home = str(self._home / str(rank))
-        started = commands.started(*words, GPUTOPO_HOME=home, GPUTOPO_ROOT=str(self._home))
+        started = self._started(*words, GPUTOPO_HOME=home, GPUTOPO_ROOT=str(self._home))
         return Host(*self._ending.enter_context(started))
 
     def training(self, *options: str, **what: Any) -> tuple[Host, Host]:

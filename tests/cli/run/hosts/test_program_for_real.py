@@ -1,14 +1,15 @@
 """A script that trains by gputopo.launch.strategy, run by gputopo on two hosts of this one's loopback."""
 
 import json
-import os
-import subprocess
 import sys
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from gputopo.launch.hosts.addresses import free_port
+from tests.kit import commands
 
 pytestmark = pytest.mark.tensorflow
 
@@ -33,27 +34,24 @@ for _ in range(3):
 made = isinstance(chosen, tf.distribute.MultiWorkerMirroredStrategy)
 print(json.dumps([made, chosen.num_replicas_in_sync, float(weight.numpy())]))
 """
+COMMAND = ("-m", "gputopo", "run", "--cpu", "--hosts")
+PROGRAM = ("--", sys.executable, "-c", TRAINS)
 
 
 def test_a_script_trains_with_one_strategy_over_both_hosts(tmp_path: Path) -> None:
     hosts = f"localhost:{free_port()},localhost"
-    command = (sys.executable, "-m", "gputopo", "run", "--cpu", "--hosts", hosts)
-    environ = {**os.environ, "GPUTOPO_HOME": str(tmp_path), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    launchers = [
-        subprocess.Popen(
-            (*command, "--node-rank", str(rank), "--", sys.executable, "-c", TRAINS),
-            env=environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    ended = [one.communicate(timeout=180) for one in launchers]
-    assert [one.returncode for one in launchers] == [0, 0], ended
+    started = partial(commands.started, GPUTOPO_HOME=str(tmp_path), TF_CPP_MIN_LOG_LEVEL="2")
+    with ExitStack() as ending:
+        launchers = [
+            ending.enter_context(started(*COMMAND, hosts, "--node-rank", rank, *PROGRAM))
+            for rank in ("0", "1")
+        ]
+        ended = [(printed.read(), launcher.wait(180)) for launcher, printed in launchers]
     # Both targets' mean is 0.5, which the weight comes nearer to by half in each step.
-    for out, err in ended:
-        made, replicas, weight = json.loads(out)
+    for said, code in ended:
+        assert code == 0, said
+        (line,) = (line for line in said.splitlines() if line.startswith("["))
+        made, replicas, weight = json.loads(line)
         assert (made, replicas) == (True, 2)
         assert weight == pytest.approx(0.4375)
-        assert "gputopo: MultiWorkerMirroredStrategy with a ring over gRPC, worker " in err
+        assert "gputopo: MultiWorkerMirroredStrategy with a ring over gRPC, worker " in said
