@@ -237,7 +237,8 @@ json.dump(answer, sys.stdout)
 
 @pytest.fixture(scope="module")
 def answer() -> dict[str, Any]:
-    return answer_of("-c", ASK)
+    found: dict[str, Any] = answer_of("-c", ASK)
+    return found
 
 
 def test_an_application_has_the_published_parameter_count_under_its_name_in_any_case(
