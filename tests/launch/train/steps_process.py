@@ -39,7 +39,9 @@ def main(cases_file: str, out: str) -> None:
 
 
 def _case(towers: int, fields: dict[str, Any]) -> tuple[RunSpec, dict[str, Any]]:
-    more = {key: fields.pop(key) for key in ("steps", "overflow", "losses_only") if key in fields}
+    more: dict[str, Any] = {
+        key: fields.pop(key) for key in ("steps", "overflow", "losses_only") if key in fields
+    }
     given: dict[str, Any] = {
         "devices": [{"tower": tower, "device": f"/CPU:{tower}"} for tower in range(towers)],
         "backend": "cpu",
@@ -120,7 +122,7 @@ def _run(
     outcome, counts = checking.run_and_collect(lambda: stepper(0))
     assert counts is not None
     outcomes = [outcome, *(stepper(number) for number in range(1, steps))]
-    arrays = {"losses": np.array([one.losses for one in outcomes])}  # [steps, towers]
+    arrays: dict[str, Any] = {"losses": np.array([one.losses for one in outcomes])}  # [steps, towers]
     if not losses_only:  # the weights of real models are large files
         rows = TowerRows(0, spec.joint_batch, Stream(spec.seed, 0))
         images, labels = examples(model, rows, seed=spec.seed, data_format="NHWC")

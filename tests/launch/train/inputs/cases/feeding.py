@@ -33,7 +33,7 @@ def ways(root: Path) -> Any:
 
     results: dict[str, Any] = {}
     for way in ("gpu", "cpu", *FEEDS):
-        fields = {"source": "python", "feed": way} if way in FEEDS else {"source": way}
+        fields: dict[str, Any] = {"source": "python", "feed": way} if way in FEEDS else {"source": way}
         fields["data_format"] = "NCHW" if way == "staged" else "NHWC"
         for towers, batch in BATCHES.items():
             if towers == 1 and way in FEEDS[1:]:
