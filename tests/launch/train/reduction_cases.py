@@ -46,7 +46,7 @@ ON_FOUR = ("hierarchical", "tf_hierarchical", "ring", "copy", "copy in parts", "
 
 def cases_on(count: int) -> dict[str, tuple[str, dict[str, Any]]]:
     """Return the methods, and what is put round them, that are tried on so many devices."""
-    every = {name: (name, {}) for name in ON_CPU} | WRAPPED
+    every: dict[str, tuple[str, dict[str, Any]]] = {**{name: (name, {}) for name in ON_CPU}, **WRAPPED}
     return {name: every[name] for name in ON_FOUR} if count == 4 else every
 
 
