@@ -48,7 +48,7 @@ def ways(root: Path) -> Any:
                     "losses": [event.loss for event in events if isinstance(event, Step)],
                     "input": dict(made.describe()),
                     "fed": [short_name(one.device) for one in fed[0]],
-                    "sums": [[float(one.numpy().sum()) for one in step] for step in fed],
+                    "sums": [float(one.numpy().sum(dtype=float)) for step in fed for one in step],
                 }
     return results
 
