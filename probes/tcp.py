@@ -9,12 +9,12 @@ import contextlib
 import json
 import secrets
 import socket
+import socketserver
 import threading
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from statistics import mean
-from types import TracebackType
 from typing import Self
 
 from gputopo.copies.network import Timing
@@ -30,83 +30,55 @@ _MAX_WINDOWS = 1000
 _MAX_S = 600.0
 _MAX_CONNECTIONS = 1024  # at once
 _PATIENCE_S = 5.0  # without a byte
+_LOOK_S = 0.05  # between two looks at whether the listener is to end
 
 
-class Listener:
-    """Receives the transfers of other hosts at a port of its own; a context manager.
+class _Transfer(socketserver.BaseRequestHandler):
+    server: "Listener"
 
-    `token`: what a sender must show.
+    def handle(self) -> None:
+        """Take what another host sends, if it shows the token."""
+        connection: socket.socket = self.request
+        with contextlib.suppress(OSError, ValueError):
+            connection.settimeout(_PATIENCE_S)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            magic, token, what, *numbers = _head(connection).split()
+            if magic != _MAGIC or not secrets.compare_digest(token, self.server.token):
+                return
+            if what == "echo":
+                while message := connection.recv(len(_MESSAGE)):
+                    connection.sendall(message)
+            elif what == "sink":
+                warm_s, window_s, windows = numbers
+                counts = _count(connection, float(warm_s), float(window_s), int(windows))
+                connection.sendall(json.dumps(counts).encode())
+
+
+class Listener(socketserver.ThreadingTCPServer):
+    """Receives the transfers of other hosts at an IP address and a port of its own; a context manager.
+
+    `token`: what a sender must show. Raises OSError.
     """
 
-    def __init__(self, family: socket.AddressFamily, address: str) -> None:
+    daemon_threads, block_on_close, request_queue_size = True, False, 128
+
+    def __init__(self, address: str) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self.token = secrets.token_hex(16)
-        self._socket = socket.create_server((address, 0), family=family, backlog=128)
-        self._open: set[socket.socket] = set()
-        self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._accept, name="network", daemon=True)
+        super().__init__((address, 0), _Transfer)
+        self.port = int(self.server_address[1])
 
-    @classmethod
-    def at(cls, address: str) -> Self:
-        """Listen at an IP address. Raises OSError."""
-        return cls(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
-
-    @property
-    def port(self) -> int:
-        """The port that it listens at."""
-        return int(self._socket.getsockname()[1])
+    def verify_request(self, request: object, client_address: object) -> bool:
+        """Whether there is room for one more transfer."""
+        return threading.active_count() <= _MAX_CONNECTIONS
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        threading.Thread(target=self.serve_forever, args=(_LOOK_S,), name="network", daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
-        self._socket.close()
-        with self._lock:
-            for one in self._open:
-                with contextlib.suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            with self._lock:
-                is_full = len(self._open) >= _MAX_CONNECTIONS
-                if not is_full:
-                    self._open.add(connection)
-            if is_full:
-                connection.close()
-                continue
-            threading.Thread(target=self._serve, args=(connection,), name="transfer", daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        try:
-            with connection, contextlib.suppress(OSError, ValueError):
-                connection.settimeout(_PATIENCE_S)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                magic, token, what, *numbers = _head(connection).split()
-                if magic != _MAGIC or not secrets.compare_digest(token, self.token):
-                    return
-                if what == "echo":
-                    while message := connection.recv(len(_MESSAGE)):
-                        connection.sendall(message)
-                elif what == "sink":
-                    warm_s, window_s, windows = numbers
-                    counts = _count(connection, float(warm_s), float(window_s), int(windows))
-                    connection.sendall(json.dumps(counts).encode())
-        finally:
-            with self._lock:
-                self._open.discard(connection)
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
 
 
 def _head(connection: socket.socket) -> str:

@@ -77,8 +77,10 @@ def is_readable(text: str) -> bool:
 
 def known_output(text: str) -> dict[str, str] | None:
     """Return the row of `known_outputs.csv` whose pattern a text has: `what` it is, and the `hint`."""
-    known = rows_of(__file__, "known_outputs.csv")
-    return next((one for one in known if re.search(one["pattern"], text, re.MULTILINE)), None)
+    for row in rows_of(__file__, "known_outputs.csv"):
+        if found := re.search(row["pattern"], text, re.MULTILINE):
+            return row | {"what": row["what"].format(*found.groups())}
+    return None
 
 
 def refusal(text: str, *, origin: str) -> InputError:

@@ -30,8 +30,8 @@ _TERMINAL = 78
 _MAX_NODES = 1024  # Linux: CONFIG_NODES_SHIFT
 _PAIR = re.compile(r"\s*(?P<name>[A-Z][\w ()./,+-]{0,60}?):(?:\s+(?P<value>\S.*?))?\s*")
 _OF_LSCPU = re.compile(
-    r"\s*(?:Architecture|CPU op-mode\(s\)|CPU\(s\)|On-line CPU\(s\) list|(?:Core|Thread)\(s\) per \w+"
-    r"|Socket\(s\)|NUMA node\(s\)|NUMA node\d+ CPU\(s\)|Model name):(?:\s|$)"
+    r"\s*(?:Architecture(?!: +\d+\.\d)|CPU op-mode\(s\)|CPU\(s\)|On-line CPU\(s\) list"
+    r"|(?:Core|Thread)\(s\) per \w+|Socket\(s\)|NUMA node\(s\)|NUMA node\d+ CPU\(s\)|Model name):(?:\s|$)"
 )
 _NODE_CPUS = re.compile(r"NUMA node(\d{1,4}) CPU\(s\)")
 _WORDS = re.compile(r"\s*[a-z][a-z0-9_]*(?: [a-z0-9_]+)*\s*")  # flags that a terminal wrapped

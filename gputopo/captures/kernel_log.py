@@ -1,4 +1,5 @@
-"""Lines of the kernel log (dmesg, journalctl -k, /var/log/kern.log) in any text: text in, Machine out.
+"""Lines of the kernel log (dmesg, journalctl -k, /var/log/kern.log) in any text, and of the fabric manager's
+log: text in, Machine out.
 
     [ 1234.567890] NVRM: Xid (PCI:0000:44:00): 79, pid=1234, name=python, GPU has fallen off the bus.
 
@@ -16,6 +17,7 @@ import msgspec
 from gputopo.captures.ledger import Format, is_noise
 from gputopo.captures.pci import pci_tree
 from gputopo.values.errors import InputError
+from gputopo.values.fields import rows_of
 from gputopo.values.machine import KernelEvent, KernelEventKind, LineCounts, Machine, Unread
 from gputopo.values.samples import seconds
 
@@ -33,6 +35,8 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 _MARK = r"[\s>|#%;]{0,40}(?:\[?[\w.-]{1,64}\]?:[ ])?(?:<\d{1,3}>)?"  # by quotations, tools for many hosts
 _SINCE_BOOT = r"\[ *(?P<boot>\d{1,9}\.\d{6})(?: <[ .\d]{1,20}>)?\]"
 _LOCAL = r"\[\w{3} (?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<clock>\d\d:\d\d:\d\d) (?P<year>\d{4})\]"
+# By the fabric manager of NVSwitches in its own log.
+_FABRIC = r"\[(?P<fabric>[A-Z][a-z]{2} \d\d \d{4} \d\d:\d\d:\d\d)\] (?=\[[A-Z]{3,8}\] \[tid \d)"
 _HUMAN = r"\[(?: *\+\d{1,6}\.\d{6}|[A-Z][a-z]{2} ?\d{1,2} \d\d:\d\d)\]"  # dmesg -H: no seconds, or a delta
 _ISO_STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d"
 _FRACTION = r"(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
@@ -43,7 +47,7 @@ _SYSLOG = (
 _LEVEL = r"(?:[a-z]{1,8} *:[a-z]{1,8} *: )?"  # dmesg -x: `kern  :err   : `
 _OF_KERNEL = re.compile(
     rf"{_MARK}{_LEVEL}(?:(?:{_SYSLOG} \S{{1,64}} kernel: ?|\[ *(?P<mono>\d{{1,9}}\.\d{{6}})\] \S{{1,64}} "
-    rf"kernel: ?)(?:{_SINCE_BOOT} ?)?|(?:{_SINCE_BOOT.replace('boot', 'boot2')}|{_LOCAL}|{_HUMAN}"
+    rf"kernel: ?)(?:{_SINCE_BOOT} ?)?|(?:{_SINCE_BOOT.replace('boot', 'boot2')}|{_LOCAL}|{_HUMAN}|{_FABRIC}"
     rf"|(?P<dmesg>{_ISO_STAMP},\d{{6}}[+-]\d\d:?\d\d)) ?)(?:\[ *[TC]\d{{1,8}}\] ?)?"
 )
 _OF_SYSLOG = re.compile(rf"{_MARK}{_SYSLOG} \S{{1,64}} \S{{1,64}}: ")
@@ -58,79 +62,57 @@ _COMMAND = re.compile(r"\b(?:dmesg|journalctl)\b")
 EARLIER = re.compile(r"\bjournalctl\b.* (?:-\w*b|--boot)[ =]?-?[1-9](?![0-9a-f]{5})|\bdmesg\.\d")
 _OF_MODULE = ("xid", "sxid", "lost", "nvlink", "nvrm")  # kinds of events that end as the module is loaded
 _WITHOUT_PREFIX = re.compile(
-    rf"{_MARK}(?=NVRM: |nvidia-nv(?:switch|link)\S*: |nvidia [0-9a-f]{{4}}:|pcieport [0-9a-f]{{4}}:)"
+    rf"{_MARK}(?=nvidia-nv(?:switch|link)\S*: |nvidia [0-9a-f]{{4}}:|pcieport [0-9a-f]{{4}}:)"
 )
-# An error that stands anywhere in a line is of the kernel, whatever is before it.
 _WORDS = (
-    *("kernel:", "NVRM:", "SXid", "PCIe Bus Error", "AER:", "nvidia-nv", "pciehp", "DPC:", "power state"),
-    "infoROM",
+    *("kernel:", "NVRM:", "Xid", "PCIe Bus Error", "AER:", "nvidia-nv", "pciehp", "DPC:", "power state"),
+    *("infoROM", "NVSwitch", "fabricmanager", "[tid "),
 )
 _STAMPED = re.compile(r"\[(?: *\+?\d{1,9}\.\d{6}|[A-Z][a-z]{2} )|[T ]\d\d:\d\d:\d\d,\d{6}")
-_ANYWHERE = re.compile(
-    r"NVRM: Xid \(|\bSXid \(PCI:|NVRM: GPU .{1,60}fallen off the bus|PCIe Bus Error: severity="
-    r"|infoROM is corrupted at gpu"
-)
+# What stands for parts of the patterns in kernel_log.csv.
+_PARTS = {
+    "@BDF@": r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{1,2}:[0-9a-f]{1,2}(?:\.[0-7])?",
+    "@SEVERITY@": r"(?P<severity>Correct(?:ed|able)|Uncorrect(?:ed|able)(?: \((?:Non-)?Fatal\))?)",
+    "@AT@": r"(?:(?=.*?(?:GPU |PCI:)(?:at )?(?:PCI:)?"
+    r"(?P<at>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?)))?",
+    "@ERROR@": r"(?=.*?(?:fail|error|unable|cannot|can't|could not|time(?:d )?out|mismatch|assert|\blost\b"
+    r"|invalid|halted|locked|exception|not called|does not|refus|conflict|not found|no firmware|corrupt"
+    r"|fallen off|already bound|installed in this system (?!has)|unlicensed|adapter found|probed"
+    r"|will ignore|unexpected))",
+}
 
-_BDF = r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{1,2}:[0-9a-f]{1,2}(?:\.[0-7])?"
-_XID = re.compile(
-    r"NVRM: Xid \((?:PCI:)?(?P<at>[0-9a-f:.]{1,20})\): (?P<code>\d{1,5})(?:, *(?P<text>.*))?", re.I
-)
-# Of NVLink 5 its severity, and of Xid 154 the new recovery action.
-_XID_SEVERITY = re.compile(r"\b(Fatal|Non-?fatal)\b|changed from .* to 0x[0-9a-f]+ \(([\w ]{1,40})\)", re.I)
-_SXID = re.compile(
-    rf"SXid \(PCI:(?P<at>{_BDF})\): (?P<code>\d{{1,6}}), *(?P<text>(?:(?P<severity>Fatal|Non-fatal), *)?.*)",
-    re.I,
-)
-_SXID_DETAIL = re.compile(r"(?:Severity \d|Data \{|Engine instance|LTSSM)", re.I)
-_LOST = re.compile(
-    rf"NVRM: GPU (?:at )?(?:PCI:)?(?P<at>{_BDF}):? .{{0,40}}(?P<text>GPU has fallen off the bus.*)"
-    rf"|NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?(?P<at2>{_BDF}):? "
-    r"(?:\(.{1,60}\) installed in this system )?(?P<text2>has fallen off the bus.*)",
-    re.I,
-)
-_INFOROM = re.compile(rf"(?P<text>infoROM is corrupted) at gpu (?P<at>{_BDF})")  # also by nvidia-smi
-_SEVERITY = r"(?P<severity>Correct(?:ed|able)|Uncorrect(?:ed|able)(?: \((?:Non-)?Fatal\))?)"
-_AER = re.compile(
-    rf"(?P<driver>[\w-]{{1,40}}) (?P<at>{_BDF}): (?:AER: )?(?P<text>PCIe Bus Error: severity={_SEVERITY}.*)",
-    re.I,
-)
-_AER_RECEIVED = re.compile(
-    rf"(?P<driver>[\w-]{{1,40}}) (?P<port>{_BDF}): (?:AER: )?(?P<text>(?:Multiple )?{_SEVERITY} error "
-    rf"(?:message )?received(?: from|:) (?:(?P<at>{_BDF})|id=[0-9a-f]{{4}}).*)",
-    re.I,
-)
-_PCIE = re.compile(
-    rf"(?P<driver>nvidia|pcieport) (?P<at>{_BDF}): (?P<text>(?:DPC: containment event"
-    r"|.*\bpciehp: Slot\(.{1,20}\): (?:Link Down|Card not present)|AER: device recovery failed"
-    r"|(?:can't|Unable to) change power state.*inaccessible).*)",
-    re.I,
-)
+
+def _pattern(pattern: str) -> re.Pattern[str]:
+    for name, part in _PARTS.items():
+        pattern = pattern.replace(name, part)
+    return re.compile(pattern, re.IGNORECASE)
+
+
+_ROWS = rows_of(__file__, "kernel_log.csv")
+# Messages: the kind (None of one that is no error), the driver, the words (of the parts of the pattern; else
+# its text), and the pattern. The first that fits counts.
+_FORMS = [
+    (
+        msgspec.convert(row["kind"] or None, KernelEventKind | None),
+        row["driver"] or None,
+        row["says"],
+        _pattern(row["pattern"]),
+    )
+    for row in _ROWS
+]
+# An error that stands anywhere in a line is of the kernel, whatever is before it.
+_ANYWHERE = re.compile("|".join(row["mark"] for row in _ROWS if row["mark"]))
 _NVRM = re.compile(r"(?P<driver>NVRM|nvidia-nv(?:link|switch)\S{0,8}): (?P<text>.*)")
-_MISMATCH = re.compile(
-    r"API mismatch: (?:the )?(?P<client>client\b(?: \S+)?(?: \(pid \d{1,9}\))?)"
-    r" has the version ([\d.]{3,20}\d),.{0,40} has the version ([\d.]{3,20}\d)"
+_OF_GPU = re.compile(
+    r"NVRM|infoROM is corrupted|S?Xid|Bus Error|AER|DPC|pciehp|power state|nvidia-nv|NVSwitch|\[tid \d"
+    r"|fabricmanager"
 )
-_NVRM_AT = re.compile(
-    r"(?:GPU |PCI:)(?:at )?(?:PCI:)?(?P<at>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?)", re.I
-)
-_OF_GPU = re.compile(r"NVRM|infoROM is corrupted|SXid|Bus Error|AER|DPC|pciehp|power state|nvidia-nv")
-_ERROR = re.compile(
-    r"fail|error|unable|cannot|can't|could not|time(?:d )?out|mismatch|assert|\blost\b|invalid|halted"
-    r"|exception|not called|does not|refus|conflict|not found|no firmware|corrupt|fallen off",
-    re.I,
-)
-_NVLINK = re.compile(r"nvlink", re.I)
 _INTERNAL = re.compile(r"_?[a-z]\w+: ")  # of a function of the driver: hundreds follow from one failure
 # A line of the module that goes on with the one above it.
 _CONTINUED = re.compile(
-    r"(?!\w*[A-Z_])[a-z(]|None of the|GPU firmware|NVIDIA (?:graphics )?(?:GPU|device|driver)"
+    r"(?!\w*[A-Z_])[a-z(]|None of the|GPU firmware|NVIDIA (?:graphics )?(?:GPU|device|driver|\d+\.\d)"
 )
 _FINISHED = re.compile(r"[.!]$")
-# Lines of the module with such words that are no error.
-_REMARK = re.compile(
-    r"NVRM: +-?\d+ +\d+ |loading NVIDIA|Try unloading|drive a VGA console|GPU Board Serial|A GPU crash dump"
-    r"|objClInitPcieChipset|Persistence mode"
-)
 
 
 class Taken(NamedTuple):
@@ -234,7 +216,7 @@ def _message(line: str) -> _Message | None:
     if _OF_JOURNAL.match(line):
         return _Message(None, line.strip())
     if _ANYWHERE.search(line):
-        return _Message(None, line.strip())
+        return _Message(None, line[max(line.find("NVRM: "), 0) :].strip().rstrip("*`"))
     return None
 
 
@@ -244,9 +226,9 @@ def _time(prefix: re.Match[str]) -> str | None:
         return stamp.replace(" ", "T", 1).partition(",")[0]
     if prefix["syslog"]:
         return " ".join(prefix["syslog"].split())
-    if prefix["year"] and prefix["month"] in _MONTHS:
-        month = 1 + _MONTHS.index(prefix["month"])
-        return f"{prefix['year']}-{month:02d}-{int(prefix['day']):02d}T{prefix['clock']}"
+    parts = prefix["fabric"].split() if prefix["fabric"] else prefix.group("month", "day", "year", "clock")
+    if parts[0] in _MONTHS:
+        return f"{parts[2]}-{1 + _MONTHS.index(parts[0]):02d}-{int(parts[1]):02d}T{parts[3]}"
     boot = prefix["boot"] or prefix["boot2"] or prefix["mono"]
     return f"{boot} s" if boot else None
 
@@ -347,39 +329,24 @@ class _Log:
         self.begun = None
 
     def _take(self, message: _Message) -> None:
-        text = message.text
-        if found := _XID.search(text):
-            code, said = int(found["code"]), _XID_SEVERITY.search(found["text"] or "")
-            severity = (said[1] or said[2]).lower().replace("-", "") if said and 144 <= code <= 154 else None
-            self._add(
-                "xid", message, found["text"], code=code, severity=severity, at=found["at"], driver="NVRM"
-            )
-        elif found := _SXID.search(text):  # lines with its severity as a number and its data follow
-            severity = (found["severity"] or "").lower().replace("-", "") or None
-            if severity or not _SXID_DETAIL.match(found["text"]):
-                code = int(found["code"])
-                self._add("sxid", message, found["text"], code=code, severity=severity, at=found["at"])
-        elif found := _LOST.search(text):
-            at = found["at"] or found["at2"]
-            self._add("lost", message, found["text"] or found["text2"], at=at, driver="NVRM")
-        elif found := _INFOROM.search(text):
-            self._add("nvrm", message, found["text"], at=found["at"], driver="NVRM")
-        elif found := _AER.search(text):
-            severity = _severity(found["severity"])
-            self._add(
-                "aer", message, found["text"], severity=severity, at=found["at"], driver=found["driver"]
-            )
-        elif found := _AER_RECEIVED.search(text):
+        fits = ((*form[:3], found) for form in _FORMS if (found := form[3].search(message.text)))
+        kind, driver, says, found = next(fits, (None, None, "", None))
+        if kind is None or found is None:
+            return
+        if "port" in found.groupdict():  # what a port received, which the next lines may describe
             self.received.append((message, found))
-        elif found := _PCIE.search(text):
-            self._add("pcie", message, found["text"], at=found["at"], driver=found["driver"])
-        elif found := _MISMATCH.search(text):
-            words = f"API mismatch: {found['client']} has version {found[2]}, kernel module {found[3]}"
-            self._add("nvrm", message, words, driver="NVRM")
-        elif (found := _NVRM.match(text)) and _ERROR.search(text) and not _REMARK.search(text):
-            at = _NVRM_AT.search(text)
-            kind: KernelEventKind = "nvlink" if _NVLINK.search(text) else "nvrm"
-            self._add(kind, message, found["text"], at=at["at"] if at else None, driver="NVRM")
+            return
+        parts = {name: part for name, part in found.groupdict().items() if part}
+        said = parts.get("severity") or parts.get("action")
+        self._add(
+            kind,
+            message,
+            says.format(**parts) or parts.get("text"),
+            code=int(parts["code"]) if "code" in parts else None,
+            severity=_severity(said) if said else None,
+            at=parts.get("at"),
+            driver=parts.get("driver", driver),
+        )
 
     def _add(
         self,
@@ -437,13 +404,15 @@ class _Log:
 
 
 def _severity(text: str) -> str:
-    """Return AER's severity in one word; without a kind an uncorrected error is not called fatal."""
-    lower = text.lower()
-    return "corrected" if lower.startswith("correct") else "fatal" if "(fatal" in lower else "nonfatal"
+    """Return a severity in one word; AER's without a kind an uncorrected error is not called fatal."""
+    lower = text.lower().replace("-", "")
+    if lower.startswith("uncorrect"):
+        return "fatal" if "(fatal" in lower else "nonfatal"
+    return "corrected" if lower.startswith("correct") else lower
 
 
 FORMAT = Format(
-    "kernel log lines (dmesg, journalctl -k)",
+    "kernel log lines (dmesg, journalctl -k), the fabric manager's log",
     "Xid, SXid, AER, NVLink and driver errors with their times",
     recognise,
     parse,

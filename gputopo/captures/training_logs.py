@@ -13,28 +13,14 @@ from collections.abc import Iterator, Sequence
 from statistics import median, stdev
 from typing import Any
 
+from gputopo.values.fields import rows_of
 from gputopo.values.run.measurement import COMPLETE, FAILED, DeviceFigure, Measurement
 
 _MAX_LINES = 4000  # from the end that are looked at
 _MAX_WORDS = 160  # of the reason
 
 # In order: a program that runs out of memory also raises an error, and a killed one may have a traceback.
-_CAUSES: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"OOM when allocating tensor with shape\s?(\[[\d,]{1,60}\])?"), "out of memory"),
-    (
-        re.compile(r"ResourceExhaustedError|CUDA_ERROR_OUT_OF_MEMORY|ran out of memory trying"),
-        "out of memory",
-    ),
-    (re.compile(r"Segmentation fault"), "segmentation fault"),
-    (re.compile(r"CUDA_ERROR_ILLEGAL_ADDRESS|an illegal memory access"), "illegal memory access on a GPU"),
-    (re.compile(r"NCCL (?:error|WARN|failure)|unhandled (?:cuda|system) error"), "NCCL failed"),
-    (re.compile(r"CUDNN_STATUS_\w{1,40}"), "cuDNN failed"),
-    (re.compile(r"GPU is lost|fallen off the bus|CUDA_ERROR_NO_DEVICE"), "a GPU was lost or not found"),
-    (re.compile(r"unknown command line flag|Unknown command line flag"), "an unknown flag"),
-    (re.compile(r"KeyboardInterrupt"), "interrupted"),
-    (re.compile(r"^(?:Killed|.{0,200}: line \d+: +\d+ Killed)"), "killed"),
-    (re.compile(r"Aborted \(core dumped\)"), "aborted"),
-)
+_CAUSES = [(re.compile(row["pattern"]), row["cause"]) for row in rows_of(__file__, "training_causes.csv")]
 _ERROR = re.compile(r"^((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Timeout)(?:: .*)?)$")
 
 

@@ -12,6 +12,7 @@ import msgspec
 from gputopo.copies.jobs import matchings
 from gputopo.values.bandwidth import NETWORK_ERROR, TCP, Failure, Sample
 from gputopo.values.errors import HardwareError
+from gputopo.values.index_ranges import host_set
 
 Tool = Literal["ib_write_bw", "nccl-tests", "tcp"]
 ToolChoice = Literal["auto", "ib_write_bw", "nccl-tests", "tcp"]
@@ -19,7 +20,7 @@ ToolChoice = Literal["auto", "ib_write_bw", "nccl-tests", "tcp"]
 PROBE = "TCP probe"  # ours
 RDMA: Literal["ib_write_bw"] = "ib_write_bw"
 NCCL_TESTS: Literal["nccl-tests"] = "nccl-tests"
-_MAX_NAMED = 4  # hosts in a line
+_MAX_PATHS = 4  # in a line
 _HINTS: dict[Tool, str] = {
     RDMA: "it needs perftest and an active RDMA port with the address of the host, on all hosts; or measure "
     "with --network-tool auto",
@@ -86,18 +87,14 @@ def _lacking(tool: Tool, hosts: Mapping[str, Tools | None]) -> str:
     nccl = [tools.nccl for tools in hosts.values() if tools and tools.nccl]
     for paths in ({one.mpirun for one in nccl}, {one.program for one in nccl}):
         if tool == NCCL_TESTS and not by_reason and len(paths) > 1:
-            return f"not at the same path on all hosts: {', '.join(sorted(paths)[:_MAX_NAMED])}"
+            return f"not at the same path on all hosts: {', '.join(sorted(paths)[:_MAX_PATHS])}"
     layers = {tools.rdma.link_layer for tools in hosts.values() if tools and tools.rdma}
     if tool == RDMA and not by_reason and len(layers) > 1:
         return f"the ports are of {' and of '.join(sorted(layers))}"
-    return ", ".join(f"{why} ({_named(names, len(hosts))})" for why, names in by_reason.items())
-
-
-def _named(names: list[str], hosts: int) -> str:
-    if len(names) == hosts:
-        return "all hosts"
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return f"{', '.join(names[:_MAX_NAMED])}{more}"
+    return ", ".join(
+        f"{why} ({'all hosts' if len(names) == len(hosts) else host_set(names)})"
+        for why, names in by_reason.items()
+    )
 
 
 AT_ONCE = "all hosts at once"

@@ -62,6 +62,7 @@ CHECKS = (
     driver.unlisted_gpus,
     driver.logged_losses,
     driver.logged_xids,
+    driver.program_errors,
     driver.kernel_errors,
     memory_health.verdicts,
     memory_health.ecc_mode,

@@ -31,8 +31,10 @@ _RESERVED = DRIVER_STATUS["other_driver"].cases["vfio-pci"]
 NO_DEVICE = rule_of("machine.no_nvidia_device")
 GPU_LOST = rule_of("gpu.lost")
 GPU_NO_ANSWER = rule_of("gpu.no_answer")
+PROGRAM_ERROR = rule_of("program.error")
 
 OFF_THE_BUS = 79  # Xid
+FABRIC_MANAGER = "fabric manager"  # as the driver of an event of its log
 
 
 def known_errors(file: str, actions: Mapping[str, Case]) -> dict[tuple[int, str], Case]:
@@ -107,6 +109,7 @@ def status(machine: Machine) -> Iterator[Fault]:
         f"{rule.title}{f' ({detail})' if detail else ''}: {effect}",
         evidence,
         "error" if name == driver.status else "warning",
+        case=_case_in(driver.detail or "", rule.cases) if name == "failed" else None,
     )
 
 
@@ -179,7 +182,7 @@ def lost_gpus(machine: Machine) -> Iterator[Fault]:
             when = f" ({code})" if code not in ("", "GPU_IS_LOST", "no answer") else ""
             who = named(gpu) if (known := label(machine, gpu)) == str(gpu.index) else f"GPU {known}"
             says = f"{who} was enumerated and then did not answer{when}{also}"
-            yield GPU_LOST.fault(subject, says, evidence)
+            yield GPU_LOST.fault(subject, says, evidence, case=_case_in(code, GPU_LOST.cases))
 
 
 @check(GPU_NO_ANSWER)
@@ -235,20 +238,42 @@ def logged_losses(machine: Machine) -> Iterator[Fault]:
             yield GPU_LOST.fault(DRIVER, f"{_device(event)}: {says}", evidence)
 
 
+@check(PROGRAM_ERROR)
+def program_errors(machine: Machine) -> Iterator[Fault]:
+    """Find failures that programs report. They number the GPUs as CUDA does: none is named as the subject."""
+    for _, event in kernel_events(machine, "program"):
+        says, case = f"{event.device_driver} reports {event.text}", _case_in(event.text, PROGRAM_ERROR.cases)
+        yield PROGRAM_ERROR.fault(MACHINE, says, event_evidence(event), case=case, part=event.text)
+
+
 @check(KERNEL_ERROR)
 def kernel_errors(machine: Machine) -> Iterator[Fault]:
     """Find errors of the kernel module without an Xid in the kernel log."""
     known = {event.pci_address for _, event in kernel_events(machine, "xid") if event.code == OFF_THE_BUS}
-    for gpu, event in kernel_events(machine, "nvrm", "lost"):
-        if event.kind == "lost" and (not event.earlier or event.pci_address in known):
-            continue  # `logged_losses`, `logged_xids`
-        case = next(
-            (word for word in KERNEL_ERROR.cases if word in event.text.lower().replace("_", " ")), None
-        )
-        says, evidence = f"kernel log{times(event)}: {event.text}", event_evidence(event)
+    cases = [*KERNEL_ERROR.cases, None]
+    found = [
+        (case, gpu, event)
+        for gpu, event in kernel_events(machine, "nvrm", "lost")
+        if event.kind == "nvrm" or (event.earlier and event.pci_address not in known)  # else `logged_losses`
+        for case in [_case_in(event.text, KERNEL_ERROR.cases)]
+    ]
+    for case, gpu, event in sorted(found, key=lambda one: cases.index(one[0])):  # a cause before its effects
+        says, evidence = f"error in the {log_of(event)}{times(event)}: {event.text}", event_evidence(event)
+        if case == "nothing to do":
+            says = f"{KERNEL_ERROR.cases[case].says}: needed with NVSwitches only"
         usual = KERNEL_ERROR.cases[case].severity if case else KERNEL_ERROR.severities[0]
         severity = severity_of(event, usual)
         yield KERNEL_ERROR.fault(gpu or DRIVER, says, evidence, severity, case=case, part=event.text)
+
+
+def _case_in(text: str, cases: Mapping[str, Case]) -> str | None:
+    """Return the first case whose name is in a message."""
+    return next((word for word in cases if word in text.lower().replace("_", " ")), None)
+
+
+def log_of(event: KernelEvent) -> str:
+    """Return which log an event is in."""
+    return "fabric manager's log" if event.device_driver == FABRIC_MANAGER else "kernel log"
 
 
 def times(event: KernelEvent) -> str:

@@ -87,7 +87,7 @@ def inspect_fleet(
     odd = {host for finding in own if finding.id not in (SPLIT.id, NOT_READ.id) for host in finding.hosts}
     changed = [one for host in hosts if host.name in baseline for one in _changed(host, baseline[host.name])]
     gone = [
-        _of(name, NO_ANSWER, MACHINE, "it is in the baseline, and was not asked", {})
+        _of(name, NO_ANSWER, MACHINE, "in the baseline, and not asked", {}, "info")
         for name in baseline
         if name not in readings
     ]
@@ -364,8 +364,15 @@ def _peers(count: int) -> str:
     return f"its {count} peers" if count > 1 else "its peer"
 
 
-def _of(host: str, rule: Rule, subject: Subject, says: str, evidence: Mapping[str, Any]) -> HostFinding:
-    return _named(rule.finding(subject, says, evidence), (host,), f"host {host}: {says}")
+def _of(
+    host: str,
+    rule: Rule,
+    subject: Subject,
+    says: str,
+    evidence: Mapping[str, Any],
+    severity: Severity | None = None,
+) -> HostFinding:
+    return _named(rule.finding(subject, says, evidence, severity), (host,), f"host {host}: {says}")
 
 
 def _split(hosts: Iterable[str], subject: Subject, says: str, evidence: Mapping[str, Any]) -> HostFinding:

@@ -8,8 +8,10 @@ refused works alone, without NVLink. The same: `nvidia-smi -q`, section Fabric.
 from collections.abc import Iterator
 from itertools import combinations
 
+import msgspec
+
 from gputopo.findings.compare import grouped
-from gputopo.findings.driver import event_evidence, known_errors, severity_of, times
+from gputopo.findings.driver import FABRIC_MANAGER, event_evidence, known_errors, log_of, severity_of, times
 from gputopo.findings.rule import (
     Case,
     Fault,
@@ -94,7 +96,7 @@ def down(machine: Machine) -> Iterator[Fault]:
                     "down": [link.link for link in gpu.nvlinks or () if link.active is False],
                     "peers": {str(index): count for index, count in up.items()},
                 }
-                says = f"{up[gpu.index]} NVLinks up, expected {expected}"
+                says = f"{up[gpu.index]} of {expected} NVLinks up"
                 yield NVLINK_DOWN.fault(gpu, says, evidence, "warning" if alike else "error")
 
 
@@ -145,13 +147,13 @@ def apart(machine: Machine) -> Iterator[Fault]:
 
 @each_gpu(NVLINK_ERRORS)
 def errors(gpu: Gpu) -> Iterator[Fault]:
-    """Find NVLinks that recovered, or with many CRC errors or replays."""
+    """Find NVLinks that recovered, with many CRC errors or replays, or errors left uncorrected."""
     bad = {str(link.link): dict(link.errors) for link in gpu.nvlinks or () if _many_errors(dict(link.errors))}
     if bad:
         words = "; ".join(
             f"link {link}: {', '.join(f'{count} {kind}' for kind, count in counts.items() if count)}"
             for link, counts in bad.items()
-        )
+        ).replace("_", " ")
         yield NVLINK_ERRORS.fault(gpu, f"NVLink errors ({words})", {"errors": bad})
 
 
@@ -161,18 +163,20 @@ def logged_errors(machine: Machine) -> Iterator[Fault]:
     for gpu, event in kernel_events(machine, "sxid", "nvlink"):
         fatal = event.severity == "fatal"
         if event.code is None:
-            case, what = _UNNUMBERED, f"NVLink error in the kernel log{times(event)}: {event.text}"
+            case, what = _UNNUMBERED, f"NVLink error in the {log_of(event)}{times(event)}: {event.text}"
         else:
             case = SXIDS.get(event.code, _SXID_ACTIONS["fabric" if fatal else "handled"])
-            what = f"SXid {event.code} in the kernel log{times(event)}: {case.says} ({event.text})"
+            if fatal and case.severity == "info":  # as the log has it
+                case = msgspec.structs.replace(case, remedy=_SXID_ACTIONS["fabric"].remedy)
+            what = f"SXid {event.code} in the {log_of(event)}{times(event)}: {case.says} ({event.text})"
         severity: Severity = "error" if fatal else case.severity
         if event.severity == "nonfatal" and severity == "error":
             severity = "warning"
         says = f"NVSwitch {event.pci_address}: {what}" if gpu is None and event.pci_address else what
         severity, evidence = severity_of(event, severity), event_evidence(event)
-        yield NVLINK_ERRORS.fault(
-            gpu or MACHINE, says, evidence, severity, remedy=case.remedy, part=event.text
-        )
+        no_bridge = event.code is None and event.device_driver == FABRIC_MANAGER
+        remedy = _SXID_ACTIONS["fabric"].remedy if no_bridge else case.remedy
+        yield NVLINK_ERRORS.fault(gpu or MACHINE, says, evidence, severity, remedy=remedy, part=event.text)
 
 
 @each_gpu(FABRIC_NOT_READY, FABRIC_UNHEALTHY)
@@ -210,9 +214,9 @@ def _is_remote_of_peer(gpu: Gpu, group: list[Gpu]) -> bool:
 
 
 def _many_errors(counts: dict[str, int]) -> bool:
-    crc = max(counts.get("crc_flit", 0), counts.get("crc_data", 0))
+    crc = max(counts.get(name, 0) for name in ("crc", "crc_flit", "crc_data"))
     return (
-        counts.get("recovery", 0) > 0
+        any(counts.get(name, 0) > 0 for name in ("recovery", "recovery_failed", "effective"))
         or crc > CRC_ERRORS.value
         or counts.get("replay", 0) > NVLINK_REPLAYS.value
     )

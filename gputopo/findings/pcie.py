@@ -22,7 +22,7 @@ from gputopo.findings.rule import (
 from gputopo.findings.usage import BUSY_PERCENT, under_load
 from gputopo.reference.expectations import expected_link, expected_of
 from gputopo.topology.hops import bridges_above, max_rate, pci_tree
-from gputopo.topology.kernel import kernel_events
+from gputopo.topology.kernel import NVIDIA_DRIVER, kernel_events
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine, PciNode
 from gputopo.values.subject import MACHINE
@@ -130,10 +130,15 @@ def errors(machine: Machine) -> Iterator[Fault]:
 
 @check(PCIE_ERRORS)
 def logged_errors(machine: Machine) -> Iterator[Fault]:
-    """Find PCIe errors of a GPU, or of the ports that lead to it alone, in the kernel log."""
-    events = [(gpu, event) for gpu, event in kernel_events(machine, "aer", "pcie") if gpu is not None]
-    gpus = {gpu.index: gpu for gpu, _ in events}
-    for index, found in grouped((gpu.index, event) for gpu, event in events).items():
+    """Find PCIe errors in the kernel log: of a GPU, of the ports to it alone; without GPUs, of all ports."""
+    events = [
+        (gpu, event)
+        for gpu, event in kernel_events(machine, "aer", "pcie")
+        if gpu or (not machine.gpus and event.device_driver in (None, "pcieport", NVIDIA_DRIVER))
+    ]
+    by_device = ((gpu.index if gpu else event.pci_address, (gpu, event)) for gpu, event in events)
+    for device, of_device in grouped(by_device).items():
+        gpu, found = of_device[0][0], [event for _, event in of_device]
         of_gpu = [event for event in found if not event.earlier] or found
         counts = maxima(
             (f"{one.severity} (AER)" if one.kind == "aer" else one.text, one.count) for one in of_gpu
@@ -145,7 +150,11 @@ def logged_errors(machine: Machine) -> Iterator[Fault]:
         words += " (before the last boot)" if of_gpu[0].earlier else ""
         severity = severity_of(of_gpu[0], severity)
         evidence = {"kernel_events": list(map(event_evidence, of_gpu))}
-        yield PCIE_ERRORS.fault(gpus[index], f"PCIe errors in the kernel log: {words}", evidence, severity)
+        says = f"PCIe errors in the kernel log: {words}"
+        if gpu is None:
+            says = f"device {device}: {says}; whether a GPU is below it is not known"
+            severity = "info" if severity == "info" else "warning"
+        yield PCIE_ERRORS.fault(gpu or MACHINE, says, evidence, severity)
 
 
 @check(SHARED_UPLINK)

@@ -28,36 +28,10 @@ SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 WRONG_DATA_ID = "bandwidth.wrong_data"  # corrupted data fails a command without any option
 MAX_MESSAGES = 3  # different messages in a finding about many GPUs; the evidence has all
 
-_OF_HOST = (
-    "A virtual machine cannot change it: report it to the operator of the host, or use another instance."
-)
-_SERVER_COOLING = "Check the fans and air baffles (or liquid loop) of the server, and its inlet temperature."
 # Remedies in place of those for a card with a fan in a slot, by what they are about and what the GPU is in.
 ELSEWHERE = {
-    "slot": {
-        "virtual machine": _OF_HOST,
-        "notebook": "Connect the original power supply, and update BIOS and driver. GPU and lanes are "
-        "soldered: if it stays, the mainboard is at fault.",
-        "module": "Reset the GPU (sudo nvidia-smi -r -i GPU) or power-cycle the machine. If it stays, have "
-        "the operator reseat or replace the module or its baseboard.",
-    },
-    "cooling": {
-        "virtual machine": _OF_HOST,
-        "notebook": "Clean its air vents and fans, and raise it from the table. If it stays hot, have the "
-        "thermal paste renewed.",
-        "module": _SERVER_COOLING,
-        "server card": _SERVER_COOLING,
-    },
-    "bridge": {
-        "virtual machine": _OF_HOST,
-        "module": "See nvidia-smi nvlink -s and -e, and whether nvidia-fabricmanager runs. Reset the GPUs "
-        "together (sudo nvidia-smi -r). If it stays, have the operator check module and baseboard.",
-    },
-    "power": {
-        "virtual machine": _OF_HOST,
-        "notebook": "Connect the original power supply; the battery or a weaker one limits the GPU.",
-        "module": "Check the server's power supplies and its power budget for GPUs (BMC).",
-    },
+    fits: {row["place"]: row["remedy"] for row in rows}
+    for fits, rows in grouped((row["fits"], row) for row in rows_of(__file__, "elsewhere.csv")).items()
 }
 _NOTEBOOK = re.compile(r"\b(?:Laptop GPU|with Max-Q Design|Mobile)\b")
 _MODULE = re.compile(r"SXM|\bGH200")

@@ -6,7 +6,7 @@ the step from one to two may be worth less than those that follow. Of GPUs of di
 fewer can be faster with equal batches, since the slowest sets the pace of synchronous training.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations, pairwise
 
 import msgspec
@@ -244,18 +244,19 @@ def _options(selection: Fastest, gpus: Sequence[int], better: GroupSpeed) -> str
 
 
 def how_many_of_hosts(
-    largest: int, gain: float | None, images_per_sec: Callable[[int], float | str]
+    numbers: Iterable[int], gain: float | None, images_per_sec: Callable[[int], float | str]
 ) -> HowMany:
-    """Return the number of GPUs: all where a step of one of the numbers cannot be predicted.
+    """Return one of the numbers of GPUs: the largest where a step of one of them cannot be predicted.
 
     `images_per_sec`: of so many GPUs on the fewest hosts, or what is missing.
     """
+    wanted = sorted({*numbers})
     least = GAIN if gain is None else gain
     speeds: dict[int, float] = {}
-    for count in doublings(largest):
+    for count in wanted:
         speed = images_per_sec(count)
         if isinstance(speed, str):
-            return HowMany(num_gpus=largest, gain=least, reason=f"all, unless predicted: {speed}")
+            return HowMany(num_gpus=wanted[-1], gain=least, reason=f"all, unless predicted: {speed}")
         speeds[count] = speed
     counts = gains(speeds)
     chosen = enough(counts, least)

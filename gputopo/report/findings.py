@@ -23,21 +23,22 @@ _INFOS = 5  # that are shown; the rest is counted
 _LONG = 150  # characters of a message where there is room
 
 # `GPU 1 (NVIDIA T4, 0000:01:00.0): `, which the table of the GPUs repeats
-_NAMED = re.compile(r"^(GPUs? [\d,-]+) \(.*?[0-9a-f]:[0-9a-f]{2}\.[0-7]\)(?=:| )")
-_ABOUT = re.compile(r"^GPUs? [\d,-]+:? ")
+_NAMED = re.compile(r"^(GPUs? [\d,-]+) \((?:.*?[0-9a-f]:[0-9a-f]{2}\.[0-7]|[^()]*)\)(?=:| )")
+_ABOUT = re.compile(r"^(?:GPUs? [\d,-]+:?|(?:device|NVSwitch) \S+:|unknown GPU:) ")
 
 
 def verdict(machine: Machine, findings: Sequence[Finding]) -> str:
     """Return the answer in one sentence, and the number of findings."""
+    return f"{_sentence(machine, findings)} {counts_in_words(findings).capitalize()}."
+
+
+def _sentence(machine: Machine, findings: Sequence[Finding]) -> str:
     serious = [one for one in findings if one.severity != "info"]
-    return f"{_sentence(machine, serious)} {counts_in_words(findings).capitalize()}."
-
-
-def _sentence(machine: Machine, serious: Sequence[Finding]) -> str:
     if not machine.gpus:
-        found = next((one.says for one in serious), None)
-        none = "No NVIDIA device on the PCI bus of this machine."
-        return f"{found}." if found else none if machine.driver.status == "no_device" else "No GPU is known."
+        if not serious and machine.driver.status == "no_device":
+            return "No NVIDIA device on the PCI bus of this machine."
+        found = next((one.says for one in findings if one.id != "capture.unread"), "No GPU is known")
+        return f"{found.rstrip('.')}."
     worst: dict[int, Finding] = {}
     for one in serious:
         for gpu in one.subject.gpus if one.subject.kind == "gpus" else ():

@@ -2,15 +2,19 @@
 
 import re
 import shlex
+from collections.abc import Sequence
+
+import msgspec
 
 from gputopo.findings.difference import Change, Difference
-from gputopo.findings.fleet import Fleet
+from gputopo.findings.fleet import Fleet, HostFinding
 from gputopo.report import units
 from gputopo.report.document import Block, Bullets, Document, Rows, Styled, of_sections
 from gputopo.report.findings import counts_in_words, findings_block
 from gputopo.report.layout import QUIET, plain
 from gputopo.report.units import counted
 from gputopo.values.index_ranges import host_ranges, host_set, natural
+from gputopo.values.subject import Subject
 
 _NOTHING = "None: no host differs from the others of its kind."
 _MAX_REASON = 200  # characters
@@ -22,10 +26,24 @@ def fleet_document(fleet: Fleet) -> Document:
         [
             ("", [_answer(fleet)]),
             ("Hosts", [Rows(tuple(_rows(fleet)))]),
-            ("Findings of single hosts", [findings_block(fleet.findings, nothing=_NOTHING)]),
+            ("Findings of single hosts", [findings_block(_together(fleet.findings), nothing=_NOTHING)]),
             ("Findings of most hosts", [findings_block(fleet.shared)] if fleet.shared else []),
         ]
     )
+
+
+def _together(findings: Sequence[HostFinding]) -> list[HostFinding]:
+    """Return the findings, those of several hosts in the same words once, with a set of nodes."""
+    alike: dict[tuple[str, str, Subject, str], list[HostFinding]] = {}
+    for one in findings:
+        words = one.says.removeprefix(f"host {one.hosts[0]}: ")
+        alike.setdefault((one.id, one.severity, one.subject, words), []).append(one)
+    found = []
+    for (*_, words), same in alike.items():
+        hosts = host_set(host for one in same for host in one.hosts)
+        says = same[0].says if len(same) == 1 else f"hosts {hosts}: {words}"
+        found.append(msgspec.structs.replace(same[0], says=says))
+    return found
 
 
 def _answer(fleet: Fleet) -> str:

@@ -302,12 +302,13 @@ KernelEventKind = Literal[
     "aer",  # PCIe Advanced Error Reporting
     "pcie",  # another PCIe error: containment (DPC), link down, device inaccessible
     "nvlink",  # of NVLink, without an Xid
-    "nvrm",  # another error of the NVIDIA kernel module
+    "nvrm",  # another error of the NVIDIA kernel module, or of the fabric manager
+    "program",  # what a program reports: gpu_burn, dcgmi diag, an error of CUDA
 ]
 
 
 class KernelEvent(Value, frozen=True):
-    """An error in the kernel log. Those of one kind, code, severity and device are one event with a count.
+    """An error in a log, or of a program. Those of one kind, code, severity and device are one, with a count.
 
     `time`, `last_time`: of the first and the last, as far as the log has them: ISO 8601, `Mar 05 10:00:00`
     where the log has no year, `1234.567 s` since boot.
@@ -320,7 +321,7 @@ class KernelEvent(Value, frozen=True):
     # recovery action.
     severity: str | None = None
     pci_address: str | None = None
-    device_driver: str | None = None  # of the device that AER names
+    device_driver: str | None = None  # of the device that AER names; else the program that reports it
     count: int = 1
     time: str | None = None
     last_time: str | None = None

@@ -16,7 +16,7 @@ from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.spec.job_spec import Server
 from gputopo.launch.spec.names import host_names, rank_of_place
 from gputopo.launch.spec.target import Target, target_of
-from gputopo.planner.how_many import how_many_of_hosts
+from gputopo.planner.how_many import doublings, how_many_of_hosts
 from gputopo.planner.joint import (
     MAX_COMPARED,
     HostPart,
@@ -85,8 +85,9 @@ def plan_hosts(
     if request.num_gpus == "auto":
         check_batch_size(request)
         if not on_cpu:
-            largest = sum(_usable(one, request) for one in hosts)
-            count = how_many_of_hosts(largest, request.gain, partial(_trial, hosts, request, saved))
+            usable = [_usable(one, request) for one in hosts]
+            numbers = (*doublings(sum(usable)), _most_in_equal_shares(usable) or 1)
+            count = how_many_of_hosts(numbers, request.gain, partial(_trial, hosts, request, saved))
         request = msgspec.structs.replace(request, num_gpus=count and count.num_gpus, gain=None)
     requests = _requests(hosts, request, on_cpu=on_cpu, cpu_devices=cpu_devices)
     taking = [hosts[rank] for rank in requests]
@@ -205,7 +206,7 @@ def _with_steps(
     gpus = [part.gpus for part in parts]
     even = len({len(own) for own in gpus}) == 1  # as TensorFlow's strategy needs it
     nccl = nccl_rates(cards, gpus, saved)
-    uneven = () if even or isinstance(nccl, str) else _even_shares(list(map(len, gpus)))
+    most_even = 0 if even or isinstance(nccl, str) else _most_in_equal_shares(list(map(len, gpus)))
     steps = joint_of(parts, request, rates, nccl if even else ())
     if (choice.ps_device or "").startswith(HOST_PS):
         rank_of_place(choice.ps_device or "", len(parts))
@@ -239,20 +240,18 @@ def _with_steps(
         choice=chosen,
         candidates=candidates,
         prediction=steps.prediction(candidates),
-        warnings=(*plan.warnings, *(uneven if elsewhere else ())),
+        warnings=(*plan.warnings, *([f"{_EQUAL} {most_even}"] if most_even and elsewhere else ())),
     )
 
 
-def _even_shares(counts: Sequence[int]) -> tuple[str, ...]:
-    """Return by which number of GPUs hosts with unequal numbers get equal shares, where one does."""
-    even = [
-        number
-        for each in {*counts}
-        if (number := each * sum(count >= each for count in counts)) > counts[0]
-        and len({*devices_of_each(counts, number)} - {0}) == 1
-    ]
-    what = "NCCL between hosts takes equal numbers of GPUs on each"
-    return (f"{what}: --num-gpus {max(even)}",) if even else ()
+_EQUAL = "NCCL between hosts takes equal numbers of GPUs on each: --num-gpus"
+
+
+def _most_in_equal_shares(counts: Sequence[int]) -> int:
+    """Return the largest number of GPUs of which hosts, two or more, get equal shares; 0: there is none."""
+    numbers = {each * sum(count >= each for count in counts) for each in counts}
+    several = [number for number in numbers if counts[0] < number]
+    return max((one for one in several if len({*devices_of_each(counts, one)} - {0}) == 1), default=0)
 
 
 def _speed(one: Candidate) -> float:

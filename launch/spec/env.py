@@ -198,17 +198,15 @@ def program_env(
 
 
 # What another host may set here. No prefixes: CUDA_INJECTION64_PATH and NCCL_NET_PLUGIN load a library.
-_OF_PLAN = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES")
-_OF_CLUSTER = ("TF_CONFIG", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_OF_ANOTHER = (
+    *("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"),
+    *("TF_CONFIG", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+)
 
 
 def allowed(environment: Mapping[str, str]) -> dict[str, str]:
     """Return those of the variables of another host that may be set here, without control characters."""
-    return {
-        name: text
-        for name, text in environment.items()
-        if name in _OF_PLAN + _OF_CLUSTER and text.isprintable()
-    }
+    return {name: text for name, text in environment.items() if name in _OF_ANOTHER and text.isprintable()}
 
 
 def changes(parent: Mapping[str, str], child: Mapping[str, str]) -> dict[str, str]:

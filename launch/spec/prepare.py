@@ -186,9 +186,8 @@ def _batch(target: Target, requested: RunSpec, batch: BatchSize, count: int) -> 
 
 def _recipe(spec: RunSpec, given: Mapping[str, Any], count: int) -> Recipe:
     """Return the rate and the schedule: as asked, else those of the model's authors."""
-    update = spec.variable_update
-    added = count if spec.grad_reduce == "sum" and update == "replicated" else 1
-    batch = spec.joint_batch // count if update == "independent" else spec.joint_batch
+    added = count if spec.grad_reduce == "sum" else 1
+    batch = spec.joint_batch // count if spec.variable_update == "independent" else spec.joint_batch
     own_rate, own_schedule = model_recipe(spec.model, batch, added=added)
     rate = given.get("learning_rate", own_rate)
     schedule = spec.optimization.schedule

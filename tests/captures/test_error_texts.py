@@ -9,6 +9,7 @@ from gputopo.findings import find
 from gputopo.report.findings import verdict
 from gputopo.report.machine.gpus import short_gpu_table
 from gputopo.values.machine import Machine
+from tests import there
 from tests.captures import samples
 
 MISMATCH = "version_mismatch"
@@ -28,6 +29,10 @@ ERRORS = {
     "Failed to initialize NVML: Insufficient Permissions": "no_permission",
     "Failed to initialize NVML: Unknown Error": "failed",
     "No devices were found": "failed",
+    "pynvml.NVMLError_LibRmVersionMismatch: RM has detected an NVML/RM version mismatch.": MISMATCH,
+    "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.6, please": "too_old",
+    "nvidia-container-cli: detection error: nvml error: gpu is lost: unknown.": "failed",
+    "failed call to cuDevicePrimaryCtxRetain: CUDA_ERROR_UNKNOWN: unknown error": "failed",
     "failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected": "failed",
 }
 
@@ -83,6 +88,56 @@ def test_a_gpu_that_is_lost_is_named_by_its_address_and_by_a_number_that_is_show
     table = short_gpu_table(machine, {0: "error"})
     assert table is not None
     assert [table.head.cells, len(table.groups[0])] == [(named.removeprefix("GPU "),), 1]
+
+
+_EMPTY = "|                           | "
+REPORTED = [
+    ("Tested 3 GPUs:\n\tGPU 0: FAULTY\n\tGPU 1: OK\n\tGPU 2: FAULTY\n", "GPUs 0,2 FAULTY", "error", ""),
+    ("9.1%  proc'd: 0 - 7   errors: 0 - 12  (DIED!)\n", "errors; 0 - 12 (DIED!)", "error", "field"),
+    ('Couldn\'t init a GPU test: Error in "init": X\n', "Couldn't init a GPU test", "warning", "Build"),
+    (
+        f"| GPU Memory                | Pass - GPUs: 0, 2     |\n{_EMPTY}Fail - GPU: 1         |\n"
+        f"| Warning                   | GPU 1 Thermal violat  |\n{_EMPTY}ions of 3 s           |\n",
+        "dcgmi diag reports GPU Memory Fail - GPU 1; GPU 1 Thermal violations of 3 s",
+        "error",
+        "air flow",
+    ),
+    (
+        f"| memory                    | Fail       |\n{_EMPTY}GPU0: Pass |\n{_EMPTY}GPU1: Fail |\n",
+        "reports memory Fail GPU1 Fail",
+        "error",
+        "",
+    ),
+    (
+        "Internal: failed call to cuDevicePrimaryCtxRetain: CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC "
+        "error encountered\n",
+        "a CUDA program reports CUDA_ERROR_ECC_UNCORRECTABLE",
+        "error",
+        "ROW_REMAPPER",
+    ),
+    ("CUDA error: an illegal memory access was encountered\n", "illegal memory", "warning", "sanitizer"),
+    ("CUDA_ERROR_CONTAINED: Invalid access of peer GPU memory over nvlink\n", "CONTAINED", "error", "94"),
+    ("OutOfMemoryError: CUDA out of memory. Tried\n", "out of memory", "warning", "smaller batch"),
+]
+
+
+@pytest.mark.parametrize(("text", "says", "severity", "remedy"), REPORTED)
+@pytest.mark.parametrize(
+    "above", ["", "GPU 0: NVIDIA H200 (UUID: GPU-0a)\nGPU 1: NVIDIA H200 (UUID: GPU-1a)\n"]
+)
+def test_an_error_of_a_program_is_one_finding_alone_and_beside_a_list_of_gpus(
+    text: str, says: str, severity: str, remedy: str, above: str
+) -> None:
+    machine = read(above + text)
+    (found,) = [one for one in find(machine) if one.severity != "info"]
+    assert (found.id, found.severity, len(machine.gpus)) == ("program.error", severity, 2 * bool(above))
+    assert says in found.says
+    assert remedy in there(found.remedy)
+
+
+def test_a_working_driver_that_is_blocked_elsewhere_has_a_remedy_of_its_own() -> None:
+    (found,) = find(read("Failed to initialize NVML: GPU access blocked by the operating system"))
+    assert "wsl --update" in there(found.remedy)
 
 
 def test_an_error_above_another_output_hides_neither() -> None:

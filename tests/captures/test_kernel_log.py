@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gputopo.captures import kernel_log, load, reading
 from gputopo.findings import find
+from gputopo.report.findings import verdict
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, KernelEvent, Machine, PciNode
 from tests.captures.samples import ALL, OVERVIEW, in_turn
@@ -106,6 +107,16 @@ LINES = {
     "NVRM: GPU 0000:05:00.0: RmInitAdapter failed! (0x22:0x56:667)": ("nvrm", None, None, "0000:05:00.0"),
     "NVRM: API mismatch: the client has the version 515.65.01, but": ("nvrm", None, None, None),
     "NVRM: knvlinkUpdateLinkMask: Failed to update Rx Detect Link mask!": ("nvlink", None, None, None),
+    "NVRM: Xid (PCI:0000:05:00): 154, action changed from 0x0 (None) to 0x1 (GPU Reset Required)": (
+        "xid", 154, "gpu reset required", "0000:05:00.0",
+    ),
+    "XidCriticalError: Xid=94 on Device=GPU-1a, the device will go unhealthy.": ("xid", 94, None, None),
+    "detected NVSwitch non-fatal error 12028 on fid 0 on NVSwitch pci bus id 00000000:86:00.0 port 61": (
+        "sxid", 12028, "nonfatal", "0000:86:00.0",
+    ),
+    "nv-fabricmanager[5]: NVLink connections failed to train: GPU 3": ("nvlink", None, None, None),
+    "[ERROR] [tid 7] Fabric Manager detected GPU NVL Fatal error on :": ("nvlink", None, "fatal", None),
+    "[ERROR] [tid 7] failed to find the GPU handle 54 in the multicast team": ("nvrm", None, None, None),
 }  # fmt: skip
 
 
@@ -143,6 +154,11 @@ SEVERAL_LINES = {
     "NVRM: The NVIDIA GPU 0000:05:00.0\nNVRM: (PCI ID: 10de:2204)\nNVRM: installed in this system has\n"
     "NVRM: fallen off the bus and is not responding.": ("lost", "has fallen off the bus"),
     "NVRM: RmFetchGspRmImages: No firmware image found": ("nvrm", "No firmware image"),
+    "NVRM: The NVIDIA GPU 0000:05:00.0 (PCI ID: 10de:2bb1)\n"
+    "NVRM: installed in this system is not supported by the\nNVRM: NVIDIA 550.163.01 driver release.": (
+        "nvrm",
+        "is not supported by the NVIDIA 550.163.01 driver release",
+    ),
 }
 
 
@@ -153,6 +169,46 @@ SEVERAL_LINES = {
 def test_a_message_of_several_lines_is_one(message: str, stamp: str) -> None:
     (event,) = events("".join(f"{stamp}{line}\n" for line in message.splitlines()))
     assert (event.kind, SEVERAL_LINES[message][1] in event.text) == (SEVERAL_LINES[message][0], True)
+
+
+@pytest.mark.parametrize(
+    "before", ["**Nov 25 15:40:58 box kernel: [159.1] ", " " * 60, "[1.622] ", "3,10,84,-;"]
+)
+def test_a_message_of_the_module_is_one_whatever_stands_before_it(before: str) -> None:
+    (event,) = events(f"{before}NVRM: GPU 0000:05:00.0: RmInitAdapter failed! (0x22:0x56:667)**\n")
+    assert (event.text, event.pci_address) == (
+        "GPU 0000:05:00.0: RmInitAdapter failed! (0x22:0x56:667)",
+        "0000:05:00.0",
+    )
+
+
+def test_the_fabric_managers_log_has_its_times_and_names_itself() -> None:
+    error = "detected NVSwitch fatal error 20034 on fid 0 on NVSwitch pci bus id 00000000:86:00.0 port 33"
+    text = (
+        f"[Jul 23 2024 07:53:50] [INFO] [tid 8] Connected.\n[Jul 23 2024 07:53:55] [ERROR] [tid 8] {error}\n"
+    )
+    machine = reading.read_text(text, origin="log")
+    (found,) = find(machine)
+    assert (found.severity, machine.unread) == ("error", ())
+    assert "SXid 20034 in the fabric manager's log (at 2024-07-23T07:53:55)" in found.says
+
+
+def test_a_fabric_manager_without_switches_is_no_fault() -> None:
+    text = (
+        "Sep 18 03:19:01 n nvidia-fabricmanager-start.sh[6]: query failed with error:WARNING Nothing to do "
+        "[NV_WARN_NOTHING_TO_DO]\nSep 18 03:19:01 n systemd[1]: nvidia-fabricmanager.service: Failed\n"
+    )
+    machine = reading.read_text(text, origin="log")
+    (found,) = find(machine)
+    assert (found.id, found.severity) == ("driver.kernel_error", "info")
+    assert verdict(machine, [found]).startswith("the fabric manager found no NVSwitch")
+
+
+def test_errors_of_a_port_are_reported_where_the_log_is_all_there_is() -> None:
+    error = "pcieport 0000:00:02.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer\n"
+    (found,) = find(reading.read_text(f"[  1.000000] {error}", origin="log"))
+    assert (found.id, found.severity, "0000:00:02.0" in found.says) == ("pcie.errors", "warning", True)
+    assert find(reading.read_text(f"[  1.000000] {error.replace('pcieport', 'nvme')}", origin="log")) == ()
 
 
 def test_a_warning_of_nvidia_smi_about_the_inforom_is_an_event_of_its_gpu() -> None:

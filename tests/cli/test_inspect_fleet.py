@@ -84,7 +84,9 @@ def test_hosts_are_compared_with_the_recording_of_each(call: Call, hosts: list[P
     assert "host n0: since the baseline: GPU 3: " in lines
     assert "host n1: since" not in lines
     assert "host n2: since" not in lines
-    assert "host n5: it is in the baseline, and was not asked" in lines
+    assert "hosts n[3,5]: in the baseline, and not asked" in lines
+    drains = call("inspect", "--from", *hosts[1:3], "--fleet", "--baseline", folder, "--format", "scontrol")
+    assert "NodeName=n[" not in drains.out, "what was not asked is not drained"
 
 
 @pytest.mark.parametrize(("fail_on", "number", "code"), [("error", 3, 0), ("warning", 3, 1), ("error", 6, 1)])

@@ -135,6 +135,8 @@ def test_a_gpu_that_fails_has_its_reason_and_the_others_are_reported_and_run_wit
     found = stored(tmp_path / "out")
     assert "GPU 1 could not be run alone: " in " ".join(done.out.split())
     assert [row.word for row in found.devices] == ["even", "cannot tell", "even"]
+    alone = [run.devices[0].number for run in found.runs if run.kind == "alone"]
+    assert [alone.count(number) for number in range(3)] == [3, 1, 3], "what failed is not run again"
     several = [run for run in found.runs if run.kind != "alone"]
     assert [([one.number for one in run.devices], run.failure) for run in several] == [([0, 2], None)] * 2
     monkeypatch.setattr(screening, "WHOLE", screening.WHOLE[:1])
@@ -165,7 +167,7 @@ def test_a_killed_screen_leaves_the_runs_until_then(
 
 
 def test_without_gpus_cpu_devices_are_screened_as_is_stated(
-    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
+    call: Call, without_gpu: None, worker: Callable[[str], None], one_round: None, tmp_path: Path
 ) -> None:
     worker("works")
     done = call("screen", "--model", "alexnet", "--output", tmp_path / "out")

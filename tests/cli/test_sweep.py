@@ -169,6 +169,9 @@ def test_a_stopped_sweep_goes_on(
     assert done.code == 143
     assert "1 done, 5 to run, 2 refused" in " ".join(done.out.split())
     assert f"gputopo sweep --resume {tmp_path / 'out'}" in done.err
+    stopped = swept((tmp_path / "out/sweep.json").read_text())
+    assert sorted({cell.state for cell in stopped.cells}) == ["done", "pending", "refused"]
+    assert not (tmp_path / "out" / FOLDER / started[1]).exists()
     again = call("sweep", "--matrix", file, "--resume", tmp_path / "out", "--json")
     assert again.code == 0, again.err
     assert swept(again.out).complete
@@ -293,6 +296,8 @@ def test_failed_cells_are_reported_and_run_again_on_request(
     worker("traceback")
     done = call("sweep", "--matrix", file, "--output", tmp_path / "out", "--fail-on", "error")
     assert (done.code, "6 failed" in " ".join(done.out.split())) == (1, True)
+    cells = swept((tmp_path / "out/sweep.json").read_text()).cells
+    assert all(cell.reason and cell.images_per_sec is None for cell in cells)
     worker("works")
     kept = call("sweep", "--resume", tmp_path / "out")
     assert (kept.code, "no cell could be run" in kept.err) == (3, True)

@@ -38,6 +38,15 @@ def test_a_slow_link_still_copies_what_a_judged_number_needs() -> None:
     assert sizes(ALONE, speeds(up=0.8), Effort(0.008, 5)) == (MIN_BYTES,)
 
 
+def test_single_copies_with_the_host_last_as_long_as_a_reading_of_the_link() -> None:
+    pair = Copy(kind="p2p_direct", source="gpu:1", destination="gpu:0")
+    known = speeds(up=12.0)
+    known.see(pair, 12.0)
+    each = [CopyJob(kind=one.kind, copies=(one,)) for one in (UP, pair)]
+    (host,), (peer,) = (sizes(job, known, Effort(0.004, 5, host_window_s=0.008)) for job in each)
+    assert host == pytest.approx(2 * peer, rel=0.1)
+
+
 @given(st.floats(0.05, 60), st.floats(0.05, 60), st.sampled_from(QUICK_EFFORTS))
 def test_paths_that_run_at_once_take_equally_long(a: float, b: float, effort: Effort) -> None:
     first, second = sizes(BOTH, speeds(up=a, other=b), effort)

@@ -356,6 +356,7 @@ OF_THE_MACHINE: dict[str, tuple[Change, set[str]]] = {
     "CUDA order": (all_of(gpu(0, cuda_index=1), gpu(1, cuda_index=0)), {"cuda.order_differs"}),
     "node not reported": (all_of(two_nodes, gpu(1, numa_node=None, cpu_affinity=None)), {"numa.unknown"}),
     "driver of two versions": (driver(kernel_module_version="535.54.03"), {"driver.version_mismatch"}),
+    "program that reports a fault": (logged(None, "program", device_driver="gpu_burn"), {"program.error"}),
     "container": (all_of(host(container="docker"), doubted(pci=())), {"topology.hidden"}),
     "SYS within a node": (pair(0, 1, hop=Hop.SYS), {"topology.doubtful"}),
     "CPUs of a job": (gpu(1, cpu_affinity="4,9"), {"numa.affinity_cut"}),

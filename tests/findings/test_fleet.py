@@ -18,10 +18,20 @@ from gputopo.values.machine import Driver, Hop, Host, Machine
 from tests.findings import boxes
 from tests.kit.faults import FAULTS, broken
 from tests.kit.machines import machine_of, read
-from tests.kit.test_faults import NO_FAULTS, WATCHED, home
 from tests.planner.joint_machines import box
 
 GPU = 2
+NO_FAULTS = {"busy", "idle_link"}
+# What is seen while a machine is watched, and not in one reading of it.
+WATCHED = {"link_flapping", "xid_79"}
+
+
+def home(fault: str) -> str:
+    """Return a scenario that can have a fault: retired pages are of cards before Ampere, NVLinks of some."""
+    on_dgx1 = ("retired_pending", "nvlink_down", "nvlink_errors", "peer_memory_off", "nic_missing")
+    return "dgx1" if fault in on_dgx1 or fault.startswith("port_") else "four"
+
+
 SEEN = [name for name in FAULTS if name not in NO_FAULTS | WATCHED]
 ON_FOUR = [name for name in SEEN if home(name) == "four" and name not in ("no_privileges", "busy_process")]
 

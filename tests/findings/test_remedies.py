@@ -164,6 +164,15 @@ def test_an_xid_has_the_action_of_nvidias_catalog(code: int, severity: str, word
         ),
         ("NVRM: infoROM is corrupted at gpu 0000:05:00.0", "warning", "vendor"),
         ("NVRM: GSP_RPC failed", "warning", "update the driver"),
+        ("RmInitAdapter: Cannot initialize GSP firmware RM", "warning", "Reset the GPU"),
+        ("_kgspBootGspRm: unexpected WPR2 already up", "error", "Power the machine off"),
+        ("This PCI I/O region assigned to your NVIDIA device is invalid", "error", "Above 4G"),
+        ("GPU 0000:05:00.0: vGPU is unlicensed", "warning", "nvidia-gridd"),
+        (
+            "GPU installed in this system requires use of the NVIDIA open kernel modules",
+            "error",
+            "nvidia-open",
+        ),
         ("NVRM: something else", "warning", "look the message up"),
     ],
 )

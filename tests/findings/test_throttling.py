@@ -123,6 +123,7 @@ def test_time_in_slowdown_is_evidence_after_the_fact(spent: dict[str, int], seve
     counters = {name: seconds * 10**9 for name, seconds in spent.items()}
     found = find(gpu(1, violation_ns=counters)(sound()))
     assert [(one.id, one.severity) for one in found] == ([("throttle.time", severity)] if severity else [])
+    assert not found or (" 1.0 h" in found[0].says) == (3600 in spent.values())
 
 
 def test_minutes_that_all_gpus_spent_throttled_are_no_finding() -> None:

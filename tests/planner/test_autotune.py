@@ -126,6 +126,12 @@ def test_the_noise_within_runs_counts_where_rounds_agree_by_chance() -> None:
     assert lead(fast[:1], slow[:1])[1] == float("inf")
 
 
+@pytest.mark.parametrize(("rounds", "counts"), [(4, True), (5, False)])
+def test_one_disturbed_run_of_five_is_no_noise(rounds: int, counts: bool) -> None:
+    fast = [TimedRun(500.0, 0.001), *[TimedRun(1010.0, 0.001)] * (rounds - 1)]
+    assert (lead(fast, [TimedRun(1000.0, 0.001)] * rounds)[1] > 0.1) == counts
+
+
 def modes(found: tuple[Candidate, ...]) -> list[str]:
     return [" ".join(filter(None, (one.variable_update, one.ps_device, one.all_reduce))) for one in found]
 

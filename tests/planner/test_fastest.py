@@ -157,6 +157,11 @@ def test_prefer_pix_stays_within_one_switch_and_has_its_price() -> None:
     assert (price.option, price.instead) == ("--prefer-pix", (0, 3))
     assert price.share == pytest.approx(1 - speed(kept) / speed(free), abs=1e-3)
     assert there(free.prediction).prices == ()
+    nearly = request(
+        num_gpus=2, single_gpu_images_per_sec=(9.0, 8.99, 4.0, 9.0, 4.0, 4.0, 4.0), prefer_pix=True
+    )
+    (price,) = there(plan(machine, nearly).prediction).prices
+    assert price.share == 0.0, "no difference that can be told"
 
 
 @pytest.mark.parametrize(

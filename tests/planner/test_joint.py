@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.planner.joint import HostPart, Joint, joint_of, places
+from gputopo.planner.joint import HostPart, Joint, fewer_hosts, joint_of, places
 from gputopo.planner.request import Request
 from gputopo.prediction.links.hosts import HostPaths, NetworkRate, joined, rate_of_card
 from gputopo.prediction.links.paths import paths_of
 from gputopo.values.machine import Hop
-from gputopo.values.run.plan import Candidate
+from gputopo.values.run.plan import Candidate, HostGpus
 from tests.planner.joint_machines import box, two_switches
 
 ASKED = Request(model="resnet50", single_gpu_images_per_sec=(400.0,))
@@ -52,6 +52,20 @@ def test_the_parts_add_up_to_the_step_and_the_network_is_one_of_them() -> None:
     assert speed == pytest.approx(8 * 64 / (one.step_ms or 1.0) * 1e3, rel=1e-3)
 
 
+def test_the_range_is_that_of_the_network_where_it_takes_most_of_a_step() -> None:
+    parts = [HostPart(name, two_switches(), (0,)) for name in ("n1", "n2")]
+    found = joint_of(parts, ASKED, [NetworkRate(0.0005, 0.001, 0.0011, "card", "eth0")] * 2)
+    assert isinstance(found, Joint)
+    one = predicted(found)
+    low, speed, high = (
+        one.images_per_sec_low or 0.0,
+        one.images_per_sec or 0.0,
+        one.images_per_sec_high or 0.0,
+    )
+    assert low < 0.6 * speed
+    assert high < 1.5 * speed
+
+
 def test_the_exchange_of_two_hosts_is_that_of_their_sums_over_each_network_path() -> None:
     """resnet50: 102 MB; without anything else each host sends and receives half of it as sums, half back."""
     alone = Request(model="resnet50", single_gpu_images_per_sec=(1e9,))
@@ -75,6 +89,24 @@ def test_a_faster_network_never_makes_a_step_longer_nor_faster_than_without_one(
     )
     assert (slow.step_ms or 0) >= (fast.step_ms or 0) >= (none.step_ms or 0)
     assert network_ms(none) == pytest.approx(0.0, abs=0.01)
+
+
+def test_half_the_hosts_and_half_of_those_are_asked_whether_they_would_be_as_fast(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def of_first(joint: Joint, hosts: int) -> Joint:
+        asked.append(hosts)
+        return joint
+
+    joint = steps_of(1, 1, 1, 1, 1)
+    monkeypatch.setattr(Joint, "of_first", of_first)
+    monkeypatch.setattr(Joint, "images_per_sec", lambda *_: 0.0)
+    one = predicted(joint)
+    hosts = tuple(HostGpus(host=part.name, gpus=(0,), devices=1) for part in joint.parts)
+    assert fewer_hosts(msgspec.structs.replace(one, hosts=hosts), joint, Candidate(gpus=(0,))) == []
+    assert asked == [2, 4]
 
 
 def test_the_slowest_network_decides_and_is_named() -> None:

@@ -113,6 +113,10 @@ def test_nccl_uses_the_cards_near_to_the_gpus_of_a_job_together() -> None:
     low, likely, high = nccl_of(rails(), [0, 1, 2, 3])
     assert 100 < low < 180 < likely < high < 200, "4 x 50 GB/s"
     assert nccl_of(rails(), [0, 3])[1] == pytest.approx(likely / 2)
+    assert nccl_of(rails(hop=Hop.PXB), [0, 1, 2, 3])[1] == likely
+    shared = [replace(rails(), nics=box(Hop.PIX, [hops], gpus=2, gbit_per_s=400.0).nics)
+              for hops in ({0: Hop.PIX, 1: Hop.NODE}, {0: Hop.NODE, 1: Hop.PIX})]  # fmt: skip
+    assert {nccl_of(one, [0, 1])[1] for one in shared} == {likely / 4}, "one of its GPUs is near"
     # Without GPUDirect, or with cards behind a host bridge, bytes go through host memory.
     host = nccl_of(rails("none"), [0, 1, 2, 3])
     assert host[1] < 0.7 * likely

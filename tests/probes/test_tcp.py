@@ -16,7 +16,7 @@ HERE = "127.0.0.1"
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    with Listener(socket.AF_INET, HERE) as found:
+    with Listener(HERE) as found:
         found.token = "secret"
         yield found
 
@@ -65,7 +65,7 @@ def test_anything_else_is_closed_and_the_next_transfer_works(listener: Listener,
 
 
 def test_nobody_listens_after_the_end() -> None:
-    with Listener(socket.AF_INET, HERE) as one:
+    with Listener(HERE) as one:
         port = one.port
     with pytest.raises(ConnectionRefusedError):
         latency(HERE, port, "secret", SHORT)

@@ -122,5 +122,8 @@ def test_characters_that_act_on_a_terminal_are_escaped_in_json() -> None:
     name = "a\x9b31m\u202eb\u2066\u2028\x7fé"
     text = schema.encode(Machine(source=name)).decode()
     assert not set(text) & set("\x9b\u202e\u2066\u2028\x7f")
+    assert ["\\u" in schema.encode_pretty(Machine(source=one)) for one in "\x7f\x9b\u202eé"] == [True] * 3 + [
+        False
+    ]
     assert "é" in text
     assert schema.decode(text, Machine, origin="x").source == name

@@ -14,28 +14,17 @@ import msgspec
 from gputopo.captures import matching
 from gputopo.captures.matching import ALL_GPUS, ListedGpu
 from gputopo.values.bandwidth import HOSTS, SEPARATE_RUNS, Bandwidth, Failure, Kind, NotMeasured, Sample
+from gputopo.values.fields import rows_of
 from gputopo.values.machine import Gpu, Machine
 
 SOURCE = "nccl-tests"
 
 # The programs, without `_perf`, and the kinds of their numbers. Blocks of alltoallv have unequal sizes.
-KINDS: dict[str, Kind] = {
-    "all_reduce": "allreduce",
-    "all_gather": "allgather",
-    "reduce_scatter": "reduce_scatter",
-    "alltoall": "alltoall",
-    "alltoallv": "alltoall",
-    "sendrecv": "sendrecv",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "hypercube": "hypercube",
-}
-# Bus bandwidth as a multiple of algorithm bandwidth (doc/PERFORMANCE.md and *GetBw in its sources): by the
-# number of ranks n, 2 (n - 1) / n or (n - 1) / n. That of all others is the algorithm bandwidth.
-_TWICE = ("all_reduce",)
-_OF_OTHERS = ("all_gather", "reduce_scatter", "alltoall", "alltoallv", "gather", "scatter")
+_PROGRAMS = rows_of(__file__, "nccl_tests.csv")
+KINDS = {row["program"]: msgspec.convert(row["kind"], Kind) for row in _PROGRAMS}
+# Bus bandwidth as a multiple of algorithm bandwidth (doc/PERFORMANCE.md and *GetBw in its sources): this
+# many times (n - 1) / n, of n ranks; 0: the algorithm bandwidth.
+_BUS = {row["program"]: int(row["bus"]) for row in _PROGRAMS}
 _MAX_RANKS = 1 << 16
 # Times are printed with three digits at least, and rates with two decimals.
 _TOLERANCE = 0.02
@@ -193,18 +182,38 @@ def machine(runs: Sequence[NcclRun], *, origin: str = "") -> Machine:
 
 
 def _separate(runs: Sequence[NcclRun]) -> Failure | None:
-    """Return the failure of a program without MPI that mpirun or srun started: each process ran alone."""
+    """Return the failure of a program without MPI that mpirun or srun started: each process ran alone.
+
+    Of one GPU each, which transfers nothing; or hosts list the same ranks before there is a result.
+    """
     listed = {id(run.ranks): run.ranks for run in runs}  # a cycle has those of the run before
     ranks = [rank for each in listed.values() for rank in each]
     timed = [one for run in runs for row in run.rows for one in row.timed]
-    if len(ranks) < 2 or not timed or any(one.bus_gb_per_s for one in timed):
+    processes = sum(rank.number == rank.group == 0 for rank in ranks)
+    if processes < 2 or not timed:
         return None
-    if any(rank.number or rank.group for rank in ranks):
+    alone = not any(one.bus_gb_per_s for one in timed) and processes == len(ranks)
+    tables = [id(run.ranks) for run in runs if run.rows]
+    mixed = any(
+        _repeat(each, other)
+        for key, each in listed.items()
+        for other in listed.values()
+        # A list without a table is of a run that was cut off, where there are fewer tables than lists.
+        if other is each or (key not in tables and len(tables) >= processes)
+    )
+    if not alone and not mixed:
         return None
     kind = KINDS[next((run.program for run in runs if run.program), "all_reduce")]
     place = HOSTS if len({rank.host for rank in ranks}) > 1 else ALL_GPUS
-    says = f"{len(ranks)} separate runs of one GPU each: {SOURCE} was built without MPI=1"
+    gpus = "one GPU" if len(ranks) == processes else f"{len(ranks) // processes} GPUs"
+    says = f"{processes} separate runs of {gpus} each: {SOURCE} was built without MPI=1"
     return Failure(kind=kind, source=place, destination=place, reason=SEPARATE_RUNS, says=says)
+
+
+def _repeat(some: Sequence[Rank], others: Sequence[Rank]) -> bool:
+    """Return whether a rank is listed on two hosts."""
+    hosts = {(one.number, one.group): one.host for one in some}
+    return any(hosts.get((one.number, one.group), one.host) != one.host for one in others)
 
 
 def _samples(run: NcclRun, common: Sample) -> Iterator[Sample]:
@@ -280,9 +289,9 @@ def _ranks_by_ratio(rows: Sequence[NcclRow], program: str | None) -> int | None:
     best = max(
         (timed for row in rows for timed in row.timed), key=lambda timed: timed.bus_gb_per_s, default=None
     )
-    if best is None or not best.algorithm_gb_per_s or program not in (*_TWICE, *_OF_OTHERS):
+    if best is None or not best.algorithm_gb_per_s or not (times := _BUS.get(program or "")):
         return None
-    ratio = best.bus_gb_per_s / best.algorithm_gb_per_s / (2 if program in _TWICE else 1)
+    ratio = best.bus_gb_per_s / best.algorithm_gb_per_s / times
     if not 0 < ratio < 0.99:
         return 1 if ratio == 0 and best.algorithm_gb_per_s >= 1 else None
     ranks = round(1 / (1 - ratio))

@@ -36,6 +36,7 @@ SOURCE = "nvidia-smi --query-gpu"
 _HINT = "capture again with --format=csv (not noheader), and copy all lines"
 _LONGEST = 200  # the longest name of a column is far shorter
 _COMMAND = re.compile(r"\s*[#$]|.*\bnvidia-smi\S* +-")  # a comment, a prompt, a command line
+_QUERY = re.compile(r"\bnvidia-smi\b(?=.*\bnoheader\b).{0,200}?--query-gpu[= ]\"?([\w.,]{2,2000})\b")
 _UNIT = re.compile(r"\s*\[[^\]]*\]$")
 # Columns of queries for programs and retired pages, which have a line for each of those.
 _NOT_OF_GPUS = frozenset({"pid", "retired_pages.address", "retired_pages.cause"})
@@ -78,7 +79,7 @@ def is_whole(text: str) -> bool:
 
 def begins(lines: Sequence[str]) -> bool:
     """Return whether a line names the columns of a query, of whatever kind."""
-    if not any(map(_names_column, _cells(lines[0]))):
+    if "," not in lines[0] and not any(map(_names_column, _cells(lines[0]))):
         return False
     first, *below = _lines("\n".join(lines))
     return _is_header(first, next(iter(below), None)) or _is_other_query(first)
@@ -142,6 +143,8 @@ def _lines(text: str) -> Iterator[_Line]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
             last = number == len(lines) and not whole
+            if query := _QUERY.search(line):  # its columns, which the output leaves out
+                line = query[1].replace(",", ", ")
             yield _Line(number, line, _cells(line), last)
 
 

@@ -20,6 +20,7 @@ import msgspec
 
 from gputopo.captures.ledger import Claims, Format, by_line, read_lines
 from gputopo.captures.pci import pci_tree
+from gputopo.captures.smi.machine import Unanswered, unanswered_of, with_lost
 from gputopo.captures.smi.topo_table import GPU, PEER_STATUS, Head, cells_below, header_words, label_of
 from gputopo.reference.expectations import expected_gpu
 from gputopo.values.errors import InputError
@@ -219,11 +220,19 @@ _GPU_LINE = re.compile(
 )
 _INSTANCE = re.compile(r"^\W{0,40}MIG \S.{0,60}Device +\d{1,3}: \(UUID: MIG-")
 _VERSION = re.compile(r"^\W{0,40}(?:Nvidia|CUDA) driver version *: (\d{3}(?:\.\d{1,3}){1,2})\s*$", re.I)
-_LINK = re.compile(r"^\W{0,40}Link (\d{1,2})\s*:\s*(.+?)\s*$")
+_LINK = re.compile(r"^\W{0,40}Link (\d{1,2})\s*[:,]\s*(.+?)\s*$")
 _SPEED = re.compile(r"(\d{1,4}(?:\.\d{1,4})?) GB/s")
 _REMOTE = re.compile(r"Remote Device ([0-9a-fA-F:.]{7,20}): Link \d{1,2}")
-_COUNTERS = {"Replay": "replay", "Recovery": "recovery", "CRC": "crc"}  # of `nvlink -e`
-_ERRORS = re.compile(rf"({'|'.join(_COUNTERS)}) Errors: (\d{{1,18}})")
+_COUNTERS = {  # of `nvlink -e`: up to NVLink 4, then of NVLink 5
+    "Replay Errors": "replay",
+    "Recovery Errors": "recovery",
+    "CRC Errors": "crc",
+    "Local link integrity Errors": "integrity",
+    "Link recovery failed events": "recovery_failed",
+    "Effective Errors": "effective",
+}
+_ERRORS = re.compile(rf"({'|'.join(_COUNTERS)}): (\d{{1,18}})")
+_COUNTED = re.compile(r"[A-Z][\w -]{2,40}: [\d.eE+-]{1,30}|\w[\w /]{2,50} supported: (?:true|false)")
 _REFUSED = re.compile(
     r"^\W{0,40}(?:NVML: )?((?:Unable|Failed|Error|Not supported|GPU is lost).{1,160})$", re.IGNORECASE
 )
@@ -260,6 +269,7 @@ def _gpu_line(line: str) -> re.Match[str] | None:
 def parse_nvlink(text: str, *, origin: str) -> Machine:
     """Read the GPUs and the links of each. Raises InputError if there is none, or two differ of a GPU."""
     reported: dict[int, _ReportedGpu] = {}
+    lost: dict[str | int | None, Unanswered] = {}
     gpu: _ReportedGpu | None = None
     driver = Driver()
 
@@ -276,6 +286,8 @@ def parse_nvlink(text: str, *, origin: str) -> Machine:
             gpu.instances = (gpu.instances or 0) + 1
         elif version := _VERSION.match(line):
             driver = Driver(version=version[1])
+        elif silent := unanswered_of(line.strip()):
+            lost[silent.address or silent.number] = silent
         elif gpu is not None and (refused := _REFUSED.match(line)):
             gpu.refused = refused[1].strip()
         elif gpu is not None and line.strip() in ("...", "…"):
@@ -288,7 +300,7 @@ def parse_nvlink(text: str, *, origin: str) -> Machine:
     if not reported:
         raise InputError(f"{origin} has no GPU of `nvidia-smi nvlink -s` in it", _NVLINK_HINT)
     source = NVLINK if any(one.links or one.refused or one.is_cut for one in reported.values()) else LIST
-    return _machine(reported, driver, source, lines.unread(source))
+    return with_lost(_machine(reported, driver, source, lines.unread(source)), lost.values())
 
 
 def _add(gpu: _ReportedGpu, line: str, number: int, origin: str) -> bool:
@@ -309,7 +321,7 @@ def _add(gpu: _ReportedGpu, line: str, number: int, origin: str) -> bool:
     elif (remote := _REMOTE.fullmatch(said)) and (address := pci_tree.address(remote[1])):
         new = msgspec.structs.replace(old, remote_pci_address=address)
     else:
-        return False
+        return _COUNTED.fullmatch(said) is not None  # packets, bit error rates
     if old.active is not None and new != old:
         raise InputError(
             f"{origin} lists link {index} twice with different values (line {number})", _NVLINK_HINT

@@ -12,6 +12,8 @@ from itertools import combinations
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from gputopo.captures import intake
 from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import ReportedGpu
@@ -64,6 +66,20 @@ def with_unanswered(
         if not any(_is_about(one, index, gpu, own) for index, gpu in rows.items())
     ]
     return _in_gaps(rows, new, names) if own else _in_order(rows, new, names)
+
+
+def with_lost(machine: Machine, lost: Iterable[Unanswered]) -> Machine:
+    """Return a machine with the GPUs that did not answer: numbered ones in their places, others behind."""
+    gpus = {gpu.index: gpu for gpu in machine.gpus}
+    missing = dict(machine.missing)
+    for one in sorted(lost, key=lambda one: (one.number is None, one.number, one.address or "")):
+        index = 1 + max(gpus, default=-1) if one.number is None else one.number
+        if index not in gpus:
+            gpus[index] = Gpu(index=index, lost=True, pci_address=one.address)
+            missing[at_gpu(index)] = one.reason
+            if one.number is None:
+                missing[at_gpu(index, "index")] = _WITHOUT_NUMBER
+    return replace(machine, gpus=tuple(gpus[index] for index in sorted(gpus)), missing=missing)
 
 
 def mark_lost(gpus: Mapping[int, ReportedGpu], line: Unanswered, *, own: bool) -> None:

@@ -52,7 +52,7 @@ _USED = rf"\d+ ?Mi?B|{_ERROR}|Not Supported"
 _READINGS = re.compile(
     rf" *(?P<fan>\d{{1,3}} ?%|{_ERROR}) +(?P<temperature>\d{{1,3}} ?C|{_ERROR}) +(?P<pstate>P\d{{1,2}}"
     rf"|{_ERROR}) +(?P<draw>\d[\d.]* ?W|{_ERROR}) +/ +(?P<limit>\d[\d.]* ?W|{_ERROR})"
-    rf" *\| *(?:\d{{1,3}}% +)?(?P<used>{_USED}) +/ +(?P<total>{_USED})"
+    rf" *\| *(?:\d{{1,3}}% +)?(?P<used>{_USED})(?: +/ +(?P<total>{_USED}))?"
     rf" *\| *(?P<utilization>\d{{1,3}} ?%|{_ERROR}) +(?P<compute>\S.*?) *"
 )
 _MIG = re.compile(r" *\| *\| *(?P<mode>Enabled|Disabled|N/A|ERR!)(?P<pending>\*?) *")
@@ -70,18 +70,16 @@ _SYSTEM = {"WDDM": "Windows", "TCC": "Windows", "MCDM": "Windows", "WDM": "Windo
 
 
 def recognise(text: str) -> bool:
-    """Return whether the text has such a table, with a line of a GPU or where there is none."""
-    return (
-        "NVIDIA-SMI" in text
-        and _HEAD.search(text) is not None
-        and (any(_cells(line, _GPU) for line in text.splitlines()) or "No running" in text)
-    )
+    """Return whether the text has a line of a GPU, or such a table where there is none."""
+    if "NVIDIA-SMI" in text and "No running" in text and _HEAD.search(text) is not None:
+        return True
+    return "|" in text and any(_cells(line, _GPU) for line in text.splitlines())
 
 
 def begins(lines: Sequence[str]) -> bool:
     """Return whether a line is the first of a table, or the time above it."""
     if not any("NVIDIA-SMI" in line for line in lines):
-        return False
+        return "|" in lines[0] and _cells(lines[0], _GPU) is not None
     head = next((place for place, line in enumerate(lines) if _HEAD.match(line.strip())), None)
     above = [line.strip() for line in lines[:head]]
     return head is not None and all(
@@ -106,6 +104,8 @@ def parse(text: str, *, origin: str) -> Machine:
             return True
         if _TIME.fullmatch(line) or _RULE.fullmatch(line):
             return True
+        if not outputs and _cells(line, _GPU):  # the head is left out
+            outputs.append(_Output(None, unanswered=silent))
         return bool(outputs) and outputs[-1].take(number, line)
 
     strays = read_lines(text, take).unread(SOURCE)
@@ -192,7 +192,7 @@ class _Output:
                 "power.draw": found["draw"],
                 "power.limit": found["limit"],
                 "memory.used": found["used"],
-                "memory.total": found["total"],
+                "memory.total": found["total"] or found["used"],
                 "utilization.gpu": found["utilization"],
                 "compute_mode": _MODES.get(compute, compute),
             },

@@ -50,8 +50,9 @@ def recognise(text: str) -> bool:
     if not headed and _headings().search(text) is None:
         return False
     lines = list(_lines(text))
-    facts = any(line.pair is not None and line.heading in _ends() for line in lines)
-    return facts and (headed or _sections(lines) >= 2)
+    facts = sum(1 for line in lines if line.pair is not None and line.heading in _ends())
+    most = 2 * facts > sum(not is_noise(line.text) for line in lines)
+    return facts > 0 and (headed or _sections(lines) + most >= 2)
 
 
 def begins(lines: Sequence[str]) -> bool:
@@ -242,7 +243,7 @@ class _Reading:
         """Take in a line, whatever it is."""
         if not self.outputs or _LOG.search(line.text):
             self._begin_output(line)
-        if _LOG.search(line.text):
+        if _LOG.search(line.text) or (not self.headed and is_noise(line.text)):
             return
         if match := _GPU.fullmatch(line.text):
             self._begin_gpu(values.address(match[1]) or match[1], line).add(

@@ -84,7 +84,7 @@ def _network(peers: Sequence[str], tool: str, *public: str) -> None:
     try:
         address = _address(peers)
         require_private([address], allow_public=bool(public))
-        listener = Listener.at(address)
+        listener = Listener(address)
     except (OSError, UnicodeError) as error:
         raise HardwareError(
             f"cannot listen for the other hosts: {getattr(error, 'strerror', None) or error}",

@@ -9,6 +9,7 @@ import msgspec
 from gputopo.findings import Inspection
 from gputopo.findings.compare import grouped
 from gputopo.reference.clock_events import in_words, reasons_of
+from gputopo.report import units
 from gputopo.report.document import Block, Document, Drawing, Rows, Styled, block_lines, of_sections
 from gputopo.report.findings import SCREEN_WIDTH, TIMES, findings_block, short_findings, verdict, worst_by_gpu
 from gputopo.report.layout import QUIET, SEVERITY_STYLES, plain
@@ -23,10 +24,10 @@ from gputopo.report.machine.matrix import (
 )
 from gputopo.report.units import counted, gib
 from gputopo.topology.hops import class_name
-from gputopo.values.fields import field_at, path_in_words
+from gputopo.values.fields import field_at, path_in_words, rows_of
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Driver, Gpu, Host, LineCounts, Machine, Nic, NicPort, NumaNode, Unread
-from gputopo.values.subject import single_facts
+from gputopo.values.subject import at_gpu, single_facts
 
 _UNREAD_SHOWN = 8  # the rest is in the JSON
 _UNREAD_WIDTH = 100
@@ -53,6 +54,7 @@ def _first_screen(inspection: Inspection) -> Document:
     gpus: list[Block] = [] if table is None else [table]
     rest = [
         *_short_topology(machine, calm=not serious, numa=table is None),
+        *_short_nvlinks(machine),
         *rows(nccl_rows(machine)),
         *(Styled(words, QUIET) for words in _context(machine)),
     ]
@@ -77,6 +79,20 @@ def _short_topology(machine: Machine, *, calm: bool, numa: bool) -> list[Block]:
         matrix = Drawing(lambda width: matrix_view(machine, width, short=True))
         return [matrix, *(Styled(one, "") for one in affinity)]
     return [" ".join([f"Topology: {words}.", *affinity])]
+
+
+def _short_nvlinks(machine: Machine) -> list[Block]:
+    """Return how many NVLinks are up and what of them is not known, where no topology shows them."""
+    if machine.links or (not any(gpu.nvlinks for gpu in machine.gpus) and "nvlink" not in machine.source):
+        return []
+    words = grouped(
+        (f"{sum(link.active is True for link in links)} of {len(links)} up on", gpu.index)
+        if (links := [link for link in gpu.nvlinks or () if link.active is not None])
+        else (f"not known ({machine.missing.get(at_gpu(gpu.index, 'nvlinks'), 'no state')}) of", gpu.index)
+        for gpu in machine.gpus
+    )
+    said = "; ".join(f"{state} {units.gpus(indices)}" for state, indices in words.items())
+    return [plain(f"NVLinks: {said}. Which GPUs they connect is not in the capture: see nvidia-smi topo -m.")]
 
 
 def _context(machine: Machine) -> Iterator[str]:
@@ -202,19 +218,7 @@ def _lines(unread: Sequence[Unread]) -> Iterable[tuple[str, str]]:
         yield "", f"and {len(unread) - _UNREAD_SHOWN} more; --json has them all"
 
 
-_DRIVER_WORDS = {
-    "no_device": "no NVIDIA device on this machine",
-    "not_loaded": "not loaded",
-    "library_missing": "libnvidia-ml.so.1 not found",
-    "version_mismatch": "library and kernel module of different versions",
-    "too_old": "older than the CUDA runtime",
-    "not_ready": "waits for the fabric manager",
-    "no_permission": "no permission to open /dev/nvidia*",
-    "other_driver": "the device is bound to another kernel driver",
-    "hung": "a call into the driver did not return",
-    "crashed": "a call into the driver crashed",
-    "failed": "not working",
-}
+_DRIVER_WORDS = {row["status"]: row["words"] for row in rows_of(__file__, "driver.csv")}
 
 
 def about_rows(machine: Machine) -> list[tuple[str, str]]:

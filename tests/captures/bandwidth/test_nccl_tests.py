@@ -251,27 +251,34 @@ def test_rows_that_contradict_themselves_are_not_understood() -> None:
         read(row)
 
 
-@pytest.mark.parametrize("interleaved", [True, False])
-def test_processes_that_did_not_meet_are_separate_runs_and_no_measurement(interleaved: bool) -> None:
+@pytest.mark.parametrize(("mixed", "gpus"), [(0, 1), (1, 1), (1, 2), (4, 2)])
+def test_processes_that_did_not_meet_are_separate_runs_and_no_measurement(mixed: int, gpus: int) -> None:
+    rates = {1: "1217.94    0.00", 2: "1217.94  1217.94"}[gpus]
+
     def of_host(name: str) -> list[str]:
         return [
-            "# nThread 1 nGpus 1 minBytes 134217728 maxBytes 134217728 step: 2(factor)",
-            "# Using devices",
-            f"#  Rank  0 Group  0 Pid     71 on      {name} device  0 [0x0f] NVIDIA H100 80GB HBM3",
+            f"# nThread 1 nGpus {gpus} minBytes 134217728 maxBytes 134217728 step: 2(factor)",
+            *(
+                f"#  Rank  {n} Group  0 Pid     71 on      {name} device  {n} [0x{n}f] NVIDIA H100 80GB HBM3"
+                for n in range(gpus)
+            ),
             "#       size         count      type   redop    root     time   algbw   busbw #wrong",
-            "   134217728      33554432     float     sum      -1    110.2  1217.94    0.00      0",
+            f"   134217728      33554432     float     sum      -1    110.2  {rates}      0",
             "# Avg bus bandwidth    : 0",
         ]
 
     first, second = of_host("node0"), of_host("node1")
-    by_line = [line for both in zip(first, second, strict=True) for line in both]
-    text = "\n".join(by_line if interleaved else [*first, *second])
+    lines = [*first, *second]
+    if mixed:  # so many lines of each in turn
+        blocks = [each[n : n + mixed] for n in range(0, len(first), mixed) for each in (first, second)]
+        lines = [line for block in blocks for line in block]
+    text = "\n".join(lines)
     machine = reading.read_text(text, origin="log")
     bandwidth = there(machine.bandwidth)
     assert bandwidth.samples == ()
     (failure,) = bandwidth.failures
     assert (failure.kind, failure.reason) == ("allreduce", "SEPARATE_RUNS")
-    assert failure.says.startswith("2 separate runs of one GPU each")
+    assert failure.says.startswith(f"2 separate runs of {'one GPU' if gpus == 1 else '2 GPUs'} each")
     (finding,) = find_bandwidth(machine)
     assert finding.id == "collectives.separate_runs"
     assert "MPI=1" in str(finding.remedy)

@@ -169,6 +169,23 @@ def test_a_bare_number_at_the_very_end_may_be_cut_and_is_not_read() -> None:
     assert [gpu.fan_percent for gpu in parse("index, fan.speed [%]\n0, 30 %").gpus] == [30]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--query-gpu=index,name,temperature.gpu --format=csv,noheader,nounits",
+        "--format=csv,noheader --query-gpu=index,name,temperature.gpu -i 0,1",
+    ],
+)
+def test_the_command_names_the_columns_that_the_output_leaves_out(options: str) -> None:
+    text = f"me@box:~$ nvidia-smi {options}\n0, NVIDIA H200, 41\n1, NVIDIA H200, 77\n"
+    machine = reading.read_text(text, origin="x")
+    assert [(gpu.name, gpu.temperature_c.gpu) for gpu in machine.gpus] == [
+        ("NVIDIA H200", 41),
+        ("NVIDIA H200", 77),
+    ]
+    assert machine.unread == ()
+
+
 def test_the_names_of_columns_alone_are_refused() -> None:
     assert "no GPU below it" in refused(HEAD).what
 

@@ -6,7 +6,10 @@ from hypothesis import strategies as st
 
 from gputopo.captures import reading
 from gputopo.captures.smi.links import parse_nvlink
-from gputopo.findings import find
+from gputopo.findings import Inspection, find
+from gputopo.report.document import document_text
+from gputopo.report.findings import verdict
+from gputopo.report.machine.inspection import inspection_document
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 from tests import there
@@ -44,7 +47,36 @@ def test_a_card_all_of_whose_links_are_down_has_as_many_as_its_peers() -> None:
     server = read(f"{cards}GPU 7: NVIDIA A100-SXM4-80GB (UUID: GPU-7a)\n\t {REFUSED}\n")
     (found,) = [one for one in find(server) if one.id == "nvlink.down"]
     assert (found.subject.text, found.severity) == ("gpu:7", "error")
-    assert "0 NVLinks up, expected 12" in found.says
+    assert "0 of 12 NVLinks up" in found.says
+
+
+def test_a_gpu_that_does_not_answer_is_lost_and_named_by_what_its_line_shows() -> None:
+    list_of = "GPU 0: NVIDIA H200 (UUID: GPU-0a)\n"
+    for line, named in (("GPU 0000:41:00.0", "GPU 0000:41:00.0"), ("GPU2: 0000:41:00.0", "GPU 2")):
+        machine = reading.read_text(
+            f"{list_of}Unable to determine the device handle for {line}: Unknown Error\n", origin="x"
+        )
+        (found,) = [one for one in find(machine) if one.severity != "info"]
+        assert found.id == "gpu.lost"
+        assert f"1 fine, {named} is lost" in verdict(machine, [found])
+
+
+def test_errors_of_nvlink_5_that_were_not_corrected_are_found_and_the_rest_is_known() -> None:
+    text = (
+        "GPU 0: NVIDIA GB200 (UUID: GPU-0a)\n\t Link 0: Tx packets: 9\n\t Link 0: Effective BER: 15e-255\n"
+        "\t Link 0: FEC Errors - 0: 62112\n\t Link 0: Effective Errors: {}\n\t Link 0: Symbol Errors: 5\n"
+    )
+    assert [find(read(text.format(count))) != () for count in (0, 1)] == [False, True]
+    (found,) = find(read(text.format(12)))
+    assert (found.id, read(text.format(12)).unread) == ("nvlink.errors", ())
+    assert "link 0: 12 effective" in found.says
+
+
+def test_the_first_screen_states_which_links_are_up_and_what_is_not_known() -> None:
+    text = document_text(inspection_document(Inspection(machine=read(), findings=())))
+    assert "NVLinks: 1 of 2 up on GPUs 0-1; 0 of 2 up on GPU 2. Which GPUs they connect" in " ".join(
+        text.split()
+    )
 
 
 def test_a_text_cut_behind_a_gpu_does_not_state_that_it_has_no_links() -> None:

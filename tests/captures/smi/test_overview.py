@@ -214,6 +214,18 @@ def test_a_gpu_that_does_not_answer_is_lost() -> None:
         assert machine.unread == ()
 
 
+def test_rows_without_the_head_of_the_table_are_read_and_unified_memory_is_not_known() -> None:
+    text = (
+        "|   0  NVIDIA GB10                    On  |   0000000F:01:00.0 Off |                  N/A |\n"
+        "| N/A   36C    P8              3W /  N/A  | Not Supported          |      0%      Default |\n"
+        "|                                         |                        |                  N/A |\n"
+    )
+    machine = reading.read_text(text, origin="x")
+    (gpu,) = machine.gpus
+    assert (gpu.pci_address, gpu.temperature_c.gpu, gpu.memory_mib.total) == ("000f:01:00.0", 36, None)
+    assert machine.unread == ()
+
+
 def test_tables_one_below_the_other_are_samples() -> None:
     later = table("550", [ROW | {"utilization": "5%"}]).replace("10:01:02", "10:01:07")
     machine = reading.read_text(table("550", [ROW]) + later, origin="x")

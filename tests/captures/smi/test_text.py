@@ -7,6 +7,7 @@ from gputopo.captures.smi import text as smi_text
 from gputopo.captures.smi import topo_matrix
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
+from tests import there
 
 TOP = """
 ==============NVSMI LOG==============
@@ -289,3 +290,16 @@ def test_mig_instances_are_counted_only_where_their_list_is_whole() -> None:
     assert cut.missing["gpus[0].mig.instances"] == "the text ends in the middle of their list"
     whole = smi_text.parse(head + one + "    Accounting Mode           : Disabled\n", origin="x")
     assert whole.gpus[0].mig.instances == 1
+
+
+@pytest.mark.parametrize("indent", ["    ", "        "])
+def test_a_section_that_grep_cut_out_is_of_one_gpu(indent: str) -> None:
+    text = (
+        "$ nvidia-smi -q | grep -A5 'Clocks Throttle'\n    Clocks Throttle Reasons\n"
+        f"{indent}    Idle                        : Not Active\n{indent}    HW Slowdown : Active\n"
+        f"{indent}        HW Power Brake Slowdown : Active\n"
+    )
+    machine = reading.read_text(text, origin="x")
+    (gpu,) = machine.gpus
+    assert "hw_power_brake_slowdown" in there(there(gpu.throttle).reasons)
+    assert machine.unread == ()

@@ -50,6 +50,25 @@ def test_hosts_that_do_not_answer_cost_themselves_and_are_named_by_the_words_of_
         assert words in says
 
 
+def test_what_a_host_prints_instead_of_an_answer_is_its_error(
+    call: Call, ssh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nested = "head -c 1000000 /dev/zero | tr '\\0' '['; echo"
+    prints = f"deep) {nested};;\nlong) yes | tr -d '\\n';;\n*) printf '\\377\\n';;"
+    (tmp_path / "python").write_text(f"#!/bin/sh\ncase $HOSTNAME in\n{prints}\nesac\n")
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setattr(remote_ask, "_MAX_BYTES", 4 * 1024 * 1024)
+    monkeypatch.setattr(remote_ask, "_END_S", 0.1)  # of what prints without an end
+    done = call("inspect", "--hosts", "deep,long,odd", "--remote-python", str(tmp_path / "python"))
+    assert (done.code, done.out) == (3, "")
+    for says in (
+        "deep answered something else",
+        "odd answered something else",
+        "long answered with a line of",
+    ):
+        assert f"gputopo: {says}" in done.err
+
+
 def test_where_no_host_answers_the_first_reason_is_the_error(call: Call, ssh: None) -> None:
     done = call("inspect", "--fleet", "--hosts", "denied,refused")
     assert (done.code, done.out) == (3, "")

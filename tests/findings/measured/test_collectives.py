@@ -199,7 +199,9 @@ def test_a_sweep_that_falls_is_found() -> None:
 def test_small_messages_that_take_long_are_found() -> None:
     large = timed(100.0)
     assert ids(box("NVIDIA Tomorrow", timed(0.0, 8, us=40.0), large)) == []
-    assert ids(box("NVIDIA Tomorrow", timed(0.0, 8, us=900.0), large)) == ["collectives.latency"]
+    for size, words in ((8, "8 bytes"), (1024, "1 KiB")):
+        (found,) = find_bandwidth(box("NVIDIA Tomorrow", timed(0.0, size, us=900.0), large))
+        assert (found.id, f"{words}: " in found.says) == ("collectives.latency", True)
 
 
 def test_wrong_results_and_a_failed_minimum_are_found() -> None:

@@ -139,16 +139,13 @@ def _ramp(dice: Dice) -> Drill:
     return Drill(box, slow={tower: "thermal"}, percent={tower: percent}, since=onset + length // 2)
 
 
-def _link(width: int, gen: int) -> Callable[[Dice], Drill]:
-    def make(dice: Dice) -> Drill:
-        box = box_with(dice)
-        step, tower = dice.whole(150, 100, 280), dice.whole(2, 1, len(box.devices) - 1)
-        box.cards = {tower: since(step, Card(width=width, gen=gen))}
-        wait = 0.012 * 48 / (gen * width)
-        percent = 100 * (wait - 0.012) / (box.compute_s + wait)
-        return Drill(box, slow={tower: "pcie-link"}, percent={tower: percent}, since=step)
-
-    return make
+def _link_falls(dice: Dice) -> Drill:
+    box = box_with(dice)
+    step, tower = dice.whole(150, 100, 280), dice.whole(2, 1, len(box.devices) - 1)
+    box.cards = {tower: since(step, Card(width=1, gen=3))}
+    wait = 0.012 * 16
+    percent = 100 * (wait - 0.012) / (box.compute_s + wait)
+    return Drill(box, slow={tower: "pcie-link"}, percent={tower: percent}, since=step)
 
 
 def _narrow_slot(dice: Dice) -> Drill:
@@ -346,13 +343,10 @@ def _gap(dice: Dice) -> Drill:
     return Drill(box, slow={2: "power-cap"}, percent={2: percent_of(card, box)}, since=step)
 
 
-def _skewed(seconds: float) -> Callable[[Dice], Drill]:
-    def make(dice: Dice) -> Drill:
-        drill = _from_onset(lambda dice: Card(core=0.85, throttle=POWER_CAP), "power-cap")(dice)
-        drill.box.skew_s = seconds
-        return drill
-
-    return make
+def _late_samples(dice: Dice) -> Drill:
+    drill = _from_onset(lambda dice: Card(core=0.85, throttle=POWER_CAP), "power-cap")(dice)
+    drill.box.skew_s = 2.0
+    return drill
 
 
 def _clock_set(dice: Dice) -> Drill:
@@ -408,13 +402,10 @@ def _even(dice: Dice) -> Drill:
     return Drill(box, even=tuple(range(len(box.devices))) if box.noise <= 0.01 else ())
 
 
-def _paused(*phases: str) -> Callable[[Dice], Drill]:
-    def make(dice: Dice) -> Drill:
-        every = dice.whole(50, 30, 90)
-        marks = {step: phases[place % len(phases)] for place, step in enumerate(range(every, 400, every))}
-        return Drill(box_with(dice, phases=marks))
-
-    return make
+def _paused(dice: Dice) -> Drill:
+    phases, every = ("evaluation", "checkpoint"), dice.whole(50, 30, 90)
+    marks = {step: phases[place % 2] for place, step in enumerate(range(every, 400, every))}
+    return Drill(box_with(dice, phases=marks))
 
 
 def _warming(dice: Dice) -> Drill:
@@ -506,7 +497,6 @@ _memory: Callable[[Dice], Card] = lambda dice: Card(memory=0.4, core=1.0)  # noq
 
 DRILLS: dict[str, Make] = {
     "slow by 15 %": _slow_card(15, 12, 25),
-    "slow by 8 %": _slow_card(8, 7, 12),
     "slow by 5 %": _slow_card(5.5, 5, 7),
     "slow by 2.5 %": _three_percent,
     "power cap from a step on": _from_onset(_capped, "power-cap"),
@@ -514,8 +504,7 @@ DRILLS: dict[str, Make] = {
     "core clock low without a reason": _from_onset(_clocked, "core-clock"),
     "memory clock explains a part": _partly_the_memory_clock,
     "thermal ramp": _ramp,
-    "link falls from x16 to x1": _link(1, 3),
-    "link falls to generation 1": _link(8, 1),
+    "link falls from x16 to x1": _link_falls,
     "narrow slot": _narrow_slot,
     "shared link": _shared_link,
     "memory full": _memory_full,
@@ -539,8 +528,7 @@ DRILLS: dict[str, Make] = {
     "GPU lost, no more marks": _without_marks,
     "counters wrap": _wrapping,
     "samples missing at the onset": _gap,
-    "samples 2 s late": _skewed(2.0),
-    "samples 1 s early": _skewed(-1.0),
+    "samples 2 s late": _late_samples,
     "clock of the host set back": _clock_set,
     "no samples": _unsampled,
     "busy host, CPU devices": _busy(0.4, on_cpu=True, slow=False),
@@ -553,8 +541,7 @@ DRILLS: dict[str, Make] = {
     "a clock that moves without effect": _innocent_clock,
     "warm-up of one card": _warming,
     "garbage collection": _steady(collected=60),
-    "evaluations and checkpoints": _paused("evaluation", "checkpoint"),
-    "checkpoints": _paused("checkpoint"),
+    "evaluations and checkpoints": _paused,
     "all at their power limit, one slow": _all_capped_one_slow,
     "one fast card": _one_fast,
     "hot without an effect": _hot_without_effect,
@@ -568,7 +555,6 @@ DRILLS: dict[str, Make] = {
     "steady, correlated noise": _steady(noise=0.03, memory=0.85),
     "steady, bursts": _steady(noise=0.015, bursts=0.006),
     "steady, eight GPUs": _steady(devices=gpu_devices(8)),
-    "steady, two GPUs": _steady(devices=gpu_devices(2)),
     "steady, long steps": _steady(compute_s=1.5, steps=120),
     "steady, common noise": _steady(common=0.3),
 }

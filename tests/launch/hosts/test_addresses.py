@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from gputopo.launch.hosts import addresses
-from gputopo.launch.hosts.addresses import is_public, places_to_listen
+from gputopo.launch.hosts.addresses import is_public, is_this_host, places_to_listen
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.values.errors import HardwareError, UsageError
@@ -58,6 +58,14 @@ def test_a_public_address_is_refused_unless_allowed(names: dict[str, list[str]])
     with pytest.raises(UsageError, match=r"8\.8\.8\.8 is public"):
         places_to_listen("n0", allow_public=False)
     assert len(places_to_listen("n0", allow_public=True)) == 2
+
+
+def test_a_host_has_its_own_addresses_and_those_of_loopback(
+    names: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names |= {"n1": ["10.0.0.5"], "n2": ["10.0.0.6"], "here": ["127.0.1.1"], "both": ["10.0.0.5", "10.0.0.6"]}
+    monkeypatch.setattr(addresses, "_own_addresses", lambda: ["127.0.0.1", "10.0.0.5"])
+    assert [name for name in names if is_this_host(name)] == ["n1", "here"]
 
 
 def test_a_name_that_is_loopback_here_is_another_address_elsewhere(

@@ -2,6 +2,7 @@
 
 import hmac
 import os
+import re
 import resource
 import select
 import socket
@@ -53,17 +54,31 @@ def signed(key: bytes, body: bytes, number: int = 0, *, leads: bool) -> bytes:
 def twisted(key: bytes, *, leads: bool) -> Iterator[bytes]:
     """Yield what only who has the secret, or stands between two that have it, can send."""
     own = partial(signed, key, leads=leads)
+    good = schema.encode(EVIL if leads else joining(1, "evil"))
     yield b"\xff" * 36  # a length of 4 GiB
-    yield own(b"{}")[:-1]  # cut off
-    yield own(b"{}")[:-1] + b"]"
-    yield own(b"{}", 1)  # before another one
-    yield own(b"") * 3  # again
-    yield signed(key, b"{}", leads=not leads)  # sent back
+    yield own(good)[:-1]  # cut off
+    yield own(good)[:-1] + b" "
+    yield own(good)[:4] + own(good + b" ")[4:]
+    yield own(good, 1)  # before another one
+    yield own(b"") + own(good)  # as the first again
+    yield signed(key, good, leads=not leads)  # sent back
+    yield signed(bytes(32), good, leads=leads)  # of another connection
     for text in (b"{", b"[]", b'{"schema":"\xff"}', b"1" * 5000, b"x" * 10**7):
         yield own(text)
     kind = b'{"schema":"gputopo.' + (b"start" if leads else b"joining") + b'/1"'
     yield own(kind + b',"a":' + b"[" * 10**6)
     yield own(kind + b',"rank":1e999,"name":7,"version":null}')
+    if not leads:  # with the rank of one that has joined
+        yield own(schema.encode(joining(1, "n9\x1b[2J\n" + "x" * 1000)))
+
+
+def attacks(*, leads: bool) -> list[Callable[[bytes], bytes]]:
+    """Return each of them, by the key of a connection."""
+
+    def one(number: int, key: bytes) -> bytes:
+        return [*twisted(key, leads=leads)][number]
+
+    return [partial(one, number) for number, _ in enumerate(twisted(b"", leads=leads))]
 
 
 def connect(port: int) -> socket.socket:
@@ -90,22 +105,27 @@ def test_a_run_goes_on_whatever_strangers_send_and_says_nothing(capfd: pytest.Ca
     assert capfd.readouterr() == ("", "")
 
 
+def as_host(stream: socket.socket, says: Callable[[bytes], bytes]) -> bytes:
+    """Speak as a host does that has the secret; `says`: what follows the proof, by the key. Return all."""
+    hello = MAGIC + bytes(32)
+    stream.sendall(hello)
+    theirs = stream.recv(len(MAGIC) + 64, socket.MSG_WAITALL)[len(MAGIC) : len(MAGIC) + 32]
+    key = hmac.digest(TRUE, bytes(32) + theirs, "sha256")
+    rest = hmac.digest(key, b"host", "sha256") + says(key)
+    stream.sendall(rest)
+    return hello + rest
+
+
 def test_a_run_goes_on_whatever_one_with_the_secret_sends(capfd: pytest.CaptureFixture[str]) -> None:
-    again = schema.encode(joining(1, "n9\x1b[2J\n" + "x" * 1000))  # with the rank of one that has joined
     notes: list[str] = []
     with meeting("n1", note=notes.append) as one:
         (its,) = started(one, 1)
-        for number, _ in enumerate((*twisted(b"", leads=False), again)):
-            with connect(one.port) as sly:
-                sly.sendall(MAGIC + bytes(32))
-                theirs = sly.recv(len(MAGIC) + 64, socket.MSG_WAITALL)[len(MAGIC) : len(MAGIC) + 32]
-                key = hmac.digest(TRUE, bytes(32) + theirs, "sha256")
-                data = (*twisted(key, leads=False), signed(key, again, leads=False))[number]
-                with suppress(ConnectionError):
-                    sly.sendall(hmac.digest(key, b"host", "sha256") + data)
-                    sly.shutdown(socket.SHUT_WR)
-                    while sly.recv(65536):  # until rank 0 has ended it
-                        pass
+        for attack in attacks(leads=False):
+            with connect(one.port) as sly, suppress(ConnectionError):
+                as_host(sly, attack)
+                sly.shutdown(socket.SHUT_WR)
+                while sly.recv(65536):  # until rank 0 has ended it
+                    pass
         goes_on(one, its)
         one.end(RunEnd(exit_code=0))
     (noted,) = notes
@@ -169,13 +189,13 @@ def test_a_host_is_unharmed_whatever_stands_at_the_port_of_rank_0(capfd: pytest.
                 (HardwareError, UsageError), match=r"not a gputopo run|another secret|did not answer"
             ):
                 host.join(joining(1), 0.05)
-    for number, _ in enumerate(twisted(b"", leads=True)):
-        said = partial(lambda number, key: (*twisted(key, leads=True),)[number], number)
+    for number, attack in enumerate(attacks(leads=True)):
         with (
-            stranger_at_rank_0(partial(lead, secret=TRUE, says=said)) as port,
-            pytest.raises(LeaderGoneError, match=r"sent an invalid message|has not answered"),
+            stranger_at_rank_0(partial(lead, secret=TRUE, says=attack)) as port,
+            pytest.raises(LeaderGoneError, match=None if number else "a message is too long") as gone,
         ):
             guest(port).join(joining(1), 5)
+        assert re.search("sent an invalid message|has not answered", gone.value.what)
     assert capfd.readouterr() == ("", "")
 
 
@@ -207,39 +227,10 @@ def test_who_leads_sets_the_variables_of_the_plan_and_no_other() -> None:
     assert allowed(told) == {"CUDA_VISIBLE_DEVICES": "0"}
 
 
-@contextmanager
-def recorded(port: int, into: bytearray) -> Iterator[int]:
-    """A stranger between a host and rank 0, who keeps what the host sends; yields its port."""
-    with socket.create_server((LOOPBACK, 0)) as listening:
-
-        def pump(one: socket.socket, other: socket.socket, kept: bytearray | None) -> None:
-            with suppress(OSError):
-                while data := one.recv(65536):
-                    if kept is not None:
-                        kept += data
-                    other.sendall(data)
-            with suppress(OSError):
-                other.shutdown(socket.SHUT_WR)
-
-        def relay() -> None:
-            with listening.accept()[0] as host, connect(port) as leader:
-                back = threading.Thread(target=pump, args=(leader, host, None))
-                back.start()
-                pump(host, leader, into)
-                back.join()
-
-        threading.Thread(target=relay, daemon=True).start()
-        yield int(listening.getsockname()[1])
-
-
 def test_what_a_host_has_sent_counts_for_nothing_when_it_is_sent_again() -> None:
-    kept = bytearray()
-    with meeting("n1") as one, recorded(one.port, kept) as port:
-        later = Later(lambda: guest(port).join(joining(1)))
-        one.wait(5)
-        one.answer({1: UNUSED})
-        assert later.result() == UNUSED
-    assert b"gputopo.joining/1" in kept
+    with meeting("n1") as one, connect(one.port) as host:
+        kept = as_host(host, lambda key: signed(key, schema.encode(joining(1)), leads=False))
+        assert list(one.wait(5)) == [1]
     with meeting("n1", "n2") as another:
         with connect(another.port) as stranger:
             stranger.sendall(kept)

@@ -30,6 +30,7 @@ from gputopo.values.errors import UsageError
 from gputopo.values.gpu import ClockMhz, ClocksMhz
 from gputopo.values.machine import Hop, Machine
 from gputopo.values.run.plan import Plan
+from tests import there
 from tests.launch.specs import machine, plan_for
 from tests.planner.joint_machines import box, two_switches
 
@@ -107,6 +108,7 @@ def test_each_device_is_named_by_its_host_and_gradients_are_added_within_a_host_
         (3, "n2", 3, "/job:worker/task:1/device:GPU:1"),
     ]
     assert (spec.variable_update, spec.all_reduce) == ("replicated", "hierarchical")
+    assert [one.hop_to_variables for one in spec.devices] == [None] * 4, "each has its own copy"
     assert spec.exchange.groups == ((0, 1), (2, 3))
     assert [one.address for one in spec.servers] == ["n1:2222", "n2:2222"]
 
@@ -310,6 +312,11 @@ def test_nccl_is_no_candidate_where_hosts_have_unequal_numbers_of_gpus() -> None
     assert {one.all_reduce for one in plan.candidates} == {"hierarchical", "copy", None}
     (says,) = plan.warnings
     assert "--num-gpus 6" in says, "equal shares of the largest number"
+    hosts = [brought(name, by_rails(gpus)) for name, gpus in (("n1", 4), ("n2", 4), ("n3", 3))]
+    plan = planned(*hosts, request=msgspec.structs.replace(asked, num_gpus="auto"))
+    speeds = {one.num_gpus: one.images_per_sec for one in there(plan.how_many).counts}
+    assert list(speeds) == [1, 2, 4, 8, 9, 11]
+    assert speeds[9] > 5 * speeds[11]
 
 
 def test_fewer_hosts_that_would_be_as_fast_are_named() -> None:

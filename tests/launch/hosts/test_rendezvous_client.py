@@ -39,16 +39,6 @@ def test_a_host_that_comes_before_rank_0_waits_for_it() -> None:
         assert later.result() == UNUSED
 
 
-def test_a_rank_0_that_is_not_there_is_named_with_what_to_look_at() -> None:
-    port = free_port()
-    with pytest.raises(HardwareError) as failed:
-        guest(port).join(joining(1), 0.05)
-    assert failed.value.what == (
-        f"rank 0 at 127.0.0.1 port {port} did not answer within 0.05 s: connection refused"
-    )
-    assert "start rank 0" in failed.value.hint
-
-
 @pytest.mark.parametrize("name", ["no-such-host.invalid", "x" * 300])
 def test_a_name_that_cannot_be_resolved_is_an_error_of_the_name_and_not_waited_for_to_excuse(
     name: str,
@@ -57,15 +47,6 @@ def test_a_name_that_cannot_be_resolved_is_an_error_of_the_name_and_not_waited_f
         with pytest.raises(HardwareError) as failed:
             RendezvousClient(name, 4000, SECRET, patience=PROMPT).join(of, timeout_s)
         assert "IP address" in failed.value.hint
-
-
-def test_a_rank_0_that_hangs_is_given_up_after_the_time_to_join() -> None:
-    with socket.create_server((LOOPBACK, 0)) as listening:  # accepts by the kernel, and answers nothing
-        port = listening.getsockname()[1]
-        hasty = RendezvousClient(LOOPBACK, port, SECRET, patience=replace(PROMPT, greeting_s=0.1))
-        with pytest.raises(HardwareError, match="no answer") as failed:
-            hasty.join(joining(1), 0.05)
-    assert "firewall" in failed.value.hint
 
 
 def die(one: RendezvousServer, held: ExitStack) -> None:

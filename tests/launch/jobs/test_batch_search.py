@@ -11,7 +11,7 @@ from gputopo.launch.supervise.job import Workers
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.values.run.batches import BatchSize
-from gputopo.values.run.events import Event, Noticed, RankFailed
+from gputopo.values.run.events import Event, Noticed, PhaseBegun, RankFailed
 from tests.launch.specs import cpu_spec
 
 
@@ -103,3 +103,12 @@ def test_the_search_begins_no_try_after_its_time_and_names_each_before_it(tmp_pa
         "trying a batch of 128 per device (tries begin for 60 s more)",
         "the search ends after 120 s",
     ]
+    assert [event.phase for event in events if isinstance(event, PhaseBegun)] == ["batch search"]
+
+
+def test_no_search_begins_where_no_batch_is_smaller(tmp_path: Path) -> None:
+    events: list[Event] = []
+    record = Record(None, events.append)
+    record.add(failure())
+    run.find_batch(cpu_spec(batch_size=1), RunFolder(tmp_path), record, FullWorkers(), lambda *_: ())
+    assert [type(event) for event in events] == [RankFailed]

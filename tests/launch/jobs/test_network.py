@@ -163,7 +163,7 @@ def test_programs_are_given_addresses_only(nccl: NcclTests) -> None:
 def test_all_pairs_of_three_hosts_are_measured() -> None:
     said: list[str] = []
     with contextlib.ExitStack() as held:
-        own = [held.enter_context(Listener.at(LOOPBACK)) for _ in range(3)]
+        own = [held.enter_context(Listener(LOOPBACK)) for _ in range(3)]
         hosts = [brought(rank, one.port, token=one.token) for rank, one in enumerate(own)]
         found = measure(hosts, SHORT, "auto", do, said.append)
     assert (found.failures, found.not_measured, found.complete) == ((), (), True)
@@ -207,6 +207,18 @@ def test_a_transfer_that_failed_is_not_tried_again_and_a_host_that_is_gone_is_no
     (sample, *_) = (one for one in found.samples if one.kind == "network")
     assert sample.median_gb_per_s == 1.0
     assert sample.spread_percent == pytest.approx(20.0)
+
+
+def test_where_two_transfers_failed_and_none_was_measured_no_other_begins() -> None:
+    begun: list[Mapping[int, Order]] = []
+
+    def failing(orders: Mapping[int, Order]) -> dict[int, Done | GputopoError]:
+        begun.append(orders)
+        return dict.fromkeys(orders, Done(error="timed out"))
+
+    hosts = [NetworkHost(name=f"n{n}", address=LOOPBACK, port=n) for n in range(8)]
+    assert by_tcp(hosts, SHORT, failing).samples == ()
+    assert len(begun) == 2
 
 
 def perftest_hosts(number: int, *, rate: float = 200.0) -> list[NetworkHost]:

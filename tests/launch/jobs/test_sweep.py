@@ -1,18 +1,17 @@
-"""The cells of a sweep one after another, with a worker that only pretends: ends, kills, limits, pauses."""
+"""The cells of a sweep one after another, with a worker that only pretends: limits of time and pauses."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from gputopo.launch.jobs.sweep import FILE, Pause, run_cells
-from gputopo.launch.supervise.run_folder import RunFolder
+from gputopo.launch.jobs.sweep import Pause, run_cells
+from gputopo.launch.jobs.trials import run_trial
 from gputopo.report.runs.sweep import sweep_document
-from gputopo.values import schema
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import BY_TIME, Sweep, SweepCell
+from gputopo.values.run.verdict import HostSummary
 from tests.launch.jobs.test_screen import ticking, unsampled
 from tests.launch.jobs.test_trials import COPIES, PS, pretends
 
@@ -33,10 +32,6 @@ def run(sweep: Sweep, folder: Path, **more: Any) -> tuple[Sweep, int]:
     return run_cells(sweep, order, TRIALS, folder, open_sampler=unsampled, **more)
 
 
-def stored(folder: Path) -> Sweep:
-    return schema.decode((folder / FILE).read_bytes(), Sweep, origin=FILE)
-
-
 def states(sweep: Sweep) -> list[str]:
     return [cell.state for cell in sweep.cells]
 
@@ -44,26 +39,6 @@ def states(sweep: Sweep) -> list[str]:
 @pytest.fixture(autouse=True)
 def in_time(ends_in_time: None) -> None:
     """No run of these lasts."""
-
-
-def test_each_cell_has_a_folder_and_the_manifest_its_speed(tmp_path: Path) -> None:
-    found, code = run(sweep_of("pending", "refused", "pending"), tmp_path)
-    assert (states(found), code, found.complete) == (["done", "refused", "done"], 0, True)
-    assert [cell.images_per_sec for cell in found.cells] == [pytest.approx(40), None, pytest.approx(40)]
-    assert stored(tmp_path) == found
-    for cell in (found.cells[0], found.cells[2]):
-        result = RunFolder(tmp_path / cell.folder).result.read_bytes()
-        assert schema.decode(result, Result, origin="result.json").status == "complete"
-
-
-def test_a_failed_cell_has_its_reason_and_the_others_run(tmp_path: Path) -> None:
-    def fails_first(spec: Path, events_fd: int) -> Sequence[str]:
-        return ("false",) if spec.parent.name == "0001" else pretends(spec, events_fd)
-
-    found, code = run(sweep_of("pending", "pending"), tmp_path, command=fails_first)
-    assert (states(found), code) == (["failed", "done"], 0)
-    assert found.cells[0].reason
-    assert found.cells[0].images_per_sec is None
 
 
 def test_no_cell_is_started_that_would_not_end_in_time(tmp_path: Path) -> None:
@@ -90,9 +65,21 @@ def test_work_of_others_beside_a_cell_is_marked(tmp_path: Path) -> None:
     assert summary.startswith("No verdict on 1 of 2 cells: other programs were busy. Repeat.")
 
 
+def test_work_of_others_counts_that_comes_with_the_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def beside(*args: Any, **more: Any) -> Result:
+        load = HostSummary(samples=9, other_cpu_share=0.4)
+        return msgspec.structs.replace(run_trial(*args, **more), host_load=load)
+
+    monkeypatch.setattr("gputopo.launch.jobs.sweep.run_trial", beside)
+    found, _ = run(sweep_of("pending"), tmp_path, pause=Pause(other_cpu_share=lambda: 0.02))
+    assert [(cell.other_cpu_share, cell.beside_other_work) for cell in found.cells] == [(0.4, True)]
+
+
 def test_cells_are_apart_by_the_pause_and_wait_for_the_temperature(tmp_path: Path) -> None:
     slept: list[float] = []
-    readings = iter([50.0, 72.0, 66.0, 59.0])
+    readings = iter([50.0, 72.0, 60.0, 59.0])
     pause = Pause(
         seconds=7.0, below_c=60.0, temperature_c=lambda: next(readings), sleep=lambda s: slept.append(s)
     )

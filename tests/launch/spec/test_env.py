@@ -105,6 +105,7 @@ def test_what_a_job_or_container_was_given_is_never_widened_and_stated() -> None
         ({4, 5, 6, 7, 8, 9}, "4-7", "CPUs 4-7, near GPU 0"),
         ({8, 9}, None, "left as they are: none of them is near GPU 0"),
         ({7, 8, 9, 10}, None, "left as they are: only 7 of them near GPU 0"),
+        ({6, 7, 8, 9}, "6-7", "CPUs 6-7, near GPU 0"),
     ]
     for allowed, cpus, words in cases:
         place = host_place(box(0, 1), (0,), Usable(frozenset(allowed)))

@@ -198,6 +198,11 @@ def test_the_rate_of_a_residual_network_follows_the_batch_of_all_devices() -> No
     assert made.learning_rate == pytest.approx(0.128 * 128 / 256)
     doubled = on_gpus(plan, "resnet50", asked={"scale_learning_rate": True}, learning_rate=0.1)
     assert doubled.learning_rate == pytest.approx(0.2)
+    for update in ("replicated", "parameter_server"):
+        of_update = plan_for((0, 1), None if update == "replicated" else "cpu", variable_update=update)
+        added = on_gpus(of_update, "resnet50", batch_size=64, grad_reduce="sum")
+        assert added.variable_update == update
+        assert added.learning_rate == pytest.approx(0.128 * 128 / 256 / 2)
 
 
 def planned(batch_sizes: tuple[int, ...]) -> Plan:

@@ -187,6 +187,26 @@ def test_each_gpu_has_whole_records_one_every_few_seconds(tmp_path: Path) -> Non
     assert [(one.records, one.damage) for one in framings] == [(1 + 3, None)] * 2  # at 0, 5 and 10 s
 
 
+def test_numbers_of_steps_are_those_of_protocol_buffers(tmp_path: Path) -> None:
+    scalars = SampleScalars(pytest.fail)
+    begin, step, sample = run(tmp_path / "board", 1)
+    for event in (begin, msgspec.structs.replace(step, global_step=128), sample):
+        scalars.event(event)
+    scalars.close()
+    (file, _) = sorted((tmp_path / "board").glob("*/events.out.tfevents.*"))
+    assert b"\x10\x80\x01" in file.read_bytes()
+
+
+def test_a_clock_that_was_set_back_stops_no_points(tmp_path: Path) -> None:
+    scalars = SampleScalars(pytest.fail)
+    begin, *events = run(tmp_path / "board", 12)
+    for event in (begin, *events, *events):
+        scalars.event(event)
+    scalars.close()
+    (file, _) = sorted((tmp_path / "board").glob("*/events.out.tfevents.*"))
+    assert walk(file).records == 1 + 2 * 3
+
+
 def test_records_are_written_without_tensorflow(tmp_path: Path) -> None:
     writes = (
         "import sys; from pathlib import Path; from tests.launch.supervise.test_outlets import written; "

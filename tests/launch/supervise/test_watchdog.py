@@ -130,6 +130,8 @@ def test_a_sign_of_life_is_due_after_some_seconds_of_silence_and_then_ever_less_
     watchdog.record_event(CHECKED, 100)
     assert watchdog.sign(109) is None
     assert watchdog.sign(110) == (10, "the first step, with its compiling")
+    watchdog.record_event(step(20.0), 200)
+    assert [now for now in range(200, 270) if watchdog.sign(now) is not None] == [260], "three steps"
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,9 @@ def test_latencies_are_those_of_the_paths_and_no_bandwidth() -> None:
 
 def test_a_chain_that_arrived_wrong_is_reported_and_not_followed() -> None:
     jobs = [latency(read(0, 4)), latency(read(1, 4)), alone(h2d(4))]
-    wrong, sound, after = (window.copies[0] for window in measure(box("2x4", "wrong@h2d:0"), jobs).windows)
+    report = measure(box("2x4", "wrong@h2d:0"), jobs)
+    wrong, sound, after = (window.copies[0] for window in report.windows)
+    assert report.notes == ()
     assert wrong.failure is not None
     assert (wrong.failure.reason, wrong.failure.source) == ("WRONG_DATA", "gpu:0")
     assert (sound.failure, after.failure) == (None, None)  # the GPU that would have followed it goes on

@@ -222,7 +222,10 @@ def test_a_soak_ends_with_the_call_that_does_not_return() -> None:
     )
     assert not found.complete
     assert {one.reason for one in found.failures} == {"TIMED_OUT"}
-    assert all("gpu:1" in (one.source, one.destination) for one in found.failures)
+    assert [(one.source, one.destination) for one in found.failures] == [
+        ("gpu:0", "gpu:1"),
+        ("gpu:1", "gpu:2"),
+    ]
     assert found.soak is not None
     assert found.soak.intervals[-1].end_s == pytest.approx(25, abs=6)
     assert any(note.startswith("the measurement ended early: cuMemAlloc of GPU 1") for note in found.notes)

@@ -9,7 +9,7 @@ from gputopo.report.bandwidth.numbers import Numbers
 from gputopo.report.bandwidth.parts import bandwidth_document
 from gputopo.report.document import document_text
 from gputopo.report.markdown import document_markdown
-from gputopo.values.bandwidth import Bandwidth, Kind, Method, Run, Sample
+from gputopo.values.bandwidth import Bandwidth, Conditions, Kind, Method, Run, Sample
 from tests.invented_bandwidths import machine_with
 from tests.report.shown import table_of
 
@@ -48,6 +48,12 @@ def test_one_gpu_both_directions_is_not_all_at_once() -> None:
         for kind, gpu, speed in rates
     ]  # fmt: skip
     assert columns(*samples) == {"both: to": ("45.5", "50.5"), "both: from": ("34.5", "50.2")}
+
+
+def test_half_a_link_that_was_seen_is_shown() -> None:
+    links = (Conditions(gpu=0, pcie_gen=3), Conditions(gpu=1, pcie_width=8), Conditions(gpu=2))
+    seen = [host("h2d", one.gpu, 12.0, conditions=(one,)) for one in links]
+    assert columns(*seen, gpus=3)["link seen"] == ("gen3 x?", "gen? x8", "-")
 
 
 def test_all_at_once_is_of_all_gpus_and_nothing_less() -> None:
