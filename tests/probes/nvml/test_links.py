@@ -1,9 +1,11 @@
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pynvml
 import pytest
 
-from gputopo.probes.nvml.door import Handle, NotReadError, Nvml
+from gputopo.probes.nvml.door import Handle, NotReadError, Nvml, signed
 from gputopo.probes.nvml.questions import nvlink_fields, pcie_bytes
 from gputopo.probes.nvml.words import FABRIC_HEALTH, FABRIC_STATES, FABRIC_SUMMARIES
 from gputopo.values.machine import NvLink
@@ -33,6 +35,32 @@ def test_bytes_over_pcie_are_known_once_either_count_is_past_32_bits() -> None:
     assert pcie_bytes(Fields(1 << 32, 7), GPU) == (1 << 32, 7)
     with pytest.raises(NotReadError):
         pcie_bytes(Fields((1 << 32) - 1, 7), GPU)
+
+
+class Events(Nvml):
+    """NVML whose answers, or failures, are these."""
+
+    def __init__(self, *answers: Any) -> None:
+        self._answers = iter(answers)
+
+    def ask(self, function: str, *arguments: Any) -> Any:
+        answer = next(self._answers)
+        if isinstance(answer, NotReadError):
+            raise answer
+        return answer
+
+
+@pytest.mark.parametrize("reason", ["TIMEOUT", "GPU_IS_LOST"])
+def test_errors_before_a_gpu_is_lost_are_returned_first(reason: str) -> None:
+    event = SimpleNamespace(eventType=8, device=5, eventData=79)
+    assert Events(event, NotReadError(reason)).xids(None) == ((5, 79),)
+    with pytest.raises(NotReadError, match="LOST"):
+        Events(NotReadError("GPU_IS_LOST")).xids(None)
+
+
+def test_margins_of_32_bits_have_a_sign() -> None:
+    numbers = (5, (1 << 31) - 1, 1 << 31, (1 << 32) - 5, 1 << 32)
+    assert [signed(number) for number in numbers] == [5, (1 << 31) - 1, -(1 << 31), -5, 1 << 32]
 
 
 def test_each_of_twelve_links_has_a_field_of_its_speed() -> None:
