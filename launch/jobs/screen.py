@@ -115,7 +115,7 @@ def _make_stage(stage: Stage, cells: Sequence[ScreenCell], series: _Series) -> N
     if stage.whole and not series.fits(len(wanted)):
         return
     for cell in wanted:
-        if series.runs and not series.fits(1):
+        if not series.fits(1):
             return
         series.make(cell, stage.number)
 

@@ -128,12 +128,10 @@ def _cooled(pause: Pause, on_wait: Callable[[str], None], *, first: bool) -> flo
     """Wait as asked before a cell; return the temperature of the hottest GPU, where it is known."""
     if pause.seconds and not first:
         pause.sleep(pause.seconds)
-    hottest = pause.temperature_c()
-    if pause.below_c is None or hottest is None or hottest < pause.below_c:
-        return hottest
-    on_wait(f"waiting until all GPUs are below {pause.below_c:g} \N{DEGREE SIGN}C, now {hottest:.0f}")
-    waited = 0.0
-    while hottest is not None and hottest >= pause.below_c:
+    hottest, waited = pause.temperature_c(), 0.0
+    while pause.below_c is not None and hottest is not None and hottest >= pause.below_c:
+        if not waited:
+            on_wait(f"waiting until all GPUs are below {pause.below_c:g} \N{DEGREE SIGN}C, now {hottest:.0f}")
         if waited >= COOLING_LIMIT_S:
             on_wait(f"still {hottest:.0f} \N{DEGREE SIGN}C after {waited:.0f} s: the cell runs now")
             break

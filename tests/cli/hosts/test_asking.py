@@ -58,6 +58,7 @@ def test_what_a_host_prints_instead_of_an_answer_is_its_error(
     (tmp_path / "python").write_text(f"#!/bin/sh\ncase $HOSTNAME in\n{prints}\nesac\n")
     (tmp_path / "python").chmod(0o755)
     monkeypatch.setattr(remote_ask, "_MAX_BYTES", 4 * 1024 * 1024)
+    monkeypatch.setattr(remote_ask, "_END_S", 0.1)  # of what prints without an end
     done = call("inspect", "--hosts", "deep,long,odd", "--remote-python", str(tmp_path / "python"))
     assert (done.code, done.out) == (3, "")
     for says in (

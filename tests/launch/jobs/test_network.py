@@ -209,6 +209,18 @@ def test_a_transfer_that_failed_is_not_tried_again_and_a_host_that_is_gone_is_no
     assert sample.spread_percent == pytest.approx(20.0)
 
 
+def test_where_two_transfers_failed_and_none_was_measured_no_other_begins() -> None:
+    begun: list[Mapping[int, Order]] = []
+
+    def failing(orders: Mapping[int, Order]) -> dict[int, Done | GputopoError]:
+        begun.append(orders)
+        return dict.fromkeys(orders, Done(error="timed out"))
+
+    hosts = [NetworkHost(name=f"n{n}", address=LOOPBACK, port=n) for n in range(8)]
+    assert by_tcp(hosts, SHORT, failing).samples == ()
+    assert len(begun) == 2
+
+
 def perftest_hosts(number: int, *, rate: float = 200.0) -> list[NetworkHost]:
     port = RdmaPort(device="mlx5_0", port=1, link_layer="Ethernet", rate_gbit_per_s=rate, gid_index=3)
     return [

@@ -1,11 +1,13 @@
 """The launcher and a worker that fails in one respect at a time, or a disk that is full."""
 
+import contextlib
 import re
 from pathlib import Path
 
 import pytest
 
 from gputopo.launch.supervise.run_folder import EventLog
+from gputopo.launch.supervise.sampling import EventQueue
 from gputopo.launch.supervise.watchdog import HangLimits
 from gputopo.launch.supervise.worker_life import WorkerLimits
 from gputopo.report.runs.state import news
@@ -15,10 +17,12 @@ from gputopo.values.errors import InputError
 from gputopo.values.run.events import (
     BatchTried,
     Event,
+    GpuSample,
     RankFailed,
     Restarted,
     RunFinished,
     RunStarted,
+    Sample,
     Step,
 )
 from tests.launch.jobs.supervised import Run, failure
@@ -82,10 +86,14 @@ def test_after_out_of_memory_the_largest_batch_that_fits_is_found_by_workers_of_
 
 def test_a_worker_that_takes_no_step_any_more_is_ended_with_the_reason(run: Run) -> None:
     impatient = WorkerLimits(after_term=60, patience=HangLimits(factor=1, min_s=0.2))
-    outcome = run("hangs", limits=impatient)
+    with contextlib.closing(EventQueue[Event]()) as others:
+        others.put(Sample(time_s=1.0, rank=0, gpus=(GpuSample(gpu=2, gpu_utilization_percent=50),)))
+        others.put(Sample(time_s=2.0, rank=1, gpus=(GpuSample(gpu=5, gpu_utilization_percent=60),)))
+        outcome = run("hangs", limits=impatient, others=others)
     failed = failure(outcome)
     assert (failed.kind, outcome.exit_code) == ("hung", 3)
     assert "a step usually takes 0.2 s" in failed.cause
+    assert failed.cause.endswith("; GPU 2 50 % busy"), "of this host"
     assert summarise(run.written()).status == "failed"
 
 

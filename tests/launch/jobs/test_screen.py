@@ -8,6 +8,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gputopo.launch.jobs.screen import QUICK_S, ScreenCell, measure
 from tests.launch.jobs.test_trials import PS, pretends
 
@@ -79,11 +81,12 @@ def test_a_signal_keeps_what_was_measured(tmp_path: Path, ends_in_time: None) ->
     assert ([one.folder for one in found], code, complete) == (["screen/alone-0-1"], 143, False)
 
 
+@pytest.mark.parametrize(("failing", "again"), [({"1"}, [[0, 2]]), ({"1", "2"}, [])])
 def test_a_quick_screen_runs_all_at_once_again_without_a_device_that_failed(
-    tmp_path: Path, ends_in_time: None
+    tmp_path: Path, ends_in_time: None, failing: set[str], again: list[list[int]]
 ) -> None:
     def fails(spec: Path, events_fd: int) -> Sequence[str]:
-        return ("false",) if "1" in spec.parent.name.split("-")[1:-1] else pretends(spec, events_fd)
+        return ("false",) if failing & {*spec.parent.name.split("-")[1:-1]} else pretends(spec, events_fd)
 
     def without(cell: ScreenCell, numbers: Sequence[int]) -> ScreenCell:
         return ScreenCell(cell.kind, tuple(numbers), cell.trial)
@@ -95,5 +98,5 @@ def test_a_quick_screen_runs_all_at_once_again_without_a_device_that_failed(
     more: dict[str, Any] = {"open_sampler": unsampled, "command": fails, "without": without}
     found, _, _ = measure(cells, tmp_path, budget_s=QUICK_S, **more)
     several = [run for run in found if run.kind == "independent" and not run.failure]
-    assert [[one.number for one in run.devices] for run in several] == [[0, 2]]
-    assert sum(run.failure is not None for run in found) == 2
+    assert [[one.number for one in run.devices] for run in several] == again
+    assert sum(run.failure is not None for run in found) == len(failing) + 1

@@ -7,8 +7,11 @@ import msgspec
 import pytest
 
 from gputopo.launch.jobs.sweep import Pause, run_cells
+from gputopo.launch.jobs.trials import run_trial
 from gputopo.report.runs.sweep import sweep_document
+from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import BY_TIME, Sweep, SweepCell
+from gputopo.values.run.verdict import HostSummary
 from tests.launch.jobs.test_screen import ticking, unsampled
 from tests.launch.jobs.test_trials import COPIES, PS, pretends
 
@@ -62,9 +65,21 @@ def test_work_of_others_beside_a_cell_is_marked(tmp_path: Path) -> None:
     assert summary.startswith("No verdict on 1 of 2 cells: other programs were busy. Repeat.")
 
 
+def test_work_of_others_counts_that_comes_with_the_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def beside(*args: Any, **more: Any) -> Result:
+        load = HostSummary(samples=9, other_cpu_share=0.4)
+        return msgspec.structs.replace(run_trial(*args, **more), host_load=load)
+
+    monkeypatch.setattr("gputopo.launch.jobs.sweep.run_trial", beside)
+    found, _ = run(sweep_of("pending"), tmp_path, pause=Pause(other_cpu_share=lambda: 0.02))
+    assert [(cell.other_cpu_share, cell.beside_other_work) for cell in found.cells] == [(0.4, True)]
+
+
 def test_cells_are_apart_by_the_pause_and_wait_for_the_temperature(tmp_path: Path) -> None:
     slept: list[float] = []
-    readings = iter([50.0, 72.0, 66.0, 59.0])
+    readings = iter([50.0, 72.0, 60.0, 59.0])
     pause = Pause(
         seconds=7.0, below_c=60.0, temperature_c=lambda: next(readings), sleep=lambda s: slept.append(s)
     )

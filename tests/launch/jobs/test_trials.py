@@ -8,13 +8,15 @@ from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
-from gputopo.launch.jobs.trials import FILE, Trial, trial_of, tune
+from gputopo.launch.jobs.trials import FILE, Trial, timed, trial_of, tune
 from gputopo.launch.spec.run_spec import Lifecycle
 from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.values import schema
-from gputopo.values.run.plan import Autotune
+from gputopo.values.run.plan import Autotune, TimedRun
 from gputopo.values.run.result import Result
+from tests import there
 from tests.kit_workers import misbehave
 from tests.launch.specs import cpu_spec, plan_for
 
@@ -48,8 +50,11 @@ def test_the_faster_is_found_and_stored_with_its_runs(tmp_path: Path, ends_in_ti
     assert [one.images_per_sec for one in found.measured] == [pytest.approx(40), pytest.approx(80)]
     assert stored(tmp_path) == found
     for name in ("1-1", "1-2", "2-2", "2-1"):
-        result = RunFolder(tmp_path / "autotune" / name).result.read_bytes()
-        assert schema.decode(result, Result, origin=name).status == "complete"
+        stored_result = RunFolder(tmp_path / "autotune" / name).result.read_bytes()
+        result = schema.decode(stored_result, Result, origin=name)
+        assert result.status == "complete"
+    unsteady = replace(result, steps=4, throughput=replace(there(result.throughput), median=80.0, jitter=8.0))
+    assert timed(unsteady) == TimedRun(80.0, 0.1 / 2)
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -140,7 +140,7 @@ def test_a_host_that_is_suspended_is_named_and_ends_when_it_goes_on(hosts: Hosts
 def test_a_server_that_is_stopped_is_named_while_the_step_waits_and_when_that_is_given_up(
     hosts: Hosts,
 ) -> None:
-    first, second = hosts.training("--stall-timeout", "3")
+    first, second = hosts.training("--stall-timeout", "2")
     _, server = second.all()
     server.suspend()
     first.until("the process of localhost (rank 1) is stopped (SIGSTOP)")
