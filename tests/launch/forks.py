@@ -8,10 +8,12 @@ them when it is imported; so does every program where the import starts threads 
 
 import atexit
 import functools
+import json
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 from tests.kit.forks import ROOT, Done, Server
 from tests.launch.train.worker_process import environment
@@ -47,6 +49,13 @@ def run_program(
         timeout=timeout_s,
         check=False,
     )
+
+
+def answer_of(*arguments: str, **how: Any) -> Any:
+    """Run a program as `run_program` does, and return the JSON that it printed last."""
+    done = run_program(*arguments, **how)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 _starting = threading.Lock()

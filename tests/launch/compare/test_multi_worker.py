@@ -37,16 +37,8 @@ STRATEGY = "multi_worker_mirrored"
 STEPS = 4  # one of warm-up, three counted
 TOLERANCE = 2e-6  # float32 keeps 7 digits; reductions add in another order
 MOMENTUM = Optimization(optimizer="momentum", weight_decay=0.001, gradient_clip_norm=1.0)
-CASES: dict[str, dict[str, Any]] = {
-    "unequal batches": {"model": f"{USER}:normed", "batch_size": (2, 5), "optimization": MOMENTUM},
-    "read from files, a host lost": {"data": Data(name="imagenet", distortions=True, bad_records="skip")},
-    # 2^17 times the loss leaves the range of float16 at first.
-    "compiled, in float16": {
-        "model": f"{USER}:normed",
-        "learning_rate": 0.2,
-        "precision": Precision(compute="fp16", xla=True, auto_loss_scale=True, loss_scale=2.0**17),
-    },
-}
+# 2^17 times the loss leaves the range of float16 at first.
+SHORT = Precision(compute="fp16", auto_loss_scale=True, loss_scale=2.0**17)
 
 
 def of_one_process(spec: RunSpec, **fields: Any) -> RunSpec:
@@ -90,31 +82,27 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def case(root: Path, name: str) -> RunSpec:
-    lost = name.endswith("a host lost")
-    spec = spec_of(3 if lost else 2, 1, strategy=STRATEGY, **CASES[name])
-    if spec.data.name is not None:
-        data = msgspec.structs.replace(spec.data, folder=str(root / "data"))
-        spec = msgspec.structs.replace(spec, data=data)
-    return without_hosts(spec, {1}) if lost else spec
+@pytest.fixture(scope="module")
+def reading(root: Path) -> RunSpec:
+    """Return a run that reads files, and has lost a host."""
+    data = Data(name="imagenet", folder=str(root / "data"), distortions=True, bad_records="skip")
+    options: dict[str, Any] = {"data": data, "batch_size": (2, 4, 5), "optimization": MOMENTUM}
+    return without_hosts(spec_of(3, 1, strategy=STRATEGY, **options), {1})
 
 
 @pytest.fixture(scope="module")
-def ran(root: Path) -> dict[str, list[Event]]:
-    return {name: over_hosts(root / name, case(root, name)) for name in CASES}
+def ran(root: Path, reading: RunSpec) -> list[Event]:
+    return over_hosts(root / "hosts", reading)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_two_hosts_train_as_two_devices_of_one(root: Path, ran: dict[str, list[Event]], name: str) -> None:
-    alone = losses_of(by_one(root / f"{name} alone", of_one_process(case(root, name))))
-    assert losses_of(ran[name]) == pytest.approx(alone, rel=1e-4 if "float16" in name else TOLERANCE)
+def test_two_hosts_train_as_two_devices_of_one(root: Path, reading: RunSpec, ran: list[Event]) -> None:
+    alone = losses_of(by_one(root / "alone", of_one_process(reading)))
+    assert losses_of(ran) == pytest.approx(alone, rel=TOLERANCE)
     assert alone[0] != alone[-1], "training changes something"
 
 
-def test_rank_0_has_the_marks_of_all_hosts_and_its_exchange_in_every_step(
-    ran: dict[str, list[Event]],
-) -> None:
-    for step in (one for events in ran.values() for one in steps_of(events)):
+def test_rank_0_has_the_marks_of_all_hosts_and_its_exchange_in_every_step(ran: list[Event]) -> None:
+    for step in steps_of(ran):
         assert [marks.tower for marks in step.marks] == [0, 1]
         assert all(marks.weights_s >= 0 and 0 < marks.compute_s < step.seconds for marks in step.marks)
         # One clock: no host computes outside of the step, but for the end of the step before on rank 0.
@@ -125,13 +113,13 @@ def test_rank_0_has_the_marks_of_all_hosts_and_its_exchange_in_every_step(
         assert (first.sends_s, second.sums_s) == (None, None), "a collective hides them"
 
 
-def test_what_runs_is_reported_and_is_on_the_devices_of_its_host(ran: dict[str, list[Event]]) -> None:
-    (built,) = (event for event in ran["unequal batches"] if isinstance(event, ModelBuilt))
-    assert built.says[-1] == (
+def test_what_runs_is_reported_and_is_on_the_devices_of_its_host(ran: list[Event]) -> None:
+    (built,) = (event for event in ran if isinstance(event, ModelBuilt))
+    assert (
         f"Strategy {STRATEGY}: tf.distribute MultiWorkerMirroredStrategy, gradients reduced over 2 hosts by "
         "CollectiveReduceV2 (ring), in a loop of gputopo's."
-    )
-    (placed,) = (event for event in ran["unequal batches"] if isinstance(event, PlacementChecked))
+    ) in built.says
+    (placed,) = (event for event in ran if isinstance(event, PlacementChecked))
     assert list(placed.variables) == list(placed.ops) == [device_name("CPU", 0, 0)]
 
 
@@ -139,8 +127,9 @@ def test_a_checkpoint_that_only_rank_0_can_read_is_where_all_hosts_go_on_and_wha
     tmp_path: Path,
 ) -> None:
     kept = Lifecycle(checkpoints=str(tmp_path / "kept"))
-    options = {"model": f"{USER}:normed", "data": Data(source="cpu"), "optimization": MOMENTUM}
-    options["lifecycle"] = kept
+    options: dict[str, Any] = {"model": f"{USER}:normed", "batch_size": (2, 5), "learning_rate": 0.2}
+    options |= {"optimization": MOMENTUM, "precision": SHORT, "lifecycle": kept}
+    options["data"] = Data(source="cpu")
     first = spec_of(2, 1, strategy=STRATEGY, **options)
     saved = losses_of(over_hosts(tmp_path / "saved", first))
     resumed = msgspec.structs.replace(kept, resume=True)
@@ -150,21 +139,20 @@ def test_a_checkpoint_that_only_rank_0_can_read_is_where_all_hosts_go_on_and_wha
 
     whole = Lifecycle(checkpoints=str(tmp_path / "whole"))
     alone = of_one_process(first, num_batches=2 * STEPS - 1, lifecycle=whole)
-    assert saved + losses_of(events) == pytest.approx(
-        losses_of(by_one(tmp_path / "alone", alone)), rel=TOLERANCE
-    )
+    by_one_host = by_one(tmp_path / "alone", alone)
+    assert saved + losses_of(events) == pytest.approx(losses_of(by_one_host), rel=1e-4)
     ours, theirs = newest(tmp_path / "kept")[0], newest(tmp_path / "whole")[0]
     assert ours is not None
     assert theirs is not None
     for (name, got), (same, expected) in zip(ours.arrays(), theirs.arrays(), strict=True):
         assert name == same
-        assert got == pytest.approx(expected, rel=1e-4, abs=1e-5)
+        assert got == pytest.approx(expected, rel=1e-3, abs=1e-3)  # float16 keeps 3 digits
 
-    judged = msgspec.structs.replace(rest, task="eval", num_batches=3)
+    judged = msgspec.structs.replace(rest, task="eval", num_batches=3, precision=Precision())
     by_hosts = over_hosts(tmp_path / "judged", judged)
     by_one_host = by_one(tmp_path / "judged alone", of_one_process(judged))
     found, other = (one for events in (by_hosts, by_one_host) for one in events if isinstance(one, Evaluated))
-    assert (found.examples, found.steps, found.checkpoint) == (12, 2 * STEPS, str(ours.path))
+    assert (found.examples, found.steps, found.checkpoint) == (3 * 7, 2 * STEPS, str(ours.path))
     assert (found.top1, found.top5) == (other.top1, other.top5)
     assert found.loss == pytest.approx(other.loss, rel=TOLERANCE)
     assert [len(step.marks) for step in steps_of(by_hosts)] == [2, 2, 2]

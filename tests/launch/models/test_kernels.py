@@ -1,54 +1,15 @@
 """What this machine's TensorFlow cannot compute is refused before training, in words."""
 
-import json
 from typing import Any
 
 import pytest
 
 from gputopo.values import schema
 from gputopo.values.run.events import Event, read_events
-from tests.launch.forks import run_program
-from tests.launch.train.numerics_cases import Found, run_cases
+from tests.launch.forks import answer_of
 from tests.launch.train.worker_process import trivial_spec
 
 pytestmark = pytest.mark.tensorflow
-
-SERVER = {"variable_update": "parameter_server", "ps_device": "/CPU:0"}
-
-
-def case(compute: str, data_format: str) -> dict[str, Any]:
-    spec = {**SERVER, "batch_size": 2, "precision": {"compute": compute}, "data_format": data_format}
-    return {"model": "tiny", "steps": 1, "spec": spec}
-
-
-def cases() -> dict[str, dict[str, Any]]:
-    # The types with channels last are in test_precision.
-    return {f"{compute}-NCHW": case(compute, "NCHW") for compute in ("fp32", "bf16", "fp16")}
-
-
-@pytest.fixture(scope="module")
-def with_onednn(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return run_cases(tmp_path_factory.mktemp("kernels"), 2, cases())
-
-
-def test_float32_is_computed_with_channels_first_too(with_onednn: Found) -> None:
-    assert "losses" in with_onednn["fp32-NCHW"]
-
-
-@pytest.mark.parametrize("compute", ["bf16", "fp16"])
-def test_a_short_type_with_channels_first_is_computed_or_refused_in_words(
-    with_onednn: Found, compute: str
-) -> None:
-    found = with_onednn[f"{compute}-NCHW"]
-    if not isinstance(found, str):
-        pytest.skip(f"this processor has kernels for {compute} with channels first")
-    what, hint = found.splitlines()
-    assert what == (
-        f"/CPU:0 cannot compute in {compute} with --data-format NCHW: "
-        "TensorFlow has no kernels for it on this CPU"
-    )
-    assert "--data-format NHWC" in hint
-
 
 WITHOUT_ONEDNN = """
 import json, os, sys
@@ -82,9 +43,7 @@ def without_onednn(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, list[
     schema.write(file, trivial_spec(data_format="NCHW"))
     events.write_bytes(b"")
     more = {"TF_ENABLE_ONEDNN_OPTS": "0"}
-    done = run_program("-c", WITHOUT_ONEDNN, str(file), str(events), more=more)
-    assert done.returncode == 0, done.stderr[-2000:]
-    code, answers = json.loads(done.stdout)
+    code, answers = answer_of("-c", WITHOUT_ONEDNN, str(file), str(events), more=more)
     with events.open("rb") as stream:
         return code, list(read_events(stream, origin="events.jsonl")), answers
 

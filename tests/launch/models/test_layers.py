@@ -1,10 +1,8 @@
 """Layers with tensors, asked of TensorFlow in its own process."""
 
-import json
-
 import pytest
 
-from tests.launch.forks import run_program
+from tests.launch.forks import answer_of
 
 pytestmark = pytest.mark.tensorflow
 
@@ -15,9 +13,7 @@ LONG_SUMS = 64 * 2.0**-24  # of 4096 products, twice in a row: the root of 4096 
 
 @pytest.fixture(scope="module")
 def answer() -> dict[str, object]:
-    done = run_program("-m", "tests.launch.train.layers_process")
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, object] = json.loads(done.stdout)
+    found: dict[str, object] = answer_of("-m", "tests.launch.train.layers_process")
     return found
 
 

@@ -1,18 +1,17 @@
 """Shapes, sizes and random numbers, asked of TensorFlow in its own process."""
 
-import json
-
 import pytest
 
 from gputopo.values.errors import UsageError
 from gputopo.workload import workloads as workload
-from tests.launch.forks import run_program
+from tests.launch.forks import answer_of
 
 pytestmark = pytest.mark.tensorflow
 
 ASK = """
 import json, sys
 import numpy as np
+import tensorflow as tf
 from gputopo.workload import workloads as workload
 from gputopo.launch.models import layers, models
 from gputopo.launch.models.model import parameter_count
@@ -44,15 +43,24 @@ nchw = examples(model, TowerRows(0, 2, stream), seed=1, data_format="NCHW")[0].n
 answer["formats"] = bool((nhwc.transpose(0, 3, 1, 2) == nchw).all())
 dropped = layers.dropout(np.ones((64, 4096), np.float32), 0.5, TowerRows(0, 64, stream), 0)
 answer["dropped"] = float((dropped == 0).numpy().mean())
+def takes_any(name):
+    model = models.NetworkModel.of(workload.architectures()[name])
+    with tf.Graph().as_default():
+        given = [tf.compat.v1.placeholder(tf.float32, one.shape) for one in (*model.variables, *model.state)]
+        images = tf.compat.v1.placeholder(tf.float32, (None, *model.input_shape))
+        count, rows = len(model.variables), TowerRows(0, -1, Stream(0, 0))
+        passed = model.forward(given[:count], given[count:], images, rows, "NHWC", training=False)
+        return passed.logits.shape.as_list() == [None, model.classes]
+answer["takes any"] = [name for name in sys.argv[1:] if takes_any(name)]
 json.dump(answer, sys.stdout)
 """
+# All kinds of layers are in them.
+NETWORKS = ["alexnet", "googlenet", "resnet50_v2", "resnet20", "densenet40_k12"]
 
 
 @pytest.fixture(scope="module")
 def answer() -> dict[str, object]:
-    done = run_program("-c", ASK)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, object] = json.loads(done.stdout)
+    found: dict[str, object] = answer_of("-c", ASK, *NETWORKS)
     return found
 
 
@@ -85,6 +93,10 @@ def test_other_seeds_and_other_steps_give_other_numbers(answer: dict[str, object
 
 def test_both_data_formats_hold_the_same_images(answer: dict[str, object]) -> None:
     assert answer["formats"] is True
+
+
+def test_networks_take_a_batch_of_any_size_as_an_export_needs(answer: dict[str, object]) -> None:
+    assert answer["takes any"] == NETWORKS
 
 
 def test_an_unknown_model_is_refused_with_the_nearest_name() -> None:

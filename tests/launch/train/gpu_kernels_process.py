@@ -21,9 +21,10 @@ from gputopo.launch.train.step import TrainingStep
 from gputopo.launch.train.training import stepper_of
 from gputopo.values.run.events import Device
 from tests.launch.train.gpu_kernels import is_gpu_build, is_on_host, without_gpu_kernel
-from tests.launch.train.numerics_process import tiny
+from tests.launch.train.steps_process import tiny
 
 USER = "tests.launch.train.user_models:"
+ONE = (Device(tower=0, device="/CPU:1"),)  # where nothing is exchanged
 _PLACED = ("MatMul", "Conv2D", "AddN", "ConcatV2", "Split", "Mul")  # by whoever builds a step
 
 
@@ -75,7 +76,6 @@ def core() -> _Found:
         spec(exchange=Exchange(staged=True, ps_spread=True)),
         spec(exchange=Exchange(asynchronous=True)),
         spec("replicated", model="lenet", exchange=packed, all_reduce="ring#2"),
-        spec(data_format="NCHW"),
     ]
     found = _Found()
     for one in specs:
@@ -83,7 +83,9 @@ def core() -> _Found:
         model = tiny(keep=0.5) if one.model == "tiny" else models.build(one.model)
         found.look(f"{one.variable_update} {one.data_format}", _step(model, one).graph_nodes())
     for data_format in ("NHWC", "NCHW"):
-        passes = evaluating.ForwardStep(tiny(keep=0.5), spec(data_format=data_format, task="forward"))
+        passes = evaluating.ForwardStep(
+            tiny(keep=0.5), spec(data_format=data_format, task="forward", devices=ONE)
+        )
         found.look(f"forward {data_format}", passes.graph_nodes())
     for op in ("VarHandleOp", "ReadVariableOp", "AssignVariableOp"):
         for dtype in (tf.float32, tf.int64):
@@ -120,6 +122,7 @@ def numerics() -> _Found:
     ):
         one = spec(
             update,
+            devices=ONE,
             data_format=data_format,
             precision=Precision(compute=compute, auto_loss_scale=True),  # type: ignore[arg-type]
             optimization=Optimization(
@@ -144,12 +147,7 @@ def trainers() -> _Found:
         step: Any = stepper_of(models.build(one.model, one), one)
         found.look(label, step.graph_nodes())
 
-    for name, data_format in (
-        ("normed", "NHWC"),
-        ("normed", "NCHW"),
-        ("mobile", "NCHW"),
-    ):
-        look(f"{name} {data_format}", spec(model=USER + name, data_format=data_format))
+    look("mobile", spec(model=USER + "mobile", data_format="NCHW"))
     methods: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("kuza55", USER + "normed", {"optimizer": "sgd", "gradient_clip": 1.0}),
         ("avolkov1", USER + "dropping", {"optimizer": "momentum", "nesterov": True, "weight_decay": 0.1}),
@@ -158,11 +156,7 @@ def trainers() -> _Found:
     for method, model, options in methods:
         look(f"{model} {method}", spec(model=model, method=method, optimization=Optimization(**options)))
     short = Precision(compute="fp16", loss_scale=128.0, auto_loss_scale=True)
-    for model, method in (
-        (USER + "activity", "fchollet"),
-        (USER + "counting", "avolkov1"),
-    ):
-        look(f"{model} {method} short", spec(model=model, method=method, precision=short))
+    look("short", spec(model=USER + "stateful", method="fchollet", precision=short))
     for strategy in ("mirrored:hierarchical", "central"):
         look(strategy, spec(model=USER + "normed", strategy=strategy))
     return found

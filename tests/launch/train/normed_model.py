@@ -16,21 +16,29 @@ CLASSES = 7
 FILTERS = 3
 DECAY = 0.9
 EPSILON = 1e-3
-SHAPES = {
-    "conv/kernel": (3, 3, 2, FILTERS),
-    "conv/beta": (FILTERS,),
-    "conv/gamma": (FILTERS,),
-    "dense/kernel": (4 * 3 * FILTERS, CLASSES),
-    "dense/bias": (CLASSES,),
-}
+
+
+def shapes_of(classes: int, filters: int) -> dict[str, tuple[int, ...]]:
+    return {
+        "conv/kernel": (3, 3, 2, filters),
+        "conv/beta": (filters,),
+        "conv/gamma": (filters,),
+        "dense/kernel": (4 * 3 * filters, classes),
+        "dense/bias": (classes,),
+    }
+
+
+SHAPES = shapes_of(CLASSES, FILTERS)
 
 
 class NormedModel:
-    """The network as the training core takes it."""
+    """The network as the training core takes it; of `keep` below 1 with dropout, which numpy has not."""
 
     input_shape = INPUT_SHAPE
-    classes = CLASSES
     loss: Literal["softmax", "sigmoid"] = "softmax"
+
+    def __init__(self, classes: int = CLASSES, filters: int = FILTERS, keep: float = 1.0) -> None:
+        self.classes, self.filters, self.keep = classes, filters, keep
 
     @property
     def variables(self) -> Sequence[Any]:
@@ -39,7 +47,7 @@ class NormedModel:
         ones = {"conv/gamma": 1.0}
         return [
             VariableSpec(name, shape, 0.0 if name in ones else 0.3, start=ones.get(name, 0.0))
-            for name, shape in SHAPES.items()
+            for name, shape in shapes_of(self.classes, self.filters).items()
         ]
 
     @property
@@ -47,8 +55,8 @@ class NormedModel:
         from gputopo.launch.models.model import VariableSpec
 
         return [
-            VariableSpec("conv/mean", (FILTERS,), 0.0),
-            VariableSpec("conv/variance", (FILTERS,), 0.0, 1.0),
+            VariableSpec("conv/mean", (self.filters,), 0.0),
+            VariableSpec("conv/variance", (self.filters,), 0.0, 1.0),
         ]
 
     def forward(
@@ -69,10 +77,10 @@ class NormedModel:
 
         layers = GraphLayers(iter(weights), iter(state), rows, data_format, training)  # type: ignore[arg-type]
         norm = Norm(decay=DECAY, epsilon=EPSILON, scale=True)
-        x = layers.conv(images, FILTERS, 3, padding="VALID", norm=norm)
-        if data_format == "NCHW":
-            x = tf.transpose(x, (0, 2, 3, 1))
-        x = layers.dense(tf.reshape(x, (rows.batch, -1)), CLASSES, activation=None)
+        x = layers.conv(images, self.filters, 3, padding="VALID", norm=norm)
+        x = layers.flatten(x)
+        x = layers.dropout(x, self.keep) if self.keep < 1.0 else x
+        x = layers.dense(x, self.classes, activation=None)
         return Forward(tf.cast(x, tf.float32), layers.new_state)
 
 

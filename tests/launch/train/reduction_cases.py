@@ -29,28 +29,25 @@ SHAPES = ((3, 5, 2), (1,), (), (401, 300), (40, 31), (7,), (7,))  # the large on
 ON_CPU = tuple(name for name in METHODS if not name.startswith("nccl"))
 WRAPPED: dict[str, tuple[str, dict[str, Any]]] = {
     "copy in parts": ("copy", {}),
-    "copy in 1": ("copy", {"repacking": 1}),
     "copy in 4": ("copy", {"repacking": 4}),
     "ring#3 in 5": ("ring#3", {"repacking": 5}),
     "collective joined": ("collective", {"small_bytes": 30, "small_group": 2}),
     "ring joined": ("ring", {"small_bytes": 4000}),
     "hierarchical all": ("hierarchical", {"small_bytes": 40, "repacking": 3, "transfer": "fp16"}),
     "copy fp16": ("copy", {"transfer": "fp16"}),
-    "collective fp16": ("collective", {"transfer": "fp16"}),
-    "ring#2 fp16": ("ring#2", {"transfer": "fp16"}),
     "psgpu#3": ("psgpu#3", {}),
     "pscpu#4": ("pscpu#4", {}),
     "hierarchical in rows": ("hierarchical", {"groups": "rows"}),
     "hierarchical of one": ("hierarchical", {"groups": "one"}),
 }
 # Those that differ where the number of devices is even, or allows groups of unequal size.
-ON_FOUR = ("copy in parts", "hierarchical all", "hierarchical in rows", "psgpu#3", "pscpu#4")
+ON_FOUR = ("hierarchical", "tf_hierarchical", "ring", "copy", "copy in parts", "hierarchical in rows")
 
 
 def cases_on(count: int) -> dict[str, tuple[str, dict[str, Any]]]:
     """Return the methods, and what is put round them, that are tried on so many devices."""
-    chosen = ON_FOUR if count == 4 else tuple(WRAPPED)
-    return {name: (name, {}) for name in ON_CPU} | {name: WRAPPED[name] for name in chosen}
+    every: dict[str, tuple[str, dict[str, Any]]] = {**{name: (name, {}) for name in ON_CPU}, **WRAPPED}
+    return {name: every[name] for name in ON_FOUR} if count == 4 else every
 
 
 def run_spec(count: int, model: str = "trivial") -> RunSpec:

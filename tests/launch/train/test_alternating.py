@@ -1,11 +1,10 @@
 """What waits for which towers: graphs as they are with as many cores as towers, and with fewer."""
 
 import functools
-import json
 
 import pytest
 
-from tests.launch.forks import run_program
+from tests.launch.forks import answer_of
 
 pytestmark = pytest.mark.tensorflow
 
@@ -15,9 +14,7 @@ Found = dict[str, dict[str, list[int]]]
 
 @functools.cache
 def all_built() -> dict[str, Found]:
-    done = run_program("-m", "tests.launch.train.alternating_process")
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Found] = json.loads(done.stdout)
+    found: dict[str, Found] = answer_of("-m", "tests.launch.train.alternating_process")
     return found
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gputopo.launch.spec.model_names import model_recipe
-from tests.launch.train.numerics_cases import Found, run_cases
+from tests.launch.train.trained import Found, steps_of
 
 pytestmark = pytest.mark.tensorflow
 
@@ -23,14 +23,16 @@ MODELS = (
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Found:
     cases = {}
     for name in MODELS:
-        spec = {
+        cases[name] = {
+            "model": name,
+            "steps": 3,
+            "losses_only": True,
             "batch_size": BATCH,
             "learning_rate": model_recipe(name, BATCH)[0],
             "variable_update": "parameter_server",
             "ps_device": "/CPU:0",
         }
-        cases[name] = {"model": name, "steps": 3, "spec": spec, "losses_only": True}
-    return run_cases(tmp_path_factory.mktemp("rates"), 1, cases)
+    return steps_of(tmp_path_factory.mktemp("rates"), 1, cases)
 
 
 @pytest.mark.parametrize("name", MODELS)

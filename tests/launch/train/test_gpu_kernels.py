@@ -3,21 +3,18 @@
 Soft placement is off, so one op without such a kernel would stop every run on GPUs.
 """
 
-import json
 from typing import Any
 
 import pytest
 
-from tests.launch.forks import run_program
+from tests.launch.forks import answer_of
 
 pytestmark = pytest.mark.tensorflow
 
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    done = run_program("-m", "tests.launch.train.gpu_kernels_process")
-    assert done.returncode == 0, done.stderr[-2000:]
-    parts: dict[str, Any] = json.loads(done.stdout)
+    parts: dict[str, Any] = answer_of("-m", "tests.launch.train.gpu_kernels_process")
     if not parts["gpu_build"]:
         pytest.skip("this TensorFlow is a build without any GPU kernel")
     return parts
@@ -43,14 +40,14 @@ def test_the_mark_of_the_weights_waits_for_all_of_them_and_for_no_kernel_of_the_
 
 def test_every_op_of_numerics_can_run_on_a_gpu(found: dict[str, Any]) -> None:
     numerics = found["numerics"]
-    assert numerics["nodes"] > 500
-    assert numerics["short"] == 12, "two convolutions of two towers in three runs"
-    assert numerics["branches"] > 30, "the updates are inside branches"
+    assert numerics["nodes"] > 250
+    assert numerics["short"] == 6, "two convolutions in three runs"
+    assert numerics["branches"] > 15, "the updates are inside branches"
     assert numerics["without"] == []
 
 
 def test_every_op_of_keras_models_methods_and_strategies_can_run_on_a_gpu(found: dict[str, Any]) -> None:
     trainers = found["trainers"]
-    assert trainers["nodes"] > 3000
+    assert trainers["nodes"] > 2500
     assert trainers["without"] == []
     assert trainers["nowhere"] == []

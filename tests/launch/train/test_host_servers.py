@@ -47,18 +47,18 @@ def test_a_server_that_is_killed_ends_the_training_and_one_that_others_ask_to_en
 
 
 def test_a_server_that_is_killed_in_a_collective_ends_the_training_with_its_host(tmp_path: Path) -> None:
-    endless = spec_of(3, 1, **COLLECTIVE, num_batches=1_000_000)
+    endless = spec_of(2, 1, **COLLECTIVE, num_batches=1_000_000)
     with serving(tmp_path, endless) as servers:
 
         def kill(_: int, event: Event) -> None:
             if isinstance(event, Step) and event.step == 1:
-                os.kill(servers[2], signal.SIGKILL)
+                os.kill(servers[1], signal.SIGKILL)
 
         code, events = watched(tmp_path, endless, kill)
     failed = events[-1]
     assert isinstance(failed, RankFailed)
     assert (code, failed.exit_code, failed.kind) == (3, 3, "unreachable")
-    assert f"n2 (rank 2) at {endless.servers[2].address}" in failed.cause
+    assert f"n1 (rank 1) at {endless.servers[1].address}" in failed.cause
 
 
 _LAUNCHER = """

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.launch.forks import run_program
+from tests.launch.forks import answer_of
 
 pytestmark = pytest.mark.tensorflow
 
@@ -25,9 +25,7 @@ json.dump(found, sys.stdout)
 
 
 def ask(cases: list[dict[str, Any]]) -> list[list[float]]:
-    done = run_program("-c", ASK, json.dumps(cases))
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: list[list[float]] = json.loads(done.stdout)
+    found: list[list[float]] = answer_of("-c", ASK, json.dumps(cases))
     return found
 
 

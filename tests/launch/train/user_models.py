@@ -118,24 +118,12 @@ def by_class() -> Any:
     return model
 
 
-def activity() -> Any:
-    """Both kinds of regularisers: of weights, and of what a layer returns."""
-    kept = layers.Conv2D(3, 3, activity_regularizer="l2", kernel_regularizer="l2")
-    return keras.Sequential([keras.Input((6, 5, 2)), kept, layers.Flatten(), layers.Dense(7)])
-
-
 class Adds(layers.Layer):  # type: ignore[misc]
     """Adds to the loss what it sees."""
 
     def call(self, x: Any) -> Any:
         self.add_loss(0.3 * keras.ops.mean(x**2))
         return x
-
-
-def adding() -> Any:
-    return keras.Sequential(
-        [keras.Input((6, 5, 2)), layers.Conv2D(3, 3), Adds(), layers.Flatten(), layers.Dense(7)]
-    )
 
 
 class Counts(layers.Layer):  # type: ignore[misc]
@@ -150,18 +138,26 @@ class Counts(layers.Layer):  # type: ignore[misc]
         return x * (1.0 + 0.1 * self.steps)
 
 
-def counting() -> Any:
-    return keras.Sequential([keras.Input((6, 5, 2)), Counts(), layers.Flatten(), layers.Dense(7)])
+def stateful() -> Any:
+    """All that layers add to a loss or keep: regularisers of weights and of outputs, `add_loss`, state.
+
+    The wrapper has a condition in the graph, and a kernel that is no layer of the model's list.
+    """
+    return keras.Sequential(
+        [
+            keras.Input((6, 5, 2)),
+            layers.Conv2D(3, 3, activity_regularizer="l2", kernel_regularizer="l2"),
+            Counts(),
+            Adds(),
+            layers.SpectralNormalization(layers.Conv2D(3, 2)),
+            layers.Flatten(),
+            layers.Dense(7),
+        ]
+    )
 
 
 def looping() -> Any:
     return keras.Sequential([keras.Input((5, 4)), layers.GRU(6), layers.Dense(3)])
-
-
-def turned() -> Any:
-    """Its wrapper has a condition in the graph, and a kernel that is no layer of the model's list."""
-    inner = layers.SpectralNormalization(layers.Conv2D(3, 3))
-    return keras.Sequential([keras.Input((6, 5, 2)), inner, layers.Flatten(), layers.Dense(7)])
 
 
 class Fits(keras.Model):  # type: ignore[misc]

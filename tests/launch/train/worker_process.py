@@ -27,8 +27,9 @@ def trivial_spec(towers: int = 1, **fields: Any) -> RunSpec:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment of a program on CPU devices; oneDNN as the launcher sets it."""
+    """The environment of a program on CPU devices; oneDNN as the launcher sets it, XLA compiling fast."""
     own = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "1"}
+    own["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
     return {**os.environ, **own, **more}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from tests.launch.train.inputs.cases import alone, cifar, damage, feeding, order, pictures
 from tests.launch.train.inputs.cases.sources import spec_of
 
-MAX_TOWERS = 4
+MAX_TOWERS = 3
 Case = Callable[[Path], Any]
 
 CASES: dict[str, Case] = {

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.launch.train.inputs.cases.feeding import LONG_S
+from tests.launch.train.inputs.cases.feeding import LONG_S, STEPS
 from tests.launch.train.inputs.cases.sources import FEEDS
 
 pytestmark = pytest.mark.tensorflow
@@ -13,13 +13,9 @@ pytestmark = pytest.mark.tensorflow
 SAME_LOSS = 1e-5
 
 
-def test_both_data_formats_train_on_the_same_numbers(given: dict[str, Any]) -> None:
-    assert given["ways"]["NCHW"] == pytest.approx(given["ways"]["staged-3"]["losses"], rel=SAME_LOSS)
-
-
 @pytest.mark.parametrize(
     ("way", "towers"),
-    [("gpu", 1), ("cpu", 1), ("sync", 1), *((way, 3) for way in ("gpu", "cpu", *FEEDS))],
+    [("gpu", 1), ("cpu", 1), ("sync", 1), *((way, 2) for way in ("gpu", "cpu", *FEEDS))],
 )
 def test_every_source_and_feed_has_its_batches_where_it_reports_and_gives_them_to_every_device(
     given: dict[str, Any], way: str, towers: int
@@ -31,9 +27,12 @@ def test_every_source_and_feed_has_its_batches_where_it_reports_and_gives_them_t
     assert found["input"].get("feed", way) == way
     staged = [device for device in devices for _ in ("images", "labels")]
     assert found["fed"] == ([] if way == "gpu" else staged if on_devices else ["/CPU:0"] * 2 * towers)
-    single = given["ways"]["sync-1" if way in FEEDS else f"{way}-1"]["losses"]
-    assert found["losses"] == pytest.approx(single, rel=SAME_LOSS)
-    assert len(set(found["losses"])) == 5
+    if way in FEEDS:
+        assert found["sums"] == pytest.approx(given["ways"][f"sync-{towers}"]["sums"], rel=1e-9)
+    if way not in ("queue", "dataset"):
+        single = given["ways"]["sync-1" if way in FEEDS else f"{way}-1"]["losses"]
+        assert found["losses"] == pytest.approx(single, rel=SAME_LOSS)
+        assert len(set(found["losses"])) == STEPS
 
 
 def test_sources_bring_other_batches(given: dict[str, Any]) -> None:

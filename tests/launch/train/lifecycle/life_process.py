@@ -1,6 +1,7 @@
 """Several runs in one process, in order: `python -m tests.launch.train.lifecycle.life_process CASES OUT`.
 
-CASES is JSON: {"towers": 2, "runs": [{"name": ..., "model": {arguments of NormModel}, fields of RunSpec}]}.
+CASES is JSON: {"towers": 2, "runs": [{"name": ..., "model": {arguments of NormedModel} or "module:function",
+fields of RunSpec}]}.
 OUT/joint_batch.npz holds the synthetic examples of four rows a tower. OUT/name.json holds a run's events, and
 where it was refused {"error": ..., "hint": ..., "exit_code": ...}; OUT/name.npz the last weights and moving
 statistics of every place.
@@ -19,7 +20,7 @@ from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import GputopoError
 from gputopo.values.run.events import Event, encode_line
 from tests.launch.train.cutting import cut_as_on_gpus
-from tests.launch.train.norm_model import NormModel
+from tests.launch.train.normed_model import NormedModel
 from tests.launch.train.small_disk import small_disk
 
 
@@ -44,18 +45,22 @@ def _save_examples(out: Path, rows: int) -> None:
     from gputopo.launch.train.inputs.synthetic import examples
 
     seed = 1234
-    images, labels = examples(NormModel(), TowerRows(0, rows, Stream(seed, 0)), seed=seed, data_format="NHWC")
+    images, labels = examples(
+        NormedModel(), TowerRows(0, rows, Stream(seed, 0)), seed=seed, data_format="NHWC"
+    )
     np.savez(out / "joint_batch.npz", images=images.numpy(), labels=labels.numpy())
 
 
 def _run(out: Path, name: str, towers: int, fields: dict[str, Any]) -> None:
+    from gputopo.launch.models import models
     from gputopo.launch.train.lifecycle.evaluating import evaluate, pass_forward
     from gputopo.launch.train.training import train
 
-    model = NormModel(**fields.pop("model", {}))
+    named = fields.pop("model", {})
     disk_bytes = fields.pop("disk_bytes", None)
     cut = cut_as_on_gpus(min_chunk=1) if fields.pop("in_parts", False) else nullcontext()
-    spec = _spec(towers, {"model": fields.pop("named", "norm"), **fields})
+    spec = _spec(towers, {"model": named, **fields} if isinstance(named, str) else fields)
+    model = models.build(spec.model, spec) if isinstance(named, str) else NormedModel(keep=0.7, **named)
     events: list[Event] = []
     refused: dict[str, Any] = {}
     work = {"train": train, "forward": pass_forward, "eval": evaluate}[spec.task]

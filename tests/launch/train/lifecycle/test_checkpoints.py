@@ -32,7 +32,6 @@ SCHEDULE = {"schedule": {"kind": "cosine", "decay_steps": 8, "warmup_steps": 3}}
 FP16 = {"compute": "fp16", "auto_loss_scale": True, "loss_scale": 2.0**18, "loss_scale_steps": 2}
 # What each place holds is saved alike by any mode: each optimizer once where variables lie once or in copies.
 CASES = [
-    ("ps", "momentum"),
     ("independent", "adam"),
     ("in parts", "adam"),
     ("replicated", "fp16"),
@@ -130,36 +129,23 @@ def other(name: str, folder: Path, **fields: Any) -> Fields:
 def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Ran]]:
     """What goes wrong, and the checkpoints that are stored."""
     folder = tmp_path_factory.mktemp("odd")
-    kept, full, relaxed, adam = (folder / name for name in ("kept", "full", "relaxed", "adam"))
+    kept, relaxed, adam = (folder / name for name in ("kept", "relaxed", "adam"))
     by_adam: Fields = {"optimization": {"optimizer": "adam"}}
     spread: Fields = {"ps_device": None, "exchange": {"ps_spread": True}}
     every = {"lifecycle": {"checkpoint_steps": 2, "keep_checkpoints": 2, "resume": False}}
     runs = [
         other("many", kept, num_batches=9, **every),  # saved at 2, 4, 6, 8 and 9
-        other("again", kept, lifecycle={"resume": False}),
-        other("model", kept, named="another"),
         other("classes", kept, model={"classes": 5}),
         other("filters", kept, model={"filters": 6}),
-        other("optimizer", kept, optimization={"optimizer": "adam"}),
-        other("alone", kept, **MODES["independent"]),
-        other("seed", kept, seed=99),
-        other("anew", folder / "empty", lifecycle={"resume": False, "resume_or_start": True}),
-        other("missing", folder / "nothing"),
-        other("before_full", full, lifecycle={"resume": False}),
-        other("full", full, disk_bytes=3000, num_batches=4, lifecycle={"checkpoint_steps": 2}),
-        other("after_full", full),
         other("carried", relaxed, **MODES["replicated"], lifecycle={"resume": False}),
+        other("full", relaxed, disk_bytes=3000, num_batches=4, lifecycle={"checkpoint_steps": 2}),
         other("carries", relaxed, **MODES["relaxed"]),
-        other("one_server", adam, **by_adam, lifecycle={"resume": False}),
-        other("spread", adam, **by_adam, **spread),
-        other("parts", adam, **by_adam, **spread, in_parts=True),
-        other("gathered", adam, **by_adam),
-        other("method", adam, **by_adam, method="kuza55"),
         other("scaled", relaxed, **MODES["replicated"], precision=FP16),
-        other("damaged", folder / "damaged"),
+        other("anew", adam, **by_adam, lifecycle={"resume": False, "resume_or_start": True}),
+        other("parts", adam, **by_adam, **spread, in_parts=True),
+        other("gathered", adam, **by_adam, seed=99),
+        other("method", adam, **by_adam, method="kuza55", seed=99),
     ]
-    (folder / "damaged").mkdir()
-    (folder / "damaged" / "checkpoint-00000007.npz").write_bytes(b"PK\x03\x04")
     return folder, run_all(folder, 2, runs)
 
 
@@ -171,20 +157,16 @@ def test_every_so_many_steps_and_the_end_are_saved_and_the_oldest_go(
     assert [one.steps for one in saved] == [2, 4, 6, 8, 9]
     assert [len(one.removed) for one in saved] == [0, 0, 1, 1, 1]
     assert all(one.bytes > 0 for one in saved)
-    # "seed" went on from step 9 by two more steps.
     names = sorted(path.name for path in (folder / "kept").iterdir())
-    assert names[-1] == "checkpoint-00000011.npz"
+    assert names == ["checkpoint-00000008.npz", "checkpoint-00000009.npz"]
 
 
-def test_a_checkpoint_of_another_model_optimizer_or_mode_is_refused_by_name(
+def test_a_checkpoint_of_another_model_is_refused_by_name(
     odd: tuple[Path, dict[str, Ran]],
 ) -> None:
-    said = {name: odd[1][name].error or "" for name in ("model", "classes", "filters", "optimizer", "alone")}
-    assert "the model norm, not another" in said["model"]
+    said = {name: odd[1][name].error or "" for name in ("classes", "filters")}
     assert "the number of classes 7, not 5" in said["classes"]
     assert "variables/0/conv/kernel of shape [3, 3, 2, 6]" in said["filters"]
-    assert "the optimizer momentum, not adam" in said["optimizer"]
-    assert "one set of variables, not 2 independent towers" in said["alone"]
     assert all(odd[1][name].exit_code == ExitCode.USAGE for name in said)
     assert all(odd[1][name].reported(Step) == [] for name in said)
 
@@ -192,7 +174,7 @@ def test_a_checkpoint_of_another_model_optimizer_or_mode_is_refused_by_name(
 def test_another_seed_and_an_empty_folder_are_reported_and_training_goes_on(
     odd: tuple[Path, dict[str, Ran]],
 ) -> None:
-    (seed,) = odd[1]["seed"].reported(Noticed)
+    (seed,) = odd[1]["gathered"].reported(Noticed)
     assert "--seed 1234, this run continues with 99" in seed.says
     (anew,) = odd[1]["anew"].reported(Noticed)
     assert "There is no checkpoint" in anew.says
@@ -207,25 +189,25 @@ def test_a_full_disk_ends_the_run_with_its_steps_reported_and_the_last_checkpoin
     assert full.error is not None
     assert "checkpoint-00000004.npz" in full.error
     assert [step.global_step for step in full.reported(Step)] == [3, 4]
-    (resumed,) = odd[1]["after_full"].reported(Resumed)
+    (resumed,) = odd[1]["carries"].reported(Resumed)
     assert resumed.steps == 2
-    assert not list((odd[0] / "full").glob(".*"))
+    assert not list((odd[0] / "relaxed").glob(".*"))
 
 
 def test_devices_that_share_variables_may_be_others_after_a_resume(
     odd: tuple[Path, dict[str, Ran]],
 ) -> None:
-    resumed = [odd[1][name].reported(Resumed)[0].steps for name in ("spread", "parts", "gathered")]
-    assert resumed == [2, 4, 6]
+    resumed = [odd[1][name].reported(Resumed)[0].steps for name in ("parts", "gathered")]
+    assert resumed == [2, 4]
     found = {}
-    for steps in (2, 4, 6):
+    for steps in (2, 4):
         with np.load(odd[0] / "adam" / f"checkpoint-0000000{steps}.npz") as file:
             found[steps] = {name: file[name] for name in file.files}
         # Adam's powers, from 1 on: once for each step.
         assert found[steps]["shared/0/0"] == pytest.approx(0.9 ** (steps + 1))
-    assert found[2].keys() == found[4].keys() == found[6].keys()
+    assert found[2].keys() == found[4].keys()
     shapes = [{name: array.shape for name, array in one.items() if "/" in name} for one in found.values()]
-    assert shapes[0] == shapes[1] == shapes[2]
+    assert shapes[0] == shapes[1]
 
 
 def test_a_keras_method_goes_on_from_a_checkpoint_of_our_own_towers(

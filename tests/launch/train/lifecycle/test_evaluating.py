@@ -20,14 +20,49 @@ from gputopo.values.run.events import (
     Traced,
     WarmupDone,
 )
-from tests.launch.forks import run_program
-from tests.launch.train.lifecycle.evaluated_runs import ROWS, STEPS, runs_in
-from tests.launch.train.lifecycle.life import Ran, run_all
+from tests.launch.forks import answer_of
+from tests.launch.train.lifecycle.life import Fields, Ran, run_all
+from tests.launch.train.normed_model import FILTERS
+from tests.launch.train.trained import USER
 
 pytestmark = pytest.mark.tensorflow
 
-TOWERS = 2
+TOWERS, ROWS, STEPS = 2, 4, 6
+SERVER: Fields = {"variable_update": "parameter_server", "ps_device": "/CPU:0"}
+
+
 TOLERANCE = 1e-5  # float32 over sums of some tens of terms
+
+
+def _run(name: str, num_batches: int = 1, **fields: object) -> Fields:
+    base = {"batch_size": ROWS, "num_warmup_batches": 0, "learning_rate": 0.1, **SERVER}
+    return {"name": name, **base, "num_batches": num_batches, **fields}
+
+
+def runs_in(folder: Path) -> list[Fields]:
+    """Return the runs, one after the other: the first keeps all there is to keep, what others read."""
+    kept = {"checkpoints": str(folder / "kept")}
+    export, trace, board = (str(folder / name) for name in ("export", "trace", "board"))
+    every = {**kept, "export": export, "trace": trace, "trace_steps": [2, 3, 5, 90], "tensorboard": board}
+    (folder / "used" / "something").mkdir(parents=True)
+    (folder / "real").mkdir()
+    (folder / "link").symlink_to(folder / "real")
+    keras, bf16 = f"{USER}:normed", {"compute": "bf16"}
+    return [
+        _run("train", STEPS, lifecycle=every, optimization={"optimizer": "momentum"}),
+        _run("eval", 3, variable_update="replicated", task="eval", lifecycle=kept),
+        _run("eval_other", task="eval", lifecycle=kept, model={"classes": 5}),
+        _run("eval_empty", task="eval", lifecycle={"checkpoints": str(folder / "none")}),
+        _run("forward", 3, task="forward", num_warmup_batches=1),
+        _run("steady", 2, num_warmup_batches=3, detect_warmup=True),
+        _run("nan", 5, learning_rate=1e30, optimization={"on_nan": "warn"}),
+        _run("board_full", 2, disk_bytes=0, lifecycle={"tensorboard": str(folder / "full")}),
+        # Bytes: enough for the arrays.
+        _run("export_full", disk_bytes=3000, lifecycle={"export": str(folder / "small")}),
+        _run("keras", 3, model=keras, lifecycle={"export": str(folder / "keras")}),
+        _run("linked", model=keras, precision=bf16, lifecycle={"export": str(folder / "link")}),
+        _run("used", lifecycle={"export": str(folder / "used")}),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +82,7 @@ def examples(ran: dict[str, Ran], folder: Path) -> tuple[Any, Any]:
 
 
 def logits_by_hand(weights: list[Any], state: list[Any], images: Any) -> Any:
-    """The network of norm_model in float64, as it is used: with the moving statistics, nothing dropped."""
+    """The network of normed_model in float64, as it is used: with the moving statistics, nothing dropped."""
     kernel, beta, gamma, dense, bias = (array.astype(np.float64) for array in weights)
     mean, variance = (array.astype(np.float64) for array in state)
     windows = np.lib.stride_tricks.sliding_window_view(images.astype(np.float64), (3, 3), axis=(1, 2))
@@ -71,19 +106,18 @@ def metrics(logits: Any, labels: Any) -> tuple[float, float, float]:
     return float((place < 1).mean()), float((place < 5).mean()), float(loss)
 
 
-@pytest.mark.parametrize(("name", "batches"), [("eval", 3), ("eval_replicated", 1)])
 def test_an_evaluation_agrees_with_numpy_on_the_trained_variables_and_moving_statistics(
-    ran: dict[str, Ran], examples: tuple[Any, Any], name: str, batches: int
+    ran: dict[str, Ran], examples: tuple[Any, Any]
 ) -> None:
     images, labels = examples
     top1, top5, loss = metrics(logits_by_hand(*trained(ran["train"]), images), labels)
-    (reported,) = ran[name].reported(Evaluated)
-    assert reported.examples == batches * TOWERS * ROWS
+    (reported,) = ran["eval"].reported(Evaluated)
+    assert reported.examples == 3 * TOWERS * ROWS
     assert (reported.top1, reported.top5) == (top1, top5)
     assert reported.loss == pytest.approx(loss, rel=TOLERANCE)
     assert reported.steps == STEPS
-    assert len(ran[name].reported(Step)) == batches
-    (resumed,) = ran[name].reported(Resumed)
+    assert len(ran["eval"].reported(Step)) == 3
+    (resumed,) = ran["eval"].reported(Resumed)
     assert resumed.steps == STEPS
 
 
@@ -91,7 +125,7 @@ def test_the_statistics_matter_or_the_evaluation_would_prove_little(
     ran: dict[str, Ran], examples: tuple[Any, Any]
 ) -> None:
     weights, _ = trained(ran["train"])
-    fresh = [np.zeros(4, np.float32), np.ones(4, np.float32)]
+    fresh = [np.zeros(FILTERS, np.float32), np.ones(FILTERS, np.float32)]
     _, _, wrong = metrics(logits_by_hand(weights, fresh, examples[0]), examples[1])
     assert ran["eval"].reported(Evaluated)[0].loss != pytest.approx(wrong, rel=1e-2)
 
@@ -133,30 +167,62 @@ def test_a_loss_that_is_no_number_is_reported_once_and_training_goes_on_where_th
 
 LOAD = """
 import json, sys
+import keras
 import numpy as np
 import tensorflow as tf
 folder, images = sys.argv[1], np.load(sys.argv[2])["images"]
-serve = tf.saved_model.load(folder + "/saved_model").signatures["serving_default"]
-found = {name: value.numpy().tolist() for name, value in serve(images=tf.constant(images)).items()}
-found["one"] = serve(images=tf.constant(images[:1]))["logits"].numpy().tolist()
-found["gputopo"] = any(name.split(".")[0] == "gputopo" for name in sys.modules)
+def served(name, images):
+    serve = tf.saved_model.load(f"{folder}/{name}/saved_model").signatures["serving_default"]
+    return {key: value.numpy().tolist() for key, value in serve(images=tf.constant(images)).items()}
+model = keras.models.load_model(f"{folder}/keras/model.keras")
+found = {name: served(name, images) for name in ("export", "keras")}
+found["one"] = served("export", images[:1])
+found["predicted"] = model.predict(images, verbose=0).tolist()
+found["kernel"] = model.layers[0].kernel.numpy().tolist()
+found["mean"] = model.layers[1].moving_mean.numpy().tolist()
+found["ours"] = any(name.split(".")[0] in ("gputopo", "tests") for name in sys.modules)
 json.dump(found, sys.stdout)
 """
 
 
-def test_the_exported_model_gives_the_same_logits_in_a_process_without_gputopo(
-    ran: dict[str, Ran], folder: Path, examples: tuple[Any, Any]
-) -> None:
+@pytest.fixture(scope="module")
+def loaded(ran: dict[str, Ran], folder: Path) -> dict[str, Any]:
+    """The exported models, in a process without gputopo."""
     joint = folder / f"out{TOWERS}" / "joint_batch.npz"
-    done = run_program("-c", LOAD, str(folder / "export"), str(joint), fresh=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
+    found: dict[str, Any] = answer_of("-c", LOAD, str(folder), str(joint), fresh=True)
+    assert found["ours"] is False
+    return found
+
+
+def test_the_exported_model_gives_the_same_logits_in_a_process_without_gputopo(
+    ran: dict[str, Ran], loaded: dict[str, Any], examples: tuple[Any, Any]
+) -> None:
     logits = logits_by_hand(*trained(ran["train"]), examples[0])
-    assert found["gputopo"] is False
-    np.testing.assert_allclose(found["logits"], logits, rtol=0, atol=TOLERANCE * 10)
-    np.testing.assert_allclose(found["one"], logits[:1], rtol=0, atol=TOLERANCE * 10)
     likely = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(found["probabilities"], likely, rtol=0, atol=TOLERANCE * 10)
+    for found, right in (
+        (loaded["export"]["logits"], logits),
+        (loaded["one"]["logits"], logits[:1]),
+        (loaded["export"]["probabilities"], likely),
+    ):
+        np.testing.assert_allclose(found, right, rtol=0, atol=TOLERANCE * 10)
+
+
+def test_a_trained_keras_model_is_loaded_by_keras_and_by_tensorflow(
+    ran: dict[str, Ran], loaded: dict[str, Any]
+) -> None:
+    (reported,) = ran["keras"].reported(Exported)
+    assert reported.formats == ("saved_model", "npz", "keras")
+    assert ran["keras"].reported(Noticed) == []
+    np.testing.assert_allclose(loaded["predicted"], loaded["keras"]["probabilities"], rtol=0, atol=1e-6)
+    assert any(abs(value) > 1e-3 for value in loaded["mean"]), "the moving statistics were trained"
+    np.testing.assert_array_equal(np.array(loaded["kernel"], np.float32), ran["keras"].last["variables/0/0"])
+    with np.load(Path(reported.path) / "weights.npz") as arrays:
+        np.testing.assert_array_equal(arrays[arrays.files[0]], ran["keras"].last["variables/0/0"])
+
+
+def test_an_exported_keras_model_that_computes_in_a_short_type_is_reported(ran: dict[str, Ran]) -> None:
+    (reported,) = (event.says for event in ran["linked"].reported(Noticed))
+    assert reported.startswith("The exported model's layers compute in bfloat16, as they did in training")
 
 
 def test_the_exported_arrays_are_the_trained_ones_by_name(ran: dict[str, Ran], folder: Path) -> None:
@@ -194,7 +260,7 @@ def test_an_export_goes_into_the_folder_that_a_link_names(ran: dict[str, Ran], f
     assert ran["linked"].error is None
     assert (folder / "link").is_symlink()
     names = sorted(path.name for path in (folder / "real").iterdir())
-    assert names == ["model.json", "saved_model", "weights.npz"]
+    assert names == ["model.json", "model.keras", "saved_model", "weights.npz"]
 
 
 def test_an_export_never_goes_where_something_is(ran: dict[str, Ran]) -> None:
@@ -233,9 +299,7 @@ json.dump(found, sys.stdout)
 
 
 def test_scalars_of_each_device_and_of_all_are_those_of_the_events(ran: dict[str, Ran], folder: Path) -> None:
-    done = run_program("-c", READ, str(folder / "board"))
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
+    found = answer_of("-c", READ, str(folder / "board"))
     assert set(found) == {"all", "tower_0", "tower_1"}
     steps = ran["train"].reported(Step)[1:]  # the first, whose time is compiling, is left out
     numbers = [step.global_step for step in steps]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.launch.forks import run_program
+from tests.launch.forks import answer_of
 
 pytestmark = pytest.mark.tensorflow
 
@@ -61,9 +61,9 @@ CASES: dict[str, tuple[list[float], list[int] | None]] = {
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    done = run_program("-c", WRITE_AND_READ, str(tmp_path_factory.mktemp("board")), json.dumps(CASES))
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = answer_of(
+        "-c", WRITE_AND_READ, str(tmp_path_factory.mktemp("board")), json.dumps(CASES)
+    )
     return found
 
 

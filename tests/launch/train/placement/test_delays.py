@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.launch.train.answers import answer_of
+from tests.launch.forks import answer_of
 
 pytestmark = pytest.mark.tensorflow
 
@@ -34,4 +34,4 @@ json.dump(reported, sys.stdout)
 
 
 def test_afresh_staged_weights_are_the_variables() -> None:
-    assert answer_of(ASK) == {name: [3.0] * 8 for name in ("staged", "relaxed", "plain")}
+    assert answer_of("-c", ASK) == {name: [3.0] * 8 for name in ("staged", "relaxed", "plain")}

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.launch.forks import run_program
+from tests.launch.forks import answer_of
 
 pytestmark = pytest.mark.tensorflow
 
@@ -46,9 +46,7 @@ print(json.dumps({"silent": silent, "devices": made, "reported": reported, "aske
 
 
 def ask(runtime: dict[str, int], **more: str) -> dict[str, object]:
-    done = run_program("-c", ASK, json.dumps(runtime), json.dumps(more))
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, object] = json.loads(done.stdout)
+    found: dict[str, object] = answer_of("-c", ASK, json.dumps(runtime), json.dumps(more))
     return found
 
 

@@ -1,11 +1,10 @@
 """Copies of variables made and compared, in processes with two or three CPU devices."""
 
-import json
 import math
 
 import pytest
 
-from tests.launch.forks import run_program
+from tests.launch.forks import answer_of
 
 pytestmark = pytest.mark.tensorflow
 
@@ -56,9 +55,7 @@ json.dump({
 
 
 def test_the_largest_difference_is_found_and_a_pinned_value_is_in_new_memory() -> None:
-    done = run_program("-c", ASK)
-    assert done.returncode == 0, done.stderr[-2000:]
-    reported = json.loads(done.stdout)
+    reported = answer_of("-c", ASK)
     farthest = reported.pop("farthest")
     assert math.isfinite(farthest)
     assert reported.pop("pinned") == [True, True]
@@ -105,9 +102,7 @@ json.dump(reported, sys.stdout)
 
 
 def test_every_copy_has_memory_of_its_own_from_the_start_and_keeps_it_through_the_steps() -> None:
-    done = run_program("-c", PLACES)
-    assert done.returncode == 0, done.stderr[-2000:]
-    reported = json.loads(done.stdout)
+    reported = answer_of("-c", PLACES)
     assert {mode: len(before) for mode, (before, _) in reported.items()} == {
         "parameter_server": 1,
         "replicated": 2,

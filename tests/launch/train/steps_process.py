@@ -1,0 +1,172 @@
+"""Take steps with any trainer in its own process: `python -m tests.launch.train.steps_process CASES OUT`.
+
+CASES is JSON: {"towers": 2, "cases": {name: {fields of RunSpec}}}; besides, a case may have `steps` (else 4),
+`overflow`: {"tower": 1, "steps": [2]}, and `losses_only`. Models: small, tiny, normed, or as `models.build`
+knows them. OUT gets NAME.npz, and `found.json`: what `_run` returns, or {name: {error, hint, exit}}.
+"""
+
+import json
+import re
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.values.errors import GputopoError
+from tests.launch.train.small_model import SmallModel
+
+_TOWER = re.compile(r"(?:^|/)tower_(\d+)/")
+
+
+def main(cases_file: str, out: str) -> None:
+    reported = json.loads(Path(cases_file).read_text())
+    from gputopo.launch.train.placement import devices
+
+    cases = {name: _case(reported["towers"], fields) for name, fields in reported["cases"].items()}
+    devices.set_up(_case(reported["towers"], {"model": "small"})[0])
+    found = {}
+    for name, (spec, more) in cases.items():
+        try:
+            found[name] = _run(spec, Path(out) / f"{name}.npz", **more)
+        except GputopoError as error:
+            found[name] = {"error": error.what, "hint": error.hint, "exit": error.exit_code}
+    (Path(out) / "found.json").write_text(json.dumps(found))
+
+
+def _case(towers: int, fields: dict[str, Any]) -> tuple[RunSpec, dict[str, Any]]:
+    more: dict[str, Any] = {
+        key: fields.pop(key) for key in ("steps", "overflow", "losses_only") if key in fields
+    }
+    given: dict[str, Any] = {
+        "devices": [{"tower": tower, "device": f"/CPU:{tower}"} for tower in range(towers)],
+        "backend": "cpu",
+        "learning_rate": 0.2,
+        "batch_size": 4,
+        "schema": "gputopo.runspec/1",
+    }
+    return msgspec.convert({**given, **fields}, RunSpec), more
+
+
+@dataclass(frozen=True)
+class Overflowing:
+    """A model whose logits are infinite on one tower in some steps."""
+
+    inner: Any
+    tower: int
+    steps: list[int]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def forward(self, weights: Any, state: Any, images: Any, rows: Any, *others: Any, **named: Any) -> Any:
+        import tensorflow as tf
+
+        from gputopo.launch.models.model import Forward
+
+        passed = self.inner.forward(weights, state, images, rows, *others, **named)
+        if rows.first // rows.batch != self.tower:
+            return passed
+        now = tf.reduce_any(tf.equal(tf.constant(self.steps, tf.int64), rows.stream.step))
+        return Forward(passed.logits * tf.where(now, float("inf"), 1.0), passed.state)
+
+
+def tiny(keep: float) -> Any:
+    """Return a network of the catalogue's words with a norm, neighbours, pools, and dropout below keep 1."""
+    from gputopo.launch.models.models import NetworkModel
+    from gputopo.workload.sketch import RESIDUAL_NORM
+    from gputopo.workload.workloads import Architecture
+
+    def build(layers: Any, x: Any, classes: int) -> Any:
+        x = layers.conv(x, 8, 3, norm=RESIDUAL_NORM)
+        x = layers.max_pool(x, 2, 2)
+        x = layers.local_response(layers.conv(x, 8, 3), 2, 1.0, 1e-2, 0.75)
+        x = layers.average_pool(x, 2, 1)
+        x = layers.dense(layers.flatten(x), 16)
+        x = layers.dropout(x, keep) if keep < 1.0 else x
+        return layers.dense(x, classes, activation=None, logits=True)
+
+    return NetworkModel.of(Architecture("tiny", build, (8, 8, 3), 5, "cifar10", 4, 4, learning_rate=0.1))
+
+
+def _model(spec: RunSpec) -> Any:
+    from gputopo.launch.models import models
+
+    keep = {"tiny": 0.5, "normed": 1.0}.get(spec.model)
+    if keep is not None:
+        return tiny(keep)
+    return SmallModel() if spec.model == "small" else models.build(spec.model, spec)
+
+
+def _run(
+    spec: RunSpec,
+    file: Path,
+    *,
+    steps: int = 4,
+    overflow: dict[str, Any] | None = None,
+    losses_only: bool = False,
+) -> dict[str, Any]:
+    from gputopo.launch.models.layers import Stream, TowerRows
+    from gputopo.launch.train.inputs.synthetic import examples
+    from gputopo.launch.train.placement import checking
+    from gputopo.launch.train.training import stepper_of
+
+    model = _model(spec) if overflow is None else Overflowing(_model(spec), **overflow)
+    stepper: Any = stepper_of(model, spec)
+    placement = stepper.placement
+    first = [variable.numpy() for variable in placement.places[0]]
+    outcome, counts = checking.run_and_collect(lambda: stepper(0))
+    assert counts is not None
+    outcomes = [outcome, *(stepper(number) for number in range(1, steps))]
+    arrays: dict[str, Any] = {"losses": np.array([one.losses for one in outcomes])}  # [steps, towers]
+    if not losses_only:  # the weights of real models are large files
+        rows = TowerRows(0, spec.joint_batch, Stream(spec.seed, 0))
+        images, labels = examples(model, rows, seed=spec.seed, data_format="NHWC")
+        arrays |= {"marks": np.array([one.marks for one in outcomes])}
+        arrays |= {"images": images.numpy(), "labels": labels.numpy()}
+        arrays |= {f"first{number}": array for number, array in enumerate(first)}
+        arrays |= _last(stepper)
+    report = stepper.scale.report()
+    np.savez(file, **arrays)
+    return {
+        "variables": stepper.check_variables(),
+        "ops": stepper.check_ops(counts),
+        "says": stepper.says,
+        "nodes": _nodes(stepper),
+        "types": sorted({node.op for node in stepper.graph_nodes()}),
+        "scale": None if report is None else dict(zip(("scales", "skipped"), report, strict=True)),
+    }
+
+
+def _last(stepper: Any) -> dict[str, Any]:
+    """The variables, slots and statistics of every place after the last step."""
+    placement, found = stepper.placement, {}
+    for place, variables in enumerate(placement.places):
+        for number, variable in enumerate(variables):
+            found[f"last{place}_{number}"] = variable.numpy()
+            for slot, held in enumerate(stepper.slots[place][number]):
+                found[f"slot{place}_{number}_{slot}"] = held.numpy()
+                assert held.device == variable.device
+    for place, variables in enumerate(placement.states):
+        found |= {f"state{place}_{number}": variable.numpy() for number, variable in enumerate(variables)}
+    return found
+
+
+def _nodes(stepper: Any) -> dict[str, dict[str, dict[str, int]]]:
+    """Count matrix products as built, before any rewriting: {tower: {pass: {device: number}}}."""
+    found: dict[str, dict[str, Counter[str]]] = {}
+    for node in stepper.graph_nodes():
+        tower = _TOWER.search(node.name)
+        if tower and node.op in ("MatMul", "BatchMatMulV2", "Conv2D", "Conv2DBackpropFilter"):
+            back = "gradient" in node.name or node.op.endswith("Filter")
+            of_tower = found.setdefault(tower[1], {"forward": Counter(), "backward": Counter()})
+            of_tower["backward" if back else "forward"][node.device.rpartition("device:")[2]] += 1
+    return {tower: {key: dict(counts) for key, counts in one.items()} for tower, one in found.items()}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
