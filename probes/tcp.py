@@ -15,9 +15,12 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from statistics import mean
-from typing import Self
+from typing import Annotated, Self
+
+import msgspec
 
 from gputopo.copies.network import Timing
+from gputopo.values import schema
 
 _MAGIC = "gputopo-network/1"
 _MAX_HEAD = 256  # bytes of the first line
@@ -30,6 +33,7 @@ _MAX_WINDOWS = 1000
 _MAX_S = 600.0
 _MAX_CONNECTIONS = 1024  # at once
 _PATIENCE_S = 5.0  # without a byte
+_counts = msgspec.json.Decoder(list[Annotated[int, msgspec.Meta(ge=0)]])
 _LOOK_S = 0.05  # between two looks at whether the listener is to end
 
 
@@ -139,11 +143,9 @@ def _send(connection: socket.socket, end_s: float) -> Sequence[int]:
     while part := connection.recv(65536):
         reply += part
     try:
-        found = json.loads(reply) if reply else []
-    except ValueError as error:
+        return _counts.decode(reply or b"[]")
+    except schema.UNREADABLE as error:
         raise ConnectionError("the other host answered something else") from error
-    is_counts = isinstance(found, list) and all(type(one) is int and one >= 0 for one in found)
-    return found if is_counts else []
 
 
 def latency(address: str, port: int, token: str, timing: Timing) -> tuple[float, ...]:
