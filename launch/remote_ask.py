@@ -70,19 +70,21 @@ class HostProcess:
         except OSError as error:
             self._stderr.close()
             raise HardwareError(f"cannot start {start.command[0]}: {error.strerror}", "install it") from error
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
 
     def line(self, within_s: float, python: str) -> bytes:
         """Return its next line. Raises HardwareError if it ends, has none in that time, or one too long."""
-        assert self._process.stdout is not None
         until_s = time.monotonic() + within_s
         while b"\n" not in self._rest:
             left_s = until_s - time.monotonic()
-            if left_s <= 0 or not select.select([self._process.stdout], [], [], left_s)[0]:
+            if left_s <= 0 or not select.select([self._stdout], [], [], left_s)[0]:
                 raise HardwareError(
                     f"{self.start.host} did not answer within {within_s:g} s",
                     f"see what hangs there: ssh {self.start.host}; --join-timeout waits longer",
                 )
-            data = self._process.stdout.read(_CHUNK_BYTES)
+            data = self._stdout.read(_CHUNK_BYTES)
             if not data:
                 code = self._process.wait()
                 self._stderr.seek(0)
@@ -99,24 +101,21 @@ class HostProcess:
 
     def tell(self, line: bytes) -> None:
         """Write a line to its stdin; one that has ended does not hear it."""
-        assert self._process.stdin is not None
         with contextlib.suppress(OSError):
-            self._process.stdin.write(line + b"\n")
+            self._stdin.write(line + b"\n")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         with contextlib.suppress(OSError):
-            self._process.stdin.close()
+            self._stdin.close()
         try:
             self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._process.stdout.close()
+        self._stdout.close()
         self._stderr.close()
 
 

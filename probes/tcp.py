@@ -15,9 +15,12 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from statistics import mean
-from typing import Self
+from typing import Annotated, Any, Self
+
+import msgspec
 
 from gputopo.copies.network import Timing
+from gputopo.values import schema
 
 _MAGIC = "gputopo-network/1"
 _MAX_HEAD = 256  # bytes of the first line
@@ -30,28 +33,8 @@ _MAX_WINDOWS = 1000
 _MAX_S = 600.0
 _MAX_CONNECTIONS = 1024  # at once
 _PATIENCE_S = 5.0  # without a byte
+_counts = msgspec.json.Decoder(list[Annotated[int, msgspec.Meta(ge=0)]])
 _LOOK_S = 0.05  # between two looks at whether the listener is to end
-
-
-class _Transfer(socketserver.BaseRequestHandler):
-    server: "Listener"
-
-    def handle(self) -> None:
-        """Take what another host sends, if it shows the token."""
-        connection: socket.socket = self.request
-        with contextlib.suppress(OSError, ValueError):
-            connection.settimeout(_PATIENCE_S)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            magic, token, what, *numbers = _head(connection).split()
-            if magic != _MAGIC or not secrets.compare_digest(token, self.server.token):
-                return
-            if what == "echo":
-                while message := connection.recv(len(_MESSAGE)):
-                    connection.sendall(message)
-            elif what == "sink":
-                warm_s, window_s, windows = numbers
-                counts = _count(connection, float(warm_s), float(window_s), int(windows))
-                connection.sendall(json.dumps(counts).encode())
 
 
 class Listener(socketserver.ThreadingTCPServer):
@@ -65,12 +48,29 @@ class Listener(socketserver.ThreadingTCPServer):
     def __init__(self, address: str) -> None:
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self.token = secrets.token_hex(16)
-        super().__init__((address, 0), _Transfer)
+        super().__init__((address, 0), socketserver.BaseRequestHandler)
         self.port = int(self.server_address[1])
 
     def verify_request(self, request: object, client_address: object) -> bool:
         """Whether there is room for one more transfer."""
         return threading.active_count() <= _MAX_CONNECTIONS
+
+    def finish_request(self, request: Any, client_address: object) -> None:
+        """Take what another host sends, if it shows the token."""
+        connection: socket.socket = request
+        with contextlib.suppress(OSError, ValueError):
+            connection.settimeout(_PATIENCE_S)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            magic, token, what, *numbers = _head(connection).split()
+            if magic != _MAGIC or not secrets.compare_digest(token, self.token):
+                return
+            if what == "echo":
+                while message := connection.recv(len(_MESSAGE)):
+                    connection.sendall(message)
+            elif what == "sink":
+                warm_s, window_s, windows = numbers
+                counts = _count(connection, float(warm_s), float(window_s), int(windows))
+                connection.sendall(json.dumps(counts).encode())
 
     def __enter__(self) -> Self:
         threading.Thread(target=self.serve_forever, args=(_LOOK_S,), name="network", daemon=True).start()
@@ -139,11 +139,9 @@ def _send(connection: socket.socket, end_s: float) -> Sequence[int]:
     while part := connection.recv(65536):
         reply += part
     try:
-        found = json.loads(reply) if reply else []
-    except ValueError as error:
+        return _counts.decode(reply or b"[]")
+    except schema.UNREADABLE as error:
         raise ConnectionError("the other host answered something else") from error
-    is_counts = isinstance(found, list) and all(type(one) is int and one >= 0 for one in found)
-    return found if is_counts else []
 
 
 def latency(address: str, port: int, token: str, timing: Timing) -> tuple[float, ...]:

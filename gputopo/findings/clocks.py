@@ -68,9 +68,8 @@ def below_model(gpu: Gpu) -> Fault | None:
     if row is None or not of_model or not top or top >= of_model * (1 - MODEL_SHARE.value):
         return None
     says = f"max memory clock {top} MHz, {of_model} MHz for {row.name}"
-    says += " (by one source)" if row.has_one_source else ""
     evidence = {"max_mhz": top, "expected_mhz": of_model, "source": row.source}
-    return MEMORY_BELOW_MODEL.fault(gpu, says, evidence, "info" if row.has_one_source else None)
+    return MEMORY_BELOW_MODEL.fault(gpu, says, evidence)
 
 
 def _clock(gpu: Gpu, domain: str, kind: str) -> int | None:

@@ -34,6 +34,7 @@ DIFFERS = rule_of("fleet.differs")
 SPLIT = rule_of("fleet.split")
 NOT_READ = rule_of("fleet.not_read")
 CHANGED = rule_of("fleet.changed")
+_NOT_ASKED = "in the baseline, and not asked"
 RULES = (NO_ANSWER, GPU_COUNT, NIC_COUNT, DIFFERS, SPLIT, NOT_READ, CHANGED)
 
 
@@ -87,7 +88,7 @@ def inspect_fleet(
     odd = {host for finding in own if finding.id not in (SPLIT.id, NOT_READ.id) for host in finding.hosts}
     changed = [one for host in hosts if host.name in baseline for one in _changed(host, baseline[host.name])]
     gone = [
-        _of(name, NO_ANSWER, MACHINE, "in the baseline, and not asked", {}, "info")
+        _named(NO_ANSWER.finding(MACHINE, _NOT_ASKED, {}, "info"), (name,), f"host {name}: {_NOT_ASKED}")
         for name in baseline
         if name not in readings
     ]
@@ -364,15 +365,8 @@ def _peers(count: int) -> str:
     return f"its {count} peers" if count > 1 else "its peer"
 
 
-def _of(
-    host: str,
-    rule: Rule,
-    subject: Subject,
-    says: str,
-    evidence: Mapping[str, Any],
-    severity: Severity | None = None,
-) -> HostFinding:
-    return _named(rule.finding(subject, says, evidence, severity), (host,), f"host {host}: {says}")
+def _of(host: str, rule: Rule, subject: Subject, says: str, evidence: Mapping[str, Any]) -> HostFinding:
+    return _named(rule.finding(subject, says, evidence), (host,), f"host {host}: {says}")
 
 
 def _split(hosts: Iterable[str], subject: Subject, says: str, evidence: Mapping[str, Any]) -> HostFinding:

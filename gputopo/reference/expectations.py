@@ -84,11 +84,6 @@ class GpuExpectation(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it is on a board of NVLinks (SXM), which has all lanes of its PCIe link too."""
         return self.nvlink_by_bridge is False
 
-    @property
-    def has_one_source(self) -> bool:
-        """Whether one database of specifications is the only source of its clocks and rates."""
-        return all("TechPowerUp" in one or "PCI id" in one for one in self.source.split(";"))
-
 
 class LinkExpectation(msgspec.Struct, frozen=True, kw_only=True):
     """Rate of a PCIe link of one generation and width in one direction, in 10^9 bytes a second.

@@ -28,7 +28,7 @@ def box_document(box: Box, *, pictures: bool = False) -> Document:
         if some := [one for one in box.series if one.unit == unit and one.points]:
             drawn = _pictures(box, some, title, unit) if pictures else ()
             sections.append((title, (*drawn, _over_time(some, unit))))
-    sections.append(("Runs", (_runs(box.runs),)))
+    sections.append(("Runs", (_runs(box.runs),) if box.runs else ()))
     summary = f"{counted(len(box.runs), 'run')} on {box.machine or 'this machine'}."
     if box.elsewhere:
         summary += f" {counted(box.elsewhere, 'run')} on other hardware not shown."

@@ -304,7 +304,7 @@ def cpu_devices_of_each(hosts: int, wanted: int | None, each: int = CPU_DEVICES)
     """
     if wanted is None:
         return [each] * hosts
-    if wanted % hosts or wanted < hosts:
+    if wanted % hosts:
         raise UsageError(
             f"--num-gpus {wanted} cannot be shared equally by the CPUs of {hosts} hosts",
             f"request a multiple of {hosts}: it counts the devices of all hosts",

@@ -132,7 +132,7 @@ def test_sizes_are_bytes_with_a_unit() -> None:
     cases: list[tuple[str, tuple[int, ...]]] = [
         ("64MiB", (64 << 20,)),
         ("1G,4K,4KiB", (4096, 1 << 30)),
-        ("1024", (1024,)),
+        ("1024,16GiB", (1024, 16 << 30)),
     ]
     for text, sizes in cases:
         assert command.parse_sizes("--size", text) == sizes
@@ -323,8 +323,11 @@ def test_after_a_gpu_was_lost_or_added_the_others_are_compared(call: Call, tmp_p
     before = Bandwidth(source="live", samples=(pair(0, 1, 5.0), pair(2, 3, 12.0), pair(0, 2, 9.0)))
     after = Bandwidth(source="live", samples=(pair(1, 2, 6.0), pair(0, 1, 9.0)))
     whole.write_text(schema.encode_pretty(report_of(machine, before, ())))
-    fewer.write_text(schema.encode_pretty(report_of(of_two, after, ())))
+    as_fast = msgspec.structs.replace(after, samples=(pair(1, 2, 12.0), pair(0, 1, 9.0)))
+    fewer.write_text(schema.encode_pretty(report_of(of_two, as_fast, ())))
     assert call("bandwidth", "--from", whole, "--save").code == 0
+    assert call("bandwidth", "--from", fewer, "--baseline", "--fail-on", "warning").code == 1
+    fewer.write_text(schema.encode_pretty(report_of(of_two, after, ())))
     done = call("bandwidth", "--from", fewer, "--baseline", "--fail-on", "error")
     assert done.code == 1
     assert "missing: GPU 1 (NVIDIA Test 1, 0000:02:00.0)" in done.err

@@ -1,9 +1,11 @@
+from collections.abc import Callable
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.cli.placement import PlanOptions, parse_gpu_list, parse_ps
+from gputopo.cli.placement import PlanOptions, parse_gpu_list, parse_ps, parse_speeds
 from gputopo.planner.request import Request
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Text, given_of
@@ -24,6 +26,15 @@ def test_a_list_of_gpus_is_read_in_its_order() -> None:
 @given(st.lists(st.integers(0, 1023), unique=True, min_size=1))
 def test_any_list_of_indices_reads_back(indices: list[int]) -> None:
     assert parse_gpu_list("--gpus", ",".join(map(str, indices))) == tuple(indices)
+
+
+@pytest.mark.parametrize(("read", "last", "beyond"), [
+    (parse_gpu_list, "1023", "1024"), (parse_speeds, "0.1", "0"), (parse_speeds, "1,2.5", "1,-2.5"),
+])  # fmt: skip
+def test_a_number_beyond_what_can_be_is_refused(read: Callable[..., object], last: str, beyond: str) -> None:
+    assert read("--option", last)
+    with pytest.raises(UsageError, match="--option"):
+        read("--option", beyond)
 
 
 def test_a_place_for_the_variables_is_given_in_its_plain_form() -> None:

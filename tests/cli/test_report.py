@@ -12,9 +12,10 @@ import pytest
 
 from gputopo.measurements.study import Study
 from gputopo.probes import collect
-from gputopo.runs.history import FILE, save_result
+from gputopo.runs.history import FILE, save, save_result
 from gputopo.runs.summary import summarise
 from gputopo.values import schema
+from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.run.events import encode_line
 from tests.captures.test_tf_cnn import log
 from tests.cli.conftest import Call
@@ -292,6 +293,16 @@ def test_the_history_is_filtered_by_model_and_date(call: Call, own_history: Path
     assert [run["model"] for run in json.loads(only.out)["runs"]] == ["vgg16"]
     late = call("report", "--history", "--since", "1970-01-05", "--json")
     assert len(json.loads(late.out)["runs"]) == 4
+    machine = collect.read_machine(Path(os.environ["GPUTOPO_ROOT"]))
+    measured = Bandwidth(
+        source="live", samples=(Sample(kind="h2d", source="host", destination="gpu:0", median_gb_per_s=9.0),)
+    )
+    save(own_history / FILE, machine, measured, saved_at=8.0 * 86400)
+    rates_alone = call("report", "--history", "--since", "1970-01-09")
+    assert (rates_alone.code, rates_alone.err) == (0, "")
+    assert "0 runs on " in rates_alone.out
+    assert "host to GPU 0" in rates_alone.out
+    assert call("report", "--history", "--since", "1970-01-10").code == 2
     assert call("report", "--history", "--since", "yesterday").code == 2
     assert call("report", "--history", "--model", "lenet").code == 2
     assert call("report", "--model", "alexnet").code == 2

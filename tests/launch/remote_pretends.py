@@ -1,9 +1,8 @@
 """Pretends to be `gputopo run` on a host: `pretends.py BEHAVIOUR,BEHAVIOUR...`, one for each rank.
 
-fine: prints a result and ends. fails: ends with 2 before the training. breaks: ends with 3 within it, train:
-trains until SIGINT or SIGTERM; alone: trains until another rank has ended, and reports that. deaf: ignores
-SIGTERM. lasts: trains until rank 1 has ended, and ends well. stopped: is stopped by SIGSTOP. killed: kills
-itself. Each writes its process id into a file.
+fine: prints a result and ends. fails: ends with 2 before the training. breaks: ends with 3 within it. train:
+trains until SIGINT or SIGTERM. deaf: ignores both. lasts: trains until rank 1 has ended, and ends well.
+killed: kills itself. Each writes its process id into a file.
 """
 
 import os
@@ -29,8 +28,6 @@ def main(behaviours: list[str], arguments: list[str]) -> int:
     if behaviour == "fails":
         say("gputopo: this host is no good\n  take another")
         return 2
-    if behaviour == "stopped":
-        os.kill(os.getpid(), signal.SIGSTOP)
     os.write(int(os.environ["GPUTOPO_BEGUN"]), b"1")
     say(f"gputopo: rank {rank} trains")
     if behaviour == "breaks":

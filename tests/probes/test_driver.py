@@ -96,6 +96,14 @@ def test_gpus_that_only_the_kernel_module_lists_are_a_sign_of_a_device(tmp_path:
     assert read_facts(tmp_path, (), NvmlAnswers("UNKNOWN")).other_signs
 
 
+def test_one_gpu_that_may_be_opened_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_files(tmp_path, {"dev/nvidia0": "", "dev/nvidia1": "", "dev/nvidiactl": ""})
+    for allowed, node in (("nvidia1", "ok"), ("nvidiactl", "denied")):
+        monkeypatch.setattr("os.access", lambda path, _, name=allowed: Path(path).name == name)
+        assert read_facts(tmp_path, (), NvmlAnswers(None)).gpu_node == node
+    assert read_facts(tmp_path / "none", (), NvmlAnswers(None)).gpu_node == "absent"
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -1,3 +1,4 @@
+import struct
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,19 @@ def test_the_rate_is_that_of_the_fastest_mode_and_unknown_where_a_mode_is(
 
 def test_an_interface_that_there_is_not_gives_a_reason() -> None:
     assert str(nics.max_rate("no-such-if0")).startswith("ETHTOOL_")
+
+
+def test_link_modes_are_asked_for_in_as_many_words_as_the_kernel_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def ask(_door: object, _interface: str, words: int) -> bytes:
+        asked.append(words)
+        head = bytearray(nics._HEAD_BYTES)
+        struct.pack_into("b", head, nics._WORDS_AT, -words or -3)
+        return bytes(head) + struct.pack("=3I", 0, 1 << 4, 0)
+
+    monkeypatch.setattr(nics, "_ask", ask)
+    assert (nics.max_rate("eth0"), asked) == (100.0, [0, 3])
 
 
 @pytest.mark.parametrize(("speed", "rate"), [(25_000, 25.0), (0, None), (65_535, None), (2**32 - 1, None)])

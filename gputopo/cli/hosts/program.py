@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gputopo.cli.hosts.meeting import address_of_leader
 from gputopo.cli.hosts.training import HostOfRun, claim, failed_here, place_of, reply_of
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run.program import make_folder, other_gpus, run_own, run_recorded
-from gputopo.launch.hosts.addresses import free_port, own_address
+from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.remote_agent import begun
 from gputopo.launch.spec import env
 from gputopo.launch.spec.env import HostPlace, host_place
@@ -36,7 +37,7 @@ from gputopo.values.errors import GputopoError
 from gputopo.values.option import listed
 
 if TYPE_CHECKING:
-    from gputopo.launch.hosts.messages import Joining, Reply
+    from gputopo.launch.hosts.messages import Reply
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
     from gputopo.values.machine import Machine
@@ -74,7 +75,7 @@ def _lead(host: HostOfRun, program: tuple[str, ...], request: "Request") -> int:
             return run_own(program, target, options)
         spec = program_spec(target, program, [_where(program[0], target)])
         to_stderr(f"gputopo: {spec.says[0]}.\n")
-        found = _variables(target, 0, master) | _nccl(_address_to(joined[1]), target.machine, spec)
+        found = _variables(target, 0, master) | _nccl(address_of_leader([joined[1]]), target.machine, spec)
         return run_recorded(
             program,
             _with(target.environment(os.environ, None), found),
@@ -127,12 +128,6 @@ def _nccl(address: str | None, machine: "Machine | None", spec: ProgramSpec) -> 
         return {}
     found = None if address is None else interface_of(address)
     return nccl_variables(None if found is None else found.interface, machine, spec.gpus)
-
-
-def _address_to(other: "Joining") -> str | None:
-    with contextlib.suppress(OSError):
-        return own_address(other.address, other.port)
-    return None
 
 
 def _with(environment: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:

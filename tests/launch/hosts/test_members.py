@@ -47,6 +47,13 @@ def take(
     return at.take(at.joined[rank], report, later_s=later_s)
 
 
+def test_eight_hosts_outside_of_the_training_are_named_once_each() -> None:
+    one = members("n1")
+    for number in (*range(9), 0):
+        one.note_stranger(f"10.0.0.{number}", "it is of another job")
+    assert len(one.strangers) == len(noted) == 8
+
+
 def refusal(of: Member | RunEnd) -> str:
     assert isinstance(of, RunEnd)
     return str(of.cause)

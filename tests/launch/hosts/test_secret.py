@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from gputopo.launch.hosts.secret import INSECURE, MAGIC, Channel, ChannelError, take_secret
+from gputopo.launch.hosts.secret import INSECURE, MAGIC, MAX_BYTES, Channel, ChannelError, take_secret
 from gputopo.launch.remote_agent import SECRET
 from gputopo.values.errors import HardwareError, UsageError
 
@@ -116,6 +116,16 @@ def test_who_has_another_secret_is_found_out_and_sends_no_message() -> None:
             await another.open()
         with pytest.raises(AssertionError):
             another.send(b"")
+
+    asyncio.run(check())
+
+
+def test_a_message_that_is_too_long_is_refused_by_its_head() -> None:
+    async def check() -> None:
+        leader, _, _, of_host, _ = await ends()
+        of_host.write((MAX_BYTES + 1).to_bytes(4) + bytes(32))
+        with pytest.raises(ChannelError):
+            await asyncio.wait_for(leader.take(), 5)
 
     asyncio.run(check())
 

@@ -103,9 +103,7 @@ def test_all_gpus_reduce_together_where_all_pairs_were_measured(nccl: NcclTests)
     ("fault", "says"),
     [
         ("exit", "out of memory"),
-        ("garbage", "all_reduce_perf printed no result"),
         ("single", "ran as 4 single processes"),
-        ("unreachable", "No route to host"),
     ],
 )
 def test_an_all_reduce_that_fails_leaves_the_pairs_and_is_stated(

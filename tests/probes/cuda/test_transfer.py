@@ -17,6 +17,7 @@ from gputopo.probes.cuda.transfer import (
     chunk_at_once,
     chunk_staged,
     chunks,
+    common_window,
     fitting,
     messages,
     rate_alone,
@@ -143,6 +144,7 @@ def test_a_staged_copy_is_counted_between_its_first_arrival_and_its_last() -> No
     assert rate_alone([100] * 10, ends) == pytest.approx(1000 / 11)
     assert rate_alone([100] * 4, ends[:4], staged=True) == 80.0  # too few chunks: all the time counts
     assert rate_within([100] * 10, ends, 11.0, staged=True) == 100.0
+    assert common_window([ends, [1.0, 2.5]]) == 2.5, "paths are at once until the first is through"
 
 
 def test_only_streams_of_one_gpu_can_be_shown_to_begin_apart() -> None:

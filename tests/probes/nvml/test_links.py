@@ -1,6 +1,12 @@
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
 import pynvml
 import pytest
 
+from gputopo.probes.nvml.door import Handle, NotReadError, Nvml, signed
+from gputopo.probes.nvml.questions import nvlink_fields, pcie_bytes
 from gputopo.probes.nvml.words import FABRIC_HEALTH, FABRIC_STATES, FABRIC_SUMMARIES
 from gputopo.values.machine import NvLink
 from tests.kit.nvml import FakeNvml
@@ -9,6 +15,60 @@ from tests.probes.nvml.test_gpu import read
 
 COUNTER = "nvmlDeviceGetNvLinkErrorCounter"
 NEW_COUNTS = {206: 1, 207: 2, 208: 3, 209: 4, 210: 5, 211: 6, 212: 7, 214: 8, 219: 9}
+
+
+GPU = Handle(0)
+
+
+class Fields(Nvml):
+    """NVML of which only field values are asked: these, and `wanted` has what was."""
+
+    def __init__(self, *answers: int) -> None:
+        self._answers = answers
+
+    def fields(self, gpu: Handle, wanted: Sequence[tuple[int, int]]) -> list[int | NotReadError]:
+        self.wanted = tuple(wanted)
+        return list(self._answers) or [0] * len(wanted)
+
+
+def test_bytes_over_pcie_are_known_once_either_count_is_past_32_bits() -> None:
+    assert pcie_bytes(Fields(1 << 32, 7), GPU) == (1 << 32, 7)
+    with pytest.raises(NotReadError):
+        pcie_bytes(Fields((1 << 32) - 1, 7), GPU)
+
+
+class Events(Nvml):
+    """NVML whose answers, or failures, are these."""
+
+    def __init__(self, *answers: Any) -> None:
+        self._answers = iter(answers)
+
+    def ask(self, function: str, *arguments: Any) -> Any:
+        answer = next(self._answers)
+        if isinstance(answer, NotReadError):
+            raise answer
+        return answer
+
+
+@pytest.mark.parametrize("reason", ["TIMEOUT", "GPU_IS_LOST"])
+def test_errors_before_a_gpu_is_lost_are_returned_first(reason: str) -> None:
+    event = SimpleNamespace(eventType=8, device=5, eventData=79)
+    assert Events(event, NotReadError(reason)).xids(None) == ((5, 79),)
+    with pytest.raises(NotReadError, match="LOST"):
+        Events(NotReadError("GPU_IS_LOST")).xids(None)
+
+
+def test_margins_of_32_bits_have_a_sign() -> None:
+    numbers = (5, (1 << 31) - 1, 1 << 31, (1 << 32) - 5, 1 << 32)
+    assert [signed(number) for number in numbers] == [5, (1 << 31) - 1, -(1 << 31), -5, 1 << 32]
+
+
+def test_each_of_twelve_links_has_a_field_of_its_speed() -> None:
+    asked = set()
+    for link in range(14):
+        nvlink_fields(nvml := Fields(), GPU, link, 1)
+        asked |= {field for field, _ in nvml.wanted}
+    assert asked == {164, 90, *range(84, 90), *range(132, 138)}
 
 
 def nvlink(spec: NvLinkSpec, *refused: str) -> tuple[NvLink, dict[str, str]]:

@@ -178,3 +178,6 @@ def test_the_highest_clocks_are_learnt_and_lower_ones_after_them_are_a_ramp_up(
     assert not meter.in_ramp_up(readings(fast))
     meter.accept(readings(fast | slower))
     assert not meter.in_ramp_up(readings(fast | slower))
+    unknown = Meter([0], open_sampler=lambda gpu: SamplerDouble(gpu, dict), now=Clock())
+    unknown.learn(readings(dict.fromkeys(fast)))
+    assert not unknown.in_ramp_up(readings(fast | slower)), "of a card whose state is not known"

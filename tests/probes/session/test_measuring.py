@@ -10,7 +10,7 @@ import pytest
 
 from gputopo.copies.copies import SessionRequest
 from gputopo.probes.cuda.door import NoCudaError
-from gputopo.probes.session.host_memory import HostMemoryRates
+from gputopo.probes.session.host_memory import HostMemoryRates, farthest_node
 from gputopo.probes.session.measuring import NoGpuMeasuredError, far_nodes, near_nodes
 from gputopo.probes.session.session import SessionProgress
 from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
@@ -234,6 +234,8 @@ def test_pairs_without_peer_access_are_reported_and_measured_through_the_host() 
 
 
 def test_little_free_memory_is_reported() -> None:
+    with pytest.raises(NoGpuMeasuredError, match="CUDA can use none"):
+        run(EngineDouble(gpus=1, free=0))
     found = run(EngineDouble(gpus=1, free=200 << 20))
     assert any("only 200 MiB" in note for note in found.notes)
 
@@ -339,3 +341,5 @@ def test_the_far_node_is_the_farthest_that_has_cpus() -> None:
     machine = numa_machine(nodes=4, gpu_nodes=(0, 2))
     assert far_nodes(machine, {0: 0, 1: 2}) == {0: 2, 1: 0}
     assert far_nodes(numa_machine(nodes=1, gpu_nodes=(0,)), {0: 0}) == {}
+    equally_far = Host(numa_nodes=(NumaNode(index=0, distances=(10, 20, 20)),))
+    assert farthest_node(equally_far, 0, (0, 1, 2)) == 1, "the lowest of several"

@@ -185,14 +185,15 @@ BY_STRATEGY = ("--strategy", "multi_worker_mirrored")
 def test_tensorflows_strategy_goes_on_without_a_host_and_after_a_failure_of_rank_0_and_saves_its_last_step(
     gone_on: tuple[Path, list[tuple[int, str]]], start: Start, tmp_path: Path
 ) -> None:
-    options = (*saving(tmp_path), "--num-batches", "1000000", "--trace", "2", "--restart", "2")
-    hosts = start(localhosts(3), *BY_STRATEGY, *options)
+    options = (*saving(tmp_path), "--num-batches", "1000000", "--trace", "2", "--display-every", "1")
+    hosts = start(localhosts(3), *BY_STRATEGY, *options, "--restart", "2")
     for number, rank in enumerate((1, 0), start=1):
         hosts[0].until("checkpoint after ")
         for worker in hosts[rank].all()[1:]:
             worker.kill()
         hosts[0].until(f"Restart {number} of 2")
     hosts[0].until("checkpoint after ")
+    hosts[0].until("step ")  # one more
     for process in [one for host in (hosts[2], hosts[0]) for one in reversed(host.all())]:
         process.terminate()
     ended = [host.ended() for host in hosts]
