@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.launch.train.inputs.cases.damage import PASSES
 from tests.launch.train.inputs.folders import DAMAGE, DAMAGED_FILE, DAMAGED_RECORD, SEEN_BY_EACH_CHECK
 
 pytestmark = pytest.mark.tensorflow
@@ -39,9 +40,7 @@ def test_damage_is_left_out_and_counted_where_that_was_asked(given: dict[str, An
 
 def test_training_goes_round_without_the_damaged_records_and_counts_them_once(given: dict[str, Any]) -> None:
     found = given["damage"]["train"]
-    assert len(found["labels"]) == 15 * 6
-    assert set(found["labels"]) == LEFT
-    assert {found["labels"].count(label) for label in LEFT} == {6}
+    assert sorted(found["labels"]) == sorted([*LEFT] * PASSES)
     assert found["says"][-1].startswith("5 bad records were left out: ")
 
 

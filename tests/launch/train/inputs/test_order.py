@@ -60,8 +60,7 @@ def test_towers_with_batches_of_different_sizes_take_the_same_examples_in_the_sa
     order = given["order"]
     assert order["by_unequal"] == order["first"]
     # Six pictures in joint batches of four: the second one is filled up.
-    assert order["evaluated_by_unequal"] == order["evaluated"]
-    assert len(order["evaluated"]) == 6
+    assert order["evaluated_by_unequal"] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_picture_is_cut_the_same_whatever_tower_takes_it(given: dict[str, Any]) -> None:

@@ -17,6 +17,8 @@ from tests.launch.train.inputs.cases.sources import (
     to_the_end,
 )
 
+PASSES = 2  # of 15 good records, six a step
+
 
 def damage(root: Path) -> Any:
     """Each kind where it stops a run, and all in one folder where they are left out."""
@@ -33,7 +35,7 @@ def damage(root: Path) -> Any:
             source(spec_of(data, task=task, batch=3, bad_records="skip")) as made,
         ):
             labels: list[int] = []
-            for step in range(15):
+            for step in range(PASSES * 5 // 2):
                 try:
                     labels += joint(made.feed(step))[1].tolist()
                 except StopIteration:

@@ -46,7 +46,6 @@ def order(root: Path) -> Any:
     return {
         "by_unequal": unequal.tolist(),
         "evaluated_by_unequal": to_the_end(spec_of(data, task="eval", batch=(3, 1)))[1].tolist(),
-        "evaluated": to_the_end(spec_of(data, task="eval", batch=1))[1].tolist(),
         "far": far,
         "restarted": restarted,
         "ends": ends,
