@@ -143,6 +143,14 @@ def test_a_flood_of_xids_is_counted_without_end() -> None:
     assert any(finding.evidence == {"count": 1000 - 64} for finding in findings)
 
 
+def test_processes_that_came_and_went_are_counted_and_kinds_of_slowdown_have_an_end() -> None:
+    counts = (0, 2, 0)
+    (finding,) = found([samples(other_processes=count) for count in counts for _ in range(3)])
+    assert finding.says.endswith("2 other processes came during the run")
+    many = watched([samples(throttle_mask=mask) for mask in range(1, 100)])
+    assert len(many.gpus[1].masks) == 64
+
+
 def test_a_long_watch_needs_no_more_memory_than_a_short_one() -> None:
     def size(count: int) -> int:
         changing = [samples(pcie_gen=1 + number % 3, throttle_mask=number % 8) for number in range(100)]
