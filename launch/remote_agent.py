@@ -124,7 +124,8 @@ class _Agent:
         return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
     def _patience(self) -> float | None:
-        return None if self._killed_at is None else max(0.0, self._killed_at - time.monotonic())
+        # A process in a call into a driver that hangs outlives SIGKILL: it is not asked all the time.
+        return None if self._killed_at is None else max(0.1, self._killed_at - time.monotonic())
 
     def _told(self, process: subprocess.Popen[bytes], numbers: bytes) -> bool:
         """Do what the driver says; return whether it is still there."""
