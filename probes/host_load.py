@@ -39,27 +39,12 @@ class ProcessTree:
         self._lists_children = (root / f"proc/{pid}/task/{pid}/children").exists()
         self._known: tuple[int, ...] = ()
         self._next_s = 0.0
-        self._waits: dict[tuple[int, str], int] = {}
-        self._waited_ns = 0
 
     def cpu_ticks(self) -> int | None:
         """Return user and system time in clock ticks; None where /proc does not show this process."""
         found = [fields for pid in self._pids() if (fields := _fields(self._root, pid)) is not None]
         # proc(5), from the state on, which is field 3: utime, stime, cutime, cstime are 14 to 17.
         return sum(sum(map(int, fields[11:15])) for fields in found) if found else None
-
-    def delay_s(self) -> float | None:
-        """Return how long the threads were ready and had no core; None where the kernel does not count it."""
-        stats = (
-            ((pid, thread), (read_text(self._root / f"proc/{pid}/task/{thread}/schedstat") or "").split())
-            for pid in self._pids()
-            for thread in self._threads(pid)
-        )
-        # proc(5): nanoseconds on a CPU and on a run queue, time slices.
-        found = {place: int(fields[1]) for place, fields in stats if len(fields) == 3}
-        self._waited_ns += sum(ns - self._waits.get(place, 0) for place, ns in found.items())
-        self._waits = found  # those of threads that have ended are in the sum
-        return self._waited_ns / 1e9 if found else None
 
     def _pids(self) -> tuple[int, ...]:
         began = time.monotonic()
@@ -80,16 +65,14 @@ class ProcessTree:
 
     def _listed(self, pid: int) -> Iterator[int]:
         yield pid
-        for thread in self._threads(pid):
+        try:
+            threads = os.listdir(self._root / f"proc/{pid}/task")
+        except OSError:
+            return
+        for thread in threads:
             children = read_text(self._root / f"proc/{pid}/task/{thread}/children") or ""
             for child in children.split():
                 yield from self._listed(int(child))
-
-    def _threads(self, pid: int) -> list[str]:
-        try:
-            return os.listdir(self._root / f"proc/{pid}/task")
-        except OSError:
-            return []
 
 
 def _fields(root: Path, pid: int) -> list[str] | None:
@@ -102,17 +85,14 @@ _SECTOR_BYTES = 512  # of /proc/diskstats, whatever the disk's own are (kernel: 
 # Parts of /proc/stat's lines: user, nice, system, irq, softirq and steal (the host of a virtual machine ran
 # another one); not idle (3) and iowait (4). Guests are part of user.
 _BUSY = (0, 1, 2, 5, 6, 7)
-_FORCED = (5, 6, 7)  # takes a core from whichever thread has it: no run queue counts it
-# A thread that shares a core with one of another program loses so much of its pace at most.
-_SIBLING_COST = 0.5
 _NOT_A_DISK = re.compile(r"(loop|ram|zram|dm-|md|sr|fd)\d")  # those that are not, or that others stand for
 
 
 class HostReader:
     """Reads the load since the reading before; the first is that since this was made.
 
-    `pid`: the process that, with its descendants, is the run. `delays`: read also how long its threads waited
-    for a core. Reading takes about half a millisecond, most of it for /proc/stat; a thread's delay 10 us.
+    `pid`: the process that, with its descendants, is the run. Reading takes about half a millisecond, most of
+    it for /proc/stat.
     """
 
     def __init__(
@@ -120,12 +100,10 @@ class HostReader:
         pid: int | None = None,
         root: Path = Path("/"),
         *,
-        delays: bool = False,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._root = root
-        self._delays = delays
         self._now = now
         self._clock = clock
         self._cpus = _allowed_cpus(root)
@@ -157,15 +135,12 @@ class HostReader:
         cores = len(self._cpus) or None
         run = _share(rates.get("run_cpu"), cores)
         busy = _share(rates.get("busy_cpu"), cores)
-        other = None if run is None or busy is None else max(0.0, round(busy - run, 4))
-        waited = _share(rates.get("waited_cpu"), cores)
         return HostLoad(
             time_s=self._now(),
             seconds=seconds,
             cores=cores,
             run_cpu_share=run,
-            other_cpu_share=other,
-            taken_cpu_share=None if other is None or waited is None else _taken(other, waited),
+            other_cpu_share=None if run is None or busy is None else max(0.0, round(busy - run, 4)),
             run_queue=sum(queue) / len(queue) if queue else None,
             memory_available_share=self._memory_available(),
             **{name: round(rates[name]) for name in _RATES if name in rates},
@@ -185,13 +160,9 @@ class HostReader:
         ticks = self._tree.cpu_ticks()
         if ticks is not None:
             found["run_cpu"] = ticks * self._tick_s
-        stat = self._text("stat")
-        busy, forced = (_ticks(stat, self._cpus, parts) for parts in (_BUSY, _FORCED))
+        busy = _busy_ticks(self._text("stat"), self._cpus)
         if busy is not None:
             found["busy_cpu"] = busy * self._tick_s
-        delay_s = self._tree.delay_s() if self._delays else None
-        if delay_s is not None and forced is not None:
-            found["waited_cpu"] = delay_s + forced * self._tick_s
         return found
 
     def _memory_available(self) -> float | None:
@@ -231,13 +202,8 @@ def _number(pattern: str, text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _taken(other: float, waited: float) -> float:
-    """Return the share that others can have taken from the run, whose threads waited for this share."""
-    return round(min(other, waited + _SIBLING_COST * max(0.0, other - waited)), 4)
-
-
-def _ticks(stat: str, cpus: Iterable[int], parts: Iterable[int]) -> int | None:
-    """Return the ticks that these CPUs spent in these parts; None where the file shows none of the CPUs."""
+def _busy_ticks(stat: str, cpus: Iterable[int]) -> int | None:
+    """Return the ticks in which these CPUs did work; None where the file shows none of them."""
     wanted = {f"cpu{cpu}" for cpu in cpus}
     busy: int | None = None
     for line in stat.splitlines():
@@ -245,7 +211,7 @@ def _ticks(stat: str, cpus: Iterable[int], parts: Iterable[int]) -> int | None:
             break
         name, *ticks = line.split()
         if name in wanted:
-            busy = (busy or 0) + sum(int(ticks[part]) for part in parts if part < len(ticks))
+            busy = (busy or 0) + sum(int(ticks[part]) for part in _BUSY if part < len(ticks))
     return busy
 
 

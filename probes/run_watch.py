@@ -62,7 +62,7 @@ class RunWatch(Closed):
                 self._gpus = self._open_gpus()
             except NotReadError as error:
                 self._notices.append(f"The GPUs are not sampled: {error}")
-        self._host = HostReader(delays=not gpus) if host is None else host
+        self._host = HostReader() if host is None else host
         self._number = 0
         self.every_s = EVERY_S if len(gpus) <= FEW_GPUS else EVERY_S_OF_MANY
 

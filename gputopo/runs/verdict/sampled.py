@@ -71,11 +71,6 @@ def cores_taken(load: HostLoad) -> bool:
     return other >= OTHER_CPU_SHARE and (other + (load.run_cpu_share or 0.0) >= CORES_TAKEN_SHARE or queued)
 
 
-def _taken(load: HostLoad) -> float:
-    other = load.other_cpu_share or 0.0
-    return other if load.taken_cpu_share is None else min(other, load.taken_cpu_share)
-
-
 class HostRecord:
     """Sums over the samples of the host."""
 
@@ -90,7 +85,7 @@ class HostRecord:
         """Forget the samples so far."""
         self._samples, self._by_programs, self._full, self._swapped, self._short = 0, 0, 0, 0, 0
         self._count, self._sum, self._memory = {}, {}, None
-        self._others = [0] * (_BINS + 1)  # samples by the share that others took from the run
+        self._others = [0] * (_BINS + 1)  # samples by the share that others took
 
     def add(self, load: HostLoad) -> None:
         """Add a sample."""
@@ -107,7 +102,7 @@ class HostRecord:
             self._memory = min(load.memory_available_share, 1.0 if known is None else known)
             self._short += load.memory_available_share < MEMORY_AVAILABLE_SHARE
         other = load.other_cpu_share or 0.0
-        self._others[min(_BINS, math.ceil(_BINS * _taken(load)))] += 1
+        self._others[min(_BINS, math.ceil(_BINS * other))] += 1
         self._by_programs += other >= OTHER_CPU_SHARE
         self._full += cores_taken(load)
         self._swapped += swap is not None and swap >= SWAP_BYTES_PER_S
@@ -349,7 +344,7 @@ def _of_host(load: HostLoad, devices: int) -> Mapping[int, float | None]:
         HOST_CPU: None if other is None else other if cores_taken(load) else 0.0,
         HOST_TAKEN: None
         if other is None or load.cores is None
-        else min(1.0, _taken(load) * max(devices, load.cores))
+        else min(1.0, other * max(devices, load.cores))
         if other >= OTHER_CPU_SHARE
         else 0.0,
         HOST_SWAP: None if None in swap else float(sum(one or 0.0 for one in swap) >= SWAP_BYTES_PER_S),

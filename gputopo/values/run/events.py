@@ -148,9 +148,8 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
     """Load of the host over the `seconds` before `time_s` (seconds since the epoch); None: not known.
 
     Shares are from 0 to 1. `run_cpu_share`, `other_cpu_share`: CPU time of this run's processes and of all
-    others, of the time of all cores that the run may use. `taken_cpu_share`: the part of `other_cpu_share`
-    that can have delayed the run. `cores`: that the run may use. Rates are means over `seconds`, of the whole
-    host.
+    others, of the time of all cores that the run may use. `cores`: that the run may use. Rates are means over
+    `seconds`, of the whole host.
     """
 
     time_s: float
@@ -158,7 +157,6 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
     cores: int | None = None
     run_cpu_share: float | None = None
     other_cpu_share: float | None = None
-    taken_cpu_share: float | None = None
     run_queue: float | None = None  # threads that run or are ready to, those of the run included
     memory_available_share: float | None = None  # MemAvailable of MemTotal, or of the cgroup's limit
     swap_in_bytes_per_s: float | None = None

@@ -245,7 +245,7 @@ def flapping(period: int, slow: int, percent: float) -> Factor:
 class Trainer(Box):
     """A box whose GPUs are slow by `slow`, factors by tower, and late by `waits_s`; without a watch.
 
-    `other_cpu`: share of all `cores` that other programs take, by step; `taken_cpu`: of it, from the run.
+    `other_cpu`: share of all `cores` that other programs take, by step.
     """
 
     compute_s: float = 0.1
@@ -255,7 +255,6 @@ class Trainer(Box):
     slow: dict[int, Factor] = field(default_factory=dict)
     waits_s: dict[int, Factor] = field(default_factory=dict)
     other_cpu: Factor | None = None
-    taken_cpu: float | None = None
     cores: int = CORES
     seed: int = 0
 
@@ -277,5 +276,4 @@ class Trainer(Box):
             if isinstance(event, Step) and self.other_cpu is not None and event.step % 5 == 0:
                 share, now = self.other_cpu(event.step), event.time_s
                 load = HostLoad(time_s=now, seconds=1.0, cores=self.cores, other_cpu_share=share)
-                load = msgspec.structs.replace(load, taken_cpu_share=self.taken_cpu)
                 yield Sample(time_s=now, gpus=(), host=load)

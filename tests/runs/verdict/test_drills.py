@@ -170,16 +170,6 @@ def test_a_cpu_device_is_slow_where_other_programs_took_too_little_to_explain_it
     assert words(judged(trainer, 200)) == ["even", "cannot tell"]
 
 
-def test_what_other_programs_took_while_the_run_left_a_core_idle_explains_little() -> None:
-    trainer = Trainer(
-        devices=cpu_devices(2), slow={1: slower(30)}, other_cpu=lambda step: 0.15, cores=2, noise=0.03
-    )
-    assert words(judged(trainer, 200)) == ["even", "cannot tell"]
-    trainer.taken_cpu = 0.09
-    (found,) = judged(trainer, 200).slow
-    assert "; other programs took 15 % of the CPU, which explains 18 % at most" in found.says
-
-
 def test_a_device_that_is_slow_while_no_other_program_took_the_cpu_is_named_on_a_busy_host() -> None:
     def load(step: int) -> float:
         return 0.3 if step // 20 % 2 else 0.0

@@ -25,7 +25,7 @@ def test_a_loss_that_is_not_a_number_is_null() -> None:
 def test_a_sample_holds_the_load_of_the_host_and_what_is_unknown_of_it_is_null() -> None:
     load = HostLoad(time_s=10.0, seconds=1.0, cores=8, other_cpu_share=0.61)
     line = encode_line(Sample(time_s=10.0, gpus=(), host=load))
-    assert b'"other_cpu_share":0.61,"taken_cpu_share":null' in line
+    assert b'"other_cpu_share":0.61,"run_queue":null' in line
     read = decode_line(line)
     assert isinstance(read, Sample)
     assert read.host == load
