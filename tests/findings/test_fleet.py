@@ -82,7 +82,11 @@ def test_load_and_idle_links_make_no_host_differ(fault: str) -> None:
     assert of(found, "fleet.differs") == of(found, "fleet.split") == []
 
 
-@given(st.integers(2, 20), st.lists(st.sampled_from(ON_FOUR), max_size=2), st.randoms(use_true_random=False))
+@given(
+    st.integers(2, 20),
+    st.lists(st.sampled_from(ON_FOUR), max_size=2, unique=True),
+    st.randoms(use_true_random=False),
+)
 def test_hosts_with_faults_of_their_own_are_named_in_any_fleet(
     count: int, faults: list[str], random: Any
 ) -> None:
