@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SIZES = {
-    "product lines": 94_500,
+    "product lines": 94_600,
     "product files": 450,
     "packages": 50,
     "classes": 806,

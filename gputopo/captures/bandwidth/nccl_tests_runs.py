@@ -14,17 +14,28 @@ import msgspec
 from gputopo.captures import matching
 from gputopo.captures.matching import ALL_GPUS, ListedGpu
 from gputopo.values.bandwidth import HOSTS, SEPARATE_RUNS, Bandwidth, Failure, Kind, NotMeasured, Sample
-from gputopo.values.fields import rows_of
 from gputopo.values.machine import Gpu, Machine
 
 SOURCE = "nccl-tests"
 
 # The programs, without `_perf`, and the kinds of their numbers. Blocks of alltoallv have unequal sizes.
-_PROGRAMS = rows_of(__file__, "nccl_tests.csv")
-KINDS = {row["program"]: msgspec.convert(row["kind"], Kind) for row in _PROGRAMS}
-# Bus bandwidth as a multiple of algorithm bandwidth (doc/PERFORMANCE.md and *GetBw in its sources): this
-# many times (n - 1) / n, of n ranks; 0: the algorithm bandwidth.
-_BUS = {row["program"]: int(row["bus"]) for row in _PROGRAMS}
+KINDS: dict[str, Kind] = {
+    "all_reduce": "allreduce",
+    "all_gather": "allgather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "alltoall",
+    "alltoallv": "alltoall",
+    "sendrecv": "sendrecv",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "hypercube": "hypercube",
+}
+# Bus bandwidth as a multiple of algorithm bandwidth (doc/PERFORMANCE.md and *GetBw in its sources): by the
+# number of ranks n, 2 (n - 1) / n or (n - 1) / n. That of all others is the algorithm bandwidth.
+_TWICE = ("all_reduce",)
+_OF_OTHERS = ("all_gather", "reduce_scatter", "alltoall", "alltoallv", "gather", "scatter")
 _MAX_RANKS = 1 << 16
 # Times are printed with three digits at least, and rates with two decimals.
 _TOLERANCE = 0.02
@@ -289,9 +300,9 @@ def _ranks_by_ratio(rows: Sequence[NcclRow], program: str | None) -> int | None:
     best = max(
         (timed for row in rows for timed in row.timed), key=lambda timed: timed.bus_gb_per_s, default=None
     )
-    if best is None or not best.algorithm_gb_per_s or not (times := _BUS.get(program or "")):
+    if best is None or not best.algorithm_gb_per_s or program not in (*_TWICE, *_OF_OTHERS):
         return None
-    ratio = best.bus_gb_per_s / best.algorithm_gb_per_s / times
+    ratio = best.bus_gb_per_s / best.algorithm_gb_per_s / (2 if program in _TWICE else 1)
     if not 0 < ratio < 0.99:
         return 1 if ratio == 0 and best.algorithm_gb_per_s >= 1 else None
     ranks = round(1 / (1 - ratio))

@@ -16,14 +16,11 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Literal, NamedTuple
 
-import msgspec
-
 from gputopo.captures import matching
 from gputopo.captures.bandwidth import texts
 from gputopo.captures.bandwidth.texts import MAX_US, positive
 from gputopo.captures.matching import ALL_GPUS, HOST, ListedGpu
 from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Method, NotMeasured, Sample
-from gputopo.values.fields import rows_of
 from gputopo.values.machine import Driver, Machine
 
 SOURCE = "nvbandwidth"
@@ -52,10 +49,17 @@ _WRONG_DATA = re.compile(
 
 _ROW, _COLUMN = "the row's GPU", "the column's GPU"
 # What each test copies from where to where; `all` in a name: all GPUs at once.
-_TESTS = [
-    (re.compile(row["pattern"]), (msgspec.convert(row["kind"], Kind), row["source"], row["destination"]))
-    for row in rows_of(__file__, "nvbandwidth.csv")
-]
+_TESTS: tuple[tuple[re.Pattern[str], tuple[Kind, str, str]], ...] = (
+    (re.compile("host_device_latency_sm"), ("latency", HOST, _COLUMN)),
+    (re.compile("device_to_device_latency_sm"), ("latency", _COLUMN, _ROW)),
+    (re.compile("device_local_copy"), ("d2d_local", _COLUMN, _COLUMN)),
+    (re.compile("host_to_(?:device|all)(?:_bidirectional)?_memcpy_(?:ce|sm)"), ("h2d", HOST, _COLUMN)),
+    (re.compile("(?:device|all)_to_host(?:_bidirectional)?_memcpy_(?:ce|sm)"), ("d2h", _COLUMN, HOST)),
+    (re.compile("(?:all_to_one_write|one_to_all_read)_(?:ce|sm)"), ("p2p_direct", ALL_GPUS, _COLUMN)),
+    (re.compile("(?:all_to_one_read|one_to_all_write)_(?:ce|sm)"), ("p2p_direct", _COLUMN, ALL_GPUS)),
+    (re.compile("device_to_device(?:_bidirectional)?_memcpy_read_(?:ce|sm)"), ("p2p_direct", _COLUMN, _ROW)),
+    (re.compile("device_to_device(?:_bidirectional)?_memcpy_write_(?:ce|sm)"), ("p2p_direct", _ROW, _COLUMN)),
+)
 
 
 class NvbandwidthTest(NamedTuple):

@@ -18,7 +18,6 @@ import msgspec
 from gputopo.captures.ledger import Format, read_lines
 from gputopo.captures.smi import csv_table
 from gputopo.values.errors import InputError
-from gputopo.values.fields import rows_of
 from gputopo.values.machine import Machine
 
 SOURCE = "nvidia-smi dmon"
@@ -28,7 +27,22 @@ _HEAD = re.compile(r"#\s*(?:(?:Date[\s,]+)?Time[\s,]+)?gpu[\s,]+[a-z]")
 _UNITS = re.compile(r"#\s*(?:(?:YYYYMMDD[\s,]+)?HH:MM:SS[\s,]+)?Idx\b.*", re.IGNORECASE)
 _DATE = re.compile(r"(\d{4})(\d\d)(\d\d)")
 _NUMBER = re.compile(r"\d{1,12}(?:\.\d{1,3})?")
-_COLUMNS = {row["column"]: row["name"] for row in rows_of(__file__, "dmon.csv")}  # as of --query-gpu
+_COLUMNS = {
+    "gpu": "index",
+    "pwr": "power.draw",
+    "temp": "temperature.gpu",  # drivers up to 384
+    "gtemp": "temperature.gpu",
+    "mtemp": "temperature.memory",
+    "sm": "utilization.gpu",
+    "mem": "utilization.memory",
+    "mclk": "clocks.mem",
+    "pclk": "clocks.sm",
+    "fb": "memory.used",
+    "sbecc": "ecc.errors.corrected.aggregate.total",
+    "dbecc": "ecc.errors.uncorrected.aggregate.total",
+    "pviol": "clocks_event_reasons.sw_power_cap",
+    "tviol": "clocks_event_reasons.sw_thermal_slowdown",
+}
 
 
 def recognise(text: str) -> bool:

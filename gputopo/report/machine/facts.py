@@ -4,13 +4,26 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from gputopo.report.layout import plain
-from gputopo.values.fields import path_in_words, rows_of
+from gputopo.values.fields import path_in_words
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.subject import EVERY, GROUPS, FactPath, above, at_gpu
 
 # NVML's names for why it does not answer (nvmlReturn_t), and ours, in words.
-_REASONS = {row["reason"]: row["words"] for row in rows_of(__file__, "reasons.csv")}
+_REASONS = {
+    "NOT_SUPPORTED": "the card does not offer it",
+    "GPU_IS_LOST": "the GPU fell off the bus or does not answer",
+    "NO_PERMISSION": "needs more rights",
+    "FUNCTION_NOT_FOUND": "the driver is too old for it",
+    "INVALID_ARGUMENT": "the driver does not know the question",
+    "UNKNOWN": "the driver does not know",
+    "LIBRARY_NOT_FOUND": "no libnvidia-ml.so.1",
+    "DRIVER_NOT_LOADED": "the driver is not loaded",
+    "LIB_RM_VERSION_MISMATCH": "library and kernel module of different versions",
+    "HUNG": "the driver call did not return",
+    "CRASHED": "the driver call ended the process that made it",
+    "NOT_ASKED": "an earlier driver call hung or crashed",
+}
 
 _DOES_NOT_APPLY = ("NOT_SUPPORTED", "N/A", "Not Supported")  # NVML's word, and nvidia-smi's
 

@@ -24,7 +24,7 @@ from gputopo.report.machine.matrix import (
 )
 from gputopo.report.units import counted, gib
 from gputopo.topology.hops import class_name
-from gputopo.values.fields import field_at, path_in_words, rows_of
+from gputopo.values.fields import field_at, path_in_words
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Driver, Gpu, Host, LineCounts, Machine, Nic, NicPort, NumaNode, Unread
 from gputopo.values.subject import at_gpu, single_facts
@@ -218,7 +218,19 @@ def _lines(unread: Sequence[Unread]) -> Iterable[tuple[str, str]]:
         yield "", f"and {len(unread) - _UNREAD_SHOWN} more; --json has them all"
 
 
-_DRIVER_WORDS = {row["status"]: row["words"] for row in rows_of(__file__, "driver.csv")}
+_DRIVER_WORDS = {
+    "no_device": "no NVIDIA device on this machine",
+    "not_loaded": "not loaded",
+    "library_missing": "libnvidia-ml.so.1 not found",
+    "version_mismatch": "library and kernel module of different versions",
+    "too_old": "older than the CUDA runtime",
+    "not_ready": "waits for the fabric manager",
+    "no_permission": "no permission to open /dev/nvidia*",
+    "other_driver": "the device is bound to another kernel driver",
+    "hung": "a call into the driver did not return",
+    "crashed": "a call into the driver crashed",
+    "failed": "not working",
+}
 
 
 def about_rows(machine: Machine) -> list[tuple[str, str]]:
