@@ -1,7 +1,7 @@
-"""`gputopo` in this process with workers that really train: forks of a process that has TensorFlow loaded.
+"""Workers that really train, and programs: forks of a process that has TensorFlow loaded.
 
-In the worker's place the launcher starts a small client, with the pipes, the session and the exit code of a
-worker. What signals do is for tests that start everything anew.
+In their place the launcher starts a small client, with the pipes, the session and the exit code of what it
+stands for. What signals do is for tests that start everything anew.
 """
 
 import contextlib
@@ -34,10 +34,11 @@ _TIMEOUT_S = 300.0
 # The events go through /proc: the server takes the three standard streams alone.
 _CLIENT = """
 import json, os, socket, sys
-door, spec, events = sys.argv[1:]
+door, *words = sys.argv[1:]
 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as forks:
     forks.connect("\\0" + door)
-    request = {"arguments": [spec, f"/proc/{os.getpid()}/fd/{events}"], "environment": dict(os.environ)}
+    words = [word.replace("/proc/self", f"/proc/{os.getpid()}") for word in words]
+    request = {"arguments": ["-c", *words], "environment": dict(os.environ)}
     socket.send_fds(forks, [json.dumps(request).encode()], [0, 1, 2])
     sys.exit(int(forks.recv(16)))
 """
@@ -80,9 +81,19 @@ def result_of(folder: Path, *options: str) -> Result:
 @contextlib.contextmanager
 def _forked() -> Iterator[Callable[[Path, int], Sequence[str]]]:
     """Make the command of a worker; where nothing can be forked, the real one."""
+    with program(_WORKER) as command:
+        if command[1] == "-c":
+            yield worker_command
+        else:
+            yield lambda spec, events: (*command, str(spec), f"/proc/self/fd/{events}")
+
+
+@contextlib.contextmanager
+def program(code: str) -> Iterator[tuple[str, ...]]:
+    """Make the command of a program in Python; where nothing can be forked, a fresh interpreter."""
     forks = server()
     if forks is None:
-        yield worker_command
+        yield sys.executable, "-c", code
         return
     door = f"gputopo-tests-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
@@ -91,7 +102,7 @@ def _forked() -> Iterator[Callable[[Path, int], Sequence[str]]]:
         thread = threading.Thread(target=_serve, args=(listening, forks))
         thread.start()
         try:
-            yield lambda spec, events: (sys.executable, "-IS", "-c", _CLIENT, door, str(spec), str(events))
+            yield sys.executable, "-IS", "-c", _CLIENT, door, code
         finally:
             listening.shutdown(socket.SHUT_RDWR)  # from here nothing is accepted
             thread.join()
@@ -100,16 +111,15 @@ def _forked() -> Iterator[Callable[[Path, int], Sequence[str]]]:
 def _serve(listening: socket.socket, forks: Server) -> None:
     with contextlib.suppress(OSError):  # at the end of listening
         while True:
-            client, _ = listening.accept()
-            with client, contextlib.suppress(ConnectionError):  # a client that was ended
-                _run(client, forks)
+            threading.Thread(target=_run, args=(listening.accept()[0], forks)).start()
 
 
 def _run(client: socket.socket, forks: Server) -> None:
-    message, streams, _, _ = socket.recv_fds(client, MESSAGE_BYTES, 3)
-    request = json.loads(message)
-    with forks.start(["-c", _WORKER, *request["arguments"]], request["environment"], streams) as program:
-        for stream in streams:
-            os.close(stream)
-        code = program.wait(_TIMEOUT_S)
-    client.send(b"%d" % (code if code >= 0 else 128 - code))
+    with client, contextlib.suppress(ConnectionError):  # a client that was ended
+        message, streams, _, _ = socket.recv_fds(client, MESSAGE_BYTES, 3)
+        request = json.loads(message)
+        with forks.start(request["arguments"], request["environment"], streams) as program:
+            for stream in streams:
+                os.close(stream)
+            code = program.wait(_TIMEOUT_S)
+        client.send(b"%d" % (code if code >= 0 else 128 - code))

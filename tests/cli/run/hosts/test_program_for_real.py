@@ -1,7 +1,6 @@
 """A script that trains by gputopo.launch.strategy, run by gputopo on two hosts of this one's loopback."""
 
 import json
-import sys
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.launch.hosts.addresses import free_port
+from tests.cli import trained
 from tests.kit import commands
 
 pytestmark = pytest.mark.tensorflow
@@ -35,15 +35,15 @@ made = isinstance(chosen, tf.distribute.MultiWorkerMirroredStrategy)
 print(json.dumps([made, chosen.num_replicas_in_sync, float(weight.numpy())]))
 """
 COMMAND = ("-m", "gputopo", "run", "--cpu", "--hosts")
-PROGRAM = ("--", sys.executable, "-c", TRAINS)
 
 
 def test_a_script_trains_with_one_strategy_over_both_hosts(tmp_path: Path) -> None:
     hosts = f"localhost:{free_port()},localhost"
     started = partial(commands.started, GPUTOPO_HOME=str(tmp_path), TF_CPP_MIN_LOG_LEVEL="2")
     with ExitStack() as ending:
+        program = ending.enter_context(trained.program(TRAINS))
         launchers = [
-            ending.enter_context(started(*COMMAND, hosts, "--node-rank", rank, *PROGRAM))
+            ending.enter_context(started(*COMMAND, hosts, "--node-rank", rank, "--", *program))
             for rank in ("0", "1")
         ]
         ended = [(printed.read(), launcher.wait(180)) for launcher, printed in launchers]
