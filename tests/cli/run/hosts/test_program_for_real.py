@@ -1,6 +1,7 @@
 """A script that trains by gputopo.launch.strategy, run by gputopo on two hosts of this one's loopback."""
 
 import json
+import sys
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -8,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gputopo.launch.hosts.addresses import free_port
-from tests.cli import trained
 from tests.kit import commands
+from tests.launch import forks
 
 pytestmark = pytest.mark.tensorflow
 
@@ -41,9 +42,10 @@ def test_a_script_trains_with_one_strategy_over_both_hosts(tmp_path: Path) -> No
     hosts = f"localhost:{free_port()},localhost"
     started = partial(commands.started, GPUTOPO_HOME=str(tmp_path), TF_CPP_MIN_LOG_LEVEL="2")
     with ExitStack() as ending:
-        program = ending.enter_context(trained.program(TRAINS))
+        server = forks.server()
+        python = sys.executable if server is None else ending.enter_context(server.door(tmp_path))
         launchers = [
-            ending.enter_context(started(*COMMAND, hosts, "--node-rank", rank, "--", *program))
+            ending.enter_context(started(*COMMAND, hosts, "--node-rank", rank, "--", python, "-c", TRAINS))
             for rank in ("0", "1")
         ]
         ended = [(printed.read(), launcher.wait(180)) for launcher, printed in launchers]
