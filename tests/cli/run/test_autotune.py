@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -18,14 +17,14 @@ from gputopo.planner.autotune import Race
 from gputopo.values import schema
 from gputopo.values.run.plan import Autotune, Candidate, Plan, mode_of
 from gputopo.values.run.result import Result
-from tests.cli.conftest import Call
+from tests.cli.conftest import ByName, Call
 from tests.cli.trained import without_a_gpu
 from tests.launch.claiming import other
 from tests.launch.specs import machine, plan_for
 
 
 def test_it_measures_and_then_trains_with_the_fastest(
-    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
+    call: Call, without_gpu: None, worker: ByName, tmp_path: Path
 ) -> None:
     worker("works")
     out = tmp_path / "out"
@@ -42,7 +41,7 @@ def test_it_measures_and_then_trains_with_the_fastest(
 
 
 def test_what_it_cannot_be_combined_with_is_refused_in_two_lines(
-    call: Call, without_gpu: None, worker: Callable[[str], None]
+    call: Call, without_gpu: None, worker: ByName
 ) -> None:
     worker("works")
     alone = "a single placement"
@@ -71,7 +70,7 @@ def test_what_it_cannot_be_combined_with_is_refused_in_two_lines(
 
 
 def test_a_plan_is_that_of_the_fastest_with_what_was_measured(
-    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], own_home: Path
+    call: Call, on_scenario: ByName, worker: ByName, own_home: Path
 ) -> None:
     on_scenario("four")
     worker("works")
@@ -97,9 +96,7 @@ def test_a_plan_is_that_of_the_fastest_with_what_was_measured(
     assert len(schema.decode(more.out, Plan, origin="stdout").candidates) == 12
 
 
-def test_a_plan_without_gpus_is_for_cpu_devices(
-    call: Call, without_gpu: None, worker: Callable[[str], None]
-) -> None:
+def test_a_plan_without_gpus_is_for_cpu_devices(call: Call, without_gpu: None, worker: ByName) -> None:
     worker("works")
     done = call("plan", "--model", "alexnet", "--autotune", "2")
     assert done.code == 0, done.err
@@ -109,7 +106,7 @@ def test_a_plan_without_gpus_is_for_cpu_devices(
 
 
 def test_where_no_placement_can_be_run_the_cause_and_the_logs_are_named(
-    call: Call, without_gpu: None, worker: Callable[[str], None]
+    call: Call, without_gpu: None, worker: ByName
 ) -> None:
     worker("traceback")
     done = call("plan", "--model", "alexnet", "--autotune", "2")

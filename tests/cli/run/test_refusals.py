@@ -2,12 +2,11 @@
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Call
+from tests.cli.conftest import ByName, Call
 
 
 @pytest.mark.parametrize(
@@ -171,7 +170,7 @@ def test_a_dry_run_whose_program_json_cannot_hold_is_refused(call: Call, without
 
 
 def test_a_batch_whose_examples_alone_are_larger_than_memory_is_refused_before_anything_starts(
-    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
+    call: Call, without_gpu: None, worker: ByName, tmp_path: Path
 ) -> None:
     worker("works")
     folder = tmp_path / "out"
