@@ -14,12 +14,10 @@ SPEED = "--single-gpu-images-per-sec 1000"
 OPTIONS = (
     "",
     SPEED,
-    f"{SPEED} --num-gpus 2",
     f"{SPEED} --num-gpus auto:0.3",
     f"{SPEED} --num-gpus 2 --prefer-pix --ps cpu",
     f"{SPEED} --gpus 2,0 --ps gpu:2",
     f"{SPEED} --gpus 0,1,3 --num-gpus 2 --exclude 2",
-    f"{SPEED} --variable-update independent",
     f"{SPEED} --all-reduce nccl --batch-size 32",
     f"{SPEED} --variable-update replicated --no-history",
     "--single-gpu-images-per-sec 1000,1000,700,1000 --batch-size auto",
@@ -44,15 +42,14 @@ def test_the_same_options_give_the_same_plan(call: Call, on_scenario: ByName, op
     assert planned == run
 
 
-@pytest.mark.parametrize("visible", ["0,1", "3,2,1"])
 def test_so_they_do_with_the_gpus_that_are_visible(
-    call: Call, on_scenario: ByName, monkeypatch: pytest.MonkeyPatch, visible: str
+    call: Call, on_scenario: ByName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_scenario("four")
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,2,1")
     planned, run = both(call, SPEED)
-    assert set(planned["choice"]["gpus"]) == set(map(int, visible.split(",")))
+    assert set(planned["choice"]["gpus"]) == {1, 2, 3}
     assert planned["choice"] == run["choice"]
 
 
