@@ -1,8 +1,6 @@
 """Pictures: well-formed SVG with names, with every device and number in it, for machines of every form."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
@@ -28,6 +26,7 @@ from gputopo.values.run.events import Device
 from gputopo.values.run.plan import ResourceLoad, StepLine
 from gputopo.values.run.result import DeviceResult
 from gputopo.values.subject import Subject
+from tests.kit import commands
 from tests.kit.faults import selected
 from tests.kit.machines import read
 
@@ -211,5 +210,4 @@ def test_the_same_picture_is_the_same_file() -> None:
 
 
 def test_nothing_but_pictures_loads_matplotlib() -> None:
-    script = "import sys, tests.kit.preloaded; sys.exit('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+    assert commands.run("-c", "import sys; sys.exit('matplotlib' in sys.modules)").returncode == 0
