@@ -53,7 +53,7 @@ def gpu_machine(
     return Machine(source="test", gpus=gpus, links=links)
 
 
-@pytest.mark.parametrize("name", ["7gforce", "az-2x-m60", "az-4x-m60", "dgx1-p100", "dgx1-v100"])
+@pytest.mark.parametrize("name", ["7gforce", "az-4x-m60", "dgx1-v100"])
 def test_every_gpu_of_a_bundled_machine_is_in_its_topology(name: str) -> None:
     machine = captures.load([name])
     shown = texts(topology_picture(machine))
@@ -202,11 +202,6 @@ def test_a_step_shows_predicted_and_measured_parts_and_nothing_where_nothing_is_
     assert "variables" not in shown
     unmeasured = msgspec.structs.replace(row, weights_ms=None)
     assert step_picture("step", "A step", None, [unmeasured]) is None
-
-
-def test_the_same_picture_is_the_same_file() -> None:
-    machine = gpu_machine(2, {(0, 1): Hop.PIX})
-    assert topology_picture(machine) == topology_picture(machine)
 
 
 def test_nothing_but_pictures_loads_matplotlib() -> None:
