@@ -1,7 +1,6 @@
 import pytest
 
-from gputopo import findings
-from gputopo.values.machine import GpuProcess, Hop
+from gputopo.values.machine import Hop
 from tests.findings.boxes import all_of, every_gpu, find, gpu, pair, sound
 from tests.findings.faults import IDLE, process, two_nodes
 
@@ -20,19 +19,6 @@ def test_a_program_that_takes_a_tenth_of_the_card_is_a_warning(
     (found,) = find(gpu(1, **reported)(sound()))  # 16160 MiB in all
     assert (found.id, found.severity) == ("gpu.busy", severity)
     assert "python (pid 4321)" in found.says
-
-
-def test_a_screen_or_an_idle_server_leaves_a_card_free() -> None:
-    idle = every_gpu(**IDLE, memory_mib={"used": 22})
-    server = GpuProcess(pid=1, kind="compute", name="nvidia-cuda-mps-server", memory_mib=30)
-    for processes in ((), None, process("graphics"), (server,)):
-        assert findings.find(all_of(idle, gpu(1, processes=processes))(sound())) == ()
-
-
-def test_use_without_a_process_is_reported_with_what_shows_it() -> None:
-    (found,) = findings.find(sound())
-    assert (found.id, found.severity, found.subject.text) == ("gpu.busy", "warning", "gpus:0-3")
-    assert "97% load, 9000 of 16160 MiB used, no process listed" in found.says
 
 
 def test_many_programs_are_named_in_short() -> None:

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from gputopo.report.document import document_lines, document_text
+from gputopo.report.document import document_text
 from gputopo.report.plan import answer, environment_lines, plan_document, summary_lines
 from gputopo.values.run.plan import (
     Candidate,
@@ -62,11 +62,6 @@ def test_parts_that_a_plan_has_not_are_left_out() -> None:
     assert "Candidates" not in text
     assert "Refused" not in text
     assert "Images/sec" not in text
-
-
-def test_many_candidates_are_cut_with_a_word_about_it() -> None:
-    others = tuple(Candidate(gpus=(0, n), ps_device="cpu") for n in range(2, 11))
-    assert "and 4 more" in shown(Plan(choice=CHOICE, candidates=(CHOICE, *others)))
 
 
 def test_an_environment_value_that_a_shell_would_split_is_quoted() -> None:
@@ -163,12 +158,6 @@ def test_the_steps_of_the_next_best_are_bars_of_their_parts() -> None:
         assert bar == "█" * bar.count("█") + "▓" * bar.count("▓") + "▒" * bar.count("▒")
         assert bar.count("█") == pytest.approx(50 * len(bar) / ms, abs=1)
     assert lines[4].split() == ["█", "compute", "▓", "weights", "▒", "gradients", "░", "variables"]
-
-
-def test_a_bar_has_a_colour_for_each_part() -> None:
-    spans = [span for line in document_lines(plan_document(PREDICTED), 80) for span in line]
-    styles = {text[0]: style for text, style in spans if text.startswith(("█", "▓", "▒"))}
-    assert len(set(styles.values()) - {""}) == len(styles) == 3
 
 
 def test_a_plan_that_is_slower_than_fewer_gpus_begins_with_that() -> None:

@@ -86,11 +86,6 @@ def test_an_unknown_fact_is_a_question_mark_and_zero_is_a_zero() -> None:
     ]  # fmt: skip
 
 
-def test_a_fact_that_a_source_does_not_report_is_a_dash() -> None:
-    gpus = (Gpu(index=0, name="card", pstate="P0"), Gpu(index=1, name="card"))
-    assert row(Machine(source="x", gpus=gpus), 1) == ["1", "card", "-"]
-
-
 def test_a_column_of_which_nothing_is_reported_is_left_out() -> None:
     text = shown(Machine(source="x", gpus=(Gpu(index=0, name="card"),), missing={"gpus[*].pstate": "no"}))
     assert "Name" in text

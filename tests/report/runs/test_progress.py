@@ -10,7 +10,6 @@ from rich.console import Console
 from gputopo.report.runs.progress import Display, Progress
 from gputopo.report.runs.state import RunState
 from gputopo.values.run.events import (
-    CheckpointSaved,
     Event,
     GpuSample,
     Judged,
@@ -272,12 +271,6 @@ def test_a_loss_that_is_no_number_is_reported_once() -> None:
     assert any(line.startswith("step 20:") for line in reported)
 
 
-def test_news_of_the_run_are_lines_as_they_come() -> None:
-    kept = CheckpointSaved(time_s=1.0, path="/kept/1", steps=10, bytes=2048, seconds=0.5)
-    reported = plain([*EVENTS[:-1], kept, EVENTS[-1]])
-    assert "checkpoint after 10 steps: /kept/1 (2.0 KiB, 0.50 s)" in reported
-
-
 def test_plain_lines_of_steps_come_by_time_with_the_time_that_is_left() -> None:
     now = itertools.count(0.0, 0.5)
     console = Console(file=io.StringIO(), width=80)
@@ -292,16 +285,3 @@ def test_plain_lines_of_steps_come_by_time_with_the_time_that_is_left() -> None:
     lines = [line for line in text_of(console).splitlines() if line.startswith("step ")]
     assert [line.partition(":")[0] for line in lines] == [f"step {number}" for number in range(1, 101, 10)]
     assert lines[1].endswith(", 44.5 s left")
-
-
-def test_the_display_shows_what_the_gpus_reported_last() -> None:
-    state = RunState()
-    for event in EVENTS[:-1]:
-        state.add(event)
-    asked = GpuSample(gpu=0, graphics_mhz=1683, temperature_c=71, power_w=148.4, throttle_mask=0x4)
-    state.add(Sample(time_s=1.0, gpus=(asked, GpuSample(gpu=1, graphics_mhz=1700))))
-    not_asked = GpuSample(gpu=0, graphics_mhz=1670, power_w=149.0)
-    state.add(Sample(time_s=2.0, gpus=(not_asked, GpuSample(gpu=1, lost=True))))
-    first, second = (line for line in drawn(state).splitlines() if "of the best" in line)
-    assert first.endswith("100 % of the best  1670 MHz  71 C  149 W")
-    assert second.rstrip().endswith("of the best  lost")

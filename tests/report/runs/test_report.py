@@ -111,13 +111,6 @@ def test_only_what_is_slow_is_red() -> None:
     assert not any("red" in style for pieces in document_lines(run_document(even), 80) for _, style in pieces)
 
 
-def test_an_even_run_states_to_within_what_it_is_even() -> None:
-    assert "No slow device seen; a difference above 1.8 % is excluded." in shown(gpu_result(4))
-    alone = shown(gpu_result(1))
-    assert "even" not in alone
-    assert "Cannot tell for GPU 0: one device has no peer." in alone
-
-
 def test_a_difference_that_is_not_proven_is_shown_as_such_in_table_and_words() -> None:
     steps = InventedRun(2, slow={1: 0.25}, noise=Noise(own=0.3)).steps(20)
     result = summarise(stream(gpu_devices(2), steps))
