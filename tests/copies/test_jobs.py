@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.copies.copies import Copy, CopyJob, Setting, describe, group_name, path_of
+from gputopo.copies.copies import CopyJob, Setting, describe, group_name, path_of
 from gputopo.copies.jobs import (
     LOCAL_BYTES,
     MAX_PEERS,
@@ -243,12 +243,3 @@ def test_a_group_without_a_gpu_has_the_name_of_the_others() -> None:
 def test_one_of_two_directions_is_no_longer_both() -> None:
     both = next(job for job in jobs(EIGHT) if job.kind == "bidirectional")
     assert without(both, set(), [both.copies[0]]) is None
-
-
-def test_a_job_is_described_so_that_no_two_are_alike() -> None:
-    for level in ("quick", "full"):
-        every = jobs(Setting(gpus=(0, 1, 2), level=level, peers=EIGHT.peers))
-        words = [describe(job) for job in every]
-        assert len(set(words)) == len(words)
-    copy = Copy(kind="h2d", source="host", destination="gpu:0", pinned=False)
-    assert describe(CopyJob(kind="h2d", copies=(copy,))) == "h2d host -> gpu:0 pageable"

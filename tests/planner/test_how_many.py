@@ -245,12 +245,6 @@ def test_a_list_that_does_not_have_one_number_for_each_gpu_is_refused(
     assert what in refused.value.what
 
 
-def test_what_an_option_costs_is_compared_with_the_same_batches() -> None:
-    found = planned(batch_size="auto", ps="cpu")
-    (price,) = (one for one in there(found.prediction).prices if one.option == "--ps cpu")
-    assert price.images_per_sec == planned(batch_size="auto").choice.images_per_sec
-
-
 @pytest.mark.parametrize("ps", ["cpu", "gpu:spread", "gpu:3"])
 def test_batches_in_proportion_make_no_plan_slower(ps: str) -> None:
     speeds, batch = (9.0, 31.0, 14.0, 30.0, 90.0, 45.0, 20.0), 3

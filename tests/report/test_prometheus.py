@@ -94,16 +94,6 @@ def test_how_a_gpu_stands_with_its_nvswitches_is_a_state_set_and_its_health_a_se
     assert value(refused, "gputopo_gpu_fabric_joined", status="insufficient resources") == 0
 
 
-def test_a_gpu_that_is_joining_or_has_no_nvswitches_has_no_more_series_than_is_known() -> None:
-    joining = families(whole(fabric=Fabric(state="in progress")))
-    assert value(joining, "gputopo_gpu_fabric_state", state="in progress") == 1
-    assert value(joining, "gputopo_gpu_fabric_state", state="completed") == 0
-    assert [name for name in joining if "fabric" in name] == ["gputopo_gpu_fabric_state"]
-    unheard = families(whole(fabric=Fabric(state="a new word")))
-    assert value(unheard, "gputopo_gpu_fabric_state", state="a new word") == 1
-    assert not [name for name in families(whole()) if "fabric" in name]
-
-
 @pytest.mark.parametrize("scenario", sorted(SCENARIOS))
 def test_names_and_kinds_follow_the_rules_of_the_ecosystem(scenario: str) -> None:
     found = families(machine_of(scenario))

@@ -212,17 +212,6 @@ def test_where_the_program_ran_is_said_by_host_the_worst_first() -> None:
     assert stray.news() is None, "n2 reports that itself"
 
 
-def test_a_run_on_one_host_is_judged_as_ever() -> None:
-    record = HostRecords(devices(), {})
-    for number in range(60):
-        gpus = tuple(GpuSample(gpu=gpu, **WORKING) for gpu in (0, 1))
-        record.add(Sample(time_s=100.0 + number / 2, gpus=gpus, host=IDLE_HOST if number % 4 else None))
-    found = record.judge()
-    assert found.word == SOUND
-    assert found.says.startswith("nothing wrong found")
-    assert record.placed().gpus == (0, 1)
-
-
 def own(gpu: int, count: int = 1) -> GpuSample:
     return GpuSample(gpu=gpu, processes=count, other_processes=0)
 

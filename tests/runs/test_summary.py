@@ -265,15 +265,6 @@ def test_events_one_by_one_give_what_they_give_together() -> None:
     assert summary.result() == summarise(EVENTS)
 
 
-def test_the_warm_up_that_the_steps_show_is_reported_beside_the_one_that_was_left_out() -> None:
-    slow = [step(number, [(0.0, 0.3)] * 2) for number in range(1, 9)]
-    even = [step(number, [(0.0, 0.1)] * 2) for number in range(9, 49)]
-    result = summarise(stream(cpu_devices(2), [*slow, *even]))
-    assert (result.warmup_steps, result.steady_steps) == (2, 10)
-    assert result.steady_s == pytest.approx(2 * 0.5 + 8 * 0.3)
-    assert result.counted_s == pytest.approx(8 * 0.3 + 40 * 0.1)
-
-
 def test_batches_that_differ_are_those_of_each_device() -> None:
     # 1 ms an example: towers of 60 and 90 examples compute 60 and 90 ms.
     first, *rest = run_of([[(0.0, 0.06), (0.0, 0.09)]] * 12, seconds=0.1)

@@ -13,7 +13,7 @@ from gputopo.findings import Finding
 from gputopo.report.bandwidth.parts import bandwidth_document
 from gputopo.report.document import document_text
 from gputopo.report.markdown import document_markdown
-from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample
+from gputopo.values.bandwidth import Bandwidth, Conditions, NotMeasured, Sample
 from gputopo.values.machine import LineCounts, Machine
 from gputopo.values.subject import Subject
 from tests import there
@@ -137,21 +137,6 @@ def test_each_kind_of_copy_between_gpus_has_a_matrix_with_its_size_and_number() 
     assert both["GPU0", "GPU1"] == both["GPU1", "GPU0"] == "20.0"
     assert cells(part(text, "Both directions at once (sum), staged"))["GPU1", "GPU0"] == "7.00"
     assert cells(part(text, "Latency us, direct (load)"))["GPU0", "GPU1"] == "1.25"
-
-
-def test_each_kind_of_copy_between_gpus_has_a_row_of_its_range() -> None:
-    samples = (
-        pair(0, 1, 11.3), pair(1, 0, 6.25), pair(0, 2, 9.5), pair(0, 1, 0.7712, staged=True),
-        Sample(kind="latency", source="gpu:0", destination="gpu:1", path="direct", median_us=7.5),
-        Sample(kind="latency", source="gpu:1", destination="gpu:0", path="direct", median_us=9.0),
-    )  # fmt: skip
-    failed = Failure(
-        kind="p2p_direct", source="gpu:2", destination="gpu:1", reason="WRONG_DATA", says="1 word differs"
-    )
-    table = part(shown(msgspec.structs.replace(only(*samples), failures=(failed,)), 3, 120), "Between GPUs")
-    assert re.search(r" direct +6\.25 +1 to 0 +9\.50 +11\.3 +12\.6 +3 of 6 +1\n", table)
-    assert re.search(r" staged +0\.77 +0 to 1 +0\.77 +0\.77 +- +1 of 6 +-\n", table)
-    assert re.search(r"latency us, direct, small copy +9\.00 +1 to 0 +8\.25 +7\.50 +- +2 of 6 +-\n", table)
 
 
 def test_a_copy_that_failed_is_marked_in_its_cell_and_explained() -> None:
@@ -326,12 +311,6 @@ def test_many_numbers_that_were_not_taken_for_one_reason_are_cut_and_counted() -
     assert "copy 5" in body
     assert "copy 6" not in body
     assert "and 14 more" in body
-
-
-def test_notes_that_differ_in_a_gpu_only_are_reported_once() -> None:
-    notes = tuple(f"it is taken as GPU {gpu} by its file" for gpu in (0, 1, 2, 6))
-    body = part(shown(msgspec.structs.replace(only(), notes=(*notes, "GPU 1 and GPU 2"))), "Notes")
-    assert body.split("\n")[:2] == ["  - it is taken as GPU 0-2,6 by its file", "  - GPU 1 and GPU 2"]
 
 
 @pytest.mark.parametrize(("gpus", "width"), [(1, 40), (2, 80), (8, 200), (16, 40), (16, 80)])

@@ -16,19 +16,6 @@ def test_the_same_reason_for_the_same_fact_on_all_gpus_is_reported_once() -> Non
     assert "GPUs 0-7  NOT_SUPPORTED, the card does not offer it: memory clock now\n" in text
 
 
-def test_facts_with_one_reason_share_a_group_and_another_reason_has_its_own() -> None:
-    missing = {
-        "gpus[0].pstate": "NOT_SUPPORTED",
-        "gpus[1].pstate": "GPU_IS_LOST",
-        "gpus[0].power_w.draw": "NOT_SUPPORTED",
-        "gpus[0].power_w.limit": "NOT_SUPPORTED",
-    }
-    assert grouped_missing(missing) == {
-        ("GPU 0", "NOT_SUPPORTED"): "P-state, power draw, power limit",
-        ("GPU 1", "GPU_IS_LOST"): "P-state",
-    }
-
-
 def test_of_very_many_facts_some_are_named_and_the_rest_is_counted() -> None:
     missing = {f"gpus[0].ecc.counts.place{n}": "NO" for n in range(20)}
     (words,) = grouped_missing(missing).values()

@@ -86,13 +86,6 @@ def test_an_unknown_fact_is_a_question_mark_and_zero_is_a_zero() -> None:
     ]  # fmt: skip
 
 
-def test_a_column_of_which_nothing_is_reported_is_left_out() -> None:
-    text = shown(Machine(source="x", gpus=(Gpu(index=0, name="card"),), missing={"gpus[*].pstate": "no"}))
-    assert "Name" in text
-    assert "P-state" not in text.partition("Not read")[0]
-    assert "Temp" not in text
-
-
 def test_a_lost_gpu_is_called_lost_in_its_row() -> None:
     gpus = (Gpu(index=0, name="card", pstate="P0"), Gpu(index=1, lost=True))
     missing = {"gpus[1].name": "GPU_IS_LOST", "gpus[1].pstate": "GPU_IS_LOST"}
@@ -114,26 +107,6 @@ def test_the_table_becomes_two_where_the_screen_is_narrow() -> None:
     narrow = shown(machine, 60)
     assert narrow.count("GPU  ") == 2
     assert "Workstation Edition" in narrow
-
-
-def test_sixteen_gpus_with_long_names_fit_80_columns() -> None:
-    gpus = tuple(
-        Gpu(
-            index=i,
-            name="NVIDIA H100 80GB HBM3 with a very long marketing name",
-            pci_address=f"0000:{i:02x}:00.0",
-            numa_node=1,
-            pcie=Pcie(gen_now=5, gen_max=5, width_now=16, width_max=16),
-            clocks_mhz=ClocksMhz(
-                graphics=ClockMhz(now=1980, max=1980), memory=ClockMhz(now=14001, max=14001)
-            ),
-            pstate="P0",
-            power_w=PowerW(draw=700.0, limit=1000.0),
-            memory_mib=MemoryMib(used=181_559, total=183_359),
-        )
-        for i in range(16)
-    )
-    assert max(map(len, shown(Machine(source="live", gpus=gpus)).splitlines())) <= 80
 
 
 UP = NicPort(

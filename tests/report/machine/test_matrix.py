@@ -37,19 +37,6 @@ def machine(gpus: int, links: dict[tuple[int, int], Link] | None = None, nics: i
     )
 
 
-def test_nvlinks_stand_before_the_pcie_hop_as_in_nvidia_smi() -> None:
-    links = {
-        (0, 1): Link(a=0, b=1, hop=Hop.PHB, nvlinks=2),
-        (0, 2): Link(a=0, b=2, hop=Hop.PHB, nvlinks=0),
-        (1, 2): Link(a=1, b=2, nvlinks=12),
-    }
-    table = cells(machine(3, links))
-    assert table["GPU0", "GPU1"] == table["GPU1", "GPU0"] == "NV2"
-    assert table["GPU0", "GPU2"] == "PHB"
-    assert table["GPU1", "GPU2"] == "NV12"
-    assert table["GPU1", "GPU1"] == "X"
-
-
 def test_a_pair_that_nothing_is_known_of_is_a_question_mark_and_the_legend_reports_it() -> None:
     table = cells(machine(3, {(0, 1): Link(a=0, b=1)}))
     assert table["GPU0", "GPU1"] == table["GPU0", "GPU2"] == "?"

@@ -291,14 +291,6 @@ def test_what_devices_did_in_traced_steps_stands_beside_the_time_of_these_steps_
     assert "trace step 2, 750.0 ms: /t /CPU:0: computed 500.0 ms" in text
 
 
-def test_the_input_alone_has_no_weights_and_no_computing_in_its_table() -> None:
-    result = summarise(stream(cpu_devices(2), InventedRun(2).steps(3)))
-    alone = shown(msgspec.structs.replace(result, spec={**result.spec, "task": "input"}), width=200)
-    assert "weights" not in alone
-    assert " batch" in alone
-    assert " copy" in alone
-
-
 @pytest.mark.parametrize(("verdict", "style"), [("within", ""), ("slower", "yellow"), ("not compared", "")])
 def test_predicted_stands_beside_measured(verdict: str, style: str) -> None:
     found = AgainstPrediction(
