@@ -186,15 +186,6 @@ def test_nothing_is_asked_where_all_at_once_are_as_fast_as_alone() -> None:
     assert next_jobs([], EIGHT) == ()
 
 
-def test_a_group_that_was_tried_and_failed_is_not_asked_for_again() -> None:
-    done = [sample for gpu in range(3) for sample in at_once("h2d", {gpu: 12.0})]
-    done += at_once("h2d", dict.fromkeys(range(3), 4.0))
-    three = Setting(gpus=(0, 1, 2))
-    asked = next_jobs(done, three)
-    assert [job.group for job in asked] == ["h2d gpus:0,1", "h2d gpus:0,2", "h2d gpus:1,2"]
-    assert next_jobs(done, three, frozenset(job.group or "" for job in asked)) == ()
-
-
 def ends(job: CopyJob) -> list[tuple[int, ...]]:
     return [copy.gpus for copy in job.copies]
 

@@ -82,11 +82,6 @@ def test_of_boards_with_one_name_the_fastest_memory_counts() -> None:
     assert marks(box("NVIDIA GeForce RTX 3050"), local(205.0), local(230.0)) == [None, "cache"]
 
 
-def test_an_unknown_model_is_compared_with_the_fastest_memory_known() -> None:
-    for machine in (box(None), box("A GPU of tomorrow"), Machine(source="test")):
-        assert marks(machine, local(1537.0), local(8100.0)) == [None, "cache"]
-
-
 def test_a_cache_rate_makes_no_sound_number_a_clock_ramp_up() -> None:
     ada = box(*["NVIDIA RTX 6000 Ada Generation"] * 2)
     found = checked(

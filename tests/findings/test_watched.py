@@ -23,11 +23,6 @@ def test_steady_work_and_idling_have_no_findings() -> None:
     assert found([IDLING] * 100) == ()
 
 
-def test_a_history_without_samples_reports_nothing() -> None:
-    assert find_watched(sound(2), History()) == ()
-    assert find_watched(sound(2), watched([IDLING])) == ()
-
-
 def test_a_link_that_changes_under_load_is_flapping_and_the_changes_are_counted() -> None:
     (finding,) = found([samples(pcie_gen=3 if number % 2 else 2) for number in range(12)])
     assert (finding.id, finding.subject.text, finding.severity) == ("pcie.link_flapping", "gpu:1", "warning")

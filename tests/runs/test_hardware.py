@@ -140,11 +140,6 @@ def test_what_lasts_a_moment_is_no_fault() -> None:
     assert recorded(moment).judge().faults == ()
 
 
-def test_gpus_at_different_loads_are_not_compared() -> None:
-    found = recorded(always(graphics_mhz=1200, gpu_utilization_percent=60)).judge()
-    assert (found.faults, "clocks.core_slower_than_peers" in found.not_checked) == ((), True)
-
-
 def test_what_a_driver_does_not_report_is_not_checked_rather_than_fine() -> None:
     nothing = dict.fromkeys(("throttle_mask", "pcie_gen", "pcie_width", "other_processes"))
     found = recorded(always(**nothing), of_both=nothing).judge()
@@ -210,6 +205,17 @@ def test_where_the_program_ran_is_said_by_host_the_worst_first() -> None:
     found = stray.placed()
     assert (found.word, found.says) == (OUTSIDE, "n2: the program runs on GPU 3; planned: GPUs 0-1")
     assert stray.news() is None, "n2 reports that itself"
+
+
+def test_a_run_on_one_host_is_judged_as_ever() -> None:
+    record = HostRecords(devices(), {})
+    for number in range(60):
+        gpus = tuple(GpuSample(gpu=gpu, **WORKING) for gpu in (0, 1))
+        record.add(Sample(time_s=100.0 + number / 2, gpus=gpus, host=IDLE_HOST if number % 4 else None))
+    found = record.judge()
+    assert found.word == SOUND
+    assert found.says.startswith("nothing wrong found")
+    assert record.placed().gpus == (0, 1)
 
 
 def own(gpu: int, count: int = 1) -> GpuSample:

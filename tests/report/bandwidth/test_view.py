@@ -14,7 +14,7 @@ from gputopo.report.bandwidth.parts import bandwidth_document
 from gputopo.report.document import document_text
 from gputopo.report.markdown import document_markdown
 from gputopo.values.bandwidth import Bandwidth, Conditions, NotMeasured, Sample
-from gputopo.values.machine import LineCounts, Machine
+from gputopo.values.machine import Machine
 from gputopo.values.subject import Subject
 from tests import there
 from tests.invented_bandwidths import bandwidth_of, machine_with, pair
@@ -294,23 +294,6 @@ def test_what_was_not_measured_is_one_line() -> None:
     text = brief(msgspec.structs.replace(judged(12.3), not_measured=entries))
     assert "Not measured: 9 copies or tests (reason 0; reason 1 and 1 other reason)." in text
     assert "--all." in text
-
-
-def test_lines_that_were_not_understood_are_counted() -> None:
-    for missed, words in ((0, ""), (3, "3 lines not understood: gputopo inspect --from lists them")):
-        lines = (LineCounts(source="test", read=5, known=1, not_understood=missed),)
-        machine = msgspec.structs.replace(machine_with(2), lines=lines)
-        text = document_text(bandwidth_document(machine, only(), ()), 80)
-        assert ("not understood" in text) is bool(words)
-        assert words in text
-
-
-def test_many_numbers_that_were_not_taken_for_one_reason_are_cut_and_counted() -> None:
-    reported = tuple(NotMeasured(what=f"copy {number}", reason="time") for number in range(20))
-    body = part(shown(msgspec.structs.replace(only(), not_measured=reported)), "Not measured")
-    assert "copy 5" in body
-    assert "copy 6" not in body
-    assert "and 14 more" in body
 
 
 @pytest.mark.parametrize(("gpus", "width"), [(1, 40), (2, 80), (8, 200), (16, 40), (16, 80)])

@@ -11,7 +11,6 @@ from gputopo.report.markdown import document_markdown
 from gputopo.values.machine import (
     ClockMhz,
     ClocksMhz,
-    Driver,
     Gpu,
     Host,
     Machine,
@@ -56,20 +55,6 @@ def test_the_host_is_reported_in_a_few_lines() -> None:
     assert "NUMA 8   no CPUs" in text
     assert "kvm virtual machine, in a container (docker)" in text
     assert "IOMMU translated, ACS on" in text
-
-
-def test_bare_metal_and_no_container_are_words_too() -> None:
-    host = Host(virtual_machine="none", container="none")
-    assert "bare metal, no container" in shown(Machine(source="live", host=host))
-
-
-def test_a_kernel_module_of_another_version_is_shown_and_the_same_one_is_not() -> None:
-    same = Driver(status="ok", version="550.1", kernel_module_version="550.1", cuda_version="12.4")
-    other = Driver(status="version_mismatch", version="560.2", kernel_module_version="550.1")
-    assert "550.1, CUDA 12.4\n" in shown(Machine(source="live", driver=same))
-    assert "different versions, 560.2, kernel module 550.1" in shown(
-        Machine(source="live", driver=other), 120
-    )
 
 
 def test_an_unknown_fact_is_a_question_mark_and_zero_is_a_zero() -> None:
@@ -193,11 +178,6 @@ def test_two_sources_that_show_nothing_in_common_are_not_called_equal() -> None:
 def test_a_long_change_is_folded() -> None:
     text = changes_shown(difference(change("network card " + "x" * 20 + " is " + "y " * 40)))
     assert max(map(len, text.splitlines())) <= 60
-
-
-def test_markdown_has_a_list_or_states_that_nothing_changed() -> None:
-    assert "\n- driver: a\\_b\n" in document_markdown(difference_document(difference(change("driver: a_b"))))
-    assert "\nNo difference.\n" in document_markdown(difference_document(difference()))
 
 
 def test_findings_that_came_went_and_stayed_are_shown() -> None:

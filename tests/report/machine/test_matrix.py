@@ -1,7 +1,6 @@
 import re
 from itertools import combinations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,16 +84,6 @@ def test_gaps_in_the_numbering_are_kept() -> None:
 
 def test_a_machine_without_gpus_has_no_matrix() -> None:
     assert matrix_view(machine(0, nics=2), 80) == []
-
-
-@pytest.mark.parametrize(("gpus", "nics", "width"), [(1, 0, 40), (16, 10, 78)])
-def test_every_pair_is_shown_once_within_the_width(gpus: int, nics: int, width: int) -> None:
-    links = {pair: Link(a=pair[0], b=pair[1], hop=Hop.NODE) for pair in combinations(range(gpus), 2)}
-    whole = machine(gpus, links, nics)
-    names = [f"GPU{i}" for i in range(gpus)] + [f"NIC{i}" for i in range(nics)]
-    table = cells(whole, width)
-    assert set(table) == {(row, column) for row in names for column in names}
-    assert max(map(len, shown(whole, width).splitlines())) <= max(width, 60 if width < 60 else 0)
 
 
 @given(
