@@ -58,13 +58,6 @@ def measured(setting: Setting, groups: list[tuple[set[int], float]], alone: floa
     return done
 
 
-def test_every_direction_of_every_pair_is_a_job_of_its_own() -> None:
-    found = Counter(
-        (job.copies[0].source, job.copies[0].destination) for job in jobs(EIGHT) if job.kind == "p2p_staged"
-    )
-    assert found == Counter((f"gpu:{a}", f"gpu:{b}") for a, b in permutations(range(8), 2))
-
-
 def test_what_counts_most_comes_first() -> None:
     order = [describe(job).partition(" ")[0] for job in jobs(EIGHT)]
     firsts = [order.index(kind) for kind in ("h2d", "d2d_local", "p2p_direct", "latency", "p2p_staged")]

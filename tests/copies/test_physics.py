@@ -179,11 +179,6 @@ def test_pairs_that_no_pcie_link_can_carry_are_on_nvlink() -> None:
 # Contradictions
 
 
-def test_a_pair_below_one_full_uplink_is_sound_at_once_and_alone() -> None:
-    k80 = box(*["Tesla K80"] * 2)
-    assert marks(k80, copy(0, 1, 9.96), copy(1, 0, 9.96), both(0, 1, 9.94), both(1, 0, 9.5)) == [None] * 4
-
-
 def test_a_sum_below_one_direction_or_above_twice_of_it_is_not_used() -> None:
     cards = box(*["NVIDIA GeForce RTX 4090"] * 2)
     alone = (copy(0, 1, 26.0), copy(1, 0, 26.1))

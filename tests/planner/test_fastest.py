@@ -259,14 +259,6 @@ def test_what_cannot_be_predicted_from_is_refused(fields: dict[str, Any], words:
         plan(machine_of(SEVEN), request(num_gpus=2, **fields))
 
 
-def test_links_of_which_nothing_is_known_are_assumed_and_the_reasons_say_so() -> None:
-    found = plan(msgspec.structs.replace(machine_of(SEVEN), links=()), request(num_gpus=2))
-    assert found.choice.gpus == (0, 1)
-    assert found.prediction is not None
-    assert "topology unknown" in why(found)
-    assert "PCIe hops between GPU 0-6 (nvidia-smi topo -m)" in why(found)
-
-
 @pytest.mark.parametrize(
     ("model", "apart", "ran", "expected"),
     [

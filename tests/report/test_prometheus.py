@@ -7,7 +7,6 @@ from gputopo.report.prometheus import exposition
 from gputopo.values.machine import (
     ClockMhz,
     ClocksMhz,
-    Driver,
     Fabric,
     Gpu,
     Hop,
@@ -74,12 +73,6 @@ def test_numbers_are_in_base_units() -> None:
     assert value(found, "gputopo_gpu_performance_state") == 2
 
 
-def test_the_firmware_versions_are_labels_of_the_gpu() -> None:
-    found = families(whole(vbios_version="86.04.50.00.01", gsp_firmware_version="550.163.01"))
-    labels = {"vbios_version": "86.04.50.00.01", "gsp_firmware_version": "550.163.01"}
-    assert value(found, "gputopo_gpu_info", **labels) == 1
-
-
 @pytest.mark.parametrize(("action", "needed"), [("none", 0), ("drain and reset", 1)])
 def test_what_the_driver_asks_for_is_a_series_with_its_word(action: str, needed: int) -> None:
     found = families(whole(recovery_action=action))
@@ -132,12 +125,6 @@ def test_what_is_not_known_has_no_series_and_zero_is_a_zero() -> None:
     assert silent == []
     assert "gputopo_gpu_power_watts" not in found
     assert "gputopo_driver_up" not in found
-
-
-@pytest.mark.parametrize(("status", "up"), [("ok", 1), ("not_loaded", 0)])
-def test_a_driver_that_was_read_is_up_or_not(status: str, up: int) -> None:
-    found = families(Machine(source="live", driver=Driver(status=status)))  # type: ignore[arg-type]
-    assert value(found, "gputopo_driver_up") == up
 
 
 def test_the_hop_matrix_is_a_series_a_pair() -> None:

@@ -312,7 +312,7 @@ def _add_many(path: Path, number: int) -> None:
 
 def test_parallel_runs_lose_no_result(tmp_path: Path) -> None:
     path = tmp_path / history.FILE
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     writers = [context.Process(target=_add_many, args=(path, number)) for number in range(3)]
     for writer in writers:
         writer.start()

@@ -218,12 +218,6 @@ def test_one_round_alone_leaves_it_open_and_the_run_of_all_at_once_decides() -> 
     assert [row.word for row in rows.values()] == ["even", "slow"]
 
 
-def test_gpus_of_other_models_are_no_peers() -> None:
-    rows = device_rows({0: "A", 1: "B"}, runs({0: 100.0, 1: 50.0}))
-    assert [row.word for row in rows] == ["cannot tell"] * 2
-    assert rows[1].says == "GPU 1 cannot be compared: no other GPU of its kind was run"
-
-
 def test_rounds_that_differ_much_leave_it_open() -> None:
     noisy = tuple(
         msgspec.structs.replace(run, images_per_sec=(run.images_per_sec or 0) * (1 + 0.1 * (place % 4 == 1)))

@@ -86,21 +86,9 @@ def test_all_pairs_of_a_class_are_one_finding_and_each_has_its_numbers() -> None
     assert "(PIX: pairs 0<->1, 2<->3)" in by_class["PIX"].says
 
 
-def test_a_single_pair_is_its_own_subject() -> None:
-    staged = all_pairs(4, 11.0)
-    (found,) = reported(box(4, {(2, 1): 9.0}, staged), SLOWER)
-    assert found.subject.text == "link:1-2"
-
-
 def test_a_card_on_a_narrow_link_makes_none_of_its_pairs_slow() -> None:
     staged = {pair: 0.36 if 3 in pair else 11.0 for pair in permutations(range(6), 2)}
     assert reported(box(6, {}, staged), "bandwidth.pair_slower") == []
-
-
-def test_pairs_of_another_class_are_no_peers() -> None:
-    near = {(0, 1): Hop.PIX, (2, 3): Hop.PIX}
-    direct = {(a, b): 13.0 if (min(a, b), max(a, b)) in near else 6.5 for a, b in permutations(range(4), 2)}
-    assert reported(box(4, direct, {}, near), "bandwidth.pair_slower") == []
 
 
 @given(

@@ -44,19 +44,15 @@ def reported(seed: int) -> tuple[Machine, Bandwidth]:
 
 
 @given(st.integers(0, 2**32), st.integers(40, 200))
-def test_the_table_is_shown_and_no_word_from_outside_moves_the_cursor(seed: int, width: int) -> None:
+def test_both_forms_are_shown_and_no_word_from_outside_moves_the_cursor_or_breaks_a_table(
+    seed: int, width: int
+) -> None:
     machine, bandwidth = reported(seed)
     text = document_text(bandwidth_document(machine, bandwidth, ()), width)
-    assert all(character.isprintable() for character in text.replace("\n", ""))
     assert text.strip()
-
-
-@given(st.integers(0, 2**32))
-def test_markdown_tables_have_as_many_cells_in_every_row(seed: int) -> None:
-    machine, bandwidth = reported(seed)
-    text = document_markdown(bandwidth_document(machine, bandwidth, (), whole=True))
-    assert all(character.isprintable() for character in text.replace("\n", ""))
-    assert_tables_are_even(text)
+    markdown = document_markdown(bandwidth_document(machine, bandwidth, (), whole=True))
+    assert all(character.isprintable() for character in (text + markdown).replace("\n", ""))
+    assert_tables_are_even(markdown)
 
 
 def test_nothing_at_all_is_shown_as_such() -> None:
@@ -113,15 +109,6 @@ def test_every_number_of_a_gpu_stands_in_its_row() -> None:
         *("12.4", "of", "12.6", "13.3", "21.5", "6.50", "4.75", "601", "8.25", "gen3", "x16", "P0")
     ]
     assert len(rows) == 4
-
-
-def test_columns_of_what_nobody_measured_are_left_out() -> None:
-    table = part(
-        shown(only(Sample(kind="h2d", source="host", destination="gpu:0", median_gb_per_s=9.0))), "GPUs"
-    )
-    assert "to GPU" in table
-    for absent in ("from", "pageable", "at once", " of ", "latency", "P-state"):
-        assert absent not in table
 
 
 def test_each_kind_of_copy_between_gpus_has_a_matrix_with_its_size_and_number() -> None:
@@ -284,7 +271,6 @@ def judged(expected: float | None, *more: Sample, gpus: int = 2) -> Bandwidth:
             "1 not judged: no reference data",
         ),
         (judged(None), (), "Not judged: no reference data for these numbers."),
-        (judged(None, gpus=1), (), "Not judged: no reference data for these numbers.\n"),
         (judged(12.3), (SLOW,), "1 warning: GPU 2 at 3.10 of 12.3 GB/s: Gen3 x4."),
         (
             judged(12.3),
@@ -301,7 +287,6 @@ def judged(expected: float | None, *more: Sample, gpus: int = 2) -> Bandwidth:
             (),
             "No host or pair is slow: hosts are compared with one another only.",
         ),
-        (only(), (), "Nothing was measured."),
     ],
 )
 def test_the_first_line_is_the_answer(
@@ -349,8 +334,7 @@ def test_notes_that_differ_in_a_gpu_only_are_reported_once() -> None:
     assert body.split("\n")[:2] == ["  - it is taken as GPU 0-2,6 by its file", "  - GPU 1 and GPU 2"]
 
 
-@pytest.mark.parametrize("gpus", [1, 2, 8, 16])
-@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize(("gpus", "width"), [(1, 40), (2, 80), (8, 200), (16, 40), (16, 80)])
 def test_up_to_sixteen_gpus_fit_the_screen_and_no_pair_is_lost(gpus: int, width: int) -> None:
     text = shown(bandwidth_of(gpus) if gpus > 1 else only(*bandwidth_of(2).samples[:7]), gpus, width)
     assert max(map(len, text.splitlines())) <= width

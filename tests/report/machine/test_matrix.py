@@ -100,7 +100,7 @@ def test_a_machine_without_gpus_has_no_matrix() -> None:
     assert matrix_view(machine(0, nics=2), 80) == []
 
 
-@pytest.mark.parametrize(("gpus", "nics", "width"), [(1, 0, 40), (2, 10, 78), (8, 1, 40), (16, 10, 200)])
+@pytest.mark.parametrize(("gpus", "nics", "width"), [(1, 0, 40), (16, 10, 78)])
 def test_every_pair_is_shown_once_within_the_width(gpus: int, nics: int, width: int) -> None:
     links = {pair: Link(a=pair[0], b=pair[1], hop=Hop.NODE) for pair in combinations(range(gpus), 2)}
     whole = machine(gpus, links, nics)
