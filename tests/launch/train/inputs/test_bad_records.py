@@ -1,11 +1,12 @@
 """Records that cannot be used, and data that do not fit their model."""
 
+import re
 from typing import Any
 
 import pytest
 
 from tests.launch.train.inputs.cases.damage import PASSES
-from tests.launch.train.inputs.folders import DAMAGE, DAMAGED_FILE, DAMAGED_RECORD, SEEN_BY_EACH_CHECK
+from tests.launch.train.inputs.folders import DAMAGE, DAMAGED_FILE, DAMAGED_RECORD, forms
 
 pytestmark = pytest.mark.tensorflow
 
@@ -22,10 +23,12 @@ WHY = {
 
 
 def test_damage_stops_a_run_with_the_file_and_the_record(given: dict[str, Any]) -> None:
-    for kind in SEEN_BY_EACH_CHECK:
-        what, hint = given["damage"][f"{kind}-stop"]
-        assert what.endswith(f"{DAMAGED_FILE}, record {DAMAGED_RECORD}: {WHY[kind]}")
-        assert "--bad-records skip" in hint
+    what, hint = given["damage"]["stop"]
+    assert what.endswith(f"{DAMAGED_FILE}, record {DAMAGED_RECORD}: {WHY['checksum']}")
+    assert "--bad-records skip" in hint
+    label, hint = given["unfit"]["own with small range"]
+    assert re.search(r"train-0000\d-of-00003, record \d+: its label [234] is none of 1 to 1$", label)
+    assert "--bad-records skip" in hint
 
 
 def test_damage_is_left_out_and_counted_where_that_was_asked(given: dict[str, Any]) -> None:
@@ -45,8 +48,8 @@ def test_training_goes_round_without_the_damaged_records_and_counts_them_once(gi
 
 
 def test_wrong_boxes_are_reported_where_boxes_are_used(given: dict[str, Any]) -> None:
-    assert "its boxes are not within its picture" in given["schemas"]["train"][0]
-    assert given["schemas"]["eval"] is None
+    assert "its boxes are not within its picture" in given["let_go"]["error"][0]
+    assert given["forms"]["judged"] == [*range(1, len(forms()) + 2)], "also the one with wrong boxes"
 
 
 def test_a_folder_without_one_good_record_ends_with_an_error_and_not_never(given: dict[str, Any]) -> None:
@@ -59,7 +62,6 @@ def test_data_that_do_not_fit_the_model_are_refused(given: dict[str, Any]) -> No
         ("resnet20 on imagenet", "resnet20 is made for cifar10, "),
         ("resnet50 on cifar10", "resnet50 is made for imagenet, "),
         ("own with few classes", "own takes 3 colours and has 5 classes: cifar10 does not fit it"),
-        ("own with small range", "is none of 1 to 1"),
         ("name", "holds imagenet, not cifar10"),
     ]
     for case, says in cases:
@@ -67,7 +69,6 @@ def test_data_that_do_not_fit_the_model_are_refused(given: dict[str, Any]) -> No
 
 
 def test_an_error_of_a_record_holds_no_pipeline_that_the_worker_would_wait_for(given: dict[str, Any]) -> None:
-    assert given["let_go"]["error"] is not None
     assert given["let_go"]["alive"] == 0
 
 
