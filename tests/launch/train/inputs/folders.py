@@ -18,7 +18,6 @@ COLOURS = {"amber": (250, 190, 10), "blue": (20, 40, 230), "cyan": (10, 220, 220
 EACH = 3
 # What is wrong, and the label of the record that it is in (the third of the second file: labels 4, 5, 6).
 DAMAGE = ("checksum", "truncated", "picture", "label", "empty_record")
-DAMAGED_FILE = "validation-00001-of-00003"
 DAMAGED_RECORD = 1
 RECORDS = 3  # of each file
 OUTSIDE = [(0.1, 0.2, 0.8, 1.5)]  # a box that is not within its picture

@@ -15,7 +15,7 @@ def test_one_pass_holds_every_image_once_over_all_towers(given: dict[str, Any]) 
 
 
 def test_another_seed_gives_another_order(given: dict[str, Any]) -> None:
-    assert given["order"]["other_seed"] != given["order"]["first"]
+    assert given["order"]["other_seed"] != given["order"]["first"][:10]
 
 
 def test_sound_files_come_in_one_order_fast_or_with_care(given: dict[str, Any]) -> None:
@@ -43,7 +43,7 @@ def test_going_on_with_other_batches_passes_over_no_image_and_takes_none_twice(g
 def test_what_is_too_far_to_read_up_to_begins_in_another_order_and_reports_it(given: dict[str, Any]) -> None:
     order = given["order"]
     assert len(set(order["far"])) == 10
-    assert order["far"] != order["first"][30:40]
+    assert order["far"] not in (order["first"][:10], order["first"][30:40])
     assert "continues at image 30 in another order" in order["restarted"][-1]
 
 
