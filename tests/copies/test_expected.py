@@ -75,13 +75,6 @@ def test_what_no_source_reports_has_no_expectation(more: dict[str, Any]) -> None
     assert h2d(sound(), **more).expected_gb_per_s is None
 
 
-def test_host_memory_and_latency_have_none() -> None:
-    memory = one(sound(), "host_memory", "node:0", "node:0")
-    latency = Sample(kind="latency", source="gpu:0", destination="gpu:1", median_us=7.0)
-    assert memory.expected_gb_per_s is None
-    assert expected(sound(), latency) == (latency,)
-
-
 def capture(name: str) -> Machine:
     return Machine(source="bandwidthTest", gpus=(Gpu(index=0, name=name),))
 
@@ -236,11 +229,6 @@ def test_a_bridge_of_the_smaller_ampere_chip_has_its_own_row() -> None:
     assert large is not None
     assert small.link_gb_per_s < large.link_gb_per_s
     assert expected_nvlink(9) is None
-
-
-def test_an_expectation_that_a_session_wrote_stays() -> None:
-    written = replace(sample("h2d", "host", "gpu:1", 5.0, pinned=True), expected_gb_per_s=4.0)
-    assert expected(sound(), written) == (written,)
 
 
 def test_a_slow_bridge_above_both_cards_does_not_slow_what_they_copy_directly() -> None:

@@ -239,9 +239,9 @@ def test_findings_of_gpus_that_were_numbered_anew_stay() -> None:
     assert ("throttle.hw_thermal_slowdown", "gpu:0") in in_short(difference(was, now).findings.stayed)
 
 
-def test_a_machine_has_the_same_findings_as_itself() -> None:
+def test_a_machine_does_not_differ_from_itself_and_has_the_same_findings() -> None:
     for change, _ in [*FAULTS.values()][::4]:
         machine = change(boxes.sound())
-        found = difference(machine, machine).findings
-        assert (found.came, found.went) == ((), ())
-        assert found.stayed == find(machine)
+        found = difference(machine, machine)
+        assert (found.changes, found.findings.came, found.findings.went) == ((), (), ())
+        assert found.findings.stayed == find(machine)

@@ -23,11 +23,6 @@ def test_steady_work_and_idling_have_no_findings() -> None:
     assert found([IDLING] * 100) == ()
 
 
-def test_a_history_without_samples_reports_nothing() -> None:
-    assert find_watched(sound(2), History()) == ()
-    assert find_watched(sound(2), watched([IDLING])) == ()
-
-
 def test_a_link_that_changes_under_load_is_flapping_and_the_changes_are_counted() -> None:
     (finding,) = found([samples(pcie_gen=3 if number % 2 else 2) for number in range(12)])
     assert (finding.id, finding.subject.text, finding.severity) == ("pcie.link_flapping", "gpu:1", "warning")
@@ -100,11 +95,6 @@ def test_a_clock_that_sinks_under_load_is_sagging() -> None:
     assert (finding.id, finding.subject.text) == ("clocks.sagging", "gpu:1")
     assert finding.evidence["before_mhz"] == 1530
     assert finding.evidence["mhz"] == pytest.approx(1200, abs=5)
-
-
-def test_a_clock_that_sinks_for_a_reported_reason_is_reported_by_that_reason() -> None:
-    sinking = [samples()] * 30 + [samples(graphics_mhz=1200, throttle_mask=0x20)] * 50
-    assert {finding.id for finding in found(sinking)} == {"throttle.sw_thermal_slowdown"}
 
 
 def test_small_drift_and_one_short_dip_are_no_sagging() -> None:

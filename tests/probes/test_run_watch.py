@@ -1,8 +1,10 @@
 from collections.abc import Sequence
 
+import pytest
+
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.gpu_watch import GpuWatchChild
-from gputopo.probes.run_watch import AGAIN_S, ATTEMPTS, Counted, RunWatch
+from gputopo.probes.run_watch import AGAIN_S, ATTEMPTS, EVERY_S, EVERY_S_OF_MANY, Counted, RunWatch
 from gputopo.values.run.events import GpuSample, Noticed, Sample
 from tests.kit.nvml import FakeNvml, crash, installed
 from tests.kit.scenarios import SCENARIOS
@@ -31,6 +33,15 @@ def test_without_gpus_there_is_one_sample_of_the_host_a_second() -> None:
     with RunWatch([]) as watch:
         seen = [watch.look() for _ in range(8)]
     assert [len(events) for events in seen] == [0, 0, 0, 1] * 2
+
+
+@pytest.mark.parametrize(("gpus", "every_s"), [([0], EVERY_S), ([0, 2], EVERY_S_OF_MANY)])
+def test_one_gpu_is_sampled_more_often_than_several(gpus: list[int], every_s: float) -> None:
+    def refuse(gpus: Sequence[int], others: Sequence[int]) -> GpuWatchChild:
+        raise NotReadError("DRIVER_NOT_LOADED")
+
+    with RunWatch(gpus, open_gpus=refuse) as watch:
+        assert watch.every_s == every_s
 
 
 def test_without_a_driver_that_is_noticed_once_and_the_host_is_sampled() -> None:

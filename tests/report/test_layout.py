@@ -1,4 +1,3 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +10,6 @@ from gputopo.report.layout import (
     text_of,
     width_of,
 )
-from gputopo.values.index_ranges import index_ranges
 
 
 def test_a_text_hangs_beside_its_label() -> None:
@@ -58,10 +56,3 @@ def test_a_paragraph_fits_and_keeps_its_words(text: str, width: int) -> None:
     lines = text_of(paragraph(text, width)).splitlines()
     assert max(map(len, lines), default=0) <= width
     assert "".join("".join(lines).split()) == "".join(text.split())
-
-
-@pytest.mark.parametrize(
-    ("indices", "text"), [([], ""), ([3], "3"), ([0, 1, 2], "0-2"), ([6, 0, 1, 3, 3], "0-1,3,6")]
-)
-def test_indices_are_written_as_ranges(indices: list[int], text: str) -> None:
-    assert index_ranges(indices) == text

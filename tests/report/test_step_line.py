@@ -46,13 +46,6 @@ def test_parts_are_shown_by_their_ends_without_those_that_take_no_time() -> None
     )
 
 
-def test_each_link_has_what_it_carries() -> None:
-    rows = [row.split("  ") for row in shown(LINE).splitlines()]
-    cells = {row[0]: [cell.strip() for cell in row[1:] if cell.strip()] for row in rows}
-    assert cells["GPUs 0-3 to the host"] == ["20.0", "40.0", "80.0"]
-    assert cells["the host to GPUs 0-3"] == ["20.0", "10.0"]
-
-
 def test_bars_begin_where_gradients_are_ready_and_end_where_they_are_through() -> None:
     rows = shown(LINE, 57).splitlines()
     head, stem = (next(row for row in rows if row.startswith(name)) for name in ("head", "stem"))
@@ -74,7 +67,7 @@ def test_many_links_are_cut_with_a_word_about_it() -> None:
     assert "and 3 more; --json has them" in shown(msgspec.structs.replace(LINE, resources=(UP,) * 13))
 
 
-@pytest.mark.parametrize("width", [58, 78, 138])
+@pytest.mark.parametrize("width", [58, 138])
 def test_it_fits(width: int) -> None:
     long = msgspec.structs.replace(UP, resource="uplink of GPUs 0-1,4-5,8-9, to the host and 3 alike")
     blocks = tuple(msgspec.structs.replace(one, block="a_long_name_of_a_block") for one in LINE.blocks)

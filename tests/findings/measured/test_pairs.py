@@ -63,16 +63,6 @@ def test_published_pairs_are_reported_by_more_than_their_noise(
     assert bool(reported(machine, SLOWER)) is is_reported
 
 
-def test_pairs_that_vary_more_than_they_differ_are_not_reported() -> None:
-    shaky = sample("p2p_direct", "gpu:0", "gpu:1", 9.5, repeats_gb_per_s=(8.9, 9.2, 9.5, 10.0, 10.4))
-    steady = sample("p2p_staged", "gpu:0", "gpu:1", 10.0)
-    machine = box(2, {}, {})
-    for first, expected in ((shaky, 0), (sample("p2p_direct", "gpu:0", "gpu:1", 9.5), 1)):
-        bandwidth = Bandwidth(source="live", samples=(first, steady))
-        whole = Machine(source="a test", gpus=machine.gpus, links=machine.links, bandwidth=bandwidth)
-        assert len(reported(whole, SLOWER)) == expected
-
-
 def test_all_pairs_of_a_class_are_one_finding_and_each_has_its_numbers() -> None:
     near = {(0, 1): Hop.PIX, (2, 3): Hop.PIX}
     direct = all_pairs(4, 0.73) | {(0, 1): 0.70, (1, 0): 0.70}
@@ -86,21 +76,9 @@ def test_all_pairs_of_a_class_are_one_finding_and_each_has_its_numbers() -> None
     assert "(PIX: pairs 0<->1, 2<->3)" in by_class["PIX"].says
 
 
-def test_a_single_pair_is_its_own_subject() -> None:
-    staged = all_pairs(4, 11.0)
-    (found,) = reported(box(4, {(2, 1): 9.0}, staged), SLOWER)
-    assert found.subject.text == "link:1-2"
-
-
 def test_a_card_on_a_narrow_link_makes_none_of_its_pairs_slow() -> None:
     staged = {pair: 0.36 if 3 in pair else 11.0 for pair in permutations(range(6), 2)}
     assert reported(box(6, {}, staged), "bandwidth.pair_slower") == []
-
-
-def test_pairs_of_another_class_are_no_peers() -> None:
-    near = {(0, 1): Hop.PIX, (2, 3): Hop.PIX}
-    direct = {(a, b): 13.0 if (min(a, b), max(a, b)) in near else 6.5 for a, b in permutations(range(4), 2)}
-    assert reported(box(4, direct, {}, near), "bandwidth.pair_slower") == []
 
 
 @given(

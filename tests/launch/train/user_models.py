@@ -26,6 +26,10 @@ def normed() -> Any:
     )
 
 
+def normed_rows() -> Any:
+    return keras.Sequential([keras.Input((6,)), layers.BatchNormalization(momentum=0.8), layers.Dense(7)])
+
+
 def mobile() -> Any:
     """The kinds of layers of MobileNetV2, channels first as they are on GPUs."""
     first = "channels_first"

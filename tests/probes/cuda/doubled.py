@@ -41,6 +41,7 @@ def measure(
     patience_s: float = 5.0,
     pinned_bytes: int = PINNED_BYTES,
     interrupts: Sequence[int] = (),
+    apart_s: float | None = None,
 ) -> Report:
     """Run jobs, each copy `size` bytes (latencies: 8)."""
     task = Task(
@@ -51,6 +52,7 @@ def measure(
         patience_s=patience_s,
         pinned_bytes=pinned_bytes,
         interrupts=tuple(interrupts),
+        apart_s=apart_s,
     )
     return _report(run_program(spec, "-m", WORKER, given=msgspec.json.encode(task)))
 

@@ -169,6 +169,16 @@ def test_a_small_message_is_timed_several_times_over() -> None:
     assert copy.seconds == pytest.approx(expected, rel=WITHIN)
 
 
+@pytest.mark.parametrize(("share", "is_noted"), [(0.009, False), (0.011, True)])
+def test_streams_that_begin_more_than_a_hundredth_of_a_window_apart_are_noted(
+    share: float, is_noted: bool
+) -> None:
+    spec = box("2x4", "start=0")
+    window_s = 32 * MIB / spec.rate("h2d", 0)
+    report = measure(spec, [both(h2d(0), d2h(0))], 32 * MIB, apart_s=share * window_s)
+    assert any("apart" in note for note in report.notes) is is_noted
+
+
 def test_readings_are_asked_for_while_the_copies_run() -> None:
     report = measure(
         box("2x4", "polls=5"), [alone(h2d(0)), together(h2d(0), h2d(1)), alone(h2d(0, pinned=False))]

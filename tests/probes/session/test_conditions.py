@@ -2,20 +2,23 @@ from typing import Any
 
 import pytest
 
+from gputopo.copies.copies import Setting
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import Monitor
 from gputopo.probes.session.conditions import (
+    MIN_S,
     GpuSampler,
     Meter,
     WindowReading,
     WindowReadings,
     conditions,
+    ramp_up,
     still_rising,
 )
 from gputopo.values.run.events import GpuSample
 from tests.kit.distinct import DISTINCT
 from tests.kit.nvml import FakeNvml, installed
-from tests.probes.session.double import ASLEEP, AWAKE, Clock, SamplerDouble
+from tests.probes.session.double import ASLEEP, AWAKE, Clock, EngineDouble, SamplerDouble
 
 
 def readings(*facts: dict[str, Any], gpu: int = 0, inside: bool = True) -> WindowReadings:
@@ -77,6 +80,13 @@ def test_clocks_that_fall_later_on_are_no_ramp_up() -> None:
     high, low = readings(AWAKE), readings(AWAKE | {"graphics_mhz": 900, "pstate": "P2"})
     assert still_rising([high, high, low, low]) == 0
     assert still_rising([high, low, high]) == 0
+
+
+def test_cards_whose_rates_stay_work_for_the_least_time_and_no_longer() -> None:
+    engine = EngineDouble(gpus=1, each_s=0.05)
+    with Meter([0], open_sampler=lambda gpu: SamplerDouble(gpu, lambda: AWAKE), now=engine.clock) as meter:
+        assert ramp_up(engine, meter, Setting(gpus=(0,)), engine.clock) is None
+    assert MIN_S < engine.clock() / 2 < MIN_S + 0.06  # within the cards, then to them
 
 
 def test_readings_are_taken_again_only_after_a_pause() -> None:

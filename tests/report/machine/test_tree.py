@@ -81,12 +81,6 @@ def test_switches_behind_switches_are_deeper_than_these() -> None:
     assert text.index("NUMA 0") < text.index("GPU 7 ") < text.index("NUMA 1") < text.index("GPU 8 ")
 
 
-def test_nvlinks_stand_beside_their_gpu() -> None:
-    text = shown(machine_of("dgx1"), 120)
-    row = next(line for line in text.splitlines() if "GPU 5 " in line)
-    assert row.endswith("NVLink: 1 to GPU 1,4,6-7")
-
-
 def test_more_nvlinks_come_first() -> None:
     links = (Link(a=0, b=1, nvlinks=1), Link(a=0, b=2, nvlinks=2), Link(a=1, b=2, nvlinks=0))
     gpus = tuple(Gpu(index=n, pci_address=f"0000:0{n}:00.0") for n in range(3))
@@ -158,18 +152,6 @@ def test_memory_nodes_are_named_with_their_cpus_and_only_if_there_are_any() -> N
     text = shown(Machine(source="x", pci=pci, host=host))
     assert text.index("NUMA 1, CPUs 8-15") < text.index("NUMA node unknown")
     assert shown(Machine(source="x", pci=pci[1:])).startswith("Host\n")
-
-
-def test_a_network_card_without_a_number_is_shown_with_its_name() -> None:
-    nodes = (
-        PciNode(address="0000:01:00.0", root=ROOT, kind="nic", name="ConnectX-5"),
-        PciNode(address="0000:02:00.0", root=ROOT, kind="nic"),
-    )
-    text = shown(
-        Machine(source="x", pci=nodes, nics=(Nic(index=3, name="mlx5_3", pci_address="0000:02:00.0"),))
-    )
-    assert "network card ConnectX-5  0000:01:00.0" in text
-    assert "NIC 3 mlx5_3  0000:02:00.0" in text
 
 
 def test_what_lspci_calls_a_device_stands_where_no_driver_names_it() -> None:

@@ -113,10 +113,8 @@ def at_random(share: float, longer: float) -> Factor:
         (500, at_random(0.1, 1.526), 0.116, 52.6),  # as drawn
         (500, flapping(64, 10, 25.2), 0.14, 33.7),
         (500, at_random(0.5, 1.105), 0.53, 10.5),
-        (5_000, flapping(100, 25, 18), 0.25, 22),
-        (20_000, flapping(16, 4, 18), 0.25, 22),
-        (5_000, at_random(0.1, 1.7), 0.1, 70),
-        (20_000, at_random(0.04, 2.5), 0.04, 150),
+        (3_000, flapping(16, 4, 18), 0.25, 22),
+        (5_000, at_random(0.04, 2.5), 0.04, 150),
     ],
 )
 def test_a_card_that_is_slow_now_and_then_is_slow_by_the_time_it_loses(
@@ -180,13 +178,6 @@ def test_a_device_that_is_slow_while_no_other_program_took_the_cpu_is_named_on_a
     assert "steps beside which no other program took the CPU" in found.says
     trainer.slow = {1: hogged(load, 2)}
     assert words(judged(trainer, 200))[1] == "cannot tell"
-
-
-def test_a_program_that_ran_for_a_moment_is_no_excuse() -> None:
-    trainer = Trainer(
-        devices=cpu_devices(2), slow={1: slower(20)}, other_cpu=lambda step: 0.61 if step < 15 else 0.0
-    )
-    assert slow(judged(trainer, 100)) == [1]
 
 
 def test_a_card_that_disappears_is_not_judged_and_the_others_are() -> None:
@@ -259,10 +250,10 @@ def test_a_mixed_box_is_compared_by_the_speeds_that_its_cards_should_reach() -> 
 
 def test_a_long_run_is_judged_from_few_rows() -> None:
     paces = Paces(gpu_devices(2))
-    for event in Trainer(devices=gpu_devices(2), slow={1: slower(6)}).events(20_000):
+    for event in Trainer(devices=gpu_devices(2), slow={1: slower(6)}).events(5_000):
         paces.add(event)
     assert len(paces.blocks.first_steps) <= 600
     assert len(paces.kept.items) <= 1000
     (found,) = judge(paces).slow
     assert found.percent_under == pytest.approx(6, abs=0.2)
-    assert found.steps > 19_000
+    assert found.steps > 4_700

@@ -97,9 +97,9 @@ def test_the_report_has_what_the_exchange_takes() -> None:
     assert "20.0 ms (15" in text
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_hosts_that_exchange_alike_are_not_named(seed: int) -> None:
-    result = run(2 + seed % 4, seed=seed)
+@pytest.mark.parametrize("hosts", [2, 4])
+def test_hosts_that_exchange_alike_are_not_named(hosts: int) -> None:
+    result = run(hosts)
     assert slow_of(result) == {}
     assert {row.verdict.word for row in result.devices if row.verdict is not None} == {EVEN}
 

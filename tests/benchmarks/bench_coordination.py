@@ -1,0 +1,132 @@
+"""TensorFlow's coordination service for liveness, barriers and errors of two hosts, in processes of loopback.
+
+    python -m tests.benchmarks.bench_coordination
+
+Printed for each event: the seconds until rank 0 (or, where it is rank 0's, rank 1) is told, and the exit code
+of each process, negative for a signal. The service asks for a heartbeat at least every 4 s. `hosts` in
+gputopo/pages says why the rendezvous is not built on it.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from gputopo.launch.hosts.addresses import free_port
+
+HEARTBEAT_MS = 4000
+TOLD_S, JOIN_S, AFTER_S = (
+    20,
+    60,
+    8,
+)  # waits: for the answer, for the barrier, for what becomes of the processes
+
+
+def host(rank: int, addresses: list[str]) -> None:
+    """Join as a rank, wait for the others, and print once when the service tells of a failure."""
+    from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+    from tensorflow.core.protobuf import tensorflow_server_pb2
+    from tensorflow.python.eager import context
+    from tensorflow.python.training.server_lib import ClusterSpec
+
+    found = context.context()
+    found.configure_coordination_service(
+        "standalone",
+        service_leader="/job:worker/replica:0/task:0",
+        heartbeat_timeout_in_ms=HEARTBEAT_MS,
+        coordinated_jobs=[coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=len(addresses))],
+    )
+    cluster = ClusterSpec({"worker": addresses}).as_cluster_def()
+    found.enable_collective_ops(
+        tensorflow_server_pb2.ServerDef(
+            cluster=cluster,
+            job_name="worker",
+            task_index=rank,
+            protocol="grpc",
+            default_session_config=found.config,
+        )
+    )
+    found.ensure_initialized()
+    print("joined", flush=True)
+    told = False
+    while True:
+        time.sleep(0.1)
+        try:
+            states = found.get_task_states([("worker", len(addresses))])
+            what = next((str(one) for one in states if one is not None), None)
+        except Exception as error:  # noqa: BLE001 - whatever it tells is the result
+            what = str(error)
+        if what is not None and not told:
+            told = True
+            print(f"told {time.time()} {what.splitlines()[0]}", flush=True)
+
+
+def start(rank: int, addresses: list[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a host whose output goes to `log`."""
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.benchmarks.bench_coordination", str(rank), *addresses],
+            stdout=output,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        )
+
+
+def wait_for(text: str, log: Path, timeout_s: float) -> str | None:
+    """Return the first line that begins with `text`, None: it did not come."""
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        for line in log.read_text().splitlines():
+            if line.startswith(text):
+                return line
+        time.sleep(0.1)
+    return None
+
+
+def measure(event: str, told: int, happen: Callable[[list[subprocess.Popen[bytes]]], None] | None) -> None:
+    """Let two hosts join and an event happen, None: a stranger joins; print when rank `told` is told."""
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(3)]
+    with TemporaryDirectory() as folder:
+        logs = [Path(folder, f"{number}.log") for number in range(3)]
+        hosts = [start(rank, addresses[:2], logs[rank]) for rank in range(2)]
+        try:
+            if not all(wait_for("joined", log, JOIN_S) for log in logs[:2]):
+                sys.exit("the hosts did not join")
+            began_s = time.time()
+            if happen is None:
+                hosts.append(start(1, [addresses[0], addresses[2]], logs[2]))
+            else:
+                happen(hosts)
+            line = wait_for("told", logs[told], TOLD_S)
+            after = "not told" if line is None else f"{float(line.split()[1]) - began_s:.1f} s"
+            time.sleep(AFTER_S)
+            codes = ", ".join(str(one.poll()) for one in hosts[:2])
+            words = "" if line is None else line.split(maxsplit=2)[2][:90]
+            print(f"| {event} | {after} | {codes} | {words} |", flush=True)
+        finally:
+            for one in hosts:
+                with suppress(ProcessLookupError):
+                    one.kill()
+                one.wait()
+
+
+def main() -> None:
+    """Measure each event."""
+    print("| event | told after | exit codes | words |\n|---|---|---|---|")
+    measure("rank 1 is killed", 0, lambda hosts: hosts[1].send_signal(signal.SIGKILL))
+    measure("rank 1 is stopped", 0, lambda hosts: hosts[1].send_signal(signal.SIGSTOP))
+    measure("rank 0 is killed", 1, lambda hosts: hosts[0].send_signal(signal.SIGKILL))
+    measure("rank 0 is stopped", 1, lambda hosts: hosts[0].send_signal(signal.SIGSTOP))
+    measure("a stranger connects as rank 1", 0, None)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        host(int(sys.argv[1]), sys.argv[2:])
+    else:
+        main()
