@@ -91,8 +91,9 @@ def failing(root: Path) -> Any:
 def unused(root: Path) -> None:
     """Close sources before their first step, twice; what is left of them is seen by `process`."""
     data = folders.coloured(root / "unused")
-    ways: list[dict[str, Any]] = [{"source": "python", "feed": feed} for feed in FEEDS]
-    for fields in ({"folder": data}, {"source": "cpu"}, *ways):
+    python: list[dict[str, Any]] = [{"source": "python", "feed": feed} for feed in FEEDS]
+    ways: list[dict[str, Any]] = [{"folder": data}, {"source": "cpu"}, *python]
+    for fields in ways:
         with source(spec_of(**fields)) as made:
             pass
         made.close()
