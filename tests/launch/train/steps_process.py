@@ -98,12 +98,8 @@ def tiny() -> Any:
 def _model(spec: RunSpec) -> Any:
     from gputopo.launch.models import models
 
-    own = {
-        "tiny": tiny,
-        "small": SmallModel,
-        "normed": NormedModel,
-        "dropping": partial(NormedModel, keep=0.5),
-    }
+    own: dict[str, Any] = {"tiny": tiny, "small": SmallModel, "normed": NormedModel}
+    own["dropping"] = partial(NormedModel, keep=0.5)
     return own[spec.model]() if spec.model in own else models.build(spec.model, spec)
 
 

@@ -16,7 +16,7 @@ DIGITS = {"fp16": 11, "bf16": 8}
 SERVER = {"variable_update": "parameter_server", "ps_device": "/CPU:0"}
 REPLICATED = {"variable_update": "replicated", "all_reduce": "copy"}
 INDEPENDENT = {"variable_update": "independent"}
-SPREAD = {"variable_update": "parameter_server", "exchange": {"ps_spread": True}}
+SPREAD: dict[str, Any] = {"variable_update": "parameter_server", "exchange": {"ps_spread": True}}
 MODES = {"server": SERVER, "spread": SPREAD, "replicated": REPLICATED, "independent": INDEPENDENT}
 AUTO = {"auto_loss_scale": True, "loss_scale": 64.0}
 # Scales are powers of two, so that scaling is exact and a run that left a step out is the shorter run to
