@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -8,12 +7,12 @@ from gputopo.captures import recording
 from gputopo.findings.difference import Difference
 from gputopo.values import schema
 from gputopo.values.machine import Gpu, GpuProcess, Machine, Pcie, PowerW
-from tests.cli.conftest import Call
+from tests.cli.conftest import ByName, Call
 from tests.kit import commands
 from tests.kit.scenarios import SCENARIOS
 from tests.report.exposition_grammar import read
 
-OnScenario = Callable[[str], None]
+OnScenario = ByName
 
 
 @pytest.mark.parametrize("shape", ["markdown", "prometheus"])
