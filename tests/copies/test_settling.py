@@ -10,13 +10,6 @@ from gputopo.values.machine import Gpu, Machine
 NOISE = st.floats(0.99, 1.01)
 
 
-def test_the_first_repeats_of_a_card_in_ramp_up_are_discarded_and_replaced() -> None:
-    found = settle([85.0, 87.0, 194.0, 195.0, 194.5])
-    assert found.discarded == (85.0, 87.0)
-    assert found.counted == (194.0, 195.0, 194.5)
-    assert (found.more, found.settled) == (True, False)
-
-
 def test_a_card_that_ramps_up_with_the_last_repeat_is_measured_again() -> None:
     assert settle([85.0, 85.0, 85.0, 85.0, 195.0]).more
     found = settle([85.0, 85.0, 85.0, 85.0, 195.0, 194.0])

@@ -171,12 +171,6 @@ def test_auto_of_gpus_of_one_speed_is_the_batch_of_the_model_on_each() -> None:
     assert "--batch-size auto: equal batches, as the GPUs are of one speed" in found.choice.reasons
 
 
-def test_auto_without_known_speeds_is_equal_batches_and_says_why() -> None:
-    found = planned(batch_size="auto", single_gpu_images_per_sec=())
-    assert found.choice.batch_sizes == ()
-    assert "--batch-size auto: equal batches, as no speed of one GPU is known" in found.choice.reasons
-
-
 def crowded(seed: int) -> tuple[Machine, tuple[float, ...]]:
     """Return five GPUs with links and speeds that differ, all measured."""
     rng = random.Random(seed)

@@ -47,11 +47,9 @@ SLOWER = "p2p.direct_slower_than_staged"
     ("direct", "staged", "is_reported"),
     [
         (0.73, 0.76, True),  # 7gforce, across the host bridge
-        (0.73, 0.79, True),
         (8.96, 11.55, True),  # 7gforce-v2, 6 to 5
         (0.31, 0.36, True),  # 7gforce-v2, 4 to 3
         (0.40, 0.41, False),  # 7gforce-v2, 3 to 0: one unit of the last printed place
-        (0.82, 0.76, False),
         (10.19, 9.89, False),
         (353.44, 353.51, False),
     ],

@@ -27,11 +27,7 @@ from gputopo.values.run.events import (
 )
 from tests.launch.forks import run_program
 from tests.launch.train.inputs import folders
-from tests.launch.train.worker_process import (
-    interrupted,
-    run_worker,
-    trivial_spec,
-)
+from tests.launch.train.worker_process import interrupted, run_worker, trivial_spec
 
 pytestmark = pytest.mark.tensorflow
 
@@ -138,15 +134,29 @@ def test_without_gpus_a_gpu_spec_fails_with_a_cause_and_a_remedy(tmp_path: Path)
     assert failed.remedy
 
 
-def test_memory_that_is_not_there_is_reported_as_out_of_memory_with_the_batch_size(tmp_path: Path) -> None:
-    spec = trivial_spec(batch_size=40_000)  # 25 GB of images
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))"
-    code, events, stderr = run_worker(tmp_path, spec, before=limit)
+LIMIT = "import resource; resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))"
+# TensorFlow's allocator for CPUs would try for 10 s.
+EXHAUSTED = """
+import tensorflow as tf
+from gputopo.launch.train import training
+def train(*given, **named):
+    raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[40000,154587]")
+training.train = train
+"""
+
+
+@pytest.mark.parametrize(("before", "says"), [(LIMIT, "allocate"), (EXHAUSTED, "allocating tensor")])
+def test_memory_that_is_not_there_is_reported_as_out_of_memory_with_the_batch_size(
+    tmp_path: Path, before: str, says: str
+) -> None:
+    spec = trivial_spec(batch_size=40_000, data=Data(source="python"))  # 25 GB of images
+    code, events, stderr = run_worker(tmp_path, spec, before=before)
     assert events, stderr
     failed = events[-1]
     assert isinstance(failed, RankFailed)
     assert (failed.kind, code) == ("out_of_memory", 3)
     assert "40000" in failed.remedy
+    assert says in failed.cause
 
 
 CLOSED = """

@@ -43,11 +43,6 @@ def test_who_lacks_a_fact_and_which_is_reported_in_words(path: str, subject: str
     assert grouped_missing({path: "no"}) == {(subject, "no"): fact}
 
 
-def test_very_many_pairs_are_counted() -> None:
-    missing = {f"links[{a}-{b}].p2p_read": "NO" for b in range(9) for a in range(b)}
-    assert list(grouped_missing(missing)) == [("36 links", "NO")]
-
-
 @pytest.mark.parametrize(
     ("reason", "words"),
     [

@@ -77,11 +77,6 @@ def test_the_affinity_columns_are_there_if_any_gpu_has_them() -> None:
     assert "CPUs" not in shown(machine(2))
 
 
-def test_gaps_in_the_numbering_are_kept() -> None:
-    odd = Machine(source="test", gpus=(Gpu(index=2), Gpu(index=11)), links=(Link(a=2, b=11, hop=Hop.PXB),))
-    assert cells(odd)["GPU11", "GPU2"] == "PXB"
-
-
 def test_a_machine_without_gpus_has_no_matrix() -> None:
     assert matrix_view(machine(0, nics=2), 80) == []
 
@@ -116,11 +111,6 @@ def peers(*links: Link) -> str:
     return text_of(labelled(peer_rows(Machine(source="x", gpus=gpus, links=links)), 78))
 
 
-def test_one_state_for_all_pairs_is_reported_in_a_line() -> None:
-    links = [Link(a=a, b=a + 1, p2p_read="OK", p2p_write="OK") for a in range(4)]
-    assert peers(*links) == "Peer access  OK: all pairs\n"
-
-
 def test_pairs_that_are_off_are_named_with_nvmls_word_and_the_reason() -> None:
     text = peers(
         Link(a=0, b=1, p2p_read="OK", p2p_write="OK"),
@@ -134,10 +124,6 @@ def test_pairs_that_are_off_are_named_with_nvmls_word_and_the_reason() -> None:
 
 def test_a_direction_that_is_not_reported_is_not_made_up() -> None:
     assert peers(Link(a=0, b=1, p2p_read="OK")) == "Peer access  OK (read): GPUs 0 and 1\n"
-
-
-def test_without_facts_no_line_is_shown() -> None:
-    assert peers(Link(a=0, b=1)) == ""
 
 
 def test_very_many_pairs_are_reported_in_short() -> None:

@@ -18,11 +18,9 @@ COLOURS = {"amber": (250, 190, 10), "blue": (20, 40, 230), "cyan": (10, 220, 220
 EACH = 3
 # What is wrong, and the label of the record that it is in (the third of the second file: labels 4, 5, 6).
 DAMAGE = ("checksum", "truncated", "picture", "label", "empty_record")
-# Seen by the reader, by decoding, by looking at labels.
-SEEN_BY_EACH_CHECK = ("checksum", "picture", "label")
-DAMAGED_FILE = "validation-00001-of-00003"
 DAMAGED_RECORD = 1
 RECORDS = 3  # of each file
+OUTSIDE = [(0.1, 0.2, 0.8, 1.5)]  # a box that is not within its picture
 
 
 def coloured(folder: Path) -> Path:
@@ -104,7 +102,7 @@ def schemas() -> dict[str, bytes]:
         return example.SerializeToString()  # type: ignore[no-any-return]
 
     sound = record(3)
-    boxed = serialized(jpeg(3), 3, boxes=[(0.1, 0.2, 0.8, 1.5)])
+    boxed = serialized(jpeg(3), 3, boxes=OUTSIDE)
     return {
         "sound": sound,
         "no message": b"\x07 this is no example",

@@ -7,17 +7,18 @@ import pytest
 pytestmark = pytest.mark.tensorflow
 
 
-def test_both_versions_of_cifar_give_the_stored_pixels_and_labels(given: dict[str, Any]) -> None:
+def test_the_binary_version_gives_the_stored_pixels_and_labels(given: dict[str, Any]) -> None:
     found = given["cifar"]
     assert all(found["labels_fit"])
     assert len(set(found["rows"])) == 40
     assert min(found["rows"]) >= 0
-    assert found["formats_differ"] == 0.0
     assert found["test"] == pytest.approx(0.0, abs=1e-6)
     assert found["test_labels"][0] == found["test_labels"][1]
 
 
-def test_distorted_cifar_pictures_are_windows_of_the_bordered_ones(given: dict[str, Any]) -> None:
+def test_distorted_pictures_of_the_python_version_are_windows_of_the_bordered_ones(
+    given: dict[str, Any],
+) -> None:
     assert all(given["cifar"]["windows"])
     assert given["cifar"]["moved"] > 0.5
 
