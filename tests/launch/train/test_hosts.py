@@ -116,9 +116,9 @@ def cases() -> dict[str, dict[str, Any]]:
     return found
 
 
-def fed(data: Path) -> dict[str, dict[str, Any]]:
-    """Every source of examples, on two hosts; `data`: folders of pictures by data set."""
-    return {name: case(2, 1, **located(fields, data)) for name, fields in FED.items()}
+def fed(**more: Any) -> dict[str, dict[str, Any]]:
+    """Sources of examples other than files, on two hosts."""
+    return {name: case(2, 1, **{**fields, **more}) for name, fields in FED.items()}
 
 
 def located(fields: dict[str, Any], data: Path) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def data(root: Path) -> Path:
 @pytest.fixture(scope="module")
 def alone(root: Path, data: Path) -> dict[str, Any]:
     """What is compared with two hosts, with two devices of one host, in a process without servers."""
-    same = {name: cases()[f"{name}-2x1"] for name in ALONE} | fed(data)
+    same = {name: cases()[f"{name}-2x1"] for name in ALONE} | fed(precision={})
     longer = {
         f"{name} longer": {**case(2, 1, **located(fields, data)), "num_batches": 2 * STEPS - 1}
         for name, fields in SAVED.items()
@@ -183,16 +183,16 @@ def alone(root: Path, data: Path) -> dict[str, Any]:
 def ran(root: Path, data: Path, alone: dict[str, Any]) -> dict[str, Any]:
     every = spec_of(3, 2)
     # The process joins for collectives in another way, and once.
-    collective = spec_of(3, 2, variable_update="replicated", all_reduce="collective")
+    collective = spec_of(2, 2, variable_update="replicated", all_reduce="collective")
     there = judged(root, data) | saved("copies", root, data)
     there |= saved("read from files", root, data, resume=True)
     by_name = cases()
     collectives = {name: by_name.pop(name) for name in list(by_name) if name.startswith("collective")}
     (root / "collective").mkdir()
     with serving(root / "collective", collective):
-        found = run_cases(root / "collective", 6, collectives, all=msgspec.to_builtins(collective))
+        found = run_cases(root / "collective", 4, collectives, all=msgspec.to_builtins(collective))
     with serving(root, every):
-        return found | run_cases(root, 6, by_name | fed(data) | there, all=msgspec.to_builtins(every))
+        return found | run_cases(root, 6, by_name | fed() | there, all=msgspec.to_builtins(every))
 
 
 @pytest.fixture(scope="module")
@@ -254,7 +254,8 @@ def test_evaluations_of_two_hosts_are_those_of_one(ran: dict[str, Any], alone: d
 def test_every_source_of_examples_feeds_two_hosts_as_one(
     ran: dict[str, Any], alone: dict[str, Any], name: str
 ) -> None:
-    np.testing.assert_array_equal(ran[name]["losses"], alone[name]["losses"])
+    # XLA, which one host does without, adds in another order.
+    np.testing.assert_allclose(ran[name]["losses"], alone[name]["losses"], rtol=1e-5)
     assert len(set(ran[name]["losses"].tolist())) == STEPS
 
 
