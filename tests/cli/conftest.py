@@ -26,6 +26,7 @@ class Called(NamedTuple):
 
 
 Call = Callable[..., Called]
+ByName = Callable[[str], None]  # does what is named so
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +60,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
 
 
 @pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def worker(monkeypatch: pytest.MonkeyPatch) -> ByName:
     """Puts a pretending worker in the place of the core."""
 
     def behaves(behaviour: str) -> None:
@@ -79,9 +80,7 @@ def tree_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def on_scenario(
-    tree_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[str], None]]:
+def on_scenario(tree_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[ByName]:
     """Makes this machine one of the kit's for the rest of the test."""
     with contextlib.ExitStack() as doubles:
 

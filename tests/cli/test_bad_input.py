@@ -1,7 +1,6 @@
 """Bad input of every kind: exit code 2, one line of what, one line of what to do, nothing on stdout."""
 
 import errno
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from gputopo.cli import run_command
 from gputopo.cli.commands import COMMANDS
 from gputopo.values.option import listed
-from tests.cli.conftest import Call, Called
+from tests.cli.conftest import ByName, Call, Called
 
 ASYMMETRIC = "\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tSYS\t X \n"
 UNKNOWN_GPU = "\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tPHB\t X \nGPU7\tPHB\tPHB\n"
@@ -130,7 +129,7 @@ def test_a_plan_with_a_broken_driver_ends_with_3_and_the_finding(
 
 
 def test_an_interrupt_ends_with_130_and_without_a_traceback(
-    call: Call, on_scenario: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    call: Call, on_scenario: ByName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt

@@ -14,11 +14,11 @@ from gputopo.runs import history
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured
 from gputopo.values.machine import Machine
-from tests.cli.conftest import Call
+from tests.cli.conftest import ByName, Call
 from tests.invented_bandwidths import bandwidth_of, machine_with, pair
 
 CAPTURES = Path(__file__).parents[3] / "shared/captures/bandwidth"
-OnScenario = Callable[[str], None]
+OnScenario = ByName
 Measure = Callable[[Bandwidth], None]
 
 

@@ -26,23 +26,34 @@ def box(scenario: str, *faults: str) -> CudaSpec:
     return spoilt(from_scenario(SCENARIOS[scenario]), (SMALL_CARDS, *faults))
 
 
-def on_kit(scenario: str, *command: str) -> tuple[str, ...]:
-    return ("-m", "tests.kit.command", scenario, "--", *command)
+# Host memory, which takes half of the time, is measured once.
+WITHOUT_HOST_MEMORY = """
+import sys
+from functools import partial
+from gputopo.probes.cuda import engine
+from gputopo.probes.session import measuring
+from gputopo.probes.session.host_memory import HostMemoryRates
+from tests.kit.command import main
+measuring.measure_host_memory = lambda host, **_: HostMemoryRates()
+"""
+RUN = "sys.exit(main(sys.argv[1:]))"
 
 
-def run(scenario: str, faults: tuple[str, ...], *command: str) -> Done:
-    return session.run_program(box(scenario, *faults), *on_kit(scenario, *command))
+def run(spec: CudaSpec, changes: str, scenario: str, *command: str) -> Done:
+    return session.run_program(spec, "-c", WITHOUT_HOST_MEMORY + changes + RUN, scenario, "--", *command)
 
 
 def test_a_machine_is_measured_saved_and_compared_with_itself(own_home: Path) -> None:
-    done = run("desktop", (), "bandwidth", "--save", "--json")
+    words = ("-m", "tests.kit.command", "desktop", "--", "bandwidth", "--save", "--json")
+    done = session.run_program(box("desktop"), *words)
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     assert {"h2d", "d2h", "d2d_local", "host_memory"} <= {one["kind"] for one in document["samples"]}
     up = next(one for one in document["samples"] if one["kind"] == "h2d" and one["pinned"])
     assert up["expected_gb_per_s"] == pytest.approx(up["median_gb_per_s"], rel=0.1)
     assert (own_home / "history.sqlite").exists()
-    again = run("desktop", ("rate@h2d:0=3",), "bandwidth", "--baseline", "--fail-on", "warning")
+    slow = box("desktop", "rate@h2d:0=3")
+    again = run(slow, "", "desktop", "bandwidth", "--baseline", "--fail-on", "warning")
     assert again.returncode == 1, again.stderr
     reported = " ".join(again.stdout.split())
     assert "Worse than on" in reported
@@ -50,28 +61,18 @@ def test_a_machine_is_measured_saved_and_compared_with_itself(own_home: Path) ->
     assert "d2h gpu:0 to host (pinned" not in reported
 
 
-IMPATIENT = """
-import sys
-from functools import partial
-from gputopo.probes.cuda import engine
-from tests.kit.command import main
-engine.Engine = partial(engine.Engine, patience_s=0.3)
-sys.exit(main(sys.argv[1:]))
-"""
+IMPATIENT = "engine.Engine = partial(engine.Engine, patience_s=0.3)\n"
 
 
 def test_a_copy_that_hangs_does_not_keep_the_process() -> None:
-    _, _, *command = on_kit("desktop", "bandwidth", "--json")
-    done = session.run_program(box("desktop", "hang@h2d:0"), "-c", IMPATIENT, *command)
+    done = run(box("desktop", "hang@h2d:0"), IMPATIENT, "desktop", "bandwidth", "--json")
     assert any(one["reason"] == "TIMED_OUT" for one in json.loads(done.stdout)["failures"])
 
 
 SOAK = """
-import sys
 import msgspec
 from gputopo.cli import bandwidth
 from gputopo.probes.session import soak
-from tests.kit.command import main
 
 read, counts = bandwidth.machine_from, []
 
@@ -86,13 +87,11 @@ def counting(sources):
 
 bandwidth.machine_from = counting
 soak.MIN_INTERVAL_S = 0.1
-sys.exit(main(sys.argv[1:]))
 """
 
 
 def test_a_soak_reports_what_was_counted_under_load() -> None:
-    _, _, *command = on_kit("four", "bandwidth", "--gpus", "0,1", "--soak", "0.01", "--json")
-    done = session.run_program(box("four"), "-c", SOAK, *command)
+    done = run(box("four"), SOAK, "four", "bandwidth", "--gpus", "0,1", "--soak", "0.01", "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["complete"] is True

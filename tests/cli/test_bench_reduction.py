@@ -6,7 +6,7 @@ import pytest
 from gputopo.launch.jobs import reduction_bench
 from gputopo.launch.jobs.reduction_bench import ReductionTimes
 from gputopo.values.bandwidth import Sample
-from tests.cli.conftest import Call
+from tests.cli.conftest import ByName, Call
 
 Asked = list[tuple[str, Sequence[int] | None, Sequence[str] | None]]
 
@@ -41,7 +41,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 
 def test_all_gpus_are_reduced_over_unless_some_are_named(
-    call: Call, on_scenario: Callable[[str], None], asked: Asked
+    call: Call, on_scenario: ByName, asked: Asked
 ) -> None:
     on_scenario("four")
     done = call("bench-reduction", "--model", "alexnet")
@@ -55,7 +55,7 @@ def test_all_gpus_are_reduced_over_unless_some_are_named(
 
 
 def test_lost_and_hidden_gpus_are_left_out_and_refused_by_name(
-    call: Call, on_scenario: Callable[[str], None], asked: Asked, monkeypatch: pytest.MonkeyPatch
+    call: Call, on_scenario: ByName, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_scenario("four")
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")

@@ -1,7 +1,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from gputopo.captures import recording
 from gputopo.findings import Inspection
 from gputopo.values import schema
 from gputopo.values.machine import Contradiction, Gpu, Machine
-from tests.cli.conftest import Call
+from tests.cli.conftest import ByName, Call
 from tests.kit import commands
 from tests.kit.scenarios import SCENARIOS
 
@@ -22,7 +21,7 @@ TWO_GPUS = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-7\nGPU1\tPHB\t X \t0-7
 @pytest.mark.parametrize("scenario", ["dgx1", "lost_gpu"])
 @pytest.mark.parametrize("shape", ["table", "json"])
 def test_a_recording_reads_back_to_the_same_output(
-    scenario: str, shape: str, call: Call, on_scenario: Callable[[str], None], tmp_path: Path
+    scenario: str, shape: str, call: Call, on_scenario: ByName, tmp_path: Path
 ) -> None:
     on_scenario(scenario)
     recording = tmp_path / "machine.json"
@@ -34,7 +33,7 @@ def test_a_recording_reads_back_to_the_same_output(
 
 @pytest.mark.parametrize("scenario", sorted(SCENARIOS))
 def test_no_line_is_wider_than_80_columns_in_a_pipe(
-    scenario: str, call: Call, on_scenario: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    scenario: str, call: Call, on_scenario: ByName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     on_scenario(scenario)
@@ -44,7 +43,7 @@ def test_no_line_is_wider_than_80_columns_in_a_pipe(
 
 
 def test_columns_sets_the_width_of_a_pipe(
-    call: Call, on_scenario: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    call: Call, on_scenario: ByName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     on_scenario("dgx1")
@@ -60,9 +59,7 @@ def test_every_bundled_machine_can_be_inspected(call: Call) -> None:
         assert "GPU0" in call("inspect", "--from", name, "--topology").out
 
 
-def test_the_table_shows_clocks_link_power_and_memory_of_a_gpu(
-    call: Call, on_scenario: Callable[[str], None]
-) -> None:
+def test_the_table_shows_clocks_link_power_and_memory_of_a_gpu(call: Call, on_scenario: ByName) -> None:
     on_scenario("desktop")
     words = call("inspect", "--all").out.split()
     for shown in (
@@ -79,9 +76,7 @@ def test_the_table_shows_clocks_link_power_and_memory_of_a_gpu(
         assert shown in words
 
 
-def test_json_is_the_inspection_and_leaves_identities_out(
-    call: Call, on_scenario: Callable[[str], None]
-) -> None:
+def test_json_is_the_inspection_and_leaves_identities_out(call: Call, on_scenario: ByName) -> None:
     on_scenario("dgx1")
     done = call("inspect", "--json")
     inspection = schema.decode(done.out, Inspection, origin="stdout")
@@ -91,7 +86,7 @@ def test_json_is_the_inspection_and_leaves_identities_out(
 
 
 def test_identities_keeps_uuids_in_the_json_and_in_the_recording(
-    call: Call, on_scenario: Callable[[str], None], tmp_path: Path
+    call: Call, on_scenario: ByName, tmp_path: Path
 ) -> None:
     on_scenario("dgx1")
     recording = tmp_path / "machine.json"
@@ -117,7 +112,7 @@ def test_a_broken_driver_is_reported_in_full_and_ends_with_3(call: Call, with_br
     assert "0000:44:00.0" in done.out  # what the bus shows is printed nevertheless
 
 
-def test_a_lost_gpu_is_reported_and_the_rest_is_shown(call: Call, on_scenario: Callable[[str], None]) -> None:
+def test_a_lost_gpu_is_reported_and_the_rest_is_shown(call: Call, on_scenario: ByName) -> None:
     on_scenario("lost_gpu")
     done = call("inspect")
     assert done.code == 0
@@ -137,7 +132,7 @@ def test_fail_on_looks_at_findings_as_severe_as_requested(
     assert call("inspect", "--from", recording, "--fail-on", severity).code == code
 
 
-def test_fail_on_error_meets_a_lost_gpu(call: Call, on_scenario: Callable[[str], None]) -> None:
+def test_fail_on_error_meets_a_lost_gpu(call: Call, on_scenario: ByName) -> None:
     on_scenario("lost_handle")
     assert call("inspect", "--fail-on", "error").code == 1
 

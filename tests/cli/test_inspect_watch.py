@@ -2,7 +2,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from gputopo.probes.child import DriverStop
 from gputopo.values.history import History
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
-from tests.cli.conftest import Call
+from tests.cli.conftest import ByName, Call
 from tests.kit import commands
 from tests.kit.nvml import FakeNvml, crash, installed
 from tests.kit.scenarios import SCENARIOS
@@ -22,7 +22,7 @@ from tests.kit.scenarios import SCENARIOS
 KIT = ("-m", "tests.kit.command")
 MACHINE = Machine(source="live", gpus=(Gpu(index=0),))
 ONCE = ("--watch", "--duration", "0")
-OnScenario = Callable[[str], None]
+OnScenario = ByName
 
 
 class Clock:

@@ -20,7 +20,7 @@ from gputopo.values.errors import InputError, UsageError
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.result import Result
 from gputopo.workload import workloads
-from tests.cli.conftest import Call
+from tests.cli.conftest import ByName, Call
 from tests.runs.boxes import run
 
 CAPTURES = Path(__file__).parents[3] / "shared/captures/topo"
@@ -46,7 +46,7 @@ def test_json_holds_the_whole_plan(call: Call) -> None:
     ).out == done.out  # fmt: skip
 
 
-def test_env_is_plain_lines_by_uuid_where_it_is_known(call: Call, on_scenario: Callable[[str], None]) -> None:
+def test_env_is_plain_lines_by_uuid_where_it_is_known(call: Call, on_scenario: ByName) -> None:
     on_scenario("7gforce")
     done = call("plan", "--model", "alexnet", "--num-gpus", "2", "--format", "env")
     values = dict(line.split("=", 1) for line in done.out.splitlines())
@@ -126,7 +126,7 @@ def test_a_request_that_cannot_be_met_is_refused_in_words_and_a_plan_is_given(ca
 
 
 def test_cuda_visible_devices_is_obeyed_here_and_ignored_for_a_capture(
-    call: Call, on_scenario: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    call: Call, on_scenario: ByName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_scenario("four")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3,9,0")
@@ -193,7 +193,7 @@ def test_a_flag_of_other_programs_is_read_or_refused_as_it_was_typed(call: Call)
 
 
 def test_a_batch_that_cannot_be_in_memory_is_refused_with_one_that_can(
-    call: Call, on_scenario: Callable[[str], None]
+    call: Call, on_scenario: ByName
 ) -> None:
     on_scenario("dgx1")
     asked = ("plan", "--model", "resnet152", "--num-gpus", 2, "--batch-size")
@@ -206,7 +206,7 @@ def test_a_batch_that_cannot_be_in_memory_is_refused_with_one_that_can(
 
 
 def test_the_peak_memory_of_an_earlier_run_decides_what_fits(
-    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None]
+    call: Call, on_scenario: ByName, worker: ByName
 ) -> None:
     on_scenario("four")  # of 40 GiB
     worker("allocates")
@@ -234,7 +234,7 @@ def test_what_if_shows_before_and_after_and_what_it_rests_on(call: Call) -> None
 
 
 def test_what_if_alone_finds_the_change_that_pays_most(call: Call) -> None:
-    words = ("plan", "--from", "7gforce", "--model", "alexnet", "--num-gpus", 2)
+    words = ("plan", "--from", "7gforce", "--model", "alexnet", "--gpus", "0,1")
     found = schema.decode(call(*words, "--what-if", "--json").out, Plan, origin="stdout").what_if
     assert found is not None
     assert not found.asked
@@ -273,7 +273,7 @@ ASKED = ("plan", "--model", "alexnet", "--num-gpus", 4, "--json")
 
 
 @pytest.fixture
-def ran(own_home: Path, on_scenario: Callable[[str], None]) -> Callable[..., None]:
+def ran(own_home: Path, on_scenario: ByName) -> Callable[..., None]:
     """Makes this machine a DGX-1, with earlier runs on two of its GPUs."""
     on_scenario("dgx1")
 
@@ -327,7 +327,7 @@ def test_no_history_leaves_out_earlier_runs(call: Call, ran: Callable[..., None]
 
 
 def test_runs_of_another_machine_and_what_cannot_be_read_do_not_count(
-    call: Call, ran: Callable[..., None], own_home: Path, on_scenario: Callable[[str], None]
+    call: Call, ran: Callable[..., None], own_home: Path, on_scenario: ByName
 ) -> None:
     before = planned(call)
     ran("vgg16", "resnet152")

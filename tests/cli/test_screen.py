@@ -1,7 +1,7 @@
 """`gputopo screen`: with a worker that only pretends, and once with the real core."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from gputopo.values import schema
 from gputopo.values.run.events import RunStarted, read_events
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.several_runs import Screen
-from tests.cli.conftest import Call
+from tests.cli.conftest import ByName, Call
 from tests.cli.trained import without_a_gpu
 
 # Steps of 0.2 s, on GPU 1 of 0.25 s.
@@ -37,7 +37,7 @@ def stored(folder: Path) -> Screen:
 
 
 def test_each_gpu_runs_alone_in_alternating_order_then_all_at_once_and_plan_predicts_from_it(
-    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], own_home: Path
+    call: Call, on_scenario: ByName, worker: ByName, own_home: Path
 ) -> None:
     on_scenario("four")
     worker("works")
@@ -58,7 +58,7 @@ def test_each_gpu_runs_alone_in_alternating_order_then_all_at_once_and_plan_pred
 
 
 def test_pairs_run_in_the_mode_of_two(
-    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], one_round: None
+    call: Call, on_scenario: ByName, worker: ByName, one_round: None
 ) -> None:
     on_scenario("four")
     worker("works")
@@ -70,8 +70,8 @@ def test_pairs_run_in_the_mode_of_two(
 
 def test_gpus_of_several_models_are_compared_by_what_each_should_do(
     call: Call,
-    on_scenario: Callable[[str], None],
-    worker: Callable[[str], None],
+    on_scenario: ByName,
+    worker: ByName,
     one_round: None,
     tmp_path: Path,
 ) -> None:
@@ -89,7 +89,7 @@ def test_gpus_of_several_models_are_compared_by_what_each_should_do(
 
 
 def test_a_second_screen_is_compared_with_the_first(
-    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], one_round: None
+    call: Call, on_scenario: ByName, worker: ByName, one_round: None
 ) -> None:
     on_scenario("four")
     worker("works")
@@ -101,7 +101,7 @@ def test_a_second_screen_is_compared_with_the_first(
 
 
 def test_a_slow_gpu_is_named_and_fails_on_request(
-    call: Call, on_scenario: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    call: Call, on_scenario: ByName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def pretends(spec: Path, events_fd: int) -> Sequence[str]:
         return (sys.executable, "-IS", "-c", SLOW_ONE, str(spec), str(events_fd))
@@ -123,7 +123,7 @@ if any(device["gpu"] == 1 for device in json.load(open(sys.argv[1]))["devices"])
 
 
 def test_a_gpu_that_fails_has_its_reason_and_the_others_are_reported_and_run_without_it(
-    call: Call, on_scenario: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    call: Call, on_scenario: ByName, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def pretends(spec: Path, events_fd: int) -> Sequence[str]:
         return (sys.executable, "-IS", "-c", FAILS_ON_ONE, str(spec), str(events_fd))
@@ -145,7 +145,7 @@ def test_a_gpu_that_fails_has_its_reason_and_the_others_are_reported_and_run_wit
 
 def test_a_killed_screen_leaves_the_runs_until_then(
     call: Call,
-    on_scenario: Callable[[str], None],
+    on_scenario: ByName,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
@@ -167,7 +167,7 @@ def test_a_killed_screen_leaves_the_runs_until_then(
 
 
 def test_without_gpus_cpu_devices_are_screened_as_is_stated(
-    call: Call, without_gpu: None, worker: Callable[[str], None], one_round: None, tmp_path: Path
+    call: Call, without_gpu: None, worker: ByName, one_round: None, tmp_path: Path
 ) -> None:
     worker("works")
     done = call("screen", "--model", "alexnet", "--output", tmp_path / "out")
@@ -180,7 +180,7 @@ def test_without_gpus_cpu_devices_are_screened_as_is_stated(
 
 
 def test_where_nothing_could_be_run_the_cause_and_the_logs_are_named(
-    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
+    call: Call, without_gpu: None, worker: ByName, tmp_path: Path
 ) -> None:
     worker("traceback")
     done = call("screen", "--model", "alexnet", "--output", tmp_path / "out")
@@ -201,7 +201,7 @@ def test_where_nothing_could_be_run_the_cause_and_the_logs_are_named(
     ],
 )
 def test_what_cannot_be_screened_is_refused_in_two_lines(
-    call: Call, without_gpu: None, worker: Callable[[str], None], options: tuple[str, ...], what: str
+    call: Call, without_gpu: None, worker: ByName, options: tuple[str, ...], what: str
 ) -> None:
     worker("works")
     done = call("screen", "--model", "alexnet", *options)

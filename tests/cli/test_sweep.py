@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from gputopo.values.run.events import RunStarted, read_events
 from gputopo.values.run.measurement import Measurement
 from gputopo.values.run.several_runs import BY_TIME, FOLDER, Sweep
 from gputopo.values.run.verdict import Expected
-from tests.cli.conftest import Call
+from tests.cli.conftest import ByName, Call
 from tests.kit_workers import misbehave
 from tests.launch.data.records import framed
 
@@ -67,7 +67,7 @@ def swept(text: str) -> Sweep:
 
 
 def test_a_matrix_runs_and_what_the_rules_refuse_stays_with_the_reason(
-    call: Call, without_gpu: None, worker: Callable[[str], None], file: Path, tmp_path: Path
+    call: Call, without_gpu: None, worker: ByName, file: Path, tmp_path: Path
 ) -> None:
     worker("works")
     done = call("sweep", "--matrix", file, "--output", tmp_path / "out", "--json")
@@ -92,7 +92,7 @@ def test_a_matrix_runs_and_what_the_rules_refuse_stays_with_the_reason(
 
 
 def test_a_matrix_of_options_is_one_of_a_file_and_goes_on_as_such(
-    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
+    call: Call, without_gpu: None, worker: ByName, tmp_path: Path
 ) -> None:
     worker("works")
     typed = ("--model", "lenet,trivial", "--num-gpus", "1,2", "--batch-size", "32", "--seconds", "2s")
@@ -111,7 +111,7 @@ def test_a_matrix_of_options_is_one_of_a_file_and_goes_on_as_such(
 
 
 def test_records_that_are_given_are_read_instead_of_drawn_ones(
-    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
+    call: Call, without_gpu: None, worker: ByName, tmp_path: Path
 ) -> None:
     worker("works")
     records = tmp_path / "records"
@@ -133,7 +133,7 @@ def test_records_that_are_given_are_read_instead_of_drawn_ones(
 def test_images_that_a_killed_sweep_went_on_drawing_are_used(
     call: Call,
     without_gpu: None,
-    worker: Callable[[str], None],
+    worker: ByName,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     is_there: bool,
@@ -271,9 +271,9 @@ def _is_of_other_work(one: Any) -> bool:
 
 def test_another_matrix_another_machine_and_a_taken_folder_are_refused(
     call: Call,
-    on_scenario: Callable[[str], None],
+    on_scenario: ByName,
     without_gpu: None,
-    worker: Callable[[str], None],
+    worker: ByName,
     file: Path,
     tmp_path: Path,
 ) -> None:
@@ -291,7 +291,7 @@ def test_another_matrix_another_machine_and_a_taken_folder_are_refused(
 
 
 def test_failed_cells_are_reported_and_run_again_on_request(
-    call: Call, without_gpu: None, worker: Callable[[str], None], file: Path, tmp_path: Path
+    call: Call, without_gpu: None, worker: ByName, file: Path, tmp_path: Path
 ) -> None:
     worker("traceback")
     done = call("sweep", "--matrix", file, "--output", tmp_path / "out", "--fail-on", "error")
@@ -306,7 +306,7 @@ def test_failed_cells_are_reported_and_run_again_on_request(
 
 
 def test_gpus_of_the_machine_stand_in_the_cells(
-    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], tmp_path: Path
+    call: Call, on_scenario: ByName, worker: ByName, tmp_path: Path
 ) -> None:
     on_scenario("four")
     worker("works")
@@ -322,7 +322,7 @@ def test_gpus_of_the_machine_stand_in_the_cells(
 
 
 def test_a_cell_is_judged_beside_what_is_known_of_a_run_of_its_options(
-    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], tmp_path: Path
+    call: Call, on_scenario: ByName, worker: ByName, tmp_path: Path
 ) -> None:
     on_scenario("7gforce")
     worker("works")
@@ -355,7 +355,7 @@ def test_a_broken_driver_never_sweeps_on_the_cpu_and_leaves_no_folder(
 
 
 def test_two_at_once_in_one_folder_are_kept_apart(
-    call: Call, without_gpu: None, worker: Callable[[str], None], file: Path, tmp_path: Path
+    call: Call, without_gpu: None, worker: ByName, file: Path, tmp_path: Path
 ) -> None:
     worker("works")
     out = tmp_path / "out"
@@ -368,7 +368,7 @@ def test_two_at_once_in_one_folder_are_kept_apart(
 @pytest.mark.parametrize(("preset", "machine"), [*((preset, "four") for preset in PRESETS), ("quick", None)])
 def test_no_cell_of_a_preset_is_refused(
     call: Call,
-    on_scenario: Callable[[str], None],
+    on_scenario: ByName,
     request: pytest.FixtureRequest,
     preset: str,
     machine: str | None,

@@ -1,15 +1,6 @@
-"""`gputopo` in this process with workers that really train: forks of a process that has TensorFlow loaded.
-
-In the worker's place the launcher starts a small client, with the pipes, the session and the exit code of a
-worker. What signals do is for tests that start everything anew.
-"""
+"""`gputopo` in this process with workers that really train: forks of one that has TensorFlow loaded."""
 
 import contextlib
-import json
-import os
-import socket
-import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -20,8 +11,6 @@ from gputopo.cli.run import autotune, screen, sweep, training
 from gputopo.launch.jobs.run import worker_command
 from gputopo.values import schema
 from gputopo.values.run.result import Result
-from tests.kit.fork_server import MESSAGE_BYTES
-from tests.kit.forks import Server
 from tests.kit.machines import ReadingHere
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
@@ -30,17 +19,6 @@ from tests.launch.forks import server
 WITH_WORKERS = (autotune, screen, sweep, training)
 """The modules of commands that start a worker."""
 
-_TIMEOUT_S = 300.0
-# The events go through /proc: the server takes the three standard streams alone.
-_CLIENT = """
-import json, os, socket, sys
-door, spec, events = sys.argv[1:]
-with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as forks:
-    forks.connect("\\0" + door)
-    request = {"arguments": [spec, f"/proc/{os.getpid()}/fd/{events}"], "environment": dict(os.environ)}
-    socket.send_fds(forks, [json.dumps(request).encode()], [0, 1, 2])
-    sys.exit(int(forks.recv(16)))
-"""
 _WORKER = """
 import os, sys
 from gputopo.launch.train import worker
@@ -57,7 +35,7 @@ def without_a_gpu(folder: Path) -> Iterator[pytest.MonkeyPatch]:
     root = folder / "root"
     (root / "sys/bus/pci/devices").mkdir(parents=True, exist_ok=True)
     no_driver = FakeNvml(SCENARIOS["four"], init_code=9)  # NVML_ERROR_DRIVER_NOT_LOADED
-    with pytest.MonkeyPatch.context() as patch, installed(no_driver), _forked() as command:
+    with pytest.MonkeyPatch.context() as patch, installed(no_driver), _forked(root) as command:
         patch.setattr("gputopo.probes.collect.NvmlReading", ReadingHere)
         patch.setenv("GPUTOPO_ROOT", str(root))
         patch.setenv("GPUTOPO_HOME", str(folder / "home"))
@@ -78,38 +56,11 @@ def result_of(folder: Path, *options: str) -> Result:
 
 
 @contextlib.contextmanager
-def _forked() -> Iterator[Callable[[Path, int], Sequence[str]]]:
+def _forked(folder: Path) -> Iterator[Callable[[Path, int], Sequence[str]]]:
     """Make the command of a worker; where nothing can be forked, the real one."""
     forks = server()
     if forks is None:
         yield worker_command
         return
-    door = f"gputopo-tests-{os.getpid()}"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-        listening.bind("\0" + door)
-        listening.listen()
-        thread = threading.Thread(target=_serve, args=(listening, forks))
-        thread.start()
-        try:
-            yield lambda spec, events: (sys.executable, "-IS", "-c", _CLIENT, door, str(spec), str(events))
-        finally:
-            listening.shutdown(socket.SHUT_RDWR)  # from here nothing is accepted
-            thread.join()
-
-
-def _serve(listening: socket.socket, forks: Server) -> None:
-    with contextlib.suppress(OSError):  # at the end of listening
-        while True:
-            client, _ = listening.accept()
-            with client, contextlib.suppress(ConnectionError):  # a client that was ended
-                _run(client, forks)
-
-
-def _run(client: socket.socket, forks: Server) -> None:
-    message, streams, _, _ = socket.recv_fds(client, MESSAGE_BYTES, 3)
-    request = json.loads(message)
-    with forks.start(["-c", _WORKER, *request["arguments"]], request["environment"], streams) as program:
-        for stream in streams:
-            os.close(stream)
-        code = program.wait(_TIMEOUT_S)
-    client.send(b"%d" % (code if code >= 0 else 128 - code))
+    with forks.door(folder) as python:
+        yield lambda spec, events: (python, "-c", _WORKER, str(spec), f"/proc/self/fd/{events}")

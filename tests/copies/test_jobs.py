@@ -1,11 +1,11 @@
 from collections import Counter
-from itertools import combinations, permutations
+from itertools import permutations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.copies.copies import Copy, CopyJob, Setting, describe, group_name, path_of
+from gputopo.copies.copies import CopyJob, Setting, describe, group_name
 from gputopo.copies.jobs import (
     LOCAL_BYTES,
     MAX_PEERS,
@@ -116,12 +116,6 @@ def test_direct_copies_are_made_only_where_the_acting_gpu_reaches_the_other() ->
     assert "1->0" in not_possible(Setting(gpus=(0, 1), peers=frozenset({(0, 1)})))[0].what
 
 
-def test_both_directions_of_a_pair_are_one_job_with_its_path() -> None:
-    found = [job for job in jobs(EIGHT) if job.kind == "bidirectional" and path_of(job) == "direct"]
-    assert sorted(job.copies[0].gpus for job in found) == list(combinations(range(8), 2))
-    assert all(job.copies[1].gpus == job.copies[0].gpus[::-1] for job in found)
-
-
 def test_full_has_all_of_quick() -> None:
     full = set(jobs(Setting(gpus=(0, 1), level="full", nodes={0: 0, 1: 1}, far_nodes={0: 1, 1: 0})))
     quick = set(jobs(Setting(gpus=(0, 1), nodes={0: 0, 1: 1}, far_nodes={0: 1, 1: 0})))
@@ -186,15 +180,6 @@ def test_nothing_is_asked_where_all_at_once_are_as_fast_as_alone() -> None:
     assert next_jobs([], EIGHT) == ()
 
 
-def test_a_group_that_was_tried_and_failed_is_not_asked_for_again() -> None:
-    done = [sample for gpu in range(3) for sample in at_once("h2d", {gpu: 12.0})]
-    done += at_once("h2d", dict.fromkeys(range(3), 4.0))
-    three = Setting(gpus=(0, 1, 2))
-    asked = next_jobs(done, three)
-    assert [job.group for job in asked] == ["h2d gpus:0,1", "h2d gpus:0,2", "h2d gpus:1,2"]
-    assert next_jobs(done, three, frozenset(job.group or "" for job in asked)) == ()
-
-
 def ends(job: CopyJob) -> list[tuple[int, ...]]:
     return [copy.gpus for copy in job.copies]
 
@@ -243,12 +228,3 @@ def test_a_group_without_a_gpu_has_the_name_of_the_others() -> None:
 def test_one_of_two_directions_is_no_longer_both() -> None:
     both = next(job for job in jobs(EIGHT) if job.kind == "bidirectional")
     assert without(both, set(), [both.copies[0]]) is None
-
-
-def test_a_job_is_described_so_that_no_two_are_alike() -> None:
-    for level in ("quick", "full"):
-        every = jobs(Setting(gpus=(0, 1, 2), level=level, peers=EIGHT.peers))
-        words = [describe(job) for job in every]
-        assert len(set(words)) == len(words)
-    copy = Copy(kind="h2d", source="host", destination="gpu:0", pinned=False)
-    assert describe(CopyJob(kind="h2d", copies=(copy,))) == "h2d host -> gpu:0 pageable"

@@ -32,11 +32,6 @@ def test_the_faster_path_of_the_worse_direction_counts() -> None:
     assert found[0, 1].direct_is_slower
 
 
-def test_directions_that_are_equal_in_what_counts_may_differ_in_what_is_known() -> None:
-    found = speeds(pair(0, 1, 9.5, staged=True), pair(0, 1, 4.0), pair(1, 0, 9.5, staged=True))
-    assert found[0, 1].gb_per_s == 9.5
-
-
 def test_a_pair_known_in_one_direction_only_counts_as_not_measured() -> None:
     found = speeds(pair(0, 1, 11.0), pair(1, 2, 11.0), pair(2, 1, 11.0))
     assert set(found) == {(1, 2)}

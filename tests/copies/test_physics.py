@@ -82,11 +82,6 @@ def test_of_boards_with_one_name_the_fastest_memory_counts() -> None:
     assert marks(box("NVIDIA GeForce RTX 3050"), local(205.0), local(230.0)) == [None, "cache"]
 
 
-def test_an_unknown_model_is_compared_with_the_fastest_memory_known() -> None:
-    for machine in (box(None), box("A GPU of tomorrow"), Machine(source="test")):
-        assert marks(machine, local(1537.0), local(8100.0)) == [None, "cache"]
-
-
 def test_a_cache_rate_makes_no_sound_number_a_clock_ramp_up() -> None:
     ada = box(*["NVIDIA RTX 6000 Ada Generation"] * 2)
     found = checked(
@@ -121,12 +116,9 @@ def test_a_cache_rate_makes_no_sound_number_a_clock_ramp_up() -> None:
         ("NVIDIA H100 80GB HBM3", 176.0, "above_link", "NVLink to the CPU"),
         ("NVIDIA GH200 480GB", 419.0, None, "NVLink-C2C"),
         ("NVIDIA GH200 480GB", 900.0, "above_link", "NVLink-C2C"),
-        ("NVIDIA GB200", 205.0, None, "NVLink-C2C"),
         ("Tesla V100-SXM2-16GB", 68.0, None, "NVLink to the CPU"),
         ("Tesla V100-PCIE-16GB", 68.0, "above_link", "NVLink to the CPU"),
-        ("GeForce GTX 1070", 26.0, "above_link", "NVLink to the CPU"),
         (None, 359.05, None, "NVLink or NVLink-C2C"),
-        (None, 55.0, None, "PCIe"),
         (None, 700.0, "above_link", "NVLink or NVLink-C2C"),
     ],
 )
@@ -231,18 +223,6 @@ def test_runs_without_a_name_are_known_by_a_number_that_a_tool_prints_once() -> 
     # nvbandwidth reads and writes, p2pBandwidthLatencyTest has tables with P2P and without.
     assert len(check(machine, copy(0, 1, 50.0), copy(0, 1, 54.0))) == 2
     assert len(check(machine, copy(0, 1, 5.0, "p2p_staged"), copy(0, 1, 5.1, "p2p_staged"))) == 2
-
-
-def test_of_each_run_the_fastest_counts_and_an_impossible_number_is_of_no_run() -> None:
-    machine = box("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3")
-    found = check(
-        machine,
-        copy(0, 1, 300.0, run="1"),
-        copy(0, 1, 310.0, run="1"),
-        copy(0, 1, 390.0, run="2"),
-        copy(0, 1, 900.0, run="3"),
-    )
-    assert [(one.median_gb_per_s, one.invalid) for one in found] == [(310.0, None), (900.0, "above_link")]
 
 
 def test_runs_that_disagree_are_judged_only_if_every_one_is_below_the_limit() -> None:

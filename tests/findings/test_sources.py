@@ -39,32 +39,17 @@ def test_a_capture_of_gpus_without_addresses_hides_nothing() -> None:
 @pytest.mark.parametrize(
     ("fact", "id", "subject", "words"),
     [
-        (
-            "links[0-3].hop",
-            "topology.contradiction",
-            "link:0-3",
-            "sources disagree on the topology of GPUs 0 and 3: x (a); y (b)",
-        ),
-        (
-            "links[0-3].p2p_read",
-            "machine.contradiction",
-            "link:0-3",
-            "sources disagree on the peer read of GPUs 0 and 3",
-        ),
-        (
-            "gpus[1].clocks_mhz.memory.max",
-            "machine.contradiction",
-            "gpu:1",
-            "sources disagree on the memory clock max of GPU 1",
-        ),
-        ("driver.version", "machine.contradiction", "driver", "sources disagree on the driver version"),
+        ("links[0-3].hop", "topology.contradiction", "link:0-3", "topology of GPUs 0 and 3: x (a); y (b)"),
+        ("links[0-3].p2p_read", "machine.contradiction", "link:0-3", "peer read of GPUs 0 and 3"),
+        ("gpus[1].name", "machine.contradiction", "gpu:1", "name of GPU 1"),
+        ("driver.version", "machine.contradiction", "driver", "driver version"),
     ],
 )
 def test_a_contradiction_names_its_fact(fact: str, id: str, subject: str, words: str) -> None:
     reported = (Contradiction(fact=fact, said={"a": "x", "b": "y"}),)
     found = next(one for one in find(replace(sound(), contradictions=reported)) if one.id == id)
     assert (found.subject.text, found.severity) == (subject, "warning")
-    assert found.says.startswith(words)
+    assert found.says.startswith(f"sources disagree on the {words}")
     assert found.says.endswith("y (b); the first is used")
 
 

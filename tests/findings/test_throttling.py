@@ -125,12 +125,6 @@ def test_minutes_that_all_gpus_spent_throttled_are_no_finding() -> None:
     assert find(every_gpu(violation_ns=counters)(sound())) == ()
 
 
-def test_a_gpu_that_is_throttled_at_present_has_that_finding_alone() -> None:
-    counters = {"hw_thermal_slowdown": 6000 * 10**9}
-    (found,) = find(gpu(1, violation_ns=counters, throttle={"mask": 0x48})(sound()))
-    assert found.id == "throttle.hw_thermal_slowdown"
-
-
 @pytest.mark.parametrize(
     ("percent", "degrees", "peers", "count"),
     [(0, 70, 60, 1), (0, 69, 60, 0), (0, 35, 35, 1), (0, 35, 41, 0), (30, 80, 60, 0)],

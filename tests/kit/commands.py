@@ -18,14 +18,14 @@ def run(
     *arguments: str, given: str = "", out: int | None = None, err: int | None = None, **environment: str
 ) -> Done:
     """Run `-m MODULE ARGUMENTS` or `-c CODE ARGUMENTS`; `out` and `err`: files for what it prints."""
-    return _server().run(arguments, {**os.environ, **environment}, 120, given.encode(), out, err)
+    return server().run(arguments, {**os.environ, **environment}, 120, given.encode(), out, err)
 
 
 def started(
     *arguments: str, out: int | None = None, **environment: str
 ) -> AbstractContextManager[tuple[Program, IO[str]]]:
     """Start a program; return it and what it prints, but what goes to the file `out`."""
-    return _server().started(arguments, {**os.environ, **environment}, out)
+    return server().started(arguments, {**os.environ, **environment}, out)
 
 
 def on_a_terminal(*arguments: str, **environment: str) -> tuple[int, str]:
@@ -33,7 +33,7 @@ def on_a_terminal(*arguments: str, **environment: str) -> tuple[int, str]:
     ours, theirs = pty.openpty()
     terminal = {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "40", **environment}
     try:
-        program = _server().start(arguments, {**os.environ, **terminal}, [theirs] * 3)
+        program = server().start(arguments, {**os.environ, **terminal}, [theirs] * 3)
     finally:
         os.close(theirs)
     with program:
@@ -54,7 +54,8 @@ def _read_to_the_end(file: int) -> Iterator[bytes]:
 
 
 @cache
-def _server() -> Server:
+def server() -> Server:
+    """Return the process that they are forks of, started by the first call."""
     server = Server(["tests.kit.preloaded"], os.environ)
     assert server.threads == 1
     atexit.register(server.end)

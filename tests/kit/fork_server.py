@@ -18,7 +18,8 @@ import sys
 import threading
 from typing import Any, NoReturn
 
-MESSAGE_BYTES = 2**20
+from tests.kit.door import MESSAGE_BYTES
+
 FILES = 4
 
 

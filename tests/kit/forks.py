@@ -11,12 +11,15 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import TracebackType
 from typing import IO
+
+from tests.kit import door
 
 ROOT = Path(__file__).parents[2]
 Done = subprocess.CompletedProcess[str]
@@ -123,6 +126,38 @@ class Server:
                 stream.seek(0)
             written = [stream.read().decode(errors="replace") for stream in (printed, reported)]
         return Done(arguments, code, *written)
+
+    @contextmanager
+    def door(self, folder: Path) -> Iterator[str]:
+        """Write a `python` into a folder whose programs this server runs, and yield its path."""
+        name = f"gputopo-tests-{os.getpid()}-{self.process.pid}"
+        (folder / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -IS {door.__file__} {name} "$@"\n')
+        (folder / "python").chmod(0o755)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+            listening.bind("\0" + name)
+            listening.listen()
+            thread = threading.Thread(target=self._serve, args=(listening,))
+            thread.start()
+            try:
+                yield str(folder / "python")
+            finally:
+                listening.shutdown(socket.SHUT_RDWR)  # from here nothing is accepted
+                thread.join()
+
+    def _serve(self, listening: socket.socket) -> None:
+        with suppress(OSError):  # at the end of listening
+            while True:
+                threading.Thread(target=self._answer, args=(listening.accept()[0],)).start()
+
+    def _answer(self, client: socket.socket) -> None:
+        with client, suppress(ConnectionError):  # a client that was ended
+            message, streams, _, _ = socket.recv_fds(client, door.MESSAGE_BYTES, 3)
+            request = json.loads(message)
+            with self.start(request["arguments"], request["environment"], streams) as program:
+                for stream in streams:
+                    os.close(stream)
+                code = program.wait(300)
+            client.send(b"%d" % (code if code >= 0 else 128 - code))
 
     def end(self) -> None:
         """Let it end, and wait for it."""

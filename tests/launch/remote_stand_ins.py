@@ -31,7 +31,7 @@ def ssh(host: str, command: str) -> int:
     if host == "hangs":
         command = "exec sleep 60"
     if host == "bare":
-        command = command.replace(sys.executable, "/nowhere/python")
+        command = command.replace("/python -P", "/nowhere/python -P")
     environ = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "HOSTNAME": host}
     os.execve("/bin/sh", ["sh", "-c", command], environ)
 

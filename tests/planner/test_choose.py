@@ -8,7 +8,7 @@ from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.run.plan import Plan
 from gputopo.values.schema import decode, encode
 from tests import there
-from tests.matrices import DGX1_V100, SEVEN, changed, machine_of
+from tests.matrices import DGX1_V100, SEVEN, machine_of
 
 
 def says(found: Plan, words: str) -> bool:
@@ -78,11 +78,6 @@ def test_excluded_gpus_are_not_chosen_and_are_reported() -> None:
     assert found.choice.gpus == (0, 2, 3)
     assert found.refused[0].gpus == (1, 4, 5)
     assert "excluded" in found.refused[0].reason
-
-
-def test_mixed_kinds_of_gpus_are_reported() -> None:
-    machine = changed(changed(machine_of(SEVEN), 0, name="GTX 1070"), 1, name="GTX 1080 Ti")
-    assert says(plan(machine, Request(num_gpus=2)), "GPU 0: GTX 1070, GPU 1: GTX 1080 Ti")
 
 
 def test_the_gpu_that_is_to_hold_the_variables_is_in_every_set() -> None:

@@ -14,7 +14,6 @@ from gputopo.planner.candidates import UNREAD_LINKS, record_reason
 from gputopo.planner.choose import basis_of
 from gputopo.planner.fastest import TIE, Basis, Fastest
 from gputopo.planner.selection import ALL
-from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.prediction.search import FoundCandidate
 from gputopo.prediction.step import Placement, StepSeconds
 from gputopo.values.errors import UsageError
@@ -208,17 +207,6 @@ def test_without_a_speed_one_is_assumed_and_the_nearest_gpus_are_chosen() -> Non
     own = plan(machine_of(FOUR_AND_FOUR), request(num_gpus=2, model="mine:build"))
     assert "the variables of mine:build are not known" in why(own)
     assert "nothing predicted" not in why(plan(machine_of(FOUR_AND_FOUR), Request(num_gpus=2)))
-
-
-def test_an_earlier_run_of_one_gpu_is_a_speed() -> None:
-    machine = machine_of(SEVEN)
-    named = msgspec.structs.replace(
-        machine, gpus=tuple(msgspec.structs.replace(gpu, name="GeForce GTX 1070") for gpu in machine.gpus)
-    )
-    history = (Figure("GeForce GTX 1070", "alexnet", 512, "fp32", 1234.0),)
-    found = plan(named, Request(num_gpus=1, model="alexnet", batch_size=512), history=history)
-    assert speed(found) == pytest.approx(1234.0)
-    assert "measured here" in there(found.prediction).single_gpu_source
 
 
 def test_what_was_learned_of_the_box_changes_the_constants_and_their_range() -> None:

@@ -171,12 +171,6 @@ def test_auto_of_gpus_of_one_speed_is_the_batch_of_the_model_on_each() -> None:
     assert "--batch-size auto: equal batches, as the GPUs are of one speed" in found.choice.reasons
 
 
-def test_auto_without_known_speeds_is_equal_batches_and_says_why() -> None:
-    found = planned(batch_size="auto", single_gpu_images_per_sec=())
-    assert found.choice.batch_sizes == ()
-    assert "--batch-size auto: equal batches, as no speed of one GPU is known" in found.choice.reasons
-
-
 def crowded(seed: int) -> tuple[Machine, tuple[float, ...]]:
     """Return five GPUs with links and speeds that differ, all measured."""
     rng = random.Random(seed)
@@ -243,12 +237,6 @@ def test_a_list_that_does_not_have_one_number_for_each_gpu_is_refused(
     with pytest.raises(UsageError) as refused:
         planned(**changes)
     assert what in refused.value.what
-
-
-def test_what_an_option_costs_is_compared_with_the_same_batches() -> None:
-    found = planned(batch_size="auto", ps="cpu")
-    (price,) = (one for one in there(found.prediction).prices if one.option == "--ps cpu")
-    assert price.images_per_sec == planned(batch_size="auto").choice.images_per_sec
 
 
 @pytest.mark.parametrize("ps", ["cpu", "gpu:spread", "gpu:3"])

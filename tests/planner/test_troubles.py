@@ -1,7 +1,7 @@
 """Plans on machines with GPUs that are in use or have errors: others are chosen."""
 
 from gputopo.planner import Request, plan
-from gputopo.values.machine import GpuProcess, Machine, MemoryMib, Throttle, UtilizationPercent
+from gputopo.values.machine import GpuProcess, Machine, MemoryMib, Throttle
 from gputopo.values.run.plan import Plan
 from tests.matrices import SEVEN, changed, machine_of
 
@@ -41,16 +41,6 @@ def test_idle_gpus_come_before_close_ones() -> None:
     (line,) = found.warnings
     assert line.startswith(f"GPUs 0 and 4 {USED}; GPU 5 in error: GPU 5: ")
     assert line.endswith(": idle GPUs 1, 2 and 3 chosen, PHB instead of PIX")
-
-
-def test_load_without_a_process_is_use() -> None:
-    memory, load = MemoryMib(total=10_240, used=9_184, free=640), UtilizationPercent(gpu=65)
-    hidden = {"memory_mib": memory, "utilization_percent": load, "processes": ()}
-    found = plan(seven((0, hidden), (1, hidden)), Request(num_gpus=2, gpus=(0, 1, 2, 3)))
-    assert found.warnings == (
-        "GPUs 0 and 1 in use, 65% load, 9184 of 10240 MiB used, no process listed: "
-        "idle GPUs 2 and 3 chosen, PHB instead of PIX",
-    )
 
 
 def test_without_a_number_all_idle_gpus_are_chosen_and_all_gpus_where_none_is_idle() -> None:

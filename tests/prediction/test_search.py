@@ -38,6 +38,16 @@ def _question(
     return SearchQuestion(paths, model, program, compute, places, size, lambda a, b: (b - a) % 3, last=last)
 
 
+def _every_step(question: SearchQuestion, stepper: StepPredictor, pool: list[int]) -> list[float]:
+    """Return the seconds of a step of every candidate, the shortest first."""
+    return sorted(
+        predict(stepper, question.paths, gpus, max(question.compute_s[gpu] for gpu in gpus), placing).step_s
+        for gpus in combinations(pool, question.size)
+        for placing in question.placings
+        if placing.owner is None or placing.owner in gpus
+    )
+
+
 @given(machines(), models(), programs(), st.data())
 @settings(max_examples=30)
 def test_the_search_finds_what_looking_at_every_candidate_finds(
@@ -108,12 +118,7 @@ def test_the_search_is_exact_where_all_gpus_differ(
     question = _question(paths, model, program, compute, size, set())
     stepper = StepPredictor(model, program, size, paths.cpus)
 
-    everything = sorted(
-        predict(stepper, paths, gpus, max(compute[gpu] for gpu in gpus), placing).step_s
-        for gpus in combinations(pool, size)
-        for placing in question.placings
-        if placing.owner is None or placing.owner in gpus
-    )
+    everything = _every_step(question, stepper, pool)
     for keep in (1, 5, 10_000):
         each = [one for one in fastest(question, pool, keep) for _ in range(one.alike)]
         assert [one.prediction.step_s for one in each] == pytest.approx(everything[: len(each)], abs=2e-9)
@@ -195,11 +200,7 @@ def test_reductions_in_the_order_of_towers_are_found_as_by_looking_at_every_cand
     question = SearchQuestion(paths, model, program, compute, places, size, lambda a, b: 0)
     stepper = StepPredictor(model, program, size, paths.cpus)
 
-    everything = sorted(
-        predict(stepper, paths, gpus, max(compute[gpu] for gpu in gpus), placing).step_s
-        for gpus in combinations(pool, size)
-        for placing in places
-    )
+    everything = _every_step(question, stepper, pool)
     listed = fastest(question, pool, 10_000)
     for found in (fastest(question, pool, 1), fastest(question, pool, 3), listed):
         each = [one.prediction.step_s for one in found for _ in range(one.alike)]

@@ -6,7 +6,6 @@ They print results in the formats of the real ones (`tests.kit.dialects`), and m
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ node0:71:71 [0] NCCL INFO NCCL_IB_HCA set by environment to mlx5_0
 node0:71:71 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>
 node0:71:90 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0/GDRDMA
 """
+PYTHON = os.readlink("/proc/self/exe")  # commands may be given another one
 UNREACHABLE = "ssh: connect to host {address} port 22: No route to host"
 _MPIRUN = """\
 #!{python} -IS
@@ -102,7 +102,7 @@ class NcclTests:
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder = folder
         patch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-        words = {"python": sys.executable, "here": str(folder), "unreachable": UNREACHABLE}
+        words = {"python": PYTHON, "here": str(folder), "unreachable": UNREACHABLE}
         for name, script in (("mpirun", _MPIRUN), ("sendrecv_perf", _OF_NCCL_TESTS)):
             (folder / name).write_text(script.format(**words))
             (folder / name).chmod(0o755)
@@ -166,7 +166,7 @@ def install_perftest(folder: Path, patch: pytest.MonkeyPatch) -> Path:
     text, (sample,) = perftest(Random(0), Perftest(duration=True, streams=4), (65536,))
     rate = f"{(sample.median_gb_per_s or 0.0) * 8:.2f}"
     assert rate in text
-    words = {"python": sys.executable, "here": str(folder), "text": text.replace(rate, "196.00")}
+    words = {"python": PYTHON, "here": str(folder), "text": text.replace(rate, "196.00")}
     (folder / "ib_write_bw").write_text(_PERFTEST.format(**words))
     (folder / "ib_write_bw").chmod(0o755)
     (folder / "fault").touch()

@@ -77,23 +77,19 @@ def test_without_sys_there_is_nothing(tmp_path: Path) -> None:
 
 
 def test_missing_files_are_missing_facts(tmp_path: Path) -> None:
-    folder = write_function(tmp_path, "pci0000:00/0000:01:00.0", *GPU)
-    (folder / "numa_node").unlink()
+    folder = write_function(tmp_path, "pci0000:00/0000:01:00.0", *GPU, numa_node=-1)
     (folder / "device").unlink()
     (node,) = read_pci(tmp_path)
     assert (node.numa_node, node.device_id, node.driver, node.speed_gt_per_s, node.width) == (None,) * 5
 
 
-def test_a_function_whose_class_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+def test_what_is_no_device_or_has_no_class_that_can_be_read_is_left_out(tmp_path: Path) -> None:
     folder = write_function(tmp_path, "pci0000:00/0000:01:00.0", *GPU)
     (folder / "class").unlink()
     (folder / "class").mkdir()
+    (tmp_path / "sys/bus/pci/devices/0000:02:00.0").symlink_to("../../../devices/pci0000:00/0000:02:00.0")
+    (tmp_path / "sys/bus/pci/devices/README").write_text("no device")
     assert read_pci(tmp_path) == ()
-
-
-def test_a_numa_node_of_minus_one_is_none(tmp_path: Path) -> None:
-    write_function(tmp_path, "pci0000:00/0000:01:00.0", *GPU, numa_node=-1)
-    assert read_pci(tmp_path)[0].numa_node is None
 
 
 def test_a_parent_that_is_not_under_bus_pci_is_found_by_the_path(tmp_path: Path) -> None:
@@ -105,13 +101,6 @@ def test_a_parent_that_is_not_under_bus_pci_is_found_by_the_path(tmp_path: Path)
     ]
 
 
-def test_a_link_that_leads_nowhere_is_left_out(tmp_path: Path) -> None:
-    write_function(tmp_path, "pci0000:00/0000:01:00.0", *GPU)
-    (tmp_path / "sys/bus/pci/devices/0000:02:00.0").symlink_to("../../../devices/pci0000:00/0000:02:00.0")
-    (tmp_path / "sys/bus/pci/devices/README").write_text("no device")
-    assert addresses(read_pci(tmp_path)) == ["0000:01:00.0"]
-
-
 def test_links_that_begin_with_sys_stay_within_the_root(tmp_path: Path) -> None:
     write_function(tmp_path, "pci0000:00/0000:00:01.0/0000:01:00.0", *GPU)
     link = tmp_path / "sys/bus/pci/devices/0000:01:00.0"
@@ -120,16 +109,12 @@ def test_links_that_begin_with_sys_stay_within_the_root(tmp_path: Path) -> None:
     assert addresses(read_pci(tmp_path)) == ["0000:00:01.0", "0000:01:00.0"]
 
 
-def test_behind_a_vmd_the_inner_root_counts(tmp_path: Path) -> None:
-    write_function(tmp_path, "pci0000:5d/0000:5d:05.5/pci10000:00/10000:00:02.0/10000:01:00.0", *GPU)
+@pytest.mark.parametrize("above", ["pci0000:5d/0000:5d:05.5", "LNXSYSTM:00/LNXSYBUS:00/VMBUS:01/a-guid"])
+def test_behind_a_vmd_or_below_other_devices_the_inner_root_counts(tmp_path: Path, above: str) -> None:
+    write_function(tmp_path, f"{above}/pci10000:00/10000:00:02.0/10000:01:00.0", *GPU)
     gpu = by_address(read_pci(tmp_path), "10000:01:00.0")
     assert (gpu.root, gpu.parent) == ("pci10000:00", "10000:00:02.0")
     assert by_address(read_pci(tmp_path), "10000:00:02.0").parent is None
-
-
-def test_a_root_below_other_devices_is_found(tmp_path: Path) -> None:
-    write_function(tmp_path, "LNXSYSTM:00/LNXSYBUS:00/VMBUS:01/a-guid/pci0001:00/0001:00:00.0", *GPU)
-    assert read_pci(tmp_path)[0].root == "pci0001:00"
 
 
 def test_a_tree_without_paths_gives_gpus_whose_root_is_not_known(tmp_path: Path) -> None:
@@ -175,10 +160,11 @@ def test_only_widths_that_exist_are_read(text: str | None, width: int | None) ->
 
 @given(st.text())
 def test_no_text_breaks_the_readers_of_small_files(text: str) -> None:
-    speed, width, address = read_speed(text), read_width(text), normal_address(text)
+    speed, width, address, total = read_speed(text), read_width(text), normal_address(text), aer_total(text)
     assert speed is None or speed >= 0
     assert width is None or width in (1, 2, 4, 8, 12, 16, 32)
     assert address is None or normal_address(address) == address
+    assert total is None or total >= 0
 
 
 @given(st.integers(0, 0xFFFFFF), st.integers(0, 255), st.integers(0, 31), st.integers(0, 7))
@@ -253,9 +239,6 @@ def test_the_tree_of_this_machine_is_whole() -> None:
     assert all(node.root for node in nodes)
 
 
-COUNTS = {"correctable": 7, "nonfatal": 0, "fatal": 1}
-
-
 def with_config(folder: Path, config: bytes) -> str:
     (folder / "config").write_bytes(config)
     return str(folder)
@@ -265,16 +248,8 @@ def header(number: int, following: int) -> bytes:
     return (number | 1 << 16 | following << 20).to_bytes(4, "little")
 
 
-def test_error_counters_are_the_totals_of_their_files(tmp_path: Path) -> None:
-    write_aer(tmp_path, (7, 0, 1))
-    assert read_aer(str(tmp_path)) == COUNTS
-
-
-def test_without_counters_there_is_nothing(tmp_path: Path) -> None:
-    assert read_aer(str(tmp_path)) is None
-
-
 def test_one_file_that_is_not_there_costs_only_its_own_count(tmp_path: Path) -> None:
+    assert read_aer(str(tmp_path)) is None
     write_aer(tmp_path, (7, 0, 1))
     (tmp_path / "aer_dev_nonfatal").unlink()
     assert read_aer(str(tmp_path)) == {"correctable": 7, "fatal": 1}
@@ -294,12 +269,6 @@ def test_the_sum_is_read_or_made(text: str, total: int | None) -> None:
     assert aer_total(text) == total
 
 
-@given(st.text())
-def test_no_text_breaks_the_sum(text: str) -> None:
-    total = aer_total(text)
-    assert total is None or total >= 0
-
-
 @pytest.mark.parametrize(
     ("control", "on"),
     [
@@ -317,10 +286,7 @@ def test_only_what_redirects_peer_traffic_counts_as_access_control(
     tmp_path: Path, control: int, on: bool
 ) -> None:
     assert read_acs(with_config(tmp_path, config_space(control))) is on
-
-
-def test_a_bridge_without_the_capability_sends_nothing_up(tmp_path: Path) -> None:
-    assert read_acs(with_config(tmp_path, config_space(None))) is False
+    assert read_acs(with_config(tmp_path, config_space(control, 0xFF8))) is on, "at the very end"
 
 
 @pytest.mark.parametrize(
@@ -330,16 +296,14 @@ def test_a_bridge_without_the_capability_sends_nothing_up(tmp_path: Path) -> Non
         (bytes(256), "NO_EXTENDED_CONFIG_SPACE"),
         (b"\xff" * 4096, "UNREADABLE_CONFIG_SPACE"),
         (b"", "NOT_PERMITTED"),
+        (config_space(None), False),
     ],
 )
-def test_config_space_that_cannot_be_read_has_a_reason(tmp_path: Path, config: bytes, reason: str) -> None:
-    assert read_acs(with_config(tmp_path, config)) == reason
-
-
-def test_no_file_is_a_reason_too(tmp_path: Path) -> None:
+def test_config_space_that_cannot_be_read_has_a_reason_and_without_the_capability_nothing_goes_up(
+    tmp_path: Path, config: bytes, reason: str | bool
+) -> None:
     assert read_acs(str(tmp_path)) == "NOT_IN_PROC_OR_SYS"
-    (tmp_path / "config").mkdir()
-    assert read_acs(str(tmp_path)) == "UNREADABLE_CONFIG_SPACE"
+    assert read_acs(with_config(tmp_path, config)) == reason
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may open every file")
@@ -349,15 +313,13 @@ def test_a_file_that_may_not_be_opened_is_not_permitted(tmp_path: Path) -> None:
     assert read_acs(folder) == "NOT_PERMITTED"
 
 
-def test_capabilities_in_a_circle_end(tmp_path: Path) -> None:
+def test_a_folder_in_its_place_is_unreadable_and_capabilities_in_a_circle_end(tmp_path: Path) -> None:
+    (tmp_path / "there/config").mkdir(parents=True)
+    assert read_acs(str(tmp_path / "there")) == "UNREADABLE_CONFIG_SPACE"
     space = bytearray(4096)
     space[0x100:0x104] = header(1, 0x200)
     space[0x200:0x204] = header(2, 0x100)
     assert read_acs(with_config(tmp_path, bytes(space))) is False
-
-
-def test_the_capability_is_found_at_the_very_end(tmp_path: Path) -> None:
-    assert read_acs(with_config(tmp_path, config_space(0x04, 0xFF8))) is True
 
 
 @given(st.binary(max_size=700))
@@ -420,7 +382,6 @@ def test_a_kernel_without_counters_is_a_reason(tmp_path: Path) -> None:
     read(scenario, tmp_path)
     for file in tmp_path.rglob("aer_dev_*"):
         file.unlink()
-    write_files(tmp_path, {"nothing": ""})
     machine = read(scenario, tmp_path)
     assert machine.gpus[0].pcie.aer is None
     assert machine.missing["gpus[0].pcie.aer"] == "NO_AER_IN_SYS"

@@ -5,16 +5,10 @@ from gputopo.report.layout import (
     Column,
     aligned,
     blocks,
-    labelled,
     paragraph,
     text_of,
     width_of,
 )
-
-
-def test_a_text_hangs_beside_its_label() -> None:
-    text = text_of(labelled([("CPU", "a b c d e f"), ("Memory", "x")], 15))
-    assert text == "CPU     a b c d\n        e f\nMemory  x\n"
 
 
 def test_columns_are_aligned_to_their_sides_and_heads_stand_at_the_bottom() -> None:
@@ -28,10 +22,6 @@ def test_a_cell_that_is_too_long_folds_in_its_column() -> None:
         aligned(Column("", ("0",)), [Column("Name", ("one two three",), max_width=8), Column("N", ("1",))])
     )
     assert text == "   Name      N\n0  one two   1\n   three\n"
-
-
-def test_a_row_with_nothing_in_it_is_left_out() -> None:
-    assert "NIC0" not in text_of(aligned(Column("", ("GPU0", "NIC0")), [Column("CPUs", ("0-7", ""))]))
 
 
 def test_a_group_stays_together_if_a_block_has_space_for_it() -> None:

@@ -56,14 +56,6 @@ def test_at_most_five_reasons_are_shown_warnings_first_and_no_refusal_twice() ->
     ]
 
 
-def test_parts_that_a_plan_has_not_are_left_out() -> None:
-    text = shown(Plan(choice=CHOICE, candidates=(CHOICE,)))
-    assert text.startswith("GPUs 0,1, parameter_server gpu:0.\n")
-    assert "Candidates" not in text
-    assert "Refused" not in text
-    assert "Images/sec" not in text
-
-
 def test_an_environment_value_that_a_shell_would_split_is_quoted() -> None:
     plan = Plan(choice=CHOICE, environment={"A": "GPU-1,GPU-2", "B": "x y"})
     assert environment_lines(plan) == ["A=GPU-1,GPU-2", "B='x y'"]

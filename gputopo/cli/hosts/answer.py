@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 import gputopo
-from gputopo.cli.hosts.meeting import resources_of
+from gputopo.cli.hosts.joining import resources_of
 from gputopo.cli.source import machine_from, planned_machine, root_folder
 from gputopo.launch.hosts.addresses import own_address, require_private
 from gputopo.launch.hosts.messages import Joining, Resources, RunEnd

@@ -164,7 +164,7 @@ def planned(hosts: "Sequence[Joining]", request: "Request", saved: "SavedNetwork
 
     `saved`: a measurement between them, else the last one that was saved here.
     """
-    from gputopo.cli.hosts.meeting import saved_network
+    from gputopo.cli.hosts.joining import saved_network
     from gputopo.launch.hosts.planning import plan_hosts, target_alone
     from gputopo.launch.spec.rules import OF_ONE_PROCESS
     from gputopo.values.run.all_reduce import parse

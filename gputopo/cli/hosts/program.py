@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.cli.hosts.meeting import address_of_leader
+from gputopo.cli.hosts.joining import address_of_leader
 from gputopo.cli.hosts.training import HostOfRun, claim, failed_here, place_of, reply_of
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run.program import make_folder, other_gpus, run_own, run_recorded
@@ -50,8 +50,8 @@ _COMMAND = {"command": "run -- PROGRAM"}
 def run_program_on_hosts(host: HostOfRun, program: tuple[str, ...], request: "Request") -> int:
     """Take part in the run of a program and return the exit code. Raises GputopoError.
 
-    `host`: with the port of the meeting. The options of the plan must be alike on all hosts; the words of the
-    program may differ.
+    `host`: with the port of the rendezvous. The options of the plan must be alike on all hosts; the words of
+    the program may differ.
     """
     host = replace(host, asked={**host.asked, **_COMMAND})
     return _follow(host, program) if host.allocation.rank else _lead(host, program, request)
@@ -61,15 +61,15 @@ def _lead(host: HostOfRun, program: tuple[str, ...], request: "Request") -> int:
     """Wait for the other hosts, plan for all, and run the program here."""
     options, leader = host.options, str(host.allocation.leader.name)
     with contextlib.ExitStack() as held:
-        meeting = host.meeting()
+        rendezvous = host.rendezvous()
         with signals.blocked(signal.valid_signals()):  # in its threads: the main one passes them on
-            held.enter_context(meeting)
-        joined = meeting.wait(host.hosts.join_timeout)
+            held.enter_context(rendezvous)
+        joined = rendezvous.wait(host.hosts.join_timeout)
         target = host.target(request, joined, held)
         require_all(os.environ, host.allocation.size, len(target.servers) or 1)
         master = (leader, free_port())
         places = {rank: place_of(target.servers, one.address, one.port) for rank, one in joined.items()}
-        meeting.answer({rank: _reply(target, place, program, master) for rank, place in places.items()})
+        rendezvous.answer({rank: _reply(target, place, program, master) for rank, place in places.items()})
         begun(os.environ)
         if not target.servers:
             return run_own(program, target, options)
@@ -85,7 +85,7 @@ def _lead(host: HostOfRun, program: tuple[str, ...], request: "Request") -> int:
             options,
             partial(
                 Leading,
-                meeting,
+                rendezvous,
                 [0, *(rank for rank, place in places.items() if place is not None)],
                 target.servers[0].host,
                 program[0],
@@ -139,7 +139,7 @@ def _follow(host: HostOfRun, program: tuple[str, ...]) -> int:
     joined = host.joins()
     if isinstance(joined, int):
         return joined
-    bringing, guest, reply = joined
+    bringing, client, reply = joined
     machine, options, rank = host.on.machine, host.options, host.allocation.rank
     begun(os.environ)
     part = schema.decode(bytes(reply.spec), ProgramPart, origin="rank 0's answer")
@@ -165,7 +165,7 @@ def _follow(host: HostOfRun, program: tuple[str, ...]) -> int:
             claim([gpu for gpu in machine.gpus if gpu.index in spec.gpus], held)
             folder = make_folder(spec, part.plan, machine, own)
         except GputopoError as error:
-            return failed_here(guest, error)
+            return failed_here(client, error)
         to_stderr(f"gputopo: {where}.\n")
         code = run_recorded(
             program,
@@ -174,7 +174,7 @@ def _follow(host: HostOfRun, program: tuple[str, ...]) -> int:
             other_gpus(machine, spec),
             folder,
             own,
-            partial(Following, guest, part.host, program[0]),
+            partial(Following, client, part.host, program[0]),
         )
     if not code:
         note(f"the run is over, exit code {code}: its result is on rank 0")

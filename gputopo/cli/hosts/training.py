@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gputopo.cli.hosts.meeting import (
+from gputopo.cli.hosts.joining import (
     address_of,
     address_of_leader,
     excuse,
     join,
     joining,
-    meeting_of,
+    rendezvous_of,
     resources_of,
     saved_network,
 )
@@ -66,9 +66,9 @@ class HostOfRun:
         found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(alike))
         return found
 
-    def meeting(self) -> "RendezvousServer":
+    def rendezvous(self) -> "RendezvousServer":
         """Return the server at which rank 0 meets the others."""
-        return meeting_of(self.allocation, self.hosts, self.alike)
+        return rendezvous_of(self.allocation, self.hosts, self.alike)
 
     def brings(self, address: str, network: str | None) -> "Joining":
         """Return what this host brings; `network`: its IP address. Raises HardwareError."""
@@ -77,7 +77,7 @@ class HostOfRun:
 
         machine, allocation = self.on.machine, self.allocation
         brought = None if why_cpu(machine, os.environ, cpu=self.on.cpu) is not None else machine
-        # Rank 0's port is the meeting's.
+        # Rank 0's port is the rendezvous's.
         given = allocation.hosts[allocation.rank].port if allocation.rank else None
         return joining(
             allocation,
@@ -97,8 +97,8 @@ class HostOfRun:
             bringing = self.brings(address, address)
         except GputopoError as error:
             return excuse(self.allocation, self.hosts, error)
-        guest, reply = join(self.allocation, self.hosts, bringing)
-        return reply.exit_code if isinstance(reply, RunEnd) else (bringing, guest, reply)
+        client, reply = join(self.allocation, self.hosts, bringing)
+        return reply.exit_code if isinstance(reply, RunEnd) else (bringing, client, reply)
 
     def target(
         self, wanted: "Request", joined: "Mapping[int, Joining]", claims: contextlib.ExitStack
@@ -138,23 +138,23 @@ def _lead(host: HostOfRun, job: AskedJob, request: "Request") -> int:
     from gputopo.launch.hosts.messages import RunEnd
 
     options = host.options
-    with host.meeting() as meeting:
-        joined = meeting.wait(host.hosts.join_timeout)
+    with host.rendezvous() as rendezvous:
+        joined = rendezvous.wait(host.hosts.join_timeout)
         with contextlib.ExitStack() as claims:
             target = job.placed(host.target(request, joined, claims))
             target, spec = job.on_hosts(target, lambda one: runnable(job, one, options))
             if options.dry_run:
-                meeting.answer(dict.fromkeys(joined, RunEnd(exit_code=0, cause="this is a dry run")))
-                meeting.end(RunEnd(exit_code=ExitCode.OK))
+                rendezvous.answer(dict.fromkeys(joined, RunEnd(exit_code=0, cause="this is a dry run")))
+                rendezvous.end(RunEnd(exit_code=ExitCode.OK))
                 return training.show_only(target, spec, options)
-            group = _group(meeting, spec, host.hosts, options)
-            meeting.answer({rank: _reply(one, target, spec) for rank, one in joined.items()})
+            group = _group(rendezvous, spec, host.hosts, options)
+            rendezvous.answer({rank: _reply(one, target, spec) for rank, one in joined.items()})
             begun(os.environ)
-            return training.train(target, spec, options, meeting=meeting, group=group)
+            return training.train(target, spec, options, rendezvous=rendezvous, group=group)
 
 
 def _group(
-    meeting: "RendezvousServer", spec: "RunSpec", hosts: HostOptions, options: OutputOptions
+    rendezvous: "RendezvousServer", spec: "RunSpec", hosts: HostOptions, options: OutputOptions
 ) -> "Regrouping | None":
     """Return what starts the hosts again, or those left; None without restarts. Raises UsageError."""
     if options.min_hosts is None and not options.restart:
@@ -163,7 +163,7 @@ def _group(
 
     if options.min_hosts is not None:
         require_losable(spec, options.min_hosts, options.restart)
-    return Regrouping(meeting, options.min_hosts, hosts.join_timeout)
+    return Regrouping(rendezvous, options.min_hosts, hosts.join_timeout)
 
 
 def _reply(host: "Joining", target: "Target", spec: "RunSpec") -> "Reply":
@@ -192,21 +192,21 @@ def _take_part(host: HostOfRun) -> int:
     joined = host.joins()
     if isinstance(joined, int):
         return joined
-    bringing, guest, reply = joined
+    bringing, client, reply = joined
     try:
-        end = _served(reply, guest, bringing, host.on.machine, host.options)
+        end = _served(reply, client, bringing, host.on.machine, host.options)
     except GputopoError as error:
-        return failed_here(guest, error)
+        return failed_here(client, error)
     if end.cause is None:
         note(f"the run is over, exit code {end.exit_code}: its result is on rank 0")
     else:
         show_error(end.cause, end.hint)
     if end.exit_code:
-        guest.outlast()
+        client.outlast()
     return end.exit_code
 
 
-def failed_here(guest: "RendezvousClient", error: GputopoError) -> int:
+def failed_here(client: "RendezvousClient", error: GputopoError) -> int:
     """Print what keeps this host from its part after it has joined, report it, and return the exit code.
 
     For rank 1 and above; it ends after rank 0.
@@ -219,8 +219,8 @@ def failed_here(guest: "RendezvousClient", error: GputopoError) -> int:
         remedy=error.hint,
         exit_code=int(error.exit_code),
     )
-    guest.put(failure)
-    guest.outlast()
+    client.put(failure)
+    client.outlast()
     return int(error.exit_code)
 
 
@@ -236,7 +236,7 @@ def claim(gpus: "Sequence[Gpu]", held: contextlib.ExitStack) -> None:
 
 def _served(
     start: "HostStart",
-    guest: "RendezvousClient",
+    client: "RendezvousClient",
     bringing: "Joining",
     machine: "Machine",
     options: OutputOptions,
@@ -267,7 +267,7 @@ def _served(
             spec,
             file,
             place,
-            guest,
+            client,
             environment=worker_env(os.environ, spec, allowed(start.environment), near),
             log=folder / ("server.log" if spec.rank is None else "worker.log"),
             sampler=held.enter_context(RunWatch(gpus)),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from gputopo.cli.hosts.asking import hosts_to_start, start_hosts
-from gputopo.cli.hosts.meeting import excuse
+from gputopo.cli.hosts.joining import excuse
 from gputopo.cli.placement import PlanOptions
 from gputopo.cli.printing import note
 from gputopo.cli.run import start

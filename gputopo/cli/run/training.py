@@ -47,12 +47,12 @@ def train(
     spec: "RunSpec",
     options: OutputOptions,
     *,
-    meeting: "RendezvousServer | None" = None,
+    rendezvous: "RendezvousServer | None" = None,
     group: "Regrouping | None" = None,
 ) -> int:
     """Train to the end, once or repeatedly, print the result as requested, and return the exit code.
 
-    `meeting`: with the other hosts of the run, which learn its end; `group`: where it may lose some.
+    `rendezvous`: with the other hosts of the run, which learn its end; `group`: where it may lose some.
     """
     require_runnable(target, spec, options)
     predicted = summary_lines(target.plan) if target.rehearsal_of is None else ()
@@ -65,7 +65,7 @@ def train(
     results: list[Result] = []
     folders: list[Path] = []
     try:
-        _train_once(target, spec, _folder(options), display, results, folders, options, meeting, group)
+        _train_once(target, spec, _folder(options), display, results, folders, options, rendezvous, group)
     except KeyboardInterrupt:
         if not results:
             raise
@@ -161,7 +161,7 @@ def _train_once(
     results: "list[Result]",
     folders: list[Path],
     options: OutputOptions,
-    meeting: "RendezvousServer | None" = None,
+    rendezvous: "RendezvousServer | None" = None,
     group: "Regrouping | None" = None,
 ) -> bool:
     """Train, save the result in the run's folder, add both to the lists; return whether it was stopped.
@@ -181,9 +181,9 @@ def _train_once(
     from gputopo.runs.compared import with_prediction
 
     known = known_of(target, spec, past_of(target, folder.path))
-    outcome = _supervised(target, spec, folder, display, options, known, meeting, group)
-    if meeting is not None:
-        meeting.end(_end_of(outcome, spec))
+    outcome = _supervised(target, spec, folder, display, options, known, rendezvous, group)
+    if rendezvous is not None:
+        rendezvous.end(_end_of(outcome, spec))
 
     with signals.deferred():
         result = with_prediction(_judged(outcome.result, folder), target.plan)
@@ -288,7 +288,7 @@ def _supervised(
     display: RunDisplay,
     options: OutputOptions,
     known: "Known | None",
-    meeting: "RendezvousServer | None" = None,
+    rendezvous: "RendezvousServer | None" = None,
     group: "Regrouping | None" = None,
 ) -> RunOutcome:
     stall = options.stall_timeout
@@ -311,7 +311,7 @@ def _supervised(
             finds_batch=spec.rank is None,  # of a single worker: that of several needs the others
             restarts=options.restart,
             known=known or Known(),
-            others=None if meeting is None else meeting.events,
+            others=None if rendezvous is None else rendezvous.events,
             group=group,
         )
         return supervise(job)

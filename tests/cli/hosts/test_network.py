@@ -2,6 +2,7 @@
 
 import json
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import msgspec
 import pytest
 
 from gputopo.cli.hosts import asking, network
-from gputopo.copies.network import Timing
+from gputopo.copies.network import Done, Order, Timing
 from gputopo.launch.hosts.messages import Joining
 from gputopo.runs.history import history_file, latest_network
 from gputopo.values.machine import Machine, Nic, NicPort
@@ -90,6 +91,20 @@ def test_the_others_are_measured_where_hosts_do_not_answer(
     done = call("bandwidth", "--hosts", "refused,127.0.0.2")
     assert (done.code, done.out) == (3, "")
     assert "sshd runs on it" in done.err
+
+
+def test_a_transfer_that_fails_between_hosts_that_are_all_there_is_a_finding(
+    call: Call, ssh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def done(orders: Mapping[int, Order], **_: Any) -> dict[int, Done]:
+        return {rank: Done(error="timed out") if rank else Done(values=(1.0, 1.0, 1.0)) for rank in orders}
+
+    monkeypatch.setattr(network, "_done", done)
+    found = call("bandwidth", *HOSTS, "--network-tool", "tcp", "--json", "--save")
+    document = json.loads(found.out)
+    assert (found.code, document["complete"]) == (1, True), found.err
+    assert {one["source"] for one in document["failures"]} == {f"host:{platform.node()}#1"}
+    assert "not saved: some transfers between hosts have no result" in found.err
 
 
 def test_a_tool_that_a_host_lacks_is_refused(

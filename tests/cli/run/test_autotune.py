@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -18,14 +17,14 @@ from gputopo.planner.autotune import Race
 from gputopo.values import schema
 from gputopo.values.run.plan import Autotune, Candidate, Plan, mode_of
 from gputopo.values.run.result import Result
-from tests.cli.conftest import Call
+from tests.cli.conftest import ByName, Call
 from tests.cli.trained import without_a_gpu
 from tests.launch.claiming import other
 from tests.launch.specs import machine, plan_for
 
 
 def test_it_measures_and_then_trains_with_the_fastest(
-    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
+    call: Call, without_gpu: None, worker: ByName, tmp_path: Path
 ) -> None:
     worker("works")
     out = tmp_path / "out"
@@ -42,7 +41,7 @@ def test_it_measures_and_then_trains_with_the_fastest(
 
 
 def test_what_it_cannot_be_combined_with_is_refused_in_two_lines(
-    call: Call, without_gpu: None, worker: Callable[[str], None]
+    call: Call, without_gpu: None, worker: ByName
 ) -> None:
     worker("works")
     alone = "a single placement"
@@ -71,13 +70,13 @@ def test_what_it_cannot_be_combined_with_is_refused_in_two_lines(
 
 
 def test_a_plan_is_that_of_the_fastest_with_what_was_measured(
-    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], own_home: Path
+    call: Call, on_scenario: ByName, worker: ByName, own_home: Path
 ) -> None:
     on_scenario("four")
     worker("works")
     speed = ("--single-gpu-images-per-sec", "1000", "--num-gpus", "2")
-    asked = ("plan", "--model", "alexnet", "--autotune", *speed, "--json", "--candidates", "4")
-    done = call(*asked, "--explain")
+    asked = ("plan", "--model", "alexnet", *speed, "--json")
+    done = call(*asked, "--autotune", "--explain", "--candidates", "1")
     assert done.code == 0, done.err
     plan = schema.decode(done.out, Plan, origin="stdout")
     assert plan.autotune is not None
@@ -87,17 +86,17 @@ def test_a_plan_is_that_of_the_fastest_with_what_was_measured(
     fastest = plan.autotune.measured[plan.autotune.winner].candidate
     assert mode_of(plan.choice) == mode_of(fastest)
     assert plan.choice.reasons[0].startswith("Fastest of 3 measured placements: ")
-    assert len(plan.candidates) == 4
+    assert len(plan.candidates) == 1, "as many are listed, and more are measured"
     assert plan.line is not None
     assert plan.line.variables_ms == plan.choice.exposed_ms["variables"]
     (kept,) = (own_home / "runs").glob("*/autotune.json")
     assert schema.decode(kept.read_bytes(), Autotune, origin="file") == plan.autotune
     assert len(list(kept.parent.glob("autotune/*/result.json"))) == 6
+    more = call(*asked, "--autotune", "2", "--candidates", "12")
+    assert len(schema.decode(more.out, Plan, origin="stdout").candidates) == 12
 
 
-def test_a_plan_without_gpus_is_for_cpu_devices(
-    call: Call, without_gpu: None, worker: Callable[[str], None]
-) -> None:
+def test_a_plan_without_gpus_is_for_cpu_devices(call: Call, without_gpu: None, worker: ByName) -> None:
     worker("works")
     done = call("plan", "--model", "alexnet", "--autotune", "2")
     assert done.code == 0, done.err
@@ -107,7 +106,7 @@ def test_a_plan_without_gpus_is_for_cpu_devices(
 
 
 def test_where_no_placement_can_be_run_the_cause_and_the_logs_are_named(
-    call: Call, without_gpu: None, worker: Callable[[str], None]
+    call: Call, without_gpu: None, worker: ByName
 ) -> None:
     worker("traceback")
     done = call("plan", "--model", "alexnet", "--autotune", "2")

@@ -5,7 +5,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -17,13 +17,13 @@ from gputopo.runs.history import FILE, stored_results
 from gputopo.values import schema
 from gputopo.values.run.events import Anomaly, RunStarted, Sample, read_events
 from gputopo.values.run.result import Result
-from tests.cli.conftest import Call
+from tests.cli.conftest import ByName, Call
 from tests.launch.claiming import other
 from tests.launch.specs import machine, plan_for
 
 
 def test_a_run_without_a_gpu_reports_it_first_and_keeps_its_result(
-    call: Call, without_gpu: None, worker: Callable[[str], None], own_home: Path
+    call: Call, without_gpu: None, worker: ByName, own_home: Path
 ) -> None:
     worker("works")
     done = call("run", "--model", "alexnet", "--prefer-pix")
@@ -42,7 +42,7 @@ def test_a_run_without_a_gpu_reports_it_first_and_keeps_its_result(
 
 
 def test_the_speed_of_a_gpu_alone_is_that_of_its_latest_run_in_the_history(
-    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], tmp_path: Path
+    call: Call, on_scenario: ByName, worker: ByName, tmp_path: Path
 ) -> None:
     on_scenario("four")
     worker("works")
@@ -55,7 +55,7 @@ def test_the_speed_of_a_gpu_alone_is_that_of_its_latest_run_in_the_history(
 
 
 def test_a_rehearsal_and_a_box_without_a_writable_history_add_nothing_to_it(
-    call: Call, without_gpu: None, worker: Callable[[str], None], own_home: Path
+    call: Call, without_gpu: None, worker: ByName, own_home: Path
 ) -> None:
     worker("works")
     assert call("run", "--model", "alexnet", "--from", "7gforce", "--num-gpus", "2").code == 0
@@ -66,9 +66,7 @@ def test_a_rehearsal_and_a_box_without_a_writable_history_add_nothing_to_it(
     assert "the result is not in the history" in done.err
 
 
-def test_a_rehearsal_is_labelled_in_every_output(
-    call: Call, worker: Callable[[str], None], tmp_path: Path
-) -> None:
+def test_a_rehearsal_is_labelled_in_every_output(call: Call, worker: ByName, tmp_path: Path) -> None:
     worker("works")
     options = ("run", "--model", "alexnet", "--from", "7gforce", "--num-gpus", "2", "--prefer-pix")
     says = "Rehearsal of 7gforce (GPUs 0, 1) on 2 CPU devices: speeds are this CPU's."
@@ -88,7 +86,7 @@ def test_a_rehearsal_is_labelled_in_every_output(
 
 @pytest.mark.parametrize(("option", "steps"), [((), [1]), (("--display_every=2",), [1, 2])])
 def test_lines_show_every_so_many_steps(
-    call: Call, without_gpu: None, worker: Callable[[str], None], option: tuple[str, ...], steps: list[int]
+    call: Call, without_gpu: None, worker: ByName, option: tuple[str, ...], steps: list[int]
 ) -> None:
     worker("works")
     done = call("run", "--model", "alexnet", "--tf-cnn-log", *option)
@@ -98,7 +96,7 @@ def test_lines_show_every_so_many_steps(
 
 
 def test_a_run_on_gpus_is_predicted_sampled_and_compared_and_its_folder_has_no_uuid(
-    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], tmp_path: Path
+    call: Call, on_scenario: ByName, worker: ByName, tmp_path: Path
 ) -> None:
     on_scenario("7gforce")
     worker("works")
@@ -128,7 +126,7 @@ def test_a_run_on_gpus_is_predicted_sampled_and_compared_and_its_folder_has_no_u
 
 @pytest.mark.parametrize("options", [("--strategy", "mirrored"), ("--task", "forward")])
 def test_other_trainers_and_tasks_are_planned_without_a_prediction(
-    options: tuple[str, ...], call: Call, on_scenario: Callable[[str], None]
+    options: tuple[str, ...], call: Call, on_scenario: ByName
 ) -> None:
     on_scenario("7gforce")
     given = ("run", "--model", "alexnet", "--num-gpus", "2", *options, "--dry-run")
@@ -141,7 +139,7 @@ def test_other_trainers_and_tasks_are_planned_without_a_prediction(
 
 
 def test_an_anomaly_is_named_and_fails_the_run_only_where_that_was_asked_for(
-    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], tmp_path: Path
+    call: Call, on_scenario: ByName, worker: ByName, tmp_path: Path
 ) -> None:
     on_scenario("7gforce")  # a slow CPU device may be explained by what else this machine does
     worker("slow_tower")
@@ -157,7 +155,7 @@ def test_an_anomaly_is_named_and_fails_the_run_only_where_that_was_asked_for(
 
 
 def test_a_trace_goes_into_the_folder_of_its_run(
-    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
+    call: Call, without_gpu: None, worker: ByName, tmp_path: Path
 ) -> None:
     worker("works")
     call("run", "--model", "alexnet", "--trace", "2-3", "--output", tmp_path / "out")
@@ -167,7 +165,7 @@ def test_a_trace_goes_into_the_folder_of_its_run(
 
 
 def test_what_was_asked_and_what_ran_are_both_in_the_result(
-    call: Call, without_gpu: None, worker: Callable[[str], None]
+    call: Call, without_gpu: None, worker: ByName
 ) -> None:
     worker("works")
     options = ("--variable_update=replicated", "--all_reduce_spec=xring#2", "--use_fp16", "--batch_size=4")
@@ -185,7 +183,7 @@ def test_what_was_asked_and_what_ran_are_both_in_the_result(
 
 
 def test_batches_that_differ_reach_the_spec_and_the_result(
-    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
+    call: Call, without_gpu: None, worker: ByName, tmp_path: Path
 ) -> None:
     worker("works")
     options = ("--model", "alexnet", "--batch-size", "4,6", "--output", tmp_path / "out", "--json")
@@ -215,7 +213,7 @@ def test_auto_is_the_proportion_of_the_planned_gpus_also_in_a_rehearsal(call: Ca
 def test_a_verdict_names_an_earlier_run_even_where_its_folder_is_no_utf8(
     call: Call,
     without_gpu: None,
-    worker: Callable[[str], None],
+    worker: ByName,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,7 +3,6 @@
 import errno
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -12,7 +11,7 @@ import pytest
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.values import schema
 from gputopo.values.run.result import Result
-from tests.cli.conftest import Call
+from tests.cli.conftest import ByName, Call
 from tests.kit import commands
 
 
@@ -27,7 +26,7 @@ from tests.kit import commands
 def test_a_run_that_fails_shows_why_and_what_was_measured(
     call: Call,
     without_gpu: None,
-    worker: Callable[[str], None],
+    worker: ByName,
     behaviour: str,
     code: int,
     said: str,
@@ -47,7 +46,7 @@ def test_a_run_that_fails_shows_why_and_what_was_measured(
 def test_a_result_that_cannot_be_written_is_still_shown(
     call: Call,
     without_gpu: None,
-    worker: Callable[[str], None],
+    worker: ByName,
     monkeypatch: pytest.MonkeyPatch,
     own_home: Path,
 ) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -12,12 +12,12 @@ import pytest
 
 from gputopo.cli.run.showing import DryRun
 from gputopo.values import schema
-from tests.cli.conftest import Call
+from tests.cli.conftest import ByName, Call
 from tests.kit import commands
 from tests.kit.forks import Done, Program
 
 
-def test_a_dry_run_of_a_program_shows_its_command(call: Call, on_scenario: Callable[[str], None]) -> None:
+def test_a_dry_run_of_a_program_shows_its_command(call: Call, on_scenario: ByName) -> None:
     on_scenario("7gforce")
     options = ("run", "--gpus", "3", "--dry-run", "--json", "--", "sh", "-c", "exit 1")
     dry = schema.decode(call(*options).out, DryRun, origin="stdout")

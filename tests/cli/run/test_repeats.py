@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,11 @@ from gputopo.runs.repeats import Repeats
 from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.run.result import Result
-from tests.cli.conftest import Call
+from tests.cli.conftest import ByName, Call
 
 
 def test_repeats_run_one_after_the_other_and_give_mean_and_spread(
-    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
+    call: Call, without_gpu: None, worker: ByName, tmp_path: Path
 ) -> None:
     worker("works")
     done = call("run", "--model", "alexnet", "--repeats", "3", "--output", tmp_path / "out")
@@ -36,7 +35,7 @@ def test_repeats_run_one_after_the_other_and_give_mean_and_spread(
 
 
 def test_a_repeat_that_fails_is_reported_as_failed_and_the_others_go_on(
-    call: Call, without_gpu: None, worker: Callable[[str], None]
+    call: Call, without_gpu: None, worker: ByName
 ) -> None:
     worker("killed")
     done = call("run", "--model", "alexnet", "--repeats", "2", "--json")
@@ -47,7 +46,7 @@ def test_a_repeat_that_fails_is_reported_as_failed_and_the_others_go_on(
 
 
 def test_repeats_that_would_write_to_one_folder_are_refused(
-    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
+    call: Call, without_gpu: None, worker: ByName, tmp_path: Path
 ) -> None:
     worker("works")
     options = [("--checkpoints", ()), ("--export", ()), ("--tensorboard", ()), ("--export", ("--dry-run",))]
@@ -57,7 +56,7 @@ def test_repeats_that_would_write_to_one_folder_are_refused(
 
 
 def test_repeats_are_shown_where_their_file_cannot_be_written(
-    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
+    call: Call, without_gpu: None, worker: ByName, tmp_path: Path
 ) -> None:
     worker("works")
     out = tmp_path / "out"
@@ -77,7 +76,7 @@ def test_repeats_are_shown_where_their_file_cannot_be_written(
 def test_repeats_that_were_taken_are_shown_and_kept_where_the_next_cannot_begin(
     call: Call,
     without_gpu: None,
-    worker: Callable[[str], None],
+    worker: ByName,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     error: BaseException,
@@ -108,7 +107,7 @@ def test_repeats_that_were_taken_are_shown_and_kept_where_the_next_cannot_begin(
 def test_repeats_that_were_taken_are_shown_and_kept_when_a_signal_comes_between_two(
     call: Call,
     without_gpu: None,
-    worker: Callable[[str], None],
+    worker: ByName,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     place: str,
@@ -144,7 +143,7 @@ def test_repeats_that_were_taken_are_shown_and_kept_when_a_signal_comes_between_
 
 
 def test_a_ctrl_c_behind_the_end_of_training_has_nothing_left_to_end(
-    call: Call, without_gpu: None, worker: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    call: Call, without_gpu: None, worker: ByName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker("works")
     save = runs.save_result
@@ -162,7 +161,7 @@ def test_a_ctrl_c_behind_the_end_of_training_has_nothing_left_to_end(
 def test_a_signal_while_a_batch_that_fits_is_looked_for_ends_the_repeats(
     call: Call,
     without_gpu: None,
-    worker: Callable[[str], None],
+    worker: ByName,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

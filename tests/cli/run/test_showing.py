@@ -1,6 +1,5 @@
 """What is shown of runs while they go, where a disk is full: the text is lost, not the training."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from gputopo.values import schema
 from gputopo.values.errors import GputopoError
 from gputopo.values.run.events import RunFinished, read_events
 from gputopo.values.run.result import Result
-from tests.cli.conftest import Call
+from tests.cli.conftest import ByName, Call
 from tests.invented_runs import step
 from tests.kit import commands
 
@@ -106,7 +105,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_a_dry_run_shows_plan_environment_and_command_and_starts_nothing(
-    call: Call, on_scenario: Callable[[str], None], own_home: Path
+    call: Call, on_scenario: ByName, own_home: Path
 ) -> None:
     on_scenario("7gforce")
     options = ("run", "--model", "alexnet", "--num-gpus", "2", "--prefer-pix", "--dry-run")

@@ -14,7 +14,7 @@ from gputopo.launch.spec.exports import HostExport, docker, renumbered
 from gputopo.values import schema
 from gputopo.values.errors import UsageError
 from gputopo.values.run.plan import Candidate
-from tests.cli.conftest import Call
+from tests.cli.conftest import ByName, Call
 from tests.launch.specs import machine
 
 Started = Callable[[str, str], tuple[list[str], dict[str, str]]]
@@ -51,7 +51,7 @@ def started(tmp_path: Path) -> Started:
     ],
 )
 def test_a_batch_script_starts_the_run_that_was_planned(
-    options: str, call: Call, on_scenario: Callable[[str], None], started: Started
+    options: str, call: Call, on_scenario: ByName, started: Started
 ) -> None:
     on_scenario("dgx1")
     script = call("run", *options.split(), "--dry-run", "--format", "sbatch")
@@ -86,7 +86,7 @@ def test_a_batch_script_starts_the_run_that_was_planned(
 
 
 def test_a_batch_script_gives_a_program_its_words_as_they_were(
-    call: Call, on_scenario: Callable[[str], None], started: Started
+    call: Call, on_scenario: ByName, started: Started
 ) -> None:
     on_scenario("dgx1")
     program = ["python", "a b.py", "--name=it's", "$HOME", "two\nlines", "--", ""]
@@ -97,7 +97,7 @@ def test_a_batch_script_gives_a_program_its_words_as_they_were(
 
 
 def test_a_container_gets_the_gpus_by_uuid_and_room_for_nccl(
-    call: Call, on_scenario: Callable[[str], None], started: Started
+    call: Call, on_scenario: ByName, started: Started
 ) -> None:
     on_scenario("dgx1")
     shown = call("run", "--gpus", "6,4", "--dry-run", "--format", "docker", "--", "python", "it's.py").out

@@ -1,4 +1,4 @@
-"""Host memory by one number, and shared uplinks by the direction that they slow down."""
+"""Host memory by one number and by its NUMA node, and shared uplinks by the direction that they slow down."""
 
 import pytest
 from msgspec.structs import replace
@@ -79,3 +79,55 @@ def test_a_group_of_an_older_result_has_the_direction_of_its_numbers() -> None:
     group = UplinkGroup(gpus=(0, 1), from_kind="d2h", alone_gb_per_s=24.0, together_gb_per_s=12.0)
     (one,) = found(added(uplink_groups=(group,))(measured()), "pcie.shared_uplink")
     assert "to the host" in one.says
+
+
+def noisy(machine: Machine, kind: str, low: float, high: float) -> Machine:
+    def wide(one: Sample) -> Sample:
+        return replace(one, repeats_gb_per_s=(low, one.median_gb_per_s or 0.0, high))
+
+    return with_copies(machine, (wide(one) if one.kind == kind else one for one in copies(machine)))
+
+
+def test_a_far_node_that_was_once_as_fast_as_the_near_one_is_not_called_slow() -> None:
+    machine = memory(60.0, 30.0)(measured())
+    assert found(machine, "numa.far_slow")
+    assert not found(noisy(machine, "host_memory", 25.0, 62.0), "numa.far_slow")
+
+
+def test_gpus_that_share_an_uplink_ask_no_more_of_the_host_than_they_got_at_once() -> None:
+    machine = memory(60.0)(measured(4))
+    assert found(machine, "host.memory_slow")  # four links of 12 GB/s, both directions
+    at_once = [
+        sample(kind, *ends, 6.0, pinned=True, group=f"{kind} gpus:0,1,2,3")  # type: ignore[arg-type]
+        for gpu in range(4)
+        for kind, ends in (("h2d", ("host", f"gpu:{gpu}")), ("d2h", (f"gpu:{gpu}", "host")))
+    ]
+    assert not found(added(*at_once)(machine), "host.memory_slow")
+
+
+def lying(wanted: int | None, lies: int) -> Machine:
+    machine = measured(2)
+    machine = replace(machine, gpus=tuple(replace(gpu, numa_node=1) for gpu in machine.gpus))
+    copies = tuple(
+        replace(sample("h2d", "host", f"gpu:{gpu}", 9.0, pinned=True), numa_node=lies, numa_wanted=wanted)
+        for gpu in (0, 1)
+    )
+    return with_copies(machine, copies)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "lies", "severity", "says"),
+    [
+        (1, 0, "warning", "requested on NUMA node 1 is on node 0"),
+        (0, 1, "info", "requested on NUMA node 0 is on node 1"),  # of a far node, that could not be had
+        (1, 1, "warning", "requested on NUMA node 1 is partly on others"),
+    ],
+)
+def test_memory_of_another_node_than_requested_is_named(
+    wanted: int, lies: int, severity: str, says: str
+) -> None:
+    (one,) = found(lying(wanted, lies), "numa.memory_elsewhere")
+    assert (one.severity, str(one.subject)) == (severity, "gpus:0-1")
+    assert says in one.says
+    assert "--cpuset-mems" in (one.remedy or "")
+    assert not found(lying(None, lies), "numa.memory_elsewhere")

@@ -116,6 +116,8 @@ def _run(spec: RunSpec) -> dict[str, Any]:
         ),
     }
     found["transfers"] = np.array([transfers(one.graph_nodes()) for one in steppers])
+    if (scale := steppers[0].scale if steppers else None) is not None and scale.automatic:
+        found["scale"] = np.concatenate(scale.report())  # its value, skipped steps
     found["exchange"] = np.array(
         [
             [(one.sends_s, one.receives_s, one.sums_s) for one in event.exchange]

@@ -1,8 +1,8 @@
 """Take steps with any trainer in its own process: `python -m tests.launch.train.steps_process CASES OUT`.
 
 CASES is JSON: {"towers": 2, "cases": {name: {fields of RunSpec}}}; besides, a case may have `steps` (else 4),
-`overflow`: {"tower": 1, "steps": [2]}, and `losses_only`. Models: small, tiny, normed, or as `models.build`
-knows them. OUT gets NAME.npz, and `found.json`: what `_run` returns, or {name: {error, hint, exit}}.
+`overflow`: {"tower": 1, "steps": [2]}, and `losses_only`. Models: as in `_model`. OUT gets NAME.npz, and
+`found.json`: what `_run` returns, or {name: {error, hint, exit}}.
 """
 
 import json
@@ -10,6 +10,7 @@ import re
 import sys
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import GputopoError
+from tests.launch.train.normed_model import NormedModel
 from tests.launch.train.small_model import SmallModel
 
 _TOWER = re.compile(r"(?:^|/)tower_(\d+)/")
@@ -75,8 +77,8 @@ class Overflowing:
         return Forward(passed.logits * tf.where(now, float("inf"), 1.0), passed.state)
 
 
-def tiny(keep: float) -> Any:
-    """Return a network of the catalogue's words with a norm, neighbours, pools, and dropout below keep 1."""
+def tiny() -> Any:
+    """Return a network of the catalogue's words with a norm, neighbours, pools and dropout."""
     from gputopo.launch.models.models import NetworkModel
     from gputopo.workload.sketch import RESIDUAL_NORM
     from gputopo.workload.workloads import Architecture
@@ -87,7 +89,7 @@ def tiny(keep: float) -> Any:
         x = layers.local_response(layers.conv(x, 8, 3), 2, 1.0, 1e-2, 0.75)
         x = layers.average_pool(x, 2, 1)
         x = layers.dense(layers.flatten(x), 16)
-        x = layers.dropout(x, keep) if keep < 1.0 else x
+        x = layers.dropout(x, 0.5)
         return layers.dense(x, classes, activation=None, logits=True)
 
     return NetworkModel.of(Architecture("tiny", build, (8, 8, 3), 5, "cifar10", 4, 4, learning_rate=0.1))
@@ -96,10 +98,9 @@ def tiny(keep: float) -> Any:
 def _model(spec: RunSpec) -> Any:
     from gputopo.launch.models import models
 
-    keep = {"tiny": 0.5, "normed": 1.0}.get(spec.model)
-    if keep is not None:
-        return tiny(keep)
-    return SmallModel() if spec.model == "small" else models.build(spec.model, spec)
+    own: dict[str, Any] = {"tiny": tiny, "small": SmallModel, "normed": NormedModel}
+    own["dropping"] = partial(NormedModel, keep=0.5)
+    return own[spec.model]() if spec.model in own else models.build(spec.model, spec)
 
 
 def _run(

@@ -23,6 +23,7 @@ def found() -> dict[str, Any]:
 def test_every_op_of_a_tower_can_run_on_a_gpu(found: dict[str, Any]) -> None:
     assert found["core"]["nodes"] > 1000
     assert found["core"]["without"] == []
+    assert found["core"]["nowhere"] == []
 
 
 def test_the_mark_of_the_weights_waits_for_all_of_them_and_for_no_kernel_of_the_gpu(
@@ -44,6 +45,7 @@ def test_every_op_of_numerics_can_run_on_a_gpu(found: dict[str, Any]) -> None:
     assert numerics["short"] == 6, "two convolutions in three runs"
     assert numerics["branches"] > 15, "the updates are inside branches"
     assert numerics["without"] == []
+    assert numerics["nowhere"] == [], "decay, clipping and updates are on their variable's device"
 
 
 def test_every_op_of_keras_models_methods_and_strategies_can_run_on_a_gpu(found: dict[str, Any]) -> None:

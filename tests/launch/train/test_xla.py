@@ -28,7 +28,7 @@ def cases() -> dict[str, dict[str, Any]]:
         "fp16": {**alone, "precision": {"xla": True, "compute": "fp16"}, "data_format": "NCHW"},
     }
     found: dict[str, dict[str, Any]] = {
-        name: {"model": "tiny", "steps": STEPS, "batch_size": 4, "learning_rate": 0.05, **spec}
+        name: {"model": "dropping", "steps": STEPS, "batch_size": 4, "learning_rate": 0.05, **spec}
         for name, spec in specs.items()
     }
     # The last step is one more, which is left out.

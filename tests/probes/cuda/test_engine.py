@@ -1,6 +1,7 @@
 """The real engine and the real cuda.bindings on a double of the driver, whose rates are known."""
 
 from itertools import permutations
+from typing import Any
 
 import msgspec
 import pytest
@@ -95,28 +96,18 @@ def test_unlike_paths_at_once_each_have_the_rate_of_the_time_they_shared() -> No
 
 def test_both_directions_at_once_do_not_slow_one_another_on_a_full_duplex_link() -> None:
     spec = box("2x4")
-    report = measure(spec, [both(h2d(0), d2h(0)), both(direct(0, 1), direct(1, 0))], 16 * MIB)
-    up, down = (copy.gb_per_s for copy in report.windows[0].copies)
-    assert up == pytest.approx(spec.rate("h2d", 0) / 1e9, rel=WITHIN)
-    assert down == pytest.approx(spec.rate("d2h", 0) / 1e9, rel=WITHIN)
-    for copy, pair in zip(report.windows[1].copies, ((0, 1), (1, 0)), strict=True):
-        assert copy.gb_per_s == pytest.approx(spec.rate("p2p", *pair) / 1e9, rel=WITHIN)
-
-
-def test_both_directions_by_kernels_run_at_once() -> None:
-    spec = box("2x4")
-    jobs = [
-        both(by_kernel(h2d(0)), by_kernel(d2h(0))),
-        both(write(0, 1), write(1, 0)),
-        both(read(0, 1), read(1, 0)),
+    host, there, back = (("h2d", 0, 0), ("d2h", 0, 0)), (0, 1), (1, 0)
+    cases: list[tuple[CopyJob, Any]] = [
+        (both(h2d(0), d2h(0)), host),
+        (both(by_kernel(h2d(0)), by_kernel(d2h(0))), host),
+        (both(direct(*there), direct(*back)), (("p2p", *there), ("p2p", *back))),
+        (both(write(*there), write(*back)), (("write", *there), ("write", *back))),
+        (both(read(*there), read(*back)), (("read", *there), ("read", *back))),
     ]
-    host, written, red = (window.copies for window in measure(spec, jobs, 16 * MIB).windows)
-    for copy, kind in zip(host, ("h2d", "d2h"), strict=True):
-        assert copy.gb_per_s == pytest.approx(spec.rate(kind, 0) / 1e9, rel=WITHIN)  # type: ignore[arg-type]
-    for copy, pair in zip(written, ((0, 1), (1, 0)), strict=True):
-        assert copy.gb_per_s == pytest.approx(spec.rate("write", *pair) / 1e9, rel=WITHIN)
-    for copy, pair in zip(red, ((0, 1), (1, 0)), strict=True):
-        assert copy.gb_per_s == pytest.approx(spec.rate("read", *pair) / 1e9, rel=WITHIN)
+    report = measure(spec, [job for job, _ in cases], 16 * MIB)
+    for window, (_, paths) in zip(report.windows, cases, strict=True):
+        for copy, path in zip(window.copies, paths, strict=True):
+            assert copy.gb_per_s == pytest.approx(spec.rate(*path) / 1e9, rel=WITHIN), path
 
 
 def test_a_staged_copy_is_as_fast_as_the_slower_of_its_two_halves() -> None:

@@ -85,34 +85,35 @@ def test_addresses_are_written_as_the_kernel_does(reported: str, written: str) -
         assert fact(nvml, nvml.handle(0), "pci_address") == written
 
 
-def test_a_link_that_the_driver_reports_as_zero_is_not_known() -> None:
-    hidden = changed(FOUR, gpus={0: {"link": LinkSpec(8.0, 0)}})
-    with installed(FakeNvml(hidden)), open_nvml() as nvml:
-        first, second = nvml.handle(0), nvml.handle(1)
-        assert fact(nvml, second, "pcie.width_now") == 16
-        with pytest.raises(NotReadError, match="UNKNOWN"):
-            fact(nvml, first, "pcie.width_now")
+def reason_of(name: str, fake: FakeNvml) -> str:
+    """Return why a fact of the first GPU is not read."""
+    with installed(fake), open_nvml() as nvml, pytest.raises(NotReadError) as error:
+        fact(nvml, nvml.handle(0), name)
+    return error.value.reason
+
+
+SEVERAL_NODES = changed(FOUR, gpus={0: {"numa_node": -1}}, cpus=(range(4), range(4, 8)))
+
+
+@pytest.mark.parametrize(
+    ("scenario", "name", "reason"),
+    [
+        (changed(FOUR, gpus={0: {"link": LinkSpec(8.0, 0)}}), "pcie.width_now", "UNKNOWN"),
+        (SEVERAL_NODES, "numa_node", "SEVERAL_NODES"),
+        (SCENARIOS["desktop"], "temperature_c.memory", "NOT_SUPPORTED"),
+        (changed(FOUR, gpus={0: {"brand": 0}}), "brand", "UNKNOWN_0"),
+        (changed(FOUR, gpus={0: {"brand": 99}}), "brand", "UNKNOWN_99"),
+        (changed(FOUR, gpus={0: {"device_id": "0000"}}), "pci_device_id", "UNKNOWN"),
+    ],
+)
+def test_an_answer_that_names_nothing_is_a_missing_fact(scenario: Scenario, name: str, reason: str) -> None:
+    assert reason_of(name, FakeNvml(scenario)) == reason
 
 
 def test_more_than_1024_cpus_fit() -> None:
     large = changed(FOUR, cpus=(range(1000, 1200),))
     with installed(FakeNvml(large)), open_nvml() as nvml:
         assert fact(nvml, nvml.handle(0), "cpu_affinity") == "1000-1199"
-
-
-def test_a_memory_affinity_of_several_nodes_names_none() -> None:
-    loose = changed(FOUR, gpus={0: {"numa_node": -1}}, cpus=(range(4), range(4, 8)))
-    with installed(FakeNvml(loose)), open_nvml() as nvml, pytest.raises(NotReadError, match="SEVERAL_NODES"):
-        fact(nvml, nvml.handle(0), "numa_node")
-
-
-def test_a_refusal_of_the_memory_temperature_within_the_answer_is_seen() -> None:
-    with (
-        installed(FakeNvml(SCENARIOS["desktop"])),
-        open_nvml() as nvml,
-        pytest.raises(NotReadError, match="NOT_SUPPORTED"),
-    ):
-        fact(nvml, nvml.handle(0), "temperature_c.memory")
 
 
 @pytest.mark.parametrize(("code", "word"), [(0, "OK"), (1, "CHIPSET_NOT_SUPPORTED"), (9, "UNKNOWN_9")])
@@ -130,25 +131,6 @@ def test_a_topology_level_that_nvml_does_not_define_is_not_guessed_at(
         monkeypatch.setattr(Scenario, "level", lambda *_: 35)
         with pytest.raises(NotReadError, match="UNKNOWN_LEVEL_35"):
             common_ancestor(nvml, a, b)
-
-
-@pytest.mark.parametrize("code", [0, 99])
-def test_a_brand_without_a_name_is_missing_with_its_number(code: int) -> None:
-    with (
-        installed(FakeNvml(changed(FOUR, gpus={0: {"brand": code}}))),
-        open_nvml() as nvml,
-        pytest.raises(NotReadError, match=f"UNKNOWN_{code}"),
-    ):
-        fact(nvml, nvml.handle(0), "brand")
-
-
-def test_a_virtual_machine_that_hides_the_chip_gives_no_device_id() -> None:
-    with (
-        installed(FakeNvml(changed(FOUR, gpus={0: {"device_id": "0000"}}))),
-        open_nvml() as nvml,
-        pytest.raises(NotReadError, match="UNKNOWN"),
-    ):
-        fact(nvml, nvml.handle(0), "pci_device_id")
 
 
 # Functions that came after driver 470 or are refused by it, as far as gputopo asks for them.
@@ -196,35 +178,23 @@ def test_an_old_driver_costs_only_what_it_does_not_have() -> None:
     assert gpu.nvlinks[0].errors["crc_data"] == 4
 
 
-def test_a_mismatch_of_pynvml_and_driver_is_a_missing_function(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_driver_or_pynvml_has_otherwise_or_not_at_all_is_a_missing_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def mismatched(_: object) -> None:
         raise pynvml.NVMLLibraryMismatchError
 
     monkeypatch.setattr(pynvml, "nvmlDeviceGetPerformanceState", mismatched)
-    with (
-        installed(FakeNvml(FOUR)),
-        open_nvml() as nvml,
-        pytest.raises(NotReadError, match="FUNCTION_NOT_FOUND"),
-    ):
-        fact(nvml, nvml.handle(0), "pstate")
-
-
-def test_a_pynvml_without_a_function_is_a_missing_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert reason_of("pstate", FakeNvml(FOUR)) == "FUNCTION_NOT_FOUND"
     monkeypatch.delattr(pynvml, "nvmlDeviceGetMarginTemperature")
-    with (
-        installed(FakeNvml(FOUR)),
-        open_nvml() as nvml,
-        pytest.raises(NotReadError, match="FUNCTION_NOT_FOUND"),
-    ):
-        fact(nvml, nvml.handle(0), "temperature_c.margin")
+    assert reason_of("temperature_c.margin", FakeNvml(FOUR)) == "FUNCTION_NOT_FOUND"
 
 
 def test_the_most_specific_reason_of_several_calls_is_given() -> None:
     fake = FakeNvml(FOUR)
     fake.without("nvmlDeviceGetTemperatureV")
     fake.refuse("nvmlDeviceGetTemperature", 4)
-    with installed(fake), open_nvml() as nvml, pytest.raises(NotReadError, match="NO_PERMISSION"):
-        fact(nvml, nvml.handle(0), "temperature_c.gpu")
+    assert reason_of("temperature_c.gpu", fake) == "NO_PERMISSION"
 
 
 def test_a_lost_gpu_is_not_asked_a_second_time() -> None:

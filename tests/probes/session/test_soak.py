@@ -144,7 +144,9 @@ class WatcherDouble:
         pass
 
 
-def soaked(engine: EngineDouble, read: Callable[[float], Machine], *xids: Xid) -> tuple[Machine, Any]:
+def soaked(
+    engine: EngineDouble, read: Callable[[float], Machine], *xids: Xid
+) -> tuple[Machine, SoakReadings]:
     clock = engine.clock
     readings = SoakReadings(
         read(0.0),
@@ -157,11 +159,11 @@ def soaked(engine: EngineDouble, read: Callable[[float], Machine], *xids: Xid) -
     with readings:
         Beside(engine, readings)
         bandwidth = run(engine)
-        return msgspec.structs.replace(readings.machine(), bandwidth=bandwidth), readings.history
+        return msgspec.structs.replace(readings.machine(), bandwidth=bandwidth), readings
 
 
 def test_counters_that_grow_under_load_are_found_with_their_rate() -> None:
-    found, history = soaked(EngineDouble(gpus=3, each_s=0.5), with_counters, Xid(code=74, gpu=1))
+    found, readings = soaked(EngineDouble(gpus=3, each_s=0.5), with_counters, Xid(code=74, gpu=1))
     assert 55 <= len(found.samples) <= 63
     by_gpu = {one.subject.gpus[0]: one for one in find_bandwidth(found) if one.id == "soak.errors"}
     assert by_gpu.keys() == {0, 1}
@@ -170,7 +172,7 @@ def test_counters_that_grow_under_load_are_found_with_their_rate() -> None:
     assert "per GB copied" in by_gpu[0].says
     assert by_gpu[1].evidence["rose"] == {"nvlink 3 replay": 20}
     assert "NVLink 3 replay by 20 (2 a minute, " in by_gpu[1].says
-    assert [one.evidence["xid"] for one in find_watched(found, history)] == [74]
+    assert [one.evidence["xid"] for one in find_watched(found, readings.history)] == [74]
 
 
 def test_a_machine_without_errors_has_no_finding() -> None:
@@ -252,46 +254,29 @@ def test_what_could_not_be_read_is_noted() -> None:
     assert notes(refused) == ("no clocks, temperatures and Xid errors were sampled: NVML LIBRARY_NOT_FOUND",)
 
 
+def port(address: str, parent: str | None = None, kind: Any = "bridge", **aer: int) -> PciNode:
+    return PciNode(address=f"0000:{address}.0", kind=kind, root="pci0000:00", parent=parent, aer=aer)
+
+
 def test_errors_of_a_slot_are_those_of_its_gpu_and_others_the_machine_s() -> None:
     def read(minutes: float) -> Machine:
         count = int(minutes)
         nodes = (
-            PciNode(
-                address="0000:00:01.0", kind="bridge", root="pci0000:00", aer={"correctable": 5, "fatal": 0}
-            ),
-            PciNode(
-                address="0000:00:02.0",
-                kind="bridge",
-                root="pci0000:00",
-                parent="0000:00:01.0",
-                aer={"correctable": 3 * count},
-            ),
-            PciNode(
-                address="0000:01:00.0",
-                kind="gpu",
-                root="pci0000:00",
-                parent="0000:00:02.0",
-                aer={"correctable": count},
-            ),
-            PciNode(address="0000:00:03.0", kind="bridge", root="pci0000:00", aer={"nonfatal": count}),
+            port("00:01", correctable=5, fatal=0),
+            port("00:02", "0000:00:01.0", correctable=3 * count),
+            port("01:00", "0000:00:02.0", "gpu", correctable=count),
+            port("00:03", nonfatal=count),
         )
         return msgspec.structs.replace(with_counters(0.0), pci=nodes)
 
-    engine = EngineDouble(gpus=3, each_s=0.5)
-    clock = engine.clock
-    readings = SoakReadings(
-        read(0.0), 10.0, lambda: read(clock() / 60), watch=lambda _: WatcherDouble(clock), now=clock
-    )
-    with readings:
-        Beside(engine, readings)
-        bandwidth = run(engine)
-        last = readings.machine()
+    last, readings = soaked(EngineDouble(gpus=3, each_s=0.5), read)
     ports = readings.port_errors()
     assert ports == {"0000:00:02.0": {"correctable": 30}, "0000:00:03.0": {"nonfatal": 10}}
+    bandwidth = last.bandwidth
+    assert bandwidth is not None
     assert bandwidth.soak is not None
-    bandwidth = msgspec.structs.replace(
-        bandwidth, soak=msgspec.structs.replace(bandwidth.soak, port_errors=ports)
-    )
+    soak = msgspec.structs.replace(bandwidth.soak, port_errors=ports)
+    bandwidth = msgspec.structs.replace(bandwidth, soak=soak)
     found = find_bandwidth(msgspec.structs.replace(last, bandwidth=bandwidth))
     assert {(one.id, one.subject.text, one.severity) for one in found} == {
         ("soak.errors", "gpu:0", "info"),

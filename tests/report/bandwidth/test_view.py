@@ -13,8 +13,8 @@ from gputopo.findings import Finding
 from gputopo.report.bandwidth.parts import bandwidth_document
 from gputopo.report.document import document_text
 from gputopo.report.markdown import document_markdown
-from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample
-from gputopo.values.machine import LineCounts, Machine
+from gputopo.values.bandwidth import Bandwidth, Conditions, NotMeasured, Sample
+from gputopo.values.machine import Machine
 from gputopo.values.subject import Subject
 from tests import there
 from tests.invented_bandwidths import bandwidth_of, machine_with, pair
@@ -137,21 +137,6 @@ def test_each_kind_of_copy_between_gpus_has_a_matrix_with_its_size_and_number() 
     assert both["GPU0", "GPU1"] == both["GPU1", "GPU0"] == "20.0"
     assert cells(part(text, "Both directions at once (sum), staged"))["GPU1", "GPU0"] == "7.00"
     assert cells(part(text, "Latency us, direct (load)"))["GPU0", "GPU1"] == "1.25"
-
-
-def test_each_kind_of_copy_between_gpus_has_a_row_of_its_range() -> None:
-    samples = (
-        pair(0, 1, 11.3), pair(1, 0, 6.25), pair(0, 2, 9.5), pair(0, 1, 0.7712, staged=True),
-        Sample(kind="latency", source="gpu:0", destination="gpu:1", path="direct", median_us=7.5),
-        Sample(kind="latency", source="gpu:1", destination="gpu:0", path="direct", median_us=9.0),
-    )  # fmt: skip
-    failed = Failure(
-        kind="p2p_direct", source="gpu:2", destination="gpu:1", reason="WRONG_DATA", says="1 word differs"
-    )
-    table = part(shown(msgspec.structs.replace(only(*samples), failures=(failed,)), 3, 120), "Between GPUs")
-    assert re.search(r" direct +6\.25 +1 to 0 +9\.50 +11\.3 +12\.6 +3 of 6 +1\n", table)
-    assert re.search(r" staged +0\.77 +0 to 1 +0\.77 +0\.77 +- +1 of 6 +-\n", table)
-    assert re.search(r"latency us, direct, small copy +9\.00 +1 to 0 +8\.25 +7\.50 +- +2 of 6 +-\n", table)
 
 
 def test_a_copy_that_failed_is_marked_in_its_cell_and_explained() -> None:
@@ -309,29 +294,6 @@ def test_what_was_not_measured_is_one_line() -> None:
     text = brief(msgspec.structs.replace(judged(12.3), not_measured=entries))
     assert "Not measured: 9 copies or tests (reason 0; reason 1 and 1 other reason)." in text
     assert "--all." in text
-
-
-def test_lines_that_were_not_understood_are_counted() -> None:
-    for missed, words in ((0, ""), (3, "3 lines not understood: gputopo inspect --from lists them")):
-        lines = (LineCounts(source="test", read=5, known=1, not_understood=missed),)
-        machine = msgspec.structs.replace(machine_with(2), lines=lines)
-        text = document_text(bandwidth_document(machine, only(), ()), 80)
-        assert ("not understood" in text) is bool(words)
-        assert words in text
-
-
-def test_many_numbers_that_were_not_taken_for_one_reason_are_cut_and_counted() -> None:
-    reported = tuple(NotMeasured(what=f"copy {number}", reason="time") for number in range(20))
-    body = part(shown(msgspec.structs.replace(only(), not_measured=reported)), "Not measured")
-    assert "copy 5" in body
-    assert "copy 6" not in body
-    assert "and 14 more" in body
-
-
-def test_notes_that_differ_in_a_gpu_only_are_reported_once() -> None:
-    notes = tuple(f"it is taken as GPU {gpu} by its file" for gpu in (0, 1, 2, 6))
-    body = part(shown(msgspec.structs.replace(only(), notes=(*notes, "GPU 1 and GPU 2"))), "Notes")
-    assert body.split("\n")[:2] == ["  - it is taken as GPU 0-2,6 by its file", "  - GPU 1 and GPU 2"]
 
 
 @pytest.mark.parametrize(("gpus", "width"), [(1, 40), (2, 80), (8, 200), (16, 40), (16, 80)])

@@ -16,19 +16,6 @@ def test_the_same_reason_for_the_same_fact_on_all_gpus_is_reported_once() -> Non
     assert "GPUs 0-7  NOT_SUPPORTED, the card does not offer it: memory clock now\n" in text
 
 
-def test_facts_with_one_reason_share_a_group_and_another_reason_has_its_own() -> None:
-    missing = {
-        "gpus[0].pstate": "NOT_SUPPORTED",
-        "gpus[1].pstate": "GPU_IS_LOST",
-        "gpus[0].power_w.draw": "NOT_SUPPORTED",
-        "gpus[0].power_w.limit": "NOT_SUPPORTED",
-    }
-    assert grouped_missing(missing) == {
-        ("GPU 0", "NOT_SUPPORTED"): "P-state, power draw, power limit",
-        ("GPU 1", "GPU_IS_LOST"): "P-state",
-    }
-
-
 def test_of_very_many_facts_some_are_named_and_the_rest_is_counted() -> None:
     missing = {f"gpus[0].ecc.counts.place{n}": "NO" for n in range(20)}
     (words,) = grouped_missing(missing).values()
@@ -54,16 +41,6 @@ def test_of_very_many_facts_some_are_named_and_the_rest_is_counted() -> None:
 )
 def test_who_lacks_a_fact_and_which_is_reported_in_words(path: str, subject: str, fact: str) -> None:
     assert grouped_missing({path: "no"}) == {(subject, "no"): fact}
-
-
-def test_of_a_gpu_that_does_not_answer_the_facts_are_named() -> None:
-    missing = {"gpus[3].name": "UNKNOWN", "gpus[3]": "UNKNOWN", "gpus[3].pstate": "NOT_SUPPORTED"}
-    assert grouped_missing(missing) == {("GPU 3", "UNKNOWN"): "name", ("GPU 3", "NOT_SUPPORTED"): "P-state"}
-
-
-def test_very_many_pairs_are_counted() -> None:
-    missing = {f"links[{a}-{b}].p2p_read": "NO" for b in range(9) for a in range(b)}
-    assert list(grouped_missing(missing)) == [("36 links", "NO")]
 
 
 @pytest.mark.parametrize(

@@ -16,15 +16,14 @@ from gputopo.values.machine import (
     Link,
     Machine,
     MemoryMib,
-    Mig,
     NvLink,
     Pcie,
     RemappedRows,
-    RetiredPages,
     Throttle,
     UtilizationPercent,
 )
 from gputopo.values.subject import Subject
+from tests.findings import boxes
 
 SLOW = Pcie(gen_now=1, gen_max=3, width_now=16, width_max=16)
 
@@ -90,22 +89,7 @@ def test_what_is_not_as_it_should_be_is_reported(gpu: Gpu, words: str) -> None:
     [
         Gpu(index=0),
         Gpu(index=0, throttle=Throttle(mask=0x4), pstate="P8"),  # as A40 and RTX 5090 report while idle
-        Gpu(
-            index=0,
-            throttle=Throttle(mask=1, reasons=("gpu_idle",)),
-            ecc=Ecc(mode=True, mode_pending=True, corrected_volatile=0, counts={"dram": 0}),
-            remapped_rows=RemappedRows(correctable=0, uncorrectable=0, pending=False, failure=False),
-            retired_pages=RetiredPages(single_bit=0, double_bit=0, pending=False),
-            mig=Mig(mode=False, mode_pending=False),
-            compute_mode="default",
-            persistence_mode=True,
-            virtualization="none",
-            processes=(),
-            pcie=Pcie(replay_counter=0, aer={"fatal": 0}),
-            nvlinks=(NvLink(link=0, active=True, errors={"replay": 0}),),
-            bar1_mib=MemoryMib(total=16384),
-            memory_mib=MemoryMib(total=16384),
-        ),
+        boxes.sound().gpus[0],
     ],
 )
 def test_a_gpu_that_is_as_it_should_be_or_shows_nothing_has_no_line(gpu: Gpu) -> None:

@@ -112,11 +112,6 @@ def test_a_lost_gpu_is_called_lost() -> None:
     assert "GPU 0  LOST" in shown(Machine(source="x", gpus=(gpu,), pci=(card("0000:01:00.0"),)))
 
 
-def test_addresses_with_a_long_domain_are_the_same_device() -> None:
-    gpu = Gpu(index=0, name="card", pci_address="00000000:01:00.0")
-    assert "GPU 0 card" in shown(Machine(source="x", gpus=(gpu,), pci=(card("0000:01:00.0"),)))
-
-
 def test_a_gpu_that_the_tree_does_not_hold_is_named_below_it() -> None:
     gpus = (Gpu(index=0, pci_address="0000:01:00.0"), Gpu(index=1, pci_address="0000:77:00.0"))
     text = shown(Machine(source="x", gpus=gpus, pci=(card("0000:01:00.0"),)))
@@ -152,18 +147,6 @@ def test_memory_nodes_are_named_with_their_cpus_and_only_if_there_are_any() -> N
     text = shown(Machine(source="x", pci=pci, host=host))
     assert text.index("NUMA 1, CPUs 8-15") < text.index("NUMA node unknown")
     assert shown(Machine(source="x", pci=pci[1:])).startswith("Host\n")
-
-
-def test_a_network_card_without_a_number_is_shown_with_its_name() -> None:
-    nodes = (
-        PciNode(address="0000:01:00.0", root=ROOT, kind="nic", name="ConnectX-5"),
-        PciNode(address="0000:02:00.0", root=ROOT, kind="nic"),
-    )
-    text = shown(
-        Machine(source="x", pci=nodes, nics=(Nic(index=3, name="mlx5_3", pci_address="0000:02:00.0"),))
-    )
-    assert "network card ConnectX-5  0000:01:00.0" in text
-    assert "NIC 3 mlx5_3  0000:02:00.0" in text
 
 
 def test_what_lspci_calls_a_device_stands_where_no_driver_names_it() -> None:

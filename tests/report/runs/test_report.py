@@ -21,9 +21,10 @@ from gputopo.values.run.events import (
     Traced,
 )
 from gputopo.values.run.result import AgainstPrediction, PartMs, Result
-from gputopo.values.run.several_runs import Screen, ScreenDevice
+from gputopo.values.run.several_runs import ScreenDevice
 from tests.invented_runs import BEGAN_S, SAYS, InventedRun, Noise, cpu_devices, gpu_devices, step, stream
 from tests.kit.drills.box import Trainer, slower
+from tests.runs.test_screen import screen_of
 from tests.runs.verdict.cards import always as readings
 from tests.runs.verdict.cards import events
 
@@ -227,17 +228,7 @@ def test_what_a_gpu_reported_stands_in_its_row_and_what_it_did_not_is_named() ->
 def test_the_speed_alone_comes_from_a_screen_of_the_same_job() -> None:
     result = gpu_result(2)
     screened = tuple(ScreenDevice(number=n, word="even", says="", alone=90.0 - n) for n in range(2))
-    screen = Screen(
-        model="alexnet",
-        batch_size=8,
-        backend="gpu",
-        says=(),
-        devices=screened,
-        runs=(),
-        seconds=1.0,
-        quick=False,
-        complete=True,
-    )
+    screen = msgspec.structs.replace(screen_of(()), batch_size=8, devices=screened)
     found = with_alone(result, alone_of_screen(result, screen), "/runs/1")
     assert [row.alone_images_per_sec for row in found.devices] == [90.0, 89.0]
     text = shown(found, width=160)
@@ -263,14 +254,6 @@ def test_what_was_asked_and_what_ran_are_shown() -> None:
     assert "fp16, NHWC, loss scale 128, XLA" in text
 
 
-def test_counted_steps_of_the_warm_up_are_pointed_out() -> None:
-    slow = [step(number, [(0.0, 0.3)] * 2) for number in range(1, 9)]
-    even = [step(number, [(0.0, 0.1)] * 2) for number in range(9, 49)]
-    text = " ".join(shown(summarise(stream(cpu_devices(2), [*slow, *even])), width=200).split())
-    assert "with 8 steps that were counted: --num-warmup-batches 10 leaves them out" in text
-    assert "leaves them out" not in shown(summarise(stream(cpu_devices(2), even)), width=200)
-
-
 def test_an_evaluation_shows_accuracy_and_loss_of_all_examples_and_not_of_the_last_step() -> None:
     step_only = msgspec.structs.replace(gpu_result(2), last_top1=0.125, last_top5=0.5)
     assert "top-1 12.5 %" in shown(step_only)
@@ -289,14 +272,6 @@ def test_what_devices_did_in_traced_steps_stands_beside_the_time_of_these_steps_
     text = " ".join(shown(msgspec.structs.replace(gpu_result(1), traces=(some, one)), width=200).split())
     assert "trace steps 4-6,9, 750.0 ms together: /t /CPU:0: computed 500.0 ms" in text
     assert "trace step 2, 750.0 ms: /t /CPU:0: computed 500.0 ms" in text
-
-
-def test_the_input_alone_has_no_weights_and_no_computing_in_its_table() -> None:
-    result = summarise(stream(cpu_devices(2), InventedRun(2).steps(3)))
-    alone = shown(msgspec.structs.replace(result, spec={**result.spec, "task": "input"}), width=200)
-    assert "weights" not in alone
-    assert " batch" in alone
-    assert " copy" in alone
 
 
 @pytest.mark.parametrize(("verdict", "style"), [("within", ""), ("slower", "yellow"), ("not compared", "")])

@@ -180,13 +180,6 @@ def test_a_device_that_is_slow_while_no_other_program_took_the_cpu_is_named_on_a
     assert words(judged(trainer, 200))[1] == "cannot tell"
 
 
-def test_a_program_that_ran_for_a_moment_is_no_excuse() -> None:
-    trainer = Trainer(
-        devices=cpu_devices(2), slow={1: slower(20)}, other_cpu=lambda step: 0.61 if step < 15 else 0.0
-    )
-    assert slow(judged(trainer, 100)) == [1]
-
-
 def test_a_card_that_disappears_is_not_judged_and_the_others_are() -> None:
     judgement = judged(Trainer(marks_end={1: 60}, slow={3: slower(10)}), 200)
     assert words(judgement) == ["even", "cannot tell", "even", "slow"]

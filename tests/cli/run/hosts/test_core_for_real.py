@@ -1,11 +1,8 @@
 """Launchers of one training on this host's loopback, as their starters start them on several hosts."""
 
 import json
-import os
 import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -28,67 +25,12 @@ pytestmark = pytest.mark.tensorflow
 
 # Hosts of one name are told apart by their ranks.
 RANK_0, RANK_1, RANK_2 = (f"localhost (rank {rank})" for rank in range(3))
-# Defaults of both depend on the number of devices.
-ALIKE = ("--batch-size", "8", "--learning-rate", "0.05")
+# Small pictures; defaults of the others depend on the number of devices.
+ALIKE = ("--data-name", "cifar10", "--batch-size", "8", "--learning-rate", "0.002")
 
 
 def localhosts(count: int) -> str:
     return ",".join(f"localhost:{free_port()}" for _ in range(count))
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str, str]]:
-    """Exit code, stdout and stderr of both launchers, which are started as a user starts them."""
-    hosts = localhosts(2)
-    command = (sys.executable, "-m", "gputopo", "run", "--cpu", "--json", "--model", "trivial", *ALIKE)
-    options = ("--num-gpus", "2", "--num-batches", "4", "--trace", "2", "--hosts", hosts, "--node-rank")
-    home = str(tmp_path_factory.mktemp("home"))
-    launchers = [
-        subprocess.Popen(
-            (*command, *options, str(rank)),
-            env={**os.environ, "GPUTOPO_HOME": home, "CUDA_VISIBLE_DEVICES": ""},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    printed = [one.communicate(timeout=300) for one in launchers]
-    return [(one.returncode, *texts) for one, texts in zip(launchers, printed, strict=True)]
-
-
-def test_one_training_runs_over_both_hosts_and_rank_0_has_its_result(
-    trained: list[tuple[int, str, str]],
-) -> None:
-    assert [code for code, _, _ in trained] == [0, 0], trained
-    result = json.loads(trained[0][1])
-    assert [row["device"]["rank"] for row in result["devices"]] == [0, 1]
-    assert [row["device"]["host"] for row in result["devices"]] == [RANK_0, RANK_1]
-    assert [row["device"]["device"] for row in result["devices"]] == [
-        "/job:worker/task:0/device:CPU:0",
-        "/job:worker/task:1/device:CPU:0",
-    ]
-    assert all(row["images_per_sec"] > 0 for row in result["devices"])
-    assert result["steps"] == 4
-    assert trained[1][1] == "", "the other host prints no result"
-    assert "its result is on rank 0" in trained[1][2]
-
-
-def test_a_trace_has_the_devices_of_rank_0(trained: list[tuple[int, str, str]]) -> None:
-    (traced,) = json.loads(trained[0][1])["traces"]
-    assert (traced["steps"], traced["says"]) == ([2], ["The trace has the devices of rank 0 only."])
-    (device,) = traced["devices"]
-    assert (device["device"], device["tower"]) == ("/job:worker/task:0/device:CPU:0", 0)
-    assert device["compute_s"] > 0
-
-
-def test_its_losses_are_those_of_one_host_with_as_many_devices(
-    trained: list[tuple[int, str, str]], tmp_path: Path
-) -> None:
-    ours = json.loads(trained[0][1])
-    options = ("--model", "trivial", "--num-batches", "4", "--all-reduce", "copy", *ALIKE)
-    other = alone.result_of(tmp_path, *options)
-    assert (ours["first_loss"], ours["last_loss"]) == (other.first_loss, other.last_loss)
 
 
 def with_tensorflow(*words: str, **more: str) -> AbstractContextManager[tuple[Program, IO[str]]]:
@@ -116,14 +58,55 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
         yield start
 
 
-def saving(folder: Path) -> tuple[str, ...]:
-    kept = ("--checkpoints", str(folder / "saved"), "--checkpoint-steps", "10", "--keep-checkpoints", "1000")
-    return (*ALIKE, *kept, "--min-hosts", "2", "--output", str(folder / "run"))
-
-
 def result_in(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / "run/result.json").read_bytes())
     return found
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, start: Start) -> tuple[dict[str, Any], str]:
+    """The result of two hosts, and what the other one than rank 0 printed."""
+    folder = tmp_path_factory.mktemp("trained")
+    options = (*ALIKE, "--num-batches", "4", "--trace", "2", "--output", str(folder / "run"))
+    ended = [host.ended() for host in start(localhosts(2), *options)]
+    assert [code for code, _ in ended] == [0, 0], ended
+    return result_in(folder), ended[1][1]
+
+
+def test_one_training_runs_over_both_hosts_and_rank_0_has_its_result(
+    trained: tuple[dict[str, Any], str],
+) -> None:
+    result, printed = trained
+    devices = [
+        (row["device"]["rank"], row["device"]["host"], row["device"]["device"]) for row in result["devices"]
+    ]
+    assert devices == [
+        (0, RANK_0, "/job:worker/task:0/device:CPU:0"),
+        (1, RANK_1, "/job:worker/task:1/device:CPU:0"),
+    ]
+    assert all(row["images_per_sec"] > 0 for row in result["devices"])
+    assert result["steps"] == 4
+    assert "its result is on rank 0" in printed
+    assert "images/sec" not in printed, "the other host prints no result"
+    (traced,) = result["traces"]
+    assert (traced["steps"], traced["says"]) == ([2], ["The trace has the devices of rank 0 only."])
+    (device,) = traced["devices"]
+    assert (device["device"], device["tower"], device["compute_s"] > 0) == (devices[0][2], 0, True)
+
+
+def test_its_losses_are_those_of_one_host_with_as_many_devices(
+    trained: tuple[dict[str, Any], str], tmp_path: Path
+) -> None:
+    ours, _ = trained
+    other = alone.result_of(
+        tmp_path, "--model", "trivial", "--num-batches", "4", "--all-reduce", "copy", *ALIKE
+    )
+    assert (ours["first_loss"], ours["last_loss"]) == (other.first_loss, other.last_loss)
+
+
+def saving(folder: Path) -> tuple[str, ...]:
+    kept = ("--checkpoints", str(folder / "saved"), "--checkpoint-steps", "10", "--keep-checkpoints", "1000")
+    return (*ALIKE, *kept, "--min-hosts", "2", "--output", str(folder / "run"))
 
 
 def events_of(folder: Path) -> list[Event]:
@@ -229,7 +212,7 @@ def test_tensorflows_strategy_goes_on_without_a_host_and_after_a_failure_of_rank
 def test_a_port_of_another_host_that_a_program_has_is_the_reason_on_both_hosts(start: Start) -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        ended = [host.ended() for host in start(f"{localhosts(1)},localhost:{port}")]
+        ended = [host.ended() for host in start(f"{localhosts(1)},localhost:{port}", *ALIKE)]
     assert [code for code, _ in ended] == [3, 3], ended
     assert all(f"cannot listen on 127.0.0.1:{port}" in " ".join(said.split()) for _, said in ended)
     assert f"host {RANK_1}: " in ended[0][1]

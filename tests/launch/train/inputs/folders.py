@@ -18,11 +18,9 @@ COLOURS = {"amber": (250, 190, 10), "blue": (20, 40, 230), "cyan": (10, 220, 220
 EACH = 3
 # What is wrong, and the label of the record that it is in (the third of the second file: labels 4, 5, 6).
 DAMAGE = ("checksum", "truncated", "picture", "label", "empty_record")
-# Seen by the reader, by decoding, by looking at labels.
-SEEN_BY_EACH_CHECK = ("checksum", "picture", "label")
-DAMAGED_FILE = "validation-00001-of-00003"
 DAMAGED_RECORD = 1
 RECORDS = 3  # of each file
+OUTSIDE = [(0.1, 0.2, 0.8, 1.5)]  # a box that is not within its picture
 
 
 def coloured(folder: Path) -> Path:
@@ -104,7 +102,7 @@ def schemas() -> dict[str, bytes]:
         return example.SerializeToString()  # type: ignore[no-any-return]
 
     sound = record(3)
-    boxed = serialized(jpeg(3), 3, boxes=[(0.1, 0.2, 0.8, 1.5)])
+    boxed = serialized(jpeg(3), 3, boxes=OUTSIDE)
     return {
         "sound": sound,
         "no message": b"\x07 this is no example",
@@ -181,10 +179,10 @@ def cifar(folder: Path) -> tuple[Path, Path, dict[str, Any], dict[str, Any]]:
 
 
 def cut_cifar(folder: Path) -> Path:
-    """Write a training file whose third record is cut short."""
+    """Write a training file whose second record has label 10, and whose third one is cut short."""
     folder.mkdir(parents=True)
-    path = folder / "data_batch_1.bin"
-    cifar_files.write_binary(path, np.zeros((3, cifar_files.PIXELS), np.uint8), np.zeros(3, np.uint8))
+    path, labels = folder / "data_batch_1.bin", np.array([0, 10, 0], np.uint8)
+    cifar_files.write_binary(path, np.zeros((3, cifar_files.PIXELS), np.uint8), labels)
     path.write_bytes(path.read_bytes()[:-1])
     return folder
 
@@ -196,15 +194,6 @@ def broken_cifar(folder: Path) -> Path:
     data = pickle.dumps(batch, protocol=2)
     for number, size in ((1, len(data)), (2, 500), (3, 0)):
         (folder / f"data_batch_{number}").write_bytes(data[:size])
-    return folder
-
-
-def mislabelled_cifar(folder: Path) -> Path:
-    """Write a training file whose second record has label 10."""
-    folder.mkdir(parents=True)
-    labels = np.array([0, 10, 1], np.uint8)
-    pixels = np.zeros((3, cifar_files.PIXELS), np.uint8)
-    cifar_files.write_binary(folder / "data_batch_1.bin", pixels, labels)
     return folder
 
 

@@ -1,14 +1,16 @@
 """Everything that needs TensorFlow, in one process: `python -m tests.launch.train.inputs.process FOLDER`.
 
-FOLDER/NAME.json holds what the case NAME gave.
+FOLDER/NAME.json holds what the case NAME gave; tuned.json, by case, whether the pipelines that TensorFlow ran
+were tuned meanwhile; threads.json the threads of Python that were left.
 """
 
 import json
 import sys
-import time
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tests.launch.train.inputs.cases import alone, cifar, damage, feeding, order, pictures
 from tests.launch.train.inputs.cases.sources import spec_of
@@ -26,18 +28,15 @@ CASES: dict[str, Case] = {
         order.cached,
         order.other_batches,
         damage.damage,
-        damage.schemas,
         damage.nothing_good,
         damage.let_go,
         damage.not_opened,
         pictures.pictures,
         pictures.forms,
-        pictures.without_background,
         cifar.cifar,
         damage.unfit,
         feeding.failing,
-        feeding.threads,
-        feeding.tuned,
+        feeding.unused,
         feeding.marks,
         alone.private_threads,
         alone.input_only,
@@ -46,16 +45,28 @@ CASES: dict[str, Case] = {
 }
 
 
-def main(folder: str, *names: str) -> None:
+def main(folder: str) -> None:
+    import tensorflow as tf
+
     from gputopo.launch.train.placement import devices
 
     devices.set_up(spec_of(towers=MAX_TOWERS))
-    for name in names or CASES:
+    begin = tf.data.Dataset.__iter__
+    tuned: dict[str, list[bool]] = {name: [] for name in CASES}
+    threads: dict[str, list[str]] = {}
+    for name, case in CASES.items():
+
+        def noted(made: Any, begun: list[bool] = tuned[name]) -> Any:
+            begun.append(made.options().autotune.enabled is not False)
+            return begin(made)
+
         place = Path(folder) / name
         place.mkdir()
-        began = time.perf_counter()
-        (Path(folder) / f"{name}.json").write_text(json.dumps(CASES[name](place)))
-        print(f"{name}: {time.perf_counter() - began:.1f} s", flush=True)
+        with mock.patch.object(tf.data.Dataset, "__iter__", noted):
+            (Path(folder) / f"{name}.json").write_text(json.dumps(case(place)))
+        threads[name] = [one.name for one in threading.enumerate() if one is not threading.main_thread()]
+    (Path(folder) / "tuned.json").write_text(json.dumps(tuned))
+    (Path(folder) / "threads.json").write_text(json.dumps(threads))
 
 
 if __name__ == "__main__":

@@ -14,19 +14,17 @@ def test_one_pass_holds_every_image_once_over_all_towers(given: dict[str, Any]) 
     assert order["second_pass"] != order["first"]
 
 
-def test_the_seed_gives_the_order_and_a_cache_does_not_change_that_of_the_first_pass(
-    given: dict[str, Any],
-) -> None:
-    order = given["order"]
-    assert order["first"] == order["decoded"]
-    assert order["other_seed"] != order["first"]
+def test_another_seed_gives_another_order(given: dict[str, Any]) -> None:
+    assert given["order"]["other_seed"] != given["order"]["first"][:10]
 
 
 def test_sound_files_come_in_one_order_fast_or_with_care(given: dict[str, Any]) -> None:
     assert given["order"]["careful"] == given["order"]["first"]
 
 
-def test_a_run_that_goes_on_at_a_step_gets_what_it_would_have_got(given: dict[str, Any]) -> None:
+def test_a_run_that_goes_on_at_a_step_gets_what_it_would_have_got_also_by_a_cache(
+    given: dict[str, Any],
+) -> None:
     assert given["order"]["from_three"] == given["order"]["first"][30:]
 
 
@@ -45,22 +43,20 @@ def test_going_on_with_other_batches_passes_over_no_image_and_takes_none_twice(g
 def test_what_is_too_far_to_read_up_to_begins_in_another_order_and_reports_it(given: dict[str, Any]) -> None:
     order = given["order"]
     assert len(set(order["far"])) == 10
-    assert order["far"] != order["first"][30:40]
+    assert order["far"] not in (order["first"][:10], order["first"][30:40])
     assert "continues at image 30 in another order" in order["restarted"][-1]
 
 
 def test_after_the_end_there_is_nothing_and_before_it_all_is_there_again(given: dict[str, Any]) -> None:
-    # Six pictures in batches of four: step 0 and, filled up, step 1.
-    assert given["order"]["ends"] == [True, False, False, False, True]
+    # Six pictures in joint batches of four: step 0 and, filled up, step 1.
+    first, last = [1, 2, 3, 4], [5, 6, -1, -1]
+    assert given["order"]["judged"] == [last, None, None, first, last]
 
 
 def test_towers_with_batches_of_different_sizes_take_the_same_examples_in_the_same_order(
     given: dict[str, Any],
 ) -> None:
-    order = given["order"]
-    assert order["by_unequal"] == order["first"]
-    # Six pictures in joint batches of four: the second one is filled up.
-    assert order["evaluated_by_unequal"] == [1, 2, 3, 4, 5, 6]
+    assert given["order"]["by_unequal"] == given["order"]["first"]
 
 
 def test_a_picture_is_cut_the_same_whatever_tower_takes_it(given: dict[str, Any]) -> None:

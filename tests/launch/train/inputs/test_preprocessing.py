@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.launch.train.inputs.cases.pictures import PICTURES
+from tests.launch.train.inputs.cases.pictures import EACH, PICTURES
+from tests.launch.train.inputs.cases.sources import Picture
 from tests.launch.train.inputs.folders import COLOURS, forms
 
 pytestmark = pytest.mark.tensorflow
@@ -14,11 +15,11 @@ pytestmark = pytest.mark.tensorflow
 
 def test_written_pictures_are_read_back_with_their_colours_and_labels(given: dict[str, Any]) -> None:
     found = given["colours_and_labels"]
-    for label, colour in enumerate(COLOURS.values(), 1):
+    for label, colour in enumerate(COLOURS.values()):
         # JPEG of quality 90, decoded fast, keeps a flat colour to within four steps of 255.
         expected = [value / 127.5 - 1 for value in colour]
         assert found["colours"][str(label)] == pytest.approx(expected, abs=4 / 127.5)
-    assert sorted(found["labels"]) == [1, 2, 3, 4]
+    assert sorted(found["labels"]) == [0, 1, 2, 3], "as there is no background class"
 
 
 def test_pictures_of_other_forms_are_decoded_alike(given: dict[str, Any]) -> None:
@@ -31,14 +32,19 @@ def test_pictures_of_other_forms_are_decoded_alike(given: dict[str, Any]) -> Non
             assert found == expected, f"{form}, {use}"
 
 
-def test_pictures_of_every_resize_method_fill_the_stated_range(given: dict[str, Any], folder: Path) -> None:
+def test_pictures_of_every_resize_method_fill_the_stated_range(folder: Path) -> None:
     for resize, distortions, task in PICTURES:
         name = f"{resize}-{distortions}-{task}"
-        shape, low, high = given["pictures"][name]
-        assert shape == [8, 24, 32, 3]
-        assert -1 <= low < -0.5, name
-        assert 0.5 < high <= 1, name
-        assert (load(folder, name).std((1, 2, 3)) > 0.02).all(), name
+        found = load(folder, name)
+        assert found.shape == (EACH, *Picture().input_shape)
+        assert -1 <= found.min() < -0.5, name
+        assert 0.5 < found.max() <= 1, name
+        assert (found.std((1, 2, 3)) > 0.02).all(), name
+
+
+@pytest.mark.parametrize("name", ["read", "judged"])
+def test_pipelines_make_the_pictures_that_their_spec_names(folder: Path, name: str) -> None:
+    np.testing.assert_allclose(load(folder, name), load(folder, f"{name} alone"), rtol=0, atol=1e-4)
 
 
 def test_resize_methods_differ_and_round_robin_alternates_between_them(folder: Path) -> None:
@@ -60,17 +66,13 @@ def test_training_cuts_another_part_than_the_middle(folder: Path) -> None:
     assert np.abs(load(folder, "bilinear-False-train") - load(folder, "bilinear-False-eval")).mean() > 0.02
 
 
-def test_pictures_cached_decoded_are_those_decoded_anew(given: dict[str, Any]) -> None:
+def test_pictures_cached_decoded_are_those_decoded_anew(folder: Path) -> None:
     # Decoding a part of a JPEG may differ from a part of the decoded whole at the part's border.
-    assert given["pictures"]["decoded"] < 0.01
+    assert np.abs(load(folder, "decoded") - load(folder, "decoded alone")).mean() < 0.01
 
 
 def test_the_data_format_is_turned_on_the_device_and_not_on_the_host(given: dict[str, Any]) -> None:
     assert given["gpu_kernels"]["fed_for_NCHW"] == [4, 24, 32, 3]
-
-
-def test_labels_start_at_0_for_a_model_without_a_background_class(given: dict[str, Any]) -> None:
-    assert given["without_background"] == [0, 1, 2, 3]
 
 
 def load(folder: Path, name: str) -> Any:

@@ -1,13 +1,14 @@
 """Several runs in one process, in order: `python -m tests.launch.train.lifecycle.life_process CASES OUT`.
 
 CASES is JSON: {"towers": 2, "runs": [{"name": ..., "model": {arguments of NormedModel} or "module:function",
-fields of RunSpec}]}.
+fields of RunSpec}]}; `from_checkpoint`: a file that is copied into the run's folder of checkpoints first.
 OUT/joint_batch.npz holds the synthetic examples of four rows a tower. OUT/name.json holds a run's events, and
 where it was refused {"error": ..., "hint": ..., "exit_code": ...}; OUT/name.npz the last weights and moving
 statistics of every place.
 """
 
 import json
+import shutil
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -58,6 +59,9 @@ def _run(out: Path, name: str, towers: int, fields: dict[str, Any]) -> None:
 
     named = fields.pop("model", {})
     disk_bytes = fields.pop("disk_bytes", None)
+    if (begun := fields.pop("from_checkpoint", None)) is not None:
+        Path(fields["lifecycle"]["checkpoints"]).mkdir()
+        shutil.copy(begun, fields["lifecycle"]["checkpoints"])
     cut = cut_as_on_gpus(min_chunk=1) if fields.pop("in_parts", False) else nullcontext()
     spec = _spec(towers, {"model": named, **fields} if isinstance(named, str) else fields)
     model = models.build(spec.model, spec) if isinstance(named, str) else NormedModel(keep=0.7, **named)

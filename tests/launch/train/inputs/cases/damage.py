@@ -14,20 +14,16 @@ from tests.launch.train.inputs.cases.sources import (
     source,
     spec_of,
     steps,
-    to_the_end,
 )
 
 PASSES = 2  # of 15 good records, six a step
 
 
 def damage(root: Path) -> Any:
-    """Each kind where it stops a run, and all in one folder where they are left out."""
+    """Each kind, where it is left out."""
     from gputopo.launch.train.inputs import records
 
     results: dict[str, Any] = {}
-    for kind in folders.SEEN_BY_EACH_CHECK:
-        spec = spec_of(folders.damaged(root / kind, kind), task="eval", batch=3)
-        results[f"{kind}-stop"] = error_of(functools.partial(to_the_end, spec))
     data = folders.damaged(root / "all", *folders.DAMAGE)
     for task in ("eval", "train"):
         with (
@@ -65,21 +61,11 @@ def unfit(root: Path) -> Any:
     }
 
 
-def schemas(root: Path) -> Any:
-    """Errors for a folder of records whose boxes are outside of their pictures, by task."""
-    data = folders.with_records(root / "boxes", [folders.schemas()["boxes outside"]] * 3)
-    (data / "validation-00000-of-00001").write_bytes((data / "train-00000-of-00001").read_bytes())
-    return {
-        task: error_of(functools.partial(steps, spec_of(data, towers=1, batch=2, task=task), range(1)))
-        for task in ("train", "eval")
-    }
-
-
 def let_go(root: Path) -> Any:
-    """Iterators of TensorFlow that are alive after a source has raised for a bad record."""
+    """Iterators of TensorFlow that are alive after a source has raised for boxes outside of a picture."""
     from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
-    data = folders.with_records(root / "let_go", [folders.record(3, encoded=b"\xff\xd8\xff\xe0 no picture")])
+    data = folders.with_records(root / "let_go", [folders.schemas()["boxes outside"]])
     with source(spec_of(data)) as made:
         error = error_of(functools.partial(made.feed, 0))
         gc.collect()

@@ -16,7 +16,6 @@ from tests.launch.train.inputs.cases.sources import (
     source,
     spec_of,
     steps,
-    to_the_end,
 )
 
 
@@ -36,25 +35,23 @@ def order(root: Path) -> Any:
         far = [int(label) for label in joint(made.feed(3))[1]]
         restarted = list(made.notices)
     imagenet.MAX_SKIPPED_BYTES = limit
-    ends = []
-    with source(spec_of(data, task="eval", batch=2)) as made:
-        for number in (1, 2, 3, 4, 1):
+    judged = []
+    with source(spec_of(data, task="eval", batch=(3, 1))) as made:
+        for number in (1, 2, 3, 0, 1):
             try:
-                ends.append(len(made.feed(number)) == 4)
+                judged.append(joint(made.feed(number))[1].tolist())
             except StopIteration:
-                ends.append(False)
+                judged.append(None)
     return {
         "by_unequal": unequal.tolist(),
-        "evaluated_by_unequal": to_the_end(spec_of(data, task="eval", batch=(3, 1)))[1].tolist(),
+        "judged": judged,
         "far": far,
         "restarted": restarted,
-        "ends": ends,
         "first": whole[:60].tolist(),
         "second_pass": whole[60:].tolist(),
-        "other_seed": labels(spec_of(data, batch=5, towers=2, seed=7), range(6)),
-        "from_three": labels(two, range(3, 6)),
+        "other_seed": labels(spec_of(data, batch=5, towers=2, seed=7), range(1)),
+        "from_three": labels(spec_of(data, batch=5, towers=2, cache="decoded"), range(3, 6)),
         "careful": labels(spec_of(data, batch=5, towers=2, bad_records="skip"), range(6)),
-        "decoded": labels(spec_of(data, batch=5, towers=2, cache="decoded"), range(6)),
         "by_towers": float(np.abs(pixels[:60] - unequal_pixels).max()),
     }
 

@@ -71,13 +71,6 @@ def steps(spec: RunSpec, numbers: Any, model: Any = None) -> tuple[Any, Any]:
     return np.concatenate([one for one, _ in got]), np.concatenate([one for _, one in got])
 
 
-def says_of(spec: RunSpec, model: Any) -> tuple[str, ...]:
-    with source(spec, model) as made:
-        made.feed(0)
-        said: tuple[str, ...] = made.notices
-        return said
-
-
 def error_of(call: Callable[[], Any]) -> Any:
     try:
         call()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.cli import run_command
-from gputopo.cli.hosts.meeting import address_of
+from gputopo.cli.hosts.joining import address_of
 from gputopo.launch.hosts import addresses, messages
 from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.hosts.allocation import Allocation, HostOptions

@@ -31,8 +31,8 @@ def _secret(hosts: HostOptions) -> bytes:
     return take_secret(os.environ, runs_home(os.environ).parent, insecure=hosts.insecure)
 
 
-def meeting_of(allocation: Allocation, hosts: HostOptions, asked: dict[str, Any]) -> "RendezvousServer":
-    """Return the meeting that rank 0 holds. `asked`: what all hosts must have been asked for alike."""
+def rendezvous_of(allocation: Allocation, hosts: HostOptions, asked: dict[str, Any]) -> "RendezvousServer":
+    """Return the rendezvous that rank 0 holds. `asked`: what all hosts must have been asked for alike."""
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 
     found = RendezvousServer(
@@ -102,15 +102,15 @@ def join(allocation: Allocation, hosts: HostOptions, bringing: "Joining") -> "tu
 
     name = allocation.leader.name
     note(f"{allocation.source}: rank {allocation.rank} of {allocation.size} hosts, joining {name}")
-    guest = _client(allocation, hosts)
-    reply = guest.join(bringing, hosts.join_timeout)
+    client = _client(allocation, hosts)
+    reply = client.join(bringing, hosts.join_timeout)
     if isinstance(reply, RunEnd) and not reply.exit_code:
         note(f"this host is not needed: {reply.cause}")
     elif isinstance(reply, RunEnd):
         if not is_driven(os.environ):
             show_error(reply.error.what, reply.hint)
-        guest.outlast()
-    return guest, reply
+        client.outlast()
+    return client, reply
 
 
 def _client(allocation: Allocation, hosts: HostOptions) -> "RendezvousClient":
@@ -135,9 +135,9 @@ def excuse(allocation: Allocation, hosts: HostOptions, error: GputopoError) -> i
         show_error(error.what, error.hint)
     unable = RunEnd(exit_code=int(error.exit_code), cause=error.what, hint=error.hint)
     try:
-        guest = _client(allocation, hosts)
-        guest.join(joining(allocation, unable=unable), EXCUSE_S)
-        guest.outlast()
+        client = _client(allocation, hosts)
+        client.join(joining(allocation, unable=unable), EXCUSE_S)
+        client.outlast()
     except GputopoError as failed:
         if driven and not isinstance(failed, LeaderGoneError):  # which has heard of it
             show_error(error.what, error.hint)
