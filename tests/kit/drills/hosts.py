@@ -32,7 +32,9 @@ def _even(dice: Dice) -> Drill:
 
 def _even_hosts_of_noise(dice: Dice) -> Drill:
     """What disturbs all GPUs of a host in a step, and then those of another one."""
-    return Drill(_box(dice, _hosts(dice), steps=dice.whole(160, 300, 300), of_host=dice.number(0.03, 0.01, 0.06)))
+    return Drill(
+        _box(dice, _hosts(dice), steps=dice.whole(160, 300, 300), of_host=dice.number(0.03, 0.01, 0.06))
+    )
 
 
 def _one_gpu_a_host(dice: Dice) -> Drill:
@@ -111,7 +113,9 @@ def _slow_host_since(dice: Dice) -> Drill:
     devices, step = _hosts(dice), dice.whole(130, 120, 280)
     own = _of(devices, 1)
     hot = Card(core=dice.number(0.85, 0.75, 0.88), throttle=THERMAL, temperature=90)
-    box = _box(dice, devices, steps=dice.whole(260, 400, 400), cards={tower: since(step, hot) for tower in own})
+    box = _box(
+        dice, devices, steps=dice.whole(260, 400, 400), cards={tower: since(step, hot) for tower in own}
+    )
     percents = dict.fromkeys(own, percent_of(hot, box))
     slow: dict[int, str | None] = dict.fromkeys(own, "thermal")
     return Drill(box, slow=slow, percent=percents, since=step, host="n2", says="On n2 GPU")

@@ -200,7 +200,10 @@ def _two_models(dice: Dice) -> Drill:
         Device(tower=tower, device=f"/GPU:{tower}", gpu=tower, gpu_name=name, hop_to_variables="PIX")
         for tower, name in enumerate(names)
     )
-    box, percent = box_with(dice, devices=devices, speeds=(1.0, 1.3), steps=dice.short), dice.number(18, 14, 25)
+    box, percent = (
+        box_with(dice, devices=devices, speeds=(1.0, 1.3), steps=dice.short),
+        dice.number(18, 14, 25),
+    )
     box.known = Known(speeds={0: _expected(500), 1: _expected(650)})
     box.cards = {1: always(Card(hidden=1 - percent / 100))}
     return Drill(box, slow={1: ""}, percent={1: percent})
@@ -372,7 +375,11 @@ def _busy(share: float, *, on_cpu: bool, slow: bool) -> Callable[[Dice], Drill]:
         other = dice.number(share, share - 0.1, min(1.0, share + 0.2))
         host = Host(other_cpu=other, run_cpu=0.9 if on_cpu else 0.35, queue=14)
         box = box_with(
-            dice, steps=dice.short, devices=devices, host=lambda step: host, backend="cpu" if on_cpu else "gpu"
+            dice,
+            steps=dice.short,
+            devices=devices,
+            host=lambda step: host,
+            backend="cpu" if on_cpu else "gpu",
         )
         if slow:
             box.cards = {1: always(Card(hidden=0.88))}
@@ -562,6 +569,3 @@ DRILLS: dict[str, Make] = {
     "steady, long steps": _steady(compute_s=1.5, steps=120),
     "steady, common noise": _steady(common=0.3),
 }
-
-# Drills whose report is not yet what is demanded, and why. A drill that comes right must leave this list.
-WRONG: dict[str, str] = {}
