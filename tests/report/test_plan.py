@@ -56,6 +56,11 @@ def test_at_most_five_reasons_are_shown_warnings_first_and_no_refusal_twice() ->
     ]
 
 
+def test_many_candidates_are_cut_with_a_word_about_it() -> None:
+    others = tuple(Candidate(gpus=(0, n), ps_device="cpu") for n in range(2, 11))
+    assert "and 4 more" in shown(Plan(choice=CHOICE, candidates=(CHOICE, *others)))
+
+
 def test_an_environment_value_that_a_shell_would_split_is_quoted() -> None:
     plan = Plan(choice=CHOICE, environment={"A": "GPU-1,GPU-2", "B": "x y"})
     assert environment_lines(plan) == ["A=GPU-1,GPU-2", "B='x y'"]

@@ -261,6 +261,12 @@ def test_an_input_is_judged_by_a_training_on_free_data_and_a_training_by_its_wai
     assert (None if found is None else found.other) == other
 
 
+def test_how_the_other_training_computed_is_reported() -> None:
+    other = rated("train", 100.0, spec={"precision": {"compute": "bf16"}, "variable_update": "replicated"})
+    found = there(input_verdict(rated("input", 50.0, PYTHON), [("/runs/1", other)]))
+    assert "100.0 of training alone (own towers, replicated, bf16)" in found.says
+
+
 @pytest.mark.parametrize(
     "other",
     [
