@@ -234,7 +234,7 @@ def test_what_if_shows_before_and_after_and_what_it_rests_on(call: Call) -> None
 
 
 def test_what_if_alone_finds_the_change_that_pays_most(call: Call) -> None:
-    words = ("plan", "--from", "7gforce", "--model", "alexnet", "--num-gpus", 2)
+    words = ("plan", "--from", "7gforce", "--model", "alexnet", "--gpus", "0,1")
     found = schema.decode(call(*words, "--what-if", "--json").out, Plan, origin="stdout").what_if
     assert found is not None
     assert not found.asked

@@ -54,8 +54,7 @@ def named(found: Allocation | None) -> tuple[int, int, list[str | None]]:
     return found.rank, found.size, [host.name for host in found.hosts]
 
 
-@pytest.mark.parametrize("rank", [0, 2])
-def test_a_batch_script_starts_one_process_on_each_node_which_finds_the_others(call: Call, rank: int) -> None:
+def test_a_batch_script_starts_one_process_on_each_node_which_finds_the_others(call: Call) -> None:
     script = exported(call, "--hosts", "n[1-3]", "--num-gpus", "6", "--format", "sbatch")
     asked = directives(script)
     assert (asked["nodes"], asked["ntasks-per-node"], asked["gres"]) == ("3", "1", "gpu:2")
@@ -66,8 +65,9 @@ def test_a_batch_script_starts_one_process_on_each_node_which_finds_the_others(c
     run = command[command.index("gputopo") :]
     assert run[run.index("--") + 1 :] == PROGRAM
     assert run[run.index("--num-gpus") + 1] == "6"
-    environ = slurm_step(asked["nodelist"], rank, count=int(asked["nodes"]), tasks="1(x3)")
-    assert named(find(hosts_in(run), environ)) == (rank, 3, ["n1", "n2", "n3"])
+    for rank in (0, 2):
+        environ = slurm_step(asked["nodelist"], rank, count=int(asked["nodes"]), tasks="1(x3)")
+        assert named(find(hosts_in(run), environ)) == (rank, 3, ["n1", "n2", "n3"])
 
 
 def test_a_batch_script_without_names_takes_any_nodes_and_its_time_is_the_predicted_one(
@@ -134,8 +134,7 @@ def test_pods_wait_for_those_whose_nodes_still_pull_the_image(call: Call) -> Non
     assert '"600"' not in command
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_hostfile_has_a_slot_a_host_and_the_command_for_it(call: Call, rank: int) -> None:
+def test_a_hostfile_has_a_slot_a_host_and_the_command_for_it(call: Call) -> None:
     text = exported(call, "--hosts", "n1:4000,a", "--num-gpus", "4", "--format", "hostfile")
     first, *lines = text.splitlines()
     assert lines == ["n1 slots=1", "a slots=1"]
@@ -143,10 +142,11 @@ def test_a_hostfile_has_a_slot_a_host_and_the_command_for_it(call: Call, rank: i
     command = shlex.split(first.removeprefix("# "))
     assert command[0] == "mpirun"
     assert command[command.index("-n") + 1] == "2"
-    found = find(hosts_in(command), open_mpi_5(rank, 2))
-    assert named(found) == (rank, 2, ["n1", "a"])
-    assert found is not None
-    assert found.leader.port == 4000
+    for rank in (0, 1):
+        found = find(hosts_in(command), open_mpi_5(rank, 2))
+        assert named(found) == (rank, 2, ["n1", "a"])
+        assert found is not None
+        assert found.leader.port == 4000
     assert command[command.index("--") + 1 :] == PROGRAM
 
 
@@ -165,8 +165,7 @@ def expanded(words: list[str]) -> list[str]:
     return [word.replace("$$", "$") for word in words]
 
 
-@pytest.mark.parametrize("rank", [0, 2])
-def test_the_pods_of_a_jobset_find_one_another_by_its_service(call: Call, rank: int) -> None:
+def test_the_pods_of_a_jobset_find_one_another_by_its_service(call: Call) -> None:
     manifest = read_manifest(exported(call, "--num-hosts", "3", "--num-gpus", "6", "--format", "jobset"))
     assert (manifest["apiVersion"], manifest["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
     name = manifest["metadata"]["name"]
@@ -184,12 +183,12 @@ def test_the_pods_of_a_jobset_find_one_another_by_its_service(call: Call, rank: 
     *own, secret = container["env"]
     assert secret["valueFrom"]["secretKeyRef"] == {"name": name, "key": "secret"}
     environ = {one["name"]: one["value"] for one in own}
-    environ |= {"JOB_COMPLETION_INDEX": str(rank), "HOSTNAME": pods[rank]}
-    assert named(find(hosts_in(command), environ)) == (rank, 3, [f"{pods[0]}.{name}", None, None])
+    for rank in (0, 2):
+        environ |= {"JOB_COMPLETION_INDEX": str(rank), "HOSTNAME": pods[rank]}
+        assert named(find(hosts_in(command), environ)) == (rank, 3, [f"{pods[0]}.{name}", None, None])
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_the_pods_of_a_trainjob_find_one_another_by_its_runtime(call: Call, rank: int) -> None:
+def test_the_pods_of_a_trainjob_find_one_another_by_its_runtime(call: Call) -> None:
     manifest = read_manifest(exported(call, "--num-hosts", "2", "--gpus", "0-1", "--format", "trainjob"))
     assert (manifest["apiVersion"], manifest["kind"]) == ("trainer.kubeflow.org/v1alpha1", "TrainJob")
     assert manifest["spec"]["runtimeRef"]["name"] == "torch-distributed"
@@ -202,9 +201,10 @@ def test_the_pods_of_a_trainjob_find_one_another_by_its_runtime(call: Call, rank
         "PET_MASTER_ADDR": address,
         "PET_MASTER_PORT": "29400",
         "PET_NNODES": str(trainer["numNodes"]),
-        "PET_NODE_RANK": str(rank),
     }
-    assert named(find(hosts_in(command), environ)) == (rank, 2, [address, None])
+    for rank in (0, 1):
+        found = find(hosts_in(command), {**environ, "PET_NODE_RANK": str(rank)})
+        assert named(found) == (rank, 2, [address, None])
 
 
 @pytest.mark.parametrize("shape", FORMATS)
@@ -261,12 +261,10 @@ def test_a_line_break_that_a_comment_cannot_have_is_refused(call: Call) -> None:
     assert (done.code, "line break" in done.err) == (2, True)
 
 
-@pytest.mark.parametrize("shape", FORMATS)
-def test_nothing_is_started_by_a_format(call: Call, shape: str) -> None:
-    done = call("run", "--model", "trivial", "--hosts", "a,b", "--format", shape)
+def test_nothing_is_started_by_a_format_and_a_machine_without_gpus_is_no_pattern(
+    call: Call, without_gpu: None
+) -> None:
+    done = call("run", "--model", "trivial", "--hosts", "a,b", "--format", "sbatch")
     assert (done.code, "add --dry-run" in done.err) == (2, True)
-
-
-def test_a_machine_without_gpus_is_no_pattern(call: Call, without_gpu: None) -> None:
     done = call("run", "--model", "trivial", "--num-hosts", "2", "--dry-run", "--format", "jobset")
     assert (done.code, "takes each host to be like this machine, which has no GPU" in done.err) == (2, True)

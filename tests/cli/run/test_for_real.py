@@ -16,7 +16,8 @@ pytestmark = pytest.mark.tensorflow
 
 
 def result_of(folder: Path, *options: str) -> Result:
-    return trained.result_of(folder, "--model", "trivial", *options)
+    small = ("--model", "trivial", "--data-name", "cifar10", "--batch-size", "128")
+    return trained.result_of(folder, *small, *options)
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +54,8 @@ def test_an_even_run_names_nobody_and_states_that_it_looked(tmp_path: Path, slow
 def test_a_rehearsal_runs_the_plan_of_another_machine_and_reports_it(tmp_path: Path) -> None:
     result = result_of(
         tmp_path,
-        "--from",
-        "7gforce",
-        "--num-gpus",
-        "3",
-        "--prefer-pix",
-        "--ps",
-        "gpu:2",
-        "--num-batches",
-        "3",
+        *("--from", "7gforce", "--num-gpus", "3", "--prefer-pix", "--ps", "gpu:2"),
+        *("--num-batches", "3"),
     )
     assert result.rehearsal_of == "7gforce"
     assert any("Rehearsal of 7gforce" in said for said in result.says)

@@ -172,15 +172,15 @@ def run(folder: Path, samples: int) -> list[Event]:
     return events
 
 
-def written(folder: Path, samples: int) -> None:
+def write(*events: Event) -> None:
     scalars = SampleScalars(pytest.fail)
-    for event in run(folder, samples):
+    for event in events:
         scalars.event(event)
     scalars.close()
 
 
 def test_each_gpu_has_whole_records_one_every_few_seconds(tmp_path: Path) -> None:
-    written(tmp_path / "board", 12)
+    write(*run(tmp_path / "board", 12))
     files = sorted((tmp_path / "board").glob("*/events.out.tfevents.*"))
     assert [file.parent.name for file in files] == ["gpu_0", "gpu_1"]
     framings = [walk(file) for file in files]
@@ -188,46 +188,34 @@ def test_each_gpu_has_whole_records_one_every_few_seconds(tmp_path: Path) -> Non
 
 
 def test_numbers_of_steps_are_those_of_protocol_buffers(tmp_path: Path) -> None:
-    scalars = SampleScalars(pytest.fail)
     begin, step, sample = run(tmp_path / "board", 1)
-    for event in (begin, msgspec.structs.replace(step, global_step=128), sample):
-        scalars.event(event)
-    scalars.close()
+    write(begin, msgspec.structs.replace(step, global_step=128), sample)
     (file, _) = sorted((tmp_path / "board").glob("*/events.out.tfevents.*"))
     assert b"\x10\x80\x01" in file.read_bytes()
 
 
 def test_a_clock_that_was_set_back_stops_no_points(tmp_path: Path) -> None:
-    scalars = SampleScalars(pytest.fail)
     begin, *events = run(tmp_path / "board", 12)
-    for event in (begin, *events, *events):
-        scalars.event(event)
-    scalars.close()
+    write(begin, *events, *events)
     (file, _) = sorted((tmp_path / "board").glob("*/events.out.tfevents.*"))
     assert walk(file).records == 1 + 2 * 3
 
 
 def test_records_are_written_without_tensorflow(tmp_path: Path) -> None:
     writes = (
-        "import sys; from pathlib import Path; from tests.launch.supervise.test_outlets import written; "
-        "written(Path(sys.argv[1]), 12); sys.exit('tensorflow' in sys.modules)"
+        "import sys; from pathlib import Path; from tests.launch.supervise.test_outlets import run, write; "
+        "write(*run(Path(sys.argv[1]), 12)); sys.exit('tensorflow' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", writes, str(tmp_path / "board")], check=True)
     assert list(tmp_path.glob("board/gpu_*/events.out.tfevents.*"))
 
 
 def test_gpus_of_several_hosts_have_folders_with_their_hosts(tmp_path: Path) -> None:
-    scalars = SampleScalars(pytest.fail)
-    devices = on_hosts(gpu_devices(1), gpu_devices(1))
-    for event in run(tmp_path, 7):  # a point every 5 s
-        if isinstance(event, RunStarted):
-            scalars.event(msgspec.structs.replace(event, devices=devices))
-        elif isinstance(event, Sample):
-            for rank in range(2):
-                scalars.event(msgspec.structs.replace(event, rank=rank, gpus=event.gpus[:1]))
-        else:
-            scalars.event(event)
-    scalars.close()
+    begin, step, sample = run(tmp_path, 1)
+    assert isinstance(sample, Sample)
+    begin = msgspec.structs.replace(begin, devices=on_hosts(gpu_devices(1), gpu_devices(1)))
+    samples = [msgspec.structs.replace(sample, rank=rank, gpus=sample.gpus[:1]) for rank in range(2)]
+    write(begin, *samples, step, samples[0])  # a point of what is known of both
     assert sorted(path.name for path in tmp_path.iterdir()) == ["n1_gpu_0", "n2_gpu_0"]
 
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.tensorflow
 # Hosts of one name are told apart by their ranks.
 RANK_0, RANK_1, RANK_2 = (f"localhost (rank {rank})" for rank in range(3))
 # Small pictures; defaults of the others depend on the number of devices.
-ALIKE = ("--data-name", "cifar10", "--batch-size", "8", "--learning-rate", "0.05")
+ALIKE = ("--data-name", "cifar10", "--batch-size", "8", "--learning-rate", "0.002")
 
 
 def localhosts(count: int) -> str:
