@@ -207,6 +207,15 @@ def test_a_run_prints_two_lines_of_a_prediction_and_none_without() -> None:
     assert summary_lines(Plan(choice=CHOICE)) == ()
 
 
+def test_a_predicted_plan_of_sixteen_gpus_fits() -> None:
+    gpus = tuple(range(0, 32, 2))
+    first, second = predicted("gpu:spread", 80.0, gpus), predicted("gpu:30", 100.0, gpus)
+    speeds = dict.fromkeys(gpus, 1000.0)
+    basis = prediction(single_gpu_images_per_sec=speeds, single_gpu_source="published: " * 9)
+    plan = Plan(choice=first, candidates=(first, second), prediction=basis)
+    assert max(map(len, shown(plan, 50).splitlines())) <= 50
+
+
 @pytest.mark.parametrize(
     ("learned", "words"),
     [
