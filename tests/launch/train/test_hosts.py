@@ -15,15 +15,20 @@ from gputopo.launch.data.make import DataRequest, make
 from gputopo.launch.spec.names import device_name, rank_of
 from tests.launch.train import slope_model
 from tests.launch.train.hosts import devices_of, serving, spec_of
-from tests.launch.train.normed_model import SHAPES, train
+from tests.launch.train.normed_model import SHAPES
 from tests.launch.train.optimizer_oracle import train as train_small
 from tests.launch.train.small_model import SHAPES as SMALL_SHAPES
 from tests.launch.train.test_exchange import (
     BYTES,
     INDEPENDENT,
+    MOMENTUM,
+    RATE,
     SERVER,
+    STEPS,
+    TOLERANCE,
+    TOLERANCE_FP16,
     asynchronous,
-    first_of,
+    is_by_hand,
     slices,
     weights,
 )
@@ -32,12 +37,7 @@ from tests.launch.train.trained import run_cases
 pytestmark = pytest.mark.tensorflow
 
 JOINT_BATCH = 12
-STEPS = 4  # one of warm-up, three counted
 VALIDATED, UNEVEN = 4, 3  # pictures of the evaluation, and of each device in a batch
-RATE, MOMENTUM = 0.05, 0.9
-# float32 keeps about 7 digits; sums over some hundred terms, a norm and four steps may lose three of them.
-TOLERANCE = 1e-4
-TOLERANCE_FP16 = 5e-3  # of gradients rounded to 11 bits
 
 ON_SECOND = {**SERVER, "ps_device": device_name("CPU", 0, 1)}
 MODES: dict[str, dict[str, Any]] = {
@@ -209,23 +209,10 @@ def test_every_synchronous_mode_trains_as_computed_by_hand(
     ran: dict[str, Any], name: str, hosts: int, each: int
 ) -> None:
     found, towers = ran[f"{name}-{hosts}x{each}"], hosts * each
-    losses, last, statistics = train(
-        first_of(found),
-        slices(found, towers),
-        steps=STEPS,
-        rate=RATE,
-        momentum=MOMENTUM,
-        share=1 / towers,
-        delay=int(name in DELAYED),
-    )
     tolerance = TOLERANCE_FP16 if "fp16" in name else TOLERANCE
-    assert found["losses"] == pytest.approx(losses, rel=tolerance)
-    for place in range(towers if name in REPLICATED else 1):
-        for got, expected, same in zip(weights(found, place), last, weights(found, 0), strict=True):
-            np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
-            np.testing.assert_array_equal(got, same, err_msg="replicas stay equal to the last bit")
-    for number, expected in enumerate(statistics):
-        np.testing.assert_allclose(found[f"state{number}"], expected, rtol=tolerance, atol=tolerance)
+    places = range(towers if name in REPLICATED else 1)
+    delay = int(name in DELAYED)
+    is_by_hand(found, slices(found, towers), places=places, tolerance=tolerance, delay=delay)
     assert np.ptp(found["losses"]) > 100 * tolerance or "fp16" in name, "it learns"
 
 
@@ -278,11 +265,8 @@ def test_few_things_travel_between_hosts_that_join_small_gradients(ran: dict[str
 
 
 def test_independent_towers_train_on_their_own_rows(ran: dict[str, Any]) -> None:
-    found = ran["independent"]
-    for tower, own in enumerate(slices(found, 2)):
-        _, last, _ = train(first_of(found), [own], steps=STEPS, rate=RATE, momentum=MOMENTUM, share=1.0)
-        for got, expected in zip(weights(found, tower), last, strict=True):
-            np.testing.assert_allclose(got, expected, rtol=0, atol=TOLERANCE)
+    for tower, own in enumerate(slices(ran["independent"], 2)):
+        is_by_hand(ran["independent"], [own], places=[tower])
 
 
 def test_no_asynchronous_update_is_lost(ran: dict[str, Any]) -> None:

@@ -112,6 +112,11 @@ def test_a_lost_gpu_is_called_lost() -> None:
     assert "GPU 0  LOST" in shown(Machine(source="x", gpus=(gpu,), pci=(card("0000:01:00.0"),)))
 
 
+def test_addresses_with_a_long_domain_are_the_same_device() -> None:
+    gpu = Gpu(index=0, name="card", pci_address="00000000:01:00.0")
+    assert "GPU 0 card" in shown(Machine(source="x", gpus=(gpu,), pci=(card("0000:01:00.0"),)))
+
+
 def test_a_gpu_that_the_tree_does_not_hold_is_named_below_it() -> None:
     gpus = (Gpu(index=0, pci_address="0000:01:00.0"), Gpu(index=1, pci_address="0000:77:00.0"))
     text = shown(Machine(source="x", gpus=gpus, pci=(card("0000:01:00.0"),)))
