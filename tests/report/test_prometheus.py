@@ -7,6 +7,7 @@ from gputopo.report.prometheus import exposition
 from gputopo.values.machine import (
     ClockMhz,
     ClocksMhz,
+    Driver,
     Fabric,
     Gpu,
     Hop,
@@ -108,6 +109,12 @@ def test_what_is_not_known_has_no_series_and_zero_is_a_zero() -> None:
     assert silent == []
     assert "gputopo_gpu_power_watts" not in found
     assert "gputopo_driver_up" not in found
+
+
+@pytest.mark.parametrize(("status", "up"), [("ok", 1), ("not_loaded", 0)])
+def test_a_driver_that_was_read_is_up_or_not(status: str, up: int) -> None:
+    found = families(Machine(source="live", driver=Driver(status=status)))  # type: ignore[arg-type]
+    assert value(found, "gputopo_driver_up") == up
 
 
 def test_the_hop_matrix_is_a_series_a_pair() -> None:
