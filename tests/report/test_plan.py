@@ -61,6 +61,11 @@ def test_many_candidates_are_cut_with_a_word_about_it() -> None:
     assert "and 4 more" in shown(Plan(choice=CHOICE, candidates=(CHOICE, *others)))
 
 
+def test_a_predicted_speed_comes_with_its_range() -> None:
+    fast = Candidate(gpus=(0,), images_per_sec=1840.4, images_per_sec_low=1700, images_per_sec_high=1999.6)
+    assert answer(Plan(choice=fast)) == "GPU 0, parameter_server: 1840 (80 % range 1700 to 2000) images/sec."
+
+
 def test_an_environment_value_that_a_shell_would_split_is_quoted() -> None:
     plan = Plan(choice=CHOICE, environment={"A": "GPU-1,GPU-2", "B": "x y"})
     assert environment_lines(plan) == ["A=GPU-1,GPU-2", "B='x y'"]

@@ -81,6 +81,12 @@ def test_switches_behind_switches_are_deeper_than_these() -> None:
     assert text.index("NUMA 0") < text.index("GPU 7 ") < text.index("NUMA 1") < text.index("GPU 8 ")
 
 
+def test_nvlinks_stand_beside_their_gpu() -> None:
+    text = shown(machine_of("dgx1"), 120)
+    row = next(line for line in text.splitlines() if "GPU 5 " in line)
+    assert row.endswith("NVLink: 1 to GPU 1,4,6-7")
+
+
 def test_more_nvlinks_come_first() -> None:
     links = (Link(a=0, b=1, nvlinks=1), Link(a=0, b=2, nvlinks=2), Link(a=1, b=2, nvlinks=0))
     gpus = tuple(Gpu(index=n, pci_address=f"0000:0{n}:00.0") for n in range(3))
