@@ -19,10 +19,11 @@ from gputopo.values.machine import Machine
 from gputopo.values.option import given_of, options_of
 from gputopo.values.refusals import refusals
 
-# Of each rule some, which ask for nothing else that would be refused. DIR is a folder.
+# Each asks for nothing else that would be refused. DIR is a folder.
 REFUSED = """
 --strategy kuza55 --task forward
 --strategy mirrored --task eval --checkpoints DIR
+--strategy kuza55 --variable-update replicated
 --strategy kuza55 --staged-vars
 --strategy mirrored --ps cpu
 --strategy mirrored --variable-update replicated
@@ -33,6 +34,8 @@ REFUSED = """
 --strategy kuza55 --drill hang@2
 --strategy mirrored --drill slow-gpu=1:0.9
 --task forward --drill slow-gpu=1:0.9
+--task eval --checkpoints DIR --drill slow-gpu=1:0.9
+--task input --data-source cpu --drill slow-gpu=1:0.9
 --num-batches 4 --drill nan@5
 --variable-update replicated --drill slow-weights=1:0.9
 --strategy kuza55 --num-gpus 2 --batch-size 4,8
@@ -40,19 +43,39 @@ REFUSED = """
 --strategy mirrored:hierarchical --num-gpus 3
 --strategy one-device
 --task eval
+--task input --data-source cpu --checkpoints DIR
 --task input --data-source cpu --checkpoints DIR --checkpoint-steps 5 --keep-checkpoints 2 --resume
+--task input --data-source cpu --export DIR
 --task input --data-source cpu --trace 3
+--task input --data-source cpu --tensorboard DIR
 --task input
 --task input --data-source cpu --ps cpu
+--task input --data-source cpu --variable-update independent
+--task input --data-source cpu --precision bf16
 --task input --data-source cpu --xla
 --task forward --grad-reduce sum --variable-update replicated
 --task eval --checkpoints DIR --staged-vars
+--task input --data-source cpu --async
+--task forward --all-reduce ring
 --task forward --optimizer adam
 --task eval --checkpoints DIR --learning-rate 0.1
+--task input --data-source cpu --scale-learning-rate
+--task forward --learning-rate-schedule cosine:50
+--task forward --learning-rate-warmup-steps 5
+--task forward --weight-decay 0.1
+--task forward --gradient-clip 1
+--task forward --gradient-clip-norm 1
+--task forward --on-nan warn
 --task forward --precision fp16 --loss-scale 8
 --momentum 0.5
 --optimizer adam --nesterov
+--task eval --checkpoints DIR --num-warmup-batches 3
+--task eval --checkpoints DIR --keep-checkpoints 3
 --task eval --checkpoints DIR --resume
+--task eval --checkpoints DIR --checkpoint-steps 5
+--task forward --export DIR
+--task forward --checkpoints DIR
+--task forward --checkpoints DIR --resume
 --task forward --checkpoints DIR --checkpoint-steps 5 --keep-checkpoints 2
 --staged-vars --gradient-repacking 2
 --async --variable-consistency relaxed
@@ -75,8 +98,12 @@ REFUSED = """
 --loss-scale 8
 --precision bf16 --loss-scale auto
 --precision fp16 --loss-scale auto --staged-vars
+--precision fp16 --loss-scale auto --async
+--precision fp16 --loss-scale auto --variable-consistency relaxed
 --deterministic --async
+--gpu-memory-limit 1024
 --tf32 off
+--gpu-thread-mode global
 --learning-rate-schedule model
 --distortions
 --cache raw
@@ -94,6 +121,7 @@ REFUSED = """
 --model resnet20 --data-dir DIR --resize-method bilinear
 --model resnet20 --data-dir DIR --cache raw
 --task eval --checkpoints DIR --data-dir DIR --distortions
+--task eval --checkpoints DIR --data-dir DIR --cache raw
 --resume
 --checkpoint-steps 5
 --keep-checkpoints 2
