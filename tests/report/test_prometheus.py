@@ -74,6 +74,13 @@ def test_numbers_are_in_base_units() -> None:
     assert value(found, "gputopo_gpu_performance_state") == 2
 
 
+@pytest.mark.parametrize(("action", "needed"), [("none", 0), ("drain and reset", 1)])
+def test_what_the_driver_asks_for_is_a_series_with_its_word(action: str, needed: int) -> None:
+    found = families(whole(recovery_action=action))
+    assert value(found, "gputopo_gpu_recovery_needed", gpu="0", action=action) == needed
+    assert "gputopo_gpu_recovery_needed" not in families(whole())
+
+
 def test_how_a_gpu_stands_with_its_nvswitches_is_a_state_set_and_its_health_a_series_a_part() -> None:
     health = {"summary": "limited capacity", "bandwidth": "full", "partition_assigned": "false", "new": "x"}
     found = families(whole(fabric=Fabric(state="completed", status="success", health=health)))
