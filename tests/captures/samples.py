@@ -30,6 +30,21 @@ def measured_of(text: str, origin: str = "log") -> tuple[Machine, Bandwidth]:
     return machine, there(machine.bandwidth)
 
 
+def whole_of(text: str) -> tuple[Machine, Bandwidth]:
+    """Return what is read of a text whose bandwidth is all that it holds."""
+    machine, bandwidth = measured_of(text)
+    assert (machine.unread, machine.contradictions, bandwidth.complete) == ((), (), True)
+    return machine, bandwidth
+
+
+def loaded(folder: Path, *texts: str) -> Machine:
+    """Return the machine of texts that are files of a folder."""
+    paths = [folder / f"{number}.txt" for number in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text, encoding="utf-8")
+    return reading.load([str(path) for path in paths])
+
+
 NIC = "0000:86:00.0"
 
 TOPO = """\

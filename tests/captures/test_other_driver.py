@@ -9,8 +9,9 @@ from gputopo.findings import find
 from gputopo.planner import Request, plan
 from gputopo.probes import collect
 from gputopo.values.errors import NoPlanError
-from gputopo.values.machine import Hop, Machine
+from gputopo.values.machine import Hop
 from tests.captures import samples
+from tests.captures.samples import loaded as load
 from tests.kit.scenarios import SCENARIOS, changed
 from tests.kit.sysfs import write_tree
 
@@ -30,13 +31,6 @@ def lspci(driver: str, *slots: str) -> str:
         before, head, after = text.partition(f"{slot} VGA")
         text = before + head + after.replace("driver in use: nvidia", f"driver in use: {driver}", 1)
     return text
-
-
-def load(folder: Path, *texts: str) -> Machine:
-    paths = [folder / f"{number}.txt" for number in range(len(texts))]
-    for path, text in zip(paths, texts, strict=True):
-        path.write_text(text, encoding="utf-8")
-    return reading.load([str(path) for path in paths], read_tree=collect.read_tree)
 
 
 @pytest.mark.parametrize("driver", ["vfio-pci", "nouveau"])

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import reading
 from gputopo.findings import find
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Machine
+from tests.captures.samples import loaded as load
 
 
 def output(time: str, gpus: list[int], name: str = "NVIDIA A100-SXM4-80GB", box: int = 1) -> str:
@@ -20,13 +19,6 @@ def output(time: str, gpus: list[int], name: str = "NVIDIA A100-SXM4-80GB", box:
         f"    GPU UUID         : GPU-{box:08d}-1111-2222-3333-{bus:012d}\n    Performance State : P0\n"
         for bus in gpus
     )
-
-
-def load(folder: Path, *texts: str) -> Machine:
-    paths = [folder / f"{number}.txt" for number in range(len(texts))]
-    for path, text in zip(paths, texts, strict=True):
-        path.write_text(text, encoding="utf-8")
-    return reading.load([str(path) for path in paths])
 
 
 def test_gpus_with_other_uuids_are_of_two_machines(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
 from collections import Counter
-from itertools import permutations
+from itertools import combinations, permutations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.copies.copies import CopyJob, Setting, describe, group_name
+from gputopo.copies.copies import CopyJob, Setting, describe, group_name, path_of
 from gputopo.copies.jobs import (
     LOCAL_BYTES,
     MAX_PEERS,
@@ -114,6 +114,12 @@ def test_direct_copies_are_made_only_where_the_acting_gpu_reaches_the_other() ->
         ("gpu:1", "gpu:0", "kernel_read"),
     }
     assert "1->0" in not_possible(Setting(gpus=(0, 1), peers=frozenset({(0, 1)})))[0].what
+
+
+def test_both_directions_of_a_pair_are_one_job_with_its_path() -> None:
+    found = [job for job in jobs(EIGHT) if job.kind == "bidirectional" and path_of(job) == "direct"]
+    assert sorted(job.copies[0].gpus for job in found) == list(combinations(range(8), 2))
+    assert all(job.copies[1].gpus == job.copies[0].gpus[::-1] for job in found)
 
 
 def test_full_has_all_of_quick() -> None:

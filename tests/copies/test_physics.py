@@ -225,6 +225,18 @@ def test_runs_without_a_name_are_known_by_a_number_that_a_tool_prints_once() -> 
     assert len(check(machine, copy(0, 1, 5.0, "p2p_staged"), copy(0, 1, 5.1, "p2p_staged"))) == 2
 
 
+def test_of_each_run_the_fastest_counts_and_an_impossible_number_is_of_no_run() -> None:
+    machine = box("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3")
+    found = check(
+        machine,
+        copy(0, 1, 300.0, run="1"),
+        copy(0, 1, 310.0, run="1"),
+        copy(0, 1, 390.0, run="2"),
+        copy(0, 1, 900.0, run="3"),
+    )
+    assert [(one.median_gb_per_s, one.invalid) for one in found] == [(310.0, None), (900.0, "above_link")]
+
+
 def test_runs_that_disagree_are_judged_only_if_every_one_is_below_the_limit() -> None:
     machine = box("NVIDIA H100 80GB HBM3")
     (found,) = check(machine, host(24.0, run="1"), host(31.0, run="2"))

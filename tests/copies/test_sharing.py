@@ -243,6 +243,13 @@ def test_a_group_has_the_sums_of_alone_and_together() -> None:
     assert second.gpus == (4, 5, 6, 7)
 
 
+def test_all_at_once_alone_separates_groups_by_what_they_leave() -> None:
+    # Eight cards of a published case: 44 GB/s for four of them and 25 for the others, 56 alone.
+    uplinks: Uplinks = {frozenset(range(4)): 4 * 44.0, frozenset(range(4, 8)): 4 * 25.4}
+    samples = session(8, uplinks, whole(8), alone=dict.fromkeys(range(8), 56.1), noise=0.01)
+    assert found(samples) == {(0, 1, 2, 3), (4, 5, 6, 7)}
+
+
 def test_copies_alone_small_or_mixed_in_direction_show_no_group() -> None:
     assert found(session(4, NESTED, [])) == set()
     small = [replace(one, bytes=4096) for one in session(4, NESTED, pairs(4))]

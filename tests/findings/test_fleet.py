@@ -241,6 +241,14 @@ def test_half_as_many_gpus_on_several_hosts_are_a_kind_and_not_missing() -> None
     assert of(found, "fleet.gpu_count") == []
 
 
+def test_half_of_the_gpus_are_missing_on_a_host_that_is_alone_with_that() -> None:
+    machine = machine_of("four")
+    half = without_gpu(without_gpu(machine, 3), 2)
+    (one,) = of(fleet_of(machine, 3, {1: half}), "fleet.gpu_count")
+    assert one.says.startswith("host n1: 2 GPUs, its 2 peers have 4 (GPU at ")
+    assert len(inspect_fleet({"a": machine, "b": half}).kinds) == 2
+
+
 def test_two_hosts_of_which_one_misses_a_gpu_are_both_named() -> None:
     machine = machine_of("four")
     found = inspect_fleet({"a": machine, "b": without_gpu(machine, 2)})

@@ -9,6 +9,10 @@ def test_a_reduction_that_would_lose_gradients_is_not_listed() -> None:
     assert "replicated tf_hierarchical" not in map(mode_words, cpu_plan("alexnet", devices=3).candidates)
 
 
+def test_one_device_has_one_placement() -> None:
+    assert len(cpu_plan("alexnet", devices=1).candidates) == 1
+
+
 @pytest.mark.parametrize(
     ("options", "what"),
     [

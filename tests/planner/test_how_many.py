@@ -88,6 +88,11 @@ def test_the_number_is_chosen_from_named_gpus_without_excluded_ones() -> None:
     assert [one.num_gpus for one in settled(measured(12.0), request).counts] == [1, 2, 3]
 
 
+def test_a_reduction_is_compared_where_it_can_serve_the_gpus() -> None:
+    request = msgspec.structs.replace(SMALL, all_reduce="tf_hierarchical")
+    assert [one.num_gpus for one in settled(measured(12.0), request).counts] == [1, 2, 4]
+
+
 def test_a_larger_number_that_is_clearly_faster_is_named() -> None:
     """Two GPUs of this box bring little, since the fastest one waits for another; seven bring much."""
     found = there(plan(captures.load(["7gforce"]), Request(model="alexnet", num_gpus="auto")).how_many)

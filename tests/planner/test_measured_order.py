@@ -45,6 +45,14 @@ def test_noise_does_not_decide_between_equal_sets_topology_does() -> None:
     assert found.choice.gpus == (0, 1)
 
 
+def test_the_slowest_pair_of_a_set_decides() -> None:
+    # 0-1 is the fastest, and 2 is slow to both; 4, 5 and 6 are even.
+    speed = {(0, 1): 50.0, (0, 2): 2.0, (1, 2): 2.0}
+    found = plan(measured(SEVEN, speed, default=6.0), Request(num_gpus=3))
+    assert found.choice.gpus == (3, 4, 5)
+    assert "slowest of 3 pairs: GPUs 3 and 4 (PIX): measured 6.00 GB/s" in why(found)
+
+
 def test_where_one_pair_has_no_number_topology_decides_and_the_plan_states_which() -> None:
     machine = measured(SEVEN, {(2, 5): 50.0})
     assert machine.bandwidth is not None

@@ -88,7 +88,7 @@ def test_what_is_no_device_or_has_no_class_that_can_be_read_is_left_out(tmp_path
     (folder / "class").unlink()
     (folder / "class").mkdir()
     (tmp_path / "sys/bus/pci/devices/0000:02:00.0").symlink_to("../../../devices/pci0000:00/0000:02:00.0")
-    (tmp_path / "sys/bus/pci/devices/README").write_text("no device")
+    write_files(tmp_path / "sys/bus/pci/devices/README", {"vendor": "0x10de", "class": "0x030000"})
     assert read_pci(tmp_path) == ()
 
 

@@ -56,6 +56,16 @@ def test_at_most_five_reasons_are_shown_warnings_first_and_no_refusal_twice() ->
     ]
 
 
+def test_many_candidates_are_cut_with_a_word_about_it() -> None:
+    others = tuple(Candidate(gpus=(0, n), ps_device="cpu") for n in range(2, 11))
+    assert "and 4 more" in shown(Plan(choice=CHOICE, candidates=(CHOICE, *others)))
+
+
+def test_a_predicted_speed_comes_with_its_range() -> None:
+    fast = Candidate(gpus=(0,), images_per_sec=1840.4, images_per_sec_low=1700, images_per_sec_high=1999.6)
+    assert answer(Plan(choice=fast)) == "GPU 0, parameter_server: 1840 (80 % range 1700 to 2000) images/sec."
+
+
 def test_an_environment_value_that_a_shell_would_split_is_quoted() -> None:
     plan = Plan(choice=CHOICE, environment={"A": "GPU-1,GPU-2", "B": "x y"})
     assert environment_lines(plan) == ["A=GPU-1,GPU-2", "B='x y'"]
@@ -200,6 +210,15 @@ def test_a_run_prints_two_lines_of_a_prediction_and_none_without() -> None:
     assert first == f"Predicted for GPUs 0,1, parameter_server gpu:0: {speed}."
     assert second == "Limited by: link of GPU 0, sending; 20% faster than parameter_server cpu."
     assert summary_lines(Plan(choice=CHOICE)) == ()
+
+
+def test_a_predicted_plan_of_sixteen_gpus_fits() -> None:
+    gpus = tuple(range(0, 32, 2))
+    first, second = predicted("gpu:spread", 80.0, gpus), predicted("gpu:30", 100.0, gpus)
+    speeds = dict.fromkeys(gpus, 1000.0)
+    basis = prediction(single_gpu_images_per_sec=speeds, single_gpu_source="published: " * 9)
+    plan = Plan(choice=first, candidates=(first, second), prediction=basis)
+    assert max(map(len, shown(plan, 50).splitlines())) <= 50
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from gputopo.report.prometheus import exposition
 from gputopo.values.machine import (
     ClockMhz,
     ClocksMhz,
+    Driver,
     Fabric,
     Gpu,
     Hop,
@@ -73,6 +74,13 @@ def test_numbers_are_in_base_units() -> None:
     assert value(found, "gputopo_gpu_performance_state") == 2
 
 
+@pytest.mark.parametrize(("action", "needed"), [("none", 0), ("drain and reset", 1)])
+def test_what_the_driver_asks_for_is_a_series_with_its_word(action: str, needed: int) -> None:
+    found = families(whole(recovery_action=action))
+    assert value(found, "gputopo_gpu_recovery_needed", gpu="0", action=action) == needed
+    assert "gputopo_gpu_recovery_needed" not in families(whole())
+
+
 def test_how_a_gpu_stands_with_its_nvswitches_is_a_state_set_and_its_health_a_series_a_part() -> None:
     health = {"summary": "limited capacity", "bandwidth": "full", "partition_assigned": "false", "new": "x"}
     found = families(whole(fabric=Fabric(state="completed", status="success", health=health)))
@@ -108,6 +116,12 @@ def test_what_is_not_known_has_no_series_and_zero_is_a_zero() -> None:
     assert silent == []
     assert "gputopo_gpu_power_watts" not in found
     assert "gputopo_driver_up" not in found
+
+
+@pytest.mark.parametrize(("status", "up"), [("ok", 1), ("not_loaded", 0)])
+def test_a_driver_that_was_read_is_up_or_not(status: str, up: int) -> None:
+    found = families(Machine(source="live", driver=Driver(status=status)))  # type: ignore[arg-type]
+    assert value(found, "gputopo_driver_up") == up
 
 
 def test_the_hop_matrix_is_a_series_a_pair() -> None:

@@ -46,6 +46,13 @@ def test_parts_are_shown_by_their_ends_without_those_that_take_no_time() -> None
     )
 
 
+def test_each_link_has_what_it_carries() -> None:
+    rows = [row.split("  ") for row in shown(LINE).splitlines()]
+    cells = {row[0]: [cell.strip() for cell in row[1:] if cell.strip()] for row in rows}
+    assert cells["GPUs 0-3 to the host"] == ["20.0", "40.0", "80.0"]
+    assert cells["the host to GPUs 0-3"] == ["20.0", "10.0"]
+
+
 def test_bars_begin_where_gradients_are_ready_and_end_where_they_are_through() -> None:
     rows = shown(LINE, 57).splitlines()
     head, stem = (next(row for row in rows if row.startswith(name)) for name in ("head", "stem"))

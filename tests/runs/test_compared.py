@@ -16,6 +16,7 @@ from gputopo.runs.compared import (
     against,
     input_verdict,
     judge_rates,
+    judge_waiting,
 )
 from gputopo.runs.summary import summarise
 from gputopo.values.run.plan import Candidate, Plan, Prediction
@@ -261,6 +262,12 @@ def test_an_input_is_judged_by_a_training_on_free_data_and_a_training_by_its_wai
     assert (None if found is None else found.other) == other
 
 
+def test_how_the_other_training_computed_is_reported() -> None:
+    other = rated("train", 100.0, spec={"precision": {"compute": "bf16"}, "variable_update": "replicated"})
+    found = there(input_verdict(rated("input", 50.0, PYTHON), [("/runs/1", other)]))
+    assert "100.0 of training alone (own towers, replicated, bf16)" in found.says
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -292,3 +299,21 @@ def test_the_headroom_decides_alone(input_rate: float, training_rate: float) -> 
     assert found.headroom == pytest.approx(headroom)
     assert (found.verdict == "input") == (headroom < 1 - NOISE)
     assert (found.verdict == "enough") == (headroom >= ENOUGH)
+
+
+@pytest.mark.parametrize(
+    ("share", "alone", "judged"),
+    [
+        (0.5, 101.0, "input"),  # training runs as fast as its input lets it
+        (0.05, 1000.0, "input"),
+        (0.0, 119.0, "close"),
+        (0.0, 121.0, "enough"),
+    ],
+)
+def test_training_is_judged_by_its_waiting_and_not_by_its_own_rate(
+    share: float, alone: float | None, judged: str
+) -> None:
+    found = judge_waiting(share, 100.0, alone)
+    assert found.verdict == judged
+    assert f"{100 * share:.1f} % of the steps' time" in found.says
+    assert found.headroom == (None if alone is None else alone / 100)

@@ -82,6 +82,16 @@ def test_a_word_stands_for_what_the_machine_has(name: str, word: str, found: lis
     assert [cell.options[name] for cell in of({name: (word,)}, FOUR).cells] == found
 
 
+def test_counts_of_six_gpus_end_with_all() -> None:
+    six = CellBox(backend="gpu", gpus=tuple(range(6)))
+    assert [cell.options["num_gpus"] for cell in of({"num_gpus": ("doubling",)}, six).cells] == [
+        "1",
+        "2",
+        "4",
+        "6",
+    ]
+
+
 def test_what_a_machine_cannot_show_is_left_out_with_the_reason() -> None:
     (pairs,) = of({"gpus": ("pairs",)}, CPU, repeats=3).cells
     assert (pairs.state, pairs.reason) == (

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from gputopo.captures import merge, reading
 from gputopo.captures.bandwidth import bandwidth_test, runs
-from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Machine
 from tests.captures.samples import in_turn
+from tests.captures.samples import whole_of as read
 from tests.kit.dialects import bandwidthtest, measured, nvbandwidth, p2p, several_runs
 
 seeds = st.integers(0, 2**32)
@@ -45,15 +45,6 @@ PROGRAMS: dict[str, Write] = {
     "nvbandwidth": _of_nvbandwidth,
     "bandwidthTest": _of_bandwidth_test,
 }
-
-
-def read(text: str) -> tuple[Machine, Bandwidth]:
-    machine = reading.read_text(text, origin="several")
-    assert machine.bandwidth is not None
-    assert machine.unread == ()
-    assert machine.contradictions == ()
-    assert machine.bandwidth.complete
-    return machine, machine.bandwidth
 
 
 def agree(form: str, program: str, names: tuple[str, ...], random: Random) -> None:

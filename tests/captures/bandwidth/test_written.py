@@ -13,7 +13,7 @@ from gputopo.captures import reading
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Gpu, Machine
 from tests import there
-from tests.captures.samples import in_turn
+from tests.captures.samples import in_turn, whole_of
 from tests.kit.dialects import bandwidthtest, measured, nvbandwidth, p2p, real
 
 REAL = {name: measured.as_cuda_reports(machine) for name, machine in real.MACHINES.items()}
@@ -21,13 +21,9 @@ seeds = st.integers(0, 2**32)
 
 
 def read(text: str) -> tuple[Machine, Bandwidth]:
-    machine = reading.read_text(text, origin="written")
-    assert machine.bandwidth is not None
-    assert machine.unread == ()
-    assert machine.contradictions == ()
-    assert machine.bandwidth.complete
-    assert not any("which version" in note for note in machine.bandwidth.notes)
-    return machine, machine.bandwidth
+    machine, bandwidth = whole_of(text)
+    assert not any("which version" in note for note in bandwidth.notes)
+    return machine, bandwidth
 
 
 def check(written: Machine, text: str) -> None:

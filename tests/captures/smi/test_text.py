@@ -1,4 +1,5 @@
 import re
+from collections.abc import Callable
 
 import pytest
 
@@ -77,28 +78,8 @@ def refused(text: str) -> InputError:
     return caught.value
 
 
-def indented(text: str) -> str:
-    return "".join(f"    {line}" for line in text.splitlines(keepends=True))
-
-
-def tabbed(text: str) -> str:
-    return text.replace("        ", "\t")
-
-
-def quoted(text: str) -> str:
-    return "".join(f"> {line}" for line in text.splitlines(keepends=True))
-
-
-def commented(text: str) -> str:
-    return "".join(f"# {line}" for line in text.splitlines(keepends=True))
-
-
-def of_matlab(text: str) -> str:
-    return "".join(f"% {line}" for line in text.splitlines(keepends=True))
-
-
-def prompted(text: str) -> str:
-    return f"me@box:~$ nvidia-smi -q\n{text}me@box:~$ exit\nlogout\n"
+def marked(mark: str) -> Callable[[str], str]:
+    return lambda text: "".join(f"{mark}{line}" for line in text.splitlines(keepends=True))
 
 
 def without_indentation(text: str) -> str:
@@ -111,32 +92,28 @@ def squeezed(text: str) -> str:
     ).replace(" : ", ": ")
 
 
-def coloured(text: str) -> str:
-    return text.replace("GPU 0000", "\x1b[1mGPU 0000").replace("00.0\n", "00.0\x1b[0m\n")
+PASTES: dict[str, Callable[[str], str]] = {
+    "indented": marked("    "),
+    "quoted": marked("> "),
+    "a comment": marked("# "),
+    "a comment of Matlab": marked("% "),
+    "tabs": lambda text: text.replace("        ", "\t"),
+    "with prompts": lambda text: f"me@box:~$ nvidia-smi -q\n{text}me@box:~$ exit\nlogout\n",
+    "coloured": lambda text: text.replace("GPU 0000", "\x1b[1mGPU 0000").replace("00.0\n", "00.0\x1b[0m\n"),
+    "without indentation": without_indentation,
+    "squeezed": squeezed,
+}
 
 
-@pytest.mark.parametrize(
-    "paste",
-    [
-        indented,
-        tabbed,
-        quoted,
-        commented,
-        of_matlab,
-        prompted,
-        without_indentation,
-        squeezed,
-        coloured,
-        str.upper,
-    ],
-)
-def test_a_paste_reads_the_same_whatever_was_done_to_it(paste) -> None:  # type: ignore[no-untyped-def]
-    machine = parse(paste(BOX))
-    if paste is str.upper:
-        assert machine.gpus[0].pci_address == "0000:0a:00.0"
-        return
+@pytest.mark.parametrize("paste", PASTES)
+def test_a_paste_reads_the_same_whatever_was_done_to_it(paste: str) -> None:
+    machine = parse(PASTES[paste](BOX))
     assert machine.gpus == parse(BOX).gpus
     assert machine.unread == ()
+
+
+def test_a_paste_in_capitals_has_its_gpus() -> None:
+    assert parse(BOX.upper()).gpus[0].pci_address == "0000:0a:00.0"
 
 
 def test_outputs_after_one_another_are_one_machine() -> None:
@@ -227,7 +204,7 @@ def test_samples_over_time_are_known_and_are_not_the_clock() -> None:
 
 
 @pytest.mark.parametrize("paste", [str, without_indentation])
-def test_the_product_of_a_license_is_not_that_of_the_card(paste) -> None:  # type: ignore[no-untyped-def]
+def test_the_product_of_a_license_is_not_that_of_the_card(paste: Callable[[str], str]) -> None:
     machine = parse(
         paste(
             "==============NVSMI LOG==============\nvGPU Driver Capability\n"

@@ -14,6 +14,7 @@ from tests.cli.conftest import ByName, Call
     [
         ((), "nothing to run"),
         (("--model", "alexnt"), "alexnt"),
+        (("--model", "alexnet", "--num-warmup-batches", "-1"), "--num-warmup-batches cannot be -1"),
         (("--model", "alexnet", "--num-gpus", "1000"), "--num-gpus cannot be 1000"),
         (("--model", "alexnet", "--gpus", "0"), "--gpus names GPUs, and there is none"),
         (("--model", "alexnet", "--gain", "0.3"), "there is no option '--gain'"),

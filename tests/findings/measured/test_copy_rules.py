@@ -22,6 +22,15 @@ def test_sound_copies_have_no_findings(count: int) -> None:
     assert find_bandwidth(measured(count)) == ()
 
 
+def test_a_link_that_is_slow_in_both_directions_is_one_finding() -> None:
+    (found,) = find_bandwidth(MEASURED["slow both directions"][0](measured()))
+    assert found.subject.text == "gpu:0"
+    assert (
+        "copies with the host reach about 80% of the expected rate: Gen3 x16 observed under load"
+        in found.says
+    )
+
+
 def test_a_machine_without_measured_copies_has_none_of_these_findings() -> None:
     assert find_bandwidth(sound()) == ()
     assert find_bandwidth(replace(sound(), bandwidth=Bandwidth(source="live"))) == ()

@@ -33,6 +33,12 @@ def test_a_loss_is_reported_with_the_number_it_was_and_what_noise_would_be() -> 
     assert "gpu:0" in change.what
 
 
+def test_noisy_repeats_hide_what_steady_ones_show() -> None:
+    noisy = h2d(12.0, repeats_gb_per_s=(10.5, 11.2, 12.0, 12.9, 13.4))
+    assert compared(h2d(13.2), noisy).changes == ()
+    assert len(compared(h2d(13.2), h2d(12.0)).changes) == 1
+
+
 def test_what_the_link_did_otherwise_stands_beside_the_change() -> None:
     (change,) = compared(
         h2d(12.2, conditions=(seen(0),)), h2d(3.1, conditions=(seen(0, pcie_gen=1),))

@@ -42,6 +42,11 @@ def test_corruption_with_the_host_is_a_matter_of_card_slot_and_memory(failure: F
     assert "NCCL" not in (found.remedy or "")
 
 
+def test_staged_copies_that_a_bad_host_path_explains_have_its_remedy() -> None:
+    found = corrupted(measured(), wrong("h2d", "host", "gpu:3"), wrong("p2p_staged", "gpu:0", "gpu:3"))
+    assert len({one.remedy for one in found.values()}) == 1
+
+
 def test_staged_copies_alone_are_a_matter_of_the_host() -> None:
     (found,) = corrupted(measured(), wrong("p2p_staged", "gpu:0", "gpu:3")).values()
     assert "Test the host's memory" in (found.remedy or "")

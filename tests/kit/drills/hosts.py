@@ -9,7 +9,7 @@ from gputopo.values.run.events import NETWORK, Device, gpu_key
 from gputopo.values.run.verdict import Known
 from tests.invented_runs import cpu_devices, gpu_devices, on_hosts
 from tests.kit.drills.box import POWER_CAP, THERMAL, Box, Card, Host, always, since
-from tests.kit.drills.table import SHORT, Dice, Drill, box_with, percent_of
+from tests.kit.drills.table import Dice, Drill, box_with, percent_of
 
 
 def _hosts(dice: Dice, *, hop: str | None = None, least: int = 2) -> tuple[Device, ...]:
@@ -19,7 +19,7 @@ def _hosts(dice: Dice, *, hop: str | None = None, least: int = 2) -> tuple[Devic
 
 
 def _box(dice: Dice, devices: Sequence[Device], **changes: object) -> Box:
-    return box_with(dice, **{"devices": devices, "steps": SHORT, **changes})
+    return box_with(dice, **{"devices": devices, "steps": dice.short, **changes})
 
 
 def _of(devices: Sequence[Device], rank: int) -> list[int]:
@@ -32,7 +32,9 @@ def _even(dice: Dice) -> Drill:
 
 def _even_hosts_of_noise(dice: Dice) -> Drill:
     """What disturbs all GPUs of a host in a step, and then those of another one."""
-    return Drill(_box(dice, _hosts(dice), steps=300, of_host=dice.number(0.03, 0.01, 0.06)))
+    return Drill(
+        _box(dice, _hosts(dice), steps=dice.whole(160, 300, 300), of_host=dice.number(0.03, 0.01, 0.06))
+    )
 
 
 def _one_gpu_a_host(dice: Dice) -> Drill:
@@ -108,10 +110,12 @@ def _slow_host(card: Callable[[Dice], Card], cause: str) -> Callable[[Dice], Dri
 
 
 def _slow_host_since(dice: Dice) -> Drill:
-    devices, step = _hosts(dice), dice.whole(200, 120, 280)
+    devices, step = _hosts(dice), dice.whole(130, 120, 280)
     own = _of(devices, 1)
     hot = Card(core=dice.number(0.85, 0.75, 0.88), throttle=THERMAL, temperature=90)
-    box = _box(dice, devices, steps=400, cards={tower: since(step, hot) for tower in own})
+    box = _box(
+        dice, devices, steps=dice.whole(260, 400, 400), cards={tower: since(step, hot) for tower in own}
+    )
     percents = dict.fromkeys(own, percent_of(hot, box))
     slow: dict[int, str | None] = dict.fromkeys(own, "thermal")
     return Drill(box, slow=slow, percent=percents, since=step, host="n2", says="On n2 GPU")

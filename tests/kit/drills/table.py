@@ -12,8 +12,6 @@ from gputopo.values.run.verdict import Expected, Known
 from tests.invented_runs import cpu_devices, gpu_devices
 from tests.kit.drills.box import HEALTHY, POWER_CAP, THERMAL, Box, Card, Host, always, since
 
-SHORT = 200  # steps of a drill in which nothing changes
-
 
 class Dice:
     """Numbers of a drill: the usual ones, or drawn."""
@@ -25,6 +23,11 @@ class Dice:
     def thrown(self) -> bool:
         """Whether numbers are drawn."""
         return self._rng is not None
+
+    @property
+    def short(self) -> int:
+        """Steps of a drill in which nothing changes."""
+        return self.whole(120, 200, 200)
 
     def number(self, usual: float, low: float, high: float) -> float:
         return usual if self._rng is None else self._rng.uniform(low, high)
@@ -61,6 +64,7 @@ class Drill:
 def box_with(dice: Dice, **changes: object) -> Box:
     given = {
         "devices": gpu_devices(dice.whole(4, 3, 8)),
+        "steps": dice.whole(260, 400, 400),
         "noise": dice.number(0.01, 0.004, 0.02),
         "common": dice.number(0.02, 0.0, 0.05),
         "memory": dice.number(0.2, 0.0, 0.5),
@@ -79,7 +83,7 @@ def percent_of(card: Card, box: Box) -> float:
 def _slow_card(usual: float, low: float, high: float) -> Callable[[Dice], Drill]:
     def make(dice: Dice) -> Drill:
         percent = dice.number(usual, low, high)
-        box = box_with(dice, steps=SHORT)
+        box = box_with(dice, steps=dice.short)
         tower = dice.whole(1, 0, len(box.devices) - 1)
         box.cards = {tower: always(Card(hidden=1 - percent / 100))}
         return Drill(box, slow={tower: ""}, percent={tower: percent})
@@ -88,12 +92,12 @@ def _slow_card(usual: float, low: float, high: float) -> Callable[[Dice], Drill]
 
 
 def _three_percent(dice: Dice) -> Drill:
-    box = box_with(dice, steps=SHORT)
+    box = box_with(dice, steps=dice.short)
     box.cards = {1: always(Card(hidden=0.975))}
     return Drill(box)
 
 
-def _from_onset(card: Callable[[Dice], Card], cause: str, onset: int = 200) -> Callable[[Dice], Drill]:
+def _from_onset(card: Callable[[Dice], Card], cause: str, onset: int = 130) -> Callable[[Dice], Drill]:
     """A card that gets into a state within the run and stays there."""
 
     def make(dice: Dice) -> Drill:
@@ -107,7 +111,7 @@ def _from_onset(card: Callable[[Dice], Card], cause: str, onset: int = 200) -> C
 
 
 def _always_capped(dice: Dice) -> Drill:
-    box = box_with(dice, steps=SHORT)
+    box = box_with(dice, steps=dice.short)
     card = Card(core=dice.number(0.85, 0.75, 0.92), throttle=POWER_CAP)
     tower = dice.whole(1, 0, len(box.devices) - 1)
     box.cards = {tower: always(card)}
@@ -116,15 +120,15 @@ def _always_capped(dice: Dice) -> Drill:
 
 def _partly_the_memory_clock(dice: Dice) -> Drill:
     """As GPU 1 of the 7gforce table: 5 % less memory clock, 15 % less pace."""
-    box = box_with(dice, steps=SHORT, devices=gpu_devices(6))
+    box = box_with(dice, steps=dice.short, devices=gpu_devices(6))
     card = Card(memory=0.95, hidden=dice.number(0.85, 0.80, 0.88))
     box.cards = {1: always(card), 2: always(Card(memory=0.95, hidden=0.993))}
     return Drill(box, slow={1: "memory-clock"}, percent={1: percent_of(card, box)}, says="unexplained")
 
 
 def _ramp(dice: Dice) -> Drill:
-    box = box_with(dice, steps=700)
-    onset, length = dice.whole(300, 200, 350), dice.whole(80, 30, 120)
+    box = box_with(dice, steps=dice.whole(440, 700, 700))
+    onset, length = dice.whole(200, 200, 350), dice.whole(60, 30, 120)
     deep = dice.number(0.16, 0.10, 0.25)
 
     def hot(step: int) -> Card:
@@ -141,7 +145,7 @@ def _ramp(dice: Dice) -> Drill:
 
 def _link_falls(dice: Dice) -> Drill:
     box = box_with(dice)
-    step, tower = dice.whole(150, 100, 280), dice.whole(2, 1, len(box.devices) - 1)
+    step, tower = dice.whole(130, 100, 280), dice.whole(2, 1, len(box.devices) - 1)
     box.cards = {tower: since(step, Card(width=1, gen=3))}
     wait = 0.012 * 16
     percent = 100 * (wait - 0.012) / (box.compute_s + wait)
@@ -149,14 +153,14 @@ def _link_falls(dice: Dice) -> Drill:
 
 
 def _narrow_slot(dice: Dice) -> Drill:
-    box = box_with(dice, steps=SHORT, weights_s=0.02)
+    box = box_with(dice, steps=dice.short, weights_s=0.02)
     box.cards = {2: always(Card(width=4))}
     return Drill(box, slow={2: "pcie-link"}, percent={2: 30.0})
 
 
 def _shared_link(dice: Dice) -> Drill:
     """Two cards behind one uplink, which each has half of while both copy."""
-    box = box_with(dice, devices=gpu_devices(4), weights_s=dice.number(0.03, 0.025, 0.05), steps=SHORT)
+    box = box_with(dice, devices=gpu_devices(4), weights_s=dice.number(0.03, 0.025, 0.05), steps=dice.short)
     box.known = Known(sharing={2: (3,), 3: (2,)})
     box.cards = {tower: always(Card(link=0.5)) for tower in (2, 3)}
     cause = "pcie-shared"
@@ -165,7 +169,7 @@ def _shared_link(dice: Dice) -> Drill:
 
 def _memory_full(dice: Dice) -> Drill:
     """Somebody's arrays fill the memory of one card, and its allocations are retried."""
-    box = box_with(dice, steps=SHORT)
+    box = box_with(dice, steps=dice.short)
     box.known = Known(memory_mib={str(gpu): 40_960 for gpu in range(len(box.devices))})
     card = Card(hidden=dice.number(0.88, 0.8, 0.93), used_mib=40_700)
     box.cards = {1: always(card)}
@@ -196,14 +200,17 @@ def _two_models(dice: Dice) -> Drill:
         Device(tower=tower, device=f"/GPU:{tower}", gpu=tower, gpu_name=name, hop_to_variables="PIX")
         for tower, name in enumerate(names)
     )
-    box, percent = box_with(dice, devices=devices, speeds=(1.0, 1.3), steps=SHORT), dice.number(18, 14, 25)
+    box, percent = (
+        box_with(dice, devices=devices, speeds=(1.0, 1.3), steps=dice.short),
+        dice.number(18, 14, 25),
+    )
     box.known = Known(speeds={0: _expected(500), 1: _expected(650)})
     box.cards = {1: always(Card(hidden=1 - percent / 100))}
     return Drill(box, slow={1: ""}, percent={1: percent})
 
 
 def _flapping(dice: Dice) -> Drill:
-    box = box_with(dice, steps=600, memory=0.0)
+    box = box_with(dice, steps=dice.whole(360, 600, 600), memory=0.0)
     period, low = dice.whole(30, 24, 48), dice.number(0.80, 0.72, 0.85)
 
     def clock(step: int) -> Card:
@@ -216,8 +223,8 @@ def _flapping(dice: Dice) -> Drill:
 
 
 def _two_stages(dice: Dice) -> Drill:
-    box = box_with(dice, steps=600)
-    first, second = dice.whole(180, 120, 220), dice.whole(380, 320, 450)
+    box = box_with(dice, steps=dice.whole(380, 600, 600))
+    first, second = dice.whole(120, 120, 220), dice.whole(250, 320, 450)
     shallow, deep = Card(core=0.91, throttle=POWER_CAP), Card(core=0.8, throttle=POWER_CAP)
 
     def capped(step: int) -> Card:
@@ -228,8 +235,8 @@ def _two_stages(dice: Dice) -> Drill:
 
 
 def _and_back(dice: Dice) -> Drill:
-    box = box_with(dice, steps=600)
-    first, last = dice.whole(200, 120, 250), dice.whole(400, 350, 450)
+    box = box_with(dice, steps=dice.whole(380, 600, 600))
+    first, last = dice.whole(130, 120, 250), dice.whole(250, 350, 450)
     card = Card(busy=dice.number(0.3, 0.2, 0.5), others=1)
     box.cards = {0: since(first, card, last)}
     return Drill(box, slow={0: "other-process"}, percent={0: percent_of(card, box)}, since=first)
@@ -238,16 +245,16 @@ def _and_back(dice: Dice) -> Drill:
 def _two_faults(dice: Dice) -> Drill:
     box = box_with(dice, devices=gpu_devices(6))
     hot, capped = Card(core=0.86, throttle=THERMAL, temperature=92), Card(core=0.88, throttle=POWER_CAP)
-    box.cards = {1: since(150, hot), 4: since(230, capped)}
+    box.cards = {1: since(100, hot), 4: since(160, capped)}
     percents = {1: percent_of(hot, box), 4: percent_of(capped, box)}
     return Drill(box, slow={1: "thermal", 4: "power-cap"}, percent=percents)
 
 
 def _clock_and_process(dice: Dice) -> Drill:
-    box = box_with(dice, steps=600)
+    box, begins = box_with(dice, steps=dice.whole(380, 600, 600)), dice.whole(130, 200, 200)
 
     def card(step: int) -> Card:
-        core = 0.85 if step >= 200 else 1.0
+        core = 0.85 if step >= begins else 1.0
         others = step % 150 >= 75
         throttle = POWER_CAP if core < 1 else 0
         return Card(core=core, throttle=throttle, busy=0.3 if others else 0.0, others=int(others))
@@ -257,17 +264,17 @@ def _clock_and_process(dice: Dice) -> Drill:
 
 
 def _starved(dice: Dice) -> Drill:
-    late_s, step = dice.number(0.05, 0.03, 0.12), dice.whole(200, 120, 250)
+    late_s, step = dice.number(0.05, 0.03, 0.12), dice.whole(130, 120, 250)
     box = box_with(dice, waited_s=lambda now: late_s if now >= step else 0.0005)
     return Drill(box, run="input-starved", input="input")
 
 
 def _starved_always(dice: Dice) -> Drill:
-    return Drill(box_with(dice, steps=SHORT, waited_s=lambda now: 0.06), input="input")
+    return Drill(box_with(dice, steps=dice.short, waited_s=lambda now: 0.06), input="input")
 
 
 def _reduction(dice: Dice) -> Drill:
-    more_s, step = dice.number(0.04, 0.03, 0.1), dice.whole(200, 120, 250)
+    more_s, step = dice.number(0.04, 0.03, 0.1), dice.whole(130, 120, 250)
     return Drill(
         box_with(dice, rest_s=lambda now: 0.01 + (more_s if now >= step else 0.0)), run="reduction-slow"
     )
@@ -275,13 +282,13 @@ def _reduction(dice: Dice) -> Drill:
 
 def _all_from_onset(dice: Dice) -> Drill:
     box, card = box_with(dice), Card(core=dice.number(0.8, 0.7, 0.86), throttle=POWER_CAP)
-    step = dice.whole(200, 120, 250)
+    step = dice.whole(130, 120, 250)
     box.cards = {tower: since(step, card) for tower in range(len(box.devices))}
     return Drill(box, run="compute-slow")
 
 
 def _all_alike(dice: Dice) -> Drill:
-    box, card = box_with(dice, steps=SHORT), Card(core=dice.number(0.8, 0.7, 0.9), throttle=POWER_CAP)
+    box, card = box_with(dice, steps=dice.short), Card(core=dice.number(0.8, 0.7, 0.9), throttle=POWER_CAP)
     box.cards = {tower: always(card) for tower in range(len(box.devices))}
     return Drill(box)
 
@@ -293,7 +300,7 @@ def _far(dice: Dice) -> Drill:
         Device(tower=tower, device=f"/GPU:{tower}", gpu=tower, gpu_name="GTX 1070", hop_to_variables=hop)
         for tower, hop in enumerate(hops)
     )
-    return Drill(box_with(dice, steps=SHORT, devices=devices, weights_s=(0.002, 0.012, 0.030, 0.031)))
+    return Drill(box_with(dice, steps=dice.short, devices=devices, weights_s=(0.002, 0.012, 0.030, 0.031)))
 
 
 def _mixed(dice: Dice) -> Drill:
@@ -306,7 +313,7 @@ def _mixed(dice: Dice) -> Drill:
             for tower in (3, 4)
         ),
     )
-    box = box_with(dice, steps=SHORT, devices=devices, speeds=(1.0, 1.0, 1.0, 1.3, 1.3))
+    box = box_with(dice, steps=dice.short, devices=devices, speeds=(1.0, 1.0, 1.0, 1.3, 1.3))
     percent = dice.number(10, 6, 20)
     box.cards = {1: always(Card(hidden=1 - percent / 100))}
     return Drill(box, slow={1: ""}, percent={1: percent})
@@ -318,19 +325,19 @@ def _mixed_even(dice: Dice) -> Drill:
 
 
 def _lost(dice: Dice) -> Drill:
-    box, step = box_with(dice), dice.whole(200, 100, 300)
+    box, step = box_with(dice), dice.whole(130, 100, 300)
     box.cards, box.ends_at = {1: since(step, Card(lost=True))}, step + 3
     return Drill(box, says="Failed: ")
 
 
 def _without_marks(dice: Dice) -> Drill:
-    box, step = box_with(dice), dice.whole(200, 100, 300)
+    box, step = box_with(dice), dice.whole(130, 100, 300)
     box.cards, box.marks_end = {1: since(step, Card(lost=True))}, {1: step}
     return Drill(box, untold=(1,), why="lost")
 
 
 def _wrapping(dice: Dice) -> Drill:
-    box = box_with(dice, steps=SHORT)
+    box = box_with(dice, steps=dice.short)
     box.cards = {1: lambda step: Card(replays=(2**32 - 40 + step) % 2**32)}
     return Drill(box)
 
@@ -368,7 +375,11 @@ def _busy(share: float, *, on_cpu: bool, slow: bool) -> Callable[[Dice], Drill]:
         other = dice.number(share, share - 0.1, min(1.0, share + 0.2))
         host = Host(other_cpu=other, run_cpu=0.9 if on_cpu else 0.35, queue=14)
         box = box_with(
-            dice, steps=SHORT, devices=devices, host=lambda step: host, backend="cpu" if on_cpu else "gpu"
+            dice,
+            steps=dice.short,
+            devices=devices,
+            host=lambda step: host,
+            backend="cpu" if on_cpu else "gpu",
         )
         if slow:
             box.cards = {1: always(Card(hidden=0.88))}
@@ -379,7 +390,7 @@ def _busy(share: float, *, on_cpu: bool, slow: bool) -> Callable[[Dice], Drill]:
 
 def _swapping(dice: Dice) -> Drill:
     host = Host(memory_available=0.01, swap_bytes_per_s=60e6)
-    box = box_with(dice, steps=SHORT, host=lambda step: host)
+    box = box_with(dice, steps=dice.short, host=lambda step: host)
     return Drill(box)
 
 
@@ -394,11 +405,11 @@ def _short(slow: float) -> Callable[[Dice], Drill]:
 
 
 def _steady(**changes: object) -> Callable[[Dice], Drill]:
-    return lambda dice: Drill(box_with(dice, **{"steps": SHORT, **changes}))
+    return lambda dice: Drill(box_with(dice, **{"steps": dice.short, **changes}))
 
 
 def _even(dice: Dice) -> Drill:
-    box = box_with(dice, steps=SHORT)
+    box = box_with(dice, steps=dice.short)
     return Drill(box, even=tuple(range(len(box.devices))) if box.noise <= 0.01 else ())
 
 
@@ -417,7 +428,7 @@ def _warming(dice: Dice) -> Drill:
 def _clock_without_pace(dice: Dice) -> Drill:
     """A clock that is lower and costs nothing: the model waits for its memory."""
     box = box_with(dice, alpha=0.0)
-    box.cards = {1: since(200, Card(core=0.88, throttle=POWER_CAP))}
+    box.cards = {1: since(130, Card(core=0.88, throttle=POWER_CAP))}
     return Drill(box)
 
 
@@ -434,7 +445,7 @@ def _innocent_clock(dice: Dice) -> Drill:
 
 def _all_capped_one_slow(dice: Dice) -> Drill:
     """Every card is at its power limit, as cards at work often are: that is not why one is slower."""
-    box, percent = box_with(dice, steps=SHORT), dice.number(12, 7, 20)
+    box, percent = box_with(dice, steps=dice.short), dice.number(12, 7, 20)
     capped = Card(core=0.93, throttle=POWER_CAP, temperature=84)
     box.cards = {tower: always(capped) for tower in range(len(box.devices))}
     box.cards[1] = always(replace(capped, hidden=1 - percent / 100))
@@ -442,28 +453,28 @@ def _all_capped_one_slow(dice: Dice) -> Drill:
 
 
 def _one_fast(dice: Dice) -> Drill:
-    box = box_with(dice, steps=SHORT, devices=gpu_devices(8))
+    box = box_with(dice, steps=dice.short, devices=gpu_devices(8))
     box.cards = {3: always(Card(hidden=dice.number(1.08, 1.05, 1.15)))}
     return Drill(box)
 
 
 def _hot_without_effect(dice: Dice) -> Drill:
     """Warm, and not slowed down by it: slow for another reason."""
-    box, percent = box_with(dice, steps=SHORT), dice.number(9, 6, 15)
+    box, percent = box_with(dice, steps=dice.short), dice.number(9, 6, 15)
     box.cards = {0: always(Card(hidden=1 - percent / 100, temperature=89))}
     return Drill(box, slow={0: ""}, percent={0: percent})
 
 
 def _until(dice: Dice) -> Drill:
     """Another program was there when the run began, and ended."""
-    box, last = box_with(dice), dice.whole(200, 150, 250)
+    box, last = box_with(dice), dice.whole(130, 150, 250)
     card = Card(busy=dice.number(0.3, 0.15, 0.5), others=1)
     box.cards = {2: since(-100, card, last)}
     return Drill(box, slow={2: "other-process"}, percent={2: percent_of(card, box)})
 
 
 def _two_of_three(dice: Dice) -> Drill:
-    box, percent = box_with(dice, steps=SHORT, devices=gpu_devices(3)), dice.number(10, 6, 20)
+    box, percent = box_with(dice, steps=dice.short, devices=gpu_devices(3)), dice.number(10, 6, 20)
     box.cards = {tower: always(Card(hidden=1 - percent / 100)) for tower in (0, 2)}
     return Drill(box, slow={0: "", 2: ""}, percent={0: percent, 2: percent})
 
@@ -558,6 +569,3 @@ DRILLS: dict[str, Make] = {
     "steady, long steps": _steady(compute_s=1.5, steps=120),
     "steady, common noise": _steady(common=0.3),
 }
-
-# Drills whose report is not yet what is demanded, and why. A drill that comes right must leave this list.
-WRONG: dict[str, str] = {}

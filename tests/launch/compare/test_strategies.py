@@ -75,6 +75,7 @@ def test_towers_are_marked_under_a_strategy_too(found: dict[str, Any]) -> None:
     assert marks.shape[1:] == (len(PLACES), 3)
     assert (marks >= 0).all()
     assert (marks[:, :, 2] > 0).all()
+    assert (marks[:, 0] != marks[:, 1]).any(), "each has its own"
 
 
 def test_xla_and_an_automatic_loss_scale_do_under_a_strategy_what_they_do_without(

@@ -260,9 +260,9 @@ sys.stdin.read()
 
 @pytest.fixture
 def few_files() -> Iterator[None]:
-    """This process may open a hundred and twenty files more."""
+    """This process may open two hundred files more."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 120, before[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 200, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 

@@ -8,7 +8,7 @@ pytestmark = pytest.mark.tensorflow
 
 # Sums of up to 128 products, in another order: a few units of the last place of 24 and of 8 bits.
 FLOAT32, BFLOAT16 = 8 * 2.0**-24, 8 * 2.0**-8
-LONG_SUMS = 64 * 2.0**-24  # of 4096 products, twice in a row: the root of 4096 such units
+LONG_SUMS = 32 * 2.0**-24  # of 1024 products, twice in a row: the root of 1024 such units
 
 
 @pytest.fixture(scope="module")

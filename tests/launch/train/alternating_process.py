@@ -69,7 +69,7 @@ def built(cores: int, towers: int, mode: str) -> dict[str, list[int]]:
 
 
 SPEC = cpu_spec(
-    model="trivial",
+    model="trivial-cifar10",
     devices=tuple(Device(tower=n, device=f"/CPU:{n}", hop_to_variables="host") for n in range(4)),
 )
 set_up(SPEC)

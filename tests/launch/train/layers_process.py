@@ -68,7 +68,7 @@ json.dump(
             for stride in (1, 2, 3)
         },
         "half": pointwise(7, 2, tf.bfloat16),
-        "dense": {rows: products(rows, 4096) for rows in (4, 16)},
+        "dense": {rows: products(rows, 1024) for rows in (4, 16)},
     },
     sys.stdout,
 )

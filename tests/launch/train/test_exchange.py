@@ -112,41 +112,46 @@ def weights(found: dict[str, Any], place: int) -> list[Any]:
     return [found[f"last{place}_{number}"] for number in range(len(SHAPES))]
 
 
+def is_by_hand(
+    found: dict[str, Any],
+    rows: list[tuple[Any, Any]],
+    *,
+    places: Sequence[int] = (0,),
+    tolerance: float = TOLERANCE,
+    **how: Any,
+) -> None:
+    """Assert that these places, all alike, were trained on these rows, and place 0 with its statistics."""
+    losses, last, statistics = train(
+        first_of(found), rows, steps=STEPS, rate=RATE, momentum=MOMENTUM, **{"share": 1 / len(rows), **how}
+    )
+    if len(rows) > 1:
+        assert found["losses"] == pytest.approx(losses, rel=tolerance)
+    for place in places:
+        for got, expected, same in zip(weights(found, place), last, weights(found, places[0]), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
+            np.testing.assert_array_equal(got, same, err_msg="replicas stay equal to the last bit")
+    for number, expected in enumerate(statistics if places[0] == 0 else ()):
+        np.testing.assert_allclose(found[f"state{number}"], expected, rtol=tolerance, atol=tolerance)
+
+
 @pytest.mark.parametrize(("towers", "mode"), TRIED)
 def test_every_synchronous_mode_trains_as_computed_by_hand(
     ran: dict[str, Any], towers: int, mode: str
 ) -> None:
     found = ran[f"{mode} {towers}"]
-    losses, last, statistics = train(
-        first_of(found),
+    is_by_hand(
+        found,
         slices(found, towers, BATCHES[towers]),
-        steps=STEPS,
-        rate=RATE,
-        momentum=MOMENTUM,
+        places=range(towers if mode in REPLICATED else 1),
+        tolerance=TOLERANCE_FP16 if "fp16" in mode else TOLERANCE,
         share=1.0 if mode in SUMMED else 1 / towers,
         delay=int(mode in DELAYED),
     )
-    tolerance = TOLERANCE_FP16 if "fp16" in mode else TOLERANCE
-    assert found["losses"] == pytest.approx(losses, rel=tolerance)
-    for place in range(towers if mode in REPLICATED else 1):
-        for got, expected, same in zip(weights(found, place), last, weights(found, 0), strict=True):
-            np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
-            np.testing.assert_array_equal(got, same, err_msg="replicas stay equal to the last bit")
-    for number, expected in enumerate(statistics):
-        np.testing.assert_allclose(found[f"state{number}"], expected, rtol=tolerance, atol=tolerance)
 
 
 def test_independent_towers_train_on_their_own_rows_whatever_the_others_do(ran: dict[str, Any]) -> None:
-    found = ran["independent"]
-    for tower, own in enumerate(slices(found, 3, BATCHES[3])):
-        _, last, statistics = train(
-            first_of(found), [own], steps=STEPS, rate=RATE, momentum=MOMENTUM, share=1.0
-        )
-        for got, expected in zip(weights(found, tower), last, strict=True):
-            np.testing.assert_allclose(got, expected, rtol=0, atol=TOLERANCE)
-        if tower == 0:
-            for number, expected in enumerate(statistics):
-                np.testing.assert_allclose(found[f"state{number}"], expected, rtol=TOLERANCE, atol=TOLERANCE)
+    for tower, own in enumerate(slices(ran["independent"], 3, BATCHES[3])):
+        is_by_hand(ran["independent"], [own], places=[tower])
 
 
 def test_the_reference_distinguishes_towers_their_sizes_delay_and_sum(ran: dict[str, Any]) -> None:

@@ -9,12 +9,12 @@ import sys
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import psutil
 import pytest
 
 from gputopo.launch.spec.names import device_name
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values import schema
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.events import Event, ModelBuilt, RankFailed, Step, decode_line
@@ -24,13 +24,14 @@ from tests.launch.train.worker_process import run_worker, watched
 
 pytestmark = pytest.mark.tensorflow
 
+MODEL = "trivial-cifar10"  # the cheapest
 COLLECTIVE = {"variable_update": "replicated", "all_reduce": "collective", "ps_device": None}
 
 
 def test_a_server_that_is_killed_ends_the_training_and_one_that_others_ask_to_end_does_not(
     tmp_path: Path,
 ) -> None:
-    endless = spec_of(3, 1, num_batches=1_000_000, ps_device=device_name("CPU", 0, 1))
+    endless = spec_of(3, 1, model=MODEL, num_batches=1_000_000, ps_device=device_name("CPU", 0, 1))
     with serving(tmp_path, endless) as servers:
 
         def kill(_: int, event: Event) -> None:
@@ -47,7 +48,7 @@ def test_a_server_that_is_killed_ends_the_training_and_one_that_others_ask_to_en
 
 
 def test_a_server_that_is_killed_in_a_collective_ends_the_training_with_its_host(tmp_path: Path) -> None:
-    endless = spec_of(2, 1, **COLLECTIVE, num_batches=1_000_000)
+    endless = spec_of(2, 1, model=MODEL, **COLLECTIVE, num_batches=1_000_000)
     with serving(tmp_path, endless) as servers:
 
         def kill(_: int, event: Event) -> None:
@@ -123,17 +124,24 @@ def test_the_first_step_has_the_values_that_were_assigned_on_other_hosts(tmp_pat
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_the_exchange_between_hosts_is_chosen_by_its_time_where_none_is_asked_for(tmp_path: Path) -> None:
-    spec = spec_of(2, 1, variable_update="replicated", ps_device=None)
-    with serving(tmp_path, spec):
-        code, events, stderr = run_worker(tmp_path, spec)
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    """A run that asks for no exchange, and whose second host is slow."""
+    folder, drills = tmp_path_factory.mktemp("slow"), read_drills("--drill", ["slow-gpu=1:0.2"])
+    placed: dict[str, Any] = {"variable_update": "replicated", "ps_device": None}
+    spec = spec_of(2, 1, **placed, model=MODEL, batch_size=64, num_batches=8, drills=drills)
+    with serving(folder, spec):
+        code, events, stderr = run_worker(folder, spec)
     assert code == 0, stderr
-    (built,) = (event for event in events if isinstance(event, ModelBuilt))
+    return events
+
+
+def test_the_exchange_between_hosts_is_chosen_by_its_time_where_none_is_asked_for(slow: list[Event]) -> None:
+    (built,) = (event for event in slow if isinstance(event, ModelBuilt))
     (said,) = (one for one in built.says if one.startswith("exchange between hosts"))
     assert re.fullmatch(
         r"exchange between hosts: copies [\d.]+ ms, collective [\d.]+ ms: (copies|collective)", said
     )
-    assert sum(isinstance(event, Step) for event in events) == 4
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -160,16 +168,7 @@ def computing_s(steps: list[Step], tower: int) -> float:
     return median(step.marks[tower].compute_s for step in steps)
 
 
-def test_a_device_of_another_host_that_is_slow_is_seen_in_its_own_marks(tmp_path: Path) -> None:
-    spec: RunSpec = spec_of(
-        2,
-        1,
-        batch_size=16,
-        num_batches=8,
-        drills=read_drills("--drill", ["slow-gpu=1:0.2"]),
-    )
-    with serving(tmp_path, spec):
-        code, events, stderr = run_worker(tmp_path, spec)
-    assert code == 0, stderr
-    steps = [event for event in events if isinstance(event, Step) and event.step > 0]
+def test_a_device_of_another_host_that_is_slow_is_seen_in_its_own_marks(slow: list[Event]) -> None:
+    steps = [event for event in slow if isinstance(event, Step) and event.step > 0]
+    assert len(steps) == 8
     assert computing_s(steps, 1) > 2 * computing_s(steps, 0)

@@ -15,15 +15,20 @@ from gputopo.launch.data.make import DataRequest, make
 from gputopo.launch.spec.names import device_name, rank_of
 from tests.launch.train import slope_model
 from tests.launch.train.hosts import devices_of, serving, spec_of
-from tests.launch.train.normed_model import SHAPES, train
+from tests.launch.train.normed_model import SHAPES
 from tests.launch.train.optimizer_oracle import train as train_small
 from tests.launch.train.small_model import SHAPES as SMALL_SHAPES
 from tests.launch.train.test_exchange import (
     BYTES,
     INDEPENDENT,
+    MOMENTUM,
+    RATE,
     SERVER,
+    STEPS,
+    TOLERANCE,
+    TOLERANCE_FP16,
     asynchronous,
-    first_of,
+    is_by_hand,
     slices,
     weights,
 )
@@ -32,12 +37,7 @@ from tests.launch.train.trained import run_cases
 pytestmark = pytest.mark.tensorflow
 
 JOINT_BATCH = 12
-STEPS = 4  # one of warm-up, three counted
 VALIDATED, UNEVEN = 4, 3  # pictures of the evaluation, and of each device in a batch
-RATE, MOMENTUM = 0.05, 0.9
-# float32 keeps about 7 digits; sums over some hundred terms, a norm and four steps may lose three of them.
-TOLERANCE = 1e-4
-TOLERANCE_FP16 = 5e-3  # of gradients rounded to 11 bits
 
 ON_SECOND = {**SERVER, "ps_device": device_name("CPU", 0, 1)}
 MODES: dict[str, dict[str, Any]] = {
@@ -116,9 +116,9 @@ def cases() -> dict[str, dict[str, Any]]:
     return found
 
 
-def fed(data: Path) -> dict[str, dict[str, Any]]:
-    """Every source of examples, on two hosts; `data`: folders of pictures by data set."""
-    return {name: case(2, 1, **located(fields, data)) for name, fields in FED.items()}
+def fed(**more: Any) -> dict[str, dict[str, Any]]:
+    """Sources of examples other than files, on two hosts."""
+    return {name: case(2, 1, **{**fields, **more}) for name, fields in FED.items()}
 
 
 def located(fields: dict[str, Any], data: Path) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def data(root: Path) -> Path:
 @pytest.fixture(scope="module")
 def alone(root: Path, data: Path) -> dict[str, Any]:
     """What is compared with two hosts, with two devices of one host, in a process without servers."""
-    same = {name: cases()[f"{name}-2x1"] for name in ALONE} | fed(data)
+    same = {name: cases()[f"{name}-2x1"] for name in ALONE} | fed(precision={})
     longer = {
         f"{name} longer": {**case(2, 1, **located(fields, data)), "num_batches": 2 * STEPS - 1}
         for name, fields in SAVED.items()
@@ -183,16 +183,16 @@ def alone(root: Path, data: Path) -> dict[str, Any]:
 def ran(root: Path, data: Path, alone: dict[str, Any]) -> dict[str, Any]:
     every = spec_of(3, 2)
     # The process joins for collectives in another way, and once.
-    collective = spec_of(3, 2, variable_update="replicated", all_reduce="collective")
+    collective = spec_of(2, 2, variable_update="replicated", all_reduce="collective")
     there = judged(root, data) | saved("copies", root, data)
     there |= saved("read from files", root, data, resume=True)
     by_name = cases()
     collectives = {name: by_name.pop(name) for name in list(by_name) if name.startswith("collective")}
     (root / "collective").mkdir()
     with serving(root / "collective", collective):
-        found = run_cases(root / "collective", 6, collectives, all=msgspec.to_builtins(collective))
+        found = run_cases(root / "collective", 4, collectives, all=msgspec.to_builtins(collective))
     with serving(root, every):
-        return found | run_cases(root, 6, by_name | fed(data) | there, all=msgspec.to_builtins(every))
+        return found | run_cases(root, 6, by_name | fed() | there, all=msgspec.to_builtins(every))
 
 
 @pytest.fixture(scope="module")
@@ -209,23 +209,10 @@ def test_every_synchronous_mode_trains_as_computed_by_hand(
     ran: dict[str, Any], name: str, hosts: int, each: int
 ) -> None:
     found, towers = ran[f"{name}-{hosts}x{each}"], hosts * each
-    losses, last, statistics = train(
-        first_of(found),
-        slices(found, towers),
-        steps=STEPS,
-        rate=RATE,
-        momentum=MOMENTUM,
-        share=1 / towers,
-        delay=int(name in DELAYED),
-    )
     tolerance = TOLERANCE_FP16 if "fp16" in name else TOLERANCE
-    assert found["losses"] == pytest.approx(losses, rel=tolerance)
-    for place in range(towers if name in REPLICATED else 1):
-        for got, expected, same in zip(weights(found, place), last, weights(found, 0), strict=True):
-            np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
-            np.testing.assert_array_equal(got, same, err_msg="replicas stay equal to the last bit")
-    for number, expected in enumerate(statistics):
-        np.testing.assert_allclose(found[f"state{number}"], expected, rtol=tolerance, atol=tolerance)
+    places = range(towers if name in REPLICATED else 1)
+    delay = int(name in DELAYED)
+    is_by_hand(found, slices(found, towers), places=places, tolerance=tolerance, delay=delay)
     assert np.ptp(found["losses"]) > 100 * tolerance or "fp16" in name, "it learns"
 
 
@@ -254,7 +241,8 @@ def test_evaluations_of_two_hosts_are_those_of_one(ran: dict[str, Any], alone: d
 def test_every_source_of_examples_feeds_two_hosts_as_one(
     ran: dict[str, Any], alone: dict[str, Any], name: str
 ) -> None:
-    np.testing.assert_array_equal(ran[name]["losses"], alone[name]["losses"])
+    # XLA, which one host does without, adds in another order.
+    np.testing.assert_allclose(ran[name]["losses"], alone[name]["losses"], rtol=1e-5)
     assert len(set(ran[name]["losses"].tolist())) == STEPS
 
 
@@ -277,11 +265,8 @@ def test_few_things_travel_between_hosts_that_join_small_gradients(ran: dict[str
 
 
 def test_independent_towers_train_on_their_own_rows(ran: dict[str, Any]) -> None:
-    found = ran["independent"]
-    for tower, own in enumerate(slices(found, 2)):
-        _, last, _ = train(first_of(found), [own], steps=STEPS, rate=RATE, momentum=MOMENTUM, share=1.0)
-        for got, expected in zip(weights(found, tower), last, strict=True):
-            np.testing.assert_allclose(got, expected, rtol=0, atol=TOLERANCE)
+    for tower, own in enumerate(slices(ran["independent"], 2)):
+        is_by_hand(ran["independent"], [own], places=[tower])
 
 
 def test_no_asynchronous_update_is_lost(ran: dict[str, Any]) -> None:

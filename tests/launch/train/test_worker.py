@@ -15,6 +15,7 @@ from gputopo.values.run.events import (
     CheckpointSaved,
     Device,
     Evaluated,
+    Event,
     MemoryPeak,
     ModelBuilt,
     Noticed,
@@ -32,21 +33,31 @@ from tests.launch.train.worker_process import interrupted, run_worker, trivial_s
 pytestmark = pytest.mark.tensorflow
 
 
-def test_the_worker_reports_model_placement_warm_up_and_every_step_in_this_order(tmp_path: Path) -> None:
-    code, events, stderr = run_worker(tmp_path, trivial_spec(towers=2))
+PARAMETERS = 56_332
+PLAIN = trivial_spec(towers=2, num_batches=8)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    code, events, stderr = run_worker(tmp_path_factory.mktemp("plain"), PLAIN)
     assert code == 0, stderr
+    return events
+
+
+def test_the_worker_reports_model_placement_warm_up_and_every_step_in_this_order(plain: list[Event]) -> None:
+    events = plain
     kinds = [type(event) for event in events if not isinstance(event, PhaseBegun)]
-    assert kinds == [ModelBuilt, PlacementChecked, Step, WarmupDone, *[Step] * 3, MemoryPeak]
+    assert kinds == [ModelBuilt, PlacementChecked, Step, WarmupDone, *[Step] * 8, MemoryPeak]
     built, placed, *rest, memory = events
     assert isinstance(memory, MemoryPeak)
-    assert 4 * 4_263_877 < memory.host_bytes < psutil.virtual_memory().total
+    assert 4 * PARAMETERS < memory.host_bytes < psutil.virtual_memory().total
     assert memory.devices == {}, "a CPU device has no memory of its own"
     assert isinstance(built, ModelBuilt)
-    assert built.parameters == 4_263_877
+    assert built.parameters == PARAMETERS
     assert isinstance(placed, PlacementChecked)
-    assert placed.variables == {"/CPU:0": 4 * 4_263_877}
+    assert placed.variables == {"/CPU:0": 4 * PARAMETERS}
     steps = [event for event in rest if isinstance(event, Step)]
-    assert [step.step for step in steps] == [0, 1, 2, 3]
+    assert [step.step for step in steps] == list(range(9))
     for step in steps:
         assert step.images == 4
         assert step.loss is not None
@@ -55,25 +66,19 @@ def test_the_worker_reports_model_placement_warm_up_and_every_step_in_this_order
 
 
 def test_what_slows_a_tower_down_is_measured_and_leaves_the_losses_alone_until_a_drill_spoils_one(
-    tmp_path: Path,
+    tmp_path: Path, plain: list[Event]
 ) -> None:
     drills = read_drills(
         "--drill", ["slow-gpu=1:0.05", "slow-weights=1:0.1", "slow-input=0.5@3", "nan@7", "hang@9"]
     )
-    plain = trivial_spec(towers=2, batch_size=16, num_batches=8)
-    drilled = msgspec.structs.replace(plain, drills=drills)
-    losses = []
-    for number, each in enumerate((plain, drilled)):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        code, events, stderr = run_worker(folder, each)
-        steps = [event for event in events if isinstance(event, Step)]
-        losses.append([step.loss for step in steps])
+    code, events, stderr = run_worker(tmp_path, msgspec.structs.replace(PLAIN, drills=drills))
+    steps = [event for event in events if isinstance(event, Step)]
+    right = [event.loss for event in plain if isinstance(event, Step)]
     computed = [median(step.marks[tower].compute_s for step in steps) for tower in (0, 1)]
     assert computed[0] < computed[1]
     # The warm-up is one step; step 7 is the last one, whose loss is no number.
-    assert losses[1][:7] == pytest.approx(losses[0][:7], rel=1e-6)
-    assert losses[1][7:] == [None]
+    assert [step.loss for step in steps[:7]] == pytest.approx(right[:7], rel=1e-6)
+    assert [step.loss for step in steps[7:]] == [None]
     failed = events[-1]
     assert isinstance(failed, RankFailed), stderr
     assert (code, failed.kind) == (1, "loss")
@@ -149,7 +154,7 @@ training.train = train
 def test_memory_that_is_not_there_is_reported_as_out_of_memory_with_the_batch_size(
     tmp_path: Path, before: str, says: str
 ) -> None:
-    spec = trivial_spec(batch_size=40_000, data=Data(source="python"))  # 25 GB of images
+    spec = trivial_spec(model="trivial", batch_size=40_000, data=Data(source="python"))  # 25 GB of images
     code, events, stderr = run_worker(tmp_path, spec, before=before)
     assert events, stderr
     failed = events[-1]

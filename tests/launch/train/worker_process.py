@@ -15,7 +15,7 @@ from gputopo.values.run.events import Device, Event, decode_line, read_events
 def trivial_spec(towers: int = 1, **fields: Any) -> RunSpec:
     """Return a spec of the cheapest model: seconds, not minutes."""
     given: dict[str, Any] = {
-        "model": "trivial",
+        "model": "trivial-cifar10",
         "devices": tuple(Device(tower=tower, device=f"/CPU:{tower}") for tower in range(towers)),
         "backend": "cpu",
         "ps_device": "/CPU:0",

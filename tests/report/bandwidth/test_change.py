@@ -3,6 +3,7 @@ import msgspec
 from gputopo.findings.measured.difference import BandwidthDifference, Changed
 from gputopo.report.bandwidth.change import change_document
 from gputopo.report.document import document_text
+from gputopo.report.markdown import document_markdown
 
 WORSE = Changed(
     what="h2d host to gpu:1 (pinned)", was=12.25, is_=6.1, percent=-50.2, noise_percent=3.0, better=False,
@@ -41,3 +42,9 @@ def test_what_fails_now_is_reported_and_long_lists_are_cut() -> None:
     text = shown(found)
     assert "Fails now, worked before - h2d host to gpu:0: WRONG_DATA" in text
     assert "copy 4 - and 4 more" in text
+
+
+def test_markdown_has_the_same_as_lists() -> None:
+    text = document_markdown(change_document(BandwidthDifference(changes=(WORSE,), compared=2), "2026-11-18"))
+    assert text.startswith("### Worse than on 2026-11-18\n\n- h2d host to gpu:1 (pinned): 6.10 GB/s")
+    assert text.endswith("are not shown.\n")

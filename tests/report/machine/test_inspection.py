@@ -11,6 +11,7 @@ from gputopo.report.markdown import document_markdown
 from gputopo.values.machine import (
     ClockMhz,
     ClocksMhz,
+    Driver,
     Gpu,
     Host,
     Machine,
@@ -55,6 +56,15 @@ def test_the_host_is_reported_in_a_few_lines() -> None:
     assert "NUMA 8   no CPUs" in text
     assert "kvm virtual machine, in a container (docker)" in text
     assert "IOMMU translated, ACS on" in text
+
+
+def test_a_kernel_module_of_another_version_is_shown_and_the_same_one_is_not() -> None:
+    same = Driver(status="ok", version="550.1", kernel_module_version="550.1", cuda_version="12.4")
+    other = Driver(status="version_mismatch", version="560.2", kernel_module_version="550.1")
+    assert "550.1, CUDA 12.4\n" in shown(Machine(source="live", driver=same))
+    assert "different versions, 560.2, kernel module 550.1" in shown(
+        Machine(source="live", driver=other), 120
+    )
 
 
 def test_an_unknown_fact_is_a_question_mark_and_zero_is_a_zero() -> None:

@@ -81,6 +81,12 @@ def test_switches_behind_switches_are_deeper_than_these() -> None:
     assert text.index("NUMA 0") < text.index("GPU 7 ") < text.index("NUMA 1") < text.index("GPU 8 ")
 
 
+def test_nvlinks_stand_beside_their_gpu() -> None:
+    text = shown(machine_of("dgx1"), 120)
+    row = next(line for line in text.splitlines() if "GPU 5 " in line)
+    assert row.endswith("NVLink: 1 to GPU 1,4,6-7")
+
+
 def test_more_nvlinks_come_first() -> None:
     links = (Link(a=0, b=1, nvlinks=1), Link(a=0, b=2, nvlinks=2), Link(a=1, b=2, nvlinks=0))
     gpus = tuple(Gpu(index=n, pci_address=f"0000:0{n}:00.0") for n in range(3))
@@ -110,6 +116,11 @@ def test_a_link_below_its_maximum_is_distinguished_from_an_idle_one(state: str, 
 def test_a_lost_gpu_is_called_lost() -> None:
     gpu = Gpu(index=0, pci_address="0000:01:00.0", lost=True)
     assert "GPU 0  LOST" in shown(Machine(source="x", gpus=(gpu,), pci=(card("0000:01:00.0"),)))
+
+
+def test_addresses_with_a_long_domain_are_the_same_device() -> None:
+    gpu = Gpu(index=0, name="card", pci_address="00000000:01:00.0")
+    assert "GPU 0 card" in shown(Machine(source="x", gpus=(gpu,), pci=(card("0000:01:00.0"),)))
 
 
 def test_a_gpu_that_the_tree_does_not_hold_is_named_below_it() -> None:

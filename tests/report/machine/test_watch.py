@@ -89,6 +89,12 @@ def test_on_a_narrow_screen_the_least_important_columns_go() -> None:
     assert heads == {59: list(some[3:]), 79: list(some[1:]), 119: list(some)}
 
 
+def test_sixteen_gpus_throttled_for_many_reasons_fit_80_columns() -> None:
+    samples = tuple(msgspec.structs.replace(BUSY, gpu=n, throttle_mask=0xFFFF) for n in range(16))
+    text = shown(*(MachineSample(time_s=n, gpus=samples) for n in range(30)))
+    assert max(map(len, (line.rstrip() for line in text.splitlines()))) <= 79
+
+
 def test_xids_are_shown_and_kept_for_a_while() -> None:
     quiet = MachineSample(time_s=2.0, gpus=(BUSY,))
     text = shown(MachineSample(time_s=1.0, gpus=(BUSY,), xids=(Xid(code=79, gpu=3), Xid(code=48))), quiet)

@@ -81,7 +81,7 @@ def test_speedup_and_efficiency_stand_in_the_section_of_their_table() -> None:
     assert "87.5 at 4" in document.pictures[1].alt
 
 
-@pytest.mark.parametrize("name", ["tensorpack", "lambda-cpu"])
+@pytest.mark.parametrize("name", ["tensorpack", "lambda-cpu", "keras-multi-gpu"])
 def test_the_scaling_of_a_published_document_is_drawn_where_its_figures_have_one(name: str) -> None:
     found = made(name)
     names = [one.name for one in with_pictures(study_document(found), found, [], of=0).pictures]

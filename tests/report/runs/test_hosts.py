@@ -114,6 +114,13 @@ def test_metrics_have_the_host_as_a_label(run: list[Event]) -> None:
     assert devices == {"n1 GPU 0", "n2 GPU 0"}
 
 
+def test_curves_over_time_are_of_each_hosts_gpu(run: list[Event]) -> None:
+    found = there(over_time(run))
+    clocks = {one.label: set(one.values) for one in found.facts["core clock, MHz"]}
+    assert clocks == {"n1 GPU 0": {1500.0}, "n2 GPU 0": {1200.0}}
+    assert [one.label for one in found.paces] == ["n1 GPU 0", "n2 GPU 0"]
+
+
 def test_the_log_of_tf_cnn_benchmarks_and_the_news_name_them(run: list[Event]) -> None:
     assert "Devices:     ['n1 GPU 0', 'n2 GPU 0']" in list(lines(run))
     lost = LossNotFinite(time_s=0.0, step=5, value="nan", towers=(1,))

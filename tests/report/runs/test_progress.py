@@ -285,3 +285,16 @@ def test_plain_lines_of_steps_come_by_time_with_the_time_that_is_left() -> None:
     lines = [line for line in text_of(console).splitlines() if line.startswith("step ")]
     assert [line.partition(":")[0] for line in lines] == [f"step {number}" for number in range(1, 101, 10)]
     assert lines[1].endswith(", 44.5 s left")
+
+
+def test_the_display_shows_what_the_gpus_reported_last() -> None:
+    state = RunState()
+    for event in EVENTS[:-1]:
+        state.add(event)
+    asked = GpuSample(gpu=0, graphics_mhz=1683, temperature_c=71, power_w=148.4, throttle_mask=0x4)
+    state.add(Sample(time_s=1.0, gpus=(asked, GpuSample(gpu=1, graphics_mhz=1700))))
+    not_asked = GpuSample(gpu=0, graphics_mhz=1670, power_w=149.0)
+    state.add(Sample(time_s=2.0, gpus=(not_asked, GpuSample(gpu=1, lost=True))))
+    first, second = (line for line in drawn(state).splitlines() if "of the best" in line)
+    assert first.endswith("100 % of the best  1670 MHz  71 C  149 W")
+    assert second.rstrip().endswith("of the best  lost")

@@ -254,6 +254,14 @@ def test_what_was_asked_and_what_ran_are_shown() -> None:
     assert "fp16, NHWC, loss scale 128, XLA" in text
 
 
+def test_counted_steps_of_the_warm_up_are_pointed_out() -> None:
+    slow = [step(number, [(0.0, 0.3)] * 2) for number in range(1, 9)]
+    even = [step(number, [(0.0, 0.1)] * 2) for number in range(9, 49)]
+    text = " ".join(shown(summarise(stream(cpu_devices(2), [*slow, *even])), width=200).split())
+    assert "with 8 steps that were counted: --num-warmup-batches 10 leaves them out" in text
+    assert "leaves them out" not in shown(summarise(stream(cpu_devices(2), even)), width=200)
+
+
 def test_an_evaluation_shows_accuracy_and_loss_of_all_examples_and_not_of_the_last_step() -> None:
     step_only = msgspec.structs.replace(gpu_result(2), last_top1=0.125, last_top5=0.5)
     assert "top-1 12.5 %" in shown(step_only)

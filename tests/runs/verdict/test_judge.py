@@ -118,6 +118,15 @@ def test_a_tower_is_compared_with_the_middle_of_the_faster_half_of_its_peers() -
     assert reference_of(0, [0, 1, 2, 3, 4, 5, 6, 7]) == 2  # peers 1-7, faster half 1-4
 
 
+def test_a_tower_that_was_slow_in_the_first_half_is_named_with_the_steps() -> None:
+    slow_first = InventedRun(2, slow={1: 0.4}, noise=QUIET).steps(50)
+    even_later = InventedRun(2, noise=QUIET).steps(50, first=51)
+    check = judged_steps(cpu_devices(2), [*slow_first, *even_later])
+    assert words(check) == ["even", "slow"]
+    assert "until about step 50 " in check.slow[0].says
+    assert (check.slow[0].from_step, check.slow[0].to_step) == (None, 50)
+
+
 def test_steps_of_the_warm_up_are_not_looked_at() -> None:
     warmup = InventedRun(2, slow={1: 0.6}, noise=QUIET).steps(40, first=-39)
     assert judged_steps(cpu_devices(2), warmup).check == "not made: too few steps (12 needed, 0 counted)"

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.tensorflow
 # Hosts of one name are told apart by their ranks.
 RANK_0, RANK_1, RANK_2 = (f"localhost (rank {rank})" for rank in range(3))
 # Small pictures; defaults of the others depend on the number of devices.
-ALIKE = ("--data-name", "cifar10", "--batch-size", "8", "--learning-rate", "0.05")
+ALIKE = ("--data-name", "cifar10", "--batch-size", "8", "--learning-rate", "0.002")
 
 
 def localhosts(count: int) -> str:
@@ -180,7 +180,8 @@ def test_tensorflows_strategy_goes_on_without_a_host_and_after_a_failure_of_rank
     for process in [one for host in (hosts[2], hosts[0]) for one in reversed(host.all())]:
         process.terminate()
     ended = [host.ended() for host in hosts]
-    assert [code for code, _ in ended] == [143, 137, 143], ended
+    # A worker that ends before its launcher has heard of the signal ends as by Ctrl-C.
+    assert [code for code, _ in ended] in ([143, 137, 143], [130, 137, 130]), ended
     assert "The last state is lost" not in ended[0][1]
 
     events, result = events_of(tmp_path / "run"), result_in(tmp_path)

@@ -163,12 +163,14 @@ def test_a_signal_to_one_host_lets_rank_0_save_its_last_step(
 
 
 @pytest.mark.parametrize(
-    ("rank", "disk_bytes", "file"),
-    [(0, 12_000, "events.jsonl"), (1, 1000, "spec.json")],
+    ("rank", "worker", "disk_bytes", "file"),
+    [(0, "slow_tower", 12_000, "events.jsonl"), (1, "hangs", 1000, "spec.json")],
 )
-def test_a_full_disk_is_the_reason_on_both_hosts(hosts: Hosts, rank: int, disk_bytes: int, file: str) -> None:
+def test_a_full_disk_is_the_reason_on_both_hosts(
+    hosts: Hosts, rank: int, worker: str, disk_bytes: int, file: str
+) -> None:
     full = {rank: {"disk_bytes": disk_bytes}}
-    both = [hosts.start(number, worker="slow_tower", **full.get(number, {})) for number in (0, 1)]
+    both = [hosts.start(number, worker=worker, **full.get(number, {})) for number in (0, 1)]
     for host in both:
         assert host.ended()[0] == 3, host.seen
         assert re.search(rf"cannot write \S+{file}: File too large", host.seen), host.seen

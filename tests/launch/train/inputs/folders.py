@@ -179,10 +179,10 @@ def cifar(folder: Path) -> tuple[Path, Path, dict[str, Any], dict[str, Any]]:
 
 
 def cut_cifar(folder: Path) -> Path:
-    """Write a training file whose third record is cut short."""
+    """Write a training file whose second record has label 10, and whose third one is cut short."""
     folder.mkdir(parents=True)
-    path = folder / "data_batch_1.bin"
-    cifar_files.write_binary(path, np.zeros((3, cifar_files.PIXELS), np.uint8), np.zeros(3, np.uint8))
+    path, labels = folder / "data_batch_1.bin", np.array([0, 10, 0], np.uint8)
+    cifar_files.write_binary(path, np.zeros((3, cifar_files.PIXELS), np.uint8), labels)
     path.write_bytes(path.read_bytes()[:-1])
     return folder
 
@@ -194,15 +194,6 @@ def broken_cifar(folder: Path) -> Path:
     data = pickle.dumps(batch, protocol=2)
     for number, size in ((1, len(data)), (2, 500), (3, 0)):
         (folder / f"data_batch_{number}").write_bytes(data[:size])
-    return folder
-
-
-def mislabelled_cifar(folder: Path) -> Path:
-    """Write a training file whose second record has label 10."""
-    folder.mkdir(parents=True)
-    labels = np.array([0, 10, 1], np.uint8)
-    pixels = np.zeros((3, cifar_files.PIXELS), np.uint8)
-    cifar_files.write_binary(folder / "data_batch_1.bin", pixels, labels)
     return folder
 
 

@@ -40,6 +40,12 @@ def test_the_input_alone_warms_up_until_its_steps_are_steady_where_that_was_aske
     assert steps == [*range(1 - MAX_STEPS, 1 - MAX_STEPS + warmup), 1, 2, 3]
 
 
+def test_a_pipeline_gets_the_cores_that_the_towers_leave_but_one_thread_at_least_and_as_many_as_asked(
+    given: dict[str, Any],
+) -> None:
+    assert given["private_threads"] == {"known": [1, 6, 8, 1, 12, 1], "asked": 3}
+
+
 def test_what_reading_puts_on_a_tower_can_run_on_a_gpu(given: dict[str, Any]) -> None:
     found = given["gpu_kernels"]
     if not found["gpu_build"]:

@@ -24,9 +24,9 @@ RATE, MOMENTUM = 0.05, 0.9
 STEPS = 3  # before the checkpoint
 TOLERANCE = 1e-5  # float32 keeps 7 digits; a norm and sums over some hundred terms may lose two of them
 MODES: dict[str, dict[str, Any]] = {
-    "spread in parts": {
+    "staged in parts": {
         "variable_update": "parameter_server",
-        "exchange": {"ps_spread": True},
+        "exchange": {"ps_spread": True, "staged": True},
         "in_parts": True,
     },
     "automatic scale": {
@@ -37,7 +37,7 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-OTHERS = {"spread in parts": 3, "automatic scale": 1}
+OTHERS = {"staged in parts": 3, "automatic scale": 1}
 
 
 def case(folder: Path, devices: int, steps: int, fields: dict[str, Any], *, resume: bool) -> dict[str, Any]:
@@ -92,6 +92,8 @@ def test_the_next_step_on_other_devices_is_the_one_computed_by_hand(
     assert found["losses"] == pytest.approx([np.mean([loss for loss, _, _ in steps])], rel=TOLERANCE)
     for number, name in enumerate(SHAPES):
         total = sum(gradients[number] for _, gradients, _ in steps) / devices
+        if mode.startswith("staged"):  # the gradients of the step before are in no checkpoint
+            total = np.zeros_like(total)
         moved = MOMENTUM * before[f"slots/0/{name}/0"] + total
         for place in range(devices if MODES[mode]["variable_update"] == "replicated" else 1):
             np.testing.assert_allclose(

@@ -106,7 +106,8 @@ def gone_on(root: Path) -> Any:
     bad = {2: folders.record(2000), 5: b"\x07 no example", 8: b""}  # without decoding
     records = [bad.get(number, folders.record(number + 1)) for number in range(12)]
     spec = spec_of(folders.with_records(root / "seen", records), batch=2, towers=2, bad_records="skip")
-    whole = steps(spec, range(9))[1].tolist()
-    with source(spec) as made:
+    twelve = Picture(classes=13)  # and the background
+    whole = steps(spec, range(9), twelve)[1].tolist()
+    with source(spec, twelve) as made:
         rest = [int(label) for number in range(4, 9) for label in joint(made.feed(number))[1]]
         return {"whole": whole[16:], "rest": rest, "notice": made.notices[-1]}
