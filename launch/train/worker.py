@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
     if spec.rank:
         emit(PhaseBegun(time_s=time.time(), rank=spec.rank, phase=SERVING))  # rank 0 may start its own
     try:
-        failure = _work(spec, emit, lambda: bool(came))
+        failure = _work(spec, emit, came)
         if spec.rank and (failure is None or failure.kind == UNREACHABLE):
             _await_the_end()
         if failure is None:
@@ -96,7 +96,8 @@ def _note(signum: signal.Signals, came: list[int]) -> None:
     signal.signal(signum, lambda number, _: came.append(number))
 
 
-def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bool]) -> RankFailed | None:
+def _work(spec: RunSpec, emit: Callable[[Event], None], came: Sequence[int]) -> RankFailed | None:
+    """Do the task and return how it failed. `came`: the signals so far; the first ends it after its step."""
     began = time.perf_counter()
     try:
         import tensorflow as tf
@@ -117,7 +118,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
     import_s = time.perf_counter() - began
     try:
         devices.set_up(spec)
-        options = {} if spec.task == "input" else {"stopped": stopped}
+        options = {} if spec.task == "input" else {"stopped": lambda: bool(came)}
         if spec.rank is not None:
             from gputopo.launch.compare import multi_worker
 
@@ -157,7 +158,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
     except GputopoError as error:
         kind = "placement" if isinstance(error, HardwareError) else "error"
         return _failed(kind, error.what, error.hint, error.exit_code)
-    return asked_to_end(signal.SIGINT, spec, time_s=time.time()) if stopped() else None
+    return asked_to_end(came[0], spec, time_s=time.time()) if came else None
 
 
 def _host_gone(spec: RunSpec, rank: int) -> RankFailed:

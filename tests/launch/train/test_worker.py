@@ -1,5 +1,6 @@
 """The real worker in its own process, with the cheapest model."""
 
+import signal
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -117,13 +118,14 @@ def test_training_ends_at_a_loss_that_is_no_number_and_no_checkpoint_is_written_
 def test_a_worker_that_is_asked_to_end_takes_its_step_saves_and_exports_nothing(tmp_path: Path) -> None:
     kept = Lifecycle(checkpoints=str(tmp_path / "kept"), export=str(tmp_path / "export"))
     spec = trivial_spec(num_batches=1_000_000, lifecycle=kept)
-    events = interrupted(tmp_path, spec, after=Step, code=130)
+    # As where a batch system sends SIGTERM to all processes, and the launcher asks for the end then.
+    events = interrupted(tmp_path, spec, signal.SIGTERM, signal.SIGINT, after=Step, code=143)
     *_, last, saved, memory, failed = events
     assert isinstance(last, PhaseBegun)
     assert isinstance(saved, CheckpointSaved)
     assert isinstance(memory, MemoryPeak)
     assert isinstance(failed, RankFailed)
-    assert (failed.kind, failed.exit_code) == ("interrupted", 130)
+    assert (failed.kind, failed.exit_code) == ("terminated", 143)
     steps = [event for event in events if isinstance(event, Step)]
     assert saved.steps == steps[-1].global_step
     assert list((tmp_path / "export").iterdir()) == []

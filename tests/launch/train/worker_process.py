@@ -64,13 +64,16 @@ sys.exit(worker.main([sys.argv[1], str(events)]))
 """
 
 
-def interrupted(folder: Path, spec: RunSpec, *, after: type[Event], code: int) -> list[Event]:
-    """Interrupt a worker by SIGINT after its first event of a kind; return all its events."""
+def interrupted(
+    folder: Path, spec: RunSpec, *signals: signal.Signals, after: type[Event], code: int
+) -> list[Event]:
+    """Send signals to a worker after its first event of a kind; return all its events."""
     asked: list[Event] = []
 
     def interrupt(pid: int, event: Event) -> None:
         if isinstance(event, after) and not asked:
-            os.kill(pid, signal.SIGINT)
+            for one in signals:
+                os.kill(pid, one)
             asked.append(event)
 
     ended, events = watched(folder, spec, interrupt)

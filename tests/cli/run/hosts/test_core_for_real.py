@@ -180,8 +180,7 @@ def test_tensorflows_strategy_goes_on_without_a_host_and_after_a_failure_of_rank
     for process in [one for host in (hosts[2], hosts[0]) for one in reversed(host.all())]:
         process.terminate()
     ended = [host.ended() for host in hosts]
-    # A worker that ends before its launcher has heard of the signal ends as by Ctrl-C.
-    assert [code for code, _ in ended] in ([143, 137, 143], [130, 137, 130]), ended
+    assert [code for code, _ in ended] == [143, 137, 143], ended
     assert "The last state is lost" not in ended[0][1]
 
     events, result = events_of(tmp_path / "run"), result_in(tmp_path)
