@@ -274,7 +274,7 @@ class WorkerLife:
 
     def _note_lost_state(self, failed: RankFailed) -> None:
         """Record that the worker could not finish its step; the signal stays the cause of the run's end."""
-        if self._stage == "finishing" and failed.kind != "interrupted":
+        if self._stage == "finishing" and failed.kind not in STOPPED_FROM_OUTSIDE:
             self._record.add(Noticed(time_s=time.time(), says=f"The last state is lost: {failed.cause}"))
 
     def _give_a_sign(self) -> None:

@@ -97,7 +97,7 @@ def _note(signum: signal.Signals, came: list[int]) -> None:
 
 
 def _work(spec: RunSpec, emit: Callable[[Event], None], came: Sequence[int]) -> RankFailed | None:
-    """Do the task and return how it failed. `came`: the signals so far; the first ends it after its step."""
+    """Do the task and return how it failed. `came`: the signals so far, which end it after its step."""
     began = time.perf_counter()
     try:
         import tensorflow as tf
@@ -158,7 +158,11 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], came: Sequence[int]) -> 
     except GputopoError as error:
         kind = "placement" if isinstance(error, HardwareError) else "error"
         return _failed(kind, error.what, error.hint, error.exit_code)
-    return asked_to_end(came[0], spec, time_s=time.time()) if came else None
+    if not came:
+        return None
+    # SIGINT may be the launcher's, which asks for the end of the step when it has heard of a SIGTERM.
+    signum = signal.SIGTERM if signal.SIGTERM in came else signal.SIGINT
+    return asked_to_end(signum, spec, time_s=time.time())
 
 
 def _host_gone(spec: RunSpec, rank: int) -> RankFailed:
