@@ -49,7 +49,9 @@ _LAST_LINES = 20
 # How long hosts may take to end. Seconds, not measured on hardware.
 SETTLE_S = 1.0  # before the training has begun, for those that fail by the same cause
 LEADER_S = SILENT_S + END_S + 5.0  # rank 0 after another host has failed: it misses it, and saves its result
-OTHERS_S = 10.0  # the others after rank 0: they hear of it within a second, and end their servers
+# The others after rank 0: they hear of it within a second. Where a network was cut, ssh ends after 20 s, and
+# rank 0 after SILENT_S.
+OTHERS_S = 12.0
 TERM_S = 30.0  # rank 0 after SIGTERM, as batch systems have it (KillWait of slurm.conf)
 _SSH_S = 5.0  # ssh itself, after its agent had its time to end, and again after SIGTERM
 

@@ -157,6 +157,8 @@ def test_a_lower_clock_all_the_time_explains_as_much_as_it_fell_at_most() -> Non
         "Partly: core clock 1,710 MHz, 5.0 % below its peers, which explains at most "
     )
     assert "15 % unexplained" in found.says
+    # 0.5 % lower, of 20 %, is too little to be told.
+    assert not causes(Trainer(slow={1: slower(20)}), 200, {1: always(graphics_mhz=1791)}).found
 
 
 def test_two_faults_at_once_each_have_their_share() -> None:
