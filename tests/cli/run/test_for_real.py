@@ -16,8 +16,7 @@ pytestmark = pytest.mark.tensorflow
 
 
 def result_of(folder: Path, *options: str) -> Result:
-    small = ("--model", "trivial", "--data-name", "cifar10", "--batch-size", "128")
-    return trained.result_of(folder, *small, *options)
+    return trained.result_of(folder, "--model", "trivial", *options)
 
 
 @pytest.fixture(scope="module")
