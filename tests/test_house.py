@@ -20,7 +20,7 @@ SIZES = {
     "packages": 50,
     "classes": 806,
     "public class names that stand twice": 4,
-    "test lines": 81_600,
+    "test lines": 81_610,
 }
 # Modules of gputopo that a process has loaded.
 LOADED = {

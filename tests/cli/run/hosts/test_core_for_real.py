@@ -190,7 +190,10 @@ def test_tensorflows_strategy_goes_on_without_a_host_and_after_a_failure_of_rank
     assert first.fewer is not None
     assert [one.host for one in first.fewer.devices] == [RANK_0, RANK_2]
     assert second.fewer is None
-    assert [one.steps for one in events if isinstance(one, Resumed)] == [first.steps, second.steps]
+    # Rank 0's process may have saved once more before it was killed.
+    at_first, at_second = (one.steps for one in events if isinstance(one, Resumed))
+    assert at_first == first.steps
+    assert at_second >= second.steps
     last, _ = files.newest(tmp_path / "saved")
     assert last is not None
     assert last.header.steps == max(step or 0 for step in losses_of(events))
