@@ -10,7 +10,6 @@ import pytest
 
 from gputopo.launch.hosts.addresses import free_port
 from tests.kit import commands
-from tests.launch import forks
 
 pytestmark = pytest.mark.tensorflow
 
@@ -36,16 +35,15 @@ made = isinstance(chosen, tf.distribute.MultiWorkerMirroredStrategy)
 print(json.dumps([made, chosen.num_replicas_in_sync, float(weight.numpy())]))
 """
 COMMAND = ("-m", "gputopo", "run", "--cpu", "--hosts")
+PROGRAM = ("--", sys.executable, "-c", TRAINS)
 
 
 def test_a_script_trains_with_one_strategy_over_both_hosts(tmp_path: Path) -> None:
     hosts = f"localhost:{free_port()},localhost"
     started = partial(commands.started, GPUTOPO_HOME=str(tmp_path), TF_CPP_MIN_LOG_LEVEL="2")
     with ExitStack() as ending:
-        server = forks.server()
-        python = sys.executable if server is None else ending.enter_context(server.door(tmp_path))
         launchers = [
-            ending.enter_context(started(*COMMAND, hosts, "--node-rank", rank, "--", python, "-c", TRAINS))
+            ending.enter_context(started(*COMMAND, hosts, "--node-rank", rank, *PROGRAM))
             for rank in ("0", "1")
         ]
         ended = [(printed.read(), launcher.wait(180)) for launcher, printed in launchers]
