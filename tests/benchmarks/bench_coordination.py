@@ -3,8 +3,8 @@
     python -m tests.benchmarks.bench_coordination
 
 Printed for each event: the seconds until rank 0 (or, where it is rank 0's, rank 1) is told, and the exit code
-of each process, negative for a signal. The service asks for a heartbeat at least every 4 s. `hosts` in
-gputopo/pages says why the rendezvous is not built on it.
+of each process, negative for a signal. A task is lost after 4 s without a heartbeat. The time of the
+stranger has its start in it. `gputopo explain security` says why the rendezvous is not built on the service.
 """
 
 import os
@@ -20,11 +20,9 @@ from tempfile import TemporaryDirectory
 from gputopo.launch.hosts.addresses import free_port
 
 HEARTBEAT_MS = 4000
-TOLD_S, JOIN_S, AFTER_S = (
-    20,
-    60,
-    8,
-)  # waits: for the answer, for the barrier, for what becomes of the processes
+TOLD_S = 20  # for which a host is waited for to be told
+JOIN_S = 60
+AFTER_S = 8  # until the exit codes are looked at
 
 
 def host(rank: int, addresses: list[str]) -> None:

@@ -65,6 +65,12 @@ def test_a_path_between_gpus_is_guessed_from_its_parts() -> None:
     assert known.of(staged) == 0.5
 
 
+def test_what_a_copy_of_the_speeds_learns_stays_there() -> None:
+    known = speeds(up=12.0)
+    known.copy().see(UP, 3.0)
+    assert known.of(UP) == 12.0
+
+
 def test_long_copies_are_repeated_less_often_but_never_under_three_times() -> None:
     sweep = CopyJob(kind="h2d", copies=(UP,), bytes=512 * 2**20)
     assert repeats_of(sweep, speeds(up=25.0), Effort(0.04, 9)) == 9

@@ -75,6 +75,13 @@ def test_what_no_source_reports_has_no_expectation(more: dict[str, Any]) -> None
     assert h2d(sound(), **more).expected_gb_per_s is None
 
 
+def test_host_memory_and_latency_have_none() -> None:
+    memory = one(sound(), "host_memory", "node:0", "node:0")
+    latency = Sample(kind="latency", source="gpu:0", destination="gpu:1", median_us=7.0)
+    assert memory.expected_gb_per_s is None
+    assert expected(sound(), latency) == (latency,)
+
+
 def capture(name: str) -> Machine:
     return Machine(source="bandwidthTest", gpus=(Gpu(index=0, name=name),))
 
@@ -83,6 +90,8 @@ def capture(name: str) -> Machine:
     ("name", "rate", "first"),
     [
         ("GeForce GTX 1070", 0.7635, "Gen3 x1"),
+        ("GeForce GTX 1070", 0.3529, "Gen2 x1"),
+        ("GeForce GTX 1080", 6.2345, "Gen3 x8"),
         ("Tesla M60", 6.069, "Gen3 x8"),
         ("GeForce GTX 1080 Ti", 11.7269, "Gen3 x16"),
         ("H200", 55.3, "Gen5 x16"),
@@ -125,9 +134,13 @@ def test_the_other_links_that_fit_are_reported_and_none_that_the_card_cannot_hav
 @pytest.mark.parametrize(
     ("name", "generation"),
     [
+        ("GeForce GTX 1070", 3),
+        ("Tesla V100-PCIE-16GB", 3),
         ("NVIDIA Tesla V100-PCIE-16GB", 3),
         ("Tesla V100-FHHL-16GB", 3),  # in no row
         ("NVIDIA A100-PG509-200", 4),
+        ("NVIDIA GeForce RTX 3080 Laptop GPU", 4),
+        ("NVIDIA H100 80GB HBM2e", 5),
         ("NVIDIA Future 9000", 5),
     ],
 )
@@ -141,6 +154,7 @@ def test_no_link_is_later_than_the_model(name: str, generation: int) -> None:
     ("name", "rate", "ecc", "share"),
     [
         ("Tesla K80", 240, None, 0.7 * 0.8),
+        ("Tesla K80", 240, True, 0.7 * 0.8),
         ("Tesla K80", 240, False, 0.7),
         ("GeForce GTX 1080 Ti", 484, None, 0.7),
         ("Tesla V100-SXM2-16GB", 900, True, 0.7),  # HBM
@@ -222,6 +236,11 @@ def test_a_bridge_of_the_smaller_ampere_chip_has_its_own_row() -> None:
     assert large is not None
     assert small.link_gb_per_s < large.link_gb_per_s
     assert expected_nvlink(9) is None
+
+
+def test_an_expectation_that_a_session_wrote_stays() -> None:
+    written = replace(sample("h2d", "host", "gpu:1", 5.0, pinned=True), expected_gb_per_s=4.0)
+    assert expected(sound(), written) == (written,)
 
 
 def test_a_slow_bridge_above_both_cards_does_not_slow_what_they_copy_directly() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.copies.copies import CopyJob, Setting, describe, group_name, path_of
+from gputopo.copies.copies import Copy, CopyJob, Setting, describe, group_name, path_of
 from gputopo.copies.jobs import (
     LOCAL_BYTES,
     MAX_PEERS,
@@ -56,6 +56,13 @@ def measured(setting: Setting, groups: list[tuple[set[int], float]], alone: floa
             tried.add(job.group)
             done += of(tuple(gpu for copy in job.copies for gpu in copy.gpus))
     return done
+
+
+def test_every_direction_of_every_pair_is_a_job_of_its_own() -> None:
+    found = Counter(
+        (job.copies[0].source, job.copies[0].destination) for job in jobs(EIGHT) if job.kind == "p2p_staged"
+    )
+    assert found == Counter((f"gpu:{a}", f"gpu:{b}") for a, b in permutations(range(8), 2))
 
 
 def test_what_counts_most_comes_first() -> None:
@@ -186,6 +193,15 @@ def test_nothing_is_asked_where_all_at_once_are_as_fast_as_alone() -> None:
     assert next_jobs([], EIGHT) == ()
 
 
+def test_a_group_that_was_tried_and_failed_is_not_asked_for_again() -> None:
+    done = [sample for gpu in range(3) for sample in at_once("h2d", {gpu: 12.0})]
+    done += at_once("h2d", dict.fromkeys(range(3), 4.0))
+    three = Setting(gpus=(0, 1, 2))
+    asked = next_jobs(done, three)
+    assert [job.group for job in asked] == ["h2d gpus:0,1", "h2d gpus:0,2", "h2d gpus:1,2"]
+    assert next_jobs(done, three, frozenset(job.group or "" for job in asked)) == ()
+
+
 def ends(job: CopyJob) -> list[tuple[int, ...]]:
     return [copy.gpus for copy in job.copies]
 
@@ -234,3 +250,12 @@ def test_a_group_without_a_gpu_has_the_name_of_the_others() -> None:
 def test_one_of_two_directions_is_no_longer_both() -> None:
     both = next(job for job in jobs(EIGHT) if job.kind == "bidirectional")
     assert without(both, set(), [both.copies[0]]) is None
+
+
+def test_a_job_is_described_so_that_no_two_are_alike() -> None:
+    for level in ("quick", "full"):
+        every = jobs(Setting(gpus=(0, 1, 2), level=level, peers=EIGHT.peers))
+        words = [describe(job) for job in every]
+        assert len(set(words)) == len(words)
+    copy = Copy(kind="h2d", source="host", destination="gpu:0", pinned=False)
+    assert describe(CopyJob(kind="h2d", copies=(copy,))) == "h2d host -> gpu:0 pageable"

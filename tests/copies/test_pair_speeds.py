@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gputopo.copies.numbers import Pair
 from gputopo.copies.pair_speeds import (
     PairSpeed,
+    gb,
     pair_speeds,
     slow_ends,
     speed_classes,
@@ -30,6 +31,11 @@ def test_the_faster_path_of_the_worse_direction_counts() -> None:
     assert found == {(0, 1): PairSpeed(0.77, "staged", 0.73, 0.77)}
     assert found[0, 1].says == "measured 0.77 GB/s, staged; direct is slower: 0.73 GB/s"
     assert found[0, 1].direct_is_slower
+
+
+def test_directions_that_are_equal_in_what_counts_may_differ_in_what_is_known() -> None:
+    found = speeds(pair(0, 1, 9.5, staged=True), pair(0, 1, 4.0), pair(1, 0, 9.5, staged=True))
+    assert found[0, 1].gb_per_s == 9.5
 
 
 def test_a_pair_known_in_one_direction_only_counts_as_not_measured() -> None:
@@ -89,6 +95,10 @@ def test_a_number_that_is_not_valid_is_no_speed_and_several_runs_stand_with_thei
     )
 
 
+def test_nothing_was_measured_without_a_bandwidth() -> None:
+    assert pair_speeds(None) == {}
+
+
 def classes(*rates: float) -> list[int]:
     by_pair = {(0, place + 1): PairSpeed(rate, "direct", rate, None) for place, rate in enumerate(rates)}
     return [speed_classes(by_pair)[0, place + 1] for place in range(len(rates))]
@@ -121,6 +131,13 @@ def test_classes_follow_the_speeds_and_equal_ones_share_one(rates: list[float]) 
     assert set(found) == set(range(max(found) + 1))
 
 
+@pytest.mark.parametrize(
+    ("value", "words"), [(0.734, "0.73"), (9.996, "10.0"), (11.26, "11.3"), (194.6, "195")]
+)
+def test_speeds_are_written_with_three_figures(value: float, words: str) -> None:
+    assert gb(value) == words
+
+
 def test_a_path_that_is_slower_by_noise_only_is_not_called_slower() -> None:
     assert PairSpeed(0.82, "staged", 0.815, 0.82).says == "measured 0.82 GB/s, staged"
     assert PairSpeed(0.82, "staged", 0.73, 0.82).says.endswith("direct is slower: 0.73 GB/s")
@@ -140,6 +157,11 @@ def test_a_gpu_that_is_slow_with_all_its_peers_explains_its_pairs(count: int, gp
     found = slow_ends(of_gpu(count, gpu), every(count))
     assert (found.gpus, found.pairs) == ([gpu], [])
     assert found.out == {gpu: [(gpu, other) for other in range(count) if other != gpu]}
+
+
+def test_several_gpus() -> None:
+    found = slow_ends(of_gpu(8, 1, 4, 5), every(8))
+    assert (found.gpus, found.pairs) == ([1, 4, 5], [])
 
 
 def test_one_direction_of_a_gpu() -> None:

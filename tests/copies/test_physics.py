@@ -82,6 +82,11 @@ def test_of_boards_with_one_name_the_fastest_memory_counts() -> None:
     assert marks(box("NVIDIA GeForce RTX 3050"), local(205.0), local(230.0)) == [None, "cache"]
 
 
+def test_an_unknown_model_is_compared_with_the_fastest_memory_known() -> None:
+    for machine in (box(None), box("A GPU of tomorrow"), Machine(source="test")):
+        assert marks(machine, local(1537.0), local(8100.0)) == [None, "cache"]
+
+
 def test_a_cache_rate_makes_no_sound_number_a_clock_ramp_up() -> None:
     ada = box(*["NVIDIA RTX 6000 Ada Generation"] * 2)
     found = checked(
@@ -116,9 +121,12 @@ def test_a_cache_rate_makes_no_sound_number_a_clock_ramp_up() -> None:
         ("NVIDIA H100 80GB HBM3", 176.0, "above_link", "NVLink to the CPU"),
         ("NVIDIA GH200 480GB", 419.0, None, "NVLink-C2C"),
         ("NVIDIA GH200 480GB", 900.0, "above_link", "NVLink-C2C"),
+        ("NVIDIA GB200", 205.0, None, "NVLink-C2C"),
         ("Tesla V100-SXM2-16GB", 68.0, None, "NVLink to the CPU"),
         ("Tesla V100-PCIE-16GB", 68.0, "above_link", "NVLink to the CPU"),
+        ("GeForce GTX 1070", 26.0, "above_link", "NVLink to the CPU"),
         (None, 359.05, None, "NVLink or NVLink-C2C"),
+        (None, 55.0, None, "PCIe"),
         (None, 700.0, "above_link", "NVLink or NVLink-C2C"),
     ],
 )
@@ -169,6 +177,11 @@ def test_pairs_that_no_pcie_link_can_carry_are_on_nvlink() -> None:
 
 
 # Contradictions
+
+
+def test_a_pair_below_one_full_uplink_is_sound_at_once_and_alone() -> None:
+    k80 = box(*["Tesla K80"] * 2)
+    assert marks(k80, copy(0, 1, 9.96), copy(1, 0, 9.96), both(0, 1, 9.94), both(1, 0, 9.5)) == [None] * 4
 
 
 def test_a_sum_below_one_direction_or_above_twice_of_it_is_not_used() -> None:

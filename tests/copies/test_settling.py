@@ -1,5 +1,6 @@
 """Clock ramp-up, on repeats of a card that ramps up, and on published numbers."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,6 +9,13 @@ from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.machine import Gpu, Machine
 
 NOISE = st.floats(0.99, 1.01)
+
+
+def test_the_first_repeats_of_a_card_in_ramp_up_are_discarded_and_replaced() -> None:
+    found = settle([85.0, 87.0, 194.0, 195.0, 194.5])
+    assert found.discarded == (85.0, 87.0)
+    assert found.counted == (194.0, 195.0, 194.5)
+    assert (found.more, found.settled) == (True, False)
 
 
 def test_a_card_that_ramps_up_with_the_last_repeat_is_measured_again() -> None:
@@ -28,6 +36,12 @@ def test_repeats_end_at_the_maximum_and_the_number_is_called_unsettled() -> None
     swinging = [10.0, 14.0, 7.0, 12.0, 5.0] * 3
     found = settle(swinging)
     assert (found.more, found.settled) == (False, False)
+
+
+@pytest.mark.parametrize(("wanted", "most"), [(0, 5), (6, 5)])
+def test_a_wrong_number_of_repeats_is_refused(wanted: int, most: int) -> None:
+    with pytest.raises(ValueError, match="wanted"):
+        settle([1.0], wanted, most)
 
 
 @given(
@@ -88,6 +102,12 @@ def test_low_copies_of_a_gpu_that_later_reaches_its_peers_were_during_ramp_up() 
 def test_a_gpu_that_never_reaches_its_peers_may_have_been_in_ramp_up() -> None:
     (found,) = ramp_ups(local({0: [84.98], 1: [189.78]}, "bandwidthTest"), SEVEN)
     assert (found.gpu, found.sure, found.full_gb_per_s) == (0, False, 189.78)
+
+
+def test_a_single_low_number_is_judged_by_the_memory_of_the_model() -> None:
+    (found,) = ramp_ups(local({0: [170.44]}, "bandwidthTest"), box("GeForce GTX 1080 Ti"))
+    assert not found.sure
+    assert ramp_ups(local({0: [353.5]}, "bandwidthTest"), box("GeForce GTX 1080 Ti")) == ()
 
 
 def test_where_all_peers_are_low_the_model_shows_it() -> None:

@@ -250,6 +250,25 @@ def test_all_at_once_alone_separates_groups_by_what_they_leave() -> None:
     assert found(samples) == {(0, 1, 2, 3), (4, 5, 6, 7)}
 
 
+def test_a_narrow_card_and_wide_ones_behind_one_uplink_are_one_group() -> None:
+    alone = {0: 12.3, 1: 3.1, 2: 12.3}
+    samples = session(3, {frozenset((0, 1, 2)): 12.3}, [*pairs(3), *whole(3)], alone=alone)
+    assert found(samples) == {(0, 1, 2)}
+
+
+def test_a_group_that_only_copies_to_the_host_show_is_found() -> None:
+    sets = [*pairs(3), *whole(3)]
+    samples = [*session(3, {}, sets), *session(3, CHIPSET, sets, kind="d2h")]
+    (group,) = uplink_groups(samples, bare(3))
+    assert (group.gpus, group.from_kind, group.slowed) == ((1, 2), "d2h", ("d2h",))
+
+
+def test_an_uneven_division_within_a_group_is_no_smaller_group() -> None:
+    samples = session(4, {frozenset(range(4)): 12.0}, pairs(4))
+    samples += [copy_of("h2d", gpu, rate, "all") for gpu, rate in enumerate((4.4, 2.5, 2.5, 2.6))]
+    assert found(samples) == {(0, 1, 2, 3)}
+
+
 def test_copies_alone_small_or_mixed_in_direction_show_no_group() -> None:
     assert found(session(4, NESTED, [])) == set()
     small = [replace(one, bytes=4096) for one in session(4, NESTED, pairs(4))]

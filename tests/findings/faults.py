@@ -120,6 +120,12 @@ OF_A_GPU: dict[str, tuple[Callable[[int], Change], set[str]]] = {
         {"throttle.time"},
     ),
     "stopped fan": (lambda n: gpu(n, fan_percent=0, temperature_c={"gpu": 75}), {"thermal.fan_stopped"}),
+    "stopped fan beside cool peers": (
+        lambda n: all_of(
+            every_gpu(**IDLE, fan_percent=30), every_gpu(temperature_c={"gpu": 30}), gpu(n, fan_percent=0)
+        ),
+        {"thermal.fan_stopped"},
+    ),
     "hotter than its peers": (
         lambda n: all_of(
             every_gpu(**IDLE), every_gpu(temperature_c={"gpu": 30}), gpu(n, temperature_c={"gpu": 55})
@@ -195,6 +201,7 @@ OF_A_GPU: dict[str, tuple[Callable[[int], Change], set[str]]] = {
         lambda n: gpu(n, ecc={"channel_repair_pending": True}),
         {"memory.repair_pending"},
     ),
+    "TPC repair pending": (lambda n: gpu(n, ecc={"tpc_repair_pending": True}), {"memory.repair_pending"}),
     "unrepairable memory": (lambda n: gpu(n, ecc={"unrepairable_memory": True}), {"memory.unrepairable"}),
     "no spare rows": (
         lambda n: gpu(n, remapped_rows={"banks": SpareRows(max=637, high=0, partial=0, low=0, none=3)}),
@@ -224,6 +231,12 @@ OF_A_GPU: dict[str, tuple[Callable[[int], Change], set[str]]] = {
     ),
     "mixed memory": (lambda n: gpu(n, memory_mib={"total": 8_080}), {"machine.mixed_memory"}),
     "other VBIOS": (lambda n: gpu(n, vbios_version="88.00.13.00.01"), {"card.differs"}),
+    "lower default power limit": (
+        lambda n: gpu(
+            n, power_w={"default_limit": 250.0, "max": 250.0, "limit": 250.0, "enforced_limit": 250.0}
+        ),
+        {"card.differs"},
+    ),
     "ECC off": (lambda n: gpu(n, ecc={"mode": False, "mode_pending": False}), {"configuration.differs"}),
     "small BAR1": (lambda n: gpu(n, bar1_mib={"total": 256}), {"configuration.differs"}),
     "slot of another generation": (
@@ -252,6 +265,10 @@ OF_A_GPU: dict[str, tuple[Callable[[int], Change], set[str]]] = {
         {"clocks.core_slower_than_peers"},
     ),
     "MIG after a reset": (lambda n: gpu(n, mig={"mode_pending": True}), {"configuration.mig_pending"}),
+    "replay rollovers": (
+        lambda n: gpu(n, pcie={"replay_counter": 12, "replay_rollovers": 3}),
+        {"pcie.replays"},
+    ),
     "nothing for a value": (
         lambda n: all_of(gpu(n, power_w={"draw": None}), doubted(missing={f"gpus[{n}].power_w.draw": "N/A"})),
         {"gpu.field_error"},
@@ -267,8 +284,21 @@ OF_A_GPU: dict[str, tuple[Callable[[int], Change], set[str]]] = {
     "CPUs of another node": (lambda n: all_of(two_nodes, gpu(n, cpu_affinity="0-39")), {"numa.binding"}),
 }
 OF_A_GPU |= {
+    "Xid of NVLink 5": (lambda n: logged(n, "xid", code=149, severity="fatal"), {"driver.xid"}),
+    "recovery action": (
+        lambda n: logged(n, "xid", code=154, severity="node reboot required"),
+        {"driver.xid"},
+    ),
     "other board": (lambda n: gpu(n, board_part_number="900-2G503-0000-000"), {"card.differs"}),
+    "other slowdown temperature": (lambda n: gpu(n, temperature_c={"slowdown": 93}), {"card.differs"}),
+    "other chip": (lambda n: gpu(n, pci_device_id="1db5"), {"card.differs"}),
     "other subsystem": (lambda n: gpu(n, pci_subsystem_id="124910de"), {"card.differs"}),
+    "no InfoROM": (
+        lambda n: all_of(
+            gpu(n, inforom_version=None), doubted(missing={f"gpus[{n}].inforom_version": "N/A"})
+        ),
+        {"gpu.field_error"},
+    ),
     "C2C off": (lambda n: all_of(every_gpu(c2c_mode=True), gpu(n, c2c_mode=False)), {"nvlink.differs"}),
     "other clique": (
         lambda n: all_of(
@@ -281,6 +311,10 @@ OF_A_GPU |= {
 }
 OF_THE_MACHINE: dict[str, tuple[Change, set[str]]] = {
     "SXid in the kernel log": (logged(None, "sxid", code=20034, severity="fatal"), {"nvlink.errors"}),
+    "driver of two counts": (
+        doubted(contradictions=(Contradiction(fact="gpus", said={"handles": "16", "UUIDs": "8"}),)),
+        {"machine.contradiction"},
+    ),
     "switch with a slow uplink": (
         all_of(node(UP, max_width=4), *(gpu(n, pcie={"limiting_hop": UP}) for n in range(4))),
         {"pcie.slow_bridge", "pcie.shared_uplink"},
@@ -305,6 +339,7 @@ OF_THE_MACHINE: dict[str, tuple[Change, set[str]]] = {
         {"nccl.staged"},
     ),
     "NCCL by TCP": (nccl(hosts=2, between_hosts=("NET/Socket",)), {"nccl.network"}),
+    "NCCL without GPUDirect": (nccl(hosts=2, between_hosts=("NET/IB",)), {"nccl.network"}),
     "NCCL warns": (nccl(warnings=("Cuda failure 'out of memory'",)), {"nccl.warning"}),
     "mixed cards": (gpu(3, name="Tesla V100-PCIE-16GB"), {"machine.mixed_models"}),
     "application clocks of all": (

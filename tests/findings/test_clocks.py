@@ -1,6 +1,6 @@
 import pytest
 
-from gputopo.findings import Finding
+from gputopo.findings import Finding, peers
 from gputopo.values.machine import Machine
 from tests.findings.boxes import all_of, every_gpu, find, gpu, sound
 from tests.findings.faults import IDLE
@@ -121,6 +121,11 @@ def test_graphics_clocks_are_used_where_no_sm_clock_is_reported() -> None:
     assert only(low(sound())).id == "clocks.core_below_maximum"
 
 
+def test_a_cause_that_all_share_is_reported_once() -> None:
+    found = only(every_gpu(clocks_mhz={"sm": {"now": 900}})(sound()))
+    assert found.subject.text == "gpus:0-3"
+
+
 @pytest.mark.parametrize("domain", ["graphics", "memory"])
 def test_captures_have_application_clocks_of_the_graphics_domain_alone(domain: str) -> None:
     captured = every_gpu(clocks_mhz={"sm": {"application": None, "default_application": None}})
@@ -129,3 +134,8 @@ def test_captures_have_application_clocks_of_the_graphics_domain_alone(domain: s
     assert (found.id, found.subject.text) == ("clocks.application_differs", "gpu:2")
     found = only(all_of(captured, every_gpu(clocks_mhz={domain: low}, throttle={"mask": 2}))(sound()))
     assert (found.id, found.subject.text) == ("clocks.application_below_default", "gpus:0-3")
+
+
+def test_a_memory_clock_below_that_of_the_model_is_a_warning() -> None:
+    found = peers.below_reference(every_gpu(clocks_mhz={"memory": {"max": 700}})(sound()))
+    assert [one.severity for one in found] == ["warning"]

@@ -1,6 +1,7 @@
 import pytest
 
-from gputopo.values.machine import Hop
+from gputopo import findings
+from gputopo.values.machine import GpuProcess, Hop
 from tests.findings.boxes import all_of, every_gpu, find, gpu, pair, sound
 from tests.findings.faults import IDLE, process, two_nodes
 
@@ -19,6 +20,19 @@ def test_a_program_that_takes_a_tenth_of_the_card_is_a_warning(
     (found,) = find(gpu(1, **reported)(sound()))  # 16160 MiB in all
     assert (found.id, found.severity) == ("gpu.busy", severity)
     assert "python (pid 4321)" in found.says
+
+
+def test_a_screen_or_an_idle_server_leaves_a_card_free() -> None:
+    idle = every_gpu(**IDLE, memory_mib={"used": 22})
+    server = GpuProcess(pid=1, kind="compute", name="nvidia-cuda-mps-server", memory_mib=30)
+    for processes in ((), None, process("graphics"), (server,)):
+        assert findings.find(all_of(idle, gpu(1, processes=processes))(sound())) == ()
+
+
+def test_use_without_a_process_is_reported_with_what_shows_it() -> None:
+    (found,) = findings.find(sound())
+    assert (found.id, found.severity, found.subject.text) == ("gpu.busy", "warning", "gpus:0-3")
+    assert "97% load, 9000 of 16160 MiB used, no process listed" in found.says
 
 
 def test_many_programs_are_named_in_short() -> None:
@@ -56,11 +70,28 @@ def test_without_any_known_node_there_is_no_finding() -> None:
     assert find(machine) == ()
 
 
-def test_a_mixed_box_lists_its_models_whatever_memory_they_have() -> None:
-    machine = gpu(3, name="Tesla V100-PCIE-16GB", nvlinks=(), memory_mib={"total": 32_000})(sound())
+def test_a_mixed_box_lists_its_models() -> None:
+    machine = gpu(3, name="Tesla V100-PCIE-16GB", nvlinks=())(sound())
     (found,) = find(machine)
     assert (found.id, found.severity, found.subject.text) == ("machine.mixed_models", "info", "machine")
     assert found.evidence["models"] == {"Tesla V100-SXM2-16GB": [0, 1, 2], "Tesla V100-PCIE-16GB": [3]}
+
+
+def test_other_memory_of_another_model_is_no_second_finding() -> None:
+    machine = gpu(3, name="Tesla V100-PCIE-16GB", nvlinks=(), memory_mib={"total": 32_000})(sound())
+    assert [finding.id for finding in find(machine)] == ["machine.mixed_models"]
+
+
+def test_memory_that_error_correction_takes_is_no_other_size() -> None:
+    assert find(gpu(1, memory_mib={"total": 15_150})(sound())) == ()  # 1/16 less
+    (found,) = find(gpu(1, memory_mib={"total": 12_000})(sound()))
+    assert (found.id, found.subject.text) == ("machine.mixed_memory", "gpu:1")
+
+
+def test_an_unknown_card_is_reported_as_not_compared() -> None:
+    (found,) = find(every_gpu(name="NVIDIA Future 9000")(sound()))
+    assert (found.id, found.severity, found.subject.text) == ("card.no_expectation", "info", "gpus:0-3")
+    assert "no reference data" in found.says
 
 
 def test_two_unknown_models_are_reported_one_by_one() -> None:

@@ -17,8 +17,13 @@ def only(change: Change) -> Finding:
     ("action", "says", "remedy"),
     [
         ("reset", "must be reset", "--gpu-reset"),
+        ("reboot", "machine must be rebooted", "Reboot"),
         ("drain p2p", "all P2P traffic must end", "gpu_recovery_action"),
-        ("system reboot", "requested by the driver: system reboot", "Do what the driver requests"),
+        (
+            "system reboot",
+            "recovery action requested by the driver: system reboot",
+            "Do what the driver requests",
+        ),
     ],
 )
 def test_a_gpu_that_must_be_recovered_is_an_error_that_names_the_action(
@@ -29,6 +34,11 @@ def test_a_gpu_that_must_be_recovered_is_an_error_that_names_the_action(
     assert says in finding.says
     assert remedy in (finding.remedy or "")
     assert finding.evidence["recovery_action"] == action
+
+
+def test_a_recommended_reset_is_a_warning_for_what_runs_may_end() -> None:
+    finding = only(gpu(2, recovery_action="drain and reset"))
+    assert (finding.id, finding.severity) == ("gpu.reset_recommended", "warning")
 
 
 def test_gpus_that_ask_for_the_same_are_reported_together_and_others_apart() -> None:

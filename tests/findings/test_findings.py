@@ -32,6 +32,12 @@ def only(machine: Machine) -> Finding:
     return finding
 
 
+def test_a_sound_machine_has_no_findings() -> None:
+    machine = msgspec.structs.replace(machine_of(SEVEN), driver=Driver(status="ok", version="580.65.06"))
+    assert find(machine) == ()
+    assert find(machine_of(SEVEN)) == ()  # a capture without driver status
+
+
 @pytest.mark.parametrize("status", get_args(DriverStatus))
 def test_every_state_of_the_driver_is_either_fine_or_one_finding(status: DriverStatus) -> None:
     machine = with_driver(status, detail="driver message")

@@ -192,8 +192,17 @@ def test_half_of_four_hosts_are_no_majority() -> None:
     [
         (boxes.host(kernel="6.8.0"), "host: kernel 6.8.0"),
         (boxes.host(acs="on"), "host: ACS on (off on its 4 peers)"),
+        (boxes.driver(version="535.1"), "driver: version 535.1 (550.163.01 on its 4 peers)"),
         (boxes.gpu(1, numa_node=1), "GPU 1: NUMA node 1 (0 on its 4 peers)"),
+        (
+            boxes.gpu(1, vbios_version="92.00.19.00.09"),
+            "GPU 1: VBIOS version 92.00.19.00.09 (92.00.19.00.01 on its 4 peers)",
+        ),
         (boxes.every_gpu(persistence_mode=False), "GPUs 0-3: persistence mode off (on on its 4 peers)"),
+        (
+            boxes.gpu(1, clocks_mhz={"sm": {"application": 900}}),
+            "GPU 1: SM clock application 900 MHz (1095 MHz on its 4 peers)",
+        ),
         (
             boxes.pair(0, 1, p2p_read="CHIPSET_NOT_SUPPORTED"),
             "GPUs 0 and 1: peer read CHIPSET_NOT_SUPPORTED (OK on its 4 peers)",
@@ -211,7 +220,9 @@ def test_a_fact_of_one_host_is_said_beside_that_of_its_peers(change: boxes.Chang
     "change",
     [
         boxes.every_gpu(temperature_c={"gpu": 55}),
+        boxes.every_gpu(clocks_mhz={"sm": {"now": 210}}),
         boxes.every_gpu(memory_mib={"used": 300, "free": 40_000}),
+        boxes.every_gpu(power_w={"draw": 80.0}),
         boxes.every_gpu(uuid="GPU-x"),
         boxes.host(memory_mib=63_900),
         boxes.host(name="n2.cluster"),

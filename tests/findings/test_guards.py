@@ -28,6 +28,7 @@ from tests.findings.watched import WORKING, found, samples
         ("power.limit_overruled", "power_w.enforced_limit", 294.0, 293.9),
         ("thermal.memory_hot", "temperature_c.memory", 84, 85),
         ("memory.many_retired_pages", "retired_pages.single_bit", 59, 60),
+        ("pcie.errors", "pcie.aer", {"correctable": 480}, {"correctable": 481}),
     ],
 )
 def test_of_one_gpu(id: str, fact: str, inside: Any, outside: Any) -> None:
@@ -36,6 +37,12 @@ def test_of_one_gpu(id: str, fact: str, inside: Any, outside: Any) -> None:
         for name in reversed(fact.split(".")):
             change = {name: change}
         assert (id in {one.id for one in find(gpu(1, **change)(sound()))}) is expected
+
+
+@pytest.mark.parametrize(("heat", "hot"), [(84, False), (85, True)])
+def test_heat_beside_peers(heat: int, hot: bool) -> None:
+    machine = gpu(1, temperature_c={"gpu": heat, "slowdown": None})(sound())  # the others have 60
+    assert ("thermal.hotter_than_peers" in {one.id for one in find(machine)}) is hot
 
 
 @pytest.mark.parametrize(("used", "compared"), [(87, True), (86, False)])

@@ -31,6 +31,7 @@ def test_beside_such_words_the_use_of_the_card_shows_whether_it_is_under_load(pe
     ("pstate", "percent", "expected"),
     [
         ("P8", 0, True),
+        ("P8", 3, True),
         ("P8", None, True),
         ("P8", 95, False),
         ("P0", 0, True),
@@ -61,6 +62,10 @@ XORG = GpuProcess(pid=7, kind="graphics", name="Xorg", memory_mib=22)
 @pytest.mark.parametrize(
     ("facts", "by"),
     [
+        (
+            {"percent": 65, "used": 9_184, "free": 640, "watts": 140.0},
+            "65% load, 9184 of 10240 MiB used, no process listed",
+        ),
         (
             {"percent": 65, "used": 9_184, "free": 640, "display_active": True},
             "65% load, 9184 of 10240 MiB used, drives a display, no process listed",

@@ -7,12 +7,22 @@ from tests.findings.boxes import Change, all_of, every_gpu, find, gpu, sound
 from tests.findings.faults import FAULTS
 
 VERDICT_OF = {
+    "new recovery action": "reset",
+    "reset required": "reset",
     "reboot required": "reboot",
     "reset recommended": "reset",
+    "ECC": "reset",
     "ECC before the reboot": "watch",
+    "SRAM threshold": "replace",
     "channel repair pending": "repair pending",
-    "rows remapped": "fine",
+    "TPC repair pending": "repair pending",
     "unrepairable memory": "replace",
+    "no spare rows": "watch",
+    "rows remapped": "fine",
+    "remap pending": "reset",
+    "remap failed": "replace",
+    "retirement pending": "reboot",
+    "retired pages": "replace",
 }
 # Causes with their usual consequences: the id of the one finding, and the verdict.
 TOGETHER: dict[str, tuple[Change, str, str]] = {

@@ -47,6 +47,11 @@ def test_cards_that_are_alike_and_up_have_no_findings(count: int) -> None:
         ({"rate_gbit_per_s": 100.0}, "nic.link_slow", "mlx5_1: 100 Gbit/s, 200 Gbit/s on 3 like ports"),
         ({"mtu_bytes": 2044}, "nic.mtu_differs", "mlx5_1: MTU 2044 bytes, 4092 on 3 like ports"),
         (
+            {"errors": {"symbol_error": 65_535, "out_of_sequence": 3}},
+            "nic.errors",
+            "mlx5_1: symbol_error 65535, far more than on like ports",
+        ),
+        (
             {"errors": {"symbol_error": 0, "out_of_sequence": 5_000}},
             "nic.errors",
             "mlx5_1: out_of_sequence 5000, far more than on like ports",

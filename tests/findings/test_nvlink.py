@@ -133,12 +133,15 @@ def test_a_card_that_is_attached_to_none_of_the_switches_is_reported() -> None:
         assert "no NVLinks; GPUs 0-1,3-4 are all connected by 18" in found.says
 
 
-def test_a_card_of_another_model_split_by_mig_or_beside_a_bridge_needs_no_nvlinks() -> None:
-    assert not [one for one in find(switched(0, count=3)) if one.id.startswith("nvlink")]
+def test_a_card_of_another_model_or_split_by_mig_needs_no_nvlinks() -> None:
     for other in ({"name": "NVIDIA DGX Display"}, {"mig": Mig(mode=True)}):
         machine = switched(2, name="NVIDIA A100-SXM4-80GB")
         cards = tuple(replace(card, **other) if card.index == 2 else card for card in machine.gpus)
         assert not [one for one in find(replace(machine, gpus=cards)) if one.id.startswith("nvlink")]
+
+
+def test_two_cards_with_a_bridge_report_nothing_of_a_third() -> None:
+    assert not [one for one in find(switched(0, count=3)) if one.id.startswith("nvlink")]
 
 
 def fabric(state: str, status: str | None = None, **health: str) -> dict[str, object]:

@@ -63,6 +63,11 @@ def test_acs_and_iommu_that_stand_in_no_path_are_no_findings(quiet: Any) -> None
     assert find(quiet(sound())) == ()
 
 
+def test_acs_without_a_tree_is_believed() -> None:
+    machine = replace(host(acs="on")(sound()), pci=())
+    assert [finding.id for finding in find(machine)] == ["p2p.acs_on"]
+
+
 def test_acs_names_its_bridges_and_the_pairs_it_keeps_apart() -> None:
     machine = all_of(node(down(0), acs=True), node(down(1), acs=True), pair(0, 1, **OFF))(sound())
     (found,) = find(machine)

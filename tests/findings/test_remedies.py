@@ -134,15 +134,45 @@ def test_an_xid_is_judged_by_its_message_and_by_the_architecture(
 
 
 @pytest.mark.parametrize(
+    ("code", "severity", "words"),
+    [
+        (13, "warning", "compute-sanitizer"),
+        (45, "info", "None"),
+        (48, "error", "reset it"),
+        (79, "error", "power cables"),
+        (94, "error", "Start the program again"),
+        (131, "warning", "Start the program again"),
+        (149, "warning", "nvlink -s"),
+        (154, "warning", "gpu_recovery_action"),
+        (157, "warning", "vendor"),
+        (172, "error", "reset it"),
+    ],
+)
+def test_an_xid_has_the_action_of_nvidias_catalog(code: int, severity: str, words: str) -> None:
+    assert (XIDS[code, ""].severity, words in XIDS[code, ""].remedy) == (severity, True)
+
+
+@pytest.mark.parametrize(
     ("text", "severity", "words"),
     [
         ("NVRM: RmFetchGspRmImages: No firmware image found", "error", "with its firmware"),
-        ("NVRM: GPU 0000:05:00.0: RmInitAdapter failed! (0x22:0x56:667)", "error", "version that supports"),
+        ("NVRM: API mismatch: the client has the version 550.1", "warning", "Reboot: the driver was updated"),
+        (
+            "NVRM: GPU 0000:05:00.0: RmInitAdapter failed! (0x22:0x56:667)",
+            "error",
+            "driver version that supports",
+        ),
         ("NVRM: infoROM is corrupted at gpu 0000:05:00.0", "warning", "vendor"),
+        ("NVRM: GSP_RPC failed", "warning", "update the driver"),
         ("RmInitAdapter: Cannot initialize GSP firmware RM", "warning", "Reset the GPU"),
         ("_kgspBootGspRm: unexpected WPR2 already up", "error", "Power the machine off"),
         ("This PCI I/O region assigned to your NVIDIA device is invalid", "error", "Above 4G"),
         ("GPU 0000:05:00.0: vGPU is unlicensed", "warning", "nvidia-gridd"),
+        (
+            "GPU installed in this system requires use of the NVIDIA open kernel modules",
+            "error",
+            "nvidia-open",
+        ),
         ("NVRM: something else", "warning", "look the message up"),
     ],
 )
@@ -150,5 +180,7 @@ def test_an_error_of_the_kernel_module_has_the_remedy_of_its_cause(
     text: str, severity: str, words: str
 ) -> None:
     events = (KernelEvent(kind="nvrm", text=text),)
-    (found,) = find(replace(sound(), kernel_events=events))
+    (found,) = (
+        one for one in find(replace(sound(), kernel_events=events)) if one.id == "driver.kernel_error"
+    )
     assert (found.severity, words in (found.remedy or "")) == (severity, True)

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo.values.machine import Contradiction, Hop
-from tests.findings.boxes import all_of, every_gpu, find, host, pair, sound
+from tests.findings.boxes import all_of, driver, every_gpu, find, host, pair, sound
 
 VIRTUAL = host(virtual_machine="kvm")
 
@@ -31,6 +31,13 @@ def test_a_virtual_machine_that_shows_switches_is_believed() -> None:
     assert find(all_of(VIRTUAL, pair(0, 1, hop=Hop.PHB))(sound())) == ()
 
 
+def test_a_driver_whose_module_is_of_another_version_is_a_warning_while_it_answers() -> None:
+    (found,) = find(driver(kernel_module_version="535.54.03")(sound()))
+    assert (found.id, found.severity, found.subject.text) == ("driver.version_mismatch", "warning", "driver")
+    assert "550.163.01" in found.says
+    assert "535.54.03" in found.says
+
+
 def test_a_capture_of_gpus_without_addresses_hides_nothing() -> None:
     machine = all_of(host(container="docker"), every_gpu(pci_address=None))(sound())
     assert find(replace(machine, pci=())) == ()
@@ -39,17 +46,32 @@ def test_a_capture_of_gpus_without_addresses_hides_nothing() -> None:
 @pytest.mark.parametrize(
     ("fact", "id", "subject", "words"),
     [
-        ("links[0-3].hop", "topology.contradiction", "link:0-3", "topology of GPUs 0 and 3: x (a); y (b)"),
-        ("links[0-3].p2p_read", "machine.contradiction", "link:0-3", "peer read of GPUs 0 and 3"),
-        ("gpus[1].name", "machine.contradiction", "gpu:1", "name of GPU 1"),
-        ("driver.version", "machine.contradiction", "driver", "driver version"),
+        (
+            "links[0-3].hop",
+            "topology.contradiction",
+            "link:0-3",
+            "sources disagree on the topology of GPUs 0 and 3: x (a); y (b)",
+        ),
+        (
+            "links[0-3].p2p_read",
+            "machine.contradiction",
+            "link:0-3",
+            "sources disagree on the peer read of GPUs 0 and 3",
+        ),
+        (
+            "gpus[1].clocks_mhz.memory.max",
+            "machine.contradiction",
+            "gpu:1",
+            "sources disagree on the memory clock max of GPU 1",
+        ),
+        ("driver.version", "machine.contradiction", "driver", "sources disagree on the driver version"),
     ],
 )
 def test_a_contradiction_names_its_fact(fact: str, id: str, subject: str, words: str) -> None:
     reported = (Contradiction(fact=fact, said={"a": "x", "b": "y"}),)
     found = next(one for one in find(replace(sound(), contradictions=reported)) if one.id == id)
     assert (found.subject.text, found.severity) == (subject, "warning")
-    assert found.says.startswith(f"sources disagree on the {words}")
+    assert found.says.startswith(words)
     assert found.says.endswith("y (b); the first is used")
 
 

@@ -101,6 +101,12 @@ def test_a_card_that_slows_down_for_heat_is_reported_once() -> None:
     assert [finding.id for finding in found] == ["throttle.sw_thermal_slowdown"]
 
 
+def test_memory_at_its_limit_is_hot_and_below_it_is_not() -> None:
+    assert find(gpu(1, temperature_c={"memory": 84})(sound())) == ()
+    (found,) = find(gpu(1, temperature_c={"memory": 85})(sound()))
+    assert found.id == "thermal.memory_hot"
+
+
 @pytest.mark.parametrize(
     ("spent", "severity"),
     [
@@ -123,6 +129,12 @@ def test_time_in_slowdown_is_evidence_after_the_fact(spent: dict[str, int], seve
 def test_minutes_that_all_gpus_spent_throttled_are_no_finding() -> None:
     counters = {"sw_thermal_slowdown": 900 * 10**9}
     assert find(every_gpu(violation_ns=counters)(sound())) == ()
+
+
+def test_a_gpu_that_is_throttled_at_present_has_that_finding_alone() -> None:
+    counters = {"hw_thermal_slowdown": 6000 * 10**9}
+    (found,) = find(gpu(1, violation_ns=counters, throttle={"mask": 0x48})(sound()))
+    assert found.id == "throttle.hw_thermal_slowdown"
 
 
 @pytest.mark.parametrize(

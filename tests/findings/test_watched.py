@@ -23,6 +23,11 @@ def test_steady_work_and_idling_have_no_findings() -> None:
     assert found([IDLING] * 100) == ()
 
 
+def test_a_history_without_samples_reports_nothing() -> None:
+    assert find_watched(sound(2), History()) == ()
+    assert find_watched(sound(2), watched([IDLING])) == ()
+
+
 def test_a_link_that_changes_under_load_is_flapping_and_the_changes_are_counted() -> None:
     (finding,) = found([samples(pcie_gen=3 if number % 2 else 2) for number in range(12)])
     assert (finding.id, finding.subject.text, finding.severity) == ("pcie.link_flapping", "gpu:1", "warning")
@@ -97,6 +102,11 @@ def test_a_clock_that_sinks_under_load_is_sagging() -> None:
     assert finding.evidence["mhz"] == pytest.approx(1200, abs=5)
 
 
+def test_a_clock_that_sinks_for_a_reported_reason_is_reported_by_that_reason() -> None:
+    sinking = [samples()] * 30 + [samples(graphics_mhz=1200, throttle_mask=0x20)] * 50
+    assert {finding.id for finding in found(sinking)} == {"throttle.sw_thermal_slowdown"}
+
+
 def test_small_drift_and_one_short_dip_are_no_sagging() -> None:
     assert found([samples(graphics_mhz=1530 - number) for number in range(100)]) == ()
     assert found([samples(graphics_mhz=1900)] * 3 + [samples()] * 60) == ()  # a boost as the load begins
@@ -115,6 +125,15 @@ def test_an_unknown_xid_is_reported_as_a_number_and_one_without_a_gpu_names_none
     assert "Xid 999 reported 2 times" in finding.says
     assert (finding.subject.text, finding.severity) == ("driver", "warning")
     assert xid_case(999).remedy
+
+
+def test_a_gpu_that_fell_off_the_bus_is_an_error_and_comes_first() -> None:
+    findings = found(
+        [samples(throttle_mask=4)] * 5, xids=[Xid(code=45, gpu=0), Xid(code=79, gpu=1), Xid(code=13, gpu=0)]
+    )
+    assert findings[0].evidence["xid"] == 79
+    assert findings[0].severity == "error"
+    assert [finding.severity for finding in findings] == ["error", "warning", "info", "info"]
 
 
 def test_a_flood_of_xids_is_counted_without_end() -> None:
@@ -167,6 +186,9 @@ def test_a_gpu_that_stops_answering_while_it_is_watched_is_lost() -> None:
                     GpuSample,
                     gpu=st.integers(0, 3),
                     graphics_mhz=st.none() | st.integers(0, 3000),
+                    memory_mhz=st.none(),
+                    power_w=st.none() | st.floats(0, 700),
+                    temperature_c=st.none() | st.integers(0, 120),
                     throttle_mask=st.none() | st.integers(0, 2**20),
                     gpu_utilization_percent=st.none() | st.integers(0, 100),
                     pcie_gen=st.none() | st.integers(0, 6),

@@ -112,6 +112,12 @@ def test_one_that_fails_is_left_out_and_a_stop_keeps_what_was_measured() -> None
     assert (race.leader, race.settled, [len(runs) for runs in race.runs]) == (1, "stopped", [1, 2])
 
 
+def test_where_all_fail_there_is_no_leader() -> None:
+    race = Race(2)
+    race.run(lambda place, number: "no", TimeBudget(None, lambda: 0.0))
+    assert (race.leader, race.settled, race.racing) == (None, "failed", [])
+
+
 def test_the_noise_within_runs_counts_where_rounds_agree_by_chance() -> None:
     fast, slow = [TimedRun(1010.0, 0.02)] * 2, [TimedRun(1000.0, 0.02)] * 2
     ahead, noise = lead(fast, slow)
@@ -164,3 +170,10 @@ def test_predicted_ones_are_the_best_that_differ_in_mode(
     speeds = [one.images_per_sec or 0.0 for one in found]
     assert speeds == sorted(speeds, reverse=True)
     assert all(one.variable_update != "independent" for one in found)
+
+
+def test_options_leave_fewer(predicted: Callable[..., Plan]) -> None:
+    served = contenders(predicted(variable_update="parameter_server"), 9)
+    assert {one.variable_update for one in served} == {"parameter_server"}
+    alone = contenders(predicted(ps="cpu"), 9)
+    assert modes(alone) == ["parameter_server cpu"]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.planner import Request, plan_here
+from gputopo.planner import Request, hidden_gpus, plan_here
 from gputopo.planner.available import visible_gpus
 from gputopo.values.errors import HardwareError, NoPlanError, UsageError
 from gputopo.values.machine import Machine, Mig
@@ -49,6 +49,11 @@ def test_a_mig_instance_is_of_a_gpu_in_mig_mode() -> None:
     for index in range(4):
         split = changed(split, index, mig=Mig(mode=index == 3))
     assert visible("MIG-1f2e", split) == (3,)
+
+
+def test_without_the_variable_nothing_is_hidden() -> None:
+    assert visible_gpus({}, machine()) is None
+    assert hidden_gpus({}, machine()) == {}
 
 
 def test_uuids_cannot_be_matched_where_the_machine_does_not_know_its_own() -> None:

@@ -8,7 +8,7 @@ from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.run.plan import Plan
 from gputopo.values.schema import decode, encode
 from tests import there
-from tests.matrices import DGX1_V100, SEVEN, machine_of
+from tests.matrices import DGX1_V100, SEVEN, changed, machine_of
 
 
 def says(found: Plan, words: str) -> bool:
@@ -50,6 +50,14 @@ def test_nvlinks_come_before_pcie_and_more_links_before_fewer() -> None:
     assert says(found, "--prefer-pix is met")
 
 
+def test_without_a_number_prefer_pix_takes_all_where_there_is_no_island() -> None:
+    found = plan(machine_of("X SYS\nSYS X"), Request(prefer_pix=True))
+    assert found.choice.gpus == (0, 1)
+    assert found.choice.ps_device == "cpu"
+    assert says(found, "--prefer-pix cannot be met")
+    assert [refusal.gpus for refusal in found.refused] == [None]
+
+
 def test_a_request_for_too_large_an_island_names_the_largest_and_gives_the_best() -> None:
     found = plan(machine_of(SEVEN), Request(num_gpus=5, prefer_pix=True))
     assert found.choice.gpus == (0, 3, 4, 5, 6)
@@ -57,6 +65,13 @@ def test_a_request_for_too_large_an_island_names_the_largest_and_gives_the_best(
     assert wish.startswith("--prefer-pix cannot be met with 5 GPUs")
     assert "largest PIX island has 4 (GPUs 3, 4, 5 and 6)" in wish
     assert wish in found.choice.reasons
+
+
+def test_a_single_gpu_holds_its_variables() -> None:
+    found = plan(machine_of(SEVEN), Request(num_gpus=1, prefer_pix=True, exclude=(0,)))
+    assert found.choice.gpus == (1,)
+    assert found.choice.ps_device == "gpu:1"
+    assert says(found, "has no effect")
 
 
 def test_named_gpus_are_taken_as_they_are_in_tower_order() -> None:
@@ -78,6 +93,20 @@ def test_excluded_gpus_are_not_chosen_and_are_reported() -> None:
     assert found.choice.gpus == (0, 2, 3)
     assert found.refused[0].gpus == (1, 4, 5)
     assert "excluded" in found.refused[0].reason
+
+
+def test_gpu_numbers_with_gaps_are_kept() -> None:
+    machine = Machine(
+        source="a test",
+        gpus=(Gpu(index=2), Gpu(index=5), Gpu(index=7)),
+        links=(Link(a=2, b=5, hop=Hop.SYS), Link(a=5, b=7, hop=Hop.PIX)),
+    )
+    assert plan(machine, Request(num_gpus=2, prefer_pix=True)).choice.gpus == (5, 7)
+
+
+def test_mixed_kinds_of_gpus_are_reported() -> None:
+    machine = changed(changed(machine_of(SEVEN), 0, name="GTX 1070"), 1, name="GTX 1080 Ti")
+    assert says(plan(machine, Request(num_gpus=2)), "GPU 0: GTX 1070, GPU 1: GTX 1080 Ti")
 
 
 def test_the_gpu_that_is_to_hold_the_variables_is_in_every_set() -> None:

@@ -5,6 +5,15 @@ from gputopo.values.errors import UsageError
 from gputopo.values.run.plan import mode_words
 
 
+def test_the_variables_are_where_they_take_least_work_and_the_order_is_that_of_the_work() -> None:
+    plan = cpu_plan("alexnet", devices=4)
+    modes = list(map(mode_words, plan.candidates))
+    assert modes[:3] == ["parameter_server cpu", "parameter_server gpu:spread", "replicated copy"]
+    assert modes[-2:] == ["replicated ring", "replicated collective"]
+    assert not any("nccl" in mode for mode in modes)
+    assert (plan.choice.images_per_sec, plan.prediction) == (None, None)
+
+
 def test_a_reduction_that_would_lose_gradients_is_not_listed() -> None:
     assert "replicated tf_hierarchical" not in map(mode_words, cpu_plan("alexnet", devices=3).candidates)
 

@@ -14,6 +14,7 @@ from gputopo.planner.candidates import UNREAD_LINKS, record_reason
 from gputopo.planner.choose import basis_of
 from gputopo.planner.fastest import TIE, Basis, Fastest
 from gputopo.planner.selection import ALL
+from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.prediction.search import FoundCandidate
 from gputopo.prediction.step import Placement, StepSeconds
 from gputopo.values.errors import UsageError
@@ -209,6 +210,17 @@ def test_without_a_speed_one_is_assumed_and_the_nearest_gpus_are_chosen() -> Non
     assert "nothing predicted" not in why(plan(machine_of(FOUR_AND_FOUR), Request(num_gpus=2)))
 
 
+def test_an_earlier_run_of_one_gpu_is_a_speed() -> None:
+    machine = machine_of(SEVEN)
+    named = msgspec.structs.replace(
+        machine, gpus=tuple(msgspec.structs.replace(gpu, name="GeForce GTX 1070") for gpu in machine.gpus)
+    )
+    history = (Figure("GeForce GTX 1070", "alexnet", 512, "fp32", 1234.0),)
+    found = plan(named, Request(num_gpus=1, model="alexnet", batch_size=512), history=history)
+    assert speed(found) == pytest.approx(1234.0)
+    assert "measured here" in there(found.prediction).single_gpu_source
+
+
 def test_what_was_learned_of_the_box_changes_the_constants_and_their_range() -> None:
     machine = machine_of(SEVEN)
     shares = {"parameter_server cpu": 0.5}
@@ -245,6 +257,14 @@ def test_without_history_and_with_other_programs_nothing_of_the_box_counts(field
 def test_what_cannot_be_predicted_from_is_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         plan(machine_of(SEVEN), request(num_gpus=2, **fields))
+
+
+def test_links_of_which_nothing_is_known_are_assumed_and_the_reasons_say_so() -> None:
+    found = plan(msgspec.structs.replace(machine_of(SEVEN), links=()), request(num_gpus=2))
+    assert found.choice.gpus == (0, 1)
+    assert found.prediction is not None
+    assert "topology unknown" in why(found)
+    assert "PCIe hops between GPU 0-6 (nvidia-smi topo -m)" in why(found)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,15 @@ def test_one_gpu_is_taken_where_more_are_slower() -> None:
     assert found.reason.startswith("2 are slower than 1: ")
 
 
+def test_a_lower_gain_takes_more_and_is_named() -> None:
+    counts = settled(measured(12.0), LARGE).counts
+    least = min(one.gain for one in counts if one.gain is not None)
+    less = settled(measured(12.0), msgspec.structs.replace(LARGE, gain=max(least, 0.0)))
+    more = settled(measured(12.0), msgspec.structs.replace(LARGE, gain=1.0))
+    assert less.num_gpus >= more.num_gpus
+    assert more.gain == 1.0
+
+
 def test_without_a_prediction_all_are_taken() -> None:
     found = settled(machine_of(SEVEN), Request(num_gpus="auto"))
     assert (found.num_gpus, found.reason) == (7, "all that can be used: no step is predicted for this job")
@@ -176,6 +185,12 @@ def test_auto_of_gpus_of_one_speed_is_the_batch_of_the_model_on_each() -> None:
     assert "--batch-size auto: equal batches, as the GPUs are of one speed" in found.choice.reasons
 
 
+def test_auto_without_known_speeds_is_equal_batches_and_says_why() -> None:
+    found = planned(batch_size="auto", single_gpu_images_per_sec=())
+    assert found.choice.batch_sizes == ()
+    assert "--batch-size auto: equal batches, as no speed of one GPU is known" in found.choice.reasons
+
+
 def crowded(seed: int) -> tuple[Machine, tuple[float, ...]]:
     """Return five GPUs with links and speeds that differ, all measured."""
     rng = random.Random(seed)
@@ -244,6 +259,12 @@ def test_a_list_that_does_not_have_one_number_for_each_gpu_is_refused(
     assert what in refused.value.what
 
 
+def test_what_an_option_costs_is_compared_with_the_same_batches() -> None:
+    found = planned(batch_size="auto", ps="cpu")
+    (price,) = (one for one in there(found.prediction).prices if one.option == "--ps cpu")
+    assert price.images_per_sec == planned(batch_size="auto").choice.images_per_sec
+
+
 @pytest.mark.parametrize("ps", ["cpu", "gpu:spread", "gpu:3"])
 def test_batches_in_proportion_make_no_plan_slower(ps: str) -> None:
     speeds, batch = (9.0, 31.0, 14.0, 30.0, 90.0, 45.0, 20.0), 3
@@ -298,3 +319,12 @@ def test_a_plan_that_does_as_advised_advises_nothing_more() -> None:
     for batch in ("auto", before.in_proportion.batch_sizes):
         found = there(compared(*speeds, request=msgspec.structs.replace(UNEQUAL, batch_size=batch)))
         assert (found.better.batch_sizes, found.use) == (before.better.batch_sizes, "")
+
+
+def test_a_list_is_in_the_order_of_the_gpus_that_were_named() -> None:
+    speeds = (150.0, 100.0)
+    forward = planned(gpus=(6, 0), single_gpu_images_per_sec=speeds, batch_size=(90, 60))
+    assert forward.choice.gpus == (6, 0)
+    assert forward.choice.compute_ms == pytest.approx(600)
+    backward = planned(gpus=(6, 0), single_gpu_images_per_sec=speeds, batch_size=(60, 90))
+    assert backward.choice.compute_ms == pytest.approx(900)

@@ -109,6 +109,13 @@ def test_half_the_hosts_and_half_of_those_are_asked_whether_they_would_be_as_fas
     assert asked == [2, 4]
 
 
+def test_the_slowest_network_decides_and_is_named() -> None:
+    parts = [HostPart(f"n{n}", two_switches(), (0, 1)) for n in (1, 2, 3)]
+    found = joint_of(parts, ASKED, [rate(1.0), rate(0.2), rate(1.0)])
+    assert isinstance(found, Joint)
+    assert predicted(found).links["network"] == "network of n2"
+
+
 def test_variables_on_one_host_send_all_weights_and_gradients_of_the_others_over_its_card() -> None:
     joint = steps_of(4, 4, 4)
     replicated = predicted(joint)

@@ -1,8 +1,9 @@
 import msgspec
 import pytest
 
+from gputopo.captures.merge import merge
 from gputopo.planner import plan
-from gputopo.planner.request import Request
+from gputopo.planner.request import Request, gpus_in_words
 from gputopo.values.errors import GputopoError, NoPlanError, UsageError
 from gputopo.values.machine import (
     Fabric,
@@ -12,6 +13,7 @@ from gputopo.values.machine import (
     Mig,
     PciNode,
     RemappedRows,
+    UtilizationPercent,
 )
 from tests.matrices import SEVEN, changed, machine_of
 
@@ -38,12 +40,6 @@ BAD: list[tuple[type[GputopoError], Request, str, str]] = [
     (UsageError, Request(ps="gpu:3", gpus=(0, 1)), "none of the chosen GPUs 0 and 1", "--ps gpu:0"),
     (UsageError, Request(variable_update="replicated", ps="cpu"), "its own copy", "parameter_server"),
     (UsageError, Request(all_reduce="ring", ps="cpu"), "so --ps cpu has no effect", "one of the two"),
-    (
-        UsageError,
-        Request(all_reduce="ring", variable_update="independent"),
-        "nothing is reduced",
-        "replicated",
-    ),
     (UsageError, Request(all_reduce="rng"), "no reduction 'rng'", "ring"),
     (UsageError, Request(all_reduce="psgpu#8"), "there are 7", "psgpu#7"),
     (UsageError, Request(all_reduce="tf_hierarchical", num_gpus=5), "is odd", "use hierarchical"),
@@ -127,9 +123,20 @@ def test_a_machine_without_gpus_has_no_plan() -> None:
     assert "--from" in error_of(NoPlanError, Machine(source="a test"), Request(num_gpus=1)).hint
 
 
+def test_gpus_are_named_in_words() -> None:
+    assert gpus_in_words((3,)) == "GPU 3"
+    assert gpus_in_words((0, 1, 2)) == "GPUs 0, 1 and 2"
+
+
 def test_a_reduction_that_is_asked_for_means_copies_on_every_gpu() -> None:
     chosen = plan(machine_of(SEVEN), Request(num_gpus=2, all_reduce="xring#2")).choice
     assert (chosen.variable_update, chosen.all_reduce, chosen.ps_device) == ("replicated", "ring#2", None)
+
+
+def test_a_reduction_without_copies_is_refused() -> None:
+    error = error_of(UsageError, machine_of(SEVEN), Request(all_reduce="ring", variable_update="independent"))
+    assert "nothing is reduced" in error.what
+    assert "--variable-update replicated" in error.hint
 
 
 def test_a_hierarchical_reduction_names_its_groups_by_the_machines_gpus() -> None:
@@ -148,3 +155,12 @@ def test_where_nobody_excluded_a_gpu_no_hint_advises_to_exclude_fewer() -> None:
     error = error_of(NoPlanError, split, Request())
     assert error.what.startswith("the only GPU cannot be used; GPU 0 left out: in MIG mode")
     assert error.hint == "see gputopo inspect"
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_gpu_that_was_lost_in_one_of_several_captures_is_left_out(order: int) -> None:
+    whole = machine_of(SEVEN)
+    idle, busy = (changed(whole, 2, utilization_percent=UtilizationPercent(gpu=load)) for load in (0, 99))
+    captures = [idle, changed(busy, 3, lost=True)][::order]
+    refused = plan(merge(captures), Request(num_gpus=2)).refused
+    assert [one.reason for one in refused if 3 in (one.gpus or ())] == ["GPU 3 left out: lost, no answer"]

@@ -1,7 +1,7 @@
 """Plans on machines with GPUs that are in use or have errors: others are chosen."""
 
 from gputopo.planner import Request, plan
-from gputopo.values.machine import GpuProcess, Machine, MemoryMib, Throttle
+from gputopo.values.machine import GpuProcess, Machine, MemoryMib, Throttle, UtilizationPercent
 from gputopo.values.run.plan import Plan
 from tests.matrices import SEVEN, changed, machine_of
 
@@ -43,6 +43,16 @@ def test_idle_gpus_come_before_close_ones() -> None:
     assert line.endswith(": idle GPUs 1, 2 and 3 chosen, PHB instead of PIX")
 
 
+def test_load_without_a_process_is_use() -> None:
+    memory, load = MemoryMib(total=10_240, used=9_184, free=640), UtilizationPercent(gpu=65)
+    hidden = {"memory_mib": memory, "utilization_percent": load, "processes": ()}
+    found = plan(seven((0, hidden), (1, hidden)), Request(num_gpus=2, gpus=(0, 1, 2, 3)))
+    assert found.warnings == (
+        "GPUs 0 and 1 in use, 65% load, 9184 of 10240 MiB used, no process listed: "
+        "idle GPUs 2 and 3 chosen, PHB instead of PIX",
+    )
+
+
 def test_without_a_number_all_idle_gpus_are_chosen_and_all_gpus_where_none_is_idle() -> None:
     found = plan(seven((0, BUSY), (5, BRAKED)), Request())
     assert found.choice.gpus == (1, 2, 3, 4, 5, 6)  # what is in error can still be used
@@ -53,6 +63,20 @@ def test_without_a_number_all_idle_gpus_are_chosen_and_all_gpus_where_none_is_id
     assert everyone.warnings == (
         f"GPUs 0, 1, 2, 3, 4, 5 and 6 {USED}: taken, as all GPUs to choose from are in use or in error",
     )
+
+
+def test_every_gpu_that_was_passed_over_is_named_not_only_the_first() -> None:
+    found = plan(seven((3, BUSY), (5, BUSY)), Request(num_gpus=2, gpus=(3, 4, 5, 6)))
+    assert found.choice.gpus == (4, 6)
+    assert found.warnings == (f"GPUs 3 and 5 {USED}: idle GPUs 4 and 6 chosen",)
+    one = plan(seven((0, BUSY), (1, BUSY), (4, BUSY)), Request(num_gpus=1))
+    assert one.choice.gpus == (2,)
+    assert one.warnings == (f"GPUs 0 and 1 {USED}: idle GPU 2 chosen",)
+
+
+def test_what_comes_next_is_no_set_that_differs_only_in_equal_gpus() -> None:
+    found = plan(seven((0, BUSY)), Request(num_gpus=2))
+    assert [candidate.gpus for candidate in found.candidates][:2] == [(1, 2), (3, 4)]
 
 
 def test_where_none_is_without_them_the_fewest_are_taken() -> None:
@@ -74,6 +98,12 @@ def test_an_island_with_a_gpu_in_use_does_not_meet_prefer_pix() -> None:
     assert says(found, "--prefer-pix is not met: each PIX island of 3 GPUs")
     largest = plan(seven((3, BUSY), (4, BUSY)), Request(prefer_pix=True))
     assert largest.choice.gpus == (0, 1, 2)
+
+
+def test_so_is_one_without_a_gpu_that_has_an_error() -> None:
+    found = plan(seven((0, BUSY), (1, BRAKED)), Request(num_gpus=2, prefer_pix=True))
+    assert found.choice.gpus == (3, 4)
+    assert says(found, "throttle.hw_power_brake_slowdown")
 
 
 def test_gpus_that_were_named_are_taken_as_named_with_a_warning() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gputopo.captures.recording import read_bundled
 from gputopo.prediction.one_gpu_speeds import (
     Figure,
     OneGpuJob,
@@ -20,6 +21,7 @@ from gputopo.prediction.one_gpu_speeds import (
 )
 from gputopo.prediction.roofline import FULL_CLOCKS, Clocks
 from gputopo.reference.expectations import expected_gpu
+from gputopo.values.errors import UsageError
 from gputopo.values.gpu import ClockMhz, ClocksMhz, UtilizationPercent
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.events import Device
@@ -177,6 +179,11 @@ def test_one_number_is_for_all_gpus_and_several_are_one_for_each() -> None:
     assert given_speeds([], [0, 1]) == {}
 
 
+def test_numbers_for_other_gpus_are_refused() -> None:
+    with pytest.raises(UsageError, match="2 numbers for 3 GPUs"):
+        given_speeds([1.0, 2.0], [0, 1, 2])
+
+
 def test_an_earlier_run_of_one_gpu_counts_before_published_figures() -> None:
     found = speed(Gpu(index=0, name=f"NVIDIA {GTX_1080}"), history=past_speeds([run()]))
     assert found.images_per_sec == 140.0
@@ -236,6 +243,15 @@ def test_a_run_on_a_gpu_itself_counts_before_those_on_others_of_its_model() -> N
         first, second, without = (one and one.images_per_sec for one in speeds(box, history=history).values())
         assert (first, second) == (140.0, 90.0)
         assert 90.0 <= (without or 0.0) <= 140.0
+
+
+def test_a_dgx_1_of_the_published_table_has_its_published_speed() -> None:
+    found = speeds(read_bundled("dgx1-p100"))
+    for one in found.values():
+        assert one is not None
+        assert one.low < 219 < one.high
+        assert one.images_per_sec == pytest.approx(221.7, rel=0.01)
+        assert one.source == "published: tf_cnn_benchmarks on Tesla P100-SXM2-16GB, batch 64"
 
 
 def clocked(now: int, *, used: int = 100, **core: int) -> Gpu:

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -63,6 +65,27 @@ def test_bfloat16_needs_tensor_cores_of_ampere() -> None:
     assert seconds("Tesla V100-SXM2-16GB", precision="bf16") > seconds(
         "Tesla V100-SXM2-16GB", precision="fp16"
     )
+
+
+def test_newer_gpus_of_a_class_are_faster() -> None:
+    for row in (
+        (
+            "GeForce GTX 1080",
+            "GeForce GTX 1080 Ti",
+            "GeForce RTX 2080 Ti",
+            "GeForce RTX 3090",
+            "GeForce RTX 4090",
+        ),
+        (
+            "Tesla K80",
+            "Tesla M40",
+            "Tesla P100-SXM2-16GB",
+            "Tesla V100-SXM2-16GB",
+            "A100-SXM4-40GB",
+            "H100 80GB HBM3",
+        ),
+    ):
+        assert all(seconds(newer) < seconds(older) for older, newer in pairwise(row))
 
 
 def test_clocks_slow_the_part_that_they_drive() -> None:

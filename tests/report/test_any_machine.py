@@ -80,6 +80,25 @@ def test_the_exposition_follows_the_grammar_and_no_series_is_there_twice(machine
     assert [one for one, count in series.items() if count > 1] == []
 
 
+@given(machines())
+def test_nothing_differs_from_itself(machine: Machine) -> None:
+    # Several GPUs of one index or address are no machine: which is which is unknown.
+    indices = [gpu.index for gpu in machine.gpus]
+    if len(set(indices)) < len(indices):
+        return
+    machine = msgspec.structs.replace(
+        machine,
+        gpus=tuple(msgspec.structs.replace(gpu, uuid=f"GPU-{gpu.index}") for gpu in machine.gpus),
+        nics=machine.nics[:1],
+        pci=machine.pci[:1],
+        links=machine.links[:1],
+    )
+    assert not [change for change in difference(machine, machine).changes if change.was == change.is_]
+    assert {change.was == change.was for change in difference(machine, machine).changes} <= {
+        False
+    }  # only NaN
+
+
 @given(machines(), machines())
 def test_any_two_machines_can_be_compared_and_the_result_be_shown(one: Machine, other: Machine) -> None:
     found = difference(one, other)

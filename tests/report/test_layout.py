@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -5,10 +6,17 @@ from gputopo.report.layout import (
     Column,
     aligned,
     blocks,
+    labelled,
     paragraph,
     text_of,
     width_of,
 )
+from gputopo.values.index_ranges import index_ranges
+
+
+def test_a_text_hangs_beside_its_label() -> None:
+    text = text_of(labelled([("CPU", "a b c d e f"), ("Memory", "x")], 15))
+    assert text == "CPU     a b c d\n        e f\nMemory  x\n"
 
 
 def test_columns_are_aligned_to_their_sides_and_heads_stand_at_the_bottom() -> None:
@@ -22,6 +30,10 @@ def test_a_cell_that_is_too_long_folds_in_its_column() -> None:
         aligned(Column("", ("0",)), [Column("Name", ("one two three",), max_width=8), Column("N", ("1",))])
     )
     assert text == "   Name      N\n0  one two   1\n   three\n"
+
+
+def test_a_row_with_nothing_in_it_is_left_out() -> None:
+    assert "NIC0" not in text_of(aligned(Column("", ("GPU0", "NIC0")), [Column("CPUs", ("0-7", ""))]))
 
 
 def test_a_group_stays_together_if_a_block_has_space_for_it() -> None:
@@ -46,3 +58,10 @@ def test_a_paragraph_fits_and_keeps_its_words(text: str, width: int) -> None:
     lines = text_of(paragraph(text, width)).splitlines()
     assert max(map(len, lines), default=0) <= width
     assert "".join("".join(lines).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("indices", "text"), [([], ""), ([3], "3"), ([0, 1, 2], "0-2"), ([6, 0, 1, 3, 3], "0-1,3,6")]
+)
+def test_indices_are_written_as_ranges(indices: list[int], text: str) -> None:
+    assert index_ranges(indices) == text

@@ -2,18 +2,19 @@ import re
 
 import pytest
 
-from gputopo.findings import Inspection
+from gputopo.findings import Finding, Inspection
 from gputopo.report.document import Drawing, of_sections
 from gputopo.report.layout import text_of
 from gputopo.report.machine.inspection import inspection_document
 from gputopo.report.machine.matrix import matrix_view
 from gputopo.report.markdown import document_markdown, escaped
 from gputopo.values.machine import Gpu, Machine, Unread
+from gputopo.values.subject import Subject
 from tests.kit.machines import machine_of
 
 
-def shown(machine: Machine) -> str:
-    return document_markdown(inspection_document(Inspection(machine=machine), "all"))
+def shown(machine: Machine, *findings: Finding) -> str:
+    return document_markdown(inspection_document(Inspection(machine=machine, findings=findings), "all"))
 
 
 def code_blocks(text: str) -> list[tuple[str, str]]:
@@ -30,7 +31,7 @@ def table_after(text: str, title: str) -> list[list[str]]:
     return [cells[0], *cells[2:]]
 
 
-@pytest.mark.parametrize("scenario", ["7gforce", "lost_gpu"])
+@pytest.mark.parametrize("scenario", ["7gforce", "dgx1", "lost_gpu", "desktop"])
 def test_every_gpu_has_a_row_as_wide_as_the_head(scenario: str) -> None:
     machine = machine_of(scenario)
     head, *rows = table_after(shown(machine), "GPUs")
@@ -45,6 +46,16 @@ def test_the_matrix_stands_in_a_code_block_as_it_is() -> None:
     blocks = [block[1] for block in code_blocks(shown(machine))]
     assert text_of(matrix_view(machine, 120)) in blocks
     assert any("root complex" in block for block in blocks)
+
+
+def test_findings_are_a_list_with_id_severity_and_remedy() -> None:
+    same = {"id": "pcie.slot", "severity": "warning", "remedy": "move it"}
+    text = shown(
+        Machine(source="x"),
+        Finding(subject=Subject.parse("gpu:1"), says="one lane", **same),  # type: ignore[arg-type]
+        Finding(subject=Subject.parse("gpu:2"), says="two lanes", **same),  # type: ignore[arg-type]
+    )
+    assert "- **warning** `pcie.slot` (gpu:1-2)\n  - one lane\n  - two lanes\n  - To do: move it\n" in text
 
 
 def test_what_is_in_doubt_or_missing_is_there_too() -> None:

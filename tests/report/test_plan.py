@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from gputopo.report.document import document_text
+from gputopo.report.document import document_lines, document_text
 from gputopo.report.plan import answer, environment_lines, plan_document, summary_lines
 from gputopo.values.run.plan import (
     Candidate,
@@ -56,6 +56,14 @@ def test_at_most_five_reasons_are_shown_warnings_first_and_no_refusal_twice() ->
     ]
 
 
+def test_parts_that_a_plan_has_not_are_left_out() -> None:
+    text = shown(Plan(choice=CHOICE, candidates=(CHOICE,)))
+    assert text.startswith("GPUs 0,1, parameter_server gpu:0.\n")
+    assert "Candidates" not in text
+    assert "Refused" not in text
+    assert "Images/sec" not in text
+
+
 def test_many_candidates_are_cut_with_a_word_about_it() -> None:
     others = tuple(Candidate(gpus=(0, n), ps_device="cpu") for n in range(2, 11))
     assert "and 4 more" in shown(Plan(choice=CHOICE, candidates=(CHOICE, *others)))
@@ -80,7 +88,7 @@ def test_gpus_are_written_in_the_order_of_the_towers_as_the_option_takes_them(
     assert answer(Plan(choice=Candidate(gpus=gpus))) == f"GPUs {text}, parameter_server."
 
 
-@pytest.mark.parametrize("width", [50, 120])
+@pytest.mark.parametrize("width", [50, 80, 120])
 def test_a_plan_of_sixteen_gpus_fits(width: int) -> None:
     whole = Candidate(gpus=tuple(range(16)), ps_device="cpu", reasons=("far " * 40,))
     other = Candidate(gpus=tuple(range(16)), ps_device="gpu:15", reasons=("near " * 40,))
@@ -162,6 +170,12 @@ def test_the_steps_of_the_next_best_are_bars_of_their_parts() -> None:
     assert lines[4].split() == ["█", "compute", "▓", "weights", "▒", "gradients", "░", "variables"]
 
 
+def test_a_bar_has_a_colour_for_each_part() -> None:
+    spans = [span for line in document_lines(plan_document(PREDICTED), 80) for span in line]
+    styles = {text[0]: style for text, style in spans if text.startswith(("█", "▓", "▒"))}
+    assert len(set(styles.values()) - {""}) == len(styles) == 3
+
+
 def test_a_plan_that_is_slower_than_fewer_gpus_begins_with_that() -> None:
     fewer = GpuCount(num_gpus=1, images_per_sec=1300.0, speedup=1.0)
     slow = msgspec.structs.replace(PREDICTED, prediction=prediction(fewer=fewer))
@@ -212,13 +226,14 @@ def test_a_run_prints_two_lines_of_a_prediction_and_none_without() -> None:
     assert summary_lines(Plan(choice=CHOICE)) == ()
 
 
-def test_a_predicted_plan_of_sixteen_gpus_fits() -> None:
+@pytest.mark.parametrize("width", [50, 80, 120])
+def test_a_predicted_plan_of_sixteen_gpus_fits(width: int) -> None:
     gpus = tuple(range(0, 32, 2))
     first, second = predicted("gpu:spread", 80.0, gpus), predicted("gpu:30", 100.0, gpus)
     speeds = dict.fromkeys(gpus, 1000.0)
     basis = prediction(single_gpu_images_per_sec=speeds, single_gpu_source="published: " * 9)
     plan = Plan(choice=first, candidates=(first, second), prediction=basis)
-    assert max(map(len, shown(plan, 50).splitlines())) <= 50
+    assert max(map(len, shown(plan, width).splitlines())) <= width
 
 
 @pytest.mark.parametrize(
@@ -231,7 +246,12 @@ def test_a_predicted_plan_of_sixteen_gpus_fits() -> None:
         ),
         (
             Learned(runs=2, jobs=2, range_shares={"parameter_server gpu:N": 0.9}),
-            "times as much, the range stays, none was parameter_server cpu",
+            "2 runs of 2 jobs on several GPUs: links reach 1.00 of what is assumed otherwise, a variable "
+            "costs 1.00 times as much, the range stays, none was parameter_server cpu",
+        ),
+        (
+            Learned(runs=1, jobs=1),
+            "1 run of 1 job on several GPUs: changes nothing, 2 jobs are needed",
         ),
         (
             Learned(runs=3, jobs=2, odd=1),
@@ -250,7 +270,7 @@ def test_a_plan_states_how_many_runs_of_the_box_it_rests_on(learned: Learned, wo
     )
     fast = Candidate(gpus=(0, 1), ps_device="cpu", images_per_sec=1700.0, step_ms=75.0, compute_ms=70.0)
     text = shown(Plan(choice=fast, candidates=(fast,), prediction=prediction), 400)
-    assert words in text.partition("Own runs  ")[2]
+    assert f"Own runs  {words}" in text
     bare = msgspec.structs.replace(prediction, learned=None)
     assert "Own runs" not in shown(Plan(choice=fast, candidates=(fast,), prediction=bare))
 

@@ -74,6 +74,12 @@ def test_numbers_are_in_base_units() -> None:
     assert value(found, "gputopo_gpu_performance_state") == 2
 
 
+def test_the_firmware_versions_are_labels_of_the_gpu() -> None:
+    found = families(whole(vbios_version="86.04.50.00.01", gsp_firmware_version="550.163.01"))
+    labels = {"vbios_version": "86.04.50.00.01", "gsp_firmware_version": "550.163.01"}
+    assert value(found, "gputopo_gpu_info", **labels) == 1
+
+
 @pytest.mark.parametrize(("action", "needed"), [("none", 0), ("drain and reset", 1)])
 def test_what_the_driver_asks_for_is_a_series_with_its_word(action: str, needed: int) -> None:
     found = families(whole(recovery_action=action))
@@ -93,6 +99,16 @@ def test_how_a_gpu_stands_with_its_nvswitches_is_a_state_set_and_its_health_a_se
     assert value(found, "gputopo_gpu_fabric_partition_assigned") == 0
     refused = families(whole(fabric=Fabric(state="completed", status="insufficient resources")))
     assert value(refused, "gputopo_gpu_fabric_joined", status="insufficient resources") == 0
+
+
+def test_a_gpu_that_is_joining_or_has_no_nvswitches_has_no_more_series_than_is_known() -> None:
+    joining = families(whole(fabric=Fabric(state="in progress")))
+    assert value(joining, "gputopo_gpu_fabric_state", state="in progress") == 1
+    assert value(joining, "gputopo_gpu_fabric_state", state="completed") == 0
+    assert [name for name in joining if "fabric" in name] == ["gputopo_gpu_fabric_state"]
+    unheard = families(whole(fabric=Fabric(state="a new word")))
+    assert value(unheard, "gputopo_gpu_fabric_state", state="a new word") == 1
+    assert not [name for name in families(whole()) if "fabric" in name]
 
 
 @pytest.mark.parametrize("scenario", sorted(SCENARIOS))

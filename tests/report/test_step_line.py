@@ -74,7 +74,7 @@ def test_many_links_are_cut_with_a_word_about_it() -> None:
     assert "and 3 more; --json has them" in shown(msgspec.structs.replace(LINE, resources=(UP,) * 13))
 
 
-@pytest.mark.parametrize("width", [58, 138])
+@pytest.mark.parametrize("width", [58, 78, 138])
 def test_it_fits(width: int) -> None:
     long = msgspec.structs.replace(UP, resource="uplink of GPUs 0-1,4-5,8-9, to the host and 3 alike")
     blocks = tuple(msgspec.structs.replace(one, block="a_long_name_of_a_block") for one in LINE.blocks)

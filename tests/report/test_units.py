@@ -7,9 +7,12 @@ from gputopo.report import units
     ("value", "shown"),
     [
         (None, "unknown"),
+        (0.0, "0.00 s"),
+        (9.994, "9.99 s"),
         (9.996, "10.0 s"),
         (59.94, "59.9 s"),
         (59.96, "1 min 00 s"),
+        (185, "3 min 05 s"),
         (3599.7, "1 h 00 min"),
         (3725, "1 h 02 min"),
     ],
@@ -28,7 +31,13 @@ def test_a_speed_keeps_three_figures(value: float, shown: str) -> None:
 
 @pytest.mark.parametrize(
     ("count", "shown"),
-    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (5 << 30, "5.0 GiB")],
+    [
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1024, "1.0 KiB"),
+        (247_369_380, "235.9 MiB"),
+        (5 << 30, "5.0 GiB"),
+    ],
 )
 def test_bytes_are_written_in_the_unit_that_fits(count: int, shown: str) -> None:
     assert units.size(count) == shown

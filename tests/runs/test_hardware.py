@@ -73,20 +73,27 @@ def test_all_well_is_said_with_what_was_checked() -> None:
     assert found.checked == tuple(watch.id for watch in WATCHES)
 
 
-def throttled(reason: str) -> Changes:
-    return always(throttle_mask=BITS[reason])
-
-
-def flaps(number: int) -> dict[str, Any]:
-    return {"pcie_gen": 1 + 2 * (number % 2)}
-
-
 @pytest.mark.parametrize(
     ("changes", "fault", "severity", "said"),
     [
-        (throttled("sw_thermal_slowdown"), "throttle.sw_thermal_slowdown", "warning", "SW thermal"),
-        (throttled("hw_thermal_slowdown"), "throttle.hw_thermal_slowdown", "error", "of the time"),
-        (throttled("sw_power_cap"), "throttle.sw_power_cap", "info", "within the power limit"),
+        (
+            always(throttle_mask=BITS["sw_thermal_slowdown"]),
+            "throttle.sw_thermal_slowdown",
+            "warning",
+            "SW thermal",
+        ),
+        (
+            always(throttle_mask=BITS["hw_thermal_slowdown"]),
+            "throttle.hw_thermal_slowdown",
+            "error",
+            "of the time",
+        ),
+        (
+            always(throttle_mask=BITS["sw_power_cap"]),
+            "throttle.sw_power_cap",
+            "info",
+            "within the power limit",
+        ),
         (
             always(graphics_mhz=1380),
             "clocks.core_slower_than_peers",
@@ -94,9 +101,24 @@ def flaps(number: int) -> dict[str, Any]:
             "10% below GPUs of its model",
         ),
         (since(30, pcie_width=1), "pcie.width_degraded", "warning", "fell from x16 to x1 under load"),
-        (since(30, pcie_gen=1), "pcie.generation_degraded", "warning", "from generation 3 to generation 1"),
-        (always(pcie_gen=1), "pcie.link_slower_than_peers", "warning", "x16 under load, twice as fast"),
-        (flaps, "pcie.link_flapping", "warning", "changed 58 times"),
+        (
+            since(30, pcie_gen=1),
+            "pcie.generation_degraded",
+            "warning",
+            "fell from generation 3 to generation 1",
+        ),
+        (
+            always(pcie_gen=1),
+            "pcie.link_slower_than_peers",
+            "warning",
+            "generation 1 x16 under load, twice as fast",
+        ),
+        (
+            lambda number: {"pcie_gen": 1 + 2 * (number % 2)},
+            "pcie.link_flapping",
+            "warning",
+            "changed 58 times",
+        ),
         (since(30, processes=2, other_processes=1), "gpu.busy", "warning", "another process came"),
         (always(processes=2, other_processes=1), "gpu.busy", "info", "from the start"),
     ],
@@ -125,12 +147,26 @@ def test_an_xid_and_a_lost_gpu_are_errors_and_come_first() -> None:
     assert found.word == FAULTY
 
 
+def test_a_busy_host_is_named() -> None:
+    busy = msgspec.structs.replace(IDLE_HOST, other_cpu_share=0.9, run_cpu_share=0.1, run_queue=20.0)
+    (found,) = recorded(host=busy).judge().faults
+    assert (found.id, found.gpu, found.says) == (
+        "host.busy",
+        None,
+        "host: other programs took 90 % of the CPU",
+    )
+
+
 def test_idle_gpus_have_low_clocks_and_links_for_no_fault() -> None:
     found = recorded(always(graphics_mhz=135, pcie_gen=1), of_both={"gpu_utilization_percent": 3}).judge()
     assert (found.word, found.faults) == (NOT_JUDGED, ())
     assert found.says == "not judged: no GPU was under load long enough"
-    clocks = {"clocks.core_slower_than_peers", "clocks.sagging"}
-    assert set(found.not_checked) == {"throttle.*", *clocks, "pcie.*"}
+    assert set(found.not_checked) == {
+        "throttle.*",
+        "clocks.core_slower_than_peers",
+        "clocks.sagging",
+        "pcie.*",
+    }
 
 
 def test_what_lasts_a_moment_is_no_fault() -> None:
@@ -140,10 +176,21 @@ def test_what_lasts_a_moment_is_no_fault() -> None:
     assert recorded(moment).judge().faults == ()
 
 
+def test_gpus_at_different_loads_are_not_compared() -> None:
+    found = recorded(always(graphics_mhz=1200, gpu_utilization_percent=60)).judge()
+    assert (found.faults, "clocks.core_slower_than_peers" in found.not_checked) == ((), True)
+
+
 def test_what_a_driver_does_not_report_is_not_checked_rather_than_fine() -> None:
     nothing = dict.fromkeys(("throttle_mask", "pcie_gen", "pcie_width", "other_processes"))
     found = recorded(always(**nothing), of_both=nothing).judge()
     assert set(found.not_checked) == {"throttle.*", "pcie.*", "gpu.busy"}
+
+
+def test_without_a_sample_nothing_is_judged() -> None:
+    found = HardwareRecord(devices()).judge()
+    assert (found.word, found.says) == (NOT_JUDGED, "not judged: no GPU was sampled")
+    assert set(found.not_checked) == {watch.id for watch in WATCHES}
 
 
 SPEC = {"servers": [{"host": "n1"}, {"host": "n2"}]}

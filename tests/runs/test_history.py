@@ -45,6 +45,20 @@ def test_a_later_session_on_fewer_gpus_does_not_hide_the_one_on_all(tmp_path: Pa
     assert of_two.saved_at == 2.0
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        changed(MACHINE, 1, name="NVIDIA Test 2"),
+        changed(MACHINE, 0, pci_address="0000:0a:00.0"),
+        msgspec.structs.replace(MACHINE, host=Host(cpu_model="Another CPU")),
+        machine_with(1),
+    ],
+    ids=["card", "slot", "cpu", "count"],
+)
+def test_another_card_slot_cpu_or_number_of_cards_is_another_machine(other: Machine) -> None:
+    assert history.fingerprint(other) not in (None, history.fingerprint(MACHINE))
+
+
 def without(machine: Machine, *indices: int) -> Machine:
     left = [gpu for gpu in machine.gpus if gpu.index not in indices]
     gpus = tuple(msgspec.structs.replace(gpu, index=index) for index, gpu in enumerate(left))
@@ -298,7 +312,7 @@ def _add_many(path: Path, number: int) -> None:
 
 def test_parallel_runs_lose_no_result(tmp_path: Path) -> None:
     path = tmp_path / history.FILE
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=_add_many, args=(path, number)) for number in range(3)]
     for writer in writers:
         writer.start()

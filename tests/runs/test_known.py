@@ -68,6 +68,11 @@ def test_a_run_of_another_job_does_not_count_and_the_plan_is_the_source(other: R
     assert (expected.source, expected.low) == ("predicted by the plan", 180.0)
 
 
+def test_without_history_earlier_runs_do_not_count() -> None:
+    expected = there(known(run(MACHINE, "vgg16"), asked={"no_history": True}).expected)
+    assert expected.source == "predicted by the plan"
+
+
 def test_published_figures_of_the_same_gpus_and_job_are_the_last_source() -> None:
     row = known(plan=UNPREDICTED, model="alexnet", batch_size=512)
     assert row.expected is None

@@ -127,6 +127,7 @@ def test_runs_that_were_disturbed_or_not_on_these_gpus_do_not_count(changed: dic
     "changed",
     [
         {"task": "forward"},
+        {"method": "kuza55"},
         {"strategy": "mirrored"},
         {"variable_update": "independent"},
         {"precision": {"compute": "fp32", "xla": True}},

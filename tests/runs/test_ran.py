@@ -68,6 +68,12 @@ def test_between_hosts_small_gradients_are_joined_without_a_word_unless_it_was_a
     assert exchange_words(job(servers=servers, exchange=joined, asked=asked)) != []
 
 
+def test_groups_are_reported_where_they_are_used() -> None:
+    groups = Exchange(groups=((0, 1), (2, 3)))
+    assert exchange_words(job(exchange=groups)) == []
+    assert exchange_words(job(exchange=groups, all_reduce="hierarchical")) == ["groups 0,1 | 2,3"]
+
+
 def test_other_tasks_and_trainers_are_reported_as_what_they_are() -> None:
     assert what_ran(job(method="kuza55"))["trainer"] == "method kuza55"
     assert what_ran(job(strategy="mirrored"))["trainer"] == "strategy mirrored"

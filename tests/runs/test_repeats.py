@@ -88,11 +88,16 @@ def test_the_report_has_a_line_for_each_repeat_and_one_for_all() -> None:
     assert "110.0 images/sec ± 14.1 over 2 of 2 repeats, from 100.0 to 120.0" in text
 
 
+def test_a_single_repeat_has_no_deviation() -> None:
+    found = there(spread([5.0]))
+    assert found.deviation is None
+
+
 @given(means=st.lists(st.floats(0.1, 1e6), min_size=1, max_size=20))
 def test_the_mean_lies_between_the_extremes(means: list[float]) -> None:
     found = there(spread(means))
     assert found.lowest * (1 - 1e-9) <= found.mean <= found.highest * (1 + 1e-9)
-    assert (found.of, found.deviation is None) == (len(means), len(means) == 1)
+    assert found.of == len(means)
 
 
 def test_repeats_come_back_from_json_as_they_went() -> None:

@@ -141,6 +141,11 @@ def test_a_busy_host_in_the_runs_of_both_explains_nothing() -> None:
     assert found(0.05, host_cpu=0.3, peer={"host_cpu": 0.3}).found == ()
 
 
+def test_what_was_not_read_is_not_excluded() -> None:
+    causes = found(0.05, memory_mhz=None, link_gb_per_s=None)
+    assert set(causes.not_checked) == {"memory-clock", "pcie-link"}
+
+
 NAMES = dict.fromkeys(range(6), "GeForce GTX 1070")
 # Rounds of one GPU differ by a few parts in a thousand, not alike on all GPUs.
 WOBBLE = (1.0, 1.002, 0.999)
@@ -211,6 +216,12 @@ def test_one_round_alone_leaves_it_open_and_the_run_of_all_at_once_decides() -> 
     at_once = ScreenRun(kind="independent", round=1, mode="independent", folder="x", devices=devices)
     rows = by_number(device_rows({0: "A", 1: "A"}, (*alone, at_once)))
     assert [row.word for row in rows.values()] == ["even", "slow"]
+
+
+def test_gpus_of_other_models_are_no_peers() -> None:
+    rows = device_rows({0: "A", 1: "B"}, runs({0: 100.0, 1: 50.0}))
+    assert [row.word for row in rows] == ["cannot tell"] * 2
+    assert rows[1].says == "GPU 1 cannot be compared: no other GPU of its kind was run"
 
 
 def test_rounds_that_differ_much_leave_it_open() -> None:

@@ -1,6 +1,7 @@
 """Throughput, steadiness and sums of counted steps."""
 
 import random
+from statistics import fmean, median, pstdev
 
 import msgspec
 import pytest
@@ -36,6 +37,19 @@ def test_the_five_figures_of_four_steps() -> None:
     assert reported.jitter == pytest.approx(1.4826 * 2)
     assert reported.total == pytest.approx(64 / 10)
     assert running.now == pytest.approx(4)
+
+
+def test_running_figures_are_those_of_all_speeds_at_once() -> None:
+    rng = random.Random(5)
+    seconds = [rng.uniform(0.1, 3.0) for _ in range(200)]
+    running = RunningThroughput()
+    for number, took in enumerate(seconds, 1):
+        running.add(step(number, [(0, 1)], seconds=took))
+    speeds = [8 / took for took in seconds]
+    assert running.mean == pytest.approx(8 / fmean(seconds))
+    assert running.uncertainty == pytest.approx(pstdev(speeds) / 200**0.5)
+    middle = median(speeds)
+    assert running.jitter() == pytest.approx(1.4826 * median(abs(speed - middle) for speed in speeds))
 
 
 def test_the_warm_up_counts_neither_as_images_nor_as_time() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gputopo.report.document import document_lines
 from gputopo.report.runs.report import device_table, run_document, title
-from gputopo.runs.summary import summarise
+from gputopo.runs.summary import Summary, summarise
 from gputopo.values import schema
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.events import (
@@ -165,6 +165,16 @@ def test_clocks_are_medians_of_the_counted_seconds_with_their_share_of_the_maxim
     assert second.memory_percent == pytest.approx(95)
 
 
+@pytest.mark.parametrize("spec", [{}, {"max_clocks_mhz": {"0": {"graphics": "fast"}}}])
+def test_a_clock_without_a_known_maximum_has_no_percentage(spec: dict[str, object]) -> None:
+    started, *rest = EVENTS
+    assert isinstance(started, RunStarted)
+    bare = RunStarted(time_s=1.0, host="", spec=spec, devices=started.devices, backend="gpu")
+    row = summarise([bare, *rest]).devices[0]
+    assert (row.graphics_mhz, row.graphics_percent, row.memory_percent) == (1700, None, None)
+    assert row.batch_size == 8  # from the images of a step
+
+
 def test_a_rehearsal_on_cpu_devices_takes_no_clock_for_the_gpus_it_stands_for() -> None:
     stand_ins = tuple(Device(tower=t, device=f"/CPU:{t}", gpu=t, gpu_name="GTX 1070") for t in range(2))
     events = list(stream(stand_ins, InventedRun(2).steps(10), rehearsal=True))
@@ -244,6 +254,24 @@ def test_a_file_that_is_cut_anywhere_can_be_reported(length: int) -> None:
     data = FILE[:length]
     result = summarise(read_events(data.splitlines(keepends=True), origin="events.jsonl"))
     assert result.steps in (whole := data.count(b'"event":"step"') - 2, whole - 1, 0)  # two of the warm-up
+
+
+def test_events_one_by_one_give_what_they_give_together() -> None:
+    summary = Summary()
+    for number, event in enumerate(EVENTS):
+        summary.add(event)
+        if number in (5, 20):
+            summary.result()  # looking at it changes nothing
+    assert summary.result() == summarise(EVENTS)
+
+
+def test_the_warm_up_that_the_steps_show_is_reported_beside_the_one_that_was_left_out() -> None:
+    slow = [step(number, [(0.0, 0.3)] * 2) for number in range(1, 9)]
+    even = [step(number, [(0.0, 0.1)] * 2) for number in range(9, 49)]
+    result = summarise(stream(cpu_devices(2), [*slow, *even]))
+    assert (result.warmup_steps, result.steady_steps) == (2, 10)
+    assert result.steady_s == pytest.approx(2 * 0.5 + 8 * 0.3)
+    assert result.counted_s == pytest.approx(8 * 0.3 + 40 * 0.1)
 
 
 def test_batches_that_differ_are_those_of_each_device() -> None:

@@ -11,11 +11,17 @@ from tests import there
 def test_a_path_in_words() -> None:
     cases: list[tuple[type[msgspec.Struct], str, str]] = [
         (Gpu, "clocks_mhz.memory.max", "memory clock max"),
+        (Gpu, "clocks_mhz", "clocks"),
         (Gpu, "power_w.limit", "power limit"),
+        (Gpu, "pcie.width_now", "PCIe width now"),
         (Gpu, "pcie.aer.fatal", "PCIe AER errors fatal"),
+        (Gpu, "ecc.corrected_volatile", "ECC corrected volatile"),
+        (Gpu, "memory_mib.total", "memory total"),
+        (Gpu, "numa_node", "NUMA node"),
         (Host, "numa_nodes[1].cpus", "NUMA node 1 CPUs"),
         (Gpu, "nvlinks[2].gb_per_s", "NVLink 2 speed"),
         (Gpu, "nvlinks[2].errors.crc_flit", "NVLink 2 errors crc flit"),
+        (PciNode, "max_speed_gt_per_s", "max speed"),
         (Machine, "driver.cuda_version", "driver CUDA version"),
         (Gpu, "something_new", "something new"),
         (Gpu, "{}", "{}"),
@@ -29,9 +35,13 @@ def test_a_value_has_its_unit() -> None:
         (Gpu, "clocks_mhz.memory.max", 4004, "4004 MHz"),
         (Gpu, "power_w.limit", 151.0, "151 W"),
         (Gpu, "pcie.width_max", 8, "x8"),
+        (PciNode, "max_width", 8, "x8"),
+        (Gpu, "memory_mib.total", 8114, "8114 MiB"),
+        (PciNode, "max_speed_gt_per_s", 8.0, "8 GT/s"),
         (Gpu, "nvlinks[2].gb_per_s", 25.781, "25.781 GB/s"),
         (Gpu, "persistence_mode", True, "on"),
         (Gpu, "persistence_mode", False, "off"),
+        (Gpu, "fan_percent", 30, "30 %"),
         (Gpu, "name", None, "not reported"),
         (Gpu, "name", "card", "card"),
     ]
@@ -42,11 +52,15 @@ def test_a_value_has_its_unit() -> None:
 def test_a_fact_is_fixed_or_passes() -> None:
     cases: list[tuple[str, str, bool]] = [
         ("gpus[0].clocks_mhz.sm.now", "volatile", False),
+        ("gpus[0].clocks_mhz.sm.max", "fixed", False),
         ("gpus[0].throttle.mask", "volatile", False),  # of the field around it
+        ("gpus[0].pcie.gen_now", "state", False),
         ("gpus[0].ecc.counts.volatile.single_bit.cbu", "state", True),
         ("gpus[0].nvlinks[1].errors.replay", "state", True),
+        ("gpus[0].persistence_mode", "setting", False),
         ("links[0-1].nvlinks", "setting", False),
         ("pci[0000:01:00.0].aer.fatal", "state", True),
+        ("driver.version", "setting", False),
     ]
     for path, stability, counter in cases:
         field = field_at(Machine, path)

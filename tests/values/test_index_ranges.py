@@ -69,6 +69,10 @@ def test_a_written_list_of_cpus_is_read_back(cpus: frozenset[int]) -> None:
     assert parse_cpus(index_ranges(cpus)) == cpus
 
 
+def test_neighbours_are_written_as_a_range() -> None:
+    assert index_ranges([3, 0, 1, 2, 7, 20, 21]) == "0-3,7,20-21"
+
+
 def test_what_is_no_list_is_not_guessed() -> None:
     cases: list[str] = [
         "",

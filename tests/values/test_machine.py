@@ -1,5 +1,6 @@
 import itertools
 
+import msgspec
 import pytest
 
 from gputopo.topology.identities import without_identities
@@ -7,7 +8,14 @@ from gputopo.values.machine import Gpu, GpuProcess, Hop, Link, Machine
 
 
 def test_hops_are_ordered_from_near_to_far() -> None:
-    assert [hop.name for hop in Hop] == ["INTERNAL", "PIX", "PXB", "PHB", "NODE", "SYS"]
+    assert sorted(Hop, key=lambda hop: hop.level) == [
+        Hop.INTERNAL,
+        Hop.PIX,
+        Hop.PXB,
+        Hop.PHB,
+        Hop.NODE,
+        Hop.SYS,
+    ]
     assert all(near < far and far > near and near <= far for near, far in itertools.pairwise(Hop))
     assert max(Hop.PIX, Hop.SYS, Hop.PHB) is Hop.SYS
 
@@ -32,6 +40,18 @@ def test_a_link_is_found_in_either_order() -> None:
     assert machine.link(1, 3) is link
     assert machine.link(0, 3) is None
     assert machine.link(1, 1) is None
+
+
+def test_absent_facts_are_null_and_not_zero() -> None:
+    built = msgspec.to_builtins(Gpu(index=0))
+    assert built["memory_mib"] == {"total": None, "used": None, "free": None}
+    assert built["clocks_mhz"]["memory"] == {
+        "now": None,
+        "max": None,
+        "application": None,
+        "default_application": None,
+        "boost": None,
+    }
 
 
 def test_identities_are_left_out_and_all_else_stays() -> None:

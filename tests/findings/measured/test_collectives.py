@@ -71,6 +71,11 @@ def test_an_all_reduce_as_fast_as_a_ring_lacks_nvls(nccl: tuple[str, ...]) -> No
     assert ids(box(H100, timed(366.0, nccl=nccl))) == ["collectives.nvls_unused"]
 
 
+def test_a_ring_is_known_at_smaller_sizes_as_well() -> None:
+    assert ids(box(H100, timed(365.0, GIB))) == ["collectives.nvls_unused"]
+    assert ids(box(H100, timed(300.0, GIB))) == ["collectives.slow"]
+
+
 def test_a_gpu_without_a_published_rate_is_judged_by_its_nvlinks() -> None:
     assert ids(box("NVIDIA H20", timed(360.0))) == []
     assert ids(box("NVIDIA H20", timed(150.0))) == ["collectives.slow"]
@@ -183,6 +188,12 @@ def test_several_hosts_groups_and_unknown_gpus_are_not_judged() -> None:
     assert ids(box("NVIDIA Tomorrow", slow)) == []
     assert ids(box(H100, replace(slow, source="gpus", destination="gpus"))) == ["collectives.slow"]
     assert ids(box(H100, replace(slow, source="gpus", destination="gpus", ranks=16))) == []
+
+
+def test_a_sweep_that_falls_is_found() -> None:
+    rising = [timed(100.0 + power, GIB << power) for power in range(3)]
+    assert ids(box("NVIDIA Tomorrow", *rising)) == []
+    assert ids(box("NVIDIA Tomorrow", *rising, timed(70.0, 16 * GIB))) == ["collectives.falls"]
 
 
 def test_small_messages_that_take_long_are_found() -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gputopo.findings.measured.difference import BandwidthDifference, bandwidth_difference
 from gputopo.values.bandwidth import Bandwidth, Failure, Sample
 from gputopo.values.schema import encode
-from tests.findings.boxes import sound
+from tests.findings.boxes import driver, sound
 from tests.findings.measured.machines import sample, seen
 
 
@@ -96,6 +96,12 @@ def test_failures_that_came_and_went_are_reported() -> None:
     assert (same.failing, same.working) == ((), ())
 
 
+def test_what_else_changed_in_the_machine_is_reported() -> None:
+    found = bandwidth_difference(session(), session(), sound(), driver(version="580.1")(sound()))
+    assert found.machine is not None
+    assert any(change.fact == "driver.version" for change in found.machine.changes)
+
+
 def test_cards_that_are_numbered_anew_are_compared_with_themselves() -> None:
     before = sound(2)
     swapped = (replace(before.gpus[1], index=0), replace(before.gpus[0], index=1))
@@ -160,3 +166,10 @@ def test_two_runs_of_one_machine_differ_in_nothing_and_a_fifth_less_is_always_se
 
     assert compared(run(12.0), run(12.0)).changes == ()
     assert len(compared(run(12.0), run(9.6)).changes) == 1
+
+
+@given(st.floats(0.1, 100), st.floats(0.1, 100))
+def test_a_change_is_seen_in_both_directions_of_time(was: float, now: float) -> None:
+    there, back = compared(h2d(was), h2d(now)).changes, compared(h2d(now), h2d(was)).changes
+    assert len(there) == len(back)
+    assert all(one.better is not other.better for one, other in zip(there, back, strict=True))

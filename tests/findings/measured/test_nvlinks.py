@@ -67,12 +67,16 @@ def cube_mesh(one_link: float, pcie: float) -> dict[Pair, float]:
 SOUND = {
     "8 H100": (H100, uniform(394.0, 8), 8),
     "8 H100 at the lower of two published rates": (H100, uniform(370.9, 8), 8),
-    "2 H100 of a full mesh of four, 6 links each": (H100, uniform(132.0, 2), 2),
+    "4 H100 of a box of eight": (H100, uniform(394.0, 4), 4),
+    "4 H100 in a full mesh, 6 links each": (H100, uniform(132.0, 4), 4),
+    "2 H100 of such a mesh": (H100, uniform(132.0, 2), 2),
     "8 H800": ("NVIDIA H800", uniform(172.3, 8), 8),
+    "8 B200": ("NVIDIA B200", uniform(765.0, 8), 8),
     "2 H100 PCIe with three bridges": ("NVIDIA H100 PCIe", uniform(256.8, 2), 2),
     "8 A100": (A100, uniform(275.0, 8), 8),
     "16 V100 behind switches": ("Tesla V100-SXM3-32GB", uniform(140.0, 16), 16),
     "8 V100": (V100, cube_mesh(24.2, 9.0), 8),
+    "4 V100 in a full mesh": (V100, uniform(48.3, 4), 4),
     "3 V100 of eight": (V100, {p: r for p, r in cube_mesh(24.2, 9.0).items() if max(p) < 3}, 3),
     # Two CPUs with NVLinks of their own (IBM AC922, S822LC): the path through them is faster than PCIe.
     "4 V100 and POWER9": (
@@ -84,6 +88,11 @@ SOUND = {
     "4 RTX 3090, two bridges": (
         "NVIDIA GeForce RTX 3090",
         changed(uniform(51.8, 4), 0.25, lambda pair: min(pair) // 2 != max(pair) // 2),
+        4,
+    ),
+    "4 RTX A6000, one bridge": (
+        "NVIDIA RTX A6000",
+        changed(uniform(52.4, 4), 0.4, lambda pair: {*pair} != {0, 1}),
         4,
     ),
     "2 A100 with one bridge of three": ("NVIDIA A100 80GB PCIe", uniform(92.0, 2), 2),
@@ -139,7 +148,11 @@ def test_a_pair_at_55_percent_is_a_finding_on_the_pair(name: str, rate: float, c
 
 @pytest.mark.parametrize(
     ("name", "rate", "count"),
-    [(H100, 394.0, 8), ("NVIDIA B200", 780.0, 8)],
+    [
+        (H100, 394.0, 8),
+        (A100, 275.0, 8),
+        ("NVIDIA B200", 780.0, 8),
+    ],
 )
 def test_all_pairs_at_half_are_one_finding_on_the_machine(name: str, rate: float, count: int) -> None:
     assert found(name, uniform(round(rate / 2, 1), count), count) == [
@@ -174,12 +187,16 @@ def noisy(rates: Rates, noise: list[float]) -> dict[Pair, float]:
 NOISE = st.lists(st.floats(0.98, 1.02), min_size=56, max_size=56)
 
 
+@given(box=BOXES, noise=NOISE)
+def test_noise_accuses_none(box: tuple[str, float, int], noise: list[float]) -> None:
+    name, rate, count = box
+    assert found(name, noisy(uniform(rate, count), noise), count) == []
+
+
 @given(box=BOXES, noise=NOISE, gpu=st.integers(0, 7), share=st.floats(0.1, 0.8))
 def test_whichever_gpu_is_slow_it_is_accused_and_no_other(
     box: tuple[str, float, int], noise: list[float], gpu: int, share: float
 ) -> None:
     name, rate, count = box
-    sound = noisy(uniform(rate, count), noise)
-    assert found(name, sound, count) == []
-    rates = of_gpu(sound, share, gpu % count)
+    rates = of_gpu(noisy(uniform(rate, count), noise), share, gpu % count)
     assert [subject for _, _, subject in found(name, rates, count)] == [f"gpu:{gpu % count}"]

@@ -24,6 +24,14 @@ def test_direct_is_slower_than_staged_for_the_pairs_across_the_host_bridge_and_n
     assert (woke.severity, woke.subject.text) == ("info", "gpus:0,2-3,5")
 
 
+def test_the_direct_pairs_of_the_second_box_that_lose_are_named() -> None:
+    slower = by_id("7gforce-v2")["p2p.direct_slower_than_staged"]
+    pairs = {pair: numbers for one in slower for pair, numbers in one.evidence["pairs"].items()}
+    assert pairs.keys() == {"3>4", "4>3", "5>6", "6>5"}
+    assert (pairs["6>5"]["direct_gb_per_s"], pairs["6>5"]["staged_gb_per_s"]) == (8.96, 11.55)
+    assert {one.severity for one in slower} == {"info"}  # neither in both directions at once nor in latency
+
+
 def test_the_halves_of_one_board_are_found_in_an_azure_machine() -> None:
     (found,) = by_id("az-4x-m60")["pcie.shared_uplink"]
     assert [group["gpus"] for group in found.evidence["groups"]] == [[0, 2], [1, 3]]

@@ -18,6 +18,12 @@ def test_a_network_keeps_its_name_and_its_defaults() -> None:
     assert model_names.defaults("alexnet") == own
 
 
+@pytest.mark.parametrize("name", ["keras:ResNet50", "KERAS:ResNet50"])
+def test_a_model_of_keras_applications_is_known_by_name_alone(name: str) -> None:
+    assert model_names.read(name) == ModelName("keras", "ResNet50")
+    assert model_names.defaults(name)[0] == 32
+
+
 def test_what_is_no_name_is_refused_with_the_nearest_that_is() -> None:
     cases: list[tuple[str, str]] = [
         ("models/net.py:build", "models.net:build"),

@@ -95,6 +95,11 @@ def test_without_gpus_there_are_two_cpu_devices_and_the_first_line_states_it() -
     assert hops(made) == ["local", "host"]
 
 
+def test_replicated_without_gpus_reduces_by_copy_and_independent_reduces_nothing() -> None:
+    assert cpu_plan("alexnet", variable_update="replicated").choice.all_reduce == "copy"
+    assert cpu_plan("alexnet", variable_update="independent").choice.all_reduce is None
+
+
 def test_the_cpu_defaults_end_by_the_clock_and_the_gpu_defaults_by_count() -> None:
     load = require("alexnet")
     on_cpu = spec(backend="cpu")

@@ -64,6 +64,12 @@ def test_cpu_devices_may_be_requested_beside_gpus() -> None:
         target(machine(), cpu=True, require_gpu=True)
 
 
+def test_a_gpu_that_is_required_and_absent_is_exit_code_3() -> None:
+    with pytest.raises(HardwareError) as error:
+        target(NOTHING, require_gpu=True)
+    assert error.value.exit_code == 3
+
+
 @pytest.mark.parametrize("option", ["gpus", "exclude"])
 def test_naming_gpus_where_there_are_none_is_bad_usage(option: str) -> None:
     named: dict[str, Any] = {option: (0,)}

@@ -116,6 +116,12 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "x"
 
 
+def test_a_place_that_takes_no_folder_is_refused_and_nothing_stays(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as error:
+        create(Path("/proc/gputopo/run"), tmp_path)
+    assert "--output" in error.value.hint
+
+
 @pytest.mark.parametrize(
     ("number", "kind", "todo"),
     [

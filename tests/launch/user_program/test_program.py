@@ -29,6 +29,16 @@ def finish(*program: str, typed: str = "") -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.parametrize("code", [0, 77])
+def test_the_exit_code_of_the_program_is_passed_through(code: int) -> None:
+    assert finish("sh", "-c", f"exit {code}")[0] == code
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGPIPE])
+def test_a_program_ended_by_a_signal_gives_128_and_its_number(signum: int) -> None:
+    assert finish("sh", "-c", f"ulimit -c 0; kill -{signum} $$")[0] == 128 + signum
+
+
 def test_stdin_stdout_and_stderr_are_the_programs() -> None:
     assert finish("sh", "-c", "cat; echo err >&2", typed="typed\n") == (0, "typed\n", "err\n")
 

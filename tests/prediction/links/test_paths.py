@@ -181,6 +181,12 @@ def test_both_directions_slow_one_another_down_as_long_as_both_have_bytes() -> N
     )
 
 
+def test_the_cpus_that_add_gradients_are_those_of_the_host_with_the_variables() -> None:
+    one = paths_of(machine("Tesla V100-PCIE-16GB"))
+    hosts = [HostPaths(f"n{cpus}", msgspec.structs.replace(one, cpus=cpus), (0, 1)) for cpus in (1, 2)]
+    assert [joined(hosts, [1.0, 1.0], home).cpus for home in range(2)] == [1, 2]
+
+
 def test_a_ring_over_hosts_carries_each_byte_nearly_twice_between_them() -> None:
     one = paths_of(machine("Tesla V100-PCIE-16GB"))
     hosts = [HostPaths(name, one, (0, 1)) for name in ("n1", "n2")]

@@ -1,4 +1,5 @@
 import msgspec
+import pytest
 
 from gputopo.findings.measured.difference import BandwidthDifference, Changed
 from gputopo.report.bandwidth.change import change_document
@@ -42,6 +43,12 @@ def test_what_fails_now_is_reported_and_long_lists_are_cut() -> None:
     text = shown(found)
     assert "Fails now, worked before - h2d host to gpu:0: WRONG_DATA" in text
     assert "copy 4 - and 4 more" in text
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_it_fits_the_screen(width: int) -> None:
+    found = BandwidthDifference(changes=(WORSE, BETTER), compared=2, gone=("a" * 20,))
+    assert max(len(row) for row in document_text(change_document(found, "2026"), width).splitlines()) <= width
 
 
 def test_markdown_has_the_same_as_lists() -> None:

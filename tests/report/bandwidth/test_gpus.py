@@ -131,3 +131,8 @@ def test_several_runs_that_differ_are_a_range_and_those_that_agree_one_number() 
     )
     assert columns(of(24.6, 24.7))["to GPU"] == ("24.6",)
     assert "several runs" not in notes(of(24.6, 24.7))
+
+
+def test_a_gpu_with_an_expectation_has_it_beside_its_number() -> None:
+    known, unknown = host("h2d", 0, 12.0, expected_gb_per_s=12.5), host("h2d", 1, 12.0)
+    assert columns(known, unknown) == {"to GPU": ("12.0 of 12.5", "12.0")}

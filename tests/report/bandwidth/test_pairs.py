@@ -47,6 +47,12 @@ def test_paths_that_are_as_fast_but_for_noise_are_not_marked() -> None:
     assert "s: through the host, 3% faster, or the only path measured." in table_of(part).notes[0]
 
 
+def test_the_only_path_that_was_measured_is_marked_if_it_is_the_host_s() -> None:
+    part = heat(pair(0, 1, 5.0, staged=True), pair(1, 0, 5.0))
+    assert cell(part, "GPU0", "GPU1").endswith("5.00s")
+    assert cell(part, "GPU1", "GPU0").endswith("5.00 ")
+
+
 def test_the_host_has_a_row_and_a_column_where_copies_with_it_were_measured() -> None:
     up = Sample(kind="h2d", source="host", destination="gpu:0", median_gb_per_s=10.0)
     part = heat(pair(0, 1, 20.0), up)

@@ -13,8 +13,8 @@ from gputopo.findings import Finding
 from gputopo.report.bandwidth.parts import bandwidth_document
 from gputopo.report.document import document_text
 from gputopo.report.markdown import document_markdown
-from gputopo.values.bandwidth import Bandwidth, Conditions, NotMeasured, Sample
-from gputopo.values.machine import Machine
+from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample
+from gputopo.values.machine import LineCounts, Machine
 from gputopo.values.subject import Subject
 from tests import there
 from tests.invented_bandwidths import bandwidth_of, machine_with, pair
@@ -44,15 +44,19 @@ def reported(seed: int) -> tuple[Machine, Bandwidth]:
 
 
 @given(st.integers(0, 2**32), st.integers(40, 200))
-def test_both_forms_are_shown_and_no_word_from_outside_moves_the_cursor_or_breaks_a_table(
-    seed: int, width: int
-) -> None:
+def test_the_table_is_shown_and_no_word_from_outside_moves_the_cursor(seed: int, width: int) -> None:
     machine, bandwidth = reported(seed)
     text = document_text(bandwidth_document(machine, bandwidth, ()), width)
+    assert all(character.isprintable() for character in text.replace("\n", ""))
     assert text.strip()
-    markdown = document_markdown(bandwidth_document(machine, bandwidth, (), whole=True))
-    assert all(character.isprintable() for character in (text + markdown).replace("\n", ""))
-    assert_tables_are_even(markdown)
+
+
+@given(st.integers(0, 2**32))
+def test_markdown_tables_have_as_many_cells_in_every_row(seed: int) -> None:
+    machine, bandwidth = reported(seed)
+    text = document_markdown(bandwidth_document(machine, bandwidth, (), whole=True))
+    assert all(character.isprintable() for character in text.replace("\n", ""))
+    assert_tables_are_even(text)
 
 
 def test_nothing_at_all_is_shown_as_such() -> None:
@@ -111,6 +115,15 @@ def test_every_number_of_a_gpu_stands_in_its_row() -> None:
     assert len(rows) == 4
 
 
+def test_columns_of_what_nobody_measured_are_left_out() -> None:
+    table = part(
+        shown(only(Sample(kind="h2d", source="host", destination="gpu:0", median_gb_per_s=9.0))), "GPUs"
+    )
+    assert "to GPU" in table
+    for absent in ("from", "pageable", "at once", " of ", "latency", "P-state"):
+        assert absent not in table
+
+
 def test_each_kind_of_copy_between_gpus_has_a_matrix_with_its_size_and_number() -> None:
     replace = msgspec.structs.replace
     direct = replace(pair(0, 1, 11.3), bytes=1 << 26, repeats_gb_per_s=(11.3,) * 5)
@@ -137,6 +150,21 @@ def test_each_kind_of_copy_between_gpus_has_a_matrix_with_its_size_and_number() 
     assert both["GPU0", "GPU1"] == both["GPU1", "GPU0"] == "20.0"
     assert cells(part(text, "Both directions at once (sum), staged"))["GPU1", "GPU0"] == "7.00"
     assert cells(part(text, "Latency us, direct (load)"))["GPU0", "GPU1"] == "1.25"
+
+
+def test_each_kind_of_copy_between_gpus_has_a_row_of_its_range() -> None:
+    samples = (
+        pair(0, 1, 11.3), pair(1, 0, 6.25), pair(0, 2, 9.5), pair(0, 1, 0.7712, staged=True),
+        Sample(kind="latency", source="gpu:0", destination="gpu:1", path="direct", median_us=7.5),
+        Sample(kind="latency", source="gpu:1", destination="gpu:0", path="direct", median_us=9.0),
+    )  # fmt: skip
+    failed = Failure(
+        kind="p2p_direct", source="gpu:2", destination="gpu:1", reason="WRONG_DATA", says="1 word differs"
+    )
+    table = part(shown(msgspec.structs.replace(only(*samples), failures=(failed,)), 3, 120), "Between GPUs")
+    assert re.search(r" direct +6\.25 +1 to 0 +9\.50 +11\.3 +12\.6 +3 of 6 +1\n", table)
+    assert re.search(r" staged +0\.77 +0 to 1 +0\.77 +0\.77 +- +1 of 6 +-\n", table)
+    assert re.search(r"latency us, direct, small copy +9\.00 +1 to 0 +8\.25 +7\.50 +- +2 of 6 +-\n", table)
 
 
 def test_a_copy_that_failed_is_marked_in_its_cell_and_explained() -> None:
@@ -256,6 +284,7 @@ def judged(expected: float | None, *more: Sample, gpus: int = 2) -> Bandwidth:
             "1 not judged: no reference data",
         ),
         (judged(None), (), "Not judged: no reference data for these numbers."),
+        (judged(None, gpus=1), (), "Not judged: no reference data for these numbers.\n"),
         (judged(12.3), (SLOW,), "1 warning: GPU 2 at 3.10 of 12.3 GB/s: Gen3 x4."),
         (
             judged(12.3),
@@ -272,6 +301,7 @@ def judged(expected: float | None, *more: Sample, gpus: int = 2) -> Bandwidth:
             (),
             "No host or pair is slow: hosts are compared with one another only.",
         ),
+        (only(), (), "Nothing was measured."),
     ],
 )
 def test_the_first_line_is_the_answer(
@@ -296,7 +326,31 @@ def test_what_was_not_measured_is_one_line() -> None:
     assert "--all." in text
 
 
-@pytest.mark.parametrize(("gpus", "width"), [(1, 40), (2, 80), (8, 200), (16, 40), (16, 80)])
+def test_lines_that_were_not_understood_are_counted() -> None:
+    for missed, words in ((0, ""), (3, "3 lines not understood: gputopo inspect --from lists them")):
+        lines = (LineCounts(source="test", read=5, known=1, not_understood=missed),)
+        machine = msgspec.structs.replace(machine_with(2), lines=lines)
+        text = document_text(bandwidth_document(machine, only(), ()), 80)
+        assert ("not understood" in text) is bool(words)
+        assert words in text
+
+
+def test_many_numbers_that_were_not_taken_for_one_reason_are_cut_and_counted() -> None:
+    reported = tuple(NotMeasured(what=f"copy {number}", reason="time") for number in range(20))
+    body = part(shown(msgspec.structs.replace(only(), not_measured=reported)), "Not measured")
+    assert "copy 5" in body
+    assert "copy 6" not in body
+    assert "and 14 more" in body
+
+
+def test_notes_that_differ_in_a_gpu_only_are_reported_once() -> None:
+    notes = tuple(f"it is taken as GPU {gpu} by its file" for gpu in (0, 1, 2, 6))
+    body = part(shown(msgspec.structs.replace(only(), notes=(*notes, "GPU 1 and GPU 2"))), "Notes")
+    assert body.split("\n")[:2] == ["  - it is taken as GPU 0-2,6 by its file", "  - GPU 1 and GPU 2"]
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 8, 16])
+@pytest.mark.parametrize("width", [40, 80, 200])
 def test_up_to_sixteen_gpus_fit_the_screen_and_no_pair_is_lost(gpus: int, width: int) -> None:
     text = shown(bandwidth_of(gpus) if gpus > 1 else only(*bandwidth_of(2).samples[:7]), gpus, width)
     assert max(map(len, text.splitlines())) <= width

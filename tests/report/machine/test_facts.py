@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputopo.findings import Inspection
@@ -14,6 +16,19 @@ def test_the_same_reason_for_the_same_fact_on_all_gpus_is_reported_once() -> Non
     inspection = Inspection(machine=Machine(source="live", missing=missing))
     text = document_text(inspection_document(inspection, "all"))
     assert "GPUs 0-7  NOT_SUPPORTED, the card does not offer it: memory clock now\n" in text
+
+
+def test_facts_with_one_reason_share_a_group_and_another_reason_has_its_own() -> None:
+    missing = {
+        "gpus[0].pstate": "NOT_SUPPORTED",
+        "gpus[1].pstate": "GPU_IS_LOST",
+        "gpus[0].power_w.draw": "NOT_SUPPORTED",
+        "gpus[0].power_w.limit": "NOT_SUPPORTED",
+    }
+    assert grouped_missing(missing) == {
+        ("GPU 0", "NOT_SUPPORTED"): "P-state, power draw, power limit",
+        ("GPU 1", "GPU_IS_LOST"): "P-state",
+    }
 
 
 def test_of_very_many_facts_some_are_named_and_the_rest_is_counted() -> None:
@@ -35,12 +50,21 @@ def test_of_very_many_facts_some_are_named_and_the_rest_is_counted() -> None:
         ("driver.cuda_version", "Driver", "CUDA version"),
         ("bandwidth", "Bandwidth", "bandwidth"),
         ("gpus[3]", "GPU 3", "everything"),
-        ("nics", "NICs", "nics"),
         ("gpus[0].some_new_fact", "GPU 0", "some new fact"),
     ],
 )
 def test_who_lacks_a_fact_and_which_is_reported_in_words(path: str, subject: str, fact: str) -> None:
     assert grouped_missing({path: "no"}) == {(subject, "no"): fact}
+
+
+def test_of_a_gpu_that_does_not_answer_the_facts_are_named() -> None:
+    missing = {"gpus[3].name": "UNKNOWN", "gpus[3]": "UNKNOWN", "gpus[3].pstate": "NOT_SUPPORTED"}
+    assert grouped_missing(missing) == {("GPU 3", "UNKNOWN"): "name", ("GPU 3", "NOT_SUPPORTED"): "P-state"}
+
+
+def test_very_many_pairs_are_counted() -> None:
+    missing = {f"links[{a}-{b}].p2p_read": "NO" for b in range(9) for a in range(b)}
+    assert list(grouped_missing(missing)) == [("36 links", "NO")]
 
 
 @pytest.mark.parametrize(
@@ -60,6 +84,20 @@ def test_a_reason_for_a_part_holds_for_the_facts_in_it() -> None:
     assert reason_for(missing, "gpus[0].clocks_mhz.memory.now") == "why"
     assert reason_for(missing, "gpus[1].clocks_mhz.memory.now") is None
     assert reason_for(missing, "gpus[0].pstate") is None
+
+
+@given(st.dictionaries(st.text(max_size=30), st.text(max_size=30)), st.integers(40, 160))
+def test_any_path_and_reason_is_shown_without_breaking_the_page(missing: dict[str, str], width: int) -> None:
+    text = document_text(
+        inspection_document(Inspection(machine=Machine(source="live", missing=missing))), width
+    )
+    assert all(character.isprintable() for character in text.replace("\n", ""))
+
+
+def test_a_whole_section_keeps_its_name() -> None:
+    assert set(grouped_missing({"gpus": "none is shown"})) == {("GPUs", "none is shown")}
+    assert set(grouped_missing({"nics": "none is shown"})) == {("NICs", "none is shown")}
+    assert set(grouped_missing({"host.kernel": "not reported"})) == {("Host", "not reported")}
 
 
 def fabric_of(*gpus: int | str, why: str) -> dict[str, str]:

@@ -2,6 +2,7 @@ import pytest
 
 from gputopo.findings import Finding, Inspection
 from gputopo.report.document import document_text
+from gputopo.report.layout import labelled, text_of
 from gputopo.report.machine.gpus import (
     health_rows,
     health_words,
@@ -16,14 +17,15 @@ from gputopo.values.machine import (
     Link,
     Machine,
     MemoryMib,
+    Mig,
     NvLink,
     Pcie,
     RemappedRows,
+    RetiredPages,
     Throttle,
     UtilizationPercent,
 )
 from gputopo.values.subject import Subject
-from tests.findings import boxes
 
 SLOW = Pcie(gen_now=1, gen_max=3, width_now=16, width_max=16)
 
@@ -97,7 +99,22 @@ def test_what_is_not_as_it_should_be_is_reported(gpu: Gpu, words: str) -> None:
     [
         Gpu(index=0),
         Gpu(index=0, throttle=Throttle(mask=0x4), pstate="P8"),  # as A40 and RTX 5090 report while idle
-        boxes.sound().gpus[0],
+        Gpu(
+            index=0,
+            throttle=Throttle(mask=1, reasons=("gpu_idle",)),
+            ecc=Ecc(mode=True, mode_pending=True, corrected_volatile=0, counts={"dram": 0}),
+            remapped_rows=RemappedRows(correctable=0, uncorrectable=0, pending=False, failure=False),
+            retired_pages=RetiredPages(single_bit=0, double_bit=0, pending=False),
+            mig=Mig(mode=False, mode_pending=False),
+            compute_mode="default",
+            persistence_mode=True,
+            virtualization="none",
+            processes=(),
+            pcie=Pcie(replay_counter=0, aer={"fatal": 0}),
+            nvlinks=(NvLink(link=0, active=True, errors={"replay": 0}),),
+            bar1_mib=MemoryMib(total=16384),
+            memory_mib=MemoryMib(total=16384),
+        ),
     ],
 )
 def test_a_gpu_that_is_as_it_should_be_or_shows_nothing_has_no_line(gpu: Gpu) -> None:
@@ -141,6 +158,18 @@ def test_very_many_processes_are_counted() -> None:
 )
 def test_a_program_is_named_by_its_own_name(name: str | None, short: str) -> None:
     assert short_process_name(name) == short
+
+
+@pytest.mark.parametrize("width", [40, 78])
+def test_the_block_fits_the_screen(width: int) -> None:
+    process = GpuProcess(pid=4000, kind="compute", name="python", memory_mib=1024, user="someone")
+    gpus = tuple(
+        Gpu(index=n, processes=(process,), ecc=Ecc(corrected_volatile=5, uncorrected_aggregate=6 + n))
+        for n in range(16)
+    )
+    text = text_of(labelled(health_rows(Machine(source="x", gpus=gpus)), width))
+    assert "process 4000 python" in text
+    assert max(map(len, text.splitlines())) <= width
 
 
 def test_nvlinks_that_work_are_reported_where_neither_matrix_nor_tree_shows_them() -> None:

@@ -1,6 +1,9 @@
 """Ports of cards that the PCI tree does not show have a table of their own."""
 
 import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gputopo.findings import Finding, Inspection
 from gputopo.findings.difference import Change, Difference, FindingChanges
@@ -58,6 +61,11 @@ def test_the_host_is_reported_in_a_few_lines() -> None:
     assert "IOMMU translated, ACS on" in text
 
 
+def test_bare_metal_and_no_container_are_words_too() -> None:
+    host = Host(virtual_machine="none", container="none")
+    assert "bare metal, no container" in shown(Machine(source="live", host=host))
+
+
 def test_a_kernel_module_of_another_version_is_shown_and_the_same_one_is_not() -> None:
     same = Driver(status="ok", version="550.1", kernel_module_version="550.1", cuda_version="12.4")
     other = Driver(status="version_mismatch", version="560.2", kernel_module_version="550.1")
@@ -81,6 +89,18 @@ def test_an_unknown_fact_is_a_question_mark_and_zero_is_a_zero() -> None:
     ]  # fmt: skip
 
 
+def test_a_fact_that_a_source_does_not_report_is_a_dash() -> None:
+    gpus = (Gpu(index=0, name="card", pstate="P0"), Gpu(index=1, name="card"))
+    assert row(Machine(source="x", gpus=gpus), 1) == ["1", "card", "-"]
+
+
+def test_a_column_of_which_nothing_is_reported_is_left_out() -> None:
+    text = shown(Machine(source="x", gpus=(Gpu(index=0, name="card"),), missing={"gpus[*].pstate": "no"}))
+    assert "Name" in text
+    assert "P-state" not in text.partition("Not read")[0]
+    assert "Temp" not in text
+
+
 def test_a_lost_gpu_is_called_lost_in_its_row() -> None:
     gpus = (Gpu(index=0, name="card", pstate="P0"), Gpu(index=1, lost=True))
     missing = {"gpus[1].name": "GPU_IS_LOST", "gpus[1].pstate": "GPU_IS_LOST"}
@@ -102,6 +122,35 @@ def test_the_table_becomes_two_where_the_screen_is_narrow() -> None:
     narrow = shown(machine, 60)
     assert narrow.count("GPU  ") == 2
     assert "Workstation Edition" in narrow
+
+
+@pytest.mark.parametrize("count", [1, 16])
+def test_gpus_fit_80_columns_however_many(count: int) -> None:
+    gpus = tuple(
+        Gpu(
+            index=i,
+            name="NVIDIA H100 80GB HBM3 with a very long marketing name",
+            pci_address=f"0000:{i:02x}:00.0",
+            numa_node=1,
+            pcie=Pcie(gen_now=5, gen_max=5, width_now=16, width_max=16),
+            clocks_mhz=ClocksMhz(
+                graphics=ClockMhz(now=1980, max=1980), memory=ClockMhz(now=14001, max=14001)
+            ),
+            pstate="P0",
+            power_w=PowerW(draw=700.0, limit=1000.0),
+            memory_mib=MemoryMib(used=181_559, total=183_359),
+        )
+        for i in range(count)
+    )
+    assert max(map(len, shown(Machine(source="live", gpus=gpus)).splitlines())) <= 80
+
+
+@given(st.text(), st.text(), st.integers(40, 200))
+def test_no_name_from_outside_breaks_a_line_or_moves_the_cursor(name: str, model: str, width: int) -> None:
+    machine = Machine(source="live", host=Host(cpu_model=model), gpus=(Gpu(index=0, name=name),))
+    text = shown(machine, width)
+    assert all(character.isprintable() for character in text.replace("\n", ""))
+    assert text.count("\nGPUs\n") == 1
 
 
 UP = NicPort(
@@ -188,6 +237,11 @@ def test_two_sources_that_show_nothing_in_common_are_not_called_equal() -> None:
 def test_a_long_change_is_folded() -> None:
     text = changes_shown(difference(change("network card " + "x" * 20 + " is " + "y " * 40)))
     assert max(map(len, text.splitlines())) <= 60
+
+
+def test_markdown_has_a_list_or_states_that_nothing_changed() -> None:
+    assert "\n- driver: a\\_b\n" in document_markdown(difference_document(difference(change("driver: a_b"))))
+    assert "\nNo difference.\n" in document_markdown(difference_document(difference()))
 
 
 def test_findings_that_came_went_and_stayed_are_shown() -> None:

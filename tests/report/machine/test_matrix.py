@@ -1,6 +1,7 @@
 import re
 from itertools import combinations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +35,19 @@ def machine(gpus: int, links: dict[tuple[int, int], Link] | None = None, nics: i
         links=tuple((links or {}).values()),
         nics=tuple(Nic(index=i, name=f"mlx5_{i}") for i in range(nics)),
     )
+
+
+def test_nvlinks_stand_before_the_pcie_hop_as_in_nvidia_smi() -> None:
+    links = {
+        (0, 1): Link(a=0, b=1, hop=Hop.PHB, nvlinks=2),
+        (0, 2): Link(a=0, b=2, hop=Hop.PHB, nvlinks=0),
+        (1, 2): Link(a=1, b=2, nvlinks=12),
+    }
+    table = cells(machine(3, links))
+    assert table["GPU0", "GPU1"] == table["GPU1", "GPU0"] == "NV2"
+    assert table["GPU0", "GPU2"] == "PHB"
+    assert table["GPU1", "GPU2"] == "NV12"
+    assert table["GPU1", "GPU1"] == "X"
 
 
 def test_a_pair_that_nothing_is_known_of_is_a_question_mark_and_the_legend_reports_it() -> None:
@@ -77,8 +91,23 @@ def test_the_affinity_columns_are_there_if_any_gpu_has_them() -> None:
     assert "CPUs" not in shown(machine(2))
 
 
+def test_gaps_in_the_numbering_are_kept() -> None:
+    odd = Machine(source="test", gpus=(Gpu(index=2), Gpu(index=11)), links=(Link(a=2, b=11, hop=Hop.PXB),))
+    assert cells(odd)["GPU11", "GPU2"] == "PXB"
+
+
 def test_a_machine_without_gpus_has_no_matrix() -> None:
     assert matrix_view(machine(0, nics=2), 80) == []
+
+
+@pytest.mark.parametrize(("gpus", "nics", "width"), [(1, 0, 40), (2, 10, 78), (8, 1, 40), (16, 10, 200)])
+def test_every_pair_is_shown_once_within_the_width(gpus: int, nics: int, width: int) -> None:
+    links = {pair: Link(a=pair[0], b=pair[1], hop=Hop.NODE) for pair in combinations(range(gpus), 2)}
+    whole = machine(gpus, links, nics)
+    names = [f"GPU{i}" for i in range(gpus)] + [f"NIC{i}" for i in range(nics)]
+    table = cells(whole, width)
+    assert set(table) == {(row, column) for row in names for column in names}
+    assert max(map(len, shown(whole, width).splitlines())) <= max(width, 60 if width < 60 else 0)
 
 
 @given(
@@ -111,6 +140,11 @@ def peers(*links: Link) -> str:
     return text_of(labelled(peer_rows(Machine(source="x", gpus=gpus, links=links)), 78))
 
 
+def test_one_state_for_all_pairs_is_reported_in_a_line() -> None:
+    links = [Link(a=a, b=a + 1, p2p_read="OK", p2p_write="OK") for a in range(4)]
+    assert peers(*links) == "Peer access  OK: all pairs\n"
+
+
 def test_pairs_that_are_off_are_named_with_nvmls_word_and_the_reason() -> None:
     text = peers(
         Link(a=0, b=1, p2p_read="OK", p2p_write="OK"),
@@ -124,6 +158,10 @@ def test_pairs_that_are_off_are_named_with_nvmls_word_and_the_reason() -> None:
 
 def test_a_direction_that_is_not_reported_is_not_made_up() -> None:
     assert peers(Link(a=0, b=1, p2p_read="OK")) == "Peer access  OK (read): GPUs 0 and 1\n"
+
+
+def test_without_facts_no_line_is_shown() -> None:
+    assert peers(Link(a=0, b=1)) == ""
 
 
 def test_very_many_pairs_are_reported_in_short() -> None:

@@ -160,6 +160,18 @@ def test_memory_nodes_are_named_with_their_cpus_and_only_if_there_are_any() -> N
     assert shown(Machine(source="x", pci=pci[1:])).startswith("Host\n")
 
 
+def test_a_network_card_without_a_number_is_shown_with_its_name() -> None:
+    nodes = (
+        PciNode(address="0000:01:00.0", root=ROOT, kind="nic", name="ConnectX-5"),
+        PciNode(address="0000:02:00.0", root=ROOT, kind="nic"),
+    )
+    text = shown(
+        Machine(source="x", pci=nodes, nics=(Nic(index=3, name="mlx5_3", pci_address="0000:02:00.0"),))
+    )
+    assert "network card ConnectX-5  0000:01:00.0" in text
+    assert "NIC 3 mlx5_3  0000:02:00.0" in text
+
+
 def test_what_lspci_calls_a_device_stands_where_no_driver_names_it() -> None:
     at = ("0000:01:00.0", "0000:02:00.0")
     tree = (

@@ -54,6 +54,12 @@ def run() -> list[Event]:
     return list(events())
 
 
+def test_each_row_has_the_clocks_of_its_own_host_as_shares_of_their_own_maxima(run: list[Event]) -> None:
+    rows = summarise(run).devices
+    assert [(row.graphics_mhz, row.graphics_percent) for row in rows] == [(1500, 75.0), (1200, 80.0)]
+    assert [row.device.host for row in rows] == ["n1", "n2"]
+
+
 def test_the_report_names_hosts_and_no_task_of_tensorflow(run: list[Event]) -> None:
     words = " ".join(document_text(run_document(summarise(run)), 120).split())
     assert "/job:" not in words

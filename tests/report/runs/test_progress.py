@@ -10,6 +10,7 @@ from rich.console import Console
 from gputopo.report.runs.progress import Display, Progress
 from gputopo.report.runs.state import RunState
 from gputopo.values.run.events import (
+    CheckpointSaved,
     Event,
     GpuSample,
     Judged,
@@ -21,7 +22,7 @@ from gputopo.values.run.events import (
     Step,
     Traced,
 )
-from tests.invented_runs import SAYS, InventedRun, Noise, gpu_devices, stream
+from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, stream
 from tests.kit import commands
 
 RUN = InventedRun(2, slow={1: 0.5}, noise=Noise(common=0.0, own=0.0, stalls=0.0))
@@ -68,6 +69,10 @@ def test_piped_output_is_plain_lines_of_the_first_and_every_tenth_step() -> None
     ]
     assert "warm-up done (2 steps, 1.00 s)" in reported
     assert sum(line.startswith("step ") for line in plain(EVENTS, every=5)) == 5
+
+
+def test_what_must_be_shown_is_shown_first() -> None:
+    assert plain(list(stream(cpu_devices(2), RUN.steps(1), rehearsal=True)))[0] == SAYS
 
 
 def test_a_failure_is_shown_in_both_formats() -> None:
@@ -143,7 +148,7 @@ FULL = GpuSample(
 )
 
 
-@pytest.mark.parametrize("width", [60, 100])
+@pytest.mark.parametrize("width", [60, 100, 200])
 def test_no_line_wraps_and_a_device_has_what_fits_into_its_line(width: int) -> None:
     state = RunState()
     for event in EVENTS[:-7]:
@@ -269,6 +274,12 @@ def test_a_loss_that_is_no_number_is_reported_once() -> None:
     reported = plain([*nan[:begin], lost, *nan[begin:]])
     assert len([line for line in reported if "nan" in line or "not a number" in line]) == 1
     assert any(line.startswith("step 20:") for line in reported)
+
+
+def test_news_of_the_run_are_lines_as_they_come() -> None:
+    kept = CheckpointSaved(time_s=1.0, path="/kept/1", steps=10, bytes=2048, seconds=0.5)
+    reported = plain([*EVENTS[:-1], kept, EVENTS[-1]])
+    assert "checkpoint after 10 steps: /kept/1 (2.0 KiB, 0.50 s)" in reported
 
 
 def test_plain_lines_of_steps_come_by_time_with_the_time_that_is_left() -> None:

@@ -21,10 +21,9 @@ from gputopo.values.run.events import (
     Traced,
 )
 from gputopo.values.run.result import AgainstPrediction, PartMs, Result
-from gputopo.values.run.several_runs import ScreenDevice
+from gputopo.values.run.several_runs import Screen, ScreenDevice
 from tests.invented_runs import BEGAN_S, SAYS, InventedRun, Noise, cpu_devices, gpu_devices, step, stream
 from tests.kit.drills.box import Trainer, slower
-from tests.runs.test_screen import screen_of
 from tests.runs.verdict.cards import always as readings
 from tests.runs.verdict.cards import events
 
@@ -42,9 +41,10 @@ def gpu_result(count: int, slow: dict[int, float] | None = None) -> Result:
     return summarise(stream(gpu_devices(count), InventedRun(count, slow=slow or {}, noise=QUIET).steps(30)))
 
 
-def test_the_report_fits_80_columns_and_hides_nothing() -> None:
-    devices = gpu_devices(16)
-    text = shown(gpu_result(16, {15: 0.3}))
+@pytest.mark.parametrize("count", [1, 16])
+def test_the_report_fits_80_columns_and_hides_nothing(count: int) -> None:
+    devices = gpu_devices(count)
+    text = shown(gpu_result(count, {count - 1: 0.3} if count > 1 else {}))
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
     for device in devices:
@@ -72,6 +72,12 @@ def test_a_device_row_reads_as_it_was_measured() -> None:
     assert "64.0 ± 0.00 (jitter 0.00), median 64.0, by wall time 64.0" in text
     assert "16 images: 8 on each of 2 devices" in text
     assert "235.9 MiB on /CPU:0" in text
+
+
+def test_a_slow_device_is_marked_in_its_row_and_named_below() -> None:
+    text = " ".join(shown(gpu_result(4, {2: 0.4})).split())
+    assert re.search(r"! GPU 2 \(NVIDIA GeForce GTX 1070\) computes \d+ % slower than its peers", text)
+    assert "No device is more than 5 %" not in text
 
 
 def test_a_cause_stands_in_the_row_and_in_the_sentence_above_the_table() -> None:
@@ -110,6 +116,13 @@ def test_only_what_is_slow_is_red() -> None:
     assert "GPU 2" in red
     assert "GPU 1" not in red
     assert not any("red" in style for pieces in document_lines(run_document(even), 80) for _, style in pieces)
+
+
+def test_an_even_run_states_to_within_what_it_is_even() -> None:
+    assert "No slow device seen; a difference above 1.8 % is excluded." in shown(gpu_result(4))
+    alone = shown(gpu_result(1))
+    assert "even" not in alone
+    assert "Cannot tell for GPU 0: one device has no peer." in alone
 
 
 def test_a_difference_that_is_not_proven_is_shown_as_such_in_table_and_words() -> None:
@@ -228,7 +241,17 @@ def test_what_a_gpu_reported_stands_in_its_row_and_what_it_did_not_is_named() ->
 def test_the_speed_alone_comes_from_a_screen_of_the_same_job() -> None:
     result = gpu_result(2)
     screened = tuple(ScreenDevice(number=n, word="even", says="", alone=90.0 - n) for n in range(2))
-    screen = msgspec.structs.replace(screen_of(()), batch_size=8, devices=screened)
+    screen = Screen(
+        model="alexnet",
+        batch_size=8,
+        backend="gpu",
+        says=(),
+        devices=screened,
+        runs=(),
+        seconds=1.0,
+        quick=False,
+        complete=True,
+    )
     found = with_alone(result, alone_of_screen(result, screen), "/runs/1")
     assert [row.alone_images_per_sec for row in found.devices] == [90.0, 89.0]
     text = shown(found, width=160)
@@ -236,6 +259,13 @@ def test_the_speed_alone_comes_from_a_screen_of_the_same_job() -> None:
     assert "images/sec of each GPU alone were measured in /runs/1" in text
     assert alone_of_screen(result, msgspec.structs.replace(screen, batch_size=9)) == {}
     assert with_alone(result, {}, "") == result
+
+
+def test_a_loss_that_is_not_a_number_is_written_out() -> None:
+    steps = [step(n, [(0.0, 1.0)], loss=None) for n in range(1, 4)]
+    text = " ".join(shown(summarise(stream(cpu_devices(1), steps))).split())
+    assert "not a number → not a number" in text
+    assert "The loss is not a number from step 1 on" in text
 
 
 def test_what_was_asked_and_what_ran_are_shown() -> None:
@@ -280,6 +310,14 @@ def test_what_devices_did_in_traced_steps_stands_beside_the_time_of_these_steps_
     text = " ".join(shown(msgspec.structs.replace(gpu_result(1), traces=(some, one)), width=200).split())
     assert "trace steps 4-6,9, 750.0 ms together: /t /CPU:0: computed 500.0 ms" in text
     assert "trace step 2, 750.0 ms: /t /CPU:0: computed 500.0 ms" in text
+
+
+def test_the_input_alone_has_no_weights_and_no_computing_in_its_table() -> None:
+    result = summarise(stream(cpu_devices(2), InventedRun(2).steps(3)))
+    alone = shown(msgspec.structs.replace(result, spec={**result.spec, "task": "input"}), width=200)
+    assert "weights" not in alone
+    assert " batch" in alone
+    assert " copy" in alone
 
 
 @pytest.mark.parametrize(("verdict", "style"), [("within", ""), ("slower", "yellow"), ("not compared", "")])

@@ -15,7 +15,7 @@ SPEEDS = {0: 1560.0, 1: 1320.6, 2: 1541.7, 3: 1474.8, 4: 1558.0, 5: 1557.0}
 CLOCKS = {0: 1885.0, 1: 1790.0, 2: 1873.0, 3: 1790.0, 4: 1885.0, 5: 1880.0}
 
 
-@pytest.mark.parametrize("width", [60, 160])
+@pytest.mark.parametrize("width", [60, 80, 160])
 def test_every_gpu_has_its_row_and_a_slow_one_its_sentence_within_the_width(width: int) -> None:
     found = runs(SPEEDS, CLOCKS)
     screen = msgspec.structs.replace(screen_of(found), devices=device_rows(NAMES, found))

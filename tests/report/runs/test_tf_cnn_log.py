@@ -94,6 +94,13 @@ def test_a_loss_that_is_not_a_number_reads_nan() -> None:
     assert STEP_LINE.findall(text) == [("1", "16.0", "0.0", "0.0", "nan")]
 
 
+def test_any_beginning_of_a_run_gives_the_beginning_of_its_log() -> None:
+    whole = list(lines(EVENTS))
+    for length in range(len(EVENTS)):
+        reported = list(lines(EVENTS[:length]))
+        assert reported == whole[: len(reported)]
+
+
 def header_of(**spec: Any) -> list[str]:
     started, *rest = EVENTS
     assert isinstance(started, RunStarted)

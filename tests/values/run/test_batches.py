@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -26,6 +28,12 @@ def test_shares_are_within_one_example_of_proportional(speeds: list[float], each
         assert abs(share - proportional) < 1 + 1e-6
 
 
+@given(SPEEDS, st.integers(1, 2048))
+def test_a_faster_device_has_no_fewer_examples(speeds: list[float], each: int) -> None:
+    by_speed = sorted(zip(speeds, shares(each * len(speeds), speeds), strict=True))
+    assert all(a <= b for (slow, a), (fast, b) in pairwise(by_speed) if slow < fast)
+
+
 @given(SPEEDS, st.integers(1, 2048), st.integers(0, 15), st.floats(1.0, 10.0))
 def test_a_device_that_becomes_faster_loses_no_example(
     speeds: list[float], each: int, which: int, factor: float
@@ -34,6 +42,16 @@ def test_a_device_that_becomes_faster_loses_no_example(
     total = each * len(speeds)
     faster = [speed * factor if one == which else speed for one, speed in enumerate(speeds)]
     assert shares(total, faster)[which] >= shares(total, speeds)[which]
+
+
+@given(SPEEDS, st.integers(1, 2048))
+def test_no_device_takes_longer_than_the_slowest_does_with_equal_shares(
+    speeds: list[float], each: int
+) -> None:
+    longest = max(
+        share / speed for share, speed in zip(shares(each * len(speeds), speeds), speeds, strict=True)
+    )
+    assert longest <= each / min(speeds) * (1 + 1e-9)
 
 
 def test_six_cards_and_a_faster_one_share_the_joint_batch() -> None:

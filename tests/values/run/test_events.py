@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from gputopo.values.errors import InputError
 from gputopo.values.run.events import Event, HostLoad, Sample, decode_line, encode_line, read_events
-from tests.invented_runs import InventedRun, gpu_devices, stream
+from tests.invented_runs import InventedRun, gpu_devices, step, stream
 
 EVENTS: list[Event] = list(stream(gpu_devices(2), InventedRun(2, slow={1: 0.3}).steps(12)))
 LINES = [encode_line(event) for event in EVENTS]
@@ -14,6 +14,12 @@ LINES = [encode_line(event) for event in EVENTS]
 def test_every_event_comes_back_as_it_was_written() -> None:
     assert list(read_events(LINES, origin="run")) == EVENTS
     assert all(line.count(b"\n") == 1 and b'"schema":"gputopo.events/1"' in line for line in LINES)
+
+
+def test_a_loss_that_is_not_a_number_is_null() -> None:
+    line = encode_line(step(3, [(0.1, 0.2)], loss=None))
+    assert b'"loss":null' in line
+    assert decode_line(line) == step(3, [(0.1, 0.2)], loss=None)
 
 
 def test_a_sample_holds_the_load_of_the_host_and_what_is_unknown_of_it_is_null() -> None:
