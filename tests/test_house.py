@@ -20,7 +20,7 @@ SIZES = {
     "packages": 50,
     "classes": 806,
     "public class names that stand twice": 4,
-    "test lines": 81_610,
+    "test lines": 83_000,
 }
 # Modules of gputopo that a process has loaded.
 LOADED = {

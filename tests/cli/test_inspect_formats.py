@@ -62,6 +62,14 @@ def test_users_are_on_ones_own_screen_and_in_nothing_that_is_passed_on(
     assert ("erika" in done.out) is named
 
 
+def test_the_table_shows_tree_health_and_the_index_systems(call: Call, on_scenario: OnScenario) -> None:
+    on_scenario("desktop")
+    out = call("inspect", "--all").out
+    assert "\nPCI tree\n" in out
+    assert "\nHealth\n" in out
+    assert "Xorg" in out
+
+
 def test_a_terminal_that_knows_ascii_only_gets_a_tree_of_ascii() -> None:
     command = ("-m", "tests.kit.command", "7gforce", "--", "inspect", "--topology")
     done = commands.run(*command, PYTHONIOENCODING="ascii", PYTHONUTF8="0")

@@ -186,6 +186,13 @@ def test_a_card_that_disappears_is_not_judged_and_the_others_are() -> None:
     assert judgement.devices[1].why == "no time marks after step 60"
 
 
+def test_a_program_that_ran_for_a_moment_is_no_excuse() -> None:
+    trainer = Trainer(
+        devices=cpu_devices(2), slow={1: slower(20)}, other_cpu=lambda step: 0.61 if step < 15 else 0.0
+    )
+    assert slow(judged(trainer, 100)) == [1]
+
+
 def test_all_slow_alike_is_seen_against_what_is_expected_only() -> None:
     trainer = Trainer(slow={tower: slower(15) for tower in range(4)})
     assert slow(judged(trainer, 100)) == []
