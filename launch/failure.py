@@ -23,6 +23,7 @@ from pathlib import Path
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.runs.devices import short_name_of
 from gputopo.values.errors import ExitCode
+from gputopo.values.install import install_tensorflow
 from gputopo.values.run.batches import batch_words
 from gputopo.values.run.events import EXCHANGE, Device, RankFailed, Sample
 
@@ -41,7 +42,6 @@ _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warnin
 _NO_SPACE = re.compile(r"[^\s\]][^\]]*: failed to map segment from shared object")
 _NO_THREAD = re.compile(r"[^\]]*pthread_create\(\) failed|.*can't start new thread")
 _NO_TENSORFLOW = re.compile(r"No module named '(tensorflow|keras)[\w.]*'")
-_INSTALL = "install TensorFlow: pip install 'tensorflow>=2.16', or gputopo[cuda] for GPUs"
 _SEE_LOG = "see worker.log in the run folder"
 MORE_SPACE = "its libraries need more address space than there is: see ulimit -v, and the free memory"
 _MORE_THREADS = "raise the limit on threads (ulimit -u; of a container: pids) or on address space (ulimit -v)"
@@ -115,7 +115,9 @@ def of_exit(
     if any(_OUT_OF_MEMORY.search(line) for line in last_lines):
         return failed(OUT_OF_MEMORY, f"the worker ran out of memory: {last}", less_memory(spec))
     cause = f"the worker failed: {last}" if last else f"the worker ended with exit code {returncode}"
-    return failed("error", cause, _INSTALL if _NO_TENSORFLOW.search(last) else _SEE_LOG)
+    if _NO_TENSORFLOW.search(last):
+        return failed("error", cause, install_tensorflow(cuda=spec.backend == "gpu"))
+    return failed("error", cause, _SEE_LOG)
 
 
 def _failed(

@@ -30,10 +30,11 @@ from gputopo.launch.spec.env import ALLOW_GROWTH
 from gputopo.launch.spec.job_spec import Backend
 from gputopo.launch.spec.names import STRATEGIES, StrategyName
 from gputopo.launch.spec.prepare import ps_device
-from gputopo.launch.spec.target import Target, target_of
+from gputopo.launch.spec.target import Target, gpus_without_tensorflow, target_of, tensorflow_notes, why_cpu
 from gputopo.planner import Request
 from gputopo.planner.available import visible_gpus
 from gputopo.planner.cpu_devices import counted_devices
+from gputopo.probes.tensorflow_install import load_cuda_libraries
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.all_reduce import parse
@@ -103,12 +104,11 @@ def require_gpus(tf: Any, count: int) -> None:
 
     Raises RuntimeError if TensorFlow's runtime has begun.
     """
+    load_cuda_libraries()
     found = tf.config.list_physical_devices("GPU")
     if len(found) != count:
-        raise HardwareError(
-            f"TensorFlow sees {len(found)} GPUs, the plan has {count}",
-            f"install its GPU build (pip install 'gputopo[cuda]'), and {FIRST}",
-        )
+        # The check before found nothing wrong, so that most probably TensorFlow looked for GPUs earlier.
+        raise HardwareError(f"TensorFlow sees {len(found)} GPUs, the plan has {count}", FIRST)
     for gpu in found:
         if ALLOW_GROWTH not in os.environ:
             tf.config.experimental.set_memory_growth(gpu, True)
@@ -214,9 +214,11 @@ def _planned_and_made(model: object, asked: Mapping[str, Any], *, claim: bool) -
         raise UsageError("the model is built already, and workers are joined before", _BUILT)
     found = sized(model, os.environ)
     machine = _machine()
+    has_gpus = why_cpu(machine, os.environ, cpu=False) is None
+    unusable = gpus_without_tensorflow(machine, os.environ) if has_gpus else {}
 
     def choose(others: Mapping[int, str]) -> Target:
-        return planned(machine, os.environ, found, claimed=others, **asked)
+        return planned(machine, os.environ, found, claimed=others, unusable=unusable, **asked)
 
     def warn(problem: str) -> None:
         print(f"gputopo: {problem}", file=sys.stderr)
@@ -226,6 +228,8 @@ def _planned_and_made(model: object, asked: Mapping[str, Any], *, claim: bool) -
     target = choose_and_claim(
         machine, choose, claims if claim else None, os.environ, "gputopo.launch.strategy", on_problem=warn
     )
+    for sentence in tensorflow_notes(target):
+        warn(sentence)
     try:
         if workers is not None:
             return made_with_workers(target, workers, found.says, asked=asked["num_gpus"])
@@ -245,8 +249,12 @@ def planned(
     prefer_pix: bool = False,
     claimed: Mapping[int, str] = {},
     history: bool = True,
+    unusable: Mapping[int, str] = {},
 ) -> Target:
-    """Return what `strategy` plans for on a machine. `claimed`: GPUs that others have claimed, by whom."""
+    """Return what `strategy` plans for on a machine.
+
+    `claimed`: GPUs that others have claimed, by whom. `unusable`: GPUs that TensorFlow cannot use, and why.
+    """
     exact = None if gpus is None else tuple(gpus)
     if num_gpus is None and exact is None and not prefer_pix:
         exact = visible_gpus(environ, machine) or None
@@ -259,7 +267,9 @@ def planned(
         no_history=not history,
     )
     before = measured_before(machine, request)
-    return target_of(machine, request, environ=environ, claimed=claimed, **before._asdict())
+    return target_of(
+        machine, request, environ=environ, claimed=claimed, unusable=unusable, **before._asdict()
+    )
 
 
 def lines_of(target: Target, found: Nearest, says: str | None = None) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from gputopo.probes.nics import max_rate, not_asked, peer_memory_module, read_ne
 from gputopo.probes.nvml.gpu import MissingFacts, absent_facts, miss_all
 from gputopo.probes.nvml.reading import NvmlAnswers, NvmlReading
 from gputopo.probes.pci import host_acs, interface_name, normal_address, read_pci
+from gputopo.probes.tensorflow_install import read_tensorflow
 from gputopo.probes.tree import NOT_IN_TREE, join_tree, nvlinks_between, tree_hop, with_addresses, with_slot
 from gputopo.reference.expectations import address_order
 from gputopo.topology.kernel import UNCOUNTED
@@ -98,6 +99,7 @@ def read_with(root: Path, ask: Callable[[], NvmlAnswers]) -> Machine:
         pci=nodes,
         missing=missing.reasons,
         contradictions=contradictions,
+        tensorflow=read_tensorflow() if gpus and nvml.error != _NOT_IN_COPY else None,
     )
 
 

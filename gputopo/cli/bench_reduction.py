@@ -96,13 +96,15 @@ def _measure(model: str, method: str | None, machine: "Machine", chosen: tuple[i
 def _gpus(chosen: tuple[int, ...] | None, machine: "Machine") -> tuple[int, ...] | None:
     """Return the GPUs to use: the chosen ones, else all that respond and that this process may see."""
     from gputopo.findings import driver_broken
+    from gputopo.launch.spec.target import gpus_without_tensorflow
     from gputopo.planner.available import hidden_gpus
 
     broken = driver_broken(machine)
     if broken is not None:
         raise HardwareError(broken.says, broken.remedy or "gputopo inspect shows more")
     hidden = hidden_gpus(os.environ, machine)
-    there = tuple(gpu.index for gpu in machine.gpus if not gpu.lost and gpu.index not in hidden)
+    unusable = gpus_without_tensorflow(machine, os.environ) if machine.gpus else {}
+    there = tuple(gpu.index for gpu in machine.gpus if not gpu.lost and gpu.index not in {*hidden, *unusable})
     if chosen is None:
         return there or None
     missing = [index for index in chosen if index not in there]

@@ -14,7 +14,7 @@ from gputopo.cli.placement import (
     parse_program,
 )
 from gputopo.cli.printing import emit, show_report
-from gputopo.cli.run.prepare import AskedJob, planned_on, warn, with_costs
+from gputopo.cli.run.prepare import AskedJob, planned_on, warn, warn_of_tensorflow, with_costs
 from gputopo.launch.hosts.allocation import HostOptions, find
 from gputopo.planner.selection import ALL
 from gputopo.prediction.programs import DEFAULT
@@ -200,7 +200,8 @@ def _measured(asked: _Asked) -> int:
     from gputopo.planner.explained import require_prediction
     from gputopo.planner.selection import LISTED
 
-    on = planned_on(asked.request, asked.output.sources)
+    on = planned_on(asked.request, asked.output.sources, trains=True)
+    _ = on.unusable  # before TensorFlow builds a model
     request, count = with_costs(asked.request), asked.command.candidates
     fields: dict[str, object] = {"precision": Precision(compute=asked.command.precision)}
     if request.batch_size not in (None, AUTO):
@@ -210,6 +211,7 @@ def _measured(asked: _Asked) -> int:
     with contextlib.ExitStack() as claims:
         chosen = on.claimed(request, claims)
         warn(chosen.plan)
+        warn_of_tensorflow(chosen)
         if request.explain:
             require_prediction(chosen.plan, _EXPLAINS)
         job = AskedJob(request.model, asked.placement, training)

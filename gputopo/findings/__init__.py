@@ -18,6 +18,7 @@ from gputopo.findings import (
     peers,
     rising,
     sources,
+    tensorflow,
     throttling,
     usage,
 )
@@ -33,6 +34,7 @@ from gputopo.findings.rule import (
     reaches,
     worst_first,
 )
+from gputopo.findings.tensorflow import Support, install_support, support_of
 from gputopo.values.machine import Machine
 from gputopo.values.samples import at_samples, max_counters
 
@@ -44,13 +46,16 @@ __all__ = [
     "Inspection",
     "Rule",
     "Severity",
+    "Support",
     "Threshold",
     "driver_broken",
     "fails",
     "find",
     "find_bandwidth",
     "find_read",
+    "install_support",
     "reaches",
+    "support_of",
     "worst_first",
 ]
 
@@ -102,6 +107,7 @@ CHECKS = (
     usage.persistence,
     usage.mixed_models,
     usage.no_expectation,
+    tensorflow.tensorflow,
     network.links_down,
     network.rates,
     network.mtus,

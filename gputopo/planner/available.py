@@ -69,11 +69,12 @@ def plan_here(
     environ: Mapping[str, str],
     claimed: Mapping[int, str],
     *,
+    unusable: Mapping[int, str] = {},
     history: Sequence[Figure] = (),
     learned: Learned | None = None,
     keep: int | None = None,
 ) -> Plan:
-    """Plan for this machine, without the GPUs that are hidden or `claimed` by others (with by whom).
+    """Plan for this machine, without GPUs that are hidden, `unusable` or `claimed` by others, with reasons.
 
     Raises UsageError and NoPlanError as `plan` does, UsageError for a hidden GPU that is named, HardwareError
     where GPUs that others have claimed are in the way.
@@ -88,7 +89,7 @@ def plan_here(
     exact = (request.gpus or ()) if request.num_gpus is None else ()
     require_unclaimed((*exact, *(() if holder is None else (holder,))), claimed, machine)
     try:
-        left_out = {**claimed, **hidden}
+        left_out = {**claimed, **unusable, **hidden}
         found = plan(machine, request, unavailable=left_out, history=history, learned=learned, keep=keep)
         order = visible_gpus(environ, machine) or ()
         if request.model is None and {*found.choice.gpus} <= {*order}:
@@ -100,7 +101,7 @@ def plan_here(
     except NoPlanError as error:
         if not claimed:
             raise
-        plan(machine, request, unavailable=hidden)  # raises where it is not for the claims
+        plan(machine, request, unavailable={**unusable, **hidden})  # raises where it is not for the claims
         first = min(claimed)
         hint = f"GPU {first} is {claimed[first]}: wait until it has ended, or request fewer GPUs"
         raise HardwareError(error.what, hint) from error

@@ -20,6 +20,7 @@ from gputopo.topology.identities import without_identities
 from gputopo.values import schema
 from gputopo.values.bandwidth import NETWORK, Bandwidth, gpu_of, host_of
 from gputopo.values.errors import InputError
+from gputopo.values.install import UPDATE_GPUTOPO
 from gputopo.values.machine import Gpu, Host, Machine
 from gputopo.values.run.result import Result
 
@@ -174,7 +175,7 @@ def _check_version(connection: "sqlite3.Connection", path: Path) -> None:
     if version > _VERSION:
         raise InputError(
             f"{path} was written by a later version of gputopo",
-            "update gputopo (pip install -U gputopo), or set GPUTOPO_HOME to another folder",
+            f"{UPDATE_GPUTOPO}; or set GPUTOPO_HOME to another folder",
         )
 
 

@@ -347,6 +347,20 @@ class Nccl(Value, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
+class TensorFlowInstall(Value, frozen=True):
+    """The TensorFlow of the Python that runs gputopo, read without importing it. None: not known."""
+
+    distribution: str | None = None  # tensorflow, tensorflow-cpu, ...
+    platform: str | None = None  # x86_64, aarch64
+    version: str | None = None
+    is_cuda_build: bool | None = None
+    cuda_version: str | None = None  # that it was built with
+    cudnn_version: str | None = None  # that it would load
+    kernels: tuple[str, ...] = ()  # that it contains: `sm_80` for that architecture, `compute_90` as PTX
+    missing_libraries: tuple[str, ...] | None = None  # CUDA libraries that are not installed
+    unreached_libraries: tuple[str, ...] = ()  # installed in folders where TensorFlow does not look
+
+
 class LineCounts(Value, frozen=True):
     """How many lines of a capture were read, known to hold nothing about the machine, and not understood."""
 
@@ -405,6 +419,7 @@ class Machine(Value, frozen=True, tag_field="schema", tag="gputopo.machine/1"):
     gaps: tuple[Gap, ...] = ()
     kernel_events: tuple[KernelEvent, ...] = ()
     nccl: Nccl | None = None
+    tensorflow: TensorFlowInstall | None = None
     series: tuple[GpuHistory, ...] = ()
 
     def link(self, a: int, b: int) -> Link | None:

@@ -16,6 +16,7 @@ from typing import IO, Any, TypeVar
 import msgspec
 
 from gputopo.values.errors import FullDiskError, InputError
+from gputopo.values.install import UPDATE_GPUTOPO
 from gputopo.values.subject import Subject
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -164,5 +165,5 @@ def _other_schema(origin: str, found: str, wanted: str) -> str:
 
 def _schema_hint(found: str, wanted: str) -> str:
     if found.partition("/")[0] == wanted.partition("/")[0]:
-        return "update gputopo (pip install -U gputopo)"
+        return UPDATE_GPUTOPO
     return f"give a file that holds {wanted}"

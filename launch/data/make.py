@@ -18,6 +18,7 @@ from gputopo.launch.data import cifar_files
 from gputopo.launch.data.folder import DataName
 from gputopo.launch.train.lifecycle.folders import DiskError, move_all
 from gputopo.values.errors import HardwareError, InputError
+from gputopo.values.install import install_tensorflow
 
 JPEG_QUALITY = 90  # near the mean of ImageNet's files: about 110 KB at 500x375
 _MAX_CLASSES = {"imagenet": 1000, "cifar10": cifar_files.CLASSES}
@@ -210,7 +211,7 @@ def _tensorflow() -> Any:
     except ImportError as error:
         raise HardwareError(
             f"TensorFlow cannot be imported: {error}",
-            "it writes the TFRecords: install it (pip install tensorflow), or use --data-name cifar10",
+            f"it writes the TFRecords: {install_tensorflow(cuda=False)}, or use --data-name cifar10",
         ) from error
     finally:
         os.dup2(stderr, 2)

@@ -126,6 +126,10 @@ _WORKER_DEFAULTS = {
     ALLOW_GROWTH: "true",
 }
 
+# The driver keeps the kernels that it compiles from PTX in ~/.nv/ComputeCache, so that it compiles them once.
+# The largest size that CUDA accepts (CUDA C++ Programming Guide, CUDA_CACHE_MAXSIZE).
+_CUDA_CACHE = {"CUDA_CACHE_MAXSIZE": str(2**32)}
+
 # TensorFlow turns oneDNN on by itself only for CPUs with AVX-512 VNNI, BF16 or AMX (port::TestCPUFeature);
 # without it there are no CPU kernels for NCHW. With it CPU devices train alike on every x86-64 machine.
 _CPU_DEFAULTS = {**_WORKER_DEFAULTS, "TF_ENABLE_ONEDNN_OPTS": "1"}
@@ -156,7 +160,7 @@ def worker_env(
     if runtime.memory_limit_mib is not None:
         asked[ALLOW_GROWTH] = "false"  # a limit and growth exclude one another
     own = threads if default and not {GPU_THREAD_MODE, GPU_THREAD_COUNT} & {*parent} else {}
-    defaults = {**_WORKER_DEFAULTS, BATCH_NORM: "1", **own}
+    defaults = {**_WORKER_DEFAULTS, **_CUDA_CACHE, BATCH_NORM: "1", **own}
     return {
         **defaults,
         **parent,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gputopo import planner
-from gputopo.findings import driver_broken
+from gputopo.findings import driver_broken, install_support, support_of
 from gputopo.launch.spec.env import HostPlace, Usable, host_place, program_env, worker_env
 from gputopo.launch.spec.job_spec import Backend, Server
 from gputopo.launch.spec.run_spec import RunSpec
@@ -22,6 +22,8 @@ from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.planner.request import check_predicting, ps_gpu
 from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.values.errors import HardwareError, UsageError
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.install import install_tensorflow
 from gputopo.values.machine import Machine
 from gputopo.values.run.plan import CPU_DEVICES, Learned, Plan
 
@@ -86,14 +88,16 @@ def target_of(
     keep: int | None = None,
     usable: Usable | None = None,
     affinity: bool = True,
+    unusable: Mapping[int, str] = {},
 ) -> Target:
     """Plan for the machine, and choose the backend.
 
     `machine` is this one, or the captured one if `rehearsal_of` names it. `claimed`: GPUs that other
     processes have claimed, with by whom. `history`, `learned`: as of `planner.plan`. `cpu`: on CPU devices.
-    `keep`: bound of the candidates that are listed. `usable`, `affinity`: as of `Target`.
+    `keep`: bound of the candidates that are listed. `usable`, `affinity`: as of `Target`. `unusable`: GPUs
+    that TensorFlow cannot use, with the reason.
     Raises HardwareError for a broken driver, or for no GPU where one is required; UsageError and NoPlanError
-    for a request that cannot be met.
+    for a request that cannot be met, HardwareError for a GPU that is named and unusable.
     """
     if require_gpu and cpu:
         raise UsageError("--require-gpu and --cpu contradict one another", "leave one of them out")
@@ -110,7 +114,21 @@ def target_of(
     why = why_cpu(machine, environ, cpu=cpu)
     if why is not None:
         return _without_gpus(machine, request, why, require_gpu=require_gpu)
-    plan = planner.plan_here(machine, request, environ, claimed, history=history, learned=learned, keep=keep)
+    refused = next((gpu for gpu in request.gpus or () if gpu in unusable), None)
+    if refused is not None:
+        raise HardwareError(
+            f"GPU {refused}: {unusable[refused]}", "use other GPUs: gputopo inspect lists them"
+        )
+    plan = planner.plan_here(
+        machine,
+        request,
+        environ,
+        claimed,
+        unusable=unusable,
+        history=history,
+        learned=learned,
+        keep=keep,
+    )
     return Target("gpu", plan, machine, usable=usable, affinity=affinity, box=machine)
 
 
@@ -129,6 +147,49 @@ def why_cpu(machine: Machine, environ: Mapping[str, str], *, cpu: bool) -> str |
     if len(planner.hidden_gpus(environ, machine)) == len(machine.gpus):
         return _NONE_VISIBLE if machine.gpus else _NONE_THERE
     return None
+
+
+def gpus_without_tensorflow(machine: Machine, environ: Mapping[str, str]) -> dict[int, str]:
+    """Return the visible GPUs that the installed TensorFlow cannot use, with the reasons.
+
+    Raises HardwareError if TensorFlow is not installed or can use none of the GPUs.
+    """
+    if machine.tensorflow is None:
+        raise HardwareError("TensorFlow is not installed for this Python", install_tensorflow(cuda=True))
+    whole = install_support(machine.tensorflow)
+    if whole.level == "error":
+        raise HardwareError(whole.reason, whole.remedy)
+    hidden = planner.hidden_gpus(environ, machine)
+    visible = [gpu for gpu in machine.gpus if gpu.index not in hidden and not gpu.lost]
+    found = {gpu.index: support for gpu in visible if (support := support_of(machine, gpu)).level == "error"}
+    if found and len(found) == len(visible):
+        first, support = next(iter(found.items()))
+        raise HardwareError(f"GPU {first}: {support.reason}", support.remedy)
+    return {index: support.reason for index, support in found.items()}
+
+
+def tensorflow_notes(target: Target) -> tuple[str, ...]:
+    """Return what to know of TensorFlow on the GPUs of a target before it starts, as sentences."""
+    machine, chosen = target.machine, target.plan.choice.gpus
+    if target.backend == "cpu" or machine is None or machine.tensorflow is None:
+        return ()
+    whole = install_support(machine.tensorflow)
+    notes: dict[str, list[int]] = {} if whole.level == "fine" else {f"{whole.reason}: {whole.remedy}": []}
+    compiling = []
+    for gpu in machine.gpus:
+        if gpu.index in chosen:
+            support = support_of(machine, gpu)
+            if support.level != "fine":
+                notes.setdefault(f"{support.reason}: {support.remedy}", []).append(gpu.index)
+            elif support.compiles:
+                compiling.append(gpu.index)
+    found = [f"GPU {index_ranges(gpus)}: {note}" if gpus else note for note, gpus in notes.items()]
+    if compiling:
+        found.append(
+            f"TensorFlow compiles kernels for GPU {index_ranges(compiling)} at its first start, which can "
+            "take minutes; later starts do not"
+        )
+    return tuple(found)
 
 
 def rehearsal_name(sources: Sequence[str]) -> str | None:

@@ -48,6 +48,10 @@ def main(arguments: list[str]) -> int:
     def emit(event: Event) -> None:
         os.write(events_fd, encode_line(event))
 
+    from gputopo.probes.tensorflow_install import load_cuda_libraries
+
+    if spec.backend == "gpu":
+        load_cuda_libraries()
     import tensorflow as tf
 
     from gputopo.launch.train.placement import devices

@@ -26,6 +26,7 @@ from gputopo.launch.train.lifecycle.folders import DiskError
 from gputopo.launch.train.op_errors import cause_and_remedy, first_line, line_in, unreachable_rank
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
+from gputopo.values.install import install_tensorflow
 from gputopo.values.run.batches import batch_words
 from gputopo.values.run.events import (
     SERVING,
@@ -105,7 +106,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], came: Sequence[int]) -> 
         return _failed(
             "error",
             f"TensorFlow cannot be imported: {str(error) or type(error).__name__}",
-            _import_remedy(error),
+            _import_remedy(error, spec),
             ExitCode.HARDWARE,
         )
     from gputopo.launch.models import models
@@ -178,14 +179,14 @@ def _host_gone(spec: RunSpec, rank: int) -> RankFailed:
     )
 
 
-def _import_remedy(error: Exception) -> str:
+def _import_remedy(error: Exception, spec: RunSpec) -> str:
     """Return what to do about TensorFlow that cannot be imported.
 
     Without memory Python raises SystemError as well, and the loader has its own words.
     """
     if isinstance(error, MemoryError | SystemError) or _NO_MEMORY.search(str(error)):
         return MORE_SPACE
-    return "install it into this environment (pip install tensorflow)"
+    return install_tensorflow(cuda=spec.backend == "gpu")
 
 
 def _task_of(spec: RunSpec) -> Callable[..., Any]:

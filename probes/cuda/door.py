@@ -15,6 +15,7 @@ import msgspec
 from gputopo.probes.cuda.kernels import KERNELS, PTX
 from gputopo.probes.pci import normal_address
 from gputopo.values.errors import HardwareError
+from gputopo.values.install import pip_install
 
 Stream = NewType("Stream", object)
 Event = NewType("Event", object)
@@ -357,7 +358,9 @@ def _start(log: CallLog) -> Cuda:
         from cuda.bindings import driver  # 60 ms, and few commands need it
     except ImportError as error:
         raise NoCudaError(
-            "BINDINGS_MISSING", f"cuda.bindings cannot be imported: {error}", "pip install cuda-bindings"
+            "BINDINGS_MISSING",
+            f"cuda.bindings cannot be imported: {error}",
+            pip_install("cuda-bindings>=12.6"),
         ) from error
     log.begin("cuInit", None)
     try:
@@ -376,7 +379,8 @@ def _start(log: CallLog) -> Cuda:
         raise _refused(error) from error
     if cuda.doubt and _lacks(cuda, driver):
         older = int(cuda.driver_version.partition(".")[0]) + 1
-        raise NoCudaError("BINDINGS_NEWER", cuda.doubt, f'pip install "cuda-bindings<{older}", or {_UPDATE}')
+        install = pip_install(f"cuda-bindings<{older}")
+        raise NoCudaError("BINDINGS_NEWER", cuda.doubt, f"{install}, or {_UPDATE}")
     if not cuda.devices:
         says = "; ".join(cuda.unreadable) or "CUDA finds no device"
         raise NoCudaError("CUDA_ERROR_NO_DEVICE", says, _REMEDIES["CUDA_ERROR_NO_DEVICE"])

@@ -230,8 +230,11 @@ def test_too_late_a_call_says_what_to_do_unless_the_devices_are_those_of_the_pla
 ALONE = """
 import sys, types
 from gputopo.launch import user_strategy as door
+from gputopo.values.machine import TensorFlowInstall
+from msgspec.structs import replace
 from tests.launch.specs import machine
-door._machine = machine
+complete = TensorFlowInstall(is_cuda_build=True, missing_libraries=())
+door._machine = lambda: replace(machine(), tensorflow=complete)
 door._made = lambda target, model, built: print(*target.plan.choice.gpus, flush=True)
 door.strategy(num_gpus=2, claim=sys.argv[1] == "claim")
 sys.stdin.read()

@@ -77,6 +77,7 @@ class HostOfRun:
 
         machine, allocation = self.on.machine, self.allocation
         brought = None if why_cpu(machine, os.environ, cpu=self.on.cpu) is not None else machine
+        _ = self.on.unusable  # raises where TensorFlow can use no GPU of this host
         # Rank 0's port is the rendezvous's.
         given = allocation.hosts[allocation.rank].port if allocation.rank else None
         return joining(

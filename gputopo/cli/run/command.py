@@ -16,7 +16,15 @@ from gputopo.cli.placement import PlanOptions
 from gputopo.cli.printing import note
 from gputopo.cli.run import start
 from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.prepare import AskedJob, PlannedOn, planned_on, prepare, runnable, warn
+from gputopo.cli.run.prepare import (
+    AskedJob,
+    PlannedOn,
+    planned_on,
+    prepare,
+    runnable,
+    warn,
+    warn_of_tensorflow,
+)
 from gputopo.cli.source import planned_machine
 from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
 from gputopo.launch.spec.run_spec import RunSpec
@@ -103,10 +111,13 @@ def _run_here(asked: Asked) -> int:
             cpu=options.cpu,
             require_gpu=options.require_gpu,
             affinity=not options.no_affinity,
+            trains=not (program or options.dry_run),
         )
         chosen = prepare(job, on, None if options.dry_run else claims)
         if not options.dry_run:
             warn(chosen.plan)
+            if not program:
+                warn_of_tensorflow(chosen)
             for line in chosen.host_place.says if chosen.backend == "gpu" else ():
                 note(line)
         named = bool({"gpus", "exclude"} & job.placement.typed.keys())
@@ -209,21 +220,22 @@ def _train(asked: Asked, allocation: Allocation) -> int:
     request, options = asked.job.request, asked.options
     try:
         asked.check_output()
-        on = _this_host(options)
+        on = _this_host(options, trains=not options.dry_run)
+        request = on.with_costs(request)
     except GputopoError as error:
         return excuse(allocation, asked.host_options, error)
-    request = on.with_costs(request)
     typed = {"model": asked.job.model, **asked.job.typed}
     return train_on_hosts(HostOfRun(allocation, asked.host_options, on, options, typed), asked.job, request)
 
 
-def _this_host(options: OutputOptions) -> PlannedOn:
+def _this_host(options: OutputOptions, *, trains: bool = False) -> PlannedOn:
     return PlannedOn(
         planned_machine(()),
         cpu=options.cpu,
         require_gpu=options.require_gpu,
         affinity=not options.no_affinity,
         alone=False,
+        trains=trains,
     )
 
 

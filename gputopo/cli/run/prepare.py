@@ -182,6 +182,7 @@ class PlannedOn:
     keep: int | None = None  # bound of the candidates that a plan lists
     alone: bool = True  # False: one of several hosts, where runs of one do not count
     command: str = "gputopo run"  # as a claim of GPUs names it
+    trains: bool = False  # with TensorFlow, which must be able to use the GPUs
     _costs: "dict[str, Workload | None]" = field(default_factory=dict)
     _before: dict[tuple[Any, ...], Before] = field(default_factory=dict)
 
@@ -199,6 +200,7 @@ class PlannedOn:
 
         What keeps the model from being built the worker reports in full.
         """
+        _ = self.unusable  # before TensorFlow builds a model
         model = request.model
         if model is None or not self.machine.gpus or self.cpu:
             return request
@@ -224,7 +226,17 @@ class PlannedOn:
             keep=self.keep,
             usable=self.usable,
             affinity=self.affinity,
+            unusable=self.unusable,
         )
+
+    @cached_property
+    def unusable(self) -> Mapping[int, str]:
+        """The GPUs that TensorFlow cannot use, with the reasons. Raises HardwareError if it can use none."""
+        from gputopo.launch.spec.target import gpus_without_tensorflow, why_cpu
+
+        if not self.trains or self.sources or why_cpu(self.machine, os.environ, cpu=self.cpu) is not None:
+            return {}
+        return gpus_without_tensorflow(self.machine, os.environ)
 
     @cached_property
     def usable(self) -> "Usable":
@@ -301,6 +313,14 @@ def with_costs(request: "Request") -> "Request":
 def warn(chosen: "Plan") -> None:
     """Print to stderr which GPUs were passed over, or taken nevertheless, and why."""
     for line in chosen.warnings:
+        note(line)
+
+
+def warn_of_tensorflow(chosen: "Target") -> None:
+    """Print to stderr what to know of TensorFlow on the chosen GPUs before it starts."""
+    from gputopo.launch.spec.target import tensorflow_notes
+
+    for line in tensorflow_notes(chosen):
         note(line)
 
 

@@ -14,7 +14,7 @@ import msgspec
 from gputopo.cli.placement import parse_gpu_list, parse_model
 from gputopo.cli.printing import show_report, to_stderr
 from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.prepare import AskedJob, PlannedOn, prepare, runnable, warn
+from gputopo.cli.run.prepare import AskedJob, PlannedOn, prepare, runnable, warn, warn_of_tensorflow
 from gputopo.cli.source import planned_machine
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.spec.readers import read_folder
@@ -99,7 +99,7 @@ def _cells(
     from gputopo.launch.jobs.screen import QUICK_COUNTED_S, ScreenCell
     from gputopo.launch.jobs.trials import COUNTED_S, trial, trial_of
 
-    on = PlannedOn(planned_machine(()), cpu=options.cpu, keep=1)
+    on = PlannedOn(planned_machine(()), cpu=options.cpu, keep=1, trains=True)
     batch = {} if options.batch_size is None else {"batch_size": options.batch_size}
     placement = Given({"gpus": options.gpus, "exclude": options.exclude})
     job = AskedJob(options.model, placement, Given(batch, batch))
@@ -107,6 +107,7 @@ def _cells(
     request = on.with_costs(job.request)
     chosen = prepare(job, on, claims, request)
     warn(chosen.plan)
+    warn_of_tensorflow(chosen)
     past = past_of(chosen)
     count = len(chosen.plan.choice.gpus) or chosen.cpu_devices
     numbers = chosen.plan.choice.gpus or tuple(range(count))

@@ -134,9 +134,11 @@ def _planned(
     cpu, claims = bool(blank.asked.get("cpu")), claims_folder(os.environ)
     for _ in range(MAX_ATTEMPTS):
         others = {} if cpu else claimed_by_others(machine, claims)
-        box = box_of(machine, cpu=cpu, asked=frozenset(blank.asked), claimed=others)
+        data = blank.asked.get("data_dir")
+        cells = Cells(machine, folder, cpu=cpu, claimed=others, imagenet=data, trains=held is not None)
+        taken = {**others, **cells.unusable}
+        box = box_of(machine, cpu=cpu, asked=frozenset(blank.asked), taken=taken)
         found = with_cells(blank, matrix, box, fingerprint(machine))
-        cells = Cells(machine, folder, cpu=cpu, claimed=others, imagenet=blank.asked.get("data_dir"))
         planned = cells.planned(found.cells, dry=held is None)
         found = msgspec.structs.replace(found, cells=planned.cells)
         used = {gpu for trial in planned.trials.values() for gpu in trial.plan.choice.gpus}

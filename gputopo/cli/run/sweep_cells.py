@@ -54,10 +54,11 @@ def known_options() -> Mapping[str, Declared]:
     return {"model": _MODEL, **{name: one for name, one in found.items() if name not in UNFIT}}
 
 
-def box_of(
-    machine: "Machine", *, cpu: bool, asked: frozenset[str], claimed: Mapping[int, str] = {}
-) -> CellBox:
-    """Return what of this machine decides about cells. Raises HardwareError for a broken driver."""
+def box_of(machine: "Machine", *, cpu: bool, asked: frozenset[str], taken: Mapping[int, str] = {}) -> CellBox:
+    """Return what of this machine decides about cells. Raises HardwareError for a broken driver.
+
+    `taken`: GPUs that no cell can have.
+    """
     from gputopo.launch.spec.target import why_cpu
     from gputopo.planner import hidden_gpus
 
@@ -65,7 +66,7 @@ def box_of(
     if why is not None:
         return CellBox(backend="cpu", why_cpu=why, asked=asked)
     hidden = hidden_gpus(os.environ, machine)
-    gpus = [gpu.index for gpu in machine.gpus if not gpu.lost and gpu.index not in {*hidden, *claimed}]
+    gpus = [gpu.index for gpu in machine.gpus if not gpu.lost and gpu.index not in {*hidden, *taken}]
     links = {}
     for link in machine.links:
         hop = "unknown" if link.hop is None else link.hop.value
@@ -83,7 +84,8 @@ class Planned(NamedTuple):
 class Cells:
     """Makes runs of cells. `folder`: of the sweep; `claimed`: GPUs of other processes, with by whom.
 
-    `imagenet`: folder of records; None: drawn images, which are made later.
+    `imagenet`: folder of records; None: drawn images, which are made later. `trains`: the cells will run.
+    Raises HardwareError if TensorFlow can use none of the GPUs.
     """
 
     def __init__(
@@ -94,8 +96,10 @@ class Cells:
         cpu: bool,
         claimed: Mapping[int, str],
         imagenet: str | None = None,
+        trains: bool = False,
     ) -> None:
-        self._on = PlannedOn(machine, cpu=cpu, keep=1)
+        self._on = PlannedOn(machine, cpu=cpu, keep=1, trains=trains)
+        self.unusable = self._on.unusable
         self._folder = folder
         self._claimed = claimed
         self._imagenet = imagenet

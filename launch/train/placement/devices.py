@@ -15,8 +15,10 @@ from gputopo.launch.spec.names import CLIENT, JOB, host_of, rank_of, short_name,
 from gputopo.launch.spec.rules import check_layout
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.op_errors import first_line
+from gputopo.probes.tensorflow_install import load_cuda_libraries, read_tensorflow
 from gputopo.values.errors import HardwareError
 from gputopo.values.index_ranges import index_ranges
+from gputopo.values.install import install_tensorflow, missing_libraries
 from gputopo.values.run.all_reduce import COLLECTIVES, parse
 
 HOST = "/CPU:0"  # where time is read and losses are added up
@@ -44,12 +46,10 @@ def set_up(spec: RunSpec) -> None:
         count = 1 + max((int(name.rpartition(":")[2]) for name in own), default=0)
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
         return
+    load_cuda_libraries()
     gpus = tf.config.list_physical_devices("GPU")
     if len(gpus) < len(own):
-        raise HardwareError(
-            f"TensorFlow sees {len(gpus)} of the {len(own)} planned GPUs",
-            "install the GPU build (pip install 'gputopo[cuda]') and see the CUDA lines in worker.log",
-        )
+        raise too_few_gpus(len(gpus), len(own))
     limit = spec.runtime.memory_limit_mib
     for gpu in gpus:
         if limit is None:
@@ -58,6 +58,15 @@ def set_up(spec: RunSpec) -> None:
             tf.config.set_logical_device_configuration(
                 gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit)]
             )
+
+
+def too_few_gpus(seen: int, planned: int) -> HardwareError:
+    """Return the error of a TensorFlow that sees fewer GPUs than are planned, with what it lacks."""
+    what, install = f"TensorFlow sees {seen} of the {planned} planned GPUs", read_tensorflow()
+    if install is not None and install.missing_libraries:
+        what = f"{what}: {missing_libraries(install.missing_libraries)}"
+        return HardwareError(what, install_tensorflow(install.version, cuda=True))
+    return HardwareError(what, "see the CUDA lines in worker.log, and gputopo explain install")
 
 
 def _set_numerics(spec: RunSpec) -> None:

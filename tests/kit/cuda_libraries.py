@@ -1,0 +1,19 @@
+"""CUDA libraries as far as their files go: gputopo looks for them and does not load them."""
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from gputopo.probes.tensorflow_install import CUDA_LIBRARIES
+
+ALL = (*CUDA_LIBRARIES["12"], "libcudnn.so.9")
+
+
+def with_cuda_libraries(folder: Path, *, without: Collection[str] = ()) -> dict[str, str]:
+    """Write the files that TensorFlow needs, and return the environment in which the loader finds them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ALL:
+        if name not in without:
+            (folder / name).touch()
+    before = os.environ.get("LD_LIBRARY_PATH")
+    return {"LD_LIBRARY_PATH": f"{folder}:{before}" if before else str(folder)}
