@@ -29,6 +29,13 @@ _OP = re.compile(r"\s*\[Op:\w+\]$")
 _OF_THE_NETWORK = {"UnavailableError", "AbortedError", "DeadlineExceededError"}
 _REMOTE = re.compile(rf"(?:remote target|Error reported from) (/job:{JOB}\S*)")
 SEE_LOG = "see worker.log in the run folder"
+# As TensorFlow's nccl_manager.cc writes what NCCL returns.
+_OF_NCCL = re.compile(r"^NCCL: ")
+# Shared and locked memory: NVIDIA's NCCL guide, troubleshooting.
+NCCL_REMEDY = (
+    "use --all-reduce copy; for the reason set NCCL_DEBUG=INFO and see worker.log: a container needs "
+    "--shm-size=1g --ulimit memlock=-1, and an IOMMU or ACS can stop copies between GPUs (gputopo bandwidth)"
+)
 
 
 def cause_and_remedy(text: str, kind: str, line: str | None = None) -> tuple[str, str]:
@@ -42,6 +49,8 @@ def cause_and_remedy(text: str, kind: str, line: str | None = None) -> tuple[str
     cause = first_line(text) or kind
     if _NOT_DETERMINISTIC.search(text):
         return cause, "leave --deterministic out"
+    if _OF_NCCL.match(cause):
+        return cause, NCCL_REMEDY
     return (cause, SEE_LOG) if line is None else (f"{cause} ({line})", f"look at that line, or {SEE_LOG}")
 
 
