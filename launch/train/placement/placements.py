@@ -16,9 +16,10 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
+from gputopo.launch.failure import NCCL_REMEDY
 from gputopo.launch.models.model import Model
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.op_errors import NCCL_REMEDY, first_line
+from gputopo.launch.train.op_errors import first_line
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.algorithms import Reducer, add, probe_sums, self_test, unreduced
 from gputopo.launch.train.placement.devices import HOST, require
