@@ -59,8 +59,8 @@ def gpu_remedy(reason: str) -> str:
             f"another cuDNN in LD_LIBRARY_PATH; {SEE_LOG}"
         )
     return (
-        "this TensorFlow has no kernels for this GPU with this driver: gputopo inspect shows its compute "
-        f"capability and the driver; NVIDIA's container for TensorFlow has some for newer GPUs; {SEE_LOG}"
+        "this TensorFlow has no kernels for this GPU with this driver (gputopo inspect shows both): "
+        f"NVIDIA's container for TensorFlow has kernels for newer GPUs; {SEE_LOG}"
     )
 
 

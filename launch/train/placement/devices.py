@@ -2,7 +2,7 @@
 
 import os
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -16,6 +16,7 @@ from gputopo.launch.spec.names import CLIENT, JOB, host_of, rank_of, short_name,
 from gputopo.launch.spec.rules import check_layout
 from gputopo.launch.spec.run_spec import DataFormat, PrecisionName, RunSpec
 from gputopo.launch.train.op_errors import first_line, gpu_remedy
+from gputopo.runs.devices import name_of
 from gputopo.values.errors import HardwareError
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.all_reduce import COLLECTIVES, parse
@@ -251,12 +252,8 @@ def tower_groups(spec: RunSpec) -> list[list[list[int]]]:
 Tensor = Any
 _IMAGES = (2, 8, 8, 8)  # [batch, height, width, channels]
 _FILTERS = 8
-
-
-_USUAL: Mapping[str, DataFormat] = {
-    "cpu": "NHWC",
-    "gpu": "NCHW",
-}  # the layout that each backend has kernels for
+# The layout in which TensorFlow has kernels on every machine.
+_USUAL: Mapping[str, DataFormat] = {"cpu": "NHWC", "gpu": "NCHW"}
 # What TensorFlow raises for a kernel that is missing, or that the GPU, its driver or cuDNN does not run.
 _CANNOT = (
     *(tf.errors.InvalidArgumentError, tf.errors.UnimplementedError, tf.errors.NotFoundError),
@@ -269,13 +266,13 @@ def require_gpus(spec: RunSpec) -> None:
 
     Raises HardwareError with the reason for a GPU that this TensorFlow cannot use. CPU devices need none.
     """
-    for device in _own_names(spec) if spec.backend == "gpu" else ():
+    for device in spec.own_devices if spec.backend == "gpu" else ():
         try:
-            _try(device, "fp32", _USUAL["gpu"])
+            _try(device.device, "fp32", _USUAL["gpu"])
         except _CANNOT as why:
             traceback.print_exc()  # into worker.log
             reason = first_line(str(why)) or type(why).__name__
-            what = f"{device} cannot compute with this TensorFlow: {reason}"
+            what = f"{name_of(device)} cannot compute with this TensorFlow: {reason}"
             raise HardwareError(what, gpu_remedy(reason)) from why
 
 
@@ -289,7 +286,7 @@ def require_kernels(spec: RunSpec) -> None:
     compute = spec.precision.compute
     if spec.precision.xla or (compute == "fp32" and spec.data_format == _USUAL[spec.backend]):
         return
-    for device in _own_names(spec):
+    for device in dict.fromkeys(one.device for one in spec.own_devices):
         try:
             _try(device, compute, spec.data_format)
         except _CANNOT as why:
@@ -304,10 +301,6 @@ def _nearest(spec: RunSpec) -> str:
     if spec.data_format == "NCHW" and spec.backend == "cpu":
         return "use --data-format NHWC, or --xla, which brings its own kernels"
     return "use --precision fp32, or --xla, which brings its own kernels"
-
-
-def _own_names(spec: RunSpec) -> Iterable[str]:
-    return dict.fromkeys(one.device for one in spec.own_devices)
 
 
 def _try(device: str, compute: PrecisionName, data_format: DataFormat) -> None:
