@@ -367,8 +367,8 @@ class Replanned(_Event, frozen=True, tag="replanned"):
         """The event in one line."""
         modes = f"{mode_words(self.choice)} instead of {mode_words(self.planned)}"
         return (
-            f"NCCL cannot be used here: {self.cause.rstrip('.')}. Training by {modes}; see worker.log, with "
-            "NCCL_DEBUG=INFO for NCCL's own lines."
+            f"NCCL cannot be used here: {self.cause.rstrip('.')}. Training by {modes}. See worker.log; "
+            "NCCL_DEBUG=INFO adds NCCL's own lines."
         )
 
 
