@@ -31,7 +31,7 @@ _OF_THE_NETWORK = {"UnavailableError", "AbortedError", "DeadlineExceededError"}
 _REMOTE = re.compile(rf"(?:remote target|Error reported from) (/job:{JOB}\S*)")
 SEE_LOG = "see worker.log in the run folder"
 # As TensorFlow's nccl_manager.cc writes what NCCL returns.
-_OF_NCCL = re.compile(r"^NCCL: ")
+_OF_NCCL = re.compile(r"\bNCCL: ")
 _DNN = re.compile(r"DNN|No algorithm worked")
 
 
@@ -46,7 +46,7 @@ def cause_and_remedy(text: str, kind: str, line: str | None = None) -> tuple[str
     cause = first_line(text) or kind
     if _NOT_DETERMINISTIC.search(text):
         return cause, "leave --deterministic out"
-    if _OF_NCCL.match(cause):
+    if _OF_NCCL.search(cause):
         return cause, NCCL_REMEDY
     return (cause, SEE_LOG) if line is None else (f"{cause} ({line})", f"look at that line, or {SEE_LOG}")
 
