@@ -25,7 +25,7 @@ from gputopo.runs.devices import short_name_of
 from gputopo.values.errors import ExitCode
 from gputopo.values.install import install_tensorflow
 from gputopo.values.run.batches import batch_words
-from gputopo.values.run.events import EXCHANGE, Device, RankFailed, Sample
+from gputopo.values.run.events import EXCHANGE, NCCL_TEST, Device, RankFailed, Sample
 
 UNREACHABLE = "unreachable"  # another host of the run
 OUT_OF_MEMORY = "out_of_memory"  # the kind of failure after which smaller batches are tried
@@ -56,6 +56,12 @@ _SIGNAL_HINTS = {
 _TRIED_COLLECTIVES = (
     "it tried collectives between the hosts: start with --all-reduce copy, or hierarchical with several GPUs "
     "a host, which leaves them out; worker.log has the crash"
+)
+
+# Shared and locked memory, IOMMU and ACS: NVIDIA's NCCL guide, troubleshooting.
+NCCL_REMEDY = (
+    "use --all-reduce copy; for the reason set NCCL_DEBUG=INFO and see worker.log: a container needs "
+    "--shm-size=1g --ulimit memlock=-1, and an IOMMU or ACS can stop copies between GPUs (gputopo bandwidth)"
 )
 
 
@@ -106,8 +112,8 @@ def of_exit(
         if returncode == -signal.SIGKILL:
             cause += " from outside; the kernel counted no out-of-memory kill"
         hint = _SIGNAL_HINTS.get(name, "look for who sent it: the batch system, an administrator, `dmesg`")
-        if phase == EXCHANGE and name in _SIGNAL_HINTS:
-            hint = _TRIED_COLLECTIVES
+        if name in _SIGNAL_HINTS:
+            hint = {EXCHANGE: _TRIED_COLLECTIVES, NCCL_TEST: NCCL_REMEDY}.get(phase or "", hint)
         return failed("killed", cause, hint, 128 - returncode, name)
     if returncode == 0:
         return broken("the worker ended without a counted step", time_s=time_s, last_lines=last_lines)

@@ -46,6 +46,8 @@ def with_prediction(result: Result, plan: Plan) -> Result:
 
 def against(result: Result, plan: Plan) -> AgainstPrediction | None:
     """Compare a run with the prediction of its plan; None where nothing was predicted, or measured."""
+    if result.replanned is not None:
+        plan = msgspec.structs.replace(plan, choice=result.replanned.choice)
     choice, speed = plan.choice, result.throughput
     low, high = choice.images_per_sec_low, choice.images_per_sec_high
     if choice.images_per_sec is None or low is None or high is None or speed is None:

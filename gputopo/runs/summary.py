@@ -31,6 +31,7 @@ from gputopo.values.run.events import (
     Noticed,
     PlacementChecked,
     RankFailed,
+    Replanned,
     ReplicasCompared,
     Restarted,
     Resumed,
@@ -57,6 +58,7 @@ _OF_DEVICES = (
 _KEPT = (
     *_OF_DEVICES,
     ModelBuilt,
+    Replanned,
     Resumed,
     Evaluated,
     Exported,
@@ -120,6 +122,8 @@ class Summary:
         elif isinstance(event, Restarted) and event.fewer is not None and self._started is not None:
             self._begin(event.started_with(self._started))
             self._steps.begin_anew()
+        elif isinstance(event, Replanned) and self._started is not None:
+            self._begin(msgspec.structs.replace(self._started, spec=event.spec, known=event.known))
         elif isinstance(event, Step) and self.hardware is not None:
             self._compare_processes(event)
         elif isinstance(event, Sample):
@@ -142,6 +146,8 @@ class Summary:
                 self._rare.setdefault(type(event), []).append(event)
                 if isinstance(event, Traced):
                     self._noticed |= dict.fromkeys(event.says)
+                elif isinstance(event, Replanned):
+                    self._noticed[event.says] = None
 
     def _compare_processes(self, step: Step) -> None:
         """Have a device for each process of a program without GPUs that reports how long it was busy."""
@@ -200,6 +206,7 @@ class Summary:
             status=status,
             exit_code=exit_code,
             failure=failure,
+            replanned=self._last(Replanned),
             spec=spec,
             asked=asked if isinstance(asked, dict) else {},
             ran=what_ran(job_of(spec)),

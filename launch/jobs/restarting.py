@@ -15,7 +15,7 @@ from gputopo.values.errors import ExitCode, UsageError
 from gputopo.values.option import listed
 from gputopo.values.run.batches import plain
 from gputopo.values.run.drill import SLOW
-from gputopo.values.run.events import CheckpointSaved, Event, Fewer, RankFailed, Step
+from gputopo.values.run.events import NCCL_TEST, CheckpointSaved, Event, Fewer, RankFailed, Step
 from gputopo.values.run.verdict import Known
 
 if TYPE_CHECKING:
@@ -34,6 +34,22 @@ def may_restart(failed: RankFailed) -> bool:
     if failed.rank:
         return False
     return failed.kind in _BY_CHANCE or (failed.kind == "error" and failed.exit_code == ExitCode.HARDWARE)
+
+
+# Signals of a crash. Others come from outside: they would end the next worker, too.
+_CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")
+
+
+def is_of_nccl(failed: RankFailed, phase: str | None) -> bool:
+    """Return whether NCCL is what failed, so that the next worker may train without it.
+
+    It adds wrongly, raises an error, crashes, or hangs. `phase`: the latest that the worker had begun.
+    """
+    if phase != NCCL_TEST or failed.rank:
+        return False
+    if failed.kind == "killed":
+        return failed.signal in _CRASHES
+    return failed.kind in ("placement", "error", "hung")
 
 
 # A host that ends by its own user's Ctrl-C is one that somebody watches, who can do without a restart.

@@ -9,9 +9,10 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -35,10 +36,14 @@ from gputopo.values.run.events import (
     Noticed,
     PhaseBegun,
     RankFailed,
+    Replanned,
     Restarted,
 )
 from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import Known
+
+if TYPE_CHECKING:
+    from gputopo.launch.spec.prepare import Fallback
 
 # Seconds in which a try may begin. Ours: one of a large batch takes half a minute on CPU devices, and at most
 # ten are needed.
@@ -182,6 +187,7 @@ class RunJob:
     known: Known = NOTHING_KNOWN  # before the run
     others: EventSource | None = None  # events of the other hosts: a failure among them ends the run,
     group: Regrouping | None = None  # unless it goes on with the hosts that are left
+    fallback: "Fallback | None" = None  # what trains if NCCL fails its test
 
 
 def supervise(job: RunJob) -> RunOutcome:
@@ -206,8 +212,11 @@ def supervise(job: RunJob) -> RunOutcome:
         loses = job.group is not None and job.group.may_lose and restarting.is_loss(failed)
         return job.restarts > 0 and (restarting.may_restart(failed) or loses)
 
+    def may_replan(failed: RankFailed, phase: str | None) -> bool:
+        return job.fallback is not None and restarting.is_of_nccl(failed, phase)
+
     with (
-        contextlib.closing(Record(log, noted, may_restart=may_restart)) as record,
+        contextlib.closing(Record(log, noted, may_restart=may_restart, may_replan=may_replan)) as record,
         workers(job.environment, limits=job.limits, count_oom_kills=job.count_oom_kills) as running,
         sampled(job.sampler) as samples,
     ):
@@ -215,12 +224,42 @@ def supervise(job: RunJob) -> RunOutcome:
         record.begin(job.spec, job.known)
         if not record.unwritable:
             running.run(job.spec, partial(job.command, job.folder.spec), record, job.folder.log, sources)
+            job = _replanned(job, record, running, sources)
             _restart(job, record, running, sources, saved)
         if job.finds_batch and record.failure is not None and record.failure.kind == failure.OUT_OF_MEMORY:
             find_batch(job.spec, job.folder, record, running, job.command)
         record.finish()
     code = 0 if record.failure is None else record.failure.exit_code
     return RunOutcome(code, record.summary.result(), running.stopped is not None)
+
+
+_UNEXPECTED = "the plan chose NCCL, which does not work here"
+
+
+def _replanned(job: RunJob, record: Record, running: Workers, sources: Sequence[EventSource]) -> RunJob:
+    """Train by the fallback if NCCL failed its test; return the job that trains from then on."""
+    failed, fallback = record.replannable, job.fallback
+    if failed is None or fallback is None:
+        return job
+    known = msgspec.structs.replace(job.known, expected=None, unexpected=_UNEXPECTED)
+    file = job.folder.path / "without-nccl.json"
+    try:
+        schema.write(file, fallback.spec)
+    except InputError:  # a full disk: the failure stands
+        return job
+    record.restart()
+    record.add(
+        Replanned(
+            time_s=time.time(),
+            planned=fallback.planned,
+            cause=failed.cause,
+            choice=fallback.choice,
+            spec=msgspec.json.decode(schema.encode(fallback.spec)),  # as a reader of the file sees it
+            known=known,
+        )
+    )
+    running.run(fallback.spec, partial(job.command, file), record, job.folder.log, sources)
+    return replace(job, spec=fallback.spec, known=known, fallback=None)
 
 
 def _restart(

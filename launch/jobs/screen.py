@@ -10,7 +10,15 @@ from pathlib import Path
 from statistics import fmean, median_high
 
 from gputopo.launch.jobs.run import WorkerCommand, worker_command
-from gputopo.launch.jobs.trials import Display, Trial, no_display, run_trial, timed, until_stopped
+from gputopo.launch.jobs.trials import (
+    Display,
+    Trial,
+    mode_ran,
+    no_display,
+    run_trial,
+    timed,
+    until_stopped,
+)
 from gputopo.launch.supervise import run_folder
 from gputopo.launch.supervise.sampling import RunSampler
 from gputopo.runs.repeats import TimeBudget
@@ -18,7 +26,6 @@ from gputopo.runs.screen import OF_GPU, OF_HOST, Stage, alone_order, stages
 from gputopo.runs.verdict.sampled import Facts
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import Event, GpuSample, Sample, Step, WarmupDone
-from gputopo.values.run.plan import mode_words
 from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.several_runs import GpuReading, InRun, Kind, ScreenRun
 
@@ -173,7 +180,7 @@ def _run(
     return ScreenRun(
         kind=cell.kind,
         round=number,
-        mode=mode_words(cell.trial.candidate),
+        mode=mode_ran(cell.trial, result),
         folder=f"{run_folder.SCREEN}/{name}",
         devices=tuple(_devices(cell, result, samples, facts)),
         images_per_sec=None if speed is None else speed.images_per_sec,

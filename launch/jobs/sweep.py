@@ -11,7 +11,15 @@ import msgspec
 
 from gputopo.launch.jobs.run import WorkerCommand, worker_command
 from gputopo.launch.jobs.screen import OpenSampler
-from gputopo.launch.jobs.trials import Display, Trial, no_display, run_trial, timed, until_stopped
+from gputopo.launch.jobs.trials import (
+    Display,
+    Trial,
+    mode_ran,
+    no_display,
+    run_trial,
+    timed,
+    until_stopped,
+)
 from gputopo.launch.supervise import signals
 from gputopo.runs.repeats import TimeBudget
 from gputopo.runs.verdict.sampled import OTHER_CPU_SHARE
@@ -104,7 +112,9 @@ def run_cells(
             result = run_trial(trial, place, machine, command, sampler=sampler, on_event=on_event)
         with signals.deferred():
             seconds = round(course.budget.used - before, 3)
-            on_cell(course.change(number, **_outcome(result, other), seconds=seconds), result, course.sweep)
+            mode = {} if cell.mode is None else {"mode": mode_ran(trial, result)}
+            changed = course.change(number, **_outcome(result, other), **mode, seconds=seconds)
+            on_cell(changed, result, course.sweep)
 
     ended: str | None = None
     with until_stopped() as ending:

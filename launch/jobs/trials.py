@@ -3,13 +3,14 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
 from gputopo.launch.jobs.run import RunJob, WorkerCommand, supervise, worker_command
+from gputopo.launch.spec.prepare import Fallback, without_nccl
 from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
 from gputopo.launch.spec.target import Target
 from gputopo.launch.supervise import run_folder, signals
@@ -20,7 +21,7 @@ from gputopo.runs.repeats import TimeBudget
 from gputopo.values import schema
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import Event
-from gputopo.values.run.plan import Autotune, Candidate, MeasuredPlacement, Plan, TimedRun
+from gputopo.values.run.plan import Autotune, Candidate, MeasuredPlacement, Plan, TimedRun, mode_words
 from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import Known
 
@@ -37,6 +38,7 @@ class Trial:
     spec: RunSpec
     environment: Mapping[str, str]  # of its worker, as a whole
     known: Known | None = None  # with what it is compared
+    fallback: Fallback | None = None  # what runs if NCCL fails
 
     @property
     def candidate(self) -> Candidate:
@@ -46,7 +48,9 @@ class Trial:
 
 def trial(target: Target, spec: RunSpec, environ: Mapping[str, str], known: Known | None = None) -> Trial:
     """Return a target and its spec as a run. `environ`: of this process."""
-    return Trial(target.plan, spec, target.environment(environ, spec), known)
+    return Trial(
+        target.plan, spec, target.environment(environ, spec), known, fallback=without_nccl(target, spec)
+    )
 
 
 class StoppedError(Exception):
@@ -130,12 +134,20 @@ def run_trial(
         sampler=sampler,
         finds_batch=False,
         known=trial.known or Known(),
+        fallback=trial.fallback,
     )
     outcome = supervise(job)
     if outcome.stopped:
         raise StoppedError(outcome.exit_code)
     result = with_prediction(outcome.result, trial.plan)
     return run_folder.save_result(folder, result, time_s=time.time())
+
+
+def mode_ran(trial: Trial, result: Result) -> str:
+    """Return the placement that ran, and why where it is not that of the trial."""
+    if result.replanned is None:
+        return mode_words(trial.candidate)
+    return f"{mode_words(result.replanned.choice)} (NCCL failed)"
 
 
 def timed(result: Result) -> TimedRun | str:
@@ -171,7 +183,8 @@ def tune(
 
     def measure(place: int, number: int) -> TimedRun | str:
         path = folder / run_folder.AUTOTUNE / f"{number}-{place + 1}"
-        found = timed(run_trial(trials[place], path, machine, command))
+        # Without a fallback: another placement is not timed in the name of this one.
+        found = timed(run_trial(replace(trials[place], fallback=None), path, machine, command))
         on_run(number, trials[place], found)
         return found
 

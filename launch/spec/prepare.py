@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -115,6 +115,36 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
     _check_drills(spec)
     check(spec)
     return spec
+
+
+class Fallback(NamedTuple):
+    """What trains instead if NCCL, which a plan chose by prediction, does not work."""
+
+    planned: Candidate
+    choice: Candidate
+    spec: RunSpec
+
+
+def without_nccl(target: Target, spec: RunSpec) -> Fallback | None:
+    """Return the best other way to reduce on the planned GPUs; None: NCCL is not used, or was asked for.
+
+    It is a reduction, too, since that is tested before training: a parameter server would train with what
+    links corrupt. On the bundled machines the best of all is not more than 1 % faster.
+    """
+    plan = target.plan
+    if spec.all_reduce != NCCL or "all_reduce" in spec.asked or spec.servers:
+        return None
+    gpus = plan.choice.gpus
+    same_gpus = (one for one in plan.candidates if set(one.gpus) == set(gpus))
+    others = (one for one in same_gpus if one.all_reduce not in (None, NCCL))
+    choice = next(others, Candidate(gpus=gpus, variable_update="replicated", all_reduce="copy"))
+    # Towers keep their GPUs, which the environment of the worker names in this order.
+    choice = msgspec.structs.replace(choice, gpus=gpus, batch_sizes=plan.choice.batch_sizes)
+    other = replace(target, plan=msgspec.structs.replace(plan, choice=choice))
+    exchange = _exchange(other, spec)
+    return Fallback(
+        plan.choice, choice, msgspec.structs.replace(spec, all_reduce=choice.all_reduce, exchange=exchange)
+    )
 
 
 def _notes(target: Target, requested: RunSpec, count: int) -> tuple[str, ...]:

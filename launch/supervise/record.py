@@ -23,6 +23,7 @@ from gputopo.values.run.events import (
     Event,
     Judged,
     Noticed,
+    PhaseBegun,
     RankFailed,
     Restarted,
     RunFinished,
@@ -188,7 +189,10 @@ class EventRecord:
 
 
 class Record(EventRecord):
-    """The record of a run by workers. `has_steps`: a step was recorded. `failure`: the first one."""
+    """The record of a run by workers.
+
+    `has_steps`: a step was recorded. `phase`: the latest that the worker has begun. `failure`: the first one.
+    """
 
     def __init__(
         self,
@@ -196,11 +200,14 @@ class Record(EventRecord):
         on_event: Callable[[Event], None],
         *,
         may_restart: Callable[[RankFailed], bool] = lambda failed: False,
+        may_replan: Callable[[RankFailed, str | None], bool] = lambda failed, phase: False,
     ) -> None:
-        """`may_restart`: whether a failure after a step is deferred."""
+        """`may_restart`: whether a failure after a step is deferred; `may_replan`: one in a phase."""
         super().__init__(log, on_event)
         self._may_restart = may_restart
+        self._may_replan = may_replan
         self.has_steps = False
+        self.phase: str | None = None
         self._has_begun = False  # a step of this worker or of one before
         self._last: Event | None = None
         self.failure: RankFailed | None = None
@@ -219,11 +226,11 @@ class Record(EventRecord):
         """
         if isinstance(event, RankFailed):
             # Who ends a run does not want it to go on after a failure that came just before.
-            ends = event.kind in STOPPED_FROM_OUTSIDE and not event.rank and self.restartable is not None
+            ends = event.kind in STOPPED_FROM_OUTSIDE and not event.rank and self._goes_on
             if self.failure is not None and not ends:
                 return
             self.failure, self._deferred = event, None
-            if event.kind == failure.OUT_OF_MEMORY or self.restartable is not None:
+            if event.kind == failure.OUT_OF_MEMORY or self._goes_on:
                 self._deferred = event
                 return
         self._record(event)
@@ -236,10 +243,21 @@ class Record(EventRecord):
         has_begun = self.has_steps or (self._has_begun and failed is not None and failed.rank)
         return failed if failed is not None and has_begun and self._may_restart(failed) else None
 
+    @property
+    def replannable(self) -> RankFailed | None:
+        """The failure after which another worker may train by another placement."""
+        failed = self.failure
+        return failed if failed is not None and self._may_replan(failed, self.phase) else None
+
+    @property
+    def _goes_on(self) -> bool:
+        return self.restartable is not None or self.replannable is not None
+
     def restart(self) -> None:
         """Forget a failure that was deferred: another worker goes on."""
         self.failure = self._deferred = None
         self.has_steps = False
+        self.phase = None
 
     def note(self, says: str) -> None:
         """Record a remark for the reader of the result."""
@@ -255,6 +273,7 @@ class Record(EventRecord):
     def _record(self, event: Event) -> None:
         self._last = event
         self.has_steps = self.has_steps or isinstance(event, Step)
+        self.phase = event.phase if isinstance(event, PhaseBegun) else self.phase
         self._has_begun = self._has_begun or self.has_steps
         super()._record(event)
 

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from statistics import median
 
-from gputopo.values.run.events import Event, ModelBuilt, PhaseBegun, Step
+from gputopo.values.run.events import NCCL_TEST, Event, ModelBuilt, PhaseBegun, Step
 
 # A step that takes this many times the median step is not just slow: throttled GPUs take up to 10 times as
 # long, and TensorFlow autotunes and compiles again for a last, smaller batch; not measured
@@ -22,6 +22,9 @@ PHASE_S = 1800.0
 # Until the next event of a worker that has not taken a step. TensorFlow warns that compiling kernels for a
 # new kind of GPU "could take 30 minutes or longer"; large models under XLA take minutes. Seconds
 START_S = 3600.0
+# For the test of NCCL on one host, which adds 2 MiB a GPU. Seconds. Not measured; chosen because TensorFlow
+# ends a collective that hangs after 60 s with an error (`COLLECTIVE_TIMEOUT_S`): this is three times as long.
+NCCL_S = 180.0
 # How long the launcher waits at most before it looks at the clock, and how late it may do so without having
 # been stopped itself. Seconds; not measured
 LOOK_S = 5.0
@@ -42,6 +45,7 @@ class HangLimits:
     min_s: float = HANG_MIN_S
     phase_s: float = PHASE_S
     start_s: float = START_S
+    nccl_s: float = NCCL_S
 
 
 PATIENCE = HangLimits()
@@ -82,6 +86,8 @@ class Watchdog:
         if isinstance(event, PhaseBegun):
             # Before the first step a phase may be followed by compiling, which sends no event.
             self._allowed_s = self._patience.phase_s if self._seconds else self._patience.start_s
+            if event.phase == NCCL_TEST:
+                self._allowed_s = self._patience.nccl_s
             self._during = f"the phase '{event.phase}'"
         elif self._seconds:  # an event at the end of a phase is followed by steps, or by the run's end
             self._allowed_s = max(self._patience.min_s, self._patience.factor * self._median_s())

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import gputopo
+from gputopo.launch.failure import NCCL_REMEDY
 from gputopo.launch.spec.names import JOB, rank_of
 
 _LONGEST = 300  # characters of a cause; TensorFlow's texts can hold a whole graph
@@ -29,6 +30,9 @@ _OP = re.compile(r"\s*\[Op:\w+\]$")
 _OF_THE_NETWORK = {"UnavailableError", "AbortedError", "DeadlineExceededError"}
 _REMOTE = re.compile(rf"(?:remote target|Error reported from) (/job:{JOB}\S*)")
 SEE_LOG = "see worker.log in the run folder"
+# As TensorFlow's nccl_manager.cc writes what NCCL returns.
+_OF_NCCL = re.compile(r"\bNCCL: ")
+_DNN = re.compile(r"DNN|No algorithm worked")
 
 
 def cause_and_remedy(text: str, kind: str, line: str | None = None) -> tuple[str, str]:
@@ -42,7 +46,22 @@ def cause_and_remedy(text: str, kind: str, line: str | None = None) -> tuple[str
     cause = first_line(text) or kind
     if _NOT_DETERMINISTIC.search(text):
         return cause, "leave --deterministic out"
+    if _OF_NCCL.search(cause):
+        return cause, NCCL_REMEDY
     return (cause, SEE_LOG) if line is None else (f"{cause} ({line})", f"look at that line, or {SEE_LOG}")
+
+
+def gpu_remedy(reason: str) -> str:
+    """Return what to do about a GPU on which a first step fails. `reason`: a line of TensorFlow's error."""
+    if _DNN.search(reason):
+        return (
+            "cuDNN does not start or does not fit: look for other programs on the GPU (nvidia-smi) and for "
+            f"another cuDNN in LD_LIBRARY_PATH; {SEE_LOG}"
+        )
+    return (
+        "this TensorFlow has no kernels for this GPU with this driver: gputopo explain install lists builds "
+        f"that have; {SEE_LOG}"
+    )
 
 
 def unreachable_rank(text: str, kind: str) -> int | None:

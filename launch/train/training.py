@@ -94,7 +94,8 @@ def train(
     """
     with locked_outputs(spec.lifecycle):
         export = Export(model, spec, emit)
-        with built(partial(stepper_of, strategy=strategy), model, spec, emit, start) as step:
+        make = partial(stepper_of, strategy=strategy, emit=emit)
+        with built(make, model, spec, emit, start) as step:
             checkpoints = Checkpoints(model, spec, step, emit)
             trained = checkpoints.start()
             if spec.backend == "gpu" and isinstance(step.placement, ParameterServer):
@@ -124,13 +125,16 @@ def train(
         return step.placement
 
 
-def stepper_of(model: Model, spec: RunSpec, *, strategy: Any = None) -> Stepper:
+def stepper_of(
+    model: Model, spec: RunSpec, *, strategy: Any = None, emit: Emit = lambda event: None
+) -> Stepper:
     """Create the variables, the input and the step: our own towers, a Keras method, a tf.distribute strategy.
 
-    `strategy`: that of several hosts, which had to be made before anything else; None: any other.
+    `strategy`: that of several hosts, which had to be made before anything else; None: any other. `emit`: as
+    of `place`.
 
     Nothing runs yet. Raises UsageError for what does not go together, HardwareError if a device is not there
-    or has no kernels for the run, or if a reduction adds up wrongly.
+    or has no kernels for the run, or if a reduction fails or adds up wrongly.
     """
     require_kernels(spec)
     if spec.method is not None:
@@ -141,7 +145,7 @@ def stepper_of(model: Model, spec: RunSpec, *, strategy: Any = None) -> Stepper:
         from gputopo.launch.compare.strategies import StrategyStep
 
         return StrategyStep(model, spec, strategy)
-    placement = place(model, spec)
+    placement = place(model, spec, emit)
     if spec.drills:
         from gputopo.launch.train.drills import DrilledStep
 

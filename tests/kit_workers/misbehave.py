@@ -94,6 +94,49 @@ def crashes_after_the_exchange() -> None:
     os.kill(os.getpid(), signal.SIGABRT)
 
 
+def works_unless_by_nccl(fails: Callable[[], None]) -> None:
+    with open(sys.argv[2]) as file:
+        if json.load(file)["all_reduce"] == "nccl":
+            send("phase", phase="NCCL test")
+            fails()
+    works()
+
+
+@behaviour
+def is_refused_by_nccl() -> None:
+    def fails() -> None:
+        os.write(2, b"NCCL WARN Error while creating shared memory segment\n")
+        failed("placement", "the reduction 'nccl' failed: NCCL: unhandled system error.", "see NCCL_DEBUG")
+        sys.exit(3)
+
+    works_unless_by_nccl(fails)
+
+
+@behaviour
+def crashes_in_nccl() -> None:
+    works_unless_by_nccl(lambda: os.kill(os.getpid(), signal.SIGSEGV))
+
+
+@behaviour
+def hangs_in_nccl() -> None:
+    works_unless_by_nccl(hang)
+
+
+@behaviour
+def fails_in_nccl_and_in_training() -> None:
+    is_refused_by_nccl()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@behaviour
+def crashes_after_nccl() -> None:
+    def fails() -> None:
+        send("phase", phase="building")
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    works_unless_by_nccl(fails)
+
+
 @behaviour
 def reports_out_of_memory() -> None:
     step(1)

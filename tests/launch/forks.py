@@ -12,9 +12,12 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from gputopo.launch.jobs.run import WorkerCommand, worker_command
 from tests.kit.forks import ROOT, Done, Server
 from tests.launch.train.worker_process import environment
 
@@ -56,6 +59,24 @@ def answer_of(*arguments: str, **how: Any) -> Any:
     done = run_program(*arguments, **how)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
+
+
+_WORKER = """
+import os, sys
+from gputopo.launch.train import worker
+sys.exit(worker.main([sys.argv[1], str(os.open(sys.argv[2], os.O_WRONLY))]))
+"""
+
+
+@contextmanager
+def forked_workers(folder: Path) -> Iterator[WorkerCommand]:
+    """Make the command of a worker of the core; where nothing can be forked, the real one."""
+    forks = server()
+    if forks is None:
+        yield worker_command
+        return
+    with forks.door(folder) as python:
+        yield lambda spec, events: (python, "-c", _WORKER, str(spec), f"/proc/self/fd/{events}")
 
 
 _starting = threading.Lock()

@@ -19,6 +19,7 @@ from gputopo.runs.compared import (
     judge_waiting,
 )
 from gputopo.runs.summary import summarise
+from gputopo.values.run.events import Replanned
 from gputopo.values.run.plan import Candidate, Plan, Prediction
 from gputopo.values.run.result import AgainstPrediction, Result
 from tests import there
@@ -168,6 +169,16 @@ def test_other_runs_stand_beside_the_prediction_without_a_verdict(
     found = compared(*invented((0.3, 0.3), **changed))
     assert (found.verdict, found.says, found.resource) == ("not compared", f"not compared: {words}", None)
     assert found.measured < found.images_per_sec_low
+
+
+def test_a_run_whose_nccl_failed_is_compared_with_the_prediction_of_what_trained() -> None:
+    chosen = planned(Placement("replicated", None, "nccl"))
+    copies = planned(Placement("replicated", None, "copy")).choice
+    result = ran(placing=Placement("replicated", None, "copy"))
+    replanned = Replanned(time_s=0.0, planned=chosen.choice, cause="c", choice=copies, spec=result.spec)
+    found = compared(msgspec.structs.replace(result, replanned=replanned), chosen)
+    assert found.images_per_sec == copies.images_per_sec != chosen.choice.images_per_sec
+    assert found.verdict == "within"
 
 
 def test_a_smaller_batch_than_planned_is_not_compared() -> None:

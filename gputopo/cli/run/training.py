@@ -294,6 +294,7 @@ def _supervised(
     stall = options.stall_timeout
     limits = LIMITS if stall is None or stall == AUTO else WorkerLimits(patience=of_seconds(stall))
     environment = target.environment(os.environ, spec)
+    from gputopo.launch.spec.prepare import without_nccl
     from gputopo.probes.run_watch import RunWatch
     from gputopo.values.run.verdict import Known
 
@@ -313,6 +314,7 @@ def _supervised(
             known=known or Known(),
             others=None if rendezvous is None else rendezvous.events,
             group=group,
+            fallback=without_nccl(target, spec),
         )
         return supervise(job)
 

@@ -36,6 +36,7 @@ from gputopo.values.run.events import (
     PhaseBegun,
     PlacementChecked,
     RankFailed,
+    Replanned,
     Restarted,
     Resumed,
     RunFinished,
@@ -92,6 +93,9 @@ class RunState:
                 self._devices, self._spec = event.devices, event.spec
             case Restarted():
                 self._restart(event.fewer)
+            case Replanned():
+                self._spec = event.spec
+                self._enter(STARTING)
             case ModelBuilt():
                 self._enter(FIRST_STEP)
             case PlacementChecked():
@@ -319,7 +323,7 @@ def news(event: Event, devices: Sequence[Device] = ()) -> str | None:
     `devices`: of the run, to name those of several hosts.
     """
     match event:
-        case Anomaly() | AnomalyOver() | Noticed() | Restarted():
+        case Anomaly() | AnomalyOver() | Noticed() | Restarted() | Replanned():
             return event.says
         case RankFailed():
             return f"{event.kind}: {event.cause}"

@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import msgspec
+
 from gputopo.report import units
 from gputopo.runs.devices import label_of
 from gputopo.runs.speed import RunningThroughput
@@ -16,6 +18,7 @@ from gputopo.values.run.events import (
     Evaluated,
     Event,
     ModelBuilt,
+    Replanned,
     RunFinished,
     RunStarted,
     Step,
@@ -59,6 +62,8 @@ class TfCnnLog:
             case RunStarted():
                 self._started = event
                 return list(event.says)
+            case Replanned() if self._started is not None:
+                self._started = msgspec.structs.replace(self._started, spec=event.spec)
             case ModelBuilt():
                 return self._header(event.versions)
             case WarmupDone():

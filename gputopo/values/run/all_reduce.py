@@ -33,7 +33,7 @@ NAMES = tuple(MEANINGS)
 Options = dict[str, str | int | tuple[tuple[int, ...], ...]]
 NCCL = "nccl"
 _IN_PARTS = ("ring", "pscpu", "psgpu")
-_GPUS_ONLY = ("nccl", "nccl_op")
+_BY_NCCL = (NCCL, "nccl_op")
 COLLECTIVES = ("collective", NCCL)
 """By TensorFlow's collective op, also between hosts."""
 _ALIASES = {"copy-roundrobin": "copy", "xring": "ring"}
@@ -54,9 +54,14 @@ class Reduction:
         """How it is written: `ring`, `ring#2`."""
         return self.name if self.parts == 1 else f"{self.name}#{self.parts}"
 
+    @property
+    def is_by_nccl(self) -> bool:
+        """Whether NCCL adds."""
+        return self.name in _BY_NCCL
+
     def why_not(self, backend: Backend, towers: int) -> tuple[str, str] | None:
         """Return why it cannot be used there and the nearest that can, None if it can be used."""
-        if self.name in _GPUS_ONLY and backend != "gpu":
+        if self.is_by_nccl and backend != "gpu":
             # Seen on TensorFlow 2.21: the collective takes the hint on CPUs and quietly uses its ring.
             return "NCCL reduces between GPUs only", "collective"
         if self.name == "tf_hierarchical" and towers % 2:

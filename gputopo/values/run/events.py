@@ -10,6 +10,7 @@ import msgspec
 
 from gputopo.values.errors import InputError
 from gputopo.values.run.batches import BatchSize, stored_batches
+from gputopo.values.run.plan import Candidate, mode_words
 from gputopo.values.run.verdict import Causes, Known
 
 SCHEMA = "gputopo.events/1"
@@ -263,7 +264,9 @@ class ReplicasCompared(_Event, frozen=True, tag="replicas"):
     largest_difference: float
 
 
-SERVING, REGROUPING, EXCHANGE = "serving", "regrouping", "exchange"  # phases of PhaseBegun
+# Phases of PhaseBegun.
+SERVING, REGROUPING, EXCHANGE = "serving", "regrouping", "exchange"
+NCCL_TEST, BUILDING = "NCCL test", "building"
 
 
 class PhaseBegun(_Event, frozen=True, tag="phase"):
@@ -271,7 +274,8 @@ class PhaseBegun(_Event, frozen=True, tag="phase"):
 
     `phase`: checkpoint, trace, export, comparison or evaluation; end: the worker was asked to end after its
     step; batch search: smaller batches are tried after one that does not fit; serving: a host's devices are
-    there for rank 0; regrouping: a host has failed, and the servers of those that are left are waited for.
+    there for rank 0; regrouping: a host has failed, and the servers of those that are left are waited for;
+    NCCL test: the first sums by NCCL, on one host; building: the step is built after that test.
     """
 
     phase: str
@@ -343,6 +347,29 @@ class Restarted(_Event, frozen=True, tag="restarted"):
         if fewer is None:
             return before
         return msgspec.structs.replace(before, spec=fewer.spec, devices=fewer.devices, known=fewer.known)
+
+
+class Replanned(_Event, frozen=True, tag="replanned"):
+    """NCCL, which the plan chose, failed its test; another worker trains without it on the same GPUs.
+
+    `planned`: the placement of the plan; `choice`: the one that trains; `cause`: of the failure. `spec`,
+    `known`: as of RunStarted, of what trains.
+    """
+
+    planned: Candidate
+    cause: str
+    choice: Candidate
+    spec: dict[str, Any]
+    known: Known = Known()
+
+    @property
+    def says(self) -> str:
+        """The event in one line."""
+        modes = f"{mode_words(self.choice)} instead of {mode_words(self.planned)}"
+        return (
+            f"NCCL cannot be used here: {self.cause.rstrip('.')}. Training by {modes}. See worker.log; "
+            "NCCL_DEBUG=INFO adds NCCL's own lines."
+        )
 
 
 class Resumed(_Event, frozen=True, tag="resumed"):
@@ -499,6 +526,7 @@ Event = (
     | Silent
     | Noticed
     | Restarted
+    | Replanned
     | Resumed
     | CheckpointSaved
     | Evaluated

@@ -13,6 +13,7 @@ from gputopo.values.run.events import (
     LossNotFinite,
     MemoryPeak,
     RankFailed,
+    Replanned,
     Resumed,
     Traced,
 )
@@ -153,6 +154,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     cost: Cost | None = None  # of all slow devices together
     host_load: HostSummary | None = None  # while the steps were counted
     failure: RankFailed | None = None
+    replanned: Replanned | None = None  # where the plan's NCCL failed; `spec` is of what trained
     parameters: int | None = None
     first_loss: float | None = None
     last_loss: float | None = None

@@ -136,7 +136,7 @@ class SweepCell(msgspec.Struct, frozen=True, kw_only=True):
     state: CellState = "pending"
     reason: str | None = None  # why it failed, was refused or left out
     notes: tuple[str, ...] = ()  # what was changed for this machine
-    mode: str | None = None  # the placement that was planned (`mode_words`)
+    mode: str | None = None  # the placement that was planned (`mode_words`), or ran instead
     gpus: tuple[int, ...] = ()  # of the plan, in tower order, none on CPU devices
     devices: int | None = None  # their number
     counted_s: float | None = None  # seconds of its counted steps, None: as the options say

@@ -22,7 +22,7 @@ from gputopo.launch.train.inputs.source import Fact, InputSource, Shape, noticin
 from gputopo.launch.train.lifecycle.checkpoints import load_for_evaluation, share, variables_of
 from gputopo.launch.train.loop import Loop
 from gputopo.launch.train.marks import HostMarks, Marks, TowerClock, clock
-from gputopo.launch.train.placement.devices import HOST, home, tower_groups
+from gputopo.launch.train.placement.devices import HOST, home, require_gpus, tower_groups
 from gputopo.launch.train.placement.placements import Placement, place
 from gputopo.launch.train.placement.variables import read_state
 from gputopo.launch.train.stepper import Observer, StepOutcome, Stepper, Stopped, VariableSets
@@ -130,7 +130,8 @@ class ForwardStep(Stepper):
     placement: Placement
 
     def __init__(self, model: Model, spec: RunSpec, strategy: tf.distribute.Strategy | None = None) -> None:
-        """Create the variables and the graph."""
+        """Create the variables and the graph. Raises HardwareError for a GPU that cannot compute."""
+        require_gpus(spec)
         # How gradients travel plays no part; a strategy that buffers some would only use memory.
         plain = msgspec.structs.replace(
             spec,

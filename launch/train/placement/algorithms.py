@@ -15,6 +15,7 @@ from gputopo.topology.hops import Groups, halves, leaders_of
 from gputopo.values.errors import HardwareError
 from gputopo.workload.spreading import MIN_CHUNK
 
+Array = np.ndarray[Any, Any]
 Tensor = Any
 
 Reducer = Callable[[Sequence[Sequence[Tensor]]], list[list[Tensor]]]
@@ -22,6 +23,11 @@ Reducer = Callable[[Sequence[Sequence[Tensor]]], list[list[Tensor]]]
 
 What goes in is on the towers' devices, and so is what comes out; all towers get the same bits.
 """
+
+
+def unreduced(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    """Return the gradients as they are: a `Reducer` of one device."""
+    return [list(values) for values in gradients]
 
 
 def add(values: Sequence[Tensor]) -> Tensor:
@@ -51,15 +57,37 @@ def self_test(
     first: int = 0,
     towers: int | None = None,
 ) -> None:
-    """Add 1, 10, 100, ... over the devices and check every sum: a lost tower is a missing digit.
-
-    `towers`: their number, where other processes have some: `devices` are then those from the `first` on.
-
-    From the 16th tower on they begin anew in another number of the tensor. Where the sums are made in
-    float16, which is exact up to 2048, they are 1, 2, 4, ... and begin anew with the 12th.
+    """Check every sum of `probe_sums`.
 
     Raises HardwareError that names the sum. Why: HierarchicalCopyAllReduce of TensorFlow 2.21 silently loses
     one device's gradients where their number is odd.
+    """
+    sums, expected = probe_sums(reducer, devices, transfer, first=first, towers=towers)
+    for device, found in zip(devices, sums, strict=True):
+        if not np.array_equal(found, expected):
+            wrong = tuple(np.argwhere(found != expected)[0])
+            raise HardwareError(
+                f"the reduction '{name}' is wrong on {device}: "
+                f"it adds up to {found[wrong]:.0f}, not {expected[wrong]:.0f}",
+                "try --variable-update parameter_server, and check the links with 'gputopo inspect'",
+            )
+
+
+def probe_sums(
+    reducer: Reducer,
+    devices: Sequence[str],
+    transfer: Literal["fp32", "fp16"] = "fp32",
+    *,
+    first: int = 0,
+    towers: int | None = None,
+) -> tuple[list[Array], Array]:
+    """Add 1, 10, 100, ... over the devices: a lost tower is a missing digit.
+
+    Returns the sums of each device, and what they must be. `towers`: their number, if other processes have
+    some: `devices` are then those from the `first` on.
+
+    From the 16th tower on they begin anew in another number of the tensor. Where the sums are made in
+    float16, which is exact up to 2048, they are 1, 2, 4, ... and begin anew with the 12th.
     """
     base, digits = _BASE_AND_DIGITS[transfer]
     towers = towers or len(devices)
@@ -80,15 +108,7 @@ def self_test(
 
     graph = tf.compat.v1.wrap_function(reduce, [])
     settle()  # variables of the reduction itself
-    for device, total in zip(devices, graph(), strict=True):
-        found = total.numpy()
-        if not np.array_equal(found, expected):
-            wrong = tuple(np.argwhere(found != expected)[0])
-            raise HardwareError(
-                f"the reduction '{name}' is wrong on {device}: "
-                f"it adds up to {found[wrong]:.0f}, not {expected[wrong]:.0f}",
-                "try --variable-update parameter_server, and check the links with 'gputopo inspect'",
-            )
+    return [total.numpy() for total in graph()], expected
 
 
 def copy(devices: Sequence[str]) -> Reducer:

@@ -19,6 +19,7 @@ from gputopo.launch.train.placement.algorithms import (
     psgpu,
     ring,
     tf_hierarchical,
+    unreduced,
 )
 from gputopo.launch.train.placement.partitioning import UNIT, chunk_sizes, small_runs
 from gputopo.values.run.all_reduce import options_of, parse
@@ -138,15 +139,18 @@ ALGORITHMS: dict[str, Callable[..., Reducer]] = {
 
 
 def reducer_of(name: str, devices: Sequence[str], exchange: Exchange) -> Reducer:
-    """Return the reduction of a run, with the wrappers of its exchange.
-
-    From outside: float16, repacking, small gradients joined, the reduction itself. With one device nothing
-    is to be reduced and nothing travels.
-    """
+    """Return the reduction of a run. With one device nothing is to be reduced and nothing travels."""
     if len(devices) == 1:
-        return lambda gradients: [list(values) for values in gradients]
+        return unreduced
     algorithm, options = options_of(parse(name), exchange.groups)
-    reducer = ALGORITHMS[algorithm](devices, **options)
+    return wrapped(ALGORITHMS[algorithm](devices, **options), devices, exchange)
+
+
+def wrapped(reducer: Reducer, devices: Sequence[str], exchange: Exchange) -> Reducer:
+    """Return a reduction with the wrappers of an exchange.
+
+    From outside: float16, repacking, small gradients joined, the reduction itself.
+    """
     if exchange.small_bytes:
         reducer = small_joined(reducer, devices, exchange.small_bytes, exchange.small_group)
     if exchange.repacking:

@@ -8,17 +8,22 @@ of gradients on every tower between steps, and for the staged server one of weig
 """
 
 import math
-from collections.abc import Sequence
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import tensorflow as tf
 
+from gputopo.launch.failure import NCCL_REMEDY
 from gputopo.launch.models.model import Model
 from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train.op_errors import first_line
 from gputopo.launch.train.placement import checking
-from gputopo.launch.train.placement.algorithms import Reducer, add, self_test
+from gputopo.launch.train.placement.algorithms import Reducer, add, probe_sums, self_test, unreduced
 from gputopo.launch.train.placement.devices import HOST, require
-from gputopo.launch.train.placement.methods import reducer_of
+from gputopo.launch.train.placement.methods import reducer_of, wrapped
 from gputopo.launch.train.placement.partitioning import owners_of
 from gputopo.launch.train.placement.variables import (
     assign,
@@ -31,7 +36,11 @@ from gputopo.launch.train.placement.variables import (
     stored_of,
     whole_on,
 )
+from gputopo.values.errors import HardwareError
+from gputopo.values.run.all_reduce import parse
+from gputopo.values.run.events import BUILDING, NCCL_TEST, Event, PhaseBegun
 
+Emit = Callable[[Event], None]
 Tensor = Any
 Waits = Literal["all", "own_copy", "each_tower", "nothing"]
 """What an update waits for. all: every tower's gradients. own_copy: its own tower's, which has a copy of all
@@ -302,11 +311,11 @@ def _copies(variables: Sequence[Any], device: str) -> list[Any]:
     return copies
 
 
-def place(model: Model, spec: RunSpec) -> Placement:
+def place(model: Model, spec: RunSpec, emit: Emit = lambda event: None) -> Placement:
     """Create the variables where the spec places them. A reduction is tested on its devices first.
 
-    Raises UsageError for options that do not go together, HardwareError if a device is not there or the
-    reduction adds up wrongly.
+    `emit` gets the phases of a test that may hang. Raises UsageError for options that do not go together,
+    HardwareError if a device is not there or the reduction fails or adds up wrongly.
     """
     devices = [device.device for device in spec.devices]
     for device in {*devices, *filter(None, [spec.ps_device])}:
@@ -317,7 +326,7 @@ def place(model: Model, spec: RunSpec) -> Placement:
         return kind(model, devices, servers_of(model, spec), spec.seed)
     if spec.variable_update == "replicated":
         replicas = RelaxedReplicas if spec.exchange.relaxed else Replicated
-        return replicas(model, devices, _tested_reducer(spec, devices), spec.seed)
+        return replicas(model, devices, _tested_reducer(spec, devices, emit), spec.seed)
     return Independent(model, devices, spec.seed)
 
 
@@ -329,10 +338,31 @@ def servers_of(model: Model, spec: RunSpec) -> list[tuple[str, ...]]:
     return owners_of(sizes, [device.device for device in spec.devices])
 
 
-def _tested_reducer(spec: RunSpec, devices: Sequence[str]) -> Reducer:
+def _tested_reducer(spec: RunSpec, devices: Sequence[str], emit: Emit) -> Reducer:
     """Build the reduction with its wrappers, and test it."""
     name = spec.all_reduce or "copy"
     exchange = spec.exchange
     reducer = reducer_of(name, devices, exchange)
-    self_test(reducer, name, devices, exchange.transfer)
+    test = partial(self_test, reducer, name, devices, exchange.transfer)
+    if parse(name).is_by_nccl and not spec.servers:
+        # GPUs for which TensorFlow has PTX only compile the kernels of the test, one GPU later than another.
+        # That is to be over before NCCL's time limits begin.
+        probe_sums(wrapped(unreduced, devices, exchange), devices, exchange.transfer)
+        _test_nccl(test, name, emit)
+    else:
+        test()
     return reducer
+
+
+def _test_nccl(test: Callable[[], None], name: str, emit: Emit) -> None:
+    """Test NCCL in a phase of its own, by which the launcher knows what has failed."""
+    emit(PhaseBegun(time_s=time.time(), phase=NCCL_TEST))
+    try:
+        test()
+    except tf.errors.ResourceExhaustedError:
+        raise
+    except tf.errors.OpError as error:
+        traceback.print_exc()  # into worker.log
+        reason = first_line(str(error)) or type(error).__name__
+        raise HardwareError(f"the reduction '{name}' failed: {reason}", NCCL_REMEDY) from error
+    emit(PhaseBegun(time_s=time.time(), phase=BUILDING))

@@ -14,6 +14,7 @@ from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.launch.supervise.worker_life import WorkerLimits
 from gputopo.values.run.events import (
     Event,
+    PhaseBegun,
     RankFailed,
     Step,
     read_events,
@@ -47,6 +48,7 @@ class Run:
         self.folder = RunFolder(path)
         self.pid = 0
         self.on_step: Callable[[], None] = lambda: None
+        self.on_phase: Callable[[], None] = lambda: None
         self._others = set(psutil.Process().children(recursive=True))  # that tests before have started
 
     def __call__(
@@ -69,6 +71,8 @@ class Run:
                 self.pid = child.pid
             if isinstance(event, Step):
                 self.on_step()
+            elif isinstance(event, PhaseBegun):
+                self.on_phase()
 
         parent = dict(os.environ) if environment is None else environment
         job = RunJob(

@@ -15,6 +15,7 @@ from gputopo.launch.jobs.restarting import (
     continued,
     fewer_of,
     is_loss,
+    is_of_nccl,
     may_restart,
     require_losable,
     without_hosts,
@@ -25,7 +26,7 @@ from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values import schema
 from gputopo.values.errors import UsageError
 from gputopo.values.run.drill import read_drills
-from gputopo.values.run.events import CheckpointSaved, Device, RankFailed, Step
+from gputopo.values.run.events import BUILDING, NCCL_TEST, CheckpointSaved, Device, RankFailed, Step
 from gputopo.values.run.verdict import Expected, Known
 from tests.launch.specs import cpu_spec
 
@@ -76,6 +77,26 @@ def test_what_comes_again_is_not_tried_again() -> None:
     for kind, code, again in cases:
         failed = RankFailed(time_s=0.0, kind=kind, cause="c", remedy="r", exit_code=code)
         assert may_restart(failed) == again
+
+
+def test_nccl_failed_where_its_test_ended_by_an_error_a_crash_or_a_hang() -> None:
+    cases: list[tuple[str, str | None, bool]] = [
+        ("placement", None, True),  # a wrong sum, or an error of TensorFlow's
+        ("error", None, True),  # of Python, or of the loader
+        ("killed", "SIGABRT", True),
+        ("killed", "SIGSEGV", True),
+        ("hung", None, True),
+        ("killed", "SIGKILL", False),  # by somebody
+        ("out_of_memory", None, False),
+        ("disk_full", None, False),
+        ("interrupted", "SIGINT", False),
+        ("terminated", "SIGTERM", False),
+    ]
+    for kind, signal, of_nccl in cases:
+        failed = RankFailed(time_s=0.0, kind=kind, cause="c", remedy="r", exit_code=3, signal=signal)
+        assert is_of_nccl(failed, NCCL_TEST) == of_nccl, kind
+        assert not is_of_nccl(failed, BUILDING)
+        assert not is_of_nccl(failed, None)
 
 
 def test_a_drill_that_happened_does_not_happen_again_and_a_slow_gpu_stays_slow_from_the_same_step_on() -> (

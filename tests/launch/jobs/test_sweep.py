@@ -1,5 +1,8 @@
 """The cells of a sweep one after another, with a worker that only pretends: limits of time and pauses."""
 
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +11,15 @@ import pytest
 
 from gputopo.launch.jobs.sweep import Pause, run_cells
 from gputopo.launch.jobs.trials import run_trial
+from gputopo.launch.spec.prepare import Fallback
 from gputopo.report.runs.sweep import sweep_document
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import BY_TIME, Sweep, SweepCell
 from gputopo.values.run.verdict import HostSummary
+from tests.kit_workers import misbehave
 from tests.launch.jobs.test_screen import ticking, unsampled
 from tests.launch.jobs.test_trials import COPIES, PS, pretends
+from tests.launch.specs import plan_for
 
 TRIALS = {1: PS, 2: COPIES, 3: PS}
 
@@ -88,3 +94,18 @@ def test_cells_are_apart_by_the_pause_and_wait_for_the_temperature(tmp_path: Pat
     assert slept == [7.0, 2.0, 2.0]
     assert [cell.temperature_c for cell in found.cells] == [50.0, 59.0]
     assert said == ["waiting until all GPUs are below 60 \N{DEGREE SIGN}C, now 72"]
+
+
+def test_a_cell_whose_nccl_failed_names_what_ran(tmp_path: Path) -> None:
+    def fails(spec: Path, events_fd: int) -> Sequence[str]:
+        return (sys.executable, "-IS", misbehave.__file__, "crashes_in_nccl", str(spec), str(events_fd))
+
+    planned = plan_for((), None, variable_update="replicated", all_reduce="nccl")
+    nccl = msgspec.structs.replace(COPIES.spec, all_reduce="nccl")
+    fallback = Fallback(planned.choice, COPIES.candidate, COPIES.spec)
+    trial = replace(COPIES, plan=planned, spec=nccl, fallback=fallback)
+    sweep = sweep_of("pending")
+    cells = (msgspec.structs.replace(sweep.cells[0], mode="replicated nccl"),)
+    sweep = msgspec.structs.replace(sweep, cells=cells)
+    found, _ = run_cells(sweep, [1], {1: trial}, tmp_path, open_sampler=unsampled, command=fails)
+    assert [(cell.state, cell.mode) for cell in found.cells] == [("done", "replicated copy (NCCL failed)")]

@@ -1,23 +1,29 @@
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
+from gputopo.captures.recording import read_bundled
 from gputopo.launch.spec.job_spec import Backend
 from gputopo.launch.spec.prepare import (
     CPU_MAX_BATCHES,
     CPU_TIME_BUDGET_S,
     reduced_by_strategy,
     spec_of,
+    without_nccl,
 )
 from gputopo.launch.spec.run_spec import Data, Exchange, Lifecycle, RunSpec
 from gputopo.launch.spec.target import Target
+from gputopo.planner import Request
+from gputopo.planner import plan as make_plan
 from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import ClockMhz, ClocksMhz, Machine
 from gputopo.values.run.drill import read_drills
-from gputopo.values.run.plan import Plan
+from gputopo.values.run.plan import Candidate, Plan
 from gputopo.workload.workloads import require
+from tests import there
 from tests.launch.specs import machine, plan_for
 
 
@@ -236,3 +242,45 @@ def test_auto_takes_the_proportions_of_the_plan_and_the_examples_of_equal_batche
 def test_stale_weights_are_reported_with_every_output() -> None:
     made = on_gpus(plan_for((0, 1), "cpu"), exchange=Exchange(staged=True))
     assert any("one step old" in said for said in made.says)
+
+
+DGX = read_bundled("dgx1-p100")
+
+
+def by_nccl(**asked: Any) -> tuple[Target, RunSpec]:
+    """A run of alexnet on all eight GPUs of a DGX-1, whose plan chooses NCCL."""
+    target = Target("gpu", make_plan(DGX, Request(model="alexnet")), DGX)
+    made = spec_of(target, "alexnet", asked, batch_size=64)
+    assert made.all_reduce == "nccl"
+    return target, made
+
+
+def test_without_nccl_the_plans_best_other_reduction_trains_on_the_same_devices() -> None:
+    target, made = by_nccl()
+    planned, choice, instead = there(without_nccl(target, made))
+    reductions = (one for one in target.plan.candidates if one.all_reduce not in (None, "nccl"))
+    assert (planned, choice) == (target.plan.choice, next(reductions))
+    assert choice.images_per_sec
+    assert msgspec.structs.replace(instead, all_reduce="nccl") == made
+    assert target.environment({}, instead) == target.environment({}, made)
+
+
+def test_a_plan_that_lists_no_other_reduction_of_its_gpus_falls_back_to_copies() -> None:
+    target, made = by_nccl()
+    alone = msgspec.structs.replace(target.plan, candidates=(target.plan.choice,))
+    _, choice, instead = there(without_nccl(replace(target, plan=alone), made))
+    assert (choice.gpus, choice.all_reduce, instead.all_reduce) == (alone.choice.gpus, "copy", "copy")
+
+
+def test_towers_keep_their_gpus_where_another_candidate_has_them_in_another_order() -> None:
+    nccl = Candidate(gpus=(1, 0), variable_update="replicated", all_reduce="nccl", batch_sizes=(6, 2))
+    turned = Candidate(gpus=(0, 1), variable_update="replicated", all_reduce="ring", batch_sizes=(2, 6))
+    target = Target("gpu", Plan(choice=nccl, candidates=(nccl, turned)), machine())
+    choice = there(without_nccl(target, spec_of(target, "alexnet"))).choice
+    assert (choice.all_reduce, choice.gpus, choice.batch_sizes) == ("ring", (1, 0), (6, 2))
+
+
+def test_nccl_that_was_asked_for_and_other_reductions_have_no_fallback() -> None:
+    assert without_nccl(*by_nccl(all_reduce="nccl")) is None
+    copied = Target("gpu", plan_for((0, 1), None, variable_update="replicated", all_reduce="copy"), machine())
+    assert without_nccl(copied, spec_of(copied, "alexnet")) is None

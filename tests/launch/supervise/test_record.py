@@ -8,11 +8,13 @@ from gputopo.launch.supervise.record import Looks, Record
 from gputopo.runs.summary import Summary
 from gputopo.runs.verdict.judge import Judgement
 from gputopo.values.run.events import (
+    NCCL_TEST,
     Anomaly,
     Event,
     Fewer,
     Judged,
     Noticed,
+    PhaseBegun,
     RankFailed,
     Restarted,
     RunStarted,
@@ -122,3 +124,23 @@ def test_no_host_may_be_lost_before_the_first_step_of_a_run() -> None:
     one = record([], steps=0)
     one.add(failed("unreachable", rank=1))
     assert one.restartable is None
+
+
+def test_a_signal_just_after_nccl_has_failed_ends_the_run() -> None:
+    written: list[Event] = []
+    one = Record(None, written.append, may_replan=lambda found, phase: phase == NCCL_TEST)
+    one.add(PhaseBegun(time_s=0.0, phase=NCCL_TEST))
+    one.add(failed("hung"))
+    assert one.replannable == failed("hung")
+    one.add(failed("interrupted"))
+    one.release()
+    assert written[1:] == [failed("interrupted")]
+
+
+def test_a_worker_after_one_whose_nccl_failed_is_not_in_that_test() -> None:
+    one = Record(None, lambda event: None, may_replan=lambda found, phase: phase == NCCL_TEST)
+    one.add(PhaseBegun(time_s=0.0, phase=NCCL_TEST))
+    one.add(failed("hung"))
+    one.restart()
+    one.add(failed("hung"))
+    assert one.replannable is None

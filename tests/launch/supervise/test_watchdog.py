@@ -14,6 +14,8 @@ from gputopo.launch.supervise.watchdog import (
     process_words,
 )
 from gputopo.values.run.events import (
+    BUILDING,
+    NCCL_TEST,
     CheckpointSaved,
     Event,
     ModelBuilt,
@@ -23,7 +25,7 @@ from gputopo.values.run.events import (
     WarmupDone,
 )
 
-PATIENCE = HangLimits(factor=10, min_s=5, phase_s=100, start_s=1000)
+PATIENCE = HangLimits(factor=10, min_s=5, phase_s=100, start_s=1000, nccl_s=200)
 
 
 def step(seconds: float = 1.0, number: int = 1) -> Step:
@@ -80,6 +82,13 @@ def test_a_phase_has_its_own_time_and_steps_are_awaited_after_it() -> None:
 
 def test_a_phase_before_any_step_leaves_the_time_for_compiling() -> None:
     assert after(PHASE, SAVED).deadline_s() == 1000
+
+
+def test_the_test_of_nccl_has_its_own_time_and_the_building_after_it_has_that_of_the_start() -> None:
+    watchdog = after(PhaseBegun(time_s=0, phase=NCCL_TEST))
+    assert watchdog.deadline_s() == 200
+    watchdog.record_event(PhaseBegun(time_s=0, phase=BUILDING), 50.0)
+    assert watchdog.deadline_s() == 1050
 
 
 @given(st.lists(st.floats(1e-4, 100), min_size=1, max_size=50))

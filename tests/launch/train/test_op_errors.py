@@ -10,6 +10,7 @@ from gputopo.launch.train.op_errors import (
     cause_and_remedy,
     disk_reason,
     first_line,
+    gpu_remedy,
     line_in,
     line_of,
     unreachable_rank,
@@ -214,3 +215,29 @@ def test_what_a_python_function_of_an_op_raised_comes_before_where_the_op_was_ma
         f'  File "{model}", line 4, in scale\n    return 1 / x\n\nValueError: no\n'
     )
     assert line_in(text) == "model.py, line 4: return 1 / x"
+
+
+# As TensorFlow's nccl_manager.cc makes it; the first line as in tensorflow#44637, of 2.3.
+OF_NCCL = """2 root error(s) found.
+  (0) INTERNAL:  NCCL: unhandled system error. Set NCCL_DEBUG=WARN for detail.
+\t [[{{node CollectiveReduceV2}}]]
+"""
+
+
+def test_an_error_of_nccl_says_what_to_use_instead_and_how_to_find_the_reason() -> None:
+    cause, remedy = cause_and_remedy(OF_NCCL, "InternalError")
+    assert cause.endswith("NCCL: unhandled system error. Set NCCL_DEBUG=WARN for detail.")
+    assert remedy.startswith("use --all-reduce copy; ")
+    assert "NCCL_DEBUG=INFO" in remedy
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        # tensorflow#99592, on a GeForce RTX 5070
+        ("'cuLaunchKernel(...)' failed with 'CUDA_ERROR_INVALID_HANDLE'", "no kernels for this GPU"),
+        ("DNN library initialization failed. Look at the errors above for more details.", "LD_LIBRARY_PATH"),
+    ],
+)
+def test_a_gpu_that_fails_at_its_first_step_has_a_remedy(reason: str, words: str) -> None:
+    assert words in gpu_remedy(reason)

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from gputopo.report.runs.tf_cnn_log import TfCnnLog, lines
-from gputopo.values.run.events import Evaluated, Event, RunFinished, RunStarted
+from gputopo.values.run.events import Evaluated, Event, Replanned, RunFinished, RunStarted
+from gputopo.values.run.plan import Candidate
 from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, step, stream
 
 RUN = InventedRun(2, noise=Noise(own=0.1))
@@ -42,6 +43,16 @@ def test_the_total_stands_between_rules_at_the_end() -> None:
     assert reported[-3] == reported[-1] == "-" * 64
     total = 16 * 25 / sum(item.seconds for item in RUN.steps(25))
     assert TOTAL_LINE.findall(reported[-2]) == [f"{total:.2f}"]
+
+
+def test_the_header_has_the_reduction_that_trained_where_that_of_the_plan_failed() -> None:
+    started, *rest = EVENTS
+    assert isinstance(started, RunStarted)
+    nccl, copies = ({**started.spec, "all_reduce": name} for name in ("nccl", "copy"))
+    one = Candidate(gpus=(0, 1), variable_update="replicated", all_reduce="copy")
+    replanned = Replanned(time_s=started.time_s, planned=one, cause="c", choice=one, spec=copies)
+    text = "\n".join(lines([msgspec.structs.replace(started, spec=nccl), replanned, *rest]))
+    assert re.findall(r"^AllReduce: +(\w+)$", text, re.MULTILINE) == ["copy"]
 
 
 def test_the_header_comes_first_with_the_labels_at_their_places() -> None:
