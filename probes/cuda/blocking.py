@@ -14,8 +14,8 @@ from gputopo.probes.cuda.waiting import PATIENCE_S, PAUSE_S, Waiter
 NOT_HELD = "NOT_HELD"
 
 _WORD_BYTES = 4096
-# The kernel ends after this time by itself. Enqueueing a window's work takes milliseconds; Windows, which has
-# the GPU under WSL 2, resets a GPU that does not react for 2 s (TdrDelay, "TDR registry keys", Windows drivers).
+# The kernel ends after this time by itself. Enqueueing a window's work takes milliseconds. Under WSL 2 Windows
+# resets a GPU that does not react for 2 s (TdrDelay, in "TDR registry keys" of Microsoft's documentation).
 SPIN_S = 1.0
 # Not measured; chosen because an event of a stream that is not blocked happens within some 10 us, and these
 # questions take more than 2 ms.
@@ -33,8 +33,8 @@ class Hold(NamedTuple):
 class StreamBlocker:
     """The word of host memory on which the streams of a window wait.
 
-    `cuStreamWaitValue32` lets a stream wait. On a GPU on which that does not work, a kernel of one thread runs
-    in the stream until the word is written, as nvbandwidth does it. `notes`: that it was so, and why.
+    `cuStreamWaitValue32` lets a stream wait. If that does not work on a GPU, a kernel of one thread runs in
+    the stream until the word is written, as nvbandwidth does it. `notes`: that it was so, and why.
     """
 
     def __init__(self, cuda: Cuda, patience_s: float = PATIENCE_S) -> None:
@@ -129,14 +129,13 @@ class StreamBlocker:
         passed = any(self._passed(event) for _ in range(_QUESTIONS))
         self._release_all()
         released_s = time.monotonic()
-        for error in Waiter(self._cuda, self._patience_s).each({0: event}, 0).values():
-            raise error
+        Waiter(self._cuda, self._patience_s).stream(stream, event, 0)
+        late_s = time.monotonic() - released_s
         if passed:
             return f"{hold.name} did not block a stream"
-        late_s = time.monotonic() - released_s
-        return (
-            f"a stream blocked by {hold.name} was released {late_s:.1f} s late" if late_s > _LATE_S else None
-        )
+        if late_s > _LATE_S:
+            return f"{hold.name} released a stream {late_s:.1f} s late"
+        return None
 
     def _passed(self, event: Event) -> bool:
         time.sleep(PAUSE_S)

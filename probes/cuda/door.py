@@ -137,8 +137,8 @@ def text_of(buffer: bytes) -> str:
 class Cuda:
     """CUDA of this process. `unreadable`: what was refused of devices that were counted and do not answer.
 
-    `doubt`: cuda-bindings is of a later major version than the driver, which NVIDIA does not support. The only
-    call in use that it then may not find is replaced.
+    `doubt`: cuda-bindings is of a later major version than the driver, which NVIDIA does not support. The one
+    call in use that it may then not find is replaced.
     """
 
     def __init__(self, binding: Any, log: CallLog = NO_LOG) -> None:
@@ -402,10 +402,10 @@ def _doubt(bindings: int, driver: int) -> str | None:
     return f"cuda-bindings {major} is made for {made_for}; this driver has CUDA {has}"
 
 
-def _elapsed_time(binding: Any, first: Event, second: Event) -> tuple[Any, float]:
+def _elapsed_time(binding: Any, first: Any, second: Any) -> tuple[Any, float]:
     """Call the cuEventElapsedTime that every driver exports; return the result code, and milliseconds.
 
-    cuda-bindings 13 asks the driver for the one of CUDA 12.8 (cuEventElapsedTime_v2), which older drivers lack.
+    cuda-bindings 13 asks for the one of CUDA 12.8 (cuEventElapsedTime_v2), which older drivers do not have.
     """
     milliseconds = ctypes.c_float()
     handles = (ctypes.c_void_p(int(event)) for event in (first, second))

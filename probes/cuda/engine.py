@@ -101,7 +101,7 @@ class Engine:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Doubts: host memory elsewhere than asked, streams that began apart, or were held back by a kernel."""
+        """Doubts: host memory elsewhere than asked, streams that began apart or were held by a kernel."""
         return (*self._notes, *self._blocker.notes)
 
     @property

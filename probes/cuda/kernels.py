@@ -1,4 +1,4 @@
-"""The kernels, as PTX text: patterns, checks, copies by the cores, pointer chasing, and one that holds a stream.
+"""The kernels, as PTX text: patterns, checks, copies by the cores, pointer chasing, holding a stream.
 
 Written by hand for PTX 6.4 (CUDA 10.1, driver 418) and sm_50, which every later driver compiles for its own
 chip. ptxas of CUDA 12.9 (V12.9.86) and of CUDA 13 (V13.5.37) accept it for every chip that they know, sm_50
@@ -235,7 +235,7 @@ done:
 """,
 )
 
-# A volatile load has the meaning of one with system scope (PTX ISA, ld.volatile): it sees what the host writes.
+# A volatile load has the meaning of one with system scope (PTX ISA, ld.volatile): it sees the host's write.
 _HOLD = _kernel(
     "gputopo_hold",
     ("word", "value", "ns"),

@@ -56,7 +56,7 @@ def test_why_cuda_does_not_start_is_reported_with_a_remedy(
 
 @needs_gcc
 @pytest.mark.parametrize("driver", ["12040", "12080"])
-def test_copies_are_timed_with_drivers_before_and_after_the_second_form_of_the_elapsed_time(
+def test_copies_are_timed_by_drivers_with_the_first_and_the_second_elapsed_time(
     driver: str,
 ) -> None:
     """cuda-bindings 13 finds no cuEventElapsedTime in a driver of CUDA 12.7 or earlier."""
