@@ -14,8 +14,8 @@ from gputopo.probes.cuda.waiting import PATIENCE_S, PAUSE_S, Waiter
 NOT_HELD = "NOT_HELD"
 
 _WORD_BYTES = 4096
-# The kernel ends after this time by itself. Enqueueing a window's work takes milliseconds. Under WSL 2 Windows
-# resets a GPU that does not react for 2 s (TdrDelay, in "TDR registry keys" of Microsoft's documentation).
+# The kernel ends after this time by itself. Enqueueing a window's work takes milliseconds. Under WSL 2,
+# Windows resets a GPU that does not react for 2 s (Microsoft's "TDR registry keys": TdrDelay).
 SPIN_S = 1.0
 # Not measured; chosen because an event of a stream that is not blocked happens within some 10 us, and these
 # questions take more than 2 ms.
