@@ -169,7 +169,7 @@ class Failure(Value, frozen=True):
 
     `reason` is the driver's name of the error (`CUDA_ERROR_...`), or `WRONG_DATA`; `TIMED_OUT`; `CRASHED`: a
     call of the driver ended the measuring process; `NOT_HELD`: the driver did not take all copies of a window
-    while they were held back, so that none could be timed.
+    while they were held back, or cannot hold a stream back, so that none could be timed.
     """
 
     kind: Kind

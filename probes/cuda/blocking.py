@@ -1,30 +1,41 @@
-"""All streams of a window blocked and released by one write, so that no call is timed; waiting for events."""
+"""All streams of a window blocked and released by one write, so that no call is timed."""
 
 import contextlib
 import ctypes
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
-from typing import TypeVar
+from collections.abc import Callable
+from typing import NamedTuple
 
 from gputopo.probes.cuda.door import Cuda, CudaError, Event, Stream
-
-Key = TypeVar("Key", bound=Hashable)
+from gputopo.probes.cuda.gpus import EngineGpu
+from gputopo.probes.cuda.waiting import PATIENCE_S, PAUSE_S, Waiter
 
 NOT_HELD = "NOT_HELD"
-TIMED_OUT = "TIMED_OUT"
 
 _WORD_BYTES = 4096
-# Enqueueing a window's work on the streams takes milliseconds. A driver whose queue is full blocks the call
-# that adds more until earlier work is done, which waits for the release: after so long it is released anyway.
-PATIENCE_S = 5.0  # also what a window may take beside its bytes: clock ramp-up, a busy machine
-# A copy slower than this does not come back: one lane of Gen1 carries 200 MB/s and more.
-_SLOWEST_BYTES_PER_S = 50e6
-_PAUSE_S = 50e-6
+# The kernel ends after this time by itself. Enqueueing a window's work takes milliseconds. Under WSL 2,
+# Windows resets a GPU that does not react for 2 s (Microsoft's "TDR registry keys": TdrDelay).
+SPIN_S = 1.0
+# Not measured; chosen because an event of a stream that is not blocked happens within some 10 us, and these
+# questions take more than 2 ms.
+_QUESTIONS = 40
+_LATE_S = 0.5  # half of SPIN_S: a stream that is released later was not released by the write
+
+
+class Hold(NamedTuple):
+    """A way to block a stream of one GPU."""
+
+    name: str
+    block: Callable[[Stream], None]
 
 
 class StreamBlocker:
-    """The word of host memory on which the streams of a window wait."""
+    """The word of host memory on which the streams of a window wait.
+
+    `cuStreamWaitValue32` lets a stream wait. If that does not work on a GPU, a kernel of one thread runs in
+    the stream until the word is written, as nvbandwidth does it. `notes`: that it was so, and why.
+    """
 
     def __init__(self, cuda: Cuda, patience_s: float = PATIENCE_S) -> None:
         self._cuda = cuda
@@ -32,31 +43,47 @@ class StreamBlocker:
         self._address: int | None = None
         self._window = 0
         self._timer: threading.Timer | None = None
+        self._spins_since: float | None = None  # when the first kernel of this window was launched
+        self._holds: dict[int, Hold | CudaError] = {}  # by CUDA's number of the GPU
+        self.notes: dict[str, None] = {}
         self.gave_up = False
+
+    def prepare(self, card: EngineGpu) -> Hold:
+        """Return how streams of a GPU are blocked: the first time, after trying it. For between two windows.
+
+        Raises CudaError: NOT_HELD if they cannot be blocked; TIMED_OUT if a stream was not released.
+        """
+        if card.ordinal not in self._holds:
+            self._holds[card.ordinal] = self._find_hold(card)
+        hold = self._holds[card.ordinal]
+        if isinstance(hold, CudaError):
+            raise hold
+        return hold
 
     def begin(self) -> None:
         """Begin a window: what is blocked from now on waits for the next release.
 
-        Where that does not come in time, since a call of the driver does not return, the streams are
+        If that does not come in time, since a call of the driver does not return, the streams are
         released nevertheless: `gave_up`.
         """
-        self._window = self._window % 0x40000000 + 1
-        if self._window == 1 and self._address is not None:
-            ctypes.c_uint32.from_address(self._address).value = 0
-        self.gave_up = False
+        self._next_window()
         timer = threading.Timer(self._patience_s, self._give_up)
         timer.daemon = True
         with contextlib.suppress(RuntimeError):  # "can't start new thread": then without this help
             timer.start()
             self._timer = timer
 
-    def block(self, stream: Stream) -> None:
-        """Block a stream of the current device until the release. Raises CudaError."""
-        self._cuda.wait_for_word(stream, self._cuda.device_view(self._word()), self._window)
+    def block(self, card: EngineGpu, stream: Stream) -> None:
+        """Block a stream of the current GPU until the release; `prepare` comes first. Raises CudaError."""
+        hold = self._holds[card.ordinal]
+        assert isinstance(hold, Hold)  # the window was not begun otherwise
+        hold.block(stream)
 
     def release(self) -> None:
         """Release all streams."""
         self._release_all()
+        if self._spins_since is not None and time.monotonic() - self._spins_since > SPIN_S:
+            self.gave_up = True  # a kernel may have ended before
         if self._timer is not None:
             self._timer.cancel()
             self._timer.join()  # so that it cannot release the next window's streams
@@ -69,6 +96,69 @@ class StreamBlocker:
             if self._address is not None:
                 self._cuda.ask("cuMemFreeHost", self._address)
         self._address = None
+
+    def _find_hold(self, card: EngineGpu) -> Hold | CudaError:
+        card.use()
+        self._word()  # if there is no memory for it, that is the error
+        wait = Hold("cuStreamWaitValue32", self._wait)
+        no_wait = self._why_not(wait, card)
+        if no_wait is None:
+            return wait
+        spin = Hold("a kernel", lambda stream: self._spin(card, stream))
+        no_spin = self._why_not(spin, card)
+        if no_spin is None:
+            self.notes[f"streams were held back by a kernel: {no_wait}"] = None
+            return spin
+        return CudaError(NOT_HELD, f"streams cannot be held back: {no_wait}; {no_spin}")
+
+    def _why_not(self, hold: Hold, card: EngineGpu) -> str | None:
+        """Return why a GPU's streams cannot be blocked this way; None if one was blocked and then released.
+
+        Raises CudaError.
+        """
+        stream, event = card.stream(0), card.event()
+        self._next_window()
+        refused: str | None = None
+        try:
+            hold.block(stream)
+        except CudaError as error:
+            refused = str(error)
+        self._cuda.ask("cuEventRecord", event, stream)  # a GPU that is lost refuses that as well
+        if refused is not None:
+            return refused
+        passed = any(self._passed(event) for _ in range(_QUESTIONS))
+        self._release_all()
+        released_s = time.monotonic()
+        Waiter(self._cuda, self._patience_s).stream(stream, event, 0)
+        late_s = time.monotonic() - released_s
+        if passed:
+            return f"{hold.name} did not block a stream"
+        if late_s > _LATE_S:
+            return f"{hold.name} released a stream {late_s:.1f} s late"
+        return None
+
+    def _passed(self, event: Event) -> bool:
+        time.sleep(PAUSE_S)
+        return self._cuda.happened(event)
+
+    def _wait(self, stream: Stream) -> None:
+        self._cuda.wait_for_word(stream, self._cuda.device_view(self._word()), self._window)
+
+    def _spin(self, card: EngineGpu, stream: Stream) -> None:
+        if (kernels := card.load_kernels()) is None:
+            assert card.no_kernels is not None
+            raise card.no_kernels
+        if self._spins_since is None:
+            self._spins_since = time.monotonic()
+        words = self._cuda.device_view(self._word()), self._window, int(SPIN_S * 1e9)
+        self._cuda.launch(kernels["gputopo_hold"], stream, words, (1, 1))
+
+    def _next_window(self) -> None:
+        self._window = self._window % 0x40000000 + 1
+        if self._window == 1 and self._address is not None:
+            ctypes.c_uint32.from_address(self._address).value = 0
+        self._spins_since = None
+        self.gave_up = False
 
     def _release_all(self) -> None:
         if self._address is not None:
@@ -84,45 +174,3 @@ class StreamBlocker:
             ctypes.c_uint32.from_address(address).value = 0
             self._address = address
         return self._address
-
-
-class Waiter:
-    """Polls events until a deadline. `patience_s`: what is allowed beside the time that the bytes take."""
-
-    def __init__(self, cuda: Cuda, patience_s: float = PATIENCE_S) -> None:
-        self._cuda = cuda
-        self._patience_s = patience_s
-
-    def seconds_for(self, size: int) -> float:
-        """Return the longest that moving so many bytes may take."""
-        return self._patience_s + size / _SLOWEST_BYTES_PER_S
-
-    def each(
-        self, events: Mapping[Key, Event], size: int, while_running: Callable[[], None] | None = None
-    ) -> dict[Key, CudaError]:
-        """Wait for all events; return by their keys those that went wrong: CudaError, or TIMED_OUT."""
-        pending, wrong = dict(events), dict[Key, CudaError]()
-        end = time.monotonic() + self.seconds_for(size)
-        while pending:
-            late = time.monotonic() > end
-            for key, event in list(pending.items()):
-                try:
-                    if self._cuda.happened(event):
-                        del pending[key]
-                except CudaError as error:
-                    wrong[key] = error
-                    del pending[key]
-            if late:
-                says = f"a copy did not end within {self.seconds_for(size):.3g} s"
-                return wrong | dict.fromkeys(pending, CudaError(TIMED_OUT, says))
-            if pending and while_running is not None:
-                while_running()
-            if pending:
-                time.sleep(_PAUSE_S)
-        return wrong
-
-    def stream(self, stream: Stream, event: Event, size: int) -> None:
-        """Wait until a stream is through with moving `size` bytes. Raises CudaError, TIMED_OUT."""
-        self._cuda.ask("cuEventRecord", event, stream)
-        for error in self.each({0: event}, size).values():
-            raise error

@@ -7,7 +7,8 @@ this process; their PCI address identifies the GPU. For one thread: the current 
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NewType
 
 import msgspec
@@ -137,16 +138,20 @@ def text_of(buffer: bytes) -> str:
 class Cuda:
     """CUDA of this process. `unreadable`: what was refused of devices that were counted and do not answer.
 
-    `doubt`: cuda-bindings is of a later major version than the driver, which NVIDIA does not support.
+    `doubt`: cuda-bindings is of a later major version than the driver, which NVIDIA does not support. The one
+    call in use that it may then not find is replaced.
     """
 
     def __init__(self, binding: Any, log: CallLog = NO_LOG) -> None:
         self._binding = binding
         self._log = log
+        self._replaced: dict[str, Callable[..., tuple[Any, ...]]] = {}
         self.current: int | None = None  # the ordinal of the device that is current
         number = int(self.ask("cuDriverGetVersion"))
         self.driver_version = f"{number // 1000}.{number % 1000 // 10}"
         self.doubt = _doubt(int(binding.CUDA_VERSION), number)
+        if self.doubt and self._lacks_elapsed_time():
+            self._replaced["cuEventElapsedTime"] = partial(_elapsed_time, binding)
         self._contexts: dict[int, Any] = {}
         self._abandoned: set[int] = set()
         devices: list[CudaDevice] = []
@@ -211,7 +216,7 @@ class Cuda:
         A function that the driver lacks, or a missing library, is a RuntimeError of cuda.bindings; a result
         code that it does not know is a ValueError of its enumeration. Older bindings lack some functions.
         """
-        call = getattr(self._binding, function, None)
+        call = self._replaced.get(function) or getattr(self._binding, function, None)
         if call is None:
             raise CudaError(ABSENT, f"cuda-bindings has no {function}")
         self._log.begin(function, self.current)
@@ -226,6 +231,13 @@ class Cuda:
         if int(code):
             raise CudaError(self._name(code), f"{function}: {self._says(code)}")
         return results[0] if len(results) == 1 else tuple(results) or None
+
+    def _lacks_elapsed_time(self) -> bool:
+        try:
+            self.ask("cuEventElapsedTime", self._binding.CUevent(0), self._binding.CUevent(0))
+        except CudaError as error:
+            return error.reason == ABSENT
+        return False
 
     def _name(self, code: Any) -> str:
         return str(getattr(code, "name", None) or f"CUDA_ERROR_{int(code)}")
@@ -377,10 +389,6 @@ def _start(log: CallLog) -> Cuda:
         cuda = Cuda(driver, log)
     except CudaError as error:
         raise _refused(error) from error
-    if cuda.doubt and _lacks(cuda, driver):
-        older = int(cuda.driver_version.partition(".")[0]) + 1
-        install = pip_install(f"cuda-bindings<{older}")
-        raise NoCudaError("BINDINGS_NEWER", cuda.doubt, f"{install}, or {_UPDATE}")
     if not cuda.devices:
         says = "; ".join(cuda.unreadable) or "CUDA finds no device"
         raise NoCudaError("CUDA_ERROR_NO_DEVICE", says, _REMEDIES["CUDA_ERROR_NO_DEVICE"])
@@ -392,17 +400,20 @@ def _doubt(bindings: int, driver: int) -> str | None:
     major = bindings // 1000
     if driver // 1000 >= major:
         return None
-    needs = f"CUDA {major}.0 (Linux driver {DRIVERS.get(major, 'not known')}) or later"
-    return f"cuda-bindings {major} needs {needs}; this driver has {driver // 1000}.{driver % 1000 // 10}"
+    made_for = f"CUDA {major}.0 (Linux driver {DRIVERS.get(major, 'not known')}) or later"
+    has = f"{driver // 1000}.{driver % 1000 // 10}"
+    return f"cuda-bindings {major} is made for {made_for}; this driver has CUDA {has}"
 
 
-def _lacks(cuda: Cuda, binding: Any) -> bool:
-    """Return whether the driver lacks the one call in use that changed within a major version (in 12.8)."""
-    try:
-        cuda.ask("cuEventElapsedTime", binding.CUevent(0), binding.CUevent(0))
-    except CudaError as error:
-        return error.reason == ABSENT
-    return False
+def _elapsed_time(binding: Any, first: Any, second: Any) -> tuple[Any, float]:
+    """Call the cuEventElapsedTime that every driver exports; return the result code, and milliseconds.
+
+    cuda-bindings 13 asks for the one of CUDA 12.8 (cuEventElapsedTime_v2), which older drivers do not have.
+    """
+    milliseconds = ctypes.c_float()
+    handles = (ctypes.c_void_p(int(event)) for event in (first, second))
+    code = ctypes.CDLL("libcuda.so.1").cuEventElapsedTime(ctypes.byref(milliseconds), *handles)
+    return binding.CUresult(code), milliseconds.value
 
 
 def _words(code: Any) -> str:

@@ -8,7 +8,7 @@ from types import TracebackType
 import msgspec
 
 from gputopo.copies.copies import Copy, CopyJob, CopyTime, CopyWindow, failure_of
-from gputopo.probes.cuda.blocking import NOT_HELD, PATIENCE_S, TIMED_OUT, StreamBlocker, Waiter
+from gputopo.probes.cuda.blocking import NOT_HELD, StreamBlocker
 from gputopo.probes.cuda.door import Cuda, CudaError
 from gputopo.probes.cuda.gpus import EngineGpus, NotUsedError
 from gputopo.probes.cuda.host_memory import PINNED_BYTES
@@ -23,6 +23,7 @@ from gputopo.probes.cuda.transfer import (
     rate_within,
     starts_apart_s,
 )
+from gputopo.probes.cuda.waiting import PATIENCE_S, TIMED_OUT, Waiter
 from gputopo.probes.numa import NumaMemory, lies_on, most_of
 from gputopo.values.bandwidth import KERNELS, Failure
 
@@ -100,8 +101,8 @@ class Engine:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Why host memory lies elsewhere than asked, or where is unknown; streams that began apart."""
-        return tuple(self._notes)
+        """Doubts: host memory elsewhere than asked, streams that began apart or were held by a kernel."""
+        return (*self._notes, *self._blocker.notes)
 
     @property
     def hung(self) -> bool:
@@ -226,6 +227,9 @@ class Engine:
             with self._of(number, job.copies[number], wrong):
                 one = transfer(job, number, size, seed, there)
                 one.prepare(self._waiter)
+                if not isinstance(one, PageableTransfer):
+                    for card, _ in one.streams:
+                        self._blocker.prepare(card)
                 ready[number] = one
 
     def _run(

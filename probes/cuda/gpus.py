@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 
 from gputopo.copies.copies import Copy
-from gputopo.probes.cuda.blocking import TIMED_OUT
 from gputopo.probes.cuda.door import Cuda, CudaDevice, CudaError, Event, Kernel, Stream
 from gputopo.probes.cuda.host_memory import HostMemory
 from gputopo.probes.cuda.kernels import BLOCK_BYTES, whole_blocks
+from gputopo.probes.cuda.waiting import TIMED_OUT
 from gputopo.probes.numa import NumaMemory
 
 # Each more than any chip's cache (B200: 126 MB). What is received must fit whole, or only the last round over

@@ -1,10 +1,11 @@
-"""The kernels, as PTX text: patterns written and checked, copies by the cores, pointer chasing.
+"""The kernels, as PTX text: patterns, checks, copies by the cores, pointer chasing, holding a stream.
 
 Written by hand for PTX 6.4 (CUDA 10.1, driver 418) and sm_50, which every later driver compiles for its own
 chip. ptxas of CUDA 12.9 (V12.9.86) and of CUDA 13 (V13.5.37) accept it for every chip that they know, sm_50
 to sm_121.
 
-All parameters are .u64; launched in one dimension with any number of threads (`gputopo_chase`: one).
+All parameters are .u64; launched in one dimension with any number of threads (`gputopo_chase` and
+`gputopo_hold`: one).
 
 - gputopo_fill(dst, words, seed): 64-bit word i becomes splitmix64(seed + (i mod 32768)).
 - gputopo_check(src, words, seed, counter): adds to *counter how many words are not that.
@@ -13,6 +14,7 @@ All parameters are .u64; launched in one dimension with any number of threads (`
   word.
 - gputopo_chase(start, steps, out): *start is the address of the next word, and so on; the last goes to *out.
   Volatile loads: every step goes to the memory that is meant, none to a cache of this GPU.
+- gputopo_hold(word, value, ns): ends when the 32-bit *word is at least `value`, or after `ns` nanoseconds.
 """
 
 import functools
@@ -233,9 +235,29 @@ done:
 """,
 )
 
-KERNELS = ("gputopo_fill", "gputopo_check", "gputopo_copy", "gputopo_chase")
+# A volatile load has the meaning of one with system scope (PTX ISA, ld.volatile): it sees the host's write.
+_HOLD = _kernel(
+    "gputopo_hold",
+    ("word", "value", "ns"),
+    ("word",),
+    """
+    mov.u64 %rd10, %globaltimer;
+    add.u64 %rd10, %rd10, %rd2;
+    cvt.u32.u64 %r1, %rd1;
+again:
+    ld.volatile.global.u32 %r2, [%rd0];
+    setp.ge.u32 %p1, %r2, %r1;
+    @%p1 bra done;
+    mov.u64 %rd11, %globaltimer;
+    setp.lt.u64 %p2, %rd11, %rd10;
+    @%p2 bra again;
+done:
+""",
+)
 
-PTX = _HEAD + _FILL + _CHECK + _COPY + _CHASE
+KERNELS = ("gputopo_fill", "gputopo_check", "gputopo_copy", "gputopo_chase", "gputopo_hold")
+
+PTX = _HEAD + _FILL + _CHECK + _COPY + _CHASE + _HOLD
 
 
 def grid(multiprocessors: int, words: int, at_once: int = 1) -> tuple[int, int]:

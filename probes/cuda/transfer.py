@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 from gputopo.copies.copies import Copy
 from gputopo.copies.numbers import LARGE_BYTES
-from gputopo.probes.cuda.blocking import StreamBlocker, Waiter
+from gputopo.probes.cuda.blocking import StreamBlocker
 from gputopo.probes.cuda.door import CudaError, Event, Stream
 from gputopo.probes.cuda.gpus import CHAIN_BYTES, EngineGpu
 from gputopo.probes.cuda.kernels import BLOCK_BYTES, grid, whole_blocks
 from gputopo.probes.cuda.verify import WRONG_DATA, Span, check, clear, fill
+from gputopo.probes.cuda.waiting import Waiter
 from gputopo.values.bandwidth import KERNELS
 
 # A blocked stream accepts about a thousand commands before the call that adds one waits (CUDA drivers keep
@@ -198,7 +199,7 @@ class Transfer:
         ((card, stream),) = self.streams
         cuda = card.cuda
         card.use()
-        blocker.block(stream)
+        blocker.block(card, stream)
         self.start = card.event()
         cuda.ask("cuEventRecord", self.start, stream)
         for chunk in self.chunks:
@@ -296,9 +297,9 @@ class StagedTransfer(Transfer):
         (source, out), (target, into) = self.streams
         cuda = source.cuda
         source.use()
-        blocker.block(out)
+        blocker.block(source, out)
         target.use()
-        blocker.block(into)
+        blocker.block(target, into)
         self.start = target.event()
         cuda.ask("cuEventRecord", self.start, into)
         for index, chunk in enumerate(self.chunks):
@@ -370,7 +371,7 @@ class Chase(Transfer):
         ((card, stream),) = self.streams
         assert card.kernels is not None
         card.use()
-        blocker.block(stream)
+        blocker.block(card, stream)
         self.start = card.event()
         card.cuda.ask("cuEventRecord", self.start, stream)
         words = (self._base + _STRIDE * _order()[0], STEPS, self._out)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from gputopo.probes.cuda.blocking import Waiter
 from gputopo.probes.cuda.door import CudaError
 from gputopo.probes.cuda.gpus import CHAIN_BYTES, EngineGpu
 from gputopo.probes.cuda.kernels import BLOCK_BYTES, block, grid
+from gputopo.probes.cuda.waiting import Waiter
 from gputopo.probes.numa import NoThreadsError, at_once
 
 WRONG_DATA = "WRONG_DATA"

@@ -100,3 +100,23 @@ def test_a_soak_reports_what_was_counted_under_load() -> None:
     assert len(document["machine"]["samples"]) >= 3
     (found,) = [one for one in document["findings"] if one["id"] == "soak.errors"]
     assert (found["subject"], "PCIe replay counter by" in found["says"]) == ("gpu:1", True)
+
+
+@pytest.mark.parametrize("fault", ["memops=refused", "memops=ignored"])
+def test_rates_are_the_same_on_a_driver_without_stream_memory_operations(fault: str) -> None:
+    done = run(box("desktop", fault), "", "desktop", "bandwidth", "--quick", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["failures"] == []
+    pinned = [one for one in document["samples"] if one["kind"] in ("h2d", "d2h") and one["pinned"]]
+    assert len(pinned) >= 2
+    for one in pinned:
+        assert one["median_gb_per_s"] == pytest.approx(one["expected_gb_per_s"], rel=0.03)
+    assert any(note.startswith("streams were held back by a kernel") for note in document["notes"])
+
+
+def test_a_driver_that_cannot_hold_streams_back_is_reported_in_the_first_line() -> None:
+    spec = box("desktop", "memops=refused", "oldsymbols=cuModuleLoadData")
+    done = run(spec, "", "desktop", "bandwidth", "--quick")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines()[0] == "1 error: GPU 0: streams cannot be held back."

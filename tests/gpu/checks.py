@@ -1,21 +1,21 @@
 """What is compared on a machine with GPUs. A check yields rows of a table: what, both sides, if they agree.
 
-None in the place of the verdict: it could not be tried.
+None in the place of the verdict: it could not be tried. The order is by worth: a check that no longer fits
+into the time is not tried. Nothing of gputopo is imported here.
 """
 
 import contextlib
 import json
-import re
-import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from tests.gpu.box import PLAIN_S, Box, NotTriedError
 
 Row = tuple[str, str, bool | None]
 Key = tuple[str, ...]
@@ -31,6 +31,9 @@ with Steps(examples=1) as steps:
         torch.cuda.synchronize()
         steps.done()
 """
+PLAIN = "nvbandwidth's method"
+# Both are of large copies in one direction. Not measured; chosen because a fault of a method is larger.
+_SAME_METHOD, _PYTORCH = 0.01, 0.03
 
 
 def near(what: str, pairs: Mapping[str, tuple[float, float]], share: float) -> Row:
@@ -45,64 +48,26 @@ def near(what: str, pairs: Mapping[str, tuple[float, float]], share: float) -> R
     return what, words, good == len(pairs)
 
 
-@dataclass
-class Box:
-    """The machine that is looked at. `gputopo`, `plain`: the beginnings of their command lines."""
-
-    folder: Path
-    gputopo: Sequence[str] = (sys.executable, "-m", "gputopo")
-    plain: Sequence[str] = (sys.executable, "-m", "tests.gpu.plain")
-    environment: Mapping[str, str] | None = None
-    nvbandwidth: str | None = None
-    limit: Sequence[str] = ()  # --gpus of bandwidth
-    is_double: bool = False
-
-    def run(self, *command: str) -> str:
-        """Return what a command prints. Raises RuntimeError with its last line where it fails."""
-        done = subprocess.run(command, capture_output=True, text=True, env=self.environment, timeout=1800)
-        if done.returncode not in (0, 1):  # 1: findings
-            raise RuntimeError(f"exit code {done.returncode}: {done.stderr.strip()[-200:]}")
-        return done.stdout
-
-    def keep(self, name: str, *command: str) -> Any:
-        """Return the JSON that a command prints, kept as a file."""
-        text = self.run(*command)
-        (self.folder / f"{name}.json").write_text(text)
-        return json.loads(text)
-
-    @cached_property
-    def recording(self) -> str:
-        """The machine, before anything is measured."""
-        path = str(self.folder / "machine.json")
-        self.run(*self.gputopo, "inspect", "--record", path)
-        return path
-
-    @cached_property
-    def sessions(self) -> list[Any]:
-        """A quick and a full session."""
-        levels = ("quick", "full")
-        return [
-            self.keep(one, *self.gputopo, "bandwidth", f"--{one}", "--json", *self.limit) for one in levels
-        ]
-
-    def alone(self, task: str) -> Any:
-        """Return what `tests.gpu.plain` finds."""
-        return self.keep(f"plain-{task}", *self.plain, self.recording, task)
+def inspecting(box: Box) -> Iterator[Row]:
+    """Seconds of `inspect` at the first contact with the driver, and again."""
+    paths = Path(box.recording), box.record("machine-again")
+    missing = [json.loads(path.read_text()).get("missing", {}) for path in paths]
+    lost = sorted(set(missing[0]) - set(missing[1]))
+    words = "{:.1f} s, {:.1f} s".format(*box.recorded_s)
+    words += f"; missing the first time only: {', '.join(lost[:5])}" if lost else ""
+    yield "inspect at the first contact with the driver, and again", words, not lost
 
 
 def facts(box: Box) -> Iterator[Row]:
-    """NVML facts beside nvidia-smi."""
-    what = "facts of NVML beside nvidia-smi -q -x"
-    smi = shutil.which("nvidia-smi", path=(box.environment or {}).get("PATH"))
-    if smi is None:
-        yield what, "nvidia-smi is not on PATH", None
-        return
+    """Facts of NVML beside nvidia-smi -q -x."""
     with tempfile.TemporaryDirectory() as folder:  # not kept: it has serials and UUIDs
         other = Path(folder) / "smi.xml"
-        other.write_text(box.run(smi, "-q", "-x"))
+        other.write_text(box.smi)
         found = json.loads(box.run(*box.gputopo, "inspect", "--diff", str(other), "--json"))
     changes = [one["says"] for one in found["changes"] if one["was"] is not None and one["is"] is not None]
-    yield what, f"{len(changes)} differ{': ' if changes else ''}{'; '.join(changes[:3])}", not changes
+    box.write("differences.txt", "".join(f"{change}\n" for change in changes))
+    words = f"{len(changes)} differ{': ' if changes else ''}{'; '.join(changes[:3])}"
+    yield "facts of NVML beside nvidia-smi -q -x", words, not changes
 
 
 def rates(samples: Sequence[Mapping[str, Any]]) -> dict[Key, float]:
@@ -118,55 +83,75 @@ def rates(samples: Sequence[Mapping[str, Any]]) -> dict[Key, float]:
     return found
 
 
+def compared(
+    names: str, these: Mapping[Key, float], others: Mapping[Key, float], share: float = _SAME_METHOD
+) -> Iterator[Row]:
+    """Yield a row for each kind and method of copy that both have."""
+    both = [key for key in these if key in others]
+    for kind in dict.fromkeys(key[:2] for key in both):
+        keys = [key for key in both if key[:2] == kind]
+        pairs = {f"{key[2]} to {key[3]}": (these[key], others[key]) for key in keys}
+        yield near(f"{' by '.join(kind)}: {names}", pairs, share)
+    if not both:
+        yield f"copies: {names}", "nothing to compare", None
+
+
 def copies(box: Box) -> Iterator[Row]:
-    """Every kind of copy by a quick and a full session, by nvbandwidth's method, by nvbandwidth."""
-    plain = "nvbandwidth's method"
-    found = {name: rates(one["samples"]) for name, one in zip(("quick", "full"), box.sessions, strict=True)}
-    found[plain] = rates(box.alone("rates"))
-    beside = [("quick", "full"), ("quick", plain), ("full", plain)]
-    if box.nvbandwidth is not None:
-        text = box.folder / "nvbandwidth.txt"
-        text.write_text(box.run(box.nvbandwidth))
-        read = box.keep("nvbandwidth", *box.gputopo, "bandwidth", "--from", str(text), "--json")
-        found["nvbandwidth"] = rates(read["samples"])
-        beside += [("quick", "nvbandwidth"), (plain, "nvbandwidth")]
-    for one, other in beside:
-        both = [key for key in found[one] if key in found[other]]
-        for of in dict.fromkeys(key[:2] for key in both):
-            own = [key for key in both if key[:2] == of]
-            pairs = {f"{key[2]} to {key[3]}": (found[one][key], found[other][key]) for key in own}
-            yield near(f"{' by '.join(of)}: {one}, {other}", pairs, 0.01)
+    """Copies of a quick session, of PyTorch, by nvbandwidth's method, of nvbandwidth."""
+    quick = rates(box.quick["samples"])
+    beside: tuple[tuple[str, Callable[[Box], Any], float], ...] = (
+        ("PyTorch", _by_torch, _PYTORCH),
+        (PLAIN, lambda box: box.plain_rates, _SAME_METHOD),
+        ("nvbandwidth", _by_nvbandwidth, _SAME_METHOD),
+    )
+    for name, samples, share in beside:
+        try:
+            yield from compared(f"quick, {name}", quick, rates(samples(box)), share)
+        except NotTriedError as error:
+            yield f"copies: quick, {name}", str(error), None
 
 
-def engine(box: Box) -> Iterator[Row]:
-    """Start skew, copies in the L2 and beyond it, what readings of NVML cost."""
-    found = {f"gpu:{one['gpu']}": one for one in box.alone("engine")}
-    apart = max(one["skew"] for one in found.values())
-    yield "streams of a GPU begin together", f"{apart:.2%} of a window apart", apart <= 0.01
-    plain = rates(json.loads((box.folder / "plain-rates.json").read_text()))
-    local = {key[2]: rate for key, rate in plain.items() if key[0] == "d2d_local"}
-    beyond = {place: (one["alone"], local[place]) for place, one in found.items() if place in local}
-    yield near("copies in GPU memory of 4 times the L2, of 512 MiB", beyond, 0.01)
-    times = max(one["small"] / one["alone"] for one in found.values())
-    yield "copies of half the L2", f"{times:.2f} times as fast as beyond it", True if times > 1 else None
-    reads = {place: (one["read"], one["alone"]) for place, one in found.items()}
-    yield near("copies with NVML read, without", reads, 0.01)
+def _by_torch(box: Box) -> Any:
+    if "CUDA_VISIBLE_DEVICES" in box.environment:
+        raise NotTriedError("CUDA_VISIBLE_DEVICES changes how PyTorch counts the GPUs")
+    box.require("torch", "torch.cuda.is_available()")
+    return box.keep("torch", "env", "CUDA_DEVICE_ORDER=PCI_BUS_ID", *box.torch, box.recording, f"{PLAIN_S:g}")
 
 
-def latency(box: Box) -> Iterator[Row]:
-    """Latencies of a quick and a full session."""
+def _by_nvbandwidth(box: Box) -> Any:
+    if box.nvbandwidth is None:
+        raise NotTriedError("there is no nvbandwidth: --nvbandwidth PROGRAM")
+    text = box.write("nvbandwidth.txt", box.run(box.nvbandwidth))
+    return box.keep("nvbandwidth", *box.gputopo, "bandwidth", "--from", str(text), "--json")["samples"]
+
+
+def holding(box: Box) -> Iterator[Row]:
+    """A stream is blocked, and released by a write."""
+    found = box.alone("hold")
+    words = []
+    for one in found:
+        times = ", ".join(f"{us:.1f} us by {name}" for name, us in one["released_us"].items())
+        words.append(f"GPU {one['gpu']} {one['way'] or one['refused']} (from the write to its end {times})")
+    yield "how streams are held back until a write", "; ".join(words), all(one["way"] for one in found)
+
+
+def full(box: Box) -> Iterator[Row]:
+    """Copies and latencies of a quick and a full session."""
+    sessions = [session["samples"] for session in (box.quick, box.full_session)]
+    quick, whole = map(rates, sessions)
+    yield from compared("quick, full", quick, whole)
     names = ("source", "destination", "method", "path")
-    found: list[dict[str, float]] = []
-    for session in box.sessions:
-        own = [one for one in session["samples"] if one["kind"] == "latency" and not one["group"]]
-        found.append({" ".join(str(one[name]) for name in names): one["median_us"] for one in own})
-    both = {name: (us, found[1][name]) for name, us in found[0].items() if name in found[1]}
+    latencies: list[dict[str, float]] = []
+    for samples in sessions:
+        alone = [one for one in samples if one["kind"] == "latency" and not one["group"]]
+        latencies.append({" ".join(str(one[name]) for name in names): one["median_us"] for one in alone})
+    both = {name: (us, latencies[1][name]) for name, us in latencies[0].items() if name in latencies[1]}
     yield near("latency: quick, full", both, 0.05)
 
 
 def conditions(box: Box) -> Iterator[Row]:
     """Clocks in the timed windows; ECC errors over all sessions."""
-    samples = [one for one in box.sessions[0]["samples"] if one["kind"] in ("h2d", "d2h")]
+    samples = [one for one in box.quick["samples"] if one["kind"] in ("h2d", "d2h")]
     alone = [one for one in samples if one["pinned"] and not one["group"]]
     read = [s for s in alone if all(one["readings"] and one["graphics_mhz"] for one in s["conditions"])]
     yield "clocks read inside the windows", f"{len(read)} of {len(alone)} copies", len(read) == len(alone)
@@ -176,19 +161,28 @@ def conditions(box: Box) -> Iterator[Row]:
     yield "ECC counters before and after all copies", "equal" if were == now else str(now), were == now
 
 
+def engine(box: Box) -> Iterator[Row]:
+    """Start skew, copies in the L2 and beyond it, what readings of NVML cost."""
+    found = {f"gpu:{one['gpu']}": one for one in box.alone("engine")}
+    apart = max(one["skew"] for one in found.values())
+    yield "streams of a GPU begin together", f"{apart:.2%} of a window apart", apart <= 0.01
+    local = {key[2]: rate for key, rate in rates(box.plain_rates).items() if key[0] == "d2d_local"}
+    beyond = {place: (one["alone"], local[place]) for place, one in found.items() if place in local}
+    yield near("copies in GPU memory of 4 times the L2, of 512 MiB", beyond, 0.01)
+    times = max(one["small"] / one["alone"] for one in found.values())
+    yield "copies of half the L2", f"{times:.2f} times as fast as beyond it", True if times > 1 else None
+    reads = {place: (one["read"], one["alone"]) for place, one in found.items()}
+    yield near("copies with NVML read, without", reads, 0.01)
+
+
 def program(box: Box) -> Iterator[Row]:
     """A PyTorch program under `run`, alone and beside another process on its GPU; `inspect --watch`."""
-    what = "run -- python with a PyTorch program"
     if box.is_double:
-        yield what, "the double of NVML knows no processes of this machine", None
-        return
+        raise NotTriedError("the double of NVML knows no processes of this machine")
     with loaded(box) as pid:
         text = box.run(*box.gputopo, "inspect", "--watch", "--duration", "5s", "--json")
     yield "inspect --watch names a process under load", f"pid {pid}", str(pid) in text
-    has_torch = [sys.executable, "-c", "import torch; raise SystemExit(not torch.cuda.is_available())"]
-    if subprocess.run(has_torch, capture_output=True).returncode:
-        yield what, "no PyTorch that uses a GPU", None
-        return
+    box.require("torch", "torch.cuda.is_available()")
 
     def result() -> str:
         with tempfile.TemporaryDirectory() as folder:  # not kept: events have UUIDs
@@ -199,17 +193,16 @@ def program(box: Box) -> Iterator[Row]:
             return (Path(folder) / "run" / "result.json").read_text()
 
     speed = (json.loads(result())["throughput"] or {}).get("median")
-    yield what, f"{speed} steps/s", bool(speed)
+    yield "run -- python with a PyTorch program", f"{speed} steps/s", bool(speed)
     with loaded(box) as pid:
         yield "its result names a process that slows it", f"pid {pid}", str(pid) in result()
 
 
 def weights(box: Box) -> Iterator[Row]:
     """When the weights are there, without a gate and with one: that of a drill that never begins."""
-    what = "wait for the weights of AlexNet, beside one with a gate (median ms)"
     if box.is_double:
-        yield what, "TensorFlow has no GPU of the double", None
-        return
+        raise NotTriedError("TensorFlow has no GPU of the double")
+    box.require("tensorflow", "tensorflow.config.list_physical_devices('GPU')")
     words = "run --model alexnet --gpus 0 --variable-update parameter_server --ps cpu --num-batches 100"
     found, speeds = [], []
     for gate in ((), ("--drill", "slow-weights=0:0.99@1000000")):
@@ -219,7 +212,8 @@ def weights(box: Box) -> Iterator[Row]:
             steps = [one for one in events if one["event"] == "step" and one["step"] > 0]
         found.append(1000 * median(one["marks"][0]["weights_s"] for one in steps))
         speeds.append(median(one["images"] / one["seconds"] for one in steps))
-    yield near(what, {"GPU 0": (found[0], found[1])}, 0.1)
+    pair = {"GPU 0": (found[0], found[1])}
+    yield near("wait for the weights of AlexNet, beside one with a gate (median ms)", pair, 0.1)
     yield (
         "images/sec without the gate, with it",
         "{:.4g}, {:.4g}".format(*speeds),
@@ -232,29 +226,45 @@ def loaded(box: Box) -> Iterator[int]:
     """Let another process copy inside GPU 0; its number."""
     command = (*box.plain, box.recording, "load")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=box.environment) as process:
+        limit = threading.Timer(max(box.left_s, 0.0), process.kill)
+        limit.start()
         try:
             assert process.stdout is not None
             process.stdout.readline()
             yield process.pid
         finally:
+            limit.cancel()
             process.kill()
 
 
-def recordings(box: Box) -> Iterator[Row]:
+def kept(box: Box) -> Iterator[Row]:
     """What is kept has no serials and no UUIDs."""
-    identity = re.compile(r"\b(?:GPU|MIG)-[0-9a-f]{8}-|\"serial\": \"")
-    kept = [path for path in box.folder.rglob("*") if path.is_file()]
-    found = [path.name for path in kept if identity.search(path.read_text(errors="replace"))]
+    found = box.unmasked()
     yield "no serials and UUIDs in what is kept", ", ".join(found) or "none", not found
 
 
 CHECKS: tuple[Callable[[Box], Iterator[Row]], ...] = (
+    inspecting,
     facts,
     copies,
-    engine,
-    latency,
+    holding,
+    full,
     conditions,
+    engine,
     program,
     weights,
-    recordings,
 )
+
+
+def rows(box: Box) -> Iterator[Row]:
+    """Yield the rows of all checks; of one that fails or cannot be tried why."""
+    for check in (*CHECKS, kept):
+        what = (check.__doc__ or "").rstrip(".")
+        try:
+            if box.left_s <= 0 and check is not kept:
+                raise NotTriedError("no time left")
+            yield from check(box)
+        except NotTriedError as error:
+            yield what, str(error), None
+        except (RuntimeError, OSError, LookupError, ValueError) as error:
+            yield what, f"{type(error).__name__}: {error}", False

@@ -1,9 +1,11 @@
 """Copies timed as nvbandwidth does, and by the engine alone: `python -m tests.gpu.plain MACHINE TASK`.
 
-MACHINE is a recording, TASK `rates`, `engine`, or `load` (copies inside the first GPU until it is ended).
+MACHINE is a recording. TASK: `devices` (those of CUDA), `rates SECONDS` (after which no other copy begins),
+`hold` (how streams are held back), `engine`, or `load` (copies inside the first GPU until it is ended).
 """
 
 import contextlib
+import ctypes
 import itertools
 import json
 import os
@@ -14,10 +16,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import msgspec
+
 from gputopo.copies.copies import Copy, CopyJob, gpu_place
 from gputopo.copies.jobs import min_local_bytes
-from gputopo.probes.cuda.door import Cuda, CudaError, open_cuda
+from gputopo.probes.cuda.blocking import StreamBlocker
+from gputopo.probes.cuda.door import Cuda, CudaDevice, CudaError, NoCudaError, open_cuda
 from gputopo.probes.cuda.engine import Engine
+from gputopo.probes.cuda.gpus import EngineGpu
 from gputopo.probes.cuda.kernels import grid
 from gputopo.probes.nvml.monitor import Monitor
 from gputopo.probes.session.measuring import match
@@ -26,8 +32,10 @@ from gputopo.values.machine import Gpu, Machine
 from gputopo.values.schema import decode
 
 MIB = 2**20
-BYTES, LOOPS, SAMPLES = 512 * MIB, 16, 3  # as nvbandwidth has them
+DOUBLE = os.environ.get("GPUTOPO_DOUBLE")  # the machine of the kit, where copies cost the host's time
+BYTES, LOOPS, SAMPLES = (512 if DOUBLE is None else 64) * MIB, 16, 3  # as nvbandwidth has them
 _REPEATS = 9
+_RELEASES = 20
 
 Way = tuple[int, Callable[[Any], None]]  # CUDA's number of the GPU that acts, a copy in a stream of it
 
@@ -83,11 +91,18 @@ class Plain:
         return acting.ordinal, lambda stream: self.cuda.copy_to_peer(*ends, BYTES, stream)
 
 
-def rates(cuda: Cuda, machine: Machine, ordinals: Mapping[int, int]) -> Iterator[dict[str, object]]:
-    """Yield the rate of every copy."""
+def rates(
+    cuda: Cuda, machine: Machine, ordinals: Mapping[int, int], seconds: float
+) -> Iterator[dict[str, object]]:
+    """Yield the rate of every copy for which there is time."""
     names = ("kind", "source", "destination", "method", "gb_per_s")
-    gpus = {gpu.index: Plain(cuda, ordinals[gpu.index], gpu) for gpu in machine.gpus if gpu.index in ordinals}
-    for index, one in gpus.items():
+    until = time.monotonic() + seconds
+    gpus: dict[int, Plain] = {}
+    for gpu in machine.gpus:
+        if gpu.index not in ordinals or time.monotonic() > until:
+            continue
+        index, one = gpu.index, Plain(cuda, ordinals[gpu.index], gpu)
+        gpus[index] = one
         place, engine = gpu_place(index), "copy_engine"
         yield dict(zip(names, ("h2d", "host", place, engine, timed(cuda, [one.up])), strict=True))
         yield dict(zip(names, ("d2h", place, "host", engine, timed(cuda, [one.down])), strict=True))
@@ -97,6 +112,8 @@ def rates(cuda: Cuda, machine: Machine, ordinals: Mapping[int, int]) -> Iterator
         yield dict(zip(names, ("d2d_local", place, place, engine, inside), strict=True))
     for (a, one), (b, other) in itertools.permutations(gpus.items(), 2):
         for method in ("copy_engine", "copy_engine_read", "kernel_read", "kernel_write"):
+            if time.monotonic() > until:
+                return
             with contextlib.suppress(CudaError):  # no peer access: nothing to compare
                 rate = timed(cuda, [one.to(other, method)])
                 ends = gpu_place(a), gpu_place(b)
@@ -133,6 +150,51 @@ def engine_alone(engine: Engine, gpu: int) -> dict[str, float]:
     }
 
 
+def holding(cuda: Cuda, gpu: int, device: CudaDevice) -> dict[str, object]:
+    """Return how the engine holds the streams of a GPU back, and how long each way takes to release one."""
+    card, blocker = EngineGpu(cuda, device), StreamBlocker(cuda)
+    card.use()
+    word = cuda.allocate_host(4096, mapped=True)
+    view, stream, event, kernels = cuda.device_view(word), card.stream(0), card.event(), card.load_kernels()
+
+    def released_us(block: Callable[[int], None]) -> float:
+        times = []
+        for value in range(1, _RELEASES + 1):
+            ctypes.c_uint32.from_address(word).value = 0
+            block(value)
+            cuda.ask("cuEventRecord", event, stream)
+            time.sleep(0.002)  # so that the stream waits
+            begun = time.perf_counter()
+            ctypes.c_uint32.from_address(word).value = value
+            while not cuda.happened(event):
+                pass
+            times.append(1e6 * (time.perf_counter() - begun))
+        return median(times)
+
+    ways: dict[str, Callable[[int], None]] = {
+        "cuStreamWaitValue32": lambda value: cuda.wait_for_word(stream, view, value)
+    }
+    if kernels is not None:
+        hold = kernels["gputopo_hold"]
+        ways["a kernel"] = lambda value: cuda.launch(hold, stream, (view, value, 10**9), (1, 1))
+    released: dict[str, float] = {}
+    for name, block in ways.items():
+        with contextlib.suppress(CudaError):
+            released[name] = released_us(block)
+    way, refused = None, None
+    try:
+        way = blocker.prepare(card).name
+    except CudaError as error:
+        refused = str(error)
+    return {"gpu": gpu, "way": way, "refused": refused, "notes": [*blocker.notes], "released_us": released}
+
+
+def devices(cuda: Cuda) -> dict[str, object]:
+    """Return the devices that CUDA shows."""
+    found = msgspec.to_builtins(cuda.devices)
+    return {"refused": None, "driver": cuda.driver_version, "doubt": cuda.doubt, "devices": found}
+
+
 def load(cuda: Cuda, ordinal: int) -> None:
     """Copy inside a GPU until this process is ended."""
     cuda.use(ordinal)
@@ -153,18 +215,32 @@ def _double(name: str | None) -> contextlib.AbstractContextManager[object]:
     return installed(FakeNvml(named(name)))
 
 
-def main(recording: str, task: str) -> None:
+def found_by(task: str, cuda: Cuda, machine: Machine, seconds: float) -> object:
+    """Run a task and return what it found."""
+    ordinals, _ = match(machine, [gpu.index for gpu in machine.gpus], cuda.devices, os.environ)
+    if task == "load":
+        load(cuda, next(iter(ordinals.values())))
+    if task == "devices":
+        return devices(cuda)
+    if task == "rates":
+        return list(rates(cuda, machine, ordinals, seconds))
+    if task == "hold":
+        known = {device.ordinal: device for device in cuda.devices}
+        return [holding(cuda, gpu, known[ordinal]) for gpu, ordinal in ordinals.items()]
+    with Engine(cuda, ordinals) as engine:
+        return [engine_alone(engine, gpu) for gpu in ordinals]
+
+
+def main(recording: str, task: str, seconds: str = "inf") -> None:
     """Run one task, and print what it found as JSON."""
     machine = decode(Path(recording).read_bytes(), Machine, origin=recording)
-    with _double(os.environ.get("GPUTOPO_DOUBLE")), open_cuda() as cuda:
-        ordinals, _ = match(machine, [gpu.index for gpu in machine.gpus], cuda.devices, os.environ)
-        if task == "load":
-            load(cuda, next(iter(ordinals.values())))
-        if task == "rates":
-            print(json.dumps(list(rates(cuda, machine, ordinals))))
-            return
-        with Engine(cuda, ordinals) as engine:
-            print(json.dumps([engine_alone(engine, gpu) for gpu in ordinals]))
+    try:
+        with _double(DOUBLE), open_cuda() as cuda:
+            print(json.dumps(found_by(task, cuda, machine, float(seconds))))
+    except NoCudaError as error:
+        if task != "devices":
+            raise
+        print(json.dumps({"refused": error.says}))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ that gputopo uses (`src/names.c` lists them) and says "not found" for all others
 - The bytes are really moved, when the copy ends; kernels are known by name and do their work. What lies in
   device memory is kept in tiles that equal places share, so that eight cards full of a pattern that repeats
   every 256 KiB cost little; other contents cost what they are (`memory=BYTES` bounds what a card has).
+- A kernel that waits for a word (`gputopo_hold`) ends when it is written, or after its time, which is real.
 - A copy from or to pageable memory is synchronous. Behind work that cannot end, that and every other wait is
   given up after `block_s` seconds of real time with CUDA_ERROR_LAUNCH_TIMEOUT and a line on stderr.
 - With CUDA_LAUNCH_BLOCKING=1 at cuInit a launch waits for the end of its kernel. Where a stream takes only

@@ -28,6 +28,7 @@ PathKind = Literal[
 HOST_KINDS: tuple[PathKind, ...] = ("h2d", "d2h", "h2d_pageable", "d2h_pageable")
 
 FaultKind = Literal["wrong", "once", "fail", "late", "hang"]
+MemoryOperations = Literal["work", "refused", "ignored"]
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,8 @@ class Settings:
     `start_us`: of the first copy or kernel of a stream that was idle or had to wait. `peer_us`: of a change
     of peer access; `peer_limit`: how many devices one device may reach, 0: all. `cpuset`, `memory_on`: the
     node whose CPUs, whose memory alone the process may use. `policy`: it may bind memory to nodes and ask
-    where memory lies.
+    where memory lies. `memory_operations`: cuStreamWaitValue32 works; the call is refused; it is accepted and
+    the stream does not wait.
     """
 
     driver: int = 12_040
@@ -100,6 +102,7 @@ class Settings:
     cpuset: int | None = None
     memory_on: int | None = None
     policy: bool = True
+    memory_operations: MemoryOperations = "work"
     poll_us: float = 1.0
     polls: int = 2
     block_s: float = 5.0
@@ -156,6 +159,7 @@ def _settings(settings: Settings) -> list[str]:
     lines = [f"driver {settings.driver}", f"init {settings.init_code}", f"polls {settings.polls}"]
     lines += [f"launch_us {settings.launch_us}", f"poll_us {settings.poll_us}", f"block_s {settings.block_s}"]
     lines += [f"spare {settings.spare_bytes}", f"depth {settings.depth}", f"start_us {settings.start_us}"]
+    lines += [f"memory_operations {settings.memory_operations}"]
     lines += [f"peer_us {settings.peer_us}", f"peer_limit {settings.peer_limit}"]
     lines += [] if settings.cpuset is None else [f"cpuset {settings.cpuset}"]
     lines += [] if settings.memory_on is None else [f"memory_on {settings.memory_on}"]

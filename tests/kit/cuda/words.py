@@ -15,7 +15,8 @@ host memory on another node; - `lost@GPU[=CODE[,N]]`: after N copies (3) every c
 copies, or milliseconds, are slow, as of a card in clock ramp-up; -
 `oldsymbols[=NAME,...]`: a driver without calls (cuStreamWaitValue32); `nodevice`, `init=CODE`:
 of cuInit; - `reversed`: CUDA counts the cards from the last one; - `polls=N`, `launch=US`, `block=S`,
-`depth=N`, `start=US`, `peertime=US`, `peers=N`, `cpuset=NODE`, `memoryon=NODE`, `nopolicy`: see `Settings`; -
+`depth=N`, `start=US`, `peertime=US`, `peers=N`, `cpuset=NODE`, `memoryon=NODE`, `nopolicy`,
+`memops=refused|ignored`: see `Settings`; -
 `cache[@GPU]=BYTES`: of the L2; - `spare=BYTES`: faults of ways leave smaller copies alone, as those by
 which a program reads its results.
 """
@@ -24,7 +25,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tests.kit.cuda.scenario import HOST_KINDS, CudaGpu, CudaSpec, Fault, FaultKind, PathKind, Route
+from tests.kit.cuda.scenario import (
+    HOST_KINDS,
+    CudaGpu,
+    CudaSpec,
+    Fault,
+    FaultKind,
+    MemoryOperations,
+    PathKind,
+    Route,
+)
 
 _OF_GPU: dict[str, tuple[PathKind, ...]] = {
     "h2d": ("h2d", "h2d_pageable"),
@@ -198,6 +208,12 @@ def _setting(name: str, read: Callable[[str], Any]) -> Callable[[CudaSpec, _Word
     return lambda spec, word: replace(spec, settings=replace(spec.settings, **{name: read(word.value)}))
 
 
+def _memory_operations(value: str) -> MemoryOperations:
+    if value not in ("refused", "ignored"):
+        raise ValueError("it wants refused or ignored, as memops=refused")
+    return "refused" if value == "refused" else "ignored"
+
+
 def _reversed(spec: CudaSpec, word: _Word) -> CudaSpec:
     return replace(spec, order=tuple(reversed(range(len(spec.gpus)))))
 
@@ -230,6 +246,7 @@ _CHANGES: dict[str, Callable[[CudaSpec, _Word], CudaSpec]] = {
     "peers": _setting("peer_limit", int),
     "cpuset": _setting("cpuset", int),
     "memoryon": _setting("memory_on", int),
+    "memops": _setting("memory_operations", _memory_operations),
     "nopolicy": _setting("policy", lambda value: False),
     "cache": _cache,
     "reversed": _reversed,

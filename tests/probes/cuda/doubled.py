@@ -42,6 +42,7 @@ def measure(
     pinned_bytes: int = PINNED_BYTES,
     interrupts: Sequence[int] = (),
     apart_s: float | None = None,
+    spin_s: float | None = None,
 ) -> Report:
     """Run jobs, each copy `size` bytes (latencies: 8)."""
     task = Task(
@@ -53,6 +54,7 @@ def measure(
         pinned_bytes=pinned_bytes,
         interrupts=tuple(interrupts),
         apart_s=apart_s,
+        spin_s=spin_s,
     )
     return _report(run_program(spec, "-m", WORKER, given=msgspec.json.encode(task)))
 

@@ -8,6 +8,7 @@ from functools import partial
 import msgspec
 
 from gputopo.copies.copies import CopyJob, CopyWindow
+from gputopo.probes.cuda import blocking
 from gputopo.probes.cuda import engine as engine_module
 from gputopo.probes.cuda.door import Cuda, CudaError, NoCudaError, open_cuda
 from gputopo.probes.cuda.engine import Engine
@@ -27,7 +28,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be measured: jobs and the bytes of each copy, in order. `ordinals` empty: as CUDA counts.
 
     `interrupts`: jobs during whose copies Ctrl-C is pressed; after it, what there is is reported. `apart_s`:
-    how far apart the streams of a GPU begin in each window, which the double cannot show.
+    how far apart the streams of a GPU begin in each window, which the double cannot show. `spin_s`: the time
+    after which a kernel that holds a stream ends by itself.
     """
 
     jobs: tuple[CopyJob, ...] = ()
@@ -38,6 +40,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     pinned_bytes: int = PINNED_BYTES
     interrupts: tuple[int, ...] = ()
     apart_s: float | None = None
+    spin_s: float | None = None
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +78,8 @@ def measured(task: Task) -> Report:
     """Do a task. Raises NoCudaError."""
     if (apart_s := task.apart_s) is not None:
         vars(engine_module)["starts_apart_s"] = lambda _: apart_s
+    if task.spin_s is not None:
+        vars(blocking)["SPIN_S"] = task.spin_s
     windows: list[CopyWindow] = []
     asked: list[int] = []
     ends: list[float] = []

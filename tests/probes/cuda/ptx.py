@@ -1,4 +1,7 @@
-"""Executes the few PTX instructions that the kernels use, thread after thread, on memory by address."""
+"""Executes the few PTX instructions that the kernels use, thread after thread, on memory by address.
+
+%globaltimer advances by one nanosecond with each reading.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -21,6 +24,7 @@ _OPERATIONS: Mapping[str, Callable[..., int]] = {
     "selp": lambda a, b, p: a if p else b,
 }
 _COMPARED: Mapping[str, Callable[[int, int], bool]] = {
+    "lt": lambda a, b: a < b,
     "ge": lambda a, b: a >= b,
     "eq": lambda a, b: a == b,
     "ne": lambda a, b: a != b,
@@ -61,6 +65,8 @@ def _thread(code: list[str], values: dict[str, int], memory: Memory, accesses: l
         operands = re.findall(r"\{[^}]*\}|[^,\s]+", text)
         if what == "bra":
             place = labels[operands[0]]
+        elif operands[-1] == "%globaltimer":
+            values[operands[0]] = values["%globaltimer"] = values.get("%globaltimer", 0) + 1
         elif what.startswith("ld.param"):
             values[operands[0]] = values[operands[1].strip("[]")]
         elif what.startswith(("ld.", "st.", "red.")):

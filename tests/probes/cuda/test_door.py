@@ -9,7 +9,7 @@ import pytest
 
 from gputopo.probes.cuda import door
 from tests.kit.cuda.session import environment
-from tests.probes.cuda.doubled import MIB, alone, box, measure, needs_gcc, read, run
+from tests.probes.cuda.doubled import MIB, alone, box, h2d, measure, needs_gcc, read, run
 from tests.probes.cuda.engine_worker import Task
 
 
@@ -41,7 +41,6 @@ def test_devices_are_reported_as_the_rest_of_gputopo_names_them() -> None:
         (("init=999",), "CUDA_ERROR_UNKNOWN", "gputopo inspect"),
         (("oldsymbols=cuDeviceGetCount",), "LIBRARY_ODD", "install"),
         (("oldsymbols=cuInit",), "LIBRARY_ODD", "install"),
-        (("driver=12040", "oldsymbols=cuEventElapsedTime"), "BINDINGS_NEWER", "cuda-bindings<13"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
@@ -53,6 +52,18 @@ def test_why_cuda_does_not_start_is_reported_with_a_remedy(
     assert refused[0] == reason
     assert remedy in refused[2]
     assert "\n" not in refused[1]
+
+
+@needs_gcc
+@pytest.mark.parametrize("driver", ["12040", "12080"])
+def test_copies_are_timed_by_drivers_with_the_first_and_the_second_elapsed_time(
+    driver: str,
+) -> None:
+    """cuda-bindings 13 finds no cuEventElapsedTime in a driver of CUDA 12.7 or earlier."""
+    spec = box("2x4", f"driver={driver}")
+    (copy,) = measure(spec, [alone(h2d(0))]).windows[0].copies
+    assert copy.failure is None
+    assert copy.gb_per_s == pytest.approx(spec.rate("h2d", 0) / 1e9, rel=0.03)
 
 
 @pytest.mark.skipif(_has_driver(), reason="this machine has libcuda.so.1")

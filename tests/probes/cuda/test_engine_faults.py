@@ -123,13 +123,63 @@ def test_an_allocation_that_is_refused_fails_on_its_gpu_only() -> None:
     assert _failed(report.windows[1].copies[0]).reason == "CUDA_ERROR_OUT_OF_MEMORY"
 
 
-def test_a_driver_too_old_to_hold_streams_is_reported_in_words() -> None:
-    report = measure(
-        box("2x4", "oldsymbols=cuStreamWaitValue32"), [alone(h2d(0)), alone(h2d(0, pinned=False))]
-    )
-    assert _failed(report.windows[0].copies[0]).reason == "FUNCTION_NOT_FOUND"
-    assert "cuStreamWaitValue32" in _failed(report.windows[0].copies[0]).says
-    _good(report.windows[1].copies[0])
+_HELD = (
+    alone(h2d(0)),
+    alone(direct(0, 1)),
+    alone(staged(0, 1)),
+    alone(write(0, 4)),
+    both(h2d(0), d2h(0)),
+    together(h2d(0), h2d(1)),
+    together(write(0, 4), write(0, 1), write(1, 0)),
+    latency(h2d(0)),
+)
+
+
+@pytest.fixture(scope="module")
+def held_by_words() -> Report:
+    return measure(box("2x4"), _HELD, 16 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("memops=refused", "CUDA_ERROR_NOT_SUPPORTED"),
+        ("memops=ignored", "cuStreamWaitValue32 did not block a stream"),
+        ("oldsymbols=cuStreamWaitValue32", "the driver has no cuStreamWaitValue32"),
+    ],
+)
+def test_a_kernel_holds_streams_where_they_do_not_wait_for_a_word(
+    held_by_words: Report, word: str, why: str
+) -> None:
+    report = measure(box("2x4", word), _HELD, 16 * MIB)
+    for window, same in zip(report.windows, held_by_words.windows, strict=True):
+        for copy, reference in zip(window.copies, same.copies, strict=True):
+            assert copy.failure is None, copy.failure
+            assert copy.gb_per_s == pytest.approx(reference.gb_per_s, rel=1e-3)
+            assert copy.microseconds == (reference.microseconds and pytest.approx(reference.microseconds))
+    (note,) = report.notes
+    assert note.startswith("streams were held back by a kernel: ")
+    assert why in note
+    assert held_by_words.notes == ()
+
+
+def test_copies_that_need_a_stream_held_back_fail_with_the_reason_if_nothing_holds_one() -> None:
+    spec = box("2x4", "memops=refused", "oldsymbols=cuModuleLoadData")
+    held, again, free = measure(spec, [alone(h2d(0)), alone(local(0)), alone(h2d(0, pinned=False))]).windows
+    for window in (held, again):
+        failure = _failed(window.copies[0])
+        assert failure.reason == "NOT_HELD"
+        assert "CUDA_ERROR_NOT_SUPPORTED" in failure.says
+        assert "cuModuleLoadData" in failure.says
+    _good(free.copies[0])
+
+
+def test_a_window_that_lasts_longer_than_the_kernel_that_holds_it_does_not_count() -> None:
+    jobs = [alone(h2d(0)), latency(h2d(0)), alone(h2d(0))]
+    before, full, after = measure(box("2x4", "memops=refused", "depth=8"), jobs, spin_s=0.05).windows
+    _good(before.copies[0])
+    assert _failed(full.copies[0]).reason == "NOT_HELD"
+    _good(after.copies[0])
 
 
 LARGE = 384 * MIB

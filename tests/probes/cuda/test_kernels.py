@@ -75,6 +75,14 @@ def test_a_chase_follows_the_pointers() -> None:
     assert memory[0x800] == 0x200
 
 
+@pytest.mark.parametrize(("word", "asked"), [(7, 1), (8, 1), (6, 4)])
+def test_a_hold_ends_with_the_word_or_after_its_time(word: int, asked: int) -> None:
+    memory = {0x100: word}
+    accesses = run(PTX, "gputopo_hold", (0x100, 7, 4), memory, blocks=1, threads=1)
+    assert len(accesses) == asked
+    assert memory == {0x100: word}
+
+
 def test_splitmix64_gives_the_published_numbers() -> None:
     # The first three outputs of the reference generator (prng.di.unimi.it/splitmix64.c) from state 0.
     gamma = 0x9E3779B97F4A7C15

@@ -166,6 +166,8 @@ static int read_setting(const char *word, const char *rest)
         box.cpuset = atoi(rest);
     else if (!strcmp(word, "memory_on"))
         box.memory_on = atoi(rest);
+    else if (!strcmp(word, "memory_operations"))
+        box.memory_operations = !strncmp(rest, "refused", 7) ? REFUSED : !strncmp(rest, "ignored", 7) ? IGNORED : WORK;
     else if (!strcmp(word, "no_policy"))
         box.no_policy = true;
     else if (!strcmp(word, "block_s"))

@@ -102,9 +102,11 @@ CALL cuStreamWaitValue32_v2(uintptr_t handle, uint64_t address, uint32_t value, 
 {
     struct stream *stream;
     int code = enter_stream(handle, &stream);
+    if (!code && box.memory_operations == REFUSED)
+        code = NOT_SUPPORTED;
     if (!code && (!within(address, 4) || address % 4))
         code = INVALID_VALUE;
-    if (!code) {
+    if (!code && box.memory_operations == WORK) {
         struct op *op = op_new(WAIT_VALUE);
         op->word = (volatile uint32_t *)(uintptr_t)address;
         op->value = value;
@@ -332,6 +334,14 @@ CALL cuLaunchKernel(struct function *function, unsigned grid_x, unsigned grid_y,
     op->call.function = function->index;
     for (int index = 0; index < kernel_words(function->index); index++)
         op->call.word[index] = *(uint64_t *)words[index];
+    if (kernel_holds(function->index)) {
+        code = kernel_hold(stream, op);
+        if (code)
+            free(op);
+        else
+            issue(stream, op);
+        return leave(code);
+    }
     code = give(stream, op, kernel_plan(stream, op));
     return leave(code || !box.blocking ? code : wait_for_stream(stream));
 }

@@ -91,6 +91,7 @@ struct box {
     int peer_limit; /* devices that one device may reach; 0: any number */
     int cpuset, memory_on; /* the node whose CPUs, whose memory alone this process may use; -1: all */
     bool no_policy; /* asking for a node, or where memory lies, is refused */
+    enum memory_operations { WORK, REFUSED, IGNORED } memory_operations; /* of streams: cuStreamWaitValue32 */
     struct gpu gpu[MAX_GPUS];
     bool can_peer[MAX_GPUS][MAX_GPUS];
     double capacity[MAX_RESOURCES];
@@ -157,7 +158,7 @@ double flows_end(void);           /* when the first one ends, or infinity */
 void flows_pass(double seconds);  /* lets time go by */
 
 /* streams.c */
-enum op_kind { COPY, RECORD, WAIT_EVENT, WAIT_VALUE, KERNEL, SET };
+enum op_kind { COPY, RECORD, WAIT_EVENT, WAIT_VALUE, HOLD, KERNEL, SET };
 
 struct event {
     int gpu;
@@ -191,6 +192,7 @@ struct op {
     volatile uint32_t *word;
     uint32_t value;
     unsigned how;
+    double until;   /* a hold ends at this real time, whatever the word is */
     int unit;       /* bytes that are set at once; of a kernel the GPU that runs it */
     uint64_t steps; /* of a chain of pointers */
     struct kernel_call call;
@@ -222,6 +224,7 @@ bool gpu_idle(int gpu);
 void settle(bool (*there)(const void *), const void *what); /* as far as it goes without waiting */
 bool stream_there(const void *stream);
 bool event_there(const void *event);
+double real_seconds(void);
 bool gpu_there(const void *gpu);
 bool all_idle(const void *nothing);
 
@@ -235,7 +238,9 @@ int gpu_fails(int gpu); /* the code with which every call of a GPU fails, or 0 *
 
 /* kernels.c */
 int kernel_named(const char *name);
+bool kernel_holds(int function);
 int kernel_words(int function);
+int kernel_hold(struct stream *stream, struct op *op); /* of gputopo_hold, which moves nothing */
 int kernel_plan(struct stream *stream, struct op *op);
 int kernel_run(struct op *op);
 

@@ -3,13 +3,14 @@
 
 #include <string.h>
 
-enum function { FILL, CHECK, COPY_WORDS, CHASE, FUNCTIONS };
+enum function { FILL, CHECK, COPY_WORDS, CHASE, SPIN, FUNCTIONS };
 
 static const struct {
     const char *name;
     int words;
 } functions[FUNCTIONS] = {
-    {"gputopo_fill", 3}, {"gputopo_check", 4}, {"gputopo_copy", 3}, {"gputopo_chase", 3}};
+    {"gputopo_fill", 3}, {"gputopo_check", 4}, {"gputopo_copy", 3}, {"gputopo_chase", 3},
+    {"gputopo_hold", 3}};
 
 #define PERIOD 32768
 
@@ -19,6 +20,11 @@ int kernel_named(const char *name)
         if (!strcmp(functions[index].name, name))
             return index;
     return -1;
+}
+
+bool kernel_holds(int function)
+{
+    return function == SPIN;
 }
 
 int kernel_words(int function)
@@ -96,6 +102,19 @@ int kernel_plan(struct stream *stream, struct op *op)
     } else {
         reads(gpu, first, op);
     }
+    return OK;
+}
+
+/* A kernel that waits for a word: the stream goes on when it is written, or after so many real nanoseconds. */
+int kernel_hold(struct stream *stream, struct op *op)
+{
+    const uint64_t *word = op->call.word;
+    if (!allowed(stream->gpu, word[0], 4) || place_of(word[0]).gpu >= 0)
+        return ILLEGAL_ADDRESS;
+    op->what = HOLD;
+    op->word = (volatile uint32_t *)(uintptr_t)word[0];
+    op->value = (uint32_t)word[1];
+    op->until = -1;
     return OK;
 }
 

@@ -130,7 +130,10 @@ CALL cuGetProcAddress_v2(const char *name, void **function, int version, uint64_
     snprintf(wanted, sizeof wanted, " %s ", name);
     pthread_mutex_lock(&lock);
     bool lacking = read_box() || strstr(box.lacks, wanted) != NULL;
+    bool newer = version > box.driver; /* a driver knows no symbols of a version after its own */
     pthread_mutex_unlock(&lock);
+    if (newer)
+        return INVALID_VALUE;
     for (size_t index = 0; !lacking && index < sizeof calls / sizeof *calls; index++)
         if (!strcmp(calls[index].name, name) && version >= calls[index].since)
             *function = or_faulty(name, (void *)(uintptr_t)calls[index].function);

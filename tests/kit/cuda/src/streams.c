@@ -93,6 +93,11 @@ static bool step(struct stream *stream, struct op *op)
     case WAIT_VALUE:
         stream->busy &= value_is_there(op);
         return value_is_there(op);
+    case HOLD:
+        if (begins)
+            op->until = real_seconds() + 1e-9 * (double)op->call.word[2];
+        stream->busy &= *op->word >= op->value;
+        return *op->word >= op->value || real_seconds() >= op->until;
     default:
         break;
     }
@@ -224,7 +229,7 @@ bool gpu_idle(int gpu)
     return true;
 }
 
-static double real_seconds(void)
+double real_seconds(void)
 {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
