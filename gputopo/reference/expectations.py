@@ -40,6 +40,7 @@ _NEWEST_IN_USE = 5  # no GPU of gpus.csv with a published copy rate has a genera
 class GpuExpectation(msgspec.Struct, frozen=True, kw_only=True):
     """Reference data of a GPU model; None where no source has it. Clocks are in MHz as NVML counts them.
 
+    `compute_capability`: major and minor number of the machine code that it runs, (8, 6) for sm_86.
     `fp32_tflops`: peak without tensor cores at the boost clock, in 10^12 operations a second.
     `tensor_tflops`: peak of dense FP16 products that are added in FP32, None without tensor cores.
     `p2p_over_pcie`: whether NVIDIA's driver allows P2P between two of these GPUs over PCIe.
@@ -53,6 +54,7 @@ class GpuExpectation(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     other_names: tuple[str, ...] = ()
     chip: str | None = None
+    compute_capability: tuple[int, int] | None = None
     pci_device_id: str | None = None
     notebook_device_ids: tuple[str, ...] = ()
     boost_mhz: int | None = None  # the rated core clock
@@ -235,7 +237,9 @@ def _by_name() -> dict[str, GpuExpectation]:
 
 def _gpu(row: dict[str, str]) -> GpuExpectation:
     flags = _flags(row, "nvlink_by_bridge", "p2p_over_pcie")
+    capability = row["compute_capability"]
     lists = {
+        "compute_capability": capability.split(".") if capability else None,
         "other_names": row["other_names"].split("|") if row["other_names"] else [],
         "notebook_device_ids": row["notebook_device_ids"].split(),
         "pair_nvlinks": row["pair_nvlinks"].split(),

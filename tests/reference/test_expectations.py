@@ -37,6 +37,51 @@ def test_every_card_has_a_peak_rate_and_those_with_tensor_cores_that_of_these() 
         assert (row.tensor_tflops is None) == (small or older), row.name
 
 
+# NVIDIA's tables of CUDA GPUs (developer.nvidia.com/cuda-gpus and cuda-legacy-gpus).
+CAPABILITIES = {
+    "Kepler": {(3, 0), (3, 7)},
+    "Maxwell": {(5, 2)},
+    "Pascal": {(6, 0), (6, 1)},
+    "Volta": {(7, 0)},
+    "Turing": {(7, 5)},
+    "Ampere": {(8, 0), (8, 6)},
+    "Ada": {(8, 9)},
+    "Hopper": {(9, 0)},
+    "Blackwell": {(10, 0), (10, 3), (12, 0)},
+}
+
+
+def test_the_architecture_decides_which_compute_capabilities_its_gpus_have() -> None:
+    found: dict[str, set[tuple[int, int] | None]] = {}
+    for row in ROWS:
+        found.setdefault(row.architecture, set()).add(row.compute_capability)
+    assert found == CAPABILITIES
+
+
+def test_gpus_of_one_chip_have_one_compute_capability() -> None:
+    for row in ROWS:
+        alike = {other.compute_capability for other in ROWS if row.chip and other.chip == row.chip}
+        assert alike <= {row.compute_capability}, row.name
+
+
+@pytest.mark.parametrize(
+    ("name", "capability"),
+    [
+        ("Tesla K80", (3, 7)),
+        ("Tesla P100-PCIE-16GB", (6, 0)),
+        ("NVIDIA A100-SXM4-40GB", (8, 0)),
+        ("NVIDIA A10G", (8, 6)),
+        ("NVIDIA GB200", (10, 0)),
+        ("NVIDIA B300 SXM6 AC", (10, 3)),
+        ("NVIDIA GeForce RTX 5090", (12, 0)),
+    ],
+)
+def test_a_gpu_has_the_compute_capability_that_device_query_reports(
+    name: str, capability: tuple[int, int]
+) -> None:
+    assert there(expected_gpu(name)).compute_capability == capability
+
+
 def test_every_card_has_sources_and_is_the_only_row_of_its_names() -> None:
     for row in ROWS:
         sources = [one for one in row.source.split(";") if "PCI id" not in one]
