@@ -22,6 +22,7 @@ from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from tests.kit.cuda.build import NoCompilerError, private_folder
+from tests.kit.cuda_libraries import with_cuda_libraries
 
 # Of all property tests. Each run has other examples, so a few are enough; CI has the same each time, so that
 # no change fails by an example that another brought. No limits of time: the machine is noisy. What is slow
@@ -53,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput") and _has_room():
         _write_into_memory(config)
     _have_a_home(config)
+    _have_cuda_libraries(config)
 
 
 def _write_into_memory(config: pytest.Config) -> None:
@@ -68,6 +70,13 @@ def _have_a_home(config: pytest.Config) -> None:
     """Keep runs, saved bandwidth and claims of GPUs from the user's, and from those of other workers."""
     os.environ["GPUTOPO_HOME"] = home = tempfile.mkdtemp(prefix="gputopo-home-")
     config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
+
+
+def _have_cuda_libraries(config: pytest.Config) -> None:
+    """Let TensorFlow on the kit's machines have its CUDA libraries, as far as gputopo looks for them."""
+    folder = tempfile.mkdtemp(prefix="gputopo-cuda-")
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    os.environ.update(with_cuda_libraries(Path(folder)))
 
 
 def needs_tensorflow(path: Path) -> bool:

@@ -27,9 +27,9 @@ LIMITS: dict[str, float] = {
 # Modules of gputopo that a process has loaded.
 LOADED = {
     "import gputopo.launch.spec.run_spec": 17,
-    "import gputopo.launch.train.worker": 36,
-    "inspect --from 7gforce": 91,
-    "plan --from 7gforce --model alexnet --num-gpus 2": 149,
+    "import gputopo.launch.train.worker": 38,
+    "inspect --from 7gforce": 95,
+    "plan --from 7gforce --model alexnet --num-gpus 2": 154,
 }
 # Packages that the training process does not load.
 DECIDING = ("planner", "prediction", "findings", "launch.supervise")

@@ -22,15 +22,16 @@ UNREACHED = rule_of("tensorflow.unreached_library")
 
 Version = tuple[int, int]
 
-# The oldest drivers for versions of CUDA (CUDA Toolkit Release Notes, minimum required driver versions).
+# The oldest drivers for versions of CUDA (CUDA Toolkit Release Notes, table of driver versions).
 _DRIVERS: dict[Version, str] = {
-    (12, 0): "525.60",
-    (12, 3): "545.23",
-    (12, 5): "555.42",
-    (13, 0): "580.65",
+    (12, 0): "525.60.13",
+    (12, 3): "545.23.06",
+    (12, 5): "555.42.02",
+    (13, 0): "580.65.06",
 }
-# TensorFlow's element-wise kernels (Cast, Mul, AddV2, ...) are PTX for compute capability 9.0 and later. The
-# version of CUDA whose PTX they are, read from the wheels of 2.16 to 2.21; a driver must know that version.
+# TensorFlow's element-wise kernels (Cast, Mul, AddV2, ...) are only PTX for compute capability 9.0 and later.
+# The version of CUDA whose PTX they are, read from the wheels of 2.16 to 2.21. A driver must know that
+# version, unlike for compiled kernels (CUDA Compatibility, minor version compatibility).
 _PTX_CUDA: dict[Version, Version] = {
     (2, 16): (12, 0),
     (2, 17): (12, 3),
@@ -39,21 +40,22 @@ _PTX_CUDA: dict[Version, Version] = {
     (2, 20): (12, 5),
     (2, 21): (12, 5),
 }
-# Up to this version these kernels are PTX for sm_90a, which only GPUs of 9.0 can load (read from the wheels;
+# Before this version these kernels are PTX for sm_90a, which only GPUs of 9.0 can load (read from the wheels;
 # CUDA_ERROR_INVALID_PTX in tensorflow#89272, #97387, #99592, #101746).
-_LAST_WITH_PTX_FOR_9_0_ONLY: Version = (2, 20)
-_BLACKWELL: Version = (10, 0)
-_OTHER_BUILD = "use a build of TensorFlow for this GPU, such as NVIDIA's container: gputopo explain install"
-# The first cuDNN for GPUs from Turing on only (cuDNN release notes, 9.11.0).
+_FIRST_WITH_PTX_FOR_LATER: Version = (2, 21)
+_HOPPER: Version = (9, 0)
+_OTHER_BUILD = "use a build of TensorFlow for this GPU: gputopo explain install lists some"
+# The first cuDNN without GPUs before Turing (support matrix of cuDNN 9.11.0; machine code in its files).
 _CUDNN_FROM_TURING: Version = (9, 11)
 _TURING: Version = (7, 5)
+_LAST_DRIVER_BEFORE_TURING = "580"  # CUDA 13 release notes: later drivers ignore Maxwell, Pascal and Volta
 _KERNEL = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 
 
 class Support(NamedTuple):
     """Whether TensorFlow can use a GPU, the reason as a clause, and what to do.
 
-    `compiles`: at its first start TensorFlow compiles kernels for the GPU.
+    `compiles`: the driver compiles some of TensorFlow's kernels for the GPU at the first start.
     """
 
     level: Literal["fine", "warning", "error"] = "fine"
@@ -98,7 +100,7 @@ def gpu_support(capability: Version, driver_cuda: Version | None, install: Tenso
         reason = (
             f"{name} needs a driver for CUDA {built_cuda[0]}; this one supports CUDA {_dotted(driver_cuda)}"
         )
-        return Support("error", reason, _update_driver((built_cuda[0], 0)))
+        return Support("error", reason, _update_driver((built_cuda[0], 0), capability))
     if any(kernel.runs_on(capability) for kernel in kernels):
         return _cudnn_support(capability, install)
     if not any(kernel.compiles_for(capability) for kernel in kernels):
@@ -110,20 +112,24 @@ def gpu_support(capability: Version, driver_cuda: Version | None, install: Tenso
 def _ptx_support(capability: Version, driver_cuda: Version | None, install: TensorFlowInstall) -> Support:
     """Return whether the driver can compile the kernels that TensorFlow has for a GPU only as PTX."""
     name, release = _name(install), version_of(install.version)
-    if capability >= _BLACKWELL and release is not None and release <= _LAST_WITH_PTX_FOR_9_0_ONLY:
+    nearest = max(kernel.capability for kernel in _kernels(install) if kernel.compiles_for(capability))
+    is_for_this = nearest[0] == capability[0]
+    if not is_for_this and release is not None and release < _FIRST_WITH_PTX_FOR_LATER:
         reason = f"{name} has kernels that this GPU cannot load (CUDA_ERROR_INVALID_PTX)"
-        return Support("error", reason, _OTHER_BUILD)
-    needed = (release and _PTX_CUDA.get(release)) or version_of(install.cuda_version)
+        first = _dotted(_FIRST_WITH_PTX_FOR_LATER)
+        return Support("error", reason, pip_install(f"tensorflow[and-cuda]>={first}"))
+    known = _PTX_CUDA.get(release) if release is not None and nearest == _HOPPER else None
+    needed = known or version_of(install.cuda_version)
     if driver_cuda is not None and needed is not None and driver_cuda < needed:
         reason = (
             f"{name} has some kernels for this GPU only as PTX of CUDA {_dotted(needed)}; "
             f"this driver supports CUDA {_dotted(driver_cuda)}"
         )
-        return Support("warning", reason, _update_driver(needed), compiles=True)
-    if capability < _BLACKWELL:
+        return Support("warning" if known is None else "error", reason, _update_driver(needed, capability))
+    if is_for_this:
         return Support(compiles=True)
-    reason = f"{name} is not built for this GPU, and may fail, above all with --xla"
-    return Support("warning", reason, _OTHER_BUILD, compiles=True)
+    reason = f"the driver compiles all kernels of {name} for this GPU at the first start; XLA fails on it"
+    return Support("warning", reason, "do not use --xla; gputopo explain install lists other builds")
 
 
 def _cudnn_support(capability: Version, install: TensorFlowInstall) -> Support:
@@ -192,15 +198,16 @@ def _pip_uninstall(distribution: str) -> str:
     return shlex.join([sys.executable, "-m", "pip", "uninstall", "-y", distribution])
 
 
-def _update_driver(cuda: Version) -> str:
-    known = f" ({_DRIVERS[cuda]} or later)" if cuda in _DRIVERS else ""
-    return f"install an NVIDIA driver that supports CUDA {_dotted(cuda)}{known}"
+def _update_driver(cuda: Version, capability: Version) -> str:
+    oldest = f" ({_DRIVERS[cuda]} or later)" if cuda in _DRIVERS else ""
+    newest = f"; {_LAST_DRIVER_BEFORE_TURING} is the last for this GPU" if capability < _TURING else ""
+    return f"install an NVIDIA driver that supports CUDA {_dotted(cuda)}{oldest}{newest}"
 
 
 def support_of(machine: Machine, gpu: Gpu) -> Support:
     """Return whether the TensorFlow of a machine has kernels for one of its GPUs; fine if that is unknown."""
     model = expected_of(gpu)
-    if machine.tensorflow is None or model is None or getattr(model, "compute_capability", None) is None:
+    if machine.tensorflow is None or model is None or model.compute_capability is None:
         return Support()
     return gpu_support(model.compute_capability, version_of(machine.driver.cuda_version), machine.tensorflow)
 

@@ -12,6 +12,7 @@ from importlib import resources
 
 # Order of the list that `gputopo explain` shows.
 PAGES = (
+    "install",
     "inspect",
     "bandwidth",
     "plan",

@@ -186,8 +186,8 @@ def tensorflow_notes(target: Target) -> tuple[str, ...]:
     found = [f"GPU {index_ranges(gpus)}: {note}" if gpus else note for note, gpus in notes.items()]
     if compiling:
         found.append(
-            f"TensorFlow compiles kernels for GPU {index_ranges(compiling)} at its first start, which can "
-            "take minutes; later starts do not"
+            f"the driver compiles kernels of TensorFlow for GPU {index_ranges(compiling)} at the first "
+            "start, which can take minutes; later starts find them in ~/.nv/ComputeCache"
         )
     return tuple(found)
 

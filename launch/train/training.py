@@ -23,8 +23,8 @@ from gputopo.launch.train.lifecycle.folders import require_writable
 from gputopo.launch.train.lifecycle.tensorboard import Scalars
 from gputopo.launch.train.lifecycle.tracing import Tracer
 from gputopo.launch.train.loop import Loop, LossError, LossWatch, ScaleWatch
-from gputopo.launch.train.placement.devices import require_kernels
 from gputopo.launch.train.placement.placements import ParameterServer, place
+from gputopo.launch.train.placement.trial_step import require_kernels
 from gputopo.launch.train.placement.variables import largest_difference, pin
 from gputopo.launch.train.step import TrainingStep
 from gputopo.launch.train.stepper import Observer, StepOutcome, Stepper, Stopped, VariableSets

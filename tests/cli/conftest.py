@@ -11,7 +11,6 @@ from gputopo.cli import run_command
 from gputopo.probes import run_watch
 from gputopo.probes.run_watch import RunWatch
 from tests.cli.trained import WITH_WORKERS
-from tests.kit.cuda_libraries import with_cuda_libraries
 from tests.kit.faults import selected
 from tests.kit.machines import ReadingHere, WatchHere
 from tests.kit.nvml import FakeNvml, installed
@@ -61,15 +60,8 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
 
 
 @pytest.fixture
-def cuda_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets TensorFlow's CUDA libraries be installed."""
-    for name, value in with_cuda_libraries(tmp_path / "cuda").items():
-        monkeypatch.setenv(name, value)
-
-
-@pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch, cuda_libraries: None) -> ByName:
-    """Puts a pretending worker in the place of the core, which needs TensorFlow with CUDA on GPUs."""
+def worker(monkeypatch: pytest.MonkeyPatch) -> ByName:
+    """Puts a pretending worker in the place of the core."""
 
     def behaves(behaviour: str) -> None:
         def command(spec: Path, events_fd: int) -> Sequence[str]:

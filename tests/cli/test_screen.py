@@ -101,7 +101,7 @@ def test_a_second_screen_is_compared_with_the_first(
 
 
 def test_a_slow_gpu_is_named_and_fails_on_request(
-    call: Call, on_scenario: ByName, cuda_libraries: None, monkeypatch: pytest.MonkeyPatch
+    call: Call, on_scenario: ByName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def pretends(spec: Path, events_fd: int) -> Sequence[str]:
         return (sys.executable, "-IS", "-c", SLOW_ONE, str(spec), str(events_fd))
@@ -123,7 +123,7 @@ if any(device["gpu"] == 1 for device in json.load(open(sys.argv[1]))["devices"])
 
 
 def test_a_gpu_that_fails_has_its_reason_and_the_others_are_reported_and_run_without_it(
-    call: Call, on_scenario: ByName, cuda_libraries: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    call: Call, on_scenario: ByName, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def pretends(spec: Path, events_fd: int) -> Sequence[str]:
         return (sys.executable, "-IS", "-c", FAILS_ON_ONE, str(spec), str(events_fd))
@@ -146,7 +146,6 @@ def test_a_gpu_that_fails_has_its_reason_and_the_others_are_reported_and_run_wit
 def test_a_killed_screen_leaves_the_runs_until_then(
     call: Call,
     on_scenario: ByName,
-    cuda_libraries: None,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:

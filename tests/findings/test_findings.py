@@ -7,6 +7,7 @@ from gputopo.findings import Finding, Inspection, driver_broken, fleet, reaches
 from gputopo.findings.rule import _declared
 from gputopo.values.machine import Contradiction, Driver, DriverStatus, Gpu, Machine, PciNode, Unread
 from gputopo.values.schema import decode, encode, to_builtins
+from tests.findings import tensorflow_installs
 from tests.findings.boxes import IDS, at_times, find, sound
 from tests.findings.catalogue import catalogue
 from tests.findings.faults import FAULTS
@@ -172,7 +173,7 @@ def test_every_id_is_in_the_table_and_states_something() -> None:
     machines = [everything_wrong(), *(with_driver(status) for status in get_args(DriverStatus))]
     machines += [change(sound()) for change, _ in FAULTS.values()]
     machines += [change(measured()) for change, _ in MEASURED.values()]
-    machines += [*OTHERS, *networks.with_each_fault()]
+    machines += [*OTHERS, *networks.with_each_fault(), *tensorflow_installs.with_each_fault()]
     machines.append(at_times({"pcie.aer": {"fatal": 0}}, {"pcie.aer": {"fatal": 1}}))
     found = [finding for machine in machines for finding in find(machine)]
     found += [*all_watched(), *with_every_fault()]

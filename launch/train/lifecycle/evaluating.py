@@ -22,8 +22,9 @@ from gputopo.launch.train.inputs.source import Fact, InputSource, Shape, noticin
 from gputopo.launch.train.lifecycle.checkpoints import load_for_evaluation, share, variables_of
 from gputopo.launch.train.loop import Loop
 from gputopo.launch.train.marks import HostMarks, Marks, TowerClock, clock
-from gputopo.launch.train.placement.devices import HOST, home, require_gpus, tower_groups
+from gputopo.launch.train.placement.devices import HOST, home, tower_groups
 from gputopo.launch.train.placement.placements import Placement, place
+from gputopo.launch.train.placement.trial_step import require_gpus
 from gputopo.launch.train.placement.variables import read_state
 from gputopo.launch.train.stepper import Observer, StepOutcome, Stepper, Stopped, VariableSets
 from gputopo.launch.train.towers import TOP, TowerMath, hits

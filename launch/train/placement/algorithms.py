@@ -24,6 +24,15 @@ Reducer = Callable[[Sequence[Sequence[Tensor]]], list[list[Tensor]]]
 What goes in is on the towers' devices, and so is what comes out; all towers get the same bits.
 """
 
+# TensorFlow reports a missing member of a collective after this time; its default is to wait forever.
+COLLECTIVE_TIMEOUT_S = 60.0
+_FIRST_GROUP = secrets.randbelow(1 << 30)  # servers of other hosts know the groups of processes before
+# 1, 10, 100, ... as long as float64 holds every sum exactly; in float16 1, 2, 4, ...
+_BASE_AND_DIGITS: dict[str, tuple[int, int]] = {"fp32": (10, 15), "fp16": (2, 11)}
+# So many times the same sums for each device (of eight at most: 2 MiB on each), so that a reduction that cuts
+# tensors cuts these into two chunks a device.
+_ROWS = 2 * MIN_CHUNK
+
 
 def unreduced(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
     """Return the gradients as they are: a `Reducer` of one device."""
@@ -39,13 +48,6 @@ def on(device: str, value: Tensor) -> Tensor:
     """Return a tensor on a device. Moves it if it is not there."""
     with tf.device(device):
         return tf.identity(value)
-
-
-# 1, 10, 100, ... as long as float64 holds every sum exactly; in float16 1, 2, 4, ...
-_BASE_AND_DIGITS: dict[str, tuple[int, int]] = {"fp32": (10, 15), "fp16": (2, 11)}
-# So many times the same sums for each device (of eight at most: 2 MiB on each), so that a reduction that cuts
-# tensors cuts these into two chunks a device.
-_ROWS = 2 * MIN_CHUNK
 
 
 def self_test(
@@ -275,10 +277,7 @@ def _around(values: Sequence[Tensor], devices: Sequence[str], rings: int, number
     ]
 
 
-# TensorFlow reports a missing member after this time; its default is to wait for ever.
-COLLECTIVE_TIMEOUT_S = 60.0
 _groups: dict[tuple[str, ...], int] = {}  # in a process, another set of devices must have another key
-_FIRST_GROUP = secrets.randbelow(1 << 30)  # servers of other hosts know the groups of processes before
 _instances = itertools.count(1)  # and so must two collectives that differ
 
 

@@ -1,8 +1,7 @@
 """The worker's TensorFlow devices: made once, before anything else touches TensorFlow."""
 
 import os
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -10,14 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.hosts.addresses import free_port
-from gputopo.launch.models.layers import TYPES, GraphLayers, Stream, TowerRows
 from gputopo.launch.spec.env import ALLOW_GROWTH, CPUS, GPU_THREAD_COUNT, GPU_THREAD_MODE
 from gputopo.launch.spec.names import CLIENT, JOB, host_of, rank_of, short_name, task_name
 from gputopo.launch.spec.rules import check_layout
-from gputopo.launch.spec.run_spec import DataFormat, PrecisionName, RunSpec
-from gputopo.launch.train.op_errors import first_line, gpu_remedy
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train.op_errors import first_line
 from gputopo.probes.tensorflow_install import load_cuda_libraries, read_tensorflow
-from gputopo.runs.devices import name_of
 from gputopo.values.errors import HardwareError
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.install import install_tensorflow, missing_libraries
@@ -256,88 +253,6 @@ def tower_groups(spec: RunSpec) -> list[list[list[int]]]:
             width = max(n for n in range(1, width + 1) if width % n == 0 and n <= max(cores, 1))
         hosts.append([towers[first : first + width] for first in range(0, len(towers), width)])
     return hosts
-
-
-Tensor = Any
-_IMAGES = (2, 8, 8, 8)  # [batch, height, width, channels]
-_FILTERS = 8
-# The layout in which TensorFlow has kernels on every machine.
-_USUAL: Mapping[str, DataFormat] = {"cpu": "NHWC", "gpu": "NCHW"}
-# What TensorFlow raises for a kernel that is missing, or that the GPU, its driver or cuDNN does not run.
-_CANNOT = (
-    *(tf.errors.InvalidArgumentError, tf.errors.UnimplementedError, tf.errors.NotFoundError),
-    *(tf.errors.InternalError, tf.errors.UnknownError, tf.errors.FailedPreconditionError),
-)
-
-
-def require_gpus(spec: RunSpec) -> None:
-    """Take a small step in float32 on every GPU of this process.
-
-    Raises HardwareError with the reason for a GPU that this TensorFlow cannot use. CPU devices need none.
-    """
-    for device in spec.own_devices if spec.backend == "gpu" else ():
-        try:
-            _try(device.device, "fp32", _USUAL["gpu"])
-        except _CANNOT as why:
-            traceback.print_exc()  # into worker.log
-            reason = first_line(str(why)) or type(why).__name__
-            what = f"{name_of(device)} cannot compute with this TensorFlow: {reason}"
-            raise HardwareError(what, gpu_remedy(reason)) from why
-
-
-def require_kernels(spec: RunSpec) -> None:
-    """Take a small step on every device of this process, on GPUs in float32 first.
-
-    Raises HardwareError with the reason and the nearest that works. Nothing more is tried where TensorFlow
-    has kernels for every machine: float32 in the backend's own layout, and what XLA compiles.
-    """
-    require_gpus(spec)
-    compute = spec.precision.compute
-    if spec.precision.xla or (compute == "fp32" and spec.data_format == _USUAL[spec.backend]):
-        return
-    for device in dict.fromkeys(one.device for one in spec.own_devices):
-        try:
-            _try(device, compute, spec.data_format)
-        except _CANNOT as why:
-            raise HardwareError(
-                f"{device} cannot compute in {compute} with --data-format {spec.data_format}: "
-                f"TensorFlow has no kernels for it on this {spec.backend.upper()}",
-                _nearest(spec),
-            ) from why
-
-
-def _nearest(spec: RunSpec) -> str:
-    if spec.data_format == "NCHW" and spec.backend == "cpu":
-        return "use --data-format NHWC, or --xla, which brings its own kernels"
-    return "use --precision fp32, or --xla, which brings its own kernels"
-
-
-def _try(device: str, compute: PrecisionName, data_format: DataFormat) -> None:
-    """Take a step of a convolution, a norm and pools: forward, backward and an update."""
-    channels = _IMAGES[-1]
-    with tf.device("/CPU:0"):
-        kernel = tf.ones((3, 3, channels, _FILTERS))
-        beta, mean, variance = tf.zeros((_FILTERS,)), tf.zeros((_FILTERS,)), tf.ones((_FILTERS,))
-    shape = _IMAGES if data_format == "NHWC" else (_IMAGES[0], channels, *_IMAGES[1:3])
-
-    def both() -> Tensor:
-        from gputopo.workload.sketch import Norm
-
-        with tf.device(device), tf.GradientTape() as tape:
-            images = tf.zeros(shape, TYPES[compute])
-            weights = [tf.identity(kernel), tf.identity(beta)]
-            tape.watch(weights)
-            rows = TowerRows(0, _IMAGES[0], Stream(0, 0))
-            layers = GraphLayers(iter(weights), iter([mean, variance]), rows, data_format)
-            x = layers.conv(images, _FILTERS, 3, norm=Norm())
-            x = layers.average_pool(layers.max_pool(x, 2, 2), 2, 2)
-            loss = tf.reduce_sum(tf.cast(x, tf.float32))
-            gradients = tape.gradient(loss, weights)
-            updated = [one - change for one, change in zip(weights, gradients, strict=True)]
-            with tf.device("/CPU:0"):
-                return [tf.identity(one) for one in updated]
-
-    tf.compat.v1.wrap_function(both, [])()
 
 
 # Calls of Python functions in the processes of other hosts: rank 0 asks by an op on that host's device. An op

@@ -31,7 +31,6 @@ from gputopo.launch.jobs import claims, serving
 from gputopo.launch.supervise import watchdog, worker_process
 from gputopo.probes.processes import end_with_parent
 from tests.kit import fork_server
-from tests.kit.cuda_libraries import with_cuda_libraries
 from tests.kit.faults import selected
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.sysfs import write_tree
@@ -87,7 +86,6 @@ def main(rank: str, hosts: str, what: str, *options: str) -> int:
             scenario = selected(given["machine"])
             folder = doubles.enter_context(TemporaryDirectory())
             os.environ["GPUTOPO_ROOT"] = str(write_tree(scenario, Path(folder)))
-            os.environ.update(with_cuda_libraries(Path(folder) / "cuda"))
             doubles.enter_context(installed(FakeNvml(scenario)))
             if given.get("is_quick"):
                 vars(claims)["claimed_by_others"] = lambda machine, folder: {}

@@ -16,7 +16,7 @@ WITHOUT_ONEDNN = """
 import json, os, sys
 import tensorflow as tf
 from gputopo.values.errors import GputopoError
-from gputopo.launch.train.placement.devices import require_kernels
+from gputopo.launch.train.placement.trial_step import require_kernels
 from gputopo.launch.train import worker
 from tests.launch.specs import cpu_spec
 from gputopo.launch.spec.run_spec import Precision
@@ -75,7 +75,8 @@ FIRST_STEP = """
 import json, sys
 import tensorflow as tf
 from gputopo.values.errors import GputopoError
-from gputopo.launch.train.placement.devices import require_kernels, set_up
+from gputopo.launch.train.placement.devices import set_up
+from gputopo.launch.train.placement.trial_step import require_kernels
 from gputopo.launch.spec.run_spec import Precision
 from gputopo.values.run.events import Device
 from tests.launch.specs import cpu_spec
@@ -128,10 +129,10 @@ def test_each_gpu_takes_a_step_first_and_one_that_cannot_has_its_name_and_the_re
 def test_a_forward_pass_refuses_such_a_gpu_too(tmp_path: Path) -> None:
     fails = """
 import tensorflow as tf
-from gputopo.launch.train.placement import devices
+from gputopo.launch.train.placement import devices, trial_step
 def cannot(*given):
     raise tf.errors.InternalError(None, None, "CUDA_ERROR_NO_BINARY_FOR_GPU")
-devices._try = cannot
+trial_step.try_step = cannot
 devices.set_up = lambda spec: None
 """
     gpu = Device(tower=0, device="/CPU:0", gpu=0, gpu_name="RTX 5090")

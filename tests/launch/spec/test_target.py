@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.spec.target import Target, target_of
+from gputopo.launch.spec.target import Target, gpus_without_tensorflow, target_of, tensorflow_notes
 from gputopo.planner import Request
 from gputopo.planner.cpu_devices import MAX_CPU_DEVICES, cpu_plan
 from gputopo.values.errors import HardwareError, NoPlanError, UsageError
 from gputopo.values.machine import Driver, Machine
+from tests.findings.tensorflow_installs import installed
 from tests.launch.specs import machine
 
 NOTHING = Machine(source="live", driver=Driver(status="no_device"))
@@ -111,3 +112,51 @@ def test_a_plan_is_consistent_or_refused(devices: int, ps: str, update: str, red
         return
     assert (choice.ps_device is not None) == (choice.variable_update == "parameter_server")
     assert (choice.all_reduce is not None) == (choice.variable_update == "replicated")
+
+
+def with_tensorflow(*models: str, **facts: object) -> Machine:
+    """A machine with these GPUs, and TensorFlow 2.21 with its CUDA libraries."""
+    whole = machine(len(models))
+    gpus = tuple(
+        msgspec.structs.replace(gpu, name=model) for gpu, model in zip(whole.gpus, models, strict=True)
+    )
+    driver = Driver(status="ok", cuda_version="12.8")
+    return msgspec.structs.replace(whole, gpus=gpus, driver=driver, tensorflow=installed("2.21.0", **facts))
+
+
+def test_gpus_that_tensorflow_cannot_use_are_left_to_others() -> None:
+    mixed = with_tensorflow("Tesla K80", "Tesla T4", "Tesla K80", "Tesla T4")
+    unusable = gpus_without_tensorflow(mixed, {})
+    assert unusable.keys() == {0, 2}
+    chosen = target_of(mixed, Request(model="alexnet"), environ={}, unusable=unusable)
+    assert chosen.plan.choice.gpus == (1, 3)
+    assert any("compute capability 6.0 and later; this GPU has 3.7" in line for line in chosen.plan.warnings)
+    with pytest.raises(HardwareError, match=r"GPU 2: TensorFlow 2\.21\.0 supports compute capability 6\.0"):
+        target_of(mixed, Request(model="alexnet", gpus=(1, 2)), environ={}, unusable=unusable)
+
+
+def test_without_a_gpu_that_tensorflow_can_use_it_ends_with_the_reason() -> None:
+    old = with_tensorflow("Tesla K80", "Tesla K80")
+    with pytest.raises(HardwareError, match=r"GPU 0: TensorFlow 2\.21\.0 supports") as error:
+        gpus_without_tensorflow(old, {})
+    assert error.value.exit_code == 3
+    mixed = with_tensorflow("Tesla K80", "Tesla T4")
+    with pytest.raises(HardwareError, match="GPU 0"):
+        gpus_without_tensorflow(mixed, {"CUDA_VISIBLE_DEVICES": "GPU-00-aa"})
+    with pytest.raises(HardwareError, match="not installed") as error:
+        gpus_without_tensorflow(machine(), {})
+    assert "pip install 'tensorflow[and-cuda]" in error.value.hint
+
+
+def test_what_to_know_of_tensorflow_on_the_chosen_gpus_is_told_once() -> None:
+    def notes(on: Machine) -> tuple[str, ...]:
+        return tensorflow_notes(target_of(on, Request(model="alexnet"), environ={}))
+
+    assert notes(with_tensorflow("Tesla T4", "Tesla T4")) == ()
+    (compiling,) = notes(with_tensorflow("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3"))
+    assert "for GPU 0-1 at the first start" in compiling
+    (doubtful,) = notes(with_tensorflow("NVIDIA GeForce RTX 5090", "NVIDIA GeForce RTX 5090"))
+    assert doubtful.startswith("GPU 0-1: ")
+    assert "--xla" in doubtful
+    (unknown,) = notes(with_tensorflow("Tesla T4", missing_libraries=None))
+    assert "cannot tell" in unknown
