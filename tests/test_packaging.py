@@ -1,5 +1,6 @@
 """What is installed is what is here, and the top level stays as small as it is meant to be."""
 
+import re
 import subprocess
 import tomllib
 from pathlib import Path
@@ -69,3 +70,26 @@ def test_what_is_neither_package_nor_known_to_setuptools_is_named_for_the_sdist(
     included = {name for line in words if line.startswith("include ") for name in line.split()[1:]}
     of_setuptools = {"pyproject.toml", "README.md", "LICENSE", "gputopo", "launch", "probes"}
     assert {name.split("/")[0] for name in tracked()} == grafted | included | of_setuptools
+
+
+def test_the_line_that_installs_without_tensorflow_names_all_other_packages() -> None:
+    page = (ROOT / "gputopo/pages/install.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^pip install --no-deps \. && pip install (.*)$", page, re.MULTILINE)
+    needed = {re.split("[<>=]", package)[0] for package in PROJECT["project"]["dependencies"]}
+    assert set(line.split()) == needed - {"tensorflow", "matplotlib", "numpy"}
+
+
+def test_no_message_tells_to_install_gputopo_from_an_index() -> None:
+    """It is not there: whoever takes the name would be installed."""
+    told = re.compile(r"pip install (-\S+ )*['\"]?gputopo")
+    files = [
+        path
+        for path in ROOT.rglob("*")
+        if path.suffix in {".py", ".csv", ".md"} and ".venv" not in path.parts
+    ]
+    assert files
+    assert [
+        path.name
+        for path in files
+        if path != Path(__file__) and told.search(path.read_text(encoding="utf-8"))
+    ] == []

@@ -63,7 +63,8 @@ def test_every_bundled_machine_is_on_the_page_of_formats() -> None:
 def test_the_first_two_commands_set_up_and_run_and_set_up_and_test() -> None:
     blocks = re.findall(r"^```\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
     assert blocks[0].splitlines() == [
-        "python3 -m venv .venv && .venv/bin/pip install . && "
+        "python3 -m venv .venv && "
+        """.venv/bin/pip install ".$(command -v nvidia-smi >/dev/null && echo '[cuda]')" && """
         ".venv/bin/gputopo run --model alexnet --prefer-pix"
     ]
     assert blocks[1].count("\n") == 1

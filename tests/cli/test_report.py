@@ -5,6 +5,7 @@ import io
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import msgspec
@@ -315,3 +316,16 @@ def test_a_machine_without_a_history_is_told_how_to_get_one(
     done = call("report", "--history")
     assert done.code == 2
     assert "gputopo run adds its results" in done.err
+
+
+def test_charts_without_matplotlib_end_with_the_command_that_installs_it(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith(("matplotlib", "gputopo.report.pictures"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = call(
+        "report", "--published", "keras-multi-gpu", "--format", "html", "--output", tmp_path / "a.html"
+    )
+    assert done.code == 2
+    assert done.err.splitlines()[-1].endswith("-m pip install matplotlib")
