@@ -65,6 +65,7 @@ FAULTS: dict[str, Fault] = {
     "power_capped": _gpu("busy, throttled by its (default) power limit", _G.power_capped),
     "thermal_slowdown": _gpu("busy, hot and throttled by the driver", _G.thermal_slowdown),
     "hw_slowdown": _gpu("busy, throttled by the power brake signal", _G.hw_slowdown),
+    "power_braked": _gpu("it was slowed down by the power brake for hours", _G.power_braked),
     "memory_clock_low": _gpu("its memory can do 10 % less than that of its peers", _G.memory_clock_low),
     "order_swapped": Fault(
         "slower than its peers, so that CUDA counts it last", _G.order_swapped, usual_gpu=0
@@ -80,6 +81,7 @@ FAULTS: dict[str, Fault] = {
     "exclusive_mode": _gpu("one process at a time may use it", _G.exclusive_mode),
     "prohibited_mode": _gpu("no process may use it", _G.prohibited_mode),
     "persistence_off": _gpu("the driver lets go of it when nobody uses it", _G.persistence_off),
+    "cold_gpu": _gpu("its first handle takes 12 s", _G.cold_gpu),
     "mixed_cards": _gpu("of another model than its peers", _G.mixed_cards),
     "mixed_memory": _gpu("with half the memory of its peers", _G.mixed_memory),
     # The machine
@@ -91,6 +93,15 @@ FAULTS: dict[str, Fault] = {
     ),
     "driver_not_loaded": _box("no kernel module, no /dev/nvidia*", _H.driver_not_loaded),
     "container_hidden": _box("in a container that shows no PCI devices", _H.container_hidden),
+    "micro_vm": _box("in a virtual machine without a PCI bus", _H.micro_vm),
+    "cold_init": _box("nvmlInit takes 12 s", _H.cold_init),
+    "cold_count": _box("counting the GPUs takes 12 s", _H.cold_count),
+    "cold_gpus": _box("the first handle of each GPU takes 9 s", _H.cold_gpus),
+    "clocks_deprecated": _box("application clocks are answered with DEPRECATED", _H.clocks_deprecated),
+    "driver_570": _box("driver 570.172.08", _H.driver_570),
+    "driver_580_65": _box("driver 580.65.06", _H.driver_580_65),
+    "driver_580_76": _box("driver 580.76.05", _H.driver_580_76),
+    "driver_580_82": _box("driver 580.82.07", _H.driver_580_82),
     # Network cards
     "port_down": _box("the second network card has no link", _H.port_down),
     "port_slow": _box("the second network card's link is on one lane", _H.port_slow),
