@@ -38,7 +38,7 @@ def read_machine(root: Path = Path("/")) -> Machine:
 
 @contextlib.contextmanager
 def begin(
-    root: Path = Path("/"), on_wait: Callable[[DriverWait], None] | None = None
+    root: Path = Path("/"), on_wait: Callable[[DriverWait], None] = lambda wait: None
 ) -> Iterator[Callable[[], Machine]]:
     """Begin to read this machine, as `read_machine`; the value of the `with` block returns the machine.
 

@@ -169,11 +169,13 @@ class Received:
 class NvmlReading:
     """A reading of NVML that begins at once, in a child; `answers` waits for its end. Close it (`with`).
 
-    `on_wait` is told what a slow driver does: after WAIT_S seconds, and then whenever that has changed.
+    `on_wait` is told what a driver does that has not given all answers: after WAIT_S seconds, and after as
+    many of something else.
     """
 
-    def __init__(self, on_wait: Callable[[DriverWait], None] | None = None) -> None:
+    def __init__(self, on_wait: Callable[[DriverWait], None] = lambda wait: None) -> None:
         self._on_wait = on_wait
+        self._told, self._told_s = "", 0.0
         self._received = Received()
         self._limit = TimeLimit(whole_s(0))
         self._child = self._start()
@@ -187,18 +189,13 @@ class NvmlReading:
 
     def answers(self) -> NvmlAnswers:
         """Wait for the answers and return them. Never raises for what a driver does."""
-        told_s, told = 0.0, ""
         while self._child is not None:
             for line in self._child.parts(self._limit):
                 if line:
                     self._received.put(_decoder.decode(line))
                     self._limit.limit_s = whole_s(self._received.counted or 0)
-                elif self._on_wait is not None and self._limit.passed_s - told_s >= WAIT_S:
-                    received = self._received
-                    wait = DriverWait(*self._child.call(), received.counted, received.persistence_off)
-                    if wait.text != told:
-                        self._on_wait(wait)
-                        told_s, told = self._limit.passed_s, wait.text
+                else:
+                    self._tell(self._child)
             stop = self._child.stop
             self._child.close()
             if stop is not None:
@@ -206,6 +203,15 @@ class NvmlReading:
             again = stop is not None and self._limit.passed_s < self._limit.limit_s
             self._child = self._start() if again else None
         return self._received.answers()
+
+    def _tell(self, child: DriverChild) -> None:
+        """Tell what is waited for, WAIT_S seconds after what was told before was over."""
+        wait = DriverWait(*child.call(), self._received.counted, self._received.persistence_off)
+        if wait.text == self._told:
+            self._told_s = self._limit.passed_s
+        elif self._limit.passed_s - self._told_s >= WAIT_S:
+            self._told_s, self._told = self._limit.passed_s, wait.text
+            self._on_wait(wait)
 
     def _start(self) -> DriverChild | None:
         try:

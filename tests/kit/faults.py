@@ -4,13 +4,14 @@
 after @ is the GPU that a fault is about; without one it is GPU 1 (GPU 0 where there is no other, and for
 `order_swapped`).
 `FAULTS` is the table. The states `busy` and `idle_link` in it are no faults: nothing should be found on them.
+`DRIVER_STATES` are named in the same way: a cold driver (which takes its time), another version of it.
 A fault that the cards of a scenario cannot report (ECC on a GeForce) raises ValueError.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tests.kit import gpu_faults, host_faults
+from tests.kit import driver_states, gpu_faults, host_faults
 from tests.kit.scenarios import SCENARIOS
 from tests.kit.specs import Scenario
 
@@ -43,7 +44,7 @@ def _box(says: str, apply: Callable[[Scenario], Scenario]) -> Fault:
     return Fault(says, apply, of_gpu=False)
 
 
-_G, _H = gpu_faults, host_faults
+_G, _H, _D = gpu_faults, host_faults, driver_states
 
 FAULTS: dict[str, Fault] = {
     # No faults
@@ -65,7 +66,6 @@ FAULTS: dict[str, Fault] = {
     "power_capped": _gpu("busy, throttled by its (default) power limit", _G.power_capped),
     "thermal_slowdown": _gpu("busy, hot and throttled by the driver", _G.thermal_slowdown),
     "hw_slowdown": _gpu("busy, throttled by the power brake signal", _G.hw_slowdown),
-    "power_braked": _gpu("it was slowed down by the power brake for hours", _G.power_braked),
     "memory_clock_low": _gpu("its memory can do 10 % less than that of its peers", _G.memory_clock_low),
     "order_swapped": Fault(
         "slower than its peers, so that CUDA counts it last", _G.order_swapped, usual_gpu=0
@@ -81,7 +81,6 @@ FAULTS: dict[str, Fault] = {
     "exclusive_mode": _gpu("one process at a time may use it", _G.exclusive_mode),
     "prohibited_mode": _gpu("no process may use it", _G.prohibited_mode),
     "persistence_off": _gpu("the driver lets go of it when nobody uses it", _G.persistence_off),
-    "cold_gpu": _gpu("its first handle takes 12 s", _G.cold_gpu),
     "mixed_cards": _gpu("of another model than its peers", _G.mixed_cards),
     "mixed_memory": _gpu("with half the memory of its peers", _G.mixed_memory),
     # The machine
@@ -93,15 +92,6 @@ FAULTS: dict[str, Fault] = {
     ),
     "driver_not_loaded": _box("no kernel module, no /dev/nvidia*", _H.driver_not_loaded),
     "container_hidden": _box("in a container that shows no PCI devices", _H.container_hidden),
-    "micro_vm": _box("in a virtual machine without a PCI bus", _H.micro_vm),
-    "cold_init": _box("nvmlInit takes 12 s", _H.cold_init),
-    "cold_count": _box("counting the GPUs takes 12 s", _H.cold_count),
-    "cold_gpus": _box("the first handle of each GPU takes 9 s", _H.cold_gpus),
-    "clocks_deprecated": _box("application clocks are answered with DEPRECATED", _H.clocks_deprecated),
-    "driver_570": _box("driver 570.172.08", _H.driver_570),
-    "driver_580_65": _box("driver 580.65.06", _H.driver_580_65),
-    "driver_580_76": _box("driver 580.76.05", _H.driver_580_76),
-    "driver_580_82": _box("driver 580.82.07", _H.driver_580_82),
     # Network cards
     "port_down": _box("the second network card has no link", _H.port_down),
     "port_slow": _box("the second network card's link is on one lane", _H.port_slow),
@@ -111,6 +101,21 @@ FAULTS: dict[str, Fault] = {
     "nic_missing": _box("the second network card is gone", _H.nic_missing),
     "no_privileges": _box("config space is not readable: access control is not known", _H.no_privileges),
 }
+
+DRIVER_STATES: dict[str, Fault] = {
+    "cold_init": _box("nvmlInit takes 12 s", _D.cold_init),
+    "cold_count": _box("the count of the GPUs takes 12 s", _D.cold_count),
+    "cold_gpu": _gpu("its first handle takes 12 s", _D.cold_gpu),
+    "cold_gpus": _box("the first handle of each GPU takes 9 s", _D.cold_gpus),
+    "micro_vm": _box("in a virtual machine without a PCI bus", _D.micro_vm),
+    "clocks_deprecated": _box("application clocks are answered with DEPRECATED", _D.clocks_deprecated),
+    "was_slowed_down": _gpu("slowed down by the hardware for hours", _D.was_slowed_down),
+    "driver_570": _box("driver 570.172.08", _D.driver_570),
+    "driver_580_65": _box("driver 580.65.06", _D.driver_580_65),
+    "driver_580_76": _box("driver 580.76.05", _D.driver_580_76),
+    "driver_580_82": _box("driver 580.82.07", _D.driver_580_82),
+}
+_ALL = FAULTS | DRIVER_STATES
 
 
 def broken(scenario: str | Scenario, *faults: str) -> Scenario:
@@ -124,11 +129,11 @@ def broken(scenario: str | Scenario, *faults: str) -> Scenario:
         scenario = SCENARIOS[scenario]
     for fault in faults:
         name, at, number = fault.partition("@")
-        if name not in FAULTS or (at and not number.isdecimal()):
+        if name not in _ALL or (at and not number.isdecimal()):
             raise ValueError(
-                f"no fault {fault!r}; there are {', '.join(FAULTS)}, each with @GPU where it is one's"
+                f"no fault {fault!r}; there are {', '.join(_ALL)}, each with @GPU where it is one's"
             )
-        scenario = FAULTS[name].on(scenario, int(number) if at else None)
+        scenario = _ALL[name].on(scenario, int(number) if at else None)
     return scenario
 
 

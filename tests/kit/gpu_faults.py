@@ -231,16 +231,6 @@ def prohibited_mode(scenario: Scenario, gpu: int) -> Scenario:
     return one(scenario, gpu, compute_mode=2)
 
 
-def cold_gpu(scenario: Scenario, gpu: int) -> Scenario:
-    """Persistence mode off, and twelve seconds until the card is initialised."""
-    return one(scenario, gpu, persistence=0, initialise_s=12.0)
-
-
-def power_braked(scenario: Scenario, gpu: int) -> Scenario:
-    """Two hours of power brake and one hour of hardware thermal slowdown, both over by now."""
-    return one(scenario, gpu, slowdown_ns=(3_600_000_000_000, 7_200_000_000_000))
-
-
 def persistence_off(scenario: Scenario, gpu: int) -> Scenario:
     """Persistence mode off."""
     return one(scenario, gpu, persistence=0)

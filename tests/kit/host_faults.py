@@ -3,12 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
-from tests.kit.specs import DEPRECATED, Scenario
+from tests.kit.specs import Scenario
 
 _DRIVER_NOT_LOADED, _VERSION_MISMATCH = 9, 18  # nvmlReturn_t
 _REDIRECT_ALL = 0x1D  # source validation, request and completion redirect, upstream forwarding
 _CHIPSET_NOT_SUPPORTED = 1  # nvmlGpuP2PStatus_t
-_COLD_S, _COLD_GPU_S = 12.0, 9.0
 
 
 def acs_on(scenario: Scenario) -> Scenario:
@@ -42,61 +41,6 @@ def driver_not_loaded(scenario: Scenario) -> Scenario:
 def container_hidden(scenario: Scenario) -> Scenario:
     """A container with the GPUs and without /sys/bus/pci."""
     return replace(scenario, container="docker", pci_shown=False)
-
-
-def micro_vm(scenario: Scenario) -> Scenario:
-    """A virtual machine with the GPUs and without a PCI bus: NVML sees a host bridge between them."""
-    gpus = tuple(replace(gpu, parent=None, kernel_driver=None) for gpu in scenario.gpus)
-    return replace(scenario, gpus=gpus, bridges=(), nics=(), extra_pci=(), pci_shown=False, virtual=True)
-
-
-def cold_init(scenario: Scenario) -> Scenario:
-    """The driver is loaded by the first program that uses it."""
-    return replace(scenario, init_s=_COLD_S)
-
-
-def cold_count(scenario: Scenario) -> Scenario:
-    """The driver looks at all GPUs before it counts them."""
-    return replace(scenario, count_s=_COLD_S)
-
-
-def cold_gpus(scenario: Scenario) -> Scenario:
-    """Persistence mode is off: each GPU is initialised by its first handle."""
-    gpus = tuple(replace(gpu, persistence=0, initialise_s=_COLD_GPU_S) for gpu in scenario.gpus)
-    return replace(scenario, gpus=gpus)
-
-
-def clocks_deprecated(scenario: Scenario) -> Scenario:
-    """Drivers from 595 on have no application clocks any more."""
-    calls = ("nvmlDeviceGetApplicationsClock", "nvmlDeviceGetDefaultApplicationsClock", "nvmlDeviceGetClock")
-    refused = dict.fromkeys(calls, DEPRECATED)
-    gpus = tuple(replace(gpu, refuses={**gpu.refuses, **refused}) for gpu in scenario.gpus)
-    return replace(scenario, gpus=gpus)
-
-
-def driver_570(scenario: Scenario) -> Scenario:
-    """A driver without times of hardware slowdowns, whose numbers are of power smoothing later."""
-    return _driver(scenario, "570.172.08")
-
-
-def driver_580_65(scenario: Scenario) -> Scenario:
-    """The last driver with the first field numbers of hardware slowdowns."""
-    return _driver(scenario, "580.65.06")
-
-
-def driver_580_76(scenario: Scenario) -> Scenario:
-    """A driver of which no field numbers were published."""
-    return _driver(scenario, "580.76.05")
-
-
-def driver_580_82(scenario: Scenario) -> Scenario:
-    """The first driver with the later field numbers of hardware slowdowns."""
-    return _driver(scenario, "580.82.07")
-
-
-def _driver(scenario: Scenario, version: str) -> Scenario:
-    cuda = "13" if version.startswith("580") else "12"
-    return replace(scenario, driver_version=version, nvml_version=f"{cuda}.{version}")
 
 
 def no_privileges(scenario: Scenario) -> Scenario:

@@ -38,7 +38,7 @@ def read_here(root: Path = Path("/nonexistent")) -> Machine:
 class ReadingHere(NvmlReading):
     """A reading without a child process: a fork of a process with all tests loaded takes 50 ms."""
 
-    def __init__(self, on_wait: Callable[[DriverWait], None] | None = None) -> None:
+    def __init__(self, on_wait: Callable[[DriverWait], None] = lambda wait: None) -> None:
         self._received, self._child = Received(), None
 
     def answers(self) -> NvmlAnswers:
