@@ -234,7 +234,7 @@ class FakeNvml:
         for place in range(count.value):
             value = wanted[place]
             name = f"field[{value.fieldId}]"
-            reported = field_value(gpu, value.fieldId, value.scopeId, self.scenario.nvml_version)
+            reported = field_value(gpu, value.fieldId, value.scopeId, self.scenario.driver_version)
             own = self._refused.get((name, None), gpu.refuses.get(name))
             value.nvmlReturn = own if own is not None else NOT_SUPPORTED if reported is None else SUCCESS
             long = reported is not None and reported >= 1 << 32
