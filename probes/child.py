@@ -20,9 +20,9 @@ import msgspec
 
 from gputopo.probes.processes import ended_by, forked, reaped
 
-# Calls that may initialise GPUs. Without persistence mode the driver initialises a GPU again for each program:
-# 1 to 3 s per GPU (docs.nvidia.com/deploy/driver-persistence); over 25 s and 30 s were reported for eight A100
-# (Azure/AgentBaker#2829, Azure/aks-gpu#105), which one of these calls may take. Twice the longest report.
+# Calls that may initialise GPUs. Without persistence mode the driver initialises a GPU again for each
+# program: 1 to 3 s per GPU (docs.nvidia.com/deploy/driver-persistence). Over 25 s and 30 s were reported for
+# eight A100 (Azure/AgentBaker#2829, Azure/aks-gpu#105), which one of these calls may take: twice that.
 START_S = 60.0
 _STARTING = (
     *("cuInit", "cuDevicePrimaryCtxRetain"),
@@ -98,7 +98,7 @@ def whole_s(gpus: int) -> float:
 
 
 class TimeLimit:
-    """How long the answers of a driver may take together, in seconds; it may be raised while they are read."""
+    """How many seconds the answers of a driver may take together; may be raised while they are read."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s

@@ -112,7 +112,7 @@ class FactReader:
     def gather(
         self, fact: str, names: Iterable[str], question: Callable[..., T], *args: object
     ) -> dict[str, T]:
-        """Ask for each name; return what was answered. Without any answer one note has the plainest reason."""
+        """Ask for each name; return what was answered. Without any answer, one note has the best reason."""
         answers: dict[str, T] = {}
         reasons: dict[str, str] = {}
         for name in names:
@@ -121,8 +121,8 @@ class FactReader:
             except NotReadError as error:
                 reasons[within(fact, name)] = error.reason
         if reasons and not answers:
-            plainest = max(reasons.values(), key=lambda why: (why == LOST, why != "FUNCTION_NOT_FOUND"))
-            reasons = {fact: plainest}
+            best = max(reasons.values(), key=lambda why: (why == LOST, why != "FUNCTION_NOT_FOUND"))
+            reasons = {fact: best}
         for path, reason in reasons.items():
             self.note(reason, path)
         return answers

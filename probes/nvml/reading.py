@@ -61,8 +61,9 @@ class DriverWait(NamedTuple):
             return "waiting for the NVIDIA driver to start"
         if not is_starting(self.function):
             return f"waiting for the NVIDIA driver to answer about {gpus}"
+        place = f"{self.gpus[0] + 1} of {self.counted}"
         why = "; persistence mode avoids this wait" if self.persistence_off else ""
-        return f"waiting for the NVIDIA driver to initialise {gpus} ({self.gpus[0] + 1} of {self.counted}){why}"
+        return f"waiting for the NVIDIA driver to initialise {gpus} ({place}){why}"
 
 
 class NvmlPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,7 +1,7 @@
 """What a user sees of drivers that are cold, slow, old or new, and of one that hangs at its first call."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ class Waits:
         self.time = DriverTime()
 
     def on(self, name: str, *command: str, spoilt: tuple[str, int | None, float] | None = None) -> Called:
-        """Call gputopo on a machine; `spoilt`: a call, the GPU (None: all) and the seconds it always takes."""
+        """Call gputopo on a machine; `spoilt`: a call, its GPU (None: all), the seconds it always takes."""
         fake = FakeNvml(selected(name))
         fake.sleep = self.time.sleep
         if spoilt is not None:
@@ -41,11 +41,11 @@ class Waits:
 
 
 @pytest.fixture
-def waits(call: Call, tree_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
+def waits(call: Call, tree_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Waits:
     waiting = Waits(call, tree_of, monkeypatch)
     monkeypatch.setattr("gputopo.probes.collect.NvmlReading", NvmlReading)
     monkeypatch.setattr(child, "look", waiting.time.look)
-    yield waiting
+    return waiting
 
 
 def waited_for(*states: str) -> str:
@@ -102,22 +102,23 @@ def test_every_command_that_reads_this_machine_says_what_it_waits_for(
     assert (cold.code, cold.out) == (warm.code, warm.out)
 
 
-# A call that never returns: what is reported of it, and how many GPUs are read whole.
-HANGS: list[tuple[str, int | None, str, str, int]] = [
-    (INIT, None, "nvmlInit did not return within 60 s", "start", 0),
-    (COUNT, None, "nvmlDeviceGetCount did not return within 60 s", "start", 0),
-    (HANDLE, 2, "nvmlDeviceGetHandleByIndex of GPU 2 did not return within 60 s", "initialise GPU 2 (3 of 4)", 3),
-    ("nvmlDeviceGetName", 3, "nvmlDeviceGetName of GPU 3 did not return within 10 s", "answer about GPU 3", 3),
+# A call that never returns: the call and the seconds that are reported, what is waited for, and how many
+# GPUs are read whole.
+HANGS: list[tuple[str, int | None, str, int, str, int]] = [
+    (INIT, None, "nvmlInit", 60, "start", 0),
+    (COUNT, None, "nvmlDeviceGetCount", 60, "start", 0),
+    (HANDLE, 2, "nvmlDeviceGetHandleByIndex of GPU 2", 60, "initialise GPU 2 (3 of 4)", 3),
+    ("nvmlDeviceGetName", 3, "nvmlDeviceGetName of GPU 3", 10, "answer about GPU 3", 3),
 ]
 
 
-@pytest.mark.parametrize(("function", "gpu", "says", "waited", "whole"), HANGS)
+@pytest.mark.parametrize(("function", "gpu", "named", "limit_s", "waited", "whole"), HANGS)
 def test_a_call_that_hangs_is_named_with_its_gpu_and_its_time(
-    function: str, gpu: int | None, says: str, waited: str, whole: int, waits: Waits
+    function: str, gpu: int | None, named: str, limit_s: int, waited: str, whole: int, waits: Waits
 ) -> None:
     done = waits.on("four", "inspect", "--json", spoilt=(function, gpu, inf))
     (hung,) = [one for one in inspection(done).findings if one.id == "driver.hung"]
-    assert says in hung.says
+    assert f"{named} did not return within {limit_s} s" in hung.says
     assert (done.code, done.err) == (3, waited_for(waited))
     assert sum(one.processes is not None for one in inspection(done).machine.gpus) == whole
 
