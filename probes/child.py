@@ -25,8 +25,11 @@ from gputopo.probes.processes import ended_by, forked, reaped
 # eight A100 (Azure/AgentBaker#2829, Azure/aks-gpu#105), which one of these calls may take: twice that.
 START_S = 60.0
 _STARTING = (
-    *("cuInit", "cuDevicePrimaryCtxRetain"),
-    *("nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"),
+    "cuInit",
+    "cuDevicePrimaryCtxRetain",
+    "nvmlInit",
+    "nvmlDeviceGetCount",
+    "nvmlDeviceGetHandleByIndex",
 )
 # Of any other call of NVML, which takes milliseconds. Not measured; chosen because a busy driver may be slow.
 CALL_S = 10.0
@@ -246,6 +249,11 @@ class DriverChild:
         if self._pid is not None:
             os.kill(self._pid, signal.SIGUSR1)
 
+    def call(self) -> tuple[str, tuple[int, ...]]:
+        """Return the call in progress ("": none) and the GPUs that it is about."""
+        function, _, gpus = self._call()
+        return function, gpus
+
     def answer(self, limit_s: float = inf) -> list[bytes]:
         """Return the lines of an answer: of `limit_s` seconds at most, up to a call that hangs or crashes.
 
@@ -318,11 +326,6 @@ class DriverChild:
         if line.startswith(_RAISED):
             raise RuntimeError(f"in the child process:\n{msgspec.json.decode(line[1:], type=str)}")
         return line
-
-    def call(self) -> tuple[str, tuple[int, ...]]:
-        """Return the call in progress ("": none) and the GPUs that it is about."""
-        function, _, gpus = self._call()
-        return function, gpus
 
     def _calls(self) -> list[tuple[str, int, tuple[int, ...]]]:
         return [slot.read() for slot in self._slots]
