@@ -286,7 +286,8 @@ def _machine() -> Machine:
     from gputopo.probes import collect
     from gputopo.runs import history
 
-    with collect.begin(Path(os.environ.get("GPUTOPO_ROOT") or "/")) as read:
+    root = Path(os.environ.get("GPUTOPO_ROOT") or "/")
+    with collect.begin(root, lambda wait: print(f"gputopo: {wait.text}", file=sys.stderr)) as read:
         machine = read()
     if len(machine.gpus) > 1 and machine.bandwidth is None:
         with contextlib.suppress(GputopoError):  # the plan is of the distances then

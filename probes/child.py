@@ -20,19 +20,30 @@ import msgspec
 
 from gputopo.probes.processes import ended_by, forked, reaped
 
-# NVIDIA, Driver Persistence (docs.nvidia.com/deploy/driver-persistence): without persistence mode the first
-# call about a GPU initialises it, which takes 1 to 3 seconds. Three times the longest.
+# Calls that may initialise GPUs. Without persistence mode the driver initialises a GPU again for each
+# program: 1 to 3 s per GPU (docs.nvidia.com/deploy/driver-persistence). Over 25 s and 30 s were reported for
+# eight A100 (Azure/AgentBaker#2829, Azure/aks-gpu#105), which one of these calls may take: twice that.
+START_S = 60.0
+_STARTING = (
+    "cuInit",
+    "cuDevicePrimaryCtxRetain",
+    "nvmlInit",
+    "nvmlDeviceGetCount",
+    "nvmlDeviceGetHandleByIndex",
+)
+# Of any other call of NVML, which takes milliseconds. Not measured; chosen because a busy driver may be slow.
 CALL_S = 10.0
-# Sixteen GPUs of 3 seconds each; all other calls take less than a second together.
-WHOLE_S = 60.0
+# All calls of NVML together: nvmlInit, the count and the handle of the first GPU, and for each GPU ten times
+# the 3 s of NVIDIA's page.
+WHOLE_S, WHOLE_GPU_S = 3 * START_S, 30.0
 # Ours: memory for the driver library. A garbage count of processes must not fill that of the machine.
 _LIBRARY_BYTES = 2**30
 _SLOT_BYTES = 256
 _COUNT_BYTES = 8
 _READ_BYTES = 2**16
 _PIPE_BYTES = 2**20  # linux/pipe(7): the limit of users; 16 GPUs write less, so that the child need not wait
-# How often the calls are looked at. A pause counts for no more, so that Ctrl-Z is no hang.
-_PAUSE_S = 0.1
+# How often the calls are looked at. A look counts for no more, so that Ctrl-Z is no hang.
+_LOOK_S = 0.1
 _DONE = b"."  # a line: the answer is complete
 _RAISED = b"!"  # first byte of a line that is the traceback of an exception; others are JSON
 
@@ -59,7 +70,7 @@ class DriverStop(NamedTuple):
 class CallLimits(NamedTuple):
     """Seconds without any news after which a child is given up."""
 
-    start_s: float = 60.0  # of a call that may initialise GPUs: sixteen of 3 s each
+    start_s: float = START_S  # of a call that may initialise GPUs
     # Of any other call of CUDA: the engine's patience and 512 MiB at 50 MB/s from pageable memory are 16 s.
     call_s: float = 30.0
     nvml_s: float = CALL_S
@@ -71,12 +82,37 @@ class CallLimits(NamedTuple):
         """Return the limit of a call, `""` for none."""
         if not function:
             return self.quiet_s
-        if function in ("cuInit", "cuDevicePrimaryCtxRetain"):
+        if is_starting(function):
             return self.start_s
         return self.nvml_s if function.startswith("nvml") else self.call_s
 
 
 NVML_LIMITS = CallLimits(quiet_s=CALL_S, reap_s=0.5)
+
+
+def is_starting(function: str) -> bool:
+    """Return whether a call may initialise GPUs, which takes seconds."""
+    return function in _STARTING
+
+
+def whole_s(gpus: int) -> float:
+    """Return the seconds that all answers of NVML about so many GPUs may take together."""
+    return WHOLE_S + gpus * WHOLE_GPU_S
+
+
+class TimeLimit:
+    """How many seconds the answers of a driver may take together; may be raised while they are read."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self.passed_s = 0.0
+
+
+def look(lines: select.poll) -> tuple[bool, float]:
+    """Wait a little for lines; return whether there are some, and the seconds that this counts for."""
+    began_s = time.monotonic()
+    has_lines = bool(lines.poll(1000 * _LOOK_S))
+    return has_lines, min(time.monotonic() - began_s, _LOOK_S)
 
 
 class CallSlot:
@@ -213,32 +249,39 @@ class DriverChild:
         if self._pid is not None:
             os.kill(self._pid, signal.SIGUSR1)
 
-    def answer(self, whole_s: float = WHOLE_S) -> list[bytes]:
-        """Return the lines of an answer: of `whole_s` seconds at most, up to a call that hangs or crashes.
+    def call(self) -> tuple[str, tuple[int, ...]]:
+        """Return the call in progress ("": none) and the GPUs that it is about."""
+        function, _, gpus = self._call()
+        return function, gpus
+
+    def answer(self, limit_s: float = inf) -> list[bytes]:
+        """Return the lines of an answer: of `limit_s` seconds at most, up to a call that hangs or crashes.
 
         Never raises for what a driver does.
         """
-        found: list[bytes] = []
-        for line in self.lines(whole_s):
+        return [line for line in self.parts(TimeLimit(limit_s)) if line]
+
+    def parts(self, limit: TimeLimit) -> Iterator[bytes]:
+        """Yield the lines of an answer as they come, and an empty one at each pause; see `answer`."""
+        for line in self.lines(limit):
             if line == _DONE:
                 break
-            found += [line] if line else []
-        return found
+            yield line
 
-    def lines(self, whole_s: float = inf) -> Iterator[bytes]:
+    def lines(self, limit: TimeLimit | None = None) -> Iterator[bytes]:
         """Yield its lines, and an empty one at each pause, until it ends or is given up: `stop`.
 
         Raises RuntimeError with the traceback of an exception in the child.
         """
+        limit = limit or TimeLimit(inf)
         ready = select.poll()
         ready.register(self._lines, select.POLLIN)
         seen = [slot.changes() for slot in self._slots]
-        idle_s = all_s = 0.0
-        last_s = time.monotonic()
+        idle_s = 0.0
         while self._pid is not None:
-            has_lines = ready.poll(1000 * _PAUSE_S)
-            passed_s, last_s = min(time.monotonic() - last_s, _PAUSE_S), time.monotonic()
-            idle_s, all_s = idle_s + passed_s, all_s + passed_s
+            has_lines, passed_s = look(ready)
+            idle_s += passed_s
+            limit.passed_s += passed_s
             if has_lines:
                 idle_s = 0.0
                 if not (read := os.read(self._lines, _READ_BYTES)):
@@ -257,9 +300,9 @@ class DriverChild:
                     how = "did not return within" if functions[0] else "made no progress for"
                     return self._hung(f"{how} {limit_s:g} s")
                 yield b""
-            if all_s >= whole_s:
+            if limit.passed_s >= limit.limit_s:
                 return self._hung(
-                    f"was the last call: the driver did not give all answers within {WHOLE_S:g} s"
+                    f"was the last call: the driver did not give all answers within {limit.limit_s:g} s"
                 )
         return None
 

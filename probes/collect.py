@@ -11,7 +11,7 @@ from gputopo.probes.driver import decide, is_open_module, listed_gpus, module_ve
 from gputopo.probes.host import read_host
 from gputopo.probes.nics import max_rate, not_asked, peer_memory_module, read_network
 from gputopo.probes.nvml.gpu import MissingFacts, absent_facts, miss_all
-from gputopo.probes.nvml.reading import NvmlAnswers, NvmlReading
+from gputopo.probes.nvml.reading import DriverWait, NvmlAnswers, NvmlReading
 from gputopo.probes.pci import host_acs, interface_name, normal_address, read_pci
 from gputopo.probes.tensorflow_install import read_tensorflow
 from gputopo.probes.tree import NOT_IN_TREE, join_tree, nvlinks_between, tree_hop, with_addresses, with_slot
@@ -38,9 +38,14 @@ def read_machine(root: Path = Path("/")) -> Machine:
 
 
 @contextlib.contextmanager
-def begin(root: Path = Path("/")) -> Iterator[Callable[[], Machine]]:
-    """Begin to read this machine, as `read_machine`; the value of the `with` block returns the machine."""
-    with NvmlReading() as reading:
+def begin(
+    root: Path = Path("/"), on_wait: Callable[[DriverWait], None] = lambda wait: None
+) -> Iterator[Callable[[], Machine]]:
+    """Begin to read this machine, as `read_machine`; the value of the `with` block returns the machine.
+
+    `on_wait` is told what a slow driver does (NvmlReading).
+    """
+    with NvmlReading(on_wait) as reading:
         yield lambda: read_with(root, reading.answers)
 
 

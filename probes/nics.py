@@ -5,16 +5,18 @@ import errno
 import fcntl
 import os
 import re
-import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gputopo.probes.host import read_text
 from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import RETRIES, NicPort
 from gputopo.values.subject import item, within
+
+if TYPE_CHECKING:
+    import socket
 
 # linux/sockios.h, linux/ethtool.h: the request, and struct ethtool_link_settings without its bit masks.
 _SIOCETHTOOL = 0x8946
@@ -51,6 +53,8 @@ def max_rate(interface: str) -> float | str:
 
     Any user may ask. Nothing is sent and nothing is changed.
     """
+    import socket  # while NVML is asked in another process
+
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as door:
             head = _ask(door, interface, 0)
@@ -74,7 +78,7 @@ def rate_of(mask: bytes) -> float | str:
     return max((_RATES[bit] for bit in modes), default=0) or "NO_LINK_MODES"
 
 
-def _ask(door: socket.socket, interface: str, words: int) -> bytes:
+def _ask(door: "socket.socket", interface: str, words: int) -> bytes:
     buffer = array.array("B", bytes(_HEAD_BYTES + 3 * 4 * words))
     struct.pack_into("=I", buffer, 0, _GET_LINK_SETTINGS)
     struct.pack_into("b", buffer, _WORDS_AT, words)

@@ -27,7 +27,8 @@ def machine_from(sources: Sequence[str]) -> "Machine":
 def begin(sources: Sequence[str]) -> "Iterator[Callable[[], Machine]]":
     """Begin to read what `machine_from` returns; the value of the `with` block returns it.
 
-    NVML is asked in another process: modules may be loaded meanwhile.
+    NVML is asked in another process: modules may be loaded meanwhile. What a slow driver does is printed to
+    stderr.
     """
     if sources:
         from gputopo import captures
@@ -36,7 +37,7 @@ def begin(sources: Sequence[str]) -> "Iterator[Callable[[], Machine]]":
         return
     from gputopo.probes import collect
 
-    with collect.begin(root_folder()) as machine:
+    with collect.begin(root_folder(), lambda wait: to_stderr(f"gputopo: {wait.text}\n")) as machine:
         yield machine
 
 

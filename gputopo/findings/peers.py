@@ -71,10 +71,12 @@ _FACTS = {
     "virtualization": _SETTINGS,
     "temperature_c.target": _SETTINGS,
     "compute_mode": Compared(SETTING_DIFFERS, covered_by=usage.modes),
-    "persistence_mode": Compared(SETTING_DIFFERS, covered_by=usage.persistence),
 }
+_NOT_COMPARED = ("persistence_mode",)  # `usage.persistence` finds it, if it matters
 _PEERS = tuple(
-    path for path, field in fields_of(Gpu).items() if field.fact.peers and field.leaf and "[]" not in path
+    path
+    for path, field in fields_of(Gpu).items()
+    if field.fact.peers and field.leaf and "[]" not in path and path not in _NOT_COMPARED
 )
 _OF_DEFAULT_LIMIT = ("power_w.limit", "power_w.enforced_limit")  # the same, unless somebody sets them
 # What differs by the build of the card has one cause; each setting may have one of its own.

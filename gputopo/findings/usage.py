@@ -94,8 +94,7 @@ def _is_loaded(gpu: Gpu, processes: list[GpuProcess]) -> bool:
 def _shown(gpu: Gpu) -> list[str]:
     """Return the load, memory and power of a GPU in words if one of them shows use, else nothing."""
     memory, percent = gpu.memory_mib, gpu.utilization_percent.gpu
-    displays = bool(gpu.display_active) or any("graphics" in (one.kind or "") for one in gpu.processes or ())
-    power = gpu.power_w
+    displays, power = _drives_display(gpu), gpu.power_w
     draw, limit = power.draw, power.default_limit or power.enforced_limit or power.limit
     powered = draw is not None and limit is not None and draw >= USED_POWER.value * limit
     usual = 100 * DISPLAY_SHARE.value if displays else USED_PERCENT.value
@@ -112,6 +111,10 @@ def _shown(gpu: Gpu) -> list[str]:
         *([f"{draw:.0f} of {limit:.0f} W"] if powered and not (loaded or filled) else ()),
         *(["drives a display"] if displays else ()),
     ]
+
+
+def _drives_display(gpu: Gpu) -> bool:
+    return bool(gpu.display_active) or any("graphics" in (one.kind or "") for one in gpu.processes or ())
 
 
 def _unexplained_mib(gpu: Gpu, *, displays: bool) -> float:
@@ -238,8 +241,11 @@ def modes(gpu: Gpu) -> Iterator[Fault]:
 
 @each_gpu(PERSISTENCE_OFF)
 def persistence(gpu: Gpu) -> Iterator[Fault]:
-    """Find GPUs that lose their settings between programs."""
-    if gpu.persistence_mode is False:
+    """Find GPUs that the driver initialises for each program.
+
+    One that a display server uses stays initialised (docs.nvidia.com/deploy/driver-persistence, Overview).
+    """
+    if gpu.persistence_mode is False and not _drives_display(gpu):
         yield PERSISTENCE_OFF.fault(gpu, PERSISTENCE_OFF.title, {"persistence_mode": False})
 
 

@@ -1,6 +1,5 @@
 """The hosts of a job and the rank of this one, from all sources, in order of precedence. Pure."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -54,6 +53,8 @@ _FIRST_PORT, _PORTS = 20_000, 12_000
 
 def port_by(job: str) -> int:
     """Return the port of a job, by any text that its hosts share."""
+    import hashlib  # loads OpenSSL, and most commands have no job
+
     return _FIRST_PORT + int.from_bytes(hashlib.sha256(job.encode()).digest()[:4]) % _PORTS
 
 

@@ -105,12 +105,13 @@ class Nvml:
         """Return the handle of the GPU at an index in PCI order."""
         return Handle(self.ask("nvmlDeviceGetHandleByIndex", index))
 
-    def filled(self, function: str, struct: str, gpu: Handle) -> Any:
-        """Return a struct of pynvml that a function fills.
+    def filled(self, function: str, struct: str | type[ctypes.Structure], gpu: Handle) -> Any:
+        """Return a struct, of this type or of pynvml by this name, that a function fills.
 
         It is passed by reference: pynvml hands a bare one on by value, which ends the process.
         """
-        make: Callable[[], Any] | None = getattr(self._binding, struct, None)
+        make: Callable[[], Any] | None
+        make = getattr(self._binding, struct, None) if isinstance(struct, str) else struct
         if make is None:
             raise NotReadError("FUNCTION_NOT_FOUND")
         found = make()

@@ -12,6 +12,7 @@ from gputopo.probes.nvml.words import (
     MEMORY_LOCATIONS,
     NVLINK_ERRORS,
     PROCESS_FUNCTIONS,
+    SLOWDOWNS,
     SRAM_COUNTS,
     VIOLATIONS,
 )
@@ -24,13 +25,13 @@ NOT_ASKED = "NOT_ASKED"  # after a call that hung or crashed
 
 # What every GPU that works reports, and the refusals that are not its fault.
 _IDENTITY = {"name", "pci_address"}
-_NO_FAULTS = {"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "UNREADABLE_TEXT", NOT_ASKED}
+_NO_FAULTS = {"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "DEPRECATED", "UNREADABLE_TEXT", NOT_ASKED}
 _MAX_NVLINKS = 64  # NVML_NVLINK_MAX_LINKS is 36 in the newest header
 # The names of the two kinds of errors in `nvidia-smi -q -x`, where memories are counted one by one.
 _OLD_KINDS = {"corrected": "single_bit", "uncorrected": "double_bit"}
 _NEW_KINDS = {"corrected": "correctable", "uncorrected": "uncorrectable"}
 # What a GPU or driver without a count answers, as opposed to one that fails.
-_LACKS = {"NOT_SUPPORTED", "FUNCTION_NOT_FOUND"}
+_LACKS = {"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "DEPRECATED"}
 _ONE_BY_ONE = tuple(name for name in MEMORY_LOCATIONS if name not in ("device_memory", "sram"))
 # Before the first question about these, what was read so far is worth sending: a call may hang.
 _SENT_BEFORE = ("power_w.draw", "pcie.gen_now", "ecc.mode")
@@ -111,7 +112,7 @@ class FactReader:
     def gather(
         self, fact: str, names: Iterable[str], question: Callable[..., T], *args: object
     ) -> dict[str, T]:
-        """Ask for each name; return what was answered. One note for all where all have the same reason."""
+        """Ask for each name; return what was answered. Without any answer, one note has the best reason."""
         answers: dict[str, T] = {}
         reasons: dict[str, str] = {}
         for name in names:
@@ -119,8 +120,9 @@ class FactReader:
                 answers[name] = question(self.nvml, *self.handles, *args, name)
             except NotReadError as error:
                 reasons[within(fact, name)] = error.reason
-        if not answers and len(set(reasons.values())) == 1:
-            reasons = {fact: next(iter(reasons.values()))}
+        if reasons and not answers:
+            best = max(reasons.values(), key=lambda why: (why == LOST, why != "FUNCTION_NOT_FOUND"))
+            reasons = {fact: best}
         for path, reason in reasons.items():
             self.note(reason, path)
         return answers
@@ -136,15 +138,21 @@ class FactReader:
         self.missing.found(*(within(self.path, fact) for fact in facts))
 
 
-def read_gpu(gpu: FactReader, index: int) -> Iterator[Gpu]:
+def read_gpu(gpu: FactReader, index: int, nvml_version: str | None) -> Iterator[Gpu]:
     """Read a GPU, what identifies it first; yield what is known so far several times, and then all of it."""
+
+    def throttled_ns(nvml: Nvml, handle: Handle, name: str) -> int:
+        if name in SLOWDOWNS:
+            return questions.slowdown_ns(nvml, handle, nvml_version, name)
+        return questions.violation_ns(nvml, handle, name)
+
     for question in QUESTIONS:
         if question.facts[0] in _SENT_BEFORE:
             yield _gpu(gpu, index)
         gpu.facts |= gpu.read(question.facts, question.ask) or {}
     gpu.facts["ecc.counts"] = _error_counts(gpu) or None
     _read_mig(gpu)
-    gpu.facts["violation_ns"] = gpu.gather("violation_ns", VIOLATIONS, questions.violation_ns) or None
+    gpu.facts["violation_ns"] = gpu.gather("violation_ns", (*VIOLATIONS, *SLOWDOWNS), throttled_ns) or None
     gpu.facts["processes"] = _processes(gpu)
     yield _gpu(gpu, index)
     gpu.facts["nvlinks"] = _nvlinks(gpu)

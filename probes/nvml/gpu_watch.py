@@ -25,7 +25,9 @@ EACH, SECOND, TWO_SECONDS, TEN_SECONDS = 1, 4, 8, 40
 # Policies that take clocks from a GPU at work; the others of VIOLATIONS count idle time, or all of these.
 POLICIES = ("power", "thermal", "sync_boost", "board_limit", "reliability")
 # What a driver does not know now it will not know later.
-_FOR_GOOD = frozenset({"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "NO_PERMISSION", "INVALID_ARGUMENT"})
+_FOR_GOOD = frozenset(
+    {"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "DEPRECATED", "NO_PERMISSION", "INVALID_ARGUMENT"}
+)
 _KINDS = ("compute", "graphics")
 
 

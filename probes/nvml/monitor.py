@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import msgspec
 
-from gputopo.probes.child import Channel, DriverChild, DriverStop
+from gputopo.probes.child import Channel, DriverChild, DriverStop, whole_s
 from gputopo.probes.nvml.door import Handle, NotReadError, handle_number, open_nvml
 from gputopo.probes.nvml.questions import fact
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
@@ -230,7 +230,7 @@ class WatcherChild(Closed):
 
     def _answer(self) -> list[bytes]:
         """Return the parts of an answer."""
-        parts = self._child.answer()
+        parts = self._child.answer(whole_s(len(self._gpus)))
         if not self._closed:
             self.stop = self._child.stop
         return parts

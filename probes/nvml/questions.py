@@ -4,6 +4,8 @@ The functions are pynvml's. Every question raises NotReadError where there is no
 is worked round here.
 """
 
+import ctypes
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -37,6 +39,7 @@ from gputopo.probes.nvml.words import (
     P2P_STATUS,
     PROCESS_FUNCTIONS,
     RECOVERY_ACTIONS,
+    SLOWDOWNS,
     SRAM_COUNTS,
     THRESHOLDS,
     VIOLATIONS,
@@ -284,6 +287,27 @@ def violation_ns(nvml: Nvml, gpu: Handle, policy: str) -> int:
     return int(nvml.ask("nvmlDeviceGetViolationStatus", gpu, VIOLATIONS[policy]).violationTime)
 
 
+def slowdown_ns(nvml: Nvml, gpu: Handle, nvml_version: str | None, cause: str) -> int:
+    """Return how long the hardware has halved the clocks since the driver loaded. A key of SLOWDOWNS.
+
+    `nvml_version`: `13.580.82.07`. Raises NotReadError for a version whose number of the field is not known.
+    """
+    return nvml.field(gpu, _slowdown_field(nvml_version, cause))
+
+
+def _slowdown_field(nvml_version: str | None, cause: str) -> int:
+    """Return the number of the field; what a number between 580.65 and 580.82 means was never published."""
+    match = re.match(r"\d+\.(\d+)\.(\d+)", nvml_version or "")
+    if match is None:
+        raise NotReadError("FIELD_NUMBER_UNKNOWN")
+    driver = int(match[1]), int(match[2])
+    if driver < (575, 51):
+        raise NotReadError("FUNCTION_NOT_FOUND")
+    if (580, 65) < driver < (580, 82):
+        raise NotReadError("FIELD_NUMBER_UNKNOWN")
+    return SLOWDOWNS[cause][driver >= (580, 82)]
+
+
 def mig_modes(nvml: Nvml, gpu: Handle) -> tuple[bool, bool]:
     """Return whether the GPU is split into instances now and after a reset."""
     now, pending = nvml.ask("nvmlDeviceGetMigMode", gpu)
@@ -446,12 +470,23 @@ def nvlink_fields(
     return {"speed": speed} | dict(zip(counters, values[len(speeds) :], strict=True))
 
 
+class _FabricInfo(ctypes.Structure):
+    """nvmlGpuFabricInfo_t of nvml.h; in nvidia-ml-py before 13.615 its UUID has 80 bytes instead of 16."""
+
+    _fields_ = (
+        ("clusterUuid", ctypes.c_char * 16),
+        ("status", ctypes.c_uint),
+        ("cliqueId", ctypes.c_uint),
+        ("state", ctypes.c_ubyte),
+    )
+
+
 def fabric_info(nvml: Nvml, gpu: Handle) -> Any:
     """Return the struct of the NVSwitch fabric, the newest that the driver fills; NOT_SUPPORTED without."""
-    structs = (
+    structs: tuple[tuple[str, str | type[ctypes.Structure]], ...] = (
         ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v3_t"),
         ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t"),
-        ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),
+        ("nvmlDeviceGetGpuFabricInfo", _FabricInfo),  # drivers before 550
     )
     info = first(*(partial(nvml.filled, *one, gpu) for one in structs))
     if int(info.state) == _FABRIC_NONE:

@@ -4,15 +4,13 @@ The child sends whole values: the driver, each GPU, each pair. Where a call stop
 without that call. About the GPU of that call it asks again what was answered before, and nothing else.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from itertools import combinations
 from typing import NamedTuple, Self
 
 import msgspec
 
-from gputopo.probes import child
-from gputopo.probes.child import Channel, DriverChild, DriverStop
+from gputopo.probes.child import Channel, DriverChild, DriverStop, TimeLimit, is_starting, whole_s
 from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml, open_nvml
 from gputopo.probes.nvml.gpu import (
     NOT_ASKED,
@@ -30,6 +28,9 @@ from gputopo.values.subject import at_gpu, at_link
 # Ours: no host has as many, so a larger count is garbage.
 MAX_GPUS = 256
 _NO_SUCH_GPU = "INVALID_ARGUMENT"
+# After so many seconds of waiting for the driver the user is told, and at most so often what it does. Not
+# measured; chosen because 16 initialised GPUs answer within a second, and a terminal looks dead after three.
+WAIT_S = 3.0
 
 
 class NvmlAnswers(NamedTuple):
@@ -42,6 +43,27 @@ class NvmlAnswers(NamedTuple):
     missing: Mapping[str, str] = {}  # the reasons of absent facts, by path
     counted: int = 0  # the number of GPUs that NVML reports, which may be garbage
     stops: tuple[DriverStop, ...] = ()  # the calls that hung or crashed
+
+
+class DriverWait(NamedTuple):
+    """What a driver does that has not given all answers after some seconds."""
+
+    function: str  # the call in progress, empty between two calls
+    gpus: tuple[int, ...]  # that the call is about
+    counted: int | None  # the number of GPUs, None before it is known
+    persistence_off: bool  # a GPU that was read has persistence mode off
+
+    @property
+    def text(self) -> str:
+        """What is waited for: `waiting for the NVIDIA driver to initialise GPU 2 (3 of 8)`."""
+        gpus = " and ".join(f"GPU {gpu}" for gpu in self.gpus)
+        if not gpus:
+            return "waiting for the NVIDIA driver to start"
+        if not is_starting(self.function):
+            return f"waiting for the NVIDIA driver to answer about {gpus}"
+        place = f"{self.gpus[0] + 1} of {self.counted}"
+        why = "; persistence mode avoids this wait" if self.persistence_off else ""
+        return f"waiting for the NVIDIA driver to initialise {gpus} ({place}){why}"
 
 
 class NvmlPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -76,14 +98,21 @@ class Received:
         self._last = MAX_GPUS
         self._missing = MissingFacts()
 
-    def add(self, lines: list[bytes], stop: DriverStop | None) -> None:
-        """Add the answer of one child."""
-        for line in lines:
-            self.put(_decoder.decode(line))
-        if stop is not None:
-            self.stops.append(stop)
-            if len(stop.gpus) == 1:
-                self.allowed[stop.gpus[0]] = stop.before
+    @property
+    def counted(self) -> int | None:
+        """The number of GPUs to read, None before it is known."""
+        return None if self._counted is None else min(self._counted, self._last)
+
+    @property
+    def persistence_off(self) -> bool:
+        """Whether a GPU that was read has persistence mode off."""
+        return any(gpu.persistence_mode is False for gpu in self._gpus.values())
+
+    def add_stop(self, stop: DriverStop) -> None:
+        """Add the call that ended a child."""
+        self.stops.append(stop)
+        if len(stop.gpus) == 1:
+            self.allowed[stop.gpus[0]] = stop.before
 
     def put(self, part: NvmlPart) -> None:
         """Add one part."""
@@ -109,7 +138,7 @@ class Received:
         if self._counted is None:
             reason = self.error or (stops[-1].kind.upper() if stops else "UNKNOWN")
             return NvmlAnswers(reason, self._driver, missing=self._missing.reasons, stops=stops)
-        gpus = tuple(map(self._gpu, range(min(self._counted, self._last))))
+        gpus = tuple(map(self._gpu, range(self.counted or 0)))
         pairs = combinations(range(len(gpus)), 2)
         links = tuple(self.links.get((a, b), Link(a=a, b=b)) for a, b in pairs)
         return NvmlAnswers(None, self._driver, gpus, links, self._missing.reasons, self._counted, stops)
@@ -139,11 +168,17 @@ class Received:
 
 
 class NvmlReading:
-    """A reading of NVML that begins at once, in a child; `answers` waits for its end. Close it (`with`)."""
+    """A reading of NVML that begins at once, in a child; `answers` waits for its end. Close it (`with`).
 
-    def __init__(self) -> None:
+    `on_wait` is told what a driver does that has not given all answers: after WAIT_S seconds, and after as
+    many of something else.
+    """
+
+    def __init__(self, on_wait: Callable[[DriverWait], None] = lambda wait: None) -> None:
+        self._on_wait = on_wait
+        self._told, self._told_s = "", 0.0
         self._received = Received()
-        self._until_s = time.monotonic() + child.WHOLE_S
+        self._limit = TimeLimit(whole_s(0))
         self._child = self._start()
 
     def __enter__(self) -> Self:
@@ -156,13 +191,28 @@ class NvmlReading:
     def answers(self) -> NvmlAnswers:
         """Wait for the answers and return them. Never raises for what a driver does."""
         while self._child is not None:
-            lines = self._child.answer(max(self._until_s - time.monotonic(), 0.1))
+            for line in self._child.parts(self._limit):
+                if line:
+                    self._received.put(_decoder.decode(line))
+                    self._limit.limit_s = whole_s(self._received.counted or 0)
+                else:
+                    self._tell(self._child)
             stop = self._child.stop
             self._child.close()
-            self._received.add(lines, stop)
-            again = stop is not None and time.monotonic() < self._until_s
+            if stop is not None:
+                self._received.add_stop(stop)
+            again = stop is not None and self._limit.passed_s < self._limit.limit_s
             self._child = self._start() if again else None
         return self._received.answers()
+
+    def _tell(self, child: DriverChild) -> None:
+        """Tell what is waited for, WAIT_S seconds after what was told before was over."""
+        wait = DriverWait(*child.call(), self._received.counted, self._received.persistence_off)
+        if wait.text == self._told:
+            self._told_s = self._limit.passed_s
+        elif self._limit.passed_s - self._told_s >= WAIT_S:
+            self._told_s, self._told = self._limit.passed_s, wait.text
+            self._on_wait(wait)
 
     def _start(self) -> DriverChild | None:
         try:
@@ -230,7 +280,7 @@ def _ask(nvml: Nvml, received: Received, put: Callable[[NvmlPart], None]) -> Non
             continue
         if index not in received.whole:
             reader = FactReader(nvml, missing, at_gpu(index), handles[index])
-            for gpu in read_gpu(reader, index):
+            for gpu in read_gpu(reader, index, driver.nvml_version):
                 whole = "lost" in reader.facts
                 if whole:
                     _note_whole(index, reader.no_answer, missing)

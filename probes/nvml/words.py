@@ -15,6 +15,12 @@ VIOLATIONS = {
     "total_base_clocks": 11,
 }
 
+# NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN and _HW_POWER_BRAKE_SLOWDOWN: their numbers up to driver
+# 580.65 and from 580.82 on, by the names of `nvidia-smi -q -x`. Until 570 and from 580.82 on, the first
+# numbers are about power smoothing. Sources: nvml.h of CUDA 12.8 (driver 570: without them), 12.9 and 12.9.1
+# (575.51, 575.57), 13.0 (580.65), 13.0.1 (580.82) and later; nvidia-ml-py 12.575.51, 13.580.65, 13.580.82.
+SLOWDOWNS = {"hw_thermal_slowdown": (252, 270), "hw_power_brake_slowdown": (253, 271)}
+
 # nvmlBrandType_t, in the words of nvidia-smi
 BRANDS = {
     1: "Quadro",

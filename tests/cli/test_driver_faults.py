@@ -26,13 +26,16 @@ from tests.kit.sysfs import write_tree
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 HANG_S = 2.0  # a deadline that a test can wait for
+# What is waited for is not printed, however busy this machine is: test_driver_states has it.
 _INSPECT = """
+from gputopo.probes.nvml import reading
+reading.WAIT_S = float("inf")
 from gputopo.cli import main
 main()
 """
 _IMPATIENT = f"""
 from gputopo.probes import child
-child.NVML_LIMITS = child.NVML_LIMITS._replace(nvml_s={HANG_S})
+child.NVML_LIMITS = child.NVML_LIMITS._replace(start_s={HANG_S}, nvml_s={HANG_S})
 {_INSPECT}
 """
 INIT, COUNT, HANDLE = "nvmlInitWithFlags", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2:2"

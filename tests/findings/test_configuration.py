@@ -29,6 +29,17 @@ def test_a_screen_or_an_idle_server_leaves_a_card_free() -> None:
         assert findings.find(all_of(idle, gpu(1, processes=processes))(sound())) == ()
 
 
+def test_persistence_mode_matters_on_a_card_that_no_display_server_keeps_initialised() -> None:
+    off = every_gpu(**IDLE, memory_mib={"used": 22}, persistence_mode=False)
+    assert [one.id for one in findings.find(off(sound()))] == ["configuration.persistence_off"]
+    for kept in (gpu(1, display_active=True), gpu(1, processes=process("graphics"))):
+        (found,) = findings.find(all_of(off, kept)(sound()))
+        assert found.subject.text == "gpus:0,2-3"
+    alone = gpu(1, persistence_mode=False, display_active=True)
+    assert findings.find(all_of(off, every_gpu(persistence_mode=True), alone)(sound())) == ()
+    assert findings.find(all_of(off, every_gpu(persistence_mode=None))(sound())) == ()
+
+
 def test_use_without_a_process_is_reported_with_what_shows_it() -> None:
     (found,) = findings.find(sound())
     assert (found.id, found.severity, found.subject.text) == ("gpu.busy", "warning", "gpus:0-3")

@@ -4,13 +4,14 @@
 after @ is the GPU that a fault is about; without one it is GPU 1 (GPU 0 where there is no other, and for
 `order_swapped`).
 `FAULTS` is the table. The states `busy` and `idle_link` in it are no faults: nothing should be found on them.
+`DRIVER_STATES` are named in the same way: a cold driver (which takes its time), another version of it.
 A fault that the cards of a scenario cannot report (ECC on a GeForce) raises ValueError.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tests.kit import gpu_faults, host_faults
+from tests.kit import driver_states, gpu_faults, host_faults
 from tests.kit.scenarios import SCENARIOS
 from tests.kit.specs import Scenario
 
@@ -43,7 +44,7 @@ def _box(says: str, apply: Callable[[Scenario], Scenario]) -> Fault:
     return Fault(says, apply, of_gpu=False)
 
 
-_G, _H = gpu_faults, host_faults
+_G, _H, _D = gpu_faults, host_faults, driver_states
 
 FAULTS: dict[str, Fault] = {
     # No faults
@@ -101,6 +102,21 @@ FAULTS: dict[str, Fault] = {
     "no_privileges": _box("config space is not readable: access control is not known", _H.no_privileges),
 }
 
+DRIVER_STATES: dict[str, Fault] = {
+    "cold_init": _box("nvmlInit takes 12 s", _D.cold_init),
+    "cold_count": _box("the count of the GPUs takes 12 s", _D.cold_count),
+    "cold_gpu": _gpu("its first handle takes 12 s", _D.cold_gpu),
+    "cold_gpus": _box("the first handle of each GPU takes 9 s", _D.cold_gpus),
+    "micro_vm": _box("in a virtual machine without a PCI bus", _D.micro_vm),
+    "clocks_deprecated": _box("application clocks are answered with DEPRECATED", _D.clocks_deprecated),
+    "was_slowed_down": _gpu("slowed down by the hardware for hours", _D.was_slowed_down),
+    "driver_570": _box("driver 570.172.08", _D.driver_570),
+    "driver_580_65": _box("driver 580.65.06", _D.driver_580_65),
+    "driver_580_76": _box("driver 580.76.05", _D.driver_580_76),
+    "driver_580_82": _box("driver 580.82.07", _D.driver_580_82),
+}
+_ALL = FAULTS | DRIVER_STATES
+
 
 def broken(scenario: str | Scenario, *faults: str) -> Scenario:
     """Return a scenario (or the one of a name) with faults, each as NAME or NAME@GPU.
@@ -113,11 +129,11 @@ def broken(scenario: str | Scenario, *faults: str) -> Scenario:
         scenario = SCENARIOS[scenario]
     for fault in faults:
         name, at, number = fault.partition("@")
-        if name not in FAULTS or (at and not number.isdecimal()):
+        if name not in _ALL or (at and not number.isdecimal()):
             raise ValueError(
-                f"no fault {fault!r}; there are {', '.join(FAULTS)}, each with @GPU where it is one's"
+                f"no fault {fault!r}; there are {', '.join(_ALL)}, each with @GPU where it is one's"
             )
-        scenario = FAULTS[name].on(scenario, int(number) if at else None)
+        scenario = _ALL[name].on(scenario, int(number) if at else None)
     return scenario
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from gputopo.probes.collect import read_with
 from gputopo.probes.nvml.gpu_watch import GpuWatch, GpuWatchChild
-from gputopo.probes.nvml.reading import NvmlAnswers, NvmlReading, Received, ask_all
+from gputopo.probes.nvml.reading import DriverWait, NvmlAnswers, NvmlReading, Received, ask_all
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import MachineSample
 from tests.kit.nvml import FakeNvml, installed
@@ -38,7 +38,7 @@ def read_here(root: Path = Path("/nonexistent")) -> Machine:
 class ReadingHere(NvmlReading):
     """A reading without a child process: a fork of a process with all tests loaded takes 50 ms."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_wait: Callable[[DriverWait], None] = lambda wait: None) -> None:
         self._received, self._child = Received(), None
 
     def answers(self) -> NvmlAnswers:

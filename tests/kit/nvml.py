@@ -47,6 +47,8 @@ class FakeNvml:
         self._events: dict[int, set[int]] = {}  # event set: the GPUs that it listens to
         self._xids = list(scenario.xids)
         self.now: Callable[[], float] = time.monotonic
+        self.sleep: Callable[[float], None] = time.sleep
+        self._warm: set[int | None] = set()  # the GPUs that have a handle; None: they are counted
         self._began_s: float | None = None
         self._changes: list[tuple[float, Callable[[Scenario], Scenario]]] = []
 
@@ -167,11 +169,22 @@ class FakeNvml:
                 return codes[key]
         return SUCCESS
 
+    def _warm_up(self, gpu: int | None, takes_s: float) -> None:
+        """Take the time of a first call, once for each process, as a driver without persistence mode does."""
+        if gpu not in self._warm:
+            self._warm.add(gpu)
+            self._take(takes_s)
+
+    def _take(self, takes_s: float) -> None:
+        if takes_s:
+            self.sleep(takes_s)
+
     # Calls that are not about one GPU alone, or return more than one thing
 
     def _call_nvmlInitWithFlags(self, _: int) -> int:  # noqa: N802
         for meet in self._faults:
             meet("nvmlInitWithFlags", None)
+        self._take(self.scenario.init_s)
         if not self.init_code:
             self.open += 1
         return self.init_code
@@ -189,11 +202,13 @@ class FakeNvml:
         return code or give(names[pid.value].encode(), [text])
 
     def _call_nvmlDeviceGetCount_v2(self, count: Any) -> int:  # noqa: N802
+        self._warm_up(None, self.scenario.count_s)
         return self._code("nvmlDeviceGetCount", None) or give(len(self.scenario.gpus), [count])
 
     def _call_nvmlDeviceGetHandleByIndex_v2(self, index: Any, device: Any) -> int:  # noqa: N802
         if index.value >= len(self.scenario.gpus):
             return INVALID_ARGUMENT
+        self._warm_up(index.value, self.scenario.gpus[index.value].initialise_s)
         code = self._code("nvmlDeviceGetHandleByIndex_v2", index.value)
         if not code:
             ctypes.c_void_p.from_buffer(device._obj).value = _HANDLES_FROM + index.value
@@ -219,7 +234,7 @@ class FakeNvml:
         for place in range(count.value):
             value = wanted[place]
             name = f"field[{value.fieldId}]"
-            reported = field_value(gpu, value.fieldId, value.scopeId)
+            reported = field_value(gpu, value.fieldId, value.scopeId, self.scenario.driver_version)
             own = self._refused.get((name, None), gpu.refuses.get(name))
             value.nvmlReturn = own if own is not None else NOT_SUPPORTED if reported is None else SUCCESS
             long = reported is not None and reported >= 1 << 32

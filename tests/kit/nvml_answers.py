@@ -160,11 +160,30 @@ def of_link(gpu: GpuSpec, link: int, give: Callable[[NvLinkSpec], int]) -> int |
 _SPEED_FIELDS = {84 + link: link for link in range(6)} | {126 + link: link for link in range(6, 12)}
 
 
-def field_value(gpu: GpuSpec, number: int, scope: int) -> int | None:
+# Power smoothing, where it is reported: three numbers that are no times.
+_SMOOTHING = (0, 2, 1)
+
+
+def slowdown_fields(driver_version: str) -> dict[int, int]:
+    """Return which of `GpuSpec.slowdown_ns` a field number is about, -1 for power smoothing.
+
+    By the nvml.h of that driver: R570 has power smoothing at 251 and no slowdowns; R575 put the slowdowns
+    there; 580.82 put power smoothing back, and the slowdowns after it.
+    """
+    release, update = map(int, driver_version.split(".")[:2])
+    if (575, 51) <= (release, update) < (580, 82):
+        return {252: 0, 253: 1}
+    after = {270: 0, 271: 1} if (release, update) >= (580, 82) else {}
+    return {252: -1, 253: -1, **after} if release >= 570 else {}
+
+
+def field_value(gpu: GpuSpec, number: int, scope: int, driver_version: str) -> int | None:
     """Return a field value (NVML_FI_*) of a GPU or.
 
     By `scope`, of one of its NVLinks; None: not supported.
     """
+    if (place := slowdown_fields(driver_version).get(number)) is not None:
+        return gpu.slowdown_ns[place] if place >= 0 else _SMOOTHING[number - 251]
     if number == 82:  # NVML_FI_DEV_MEMORY_TEMP
         return gpu.memory_temperature
     if number in gpu.fields:

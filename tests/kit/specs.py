@@ -10,6 +10,7 @@ from typing import Any
 
 NOT_SUPPORTED = 3
 GPU_IS_LOST = 15
+DEPRECATED = 26
 
 # What a GeForce driver refuses: error correction, user clocks, MIG, violation times, the newer thermals.
 CONSUMER = dict.fromkeys(
@@ -145,6 +146,8 @@ class GpuSpec:
     violations: Mapping[int, int] = field(
         default_factory=lambda: dict.fromkeys((0, 1, 2, 3, 4, 5, 10, 11), 0)
     )
+    # ns of hardware slowdown: by heat, by the power brake. Drivers before 575 do not report them.
+    slowdown_ns: tuple[int, int] = (0, 0)
     power_mw: int = 61_500
     power_limit_mw: int = 400_000
     power_default_mw: int = 400_000
@@ -197,6 +200,7 @@ class GpuSpec:
     fabric: Mapping[str, int] | None = None  # the fields of nvmlGpuFabricInfo_v3_t
     refuses: Mapping[str, int] = field(default_factory=dict)
     lost: str | None = None
+    initialise_s: float = 0.0  # how long the first handle takes in each process
 
 
 @dataclass(frozen=True)
@@ -216,10 +220,13 @@ class Scenario:
     cuda_version: int = 12_040
     p2p: Mapping[tuple[int, int], int] = field(default_factory=dict)
     init_code: int = 0  # what nvmlInit returns
+    init_s: float = 0.0  # how long nvmlInit takes
+    count_s: float = 0.0  # how long the first count of the GPUs takes in each process
     peer_memory: str | None = "nvidia_peermem"  # the kernel module for GPUDirect RDMA
     driver_loaded: bool = True  # the kernel module, and with it /dev/nvidia*
-    pci_shown: bool = True  # False: a container that hides the PCI tree
+    pci_shown: bool = True  # False: a container or a micro-VM that hides the PCI tree
     container: str | None = None
+    virtual: bool = False  # a virtual machine
     iommu: str | None = None  # the type of the GPUs' IOMMU groups: identity, DMA-FQ; None: no IOMMU
     privileged: bool = True  # False: config space is readable up to its first 64 bytes only
     xids: tuple[tuple[int, int], ...] = ()  # (GPU, code), delivered to every event set

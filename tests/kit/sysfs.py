@@ -194,7 +194,7 @@ def _link(link: Path, target: Path) -> None:
 
 
 def _write_host(scenario: Scenario, root: Path) -> None:
-    flags = "flags\t\t: fpu vme msr sse sse2 avx2"
+    flags = "flags\t\t: fpu vme msr sse sse2 avx2" + (" hypervisor" if scenario.virtual else "")
     cpu = f"processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: {scenario.cpu_model}\n{flags}\n"
     write_files(
         root,

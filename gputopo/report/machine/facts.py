@@ -15,6 +15,8 @@ _REASONS = {
     "GPU_IS_LOST": "the GPU fell off the bus or does not answer",
     "NO_PERMISSION": "needs more rights",
     "FUNCTION_NOT_FOUND": "the driver is too old for it",
+    "DEPRECATED": "the driver no longer offers it",
+    "FIELD_NUMBER_UNKNOWN": "NVIDIA renumbered it near this driver version",
     "INVALID_ARGUMENT": "the driver does not know the question",
     "UNKNOWN": "the driver does not know",
     "LIBRARY_NOT_FOUND": "no libnvidia-ml.so.1",

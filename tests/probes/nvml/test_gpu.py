@@ -6,6 +6,7 @@ import pytest
 from gputopo.probes.nvml.words import SRAM_COUNTS
 from gputopo.values.machine import GpuProcess, Machine, NvLink
 from tests.kit.distinct import DISTINCT
+from tests.kit.faults import selected
 from tests.kit.machines import leaves, read_here
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, Scenario, changed
@@ -200,6 +201,24 @@ def test_violation_times_that_are_all_refused_are_one_missing_fact() -> None:
     machine = read_one(SCENARIOS["desktop"])
     assert machine.gpus[0].violation_ns is None
     assert [path for path in machine.missing if "violation" in path] == ["gpus[0].violation_ns"]
+
+
+def test_times_of_hardware_slowdown_are_kept_where_the_other_times_are_refused() -> None:
+    desktop = selected("desktop+was_slowed_down@0+driver_580_82")
+    machine = read_one(desktop)
+    hours = {"hw_thermal_slowdown": 3600 * 10**9, "hw_power_brake_slowdown": 7200 * 10**9}
+    assert machine.gpus[0].violation_ns == hours
+    assert machine.missing["gpus[0].violation_ns.thermal"] == "NOT_SUPPORTED"
+
+
+def test_numbers_of_power_smoothing_are_never_read_as_times() -> None:
+    versions = ("550.163.01", "570.172.08", "575.51.03", "580.65.06", "580.82.07", "595.71.05")
+    reported = {one: f"13.{one}" for one in versions} | {"570.211.01": "12.570", "580.82.09": "?"}
+    for driver, nvml in reported.items():
+        scenario = changed(SCENARIOS["four"], driver_version=driver, nvml_version=nvml)
+        times = read_one(scenario).gpus[0].violation_ns
+        assert times is not None
+        assert {times.get(name, 0) for name in ("hw_thermal_slowdown", "hw_power_brake_slowdown")} == {0}
 
 
 def test_a_split_card_reports_it_and_its_refused_load_costs_nothing_else() -> None:

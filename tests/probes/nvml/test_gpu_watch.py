@@ -24,7 +24,7 @@ from tests.kit.distinct import DISTINCT
 from tests.kit.faults import broken
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
-from tests.kit.specs import CONSUMER, ProcessSpec, Scenario, changed
+from tests.kit.specs import CONSUMER, DEPRECATED, ProcessSpec, Scenario, changed
 
 PERIOD_S = 0.25
 
@@ -102,8 +102,9 @@ def test_what_changes_slowly_is_asked_less_often_and_by_each_gpu_in_another_samp
     assert len({tuple(asked("temperature_c", number)) for number in range(4)}) == 4
 
 
-def test_a_geforce_is_asked_once_for_what_its_driver_does_not_report(watching: Start) -> None:
-    watched = watching(changed(SCENARIOS["four"], {0: {"refuses": CONSUMER}}))
+@pytest.mark.parametrize("refuses", [CONSUMER, {"nvmlDeviceGetViolationStatus": DEPRECATED}])
+def test_what_a_driver_does_not_report_is_asked_once(refuses: Mapping[str, int], watching: Start) -> None:
+    watched = watching(changed(SCENARIOS["four"], {0: {"refuses": refuses}}))
     samples = [watched.sample()[0] for _ in range(12)]
     assert {sample.throttled_s for sample in samples} == {None}
     assert all(sample.graphics_mhz for sample in samples)

@@ -1,3 +1,4 @@
+import ctypes
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -159,6 +160,20 @@ def test_a_gpu_that_has_joined_reports_it_and_how_it_is() -> None:
     fabric = read(box(JOINED)).gpus[0].fabric
     assert (fabric.state, fabric.status) == ("completed", "success")
     assert fabric.health == {"summary": "healthy", "bandwidth": "full"}
+
+
+def test_a_driver_before_550_has_a_struct_of_28_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake, sizes = box(JOINED), []
+    fake.without("nvmlDeviceGetGpuFabricInfoV")
+    reported = fake.nvmlDeviceGetGpuFabricInfo
+
+    def measured(handle: Any, info: Any) -> int:
+        sizes.append(ctypes.sizeof(info._obj))
+        return reported(handle, info)
+
+    monkeypatch.setitem(fake._symbols, "nvmlDeviceGetGpuFabricInfo", measured)
+    fabric = read(fake).gpus[0].fabric
+    assert (fabric.state, fabric.status, fabric.clique_id, set(sizes)) == ("completed", "success", 0, {28})
 
 
 @pytest.mark.parametrize(("code", "state"), [(1, "not started"), (2, "in progress")])

@@ -5,10 +5,13 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from gputopo.probes import child
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import Monitor, Watcher, WatcherChild
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
 from tests.kit.distinct import DISTINCT
+from tests.kit.driver_time import DriverTime
+from tests.kit.faults import selected
 from tests.kit.nvml import FakeNvml, crash, hang, installed
 from tests.kit.scenarios import SCENARIOS
 
@@ -119,6 +122,14 @@ def test_a_driver_that_fails_during_a_run_costs_the_samples_after_it() -> None:
         assert monitor.stop.text.startswith("nvmlDeviceGetPowerUsage of GPU 1 ")
         assert "SIGSEGV" in monitor.stop.text
         assert monitor.observe().gpus == ()
+
+
+def test_a_cold_driver_may_take_as_long_to_be_watched_as_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake, time_of_driver = FakeNvml(selected("dgx1+cold_init+cold_gpus")), DriverTime()
+    fake.sleep = time_of_driver.sleep
+    monkeypatch.setattr(child, "look", time_of_driver.look)
+    with installed(fake), WatcherChild(range(8)) as watcher:
+        assert [sample.power_w for sample in watcher.observe().gpus] == [31.7] * 8
 
 
 def test_a_child_can_be_closed_while_another_thread_waits_for_its_sample() -> None:
