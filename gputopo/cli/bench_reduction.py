@@ -61,12 +61,15 @@ def _measure(model: str, method: str | None, machine: "Machine", chosen: tuple[i
     Raises HardwareError for an NVIDIA device whose driver does not work, UsageError for fewer than two
     devices or a method that there is not.
     """
+    from gputopo.findings import support_of
     from gputopo.launch.jobs import reduction_bench
+    from gputopo.launch.supervise.watchdog import START_S
     from gputopo.planner.choose import plan_environment
     from gputopo.topology.hops import reduction_groups
 
     gpus = _gpus(chosen, machine)
     began = time.time()
+    compiles = gpus is not None and any(support_of(machine, machine.gpus[gpu]).compiles for gpu in gpus)
     groups = () if gpus is None else reduction_groups(machine, gpus)
     times = reduction_bench.measure(
         model,
@@ -74,6 +77,7 @@ def _measure(model: str, method: str | None, machine: "Machine", chosen: tuple[i
         methods=None if method is None else (method,),
         visible=None if gpus is None else plan_environment(machine, gpus),
         groups=groups,
+        silence_limit_s=START_S if compiles else reduction_bench.SILENCE_LIMIT_S,
         progress=lambda method, number, count: to_stderr(
             f"gputopo: reduction {number + 1} of {count}: {method}\n"
         ),

@@ -21,6 +21,7 @@ def test_what_nccl_tests_lack_on_a_host_is_stated(
     nccl: NcclTests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(nccl.folder))
+    monkeypatch.delenv("LD_LIBRARY_PATH")
     lacks = tools_at(HERE, "auto", tmp_path).lacks
     assert lacks == {"nccl-tests": "no GPU", "ib_write_bw": "no active RDMA port"}
     gpu(tmp_path)

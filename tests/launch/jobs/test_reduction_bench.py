@@ -169,6 +169,7 @@ def test_the_chosen_gpus_replace_the_visible_ones_in_pci_order() -> None:
     assert json.loads(times.not_measured[0].reason) == {
         "CUDA_VISIBLE_DEVICES": "3,1",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_CACHE_MAXSIZE": "4294967296",
     }
     times = measure("alexnet", None, 2, ["copy"], {}, command=Worker(script))
     assert json.loads(times.not_measured[0].reason) == {"CUDA_VISIBLE_DEVICES": "-1"}
