@@ -7,7 +7,16 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from gputopo.copies.numbers import Pair, by_copy_engine, is_large, pair_copies, pair_of, rate, runs_agree
+from gputopo.copies.numbers import (
+    AGREE_SHARE,
+    Pair,
+    by_copy_engine,
+    is_large,
+    pair_copies,
+    pair_of,
+    rate,
+    runs_agree,
+)
 from gputopo.reference.expectations import (
     GpuExpectation,
     NvLinkExpectation,
@@ -234,6 +243,30 @@ def speed_classes(speeds: Mapping[Pair, PairSpeed]) -> dict[Pair, int]:
     for number, members in enumerate(_classes(ordered)):
         classes |= dict.fromkeys(members, number)
     return {pair: classes[speed.gb_per_s] for pair, speed in speeds.items()}
+
+
+def speed_groups(rates: Mapping[Pair, float]) -> list[tuple[int, ...]]:
+    """Return the GPUs in groups: every pair within one is faster than every pair of two groups.
+
+    A group of one GPU is one that is slow with every peer. All in one group where no gap beyond the noise of
+    repeats divides them so; of several gaps the widest that does.
+    """
+    worst: dict[Pair, float] = {}
+    for (a, b), gb_per_s in rates.items():
+        pair = (min(a, b), max(a, b))
+        worst[pair] = min(gb_per_s, worst.get(pair, gb_per_s))
+    gpus = sorted({gpu for pair in worst for gpu in pair})
+    steps = list(pairwise(sorted(worst.values())))
+    for slow, fast in sorted(steps, key=lambda step: step[0] / step[1]):
+        if slow >= (1 - AGREE_SHARE) * fast:
+            break
+        group = {gpu: {gpu} for gpu in gpus}
+        for a, b in (pair for pair, gb_per_s in worst.items() if gb_per_s >= fast):
+            group[a] |= group[b]
+            group.update(dict.fromkeys(group[a], group[a]))
+        if all(gb_per_s >= fast for (a, b), gb_per_s in worst.items() if group[a] is group[b]):
+            return sorted({tuple(sorted(members)) for members in group.values()})
+    return [tuple(gpus)]
 
 
 def unmeasured(speeds: Mapping[Pair, PairSpeed], gpus: Sequence[int]) -> list[Pair]:
