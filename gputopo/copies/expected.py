@@ -1,8 +1,8 @@
 """What each measured copy should have reached, next to its number, with the source of that expectation.
 
-Expectations are for large copies that ran alone, or next to only their own other direction. A small copy,
-one among others at once, a pageable one, one by a kernel, a latency and a host memory rate have none: no
-reference data for them. Each expectation has a low rate, below which nothing is as expected.
+Expectations are for large copies that ran alone, or with the host next to only their other direction. A
+small copy, one among others at once, a pageable one, one by a kernel, a latency and a host memory rate have
+none: no reference data for them. Each expectation has a low rate, below which nothing is as expected.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -190,10 +190,10 @@ class _Judge:
             return None
         if sample.kind == "d2d_local":
             return self._local(sample)
-        of_one_path = sample.with_reverse and len(self.places[sample.group]) == 2
-        if sample.group is not None and not of_one_path:
-            return None
         pair = pair_of(sample)
+        of_one_gpu = sample.with_reverse and pair is None and len(self.places[sample.group]) == 2
+        if sample.group is not None and not of_one_gpu:
+            return None
         if pair is not None:
             return self._between(sample, *pair)
         gpu = self.gpus.get(-1 if (index := host_gpu(sample)) is None else index)
@@ -288,11 +288,6 @@ class _Judge:
         forth = self._over_pcie(sample, source, destination, direct=direct)
         if forth is None or forth.gb_per_s is None:
             return forth
-        if sample.with_reverse:
-            return ExpectedRate(
-                source=f"{BIDIRECTIONAL_SHARE:.0%} of one direction alone: {forth.source}",
-                gb_per_s=BIDIRECTIONAL_SHARE * forth.gb_per_s,
-            )
         if sample.kind != "bidirectional":
             return forth
         back = self._over_pcie(sample, destination, source, direct=direct)
@@ -380,7 +375,7 @@ def _over_nvlink(sample: Sample, nvlinks: PairNvLinks) -> ExpectedRate:
     count, row = nvlinks.links, nvlinks.row
     both = sample.kind == "bidirectional"
     whole = count * row.link_gb_per_s * (2 if both else 1)
-    share = row.bidirectional_share if both or sample.with_reverse else row.copy_share
+    share = row.bidirectional_share if both else row.copy_share
     return ExpectedRate(
         source=f"{share:.0%} of {count} NVLink{'s' if count > 1 else ''} of version {row.version} at "
         f"{row.link_gb_per_s:g} GB/s{' both directions' if both else ''} ({row.confidence}: nvlinks.csv)"

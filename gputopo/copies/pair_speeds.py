@@ -248,25 +248,18 @@ def speed_classes(speeds: Mapping[Pair, PairSpeed]) -> dict[Pair, int]:
 def speed_groups(rates: Mapping[Pair, float]) -> list[tuple[int, ...]]:
     """Return the GPUs in groups: every pair within one is faster than every pair of two groups.
 
-    A group of one GPU is one that is slow with every peer. All in one group where no gap beyond the noise of
-    repeats divides them so; of several gaps the widest that does.
+    A group of one GPU is one that is slow with every peer. All in one group where the widest gap between the
+    rates is within noise or does not divide them so.
     """
-    worst: dict[Pair, float] = {}
-    for (a, b), gb_per_s in rates.items():
-        pair = (min(a, b), max(a, b))
-        worst[pair] = min(gb_per_s, worst.get(pair, gb_per_s))
-    gpus = sorted({gpu for pair in worst for gpu in pair})
-    steps = list(pairwise(sorted(worst.values())))
-    for slow, fast in sorted(steps, key=lambda step: step[0] / step[1]):
-        if slow >= (1 - AGREE_SHARE) * fast:
-            break
-        group = {gpu: {gpu} for gpu in gpus}
-        for a, b in (pair for pair, gb_per_s in worst.items() if gb_per_s >= fast):
-            group[a] |= group[b]
-            group.update(dict.fromkeys(group[a], group[a]))
-        if all(gb_per_s >= fast for (a, b), gb_per_s in worst.items() if group[a] is group[b]):
-            return sorted({tuple(sorted(members)) for members in group.values()})
-    return [tuple(gpus)]
+    worst = {pair: min(one, rates.get(pair[::-1], one)) for pair, one in rates.items()}
+    steps = [(slow / fast, fast) for slow, fast in pairwise(sorted(worst.values()))]
+    share, limit = min(steps, default=(1.0, 0.0))
+    group = {gpu: {gpu} for pair in rates for gpu in pair}
+    for a, b in (pair for pair, one in worst.items() if share < 1 - AGREE_SHARE and one >= limit):
+        group[a] |= group[b]
+        group.update(dict.fromkeys(group[a], group[a]))
+    divided = all((one >= limit) == (group[a] is group[b]) for (a, b), one in worst.items())
+    return sorted({tuple(sorted(one)) for one in group.values()}) if divided else [tuple(sorted(group))]
 
 
 def unmeasured(speeds: Mapping[Pair, PairSpeed], gpus: Sequence[int]) -> list[Pair]:

@@ -1,14 +1,14 @@
 """Measured copies of each GPU, judged once: its link with the host, its memory, the latency.
 
-A link by its lanes, else by GPUs of the same model, by the expected rate, by the widest link of the model,
-and by its other direction; the memory by the expected rate, else by GPUs of the same model.
+A link by its lanes, else by GPUs of the same model, by the expected rate, and by its other direction; the
+memory by the expected rate, else by GPUs of the same model.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from gputopo.copies.expected import link_name, link_names, model_link, observed_link, with_expectations
+from gputopo.copies.expected import link_name, link_names, observed_link, with_expectations
 from gputopo.copies.numbers import by_copy_engine, floor_of, host_gpu, is_large, judged, pair_copies, rate
 from gputopo.copies.settling import ramp_up_samples
 from gputopo.copies.sharing import HOST_KINDS
@@ -57,7 +57,6 @@ def slow_gpus(machine: Machine) -> Iterator[Fault]:
         narrow_links,
         behind_peers,
         _below_expected,
-        _below_model,
         _directions,
         _unlike_peers,
     )
@@ -108,6 +107,12 @@ def behind_peers(machine: Machine) -> Iterator[Fault]:
 
 
 def _below_expected(machine: Machine) -> Iterator[Fault]:
+    """Find GPUs whose copies with the host, or in their memory, are below what is expected of them.
+
+    Of an unknown slot it is no fault for certain: boards give cards fewer lanes, or an earlier generation.
+    Lanes are not the cause where the directions differ. Both directions at once are no fault of their own
+    where one alone is slow.
+    """
     copies = copies_of(machine)
     bandwidth = Bandwidth(source=copies.source, samples=_steady(machine))
     fastest: dict[tuple[int, str], Sample] = {}  # by GPU and words for the kind of copy
@@ -124,15 +129,18 @@ def _below_expected(machine: Machine) -> Iterator[Fault]:
             yield _below(gpu, _IN_MEMORY, memory, _IN_MEMORY, _MEMORY)
         alone = [one for words, one in own.items() if words in _ALONE]
         slow = [one for one in alone if one in low.values()]
-        is_known = observed_link(gpu, next(iter(low.values()), None), machine) is not None
-        if slow and is_known:
-            slower = min(slow, key=_share)
-            words = f"copies {_WITH_HOST}" if len(slow) > 1 else _words(slower)
-            yield _below(gpu, words, slower, "copies over the link", _LINK)
-        elif low and not slow:  # both directions at once are no fault of their own where one alone is slow
-            slower = min(low.values(), key=_share)
-            severity: Severity = "warning" if is_known or alone else "info"
-            yield _below(gpu, _words(slower), slower, "both directions", _LINK, severity)
+        slower = min(slow or low.values(), key=_share, default=None)
+        if slower is None:
+            continue
+        words = f"copies {_WITH_HOST}" if len(slow) > 1 else _words(slower)
+        if observed_link(gpu, slower, machine) is not None or not slow:
+            case = "copies over the link" if slow else "both directions"
+            yield _below(gpu, words, slower, case, _LINK, "warning")
+        elif len(slow) == len(alone):
+            fits = common_fits(map(rate, slow), gpu)
+            differ = min(map(rate, slow)) < DIRECTION_SHARE.value * max(map(rate, slow))
+            case = "widest link of the model" if fits else "no link has this rate"
+            yield _below(gpu, words, slower, case, _LINK, "warning" if differ else "info", fits)
 
 
 def _words(sample: Sample) -> str:
@@ -143,58 +151,30 @@ def _words(sample: Sample) -> str:
 
 
 def _below(
-    gpu: Gpu, words: str, sample: Sample, case: str, part: str, severity: Severity | None = None
+    gpu: Gpu,
+    words: str,
+    sample: Sample,
+    case: str,
+    part: str,
+    severity: Severity = "warning",
+    fits: Sequence[LinkExpectation] | None = None,
 ) -> Fault:
-    says = f"{words} reach about {roughly(_share(sample))} of the expected rate: {sample.expected_source}"
+    """Return the fault of a slow copy. `fits`: the links that it fits, of an unknown slot."""
+    cause = f"{NO_LINK_HAS_THE_RATE}; " if fits == () else ""
+    share = roughly(_share(sample))
+    says = f"{words} reach about {share} of the expected rate: {cause}{sample.expected_source}"
     evidence = {
-        "gb_per_s": round(rate(sample), 3),
+        "gb_per_s": rate(sample),
         "expected_gb_per_s": sample.expected_gb_per_s,
         "expected_low_gb_per_s": sample.expected_low_gb_per_s,
         "source": sample.expected_source,
+        **({"fits": list(map(link_name, fits))} if fits else {}),
     }
     return BELOW_EXPECTED.fault(gpu, says, evidence, severity, case=case, part=part)
 
 
 def _share(sample: Sample) -> float:
     return rate(sample) / (sample.expected_gb_per_s or rate(sample))
-
-
-def _below_model(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs whose copies with the host are below the widest link of their model.
-
-    It is no fault for certain: boards give cards fewer lanes, or have an earlier generation. Lanes are not
-    the cause where the directions differ.
-    """
-    copies = host_rates(machine)
-    for gpu in present(machine):
-        own = copies.get(gpu.index, {})
-        link = model_link(gpu, max(own.values())) if own else None
-        if link is None or max(own.values()) >= link.copy_low_gb_per_s or not link_is_unknown(gpu, machine):
-            continue
-        usual = {"h2d": link.copy_to_device_gb_per_s, "d2h": link.copy_to_host_gb_per_s}
-        kind = min(own, key=lambda kind: own[kind] / usual[kind])
-        share = roughly(own[kind] / usual[kind])
-        of_link = f"{usual[kind]:.1f} GB/s of {link_name(link)}, the widest link of the model"
-        fits = common_fits(own.values(), gpu)
-        if fits:
-            likely = f"as fast as {link_names(fits)}; its slot is unknown"
-            says = f"copies with the host reach about {share} of the {of_link}: {likely}"
-        else:
-            says = f"copies with the host: {NO_LINK_HAS_THE_RATE}; about {share} of the {of_link}"
-        evidence = {
-            "gb_per_s": own[kind],
-            "expected_gb_per_s": usual[kind],
-            "fits": list(map(link_name, fits)),
-        }
-        differ = min(own.values()) < DIRECTION_SHARE.value * max(own.values())
-        yield BELOW_EXPECTED.fault(
-            gpu,
-            says,
-            evidence,
-            "warning" if differ else None,
-            case="widest link of the model" if fits else "no link has this rate",
-            part=_LINK,
-        )
 
 
 def _directions(machine: Machine) -> Iterator[Fault]:

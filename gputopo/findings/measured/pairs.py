@@ -7,20 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-import msgspec
-
 from gputopo.copies.expected import link_name, link_names, links_for, model_link, with_expectations
 from gputopo.copies.numbers import Pair, floor_of, noise_share, pair_copies, rate
-from gputopo.copies.pair_speeds import (
-    NvLinks,
-    SlowEnds,
-    direct_copies,
-    fastest,
-    is_hybrid,
-    pcie_max,
-    slow_ends,
-)
-from gputopo.copies.physics import AT_ONCE_NOISE
+from gputopo.copies.pair_speeds import NvLinks, SlowEnds, direct_copies, fastest, is_hybrid, slow_ends
 from gputopo.copies.physics import over_nvlink as faster_than_pcie
 from gputopo.findings.compare import grouped, maxima
 from gputopo.findings.measured.direct import (
@@ -104,8 +93,6 @@ def slow_pairs(machine: Machine) -> Iterator[Fault]:
         yield from _faults(PAIR_SLOWER, _behind_peers(own, machine), own, word, judged, machine)
     yield from slower_than_staged(machine, judged)
     best = maxima((gpu, rate(one)) for own in over_pcie.values() for pair, one in own.items() for gpu in pair)
-    beside = [msgspec.structs.replace(one, group=None) for one in bandwidth.samples if one.with_reverse]
-    over_pcie["direct next to reverse"] = pair_copies(beside, "p2p_direct")
     for path in _AT_ONCE:
         over_pcie[f"{path} bidirectional"] = pair_copies(bandwidth.samples, "bidirectional", path)
     slow_links = _gpus_with_slow_links(machine)
@@ -155,13 +142,12 @@ def _faults(
             continue
         fits = _fits(machine, worst.pair, best or {})
         says = slow_words(word, hop, group, "the expected rate")
-        cause = _cause(machine, worst, hop, word, fits)
         is_near = hop.startswith("NV") or hop in _WITHIN_SWITCHES
         severity: Severity = "warning" if is_near or _is_unusual(worst, fits) else "info"
         over = "staged" if word.startswith("staged") else "over PCIe"
         yield rule.fault(
             subject,
-            f"{says}; {cause} ({copies[worst.pair].expected_source})",
+            f"{says}; {_cause(hop, word, fits)} ({copies[worst.pair].expected_source})",
             evidence | {"fits": list(map(link_name, fits))},
             severity,
             case="pairs" if hop.startswith("NV") else f"pairs {over}",
@@ -191,27 +177,14 @@ def _fits(machine: Machine, pair: Pair, best: Mapping[int, float]) -> tuple[Link
     return () if model_link(slower) in fits else fits
 
 
-def _cause(machine: Machine, worst: SlowPair, hop: str, word: str, fits: Sequence[LinkExpectation]) -> str:
+def _cause(hop: str, word: str, fits: Sequence[LinkExpectation]) -> str:
     """Return the likeliest cause of a low rate, or the possible ones."""
-    a, b = worst.pair
-    if hop.startswith("NV"):
-        is_used = worst.gb_per_s > max(pcie_max(gpu) for gpu in machine.gpus if gpu.index in (a, b))
-        return (
-            "NVLinks may be down or have errors" if is_used else "no faster than PCIe: NVLinks are not used"
-        )
     if fits:
         return f"as fast as {link_names(fits)}"
-    samples = copies_of(machine).samples
-    alone, both = pair_copies(samples, "p2p_direct"), pair_copies(samples, "bidirectional", "direct")
-    at_once = max((rate(both[pair]) for pair in ((a, b), (b, a)) if pair in both), default=0.0)
-    if (
-        word == "direct"
-        and (b, a) in alone
-        and at_once > AT_ONCE_NOISE * (worst.gb_per_s + rate(alone[b, a]))
-    ):
-        return "faster while the other direction is used as well: links that save power, or clock ramp-up"
     if hop == Hop.SYS.value:
         return "the path is between CPU sockets"
+    if hop.startswith("NV"):
+        return "possible causes: NVLinks that are down, have errors or are not used"
     if word.startswith("staged"):
         return "host memory may be on another NUMA node, or in use"
     return "possible causes: ACS, an IOMMU that translates, the path between CPU sockets"

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gputopo.copies.collectives import is_limit
-from gputopo.copies.expected import model_link, observed_link
-from gputopo.copies.numbers import Pair, by_copy_engine, floor_of, host_gpu, is_large, pair_of, rate
+from gputopo.copies.expected import observed_link
+from gputopo.copies.numbers import Pair, by_copy_engine, floor_of, is_large, pair_of, rate
 from gputopo.copies.pair_speeds import SAME_SPEED, speed_groups
 from gputopo.copies.physics import over_nvlink
 from gputopo.findings import Finding
@@ -19,7 +19,6 @@ from gputopo.report.findings import SCREEN_WIDTH, counts_in_words, findings_bloc
 from gputopo.report.layout import SEVERITY_STYLES, plain
 from gputopo.report.units import counted, seconds
 from gputopo.runs.history import date_in_words
-from gputopo.topology.hops import class_name
 from gputopo.values.bandwidth import (
     COLLECTIVES,
     KERNELS,
@@ -28,23 +27,21 @@ from gputopo.values.bandwidth import (
     Kind,
     NotMeasured,
     Sample,
-    gpu_of,
     gpus_of,
 )
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 
 _MAX_NAMED = 2
-_MIN_GPUS = 3  # fewer have no peers to be compared with
+_MIN_PEERS = 3  # rates that are compared with one another
 _LEVELS = {"quick": "quick", "full": "full: every size"}
-_BETWEEN: dict[Kind, str] = {"p2p_direct": "direct copies", "p2p_staged": "staged copies"}
 _OF_GPU: dict[Kind, str] = {
     "h2d": "copies from the host",
     "d2h": "copies to the host",
     "bidirectional": "copies with the host both ways",
     "d2d_local": "copies in GPU memory",
 }
-_RATES = (*_BETWEEN, *_OF_GPU, *NETWORK, *COLLECTIVES)
+_RATES = ("p2p_direct", "p2p_staged", *_OF_GPU, *NETWORK, *COLLECTIVES)
 _AGAINST = (
     "expected_gb_per_s",
     "as_its_equals_gb_per_s",
@@ -91,18 +88,17 @@ def verdict(machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding])
         return f"{ended}Nothing was measured."
     rates = [one for one in bandwidth.samples if _counts(one)]
     judged = [one for one in rates if _has_reference(one)]
-    rest = [
-        one for one in rates if not _has_reference(one) and not one.with_reverse and one.method not in KERNELS
-    ]
+    rest = [one for one in rates if not (_has_reference(one) or one.with_reverse or one.method in KERNELS)]
     if not judged and bandwidth.source == "live" and any(one.kind in NETWORK for one in rest):
         return f"{ended}No host or pair is slow: hosts are compared with one another only."
     notes = [one for one in findings if one.id in ("bandwidth.below_expected", "pcie.slot_narrow")]
     clauses = [f"{_short(one)} (no fault for certain)" for one in notes[:1]]
     if judged:
         clauses += [] if notes else [_as_expected(judged)]
-        clauses += [*_narrow_links(judged, machine), *_slow_with_every_peer(judged, machine)]
+        clauses += [*_narrow_links(judged, machine)]
+        clauses += [one.says for one in _peers(judged, machine) if one.is_one_gpu][:1]
     if peers := _peers(rest, machine):
-        clauses.append(peers)
+        clauses.append(f"{peers[0].says} (no reference for {peers[0].name})")
     elif rest and clauses:
         clauses.append(f"{len(rest)} not judged: no reference data")
     answer = "; ".join(clauses) or "not judged: no reference data for these numbers"
@@ -139,107 +135,81 @@ def _as_expected(judged: Sequence[Sample]) -> str:
 
 def _narrow_links(judged: Iterable[Sample], machine: Machine) -> Iterator[str]:
     """Yield the GPUs whose links are known to have few lanes, `GPUs 0-5 have x1 links (0.8 GB/s)`."""
-    best = maxima(
-        (gpu, rate(one))
+    gpus = {f"gpu:{gpu.index}": gpu for gpu in machine.gpus}
+    links = (
+        (one, gpu.index, observed_link(gpu, one, machine))
         for one in judged
-        if one.kind in ("h2d", "d2h", *_BETWEEN)
-        for gpu in map(gpu_of, (one.source, one.destination))
-        if gpu is not None
+        if one.kind == "h2d" and (gpu := gpus.get(one.destination))
     )
-    narrow = []
-    for gpu in machine.gpus:
-        link, _ = observed_link(gpu, None, machine) or (None, "")
-        if link and gpu.index in best and link.width <= NARROW_LANES.value and link != model_link(gpu):
-            narrow.append((link.width, gpu.index))
-    for width, gpus in grouped(narrow).items():
-        have = f"have x{width} links" if len(gpus) > 1 else f"has an x{width} link"
-        yield f"{units.gpus(gpus)} {have} ({max(best[gpu] for gpu in gpus):.1g} GB/s)"
-
-
-def _slow_with_every_peer(judged: Iterable[Sample], machine: Machine) -> Iterator[str]:
-    """Yield the GPU that is slower than the others with every peer, though as expected."""
-    by_kind = grouped((one.kind, one) for one in judged if pair_of(one) and one.kind in _BETWEEN)
-    for samples in by_kind.values():
-        groups = speed_groups(_by_pair(samples, of_expected=True))
-        alone = [group for group in groups if len(group) == 1]
-        if len(alone) == 1 and len(groups) == 2:
-            yield _groups_in_words(_by_pair(samples), alone, machine)
-            return
-
-
-def _by_pair(samples: Iterable[Sample], *, of_expected: bool = False) -> dict[Pair, float]:
-    """Return the rate of the fastest of the samples of each pair, or its share of what is expected."""
-    return maxima(
-        (pair, rate(one) / (one.expected_gb_per_s or 1.0) if of_expected else rate(one))
-        for one in samples
-        if (pair := pair_of(one))
+    narrow = grouped(
+        (seen[0].width, (gpu, rate(one)))
+        for one, gpu, seen in links
+        if seen and seen[0].width <= NARROW_LANES.value
     )
+    for width, rates in narrow.items():
+        best = maxima(rates)
+        have = f"have x{width} links" if len(best) > 1 else f"has an x{width} link"
+        yield f"{units.gpus(sorted(best))} {have} ({max(best.values()):.1f} GB/s)"
 
 
-def _peers(rest: Sequence[Sample], machine: Machine) -> str | None:
-    """Return how numbers without a reference compare with one another, of the kind that differs most."""
-    fast = over_nvlink(rest, machine)
-    kinds = grouped((name, one) for one in rest if (name := _kind_of(one, fast)))
-    compared: list[tuple[bool, bool, float, str]] = []
-    for name, samples in kinds.items():
-        pairs = _by_pair(samples)
-        of_gpus = maxima((place, rate(one)) for one in samples for place in (one.source, one.destination))
-        gpus = {gpu for place in of_gpus if (gpu := gpu_of(place)) is not None}
-        rates = [*pairs.values()] or [of_gpus[f"gpu:{gpu}"] for gpu in gpus]
-        if len(gpus) < _MIN_GPUS:
+class _Peers(NamedTuple):
+    """How the rates of one kind of copy compare; those that differ most sort first."""
+
+    is_alike: bool
+    is_of_gpus: bool
+    share: float  # the slowest, of the fastest
+    name: str
+    says: str
+    is_one_gpu: bool  # whether one GPU is slow with every peer
+
+
+def _peers(samples: Sequence[Sample], machine: Machine) -> list[_Peers]:
+    """Compare the rates of each kind of copy with one another."""
+    fast = over_nvlink(samples, machine)
+    found = []
+    for name, own in grouped((_kind_of(one, fast), one) for one in samples).items():
+        rates = maxima(((one.source, one.destination), rate(one)) for one in own)
+        if len(rates) < _MIN_PEERS or name is None:
             continue
-        unit = f"{len(rates)} {'pairs' if pairs else 'GPUs'}"
-        groups = speed_groups(pairs)
-        is_alike = len(groups) < 2 and max(rates) <= SAME_SPEED * min(rates)
-        if is_alike:
-            says = f"all {unit} alike: {_span(rates)} GB/s"
-        elif len(groups) > 1:
-            alone = [group for group in groups if len(group) == 1]
-            is_one_group = len(groups) - len(alone) == 1
-            says = _groups_in_words(pairs, alone if is_one_group else groups, machine)
-        else:
-            says = f"{unit} differ: {_span(rates)} GB/s"
-        says += f" (no reference for {name})"
-        compared.append((is_alike, not pairs, min(rates) / max(rates), says))
-    return min(compared)[-1] if compared else None
+        share = min(rates.values()) / max(rates.values())
+        pairs = maxima((pair, rate(one)) for one in own if (pair := pair_of(one)))
+        groups = sorted(speed_groups(pairs), key=len)
+        is_alike = len(groups) < 2 and share * SAME_SPEED >= 1
+        says = f"{len(rates)} {'pairs' if pairs else 'GPUs'}"
+        says = f"all {says} alike" if is_alike else f"{says} differ"
+        says = _divided(pairs, groups) if len(groups) > 1 else f"{says}: {_span(rates.values())} GB/s"
+        is_one_gpu = len(groups) == 2 and len(groups[0]) == 1
+        found.append(_Peers(is_alike, not pairs, share, name, says, is_one_gpu))
+    return sorted(found)
 
 
 def _kind_of(sample: Sample, over_nvlinks: frozenset[Pair]) -> str | None:
     pair = pair_of(sample)
     if pair is None:
-        return (
-            _OF_GPU.get(sample.kind) if host_gpu(sample) is not None or sample.kind == "d2d_local" else None
-        )
-    is_nvlink = (min(pair), max(pair)) in over_nvlinks and "staged" not in (sample.path, sample.kind[4:])
+        return _OF_GPU.get(sample.kind)
+    path = "NVLink" if (min(pair), max(pair)) in over_nvlinks else "direct"
+    path = "staged" if sample.kind == "p2p_staged" else sample.path or path
     way = "reads" if sample.method == "copy_engine_read" else "copies"
-    if sample.kind == "bidirectional":
-        return f"{'NVLink' if is_nvlink else sample.path or 'direct'} {way} both ways"
-    return f"NVLink {way}" if is_nvlink else _BETWEEN.get(sample.kind, "").replace("copies", way)
+    return f"{path} {way}{' both ways' if sample.kind == 'bidirectional' else ''}"
 
 
-def _groups_in_words(rates: Mapping[Pair, float], groups: Sequence[tuple[int, ...]], machine: Machine) -> str:
-    """Return GPUs that are slow with every peer, or the groups within which pairs are faster than between."""
+def _divided(rates: Mapping[Pair, float], groups: Sequence[tuple[int, ...]]) -> str:
+    """Return the groups of GPUs within which pairs are faster than between, or the GPU that is slow alone."""
     place = {gpu: group for group in groups for gpu in group}
-    if all(len(group) == 1 for group in groups):
-        own = _span([gb_per_s for pair, gb_per_s in rates.items() if {*pair} & place.keys()])
-        others = _span([gb_per_s for pair, gb_per_s in rates.items() if not {*pair} & place.keys()])
-        verb = "is" if len(place) == 1 else "are"
-        return f"{units.gpus(sorted(place))} {verb} slow with every peer: {own} GB/s, other pairs {others}"
-    within = [pair for pair in rates if place[pair[0]] == place[pair[1]]]
-    between = [pair for pair in rates if pair not in within]
-    classes = [
-        " or ".join(sorted({class_name(machine.link(*pair)) for pair in own})) for own in (within, between)
-    ]
-    paths = "CPU sockets or switches" if "unknown" in classes else f"{classes[1]}, {classes[0]} within"
-    *first, last = map(index_ranges, groups)
-    return (
-        f"{_span([rates[pair] for pair in within])} GB/s within GPUs {', '.join(first)} and {last}, "
-        f"{_span([rates[pair] for pair in between])} between them, as across {paths}"
+    within = _span(one for (a, b), one in rates.items() if place[a] == place[b])
+    between = _span(one for (a, b), one in rates.items() if place[a] != place[b])
+    first, *others = groups
+    if len(first) == len(others) == 1:
+        return f"GPU {first[0]} is slow with every peer: {between} GB/s, other pairs {within}"
+    named = " and ".join(
+        [", ".join(map(index_ranges, sorted(groups)[:-1])), index_ranges(sorted(groups)[-1])]
     )
+    return f"{within} GB/s within GPUs {named}, {between} between them, as across CPU sockets or switches"
 
 
-def _span(rates: Sequence[float]) -> str:
-    return " to ".join(dict.fromkeys(map(number, (min(rates), max(rates)))))
+def _span(rates: Iterable[float]) -> str:
+    ordered = sorted(rates)
+    return " to ".join(dict.fromkeys((number(ordered[0]), number(ordered[-1]))))
 
 
 def _short(finding: Finding) -> str:
