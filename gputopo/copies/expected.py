@@ -40,11 +40,13 @@ from gputopo.values.machine import Gpu, Hop, Machine, PciNode
 # on V100 (783 of 900), from published outputs of p2pBandwidthLatencyTest. Low: a little under the minimum.
 LOCAL_COPY_SHARE = 0.80
 LOCAL_COPY_LOW_SHARE = 0.70
-# The first GPU with HBM2 reaches less: P100 444 (CERN, gearshifft), 460 to 552 of 732 at other sites.
+# The first GPU with HBM2 reaches less: a P100 444 of 732 GB/s (mpicbg-scicomp/gearshifft pull request 82),
+# others 460 to 552.
 P100_COPY_SHARE = 0.70
 P100_COPY_LOW_SHARE = 0.60
-# The copies of 40 MB of p2pBandwidthLatencyTest are too short for faster memory: 2,880 of 4,800 GB/s (H200),
-# where an H100 reaches 2,500 of 3,350 (NVIDIA/nccl issue 1264). Not measured; chosen between the two.
+# Copies of 40 MB (p2pBandwidthLatencyTest) are too short for faster memory: an H200 reaches 2,880 of 4,800 GB/s
+# (NVIDIA/cuda-samples issue 311), an H100 2,500 of 3,350 (NVIDIA/nccl issue 1264). Not measured; chosen between
+# the two.
 SHORT_COPIES_GB_PER_S = 3500
 # GDDR keeps the codes of error correction among the data, and to fetch them takes about 20 % of its rate
 # (CUDA C++ Best Practices Guide, "Theoretical Bandwidth Calculation"); HBM has separate memory for them.

@@ -251,15 +251,17 @@ def speed_groups(rates: Mapping[Pair, float]) -> list[tuple[int, ...]]:
     A group of one GPU is one that is slow with every peer. All in one group where the widest gap between the
     rates is within noise or does not divide them so.
     """
-    worst = {pair: min(one, rates.get(pair[::-1], one)) for pair, one in rates.items()}
-    steps = [(slow / fast, fast) for slow, fast in pairwise(sorted(worst.values()))]
-    share, limit = min(steps, default=(1.0, 0.0))
+    worst = {pair: min(speed, rates.get(pair[::-1], speed)) for pair, speed in rates.items()}
+    gaps = [(slow / fast, fast) for slow, fast in pairwise(sorted(worst.values()))]
+    share, limit = min(gaps, default=(1.0, 0.0))
     group = {gpu: {gpu} for pair in rates for gpu in pair}
-    for a, b in (pair for pair, one in worst.items() if share < 1 - AGREE_SHARE and one >= limit):
+    for a, b in (pair for pair, speed in worst.items() if speed >= limit):
         group[a] |= group[b]
         group.update(dict.fromkeys(group[a], group[a]))
-    divided = all((one >= limit) == (group[a] is group[b]) for (a, b), one in worst.items())
-    return sorted({tuple(sorted(one)) for one in group.values()}) if divided else [tuple(sorted(group))]
+    divided = all((speed >= limit) == (group[a] is group[b]) for (a, b), speed in worst.items())
+    if share > 1 - AGREE_SHARE or not divided:
+        return [tuple(sorted(group))]
+    return sorted({tuple(sorted(gpus)) for gpus in group.values()})
 
 
 def unmeasured(speeds: Mapping[Pair, PairSpeed], gpus: Sequence[int]) -> list[Pair]:

@@ -82,23 +82,32 @@ def slow_pairs(machine: Machine) -> Iterator[Fault]:
     for of, pairs in by_class.items():
         if of is not None:
             yield from _over_nvlink(of, {pair: copies[pair] for pair in pairs}, word, judged, machine)
-    over_pcie = {word: pair_copies(bandwidth.samples, kind) for kind, word in _PATHS}
+    measured = {word: pair_copies(bandwidth.samples, kind) for kind, word in _PATHS}
     read = [one for one in bandwidth.samples if one.method == "copy_engine_read"]
-    over_pcie["direct read"] = pair_copies(read, "p2p_direct")
-    for word in ("direct", "direct read"):
-        for a, b in list(over_pcie[word]):
-            if nvlinks.between(a, b) is not None or (min(a, b), max(a, b)) in fast:
-                del over_pcie[word][a, b]
+    measured["direct read"] = pair_copies(read, "p2p_direct")
+    of_nvlink = {
+        (a, b)
+        for word in ("direct", "direct read")
+        for a, b in measured[word]
+        if nvlinks.between(a, b) is not None or (min(a, b), max(a, b)) in fast
+    }
+    over_pcie = {
+        word: {pair: one for pair, one in own.items() if word == "staged" or pair not in of_nvlink}
+        for word, own in measured.items()
+    }
     for word, own in over_pcie.items():
         yield from _faults(PAIR_SLOWER, _behind_peers(own, machine), own, word, judged, machine)
     yield from slower_than_staged(machine, judged)
     best = maxima((gpu, rate(one)) for own in over_pcie.values() for pair, one in own.items() for gpu in pair)
     for path in _AT_ONCE:
-        over_pcie[f"{path} bidirectional"] = pair_copies(bandwidth.samples, "bidirectional", path)
+        measured[f"{path} bidirectional"] = pair_copies(bandwidth.samples, "bidirectional", path)
     slow_links = _gpus_with_slow_links(machine)
-    for word, own in over_pcie.items():
+    for word, own in measured.items():
         low = {pair for pair in _low(own) if not slow_links & {*pair}}
-        slow = _below_expected(own, low)
+        by_nvlink = low & of_nvlink if word.startswith("direct") else set[Pair]()
+        slow = _below_expected(own, by_nvlink)
+        yield from _faults(BELOW_EXPECTED, slow, own, word, judged, machine, "NVLink")
+        slow = _below_expected(own, low - by_nvlink)
         yield from _faults(BELOW_EXPECTED, slow, own, word, judged, machine, best=best)
 
 

@@ -165,22 +165,23 @@ class _Peers(NamedTuple):
 
 def _peers(samples: Sequence[Sample], machine: Machine) -> list[_Peers]:
     """Compare the rates of each kind of copy with one another."""
-    fast = over_nvlink(samples, machine)
-    found = []
-    for name, own in grouped((_kind_of(one, fast), one) for one in samples).items():
-        rates = maxima(((one.source, one.destination), rate(one)) for one in own)
+    over_nvlinks = over_nvlink(samples, machine)
+    kinds = grouped((_kind_of(sample, over_nvlinks), sample) for sample in samples)
+    compared = []
+    for name, of_kind in kinds.items():
+        rates = maxima(((one.source, one.destination), rate(one)) for one in of_kind)
         if len(rates) < _MIN_PEERS or name is None:
             continue
         share = min(rates.values()) / max(rates.values())
-        pairs = maxima((pair, rate(one)) for one in own if (pair := pair_of(one)))
+        pairs = maxima((pair, rate(one)) for one in of_kind if (pair := pair_of(one)))
         groups = sorted(speed_groups(pairs), key=len)
         is_alike = len(groups) < 2 and share * SAME_SPEED >= 1
-        says = f"{len(rates)} {'pairs' if pairs else 'GPUs'}"
-        says = f"all {says} alike" if is_alike else f"{says} differ"
+        count = f"{len(rates)} {'pairs' if pairs else 'GPUs'}"
+        says = f"all {count} alike" if is_alike else f"{count} differ"
         says = _divided(pairs, groups) if len(groups) > 1 else f"{says}: {_span(rates.values())} GB/s"
         is_one_gpu = len(groups) == 2 and len(groups[0]) == 1
-        found.append(_Peers(is_alike, not pairs, share, name, says, is_one_gpu))
-    return sorted(found)
+        compared.append(_Peers(is_alike, not pairs, share, name, says, is_one_gpu))
+    return sorted(compared)
 
 
 def _kind_of(sample: Sample, over_nvlinks: frozenset[Pair]) -> str | None:

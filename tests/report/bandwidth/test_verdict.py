@@ -136,6 +136,10 @@ LOW: dict[str, tuple[Machine, str]] = {
         of_nvbandwidth(H100, 4, {"device_to_device_memcpy_write_ce": alike(250.0)}),
         "12 pairs at 250 of 396 GB/s",
     ),
+    "NVLink, both directions at once": (
+        between(H100, 4, {DIRECT: alike(371.0), BOTH: alike(500.0)}),
+        "1 warning: 12 pairs at 500 of 783 GB/s",
+    ),
     "a far NUMA node": (with_host("Tesla P100-PCIE-16GB", 3.78, 2.54, 444.0), "GPU 0 at 2.54 of 12.8 GB/s"),
     "a far NUMA node of a newer host": (with_host("NVIDIA H100 PCIe", 22.0, 14.0, 1700.0), "at 14.0 of 54.8"),
     "half of the lanes": (with_host(R4090, 13.1, 13.4, 918.0), "at 13.4 of 26.8 GB/s: Gen4 x8"),
