@@ -44,9 +44,9 @@ LOCAL_COPY_LOW_SHARE = 0.70
 # others 460 to 552.
 P100_COPY_SHARE = 0.70
 P100_COPY_LOW_SHARE = 0.60
-# Copies of 40 MB (p2pBandwidthLatencyTest) are too short for faster memory: an H200 reaches 2,880 of 4,800 GB/s
-# (NVIDIA/cuda-samples issue 311), an H100 2,500 of 3,350 (NVIDIA/nccl issue 1264). Not measured; chosen between
-# the two.
+# Copies of 40 MB (p2pBandwidthLatencyTest) are too short for faster memory: an H200 reaches 2,880 of 4,800
+# GB/s (NVIDIA/cuda-samples issue 311), an H100 2,500 of 3,350 (NVIDIA/nccl issue 1264). Not measured; chosen
+# between the two.
 SHORT_COPIES_GB_PER_S = 3500
 # GDDR keeps the codes of error correction among the data, and to fetch them takes about 20 % of its rate
 # (CUDA C++ Best Practices Guide, "Theoretical Bandwidth Calculation"); HBM has separate memory for them.
@@ -288,9 +288,7 @@ class _Judge:
                 f"{nvlinks.links} NVLinks, or through the CPU"
             )
         forth = self._over_pcie(sample, source, destination, direct=direct)
-        if forth is None or forth.gb_per_s is None:
-            return forth
-        if sample.kind != "bidirectional":
+        if forth is None or forth.gb_per_s is None or sample.kind != "bidirectional":
             return forth
         back = self._over_pcie(sample, destination, source, direct=direct)
         if back is None or back.gb_per_s is None:

@@ -133,9 +133,10 @@ def _below_expected(machine: Machine) -> Iterator[Fault]:
         if slower is None:
             continue
         words = f"copies {_WITH_HOST}" if len(slow) > 1 else _words(slower)
-        if observed_link(gpu, slower, machine) is not None or not slow:
+        is_known = observed_link(gpu, slower, machine) is not None
+        if is_known or not slow:
             case = "copies over the link" if slow else "both directions"
-            yield _below(gpu, words, slower, case, _LINK, "warning")
+            yield _below(gpu, words, slower, case, _LINK, "warning" if is_known or alone else "info")
         elif len(slow) == len(alone):
             fits = common_fits(map(rate, slow), gpu)
             differ = min(map(rate, slow)) < DIRECTION_SHARE.value * max(map(rate, slow))
