@@ -253,11 +253,12 @@ def _over_nvlink(sample: Sample, model: GpuExpectation, joined: int | None) -> B
         )
     if sample.kind not in _RINGS:
         return None
+    is_few = (sample.ranks or 0) <= 3
     return BusRate(
-        source=f"derived: a ring over {joined} NVLinks of version {link.version} "
+        source=f"{_LIMIT if is_few else 'derived:'} a ring over {joined} NVLinks of version {link.version} "
         f"at {link.nccl_gb_per_s:g} GB/s (nvlinks.csv)",
         gb_per_s=rate,
-        low_gb_per_s=(RING_LOW_SHARE if (sample.ranks or 0) > 3 else FEW_LOW_SHARE) * rate,
+        low_gb_per_s=(FEW_LOW_SHARE if is_few else RING_LOW_SHARE) * rate,
     )
 
 

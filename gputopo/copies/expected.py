@@ -1,14 +1,25 @@
-"""What each measured copy should have reached, beside its number, with the source of that expectation.
+"""What each measured copy should have reached, next to its number, with the source of that expectation.
 
-Expectations are for large copies that ran alone. A small copy, one among others at once, a pageable one, a
-latency and a host memory rate have none: no reference data for them.
+Expectations are for large copies that ran alone, or with the host next to only their other direction. A
+small copy, one among others at once, a pageable one, one by a kernel, a latency and a host memory rate have
+none: no reference data for them. Each expectation has a low rate, below which nothing is as expected.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from math import inf
 
 import msgspec
 
-from gputopo.copies.numbers import by_copy_engine, host_copies, host_gpu, is_far, is_large, pair_of, rates
+from gputopo.copies.numbers import (
+    LOW_SHARE,
+    by_copy_engine,
+    host_copies,
+    host_gpu,
+    is_far,
+    is_large,
+    pair_of,
+    rates,
+)
 from gputopo.copies.pair_speeds import NvLinks, PairNvLinks, is_hybrid
 from gputopo.copies.physics import host_link, over_nvlink
 from gputopo.reference.expectations import (
@@ -21,7 +32,7 @@ from gputopo.reference.expectations import (
     newest_generation,
 )
 from gputopo.topology.hops import bridges_above
-from gputopo.values.bandwidth import KERNELS, Bandwidth, Kind, Sample, gpu_of
+from gputopo.values.bandwidth import KERNELS, Bandwidth, Sample, gpu_of
 from gputopo.values.machine import Gpu, Hop, Machine, PciNode
 
 # A copy within a GPU's memory, read and written, as a share of the published rate: 0.73 on GTX 1080 Ti (353
@@ -29,18 +40,31 @@ from gputopo.values.machine import Gpu, Hop, Machine, PciNode
 # on V100 (783 of 900), from published outputs of p2pBandwidthLatencyTest. Low: a little under the minimum.
 LOCAL_COPY_SHARE = 0.80
 LOCAL_COPY_LOW_SHARE = 0.70
+# The first GPU with HBM2 reaches less: a P100 444 of 732 GB/s (mpicbg-scicomp/gearshifft pull request 82),
+# others 460 to 552.
+P100_COPY_SHARE = 0.70
+P100_COPY_LOW_SHARE = 0.60
+# Copies of 40 MB (p2pBandwidthLatencyTest) are too short for faster memory: an H200 reaches 2,880 of 4,800
+# GB/s (NVIDIA/cuda-samples issue 311), an H100 2,500 of 3,350 (NVIDIA/nccl issue 1264). Not measured; chosen
+# between the two.
+SHORT_COPIES_GB_PER_S = 3500
 # GDDR keeps the codes of error correction among the data, and to fetch them takes about 20 % of its rate
 # (CUDA C++ Best Practices Guide, "Theoretical Bandwidth Calculation"); HBM has separate memory for them.
 ECC_LOW_SHARE = 0.80
 # Both directions of one link at once, of the sum of each alone: 101 of 111 GB/s (NVIDIA/cuda-samples issue
-# 357, generation 5), 20.0 of 22.6 between GTX 1080 Ti (generation 3). Low: ours, under both.
+# 357, generation 5), 20.0 of 22.6 between GTX 1080 Ti (generation 3). Low: not measured; chosen below both.
 BIDIRECTIONAL_SHARE = 0.90
 BIDIRECTIONAL_LOW_SHARE = 0.80
-# A copy between GPUs against the slower of its two links: 0.86 to 1.07 in the same published outputs; across
-# a host bridge down to 0.76, between CPUs to 0.5 (6.5 of 13.2 GB/s in one machine with RTX 3090), staged from
-# and to one switch 0.45 (11.7 of 26 GB/s, A100). Low: ours, under both.
-PAIR_LOW_SHARE = 0.80
-FAR_PAIR_LOW_SHARE = 0.45
+# A copy with the host while the other direction is used, of its rate alone: 0.71 to 0.75 (A100, README of
+# nvbandwidth), 0.63 to 0.91 (H800); 0.42 to 0.50 was reported as a fault (nvbandwidth issues 11 and 53).
+BESIDE_REVERSE_SHARE = 0.75
+# A direct copy within switches against the slower of its two links: 0.86 to 1.07 in published outputs. Low:
+# not measured; chosen below. Any other path has LOW_SHARE: across a host bridge 0.76 or more.
+NEAR_LOW_SHARE = 0.80
+# A copy staged through host memory, against the slower of its two links: 0.66 (H100) to 0.93 (TITAN RTX) in
+# published outputs of p2pBandwidthLatencyTest (A100, H100, H200, V100, RTX 4090 and 5090, TITAN RTX). Both
+# directions at once have 1.0 (TITAN RTX) to 1.7 times that: at least as much as one alone.
+STAGED_SHARE = 0.80
 # Pairs within a board or within switches.
 _NEAR = (Hop.INTERNAL, Hop.PIX, Hop.PXB)
 # A direct copy so many times as fast as the slower of its GPUs copies with the host is over another link: one
@@ -49,7 +73,10 @@ NVLINK_TIMES = 3
 
 
 class ExpectedRate(msgspec.Struct, frozen=True, kw_only=True):
-    """What a copy should reach and at least reaches on sound machines, in GB/s. None: only words about it."""
+    """What a copy should reach and at least reaches on sound machines, in GB/s. None: only words about it.
+
+    Without a low rate of its own it is LOW_SHARE of the usual one.
+    """
 
     source: str
     gb_per_s: float | None = None
@@ -97,19 +124,20 @@ def links_for(rate_gb_per_s: float, *gpus: Gpu) -> tuple[LinkExpectation, ...]:
     return tuple(link for link in fits if link.width <= widest)
 
 
-def model_link(gpu: Gpu) -> LinkExpectation | None:
-    """Return the widest PCIe link that the model of a GPU supports."""
+def model_link(gpu: Gpu, gb_per_s: float = inf) -> LinkExpectation | None:
+    """Return the widest PCIe link that the model of a GPU supports.
+
+    For a rate that they carry, the fewer lanes that servers usually give the model.
+    """
     row = expected_gpu(gpu.name, gpu.pci_device_id)
-    return expected_link(row.pcie_generation, row.pcie_width) if row else None
+    if row is None:
+        return None
+    usual = expected_link(row.pcie_generation, row.pcie_width_seen)
+    return usual if usual and gb_per_s <= usual.data_rate_gb_per_s else _widest_link(row)
 
 
-def host_rates_of(link: LinkExpectation, kind: Kind) -> tuple[float, float]:
-    """Return the usual and the low rate of copies from (h2d) or to (d2h) the host, or both at once."""
-    if kind == "bidirectional":
-        both = link.copy_to_device_gb_per_s + link.copy_to_host_gb_per_s
-        return BIDIRECTIONAL_SHARE * both, BIDIRECTIONAL_LOW_SHARE * 2 * link.copy_low_gb_per_s
-    typical = link.copy_to_device_gb_per_s if kind == "h2d" else link.copy_to_host_gb_per_s
-    return typical, link.copy_low_gb_per_s
+def _widest_link(row: GpuExpectation) -> LinkExpectation | None:
+    return expected_link(row.pcie_generation, row.pcie_width)
 
 
 def link_name(link: LinkExpectation) -> str:
@@ -139,6 +167,9 @@ class _Judge:
         self.over_nvlink = over_nvlink(bandwidth.samples, machine)
         self.to_device = rates(host_copies(bandwidth.samples, "h2d", machine))
         self.to_host = rates(host_copies(bandwidth.samples, "d2h", machine))
+        self.places = dict[str | None, set[str]]()  # of the copies of each group
+        for one in bandwidth.samples:
+            self.places.setdefault(one.group, set()).update((one.source, one.destination))
 
     def beside(self, sample: Sample) -> Sample:
         if sample.expected_gb_per_s is not None:
@@ -148,19 +179,23 @@ class _Judge:
             found = ExpectedRate(source=f"no reference data for {lacking}")
         if found is None:
             return sample
+        low = found.low_gb_per_s or (found.gb_per_s and LOW_SHARE * found.gb_per_s)
         return msgspec.structs.replace(
             sample,
             expected_gb_per_s=_rounded(found.gb_per_s),
-            expected_low_gb_per_s=_rounded(found.low_gb_per_s),
+            expected_low_gb_per_s=_rounded(low),
             expected_source=found.source,
         )
 
     def _expected(self, sample: Sample) -> ExpectedRate | None:
-        if sample.group is not None or not is_large(sample):
+        if not is_large(sample) or sample.method in KERNELS:
             return None
         if sample.kind == "d2d_local":
             return self._local(sample)
         pair = pair_of(sample)
+        of_one_gpu = sample.with_reverse and pair is None and len(self.places[sample.group]) == 2
+        if sample.group is not None and not of_one_gpu:
+            return None
         if pair is not None:
             return self._between(sample, *pair)
         gpu = self.gpus.get(-1 if (index := host_gpu(sample)) is None else index)
@@ -185,33 +220,32 @@ class _Judge:
         over = host_link(sample, gpu)
         if over != "PCIe":
             return ExpectedRate(source=f"no reference data: copies with the host over {over}")
-        seen = observed_link(gpu, sample, self.machine)
-        if seen is None:
-            return self._by_model(sample, gpu)
-        link, known_by = seen
-        source = f"{link_name(link)} {known_by} ({link.confidence}: links.csv)"
-        if sample.kind == "bidirectional":
-            source = f"both directions of {source}, {BIDIRECTIONAL_SHARE:.0%} of their sum"
-        typical, low = host_rates_of(link, sample.kind)
-        return ExpectedRate(source=source, gb_per_s=typical, low_gb_per_s=low)
-
-    def _by_model(self, sample: Sample, gpu: Gpu) -> ExpectedRate | None:
-        """Expect the widest link of the model, or name the link that fits the rate of an unknown model.
-
-        There is no low rate: boards give cards fewer lanes, or an earlier generation.
-        """
-        link, measured = model_link(gpu), sample.median_gb_per_s or 0
-        fits = () if sample.kind == "bidirectional" else links_for(measured, gpu)
-        if link is None:
+        measured = _one_direction(sample)
+        both = sample.kind == "bidirectional" or sample.with_reverse
+        fits = () if both else links_for(measured, gpu)
+        if seen := observed_link(gpu, sample, self.machine):
+            link, known_by = seen
+            source = f"{link_name(link)} {known_by} ({link.confidence}: links.csv)"
+        elif (by_model := model_link(gpu, measured)) is not None:
+            link, source = by_model, _by_model(by_model, gpu)
+            if fits and measured < link.copy_low_gb_per_s and link not in fits:
+                source += f"; the rate fits {link_names(fits)}"
+        else:
             words = f"link not reported; inferred from the rate: {link_names(fits)}"
             return ExpectedRate(source=words) if fits else None
-        typical, low = host_rates_of(link, sample.kind)
-        source = f"{link_name(link)}, the widest that {_model(gpu)} supports (gpus.csv); its slot is unknown"
+        to_device, to_host = link.copy_to_device_gb_per_s, link.copy_to_host_gb_per_s
+        typical, low = (to_host if sample.kind == "d2h" else to_device), link.copy_low_gb_per_s
         if sample.kind == "bidirectional":
+            typical, low = to_device + to_host, BIDIRECTIONAL_LOW_SHARE * 2 * low
+        if sample.with_reverse:
+            return ExpectedRate(
+                source=f"{BESIDE_REVERSE_SHARE:.0%} of one direction of {source}",
+                gb_per_s=BESIDE_REVERSE_SHARE * typical,
+            )
+        if both:
             source = f"both directions of {source}, {BIDIRECTIONAL_SHARE:.0%} of their sum"
-        elif fits and measured < low and link not in fits:
-            source += f"; the rate fits {link_names(fits)}"
-        return ExpectedRate(source=source, gb_per_s=typical)
+            typical *= BIDIRECTIONAL_SHARE
+        return ExpectedRate(source=source, gb_per_s=typical, low_gb_per_s=low)
 
     def _local(self, sample: Sample) -> ExpectedRate | None:
         gpu = self.gpus.get(-1 if (index := gpu_of(sample.source)) is None else index)
@@ -222,16 +256,23 @@ class _Judge:
             return ExpectedRate(
                 source="the card is split (MIG), and an instance has a part of its memory's rate"
             )
+        if sample.bytes is None and row.memory_gb_per_s > SHORT_COPIES_GB_PER_S:
+            return ExpectedRate(
+                source="no reference data: copies of unknown size, maybe short for this memory"
+            )
         slowed = _may_pay_for_ecc(gpu, row)
+        share, low = LOCAL_COPY_SHARE, LOCAL_COPY_LOW_SHARE
+        if row.chip == "GP100":
+            share, low = P100_COPY_SHARE, P100_COPY_LOW_SHARE
         return ExpectedRate(
-            source=f"{LOCAL_COPY_SHARE:.0%} of the memory rate of {row.name} (gpus.csv)"
+            source=f"{share:.0%} of the memory rate of {row.name} (gpus.csv)"
             + (f", less up to {1 - ECC_LOW_SHARE:.0%} for ECC" if slowed else ""),
-            gb_per_s=LOCAL_COPY_SHARE * row.memory_gb_per_s,
-            low_gb_per_s=LOCAL_COPY_LOW_SHARE * row.memory_gb_per_s * (ECC_LOW_SHARE if slowed else 1),
+            gb_per_s=share * row.memory_gb_per_s,
+            low_gb_per_s=low * row.memory_gb_per_s * (ECC_LOW_SHARE if slowed else 1),
         )
 
     def _between(self, sample: Sample, source: int, destination: int) -> ExpectedRate | None:
-        if sample.method in KERNELS or sample.kind not in ("p2p_direct", "p2p_staged", "bidirectional"):
+        if sample.kind not in ("p2p_direct", "p2p_staged", "bidirectional"):
             return None
         direct = sample.kind == "p2p_direct" or sample.path == "direct"
         if sample.kind == "bidirectional" and sample.path is None:
@@ -246,86 +287,84 @@ class _Judge:
                 source=f"no reference data: between the rates of {nvlinks.links - 1} and "
                 f"{nvlinks.links} NVLinks, or through the CPU"
             )
-        one = self._over_pcie(sample, source, destination)
-        if one is None or one.gb_per_s is None or sample.kind != "bidirectional":
-            return one
-        back = self._over_pcie(sample, destination, source)
+        forth = self._over_pcie(sample, source, destination, direct=direct)
+        if forth is None or forth.gb_per_s is None or sample.kind != "bidirectional":
+            return forth
+        back = self._over_pcie(sample, destination, source, direct=direct)
         if back is None or back.gb_per_s is None:
             return back
-        both = one.gb_per_s + back.gb_per_s
+        if not direct:
+            source_words = f"as much as one direction alone: {forth.source}"
+            return ExpectedRate(source=source_words, gb_per_s=min(forth.gb_per_s, back.gb_per_s))
         return ExpectedRate(
-            source=f"{BIDIRECTIONAL_SHARE:.0%} of both directions: {one.source}",
-            gb_per_s=BIDIRECTIONAL_SHARE * both,
-            # Two GPUs of one uplink reach in both directions together no more than in one.
-            low_gb_per_s=None,
+            source=f"{BIDIRECTIONAL_SHARE:.0%} of both directions: {forth.source}",
+            gb_per_s=BIDIRECTIONAL_SHARE * (forth.gb_per_s + back.gb_per_s),
         )
 
     def _is_hybrid(self, index: int) -> bool:
         row = expected_gpu(self.gpus[index].name, self.gpus[index].pci_device_id)
         return row is not None and is_hybrid(row)
 
-    def _over_pcie(self, sample: Sample, source: int, destination: int) -> ExpectedRate | None:
-        """Expect the slower of the path out of one GPU and the path into the other."""
-        direct = sample.kind == "p2p_direct" or sample.path == "direct"
+    def _over_pcie(
+        self, sample: Sample, source: int, destination: int, *, direct: bool
+    ) -> ExpectedRate | None:
+        """Expect the slower of the path out of one GPU and the path into the other, in one direction."""
         if direct and (min(source, destination), max(source, destination)) in self.over_nvlink:
             return ExpectedRate(
                 source="no reference data: faster than PCIe, and the number of NVLinks is unknown"
             )
-        ends = [end for end in self._ends(sample, source, destination) if end is not None]
-        if len(ends) < 2:
-            return self._over_widest(sample, source, destination)
-        slower, words = min(ends)
-        link = self.machine.link(source, destination)
-        near = direct and link is not None and link.hop in _NEAR
-        if direct and _one_direction(sample) > NVLINK_TIMES * slower:
+        shared = self._shared_bridges(source, destination) if direct else set[str]()
+        sends = self._end(sample, source, self.to_host, f"GPU {source} to host", shared)
+        receives = self._end(sample, destination, self.to_device, f"host to GPU {destination}", shared)
+        if sends is None or receives is None:
+            return None
+        slower, words = min(sends, receives)
+        if not direct:
+            return ExpectedRate(
+                source=f"staged through host memory, {STAGED_SHARE:.0%} of the slower of its links: {words}",
+                gb_per_s=STAGED_SHARE * slower,
+            )
+        if _one_direction(sample) > NVLINK_TIMES * slower:
             return ExpectedRate(source="no reference data: much faster than its copies with the host")
+        link = self.machine.link(source, destination)
+        near = link is not None and link.hop in _NEAR
         return ExpectedRate(
             source=f"the slower of its two links: {words}",
             gb_per_s=slower,
-            low_gb_per_s=(PAIR_LOW_SHARE if near else FAR_PAIR_LOW_SHARE) * slower,
+            low_gb_per_s=NEAR_LOW_SHARE * slower if near else None,
         )
 
-    def _over_widest(self, sample: Sample, source: int, destination: int) -> ExpectedRate | None:
-        """Expect the narrower of the widest links of two models; their slots are unknown."""
-        ends = [(model_link(gpu), _model(gpu)) for gpu in self._gpus(source, destination)]
-        known = [(link.copy_to_host_gb_per_s, link, model) for link, model in ends if link]
-        if len(known) < 2:
-            return None
-        slower, link, model = min(known, key=lambda one: one[0])
-        if _one_direction(sample) > link.data_rate_gb_per_s:
-            return ExpectedRate(source="no reference data: faster than PCIe")
-        source_words = f"{link_name(link)}, the widest that {model} supports (gpus.csv); its slot is unknown"
-        return ExpectedRate(source=source_words, gb_per_s=slower)
-
-    def _ends(self, sample: Sample, source: int, destination: int) -> Iterator[tuple[float, str] | None]:
-        direct = sample.kind == "p2p_direct" or sample.path == "direct"
-        shared = self._shared_bridges(source, destination)
-        for index, measured, word in (
-            (source, self.to_host, f"GPU {source} to host"),
-            (destination, self.to_device, f"host to GPU {destination}"),
-        ):
-            gpu = self.gpus.get(index)
-            near = gpu is not None and direct and gpu.pcie.limiting_hop in shared
-            if index in measured and not near:
-                yield measured[index], f"{word}, measured alone"
-                continue
-            seen = observed_link(gpu, sample, self.machine, without_bridges=near) if gpu else None
-            if seen is None:
-                yield None
-                continue
+    def _end(
+        self, sample: Sample, index: int, measured: Mapping[int, float], word: str, shared: Collection[str]
+    ) -> tuple[float, str] | None:
+        """Return the rate of one end of a copy between GPUs, and how it is known; None where it is not."""
+        gpu = self.gpus.get(index)
+        if gpu is None:
+            return (measured[index], f"{word}, measured alone") if index in measured else None
+        near = gpu.pcie.limiting_hop in shared
+        if index in measured and not near:
+            return measured[index], f"{word}, measured alone"
+        if seen := observed_link(gpu, sample, self.machine, without_bridges=near):
             link, known_by = seen
-            usual = link.copy_to_host_gb_per_s if index == source else link.copy_to_device_gb_per_s
-            yield usual, f"{word}, {link_name(link)} {known_by} (links.csv)"
+            usual = link.copy_to_host_gb_per_s if measured is self.to_host else link.copy_to_device_gb_per_s
+            return usual, f"{word}, {link_name(link)} {known_by} (links.csv)"
+        by_model = model_link(gpu, _one_direction(sample))
+        return None if by_model is None else (by_model.copy_to_host_gb_per_s, _by_model(by_model, gpu))
 
     def _shared_bridges(self, a: int, b: int) -> set[str]:
         """Return the bridges that stand above both: a direct copy turns round at the first of them."""
         tree = {node.address: node for node in self.machine.pci}
-        places = [gpu.pci_address or "" for gpu in self._gpus(a, b)]
+        places = [gpu.pci_address or "" for gpu in (self.gpus.get(a), self.gpus.get(b)) if gpu is not None]
         ends = [set(bridges_above(tree, place)[0]) for place in places if place in tree]
         return ends[0] & ends[1] if len(ends) == 2 else set()
 
-    def _gpus(self, *indices: int) -> list[Gpu]:
-        return [self.gpus[index] for index in indices if index in self.gpus]
+
+def _by_model(link: LinkExpectation, gpu: Gpu) -> str:
+    """Return how a link is known where no source reports that of the slot."""
+    row = expected_gpu(gpu.name, gpu.pci_device_id)
+    assert row is not None, "the link is one of the model"
+    which = "the widest that {} supports" if link == _widest_link(row) else "as servers usually give {}"
+    return f"{link_name(link)}, {which.format(row.name)} (gpus.csv); its slot is unknown"
 
 
 def _one_direction(sample: Sample) -> float:
@@ -354,11 +393,6 @@ def _may_pay_for_ecc(gpu: Gpu, row: GpuExpectation) -> bool:
     if not (row.memory_type or "").startswith("GDDR") or gpu.ecc.mode is False:
         return False
     return gpu.ecc.mode is True or not row.name.startswith(("GeForce", "TITAN"))
-
-
-def _model(gpu: Gpu) -> str:
-    row = expected_gpu(gpu.name, gpu.pci_device_id)
-    return row.name if row else gpu.name or "an unknown GPU"
 
 
 def _rounded(value: float | None) -> float | None:

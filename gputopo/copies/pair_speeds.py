@@ -7,7 +7,16 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from gputopo.copies.numbers import Pair, by_copy_engine, is_large, pair_copies, pair_of, rate, runs_agree
+from gputopo.copies.numbers import (
+    AGREE_SHARE,
+    Pair,
+    by_copy_engine,
+    is_large,
+    pair_copies,
+    pair_of,
+    rate,
+    runs_agree,
+)
 from gputopo.reference.expectations import (
     GpuExpectation,
     NvLinkExpectation,
@@ -234,6 +243,25 @@ def speed_classes(speeds: Mapping[Pair, PairSpeed]) -> dict[Pair, int]:
     for number, members in enumerate(_classes(ordered)):
         classes |= dict.fromkeys(members, number)
     return {pair: classes[speed.gb_per_s] for pair, speed in speeds.items()}
+
+
+def speed_groups(rates: Mapping[Pair, float]) -> list[tuple[int, ...]]:
+    """Return the GPUs in groups: every pair within one is faster than every pair of two groups.
+
+    A group of one GPU is one that is slow with every peer. All in one group where the widest gap between the
+    rates is within noise or does not divide them so.
+    """
+    worst = {pair: min(speed, rates.get(pair[::-1], speed)) for pair, speed in rates.items()}
+    gaps = [(slow / fast, fast) for slow, fast in pairwise(sorted(worst.values()))]
+    share, limit = min(gaps, default=(1.0, 0.0))
+    group = {gpu: {gpu} for pair in rates for gpu in pair}
+    for a, b in (pair for pair, speed in worst.items() if speed >= limit):
+        group[a] |= group[b]
+        group.update(dict.fromkeys(group[a], group[a]))
+    divided = all((speed >= limit) == (group[a] is group[b]) for (a, b), speed in worst.items())
+    if share > 1 - AGREE_SHARE or not divided:
+        return [tuple(sorted(group))]
+    return sorted({tuple(sorted(gpus)) for gpus in group.values()})
 
 
 def unmeasured(speeds: Mapping[Pair, PairSpeed], gpus: Sequence[int]) -> list[Pair]:

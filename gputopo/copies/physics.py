@@ -5,8 +5,9 @@
   Any other that fits stays valid: a slow one is slow. As the rate at full clocks it does not count.
 - A copy with the host never outruns the widest link that the model has: PCIe, NVLink-C2C to a Grace CPU, or
   NVLink to a POWER CPU. Between GPUs it never outruns all NVLinks of the model, or PCIe (`above_link`).
-- Both directions at once carry at least what the faster one carries alone, and at most the sum of both; a
-  copy among others is no faster than alone (`inconsistent`).
+- Both directions at once carry at most twice what the faster one carries alone, over NVLinks also more than
+  one; a copy among others is no faster than alone (`inconsistent`). Any other low number stays valid: it is
+  low, as both directions through one host memory may be, or one direction while links save power.
 - A number that one tool gave several times is one sample of several `runs`, with their median.
 """
 
@@ -38,12 +39,9 @@ from gputopo.reference.expectations import (
 from gputopo.values.bandwidth import Bandwidth, Invalid, Method, Sample, gpu_of
 from gputopo.values.machine import Gpu, Machine
 
-# Both directions at once over one alone: 1.00 in all pairs below a full switch uplink, up to 2.02 on links of
-# their own; over the sum of both up to 1.01 (published outputs of p2pBandwidthLatencyTest). Ours, for noise.
+# Both directions at once over one alone: up to 2.02 on links of their own (published outputs of
+# p2pBandwidthLatencyTest). Not measured; chosen because it is well beyond noise.
 AT_ONCE_NOISE = 1.10
-# Below this share of one direction alone both at once are no sum: a full uplink that both share has 1.00.
-# Ours, for noise and for what alternating directions cost.
-AT_ONCE_LOW_SHARE = 0.85
 # Over NVLinks, where each direction has its own lanes, both at once are no sum below this share of one: they
 # have 1.87 to 1.98 in published outputs (A100, H100, H200, H800). Ours, far below.
 AT_ONCE_NVLINK = 1.3
@@ -277,9 +275,9 @@ class _Found(NamedTuple):
     among: dict[str, list[Sample]]
 
     @property
-    def single(self) -> list[float]:
-        """The rate alone of each direction that is known, the lower one first."""
-        return sorted(max(map(rate, samples)) for samples in self.alone.values())
+    def fastest_alone(self) -> float:
+        """The rate of the faster direction alone in GB/s; infinite where none is known."""
+        return max((rate(one) for samples in self.alone.values() for one in samples), default=inf)
 
 
 def _contradicted(samples: Sequence[Sample], gpus: Mapping[int, Gpu]) -> list[Sample]:
@@ -306,27 +304,17 @@ def _is_over_nvlink(path: _Path, found: _Found, gpus: Mapping[int, Gpu]) -> bool
     if path.staged is not False or not found.alone:
         return False
     ends = [gpus.get(-1 if (index := gpu_of(end)) is None else index) for end in path.ends]
-    return found.single[-1] > max(pcie_limit(gpu).gb_per_s for gpu in ends)
+    return found.fastest_alone > max(pcie_limit(gpu).gb_per_s for gpu in ends)
 
 
 def _of_both(found: _Found, *, own_lanes: bool) -> Iterator[Sample]:
-    """Yield what contradicts itself of one direction alone and both at once.
+    """Yield both directions at once above twice the faster one alone.
 
-    Both at once: too little for the faster direction, or above twice it. Above the sum of the two: the slower
-    direction, as it carries more while the other is used as well. Where directions have no `own_lanes`, a
-    full uplink carries as much in one direction as in both.
+    Where directions have `own_lanes`, also those that are about as fast as one alone.
     """
-    single = found.single
-    low_share = AT_ONCE_NVLINK if own_lanes else AT_ONCE_LOW_SHARE
-    too_slow = False
-    for both in found.both if single else ():
-        if not low_share * single[-1] <= rate(both) <= AT_ONCE_NOISE * 2 * single[-1]:
-            yield both
-        else:
-            too_slow |= len(single) > 1 and rate(both) > AT_ONCE_NOISE * sum(single)
-    for own in found.alone.values():
-        if too_slow and max(map(rate, own)) == single[0]:
-            yield from own
+    alone = found.fastest_alone
+    lowest = AT_ONCE_NVLINK * alone if own_lanes else 0.0
+    yield from (one for one in found.both if not lowest <= rate(one) <= AT_ONCE_NOISE * 2 * alone)
 
 
 def _of_one_among(found: _Found) -> Iterator[Sample]:

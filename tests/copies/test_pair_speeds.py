@@ -1,5 +1,6 @@
 """The GPUs that explain slow copies, and the pairs that are left."""
 
+from collections.abc import Callable
 from itertools import permutations
 
 import msgspec
@@ -14,6 +15,7 @@ from gputopo.copies.pair_speeds import (
     pair_speeds,
     slow_ends,
     speed_classes,
+    speed_groups,
     unmeasured,
 )
 from gputopo.values.bandwidth import Bandwidth, Path, Run, Sample
@@ -183,3 +185,25 @@ def test_each_slow_copy_is_explained_once(slow: set[Pair], others: set[Pair]) ->
     found = slow_ends(slow, slow | others)
     explained = [pair for pairs in (*found.out.values(), *found.into.values()) for pair in pairs]
     assert sorted([*explained, *found.pairs]) == sorted(slow)
+
+
+def rates_of(count: int, rate: Callable[[int, int], float]) -> dict[Pair, float]:
+    return {(a, b): rate(a, b) for a, b in permutations(range(count), 2)}
+
+
+@pytest.mark.parametrize(
+    ("rates", "groups"),
+    [
+        (rates_of(6, lambda a, b: 26.3 if a // 3 == b // 3 else 22.0), [(0, 1, 2), (3, 4, 5)]),
+        (rates_of(8, lambda a, b: 335.0 if 5 in (a, b) else 371.0), [(0, 1, 2, 3, 4, 6, 7), (5,)]),
+        (rates_of(4, lambda a, b: 20.0 if a == 2 else 26.0), [(0, 1, 3), (2,)]),  # slow only as a source
+        (rates_of(8, lambda a, b: 370.0 + (a + b) % 4), [tuple(range(8))]),
+        (rates_of(4, lambda a, b: 20.0 if {a, b} == {0, 3} else 26.0), [(0, 1, 2, 3)]),  # a single pair
+        ({(0, 1): 50.0, (1, 0): 50.0, (2, 3): 50.0}, [(0, 1, 2, 3)]),  # two bridges
+        ({}, [()]),
+    ],
+)
+def test_gpus_are_divided_where_every_pair_within_is_faster_than_every_pair_between(
+    rates: dict[Pair, float], groups: list[tuple[int, ...]]
+) -> None:
+    assert speed_groups(rates) == groups

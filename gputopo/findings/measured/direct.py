@@ -120,16 +120,15 @@ def slower_than_staged(machine: Machine, judged: set[Pair]) -> Iterator[Fault]:
 
     A warning only where both directions at once and latency, as far as they were measured, are no better
     directly; else all numbers are reported, and nothing is to be done. `judged`: pairs that have a fault
-    already; these are added, but for those with NVLink of which only one number is worse.
+    already; these are added, but for those of which only one number is worse.
     """
     compared = sorted(one for one in _compared(machine) if one.slow.pair not in judged)
     everywhere = [one.slow.pair for one in compared if not one.better]
-    by_nvlink = nvlink_pairs(machine)
     for (hop, better), found in grouped(
         ((class_of(machine, one.slow.pair), one.better), one) for one in compared
     ).items():
         pairs = [one.slow.pair for one in found]
-        judged |= {(a, b) for a, b in pairs if not better or (min(a, b), max(a, b)) not in by_nvlink}
+        judged |= set[Pair]() if better else {*pairs}
         than = "those staged through host memory" + (", one direction alone" if better else "")
         worst = min(found, key=lambda one: one.slow.share)
         says = slow_words("direct", hop, [one.slow for one in found], than) + _other_numbers(worst)
@@ -166,9 +165,12 @@ def class_of(machine: Machine, pair: Pair) -> str:
 
 
 def subject_of(pairs: Iterable[Pair]) -> Subject:
-    """Return a single pair as the subject of a finding, for several the machine."""
+    """Return a single pair as the subject of a finding, the GPU that several have, else the machine."""
     unordered = {(min(pair), max(pair)) for pair in pairs}
-    return Subject.of_link(*min(unordered)) if len(unordered) == 1 else MACHINE
+    if len(unordered) == 1:
+        return Subject.of_link(*min(unordered))
+    common = set.intersection(*map(set, unordered))
+    return Subject.of_gpus(sorted(common)) if common else MACHINE
 
 
 def host_failures(machine: Machine) -> Iterator[tuple[int, Failure]]:

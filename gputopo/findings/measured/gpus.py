@@ -1,14 +1,15 @@
 """Measured copies of each GPU, judged once: its link with the host, its memory, the latency.
 
-A link by its lanes, else by GPUs of the same model, by the expected rate, by the widest link of the model,
-and by its other direction; the memory by the expected rate, else by GPUs of the same model.
+A link by its lanes, else by GPUs of the same model, by the expected rate, and by its other direction; the
+memory by the expected rate, else by GPUs of the same model.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import inf
 
-from gputopo.copies.expected import link_name, link_names, links_for, model_link, with_expectations
-from gputopo.copies.numbers import by_copy_engine, host_copies, host_gpu, is_large, judged, pair_copies, rate
+import msgspec
+
+from gputopo.copies.expected import link_name, link_names, observed_link, with_expectations
+from gputopo.copies.numbers import by_copy_engine, floor_of, host_gpu, is_large, judged, pair_copies, rate
 from gputopo.copies.settling import ramp_up_samples
 from gputopo.copies.sharing import HOST_KINDS
 from gputopo.findings.compare import grouped, maxima
@@ -19,8 +20,10 @@ from gputopo.findings.measured.links import (
     DIRECTION_SHARE,
     HALF_SHARE,
     LATENCY_TIMES,
+    NO_LINK_HAS_THE_RATE,
     PCIE_MAX_GB_PER_S,
     PEERS_SHARE,
+    common_fits,
     host_rates,
     link_is_unknown,
     narrow_links,
@@ -41,6 +44,8 @@ _DIRECTIONS: dict[str, str] = {
     "d2h": "to the host",
     "bidirectional": "from and to the host at once",
 }
+_ALONE = tuple(f"copies {_DIRECTIONS[kind]}" for kind in HOST_KINDS)
+_IN_MEMORY = "copies in GPU memory"
 _WITH_HOST, _THROUGH_HOST = "with the host", "through the host"
 _LINK, _MEMORY, _LATENCY = "link", "d2d_local", "latency"  # parts of a GPU that are judged
 
@@ -50,9 +55,8 @@ def slow_gpus(machine: Machine) -> Iterator[Fault]:
     """Find GPUs whose copies with the host, or in their memory, are slow: of each part one fault."""
     steps: tuple[Callable[[Machine], Iterator[Fault]], ...] = (
         narrow_links,
-        _behind_peers,
+        behind_peers,
         _below_expected,
-        _below_model,
         _directions,
         _unlike_peers,
     )
@@ -67,7 +71,7 @@ def slow_gpus(machine: Machine) -> Iterator[Fault]:
     yield from narrow_pairs(machine)
 
 
-def _behind_peers(machine: Machine) -> Iterator[Fault]:
+def behind_peers(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that are far below the best of their model in every direction that was measured.
 
     Where copies with the host were not measured, by those between GPUs over PCIe.
@@ -83,18 +87,18 @@ def _behind_peers(machine: Machine) -> Iterator[Fault]:
             kind = max(shares, key=shares.__getitem__, default=None)
             if kind is None or shares[kind] >= PEERS_SHARE.value or not link_is_unknown(gpu, machine):
                 continue
-            fits = links_for(max(own.values()), gpu)
+            fits = common_fits(own.values(), gpu)
             reach = (
                 f"copies {path} reach about {roughly(shares[kind])} of the {best[kind]:.1f} GB/s of {words}"
             )
             evidence = {
-                "gb_per_s": max(own.values()),
-                "peers_gb_per_s": {index: max(peer.values()) for index, peer in peers.items()},
+                "gb_per_s": own[kind],
+                "peers_gb_per_s": {index: peer[kind] for index, peer in peers.items() if kind in peer},
                 "fits": list(map(link_name, fits)),
             }
             yield BELOW_EXPECTED.fault(
                 gpu,
-                reach + (f": as fast as {link_names(fits)}" if fits else ""),
+                f"{reach}: as fast as {link_names(fits)}" if fits else f"{reach}: {NO_LINK_HAS_THE_RATE}",
                 evidence,
                 _severity(gpu, shares[kind], fits, path),
                 case="same-model GPUs",
@@ -103,67 +107,75 @@ def _behind_peers(machine: Machine) -> Iterator[Fault]:
 
 
 def _below_expected(machine: Machine) -> Iterator[Fault]:
+    """Find GPUs whose copies with the host, or in their memory, are below what is expected of them.
+
+    Of an unknown slot it is no fault for certain: boards give cards fewer lanes, or an earlier generation.
+    Lanes are not the cause where the directions differ. Both directions at once are no fault of their own
+    where one alone is slow.
+    """
     copies = copies_of(machine)
-    samples = with_expectations(Bandwidth(source=copies.source, samples=_steady(machine)), machine).samples
-    found = {kind: host_copies(samples, kind, machine) for kind in HOST_KINDS}
-    for one in judged(samples):
+    bandwidth = Bandwidth(source=copies.source, samples=_steady(machine))
+    fastest: dict[tuple[int, str], Sample] = {}  # by GPU and words for the kind of copy
+    for one in with_expectations(bandwidth, machine).samples:
         index = gpu_of(one.source) if one.kind == "d2d_local" else host_gpu(one)
-        if index is not None and one.kind in ("d2d_local", "bidirectional"):
-            best = found.setdefault(one.kind, {})
-            best[index] = max(one, best.get(index, one), key=rate)
+        bare = msgspec.structs.replace(one, group=None) if one.with_reverse else one
+        if index is not None and one.expected_gb_per_s and any(judged([bare])):
+            key = index, _words(one)
+            fastest[key] = max(one, fastest.get(key, one), key=rate)
     for gpu in present(machine):
-        low = {
-            kind: own
-            for kind, of in found.items()
-            if (own := of.get(gpu.index)) is not None and rate(own) < (own.expected_low_gb_per_s or 0.0)
-        }
-        if memory := low.pop("d2d_local", None):
-            words = "copies in GPU memory"
-            yield _below(gpu, words, memory, words, _MEMORY)
-        # Both directions at once are no fault of their own where one alone is slow.
-        if single := [low[kind] for kind in HOST_KINDS if kind in low] or list(low.values()):
-            slower = min(single, key=_share)
-            words = f"copies {_WITH_HOST if len(single) > 1 else _DIRECTIONS[slower.kind]}"
-            yield _below(gpu, words, slower, "copies over the link", _LINK)
+        own = {words: one for (index, words), one in fastest.items() if index == gpu.index}
+        low = {words: one for words, one in own.items() if rate(one) < floor_of(one)}
+        if memory := low.pop(_IN_MEMORY, None):
+            yield _below(gpu, _IN_MEMORY, memory, _IN_MEMORY, _MEMORY)
+        alone = [one for words, one in own.items() if words in _ALONE]
+        slow = [one for one in alone if one in low.values()]
+        slower = min(slow or low.values(), key=_share, default=None)
+        if slower is None:
+            continue
+        words = f"copies {_WITH_HOST}" if len(slow) > 1 else _words(slower)
+        is_known = observed_link(gpu, slower, machine) is not None
+        if is_known or not slow:
+            case = "copies over the link" if slow else "both directions"
+            yield _below(gpu, words, slower, case, _LINK, "warning" if is_known or alone else "info")
+        elif len(slow) == len(alone):
+            fits = common_fits(map(rate, slow), gpu)
+            differ = min(map(rate, slow)) < DIRECTION_SHARE.value * max(map(rate, slow))
+            case = "widest link of the model" if fits else "no link has this rate"
+            yield _below(gpu, words, slower, case, _LINK, "warning" if differ else "info", fits)
 
 
-def _below(gpu: Gpu, words: str, sample: Sample, case: str, part: str) -> Fault:
-    says = f"{words} reach about {roughly(_share(sample))} of the expected rate: {sample.expected_source}"
+def _words(sample: Sample) -> str:
+    """Return `copies from the host`: what a copy of a GPU did."""
+    if sample.kind == "d2d_local":
+        return _IN_MEMORY
+    return f"copies {_DIRECTIONS[sample.kind]}{' next to the other direction' * sample.with_reverse}"
+
+
+def _below(
+    gpu: Gpu,
+    words: str,
+    sample: Sample,
+    case: str,
+    part: str,
+    severity: Severity = "warning",
+    fits: Sequence[LinkExpectation] | None = None,
+) -> Fault:
+    """Return the fault of a slow copy. `fits`: the links that it fits, of an unknown slot."""
+    cause = f"{NO_LINK_HAS_THE_RATE}; " if fits == () else ""
+    share = roughly(_share(sample))
+    says = f"{words} reach about {share} of the expected rate: {cause}{sample.expected_source}"
     evidence = {
-        "gb_per_s": round(rate(sample), 3),
+        "gb_per_s": rate(sample),
         "expected_gb_per_s": sample.expected_gb_per_s,
         "expected_low_gb_per_s": sample.expected_low_gb_per_s,
         "source": sample.expected_source,
+        **({"fits": list(map(link_name, fits))} if fits else {}),
     }
-    return BELOW_EXPECTED.fault(gpu, says, evidence, case=case, part=part)
+    return BELOW_EXPECTED.fault(gpu, says, evidence, severity, case=case, part=part)
 
 
 def _share(sample: Sample) -> float:
     return rate(sample) / (sample.expected_gb_per_s or rate(sample))
-
-
-def _below_model(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs whose copies with the host are below the widest link of their model.
-
-    It is no fault for certain: boards give cards fewer lanes, or have an earlier generation.
-    """
-    copies = host_rates(machine)
-    for gpu in present(machine):
-        own, link = max(copies.get(gpu.index, {}).values(), default=inf), model_link(gpu)
-        fits = links_for(own, gpu) if own < inf else ()
-        if link is None or own >= link.copy_low_gb_per_s or not link_is_unknown(gpu, machine):
-            continue
-        if not _is_usual(fits, gpu):
-            usual = link.copy_to_device_gb_per_s
-            reach = f"copies with the host reach about {roughly(own / usual)} of the {usual:.1f} GB/s of "
-            more = (
-                f"as fast as {link_names(fits)}; its slot is unknown"
-                if fits
-                else "no PCIe link has this rate; host memory may be on another NUMA node, or the path in use"
-            )
-            says = f"{reach}{link_name(link)}, the widest link of the model: {more}"
-            evidence = {"gb_per_s": own, "expected_gb_per_s": usual, "fits": list(map(link_name, fits))}
-            yield BELOW_EXPECTED.fault(gpu, says, evidence, case="widest link of the model", part=_LINK)
 
 
 def _directions(machine: Machine) -> Iterator[Fault]:
@@ -201,7 +213,7 @@ def _unlike_peers(machine: Machine) -> Iterator[Fault]:
 def _compared(machine: Machine) -> Iterator[tuple[str, Mapping[int, float], float, str, str]]:
     """Yield what is compared, the number of each GPU (higher is faster), its least share, case and part."""
     for kind, rates in _bidirectional(copies_of(machine)).items():
-        beside = "" if kind == "bidirectional" else " beside the other direction"
+        beside = "" if kind == "bidirectional" else " next to the other direction"
         what = f"copies {_DIRECTIONS[kind]}{beside}"
         yield what, rates, ALIKE_SHARE.value, "both directions", _LINK
     local = maxima(
@@ -210,8 +222,7 @@ def _compared(machine: Machine) -> Iterator[tuple[str, Mapping[int, float], floa
         if one.kind == "d2d_local" and is_large(one) and by_copy_engine(one)
         if (gpu := gpu_of(one.source)) is not None
     )
-    what = "copies in GPU memory"
-    yield what, local, ALIKE_SHARE.value, what, _MEMORY
+    yield _IN_MEMORY, local, ALIKE_SHARE.value, _IN_MEMORY, _MEMORY
     times = grouped(
         ((one.method, one.source == "host"), (gpu, 1 / one.median_us))
         for one in copies_of(machine).samples

@@ -34,6 +34,9 @@ FASTER_TIMES = threshold("measured.links.FASTER_TIMES")
 BELOW_EXPECTED = rule_of("bandwidth.below_expected", PEERS_SHARE, HALF_SHARE, ALIKE_SHARE, LATENCY_TIMES)
 DIRECTION_DIFFERS = rule_of("bandwidth.direction_differs", DIRECTION_SHARE, PCIE_MAX_GB_PER_S)
 
+NO_LINK_HAS_THE_RATE = (
+    "no PCIe link has this rate; host memory may be on another NUMA node, or the path in use"
+)
 BETWEEN_GPUS: tuple[Kind, ...] = ("p2p_staged", "p2p_direct")
 
 
@@ -108,7 +111,7 @@ def narrow_links(machine: Machine) -> Iterator[Fault]:
     copies, slower = host_rates(machine), _slower_than_partners(machine)
     for gpu in present(machine):
         own = copies.get(gpu.index) or slower.get(gpu.index)
-        fits = _narrow_fits(max(own.values()), gpu) if own and link_is_unknown(gpu, machine) else ()
+        fits = _narrow_fits(own.values(), gpu) if own and link_is_unknown(gpu, machine) else ()
         if own and fits:
             row = expected_of(gpu)
             card = f"; x{row.pcie_width} card" if row and row.pcie_width else ""
@@ -117,9 +120,15 @@ def narrow_links(machine: Machine) -> Iterator[Fault]:
             yield SLOT_NARROW.fault(gpu, f"copies as fast as a {link_names(fits)} link{card}", evidence)
 
 
-def _narrow_fits(gb_per_s: float, *gpus: Gpu) -> tuple[LinkExpectation, ...]:
-    """Return the links that copies at this rate fit; none if a wide one is among them."""
-    fits = links_for(gb_per_s, *gpus)
+def common_fits(rates: Iterable[float], *gpus: Gpu) -> tuple[LinkExpectation, ...]:
+    """Return the links that all rates in GB/s fit: none where the directions are not those of one link."""
+    first, *others = (links_for(rate, *gpus) for rate in rates)
+    return tuple(link for link in first if all(link in other for other in others))
+
+
+def _narrow_fits(rates: Iterable[float], *gpus: Gpu) -> tuple[LinkExpectation, ...]:
+    """Return the links that copies at these rates fit; none if a wide one is among them."""
+    fits = common_fits(rates, *gpus)
     return () if any(link.width > NARROW_LANES.value for link in fits) else fits
 
 
@@ -134,7 +143,7 @@ def narrow_pairs(machine: Machine) -> Iterator[Fault]:
     if host_rates(machine) or _slower_than_partners(machine) or len(gpus) < MIN_GPUS.value:
         return
     fastest = max(copies.values())
-    fits = _narrow_fits(fastest, *measured)
+    fits = _narrow_fits([fastest], *measured)
     if fits and all(link_is_unknown(gpu, machine) for gpu in measured):
         says = (
             f"no two of {len(gpus)} GPUs copy faster than {fastest:.2f} GB/s, the rate of a "

@@ -143,9 +143,7 @@ def _contradiction(sample: Sample, beside: Sequence[Sample]) -> str:
         if rate(sample) > 2 * alone:
             return "more than twice one direction"
         return "not a sum of both directions: one alone is about as fast"
-    if sample.group is not None:
-        return "faster beside other copies than alone, so a sum of both directions"
-    return "slower alone than while the other direction is used as well (clock ramp-up, other load)"
+    return "faster next to other copies than alone, so a sum of both directions"
 
 
 def _as_a_sum(sample: Sample, machine: Machine) -> str:

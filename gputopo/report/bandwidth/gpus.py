@@ -70,14 +70,15 @@ def _main(numbers: Numbers) -> list[tuple[str, _Cell]]:
         ("to GPU", _host(numbers, "h2d")),
         ("from GPU", _host(numbers, "d2h")),
         ("both\nat once", _host(numbers, "bidirectional")),
-        ("all at once\nto/from", lambda gpu: _all_at_once(numbers, gpu)),
+        ("both at once\nto/from", lambda gpu: _to_and_from(numbers, gpu, "reverse")),
+        ("all at once\nto/from", lambda gpu: _to_and_from(numbers, gpu, "all")),
         (_INSIDE, lambda gpu: _inside(numbers, gpu)),
         *used[:1],
     ]
 
 
-def _all_at_once(numbers: Numbers, gpu: int) -> str:
-    rates = [_host(numbers, kind, beside="all")(gpu) for _, kind in _DIRECTIONS[:2]]
+def _to_and_from(numbers: Numbers, gpu: int, beside: Beside) -> str:
+    rates = [_host(numbers, kind, beside=beside)(gpu) for _, kind in _DIRECTIONS[:2]]
     return NOT_ASKED if rates == [NOT_ASKED] * 2 else "/".join(rates)
 
 

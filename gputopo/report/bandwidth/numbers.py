@@ -4,8 +4,6 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Literal
 
-import msgspec
-
 from gputopo.copies.numbers import host_gpu, is_large, runs_agree
 from gputopo.report.document import Section, Table
 from gputopo.report.layout import FAILED, NOT_ASKED, Column
@@ -117,19 +115,8 @@ class Numbers:
         return None if found is None or found.invalid else found.median_gb_per_s
 
     def inside(self, gpu: int) -> Sample | None:
-        """Return the copy within a GPU's memory, with what is expected of it where only others have that.
-
-        p2pBandwidthLatencyTest has it in every matrix; those of both directions at once have no expectation.
-        """
-        found = self.between("d2d_local", gpu, gpu)
-        if found is None or found.expected_gb_per_s is not None:
-            return found
-        limits = (
-            one.expected_gb_per_s
-            for one in self.bandwidth.samples
-            if one.kind == "d2d_local" and gpu_of(one.source) == gpu and one.expected_gb_per_s
-        )
-        return msgspec.structs.replace(found, expected_gb_per_s=next(limits, None))
+        """Return the copy within a GPU's memory."""
+        return self.between("d2d_local", gpu, gpu)
 
     def failure(
         self,

@@ -1,12 +1,17 @@
 """The first screen of a bandwidth report: a verdict in one sentence, findings, what was not measured."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from gputopo.copies.numbers import by_copy_engine, is_large, rate
-from gputopo.copies.sharing import HOST_KINDS
+from gputopo.copies.collectives import is_limit
+from gputopo.copies.expected import observed_link
+from gputopo.copies.numbers import Pair, by_copy_engine, floor_of, is_large, pair_of, rate
+from gputopo.copies.pair_speeds import SAME_SPEED, speed_groups
+from gputopo.copies.physics import over_nvlink
 from gputopo.findings import Finding
+from gputopo.findings.compare import grouped, maxima
+from gputopo.findings.pcie import NARROW_LANES
 from gputopo.report import units
 from gputopo.report.bandwidth.numbers import number
 from gputopo.report.document import Section, Styled, block_lines
@@ -14,14 +19,29 @@ from gputopo.report.findings import SCREEN_WIDTH, counts_in_words, findings_bloc
 from gputopo.report.layout import SEVERITY_STYLES, plain
 from gputopo.report.units import counted, seconds
 from gputopo.runs.history import date_in_words
-from gputopo.values.bandwidth import COLLECTIVES, NETWORK, Bandwidth, NotMeasured, Sample, gpus_of
+from gputopo.values.bandwidth import (
+    COLLECTIVES,
+    KERNELS,
+    NETWORK,
+    Bandwidth,
+    Kind,
+    NotMeasured,
+    Sample,
+    gpus_of,
+)
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 
 _MAX_NAMED = 2
-_LOW_SHARE = 0.8  # of the usual rate of a link that is known by the model alone
+_MIN_PEERS = 3  # rates that are compared with one another
 _LEVELS = {"quick": "quick", "full": "full: every size"}
-_LINKS = ("h2d", "d2h", "bidirectional", "p2p_direct", "p2p_staged", "d2d_local", *NETWORK, *COLLECTIVES)
+_OF_GPU: dict[Kind, str] = {
+    "h2d": "copies from the host",
+    "d2h": "copies to the host",
+    "bidirectional": "copies with the host both ways",
+    "d2d_local": "copies in GPU memory",
+}
+_RATES = ("p2p_direct", "p2p_staged", *_OF_GPU, *NETWORK, *COLLECTIVES)
 _AGAINST = (
     "expected_gb_per_s",
     "as_its_equals_gb_per_s",
@@ -37,7 +57,7 @@ def summary_parts(
     """Yield the verdict and the findings: all with their remedies, or as many as fit above the tables."""
     serious = [one for one in findings if one.severity != "info"]
     style = SEVERITY_STYLES[serious[0].severity] if serious else ""
-    answer = Styled(verdict(bandwidth, findings), style)
+    answer = Styled(verdict(machine, bandwidth, findings), style)
     if whole:
         yield Section("", (answer,))
         found = findings_block(findings, nothing="")
@@ -48,16 +68,12 @@ def summary_parts(
         yield Section("", (answer, found) if found.items else (answer,))
 
 
-def verdict(bandwidth: Bandwidth, findings: Sequence[Finding]) -> str:
-    """Return the answer in one sentence."""
-    links = [
-        one
-        for one in bandwidth.samples
-        if one.kind in _LINKS and is_large(one) and one.group is None
-        if by_copy_engine(one) and one.pinned is not False
-    ]
-    judged = sum(one.expected_gb_per_s is not None for one in links)
-    rest = len(links) - judged
+def verdict(machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding]) -> str:
+    """Return the answer in one sentence.
+
+    As expected is only what was compared with what that copy can reach. Other numbers are compared with one
+    another.
+    """
     serious = [one for one in findings if one.severity != "info"]
     ended = "Ended early: " if bandwidth.source == "live" else "The capture ends early: "
     ended = "" if bandwidth.complete else ended
@@ -70,38 +86,131 @@ def verdict(bandwidth: Bandwidth, findings: Sequence[Finding]) -> str:
         return f"{ended}No error and no falling rate in {minutes:.3g} min under load."
     if not bandwidth.samples:
         return f"{ended}Nothing was measured."
-    if not judged and bandwidth.source == "live" and any(one.kind in NETWORK for one in links):
+    rates = [one for one in bandwidth.samples if _counts(one)]
+    judged = [one for one in rates if _has_reference(one)]
+    rest = [one for one in rates if not (_has_reference(one) or one.with_reverse or one.method in KERNELS)]
+    if not judged and bandwidth.source == "live" and any(one.kind in NETWORK for one in rest):
         return f"{ended}No host or pair is slow: hosts are compared with one another only."
-    if not judged:
-        return f"{ended}Not judged: no reference data for these numbers."
-    unjudged = f"; {rest} not judged: no reference data" if rest else ""
-    if notes := [one for one in findings if one.id in ("bandwidth.below_expected", "pcie.slot_narrow")]:
-        return f"{ended}{_short(notes[0])} (no fault for certain){unjudged}."
-    if low := _low(links, bandwidth.samples):
-        return f"{ended}{judged - low} of {counted(judged, 'rate')} as expected, {low} lower{unjudged}."
-    return (
-        f"{ended}All {counted(judged, 'rate')} as expected{unjudged}."
-        if judged > 1
-        else f"{ended}As expected{unjudged}."
-    )
+    notes = [one for one in findings if one.id in ("bandwidth.below_expected", "pcie.slot_narrow")]
+    clauses = [f"{_short(one)} (no fault for certain)" for one in notes[:1]]
+    if judged:
+        clauses += [] if notes else [_as_expected(judged)]
+        clauses += [*_narrow_links(judged, machine)]
+        clauses += [one.says for one in _peers(judged, machine) if one.is_one_gpu][:1]
+    if peers := _peers(rest, machine):
+        clauses.append(f"{peers[0].says} (no reference for {peers[0].name})")
+    elif rest and clauses:
+        clauses.append(f"{len(rest)} not judged: no reference data")
+    answer = "; ".join(clauses) or "not judged: no reference data for these numbers"
+    return f"{ended}{answer[0].upper()}{answer[1:]}."
 
 
-def _low(links: Sequence[Sample], samples: Sequence[Sample]) -> int:
-    """Return how many rates are low, though nothing is wrong for certain: a slot of few lanes.
+def _counts(sample: Sample) -> bool:
+    """Return whether a sample is a rate of a link or memory on its own, or with only its other direction."""
+    of_one_path = sample.with_reverse and sample.expected_gb_per_s is not None
+    alone = sample.group is None or sample.kind == "d2d_local" or of_one_path
+    return sample.kind in _RATES and is_large(sample) and alone and sample.pinned is not False
+
+
+def _has_reference(sample: Sample) -> bool:
+    """Return whether a sample has an expectation that copies of its kind reach: no limit, none of writes."""
+    return sample.expected_gb_per_s is not None and not is_limit(sample) and by_copy_engine(sample)
+
+
+def _as_expected(judged: Sequence[Sample]) -> str:
+    """Return how many rates are as expected: none below its floor.
 
     Where any of the same copies reached what is expected, its clocks were still rising (`bandwidth.woke_up`).
     """
-    best: dict[tuple[str, str, str], float] = {}
-    for one in samples:
-        way = one.kind, one.source, one.destination
-        best[way] = max(best.get(way, 0.0), one.bus_gb_per_s or rate(one))  # of a collective: its bus's
-    low = 0
-    for one in links:
-        floor = one.expected_low_gb_per_s
-        if floor is None and one.kind in HOST_KINDS:
-            floor = _LOW_SHARE * (one.expected_gb_per_s or 0.0)
-        low += best[one.kind, one.source, one.destination] < (floor or 0.0)
-    return low
+    ways = grouped(
+        ((one.kind, one.source, one.destination, one.path, one.with_reverse), one) for one in judged
+    )
+    best = {way: max(one.bus_gb_per_s or rate(one) for one in of) for way, of in ways.items()}
+    low = sum(best[way] < floor_of(one) for way, of in ways.items() for one in of)
+    count = len(judged)
+    if low:
+        return f"{count - low} of {counted(count, 'rate')} as expected, {low} lower"
+    return f"all {counted(count, 'rate')} as expected" if count > 1 else "as expected"
+
+
+def _narrow_links(judged: Iterable[Sample], machine: Machine) -> Iterator[str]:
+    """Yield the GPUs whose links are known to have few lanes, `GPUs 0-5 have x1 links (0.8 GB/s)`."""
+    gpus = {f"gpu:{gpu.index}": gpu for gpu in machine.gpus}
+    links = (
+        (one, gpu.index, observed_link(gpu, one, machine))
+        for one in judged
+        if one.kind == "h2d" and (gpu := gpus.get(one.destination))
+    )
+    narrow = grouped(
+        (seen[0].width, (gpu, rate(one)))
+        for one, gpu, seen in links
+        if seen and seen[0].width <= NARROW_LANES.value
+    )
+    for width, rates in narrow.items():
+        best = maxima(rates)
+        have = f"have x{width} links" if len(best) > 1 else f"has an x{width} link"
+        yield f"{units.gpus(sorted(best))} {have} ({max(best.values()):.1f} GB/s)"
+
+
+class _Peers(NamedTuple):
+    """How the rates of one kind of copy compare; those that differ most sort first."""
+
+    is_alike: bool
+    is_of_gpus: bool
+    share: float  # the slowest, of the fastest
+    name: str
+    says: str
+    is_one_gpu: bool  # whether one GPU is slow with every peer
+
+
+def _peers(samples: Sequence[Sample], machine: Machine) -> list[_Peers]:
+    """Compare the rates of each kind of copy with one another."""
+    over_nvlinks = over_nvlink(samples, machine)
+    kinds = grouped((_kind_of(sample, over_nvlinks), sample) for sample in samples)
+    compared = []
+    for name, of_kind in kinds.items():
+        rates = maxima(((one.source, one.destination), rate(one)) for one in of_kind)
+        if len(rates) < _MIN_PEERS or name is None:
+            continue
+        share = min(rates.values()) / max(rates.values())
+        pairs = maxima((pair, rate(one)) for one in of_kind if (pair := pair_of(one)))
+        groups = sorted(speed_groups(pairs), key=len)
+        is_alike = len(groups) < 2 and share * SAME_SPEED >= 1
+        count = f"{len(rates)} {'pairs' if pairs else 'GPUs'}"
+        says = f"all {count} alike" if is_alike else f"{count} differ"
+        says = _divided(pairs, groups) if len(groups) > 1 else f"{says}: {_span(rates.values())} GB/s"
+        is_one_gpu = len(groups) == 2 and len(groups[0]) == 1
+        compared.append(_Peers(is_alike, not pairs, share, name, says, is_one_gpu))
+    return sorted(compared)
+
+
+def _kind_of(sample: Sample, over_nvlinks: frozenset[Pair]) -> str | None:
+    pair = pair_of(sample)
+    if pair is None:
+        return _OF_GPU.get(sample.kind)
+    path = "NVLink" if (min(pair), max(pair)) in over_nvlinks else "direct"
+    path = "staged" if sample.kind == "p2p_staged" else sample.path or path
+    way = "reads" if sample.method == "copy_engine_read" else "copies"
+    return f"{path} {way}{' both ways' if sample.kind == 'bidirectional' else ''}"
+
+
+def _divided(rates: Mapping[Pair, float], groups: Sequence[tuple[int, ...]]) -> str:
+    """Return the groups of GPUs within which pairs are faster than between, or the GPU that is slow alone."""
+    place = {gpu: group for group in groups for gpu in group}
+    within = _span(one for (a, b), one in rates.items() if place[a] == place[b])
+    between = _span(one for (a, b), one in rates.items() if place[a] != place[b])
+    first, *others = groups
+    if len(first) == len(others) == 1:
+        return f"GPU {first[0]} is slow with every peer: {between} GB/s, other pairs {within}"
+    named = " and ".join(
+        [", ".join(map(index_ranges, sorted(groups)[:-1])), index_ranges(sorted(groups)[-1])]
+    )
+    return f"{within} GB/s within GPUs {named}, {between} between them, as across CPU sockets or switches"
+
+
+def _span(rates: Iterable[float]) -> str:
+    ordered = sorted(rates)
+    return " to ".join(dict.fromkeys((number(ordered[0]), number(ordered[-1]))))
 
 
 def _short(finding: Finding) -> str:
@@ -113,7 +222,8 @@ def _short(finding: Finding) -> str:
     if found:
         own, against, evidence = min(found, key=lambda one: one[0] / one[1])
         fits = evidence.get("fits") or []
-        where = where if gpus else finding.subject.text
+        pairs = evidence.get("pairs") or ()
+        where = where if gpus else f"{len(pairs)} pairs" if len(pairs) > 1 else finding.subject.text
         return f"{where} at {number(own)} of {number(against)} GB/s{f': {fits[0]}' if fits else ''}"
     fits = [one["fits"][0] for one in cases if isinstance(one, Mapping) and one.get("fits")]
     if gpus and fits:

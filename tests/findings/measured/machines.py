@@ -264,6 +264,10 @@ MEASURED: dict[str, tuple[Measure, set[str]]] = {
     ),
     "both below one": (
         then(added(sample("bidirectional", "gpu:0", "gpu:1", 9.0, path="direct")), as_read),
+        {"bandwidth.below_expected"},
+    ),
+    "both above twice one": (
+        then(added(sample("bidirectional", "gpu:0", "gpu:1", 27.0, path="direct")), as_read),
         {"bandwidth.inconsistent"},
     ),
     "two runs": (

@@ -85,28 +85,30 @@ SOUND = {
         4,
     ),
     "8 P100": ("Tesla P100-SXM2-16GB", {p: min(r, 18.2) for p, r in cube_mesh(18.2, 9.0).items()}, 8),
-    "4 RTX 3090, two bridges": (
-        "NVIDIA GeForce RTX 3090",
-        changed(uniform(51.8, 4), 0.25, lambda pair: min(pair) // 2 != max(pair) // 2),
-        4,
-    ),
     "4 RTX A6000, one bridge": (
         "NVIDIA RTX A6000",
         changed(uniform(52.4, 4), 0.4, lambda pair: {*pair} != {0, 1}),
         4,
     ),
     "2 A100 with one bridge of three": ("NVIDIA A100 80GB PCIe", uniform(92.0, 2), 2),
-    "4 RTX A4000 over PCIe, near and far": (
-        "NVIDIA RTX A4000",
-        changed(uniform(13.2, 4), 0.49, lambda pair: min(pair) // 2 != max(pair) // 2),
-        4,
-    ),
+}
+# Pairs without a bridge, or across CPU sockets, with half of what the widest links of their models carry.
+HALVED = {
+    "4 RTX 3090, two bridges": ("NVIDIA GeForce RTX 3090", 51.8, 0.25),
+    "4 RTX A4000 over PCIe, near and far": ("NVIDIA RTX A4000", 13.2, 0.49),
 }
 
 
 @pytest.mark.parametrize("box", SOUND)
 def test_sound_machines_have_no_finding(box: str) -> None:
     assert found(*SOUND[box]) == []
+
+
+@pytest.mark.parametrize("box", HALVED)
+def test_pairs_with_half_of_their_widest_links_are_a_statement(box: str) -> None:
+    name, near, share = HALVED[box]
+    rates = changed(uniform(near, 4), share, lambda pair: min(pair) // 2 != max(pair) // 2)
+    assert found(name, rates, 4) == [("info", "bandwidth.below_expected", "machine")]
 
 
 @pytest.mark.parametrize(("box", "share"), [("8 H100", 0.25), ("8 A100", 0.5), ("8 H800", 0.8)])

@@ -113,13 +113,6 @@ def test_a_number_that_is_not_used_has_a_mark_and_a_reason_and_no_share() -> Non
     assert columns(fast, valid)["inside GPU read+write"] == ("700 of 768",)
 
 
-def test_the_fastest_copy_inside_a_gpu_has_the_expectation_of_the_others() -> None:
-    slow = Sample(kind="d2d_local", source="gpu:0", destination="gpu:0", median_gb_per_s=85.0,
-                  expected_gb_per_s=205.0)  # fmt: skip
-    fast = replace(slow, median_gb_per_s=193.0, expected_gb_per_s=None, group="a matrix of both directions")
-    assert columns(slow, fast) == {"inside GPU read+write": ("193 of 205",)}
-
-
 def test_several_runs_that_differ_are_a_range_and_those_that_agree_one_number() -> None:
     def of(*values: float) -> Sample:
         runs = tuple(Run(name=f"run {place}", value=value) for place, value in enumerate(values))
