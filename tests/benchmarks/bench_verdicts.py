@@ -2,10 +2,12 @@
 
     python -m tests.benchmarks.bench_verdicts --even 1000 --runs 20
 
-Printed: a table of cards that lose 5 % of the time in some of their steps, by kind and length of the run (how
-many are named, other cards that are, and how far the share of slow steps, their size and the loss are off at
-most); even CPU devices beside a program that takes its time from one of them; false alarms in even runs of 60
-to 700 steps on 2 to 64 GPUs, by kind of noise. How late a slow card is reported: `bench_live`; causes:
+Printed: a table of cards that lose 5 or 10 % in every step, by noise and length of the run (how many are named,
+how many bounds are below the loss, how far the loss is off on average, and what the runs exclude of the other
+cards); cards that stall in one of 100 to 500 steps; a table of cards that lose 5 % of the time in some of their
+steps (how many are named, other cards that are, and how far the share of slow steps, their size and the loss
+are off at most); even CPU devices beside a program that takes its time from one of them; false alarms in even
+runs of 60 to 700 steps on 2 to 64 GPUs, by kind of noise. How late a slow card is reported: `bench_live`; causes:
 `bench_drills`.
 """
 
@@ -14,12 +16,17 @@ import math
 import random
 import re
 import secrets
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
 
 from gputopo.runs.verdict.judge import Judgement, judge
 from gputopo.runs.verdict.paces import Paces
+from gputopo.values.run.verdict import EVEN as EVEN_WORD
+from gputopo.values.run.verdict import SLOW as SLOW_WORD
 from tests.invented_runs import cpu_devices, gpu_devices
-from tests.kit.drills.box import Factor, Trainer, flapping, hogged
+from tests.kit.drills.box import Factor, Trainer, flapping, hogged, slower
 
 EVEN = {
     "1 %": Trainer(),
@@ -55,6 +62,7 @@ SLOW: dict[str, Callable[[int], Factor]] = {
     "10 % at random": lambda seed: _at_random(0.10, 1.526, seed),
     "episodes of 10 at random, 25 %": lambda seed: _at_random(0.25, 1.2105, seed, 10),
 }
+RECALL = ("1 %", "5 %", "3 %, correlated 0.8", "2 % and bursts")
 STEPS = (60, 100, 200, 400, 700)
 
 
@@ -81,6 +89,61 @@ def judged(trainer: Trainer, steps: int, seed: int) -> Judgement:
     for event in trainer.events(steps):
         paces.add(event)
     return judge(paces)
+
+
+def recall(runs: int, seed: int) -> None:
+    """Print a table of cards that lose 5 and 10 % in every step."""
+    print("| loss | noise | steps | named | others | bound below | off | others: even | bound | at most |")
+    print("|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for percent in (5.0, 10.0):
+        for name in RECALL:
+            for steps in (20, 50, 100, 300, 1000):
+                named = others = below = even = without = 0
+                off: list[float] = []
+                bounds: list[float] = []
+                for run in range(seed, seed + runs):
+                    trainer = replace(EVEN[name], slow={1: slower(percent)}, devices=gpu_devices((2, 4, 8)[run % 3]))
+                    found = judged(trainer, steps, run)
+                    slow, rest = found.devices[1], [one for one in found.devices if one.tower != 1]
+                    named += slow.word == SLOW_WORD
+                    others += any(one.word == SLOW_WORD for one in rest)
+                    high = slow.percent_under_high
+                    below += high is not None and high < percent
+                    off.append(abs((slow.percent_under or 0.0) - percent))
+                    even += sum(one.word == EVEN_WORD for one in rest)
+                    known = [one.percent_under_high for one in rest if one.percent_under_high is not None]
+                    without += len(rest) - len(known)
+                    bounds += known
+                count = len(bounds) + without
+                print(
+                    f"| {percent:g} % | {name} | {steps} | {named} of {runs} | {others} | {below} "
+                    f"| {sum(off) / len(off):.1f} | {100 * even / count:.0f} % | {100 - 100 * without / count:.0f} % "
+                    f"| {median(bounds) if bounds else math.nan:.1f} |",
+                    flush=True,
+                )
+
+
+def stalled(runs: int, seed: int) -> None:
+    """Print what is said of one of four cards that stalls."""
+    print("| stalls | steps | slow | even | bound | others slow | others even |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    for times, every in ((10, 100), (20, 200), (50, 500)):
+        for steps in (1000, 3000):
+            words: Counter[str] = Counter()
+            for run in range(seed, seed + runs):
+                stalls = _stalling(times, every, run)
+                found = judged(Trainer(slow={1: stalls}), steps, run)
+                words[found.devices[1].word] += 1
+                words["bound"] += found.devices[1].percent_under_high is not None
+                for one in found.devices:
+                    words[f"others {one.word}"] += one.tower != 1
+            cells = (SLOW_WORD, EVEN_WORD, "bound", f"others {SLOW_WORD}", f"others {EVEN_WORD}")
+            print(f"| {times} times every {every} | {steps} | {' | '.join(str(words[one]) for one in cells)} |", flush=True)
+
+
+def _stalling(times: float, every: int, seed: int) -> Factor:
+    later = random.Random(seed).randrange(every)
+    return lambda step: times if (step + later) % every == 0 else 1.0
 
 
 def now_and_then(runs: int, seed: int) -> None:
@@ -162,12 +225,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--even", type=int, default=1000)
     parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--only", default="", help="parts with this in their name")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**9))
     asked = parser.parse_args()
     print(f"seed {asked.seed}")
-    now_and_then(asked.runs, asked.seed)
-    beside_hogs(10 * asked.runs, asked.seed)
-    false_alarms(asked.even, asked.seed)
+    parts: dict[str, Callable[[], None]] = {
+        "recall": lambda: recall(asked.runs, asked.seed),
+        "stalled": lambda: stalled(asked.runs, asked.seed),
+        "now and then": lambda: now_and_then(asked.runs, asked.seed),
+        "hogs": lambda: beside_hogs(10 * asked.runs, asked.seed),
+        "even": lambda: false_alarms(asked.even, asked.seed),
+    }
+    for name, part in parts.items():
+        if asked.only in name:
+            part()
 
 
 if __name__ == "__main__":

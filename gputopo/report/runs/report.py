@@ -9,13 +9,12 @@ from gputopo.report.runs.facts import RunFact, run_facts
 from gputopo.runs.devices import is_cpu, label_of, place_name, short_name_of
 from gputopo.runs.repeats import Repeats
 from gputopo.runs.verdict.words import (
+    CONFIDENCE,
     EVEN_PERCENT,
-    MAX_EXCLUDED,
     MAX_MORE_S,
     SLOW_PERCENT,
     at_most,
     costs,
-    looks,
     percent,
 )
 from gputopo.values.run.drill import drills_of
@@ -146,14 +145,25 @@ def _not_slow_lines(result: Result, *, others: bool) -> list[Span]:
         for _, verdict in compared
         if verdict.word == EVEN and verdict.share_of_steps is not None
     ]
-    whys: dict[str, list[Device]] = {}
+    whys: dict[str, list[tuple[Device, Verdict]]] = {}
     for device, verdict in known:
         if verdict.word == CANNOT_TELL and verdict.resolution_percent is None:
-            whys.setdefault(f"{looks(verdict)}: {verdict.why}", []).append(device)
-    for why, devices in whys.items():
-        all_of_them = len(devices) == len(known) > 1
-        lines.append((f"Cannot tell for {'any device' if all_of_them else _names(devices)}{why}.", "yellow"))
+            whys.setdefault(verdict.why or "", []).append((device, verdict))
+    for why, of_why in whys.items():
+        lines.append((f"{_at_most_slower(of_why, others=len(of_why) < len(known))}: {why}.", "yellow"))
     return lines
+
+
+def _at_most_slower(of: Sequence[tuple[Device, Verdict]], *, others: bool) -> str:
+    """Return the most that these devices can be slower by. `others`: there are others than these."""
+    names = _names([device for device, _ in of])
+    bounds = [one.percent_under_high for _, one in of if one.percent_under_high is not None]
+    if not bounds:
+        return f"{names if others else 'Devices'} not compared"
+    bound = f"{at_most(max(*bounds, 0.1))} % slower than its peers ({100 * CONFIDENCE:g} % confidence)"
+    if not others:
+        return f"No device is more than {bound}"
+    return f"{names}: {'at most' if len(of) == 1 else 'each at most'} {bound}"
 
 
 def _names(devices: Sequence[Device]) -> str:
@@ -171,25 +181,17 @@ def _excluded(result: Result, compared: Sequence[tuple[Device, Verdict]], *, oth
     """Return how slow these devices can be at most; where that is much, what run excludes 5 %."""
     if others and all(_is_ahead(verdict) for _, verdict in compared):
         return f"{_names([device for device, _ in compared])}: not slower than the others."
-    bound = max(verdict.percent_under_high or 0.0 for _, verdict in compared)
     looking = [
-        f"{short_name_of(device)} looks {percent(under)} % slower"
+        f"{short_name_of(device)} was {percent(under)} % slower than its peers in these steps, which is not proven. "
         for device, verdict in compared
         if (under := verdict.percent_under or 0.0) > SLOW_PERCENT
     ]
-    if looking:
-        first = f"{', '.join(looking)}; this is not proven; "
-    else:
-        first = f"{_names([device for device, _ in compared])}: " if others else "No slow device seen; "
-    excluded = f"{first}a difference above {at_most(max(bound, 0.1))} % is excluded."
-    if bound > MAX_EXCLUDED:
-        excluded = f"{first}the run is too short to exclude one."
-    if bound <= EVEN_PERCENT:
+    excluded = f"{''.join(looking)}{_at_most_slower(compared, others=others)}."
+    if max(verdict.percent_under_high or 0.0 for _, verdict in compared) <= EVEN_PERCENT:
         return excluded
     more = [verdict.more_steps for _, verdict in compared if verdict.more_steps is not None]
     if not more:
-        whys = ((verdict.why or "").partition("; ")[2] for _, verdict in compared)
-        short = next(filter(None, whys), None)
+        short = next((one.why for _, one in compared if one.why is not None), None)
         return excluded if short is None else f"{excluded} {short[0].upper()}{short[1:]}."
     steps = _two_figures(result.steps + max(more))
     seconds = steps * (result.counted_s or 0.0) / max(result.steps, 1)
@@ -335,7 +337,7 @@ def _drills_of(row: DeviceResult, result: Result) -> str:
 
 
 def _verdict(row: DeviceResult) -> str:
-    """Return "! slow 15 %", "even < 0.8 %", "not slower", or "cannot tell < 9.9 %"."""
+    """Return "! slow 15 %", "even < 0.8 %", "not slower", or "at most 9.9 %"."""
     found = row.verdict
     if found is None:
         return units.UNKNOWN
@@ -344,11 +346,9 @@ def _verdict(row: DeviceResult) -> str:
     if found.word == SLOW:
         return f"! slow {percent(found.percent_under or 0.0)} %"
     bound = found.percent_under_high
-    return (
-        found.word
-        if bound is None or bound > MAX_EXCLUDED
-        else f"{found.word} < {at_most(max(bound, 0.1))} %"
-    )
+    if bound is None:
+        return "not compared"
+    return f"{'even <' if found.word == EVEN else 'at most'} {at_most(max(bound, 0.1))} %"
 
 
 def _cause(row: DeviceResult) -> str:

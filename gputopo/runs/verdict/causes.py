@@ -9,7 +9,7 @@ import msgspec
 
 from gputopo.runs.devices import is_cpu, short_name_of
 from gputopo.runs.verdict import sampled
-from gputopo.runs.verdict.bounds import CHANCE, Interval, Slope, interval, slopes
+from gputopo.runs.verdict.bounds import CHANCE, Interval, Slope, level_bounds, slopes
 from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.peers import PeerDifference
 from gputopo.runs.verdict.rules import CAUSES, CPU, GPU, CauseRule, View
@@ -298,12 +298,12 @@ def _split(values: Sequence[float], after: Sequence[bool]) -> tuple[list[float],
 def _grown(values: Sequence[float], after: Sequence[bool]) -> Interval | None:
     """Return by how much the median grew, with bounds; None where it is not known on both sides."""
     was, now = _split(values, after)
-    before, since = interval(was, CHANCE), interval(now, CHANCE)
+    before, since = level_bounds(was, CHANCE), level_bounds(now, CHANCE)
     if before is None or since is None:
         return None
-    return Interval(
+    return msgspec.structs.replace(
+        since,
         low=since.low - before.high,
         middle=since.middle - before.middle,
         high=since.high - before.low,
-        effective=min(before.effective, since.effective),
     )

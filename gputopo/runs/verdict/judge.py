@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence, Set
 import msgspec
 
 from gputopo.runs.devices import is_cpu
-from gputopo.runs.verdict.bounds import interval
+from gputopo.runs.verdict.bounds import level_bounds, part_bounds
 from gputopo.runs.verdict.causes import explained, run_explained
 from gputopo.runs.verdict.changes import parts
 from gputopo.runs.verdict.cost import ALONE, cost, without_share
 from gputopo.runs.verdict.hosts import SlowNetwork, named_by_host
 from gputopo.runs.verdict.paces import Paces
-from gputopo.runs.verdict.peers import PeerDifference, answer, differences, percent_of, steps_needed, unknown
+from gputopo.runs.verdict.peers import PeerDifference, answer, differences, percent_of, unknown
 from gputopo.runs.verdict.sampled import HOST_CPU, HOST_TAKEN
 from gputopo.runs.verdict.words import (
     CONFIDENCE,
@@ -204,9 +204,9 @@ def _on_device(
             return idle
         # What the run resolves, it would resolve on an idle host.
         return unknown(device, host.busy, _replace(worst, resolution_percent=None))
-    if unclear := [verdict for verdict in by_part if verdict.word == CANNOT_TELL]:
-        return max(unclear, key=_under)
     widest = max(by_part, key=lambda verdict: verdict.percent_under_high or 0.0)
+    if widest.word != EVEN:
+        return widest
     return next((verdict for verdict in by_part if verdict.share_of_steps is not None), widest)
 
 
@@ -229,7 +229,7 @@ def _while_idle(
         for place, row in enumerate(whole.rows)
         if row + later < len(taken) and not any(taken[row : row + later + 1])
     ]
-    if len(idle) < steps_needed(paces):
+    if len(idle) < 2:
         return None
     some = _replace(
         whole,
@@ -270,7 +270,7 @@ def _why_not_compared(paces: Paces, device: Device) -> str:
     if len(paces.devices) < 2:
         return "one device has no peer"
     if not paces.steps:
-        return f"too few steps ({steps_needed(paces)} needed, 0 counted)"
+        return "no step was counted"
     if not any(device in group for group in paces.kinds):
         return "no peer of its kind"
     return "no time marks"
@@ -311,7 +311,7 @@ def _on_run(
 
 def against_expected(paces: Paces, expected: Expected) -> Verdict:
     """Return whether a run is as fast as expected; the range of the expectation widens what is even."""
-    found = interval(paces.run(), FALSE_ALARM)
+    found = level_bounds(paces.run(), FALSE_ALARM)
     if found is None:
         return Verdict(
             word=CANNOT_TELL,
@@ -351,8 +351,8 @@ def against_past(paces: Paces) -> Verdict | None:
     """Return that a run became slower, None where it did not: all devices alike."""
     run = paces.run()
     found = parts(run, paces.blocks.size)
-    bounds = [interval(run[begin:end], FALSE_ALARM / 2) for begin, end in found]
-    known = [(part, bound) for part, bound in zip(found, bounds, strict=True) if bound is not None]
+    bounds = zip(found, part_bounds(run, found, FALSE_ALARM / 2), strict=True) if run else ()
+    known = [(part, bound) for part, bound in bounds if bound.can_accuse]
     if len(known) < 2:
         return None
     (begin, _), last = known[-1]

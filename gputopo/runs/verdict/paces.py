@@ -2,14 +2,16 @@
 
 Every step compares towers with one another in that same step, so what slows all of them cancels: stored are
 the differences to the middle tower of a kind. Computing is compared by logarithms, as its noise is a factor;
-waits, which may be 0, as shares of the time that the middle tower is busy.
+waits, which may be 0, as shares of the time that the middle tower is busy. What a device loses is a sum of
+seconds, in which every stall counts in full.
 """
 
 import copy
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from statistics import median, median_low
+from operator import add, sub
+from statistics import fmean, median, median_low
 
 from gputopo.runs.bounded import RECENT_STEPS, Blocks, KeptStep, Thinned
 from gputopo.runs.devices import groups, kind_of
@@ -26,7 +28,7 @@ from gputopo.values.run.events import (
     TowerMarks,
     WarmupDone,
 )
-from gputopo.values.run.verdict import WEIGHTS, Expected, Known
+from gputopo.values.run.verdict import COMPUTE, WEIGHTS, Expected, Known
 
 # A tower without a mark in so many steps at the end is gone; single steps may lack one. Ours.
 GONE_STEPS = 10
@@ -34,7 +36,6 @@ GONE_STEPS = 10
 # eighth time is in them. Ours.
 SAMPLES_A_STEP = 8
 REPLAYED_STEPS = 1000  # stored to replay, and to see how slow single steps are
-MAX_LOST = 2.0  # a step counts as three times as long at most: a stall of seconds is no pace
 CLOCK_S = 1e-9  # no clock measures less
 
 
@@ -73,7 +74,7 @@ class Paces:
         self.networks = dict(known.networks if known else {})
         self.batches = {device.tower: batch for device, batch in zip(devices, batches, strict=False) if batch}
         self._columns = {device.tower: place for place, device in enumerate(devices)}
-        # Columns, each of all towers: computing, wait, time to be busy, time lost in computing, in waiting.
+        # Columns, each of all towers: computing, wait, time to be busy; seconds of computing, of waiting.
         # The last one: seconds of the step an image.
         self.blocks = Blocks()
         self._after_phase = False
@@ -139,10 +140,6 @@ class Paces:
         """
         return max(1.0, self._batch(tower) / self._batch(peer))
 
-    def batch_ratio(self, tower: int, peer: int) -> float:
-        """Return the logarithm of the ratio of two towers' batches."""
-        return math.log(self._batch(tower) / self._batch(peer))
-
     def level(self, tower: int) -> float:
         """Return the logarithm of a tower's time to compute an example, of its kind, against the others'."""
         return self.blocks.middle(self._columns[tower]) - math.log(self._batch(tower))
@@ -159,8 +156,22 @@ class Paces:
         """Return a tower's waits for weights, as shares of the middle tower's busy time, by row."""
         return self.blocks.medians(len(self.devices) + self._columns[tower])
 
-    def lost(self, tower: int, part: str) -> list[float]:
-        """Return the means of the time that a tower loses against the middle one, as its shares, by row."""
+    def lost(self, tower: int, peer: int, part: str) -> tuple[list[float], list[float]]:
+        """Return the mean seconds that a tower takes longer than its peer, and those of the peer, by row."""
+        weights, others_weights = self._seconds(tower, WEIGHTS), self._seconds(peer, WEIGHTS)
+        computes = self._seconds(peer, COMPUTE)
+        if part == WEIGHTS:
+            return [*map(sub, weights, others_weights)], [*map(add, others_weights, computes)]
+        allowed = self.allowance(tower, peer)
+        taken = [allowed * seconds for seconds in computes]
+        return [*map(sub, self._seconds(tower, COMPUTE), taken)], taken
+
+    def mean_s(self, tower: int, part: str) -> float:
+        """Return the mean of the seconds that a tower takes, to compute an example at the speed of its kind."""
+        seconds = fmean(one for one in self._seconds(tower, part) if not math.isnan(one))
+        return seconds if part == WEIGHTS else seconds * self._speed(tower) / self._batch(tower)
+
+    def _seconds(self, tower: int, part: str) -> list[float]:
         return self.blocks.means((4 if part == WEIGHTS else 3) * len(self.devices) + self._columns[tower])
 
     def lost_by_step(self, tower: int, peer: int, part: str) -> list[float]:
@@ -169,11 +180,10 @@ class Paces:
         both = [(marks[tower], marks[peer]) for marks in there]
         if part == WEIGHTS:
             return [
-                _cut((own.weights_s - other.weights_s) / (other.weights_s + other.compute_s))
-                for own, other in both
+                (own.weights_s - other.weights_s) / (other.weights_s + other.compute_s) for own, other in both
             ]
         allowed = self.allowance(tower, peer)
-        return [lost_share(math.log(own.compute_s / other.compute_s / allowed)) for own, other in both]
+        return [own.compute_s / other.compute_s / allowed - 1 for own, other in both]
 
     def busy_s(self, tower: int) -> float:
         """Return the median of the seconds in which a tower waits for weights and computes; NaN of none."""
@@ -229,35 +239,19 @@ class Paces:
             middle = median(computed.values())
             for tower, logarithm in computed.items():
                 row[self._columns[tower]] = logarithm - middle
-            each = {tower: one - math.log(self._batch(tower)) for tower, one in computed.items()}
-            middle = median_low(each.values())
-            for tower, logarithm in each.items():
-                row[3 * count + self._columns[tower]] = lost_share(logarithm - middle)
         for group in self.links:
             present = [marks[device.tower] for device in group if device.tower in marks]
             if len(present) < 2:
                 continue
             busy_s = median_low(mark.weights_s + mark.compute_s for mark in present)
             for mark in present:
-                place = self._columns[mark.tower]
-                row[count + place] = mark.weights_s / busy_s
-                row[4 * count + place] = _cut(mark.weights_s / busy_s)
+                row[count + self._columns[mark.tower]] = mark.weights_s / busy_s
         for tower, mark in marks.items():
-            row[2 * count + self._columns[tower]] = mark.weights_s + mark.compute_s
+            seconds = (mark.weights_s + mark.compute_s, mark.compute_s, mark.weights_s)
+            for part, one in enumerate(seconds, 2):
+                row[part * count + self._columns[tower]] = one
         row[-1] = math.log(step.seconds / step.images)
         return row
-
-
-def lost_share(logarithm: float) -> float:
-    """Return the share of its peer's time that a device loses which takes longer by this logarithm.
-
-    What the peer loses has the same size, below 0, so that noise adds up to nothing.
-    """
-    return math.copysign(_cut(math.expm1(min(abs(logarithm), 1 + MAX_LOST))), logarithm)
-
-
-def _cut(share: float) -> float:
-    return max(-MAX_LOST, min(share, MAX_LOST))
 
 
 def _usable(mark: TowerMarks) -> bool:

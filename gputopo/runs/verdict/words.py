@@ -16,8 +16,7 @@ WHOLE_SHARE = 0.5
 SLOW_PERCENT = 3.0
 # Even: more than so much is excluded.
 EVEN_PERCENT = 5.0
-# What helps nobody is not printed: a larger bound, in percent, and more steps than those of a day.
-MAX_EXCLUDED, MAX_MORE_S = 50.0, 86_400.0
+MAX_MORE_S = 86_400.0  # more steps than those of a day help nobody
 # A difference of the resolution is named with this chance.
 POWER = 0.95
 # Towers that do the same work on idle CPU devices read steadily up to 0.14 ms apart: the clock is read where
@@ -52,10 +51,11 @@ def over(device: Device) -> str:
     return " over the network" if device.hop_to_variables == NETWORK else ""
 
 
-def looks(found: Verdict) -> str:
-    """Return what a device looks like where that is not proven; empty if it looks even."""
-    under = found.percent_under
-    return "" if under is None or under < 1 else f" (looks {percent(under)} % slower)"
+def slower_at_most(found: Verdict) -> str:
+    """Return the most that a device is slower: "at most 9.9 % slower than its peers (99.9 % confidence)"."""
+    bound, under = at_most(max(found.percent_under_high or 0.0, 0.1)), found.percent_under or 0.0
+    measured = "" if under < 1 else f"; {percent(under)} % in these steps"
+    return f"at most {bound} % slower than its peers ({100 * CONFIDENCE:g} % confidence{measured})"
 
 
 def costs(name: str, found: Cost) -> str:
