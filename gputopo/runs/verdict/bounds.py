@@ -14,7 +14,7 @@ the others leave.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import combinations, pairwise
+from itertools import chain, combinations, pairwise
 from operator import mul
 from statistics import NormalDist, correlation, fmean, median, variance
 
@@ -87,18 +87,19 @@ def part_bounds(
     `spans`: begin and end, not included. The slope of a part is no noise: a change may take its time.
     """
     levels: list[float] = []
-    left: list[float] = []
+    left: list[list[float]] = []
     for begin, end in spans:
         part = without_outliers(values[begin:end])
         half, level, middle = len(part) // 2, fmean(part), (len(part) - 1) / 2
         slope = (median(part[half:]) - median(part[:half])) / (len(part) - half)
         levels.append(level)
-        left += [value - level - slope * (place - middle) for place, value in enumerate(part)]
-    error = error_of(left)
-    return [
-        _interval(level, error.of_part((end - begin) / len(left)), chance)
-        for level, (begin, end) in zip(levels, spans, strict=True)
-    ]
+        left.append([value - level - slope * (place - middle) for place, value in enumerate(part)])
+    every = error_of([*chain.from_iterable(left)], parts=len(spans))
+    found = []
+    for level, part in zip(levels, left, strict=True):
+        error = max(error_of(part, parts=1), every.of_part(len(part) * len(spans) and len(part) / sum(map(len, left))), key=lambda one: one.size)
+        found.append(_interval(level, error, chance))
+    return found
 
 
 def _interval(middle: float, error: Error, chance: float, above: float | None = None) -> Interval:
@@ -106,10 +107,10 @@ def _interval(middle: float, error: Error, chance: float, above: float | None = 
     return Interval(low=middle - low, middle=middle, high=middle + high, effective=error.effective)
 
 
-def error_of(values: Sequence[float]) -> Error:
+def error_of(values: Sequence[float], parts: int = 0) -> Error:
     """Return the standard error of the mean of `values`, two at least, in the order of their steps."""
     count = len(values)
-    batches = min(count, MAX_BATCHES)
+    batches = min(count, MAX_BATCHES) if not parts else count
     starts = [count * batch // batches for batch in range(batches + 1)]
     means = values if batches == count else [fmean(values[begin:end]) for begin, end in pairwise(starts)]
     mean = fmean(means)
@@ -120,7 +121,8 @@ def error_of(values: Sequence[float]) -> Error:
     alike = sum(map(mul, centred, centred[1:])) / squares
     # Around their own mean, values look less alike than they are: by (1 + 3 r) / n (M. G. Kendall, Note on
     # bias in the estimation of autocorrelation, Biometrika 41, 1954).
-    alike = min(max((batches * alike + 1) / max(batches - 3, 1), 0.0), 1 - 1 / batches)
+    lines, own = (2, batches / parts) if parts else (1, batches)
+    alike = min(max((own * alike + lines) / max(own - 2*lines - (lines==1), 1), 0.0), 1 - 1 / batches)
     effective = batches * (1 - alike) / (1 + alike)
     size = math.sqrt(squares / (batches - 1) / effective)
     return Error(
