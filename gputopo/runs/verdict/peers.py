@@ -12,7 +12,7 @@ from statistics import NormalDist, fmean, median
 import msgspec
 
 from gputopo.runs.devices import is_cpu, name_of, reference_of
-from gputopo.runs.verdict.bounds import Interval, level_bounds, part_bounds
+from gputopo.runs.verdict.bounds import MIN_EFFECTIVE, Interval, level_bounds, part_bounds
 from gputopo.runs.verdict.changes import (
     MAX_PARTS,
     differs_somewhere,
@@ -185,7 +185,10 @@ class _Answer:
         )
 
     def is_slow(self, bounds: Interval) -> bool:
-        return bounds.can_accuse and bounds.low - self.offset > max(SLOW_PERCENT, self.floor)
+        return bounds.can_accuse and self.is_above(bounds)
+
+    def is_above(self, bounds: Interval) -> bool:
+        return bounds.low - self.offset > max(SLOW_PERCENT, self.floor)
 
     def verdict(self) -> Verdict:
         values, spans = self.found.values, [(0, len(self.found.values))]
@@ -195,8 +198,8 @@ class _Answer:
             spans = self._without_warmup(spans)
             bounds = part_bounds(values, spans, self.found.chance / MAX_PARTS)
             known = ((span, one.mapped(self.percent)) for span, one in zip(spans, bounds, strict=True))
-            slow = {span: one for span, one in known if self.is_slow(one)}
-            if slow:
+            slow = {span: one for span, one in known if self.is_above(one)}
+            if sum(one.effective for one in slow.values()) >= 2 * MIN_EFFECTIVE:
                 return self._slow_parts(spans, slow)
         begin = spans[0][0]
         return self._whole(values[begin:], self.found.lost[begin:])
