@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, combinations, pairwise
 from operator import mul
-from statistics import NormalDist, correlation, fmean, median, variance
+from statistics import NormalDist, correlation, fmean, median
 
 import msgspec
 
@@ -82,7 +82,7 @@ def level_bounds(values: Sequence[float], chance: float, above: float | None = N
 def part_bounds(
     values: Sequence[float], spans: Sequence[tuple[int, int]], chance: float
 ) -> list[Interval]:
-    """Return the typical value in each of these parts with bounds, by the noise that is left in all of them.
+    """Return the typical value in each of these parts with bounds, by the noise left in it, or in all of them.
 
     `spans`: begin and end, not included. The slope of a part is no noise: a change may take its time.
     """
@@ -97,8 +97,9 @@ def part_bounds(
     every = error_of([*chain.from_iterable(left)], parts=len(spans))
     found = []
     for level, part in zip(levels, left, strict=True):
-        error = max(error_of(part, parts=1), every.of_part(len(part) * len(spans) and len(part) / sum(map(len, left))), key=lambda one: one.size)
-        found.append(_interval(level, error, chance))
+        own = error_of(part, parts=1)
+        of_all = every.of_part(len(part) / len(values))
+        found.append(_interval(level, max(own, of_all, key=lambda one: one.size), chance))
     return found
 
 
@@ -108,28 +109,37 @@ def _interval(middle: float, error: Error, chance: float, above: float | None = 
 
 
 def error_of(values: Sequence[float], parts: int = 0) -> Error:
-    """Return the standard error of the mean of `values`, two at least, in the order of their steps."""
+    """Return the standard error of the mean of `values`, two at least, in the order of their steps.
+
+    `parts`: they are what so many lines of parts that follow one another leave.
+    """
     count = len(values)
-    batches = min(count, MAX_BATCHES) if not parts else count
+    batches = count if parts else min(count, MAX_BATCHES)
     starts = [count * batch // batches for batch in range(batches + 1)]
     means = values if batches == count else [fmean(values[begin:end]) for begin, end in pairwise(starts)]
-    mean = fmean(means)
-    centred = [value - mean for value in means]
-    squares = sum(map(mul, centred, centred))
+    squares, alike = _alike(means)
     if squares <= NO_NOISE * batches:
         return Error(size=0.0, effective=count, freedom=batches - 1)
-    alike = sum(map(mul, centred, centred[1:])) / squares
-    # Around their own mean, values look less alike than they are: by (1 + 3 r) / n (M. G. Kendall, Note on
-    # bias in the estimation of autocorrelation, Biometrika 41, 1954).
-    lines, own = (2, batches / parts) if parts else (1, batches)
-    alike = min(max((own * alike + lines) / max(own - 2*lines - (lines==1), 1), 0.0), 1 - 1 / batches)
+    # Around their own mean, or line, values look less alike than they are (M. G. Kendall, Note on bias in the
+    # estimation of autocorrelation, Biometrika 41, 1954; around a line by twice as much).
+    lines = 2 if parts else 1
+    own = count / parts if parts else batches
+    alike = min(max((own * alike + lines) / max(own - 2 - lines, 1), 0.0), 1 - 1 / batches)
     effective = batches * (1 - alike) / (1 + alike)
     size = math.sqrt(squares / (batches - 1) / effective)
     return Error(
         size=size,
-        effective=min(count, variance(values) / size**2),
+        effective=min(count, _alike(values)[0] / (count - 1) / size**2),
         freedom=max(effective - 1, min(batches - 1, MIN_FREEDOM)),
     )
+
+
+def _alike(values: Sequence[float]) -> tuple[float, float]:
+    """Return the sum of squared deviations from the mean, and the correlation of neighbours."""
+    mean = fmean(values)
+    centred = [value - mean for value in values]
+    squares = sum(map(mul, centred, centred))
+    return squares, sum(map(mul, centred, centred[1:])) / squares if squares > 0 else 0.0
 
 
 def without_outliers(values: Sequence[float]) -> list[float]:

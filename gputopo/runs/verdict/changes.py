@@ -58,20 +58,23 @@ def differs_somewhere(values: Sequence[float], size: int) -> bool:
 
 
 def lost_bounds(
-    values: Sequence[float], chance: float, others: Sequence[Sequence[float]] = ()
+    values: Sequence[float],
+    chance: float,
+    pattern: tuple[float, float] | None = None,
+    others: Sequence[Sequence[float]] = (),
 ) -> Interval | None:
     """Return the mean of the time lost, with bounds; None for fewer than two values.
 
     The lower bound, which accuses, is wrong with at most this chance, the upper one with `FALSE_ALARM`. Where
     values are slow again and again beyond any noise, and on this device alone or as regularly, the lower
     bound is that of what was lost in them: only the noise of the other values is unsure.
-    `others`: the same of the other devices; what hits all of them alike is noise.
+    `pattern`: the `slow_limit` of the values. `others`: the same of the other devices; what hits all of them
+    alike is noise.
     """
     plain = mean_bounds(values, chance, FALSE_ALARM)
-    found = slow_limit(values)
-    if plain is None or found is None:
+    if plain is None or pattern is None:
         return plain
-    level, limit = found
+    level, limit = pattern
     starts, *of_others = (_starts(one, (level + limit) / 2, limit) for one in (values, *others))
     alike = _chance_of_as_many(len(starts), [*map(len, of_others)])
     if len(starts) < MIN_EPISODES or alike > MORE:

@@ -77,28 +77,26 @@ def differences(paces: Paces) -> list[PeerDifference]:
     for groups, part in ((paces.kinds, COMPUTE), (paces.links, WEIGHTS)):
         for group in groups:
             level = paces.level if part == COMPUTE else paces.weights_level
-            found_levels = {device: level(device.tower) for device in group}
-            levels = dict(
-                sorted(found_levels.items(), key=lambda one: (math.isnan(one[1]), one[1], one[0].tower))
-            )
-            of_group = (_difference(paces, levels, device, part) for device in group)
+            known = [device for device in group if not math.isnan(level(device.tower))]
+            by_level = sorted(known, key=lambda one: (level(one.tower), one.tower))
+            by_mean = sorted(known, key=lambda one: (paces.mean_s(one.tower, part), one.tower))
+            of_group = (_difference(paces, by_level, by_mean, device, part) for device in known)
             found += [one for one in of_group if one is not None]
     return found
 
 
 def _difference(
-    paces: Paces, levels: Mapping[Device, float], device: Device, part: str
+    paces: Paces, by_level: Sequence[Device], by_mean: Sequence[Device], device: Device, part: str
 ) -> PeerDifference | None:
-    """Return how far a device is behind its peer. `levels`: of its group, the fastest first."""
+    """Return how far a device is behind its peers. `by_level`, `by_mean`: its group, the fastest first."""
     kinds = paces.kind_by_tower
-    alike = [one for one in levels if kinds[one.tower] == kinds[device.tower]]
-    of_kind = alike if len(alike) > 1 else levels  # its own, where there are others of it
-    peers = [other for other in of_kind if not math.isnan(levels[other])]
-    if device not in peers or len(peers) < 2:
+    alike = [one.tower for one in by_level if kinds[one.tower] == kinds[device.tower]]
+    peers = alike if len(alike) > 1 else [one.tower for one in by_level]  # its own kind, if it can be
+    if len(peers) < 2:
         return None
-    peer = reference_of(device.tower, [other.tower for other in peers])
-    like_peer = (other.tower for other in peers if kinds[other.tower] == kinds[peer] or other is device)
-    least = reference_of(device.tower, sorted(like_peer, key=lambda one: paces.mean_s(one, part)))
+    peer = reference_of(device.tower, peers)
+    like_peer = {tower for tower in peers if kinds[tower] == kinds[peer]}
+    least = reference_of(device.tower, [one.tower for one in by_mean if one.tower in like_peer])
     column = paces.compute if part == COMPUTE else paces.weights
     # The table has the kinds at their speeds.
     allowed = math.log(paces.batch_allowance(device.tower, peer)) if part == COMPUTE else 0.0
@@ -222,7 +220,9 @@ class _Answer:
         """Return the answer for all of these steps: after what was a warm-up."""
         steps = len(values) * self.size
         chance = self.found.chance
-        typical, mean = level_bounds(values, chance, FALSE_ALARM), lost_bounds(of_lost, chance, self.others)
+        pattern = slow_limit(of_lost)
+        typical = level_bounds(values, chance, FALSE_ALARM)
+        mean = lost_bounds(of_lost, chance, pattern, self.others)
         if typical is None or mean is None:
             return unknown(self.device, "one step was counted, a bound needs two", self.fields)
         level, lost = typical.mapped(self.percent), mean.mapped(_weights_percent)
@@ -238,7 +238,6 @@ class _Answer:
             effective_steps=level.effective * self.size,
             steps=steps,
         )
-        pattern = slow_limit(of_lost)
         now_and_then = pattern is not None and 100 * pattern[0] <= SLOW_PERCENT
         if self.is_slow(level) and not (now_and_then and self.is_slow(lost)):
             return self._said(fields)
