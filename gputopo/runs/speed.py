@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from gputopo.runs.bounded import Thinned
+from gputopo.runs.bounded import Blocks, Thinned
+from gputopo.runs.verdict.bounds import error_of_ratio
 from gputopo.values.run.events import Event, Restarted, Step, WarmupDone
 from gputopo.values.run.result import Throughput
 
@@ -42,8 +43,7 @@ class RunningThroughput:
         self._began_s: float | None = None  # epoch, begin of the first counted step
         self._ended_s = 0.0
         self._speeds: Thinned[float] = Thinned(KEPT_SPEEDS)
-        self._speed_mean = 0.0
-        self._speed_squares = 0.0  # sum of squared deviations from the mean (B. P. Welford, 1962)
+        self._blocks = Blocks()  # columns: seconds, images
 
     def add(self, event: Event) -> None:
         """Add an event of the run. The warm-up, and most events other than steps, change nothing."""
@@ -59,15 +59,10 @@ class RunningThroughput:
         self.steps += 1
         self.images += event.images
         self.seconds += event.seconds
+        self._blocks.add(event.step, (event.seconds, event.images))
         if event.seconds > 0:
-            self._add_speed(event.images / event.seconds)
-
-    def _add_speed(self, speed: float) -> None:
-        self.now = speed
-        self._speeds.add(speed)
-        away = speed - self._speed_mean
-        self._speed_mean += away / self._speeds.seen
-        self._speed_squares += away * (speed - self._speed_mean)
+            self.now = event.images / event.seconds
+            self._speeds.add(self.now)
 
     @property
     def mean(self) -> float | None:
@@ -76,9 +71,8 @@ class RunningThroughput:
 
     @property
     def uncertainty(self) -> float:
-        """Standard error of the steps' speeds: deviation by the square root of their number; 0 of none."""
-        count = self._speeds.seen
-        return (self._speed_squares / count) ** 0.5 / count**0.5 if count else 0.0
+        """Standard error of the mean: of images over time, by blocks of steps; 0 of fewer than two."""
+        return (self.mean or 0.0) * error_of_ratio(self._blocks.means(0), self._blocks.means(1))
 
     @property
     def total(self) -> float | None:

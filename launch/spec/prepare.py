@@ -105,8 +105,14 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
         **_steps(target, requested, given, model, count),
     )
     rate, schedule = _recipe(spec, given, count)
+    saved = spec.lifecycle
+    if (
+        saved.resume_or_start and spec.num_batches is not None
+    ):  # a job that is started again ends where it should
+        saved = msgspec.structs.replace(saved, until=spec.num_warmup_batches + spec.num_batches)
     spec = msgspec.structs.replace(
         spec,
+        lifecycle=saved,
         rank=0 if is_multi_worker(spec) else None,
         learning_rate=rate,
         optimization=msgspec.structs.replace(spec.optimization, schedule=schedule),

@@ -111,13 +111,18 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run saves. Folders are absolute; None: nothing is written. `trace`: folder of the profile."""
+    """What a run saves. Folders are absolute; None: nothing is written. `trace`: folder of the profile.
+
+    `until`: steps that the weights are trained for at the end, however many a checkpoint has; None: the steps
+    of the run are those after the checkpoint.
+    """
 
     checkpoints: Annotated[str | None, read_folder] = None
     checkpoint_steps: int | None = None
     keep_checkpoints: int = 5
     resume: Annotated[bool, read_resume] = False
     resume_or_start: bool = False
+    until: int | None = None
     export: Annotated[str | None, read_folder] = None
     trace: str | None = None
     trace_steps: Annotated[tuple[int, ...], read_steps] = ()
@@ -200,3 +205,16 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
     def batch_limit(self) -> int | None:
         """Maximum number of counted steps; None: to the end of the data."""
         return self.num_batches or self.max_batches
+
+    def after(self, trained: int) -> "RunSpec | None":
+        """Return the spec of the steps that are left after so many trained ones; None: none is.
+
+        A new warm-up trains, too, so it is taken from the steps that are left.
+        """
+        if self.lifecycle.until is None or not trained:
+            return self
+        left = self.lifecycle.until - trained
+        if left < 1:
+            return None
+        warmup = min(self.num_warmup_batches, left - 1)
+        return msgspec.structs.replace(self, num_batches=left - warmup, num_warmup_batches=warmup)

@@ -26,6 +26,7 @@ from gputopo.values.run.events import (
     PhaseBegun,
     RankFailed,
     Restarted,
+    Resumed,
     RunFinished,
     RunStarted,
     Step,
@@ -191,7 +192,7 @@ class EventRecord:
 class Record(EventRecord):
     """The record of a run by workers.
 
-    `has_steps`: a step was recorded. `phase`: the latest that the worker has begun. `failure`: the first one.
+    `has_steps`: a step was recorded. `resumed`: steps of the checkpoint that training begins at. `phase`: the latest that the worker has begun. `failure`: the first one.
     """
 
     def __init__(
@@ -207,6 +208,7 @@ class Record(EventRecord):
         self._may_restart = may_restart
         self._may_replan = may_replan
         self.has_steps = False
+        self.resumed = 0
         self.phase: str | None = None
         self._has_begun = False  # a step of this worker or of one before
         self._last: Event | None = None
@@ -273,6 +275,7 @@ class Record(EventRecord):
     def _record(self, event: Event) -> None:
         self._last = event
         self.has_steps = self.has_steps or isinstance(event, Step)
+        self.resumed = event.steps if isinstance(event, Resumed) else self.resumed
         self.phase = event.phase if isinstance(event, PhaseBegun) else self.phase
         self._has_begun = self._has_begun or self.has_steps
         super()._record(event)

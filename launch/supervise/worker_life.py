@@ -347,7 +347,7 @@ class WorkerLife:
             self._record.add(self._broken(stuck))
         elif status == 0 and self._lines.unfinished:
             self._record.add(self._broken("the worker's last event was cut short"))
-        elif status != 0 or not self._record.has_steps:
+        elif status != 0 or not (self._record.has_steps or self._spec.after(self._record.resumed) is None):
             self._record.add(
                 failure.of_exit(
                     status,

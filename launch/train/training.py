@@ -28,7 +28,7 @@ from gputopo.launch.train.placement.trial_step import require_kernels
 from gputopo.launch.train.placement.variables import largest_difference, pin
 from gputopo.launch.train.step import TrainingStep
 from gputopo.launch.train.stepper import Observer, StepOutcome, Stepper, Stopped, VariableSets
-from gputopo.values.run.events import Event, ModelBuilt, PhaseBegun, ReplicasCompared, Step
+from gputopo.values.run.events import Event, ModelBuilt, Noticed, PhaseBegun, ReplicasCompared, Step
 
 Emit = Callable[[Event], None]
 Made = TypeVar("Made", bound=Stepper)
@@ -109,8 +109,15 @@ def train(
                 if step.scale is not None:
                     watching.append(ScaleWatch(step.scale.report, emit))
                 watching += [*step.observers(emit), _Saving(checkpoints, ends)]
-                loop = Loop(step, spec, emit, watching, trained=trained, stopped=lambda: stopped() or ends())
-                loop.run()
+                left = spec.after(trained)
+                loop = Loop(
+                    step, left or spec, emit, watching, trained=trained, stopped=lambda: stopped() or ends()
+                )
+                if left is not None:
+                    loop.run()
+                else:
+                    says = f"The checkpoint has all {trained:,} steps of the run: none is left to train."
+                    emit(Noticed(time_s=time.time(), says=says))
             if ends():
                 assert losses.lost is not None
                 raise LossError(losses.lost, resumable=spec.lifecycle.checkpoints is not None)

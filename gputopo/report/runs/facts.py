@@ -60,7 +60,7 @@ def _speed(result: Result) -> Iterator[RunFact]:
     else:
         yield RunFact(
             "images/sec",
-            f"{units.images_per_sec(speed.mean)} ± {units.images_per_sec(speed.uncertainty)} "
+            f"{units.images_per_sec(speed.mean)} ± {units.images_per_sec(speed.margin)} "
             f"(jitter {units.images_per_sec(speed.jitter)}), median {units.images_per_sec(speed.median)}, "
             f"by wall time {units.images_per_sec(speed.total)}",
         )

@@ -57,7 +57,7 @@ def _headline(result: Result) -> str:
     speed = result.throughput
     if speed is None:
         return "" if result.failure else "No speed, as no step was counted: "
-    mean, error = units.images_per_sec(speed.mean), units.images_per_sec(speed.uncertainty)
+    mean, error = units.images_per_sec(speed.mean), units.images_per_sec(speed.margin)
     return f"{mean} images/sec \N{PLUS-MINUS SIGN} {error}: "
 
 
@@ -242,7 +242,7 @@ def _repeat(number: int, run: Result) -> Styled:
         return Styled(f"repeat {number}  not measured: no step after the warm-up", "")
     text = (
         f"repeat {number}  {units.images_per_sec(speed.mean)} images/sec "
-        f"± {units.images_per_sec(speed.uncertainty)}, median {units.images_per_sec(speed.median)}"
+        f"± {units.images_per_sec(speed.margin)}, median {units.images_per_sec(speed.median)}"
     )
     marked = f"  ! {'; '.join(_slow_says(run))}" if run.anomalies else ""
     return Styled(text + marked, ANOMALY_STYLE if marked else "")
@@ -380,7 +380,7 @@ def program_lines(result: Result) -> Iterator[str]:
     if speed is not None:
         first = units.counted(result.warmup_steps, "step")
         yield (
-            f"{units.images_per_sec(speed.mean)} images/sec ± {units.images_per_sec(speed.uncertainty)}, "
+            f"{units.images_per_sec(speed.mean)} images/sec ± {units.images_per_sec(speed.margin)}, "
             f"median {units.images_per_sec(speed.median)}, over {units.counted(result.steps, 'step')} "
             f"after {first} of warm-up"
         )

@@ -109,7 +109,7 @@ def _speed(row: Sequence[SweepCell]) -> tuple[str, str]:
     speeds = [cell.images_per_sec for cell in row if cell.images_per_sec is not None]
     middle = median(speeds) if speeds else None
     noise = next((cell.noise for cell in row if cell.noise is not None), None)
-    spread = "" if noise is None else f"\N{PLUS-MINUS SIGN}{100 * noise:.1f}"
+    spread = "" if noise is None else f"\N{PLUS-MINUS SIGN}{200 * noise:.1f}"
     if middle and len(speeds) > 1:
         spread = f"{100 * (max(speeds) - min(speeds)) / middle:.1f}"
     return "" if middle is None else units.images_per_sec(middle), spread

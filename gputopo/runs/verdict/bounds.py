@@ -27,8 +27,9 @@ MAX_BATCHES = 60
 OUTLIER, MIN_AWAY = 2.0, 0.03
 # Strongly correlated values leave almost nothing to tell the noise by: Student's t of so few degrees at least.
 MIN_FREEDOM = 2.0
-# Fewer independent values accuse nobody: in a few, what lasts for long looks like a level. By simulation.
-MIN_EFFECTIVE = 12.0
+# Fewer independent values accuse nobody: in a few, what lasts for long looks like a level; of a part, which is
+# chosen for its level, twice as many. By simulation (tests.benchmarks.bench_verdicts).
+MIN_EFFECTIVE, MIN_OF_PART = 12.0, 24.0
 NO_NOISE = 1e-18  # variance of equal values that were computed
 
 
@@ -132,6 +133,18 @@ def error_of(values: Sequence[float], parts: int = 0) -> Error:
         effective=min(count, _alike(values)[0] / (count - 1) / size**2),
         freedom=max(effective - 1, min(batches - 1, MIN_FREEDOM)),
     )
+
+
+def error_of_ratio(values: Sequence[float], others: Sequence[float]) -> float:
+    """Return the standard error of the ratio of two sums, as a share of it; 0 of fewer than two values.
+
+    Twice as much is passed in 5 % of cases, also where the values are few: by Student's t.
+    """
+    if len(values) < 2 or sum(others) <= 0 or sum(values) <= 0:
+        return 0.0
+    ratio = sum(values) / sum(others)
+    error = error_of([value - ratio * other for value, other in zip(values, others, strict=True)])
+    return error.size / fmean(values) * students_t(error.freedom, 0.025) / 2
 
 
 def _alike(values: Sequence[float]) -> tuple[float, float]:

@@ -1,9 +1,10 @@
 """What slow devices cost: the recorded steps replayed with them at the pace of their peers. Pure.
 
-A synchronous step takes as long as its slowest tower and a rest (reduction, update) that stays as it was:
+A synchronous step takes as long as its last tower and a rest (reduction, update) that stays as it was:
 seconds = max over the towers (start + weights + compute) + rest. In the replay a slow tower takes as long as
-its peer did in the same step. Towers that train independently or asynchronously wait for nobody: there a slow
-one costs its own images only.
+its peer did in the same step, and a tower that began after the end of another begins as much earlier as that
+ends. Towers that train independently or asynchronously wait for nobody: there a slow one costs its own images
+only.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,11 +50,14 @@ def without_share(steps: Sequence[KeptStep], share: float) -> Cost | None:
 
 
 def _together(step: KeptStep, peers: Peers, allowance: Callable[[int, int], float]) -> float:
-    rest = max(0.0, step.seconds - max(mark.start_s + _busy(mark) for mark in step.marks.values()))
-    replayed = max(
-        mark.start_s + _as_peer(step, tower, peers, allowance) for tower, mark in step.marks.items()
-    )
-    return min(step.seconds, replayed + rest)
+    ends: list[tuple[float, float]] = [(0.0, 0.0)]  # of the towers: as recorded, and replayed
+    for tower, mark in sorted(step.marks.items(), key=lambda one: one[1].start_s):
+        # Towers that share cores run one after another: what starts after the end of one waited for it.
+        before, replayed = max(end for end in ends if end[0] <= max(mark.start_s, 0.0))
+        start = mark.start_s - (before - replayed)
+        ends.append((mark.start_s + _busy(mark), start + _as_peer(step, tower, peers, allowance)))
+    recorded, replayed = map(max, zip(*ends, strict=True))
+    return min(step.seconds, replayed + max(0.0, step.seconds - recorded))
 
 
 def _alone(step: KeptStep, peers: Peers, allowance: Callable[[int, int], float]) -> float:

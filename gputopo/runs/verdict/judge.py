@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 import msgspec
 
 from gputopo.runs.devices import is_cpu
-from gputopo.runs.verdict.bounds import level_bounds, part_bounds
+from gputopo.runs.verdict.bounds import MIN_OF_PART, level_bounds, part_bounds
 from gputopo.runs.verdict.causes import explained, run_explained
 from gputopo.runs.verdict.changes import parts
 from gputopo.runs.verdict.cost import ALONE, cost, without_share
@@ -352,7 +352,7 @@ def against_past(paces: Paces) -> Verdict | None:
     run = paces.run()
     found = parts(run, paces.blocks.size)
     bounds = zip(found, part_bounds(run, found, FALSE_ALARM / 2), strict=True) if run else ()
-    known = [(part, bound) for part, bound in bounds if bound.can_accuse]
+    known = [(part, bound) for part, bound in bounds if bound.effective >= MIN_OF_PART]
     if len(known) < 2:
         return None
     (begin, _), last = known[-1]

@@ -12,7 +12,7 @@ from statistics import NormalDist, fmean, median
 import msgspec
 
 from gputopo.runs.devices import is_cpu, name_of, reference_of
-from gputopo.runs.verdict.bounds import MIN_EFFECTIVE, Interval, level_bounds, part_bounds
+from gputopo.runs.verdict.bounds import MIN_OF_PART, Interval, level_bounds, part_bounds
 from gputopo.runs.verdict.changes import (
     MAX_PARTS,
     differs_somewhere,
@@ -197,7 +197,7 @@ class _Answer:
             bounds = part_bounds(values, spans, self.found.chance / MAX_PARTS)
             known = ((span, one.mapped(self.percent)) for span, one in zip(spans, bounds, strict=True))
             slow = {span: one for span, one in known if self.is_above(one)}
-            if sum(one.effective for one in slow.values()) >= 2 * MIN_EFFECTIVE:
+            if sum(one.effective for one in slow.values()) >= MIN_OF_PART:
                 return self._slow_parts(spans, slow)
         begin = spans[0][0]
         return self._whole(values[begin:], self.found.lost[begin:])

@@ -76,13 +76,22 @@ class Exchanged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
-    """Images per second of all devices together, by the definitions of tf_cnn_benchmarks."""
+    """Images per second of all devices together.
 
-    mean: float  # images of a step / mean step time
-    uncertainty: float  # deviation of the steps' speeds / sqrt(n)
+    `mean`: images of a step / mean step time. `uncertainty`: its standard error, by blocks of steps, which
+    may be correlated; twice that is the `margin`, beyond which the mean of 5 % of the repeats would be.
+    """
+
+    mean: float
+    uncertainty: float
     jitter: float  # 1.4826 x median absolute deviation of the speeds
     median: float  # of the speeds
     total: float  # all counted images / wall time of the counted steps
+
+    @property
+    def margin(self) -> float:
+        """What is printed after ±: two standard errors of the mean."""
+        return 2 * self.uncertainty
 
 
 class InputVerdict(msgspec.Struct, frozen=True, kw_only=True):
