@@ -27,9 +27,6 @@ MAX_BATCHES = 60
 OUTLIER, MIN_AWAY = 2.0, 0.03
 # Strongly correlated values leave almost nothing to tell the noise by: Student's t of so few degrees at least.
 MIN_FREEDOM = 2.0
-# Fewer independent values accuse nobody: in a few, what lasts for long looks like a level; of a part, which is
-# chosen for its level, twice as many. By simulation (tests.benchmarks.bench_verdicts).
-MIN_EFFECTIVE, MIN_OF_PART = 12.0, 24.0
 NO_NOISE = 1e-18  # variance of equal values that were computed
 
 
@@ -55,14 +52,17 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
     high: float
     effective: float
 
-    @property
-    def can_accuse(self) -> bool:
-        """Whether the noise is known well enough to call something slow by the lower bound."""
-        return self.effective >= MIN_EFFECTIVE
-
     def mapped(self, to: Callable[[float], float]) -> "Interval":
         """Return it with another measure of its values, which grows with them."""
         return msgspec.structs.replace(self, low=to(self.low), middle=to(self.middle), high=to(self.high))
+
+
+def min_values(chance: float) -> int:
+    """Return how many independent values a lower bound needs to be wrong with at most this chance.
+
+    With chance 2^-n all of n values are above their median, whatever the noise, and a bound with them.
+    """
+    return math.ceil(-math.log2(chance))
 
 
 def mean_bounds(values: Sequence[float], chance: float, above: float | None = None) -> Interval | None:
@@ -80,9 +80,7 @@ def level_bounds(values: Sequence[float], chance: float, above: float | None = N
     return mean_bounds(without_outliers(values), chance, above)
 
 
-def part_bounds(
-    values: Sequence[float], spans: Sequence[tuple[int, int]], chance: float
-) -> list[Interval]:
+def part_bounds(values: Sequence[float], spans: Sequence[tuple[int, int]], chance: float) -> list[Interval]:
     """Return the typical value in each of these parts with bounds, by the noise left in it, or in all of them.
 
     `spans`: begin and end, not included. The slope of a part is no noise: a change may take its time.
@@ -249,5 +247,10 @@ def _bounds(x: Sequence[float], rest: Sequence[float], middle: float) -> Slope:
     level, mean = median(rest), fmean(x)
     sigma = _DEVIATION * median(abs(value - level) for value in rest)
     spread = sum((value - mean) ** 2 for value in x)
-    error = _WIDER * sigma * math.sqrt(len(rest) / error_of(rest).effective / spread) * students_t(len(x) - 2, CHANCE)
+    error = (
+        _WIDER
+        * sigma
+        * math.sqrt(len(rest) / error_of(rest).effective / spread)
+        * students_t(len(x) - 2, CHANCE)
+    )
     return Slope(low=middle - error, middle=middle, high=middle + error)

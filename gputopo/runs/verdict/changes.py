@@ -24,6 +24,7 @@ MIN_OF_PATTERN = 60  # values that are searched for slow single steps. Ours.
 CHANGE_CHANCE = 0.01
 CANDIDATE_CHANCE = 0.1  # of what is looked at as a change; what noise explains is joined again. Ours.
 MAX_PARTS = 8  # of a series: three slow episodes and what is around them. Ours.
+PLACES = MAX_PARTS**2  # where the part may begin and end that is chosen for its level
 DEVIATIONS = 4.0  # of the fast steps from their level, beyond which a step is slow. Ours.
 # Slow steps that make a pattern at least, and how many times as many as fast ones: what hits a device and its
 # peers alike is noise. Ours.

@@ -13,7 +13,7 @@ import msgspec
 
 from gputopo.runs.bounded import Blocks
 from gputopo.runs.devices import is_cpu, short_name_of
-from gputopo.runs.verdict.bounds import Interval, level_bounds
+from gputopo.runs.verdict.bounds import Interval, level_bounds, min_values
 from gputopo.runs.verdict.words import FALSE_ALARM, SLOW_PERCENT, WHOLE_SHARE, over, percent, sure, when
 from gputopo.values.run.events import Device, HostExchange, Step
 from gputopo.values.run.result import Exchanged, HostExchanged
@@ -117,7 +117,7 @@ class ExchangeRecord:
         ]
         bounds = level_bounds(values, chance)
         floor = 100 * CLOCKS_S / step_s
-        if bounds is None or not bounds.can_accuse or bounds.low - floor <= SLOW_PERCENT:
+        if bounds is None or bounds.effective < min_values(chance) or bounds.low - floor <= SLOW_PERCENT:
             return None
         return SlowNetwork(
             rank=rank,

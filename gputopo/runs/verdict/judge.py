@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence, Set
 import msgspec
 
 from gputopo.runs.devices import is_cpu
-from gputopo.runs.verdict.bounds import MIN_OF_PART, level_bounds, part_bounds
+from gputopo.runs.verdict.bounds import level_bounds, min_values, part_bounds
 from gputopo.runs.verdict.causes import explained, run_explained
-from gputopo.runs.verdict.changes import parts
+from gputopo.runs.verdict.changes import PLACES, parts
 from gputopo.runs.verdict.cost import ALONE, cost, without_share
 from gputopo.runs.verdict.hosts import SlowNetwork, named_by_host
 from gputopo.runs.verdict.paces import Paces
@@ -351,8 +351,11 @@ def against_past(paces: Paces) -> Verdict | None:
     """Return that a run became slower, None where it did not: all devices alike."""
     run = paces.run()
     found = parts(run, paces.blocks.size)
-    bounds = zip(found, part_bounds(run, found, FALSE_ALARM / 2), strict=True) if run else ()
-    known = [(part, bound) for part, bound in bounds if bound.effective >= MIN_OF_PART]
+    if len(found) < 2:
+        return None
+    chance = FALSE_ALARM / 2 / PLACES
+    bounds = zip(found, part_bounds(run, found, chance), strict=True)
+    known = [(part, bound) for part, bound in bounds if bound.effective >= min_values(chance)]
     if len(known) < 2:
         return None
     (begin, _), last = known[-1]

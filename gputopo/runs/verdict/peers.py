@@ -12,9 +12,9 @@ from statistics import NormalDist, fmean, median
 import msgspec
 
 from gputopo.runs.devices import is_cpu, name_of, reference_of
-from gputopo.runs.verdict.bounds import MIN_OF_PART, Interval, level_bounds, part_bounds
+from gputopo.runs.verdict.bounds import Interval, level_bounds, min_values, part_bounds
 from gputopo.runs.verdict.changes import (
-    MAX_PARTS,
+    PLACES,
     differs_somewhere,
     lost_bounds,
     noise_limit,
@@ -183,7 +183,7 @@ class _Answer:
         )
 
     def is_slow(self, bounds: Interval) -> bool:
-        return bounds.can_accuse and self.is_above(bounds)
+        return bounds.effective >= min_values(self.found.chance) and self.is_above(bounds)
 
     def is_above(self, bounds: Interval) -> bool:
         return bounds.low - self.offset > max(SLOW_PERCENT, self.floor)
@@ -194,10 +194,11 @@ class _Answer:
             spans = parts(values, self.size)
         if len(spans) > 1:
             spans = self._without_warmup(spans)
-            bounds = part_bounds(values, spans, self.found.chance / MAX_PARTS)
+            chance = self.found.chance / PLACES
+            bounds = part_bounds(values, spans, chance)
             known = ((span, one.mapped(self.percent)) for span, one in zip(spans, bounds, strict=True))
             slow = {span: one for span, one in known if self.is_above(one)}
-            if sum(one.effective for one in slow.values()) >= MIN_OF_PART:
+            if sum(one.effective for one in slow.values()) >= min_values(chance):
                 return self._slow_parts(spans, slow)
         begin = spans[0][0]
         return self._whole(values[begin:], self.found.lost[begin:])
@@ -227,8 +228,9 @@ class _Answer:
             return unknown(self.device, "one step was counted, a bound needs two", self.fields)
         level, lost = typical.mapped(self.percent), mean.mapped(_weights_percent)
         high = max(level.high, lost.high)
+        is_known = level.effective >= min_values(chance)
         margin = (level.middle - level.low) * (1 + _POWER / -NormalDist().inv_cdf(chance))
-        resolution = max(SLOW_PERCENT + margin + self.offset, self.floor) if level.can_accuse else 100.0
+        resolution = max(SLOW_PERCENT + margin + self.offset, self.floor) if is_known else 100.0
         fields = _replace(
             self.fields,
             percent_under=level.middle,
@@ -260,7 +262,11 @@ class _Answer:
         typically = ""
         if level.high + self.offset <= EVEN_PERCENT:
             typically = f", {at_most(max(level.high + self.offset, 0.1))} % without single slow steps"
-        return _replace(fields, why=f"{steps:,} steps exclude no more", says=f"{self.name} is {slower_at_most(fields)}{typically}{often}")
+        return _replace(
+            fields,
+            why=f"{steps:,} steps exclude no more",
+            says=f"{self.name} is {slower_at_most(fields)}{typically}{often}",
+        )
 
     def _more_steps(self, bounds: Interval, steps: int) -> int | None:
         """Return how many steps more exclude `EVEN_PERCENT`, if the mean stays; None: no number does."""
