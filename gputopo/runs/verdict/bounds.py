@@ -30,6 +30,9 @@ MIN_FREEDOM = 2.0
 NO_NOISE = 1e-18  # variance of equal values that were computed
 
 
+Span = tuple[int, int]  # of a series: begin and end, not included
+
+
 class Error(msgspec.Struct, frozen=True, kw_only=True):
     """Standard error of a mean. `effective`: independent values that weigh as much; `freedom`: of its size."""
 
@@ -65,25 +68,37 @@ def min_values(chance: float) -> int:
     return math.ceil(-math.log2(chance))
 
 
-def mean_bounds(values: Sequence[float], chance: float, above: float | None = None) -> Interval | None:
+def mean_bounds(
+    values: Sequence[float], chance: float, above: float | None = None, spans: Sequence[Span] = ()
+) -> Interval | None:
     """Return the mean of `values`, in the order of their steps, with bounds; None for fewer than two.
 
     The lower bound is wrong with this chance, the upper one with the chance `above`, by default the same.
+    `spans`: parts with levels of their own, which the upper bound takes for no noise.
     """
     if len(values) < 2:
         return None
-    return _interval(fmean(values), error_of(values), chance, above)
+    found = _interval(fmean(values), error_of(values), chance, above)
+    if len(spans) < 2:
+        return found
+    parts = [values[begin:end] for begin, end in spans]
+    left = [value - level for part in parts for level in (fmean(part),) for value in part]
+    return msgspec.structs.replace(
+        found, high=_interval(found.middle, error_of(left, len(parts)), chance, above).high
+    )
 
 
-def level_bounds(values: Sequence[float], chance: float, above: float | None = None) -> Interval | None:
+def level_bounds(
+    values: Sequence[float], chance: float, above: float | None = None, spans: Sequence[Span] = ()
+) -> Interval | None:
     """Return the typical value with bounds: the mean, where values beyond `OUTLIER` count as just there."""
-    return mean_bounds(without_outliers(values), chance, above)
+    return mean_bounds(without_outliers(values), chance, above, spans)
 
 
-def part_bounds(values: Sequence[float], spans: Sequence[tuple[int, int]], chance: float) -> list[Interval]:
+def part_bounds(values: Sequence[float], spans: Sequence[Span], chance: float) -> list[Interval]:
     """Return the typical value in each of these parts with bounds, by the noise left in it, or in all of them.
 
-    `spans`: begin and end, not included. The slope of a part is no noise: a change may take its time.
+    The slope of a part is no noise: a change may take its time.
     """
     levels: list[float] = []
     left: list[list[float]] = []
@@ -93,11 +108,12 @@ def part_bounds(values: Sequence[float], spans: Sequence[tuple[int, int]], chanc
         slope = (median(part[half:]) - median(part[:half])) / (len(part) - half)
         levels.append(level)
         left.append([value - level - slope * (place - middle) for place, value in enumerate(part)])
-    every = error_of([*chain.from_iterable(left)], parts=len(spans))
+    together = [*chain.from_iterable(left)]
+    every = error_of(together, len(spans))
     found = []
     for level, part in zip(levels, left, strict=True):
-        own = error_of(part, parts=1)
-        of_all = every.of_part(len(part) / len(values))
+        own = error_of(part, 1)
+        of_all = every.of_part(len(part) / len(together))
         found.append(_interval(level, max(own, of_all, key=lambda one: one.size), chance))
     return found
 
@@ -123,7 +139,7 @@ def error_of(values: Sequence[float], parts: int = 0) -> Error:
     # estimation of autocorrelation, Biometrika 41, 1954; around a line by twice as much).
     lines = 2 if parts else 1
     own = count / parts if parts else batches
-    alike = min(max((own * alike + lines) / max(own - 2 - lines, 1), 0.0), 1 - 1 / batches)
+    alike = min(max(alike + (lines + (2 + lines) * alike) / own, 0.0), 1 - 1 / batches)
     effective = batches * (1 - alike) / (1 + alike)
     size = math.sqrt(squares / (batches - 1) / effective)
     return Error(

@@ -13,7 +13,7 @@ from statistics import fmean, median
 
 import msgspec
 
-from gputopo.runs.verdict.bounds import MIN_AWAY, Interval, mean_bounds, part_bounds
+from gputopo.runs.verdict.bounds import MIN_AWAY, Interval, Span, mean_bounds, part_bounds
 from gputopo.runs.verdict.words import FALSE_ALARM, SLOW_PERCENT
 
 # Values of a part at least: fewer have no bounds at the chances that are asked for. And steps: what is over
@@ -37,7 +37,7 @@ AGAIN, MORE = 0.01, 0.04
 _Q05, _Q25 = 1.645, 0.674
 
 
-def parts(values: Sequence[float], size: int = 1) -> list[tuple[int, int]]:
+def parts(values: Sequence[float], size: int = 1) -> list[Span]:
     """Return the parts of a series with levels of their own: begin and end (not included) of each.
 
     `size`: steps of each value.
@@ -63,6 +63,7 @@ def lost_bounds(
     chance: float,
     pattern: tuple[float, float] | None = None,
     others: Sequence[Sequence[float]] = (),
+    spans: Sequence[Span] = (),
 ) -> Interval | None:
     """Return the mean of the time lost, with bounds; None for fewer than two values.
 
@@ -70,9 +71,9 @@ def lost_bounds(
     values are slow again and again beyond any noise, and on this device alone or as regularly, the lower
     bound is that of what was lost in them: only the noise of the other values is unsure.
     `pattern`: the `slow_limit` of the values. `others`: the same of the other devices; what hits all of them
-    alike is noise.
+    alike is noise. `spans`: as of `mean_bounds`.
     """
-    plain = mean_bounds(values, chance, FALSE_ALARM)
+    plain = mean_bounds(values, chance, FALSE_ALARM, spans)
     if plain is None or pattern is None:
         return plain
     level, limit = pattern
@@ -175,7 +176,7 @@ def _ranks(values: Sequence[float]) -> list[float]:
     return [(bisect_left(ordered, value) + bisect(ordered, value) - 1) / 2 for value in values]
 
 
-def _without_noise(values: Sequence[float], spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _without_noise(values: Sequence[float], spans: list[Span]) -> list[Span]:
     """Join parts that correlated noise explains, those that are closest first."""
     while len(spans) > 1:
         levels = part_bounds(values, spans, CHANGE_CHANCE)

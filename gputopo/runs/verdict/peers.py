@@ -12,7 +12,7 @@ from statistics import NormalDist, fmean, median
 import msgspec
 
 from gputopo.runs.devices import is_cpu, name_of, reference_of
-from gputopo.runs.verdict.bounds import Interval, level_bounds, min_values, part_bounds
+from gputopo.runs.verdict.bounds import Interval, Span, level_bounds, min_values, part_bounds
 from gputopo.runs.verdict.changes import (
     PLACES,
     differs_somewhere,
@@ -49,7 +49,6 @@ NOT_SLOWER = "not slower than its peers"
 DISAGREE_PERCENT = 1.0
 SPLITS = 4  # of fast from slow steps, halfway between their levels; by then they have settled
 
-_Span = tuple[int, int]  # begin and end, not included
 _POWER = NormalDist().inv_cdf(POWER)
 _replace = msgspec.structs.replace
 
@@ -200,8 +199,7 @@ class _Answer:
             slow = {span: one for span, one in known if self.is_above(one)}
             if sum(one.effective for one in slow.values()) >= min_values(chance):
                 return self._slow_parts(spans, slow)
-        begin = spans[0][0]
-        return self._whole(values[begin:], self.found.lost[begin:])
+        return self._whole(spans)
 
     def _said(self, found: Verdict, throughout: bool = True) -> Verdict:
         """Return the verdict on a slow device with how much slower it is, and in which part of the run."""
@@ -217,13 +215,15 @@ class _Answer:
             says = f"is {shown} % slower than its peers {waits}{where} ({sure(low)})"
         return _replace(found, word=SLOW, says=f"{self.name} {says}")
 
-    def _whole(self, values: Sequence[float], of_lost: Sequence[float]) -> Verdict:
-        """Return the answer for all of these steps: after what was a warm-up."""
+    def _whole(self, spans: Sequence[Span]) -> Verdict:
+        """Return the answer for all steps of these parts: after what was a warm-up."""
+        first, chance = spans[0][0], self.found.chance
+        values, of_lost = self.found.values[first:], self.found.lost[first:]
+        spans = [(begin - first, end - first) for begin, end in spans]
         steps = len(values) * self.size
-        chance = self.found.chance
         pattern = slow_limit(of_lost)
-        typical = level_bounds(values, chance, FALSE_ALARM)
-        mean = lost_bounds(of_lost, chance, pattern, self.others)
+        typical = level_bounds(values, chance, FALSE_ALARM, spans)
+        mean = lost_bounds(of_lost, chance, pattern, self.others, spans)
         if typical is None or mean is None:
             return unknown(self.device, "one step was counted, a bound needs two", self.fields)
         level, lost = typical.mapped(self.percent), mean.mapped(_weights_percent)
@@ -264,7 +264,7 @@ class _Answer:
             typically = f", {at_most(max(level.high + self.offset, 0.1))} % without single slow steps"
         return _replace(
             fields,
-            why=f"{steps:,} steps exclude no more",
+            why=f"{steps:,} steps {'vary too much' if is_known else 'are too few'} to exclude more",
             says=f"{self.name} is {slower_at_most(fields)}{typically}{often}",
         )
 
@@ -275,14 +275,14 @@ class _Answer:
             return None
         return max(0, math.ceil(steps * (((bounds.high - bounds.middle) / room) ** 2 - 1)))
 
-    def _without_warmup(self, spans: list[_Span]) -> list[_Span]:
+    def _without_warmup(self, spans: list[Span]) -> list[Span]:
         """Leave out a first part that is slower than the next and short beside what comes after."""
         first, rest = spans[0], spans[1:]
         steps = rest[-1][1] - first[1]
         slower = median(self.found.values[slice(*first)]) > median(self.found.values[slice(*rest[0])])
         return rest if slower and first[1] - first[0] <= WARMUP_SHARE * steps else spans
 
-    def _slow_parts(self, spans: Sequence[_Span], slow: Mapping[_Span, Interval]) -> Verdict:
+    def _slow_parts(self, spans: Sequence[Span], slow: Mapping[Span, Interval]) -> Verdict:
         """Return that a device was slow in some parts, or with differing levels in all of them."""
         slow_spans, first_steps = list(slow), self.paces.blocks.first_steps
         values = [value for span in slow_spans for value in self.found.values[slice(*span)]]

@@ -97,7 +97,7 @@ def test_an_even_card_with_a_few_slow_steps_reports_how_many_and_how_slow() -> N
     found = judged(Trainer(slow={1: flapping(50, 3, 25)}, seed=1), 400).devices
     assert [one.word for one in found] == ["even"] * 4
     assert found[1].share_of_steps == pytest.approx(0.06, abs=0.01)
-    assert found[1].says.endswith(": 5.9 % of its steps take 33 % longer")
+    assert re.search(r": [56]\.\d % of its steps take 33 % longer$", found[1].says)
     assert [one.share_of_steps for one in found].count(None) == 3
 
 
@@ -153,7 +153,7 @@ def test_beside_a_busy_host_the_host_is_the_verdict() -> None:
     trainer = Trainer(devices=cpu_devices(2), slow={1: slower(20)}, other_cpu=lambda step: 0.61)
     found = judged(trainer, 100).devices[1]
     assert (found.word, found.why) == ("cannot tell", "other programs took 61 % of the CPU")
-    assert "looks 20 % slower" in found.says
+    assert re.search(r"at most 2[12] % slower than its peers \(99.9 % confidence; 20 % in these steps\)", found.says)
 
 
 def test_a_cpu_device_is_slow_where_other_programs_took_too_little_to_explain_it() -> None:
