@@ -14,7 +14,7 @@ A device alone is compared with the middle one of the others of its kind, round 
 
     slow         the lower bound of the difference is above SLOW_PERCENT
     even         its upper bound is not above EVEN_PERCENT
-    cannot tell  neither
+    cannot tell  neither: the upper bound is the answer
 
 Where fewer than two rounds leave that open, the verdict of the run of all at once counts. Rounds are too
 few to fit a slope, so a cause explains at most what it can cost by physics.
@@ -32,7 +32,7 @@ from gputopo.runs.verdict import sampled
 from gputopo.runs.verdict.bounds import students_t
 from gputopo.runs.verdict.causes import explained_view
 from gputopo.runs.verdict.rules import CAUSES, GPU, View
-from gputopo.runs.verdict.words import EVEN_PERCENT, SLOW_PERCENT, at_least, at_most, percent
+from gputopo.runs.verdict.words import CONFIDENCE, EVEN_PERCENT, SLOW_PERCENT, at_least, at_most, percent
 from gputopo.values.run.plan import TimedRun
 from gputopo.values.run.several_runs import GpuReading, InRun, Kind, Screen, ScreenDevice, ScreenRun, Under
 from gputopo.values.run.verdict import CANNOT_TELL, COMPUTE, EVEN, SLOW, Causes
@@ -275,14 +275,15 @@ def _judged(
     if word == SLOW and peer is not None and under is not None:
         return _Judged(word, peer, under, causes_of(number, peer, readings, speeds, under.percent))
     verdict = None if at_once is None else at_once.verdict
-    if word == EVEN or verdict is None or verdict.word == CANNOT_TELL:
+    if word == EVEN or verdict is None:
         return _Judged(word, peer, under)
-    if verdict.word == SLOW and verdict.percent_under is not None:
-        by_steps = Under(
-            percent=verdict.percent_under, low=verdict.percent_under_low, high=verdict.percent_under_high
-        )
-        return _Judged(SLOW, None, by_steps, verdict.causes)
-    return _Judged(verdict.word, peer, under)
+    is_bounded = under is not None and under.high is not None
+    if verdict.percent_under is None or verdict.word == EVEN or (verdict.word != SLOW and is_bounded):
+        return _Judged(verdict.word, peer, under)
+    by_steps = Under(
+        percent=verdict.percent_under, low=verdict.percent_under_low, high=verdict.percent_under_high
+    )
+    return _Judged(verdict.word, None, by_steps, verdict.causes)
 
 
 def _sentence(row: ScreenDevice, noun: str) -> str:
@@ -295,9 +296,9 @@ def _sentence(row: ScreenDevice, noun: str) -> str:
     if row.alone is None and row.failure is not None:
         return f"could not be run alone: {row.failure}"
     gap = "" if row.under is None else f"{percent(abs(row.under.percent))} %"
+    peer = "its peers in the run of all at once" if row.peer is None else f"{noun} {row.peer}"
     if row.word == SLOW and row.under is not None:
         least = "" if row.under.low is None else f" (at least {at_least(max(0.0, row.under.low))} %)"
-        peer = "its peers in the run of all at once" if row.peer is None else f"{noun} {row.peer}"
         why = "" if row.causes is None else f". {row.causes.says}"
         return f"is {gap} slower than {peer}{least}{more}{why}"
     if row.word == EVEN and row.under and row.under.high is not None and row.under.high <= EVEN_PERCENT:
@@ -310,12 +311,11 @@ def _sentence(row: ScreenDevice, noun: str) -> str:
         return "was not run alone"
     if row.under is None:
         return f"cannot be compared: no other {noun} of its kind was run{more}"
-    side = "below" if row.under.percent >= 0 else "above"
-    if row.under.high is None or row.under.low is None:
-        return f"cannot be judged: one round; it was {gap} {side} {noun} {row.peer}{more}"
-    bounds = (row.under.low, row.under.high)
-    between = " to ".join(f"{percent(abs(one))} % {'slower' if one > 0 else 'faster'}" for one in bounds)
-    return f"cannot be judged: {between} than {noun} {row.peer}; more rounds would tell{more}"
+    if row.under.high is None:
+        side = "below" if row.under.percent >= 0 else "above"
+        return f"cannot be judged: one round; it was {gap} {side} {peer}{more}"
+    confidence = 100 * (CONFIDENCE if row.peer is None else 1 - CHANCE)
+    return f"is at most {at_most(row.under.high)} % slower than {peer} ({confidence:g} % confidence){more}"
 
 
 def _alone(runs: Sequence[ScreenRun], number: int) -> dict[int, TimedRun]:

@@ -118,12 +118,13 @@ def _columns(found: Screen, styles: tuple[str, ...]) -> list[Column]:
 
 
 def _verdict(row: ScreenDevice) -> str:
-    """Return `! slow 15 %`, `even < 1.2 %`, `cannot tell`."""
+    """Return `! slow 15 %`, `even < 1.2 %`, `at most 9.9 %`, or `cannot tell` of one round."""
     if row.word == SLOW and row.under is not None:
         return f"! slow {percent(row.under.percent)} %"
-    if row.word == EVEN and row.under is not None and row.under.high is not None and row.under.high > 0:
-        return f"even < {at_most(row.under.high)} %"
-    return row.word
+    high = None if row.under is None else row.under.high
+    if high is None or high <= 0:
+        return row.word
+    return f"{'even <' if row.word == EVEN else 'at most'} {at_most(high)} %"
 
 
 def _explained(row: ScreenDevice) -> str:
