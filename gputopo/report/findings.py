@@ -4,14 +4,16 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from gputopo.findings import Finding
+from gputopo.findings import Finding, checks_made
 from gputopo.findings.compare import grouped
+from gputopo.findings.coverage import unread_parts
 from gputopo.findings.rule import label
 from gputopo.reference.expectations import name_of
 from gputopo.report import units
 from gputopo.report.document import Block, Document, Item, Items, block_lines, of_sections
 from gputopo.report.layout import SEVERITY_STYLES, plain
 from gputopo.values.machine import Gpu, Machine
+from gputopo.values.option import listed
 from gputopo.values.subject import subjects_in_words
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -29,7 +31,8 @@ _ABOUT = re.compile(r"^(?:GPUs? [\d,-]+:?|(?:device|NVSwitch) \S+:|unknown GPU:)
 
 def verdict(machine: Machine, findings: Sequence[Finding]) -> str:
     """Return the answer in one sentence, and the number of findings."""
-    return f"{_sentence(machine, findings)} {counts_in_words(findings).capitalize()}."
+    counts = f" {counts_in_words(findings).capitalize()}." if findings else ""
+    return f"{_sentence(machine, findings)}{counts}"
 
 
 def _sentence(machine: Machine, findings: Sequence[Finding]) -> str:
@@ -40,25 +43,33 @@ def _sentence(machine: Machine, findings: Sequence[Finding]) -> str:
         found = next((one.says for one in findings if one.id != "capture.unread"), "No GPU is known")
         return f"{found.rstrip('.')}."
     worst: dict[int, Finding] = {}
+    shown = {gpu.index for gpu in machine.gpus}
     for one in serious:
-        for gpu in one.subject.gpus if one.subject.kind == "gpus" else ():
+        for gpu in shown.intersection(one.subject.gpus) if one.subject.kind == "gpus" else ():
             worst.setdefault(gpu, one)
     at_fault = grouped((id(one), gpu) for gpu, one in worst.items())
     clauses = [
         clause for one in serious if (clause := _clause(one, at_fault.get(id(one), []), machine)) is not None
     ]
-    fine = len(machine.gpus) - len(worst)
-    checked = any(one.pstate or one.temperature_c.gpu for one in machine.gpus)  # a driver answered
-    words = "all fine" if len(machine.gpus) > 1 else "fine"
     if not clauses:
-        return f"{models_in_words(machine.gpus)}: {words if checked else 'no fault in what was read'}."
-    if not worst:
-        clauses.insert(0, words if checked else "the GPUs have no fault in what was read")
-    elif fine:
+        return f"{models_in_words(machine.gpus)}: {_checked(machine)}."
+    fine = len(machine.gpus) - len(worst)
+    if worst and fine:
         clauses.insert(0, f"{fine} fine")
-    limit = _CLAUSES + (not worst or fine > 0)
+    limit = _CLAUSES + (fine > 0)
     more = f" and {len(clauses) - limit} more" if len(clauses) > limit else ""
     return f"{models_in_words(machine.gpus)}: {', '.join(clauses[:limit])}{more}."
+
+
+def _checked(machine: Machine) -> str:
+    """Return of a machine without faults what was checked and what was not."""
+    checks, unread = checks_made(machine), list(unread_parts(machine))
+    made = f"no fault in {units.counted(checks, 'check')}" if checks else "nothing was checked"
+    if not unread:
+        return made
+    where = "not read" if machine.source == "live" else "not in this capture"
+    are = "are" if len(unread) > 1 or unread[0].endswith("s") else "is"
+    return f"{made}; {listed(unread, 'and')} {are} {where}"
 
 
 def models_in_words(gpus: Sequence[Gpu]) -> str:

@@ -237,6 +237,15 @@ def key_text(key: Any) -> str:
     return "-".join(map(str, key)) if isinstance(key, tuple) else str(key)
 
 
+def reason_for(missing: Mapping[str, str], path: str) -> str | None:
+    """Return why the fact at a path is missing; a reason for a whole part holds for all facts in it."""
+    while path:
+        if path in missing:
+            return missing[path]
+        path = above(path)
+    return None
+
+
 def values_at(value: Any, path: str) -> list[Any]:
     """Return what is at an address within a value: one, several for `*`, none for an unknown key."""
     found = [value]

@@ -11,10 +11,9 @@ from gputopo.findings.usage import idle, under_load
 from gputopo.reference.expectations import name_of
 from gputopo.report.document import Table
 from gputopo.report.layout import LOST, NOT_ASKED, SEVERITY_STYLES, UNKNOWN, Column, Side, plain
-from gputopo.report.machine.facts import reason_for
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, GpuProcess, Machine
-from gputopo.values.subject import at_gpu
+from gputopo.values.subject import at_gpu, reason_for
 
 _NAME_WIDTH = 34  # longer names are folded
 _LOST = SEVERITY_STYLES["error"]
