@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from gputopo.findings.rule import by_model, present
-from gputopo.findings.usage import under_load
 from gputopo.values.fields import field_at
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
@@ -40,16 +39,16 @@ def of_machine(*paths: str) -> Need:
     return lambda machine: _has_any(machine, paths)
 
 
-def of_gpus(*paths: str, load: bool = False, peers: int = 1) -> Need:
+def of_gpus(*paths: str, when: Callable[[Gpu], bool] | None = None, peers: int = 1) -> Need:
     """Need any of these facts of a GPU that answers.
 
-    `load`: of one that is under load. `peers`: of so many GPUs of one model.
+    `when`: only of such a GPU, one under load. `peers`: of so many GPUs of one model.
     """
 
     def is_met(machine: Machine) -> bool:
         groups = by_model(machine) if peers > 1 else [present(machine)]
         able = (
-            [gpu for gpu in group if (not load or under_load(gpu)) and _has_any(gpu, paths)] for group in groups
+            [gpu for gpu in group if (when is None or when(gpu)) and _has_any(gpu, paths)] for group in groups
         )
         return any(len(gpus) >= peers for gpus in able)
 
@@ -63,7 +62,9 @@ def unread_parts(machine: Machine) -> Iterator[str]:
     """
     gpus = present(machine)
     for words, paths in _PARTS.items():
-        unread = [gpu.index for gpu in gpus if not _has_any(gpu, paths) and not _is_without(machine, gpu, paths)]
+        unread = [
+            gpu.index for gpu in gpus if not _has_any(gpu, paths) and not _is_without(machine, gpu, paths)
+        ]
         if unread:
             yield words if len(unread) == len(gpus) else f"{words} of GPU {index_ranges(unread)}"
     if len(gpus) > 1 and not _has_any(machine, ("links[*].hop", "links[*].nvlinks")):

@@ -22,7 +22,6 @@ _TOP = 15  # lines in which all errors and warnings are
 _CLAUSES = 2  # of the sentence; the findings follow it
 _ALL = "(gputopo inspect --all)"
 _INFOS = 5  # that are shown; the rest is counted
-_LONG = 150  # characters of a message where there is room
 
 # `GPU 1 (NVIDIA T4, 0000:01:00.0): `, which the table of the GPUs repeats
 _NAMED = re.compile(r"^(GPUs? [\d,-]+) \((?:.*?[0-9a-f]:[0-9a-f]{2}\.[0-7]|[^()]*)\)(?=:| )")
@@ -67,9 +66,10 @@ def _checked(machine: Machine) -> str:
     made = f"no fault in {units.counted(checks, 'check')}" if checks else "nothing was checked"
     if not unread:
         return made
-    where = "not read" if machine.source == "live" else "not in this capture"
-    are = "are" if len(unread) > 1 or unread[0].endswith("s") else "is"
-    return f"{made}; {listed(unread, 'and')} {are} {where}"
+    several = len(unread) > 1 or unread[0].endswith("s")
+    live, capture = ("were", "are") if several else ("was", "is")
+    where = f"{live} not read" if machine.source == "live" else f"{capture} not in this capture"
+    return f"{made}; {listed(unread, 'and')} {where}"
 
 
 def models_in_words(gpus: Sequence[Gpu]) -> str:
@@ -133,39 +133,48 @@ def _reason(one: Finding) -> str:
 def short_findings(findings: Sequence[Finding], *, above: int, beside: int, details: str = _ALL) -> Items:
     """Return the findings, those of one id and severity as one: all errors and warnings, then some infos.
 
-    With as many remedies, the worst finding's first, and infos as fit a screen on which `beside` lines show
-    something else, `above` of them above. Messages are cut where errors and warnings alone do not. `details`:
-    the option that shows the rest.
+    On a terminal with as many remedies, the worst finding's first, and infos as fit a screen on which `beside`
+    lines show something else, `above` of them above; infos are cut to a line there, and so are errors and
+    warnings if they do not fit. `details`: the option that shows the rest.
     """
     groups = list(grouped(((one.id, one.severity), one) for one in findings).values())
     serious = [group for group in groups if group[0].severity != "info"]
     infos = [group for group in groups if group[0].severity == "info"]
     room = max(min(_SCREEN_LINES - beside - 2, _TOP - above), len(serious) + bool(infos))
-    choices = (
-        (cut, remedies, count)
-        for cut in (False, True)
-        for remedies in range(len(serious), -1, -1)
-        for count in range(min(len(infos), _INFOS), -1, -1)
-        if remedies < 2 or count == min(len(infos), _INFOS)
-    )
-    items: list[Item] = []
-    for cut, remedies, count in choices:
-        items = [_item(group, cut=cut, remedy=n < remedies) for n, group in enumerate(serious)]
-        items += [_item(group, cut=True, remedy=False) for group in infos[:count]]
-        if left := sum(map(len, infos[count:])):
-            items.append(Item("info", f"{left} {'more' if count else 'of them'}", "", (details,), None))
-        if len(block_lines(Items(tuple(items), ""), SCREEN_WIDTH)) <= room:
-            break
-    return Items(tuple(items), "")
+
+    def short(remedies: int, count: int, columns: int | None = None, *, cut: bool = False) -> Items:
+        items = [
+            _item(group, columns if cut else None, remedy=n < remedies) for n, group in enumerate(serious)
+        ]
+        items += [_item(group, columns, remedy=False) for group in infos[:count]]
+        left = sum(map(len, infos[count:]))
+        more = f"{left} {'more ' if count else ''}{'info' if left == 1 else 'infos'} {details}"
+        return Items(tuple(items), "", more if left else "")
+
+    def on_screen(columns: int) -> Items:
+        choices = (
+            short(remedies, count, columns, cut=cut)
+            for cut in (False, True)
+            for remedies in range(len(serious), -1, -1)
+            for count in range(min(len(infos), _INFOS), -1, -1)
+            if remedies < 2 or count == min(len(infos), _INFOS)
+        )
+        shown = Items((), "")
+        for shown in choices:
+            if len(block_lines(shown, columns)) <= room:
+                break
+        return shown
+
+    return short(len(serious), _INFOS)._replace(on_screen=on_screen)
 
 
-def _item(group: Sequence[Finding], *, cut: bool, remedy: bool) -> Item:
-    """Return findings of one id as an item. `cut`: its message fits one line."""
+def _item(group: Sequence[Finding], columns: int | None, *, remedy: bool) -> Item:
+    """Return findings of one id as an item. `columns`: of a line to which its message is cut; None: whole."""
     first = group[0]
     more = f" (and {len(group) - 1} more)" if len(group) > 1 else ""
     says = _NAMED.sub(r"\1", first.says)
-    limit = (SCREEN_WIDTH - 11 - len(first.id) if cut else _LONG) - len(more)
-    says = says if len(says) <= limit else f"{says[: limit - 1].rstrip()}…"
+    if columns is not None and len(says) > (limit := columns - 11 - len(first.id) - len(more)):
+        says = f"{says[: max(limit - 1, 0)].rstrip()}…"
     return Item(first.severity, first.id, "", (f"{says}{more}",), first.remedy if remedy else None)
 
 
