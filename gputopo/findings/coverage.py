@@ -1,7 +1,7 @@
 """What of a machine was checked: how many checks had facts to judge, and which facts were not read.
 
-A missing fact makes no finding. So "no findings" alone would say the same of a capture that shows the topology
-only and of a whole machine.
+A missing fact makes no finding. So "no findings" alone would say the same of a capture that shows only the
+topology and of a whole machine.
 """
 
 from collections.abc import Callable, Iterator
@@ -56,7 +56,7 @@ def of_gpus(*paths: str, when: Callable[[Gpu], bool] | None = None, peers: int =
 
 
 def unread_parts(machine: Machine) -> Iterator[str]:
-    """Yield the parts of which nothing was read: `temperature`, or `temperature of GPU 3` where others have it.
+    """Yield the parts of which nothing was read: `temperature`; `temperature of GPU 3` if others have it.
 
     A part that a card does not have, such as ECC, is none.
     """

@@ -195,8 +195,8 @@ def document_lines(
 ) -> list[Line]:
     """Return the document in lines of `width` columns; of a picture its title and words.
 
-    `whole`: all rows of its tables and items of its lists, whose number the short form has. `on_screen`: for a
-    terminal, which has few lines; a pipe gets whole sentences.
+    `whole`: all rows of its tables and items of its lists, whose number the short form has. `on_screen`: for
+    a terminal, which has few lines; a pipe gets whole sentences.
     """
     lines: list[Line] = []
     if document.title:

@@ -133,8 +133,8 @@ def _reason(one: Finding) -> str:
 def short_findings(findings: Sequence[Finding], *, above: int, beside: int, details: str = _ALL) -> Items:
     """Return the findings, those of one id and severity as one: all errors and warnings, then some infos.
 
-    On a terminal with as many remedies, the worst finding's first, and infos as fit a screen on which `beside`
-    lines show something else, `above` of them above; infos are cut to a line there, and so are errors and
+    A terminal shows as many remedies, the worst finding's first, and infos as fit a screen on which `beside`
+    lines show something else, `above` of them above. Infos are cut to a line there, and so are errors and
     warnings if they do not fit. `details`: the option that shows the rest.
     """
     groups = list(grouped(((one.id, one.severity), one) for one in findings).values())

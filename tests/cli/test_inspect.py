@@ -8,6 +8,7 @@ import pytest
 
 from gputopo.captures import recording
 from gputopo.findings import Inspection
+from gputopo.report.findings import TIMES
 from gputopo.values import schema
 from gputopo.values.machine import Contradiction, Gpu, Machine
 from tests.cli.conftest import ByName, Call
@@ -194,7 +195,7 @@ def test_chosen_gpus_are_indices_ranges_or_addresses_and_only_these_are_counted(
     shown = call("inspect", "--from", "7gforce", "-i", chosen).out
     narrow = [index for index in gpus if index < 6]
     fine = ": 1 fine, " if 6 in gpus else ": "
-    assert shown.startswith(f"{len(narrow)} × GeForce GTX 1070")
+    assert shown.startswith(f"{len(narrow)} {TIMES} GeForce GTX 1070")
     assert fine in shown.partition("need")[0]
     assert re.findall(r"^GPU (\d)$", shown, re.MULTILINE) == list(map(str, gpus))
 

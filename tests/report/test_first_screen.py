@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gputopo import findings
 from gputopo.findings import Finding, Inspection, Severity
 from gputopo.report.document import Items, block_lines, document_lines, document_text, of_sections
-from gputopo.report.findings import short_findings, verdict
+from gputopo.report.findings import TIMES, short_findings, verdict
 from gputopo.report.layout import SEVERITY_STYLES, text_of
 from gputopo.report.machine.inspection import inspection_document
 from gputopo.report.machine.matrix import topology_in_words
@@ -198,7 +198,7 @@ def of_gpus(machine: Machine, *indices: int) -> str:
 def test_one_gpu_has_its_facts_its_findings_and_no_other_gpus() -> None:
     text = of_gpus(four(REMAP_FAILED, LIMITED), 3)
     assert text.startswith(
-        "1 × Tesla V100-SXM2-16GB: GPU 3 needs attention (power limit 100 W). 1 warning.\n"
+        f"1 {TIMES} Tesla V100-SXM2-16GB: GPU 3 needs attention (power limit 100 W). 1 warning.\n"
     )
     assert "power.limit_below_default" in text
     assert "remap_failed" not in text
@@ -208,12 +208,14 @@ def test_one_gpu_has_its_facts_its_findings_and_no_other_gpus() -> None:
 def test_of_chosen_gpus_only_these_are_counted_whatever_a_finding_is_about() -> None:
     all_limited = four(every_gpu(power_w={"limit": 100.0}))
     assert "V100-SXM2-16GB: GPU 3 needs attention (power limit 100 W). 1 warning." in of_gpus(all_limited, 3)
-    assert "2 × Tesla V100-SXM2-16GB: all 2 need attention" in of_gpus(all_limited, 0, 3)
+    assert f"2 {TIMES} Tesla V100-SXM2-16GB: all 2 need attention" in of_gpus(all_limited, 0, 3)
     some = of_gpus(four(REMAP_FAILED, LIMITED), 0, 1)
-    assert some.startswith("2 × Tesla V100-SXM2-16GB: 1 fine, GPU 1 must be replaced")
+    assert some.startswith(f"2 {TIMES} Tesla V100-SXM2-16GB: 1 fine, GPU 1 must be replaced")
     assert some.count(": 1 fine") == 1  # one answer for all of them
     assert ("\nGPU 0\n" in some, "\nGPU 1\n" in some, "\nGPU 3\n" in some) == (True, True, False)
-    assert of_gpus(four(REMAP_FAILED), 0).startswith("1 × Tesla V100-SXM2-16GB: no fault in 30 checks.")
+    assert of_gpus(four(REMAP_FAILED), 0).startswith(
+        f"1 {TIMES} Tesla V100-SXM2-16GB: no fault in 30 checks."
+    )
 
 
 def links(count: int, near: list[tuple[int, int]], hop: Hop = Hop.PIX) -> Machine:
