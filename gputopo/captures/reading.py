@@ -18,6 +18,7 @@ from gputopo.topology.hops import class_name
 from gputopo.values.errors import InputError
 from gputopo.values.fields import short_address
 from gputopo.values.machine import Contradiction, LineCounts, Machine
+from gputopo.values.option import listed, nearest
 
 _STDIN = "standard input"
 _FINGERPRINT = "host.fingerprint"
@@ -203,14 +204,11 @@ def _named_pipe(path: Path) -> bytes:
 
 
 def _nearest(source: str) -> str:
-    import difflib  # only an error needs it
-
     known = recording.bundled_names()
     if os.sep in source:
         return "check the path"
-    near = difflib.get_close_matches(source.lower(), known, n=3, cutoff=0.5)
-    if near:
-        return f"did you mean the bundled {' or '.join(near)}? (all: {', '.join(known)})"
+    if near := nearest(source, known):
+        return f"did you mean the bundled {listed(near)}? (all: {', '.join(known)})"
     return f"check the path, or name a bundled machine: {', '.join(known)}"
 
 

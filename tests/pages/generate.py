@@ -70,7 +70,8 @@ def options() -> str:
 
 
 def _option(one: Declared) -> tuple[str, str, str]:
-    return f"`{one.option.flag}`", f"`{one.placeholder}`" if one.placeholder else "", one.help
+    flags = ", ".join(f"`{flag}`" for flag in (one.option.flag, one.option.letter) if flag)
+    return flags, f"`{one.placeholder}`" if one.placeholder else "", one.help
 
 
 def models() -> str:
