@@ -135,6 +135,7 @@ def _inspect_once(options: InspectOptions) -> int:
         found = tuple(one for one in found if set(chosen).intersection(one.subject.gpus))
     inspection = findings.Inspection(machine=machine, findings=found)
     if options.record is not None:
+        schema.make_folder(options.record.parent)
         schema.write(options.record, machine)
     if old is not None:
         _print_difference(old, whole, options.shape)
