@@ -158,7 +158,7 @@ def fans(machine: Machine) -> Iterator[Fault]:
         )
         if heat >= FAN_STOPPED_C.value or others:
             evidence = {"fan_percent": 0, "temperature_c": heat}
-            yield FAN_STOPPED.fault(gpu, f"fan at 0 % at {heat} °C", evidence)
+            yield FAN_STOPPED.fault(gpu, f"fan at 0% at {heat} °C", evidence)
 
 
 @each_gpu(NEAR_SLOWDOWN, MEMORY_HOT)

@@ -52,12 +52,12 @@ def _before(figures: Figures) -> Iterator[str]:
     ):
         if worse:
             most = max(-row.difference_percent for row in worse)
-            yield f"{len(worse)} of {len(rows)} cells slower than before, by up to {most:.0f} %{words}."
+            yield f"{len(worse)} of {len(rows)} cells slower than before, by up to {most:.0f}%{words}."
     if rows and not slower:
         yield f"0 of {len(rows)} cells slower than before."
     once = [row.noise_percent for row in rows if len(figures.cells[row.cell].repeats) == 1]
     if once:
-        yield f"With one run a cell, differences below {min(once):.0f} % are not seen: repeat the cells."
+        yield f"With one run a cell, differences below {min(once):.0f}% are not seen: repeat the cells."
     if rows and (new := measured - len(rows)) > 0:
         yield f"{new} cell{'s have' if new > 1 else ' has'} no earlier run."
 
@@ -107,7 +107,7 @@ def _machines(figures: Figures) -> str:
     words = ", ".join(f"{word} on {count}" for count, word in counts if count)
     noun = device_word(figures.cells[figures.scalings[0].largest.cell].of)
     worst = min(middle, key=lambda name: middle[name])
-    last = f"; the worst is {worst}, {middle[worst]:.0f} % efficiency" if good < len(middle) else ""
+    last = f"; the worst is {worst}, {middle[worst]:.0f}% efficiency" if good < len(middle) else ""
     return f"Scaling to all {noun}s, of {len(middle)} machines: {words}{last}."
 
 
@@ -131,7 +131,7 @@ def _avoid(figures: Figures) -> Iterator[str]:
         (
             table.machine,
             row.gpu,
-        ): f"GPU {row.gpu}{of(table.machine)} is {row.under_percent:.0f} % slower than GPU {table.reference}."
+        ): f"GPU {row.gpu}{of(table.machine)} is {row.under_percent:.0f}% slower than GPU {table.reference}."
         for table in figures.clocks
         for row in table.rows
         if row.holds and row.under_percent >= 100 * (_AVOID - 1)

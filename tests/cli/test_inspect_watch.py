@@ -116,7 +116,7 @@ def test_a_box_is_watched_and_what_was_found_is_reported(
     done = call("inspect", *ONCE)
     assert (done.code, done.err) == (0, "")
     assert "\nSeen while watching\n" in done.out
-    assert re.search(r"^\d\d:\d\d:\d\d GPU 0  load 0 %  core", done.out)
+    assert re.search(r"^\d\d:\d\d:\d\d GPU 0  load 0%  core", done.out)
 
 
 def test_the_last_line_of_json_holds_the_findings(call: Call, on_scenario: OnScenario) -> None:

@@ -21,11 +21,11 @@ def test_every_gpu_has_its_row_and_a_slow_one_its_sentence_within_the_width(widt
     screen = msgspec.structs.replace(screen_of(found), devices=device_rows(NAMES, found))
     text = document_text(screen_document(screen), width)
     assert all(len(line) <= width for line in text.splitlines())
-    for word in ("! slow 15 %", "! slow 5.2 %", "84.7", "unexplained"):
+    for word in ("! slow 15%", "! slow 5.2%", "84.7", "unexplained"):
         assert word in text
     words = " ".join(text.split())
     assert words.startswith("Slow: GPUs 1, 3 (")
-    assert words.count("GPU 1 is 15 % slower than GPU") == words.count("GPU 3 is 5.2 % slower than GPU") == 1
+    assert words.count("GPU 1 is 15% slower than GPU") == words.count("GPU 3 is 5.2% slower than GPU") == 1
     assert "is not slower than GPU" not in words
 
 
@@ -71,14 +71,14 @@ def test_a_table_has_predicted_and_measured_side_by_side() -> None:
     assert text_of_blocks(*autotune_blocks(FOUND)).splitlines() == [
         "Autotune of vgg16, images/sec at batch 64 per device",
         "Placement             predicted  measured  runs",
-        "replicated nccl            2140      2010     2",
-        "parameter_server cpu       1980      2200     2  fastest",
+        "replicated nccl           2,140     2,010     2",
+        "parameter_server cpu      1,980     2,200     2  fastest",
         "replicated copy               -         -     0  failed: out of memory",
     ]
 
 
 def test_a_sentence_has_the_choice_and_how_sure_it_is() -> None:
     assert autotune_note(FOUND) == (
-        "Fastest of 2 measured placements: parameter_server cpu, 2200 images/sec measured, 1980 predicted; "
+        "Fastest of 2 measured placements: parameter_server cpu, 2,200 images/sec measured, 1,980 predicted; "
         "its lead exceeds the noise."
     )
