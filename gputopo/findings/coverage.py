@@ -10,7 +10,7 @@ import msgspec
 
 from gputopo.findings.rule import by_model, present
 from gputopo.values.fields import field_at
-from gputopo.values.index_ranges import index_ranges
+from gputopo.values.index_ranges import gpu_ranges
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import at_gpu, reason_for, values_at
 
@@ -66,7 +66,7 @@ def unread_parts(machine: Machine) -> Iterator[str]:
             gpu.index for gpu in gpus if not _has_any(gpu, paths) and not _is_without(machine, gpu, paths)
         ]
         if unread:
-            yield words if len(unread) == len(gpus) else f"{words} of GPU {index_ranges(unread)}"
+            yield words if len(unread) == len(gpus) else f"{words} of {gpu_ranges(unread)}"
     if len(gpus) > 1 and not _has_any(machine, ("links[*].hop", "links[*].nvlinks")):
         yield "topology"
 

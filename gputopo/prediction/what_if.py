@@ -26,7 +26,7 @@ from gputopo.topology.peer_access import redirected_pairs
 from gputopo.values.bandwidth import Path, Sample, gpu_of
 from gputopo.values.errors import UsageError
 from gputopo.values.gpu import Gpu, Pcie
-from gputopo.values.index_ranges import index_ranges, parse_ranges
+from gputopo.values.index_ranges import gpu_ranges, index_ranges, parse_ranges
 from gputopo.values.machine import Link, Machine
 from gputopo.values.option import listed, nearest
 
@@ -183,7 +183,7 @@ def _with_links(
             how = f"Gen{link.generation} x{link.width} instead of Gen{now.generation} x{now.width}"
             notes.setdefault(how, []).append(index)
     scaled = "" if machine.bandwidth is None else ", measured copies scaled"
-    words = (f"GPU {index_ranges(indices)}: {how}{scaled}" for how, indices in notes.items())
+    words = (f"{gpu_ranges(indices)}: {how}{scaled}" for how, indices in notes.items())
     return ChangedMachine(after, notes=tuple(words))
 
 

@@ -1,9 +1,9 @@
 """Numbers as people read them. Values are in seconds, bytes and images per second; units are added here."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from gputopo.values.index_ranges import index_ranges
+from gputopo.values.index_ranges import gpu_ranges
 
 UNKNOWN = "–"  # noqa: RUF001  an en dash: not measured or not answered
 
@@ -49,9 +49,9 @@ def gpu_name(name: str | None) -> str:
     return (name or "").removeprefix("NVIDIA ").removeprefix("GeForce ")
 
 
-def gpus(indices: Sequence[int]) -> str:
+def gpus(indices: Iterable[int]) -> str:
     """Write GPUs by their indices: `GPU 3`, `GPUs 0-3`."""
-    return f"GPU{'s' if len(indices) > 1 else ''} {index_ranges(indices)}"
+    return gpu_ranges(indices)
 
 
 def seconds(value: float | None) -> str:

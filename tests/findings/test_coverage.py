@@ -86,7 +86,7 @@ def test_the_parts_of_which_nothing_was_read_are_known(machine: Machine, words: 
         ({f"gpus[{n}].ecc.mode": "N/A" for n in range(4)}, []),
         ({f"gpus[{n}].ecc": "NOT_SUPPORTED" for n in range(4)}, []),
         ({f"gpus[{n}].ecc.mode": "NO_PERMISSION" for n in range(4)}, ["ECC"]),
-        ({"gpus[1].ecc.mode": "N/A"}, ["ECC of GPU 0,2-3"]),
+        ({"gpus[1].ecc.mode": "N/A"}, ["ECC of GPUs 0,2-3"]),
     ],
 )
 def test_what_a_card_does_not_have_was_not_left_out(missing: Mapping[str, Any], words: list[str]) -> None:

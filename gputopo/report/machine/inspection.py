@@ -25,7 +25,7 @@ from gputopo.report.machine.matrix import (
 from gputopo.report.units import counted, gib
 from gputopo.topology.hops import class_name
 from gputopo.values.fields import field_at, path_in_words
-from gputopo.values.index_ranges import index_ranges
+from gputopo.values.index_ranges import gpu_ranges
 from gputopo.values.machine import Driver, Gpu, Host, LineCounts, Machine, Nic, NicPort, NumaNode, Unread
 from gputopo.values.subject import at_gpu, single_facts
 
@@ -73,7 +73,7 @@ def _short_topology(machine: Machine, *, calm: bool, numa: bool) -> list[Block]:
     if not words or words.startswith("unknown between"):  # that is a finding
         return []
     nodes = grouped((gpu.numa_node, gpu.index) for gpu in machine.gpus if gpu.numa_node is not None)
-    near = "; ".join(f"node {node}: GPU {index_ranges(gpus)}" for node, gpus in sorted(nodes.items()))
+    near = "; ".join(f"node {node}: {gpu_ranges(gpus)}" for node, gpus in sorted(nodes.items()))
     affinity = [f"NUMA {near}."] if numa and near else []
     if is_summary(words) and calm and len(machine.gpus) <= _MATRIX_GPUS:
         matrix = Drawing(lambda width: matrix_view(machine, width, short=True))
@@ -187,7 +187,7 @@ def _facts_of(gpu: Gpu, machine: Machine) -> Iterator[tuple[str, str]]:
     others = [one.index for one in machine.gpus if one is not gpu]
     links = grouped((class_name(machine.link(gpu.index, other)), other) for other in others)
     if links:
-        yield "Topology", "; ".join(f"{name} GPU {index_ranges(of)}" for name, of in links.items())
+        yield "Topology", "; ".join(f"{name} {gpu_ranges(of)}" for name, of in links.items())
 
 
 def rows(of: Iterable[tuple[str, str]]) -> list[Block]:
