@@ -22,7 +22,7 @@ from gputopo.measurements.observations import (
     without_spoilt,
 )
 from gputopo.measurements.ratios import ScalingRow
-from gputopo.measurements.words import device_word, gpus_words, varying
+from gputopo.measurements.words import device_word, figure, gpus_words, varying
 from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import Measurement
 
@@ -35,11 +35,28 @@ _MODES = {
 
 
 def headline(figures: Figures, observations: Sequence[Observation]) -> str:
-    """Return the sentences; where nothing is to take or avoid, the fastest placement and what is in doubt."""
+    """Return the sentences; if nothing is to take or avoid, the fastest placement and what is in doubt, else
+    the speed.
+    """
     clean = without_spoilt(figures)
     found = [*_before(figures), *_take(clean), *_avoid(clean), *_repeat(figures)]
     modes = [one.says for one in observations if one.id == "mode.best"]
-    return " ".join(found or dict.fromkeys((*modes[:1], *(one.says for one in observations[:1]))))
+    found = found or [*dict.fromkeys((*modes[:1], *(one.says for one in observations[:1])))]
+    return " ".join(found or [_speed(figures.cells)])
+
+
+def _speed(cells: Sequence[Cell]) -> str:
+    """Return the speed of the only cell, or of the fastest."""
+    measured = [cell for cell in cells if cell.images_per_sec is not None]
+    if not measured:
+        return "No run was measured."
+    best = max(measured, key=lambda cell: cell.images_per_sec or 0.0)
+    runs = len(best.repeats)
+    words = f"{best.of.model} on {gpus_words(best.of)}: {figure(best.images_per_sec)} images/sec"
+    if len(measured) > 1:
+        return f"The fastest of {len(measured)}: {words}."
+    again = "1 run; a second one shows how much runs differ" if runs == 1 else f"{runs} runs"
+    return f"{words}, from {again}."
 
 
 def _before(figures: Figures) -> Iterator[str]:

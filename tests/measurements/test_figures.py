@@ -118,6 +118,28 @@ def test_figures_that_differ_too_much_from_run_to_run_have_no_verdict() -> None:
     assert not says(runs, "scaling.stops")
 
 
+@pytest.mark.parametrize(
+    ("runs", "headline"),
+    [
+        (
+            [run(4618.4, 2)],
+            "resnet50 on 2 GPUs: 4,618 images/sec, from 1 run; a second one shows how much runs differ.",
+        ),
+        ([run(100, source="a"), run(101, source="b")], "resnet50 on 1 GPU: 100.5 images/sec, from 2 runs."),
+        (
+            [run(30, backend="cpu", gpu=None), run(90, model="vgg16")],
+            "The fastest of 2: vgg16 on 1 GPU: 90 images/sec.",
+        ),
+        (
+            [run(None, status="failed", reason="out of memory")],
+            "1 run without a figure (resnet50): out of memory.",
+        ),
+    ],
+)
+def test_every_study_has_a_headline(runs: list[Measurement], headline: str) -> None:
+    assert study_of(runs, title="t").headline == headline
+
+
 def test_the_headline_takes_what_pays_and_avoids_the_far_pair() -> None:
     cpu = {"variable_update": "parameter_server", "ps_device": "cpu"}
     runs = [run(100), run(190, 2, **cpu), run(150, 2, variable_update="replicated"), run(200, 4, **cpu)]

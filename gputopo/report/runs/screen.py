@@ -37,14 +37,21 @@ def screen_document(found: Screen) -> Document:
 
 
 def _headline(found: Screen, noun: str) -> str:
-    """Return which devices are slow, else what is excluded, and what ran."""
+    """Return which devices are slow, else for which that is excluded, and what ran."""
     ran = f"{found.model}, batch {batch_words(found.batch_size)}, {units.counted(len(found.devices), noun)}"
     if slow := outliers(found.devices):
         return f"Slow: {run_words('', [row.number for row in slow], noun)} ({ran})."
     open_ones = [row.number for row in found.devices if row.word != EVEN]
+    even = [row.number for row in found.devices if row.word == EVEN]
     highs = [row.under.high for row in found.devices if row.under is not None and row.under.high is not None]
+    if not even and not any(row.under for row in found.devices):
+        runs = units.counted(len(found.runs), "run")
+        early = "" if found.complete else f"the screen ended after {runs}, "
+        return f"Not decided: {early}no {noun} was compared with another ({ran})."
     if open_ones:
-        return f"No slow {noun} seen; not decided for {run_words('', open_ones, noun)} ({ran})."
+        are = f"{run_words('', even, noun)} {'is' if len(even) == 1 else 'are'} not slow; " if even else ""
+        words = f"{are}not decided for {run_words('', open_ones, noun)} ({ran})."
+        return words[0].upper() + words[1:]
     excluded = f"; a difference above {at_most(max(*highs, 0.1))}% is excluded" if highs else ""
     return f"No slow {noun}{excluded} ({ran})."
 

@@ -49,6 +49,31 @@ def test_an_even_screen_begins_with_what_is_excluded() -> None:
     assert document_text(screen_document(screen)).startswith("No slow GPU; a difference above ")
 
 
+def headline(speeds: dict[int, float], *, complete: bool, names: dict[int, str | None]) -> str:
+    found = runs(speeds)
+    screen = msgspec.structs.replace(screen_of(found), complete=complete, devices=device_rows(names, found))
+    return document_text(screen_document(screen), 200).partition(" (")[0]
+
+
+TWO: dict[int, str | None] = {0: "A", 1: "A"}
+
+
+def test_a_screen_that_compared_nothing_clears_no_device() -> None:
+    early = headline({0: 100.0}, complete=False, names=TWO)
+    assert early.startswith("Not decided: the screen ended after ")
+    assert early.endswith(" runs, no GPU was compared with another")
+    alone = headline({0: 100.0}, complete=True, names={0: "A"})
+    assert alone == "Not decided: no GPU was compared with another"
+    other_models = headline({0: 100.0, 1: 50.0}, complete=True, names={0: "A", 1: "B"})
+    assert other_models == "Not decided: no GPU was compared with another"
+
+
+def test_only_devices_that_were_judged_are_called_not_slow() -> None:
+    names: dict[int, str | None] = {0: "A", 1: "A", 2: "B"}
+    some = headline({0: 100.0, 1: 99.5, 2: 50.0}, complete=True, names=names)
+    assert some == "GPUs 0, 1 are not slow; not decided for GPU 2"
+
+
 NCCL = Candidate(gpus=(0, 1), variable_update="replicated", all_reduce="nccl", images_per_sec=2140.4)
 CPU = Candidate(gpus=(0, 1), ps_device="cpu", images_per_sec=1980.0)
 COPY = Candidate(gpus=(0, 1), variable_update="replicated", all_reduce="copy")
