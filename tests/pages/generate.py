@@ -41,7 +41,10 @@ def _finding(rule: Rule) -> str:
     if rule.remedy:
         parts.append(f"Remedy: {rule.remedy}\n")
     if rule.thresholds:
-        numbers = [(one.name, f"{one.value:g} {one.unit}".strip(), one.origin) for one in rule.thresholds]
+        numbers = [
+            (one.name, f"{one.value:g} {one.unit}".strip().replace(" %", "%"), one.origin)
+            for one in rule.thresholds
+        ]
         parts.append(_table(("threshold", "value", "origin"), numbers))
     if rule.cases:
         cases = [(str(key), case.severity, case.says, case.remedy) for key, case in rule.cases.items()]
@@ -70,7 +73,8 @@ def options() -> str:
 
 
 def _option(one: Declared) -> tuple[str, str, str]:
-    return f"`{one.option.flag}`", f"`{one.placeholder}`" if one.placeholder else "", one.help
+    flags = ", ".join(f"`{flag}`" for flag in (one.option.flag, one.option.letter) if flag)
+    return flags, f"`{one.placeholder}`" if one.placeholder else "", one.help
 
 
 def models() -> str:
@@ -129,7 +133,7 @@ Over several hosts:
 {_table(("method", "gradients are"), _BETWEEN_HOSTS)}
 Without `--all-reduce` the start of a training over several hosts measures an exchange of all gradients both
 ways, for some seconds: by copies, and by `nccl` on GPUs, `collective` on CPU devices. The latter is used
-where it is more than 5 % faster: `exchange between hosts: copies 38 ms, nccl 12 ms: nccl`.
+where it is more than 5% faster: `exchange between hosts: copies 38 ms, nccl 12 ms: nccl`.
 """
 
 

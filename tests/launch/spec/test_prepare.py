@@ -157,7 +157,7 @@ def test_a_drill_is_the_first_thing_that_is_said_of_a_run() -> None:
     drills = read_drills("--drill", ["slow-gpu=3:0.85@30"])
     made = spec((2, 3), "gpu:3", drills=drills)
     assert made.says[0].startswith(
-        "DRILL, a fault injected on purpose: GPU 3 computes at 85 % of its own pace"
+        "DRILL, a fault injected on purpose: GPU 3 computes at 85% of its own pace"
     )
     assert spec(backend="cpu", drills=read_drills("--drill", ["slow-gpu=1:0.85"])).says[0].count("device 1")
 
