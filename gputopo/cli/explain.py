@@ -1,7 +1,7 @@
 """`gputopo explain`: reference pages, findings, models, options; `gputopo models`: the models to train."""
 
 from gputopo import pages
-from gputopo.cli.printing import emit, for_this_stdout, is_terminal, show
+from gputopo.cli.printing import emit, is_terminal
 from gputopo.values.errors import UsageError
 from gputopo.values.option import nearest, shown
 
@@ -24,8 +24,6 @@ def explain(
     _show(found)
 
 
-# Columns of the table of models that a narrow terminal does without, the first one first.
-_OF_MODELS = ("from", "features MiB", "multiply-adds")
 _LISTED = ("name", "input_shape", "parameters", "parameter_bytes", "multiply_accumulates")
 
 
@@ -61,6 +59,6 @@ def _show(markdown: str) -> None:
     if not is_terminal():
         emit(markdown)
         return
-    from gputopo.report.reference import reference_lines
+    from gputopo.report.reference import page_text
 
-    show(lambda width: for_this_stdout(reference_lines(markdown, width, _OF_MODELS)))
+    emit(page_text(markdown))
