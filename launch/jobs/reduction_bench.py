@@ -96,7 +96,7 @@ def measure(
     their indices. `groups`: for the hierarchical method (see `reduction_groups`). `progress` is called before
     each method with its name, its number from 0 and their count. Call it from the main thread.
 
-    `silence_limit_s`: after so long without news a process is ended; `compiles`: not while it starts, since the
+    `silence_limit_s`: after so long without news a process is ended. `compiles`: not while it starts, as the
     driver compiles kernels then.
 
     A sample's `source` and `destination` are the set of devices: `gpu:0,1` or `cpu:0,1`; `bytes` are those of
