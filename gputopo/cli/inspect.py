@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from gputopo.cli.placement import parse_gpu_list
 from gputopo.cli.printing import emit, show_report
 from gputopo.cli.source import begin, machine_from
 from gputopo.launch.hosts.allocation import HostOptions
@@ -74,8 +73,12 @@ def inspect(
 
 def _chosen(machine: "Machine", text: str | None) -> tuple[int, ...]:
     """Return the GPUs that are named by index, range, PCI address or UUID. Raises UsageError."""
+    if text is None:
+        return ()
+    from gputopo.cli.placement import parse_gpu_list
+
     chosen: list[int | str] = []
-    for word in text.split(",") if text is not None else ():
+    for word in text.split(","):
         named = [
             gpu.index
             for gpu in machine.gpus
