@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.captures import recording
+from gputopo.cli import printing
 from gputopo.findings import Inspection
 from gputopo.report.findings import TIMES
 from gputopo.values import schema
@@ -198,6 +199,20 @@ def test_chosen_gpus_are_indices_ranges_or_addresses_and_only_these_are_counted(
     assert shown.startswith(f"{len(narrow)} {TIMES} GeForce GTX 1070")
     assert fine in shown.partition("need")[0]
     assert re.findall(r"^GPU (\d)$", shown, re.MULTILINE) == list(map(str, gpus))
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_infos_are_cut_at_the_width_of_a_terminal_and_nowhere_else(
+    columns: int, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    pipe = call("inspect", "--from", "7gforce").out
+    assert "…" not in pipe + call("inspect", "--from", "7gforce", "--format", "markdown").out
+    assert "latency 7.25 against 12.47 us" in " ".join(pipe.split())
+    monkeypatch.setattr(printing, "is_terminal", lambda: True)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", call("inspect", "--from", "7gforce").out).splitlines()
+    assert len(shown) <= 24
+    assert {len(line) for line in shown if line.endswith("…")} <= set(range(columns - 9, columns))
 
 
 def test_findings_of_other_gpus_do_not_fail_a_command_about_one(call: Call) -> None:
