@@ -141,6 +141,19 @@ def _refused(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
 
 
 def _earlier(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
+    pooled = figures.pooled_change
+    if pooled is not None and pooled.verdict in ("slower", "faster"):
+        yield Observation(
+            id="earlier.regression" if pooled.is_regression else "earlier.changed",
+            says=pooled.says,
+            evidence={
+                "difference_percent": round(pooled.percent, 2),
+                "low_percent": pooled.low_percent,
+                "high_percent": pooled.high_percent,
+            },
+            cells=pooled.cells,
+            weight=100.0,
+        )
     for row in figures.against:
         if row.kind == "earlier" and row.verdict in ("slower", "faster"):
             of = figures.cells[row.cell].of

@@ -60,9 +60,14 @@ def _speed(cells: Sequence[Cell]) -> str:
 
 
 def _before(figures: Figures) -> Iterator[str]:
-    rows = [row for row in figures.against if row.kind == "earlier" and row.verdict != "cannot tell"]
+    """Yield what became slower: all cells together, then single ones, then what the noise hides."""
+    rows = [row for row in figures.against if row.kind == "earlier" and not figures.cells[row.cell].spoilt]
+    if not rows:
+        return
+    pooled = figures.pooled_change
+    if pooled is not None:
+        yield pooled.says
     slower = [row for row in rows if row.verdict == "slower"]
-    measured = sum(cell.images_per_sec is not None and not cell.spoilt for cell in figures.cells)
     for worse, words in (
         ([row for row in slower if row.is_regression], ""),
         ([row for row in slower if not row.is_regression], ", with other software"),
@@ -70,12 +75,13 @@ def _before(figures: Figures) -> Iterator[str]:
         if worse:
             most = max(-row.difference_percent for row in worse)
             yield f"{len(worse)} of {len(rows)} cells slower than before, by up to {most:.0f}%{words}."
-    if rows and not slower:
-        yield f"0 of {len(rows)} cells slower than before."
-    once = [row.noise_percent for row in rows if len(figures.cells[row.cell].repeats) == 1]
-    if once:
-        yield f"With one run a cell, differences below {min(once):.0f}% are not seen: repeat the cells."
-    if rows and (new := measured - len(rows)) > 0:
+    if not slower:
+        yield f"0 of {len(rows)} cells are shown to be slower than before."
+    hidden = [row.noise_percent for row in rows if row.verdict == "cannot tell"]
+    if hidden:
+        yield f"{len(hidden)} cannot tell: changes below {min(hidden):.0f}% do not show. Repeat the cells."
+    measured = sum(cell.images_per_sec is not None and not cell.spoilt for cell in figures.cells)
+    if (new := measured - len(rows)) > 0:
         yield f"{new} cell{'s have' if new > 1 else ' has'} no earlier run."
 
 
@@ -184,8 +190,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
 
     @property
     def has_regression(self) -> bool:
-        """Whether a cell is slower than an earlier run of this machine under the same conditions."""
-        return any(row.is_regression for row in self.figures.against)
+        """Whether a cell, or all together, are slower than earlier runs under the same conditions."""
+        pooled = self.figures.pooled_change
+        return any(row.is_regression for row in (*self.figures.against, *((pooled,) if pooled else ())))
 
     @property
     def has_failed(self) -> bool:

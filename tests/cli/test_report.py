@@ -96,7 +96,7 @@ def test_a_killed_run_has_its_reason_and_no_figure_and_fails_where_asked(call: C
     assert [cell.images_per_sec is None for cell in study(call, tmp_path).figures.cells].count(True) == 1
 
 
-@pytest.mark.parametrize(("now", "code"), [(90.0, 1), (99.5, 0), (120.0, 0)])
+@pytest.mark.parametrize(("now", "code"), [(85.0, 1), (99.5, 0), (120.0, 0)])
 def test_a_regression_beyond_the_noise_has_exit_code_one(
     call: Call, tmp_path: Path, now: float, code: int
 ) -> None:
