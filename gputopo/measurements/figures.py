@@ -8,7 +8,16 @@ from typing import Any, Literal
 
 import msgspec
 
-from gputopo.measurements.cells import CONDITIONS, DEVIATIONS, Cell, cells_of, differences, key, ratio_noise
+from gputopo.measurements.cells import (
+    CONDITIONS,
+    DEVIATIONS,
+    Cell,
+    cells_of,
+    differences,
+    key,
+    ratio_noise,
+    without_drills,
+)
 from gputopo.measurements.clocks import ClockTable, CpuTable, clock_tables, cpu_tables
 from gputopo.measurements.ratios import (
     MedianScaling,
@@ -120,11 +129,12 @@ def figures_of(
     """Return all figures. `machines`: by name, for paths and clocks; `earlier`: runs of this machine before;
     `references`: published figures; `smallest_effect`: share below which a difference from them is none.
     """
-    cells = cells_of(measurements)
+    every = cells_of(measurements)
+    cells = without_drills(every)
     scalings = scalings_of(cells)
-    before = against_earlier(cells, cells_of(earlier), smallest_effect)
+    before = against_earlier(cells, without_drills(cells_of(earlier)), smallest_effect)
     return Figures(
-        cells=cells,
+        cells=every,
         scalings=scalings,
         scaling_medians=medians_of(scalings),
         ratios=ratio_tables(cells, scalings),

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.measurements.cells import MODE, SET, Cell, key, ratio_holds
+from gputopo.measurements.cells import MODE, SET, Cell, key, ratio_holds, without_drills
 from gputopo.measurements.doubts import doubts
 from gputopo.measurements.figures import SMALLEST_EFFECT, Figures, figures_of
 from gputopo.measurements.observations import (
@@ -47,7 +47,7 @@ def headline(figures: Figures, observations: Sequence[Observation]) -> str:
 
 def _speed(cells: Sequence[Cell]) -> str:
     """Return the speed of the only cell, or of the fastest."""
-    measured = [cell for cell in cells if cell.images_per_sec is not None]
+    measured = [cell for cell in without_drills(cells) or cells if cell.images_per_sec is not None]
     if not measured:
         return "No run was measured."
     best = max(measured, key=lambda cell: cell.images_per_sec or 0.0)
@@ -130,7 +130,8 @@ def _machines(figures: Figures) -> str:
     words = ", ".join(f"{word} on {count}" for count, word in counts if count)
     noun = device_word(figures.cells[figures.scalings[0].largest.cell].of)
     worst = min(middle, key=lambda name: middle[name])
-    last = f"; the worst is {worst}, {middle[worst]:.0f}% efficiency" if good < len(middle) else ""
+    name = worst or "one whose runs do not name it"
+    last = f"; the worst is {name}, {middle[worst]:.0f}% efficiency" if good < len(middle) else ""
     return f"Scaling to all {noun}s, of {len(middle)} machines: {words}{last}."
 
 
@@ -164,7 +165,7 @@ def _avoid(figures: Figures) -> Iterator[str]:
 
 def _repeat(figures: Figures) -> Iterator[str]:
     """Yield how many cells are spoilt, by what."""
-    measured = [cell for cell in figures.cells if cell.images_per_sec is not None]
+    measured = [cell for cell in without_drills(figures.cells) if cell.images_per_sec is not None]
     spoilt = Counter(cell.spoilt.partition(" (")[0] for cell in measured if cell.spoilt)
     for why, count in spoilt.items():
         cells = f"all {count} cells" if count == len(measured) else f"{count} of {len(measured)} cells"
@@ -219,13 +220,16 @@ def study_of(
         references=references,
         smallest_effect=smallest_effect,
     )
-    observations = observations_of(figures)
+    observations, unread = observations_of(figures), tuple(unread)
+    sentences = [headline(figures, observations)]
+    if unread:
+        sentences.append(f"{len(unread)} file{'s' if len(unread) > 1 else ''} could not be read.")
     return Study(
         title=title,
-        headline=headline(figures, observations),
+        headline=" ".join(sentences),
         figures=figures,
         observations=observations,
-        unread=tuple(unread),
+        unread=unread,
         sources=dict(sources),
     )
 

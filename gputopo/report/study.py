@@ -8,7 +8,7 @@ from gputopo.measurements.cells import CONDITIONS, DEVIATIONS, Cell, value_words
 from gputopo.measurements.observations import OBSERVATIONS
 from gputopo.measurements.ratios import Scaling
 from gputopo.measurements.study import Study
-from gputopo.measurements.words import devices_word, job_words, stated, varying
+from gputopo.measurements.words import devices_word, job_words, row_words, stated, varying
 from gputopo.report.document import Block, Bullets, Document, Section
 from gputopo.report.study_models import bullets, cell_words, model_pages, model_table, noise_words, table
 from gputopo.report.units import counted, images_per_sec, percent
@@ -16,6 +16,7 @@ from gputopo.report.units import counted, images_per_sec, percent
 MAX_CURVES = 64  # of one picture; the table has all
 SCALING = "Scaling"  # title of the section whose figures are drawn, too
 _SHOWN = 2  # observations of an id in the short form
+_UNREAD = 20  # lines on files that could not be read in the short form
 _FEW = 4  # rows of a table in the short form which observations sum up
 # What the table of ratios has a row for.
 _IN_RATIOS = frozenset(one for one in OBSERVATIONS if one.endswith(".ratio") or one.startswith("batch."))
@@ -36,7 +37,7 @@ def study_document(study: Study) -> Document:
         ("Against published figures", _against(study, "published")),
         ("All runs", _cells(cells)),
         ("Models", model_table(dict.fromkeys(cell.of.model for cell in cells))),
-        ("Not read", bullets((one.why for one in study.unread), _FEW)),
+        ("Not read", bullets((one.why for one in study.unread), _UNREAD)),
         ("Sources", bullets((f"{name}: {text}" for name, text in study.sources.items()), _FEW)),
     ]
     sections = tuple(Section(title, tuple(blocks)) for title, blocks in parts if blocks)
@@ -231,13 +232,14 @@ def _against(study: Study, kind: str) -> list[Block]:
 
 def _cells(cells: Sequence[Cell]) -> list[Block]:
     names = [name for name in varying(cells) if name not in ("n_gpus", "gpus")]
+    ordered = sorted(cells, key=lambda cell: not cell.of.is_run)
     rows = [
-        [job_words(cell.of, names), str(cell.of.n_gpus), cell_words(cell),
+        [job, str(cell.of.n_gpus), cell_words(cell),
          noise_words(cell),
          str(len(cell.repeats)) if cell.repeats else "",
          value_words("gpus", cell.of.gpus) if cell.of.gpus else "",
          next(iter((*cell.failed, *cell.not_run, *((cell.spoilt,) if cell.spoilt else ()))), "")]
-        for cell in sorted(cells, key=lambda cell: not cell.of.is_run)
+        for cell, job in zip(ordered, row_words(ordered, names), strict=True)
     ]  # fmt: skip
     heads = ["job", devices_word(cells), "images/sec", "±%", "runs", "which", "remark"]
     notes = ("±%: two standard errors; between runs 1% is assumed, repeats show it",)

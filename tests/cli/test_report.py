@@ -184,6 +184,7 @@ def test_what_cannot_be_read_is_listed_with_its_reason_beside_the_rest(call: Cal
     found = schema.decode((tmp_path / "out.json").read_bytes(), Study, origin="out.json")
     assert sum(len(one.duplicates) for one in found.figures.cells) == 1
     why = " ".join(one.why for one in found.unread)
+    assert f"{len(found.unread)} files could not be read." in found.headline
     assert "gputopo.result/7" in why
     assert "ended before it began" in why
     dead = sweep_folder(tmp_path / "sweep") / "cells" / "died-before-it-began"

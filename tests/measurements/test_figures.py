@@ -14,10 +14,12 @@ from gputopo.measurements.from_ours import of_result
 from gputopo.measurements.observations import OBSERVATIONS
 from gputopo.measurements.published import known_machines
 from gputopo.measurements.study import study_of
-from gputopo.measurements.words import varying
+from gputopo.measurements.words import row_words, varying
+from gputopo.report.document import Table
+from gputopo.report.study import study_document
 from gputopo.runs.summary import summarise
 from gputopo.values import schema
-from gputopo.values.run.measurement import BUSY, DeviceFigure, Measurement
+from gputopo.values.run.measurement import BUSY, DRILL, DeviceFigure, Measurement
 from gputopo.values.run.result import Result
 from tests.benchmarks.bench_comparisons import KINDS, alarms
 from tests.invented_runs import InventedRun, gpu_devices, on_hosts, stream
@@ -361,10 +363,41 @@ def test_gpus_of_several_hosts_are_named_by_tower_as_their_numbers_are_of_differ
         assert [one.number for one in found.devices] == [0, 1]
 
 
-def test_a_run_with_faults_that_were_asked_for_is_compared_with_no_other() -> None:
+def test_a_run_with_a_drill_is_neither_pooled_nor_compared_and_has_a_row_of_its_own() -> None:
+    slowed = [
+        run(speed, 2, source=f"runs/{n}", conditions=[f"{DRILL} (slow-gpu=1:0.9)"])
+        for n, speed in enumerate((150, 151))
+    ]
+    study = study_of([run(100), *slowed, run(190, 2)], title="t", earlier=[run(100), *slowed])
+
+    assert [cell.images_per_sec for cell in study.figures.cells] == [100, 190, 150, 151]
+    assert [row.speedup for row in study.figures.scalings[0].rows] == [1, 1.9]
+    assert [row.cell for row in study.figures.against] == [0]
+    assert "No verdict" not in study.headline
+    table = next(one.blocks[0] for one in study_document(study).sections if one.title == "All runs")
+    assert isinstance(table, Table)
+    names = [(row[0], row[1]) for row in table.rows]
+    assert len(set(names)) == len(names) == 4
+
+
+def test_rows_that_differ_in_what_is_not_named_have_distinct_names() -> None:
+    cells = cells_of([run(90, dataset="imagenet"), run(80, dataset="cifar10"), run(70, 2)])
+    assert row_words(cells, ["model"]) == [
+        "resnet50, data set imagenet",
+        "resnet50, data set cifar10",
+        "resnet50",
+    ]
+
+
+def test_a_headline_names_a_machine_that_its_runs_do_not_name() -> None:
+    of = [run(speed, n, machine=machine) for machine in ("box", None) for n, speed in ((1, 100), (2, 100))]
+    assert "the worst is ," not in study_of(of, title="t").headline
+
+
+def test_the_drills_of_a_run_are_among_its_conditions_as_they_were_typed() -> None:
     whole = Result(status="complete", exit_code=0, spec={"model": "alexnet"}, backend="cpu")
     drill = msgspec.structs.replace(
-        whole, spec={**whole.spec, "drills": [{"fault": "slow-gpu", "device": 1}]}
+        whole, spec={**whole.spec, "drills": [{"fault": "slow-gpu", "device": 1, "factor": 0.9}]}
     )
-    methods = [of_result(one, source="s").method for one in (whole, drill)]
-    assert methods == [None, "drill slow-gpu"]
+    assert [of_result(one, source="s").is_drill for one in (whole, drill)] == [False, True]
+    assert of_result(drill, source="s").conditions == (f"{DRILL} (slow-gpu=1:0.9)",)
