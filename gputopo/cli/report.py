@@ -176,9 +176,10 @@ def _write_all(folder: Path, files: Mapping[str, str]) -> None:
 def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
     """Return the study of all paths, or of the runs of this user."""
     from gputopo.captures.training_files import read
-    from gputopo.measurements.published import PUBLISHED, known_machines, published_measurements
+    from gputopo.measurements.published import known_machines, published_measurements
     from gputopo.measurements.study import UnreadFile, study_of
     from gputopo.reference.published import SOURCES
+    from gputopo.values.run.measurement import PUBLISHED
 
     paths = tuple(map(_folder_of_sweep, (*options.runs, *options.imported))) or (_home(),)
     found = read(paths, read_run=ours.run, read_json=ours.document)

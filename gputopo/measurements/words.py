@@ -68,7 +68,7 @@ def row_words(cells: Sequence[Cell], names: Sequence[str]) -> list[str]:
         if len(group) > 1:
             apart = [name for name in CONDITIONS if len({getattr(one.of, name) for one in group}) > 1]
             parts += [f"{CONDITIONS[name]} {value_words(name, getattr(cell.of, name))}" for name in apart]
-            parts += [] if apart else [cell.of.source]
+            parts += [cell.of.source] if cell.of.is_drill else []
         found.append(", ".join(parts))
     return found
 

@@ -10,7 +10,15 @@ from gputopo.measurements.ratios import Scaling
 from gputopo.measurements.study import Study
 from gputopo.measurements.words import devices_word, job_words, row_words, stated, varying
 from gputopo.report.document import Block, Bullets, Document, Section
-from gputopo.report.study_models import bullets, cell_words, model_pages, model_table, noise_words, table
+from gputopo.report.study_models import (
+    ROWS,
+    bullets,
+    cell_words,
+    model_pages,
+    model_table,
+    noise_words,
+    table,
+)
 from gputopo.report.units import counted, images_per_sec, percent
 
 MAX_CURVES = 64  # of one picture; the table has all
@@ -27,6 +35,7 @@ def study_document(study: Study) -> Document:
     cells = study.figures.cells
     parts: list[tuple[str, Sequence[Block]]] = [
         ("Observations", _observations(study)),
+        ("Programs", _programs(study)),
         (SCALING, _scaling(study)),
         ("Ratios", _ratios(study)),
         ("Pairs of GPUs", _pairs(study)),
@@ -94,14 +103,38 @@ def _scaling(study: Study) -> list[Block]:
     if not all(row.same_mode for one in figures.scalings for row in one.rows):
         notes.append("some jobs ran on one in another mode, which hardly matters there")
     blocks: list[Block] = []
-    if len(figures.scalings) > 1:
+    programs = {figures.cells[one.largest.cell].of.program for one in figures.scalings}
+    jobs = {one.of for one in figures.scaling_medians}
+    if len(figures.scalings) > 1 and len(programs) == 1 and jobs == {len(figures.scalings)}:
         medians = [
             [str(one.n_gpus), f"{one.speedup:.2f}x", f"{one.efficiency_percent:.2f}", str(one.of)]
             for one in figures.scaling_medians
         ]
         heads_of = [devices, "speedup", "efficiency %", "jobs"]
         blocks += ["Medians over the jobs:", table(heads_of, medians, words=())]
-    return [*blocks, table(heads, rows, words=("job",), notes=notes)]
+    return [*blocks, table(heads, rows, words=("job",), notes=notes, shown=_rows_of(figures.cells))]
+
+
+def _rows_of(cells: Sequence[Cell]) -> int:
+    """Return how many rows the short form has: all of a published document."""
+    return len(cells) if all(cell.of.is_published for cell in cells) else ROWS
+
+
+def _programs(study: Study) -> list[Block]:
+    """Return a table for each two programs: the images/sec of both, job by job."""
+    cells, blocks = study.figures.cells, list[Block]()
+    for one in study.figures.ratios:
+        if one.id == "program":
+            names = varying(cells[row.above] for row in one.rows)
+            rows = [
+                [job_words(cells[row.above].of, names), str(row.n_gpus),
+                 *(images_per_sec(cells[number].images_per_sec) for number in (row.above, row.below)),
+                 f"{row.value:.2f}x"]
+                for row in one.rows
+            ]  # fmt: skip
+            heads = ["job", devices_word(cells), one.above, one.below, "ratio"]
+            blocks.append(table(heads, rows, words=("job",), shown=_rows_of(cells)))
+    return blocks
 
 
 def curves(study: Study) -> list[tuple[str, Scaling]]:
@@ -186,7 +219,10 @@ def _cpus(study: Study) -> list[Block]:
             ]
             for model, numbers in zip(one.models, one.cells, strict=True)
         ]
-        blocks += [f"{one.name}, images/sec:", table(["model", *one.cpus], rows, words=("model",))]
+        blocks += [
+            f"{one.name}, images/sec:",
+            table(["model", *one.cpus], rows, words=("model",), shown=len(rows)),
+        ]
     return blocks
 
 

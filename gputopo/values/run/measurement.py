@@ -12,6 +12,7 @@ FAILED: Final = "failed"
 INTERRUPTED: Final = "interrupted"
 Status = Literal["complete", "failed", "interrupted", "missing", "refused", "left_out", "pending"]
 BUSY: Final = "other programs were busy"  # begins the condition of a run beside them
+PUBLISHED: Final = "published: "  # begins the source of a published figure
 DRILL: Final = "a fault was injected on purpose"  # begins the condition of a run with drills
 # Cells of a sweep that nothing was run of: `refused` and `left_out` as of `sweep.CellState`, or not yet.
 NOT_RUN: Final = frozenset({"refused", "left_out", "pending"})
@@ -110,6 +111,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def is_drill(self) -> bool:
         """Whether a fault was injected on purpose, so that it is neither pooled nor compared."""
         return any(one.startswith(DRILL) for one in self.conditions)
+
+    @property
+    def is_published(self) -> bool:
+        """Whether others published the figure, so that it cannot be measured again."""
+        return self.source.startswith(PUBLISHED)
 
     @property
     def mode(self) -> str:
