@@ -88,8 +88,8 @@ LARGE = f"is larger than {MAX_LOG_BYTES >> 20} MiB, more than any log of trainin
 BINARY = "is a binary file, not a log"
 UNKNOWN = "is not a training log, a table of measurements or a result of gputopo"
 _HINT = (
-    "give logs of tf_cnn_benchmarks, tensorpack, Keras or Horovod, a CSV table with model and images_per_sec, "
-    "or run folders of gputopo: gputopo explain report"
+    "give logs of tf_cnn_benchmarks, tensorpack, Keras or Horovod, a CSV table with model and "
+    "images_per_sec, or run folders of gputopo: gputopo explain report"
 )
 _LEFT_OUT = frozenset({".git", ".venv", "__pycache__", "node_modules", "autotune"})
 # A file of a searched folder with another ending is passed over if it cannot be read: data, pictures, models.

@@ -1,9 +1,9 @@
 """Output of Keras `fit` (2 and 3) and of Horovod's synthetic benchmarks: text in, values out.
 
 Keras: the progress lines of keras/utils/generic_utils.py (2) and keras/src/utils/progbar.py (3), and
-"Samples/sec" of rossumai/keras-multi-gpu. Its figure is the median of the epochs without the first. The time of
-a step is printed in few digits, and the batch and the devices not at all: a log that states no batch has steps
-and no images/sec.
+"Samples/sec" of rossumai/keras-multi-gpu. Its figure is the median of the epochs without the first. The time
+of a step is printed in few digits, and the batch and the devices not at all: a log that states no batch has
+steps and no images/sec.
 Horovod: examples/*/*_synthetic_benchmark.py, whose "+-" is 1.96 standard deviations of its iterations.
 """
 
@@ -118,7 +118,8 @@ def _reason(lines: Sequence[str], epochs: Sequence[_Epoch]) -> str:
         return known
     if not epochs:
         return "the log ends before the first epoch does"
-    return f"{1000 * median(one.seconds_per_step for one in epochs):.3g} ms a step, and the log states no batch size"
+    step_ms = 1000 * median(one.seconds_per_step for one in epochs)
+    return f"{step_ms:.3g} ms a step, and the log states no batch size"
 
 
 def is_horovod(text: str) -> bool:
@@ -129,7 +130,7 @@ def is_horovod(text: str) -> bool:
 def parse_horovod(text: str, *, origin: str) -> tuple[Measurement, ...]:
     """Return the run of a log; failed with its reason if it has no total."""
     lines = text.splitlines()
-    stated = dict(found.groups() for one in lines if (found := _OF_HOROVOD.match(one)))
+    stated = {found[1]: found[2] for one in lines if (found := _OF_HOROVOD.match(one))}
     total, count = _TOTAL.search(text), _COUNT.search(text)
     speed = float(total[3]) if total else 0.0
     deviation = float(total[4]) / 1.96 if total else 0.0

@@ -154,8 +154,8 @@ _STATUS: Mapping[CellState, tuple[Status, str]] = {
     "failed": ("failed", "failed"),
     "refused": ("refused", "refused"),
     "left_out": ("left_out", "left out on this machine"),
-    "pending": ("pending", "not run yet: gputopo sweep --resume goes on"),
-    "running": ("pending", "was running, or the sweep was killed: gputopo sweep --resume goes on"),
+    "pending": ("pending", "not run yet: gputopo sweep --resume continues"),
+    "running": ("pending", "was running, or the sweep was killed: gputopo sweep --resume continues"),
     "done": ("missing", "the folder of its run is not there"),
 }
 

@@ -45,6 +45,13 @@ def headline(figures: Figures, observations: Sequence[Observation]) -> str:
     return " ".join(found or [_speed(figures.cells)])
 
 
+def _interrupted(cells: Sequence[Cell]) -> Iterator[str]:
+    """Yield how much of a sweep has not run yet."""
+    statuses = [one.status for cell in cells for one in cell.runs]
+    if left := statuses.count("pending"):
+        yield f"Interrupted: {left} of {len(statuses)} cells of a sweep have not run."
+
+
 def _speed(cells: Sequence[Cell]) -> str:
     """Return the speed of the only cell, or of the fastest."""
     measured = [cell for cell in without_drills(cells) or cells if cell.images_per_sec is not None]
@@ -221,7 +228,7 @@ def study_of(
         smallest_effect=smallest_effect,
     )
     observations, unread = observations_of(figures), tuple(unread)
-    sentences = [headline(figures, observations)]
+    sentences = [*_interrupted(figures.cells), headline(figures, observations)]
     if unread:
         sentences.append(f"{len(unread)} file{'s' if len(unread) > 1 else ''} could not be read.")
     return Study(

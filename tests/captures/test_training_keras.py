@@ -5,13 +5,19 @@ import pytest
 from gputopo.captures.training_files import parse
 from gputopo.values.run.measurement import Measurement
 
+BAR = "\x1b[32m━━━━━━━━━━━━━━━━━━━━\x1b[0m\x1b[37m\x1b[0m"
+
+
+def last_line(steps: int, seconds: int, step_ms: int) -> str:
+    """The last progress line of Keras 3."""
+    return f"\x1b[1m{steps}/{steps}\x1b[0m {BAR} \x1b[1m{seconds}s\x1b[0m {step_ms}ms/step - loss: 2.3\n"
+
+
 KERAS_3 = (
-    "batch_size=64\nEpoch 1/3\n\r\x1b[1m  1/100\x1b[0m \x1b[37m━━━━━━━━━━━━━━━━━━━━\x1b[0m \x1b[1m9:01\x1b[0m 5s/step\b\b\r"
-    "\x1b[1m100/100\x1b[0m \x1b[32m━━━━━━━━━━━━━━━━━━━━\x1b[0m\x1b[37m\x1b[0m \x1b[1m31s\x1b[0m 250ms/step - loss: 2.3\n"
-    "Epoch 2/3\n\x1b[1m100/100\x1b[0m \x1b[32m━━━━━━━━━━━━━━━━━━━━\x1b[0m\x1b[37m\x1b[0m \x1b[1m20s\x1b[0m 200ms/step - loss: 2.2\n"
-    "Epoch 3/3\n\x1b[1m100/100\x1b[0m \x1b[32m━━━━━━━━━━━━━━━━━━━━\x1b[0m\x1b[37m\x1b[0m \x1b[1m20s\x1b[0m 200ms/step - loss: 2.1\n"
-    "\x1b[1m10/10\x1b[0m \x1b[32m━━━━━━━━━━━━━━━━━━━━\x1b[0m\x1b[37m\x1b[0m \x1b[1m1s\x1b[0m 100ms/step\n"
-)  # fmt: skip
+    f"batch_size=64\nEpoch 1/3\n\r\x1b[1m  1/100\x1b[0m {BAR} \x1b[1m9:01\x1b[0m 5s/step\b\b\r"
+    f"{last_line(100, 31, 250)}Epoch 2/3\n{last_line(100, 20, 200)}Epoch 3/3\n{last_line(100, 20, 200)}"
+    f"{last_line(10, 1, 100)}"
+)
 KERAS_2 = """Batch size: 128
 Number of devices: 4
 Model: "resnet50"

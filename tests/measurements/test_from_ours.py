@@ -84,7 +84,7 @@ def test_every_cell_is_there_once_with_its_state_and_reason(tmp_path: Path) -> N
     for name, (_, reason) in STATES.items():
         if name not in ("ran", "died-later"):
             assert found[name].images_per_sec is None
-            assert found[name].reason == (reason or "not run yet: gputopo sweep --resume goes on")
+            assert found[name].reason == (reason or "not run yet: gputopo sweep --resume continues")
             assert (found[name].n_gpus, found[name].batch_per_gpu) == (2, 8)
 
 
@@ -101,6 +101,7 @@ def test_what_did_not_run_has_the_conditions_of_its_options_and_of_their_default
 
 def test_what_was_not_run_is_no_failure_and_stands_in_the_table_with_its_reason(tmp_path: Path) -> None:
     study = study_of(measured(sweep_folder(tmp_path)).values(), title="t")
+    assert study.headline.startswith("Interrupted: 1 of 8 cells of a sweep have not run.")
     document = study_document(study)
     assert "3 cells of a sweep were not run." in document.summary
     heads = [block.heads for part in document.sections for block in part.blocks if isinstance(block, Table)]
