@@ -57,7 +57,7 @@ class ChartPoint(NamedTuple):
 
 
 class ChartSeries(NamedTuple):
-    """Points under one label. `place`: of its colour, if the charts of a page share them; None of the rest."""
+    """Points under one label. `place`: of its colour, if the charts of a page share it; None of the rest."""
 
     label: str
     points: tuple[ChartPoint, ...]

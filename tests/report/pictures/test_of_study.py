@@ -91,7 +91,8 @@ def test_the_scaling_of_a_published_document_is_drawn_where_its_figures_have_one
 
 def legend(picture: Picture) -> dict[str, str]:
     """The colour of each job in the legend of a picture."""
-    colours, last = {}, ""
+    colours: dict[str, str] = {}
+    last = ""
     for colour, name in re.findall(r"stroke: var\((--s\d)|>(model\d+)</text>", picture.svg):
         last = colour or last
         colours |= {name: last} if name else {}
