@@ -305,9 +305,7 @@ def test_html_and_markdown_carry_the_pictures_of_the_runs(call: Call, tmp_path: 
     html = (tmp_path / "report.html").read_text()
     assert html.count("<svg") == 2
     assert "Run killed" in html
-    assert re.search(
-        r"<footer.*\d UTC, gputopo [\d.]+, of machines that the runs do not name: gputopo ", html
-    )
+    assert re.search(r"<footer.*\d UTC, gputopo [\d.]+, of machines that the runs do not name: gputopo", html)
     new = tmp_path / "new" / "folder"
     done = call("report", tmp_path / "runs", "--format", "markdown", "--output", new / "report.md")
     assert done.code == 0, done.err
