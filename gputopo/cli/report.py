@@ -1,6 +1,8 @@
 """`gputopo report`: tables and observations from runs, logs, published figures and the history."""
 
 import os
+import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from gputopo import __version__
 from gputopo.cli.printing import emit, show_report, to_stderr
 from gputopo.measurements.run_folders import RunFolders
 from gputopo.report.document import FILE_WIDTH, document_text
@@ -176,9 +179,10 @@ def _write_all(folder: Path, files: Mapping[str, str]) -> None:
 def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
     """Return the study of all paths, or of the runs of this user."""
     from gputopo.captures.training_files import read
-    from gputopo.measurements.published import PUBLISHED, known_machines, published_measurements
+    from gputopo.measurements.published import known_machines, published_measurements
     from gputopo.measurements.study import UnreadFile, study_of
     from gputopo.reference.published import SOURCES
+    from gputopo.values.run.measurement import PUBLISHED
 
     paths = tuple(map(_folder_of_sweep, (*options.runs, *options.imported))) or (_home(),)
     found = read(paths, read_run=ours.run, read_json=ours.document)
@@ -272,10 +276,24 @@ def _text(value: "Study | Box", document: "Callable[[bool], Document]", shape: S
     if shape == "html":
         from gputopo.report.page import page
 
-        return page(document(True))
+        return page(document(True), _foot(value))
     if shape == "markdown":
         return document_markdown(document(False))
     return document_text(document(False), FILE_WIDTH)
+
+
+def _foot(value: "Study | Box") -> str:
+    """Return when, by what command and version, and of which machines a page was made."""
+    from gputopo.measurements.study import Study
+    from gputopo.measurements.words import listed
+
+    machines: list[str | None] = [value.machine] if not isinstance(value, Study) else []
+    if isinstance(value, Study):
+        machines = list(dict.fromkeys(cell.of.machine for cell in value.figures.cells))
+    named = [one for one in machines if one]
+    of = f"of {listed(named)}" if named else "of machines that the runs do not name"
+    command = shlex.join(["gputopo", *sys.argv[1:]])
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, gputopo {__version__}, {of}: {command}"
 
 
 def _write(path: Path, text: str) -> None:

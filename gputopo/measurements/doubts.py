@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from gputopo.measurements.cells import CONDITIONS, MODE, SET, Cell, key, value_words
+from gputopo.measurements.cells import CONDITIONS, MODE, SET, Cell, key, value_words, without_drills
 from gputopo.measurements.figures import Figures
 from gputopo.measurements.observations import Observation
 from gputopo.measurements.words import device_word, figure, gpus_words, job_words, listed, shared_words
@@ -117,7 +117,7 @@ def _repeats(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
 
 def _refused(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
     compared = {row.cell for scaling in figures.scalings for row in scaling.rows}
-    cells = [cell for cell in figures.cells if cell.images_per_sec is not None]
+    cells = [cell for cell in without_drills(figures.cells) if cell.images_per_sec is not None]
     rest = [cell for cell in cells if cell.of.n_gpus > 1 and cell.number not in compared]
     for name, why in _REFUSED.items():
         free = (name, *SET, *MODE, *(("cpu",) if name == "machine" else ()))
@@ -141,6 +141,19 @@ def _refused(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
 
 
 def _earlier(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
+    pooled = figures.pooled_change
+    if pooled is not None and pooled.verdict in ("slower", "faster"):
+        yield Observation(
+            id="earlier.regression" if pooled.is_regression else "earlier.changed",
+            says=pooled.says,
+            evidence={
+                "difference_percent": round(pooled.percent, 2),
+                "low_percent": pooled.low_percent,
+                "high_percent": pooled.high_percent,
+            },
+            cells=pooled.cells,
+            weight=100.0,
+        )
     for row in figures.against:
         if row.kind == "earlier" and row.verdict in ("slower", "faster"):
             of = figures.cells[row.cell].of

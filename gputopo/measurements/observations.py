@@ -201,13 +201,18 @@ def _likely_cause(baseline: Cell, over: Sequence[ScalingRow], rows: Sequence[Sca
     noun = device_word(baseline.of)
     if baseline.of.conditions or any(device.anomaly for device in baseline.of.devices):
         words = "; ".join(baseline.of.conditions) or "a device was slow"
-        return f"The run of one {noun} was slowed: {words}. Repeat it."
+        return f"The run of one {noun} was slowed: {words}.{_again(baseline)}"
     if not over[0].same_mode and baseline.of.mode:
         return f"The run of one {noun} was {baseline.of.mode}: run it in the same mode."
     if len(over) == len(rows):
-        return f"The figure of one {noun} is probably too low: repeat it."
+        return f"The figure of one {noun} is probably too low.{_again(baseline)}"
     numbers = ", ".join(str(row.n_gpus) for row in rows if row not in over)
-    return f"Probably too high, since {numbers} {noun}s are not above 100%: repeat it."
+    return f"Probably too high, since {numbers} {noun}s are not above 100%.{_again(baseline)}"
+
+
+def _again(cell: Cell) -> str:
+    """Return the advice to measure again, unless others published the figure."""
+    return "" if cell.of.is_published else " Repeat it."
 
 
 def _best_modes(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
@@ -300,10 +305,17 @@ def _simple(table: RatioTable) -> Observation:
         )
     else:
         detail = f"one pair, {'beyond' if beyond else 'within'} the noise of {200 * several[0].noise:.1f}%"
+    middle = median(values)
+    says = f"{noun}{table.above} over {table.below}: {middle:.2f}x ({detail})."
+    if table.id == "program":
+        word = "faster than" if middle > 1 else "slower than"
+        if not holds(middle, median(row.noise for row in several)):
+            word = "as fast as"
+        says = f"{table.above} is {word} {table.below}: {middle:.2f}x ({detail})."
     return Observation(
         id=id,
-        says=f"{noun}{table.above} over {table.below}: {median(values):.2f}x ({detail}).",
-        evidence={"median": round(median(values), 3), "lowest": round(values[0], 3),
+        says=says,
+        evidence={"median": round(middle, 3), "lowest": round(values[0], 3),
                   "highest": round(values[-1], 3), "pairs": len(values), "beyond_noise": beyond},
         cells=tuple(number for row in several for number in (row.above, row.below)),
         weight=len(values),
@@ -356,7 +368,7 @@ def _more_work(
         id="work.more_is_faster",
         says=f"With {more} {len(rows)} run{'s are' if len(rows) > 1 else ' is'} faster than without, by up "
         f"to {100 * (worst.value - 1):.0f}% ({job}: {figure(fast.images_per_sec)} against "
-        f"{figure(slow.images_per_sec)} images/sec). Repeat them.",
+        f"{figure(slow.images_per_sec)} images/sec).{_again(fast)}",
         evidence={"pairs": len(rows), "highest": round(worst.value, 3)},
         cells=tuple(number for row in rows for number in (row.above, row.below)),
         weight=worst.value,

@@ -170,6 +170,9 @@ def _from_events(file: Path) -> Result:
 
 
 def _machine(folder: Path) -> tuple[Machine | None, str | None]:
+    """Return the machine of a run with its name; that of a short run is in the folder of its screen."""
+    if not (folder / "machine.json").is_file():
+        folder = folder.parent.parent
     with contextlib.suppress(OSError, InputError):
         return _decoded(_bytes(folder / "machine.json"))
     return None, None

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.measurements.cells import MODE, SET, Cell, key, ratio_holds
+from gputopo.measurements.cells import MODE, SET, Cell, key, ratio_holds, without_drills
 from gputopo.measurements.doubts import doubts
 from gputopo.measurements.figures import SMALLEST_EFFECT, Figures, figures_of
 from gputopo.measurements.observations import (
@@ -45,9 +45,16 @@ def headline(figures: Figures, observations: Sequence[Observation]) -> str:
     return " ".join(found or [_speed(figures.cells)])
 
 
+def _interrupted(cells: Sequence[Cell]) -> Iterator[str]:
+    """Yield how much of a sweep has not run yet."""
+    statuses = [one.status for cell in cells for one in cell.runs]
+    if left := statuses.count("pending"):
+        yield f"Interrupted: {left} of {len(statuses)} cells of a sweep have not run."
+
+
 def _speed(cells: Sequence[Cell]) -> str:
     """Return the speed of the only cell, or of the fastest."""
-    measured = [cell for cell in cells if cell.images_per_sec is not None]
+    measured = [cell for cell in without_drills(cells) or cells if cell.images_per_sec is not None]
     if not measured:
         return "No run was measured."
     best = max(measured, key=lambda cell: cell.images_per_sec or 0.0)
@@ -60,9 +67,14 @@ def _speed(cells: Sequence[Cell]) -> str:
 
 
 def _before(figures: Figures) -> Iterator[str]:
-    rows = [row for row in figures.against if row.kind == "earlier" and row.verdict != "cannot tell"]
+    """Yield what became slower: all cells together, then single ones, then what the noise hides."""
+    rows = [row for row in figures.against if row.kind == "earlier" and not figures.cells[row.cell].spoilt]
+    if not rows:
+        return
+    pooled = figures.pooled_change
+    if pooled is not None:
+        yield pooled.says
     slower = [row for row in rows if row.verdict == "slower"]
-    measured = sum(cell.images_per_sec is not None and not cell.spoilt for cell in figures.cells)
     for worse, words in (
         ([row for row in slower if row.is_regression], ""),
         ([row for row in slower if not row.is_regression], ", with other software"),
@@ -70,12 +82,13 @@ def _before(figures: Figures) -> Iterator[str]:
         if worse:
             most = max(-row.difference_percent for row in worse)
             yield f"{len(worse)} of {len(rows)} cells slower than before, by up to {most:.0f}%{words}."
-    if rows and not slower:
-        yield f"0 of {len(rows)} cells slower than before."
-    once = [row.noise_percent for row in rows if len(figures.cells[row.cell].repeats) == 1]
-    if once:
-        yield f"With one run a cell, differences below {min(once):.0f}% are not seen: repeat the cells."
-    if rows and (new := measured - len(rows)) > 0:
+    if not slower:
+        yield f"0 of {len(rows)} cells are shown to be slower than before."
+    hidden = [row.noise_percent for row in rows if row.verdict == "cannot tell"]
+    if hidden:
+        yield f"{len(hidden)} cannot tell: changes below {min(hidden):.0f}% do not show. Repeat the cells."
+    measured = sum(cell.images_per_sec is not None and not cell.spoilt for cell in figures.cells)
+    if (new := measured - len(rows)) > 0:
         yield f"{new} cell{'s have' if new > 1 else ' has'} no earlier run."
 
 
@@ -124,7 +137,8 @@ def _machines(figures: Figures) -> str:
     words = ", ".join(f"{word} on {count}" for count, word in counts if count)
     noun = device_word(figures.cells[figures.scalings[0].largest.cell].of)
     worst = min(middle, key=lambda name: middle[name])
-    last = f"; the worst is {worst}, {middle[worst]:.0f}% efficiency" if good < len(middle) else ""
+    name = worst or "one whose runs do not name it"
+    last = f"; the worst is {name}, {middle[worst]:.0f}% efficiency" if good < len(middle) else ""
     return f"Scaling to all {noun}s, of {len(middle)} machines: {words}{last}."
 
 
@@ -158,7 +172,7 @@ def _avoid(figures: Figures) -> Iterator[str]:
 
 def _repeat(figures: Figures) -> Iterator[str]:
     """Yield how many cells are spoilt, by what."""
-    measured = [cell for cell in figures.cells if cell.images_per_sec is not None]
+    measured = [cell for cell in without_drills(figures.cells) if cell.images_per_sec is not None]
     spoilt = Counter(cell.spoilt.partition(" (")[0] for cell in measured if cell.spoilt)
     for why, count in spoilt.items():
         cells = f"all {count} cells" if count == len(measured) else f"{count} of {len(measured)} cells"
@@ -184,8 +198,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
 
     @property
     def has_regression(self) -> bool:
-        """Whether a cell is slower than an earlier run of this machine under the same conditions."""
-        return any(row.is_regression for row in self.figures.against)
+        """Whether a cell, or all together, are slower than earlier runs under the same conditions."""
+        pooled = self.figures.pooled_change
+        return any(row.is_regression for row in (*self.figures.against, *((pooled,) if pooled else ())))
 
     @property
     def has_failed(self) -> bool:
@@ -212,13 +227,16 @@ def study_of(
         references=references,
         smallest_effect=smallest_effect,
     )
-    observations = observations_of(figures)
+    observations, unread = observations_of(figures), tuple(unread)
+    sentences = [*_interrupted(figures.cells), headline(figures, observations)]
+    if unread:
+        sentences.append(f"{len(unread)} file{'s' if len(unread) > 1 else ''} could not be read.")
     return Study(
         title=title,
-        headline=headline(figures, observations),
+        headline=" ".join(sentences),
         figures=figures,
         observations=observations,
-        unread=tuple(unread),
+        unread=unread,
         sources=dict(sources),
     )
 

@@ -1,5 +1,6 @@
 """The words for cells, jobs and figures."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -49,6 +50,27 @@ def job_words(one: Measurement, names: Sequence[str]) -> str:
         else:
             words.append(_NAMED.get(name, "") + text)
     return ", ".join(words)
+
+
+def row_words(cells: Sequence[Cell], names: Sequence[str]) -> list[str]:
+    """Return a name for each cell of a table with the devices beside it, no two alike.
+
+    Cells with one name have in addition what they differ in, runs with drills their source.
+    """
+    alike: dict[tuple[object, ...], list[Cell]] = defaultdict(list)
+    words = [job_words(cell.of, names) for cell in cells]
+    for text, cell in zip(words, cells, strict=True):
+        alike[text, cell.of.n_gpus, cell.of.gpus].append(cell)
+    found = []
+    for text, cell in zip(words, cells, strict=True):
+        group = alike[text, cell.of.n_gpus, cell.of.gpus]
+        parts = [text] if text else []
+        if len(group) > 1:
+            apart = [name for name in CONDITIONS if len({getattr(one.of, name) for one in group}) > 1]
+            parts += [f"{CONDITIONS[name]} {value_words(name, getattr(cell.of, name))}" for name in apart]
+            parts += [cell.of.source] if cell.of.is_drill else []
+        found.append(", ".join(parts))
+    return found
 
 
 def shared_words(cells: Sequence[Cell], numbers: Iterable[int], names: Iterable[str]) -> str:
