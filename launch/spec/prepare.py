@@ -33,14 +33,16 @@ from gputopo.values.run.drill import says as drill_says
 from gputopo.values.run.events import NETWORK, Device, gpu_key
 from gputopo.values.run.plan import CPU_DEVICES, HOST_PS, SPREAD, Candidate, Plan
 
-# On CPU devices the whole command should end within two minutes on two cores: starting TensorFlow, building
-# and tracing need at most about half of that, so the counted steps get 45 s and the warm-up few steps.
-CPU_TIME_BUDGET_S = 45.0
-CPU_MAX_BATCHES = 50
+# On CPU devices counting ends at this relative standard error, or at the latest after so many seconds: runs
+# repeat within 1 to 2 % on an idle machine, so more steps tell no more. Ours.
+CPU_MAX_ERROR, CPU_TIME_BUDGET_S = 0.01, 20.0
+CPU_BATCHES = 50  # if the number must be exact
 CPU_WARMUP_BATCHES = 3
 # As tf_cnn_benchmarks: --num_batches 100 and a warm-up of 10.
 GPU_BATCHES = 100
 GPU_WARMUP_BATCHES = 10
+# A warm-up lasts so long at least: after 3 steps in 0.2 s, lenet on two cores is still 5 % slower for 1 s.
+MIN_WARMUP_S = 1.0
 # Between hosts each tensor is a call of its own, about 0.1 ms of processor time on both: gradients up to this
 # many bytes travel together, so many at a time. 16 or 64 of resnet20's 60 gradients at a time are equally
 # fast on two hosts; with 16 each of four hosts adds some of them, so that the path of each is seen. Ours.
@@ -185,22 +187,22 @@ def _steps(
     """Return the batch of a device and the number of steps: by count, by time, or all examples."""
     gpu_batch, cpu_batch, _ = model_names.defaults(model)
     on_cpu = requested.backend == "cpu"
-    fixed = not on_cpu or requested.num_batches is not None
-    batches = GPU_BATCHES if requested.num_batches is None else requested.num_batches
+    batches, warmup = (CPU_BATCHES, CPU_WARMUP_BATCHES) if on_cpu else (GPU_BATCHES, GPU_WARMUP_BATCHES)
+    # Hosts must agree, and who saves weights wants to know how long they were trained.
+    exact = bool(requested.num_batches or target.others or requested.lifecycle.checkpoints)
     if requested.task == "eval" and requested.data.folder is not None and requested.num_batches is None:
         counted: dict[str, Any] = {"num_batches": None, "time_budget_s": None, "max_batches": None}
+    elif on_cpu and not exact and requested.task != "eval":
+        counted = {"time_budget_s": CPU_TIME_BUDGET_S, "max_error": CPU_MAX_ERROR, "max_batches": None}
     else:
-        counted = {
-            "num_batches": batches if fixed else None,
-            "time_budget_s": None if fixed else CPU_TIME_BUDGET_S,
-            "max_batches": batches if fixed else CPU_MAX_BATCHES,
-        }
+        number = requested.num_batches or batches
+        counted = {"num_batches": number, "time_budget_s": None, "max_batches": number}
     batch = _cpu_batch(cpu_batch, count) if on_cpu else gpu_batch
+    min_warmup_s = None if "num_warmup_batches" in given else 0.0 if exact else MIN_WARMUP_S
     return {
         "batch_size": _batch(target, requested, given.get("batch_size", batch), count),
-        "num_warmup_batches": given.get(
-            "num_warmup_batches", CPU_WARMUP_BATCHES if on_cpu else GPU_WARMUP_BATCHES
-        ),
+        "num_warmup_batches": given.get("num_warmup_batches", warmup),
+        "min_warmup_s": min_warmup_s,
         **counted,
     }
 

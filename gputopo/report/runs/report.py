@@ -6,7 +6,8 @@ from gputopo.report import units
 from gputopo.report.document import Document, Rows, Styled, Table, of_sections
 from gputopo.report.layout import ANOMALY_STYLE, Column, Span
 from gputopo.report.runs.facts import RunFact, run_facts
-from gputopo.runs.devices import is_cpu, label_of, place_name, short_name_of
+from gputopo.report.runs.state import NOT_JUDGED, NOT_RELIABLE
+from gputopo.runs.devices import is_cpu, label_of, place_name, share_cores, short_name_of
 from gputopo.runs.repeats import Repeats
 from gputopo.runs.verdict.words import (
     EVEN_PERCENT,
@@ -28,7 +29,7 @@ _OTHER_TASKS = {"forward": "forward passes", "eval": "evaluation", "input": "the
 
 
 # Rows of the figures that are shown without --verbose; warnings always are.
-_SHOWN = ("loss", "accuracy", "evaluation", "resumed", "checkpoints", "export", "trace")
+_SHOWN = ("warm-up", "loss", "accuracy", "evaluation", "resumed", "checkpoints", "export", "trace")
 
 
 def run_document(result: Result, *, verbose: bool = True) -> Document:
@@ -46,7 +47,7 @@ def run_document(result: Result, *, verbose: bool = True) -> Document:
     facts = Rows(tuple((one.name, one.text) for one in found), tuple(one.style for one in found))
     return of_sections(
         [
-            ("", [Styled(f"{_headline(result)}{title(result)}", "bold"), *failure]),
+            ("", [*_headline(result), *failure]),
             ("", [*says, *(Styled(text, "") for text in result.says)]),
             ("", [device_table(result)] if result.devices else []),
             ("", [facts] if found else []),
@@ -54,12 +55,26 @@ def run_document(result: Result, *, verbose: bool = True) -> Document:
     )
 
 
-def _headline(result: Result) -> str:
-    speed = result.throughput
+def _headline(result: Result) -> list[Styled]:
+    """Return the speed and what ran; of a busy host first that the speed is not reliable."""
+    speed = speed_words(result)
     if speed is None:
-        return "" if result.failure else "No speed, as no step was counted: "
-    mean, error = units.images_per_sec(speed.mean), units.images_per_sec(speed.uncertainty)
-    return f"{mean} images/sec \N{PLUS-MINUS SIGN} {error}: "
+        none = "" if result.failure else "No speed, as no step was counted: "
+        return [Styled(f"{none}{title(result)}", "bold")]
+    if NOT_RELIABLE in speed:
+        return [Styled(f"{speed}.", ANOMALY_STYLE), Styled(title(result), "bold")]
+    return [Styled(f"{speed}: {title(result)}", "bold")]
+
+
+def speed_words(result: Result) -> str | None:
+    """Return "38.3 images/sec ± 0.40", or why it is not reliable; None: there is none."""
+    speed, load = result.throughput, result.host_load
+    if speed is None:
+        return None
+    mean = f"{units.images_per_sec(speed.mean)} images/sec"
+    if load is not None and load.busy is not None:
+        return f"{mean}, {NOT_RELIABLE}: {load.busy}"
+    return f"{mean} \N{PLUS-MINUS SIGN} {units.images_per_sec(speed.uncertainty)}"
 
 
 def title(result: Result, *, ended: bool = True) -> str:
@@ -104,7 +119,11 @@ def verdict_lines(result: Result, *, verbose: bool = True) -> list[Span]:
             is_of_host = others or first.verdict.part == NETWORK
             name = f"host {first.device.host}" if is_of_host else short_name_of(first.device)
             lines.append((f"{costs(name, first.verdict.cost)}.", ANOMALY_STYLE))
-    lines += _not_slow_lines(result, others=bool(lines))
+    lines += _change_lines(result)
+    if share_cores([row.device for row in result.devices]):
+        lines += [] if result.anomalies else [(f"{NOT_JUDGED}.", "")]
+    else:
+        lines += _not_slow_lines(result, others=bool(result.anomalies))
     whole = result.run_verdict
     # Without a figure it was compared with nothing.
     if whole is not None and (verbose or whole.percent_under is not None):
@@ -117,6 +136,22 @@ def verdict_lines(result: Result, *, verbose: bool = True) -> list[Span]:
 def _slow_says(result: Result) -> list[str]:
     """Return the sentences on slow devices; that on a host, which all its devices have, once."""
     return list(dict.fromkeys(anomaly.says for anomaly in result.anomalies))
+
+
+def _change_lines(result: Result) -> list[Span]:
+    """Return how the speed changed, unless a verdict has it."""
+    change, whole = result.speed_change, result.run_verdict
+    known = (row.verdict for row in result.devices if row.verdict is not None)
+    if change is None or any(
+        one.word == SLOW and one.from_step is not None for one in (*known, whole) if one
+    ):
+        return []
+    slower = change.after < change.before
+    speeds = f"from {units.images_per_sec(change.before)} to {units.images_per_sec(change.after)} images/sec"
+    share = percent(100 * abs(1 - change.after / change.before))
+    verb = "Slowed" if slower else "Sped up"
+    says = f"{verb} {speeds} after step {change.after_step:,} ({share} % {'slower' if slower else 'faster'})."
+    return [(says, "yellow")]
 
 
 def run_verdict_line(verdict: Verdict) -> Span:
@@ -218,12 +253,30 @@ def failure_lines(result: Result) -> list[str]:
     return lines
 
 
+def next_step(result: Result) -> Iterator[str]:
+    """Yield what to do after a run that completed, as a sentence; nothing if a line before says it."""
+    if result.status != "complete" or result.throughput is None:
+        return
+    if result.host_load is not None and result.host_load.busy is not None:
+        yield "run it again when the host is idle; top shows what uses it."
+    elif result.anomalies and not result.drills and result.backend == "gpu":
+        yield "gputopo screen trains on each GPU alone and shows whether one is slow by itself."
+    elif result.backend == "cpu":
+        other = f"gputopo plan --from 7gforce --model {result.spec.get('model')}"
+        yield f"gputopo report compares your runs; {other} plans for a machine with GPUs."
+    else:
+        yield "gputopo report compares your runs."
+
+
 def repeats_document(repeats: Repeats) -> Document:
     """Return the report of repeated runs: what ran, each repeat with how it ended, mean and spread."""
     first = repeats.runs[:1]
     says = [Styled(said, "") for run in first for said in run.says]
+    busy = [run.host_load.busy for run in repeats.runs if run.host_load is not None and run.host_load.busy]
+    doubt = f"{NOT_RELIABLE}: in {len(busy)} of {len(repeats.runs)} repeats {'; '.join(busy[:1])}."
     return of_sections(
         [
+            ("", [Styled(doubt, ANOMALY_STYLE)] if busy else []),
             ("", [*(Styled(title(run, ended=False), "bold") for run in first), *says]),
             ("", [_repeat(number, run) for number, run in enumerate(repeats.runs, 1)]),
             ("", [Styled(_together(repeats), "bold")]),
@@ -238,10 +291,7 @@ def _repeat(number: int, run: Result) -> Styled:
     speed = run.throughput
     if speed is None:
         return Styled(f"repeat {number}  not measured: no step after the warm-up", "")
-    text = (
-        f"repeat {number}  {units.images_per_sec(speed.mean)} images/sec "
-        f"± {units.images_per_sec(speed.uncertainty)}, median {units.images_per_sec(speed.median)}"
-    )
+    text = f"repeat {number}  {speed_words(run)}, median {units.images_per_sec(speed.median)}"
     marked = f"  ! {'; '.join(_slow_says(run))}" if run.anomalies else ""
     return Styled(text + marked, ANOMALY_STYLE if marked else "")
 
@@ -305,8 +355,11 @@ def _columns(result: Result) -> list[Column]:
     columns.append(left("link", [link_name(row.device.hop_to_variables) for row in rows]))
     if any(drilled := [_drills_of(row, result) for row in rows]):
         columns.append(left("drill", drilled))
-    if any(row.verdict for row in rows):
-        columns.append(left("verdict", [_verdict(row) for row in rows]))
+    words = {SLOW} if share_cores([row.device for row in rows]) else {SLOW, EVEN, CANNOT_TELL}
+    judged = [row.verdict is not None and row.verdict.word in words for row in rows]
+    if any(judged):
+        cells = [_verdict(row) if is_judged else "" for row, is_judged in zip(rows, judged, strict=True)]
+        columns.append(left("verdict", cells))
         if any(row.verdict and row.verdict.causes for row in rows):
             columns.append(left("cause", [_cause(row) for row in rows]))
     elif any(row.anomaly for row in rows):  # of a result that has no verdicts yet
@@ -380,8 +433,7 @@ def program_lines(result: Result) -> Iterator[str]:
     if speed is not None:
         first = units.counted(result.warmup_steps, "step")
         yield (
-            f"{units.images_per_sec(speed.mean)} images/sec ± {units.images_per_sec(speed.uncertainty)}, "
-            f"median {units.images_per_sec(speed.median)}, over {units.counted(result.steps, 'step')} "
+            f"{speed_words(result)}, median {units.images_per_sec(speed.median)}, over {units.counted(result.steps, 'step')} "
             f"after {first} of warm-up"
         )
     if any(row.images_per_sec is not None for row in result.devices):
