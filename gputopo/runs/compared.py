@@ -40,8 +40,30 @@ _CHECK_GPU = "gputopo inspect shows its clocks and what limits them"
 
 
 def with_prediction(result: Result, plan: Plan) -> Result:
-    """Return the result of a run with the comparison to the prediction of its plan, if there is one."""
-    return msgspec.structs.replace(result, prediction=against(result, plan))
+    """Return the result of a run with the comparison to the prediction of its plan, if there is one.
+
+    And to the short runs of `--autotune`, if its speed is not theirs.
+    """
+    says = (*result.says, *_against_autotune(result, plan))
+    return msgspec.structs.replace(result, prediction=against(result, plan), says=says)
+
+
+def _against_autotune(result: Result, plan: Plan) -> Iterator[str]:
+    """Yield how far a run is from the speed that was measured for its placement, and why."""
+    tuned, speed, load = plan.autotune, result.throughput, result.host_load
+    if tuned is None or tuned.winner is None or speed is None or result.replanned is not None:
+        return
+    measured = tuned.measured[tuned.winner].images_per_sec
+    if measured is None or abs(1 - speed.median / measured) <= NOISE:
+        return
+    share = f"{100 * abs(1 - speed.median / measured):.0f} % {'less' if speed.median < measured else 'more'}"
+    if load is not None and load.busy is not None:
+        why = load.busy
+    elif result.speed_change is not None:
+        why = f"its speed changed after step {result.speed_change.after_step}"
+    else:
+        why = "nothing that was sampled shows why; repeat the run"
+    yield f"This run reached {speed.median:.4g} images/sec, {share} than --autotune measured: {why}."
 
 
 def against(result: Result, plan: Plan) -> AgainstPrediction | None:

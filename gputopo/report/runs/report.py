@@ -6,7 +6,7 @@ from gputopo.report import units
 from gputopo.report.document import Document, Rows, Styled, Table, of_sections
 from gputopo.report.layout import ANOMALY_STYLE, Column, Span
 from gputopo.report.runs.facts import RunFact, run_facts
-from gputopo.report.runs.state import NOT_JUDGED, NOT_RELIABLE
+from gputopo.report.runs.state import NOT_JUDGED
 from gputopo.runs.devices import is_cpu, label_of, place_name, share_cores, short_name_of
 from gputopo.runs.repeats import Repeats
 from gputopo.runs.verdict.words import (
@@ -22,6 +22,7 @@ from gputopo.runs.verdict.words import (
 from gputopo.values.run.drill import drills_of
 from gputopo.values.run.events import NETWORK, Device
 from gputopo.values.run.job import PROGRAM
+from gputopo.values.run.measurement import NOT_RELIABLE
 from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.verdict import CANNOT_TELL, EVEN, OUTSIDE, SLOW, SOUND, Hardware, Verdict
 
@@ -432,10 +433,8 @@ def program_lines(result: Result) -> Iterator[str]:
     speed = result.throughput
     if speed is not None:
         first = units.counted(result.warmup_steps, "step")
-        yield (
-            f"{speed_words(result)}, median {units.images_per_sec(speed.median)}, over {units.counted(result.steps, 'step')} "
-            f"after {first} of warm-up"
-        )
+        middle, steps = units.images_per_sec(speed.median), units.counted(result.steps, "step")
+        yield f"{speed_words(result)}, median {middle}, over {steps} after {first} of warm-up"
     if any(row.images_per_sec is not None for row in result.devices):
         yield from (text for text, _ in verdict_lines(result))
     elif result.run_verdict is not None:

@@ -48,6 +48,7 @@ from gputopo.values.run.events import (
     Traced,
     WarmupDone,
 )
+from gputopo.values.run.measurement import NOT_RELIABLE
 from gputopo.values.run.verdict import EVEN, SLOW
 
 PLAIN_S = 5.0  # between two plain lines of steps, where not their number decides
@@ -60,7 +61,6 @@ MIN_LEFT_S = 1.0  # less is not shown
 MIN_STEPS_FOR_AN_END = 2  # the counting begins with the end of the warm-up, so one step has no pace yet
 # Why no verdict on single devices is given where cores are shared, unless one is proven to be slow.
 NOT_JUDGED = "CPU devices share the cores: differences between them are not judged"
-NOT_RELIABLE = "NOT RELIABLE"
 WARMING_UP, TRAINING, ENDING = "warming up", "training", "ending"
 MAX_SEEN = 50.0  # percent: a coarser resolution is not shown
 _SELDOM = ("temperature_c", "pcie_gen", "pcie_width")  # not in every sample
