@@ -8,6 +8,7 @@ steps would be needed.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from statistics import median
 
 import msgspec
@@ -31,6 +32,7 @@ MAX_BLOCKS = 30
 # A median of n values of normal noise scatters by this times sigma / sqrt(n).
 MEDIAN_EFFICIENCY = 1.2533
 SIGMAS = 3.0  # beyond this a difference is no noise
+MIN_FIRST = 2  # steps of a first part: one that is slow may be a stall
 # Of the counted steps: a slower part that is longer is no warm-up. Not measured; chosen because the rest,
 # which gives the speed, must be most of the run.
 MAX_WARMUP_SHARE = 0.25
@@ -87,15 +89,12 @@ def _slope(values: Sequence[float]) -> float:
 
 
 def _past_outliers(times: Sequence[float], prefix: int) -> int:
-    """Return the prefix extended past the last outliers of the warm-up, which the head's median ignores."""
+    """Return the prefix with the outliers that follow it, which the head's median ignores."""
     rest = times[prefix:]
     level = median(rest)
     sigma = MAD_TO_SIGMA * median(abs(time - level) for time in rest)
-    outliers = 0
-    for number, time in enumerate(rest[: HEAD_STEPS // 2], 1):
-        if abs(time - level) > max(LEVEL_SHARE * level, SIGMAS * sigma):
-            outliers = number
-    return prefix + outliers
+    limit = max(LEVEL_SHARE * level, SIGMAS * sigma)
+    return prefix + sum(1 for _ in takewhile(lambda time: abs(time - level) > limit, rest[: HEAD_STEPS // 2]))
 
 
 class FirstPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +122,7 @@ def first_part(steps: Sequence[Step], has_cause: HasCause, *, detects_warmup: bo
     level = median(rest)
     sigma = MAD_TO_SIGMA * median(abs(time - level) for time in rest)
     before = median(times[:count]) if count else level
-    if min(before, level) <= 0 or _agree(before, level, sigma, max(count, 1)):
+    if count < MIN_FIRST or min(before, level) <= 0 or _agree(before, level, sigma, count):
         return steady
     may_be_warmup = detects_warmup and count <= MAX_WARMUP_SHARE * len(times)
     if before > level and may_be_warmup and not has_cause(count):

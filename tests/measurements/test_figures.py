@@ -159,7 +159,7 @@ def test_a_spoilt_cell_has_its_figure_and_no_verdict(spoilt: dict[str, Any]) -> 
     bad = [run(one.images_per_sec, one.n_gpus, precision=one.precision, **spoilt) for one in runs]
     study = study_of(bad, title="t", earlier=runs[:1])
     assert {one.id for one in study.observations} <= {"conditions.other"}
-    assert study.headline.startswith("No verdict on all 3 cells: ")
+    assert study.headline.startswith("NOT RELIABLE: all 3 cells: ")
     assert study.figures.scalings
     assert not any(row.holds for table in study.figures.ratios for row in table.rows)
     assert not study.has_regression
