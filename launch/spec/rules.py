@@ -18,10 +18,10 @@ from gputopo.values.run.drill import SLOW_WEIGHTS
 OF_ONE_PROCESS = ("nccl_op",)
 _ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 # Flags of a CPU with instructions for bfloat16, the faster ones first. Measured with AMX on two cores that
-# other programs used as well, medians of 3 runs: lenet 2.1, resnet20 1.6, alexnet 1.9 times as fast as fp32.
+# other programs used as well, medians of 3 runs: lenet 2.2, resnet20 1.5, alexnet 1.8 times as fast as fp32.
 _BF16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 BF16"}
-# On the same cores: lenet 0.5, resnet20 0.5, alexnet 0.7 to 1.4 times as fast; compiling took 9 to 44 s.
-_XLA_MEASURED = "resnet20 trained at half the speed on two cores, after compiling for 30 s"
+# On the same cores: lenet 0.5, resnet20 0.6, alexnet 0.7 times as fast; compiling took 9 to 44 s.
+_XLA_MEASURED = "on two cores, three models ran at 0.5 to 0.7 of their speed, after compiling for 9 to 44 s"
 _OFF = ("0", "false")  # what TensorFlow's ReadBoolFromEnvVar takes for no, in any case
 
 
