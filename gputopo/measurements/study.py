@@ -24,7 +24,7 @@ from gputopo.measurements.observations import (
 from gputopo.measurements.ratios import ScalingRow
 from gputopo.measurements.words import device_word, gpus_words, varying
 from gputopo.values.machine import Machine
-from gputopo.values.run.measurement import NOT_RELIABLE, Measurement
+from gputopo.values.run.measurement import Measurement
 
 _AVOID = 1.05  # gain of the near pairs from which the far ones are not to be used
 _MODES = {
@@ -147,7 +147,7 @@ def _repeat(figures: Figures) -> Iterator[str]:
         of = f"all {count} cells" if count == len(measured) else f"{count} of {len(measured)} cells"
         says = next(detail.rstrip(")") or why for begin, _, detail in spoilt if begin == why)
         found = f"{of}: {why}" if len(measured) > 1 else says
-        yield f"{NOT_RELIABLE}: {found}. Repeat."
+        yield f"NOT RELIABLE: {found}. Repeat."
 
 
 class UnreadFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -88,11 +88,6 @@ def is_cpu(device: Device) -> bool:
     return "CPU" in device.device.upper()
 
 
-def share_cores(devices: Sequence[Device]) -> bool:
-    """Whether several of these are CPU devices of one host, which compute on the same cores."""
-    return all(map(is_cpu, devices)) and len({device.rank for device in devices}) < len(devices)
-
-
 def groups(devices: Sequence[Device], key: Callable[[Device], object]) -> list[list[Device]]:
     """Return the devices that share a key, where there are two at least."""
     found: dict[object, list[Device]] = {}

@@ -18,12 +18,14 @@ KEPT_SPEEDS = 10_000
 MIN_COUNTED, LONGEST_S = 12, 60.0
 
 
-def time_limit_s(budget_s: float | None, max_error: float | None, steps: int) -> float | None:
-    """Return the seconds that counting takes at most, after so many counted steps; None: no limit.
+def time_left_s(budget_s: float, max_error: float | None, steps: int, used_s: float) -> float:
+    """Return the seconds that counting takes at most, after these counted steps in so many seconds.
 
     `budget_s`, `max_error`: `time_budget_s` and `max_error` of the run's spec.
     """
-    return LONGEST_S if budget_s is not None and max_error is not None and steps < MIN_COUNTED else budget_s
+    if max_error is None or not 0 < steps < MIN_COUNTED:
+        return budget_s - used_s
+    return min(LONGEST_S - used_s, max(budget_s - used_s, (MIN_COUNTED - steps) * used_s / steps))
 
 
 class RunningThroughput:
@@ -82,6 +84,10 @@ class RunningThroughput:
         """Standard error of the steps' speeds: deviation by the square root of their number; 0 of none."""
         count = self._speeds.seen
         return (self._speed_squares / count) ** 0.5 / count**0.5 if count else 0.0
+
+    def is_known_to(self, error: float) -> bool:
+        """Whether the standard error of the speed is at most this share of it, after `MIN_COUNTED` steps."""
+        return self.steps >= MIN_COUNTED and self.uncertainty <= error * (self.mean or 0.0)
 
     @property
     def total(self) -> float | None:

@@ -12,7 +12,7 @@ import numpy as np
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.stepper import Emit, Observer, StepOutcome, Stepper, Stopped
-from gputopo.runs.speed import MIN_COUNTED, RunningThroughput, time_limit_s
+from gputopo.runs.speed import RunningThroughput, time_left_s
 from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.events import (
     LossNotFinite,
@@ -135,13 +135,12 @@ class Loop:
     def _is_enough(self, done: int, used_s: float) -> bool:
         """Whether counting ends by time or error; no step begins that would go beyond the limit of time."""
         budget_s, max_error = self._spec.time_budget_s, self._spec.max_error
-        limit_s = time_limit_s(budget_s, max_error, done)
-        if limit_s is not None and done and used_s + used_s / done > limit_s:
+        if budget_s is not None and done and used_s / done > time_left_s(budget_s, max_error, done, used_s):
             return True
-        if max_error is None or done < max(MIN_COUNTED, self._next_look):
+        if max_error is None or done < self._next_look:
             return False
         self._next_look = done + math.ceil(LOOK_SHARE * done)
-        return self._running.uncertainty <= max_error * (self._running.mean or math.inf)
+        return self._running.is_known_to(max_error)
 
     def _one(self, number: int) -> None:
         for observer in self._observers:

@@ -12,7 +12,7 @@ from gputopo.runs.speed import (
     MIN_COUNTED,
     CountedSteps,
     RunningThroughput,
-    time_limit_s,
+    time_left_s,
 )
 from gputopo.values.run.events import Step, WarmupDone
 from tests import there
@@ -91,7 +91,17 @@ def test_the_warm_up_is_not_counted_but_its_lost_loss_is_seen() -> None:
 
 
 def test_counting_takes_its_budget_or_a_minute_while_there_are_too_few_steps_to_know_the_error() -> None:
-    assert time_limit_s(20.0, 0.01, MIN_COUNTED) == 20.0
-    assert time_limit_s(20.0, 0.01, MIN_COUNTED - 1) == LONGEST_S
-    assert time_limit_s(5.0, None, 1) == 5.0
-    assert time_limit_s(None, 0.01, 1) is None
+    assert time_left_s(20.0, 0.01, MIN_COUNTED, 12.0) == 8.0
+    assert time_left_s(20.0, 0.01, 6, 18.0) == 18.0  # six more steps of 3 s
+    assert time_left_s(20.0, 0.01, 3, 45.0) == LONGEST_S - 45.0
+    assert time_left_s(5.0, None, 1, 3.0) == 2.0
+
+
+def test_a_speed_is_known_if_its_error_is_small_after_enough_steps() -> None:
+    running = RunningThroughput()
+    for number in range(1, MIN_COUNTED + 1):
+        assert not running.is_known_to(0.01)
+        running.add(step(number, [(0, 1)], seconds=0.1))
+    assert running.is_known_to(0.01)
+    running.add(step(MIN_COUNTED + 1, [(0, 1)], seconds=0.2))
+    assert not running.is_known_to(0.01)

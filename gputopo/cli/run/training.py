@@ -73,10 +73,6 @@ def train(
         _print(results[0], options)  # a Ctrl-C after the end of training changes nothing
     finally:
         to_stderr(f"Run folder: {folders[0]}\n")
-    if options.shape == "table":
-        from gputopo.report.runs.report import next_step
-
-        to_stderr("".join(f"Next: {says}\n" for says in next_step(results[0])))
     display.require_written()
     return _exit_code(results[0].exit_code, results, options)
 

@@ -16,10 +16,9 @@ from rich.text import Text
 
 from gputopo.report import units
 from gputopo.report.layout import ANOMALY_STYLE
-from gputopo.report.runs.state import RunState, news
+from gputopo.report.runs.state import NOT_RELIABLE, RunState, news
 from gputopo.runs.devices import label_of
 from gputopo.values.run.events import Event, RunStarted
-from gputopo.values.run.measurement import NOT_RELIABLE
 
 _GAP = "  "
 

@@ -6,8 +6,8 @@ from gputopo.report import units
 from gputopo.report.document import Document, Rows, Styled, Table, of_sections
 from gputopo.report.layout import ANOMALY_STYLE, Column, Span
 from gputopo.report.runs.facts import RunFact, run_facts
-from gputopo.report.runs.state import NOT_JUDGED
-from gputopo.runs.devices import is_cpu, label_of, place_name, share_cores, short_name_of
+from gputopo.report.runs.state import NOT_JUDGED, NOT_RELIABLE, share_cores
+from gputopo.runs.devices import is_cpu, label_of, place_name, short_name_of
 from gputopo.runs.repeats import Repeats
 from gputopo.runs.verdict.words import (
     EVEN_PERCENT,
@@ -22,7 +22,6 @@ from gputopo.runs.verdict.words import (
 from gputopo.values.run.drill import drills_of
 from gputopo.values.run.events import NETWORK, Device
 from gputopo.values.run.job import PROGRAM
-from gputopo.values.run.measurement import NOT_RELIABLE
 from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.verdict import CANNOT_TELL, EVEN, OUTSIDE, SLOW, SOUND, Hardware, Verdict
 
@@ -52,6 +51,7 @@ def run_document(result: Result, *, verbose: bool = True) -> Document:
             ("", [*says, *(Styled(text, "") for text in result.says)]),
             ("", [device_table(result)] if result.devices else []),
             ("", [facts] if found else []),
+            ("", [Styled(f"Next: {text}", "") for text in _next_step(result)]),
         ]
     )
 
@@ -62,20 +62,25 @@ def _headline(result: Result) -> list[Styled]:
     if speed is None:
         none = "" if result.failure else "No speed, as no step was counted: "
         return [Styled(f"{none}{title(result)}", "bold")]
-    if NOT_RELIABLE in speed:
+    if _busy(result):
         return [Styled(f"{speed}.", ANOMALY_STYLE), Styled(title(result), "bold")]
     return [Styled(f"{speed}: {title(result)}", "bold")]
 
 
 def speed_words(result: Result) -> str | None:
     """Return "38.3 images/sec ± 0.40", or why it is not reliable; None: there is none."""
-    speed, load = result.throughput, result.host_load
+    speed = result.throughput
     if speed is None:
         return None
     mean = f"{units.images_per_sec(speed.mean)} images/sec"
-    if load is not None and load.busy is not None:
-        return f"{mean}, {NOT_RELIABLE}: {load.busy}"
+    if busy := _busy(result):
+        return f"{mean}, {NOT_RELIABLE}: {busy}"
     return f"{mean} \N{PLUS-MINUS SIGN} {units.images_per_sec(speed.uncertainty)}"
+
+
+def _busy(result: Result) -> str | None:
+    """Return what kept the host busy, so that the speed is not reliable; None: nothing."""
+    return None if result.host_load is None else result.host_load.busy
 
 
 def title(result: Result, *, ended: bool = True) -> str:
@@ -254,11 +259,11 @@ def failure_lines(result: Result) -> list[str]:
     return lines
 
 
-def next_step(result: Result) -> Iterator[str]:
+def _next_step(result: Result) -> Iterator[str]:
     """Yield what to do after a run that completed, as a sentence; nothing if a line before says it."""
     if result.status != "complete" or result.throughput is None:
         return
-    if result.host_load is not None and result.host_load.busy is not None:
+    if _busy(result):
         yield "run it again when the host is idle; top shows what uses it."
     elif result.anomalies and not result.drills and result.backend == "gpu":
         yield "gputopo screen trains on each GPU alone and shows whether one is slow by itself."
@@ -273,7 +278,7 @@ def repeats_document(repeats: Repeats) -> Document:
     """Return the report of repeated runs: what ran, each repeat with how it ended, mean and spread."""
     first = repeats.runs[:1]
     says = [Styled(said, "") for run in first for said in run.says]
-    busy = [run.host_load.busy for run in repeats.runs if run.host_load is not None and run.host_load.busy]
+    busy = [found for run in repeats.runs if (found := _busy(run))]
     doubt = f"{NOT_RELIABLE}: in {len(busy)} of {len(repeats.runs)} repeats {'; '.join(busy[:1])}."
     return of_sections(
         [

@@ -10,10 +10,10 @@ import msgspec
 
 from gputopo.reference.clock_events import decode, in_short_words
 from gputopo.report import units
-from gputopo.runs.devices import kind_of, label_of, share_cores, short_name_of
-from gputopo.runs.speed import MIN_COUNTED, RunningThroughput, time_limit_s
+from gputopo.runs.devices import is_cpu, label_of, short_name_of
+from gputopo.runs.speed import RunningThroughput, time_left_s
 from gputopo.runs.verdict.hosts import host_name, whole_hosts
-from gputopo.runs.verdict.sampled import HostLoads, OneMachine
+from gputopo.runs.verdict.sampled import HostLoads
 from gputopo.runs.verdict.words import EVEN_PERCENT, at_most, percent
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.batches import batch_words
@@ -48,7 +48,6 @@ from gputopo.values.run.events import (
     Traced,
     WarmupDone,
 )
-from gputopo.values.run.measurement import NOT_RELIABLE
 from gputopo.values.run.verdict import EVEN, SLOW
 
 PLAIN_S = 5.0  # between two plain lines of steps, where not their number decides
@@ -61,6 +60,7 @@ MIN_LEFT_S = 1.0  # less is not shown
 MIN_STEPS_FOR_AN_END = 2  # the counting begins with the end of the warm-up, so one step has no pace yet
 # Why no verdict on single devices is given where cores are shared, unless one is proven to be slow.
 NOT_JUDGED = "CPU devices share the cores: differences between them are not judged"
+NOT_RELIABLE = "NOT RELIABLE"
 WARMING_UP, TRAINING, ENDING = "warming up", "training", "ending"
 MAX_SEEN = 50.0  # percent: a coarser resolution is not shown
 _SELDOM = ("temperature_c", "pcie_gen", "pcie_width")  # not in every sample
@@ -86,7 +86,7 @@ class RunState:
         self._gpus: dict[
             tuple[int, int], GpuSample
         ] = {}  # by rank and GPU, the latest of each fact that the display shows
-        self._hosts, self._one_machine = HostLoads(), OneMachine({})
+        self._hosts = HostLoads()
         self._judged: Judged | None = None
         self._busy_s: dict[int, deque[float]] = {}  # by tower, weights + compute of the latest steps
 
@@ -96,7 +96,7 @@ class RunState:
         match event:
             case RunStarted():
                 self._devices, self._spec = event.devices, event.spec
-                self._one_machine = OneMachine(event.spec)
+                self._hosts = HostLoads(event.spec)
             case Restarted():
                 self._restart(event.fewer)
             case Replanned():
@@ -112,9 +112,7 @@ class RunState:
             case Step():
                 self._take_step(event)
             case Sample():
-                load = self._one_machine.without_ranks(event).host
-                if load is not None:
-                    self._hosts.add(event.rank, load)
+                self._hosts.add(event)
                 self._gpus |= {(event.rank, one.gpu): self._latest(event.rank, one) for one in event.gpus}
             case Judged():
                 self._judged = event
@@ -160,7 +158,7 @@ class RunState:
     def _looks_slow(self) -> str | None:
         """Return how much slower than it should be the slowest device looks, if that is much."""
         found = self.paces()
-        if not found or len(set(map(kind_of, self._devices))) > 1:
+        if not found or len({device.gpu_name for device in self._devices}) > 1:
             return None
         if isinstance(self._spec.get("batch_size"), list):
             return None  # a device with a larger batch may take longer
@@ -275,9 +273,7 @@ class RunState:
             left.append(steps * pace)
         budget_s: float | None = spec.get("time_budget_s")
         if budget_s is not None and spec.get("num_batches") is None:
-            few = max(budget_s - took, (MIN_COUNTED - done) * pace)
-            longest = time_limit_s(budget_s, spec.get("max_error"), done) or budget_s
-            left.append(min(few, longest - took))
+            left.append(time_left_s(budget_s, spec.get("max_error"), done, took))
         return max(0.0, min(left)) if left else None
 
     def _steps_left(self, done: int) -> int | None:
@@ -352,6 +348,11 @@ class RunState:
         now, mean = units.images_per_sec(self.running.now), units.images_per_sec(self.running.mean)
         loss = "" if self._step is None else self._loss(self._step)
         return f"{now} images/sec now, {mean} on average{loss}"
+
+
+def share_cores(devices: Sequence[Device]) -> bool:
+    """Whether several of these are CPU devices of one host, which compute on the same cores."""
+    return all(map(is_cpu, devices)) and len({device.rank for device in devices}) < len(devices)
 
 
 def _slow_words(devices: Sequence[Device], slow: Sequence[Standing]) -> Iterator[str]:

@@ -18,7 +18,6 @@ from gputopo.runs.verdict.sampled import Facts, HostLoads
 from gputopo.values.run.events import (
     Device,
     Event,
-    HostLoad,
     PhaseBegun,
     Restarted,
     Sample,
@@ -66,7 +65,7 @@ class Paces:
         self.last_seen = {device.tower: 0 for device in devices}  # last step with marks
         self.kept: Thinned[KeptStep] = Thinned(REPLAYED_STEPS)
         self._recent: deque[KeptStep] = deque(maxlen=RECENT_STEPS)
-        self._loads: deque[tuple[int, int, HostLoad]] = deque(maxlen=SAMPLES_A_STEP * RECENT_STEPS)
+        self._loads: deque[tuple[int, Sample]] = deque(maxlen=SAMPLES_A_STEP * RECENT_STEPS)
         self.hosts = HostLoads()
         self.facts = Facts(devices, known)
         self.exchange = ExchangeRecord(devices)
@@ -85,9 +84,9 @@ class Paces:
                 self.facts.end_step(event, counted=self._add_step(event))
             case Sample():
                 self.facts.add(event)
+                self.hosts.add(event)
                 if event.host is not None:
-                    self.hosts.add(event.rank, event.host)
-                    self._loads.append((self.steps, event.rank, event.host))
+                    self._loads.append((self.steps, event))
             case WarmupDone() | Restarted():
                 if isinstance(event, WarmupDone):
                     self.hosts.begin()
@@ -105,9 +104,9 @@ class Paces:
         found.steps, found.kept, found.hosts = len(self._recent), Thinned(REPLAYED_STEPS), HostLoads()
         for step in self._recent:
             found.kept.add(step)
-        for steps, rank, load in self._loads:
+        for steps, sample in self._loads:
             if steps > self.steps - RECENT_STEPS:
-                found.hosts.add(rank, load)
+                found.hosts.add(sample)
         found.missing, found.last_seen = dict(self.missing), dict(self.last_seen)
         return found
 

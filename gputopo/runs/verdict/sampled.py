@@ -155,9 +155,13 @@ class HostRecord:
 
 
 class HostLoads:
-    """The load of each host while the steps of a run are counted; of a shorter run, that before."""
+    """The load of each host while the steps of a run are counted; of a shorter run, that before.
 
-    def __init__(self) -> None:
+    `spec`: the run's, as of `OneMachine`.
+    """
+
+    def __init__(self, spec: Mapping[str, Any] = {}) -> None:
+        self._one_machine = OneMachine(spec)
         self._records: dict[int, HostRecord] = {}  # by rank
         self._begins = False
 
@@ -165,12 +169,15 @@ class HostLoads:
         """Note that the counted steps begin."""
         self._begins = True
 
-    def add(self, rank: int, load: HostLoad) -> None:
-        """Add a sample of a host."""
+    def add(self, sample: Sample) -> None:
+        """Add a sample; one without the load of its host changes nothing."""
+        load = self._one_machine.without_ranks(sample).host
+        if load is None:
+            return
         if self._begins:
             self._records.clear()
             self._begins = False
-        self._records.setdefault(rank, HostRecord()).add(load)
+        self._records.setdefault(sample.rank, HostRecord()).add(load)
 
     def summaries(self, devices: Sequence[Device]) -> dict[int, HostSummary]:
         """Return the load of each host that was sampled, by rank; of several, `busy` names the host."""

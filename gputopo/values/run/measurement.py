@@ -11,7 +11,6 @@ COMPLETE: Final = "complete"
 FAILED: Final = "failed"
 INTERRUPTED: Final = "interrupted"
 Status = Literal["complete", "failed", "interrupted", "missing", "refused", "left_out", "pending"]
-NOT_RELIABLE: Final = "NOT RELIABLE"  # begins what is said of a speed beside other programs
 BUSY: Final = "other programs were busy"  # begins the condition of a run beside them
 # Cells of a sweep that nothing was run of: `refused` and `left_out` as of `sweep.CellState`, or not yet.
 NOT_RUN: Final = frozenset({"refused", "left_out", "pending"})

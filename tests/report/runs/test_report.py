@@ -8,7 +8,6 @@ from gputopo.report.document import document_lines, document_text
 from gputopo.report.layout import text_of
 from gputopo.report.runs.report import (
     failure_lines,
-    next_step,
     repeats_document,
     run_document,
     title,
@@ -360,17 +359,18 @@ def test_of_a_busy_host_the_first_line_says_that_the_speed_is_not_reliable(count
     assert lines[0] == "123.1 images/sec, NOT RELIABLE: other programs used 90 % of the CPU."
     assert lines[1].startswith("alexnet on 2 CPU devices")
     assert "±" not in lines[0]
-    assert [*next_step(result)] == ["run it again when the host is idle; top shows what uses it."]
+    assert lines[-1] == "Next: run it again when the host is idle; top shows what uses it."
     repeats = document_text(repeats_document(combine([result, result], 2)), 120)
     assert repeats.startswith("NOT RELIABLE: in 2 of 2 repeats other programs used 90 % of the CPU.")
 
 
-def test_the_next_step_follows_from_what_was_found() -> None:
-    assert "gputopo screen" in "".join(next_step(gpu_result(4, {2: 0.4})))
-    assert [*next_step(gpu_result(4))] == ["gputopo report compares your runs."]
-    (on_cpu,) = next_step(summarise(stream(cpu_devices(2), steps_of((40, 0.1)))))
+def test_the_last_line_is_the_next_step_which_follows_from_what_was_found() -> None:
+    assert short(gpu_result(4, {2: 0.4}))[-1].startswith("Next: gputopo screen ")
+    assert short(gpu_result(4))[-1] == "Next: gputopo report compares your runs."
+    on_cpu = short(summarise(stream(cpu_devices(2), steps_of((40, 0.1)))))[-1]
     assert "gputopo plan --from 7gforce --model alexnet" in on_cpu
-    assert [*next_step(msgspec.structs.replace(gpu_result(2), status="failed"))] == []
+    failed = msgspec.structs.replace(gpu_result(2), status="failed", failure=FAILURE)
+    assert not short(failed)[-1].startswith("Next: ")
 
 
 def test_an_evaluation_shows_accuracy_and_loss_of_all_examples_and_not_of_the_last_step() -> None:
