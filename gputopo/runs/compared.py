@@ -53,17 +53,12 @@ def _against_autotune(result: Result, plan: Plan) -> Iterator[str]:
     tuned, speed, load = plan.autotune, result.throughput, result.host_load
     if tuned is None or tuned.winner is None or speed is None or result.replanned is not None:
         return
-    measured = tuned.measured[tuned.winner].images_per_sec
-    if measured is None or abs(1 - speed.median / measured) <= NOISE:
-        return
-    share = f"{100 * abs(1 - speed.median / measured):.0f} % {'less' if speed.median < measured else 'more'}"
-    if load is not None and load.busy is not None:
-        why = load.busy
-    elif result.speed_change is not None:
-        why = f"its speed changed after step {result.speed_change.after_step}"
-    else:
-        why = "nothing that was sampled shows why; repeat the run"
-    yield f"This run reached {speed.median:.4g} images/sec, {share} than --autotune measured: {why}."
+    gap = 1 - speed.median / (tuned.measured[tuned.winner].images_per_sec or speed.median)
+    if abs(gap) > NOISE:
+        busy = None if load is None else load.busy
+        why = busy or "nothing that was sampled shows why; repeat the run"
+        share = f"{100 * abs(gap):.0f} % {'less' if gap > 0 else 'more'}"
+        yield f"This run reached {speed.median:.4g} images/sec, {share} than --autotune measured: {why}."
 
 
 def against(result: Result, plan: Plan) -> AgainstPrediction | None:

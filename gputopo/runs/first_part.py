@@ -14,7 +14,7 @@ from statistics import median
 import msgspec
 
 from gputopo.runs.speed import MAD_TO_SIGMA, RunningThroughput
-from gputopo.values.run.events import Event, Step, WarmupDone
+from gputopo.values.run.events import Step
 from gputopo.values.run.result import SpeedChange
 
 # A smaller difference is no warm-up; runs on an idle machine repeat within 1 to 2 %. Ours.
@@ -134,29 +134,26 @@ def first_part(steps: Sequence[Step], has_cause: HasCause, *, detects_warmup: bo
 
 
 class SteadySpeed:
-    """The speed of a run without its warm-up, from its events one by one, in bounded memory.
+    """The speed of a run without its warm-up, from its counted steps one by one, in bounded memory.
 
-    Only the first `MAX_STEPS` counted steps are searched for a first part. `has_cause`: asked after an event.
+    Only the first `MAX_STEPS` of them are searched for a first part. `has_cause`: asked after a step.
     """
 
     def __init__(self, has_cause: HasCause, *, detects_warmup: bool) -> None:
         self._has_cause = has_cause
         self._detects_warmup = detects_warmup
         self._first: list[Step] = []
-        self._before: Event | None = None  # the end of the fixed warm-up
         self._settled: tuple[FirstPart, RunningThroughput] | None = None
 
-    def add(self, event: Event) -> None:
-        """Add the next event of the run."""
+    def add(self, step: Step) -> None:
+        """Add the next counted step."""
         if self._settled is not None:
-            self._settled[1].add(event)
-        elif isinstance(event, WarmupDone):
-            self._before = self._before or event
-        elif isinstance(event, Step) and not event.warmup:
-            self._first.append(event)
-            if len(self._first) == MAX_STEPS:
-                self._settled = self.found()
-                self._first.clear()
+            self._settled[1].add(step)
+            return
+        self._first.append(step)
+        if len(self._first) == MAX_STEPS:
+            self._settled = self.found()
+            self._first.clear()
 
     def found(self) -> tuple[FirstPart, RunningThroughput]:
         """Return the first part, and the speed of the steps after the warm-up."""
@@ -164,11 +161,6 @@ class SteadySpeed:
             return self._settled
         part = first_part(self._first, self._has_cause, detects_warmup=self._detects_warmup)
         running = RunningThroughput()
-        count = part.warmup or 0
-        if count:
-            running.add(WarmupDone(time_s=self._first[count - 1].time_s, steps=count, seconds=part.warmup_s))
-        elif self._before is not None:
-            running.add(self._before)
-        for step in self._first[count:]:
+        for step in self._first[part.warmup or 0 :]:
             running.add(step)
         return part, running

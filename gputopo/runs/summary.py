@@ -148,10 +148,11 @@ class Summary:
             event = self._one_machine.without_ranks(event)
         self.running.add(event)
         self._paces.add(event)
-        self._steady.add(event)
         match event:
             case Step():
                 self._steps.add(event)
+                if not event.warmup:
+                    self._steady.add(event)
             case Sample():
                 self._samples.add(event)
                 if self.hardware is not None:

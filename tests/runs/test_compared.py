@@ -128,9 +128,6 @@ def test_a_run_that_is_not_as_fast_as_its_autotune_says_so_and_why() -> None:
     load = HostSummary(samples=2, busy="other programs used 54 % of the CPU")
     (says,) = tuned(msgspec.structs.replace(idle, host_load=load), 1.6)
     assert says.endswith("38 % less than --autotune measured: other programs used 54 % of the CPU.")
-    steps = [step(number, [(0.0, 0.1 if number < 10 else 0.2)] * 2) for number in range(1, 40)]
-    (says,) = tuned(summarise(stream(cpu_devices(2), steps)), 2.0)
-    assert says.endswith("its speed changed after step 9.")
 
 
 def invented(computes: tuple[float, ...], **changed: Any) -> tuple[Result, Plan]:

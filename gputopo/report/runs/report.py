@@ -265,13 +265,11 @@ def _next_step(result: Result) -> Iterator[str]:
         return
     if _busy(result):
         yield "run it again when the host is idle; top shows what uses it."
-    elif result.anomalies and not result.drills and result.backend == "gpu":
-        yield "gputopo screen trains on each GPU alone and shows whether one is slow by itself."
     elif result.backend == "cpu":
         other = f"gputopo plan --from 7gforce --model {result.spec.get('model')}"
         yield f"gputopo report compares your runs; {other} plans for a machine with GPUs."
-    else:
-        yield "gputopo report compares your runs."
+    elif result.anomalies and not result.drills:
+        yield "gputopo screen trains on each GPU alone and shows whether one is slow by itself."
 
 
 def repeats_document(repeats: Repeats) -> Document:
@@ -361,15 +359,10 @@ def _columns(result: Result) -> list[Column]:
     columns.append(left("link", [link_name(row.device.hop_to_variables) for row in rows]))
     if any(drilled := [_drills_of(row, result) for row in rows]):
         columns.append(left("drill", drilled))
-    words = {SLOW} if share_cores([row.device for row in rows]) else {SLOW, EVEN, CANNOT_TELL}
-    judged = [row.verdict is not None and row.verdict.word in words for row in rows]
-    if any(judged):
-        cells = [_verdict(row) if is_judged else "" for row, is_judged in zip(rows, judged, strict=True)]
-        columns.append(left("verdict", cells))
+    if any(row.verdict for row in rows) and (result.anomalies or not share_cores([r.device for r in rows])):
+        columns.append(left("verdict", [_verdict(row) for row in rows]))
         if any(row.verdict and row.verdict.causes for row in rows):
             columns.append(left("cause", [_cause(row) for row in rows]))
-    elif any(row.anomaly for row in rows):  # of a result that has no verdicts yet
-        columns.append(left("", ["!" if row.anomaly else "" for row in rows]))
     if gpu_run:
         core = [units.clock(row.graphics_mhz, row.graphics_percent) for row in rows]
         memory = [units.clock(row.memory_mhz, row.memory_percent) for row in rows]

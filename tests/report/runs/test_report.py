@@ -366,7 +366,7 @@ def test_of_a_busy_host_the_first_line_says_that_the_speed_is_not_reliable(count
 
 def test_the_last_line_is_the_next_step_which_follows_from_what_was_found() -> None:
     assert short(gpu_result(4, {2: 0.4}))[-1].startswith("Next: gputopo screen ")
-    assert short(gpu_result(4))[-1] == "Next: gputopo report compares your runs."
+    assert not short(gpu_result(4))[-1].startswith("Next: ")
     on_cpu = short(summarise(stream(cpu_devices(2), steps_of((40, 0.1)))))[-1]
     assert "gputopo plan --from 7gforce --model alexnet" in on_cpu
     failed = msgspec.structs.replace(gpu_result(2), status="failed", failure=FAILURE)
