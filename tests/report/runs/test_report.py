@@ -75,7 +75,7 @@ def test_a_device_row_reads_as_it_was_measured() -> None:
     steps = [step(n, [(0.02, 0.08), (0.0, 0.2)], seconds=0.25) for n in range(1, 20)]
     text = shown(summarise(stream(cpu_devices(2), steps)))
     rows = [line.split() for line in text.splitlines() if re.match(r"CPU \d", line)]
-    assert rows[0] == ["CPU", "0", "80.0", "100.0", "20.0", "80.0", "150.0", "local"]
+    assert rows[0] == ["CPU", "0", "80.0", "100.0", "20.0", "80.0", "150.0", "local", "not", "slower"]
     assert rows[1] == ["CPU", "1", "40.0", "50.0", "0.00", "200.0", "50.0", "host", "!", "slow", "60", "%"]
     # 16 images in 0.25 s each step.
     assert "64.0 ± 0.00 (jitter 0.00), median 64.0, by wall time 64.0" in text
