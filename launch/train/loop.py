@@ -24,7 +24,7 @@ from gputopo.values.run.events import (
 )
 
 MAX_WARMUP = 1000  # steps of a warm-up that lasts for a time: of 1 ms they take a second
-LOOK_SHARE = 0.1  # more steps than at the look before make another look at the error of the speed worth it
+LOOKS = 10  # the error of the speed is looked at again after a tenth more steps, as a look may take ms
 Scales = tuple[tuple[float, ...], tuple[int, ...]]
 """Loss scales, and the steps skipped by each: one for all towers, or one per independent tower."""
 
@@ -139,7 +139,7 @@ class Loop:
             return True
         if max_error is None or done < self._next_look:
             return False
-        self._next_look = done + math.ceil(LOOK_SHARE * done)
+        self._next_look = done + done // LOOKS
         return self._running.is_known_to(max_error)
 
     def _one(self, number: int) -> None:
