@@ -43,6 +43,11 @@ GPU_BATCHES = 100
 GPU_WARMUP_BATCHES = 10
 # A warm-up lasts so long at least: after 3 steps in 0.2 s, lenet on two cores is still 5 % slower for 1 s.
 MIN_WARMUP_S = 1.0
+# Medians of 3 runs on two cores that other programs used as well: lenet 0.5, resnet20 0.6, alexnet 0.7.
+_XLA_ON_CPU = (
+    "--xla is usually slower on CPU devices: on two cores, three models ran at 0.5 to 0.7 of their speed, "
+    "after compiling for 9 to 44 s."
+)
 # Between hosts each tensor is a call of its own, about 0.1 ms of processor time on both: gradients up to this
 # many bytes travel together, so many at a time. 16 or 64 of resnet20's 60 gradients at a time are equally
 # fast on two hosts; with 16 each of four hosts adds some of them, so that the path of each is seen. Ours.
@@ -165,9 +170,10 @@ def _notes(target: Target, requested: RunSpec, count: int) -> tuple[str, ...]:
         where = f"{does.capitalize()} on {count} GPU{'s' if count > 1 else ''}: {', '.join(map(str, gpus))}."
     stale = ("Weights and gradients are one step old: --staged-vars.",) if requested.exchange.staged else ()
     old = ("Gradients are applied one step late: relaxed consistency.",) if requested.exchange.relaxed else ()
+    xla = (_XLA_ON_CPU,) if requested.precision.xla and target.backend == "cpu" else ()
     noun = "GPU" if target.backend == "gpu" and not target.others else "device"
     drill = (drill_says(requested.drills, noun),) if requested.drills else ()
-    return (*drill, where, *stale, *old)
+    return (*drill, where, *xla, *stale, *old)
 
 
 def _batch_note(spec: RunSpec, planned: tuple[int, ...]) -> tuple[str, ...]:

@@ -20,8 +20,6 @@ _ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 # Flags of a CPU with instructions for bfloat16, the faster ones first. Measured with AMX on two cores that
 # other programs used as well, medians of 3 runs: lenet 2.2, resnet20 1.5, alexnet 1.8 times as fast as fp32.
 _BF16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 BF16"}
-# On the same cores: lenet 0.5, resnet20 0.6, alexnet 0.7 times as fast; compiling took 9 to 44 s.
-_XLA_MEASURED = "on two cores, three models ran at 0.5 to 0.7 of their speed, after compiling for 9 to 44 s"
 _OFF = ("0", "false")  # what TensorFlow's ReadBoolFromEnvVar takes for no, in any case
 
 
@@ -56,11 +54,7 @@ def check_layout(spec: RunSpec, environment: Mapping[str, str]) -> None:
 
 def remarks(spec: RunSpec) -> tuple[str, ...]:
     """Return notes on the numerics for the result."""
-    if spec.backend == "gpu":
-        return ()
-    if spec.precision.xla:
-        return (f"--xla is usually slower on CPU devices: {_XLA_MEASURED}.",)
-    if spec.precision.compute == "fp16":
+    if spec.backend == "cpu" and spec.precision.compute == "fp16" and not spec.precision.xla:
         return ("Most CPUs have no fp16 arithmetic: it is emulated here, and slower than fp32.",)
     return ()
 

@@ -145,19 +145,17 @@ def _slow_says(result: Result) -> list[str]:
 
 
 def _change_lines(result: Result) -> list[Span]:
-    """Return how the speed changed, unless a verdict has it."""
-    change, whole = result.speed_change, result.run_verdict
-    known = (row.verdict for row in result.devices if row.verdict is not None)
-    if change is None or any(
-        one.word == SLOW and one.from_step is not None for one in (*known, whole) if one
-    ):
+    """Return how the speed changed, unless a verdict has it, or other programs changed it."""
+    change = result.speed_change
+    if change is None or _busy(result):
         return []
-    slower = change.after < change.before
+    verdicts = (result.run_verdict, *(row.verdict for row in result.devices))
+    if any(one is not None and one.word == SLOW and one.from_step is not None for one in verdicts):
+        return []
     speeds = f"from {units.images_per_sec(change.before)} to {units.images_per_sec(change.after)} images/sec"
+    verb, how = ("Slowed", "slower") if change.after < change.before else ("Sped up", "faster")
     share = percent(100 * abs(1 - change.after / change.before))
-    verb = "Slowed" if slower else "Sped up"
-    says = f"{verb} {speeds} after step {change.after_step:,} ({share} % {'slower' if slower else 'faster'})."
-    return [(says, "yellow")]
+    return [(f"{verb} {speeds} after step {change.after_step:,} ({share} % {how}).", "yellow")]
 
 
 def run_verdict_line(verdict: Verdict) -> Span:

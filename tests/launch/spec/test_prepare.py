@@ -15,7 +15,7 @@ from gputopo.launch.spec.prepare import (
     spec_of,
     without_nccl,
 )
-from gputopo.launch.spec.run_spec import Data, Exchange, Lifecycle, RunSpec
+from gputopo.launch.spec.run_spec import Data, Exchange, Lifecycle, Precision, RunSpec
 from gputopo.launch.spec.target import Target
 from gputopo.planner import Request
 from gputopo.planner import plan as make_plan
@@ -159,6 +159,15 @@ def test_what_was_asked_for_wins() -> None:
     )
     assert (made.batch_size, made.num_batches, made.time_budget_s, made.num_warmup_batches) == (3, 7, None, 0)
     assert (made.data_format, made.grad_reduce, made.learning_rate, made.seed) == ("NCHW", "sum", 0.5, 9)
+
+
+def test_xla_on_cpu_devices_is_said_to_be_slower_before_the_run_compiles() -> None:
+    compiled = Precision(xla=True)
+    says = spec(backend="cpu", precision=compiled).says
+    assert says[1].startswith("--xla is usually slower on CPU devices")
+    assert not any(
+        "--xla" in one for one in (*spec(backend="cpu").says, *spec((0, 1), precision=compiled).says)
+    )
 
 
 def test_a_drill_is_the_first_thing_that_is_said_of_a_run() -> None:

@@ -360,6 +360,9 @@ def test_of_a_busy_host_the_first_line_says_that_the_speed_is_not_reliable(count
     assert lines[1].startswith("alexnet on 2 CPU devices")
     assert "±" not in lines[0]
     assert lines[-1] == "Next: run it again when the host is idle; top shows what uses it."
+    changed = busy(summarise(stream(cpu_devices(2), steps_of((20, 0.1), (20, 0.2)))))
+    assert changed.speed_change is not None
+    assert not any("Slowed" in line for line in short(changed)), "as other programs did it"
     repeats = document_text(repeats_document(combine([result, result], 2)), 120)
     assert repeats.startswith("NOT RELIABLE: in 2 of 2 repeats other programs used 90 % of the CPU.")
 
