@@ -89,7 +89,7 @@ class RunFolders:
         share = (
             ""
             if cell.other_cpu_share is None
-            else f" (other programs used {100 * cell.other_cpu_share:.0f} % of the CPU)"
+            else f" (other programs used {100 * cell.other_cpu_share:.0f}% of the CPU)"
         )
         return (f"{BUSY}{share}",)
 

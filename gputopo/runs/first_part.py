@@ -17,10 +17,10 @@ from gputopo.runs.speed import MAD_TO_SIGMA, RunningThroughput
 from gputopo.values.run.events import Step
 from gputopo.values.run.result import SpeedChange
 
-# A smaller difference is no warm-up; runs on an idle machine repeat within 1 to 2 %. Ours.
+# A smaller difference is no warm-up; runs on an idle machine repeat within 1 to 2%. Ours.
 LEVEL_SHARE = 0.05
-# Simulated runs of 12 to 300 steps with 1 to 20 % of noise: with 8 steps as many parts are found in noise
-# alone as with 20 (1 % of the runs), and changes in runs of 16 steps are found as well.
+# Simulated runs of 12 to 300 steps with 1 to 20% of noise: with 8 steps as many parts are found in noise
+# alone as with 20 (1% of the runs), and changes in runs of 16 steps are found as well.
 MIN_STEPS = 8
 HEAD_STEPS = 5  # the median of five ignores two outliers
 # A slope is looked at over so many steps: a slow ramp must not pass because few steps were seen. Ours.

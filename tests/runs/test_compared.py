@@ -122,12 +122,12 @@ def test_a_run_that_is_not_as_fast_as_its_autotune_says_so_and_why() -> None:
     idle = summarise(stream(cpu_devices(2), [step(number, [(0.0, 0.1)] * 2) for number in range(1, 40)]))
     assert tuned(idle, 1.04) == []
     assert tuned(idle, 1.6) == [
-        "This run reached 160 images/sec, 38 % less than --autotune measured: "
+        "This run reached 160 images/sec, 38% less than --autotune measured: "
         "nothing that was sampled shows why; repeat the run."
     ]
-    load = HostSummary(samples=2, busy="other programs used 54 % of the CPU")
+    load = HostSummary(samples=2, busy="other programs used 54% of the CPU")
     (says,) = tuned(msgspec.structs.replace(idle, host_load=load), 1.6)
-    assert says.endswith("38 % less than --autotune measured: other programs used 54 % of the CPU.")
+    assert says.endswith("38% less than --autotune measured: other programs used 54% of the CPU.")
 
 
 def invented(computes: tuple[float, ...], **changed: Any) -> tuple[Result, Plan]:
@@ -330,8 +330,8 @@ def test_other_work_or_a_failed_run_judges_nothing(other: Result) -> None:
 def test_the_words_hold_both_rates_and_what_is_lost() -> None:
     found = judge_rates(3058, 8560)  # alexnet, real against synthetic, of a published table
     assert found.verdict == "input"
-    assert "3058.0 images/sec against 8560.0" in found.says
-    assert "64 % less" in found.says
+    assert "3,058.0 images/sec against 8,560.0" in found.says
+    assert "64% less" in found.says
 
 
 @given(RATES, RATES)
@@ -357,5 +357,5 @@ def test_training_is_judged_by_its_waiting_and_not_by_its_own_rate(
 ) -> None:
     found = judge_waiting(share, 100.0, alone)
     assert found.verdict == judged
-    assert f"{100 * share:.1f} % of the steps' time" in found.says
+    assert f"{100 * share:.1f}% of the steps' time" in found.says
     assert found.headroom == (None if alone is None else alone / 100)

@@ -79,7 +79,7 @@ def test_a_very_long_run_is_looked_at_only_at_its_beginning() -> None:
 
 
 def steps_of(*levels: tuple[int, float]) -> list[Step]:
-    """Steps of two towers, 16 images each: so many of so many seconds, with 1 % of noise."""
+    """Steps of two towers, 16 images each: so many of so many seconds, with 1% of noise."""
     rng = random.Random(1)
     seconds = [level * (1 + rng.gauss(0, 0.01)) for count, level in levels for _ in range(count)]
     return [step(number, [(0.0, took)] * 2) for number, took in enumerate(seconds, 1)]

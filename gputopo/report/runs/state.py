@@ -151,9 +151,9 @@ class RunState:
         known = [one.percent for one in devices if one.percent is not None]
         seen = at_most(max(known)) if known else ""
         if all(one.word == EVEN for one in devices):
-            return f"no slow device, above {seen} % excluded" if seen else "no slow device any more"
+            return f"no slow device, above {seen}% excluded" if seen else "no slow device any more"
         is_known = len(known) == len(devices) and max(known) <= MAX_SEEN
-        return "no slow device so far" + (f"; only above {seen} % would show" if is_known else "")
+        return "no slow device so far" + (f"; only above {seen}% would show" if is_known else "")
 
     def _looks_slow(self) -> str | None:
         """Return how much slower than it should be the slowest device looks, if that is much."""
@@ -166,7 +166,7 @@ class RunState:
         under = 100 * (1 - pace)
         if under <= EVEN_PERCENT:
             return None
-        return f"{label_of(device)} looks {percent(under)} % slower; this is not proven so far"
+        return f"{label_of(device)} looks {percent(under)}% slower; this is not proven so far"
 
     @property
     def busy(self) -> str | None:
@@ -336,7 +336,7 @@ class RunState:
         if steps := self._spec.get("num_batches"):
             return f"{done} of {steps}{self._left()}"
         if self._ends_early:
-            return f"{done}, until the speed is known to {100 * self._spec['max_error']:g} %{self._left()}"
+            return f"{done}, until the speed is known to {100 * self._spec['max_error']:g}%{self._left()}"
         if budget_s := self._spec.get("time_budget_s"):
             return f"{done}, for {units.seconds(budget_s)}{self._left()}"
         return str(done)
@@ -364,7 +364,7 @@ def _slow_words(devices: Sequence[Device], slow: Sequence[Standing]) -> Iterator
         names[own[0].tower] = host_name(own)
     for one in slow:
         if (name := names.get(one.tower)) is not None:
-            by = "" if one.percent is None else f" by {percent(one.percent)} %"
+            by = "" if one.percent is None else f" by {percent(one.percent)}%"
             yield f"{name} slow{by}" + ("" if one.cause is None else f" ({one.cause})")
 
 
@@ -417,9 +417,9 @@ def steps_words(numbers: Sequence[int]) -> str:
 
 def evaluated_words(event: Evaluated) -> str:
     """Write how well a model did: `top-1 71.20 %, top-5 90.10 %, loss 1.2, 50000 examples (imagenet)`."""
-    top5 = "" if event.top5 is None else f", top-5 {100 * event.top5:.2f} %"
+    top5 = "" if event.top5 is None else f", top-5 {100 * event.top5:.2f}%"
     after = "" if event.steps is None else f" after {units.counted(event.steps, 'step')}"
     return (
-        f"top-1 {100 * event.top1:.2f} %{top5}, loss {units.loss(event.loss)}, "
+        f"top-1 {100 * event.top1:.2f}%{top5}, loss {units.loss(event.loss)}, "
         f"{event.examples} examples ({event.data}){after}"
     )

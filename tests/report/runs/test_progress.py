@@ -110,11 +110,11 @@ def test_the_display_shows_steps_speed_and_a_bar_for_each_device() -> None:
     assert [round(pace, 2) for _, pace in state.paces()] == [1.0, 0.52]  # 110 ms against 210 ms
     lines = drawn(state).splitlines()
     assert "76.2 images/sec now, 76.2 on average" in lines[0]
-    assert lines[1].rstrip() == "verdict: GPU 1 looks 48 % slower; this is not proven so far"
+    assert lines[1].rstrip() == "verdict: GPU 1 looks 48% slower; this is not proven so far"
     assert f"{state.running.steps} of 20" in lines[2]
     assert lines[3].startswith("GPU 0")
-    assert lines[3].rstrip().endswith("100 % of the best  1700 MHz")
-    assert lines[4].rstrip().endswith("52 % of the best  1700 MHz")
+    assert lines[3].rstrip().endswith("100% of the best  1700 MHz")
+    assert lines[4].rstrip().endswith("52% of the best  1700 MHz")
     assert lines[3].count("━") > 1.8 * lines[4].count("━") > 0
 
 
@@ -140,12 +140,12 @@ def judged(run: InventedRun, standings: Standings, devices: tuple[Device, ...] =
     ("standings", "words"),
     [
         ((), "too few steps for a verdict"),
-        ((("even", 2.1, None), ("even", 2.91, None)), "no slow device, above 3.0 % excluded"),
-        ((("even", 2.1, None), ("slow", 12.3, "power-cap")), "GPU 1 slow by 12 % (power-cap)"),
-        ((("slow", 4.0, None), ("slow", 12.3, None)), "GPU 0 slow by 4.0 %, GPU 1 slow by 12 %"),
+        ((("even", 2.1, None), ("even", 2.91, None)), "no slow device, above 3.0% excluded"),
+        ((("even", 2.1, None), ("slow", 12.3, "power-cap")), "GPU 1 slow by 12% (power-cap)"),
+        ((("slow", 4.0, None), ("slow", 12.3, None)), "GPU 0 slow by 4.0%, GPU 1 slow by 12%"),
         (
             (("even", 2.1, None), ("cannot tell", 8.13, None)),
-            "no slow device so far; only above 8.2 % would show",
+            "no slow device so far; only above 8.2% would show",
         ),
         ((("even", 0.3, None), ("cannot tell", None, None)), "no slow device so far"),
         ((("even", None, None), ("even", None, None)), "no slow device any more"),
@@ -161,8 +161,8 @@ def test_the_verdict_so_far_is_in_the_fields_words(standings: Standings, words: 
 )
 def test_the_verdict_so_far_does_not_contradict_the_bars(standings: Standings) -> None:
     state = judged(InventedRun(2, slow={1: 0.22}, noise=EQUAL.noise), standings)
-    assert "80 % of the best" in drawn(state)
-    assert state.verdict_words() == "GPU 1 looks 20 % slower; this is not proven so far"
+    assert "80% of the best" in drawn(state)
+    assert state.verdict_words() == "GPU 1 looks 20% slower; this is not proven so far"
 
 
 def test_devices_that_share_the_cores_have_a_verdict_only_if_one_is_proven_to_be_slow() -> None:
@@ -171,7 +171,7 @@ def test_devices_that_share_the_cores_have_a_verdict_only_if_one_is_proven_to_be
         "CPU devices share the cores: differences between them are not judged"
     )
     proven = judged(RUN, (("even", 2.1, None), ("slow", 48.0, None)), cpu_devices(2))
-    assert proven.verdict_words() == "CPU device 1 slow by 48 %"
+    assert proven.verdict_words() == "CPU device 1 slow by 48%"
 
 
 def busy_from(step: int, others: float = 0.9) -> list[Event]:
@@ -187,7 +187,7 @@ def busy_from(step: int, others: float = 0.9) -> list[Event]:
 def test_a_speed_beside_other_programs_is_called_not_reliable_first_and_also_of_a_short_run(
     step: int,
 ) -> None:
-    says = "NOT RELIABLE: other programs used 90 % of the CPU"
+    says = "NOT RELIABLE: other programs used 90% of the CPU"
     state = RunState()
     for event in busy_from(step)[:-3]:
         state.add(event)
@@ -214,7 +214,7 @@ def test_no_line_wraps_and_a_device_has_what_fits_into_its_line(width: int) -> N
     lines = drawn(state, width).splitlines()
     assert len(lines) == 5
     assert max(len(line.rstrip()) for line in lines) <= width
-    facts = ["52 %", "1500 MHz", "power limit", "83 C", "150 W", "PCIe gen 3 x8"]
+    facts = ["52%", "1500 MHz", "power limit", "83 C", "150 W", "PCIe gen 3 x8"]
     shown = [fact for fact in facts if fact in lines[4]]
     assert shown == facts[: len(shown)]
     assert len(shown) >= (6 if width >= 100 else 3)
@@ -400,5 +400,5 @@ def test_the_display_shows_what_the_gpus_reported_last() -> None:
     not_asked = GpuSample(gpu=0, graphics_mhz=1670, power_w=149.0)
     state.add(Sample(time_s=2.0, gpus=(not_asked, GpuSample(gpu=1, lost=True))))
     first, second = (line for line in drawn(state).splitlines() if "of the best" in line)
-    assert first.endswith("100 % of the best  1670 MHz  71 C  149 W")
+    assert first.endswith("100% of the best  1670 MHz  71 C  149 W")
     assert second.rstrip().endswith("of the best  lost")
