@@ -347,6 +347,25 @@ def test_cpu_devices_have_a_verdict_only_if_a_difference_is_proven() -> None:
     assert not any("share the cores" in line for line in short(summarise(stream(hosts, steps_of((40, 0.1))))))
 
 
+# Noise and number of steps as in runs of three models on two idle cores.
+@pytest.mark.parametrize(
+    ("noise", "count"),
+    [
+        (Noise(common=0.15, own=0.05), 300),  # lenet: 20 s
+        (Noise(common=0.05, own=0.02, stalls=0.0), 30),  # resnet20: until the speed is known
+        (Noise(common=0.02, own=0.01, stalls=0.0, drift=0.02, memory=0.9), 12),  # alexnet
+    ],
+    ids=["lenet", "resnet20", "alexnet"],
+)
+def test_no_run_on_idle_cpu_devices_ends_in_a_cannot_tell(noise: Noise, count: int) -> None:
+    for seed in range(20):
+        steps = InventedRun(2, noise=noise, seed=seed).steps(count)
+        lines = short(summarise(stream(cpu_devices(2), steps)))
+        assert re.match(r"[\d.]+ images/sec ± [\d.]+: alexnet on 2 CPU devices", lines[0])
+        assert "CPU devices share the cores: differences between them are not judged." in lines
+        assert not re.search("annot tell|not proven|--num-batches|RELIABLE", "\n".join(lines))
+
+
 def busy(result: Result) -> Result:
     load = HostSummary(samples=2, other_cpu_share=0.9, busy="other programs used 90% of the CPU")
     return msgspec.structs.replace(result, host_load=load)
