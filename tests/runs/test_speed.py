@@ -101,7 +101,11 @@ def test_a_speed_is_known_if_its_error_is_small_after_enough_steps() -> None:
     running = RunningThroughput()
     for number in range(1, MIN_COUNTED + 1):
         assert not running.is_known_to(0.01)
-        running.add(step(number, [(0, 1)], seconds=0.1))
+        running.add(step(number, [(0, 1)], seconds=0.2))
     assert running.is_known_to(0.01)
-    running.add(step(MIN_COUNTED + 1, [(0, 1)], seconds=0.2))
+    running.add(step(MIN_COUNTED + 1, [(0, 1)], seconds=0.4))
     assert not running.is_known_to(0.01)
+    short = RunningThroughput()
+    for number in range(1, MIN_COUNTED + 1):
+        short.add(step(number, [(0, 1)], seconds=0.01))
+    assert not short.is_known_to(0.01), "noise that lasts for a second does not show in a tenth"

@@ -142,7 +142,8 @@ def test_no_step_is_begun_that_would_go_beyond_the_time_budget(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("seconds", "counted"),
     [
-        ([0.1] * 500, MIN_COUNTED),  # the speed is known at once
+        ([0.2] * 500, MIN_COUNTED),  # the speed is known at once
+        ([0.11] * 500, 19),  # after 2 s at least
         ([0.5, 1.5] * 100, 20),  # never known to 1%: 20 s
         ([4.0, 6.0] * 50, MIN_COUNTED),  # 12 steps, though they take a minute
         ([9.0, 11.0] * 50, 6),  # no more than a minute
@@ -160,13 +161,13 @@ def test_counting_by_error_takes_12_steps_at_least_20_s_at_most_and_a_minute_for
 
 
 def test_counting_by_error_ends_when_the_error_is_small_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Speeds 3% apart from their mean: 9 steps would do, of 9% it takes 81."""
+    """Speeds 3% away from their mean: 9 steps would do; 9% away it takes 81."""
     spec = cpu_spec(
         num_warmup_batches=1, num_batches=None, time_budget_s=20.0, max_error=0.01, max_batches=None
     )
-    few, _, _ = taken(spec, Clocked(monkeypatch, [0.1, *[0.1 / 1.03, 0.1 / 0.97] * 250]))
+    few, _, _ = taken(spec, Clocked(monkeypatch, [0.2, *[0.2 / 1.03, 0.2 / 0.97] * 50]))
     assert numbers(few)[-1][0] == MIN_COUNTED
-    more, _, _ = taken(spec, Clocked(monkeypatch, [0.1, *[0.1 / 1.09, 0.1 / 0.91] * 250]))
+    more, _, _ = taken(spec, Clocked(monkeypatch, [0.2, *[0.2 / 1.09, 0.2 / 0.91] * 50]))
     assert 81 <= numbers(more)[-1][0] <= 90
 
 
