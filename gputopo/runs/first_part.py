@@ -1,14 +1,12 @@
 """The first part of a run, before its speed was steady: a warm-up if it was slower, else a change. Pure.
 
-A run is steady after k steps if the medians of the first few of the others, of their first half and of their
-second half agree, and the robust slope (H. Theil, 1950; P. K. Sen, 1968) is small. A difference agrees if it
-is below `LEVEL_SHARE`, or if the noise of the steps explains it. Medians ignore single slow steps, so regular
-ones (a checkpoint every hundredth step) do not count. A ramp slower than the noise is not detected: more
-steps would be needed.
+It lasts as long as the medians of a few steps, one after the other, are away from the level of the last third
+of the run: by more than `LEVEL_SHARE`, and by more than the noise of the steps explains. Medians ignore
+single slow steps. A ramp that does not end is a change.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from statistics import median
 
 import msgspec
@@ -19,82 +17,21 @@ from gputopo.values.run.result import SpeedChange
 
 # A smaller difference is no warm-up; runs on an idle machine repeat within 1 to 2%. Ours.
 LEVEL_SHARE = 0.05
-# Simulated runs of 12 to 300 steps with 1 to 20% of noise: with 8 steps as many parts are found in noise
-# alone as with 20 (1% of the runs), and changes in runs of 16 steps are found as well.
-MIN_STEPS = 8
-HEAD_STEPS = 5  # the median of five ignores two outliers
-# A slope is looked at over so many steps: a slow ramp must not pass because few steps were seen. Ours.
-HORIZON_STEPS = 50
-# Limit of the search, which takes quadratic time; a warm-up that is longer is a drift.
-MAX_STEPS = 600
-# Blocks whose medians the slope is taken of, so that its cost does not grow with the run.
-MAX_BLOCKS = 30
+MIN_STEPS = 8  # of a run; fewer have no level
+# Steps of a median: three, which ignore one stall and show a few slow steps; and a part of all, which shows
+# smaller changes in more noise. Of 1,000 simulated runs of 12 to 300 steps without a change and with 1 to
+# 20% of independent noise, 1% have a first part; if 5% of noise last for ten steps, a third of the runs has.
+MIN_WINDOW, WINDOWS = 3, 10
 # A median of n values of normal noise scatters by this times sigma / sqrt(n).
 MEDIAN_EFFICIENCY = 1.2533
 SIGMAS = 3.0  # beyond this a difference is no noise
-MIN_FIRST = 2  # steps of a first part: one that is slow may be a stall
 # Of the counted steps: a slower part that is longer is no warm-up. Not measured; chosen because the rest,
 # which gives the speed, must be most of the run.
 MAX_WARMUP_SHARE = 0.25
+MAX_STEPS = 600  # that are searched, so that the memory of a long run has a limit
 
 HasCause = Callable[[int], bool]
 """Whether something that slows a run was sampled more often up to this counted step than after it."""
-
-
-def steady_from(seconds: Sequence[float]) -> int | None:
-    """Return the length of the shortest prefix after which the step times (in order) are steady.
-
-    None if there is none: too few steps, or they still change. At least `MIN_STEPS` steps follow it.
-    Only the first `MAX_STEPS` are looked at.
-    """
-    times = list(seconds[:MAX_STEPS])
-    for prefix in range(len(times) - MIN_STEPS + 1):
-        if _is_steady(times[prefix:]):
-            return _past_outliers(times, prefix)
-    return None
-
-
-def _is_steady(times: Sequence[float]) -> bool:
-    middle = len(times) // 2
-    later = times[middle:]
-    level = median(later)
-    sigma = MAD_TO_SIGMA * median(abs(time - level) for time in later)
-    if not _agree(median(times[:HEAD_STEPS]), level, sigma, HEAD_STEPS):
-        return False
-    if not _agree(median(times[:middle]), level, sigma, middle):
-        return False
-    blocks = _blocks(times)
-    change = abs(_slope(blocks)) * len(blocks) / len(times) * HORIZON_STEPS
-    # The slope of n values of noise scatters by sigma * sqrt(12 / n^3).
-    noise: float = SIGMAS * sigma * (12 / len(times) ** 3) ** 0.5 * HORIZON_STEPS
-    return change <= max(LEVEL_SHARE * level, noise)
-
-
-def _agree(found: float, level: float, sigma: float, count: int) -> bool:
-    noise: float = SIGMAS * MEDIAN_EFFICIENCY * sigma / count**0.5
-    return abs(found - level) <= max(LEVEL_SHARE * level, noise)
-
-
-def _blocks(times: Sequence[float]) -> list[float]:
-    """Return the medians of at most `MAX_BLOCKS` blocks of the same length."""
-    size = -(-len(times) // MAX_BLOCKS)
-    whole = len(times) // size * size  # a short last block would weigh as much as the others
-    return [median(times[begin : begin + size]) for begin in range(0, whole, size)]
-
-
-def _slope(values: Sequence[float]) -> float:
-    """Return the median slope of all pairs, per value."""
-    count = len(values)
-    return median((values[b] - values[a]) / (b - a) for a in range(count) for b in range(a + 1, count))
-
-
-def _past_outliers(times: Sequence[float], prefix: int) -> int:
-    """Return the prefix with the outliers that follow it, which the head's median ignores."""
-    rest = times[prefix:]
-    level = median(rest)
-    sigma = MAD_TO_SIGMA * median(abs(time - level) for time in rest)
-    limit = max(LEVEL_SHARE * level, SIGMAS * sigma)
-    return prefix + sum(1 for _ in takewhile(lambda time: abs(time - level) > limit, rest[: HEAD_STEPS // 2]))
 
 
 class FirstPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,22 +52,32 @@ def first_part(steps: Sequence[Step], has_cause: HasCause, *, detects_warmup: bo
     times = [step.seconds / max(step.images, 1) for step in steps]
     if len(times) < MIN_STEPS:
         return FirstPart(says=f"not determined: needs {MIN_STEPS} steps, has {len(times)}")
-    count = steady_from(times)
-    if count is None:
-        return FirstPart(says=f"not reached: step times were still changing after {len(times)} steps")
-    steady, rest = FirstPart(warmup=0), times[count:]
-    level = median(rest)
-    sigma = MAD_TO_SIGMA * median(abs(time - level) for time in rest)
-    before = median(times[:count]) if count else level
-    if count < MIN_FIRST or min(before, level) <= 0 or _agree(before, level, sigma, count):
-        return steady
+    count = max(_steps_away(times, window) for window in (MIN_WINDOW, max(MIN_WINDOW, len(times) // WINDOWS)))
+    before, after = (median(some) for some in (times[:count] or times, times[count:]))
+    if min(before, after) <= 0 or abs(before - after) <= LEVEL_SHARE * after:
+        return FirstPart(warmup=0)
     may_be_warmup = detects_warmup and count <= MAX_WARMUP_SHARE * len(times)
-    if before > level and may_be_warmup and not has_cause(count):
+    if before > after and may_be_warmup and not has_cause(count):
         return FirstPart(warmup=count, warmup_s=sum(step.seconds for step in steps[:count]))
-    if count < HEAD_STEPS:
-        return steady
-    change = SpeedChange(after_step=count, before=1 / before, after=1 / level)
+    change = SpeedChange(after_step=count, before=1 / before, after=1 / after)
     return FirstPart(change=change, says=f"the speed changed after {count} steps")
+
+
+def _steps_away(times: Sequence[float], window: int) -> int:
+    """Return the number of the first steps whose times are away from those of the last third.
+
+    By medians of so many steps.
+    """
+    last = times[-max(MIN_STEPS // 2, len(times) // 3) :]
+    level = median(last)
+    # By the differences of neighbours, in which a change of the level does not count.
+    sigma = MAD_TO_SIGMA * median(abs(a - b) for a, b in pairwise(times)) / 2**0.5
+    noise = SIGMAS * MEDIAN_EFFICIENCY * sigma * (1 / window + 1 / len(last)) ** 0.5
+    medians = (median(times[place : place + window]) for place in range(len(times) - window + 1))
+    away = takewhile(lambda time: abs(time - level) > max(LEVEL_SHARE * level, noise), medians)
+    count = sum(1 for _ in away)
+    # The first median that is not away has a little less than half of its steps before the change.
+    return count + (window - 1) // 2 if count else 0
 
 
 class SteadySpeed:
