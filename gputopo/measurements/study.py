@@ -173,10 +173,12 @@ def _avoid(figures: Figures) -> Iterator[str]:
 def _repeat(figures: Figures) -> Iterator[str]:
     """Yield how many cells are spoilt, by what."""
     measured = [cell for cell in without_drills(figures.cells) if cell.images_per_sec is not None]
-    spoilt = Counter(cell.spoilt.partition(" (")[0] for cell in measured if cell.spoilt)
-    for why, count in spoilt.items():
-        cells = f"all {count} cells" if count == len(measured) else f"{count} of {len(measured)} cells"
-        yield f"No verdict on {cells if count > 1 else 'one cell'}: {why}. Repeat."
+    spoilt = [cell.spoilt.partition(" (") for cell in measured if cell.spoilt]
+    for why, count in Counter(begin for begin, _, _ in spoilt).items():
+        of = f"all {count} cells" if count == len(measured) else f"{count} of {len(measured)} cells"
+        says = next(detail.rstrip(")") or why for begin, _, detail in spoilt if begin == why)
+        found = f"{of}: {why}" if len(measured) > 1 else says
+        yield f"NOT RELIABLE: {found}. Repeat."
 
 
 class UnreadFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,8 +40,25 @@ _CHECK_GPU = "gputopo inspect shows its clocks and what limits them"
 
 
 def with_prediction(result: Result, plan: Plan) -> Result:
-    """Return the result of a run with the comparison to the prediction of its plan, if there is one."""
-    return msgspec.structs.replace(result, prediction=against(result, plan))
+    """Return the result of a run with the comparison to the prediction of its plan, if there is one.
+
+    And to the short runs of `--autotune`, if its speed is not theirs.
+    """
+    says = (*result.says, *_against_autotune(result, plan))
+    return msgspec.structs.replace(result, prediction=against(result, plan), says=says)
+
+
+def _against_autotune(result: Result, plan: Plan) -> Iterator[str]:
+    """Yield how far a run is from the speed that was measured for its placement, and why."""
+    tuned, speed, load = plan.autotune, result.throughput, result.host_load
+    if tuned is None or tuned.winner is None or speed is None or result.replanned is not None:
+        return
+    gap = 1 - speed.median / (tuned.measured[tuned.winner].images_per_sec or speed.median)
+    if abs(gap) > NOISE:
+        busy = None if load is None else load.busy
+        why = busy or "nothing that was sampled shows why; repeat the run"
+        share = f"{100 * abs(gap):.0f}% {'less' if gap > 0 else 'more'}"
+        yield f"This run reached {speed.median:.4g} images/sec, {share} than --autotune measured: {why}."
 
 
 def against(result: Result, plan: Plan) -> AgainstPrediction | None:

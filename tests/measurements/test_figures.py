@@ -184,12 +184,20 @@ def test_a_spoilt_cell_has_its_figure_and_no_verdict(spoilt: dict[str, Any]) -> 
     bad = [run(one.images_per_sec, one.n_gpus, precision=one.precision, **spoilt) for one in runs]
     study = study_of(bad, title="t", earlier=runs[:1])
     assert {one.id for one in study.observations} <= {"conditions.other"}
-    assert study.headline.startswith("No verdict on all 3 cells: ")
+    assert study.headline.startswith("NOT RELIABLE: all 3 cells: ")
+    assert study_of(bad[:1], title="t").headline.startswith("NOT RELIABLE: ")
     assert study.figures.scalings
     assert not any(row.holds for table in study.figures.ratios for row in table.rows)
     assert not study.has_regression
     (cell,) = cells_of([bad[0], run(120)])  # repeated, so the spoilt one does not count
     assert (cell.images_per_sec, cell.spoilt) == (120, None)
+
+
+def test_the_first_line_on_a_single_run_says_what_others_used() -> None:
+    busy = run(100, conditions=[f"{BUSY} (other programs used 90% of the CPU)"])
+    assert study_of([busy], title="t").headline == (
+        "NOT RELIABLE: other programs used 90% of the CPU. Repeat."
+    )
 
 
 def test_slow_input_is_a_bottleneck_and_more_work_that_ran_faster_an_error() -> None:

@@ -170,8 +170,7 @@ def _training(result: Result) -> Iterator[RunFact]:
     yield RunFact(
         "steps", f"{result.steps} counted, {result.images} images, after a warm-up of {warmup}{took}"
     )
-    if result.steps:
-        yield _steady(result)
+    yield from _steady(result)
     if result.parameters:
         yield RunFact("parameters", f"{result.parameters:,}")
     # An evaluation has the loss and accuracy of all its examples.
@@ -189,13 +188,14 @@ def _training(result: Result) -> Iterator[RunFact]:
         yield RunFact("evaluation", evaluated_words(evaluated))
 
 
-def _steady(result: Result) -> RunFact:
-    within = 0 if result.steady_steps is None else result.steady_steps - result.warmup_steps
-    if within <= 0:
-        return RunFact("steady", result.steady)
-    more = f"with {units.counted(within, 'step')} that were counted"
-    text = f"{result.steady}, {more}: --num-warmup-batches {result.steady_steps} leaves them out"
-    return RunFact("steady", text, "yellow")
+def _steady(result: Result) -> Iterator[RunFact]:
+    """Yield a slower first part that the speed is without, or why the run was not steady."""
+    if result.steady_steps is None:
+        yield RunFact("steady", result.steady)
+    elif found := result.steady_steps - result.warmup_steps:
+        took = units.seconds((result.steady_s or 0.0) - (result.warmup_s or 0.0))
+        steps = "step was" if found == 1 else f"{found} steps were"
+        yield RunFact("warm-up", f"the first {steps} slower, for {took}; the speed is without them")
 
 
 def _times(result: Result) -> Iterator[RunFact]:

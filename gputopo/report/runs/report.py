@@ -6,6 +6,7 @@ from gputopo.report import units
 from gputopo.report.document import Document, Rows, Styled, Table, of_sections
 from gputopo.report.layout import ANOMALY_STYLE, Column, Span
 from gputopo.report.runs.facts import RunFact, run_facts
+from gputopo.report.runs.state import NOT_JUDGED, NOT_RELIABLE, share_cores
 from gputopo.runs.devices import is_cpu, label_of, place_name, short_name_of
 from gputopo.runs.repeats import Repeats
 from gputopo.runs.verdict.words import (
@@ -28,7 +29,7 @@ _OTHER_TASKS = {"forward": "forward passes", "eval": "evaluation", "input": "the
 
 
 # Rows of the figures that are shown without --verbose; warnings always are.
-_SHOWN = ("loss", "accuracy", "evaluation", "resumed", "checkpoints", "export", "trace")
+_SHOWN = ("warm-up", "loss", "accuracy", "evaluation", "resumed", "checkpoints", "export", "trace")
 
 
 def run_document(result: Result, *, verbose: bool = True) -> Document:
@@ -46,20 +47,40 @@ def run_document(result: Result, *, verbose: bool = True) -> Document:
     facts = Rows(tuple((one.name, one.text) for one in found), tuple(one.style for one in found))
     return of_sections(
         [
-            ("", [Styled(f"{_headline(result)}{title(result)}", "bold"), *failure]),
+            ("", [*_headline(result), *failure]),
             ("", [*says, *(Styled(text, "") for text in result.says)]),
             ("", [device_table(result)] if result.devices else []),
             ("", [facts] if found else []),
+            ("", [Styled(f"Next: {text}", "") for text in _next_step(result)]),
         ]
     )
 
 
-def _headline(result: Result) -> str:
+def _headline(result: Result) -> list[Styled]:
+    """Return the speed and what ran; of a busy host first that the speed is not reliable."""
+    speed = speed_words(result)
+    if speed is None:
+        none = "" if result.failure else "No speed, as no step was counted: "
+        return [Styled(f"{none}{title(result)}", "bold")]
+    if _busy(result):
+        return [Styled(f"{speed}.", ANOMALY_STYLE), Styled(title(result), "bold")]
+    return [Styled(f"{speed}: {title(result)}", "bold")]
+
+
+def speed_words(result: Result) -> str | None:
+    """Return "38.3 images/sec ± 0.40", or why it is not reliable; None: there is none."""
     speed = result.throughput
     if speed is None:
-        return "" if result.failure else "No speed, as no step was counted: "
-    mean, error = units.images_per_sec(speed.mean), units.images_per_sec(speed.uncertainty)
-    return f"{mean} images/sec \N{PLUS-MINUS SIGN} {error}: "
+        return None
+    mean = f"{units.images_per_sec(speed.mean)} images/sec"
+    if busy := _busy(result):
+        return f"{mean}, {NOT_RELIABLE}: {busy}"
+    return f"{mean} \N{PLUS-MINUS SIGN} {units.images_per_sec(speed.uncertainty)}"
+
+
+def _busy(result: Result) -> str | None:
+    """Return what kept the host busy, so that the speed is not reliable; None: nothing."""
+    return None if result.host_load is None else result.host_load.busy
 
 
 def title(result: Result, *, ended: bool = True) -> str:
@@ -104,7 +125,11 @@ def verdict_lines(result: Result, *, verbose: bool = True) -> list[Span]:
             is_of_host = others or first.verdict.part == NETWORK
             name = f"host {first.device.host}" if is_of_host else short_name_of(first.device)
             lines.append((f"{costs(name, first.verdict.cost)}.", ANOMALY_STYLE))
-    lines += _not_slow_lines(result, others=bool(lines))
+    lines += _change_lines(result)
+    if share_cores([row.device for row in result.devices]):
+        lines += [] if result.anomalies else [(f"{NOT_JUDGED}.", "")]
+    else:
+        lines += _not_slow_lines(result, others=bool(result.anomalies))
     whole = result.run_verdict
     # Without a figure it was compared with nothing.
     if whole is not None and (verbose or whole.percent_under is not None):
@@ -117,6 +142,20 @@ def verdict_lines(result: Result, *, verbose: bool = True) -> list[Span]:
 def _slow_says(result: Result) -> list[str]:
     """Return the sentences on slow devices; that on a host, which all its devices have, once."""
     return list(dict.fromkeys(anomaly.says for anomaly in result.anomalies))
+
+
+def _change_lines(result: Result) -> list[Span]:
+    """Return how the speed changed, unless a verdict has it, or other programs changed it."""
+    change = result.speed_change
+    if change is None or _busy(result):
+        return []
+    verdicts = (result.run_verdict, *(row.verdict for row in result.devices))
+    if any(one is not None and one.word == SLOW and one.from_step is not None for one in verdicts):
+        return []
+    speeds = f"from {units.images_per_sec(change.before)} to {units.images_per_sec(change.after)} images/sec"
+    verb, how = ("Slowed", "slower") if change.after < change.before else ("Sped up", "faster")
+    share = percent(100 * abs(1 - change.after / change.before))
+    return [(f"{verb} {speeds} after step {change.after_step:,} ({share}% {how}).", "yellow")]
 
 
 def run_verdict_line(verdict: Verdict) -> Span:
@@ -218,12 +257,28 @@ def failure_lines(result: Result) -> list[str]:
     return lines
 
 
+def _next_step(result: Result) -> Iterator[str]:
+    """Yield what to do after a run that completed, as a sentence; nothing if a line before says it."""
+    if result.status != "complete" or result.throughput is None:
+        return
+    if _busy(result):
+        yield "run it again when the host is idle; top shows what uses it."
+    elif result.backend == "cpu":
+        other = f"gputopo plan --from 7gforce --model {result.spec.get('model')}"
+        yield f"gputopo report compares your runs; {other} plans for a machine with GPUs."
+    elif result.anomalies and not result.drills:
+        yield "gputopo screen trains on each GPU alone and shows whether one is slow by itself."
+
+
 def repeats_document(repeats: Repeats) -> Document:
     """Return the report of repeated runs: what ran, each repeat with how it ended, mean and spread."""
     first = repeats.runs[:1]
     says = [Styled(said, "") for run in first for said in run.says]
+    busy = [found for run in repeats.runs if (found := _busy(run))]
+    doubt = f"{NOT_RELIABLE}: in {len(busy)} of {len(repeats.runs)} repeats {'; '.join(busy[:1])}."
     return of_sections(
         [
+            ("", [Styled(doubt, ANOMALY_STYLE)] if busy else []),
             ("", [*(Styled(title(run, ended=False), "bold") for run in first), *says]),
             ("", [_repeat(number, run) for number, run in enumerate(repeats.runs, 1)]),
             ("", [Styled(_together(repeats), "bold")]),
@@ -238,10 +293,7 @@ def _repeat(number: int, run: Result) -> Styled:
     speed = run.throughput
     if speed is None:
         return Styled(f"repeat {number}  not measured: no step after the warm-up", "")
-    text = (
-        f"repeat {number}  {units.images_per_sec(speed.mean)} images/sec "
-        f"± {units.images_per_sec(speed.uncertainty)}, median {units.images_per_sec(speed.median)}"
-    )
+    text = f"repeat {number}  {speed_words(run)}, median {units.images_per_sec(speed.median)}"
     marked = f"  ! {'; '.join(_slow_says(run))}" if run.anomalies else ""
     return Styled(text + marked, ANOMALY_STYLE if marked else "")
 
@@ -305,12 +357,10 @@ def _columns(result: Result) -> list[Column]:
     columns.append(left("link", [link_name(row.device.hop_to_variables) for row in rows]))
     if any(drilled := [_drills_of(row, result) for row in rows]):
         columns.append(left("drill", drilled))
-    if any(row.verdict for row in rows):
+    if any(row.verdict for row in rows) and (result.anomalies or not share_cores([r.device for r in rows])):
         columns.append(left("verdict", [_verdict(row) for row in rows]))
         if any(row.verdict and row.verdict.causes for row in rows):
             columns.append(left("cause", [_cause(row) for row in rows]))
-    elif any(row.anomaly for row in rows):  # of a result that has no verdicts yet
-        columns.append(left("", ["!" if row.anomaly else "" for row in rows]))
     if gpu_run:
         core = [units.clock(row.graphics_mhz, row.graphics_percent) for row in rows]
         memory = [units.clock(row.memory_mhz, row.memory_percent) for row in rows]
@@ -377,11 +427,8 @@ def program_lines(result: Result) -> Iterator[str]:
     speed = result.throughput
     if speed is not None:
         first = units.counted(result.warmup_steps, "step")
-        yield (
-            f"{units.images_per_sec(speed.mean)} images/sec ± {units.images_per_sec(speed.uncertainty)}, "
-            f"median {units.images_per_sec(speed.median)}, over {units.counted(result.steps, 'step')} "
-            f"after {first} of warm-up"
-        )
+        middle, steps = units.images_per_sec(speed.median), units.counted(result.steps, "step")
+        yield f"{speed_words(result)}, median {middle}, over {steps} after {first} of warm-up"
     if any(row.images_per_sec is not None for row in result.devices):
         yield from (text for text, _ in verdict_lines(result))
     elif result.run_verdict is not None:

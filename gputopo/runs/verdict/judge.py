@@ -93,7 +93,7 @@ def judge(
 
     `mode`: its `variable_update`. `expected`: its speed; `unexpected`: why that is not known.
     """
-    hosts = _host_loads(paces)
+    hosts = paces.hosts.summaries(paces.devices)
     host = next((one for one in hosts.values() if one.busy is not None), hosts.get(0))
     found = differences(paces)
     verdicts = {
@@ -136,20 +136,6 @@ def judge(
         host=host,
         cost=cost_of(slow) or next((one.cost for one in costing.values() if one.part == NETWORK), None),
     )
-
-
-def _host_loads(paces: Paces) -> dict[int, HostSummary]:
-    """Return the load of each host that was sampled, by rank; of several, `busy` names the host."""
-    on_cpu = bool(paces.devices) and all(is_cpu(device) for device in paces.devices)
-    found = {}
-    for rank, record in paces.hosts.items():
-        own = [device for device in paces.devices if device.rank == rank]
-        load = record.summary(cpu_devices=len(own) if on_cpu else 0)
-        if load is not None and load.busy is not None and own and own[0].host is not None:
-            load = _replace(load, busy=f"on {own[0].host} {load.busy}")
-        if load is not None:
-            found[rank] = load
-    return found
 
 
 def _on_network(paces: Paces, device: Device, slow: SlowNetwork, busy: str | None) -> Verdict:

@@ -97,7 +97,7 @@ GIVEN: list[tuple[dict[str, Any], str, Any]] = [
     ({"num_intra_threads": 1}, "runtime.intra_threads", 1),
     ({"num_inter_threads": 2}, "runtime.inter_threads", 2),
     ({"num_warmup_batches": "4"}, "num_warmup_batches", 4),
-    ({"num_warmup_batches": "auto"}, "detect_warmup", True),
+    ({"num_warmup_batches": "auto"}, "min_warmup_s", 1.0),
     ({"batch_size": 3}, "batch_size", 3),
     ({"batch_size": "3,5"}, "batch_size", (3, 5)),
     ({"num_batches": 9}, "num_batches", 9),

@@ -7,14 +7,16 @@ import pytest
 from gputopo.captures.recording import read_bundled
 from gputopo.launch.spec.job_spec import Backend
 from gputopo.launch.spec.prepare import (
-    CPU_MAX_BATCHES,
+    CPU_BATCHES,
+    CPU_MAX_ERROR,
     CPU_TIME_BUDGET_S,
+    MIN_WARMUP_S,
     SMALL_BYTES,
     reduced_by_strategy,
     spec_of,
     without_nccl,
 )
-from gputopo.launch.spec.run_spec import Data, Exchange, Lifecycle, RunSpec
+from gputopo.launch.spec.run_spec import Data, Exchange, Lifecycle, Precision, RunSpec
 from gputopo.launch.spec.target import Target
 from gputopo.planner import Request
 from gputopo.planner import plan as make_plan
@@ -107,18 +109,25 @@ def test_replicated_without_gpus_reduces_by_copy_and_independent_reduces_nothing
     assert cpu_plan("alexnet", variable_update="independent").choice.all_reduce is None
 
 
-def test_the_cpu_defaults_end_by_the_clock_and_the_gpu_defaults_by_count() -> None:
+def test_counting_ends_on_cpu_devices_when_the_speed_is_known_and_on_gpus_by_count() -> None:
     load = require("alexnet")
     on_cpu = spec(backend="cpu")
-    assert (on_cpu.num_batches, on_cpu.time_budget_s, on_cpu.max_batches) == (
-        None,
-        CPU_TIME_BUDGET_S,
-        CPU_MAX_BATCHES,
-    )
+    assert (on_cpu.num_batches, on_cpu.batch_limit) == (None, None)
+    assert (on_cpu.time_budget_s, on_cpu.max_error) == (CPU_TIME_BUDGET_S, CPU_MAX_ERROR)
     assert (on_cpu.batch_size, on_cpu.num_warmup_batches, on_cpu.data_format) == (load.cpu_batch, 3, "NHWC")
     on_gpu = spec((0, 1))
-    assert (on_gpu.num_batches, on_gpu.time_budget_s) == (100, None)
+    assert (on_gpu.num_batches, on_gpu.time_budget_s, on_gpu.max_error) == (100, None, None)
     assert (on_gpu.batch_size, on_gpu.num_warmup_batches, on_gpu.data_format) == (load.gpu_batch, 10, "NCHW")
+    assert on_cpu.min_warmup_s == on_gpu.min_warmup_s == MIN_WARMUP_S
+
+
+def test_a_number_of_steps_and_checkpoints_make_a_run_exact_and_a_number_of_warm_up_steps_fixes_it() -> None:
+    counted = spec(backend="cpu", num_batches=7)
+    assert (counted.batch_limit, counted.max_error, counted.min_warmup_s) == (7, None, 0.0)
+    saved = spec(backend="cpu", lifecycle=Lifecycle(checkpoints="/c"))
+    assert (saved.batch_limit, saved.max_error, saved.min_warmup_s) == (CPU_BATCHES, None, 0.0)
+    assert spec(backend="cpu", num_warmup_batches=5).min_warmup_s is None
+    assert spec((0, 1), num_warmup_batches=5).min_warmup_s is None
 
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
@@ -151,6 +160,15 @@ def test_what_was_asked_for_wins() -> None:
     )
     assert (made.batch_size, made.num_batches, made.time_budget_s, made.num_warmup_batches) == (3, 7, None, 0)
     assert (made.data_format, made.grad_reduce, made.learning_rate, made.seed) == ("NCHW", "sum", 0.5, 9)
+
+
+def test_xla_on_cpu_devices_is_said_to_be_slower_before_the_run_compiles() -> None:
+    compiled = Precision(xla=True)
+    says = spec(backend="cpu", precision=compiled).says
+    assert says[1].startswith("--xla is usually slower on CPU devices")
+    assert not any(
+        "--xla" in one for one in (*spec(backend="cpu").says, *spec((0, 1), precision=compiled).says)
+    )
 
 
 def test_a_drill_is_the_first_thing_that_is_said_of_a_run() -> None:

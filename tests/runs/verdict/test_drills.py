@@ -152,7 +152,7 @@ def test_nobody_is_accused(trainer: Trainer, seed: int) -> None:
 def test_beside_a_busy_host_the_host_is_the_verdict() -> None:
     trainer = Trainer(devices=cpu_devices(2), slow={1: slower(20)}, other_cpu=lambda step: 0.61)
     found = judged(trainer, 100).devices[1]
-    assert (found.word, found.why) == ("cannot tell", "other programs took 61% of the CPU")
+    assert (found.word, found.why) == ("cannot tell", "other programs used 61% of the CPU")
     assert "looks 20% slower" in found.says
 
 
@@ -216,8 +216,8 @@ def test_a_run_that_is_slow_beside_a_busy_host_is_not_called_slow(expected: Expe
     start = 0 if expected else 300
     all_slow = {tower: slower_since(start, 15) for tower in range(4)}
     found = there(judged(Trainer(slow=all_slow, other_cpu=lambda step: 0.95), 500, expected).run)
-    assert (found.word, found.why) == ("cannot tell", "other programs took 95% of the CPU")
-    assert found.says.startswith("Cannot tell: other programs took 95% of the CPU (the run ")
+    assert (found.word, found.why) == ("cannot tell", "other programs used 95% of the CPU")
+    assert found.says.startswith("Cannot tell: other programs used 95% of the CPU (the run ")
     idle = there(judged(Trainer(slow=all_slow, other_cpu=lambda step: 0.05), 500, expected).run)
     assert idle.word == "slow"
 
