@@ -281,7 +281,7 @@ class PciNode(Value, frozen=True):
     max_width: int | None = None
     acs: bool | None = None  # access control redirects peer traffic through the root complex
     aer: dict[str, int] | None = None
-    name: str | None = None  # as lspci or hwloc call it
+    name: str | None = None  # as lspci reports it
 
 
 class Contradiction(Value, frozen=True):
