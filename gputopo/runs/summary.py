@@ -144,9 +144,7 @@ class Summary:
                 self._rare[CheckpointSaved] = [*there, event]
             case _ if isinstance(event, _KEPT):
                 self._rare.setdefault(type(event), []).append(event)
-                if isinstance(event, Traced):
-                    self._noticed |= dict.fromkeys(event.says)
-                elif isinstance(event, Replanned):
+                if isinstance(event, Replanned):
                     self._noticed[event.says] = None
 
     def _compare_processes(self, step: Step) -> None:

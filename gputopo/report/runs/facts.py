@@ -9,7 +9,6 @@ from gputopo.report.runs.state import evaluated_words, steps_words
 from gputopo.runs.devices import place_name, short_name_of
 from gputopo.runs.ran import OWN_TRAINER
 from gputopo.values.run.batches import as_typed, plain
-from gputopo.values.run.events import DeviceTimes
 from gputopo.values.run.result import AgainstPrediction, DeviceResult, Exchanged, Result
 
 # Every tower applies the same reduced gradients, bit for bit, so the copies of the variables stay equal.
@@ -252,22 +251,6 @@ def _files(result: Result) -> Iterator[RunFact]:
         took = f"{units.milliseconds(1000 * traced.seconds)} ms"
         took = took if len(traced.steps) == 1 else f"{took} together"
         yield RunFact("trace", f"{steps_words(traced.steps)}, {took}: {traced.path}")
-        for device in traced.devices:
-            name = place_name(device.device, (row.device for row in result.devices))
-            yield RunFact("", _device_times(name, device))
-        for says in traced.says:
-            yield RunFact("", says)
-
-
-def _device_times(name: str, device: DeviceTimes) -> str:
-    spans = (
-        ("computed", device.compute_s),
-        ("from the host", device.to_device_s),
-        ("to the host", device.to_host_s),
-        ("other devices", device.peer_s),
-    )
-    known = [f"{name} {units.milliseconds(1000 * span)} ms" for name, span in spans if span is not None]
-    return f"{name}: {', '.join(known) or 'nothing recorded'}"
 
 
 def _by_place(result: Result, counts: dict[str, int]) -> list[tuple[str, int]]:

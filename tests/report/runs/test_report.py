@@ -11,7 +11,6 @@ from gputopo.runs.devices import alone_of_screen, label_of, with_alone
 from gputopo.runs.summary import summarise
 from gputopo.values.run.events import (
     Device,
-    DeviceTimes,
     Evaluated,
     GpuSample,
     RankFailed,
@@ -303,13 +302,12 @@ def test_an_evaluation_shows_accuracy_and_loss_of_all_examples_and_not_of_the_la
     assert " → " not in text
 
 
-def test_what_devices_did_in_traced_steps_stands_beside_the_time_of_these_steps_together() -> None:
-    did = DeviceTimes(device="/CPU:0", compute_s=0.5)
-    some = Traced(time_s=1.0, path="/t", steps=(4, 5, 6, 9), seconds=0.75, devices=(did,))
-    one = Traced(time_s=1.0, path="/t", steps=(2,), seconds=0.75, devices=(did,))
+def test_traced_steps_have_their_time_together_and_the_folder_of_their_profile() -> None:
+    some = Traced(time_s=1.0, path="/t", steps=(4, 5, 6, 9), seconds=0.75)
+    one = Traced(time_s=1.0, path="/t", steps=(2,), seconds=0.75)
     text = " ".join(shown(msgspec.structs.replace(gpu_result(1), traces=(some, one)), width=200).split())
-    assert "trace steps 4-6,9, 750.0 ms together: /t /CPU:0: computed 500.0 ms" in text
-    assert "trace step 2, 750.0 ms: /t /CPU:0: computed 500.0 ms" in text
+    assert "trace steps 4-6,9, 750.0 ms together: /t" in text
+    assert "trace step 2, 750.0 ms: /t" in text
 
 
 def test_the_input_alone_has_no_weights_and_no_computing_in_its_table() -> None:
