@@ -88,7 +88,6 @@ CHECKS: Mapping[Check[[]], Need] = {
     peers.below_reference: of_gpus("clocks_mhz"),
     peers.facts: of_gpus("clocks_mhz", "memory_mib.total", "pcie", "power_w", peers=2),
     clocks.below_peers: of_gpus("pstate", peers=_PEERS),
-    memory_health.memory_errors: of_gpus("ecc.corrected_volatile", "remapped_rows.correctable", peers=2),
     memory_health.field_errors: of_gpus("pstate", peers=2),
     pcie.widths: of_gpus("pcie.width_now"),
     pcie.generations: of_gpus("pcie.gen_now", when=usage.under_load),

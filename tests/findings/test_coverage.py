@@ -41,7 +41,7 @@ def test_the_checks_of_a_machine_of_which_nothing_is_known_are_not_counted() -> 
     [
         (("temperature_c",), 1),  # temperatures; lost GPUs and peers have other facts
         (("fan_percent", "violation_ns"), 0),  # the sound machine has none
-        (("ecc", "remapped_rows", "retired_pages"), 4),
+        (("ecc", "remapped_rows", "retired_pages"), 3),
         (("utilization_percent", "memory_mib"), 2),  # use, and clocks under load
     ],
 )
