@@ -41,7 +41,7 @@ LIMITED = gpu(3, power_w={"limit": 100.0})
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ((), "no fault in 35 checks."),
+        ((), "no fault in 34 checks."),
         ((REMAP_FAILED,), "3 fine, GPU 1 must be replaced (row remapping failed). 1 error."),
         (
             (REMAP_FAILED, RESET),
@@ -79,9 +79,9 @@ CARDS = Machine(source="x", gpus=tuple(Gpu(index=n, name="NVIDIA T4", pstate="P0
         (
             replace(four(), source="nvidia-smi -q", links=()),
             (),
-            "no fault in 31 checks; topology is not in this capture.",
+            "no fault in 30 checks; topology is not in this capture.",
         ),
-        (replace(four(), links=()), (), "no fault in 31 checks; topology was not read."),
+        (replace(four(), links=()), (), "no fault in 30 checks; topology was not read."),
         (
             Machine(source="a log", gpus=(Gpu(index=0),)),
             (),
