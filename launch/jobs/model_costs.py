@@ -150,6 +150,7 @@ class Sized(NamedTuple):
 
 
 NO_MODEL = Sized()
+_NOT_BUILT = Sized(says="the costs of the model are not counted, since TensorFlow has started")
 
 
 def sized(
@@ -161,14 +162,19 @@ def sized(
 ) -> Sized:
     """Return the sizes of a model: a name, a number of parameters, a function that builds it, or itself.
 
-    A number is planned for as the nearest model of the table. Raises UsageError for anything else, and for a
-    model that cannot be built.
+    A number is planned for as the nearest model of the table. If TensorFlow has looked for devices, nothing
+    is built: a fork of a process with its threads hangs. Raises UsageError for anything else, and for a model
+    that cannot be built.
     """
     if model is None:
         return NO_MODEL
     if isinstance(model, str):
         asked = model_names.read(model)
-        return Sized(asked.attribute) if asked.kind == "network" else Sized(model, by_name(model, environ))
+        if asked.kind == "network":
+            return Sized(asked.attribute)
+        if of_tensorflow("_physical_devices") and known_workload(model, environ) is None:
+            return _NOT_BUILT
+        return Sized(model, by_name(model, environ))
     if isinstance(model, int) and not isinstance(model, bool):
         return _nearest(model)
     if is_built(model):
@@ -178,7 +184,19 @@ def sized(
             f"a model cannot be a {type(model).__name__}",
             "give a name, a number of parameters, or the function that builds a Keras model",
         )
+    if of_tensorflow("_physical_devices"):
+        return _NOT_BUILT
     return _counted((by_building or in_child)(model))
+
+
+def of_tensorflow(fact: str) -> bool:
+    """Return whether a fact of TensorFlow's context holds, without loading TensorFlow or changing the context.
+
+    `_physical_devices`: it has looked for devices; `_initialized`: it has made them. Public functions that
+    tell make them.
+    """
+    context = sys.modules.get("tensorflow.python.eager.context")
+    return context is not None and bool(getattr(context.context(), fact))
 
 
 def is_built(model: object) -> bool:
