@@ -23,7 +23,15 @@ from gputopo.launch.supervise.outlets import Alarm
 from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, of_seconds
 from gputopo.launch.supervise.worker_process import OwnChildren
 from gputopo.launch.throughput import STACKS_FILE, STEPS_FILE
-from gputopo.launch.user_program.program import ProgramEnd, ProgramStop, check_program, run_program
+from gputopo.launch.user_program.error_output import ErrorOutput
+from gputopo.launch.user_program.program import (
+    OWN_OUTPUT,
+    STOPPED,
+    ProgramEnd,
+    ProgramStop,
+    check_program,
+    run_program,
+)
 from gputopo.launch.user_program.recording import ProgramRecord, StallWatch, recording
 from gputopo.launch.user_program.steps import StepPipe
 from gputopo.report.plan import summary_lines
@@ -117,7 +125,7 @@ def run_recorded(
     `others`: GPUs that are not of the plan; the program should not be seen there. `company_of`: the other
     hosts of the run, as of the one that can end the program of this one.
     """
-    ours, stop = OwnChildren(), ProgramStop()
+    ours, stop, errors = OwnChildren(), ProgramStop(), ErrorOutput()
     company = None if company_of is None else company_of(stop)
     display = _Display(options.prometheus, options.on_anomaly, ours)
 
@@ -149,7 +157,9 @@ def run_recorded(
                 given = options.stall_timeout
                 patience = PROGRAM_PATIENCE if given == AUTO else of_seconds(given)
                 who = PurePath(program[0]).name + (f" on {spec.servers[0].host}" if spec.servers else "")
-                stall = StallWatch(patience, who, stop, ours, stacks=stacks, now_s=time.monotonic())
+                stall = StallWatch(
+                    patience, who, stop, ours, errors, stacks=stacks, now_s=time.monotonic()
+                )
             with recording(record, watch, pipe, spec, stall=stall, company=company) as state:
 
                 def on_end(ending: ProgramEnd) -> None:
@@ -163,6 +173,7 @@ def run_recorded(
                     report=note,
                     ours=ours,
                     stop=stop,
+                    errors=errors,
                     on_end=on_end,
                 )
                 failure = None if company is None else company.wait()
@@ -186,9 +197,10 @@ def _finished(
     from gputopo.report.runs.report import program_lines
 
     record.finish(name, ending, failure)
-    if failure is not None and failure.kind != "hung":  # that is shown as it is recorded
-        note(failure.cause)
     result = record.summary.result()
+    shown = failure or result.failure
+    if shown is not None and (failure is not None or shown.kind not in STOPPED.values()):
+        _show(shown)
     for line in program_lines(result):
         note(line)
     if folder is not None:
@@ -198,6 +210,14 @@ def _finished(
             note(error.what)
         note(f"run folder: {folder.path}")
     return _exit_code(result.exit_code, result, options)
+
+
+def _show(failure: RankFailed) -> None:
+    """Show why the program failed. That it hung was shown as it was found; SIGPIPE is the end of `| head`."""
+    if failure.kind != "hung" and failure.signal != "SIGPIPE":
+        note(failure.cause)
+        if failure.remedy != OWN_OUTPUT:
+            note(failure.remedy)
 
 
 def _exit_code(code: int, result: "Result", options: OutputOptions) -> int:
