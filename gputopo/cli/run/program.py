@@ -108,7 +108,7 @@ def make_folder(
 
 
 # Signals for a group of processes by which a process of gputopo, such as the watch, must not end.
-_FOR_THE_PROGRAM = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
+_FOR_THE_PROGRAM = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 def run_recorded(
