@@ -21,6 +21,7 @@ from typing import Self
 
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.worker_process import LINES, WorkerOutput
+from gputopo.values.errors import InputError
 
 # Lines that are searched for a known message if the last `LINES` have none: torchrun prints about 40 lines after
 # the error of a process.
@@ -37,17 +38,21 @@ class ErrorOutput:
         self._passed = b""  # the last of it
         self._file_begin: int | None = None
         self._relay: threading.Thread | None = None
-        with contextlib.suppress(OSError):  # stderr is closed
+        with contextlib.suppress(OSError, RuntimeError):  # it is closed; no thread can be started
             status = os.fstat(_STDERR)
             if stat.S_ISREG(status.st_mode):
                 self._file_begin = status.st_size
             elif stat.S_ISFIFO(status.st_mode):
-                self._reading, writing = os.pipe()
-                self._program_ended = os.eventfd(0)
-                self.streams = {"stderr": writing}
-                if os.path.samestat(os.fstat(_STDOUT), status):
-                    self.streams["stdout"] = writing
-                self._relay = threading.Thread(target=self._pass_on, args=(True,), name="stderr", daemon=True)
+                self._begin_relay(is_stdout=os.path.samestat(os.fstat(_STDOUT), status))
+
+    def _begin_relay(self, *, is_stdout: bool) -> None:
+        self._reading, writing = os.pipe()
+        self._program_ended = os.eventfd(0)
+        relay = threading.Thread(target=self._pass_on, args=(True,), name="stderr", daemon=True)
+        with signals.blocked(signal.valid_signals()):
+            relay.start()
+        self._relay = relay
+        self.streams = dict.fromkeys(("stderr", "stdout") if is_stdout else ("stderr",), writing)
 
     def __enter__(self) -> Self:
         return self
@@ -60,10 +65,8 @@ class ErrorOutput:
             self._pass_on(False)
 
     def program_started(self) -> None:
-        """Begin to pass on what the program prints; only it holds its end of the pipe from here on."""
+        """Leave the program its end of the pipe."""
         if self._relay is not None:
-            with signals.blocked(signal.valid_signals()):
-                self._relay.start()
             os.close(self.streams["stderr"])
 
     def program_ended(self, came: int) -> None:
@@ -126,7 +129,9 @@ def known_cause(lines: Sequence[str]) -> tuple[str, str | None] | None:
     for count in (LINES, MORE_LINES):
         text = "\n".join(lines[-count:])
         for form in (kernel_log.FORMAT, error_texts.FORMAT):
-            if form.recognise(text):
+            if not form.recognise(text):
+                continue
+            with contextlib.suppress(InputError):  # a line only begins as one of this format
                 for finding in find_read(form.parse(text, origin="stderr")):
                     if finding.severity != "info":
                         return finding.says.removeprefix("a CUDA program reports "), finding.remedy

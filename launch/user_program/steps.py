@@ -18,6 +18,7 @@ import msgspec
 
 from gputopo.launch.spec.job_spec import MAX_PROCESSES
 from gputopo.launch.throughput import (
+    EXAMPLES,
     MAX_REPORT_BYTES,
     Report,
     StepDone,
@@ -33,6 +34,8 @@ MAX_AHEAD = 8
 # A process that reported nothing in so many steps of another one, and in so many seconds, has ended, or is
 # stuck. Of thousands of steps a second a pipe has tens of ms of one process alone; not measured
 GONE_STEPS, GONE_S = 200, 1.0
+
+NO_COST = 0.05  # share of the speed: less that first steps of epochs cost is not reported; not measured
 
 _Place = tuple[int, int]  # a process: host and pid
 
@@ -64,6 +67,10 @@ class Joined:
         self._number = 0
         self._warmup_steps, self._warmup_s = 0, 0.0
         self._lost = 0  # steps whose reports did not come
+        self._late = 0  # steps that were reported with a later one
+        # Number, examples and seconds of the counted steps, by whether they are the first after a `begin`.
+        self._sums = {False: (0, 0, 0.0), True: (0, 0, 0.0)}
+        self._unit = EXAMPLES
 
     def add(self, report: Report, time_s: float, host: int = 0) -> Iterator[Step | WarmupDone]:
         """Add a report and return the steps that are complete with it. `time_s`: when it came, epoch."""
@@ -72,11 +79,13 @@ class Joined:
             if place in self._processes:
                 self._processes[place].ended = True
         elif report.step == 1:
+            self._unit = report.unit
             yield from self._first(place, report, time_s)
         elif (process := self._process(place)) is not None:
             process.waiting.append(report)
+            self._late += report.steps - 1
             if process.number is not None:
-                self._lost += max(0, report.step - process.number - 1)
+                self._lost += max(0, report.step - process.number - report.steps)
             process.number, process.heard_s = report.step, time_s
             if len(process.waiting) > GONE_STEPS:
                 self._processes = {
@@ -94,10 +103,16 @@ class Joined:
         if self._lost:
             says = f"{self._lost:,} steps were reported faster than they could be recorded, and are left out."
             yield Noticed(time_s=time_s, says=says)
+        if self._late:
+            says = f"{self._late:,} steps came faster than they could be reported: each counts with a later one."
+            yield Noticed(time_s=time_s, says=says)
         silent = [name for host, name in enumerate(self._hosts) if host not in self._heard]
         if self._heard and silent:
-            says = f"No step was reported on {listed(silent, 'and')}: images/sec is that of the other hosts."
+            where = listed(silent, "and")
+            says = f"No step was reported on {where}: {self._unit}/sec is that of the other hosts."
             yield Noticed(time_s=time_s, says=says)
+        if (says_slow := self._slow_begins()) is not None:
+            yield Noticed(time_s=time_s, says=says_slow)
 
     def _process(self, place: _Place) -> _Process | None:
         if place not in self._processes:
@@ -125,10 +140,29 @@ class Joined:
             if not self._processes or not all(one.waiting for one in self._processes.values()):
                 return
             if not self._number:
-                yield WarmupDone(time_s=time_s, steps=self._warmup_steps, seconds=self._warmup_s)
+                yield WarmupDone(
+                    time_s=time_s, steps=self._warmup_steps, seconds=self._warmup_s, unit=self._unit
+                )
             self._number += 1
             taken = {place: one.take() for place, one in self._processes.items()}
-            yield _step(taken, self._number, self._towers, time_s)
+            step = _step(taken, self._number, self._towers, time_s)
+            is_first = any(one.after_begin for steps in taken.values() for one in steps)
+            number, examples, seconds = self._sums[is_first]
+            self._sums[is_first] = (number + 1, examples + step.images, seconds + step.seconds)
+            yield step
+
+    def _slow_begins(self) -> str | None:
+        """Return in words what the first steps of epochs cost; None if that is little."""
+        (others, examples, seconds), (begins, of_begins, begins_s) = self._sums[False], self._sums[True]
+        if not examples or not begins:
+            return None
+        without = examples / seconds
+        if without * (1 - NO_COST) < (examples + of_begins) / (seconds + begins_s):
+            return None
+        return (
+            f"{begins:,} steps that begin an epoch or follow a pause took {begins_s / begins:.3g} s each, the "
+            f"others {seconds / others:.3g} s: without them it is {without:.4g} {self._unit}/sec."
+        )
 
 
 def _step(

@@ -125,7 +125,7 @@ def run_recorded(
     `others`: GPUs that are not of the plan; the program should not be seen there. `company_of`: the other
     hosts of the run, as of the one that can end the program of this one.
     """
-    ours, stop, errors = OwnChildren(), ProgramStop(), ErrorOutput()
+    ours, stop = OwnChildren(), ProgramStop()
     company = None if company_of is None else company_of(stop)
     display = _Display(options.prometheus, options.on_anomaly, ours)
 
@@ -150,6 +150,7 @@ def run_recorded(
                 watch = stack.enter_context(RunWatch(spec.gpus, others))
             named = {} if pipe is None else {STEPS_FILE: str(pipe.name)}
             record.begin(spec)
+            errors = ErrorOutput()
             stall = None
             if options.stall_timeout is not None:
                 stacks = stack.enter_context(_stacks(folder))

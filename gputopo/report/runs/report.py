@@ -59,7 +59,7 @@ def _headline(result: Result) -> str:
     if speed is None:
         return "" if result.failure else "No speed, as no step was counted: "
     mean, error = units.images_per_sec(speed.mean), units.images_per_sec(speed.uncertainty)
-    return f"{mean} images/sec \N{PLUS-MINUS SIGN} {error}: "
+    return f"{mean} {result.unit}/sec \N{PLUS-MINUS SIGN} {error}: "
 
 
 def title(result: Result, *, ended: bool = True) -> str:
@@ -380,8 +380,8 @@ def program_lines(result: Result) -> Iterator[str]:
     if speed is not None:
         first = units.counted(result.warmup_steps, "step")
         yield (
-            f"{units.images_per_sec(speed.mean)} images/sec ± {units.images_per_sec(speed.uncertainty)}, "
-            f"median {units.images_per_sec(speed.median)}, over {units.counted(result.steps, 'step')} "
+            f"{units.images_per_sec(speed.mean)} {result.unit}/sec ± "
+            f"{units.images_per_sec(speed.uncertainty)}, median {units.images_per_sec(speed.median)}, over {units.counted(result.steps, 'step')} "
             f"after {first} of warm-up"
         )
     if any(row.images_per_sec is not None for row in result.devices):
