@@ -178,9 +178,9 @@ class Steps:
 def keras_steps(examples: int, *, device: int | None = None, unit: str = EXAMPLES) -> "Callback":
     """Return a Keras callback that reports the steps of `fit`, each of so many `examples`: the batch.
 
-    `device`, `unit`: as of `Steps`. Under `MultiWorkerMirroredStrategy`, where that is the batch of all workers, each reports its part.
-    Evaluation between epochs belongs to no step. Its attribute `steps` is the `Steps`. Raises ImportError
-    without Keras.
+    `device`, `unit`: as of `Steps`. Under `MultiWorkerMirroredStrategy`, where that is the batch of all
+    workers, each reports its part. Evaluation between epochs belongs to no step. Its attribute `steps` is the
+    `Steps`. Raises ImportError without Keras.
     """
     # `tf.keras` under TF_USE_LEGACY_KERAS, which asks more of its callbacks than Keras 3.
     legacy = "tf_keras" in sys.modules

@@ -10,10 +10,10 @@
 | copies, `hierarchical`                    | none: HierarchicalCopyAllReduce, or as below for odd numbers |
 | copies, others; server spread over devices | none: NCCL on GPUs, ReductionToOneDevice on CPU devices    |
 
-Keras 3 cannot train models with Dropout or BatchNormalization under CentralStorageStrategy: each variable that
-a replica updates would need an aggregation (keras 3.15, TensorFlow 2.21). Without a reduction MirroredStrategy
-uses collectives, with which a loop over a data set in a `tf.function` fails ("You must feed a value for
-placeholder tensor"), so a reduction is always given.
+Keras 3 cannot train models with Dropout or BatchNormalization under CentralStorageStrategy: each variable
+that a replica updates would need an aggregation (keras 3.15, TensorFlow 2.21). MirroredStrategy without a
+reduction uses collectives, with which a loop over a data set in a `tf.function` fails ("You must feed a value
+for placeholder tensor"), so it always has one.
 """
 
 import atexit
@@ -31,7 +31,6 @@ from gputopo.launch.jobs.claims import choose_and_claim
 from gputopo.launch.jobs.model_costs import NO_MODEL, Sized, of_tensorflow, sized
 from gputopo.launch.spec.env import ALLOW_GROWTH
 from gputopo.launch.spec.job_spec import Backend
-from gputopo.launch.spec.names import STRATEGIES, StrategyName
 from gputopo.launch.spec.prepare import ps_device
 from gputopo.launch.spec.target import Target, gpus_without_tensorflow, target_of, tensorflow_notes, why_cpu
 from gputopo.planner import Request
@@ -48,45 +47,46 @@ if TYPE_CHECKING:
 
 
 FIRST = "call gputopo.launch.strategy before anything that uses a device: tensors, variables, models, data"
-_SAME = {"nccl": "mirrored:nccl", "nccl_op": "mirrored:nccl", "one_device": "mirrored:one"}
-_REDUCTIONS = {"nccl": "NCCL", "hierarchical": "hierarchical copies", "one": "reduction to one device"}
+NCCL, HIERARCHICAL, ONE = "NCCL", "hierarchical copies", "reduction to one device"
+_SAME = {"nccl": NCCL, "nccl_op": NCCL, "one_device": ONE}
+_OPERATIONS = {NCCL: "NcclAllReduce", HIERARCHICAL: "HierarchicalCopyAllReduce", ONE: "ReductionToOneDevice"}
 
 
 @dataclass(frozen=True)
 class Nearest:
-    """A strategy; `lacks`: what the plan chose and tf.distribute has not, None where it has it."""
+    """MirroredStrategy with a reduction, or OneDeviceStrategy.
 
-    strategy: StrategyName
+    `lacks`: what the plan chose and tf.distribute does not have, None if it has it.
+    """
+
+    reduction: str | None = None
     lacks: str | None = None
 
     @property
     def words(self) -> str:
         """The strategy in TensorFlow's words: `MirroredStrategy with NCCL`."""
-        reduction = self.strategy.reduction
-        return (
-            "OneDeviceStrategy" if reduction is None else f"MirroredStrategy with {_REDUCTIONS[reduction]}"
-        )
+        return "OneDeviceStrategy" if self.reduction is None else f"MirroredStrategy with {self.reduction}"
 
 
 def nearest(choice: Candidate, backend: Backend, count: int) -> Nearest:
     """Return the strategy for the choice of a plan on `count` devices."""
     if count == 1:
-        return Nearest(STRATEGIES["one-device"])
-    between_copies = STRATEGIES["mirrored:nccl" if backend == "gpu" else "mirrored:one"]
+        return Nearest()
+    between_copies = NCCL if backend == "gpu" else ONE
     if choice.variable_update == "parameter_server":
         if choice.ps_device == SPREAD:
             return Nearest(between_copies, "variables spread over the devices")
         # On CPU devices it is the placement of a plan without a choice, so there is nothing to explain.
         lacks = None if backend == "cpu" else "a parameter server that Keras 3 can train with"
-        return Nearest(STRATEGIES["mirrored:one"], lacks)
+        return Nearest(ONE, lacks)
     if choice.all_reduce is None:
         return Nearest(between_copies)
     name = parse(choice.all_reduce).name
     if name in _SAME:
-        return Nearest(STRATEGIES[_SAME[name]])
+        return Nearest(_SAME[name])
     lacks = None if name in ("tf_hierarchical", "collective") else f"the reduction {choice.all_reduce}"
     if name.endswith("hierarchical") and parse("tf_hierarchical").why_not(backend, count) is None:
-        return Nearest(STRATEGIES["mirrored:hierarchical"], lacks)
+        return Nearest(HIERARCHICAL, lacks)
     return Nearest(between_copies, lacks)
 
 
@@ -306,17 +306,14 @@ def _made(target: Target, model: Sized) -> "tf.distribute.Strategy":
     except RuntimeError:  # TensorFlow has made its devices
         if len(tf.config.list_logical_devices(backend.upper())) != count:
             raise UsageError("TensorFlow has made its devices already", FIRST) from None
-    from gputopo.launch.compare.strategies import strategy_of
-
-    devices = [f"/{backend.upper()}:{number}" for number in range(count)]
-    server = ps_device(choice, backend)
-    if count > 1 and server is not None:
-        made = tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice(server))
-    else:
-        made = strategy_of(found.strategy, devices, devices[0])
     for line in lines_of(target, found, model.says):
         print(line, file=sys.stderr)
-    return made
+    devices = [f"/{backend.upper()}:{number}" for number in range(count)]
+    if found.reduction is None:
+        return tf.distribute.OneDeviceStrategy(devices[0])
+    server = ps_device(choice, backend)
+    operation = getattr(tf.distribute, _OPERATIONS[found.reduction])
+    return tf.distribute.MirroredStrategy(devices, operation() if server is None else operation(server))
 
 
 def _set_up(tf: Any, target: Target, count: int) -> None:

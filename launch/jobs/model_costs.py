@@ -150,7 +150,6 @@ class Sized(NamedTuple):
 
 
 NO_MODEL = Sized()
-_NOT_BUILT = Sized(says="the costs of the model are not counted, since TensorFlow has started")
 
 
 def sized(
@@ -168,32 +167,30 @@ def sized(
     """
     if model is None:
         return NO_MODEL
-    if isinstance(model, str):
-        asked = model_names.read(model)
-        if asked.kind == "network":
-            return Sized(asked.attribute)
-        if of_tensorflow("_physical_devices") and known_workload(model, environ) is None:
-            return _NOT_BUILT
-        return Sized(model, by_name(model, environ))
+    if isinstance(model, str) and (asked := model_names.read(model)).kind == "network":
+        return Sized(asked.attribute)
     if isinstance(model, int) and not isinstance(model, bool):
         return _nearest(model)
     if is_built(model):
         return _counted(cost_of(model))
-    if not callable(model):
+    if not isinstance(model, str) and not callable(model):
         raise UsageError(
             f"a model cannot be a {type(model).__name__}",
             "give a name, a number of parameters, or the function that builds a Keras model",
         )
-    if of_tensorflow("_physical_devices"):
-        return _NOT_BUILT
+    is_stored = isinstance(model, str) and known_workload(model, environ) is not None
+    if not is_stored and of_tensorflow("_physical_devices"):
+        return Sized(says="the costs of the model are not counted, since TensorFlow has started")
+    if isinstance(model, str):
+        return Sized(model, by_name(model, environ))
     return _counted((by_building or in_child)(model))
 
 
 def of_tensorflow(fact: str) -> bool:
-    """Return whether a fact of TensorFlow's context holds, without loading TensorFlow or changing the context.
+    """Return whether a fact of TensorFlow's context holds; TensorFlow is not loaded and makes no devices.
 
-    `_physical_devices`: it has looked for devices; `_initialized`: it has made them. Public functions that
-    tell make them.
+    `_physical_devices`: it has looked for devices; `_initialized`: it has made them. The public
+    functions that could tell make them.
     """
     context = sys.modules.get("tensorflow.python.eager.context")
     return context is not None and bool(getattr(context.context(), fact))

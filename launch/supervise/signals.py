@@ -50,7 +50,7 @@ def take(came: int) -> list[int]:
 
 @contextlib.contextmanager
 def raised() -> Iterator[None]:
-    """Raise EndedError at SIGTERM, SIGHUP and SIGQUIT, as KeyboardInterrupt at SIGINT, but not in `caught`."""
+    """Raise EndedError at SIGTERM, SIGHUP or SIGQUIT, as KeyboardInterrupt at SIGINT, but not in `caught`."""
 
     def end(signum: int, _: FrameType | None) -> None:
         raise EndedError(signum)

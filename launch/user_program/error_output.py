@@ -16,25 +16,24 @@ import signal
 import stat
 import threading
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.worker_process import LINES, WorkerOutput
 from gputopo.values.errors import InputError
 
-# Lines that are searched for a known message if the last `LINES` have none: torchrun prints about 40 lines after
-# the error of a process.
+# Lines that are searched for a known message if the last `LINES` have none: torchrun prints about 40 lines
+# after the error of a process.
 MORE_LINES = 100
 _AT_ONCE = 65_536  # bytes: a full pipe
 _STDOUT, _STDERR = 1, 2
 
 
 class ErrorOutput:
-    """The stderr of a program, as a context. `streams`: what it gets as its stdout and stderr, if not ours."""
+    """The stderr of a program. `stdout`, `stderr`: the pipe that it gets; None: gputopo's."""
 
     def __init__(self) -> None:
-        self.streams: dict[str, int] = {}
+        self.stdout: int | None = None
+        self.stderr: int | None = None
         self._passed = b""  # the last of it
         self._file_begin: int | None = None
         self._relay: threading.Thread | None = None
@@ -52,25 +51,22 @@ class ErrorOutput:
         with signals.blocked(signal.valid_signals()):
             relay.start()
         self._relay = relay
-        self.streams = dict.fromkeys(("stderr", "stdout") if is_stdout else ("stderr",), writing)
+        self.stderr = writing
+        if is_stdout:
+            self.stdout = writing
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         """Pass on what processes that the program left behind have printed since."""
         if self._relay is not None and not self._relay.is_alive():
             self._pass_on(False)
 
     def program_started(self) -> None:
         """Leave the program its end of the pipe."""
-        if self._relay is not None:
-            os.close(self.streams["stderr"])
+        if self.stderr is not None:
+            os.close(self.stderr)
 
     def program_ended(self, came: int) -> None:
-        """Wait until all that the program printed is passed on, or a signal `came`: nobody may read the pipe."""
+        """Wait until all that the program printed is passed on, or a signal `came`: the reader may hang."""
         if self._relay is not None:
             os.eventfd_write(self._program_ended, 1)
             while self._relay.is_alive() and not {*signals.ENDING}.intersection(signals.take(came)):
@@ -122,18 +118,14 @@ def _write_all(data: bytes) -> bool:
 
 def known_cause(lines: Sequence[str]) -> tuple[str, str | None] | None:
     """Return what the last lines of a program report, in words, and what to do; None if nothing is known."""
-    from gputopo.captures import error_texts, kernel_log  # only a failure needs them
+    from gputopo.captures.error_texts import FORMAT  # only a failure needs them
     from gputopo.captures.training_logs import failure_in
-    from gputopo.findings import find_read
+    from gputopo.findings import find
 
     for count in (LINES, MORE_LINES):
-        text = "\n".join(lines[-count:])
-        for form in (kernel_log.FORMAT, error_texts.FORMAT):
-            if not form.recognise(text):
-                continue
-            with contextlib.suppress(InputError):  # a line only begins as one of this format
-                for finding in find_read(form.parse(text, origin="stderr")):
-                    if finding.severity != "info":
-                        return finding.says.removeprefix("a CUDA program reports "), finding.remedy
+        with contextlib.suppress(InputError):  # no line is known
+            for finding in find(FORMAT.parse("\n".join(lines[-count:]), origin="stderr")):
+                if finding.severity != "info":
+                    return finding.says.removeprefix("a CUDA program reports "), finding.remedy
     says = failure_in(lines[-LINES:])
     return None if says is None else (says, None)

@@ -1,9 +1,10 @@
 """Runs the user's program on the planned GPUs: terminal, signals, exit code, and what it leaves behind.
 
-The program stays in the launcher's process group and gets its stdin and stdout, so what reads keys or draws on
-the terminal works as without gputopo; of its stderr see `error_output`. If the launcher is killed by SIGKILL, the
-kernel kills the program's own process, whatever it ignores. The launcher becomes the parent of what the program
-leaves behind (see `supervise.worker_process.adopting`), also of processes with a session of their own.
+The program stays in the launcher's process group and gets its stdin and stdout, so what reads keys or draws
+on the terminal works as without gputopo; for its stderr see `error_output`. If the launcher is killed by
+SIGKILL, the kernel kills the program's own process, whatever it ignores. The launcher becomes the parent of
+what the program leaves behind (see `supervise.worker_process.adopting`), also of processes with a session of
+their own.
 """
 
 import contextlib
@@ -14,11 +15,9 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from types import TracebackType
-from typing import Self
 
 from gputopo.launch.failure import signal_name
 from gputopo.launch.jobs.claims import held_handles
@@ -33,8 +32,8 @@ from gputopo.values.run.events import RankFailed
 _STOPS_WAITING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PASSED_ON = (*_STOPS_WAITING, signal.SIGUSR1, signal.SIGUSR2)
 # Seconds, not measured on hardware.
-# For processes that end by themselves when the program has, as the resource tracker of Python's multiprocessing:
-# chosen because that takes some ms on an idle host
+# For what ends by itself when the program has, as the resource tracker of multiprocessing: chosen because
+# that takes some ms on an idle host
 LEFT_S = 2.0
 ONE_REQUEST_S = 0.05  # Slurm, systemd and timeout(1) signal many processes one after another, within a few ms
 TERM_S = 5.0  # between SIGTERM and SIGKILL of what is left
@@ -65,7 +64,7 @@ class ProgramEnd:
 
 # The kind of failure by the signal that came for the program, as for a worker.
 STOPPED = {2: "interrupted", 15: "terminated", 1: "terminated", 3: "terminated"}
-OWN_OUTPUT = "its own output shows why"  # the remedy of a failure of which no more is known
+_OWN_OUTPUT = "its own output shows why"
 
 
 def failure_of(command: str, ending: ProgramEnd, *, time_s: float) -> RankFailed | None:
@@ -87,7 +86,7 @@ def failure_of(command: str, ending: ProgramEnd, *, time_s: float) -> RankFailed
         kind, cause = "killed", f"{name} was killed by {sent}"
         remedy = "look for who sent it: the program itself, the batch system, an administrator, `dmesg`"
     else:
-        kind, cause, remedy = "error", f"{name} ended with exit code {ending.status}", OWN_OUTPUT
+        kind, cause, remedy = "error", f"{name} ended with exit code {ending.status}", _OWN_OUTPUT
     known = None if came is not None or ending.out_of_memory else known_cause(ending.last_lines)
     if known is not None:
         cause, remedy = f"{cause}: {known[0]}", known[1] or remedy
@@ -100,6 +99,14 @@ def failure_of(command: str, ending: ProgramEnd, *, time_s: float) -> RankFailed
         signal=sent,
         last_lines=ending.last_lines[-LINES:],
     )
+
+
+def failure_lines(failure: RankFailed) -> Iterator[str]:
+    """Yield what is shown of a failure at the end; SIGPIPE is the end of `| head`. Pure."""
+    if failure.kind != "hung" and failure.signal != "SIGPIPE":  # that it hung was shown when it was noticed
+        yield failure.cause
+        if failure.remedy != _OWN_OUTPUT:
+            yield failure.remedy
 
 
 class ProgramStop:
@@ -152,8 +159,8 @@ def run_program(
 
     SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on, but not those that were sent to the
     whole group, by the terminal or by a process: the program has had them. `report` gets a line for processes
-    that it left behind, which are ended. `ours`: children that other threads start meanwhile. `stop`: where one
-    asks for the end of a program that hangs: it and its descendants get SIGTERM, and SIGKILL after some
+    that it left behind, which are ended. `ours`: children that other threads start meanwhile. `stop`: where
+    one asks for the end of a program that hangs: it and its descendants get SIGTERM, and SIGKILL after some
     seconds. `errors`: what passes on its stderr. `on_end` is called as soon as the program has ended, before
     what it left behind is.
     """
@@ -170,9 +177,10 @@ def run_program(
                 tethered(list(command)),
                 env=dict(environment),
                 pass_fds=held_handles(os.environ),  # what outlives this process holds its GPUs
-                **errors.streams,
+                stdout=errors.stdout,
+                stderr=errors.stderr,
             )
-        with witness, errors:
+        with contextlib.closing(witness), contextlib.closing(errors):
             errors.program_started()
             passed = _passed_on(process.pid, witness, came, ours, stop)
             stopped = stop.exit_code if stop.over() else None
@@ -239,22 +247,15 @@ class _Witness:
         pending = next(line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd:"))
         if not int(pending, 16) >> (number - 1) & 1:
             return False
-        self._end()
+        self.close()
         with signals.blocked(_PASSED_ON):  # a pending signal stays: a new one has none
             self._start()
         return True
 
-    def _end(self) -> None:
+    def close(self) -> None:
+        """End it."""
         self._process.kill()
         self._process.communicate()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        self._end()
 
 
 def _is_of_our_group(pid: int) -> bool:

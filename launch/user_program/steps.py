@@ -104,7 +104,7 @@ class Joined:
             says = f"{self._lost:,} steps were reported faster than they could be recorded, and are left out."
             yield Noticed(time_s=time_s, says=says)
         if self._late:
-            says = f"{self._late:,} steps came faster than they could be reported: each counts with a later one."
+            says = f"{self._late:,} steps came faster than they could be reported, and count with later ones."
             yield Noticed(time_s=time_s, says=says)
         silent = [name for host, name in enumerate(self._hosts) if host not in self._heard]
         if self._heard and silent:
@@ -160,8 +160,8 @@ class Joined:
         if without * (1 - NO_COST) < (examples + of_begins) / (seconds + begins_s):
             return None
         return (
-            f"{begins:,} steps that begin an epoch or follow a pause took {begins_s / begins:.3g} s each, the "
-            f"others {seconds / others:.3g} s: without them it is {without:.4g} {self._unit}/sec."
+            f"{begins:,} steps that begin an epoch or follow a pause took {begins_s / begins:.3g} s each, "
+            f"the others {seconds / others:.3g} s: without them it is {without:.4g} {self._unit}/sec."
         )
 
 

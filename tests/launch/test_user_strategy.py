@@ -13,6 +13,9 @@ from gputopo.launch.hosts import starters
 from gputopo.launch.jobs.claims import claimed_by_others
 from gputopo.launch.spec.job_spec import Backend
 from gputopo.launch.user_strategy import (
+    HIERARCHICAL,
+    NCCL,
+    ONE,
     lines_of,
     lines_of_workers,
     made_with_workers,
@@ -67,15 +70,15 @@ def test_a_server_spread_over_gpus_is_replaced_by_nccl_and_named() -> None:
 
 def test_hierarchical_copies_lose_a_gradient_of_odd_devices_and_are_not_used_there() -> None:
     for reduction in ("hierarchical", "tf_hierarchical"):
-        assert nearest(choice(all_reduce=reduction), "gpu", 4).strategy.reduction == "hierarchical"
-        assert nearest(choice(all_reduce=reduction), "gpu", 3).strategy.reduction == "nccl"
-        assert nearest(choice(all_reduce=reduction), "cpu", 3).strategy.reduction == "one"
+        assert nearest(choice(all_reduce=reduction), "gpu", 4).reduction == HIERARCHICAL
+        assert nearest(choice(all_reduce=reduction), "gpu", 3).reduction == NCCL
+        assert nearest(choice(all_reduce=reduction), "cpu", 3).reduction == ONE
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nccl_is_for_gpus_only_unless_the_plan_has_it(name: str) -> None:
-    reduction = nearest(choice(all_reduce=name), "cpu", 2).strategy.reduction
-    assert reduction != "nccl" or name in ("nccl", "nccl_op")
+    reduction = nearest(choice(all_reduce=name), "cpu", 2).reduction
+    assert reduction != NCCL or name in ("nccl", "nccl_op")
 
 
 NOTHING = Machine(source="live", driver=Driver(status="no_device"))
@@ -231,7 +234,7 @@ def test_too_late_a_call_fails_with_what_and_what_to_do_unless_the_devices_are_t
     assert done.returncode == 0, done.stderr
     assert done.stdout == "OneDeviceStrategy\n" * 2
     failure, said = done.stderr.split("gputopo: ", 1)
-    first, *frames, what, hint = failure[failure.index("Traceback") :].splitlines()
+    _, *frames, what, hint = failure[failure.index("Traceback") :].splitlines()
     assert what == "gputopo.values.errors.UsageError: TensorFlow has made its devices already"
     assert hint.startswith("call gputopo.launch.strategy before anything that uses a device")
     assert sum(line.startswith("  File") for line in frames) == 3  # the script, and both doors of gputopo

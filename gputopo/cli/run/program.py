@@ -25,11 +25,10 @@ from gputopo.launch.supervise.worker_process import OwnChildren
 from gputopo.launch.throughput import STACKS_FILE, STEPS_FILE
 from gputopo.launch.user_program.error_output import ErrorOutput
 from gputopo.launch.user_program.program import (
-    OWN_OUTPUT,
-    STOPPED,
     ProgramEnd,
     ProgramStop,
     check_program,
+    failure_lines,
     run_program,
 )
 from gputopo.launch.user_program.recording import ProgramRecord, StallWatch, recording
@@ -158,9 +157,7 @@ def run_recorded(
                 given = options.stall_timeout
                 patience = PROGRAM_PATIENCE if given == AUTO else of_seconds(given)
                 who = PurePath(program[0]).name + (f" on {spec.servers[0].host}" if spec.servers else "")
-                stall = StallWatch(
-                    patience, who, stop, ours, errors, stacks=stacks, now_s=time.monotonic()
-                )
+                stall = StallWatch(patience, who, stop, ours, errors, stacks=stacks, now_s=time.monotonic())
             with recording(record, watch, pipe, spec, stall=stall, company=company) as state:
 
                 def on_end(ending: ProgramEnd) -> None:
@@ -199,9 +196,9 @@ def _finished(
 
     record.finish(name, ending, failure)
     result = record.summary.result()
-    shown = failure or result.failure
-    if shown is not None and (failure is not None or shown.kind not in STOPPED.values()):
-        _show(shown)
+    shown = result.failure if failure is None and result.status != "interrupted" else failure
+    for line in () if shown is None else failure_lines(shown):
+        note(line)
     for line in program_lines(result):
         note(line)
     if folder is not None:
@@ -211,14 +208,6 @@ def _finished(
             note(error.what)
         note(f"run folder: {folder.path}")
     return _exit_code(result.exit_code, result, options)
-
-
-def _show(failure: RankFailed) -> None:
-    """Show why the program failed. That it hung was shown as it was found; SIGPIPE is the end of `| head`."""
-    if failure.kind != "hung" and failure.signal != "SIGPIPE":
-        note(failure.cause)
-        if failure.remedy != OWN_OUTPUT:
-            note(failure.remedy)
 
 
 def _exit_code(code: int, result: "Result", options: OutputOptions) -> int:

@@ -381,7 +381,8 @@ def program_lines(result: Result) -> Iterator[str]:
         first = units.counted(result.warmup_steps, "step")
         yield (
             f"{units.images_per_sec(speed.mean)} {result.unit}/sec ± "
-            f"{units.images_per_sec(speed.uncertainty)}, median {units.images_per_sec(speed.median)}, over {units.counted(result.steps, 'step')} "
+            f"{units.images_per_sec(speed.uncertainty)}, median {units.images_per_sec(speed.median)}, "
+            f"over {units.counted(result.steps, 'step')} "
             f"after {first} of warm-up"
         )
     if any(row.images_per_sec is not None for row in result.devices):

@@ -65,8 +65,10 @@ def test_why_a_program_failed_is_shown_with_what_its_stderr_reports(
 ) -> None:
     (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
     done = commands.run("-m", "gputopo", "run", "--", "sh", "-c", script, GPUTOPO_ROOT=str(tmp_path))
-    lines = [line.removeprefix("gputopo: ") for line in done.stderr.splitlines() if line.startswith("gputopo")]
-    shown = lines[1:-1]  # between where it runs and the run folder
+    lines = [line for line in done.stderr.splitlines() if line.startswith("gputopo")]
+    shown = [
+        line.removeprefix("gputopo: ") for line in lines[1:-1]
+    ]  # between where it runs and the run folder
     assert len(shown) == len(said), shown
     assert all(line.startswith(begin) for line, begin in zip(shown, said, strict=True)), shown
 

@@ -83,7 +83,7 @@ def test_a_terminal_stays_the_programs_own_and_a_closed_stderr_stays_closed(tmp_
 @pytest.mark.parametrize(
     ("lines", "says"),
     [
-        (["Failed to initialize NVML: Driver/library version mismatch"], "driver library and kernel module have"),
+        (["Failed to initialize NVML: Driver/library version mismatch"], "driver library and kernel"),
         (["CUDA out of memory", *["W: of torchrun"] * 60], "CUDA out of memory"),
         (["ValueError: first", "MyError: last"], "MyError: last"),
         (["ResourceExhaustedError: ..."], "out of memory"),

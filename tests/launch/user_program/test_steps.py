@@ -100,10 +100,10 @@ def test_steps_whose_reports_were_lost_are_counted_and_said() -> None:
 def test_steps_that_one_report_has_together_are_counted_with_their_time_and_said() -> None:
     together = msgspec.structs.replace(step(1, 12, 1.0), steps=10, examples=100)
     events = joined([step(1, 1), step(1, 2, 0.1), together])
-    counted = [(images, seconds) for number, images, seconds in steps_of(events) if number]
-    assert counted == [(10, pytest.approx(0.1)), (100, pytest.approx(1.0))]
+    counted = {images: seconds for number, images, seconds in steps_of(events) if number}
+    assert counted == pytest.approx({10: 0.1, 100: 1.0})
     (notice,) = (one for one in events if isinstance(one, Noticed))
-    assert notice.says == "9 steps came faster than they could be reported: each counts with a later one."
+    assert notice.says == "9 steps came faster than they could be reported, and count with later ones."
 
 
 @pytest.mark.parametrize(("first_s", "is_said"), [(2.1, True), (0.1, False)])
