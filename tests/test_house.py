@@ -20,7 +20,7 @@ LIMITS: dict[str, float] = {
     "syntax nodes": 753_000,
     "statements": 59_500,
     "syntax nodes per statement": 12.9,
-    "names taken across packages": 1_076,
+    "names taken across packages": 1_100,
     "files with a second theme": 62,
     "bytes of declarations in data files": 161_000,
 }

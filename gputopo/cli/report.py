@@ -26,6 +26,16 @@ FailOn = Literal["warning", "error"]
 Shape = Literal["table", "markdown", "html", "json", "csv"]
 
 
+_SUFFIXES: Mapping[str, Shape] = {
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".html": "html",
+    ".htm": "html",
+    ".json": "json",
+    ".csv": "csv",
+}
+
+
 class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What to read, what to compare with, and how it is shown."""
 
@@ -38,9 +48,15 @@ class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     since: str | None = None
     whole: bool = False
-    shape: Shape = "table"
+    shape: Shape | None = None
     output: Path | None = None
     fail_on: FailOn | None = None
+
+
+def _shape(options: ReportOptions) -> Shape:
+    """Return the format that was asked for, else that of the suffix of the file."""
+    suffix = "" if options.output is None else options.output.suffix.lower()
+    return options.shape or _SUFFIXES.get(suffix, "table")
 
 
 def history_of(model: str | None, since: str | None) -> "Box":
@@ -131,14 +147,15 @@ def _report_history(options: ReportOptions) -> int:
 
 def _show(value: "Study | Box", document: "Callable[[bool], Document]", options: ReportOptions) -> None:
     """Print a report, or write it to a file. `document`: its document, with pictures or without."""
-    if options.output is not None and options.shape == "markdown":
+    shape = _shape(options)
+    if options.output is not None and shape == "markdown":
         _write_markdown(options.output, document(True))
     elif options.output is not None:
-        _write(options.output, _text(value, document, options.shape))
-    elif options.shape == "table":
-        show_report(value, lambda: document(False), options.shape, whole=options.whole)
+        _write(options.output, _text(value, document, shape))
+    elif shape == "table":
+        show_report(value, lambda: document(False), shape, whole=options.whole)
     else:
-        emit(_text(value, document, options.shape))
+        emit(_text(value, document, shape))
 
 
 def _write_markdown(path: Path, document: "Document") -> None:
@@ -154,13 +171,6 @@ def _write_all(folder: Path, files: Mapping[str, str]) -> None:
     """Write files to a folder. Raises InputError."""
     for name, text in files.items():
         _write(folder / name, text)
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make {folder}: {error.strerror}", "name another --output") from error
 
 
 def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
@@ -270,8 +280,8 @@ def _text(value: "Study | Box", document: "Callable[[bool], Document]", shape: S
 
 def _write(path: Path, text: str) -> None:
     """Write a file, whole or not at all, in a folder that is made. Raises InputError."""
-    from gputopo.values.schema import replacing
+    from gputopo.values import schema
 
-    _make(path.parent)
-    with replacing(path) as file:
+    schema.make_folder(path.parent)
+    with schema.replacing(path) as file:
         file.write(text.encode())

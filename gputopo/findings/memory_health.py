@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from gputopo.findings.compare import known
+from gputopo.findings.coverage import DOES_NOT_APPLY
 from gputopo.findings.rule import (
     SEVERITIES,
     Fault,
@@ -241,7 +242,6 @@ _ERROR = re.compile(
     r"|(?:gpu )?reset[ _]required|gpu requires reset|irq_issue|corrupted_inforom|operating_system",
     re.IGNORECASE,
 )
-_ABSENT = ("N/A", "[N/A]", "NOT_SUPPORTED", "Not Supported", "[Not Supported]")
 
 
 @check(MORE_MEMORY_ERRORS)
@@ -291,7 +291,7 @@ def field_errors(machine: Machine) -> Iterator[Fault]:
             absent = {
                 fact: why
                 for fact, why in own.items()
-                if why in _ABSENT
+                if why in DOES_NOT_APPLY
                 and len(alike) == len(peers) > 1
                 and _is_value(fact)
                 and all(_value(one, fact) is not None for one in peers)
@@ -307,7 +307,7 @@ def _reasons(machine: Machine) -> dict[int, dict[str, str]]:
     """Return why facts are missing, by GPU and fact; only of single GPUs, and of those that answer."""
     found: dict[int, dict[str, str]] = {}
     for path, why in machine.missing.items():
-        if _ERROR.fullmatch(why) or why in _ABSENT:
+        if _ERROR.fullmatch(why) or why in DOES_NOT_APPLY:
             at = FactPath.parse(path)
             if at.group == "gpus" and at.key.isdigit() and at.fact and "[" not in at.fact:
                 found.setdefault(int(at.key), {})[at.fact] = why

@@ -148,9 +148,9 @@ def _earlier(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
             also += "; one run: repeat it" if len(figures.cells[row.cell].repeats) == 1 else ""
             yield Observation(
                 id="earlier.regression" if row.is_regression else "earlier.changed",
-                says=f"{job_words(of, names)}, {gpus_words(of)}: {abs(row.difference_percent):.1f} % "
+                says=f"{job_words(of, names)}, {gpus_words(of)}: {abs(row.difference_percent):.1f}% "
                 f"{row.verdict} than {figure(row.reference_images_per_sec)} images/sec in {row.reference} "
-                f"(noise {row.noise_percent:.1f} %{also}).",
+                f"(noise {row.noise_percent:.1f}%{also}).",
                 evidence={
                     "difference_percent": round(row.difference_percent, 2),
                     "noise_percent": row.noise_percent,
@@ -177,7 +177,7 @@ def _published(figures: Figures) -> Iterator[Observation]:
         cell = figures.cells[worst.cell]
         yield Observation(
             id="published.slower",
-            says=f"{gpu}, {source}: {len(slower)} of {len(rows)} figures, by {-middle:.0f} % in the "
+            says=f"{gpu}, {source}: {len(slower)} of {len(rows)} figures, by {-middle:.0f}% in the "
             f"median; the most {cell.of.model} on {gpus_words(cell.of)}, {figure(cell.images_per_sec)} of "
             f"{figure(worst.reference_images_per_sec)} images/sec "
             f"(also different: {', '.join(worst.differs)}).",

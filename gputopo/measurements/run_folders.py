@@ -86,7 +86,7 @@ class RunFolders:
         cell = self._sweeps[manifest].get(folder.name)
         if cell is None or not cell.beside_other_work:
             return ()
-        share = "" if cell.other_cpu_share is None else f" ({100 * cell.other_cpu_share:.0f} % of all cores)"
+        share = "" if cell.other_cpu_share is None else f" ({100 * cell.other_cpu_share:.0f}% of all cores)"
         return (f"{BUSY}{share}",)
 
     def document(self, data: bytes, origin: str) -> Sequence[Measurement] | None:

@@ -22,7 +22,7 @@ from gputopo.measurements.observations import (
     without_spoilt,
 )
 from gputopo.measurements.ratios import ScalingRow
-from gputopo.measurements.words import device_word, gpus_words, varying
+from gputopo.measurements.words import device_word, figure, gpus_words, varying
 from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import Measurement
 
@@ -35,11 +35,28 @@ _MODES = {
 
 
 def headline(figures: Figures, observations: Sequence[Observation]) -> str:
-    """Return the sentences; where nothing is to take or avoid, the fastest placement and what is in doubt."""
+    """Return the sentences; if nothing is to take or avoid, the fastest placement and what is in doubt, else
+    the speed.
+    """
     clean = without_spoilt(figures)
     found = [*_before(figures), *_take(clean), *_avoid(clean), *_repeat(figures)]
     modes = [one.says for one in observations if one.id == "mode.best"]
-    return " ".join(found or dict.fromkeys((*modes[:1], *(one.says for one in observations[:1]))))
+    found = found or [*dict.fromkeys((*modes[:1], *(one.says for one in observations[:1])))]
+    return " ".join(found or [_speed(figures.cells)])
+
+
+def _speed(cells: Sequence[Cell]) -> str:
+    """Return the speed of the only cell, or of the fastest."""
+    measured = [cell for cell in cells if cell.images_per_sec is not None]
+    if not measured:
+        return "No run was measured."
+    best = max(measured, key=lambda cell: cell.images_per_sec or 0.0)
+    runs = len(best.repeats)
+    words = f"{best.of.model} on {gpus_words(best.of)}: {figure(best.images_per_sec)} images/sec"
+    if len(measured) > 1:
+        return f"The fastest of {len(measured)}: {words}."
+    again = "1 run; a second one shows how much runs differ" if runs == 1 else f"{runs} runs"
+    return f"{words}, from {again}."
 
 
 def _before(figures: Figures) -> Iterator[str]:
@@ -52,12 +69,12 @@ def _before(figures: Figures) -> Iterator[str]:
     ):
         if worse:
             most = max(-row.difference_percent for row in worse)
-            yield f"{len(worse)} of {len(rows)} cells slower than before, by up to {most:.0f} %{words}."
+            yield f"{len(worse)} of {len(rows)} cells slower than before, by up to {most:.0f}%{words}."
     if rows and not slower:
         yield f"0 of {len(rows)} cells slower than before."
     once = [row.noise_percent for row in rows if len(figures.cells[row.cell].repeats) == 1]
     if once:
-        yield f"With one run a cell, differences below {min(once):.0f} % are not seen: repeat the cells."
+        yield f"With one run a cell, differences below {min(once):.0f}% are not seen: repeat the cells."
     if rows and (new := measured - len(rows)) > 0:
         yield f"{new} cell{'s have' if new > 1 else ' has'} no earlier run."
 
@@ -107,7 +124,7 @@ def _machines(figures: Figures) -> str:
     words = ", ".join(f"{word} on {count}" for count, word in counts if count)
     noun = device_word(figures.cells[figures.scalings[0].largest.cell].of)
     worst = min(middle, key=lambda name: middle[name])
-    last = f"; the worst is {worst}, {middle[worst]:.0f} % efficiency" if good < len(middle) else ""
+    last = f"; the worst is {worst}, {middle[worst]:.0f}% efficiency" if good < len(middle) else ""
     return f"Scaling to all {noun}s, of {len(middle)} machines: {words}{last}."
 
 
@@ -131,7 +148,7 @@ def _avoid(figures: Figures) -> Iterator[str]:
         (
             table.machine,
             row.gpu,
-        ): f"GPU {row.gpu}{of(table.machine)} is {row.under_percent:.0f} % slower than GPU {table.reference}."
+        ): f"GPU {row.gpu}{of(table.machine)} is {row.under_percent:.0f}% slower than GPU {table.reference}."
         for table in figures.clocks
         for row in table.rows
         if row.holds and row.under_percent >= 100 * (_AVOID - 1)

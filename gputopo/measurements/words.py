@@ -80,11 +80,11 @@ def listed(words: Sequence[str], limit: int = 3) -> str:
 
 
 def figure(images_per_sec: float | None) -> str:
-    """Return images/sec with four figures or more."""
+    """Return images/sec with four figures or more: `38.27`, `4,618`."""
     value = images_per_sec or 0.0
-    return f"{value:.4g}" if value < 9999.5 else f"{value:.0f}"
+    return f"{value:,.4g}" if value < 9999.5 else f"{value:,.0f}"
 
 
 def change(percent: float) -> str:
     """Return a change in percent with its sign: `+19 %`, `0 %`."""
-    return f"{percent:+.0f} %" if abs(percent) >= 0.5 else "0 %"
+    return f"{percent:+.0f}%" if abs(percent) >= 0.5 else "0%"

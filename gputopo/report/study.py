@@ -240,5 +240,5 @@ def _cells(cells: Sequence[Cell]) -> list[Block]:
         for cell in sorted(cells, key=lambda cell: not cell.of.is_run)
     ]  # fmt: skip
     heads = ["job", devices_word(cells), "images/sec", "±%", "runs", "which", "remark"]
-    notes = ("±%: two standard errors; between runs 1 % is assumed, repeats show it",)
+    notes = ("±%: two standard errors; between runs 1% is assumed, repeats show it",)
     return [table(heads, rows, words=("job", "which", "remark"), notes=notes)] if rows else []

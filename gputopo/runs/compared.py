@@ -201,10 +201,10 @@ def judge_rates(input_rate: float, training_rate: float, how: str = "") -> Input
     """
     headroom = input_rate / training_rate
     alone = f"training alone ({how})" if how else "training alone"
-    rates = f"{input_rate:.1f} images/sec against {training_rate:.1f} of {alone}"
+    rates = f"{input_rate:,.1f} images/sec against {training_rate:,.1f} of {alone}"
     if headroom < 1 - NOISE:
         lost = 100 * (1 - headroom)
-        return _verdict("input", headroom, f"The input is the bottleneck: {rates}, {lost:.0f} % less.")
+        return _verdict("input", headroom, f"The input is the bottleneck: {rates}, {lost:.0f}% less.")
     if headroom < ENOUGH:
         shared = "training uses the same cores and may slow it down"
         return _verdict("close", headroom, f"The input barely keeps up: {rates}; {shared}.")
@@ -218,18 +218,18 @@ def judge_waiting(share: float, training_rate: float, input_rate: float | None =
     its limit.
     """
     headroom = None if input_rate is None else input_rate / training_rate
-    waited = f"the devices waited for it in {100 * share:.1f} % of the steps' time"
+    waited = f"the devices waited for it in {100 * share:.1f}% of the steps' time"
     if share >= NOISE:
         shared = ""
         if headroom is not None and headroom >= ENOUGH:
             shared = (
-                f"; alone it reached {input_rate:.1f} images/sec, during training {training_rate:.1f}: "
+                f"; alone it reached {input_rate:,.1f} images/sec, during training {training_rate:,.1f}: "
                 "they share the cores"
             )
         return _verdict("input", headroom, f"The input is the bottleneck: {waited}{shared}.")
     if headroom is None:
         return _verdict("enough", None, f"The input is fast enough: {waited}.")
-    rates = f"alone it reached {input_rate:.1f} images/sec, training needs {training_rate:.1f}"
+    rates = f"alone it reached {input_rate:,.1f} images/sec, training needs {training_rate:,.1f}"
     if headroom < ENOUGH:
         return _verdict("close", headroom, f"The input barely keeps up: {waited}; {rates}.")
     return _verdict("enough", headroom, f"The input is fast enough: {waited}; {rates}.")

@@ -82,9 +82,9 @@ def changes(then: ScreenDevice, now: ScreenDevice, since: Under | None) -> tuple
     """Return what is different from the last screen. `since`: percent below it, with bounds."""
     found = []
     if since is not None and since.low is not None and since.low > 0:
-        found.append(f"{percent(since.percent)} % slower (at least {at_least(since.low)} %)")
+        found.append(f"{percent(since.percent)}% slower (at least {at_least(since.low)}%)")
     if since is not None and since.high is not None and since.high < 0:
-        found.append(f"{percent(-since.percent)} % faster (at least {at_least(-since.high)} %)")
+        found.append(f"{percent(-since.percent)}% faster (at least {at_least(-since.high)}%)")
     if then.word != now.word:
         found.append(f"{now.word}, was {then.word}")
     return (*found, *_changed_readings(then.reading, now.reading))
@@ -289,21 +289,21 @@ def _sentence(row: ScreenDevice, noun: str) -> str:
     more = ""
     if row.slower and row.since is not None and row.since.low is not None:
         more = (
-            f"; {percent(row.since.percent)} % slower than in the last screen"
-            f" (at least {at_least(row.since.low)} %)"
+            f"; {percent(row.since.percent)}% slower than in the last screen"
+            f" (at least {at_least(row.since.low)}%)"
         )
     if row.alone is None and row.failure is not None:
         return f"could not be run alone: {row.failure}"
-    gap = "" if row.under is None else f"{percent(abs(row.under.percent))} %"
+    gap = "" if row.under is None else f"{percent(abs(row.under.percent))}%"
     if row.word == SLOW and row.under is not None:
-        least = "" if row.under.low is None else f" (at least {at_least(max(0.0, row.under.low))} %)"
+        least = "" if row.under.low is None else f" (at least {at_least(max(0.0, row.under.low))}%)"
         peer = "its peers in the run of all at once" if row.peer is None else f"{noun} {row.peer}"
         why = "" if row.causes is None else f". {row.causes.says}"
         return f"is {gap} slower than {peer}{least}{more}{why}"
     if row.word == EVEN and row.under and row.under.high is not None and row.under.high <= EVEN_PERCENT:
         if row.under.high <= 0:
             return f"is not slower than {noun} {row.peer}{more}"
-        return f"is even with {noun} {row.peer} to within {at_most(row.under.high)} %{more}"
+        return f"is even with {noun} {row.peer} to within {at_most(row.under.high)}%{more}"
     if row.word == EVEN:
         return f"is even with its peers in the run of all at once{more}"
     if row.alone is None:
@@ -314,7 +314,7 @@ def _sentence(row: ScreenDevice, noun: str) -> str:
     if row.under.high is None or row.under.low is None:
         return f"cannot be judged: one round; it was {gap} {side} {noun} {row.peer}{more}"
     bounds = (row.under.low, row.under.high)
-    between = " to ".join(f"{percent(abs(one))} % {'slower' if one > 0 else 'faster'}" for one in bounds)
+    between = " to ".join(f"{percent(abs(one))}% {'slower' if one > 0 else 'faster'}" for one in bounds)
     return f"cannot be judged: {between} than {noun} {row.peer}; more rounds would tell{more}"
 
 

@@ -81,9 +81,13 @@ class NumaNode(Value, frozen=True):
 
 
 class Host(Value, frozen=True):
-    """The computer around the GPUs. `name` identifies it, and is left out unless it is asked for."""
+    """The computer around the GPUs. `name` identifies it, and is left out unless it is asked for.
+
+    `fingerprint`: of the machine id, the same in every recording of a host; the id does not follow from it.
+    """
 
     name: str | None = None
+    fingerprint: str | None = None
     cpu_model: str | None = None
     sockets: int | None = None
     physical_cores: int | None = None

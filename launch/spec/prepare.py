@@ -41,10 +41,12 @@ CPU_WARMUP_BATCHES = 3
 # As tf_cnn_benchmarks: --num_batches 100 and a warm-up of 10.
 GPU_BATCHES = 100
 GPU_WARMUP_BATCHES = 10
-# Between hosts each tensor is a call of its own, about 0.1 ms of processor time on both: gradients up to this
-# many bytes travel together, so many at a time. 16 or 64 of resnet20's 60 gradients at a time are equally
-# fast on two hosts; with 16 each of four hosts adds some of them, so that the path of each is seen. Ours.
-SMALL_BETWEEN_HOSTS = 2**20
+# Gradients up to this many bytes are reduced together, up to so many at a time, between hosts and by NCCL.
+# Each tensor between hosts is a call, about 0.1 ms of processor time on both. Each operation of NCCL is a
+# kernel on all GPUs and waits for the one before; MirroredStrategy packs gradients, too. 16 or 64 of the 60
+# gradients of resnet20 at a time are equally fast on two hosts; with 16 each of four hosts adds some, so that
+# the path of each is seen. Not measured on GPUs.
+SMALL_BYTES = 2**20
 SMALL_AT_ONCE = 16
 _DEFAULT_FORMAT: dict[Backend, DataFormat] = {"cpu": "NHWC", "gpu": "NCHW"}  # what is fast on each
 
@@ -253,10 +255,13 @@ def _exchange(target: Target, requested: RunSpec) -> Exchange:
     elif choice.all_reduce == "hierarchical" and target.machine is not None and choice.gpus and not groups:
         groups = reduction_groups(target.machine, choice.gpus)
     packs = exchange.repacking or any(name.startswith("agg_small_grads") for name in requested.asked)
-    reduces = requested.task == "train" and choice.all_reduce is not None
-    if target.others and reduces and not packs:
+    if not packs:
+        by_nccl = target.backend == "gpu" and parse(choice.all_reduce or "copy").is_by_nccl
+        reduces = requested.task == "train" and choice.all_reduce is not None
+        together = Exchange(small_bytes=SMALL_BYTES, small_group=SMALL_AT_ONCE)
+        usual = together if reduces and (target.others or by_nccl) else Exchange()
         exchange = msgspec.structs.replace(
-            exchange, small_bytes=SMALL_BETWEEN_HOSTS, small_group=SMALL_AT_ONCE
+            exchange, small_bytes=usual.small_bytes, small_group=usual.small_group
         )
     return msgspec.structs.replace(exchange, ps_spread=choice.ps_device == SPREAD, groups=groups)
 

@@ -222,9 +222,9 @@ def test_without_runs_those_of_the_user_are_reported(call: Call, own_home: Path)
 # Of a row of each document; tests/published compares every derived figure.
 PRINTED = {
     "tensorpack": "228.0 1.87x 3.52x 7.07x 88.38",
-    "tf-official": "1131",
-    "lambda-cpu": "alexnet 7852 5338 7422 8560 missing",
-    "keras-multi-gpu": "replicated nccl 1429 1176 1.22x",
+    "tf-official": "1,131",
+    "lambda-cpu": "alexnet 7,852 5,338 7,422 8,560 missing",
+    "keras-multi-gpu": "replicated nccl 1,429 1,176 1.22x",
 }
 
 
@@ -243,6 +243,28 @@ def test_json_has_ids_evidence_and_the_cells_of_each_observation(call: Call) -> 
     ratio = next(one for one in found["observations"] if one["id"] == "gpu.ratio")
     assert ratio["evidence"]["median"] == pytest.approx(4.40, abs=0.005)
     assert ratio["cells"]
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [
+        ("report.html", "<!DOCTYPE html>"),
+        ("report.HTM", "<!DOCTYPE html>"),
+        ("report.md", "# keras-multi-gpu"),
+        ("report.json", "{"),
+        ("report.csv", "source,"),
+        ("report.txt", "Scaling to all GPUs"),
+        ("report", "Scaling to all GPUs"),
+    ],
+)
+def test_a_file_has_the_format_of_its_suffix_unless_another_is_asked_for(
+    name: str, begins: str, call: Call, tmp_path: Path
+) -> None:
+    words = ("report", "--published", "keras-multi-gpu", "--output", tmp_path / name)
+    assert call(*words) == (0, "", "")
+    assert (tmp_path / name).read_text().startswith(begins)
+    assert call(*words, "--format", "csv").code == 0
+    assert (tmp_path / name).read_text().startswith("source,")
 
 
 def test_html_and_markdown_carry_the_pictures_of_the_runs(call: Call, tmp_path: Path) -> None:
@@ -277,7 +299,7 @@ def own_history(call: Call, without_gpu: None, own_home: Path) -> Path:
 def test_the_history_names_what_is_worse_and_since_when(call: Call, own_history: Path) -> None:
     done = call("report", "--history")
     assert done.code == 0, done.err
-    assert "20 % lower since 1970-01-05" in done.out.splitlines()[0]
+    assert "20% lower since 1970-01-05" in done.out.splitlines()[0]
     assert "vgg16" in done.out
     assert call("report", "--history", "--fail-on", "warning").code == 1
     listed = list(csv.DictReader(io.StringIO(call("report", "--history", "--format", "csv").out)))

@@ -82,7 +82,7 @@ def test_a_matrix_runs_and_what_the_rules_refuse_stays_with_the_reason(
         tuple(row[name] for name in ("data", "precision", "xla")) for row in csv.DictReader(StringIO(shown))
     }
     assert spoken == {("synthetic", "fp32", "0")}  # of those that ran, and of those that did not
-    assert "cell 6 of 6: models, lenet, variable_update replicated: 40 images/sec" in done.err
+    assert "cell 6 of 6: models, lenet, variable_update replicated: 40.0 images/sec" in done.err
     remembered = [one.result.spec["model"] for one in stored_results(history_file())]
     assert remembered == ["trivial"] * 3 + ["lenet"] * 3
     table = call("sweep", "--resume", tmp_path / "out")

@@ -368,6 +368,10 @@ OF_THE_MACHINE: dict[str, tuple[Change, set[str]]] = {
         doubted(contradictions=(Contradiction(fact="gpus[1].name", said={"a": "x", "b": "y"}),)),
         {"machine.contradiction"},
     ),
+    "recording of an unknown host": (
+        doubted(contradictions=(Contradiction(fact="host.fingerprint", said={"a": "none", "b": "1f"}),)),
+        {"machine.unknown_host"},
+    ),
     "two places": (
         doubted(contradictions=(Contradiction(fact="links[0-1].hop", said={"a": "PIX", "b": "PHB"}),)),
         {"topology.contradiction"},

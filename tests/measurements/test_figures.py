@@ -107,7 +107,7 @@ def test_superlinear_scaling_names_the_figure_or_the_baseline() -> None:
 
 def test_where_more_gpus_stop_paying_is_named_with_both_speeds() -> None:
     (words,) = says([run(100), run(190, 2), run(225, 4)], "scaling.stops")
-    assert "take 2 GPUs: 190 images/sec, 225 on 4 (+18 %)" in words  # a GPU adds 17 %
+    assert "take 2 GPUs: 190 images/sec, 225 on 4 (+18%)" in words  # a GPU adds 17 %
 
 
 def test_figures_that_differ_too_much_from_run_to_run_have_no_verdict() -> None:
@@ -116,6 +116,28 @@ def test_figures_that_differ_too_much_from_run_to_run_have_no_verdict() -> None:
     (words,) = says(runs, "scaling.verdict")
     assert "not clear, figures are uncertain by" in words
     assert not says(runs, "scaling.stops")
+
+
+@pytest.mark.parametrize(
+    ("runs", "headline"),
+    [
+        (
+            [run(4618.4, 2)],
+            "resnet50 on 2 GPUs: 4,618 images/sec, from 1 run; a second one shows how much runs differ.",
+        ),
+        ([run(100, source="a"), run(101, source="b")], "resnet50 on 1 GPU: 100.5 images/sec, from 2 runs."),
+        (
+            [run(30, backend="cpu", gpu=None), run(90, model="vgg16")],
+            "The fastest of 2: vgg16 on 1 GPU: 90 images/sec.",
+        ),
+        (
+            [run(None, status="failed", reason="out of memory")],
+            "1 run without a figure (resnet50): out of memory.",
+        ),
+    ],
+)
+def test_every_study_has_a_headline(runs: list[Measurement], headline: str) -> None:
+    assert study_of(runs, title="t").headline == headline
 
 
 def test_the_headline_takes_what_pays_and_avoids_the_far_pair() -> None:
@@ -127,7 +149,7 @@ def test_the_headline_takes_what_pays_and_avoids_the_far_pair() -> None:
     even = [run(100), run(190, 2, **cpu), run(189, 2, variable_update="replicated")]
     assert study_of(even, title="t").headline == "Take 2 GPUs: 1.9x."
     fixed = study_of([even[1], run(150, 2, variable_update="replicated")], title="t")
-    assert fixed.headline.startswith("parameter_server cpu is the fastest in 1 of 1 jobs on 2 GPUs, by 27 %")
+    assert fixed.headline.startswith("parameter_server cpu is the fastest in 1 of 1 jobs on 2 GPUs, by 27%")
     far = [run(speed, 2, machine="7gforce", gpus=gpus) for speed, gpus in ((150, [0, 5]), (190, [0, 1]))]
     study = study_of(far, title="t", machines=known_machines())
     assert study.headline == "Do not use GPUs 0,5 together."
@@ -153,7 +175,7 @@ def test_jobs_are_named_by_what_differs_and_does_not_follow_from_the_machine() -
     assert varying(cells_of([cell("a", "X", 8), cell("a", "Y", 8)])) == ("gpu", "model")
 
 
-@pytest.mark.parametrize("spoilt", [{"conditions": [f"{BUSY} (97 % of all cores)"]}, {"steps": 1}])
+@pytest.mark.parametrize("spoilt", [{"conditions": [f"{BUSY} (97% of all cores)"]}, {"steps": 1}])
 def test_a_spoilt_cell_has_its_figure_and_no_verdict(spoilt: dict[str, Any]) -> None:
     runs = [run(100), run(430, 2), run(200, precision="fp16")]
     bad = [run(one.images_per_sec, one.n_gpus, precision=one.precision, **spoilt) for one in runs]
@@ -173,7 +195,7 @@ def test_slow_input_is_a_bottleneck_and_more_work_that_ran_faster_an_error() -> 
     assert "3.00x" in words
     found = [run(100, **real), run(120, **{**real, "distortions": True})]
     (words,) = says(found, "work.more_is_faster")
-    assert "by up to 20 %" in words
+    assert "by up to 20%" in words
 
 
 def test_a_slow_gpu_is_split_into_what_its_clock_explains_and_the_rest() -> None:
@@ -203,7 +225,7 @@ def test_what_did_not_run_is_named_by_what_the_cells_share() -> None:
 
 
 def test_runs_under_the_same_other_conditions_are_one_observation() -> None:
-    conditions = [["a power cap", f"{BUSY} ({batch} %)"] for batch in range(8, 16)]
+    conditions = [["a power cap", f"{BUSY} ({batch}%)"] for batch in range(8, 16)]
     runs = [run(90, batch_per_gpu=n, conditions=words) for n, words in enumerate(conditions)]
     assert says(runs, "conditions.other") == [
         "8 runs (resnet50): a power cap.",
@@ -224,8 +246,8 @@ def test_only_an_earlier_run_of_the_same_version_can_be_a_regression() -> None:
     study = study_of([run(90)], title="t", earlier=[run(100, version="2.16.1")])
     assert not study.has_regression
     assert study.headline == (
-        "1 of 1 cells slower than before, by up to 10 %, with other software. "
-        "With one run a cell, differences below 7 % are not seen: repeat the cells."
+        "1 of 1 cells slower than before, by up to 10%, with other software. "
+        "With one run a cell, differences below 7% are not seen: repeat the cells."
     )
     assert not against_earlier(now, cells_of([run(100, machine="other")]))
     more = study_of([run(99), run(190, 2)], title="t", earlier=[run(100)])

@@ -299,8 +299,8 @@ def test_other_work_or_a_failed_run_judges_nothing(other: Result) -> None:
 def test_the_words_hold_both_rates_and_what_is_lost() -> None:
     found = judge_rates(3058, 8560)  # alexnet, real against synthetic, of a published table
     assert found.verdict == "input"
-    assert "3058.0 images/sec against 8560.0" in found.says
-    assert "64 % less" in found.says
+    assert "3,058.0 images/sec against 8,560.0" in found.says
+    assert "64% less" in found.says
 
 
 @given(RATES, RATES)
@@ -326,5 +326,5 @@ def test_training_is_judged_by_its_waiting_and_not_by_its_own_rate(
 ) -> None:
     found = judge_waiting(share, 100.0, alone)
     assert found.verdict == judged
-    assert f"{100 * share:.1f} % of the steps' time" in found.says
+    assert f"{100 * share:.1f}% of the steps' time" in found.says
     assert found.headroom == (None if alone is None else alone / 100)

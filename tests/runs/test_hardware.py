@@ -153,7 +153,7 @@ def test_a_busy_host_is_named() -> None:
     assert (found.id, found.gpu, found.says) == (
         "host.busy",
         None,
-        "host: other programs took 90 % of the CPU",
+        "host: other programs took 90% of the CPU",
     )
 
 

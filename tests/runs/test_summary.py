@@ -71,7 +71,7 @@ def test_what_was_kept_and_noticed_is_reported_once_and_the_report_shows_it() ->
         "checkpoint 2 is damaged",
         "resumed after 100 steps",
         "1 checkpoint, the last after 120 steps: /kept/4",
-        "top-1 50.00 %, top-5 75.00 %, loss 1.5, 50 examples (synthetic) after 120 steps",
+        "top-1 50.00%, top-5 75.00%, loss 1.5, 50 examples (synthetic) after 120 steps",
         "/out (saved_model, npz)",
         "steps 3-4, 100.0 ms together: /run/trace",
         "peak 1.0 GiB on the host",

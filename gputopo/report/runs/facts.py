@@ -83,7 +83,7 @@ def _exchange(found: Exchanged) -> Iterator[RunFact]:
     """Yield what the exchange of gradients between hosts takes of a step, and each host's part of it."""
     ms = units.milliseconds
     if found.ms is not None:
-        share = f"{ms(found.ms)} ms ({units.percent(found.percent)} %) of a step"
+        share = f"{ms(found.ms)} ms ({units.percent(found.percent)}%) of a step"
         yield RunFact(
             "exchange", f"{share} after the last device has computed, until all hosts have the sums"
         )
@@ -179,8 +179,8 @@ def _training(result: Result) -> Iterator[RunFact]:
     if result.steps and result.ran.get("task") != "input" and not result.evaluations:
         yield RunFact("loss", f"{units.loss(result.first_loss)} → {units.loss(result.last_loss)}")
     if result.last_top1 is not None and not result.evaluations:
-        top5 = "" if result.last_top5 is None else f", top-5 {100 * result.last_top5:.1f} %"
-        yield RunFact("accuracy", f"top-1 {100 * result.last_top1:.1f} %{top5} of the last step's examples")
+        top5 = "" if result.last_top5 is None else f", top-5 {100 * result.last_top5:.1f}%"
+        yield RunFact("accuracy", f"top-1 {100 * result.last_top1:.1f}%{top5} of the last step's examples")
     if result.input_verdict is not None:
         limited = result.input_verdict.verdict == "input"
         yield RunFact("input", result.input_verdict.says, "yellow" if limited else "")

@@ -55,7 +55,7 @@ class Display:
         bars.add_row(Text("steps"), steps, Text(state.steps_words()))
         for device, pace in paces:
             bar = ProgressBar(total=1.0, completed=pace, width=bar_width)
-            share = f"{100 * pace:.0f} %" + (" of the best" if width >= 100 else "")
+            share = f"{100 * pace:.0f}%" + (" of the best" if width >= 100 else "")
             bars.add_row(Text(label_of(device)), bar, Text(_fitting([share, *state.sensors(device)], room)))
         yield bars
 

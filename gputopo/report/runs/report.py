@@ -173,7 +173,7 @@ def _excluded(result: Result, compared: Sequence[tuple[Device, Verdict]], *, oth
         return f"{_names([device for device, _ in compared])}: not slower than the others."
     bound = max(verdict.percent_under_high or 0.0 for _, verdict in compared)
     looking = [
-        f"{short_name_of(device)} looks {percent(under)} % slower"
+        f"{short_name_of(device)} looks {percent(under)}% slower"
         for device, verdict in compared
         if (under := verdict.percent_under or 0.0) > SLOW_PERCENT
     ]
@@ -181,7 +181,7 @@ def _excluded(result: Result, compared: Sequence[tuple[Device, Verdict]], *, oth
         first = f"{', '.join(looking)}; this is not proven; "
     else:
         first = f"{_names([device for device, _ in compared])}: " if others else "No slow device seen; "
-    excluded = f"{first}a difference above {at_most(max(bound, 0.1))} % is excluded."
+    excluded = f"{first}a difference above {at_most(max(bound, 0.1))}% is excluded."
     if bound > MAX_EXCLUDED:
         excluded = f"{first}the run is too short to exclude one."
     if bound <= EVEN_PERCENT:
@@ -197,7 +197,7 @@ def _excluded(result: Result, compared: Sequence[tuple[Device, Verdict]], *, oth
         return excluded
     what = f"{steps:,} steps" if result.spec.get("task") == PROGRAM else f"--num-batches {steps}"
     took = units.seconds(seconds) if seconds < MINUTES_S else f"{seconds / 60:.0f} min"
-    return f"{excluded} To exclude {EVEN_PERCENT:g} %: {what}, about {took}."
+    return f"{excluded} To exclude {EVEN_PERCENT:g}%: {what}, about {took}."
 
 
 def _two_figures(count: int) -> int:
@@ -342,12 +342,10 @@ def _verdict(row: DeviceResult) -> str:
     if _is_ahead(found):
         return "not slower"
     if found.word == SLOW:
-        return f"! slow {percent(found.percent_under or 0.0)} %"
+        return f"! slow {percent(found.percent_under or 0.0)}%"
     bound = found.percent_under_high
     return (
-        found.word
-        if bound is None or bound > MAX_EXCLUDED
-        else f"{found.word} < {at_most(max(bound, 0.1))} %"
+        found.word if bound is None or bound > MAX_EXCLUDED else f"{found.word} < {at_most(max(bound, 0.1))}%"
     )
 
 
@@ -360,7 +358,7 @@ def _cause(row: DeviceResult) -> str:
         return "not explained" if causes.checked else "not checked"
     largest, *others = causes.found
     sign = "" if largest.how == "fitted" else "< "
-    return f"{largest.id} {sign}{percent(largest.percent)} %" + (f" +{len(others)}" if others else "")
+    return f"{largest.id} {sign}{percent(largest.percent)}%" + (f" +{len(others)}" if others else "")
 
 
 def _name(row: DeviceResult) -> str:

@@ -139,13 +139,13 @@ class RunState:
         known = [one.percent for one in devices if one.percent is not None]
         if all(one.word == EVEN for one in devices):
             return (
-                f"no slow device, above {at_most(max(known))} % excluded"
+                f"no slow device, above {at_most(max(known))}% excluded"
                 if known
                 else "no slow device any more"
             )
         seen = max(known, default=math.inf)
         return "no slow device so far" + (
-            f"; only above {at_most(seen)} % would show" if seen <= MAX_SEEN else ""
+            f"; only above {at_most(seen)}% would show" if seen <= MAX_SEEN else ""
         )
 
     @property
@@ -313,7 +313,7 @@ def _slow_words(devices: Sequence[Device], slow: Sequence[Standing]) -> Iterator
         names[own[0].tower] = host_name(own)
     for one in slow:
         if (name := names.get(one.tower)) is not None:
-            by = "" if one.percent is None else f" by {percent(one.percent)} %"
+            by = "" if one.percent is None else f" by {percent(one.percent)}%"
             yield f"{name} slow{by}" + ("" if one.cause is None else f" ({one.cause})")
 
 
@@ -366,9 +366,9 @@ def steps_words(numbers: Sequence[int]) -> str:
 
 def evaluated_words(event: Evaluated) -> str:
     """Write how well a model did: `top-1 71.20 %, top-5 90.10 %, loss 1.2, 50000 examples (imagenet)`."""
-    top5 = "" if event.top5 is None else f", top-5 {100 * event.top5:.2f} %"
+    top5 = "" if event.top5 is None else f", top-5 {100 * event.top5:.2f}%"
     after = "" if event.steps is None else f" after {units.counted(event.steps, 'step')}"
     return (
-        f"top-1 {100 * event.top1:.2f} %{top5}, loss {units.loss(event.loss)}, "
+        f"top-1 {100 * event.top1:.2f}%{top5}, loss {units.loss(event.loss)}, "
         f"{event.examples} examples ({event.data}){after}"
     )

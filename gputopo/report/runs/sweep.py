@@ -23,7 +23,7 @@ def cell_line(cell: SweepCell, cells: Sequence[SweepCell], left_s: float) -> str
     outcome = (
         f"failed: {plain(cell.reason or '')}"
         if cell.state == "failed"
-        else f"{cell.images_per_sec or 0:.4g} images/sec"
+        else f"{units.images_per_sec(cell.images_per_sec or 0.0)} images/sec"
     )
     beside = " beside other work" if cell.beside_other_work else ""
     left = f"; about {units.seconds(left_s)} left" if ran < len(wanted) else ""

@@ -208,12 +208,12 @@ class _Answer:
         by, where = self.paces.source(self.device.tower, self.found.peer), when(found, throughout)
         if found.part == COMPUTE and by is not None:
             than = f"than it should beside devices of another model ({by})"
-            says = f"computes {shown} % slower {than}{where}, at least {at_least(low)} %"
+            says = f"computes {shown}% slower {than}{where}, at least {at_least(low)}%"
         elif found.part == COMPUTE:
-            says = f"computes {shown} % slower than its peers{where} ({sure(low)})"
+            says = f"computes {shown}% slower than its peers{where} ({sure(low)})"
         else:
             waits = f"as it waits longer for its weights{over(self.device)}"
-            says = f"is {shown} % slower than its peers {waits}{where} ({sure(low)})"
+            says = f"is {shown}% slower than its peers {waits}{where} ({sure(low)})"
         return _replace(found, word=SLOW, says=f"{self.name} {says}")
 
     def _whole(self, spans: Sequence[_Span]) -> Verdict:
@@ -254,14 +254,14 @@ class _Answer:
             fields = _replace(fields, percent_under=lost.middle, share_of_steps=share)
         if high <= EVEN_PERCENT:
             slower = max(bounds.high, lost.high) > 0
-            even = f"even with its peers to within {at_most(high)} %" if slower else NOT_SLOWER
+            even = f"even with its peers to within {at_most(high)}%" if slower else NOT_SLOWER
             return _replace(fields, word=EVEN, says=f"{self.name} is {even}{often}")
         return self._not_known(fields, margin, often)
 
     def _not_known(self, fields: Verdict, margin: float, often: str) -> Verdict:
         """Return that neither is proven, what is excluded, and how many steps more exclude enough."""
         high = fields.percent_under_high or 0.0
-        excluded = f"a difference above {at_most(high)} % is excluded"
+        excluded = f"a difference above {at_most(high)}% is excluded"
         if high > MAX_EXCLUDED:
             excluded = "the run is too short"
         if often:
@@ -329,7 +329,7 @@ class _Answer:
         """Return that a device is slow by the mean of its steps."""
         low, (share, often) = lost.low - self.offset, self._slow_steps(lost.middle)
         waits = f", as it waits for its weights{over(self.device)}" if self.found.part == WEIGHTS else ""
-        slower = f"is {percent(lost.middle)} % slower than its peers on average{waits}"
+        slower = f"is {percent(lost.middle)}% slower than its peers on average{waits}"
         return _replace(
             fields,
             word=SLOW,
@@ -338,7 +338,7 @@ class _Answer:
             percent_under_high=lost.high + self.offset,
             resolution_percent=None,
             share_of_steps=share,
-            says=f"{self.name} {slower} (at least {at_least(low)} %){often}",
+            says=f"{self.name} {slower} (at least {at_least(low)}%){often}",
         )
 
     def _mean(self, spans: Sequence[_Span]) -> Interval | None:
@@ -374,4 +374,4 @@ class _Answer:
             away = fmean(one for one in steps if one > border) - level
             border = level + away / 2
         share = min(1.0, (under / (100 - under) - level) / away)
-        return share, f": {percent(100 * share)} % of its steps take {percent(100 * away)} % longer"
+        return share, f": {percent(100 * share)}% of its steps take {percent(100 * away)}% longer"

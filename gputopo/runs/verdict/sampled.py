@@ -142,11 +142,11 @@ class HostRecord:
     def _busy(self, found: HostSummary, on_cpu: bool) -> str | None:
         allowed = BUSY_SHARE * self._samples
         if (self._by_programs if on_cpu else self._full) > allowed and found.other_cpu_share is not None:
-            return f"other programs took {100 * found.other_cpu_share:.0f} % of the CPU"
+            return f"other programs took {100 * found.other_cpu_share:.0f}% of the CPU"
         if self._swapped > allowed and found.swap_bytes_per_s is not None:
             return f"the host swapped {found.swap_bytes_per_s / 1e6:.0f} MB/s"
         if self._short > allowed and found.memory_available_share is not None:
-            return f"only {100 * found.memory_available_share:.1f} % of the host's memory was available"
+            return f"only {100 * found.memory_available_share:.1f}% of the host's memory was available"
         return None
 
     def _mean(self, name: str) -> float | None:

@@ -32,7 +32,7 @@ WARMUP_SHARE = 0.25
 
 def sure(low: float) -> str:
     """Return that a difference is proven: "at least 4.1 %, 99.9 % confidence"."""
-    return f"at least {at_least(low)} %, {100 * CONFIDENCE:g} % confidence"
+    return f"at least {at_least(low)}%, {100 * CONFIDENCE:g}% confidence"
 
 
 def when(found: Verdict, throughout: bool = True) -> str:
@@ -55,13 +55,13 @@ def over(device: Device) -> str:
 def looks(found: Verdict) -> str:
     """Return what a device looks like where that is not proven; empty if it looks even."""
     under = found.percent_under
-    return "" if under is None or under < 1 else f" (looks {percent(under)} % slower)"
+    return "" if under is None or under < 1 else f" (looks {percent(under)}% slower)"
 
 
 def costs(name: str, found: Cost) -> str:
     """Return what a slow device costs: "GPU 1 costs 11 % of this run: 2,140 instead of 1,905 images/sec"."""
     would, did = speed(found.without), speed(found.images_per_sec)
-    return f"{name} costs {percent(found.percent)} % of this run: {would} instead of {did} images/sec"
+    return f"{name} costs {percent(found.percent)}% of this run: {would} instead of {did} images/sec"
 
 
 def percent(value: float) -> str:

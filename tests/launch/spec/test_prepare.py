@@ -9,6 +9,7 @@ from gputopo.launch.spec.job_spec import Backend
 from gputopo.launch.spec.prepare import (
     CPU_MAX_BATCHES,
     CPU_TIME_BUDGET_S,
+    SMALL_BYTES,
     reduced_by_strategy,
     spec_of,
     without_nccl,
@@ -156,7 +157,7 @@ def test_a_drill_is_the_first_thing_that_is_said_of_a_run() -> None:
     drills = read_drills("--drill", ["slow-gpu=3:0.85@30"])
     made = spec((2, 3), "gpu:3", drills=drills)
     assert made.says[0].startswith(
-        "DRILL, a fault injected on purpose: GPU 3 computes at 85 % of its own pace"
+        "DRILL, a fault injected on purpose: GPU 3 computes at 85% of its own pace"
     )
     assert spec(backend="cpu", drills=read_drills("--drill", ["slow-gpu=1:0.85"])).says[0].count("device 1")
 
@@ -261,8 +262,21 @@ def test_without_nccl_the_plans_best_other_reduction_trains_on_the_same_devices(
     reductions = (one for one in target.plan.candidates if one.all_reduce not in (None, "nccl"))
     assert (planned, choice) == (target.plan.choice, next(reductions))
     assert choice.images_per_sec
-    assert msgspec.structs.replace(instead, all_reduce="nccl") == made
+    assert msgspec.structs.replace(instead, all_reduce="nccl", exchange=made.exchange) == made
     assert target.environment({}, instead) == target.environment({}, made)
+
+
+def test_nccl_adds_small_gradients_together_unless_it_is_asked_otherwise() -> None:
+    def small(**asked: str) -> int:
+        exchange = Exchange(small_bytes=int(asked.get("agg_small_grads_max_bytes", 0)))
+        return spec_of(by_nccl()[0], "alexnet", asked, exchange=exchange).exchange.small_bytes
+
+    target, made = by_nccl()
+    assert small() == made.exchange.small_bytes == SMALL_BYTES
+    assert small(agg_small_grads_max_bytes="0") == 0
+    assert small(agg_small_grads_max_bytes="9") == 9
+    assert small(gradient_repacking="0") == SMALL_BYTES
+    assert there(without_nccl(target, made)).spec.exchange.small_bytes == 0
 
 
 def test_a_plan_that_lists_no_other_reduction_of_its_gpus_falls_back_to_copies() -> None:

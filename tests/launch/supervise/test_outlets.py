@@ -38,7 +38,7 @@ SLOW = Anomaly(
     percent_under=12.34,
     percent_under_low=11.0,
     confidence=0.999,
-    says="GPU 1 computes 12 % slower",
+    says="GPU 1 computes 12% slower",
     causes=Causes(says="", found=(CAUSE,)),
 )
 OVER = AnomalyOver(time_s=0.0, tower=1, gpu=1, part="compute", says="GPU 1 is even again")

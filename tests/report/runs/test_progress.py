@@ -109,8 +109,8 @@ def test_the_display_shows_steps_speed_and_a_bar_for_each_device() -> None:
     assert lines[1].rstrip() == "verdict: too few steps for a verdict"
     assert f"{state.running.steps} of 20" in lines[2]
     assert lines[3].startswith("GPU 0")
-    assert lines[3].rstrip().endswith("100 % of the best  1700 MHz")
-    assert lines[4].rstrip().endswith("52 % of the best  1700 MHz")
+    assert lines[3].rstrip().endswith("100% of the best  1700 MHz")
+    assert lines[4].rstrip().endswith("52% of the best  1700 MHz")
     assert lines[3].count("━") > 1.8 * lines[4].count("━") > 0
 
 
@@ -118,12 +118,12 @@ def test_the_display_shows_steps_speed_and_a_bar_for_each_device() -> None:
     ("standings", "words"),
     [
         ((), "too few steps for a verdict"),
-        ((("even", 2.1, None), ("even", 2.91, None)), "no slow device, above 3.0 % excluded"),
-        ((("even", 2.1, None), ("slow", 12.3, "power-cap")), "GPU 1 slow by 12 % (power-cap)"),
-        ((("slow", 4.0, None), ("slow", 12.3, None)), "GPU 0 slow by 4.0 %, GPU 1 slow by 12 %"),
+        ((("even", 2.1, None), ("even", 2.91, None)), "no slow device, above 3.0% excluded"),
+        ((("even", 2.1, None), ("slow", 12.3, "power-cap")), "GPU 1 slow by 12% (power-cap)"),
+        ((("slow", 4.0, None), ("slow", 12.3, None)), "GPU 0 slow by 4.0%, GPU 1 slow by 12%"),
         (
             (("even", 2.1, None), ("cannot tell", 8.13, None)),
-            "no slow device so far; only above 8.2 % would show",
+            "no slow device so far; only above 8.2% would show",
         ),
         ((("even", None, None), ("even", None, None)), "no slow device any more"),
     ],
@@ -160,7 +160,7 @@ def test_no_line_wraps_and_a_device_has_what_fits_into_its_line(width: int) -> N
     lines = drawn(state, width).splitlines()
     assert len(lines) == 5
     assert max(len(line.rstrip()) for line in lines) <= width
-    facts = ["52 %", "1500 MHz", "power limit", "83 C", "150 W", "PCIe gen 3 x8"]
+    facts = ["52%", "1500 MHz", "power limit", "83 C", "150 W", "PCIe gen 3 x8"]
     shown = [fact for fact in facts if fact in lines[4]]
     assert shown == facts[: len(shown)]
     assert len(shown) >= (6 if width >= 100 else 3)
@@ -307,5 +307,5 @@ def test_the_display_shows_what_the_gpus_reported_last() -> None:
     not_asked = GpuSample(gpu=0, graphics_mhz=1670, power_w=149.0)
     state.add(Sample(time_s=2.0, gpus=(not_asked, GpuSample(gpu=1, lost=True))))
     first, second = (line for line in drawn(state).splitlines() if "of the best" in line)
-    assert first.endswith("100 % of the best  1670 MHz  71 C  149 W")
+    assert first.endswith("100% of the best  1670 MHz  71 C  149 W")
     assert second.rstrip().endswith("of the best  lost")

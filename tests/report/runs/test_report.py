@@ -67,7 +67,7 @@ def test_a_device_row_reads_as_it_was_measured() -> None:
     text = shown(summarise(stream(cpu_devices(2), steps)))
     rows = [line.split() for line in text.splitlines() if re.match(r"CPU \d", line)]
     assert rows[0] == ["CPU", "0", "80.0", "100.0", "20.0", "80.0", "150.0", "local", "not", "slower"]
-    assert rows[1] == ["CPU", "1", "40.0", "50.0", "0.00", "200.0", "50.0", "host", "!", "slow", "60", "%"]
+    assert rows[1] == ["CPU", "1", "40.0", "50.0", "0.00", "200.0", "50.0", "host", "!", "slow", "60%"]
     # 16 images in 0.25 s each step.
     assert "64.0 ± 0.00 (jitter 0.00), median 64.0, by wall time 64.0" in text
     assert "16 images: 8 on each of 2 devices" in text
@@ -76,14 +76,14 @@ def test_a_device_row_reads_as_it_was_measured() -> None:
 
 def test_a_slow_device_is_marked_in_its_row_and_named_below() -> None:
     text = " ".join(shown(gpu_result(4, {2: 0.4})).split())
-    assert re.search(r"! GPU 2 \(NVIDIA GeForce GTX 1070\) computes \d+ % slower than its peers", text)
-    assert "No device is more than 5 %" not in text
+    assert re.search(r"! GPU 2 \(NVIDIA GeForce GTX 1070\) computes \d+% slower than its peers", text)
+    assert "No device is more than 5%" not in text
 
 
 def test_a_cause_stands_in_the_row_and_in_the_sentence_above_the_table() -> None:
     trainer = Trainer(slow={2: slower(20)})
     text = document_text(run_document(summarise(events(trainer, 100, {2: readings(memory_mhz=3800)}))), 120)
-    assert re.search(r"^GPU 2 .* ! slow 20 % +memory-clock < 4\.\d %", text, re.MULTILINE)
+    assert re.search(r"^GPU 2 .* ! slow 20% +memory-clock < 4\.\d%", text, re.MULTILINE)
     assert text.index("Partly: memory") < text.index("\nGPU 2 ")
 
 
@@ -98,7 +98,7 @@ def test_the_failure_and_the_verdict_come_first_and_the_versions_last() -> None:
 def test_without_all_figures_the_report_is_the_speed_the_verdict_the_devices_and_the_loss() -> None:
     lines = document_text(run_document(gpu_result(2), verbose=False), 120).splitlines()
     assert re.fullmatch(r"[\d.]+ images/sec ± [\d.]+: .* on 2 GPUs, .*", lines[0])
-    assert re.fullmatch(r"No slow device seen; a difference above \d\.\d % is excluded\.", lines[2])
+    assert re.fullmatch(r"No slow device seen; a difference above \d\.\d% is excluded\.", lines[2])
     assert lines[-1].startswith("loss  ")
     assert len(lines) <= 12
     spoilt = msgspec.structs.replace(gpu_result(2), replica_difference=0.5)
@@ -119,7 +119,7 @@ def test_only_what_is_slow_is_red() -> None:
 
 
 def test_an_even_run_states_to_within_what_it_is_even() -> None:
-    assert "No slow device seen; a difference above 1.8 % is excluded." in shown(gpu_result(4))
+    assert "No slow device seen; a difference above 1.8% is excluded." in shown(gpu_result(4))
     alone = shown(gpu_result(1))
     assert "even" not in alone
     assert "Cannot tell for GPU 0: one device has no peer." in alone
@@ -132,8 +132,8 @@ def test_a_difference_that_is_not_proven_is_shown_as_such_in_table_and_words() -
     text = " ".join(shown(result).split())
     assert re.search(r"GPU 1 GTX 1070 .* cannot tell", text)
     assert re.search(
-        r"GPU 1 looks \d+ % slower; this is not proven; the run is too short to exclude one\. "
-        r"To exclude 5 %: --num-batches \d+, about \d",
+        r"GPU 1 looks \d+% slower; this is not proven; the run is too short to exclude one\. "
+        r"To exclude 5%: --num-batches \d+, about \d",
         text,
     )
     assert "even" not in text
@@ -144,7 +144,7 @@ def test_what_a_slow_device_costs_stands_below_it() -> None:
     lines = [text for text, _ in verdict_lines(summarise(stream(gpu_devices(2), steps)))]
     # 16 images in 135 ms, without the slow one in 110 ms.
     assert lines[1:] == [
-        "GPU 1 costs 19 % of this run: 145 instead of 119 images/sec.",
+        "GPU 1 costs 19% of this run: 145 instead of 119 images/sec.",
         "GPU 0: not slower than the others.",
     ]
 
@@ -154,7 +154,7 @@ def test_a_check_that_left_a_device_out_reports_it() -> None:
     result = summarise(stream(devices, InventedRun(3, noise=QUIET).steps(20)))
     lines = [text for text, _ in verdict_lines(result)]
     assert lines == [
-        "GPU 0, GPU 1: a difference above 2.1 % is excluded.",
+        "GPU 0, GPU 1: a difference above 2.1% is excluded.",
         "Cannot tell for GPU 2: no peer of its kind.",
     ]
 
@@ -294,12 +294,12 @@ def test_counted_steps_of_the_warm_up_are_pointed_out() -> None:
 
 def test_an_evaluation_shows_accuracy_and_loss_of_all_examples_and_not_of_the_last_step() -> None:
     step_only = msgspec.structs.replace(gpu_result(2), last_top1=0.125, last_top5=0.5)
-    assert "top-1 12.5 %" in shown(step_only)
+    assert "top-1 12.5%" in shown(step_only)
     assert " → " in shown(step_only)
     judged = Evaluated(time_s=1.0, examples=50, top1=0.5, top5=0.75, loss=1.0, seconds=1.0)
     text = shown(msgspec.structs.replace(step_only, evaluations=(judged,)))
-    assert "top-1 50.00 %, top-5 75.00 %, loss 1" in " ".join(text.split())
-    assert "12.5 %" not in text
+    assert "top-1 50.00%, top-5 75.00%, loss 1" in " ".join(text.split())
+    assert "12.5%" not in text
     assert " → " not in text
 
 
@@ -333,7 +333,7 @@ def test_predicted_stands_beside_measured(verdict: str, style: str) -> None:
     )
     lines = document_lines(run_document(msgspec.structs.replace(gpu_result(2), prediction=found)), 120)
     text = text_of(lines)
-    assert re.search(r"^predicted +1560 \(1400 to 1700\); what it says$", text, re.MULTILINE)
+    assert re.search(r"^predicted +1,560 \(1,400 to 1,700\); what it says$", text, re.MULTILINE)
     parts = "compute 100.0 / 101.0, weights 10.0 / 20.0, gradients and update 0.00 / 40.0"
     assert parts in " ".join(text.split())
     assert any("what it says" in words and used == style for line in lines for words, used in line)

@@ -117,7 +117,7 @@ def test_what_is_not_proven_is_neither_slow_nor_even() -> None:
     verdict = check.devices[1]
     assert there(verdict.resolution_percent) > under(verdict)[0] > 10
     assert re.search(
-        r"^CPU device 1: cannot tell \(looks \d\d % slower\): the run is too short$", verdict.says
+        r"^CPU device 1: cannot tell \(looks \d\d% slower\): the run is too short$", verdict.says
     )
     assert (verdict.more_steps or 0) > 1000
 
@@ -204,8 +204,8 @@ def test_a_cpu_device_that_stands_for_a_gpu_is_called_a_cpu_device() -> None:
     )
     (slow,) = check_run(InventedRun(2, slow={1: 0.3}, noise=QUIET), devices=devices).slow
     assert slow.gpu is None
-    assert slow.says.startswith("CPU device 1 computes 30 % slower than its peers (at least 2")
-    assert slow.says.endswith(" %, 99.9 % confidence)")
+    assert slow.says.startswith("CPU device 1 computes 30% slower than its peers (at least 2")
+    assert slow.says.endswith("%, 99.9% confidence)")
 
 
 def test_the_numbers_of_a_run_without_noise_are_exact() -> None:
