@@ -94,26 +94,17 @@ class ErrorOutput:
                 if not data:
                     return
                 self._passed = (self._passed + data)[-_AT_ONCE:]
-                if not _write_all(data):
+                try:
+                    while data:
+                        select.select([], [_STDERR], [])  # another process may have made it non-blocking
+                        data = data[os.write(_STDERR, data) :]
+                except OSError:
                     os.close(self._reading)  # the program gets SIGPIPE, as without gputopo
                     self._reading = -1
             elif waits:
                 waits = False
             else:
                 return
-
-
-def _write_all(data: bytes) -> bool:
-    """Write to stderr, which another process may have made non-blocking; False: nobody reads it any more."""
-    rest = memoryview(data)
-    while rest:
-        try:
-            rest = rest[os.write(_STDERR, rest) :]
-        except BlockingIOError:
-            select.select([], [_STDERR], [])
-        except OSError:
-            return False
-    return True
 
 
 def known_cause(lines: Sequence[str]) -> tuple[str, str | None] | None:

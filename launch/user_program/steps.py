@@ -68,8 +68,8 @@ class Joined:
         self._warmup_steps, self._warmup_s = 0, 0.0
         self._lost = 0  # steps whose reports did not come
         self._late = 0  # steps that were reported with a later one
-        # Number, examples and seconds of the counted steps, by whether they are the first after a `begin`.
-        self._sums = {False: (0, 0, 0.0), True: (0, 0, 0.0)}
+        # Of the counted steps, those that are the first after a `begin` apart.
+        self._images, self._seconds = [0, 0], [0.0, 0.0]
         self._unit = EXAMPLES
 
     def add(self, report: Report, time_s: float, host: int = 0) -> Iterator[Step | WarmupDone]:
@@ -111,8 +111,13 @@ class Joined:
             where = listed(silent, "and")
             says = f"No step was reported on {where}: {self._unit}/sec is that of the other hosts."
             yield Noticed(time_s=time_s, says=says)
-        if (says_slow := self._slow_begins()) is not None:
-            yield Noticed(time_s=time_s, says=says_slow)
+        (images, _), (seconds, of_first_s) = self._images, self._seconds
+        share = of_first_s / (seconds + of_first_s) if seconds else 0.0
+        if sum(self._images) < images / (1 - share) * (1 - NO_COST):
+            says = (
+                f"Steps that begin an epoch or follow a pause took {share:.0%} of the time: without them it "
+            )
+            yield Noticed(time_s=time_s, says=f"{says}is {images / seconds:.4g} {self._unit}/sec.")
 
     def _process(self, place: _Place) -> _Process | None:
         if place not in self._processes:
@@ -147,22 +152,9 @@ class Joined:
             taken = {place: one.take() for place, one in self._processes.items()}
             step = _step(taken, self._number, self._towers, time_s)
             is_first = any(one.after_begin for steps in taken.values() for one in steps)
-            number, examples, seconds = self._sums[is_first]
-            self._sums[is_first] = (number + 1, examples + step.images, seconds + step.seconds)
+            self._images[is_first] += step.images
+            self._seconds[is_first] += step.seconds
             yield step
-
-    def _slow_begins(self) -> str | None:
-        """Return in words what the first steps of epochs cost; None if that is little."""
-        (others, examples, seconds), (begins, of_begins, begins_s) = self._sums[False], self._sums[True]
-        if not examples or not begins:
-            return None
-        without = examples / seconds
-        if without * (1 - NO_COST) < (examples + of_begins) / (seconds + begins_s):
-            return None
-        return (
-            f"{begins:,} steps that begin an epoch or follow a pause took {begins_s / begins:.3g} s each, "
-            f"the others {seconds / others:.3g} s: without them it is {without:.4g} {self._unit}/sec."
-        )
 
 
 def _step(
