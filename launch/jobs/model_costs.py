@@ -152,13 +152,7 @@ class Sized(NamedTuple):
 NO_MODEL = Sized()
 
 
-def sized(
-    model: object,
-    environ: Mapping[str, str],
-    *,
-    by_name: Callable[[str, Mapping[str, str]], Workload] = workload_of,
-    by_building: Callable[[Callable[[], Any]], "Workload | int"] | None = None,
-) -> Sized:
+def sized(model: object, environ: Mapping[str, str]) -> Sized:
     """Return the sizes of a model: a name, a number of parameters, a function that builds it, or itself.
 
     A number is planned for as the nearest model of the table. If TensorFlow has looked for devices, nothing
@@ -182,8 +176,8 @@ def sized(
     if not is_stored and of_tensorflow("_physical_devices"):
         return Sized(says="the costs of the model are not counted, since TensorFlow has started")
     if isinstance(model, str):
-        return Sized(model, by_name(model, environ))
-    return _counted((by_building or in_child)(model))
+        return Sized(model, workload_of(model, environ))
+    return _counted(in_child(model))
 
 
 def of_tensorflow(fact: str) -> bool:

@@ -72,12 +72,12 @@ def failure_of(command: str, ending: ProgramEnd, *, time_s: float) -> RankFailed
     if ending.status == 0:
         return None
     name = PurePath(command).name
-    came = next((STOPPED[number] for number in sorted(ending.passed) if number in STOPPED), None)
+    came = sorted(ending.passed & STOPPED.keys())
     signum = -ending.status if ending.status < 0 else None
     sent = None if signum is None else signal_name(signum)
-    if came is not None:
-        by = ", ".join(signal_name(number) for number in sorted(ending.passed) if number in STOPPED)
-        kind, cause, remedy = came, f"{name} was stopped by {by}", "start it again"
+    if came:
+        by = ", ".join(map(signal_name, came))
+        kind, cause, remedy = STOPPED[came[0]], f"{name} was stopped by {by}", "start it again"
     elif ending.out_of_memory:
         kind = "out_of_memory"
         cause = f"{name} was killed by SIGKILL: the kernel's count of out-of-memory kills rose during the run"
@@ -87,7 +87,7 @@ def failure_of(command: str, ending: ProgramEnd, *, time_s: float) -> RankFailed
         remedy = "look for who sent it: the program itself, the batch system, an administrator, `dmesg`"
     else:
         kind, cause, remedy = "error", f"{name} ended with exit code {ending.status}", _OWN_OUTPUT
-    known = None if came is not None or ending.out_of_memory else known_cause(ending.last_lines)
+    known = None if came or ending.out_of_memory else known_cause(ending.last_lines)
     if known is not None:
         cause, remedy = f"{cause}: {known[0]}", known[1] or remedy
     return RankFailed(

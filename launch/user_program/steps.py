@@ -44,7 +44,6 @@ class _Process:
     def __init__(self) -> None:
         self.waiting: deque[StepDone] = deque()
         self.ended = False
-        self.number: int | None = None  # of its latest step
         self.heard_s = 0.0
 
     def take(self) -> list[StepDone]:
@@ -66,7 +65,6 @@ class Joined:
         self._processes: dict[_Place, _Process] = {}
         self._number = 0
         self._warmup_steps, self._warmup_s = 0, 0.0
-        self._lost = 0  # steps whose reports did not come
         self._late = 0  # steps that were reported with a later one
         # Of the counted steps, those that are the first after a `begin` apart.
         self._images, self._seconds = [0, 0], [0.0, 0.0]
@@ -84,9 +82,7 @@ class Joined:
         elif (process := self._process(place)) is not None:
             process.waiting.append(report)
             self._late += report.steps - 1
-            if process.number is not None:
-                self._lost += max(0, report.step - process.number - report.steps)
-            process.number, process.heard_s = report.step, time_s
+            process.heard_s = time_s
             if len(process.waiting) > GONE_STEPS:
                 self._processes = {
                     place: one
@@ -96,13 +92,10 @@ class Joined:
         yield from self._complete(time_s)
 
     def finish(self, time_s: float) -> Iterator[Step | WarmupDone | Noticed]:
-        """Return what is left, and notices of what was lost or not reported: no process reports more."""
+        """Return what is left, and notices of what limits the figures: no process reports more."""
         for process in self._processes.values():
             process.ended = True
         yield from self._complete(time_s)
-        if self._lost:
-            says = f"{self._lost:,} steps were reported faster than they could be recorded, and are left out."
-            yield Noticed(time_s=time_s, says=says)
         if self._late:
             says = f"{self._late:,} steps came faster than they could be reported, and count with later ones."
             yield Noticed(time_s=time_s, says=says)
@@ -131,7 +124,7 @@ class Joined:
         process = self._process(place)
         if process is None:
             return
-        process.ended, process.number, process.heard_s = False, 1, time_s
+        process.ended, process.heard_s = False, time_s
         if not others:  # those of further processes are the same step
             self._warmup_steps += 1
             self._warmup_s += report.seconds

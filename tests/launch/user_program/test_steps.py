@@ -92,11 +92,6 @@ def test_a_process_that_ended_or_was_killed_holds_nobody_up() -> None:
     assert sum(images for _, images, _ in steps_of(killed)) == 10 + 20 + 10 * 2 * GONE_STEPS
 
 
-def test_steps_whose_reports_were_lost_are_counted_and_said() -> None:
-    (notice,) = (one for one in joined([step(1, n) for n in (1, 2, 5, 6)]) if isinstance(one, Noticed))
-    assert notice.says.startswith("2 steps were reported faster than they could be recorded")
-
-
 def test_steps_that_one_report_has_together_are_counted_with_their_time_and_said() -> None:
     together = msgspec.structs.replace(step(1, 12, 1.0), steps=10, examples=100)
     events = joined([step(1, 1), step(1, 2, 0.1), together])
@@ -124,22 +119,6 @@ def test_first_steps_of_epochs_that_take_long_are_counted_and_said(first_s: floa
     assert [one.says for one in events if isinstance(one, Noticed)] == [
         "Steps that begin an epoch or follow a pause took 47% of the time: without them it is 100 tokens/sec."
     ] * is_said
-
-
-def test_a_process_that_comes_again_after_it_was_gone_has_lost_nothing() -> None:
-    alone = (step(1, number) for number in range(3, 3 + 2 * GONE_STEPS))
-    events = joined(
-        [
-            step(1, 1),
-            step(2, 1),
-            step(1, 2),
-            step(2, 2),
-            *alone,
-            step(2, 3),
-            step(2, 4),
-        ]
-    )
-    assert not any(isinstance(one, Noticed) for one in events)
 
 
 def test_a_burst_of_one_process_does_not_make_another_one_gone() -> None:
