@@ -240,6 +240,7 @@ class Summary:
             throughput=speed.throughput(),
             steps=self.running.steps,
             images=self.running.images,
+            unit=warmup.unit if warmup else "images",
             counted_s=self.running.seconds if self.running.steps else None,
             devices=device_results(started, self._steps.kept, samples, found.devices, anomalies),
             exchange=self._paces.exchange.result(),

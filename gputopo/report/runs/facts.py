@@ -58,7 +58,7 @@ def _speed(result: Result) -> Iterator[RunFact]:
         yield RunFact("images/sec", "not measured: no step after the warm-up")
     else:
         yield RunFact(
-            "images/sec",
+            f"{result.unit}/sec",
             f"{units.images_per_sec(speed.mean)} ± {units.images_per_sec(speed.uncertainty)} "
             f"(jitter {units.images_per_sec(speed.jitter)}), median {units.images_per_sec(speed.median)}, "
             f"by wall time {units.images_per_sec(speed.total)}",

@@ -72,7 +72,7 @@ def speed_words(result: Result) -> str | None:
     speed = result.throughput
     if speed is None:
         return None
-    mean = f"{units.images_per_sec(speed.mean)} images/sec"
+    mean = f"{units.images_per_sec(speed.mean)} {result.unit}/sec"
     if busy := _busy(result):
         return f"{mean}, {NOT_RELIABLE}: {busy}"
     return f"{mean} \N{PLUS-MINUS SIGN} {units.images_per_sec(speed.uncertainty)}"

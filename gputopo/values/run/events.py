@@ -195,10 +195,11 @@ class PlacementChecked(_Event, frozen=True, tag="placement"):
 
 
 class WarmupDone(_Event, frozen=True, tag="warmup_done"):
-    """The warm-up is over; steps from here are counted."""
+    """The warm-up is over; steps from here are counted, in the examples that `unit` names."""
 
     steps: int
     seconds: float
+    unit: str = "images"
 
 
 class Step(_Event, frozen=True, tag="step"):

@@ -154,6 +154,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     steps: int = 0
     warmup_steps: int = 0
     images: int = 0
+    unit: str = "images"  # of `images` and `throughput`; a program of the user may count others
     throughput: Throughput | None = None
     devices: tuple[DeviceResult, ...] = ()
     exchange: Exchanged | None = None  # between several hosts
