@@ -1,17 +1,17 @@
 """Causes of a worker's end: pure functions from what was observed to the `RankFailed` event.
 
-| observed                                        | kind          | exit code |
-|-------------------------------------------------|---------------|-----------|
-| Ctrl-C (SIGINT) reached the launcher            | interrupted   | 130       |
-| SIGTERM or SIGHUP reached the launcher          | terminated    | 143, 129  |
-| the worker was ended by signal n                | killed        | 128 + n   |
-| the kernel killed it for lack of memory         | out_of_memory | 3         |
-| it crashed on CPUs with much of the memory used | out_of_memory | 3         |
-| its last lines report a failed allocation       | out_of_memory | 3         |
-| the run folder cannot be written any more       | disk_full     | 3         |
-| its last lines report a limit of the process    | error         | 3         |
-| it was silent for far longer than a step        | hung          | 3         |
-| it ended with an error, or broke the protocol   | error         | 3         |
+| observed                                        | kind          | exit code     |
+|-------------------------------------------------|---------------|---------------|
+| Ctrl-C (SIGINT) reached the launcher            | interrupted   | 130           |
+| SIGTERM, SIGHUP or SIGQUIT reached the launcher | terminated    | 143, 129, 131 |
+| the worker was ended by signal n                | killed        | 128 + n       |
+| the kernel killed it for lack of memory         | out_of_memory | 3             |
+| it crashed on CPUs with much of the memory used | out_of_memory | 3             |
+| its last lines report a failed allocation       | out_of_memory | 3             |
+| the run folder cannot be written any more       | disk_full     | 3             |
+| its last lines report a limit of the process    | error         | 3             |
+| it was silent for far longer than a step        | hung          | 3             |
+| it ended with an error, or broke the protocol   | error         | 3             |
 """
 
 import re

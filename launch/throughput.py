@@ -37,14 +37,19 @@ MAX_EXAMPLES = 2**53  # of a report: beyond, JSON's numbers are not exact
 
 _Seconds = Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)]
 
+EXAMPLES = "examples"  # what a step is counted in, unless the program says something else
+
 
 class StepDone(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="report", tag="step"):
-    """One step of one process: its length and the examples of it."""
+    """A step of one process, with those before it whose reports could not be written."""
 
     pid: int
     step: Annotated[int, msgspec.Meta(ge=1)]  # from 1, in its `with`
-    seconds: _Seconds
-    examples: Annotated[int, msgspec.Meta(ge=0, le=MAX_EXAMPLES)]
+    seconds: _Seconds  # of all of these steps
+    examples: Annotated[int, msgspec.Meta(ge=0, le=MAX_EXAMPLES)]  # of all of these steps
+    steps: Annotated[int, msgspec.Meta(ge=1)] = 1
+    unit: str = EXAMPLES
+    after_begin: bool = False  # it is the first after `begin`, as of an epoch
     device: int | None = None  # index among the planned GPUs, if the process has one of its own
     busy_s: _Seconds | None = None  # the part in which that device worked, without waiting for others
 
@@ -62,13 +67,16 @@ _reports = msgspec.json.Decoder(Report)
 class Steps:
     """Measures steps, one from `done` to `done`. A context manager; times begin when it is entered.
 
-    `examples`: of one step, of this process. `device`: which of the planned GPUs it uses, as the process
-    numbers them, where it uses one; by default what torchrun, mpirun or srun say. `images_per_sec`: of the
-    steps so far without the first, which builds and compiles; None before there are two. `str` is a summary.
+    `examples`: of one step, of this process, counted in `unit`: a word such as images or tokens. `device`:
+    which of the planned GPUs it uses, as the process numbers them, if it uses one; by default what torchrun,
+    mpirun or srun say. `examples_per_sec`: of the steps so far without the first, which builds and compiles;
+    None before there are two. `str` is a summary.
     """
 
-    def __init__(self, examples: int, *, device: int | None = None) -> None:
-        self._examples = examples
+    def __init__(self, examples: int, *, device: int | None = None, unit: str = EXAMPLES) -> None:
+        self._examples, self._unit = examples, unit
+        self._after_begin = False
+        self._late_steps, self._late_examples, self._late_s = 0, 0, 0.0  # not reported yet
         self._device = _local_rank() if device is None else device
         self._number = 0
         self._counted, self._seconds = 0, 0.0
@@ -99,17 +107,21 @@ class Steps:
             self._stacks = None
 
     def __str__(self) -> str:
-        speed = self.images_per_sec
-        known = "no speed yet" if speed is None else f"{speed:.1f} images/sec without the first"
+        speed = self.examples_per_sec
+        known = "no speed yet" if speed is None else f"{speed:.1f} {self._unit}/sec without the first"
         return f"{self._number} step{'' if self._number == 1 else 's'}, {known}"
 
     @property
-    def images_per_sec(self) -> float | None:
+    def examples_per_sec(self) -> float | None:
         """Examples of the counted steps over their time."""
         return self._counted / self._seconds if self._seconds > 0 else None
 
     def begin(self) -> None:
-        """The next step begins now: what passed since the last, such as an evaluation, belongs to none."""
+        """The next step begins now: what passed since the last, such as an evaluation, belongs to none.
+
+        Call it at the begin of an epoch, too: if the first steps of epochs are slower, the run says so.
+        """
+        self._after_begin = True
         self._begun = time.perf_counter()
 
     def done(self, examples: int | None = None, *, busy_s: float | None = None) -> None:
@@ -125,26 +137,36 @@ class Steps:
         if self._number > 1:
             self._counted += count
             self._seconds += seconds
-        self._report(
-            StepDone(
-                pid=os.getpid(),
-                step=self._number,
-                seconds=seconds,
-                examples=count,
-                device=self._device,
-                busy_s=busy_s,
-            )
-        )
-
-    def _report(self, report: Report) -> None:
         if self._pipe is None:
             return
+        done = StepDone(
+            pid=os.getpid(),
+            step=self._number,
+            seconds=seconds + self._late_s,
+            examples=count + self._late_examples,
+            steps=1 + self._late_steps,
+            unit=self._unit,
+            after_begin=self._after_begin,
+            device=self._device,
+            busy_s=busy_s,
+        )
+        self._after_begin = False
+        if self._report(done) or self._number == 1:  # the warm-up belongs to no other step
+            self._late_steps, self._late_examples, self._late_s = 0, 0, 0.0
+        else:
+            self._late_steps, self._late_examples, self._late_s = done.steps, done.examples, done.seconds
+
+    def _report(self, report: Report) -> bool:
+        """Write a report; return False if the run is behind: the step is then of the next report."""
+        if self._pipe is None:
+            return True
         try:
             os.write(self._pipe, msgspec.json.encode(report) + b"\n")
         except BlockingIOError:
-            pass  # the run is behind: this step is lost to it, and the next may not be
+            return False
         except OSError:  # the run is over
             self._close()
+        return True
 
     def _close(self) -> None:
         if self._pipe is not None:
@@ -153,12 +175,12 @@ class Steps:
             self._pipe = None
 
 
-def keras_steps(examples: int, *, device: int | None = None) -> "Callback":
+def keras_steps(examples: int, *, device: int | None = None, unit: str = EXAMPLES) -> "Callback":
     """Return a Keras callback that reports the steps of `fit`, each of so many `examples`: the batch.
 
-    Under `MultiWorkerMirroredStrategy`, where that is the batch of all workers, each reports its part.
-    Evaluation between epochs belongs to no step. Its attribute `steps` is the `Steps`. Raises ImportError
-    without Keras.
+    `device`, `unit`: as of `Steps`. Under `MultiWorkerMirroredStrategy`, where that is the batch of all
+    workers, each reports its part. Evaluation between epochs belongs to no step. Its attribute `steps` is the
+    `Steps`. Raises ImportError without Keras.
     """
     # `tf.keras` under TF_USE_LEGACY_KERAS, which asks more of its callbacks than Keras 3.
     legacy = "tf_keras" in sys.modules
@@ -167,7 +189,7 @@ def keras_steps(examples: int, *, device: int | None = None) -> "Callback":
     class KerasSteps(base):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.steps = Steps(examples, device=device)
+            self.steps = Steps(examples, device=device, unit=unit)
 
         def on_train_begin(self, logs: Any = None) -> None:
             self.steps.__enter__()

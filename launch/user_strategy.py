@@ -3,14 +3,17 @@
 | the plan                                  | tf.distribute                                               |
 |-------------------------------------------|-------------------------------------------------------------|
 | one device                                | OneDeviceStrategy                                           |
-| parameter server on a device              | CentralStorageStrategy, variables there                     |
-| parameter server spread over the devices  | none: the reduction of copies, as below                     |
+| parameter server on a device              | MirroredStrategy, ReductionToOneDevice: that one            |
 | copies, `nccl`, `nccl_op`                 | MirroredStrategy, NcclAllReduce                             |
 | copies, `tf_hierarchical`, even number    | MirroredStrategy, HierarchicalCopyAllReduce                 |
 | copies, `one_device`                      | MirroredStrategy, ReductionToOneDevice                      |
-| copies, `collective` or none named        | MirroredStrategy, TensorFlow's own choice                   |
 | copies, `hierarchical`                    | none: HierarchicalCopyAllReduce, or as below for odd numbers |
-| copies, other reductions                  | none: NCCL on GPUs, ReductionToOneDevice on CPU devices     |
+| copies, others; server spread over devices | none: NCCL on GPUs, ReductionToOneDevice on CPU devices    |
+
+Keras 3 cannot train models with Dropout or BatchNormalization under CentralStorageStrategy: each variable
+that a replica updates would need an aggregation (keras 3.15, TensorFlow 2.21). MirroredStrategy without a
+reduction uses collectives, with which a loop over a data set in a `tf.function` fails ("You must feed a value
+for placeholder tensor"), so it always has one.
 """
 
 import atexit
@@ -25,10 +28,9 @@ from typing import TYPE_CHECKING, Any
 from gputopo.launch.hosts import starters
 from gputopo.launch.jobs.before import measured_before
 from gputopo.launch.jobs.claims import choose_and_claim
-from gputopo.launch.jobs.model_costs import NO_MODEL, Sized, is_built, sized
+from gputopo.launch.jobs.model_costs import NO_MODEL, Sized, of_tensorflow, sized
 from gputopo.launch.spec.env import ALLOW_GROWTH
 from gputopo.launch.spec.job_spec import Backend
-from gputopo.launch.spec.names import STRATEGIES, StrategyName
 from gputopo.launch.spec.prepare import ps_device
 from gputopo.launch.spec.target import Target, gpus_without_tensorflow, target_of, tensorflow_notes, why_cpu
 from gputopo.planner import Request
@@ -44,65 +46,54 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
-_HOST = "/CPU:0"
 FIRST = "call gputopo.launch.strategy before anything that uses a device: tensors, variables, models, data"
-_BUILT = "give the function that builds the model, not the model, and build it within strategy.scope()"
-_SAME = {
-    "nccl": "mirrored:nccl",
-    "nccl_op": "mirrored:nccl",
-    "one_device": "mirrored:one",
-    "collective": "mirrored",
-}
-_CLASSES = {
-    "mirrored": "MirroredStrategy",
-    "central": "CentralStorageStrategy",
-    "one-device": "OneDeviceStrategy",
-}
-_REDUCTIONS = {"nccl": "NCCL", "hierarchical": "hierarchical copies", "one": "reduction to one device"}
+NCCL, HIERARCHICAL, ONE = "NCCL", "hierarchical copies", "reduction to one device"
+_SAME = {"nccl": NCCL, "nccl_op": NCCL, "one_device": ONE}
+_OPERATIONS = {NCCL: "NcclAllReduce", HIERARCHICAL: "HierarchicalCopyAllReduce", ONE: "ReductionToOneDevice"}
 
 
 @dataclass(frozen=True)
 class Nearest:
-    """A strategy; `lacks`: what the plan chose and tf.distribute has not, None where it has it."""
+    """MirroredStrategy with a reduction, or OneDeviceStrategy.
 
-    strategy: StrategyName
+    `lacks`: what the plan chose and tf.distribute does not have, None if it has it.
+    """
+
+    reduction: str | None = None
     lacks: str | None = None
 
     @property
     def words(self) -> str:
         """The strategy in TensorFlow's words: `MirroredStrategy with NCCL`."""
-        reduction = self.strategy.reduction
-        by = "" if reduction is None else f" with {_REDUCTIONS[reduction]}"
-        return _CLASSES[self.strategy.kind] + by
+        return "OneDeviceStrategy" if self.reduction is None else f"MirroredStrategy with {self.reduction}"
 
 
 def nearest(choice: Candidate, backend: Backend, count: int) -> Nearest:
     """Return the strategy for the choice of a plan on `count` devices."""
     if count == 1:
-        return Nearest(STRATEGIES["one-device"])
+        return Nearest()
+    between_copies = NCCL if backend == "gpu" else ONE
     if choice.variable_update == "parameter_server":
-        if choice.ps_device != SPREAD:
-            return Nearest(STRATEGIES["central"])
-        return Nearest(_between_copies(backend), "variables spread over the devices")
+        if choice.ps_device == SPREAD:
+            return Nearest(between_copies, "variables spread over the devices")
+        # On CPU devices it is the placement of a plan without a choice, so there is nothing to explain.
+        lacks = None if backend == "cpu" else "a parameter server that Keras 3 can train with"
+        return Nearest(ONE, lacks)
     if choice.all_reduce is None:
-        return Nearest(STRATEGIES["mirrored"])
+        return Nearest(between_copies)
     name = parse(choice.all_reduce).name
     if name in _SAME:
-        return Nearest(STRATEGIES[_SAME[name]])
-    lacks = None if name == "tf_hierarchical" else f"the reduction {choice.all_reduce}"
+        return Nearest(_SAME[name])
+    lacks = None if name in ("tf_hierarchical", "collective") else f"the reduction {choice.all_reduce}"
     if name.endswith("hierarchical") and parse("tf_hierarchical").why_not(backend, count) is None:
-        return Nearest(STRATEGIES["mirrored:hierarchical"], lacks)
-    return Nearest(_between_copies(backend), lacks)
-
-
-def _between_copies(backend: Backend) -> StrategyName:
-    return STRATEGIES["mirrored:nccl" if backend == "gpu" else "mirrored:one"]
+        return Nearest(HIERARCHICAL, lacks)
+    return Nearest(between_copies, lacks)
 
 
 def require_gpus(tf: Any, count: int) -> None:
-    """Let the GPUs' memory grow, unless the user has said. Raises HardwareError where they are others.
+    """Let the GPUs' memory grow, unless the user has said. Raises HardwareError if there are others.
 
-    Raises RuntimeError if TensorFlow's runtime has begun.
+    Raises RuntimeError if TensorFlow has made its devices.
     """
     load_cuda_libraries()
     found = tf.config.list_physical_devices("GPU")
@@ -181,14 +172,15 @@ def strategy(
 ) -> "tf.distribute.Strategy":
     """Plan for the GPUs that this process may use, and return the tf.distribute strategy of the plan.
 
-    `model`: decides how gradients travel. A name of `gputopo models`, `keras:NAME`, `module:function`; the
-    function that builds a Keras model, which is called once in a child process to count what it costs; a
-    number of parameters; or a Keras model, where TensorFlow has its devices already, as under `gputopo run`.
-    None: the distances alone.
-    `num_gpus`, `gpus`, `prefer_pix`: as of `gputopo plan`. Without the first two all GPUs are used, and where
+    `model`: decides how gradients travel between GPUs. A name of `gputopo models`, `keras:NAME`,
+    `module:function`; the function that builds a Keras model, which is called once in a child process to
+    count what it costs, unless TensorFlow has started; a number of parameters; or a Keras model. None: the
+    distances alone.
+    `num_gpus`, `gpus`, `prefer_pix`: as of `gputopo plan`. Without the first two all GPUs are used, and if
     CUDA_VISIBLE_DEVICES is set, as under `gputopo run -- python train.py`, those that it leaves, in order.
-    Without GPUs it is logical CPU devices, `num_gpus` of them. `claim`: claim the GPUs until this process
-    ends, so that runs of gputopo leave them out; those that `gputopo run` claimed for it are its own.
+    Without GPUs it is logical CPU devices, `num_gpus` of them, or those that TensorFlow has made. `claim`:
+    claim the GPUs until this process ends, so that runs of gputopo leave them out; those that `gputopo run`
+    claimed for it are its own.
     `history`: earlier runs of this box count, as in `gputopo plan`.
 
     Where TF_CONFIG has several workers, as under `gputopo run` on several hosts, it is
@@ -198,24 +190,26 @@ def strategy(
     stderr what was chosen and why.
 
     Raises UsageError, NoPlanError and HardwareError as `gputopo run` ends with them, each with `what` and
-    `hint`; UsageError if TensorFlow has used a device already, other than those that were planned.
+    `hint`, which are both in its message; UsageError if TensorFlow has made other devices than it needs.
     """
     asked = {"num_gpus": num_gpus, "gpus": gpus, "prefer_pix": prefer_pix, "history": history}
     try:
         return _planned_and_made(model, asked, claim=claim)
     except GputopoError as error:
-        error.add_note(error.hint)  # a traceback shows it
-        raise
+        error.args = (f"{error.what}\n{error.hint}",)
+        raise error.with_traceback(None) from None
 
 
-def _planned_and_made(model: object, asked: Mapping[str, Any], *, claim: bool) -> "tf.distribute.Strategy":
+def _planned_and_made(model: object, asked: dict[str, Any], *, claim: bool) -> "tf.distribute.Strategy":
     workers = starters.tf_config(os.environ)
-    if workers is not None and is_built(model):
-        raise UsageError("the model is built already, and workers are joined before", _BUILT)
-    found = sized(model, os.environ)
     machine = _machine()
     has_gpus = why_cpu(machine, os.environ, cpu=False) is None
     unusable = gpus_without_tensorflow(machine, os.environ) if has_gpus else {}
+    # Between CPU devices gradients travel in one way, whatever a model costs.
+    found = NO_MODEL if callable(model) and not has_gpus else sized(model, os.environ)
+    if not has_gpus and asked["num_gpus"] is None and of_tensorflow("_initialized"):
+        asked["num_gpus"] = len(sys.modules["tensorflow"].config.list_logical_devices("CPU"))
+        found = found._replace(says="TensorFlow had made its devices before")
 
     def choose(others: Mapping[int, str]) -> Target:
         return planned(machine, os.environ, found, claimed=others, unusable=unusable, **asked)
@@ -233,7 +227,7 @@ def _planned_and_made(model: object, asked: Mapping[str, Any], *, claim: bool) -
     try:
         if workers is not None:
             return made_with_workers(target, workers, found.says, asked=asked["num_gpus"])
-        return _made(target, found, built=is_built(model))
+        return _made(target, found)
     except BaseException:
         claims.close()
         raise
@@ -299,8 +293,8 @@ def _machine() -> Machine:
     return machine
 
 
-def _made(target: Target, model: Sized, *, built: bool) -> "tf.distribute.Strategy":
-    """Make the devices and the strategy. `built`: the model is, so that TensorFlow has its devices."""
+def _made(target: Target, model: Sized) -> "tf.distribute.Strategy":
+    """Make the devices and the strategy."""
     choice, backend = target.plan.choice, target.backend
     count = len(choice.gpus) or target.cpu_devices
     found = nearest(choice, backend, count)
@@ -309,16 +303,17 @@ def _made(target: Target, model: Sized, *, built: bool) -> "tf.distribute.Strate
 
     try:
         _set_up(tf, target, count)
-    except RuntimeError as error:  # TensorFlow's word for devices that are in use
-        if not built or len(tf.config.list_logical_devices(backend.upper())) != count:
-            raise UsageError("TensorFlow has made its devices already", _BUILT if built else FIRST) from error
-    from gputopo.launch.compare.strategies import strategy_of
-
-    devices = [f"/{backend.upper()}:{number}" for number in range(count)]
-    made = strategy_of(found.strategy, devices, ps_device(choice, backend) or _HOST)
+    except RuntimeError:  # TensorFlow has made its devices
+        if len(tf.config.list_logical_devices(backend.upper())) != count:
+            raise UsageError("TensorFlow has made its devices already", FIRST) from None
     for line in lines_of(target, found, model.says):
         print(line, file=sys.stderr)
-    return made
+    devices = [f"/{backend.upper()}:{number}" for number in range(count)]
+    if found.reduction is None:
+        return tf.distribute.OneDeviceStrategy(devices[0])
+    server = ps_device(choice, backend)
+    operation = getattr(tf.distribute, _OPERATIONS[found.reduction])
+    return tf.distribute.MirroredStrategy(devices, operation() if server is None else operation(server))
 
 
 def _set_up(tf: Any, target: Target, count: int) -> None:

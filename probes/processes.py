@@ -159,7 +159,7 @@ def _set_apart(files: "Iterable[int]", parent: int, data_bytes: int | None) -> N
     import resource
 
     signal.set_wakeup_fd(-1)
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_IGN)
     if not end_with_parent(parent):
         os._exit(0)

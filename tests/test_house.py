@@ -17,10 +17,10 @@ ROOT = Path(__file__).parents[1]
 # Each limit is about 2% above the figure of the day it was set, so that a change needs neither packed lines
 # nor merged files to pass.
 LIMITS: dict[str, float] = {
-    "syntax nodes": 753_000,
-    "statements": 59_500,
+    "syntax nodes": 756_000,
+    "statements": 59_800,
     "syntax nodes per statement": 12.9,
-    "names taken across packages": 1_076,
+    "names taken across packages": 1_100,
     "files with a second theme": 62,
     "bytes of declarations in data files": 161_000,
 }

@@ -19,7 +19,7 @@ def formats() -> tuple[Format, ...]:
     """Return the formats in the order in which they are tried: the one that is surest of itself first."""
     from gputopo.captures import error_texts, host, kernel_log, nccl_log, tensorflow_log
     from gputopo.captures.bandwidth import network, nvbandwidth, programs
-    from gputopo.captures.pci import hwloc_xml, lspci, nccl_xml
+    from gputopo.captures.pci import lspci, nccl_xml
     from gputopo.captures.smi import csv_table, dmon, links, overview, topo_matrix, xml
     from gputopo.captures.smi import text as smi_text
 
@@ -29,7 +29,6 @@ def formats() -> tuple[Format, ...]:
         network.FORMAT,
         xml.FORMAT,
         nccl_xml.FORMAT,
-        hwloc_xml.FORMAT,
         programs.FORMAT,
         topo_matrix.FORMAT,
         smi_text.FORMAT,

@@ -16,7 +16,7 @@ from gputopo.values.machine import LineCounts, Machine, Unread
 _LONGEST = 200
 _MAX_LISTED = 1000  # lines of one capture; all of them are counted
 _TOOLS = (
-    r"nvidia-smi|lspci|lscpu|numactl|dmesg|journalctl|lstopo(?:-no-graphics)?|cat|grep|watch|ssh|srun|docker"
+    r"nvidia-smi|lspci|lscpu|numactl|dmesg|journalctl|cat|grep|watch|ssh|srun|docker"
     r"|p2pBandwidthLatencyTest|bandwidthTest|nvbandwidth|gputopo"
 )
 _NOISE = re.compile(

@@ -63,25 +63,34 @@ Reports = Sequence[tuple[str, Any]]  # a fact's value by source
 Facts = dict[tuple[int, str], Any]  # facts of one capture by GPU and path
 
 
-def merge(machines: Sequence[Machine]) -> Machine:
+def merge(machines: Sequence[Machine], files: Sequence[str] | None = None) -> Machine:
     """Merge captures of one machine. Equal ones count once; one alone is unchanged.
 
-    GPUs are matched by UUID or PCI address where both sides have it, else by index. Raises ValueError if
-    there is no machine.
+    GPUs are matched by UUID or PCI address where both sides have it, else by index. `files`: the name of each
+    in messages; without, they are called by their formats. Raises ValueError if there is no machine.
     """
     if not machines:
         raise ValueError("there is no machine to merge")
-    given = {_content(machine): machine for machine in without_gpus_of_other_drivers(machines)}
+    names: Sequence[str | None] = [None] * len(machines) if files is None else files
+    given: dict[bytes, tuple[Machine, str | None]] = {}
+    for machine, name in zip(without_gpus_of_other_drivers(machines), names, strict=True):
+        given.setdefault(_content(machine), (machine, name))
     counts = [of for machine in machines for of in machine.lines]
     lines = tuple(sorted(counts, key=lambda of: (of.source, of.read, of.known, of.not_understood)))
     if len(given) == 1:
-        one = next(iter(given.values()))
+        one, _ = next(iter(given.values()))
         return one if one.lines == lines else msgspec.structs.replace(one, lines=lines)
-    parts = {_content(part): part for machine in given.values() for part in _taken_apart(machine)}
-    in_order = [parts[content] for content in sorted(parts, key=lambda one: _rank(parts[one], one))]
-    sources = sorted(given, key=lambda one: _rank(given[one], one))
-    names = _joined_names(given[one].source for one in sources)
-    merged = _Merge(without_gpus_of_other_drivers(in_order), names).machine()
+    parts = {
+        _content(part): (part, name) for machine, name in given.values() for part in _taken_apart(machine)
+    }
+    in_order = sorted(parts, key=lambda one: _rank(parts[one][0], one))
+    sources = sorted(given, key=lambda one: _rank(given[one][0], one))
+    kinds = _joined_names((given[one][0].source for one in sources), are_numbered=files is None)
+    merged = _Merge(
+        without_gpus_of_other_drivers([parts[one][0] for one in in_order]),
+        [parts[one][1] for one in in_order],
+        kinds,
+    ).machine()
     return msgspec.structs.replace(merged, lines=lines)
 
 
@@ -110,23 +119,24 @@ def _time(machine: Machine) -> str | None:
     return machine.samples[0].time if machine.samples else None
 
 
-def _names(machines: Sequence[Machine]) -> list[str]:
-    """Name each source, the second of one kind `nvidia-smi topo (2)`."""
+def _names(names: Sequence[str]) -> list[str]:
+    """Name each capture, the second of one name `nvidia-smi topo (2)`."""
     seen: Counter[str] = Counter()
-    names: list[str] = []
-    for machine in machines:
-        seen[machine.source] += 1
-        number = seen[machine.source]
-        names.append(f"{machine.source} ({number})" if number > 1 else machine.source)
-    return names
+    found: list[str] = []
+    for name in names:
+        seen[name] += 1
+        found.append(f"{name} ({seen[name]})" if seen[name] > 1 else name)
+    return found
 
 
-def _joined_names(sources: Iterable[str]) -> str:
+def _joined_names(sources: Iterable[str], *, are_numbered: bool) -> str:
     """Return the names of all sources, joined by " + "; those of one kind are counted where they are many."""
     counts = Counter(_NUMBER.sub("", name) for source in sources for name in source.split(" + "))
     names = []
     for name, count in counts.items():
-        if count > _MAX_NAMED:
+        if not are_numbered:
+            names.append(name)
+        elif count > _MAX_NAMED:
             names.append(f"{name} (1 to {count})")
         else:
             names += [f"{name} ({number})" if number > 1 else name for number in range(1, count + 1)]
@@ -164,9 +174,10 @@ def _is_beyond(part: Facts, whole: Facts) -> bool:
 class _Merge:
     """One merging: the captures, renumbered as the first one is, and the contradictions found."""
 
-    def __init__(self, machines: Sequence[Machine], source: str) -> None:
+    def __init__(self, machines: Sequence[Machine], files: Sequence[str | None], source: str) -> None:
         self.source = source
-        self.names = _names(machines)
+        self.names = _names([file or one.source for file, one in zip(files, machines, strict=True)])
+        self.kinds = dict(zip(self.names, _names([one.source for one in machines]), strict=True))
         self.found: dict[str, dict[str, str]] = {}
         self.machines: list[Machine] = []
         leader = first_with_gpus(machines)
@@ -269,7 +280,7 @@ class _Merge:
         gpus = self._fact("gpus", [(self.names[place], self.machines[place].gpus) for place in group])
         times = [time for place in group if (time := _time(self.machines[place])) is not None]
         return Sample(
-            source=" + ".join(self.names[place] for place in group),
+            source=" + ".join(self.kinds[self.names[place]] for place in group),
             time=max(times, default=None),
             gpus=tuple({"index": gpu.index} | of_sample(facts_of(gpu)) for gpu in gpus),
         )
@@ -344,10 +355,10 @@ class _Merge:
     def _captures(self) -> Iterable[tuple[str, Machine]]:
         return zip(self.names, self.machines, strict=True)
 
-    def _is_vague(self, source: str, value: Any, path: str) -> bool:
-        if path in self.reserved[source]:
+    def _is_vague(self, name: str, value: Any, path: str) -> bool:
+        if path in self.reserved[name]:
             return True
-        at = FactPath.parse(path)
+        at, source = FactPath.parse(path), self.kinds[name]
         if (
             source.startswith("lspci") and at.group == "gpus"
         ):  # its link capabilities change as power is saved

@@ -17,9 +17,11 @@ from gputopo.captures.pci import sysfs
 from gputopo.topology.hops import class_name
 from gputopo.values.errors import InputError
 from gputopo.values.fields import short_address
-from gputopo.values.machine import LineCounts, Machine
+from gputopo.values.machine import Contradiction, LineCounts, Machine
+from gputopo.values.option import listed, nearest
 
 _STDIN = "standard input"
+_FINGERPRINT = "host.fingerprint"
 _OTHER_UUIDS = "their GPUs have other UUIDs"
 _MIN_DIFFERING = 3  # pairs of GPUs: a moved card changes fewer. Ours.
 
@@ -42,18 +44,45 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
     for source in sources:
         with intake.limited_time(_STDIN if source == "-" else source):
             machines.append(_load_one(source, read_tree))
+    names = _names(sources)
     _refuse_machines_of_files(sources, machines)
-    return _checked(merge.merge(runs.by_files(sources, bandwidth_test.renumbered(sources, machines))))
+    unknown = _of_unknown_host(names, machines)
+    names, machines = runs.by_files(names, bandwidth_test.renumbered(sources, machines))
+    merged = merge.merge(machines, names)
+    if unknown is not None:
+        merged = replace(merged, contradictions=(*merged.contradictions, unknown))
+    return _checked(merged)
+
+
+def _names(sources: Sequence[str]) -> list[str]:
+    """Return the files as messages call them: without folders, unless two have one name."""
+    names = [Path(source).name if source != "-" else _STDIN for source in sources]
+    return names if len(set(names)) == len(names) else list(sources)
 
 
 def _refuse_machines_of_files(sources: Sequence[str], machines: Sequence[Machine]) -> None:
-    """Raise InputError if two files are of two machines, by all that identifies their GPUs."""
-    for (first, one), (second, other) in combinations(zip(sources, machines, strict=True), 2):
-        if why := _other_gpus(one, other) or _other_topology(one, other):
-            raise InputError(
-                f"{first} and {second} are of two machines: {why}",
-                f"compare them: gputopo inspect --fleet --from {first} --from {second}",
-            )
+    """Raise InputError if two files are of two machines, by all that identifies the host and its GPUs."""
+    given = zip(sources, _names(sources), machines, strict=True)
+    for (path, first, one), (other_path, second, other) in combinations(given, 2):
+        hosts = {one.host.fingerprint, other.host.fingerprint}
+        why = _other_gpus(one, other) or _other_topology(one, other)
+        if len(hosts) > 1 and None not in hosts:
+            what = f"{first} and {second} are two hosts"
+        elif why:
+            what = f"{first} and {second} are of two machines: {why}"
+        else:
+            continue
+        raise InputError(what, f"add --fleet: gputopo inspect --fleet --from {path} {other_path}")
+
+
+def _of_unknown_host(names: Sequence[str], machines: Sequence[Machine]) -> Contradiction | None:
+    """Return what several recordings say of their host if not all of them have its fingerprint."""
+    said = {
+        name: one.host.fingerprint or "none"
+        for name, one in zip(names, machines, strict=True)
+        if one.source.startswith("live")
+    }
+    return Contradiction(fact=_FINGERPRINT, said=said) if len(said) > 1 and "none" in said.values() else None
 
 
 def _other_gpus(one: Machine, other: Machine) -> str | None:
@@ -175,14 +204,11 @@ def _named_pipe(path: Path) -> bytes:
 
 
 def _nearest(source: str) -> str:
-    import difflib  # only an error needs it
-
     known = recording.bundled_names()
     if os.sep in source:
         return "check the path"
-    near = difflib.get_close_matches(source.lower(), known, n=3, cutoff=0.5)
-    if near:
-        return f"did you mean the bundled {' or '.join(near)}? (all: {', '.join(known)})"
+    if near := nearest(source, known):
+        return f"did you mean the bundled {listed(near)}? (all: {', '.join(known)})"
     return f"check the path, or name a bundled machine: {', '.join(known)}"
 
 

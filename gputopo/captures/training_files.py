@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gputopo.captures import intake, training_logs, training_table
+from gputopo.captures import intake, training_keras, training_logs, training_table
 from gputopo.values.errors import InputError
 from gputopo.values.run.measurement import Measurement
 from gputopo.values.run.several_runs import EXAMPLES, MANIFEST
@@ -88,8 +88,8 @@ LARGE = f"is larger than {MAX_LOG_BYTES >> 20} MiB, more than any log of trainin
 BINARY = "is a binary file, not a log"
 UNKNOWN = "is not a training log, a table of measurements or a result of gputopo"
 _HINT = (
-    "give logs of tf_cnn_benchmarks or tensorpack, a CSV table with model and images_per_sec, or run folders "
-    "of gputopo: gputopo explain report"
+    "give logs of tf_cnn_benchmarks, tensorpack, Keras or Horovod, a CSV table with model and "
+    "images_per_sec, or run folders of gputopo: gputopo explain report"
 )
 _LEFT_OUT = frozenset({".git", ".venv", "__pycache__", "node_modules", "autotune"})
 # A file of a searched folder with another ending is passed over if it cannot be read: data, pictures, models.
@@ -212,6 +212,10 @@ def parse(text: str, *, origin: str, digest: str | None = None) -> tuple[Measure
     with intake.limited_time(origin):
         if training_logs.is_tensorpack(text):
             found = training_logs.parse_tensorpack(text, origin=origin)
+        elif training_keras.is_horovod(text):
+            found = training_keras.parse_horovod(text, origin=origin)
+        elif training_keras.is_keras(text):
+            found = training_keras.parse_keras(text, origin=origin)
         elif training_logs.is_tf_cnn(text) or facts:
             found = training_logs.parse_tf_cnn(text, origin=origin)
         else:

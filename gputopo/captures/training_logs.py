@@ -52,7 +52,7 @@ _THROUGHPUT = re.compile(
     r"Throughput \((samples|steps)/sec\)(?:'|\")?: (\d{1,12}(?:\.\d{1,9})?(?:e[+-]?\d{1,3})?)"
 )
 _TOWERS = re.compile(r"Training a model of (\d{1,4}) towers?|Building graph for training tower (\d{1,4}) on")
-_VERSION = re.compile(r"\bTensorFlow\s+(?:version:? )?v?(\d+\.\d+)")
+VERSION = re.compile(r"\bTensorFlow\s+(?:version:? )?v?(\d+\.\d+)")
 
 
 def is_tensorpack(text: str) -> bool:
@@ -74,7 +74,7 @@ def parse_tensorpack(text: str, *, origin: str) -> tuple[Measurement, ...]:
     speed = median(counted) if counted else None
     complete = speed is not None and speed > 0
     spread = stdev(counted) / len(counted) ** 0.5 if len(counted) > 1 else None
-    found = _VERSION.search(text)
+    found = VERSION.search(text)
     return (
         Measurement(
             source=origin,

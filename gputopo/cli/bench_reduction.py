@@ -63,7 +63,6 @@ def _measure(model: str, method: str | None, machine: "Machine", chosen: tuple[i
     """
     from gputopo.findings import support_of
     from gputopo.launch.jobs import reduction_bench
-    from gputopo.launch.supervise.watchdog import START_S
     from gputopo.planner.choose import plan_environment
     from gputopo.topology.hops import reduction_groups
 
@@ -77,7 +76,7 @@ def _measure(model: str, method: str | None, machine: "Machine", chosen: tuple[i
         methods=None if method is None else (method,),
         visible=None if gpus is None else plan_environment(machine, gpus),
         groups=groups,
-        silence_limit_s=START_S if compiles else reduction_bench.SILENCE_LIMIT_S,
+        compiles=compiles,
         progress=lambda method, number, count: to_stderr(
             f"gputopo: reduction {number + 1} of {count}: {method}\n"
         ),

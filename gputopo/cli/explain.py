@@ -1,9 +1,7 @@
 """`gputopo explain`: reference pages, findings, models, options; `gputopo models`: the models to train."""
 
-import sys
-
 from gputopo import pages
-from gputopo.cli.printing import emit
+from gputopo.cli.printing import emit, is_terminal
 from gputopo.values.errors import UsageError
 from gputopo.values.option import nearest, shown
 
@@ -11,7 +9,7 @@ from gputopo.values.option import nearest, shown
 def explain(
     topic: str | None = None,
 ) -> None:
-    """Show a reference page, or explain a finding, a model, a reduction or an option.
+    """Show a reference page, or explain a finding, an Xid (79), a model, a reduction or an option.
 
     Exit codes: 0 fine; 2 unknown topic.
     """
@@ -20,9 +18,9 @@ def explain(
         return
     found = pages.explain(topic)
     if found is None:
-        near = nearest(topic, pages.topics())
+        near = nearest(topic.lstrip("-"), pages.topics())
         hint = f"did you mean gputopo explain {near[0]}?" if near else "gputopo explain lists the pages"
-        raise UsageError(f"there is no page, finding, model or option {shown(topic)}", hint)
+        raise UsageError(f"there is no page, finding, Xid, model or option {shown(topic)}", hint)
     _show(found)
 
 
@@ -52,18 +50,15 @@ def models(*, as_json: bool = False) -> None:
 def _pages() -> str:
     width = max(map(len, pages.PAGES))
     listed = "".join(f"{name:{width}}  {pages.title(name).partition(': ')[2]}\n" for name in pages.PAGES)
-    return f"{listed}\nAlso: a finding (pcie.slot_narrow), a model (alexnet), a reduction, an option (ps).\n"
+    also = "a finding (pcie.slot_narrow), an Xid (79), a model (alexnet), a reduction, an option (--ps)"
+    return f"{listed}\nAlso: {also}.\n"
 
 
 def _show(markdown: str) -> None:
     """Print Markdown as it is; on a terminal laid out for its width."""
-    if not sys.stdout.isatty():
+    if not is_terminal():
         emit(markdown)
         return
-    from rich.console import Console
-    from rich.markdown import Markdown
+    from gputopo.report.reference import page_text
 
-    console = Console()
-    with console.capture() as capture:
-        console.print(Markdown(markdown))
-    emit(capture.get())
+    emit(page_text(markdown))

@@ -11,7 +11,8 @@ from gputopo.cli.source import begin, machine_from
 from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.values.errors import ExitCode, UsageError
 from gputopo.values.fields import same_address
-from gputopo.values.option import Given, OptionsOf, listed
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.option import Given, OptionsOf
 
 if TYPE_CHECKING:
     from gputopo.findings import Inspection
@@ -34,7 +35,7 @@ class InspectOptions(msgspec.Struct, frozen=True, kw_only=True):
     diff: str | None = None
     fleet: bool = False
     baseline: Path | None = None
-    gpus: Annotated[tuple[str, ...], lambda _, text: tuple(text.split(","))] = ()
+    gpus: str | None = None
     topology: bool = False
     whole: bool = False
     watch: bool = False
@@ -57,8 +58,7 @@ def inspect(
         from gputopo.cli.watch import watch
 
         machine = machine_from(())
-        if options.gpus:
-            chosen = _chosen(machine, options.gpus)
+        if chosen := _chosen(machine, options.gpus):
             kept = tuple(gpu for gpu in machine.gpus if gpu.index in chosen)
             machine = msgspec.structs.replace(machine, gpus=kept)
         every = default_interval(options.duration) if options.interval is None else options.interval
@@ -71,25 +71,26 @@ def inspect(
     return _inspect_once(options)
 
 
-def _chosen(machine: "Machine", words: Sequence[str]) -> tuple[int, ...]:
-    """Return the GPUs that are named by index, PCI address or UUID. Raises UsageError."""
-    found = []
-    for word in words:
-        named = next(
-            (
-                gpu.index
-                for gpu in machine.gpus
-                if word == str(gpu.index)
-                or word.lower() == (gpu.uuid or "").lower()
-                or same_address(word, gpu.pci_address or "")
-            ),
-            None,
-        )
-        if named is None:
-            known = listed(map(str, (gpu.index for gpu in machine.gpus)), "and") if machine.gpus else "none"
-            raise UsageError(f"there is no GPU {word}", f"the GPUs of this machine: {known}")
-        found.append(named)
-    return tuple(found)
+def _chosen(machine: "Machine", text: str | None) -> tuple[int, ...]:
+    """Return the GPUs that are named by index, range, PCI address or UUID. Raises UsageError."""
+    if text is None:
+        return ()
+    from gputopo.cli.placement import parse_gpu_list  # loads what only planning needs
+
+    chosen: list[int | str] = []
+    for word in text.split(","):
+        named = [
+            gpu.index
+            for gpu in machine.gpus
+            if word.lower() == (gpu.uuid or "-").lower() or same_address(word, gpu.pci_address or "-")
+        ]
+        is_name = ":" in word or word.upper().startswith("GPU-")
+        chosen += named or ([word] if is_name else parse_gpu_list("--gpu", word))
+    known = {gpu.index for gpu in machine.gpus}
+    if strangers := [one for one in chosen if one not in known]:
+        hint = f"the GPUs of this machine: {index_ranges(known) or 'none'}"
+        raise UsageError(f"there is no GPU {strangers[0]}", hint)
+    return tuple(dict.fromkeys(map(int, chosen)))
 
 
 def _inspect_fleet(output: InspectOptions, hosts: Given) -> int:
@@ -132,8 +133,12 @@ def _inspect_once(options: InspectOptions) -> int:
         whole = with_reasons(read())
     chosen = _chosen(whole, options.gpus)
     machine = whole if options.identities else without_identities(whole)
-    inspection = findings.Inspection(machine=machine, findings=findings.find(machine))
+    found = findings.find(machine)
+    if chosen:
+        found = tuple(one for one in found if set(chosen).intersection(one.subject.gpus))
+    inspection = findings.Inspection(machine=machine, findings=found)
     if options.record is not None:
+        schema.make_folder(options.record.parent)
         schema.write(options.record, machine)
     if old is not None:
         _print_difference(old, whole, options.shape)
@@ -157,8 +162,7 @@ def _print(inspection: "Inspection", options: InspectOptions, chosen: Sequence[i
         from gputopo.report.machine.inspection import inspection_document  # loads what JSON does not need
 
         detail: Detail | None = "all" if options.whole else "topology" if options.topology else None
-        found = [inspection_document(inspection, one) for one in chosen or (detail,)]
-        return found[0]._replace(sections=tuple(part for one in found for part in one.sections))
+        return inspection_document(inspection, chosen or detail)
 
     show_report(inspection, document, options.shape)
 

@@ -16,6 +16,7 @@ from gputopo.values.errors import UsageError
 from gputopo.values.option import Declared, Text, arguments_for, nearest, parameters_of, shown
 from gputopo.values.refusals import refuse_typed
 
+EXPLAIN = "explain"  # the command whose argument may be an option
 _NO_THEME = "Options"
 _HELP = typer.Option("--help", "-h", help="Show the usual options.")
 _HELP_ALL = typer.Option("--help-all", help="Show all options.")
@@ -137,6 +138,9 @@ class Command(TyperCommand):
             elif word.startswith("-") and word != "-":
                 flag, has_value, value = word.partition("=")
                 option = by_flag.get(flag)
+                if option is None and self.name == EXPLAIN:
+                    before.append(word)  # an option of another command
+                    continue
                 if option is None:
                     raise unknown_option(flag, by_flag, command)
                 if getattr(option, "is_flag", False):

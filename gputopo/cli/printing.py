@@ -286,4 +286,5 @@ def show_report(
         from gputopo.report.document import document_lines
 
         shown = document()
-        show(lambda width: for_this_stdout(document_lines(shown, width, whole=whole)))
+        on_screen = is_terminal()
+        show(lambda width: for_this_stdout(document_lines(shown, width, whole=whole, on_screen=on_screen)))

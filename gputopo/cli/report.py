@@ -1,6 +1,8 @@
 """`gputopo report`: tables and observations from runs, logs, published figures and the history."""
 
 import os
+import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from gputopo import __version__
 from gputopo.cli.printing import emit, show_report, to_stderr
 from gputopo.measurements.run_folders import RunFolders
 from gputopo.report.document import FILE_WIDTH, document_text
@@ -26,6 +29,16 @@ FailOn = Literal["warning", "error"]
 Shape = Literal["table", "markdown", "html", "json", "csv"]
 
 
+_SUFFIXES: Mapping[str, Shape] = {
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".html": "html",
+    ".htm": "html",
+    ".json": "json",
+    ".csv": "csv",
+}
+
+
 class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What to read, what to compare with, and how it is shown."""
 
@@ -38,9 +51,15 @@ class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     since: str | None = None
     whole: bool = False
-    shape: Shape = "table"
+    shape: Shape | None = None
     output: Path | None = None
     fail_on: FailOn | None = None
+
+
+def _shape(options: ReportOptions) -> Shape:
+    """Return the format that was asked for, else that of the suffix of the file."""
+    suffix = "" if options.output is None else options.output.suffix.lower()
+    return options.shape or _SUFFIXES.get(suffix, "table")
 
 
 def history_of(model: str | None, since: str | None) -> "Box":
@@ -131,14 +150,15 @@ def _report_history(options: ReportOptions) -> int:
 
 def _show(value: "Study | Box", document: "Callable[[bool], Document]", options: ReportOptions) -> None:
     """Print a report, or write it to a file. `document`: its document, with pictures or without."""
-    if options.output is not None and options.shape == "markdown":
+    shape = _shape(options)
+    if options.output is not None and shape == "markdown":
         _write_markdown(options.output, document(True))
     elif options.output is not None:
-        _write(options.output, _text(value, document, options.shape))
-    elif options.shape == "table":
-        show_report(value, lambda: document(False), options.shape, whole=options.whole)
+        _write(options.output, _text(value, document, shape))
+    elif shape == "table":
+        show_report(value, lambda: document(False), shape, whole=options.whole)
     else:
-        emit(_text(value, document, options.shape))
+        emit(_text(value, document, shape))
 
 
 def _write_markdown(path: Path, document: "Document") -> None:
@@ -156,19 +176,13 @@ def _write_all(folder: Path, files: Mapping[str, str]) -> None:
         _write(folder / name, text)
 
 
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make {folder}: {error.strerror}", "name another --output") from error
-
-
 def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
     """Return the study of all paths, or of the runs of this user."""
     from gputopo.captures.training_files import read
-    from gputopo.measurements.published import PUBLISHED, known_machines, published_measurements
+    from gputopo.measurements.published import known_machines, published_measurements
     from gputopo.measurements.study import UnreadFile, study_of
     from gputopo.reference.published import SOURCES
+    from gputopo.values.run.measurement import PUBLISHED
 
     paths = tuple(map(_folder_of_sweep, (*options.runs, *options.imported))) or (_home(),)
     found = read(paths, read_run=ours.run, read_json=ours.document)
@@ -262,16 +276,30 @@ def _text(value: "Study | Box", document: "Callable[[bool], Document]", shape: S
     if shape == "html":
         from gputopo.report.page import page
 
-        return page(document(True))
+        return page(document(True), _foot(value))
     if shape == "markdown":
         return document_markdown(document(False))
     return document_text(document(False), FILE_WIDTH)
 
 
+def _foot(value: "Study | Box") -> str:
+    """Return when, by what command and version, and of which machines a page was made."""
+    from gputopo.measurements.study import Study
+    from gputopo.measurements.words import listed
+
+    machines: list[str | None] = [value.machine] if not isinstance(value, Study) else []
+    if isinstance(value, Study):
+        machines = list(dict.fromkeys(cell.of.machine for cell in value.figures.cells))
+    named = [one for one in machines if one]
+    of = f"of {listed(named)}" if named else "of machines that the runs do not name"
+    command = shlex.join(["gputopo", *sys.argv[1:]])
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, gputopo {__version__}, {of}: {command}"
+
+
 def _write(path: Path, text: str) -> None:
     """Write a file, whole or not at all, in a folder that is made. Raises InputError."""
-    from gputopo.values.schema import replacing
+    from gputopo.values import schema
 
-    _make(path.parent)
-    with replacing(path) as file:
+    schema.make_folder(path.parent)
+    with schema.replacing(path) as file:
         file.write(text.encode())

@@ -1,12 +1,12 @@
 """What is wrong with a machine, or unknown: rules, and checks that make findings of them.
 
 A new rule: its row in `rules.csv`, its thresholds and a check in the module of its theme, the check in
-`CHECKS` (over a Machine at one sample), `measured.COPY_CHECKS` (over its measured copies) or
-`watched.WATCHES` (over what was counted in time). A fact that is None makes no finding: neither a fault nor
-a pass.
+`CHECKS` with the facts that it needs (over a Machine at one sample), in `measured.COPY_CHECKS` (over its
+measured copies) or in `watched.WATCHES` (over what was counted in time). A fact that is None makes no
+finding: neither a fault nor a pass.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gputopo.findings import (
     clocks,
@@ -22,9 +22,11 @@ from gputopo.findings import (
     throttling,
     usage,
 )
+from gputopo.findings.coverage import Need, never, of_gpus, of_machine
 from gputopo.findings.rule import (
     SEVERITIES,
     Case,
+    Check,
     Finding,
     Inspection,
     Rule,
@@ -48,6 +50,7 @@ __all__ = [
     "Severity",
     "Support",
     "Threshold",
+    "checks_made",
     "driver_broken",
     "fails",
     "find",
@@ -59,71 +62,79 @@ __all__ = [
     "worst_first",
 ]
 
-CHECKS = (
-    driver.status,
-    driver.gpus_with_other_driver,
-    driver.no_device,
-    driver.lost_gpus,
-    driver.unlisted_gpus,
-    driver.logged_losses,
-    driver.logged_xids,
-    driver.program_errors,
-    driver.kernel_errors,
-    memory_health.verdicts,
-    memory_health.ecc_mode,
-    memory_health.ecc_off,
-    throttling.slowdowns,
-    throttling.temperatures,
-    throttling.power_limits,
-    throttling.times,
-    throttling.fans,
-    clocks.beside_peers,
-    clocks.low,
-    peers.below_reference,
-    peers.facts,
-    clocks.below_peers,
-    memory_health.memory_errors,
-    memory_health.field_errors,
-    pcie.widths,
-    pcie.generations,
-    pcie.slots,
-    pcie.errors,
-    pcie.logged_errors,
-    pcie.chipset_slots,
-    pcie.shared_uplinks,
-    nvlink.down,
-    nvlink.thin_bridge,
-    nvlink.apart,
-    nvlink.errors,
-    nvlink.logged_errors,
-    nvlink.fabric,
-    nvlink.acs,
-    nvlink.staged,
-    nvlink.off,
-    usage.used,
-    usage.modes,
-    usage.cuda_order,
-    usage.numa,
-    usage.persistence,
-    usage.mixed_models,
-    usage.no_expectation,
-    tensorflow.tensorflow,
-    network.links_down,
-    network.rates,
-    network.mtus,
-    network.errors,
-    network.far_gpus,
-    network.shared_cards,
-    network.peer_memory,
-    network.of_nccl,
-    sources.gaps,
-    sources.contradictions,
-    sources.hidden_topology,
-    sources.unknown_topology,
-    sources.doubtful_topology,
-    sources.cut_affinities,
-    sources.unread_lines,
-)
+_PEERS = int(clocks.PEERS.value)
+
+# Each check with the facts that it needs: without them it is not counted as made.
+CHECKS: Mapping[Check[[]], Need] = {
+    driver.status: of_machine("driver.status", "driver.version"),
+    driver.gpus_with_other_driver: of_machine("pci[*].driver"),
+    driver.no_device: never,
+    driver.lost_gpus: of_gpus("pstate", "temperature_c.gpu"),
+    driver.unlisted_gpus: of_machine("driver.status"),
+    driver.logged_losses: of_machine("kernel_events"),
+    driver.logged_xids: of_machine("kernel_events"),
+    driver.program_errors: of_machine("kernel_events"),
+    driver.kernel_errors: of_machine("kernel_events"),
+    memory_health.verdicts: of_gpus("ecc", "remapped_rows", "retired_pages", "recovery_action"),
+    memory_health.ecc_mode: of_gpus("ecc.mode_pending"),
+    memory_health.ecc_off: of_gpus("ecc.mode"),
+    throttling.slowdowns: of_gpus("throttle"),
+    throttling.temperatures: of_gpus("temperature_c.gpu", "temperature_c.memory", "temperature_c.margin"),
+    throttling.power_limits: of_gpus("power_w.limit"),
+    throttling.times: of_gpus("violation_ns"),
+    throttling.fans: of_gpus("fan_percent"),
+    clocks.beside_peers: of_gpus("temperature_c.gpu", "power_w.draw", peers=_PEERS),
+    clocks.low: of_gpus("clocks_mhz", when=usage.busy),
+    peers.below_reference: of_gpus("clocks_mhz"),
+    peers.facts: of_gpus("clocks_mhz", "memory_mib.total", "pcie", "power_w", peers=2),
+    clocks.below_peers: of_gpus("pstate", peers=_PEERS),
+    memory_health.field_errors: of_gpus("pstate", peers=2),
+    pcie.widths: of_gpus("pcie.width_now"),
+    pcie.generations: of_gpus("pcie.gen_now", when=usage.under_load),
+    pcie.slots: of_gpus("pcie.gen_max_host", "pcie.limiting_hop"),
+    pcie.errors: of_gpus("pcie.replay_counter", "pcie.aer"),
+    pcie.logged_errors: of_machine("kernel_events"),
+    pcie.chipset_slots: of_machine("pci"),
+    pcie.shared_uplinks: of_machine("pci"),
+    nvlink.down: of_gpus("nvlinks"),
+    nvlink.thin_bridge: of_machine("links[*].nvlinks"),
+    nvlink.apart: of_machine("links[*].nvlinks"),
+    nvlink.errors: of_gpus("nvlinks[*].errors"),
+    nvlink.logged_errors: of_machine("kernel_events"),
+    nvlink.fabric: of_gpus("fabric"),
+    nvlink.acs: of_machine("host.acs", "pci[*].acs"),
+    nvlink.staged: of_machine("nccl"),
+    nvlink.off: of_machine("links[*].p2p_read"),
+    usage.used: of_gpus("processes", "utilization_percent.gpu", "memory_mib.used"),
+    usage.modes: of_gpus("compute_mode", "mig.mode"),
+    usage.cuda_order: of_gpus("cuda_index"),
+    usage.numa: of_machine("host.numa_nodes"),
+    usage.persistence: of_gpus("persistence_mode"),
+    usage.mixed_models: never,
+    usage.no_expectation: never,
+    tensorflow.tensorflow: of_machine("tensorflow"),
+    network.links_down: of_machine("nics[*].ports"),
+    network.rates: of_machine("nics[*].ports"),
+    network.mtus: of_machine("nics[*].ports"),
+    network.errors: of_machine("nics[*].ports"),
+    network.far_gpus: of_machine("nics[*].hops"),
+    network.shared_cards: of_machine("nics[*].hops"),
+    network.peer_memory: of_machine("driver.peer_memory_module"),
+    network.of_nccl: of_machine("nccl"),
+    sources.gaps: never,
+    sources.contradictions: never,
+    sources.hidden_topology: never,
+    sources.unknown_topology: never,
+    sources.doubtful_topology: of_machine("links[*].hop"),
+    sources.cut_affinities: of_gpus("cpu_affinity"),
+    sources.unread_lines: never,
+}
+
+
+def checks_made(machine: Machine) -> int:
+    """Return how many checks had facts to judge. Those of measured copies count as one."""
+    copies = machine.bandwidth is not None and bool(machine.bandwidth.samples)
+    return sum(is_met(machine) for is_met in CHECKS.values()) + copies
 
 
 def find(machine: Machine) -> tuple[Finding, ...]:

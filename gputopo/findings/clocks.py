@@ -7,7 +7,7 @@ from gputopo.findings import pcie, throttling
 from gputopo.findings.compare import differences, grouped, known
 from gputopo.findings.rule import Fault, Threshold, accused, by_model, check, present, rule_of, threshold
 from gputopo.findings.throttling import explained
-from gputopo.findings.usage import BUSY_PERCENT, LOAD_STATES, busy, idle, use_of
+from gputopo.findings.usage import BUSY_PERCENT, LOAD_STATES, busy
 from gputopo.reference.clock_events import IDLE, reasons_of
 from gputopo.reference.expectations import expected_of
 from gputopo.values import history
@@ -136,23 +136,20 @@ SAME_LOAD_POINTS = Threshold("same load", history.SAME_LOAD_POINTS, "% points fr
 IDLE_PERCENT = threshold("clocks.IDLE_PERCENT")
 PEERS = threshold("clocks.PEERS")
 HOTTER_C = threshold("clocks.HOTTER_C")
-IDLE_DRAW_TIMES = threshold("clocks.IDLE_DRAW_TIMES")
-IDLE_DRAW_W = threshold("clocks.IDLE_DRAW_W")
 MEMORY_NOW_SHARE = threshold("clocks.MEMORY_NOW_SHARE")
 
 HOTTER = rule_of("thermal.hotter_than_peers", HOTTER_C, SAME_LOAD_POINTS, PEERS)
 LOW_DRAW_SHARE = threshold("clocks.LOW_DRAW_SHARE")
 ALIKE_SHARE = threshold("clocks.ALIKE_SHARE")
 LOW_DRAW = rule_of("power.below_peers", LOW_DRAW_SHARE, ALIKE_SHARE, SAME_LOAD_POINTS, PEERS)
-IDLE_DRAW = rule_of("power.idle_draw", IDLE_DRAW_TIMES, IDLE_DRAW_W, IDLE_PERCENT, PEERS)
 MEMORY_SLOWER = rule_of("clocks.memory_slower_than_peers", MEMORY_NOW_SHARE, PEERS)
 LINK_SLOWER = rule_of("pcie.link_slower_than_peers", PEERS)
 
 
-@check(HOTTER, IDLE_DRAW, LOW_DRAW)
+@check(HOTTER, LOW_DRAW)
 def beside_peers(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs that are much hotter than their peers at the same load, but not near their limits; that draw
-    much less power under load; and idle ones that draw much more, and that no program is known to use.
+    """Find GPUs that are much hotter than their peers at the same load, but not near their limits, or
+    that draw much less power under load.
     """
     covered = accused(machine, throttling.temperatures, throttling.slowdowns)
     slow = accused(machine, throttling.slowdowns, throttling.power_limits, low)
@@ -170,10 +167,6 @@ def beside_peers(machine: Machine) -> Iterator[Fault]:
             if little and busy(gpu) and gpu.index not in slow:
                 says = f"draws {draw:.0f} W under load, {usual:.0f} W on GPUs of this model at the same load"
                 yield LOW_DRAW.fault(gpu, says, {"draw_w": draw, "peers_w": usual} | _load(gpu))
-            high = draw >= max(IDLE_DRAW_TIMES.value * usual, usual + IDLE_DRAW_W.value)
-            if high and idle(gpu) and not use_of(gpu) and not gpu.processes:
-                says = f"draws {draw:.0f} W while idle, {usual:.0f} W on idle GPUs of this model"
-                yield IDLE_DRAW.fault(gpu, says, {"draw_w": draw, "peers_w": usual} | _load(gpu))
 
 
 @check(MEMORY_SLOWER, LINK_SLOWER)

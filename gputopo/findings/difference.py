@@ -26,7 +26,7 @@ _NOT_COMPARED: dict[type[msgspec.Struct], frozenset[str]] = {
     Gpu: frozenset({"index", "uuid", "lost"}),
     Link: frozenset({"a", "b", "p2p_reason"}),
     Nic: frozenset({"index", "hops"}),
-    Host: frozenset({"name"}),
+    Host: frozenset({"name", "fingerprint"}),
     PciNode: frozenset({"address", "kind"}),
 }
 

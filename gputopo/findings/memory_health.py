@@ -10,17 +10,15 @@ warning; after every other action the GPU is unusable.
 
 import re
 from collections.abc import Iterator
-from statistics import median
 from typing import Any, Literal, get_args
 
 import msgspec
 
-from gputopo.findings.compare import known
+from gputopo.findings.coverage import DOES_NOT_APPLY
 from gputopo.findings.rule import (
     SEVERITIES,
     Fault,
     Severity,
-    accused,
     by_model,
     check,
     each_gpu,
@@ -223,43 +221,14 @@ def _pages(gpu: Gpu) -> dict[str, Any]:
     }
 
 
-MORE_TIMES = threshold("memory_health.MORE_TIMES")
-MORE_ERRORS = threshold("memory_health.MORE_ERRORS")
-MORE_ROWS = threshold("memory_health.MORE_ROWS")
-
-MORE_MEMORY_ERRORS = rule_of("memory.more_errors_than_peers", MORE_TIMES, MORE_ERRORS, MORE_ROWS)
 FIELD_ERROR = rule_of("gpu.field_error")
 
-_COUNTS = {
-    "ecc.corrected_volatile": MORE_ERRORS,
-    "ecc.corrected_aggregate": MORE_ERRORS,
-    "remapped_rows.correctable": MORE_ROWS,
-}
 # Driver messages and NVML's codes for "failed", as opposed to "not supported" or "no permission".
 _ERROR = re.compile(
     r"unknown(?:[ _]error)?|(?:unk(?:nown)?)?\s?err(?:or)?!*|timeout|gpu[ _]is[ _]lost"
     r"|(?:gpu )?reset[ _]required|gpu requires reset|irq_issue|corrupted_inforom|operating_system",
     re.IGNORECASE,
 )
-_ABSENT = ("N/A", "[N/A]", "NOT_SUPPORTED", "Not Supported", "[Not Supported]")
-
-
-@check(MORE_MEMORY_ERRORS)
-def memory_errors(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs with far more corrected errors than their peers; what needs a repair has a finding."""
-    covered = accused(machine, verdicts)
-    for group in by_model(machine):
-        counts = {path: known(group, path) for path in _COUNTS}
-        for gpu in (gpu for gpu in group if gpu.index not in covered):
-            found = {}
-            for path, least in _COUNTS.items():
-                others = [count for index, count in counts[path].items() if index != gpu.index]
-                count = counts[path].get(gpu.index, 0)
-                if others and count >= max(MORE_TIMES.value * median(others), least.value):
-                    found[path] = count
-            if found:
-                words = ", ".join(f"{path_in_words(Gpu, path)} {count}" for path, count in found.items())
-                yield MORE_MEMORY_ERRORS.fault(gpu, f"{words}: far more than on GPUs of this model", found)
 
 
 @check(FIELD_ERROR)
@@ -291,7 +260,7 @@ def field_errors(machine: Machine) -> Iterator[Fault]:
             absent = {
                 fact: why
                 for fact, why in own.items()
-                if why in _ABSENT
+                if why in DOES_NOT_APPLY
                 and len(alike) == len(peers) > 1
                 and _is_value(fact)
                 and all(_value(one, fact) is not None for one in peers)
@@ -307,7 +276,7 @@ def _reasons(machine: Machine) -> dict[int, dict[str, str]]:
     """Return why facts are missing, by GPU and fact; only of single GPUs, and of those that answer."""
     found: dict[int, dict[str, str]] = {}
     for path, why in machine.missing.items():
-        if _ERROR.fullmatch(why) or why in _ABSENT:
+        if _ERROR.fullmatch(why) or why in DOES_NOT_APPLY:
             at = FactPath.parse(path)
             if at.group == "gpus" and at.key.isdigit() and at.fact and "[" not in at.fact:
                 found.setdefault(int(at.key), {})[at.fact] = why

@@ -73,6 +73,16 @@ _FACTS = {
     "compute_mode": Compared(SETTING_DIFFERS, covered_by=usage.modes),
 }
 _NOT_COMPARED = ("persistence_mode",)  # `usage.persistence` finds it, if it matters
+# How a setting is made that of the other GPUs.
+_HOW = {
+    "power_w.limit": "sudo nvidia-smi -i GPU -pl {:.0f}",
+    "power_w.enforced_limit": "sudo nvidia-smi -i GPU -pl {:.0f}",
+    "ecc.mode": "sudo nvidia-smi -i GPU -e {:d} and a reboot",
+    "mig.mode": "sudo nvidia-smi -i GPU -mig {:d}",
+    "compute_mode": "sudo nvidia-smi -i GPU -c {}",
+    "temperature_c.target": "sudo nvidia-smi -i GPU -gtt {}",
+    _BAR1: "Resizable BAR in the BIOS",
+}
 _PEERS = tuple(
     path
     for path, field in fields_of(Gpu).items()
@@ -134,7 +144,8 @@ def _of_gpus(group: list[Gpu], found: list[FactDifference]) -> Iterator[Fault]:
             evidence: dict[str, Any] = {one.path: one.odd[gpu.index] for one in differing}
             peers = {one.path: one.common for one in differing}
             says = "; ".join(one.words(gpu.index) for one in differing)
-            yield rule.fault(gpu, says, evidence | {"peers": peers}, _severity(rule, gpu, differing))
+            severity = _severity(rule, gpu, differing)
+            yield rule.fault(gpu, says, evidence | {"peers": peers}, severity, remedy=_remedy(differing))
 
 
 def _severity(rule: Rule, gpu: Gpu, differing: Sequence[FactDifference]) -> Severity | None:
@@ -142,6 +153,16 @@ def _severity(rule: Rule, gpu: Gpu, differing: Sequence[FactDifference]) -> Seve
     if rule is SLOT_DIFFERS:
         return None if pcie.is_sxm(gpu) else "info"
     return "info" if all(one.path == _BAR1 for one in differing) else None
+
+
+def _remedy(differing: Sequence[FactDifference]) -> str | None:
+    """Return how the settings that differ are made those of the other GPUs, None if there are none."""
+    how = [_HOW[one.path].format(_as_typed(one.common)) for one in differing if one.path in _HOW]
+    return f"Set it as on the other GPUs: {'; '.join(dict.fromkeys(how))}." if how else None
+
+
+def _as_typed(value: Any) -> Any:
+    return value.upper() if isinstance(value, str) else value
 
 
 def _of_all(found: list[FactDifference]) -> Iterator[Fault]:

@@ -9,6 +9,7 @@ them. What no rule declares cannot be reported.
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Concatenate, Generic, Literal, ParamSpec
 
 import msgspec
@@ -38,6 +39,15 @@ _MODULE = re.compile(r"SXM|\bGH200")
 # Cards without a fan, which the fans of a server cool.
 _PASSIVE = re.compile(r"(?:NVIDIA )?(?:Tesla \w+|[ALH]\d{1,3}[A-Z]?|T4)\b(?!.*Active).*|.* Server Edition")
 _ON_HOST = re.compile(r"\bsudo\b|[Rr]eboot|[Rr]eset the GPU|BIOS|[Rr]eseat")  # none works in a container
+
+# Words of remedies that stand for a fact of the GPU, so that a command can be pasted; the fact by its path.
+_VALUES = {
+    "DEFAULT_WATTS": "power_w.default_limit",
+    "MAX_WATTS": "power_w.max",
+    "ECC_NOW": "ecc.mode",
+}
+_ANY_GPU = re.compile(r"(?<=-i )GPU\b")  # `sudo nvidia-smi -r -i GPU`: nvidia-smi takes `-i 0,2` as well
+_NODE = re.compile(r"\bNODE\b")  # of the memory that is near to the GPU
 
 P = ParamSpec("P")
 _NO_COPIES = Bandwidth(source="")
@@ -320,7 +330,21 @@ def _fitting(one: Fault, machine: Machine) -> Fault:
     contained = machine.host.container not in (None, "none") and "n a container" not in remedy
     if contained and _ON_HOST.search(remedy):
         remedy = f"On the host, not in this container: {remedy}"
+    for word, path in _VALUES.items() if gpu is not None else ():
+        value = attrgetter(path)(gpu)
+        remedy = remedy if value is None else remedy.replace(word, f"{value:.0f}")
     return msgspec.structs.replace(one, remedy=remedy)
+
+
+def _with_numbers(finding: Finding, machine: Machine) -> Finding:
+    """Return a finding whose remedy has the numbers of its GPUs and of their NUMA node, as far as known."""
+    gpus = [gpu for gpu in machine.gpus if gpu.index in finding.subject.gpus]
+    which = ",".join(label(machine, gpu) for gpu in gpus) or finding.evidence.get("pci_address")
+    nodes = {gpu.numa_node for gpu in gpus}
+    remedy = finding.remedy or ""
+    remedy = _ANY_GPU.sub(which, remedy) if which else remedy
+    remedy = _NODE.sub(str(nodes.pop()), remedy) if len(nodes) == 1 and None not in nodes else remedy
+    return msgspec.structs.replace(finding, remedy=remedy)
 
 
 def _findings(found: Iterable[Fault], machine: Machine) -> list[Finding]:
@@ -332,7 +356,7 @@ def _findings(found: Iterable[Fault], machine: Machine) -> list[Finding]:
     gpus = len(present(machine))
     fitting = [_fitting(one, machine) for one in found]
     groups = grouped((one.key, one) for one in fitting).values()
-    return [_joined(part) for group in groups for part in _split(group, gpus)]
+    return [_with_numbers(_joined(part), machine) for group in groups for part in _split(group, gpus)]
 
 
 def _of_samples(found: Sequence[Sequence[Fault]], of: int | None) -> Iterator[Fault]:

@@ -1,6 +1,6 @@
 """Doubts about the machine as it was read: contradictions, unparsed lines, hidden or unknown topology."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -12,11 +12,13 @@ from gputopo.topology import doubts
 from gputopo.topology.hops import class_name, links_by_pair
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
 from gputopo.values.machine import Hop, Machine
+from gputopo.values.option import listed
 from gputopo.values.subject import DRIVER, MACHINE, FactPath, Subject, fact_in_words
 
 TOPOLOGY_CONTRADICTION = rule_of("topology.contradiction")
 CONTRADICTION = rule_of("machine.contradiction")
 _DRIVER_CONTRADICTS = "Compare with nvidia-smi -L and lspci -d 10de:. Install the driver again, and reboot."
+UNKNOWN_HOST = rule_of("machine.unknown_host")
 TOPOLOGY_UNKNOWN = rule_of("topology.unknown")
 TOPOLOGY_HIDDEN = rule_of("topology.hidden")
 TOPOLOGY_DOUBTFUL = rule_of("topology.doubtful")
@@ -40,7 +42,7 @@ def gaps(machine: Machine) -> Iterator[Fault]:
         )
 
 
-@check(CONTRADICTION, TOPOLOGY_CONTRADICTION)
+@check(CONTRADICTION, TOPOLOGY_CONTRADICTION, UNKNOWN_HOST)
 def contradictions(machine: Machine) -> Iterator[Fault]:
     """Report the facts on which two sources disagree; the first source is used."""
     for contradiction in machine.contradictions:
@@ -52,6 +54,11 @@ def contradictions(machine: Machine) -> Iterator[Fault]:
             a, b = subject.gpus
             says = f"sources disagree on the topology of GPUs {a} and {b}: {values}; the first is used"
             yield TOPOLOGY_CONTRADICTION.fault(subject, says, evidence)
+        elif fact == "host.fingerprint":
+            without = [name for name, what in said.items() if what == "none"]
+            do = "does" if len(without) == 1 else "do"
+            says = f"{_named(list(said))} are read as one host; {_named(without)} {do} not say of which"
+            yield UNKNOWN_HOST.fault(MACHINE, says, evidence)
         elif fact == "gpus":
             says = f"the driver contradicts itself on the number of GPUs: {values}; the first is used"
             yield CONTRADICTION.fault(DRIVER, says, evidence, remedy=_DRIVER_CONTRADICTS)
@@ -157,6 +164,10 @@ def unread_lines(machine: Machine) -> Iterator[Fault]:
             f"{count} line{'s' if count > 1 else ''} not understood in {source}: line {numbers}",
             {"source": source, "count": count, "lines": lines},
         )
+
+
+def _named(files: Sequence[str]) -> str:
+    return listed(files, "and") if len(files) <= MAX_MESSAGES else f"{len(files)} recordings"
 
 
 def _subject_of(machine: Machine, fact: str) -> Subject:

@@ -158,7 +158,7 @@ def fans(machine: Machine) -> Iterator[Fault]:
         )
         if heat >= FAN_STOPPED_C.value or others:
             evidence = {"fan_percent": 0, "temperature_c": heat}
-            yield FAN_STOPPED.fault(gpu, f"fan at 0 % at {heat} °C", evidence)
+            yield FAN_STOPPED.fault(gpu, f"fan at 0% at {heat} °C", evidence)
 
 
 @each_gpu(NEAR_SLOWDOWN, MEMORY_HOT)
@@ -209,7 +209,8 @@ def _power_cap(gpu: Gpu, rule: Rule) -> Fault | None:
     if draw is not None and limit and draw < LOW_DRAW_SHARE.value * limit:
         says = f"SW power cap at a power draw of only {draw:.0f} of {limit:.0f} W"
         return rule.fault(gpu, says, _throttle_evidence(gpu), "warning")
-    return rule.fault(gpu, rule.title, _throttle_evidence(gpu))
+    can_rise = limit is not None and (gpu.power_w.max or 0) > limit
+    return rule.fault(gpu, rule.title, _throttle_evidence(gpu), case="limit can rise" if can_rise else None)
 
 
 def _is_limited(gpu: Gpu) -> bool:

@@ -158,11 +158,19 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cells_of(measurements: Iterable[Measurement]) -> tuple[Cell, ...]:
-    """Return the cells in the order of their first measurements; the same file counts once."""
+    """Return the cells in the order of their first measurements; the same file counts once.
+
+    Each run with a drill is a cell of its own, after all others.
+    """
     groups: dict[tuple[Any, ...], list[Measurement]] = defaultdict(list)
-    for one in measurements:
-        groups[key(one)].append(one)
+    for one in sorted(measurements, key=lambda one: one.is_drill):
+        groups[(*key(one), one.source if one.is_drill else None)].append(one)
     return tuple(_cell(number, group) for number, group in enumerate(groups.values()))
+
+
+def without_drills(cells: Sequence[Cell]) -> Sequence[Cell]:
+    """Return the cells that may be compared: those before the runs with drills."""
+    return cells[: sum(not cell.of.is_drill for cell in cells)]
 
 
 def _cell(number: int, group: Sequence[Measurement]) -> Cell:

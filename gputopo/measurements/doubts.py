@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from gputopo.measurements.cells import CONDITIONS, MODE, SET, Cell, key, value_words
+from gputopo.measurements.cells import CONDITIONS, MODE, SET, Cell, key, value_words, without_drills
 from gputopo.measurements.figures import Figures
 from gputopo.measurements.observations import Observation
 from gputopo.measurements.words import device_word, figure, gpus_words, job_words, listed, shared_words
@@ -117,7 +117,7 @@ def _repeats(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
 
 def _refused(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
     compared = {row.cell for scaling in figures.scalings for row in scaling.rows}
-    cells = [cell for cell in figures.cells if cell.images_per_sec is not None]
+    cells = [cell for cell in without_drills(figures.cells) if cell.images_per_sec is not None]
     rest = [cell for cell in cells if cell.of.n_gpus > 1 and cell.number not in compared]
     for name, why in _REFUSED.items():
         free = (name, *SET, *MODE, *(("cpu",) if name == "machine" else ()))
@@ -141,6 +141,19 @@ def _refused(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
 
 
 def _earlier(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
+    pooled = figures.pooled_change
+    if pooled is not None and pooled.verdict in ("slower", "faster"):
+        yield Observation(
+            id="earlier.regression" if pooled.is_regression else "earlier.changed",
+            says=pooled.says,
+            evidence={
+                "difference_percent": round(pooled.percent, 2),
+                "low_percent": pooled.low_percent,
+                "high_percent": pooled.high_percent,
+            },
+            cells=pooled.cells,
+            weight=100.0,
+        )
     for row in figures.against:
         if row.kind == "earlier" and row.verdict in ("slower", "faster"):
             of = figures.cells[row.cell].of
@@ -148,9 +161,9 @@ def _earlier(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
             also += "; one run: repeat it" if len(figures.cells[row.cell].repeats) == 1 else ""
             yield Observation(
                 id="earlier.regression" if row.is_regression else "earlier.changed",
-                says=f"{job_words(of, names)}, {gpus_words(of)}: {abs(row.difference_percent):.1f} % "
+                says=f"{job_words(of, names)}, {gpus_words(of)}: {abs(row.difference_percent):.1f}% "
                 f"{row.verdict} than {figure(row.reference_images_per_sec)} images/sec in {row.reference} "
-                f"(noise {row.noise_percent:.1f} %{also}).",
+                f"(noise {row.noise_percent:.1f}%{also}).",
                 evidence={
                     "difference_percent": round(row.difference_percent, 2),
                     "noise_percent": row.noise_percent,
@@ -177,7 +190,7 @@ def _published(figures: Figures) -> Iterator[Observation]:
         cell = figures.cells[worst.cell]
         yield Observation(
             id="published.slower",
-            says=f"{gpu}, {source}: {len(slower)} of {len(rows)} figures, by {-middle:.0f} % in the "
+            says=f"{gpu}, {source}: {len(slower)} of {len(rows)} figures, by {-middle:.0f}% in the "
             f"median; the most {cell.of.model} on {gpus_words(cell.of)}, {figure(cell.images_per_sec)} of "
             f"{figure(worst.reference_images_per_sec)} images/sec "
             f"(also different: {', '.join(worst.differs)}).",

@@ -3,12 +3,21 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import NormalDist, fmean
+from statistics import fmean, median
 from typing import Any, Literal
 
 import msgspec
 
-from gputopo.measurements.cells import CONDITIONS, DEVIATIONS, Cell, cells_of, differences, key, ratio_noise
+from gputopo.measurements.cells import (
+    CONDITIONS,
+    DEVIATIONS,
+    Cell,
+    cells_of,
+    differences,
+    key,
+    ratio_noise,
+    without_drills,
+)
 from gputopo.measurements.clocks import ClockTable, CpuTable, clock_tables, cpu_tables
 from gputopo.measurements.ratios import (
     MedianScaling,
@@ -21,6 +30,7 @@ from gputopo.measurements.ratios import (
     scalings_of,
 )
 from gputopo.reference.expectations import expected_gpu
+from gputopo.runs.verdict.bounds import students_t
 from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import Measurement, Predicted
 
@@ -41,12 +51,16 @@ ELSEWHERE = ("machine", "cpu", "backend", "gpu", "gpus", "framework", "method", 
 # What may differ between a run and an earlier one of this machine: named, and then it is no regression.
 EARLIER = ("version", "framework")
 SMALLEST_EFFECT = 0.02  # share below which a difference from an earlier run is none
-ASSUMED = 0.025  # deviation of one run, where nothing was repeated and few are compared; ours
-CONFIDENCE = 0.95  # that none of the differences from a reference is by chance
-# Comparisons from which on their own spread is a measure of the noise.
-_MANY = 8
-_TOO_SHORT = 1.2  # since it is the shortest: of 10 to 100 equal cells, 5 % have a difference by chance
-_SHORTH_OF_NORMAL = 1.349  # deviations: the shortest interval that holds half of normal values
+# That no difference from earlier runs is by chance, over all cells and the pooled change (Bonferroni).
+# Two-sided, so that one report in 400 accuses without a cause (tests/benchmarks/bench_comparisons.py).
+CONFIDENCE = 0.995
+# Standard deviation of one run as a share before any repeat is seen, and what it counts for, in degrees of
+# freedom. Runs of lenet, resnet20 and alexnet on an idle machine vary by 1.2 to 2.0%; others are busier. The
+# weight is not measured; chosen because eight repeats on a machine tell more of it than this.
+RUN_DEVIATION, RUN_FREEDOM = 0.025, 8
+# The standard deviation over the median absolute deviation of normal values, and how many degrees of freedom
+# that has for each value (P. J. Rousseeuw and C. Croux, Alternatives to the median absolute deviation, 1993).
+_OF_MEDIAN_DEVIATION, _FREEDOM_OF_MEDIAN_DEVIATION = 1.4826, 0.37
 
 
 class Against(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,10 +71,36 @@ class Against(msgspec.Struct, frozen=True, kw_only=True):
     reference: str  # its source
     reference_images_per_sec: float  # its figure
     difference_percent: float  # of the cell over it, negative: slower
-    noise_percent: float  # a difference below this, in its direction, is none
+    noise_percent: float  # a difference below this, in its direction, is not shown
     verdict: Word
     differs: tuple[str, ...] = ()  # conditions that differ as well
     is_regression: bool = False  # slower than an earlier run with no other difference
+
+
+class PooledChange(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean change of all cells that have an earlier run (geometric), with its confidence interval."""
+
+    cells: tuple[int, ...]
+    percent: float  # negative: slower
+    low_percent: float
+    high_percent: float
+    verdict: Word
+    differs: tuple[str, ...] = ()  # conditions that differ as well
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the cells together are slower than earlier runs with no other difference."""
+        return self.verdict == "slower" and not self.differs
+
+    @property
+    def says(self) -> str:
+        """The change in a sentence."""
+        word: str = self.verdict
+        if word in ("slower", "faster"):
+            word = f"{abs(self.percent):.1f}% {word} than before"
+        software = ", with other software" if self.differs else ""
+        interval = f"{self.low_percent:+.1f} to {self.high_percent:+.1f}%"
+        return f"All {len(self.cells)} cells together: {word}{software} ({interval})."
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +115,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     cpus: tuple[CpuTable, ...] = ()
     predicted: tuple[PredictedRow, ...] = ()
     against: tuple[Against, ...] = ()
+    pooled_change: PooledChange | None = None  # from earlier runs
 
 
 def figures_of(
@@ -88,11 +129,12 @@ def figures_of(
     """Return all figures. `machines`: by name, for paths and clocks; `earlier`: runs of this machine before;
     `references`: published figures; `smallest_effect`: share below which a difference from them is none.
     """
-    cells = cells_of(measurements)
+    every = cells_of(measurements)
+    cells = without_drills(every)
     scalings = scalings_of(cells)
-    before = against_earlier(cells, cells_of(earlier), smallest_effect)
+    before = against_earlier(cells, without_drills(cells_of(earlier)), smallest_effect)
     return Figures(
-        cells=cells,
+        cells=every,
         scalings=scalings,
         scaling_medians=medians_of(scalings),
         ratios=ratio_tables(cells, scalings),
@@ -101,6 +143,7 @@ def figures_of(
         cpus=cpu_tables(cells),
         predicted=_predicted(cells),
         against=(*before, *against_published(cells, cells_of(references))),
+        pooled_change=pooled_change(cells, before, smallest_effect),
     )
 
 
@@ -129,39 +172,73 @@ def against_earlier(
 ) -> tuple[Against, ...]:
     """Return each cell beside the earlier cell of the same conditions, where there is one.
 
-    A difference counts from the smallest effect on, and beyond the noise: that of the figures, of all
-    repeats, or that which the spread of all differences shows, at a confidence that holds for all comparisons
-    together.
+    By a moderated Student's t (G. K. Smyth, Statistical Applications in Genetics and Molecular Biology 3(1),
+    2004): the variance of one run is that of all repeats, without repeats that of all changes by their median
+    absolute deviation, in both cases together with `RUN_DEVIATION`. A figure that states more noise keeps it.
     """
     pairs = _nearest(cells, earlier, lambda cell: key(cell.of, EARLIER))
-    changes = [math.log((now.images_per_sec or 1.0) / (then.images_per_sec or 1.0)) for now, then in pairs]
-    spread = _spread(changes)
-    deviations = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2 / max(len(pairs), 1))
-    least = math.log1p(smallest_effect)
-    run, of_few = _run_to_run([cell for pair in pairs for cell in pair], deviations)
-    run = 0.0 if spread else run
+    repeated = [cell.repeats for pair in pairs for cell in pair if len(cell.repeats) > 1]
+    freedom = float(sum(map(len, repeated)) - len(repeated))
+    squares = sum((value / fmean(some) - 1) ** 2 for some in repeated for value in some)
+    if not repeated and pairs:
+        changes = [_change(*pair) for pair in pairs]
+        middle = median(changes)
+        deviation = _OF_MEDIAN_DEVIATION * median(abs(one - middle) for one in changes)
+        freedom = _FREEDOM_OF_MEDIAN_DEVIATION * (len(changes) - 1)
+        squares = freedom * deviation**2 / 2  # a change is that of two runs
+    deviation, deviations = _moderated(squares, freedom, RUN_DEVIATION**2, len(pairs))
     return tuple(
         _against(
-            *(now, then),
+            now,
+            then,
             "earlier",
-            max(
-                deviations * max(ratio_noise(now, then), spread),
-                of_few * run * math.hypot(len(now.repeats) ** -0.5, len(then.repeats) ** -0.5),
-                least,
+            deviations
+            * max(
+                ratio_noise(now, then),
+                deviation * math.hypot(len(now.repeats) ** -0.5, len(then.repeats) ** -0.5),
             ),
+            math.log1p(smallest_effect),
         )
         for now, then in pairs
     )
 
 
-def _run_to_run(cells: Sequence[Cell], deviations: float) -> tuple[float, float]:
-    """Return the deviation of one run as a share, by all repeats, and `deviations` as of so few (Student)."""
-    repeated = [cell.repeats for cell in cells if len(cell.repeats) > 1]
-    free = sum(map(len, repeated)) - len(repeated)
-    if not free:
-        return ASSUMED, deviations
-    squares = sum((value / fmean(some) - 1) ** 2 for some in repeated for value in some)
-    return math.sqrt(squares / free), deviations * (1 + (deviations**2 + 1) / (4 * free))
+def pooled_change(
+    cells: Sequence[Cell], rows: Iterable[Against], smallest_effect: float = SMALLEST_EFFECT
+) -> PooledChange | None:
+    """Return the mean change from earlier runs, by Student's t over the cells; None of fewer than two.
+
+    Cells that support no verdict are left out, and those with other software if others have the same.
+    """
+    known = [row for row in rows if row.kind == "earlier" and not cells[row.cell].spoilt]
+    known = [row for row in known if not row.differs] or known
+    if len(known) < 2:
+        return None
+    changes = [math.log1p(row.difference_percent / 100) for row in known]
+    mean, least = fmean(changes), math.log1p(smallest_effect)
+    runs = fmean(2 / len(cells[row.cell].repeats) for row in known)
+    squares = sum((one - mean) ** 2 for one in changes)
+    deviation, deviations = _moderated(squares, len(known) - 1, runs * RUN_DEVIATION**2, len(known))
+    noise = deviations * deviation / math.sqrt(len(known))
+    return PooledChange(
+        cells=tuple(row.cell for row in known),
+        percent=100 * math.expm1(mean),
+        low_percent=100 * math.expm1(mean - noise),
+        high_percent=100 * math.expm1(mean + noise),
+        verdict=_word(mean, noise, least),
+        differs=tuple(dict.fromkeys(name for row in known for name in row.differs)),
+    )
+
+
+def _moderated(squares: float, freedom: float, expected: float, cells: int) -> tuple[float, float]:
+    """Return a standard deviation, and how many of them a change of one cell or of all must exceed.
+
+    `squares`: sum of squares with this freedom; `expected`: the variance that counts for `RUN_FREEDOM`.
+    """
+    total = freedom + RUN_FREEDOM
+    comparisons = cells + (cells > 1)  # the pooled one, too
+    deviations = students_t(total, (1 - CONFIDENCE) / 2 / max(comparisons, 1))
+    return math.sqrt((squares + RUN_FREEDOM * expected) / total), deviations
 
 
 def not_comparable(cells: Iterable[Cell], earlier: Sequence[Cell]) -> str:
@@ -188,40 +265,37 @@ def _nearest(
     return found
 
 
-def _spread(changes: Sequence[float]) -> float:
-    """Return the standard deviation by the shortest interval that holds half of the values; 0 of a few.
-
-    Where most of the cells did not change, or all by the same, those that did are not taken for noise.
-    """
-    half = len(changes) // 2 + 1
-    ordered = sorted(changes)
-    if len(ordered) < _MANY:
-        return 0.0
-    shortest = min(high - low for low, high in zip(ordered, ordered[half - 1 :], strict=False))
-    return _TOO_SHORT * (1 + 4 / len(ordered)) * shortest / _SHORTH_OF_NORMAL
-
-
 def _job(cell: Cell) -> tuple[Any, ...]:
     gpu = expected_gpu(cell.of.gpu or "")
     return (gpu.name if gpu else cell.of.gpu, *key(cell.of, ELSEWHERE))
 
 
-def _against(cell: Cell, reference: Cell, kind: Literal["published", "earlier"], noise: float) -> Against:
-    """Return a comparison. `noise`: of the logarithm of the ratio, up to which it is none."""
-    ratio = (cell.images_per_sec or 0.0) / (reference.images_per_sec or 1.0)
-    verdict: Word = "slower" if ratio < 1 else "faster"
-    if cell.spoilt or reference.spoilt:
-        verdict = "cannot tell"
-    elif abs(math.log(ratio)) <= noise:
-        verdict = "even"
+def _change(cell: Cell, reference: Cell) -> float:
+    """Return the logarithm of the ratio of two cells."""
+    return math.log((cell.images_per_sec or 1.0) / (reference.images_per_sec or 1.0))
+
+
+def _word(change: float, noise: float, least: float) -> Word:
+    """Return what a change shows: a difference of at least `least`, a smaller one, or neither."""
+    if abs(change) > max(noise, least):
+        return "slower" if change < 0 else "faster"
+    return "even" if abs(change) + noise < least else "cannot tell"
+
+
+def _against(
+    cell: Cell, reference: Cell, kind: Literal["published", "earlier"], noise: float, least: float = 0.0
+) -> Against:
+    """Return a comparison. `noise`: of the logarithm of the ratio, up to which it is not shown."""
+    change = _change(cell, reference)
+    verdict = "cannot tell" if cell.spoilt or reference.spoilt else _word(change, noise, least)
     differs = tuple(CONDITIONS[name] for name in differences(cell.of, reference.of))
     return Against(
         cell=cell.number,
         kind=kind,
         reference=reference.sources[0],
         reference_images_per_sec=reference.images_per_sec or 0.0,
-        difference_percent=100 * (ratio - 1),
-        noise_percent=100 * abs(math.expm1(math.copysign(noise, ratio - 1))),
+        difference_percent=100 * math.expm1(change),
+        noise_percent=100 * abs(math.expm1(math.copysign(max(noise, least), change))),
         verdict=verdict,
         differs=differs,
         is_regression=kind == "earlier" and verdict == "slower" and not differs,

@@ -5,11 +5,13 @@ from typing import Any
 
 from gputopo.runs.devices import place_name
 from gputopo.sweeps.matrix import MADE
+from gputopo.values.run.drill import labels
 from gputopo.values.run.events import Device
 from gputopo.values.run.job import Job, JobData
 from gputopo.values.run.measurement import (
     BUSY,
     COMPLETE,
+    DRILL,
     FAILED,
     INTERRUPTED,
     DeviceFigure,
@@ -44,7 +46,6 @@ def of_result(
     several = result.of_several_hosts  # then indices are of several machines
     numbers = tuple(row.device.gpu for row in result.devices if row.device.gpu is not None and not several)
     data, precision = job.data, job.precision
-    faults = [f"drill {one.get('fault')}" for one in job.drills]
     return Measurement(
         source=source,
         status=status,
@@ -65,8 +66,7 @@ def of_result(
         data_format=job.data_format,
         xla=precision.xla,
         framework="gputopo",
-        # Faults that were asked for are a way to train, too.
-        method=" ".join(filter(None, (job.method or job.strategy, *faults))) or None,
+        method=job.method or job.strategy,
         version=result.versions.get("tensorflow"),
         driver=result.versions.get("driver"),
         variable_update=job.variable_update,
@@ -137,7 +137,8 @@ def _ps_device(job: Job, devices: Sequence[Device]) -> str | None:
 
 def _conditions(result: Result) -> tuple[str, ...]:
     """Return what the run was under that another need not be: a rehearsal, several hosts, slow devices."""
-    found = [f"rehearsal of {result.rehearsal_of}"] if result.rehearsal_of else []
+    found = [f"{DRILL} ({', '.join(drills)})"] if (drills := labels(result.spec)) else []
+    found += [f"rehearsal of {result.rehearsal_of}"] if result.rehearsal_of else []
     if result.of_several_hosts:
         found.append(f"on {len({row.device.rank for row in result.devices})} hosts")
     if result.host_load is not None and result.host_load.busy is not None:
@@ -153,8 +154,8 @@ _STATUS: Mapping[CellState, tuple[Status, str]] = {
     "failed": ("failed", "failed"),
     "refused": ("refused", "refused"),
     "left_out": ("left_out", "left out on this machine"),
-    "pending": ("pending", "not run yet: gputopo sweep --resume goes on"),
-    "running": ("pending", "was running, or the sweep was killed: gputopo sweep --resume goes on"),
+    "pending": ("pending", "not run yet: gputopo sweep --resume continues"),
+    "running": ("pending", "was running, or the sweep was killed: gputopo sweep --resume continues"),
     "done": ("missing", "the folder of its run is not there"),
 }
 

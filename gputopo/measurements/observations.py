@@ -33,7 +33,7 @@ OBSERVATIONS: dict[str, str] = {
     "earlier.regression": "Slower than before, under the same conditions",
     "conditions.other": "Runs under other conditions than the rest",
     "work.more_is_faster": "More work was faster: the runs differ in something else",
-    "repeats.contradict": "Repeats that differ by more than 10 %",
+    "repeats.contradict": "Repeats that differ by more than 10%",
     "figure.suspect": "Figures that their source or a later measurement contradicts",
     "scaling.verdict": "Scaling, median over the jobs",
     "scaling.stops": "More GPUs do not pay",
@@ -43,7 +43,7 @@ OBSERVATIONS: dict[str, str] = {
     "input.bottleneck": "The input limits",
     "input.enough": "The input does not limit",
     "cpu.matters": "Same GPUs, other CPUs",
-    "scaling.superlinear": "Above 100 % efficiency: one of the two figures is wrong",
+    "scaling.superlinear": "Above 100% efficiency: one of the two figures is wrong",
     "prediction.outside": "Outside the predicted range",
     "published.slower": "Slower than published for the same GPU model",
     "earlier.changed": "Faster than before, or with other software",
@@ -120,12 +120,12 @@ def _verdicts(figures: Figures) -> Iterator[Observation]:
         middle, noise = median(shares), DEVIATIONS * median(row.noise for row in rows)
         word = "good" if middle >= GOOD_PERCENT else "poor" if middle < POOR_PERCENT else "fair"
         if noise > UNCLEAR_SHARE:
-            word = f"not clear, figures are uncertain by {100 * noise:.0f} %"
-        jobs = f"{len(shares)} jobs, {min(shares):.0f} to {max(shares):.0f} %" if len(shares) > 1 else "1 job"
+            word = f"not clear, figures are uncertain by {100 * noise:.0f}%"
+        jobs = f"{len(shares)} jobs, {min(shares):.0f} to {max(shares):.0f}%" if len(shares) > 1 else "1 job"
         noun = device_word(figures.cells[rows[0].cell].of)
         yield Observation(
             id="scaling.verdict",
-            says=f"{where or 'All runs'}: {word} to {most} {noun}s, {middle:.1f} % efficiency ({jobs}).",
+            says=f"{where or 'All runs'}: {word} to {most} {noun}s, {middle:.1f}% efficiency ({jobs}).",
             evidence={"n_gpus": most, "median_efficiency_percent": round(middle, 2), "jobs": len(shares)},
             cells=tuple(row.cell for row in rows),
             weight=100 - middle,
@@ -185,7 +185,7 @@ def _superlinear(cells: Sequence[Cell], scaling: Scaling, names: Sequence[str]) 
     of = cells[worst.cell].of
     yield Observation(
         id="scaling.superlinear",
-        says=f"{job_words(of, names)}: {worst.efficiency_percent:.1f} % on {gpus_words(of)} "
+        says=f"{job_words(of, names)}: {worst.efficiency_percent:.1f}% on {gpus_words(of)} "
         f"({figure(worst.images_per_sec)} over {figure(scaling.rows[0].images_per_sec)} images/sec). "
         f"{_likely_cause(cells[scaling.rows[0].baseline], over, rows)}",
         evidence={
@@ -201,13 +201,18 @@ def _likely_cause(baseline: Cell, over: Sequence[ScalingRow], rows: Sequence[Sca
     noun = device_word(baseline.of)
     if baseline.of.conditions or any(device.anomaly for device in baseline.of.devices):
         words = "; ".join(baseline.of.conditions) or "a device was slow"
-        return f"The run of one {noun} was slowed: {words}. Repeat it."
+        return f"The run of one {noun} was slowed: {words}.{_again(baseline)}"
     if not over[0].same_mode and baseline.of.mode:
         return f"The run of one {noun} was {baseline.of.mode}: run it in the same mode."
     if len(over) == len(rows):
-        return f"The figure of one {noun} is probably too low: repeat it."
+        return f"The figure of one {noun} is probably too low.{_again(baseline)}"
     numbers = ", ".join(str(row.n_gpus) for row in rows if row not in over)
-    return f"Probably too high, since {numbers} {noun}s are not above 100 %: repeat it."
+    return f"Probably too high, since {numbers} {noun}s are not above 100%.{_again(baseline)}"
+
+
+def _again(cell: Cell) -> str:
+    """Return the advice to measure again, unless others published the figure."""
+    return "" if cell.of.is_published else " Repeat it."
 
 
 def _best_modes(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
@@ -232,7 +237,7 @@ def _best_modes(figures: Figures, names: Sequence[str]) -> Iterator[Observation]
         yield Observation(
             id="mode.best",
             says=f"{mode} is the fastest in {len(some)} of {compared[number]} jobs on "
-            f"{gpus_words(some[0][0].of)}, by {gain:.0f} % over the next in the median ({jobs_words}).",
+            f"{gpus_words(some[0][0].of)}, by {gain:.0f}% over the next in the median ({jobs_words}).",
             evidence={"n_gpus": number, "mode": mode, "jobs": len(some), "of": compared[number],
                       "median_gain_percent": round(gain, 1)},
             cells=tuple(cell.number for pair in some for cell in pair),
@@ -299,11 +304,18 @@ def _simple(table: RatioTable) -> Observation:
             f"median of {len(values)} pairs, {values[0]:.2f} to {values[-1]:.2f}; {beyond} beyond the noise"
         )
     else:
-        detail = f"one pair, {'beyond' if beyond else 'within'} the noise of {200 * several[0].noise:.1f} %"
+        detail = f"one pair, {'beyond' if beyond else 'within'} the noise of {200 * several[0].noise:.1f}%"
+    middle = median(values)
+    says = f"{noun}{table.above} over {table.below}: {middle:.2f}x ({detail})."
+    if table.id == "program":
+        word = "faster than" if middle > 1 else "slower than"
+        if not holds(middle, median(row.noise for row in several)):
+            word = "as fast as"
+        says = f"{table.above} is {word} {table.below}: {middle:.2f}x ({detail})."
     return Observation(
         id=id,
-        says=f"{noun}{table.above} over {table.below}: {median(values):.2f}x ({detail}).",
-        evidence={"median": round(median(values), 3), "lowest": round(values[0], 3),
+        says=says,
+        evidence={"median": round(middle, 3), "lowest": round(values[0], 3),
                   "highest": round(values[-1], 3), "pairs": len(values), "beyond_noise": beyond},
         cells=tuple(number for row in several for number in (row.above, row.below)),
         weight=len(values),
@@ -355,8 +367,8 @@ def _more_work(
     yield Observation(
         id="work.more_is_faster",
         says=f"With {more} {len(rows)} run{'s are' if len(rows) > 1 else ' is'} faster than without, by up "
-        f"to {100 * (worst.value - 1):.0f} % ({job}: {figure(fast.images_per_sec)} against "
-        f"{figure(slow.images_per_sec)} images/sec). Repeat them.",
+        f"to {100 * (worst.value - 1):.0f}% ({job}: {figure(fast.images_per_sec)} against "
+        f"{figure(slow.images_per_sec)} images/sec).{_again(fast)}",
         evidence={"pairs": len(rows), "highest": round(worst.value, 3)},
         cells=tuple(number for row in rows for number in (row.above, row.below)),
         weight=worst.value,
@@ -386,13 +398,13 @@ def _clocks(table: ClockTable) -> Iterator[Observation]:
         rest = "its clock is not known"
         if row.unexplained_percent is not None:
             rest = (
-                f"its {row.clock} clock, at {row.clock_percent:.1f} %, explains at most "
-                f"{row.explained_percent:.1f} %; {row.unexplained_percent:.1f} % unexplained"
+                f"its {row.clock} clock, at {row.clock_percent:.1f}%, explains at most "
+                f"{row.explained_percent:.1f}%; {row.unexplained_percent:.1f}% unexplained"
             )
         where = ", ".join(filter(None, (table.machine, table.model)))
         yield Observation(
             id="clocks.unexplained",
-            says=f"{where}: GPU {row.gpu} is {row.under_percent:.1f} % slower than GPU {table.reference}; "
+            says=f"{where}: GPU {row.gpu} is {row.under_percent:.1f}% slower than GPU {table.reference}; "
             f"{rest}.",
             evidence={"gpu": row.gpu, "under_percent": round(row.under_percent, 2),
                       "clock_percent": row.clock_percent, "unexplained_percent": row.unexplained_percent},

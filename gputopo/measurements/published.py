@@ -4,6 +4,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from gputopo.captures.recording import bundled_names, read_bundled
 from gputopo.measurements.study import Study, study_of
 from gputopo.reference.published import (
@@ -15,9 +17,8 @@ from gputopo.reference.published import (
     published_missing,
 )
 from gputopo.values.machine import Machine
-from gputopo.values.run.measurement import DeviceFigure, Measurement
+from gputopo.values.run.measurement import PUBLISHED, DeviceFigure, Measurement
 
-PUBLISHED = "published: "  # before the name of its source
 # The names of the programs with the year of their constants, and what the column `version` has of them.
 _METHODS = frozenset({"keras-2017"})
 
@@ -96,21 +97,24 @@ def known_machines() -> Mapping[str, Machine]:
     return {name: machine_named(name) for name in {row.machine for row in published()}}
 
 
-# Names of the documents on the command line, with those of their sources.
-DOCUMENTS: Mapping[str, str] = {
-    "tensorpack": "tensorpack",
-    "tf-official": "tensorflow.org",
-    "lambda-cpu": "lambda-2018",
-    "keras-multi-gpu": "rossumai",
+# Names of the documents on the command line, with those of their sources, and the id of the observation that
+# answers the question of the document; None: the headline of any study does.
+DOCUMENTS: Mapping[str, tuple[str, str | None]] = {
+    "tensorpack": ("tensorpack", "program.ratio"),
+    "tf-official": ("tensorflow.org", "scaling.verdict"),
+    "lambda-cpu": ("lambda-2018", "cpu.matters"),
+    "keras-multi-gpu": ("rossumai", None),
 }
 
 
 def made(name: str) -> Study:
     """Return the study of a document, from its raw figures."""
-    source = DOCUMENTS[name]
-    return study_of(
+    source, answer = DOCUMENTS[name]
+    found = study_of(
         published_measurements(source),
         title=f"{name}, recomputed from its raw figures",
         machines=known_machines(),
         sources={source: SOURCES[source]},
     )
+    says = " ".join(one.says for one in found.observations if one.id == answer)
+    return msgspec.structs.replace(found, headline=says or found.headline)

@@ -86,7 +86,11 @@ class RunFolders:
         cell = self._sweeps[manifest].get(folder.name)
         if cell is None or not cell.beside_other_work:
             return ()
-        share = "" if cell.other_cpu_share is None else f" ({100 * cell.other_cpu_share:.0f} % of all cores)"
+        share = (
+            ""
+            if cell.other_cpu_share is None
+            else f" (other programs used {100 * cell.other_cpu_share:.0f}% of the CPU)"
+        )
         return (f"{BUSY}{share}",)
 
     def document(self, data: bytes, origin: str) -> Sequence[Measurement] | None:
@@ -170,6 +174,9 @@ def _from_events(file: Path) -> Result:
 
 
 def _machine(folder: Path) -> tuple[Machine | None, str | None]:
+    """Return the machine of a run with its name; that of a short run is in the folder of its screen."""
+    if not (folder / "machine.json").is_file():
+        folder = folder.parent.parent
     with contextlib.suppress(OSError, InputError):
         return _decoded(_bytes(folder / "machine.json"))
     return None, None

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.measurements.cells import MODE, SET, Cell, key, ratio_holds
+from gputopo.measurements.cells import MODE, SET, Cell, key, ratio_holds, without_drills
 from gputopo.measurements.doubts import doubts
 from gputopo.measurements.figures import SMALLEST_EFFECT, Figures, figures_of
 from gputopo.measurements.observations import (
@@ -22,7 +22,7 @@ from gputopo.measurements.observations import (
     without_spoilt,
 )
 from gputopo.measurements.ratios import ScalingRow
-from gputopo.measurements.words import device_word, gpus_words, varying
+from gputopo.measurements.words import device_word, figure, gpus_words, varying
 from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import Measurement
 
@@ -35,30 +35,60 @@ _MODES = {
 
 
 def headline(figures: Figures, observations: Sequence[Observation]) -> str:
-    """Return the sentences; where nothing is to take or avoid, the fastest placement and what is in doubt."""
+    """Return the sentences; if nothing is to take or avoid, the fastest placement and what is in doubt, else
+    the speed.
+    """
     clean = without_spoilt(figures)
     found = [*_before(figures), *_take(clean), *_avoid(clean), *_repeat(figures)]
     modes = [one.says for one in observations if one.id == "mode.best"]
-    return " ".join(found or dict.fromkeys((*modes[:1], *(one.says for one in observations[:1]))))
+    found = found or [*dict.fromkeys((*modes[:1], *(one.says for one in observations[:1])))]
+    return " ".join(found or [_speed(figures.cells)])
+
+
+def _interrupted(cells: Sequence[Cell]) -> Iterator[str]:
+    """Yield how much of a sweep has not run yet."""
+    statuses = [one.status for cell in cells for one in cell.runs]
+    if left := statuses.count("pending"):
+        yield f"Interrupted: {left} of {len(statuses)} cells of a sweep have not run."
+
+
+def _speed(cells: Sequence[Cell]) -> str:
+    """Return the speed of the only cell, or of the fastest."""
+    measured = [cell for cell in without_drills(cells) or cells if cell.images_per_sec is not None]
+    if not measured:
+        return "No run was measured."
+    best = max(measured, key=lambda cell: cell.images_per_sec or 0.0)
+    runs = len(best.repeats)
+    words = f"{best.of.model} on {gpus_words(best.of)}: {figure(best.images_per_sec)} images/sec"
+    if len(measured) > 1:
+        return f"The fastest of {len(measured)}: {words}."
+    again = "1 run; a second one shows how much runs differ" if runs == 1 else f"{runs} runs"
+    return f"{words}, from {again}."
 
 
 def _before(figures: Figures) -> Iterator[str]:
-    rows = [row for row in figures.against if row.kind == "earlier" and row.verdict != "cannot tell"]
+    """Yield what became slower: all cells together, then single ones, then what the noise hides."""
+    rows = [row for row in figures.against if row.kind == "earlier" and not figures.cells[row.cell].spoilt]
+    if not rows:
+        return
+    pooled = figures.pooled_change
+    if pooled is not None:
+        yield pooled.says
     slower = [row for row in rows if row.verdict == "slower"]
-    measured = sum(cell.images_per_sec is not None and not cell.spoilt for cell in figures.cells)
     for worse, words in (
         ([row for row in slower if row.is_regression], ""),
         ([row for row in slower if not row.is_regression], ", with other software"),
     ):
         if worse:
             most = max(-row.difference_percent for row in worse)
-            yield f"{len(worse)} of {len(rows)} cells slower than before, by up to {most:.0f} %{words}."
-    if rows and not slower:
-        yield f"0 of {len(rows)} cells slower than before."
-    once = [row.noise_percent for row in rows if len(figures.cells[row.cell].repeats) == 1]
-    if once:
-        yield f"With one run a cell, differences below {min(once):.0f} % are not seen: repeat the cells."
-    if rows and (new := measured - len(rows)) > 0:
+            yield f"{len(worse)} of {len(rows)} cells slower than before, by up to {most:.0f}%{words}."
+    if not slower:
+        yield f"0 of {len(rows)} cells are shown to be slower than before."
+    hidden = [row.noise_percent for row in rows if row.verdict == "cannot tell"]
+    if hidden:
+        yield f"{len(hidden)} cannot tell: changes below {min(hidden):.0f}% do not show. Repeat the cells."
+    measured = sum(cell.images_per_sec is not None and not cell.spoilt for cell in figures.cells)
+    if (new := measured - len(rows)) > 0:
         yield f"{new} cell{'s have' if new > 1 else ' has'} no earlier run."
 
 
@@ -107,7 +137,8 @@ def _machines(figures: Figures) -> str:
     words = ", ".join(f"{word} on {count}" for count, word in counts if count)
     noun = device_word(figures.cells[figures.scalings[0].largest.cell].of)
     worst = min(middle, key=lambda name: middle[name])
-    last = f"; the worst is {worst}, {middle[worst]:.0f} % efficiency" if good < len(middle) else ""
+    name = worst or "one whose runs do not name it"
+    last = f"; the worst is {name}, {middle[worst]:.0f}% efficiency" if good < len(middle) else ""
     return f"Scaling to all {noun}s, of {len(middle)} machines: {words}{last}."
 
 
@@ -131,7 +162,7 @@ def _avoid(figures: Figures) -> Iterator[str]:
         (
             table.machine,
             row.gpu,
-        ): f"GPU {row.gpu}{of(table.machine)} is {row.under_percent:.0f} % slower than GPU {table.reference}."
+        ): f"GPU {row.gpu}{of(table.machine)} is {row.under_percent:.0f}% slower than GPU {table.reference}."
         for table in figures.clocks
         for row in table.rows
         if row.holds and row.under_percent >= 100 * (_AVOID - 1)
@@ -141,11 +172,13 @@ def _avoid(figures: Figures) -> Iterator[str]:
 
 def _repeat(figures: Figures) -> Iterator[str]:
     """Yield how many cells are spoilt, by what."""
-    measured = [cell for cell in figures.cells if cell.images_per_sec is not None]
-    spoilt = Counter(cell.spoilt.partition(" (")[0] for cell in measured if cell.spoilt)
-    for why, count in spoilt.items():
-        cells = f"all {count} cells" if count == len(measured) else f"{count} of {len(measured)} cells"
-        yield f"No verdict on {cells if count > 1 else 'one cell'}: {why}. Repeat."
+    measured = [cell for cell in without_drills(figures.cells) if cell.images_per_sec is not None]
+    spoilt = [cell.spoilt.partition(" (") for cell in measured if cell.spoilt]
+    for why, count in Counter(begin for begin, _, _ in spoilt).items():
+        of = f"all {count} cells" if count == len(measured) else f"{count} of {len(measured)} cells"
+        says = next(detail.rstrip(")") or why for begin, _, detail in spoilt if begin == why)
+        found = f"{of}: {why}" if len(measured) > 1 else says
+        yield f"NOT RELIABLE: {found}. Repeat."
 
 
 class UnreadFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,8 +200,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
 
     @property
     def has_regression(self) -> bool:
-        """Whether a cell is slower than an earlier run of this machine under the same conditions."""
-        return any(row.is_regression for row in self.figures.against)
+        """Whether a cell, or all together, are slower than earlier runs under the same conditions."""
+        pooled = self.figures.pooled_change
+        return any(row.is_regression for row in (*self.figures.against, *((pooled,) if pooled else ())))
 
     @property
     def has_failed(self) -> bool:
@@ -195,13 +229,16 @@ def study_of(
         references=references,
         smallest_effect=smallest_effect,
     )
-    observations = observations_of(figures)
+    observations, unread = observations_of(figures), tuple(unread)
+    sentences = [*_interrupted(figures.cells), headline(figures, observations)]
+    if unread:
+        sentences.append(f"{len(unread)} file{'s' if len(unread) > 1 else ''} could not be read.")
     return Study(
         title=title,
-        headline=headline(figures, observations),
+        headline=" ".join(sentences),
         figures=figures,
         observations=observations,
-        unread=tuple(unread),
+        unread=unread,
         sources=dict(sources),
     )
 

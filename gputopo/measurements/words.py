@@ -1,5 +1,6 @@
 """The words for cells, jobs and figures."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -51,6 +52,27 @@ def job_words(one: Measurement, names: Sequence[str]) -> str:
     return ", ".join(words)
 
 
+def row_words(cells: Sequence[Cell], names: Sequence[str]) -> list[str]:
+    """Return a name for each cell of a table with the devices beside it, no two alike.
+
+    Cells with one name have in addition what they differ in, runs with drills their source.
+    """
+    alike: dict[tuple[object, ...], list[Cell]] = defaultdict(list)
+    words = [job_words(cell.of, names) for cell in cells]
+    for text, cell in zip(words, cells, strict=True):
+        alike[text, cell.of.n_gpus, cell.of.gpus].append(cell)
+    found = []
+    for text, cell in zip(words, cells, strict=True):
+        group = alike[text, cell.of.n_gpus, cell.of.gpus]
+        parts = [text] if text else []
+        if len(group) > 1:
+            apart = [name for name in CONDITIONS if len({getattr(one.of, name) for one in group}) > 1]
+            parts += [f"{CONDITIONS[name]} {value_words(name, getattr(cell.of, name))}" for name in apart]
+            parts += [cell.of.source] if cell.of.is_drill else []
+        found.append(", ".join(parts))
+    return found
+
+
 def shared_words(cells: Sequence[Cell], numbers: Iterable[int], names: Iterable[str]) -> str:
     """Return the conditions, of those named, that some cells share."""
     some = [cells[number].of for number in numbers]
@@ -80,11 +102,11 @@ def listed(words: Sequence[str], limit: int = 3) -> str:
 
 
 def figure(images_per_sec: float | None) -> str:
-    """Return images/sec with four figures or more."""
+    """Return images/sec with four figures or more: `38.27`, `4,618`."""
     value = images_per_sec or 0.0
-    return f"{value:.4g}" if value < 9999.5 else f"{value:.0f}"
+    return f"{value:,.4g}" if value < 9999.5 else f"{value:,.0f}"
 
 
 def change(percent: float) -> str:
     """Return a change in percent with its sign: `+19 %`, `0 %`."""
-    return f"{percent:+.0f} %" if abs(percent) >= 0.5 else "0 %"
+    return f"{percent:+.0f}%" if abs(percent) >= 0.5 else "0%"

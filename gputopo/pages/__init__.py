@@ -1,8 +1,8 @@
 """Reference pages in Markdown, and where a topic is explained in them.
 
 A topic is a page (`bandwidth`), the heading of a section (`pcie.slot_narrow`) or the first cell of a
-table's row (`alexnet`, `--batch-size`, for which `batch-size` does too). The pages that follow from the
-code are written by `python -m tests.pages.generate`.
+table's row (`alexnet`; `Xid 79`, for which `79` does too; `--batch-size`, for which `batch-size` does). The
+pages that follow from the code are written by `python -m tests.pages.generate`.
 """
 
 import re
@@ -34,6 +34,9 @@ PAGES = (
 )
 
 
+_CODE = re.compile(r"(?P<switch>s?)xid *(?P<number>[0-9]+)", re.IGNORECASE)  # of the driver, of an NVSwitch
+
+
 @cache
 def read(page: str) -> str:
     """Return the text of a page in `PAGES`."""
@@ -49,9 +52,11 @@ def explain(topic: str) -> str | None:
     """Return the page, sections or table rows that explain a topic, as Markdown; None for an unknown one."""
     if topic in PAGES:
         return read(topic)
+    if code := _CODE.fullmatch(topic):
+        topic = _written(code)
     both = [(name, text) for name in (topic, f"--{topic}") for text in map(read, PAGES) if name in text]
     for found in (_sections, _rows):
-        if texts := [explained for name, text in both for explained in found(text, name)]:
+        if texts := dict.fromkeys(explained for name, text in both for explained in found(text, name)):
             return "\n".join(texts)
     return None
 
@@ -61,7 +66,7 @@ def topics() -> list[str]:
     found = dict.fromkeys(PAGES)
     for text in map(read, PAGES):
         found |= dict.fromkeys(_plain(heading) for heading in re.findall(r"^##+ (.+)$", text, re.MULTILINE))
-        found |= dict.fromkeys(name for _, _, *rows in _tables(text) for row in rows for name in _names(row))
+        found |= dict.fromkeys(name for _, _, *rows in _tables(text) for row in rows for name in _quoted(row))
     return list(found)
 
 
@@ -86,8 +91,18 @@ def _tables(text: str) -> Iterator[list[str]]:
 
 
 def _names(row: str) -> list[str]:
-    """Return what stands in backticks in the first cell of a row."""
+    """Return what a row explains: what is in backticks in its first cell, or an error code and its number."""
+    code = _CODE.fullmatch(row[1:].partition(" |")[0].partition(" (")[0].strip())
+    return [_written(code), code["number"]] if code else _quoted(row)
+
+
+def _quoted(row: str) -> list[str]:
     return [_plain(name) for name in re.findall(r"`[^`]+`", row[1:].partition(" |")[0])]
+
+
+def _written(code: re.Match[str]) -> str:
+    """Return an error code as the pages have it: `Xid 79`, `SXid 20034`."""
+    return f"{code['switch'].upper()}Xid {code['number']}"
 
 
 def _plain(heading: str) -> str:

@@ -157,7 +157,7 @@ def _relaxed(request: Request) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _in_words(choice: Candidate) -> str:
     gpus = f"GPU {choice.gpus[0]}" if len(choice.gpus) == 1 else f"GPUs {index_ranges(choice.gpus)}"
-    speed = "" if choice.images_per_sec is None else f", {choice.images_per_sec:.0f} images/sec"
+    speed = "" if choice.images_per_sec is None else f", {choice.images_per_sec:,.0f} images/sec"
     return f"{gpus}, {mode_words(choice)}{speed}"
 
 

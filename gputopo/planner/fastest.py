@@ -181,7 +181,7 @@ class Fastest(Selection):
         if self.predicts:
             now, then = (self.images_per_sec(self.search(gpus, 1)[0]) for gpus in (chosen, best))
             slower = now < then * (1 - NO_SHARE)
-            return f"{now:.0f} instead of {then:.0f} images/sec" if slower else ""
+            return f"{now:,.0f} instead of {then:,.0f} images/sec" if slower else ""
         here, there = farthest_class(self.links, chosen), farthest_class(self.links, best)
         return f"{here} instead of {there}" if here != there else ""
 

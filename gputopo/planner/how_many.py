@@ -171,7 +171,7 @@ def _slower(counts: Sequence[GpuCount]) -> str:
         if after.images_per_sec < before.images_per_sec:
             return (
                 f"{after.num_gpus} are slower than {before.num_gpus}: "
-                f"{after.images_per_sec:.0f} instead of {before.images_per_sec:.0f} images/sec"
+                f"{after.images_per_sec:,.0f} instead of {before.images_per_sec:,.0f} images/sec"
             )
     return ""
 

@@ -260,7 +260,7 @@ def scaling(chosen: Candidate, alone: Candidate, first: str) -> list[str]:
     times = chosen.images_per_sec / alone.images_per_sec
     return [
         f"{len(chosen.hosts)} hosts are {times:.2f} times as fast as {_gpus(alone)} of {first} "
-        f"alone ({alone.images_per_sec:.0f} images/sec); {cost}"
+        f"alone ({alone.images_per_sec:,.0f} images/sec); {cost}"
     ]
 
 

@@ -17,7 +17,7 @@ from gputopo.runs.history import date_in_words
 from gputopo.topology import doubts
 from gputopo.topology.hops import class_name, is_within, nearness, reduction_groups
 from gputopo.values.bandwidth import Bandwidth
-from gputopo.values.index_ranges import index_ranges, pairs_in_words
+from gputopo.values.index_ranges import gpu_ranges, index_ranges, pairs_in_words
 from gputopo.values.machine import Hop, Link, Machine
 from gputopo.values.run.plan import SURE_MARGIN, Candidate, runners_up
 
@@ -74,7 +74,7 @@ def model_reasons(machine: Machine, gpus: Sequence[int], *, equal_batches: bool 
     by_name: dict[str, list[int]] = {}
     for index in sorted(names):
         by_name.setdefault(names[index], []).append(index)
-    models = ", ".join(f"GPU {index_ranges(of)}: {name}" for name, of in by_name.items())
+    models = ", ".join(f"{gpu_ranges(of)}: {name}" for name, of in by_name.items())
     pace = "the slowest sets the pace of synchronous training" if equal_batches else "each has its own batch"
     return [f"GPUs of different models ({models}): {pace}"]
 

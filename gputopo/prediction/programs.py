@@ -4,7 +4,6 @@ No constant is of a machine, a model or a group of measurements. `tests.fits.pro
 published figures; each set names them.
 """
 
-import difflib
 import functools
 from importlib import resources
 from typing import Literal
@@ -12,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from gputopo.values.errors import UsageError
+from gputopo.values.option import listed, nearest
 
 DEFAULT = "gputopo"
 FILE = "programs.json"
@@ -34,7 +34,7 @@ class ProgramConstants(msgspec.Struct, frozen=True, kw_only=True):
     `adds`: how replicas add without NCCL: by size, or alternating, as tf_cnn_benchmarks does by default.
     `cuts_variables`: whether large variables are cut where they are spread over GPUs (`workload.spreading`).
     `gathers`: whether copies of gradients to variables that are spread over GPUs take as long as to one GPU.
-    `low` and `high`: the range of measured over predicted images/sec on boxes left out of the fit, 80 %.
+    `low` and `high`: the range of measured over predicted images/sec on boxes left out of the fit, 80%.
     """
 
     name: str
@@ -78,6 +78,6 @@ def require_program(name: str) -> ProgramConstants:
     known = _programs()
     if name in known:
         return known[name]
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"the programs are: {', '.join(known)}"
+    near = nearest(name, known)
+    hint = f"did you mean {listed(near)}?" if near else f"the programs are: {', '.join(known)}"
     raise UsageError(f"there is no program '{name}'", hint)

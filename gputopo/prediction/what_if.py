@@ -4,7 +4,6 @@ Measured copies that a change affects are scaled by how much faster the links be
 the same; where it does not they are left out, so that the new path counts as its class and width.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
@@ -27,8 +26,9 @@ from gputopo.topology.peer_access import redirected_pairs
 from gputopo.values.bandwidth import Path, Sample, gpu_of
 from gputopo.values.errors import UsageError
 from gputopo.values.gpu import Gpu, Pcie
-from gputopo.values.index_ranges import index_ranges, parse_ranges
+from gputopo.values.index_ranges import gpu_ranges, index_ranges, parse_ranges
 from gputopo.values.machine import Link, Machine
+from gputopo.values.option import listed, nearest
 
 EXAMPLES = '"gpu3: x16", "gpu3: gen4 x16", "acs off", "nvlink 0-1", "all: RTX 4090"'
 # One bridge more is no faster path for more GPUs than these: their gradients cross PCIe all the same.
@@ -137,9 +137,8 @@ def _model(name: str) -> GpuExpectation:
     ends = {row.name: row for each, row in names.items() if each.endswith(f" {name.casefold()}")}
     if len(ends) == 1:
         return next(iter(ends.values()))
-    near = difflib.get_close_matches(name.casefold(), names, n=3, cutoff=0.5)
-    known = list(ends) or [names[each].name for each in near]
-    hint = f"did you mean {' or '.join(known)}?" if known else f"such as {EXAMPLES}"
+    known = list(ends) or [names[each].name for each in nearest(name, names)]
+    hint = f"did you mean {listed(known)}?" if known else f"such as {EXAMPLES}"
     raise UsageError(f"--what-if does not know the GPU or link {name!r}", hint)
 
 
@@ -184,7 +183,7 @@ def _with_links(
             how = f"Gen{link.generation} x{link.width} instead of Gen{now.generation} x{now.width}"
             notes.setdefault(how, []).append(index)
     scaled = "" if machine.bandwidth is None else ", measured copies scaled"
-    words = (f"GPU {index_ranges(indices)}: {how}{scaled}" for how, indices in notes.items())
+    words = (f"{gpu_ranges(indices)}: {how}{scaled}" for how, indices in notes.items())
     return ChangedMachine(after, notes=tuple(words))
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from gputopo.captures import training_table
 from gputopo.measurements.box import MIN_SIDE, Box, Series, Worsening
 from gputopo.measurements.study import Study
+from gputopo.measurements.words import figure
 from gputopo.report.document import Block, Document, Section, Table
 from gputopo.report.study_models import bullets, table
 from gputopo.report.units import counted
@@ -47,16 +48,16 @@ def change_words(change: Worsening) -> str:
     """Return a change as a sentence with its numbers."""
     events = f", with {' and '.join(change.with_events)}" if change.with_events else ""
     return (
-        f"{change.what}: {change.percent:.0f} % lower since {date_in_words(change.since_s)}{events}: "
-        f"{change.after:.4g} instead of {change.before:.4g} {change.unit} (medians of "
-        f"{change.measurements_after} and {change.measurements_before}, noise {change.noise_percent:.1f} %)."
+        f"{change.what}: {change.percent:.0f}% lower since {date_in_words(change.since_s)}{events}: "
+        f"{figure(change.after)} instead of {figure(change.before)} {change.unit} (medians of "
+        f"{change.measurements_after} and {change.measurements_before}, noise {change.noise_percent:.1f}%)."
     )
 
 
 def _repeat_words(low: Worsening) -> str:
     return (
-        f"{low.what}: the last measurement is {low.percent:.0f} % low ({low.after:.4g} {low.unit}, median "
-        f"{low.before:.4g}): repeat it."
+        f"{low.what}: the last measurement is {low.percent:.0f}% low ({figure(low.after)} {low.unit}, median "
+        f"{figure(low.before)}): repeat it."
     )
 
 
@@ -68,7 +69,7 @@ def _changes(box: Box) -> list[Block]:
         if one.what.partition(" in ")[2] in own:
             continue
         with_it = [part for part in box.changes if part.what.endswith(f" in {one.what}")]
-        parts = (f"{part.what.partition(' in ')[0]} {part.percent:.0f} %" for part in with_it)
+        parts = (f"{part.what.partition(' in ')[0]} {part.percent:.0f}%" for part in with_it)
         words.append(change_words(one) + (f" Of its devices: {', '.join(parts)}." if with_it else ""))
     return bullets(words, _ROWS)
 
@@ -78,10 +79,10 @@ def _over_time(series: Sequence[Series], unit: str) -> Table:
     rows = [
         (
             one.what,
-            f"{one.points[-1].value:.4g}",
-            f"{one.points[0].value:.4g}",
-            f"{min(point.value for point in one.points):.4g}",
-            f"{max(point.value for point in one.points):.4g}",
+            figure(one.points[-1].value),
+            figure(one.points[0].value),
+            figure(min(point.value for point in one.points)),
+            figure(max(point.value for point in one.points)),
             str(len(one.points)),
             date_in_words(one.points[-1].time_s),
         )
@@ -104,7 +105,7 @@ def _pictures(box: Box, series: Sequence[Series], title: str, unit: str) -> tupl
     ]
     marks = {one.time_s: Happening(one.time_s, one.says, False) for one in box.events}
     for change in (worse[one.what] for one in drawn if one.what in worse):
-        words = ", ".join((f"{change.percent:.0f} % lower", *change.with_events))
+        words = ", ".join((f"{change.percent:.0f}% lower", *change.with_events))
         marks[change.since_s] = Happening(change.since_s, words, True)
     name = f"history-{title.lower()}"
     picture = dated_picture(name, f"{title} over time", unit, curves, list(marks.values()))
@@ -116,7 +117,7 @@ def _runs(runs: Sequence[Measurement]) -> Table:
         (
             "unknown" if one.time_s is None else date_in_words(one.time_s),
             one.model,
-            f"{one.images_per_sec:.4g}" if one.is_measured else "",
+            figure(one.images_per_sec) if one.is_measured else "",
             str(one.n_gpus) if not one.gpus else ",".join(map(str, one.gpus)),
             one.mode,
             "" if one.batch_per_gpu is None else str(one.batch_per_gpu),

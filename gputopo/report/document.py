@@ -124,10 +124,15 @@ class Item(NamedTuple):
 
 
 class Items(NamedTuple):
-    """Findings. `nothing`: stands for none."""
+    """Findings. `nothing`: stands for none; `note`: a line below.
+
+    `on_screen`: the findings as a terminal of so many columns shows them, where that is not the same.
+    """
 
     items: tuple[Item, ...]
     nothing: str
+    note: str = ""
+    on_screen: "Callable[[int], Items] | None" = None
 
 
 class Drawing(NamedTuple):
@@ -185,10 +190,13 @@ def of_sections(parts: Iterable[tuple[str, Sequence[Block]]]) -> Document:
     return Document("", "", tuple(Section(title, tuple(blocks)) for title, blocks in parts if blocks))
 
 
-def document_lines(document: Document, width: int, *, whole: bool = True) -> list[Line]:
-    """Return the document for a terminal of `width` columns; of a picture its title and words.
+def document_lines(
+    document: Document, width: int, *, whole: bool = True, on_screen: bool = False
+) -> list[Line]:
+    """Return the document in lines of `width` columns; of a picture its title and words.
 
-    `whole`: all rows of its tables and items of its lists, whose number the short form has.
+    `whole`: all rows of its tables and items of its lists, whose number the short form has. `on_screen`: for
+    a terminal, which has few lines; a pipe gets whole sentences.
     """
     lines: list[Line] = []
     if document.title:
@@ -204,6 +212,8 @@ def document_lines(document: Document, width: int, *, whole: bool = True) -> lis
                 isinstance(block, str) or not isinstance(before, str | Styled)
             )
             body += [line()] if body and apart else []
+            if on_screen and isinstance(block, Items) and block.on_screen is not None:
+                block = block.on_screen(width - by)
             body += block_lines(block if whole else _shortened(block, width - by), width - by)
         lines += paragraph(part.title, width, HEADING) if part.title else []
         lines += [*indented(body, by), line()]
@@ -250,8 +260,9 @@ def block_lines(block: Block, width: int) -> Sequence[Line]:
                 for own in folded
                 for number, spans in enumerate(own)
             ]
-        case Items(items, nothing):
-            return [one for item in items for one in _item(item, width)] or paragraph(nothing, width)
+        case Items(items, nothing, note):
+            shown = [one for item in items for one in _item(item, width)] or paragraph(nothing, width)
+            return [*shown, *paragraph(note, width, QUIET)] if note else shown
         case Drawing(lines, title):
             return [*(paragraph(plain(f"{title}:"), width) if title else []), *lines(width)]
         case Picture():

@@ -4,14 +4,16 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from gputopo.findings import Finding
+from gputopo.findings import Finding, checks_made
 from gputopo.findings.compare import grouped
+from gputopo.findings.coverage import unread_parts
 from gputopo.findings.rule import label
 from gputopo.reference.expectations import name_of
 from gputopo.report import units
 from gputopo.report.document import Block, Document, Item, Items, block_lines, of_sections
 from gputopo.report.layout import SEVERITY_STYLES, plain
 from gputopo.values.machine import Gpu, Machine
+from gputopo.values.option import listed
 from gputopo.values.subject import subjects_in_words
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -20,7 +22,6 @@ _TOP = 15  # lines in which all errors and warnings are
 _CLAUSES = 2  # of the sentence; the findings follow it
 _ALL = "(gputopo inspect --all)"
 _INFOS = 5  # that are shown; the rest is counted
-_LONG = 150  # characters of a message where there is room
 
 # `GPU 1 (NVIDIA T4, 0000:01:00.0): `, which the table of the GPUs repeats
 _NAMED = re.compile(r"^(GPUs? [\d,-]+) \((?:.*?[0-9a-f]:[0-9a-f]{2}\.[0-7]|[^()]*)\)(?=:| )")
@@ -29,7 +30,8 @@ _ABOUT = re.compile(r"^(?:GPUs? [\d,-]+:?|(?:device|NVSwitch) \S+:|unknown GPU:)
 
 def verdict(machine: Machine, findings: Sequence[Finding]) -> str:
     """Return the answer in one sentence, and the number of findings."""
-    return f"{_sentence(machine, findings)} {counts_in_words(findings).capitalize()}."
+    counts = f" {counts_in_words(findings).capitalize()}." if findings else ""
+    return f"{_sentence(machine, findings)}{counts}"
 
 
 def _sentence(machine: Machine, findings: Sequence[Finding]) -> str:
@@ -40,25 +42,34 @@ def _sentence(machine: Machine, findings: Sequence[Finding]) -> str:
         found = next((one.says for one in findings if one.id != "capture.unread"), "No GPU is known")
         return f"{found.rstrip('.')}."
     worst: dict[int, Finding] = {}
+    shown = {gpu.index for gpu in machine.gpus}
     for one in serious:
-        for gpu in one.subject.gpus if one.subject.kind == "gpus" else ():
+        for gpu in shown.intersection(one.subject.gpus) if one.subject.kind == "gpus" else ():
             worst.setdefault(gpu, one)
     at_fault = grouped((id(one), gpu) for gpu, one in worst.items())
     clauses = [
         clause for one in serious if (clause := _clause(one, at_fault.get(id(one), []), machine)) is not None
     ]
-    fine = len(machine.gpus) - len(worst)
-    checked = any(one.pstate or one.temperature_c.gpu for one in machine.gpus)  # a driver answered
-    words = "all fine" if len(machine.gpus) > 1 else "fine"
     if not clauses:
-        return f"{models_in_words(machine.gpus)}: {words if checked else 'no fault in what was read'}."
-    if not worst:
-        clauses.insert(0, words if checked else "the GPUs have no fault in what was read")
-    elif fine:
+        return f"{models_in_words(machine.gpus)}: {_checked(machine)}."
+    fine = len(machine.gpus) - len(worst)
+    if worst and fine:
         clauses.insert(0, f"{fine} fine")
-    limit = _CLAUSES + (not worst or fine > 0)
+    limit = _CLAUSES + (fine > 0)
     more = f" and {len(clauses) - limit} more" if len(clauses) > limit else ""
     return f"{models_in_words(machine.gpus)}: {', '.join(clauses[:limit])}{more}."
+
+
+def _checked(machine: Machine) -> str:
+    """Return of a machine without faults what was checked and what was not."""
+    checks, unread = checks_made(machine), list(unread_parts(machine))
+    made = f"no fault in {units.counted(checks, 'check')}" if checks else "nothing was checked"
+    if not unread:
+        return made
+    several = len(unread) > 1 or unread[0].endswith("s")
+    live, capture = ("were", "are") if several else ("was", "is")
+    where = f"{live} not read" if machine.source == "live" else f"{capture} not in this capture"
+    return f"{made}; {listed(unread, 'and')} {where}"
 
 
 def models_in_words(gpus: Sequence[Gpu]) -> str:
@@ -122,39 +133,48 @@ def _reason(one: Finding) -> str:
 def short_findings(findings: Sequence[Finding], *, above: int, beside: int, details: str = _ALL) -> Items:
     """Return the findings, those of one id and severity as one: all errors and warnings, then some infos.
 
-    With as many remedies, the worst finding's first, and infos as fit a screen on which `beside` lines show
-    something else, `above` of them above. Messages are cut where errors and warnings alone do not. `details`:
-    the option that shows the rest.
+    A terminal shows as many remedies, the worst finding's first, and infos as fit a screen on which `beside`
+    lines show something else, `above` of them above. Infos are cut to a line there, and so are errors and
+    warnings if they do not fit. `details`: the option that shows the rest.
     """
     groups = list(grouped(((one.id, one.severity), one) for one in findings).values())
     serious = [group for group in groups if group[0].severity != "info"]
     infos = [group for group in groups if group[0].severity == "info"]
     room = max(min(_SCREEN_LINES - beside - 2, _TOP - above), len(serious) + bool(infos))
-    choices = (
-        (cut, remedies, count)
-        for cut in (False, True)
-        for remedies in range(len(serious), -1, -1)
-        for count in range(min(len(infos), _INFOS), -1, -1)
-        if remedies < 2 or count == min(len(infos), _INFOS)
-    )
-    items: list[Item] = []
-    for cut, remedies, count in choices:
-        items = [_item(group, cut=cut, remedy=n < remedies) for n, group in enumerate(serious)]
-        items += [_item(group, cut=True, remedy=False) for group in infos[:count]]
-        if left := sum(map(len, infos[count:])):
-            items.append(Item("info", f"{left} {'more' if count else 'of them'}", "", (details,), None))
-        if len(block_lines(Items(tuple(items), ""), SCREEN_WIDTH)) <= room:
-            break
-    return Items(tuple(items), "")
+
+    def short(remedies: int, count: int, columns: int | None = None, *, cut: bool = False) -> Items:
+        items = [
+            _item(group, columns if cut else None, remedy=n < remedies) for n, group in enumerate(serious)
+        ]
+        items += [_item(group, columns, remedy=False) for group in infos[:count]]
+        left = sum(map(len, infos[count:]))
+        more = f"{left} {'more ' if count else ''}{'info' if left == 1 else 'infos'} {details}"
+        return Items(tuple(items), "", more if left else "")
+
+    def on_screen(columns: int) -> Items:
+        choices = (
+            short(remedies, count, columns, cut=cut)
+            for cut in (False, True)
+            for remedies in range(len(serious), -1, -1)
+            for count in range(min(len(infos), _INFOS), -1, -1)
+            if remedies < 2 or count == min(len(infos), _INFOS)
+        )
+        shown = Items((), "")
+        for shown in choices:
+            if len(block_lines(shown, columns)) <= room:
+                break
+        return shown
+
+    return short(len(serious), _INFOS)._replace(on_screen=on_screen)
 
 
-def _item(group: Sequence[Finding], *, cut: bool, remedy: bool) -> Item:
-    """Return findings of one id as an item. `cut`: its message fits one line."""
+def _item(group: Sequence[Finding], columns: int | None, *, remedy: bool) -> Item:
+    """Return findings of one id as an item. `columns`: of a line to which its message is cut; None: whole."""
     first = group[0]
     more = f" (and {len(group) - 1} more)" if len(group) > 1 else ""
     says = _NAMED.sub(r"\1", first.says)
-    limit = (SCREEN_WIDTH - 11 - len(first.id) if cut else _LONG) - len(more)
-    says = says if len(says) <= limit else f"{says[: limit - 1].rstrip()}…"
+    if columns is not None and len(says) > (limit := columns - 11 - len(first.id) - len(more)):
+        says = f"{says[: max(limit - 1, 0)].rstrip()}…"
     return Item(first.severity, first.id, "", (f"{says}{more}",), first.remedy if remedy else None)
 
 

@@ -83,8 +83,9 @@ def _block(block: Block, folder: str | None) -> str:
             return _table(("", ""), _filled(rows))
         case Bullets(items):
             return "".join(f"- {escaped(item)}\n" for item in items)
-        case Items(items, nothing):
-            return "".join(_finding(*item) for item in items) or f"{nothing}\n"
+        case Items(items, nothing, note):
+            text = "".join(_finding(*item) for item in items) or f"{nothing}\n"
+            return f"{text}\n{escaped(note)}\n" if note else text
         case Drawing(lines, title):
             return (f"{escaped(title)}:\n\n" if title else "") + _code(lines(FILE_WIDTH))
         case Picture():

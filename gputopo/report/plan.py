@@ -12,9 +12,10 @@ from gputopo.report.plan_parts import (
     measured_speed,
     step_line_blocks,
     unequal_blocks,
+    what_if_answer,
     what_if_blocks,
 )
-from gputopo.report.units import counted
+from gputopo.report.units import counted, whole
 from gputopo.values.index_ranges import host_set, index_ranges
 from gputopo.values.run.batches import as_typed
 from gputopo.values.run.plan import (
@@ -55,11 +56,12 @@ def plan_document(plan: Plan) -> Document:
     elif others:
         candidates = [_alternatives(others)]
     refused = tuple(refusal.reason for refusal in plan.refused)
+    asked = [] if plan.what_if is None else [what_if_answer(plan.what_if, plan.model)]
     return of_sections(
         [
-            ("", [answer(plan), Rows(tuple(_choice(plan)))]),
+            ("", [*asked, answer(plan), Rows(tuple(_choice(plan)))]),
             ("Number of GPUs", [] if plan.how_many is None else how_many_blocks(plan.how_many)),
-            ("What if", [] if plan.what_if is None else what_if_blocks(plan.what_if, plan.model)),
+            ("What if", [] if plan.what_if is None else what_if_blocks(plan.what_if)),
             ("Line of gradients", [] if plan.line is None else step_line_blocks(plan.line)),
             ("Measured", [] if plan.autotune is None else autotune_blocks(plan.autotune)),
             ("Why", [Bullets(_why(plan, refused))]),
@@ -87,7 +89,8 @@ def answer(plan: Plan) -> str:
     if fewer is None or fewer.images_per_sec <= choice.images_per_sec:
         return words
     count = fewer.num_gpus
-    return f"Slower than {counted(count, 'GPU')} ({fewer.images_per_sec:.0f}): --num-gpus {count}. {words}"
+    faster = whole(fewer.images_per_sec)
+    return f"Slower than {counted(count, 'GPU')} ({faster}): --num-gpus {count}. {words}"
 
 
 def _why(plan: Plan, refused: Sequence[str]) -> tuple[str, ...]:
@@ -185,10 +188,14 @@ def _counted(candidate: Candidate) -> int:
 
 
 def _speed(candidate: Candidate) -> str:
-    speed = f"{candidate.images_per_sec:.0f}"
-    if candidate.images_per_sec_low is not None and candidate.images_per_sec_high is not None:
-        speed += f" (80 % range {candidate.images_per_sec_low:.0f} to {candidate.images_per_sec_high:.0f})"
-    return speed
+    speed, low, high = (
+        candidate.images_per_sec or 0.0,
+        candidate.images_per_sec_low,
+        candidate.images_per_sec_high,
+    )
+    return whole(speed) + (
+        "" if low is None or high is None else f" (80% range {whole(low)} to {whole(high)})"
+    )
 
 
 def _sureness(plan: Plan, prediction: Prediction) -> str:
@@ -209,7 +216,7 @@ def _price(price: Price) -> str:
     if not price.share:
         return f"{price.option} costs no speed"
     return (
-        f"{price.option} costs {price.share:.0%}: {price.images_per_sec:.0f} images/sec "
+        f"{price.option} costs {price.share:.0%}: {whole(price.images_per_sec)} images/sec "
         f"with {price.mode} on {_named(price.instead)}"
     )
 
@@ -217,7 +224,7 @@ def _price(price: Price) -> str:
 def _basis(choice: Candidate, prediction: Prediction) -> str:
     alone = prediction.single_gpu_images_per_sec
     speeds = list(alone.values()) if choice.hosts else [alone[gpu] for gpu in choice.gpus]
-    one = f"{min(speeds):.0f}" if min(speeds) == max(speeds) else f"{min(speeds):.0f} to {max(speeds):.0f}"
+    one = " to ".join(dict.fromkeys((whole(min(speeds)), whole(max(speeds)))))
     equal = not choice.batch_sizes
     batch = f"batch {prediction.batch_size} per GPU" if equal else "each with its own batch"
     return (
@@ -248,7 +255,7 @@ def _steps(shown: Sequence[tuple[Candidate, str]], width: int) -> list[Line]:
     gpus = Column("GPUs", tuple(map(_short_gpus, candidates)), max_width=width // 5)
     space = width - gpus.width - _NUMBERS - _SHORTEST_BAR
     modes = Column("Variables", tuple(words for _, words in shown), max_width=max(space, 8))
-    speeds = Column("images/sec", tuple(f"{one.images_per_sec:.0f}" for one in candidates), "right")
+    speeds = Column("images/sec", tuple(whole(one.images_per_sec or 0.0) for one in candidates), "right")
     steps = Column("ms", tuple(f"{one.step_ms:.1f}" for one in candidates), "right")
     left = [modes, speeds, steps]
     space = min(max(width - gpus.width - width_of(left) - 2, _SHORTEST_BAR), _WIDEST_BAR)

@@ -34,7 +34,7 @@ def how_many_blocks(how_many: HowMany) -> list[Block]:
     rows = [
         (
             str(one.num_gpus),
-            f"{one.images_per_sec:.0f}",
+            units.whole(one.images_per_sec),
             f"{one.speedup:.2f}",
             "" if one.gain is None else f"{one.gain:.0%}",
             "*" if one.num_gpus == how_many.num_gpus else "",
@@ -67,7 +67,7 @@ def unequal_blocks(unequal: Unequal) -> list[Block]:
         (
             index_ranges(one.gpus),
             _batches(one),
-            f"{one.images_per_sec:.0f}",
+            units.whole(one.images_per_sec),
             f"{1 - one.images_per_sec / fastest:.1%}",
             "*" if one == better else "",
         )
@@ -82,20 +82,27 @@ def _batches(group: GroupSpeed) -> str:
     return ", ".join(map(str, batch)) if isinstance(batch, tuple) else f"{batch} each"
 
 
-def what_if_blocks(what_if: WhatIf, model: str | None) -> list[Block]:
+def what_if_answer(what_if: WhatIf, model: str | None) -> str:
+    """Return what the changes bring, in one sentence."""
+    if not what_if.changes:
+        return "No single change of a link, of NVLink or of ACS pays: less than 1%."
+    changes = "; ".join(map(change_words, what_if.changes))
+    after, before = (units.whole(one.images_per_sec or 0.0) for one in (what_if.after, what_if.before))
+    others = "".join(f"; {_gain(share)} for {other}" for other, share in what_if.other_models.items())
+    words = f"{changes}: {after} instead of {before} images/sec{f' of {model}' if model else ''}"
+    return f"{words[0].upper()}{words[1:]}, {_gain(what_if.share)}{others}."
+
+
+def what_if_blocks(what_if: WhatIf) -> list[Block]:
     """Return the predicted images/sec before and after changes, and what they rest on."""
     if not what_if.changes:
-        return ["no single change of a link, of NVLink or of ACS pays: less than 1%"]
-    before, after = what_if.before, what_if.after
-    words = "; ".join(map(change_words, what_if.changes))
-    if not what_if.asked:
-        words += f": {_number(after)} instead of {_number(before)} images/sec with {model}"
-        words += "".join(
-            f"; {'nothing' if abs(share) < 0.005 else f'{share:+.0%}'} for {other}"
-            for other, share in what_if.other_models.items()
-        )
-    rows = (("Before", _range(before)), ("After", f"{_range(after)}, {what_if.share:+.1%}"))
-    return [words, Rows((*rows, ("Rests on", "; ".join(what_if.basis))))]
+        return []
+    rows = (("Before", _range(what_if.before)), ("After", _range(what_if.after)))
+    return [Rows((*rows, ("Rests on", "; ".join(what_if.basis))))]
+
+
+def _gain(share: float) -> str:
+    return "no difference" if abs(share) < 0.005 else f"{share:+.0%}"
 
 
 def change_words(change: str) -> str:
@@ -109,14 +116,11 @@ def change_words(change: str) -> str:
     return "ACS off" if change == "acs off" else plain(change)
 
 
-def _number(candidate: Candidate) -> str:
-    return f"{candidate.images_per_sec or 0.0:,.0f}"
-
-
 def _range(candidate: Candidate) -> str:
-    low, high = candidate.images_per_sec_low or 0.0, candidate.images_per_sec_high or 0.0
+    speeds = (candidate.images_per_sec, candidate.images_per_sec_low, candidate.images_per_sec_high)
+    speed, low, high = (units.whole(one or 0.0) for one in speeds)
     return (
-        f"{_number(candidate)} images/sec ({low:,.0f} to {high:,.0f}), GPU {index_ranges(candidate.gpus)}, "
+        f"{speed} images/sec (80% range {low} to {high}), {units.gpus(candidate.gpus)}, "
         f"limited by {candidate.limited_by}"
     )
 
@@ -220,7 +224,7 @@ def _rows(blocks: Sequence[BlockGradients]) -> list[BlockGradients]:
 
 _SETTLED = {
     "lead": "its lead exceeds the noise",
-    "same": "the others are within 1 %",
+    "same": "the others are within 1%",
     "time": "the time was used up before its lead exceeded the noise",
     "stopped": "stopped before its lead exceeded the noise",
     "failed": "no other could be run",
@@ -268,4 +272,4 @@ def measured_speed(speed: float | None) -> str:
     """Return images/sec with three figures or more."""
     if speed is None:
         return "-"
-    return f"{speed:.0f}" if speed >= 100 else f"{speed:.3g}"
+    return units.whole(speed) if speed >= 100 else f"{speed:.3g}"

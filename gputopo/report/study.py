@@ -8,14 +8,24 @@ from gputopo.measurements.cells import CONDITIONS, DEVIATIONS, Cell, value_words
 from gputopo.measurements.observations import OBSERVATIONS
 from gputopo.measurements.ratios import Scaling
 from gputopo.measurements.study import Study
-from gputopo.measurements.words import devices_word, job_words, stated, varying
+from gputopo.measurements.words import devices_word, job_words, row_words, stated, varying
 from gputopo.report.document import Block, Bullets, Document, Section
-from gputopo.report.study_models import bullets, cell_words, model_pages, model_table, noise_words, table
+from gputopo.report.study_models import (
+    ROWS,
+    bullets,
+    cell_words,
+    model_pages,
+    model_table,
+    noise_words,
+    table,
+)
 from gputopo.report.units import counted, images_per_sec, percent
 
 MAX_CURVES = 64  # of one picture; the table has all
-SCALING = "Scaling"  # title of the section whose figures are drawn, too
+# Titles of the sections whose figures are drawn, too.
+SCALING, PAIRS, CLOCKS = "Scaling", "Pairs of GPUs", "Each GPU and its clock"
 _SHOWN = 2  # observations of an id in the short form
+_UNREAD = 20  # lines on files that could not be read in the short form
 _FEW = 4  # rows of a table in the short form which observations sum up
 # What the table of ratios has a row for.
 _IN_RATIOS = frozenset(one for one in OBSERVATIONS if one.endswith(".ratio") or one.startswith("batch."))
@@ -26,17 +36,18 @@ def study_document(study: Study) -> Document:
     cells = study.figures.cells
     parts: list[tuple[str, Sequence[Block]]] = [
         ("Observations", _observations(study)),
+        ("Programs", _programs(study)),
         (SCALING, _scaling(study)),
         ("Ratios", _ratios(study)),
-        ("Pairs of GPUs", _pairs(study)),
-        ("Each GPU and its clock", _clocks(study)),
+        (PAIRS, _pairs(study)),
+        (CLOCKS, _clocks(study)),
         ("By CPU", _cpus(study)),
         ("Predicted and measured", _predicted(study)),
         ("Against earlier runs", _against(study, "earlier")),
         ("Against published figures", _against(study, "published")),
         ("All runs", _cells(cells)),
         ("Models", model_table(dict.fromkeys(cell.of.model for cell in cells))),
-        ("Not read", bullets((one.why for one in study.unread), _FEW)),
+        ("Not read", bullets((one.why for one in study.unread), _UNREAD)),
         ("Sources", bullets((f"{name}: {text}" for name, text in study.sources.items()), _FEW)),
     ]
     sections = tuple(Section(title, tuple(blocks)) for title, blocks in parts if blocks)
@@ -93,14 +104,38 @@ def _scaling(study: Study) -> list[Block]:
     if not all(row.same_mode for one in figures.scalings for row in one.rows):
         notes.append("some jobs ran on one in another mode, which hardly matters there")
     blocks: list[Block] = []
-    if len(figures.scalings) > 1:
+    programs = {figures.cells[one.largest.cell].of.program for one in figures.scalings}
+    jobs = {one.of for one in figures.scaling_medians}
+    if len(figures.scalings) > 1 and len(programs) == 1 and jobs == {len(figures.scalings)}:
         medians = [
             [str(one.n_gpus), f"{one.speedup:.2f}x", f"{one.efficiency_percent:.2f}", str(one.of)]
             for one in figures.scaling_medians
         ]
         heads_of = [devices, "speedup", "efficiency %", "jobs"]
         blocks += ["Medians over the jobs:", table(heads_of, medians, words=())]
-    return [*blocks, table(heads, rows, words=("job",), notes=notes)]
+    return [*blocks, table(heads, rows, words=("job",), notes=notes, shown=_rows_of(figures.cells))]
+
+
+def _rows_of(cells: Sequence[Cell]) -> int:
+    """Return how many rows the short form has: all of a published document."""
+    return len(cells) if all(cell.of.is_published for cell in cells) else ROWS
+
+
+def _programs(study: Study) -> list[Block]:
+    """Return a table for each two programs: the images/sec of both, job by job."""
+    cells, blocks = study.figures.cells, list[Block]()
+    for one in study.figures.ratios:
+        if one.id == "program":
+            names = varying(cells[row.above] for row in one.rows)
+            rows = [
+                [job_words(cells[row.above].of, names), str(row.n_gpus),
+                 *(images_per_sec(cells[number].images_per_sec) for number in (row.above, row.below)),
+                 f"{row.value:.2f}x"]
+                for row in one.rows
+            ]  # fmt: skip
+            heads = ["job", devices_word(cells), one.above, one.below, "ratio"]
+            blocks.append(table(heads, rows, words=("job",), shown=_rows_of(cells)))
+    return blocks
 
 
 def curves(study: Study) -> list[tuple[str, Scaling]]:
@@ -185,7 +220,10 @@ def _cpus(study: Study) -> list[Block]:
             ]
             for model, numbers in zip(one.models, one.cells, strict=True)
         ]
-        blocks += [f"{one.name}, images/sec:", table(["model", *one.cpus], rows, words=("model",))]
+        blocks += [
+            f"{one.name}, images/sec:",
+            table(["model", *one.cpus], rows, words=("model",), shown=len(rows)),
+        ]
     return blocks
 
 
@@ -231,14 +269,15 @@ def _against(study: Study, kind: str) -> list[Block]:
 
 def _cells(cells: Sequence[Cell]) -> list[Block]:
     names = [name for name in varying(cells) if name not in ("n_gpus", "gpus")]
+    ordered = sorted(cells, key=lambda cell: not cell.of.is_run)
     rows = [
-        [job_words(cell.of, names), str(cell.of.n_gpus), cell_words(cell),
+        [job, str(cell.of.n_gpus), cell_words(cell),
          noise_words(cell),
          str(len(cell.repeats)) if cell.repeats else "",
          value_words("gpus", cell.of.gpus) if cell.of.gpus else "",
          next(iter((*cell.failed, *cell.not_run, *((cell.spoilt,) if cell.spoilt else ()))), "")]
-        for cell in sorted(cells, key=lambda cell: not cell.of.is_run)
+        for cell, job in zip(ordered, row_words(ordered, names), strict=True)
     ]  # fmt: skip
     heads = ["job", devices_word(cells), "images/sec", "±%", "runs", "which", "remark"]
-    notes = ("±%: two standard errors; between runs 1 % is assumed, repeats show it",)
+    notes = ("±%: two standard errors; between runs 1% is assumed, repeats show it",)
     return [table(heads, rows, words=("job", "which", "remark"), notes=notes)] if rows else []

@@ -1,18 +1,24 @@
 """Numbers as people read them. Values are in seconds, bytes and images per second; units are added here."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from gputopo.values.index_ranges import index_ranges
+from gputopo.values.index_ranges import gpu_ranges
 
 UNKNOWN = "–"  # noqa: RUF001  an en dash: not measured or not answered
 
 
 def images_per_sec(value: float | None) -> str:
-    """Write a speed in images per second with three or more figures."""
+    """Write a speed in images per second with three or more figures: `4.08`, `38.3`, `4,618`."""
     if value is None:
         return UNKNOWN
-    return f"{value:.2f}" if abs(value) < 9.995 else f"{value:.1f}" if abs(value) < 999.95 else f"{value:.0f}"
+    decimals = 2 if abs(value) < 9.995 else 1 if abs(value) < 999.95 else 0
+    return f"{value:,.{decimals}f}"
+
+
+def whole(value: float) -> str:
+    """Write a number without decimals: `4,618`."""
+    return f"{value:,.0f}"
 
 
 def milliseconds(value: float | None) -> str:
@@ -43,9 +49,9 @@ def gpu_name(name: str | None) -> str:
     return (name or "").removeprefix("NVIDIA ").removeprefix("GeForce ")
 
 
-def gpus(indices: Sequence[int]) -> str:
+def gpus(indices: Iterable[int]) -> str:
     """Write GPUs by their indices: `GPU 3`, `GPUs 0-3`."""
-    return f"GPU{'s' if len(indices) > 1 else ''} {index_ranges(indices)}"
+    return gpu_ranges(indices)
 
 
 def seconds(value: float | None) -> str:
@@ -81,5 +87,5 @@ def loss(value: float | None) -> str:
 
 
 def counted(count: int, singular: str) -> str:
-    """Write a number with its noun: `1 step`, `12 steps`."""
-    return f"{count} {singular}" if count == 1 else f"{count} {singular}s"
+    """Write a number with its noun: `1 step`, `1,200 steps`."""
+    return f"{count} {singular}" if count == 1 else f"{count:,} {singular}s"

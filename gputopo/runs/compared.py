@@ -40,8 +40,25 @@ _CHECK_GPU = "gputopo inspect shows its clocks and what limits them"
 
 
 def with_prediction(result: Result, plan: Plan) -> Result:
-    """Return the result of a run with the comparison to the prediction of its plan, if there is one."""
-    return msgspec.structs.replace(result, prediction=against(result, plan))
+    """Return the result of a run with the comparison to the prediction of its plan, if there is one.
+
+    And to the short runs of `--autotune`, if its speed is not theirs.
+    """
+    says = (*result.says, *_against_autotune(result, plan))
+    return msgspec.structs.replace(result, prediction=against(result, plan), says=says)
+
+
+def _against_autotune(result: Result, plan: Plan) -> Iterator[str]:
+    """Yield how far a run is from the speed that was measured for its placement, and why."""
+    tuned, speed, load = plan.autotune, result.throughput, result.host_load
+    if tuned is None or tuned.winner is None or speed is None or result.replanned is not None:
+        return
+    gap = 1 - speed.median / (tuned.measured[tuned.winner].images_per_sec or speed.median)
+    if abs(gap) > NOISE:
+        busy = None if load is None else load.busy
+        why = busy or "nothing that was sampled shows why; repeat the run"
+        share = f"{100 * abs(gap):.0f}% {'less' if gap > 0 else 'more'}"
+        yield f"This run reached {speed.median:.4g} images/sec, {share} than --autotune measured: {why}."
 
 
 def against(result: Result, plan: Plan) -> AgainstPrediction | None:
@@ -201,10 +218,10 @@ def judge_rates(input_rate: float, training_rate: float, how: str = "") -> Input
     """
     headroom = input_rate / training_rate
     alone = f"training alone ({how})" if how else "training alone"
-    rates = f"{input_rate:.1f} images/sec against {training_rate:.1f} of {alone}"
+    rates = f"{input_rate:,.1f} images/sec against {training_rate:,.1f} of {alone}"
     if headroom < 1 - NOISE:
         lost = 100 * (1 - headroom)
-        return _verdict("input", headroom, f"The input is the bottleneck: {rates}, {lost:.0f} % less.")
+        return _verdict("input", headroom, f"The input is the bottleneck: {rates}, {lost:.0f}% less.")
     if headroom < ENOUGH:
         shared = "training uses the same cores and may slow it down"
         return _verdict("close", headroom, f"The input barely keeps up: {rates}; {shared}.")
@@ -218,18 +235,18 @@ def judge_waiting(share: float, training_rate: float, input_rate: float | None =
     its limit.
     """
     headroom = None if input_rate is None else input_rate / training_rate
-    waited = f"the devices waited for it in {100 * share:.1f} % of the steps' time"
+    waited = f"the devices waited for it in {100 * share:.1f}% of the steps' time"
     if share >= NOISE:
         shared = ""
         if headroom is not None and headroom >= ENOUGH:
             shared = (
-                f"; alone it reached {input_rate:.1f} images/sec, during training {training_rate:.1f}: "
+                f"; alone it reached {input_rate:,.1f} images/sec, during training {training_rate:,.1f}: "
                 "they share the cores"
             )
         return _verdict("input", headroom, f"The input is the bottleneck: {waited}{shared}.")
     if headroom is None:
         return _verdict("enough", None, f"The input is fast enough: {waited}.")
-    rates = f"alone it reached {input_rate:.1f} images/sec, training needs {training_rate:.1f}"
+    rates = f"alone it reached {input_rate:,.1f} images/sec, training needs {training_rate:,.1f}"
     if headroom < ENOUGH:
         return _verdict("close", headroom, f"The input barely keeps up: {waited}; {rates}.")
     return _verdict("enough", headroom, f"The input is fast enough: {waited}; {rates}.")

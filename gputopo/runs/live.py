@@ -134,7 +134,7 @@ class Reports:
             del self._reported[tower]
             self._ended.add((tower, known[0]))
             since = f" since about step {now.to_step + 1:,}" if now.to_step is not None else ""
-            even = "" if now.word == SLOW else f", to within {at_most(now.percent_under_high or 0.0)} %"
+            even = "" if now.word == SLOW else f", to within {at_most(now.percent_under_high or 0.0)}%"
             device = found.device_of(now)
             name = f"device {tower}" if device is None else short_name_of(device)
             says = f"{name} is even with its peers again{since}{even}"

@@ -169,7 +169,7 @@ def _happened(event: Event, name: str) -> str:
     `name`: of the device that it is about.
     """
     if isinstance(event, Anomaly):
-        return f"{name} slow {event.percent_under:.0f} %"
+        return f"{name} slow {event.percent_under:.0f}%"
     if isinstance(event, WarmupDone):
         return "warm-up ends"
     if isinstance(event, Restarted):

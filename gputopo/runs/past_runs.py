@@ -19,8 +19,8 @@ from gputopo.prediction.links.paths import Paths, paths_of
 from gputopo.prediction.one_gpu_speeds import Figure, peak_bytes, single_gpu_speeds
 from gputopo.prediction.programs import DEFAULT, ProgramConstants, require_program
 from gputopo.prediction.step import Placement, StepPredictor, limits, model_of
+from gputopo.runs.first_part import MIN_STEPS
 from gputopo.runs.ran import exchange_words
-from gputopo.runs.speed import MIN_STEPS
 from gputopo.topology.hops import Groups
 from gputopo.values.machine import Machine
 from gputopo.values.run.job import Job

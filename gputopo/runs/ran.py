@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gputopo.values.run.all_reduce import MEANINGS
+from gputopo.values.run.all_reduce import MEANINGS, parse
 from gputopo.values.run.job import PROGRAM, Job, JobData
 
 OWN_TRAINER = "own towers"  # in result.json
@@ -48,8 +48,9 @@ def what_ran(job: Job) -> dict[str, Any]:
 def exchange_words(job: Job) -> list[str]:
     """Return the options of the exchange that are not the default of its mode."""
     exchange = job.exchange
-    # Between hosts small gradients are joined by default (`launch.spec.prepare`).
-    joined = bool(job.servers) and "agg_small_grads_max_bytes" not in job.asked
+    # Between hosts and by NCCL small gradients are joined by default (`launch.spec.prepare`).
+    by_nccl = job.all_reduce is not None and parse(job.all_reduce).is_by_nccl
+    joined = (bool(job.servers) or by_nccl) and "agg_small_grads_max_bytes" not in job.asked
     groups = " | ".join(",".join(map(str, group)) for group in exchange.groups)
     size, count = exchange.small_bytes, exchange.small_group
     words = {

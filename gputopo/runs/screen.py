@@ -37,7 +37,7 @@ from gputopo.values.run.plan import TimedRun
 from gputopo.values.run.several_runs import GpuReading, InRun, Kind, Screen, ScreenDevice, ScreenRun, Under
 from gputopo.values.run.verdict import CANNOT_TELL, COMPUTE, EVEN, SLOW, Causes
 
-ROUNDS = 3  # of each device alone: of two, Student's t leaves differences below 10 % open
+ROUNDS = 3  # of each device alone: of two, Student's t leaves differences below 10% open
 AT_ONCE: Kind = "independent"
 
 
@@ -74,7 +74,7 @@ def alone_order(devices: Sequence[int], number: int, words: Mapping[int, str]) -
 CLOCK_PERCENT = 2.0
 # A room that is warmer or cooler by a few degrees, or a GPU that starts warm, is no change. Ours.
 TEMPERATURE_C = 10.0
-# Above what differs between starts; power limits move in steps of 5 % and more. Ours.
+# Above what differs between starts; power limits move in steps of 5% and more. Ours.
 POWER_PERCENT = 10.0
 
 
@@ -82,9 +82,9 @@ def changes(then: ScreenDevice, now: ScreenDevice, since: Under | None) -> tuple
     """Return what is different from the last screen. `since`: percent below it, with bounds."""
     found = []
     if since is not None and since.low is not None and since.low > 0:
-        found.append(f"{percent(since.percent)} % slower (at least {at_least(since.low)} %)")
+        found.append(f"{percent(since.percent)}% slower (at least {at_least(since.low)}%)")
     if since is not None and since.high is not None and since.high < 0:
-        found.append(f"{percent(-since.percent)} % faster (at least {at_least(-since.high)} %)")
+        found.append(f"{percent(-since.percent)}% faster (at least {at_least(-since.high)}%)")
     if then.word != now.word:
         found.append(f"{now.word}, was {then.word}")
     return (*found, *_changed_readings(then.reading, now.reading))
@@ -290,21 +290,21 @@ def _sentence(row: ScreenDevice, noun: str) -> str:
     more = ""
     if row.slower and row.since is not None and row.since.low is not None:
         more = (
-            f"; {percent(row.since.percent)} % slower than in the last screen"
-            f" (at least {at_least(row.since.low)} %)"
+            f"; {percent(row.since.percent)}% slower than in the last screen"
+            f" (at least {at_least(row.since.low)}%)"
         )
     if row.alone is None and row.failure is not None:
         return f"could not be run alone: {row.failure}"
-    gap = "" if row.under is None else f"{percent(abs(row.under.percent))} %"
+    gap = "" if row.under is None else f"{percent(abs(row.under.percent))}%"
     peer = "its peers in the run of all at once" if row.peer is None else f"{noun} {row.peer}"
     if row.word == SLOW and row.under is not None:
-        least = "" if row.under.low is None else f" (at least {at_least(max(0.0, row.under.low))} %)"
+        least = "" if row.under.low is None else f" (at least {at_least(max(0.0, row.under.low))}%)"
         why = "" if row.causes is None else f". {row.causes.says}"
         return f"is {gap} slower than {peer}{least}{more}{why}"
     if row.word == EVEN and row.under and row.under.high is not None and row.under.high <= EVEN_PERCENT:
         if row.under.high <= 0:
             return f"is not slower than {noun} {row.peer}{more}"
-        return f"is even with {noun} {row.peer} to within {at_most(row.under.high)} %{more}"
+        return f"is even with {noun} {row.peer} to within {at_most(row.under.high)}%{more}"
     if row.word == EVEN:
         return f"is even with its peers in the run of all at once{more}"
     if row.alone is None:
@@ -315,7 +315,7 @@ def _sentence(row: ScreenDevice, noun: str) -> str:
         side = "below" if row.under.percent >= 0 else "above"
         return f"cannot be judged: one round; it was {gap} {side} {peer}{more}"
     confidence = 100 * (CONFIDENCE if row.peer is None else 1 - CHANCE)
-    return f"is at most {at_most(row.under.high)} % slower than {peer} ({confidence:g} % confidence){more}"
+    return f"is at most {at_most(row.under.high)}% slower than {peer} ({confidence:g}% confidence){more}"
 
 
 def _alone(runs: Sequence[ScreenRun], number: int) -> dict[int, TimedRun]:

@@ -1,17 +1,7 @@
-"""Speed of a run: throughput by the formulas of tf_cnn_benchmarks, length of the warm-up, sums of its steps.
+"""Speed of a run: throughput by the formulas of tf_cnn_benchmarks, and sums of its steps."""
 
-A run is steady after a warm-up of k steps where the medians of the first few of the others, of their first
-half and of their second half agree, and the robust slope (H. Theil, 1950; P. K. Sen, 1968) is small. What
-differs by less than `LEVEL_SHARE`, or by less than the noise of the steps explains, agrees. Medians ignore
-single slow steps, so regular ones (a checkpoint every hundredth step) do not count. A ramp slower than the
-noise is not detected: more steps would be needed.
-"""
-
-from collections.abc import Sequence
 from statistics import median
 from typing import Any
-
-import msgspec
 
 from gputopo.runs.bounded import Blocks, Thinned
 from gputopo.runs.verdict.bounds import error_of_ratio
@@ -22,6 +12,22 @@ from gputopo.values.run.result import Throughput
 MAD_TO_SIGMA = 1.4826
 # Speeds that are stored for median and jitter: beyond, they are those of evenly spread steps. Ours.
 KEPT_SPEEDS = 10_000
+
+
+# Counting by a relative error: steps and seconds at least, and seconds at most until there are as many steps.
+# A verdict on two devices needs 11 steps, the host is sampled once a second, and noise that lasts for a
+# second does not show in less. Nobody waits longer than a minute for 12 steps. Ours.
+MIN_COUNTED, MIN_COUNTED_S, LONGEST_S = 12, 2.0, 60.0
+
+
+def time_left_s(budget_s: float, max_error: float | None, steps: int, used_s: float) -> float:
+    """Return the seconds that counting takes at most, after these counted steps in so many seconds.
+
+    `budget_s`, `max_error`: `time_budget_s` and `max_error` of the run's spec.
+    """
+    if max_error is None or not 0 < steps < MIN_COUNTED:
+        return budget_s - used_s
+    return min(LONGEST_S - used_s, max(budget_s - used_s, (MIN_COUNTED - steps) * used_s / steps))
 
 
 class RunningThroughput:
@@ -74,6 +80,11 @@ class RunningThroughput:
         """Standard error of the mean: of images over time, by blocks of steps; 0 of fewer than two."""
         return (self.mean or 0.0) * error_of_ratio(self._blocks.means(0), self._blocks.means(1))
 
+    def is_known_to(self, error: float) -> bool:
+        """Whether the standard error of the speed is at most this share of it, by enough steps and time."""
+        is_enough = self.steps >= MIN_COUNTED and self.seconds >= MIN_COUNTED_S
+        return is_enough and self.uncertainty <= error * (self.mean or 0.0)
+
     @property
     def total(self) -> float | None:
         """All counted images by the wall time of the counted steps."""
@@ -110,102 +121,6 @@ class RunningThroughput:
         )
 
 
-# A smaller difference is no warm-up; runs on an idle machine repeat within 1 to 2 %. Ours.
-LEVEL_SHARE = 0.05
-# Fewer steps than this hide a slope in their noise; more make short runs impossible to judge. Ours.
-MIN_STEPS = 20
-HEAD_STEPS = 5  # the median of five ignores two outliers
-# A slope is looked at over so many steps: a slow ramp must not pass because few steps were seen. Ours.
-HORIZON_STEPS = 50
-# Limit of the search, which takes quadratic time; a warm-up that is longer is a drift.
-MAX_STEPS = 600
-# Blocks whose medians the slope is taken of, so that its cost does not grow with the run.
-MAX_BLOCKS = 30
-# A median of n values of normal noise scatters by this times sigma / sqrt(n).
-MEDIAN_EFFICIENCY = 1.2533
-SIGMAS = 3.0  # beyond this a difference is no noise
-
-
-class Steady(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run became steady. `steps`, `seconds`: length of the warm-up before; None: it did not."""
-
-    steps: int | None = None
-    seconds: float | None = None
-    says: str  # the same in words, or why it is unknown
-
-
-def steady_from(seconds: Sequence[float]) -> int | None:
-    """Return the length of the shortest prefix after which the step times (in order) are steady.
-
-    None where there is none: too few steps, or they still change. At least `MIN_STEPS` steps follow it.
-    Only the first `MAX_STEPS` are looked at.
-    """
-    times = list(seconds[:MAX_STEPS])
-    for prefix in range(len(times) - MIN_STEPS + 1):
-        if _is_steady(times[prefix:]):
-            return _past_outliers(times, prefix)
-    return None
-
-
-def steady(seconds: Sequence[float]) -> Steady:
-    """Return where a run became steady, with the time until then, in words too."""
-    if len(seconds) < MIN_STEPS:
-        return Steady(says=f"not determined: needs {MIN_STEPS} steps, has {len(seconds)}")
-    found = steady_from(seconds)
-    if found is None:
-        looked_at = min(len(seconds), MAX_STEPS)
-        return Steady(says=f"not found: the step times still change within {looked_at} steps")
-    took = sum(seconds[:found])
-    counted = f"{found} step{'' if found == 1 else 's'}, {took:.2f} s"
-    return Steady(steps=found, seconds=took, says=f"after {counted}" if found else "from the first step")
-
-
-def _is_steady(times: Sequence[float]) -> bool:
-    middle = len(times) // 2
-    later = times[middle:]
-    level = median(later)
-    sigma = MAD_TO_SIGMA * median(abs(time - level) for time in later)
-    if not _agree(median(times[:HEAD_STEPS]), level, sigma, HEAD_STEPS):
-        return False
-    if not _agree(median(times[:middle]), level, sigma, middle):
-        return False
-    blocks = _blocks(times)
-    change = abs(_slope(blocks)) * len(blocks) / len(times) * HORIZON_STEPS
-    # The slope of n values of noise scatters by sigma * sqrt(12 / n^3).
-    noise: float = SIGMAS * sigma * (12 / len(times) ** 3) ** 0.5 * HORIZON_STEPS
-    return change <= max(LEVEL_SHARE * level, noise)
-
-
-def _agree(found: float, level: float, sigma: float, count: int) -> bool:
-    noise: float = SIGMAS * MEDIAN_EFFICIENCY * sigma / count**0.5
-    return abs(found - level) <= max(LEVEL_SHARE * level, noise)
-
-
-def _blocks(times: Sequence[float]) -> list[float]:
-    """Return the medians of at most `MAX_BLOCKS` blocks of the same length."""
-    size = -(-len(times) // MAX_BLOCKS)
-    whole = len(times) // size * size  # a short last block would weigh as much as the others
-    return [median(times[begin : begin + size]) for begin in range(0, whole, size)]
-
-
-def _slope(values: Sequence[float]) -> float:
-    """Return the median slope of all pairs, per value."""
-    count = len(values)
-    return median((values[b] - values[a]) / (b - a) for a in range(count) for b in range(a + 1, count))
-
-
-def _past_outliers(times: Sequence[float], prefix: int) -> int:
-    """Return the prefix extended past the last outliers of the warm-up, which the head's median ignores."""
-    rest = times[prefix:]
-    level = median(rest)
-    sigma = MAD_TO_SIGMA * median(abs(time - level) for time in rest)
-    outliers = 0
-    for number, time in enumerate(rest[: HEAD_STEPS // 2], 1):
-        if abs(time - level) > max(LEVEL_SHARE * level, SIGMAS * sigma):
-            outliers = number
-    return prefix + outliers
-
-
 # Steps whose marks are stored for the medians of the devices: the median of so many has a fortieth of the
 # noise of one. With marks of 16 towers they take 7 MB. Ours.
 KEPT_STEPS = 2000
@@ -227,13 +142,10 @@ class CountedSteps:
         """Forget the steps so far, but for the first one: those that follow are taken by other devices."""
         self.in_warmup = 0
         self._kept: Thinned[Step] = Thinned(KEPT_STEPS)
-        self._first_seconds: list[float] = []  # of all steps: what steadiness looks at
         self._measured_s = self._waited_s = 0.0  # of steps whose waiting for the input is known
 
     def add(self, step: Step) -> None:
         """Add the next step of the run."""
-        if len(self._first_seconds) < MAX_STEPS:
-            self._first_seconds.append(step.seconds)
         if step.loss is None:
             self.lost_loss = self.lost_loss or step
         if step.warmup:
@@ -253,13 +165,9 @@ class CountedSteps:
 
     def fields(self) -> dict[str, Any]:
         """Return those fields of `gputopo.values.run.result.Result` that follow from these steps alone."""
-        found = steady(self._first_seconds)
         first, last = self.first, self.last
         return {
             "input_waited_share": self._waited_share(),
-            "steady_steps": found.steps,
-            "steady_s": found.seconds,
-            "steady": found.says,
             "first_loss": first.loss if first else None,
             "last_loss": last.loss if last else None,
             "last_top1": last.top1 if last else None,

@@ -3,20 +3,31 @@
 Any prefix of the events has a result: what was measured until then, and why it ended.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from statistics import fmean
 from typing import Any, TypeVar
 
 import msgspec
 
 from gputopo.runs.bounded import Thinned
 from gputopo.runs.devices import batch_sizes, device_results
+from gputopo.runs.first_part import SteadySpeed
 from gputopo.runs.hardware import HostRecords
 from gputopo.runs.ran import what_ran
 from gputopo.runs.speed import CountedSteps, RunningThroughput
 from gputopo.runs.verdict.judge import Judgement, judge
 from gputopo.runs.verdict.paces import Paces
-from gputopo.runs.verdict.sampled import OneMachine
+from gputopo.runs.verdict.sampled import (
+    HOST_CPU,
+    HOST_SWAP,
+    OTHERS,
+    THROTTLED_HARDWARE,
+    THROTTLED_POWER,
+    THROTTLED_THERMAL,
+    OneMachine,
+)
 from gputopo.values.run.drill import labels
 from gputopo.values.run.events import (
     Anomaly,
@@ -49,6 +60,11 @@ UNFINISHED = "unfinished"  # the kind of failure where the events just end
 STOPPED_FROM_OUTSIDE = frozenset({"interrupted", "terminated"})  # kinds of RankFailed
 # Samples that are stored for the medians of the clocks; of 16 GPUs they take 6 MB. Ours.
 KEPT_SAMPLES = 1000
+# Facts of a GPU and of its host that slow a run: shares, or numbers of processes. And how much more of one
+# before a step than after it makes it the cause. Ours.
+_SLOWING_GPU = (THROTTLED_POWER, THROTTLED_THERMAL, THROTTLED_HARDWARE, OTHERS)
+_SLOWING_HOST = (HOST_CPU, HOST_SWAP)
+MIN_MORE = 0.1
 _OF_DEVICES = (
     PlacementChecked,
     WarmupDone,
@@ -109,6 +125,8 @@ class Summary:
         self._paces = Paces(())
         if started is not None:
             self._paces = Paces(started.devices, batches=batch_sizes(started), known=started.known)
+        detects = started is None or started.spec.get("min_warmup_s", 0.0) is not None
+        self._steady = SteadySpeed(lambda step: slowed_before(self._paces, step), detects_warmup=detects)
 
     def add(self, event: Event) -> None:
         """Add the next event."""
@@ -133,6 +151,8 @@ class Summary:
         match event:
             case Step():
                 self._steps.add(event)
+                if not event.warmup:
+                    self._steady.add(event)
             case Sample():
                 self._samples.add(event)
                 if self.hardware is not None:
@@ -144,9 +164,7 @@ class Summary:
                 self._rare[CheckpointSaved] = [*there, event]
             case _ if isinstance(event, _KEPT):
                 self._rare.setdefault(type(event), []).append(event)
-                if isinstance(event, Traced):
-                    self._noticed |= dict.fromkeys(event.says)
-                elif isinstance(event, Replanned):
+                if isinstance(event, Replanned):
                     self._noticed[event.says] = None
 
     def _compare_processes(self, step: Step) -> None:
@@ -200,6 +218,8 @@ class Summary:
         replicas, finished = self._last(ReplicasCompared), self._last(RunFinished)
         spec = {} if started is None else started.spec
         asked = spec.get("asked")
+        part, speed = self._steady.found()
+        before, before_s = (warmup.steps, warmup.seconds) if warmup else (self._steps.in_warmup, 0.0)
         batches = batch_sizes(started, self._steps.kept)
         samples = self._samples_of_counted_steps()
         return Result(
@@ -217,9 +237,10 @@ class Summary:
             versions={**(started.versions if started else {}), **(built.versions if built else {})},
             batch_size=batches[0] or None if len(set(batches)) == 1 else None,
             global_batch_size=sum(batches) or None,
-            throughput=self.running.throughput(),
+            throughput=speed.throughput(),
             steps=self.running.steps,
             images=self.running.images,
+            unit=warmup.unit if warmup else "images",
             counted_s=self.running.seconds if self.running.steps else None,
             devices=device_results(started, self._steps.kept, samples, found.devices, anomalies),
             exchange=self._paces.exchange.result(),
@@ -235,8 +256,12 @@ class Summary:
             variables_on=placement.variables if placement else {},
             ops_on=placement.ops if placement else {},
             first_step_s=placement.first_step_s if placement else None,
-            warmup_steps=warmup.steps if warmup else self._steps.in_warmup,
+            warmup_steps=before,
             warmup_s=warmup.seconds if warmup else None,
+            steady_steps=None if part.warmup is None else before + part.warmup,
+            steady_s=None if part.warmup is None else before_s + part.warmup_s,
+            steady=part.says,
+            speed_change=part.change,
             wall_s=finished.wall_s if finished else None,
             replica_difference=replicas.largest_difference if replicas else None,
             checkpoints=self._all(CheckpointSaved),
@@ -323,3 +348,17 @@ class Summary:
     def _has_loss(self) -> bool:
         """Whether the steps have one: a program of the user reports none."""
         return self._started is None or self._started.spec.get("task") not in ("input", PROGRAM)
+
+
+def slowed_before(paces: Paces, step: int) -> bool:
+    """Return whether something that slows a run was sampled more up to a counted step than after it."""
+    facts = paces.facts
+    rows = sum(first <= step for first in facts.first_steps())
+    columns = [facts.of_gpu(one.tower, fact) for one in paces.devices for fact in _SLOWING_GPU]
+    columns += [facts.of_host(one.tower, fact) for one in paces.devices for fact in _SLOWING_HOST]
+    return any(_mean(one[:rows]) > _mean(one[rows:]) + MIN_MORE for one in columns)
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return fmean(known) if known else math.nan

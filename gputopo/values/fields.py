@@ -155,7 +155,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
         return value is not None and value != "" and value != self.default
 
     def value_in_words(self, value: object) -> str:
-        """Return a value with its unit: `3200 MHz`, `x16`, `on`."""
+        """Return a value with its unit: `3200 MHz`, `x16`, `30%`, `on`."""
         if value is None:
             return "not reported"
         if isinstance(value, bool):
@@ -163,7 +163,9 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
         if not isinstance(value, int | float):
             return str(value)
         number = f"{value:g}" if isinstance(value, float) else str(value)
-        return f"x{number}" if self.unit == "lanes" else f"{number} {self.unit}".rstrip()
+        if self.unit in ("lanes", "%"):
+            return f"x{number}" if self.unit == "lanes" else f"{number}%"
+        return f"{number} {self.unit}".rstrip()
 
 
 @functools.cache

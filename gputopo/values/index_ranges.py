@@ -30,6 +30,12 @@ def index_ranges(indices: Iterable[int]) -> str:
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
 
 
+def gpu_ranges(indices: Iterable[int]) -> str:
+    """Return GPUs by their indices: `GPU 3`, `GPUs 0-3`."""
+    ranges = index_ranges(indices)
+    return f"GPU {ranges}" if ranges.isdecimal() else f"GPUs {ranges}"
+
+
 _ADDRESS = re.compile(r"[0-9.]+|.*:.*")
 
 

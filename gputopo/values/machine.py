@@ -81,9 +81,13 @@ class NumaNode(Value, frozen=True):
 
 
 class Host(Value, frozen=True):
-    """The computer around the GPUs. `name` identifies it, and is left out unless it is asked for."""
+    """The computer around the GPUs. `name` identifies it, and is left out unless it is asked for.
+
+    `fingerprint`: of the machine id, the same in every recording of a host; the id does not follow from it.
+    """
 
     name: str | None = None
+    fingerprint: str | None = None
     cpu_model: str | None = None
     sockets: int | None = None
     physical_cores: int | None = None
@@ -277,7 +281,7 @@ class PciNode(Value, frozen=True):
     max_width: int | None = None
     acs: bool | None = None  # access control redirects peer traffic through the root complex
     aer: dict[str, int] | None = None
-    name: str | None = None  # as lspci or hwloc call it
+    name: str | None = None  # as lspci reports it
 
 
 class Contradiction(Value, frozen=True):

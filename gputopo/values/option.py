@@ -30,6 +30,9 @@ Text = str | bool | Sequence[str]
 MAX_INT = 2**31 - 1  # sizes and seeds of TensorFlow are C ints
 MAX_FLOAT = 3.4e38  # the largest float32
 _SHORT_DEFAULT = 6  # characters
+# Similarity of a typing mistake (difflib's ratio). Not measured; chosen because two letters in eight may be
+# wrong, and neither googlenet (0.67) nor lenet (0.71) is meant by mobilenet.
+_SLIP = 0.75
 
 
 # What a number may end with, by the unit that it is wanted in. Factors of the smallest unit of its kind.
@@ -425,12 +428,16 @@ def _declared(annotation: Any) -> tuple[Any, list[Any]]:
 
 
 def nearest(word: str, known: Iterable[str]) -> tuple[str, ...]:
-    """Return the known words most similar to `word`, best first, three at most; empty for no match."""
-    import difflib  # only when something is wrong
+    """Return the known words that begin with `word`, else those that it may be a slip of, the most similar
+    first; equally good ones in their order, three at most. Empty for another word: a far name is no help.
+    """
+    from difflib import SequenceMatcher  # only when something is wrong
 
-    by_lower = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(word.lower(), by_lower, n=3, cutoff=0.5)
-    return tuple(by_lower[name] for name in found)
+    names = list(known)
+    begun = [name for name in names if word and name.lower().startswith(word.lower())]
+    alike = {name: SequenceMatcher(None, name.lower(), word.lower()).ratio() for name in names}
+    near = sorted((name for name in names if alike[name] >= _SLIP), key=lambda name: -alike[name])
+    return tuple((begun or near)[:3])
 
 
 def require_choice(flag: str, value: str, choices: tuple[Choice, ...]) -> Choice:

@@ -110,6 +110,14 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         temporary.unlink(missing_ok=True)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, with those above it, for files that a person asked for. Raises InputError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make {folder}: {error.strerror}", "name another folder") from error
+
+
 def write(path: Path, value: msgspec.Struct) -> None:
     """Write a value as indented JSON, whole or not at all. Raises InputError."""
     with replacing(path) as stream:

@@ -1,14 +1,14 @@
 """What a finding is about, as a value: GPUs, a pair of them, network cards, the driver or the machine."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Literal
 
 import msgspec
 
 from gputopo.values.fields import path_in_words
-from gputopo.values.index_ranges import index_ranges, parse_ranges
+from gputopo.values.index_ranges import gpu_ranges, index_ranges, parse_ranges
 from gputopo.values.machine import Driver, Gpu, GpuProcess, Host, Link, Machine, Nic, NvLink, PciNode
 
 Kind = Literal["gpus", "link", "nics", "driver", "machine"]
@@ -91,21 +91,24 @@ MACHINE = Subject("machine")
 
 
 def subjects_in_words(subjects: Iterable[Subject]) -> str:
-    """Return several subjects in one text, those of one kind joined: `gpu:0-3,5, driver`."""
-    by_kind: dict[str, list[Subject]] = {}
+    """Return several subjects in one text, those of one kind together: `GPUs 0-3,5, driver`."""
+    by_kind: dict[Kind, list[Subject]] = {}
     for subject in subjects:
-        same = by_kind.setdefault(subject.text.partition(":")[0], [])
+        same = by_kind.setdefault(subject.kind, [])
         same += [subject] if subject not in same else []
     return ", ".join(_joined(kind, same) for kind, same in by_kind.items())
 
 
-def _joined(kind: str, subjects: list[Subject]) -> str:
-    if kind in ("gpu", "gpus"):
-        return f"{kind}:{index_ranges(gpu for subject in subjects for gpu in subject.gpus)}"
-    if kind in ("nic", "nics"):
-        return f"{kind}:{index_ranges(nic for subject in subjects for nic in subject.nics)}"
-    first, *others = (subject.text for subject in subjects)
-    return ",".join([first, *(text.partition(":")[2] for text in others)])
+def _joined(kind: Kind, subjects: Sequence[Subject]) -> str:
+    if kind == "gpus":
+        return gpu_ranges(gpu for subject in subjects for gpu in subject.gpus)
+    if kind == "link":
+        pairs = ", ".join(subject.partition(":")[2] for subject in subjects)
+        return f"link{'s' if len(subjects) > 1 else ''} {pairs}"
+    if kind == "nics":
+        cards = {nic for subject in subjects for nic in subject.nics}
+        return f"network card{'s' if len(cards) > 1 else ''} {index_ranges(cards)}"
+    return kind
 
 
 EVERY = "*"
@@ -235,6 +238,15 @@ def key_of(value: Any) -> Any:
 def key_text(key: Any) -> str:
     """Return a key as it stands in brackets: `0-1` for a pair."""
     return "-".join(map(str, key)) if isinstance(key, tuple) else str(key)
+
+
+def reason_for(missing: Mapping[str, str], path: str) -> str | None:
+    """Return why the fact at a path is missing; a reason for a whole part holds for all facts in it."""
+    while path:
+        if path in missing:
+            return missing[path]
+        path = above(path)
+    return None
 
 
 def values_at(value: Any, path: str) -> list[Any]:

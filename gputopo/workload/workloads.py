@@ -1,6 +1,5 @@
 """The networks that gputopo trains: builder, shapes, sizes, costs, training defaults. No TensorFlow."""
 
-import difflib
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -8,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from gputopo.values.errors import UsageError
+from gputopo.values.option import listed, nearest
 from gputopo.workload import networks
 from gputopo.workload.sketch import BlockCost, Layers, Sketch
 
@@ -200,6 +200,6 @@ def require(name: str) -> Workload:
         raise UsageError(
             f"there is no model '{name}'", f"write {meant}, which tensorpack's benchmark calls so"
         )
-    near = difflib.get_close_matches(name.lower(), models, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"the models are: {', '.join(models)}"
+    near = nearest(name, models)
+    hint = f"did you mean {listed(near)}?" if near else f"the models are: {', '.join(models)}"
     raise UsageError(f"there is no model '{name}'", hint)

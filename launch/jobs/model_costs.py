@@ -152,33 +152,42 @@ class Sized(NamedTuple):
 NO_MODEL = Sized()
 
 
-def sized(
-    model: object,
-    environ: Mapping[str, str],
-    *,
-    by_name: Callable[[str, Mapping[str, str]], Workload] = workload_of,
-    by_building: Callable[[Callable[[], Any]], "Workload | int"] | None = None,
-) -> Sized:
+def sized(model: object, environ: Mapping[str, str]) -> Sized:
     """Return the sizes of a model: a name, a number of parameters, a function that builds it, or itself.
 
-    A number is planned for as the nearest model of the table. Raises UsageError for anything else, and for a
-    model that cannot be built.
+    A number is planned for as the nearest model of the table. If TensorFlow has looked for devices, nothing
+    is built: a fork of a process with its threads hangs. Raises UsageError for anything else, and for a model
+    that cannot be built.
     """
     if model is None:
         return NO_MODEL
-    if isinstance(model, str):
-        asked = model_names.read(model)
-        return Sized(asked.attribute) if asked.kind == "network" else Sized(model, by_name(model, environ))
+    if isinstance(model, str) and (asked := model_names.read(model)).kind == "network":
+        return Sized(asked.attribute)
     if isinstance(model, int) and not isinstance(model, bool):
         return _nearest(model)
     if is_built(model):
         return _counted(cost_of(model))
-    if not callable(model):
+    if not isinstance(model, str) and not callable(model):
         raise UsageError(
             f"a model cannot be a {type(model).__name__}",
             "give a name, a number of parameters, or the function that builds a Keras model",
         )
-    return _counted((by_building or in_child)(model))
+    is_stored = isinstance(model, str) and known_workload(model, environ) is not None
+    if not is_stored and of_tensorflow("_physical_devices"):
+        return Sized(says="the costs of the model are not counted, since TensorFlow has started")
+    if isinstance(model, str):
+        return Sized(model, workload_of(model, environ))
+    return _counted(in_child(model))
+
+
+def of_tensorflow(fact: str) -> bool:
+    """Return whether a fact of TensorFlow's context holds; TensorFlow is not loaded and makes no devices.
+
+    `_physical_devices`: it has looked for devices; `_initialized`: it has made them. The public
+    functions that could tell make them.
+    """
+    context = sys.modules.get("tensorflow.python.eager.context")
+    return context is not None and bool(getattr(context.context(), fact))
 
 
 def is_built(model: object) -> bool:

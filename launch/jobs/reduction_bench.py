@@ -31,7 +31,7 @@ from gputopo.launch.spec.env import worker_env
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.job import workers
 from gputopo.launch.supervise.record import Record
-from gputopo.launch.supervise.watchdog import HangLimits
+from gputopo.launch.supervise.watchdog import START_S, HangLimits
 from gputopo.launch.supervise.worker_life import WorkerLimits
 from gputopo.planner.cpu_devices import MAX_CPU_DEVICES
 from gputopo.topology.hops import Groups
@@ -86,6 +86,7 @@ def measure(
     groups: Groups = (),
     progress: Callable[[str, int, int], None] | None = None,
     silence_limit_s: float = SILENCE_LIMIT_S,
+    compiles: bool = False,
     command: Command = worker_command,
 ) -> ReductionTimes:
     """Time the reduction of the model's gradients over GPUs, or over CPU devices where `gpus` is None.
@@ -95,13 +96,17 @@ def measure(
     their indices. `groups`: for the hierarchical method (see `reduction_groups`). `progress` is called before
     each method with its name, its number from 0 and their count. Call it from the main thread.
 
+    `silence_limit_s`: after so long without news a process is ended. `compiles`: not while it starts, as the
+    driver compiles kernels then.
+
     A sample's `source` and `destination` are the set of devices: `gpu:0,1` or `cpu:0,1`; `bytes` are those of
     one replica's gradients. Raises UsageError for an unknown model or method, fewer than two devices, or
     the same one twice.
     """
     chosen = [parse(name).written for name in (METHODS if methods is None else dict.fromkeys(methods))]
     run = _run_spec(model, gpus, cpu_devices)
-    silence = HangLimits(min_s=silence_limit_s, phase_s=silence_limit_s, start_s=silence_limit_s)
+    start_s = START_S if compiles else silence_limit_s
+    silence = HangLimits(min_s=silence_limit_s, phase_s=silence_limit_s, start_s=start_s)
     if visible is None:
         indices = ",".join(map(str, gpus or ()))
         visible = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": indices}

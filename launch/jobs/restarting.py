@@ -175,7 +175,7 @@ def continued(spec: RunSpec, counted: int) -> RunSpec | None:
         return None
     warmup = min(spec.num_warmup_batches, left - 1)
     return msgspec.structs.replace(
-        spec, num_batches=left - warmup, num_warmup_batches=warmup, detect_warmup=False
+        spec, num_batches=left - warmup, num_warmup_batches=warmup, min_warmup_s=0.0
     )
 
 

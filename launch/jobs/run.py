@@ -108,7 +108,7 @@ def trial_of(spec: RunSpec, batch_size: BatchSize) -> RunSpec:
         batch_size=batch_size,
         num_batches=2,
         num_warmup_batches=0,
-        detect_warmup=False,
+        min_warmup_s=None,
         time_budget_s=None,
         lifecycle=Lifecycle(),
         optimization=msgspec.structs.replace(spec.optimization, on_nan="warn"),

@@ -52,7 +52,8 @@ def own_spec(spec: RunSpec, rank: int) -> RunSpec:
         num_batches=None,
         time_budget_s=None,
         max_batches=None,
-        detect_warmup=False,
+        max_error=None,
+        min_warmup_s=0.0,
         optimization=replace(spec.optimization, on_nan="warn"),
         lifecycle=Lifecycle(resume=saved.resume, resume_or_start=saved.resume_or_start),
     )

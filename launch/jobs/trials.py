@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from gputopo.launch.jobs.run import RunJob, WorkerCommand, supervise, worker_command
-from gputopo.launch.spec.prepare import Fallback, without_nccl
+from gputopo.launch.spec.prepare import MIN_WARMUP_S, Fallback, without_nccl
 from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
 from gputopo.launch.spec.target import Target
 from gputopo.launch.supervise import run_folder, signals
@@ -76,9 +76,10 @@ def trial_of(spec: RunSpec, *, counted_s: float = COUNTED_S, num_batches: int | 
         spec,
         num_batches=num_batches,
         time_budget_s=None if num_batches else counted_s,
+        max_error=None,
         max_batches=num_batches or MAX_STEPS,
         num_warmup_batches=min(spec.num_warmup_batches, MAX_WARMUP),
-        detect_warmup=False,
+        min_warmup_s=None if spec.min_warmup_s is None else MIN_WARMUP_S,
         lifecycle=Lifecycle(),
         optimization=msgspec.structs.replace(spec.optimization, on_nan="warn"),  # only its speed is asked for
     )

@@ -12,6 +12,7 @@ from typing import Literal
 
 from gputopo.launch.spec.run_spec import Schedule
 from gputopo.values.errors import UsageError
+from gputopo.values.option import listed, nearest
 from gputopo.workload import workloads as workload
 
 KERAS_PREFIX = "keras:"
@@ -70,20 +71,15 @@ def no_module(name: str) -> UsageError:
 
 def no_attribute(asked: ModelName, missing: str, known: Iterable[str]) -> UsageError:
     """Return the error for a module without the function, `missing` of what is `known`."""
-    near = difflib.get_close_matches(missing, [one for one in known if one[0] != "_"], 3, 0.5)
+    near = nearest(missing, [one for one in known if one[0] != "_"])
     hint = f"did you mean {asked.module}:{near[0]}?" if near else "name one of its functions"
     return UsageError(f"{asked.module} has no '{asked.attribute}'", hint)
 
 
 def no_application(name: str, known: Iterable[str]) -> UsageError:
     """Return the error for a model that is none of the known ones of keras.applications."""
-    names = {one.lower(): one for one in sorted(known)}
-    near = [names[one] for one in difflib.get_close_matches(name.lower(), names, 3, 0.5)]
-    hint = (
-        f"did you mean keras:{' or keras:'.join(near)}?"
-        if near
-        else f"there are: {', '.join(names.values())}"
-    )
+    near = [f"keras:{one}" for one in nearest(name, sorted(known))]
+    hint = f"did you mean {listed(near)}?" if near else f"there are: {', '.join(sorted(known))}"
     return UsageError(f"keras.applications has no model '{name}'", hint)
 
 

@@ -1,12 +1,12 @@
 """The tf.distribute strategies, and the Keras programs, that `--strategy` names. Pure."""
 
-import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from gputopo.values.errors import UsageError
+from gputopo.values.option import listed, nearest
 from gputopo.values.run.plan import CPU_DEVICES, HOST_PS
 
 Kind = Literal["mirrored", "central", "one-device", "multi_worker_mirrored"]
@@ -62,8 +62,8 @@ def read(name: str) -> StrategyName:
     if asked in STRATEGIES:
         return STRATEGIES[asked]
     known = (*STRATEGIES, *METHODS)
-    near = difflib.get_close_matches(asked, known, n=2, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"the strategies are: {', '.join(known)}"
+    near = nearest(asked, known)
+    hint = f"did you mean {listed(near)}?" if near else f"the strategies are: {', '.join(known)}"
     raise UsageError(f"there is no strategy '{name}'", hint)
 
 

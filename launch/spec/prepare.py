@@ -33,18 +33,27 @@ from gputopo.values.run.drill import says as drill_says
 from gputopo.values.run.events import NETWORK, Device, gpu_key
 from gputopo.values.run.plan import CPU_DEVICES, HOST_PS, SPREAD, Candidate, Plan
 
-# On CPU devices the whole command should end within two minutes on two cores: starting TensorFlow, building
-# and tracing need at most about half of that, so the counted steps get 45 s and the warm-up few steps.
-CPU_TIME_BUDGET_S = 45.0
-CPU_MAX_BATCHES = 50
+# On CPU devices counting ends at this relative standard error, or at the latest after so many seconds: runs
+# repeat within 1 to 2% on an idle machine, so more steps tell no more. Ours.
+CPU_MAX_ERROR, CPU_TIME_BUDGET_S = 0.01, 20.0
+CPU_BATCHES = 50  # if the number must be exact
 CPU_WARMUP_BATCHES = 3
 # As tf_cnn_benchmarks: --num_batches 100 and a warm-up of 10.
 GPU_BATCHES = 100
 GPU_WARMUP_BATCHES = 10
-# Between hosts each tensor is a call of its own, about 0.1 ms of processor time on both: gradients up to this
-# many bytes travel together, so many at a time. 16 or 64 of resnet20's 60 gradients at a time are equally
-# fast on two hosts; with 16 each of four hosts adds some of them, so that the path of each is seen. Ours.
-SMALL_BETWEEN_HOSTS = 2**20
+# A warm-up lasts so long at least: after 3 steps in 0.2 s, lenet on two cores is still 5% slower for 1 s.
+MIN_WARMUP_S = 1.0
+# Medians of 3 runs on two cores that other programs used as well: lenet 0.5, resnet20 0.6, alexnet 0.7.
+_XLA_ON_CPU = (
+    "--xla is usually slower on CPU devices: on two cores, three models ran at 0.5 to 0.7 of their speed, "
+    "after compiling for 9 to 44 s."
+)
+# Gradients up to this many bytes are reduced together, up to so many at a time, between hosts and by NCCL.
+# Each tensor between hosts is a call, about 0.1 ms of processor time on both. Each operation of NCCL is a
+# kernel on all GPUs and waits for the one before; MirroredStrategy packs gradients, too. 16 or 64 of the 60
+# gradients of resnet20 at a time are equally fast on two hosts; with 16 each of four hosts adds some, so that
+# the path of each is seen. Not measured on GPUs.
+SMALL_BYTES = 2**20
 SMALL_AT_ONCE = 16
 _DEFAULT_FORMAT: dict[Backend, DataFormat] = {"cpu": "NHWC", "gpu": "NCHW"}  # what is fast on each
 
@@ -169,9 +178,10 @@ def _notes(target: Target, requested: RunSpec, count: int) -> tuple[str, ...]:
         where = f"{does.capitalize()} on {count} GPU{'s' if count > 1 else ''}: {', '.join(map(str, gpus))}."
     stale = ("Weights and gradients are one step old: --staged-vars.",) if requested.exchange.staged else ()
     old = ("Gradients are applied one step late: relaxed consistency.",) if requested.exchange.relaxed else ()
+    xla = (_XLA_ON_CPU,) if requested.precision.xla and target.backend == "cpu" else ()
     noun = "GPU" if target.backend == "gpu" and not target.others else "device"
     drill = (drill_says(requested.drills, noun),) if requested.drills else ()
-    return (*drill, where, *stale, *old)
+    return (*drill, where, *xla, *stale, *old)
 
 
 def _batch_note(spec: RunSpec, planned: tuple[int, ...]) -> tuple[str, ...]:
@@ -191,22 +201,22 @@ def _steps(
     """Return the batch of a device and the number of steps: by count, by time, or all examples."""
     gpu_batch, cpu_batch, _ = model_names.defaults(model)
     on_cpu = requested.backend == "cpu"
-    fixed = not on_cpu or requested.num_batches is not None
-    batches = GPU_BATCHES if requested.num_batches is None else requested.num_batches
+    batches, warmup = (CPU_BATCHES, CPU_WARMUP_BATCHES) if on_cpu else (GPU_BATCHES, GPU_WARMUP_BATCHES)
+    # Hosts must agree, and who saves weights wants to know how long they were trained.
+    exact = bool(requested.num_batches or target.others or requested.lifecycle.checkpoints)
     if requested.task == "eval" and requested.data.folder is not None and requested.num_batches is None:
         counted: dict[str, Any] = {"num_batches": None, "time_budget_s": None, "max_batches": None}
+    elif on_cpu and not exact and requested.task != "eval":
+        counted = {"time_budget_s": CPU_TIME_BUDGET_S, "max_error": CPU_MAX_ERROR, "max_batches": None}
     else:
-        counted = {
-            "num_batches": batches if fixed else None,
-            "time_budget_s": None if fixed else CPU_TIME_BUDGET_S,
-            "max_batches": batches if fixed else CPU_MAX_BATCHES,
-        }
+        number = requested.num_batches or batches
+        counted = {"num_batches": number, "time_budget_s": None, "max_batches": number}
     batch = _cpu_batch(cpu_batch, count) if on_cpu else gpu_batch
+    min_warmup_s = None if "num_warmup_batches" in given else 0.0 if exact else MIN_WARMUP_S
     return {
         "batch_size": _batch(target, requested, given.get("batch_size", batch), count),
-        "num_warmup_batches": given.get(
-            "num_warmup_batches", CPU_WARMUP_BATCHES if on_cpu else GPU_WARMUP_BATCHES
-        ),
+        "num_warmup_batches": given.get("num_warmup_batches", warmup),
+        "min_warmup_s": min_warmup_s,
         **counted,
     }
 
@@ -259,10 +269,13 @@ def _exchange(target: Target, requested: RunSpec) -> Exchange:
     elif choice.all_reduce == "hierarchical" and target.machine is not None and choice.gpus and not groups:
         groups = reduction_groups(target.machine, choice.gpus)
     packs = exchange.repacking or any(name.startswith("agg_small_grads") for name in requested.asked)
-    reduces = requested.task == "train" and choice.all_reduce is not None
-    if target.others and reduces and not packs:
+    if not packs:
+        by_nccl = target.backend == "gpu" and parse(choice.all_reduce or "copy").is_by_nccl
+        reduces = requested.task == "train" and choice.all_reduce is not None
+        together = Exchange(small_bytes=SMALL_BYTES, small_group=SMALL_AT_ONCE)
+        usual = together if reduces and (target.others or by_nccl) else Exchange()
         exchange = msgspec.structs.replace(
-            exchange, small_bytes=SMALL_BETWEEN_HOSTS, small_group=SMALL_AT_ONCE
+            exchange, small_bytes=usual.small_bytes, small_group=usual.small_group
         )
     return msgspec.structs.replace(exchange, ps_spread=choice.ps_device == SPREAD, groups=groups)
 

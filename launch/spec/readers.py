@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.option import nearest, require_choice, shown
@@ -178,29 +177,22 @@ def read_batch(flag: str, text: str) -> dict[str, Any]:
 
 
 def read_alarm(flag: str, text: str) -> str:
-    """Read a command or an http(s) address. Raises UsageError."""
-    if is_address(text):
-        try:
-            named = bool(urlsplit(text).hostname) and urlsplit(text).port != 0
-        except ValueError:
-            named = False
-        if not named:
-            raise UsageError(f"{flag} {shown(text)} names no host", "give an address: https://host/path")
-        return text
+    """Read a command. Raises UsageError."""
+    if text.lower().startswith(("http://", "https://")):
+        post = f"curl -sf -H Content-Type:application/json -d @- {shlex.quote(text)}"
+        raise UsageError(
+            f"{flag} runs a command, and {shown(text)} is a web address",
+            f"use {flag} {shlex.quote(post)}",
+        )
     try:
         words = shlex.split(text)
     except ValueError as error:
         raise UsageError(f"{flag} {shown(text)}: {error}", "quote it as for a shell") from error
     if not words:
-        raise UsageError(f"{flag} names no command: it is empty", "give a command, or an http(s) address")
+        raise UsageError(f"{flag} names no command: it is empty", "give a command")
     if shutil.which(words[0]) is None:
         raise UsageError(
             f"{flag}: there is no program {shown(words[0])}",
             "name one that is on PATH, or its path; it runs without a shell",
         )
     return text
-
-
-def is_address(text: str) -> bool:
-    """Whether a text is a web address, not a command."""
-    return text.lower().startswith(("http://", "https://"))

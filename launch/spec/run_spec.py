@@ -157,12 +157,14 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
     grad_reduce: GradReduce = "mean"
     batch_size: Annotated[BatchSize, read_batch]
     num_batches: int | None = None
-    time_budget_s: float | None = (
-        None  # of counted steps, where `num_batches` is None; None: no limit of time
-    )
+    # Of counted steps, if `num_batches` is None; None: no limit of time.
+    time_budget_s: float | None = None
+    # Relative standard error of the speed at which counting ends before that; None: it does not.
+    max_error: float | None = None
     max_batches: int | None = 100  # None: to the end of the data
     num_warmup_batches: int = 10
-    detect_warmup: bool = False  # it ends by runs.speed.steadiness, `num_warmup_batches` at least
+    # The warm-up lasts so long at least; None: exactly `num_warmup_batches`, and none is found afterwards.
+    min_warmup_s: float | None = 0.0
     data_format: DataFormat = "NHWC"
     learning_rate: float = 0.005
     seed: int = 1234

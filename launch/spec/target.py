@@ -210,7 +210,7 @@ def _without_gpus(machine: Machine, request: Request, why: str, *, require_gpu: 
         if given:
             raise UsageError(
                 f"{option} names GPUs, and there is none: {why}",
-                "--num-gpus N uses N CPU devices; --from FILE rehearses the plan of another machine",
+                f"leave {option} out to use CPU devices",
             )
     if request.num_gpus == "auto":
         why += f", and --num-gpus auto is {CPU_DEVICES} without GPUs"

@@ -1,4 +1,4 @@
-"""`--on-anomaly`: a command or a web address that is told of each anomaly, in a thread of its own.
+"""`--on-anomaly`: a command that is started for each anomaly, in a thread of its own.
 
 Nothing here can delay or end a run: what cannot be delivered is reported once.
 """
@@ -19,7 +19,6 @@ from pathlib import Path
 import msgspec
 
 from gputopo.launch.data.tfrecords import masked_crc
-from gputopo.launch.spec.readers import is_address
 from gputopo.launch.supervise.worker_process import OwnChildren
 from gputopo.probes.processes import kill_group, tethered
 from gputopo.runs.devices import batch_sizes, short_name_of
@@ -37,7 +36,7 @@ from gputopo.values.run.events import (
     Step,
 )
 
-COMMAND_S, WEB_S = 30.0, 10.0  # that one delivery may take; not measured
+COMMAND_S = 30.0  # that one delivery may take; not measured
 LAST_S = 5.0  # that the end of the run waits for what is not delivered yet; not measured
 MAX_WAITING = 100  # of anomalies; a run has a few; not measured
 
@@ -49,9 +48,9 @@ class Alarm:
     """
 
     def __init__(
-        self, target: str, on_problem: Callable[[str], None], ours: OwnChildren | None = None
+        self, command: str, on_problem: Callable[[str], None], ours: OwnChildren | None = None
     ) -> None:
-        self._target = target
+        self._command = command
         self._ours = OwnChildren() if ours is None else ours
         self._on_problem: Callable[[str], None] | None = on_problem
         self._waiting: queue.Queue[Event | None] = queue.Queue(MAX_WAITING)
@@ -83,39 +82,22 @@ class Alarm:
 
     def _report(self) -> None:
         if self._problem is not None and self._on_problem is not None:
-            name = self._target if is_address(self._target) else shlex.split(self._target)[0]
+            name = shlex.split(self._command)[0]
             self._on_problem(f"--on-anomaly {name}: {self._problem}; the run goes on")
             self._on_problem = None
 
     def _deliver(self) -> None:
         while (event := self._waiting.get()) is not None:
             try:
-                message = message_of(event)
-                (self._post if is_address(self._target) else self._call)(message, event)
-            except (OSError, ValueError) as error:  # URLError is an OSError
-                self._problem = self._problem or str(getattr(error, "reason", None) or error)
-
-    def _post(self, message: bytes, event: Event) -> None:
-        import urllib.error
-        import urllib.request
-
-        request = urllib.request.Request(
-            self._target,
-            data=message,
-            method="POST",
-            headers={"Content-Type": "application/json", "User-Agent": "gputopo"},
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=WEB_S) as answer:
-                answer.read(1)
-        except urllib.error.HTTPError as error:
-            raise OSError(f"the server answered {error.code}") from error
+                self._call(message_of(event), event)
+            except (OSError, ValueError) as error:
+                self._problem = self._problem or str(error)
 
     def _call(self, message: bytes, event: Event) -> None:
         with self._ours.starting:
             # Tethered, since the thread may block the signals that a program expects.
             self._running = process = subprocess.Popen(
-                tethered(shlex.split(self._target)),
+                tethered(shlex.split(self._command)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

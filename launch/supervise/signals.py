@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 
 Handler = Callable[[int, FrameType | None], None]
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class EndedError(BaseException):
-    """SIGTERM or SIGHUP came (KeyboardInterrupt: SIGINT). `number`: which."""
+    """SIGTERM, SIGHUP or SIGQUIT came (KeyboardInterrupt: SIGINT). `number`: which."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -50,12 +50,12 @@ def take(came: int) -> list[int]:
 
 @contextlib.contextmanager
 def raised() -> Iterator[None]:
-    """Raise EndedError at SIGTERM and SIGHUP, as KeyboardInterrupt at SIGINT, except within `caught`."""
+    """Raise EndedError at SIGTERM, SIGHUP or SIGQUIT, as KeyboardInterrupt at SIGINT, but not in `caught`."""
 
     def end(signum: int, _: FrameType | None) -> None:
         raise EndedError(signum)
 
-    with _handled((signal.SIGTERM, signal.SIGHUP), end):
+    with _handled(ENDING[1:], end):
         yield
 
 

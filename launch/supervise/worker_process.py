@@ -71,15 +71,17 @@ FIRST_BYTES, LAST_BYTES = 8 * 2**20, 8 * 2**20
 
 
 class WorkerOutput:
-    """The bytes of the worker's stdout and stderr, which share a pipe. Nothing here can fail a run."""
+    """What a process prints: its last lines, and a log of all of it. Nothing here can fail a run."""
 
-    def __init__(self, path: Path) -> None:
-        """Open the log; without it where the disk refuses."""
-        self._lines: collections.deque[bytes] = collections.deque(maxlen=LINES)
+    def __init__(self, path: Path | None = None, *, lines: int = LINES) -> None:
+        """Keep so many last lines, and open the log, if there is to be one and the disk does not refuse."""
+        self._lines: collections.deque[bytes] = collections.deque(maxlen=lines)
         self._open_line = b""
         self._handle: int | None = None
         self._size = 0
         self._left_out = 0
+        if path is None:
+            return
         with contextlib.suppress(OSError):
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
             self._size = os.fstat(self._handle).st_size
@@ -89,7 +91,7 @@ class WorkerOutput:
         self._write(data)
         *whole, rest = (self._open_line + data).split(b"\n")
         lines = [line for line in whole if not _CHATTER.search(line)]
-        self._lines.extend(line[:LINE_BYTES] for line in lines[-LINES:])
+        self._lines.extend(line[:LINE_BYTES] for line in lines)
         self._open_line = rest[:LINE_BYTES]
 
     @property
@@ -97,7 +99,7 @@ class WorkerOutput:
         """The last lines, also one that is not ended yet; of a line that was rewritten, its last form."""
         lines = [*self._lines, self._open_line]
         shown = [line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace").rstrip() for line in lines]
-        return tuple(line for line in shown if line)[-LINES:]
+        return tuple(line for line in shown if line)[-(self._lines.maxlen or 0) :]
 
     def close(self) -> None:
         """Close the log."""

@@ -12,7 +12,7 @@ import numpy as np
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.stepper import Emit, Observer, StepOutcome, Stepper, Stopped
-from gputopo.runs.speed import MAX_STEPS, steady_from
+from gputopo.runs.speed import RunningThroughput, time_left_s
 from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.events import (
     LossNotFinite,
@@ -23,7 +23,8 @@ from gputopo.values.run.events import (
     WarmupDone,
 )
 
-_LOOK_EVERY = 10  # steps of a warm-up between two searches for a steady state, each of which takes a few ms
+MAX_WARMUP = 1000  # steps of a warm-up that lasts for a time: of 1 ms they take a second
+LOOKS = 10  # the error of the speed is looked at again after a tenth more steps, as a look may take ms
 Scales = tuple[tuple[float, ...], tuple[int, ...]]
 """Loss scales, and the steps skipped by each: one for all towers, or one per independent tower."""
 
@@ -53,7 +54,8 @@ class Loop:
         self._stopped = stopped
         self._warmup = longest_warmup(spec)
         self._warmup_seconds: list[float] = []
-        self._counted_seconds: list[float] = []
+        self._running = RunningThroughput()
+        self._next_look = 0  # counted steps
         self.trained = trained
 
     def run(self) -> bool:
@@ -96,7 +98,7 @@ class Loop:
         self._taken(number, seconds, outcome)
 
     def _warm_up(self) -> None:
-        """Take the uncounted steps: so many, or until their times are steady."""
+        """Take the uncounted steps: so many, and for so long."""
         if not self._warmup:
             return
         while not is_warm(self._spec, self._warmup_seconds):
@@ -114,24 +116,31 @@ class Loop:
         self._emit(WarmupDone(time_s=time.time(), steps=len(seconds), seconds=sum(seconds)))
 
     def _counted_steps(self, *, already: int = 0) -> bool:
-        """Take the counted steps: so many, as many as fit into the time budget, or to the end of the data.
+        """Take the counted steps: so many, until the speed is known, for a time, or to the end of the data.
 
         `already`: how many of them belong to the warm-up. Return True if the data ended first.
         """
         spec = self._spec
         limit = math.inf if spec.batch_limit is None else spec.batch_limit - already
-        budget_s = spec.time_budget_s if spec.num_batches is None else None
-        began = time.perf_counter() - sum(self._counted_seconds)
-        while (done := len(self._counted_seconds)) < limit and not self._stopped():
-            if budget_s is not None and done:
-                used = time.perf_counter() - began
-                if used + used / done > budget_s:
-                    return False
+        began = time.perf_counter() - self._running.seconds
+        while (done := self._running.steps) < limit and not self._stopped():
+            if spec.num_batches is None and self._is_enough(done, time.perf_counter() - began):
+                return False
             try:
                 self._one(done + 1)
             except StopIteration:
                 return True
         return False
+
+    def _is_enough(self, done: int, used_s: float) -> bool:
+        """Whether counting ends by time or error; no step begins that would go beyond the limit of time."""
+        budget_s, max_error = self._spec.time_budget_s, self._spec.max_error
+        if budget_s is not None and done and used_s / done > time_left_s(budget_s, max_error, done, used_s):
+            return True
+        if max_error is None or done < self._next_look:
+            return False
+        self._next_look = done + done // LOOKS
+        return self._running.is_known_to(max_error)
 
     def _one(self, number: int) -> None:
         for observer in self._observers:
@@ -143,8 +152,10 @@ class Loop:
     def _taken(self, number: int, seconds: float, outcome: StepOutcome) -> None:
         """Record a step that was taken."""
         self.trained += 1
-        (self._warmup_seconds if number < 1 else self._counted_seconds).append(seconds)
+        if number < 1:
+            self._warmup_seconds.append(seconds)
         event = self._event(number, seconds, outcome)
+        self._running.add(event)
         self._emit(event)
         for observer in self._observers:
             observer.after(event, outcome)
@@ -174,22 +185,18 @@ class Loop:
 
 
 def longest_warmup(spec: RunSpec) -> int:
-    """Return the maximum number of warm-up steps; a detected warm-up may end earlier."""
-    min_steps = spec.num_warmup_batches
-    return max(min_steps, MAX_STEPS) if spec.detect_warmup else min_steps
+    """Return the maximum number of warm-up steps; one that lasts for a time may have fewer."""
+    return max(spec.num_warmup_batches, MAX_WARMUP) if spec.min_warmup_s else spec.num_warmup_batches
 
 
 def is_warm(spec: RunSpec, seconds: Sequence[float]) -> bool:
     """Return whether a warm-up whose steps took these seconds, in order, is over.
 
-    It is after so many steps, or once their times are steady. The first one compiles and is not judged.
+    It has so many steps, and lasts so long after the first one, which compiles.
     """
-    done = len(seconds)
-    if done < spec.num_warmup_batches:
+    if len(seconds) < spec.num_warmup_batches:
         return False
-    if done >= longest_warmup(spec):
-        return True
-    return done % _LOOK_EVERY == 1 and steady_from(seconds[1:]) is not None
+    return len(seconds) >= longest_warmup(spec) or sum(seconds[1:]) >= (spec.min_warmup_s or 0.0)
 
 
 class LossError(GputopoError):

@@ -62,6 +62,17 @@ def _onednn() -> dict[str, str]:
     return {} if value is None else {"onednn": "on" if value.lower() in ("1", "true") else "off"}
 
 
+def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """Return the flags of the CPU, as far as oneDNN may use them; empty if they are not known."""
+    if _onednn().get("onednn") == "off":
+        return frozenset()
+    try:
+        lines = cpuinfo.read_text(errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(next((line for line in lines if line.startswith("flags")), "").split())
+
+
 def own_commit() -> str | None:
     """Return the commit of the checkout that this package lies in, None if it is installed elsewhere."""
     root = Path(__file__).resolve().parents[2]

@@ -110,11 +110,12 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], came: Sequence[int]) -> 
             ExitCode.HARDWARE,
         )
     from gputopo.launch.models import models
+    from gputopo.launch.spec.rules import bf16_remark
     from gputopo.launch.train.loop import LossError
     from gputopo.launch.train.placement import devices
     from gputopo.launch.train.placement.timing import joined_fastest
     from gputopo.launch.train.training import WorkerStart
-    from gputopo.launch.train.versions import worker_versions
+    from gputopo.launch.train.versions import cpu_flags, worker_versions
 
     import_s = time.perf_counter() - began
     try:
@@ -132,7 +133,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], came: Sequence[int]) -> 
                 models.build(spec.model, spec),
                 spec,
                 emit,
-                start=WorkerStart(import_s, versions, says),
+                start=WorkerStart(import_s, versions, (*says, *bf16_remark(spec, cpu_flags()))),
                 **options,
             )
         emit(_memory_peak(spec))

@@ -1,9 +1,10 @@
 """Runs the user's program on the planned GPUs: terminal, signals, exit code, and what it leaves behind.
 
-The program stays in the launcher's process group and gets its stdin, stdout and stderr, so what reads keys or
-draws on the terminal works as without gputopo. If the launcher is killed, the program gets SIGTERM. The
-launcher becomes the parent of what the program leaves behind (see `supervise.child.adopting`), also of
-processes with a session of their own.
+The program stays in the launcher's process group and gets its stdin and stdout, so what reads keys or draws
+on the terminal works as without gputopo; for its stderr see `error_output`. If the launcher is killed by
+SIGKILL, the kernel kills the program's own process, whatever it ignores. The launcher becomes the parent of
+what the program leaves behind (see `supervise.worker_process.adopting`), also of processes with a session of
+their own.
 """
 
 import contextlib
@@ -17,14 +18,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from types import TracebackType
-from typing import Self
 
 from gputopo.launch.failure import signal_name
 from gputopo.launch.jobs.claims import held_handles
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.cgroup import oom_kills
-from gputopo.launch.supervise.worker_process import OwnChildren, adopting
+from gputopo.launch.supervise.worker_process import LINES, OwnChildren, adopting
+from gputopo.launch.user_program.error_output import ErrorOutput, known_cause
 from gputopo.probes.processes import tethered
 from gputopo.values.errors import ExitCode, UsageError
 from gputopo.values.run.events import RankFailed
@@ -32,6 +32,9 @@ from gputopo.values.run.events import RankFailed
 _STOPS_WAITING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PASSED_ON = (*_STOPS_WAITING, signal.SIGUSR1, signal.SIGUSR2)
 # Seconds, not measured on hardware.
+# For what ends by itself when the program has, as the resource tracker of multiprocessing: chosen because
+# that takes some ms on an idle host
+LEFT_S = 2.0
 ONE_REQUEST_S = 0.05  # Slurm, systemd and timeout(1) signal many processes one after another, within a few ms
 TERM_S = 5.0  # between SIGTERM and SIGKILL of what is left
 KILL_S = 10.0  # until a process that was killed is given up as stuck in a driver call
@@ -47,6 +50,7 @@ class ProgramEnd:
     status: int  # as subprocess has it, -n for signal n
     passed: frozenset[int] = frozenset()  # signals that came for it
     out_of_memory: bool = False  # SIGKILL, while the kernel's count of such kills rose
+    last_lines: tuple[str, ...] = ()  # of its stderr, as far as they are read
     left: str | None = None  # processes that it left behind, in words
     stopped: int | None = None  # exit code for which it was ended: it hung, or the run failed elsewhere
 
@@ -60,6 +64,7 @@ class ProgramEnd:
 
 # The kind of failure by the signal that came for the program, as for a worker.
 STOPPED = {2: "interrupted", 15: "terminated", 1: "terminated", 3: "terminated"}
+_OWN_OUTPUT = "its own output shows why"
 
 
 def failure_of(command: str, ending: ProgramEnd, *, time_s: float) -> RankFailed | None:
@@ -67,23 +72,41 @@ def failure_of(command: str, ending: ProgramEnd, *, time_s: float) -> RankFailed
     if ending.status == 0:
         return None
     name = PurePath(command).name
-    came = next((STOPPED[number] for number in sorted(ending.passed) if number in STOPPED), None)
+    came = sorted(ending.passed & STOPPED.keys())
     signum = -ending.status if ending.status < 0 else None
     sent = None if signum is None else signal_name(signum)
-    if came is not None:
-        by = ", ".join(signal_name(number) for number in sorted(ending.passed) if number in STOPPED)
-        kind, cause, remedy = came, f"{name} was stopped by {by}", "start it again"
+    if came:
+        by = ", ".join(map(signal_name, came))
+        kind, cause, remedy = STOPPED[came[0]], f"{name} was stopped by {by}", "start it again"
     elif ending.out_of_memory:
-        kind, cause = "out_of_memory", f"{name} was killed by SIGKILL: the kernel had no memory left"
+        kind = "out_of_memory"
+        cause = f"{name} was killed by SIGKILL: the kernel's count of out-of-memory kills rose during the run"
         remedy = "make its batches, or what it holds in memory, smaller"
     elif signum is not None:
         kind, cause = "killed", f"{name} was killed by {sent}"
         remedy = "look for who sent it: the program itself, the batch system, an administrator, `dmesg`"
     else:
-        kind, cause = "error", f"{name} ended with exit code {ending.status}"
-        remedy = "its own output shows why"
-    exit_code = ending.exit_code or int(ExitCode.HARDWARE)
-    return RankFailed(time_s=time_s, kind=kind, cause=cause, remedy=remedy, exit_code=exit_code, signal=sent)
+        kind, cause, remedy = "error", f"{name} ended with exit code {ending.status}", _OWN_OUTPUT
+    known = None if came or ending.out_of_memory else known_cause(ending.last_lines)
+    if known is not None:
+        cause, remedy = f"{cause}: {known[0]}", known[1] or remedy
+    return RankFailed(
+        time_s=time_s,
+        kind=kind,
+        cause=cause,
+        remedy=remedy,
+        exit_code=ending.exit_code or int(ExitCode.HARDWARE),
+        signal=sent,
+        last_lines=ending.last_lines[-LINES:],
+    )
+
+
+def failure_lines(failure: RankFailed) -> Iterator[str]:
+    """Yield what is shown of a failure at the end; SIGPIPE is the end of `| head`. Pure."""
+    if failure.kind != "hung" and failure.signal != "SIGPIPE":  # that it hung was shown when it was noticed
+        yield failure.cause
+        if failure.remedy != _OWN_OUTPUT:
+            yield failure.remedy
 
 
 class ProgramStop:
@@ -128,49 +151,52 @@ def run_program(
     report: Say = lambda line: None,
     ours: OwnChildren | None = None,
     stop: ProgramStop | None = None,
+    errors: ErrorOutput | None = None,
     on_end: Callable[[ProgramEnd], None] = lambda ending: None,
     count_oom_kills: Callable[[], int | None] = oom_kills,
 ) -> ProgramEnd:
     """Run a program to its end. Main thread only. Raises UsageError if the program is not there.
 
     SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on, but not those that were sent to the
-    whole group, by the terminal or by a process: the program has had them. `report` gets a line for a signal
-    that ended the program, and for processes that it left behind, which are ended. `ours`: children that
-    other threads start meanwhile. `stop`: where one asks for the end of a program that hangs: it and its
-    descendants get SIGTERM, and SIGKILL after some seconds. `on_end` is called as soon as the program has
-    ended, before what it left behind is.
+    whole group, by the terminal or by a process: the program has had them. `report` gets a line for processes
+    that it left behind, which are ended. `ours`: children that other threads start meanwhile. `stop`: where
+    one asks for the end of a program that hangs: it and its descendants get SIGTERM, and SIGKILL after some
+    seconds. `errors`: what passes on its stderr. `on_end` is called as soon as the program has ended, before
+    what it left behind is.
     """
     check_program(command, environment)
     kills_before = count_oom_kills()
     ours = OwnChildren() if ours is None else ours
     stop = ProgramStop() if stop is None else stop
+    errors = ErrorOutput() if errors is None else errors
     ours.add(*_children(os.getpid()))
     with signals.caught(*_PASSED_ON, signal.SIGCHLD) as came, adopting():
         with signals.blocked(_PASSED_ON):  # in the witness, and in the program until it is one
             witness = _Witness(ours)
             process = subprocess.Popen(
-                tethered(list(command), signal.SIGTERM),
+                tethered(list(command)),
                 env=dict(environment),
-                pass_fds=held_handles(os.environ),  # a program that outlives this process holds its GPUs
+                pass_fds=held_handles(os.environ),  # what outlives this process holds its GPUs
+                stdout=errors.stdout,
+                stderr=errors.stderr,
             )
-            killer = _killer_of(process.pid, ours)
-        with witness, killer:
+        with contextlib.closing(witness), contextlib.closing(errors):
+            errors.program_started()
             passed = _passed_on(process.pid, witness, came, ours, stop)
-        stopped = stop.exit_code if stop.over() else None
-        if stopped is not None:
-            stuck = end_descendants(ours, came, program=process.pid)
-            _report_stuck(stuck, report)
-            if any(one.pid == process.pid for one in stuck):
-                process.returncode = -signal.SIGKILL  # there is no end to wait for
-        status = process.wait()
-        kills_after = count_oom_kills()
-        kills = 0 if kills_before is None or kills_after is None else kills_after - kills_before
-        killed = -status == signal.SIGKILL and kills > 0 and stopped is None
-        ending = ProgramEnd(status, frozenset(passed), killed, stopped=stopped)
-        on_end(ending)
-        if stopped is None and -status not in (0, signal.SIGPIPE, *passed) and status < 0:
-            report(_killed(command[0], -status, kills))
-        return replace(ending, left=_end_leftovers(command[0], ours, came, report))
+            stopped = stop.exit_code if stop.over() else None
+            if stopped is not None:
+                stuck = end_descendants(ours, came, program=process.pid)
+                _report_stuck(stuck, report)
+                if any(one.pid == process.pid for one in stuck):
+                    process.returncode = -signal.SIGKILL  # there is no end to wait for
+            status = process.wait()
+            errors.program_ended(came)
+            kills_after = count_oom_kills()
+            kills = 0 if kills_before is None or kills_after is None else kills_after - kills_before
+            killed = -status == signal.SIGKILL and kills > 0 and stopped is None
+            ending = ProgramEnd(status, frozenset(passed), killed, errors.last_lines, stopped=stopped)
+            on_end(ending)
+            return replace(ending, left=_end_leftovers(command[0], ours, came, report))
 
 
 def _passed_on(
@@ -191,24 +217,6 @@ def _passed_on(
             with contextlib.suppress(ProcessLookupError):
                 os.kill(program, number)
     return passed
-
-
-@contextlib.contextmanager
-def _killer_of(program: int, ours: OwnChildren) -> Iterator[None]:
-    """Have a shell that kills a program that ignores SIGTERM some seconds after this process is killed.
-
-    The shell is in the program's folder of /proc, which is empty once it has ended, whoever has its number.
-    """
-    script = f'cd "/proc/$1" || exit; read -r line; sleep {TERM_S:g}; [ -e stat ] && kill -KILL "$1"'
-    nowhere = subprocess.DEVNULL
-    with subprocess.Popen(
-        ["sh", "-c", script, "sh", str(program)], stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere
-    ) as shell:
-        ours.add(shell.pid)
-        try:
-            yield
-        finally:
-            shell.kill()
 
 
 class _Witness:
@@ -239,22 +247,15 @@ class _Witness:
         pending = next(line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd:"))
         if not int(pending, 16) >> (number - 1) & 1:
             return False
-        self._end()
+        self.close()
         with signals.blocked(_PASSED_ON):  # a pending signal stays: a new one has none
             self._start()
         return True
 
-    def _end(self) -> None:
+    def close(self) -> None:
+        """End it."""
         self._process.kill()
         self._process.communicate()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        self._end()
 
 
 def _is_of_our_group(pid: int) -> bool:
@@ -263,16 +264,14 @@ def _is_of_our_group(pid: int) -> bool:
     return True
 
 
-def _killed(name: str, signum: int, kills: int) -> str:
-    words = f"{name} was killed by {signal_name(signum)}"
-    if signum == signal.SIGKILL and kills > 0:
-        return f"{words}: the kernel's count of out-of-memory kills rose during the run"
-    return words
-
-
 def _end_leftovers(name: str, ours: OwnChildren, came: int, report: Say) -> str | None:
-    """Report, end and return the processes that the program left behind."""
-    left = descendants(ours)
+    """Report, end and return the processes that the program left behind and that do not end by themselves."""
+    deadline = time.monotonic() + LEFT_S
+    while left := descendants(ours):
+        numbers = _waited(came, deadline - time.monotonic())
+        _reap(ours, None)
+        if not numbers or {*numbers}.intersection(_STOPS_WAITING):
+            break
     if not left:
         return None
     named = ", ".join(map(str, left))

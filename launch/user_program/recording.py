@@ -22,8 +22,9 @@ from gputopo.launch.supervise.record import EventRecord
 from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.launch.supervise.sampling import EventQueue, RunSampler, sampled
 from gputopo.launch.supervise.watchdog import HangLimits, Watchdog, process_words
-from gputopo.launch.supervise.worker_process import OwnChildren, process_state
+from gputopo.launch.supervise.worker_process import LINES, OwnChildren, process_state
 from gputopo.launch.throughput import STACKS_SIGNAL, Report, StepsEnded
+from gputopo.launch.user_program.error_output import ErrorOutput, known_cause
 from gputopo.launch.user_program.program import STOPPED, ProgramEnd, ProgramStop, descendants, failure_of
 from gputopo.launch.user_program.steps import HOLD_S, InOrder, Joined, StepPipe
 from gputopo.values.errors import ExitCode
@@ -42,7 +43,7 @@ class StallWatch:
     """Follows the reports of a program and asks for its end when it hangs. Times: of a monotonic clock.
 
     `who`: the program, in words. `stacks`: the file that its processes write their stacks to, if any.
-    `ours`: the children of this process that are not the program's.
+    `ours`: the children of this process that are not the program's. `errors`: the program's stderr.
     """
 
     def __init__(
@@ -51,12 +52,13 @@ class StallWatch:
         who: str,
         stop: ProgramStop,
         ours: OwnChildren,
+        errors: ErrorOutput,
         *,
         stacks: Path | None,
         now_s: float,
     ) -> None:
         self._watchdog = Watchdog(patience, now_s, who)
-        self._stop, self._ours, self._stacks = stop, ours, stacks
+        self._stop, self._ours, self._errors, self._stacks = stop, ours, errors, stacks
         self._notice_s: float | None = now_s + patience.min_s  # when it is noticed that there is no step
         self._stepping: set[int] = set()  # the processes that take steps
         self._sample: Sample | None = None
@@ -106,18 +108,23 @@ class StallWatch:
         self._stepping.clear()
         if not self._stop.ask():
             return None
+        lines = self._errors.last_lines
+        known, remedy = known_cause(lines) or (None, None)
+        if known is not None:
+            words.append(f"its stderr reports {known}")
         where = (
             "stacks.log in the run folder has the stacks of its Python threads"
             if written
             else "it wrote no stacks"
         )
+        longer = "if a step, an evaluation or a checkpoint may take that long, give more to --stall-timeout"
         return RankFailed(
             time_s=time.time(),
             kind="hung",
             cause="; ".join(filter(None, [verdict, *words, gpu_words(self._sample)])),
-            remedy=f"{where}; where a step, an evaluation or a checkpoint may take that long, "
-            "give more to --stall-timeout",
+            remedy=remedy or f"{where}; {longer}",
             exit_code=int(ExitCode.HARDWARE),
+            last_lines=lines[-LINES:],
         )
 
     def unwatched(self) -> Noticed | None:

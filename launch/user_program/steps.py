@@ -18,6 +18,7 @@ import msgspec
 
 from gputopo.launch.spec.job_spec import MAX_PROCESSES
 from gputopo.launch.throughput import (
+    EXAMPLES,
     MAX_REPORT_BYTES,
     Report,
     StepDone,
@@ -34,6 +35,8 @@ MAX_AHEAD = 8
 # stuck. Of thousands of steps a second a pipe has tens of ms of one process alone; not measured
 GONE_STEPS, GONE_S = 200, 1.0
 
+NO_COST = 0.05  # share of the speed: less that first steps of epochs cost is not reported; not measured
+
 _Place = tuple[int, int]  # a process: host and pid
 
 
@@ -41,7 +44,6 @@ class _Process:
     def __init__(self) -> None:
         self.waiting: deque[StepDone] = deque()
         self.ended = False
-        self.number: int | None = None  # of its latest step
         self.heard_s = 0.0
 
     def take(self) -> list[StepDone]:
@@ -63,7 +65,10 @@ class Joined:
         self._processes: dict[_Place, _Process] = {}
         self._number = 0
         self._warmup_steps, self._warmup_s = 0, 0.0
-        self._lost = 0  # steps whose reports did not come
+        self._late = 0  # steps that were reported with a later one
+        # Of the counted steps, those that are the first after a `begin` apart.
+        self._images, self._seconds = [0, 0], [0.0, 0.0]
+        self._unit = EXAMPLES
 
     def add(self, report: Report, time_s: float, host: int = 0) -> Iterator[Step | WarmupDone]:
         """Add a report and return the steps that are complete with it. `time_s`: when it came, epoch."""
@@ -72,12 +77,12 @@ class Joined:
             if place in self._processes:
                 self._processes[place].ended = True
         elif report.step == 1:
+            self._unit = report.unit
             yield from self._first(place, report, time_s)
         elif (process := self._process(place)) is not None:
             process.waiting.append(report)
-            if process.number is not None:
-                self._lost += max(0, report.step - process.number - 1)
-            process.number, process.heard_s = report.step, time_s
+            self._late += report.steps - 1
+            process.heard_s = time_s
             if len(process.waiting) > GONE_STEPS:
                 self._processes = {
                     place: one
@@ -87,17 +92,25 @@ class Joined:
         yield from self._complete(time_s)
 
     def finish(self, time_s: float) -> Iterator[Step | WarmupDone | Noticed]:
-        """Return what is left, and notices of what was lost or not reported: no process reports more."""
+        """Return what is left, and notices of what limits the figures: no process reports more."""
         for process in self._processes.values():
             process.ended = True
         yield from self._complete(time_s)
-        if self._lost:
-            says = f"{self._lost:,} steps were reported faster than they could be recorded, and are left out."
+        if self._late:
+            says = f"{self._late:,} steps came faster than they could be reported, and count with later ones."
             yield Noticed(time_s=time_s, says=says)
         silent = [name for host, name in enumerate(self._hosts) if host not in self._heard]
         if self._heard and silent:
-            says = f"No step was reported on {listed(silent, 'and')}: images/sec is that of the other hosts."
+            where = listed(silent, "and")
+            says = f"No step was reported on {where}: {self._unit}/sec is that of the other hosts."
             yield Noticed(time_s=time_s, says=says)
+        (images, _), (seconds, of_first_s) = self._images, self._seconds
+        share = of_first_s / (seconds + of_first_s) if seconds else 0.0
+        if sum(self._images) < images / (1 - share) * (1 - NO_COST):
+            says = (
+                f"Steps that begin an epoch or follow a pause took {share:.0%} of the time: without them it "
+            )
+            yield Noticed(time_s=time_s, says=f"{says}is {images / seconds:.4g} {self._unit}/sec.")
 
     def _process(self, place: _Place) -> _Process | None:
         if place not in self._processes:
@@ -111,7 +124,7 @@ class Joined:
         process = self._process(place)
         if process is None:
             return
-        process.ended, process.number, process.heard_s = False, 1, time_s
+        process.ended, process.heard_s = False, time_s
         if not others:  # those of further processes are the same step
             self._warmup_steps += 1
             self._warmup_s += report.seconds
@@ -125,10 +138,16 @@ class Joined:
             if not self._processes or not all(one.waiting for one in self._processes.values()):
                 return
             if not self._number:
-                yield WarmupDone(time_s=time_s, steps=self._warmup_steps, seconds=self._warmup_s)
+                yield WarmupDone(
+                    time_s=time_s, steps=self._warmup_steps, seconds=self._warmup_s, unit=self._unit
+                )
             self._number += 1
             taken = {place: one.take() for place, one in self._processes.items()}
-            yield _step(taken, self._number, self._towers, time_s)
+            step = _step(taken, self._number, self._towers, time_s)
+            is_first = any(one.after_begin for steps in taken.values() for one in steps)
+            self._images[is_first] += step.images
+            self._seconds[is_first] += step.seconds
+            yield step
 
 
 def _step(

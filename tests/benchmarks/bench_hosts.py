@@ -21,7 +21,7 @@ from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.jobs.serving import own_spec, server_command
 from gputopo.launch.spec.job_spec import Server
 from gputopo.launch.spec.names import device_name
-from gputopo.launch.spec.prepare import SMALL_AT_ONCE, SMALL_BETWEEN_HOSTS
+from gputopo.launch.spec.prepare import SMALL_AT_ONCE, SMALL_BYTES
 from gputopo.launch.spec.run_spec import Exchange, RunSpec, Runtime
 from gputopo.values import schema
 from gputopo.values.run.events import Device, Step, read_events
@@ -63,9 +63,7 @@ def spec_of(model: str, batch: int, *, hosts: int) -> RunSpec:
         backend="cpu",
         variable_update="replicated",
         all_reduce="copy",
-        exchange=Exchange(small_bytes=SMALL_BETWEEN_HOSTS, small_group=SMALL_AT_ONCE)
-        if hosts == 2
-        else Exchange(),
+        exchange=Exchange(small_bytes=SMALL_BYTES, small_group=SMALL_AT_ONCE) if hosts == 2 else Exchange(),
         batch_size=batch,
         num_batches=STEPS.get(model, 10),
         num_warmup_batches=3,

@@ -102,7 +102,9 @@ def recall(runs: int, seed: int) -> None:
                 off: list[float] = []
                 bounds: list[float] = []
                 for run in range(seed, seed + runs):
-                    trainer = replace(EVEN[name], slow={1: slower(percent)}, devices=gpu_devices((2, 4, 8)[run % 3]))
+                    trainer = replace(
+                        EVEN[name], slow={1: slower(percent)}, devices=gpu_devices((2, 4, 8)[run % 3])
+                    )
                     found = judged(trainer, steps, run)
                     slow, rest = found.devices[1], [one for one in found.devices if one.tower != 1]
                     named += slow.word == SLOW_WORD
@@ -138,7 +140,10 @@ def stalled(runs: int, seed: int) -> None:
                 for one in found.devices:
                     words[f"others {one.word}"] += one.tower != 1
             cells = (SLOW_WORD, EVEN_WORD, "bound", f"others {SLOW_WORD}", f"others {EVEN_WORD}")
-            print(f"| {times} times every {every} | {steps} | {' | '.join(str(words[one]) for one in cells)} |", flush=True)
+            print(
+                f"| {times} times every {every} | {steps} | {' | '.join(str(words[one]) for one in cells)} |",
+                flush=True,
+            )
 
 
 def _stalling(times: float, every: int, seed: int) -> Factor:

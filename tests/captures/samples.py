@@ -80,58 +80,6 @@ NCCL = """\
 </system>
 """
 
-
-def _hwloc_gpu(address: str, number: int) -> str:
-    return f"""\
-          <object type="PCIDev" gp_index="{20 + number}" pci_busid="{address}" pci_type="0300 [10de:1b81] [0000:0000] a1" pci_link_speed="15.753846">
-            <object type="OSDev" gp_index="{30 + number}" name="nvml{number}" osdev_type="1"><info name="GPUModel" value="GeForce GTX 1070"/></object>
-            <object type="OSDev" gp_index="{40 + number}" name="cuda{2 - number}" osdev_type="5"><info name="CUDAGlobalMemorySize" value="8304640"/><info name="CUDAGlobalMemorySize" value="8304640 KiB"/></object>
-          </object>
-"""
-
-
-def _hwloc_bridge(address: str, inside: str) -> str:
-    return (
-        f'        <object type="Bridge" bridge_type="1-1" pci_busid="{address}" '
-        f'pci_type="0604 [10b5:8747] [0000:0000] ca" pci_link_speed="15.753846">\n{inside}        </object>\n'
-    )
-
-
-def _hwloc_package(number: int, mask: str, bridge: str, inside: str) -> str:
-    return f"""\
-    <object type="Package" os_index="{number}" cpuset="{mask}" nodeset="0x0000000{number + 1}" gp_index="{2 + number}">
-      <info name="CPUModel" value="Invented CPU"/>
-      <object type="NUMANode" os_index="{number}" cpuset="{mask}" nodeset="0x0000000{number + 1}" local_memory="68719476736"/>
-      <object type="Core" os_index="0"><object type="PU" os_index="{4 * number}"/><object type="PU" os_index="{4 * number + 1}"/></object>
-      <object type="Bridge" bridge_type="0-1" bridge_pci="{bridge}">
-{inside}      </object>
-    </object>
-"""
-
-
-_BOARD = _hwloc_bridge(
-    "0000:00:02.0",
-    _hwloc_bridge(
-        "0000:03:00.0",
-        _hwloc_bridge("0000:04:08.0", _hwloc_gpu(GPUS[0], 0))
-        + _hwloc_bridge("0000:04:10.0", _hwloc_gpu(GPUS[1], 1)),
-    ),
-)
-_OTHER = _hwloc_bridge("0000:80:02.0", _hwloc_gpu(GPUS[2], 2)) + _hwloc_bridge(
-    "0000:80:03.0",
-    f'          <object type="PCIDev" pci_busid="{NIC}" pci_type="0207 [15b3:1013] [0000:0000] 00" pci_link_speed="0">'
-    '<object type="OSDev" name="mlx5_0" osdev_type="3"><info name="NodeGUID" value="0"/></object></object>\n',
-)
-HWLOC = (
-    '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE topology SYSTEM "hwloc2.dtd">\n<topology version="2.0">\n'
-    '  <object type="Machine" os_index="0" cpuset="0x000000ff" nodeset="0x00000003">\n'
-    '    <info name="OSRelease" value="6.1.0-test"/>\n    <info name="HostName" value="secret-host"/>\n'
-    + _hwloc_package(0, "0x0000000f", "0000:[00-06]", _BOARD)
-    + _hwloc_package(1, "0x000000f0", "0000:[80-86]", _OTHER)
-    + "  </object>\n"
-    "</topology>\n"
-)
-
 LSPCI_TREE = """\
 -+-[0000:80]-+-02.0-[85]--+-00.0  NVIDIA Corporation GP104 [GeForce GTX 1070]
  |           |            \\-00.1  NVIDIA Corporation GP104 High Definition Audio Controller
@@ -283,7 +231,6 @@ ALL = {
     "nvidia-smi": OVERVIEW,
     "topo": TOPO,
     "nccl": NCCL,
-    "hwloc": HWLOC,
     "lspci -tv": LSPCI_TREE,
     "lspci -vvv": LSPCI_VERBOSE,
     "nvlink -s": NVLINK,

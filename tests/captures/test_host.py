@@ -112,13 +112,13 @@ def test_beside_another_capture_both_are_read(name: str, text: str) -> None:
         assert there(machine.host.numa_nodes)[0].cpus in ("0-1,4-5", "0-3")
 
 
-@pytest.mark.parametrize("name", ["topo", "hwloc", "nccl"])
+@pytest.mark.parametrize("name", ["topo", "nccl"])
 def test_nodes_of_two_sources_are_compared(name: str) -> None:
     merged = merge.merge([reading.read_text(text, origin="x") for text in (ALL[name], NUMACTL)])
     assert {one.fact for one in merged.contradictions} == {
         "host.numa_nodes[0].cpus",
         "host.numa_nodes[1].cpus",
-    } | ({"host.numa_nodes[0].memory_mib", "host.numa_nodes[1].memory_mib"} if name == "hwloc" else set())
+    }
 
 
 def test_flags_that_a_terminal_wrapped_are_one_line() -> None:

@@ -15,7 +15,6 @@ from gputopo.captures.smi import topo_matrix
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
 from tests.captures.samples import ALL
-from tests.captures.test_together import AGREEING
 
 TEXT = "GPU0 X PIX\nGPU1 PIX X\n\x1b[4mC:\\Users\\Andre\x1b[0m\n"
 
@@ -144,7 +143,7 @@ def test_lines_of_several_machines_are_refused_with_how_to_part_them() -> None:
     assert "grep '^node1:'" in error.value.hint
 
 
-STACKED = sorted(AGREEING)
+STACKED = sorted(ALL)
 MATRIX = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-7\nGPU1\tPHB\t X \t0-7\n"
 PEERS = (
     " \tGPU0\tGPU1\t\n GPU0\tX\tGNS\t\n GPU1\tGNS\tX\t\n\n"
@@ -163,12 +162,12 @@ def facts(machine: Machine) -> tuple[object, ...]:
 
 @cache
 def read_alone(name: str) -> Machine:
-    return read(AGREEING[name])
+    return read(ALL[name])
 
 
 @pytest.mark.parametrize(("above", "below"), [*zip(STACKED, [*STACKED[1:], STACKED[0]], strict=True)])
 def test_two_captures_in_one_text_are_read_as_two_files_are(above: str, below: str) -> None:
-    together = read(f"Here it is:\n```\n{AGREEING[above]}\n```\n\n{AGREEING[below]}\n```\nThanks\n")
+    together = read(f"Here it is:\n```\n{ALL[above]}\n```\n\n{ALL[below]}\n```\nThanks\n")
     alone = [read_alone(above), read_alone(below)]
     assert any(facts(together) == facts(merge.merge(order)) for order in (alone, alone[::-1]))
 

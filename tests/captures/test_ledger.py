@@ -10,7 +10,7 @@ from gputopo.captures import ledger, load, reading
 from gputopo.findings import find
 from gputopo.report.machine.inspection import about_rows
 from gputopo.values.machine import Machine
-from tests.captures.samples import ALL, GPUS, HWLOC, NCCL, TOPO
+from tests.captures.samples import ALL, GPUS, NCCL, TOPO
 from tests.captures.smi.test_dmon import BUSY, HEAD
 from tests.captures.test_host import LSCPU_2_34, NUMACTL
 from tests.captures.test_kernel_log import LINES
@@ -99,7 +99,7 @@ def test_every_line_is_counted_once(name: str, tmp_path: Path) -> None:
 @settings(max_examples=6)
 def test_a_line_of_nothing_known_is_listed_wherever_it_stands(name: str, data: st.DataObject) -> None:
     lines = DIALECTS[name].splitlines()
-    places = range(len(lines) + 1) if DIALECTS[name] not in (HWLOC, NCCL) else (0, len(lines))
+    places = range(len(lines) + 1) if DIALECTS[name] != NCCL else (0, len(lines))
     place = data.draw(st.sampled_from(places))
     lines.insert(place, MARKER)
     machine = reading.read_text("\n".join(lines) + "\n", origin="x")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gputopo.captures import intake, reading
 from gputopo.values.errors import InputError
-from tests.captures.samples import ALL, HWLOC, TOPO, in_turn
+from tests.captures.samples import ALL, NCCL, TOPO, in_turn
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
@@ -42,7 +42,7 @@ def test_a_text_that_is_too_long_is_refused_before_it_is_unpacked(kind: str) -> 
 
 @pytest.mark.parametrize("kind", PACKERS)
 def test_a_file_that_is_cut_or_damaged_is_named_as_such(kind: str) -> None:
-    data = PACKERS[kind](HWLOC.encode() + bytes(range(32, 127)) * 400)
+    data = PACKERS[kind](NCCL.encode() + bytes(range(32, 127)) * 400)
     with pytest.raises(InputError, match=f"{kind} file"):
         reading.read_bytes(data[:-20], origin="x")
 

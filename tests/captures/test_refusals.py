@@ -18,6 +18,12 @@ from gputopo.values.errors import InputError
             "pmon",
             "-q",
         ),
+        (
+            '<?xml version="1.0"?>\n<!DOCTYPE topology SYSTEM "hwloc2.dtd">\n<topology version="2.0">\n'
+            '  <object type="OSDev" name="nvml0"><info name="GPUModel" value="NVIDIA A100"/></object>\n',
+            "the topology of hwloc",
+            "nvidia-smi topo -m > FILE",
+        ),
         ('<graphs version="1">\n  <graph id="0" pattern="4"/>\n</graphs>\n', "rings and trees", "TOPO_DUMP"),
         (
             "Server listening on TCP port 5001\n[  3]  0.0-10.0 sec  1.1 GBytes\n",

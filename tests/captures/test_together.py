@@ -17,7 +17,7 @@ from tests.benchmarks import bench_fuzz
 from tests.captures import samples
 
 SHARED = Path(__file__).parents[3] / "shared" / "captures"
-ROOMS = ("topo", "nccl_xml", "hwloc", "other", "smi_xml", "smi_text")
+ROOMS = ("topo", "nccl_xml", "other", "smi_xml", "smi_text")
 # An error text of nvidia-smi, a paste that contradicts itself, rows of a table without titles.
 REFUSED = (
     "windows_geforce-rtx-2080-super_591.86_nvidia_gpu_exporter.txt",
@@ -29,7 +29,6 @@ SOURCES = {
     "nvidia-smi": "nvidia-smi",
     "topo": "nvidia-smi topo",
     "nccl": "nccl xml",
-    "hwloc": "hwloc xml",
     "lspci -tv": "lspci -tv",
     "lspci -vvv": "lspci -vvv",
     "nvlink -s": "nvidia-smi nvlink",
@@ -38,21 +37,17 @@ SOURCES = {
     "TensorFlow 2": "tensorflow log",
     "TensorFlow created": "tensorflow log",
 }
-# But for hwloc's sample, with its CUDA order turned, all are of one machine in every fact.
-AGREEING = samples.ALL | {
-    "hwloc": samples.HWLOC.replace('"cuda2"', '"x"').replace('"cuda0"', '"cuda2"').replace('"x"', '"cuda0"')
-}
 
 
 @cache
 def read(name: str) -> Machine:
-    return reading.read_text(AGREEING[name], origin=name)
+    return reading.read_text(samples.ALL[name], origin=name)
 
 
 @pytest.mark.parametrize("name", samples.ALL)
 def test_the_content_shows_the_format(name: str) -> None:
     assert read(name).source == SOURCES[name]
-    windows = reading.read_bytes(AGREEING[name].replace("\n", "\r\n").encode("utf-16"), origin=name)
+    windows = reading.read_bytes(samples.ALL[name].replace("\n", "\r\n").encode("utf-16"), origin=name)
     assert _facts(windows) == _facts(read(name))
 
 
@@ -119,7 +114,7 @@ def test_nccl_does_not_overrule_what_others_know_better() -> None:
 
 @given(st.sampled_from(sorted(samples.ALL)), st.floats(0, 1))
 def test_a_capture_cut_behind_a_line_shows_nothing_that_the_whole_does_not(name: str, share: float) -> None:
-    lines = AGREEING[name].splitlines(keepends=True)
+    lines = samples.ALL[name].splitlines(keepends=True)
     cut = "".join(lines[: round(share * len(lines))])
     try:
         machine = reading.read_text(cut, origin="cut")

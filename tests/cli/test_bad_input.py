@@ -91,10 +91,26 @@ def test_an_option_or_value_that_is_not_known(call: Call) -> None:
 
 
 def test_a_recording_that_cannot_be_written_leaves_nothing(call: Call, tmp_path: Path) -> None:
-    place = tmp_path / "not" / "there.json"
-    done = call("inspect", "--from", "7gforce", "--record", place)
-    assert lacks(refusal(done), ("there.json", "folder")) == []
-    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    done = call("inspect", "--from", "7gforce", "--record", tmp_path / "file" / "machine.json")
+    assert lacks(refusal(done), ("cannot make", "file", "folder")) == []
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("inspect", "--from", "7gforce", "--record"),
+        ("inspect", "--from", "7gforce", "--json", "--record"),
+        ("report", "--published", "keras-multi-gpu", "--output"),
+        ("report", "--published", "keras-multi-gpu", "--format", "csv", "--output"),
+    ],
+)
+def test_a_file_that_is_asked_for_gets_its_folder(words: tuple[str, ...], call: Call, tmp_path: Path) -> None:
+    place = tmp_path / "a new" / "folder" / "file.json"
+    done = call(*words, place)
+    assert (done.code, done.err) == (0, "")
+    assert place.stat().st_size > 100
 
 
 def test_a_recording_does_not_replace_a_folder_or_a_device(call: Call, tmp_path: Path) -> None:

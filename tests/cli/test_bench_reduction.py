@@ -23,6 +23,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
         methods: Sequence[str] | None,
         visible: Mapping[str, str] | None,
         groups: Sequence[Sequence[int]],
+        compiles: bool,
         progress: Callable[[str, int, int], None],
     ) -> ReductionTimes:
         calls.append((model, gpus, methods))

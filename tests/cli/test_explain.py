@@ -38,6 +38,39 @@ def test_an_option_is_explained_without_its_dashes(capsys: pytest.CaptureFixture
     assert "`--model`" in shown(capsys, "model")
 
 
+@pytest.mark.parametrize(
+    ("words", "shows"),
+    [
+        (["79"], "| Xid 79 | error | GPU has fallen off the bus |"),
+        (["Xid 79"], "| Xid 79 |"),
+        (["xid79"], "| Xid 79 |"),
+        (["154"], "| Xid 154 (drain p2p) |"),
+        (["20034"], "| SXid 20034 |"),
+        (["SXid 20034"], "| SXid 20034 |"),
+        (["--prefer-pix"], "| `--prefer-pix` |"),
+        (["--", "--prefer-pix"], "| `--prefer-pix` |"),
+        (["--ps=cpu"], "| `--ps` |"),
+        (["-i"], "| `--gpu`, `-i` |"),
+    ],
+)
+def test_an_error_code_and_an_option_as_it_is_typed_are_explained(
+    words: list[str], shows: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shows in shown(capsys, *words)
+
+
+def test_one_row_is_explained_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, "prefer-pix").count("`--prefer-pix`") == 1
+
+
+@pytest.mark.parametrize("topic", ["999", "Xid 999", "--no-such-option", "-z"])
+def test_a_code_or_an_option_that_there_is_not_is_refused(
+    topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(["explain", topic]) == 2
+    assert f"there is no page, finding, Xid, model or option '{topic}'" in capsys.readouterr().err
+
+
 def test_an_unknown_topic_is_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["explain", "pcie.slot_narow"]) == 2
     assert "did you mean gputopo explain pcie.slot_narrow?" in capsys.readouterr().err

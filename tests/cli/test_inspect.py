@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -6,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from gputopo.captures import recording
+from gputopo.cli import printing
 from gputopo.findings import Inspection
+from gputopo.report.findings import TIMES
 from gputopo.values import schema
 from gputopo.values.machine import Contradiction, Gpu, Machine
 from tests.cli.conftest import ByName, Call
@@ -183,9 +186,48 @@ def test_a_terminal_that_knows_ascii_only_is_written_to_all_the_same(tmp_path: P
     assert "Gr?n?" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("chosen", "gpus"),
+    [("3", [3]), ("0-1", [0, 1]), ("0-2,6", [0, 1, 2, 6]), ("0000:06:00.0,6", [1, 6]), ("2,2-3", [2, 3])],
+)
+def test_chosen_gpus_are_indices_ranges_or_addresses_and_only_these_are_counted(
+    chosen: str, gpus: list[int], call: Call
+) -> None:
+    shown = call("inspect", "--from", "7gforce", "-i", chosen).out
+    narrow = [index for index in gpus if index < 6]
+    fine = ": 1 fine, " if 6 in gpus else ": "
+    assert shown.startswith(f"{len(narrow)} {TIMES} GeForce GTX 1070")
+    assert fine in shown.partition("need")[0]
+    assert re.findall(r"^GPU (\d)$", shown, re.MULTILINE) == list(map(str, gpus))
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_infos_are_cut_at_the_width_of_a_terminal_and_nowhere_else(
+    columns: int, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    pipe = call("inspect", "--from", "7gforce").out
+    assert "…" not in pipe + call("inspect", "--from", "7gforce", "--format", "markdown").out
+    assert "latency 7.25 against 12.47 us" in " ".join(pipe.split())
+    monkeypatch.setattr(printing, "is_terminal", lambda: True)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", call("inspect", "--from", "7gforce").out).splitlines()
+    assert len(shown) <= 24
+    assert {len(line) for line in shown if line.endswith("…")} <= set(range(columns - 9, columns))
+
+
+def test_findings_of_other_gpus_do_not_fail_a_command_about_one(call: Call) -> None:
+    codes = [call("inspect", "--from", "7gforce", "-i", one, "--fail-on", "warning").code for one in "56"]
+    assert codes == [1, 0]
+
+
 def test_a_detail_that_is_not_there_or_not_for_this_output_is_refused(call: Call) -> None:
     cases: list[tuple[list[str], str]] = [
         (["--gpu", "0,9"], "there is no GPU 9"),
+        (["--gpu", "5-9"], "there is no GPU 7"),
+        (["--gpu", "0000:5e:00.0"], "there is no GPU 0000:5e:00.0"),
+        (["--gpu", "3-1"], "did you mean 1-3?"),
+        (["--gpu", ""], "--gpu cannot be ''"),
+        (["--gpu", "0,"], "--gpu cannot be ''"),
         (["--format", "csv"], "--format csv is for --watch"),
         (["-i", "0", "--all"], "--all and --gpu do not go together"),
         (["--topology", "--json"], "--topology is for the report of one machine, not with --format json"),

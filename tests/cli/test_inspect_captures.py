@@ -12,7 +12,7 @@ from tests.cli.conftest import Call
 from tests.report.exposition_grammar import read
 
 FOLDER = Path(__file__).parents[3] / "shared" / "captures"
-ROOMS = ("topo", "smi_xml", "smi_text", "nccl_xml", "hwloc", "other")
+ROOMS = ("topo", "smi_xml", "smi_text", "nccl_xml", "other")
 CAPTURES = sorted(
     path
     for room in ROOMS

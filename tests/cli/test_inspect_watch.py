@@ -116,7 +116,7 @@ def test_a_box_is_watched_and_what_was_found_is_reported(
     done = call("inspect", *ONCE)
     assert (done.code, done.err) == (0, "")
     assert "\nSeen while watching\n" in done.out
-    assert re.search(r"^\d\d:\d\d:\d\d GPU 0  load 0 %  core", done.out)
+    assert re.search(r"^\d\d:\d\d:\d\d GPU 0  load 0%  core", done.out)
 
 
 def test_the_last_line_of_json_holds_the_findings(call: Call, on_scenario: OnScenario) -> None:
@@ -148,7 +148,7 @@ def test_ecc_errors_that_are_counted_while_a_gpu_is_watched_are_a_finding() -> N
 def test_findings_of_a_watch_count_for_fail_on() -> None:
     done = commands.run(*KIT, "four+hw_slowdown@2", "--", "inspect", *ONCE, "--fail-on", "error")
     assert done.returncode == 1, done.stderr
-    assert "error    gpu:2  throttle.hw_" in done.stdout
+    assert "error    GPU 2  throttle.hw_" in done.stdout
 
 
 def test_a_driver_that_crashes_ends_a_watch_with_the_finding(call: Call, on_scenario: OnScenario) -> None:

@@ -1,6 +1,7 @@
 """What earlier runs of this machine change in the next plan, and `--no-history`."""
 
 import json
+import re
 import shlex
 from collections.abc import Callable
 from math import comb
@@ -29,7 +30,7 @@ CAPTURES = Path(__file__).parents[3] / "shared/captures/topo"
 def test_two_gpus_of_7gforce_are_0_and_1_and_the_plan_states_why(call: Call) -> None:
     done = call("plan", "--from", "7gforce", "--model", "alexnet", "--num-gpus", "2", "--prefer-pix")
     assert (done.code, done.err) == (0, "")
-    answer = "GPUs 0,1, replicated nccl: 2022 (80 % range 1299 to 2582) images/sec of alexnet.\n"
+    answer = "GPUs 0,1, replicated nccl: 2,022 (80% range 1,299 to 2,582) images/sec of\nalexnet.\n"
     assert done.out.startswith(answer)
     assert len(done.out.splitlines()) <= 24
     assert "PIX" in done.out.partition("\nWhy\n")[2].partition("\nCandidates\n")[0]
@@ -225,7 +226,6 @@ def test_what_if_shows_before_and_after_and_what_it_rests_on(call: Call) -> None
     done = call(*words, "--what-if", "all: x16", "--what-if", "gpu6: x8")
     assert done.code == 0
     part = done.out.partition("\nWhat if\n")[2].partition("\n\n")[0]
-    assert "all GPUs into x16 slots; GPU 6 into an x8 slot" in part
     assert all(label in part for label in ("Before", "After", "Rests on"))
     found = schema.decode(call(*words, "--what-if", "all: x16", "--json").out, Plan, origin="stdout").what_if
     assert found is not None
@@ -233,12 +233,44 @@ def test_what_if_shows_before_and_after_and_what_it_rests_on(call: Call) -> None
     assert found.share > 0
 
 
+@pytest.mark.parametrize(
+    ("changes", "answer"),
+    [
+        (
+            ("--what-if", "all: x16", "--what-if", "gpu6: x8"),
+            "All GPUs into x16 slots; GPU 6 into an x8 slot: 3,111 instead of 2,022 images/sec",
+        ),
+        (
+            ("--what-if", "gpu6: x1"),
+            "GPU 6 into an x1 slot: 2,022 instead of 2,022 images/sec of alexnet, no difference.",
+        ),
+        (("--what-if",), "GPU 3 into an x16 slot: 3,107 instead of 2,022 images/sec of alexnet, +54%; +9%"),
+    ],
+)
+@pytest.mark.parametrize("shape", ["table", "markdown"])
+def test_the_answer_to_what_if_comes_first(
+    changes: tuple[str, ...], answer: str, shape: str, call: Call
+) -> None:
+    done = call(
+        "plan", "--from", "7gforce", "--model", "alexnet", "--num-gpus", 2, *changes, "--format", shape
+    )
+    assert " ".join(done.out.split()).startswith(answer)
+
+
+def test_one_plan_has_one_style_of_numbers(call: Call) -> None:
+    shown = call("plan", "--from", "7gforce", "--model", "alexnet", "--what-if", "all: x16").out
+    assert "4,618" in shown
+    without_models = re.sub("GTX [0-9]+", "", " ".join(shown.split()))
+    assert not re.findall(r"[0-9] %|(?<![\w.,])[0-9]{4,}(?![\w.])", without_models)
+    assert not re.findall(r"GPU[0-9]|GPU [0-9]+[-,][0-9]", shown)
+
+
 def test_what_if_alone_finds_the_change_that_pays_most(call: Call) -> None:
     words = ("plan", "--from", "7gforce", "--model", "alexnet", "--gpus", "0,1")
     found = schema.decode(call(*words, "--what-if", "--json").out, Plan, origin="stdout").what_if
     assert found is not None
     assert not found.asked
-    assert "images/sec with alexnet" in " ".join(call(*words, "--what-if").out.split())
+    assert "images/sec of alexnet" in " ".join(call(*words, "--what-if").out.split())
 
 
 def test_unequal_gpus_are_compared_and_the_options_of_the_fastest_are_named(call: Call) -> None:

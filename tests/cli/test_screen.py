@@ -1,5 +1,6 @@
 """`gputopo screen`: with a worker that only pretends, and once with the real core."""
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -110,8 +111,8 @@ def test_a_slow_gpu_is_named_and_fails_on_request(
     monkeypatch.setattr(screen, "worker_command", pretends)
     done = call("screen", "--model", "alexnet", "--gpus", "0,1", "--fail-on", "warning")
     assert done.code == 1, done.err
-    assert "! slow 20 %" in done.out
-    assert "GPU 1 is 20 % slower than GPU 0" in done.out
+    assert "! slow 20%" in done.out
+    assert "GPU 1 is 20% slower than GPU 0" in done.out
 
 
 # GPU 1 fails, alone and with others.
@@ -207,6 +208,18 @@ def test_what_cannot_be_screened_is_refused_in_two_lines(
     done = call("screen", "--model", "alexnet", *options)
     assert (done.code, len(done.err.splitlines())) == (2, 2)
     assert what in done.err.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    "options", [("--gpus", "0"), ("--cpu", "--gpus", "0-3"), ("--exclude", "1"), ("--num", "2")]
+)
+def test_a_refusal_suggests_only_options_that_screen_has(
+    options: tuple[str, ...], call: Call, without_gpu: None, worker: ByName
+) -> None:
+    worker("works")
+    _, hint = call("screen", "--model", "alexnet", *options).err.splitlines()
+    known = call("screen", "--help-all").out
+    assert set(re.findall(r"--[a-z][a-z-]*", hint)) - {"--help"} <= set(re.findall(r"--[a-z][a-z-]*", known))
 
 
 @pytest.mark.tensorflow

@@ -82,7 +82,7 @@ def test_a_matrix_runs_and_what_the_rules_refuse_stays_with_the_reason(
         tuple(row[name] for name in ("data", "precision", "xla")) for row in csv.DictReader(StringIO(shown))
     }
     assert spoken == {("synthetic", "fp32", "0")}  # of those that ran, and of those that did not
-    assert "cell 6 of 6: models, lenet, variable_update replicated: 40 images/sec" in done.err
+    assert "cell 6 of 6: models, lenet, variable_update replicated: 40.0 images/sec" in done.err
     remembered = [one.result.spec["model"] for one in stored_results(history_file())]
     assert remembered == ["trivial"] * 3 + ["lenet"] * 3
     table = call("sweep", "--resume", tmp_path / "out")
@@ -153,8 +153,14 @@ def test_images_that_a_killed_sweep_went_on_drawing_are_used(
     assert ("cannot be made: Directory not empty\n" in done.err) is not is_there
 
 
-def test_a_stopped_sweep_goes_on(
-    call: Call, without_gpu: None, monkeypatch: pytest.MonkeyPatch, file: Path, tmp_path: Path
+@pytest.mark.parametrize("again_with", ["--resume", "--output"])
+def test_a_stopped_sweep_goes_on_with_resume_and_with_the_same_command(
+    call: Call,
+    without_gpu: None,
+    monkeypatch: pytest.MonkeyPatch,
+    file: Path,
+    tmp_path: Path,
+    again_with: str,
 ) -> None:
     started: list[str] = []
 
@@ -172,7 +178,8 @@ def test_a_stopped_sweep_goes_on(
     stopped = swept((tmp_path / "out/sweep.json").read_text())
     assert sorted({cell.state for cell in stopped.cells}) == ["done", "pending", "refused"]
     assert not (tmp_path / "out" / FOLDER / started[1]).exists()
-    again = call("sweep", "--matrix", file, "--resume", tmp_path / "out", "--json")
+    assert done.out.startswith("Interrupted: 5 of 8 cells have not run.")
+    again = call("sweep", "--matrix", file, again_with, tmp_path / "out", "--json")
     assert again.code == 0, again.err
     assert swept(again.out).complete
     assert len(started) == 7  # six cells, the second twice
@@ -280,7 +287,7 @@ def test_another_matrix_another_machine_and_a_taken_folder_are_refused(
     worker("works")
     out = tmp_path / "out"
     call("sweep", "--matrix", file, "--output", out, "--time-budget", "0.001")
-    taken = call("sweep", "--matrix", file, "--output", out)
+    taken = call("sweep", "--matrix", file, "--output", out, "--order", "rounds")
     assert (taken.code, f"--resume {out}" in taken.err) == (2, True)
     file.write_text(MATRIX.replace("lenet", "alexnet"))
     changed = call("sweep", "--matrix", file, "--resume", out)

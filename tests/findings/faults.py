@@ -132,12 +132,6 @@ OF_A_GPU: dict[str, tuple[Callable[[int], Change], set[str]]] = {
         ),
         {"thermal.hotter_than_peers"},
     ),
-    "power while idle": (
-        lambda n: all_of(
-            every_gpu(**IDLE), every_gpu(memory_mib={"used": 3}), gpu(n, power_w={"draw": 90.0})
-        ),
-        {"power.idle_draw"},
-    ),
     "memory clock of an idle GPU": (
         lambda n: all_of(every_gpu(**(IDLE | {"pstate": "P0"})), gpu(n, clocks_mhz={"memory": {"now": 210}})),
         {"clocks.memory_slower_than_peers"},
@@ -147,10 +141,6 @@ OF_A_GPU: dict[str, tuple[Callable[[int], Change], set[str]]] = {
             every_gpu(**(IDLE | {"pstate": "P0", "pcie": {"gen_now": 3}})), gpu(n, pcie={"gen_now": 1})
         ),
         {"pcie.link_slower_than_peers"},
-    ),
-    "corrected errors": (
-        lambda n: gpu(n, ecc={"corrected_aggregate": 5000}),
-        {"memory.more_errors_than_peers"},
     ),
     "error for a value": (
         lambda n: all_of(
@@ -367,6 +357,10 @@ OF_THE_MACHINE: dict[str, tuple[Change, set[str]]] = {
     "contradiction": (
         doubted(contradictions=(Contradiction(fact="gpus[1].name", said={"a": "x", "b": "y"}),)),
         {"machine.contradiction"},
+    ),
+    "recording of an unknown host": (
+        doubted(contradictions=(Contradiction(fact="host.fingerprint", said={"a": "none", "b": "1f"}),)),
+        {"machine.unknown_host"},
     ),
     "two places": (
         doubted(contradictions=(Contradiction(fact="links[0-1].hop", said={"a": "PIX", "b": "PHB"}),)),

@@ -1,5 +1,7 @@
 """Remedies fit what the GPU is in, and send no card back that NVIDIA keeps."""
 
+import re
+
 import pytest
 from msgspec.structs import replace
 
@@ -7,8 +9,9 @@ from gputopo.findings.driver import XIDS, xid_case
 from gputopo.findings.memory_health import ECC_UNCORRECTED
 from gputopo.findings.pcie import PCIE_REPLAYS, WIDTH_DEGRADED
 from gputopo.findings.rule import ELSEWHERE, place_of
-from gputopo.values.machine import Gpu, Host, KernelEvent, Machine
-from tests.findings.boxes import all_of, every_gpu, find, gpu, host, sound
+from gputopo.values.machine import Gpu, Host, KernelEvent, Machine, NumaNode
+from tests.findings.boxes import Change, all_of, every_gpu, find, gpu, host, sound
+from tests.findings.faults import OF_A_GPU
 
 
 def remedy(machine: Machine, id: str) -> str:
@@ -49,7 +52,7 @@ def test_nobody_is_told_to_reseat_what_cannot_be(place: str | None) -> None:
         machine = host(virtual_machine="kvm")(machine)
     own = PCIE_REPLAYS.cases["SXM"].remedy if place == "module" else PCIE_REPLAYS.remedy
     expected = own if place in (None, "module") else ELSEWHERE["slot"][place]
-    assert remedy(machine, "pcie.replays") == expected
+    assert remedy(machine, "pcie.replays") == expected.replace("-i GPU", "-i 1")
 
 
 def test_a_module_with_fewer_lanes_is_not_moved_to_another_slot() -> None:
@@ -57,9 +60,88 @@ def test_a_module_with_fewer_lanes_is_not_moved_to_another_slot() -> None:
     found = [one for one in find(machine) if one.id.startswith("pcie.")]
     assert found
     assert {one.remedy for one in found} <= {
-        ELSEWHERE["slot"]["module"],
+        ELSEWHERE["slot"]["module"].replace("-i GPU", "-i 1"),
         WIDTH_DEGRADED.cases["usual"].remedy,
     }
+
+
+@pytest.mark.parametrize("name", OF_A_GPU)
+def test_a_remedy_has_the_number_of_the_gpu_and_the_values(name: str) -> None:
+    for one in find(OF_A_GPU[name][0](2)(sound())):
+        words = set(re.split(r"[ ,;.()]", one.remedy or ""))
+        assert not words & {"WATTS", "DEFAULT_WATTS", "MAX_WATTS", "ECC_NOW", "NODE"}, one.remedy
+        assert "-i GPU" not in (one.remedy or "")
+        commands = re.findall(r"-i ([0-9A-Z][^ ,;).]*)", one.remedy or "")
+        assert set(commands) <= {"2"}, one.remedy
+
+
+@pytest.mark.parametrize(
+    ("change", "id", "words"),
+    [
+        (
+            gpu(2, power_w={"limit": 200.0, "default_limit": 400.0}),
+            "power.limit_below_default",
+            "-i 2 -pl 400 ",
+        ),
+        (
+            every_gpu(power_w={"limit": 200.0, "default_limit": 400.0}),
+            "power.limit_below_default",
+            "sudo nvidia-smi -i 0,1,2,3 -pl 400 restores",
+        ),
+        (
+            gpu(1, power_w={"draw": 299.0, "max": 350.0}, throttle={"mask": 4}),
+            "throttle.sw_power_cap",
+            "a higher limit (sudo nvidia-smi -i 1 -pl 350)",
+        ),
+        (
+            gpu(1, power_w={"draw": 299.0}, throttle={"mask": 4}),
+            "throttle.sw_power_cap",
+            "full load; better cooling allows",  # the limit is the highest
+        ),
+        (gpu(3, ecc={"mode_pending": False}), "ecc.mode_pending", "set it back: sudo nvidia-smi -i 3 -e 1."),
+        (
+            gpu(3, ecc={"mode": False, "mode_pending": True}),
+            "ecc.mode_pending",
+            "set it back: sudo nvidia-smi -i 3 -e 0.",
+        ),
+        (
+            gpu(3, ecc={"mode": False, "mode_pending": False}),
+            "configuration.differs",
+            "as on the other GPUs: sudo nvidia-smi -i 3 -e 1 and a reboot.",
+        ),
+        (
+            all_of(
+                every_gpu(power_w={"limit": 250.0, "default_limit": 250.0}), gpu(0, power_w={"limit": 260.0})
+            ),
+            "configuration.differs",
+            "as on the other GPUs: sudo nvidia-smi -i 0 -pl 250.",
+        ),
+        (gpu(3, bar1_mib={"total": 256}), "configuration.differs", "Resizable BAR in the BIOS."),
+        (
+            all_of(
+                host(numa_nodes=(NumaNode(index=0, cpus="0-19"), NumaNode(index=1, cpus="20-39"))),
+                gpu(1, cpu_affinity="0-39"),
+            ),
+            "numa.binding",
+            "numactl --cpunodebind=0 --membind=0.",
+        ),
+    ],
+)
+def test_a_command_can_be_pasted(change: Change, id: str, words: str) -> None:
+    assert words in remedy(change(sound()), id)
+
+
+def test_a_gpu_without_a_number_is_named_by_its_address_in_a_command() -> None:
+    unnumbered = replace(
+        gpu(1, remapped_rows={"pending": True})(sound()), missing={"gpus[1].index": "not in the capture"}
+    )
+    assert "sudo nvidia-smi -r -i 0000:06:00.0)" in remedy(unnumbered, "memory.remap_pending")
+    logged = KernelEvent(kind="xid", text="x", code=48, pci_address="0000:81:00.0")
+    assert "sudo nvidia-smi -r -i 0000:81:00.0)" in remedy(
+        Machine(source="x", kernel_events=(logged,)), "driver.xid"
+    )
+    unknown = KernelEvent(kind="xid", text="x", code=48)
+    assert "sudo nvidia-smi -r -i GPU)" in remedy(Machine(source="x", kernel_events=(unknown,)), "driver.xid")
 
 
 def test_memory_errors_that_were_repaired_or_contained_are_no_reason_for_a_return() -> None:

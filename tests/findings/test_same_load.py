@@ -50,12 +50,6 @@ def test_low_power_counts_where_the_peers_draw_the_same(watts: float, other: flo
     assert len(clocks.beside_peers(change(sound()))) == count
 
 
-@pytest.mark.parametrize(("watts", "count"), [(74.0, 0), (75.0, 1)])
-def test_an_idle_gpu_draws_more_than_its_peers(watts: float, count: int) -> None:
-    change = all_of(RESTING, every_gpu(memory_mib={"used": 3}), gpu(1, power_w={"draw": watts}))
-    assert len(clocks.beside_peers(change(sound()))) == count
-
-
 def lowered(mhz: int, **also: Any) -> Change:
     return all_of(READY, gpu(2, clocks_mhz={"memory": {"now": mhz} | also}))
 

@@ -117,7 +117,8 @@ def test_a_known_xid_is_reported_in_words_with_a_remedy() -> None:
     (finding,) = found([samples()] * 3, xids=[Xid(code=79, gpu=1)])
     assert (finding.id, finding.subject.text) == ("driver.xid", "gpu:1")
     assert "Xid 79 reported once: GPU has fallen off the bus" in finding.says
-    assert (finding.severity, finding.remedy) == (XIDS[79, ""].severity, ELSEWHERE["slot"]["module"])
+    remedy = ELSEWHERE["slot"]["module"].replace("-i GPU", "-i 1")
+    assert (finding.severity, finding.remedy) == (XIDS[79, ""].severity, remedy)
 
 
 def test_an_unknown_xid_is_reported_as_a_number_and_one_without_a_gpu_names_none() -> None:

@@ -193,7 +193,7 @@ def words(some: Sequence[Decision]) -> str:
 def main() -> None:
     """Print the table."""
     some = decisions()
-    print(f"{'mean loss, within 2 % of the best':36}" + "  ".join(f"{rule:>11}" for rule in RULES))
+    print(f"{'mean loss, within 2% of the best':36}" + "  ".join(f"{rule:>11}" for rule in RULES))
     for box in (*sorted({one.box for one in some}), ""):
         those = [one for one in some if box in ("", one.box)]
         print(f"{box or 'all':20}{len(those):5} groups    {words(those)}")

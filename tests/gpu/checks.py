@@ -36,6 +36,13 @@ PLAIN = "nvbandwidth's method"
 _SAME_METHOD, _PYTORCH = 0.01, 0.03
 
 
+# An expression for the number of GPUs that TensorFlow finds, once it has its CUDA libraries.
+_TENSORFLOWS_GPUS = (
+    "(__import__('gputopo.probes.tensorflow_install', fromlist=['load']).load_cuda_libraries(), "
+    "len(tensorflow.config.list_physical_devices('GPU')))[1]"
+)
+
+
 def near(what: str, pairs: Mapping[str, tuple[float, float]], share: float) -> Row:
     """Return the row of numbers that should be within a share of their references: the worst of them."""
     if not pairs:
@@ -202,7 +209,7 @@ def weights(box: Box) -> Iterator[Row]:
     """When the weights are there, without a gate and with one: that of a drill that never begins."""
     if box.is_double:
         raise NotTriedError("TensorFlow has no GPU of the double")
-    box.require("tensorflow", "tensorflow.config.list_physical_devices('GPU')")
+    box.require("tensorflow", f"{_TENSORFLOWS_GPUS} > 0")
     words = "run --model alexnet --gpus 0 --variable-update parameter_server --ps cpu --num-batches 100"
     found, speeds = [], []
     for gate in ((), ("--drill", "slow-weights=0:0.99@1000000")):
@@ -219,6 +226,31 @@ def weights(box: Box) -> Iterator[Row]:
         "{:.4g}, {:.4g}".format(*speeds),
         speeds[0] > 0.98 * speeds[1],
     )
+
+
+def packed(box: Box) -> Iterator[Row]:
+    """NCCL with small gradients together, and each by itself: the same losses, and the speeds."""
+    if box.is_double:
+        raise NotTriedError("TensorFlow has no GPU of the double")
+    box.require("tensorflow", f"{_TENSORFLOWS_GPUS} > 1")
+    words = (
+        "run --model resnet50 --num-gpus 2 --variable-update replicated --all-reduce nccl --num-batches 50"
+    )
+    losses, speeds = [], []
+    for how in ((), ("--agg-small-grads-max-bytes", "0")):
+        with tempfile.TemporaryDirectory() as folder:  # not kept: events have UUIDs
+            result = json.loads(
+                box.run(*box.gputopo, *words.split(), *how, "--json", "--output", f"{folder}/run")
+            )
+        losses.append(result["last_loss"])
+        speeds.append(result["throughput"]["mean"])
+    yield near(
+        "last loss with NCCL, small gradients together and each by itself",
+        {"loss": (losses[0], losses[1])},
+        0.05,
+    )
+    words = "{:.4g}, {:.4g}".format(*speeds)
+    yield "images/sec with small gradients together, and each by itself", words, speeds[0] > 0.98 * speeds[1]
 
 
 @contextlib.contextmanager
@@ -253,6 +285,7 @@ CHECKS: tuple[Callable[[Box], Iterator[Row]], ...] = (
     engine,
     program,
     weights,
+    packed,
 )
 
 

@@ -35,10 +35,10 @@ def test_without_a_run_it_measures_and_writes_nothing(monkeypatch: pytest.Monkey
     monkeypatch.delenv(STEPS_FILE, raising=False)
     with Steps(examples=8) as steps:
         steps.done()
-        assert (steps.images_per_sec, str(steps)) == (None, "1 step, no speed yet")
+        assert (steps.examples_per_sec, str(steps)) == (None, "1 step, no speed yet")
         steps.done()
-    assert steps.images_per_sec is not None
-    assert steps.images_per_sec > 0
+    assert steps.examples_per_sec is not None
+    assert steps.examples_per_sec > 0
     assert str(steps).startswith("2 steps, ")
 
 
@@ -70,7 +70,23 @@ def test_a_report_that_cannot_be_written_never_hurts(name: str, monkeypatch: pyt
     with Steps(examples=8) as steps:
         steps.done()
         steps.done()
-    assert steps.images_per_sec is not None
+    assert steps.examples_per_sec is not None
+
+
+def test_steps_whose_reports_could_not_be_written_are_in_the_next_report(reported: Reported) -> None:
+    with Steps(examples=8, unit="tokens") as steps:
+        for _ in range(2000):  # more than a pipe holds
+            steps.done()
+        written = [one for one in reported() if isinstance(one, StepDone)]
+        assert {(one.steps, one.examples, one.unit) for one in written} == {(1, 8, "tokens")}
+        steps.begin()
+        steps.done()
+    (last,) = (one for one in reported() if isinstance(one, StepDone))
+    assert (last.step, last.steps, last.examples) == (2001, 2001 - len(written), 8 * (2001 - len(written)))
+    assert (last.after_begin, written[-1].after_begin) == (True, False)
+    assert "tokens/sec" in str(steps)
+    taken_s = sum(one.seconds for one in [*written[1:], last])
+    assert taken_s == pytest.approx(2000 * 8 / (steps.examples_per_sec or 0))
 
 
 def test_a_run_that_reads_no_more_neither_stops_nor_ends_the_training(

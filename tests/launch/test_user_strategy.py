@@ -11,7 +11,11 @@ import pytest
 
 from gputopo.launch.hosts import starters
 from gputopo.launch.jobs.claims import claimed_by_others
+from gputopo.launch.spec.job_spec import Backend
 from gputopo.launch.user_strategy import (
+    HIERARCHICAL,
+    NCCL,
+    ONE,
     lines_of,
     lines_of_workers,
     made_with_workers,
@@ -39,8 +43,8 @@ def choice(**fields: Any) -> Candidate:
         ("nccl_op", "MirroredStrategy with NCCL"),
         ("tf_hierarchical", "MirroredStrategy with hierarchical copies"),
         ("one_device", "MirroredStrategy with reduction to one device"),
-        ("collective", "MirroredStrategy"),
-        (None, "MirroredStrategy"),
+        ("collective", "MirroredStrategy with NCCL"),
+        (None, "MirroredStrategy with NCCL"),
     ],
 )
 def test_what_tf_distribute_has_is_used_and_nothing_is_said_to_lack(
@@ -48,6 +52,13 @@ def test_what_tf_distribute_has_is_used_and_nothing_is_said_to_lack(
 ) -> None:
     found = nearest(choice(all_reduce=reduction), "gpu", 4)
     assert (found.words, found.lacks) == (words, None)
+
+
+@pytest.mark.parametrize("backend", ["gpu", "cpu"])
+def test_variables_at_a_server_become_copies_whose_gradients_are_added_up_at_it(backend: Backend) -> None:
+    found = nearest(choice(variable_update="parameter_server", ps_device="cpu"), backend, 2)
+    assert found.words == "MirroredStrategy with reduction to one device"
+    assert (found.lacks is None) == (backend == "cpu")
 
 
 def test_a_server_spread_over_gpus_is_replaced_by_nccl_and_named() -> None:
@@ -59,15 +70,15 @@ def test_a_server_spread_over_gpus_is_replaced_by_nccl_and_named() -> None:
 
 def test_hierarchical_copies_lose_a_gradient_of_odd_devices_and_are_not_used_there() -> None:
     for reduction in ("hierarchical", "tf_hierarchical"):
-        assert nearest(choice(all_reduce=reduction), "gpu", 4).strategy.reduction == "hierarchical"
-        assert nearest(choice(all_reduce=reduction), "gpu", 3).strategy.reduction == "nccl"
-        assert nearest(choice(all_reduce=reduction), "cpu", 3).strategy.reduction == "one"
+        assert nearest(choice(all_reduce=reduction), "gpu", 4).reduction == HIERARCHICAL
+        assert nearest(choice(all_reduce=reduction), "gpu", 3).reduction == NCCL
+        assert nearest(choice(all_reduce=reduction), "cpu", 3).reduction == ONE
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nccl_is_for_gpus_only_unless_the_plan_has_it(name: str) -> None:
-    reduction = nearest(choice(all_reduce=name), "cpu", 2).strategy.reduction
-    assert reduction != "nccl" or name in ("nccl", "nccl_op")
+    reduction = nearest(choice(all_reduce=name), "cpu", 2).reduction
+    assert reduction != NCCL or name in ("nccl", "nccl_op")
 
 
 NOTHING = Machine(source="live", driver=Driver(status="no_device"))
@@ -155,7 +166,9 @@ def test_alone_it_plans_for_the_machine_without_what_others_have_claimed() -> No
 def test_without_gpus_it_is_as_many_cpu_devices_and_both_lines_say_why() -> None:
     target = planned(NOTHING, {}, num_gpus=3, claimed={})
     what, why = lines_of(target, nearest(target.plan.choice, "cpu", 3))
-    assert what == "gputopo: CentralStorageStrategy on 3 logical CPU devices (No NVIDIA device)."
+    assert what == (
+        "gputopo: MirroredStrategy with reduction to one device on 3 logical CPU devices (No NVIDIA device)."
+    )
     assert why == "gputopo: why: no GPU to plan for: 3 logical CPU devices."
 
 
@@ -192,7 +205,7 @@ def test_keras_fits_and_a_loop_of_the_users_own_runs_in_its_scope() -> None:
     assert done.returncode == 0, done.stderr
     name, replicas, losses, weight = json.loads(done.stdout)
     assert (replicas, weight) == (2, 2.0)
-    assert "CentralStorage" in name or "Mirrored" in name
+    assert name == "MirroredStrategy"
     assert losses[1] < losses[0]
     lines = [line for line in done.stderr.splitlines() if line.startswith("gputopo: ")]
     assert len(lines) == 2
@@ -200,31 +213,60 @@ def test_keras_fits_and_a_loop_of_the_users_own_runs_in_its_scope() -> None:
 
 
 LATE = """
-import sys, keras
+import traceback, keras
 import gputopo.launch
 from gputopo.launch import user_strategy as door
 from gputopo.values.machine import Driver, Machine
 door._machine = lambda: Machine(source="live", driver=Driver(status="no_device"))
 model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
-for asked in ({"num_gpus": 2}, {"model": model, "num_gpus": 2}):
-    try:
-        gputopo.launch.strategy(**asked)
-    except door.UsageError as error:
-        print(error.what, "|", error.hint)
-print(type(gputopo.launch.strategy(model, num_gpus=1)).__name__)
+try:
+    gputopo.launch.strategy(model, num_gpus=2)
+except door.UsageError:
+    traceback.print_exc()
+for asked in ({"num_gpus": 1}, {}):
+    print(type(gputopo.launch.strategy(model, **asked)).__name__)
 """
 
 
 @pytest.mark.tensorflow
-def test_too_late_a_call_says_what_to_do_unless_the_devices_are_those_of_the_plan() -> None:
+def test_too_late_a_call_fails_with_what_and_what_to_do_unless_the_devices_are_those_of_the_plan() -> None:
     done = run_program("-c", LATE)
     assert done.returncode == 0, done.stderr
-    first, second, third = done.stdout.splitlines()
-    assert first.startswith("TensorFlow has made its devices already | call gputopo.launch.strategy")
-    assert second.startswith(
-        "TensorFlow has made its devices already | give the function that builds the model"
-    )
-    assert third == "OneDeviceStrategy"
+    assert done.stdout == "OneDeviceStrategy\n" * 2
+    failure, said = done.stderr.split("gputopo: ", 1)
+    _, *frames, what, hint = failure[failure.index("Traceback") :].splitlines()
+    assert what == "gputopo.values.errors.UsageError: TensorFlow has made its devices already"
+    assert hint.startswith("call gputopo.launch.strategy before anything that uses a device")
+    assert sum(line.startswith("  File") for line in frames) == 3  # the script, and both doors of gputopo
+    assert said.endswith("TensorFlow had made its devices before.\n")
+
+
+STARTED = """
+import os, sys, tensorflow as tf
+from gputopo.launch import user_strategy as door
+from gputopo.values.machine import TensorFlowInstall
+from msgspec.structs import replace
+from tests.launch.specs import machine
+complete = TensorFlowInstall(is_cuda_build=True, missing_libraries=())
+door._machine = lambda: replace(machine(), tensorflow=complete)
+door._made = lambda target, model: print(*target.plan.choice.gpus, model.says)
+tf.config.list_physical_devices() if sys.argv[1] == "looked" else tf.constant(1.0)
+del os.environ["CUDA_VISIBLE_DEVICES"]
+os.environ["GPUTOPO_HOME"] = sys.argv[2]
+for model in (lambda: tf.Variable(1.0), "keras:MobileNetV2", "resnet50"):
+    door.strategy(model, num_gpus=2, claim=False)
+"""
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("begun", ["looked", "used"])
+def test_a_model_is_not_built_by_a_fork_of_a_process_in_which_tensorflow_has_started(
+    begun: str, tmp_path: Path
+) -> None:
+    done = run_program("-c", STARTED, begun, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    says = "2 3 the costs of the model are not counted, since TensorFlow has started"
+    assert done.stdout.splitlines() == [says, says, "2 3 None"]
 
 
 ALONE = """
@@ -235,7 +277,7 @@ from msgspec.structs import replace
 from tests.launch.specs import machine
 complete = TensorFlowInstall(is_cuda_build=True, missing_libraries=())
 door._machine = lambda: replace(machine(), tensorflow=complete)
-door._made = lambda target, model, built: print(*target.plan.choice.gpus, flush=True)
+door._made = lambda target, model: print(*target.plan.choice.gpus, flush=True)
 door.strategy(num_gpus=2, claim=sys.argv[1] == "claim")
 sys.stdin.read()
 """

@@ -165,15 +165,15 @@ def test_the_document_has_what_is_worse_once_and_every_run() -> None:
     document = box_document(box_of("a box", runs, elsewhere=30), pictures=True)
     assert "30 runs on other hardware" in document.summary
     assert [part.title for part in document.sections] == ["What is worse", "Speeds", "Runs"]
-    assert "20 % lower since 1970-01-05" in document.headline
+    assert "20% lower since 1970-01-05" in document.headline
     worse = document.sections[0].blocks[0]
     assert isinstance(worse, Bullets)
     (words,) = worse.items
-    assert words.endswith("Of its devices: GPU 1 20 %.")
+    assert words.endswith("Of its devices: GPU 1 20%.")
     text = document_markdown(document)
     assert all(f"/runs/{day}" in text for day in range(8))
     (picture,) = document.pictures
-    assert "20 % lower" in picture.alt
+    assert "20% lower" in picture.alt
     assert "repeat it" in box_document(box_of(None, [*runs[:4], run(9, 600.0)])).headline
     assert "Too few" in box_document(box_of(None, runs[:4])).headline
     assert "Nothing is worse" in box_document(box_of(None, [run(day, 1000.0) for day in range(6)])).headline

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 
+from gputopo.captures.recording import read_bundled
 from gputopo.captures.training_files import read
 from gputopo.measurements.run_folders import RunFolders
 from gputopo.measurements.study import study_of
@@ -83,7 +84,7 @@ def test_every_cell_is_there_once_with_its_state_and_reason(tmp_path: Path) -> N
     for name, (_, reason) in STATES.items():
         if name not in ("ran", "died-later"):
             assert found[name].images_per_sec is None
-            assert found[name].reason == (reason or "not run yet: gputopo sweep --resume goes on")
+            assert found[name].reason == (reason or "not run yet: gputopo sweep --resume continues")
             assert (found[name].n_gpus, found[name].batch_per_gpu) == (2, 8)
 
 
@@ -100,6 +101,7 @@ def test_what_did_not_run_has_the_conditions_of_its_options_and_of_their_default
 
 def test_what_was_not_run_is_no_failure_and_stands_in_the_table_with_its_reason(tmp_path: Path) -> None:
     study = study_of(measured(sweep_folder(tmp_path)).values(), title="t")
+    assert study.headline.startswith("Interrupted: 1 of 8 cells of a sweep have not run.")
     document = study_document(study)
     assert "3 cells of a sweep were not run." in document.summary
     heads = [block.heads for part in document.sections for block in part.blocks if isinstance(block, Table)]
@@ -120,6 +122,32 @@ def test_a_manifest_that_is_given_twice_counts_once(tmp_path: Path) -> None:
     copies = [msgspec.structs.replace(one, source="copy") for one in cells]
     assert len(study_of([*cells, *copies], title="t").figures.cells) == len(cells)
     assert all(len(cell.runs) == 1 for cell in study_of([*cells, *copies], title="t").figures.cells)
+
+
+def test_the_short_runs_of_a_screen_are_of_the_machine_of_its_folder(tmp_path: Path) -> None:
+    box = read_bundled("7gforce")
+    for folder in ("screen/screen/alone-0-1", "run"):
+        run = tmp_path / folder
+        run.mkdir(parents=True)
+        schema.write(run / "result.json", summarise(list(stream(cpu_devices(1), InventedRun(1).steps(20)))))
+    for folder in ("screen", "run"):
+        schema.write(tmp_path / folder / "machine.json", box)
+    folders = RunFolders()
+    found = read([str(tmp_path)], read_run=folders.run, read_json=folders.document)
+    assert len({one.machine for one in found.measurements}) == 1
+    assert None not in {one.machine for one in found.measurements}
+
+
+def test_one_bad_byte_in_the_events_of_a_run_is_a_line_of_its_own(tmp_path: Path) -> None:
+    events = b"".join(map(encode_line, stream(cpu_devices(1), InventedRun(1).steps(20))))
+    half = len(events) // 2
+    for name, data in (("good", events), ("bad", events[:half] + b"\xff" + events[half + 1 :])):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "events.jsonl").write_bytes(data)
+    folders = RunFolders()
+    found = read([str(tmp_path)], read_run=folders.run, read_json=folders.document)
+    assert (len(found.measurements), len(found.unread)) == (1, 1)
+    assert str(tmp_path / "bad") in found.unread[0][1]
 
 
 def test_a_document_of_a_newer_gputopo_is_not_read_and_says_so(tmp_path: Path) -> None:

@@ -41,7 +41,10 @@ def _finding(rule: Rule) -> str:
     if rule.remedy:
         parts.append(f"Remedy: {rule.remedy}\n")
     if rule.thresholds:
-        numbers = [(one.name, f"{one.value:g} {one.unit}".strip(), one.origin) for one in rule.thresholds]
+        numbers = [
+            (one.name, f"{one.value:g} {one.unit}".strip().replace(" %", "%"), one.origin)
+            for one in rule.thresholds
+        ]
         parts.append(_table(("threshold", "value", "origin"), numbers))
     if rule.cases:
         cases = [(str(key), case.severity, case.says, case.remedy) for key, case in rule.cases.items()]
@@ -70,11 +73,13 @@ def options() -> str:
 
 
 def _option(one: Declared) -> tuple[str, str, str]:
-    return f"`{one.option.flag}`", f"`{one.placeholder}`" if one.placeholder else "", one.help
+    flags = ", ".join(f"`{flag}`" for flag in (one.option.flag, one.option.letter) if flag)
+    return flags, f"`{one.placeholder}`" if one.placeholder else "", one.help
 
 
 def models() -> str:
     """Return the page of the models."""
+    known = [workload.require(name) for name in workload.names()]
     rows = [
         (
             f"`{one.name}`",
@@ -84,11 +89,12 @@ def models() -> str:
             _macs(one.multiply_accumulates),
             f"{one.feature_bytes / 2**20:.1f}",
             str(one.gpu_batch),
-            f"{one.source}; {one.note}" if one.note else one.source,
         )
-        for one in map(workload.require, workload.names())
+        for one in known
     ]
-    header = ("model", "input", "parameters", "MiB", "multiply-adds", "features MiB", "batch", "from")
+    header = ("model", "input", "parameters", "MiB", "multiply-adds", "features MiB", "batch")
+    sources = [f"`{one.name}` is from {one.source}" for one in known if one.source != "tf_cnn_benchmarks"]
+    notes = [(f"`{one.name}`", one.note) for one in known if one.note]
     return f"""# models: what --model takes
 
 Besides these: `keras:NAME`, a model of keras.applications, and `module:function`, which returns your own.
@@ -100,9 +106,11 @@ Parameters: trainable, at 1001 classes for ImageNet and 11 for CIFAR-10 (as tf_c
 `cifar10-cnn` and one output for `mlp` (as their authors). MiB: float32. Multiply-adds and features (outputs
 stored for the backward pass): of one example, forward. Batch: per GPU, the default of tf_cnn_benchmarks.
 
-From: the program whose network of this name it is; that of tensorpack's ResNet benchmark is `resnet50`.
-`gputopo models --json` prints the table as JSON.
-"""
+The networks are those of tf_cnn_benchmarks; {", ".join(sources)}. tensorpack's ResNet benchmark uses
+`resnet50`.
+`gputopo models --json` prints the table as JSON, with the sources.
+
+{_table(("model", "note"), notes)}"""
 
 
 _BETWEEN_HOSTS = (
@@ -129,7 +137,7 @@ Over several hosts:
 {_table(("method", "gradients are"), _BETWEEN_HOSTS)}
 Without `--all-reduce` the start of a training over several hosts measures an exchange of all gradients both
 ways, for some seconds: by copies, and by `nccl` on GPUs, `collective` on CPU devices. The latter is used
-where it is more than 5 % faster: `exchange between hosts: copies 38 ms, nccl 12 ms: nccl`.
+where it is more than 5% faster: `exchange between hosts: copies 38 ms, nccl 12 ms: nccl`.
 """
 
 

@@ -264,7 +264,7 @@ def test_links_of_which_nothing_is_known_are_assumed_and_the_reasons_say_so() ->
     assert found.choice.gpus == (0, 1)
     assert found.prediction is not None
     assert "topology unknown" in why(found)
-    assert "PCIe hops between GPU 0-6 (nvidia-smi topo -m)" in why(found)
+    assert "PCIe hops between GPUs 0-6 (nvidia-smi topo -m)" in why(found)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def test_the_best_plan_without_the_number_is_that_without_the_option(
     with pytest.raises(GputopoError) as caught:
         plan(MACHINE, asked)
     assert f"without --num-gpus {count}: GPUs " in caught.value.hint
-    assert f", {mode_words(best)}, {best.images_per_sec:.0f} images/sec" in caught.value.hint
+    assert f", {mode_words(best)}, {best.images_per_sec:,.0f} images/sec" in caught.value.hint
 
 
 def test_where_two_options_are_in_the_way_none_is_named() -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gputopo.probes.host import read_host
+from gputopo.probes.host import fingerprint, read_host
 from gputopo.values.machine import Host
 from tests.kit.scenarios import SCENARIOS
 from tests.kit.sysfs import write_files, write_tree
@@ -25,6 +25,27 @@ def test_a_two_socket_box_is_read_in_full(tmp_path: Path) -> None:
 
 def test_an_empty_root_reports_nothing_and_never_asks_the_live_machine(tmp_path: Path) -> None:
     assert read_host(tmp_path) == Host()
+
+
+# The example of libsystemd's tests for sd_id128_get_machine_app_specific.
+MACHINE_ID, APPLICATION = "2e074e9b299c41a59923c51ae16f279b", "033b1b9b264441fcaa173e9e5bf35c5a"
+
+
+def test_a_fingerprint_is_the_application_specific_id_of_systemd() -> None:
+    assert fingerprint(MACHINE_ID, APPLICATION) == "4d4a86c9c6644a479560ded5d19a30c5"
+    own = fingerprint(MACHINE_ID)
+    assert own not in (None, fingerprint(MACHINE_ID, APPLICATION), fingerprint("0" + MACHINE_ID[1:]))
+
+
+def test_a_host_has_the_fingerprint_of_the_machine_id_under_its_root(tmp_path: Path) -> None:
+    write_files(tmp_path, {"etc/machine-id": f"{MACHINE_ID}\n"})
+    assert read_host(tmp_path).fingerprint == fingerprint(MACHINE_ID)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "uninitialized\n", MACHINE_ID[:-1], f"{MACHINE_ID}0"])
+def test_without_a_machine_id_there_is_no_fingerprint(text: str, tmp_path: Path) -> None:
+    write_files(tmp_path, {"etc/machine-id": text})
+    assert read_host(tmp_path).fingerprint is None
 
 
 def test_this_machine_agrees_with_psutil() -> None:

@@ -51,7 +51,7 @@ def test_the_table_is_shown_and_no_word_from_outside_moves_the_cursor(
     inspection = Inspection(machine=machine, findings=FINDINGS)
     assert is_printable(document_text(inspection_document(inspection, detail), width))
     for gpu in machine.gpus:
-        assert is_printable(document_text(inspection_document(inspection, gpu.index), width))
+        assert is_printable(document_text(inspection_document(inspection, (gpu.index,)), width))
 
 
 @given(machines())

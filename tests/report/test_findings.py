@@ -23,7 +23,7 @@ LOST = Finding(
 
 def test_a_finding_has_its_severity_subject_id_words_and_remedy() -> None:
     text = shown(Machine(source="live"), LOST)
-    assert "error    gpu:3  gpu.lost\n" in text
+    assert "error    GPU 3  gpu.lost\n" in text
     assert "To do: check the seat" in text
     assert max(map(len, text.splitlines())) <= 80
 
@@ -37,7 +37,7 @@ def narrow(subject: str, says: str) -> Finding:
 def test_findings_of_one_kind_share_a_block_and_its_remedy() -> None:
     found = (narrow("gpu:1", "GPU 1: one lane"), LOST, narrow("gpu:2", "GPU 2: two lanes"))
     text = shown(Machine(source="live"), *found)
-    assert "warning  gpu:1-2  pcie.slot\n" in text
+    assert "warning  GPUs 1-2  pcie.slot\n" in text
     assert text.count("To do: move it") == 1
     assert text.index("GPU 1: one lane") < text.index("GPU 2: two lanes") < text.index("gpu.lost")
 

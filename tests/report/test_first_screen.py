@@ -1,6 +1,7 @@
 """The first screen of an inspection: the answer, the findings worst first, a line a GPU."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,21 +10,22 @@ from msgspec.structs import replace
 
 from gputopo import findings
 from gputopo.findings import Finding, Inspection, Severity
-from gputopo.report.document import document_lines, document_text
-from gputopo.report.findings import short_findings, verdict
-from gputopo.report.layout import SEVERITY_STYLES
+from gputopo.report.document import Items, block_lines, document_lines, document_text, of_sections
+from gputopo.report.findings import TIMES, short_findings, verdict
+from gputopo.report.layout import SEVERITY_STYLES, text_of
 from gputopo.report.machine.inspection import inspection_document
 from gputopo.report.machine.matrix import topology_in_words
+from gputopo.report.markdown import document_markdown
 from gputopo.values.machine import Driver, Gpu, Hop, Link, Machine, Pcie
 from gputopo.values.subject import Subject
-from tests.findings.boxes import Change, all_of, find, gpu, sound
+from tests.findings.boxes import Change, all_of, every_gpu, find, gpu, sound
 from tests.kit.faults import broken
 from tests.kit.machines import machine_of, read
 
 
 def screen(machine: Machine, width: int = 80) -> list[str]:
     inspection = Inspection(machine=machine, findings=findings.find(machine))
-    return document_text(inspection_document(inspection), width).splitlines()
+    return text_of(document_lines(inspection_document(inspection), width, on_screen=True)).splitlines()
 
 
 def four(*changes: Change) -> Machine:
@@ -39,7 +41,7 @@ LIMITED = gpu(3, power_w={"limit": 100.0})
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ((), "all fine. No findings."),
+        ((), "no fault in 34 checks."),
         ((REMAP_FAILED,), "3 fine, GPU 1 must be replaced (row remapping failed). 1 error."),
         (
             (REMAP_FAILED, RESET),
@@ -69,17 +71,28 @@ CARDS = Machine(source="x", gpus=tuple(Gpu(index=n, name="NVIDIA T4", pstate="P0
 @pytest.mark.parametrize(
     ("machine", "found", "words"),
     [
-        (replace(CARDS, gpus=CARDS.gpus[:1]), (), "T4: fine."),
         (
             Machine(source="lspci", gpus=(Gpu(index=0, pcie=Pcie(width_now=16)),)),
             (),
-            "1 GPU: no fault in what was read.",
+            "1 GPU: no fault in 1 check; clocks, power, temperature and ECC are not in this capture.",
+        ),
+        (
+            replace(four(), source="nvidia-smi -q", links=()),
+            (),
+            "no fault in 30 checks; topology is not in this capture.",
+        ),
+        (replace(four(), links=()), (), "no fault in 30 checks; topology was not read."),
+        (
+            Machine(source="a log", gpus=(Gpu(index=0),)),
+            (),
+            "1 GPU: nothing was checked; clocks, power, temperature, ECC and PCIe links are not in",
         ),
         (CARDS, [finding("error", "GPU 0 (T4, 0000:01:00.0): bad: x")], "2 fine, GPU 0 has a fault (bad)."),
         (CARDS, [finding("warning", "GPUs 0-2: slow; x", on="gpus:0-2")], "all 3 need attention (slow)."),
         (CARDS, [finding("warning", "x", "gpu.busy", "gpus:0-1")], "1 fine, GPUs 0-1 are in use."),
-        (CARDS, [finding("warning", "P2P is slow, and hangs", on="machine")], "all fine, P2P is slow."),
-        (CARDS, [finding("info", "x")], "all fine. 1 info."),
+        (CARDS, [finding("warning", "P2P is slow, and hangs", on="machine")], "T4: P2P is slow."),
+        (CARDS, [finding("info", "x")], "are not in this capture. 1 info."),
+        (CARDS, [finding("warning", "slow", on="gpus:1-2,7")], "1 fine, GPUs 1-2 need attention (slow)."),
         (Machine(source="x", driver=Driver(status="no_device")), (), "No NVIDIA device on the PCI bus"),
         (
             Machine(source="x"),
@@ -92,24 +105,54 @@ def test_the_answer_of_any_machine(machine: Machine, found: list[Finding], words
     assert words in verdict(machine, found)
 
 
-def test_errors_and_warnings_are_all_shown_and_infos_and_remedies_as_far_as_they_fit() -> None:
-    found = [
-        *(
-            finding("error", f"GPU {n} (T4, 0000:0{n}:00.0): " + "bad " * 60, f"e.{n}", remedy="r " * 99)
-            for n in range(3)
-        ),
-        *(finding("warning", "odd " * 30, f"w.{n}", remedy="do it") for n in range(9)),
-        *(finding("info", "known " * 30, f"i.{n}", remedy="none") for n in range(7)),
-    ]
-    items = short_findings(found, above=1, beside=12).items
-    assert [one.id for one in items[:12]] == [one.id for one in found[:12]]
-    assert items[0].says[0].startswith("GPU 0: bad")
-    assert not any(one.remedy for one in items)
-    assert items[-1] == ("info", "7 of them", "", ("(gputopo inspect --all)",), None)
-    few = short_findings([found[3], *found[12:]], above=1, beside=8).items
-    assert [(one.id, bool(one.remedy)) for one in few] == [
-        ("w.0", True), *((f"i.{n}", False) for n in range(5)), ("2 more", False)
+def on_terminal(found: Sequence[Finding], columns: int = 80, *, beside: int = 0) -> Items:
+    short = short_findings(found, above=1, beside=beside)
+    assert short.on_screen is not None
+    return short.on_screen(columns)
+
+
+MANY = [
+    *(
+        finding("error", f"GPU {n} (T4, 0000:0{n}:00.0): " + "bad " * 60, f"e.{n}", remedy="r " * 99)
+        for n in range(3)
+    ),
+    *(finding("warning", "odd " * 30, f"w.{n}", remedy="do it") for n in range(9)),
+    *(finding("info", "known " * 30, f"i.{n}", remedy="none") for n in range(7)),
+]
+
+
+def test_a_terminal_shows_all_errors_and_warnings_and_infos_and_remedies_as_far_as_they_fit() -> None:
+    shown = on_terminal(MANY, beside=12)
+    assert [one.id for one in shown.items] == [one.id for one in MANY[:12]]
+    assert shown.items[0].says[0].startswith("GPU 0: bad")
+    assert not any(one.remedy for one in shown.items)
+    assert shown.note == "7 infos (gputopo inspect --all)"
+    few = on_terminal([MANY[3], *MANY[12:]], beside=8)
+    assert [(one.id, bool(one.remedy)) for one in few.items] == [
+        ("w.0", True), *((f"i.{n}", False) for n in range(5))
     ]  # fmt: skip
+    assert few.note == "2 more infos (gputopo inspect --all)"
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_a_sentence_is_cut_at_the_width_of_the_terminal_only(columns: int) -> None:
+    shown = on_terminal(MANY, columns, beside=12)
+    lines = ["".join(text for text, _ in line) for line in block_lines(shown, columns)]
+    cut = [line for line in lines if line.endswith("…")]
+    assert len(cut) == (12 if columns < 200 else 3)  # 200 columns hold a warning of 120 letters
+    assert {len(line) for line in cut} <= set(range(columns - 8, columns + 1))
+
+
+def test_a_pipe_and_a_bug_report_have_whole_sentences_and_all_remedies() -> None:
+    document = of_sections([("", [short_findings(MANY, above=1, beside=12)])])
+    for text in (document_text(document, 80), document_markdown(document)):
+        assert "…" not in text
+        assert text.count("bad") == 3 * 60
+        assert text.count("known") == 5 * 30
+        assert text.count("To do: do it") == 9
+        assert "\n2 more infos" in text
+        assert "- **info** `2 more" not in text
+    assert max(map(len, document_text(document, 80).splitlines())) <= 80
 
 
 def test_findings_of_one_id_and_severity_are_one() -> None:
@@ -146,13 +189,33 @@ def test_the_answer_has_the_colour_of_the_worst_finding_and_only_that() -> None:
     assert document_lines(inspection_document(calm), 80)[0][-1][1] == ""
 
 
+def of_gpus(machine: Machine, *indices: int) -> str:
+    return document_text(
+        inspection_document(Inspection(machine=machine, findings=find(machine)), indices), 200
+    )
+
+
 def test_one_gpu_has_its_facts_its_findings_and_no_other_gpus() -> None:
-    machine = four(REMAP_FAILED, LIMITED)
-    text = document_text(inspection_document(Inspection(machine=machine, findings=find(machine)), 3), 80)
-    assert "GPU 3 needs attention" in text
+    text = of_gpus(four(REMAP_FAILED, LIMITED), 3)
+    assert text.startswith(
+        f"1 {TIMES} Tesla V100-SXM2-16GB: GPU 3 needs attention (power limit 100 W). 1 warning.\n"
+    )
     assert "power.limit_below_default" in text
     assert "remap_failed" not in text
     assert "limit 100 W" in text
+
+
+def test_of_chosen_gpus_only_these_are_counted_whatever_a_finding_is_about() -> None:
+    all_limited = four(every_gpu(power_w={"limit": 100.0}))
+    assert "V100-SXM2-16GB: GPU 3 needs attention (power limit 100 W). 1 warning." in of_gpus(all_limited, 3)
+    assert f"2 {TIMES} Tesla V100-SXM2-16GB: all 2 need attention" in of_gpus(all_limited, 0, 3)
+    some = of_gpus(four(REMAP_FAILED, LIMITED), 0, 1)
+    assert some.startswith(f"2 {TIMES} Tesla V100-SXM2-16GB: 1 fine, GPU 1 must be replaced")
+    assert some.count(": 1 fine") == 1  # one answer for all of them
+    assert ("\nGPU 0\n" in some, "\nGPU 1\n" in some, "\nGPU 3\n" in some) == (True, True, False)
+    assert of_gpus(four(REMAP_FAILED), 0).startswith(
+        f"1 {TIMES} Tesla V100-SXM2-16GB: no fault in 30 checks."
+    )
 
 
 def links(count: int, near: list[tuple[int, int]], hop: Hop = Hop.PIX) -> Machine:

@@ -34,7 +34,7 @@ def test_many_hosts_are_counted_and_those_without_a_reading_are_named() -> None:
     text = " ".join(
         document_text(fleet_document(Fleet(kinds=kinds, unread=("n77",), outliers=("n03",))), 80).split()
     )
-    assert "64 hosts 8 x GPU: n[00-63]; 1234 facts compared" in text
+    assert "64 hosts 8 x GPU: n[00-63]; 1,234 facts compared" in text
     assert "Not read n77" in text
     assert "Outliers n03" in text
     assert "None: no host differs from the others of its kind." in text

@@ -55,7 +55,7 @@ def test_findings_are_a_list_with_id_severity_and_remedy() -> None:
         Finding(subject=Subject.parse("gpu:1"), says="one lane", **same),  # type: ignore[arg-type]
         Finding(subject=Subject.parse("gpu:2"), says="two lanes", **same),  # type: ignore[arg-type]
     )
-    assert "- **warning** `pcie.slot` (gpu:1-2)\n  - one lane\n  - two lanes\n  - To do: move it\n" in text
+    assert "- **warning** `pcie.slot` (GPUs 1-2)\n  - one lane\n  - two lanes\n  - To do: move it\n" in text
 
 
 def test_what_is_in_doubt_or_missing_is_there_too() -> None:

@@ -71,7 +71,9 @@ def test_many_candidates_are_cut_with_a_word_about_it() -> None:
 
 def test_a_predicted_speed_comes_with_its_range() -> None:
     fast = Candidate(gpus=(0,), images_per_sec=1840.4, images_per_sec_low=1700, images_per_sec_high=1999.6)
-    assert answer(Plan(choice=fast)) == "GPU 0, parameter_server: 1840 (80 % range 1700 to 2000) images/sec."
+    assert (
+        answer(Plan(choice=fast)) == "GPU 0, parameter_server: 1,840 (80% range 1,700 to 2,000) images/sec."
+    )
 
 
 def test_an_environment_value_that_a_shell_would_split_is_quoted() -> None:
@@ -153,11 +155,11 @@ PREDICTED = Plan(
 
 def test_a_predicted_plan_shows_its_range_its_limit_and_its_margin() -> None:
     text = shown(PREDICTED)
-    assert text.startswith("GPUs 0,1, parameter_server gpu:0: 1250 (80 % range 1000 to 1500) images/sec.\n")
+    assert text.startswith("GPUs 0,1, parameter_server gpu:0: 1,250 (80% range 1,000 to 1,500) images/sec.\n")
     assert "Gain     1.50 times one GPU\n" in text
     assert "- limited by: link of GPU 0, sending\n" in text
     assert "Margin   20% faster than parameter_server cpu\n" in text
-    assert "1000 images/sec of one GPU (given), batch 50 per GPU, constants of" in text
+    assert "1,000 images/sec of one GPU (given), batch 50 per GPU, constants of" in text
 
 
 def test_the_steps_of_the_next_best_are_bars_of_their_parts() -> None:
@@ -179,7 +181,7 @@ def test_a_bar_has_a_colour_for_each_part() -> None:
 def test_a_plan_that_is_slower_than_fewer_gpus_begins_with_that() -> None:
     fewer = GpuCount(num_gpus=1, images_per_sec=1300.0, speedup=1.0)
     slow = msgspec.structs.replace(PREDICTED, prediction=prediction(fewer=fewer))
-    assert answer(slow).startswith("Slower than 1 GPU (1300): --num-gpus 1. GPUs 0,1, ")
+    assert answer(slow).startswith("Slower than 1 GPU (1,300): --num-gpus 1. GPUs 0,1, ")
     more = msgspec.structs.replace(fewer, num_gpus=2, images_per_sec=1000.0)
     text = shown(
         msgspec.structs.replace(PREDICTED, prediction=prediction(fewer=more, default_images_per_sec=1190.0))
@@ -214,13 +216,13 @@ def test_a_tie_and_what_options_cost_are_shown() -> None:
     )
     text = " ".join(shown(plan).split())
     assert "a tie with parameter_server cpu (1.2% apart); one run settles it" in text
-    assert "--ps cpu costs 8%: 2000 images/sec with replicated nccl on GPUs 2,3" in text
+    assert "--ps cpu costs 8%: 2,000 images/sec with replicated nccl on GPUs 2,3" in text
     assert "--prefer-pix costs no speed" in text
 
 
 def test_a_run_prints_two_lines_of_a_prediction_and_none_without() -> None:
     first, second = summary_lines(PREDICTED)
-    speed = "1250 (80 % range 1000 to 1500) images/sec"
+    speed = "1,250 (80% range 1,000 to 1,500) images/sec"
     assert first == f"Predicted for GPUs 0,1, parameter_server gpu:0: {speed}."
     assert second == "Limited by: link of GPU 0, sending; 20% faster than parameter_server cpu."
     assert summary_lines(Plan(choice=CHOICE)) == ()

@@ -23,7 +23,7 @@ def test_durations_round_over_into_the_next_unit(value: float | None, shown: str
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(0.1234, "0.12"), (9.996, "10.0"), (95.84, "95.8"), (999.96, "1000"), (21825.4, "21825")],
+    [(0.1234, "0.12"), (9.996, "10.0"), (95.84, "95.8"), (999.96, "1,000"), (21825.4, "21,825")],
 )
 def test_a_speed_keeps_three_figures(value: float, shown: str) -> None:
     assert units.images_per_sec(value) == shown

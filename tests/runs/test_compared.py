@@ -17,11 +17,13 @@ from gputopo.runs.compared import (
     input_verdict,
     judge_rates,
     judge_waiting,
+    with_prediction,
 )
 from gputopo.runs.summary import summarise
 from gputopo.values.run.events import Replanned
-from gputopo.values.run.plan import Candidate, Plan, Prediction
+from gputopo.values.run.plan import Autotune, Candidate, MeasuredPlacement, Plan, Prediction, TimedRun
 from gputopo.values.run.result import AgainstPrediction, Result
+from gputopo.values.run.verdict import HostSummary
 from tests import there
 from tests.invented_runs import InventedRun, Noise, cpu_devices, gpu_devices, step, stream
 from tests.runs.boxes import BATCH, ON_CPU, run
@@ -97,6 +99,35 @@ def test_all_gpus_are_named_where_each_computes_longer_or_shorter(compute_s: flo
     assert (found.verdict, found.resource) == (verdict, "all 2 GPUs")
     assert f"all 2 GPUs {verdict} than believed: compute takes" in found.says
     assert ("gputopo inspect" in found.says) == (verdict == "slower")
+
+
+def tuned(result: Result, share: float) -> list[str]:
+    """What is said of a run beside `--autotune` that measured a speed `share` times as high."""
+    speed = there(result.throughput).median * share
+    choice = Candidate(gpus=(), variable_update="replicated")
+    found = Autotune(
+        winner=0,
+        settled="lead",
+        measured=(MeasuredPlacement(candidate=choice, runs=(TimedRun(speed, 0.01),)),),
+        seconds=1.0,
+        budget_s=1.0,
+        model="vgg16",
+        batch_size=8,
+    )
+    made = Plan(choice=choice, candidates=(choice,), autotune=found)
+    return [one for one in with_prediction(result, made).says if "autotune" in one]
+
+
+def test_a_run_that_is_not_as_fast_as_its_autotune_says_so_and_why() -> None:
+    idle = summarise(stream(cpu_devices(2), [step(number, [(0.0, 0.1)] * 2) for number in range(1, 40)]))
+    assert tuned(idle, 1.04) == []
+    assert tuned(idle, 1.6) == [
+        "This run reached 160 images/sec, 38% less than --autotune measured: "
+        "nothing that was sampled shows why; repeat the run."
+    ]
+    load = HostSummary(samples=2, busy="other programs used 54% of the CPU")
+    (says,) = tuned(msgspec.structs.replace(idle, host_load=load), 1.6)
+    assert says.endswith("38% less than --autotune measured: other programs used 54% of the CPU.")
 
 
 def invented(computes: tuple[float, ...], **changed: Any) -> tuple[Result, Plan]:
@@ -299,8 +330,8 @@ def test_other_work_or_a_failed_run_judges_nothing(other: Result) -> None:
 def test_the_words_hold_both_rates_and_what_is_lost() -> None:
     found = judge_rates(3058, 8560)  # alexnet, real against synthetic, of a published table
     assert found.verdict == "input"
-    assert "3058.0 images/sec against 8560.0" in found.says
-    assert "64 % less" in found.says
+    assert "3,058.0 images/sec against 8,560.0" in found.says
+    assert "64% less" in found.says
 
 
 @given(RATES, RATES)
@@ -326,5 +357,5 @@ def test_training_is_judged_by_its_waiting_and_not_by_its_own_rate(
 ) -> None:
     found = judge_waiting(share, 100.0, alone)
     assert found.verdict == judged
-    assert f"{100 * share:.1f} % of the steps' time" in found.says
+    assert f"{100 * share:.1f}% of the steps' time" in found.says
     assert found.headroom == (None if alone is None else alone / 100)

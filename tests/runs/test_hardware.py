@@ -153,7 +153,7 @@ def test_a_busy_host_is_named() -> None:
     assert (found.id, found.gpu, found.says) == (
         "host.busy",
         None,
-        "host: other programs took 90 % of the CPU",
+        "host: other programs used 90% of the CPU",
     )
 
 
@@ -231,7 +231,7 @@ def test_a_fault_is_of_the_gpu_of_its_host_and_of_no_other() -> None:
 def test_a_busy_host_of_several_is_named() -> None:
     busy = msgspec.structs.replace(IDLE_HOST, other_cpu_share=0.95, run_queue=20.0)
     (fault,) = recorded_hosts({}, host=busy).judge().faults
-    assert fault.says.startswith("host n2: other programs took ")
+    assert fault.says.startswith("host n2: other programs used ")
 
 
 def test_hosts_are_sound_together_only_where_each_was_judged() -> None:

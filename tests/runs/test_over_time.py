@@ -48,7 +48,7 @@ def test_anomalies_are_faults_at_their_time() -> None:
     slow = Anomaly(time_s=105.0, tower=1, gpu=3, part="compute", percent_under=12.4, percent_under_low=10.0,
                    confidence=0.999, says="")  # fmt: skip
     run = read(step(1, 0.5, 0.5), slow)
-    assert run.happenings == ((5.0, "GPU 3 slow 12 %", True),)
+    assert run.happenings == ((5.0, "GPU 3 slow 12%", True),)
 
 
 def test_a_long_run_has_as_many_points_as_a_short_one() -> None:

@@ -1,21 +1,18 @@
-"""Throughput, steadiness and sums of counted steps."""
+"""Throughput and sums of counted steps, and how long counting takes at most."""
 
 import random
 from statistics import fmean, median, pstdev
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gputopo.runs.speed import (
     KEPT_STEPS,
-    MAX_STEPS,
-    MIN_STEPS,
+    LONGEST_S,
+    MIN_COUNTED,
     CountedSteps,
     RunningThroughput,
-    steady,
-    steady_from,
+    time_left_s,
 )
 from gputopo.values.run.events import Step, WarmupDone
 from tests import there
@@ -70,74 +67,6 @@ def test_a_clock_that_was_set_back_does_not_make_the_run_faster_than_its_steps()
     assert running.total == pytest.approx(16 / 4)
 
 
-LEVELS = st.floats(0.001, 10.0)
-SEEDS = st.integers(0, 10_000)
-
-
-def noisy(level: float, count: int, seed: int, share: float = 0.02) -> list[float]:
-    rng = random.Random(seed)
-    return [level * (1 + rng.gauss(0, share)) for _ in range(count)]
-
-
-@given(level=LEVELS, before=st.integers(3, 80), factor=st.sampled_from([0.5, 1.3, 2.0, 10.0]))
-def test_a_step_in_the_level_ends_the_warm_up_where_it_is(level: float, before: int, factor: float) -> None:
-    assert steady_from([factor * level] * before + [level] * (before + MIN_STEPS)) == before
-
-
-@given(level=LEVELS, seed=SEEDS, before=st.integers(5, 40))
-def test_noise_does_not_hide_a_step_and_moves_it_by_few(level: float, seed: int, before: int) -> None:
-    times = noisy(2 * level, before, seed) + noisy(level, 100, seed + 1)
-    found = there(steady_from(times))
-    assert before <= found <= before + 25
-
-
-@given(level=LEVELS, length=st.integers(10, 60), height=st.sampled_from([0.5, 1.0, 3.0]))
-def test_after_a_ramp_no_step_is_left_that_is_well_above_the_level(
-    level: float, length: int, height: float
-) -> None:
-    ramp = [level * (1 + height * (1 - number / length)) for number in range(length)]
-    found = there(steady_from(ramp + [level] * 100))
-    assert found <= length
-    assert max([*ramp, level][found:]) <= 1.2 * level
-
-
-@given(level=LEVELS, length=st.integers(20, 200), growth=st.sampled_from([0.05, 0.1, 1.0]))
-def test_a_ramp_that_does_not_end_is_never_steady(level: float, length: int, growth: float) -> None:
-    assert steady_from([level * (1 + growth * number) for number in range(length)]) is None
-
-
-@given(
-    level=LEVELS,
-    seed=SEEDS,
-    every=st.integers(8, 100),
-    factor=st.floats(2.0, 50.0),
-    shift=st.integers(0, 99),
-)
-def test_regular_slow_steps_are_no_warm_up(
-    level: float, seed: int, every: int, factor: float, shift: int
-) -> None:
-    times = noisy(level, 300, seed)
-    slow = [factor * time if (number + shift) % every == 0 else time for number, time in enumerate(times)]
-    found = there(steady_from(slow))
-    assert found <= 30
-
-
-@given(times=st.lists(st.floats(0.0, 1e6), max_size=100))
-def test_any_trace_gives_a_prefix_that_leaves_enough_or_none(times: list[float]) -> None:
-    found = steady_from(times)
-    reported = steady(times)
-    assert reported.steps == found
-    assert reported.says
-    if found is not None:
-        assert 0 <= found <= len(times) - MIN_STEPS + 2
-        assert reported.seconds == pytest.approx(sum(times[:found]))
-
-
-def test_a_very_long_run_is_looked_at_only_at_its_beginning() -> None:
-    assert steady_from([2.0] * 10 + [1.0] * 100_000) == 10
-    assert steady_from([2.0] * MAX_STEPS + [1.0] * 100) == 0
-
-
 def counted(steps: list[Step]) -> CountedSteps:
     found = CountedSteps()
     for one in steps:
@@ -159,3 +88,24 @@ def test_the_warm_up_is_not_counted_but_its_lost_loss_is_seen() -> None:
     found = counted([lost, *rest])
     assert (len(found.kept), found.in_warmup, found.lost_loss) == (2, 1, lost)
     assert found.first == rest[0]
+
+
+def test_counting_takes_its_budget_or_a_minute_while_there_are_too_few_steps_to_know_the_error() -> None:
+    assert time_left_s(20.0, 0.01, MIN_COUNTED, 12.0) == 8.0
+    assert time_left_s(20.0, 0.01, 6, 18.0) == 18.0  # six more steps of 3 s
+    assert time_left_s(20.0, 0.01, 3, 45.0) == LONGEST_S - 45.0
+    assert time_left_s(5.0, None, 1, 3.0) == 2.0
+
+
+def test_a_speed_is_known_if_its_error_is_small_after_enough_steps() -> None:
+    running = RunningThroughput()
+    for number in range(1, MIN_COUNTED + 1):
+        assert not running.is_known_to(0.01)
+        running.add(step(number, [(0, 1)], seconds=0.2))
+    assert running.is_known_to(0.01)
+    running.add(step(MIN_COUNTED + 1, [(0, 1)], seconds=0.4))
+    assert not running.is_known_to(0.01)
+    short = RunningThroughput()
+    for number in range(1, MIN_COUNTED + 1):
+        short.add(step(number, [(0, 1)], seconds=0.01))
+    assert not short.is_known_to(0.01), "noise that lasts for a second does not show in a tenth"

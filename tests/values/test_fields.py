@@ -41,7 +41,7 @@ def test_a_value_has_its_unit() -> None:
         (Gpu, "nvlinks[2].gb_per_s", 25.781, "25.781 GB/s"),
         (Gpu, "persistence_mode", True, "on"),
         (Gpu, "persistence_mode", False, "off"),
-        (Gpu, "fan_percent", 30, "30 %"),
+        (Gpu, "fan_percent", 30, "30%"),
         (Gpu, "name", None, "not reported"),
         (Gpu, "name", "card", "card"),
     ]

@@ -29,6 +29,25 @@ def test_nearest_ignores_case_and_gives_nothing_for_something_else() -> None:
     assert nearest("xyz", ("table", "json")) == ()
 
 
+MODELS = ("lenet", "overfeat", "googlenet", "resnet50", "resnet101", "resnet20", "resnet56", "Dgx1")
+
+
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("resnet", ("resnet50", "resnet101", "resnet20")),  # what begins so, in the order of the list
+        ("resnet51", ("resnet50", "resnet56", "resnet101")),  # of equally near ones the first of the list
+        ("dgx", ("Dgx1",)),
+        ("gogglenet", ("googlenet",)),
+        ("bert", ()),
+        ("mobilenet", ()),
+        ("", ()),
+    ],
+)
+def test_only_near_names_are_suggested(word: str, names: tuple[str, ...]) -> None:
+    assert nearest(word, MODELS) == names
+
+
 def test_a_choice_is_given_back_and_another_value_names_all_choices() -> None:
     assert require_choice("--format", "json", ("table", "json")) == "json"
     with pytest.raises(UsageError) as caught:

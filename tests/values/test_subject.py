@@ -90,10 +90,12 @@ def test_json_holds_the_text(subject: Subject) -> None:
 
 def test_several_subjects_in_words() -> None:
     cases: list[tuple[list[str], str]] = [
-        (["gpu:3"], "gpu:3"),
-        (["gpu:0", "gpu:1", "gpu:2", "gpu:5", "gpu:0", "driver"], "gpu:0-2,5, driver"),
-        (["gpus:0-2,6", "gpus:1,4-6"], "gpus:0-2,4-6"),
-        (["link:0-1", "link:2-3", "machine", "machine"], "link:0-1,2-3, machine"),
+        (["gpu:3"], "GPU 3"),
+        (["gpu:0", "gpu:1", "gpu:2", "gpu:5", "gpu:0", "driver"], "GPUs 0-2,5, driver"),
+        (["gpus:0-2,6", "gpu:1", "gpus:1,4-6"], "GPUs 0-2,4-6"),
+        (["link:0-1"], "link 0-1"),
+        (["link:0-1", "link:2-3", "machine", "machine"], "links 0-1, 2-3, machine"),
+        (["nic:1", "nics:0-1"], "network cards 0-1"),
     ]
     for texts, words in cases:
         assert subjects_in_words(map(Subject.parse, texts)) == words

@@ -10,7 +10,6 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from pathlib import PurePath
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -301,15 +300,12 @@ def several(source: str, names: Sequence[str]) -> str:
     return f"{source}: {len(names)} runs ({_listed(names)}), of {of}; the number of each run is kept"
 
 
-def by_files(sources: Sequence[str], machines: Sequence[Machine]) -> list[Machine]:
-    """Return the machines of files that are read together, each run with the name of its file.
+def by_files(names: Sequence[str], machines: Sequence[Machine]) -> tuple[list[str], list[Machine]]:
+    """Return the names and the machines of files that are read together, each run with the name of its file.
 
     Files of one program with other values become one machine, where their GPUs can be of one or are of one
     model: a merge would leave out the GPUs that are not at the same PCI addresses.
     """
-    names = [PurePath(source).name if source != "-" else "standard input" for source in sources]
-    if len(set(names)) < len(names):
-        names = list(sources)
     found: dict[int, Machine] = dict(enumerate(machines))
     for program in {machine.source for machine in machines} & set(_OF_SEVERAL_GPUS):
         own = [at for at, machine in enumerate(machines) if machine.source == program]
@@ -319,7 +315,8 @@ def by_files(sources: Sequence[str], machines: Sequence[Machine]) -> list[Machin
                 one = joined([names[at] for at in own], [machines[at] for at in own], program, origin="")
                 found = {at: machine for at, machine in found.items() if at not in own} | {own[0]: one}
     places = sorted(found)
-    return apart([names[at] for at in places], [found[at] for at in places])
+    kept = [names[at] for at in places]
+    return kept, apart(kept, [found[at] for at in places])
 
 
 def _differ(runs: Sequence[Sequence[Sample]]) -> bool:

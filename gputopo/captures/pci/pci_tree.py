@@ -1,6 +1,6 @@
 """A Machine out of a PCI tree that some tool printed: GPUs and NICs in PCI order, their links, their slots.
 
-The readers of NCCL's and hwloc's XML and of lspci all end here. XML is read with defusedxml: entity bombs
+The readers of NCCL's XML and of lspci end here. XML is read with defusedxml: entity bombs
 and external entities are refused.
 """
 
@@ -211,7 +211,7 @@ def _nics(tree: Tree, names: Mapping[str, list[str]], numbers: Mapping[str, int]
 _ELEMENT = re.compile(r"<([A-Za-z_][\w.-]{0,60})")
 # What may stand before the first element, and how it ends.
 _BEFORE = (("<?", "?>"), ("<!--", "-->"), ("<!", ">"))
-_MASK = re.compile(r"(?:(?:0x)?[0-9a-f]{0,16})(?:,(?:0x)?[0-9a-f]{0,16})*", re.IGNORECASE)
+_MASK = re.compile(r"[0-9a-f]{1,16}(?:,[0-9a-f]{1,8})*", re.IGNORECASE)
 _MAX_CPUS = 8192  # Linux: CONFIG_NR_CPUS_RANGE_END
 
 
@@ -253,16 +253,14 @@ def root_of(text: str, *, origin: str, hint: str) -> "Element":
 def cpus_of_mask(text: str) -> frozenset[int] | None:
     """Return the CPUs of a mask, or None where the text is none.
 
-    NCCL and the kernel write `00000000,00ffffff`, hwloc `0x00000303,,0x0000ffff`.
-    Words of 32 bits, the highest first, parted by commas; an empty word is 0. hwloc's `0xf...f` (all CPUs
-    without end) is None: it names none.
+    NCCL and the kernel write words of 32 bits, the highest first, separated by commas: `00000000,00ffffff`.
     """
-    if not text or _MASK.fullmatch(text) is None:
+    if _MASK.fullmatch(text) is None:
         return None
-    words = [word.lower().removeprefix("0x") for word in text.split(",")]
-    if len(words) * 32 > _MAX_CPUS or any(len(word) > 8 for word in words[1:]) or not any(words):
+    words = text.split(",")
+    if len(words) * 32 > _MAX_CPUS:
         return None
     mask = 0
     for word in words:
-        mask = mask << 32 | int(word or "0", 16)
+        mask = mask << 32 | int(word, 16)
     return frozenset(bit for bit in range(mask.bit_length()) if mask >> bit & 1)

@@ -40,10 +40,7 @@ def record(found: "Mapping[str, Machine | GputopoError]", folder: Path) -> None:
     from gputopo.topology.identities import without_identities
     from gputopo.values import schema
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make {folder}: {error.strerror}", "name another folder") from error
+    schema.make_folder(folder)
     for name, one in found.items():
         if not isinstance(one, GputopoError):
             schema.write(folder / f"{name.replace('/', '_')}.json", without_identities(one))

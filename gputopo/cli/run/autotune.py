@@ -161,9 +161,9 @@ def _plan_with(winner: "Trial", found: "Autotune", before: "Plan") -> "Plan":
 
 def _show_run(number: int, trial: "Trial", found: "TimedRun | str") -> None:
     from gputopo.report.layout import plain
+    from gputopo.report.units import images_per_sec
     from gputopo.values.run.plan import mode_words
 
-    outcome = (
-        f"failed: {plain(found)}" if isinstance(found, str) else f"{found.images_per_sec:.4g} images/sec"
-    )
+    speed = "" if isinstance(found, str) else f"{images_per_sec(found.images_per_sec)} images/sec"
+    outcome = speed or f"failed: {plain(str(found))}"
     to_stderr(f"autotune round {number}: {mode_words(trial.candidate)}: {outcome}\n")

@@ -23,7 +23,14 @@ from gputopo.launch.supervise.outlets import Alarm
 from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, of_seconds
 from gputopo.launch.supervise.worker_process import OwnChildren
 from gputopo.launch.throughput import STACKS_FILE, STEPS_FILE
-from gputopo.launch.user_program.program import ProgramEnd, ProgramStop, check_program, run_program
+from gputopo.launch.user_program.error_output import ErrorOutput
+from gputopo.launch.user_program.program import (
+    ProgramEnd,
+    ProgramStop,
+    check_program,
+    failure_lines,
+    run_program,
+)
 from gputopo.launch.user_program.recording import ProgramRecord, StallWatch, recording
 from gputopo.launch.user_program.steps import StepPipe
 from gputopo.report.plan import summary_lines
@@ -100,7 +107,7 @@ def make_folder(
 
 
 # Signals for a group of processes by which a process of gputopo, such as the watch, must not end.
-_FOR_THE_PROGRAM = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
+_FOR_THE_PROGRAM = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 def run_recorded(
@@ -142,6 +149,7 @@ def run_recorded(
                 watch = stack.enter_context(RunWatch(spec.gpus, others))
             named = {} if pipe is None else {STEPS_FILE: str(pipe.name)}
             record.begin(spec)
+            errors = ErrorOutput()
             stall = None
             if options.stall_timeout is not None:
                 stacks = stack.enter_context(_stacks(folder))
@@ -149,7 +157,7 @@ def run_recorded(
                 given = options.stall_timeout
                 patience = PROGRAM_PATIENCE if given == AUTO else of_seconds(given)
                 who = PurePath(program[0]).name + (f" on {spec.servers[0].host}" if spec.servers else "")
-                stall = StallWatch(patience, who, stop, ours, stacks=stacks, now_s=time.monotonic())
+                stall = StallWatch(patience, who, stop, ours, errors, stacks=stacks, now_s=time.monotonic())
             with recording(record, watch, pipe, spec, stall=stall, company=company) as state:
 
                 def on_end(ending: ProgramEnd) -> None:
@@ -163,6 +171,7 @@ def run_recorded(
                     report=note,
                     ours=ours,
                     stop=stop,
+                    errors=errors,
                     on_end=on_end,
                 )
                 failure = None if company is None else company.wait()
@@ -186,9 +195,10 @@ def _finished(
     from gputopo.report.runs.report import program_lines
 
     record.finish(name, ending, failure)
-    if failure is not None and failure.kind != "hung":  # that is shown as it is recorded
-        note(failure.cause)
     result = record.summary.result()
+    shown = result.failure if failure is None and result.status != "interrupted" else failure
+    for line in () if shown is None else failure_lines(shown):
+        note(line)
     for line in program_lines(result):
         note(line)
     if folder is not None:

@@ -151,6 +151,7 @@ def _screened(
     from gputopo.probes.run_watch import RunWatch
     from gputopo.report.runs.screen import run_line
     from gputopo.runs.screen import device_rows
+    from gputopo.topology.identities import without_identities
     from gputopo.values import schema
 
     began, names = time.monotonic(), _names(chosen, cells)
@@ -170,6 +171,8 @@ def _screened(
         )
         with signals.deferred():
             folder.mkdir(parents=True, exist_ok=True)
+            if chosen.box is not None:
+                schema.write(folder / "machine.json", without_identities(chosen.box))
             schema.write(folder / job.FILE, found)
         return found
 

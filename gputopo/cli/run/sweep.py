@@ -21,6 +21,7 @@ from gputopo.values.option import OptionsOf
 if TYPE_CHECKING:
     from gputopo.cli.run.sweep_cells import Planned
     from gputopo.launch.jobs.sweep import Pause
+    from gputopo.report.document import Document
     from gputopo.sweeps.matrix import Matrix
     from gputopo.values.machine import Machine
     from gputopo.values.run.result import Result
@@ -35,8 +36,9 @@ def sweep(options: Annotated[SweepOptions, OptionsOf(SweepOptions)]) -> int:
 
     The matrix is a preset, a file (--matrix), or values of options: --model alexnet --num-gpus 1,2,4.
 
-    A sweep that was killed or stopped goes on with --resume: cells that ended are not run again. Failed,
-    refused and left out cells stay in the result, with their reason.
+    A sweep that was killed or stopped continues with --resume, or with the same command if it has --output.
+    Cells that ended are not run again. Failed, refused and left out cells stay in the result, with their
+    reason.
 
     Exit codes: 0 fine; 1 a cell failed and --fail-on; 2 bad input; 3 the hardware or the driver cannot do it,
     or no cell could be run; 130, 143 ended by Ctrl-C, SIGTERM.
@@ -47,11 +49,12 @@ def sweep(options: Annotated[SweepOptions, OptionsOf(SweepOptions)]) -> int:
 
     dry_run = options.dry_run
     with contextlib.ExitStack() as held:
-        if options.resume is None:
+        started = options.resume or _sweep_in(options.output)
+        if started is None:
             blank, made = begun(options)
             folder = _new_folder(blank, options.output, held, dry_run=dry_run)
         else:
-            folder = Path(options.resume)
+            folder = Path(started)
             if folder.is_dir() and not dry_run:
                 held.enter_context(locked_folder(folder, "--output"))
             blank, made = resumed(folder, options)
@@ -67,16 +70,22 @@ def sweep(options: Annotated[SweepOptions, OptionsOf(SweepOptions)]) -> int:
     named = shlex.quote(str(folder))
     note(f"tables and observations: gputopo report {named}")
     if not found.complete:
-        note(f"to go on: gputopo sweep --resume {named}")
+        note(f"to continue: gputopo sweep --resume {named}")
     return code or _exit_code(found, folder, options.fail_on)
+
+
+def _sweep_in(output: str | None) -> str | None:
+    """Return the folder if it has a sweep, which the same command continues."""
+    from gputopo.launch.jobs.sweep import FILE
+
+    return output if output is not None and (Path(output) / FILE).exists() else None
 
 
 def _new_folder(blank: "Sweep", output: str | None, held: contextlib.ExitStack, *, dry_run: bool) -> Path:
     """Return the folder of a new sweep, made and locked until `held` closes, unless it is a dry run.
 
-    If nothing is in it then, it is removed. Raises InputError for one that holds a run or a sweep.
+    If nothing is in it then, it is removed. Raises InputError for one that holds a run.
     """
-    from gputopo.launch.jobs.sweep import FILE
     from gputopo.launch.locks import locked_folder
     from gputopo.launch.supervise import run_folder as runs
     from gputopo.values.run.several_runs import FOLDER
@@ -84,10 +93,6 @@ def _new_folder(blank: "Sweep", output: str | None, held: contextlib.ExitStack, 
     home = runs.runs_home(os.environ)
     if output is not None:
         runs.check_output(Path(output))
-        if (Path(output) / FILE).exists():
-            raise InputError(
-                f"{output} holds a sweep", f"go on with it: --resume {output}, or name a new folder"
-            )
         if (Path(output) / FOLDER).exists():
             raise InputError(f"{output} holds a folder {FOLDER}", "name a new folder with --output")
     if dry_run:
@@ -239,7 +244,16 @@ def _make_data(found: "Sweep", folder: Path) -> None:
 def _print(found: "Sweep", shape: str, *, dry: bool = False) -> None:
     from gputopo.report.runs.sweep import sweep_document
 
-    show_report(found, lambda: sweep_document(found, dry=dry), shape)
+    def document() -> "Document":
+        shown = sweep_document(found, dry=dry)
+        return shown if dry or found.complete else shown._replace(headline=_interrupted(found))
+
+    show_report(found, document, shape)
+
+
+def _interrupted(found: "Sweep") -> str:
+    left = sum(cell.state in ("pending", "running") for cell in found.cells)
+    return f"Interrupted: {left} of {len(found.cells)} cells have not run."
 
 
 def _exit_code(found: "Sweep", folder: Path, fail_on: str | None) -> int:

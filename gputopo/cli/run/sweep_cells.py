@@ -256,6 +256,12 @@ def resumed(folder: Path, options: SweepOptions) -> tuple[Sweep, Matrix]:
                 f"{origin} is no longer the matrix of the sweep in {folder}",
                 f"leave it out to go on with the matrix as it was ({FILE} has it), or begin a new sweep",
             )
+    asked = {name: value for name, value in options.of_cells.items() if name != "seed"}
+    if options.resume is None and (asked != found.asked or options.seed not in (None, found.seed)):
+        raise InputError(
+            f"{folder} holds a sweep with other options",
+            f"continue it as it began with --resume {folder}, or name a new folder with --output",
+        )
     again = ("refused", "failed") if options.retry_failed else ("refused",)
     blank: dict[str, Any] = {"state": "pending", "reason": None, "began_at": None, "seconds": None}
     cells = (msgspec.structs.replace(cell, **blank) if cell.state in again else cell for cell in found.cells)

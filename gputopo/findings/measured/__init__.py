@@ -32,8 +32,6 @@ COPY_CHECKS = (
     collectives.below_minimum,
     collectives.separate,
     collectives.nvls_off,
-    collectives.falls,
-    collectives.latency,
     network.failed,
     network.slow,
     network.unsteady,

@@ -1,4 +1,4 @@
-"""Collective operations, measured by nccl-tests: bus bandwidth, its course over the sizes, and latency."""
+"""Collective operations, measured by nccl-tests: bus bandwidth."""
 
 from collections.abc import Iterator
 
@@ -23,9 +23,6 @@ from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE, Subject
 
 RING_MARGIN = threshold("measured.collectives.RING_MARGIN")
-DROP = threshold("measured.collectives.DROP")
-SWEEP_BYTES = threshold("measured.collectives.SWEEP_BYTES")
-LATENCY_US = threshold("measured.collectives.LATENCY_US")
 # A ring reaches 0.94 to 0.96, with a port behind the CPU 0.64 (NVIDIA/nccl issues 307 and 412).
 OF_PORTS = Threshold(
     "bus bandwidth over several hosts, of the rate of the network ports of a host", NETWORK_LOW_SHARE, "of it"
@@ -35,8 +32,6 @@ SLOW = rule_of("collectives.slow")
 SEPARATE = rule_of("collectives.separate_runs")
 NETWORK_SLOW = rule_of("collectives.network_slow", OF_PORTS)
 NVLS_UNUSED = rule_of("collectives.nvls_unused", RING_MARGIN)
-FALLS = rule_of("collectives.falls", DROP, SWEEP_BYTES)
-LATENCY = rule_of("collectives.latency", LATENCY_US)
 
 
 SHARED_GPU = rule_of("collectives.shared_gpu")
@@ -110,31 +105,6 @@ def nvls_off(machine: Machine) -> Iterator[Fault]:
         if with_nvls and with_nvls.without_nvls and best.bus_gb_per_s:
             facts = ", ".join(fact for fact in best.nccl if "NVLS" in fact or "ALGO" in fact)
             yield _finding(NVLS_UNUSED, best, with_nvls, facts)
-
-
-@check(FALLS)
-def falls(machine: Machine) -> Iterator[Fault]:
-    """Find sweeps whose largest size is slower than a smaller one."""
-    for one in _series(machine):
-        large = [s for s in one.samples if (s.bytes or 0) >= SWEEP_BYTES.value and s.bus_gb_per_s]
-        if len({s.bytes for s in large}) < 2:
-            continue
-        best, top = one.best, max(large, key=lambda sample: sample.bus_gb_per_s or 0.0)
-        if (best.bus_gb_per_s or 0.0) < DROP.value * (top.bus_gb_per_s or 0.0):
-            rates = f"{best.bus_gb_per_s:g} GB/s of bus bandwidth at {_size(best)}, {top.bus_gb_per_s:g}"
-            evidence = _evidence(best) | {"best_bus_gb_per_s": top.bus_gb_per_s, "best_bytes": top.bytes}
-            yield FALLS.fault(_subject(best), f"{_what(best)}: {rates} at {_size(top)}", evidence)
-
-
-@check(LATENCY)
-def latency(machine: Machine) -> Iterator[Fault]:
-    """Find operations of one host whose small messages take long."""
-    for one in _series(machine):
-        smallest = one.smallest
-        if smallest and smallest.hosts == 1 and (smallest.median_us or 0.0) > LATENCY_US.value:
-            says = f"{_what(smallest)}, {_size(smallest)}: {smallest.median_us:g} us, usually under 50"
-            evidence = {"operation": smallest.kind, "bytes": smallest.bytes, "us": smallest.median_us}
-            yield LATENCY.fault(_subject(smallest), says, evidence)
 
 
 def _series(machine: Machine) -> list[CollectiveSeries]:

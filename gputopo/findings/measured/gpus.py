@@ -1,4 +1,4 @@
-"""Measured copies of each GPU, judged once: its link with the host, its memory, the latency.
+"""Measured copies of each GPU, judged once: its link with the host, and its memory.
 
 A link by its lanes, else by GPUs of the same model, by the expected rate, and by its other direction; the
 memory by the expected rate, else by GPUs of the same model.
@@ -19,7 +19,6 @@ from gputopo.findings.measured.links import (
     DIRECTION_DIFFERS,
     DIRECTION_SHARE,
     HALF_SHARE,
-    LATENCY_TIMES,
     NO_LINK_HAS_THE_RATE,
     PCIE_MAX_GB_PER_S,
     PEERS_SHARE,
@@ -47,7 +46,7 @@ _DIRECTIONS: dict[str, str] = {
 _ALONE = tuple(f"copies {_DIRECTIONS[kind]}" for kind in HOST_KINDS)
 _IN_MEMORY = "copies in GPU memory"
 _WITH_HOST, _THROUGH_HOST = "with the host", "through the host"
-_LINK, _MEMORY, _LATENCY = "link", "d2d_local", "latency"  # parts of a GPU that are judged
+_LINK, _MEMORY = "link", "d2d_local"  # parts of a GPU that are judged
 
 
 @check(SLOT_NARROW, BELOW_EXPECTED, DIRECTION_DIFFERS)
@@ -201,12 +200,8 @@ def _unlike_peers(machine: Machine) -> Iterator[Fault]:
                 own = values[gpu.index]
                 if own >= limit * best or (part == _LINK and not link_is_unknown(gpu, machine)):
                     continue
-                if part == _LATENCY:
-                    says = f"{what} take about {best / own:.1f} times the {1 / best:.2f} us of {words}"
-                    evidence = {"us": 1 / own, "best_us": 1 / best}
-                else:
-                    says = f"{what} reach about {roughly(own / best)} of the {best:.1f} GB/s of {words}"
-                    evidence = {"gb_per_s": own, "best_gb_per_s": best}
+                says = f"{what} reach about {roughly(own / best)} of the {best:.1f} GB/s of {words}"
+                evidence = {"gb_per_s": own, "best_gb_per_s": best}
                 yield BELOW_EXPECTED.fault(gpu, says, evidence, case=case, part=part)
 
 
@@ -223,15 +218,6 @@ def _compared(machine: Machine) -> Iterator[tuple[str, Mapping[int, float], floa
         if (gpu := gpu_of(one.source)) is not None
     )
     yield _IN_MEMORY, local, ALIKE_SHARE.value, _IN_MEMORY, _MEMORY
-    times = grouped(
-        ((one.method, one.source == "host"), (gpu, 1 / one.median_us))
-        for one in copies_of(machine).samples
-        if one.kind == "latency" and one.group is None and one.invalid is None and one.median_us
-        if (gpu := host_gpu(one)) is not None
-    )
-    for (_, to_gpu), of in times.items():
-        what = f"small copies {_DIRECTIONS['h2d' if to_gpu else 'd2h']}"
-        yield what, maxima(of), 1 / LATENCY_TIMES.value, "latency", _LATENCY
 
 
 def _steady(machine: Machine) -> tuple[Sample, ...]:

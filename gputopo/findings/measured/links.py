@@ -25,13 +25,12 @@ from gputopo.values.subject import MACHINE
 PEERS_SHARE = threshold("measured.links.PEERS_SHARE")
 HALF_SHARE = threshold("measured.links.HALF_SHARE")
 ALIKE_SHARE = threshold("measured.links.ALIKE_SHARE")
-LATENCY_TIMES = threshold("measured.links.LATENCY_TIMES")
 DIRECTION_SHARE = threshold("measured.links.DIRECTION_SHARE")
 PCIE_MAX_GB_PER_S = threshold("measured.links.PCIE_MAX_GB_PER_S")
 MIN_GPUS = threshold("measured.links.MIN_GPUS")
 FASTER_TIMES = threshold("measured.links.FASTER_TIMES")
 
-BELOW_EXPECTED = rule_of("bandwidth.below_expected", PEERS_SHARE, HALF_SHARE, ALIKE_SHARE, LATENCY_TIMES)
+BELOW_EXPECTED = rule_of("bandwidth.below_expected", PEERS_SHARE, HALF_SHARE, ALIKE_SHARE)
 DIRECTION_DIFFERS = rule_of("bandwidth.direction_differs", DIRECTION_SHARE, PCIE_MAX_GB_PER_S)
 
 NO_LINK_HAS_THE_RATE = (

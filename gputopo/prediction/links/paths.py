@@ -43,7 +43,7 @@ from gputopo.reference.expectations import (
 from gputopo.topology.doubts import believed_links
 from gputopo.topology.peer_access import redirected_pairs
 from gputopo.values.bandwidth import Bandwidth
-from gputopo.values.index_ranges import index_ranges
+from gputopo.values.index_ranges import gpu_ranges
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 
 # redirected: directly, but by access control through the root complex also below one switch.
@@ -195,11 +195,11 @@ def unknown_facts(machine: Machine, paths: Paths) -> tuple[str, ...]:
     found = []
     for basis, words in (("assumed", "PCIe link, and no known model"), ("model", "PCIe link of the slot")):
         if gpus := [gpu for gpu, host in paths.hosts.items() if host.basis == basis]:
-            found.append(f"{words}, of GPU {index_ranges(gpus)} (gputopo inspect, or nvidia-smi -q)")
+            found.append(f"{words}, of {gpu_ranges(gpus)} (gputopo inspect, or nvidia-smi -q)")
     apart = {pair for pair, path in paths.pairs.items() if path.basis != "measured" and path.kind != "nvlink"}
     links = believed_links(machine)
     if far := sorted({gpu for pair in apart if pair not in links or links[pair].hop is None for gpu in pair}):
-        found.append(f"PCIe hops between GPU {index_ranges(far)} (nvidia-smi topo -m)")
+        found.append(f"PCIe hops between {gpu_ranges(far)} (nvidia-smi topo -m)")
     if apart or any(host.basis != "measured" for host in paths.hosts.values()):
         found.append("copy rates of this machine (gputopo bandwidth --save)")
     return tuple(found)

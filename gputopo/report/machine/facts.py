@@ -3,11 +3,12 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 
+from gputopo.findings.coverage import DOES_NOT_APPLY
 from gputopo.report.layout import plain
 from gputopo.values.fields import path_in_words
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
-from gputopo.values.subject import EVERY, GROUPS, FactPath, above, at_gpu
+from gputopo.values.subject import EVERY, GROUPS, FactPath, at_gpu, reason_for
 
 # NVML's names for why it does not answer (nvmlReturn_t), and ours, in words.
 _REASONS = {
@@ -27,21 +28,10 @@ _REASONS = {
     "NOT_ASKED": "an earlier driver call hung or crashed",
 }
 
-_DOES_NOT_APPLY = ("NOT_SUPPORTED", "N/A", "Not Supported")  # NVML's word, and nvidia-smi's
-
 _LONGEST_SUBJECT = 24  # of a label; longer ones are counted
 _NAMED = 12  # facts with one reason
 
 _KINDS = {"gpus": "GPU", "links": "link", "nics": "NIC", "pci": "PCI device"}
-
-
-def reason_for(missing: Mapping[str, str], path: str) -> str | None:
-    """Return why the fact at a path is missing; a reason for a whole part holds for all facts in it."""
-    while path:
-        if path in missing:
-            return missing[path]
-        path = above(path)
-    return None
 
 
 def reason_in_words(reason: str) -> str:
@@ -64,7 +54,7 @@ def not_read(machine: Machine) -> dict[str, str]:
     without = {
         str(gpu.index)
         for gpu in machine.gpus
-        if reason_for(machine.missing, at_gpu(gpu.index, "fabric.state")) in _DOES_NOT_APPLY
+        if reason_for(machine.missing, at_gpu(gpu.index, "fabric.state")) in DOES_NOT_APPLY
         and not any(link.remote_kind == "switch" for link in gpu.nvlinks or ())
     }
     if len(without) == len(machine.gpus):
@@ -74,7 +64,7 @@ def not_read(machine: Machine) -> dict[str, str]:
 
 def count_not_read(machine: Machine) -> int:
     """Return how many facts could not be read, of any device, without those that a card does not have."""
-    paths = [FactPath.parse(path) for path, why in not_read(machine).items() if why not in _DOES_NOT_APPLY]
+    paths = [FactPath.parse(path) for path, why in not_read(machine).items() if why not in DOES_NOT_APPLY]
     return len({(path.group, path.fact) for path in paths})
 
 

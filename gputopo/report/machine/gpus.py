@@ -11,10 +11,9 @@ from gputopo.findings.usage import idle, under_load
 from gputopo.reference.expectations import name_of
 from gputopo.report.document import Table
 from gputopo.report.layout import LOST, NOT_ASKED, SEVERITY_STYLES, UNKNOWN, Column, Side, plain
-from gputopo.report.machine.facts import reason_for
-from gputopo.values.index_ranges import index_ranges
+from gputopo.values.index_ranges import gpu_ranges, index_ranges
 from gputopo.values.machine import Gpu, GpuProcess, Machine
-from gputopo.values.subject import at_gpu
+from gputopo.values.subject import at_gpu, reason_for
 
 _NAME_WIDTH = 34  # longer names are folded
 _LOST = SEVERITY_STYLES["error"]
@@ -182,7 +181,7 @@ def gpu_notes(machine: Machine) -> Iterator[tuple[str, str]]:
             "unknown while idle": [gpu.index for gpu in slow if idle(gpu)],
             "load unknown": [gpu.index for gpu in slow if not idle(gpu)],
         }
-        words = ", ".join(f"{load}: GPU {index_ranges(gpus)}" for load, gpus in loads.items() if gpus)
+        words = ", ".join(f"{load}: {gpu_ranges(gpus)}" for load, gpus in loads.items() if gpus)
         yield f"PCIe gen {_IDLE_MARK}", f"{words}; an idle GPU lowers its PCIe generation"
     slots: dict[tuple[int, int], list[int]] = {}
     bridges: list[str] = []
@@ -193,7 +192,7 @@ def gpu_notes(machine: Machine) -> Iterator[tuple[str, str]]:
         if gpu.pcie.limiting_hop is not None and not machine.pci:  # the tree shows it in its place
             bridges.append(f"{plain(gpu.pcie.limiting_hop)} above GPU {gpu.index}")
     for (card, slot), gpus in slots.items():
-        yield "PCIe generation", f"card {card}, slot {slot}: GPU {index_ranges(gpus)}"
+        yield "PCIe generation", f"card {card}, slot {slot}: {gpu_ranges(gpus)}"
     if bridges:
         yield "Slower than the card", ", ".join(bridges)
 
@@ -217,7 +216,7 @@ def health_rows(machine: Machine, findings: Sequence[Finding] = ()) -> list[tupl
             states.setdefault(words, []).append(gpu.index)
     by_gpus: dict[str, list[str]] = {}
     for words, gpus in states.items():
-        by_gpus.setdefault(f"GPU {index_ranges(gpus)}", []).append(words)
+        by_gpus.setdefault(gpu_ranges(gpus), []).append(words)
     return [
         (label if number == 0 else "", plain(words))
         for label, all_words in by_gpus.items()

@@ -25,7 +25,7 @@ from gputopo.report.machine.matrix import (
 from gputopo.report.units import counted, gib
 from gputopo.topology.hops import class_name
 from gputopo.values.fields import field_at, path_in_words
-from gputopo.values.index_ranges import index_ranges
+from gputopo.values.index_ranges import gpu_ranges
 from gputopo.values.machine import Driver, Gpu, Host, LineCounts, Machine, Nic, NicPort, NumaNode, Unread
 from gputopo.values.subject import at_gpu, single_facts
 
@@ -35,16 +35,16 @@ _MATRIX_GPUS = 8  # of more the matrix is not on the first screen
 
 _NO_ROWS = ("index", "uuid", "throttle", "name", "processes", "nvlinks")  # of a GPU's facts
 
-Detail = Literal["all", "topology"] | int
+Detail = Literal["all", "topology"] | Sequence[int]
 
 
 def inspection_document(inspection: Inspection, detail: Detail | None = None) -> Document:
-    """Return the answer, the findings and a line a GPU; `detail`: all, the topology, or one GPU by index."""
+    """Return the answer, the findings and a line a GPU; `detail`: all, the topology, or GPUs by index."""
     if detail == "topology":
         return of_sections(_topology_sections(inspection.machine))
     if detail is None or detail == "all":
         return _whole(inspection) if detail else _first_screen(inspection)
-    return _one_gpu(inspection, detail)
+    return _of_gpus(inspection, detail)
 
 
 def _first_screen(inspection: Inspection) -> Document:
@@ -73,7 +73,7 @@ def _short_topology(machine: Machine, *, calm: bool, numa: bool) -> list[Block]:
     if not words or words.startswith("unknown between"):  # that is a finding
         return []
     nodes = grouped((gpu.numa_node, gpu.index) for gpu in machine.gpus if gpu.numa_node is not None)
-    near = "; ".join(f"node {node}: GPU {index_ranges(gpus)}" for node, gpus in sorted(nodes.items()))
+    near = "; ".join(f"node {node}: {gpu_ranges(gpus)}" for node, gpus in sorted(nodes.items()))
     affinity = [f"NUMA {near}."] if numa and near else []
     if is_summary(words) and calm and len(machine.gpus) <= _MATRIX_GPUS:
         matrix = Drawing(lambda width: matrix_view(machine, width, short=True))
@@ -155,12 +155,24 @@ def _topology_sections(machine: Machine) -> list[tuple[str, list[Block]]]:
     ]
 
 
-def _one_gpu(inspection: Inspection, index: int) -> Document:
-    """Return the findings about a GPU, and all its facts, those of one part in a row."""
+def _of_gpus(inspection: Inspection, indices: Sequence[int]) -> Document:
+    """Return the findings about some GPUs, and all facts of each, those of one part in a row."""
     machine = inspection.machine
-    gpu = next(one for one in machine.gpus if one.index == index)
-    findings = [one for one in inspection.findings if index in one.subject.gpus]
-    alone = msgspec.structs.replace(machine, gpus=(gpu,))
+    shown = [gpu for gpu in machine.gpus if gpu.index in indices]
+    findings = [one for one in inspection.findings if set(indices).intersection(one.subject.gpus)]
+    those = msgspec.structs.replace(machine, gpus=tuple(shown))
+    return of_sections(
+        [
+            ("", [verdict(those, findings)]),
+            ("Findings", [findings_block(findings)] if findings else []),
+            *((f"GPU {gpu.index}", rows(_facts_of(gpu, machine))) for gpu in shown),
+            ("Health", rows(health_rows(those, findings))),
+        ]
+    )
+
+
+def _facts_of(gpu: Gpu, machine: Machine) -> Iterator[tuple[str, str]]:
+    """Yield the facts of a GPU, those of one part in a row, and how near the other GPUs are."""
     parts: dict[str, list[str]] = {}
     for path, value in single_facts(gpu):
         field = field_at(Gpu, path)
@@ -169,20 +181,13 @@ def _one_gpu(inspection: Inspection, index: int) -> Document:
             continue
         words = re.sub(r"[._]", " ", rest)
         parts.setdefault(part, []).append(f"{words} {field.value_in_words(value)}".strip())
-    facts = [(path_in_words(Gpu, part), plain(", ".join(words))) for part, words in parts.items()]
+    yield from ((path_in_words(Gpu, part), plain(", ".join(words))) for part, words in parts.items())
     if throttled := in_words(reasons_of(gpu.throttle)):
-        facts.append(("throttled", ", ".join(throttled)))
+        yield "throttled", ", ".join(throttled)
     others = [one.index for one in machine.gpus if one is not gpu]
-    links = grouped((class_name(machine.link(index, other)), other) for other in others)
-    near = [f"{name} GPU {index_ranges(of)}" for name, of in links.items()]
-    return of_sections(
-        [
-            ("", [verdict(alone, findings)]),
-            ("Findings", [findings_block(findings)] if findings else []),
-            (f"GPU {index}", rows([*facts, *([("Topology", "; ".join(near))] if near else [])])),
-            ("Health", rows(health_rows(alone, findings))),
-        ]
-    )
+    links = grouped((class_name(machine.link(gpu.index, other)), other) for other in others)
+    if links:
+        yield "Topology", "; ".join(f"{name} {gpu_ranges(of)}" for name, of in links.items())
 
 
 def rows(of: Iterable[tuple[str, str]]) -> list[Block]:

@@ -13,7 +13,7 @@ from gputopo.reference.expectations import generation_of
 from gputopo.report.layout import LOST, QUIET, SEVERITY_STYLES, Line, Span, plain
 from gputopo.report.machine.gpus import link_is_slow_while_idle
 from gputopo.topology.hops import links_by_pair
-from gputopo.values.index_ranges import index_ranges
+from gputopo.values.index_ranges import gpu_ranges
 from gputopo.values.machine import Gpu, Machine, Nic, NicPort, PciNode
 
 _LIMIT_STYLE = SEVERITY_STYLES["warning"]
@@ -70,7 +70,7 @@ def pci_branches(machine: Machine) -> list[Branch]:
         tops.append(Branch(_numa_node_name(machine, number), [], roots))
     inside = {gpu.index for gpu in tree.gpus.values()}
     if left_out := [gpu.index for gpu in machine.gpus if gpu.index not in inside]:
-        tops.append(Branch(f"Not in the tree: GPU {index_ranges(left_out)}"))
+        tops.append(Branch(f"Not in the tree: {gpu_ranges(left_out)}"))
     return tops
 
 
@@ -166,7 +166,7 @@ class _Tree:
         if gpu is not None and gpus == [gpu.index]:
             return (f"<- limited by {address}{f', {link}' if link else ''}", _LIMIT_STYLE)
         place = "" if address == below else f"{address}{f', {link}, ' if link else ' '}"
-        return (f"<- {place}limits GPU {index_ranges(gpus)}", _LIMIT_STYLE)
+        return (f"<- {place}limits {gpu_ranges(gpus)}", _LIMIT_STYLE)
 
     def _note_paths(self) -> None:
         for address in sorted(self.nodes):
@@ -253,7 +253,7 @@ def _nvlinks(machine: Machine, gpu: Gpu) -> str:
     for (a, b), link in links_by_pair(machine).items():
         if link.nvlinks and gpu.index in (a, b):
             reached.setdefault(link.nvlinks, []).append(b if a == gpu.index else a)
-    reach = [f"{count} to GPU {index_ranges(reached[count])}" for count in sorted(reached, reverse=True)]
+    reach = [f"{count} to {gpu_ranges(reached[count])}" for count in sorted(reached, reverse=True)]
     return f"NVLink: {', '.join(reach)}" if reach else ""
 
 

@@ -109,7 +109,7 @@ def plain_lines(sample: MachineSample) -> Iterator[str]:
     at = time.strftime("%H:%M:%S", time.localtime(sample.time_s))
     for gpu in sample.gpus:
         facts = (
-            ("load {} %", gpu.gpu_utilization_percent),
+            ("load {}%", gpu.gpu_utilization_percent),
             ("core {} MHz", gpu.graphics_mhz),
             ("memory {} MHz", gpu.memory_mhz),
             ("{:.0f} W", gpu.power_w),

@@ -11,8 +11,11 @@ from gputopo.report.markdown import page_section
 _DRAWING_WIDTH = 100  # characters
 
 
-def page(document: values.Document) -> str:
-    """Return the HTML. Every string of the document is escaped; pictures stand in it as SVG."""
+def page(document: values.Document, foot: str = "") -> str:
+    """Return the HTML. Every string of the document is escaped; pictures stand in it as SVG.
+
+    `foot`: the last line: when, by what and of what the page was made.
+    """
     import jinja2
     from markupsafe import escape
 
@@ -31,7 +34,7 @@ def page(document: values.Document) -> str:
     script = resources.files(__name__).joinpath("tables.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     template = environment.get_template("page.html.j2")
-    return template.render(document=document, sections=sections, script=script, digest=digest)
+    return template.render(document=document, sections=sections, foot=foot, script=script, digest=digest)
 
 
 def _plain(value: object) -> object:

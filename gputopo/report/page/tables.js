@@ -9,7 +9,7 @@ for (const table of document.querySelectorAll("table[data-rows]")) {
     const isNumber = head.classList.contains("right");
     const value = (row) => {
       const text = row.cells[at].textContent.trim();
-      return isNumber ? parseFloat(text) : text.toLowerCase();
+      return isNumber ? parseFloat(text.replaceAll(",", "")) : text.toLowerCase();
     };
     button.addEventListener("click", () => {
       const sorted = head.getAttribute("aria-sort");

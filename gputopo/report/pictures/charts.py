@@ -41,6 +41,7 @@ _MARKERS = "osD^vP*X"
 _MAX_POINTS = 12_000  # of one picture, of some 100 KB
 MAX_NAMED = 8  # series of a picture with a colour and a name
 _PLOT = 5.0  # inches, two side by side on a page of 1000 pixels
+_RUN = 6.5  # inches, of a run: on a screen of 400 pixels its words are still read
 _NAME = 58  # letters of a line of the legend
 _BREAK_FROM = 0.5  # share of the maximum: an axis whose values are all above it is broken
 _MAX_LABELLED = 12  # happenings with words; the others are lines
@@ -56,10 +57,11 @@ class ChartPoint(NamedTuple):
 
 
 class ChartSeries(NamedTuple):
-    """Points under one label."""
+    """Points under one label. `place`: of its colour, if the charts of a page share it; None of the rest."""
 
     label: str
     points: tuple[ChartPoint, ...]
+    place: int | None = None
 
 
 def scaling_picture(
@@ -86,7 +88,7 @@ def scaling_picture(
             axes.plot([point.x for point in points], [point.value for point in points], color=LINE,
                       linewidth=1, label=f"{len(rest)} more" if at == 0 else None)  # fmt: skip
         for place, one in enumerate(named):
-            _line(axes, one, place)
+            _line(axes, one, place if one.place is None else one.place)
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_locator(FixedLocator(counts))
         axes.xaxis.set_major_formatter(ScalarFormatter())
@@ -106,8 +108,9 @@ def _named(series: Sequence[ChartSeries]) -> tuple[list[ChartSeries], list[Chart
     A long name has two lines.
     """
     series = [one._replace(label="\n".join(wrap(short(one.label), _NAME))) for one in series]
-    if len(series) <= MAX_NAMED:
-        return series, []
+    chosen = [one for one in series if one.place is not None]
+    if chosen or len(series) <= MAX_NAMED:
+        return chosen or series, [one for one in series if chosen and one.place is None]
     ordered = sorted(series, key=lambda one: max(one.points).value)
     ends = [*ordered[: MAX_NAMED // 2], *ordered[-MAX_NAMED // 2 :]]
     return ends, [one for one in series if one not in ends]
@@ -166,7 +169,7 @@ def over_time_picture(name: str, title: str, run: OverTime) -> Picture | None:
         return None
     panels = [("images/sec", run.paces), *run.facts.items()]
     labels = list(dict.fromkeys(curve.label for _, curves in panels for curve in curves))
-    with Canvas(9, 0.9 + 1.9 * len(panels)) as drawing:
+    with Canvas(_RUN, 1.1 + 1.9 * len(panels)) as drawing:
         points = sum(len(curve.values) for _, curves in panels for curve in curves)
         every = -(-points // _MAX_POINTS)
         stacked = drawing.axes(len(panels))
@@ -182,7 +185,8 @@ def over_time_picture(name: str, title: str, run: OverTime) -> Picture | None:
                 )
             _begin_at_zero(axes, unit, [value for curve in curves for value in curve.values])
             _happenings(axes, run.happenings, words=axes is stacked[0])
-        stacked[0].legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=8)
+        lines, names = stacked[0].get_legend_handles_labels()
+        drawing.figure.legend(lines, names, loc="outside lower left", ncols=4, fontsize=8)
         stacked[-1].set_xlabel("seconds since the start of the run")
         return drawing.picture(name, title, _in_words(run))
 
@@ -240,6 +244,34 @@ def dated_picture(
 
 def _date(seconds: float) -> float:
     return float(date2num(datetime.fromtimestamp(seconds, UTC)))  # type: ignore[no-untyped-call]
+
+
+BarGroup = tuple[str, Sequence[tuple[str, float]]]  # a name, and the values under their labels
+
+
+def bars_picture(name: str, title: str, unit: str, groups: Sequence[BarGroup]) -> Picture:
+    """Return groups of horizontal bars from 0, a colour for each label."""
+    labels = list(dict.fromkeys(label for _, values in groups for label, _ in values))
+    thick = 0.8 / len(labels)
+    with Canvas(_PLOT, 1.2 + 0.17 * len(labels) * (len(groups) + 1) + 0.1 * len(groups)) as drawing:
+        (axes,) = drawing.axes()
+        for place, label in enumerate(labels):
+            known = [
+                (at, dict(values)[label]) for at, (_, values) in enumerate(groups) if label in dict(values)
+            ]
+            axes.barh([at + (place - (len(labels) - 1) / 2) * thick for at, _ in known],
+                      [value for _, value in known], height=thick * 0.9, label=label,
+                      color=_looks(place)["color"])  # fmt: skip
+        axes.set_yticks(range(len(groups)), [group for group, _ in groups])
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel(unit)
+        _legend(drawing)
+        words = (
+            f"{group}: {', '.join(f'{label} {number(value)}' for label, value in values)}"
+            for group, values in groups
+        )
+        return drawing.picture(name, title, f"{unit}; {'; '.join(words)}.")
 
 
 _CELL = 0.62  # inches
@@ -313,7 +345,7 @@ def step_picture(
     rows += [(f"{short_name_of(row.device)}, measured", bars) for row in measured if (bars := _measured(row))]
     if not rows:
         return None
-    with Canvas(9, 1.2 + _ROW * len(rows)) as drawing:
+    with Canvas(_RUN, 1.2 + _ROW * len(rows)) as drawing:
         (axes,) = drawing.axes()
         for place, (_, bars) in enumerate(rows):
             for part, begin, length in bars:

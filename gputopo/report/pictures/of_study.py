@@ -8,15 +8,18 @@ from gputopo.measurements.study import Study
 from gputopo.measurements.words import devices_word
 from gputopo.report.document import Block, Bullets, Document, Picture, Section
 from gputopo.report.pictures.charts import (
+    MAX_NAMED,
+    BarGroup,
     ChartPoint,
     ChartSeries,
+    bars_picture,
     heat_map_picture,
     over_time_picture,
     scaling_picture,
     step_picture,
 )
 from gputopo.report.pictures.topology import topology_picture
-from gputopo.report.study import SCALING, curves
+from gputopo.report.study import CLOCKS, PAIRS, SCALING, curves
 from gputopo.values.machine import Machine
 
 MAX_RUNS = 12  # with pictures of their own: a page of 5 MB holds no more
@@ -27,12 +30,10 @@ def with_pictures(document: Document, study: Study, runs: Sequence[OneRun], *, o
 
     `runs`: those that are shown; `of`: how many there are.
     """
-    scaling = _scaling(study)
-    sections = list(document.sections)
-    place = next((place for place, part in enumerate(sections) if part.title == SCALING), None)
-    if place is not None:
-        part = sections[place]
-        sections[place] = part._replace(blocks=(*scaling, *part.blocks))
+    drawn_of = {SCALING: _scaling(study), PAIRS: _pairs(study), CLOCKS: _clocks(study)}
+    sections = [
+        part._replace(blocks=(*drawn_of.get(part.title, ()), *part.blocks)) for part in document.sections
+    ]
     machines: list[Machine] = []
     for run in runs:
         if run.machine is not None and run.machine not in machines:
@@ -48,14 +49,21 @@ def with_pictures(document: Document, study: Study, runs: Sequence[OneRun], *, o
 
 def _scaling(study: Study) -> tuple[Picture, ...]:
     speedups, efficiencies = [], []
-    for label, scaling in curves(study):
+    jobs = curves(study)
+    last = sorted(jobs, key=lambda job: max(job[1].rows, key=lambda row: row.n_gpus).speedup)
+    ends = jobs if len(jobs) <= MAX_NAMED else [*last[: MAX_NAMED // 2], *last[-MAX_NAMED // 2 :]]
+    places = {label: place for place, (label, _) in enumerate(ends)}
+    for label, scaling in jobs:
+        place = places.get(label)
         rows = [(row, row.noise * row.speedup, row.noise * row.efficiency_percent) for row in scaling.rows]
         speedups.append(
-            ChartSeries(label, tuple(_point(row.n_gpus, row.speedup, noise) for row, noise, _ in rows))
+            ChartSeries(label, tuple(_point(row.n_gpus, row.speedup, noise) for row, noise, _ in rows), place)
         )
         efficiencies.append(
             ChartSeries(
-                label, tuple(_point(row.n_gpus, row.efficiency_percent, noise) for row, _, noise in rows)
+                label,
+                tuple(_point(row.n_gpus, row.efficiency_percent, noise) for row, _, noise in rows),
+                place,
             )
         )
     devices = devices_word(study.figures.cells)
@@ -67,6 +75,37 @@ def _scaling(study: Study) -> tuple[Picture, ...]:
         scaling_picture("efficiency", "Efficiency", "efficiency, %", efficiencies, devices=devices),
     )
     return tuple(picture for picture in found if picture is not None)
+
+
+def _pairs(study: Study) -> tuple[Picture, ...]:
+    """Return the images/sec of each pair of GPUs, by mode."""
+    cells, found = study.figures.cells, []
+    for number, one in enumerate(study.figures.pairs, 1):
+        groups: list[BarGroup] = []
+        for row in one.rows:
+            paths = ((row.near_path, row.near), (row.far_path, row.far))
+            pairs = [(path, cells[cell]) for path, numbers in paths for cell in numbers]
+            values = [
+                (f"{path} {','.join(map(str, cell.of.gpus))}", cell.images_per_sec or 0.0)
+                for path, cell in pairs
+            ]
+            groups.append((row.mode, values))
+        title = f"{one.machine}, {one.model}: pairs of GPUs"
+        found.append(bars_picture(f"pairs-{number}", title, "images/sec", groups))
+    return tuple(found)
+
+
+def _clocks(study: Study) -> tuple[Picture, ...]:
+    """Return the images/sec and the clock of each GPU, in percent of one."""
+    found = []
+    for number, one in enumerate(study.figures.clocks, 1):
+        groups: list[BarGroup] = []
+        for row in one.rows:
+            clock = [] if row.clock_percent is None else [(f"{row.clock} clock", row.clock_percent)]
+            groups.append((f"GPU {row.gpu}", [("images/sec", row.percent), *clock]))
+        title = f"{', '.join(filter(None, (one.machine, one.model)))}: each GPU"
+        found.append(bars_picture(f"clocks-{number}", title, f"% of GPU {one.reference}", groups))
+    return tuple(found)
 
 
 def _point(count: int, value: float, noise: float) -> ChartPoint:

@@ -9,7 +9,6 @@ from gputopo.report.runs.state import evaluated_words, steps_words
 from gputopo.runs.devices import place_name, short_name_of
 from gputopo.runs.ran import OWN_TRAINER
 from gputopo.values.run.batches import as_typed, plain
-from gputopo.values.run.events import DeviceTimes
 from gputopo.values.run.result import AgainstPrediction, DeviceResult, Exchanged, Result
 
 # Every tower applies the same reduced gradients, bit for bit, so the copies of the variables stay equal.
@@ -59,7 +58,7 @@ def _speed(result: Result) -> Iterator[RunFact]:
         yield RunFact("images/sec", "not measured: no step after the warm-up")
     else:
         yield RunFact(
-            "images/sec",
+            f"{result.unit}/sec",
             f"{units.images_per_sec(speed.mean)} ± {units.images_per_sec(speed.margin)} "
             f"(jitter {units.images_per_sec(speed.jitter)}), median {units.images_per_sec(speed.median)}, "
             f"by wall time {units.images_per_sec(speed.total)}",
@@ -83,7 +82,7 @@ def _exchange(found: Exchanged) -> Iterator[RunFact]:
     """Yield what the exchange of gradients between hosts takes of a step, and each host's part of it."""
     ms = units.milliseconds
     if found.ms is not None:
-        share = f"{ms(found.ms)} ms ({units.percent(found.percent)} %) of a step"
+        share = f"{ms(found.ms)} ms ({units.percent(found.percent)}%) of a step"
         yield RunFact(
             "exchange", f"{share} after the last device has computed, until all hosts have the sums"
         )
@@ -171,16 +170,15 @@ def _training(result: Result) -> Iterator[RunFact]:
     yield RunFact(
         "steps", f"{result.steps} counted, {result.images} images, after a warm-up of {warmup}{took}"
     )
-    if result.steps:
-        yield _steady(result)
+    yield from _steady(result)
     if result.parameters:
         yield RunFact("parameters", f"{result.parameters:,}")
     # An evaluation has the loss and accuracy of all its examples.
     if result.steps and result.ran.get("task") != "input" and not result.evaluations:
         yield RunFact("loss", f"{units.loss(result.first_loss)} → {units.loss(result.last_loss)}")
     if result.last_top1 is not None and not result.evaluations:
-        top5 = "" if result.last_top5 is None else f", top-5 {100 * result.last_top5:.1f} %"
-        yield RunFact("accuracy", f"top-1 {100 * result.last_top1:.1f} %{top5} of the last step's examples")
+        top5 = "" if result.last_top5 is None else f", top-5 {100 * result.last_top5:.1f}%"
+        yield RunFact("accuracy", f"top-1 {100 * result.last_top1:.1f}%{top5} of the last step's examples")
     if result.input_verdict is not None:
         limited = result.input_verdict.verdict == "input"
         yield RunFact("input", result.input_verdict.says, "yellow" if limited else "")
@@ -190,13 +188,14 @@ def _training(result: Result) -> Iterator[RunFact]:
         yield RunFact("evaluation", evaluated_words(evaluated))
 
 
-def _steady(result: Result) -> RunFact:
-    within = 0 if result.steady_steps is None else result.steady_steps - result.warmup_steps
-    if within <= 0:
-        return RunFact("steady", result.steady)
-    more = f"with {units.counted(within, 'step')} that were counted"
-    text = f"{result.steady}, {more}: --num-warmup-batches {result.steady_steps} leaves them out"
-    return RunFact("steady", text, "yellow")
+def _steady(result: Result) -> Iterator[RunFact]:
+    """Yield a slower first part that the speed is without, or why the run was not steady."""
+    if result.steady_steps is None:
+        yield RunFact("steady", result.steady)
+    elif found := result.steady_steps - result.warmup_steps:
+        took = units.seconds((result.steady_s or 0.0) - (result.warmup_s or 0.0))
+        steps = "step was" if found == 1 else f"{found} steps were"
+        yield RunFact("warm-up", f"the first {steps} slower, for {took}; the speed is without them")
 
 
 def _times(result: Result) -> Iterator[RunFact]:
@@ -252,22 +251,6 @@ def _files(result: Result) -> Iterator[RunFact]:
         took = f"{units.milliseconds(1000 * traced.seconds)} ms"
         took = took if len(traced.steps) == 1 else f"{took} together"
         yield RunFact("trace", f"{steps_words(traced.steps)}, {took}: {traced.path}")
-        for device in traced.devices:
-            name = place_name(device.device, (row.device for row in result.devices))
-            yield RunFact("", _device_times(name, device))
-        for says in traced.says:
-            yield RunFact("", says)
-
-
-def _device_times(name: str, device: DeviceTimes) -> str:
-    spans = (
-        ("computed", device.compute_s),
-        ("from the host", device.to_device_s),
-        ("to the host", device.to_host_s),
-        ("other devices", device.peer_s),
-    )
-    known = [f"{name} {units.milliseconds(1000 * span)} ms" for name, span in spans if span is not None]
-    return f"{name}: {', '.join(known) or 'nothing recorded'}"
 
 
 def _by_place(result: Result, counts: dict[str, int]) -> list[tuple[str, int]]:

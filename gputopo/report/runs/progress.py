@@ -16,12 +16,9 @@ from rich.text import Text
 
 from gputopo.report import units
 from gputopo.report.layout import ANOMALY_STYLE
-from gputopo.report.runs.state import RunState, news
+from gputopo.report.runs.state import NOT_RELIABLE, RunState, news
 from gputopo.runs.devices import label_of
-from gputopo.values.run.events import (
-    Event,
-    RunStarted,
-)
+from gputopo.values.run.events import Event, RunStarted
 
 _GAP = "  "
 
@@ -34,6 +31,8 @@ class Display:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         state, width = self._state, options.max_width
+        if state.busy is not None and state.running.steps:
+            yield _cut(Text(f"{NOT_RELIABLE}: {state.busy}", ANOMALY_STYLE))
         now = _joined(units.seconds(state.phase_s), state.speed_words())
         yield _cut(Text.assemble((state.phase, "bold"), now))
         if verdict := state.verdict_words():
@@ -55,7 +54,7 @@ class Display:
         bars.add_row(Text("steps"), steps, Text(state.steps_words()))
         for device, pace in paces:
             bar = ProgressBar(total=1.0, completed=pace, width=bar_width)
-            share = f"{100 * pace:.0f} %" + (" of the best" if width >= 100 else "")
+            share = f"{100 * pace:.0f}%" + (" of the best" if width >= 100 else "")
             bars.add_row(Text(label_of(device)), bar, Text(_fitting([share, *state.sensors(device)], room)))
         yield bars
 

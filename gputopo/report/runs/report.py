@@ -6,6 +6,7 @@ from gputopo.report import units
 from gputopo.report.document import Document, Rows, Styled, Table, of_sections
 from gputopo.report.layout import ANOMALY_STYLE, Column, Span
 from gputopo.report.runs.facts import RunFact, run_facts
+from gputopo.report.runs.state import NOT_JUDGED, NOT_RELIABLE, share_cores
 from gputopo.runs.devices import is_cpu, label_of, place_name, short_name_of
 from gputopo.runs.repeats import Repeats
 from gputopo.runs.verdict.words import (
@@ -27,7 +28,7 @@ _OTHER_TASKS = {"forward": "forward passes", "eval": "evaluation", "input": "the
 
 
 # Rows of the figures that are shown without --verbose; warnings always are.
-_SHOWN = ("loss", "accuracy", "evaluation", "resumed", "checkpoints", "export", "trace")
+_SHOWN = ("warm-up", "loss", "accuracy", "evaluation", "resumed", "checkpoints", "export", "trace")
 
 
 def run_document(result: Result, *, verbose: bool = True) -> Document:
@@ -45,20 +46,40 @@ def run_document(result: Result, *, verbose: bool = True) -> Document:
     facts = Rows(tuple((one.name, one.text) for one in found), tuple(one.style for one in found))
     return of_sections(
         [
-            ("", [Styled(f"{_headline(result)}{title(result)}", "bold"), *failure]),
+            ("", [*_headline(result), *failure]),
             ("", [*says, *(Styled(text, "") for text in result.says)]),
             ("", [device_table(result)] if result.devices else []),
             ("", [facts] if found else []),
+            ("", [Styled(f"Next: {text}", "") for text in _next_step(result)]),
         ]
     )
 
 
-def _headline(result: Result) -> str:
+def _headline(result: Result) -> list[Styled]:
+    """Return the speed and what ran; of a busy host first that the speed is not reliable."""
+    speed = speed_words(result)
+    if speed is None:
+        none = "" if result.failure else "No speed, as no step was counted: "
+        return [Styled(f"{none}{title(result)}", "bold")]
+    if _busy(result):
+        return [Styled(f"{speed}.", ANOMALY_STYLE), Styled(title(result), "bold")]
+    return [Styled(f"{speed}: {title(result)}", "bold")]
+
+
+def speed_words(result: Result) -> str | None:
+    """Return "38.3 images/sec ± 0.40", or why it is not reliable; None: there is none."""
     speed = result.throughput
     if speed is None:
-        return "" if result.failure else "No speed, as no step was counted: "
-    mean, error = units.images_per_sec(speed.mean), units.images_per_sec(speed.margin)
-    return f"{mean} images/sec \N{PLUS-MINUS SIGN} {error}: "
+        return None
+    mean = f"{units.images_per_sec(speed.mean)} {result.unit}/sec"
+    if busy := _busy(result):
+        return f"{mean}, {NOT_RELIABLE}: {busy}"
+    return f"{mean} \N{PLUS-MINUS SIGN} {units.images_per_sec(speed.margin)}"
+
+
+def _busy(result: Result) -> str | None:
+    """Return what kept the host busy, so that the speed is not reliable; None: nothing."""
+    return None if result.host_load is None else result.host_load.busy
 
 
 def title(result: Result, *, ended: bool = True) -> str:
@@ -103,7 +124,11 @@ def verdict_lines(result: Result, *, verbose: bool = True) -> list[Span]:
             is_of_host = others or first.verdict.part == NETWORK
             name = f"host {first.device.host}" if is_of_host else short_name_of(first.device)
             lines.append((f"{costs(name, first.verdict.cost)}.", ANOMALY_STYLE))
-    lines += _not_slow_lines(result, others=bool(lines))
+    lines += _change_lines(result)
+    if share_cores([row.device for row in result.devices]):
+        lines += [] if result.anomalies else [(f"{NOT_JUDGED}.", "")]
+    else:
+        lines += _not_slow_lines(result, others=bool(result.anomalies))
     whole = result.run_verdict
     # Without a figure it was compared with nothing.
     if whole is not None and (verbose or whole.percent_under is not None):
@@ -116,6 +141,20 @@ def verdict_lines(result: Result, *, verbose: bool = True) -> list[Span]:
 def _slow_says(result: Result) -> list[str]:
     """Return the sentences on slow devices; that on a host, which all its devices have, once."""
     return list(dict.fromkeys(anomaly.says for anomaly in result.anomalies))
+
+
+def _change_lines(result: Result) -> list[Span]:
+    """Return how the speed changed, unless a verdict has it, or other programs changed it."""
+    change = result.speed_change
+    if change is None or _busy(result):
+        return []
+    verdicts = (result.run_verdict, *(row.verdict for row in result.devices))
+    if any(one is not None and one.word == SLOW and one.from_step is not None for one in verdicts):
+        return []
+    speeds = f"from {units.images_per_sec(change.before)} to {units.images_per_sec(change.after)} images/sec"
+    verb, how = ("Slowed", "slower") if change.after < change.before else ("Sped up", "faster")
+    share = percent(100 * abs(1 - change.after / change.before))
+    return [(f"{verb} {speeds} after step {change.after_step:,} ({share}% {how}).", "yellow")]
 
 
 def run_verdict_line(verdict: Verdict) -> Span:
@@ -160,7 +199,7 @@ def _at_most_slower(of: Sequence[tuple[Device, Verdict]], *, others: bool) -> st
     bounds = [one.percent_under_high for _, one in of if one.percent_under_high is not None]
     if not bounds:
         return f"{names if others else 'Devices'} not compared"
-    bound = f"{at_most(max(*bounds, 0.1))} % slower than its peers ({100 * CONFIDENCE:g} % confidence)"
+    bound = f"{at_most(max(*bounds, 0.1))}% slower than its peers ({100 * CONFIDENCE:g}% confidence)"
     if not others:
         return f"No device is more than {bound}"
     return f"{names}: {'at most' if len(of) == 1 else 'each at most'} {bound}"
@@ -182,7 +221,7 @@ def _excluded(result: Result, compared: Sequence[tuple[Device, Verdict]], *, oth
     if others and all(_is_ahead(verdict) for _, verdict in compared):
         return f"{_names([device for device, _ in compared])}: not slower than the others."
     looking = [
-        f"{short_name_of(device)} was {percent(under)} % slower than its peers in these steps, which is not proven. "
+        f"{short_name_of(device)} was {percent(under)}% slower than its peers in these steps, which is not proven. "
         for device, verdict in compared
         if (under := verdict.percent_under or 0.0) > SLOW_PERCENT
     ]
@@ -199,7 +238,7 @@ def _excluded(result: Result, compared: Sequence[tuple[Device, Verdict]], *, oth
         return excluded
     what = f"{steps:,} steps" if result.spec.get("task") == PROGRAM else f"--num-batches {steps}"
     took = units.seconds(seconds) if seconds < MINUTES_S else f"{seconds / 60:.0f} min"
-    return f"{excluded} To exclude {EVEN_PERCENT:g} %: {what}, about {took}."
+    return f"{excluded} To exclude {EVEN_PERCENT:g}%: {what}, about {took}."
 
 
 def _two_figures(count: int) -> int:
@@ -220,12 +259,28 @@ def failure_lines(result: Result) -> list[str]:
     return lines
 
 
+def _next_step(result: Result) -> Iterator[str]:
+    """Yield what to do after a run that completed, as a sentence; nothing if a line before says it."""
+    if result.status != "complete" or result.throughput is None:
+        return
+    if _busy(result):
+        yield "run it again when the host is idle; top shows what uses it."
+    elif result.backend == "cpu":
+        other = f"gputopo plan --from 7gforce --model {result.spec.get('model')}"
+        yield f"gputopo report compares your runs; {other} plans for a machine with GPUs."
+    elif result.anomalies and not result.drills:
+        yield "gputopo screen trains on each GPU alone and shows whether one is slow by itself."
+
+
 def repeats_document(repeats: Repeats) -> Document:
     """Return the report of repeated runs: what ran, each repeat with how it ended, mean and spread."""
     first = repeats.runs[:1]
     says = [Styled(said, "") for run in first for said in run.says]
+    busy = [found for run in repeats.runs if (found := _busy(run))]
+    doubt = f"{NOT_RELIABLE}: in {len(busy)} of {len(repeats.runs)} repeats {'; '.join(busy[:1])}."
     return of_sections(
         [
+            ("", [Styled(doubt, ANOMALY_STYLE)] if busy else []),
             ("", [*(Styled(title(run, ended=False), "bold") for run in first), *says]),
             ("", [_repeat(number, run) for number, run in enumerate(repeats.runs, 1)]),
             ("", [Styled(_together(repeats), "bold")]),
@@ -240,10 +295,7 @@ def _repeat(number: int, run: Result) -> Styled:
     speed = run.throughput
     if speed is None:
         return Styled(f"repeat {number}  not measured: no step after the warm-up", "")
-    text = (
-        f"repeat {number}  {units.images_per_sec(speed.mean)} images/sec "
-        f"± {units.images_per_sec(speed.margin)}, median {units.images_per_sec(speed.median)}"
-    )
+    text = f"repeat {number}  {speed_words(run)}, median {units.images_per_sec(speed.median)}"
     marked = f"  ! {'; '.join(_slow_says(run))}" if run.anomalies else ""
     return Styled(text + marked, ANOMALY_STYLE if marked else "")
 
@@ -307,12 +359,10 @@ def _columns(result: Result) -> list[Column]:
     columns.append(left("link", [link_name(row.device.hop_to_variables) for row in rows]))
     if any(drilled := [_drills_of(row, result) for row in rows]):
         columns.append(left("drill", drilled))
-    if any(row.verdict for row in rows):
+    if any(row.verdict for row in rows) and (result.anomalies or not share_cores([r.device for r in rows])):
         columns.append(left("verdict", [_verdict(row) for row in rows]))
         if any(row.verdict and row.verdict.causes for row in rows):
             columns.append(left("cause", [_cause(row) for row in rows]))
-    elif any(row.anomaly for row in rows):  # of a result that has no verdicts yet
-        columns.append(left("", ["!" if row.anomaly else "" for row in rows]))
     if gpu_run:
         core = [units.clock(row.graphics_mhz, row.graphics_percent) for row in rows]
         memory = [units.clock(row.memory_mhz, row.memory_percent) for row in rows]
@@ -344,11 +394,11 @@ def _verdict(row: DeviceResult) -> str:
     if _is_ahead(found):
         return "not slower"
     if found.word == SLOW:
-        return f"! slow {percent(found.percent_under or 0.0)} %"
+        return f"! slow {percent(found.percent_under or 0.0)}%"
     bound = found.percent_under_high
     if bound is None:
         return "not compared"
-    return f"{'even <' if found.word == EVEN else 'at most'} {at_most(max(bound, 0.1))} %"
+    return f"{'even <' if found.word == EVEN else 'at most'} {at_most(max(bound, 0.1))}%"
 
 
 def _cause(row: DeviceResult) -> str:
@@ -360,7 +410,7 @@ def _cause(row: DeviceResult) -> str:
         return "not explained" if causes.checked else "not checked"
     largest, *others = causes.found
     sign = "" if largest.how == "fitted" else "< "
-    return f"{largest.id} {sign}{percent(largest.percent)} %" + (f" +{len(others)}" if others else "")
+    return f"{largest.id} {sign}{percent(largest.percent)}%" + (f" +{len(others)}" if others else "")
 
 
 def _name(row: DeviceResult) -> str:
@@ -379,11 +429,8 @@ def program_lines(result: Result) -> Iterator[str]:
     speed = result.throughput
     if speed is not None:
         first = units.counted(result.warmup_steps, "step")
-        yield (
-            f"{units.images_per_sec(speed.mean)} images/sec ± {units.images_per_sec(speed.margin)}, "
-            f"median {units.images_per_sec(speed.median)}, over {units.counted(result.steps, 'step')} "
-            f"after {first} of warm-up"
-        )
+        middle, steps = units.images_per_sec(speed.median), units.counted(result.steps, "step")
+        yield f"{speed_words(result)}, median {middle}, over {steps} after {first} of warm-up"
     if any(row.images_per_sec is not None for row in result.devices):
         yield from (text for text, _ in verdict_lines(result))
     elif result.run_verdict is not None:

@@ -37,15 +37,22 @@ def screen_document(found: Screen) -> Document:
 
 
 def _headline(found: Screen, noun: str) -> str:
-    """Return which devices are slow, else what is excluded, and what ran."""
+    """Return which devices are slow, else for which that is excluded, and what ran."""
     ran = f"{found.model}, batch {batch_words(found.batch_size)}, {units.counted(len(found.devices), noun)}"
     if slow := outliers(found.devices):
         return f"Slow: {run_words('', [row.number for row in slow], noun)} ({ran})."
     open_ones = [row.number for row in found.devices if row.word != EVEN]
+    even = [row.number for row in found.devices if row.word == EVEN]
     highs = [row.under.high for row in found.devices if row.under is not None and row.under.high is not None]
+    if not even and not any(row.under for row in found.devices):
+        runs = units.counted(len(found.runs), "run")
+        early = "" if found.complete else f"the screen ended after {runs}, "
+        return f"Not decided: {early}no {noun} was compared with another ({ran})."
     if open_ones:
-        return f"No slow {noun} seen; not decided for {run_words('', open_ones, noun)} ({ran})."
-    excluded = f"; a difference above {at_most(max(*highs, 0.1))} % is excluded" if highs else ""
+        are = f"{run_words('', even, noun)} {'is' if len(even) == 1 else 'are'} not slow; " if even else ""
+        words = f"{are}not decided for {run_words('', open_ones, noun)} ({ran})."
+        return words[0].upper() + words[1:]
+    excluded = f"; a difference above {at_most(max(*highs, 0.1))}% is excluded" if highs else ""
     return f"No slow {noun}{excluded} ({ran})."
 
 
@@ -57,7 +64,7 @@ def run_words(kind: str, numbers: Sequence[int], noun: str) -> str:
 
 def run_line(run: ScreenRun, noun: str) -> str:
     """Return the line on a run that ended: `screen round 1: GPU 1 alone, ...: 512 images/sec`."""
-    speed = f"{run.images_per_sec or 0:.4g} images/sec"
+    speed = f"{units.images_per_sec(run.images_per_sec or 0.0)} images/sec"
     outcome = speed if run.failure is None else f"failed: {plain(run.failure)}"
     which = run_words(run.kind, [one.number for one in run.devices], noun)
     return f"screen round {run.round}: {which}, {run.mode}: {outcome}"
@@ -120,11 +127,11 @@ def _columns(found: Screen, styles: tuple[str, ...]) -> list[Column]:
 def _verdict(row: ScreenDevice) -> str:
     """Return `! slow 15 %`, `even < 1.2 %`, `at most 9.9 %`, or `cannot tell` of one round."""
     if row.word == SLOW and row.under is not None:
-        return f"! slow {percent(row.under.percent)} %"
+        return f"! slow {percent(row.under.percent)}%"
     high = None if row.under is None else row.under.high
     if high is None or high <= 0:
         return row.word
-    return f"{'even <' if row.word == EVEN else 'at most'} {at_most(high)} %"
+    return f"{'even <' if row.word == EVEN else 'at most'} {at_most(high)}%"
 
 
 def _explained(row: ScreenDevice) -> str:

@@ -1,6 +1,5 @@
 """The state of a run from its events so far: its phase, its speed, each device's pace."""
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -11,10 +10,11 @@ import msgspec
 
 from gputopo.reference.clock_events import decode, in_short_words
 from gputopo.report import units
-from gputopo.runs.devices import short_name_of
-from gputopo.runs.speed import RunningThroughput
+from gputopo.runs.devices import is_cpu, label_of, short_name_of
+from gputopo.runs.speed import RunningThroughput, time_left_s
 from gputopo.runs.verdict.hosts import host_name, whole_hosts
-from gputopo.runs.verdict.words import at_most, percent
+from gputopo.runs.verdict.sampled import HostLoads
+from gputopo.runs.verdict.words import EVEN_PERCENT, at_most, percent
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.batches import batch_words
 from gputopo.values.run.events import (
@@ -58,6 +58,9 @@ RECENT_STEPS = 15
 STARTING, FIRST_STEP = "starting TensorFlow, building the model", "first step (tracing)"
 MIN_LEFT_S = 1.0  # less is not shown
 MIN_STEPS_FOR_AN_END = 2  # the counting begins with the end of the warm-up, so one step has no pace yet
+# Why no verdict on single devices is given where cores are shared, unless one is proven to be slow.
+NOT_JUDGED = "CPU devices share the cores: differences between them are not judged"
+NOT_RELIABLE = "NOT RELIABLE"
 WARMING_UP, TRAINING, ENDING = "warming up", "training", "ending"
 MAX_SEEN = 50.0  # percent: a coarser resolution is not shown
 _SELDOM = ("temperature_c", "pcie_gen", "pcie_width")  # not in every sample
@@ -74,6 +77,7 @@ class RunState:
         self._clock = clock
         self._phase_began = clock()
         self._counting_began = 0.0
+        self._last_step: int | None = None  # global, of a run that counts so many
         self._devices: tuple[Device, ...] = ()
         self._spec: dict[str, Any] = {}
         self._line_s: float | None = None  # when a line of a step was last returned
@@ -82,6 +86,7 @@ class RunState:
         self._gpus: dict[
             tuple[int, int], GpuSample
         ] = {}  # by rank and GPU, the latest of each fact that the display shows
+        self._hosts = HostLoads()
         self._judged: Judged | None = None
         self._busy_s: dict[int, deque[float]] = {}  # by tower, weights + compute of the latest steps
 
@@ -91,6 +96,7 @@ class RunState:
         match event:
             case RunStarted():
                 self._devices, self._spec = event.devices, event.spec
+                self._hosts = HostLoads(event.spec)
             case Restarted():
                 self._restart(event.fewer)
             case Replanned():
@@ -101,10 +107,12 @@ class RunState:
             case PlacementChecked():
                 self._enter(WARMING_UP)
             case WarmupDone():
+                self._hosts.begin()
                 self._enter(TRAINING)
             case Step():
                 self._take_step(event)
             case Sample():
+                self._hosts.add(event)
                 self._gpus |= {(event.rank, one.gpu): self._latest(event.rank, one) for one in event.gpus}
             case Judged():
                 self._judged = event
@@ -128,25 +136,43 @@ class RunState:
         """Return the verdict so far, by the latest steps; empty before the steps are counted."""
         if self.phase != TRAINING or len(self._devices) < 2 or self._spec.get("task") == "input":
             return ""
-        if self._judged is None:
-            return "too few steps for a verdict"
-        devices = self._judged.devices
+        devices = () if self._judged is None else self._judged.devices
         slow = list(_slow_words(self._devices, [one for one in devices if one.word == SLOW]))
-        if self._judged.run is not None:
+        if self._judged is not None and self._judged.run is not None:
             slow.append("all devices slower than before")
         if slow:
             return ", ".join(slow)
+        if share_cores(self._devices):
+            return NOT_JUDGED
+        if (looks := self._looks_slow()) is not None:
+            return looks
+        if self._judged is None:
+            return "too few steps for a verdict"
         known = [one.percent for one in devices if one.percent is not None]
+        seen = at_most(max(known)) if known else ""
         if all(one.word == EVEN for one in devices):
-            return (
-                f"no slow device, above {at_most(max(known))} % excluded"
-                if known
-                else "no slow device any more"
-            )
-        seen = max(known, default=math.inf)
-        return "no slow device so far" + (
-            f"; only above {at_most(seen)} % would show" if seen <= MAX_SEEN else ""
-        )
+            return f"no slow device, above {seen}% excluded" if seen else "no slow device any more"
+        is_known = len(known) == len(devices) and max(known) <= MAX_SEEN
+        return "no slow device so far" + (f"; only above {seen}% would show" if is_known else "")
+
+    def _looks_slow(self) -> str | None:
+        """Return how much slower than it should be the slowest device looks, if that is much."""
+        found = self.paces()
+        if not found or len({device.gpu_name for device in self._devices}) > 1:
+            return None
+        if isinstance(self._spec.get("batch_size"), list):
+            return None  # a device with a larger batch may take longer
+        device, pace = min(found, key=lambda one: one[1])
+        under = 100 * (1 - pace)
+        if under <= EVEN_PERCENT:
+            return None
+        return f"{label_of(device)} looks {percent(under)}% slower; this is not proven so far"
+
+    @property
+    def busy(self) -> str | None:
+        """What other programs do to the host, which makes the speed not reliable; None: nothing."""
+        loads = self._hosts.summaries(self._devices).values()
+        return next((one.busy for one in loads if one.busy is not None), None)
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -187,17 +213,10 @@ class RunState:
         """Return the share of the counted steps or of the time that is done; None if unknown."""
         if self.phase == ENDING:
             return 1.0
-        steps: int | None = self._spec.get("num_batches")
-        budget_s: float | None = self._spec.get("time_budget_s")
-        max_steps: int | None = self._spec.get("max_batches")
         if self.phase != TRAINING:
             return 0.0
-        if steps:
-            return min(1.0, self.running.steps / steps)
-        if not budget_s:
-            return None
-        by_time = (self._clock() - self._counting_began) / budget_s
-        return min(1.0, max(by_time, self.running.steps / max_steps if max_steps else 0.0))
+        took, left = self._clock() - self._counting_began, self.left_s()
+        return None if left is None else took / (took + left) if took + left > 0 else 1.0
 
     def plain_lines(self, event: Event, display_every: int | None) -> list[str]:
         """Return the lines to print for an event that was just added; empty for most events."""
@@ -213,8 +232,9 @@ class RunState:
                 steps = units.counted(event.steps, "step")
                 return [f"warm-up done ({steps}, {units.seconds(event.seconds)})", TRAINING]
             case Step() if not event.warmup and self._is_due(event.step, display_every):
-                speed = units.images_per_sec(self.running.mean)
-                return [f"step {event.step}: {speed} images/sec{self._loss(event)}{self._left()}"]
+                speed = f"{units.images_per_sec(self.running.mean)} images/sec"
+                doubt = "" if self.busy is None else f", {NOT_RELIABLE}: {self.busy}"
+                return [f"step {event.step}: {speed}{self._loss(event)}{self._left()}{doubt}"]
         line = news(event, self._devices)
         return [] if line is None else [line]
 
@@ -230,18 +250,39 @@ class RunState:
 
     def _left(self) -> str:
         left = self.left_s()
-        return "" if left is None or left < MIN_LEFT_S else f", {units.seconds(left)} left"
+        if left is None or left < MIN_LEFT_S:
+            return ""
+        return f", {'at most ' if self._ends_early else ''}{units.seconds(left)} left"
+
+    @property
+    def _ends_early(self) -> bool:
+        """Whether counting ends once the speed is known."""
+        return self._spec.get("num_batches") is None and self._spec.get("max_error") is not None
 
     def left_s(self) -> float | None:
-        """Return the seconds until the last counted step, by the pace so far; None if unknown."""
-        if self.phase != TRAINING or self.running.steps < MIN_STEPS_FOR_AN_END:
+        """Return the seconds until the last counted step, by the pace so far; None if unknown.
+
+        Of a run that ends once its speed is known they are the most that it takes.
+        """
+        done = 0 if self._step is None else self._step.step
+        if self.phase != TRAINING or done < MIN_STEPS_FOR_AN_END:
             return None
         took = self._clock() - self._counting_began
-        steps: int | None = self._spec.get("num_batches")
-        if steps:
-            return max(0.0, took / self.running.steps * (steps - self.running.steps))
-        budget_s: float | None = self._spec.get("time_budget_s")
-        return None if not budget_s else max(0.0, budget_s - took)
+        spec, pace, left = self._spec, took / done, []
+        if (steps := self._steps_left(done)) is not None:
+            left.append(steps * pace)
+        budget_s: float | None = spec.get("time_budget_s")
+        if budget_s is not None and spec.get("num_batches") is None:
+            left.append(time_left_s(budget_s, spec.get("max_error"), done, took))
+        return max(0.0, min(left)) if left else None
+
+    def _steps_left(self, done: int) -> int | None:
+        """Return how many steps are left at most; None: nothing limits their number, or it is not known."""
+        if self._last_step is not None and self._step is not None and self._step.global_step is not None:
+            return self._last_step - self._step.global_step
+        limit: int | None = self._spec.get("num_batches") or self._spec.get("max_batches")
+        # The first batch of an evaluation, which compiles, is not counted.
+        return None if limit is None else limit - done - (self._spec.get("task") == "eval")
 
     @property
     def phase_s(self) -> float:
@@ -271,6 +312,9 @@ class RunState:
             return
         if self.phase != TRAINING:
             self._enter(TRAINING)
+        if self._last_step is None and step.global_step is not None:
+            left = self._steps_left(step.step)
+            self._last_step = None if left is None else step.global_step + left
         for mark in step.marks:
             times = self._busy_s.setdefault(mark.tower, deque(maxlen=RECENT_STEPS))
             times.append(mark.weights_s + mark.compute_s)
@@ -284,13 +328,15 @@ class RunState:
     def steps_words(self) -> str:
         """Return how many steps are done, of how many."""
         if self._step is not None and self._step.warmup:
-            if self._spec.get("detect_warmup"):
-                return "warm-up until the steps are steady"
+            if min_s := self._spec.get("min_warmup_s"):
+                return f"warm-up for {units.seconds(min_s)} at least"
             warmup = self._spec.get("num_warmup_batches")
             return f"warm-up, {-self._step.step} of {warmup} to go" if warmup else "warm-up"
         done = self.running.steps
         if steps := self._spec.get("num_batches"):
             return f"{done} of {steps}{self._left()}"
+        if self._ends_early:
+            return f"{done}, until the speed is known to {100 * self._spec['max_error']:g}%{self._left()}"
         if budget_s := self._spec.get("time_budget_s"):
             return f"{done}, for {units.seconds(budget_s)}{self._left()}"
         return str(done)
@@ -304,6 +350,11 @@ class RunState:
         return f"{now} images/sec now, {mean} on average{loss}"
 
 
+def share_cores(devices: Sequence[Device]) -> bool:
+    """Whether several of these are CPU devices of one host, which compute on the same cores."""
+    return all(map(is_cpu, devices)) and len({device.rank for device in devices}) < len(devices)
+
+
 def _slow_words(devices: Sequence[Device], slow: Sequence[Standing]) -> Iterator[str]:
     """Yield each slow device, or a host that is slow as a whole, by how much and why."""
     names: dict[int, str | None] = {device.tower: short_name_of(device) for device in devices}
@@ -313,7 +364,7 @@ def _slow_words(devices: Sequence[Device], slow: Sequence[Standing]) -> Iterator
         names[own[0].tower] = host_name(own)
     for one in slow:
         if (name := names.get(one.tower)) is not None:
-            by = "" if one.percent is None else f" by {percent(one.percent)} %"
+            by = "" if one.percent is None else f" by {percent(one.percent)}%"
             yield f"{name} slow{by}" + ("" if one.cause is None else f" ({one.cause})")
 
 
@@ -366,9 +417,9 @@ def steps_words(numbers: Sequence[int]) -> str:
 
 def evaluated_words(event: Evaluated) -> str:
     """Write how well a model did: `top-1 71.20 %, top-5 90.10 %, loss 1.2, 50000 examples (imagenet)`."""
-    top5 = "" if event.top5 is None else f", top-5 {100 * event.top5:.2f} %"
+    top5 = "" if event.top5 is None else f", top-5 {100 * event.top5:.2f}%"
     after = "" if event.steps is None else f" after {units.counted(event.steps, 'step')}"
     return (
-        f"top-1 {100 * event.top1:.2f} %{top5}, loss {units.loss(event.loss)}, "
+        f"top-1 {100 * event.top1:.2f}%{top5}, loss {units.loss(event.loss)}, "
         f"{event.examples} examples ({event.data}){after}"
     )

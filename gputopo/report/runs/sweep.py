@@ -7,8 +7,10 @@ from statistics import median
 from gputopo.report import units
 from gputopo.report.document import Bullets, Document, Section, Table
 from gputopo.report.layout import Side, plain
+from gputopo.report.runs.state import NOT_RELIABLE
 from gputopo.report.study_models import without_empty
 from gputopo.sweeps.course import left_s
+from gputopo.values.run.measurement import BUSY
 from gputopo.values.run.several_runs import Sweep, SweepCell
 
 MAX_MODELS = 3  # whose fastest cells are named at the top
@@ -23,7 +25,7 @@ def cell_line(cell: SweepCell, cells: Sequence[SweepCell], left_s: float) -> str
     outcome = (
         f"failed: {plain(cell.reason or '')}"
         if cell.state == "failed"
-        else f"{cell.images_per_sec or 0:.4g} images/sec"
+        else f"{units.images_per_sec(cell.images_per_sec or 0.0)} images/sec"
     )
     beside = " beside other work" if cell.beside_other_work else ""
     left = f"; about {units.seconds(left_s)} left" if ran < len(wanted) else ""
@@ -63,7 +65,7 @@ def _fastest(found: Sweep) -> Iterator[str]:
     measured = [cell for cell in done if not cell.beside_other_work]
     if beside := len(done) - len(measured):
         of = units.counted(len(done), "cell")
-        yield f"No verdict on {beside} of {of}: other programs were busy. Repeat."
+        yield f"{NOT_RELIABLE}: {beside} of {of}: {BUSY}. Repeat."
     models = list(dict.fromkeys(str(cell.options.get("model")) for cell in measured))
     for model in models if len(models) <= MAX_MODELS else ():
         own = [cell for cell in measured if cell.options.get("model") == model]

@@ -137,6 +137,7 @@ def _header(started: RunStarted | None, versions: dict[str, str]) -> list[str]:
 def _batches(spec: dict[str, Any], devices: int) -> list[tuple[str, Any]]:
     batch, steps = spec.get("batch_size"), spec.get("num_batches")
     limit = "all examples" if spec.get("max_batches") is None else f"{spec['max_batches']} at most"
+    limit = limit if spec.get("max_error") is None else "until the speed is known"
     of_each = stored_batches(batch, devices)
     joint = sum(of_each) if of_each else None
     fields: list[tuple[str, Any]] = [

@@ -188,7 +188,7 @@ def _said(
     unexplained = percent * max(0.0, 1 - covered)
     unchecked = f" (not checked: {', '.join(missing)})" if missing else ""
     of = " and ".join(f"{one.says}, which explains {_range(one)}" for one in found)
-    of += f" of {number(percent)} %"
+    of += f" of {number(percent)}%"
     if not checked:
         says = "Cause: not checked, for lack of samples"
     elif not found:
@@ -197,7 +197,7 @@ def _said(
         sure = all(one.how != BOUNDED for one in found)
         says = f"{'Cause' if sure else 'Possible cause'}: {of}"
     else:
-        says = f"Partly: {of}; {number(unexplained)} % unexplained{unchecked}"
+        says = f"Partly: {of}; {number(unexplained)}% unexplained{unchecked}"
     return Causes(
         says=says,
         found=tuple(found),
@@ -210,8 +210,8 @@ def _said(
 
 def _range(cause: Cause) -> str:
     if cause.how == BOUNDED:
-        return f"at most {number(cause.percent_high)} %"
-    return f"{number(cause.percent)} % ({number(cause.percent_low)} to {number(cause.percent_high)})"
+        return f"at most {number(cause.percent_high)}%"
+    return f"{number(cause.percent)}% ({number(cause.percent_low)} to {number(cause.percent_high)})"
 
 
 class StepPart(msgspec.Struct, frozen=True):

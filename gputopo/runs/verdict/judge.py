@@ -93,7 +93,7 @@ def judge(
 
     `mode`: its `variable_update`. `expected`: its speed; `unexpected`: why that is not known.
     """
-    hosts = _host_loads(paces)
+    hosts = paces.hosts.summaries(paces.devices)
     host = next((one for one in hosts.values() if one.busy is not None), hosts.get(0))
     found = differences(paces)
     verdicts = {
@@ -138,20 +138,6 @@ def judge(
     )
 
 
-def _host_loads(paces: Paces) -> dict[int, HostSummary]:
-    """Return the load of each host that was sampled, by rank; of several, `busy` names the host."""
-    on_cpu = bool(paces.devices) and all(is_cpu(device) for device in paces.devices)
-    found = {}
-    for rank, record in paces.hosts.items():
-        own = [device for device in paces.devices if device.rank == rank]
-        load = record.summary(cpu_devices=len(own) if on_cpu else 0)
-        if load is not None and load.busy is not None and own and own[0].host is not None:
-            load = _replace(load, busy=f"on {own[0].host} {load.busy}")
-        if load is not None:
-            found[rank] = load
-    return found
-
-
 def _on_network(paces: Paces, device: Device, slow: SlowNetwork, busy: str | None) -> Verdict:
     """Return the verdict on a device of a host whose network is slow. `busy`: what else may be the cause."""
     what = (
@@ -159,8 +145,8 @@ def _on_network(paces: Paces, device: Device, slow: SlowNetwork, busy: str | Non
         if slow.sends
         else "the gradients of the other hosts arrive there"
     )
-    later = f"{slow.ms:.1f} ms later than between the others, {percent(slow.percent.middle)} % of the step"
-    sure = f"at least {at_least(slow.percent.low)} %, {100 * CONFIDENCE:g} % confidence"
+    later = f"{slow.ms:.1f} ms later than between the others, {percent(slow.percent.middle)}% of the step"
+    sure = f"at least {at_least(slow.percent.low)}%, {100 * CONFIDENCE:g}% confidence"
     why = paces.networks.get(device.rank) or "look at its network card, link and switch port"
     why += f"; or its load: {busy}" if busy is not None else ""
     return Verdict(
@@ -198,7 +184,7 @@ def _on_device(
             return _with_causes(paces, worst, found)
         if _exceeds(worst, host):
             share, most = 100 * (host.other_cpu_share or 0.0), at_most(host.may_cost_percent or 0.0)
-            beside = f"other programs took {share:.0f} % of the CPU, which explains {most} % at most"
+            beside = f"other programs took {share:.0f}% of the CPU, which explains {most}% at most"
             return _with_causes(paces, _replace(worst, says=f"{worst.says}; {beside}"), found)
         if (idle := _while_idle(paces, worst, found, among, host.samples)) is not None:
             return idle
@@ -327,11 +313,11 @@ def against_expected(paces: Paces, expected: Expected) -> Verdict:
     figures = f"{speed(middle)} images/sec, {expected.source} {speed(expected.images_per_sec)}"
     why = None
     if low > SLOW_PERCENT:
-        word, says = SLOW, f"The run is {percent(under)} % slower than expected (at least {at_least(low)} %)"
+        word, says = SLOW, f"The run is {percent(under)}% slower than expected (at least {at_least(low)}%)"
     elif high <= EVEN_PERCENT:
-        word, says = EVEN, f"The run is as fast as expected to within {at_most(max(high, 0.1))} %"
+        word, says = EVEN, f"The run is as fast as expected to within {at_most(max(high, 0.1))}%"
     else:
-        why = f"the expectation resolves differences above {at_most(resolution)} %"
+        why = f"the expectation resolves differences above {at_most(resolution)}%"
         word, says = CANNOT_TELL, f"Cannot tell whether the run is as fast as expected: {why}"
     return Verdict(
         word=word,
@@ -366,7 +352,7 @@ def against_past(paces: Paces) -> Verdict | None:
     if low <= SLOW_PERCENT:
         return None
     since = paces.blocks.first_steps[begin]
-    became = f"The run became {percent(under)} % slower (at least {at_least(low)} %) at about step {since:,}"
+    became = f"The run became {percent(under)}% slower (at least {at_least(low)}%) at about step {since:,}"
     return Verdict(
         word=SLOW,
         says=became,

@@ -16,11 +16,10 @@ from statistics import fmean, median, median_low
 from gputopo.runs.bounded import RECENT_STEPS, Blocks, KeptStep, Thinned
 from gputopo.runs.devices import groups, kind_of
 from gputopo.runs.verdict.hosts import ExchangeRecord
-from gputopo.runs.verdict.sampled import Facts, HostRecord
+from gputopo.runs.verdict.sampled import Facts, HostLoads
 from gputopo.values.run.events import (
     Device,
     Event,
-    HostLoad,
     PhaseBegun,
     Restarted,
     Sample,
@@ -67,8 +66,8 @@ class Paces:
         self.last_seen = {device.tower: 0 for device in devices}  # last step with marks
         self.kept: Thinned[KeptStep] = Thinned(REPLAYED_STEPS)
         self._recent: deque[KeptStep] = deque(maxlen=RECENT_STEPS)
-        self._loads: deque[tuple[int, int, HostLoad]] = deque(maxlen=SAMPLES_A_STEP * RECENT_STEPS)
-        self.hosts: dict[int, HostRecord] = {}  # by rank
+        self._loads: deque[tuple[int, Sample]] = deque(maxlen=SAMPLES_A_STEP * RECENT_STEPS)
+        self.hosts = HostLoads()
         self.facts = Facts(devices, known)
         self.exchange = ExchangeRecord(devices)
         self.networks = dict(known.networks if known else {})
@@ -86,12 +85,12 @@ class Paces:
                 self.facts.end_step(event, counted=self._add_step(event))
             case Sample():
                 self.facts.add(event)
+                self.hosts.add(event)
                 if event.host is not None:
-                    self.hosts.setdefault(event.rank, HostRecord()).add(event.host)
-                    self._loads.append((self.steps, event.rank, event.host))
+                    self._loads.append((self.steps, event))
             case WarmupDone() | Restarted():
                 if isinstance(event, WarmupDone):
-                    self.hosts.clear()  # counted is what loads the host from here on
+                    self.hosts.begin()
                 for recent in (self._recent, self._loads, self.blocks.recent):
                     recent.clear()
                 self.facts.forget_recent()
@@ -103,12 +102,12 @@ class Paces:
         found = copy.copy(self)
         found.blocks, found.facts = self.blocks.latest(), self.facts.latest()
         found.exchange = self.exchange.latest()
-        found.steps, found.kept, found.hosts = len(self._recent), Thinned(REPLAYED_STEPS), {}
+        found.steps, found.kept, found.hosts = len(self._recent), Thinned(REPLAYED_STEPS), HostLoads()
         for step in self._recent:
             found.kept.add(step)
-        for steps, rank, load in self._loads:
+        for steps, sample in self._loads:
             if steps > self.steps - RECENT_STEPS:
-                found.hosts.setdefault(rank, HostRecord()).add(load)
+                found.hosts.add(sample)
         found.missing, found.last_seen = dict(self.missing), dict(self.last_seen)
         return found
 

@@ -207,12 +207,12 @@ class _Answer:
         by, where = self.paces.source(self.device.tower, self.found.peer), when(found, throughout)
         if found.part == COMPUTE and by is not None:
             than = f"than it should beside devices of another model ({by})"
-            says = f"computes {shown} % slower {than}{where}, at least {at_least(low)} %"
+            says = f"computes {shown}% slower {than}{where}, at least {at_least(low)}%"
         elif found.part == COMPUTE:
-            says = f"computes {shown} % slower than its peers{where} ({sure(low)})"
+            says = f"computes {shown}% slower than its peers{where} ({sure(low)})"
         else:
             waits = f"as it waits longer for its weights{over(self.device)}"
-            says = f"is {shown} % slower than its peers {waits}{where} ({sure(low)})"
+            says = f"is {shown}% slower than its peers {waits}{where} ({sure(low)})"
         return _replace(found, word=SLOW, says=f"{self.name} {says}")
 
     def _whole(self, spans: Sequence[Span]) -> Verdict:
@@ -251,7 +251,7 @@ class _Answer:
             fields = _replace(fields, percent_under=lost.middle, share_of_steps=share)
         bound = fields.percent_under_high or 0.0
         if bound <= EVEN_PERCENT:
-            even = f"even with its peers to within {at_most(bound)} %" if high > 0 else NOT_SLOWER
+            even = f"even with its peers to within {at_most(bound)}%" if high > 0 else NOT_SLOWER
             return _replace(fields, word=EVEN, says=f"{self.name} is {even}{often}")
         if self.floor > EVEN_PERCENT:
             why = f"threads decide steps of {1000 * self.busy_s:.1f} ms, a larger batch excludes more"
@@ -261,7 +261,7 @@ class _Answer:
             fields = _replace(fields, more_steps=max(one or 0 for one in more))
         typically = ""
         if level.high + self.offset <= EVEN_PERCENT:
-            typically = f", {at_most(max(level.high + self.offset, 0.1))} % without single slow steps"
+            typically = f", {at_most(max(level.high + self.offset, 0.1))}% without single slow steps"
         return _replace(
             fields,
             why=f"{steps:,} steps {'vary too much' if is_known else 'are too few'} to exclude more",
@@ -305,7 +305,7 @@ class _Answer:
         low = lost.low - self.offset
         share, often = self._slow_steps(lost.middle, fields.percent_under or 0.0)
         waits = f", as it waits for its weights{over(self.device)}" if self.found.part == WEIGHTS else ""
-        slower = f"is {percent(lost.middle)} % slower than its peers on average{waits}"
+        slower = f"is {percent(lost.middle)}% slower than its peers on average{waits}"
         return _replace(
             fields,
             word=SLOW,
@@ -314,7 +314,7 @@ class _Answer:
             percent_under_high=lost.high + self.offset,
             resolution_percent=None,
             share_of_steps=share,
-            says=f"{self.name} {slower} (at least {at_least(low)} %){often}",
+            says=f"{self.name} {slower} (at least {at_least(low)}%){often}",
         )
 
     def _slow_steps(self, under: float, level: float) -> tuple[float | None, str]:
@@ -327,10 +327,10 @@ class _Answer:
         fast, away = noise_limit(steps)
         border = fast + away
         if not any(one > border for one in steps):
-            return None, f": {percent(100 * (under - level) / under)} % of that in few single steps"
+            return None, f": {percent(100 * (under - level) / under)}% of that in few single steps"
         for _ in range(SPLITS):
             fast = median(one for one in steps if one <= border)
             away = fmean(one for one in steps if one > border) - fast
             border = fast + away / 2
         share = min(1.0, (under / (100 - under) - fast) / away)
-        return share, f": {percent(100 * share)} % of its steps take {percent(100 * away)} % longer"
+        return share, f": {percent(100 * share)}% of its steps take {percent(100 * away)}% longer"

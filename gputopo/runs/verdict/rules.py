@@ -17,7 +17,7 @@ from gputopo.runs.verdict import sampled
 from gputopo.values.run.verdict import COMPUTE, WEIGHTS
 
 GPU, CPU = "gpu", "cpu"
-_FULL = f"{100 * sampled.MEMORY_FULL_SHARE:.0f} %"
+_FULL = f"{100 * sampled.MEMORY_FULL_SHARE:.0f}%"
 MIN_MHZ = 1.0  # a GPU at 0 MHz reports nothing
 
 
@@ -149,7 +149,7 @@ def _others(view: View) -> list[float]:
 
 def _clock_words(which: int, name: str, why: str, view: View, places: Sequence[int]) -> str:
     own, peer = _at(view.own(which), places), _at(view.peers(which), places)
-    return f"{name} {own:,.0f} MHz, {100 * (1 - own / peer):.1f} % below its peers{why}"
+    return f"{name} {own:,.0f} MHz, {100 * (1 - own / peer):.1f}% below its peers{why}"
 
 
 def _link_words(view: View, places: Sequence[int]) -> str:
@@ -158,7 +158,7 @@ def _link_words(view: View, places: Sequence[int]) -> str:
 
 
 def _shared_words(view: View, places: Sequence[int]) -> str:
-    share = f"({100 * _at(view.own(sampled.SHARED), places):.0f} % of its rate)"
+    share = f"({100 * _at(view.own(sampled.SHARED), places):.0f}% of its rate)"
     return f"a link to the host that other GPUs copied over at the same time {share}"
 
 
@@ -171,12 +171,12 @@ def _others_words(view: View, places: Sequence[int]) -> str:
 def _host_words(view: View, places: Sequence[int]) -> str:
     shares = view.host(sampled.HOST_CPU)
     share = max(shares[place] for place in places if not math.isnan(shares[place]))
-    return f"other programs took up to {100 * share:.0f} % of the CPU"
+    return f"other programs took up to {100 * share:.0f}% of the CPU"
 
 
 def _taken_words(view: View, places: Sequence[int]) -> str:
     share = _at(view.host(sampled.HOST_TAKEN), places)
-    return f"cores that other programs took, up to {100 * share:.0f} % of one device's"
+    return f"cores that other programs took, up to {100 * share:.0f}% of one device's"
 
 
 def _at(values: Sequence[float], places: Sequence[int]) -> float:
@@ -184,7 +184,7 @@ def _at(values: Sequence[float], places: Sequence[int]) -> float:
     return known[len(known) // 2] if known else math.nan
 
 
-_COMPUTES = "computing in proportion to the clock at most: a 5 % lower clock explains 0 to 5 %"
+_COMPUTES = "computing in proportion to the clock at most: a 5% lower clock explains 0 to 5%"
 
 
 def _core_clock(name: str, title: str, reason: int | None, why: str = "") -> CauseRule:

@@ -12,6 +12,7 @@ import msgspec
 from gputopo.reference.clock_events import BITS
 from gputopo.reference.expectations import expected_link
 from gputopo.runs.bounded import Blocks
+from gputopo.runs.devices import is_cpu
 from gputopo.values.run.events import Device, GpuSample, HostLoad, Sample, Step, gpu_key
 from gputopo.values.run.verdict import HostSummary, Known
 
@@ -142,15 +143,54 @@ class HostRecord:
     def _busy(self, found: HostSummary, on_cpu: bool) -> str | None:
         allowed = BUSY_SHARE * self._samples
         if (self._by_programs if on_cpu else self._full) > allowed and found.other_cpu_share is not None:
-            return f"other programs took {100 * found.other_cpu_share:.0f} % of the CPU"
+            return f"other programs used {100 * found.other_cpu_share:.0f}% of the CPU"
         if self._swapped > allowed and found.swap_bytes_per_s is not None:
             return f"the host swapped {found.swap_bytes_per_s / 1e6:.0f} MB/s"
         if self._short > allowed and found.memory_available_share is not None:
-            return f"only {100 * found.memory_available_share:.1f} % of the host's memory was available"
+            return f"only {100 * found.memory_available_share:.1f}% of the host's memory was available"
         return None
 
     def _mean(self, name: str) -> float | None:
         return self._sum[name] / self._count[name] if name in self._count else None
+
+
+class HostLoads:
+    """The load of each host while the steps of a run are counted; of a shorter run, that before.
+
+    `spec`: the run's, as of `OneMachine`.
+    """
+
+    def __init__(self, spec: Mapping[str, Any] = {}) -> None:
+        self._one_machine = OneMachine(spec)
+        self._records: dict[int, HostRecord] = {}  # by rank
+        self._begins = False
+
+    def begin(self) -> None:
+        """Note that the counted steps begin."""
+        self._begins = True
+
+    def add(self, sample: Sample) -> None:
+        """Add a sample; one without the load of its host changes nothing."""
+        load = self._one_machine.without_ranks(sample).host
+        if load is None:
+            return
+        if self._begins:
+            self._records.clear()
+            self._begins = False
+        self._records.setdefault(sample.rank, HostRecord()).add(load)
+
+    def summaries(self, devices: Sequence[Device]) -> dict[int, HostSummary]:
+        """Return the load of each host that was sampled, by rank; of several, `busy` names the host."""
+        on_cpu = bool(devices) and all(map(is_cpu, devices))
+        found = {}
+        for rank, record in self._records.items():
+            own = [device for device in devices if device.rank == rank]
+            load = record.summary(cpu_devices=len(own) if on_cpu else 0)
+            if load is not None and load.busy is not None and own and own[0].host is not None:
+                load = msgspec.structs.replace(load, busy=f"on {own[0].host} {load.busy}")
+            if load is not None:
+                found[rank] = load
+        return found
 
 
 # A reading stands for the steps until the next, and for so long at most: what is asked most seldom of these

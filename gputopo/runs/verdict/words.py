@@ -11,7 +11,7 @@ CONFIDENCE = 1 - FALSE_ALARM
 # Half of the chance is for the run as a whole, half for its parts.
 WHOLE_SHARE = 0.5
 # Slow: at least so much is proven. GPUs of one model differ by one or two percent as they come from the
-# factory: in the 7gforce table of six GTX 1070 one at 98.83 % of the reference counts as even, one at 94.54 %
+# factory: in the 7gforce table of six GTX 1070 one at 98.83% of the reference counts as even, one at 94.54 %
 # as slow. Ours, between the two.
 SLOW_PERCENT = 3.0
 # Even: more than so much is excluded.
@@ -22,7 +22,7 @@ POWER = 0.95
 # Towers that do the same work on idle CPU devices read steadily up to 0.14 ms apart: the clock is read where
 # tower 0 computes, and threads of other towers must be scheduled in between.
 MARKS_OFFSET_S = 0.15e-3
-# Under load it is more. So in steps of a few milliseconds 5 % is thread scheduling.
+# Under load it is more. So in steps of a few milliseconds 5% is thread scheduling.
 MARKS_RESOLUTION_S = 0.5e-3
 # A part at the begin that is slower, and not longer than this share of what comes after, is a warm-up of
 # the device: clocks rise, caches fill. Ours.
@@ -30,8 +30,8 @@ WARMUP_SHARE = 0.25
 
 
 def sure(low: float) -> str:
-    """Return that a difference is proven: "at least 4.1 %, 99.9 % confidence"."""
-    return f"at least {at_least(low)} %, {100 * CONFIDENCE:g} % confidence"
+    """Return that a difference is proven: "at least 4.1%, 99.9% confidence"."""
+    return f"at least {at_least(low)}%, {100 * CONFIDENCE:g}% confidence"
 
 
 def when(found: Verdict, throughout: bool = True) -> str:
@@ -52,16 +52,16 @@ def over(device: Device) -> str:
 
 
 def slower_at_most(found: Verdict) -> str:
-    """Return the most that a device is slower: "at most 9.9 % slower than its peers (99.9 % confidence)"."""
+    """Return the most that a device is slower: "at most 9.9% slower than its peers (99.9% confidence)"."""
     bound, under = at_most(max(found.percent_under_high or 0.0, 0.1)), found.percent_under or 0.0
-    measured = "" if under < 1 else f"; {percent(under)} % in these steps"
-    return f"at most {bound} % slower than its peers ({100 * CONFIDENCE:g} % confidence{measured})"
+    measured = "" if under < 1 else f"; {percent(under)}% in these steps"
+    return f"at most {bound}% slower than its peers ({100 * CONFIDENCE:g}% confidence{measured})"
 
 
 def costs(name: str, found: Cost) -> str:
-    """Return what a slow device costs: "GPU 1 costs 11 % of this run: 2,140 instead of 1,905 images/sec"."""
+    """Return what a slow device costs: "GPU 1 costs 11% of this run: 2,140 instead of 1,905 images/sec"."""
     would, did = speed(found.without), speed(found.images_per_sec)
-    return f"{name} costs {percent(found.percent)} % of this run: {would} instead of {did} images/sec"
+    return f"{name} costs {percent(found.percent)}% of this run: {would} instead of {did} images/sec"
 
 
 def percent(value: float) -> str:

@@ -6,12 +6,12 @@ alternation: its --local_parameter_device is gpu by default; with cpu it is `psc
 aggregate_gradients_using_copy_with_device_selection). Its names are understood too: `xring` is `ring`.
 """
 
-import difflib
 import re
 from dataclasses import dataclass
 from typing import Literal
 
 from gputopo.values.errors import UsageError
+from gputopo.values.option import listed, nearest
 
 Backend = Literal["cpu", "gpu"]
 
@@ -99,8 +99,8 @@ def parse(text: str) -> Reduction:
                 f"the reduction '{text}' joins several: gputopo takes one for all gradients",
                 f"give one of {', '.join(NAMES)}",
             )
-        near = difflib.get_close_matches(name, [*NAMES, *_ALIASES], n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"the reductions are: {', '.join(NAMES)}"
+        near = nearest(name, [*NAMES, *_ALIASES])
+        hint = f"did you mean {listed(near)}?" if near else f"the reductions are: {', '.join(NAMES)}"
         raise UsageError(f"there is no reduction '{text}'", hint)
     if parts is None:
         return Reduction(name)

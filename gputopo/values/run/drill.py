@@ -25,12 +25,12 @@ class Form(msgspec.Struct, frozen=True):
 
 
 FORMS: Mapping[str, Form] = {
-    SLOW_GPU: Form(True, True, "slow-gpu=1:0.85", "{device} computes at {percent} % of its own pace"),
+    SLOW_GPU: Form(True, True, "slow-gpu=1:0.85", "{device} computes at {percent}% of its own pace"),
     SLOW_WEIGHTS: Form(
-        True, True, "slow-weights=1:0.8", "{device} receives its weights at {percent} % of its own pace"
+        True, True, "slow-weights=1:0.8", "{device} receives its weights at {percent}% of its own pace"
     ),
     SLOW_INPUT: Form(
-        False, True, "slow-input=0.8", "the input delivers {percent} % of what the devices could use"
+        False, True, "slow-input=0.8", "the input delivers {percent}% of what the devices could use"
     ),
     LOST_GPU: Form(True, False, "lost-gpu=1@200", "{device} is lost"),
     NAN: Form(False, False, "nan@50", "the loss and the gradients of the first device become NaN"),
@@ -112,7 +112,7 @@ def _read(flag: str, word: str) -> Drill:
     if drill.factor is not None and not 0 < drill.factor <= 1:
         raise UsageError(
             f"{flag} {shown(word)} has the factor {drill.factor:g}",
-            "give one above 0, 1 at most: 0.85 is 15 % slower",
+            "give one above 0, 1 at most: 0.85 is 15% slower",
         )
     return drill
 

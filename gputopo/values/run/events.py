@@ -45,25 +45,6 @@ def gpu_key(rank: int, gpu: int | None) -> str:
     return f"{rank}:{gpu}" if rank else str(gpu)
 
 
-class DeviceTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """What a trace shows of one device, in seconds over all traced steps.
-
-    `compute_s`, `to_device_s`, `to_host_s`, `peer_s`: times in which the device computed, or copied from the
-    host, to the host, from or to another device; what overlaps within one kind is counted once. `ops_s`: the
-    longest kinds of ops, longest first, added up (they may overlap). A CPU device has no copy engines: its
-    copy times are None.
-    """
-
-    device: str  # "/GPU:0"; "/CPU:1"; "/job:worker/task:2/device:GPU:0"
-    tower: int | None = None
-    compute_s: float | None = None
-    to_device_s: float | None = None
-    to_host_s: float | None = None
-    peer_s: float | None = None
-    busy_s: float | None = None  # in any of them
-    ops_s: dict[str, float] = {}
-
-
 class TowerMarks(msgspec.Struct, frozen=True, kw_only=True):
     """One tower's part of one step, in seconds, from the marks inside the graph."""
 
@@ -214,10 +195,11 @@ class PlacementChecked(_Event, frozen=True, tag="placement"):
 
 
 class WarmupDone(_Event, frozen=True, tag="warmup_done"):
-    """The warm-up is over; steps from here are counted."""
+    """The warm-up is over; steps from here are counted, in the examples that `unit` names."""
 
     steps: int
     seconds: float
+    unit: str = "images"
 
 
 class Step(_Event, frozen=True, tag="step"):
@@ -411,13 +393,11 @@ class Exported(_Event, frozen=True, tag="exported"):
 
 
 class Traced(_Event, frozen=True, tag="traced"):
-    """A profile of some steps was written, and read. `devices` is empty where nothing could be read."""
+    """A profile of some steps was written."""
 
     path: str
     steps: tuple[int, ...]  # their numbers (Step.step)
     seconds: float  # of these steps together
-    devices: tuple[DeviceTimes, ...] = ()
-    says: tuple[str, ...] = ()  # what the trace does not hold, and why
 
 
 class LossNotFinite(_Event, frozen=True, tag="loss_not_finite"):

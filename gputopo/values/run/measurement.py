@@ -12,6 +12,8 @@ FAILED: Final = "failed"
 INTERRUPTED: Final = "interrupted"
 Status = Literal["complete", "failed", "interrupted", "missing", "refused", "left_out", "pending"]
 BUSY: Final = "other programs were busy"  # begins the condition of a run beside them
+PUBLISHED: Final = "published: "  # begins the source of a published figure
+DRILL: Final = "a fault was injected on purpose"  # begins the condition of a run with drills
 # Cells of a sweep that nothing was run of: `refused` and `left_out` as of `sweep.CellState`, or not yet.
 NOT_RUN: Final = frozenset({"refused", "left_out", "pending"})
 
@@ -103,7 +105,17 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         """Why its figure supports no verdict, None where it does."""
         if self.steps == 1:
             return "one step was counted"
-        return next((one for one in self.conditions if one.startswith(BUSY)), None)
+        return next((one for one in self.conditions if one.startswith((BUSY, DRILL))), None)
+
+    @property
+    def is_drill(self) -> bool:
+        """Whether a fault was injected on purpose, so that it is neither pooled nor compared."""
+        return any(one.startswith(DRILL) for one in self.conditions)
+
+    @property
+    def is_published(self) -> bool:
+        """Whether others published the figure, so that it cannot be measured again."""
+        return self.source.startswith(PUBLISHED)
 
     @property
     def mode(self) -> str:

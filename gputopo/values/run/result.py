@@ -94,6 +94,14 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
         return 2 * self.uncertainty
 
 
+class SpeedChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of a run's speed, which is no warm-up. `before`, `after`: medians in images/sec."""
+
+    after_step: int  # counted
+    before: float
+    after: float
+
+
 class InputVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a run is limited by its input, see `gputopo.runs.compared`.
 
@@ -136,9 +144,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     """All that a run measured, complete or not.
 
     `ran`: what the run did, see `gputopo.runs.ran`. `batch_size` is per device, None where devices differ
-    (`devices` has that of each), `global_batch_size` of all. `warmup_steps` and `warmup_s` are those that
-    were not counted; `steady_steps` and `steady_s` the length of the warm-up as the step times show it
-    (`runs.speed`), None where `steady` has the reason. Times apart: `import_s`, `build_s`, `first_step_s`
+    (`devices` has that of each), `global_batch_size` of all. `warmup_steps` and `warmup_s` are those before
+    the `steps`; `steady_steps` and `steady_s` the length of the warm-up by the step times
+    (`runs.first_part`), None if the run was not steady, for the reason `steady`. `throughput` is without it.
+    `speed_change`: the speed became lower or higher. Times apart: `import_s`, `build_s`, `first_step_s`
     (tracing and compiling), `warmup_s`, `counted_s`; `wall_s` is of the whole run. `input_waited_share`:
     share of the counted steps' time, 0 to 1, in which all devices waited for examples. `prediction`: from
     this run and its plan, None where that predicts nothing; all else from this run's events.
@@ -154,6 +163,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     steps: int = 0
     warmup_steps: int = 0
     images: int = 0
+    unit: str = "images"  # of `images` and `throughput`; a program of the user may count others
     throughput: Throughput | None = None
     devices: tuple[DeviceResult, ...] = ()
     exchange: Exchanged | None = None  # between several hosts
@@ -184,6 +194,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     steady_steps: int | None = None
     steady_s: float | None = None
     steady: str = "not determined"
+    speed_change: SpeedChange | None = None
     last_top1: float | None = None
     last_top5: float | None = None
     resumed: Resumed | None = None

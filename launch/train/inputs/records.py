@@ -1,4 +1,4 @@
-"""TFRecords in a fixed order: fast, or with each record that cannot be used named.
+"""TFRecords in a fixed order: fast, or without the records that cannot be used.
 
 `fast` is TensorFlow's reader, which stops at the first damage with an error that names no file. `careful`
 reads the same records in the same order, each with its file and number; where the reading of a file ends
@@ -24,7 +24,6 @@ Policy = Literal["stop", "skip"]
 END = -1  # in place of a record's number
 FILES_AT_ONCE = 10  # files that are read in parallel, as in tf_cnn_benchmarks
 _READ_BYTES = 1 << 20  # size of one read
-_NAMED = 3  # in the notice
 # Bad records come again in each pass. After so many passes without one whole batch hardly anything is good.
 _MAX_PASSES = 50
 
@@ -34,7 +33,8 @@ class BadRecords:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self._found: dict[tuple[Path, int], str] = {}
+        self._found: set[tuple[Path, int]] = set()
+        self._first = ""
         self._again = 0
         self.error: InputError | None = None
 
@@ -45,14 +45,11 @@ class BadRecords:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Nothing, or how many records were left out, with the first of them."""
+        """Nothing, or how many records were left out, and which was the first."""
         if not self._found:
             return ()
-        first = list(self._found.items())[:_NAMED]
-        named = ", ".join(f"{path.name} record {number} ({why})" for (path, number), why in first)
-        more = ", ..." if self.count > _NAMED else ""
-        plural = "record was" if self.count == 1 else "records were"
-        return (f"{self.count} bad {plural} left out: {named}{more}.",)
+        records = "1 bad record was" if self.count == 1 else f"{self.count} bad records were"
+        return (f"{records} left out, the first of them {self._first}.",)
 
     def note(self, path: Path, record: int, why: str) -> None:
         """Count record `record` (from 0) of a file as bad.
@@ -62,7 +59,8 @@ class BadRecords:
         if self.policy == "stop":
             raise self._failed(bad_record(path, record, why))
         self._again += (path, record) in self._found
-        self._found.setdefault((path, record), why)
+        self._first = self._first or f"{path.name} record {record} ({why})"
+        self._found.add((path, record))
         if self._again > _MAX_PASSES * self.count:
             raise self._failed(
                 InputError(

@@ -1,19 +1,16 @@
-"""Profiles of chosen steps: written for TensorBoard, and read for what each device did."""
+"""Profiles of chosen steps, written for TensorBoard."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.lifecycle.trace_reading import device_times
 from gputopo.launch.train.op_errors import disk_reason
 from gputopo.launch.train.stepper import Observer, StepOutcome
-from gputopo.runs.devices import short_name_of
 from gputopo.values.index_ranges import index_ranges
-from gputopo.values.run.events import DeviceTimes, Event, Noticed, PhaseBegun, Step, Traced
+from gputopo.values.run.events import Event, Noticed, PhaseBegun, Step, Traced
 
 _HOST_LEVEL = 2  # every op; level 1 leaves out most of them, level 3 is for those who look into TensorFlow
 Emit = Callable[[Event], None]
@@ -53,7 +50,7 @@ class Tracer(Observer):
         self._running = folder
 
     def after(self, step: Step, outcome: StepOutcome) -> None:
-        """Stop the profiler after the last of the steps, and read what it wrote."""
+        """Stop the profiler after the last of the steps."""
         if self._running is None:
             return
         self._steps.append(step)
@@ -73,47 +70,20 @@ class Tracer(Observer):
         steps, self._steps, self._running = self._steps, [], None
         try:
             tf.profiler.experimental.stop()
-            profiles = sorted(folder.rglob("*.xplane.pb"))
         except (ImportError, OSError, tf.errors.OpError) as error:
             self._notice(
                 f"No trace of {_named(step.step for step in steps)}, for it cannot be written in {folder}: "
                 f"{disk_reason(error)}. Free some space, or name another folder with --output."
             )
             return
-        devices, remarks = self._read(profiles)
         self._emit(
             Traced(
                 time_s=time.time(),
                 path=str(folder),
                 steps=tuple(step.step for step in steps),
                 seconds=sum(step.seconds for step in steps),
-                devices=devices,
-                says=remarks,
             )
         )
-
-    def _read(self, files: Sequence[Path]) -> tuple[tuple[DeviceTimes, ...], tuple[str, ...]]:
-        """Return what each device of rank 0 did, and remarks on it."""
-        own = [device for device in self._spec.devices if device.rank == 0]
-        try:
-            devices = device_times(_planes(files), own)
-        except (ImportError, OSError, ValueError) as error:
-            return (), (f"The trace cannot be read: {_first_line(error)}",)
-        remarks = []
-        found = {times.device for times in devices}
-        missing = [
-            one.device if one.host is None else short_name_of(one) for one in own if one.device not in found
-        ]
-        if missing:
-            why = (
-                "TensorFlow was not allowed to use CUPTI, or has none (see worker.log)"
-                if self._spec.backend == "gpu"
-                else "no op of a device was recorded"
-            )
-            remarks.append(f"The trace lacks {', '.join(sorted(missing))}: {why}.")
-        if self._spec.servers:
-            remarks.append("The trace has the devices of rank 0 only.")
-        return devices, tuple(remarks)
 
     def _notice(self, says: str) -> None:
         self._emit(Noticed(time_s=time.time(), says=says))
@@ -123,21 +93,6 @@ def _named(steps: Iterable[int]) -> str:
     """Name steps: `step 1`, `steps 3-5`."""
     numbers = set(steps)
     return f"step{'s' if len(numbers) > 1 else ''} {index_ranges(numbers)}"
-
-
-def _planes(files: Sequence[Path]) -> list[Any]:
-    from google.protobuf.message import DecodeError
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2  # the wheel may come without it
-
-    planes: list[Any] = []
-    for path in files:
-        space = xplane_pb2.XSpace()
-        try:
-            space.ParseFromString(path.read_bytes())
-        except DecodeError as error:
-            raise ValueError(f"{path.name} is no profile") from error
-        planes += space.planes
-    return planes
 
 
 def _first_line(error: BaseException) -> str:

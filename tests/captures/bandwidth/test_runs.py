@@ -139,7 +139,7 @@ def test_files_of_other_machines_lose_no_number_unless_their_gpus_differ(names: 
         gpus = (Gpu(index=i, name=name, pci_address=f"0000:0{bus + i}:00.0") for i in range(2))
         text = _of_nvbandwidth(Machine(source="x", gpus=tuple(gpus)), Random(bus))[1]
         machines.append(reading.read_text(text, origin=name))
-    found = merge.merge(runs.by_files(["a.txt", "b.txt"], machines))
+    found = merge.merge(runs.by_files(["a.txt", "b.txt"], machines)[1])
     assert found.bandwidth is not None
     if len(set(names)) == 1:
         assert len(found.bandwidth.samples) == sum(
@@ -157,7 +157,7 @@ def test_files_of_before_and_after_are_runs_of_the_same_gpus(program: str) -> No
     machine = measured.machine(random)
     written = {name: PROGRAMS[program](machine, random) for name in ("before.txt", "after.txt")}
     read_each = [reading.read_text(output, origin=name) for name, (_, output) in written.items()]
-    found = merge.merge(runs.by_files([*written], bandwidth_test.renumbered([*written], read_each)))
+    found = merge.merge(runs.by_files([*written], bandwidth_test.renumbered([*written], read_each))[1])
     assert found.bandwidth is not None
     expected = [s for name, (one, _) in written.items() for s in several_runs.of_run(one, name)]
     assert sorted(map(repr, found.bandwidth.samples)) == sorted(map(repr, expected))

@@ -136,10 +136,9 @@ def test_a_mask_gives_back_the_cpus_it_was_made_of(cpus: frozenset[int]) -> None
     number = sum(1 << cpu for cpu in cpus)
     words = [f"{number >> 32 * place & 0xFFFFFFFF:08x}" for place in reversed(range(7))]
     assert cpus_of_mask(",".join(words)) == cpus
-    assert cpus_of_mask(",".join(f"0x{word}" if int(word, 16) else "" for word in words)) == cpus
 
 
-@pytest.mark.parametrize("text", ["", "xyz", ",", "0xf...f", "0" * 9 + ",0", "1-2"])
+@pytest.mark.parametrize("text", ["", "xyz", ",", "0xf", "0," + "0" * 9, "1-2"])
 def test_what_is_no_mask_gives_no_cpus(text: str) -> None:
     assert not cpus_of_mask(text)
 

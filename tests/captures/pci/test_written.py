@@ -1,4 +1,4 @@
-"""What NCCL, hwloc and lspci print of real machines is read back: the tree, and the hops in it."""
+"""What NCCL and lspci print of real machines is read back: the tree, and the hops in it."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,6 @@ from tests.kit.dialects import pci, real
 
 WRITERS: dict[str, Callable[[Machine], str]] = {
     "NCCL": pci.nccl,
-    "hwloc": pci.hwloc,
     "lspci -tv": pci.lspci_tree,
     "lspci -vvv": pci.lspci_verbose,
 }
@@ -38,17 +37,12 @@ def hops(machine: Machine) -> dict[tuple[int, int], Hop | None]:
 @pytest.mark.parametrize("name", real.MACHINES)
 def test_each_tool_is_read_for_what_it_alone_prints(name: str) -> None:
     machine = real.MACHINES[name]
-    nccl, hwloc, verbose = (
-        reading.read_text(WRITERS[tool](machine), origin="written")
-        for tool in ("NCCL", "hwloc", "lspci -vvv")
+    nccl, verbose = (
+        reading.read_text(WRITERS[tool](machine), origin="written") for tool in ("NCCL", "lspci -vvv")
     )
     assert [link.nvlinks for link in nccl.links] == [link.nvlinks for link in machine.links]
     assert [gpu.numa_node for gpu in nccl.gpus] == [gpu.numa_node for gpu in machine.gpus]
     assert [gpu.cpu_affinity for gpu in nccl.gpus] == [gpu.cpu_affinity for gpu in machine.gpus]
-    assert [gpu.name for gpu in hwloc.gpus] == [gpu.name for gpu in machine.gpus]
-    assert {node.address: node.parent for node in hwloc.pci} == {
-        node.address: node.parent for node in machine.pci
-    }
     assert {node.address: node for node in verbose.pci} == {node.address: node for node in machine.pci}
     assert [(gpu.pcie.width_now, gpu.pcie.width_max) for gpu in verbose.gpus] == [
         (gpu.pcie.width_now, gpu.pcie.width_max) for gpu in machine.gpus

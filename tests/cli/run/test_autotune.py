@@ -30,7 +30,7 @@ def test_it_measures_and_then_trains_with_the_fastest(
     out = tmp_path / "out"
     done = call("run", "--model", "alexnet", "--autotune", "--output", out)
     assert done.code == 0, done.err
-    assert "autotune round 1: parameter_server gpu:spread: 40 images/sec" in done.err
+    assert "autotune round 1: parameter_server gpu:spread: 40.0 images/sec" in done.err
     assert "predicted  measured" in done.err
     found = schema.decode((out / "autotune.json").read_bytes(), Autotune, origin="file")
     assert (found.settled, [len(one.runs) for one in found.measured]) == ("same", [2, 2, 2])

@@ -1,6 +1,7 @@
 import contextlib
 import itertools
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ GIVEN: list[tuple[dict[str, Any], str, Any]] = [
     ({"num_intra_threads": 1}, "runtime.intra_threads", 1),
     ({"num_inter_threads": 2}, "runtime.inter_threads", 2),
     ({"num_warmup_batches": "4"}, "num_warmup_batches", 4),
-    ({"num_warmup_batches": "auto"}, "detect_warmup", True),
+    ({"num_warmup_batches": "auto"}, "min_warmup_s", 1.0),
     ({"batch_size": 3}, "batch_size", 3),
     ({"batch_size": "3,5"}, "batch_size", (3, 5)),
     ({"num_batches": 9}, "num_batches", 9),
@@ -275,7 +276,16 @@ def refusal(model: str, asked: dict[str, Any]) -> GputopoError | None:
     return None
 
 
-def test_what_is_neither_a_command_nor_an_address_is_refused() -> None:
-    for text in ["", "  ", "'unclosed", "/no/such/program --now", "http://", "https://[1/x"]:
+def test_what_is_no_command_is_refused() -> None:
+    for text in ["", "  ", "'unclosed", "/no/such/program --now"]:
         with pytest.raises(UsageError, match="--on-anomaly"):
             read_alarm("--on-anomaly", text)
+
+
+def test_a_web_address_is_refused_with_the_command_that_posts_to_it() -> None:
+    address = "https://example.org/hook?a=1&b=2"
+    with pytest.raises(UsageError, match="is a web address") as caught:
+        read_alarm("--on-anomaly", address)
+    flag, command = shlex.split(caught.value.hint.removeprefix("use "))
+    words = shlex.split(command)
+    assert (flag, words[0], words[-3:]) == ("--on-anomaly", "curl", ["-d", "@-", address])

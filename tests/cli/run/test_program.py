@@ -33,8 +33,8 @@ def test_a_program_of_the_user_sees_the_planned_gpus_and_passes_its_code_through
     order, uuids = done.stdout.split()
     assert order == "PCI_BUS_ID"
     assert [uuid.startswith("GPU-") for uuid in uuids.split(",")] == [True, True]
-    first, last = done.stderr.splitlines()
-    assert first == "gputopo: sh runs on GPU 0, 1."
+    first, code, last = done.stderr.splitlines()
+    assert (first, code) == ("gputopo: sh runs on GPU 0, 1.", "gputopo: sh ended with exit code 7")
     assert last.startswith("gputopo: run folder: ")
 
 
@@ -46,6 +46,31 @@ def test_a_program_on_a_machine_without_a_gpu_runs_without_one_and_it_is_reporte
     assert done.stderr.startswith(
         "gputopo: No NVIDIA device: sh runs without a GPU.\ngputopo: sh was killed by SIGKILL\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("kill -TERM $$", ["sh was killed by SIGTERM", "look for who sent it"]),
+        ("kill -PIPE $$", []),  # the end of `| head`
+        ("kill -INT $PPID; read line", []),  # by the user, who knows
+        ("echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 MiB' >&2; exit 1",
+         ["sh ended with exit code 1: CUDA out of memory. Tried to allocate 2 MiB", "See nvidia-smi for"]),
+        ("echo 'RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED' >&2; kill -ABRT $$",
+         ["sh was killed by SIGABRT: cuDNN failed: CUDNN_STATUS_EXECUTION_FAILED", "look for who sent it"]),
+    ],
+)  # fmt: skip
+def test_why_a_program_failed_is_shown_with_what_its_stderr_reports(
+    script: str, said: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
+    done = commands.run("-m", "gputopo", "run", "--", "sh", "-c", script, GPUTOPO_ROOT=str(tmp_path))
+    lines = [line for line in done.stderr.splitlines() if line.startswith("gputopo")]
+    shown = [
+        line.removeprefix("gputopo: ") for line in lines[1:-1]
+    ]  # between where it runs and the run folder
+    assert len(shown) == len(said), shown
+    assert all(line.startswith(begin) for line, begin in zip(shown, said, strict=True)), shown
 
 
 def test_processes_that_a_program_leaves_are_named_and_ended(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_program_has_a_run_folder_with_the_steps_of_all_its_processes(tmp_path
     assert [device.gpu for device in started.devices] == [0, 1]
     assert [event.step for event in events if isinstance(event, Step)] == [0, 1, 2]
     said = done.stderr.splitlines()
-    assert any("images/sec" in line and "over 2 steps after 1 step of warm-up" in line for line in said)
+    assert any("examples/sec" in line and "over 2 steps after 1 step of warm-up" in line for line in said)
     assert said[-1] == f"gputopo: run folder: {folder}"
 
 

@@ -190,20 +190,6 @@ def test_several_hosts_groups_and_unknown_gpus_are_not_judged() -> None:
     assert ids(box(H100, replace(slow, source="gpus", destination="gpus", ranks=16))) == []
 
 
-def test_a_sweep_that_falls_is_found() -> None:
-    rising = [timed(100.0 + power, GIB << power) for power in range(3)]
-    assert ids(box("NVIDIA Tomorrow", *rising)) == []
-    assert ids(box("NVIDIA Tomorrow", *rising, timed(70.0, 16 * GIB))) == ["collectives.falls"]
-
-
-def test_small_messages_that_take_long_are_found() -> None:
-    large = timed(100.0)
-    assert ids(box("NVIDIA Tomorrow", timed(0.0, 8, us=40.0), large)) == []
-    for size, words in ((8, "8 bytes"), (1024, "1 KiB")):
-        (found,) = find_bandwidth(box("NVIDIA Tomorrow", timed(0.0, size, us=900.0), large))
-        assert (found.id, f"{words}: " in found.says) == ("collectives.latency", True)
-
-
 def test_wrong_results_and_a_failed_minimum_are_found() -> None:
     failures = tuple(
         Failure(kind="allgather", source="gpu:0,1", destination="gpu:0,1", reason=reason, says="37 of them")

@@ -53,17 +53,6 @@ def test_numbers_that_peers_have_alike(kind: Kind, share: float, is_slow: bool) 
     assert [one.subject.text for one in found] == (["gpu:2"] if is_slow else [])
 
 
-@pytest.mark.parametrize(("times", "is_slow"), [(1.45, False), (1.58, True)])
-def test_latency_beside_peers(times: float, is_slow: bool) -> None:
-    samples = [
-        Sample(kind="latency", source="host", destination=f"gpu:{gpu}", median_us=us, method="kernel_read")
-        for gpu, us in enumerate((0.6, 0.6 * times, 0.62, 0.6))
-    ]
-    found = of(box(samples, "NVIDIA Unheard Of"), BELOW)
-    assert [one.subject.text for one in found] == (["gpu:1"] if is_slow else [])
-    assert all("1.6 times the 0.60 us of same-model GPUs" in one.says for one in found)
-
-
 @pytest.mark.parametrize(
     ("hop", "share", "is_slow"),
     [(Hop.PIX, 0.91, False), (Hop.PIX, 0.89, True), (None, 0.51, False), (None, 0.49, True)],

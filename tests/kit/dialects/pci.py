@@ -1,7 +1,6 @@
-"""The PCI tree of a Machine as NCCL, hwloc and lspci print it."""
+"""The PCI tree of a Machine as NCCL and lspci print it."""
 
 from collections.abc import Iterable, Sequence
-from html import escape
 
 from gputopo.values.machine import Gpu, Machine, PciNode
 
@@ -73,49 +72,6 @@ def _mask(cpus: str) -> str:
     mask = sum(1 << cpu for cpu in _cpus(cpus))
     words = [f"{mask >> shift & 0xFFFFFFFF:08x}" for shift in range(0, max(1, mask.bit_length()), 32)]
     return ",".join(reversed(words))
-
-
-def hwloc(machine: Machine) -> str:
-    """Return the XML of `lstopo` (hwloc 2), with every bridge."""
-    lines = [
-        '<?xml version="1.0" encoding="UTF-8"?>',
-        '<!DOCTYPE topology SYSTEM "hwloc2.dtd">',
-        '<topology version="2.0">',
-        '  <object type="Machine" os_index="0">',
-    ]
-    for numa in machine.host.numa_nodes or ():
-        mask = "0x" + _mask(numa.cpus or "").replace(",", ",0x")
-        sets = f'cpuset="{mask}" nodeset="0x{1 << numa.index:08x}"'
-        lines.append(f'    <object type="Package" os_index="{numa.index}" {sets}>')
-        lines.append(
-            f'      <object type="NUMANode" os_index="{numa.index}" {sets} local_memory="1073741824"/>'
-        )
-        roots = [node for node in machine.pci if node.parent is None and node.numa_node == numa.index]
-        span = f"0000:[{roots[0].root[-2:]}-{_buses(machine, roots)[-1]}]"
-        lines.append(f'      <object type="Bridge" bridge_type="0-1" bridge_pci="{span}">')
-        lines += [line for root in roots for line in _hwloc_below(machine, root, 8)]
-        lines += ["      </object>", "    </object>"]
-    return "\n".join([*lines, "  </object>", "</topology>", ""])
-
-
-def _hwloc_below(machine: Machine, node: PciNode, indent: int) -> list[str]:
-    margin = " " * indent
-    code = (node.class_code or "")[:4]
-    known = f'pci_type="{code} [{node.vendor_id}:{node.device_id}] [0000:0000] a1" pci_link_speed="0.000000"'
-    if node.kind == "bridge":
-        below = [one for one in machine.pci if one.parent == node.address]
-        lines = [f'{margin}<object type="Bridge" bridge_type="1-1" pci_busid="{node.address}" {known}>']
-        lines += [line for one in below for line in _hwloc_below(machine, one, indent + 2)]
-        return [*lines, f"{margin}</object>"]
-    lines = [f'{margin}<object type="PCIDev" pci_busid="{node.address}" {known}>']
-    if node.kind == "gpu":
-        gpu = _gpu_of(machine, node)
-        model = f'<info name="GPUModel" value="{escape(gpu.name or "")}"/>'
-        lines.append(f'{margin}  <object type="OSDev" name="nvml{gpu.index}" osdev_type="1">{model}</object>')
-    else:
-        name = machine.nics[_position(machine, node)].name
-        lines.append(f'{margin}  <object type="OSDev" name="{name}" osdev_type="3"/>')
-    return [*lines, f"{margin}</object>"]
 
 
 def _buses(machine: Machine, nodes: Sequence[PciNode]) -> list[str]:

@@ -507,9 +507,9 @@ _clocked: Callable[[Dice], Card] = lambda dice: Card(core=dice.number(0.82, 0.72
 _memory: Callable[[Dice], Card] = lambda dice: Card(memory=0.4, core=1.0)  # noqa: E731
 
 DRILLS: dict[str, Make] = {
-    "slow by 15 %": _slow_card(15, 12, 25),
-    "slow by 5 %": _slow_card(5.5, 5, 7),
-    "slow by 2.5 %": _three_percent,
+    "slow by 15%": _slow_card(15, 12, 25),
+    "slow by 5%": _slow_card(5.5, 5, 7),
+    "slow by 2.5%": _three_percent,
     "power cap from a step on": _from_onset(_capped, "power-cap"),
     "power cap all along": _always_capped,
     "core clock low without a reason": _from_onset(_clocked, "core-clock"),
@@ -558,11 +558,11 @@ DRILLS: dict[str, Make] = {
     "hot without an effect": _hot_without_effect,
     "another process leaves": _until,
     "two of three slow": _two_of_three,
-    "slow by 5 % in noise": _noisy_slow,
+    "slow by 5% in noise": _noisy_slow,
     "pauses of all": _pauses_of_all,
     "long run, slow from a step on": _long,
     "steady": _even,
-    "steady, noise 4 %": _steady(noise=0.04),
+    "steady, noise 4%": _steady(noise=0.04),
     "steady, correlated noise": _steady(noise=0.03, memory=0.85),
     "steady, bursts": _steady(noise=0.015, bursts=0.006),
     "steady, eight GPUs": _steady(devices=gpu_devices(8)),

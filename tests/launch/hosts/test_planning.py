@@ -18,7 +18,7 @@ from gputopo.launch.hosts.planning import (
     target_alone,
 )
 from gputopo.launch.spec.job_spec import Server
-from gputopo.launch.spec.prepare import SMALL_AT_ONCE, SMALL_BETWEEN_HOSTS, spec_of
+from gputopo.launch.spec.prepare import SMALL_AT_ONCE, SMALL_BYTES, spec_of
 from gputopo.launch.spec.rules import check
 from gputopo.launch.spec.run_spec import Exchange, Lifecycle
 from gputopo.launch.spec.target import Target
@@ -124,7 +124,7 @@ def test_small_gradients_travel_together_between_hosts_unless_it_is_asked_otherw
         found = spec_of(both, "trivial", asked, exchange=Exchange(**exchange)).exchange  # type: ignore[arg-type]
         return found.small_bytes, found.small_group
 
-    assert small({}) == (SMALL_BETWEEN_HOSTS, SMALL_AT_ONCE)
+    assert small({}) == (SMALL_BYTES, SMALL_AT_ONCE)
     assert small({"agg_small_grads_max_bytes": "0"})[0] == 0
     assert small({"agg_small_grads_max_bytes": "9"}, small_bytes=9) == (9, 10)
     assert small({"gradient_repacking": "3"}, repacking=3)[0] == 0

@@ -52,10 +52,11 @@ def test_a_trial_keeps_nothing_and_takes_two_steps() -> None:
         lifecycle=Lifecycle(checkpoints="/c", export="/e"),
         num_batches=500,
         num_warmup_batches=20,
-        detect_warmup=True,
+        min_warmup_s=1.0,
     )
     trial = run.trial_of(spec, 2)
     assert (trial.batch_size, trial.num_batches, trial.num_warmup_batches) == (2, 2, 0)
+    assert trial.min_warmup_s is None
     assert trial.lifecycle == Lifecycle()
     assert run.trial_of(msgspec.structs.replace(spec, task="eval"), 2).task == "forward"
 

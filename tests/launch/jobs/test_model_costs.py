@@ -68,9 +68,10 @@ def test_the_users_code_is_part_of_the_content(tmp_path: Path, monkeypatch: pyte
     assert [old == new for old, new in zip(before, after, strict=True)] == [False, False, True]
 
 
-def test_a_name_of_the_table_is_a_name_and_another_one_is_looked_up() -> None:
+def test_a_name_of_the_table_is_a_name_and_another_one_is_looked_up(tmp_path: Path, built: list[str]) -> None:
     assert sized("resnet50", {}) == Sized("resnet50")
-    assert sized("keras:ResNet50", {}, by_name=lambda name, _: ALEXNET) == Sized("keras:ResNet50", ALEXNET)
+    found = sized("keras:ResNet50", {"GPUTOPO_HOME": str(tmp_path)})
+    assert (found.name, found.workload is not None, built) == ("keras:ResNet50", True, ["keras:ResNet50"])
     assert sized(None, {}) == Sized()
 
 
@@ -80,9 +81,10 @@ def test_a_number_of_parameters_is_planned_for_as_the_nearest_model_which_is_sta
     assert found.says == "62,000,000 parameters are planned for as alexnet with 61,842,345"
 
 
-def test_a_function_is_counted_by_building() -> None:
-    assert sized(lambda: None, {}, by_building=lambda build: ALEXNET).workload == ALEXNET
-    assert sized(lambda: None, {}, by_building=lambda build: 25_000_000).name is not None
+def test_a_function_is_counted_by_building(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_costs, "in_child", lambda build: build())
+    assert sized(lambda: ALEXNET, {}).workload == ALEXNET
+    assert sized(lambda: 25_000_000, {}).name is not None
 
 
 def test_what_is_no_model_is_refused() -> None:

@@ -21,6 +21,7 @@ from tests.launch.specs import cpu_spec
         (signal.SIGINT, "interrupted", 130),
         (signal.SIGTERM, "terminated", 143),
         (signal.SIGHUP, "terminated", 129),
+        (signal.SIGQUIT, "terminated", 131),
     ],
 )
 def test_a_signal_to_the_launcher_ends_the_worker_and_reports(

@@ -68,7 +68,7 @@ def test_work_of_others_beside_a_cell_is_marked(tmp_path: Path) -> None:
         (0.5, True),
     ]
     summary = sweep_document(found).summary
-    assert summary.startswith("No verdict on 1 of 2 cells: other programs were busy. Repeat.")
+    assert summary.startswith("NOT RELIABLE: 1 of 2 cells: other programs were busy. Repeat.")
 
 
 def test_work_of_others_counts_that_comes_with_the_cell(

@@ -90,6 +90,9 @@ def test_a_trial_counts_seconds_and_saves_nothing() -> None:
     spec = trial_of(cpu_spec(lifecycle=Lifecycle(checkpoints="/c", resume=True, trace_steps=(5,))))
     assert (spec.lifecycle, spec.num_batches) == (Lifecycle(), None)
     assert spec.time_budget_s is not None
+    timed = trial_of(cpu_spec(max_error=0.01))
+    assert (timed.max_error, timed.min_warmup_s) == (None, 1.0)
+    assert trial_of(cpu_spec(min_warmup_s=None)).min_warmup_s is None
 
 
 def test_a_trial_counts_steps_where_they_are_asked_for() -> None:

@@ -7,13 +7,16 @@ import pytest
 from gputopo.captures.recording import read_bundled
 from gputopo.launch.spec.job_spec import Backend
 from gputopo.launch.spec.prepare import (
-    CPU_MAX_BATCHES,
+    CPU_BATCHES,
+    CPU_MAX_ERROR,
     CPU_TIME_BUDGET_S,
+    MIN_WARMUP_S,
+    SMALL_BYTES,
     reduced_by_strategy,
     spec_of,
     without_nccl,
 )
-from gputopo.launch.spec.run_spec import Data, Exchange, Lifecycle, RunSpec
+from gputopo.launch.spec.run_spec import Data, Exchange, Lifecycle, Precision, RunSpec
 from gputopo.launch.spec.target import Target
 from gputopo.planner import Request
 from gputopo.planner import plan as make_plan
@@ -106,18 +109,25 @@ def test_replicated_without_gpus_reduces_by_copy_and_independent_reduces_nothing
     assert cpu_plan("alexnet", variable_update="independent").choice.all_reduce is None
 
 
-def test_the_cpu_defaults_end_by_the_clock_and_the_gpu_defaults_by_count() -> None:
+def test_counting_ends_on_cpu_devices_when_the_speed_is_known_and_on_gpus_by_count() -> None:
     load = require("alexnet")
     on_cpu = spec(backend="cpu")
-    assert (on_cpu.num_batches, on_cpu.time_budget_s, on_cpu.max_batches) == (
-        None,
-        CPU_TIME_BUDGET_S,
-        CPU_MAX_BATCHES,
-    )
+    assert (on_cpu.num_batches, on_cpu.batch_limit) == (None, None)
+    assert (on_cpu.time_budget_s, on_cpu.max_error) == (CPU_TIME_BUDGET_S, CPU_MAX_ERROR)
     assert (on_cpu.batch_size, on_cpu.num_warmup_batches, on_cpu.data_format) == (load.cpu_batch, 3, "NHWC")
     on_gpu = spec((0, 1))
-    assert (on_gpu.num_batches, on_gpu.time_budget_s) == (100, None)
+    assert (on_gpu.num_batches, on_gpu.time_budget_s, on_gpu.max_error) == (100, None, None)
     assert (on_gpu.batch_size, on_gpu.num_warmup_batches, on_gpu.data_format) == (load.gpu_batch, 10, "NCHW")
+    assert on_cpu.min_warmup_s == on_gpu.min_warmup_s == MIN_WARMUP_S
+
+
+def test_a_number_of_steps_and_checkpoints_make_a_run_exact_and_a_number_of_warm_up_steps_fixes_it() -> None:
+    counted = spec(backend="cpu", num_batches=7)
+    assert (counted.batch_limit, counted.max_error, counted.min_warmup_s) == (7, None, 0.0)
+    saved = spec(backend="cpu", lifecycle=Lifecycle(checkpoints="/c"))
+    assert (saved.batch_limit, saved.max_error, saved.min_warmup_s) == (CPU_BATCHES, None, 0.0)
+    assert spec(backend="cpu", num_warmup_batches=5).min_warmup_s is None
+    assert spec((0, 1), num_warmup_batches=5).min_warmup_s is None
 
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
@@ -152,11 +162,20 @@ def test_what_was_asked_for_wins() -> None:
     assert (made.data_format, made.grad_reduce, made.learning_rate, made.seed) == ("NCHW", "sum", 0.5, 9)
 
 
+def test_xla_on_cpu_devices_is_said_to_be_slower_before_the_run_compiles() -> None:
+    compiled = Precision(xla=True)
+    says = spec(backend="cpu", precision=compiled).says
+    assert says[1].startswith("--xla is usually slower on CPU devices")
+    assert not any(
+        "--xla" in one for one in (*spec(backend="cpu").says, *spec((0, 1), precision=compiled).says)
+    )
+
+
 def test_a_drill_is_the_first_thing_that_is_said_of_a_run() -> None:
     drills = read_drills("--drill", ["slow-gpu=3:0.85@30"])
     made = spec((2, 3), "gpu:3", drills=drills)
     assert made.says[0].startswith(
-        "DRILL, a fault injected on purpose: GPU 3 computes at 85 % of its own pace"
+        "DRILL, a fault injected on purpose: GPU 3 computes at 85% of its own pace"
     )
     assert spec(backend="cpu", drills=read_drills("--drill", ["slow-gpu=1:0.85"])).says[0].count("device 1")
 
@@ -261,8 +280,21 @@ def test_without_nccl_the_plans_best_other_reduction_trains_on_the_same_devices(
     reductions = (one for one in target.plan.candidates if one.all_reduce not in (None, "nccl"))
     assert (planned, choice) == (target.plan.choice, next(reductions))
     assert choice.images_per_sec
-    assert msgspec.structs.replace(instead, all_reduce="nccl") == made
+    assert msgspec.structs.replace(instead, all_reduce="nccl", exchange=made.exchange) == made
     assert target.environment({}, instead) == target.environment({}, made)
+
+
+def test_nccl_adds_small_gradients_together_unless_it_is_asked_otherwise() -> None:
+    def small(**asked: str) -> int:
+        exchange = Exchange(small_bytes=int(asked.get("agg_small_grads_max_bytes", 0)))
+        return spec_of(by_nccl()[0], "alexnet", asked, exchange=exchange).exchange.small_bytes
+
+    target, made = by_nccl()
+    assert small() == made.exchange.small_bytes == SMALL_BYTES
+    assert small(agg_small_grads_max_bytes="0") == 0
+    assert small(agg_small_grads_max_bytes="9") == 9
+    assert small(gradient_repacking="0") == SMALL_BYTES
+    assert there(without_nccl(target, made)).spec.exchange.small_bytes == 0
 
 
 def test_a_plan_that_lists_no_other_reduction_of_its_gpus_falls_back_to_copies() -> None:

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo.launch.spec.job_spec import Server
-from gputopo.launch.spec.rules import check, check_layout, remarks
+from gputopo.launch.spec.rules import bf16_remark, check, check_layout, remarks
 from gputopo.launch.spec.run_spec import Data, Exchange, Lifecycle, Precision, RunSpec
 from gputopo.values.errors import UsageError
 from gputopo.values.run.events import Device
@@ -158,3 +158,13 @@ def test_a_result_in_fp16_on_the_cpu_states_that_it_is_emulated_and_no_other_doe
     assert remarks(cpu_spec(precision=Precision(compute="bf16"))) == ()
     assert remarks(cpu_spec(precision=Precision(compute="fp16"), backend="gpu")) == ()
     assert remarks(cpu_spec(precision=Precision(compute="fp16", xla=True))) == ()
+
+
+def test_a_cpu_with_instructions_for_bfloat16_is_pointed_out_to_a_run_in_float32() -> None:
+    (said,) = bf16_remark(cpu_spec(), {"avx2", "avx512_bf16", "amx_bf16"})
+    assert said == "This CPU has AMX: --precision bf16 is usually 1.5 to 2 times as fast here."
+    (said,) = bf16_remark(cpu_spec(), {"avx512_bf16"})
+    assert said.startswith("This CPU has AVX-512 BF16: ")
+    assert bf16_remark(cpu_spec(), {"avx2", "avx512f"}) == ()
+    assert bf16_remark(cpu_spec(precision=Precision(compute="bf16")), {"amx_bf16"}) == ()
+    assert bf16_remark(cpu_spec(backend="gpu"), {"amx_bf16"}) == ()

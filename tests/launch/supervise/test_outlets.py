@@ -1,13 +1,9 @@
-import http.server
 import json
 import os
 import select
 import shlex
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -38,7 +34,7 @@ SLOW = Anomaly(
     percent_under=12.34,
     percent_under_low=11.0,
     confidence=0.999,
-    says="GPU 1 computes 12 % slower",
+    says="GPU 1 computes 12% slower",
     causes=Causes(says="", found=(CAUSE,)),
 )
 OVER = AnomalyOver(time_s=0.0, tower=1, gpu=1, part="compute", says="GPU 1 is even again")
@@ -51,33 +47,6 @@ def problems_of(target: str, *events: Event) -> list[str]:
         told.event(event)
     told.close()
     return problems
-
-
-@contextmanager
-def server(status: int = 200, answers: threading.Event | None = None) -> Iterator[tuple[str, list[bytes]]]:
-    """A web server; yields its address and the bodies that it got. `answers`: when it does, None: at once."""
-    bodies: list[bytes] = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
-            if answers is not None:
-                answers.wait()
-            self.send_response(status)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as served:
-        thread = threading.Thread(target=served.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{served.server_port}/hook", bodies
-        finally:
-            if answers is not None:
-                answers.set()
-            served.shutdown()
 
 
 def script(tmp_path: Path, text: str) -> str:
@@ -99,23 +68,10 @@ def test_a_command_gets_each_anomaly_on_its_stdin_and_a_summary_in_its_environme
     assert [json.loads(given)["event"] for given, _, _ in lines] == ["anomaly", "anomaly_over"]
 
 
-def test_a_web_address_gets_each_anomaly_as_json() -> None:
-    with server() as (address, bodies):
-        assert problems_of(address, SLOW, OVER) == []
-    first, second = map(json.loads, bodies)
-    assert (first["event"], first["gpu"], first["percent_under"]) == ("anomaly", 1, 12.34)
-    assert second["text"].endswith(": GPU 1 is even again")
-
-
 def test_what_fails_is_reported_once(tmp_path: Path) -> None:
     ends = script(tmp_path, "raise SystemExit(3)")
     (problem,) = problems_of(ends, SLOW, OVER, SLOW)
     assert problem.endswith(": ended with exit code 3; the run goes on")
-    with server(500) as (address, _):
-        (problem,) = problems_of(address, SLOW, OVER)
-    assert problem == f"--on-anomaly {address}: the server answered 500; the run goes on"
-    (problem,) = problems_of(address, SLOW)  # the server is gone
-    assert "refused" in problem
 
 
 def test_a_command_that_does_not_end_is_killed_with_all_that_it_started(
@@ -135,10 +91,11 @@ def test_a_command_that_does_not_end_is_killed_with_all_that_it_started(
     assert "did not end within 0.5 s" in problem
 
 
-def test_a_server_that_hangs_delays_neither_the_run_nor_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_hangs_delays_neither_the_run_nor_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(outlets, "LAST_S", 0.05)
-    with server(answers=threading.Event()) as (address, _):
-        (problem,) = problems_of(address, SLOW, OVER)
+    (problem,) = problems_of(script(tmp_path, "import time\ntime.sleep(1000)"), SLOW, OVER)
     assert "not delivered within 0.05 s of the end" in problem
 
 

@@ -8,7 +8,7 @@ import pytest
 from gputopo.launch.supervise.signals import EndedError, caught, deferred, raised
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_between_runs_they_raise_as_ctrl_c_does(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with pytest.raises(EndedError, match=number.name) as ended, raised():

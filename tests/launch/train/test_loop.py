@@ -12,10 +12,18 @@ from hypothesis import strategies as st
 
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train import loop as loop_module
-from gputopo.launch.train.loop import Loop, LossWatch, Scales, ScaleWatch, is_warm, longest_warmup
+from gputopo.launch.train.loop import (
+    MAX_WARMUP,
+    Loop,
+    LossWatch,
+    Scales,
+    ScaleWatch,
+    is_warm,
+    longest_warmup,
+)
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.stepper import StepOutcome
-from gputopo.runs.speed import MAX_STEPS
+from gputopo.runs.speed import LONGEST_S, MIN_COUNTED
 from gputopo.values.errors import InputError
 from gputopo.values.run.events import (
     Event,
@@ -111,18 +119,62 @@ def test_an_evaluation_takes_the_batches_of_the_data_and_times_all_but_the_first
     assert numbers(events) == [(0, 1), (1, 2), (2, 3)]
 
 
+class Clocked(Steps):
+    """Steps that take these seconds by the clock of the loop, the first one the compiling."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: Sequence[float]) -> None:
+        super().__init__([outcome()] * len(seconds))
+        self._seconds, self._now_s = seconds, 0.0
+        clock = SimpleNamespace(perf_counter=lambda: self._now_s, time=lambda: self._now_s)
+        monkeypatch.setattr(loop_module, "time", clock)
+
+    def __call__(self, number: int) -> StepOutcome:
+        self._now_s += self._seconds[len(self.numbers)]
+        return super().__call__(number)
+
+
 def test_no_step_is_begun_that_would_go_beyond_the_time_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = [0.0]
-    monkeypatch.setattr(loop_module, "time", SimpleNamespace(perf_counter=lambda: now_s[0], time=lambda: 0.0))
-
-    class Slow(Steps):
-        def __call__(self, number: int) -> StepOutcome:
-            now_s[0] += 1.0
-            return super().__call__(number)
-
     spec = cpu_spec(num_warmup_batches=1, num_batches=None, time_budget_s=2.5)
-    events, _, ended = taken(spec, Slow([outcome()] * 20))
+    events, _, ended = taken(spec, Clocked(monkeypatch, [1.0] * 20))
     assert (numbers(events), ended) == ([(0, 1), (1, 2), (2, 3)], False)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "counted"),
+    [
+        ([0.2] * 500, MIN_COUNTED),  # the speed is known at once
+        ([0.11] * 500, 19),  # after 2 s at least
+        ([0.5, 1.5] * 100, 20),  # never known to 1%: 20 s
+        ([4.0, 6.0] * 50, MIN_COUNTED),  # 12 steps, though they take a minute
+        ([9.0, 11.0] * 50, 6),  # no more than a minute
+    ],
+)
+def test_counting_by_error_takes_12_steps_at_least_20_s_at_most_and_a_minute_for_few(
+    monkeypatch: pytest.MonkeyPatch, seconds: list[float], counted: int
+) -> None:
+    spec = cpu_spec(
+        num_warmup_batches=1, num_batches=None, time_budget_s=20.0, max_error=0.01, max_batches=None
+    )
+    events, _, ended = taken(spec, Clocked(monkeypatch, [3.0, *seconds]))
+    assert (numbers(events)[-1][0], ended) == (counted, False)
+    assert sum(seconds[:counted]) <= LONGEST_S
+
+
+def test_counting_by_error_ends_when_the_error_is_small_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Speeds 3% away from their mean: 9 steps would do; 9% away it takes 81."""
+    spec = cpu_spec(
+        num_warmup_batches=1, num_batches=None, time_budget_s=20.0, max_error=0.01, max_batches=None
+    )
+    few, _, _ = taken(spec, Clocked(monkeypatch, [0.2, *[0.2 / 1.03, 0.2 / 0.97] * 50]))
+    assert numbers(few)[-1][0] == MIN_COUNTED
+    more, _, _ = taken(spec, Clocked(monkeypatch, [0.2, *[0.2 / 1.09, 0.2 / 0.91] * 50]))
+    assert 81 <= numbers(more)[-1][0] <= 90
+
+
+def test_a_number_of_steps_is_exact_whatever_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = cpu_spec(num_warmup_batches=1, num_batches=40, time_budget_s=1.0, max_error=0.01)
+    events, _, _ = taken(spec, Clocked(monkeypatch, [0.1] * 50))
+    assert numbers(events)[-1][0] == 40
 
 
 def test_data_that_end_in_the_warm_up_are_an_error_and_later_the_end_of_the_run() -> None:
@@ -149,21 +201,25 @@ def test_the_loss_of_a_step_is_the_mean_of_its_examples_also_where_a_tower_has_f
     assert training[0] == 3.0
 
 
-@given(st.integers(0, 300), st.booleans(), st.lists(st.floats(0.001, 1.0), max_size=300))
+@given(st.integers(0, 300), st.sampled_from([None, 0.0, 1.0]), st.lists(st.floats(0.001, 1.0), max_size=300))
 def test_no_warmup_is_shorter_than_asked_or_longer_than_its_limit(
-    least: int, detect: bool, seconds: list[float]
+    least: int, min_s: float | None, seconds: list[float]
 ) -> None:
-    spec = cpu_spec(num_warmup_batches=least, detect_warmup=detect)
+    spec = cpu_spec(num_warmup_batches=least, min_warmup_s=min_s)
     assert not is_warm(spec, seconds[: least - 1]) or least == 0
-    assert is_warm(spec, [0.1] * longest_warmup(spec))
+    assert is_warm(spec, [0.0001] * longest_warmup(spec))
 
 
-def test_a_detected_warmup_ends_early_where_times_are_steady_and_never_where_they_fall() -> None:
-    spec = cpu_spec(num_warmup_batches=0, detect_warmup=True)
-    steady = [9.0] + [1.0] * 5 + [0.1] * 55
-    falling = [1.0 / (number + 1) for number in range(MAX_STEPS - 1)]
-    assert any(is_warm(spec, steady[:done]) for done in range(1, len(steady) + 1))
-    assert not any(is_warm(spec, falling[:done]) for done in range(1, len(falling) + 1))
+def test_a_warm_up_lasts_for_its_time_after_the_compiling_and_a_fixed_one_for_its_steps() -> None:
+    spec = cpu_spec(num_warmup_batches=3, min_warmup_s=1.0)
+    assert not is_warm(spec, [9.0, *[0.1] * 9])
+    assert is_warm(spec, [9.0, *[0.1] * 11])
+    assert not is_warm(spec, [9.0, 5.0])
+    assert is_warm(spec, [9.0, 5.0, 5.0])
+    assert longest_warmup(spec) == MAX_WARMUP
+    fixed = cpu_spec(num_warmup_batches=3, min_warmup_s=None)
+    assert is_warm(fixed, [0.1] * 3)
+    assert longest_warmup(fixed) == 3
 
 
 OUTCOME = StepOutcome(np.zeros(1), np.zeros((1, 3)))

@@ -18,6 +18,7 @@ from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, HangLimits, of_s
 from gputopo.launch.supervise.worker_process import OwnChildren
 from gputopo.launch.throughput import STEPS_FILE, StepDone, Steps, StepsEnded
 from gputopo.launch.user_program import recording as module
+from gputopo.launch.user_program.error_output import ErrorOutput
 from gputopo.launch.user_program.program import ProgramEnd, ProgramStop, failure_of
 from gputopo.launch.user_program.recording import (
     ProgramRecord,
@@ -47,8 +48,20 @@ def pid() -> Iterator[int]:
         process.kill()
 
 
-def watch(patience: HangLimits, stop: ProgramStop | None = None, stacks: Path | None = None) -> StallWatch:
-    return StallWatch(patience, "train", stop or ProgramStop(), OwnChildren(), stacks=stacks, now_s=0.0)
+class Printed(ErrorOutput):
+    """The stderr of a program that printed these lines."""
+
+    def __init__(self, *lines: str) -> None:
+        self._lines = lines
+
+    @property
+    def last_lines(self) -> tuple[str, ...]:
+        return self._lines
+
+
+def watch(patience: HangLimits, stop: ProgramStop | None = None, *lines: str) -> StallWatch:
+    errors = Printed(*lines)
+    return StallWatch(patience, "train", stop or ProgramStop(), OwnChildren(), errors, stacks=None, now_s=0.0)
 
 
 def done(pid: int, step: int, seconds: float = 1.0) -> StepDone:
@@ -68,6 +81,15 @@ def test_silence_after_a_step_is_a_hang_and_asks_for_the_end_once(pid: int) -> N
         "train hangs: nothing for 60 s in a step; a step usually takes 1 s; GPU 1 100 % busy 300 MHz"
     )
     assert (stop.asked, looks.look(1000.0), looks.wait_s(1000.0)) == (True, None, None)
+
+
+def test_what_the_stderr_of_a_program_that_hangs_reports_is_named(pid: int) -> None:
+    looks = watch(of_seconds(60), None, "RuntimeError: CUDA error: uncorrectable ECC error encountered")
+    looks.reported(done(pid, 1), 10.0)
+    found = looks.look(70.0)
+    assert isinstance(found, RankFailed)
+    assert found.cause.endswith("; its stderr reports uncorrectable ECC error encountered")
+    assert found.remedy.startswith("See nvidia-smi -q -d ECC")
 
 
 def test_a_program_is_judged_only_while_one_of_its_processes_takes_steps(pid: int) -> None:

@@ -92,25 +92,33 @@ def test_a_process_that_ended_or_was_killed_holds_nobody_up() -> None:
     assert sum(images for _, images, _ in steps_of(killed)) == 10 + 20 + 10 * 2 * GONE_STEPS
 
 
-def test_steps_whose_reports_were_lost_are_counted_and_said() -> None:
-    (notice,) = (one for one in joined([step(1, n) for n in (1, 2, 5, 6)]) if isinstance(one, Noticed))
-    assert notice.says.startswith("2 steps were reported faster than they could be recorded")
+def test_steps_that_one_report_has_together_are_counted_with_their_time_and_said() -> None:
+    together = msgspec.structs.replace(step(1, 12, 1.0), steps=10, examples=100)
+    events = joined([step(1, 1), step(1, 2, 0.1), together])
+    counted = {images: seconds for number, images, seconds in steps_of(events) if number}
+    assert counted == pytest.approx({10: 0.1, 100: 1.0})
+    (notice,) = (one for one in events if isinstance(one, Noticed))
+    assert notice.says == "9 steps came faster than they could be reported, and count with later ones."
 
 
-def test_a_process_that_comes_again_after_it_was_gone_has_lost_nothing() -> None:
-    alone = (step(1, number) for number in range(3, 3 + 2 * GONE_STEPS))
-    events = joined(
-        [
-            step(1, 1),
-            step(2, 1),
-            step(1, 2),
-            step(2, 2),
-            *alone,
-            step(2, 3),
-            step(2, 4),
-        ]
+@pytest.mark.parametrize(("first_s", "is_said"), [(2.1, True), (0.1, False)])
+def test_first_steps_of_epochs_that_take_long_are_counted_and_said(first_s: float, is_said: bool) -> None:
+    steps = [
+        msgspec.structs.replace(
+            step(1, number, first_s if number % 20 == 1 else 0.1),
+            after_begin=number % 20 == 1,
+            unit="tokens",
+        )
+        for number in range(1, 101)
+    ]
+    events = joined(steps)
+    assert sum(seconds for number, _, seconds in steps_of(events) if number) == pytest.approx(
+        9.5 + 4 * first_s
     )
-    assert not any(isinstance(one, Noticed) for one in events)
+    assert [one.unit for one in events if isinstance(one, WarmupDone)] == ["tokens"]
+    assert [one.says for one in events if isinstance(one, Noticed)] == [
+        "Steps that begin an epoch or follow a pause took 47% of the time: without them it is 100 tokens/sec."
+    ] * is_said
 
 
 def test_a_burst_of_one_process_does_not_make_another_one_gone() -> None:
@@ -145,7 +153,7 @@ def test_a_host_that_reports_no_step_is_named_where_another_one_does() -> None:
     assert not list(Joined({}, ("n1", "n2")).finish(0.0))
     list(run.add(step(1, 1), 0.0, 1))
     (notice,) = (one for one in run.finish(0.0) if isinstance(one, Noticed))
-    assert notice.says == "No step was reported on n1 and n3: images/sec is that of the other hosts."
+    assert notice.says == "No step was reported on n1 and n3: examples/sec is that of the other hosts."
 
 
 @given(st.lists(st.integers(0, 3), max_size=300))

@@ -106,8 +106,8 @@ def test_no_facts_are_called_an_assumption_and_named() -> None:
     one = paths_of(machine(None, widths=(16, None)))
     assert (one.hosts[0].basis, one.pair(0, 1).basis) == ("link", "assumed")
     assert [fact.partition(" (")[0] for fact in unknown_facts(nothing, found)] == [
-        "PCIe link, and no known model, of GPU 0-1",
-        "PCIe hops between GPU 0-1",
+        "PCIe link, and no known model, of GPUs 0-1",
+        "PCIe hops between GPUs 0-1",
         "copy rates of this machine",
     ]
 

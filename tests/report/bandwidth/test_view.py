@@ -371,6 +371,6 @@ def test_markdown_has_the_same_numbers_in_tables_with_equally_many_cells() -> No
 
 def test_markdown_has_the_findings_the_failures_and_what_was_not_measured_as_they_are() -> None:
     text = document_markdown(bandwidth_document(machine_with(4), bandwidth_of(4), FOUND, whole=True))
-    assert "- **warning** `a.b` (gpu:1)\n  - odd \\| words\n  - To do: do \\*this\\*" in text
+    assert "- **warning** `a.b` (GPU 1)\n  - odd \\| words\n  - To do: do \\*this\\*" in text
     assert "| p2p\\_direct gpu:0 to gpu:1 (kernel\\_read) | WRONG\\_DATA: 3 words differ |" in text
     assert "### Not measured" in text

@@ -177,6 +177,6 @@ def test_nvlinks_that_work_are_reported_where_neither_matrix_nor_tree_shows_them
     machine = Machine(
         source="nvidia-smi nvlink", gpus=(Gpu(index=0, nvlinks=links), Gpu(index=1, nvlinks=links))
     )
-    assert health_rows(machine) == [("GPU 0-1", "NVLinks: 12 up, 25 GB/s per direction")]
+    assert health_rows(machine) == [("GPUs 0-1", "NVLinks: 12 up, 25 GB/s per direction")]
     joined = Machine(source="x", gpus=machine.gpus, links=(Link(a=0, b=1, nvlinks=12),))
     assert health_rows(joined) == []

@@ -110,7 +110,7 @@ def test_a_lost_gpu_is_called_lost_in_its_row() -> None:
 def test_card_and_slot_of_two_generations_are_distinguished() -> None:
     pcie = Pcie(gen_now=1, gen_max=3, gen_max_device=4, gen_max_host=3, limiting_hop="0000:00:01.0")
     text = shown(Machine(source="live", gpus=tuple(Gpu(index=i, pcie=pcie) for i in (0, 1, 3))))
-    assert "card 4, slot 3: GPU 0-1,3" in text
+    assert "card 4, slot 3: GPUs 0-1,3" in text
     assert "0000:00:01.0 above GPU 3" in text
 
 
@@ -255,4 +255,4 @@ def test_findings_that_came_went_and_stayed_are_shown() -> None:
     assert text.index("Findings only there") < text.index("b.slow")
     assert "stayed" not in text
     markdown = document_markdown(difference_document(found))
-    assert "### Findings only here\n\n- **error** `a.hot` (gpu:1)\n  - says of a.hot\n" in markdown
+    assert "### Findings only here\n\n- **error** `a.hot` (GPU 1)\n  - says of a.hot\n" in markdown

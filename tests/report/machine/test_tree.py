@@ -71,7 +71,7 @@ def test_a_bridge_that_limits_several_gpus_is_marked_at_the_switch() -> None:
     )
     text = shown(Machine(source="x", gpus=gpus, pci=pci))
     marked = next(line for line in text.splitlines() if "switch" in line)
-    assert marked.endswith("<- 0000:00:01.0, gen 3 x4, limits GPU 0-1")
+    assert marked.endswith("<- 0000:00:01.0, gen 3 x4, limits GPUs 0-1")
 
 
 def test_switches_behind_switches_are_deeper_than_these() -> None:
@@ -84,7 +84,7 @@ def test_switches_behind_switches_are_deeper_than_these() -> None:
 def test_nvlinks_stand_beside_their_gpu() -> None:
     text = shown(machine_of("dgx1"), 120)
     row = next(line for line in text.splitlines() if "GPU 5 " in line)
-    assert row.endswith("NVLink: 1 to GPU 1,4,6-7")
+    assert row.endswith("NVLink: 1 to GPUs 1,4,6-7")
 
 
 def test_more_nvlinks_come_first() -> None:

@@ -112,7 +112,7 @@ def test_a_pipe_gets_a_line_a_gpu_with_the_units() -> None:
         MachineSample(time_s=0.0, gpus=(BUSY, SILENT), xids=(Xid(code=79, gpu=4),))
     )
     assert first.partition(" ")[2] == (
-        "GPU 3  load 98 %  core 1771 MHz  memory 4004 MHz  150 W  71 C  gen 3  x1  PCIe 0.8/0.0 GB/s  "
+        "GPU 3  load 98%  core 1771 MHz  memory 4004 MHz  150 W  71 C  gen 3  x1  PCIe 0.8/0.0 GB/s  "
         "throttled: power limit"
     )
     assert second.endswith("GPU 4  does not answer")

@@ -10,7 +10,7 @@ from gputopo import captures
 from gputopo.measurements.published import made
 from gputopo.measurements.run_folders import most_telling, one_run
 from gputopo.measurements.study import Study, study_of
-from gputopo.report.document import Document, Section
+from gputopo.report.document import Document, Picture, Section
 from gputopo.report.page import page
 from gputopo.report.pictures import of_study
 from gputopo.report.pictures.of_study import with_pictures
@@ -85,7 +85,38 @@ def test_speedup_and_efficiency_stand_in_the_section_of_their_table() -> None:
 def test_the_scaling_of_a_published_document_is_drawn_where_its_figures_have_one(name: str) -> None:
     found = made(name)
     names = [one.name for one in with_pictures(study_document(found), found, [], of=0).pictures]
-    assert names == ([] if name == "lambda-cpu" else ["speedup", "efficiency"])  # four GPUs alone
+    scaling = [] if name == "lambda-cpu" else ["speedup", "efficiency"]  # four GPUs alone
+    assert names == [*scaling, *(["pairs-1", "clocks-1"] if name == "keras-multi-gpu" else [])]
+
+
+def legend(picture: Picture) -> dict[str, str]:
+    """The colour of each job in the legend of a picture."""
+    colours: dict[str, str] = {}
+    last = ""
+    for colour, name in re.findall(r"stroke: var\((--s\d)|>(model\d+)</text>", picture.svg):
+        last = colour or last
+        colours |= {name: last} if name else {}
+    return colours
+
+
+def test_a_job_has_the_same_colour_in_all_charts_of_a_page() -> None:
+    jobs = [
+        Measurement(source="s", model=f"model{n}", n_gpus=count, images_per_sec=speed)
+        for n in range(20)
+        for count, speed in ((1, 100.0), (2 + 2 * (n % 2), 100.0 * (1.2 + n % 7 / 5)))
+    ]
+    found = study_of(jobs, title="t")
+    pictures = with_pictures(study_document(found), found, [], of=0).pictures
+    first, second = (legend(one) for one in pictures)
+    assert first == second
+    assert len(set(first.values())) == 8
+
+
+def test_pairs_and_clocks_are_drawn_with_their_figures() -> None:
+    found = made("keras-multi-gpu")
+    pictures = {one.name: one.alt for one in with_pictures(study_document(found), found, [], of=0).pictures}
+    assert "replicated nccl: PIX 0,1 1,429, PHB 0,5 1,176" in pictures["pairs-1"]
+    assert "GPU 1: images/sec 84.6, core clock 95" in pictures["clocks-1"]
 
 
 def test_a_run_has_time_and_step_and_the_machine_of_several_runs_is_drawn_once(tmp_path: Path) -> None:

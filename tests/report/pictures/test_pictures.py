@@ -163,11 +163,11 @@ def test_a_name_of_any_length_with_any_character_leaves_the_chart_its_room(
 
 def test_a_run_over_time_marks_what_happened_on_every_panel_and_says_faults() -> None:
     curve = Curve("GPU 0", (0.0, 1.0, 2.0), (100.0, 101.0, 80.0))
-    run = OverTime((curve,), {"core clock, MHz": (curve,)}, (Happening(1.5, "GPU 0 slow 20 %", True),), 2.0)
+    run = OverTime((curve,), {"core clock, MHz": (curve,)}, (Happening(1.5, "GPU 0 slow 20%", True),), 2.0)
     picture = over_time_picture("run", "Run", run)
-    assert {"images/sec", "core clock, MHz", "GPU 0", "GPU 0 slow 20 %"} <= set(texts(picture))
+    assert {"images/sec", "core clock, MHz", "GPU 0", "GPU 0 slow 20%"} <= set(texts(picture))
     assert picture is not None
-    assert "GPU 0 slow 20 % after 2 s" in picture.alt
+    assert "GPU 0 slow 20% after 2 s" in picture.alt
 
 
 def test_a_step_shows_predicted_and_measured_parts_and_nothing_where_nothing_is_known() -> None:

@@ -11,16 +11,20 @@ from gputopo.report.runs.progress import Display, Progress
 from gputopo.report.runs.state import RunState
 from gputopo.values.run.events import (
     CheckpointSaved,
+    Device,
     Event,
     GpuSample,
+    HostLoad,
     Judged,
     LossNotFinite,
     RankFailed,
+    Restarted,
     RunStarted,
     Sample,
     Standing,
     Step,
     Traced,
+    WarmupDone,
 )
 from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, stream
 from tests.kit import commands
@@ -106,41 +110,91 @@ def test_the_display_shows_steps_speed_and_a_bar_for_each_device() -> None:
     assert [round(pace, 2) for _, pace in state.paces()] == [1.0, 0.52]  # 110 ms against 210 ms
     lines = drawn(state).splitlines()
     assert "76.2 images/sec now, 76.2 on average" in lines[0]
-    assert lines[1].rstrip() == "verdict: too few steps for a verdict"
+    assert lines[1].rstrip() == "verdict: GPU 1 looks 48% slower; this is not proven so far"
     assert f"{state.running.steps} of 20" in lines[2]
     assert lines[3].startswith("GPU 0")
-    assert lines[3].rstrip().endswith("100 % of the best  1700 MHz")
-    assert lines[4].rstrip().endswith("52 % of the best  1700 MHz")
+    assert lines[3].rstrip().endswith("100% of the best  1700 MHz")
+    assert lines[4].rstrip().endswith("52% of the best  1700 MHz")
     assert lines[3].count("━") > 1.8 * lines[4].count("━") > 0
+
+
+Standings = tuple[tuple[str, float | None, str | None], ...]
+EQUAL = InventedRun(2, noise=Noise(common=0.0, own=0.0, stalls=0.0))
+
+
+def judged(run: InventedRun, standings: Standings, devices: tuple[Device, ...] = gpu_devices(2)) -> RunState:
+    """A training run after a look that found this."""
+    state = RunState()
+    for event in list(stream(devices, run.steps(20)))[:-7]:
+        state.add(event)
+    found = tuple(
+        Standing(tower=n, gpu=n, word=word, percent=percent, cause=cause)
+        for n, (word, percent, cause) in enumerate(standings)
+    )
+    if found:
+        state.add(Judged(time_s=0.0, step=9, devices=found))
+    return state
 
 
 @pytest.mark.parametrize(
     ("standings", "words"),
     [
         ((), "too few steps for a verdict"),
-        ((("even", 2.1, None), ("even", 2.91, None)), "no slow device, above 3.0 % excluded"),
-        ((("even", 2.1, None), ("slow", 12.3, "power-cap")), "GPU 1 slow by 12 % (power-cap)"),
-        ((("slow", 4.0, None), ("slow", 12.3, None)), "GPU 0 slow by 4.0 %, GPU 1 slow by 12 %"),
+        ((("even", 2.1, None), ("even", 2.91, None)), "no slow device, above 3.0% excluded"),
+        ((("even", 2.1, None), ("slow", 12.3, "power-cap")), "GPU 1 slow by 12% (power-cap)"),
+        ((("slow", 4.0, None), ("slow", 12.3, None)), "GPU 0 slow by 4.0%, GPU 1 slow by 12%"),
         (
             (("even", 2.1, None), ("cannot tell", 8.13, None)),
-            "no slow device so far; only above 8.2 % would show",
+            "no slow device so far; only above 8.2% would show",
         ),
+        ((("even", 0.3, None), ("cannot tell", None, None)), "no slow device so far"),
         ((("even", None, None), ("even", None, None)), "no slow device any more"),
     ],
 )
-def test_the_verdict_so_far_is_in_the_fields_words(
-    standings: tuple[tuple[str, float | None, str | None], ...], words: str
-) -> None:
-    state = RunState()
-    for event in EVENTS[:-7]:
-        state.add(event)
-    devices = tuple(
-        Standing(tower=n, gpu=n, word=word, percent=percent, cause=cause)
-        for n, (word, percent, cause) in enumerate(standings)
+def test_the_verdict_so_far_is_in_the_fields_words(standings: Standings, words: str) -> None:
+    assert judged(EQUAL, standings).verdict_words() == words
+
+
+@pytest.mark.parametrize(
+    "standings",
+    [(), (("even", 0.3, None), ("cannot tell", None, None)), (("even", 2.1, None), ("even", 2.9, None))],
+)
+def test_the_verdict_so_far_does_not_contradict_the_bars(standings: Standings) -> None:
+    state = judged(InventedRun(2, slow={1: 0.22}, noise=EQUAL.noise), standings)
+    assert "80% of the best" in drawn(state)
+    assert state.verdict_words() == "GPU 1 looks 20% slower; this is not proven so far"
+
+
+def test_devices_that_share_the_cores_have_a_verdict_only_if_one_is_proven_to_be_slow() -> None:
+    uncertain = judged(RUN, (("even", 0.3, None), ("cannot tell", None, None)), cpu_devices(2))
+    assert uncertain.verdict_words() == (
+        "CPU devices share the cores: differences between them are not judged"
     )
-    if devices:
-        state.add(Judged(time_s=0.0, step=9, devices=devices))
-    assert state.verdict_words() == words
+    proven = judged(RUN, (("even", 2.1, None), ("slow", 48.0, None)), cpu_devices(2))
+    assert proven.verdict_words() == "CPU device 1 slow by 48%"
+
+
+def busy_from(step: int, others: float = 0.9) -> list[Event]:
+    """A run on CPU devices beside other programs, sampled once before this step."""
+    load = HostLoad(time_s=0.0, seconds=1.0, cores=2, run_cpu_share=1 - others, other_cpu_share=others)
+    sample = Sample(time_s=1.0, gpus=(), host=load)
+    events = list(stream(cpu_devices(2), EQUAL.steps(4)))
+    at = next(place for place, one in enumerate(events) if isinstance(one, Step) and one.step == step)
+    return [*events[:at], sample, *events[at:]]
+
+
+@pytest.mark.parametrize("step", [0, 2])  # a short run may have its only sample in the warm-up
+def test_a_speed_beside_other_programs_is_called_not_reliable_first_and_also_of_a_short_run(
+    step: int,
+) -> None:
+    says = "NOT RELIABLE: other programs used 90% of the CPU"
+    state = RunState()
+    for event in busy_from(step)[:-3]:
+        state.add(event)
+    assert drawn(state).splitlines()[0].rstrip() == says
+    lines = plain(busy_from(step), every=1)
+    assert says in next(line for line in lines if line.startswith("step 4"))
+    assert "NOT RELIABLE" not in "".join(plain(busy_from(step, others=0.02), every=1))
 
 
 FULL = GpuSample(
@@ -160,28 +214,67 @@ def test_no_line_wraps_and_a_device_has_what_fits_into_its_line(width: int) -> N
     lines = drawn(state, width).splitlines()
     assert len(lines) == 5
     assert max(len(line.rstrip()) for line in lines) <= width
-    facts = ["52 %", "1500 MHz", "power limit", "83 C", "150 W", "PCIe gen 3 x8"]
+    facts = ["52%", "1500 MHz", "power limit", "83 C", "150 W", "PCIe gen 3 x8"]
     shown = [fact for fact in facts if fact in lines[4]]
     assert shown == facts[: len(shown)]
     assert len(shown) >= (6 if width >= 100 else 3)
 
 
-def test_a_time_budget_is_shown_by_the_clock_or_by_the_steps_whichever_is_ahead() -> None:
+BY_COUNT: dict[str, object] = {"num_batches": 40}
+BY_TIME: dict[str, object] = {"num_batches": None, "time_budget_s": 40.0, "max_batches": None}
+BY_ERROR: dict[str, object] = {**BY_TIME, "time_budget_s": 20.0, "max_error": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("spec", "step", "took", "left"),
+    [
+        (BY_COUNT, 10, 5.0, 15.0),
+        (BY_TIME, 10, 5.0, 35.0),
+        ({**BY_TIME, "max_batches": 50}, 50, 35.0, 0.0),  # the steps are the nearer end
+        ({**BY_TIME, "max_batches": 50}, 45, 31.5, 3.5),
+        ({**BY_TIME, "max_batches": 50}, 10, 35.0, 5.0),  # the time is
+        (BY_ERROR, 15, 12.0, 8.0),  # 20 s
+        (BY_ERROR, 4, 2.0, 18.0),
+        (BY_ERROR, 6, 18.0, 18.0),  # 12 steps
+        (BY_ERROR, 5, 45.0, 15.0),  # a minute
+        ({**BY_COUNT, "task": "eval"}, 38, 19.0, 0.5),  # its first batch is not counted
+    ],
+)
+def test_the_time_that_is_left_is_that_until_the_nearest_end(
+    spec: dict[str, object], step: int, took: float, left: float
+) -> None:
+    now = [0.0]
+    state = RunState(lambda: now[0])
+    for event in stream(gpu_devices(2), EQUAL.steps(step)):
+        if isinstance(event, RunStarted):
+            event = msgspec.structs.replace(event, spec={**event.spec, **spec})
+        if isinstance(event, Step) and event.step == step:
+            now[0] = took
+        state.add(event)
+        if isinstance(event, Step) and event.step == step:
+            break
+    assert state.left_s() == pytest.approx(left)
+    assert state.fraction() == pytest.approx(took / (took + left))
+    assert ("at most" in state.steps_words()) == ("max_error" in spec)
+
+
+def test_after_a_restart_the_steps_that_are_left_are_those_that_the_first_worker_left() -> None:
     now = [0.0]
     state = RunState(lambda: now[0])
     started = EVENTS[0]
     assert isinstance(started, RunStarted)
-    spec = {**started.spec, "num_batches": None, "time_budget_s": 40.0, "max_batches": 10}
-    state.add(RunStarted(time_s=0, host="", spec=spec, devices=started.devices, backend="gpu"))
-    for event in EVENTS[1:8]:
-        state.add(event)
-    assert state.running.steps == 1
-    now[0] = 10.0
-    assert state.fraction() == pytest.approx(0.25)
-    now[0] = 1.0
-    assert state.fraction() == pytest.approx(0.1)
-    now[0] = 99.0
-    assert state.fraction() == 1.0
+    state.add(msgspec.structs.replace(started, spec={**started.spec, "num_batches": 40}))
+
+    def train(trained: int, steps: int) -> None:
+        state.add(WarmupDone(time_s=0.0, steps=1, seconds=1.0))
+        for one in EQUAL.steps(steps):
+            now[0] += 0.5
+            state.add(msgspec.structs.replace(one, global_step=trained + one.step))
+
+    train(3, 20)  # 43 in all
+    state.add(Restarted(time_s=0.0, number=1, of=1, cause="killed", steps=13))
+    train(16, 10)
+    assert state.left_s() == pytest.approx(0.5 * (43 - 26))
 
 
 ON_A_TERMINAL = """
@@ -221,7 +314,7 @@ def on_the_screen(written: str) -> list[str]:
 def test_what_is_shown_first_stays_on_the_terminal_once_and_the_display_leaves_nothing() -> None:
     code, written = commands.on_a_terminal("-c", ON_A_TERMINAL)
     assert code == 0, written
-    assert "verdict: too few steps for a verdict" in written
+    assert "verdict: CPU devices share the cores: differences between them are not judged" in written
     assert on_the_screen(written) == ["before", SAYS, "after"]
 
 
@@ -307,5 +400,5 @@ def test_the_display_shows_what_the_gpus_reported_last() -> None:
     not_asked = GpuSample(gpu=0, graphics_mhz=1670, power_w=149.0)
     state.add(Sample(time_s=2.0, gpus=(not_asked, GpuSample(gpu=1, lost=True))))
     first, second = (line for line in drawn(state).splitlines() if "of the best" in line)
-    assert first.endswith("100 % of the best  1670 MHz  71 C  149 W")
+    assert first.endswith("100% of the best  1670 MHz  71 C  149 W")
     assert second.rstrip().endswith("of the best  lost")

@@ -21,11 +21,11 @@ def test_every_gpu_has_its_row_and_a_slow_one_its_sentence_within_the_width(widt
     screen = msgspec.structs.replace(screen_of(found), devices=device_rows(NAMES, found))
     text = document_text(screen_document(screen), width)
     assert all(len(line) <= width for line in text.splitlines())
-    for word in ("! slow 15 %", "! slow 5.2 %", "84.7", "unexplained"):
+    for word in ("! slow 15%", "! slow 5.2%", "84.7", "unexplained"):
         assert word in text
     words = " ".join(text.split())
     assert words.startswith("Slow: GPUs 1, 3 (")
-    assert words.count("GPU 1 is 15 % slower than GPU") == words.count("GPU 3 is 5.2 % slower than GPU") == 1
+    assert words.count("GPU 1 is 15% slower than GPU") == words.count("GPU 3 is 5.2% slower than GPU") == 1
     assert "is not slower than GPU" not in words
 
 
@@ -47,6 +47,31 @@ def test_an_even_screen_begins_with_what_is_excluded() -> None:
     found = runs({0: 100.0, 1: 99.5})
     screen = msgspec.structs.replace(screen_of(found), devices=device_rows({0: "A", 1: "A"}, found))
     assert document_text(screen_document(screen)).startswith("No slow GPU; a difference above ")
+
+
+def headline(speeds: dict[int, float], *, complete: bool, names: dict[int, str | None]) -> str:
+    found = runs(speeds)
+    screen = msgspec.structs.replace(screen_of(found), complete=complete, devices=device_rows(names, found))
+    return document_text(screen_document(screen), 200).partition(" (")[0]
+
+
+TWO: dict[int, str | None] = {0: "A", 1: "A"}
+
+
+def test_a_screen_that_compared_nothing_clears_no_device() -> None:
+    early = headline({0: 100.0}, complete=False, names=TWO)
+    assert early.startswith("Not decided: the screen ended after ")
+    assert early.endswith(" runs, no GPU was compared with another")
+    alone = headline({0: 100.0}, complete=True, names={0: "A"})
+    assert alone == "Not decided: no GPU was compared with another"
+    other_models = headline({0: 100.0, 1: 50.0}, complete=True, names={0: "A", 1: "B"})
+    assert other_models == "Not decided: no GPU was compared with another"
+
+
+def test_only_devices_that_were_judged_are_called_not_slow() -> None:
+    names: dict[int, str | None] = {0: "A", 1: "A", 2: "B"}
+    some = headline({0: 100.0, 1: 99.5, 2: 50.0}, complete=True, names=names)
+    assert some == "GPUs 0, 1 are not slow; not decided for GPU 2"
 
 
 NCCL = Candidate(gpus=(0, 1), variable_update="replicated", all_reduce="nccl", images_per_sec=2140.4)
@@ -71,14 +96,14 @@ def test_a_table_has_predicted_and_measured_side_by_side() -> None:
     assert text_of_blocks(*autotune_blocks(FOUND)).splitlines() == [
         "Autotune of vgg16, images/sec at batch 64 per device",
         "Placement             predicted  measured  runs",
-        "replicated nccl            2140      2010     2",
-        "parameter_server cpu       1980      2200     2  fastest",
+        "replicated nccl           2,140     2,010     2",
+        "parameter_server cpu      1,980     2,200     2  fastest",
         "replicated copy               -         -     0  failed: out of memory",
     ]
 
 
 def test_a_sentence_has_the_choice_and_how_sure_it_is() -> None:
     assert autotune_note(FOUND) == (
-        "Fastest of 2 measured placements: parameter_server cpu, 2200 images/sec measured, 1980 predicted; "
+        "Fastest of 2 measured placements: parameter_server cpu, 2,200 images/sec measured, 1,980 predicted; "
         "its lead exceeds the noise."
     )

@@ -108,7 +108,7 @@ def test_a_clock_that_fell_is_the_cause_by_the_reason_that_throttled_it(mask: in
     assert ids(found) == [cause]
     assert found.found[0].how == "fitted"
     assert found.found[0].percent_low > 8
-    assert found.says.startswith("Cause: core clock 1,620 MHz, 10.0 % below its peers")
+    assert found.says.startswith("Cause: core clock 1,620 MHz, 10.0% below its peers")
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -125,7 +125,7 @@ def test_cores_that_other_programs_took_are_a_cause_for_a_cpu_device() -> None:
     host = HostLoad(time_s=0.0, seconds=1.0, cores=2, other_cpu_share=0.12)
     found = causes(trainer, 200, {}, host=lambda step: host)
     assert ids(found) == ["cores-taken"]
-    assert found.says.startswith("Partly: cores that other programs took, up to 24 % of one device's")
+    assert found.says.startswith("Partly: cores that other programs took, up to 24% of one device's")
     # ln(1 / 0.76) of ln(1 / 0.6): 54 %.
     assert found.covered_share == pytest.approx(0.54, abs=0.03)
 
@@ -154,9 +154,9 @@ def test_a_lower_clock_all_the_time_explains_as_much_as_it_fell_at_most() -> Non
     assert ids(found) == ["core-clock"]
     assert found.found[0].percent == pytest.approx(20 * 0.0513 / 0.2231, abs=0.3)
     assert found.says.startswith(
-        "Partly: core clock 1,710 MHz, 5.0 % below its peers, which explains at most "
+        "Partly: core clock 1,710 MHz, 5.0% below its peers, which explains at most "
     )
-    assert "15 % unexplained" in found.says
+    assert "15% unexplained" in found.says
     # 0.5 % lower, of 20 %, is too little to be told.
     assert not causes(Trainer(slow={1: slower(20)}), 200, {1: always(graphics_mhz=1791)}).found
 
@@ -223,7 +223,7 @@ def test_the_published_table_of_six_cards_is_explained_as_far_as_their_memory_cl
     assert first is not None
     assert third is not None
     assert third.covered_share > 0.8
-    assert third.says.startswith("Possible cause: memory clock 3,800 MHz, 5.0 % below its peers")
+    assert third.says.startswith("Possible cause: memory clock 3,800 MHz, 5.0% below its peers")
     assert first.covered_share < 0.4
     assert first.unexplained_percent == pytest.approx(10.4, abs=1)
     assert first.says.startswith("Partly: memory clock")
@@ -263,7 +263,7 @@ def test_a_run_that_became_slower_names_the_part_of_the_step_that_grew(
     assert found.found[0].id == cause
     assert found.found[0].how == "measured"
     assert found.covered_share > 0.8
-    assert found.says.startswith(f"{says} takes 40.0 ms more, 25 % (")  # a part of the step is no cause
+    assert found.says.startswith(f"{says} takes 40.0 ms more, 25% (")  # a part of the step is no cause
 
 
 @pytest.mark.parametrize(("mask", "why"), [(THERMAL, " (thermal slowdown)"), (0, "")])
@@ -285,7 +285,7 @@ def test_the_clock_of_a_card_that_is_slow_now_and_then_is_that_of_its_slow_steps
     (found,) = judged(trainer, 400, throttled).slow
     assert found.causes is not None
     assert len(found.causes.found) == 1
-    assert found.causes.found[0].says.startswith("core clock 1,350 MHz, 25.0 % below its peers (hardware")
+    assert found.causes.found[0].says.startswith("core clock 1,350 MHz, 25.0% below its peers (hardware")
 
 
 def test_a_gpu_that_is_lost_is_named_beside_its_missing_marks_and_not_called_slow() -> None:

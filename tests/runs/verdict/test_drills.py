@@ -97,7 +97,7 @@ def test_an_even_card_with_a_few_slow_steps_reports_how_many_and_how_slow() -> N
     found = judged(Trainer(slow={1: flapping(50, 3, 25)}, seed=1), 400).devices
     assert [one.word for one in found] == ["even"] * 4
     assert found[1].share_of_steps == pytest.approx(0.06, abs=0.01)
-    assert re.search(r": [56]\.\d % of its steps take 33 % longer$", found[1].says)
+    assert re.search(r": [56]\.\d% of its steps take 33% longer$", found[1].says)
     assert [one.share_of_steps for one in found].count(None) == 3
 
 
@@ -126,7 +126,7 @@ def test_a_card_that_is_slow_now_and_then_is_slow_by_the_time_it_loses(
     lost = share * size / (1 + share * size / 100)
     assert verdict.percent_under == pytest.approx(lost, abs=0.7)
     assert verdict.share_of_steps == pytest.approx(share, rel=0.1)
-    described = re.search(r"(\d+) % of its steps take (\d+) % longer", verdict.says.replace("4.0 %", "4 %"))
+    described = re.search(r"(\d+)% of its steps take (\d+)% longer", verdict.says.replace("4.0%", "4%"))
     assert described is not None, verdict.says
     assert int(described[2]) == pytest.approx(size, rel=0.1)
 
@@ -152,8 +152,10 @@ def test_nobody_is_accused(trainer: Trainer, seed: int) -> None:
 def test_beside_a_busy_host_the_host_is_the_verdict() -> None:
     trainer = Trainer(devices=cpu_devices(2), slow={1: slower(20)}, other_cpu=lambda step: 0.61)
     found = judged(trainer, 100).devices[1]
-    assert (found.word, found.why) == ("cannot tell", "other programs took 61 % of the CPU")
-    assert re.search(r"at most 2[12] % slower than its peers \(99.9 % confidence; 20 % in these steps\)", found.says)
+    assert (found.word, found.why) == ("cannot tell", "other programs used 61% of the CPU")
+    assert re.search(
+        r"at most 2[12]% slower than its peers \(99.9% confidence; 20% in these steps\)", found.says
+    )
 
 
 def test_a_cpu_device_is_slow_where_other_programs_took_too_little_to_explain_it() -> None:
@@ -162,7 +164,7 @@ def test_a_cpu_device_is_slow_where_other_programs_took_too_little_to_explain_it
     )
     (found,) = judged(trainer, 200).slow
     assert found.tower == 1
-    assert "; other programs took 10 % of the CPU, which explains 20 % at most" in found.says
+    assert "; other programs took 10% of the CPU, which explains 20% at most" in found.says
     # One core of eight is 12.5 %: all of it may be taken from the thread that a device waits for.
     trainer.cores = 8
     assert words(judged(trainer, 200)) == ["even", "cannot tell"]
@@ -216,8 +218,8 @@ def test_a_run_that_is_slow_beside_a_busy_host_is_not_called_slow(expected: Expe
     start = 0 if expected else 300
     all_slow = {tower: slower_since(start, 15) for tower in range(4)}
     found = there(judged(Trainer(slow=all_slow, other_cpu=lambda step: 0.95), 500, expected).run)
-    assert (found.word, found.why) == ("cannot tell", "other programs took 95 % of the CPU")
-    assert found.says.startswith("Cannot tell: other programs took 95 % of the CPU (the run ")
+    assert (found.word, found.why) == ("cannot tell", "other programs used 95% of the CPU")
+    assert found.says.startswith("Cannot tell: other programs used 95% of the CPU (the run ")
     idle = there(judged(Trainer(slow=all_slow, other_cpu=lambda step: 0.05), 500, expected).run)
     assert idle.word == "slow"
 

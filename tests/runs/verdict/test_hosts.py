@@ -151,7 +151,7 @@ def test_the_slow_network_of_a_busy_host_is_named_with_its_load() -> None:
     assert slow_of(result) == {2: "network"}
     says = " ".join(row.verdict.says for row in result.devices if row.verdict is not None)
     assert "look at its network card, link and switch port; or its load: on " in says
-    assert "95 % of the CPU" in says
+    assert "95% of the CPU" in says
 
 
 DEVICES = on_hosts(gpu_devices(2), gpu_devices(2), gpu_devices(1))
@@ -181,8 +181,7 @@ def said(*percents: float, **fields: object) -> list[str]:
 
 def test_a_host_all_of_whose_devices_are_slow_is_named_once_with_the_middle_of_them() -> None:
     sentence = (
-        "host n2: all 2 GPUs compute 11 % slower than those of other hosts "
-        "(at least 9.0 %, 99.9 % confidence)"
+        "host n2: all 2 GPUs compute 11% slower than those of other hosts (at least 9.0%, 99.9% confidence)"
     )
     assert said(10, 12) == [sentence] * 2
 

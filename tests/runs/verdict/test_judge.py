@@ -117,7 +117,7 @@ def test_what_is_not_proven_is_neither_slow_nor_even() -> None:
     verdict = check.devices[1]
     assert there(verdict.resolution_percent) > under(verdict)[0] > 10
     assert re.search(
-        r"^CPU device 1 is at most \d\d % slower than its peers \(99.9 % confidence; \d\d % in these steps\)$",
+        r"^CPU device 1 is at most \d\d% slower than its peers \(99.9% confidence; \d\d% in these steps\)$",
         verdict.says,
     )
     assert verdict.more_steps is None, "no number of steps excludes less than what is seen"
@@ -184,7 +184,7 @@ def test_every_device_has_a_bound_from_two_steps_on() -> None:
     for count in (2, 3, 5, 8, 20):
         found = check_run(InventedRun(4, noise=Noise(own=0.2), seed=count), count).devices
         assert all(0 <= there(one.percent_under_high) <= 100 for one in found)
-        assert all("99.9 % confidence" in one.says for one in found if one.word == "cannot tell")
+        assert all("99.9% confidence" in one.says for one in found if one.word == "cannot tell")
     assert check_run(InventedRun(2), 1).devices[0].says.endswith("one step was counted, a bound needs two")
 
 
@@ -211,8 +211,8 @@ def test_a_cpu_device_that_stands_for_a_gpu_is_called_a_cpu_device() -> None:
     )
     (slow,) = check_run(InventedRun(2, slow={1: 0.3}, noise=QUIET), devices=devices).slow
     assert slow.gpu is None
-    assert slow.says.startswith("CPU device 1 computes 30 % slower than its peers (at least 2")
-    assert slow.says.endswith(" %, 99.9 % confidence)")
+    assert slow.says.startswith("CPU device 1 computes 30% slower than its peers (at least 2")
+    assert slow.says.endswith("%, 99.9% confidence)")
 
 
 def test_the_numbers_of_a_run_without_noise_are_exact() -> None:

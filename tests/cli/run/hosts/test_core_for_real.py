@@ -88,10 +88,7 @@ def test_one_training_runs_over_both_hosts_and_rank_0_has_its_result(
     assert result["steps"] == 4
     assert "its result is on rank 0" in printed
     assert "images/sec" not in printed, "the other host prints no result"
-    (traced,) = result["traces"]
-    assert (traced["steps"], traced["says"]) == ([2], ["The trace has the devices of rank 0 only."])
-    (device,) = traced["devices"]
-    assert (device["device"], device["tower"], device["compute_s"] > 0) == (devices[0][2], 0, True)
+    assert [traced["steps"] for traced in result["traces"]] == [[2]]
 
 
 def test_its_losses_are_those_of_one_host_with_as_many_devices(
@@ -209,7 +206,7 @@ def test_tensorflows_strategy_goes_on_without_a_host_and_after_a_failure_of_rank
     assert all(row["images_per_sec"] > 0 for row in result["devices"])
     assert result["ran"]["trainer"] == "strategy multi_worker_mirrored"
     assert result["exchange"]["ms"] > 0
-    assert result["traces"][0]["says"] == ["The trace has the devices of rank 0 only."]
+    assert result["traces"][0]["steps"] == [2]
 
 
 def test_a_port_of_another_host_that_a_program_has_is_the_reason_on_both_hosts(start: Start) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gputopo.runs.speed import MAX_STEPS, MIN_STEPS
+from gputopo.launch.train.loop import MAX_WARMUP
 
 pytestmark = pytest.mark.tensorflow
 
@@ -32,12 +32,10 @@ def test_the_input_alone_reports_what_it_does_and_what_it_left_out(given: dict[s
     assert all(found["waited"])
 
 
-def test_the_input_alone_warms_up_until_its_steps_are_steady_where_that_was_asked(
-    given: dict[str, Any],
-) -> None:
-    steps, warmup = given["input_only"]["detected_steps"], given["input_only"]["detected"]
-    assert MIN_STEPS <= warmup <= MAX_STEPS
-    assert steps == [*range(1 - MAX_STEPS, 1 - MAX_STEPS + warmup), 1, 2, 3]
+def test_the_input_alone_warms_up_for_a_time_where_that_was_asked(given: dict[str, Any]) -> None:
+    steps, (warmup, seconds) = given["input_only"]["detected_steps"], given["input_only"]["detected"]
+    assert seconds >= 0.05 or warmup == MAX_WARMUP
+    assert steps == [*range(1 - MAX_WARMUP, 1 - MAX_WARMUP + warmup), 1, 2, 3]
 
 
 def test_a_pipeline_gets_the_cores_that_the_towers_leave_but_one_thread_at_least_and_as_many_as_asked(

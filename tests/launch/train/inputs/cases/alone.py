@@ -21,7 +21,7 @@ def input_only(root: Path) -> Any:
     known: list[Any] = []
     measure_input(workload.require("resnet20"), spec_of(source="python", feed="queue"), known.append)
     detected: list[Any] = []
-    measure_input(Picture(), spec_of(source="cpu", detect_warmup=True), detected.append)
+    measure_input(Picture(), spec_of(source="cpu", min_warmup_s=0.05), detected.append)
     counted = [event for event in events if isinstance(event, Step)]
     return {
         "kinds": [type(event).__name__ for event in events],
@@ -44,7 +44,7 @@ def input_only(root: Path) -> Any:
         "input": next(event.input for event in events if isinstance(event, ModelBuilt)),
         "waited": [event.waited_s is not None and event.waited_s <= event.seconds for event in counted],
         "detected_steps": [event.step for event in detected if isinstance(event, Step)],
-        "detected": next(event.steps for event in detected if isinstance(event, WarmupDone)),
+        "detected": next([event.steps, event.seconds] for event in detected if isinstance(event, WarmupDone)),
         "known": Counter(type(event).__name__ for event in known if isinstance(event, Step | WarmupDone)),
     }
 

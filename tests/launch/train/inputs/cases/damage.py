@@ -26,8 +26,17 @@ def damage(root: Path) -> Any:
     results: dict[str, Any] = {}
     data = folders.damaged(root / "all", *folders.DAMAGE)
     for task in ("eval", "train"):
+        noted: set[tuple[str, int, str]] = set()
+        note = records.BadRecords.note
+
+        def noting(
+            bad: records.BadRecords, path: Path, record: int, why: str, noted: Any = noted, note: Any = note
+        ) -> None:
+            noted.add((path.name, record, why))
+            note(bad, path, record, why)
+
         with (
-            mock.patch.object(records, "_NAMED", len(folders.DAMAGE)),
+            mock.patch.object(records.BadRecords, "note", noting),
             source(spec_of(data, task=task, batch=3, bad_records="skip")) as made,
         ):
             labels: list[int] = []
@@ -36,7 +45,12 @@ def damage(root: Path) -> Any:
                     labels += joint(made.feed(step))[1].tolist()
                 except StopIteration:
                     break
-            results[task] = {"labels": labels, "says": list(made.notices), "images": made.images_per_epoch}
+            results[task] = {
+                "labels": labels,
+                "says": list(made.notices),
+                "noted": sorted(noted),
+                "images": made.images_per_epoch,
+            }
     return results
 
 

@@ -1,0 +1,122 @@
+"""What a program prints on stderr: it reaches the user as it is, and its last lines show why it failed.
+
+| stderr of gputopo | the program's stderr           | its last lines are read                     |
+|-------------------|--------------------------------|---------------------------------------------|
+| a file            | the same file                  | in the file                                 |
+| a pipe            | a pipe, which a thread passes on | as they pass                              |
+| a terminal, other | the same                       | not at all: only who prints could read them |
+
+If stdout is the same pipe, it becomes the same new pipe, so that the lines of both keep their order.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import stat
+import threading
+from collections.abc import Sequence
+
+from gputopo.launch.supervise import signals
+from gputopo.launch.supervise.worker_process import LINES, WorkerOutput
+from gputopo.values.errors import InputError
+
+# Lines that are searched for a known message if the last `LINES` have none: torchrun prints about 40 lines
+# after the error of a process.
+MORE_LINES = 100
+_AT_ONCE = 65_536  # bytes: a full pipe
+_STDOUT, _STDERR = 1, 2
+
+
+class ErrorOutput:
+    """The stderr of a program. `stdout`, `stderr`: the pipe that it gets; None: gputopo's."""
+
+    def __init__(self) -> None:
+        self.stdout: int | None = None
+        self.stderr: int | None = None
+        self._passed = b""  # the last of it
+        self._file_begin: int | None = None
+        self._relay: threading.Thread | None = None
+        with contextlib.suppress(OSError, RuntimeError):  # it is closed; no thread can be started
+            status = os.fstat(_STDERR)
+            if stat.S_ISREG(status.st_mode):
+                self._file_begin = status.st_size
+            elif stat.S_ISFIFO(status.st_mode):
+                self._begin_relay(is_stdout=os.path.samestat(os.fstat(_STDOUT), status))
+
+    def _begin_relay(self, *, is_stdout: bool) -> None:
+        self._reading, writing = os.pipe()
+        self._program_ended = os.eventfd(0)
+        relay = threading.Thread(target=self._pass_on, args=(True,), name="stderr", daemon=True)
+        with signals.blocked(signal.valid_signals()):
+            relay.start()
+        self._relay = relay
+        self.stderr = writing
+        if is_stdout:
+            self.stdout = writing
+
+    def close(self) -> None:
+        """Pass on what processes that the program left behind have printed since."""
+        if self._relay is not None and not self._relay.is_alive():
+            self._pass_on(False)
+
+    def program_started(self) -> None:
+        """Leave the program its end of the pipe."""
+        if self.stderr is not None:
+            os.close(self.stderr)
+
+    def program_ended(self, came: int) -> None:
+        """Wait until all that the program printed is passed on, or a signal `came`: the reader may hang."""
+        if self._relay is not None:
+            os.eventfd_write(self._program_ended, 1)
+            while self._relay.is_alive() and not {*signals.ENDING}.intersection(signals.take(came)):
+                self._relay.join(0.05)
+
+    @property
+    def last_lines(self) -> tuple[str, ...]:
+        """The last `MORE_LINES` lines so far, without what TensorFlow prints at each start."""
+        data = self._passed
+        if self._file_begin is not None:
+            with contextlib.suppress(OSError), open(f"/proc/self/fd/{_STDERR}", "rb") as file:
+                file.seek(max(self._file_begin, file.seek(0, os.SEEK_END) - _AT_ONCE))
+                data = file.read()
+        printed = WorkerOutput(lines=MORE_LINES)
+        printed.take(data)
+        return tuple(line for line in printed.last_lines if not line.startswith("gputopo: "))
+
+    def _pass_on(self, waits: bool) -> None:
+        """Pass on what comes; `waits`: until the program has ended, else what has come by now."""
+        while self._reading >= 0:
+            handles = [self._reading, self._program_ended] if waits else [self._reading]
+            ready = select.select(handles, [], [], None if waits else 0)[0]
+            if self._reading in ready:
+                data = os.read(self._reading, _AT_ONCE)
+                if not data:
+                    return
+                self._passed = (self._passed + data)[-_AT_ONCE:]
+                try:
+                    while data:
+                        select.select([], [_STDERR], [])  # another process may have made it non-blocking
+                        data = data[os.write(_STDERR, data) :]
+                except OSError:
+                    os.close(self._reading)  # the program gets SIGPIPE, as without gputopo
+                    self._reading = -1
+            elif waits:
+                waits = False
+            else:
+                return
+
+
+def known_cause(lines: Sequence[str]) -> tuple[str, str | None] | None:
+    """Return what the last lines of a program report, in words, and what to do; None if nothing is known."""
+    from gputopo.captures.error_texts import FORMAT  # only a failure needs them
+    from gputopo.captures.training_logs import failure_in
+    from gputopo.findings import find
+
+    for count in (LINES, MORE_LINES):
+        with contextlib.suppress(InputError):  # no line is known
+            for finding in find(FORMAT.parse("\n".join(lines[-count:]), origin="stderr")):
+                if finding.severity != "info":
+                    return finding.says.removeprefix("a CUDA program reports "), finding.remedy
+    says = failure_in(lines[-LINES:])
+    return None if says is None else (says, None)

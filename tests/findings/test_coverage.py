@@ -1,0 +1,94 @@
+"""What a machine was checked for is counted, and the parts that were not read are known."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from gputopo.findings import CHECKS, checks_made
+from gputopo.findings.coverage import unread_parts
+from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.machine import Gpu, Machine
+from tests.findings.boxes import every_gpu, gpu, sound
+from tests.findings.faults import FAULTS
+
+NOTHING = Gpu(index=0)
+
+
+def without(part: str, *more: str, index: int | None = None) -> Machine:
+    """The sound machine without parts of all its GPUs, or of one."""
+    changes = {name: getattr(NOTHING, name) for name in (part, *more)}
+    gpus = (replace(one, **changes) if index in (None, one.index) else one for one in sound().gpus)
+    return replace(sound(), gpus=tuple(gpus))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_check_that_finds_a_fault_has_the_facts_that_it_needs(name: str) -> None:
+    machine = FAULTS[name][0](sound())
+    for check, has_facts in CHECKS.items():
+        faults = [one for one in check(machine) if one.severity != "info"]
+        assert not faults or has_facts(machine) or not has_facts(sound()), check.rules
+
+
+def test_the_checks_of_a_machine_of_which_nothing_is_known_are_not_counted() -> None:
+    assert checks_made(Machine(source="x")) == 0
+    assert checks_made(Machine(source="x", gpus=(NOTHING, Gpu(index=1)))) == 0
+
+
+@pytest.mark.parametrize(
+    ("lost", "checks"),
+    [
+        (("temperature_c",), 1),  # temperatures; lost GPUs and peers have other facts
+        (("fan_percent", "violation_ns"), 0),  # the sound machine has none
+        (("ecc", "remapped_rows", "retired_pages"), 3),
+        (("utilization_percent", "memory_mib"), 2),  # use, and clocks under load
+    ],
+)
+def test_without_its_facts_a_check_is_not_counted(lost: tuple[str, ...], checks: int) -> None:
+    assert checks_made(sound()) - checks_made(without(*lost)) == checks
+
+
+def test_checks_of_load_need_a_gpu_under_load_and_checks_of_peers_need_peers() -> None:
+    idle = every_gpu(pstate="P8", utilization_percent={"gpu": 0})(sound())
+    assert checks_made(sound()) - checks_made(idle) == 2
+    assert checks_made(sound(4)) - checks_made(sound(2)) == 2
+    assert checks_made(sound(2)) > checks_made(sound(1))
+
+
+def test_the_checks_of_measured_copies_count_as_one() -> None:
+    copied = Bandwidth(source="x", samples=(Sample(kind="h2d", source="host", destination="gpu:0", bytes=1),))
+    assert checks_made(replace(sound(), bandwidth=copied)) == checks_made(sound()) + 1
+    assert checks_made(replace(sound(), bandwidth=Bandwidth(source="x"))) == checks_made(sound())
+
+
+@pytest.mark.parametrize(
+    ("machine", "words"),
+    [
+        (sound(), []),
+        (without("temperature_c"), ["temperature"]),
+        (without("power_w", "clocks_mhz"), ["clocks", "power"]),
+        (without("ecc", "remapped_rows"), ["ECC"]),
+        (without("pcie"), ["PCIe links"]),
+        (without("temperature_c", index=3), ["temperature of GPU 3"]),
+        (replace(sound(), links=()), ["topology"]),
+        (replace(sound(1), links=()), []),
+        (gpu(3, lost=True)(without("temperature_c", index=3)), []),  # a finding
+    ],
+)
+def test_the_parts_of_which_nothing_was_read_are_known(machine: Machine, words: list[str]) -> None:
+    assert list(unread_parts(machine)) == words
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        ({f"gpus[{n}].ecc.mode": "N/A" for n in range(4)}, []),
+        ({f"gpus[{n}].ecc": "NOT_SUPPORTED" for n in range(4)}, []),
+        ({f"gpus[{n}].ecc.mode": "NO_PERMISSION" for n in range(4)}, ["ECC"]),
+        ({"gpus[1].ecc.mode": "N/A"}, ["ECC of GPUs 0,2-3"]),
+    ],
+)
+def test_what_a_card_does_not_have_was_not_left_out(missing: Mapping[str, Any], words: list[str]) -> None:
+    machine = replace(without("ecc", "remapped_rows"), missing=dict(missing))
+    assert list(unread_parts(machine)) == words

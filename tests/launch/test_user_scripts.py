@@ -1,0 +1,227 @@
+"""Scripts in the shape of the public guides of Keras and TensorFlow train under `gputopo.launch.strategy`.
+
+Each runs in a process of its own on two logical CPU devices, or, if it makes its data set before it calls
+`strategy`, on the one that TensorFlow has made by then. All models have BatchNormalization or Dropout.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.launch.forks import run_program
+
+_BEGIN = """
+import os, tempfile
+import keras, numpy as np, tensorflow as tf
+import gputopo.launch
+from gputopo.launch import user_strategy
+from gputopo.values.machine import Driver, Machine
+
+user_strategy._machine = lambda: Machine(source="live", driver=Driver(status="no_device"))
+folder = tempfile.mkdtemp()
+images = np.random.default_rng(1).random((12, 4, 4, 1), dtype="float32")
+labels = np.arange(12) % 3
+entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+def data():
+    return tf.data.Dataset.from_tensor_slices((images, labels)).batch(4)
+
+def build():
+    return keras.Sequential([
+        keras.Input((4, 4, 1)),
+        keras.layers.Conv2D(2, 3),
+        keras.layers.BatchNormalization(),
+        keras.layers.Flatten(),
+        keras.layers.Dropout(0.5),
+        keras.layers.Dense(3),
+    ])
+
+def compiled():
+    model = build()
+    model.compile(keras.optimizers.Adam(), entropy, metrics=["accuracy"])
+    return model
+"""
+
+FIT_TWICE_UNDER_TWO_STRATEGIES = """
+def train():
+    strategy = gputopo.launch.strategy(compiled)
+    saved = sorted(os.listdir(folder))
+    with strategy.scope():
+        model = keras.models.load_model(f"{folder}/{saved[-1]}") if saved else compiled()
+    keep = keras.callbacks.ModelCheckpoint(folder + "/{epoch}.keras")
+    model.fit(data(), epochs=1, callbacks=[keep], verbose=0)
+    return strategy.num_replicas_in_sync, int(model.optimizer.iterations.numpy())
+
+print(train(), train())
+"""
+
+FIT_OF_A_DATA_SET_MADE_BEFORE = """
+examples = data().cache().shuffle(12)
+strategy = gputopo.launch.strategy(compiled)
+with strategy.scope():
+    model = compiled()
+slower = keras.callbacks.LearningRateScheduler(lambda epoch: 0.01 / (1 + epoch))
+weights = keras.callbacks.ModelCheckpoint(folder + "/{epoch}.weights.h5", save_weights_only=True)
+model.fit(examples, epochs=2, callbacks=[slower, weights], verbose=0)
+model.load_weights(folder + "/2.weights.h5")
+print(strategy.num_replicas_in_sync, len(model.evaluate(examples, verbose=0)))
+"""
+
+_LOOP = """
+with strategy.scope():
+    each = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)
+    accuracy, test_loss = keras.metrics.SparseCategoricalAccuracy(), keras.metrics.Mean()
+    model, optimizer = build(), keras.optimizers.SGD(0.1)
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
+
+def train_step(batch):
+    x, y = batch
+    with tf.GradientTape() as tape:
+        outputs = model(x, training=True)
+        loss = tf.nn.compute_average_loss(each(y, outputs), global_batch_size=4)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    accuracy.update_state(y, outputs)
+    return loss
+
+def test_step(batch):
+    x, y = batch
+    test_loss.update_state(each(y, model(x, training=False)))
+
+@tf.function
+def train(batch):
+    return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(train_step, args=(batch,)), axis=None)
+
+@tf.function
+def test(batch):
+    strategy.run(test_step, args=(batch,))
+
+@tf.function
+def train_epoch(batches):
+    total = 0.0
+    for batch in batches:
+        of_replicas = strategy.run(train_step, args=(batch,))
+        total += strategy.reduce(tf.distribute.ReduceOp.SUM, of_replicas, axis=None)
+    return total
+"""
+
+LOOP_OVER_BATCHES = f"""
+strategy = gputopo.launch.strategy(num_gpus=2)
+batches = strategy.experimental_distribute_dataset(data())
+{_LOOP}
+losses = [float(train(batch)) for batch in batches]
+for batch in batches:
+    test(batch)
+checkpoint.save(folder + "/steps")
+alone = build()
+tf.train.Checkpoint(model=alone).restore(tf.train.latest_checkpoint(folder)).expect_partial()
+assert np.allclose(alone(images), model(images), atol=1e-5)
+print(strategy.num_replicas_in_sync, len(losses), float(test_loss.result()) > 0)
+"""
+
+LOOP_IN_A_FUNCTION = f"""
+strategy = gputopo.launch.strategy(num_gpus=2)
+batches = strategy.experimental_distribute_dataset(data())
+{_LOOP}
+print(strategy.num_replicas_in_sync, float(train_epoch(batches)) > 0, optimizer.iterations.numpy())
+"""
+
+LOOP_OVER_A_DATA_SET_MADE_BEFORE = f"""
+examples = data()
+strategy = gputopo.launch.strategy()
+batches = strategy.experimental_distribute_dataset(examples)
+{_LOOP}
+print(strategy.num_replicas_in_sync, float(train_epoch(batches)) > 0, optimizer.iterations.numpy())
+"""
+
+STEPS_OF_AN_ITERATOR = """
+strategy = gputopo.launch.strategy(num_gpus=2)
+def of_worker(context):
+    return data().unbatch().repeat().batch(context.get_per_replica_batch_size(4))
+batches = iter(strategy.distribute_datasets_from_function(of_worker))
+with strategy.scope():
+    model, optimizer = build(), keras.optimizers.SGD(0.1, momentum=0.9)
+
+def step(batch):
+    x, y = batch
+    with tf.GradientTape() as tape:
+        each = keras.losses.sparse_categorical_crossentropy(y, model(x, training=True), from_logits=True)
+        loss = tf.nn.compute_average_loss(each, global_batch_size=4)
+    optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+@tf.function
+def steps(number):
+    for _ in tf.range(number):
+        strategy.run(step, args=(next(batches),))
+
+steps(tf.constant(3))
+print(strategy.num_replicas_in_sync, optimizer.iterations.numpy())
+"""
+
+SAVE_AND_LOAD = """
+strategy = gputopo.launch.strategy(num_gpus=2)
+with strategy.scope():
+    model = compiled()
+model.fit(images, labels, batch_size=4, verbose=0)
+model.save(folder + "/whole.keras")
+model.export(folder + "/served", verbose=False)
+with tf.distribute.OneDeviceStrategy("/CPU:0").scope():
+    alone = keras.models.load_model(folder + "/whole.keras")
+with strategy.scope():
+    again = keras.models.load_model(folder + "/whole.keras")
+again.fit(data(), verbose=0)
+assert np.allclose(alone(images), model(images), atol=1e-5)
+served = tf.saved_model.load(folder + "/served")
+assert np.allclose(served.serve(images), alone(images), atol=1e-5)
+print(strategy.num_replicas_in_sync, again.optimizer.iterations.numpy())
+"""
+
+FIT_WITH_A_STEP_OF_ITS_OWN = """
+class Own(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.inner = build()
+
+    def call(self, x, training=False):
+        return self.inner(x, training=training)
+
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=y, y_pred=self(x, training=True))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+strategy = gputopo.launch.strategy(Own, num_gpus=2)
+with strategy.scope():
+    model = Own()
+    model.compile("sgd", entropy)
+model.fit(data(), epochs=2, verbose=0)
+print(strategy.num_replicas_in_sync, model.optimizer.iterations.numpy())
+"""
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("script", "printed"),
+    [
+        pytest.param(FIT_TWICE_UNDER_TWO_STRATEGIES, "(2, 3) (2, 6)", id="fit under two strategies"),
+        pytest.param(FIT_OF_A_DATA_SET_MADE_BEFORE, "1 2", id="fit of a data set made before"),
+        pytest.param(LOOP_OVER_BATCHES, "2 3 True", id="loop"),
+        pytest.param(LOOP_IN_A_FUNCTION, "2 True 3", id="loop in a function"),
+        pytest.param(LOOP_OVER_A_DATA_SET_MADE_BEFORE, "1 True 3", id="loop over a data set made before"),
+        pytest.param(STEPS_OF_AN_ITERATOR, "2 3", id="steps of an iterator"),
+        pytest.param(SAVE_AND_LOAD, "2 6", id="save and load"),
+        pytest.param(FIT_WITH_A_STEP_OF_ITS_OWN, "2 6", id="fit with a step of its own"),
+    ],
+)
+def test_a_script_in_the_shape_of_a_guide_trains(script: str, printed: str, tmp_path: Path) -> None:
+    file = tmp_path / "script.py"
+    file.write_text(_BEGIN + script)  # `tf.function` reads the source of loops
+    done = run_program("-c", "import runpy, sys; runpy.run_path(sys.argv[1])", str(file))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines() == [printed]
+    assert [line.split()[1] for line in done.stderr.splitlines() if line.startswith("gputopo: ")] == [
+        "OneDeviceStrategy" if printed.startswith("1") else "MirroredStrategy",
+        "why:",
+    ] * (2 if "(2, 6)" in printed else 1)
