@@ -1,10 +1,10 @@
 """Confidence bounds of the mean of a noisy, perhaps correlated series, and of a slope.
 
-The error of a mean follows from the means of batches of successive values by Student's t (B. Schmeiser, Batch
-size effects in the analysis of simulation output, Operations Research 30(3), 1982). Batches that are still
-correlated count as fewer: n of them as n (1 - r) / (1 + r), where r is the correlation of neighbours (G. V.
-Bayley and J. M. Hammersley, The "effective" number of independent observations in an autocorrelated time
-series, Supplement to the Journal of the Royal Statistical Society 8(2), 1946).
+The error of a mean follows from the means of batches of successive values, by Student's t (B. Schmeiser, Batch
+size effects in the analysis of simulation output, Operations Research 30(3), 1982). If batches are still
+correlated, n of them count as n (1 - r) / (1 + r), where r is the correlation of neighbours (G. V. Bayley and
+J. M. Hammersley, The "effective" number of independent observations in an autocorrelated time series,
+Supplement to the Journal of the Royal Statistical Society 8(2), 1946).
 
 A slope is the median of the slopes of all pairs of blocks that lie far apart (P. K. Sen, Estimates of the
 regression coefficient based on Kendall's tau, Journal of the American Statistical Association 63, 1968):
@@ -20,12 +20,15 @@ from statistics import NormalDist, correlation, fmean, median
 
 import msgspec
 
-# Batches of a series at most. Not measured; chosen because Student's t of 60 is within 5 % of the normal
-# distribution at the chances that verdicts ask for, and batches are as long as possible.
+# Batches of a series at most. Not measured; chosen because at the chances that verdicts ask for, Student's t of
+# 60 is within 10% of the normal distribution, and longer batches show noise that lasts for longer.
 MAX_BATCHES = 60
-# The typical step: values further from the median than so many deviations of normal noise count as so many.
-OUTLIER, MIN_AWAY = 2.0, 0.03
-# Strongly correlated values leave almost nothing to tell the noise by: Student's t of so few degrees at least.
+# In the typical step, a value beyond so many deviations from the median counts as just there. By simulation:
+# bursts and stalls of other devices hide a loss of 5% for less time than with 3 or 4.
+OUTLIER = 2.0
+MIN_AWAY = 0.03  # but not a value that is closer. Not measured; chosen because 3% is what is called slow.
+# Student's t of correlated values has so many degrees of freedom at least. Not measured; chosen because the
+# bounds of fewer are so wide that they say nothing.
 MIN_FREEDOM = 2.0
 NO_NOISE = 1e-18  # variance of equal values that were computed
 
@@ -34,14 +37,17 @@ Span = tuple[int, int]  # of a series: begin and end, not included
 
 
 class Error(msgspec.Struct, frozen=True, kw_only=True):
-    """Standard error of a mean. `effective`: independent values that weigh as much; `freedom`: of its size."""
+    """Standard error of a mean. `effective`: independent values that weigh as much.
+
+    `freedom`: degrees of freedom of its `size`, for Student's t.
+    """
 
     size: float
     effective: float
     freedom: float
 
     def of_part(self, share: float) -> "Error":
-        """Return that of the mean of a share of the values, 0 to 1."""
+        """Return the error of the mean of a share of the values, 0 to 1."""
         return msgspec.structs.replace(
             self, size=self.size / math.sqrt(share), effective=self.effective * share
         )
@@ -68,37 +74,35 @@ def min_values(chance: float) -> int:
     return math.ceil(-math.log2(chance))
 
 
-def mean_bounds(
-    values: Sequence[float], chance: float, above: float | None = None, spans: Sequence[Span] = ()
-) -> Interval | None:
+def mean_bounds(values: Sequence[float], chance: float, spans: Sequence[Span] = ()) -> Interval | None:
     """Return the mean of `values`, in the order of their steps, with bounds; None for fewer than two.
 
-    The lower bound is wrong with this chance, the upper one with the chance `above`, by default the same.
+    Each bound is wrong with this chance at most.
     `spans`: parts with levels of their own, which the upper bound takes for no noise.
     """
     if len(values) < 2:
         return None
-    found = _interval(fmean(values), error_of(values), chance, above)
+    found = _interval(fmean(values), error_of(values), chance)
     if len(spans) < 2:
         return found
-    parts = [values[begin:end] for begin, end in spans]
-    left = [value - level for part in parts for level in (fmean(part),) for value in part]
-    return msgspec.structs.replace(
-        found, high=_interval(found.middle, error_of(left, len(parts)), chance, above).high
-    )
+    left: list[float] = []
+    for begin, end in spans:
+        level = fmean(values[begin:end])
+        left += [value - level for value in values[begin:end]]
+    within = _interval(found.middle, error_of(left, len(spans)), chance)
+    return msgspec.structs.replace(found, high=within.high)
 
 
-def level_bounds(
-    values: Sequence[float], chance: float, above: float | None = None, spans: Sequence[Span] = ()
-) -> Interval | None:
-    """Return the typical value with bounds: the mean, where values beyond `OUTLIER` count as just there."""
-    return mean_bounds(without_outliers(values), chance, above, spans)
+def level_bounds(values: Sequence[float], chance: float, spans: Sequence[Span] = ()) -> Interval | None:
+    """Return the typical value with bounds: the mean without outliers."""
+    return mean_bounds(without_outliers(values), chance, spans)
 
 
 def part_bounds(values: Sequence[float], spans: Sequence[Span], chance: float) -> list[Interval]:
-    """Return the typical value in each of these parts with bounds, by the noise left in it, or in all of them.
+    """Return the typical value in each of these parts with bounds.
 
-    The slope of a part is no noise: a change may take its time.
+    The noise is what is left within the part, or within all of them, whichever is more. The slope of a part is
+    no noise: a change may take its time, as heat does.
     """
     levels: list[float] = []
     left: list[list[float]] = []
@@ -118,15 +122,15 @@ def part_bounds(values: Sequence[float], spans: Sequence[Span], chance: float) -
     return found
 
 
-def _interval(middle: float, error: Error, chance: float, above: float | None = None) -> Interval:
-    low, high = (error.size * students_t(error.freedom, one) for one in (chance, above or chance))
-    return Interval(low=middle - low, middle=middle, high=middle + high, effective=error.effective)
+def _interval(middle: float, error: Error, chance: float) -> Interval:
+    width = error.size * students_t(error.freedom, chance)
+    return Interval(low=middle - width, middle=middle, high=middle + width, effective=error.effective)
 
 
 def error_of(values: Sequence[float], parts: int = 0) -> Error:
     """Return the standard error of the mean of `values`, two at least, in the order of their steps.
 
-    `parts`: they are what so many lines of parts that follow one another leave.
+    `parts`: the values are what is left of so many parts that follow one another, each without its line.
     """
     count = len(values)
     batches = count if parts else min(count, MAX_BATCHES)

@@ -14,7 +14,7 @@ from statistics import fmean, median
 import msgspec
 
 from gputopo.runs.verdict.bounds import MIN_AWAY, Interval, Span, mean_bounds, part_bounds
-from gputopo.runs.verdict.words import FALSE_ALARM, SLOW_PERCENT
+from gputopo.runs.verdict.words import SLOW_PERCENT
 
 # Values of a part at least: fewer have no bounds at the chances that are asked for. And steps: what is over
 # within fewer is no level. Ours.
@@ -67,13 +67,13 @@ def lost_bounds(
 ) -> Interval | None:
     """Return the mean of the time lost, with bounds; None for fewer than two values.
 
-    The lower bound, which accuses, is wrong with at most this chance, the upper one with `FALSE_ALARM`. Where
-    values are slow again and again beyond any noise, and on this device alone or as regularly, the lower
-    bound is that of what was lost in them: only the noise of the other values is unsure.
+    Each bound is wrong with this chance at most. If values are slow again and again beyond any noise, and on
+    this device alone or as regularly, the lower bound is that of what was lost in them: only the noise of the
+    other values is unsure.
     `pattern`: the `slow_limit` of the values. `others`: the same of the other devices; what hits all of them
     alike is noise. `spans`: as of `mean_bounds`.
     """
-    plain = mean_bounds(values, chance, FALSE_ALARM, spans)
+    plain = mean_bounds(values, chance, spans)
     if plain is None or pattern is None:
         return plain
     level, limit = pattern
@@ -120,7 +120,10 @@ def noise_limit(values: Sequence[float]) -> tuple[float, float]:
 
 
 def slow_limit(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the level of the fast values, and above what a value is slow; None: slow ones make no pattern."""
+    """Return the level of the fast values, and above which limit a value is slow.
+
+    None: the slow values make no pattern.
+    """
     if len(values) < MIN_OF_PATTERN:
         return None
     level, away = noise_limit(values)

@@ -166,7 +166,7 @@ class Paces:
         return [*map(sub, self._seconds(tower, COMPUTE), taken)], taken
 
     def mean_s(self, tower: int, part: str) -> float:
-        """Return the mean of the seconds that a tower takes, to compute an example at the speed of its kind."""
+        """Return the mean of a tower's seconds; of computing for an example, by the speed of its kind."""
         seconds = fmean(one for one in self._seconds(tower, part) if not math.isnan(one))
         return seconds if part == WEIGHTS else seconds * self._speed(tower) / self._batch(tower)
 

@@ -1,8 +1,8 @@
-"""A device against its peers: the difference with bounds, and the answer: slow, even, or slower at most by. Pure.
+"""A device against its peers: whether it is slow, equal, or slower by a bound at most. Pure.
 
-Slow: the lower bound of the difference is above `SLOW_PERCENT`, in the typical step or in the mean of all.
-Even: no upper bound is above `EVEN_PERCENT`. Neither: the upper bound is the answer. What is true of a part
-of the run, or of single steps all over it, is answered as such.
+Slow: the lower bound of the difference is above `SLOW_PERCENT`, in the typical step or in the mean of all
+steps. Equal: the upper bounds of both are at most `EVEN_PERCENT`. Else the upper bound is the answer. A device
+that is slow in a part of the run, or in single steps, is called so.
 """
 
 import math
@@ -222,7 +222,7 @@ class _Answer:
         spans = [(begin - first, end - first) for begin, end in spans]
         steps = len(values) * self.size
         pattern = slow_limit(of_lost)
-        typical = level_bounds(values, chance, FALSE_ALARM, spans)
+        typical = level_bounds(values, chance, spans)
         mean = lost_bounds(of_lost, chance, pattern, self.others, spans)
         if typical is None or mean is None:
             return unknown(self.device, "one step was counted, a bound needs two", self.fields)
@@ -320,8 +320,8 @@ class _Answer:
     def _slow_steps(self, under: float, level: float) -> tuple[float | None, str]:
         """Return the share of the steps that are slow, 0 to 1, and a few words on them; None: no such.
 
-        `under`: percent of pace over all steps, `level`: of the typical step. How much a slow one loses is seen
-        in the stored steps.
+        `under`: percent of pace over all steps, `level`: of the typical step. How much a slow step loses is
+        seen in the stored steps.
         """
         steps = self.paces.lost_by_step(self.device.tower, self.found.peer, self.found.part)
         fast, away = noise_limit(steps)
