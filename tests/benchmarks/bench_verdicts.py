@@ -170,7 +170,7 @@ def now_and_then(runs: int, seed: int) -> None:
                 named += 1
                 longer = [one - 1 for step in range(1, steps + 1) if (one := factor(step)) > 1]
                 share, size = len(longer) / steps, sum(longer) / len(longer)
-                said = re.search(r"take (\d+) % longer", verdict.says)
+                said = re.search(r"take (\d+)% longer", verdict.says)
                 known = (verdict.share_of_steps or 0.0, int(said[1]) / 100 if said else 0.0)
                 true = (share, size, share * size / (1 + share * size))
                 all_known = (*known, (verdict.percent_under or 0.0) / 100)

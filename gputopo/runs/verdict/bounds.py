@@ -1,7 +1,7 @@
 """Confidence bounds of the mean of a noisy, perhaps correlated series, and of a slope.
 
-The error of a mean follows from the means of batches of successive values, by Student's t (B. Schmeiser, Batch
-size effects in the analysis of simulation output, Operations Research 30(3), 1982). If batches are still
+The error of a mean follows from the means of batches of successive values, by Student's t (B. Schmeiser,
+Batch size effects in the analysis of simulation output, Operations Research 30(3), 1982). If batches are still
 correlated, n of them count as n (1 - r) / (1 + r), where r is the correlation of neighbours (G. V. Bayley and
 J. M. Hammersley, The "effective" number of independent observations in an autocorrelated time series,
 Supplement to the Journal of the Royal Statistical Society 8(2), 1946).

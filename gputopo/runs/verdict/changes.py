@@ -29,10 +29,6 @@ DEVIATIONS = 4.0  # of the fast steps from their level, beyond which a step is s
 # Slow steps that make a pattern at least, and how many times as many as fast ones: what hits a device and its
 # peers alike is noise. Ours.
 MIN_SLOW, TIMES_AS_MANY = 10, 3
-MIN_EPISODES = 4  # what comes so often, and as regularly, comes again
-# Chance that cycles of nothing look like a loss on one of two devices, and that a device has more episodes
-# than the others. By simulation of bursts.
-AGAIN, MORE = 0.01, 0.04
 # Quantiles 5 % and 25 % of normal noise are 1.645 and 0.674 deviations below its median.
 _Q05, _Q25 = 1.645, 0.674
 
@@ -49,13 +45,6 @@ def parts(values: Sequence[float], size: int = 1) -> list[Span]:
 
 def _smallest(size: int) -> int:
     return max(MIN_PART, -(-MIN_PART_STEPS // size))
-
-
-def differs_somewhere(values: Sequence[float], size: int) -> bool:
-    """Whether half of a part is slow, or fast, by its median; elsewhere no part is."""
-    half = _smallest(size) // 2
-    starts = range(0, len(values), half)
-    return any(abs(median(values[start : start + half])) > SLOW_PERCENT / 100 for start in starts)
 
 
 def lost_bounds(
@@ -79,14 +68,11 @@ def lost_bounds(
     level, limit = pattern
     starts, *of_others = (_starts(one, (level + limit) / 2, limit) for one in (values, *others))
     alike = _chance_of_as_many(len(starts), [*map(len, of_others)])
-    if len(starts) < MIN_EPISODES or alike > MORE:
-        return plain
     cycles = [fmean(values[begin:end]) for begin, end in pairwise(starts)]
-    again = mean_bounds(cycles, 2 * AGAIN / max(2, 1 + len(others)))
-    if alike > chance and (again is None or again.low <= 0):
-        return plain
+    # On this device alone and as regular: both together are not by chance.
+    again = mean_bounds(cycles, min(chance / alike, 0.5))
     noise = mean_bounds([level if value > limit else value for value in values], chance)
-    if noise is None:
+    if again is None or again.low <= 0 or noise is None:
         return plain
     return msgspec.structs.replace(
         plain, low=plain.middle - (noise.middle - noise.low), effective=noise.effective
@@ -94,18 +80,17 @@ def lost_bounds(
 
 
 def _chance_of_as_many(episodes: int, of_others: Sequence[int]) -> float:
-    """Return with what chance one of several devices that are alike has so many of all episodes or more."""
+    """Return the most that the chance can be by which one of devices that are alike has so many episodes.
+
+    By H. Chernoff, A measure of asymptotic efficiency for tests of a hypothesis based on the sum of
+    observations, Annals of Mathematical Statistics 23(4), 1952.
+    """
     every, share = episodes + sum(of_others), 1 / (1 + max(1, len(of_others)))
-    return math.fsum(  # the binomial tail; by logarithms, as long runs have thousands of episodes
-        math.exp(
-            math.lgamma(every + 1)
-            - math.lgamma(one + 1)
-            - math.lgamma(every - one + 1)
-            + one * math.log(share)
-            + (every - one) * math.log1p(-share)
-        )
-        for one in range(episodes, every + 1)
-    )
+    own = episodes / every
+    if own <= share:
+        return 1.0
+    others = (1 - own) * math.log((1 - own) / (1 - share)) if own < 1 else 0.0
+    return math.exp(-every * (own * math.log(own / share) + others))
 
 
 def noise_limit(values: Sequence[float]) -> tuple[float, float]:

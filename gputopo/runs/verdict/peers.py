@@ -15,7 +15,6 @@ from gputopo.runs.devices import is_cpu, name_of, reference_of
 from gputopo.runs.verdict.bounds import Interval, Span, level_bounds, min_values, part_bounds
 from gputopo.runs.verdict.changes import (
     PLACES,
-    differs_somewhere,
     lost_bounds,
     noise_limit,
     parts,
@@ -188,9 +187,8 @@ class _Answer:
         return bounds.low - self.offset > max(SLOW_PERCENT, self.floor)
 
     def verdict(self) -> Verdict:
-        values, spans = self.found.values, [(0, len(self.found.values))]
-        if differs_somewhere(values, self.size):
-            spans = parts(values, self.size)
+        values = self.found.values
+        spans = parts(values, self.size)
         if len(spans) > 1:
             spans = self._without_warmup(spans)
             chance = self.found.chance / PLACES
