@@ -14,9 +14,10 @@ the others leave.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, combinations, pairwise
+from itertools import combinations, pairwise
 from operator import mul
 from statistics import NormalDist, correlation, fmean, median
+from typing import NamedTuple
 
 import msgspec
 
@@ -33,10 +34,7 @@ MIN_FREEDOM = 2.0
 NO_NOISE = 1e-18  # variance of equal values that were computed
 
 
-Span = tuple[int, int]  # of a series: begin and end, not included
-
-
-class Error(msgspec.Struct, frozen=True, kw_only=True):
+class Error(NamedTuple):
     """Standard error of a mean. `effective`: independent values that weigh as much.
 
     `freedom`: degrees of freedom of its `size`, for Student's t.
@@ -45,12 +43,6 @@ class Error(msgspec.Struct, frozen=True, kw_only=True):
     size: float
     effective: float
     freedom: float
-
-    def of_part(self, share: float) -> "Error":
-        """Return the error of the mean of a share of the values, 0 to 1."""
-        return msgspec.structs.replace(
-            self, size=self.size / math.sqrt(share), effective=self.effective * share
-        )
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,52 +66,29 @@ def min_values(chance: float) -> int:
     return math.ceil(-math.log2(chance))
 
 
-def mean_bounds(values: Sequence[float], chance: float, spans: Sequence[Span] = ()) -> Interval | None:
+def mean_bounds(values: Sequence[float], chance: float) -> Interval | None:
     """Return the mean of `values`, in the order of their steps, with bounds; None for fewer than two.
 
     Each bound is wrong with this chance at most.
-    `spans`: parts with levels of their own, which the upper bound takes for no noise.
     """
-    if len(values) < 2:
-        return None
-    found = _interval(fmean(values), error_of(values), chance)
-    if len(spans) < 2:
-        return found
-    left: list[float] = []
-    for begin, end in spans:
-        level = fmean(values[begin:end])
-        left += [value - level for value in values[begin:end]]
-    within = _interval(found.middle, error_of(left, len(spans)), chance)
-    return msgspec.structs.replace(found, high=within.high)
+    return _interval(fmean(values), error_of(values), chance) if len(values) > 1 else None
 
 
-def level_bounds(values: Sequence[float], chance: float, spans: Sequence[Span] = ()) -> Interval | None:
+def level_bounds(values: Sequence[float], chance: float) -> Interval | None:
     """Return the typical value with bounds: the mean without outliers."""
-    return mean_bounds(without_outliers(values), chance, spans)
+    return mean_bounds(without_outliers(values), chance)
 
 
-def part_bounds(values: Sequence[float], spans: Sequence[Span], chance: float) -> list[Interval]:
-    """Return the typical value in each of these parts with bounds.
+def part_bounds(values: Sequence[float], chance: float) -> Interval:
+    """Return the typical value in a part of a run with bounds.
 
-    The noise is what is left within the part, or within all of them, whichever is more. The slope of a part is
-    no noise: a change may take its time, as heat does.
+    The slope of a part is no noise: a change may take its time, as heat does.
     """
-    levels: list[float] = []
-    left: list[list[float]] = []
-    for begin, end in spans:
-        part = without_outliers(values[begin:end])
-        half, level, middle = len(part) // 2, fmean(part), (len(part) - 1) / 2
-        slope = (median(part[half:]) - median(part[:half])) / (len(part) - half)
-        levels.append(level)
-        left.append([value - level - slope * (place - middle) for place, value in enumerate(part)])
-    together = [*chain.from_iterable(left)]
-    every = error_of(together, len(spans))
-    found = []
-    for level, part in zip(levels, left, strict=True):
-        own = error_of(part, 1)
-        of_all = every.of_part(len(part) / len(together))
-        found.append(_interval(level, max(own, of_all, key=lambda one: one.size), chance))
-    return found
+    part = without_outliers(values)
+    half, middle = len(part) // 2, (len(part) - 1) / 2
+    slope = (median(part[half:]) - median(part[:half])) / (len(part) - half)
+    level = [value - slope * (place - middle) for place, value in enumerate(part)]
+    return _interval(fmean(part), error_of(level, lines=2), chance)
 
 
 def _interval(middle: float, error: Error, chance: float) -> Interval:
@@ -127,13 +96,13 @@ def _interval(middle: float, error: Error, chance: float) -> Interval:
     return Interval(low=middle - width, middle=middle, high=middle + width, effective=error.effective)
 
 
-def error_of(values: Sequence[float], parts: int = 0) -> Error:
+def error_of(values: Sequence[float], lines: int = 1) -> Error:
     """Return the standard error of the mean of `values`, two at least, in the order of their steps.
 
-    `parts`: the values are what is left of so many parts that follow one another, each without its line.
+    `lines`: 2 if their slope was taken away, else 1.
     """
     count = len(values)
-    batches = count if parts else min(count, MAX_BATCHES)
+    batches = min(count, MAX_BATCHES)
     starts = [count * batch // batches for batch in range(batches + 1)]
     means = values if batches == count else [fmean(values[begin:end]) for begin, end in pairwise(starts)]
     squares, alike = _alike(means)
@@ -141,9 +110,7 @@ def error_of(values: Sequence[float], parts: int = 0) -> Error:
         return Error(size=0.0, effective=count, freedom=batches - 1)
     # Around their own mean, or line, values look less alike than they are (M. G. Kendall, Note on bias in the
     # estimation of autocorrelation, Biometrika 41, 1954; around a line by twice as much).
-    lines = 2 if parts else 1
-    own = count / parts if parts else batches
-    alike = min(max(alike + (lines + (2 + lines) * alike) / own, 0.0), 1 - 1 / batches)
+    alike = min(max(alike + (lines + (2 + lines) * alike) / batches, 0.0), 1 - 1 / batches)
     effective = batches * (1 - alike) / (1 + alike)
     size = math.sqrt(squares / (batches - 1) / effective)
     return Error(

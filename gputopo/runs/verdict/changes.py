@@ -13,18 +13,18 @@ from statistics import fmean, median
 
 import msgspec
 
-from gputopo.runs.verdict.bounds import MIN_AWAY, Interval, Span, mean_bounds, part_bounds
-from gputopo.runs.verdict.words import SLOW_PERCENT
+from gputopo.runs.verdict.bounds import MIN_AWAY, Interval, mean_bounds, part_bounds
 
 # Values of a part at least: fewer have no bounds at the chances that are asked for. And steps: what is over
 # within fewer is no level. Ours.
 MIN_PART, MIN_PART_STEPS = 14, 40
+Span = tuple[int, int]  # begin and end of a part, not included
 MIN_OF_PATTERN = 60  # values that are searched for slow single steps. Ours.
 # Each bound of the level of a part that only divides: what is said of a part has a smaller chance. Ours.
 CHANGE_CHANCE = 0.01
 CANDIDATE_CHANCE = 0.1  # of what is looked at as a change; what noise explains is joined again. Ours.
 MAX_PARTS = 8  # of a series: three slow episodes and what is around them. Ours.
-PLACES = MAX_PARTS**2  # where the part may begin and end that is chosen for its level
+PLACES = MAX_PARTS**3  # where the part may begin and end that is chosen for its level
 DEVIATIONS = 4.0  # of the fast steps from their level, beyond which a step is slow. Ours.
 # Slow steps that make a pattern at least, and how many times as many as fast ones: what hits a device and its
 # peers alike is noise. Ours.
@@ -52,7 +52,6 @@ def lost_bounds(
     chance: float,
     pattern: tuple[float, float] | None = None,
     others: Sequence[Sequence[float]] = (),
-    spans: Sequence[Span] = (),
 ) -> Interval | None:
     """Return the mean of the time lost, with bounds; None for fewer than two values.
 
@@ -60,9 +59,9 @@ def lost_bounds(
     this device alone or as regularly, the lower bound is that of what was lost in them: only the noise of the
     other values is unsure.
     `pattern`: the `slow_limit` of the values. `others`: the same of the other devices; what hits all of them
-    alike is noise. `spans`: as of `mean_bounds`.
+    alike is noise.
     """
-    plain = mean_bounds(values, chance, spans)
+    plain = mean_bounds(values, chance)
     if plain is None or pattern is None:
         return plain
     level, limit = pattern
@@ -167,7 +166,7 @@ def _ranks(values: Sequence[float]) -> list[float]:
 def _without_noise(values: Sequence[float], spans: list[Span]) -> list[Span]:
     """Join parts that correlated noise explains, those that are closest first."""
     while len(spans) > 1:
-        levels = part_bounds(values, spans, CHANGE_CHANCE)
+        levels = [part_bounds(values[begin:end], CHANGE_CHANCE) for begin, end in spans]
         alike = [
             (abs(other.middle - one.middle), place)
             for place, (one, other) in enumerate(pairwise(levels))

@@ -340,7 +340,7 @@ def against_past(paces: Paces) -> Verdict | None:
     if len(found) < 2:
         return None
     chance = FALSE_ALARM / 2 / PLACES
-    bounds = zip(found, part_bounds(run, found, chance), strict=True)
+    bounds = [(part, part_bounds(run[slice(*part)], chance)) for part in found]
     known = [(part, bound) for part, bound in bounds if bound.effective >= min_values(chance)]
     if len(known) < 2:
         return None

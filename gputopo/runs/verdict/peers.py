@@ -12,9 +12,10 @@ from statistics import NormalDist, fmean, median
 import msgspec
 
 from gputopo.runs.devices import is_cpu, name_of, reference_of
-from gputopo.runs.verdict.bounds import Interval, Span, level_bounds, min_values, part_bounds
+from gputopo.runs.verdict.bounds import Interval, level_bounds, mean_bounds, min_values, part_bounds
 from gputopo.runs.verdict.changes import (
     PLACES,
+    Span,
     lost_bounds,
     noise_limit,
     parts,
@@ -192,9 +193,9 @@ class _Answer:
         if len(spans) > 1:
             spans = self._without_warmup(spans)
             chance = self.found.chance / PLACES
-            bounds = part_bounds(values, spans, chance)
-            known = ((span, one.mapped(self.percent)) for span, one in zip(spans, bounds, strict=True))
-            slow = {span: one for span, one in known if self.is_above(one)}
+            bounds = {span: part_bounds(values[slice(*span)], chance) for span in spans}
+            known = {span: one.mapped(self.percent) for span, one in bounds.items()}
+            slow = {span: one for span, one in known.items() if self.is_above(one)}
             if sum(one.effective for one in slow.values()) >= min_values(chance):
                 return self._slow_parts(spans, slow)
         return self._whole(spans)
@@ -217,13 +218,15 @@ class _Answer:
         """Return the answer for all steps of these parts: after what was a warm-up."""
         first, chance = spans[0][0], self.found.chance
         values, of_lost = self.found.values[first:], self.found.lost[first:]
-        spans = [(begin - first, end - first) for begin, end in spans]
         steps = len(values) * self.size
         pattern = slow_limit(of_lost)
-        typical = level_bounds(values, chance, spans)
-        mean = lost_bounds(of_lost, chance, pattern, self.others, spans)
+        typical = level_bounds(values, chance)
+        mean = lost_bounds(of_lost, chance, pattern, self.others)
         if typical is None or mean is None:
             return unknown(self.device, "one step was counted, a bound needs two", self.fields)
+        if len(spans) > 1:  # that their levels differ is no noise for the upper bounds
+            typical = _replace(typical, high=_joint_high(level_bounds, self.found.values, spans, chance))
+            mean = _replace(mean, high=_joint_high(mean_bounds, self.found.lost, spans, chance))
         level, lost = typical.mapped(self.percent), mean.mapped(_weights_percent)
         high = max(level.high, lost.high)
         is_known = level.effective >= min_values(chance)
@@ -332,3 +335,14 @@ class _Answer:
             border = fast + away / 2
         share = min(1.0, (under / (100 - under) - fast) / away)
         return share, f": {percent(100 * share)}% of its steps take {percent(100 * away)}% longer"
+
+
+def _joint_high(
+    bounds: Callable[[Sequence[float], float], Interval | None],
+    values: Sequence[float],
+    spans: Sequence[Span],
+    chance: float,
+) -> float:
+    """Return the mean of the upper bounds of these parts."""
+    known = [(end - begin, bounds(values[begin:end], chance)) for begin, end in spans]
+    return sum(count * one.high for count, one in known if one) / sum(count for count, _ in known)
