@@ -10,6 +10,8 @@ import pytest
 
 from tests.launch.forks import run_program
 
+pytestmark = pytest.mark.tensorflow
+
 _BEGIN = """
 import os, tempfile
 import keras, numpy as np, tensorflow as tf
@@ -201,7 +203,6 @@ print(strategy.num_replicas_in_sync, model.optimizer.iterations.numpy())
 """
 
 
-@pytest.mark.tensorflow
 @pytest.mark.parametrize(
     ("script", "printed"),
     [

@@ -140,8 +140,8 @@ def test_the_short_runs_of_a_screen_are_of_the_machine_of_its_folder(tmp_path: P
 
 def test_one_bad_byte_in_the_events_of_a_run_is_a_line_of_its_own(tmp_path: Path) -> None:
     events = b"".join(map(encode_line, stream(cpu_devices(1), InventedRun(1).steps(20))))
-    half = len(events) // 2
-    for name, data in (("good", events), ("bad", events[:half] + b"\xff" + events[half + 1 :])):
+    line = events.index(b"\n", len(events) // 2) + 1
+    for name, data in (("good", events), ("bad", events[:line] + b"\xff" + events[line + 1 :])):
         (tmp_path / name).mkdir()
         (tmp_path / name / "events.jsonl").write_bytes(data)
     folders = RunFolders()
