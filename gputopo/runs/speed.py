@@ -1,6 +1,7 @@
 """Speed of a run: throughput by the formulas of tf_cnn_benchmarks, and sums of its steps."""
 
-from statistics import median
+import math
+from statistics import median, pstdev
 from typing import Any
 
 from gputopo.runs.bounded import Blocks, Thinned
@@ -79,6 +80,10 @@ class RunningThroughput:
     def uncertainty(self) -> float:
         """Standard error of the mean: of images over time, by blocks of steps; 0 of fewer than two."""
         return (self.mean or 0.0) * error_of_ratio(self._blocks.means(0), self._blocks.means(1))
+
+    def uncertainty_of_independent_steps(self) -> float:
+        """Return the uncertainty of tf_cnn_benchmarks: deviation of the speeds / sqrt(steps); 0 of none."""
+        return pstdev(self._speeds.items) / math.sqrt(self.steps) if self._speeds.items else 0.0
 
     def is_known_to(self, error: float) -> bool:
         """Whether the standard error of the speed is at most this share of it, by enough steps and time."""

@@ -115,9 +115,8 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
     )
     rate, schedule = _recipe(spec, given, count)
     saved = spec.lifecycle
-    if (
-        saved.resume_or_start and spec.num_batches is not None
-    ):  # a job that is started again ends where it should
+    if saved.resume_or_start and spec.num_batches is not None:
+        # A job that is started again ends at the same step.
         saved = msgspec.structs.replace(saved, until=spec.num_warmup_batches + spec.num_batches)
     spec = msgspec.structs.replace(
         spec,

@@ -192,7 +192,8 @@ class EventRecord:
 class Record(EventRecord):
     """The record of a run by workers.
 
-    `has_steps`: a step was recorded. `resumed`: steps of the checkpoint that training begins at. `phase`: the latest that the worker has begun. `failure`: the first one.
+    `has_steps`: a step was recorded. `resumed`: steps of the checkpoint that training begins at.
+    `phase`: the latest that the worker has begun. `failure`: the first one.
     """
 
     def __init__(

@@ -2,13 +2,17 @@
 
     python -m tests.benchmarks.bench_verdicts --even 1000 --runs 20
 
-Printed: a table of cards that lose 5 or 10 % in every step, by noise and length of the run (how many are named,
-how many bounds are below the loss, how far the loss is off on average, and what the runs exclude of the other
-cards); cards that stall in one of 100 to 500 steps; a table of cards that lose 5 % of the time in some of their
-steps (how many are named, other cards that are, and how far the share of slow steps, their size and the loss
-are off at most); even CPU devices beside a program that takes its time from one of them; false alarms in even
-runs of 60 to 700 steps on 2 to 64 GPUs, by kind of noise. How late a slow card is reported: `bench_live`; causes:
-`bench_drills`.
+It prints these tables:
+
+- cards that lose 5 or 10% in every step, by noise and length of the run: how many are reported, how many
+  bounds are below the loss, how far the loss is off on average, and what the runs exclude of the other cards
+- cards that stall in one of 100 to 500 steps
+- cards that lose 5% of the time in some of their steps: how many are reported, other cards that are, and how
+  far the share of slow steps, their size and the loss are off at most
+- even CPU devices beside a program that takes the time of one of them
+- false alarms in even runs of 60 to 700 steps on 2 to 64 GPUs, by kind of noise
+
+`bench_live` measures how late a slow card is reported, `bench_drills` the causes.
 """
 
 import argparse
@@ -119,7 +123,8 @@ def recall(runs: int, seed: int) -> None:
                 count = len(bounds) + without
                 print(
                     f"| {percent:g} % | {name} | {steps} | {named} of {runs} | {others} | {below} "
-                    f"| {sum(off) / len(off):.1f} | {100 * even / count:.0f} % | {100 - 100 * without / count:.0f} % "
+                    f"| {sum(off) / len(off):.1f} | {100 * even / count:.0f} % "
+                    f"| {100 - 100 * without / count:.0f} % "
                     f"| {median(bounds) if bounds else math.nan:.1f} |",
                     flush=True,
                 )

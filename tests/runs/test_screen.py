@@ -231,7 +231,7 @@ def test_rounds_that_differ_much_leave_it_open() -> None:
     )
     unsure = by_number(device_rows({0: "A", 1: "A"}, noisy))[1]
     assert unsure.word == "cannot tell"
-    assert re.search(r"judged: [\d.]+% faster to [\d.]+% slower than GPU 0; more rounds", unsure.says)
+    assert re.fullmatch(r"GPU 1 is at most [\d.]+% slower than GPU 0 \(97\.5% confidence\)", unsure.says)
 
 
 def test_a_gpu_that_became_slower_than_in_the_last_screen_is_named() -> None:

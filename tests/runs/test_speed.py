@@ -28,7 +28,7 @@ def test_the_five_figures_of_four_steps() -> None:
     reported = there(running.throughput())
     assert reported.mean == pytest.approx(16 / 2.25)
     # Speeds' mean 9, squared deviations 49 + 1 + 1 + 25 = 76; sqrt(76 / 4) / sqrt(4).
-    assert reported.uncertainty == pytest.approx((76 / 4) ** 0.5 / 2)
+    assert running.uncertainty_of_independent_steps() == pytest.approx((76 / 4) ** 0.5 / 2)
     # Median 8; deviations 8, 0, 0, 4: their median is 2.
     assert reported.median == 8
     assert reported.jitter == pytest.approx(1.4826 * 2)
@@ -44,9 +44,23 @@ def test_running_figures_are_those_of_all_speeds_at_once() -> None:
         running.add(step(number, [(0, 1)], seconds=took))
     speeds = [8 / took for took in seconds]
     assert running.mean == pytest.approx(8 / fmean(seconds))
-    assert running.uncertainty == pytest.approx(pstdev(speeds) / 200**0.5)
+    assert running.uncertainty_of_independent_steps() == pytest.approx(pstdev(speeds) / 200**0.5)
     middle = median(speeds)
     assert running.jitter() == pytest.approx(1.4826 * median(abs(speed - middle) for speed in speeds))
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.8])
+def test_the_speeds_of_repeated_runs_lie_within_what_each_run_prints(memory: float) -> None:
+    rng = random.Random(9)
+    speeds = []
+    for _ in range(200):
+        running, noise = RunningThroughput(), 0.0
+        for number in range(1, 201):
+            noise = memory * noise + (1 - memory**2) ** 0.5 * rng.gauss(0, 0.1)
+            running.add(step(number, [(0, 1)], seconds=2 + noise))
+        speeds.append(there(running.throughput()))
+    within = sum(abs(speed.mean - 4) <= speed.margin for speed in speeds)
+    assert 180 <= within <= 200
 
 
 def test_the_warm_up_counts_neither_as_images_nor_as_time() -> None:

@@ -198,7 +198,11 @@ def _at_most_slower(of: Sequence[tuple[Device, Verdict]], *, others: bool) -> st
     names = _names([device for device, _ in of])
     bounds = [one.percent_under_high for _, one in of if one.percent_under_high is not None]
     if not bounds:
-        return f"{names if others else 'Devices'} not compared"
+        return (
+            f"{names} {'was' if len(of) == 1 else 'were'} not compared"
+            if others
+            else "No device was compared"
+        )
     bound = f"{at_most(max(*bounds, 0.1))}% slower than its peers ({100 * CONFIDENCE:g}% confidence)"
     if not others:
         return f"No device is more than {bound}"
@@ -221,7 +225,8 @@ def _excluded(result: Result, compared: Sequence[tuple[Device, Verdict]], *, oth
     if others and all(_is_ahead(verdict) for _, verdict in compared):
         return f"{_names([device for device, _ in compared])}: not slower than the others."
     looking = [
-        f"{short_name_of(device)} was {percent(under)}% slower than its peers in these steps, which is not proven. "
+        f"{short_name_of(device)} was {percent(under)}% slower than its peers in these steps, "
+        "which is not proven. "
         for device, verdict in compared
         if (under := verdict.percent_under or 0.0) > SLOW_PERCENT
     ]

@@ -96,7 +96,8 @@ class TfCnnLog:
             return []
         running = self._running
         mean, loss = running.mean or 0.0, math.nan if step.loss is None else step.loss
-        speed = f"images/sec: {mean:.1f} +/- {running.uncertainty:.1f} (jitter = {running.jitter():.1f})"
+        uncertainty, jitter = running.uncertainty_of_independent_steps(), running.jitter()
+        speed = f"images/sec: {mean:.1f} +/- {uncertainty:.1f} (jitter = {jitter:.1f})"
         return [f"{step.step}\t{speed}\t{loss:.3f}"]
 
     def _end(self, event: RunFinished) -> list[str]:

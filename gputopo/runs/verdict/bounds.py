@@ -1,9 +1,9 @@
 """Confidence bounds of the mean of a noisy, perhaps correlated series, and of a slope.
 
 The error of a mean follows from the means of batches of successive values, by Student's t (B. Schmeiser,
-Batch size effects in the analysis of simulation output, Operations Research 30(3), 1982). If batches are still
-correlated, n of them count as n (1 - r) / (1 + r), where r is the correlation of neighbours (G. V. Bayley and
-J. M. Hammersley, The "effective" number of independent observations in an autocorrelated time series,
+Batch size effects in the analysis of simulation output, Operations Research 30(3), 1982). If batches are
+still correlated, n of them count as n (1 - r) / (1 + r), and r is the correlation of neighbours (G. V. Bayley
+and J. M. Hammersley, The "effective" number of independent observations in an autocorrelated time series,
 Supplement to the Journal of the Royal Statistical Society 8(2), 1946).
 
 A slope is the median of the slopes of all pairs of blocks that lie far apart (P. K. Sen, Estimates of the
@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import msgspec
 
-# Batches of a series at most. Not measured; chosen because at the chances that verdicts ask for, Student's t of
-# 60 is within 10% of the normal distribution, and longer batches show noise that lasts for longer.
+# Batches of a series at most. Not measured; chosen because Student's t of 60 is within 10% of the normal
+# distribution at the chances of verdicts, and longer batches show noise that lasts for longer.
 MAX_BATCHES = 60
 # In the typical step, a value beyond so many deviations from the median counts as just there. By simulation:
 # bursts and stalls of other devices hide a loss of 5% for less time than with 3 or 4.

@@ -9,7 +9,7 @@ import math
 from bisect import bisect, bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from statistics import fmean, median
+from statistics import fmean
 
 import msgspec
 
@@ -69,7 +69,7 @@ def lost_bounds(
     alike = _chance_of_as_many(len(starts), [*map(len, of_others)])
     cycles = [fmean(values[begin:end]) for begin, end in pairwise(starts)]
     # On this device alone and as regular: both together are not by chance.
-    again = mean_bounds(cycles, min(chance / alike, 0.5))
+    again = mean_bounds(cycles, chance / alike if alike > 2 * chance else 0.5)
     noise = mean_bounds([level if value > limit else value for value in values], chance)
     if again is None or again.low <= 0 or noise is None:
         return plain

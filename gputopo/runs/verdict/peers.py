@@ -1,8 +1,8 @@
 """A device against its peers: whether it is slow, equal, or slower by a bound at most. Pure.
 
 Slow: the lower bound of the difference is above `SLOW_PERCENT`, in the typical step or in the mean of all
-steps. Equal: the upper bounds of both are at most `EVEN_PERCENT`. Else the upper bound is the answer. A device
-that is slow in a part of the run, or in single steps, is called so.
+steps. Equal: the upper bounds of both are at most `EVEN_PERCENT`. Else the upper bound is the answer. If a
+device is slow in a part of the run, or in single steps, the verdict says so.
 """
 
 import math

@@ -63,7 +63,7 @@ def test_each_row_has_the_clocks_of_its_own_host_as_shares_of_their_own_maxima(r
 def test_the_report_names_hosts_and_no_task_of_tensorflow(run: list[Event]) -> None:
     words = " ".join(document_text(run_document(summarise(run)), 120).split())
     assert "/job:" not in words
-    assert "images/sec ± 5.46: alexnet on 2 GPUs of 2 hosts, parameter_server, variables on n1 GPU 0" in words
+    assert ": alexnet on 2 GPUs of 2 hosts, parameter_server, variables on n1 GPU 0" in words
     assert "ops 200 on n1 GPU 0, 200 on n2 GPU 0" in words
     for name in ("n1 GPU 0", "n2 GPU 0"):
         assert f"{name} GTX 1070" in words

@@ -106,7 +106,9 @@ def test_the_failure_and_the_verdict_come_first_and_the_versions_last() -> None:
 def test_without_all_figures_the_report_is_the_speed_the_verdict_the_devices_and_the_loss() -> None:
     lines = document_text(run_document(gpu_result(2), verbose=False), 120).splitlines()
     assert re.fullmatch(r"[\d.]+ images/sec ± [\d.]+: .* on 2 GPUs, .*", lines[0])
-    assert re.fullmatch(r"No slow device seen; a difference above \d\.\d% is excluded\.", lines[2])
+    assert re.fullmatch(
+        r"No device is more than \d\.\d% slower than its peers \(99\.9% confidence\)\.", lines[2]
+    )
     assert lines[-1].startswith("loss  ")
     assert len(lines) <= 12
     spoilt = msgspec.structs.replace(gpu_result(2), replica_difference=0.5)
@@ -127,10 +129,10 @@ def test_only_what_is_slow_is_red() -> None:
 
 
 def test_an_even_run_states_to_within_what_it_is_even() -> None:
-    assert "No slow device seen; a difference above 1.8% is excluded." in shown(gpu_result(4))
+    assert "No device is more than 1.7% slower than its peers (99.9% confidence)." in shown(gpu_result(4))
     alone = shown(gpu_result(1))
     assert "even" not in alone
-    assert "Cannot tell for GPU 0: one device has no peer." in alone
+    assert "No device was compared: one device has no peer." in alone
 
 
 def test_a_difference_that_is_not_proven_is_shown_as_such_in_table_and_words() -> None:
@@ -138,10 +140,10 @@ def test_a_difference_that_is_not_proven_is_shown_as_such_in_table_and_words() -
     result = summarise(stream(gpu_devices(2), steps))
     assert result.anomalies == ()
     text = " ".join(shown(result).split())
-    assert re.search(r"GPU 1 GTX 1070 .* cannot tell", text)
+    assert re.search(r"GPU 1 GTX 1070 .* at most \d+%", text)
     assert re.search(
-        r"GPU 1 looks \d+% slower; this is not proven; the run is too short to exclude one\. "
-        r"To exclude 5%: --num-batches \d+, about \d",
+        r"GPU 1 was \d+% slower than its peers in these steps, which is not proven\. "
+        r"No device is more than \d+% slower than its peers \(99\.9% confidence\)\.",
         text,
     )
     assert "even" not in text
@@ -164,8 +166,8 @@ def test_a_check_that_left_a_device_out_reports_it() -> None:
     )
     lines = [text for text, _ in verdict_lines(result)]
     assert lines == [
-        "GPU 0, GPU 1: a difference above 2.1% is excluded.",
-        "Cannot tell for GPU 2: no peer of its kind.",
+        "GPU 0, GPU 1: each at most 2.8% slower than its peers (99.9% confidence).",
+        "GPU 2 was not compared: no peer of its kind.",
     ]
 
 

@@ -166,8 +166,8 @@ def test_steps_of_the_warm_up_are_not_looked_at() -> None:
     assert named(judged_steps(cpu_devices(2), [*warmup, *counted])) == []
 
 
-# With chance 2^-n all of n values lie on one side; half of 0.1 % is shared among the comparisons, of the waits
-# only behind the same link. 2 towers: 0.025 % > 2^-12; 8 and 7 waits: 0.0033 % > 2^-15.
+# With chance 2^-n all of n values lie on one side; half of 0.1% is shared among the comparisons, of the
+# waits only behind the same link. 2 towers: 0.025 % > 2^-12; 8 and 7 waits: 0.0033 % > 2^-15.
 @pytest.mark.parametrize(("towers", "needed"), [(2, 12), (8, 15)])
 def test_too_few_steps_give_a_bound_and_accuse_nobody_and_40_are_enough_when_it_is_plain(
     towers: int, needed: int
