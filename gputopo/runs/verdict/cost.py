@@ -53,10 +53,11 @@ def _together(step: KeptStep, peers: Peers, allowance: Callable[[int, int], floa
     ends: list[tuple[float, float]] = [(0.0, 0.0)]  # of the towers: as recorded, and replayed
     for tower, mark in sorted(step.marks.items(), key=lambda one: one[1].start_s):
         # Towers that share cores run one after another: what starts after the end of one waited for it.
-        before, replayed = max(end for end in ends if end[0] <= max(mark.start_s, 0.0))
-        start = mark.start_s - (before - replayed)
+        recorded_end, replayed_end = max(end for end in ends if end[0] <= max(mark.start_s, 0.0))
+        start = mark.start_s - (recorded_end - replayed_end)
         ends.append((mark.start_s + _busy(mark), start + _as_peer(step, tower, peers, allowance)))
-    recorded, replayed = map(max, zip(*ends, strict=True))
+    recorded = max(as_recorded for as_recorded, _ in ends)
+    replayed = max(as_replayed for _, as_replayed in ends)
     return min(step.seconds, replayed + max(0.0, step.seconds - recorded))
 
 

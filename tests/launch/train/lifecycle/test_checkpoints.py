@@ -49,10 +49,16 @@ def case(mode: str, optimizer: str) -> Fields:
 
 
 def whole_and_rest(folder: Path, mode: str, optimizer: str) -> list[Fields]:
+    """The rest has its own number of steps, or, with Adam, the number of all steps and where it ends."""
     fields = case(mode, optimizer)
+    is_requeued = optimizer == "adam"
     name = f"{mode}-{optimizer}"
     whole = {"checkpoints": str(folder / name), "checkpoint_steps": PART}
-    rest = {"checkpoints": str(folder / f"{name}-rest"), "resume": True}
+    rest = {
+        "checkpoints": str(folder / f"{name}-rest"),
+        "resume": True,
+        "until": STEPS if is_requeued else None,
+    }
     return [
         {
             "name": f"{name}-whole",
@@ -66,8 +72,8 @@ def whole_and_rest(folder: Path, mode: str, optimizer: str) -> list[Fields]:
             **fields,
             "lifecycle": rest,
             "from_checkpoint": str(folder / name / f"checkpoint-{PART:08}.npz"),
-            "num_warmup_batches": 1,
-            "num_batches": STEPS - PART - 1,
+            "num_warmup_batches": 2 if is_requeued else 1,
+            "num_batches": STEPS - 2 if is_requeued else STEPS - PART - 1,
         },
     ]
 
@@ -132,6 +138,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Ran]]
         other("many", kept, num_batches=9, **every),  # saved at 2, 4, 6, 8 and 9
         other("classes", kept, model={"classes": 5}),
         other("filters", kept, model={"filters": 6}),
+        other("ended", kept, num_batches=9, lifecycle={"until": 9}),
         other("carried", relaxed, **MODES["replicated"], lifecycle={"resume": False}),
         other("full", relaxed, disk_bytes=3000, num_batches=4, lifecycle={"checkpoint_steps": 2}),
         other("carries", relaxed, **MODES["relaxed"]),
@@ -153,6 +160,13 @@ def test_every_so_many_steps_and_the_end_are_saved_and_the_oldest_go(
     assert all(one.bytes > 0 for one in saved)
     names = sorted(path.name for path in (folder / "kept").iterdir())
     assert names == ["checkpoint-00000008.npz", "checkpoint-00000009.npz"]
+
+
+def test_a_job_whose_checkpoint_has_all_its_steps_takes_none(odd: tuple[Path, dict[str, Ran]]) -> None:
+    ended = odd[1]["ended"]
+    assert ended.error is None
+    assert ended.reported(Step) == []
+    assert any("all 9 steps" in notice.says for notice in ended.reported(Noticed))
 
 
 def test_a_checkpoint_of_another_model_is_refused_by_name(
