@@ -27,7 +27,7 @@ def _of(devices: Sequence[Device], rank: int) -> list[int]:
 
 
 def _even(dice: Dice) -> Drill:
-    return Drill(_box(dice, _hosts(dice)), says="No slow device seen" if not dice.thrown else "")
+    return Drill(_box(dice, _hosts(dice)), says="No device is more than" if not dice.thrown else "")
 
 
 def _even_hosts_of_noise(dice: Dice) -> Drill:
