@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,11 +86,22 @@ def test_the_alert_rules_ask_for_metrics_that_there_are() -> None:
     assert all(f'"{name.removeprefix("gputopo_")}"' in source for name in of_runs)
 
 
-@pytest.mark.parametrize("name", [name for name in integrations.FILES if name.endswith(".sh")])
-def test_shellcheck_finds_nothing(name: str, tmp_path: Path) -> None:
-    found = shutil.which("shellcheck")
+@pytest.mark.parametrize(
+    ("checker", "name"),
+    [
+        (["shellcheck"], "slurm-prolog.sh"),
+        (["shellcheck"], "check_gputopo.sh"),
+        (["promtool", "check", "rules"], "prometheus-rules.yml"),
+        (["hadolint"], "Dockerfile"),
+    ],
+)
+def test_the_checker_of_its_language_finds_nothing(checker: list[str], name: str, tmp_path: Path) -> None:
+    own = Path(sys.executable).with_name(checker[0])
+    found = str(own) if own.exists() else shutil.which(checker[0])
     if found is None:
-        pytest.skip("there is no shellcheck here")
+        pytest.skip(f"there is no {checker[0]} here")
     (tmp_path / name).write_text(integrations.read(name))
-    done = subprocess.run([found, str(tmp_path / name)], capture_output=True, text=True, timeout=60)
-    assert done.stdout == ""
+    done = subprocess.run(
+        [found, *checker[1:], str(tmp_path / name)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
