@@ -22,6 +22,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,7 +146,10 @@ def made_with_workers(
         raise UsageError("TensorFlow has made its devices already", FIRST) from error
     for line in lines_of_workers(target, claim, says):
         print(line, file=sys.stderr)
-    return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    return _warning_at_scope(
+        made, keras_warnings(_keras_version(), len(target.plan.choice.gpus) or 1, workers=claim.size)
+    )
 
 
 def lines_of_workers(target: Target, claim: starters.RankClaim, says: str | None = None) -> tuple[str, str]:
@@ -313,7 +317,52 @@ def _made(target: Target, model: Sized) -> "tf.distribute.Strategy":
         return tf.distribute.OneDeviceStrategy(devices[0])
     server = ps_device(choice, backend)
     operation = getattr(tf.distribute, _OPERATIONS[found.reduction])
-    return tf.distribute.MirroredStrategy(devices, operation() if server is None else operation(server))
+    made = tf.distribute.MirroredStrategy(devices, operation() if server is None else operation(server))
+    return _warning_at_scope(made, keras_warnings(_keras_version(), count))
+
+
+def keras_warnings(version: str | None, devices: int, *, workers: int = 1) -> tuple[str, ...]:
+    """Return what fails in Keras 3 under a strategy of several devices, a line each.
+
+    Seen with TensorFlow 2.21 and Keras 3.15; tf-keras has none of these faults. `version`: of the Keras that
+    TensorFlow uses. `devices`: of one worker.
+    """
+    if version is None or not version.startswith("3."):
+        return ()
+    found = []
+    if workers > 1:
+        found.append(
+            f"with {workers} workers, fit, evaluate and predict of Keras {version} fail: write a loop"
+        )
+    if devices > 1:
+        found += [
+            f"on {devices} devices, Keras {version} fails with jit_compile or gradient_accumulation_steps",
+            f"on {devices} devices, choose a batch size that {devices} divides, and drop a shorter last "
+            "batch (drop_remainder=True): fit fails on fewer examples than devices, or its loss is NaN",
+        ]
+    return tuple(found)
+
+
+def _keras_version() -> str | None:
+    """Return the version of the Keras that `tf.keras` is; None: tf-keras, or none is installed."""
+    if os.environ.get("TF_USE_LEGACY_KERAS", "") in ("1", "true", "True"):
+        return None
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version("keras")
+    return None
+
+
+def _warning_at_scope(made: "tf.distribute.Strategy", warnings: Sequence[str]) -> "tf.distribute.Strategy":
+    """Print warnings when the first scope is entered: a strategy that is used without one needs none."""
+    scope, left = made.scope, list(warnings)
+
+    def scope_after_warnings() -> Any:
+        while left:
+            print(f"gputopo: {left.pop(0)}", file=sys.stderr)
+        return scope()
+
+    made.scope = scope_after_warnings
+    return made
 
 
 def _set_up(tf: Any, target: Target, count: int) -> None:

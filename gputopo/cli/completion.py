@@ -10,11 +10,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
-from gputopo.cli.printing import emit
+from gputopo.cli.printing import emit, is_terminal, to_stderr
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Declared, shown
 
 Shell = Literal["bash", "zsh", "fish"]
+_INSTALL: Mapping[Shell, str] = {
+    "bash": "echo 'eval \"$(gputopo completion bash)\"' >> ~/.bashrc",
+    "zsh": "echo 'eval \"$(gputopo completion zsh)\"' >> ~/.zshrc",
+    "fish": "gputopo completion fish > ~/.config/fish/completions/gputopo.fish",
+}
 _TYPED = re.compile(r"[a-z0-9][a-z0-9_.:-]*")  # what of a placeholder such as `gpu:N|gpu:spread` is typed so
 
 
@@ -23,12 +28,14 @@ def completion(
 ) -> int:
     """Print the script that completes commands, options and their values by the Tab key.
 
-    A line in ~/.bashrc or ~/.zshrc loads it: eval "$(gputopo completion)". In config.fish: gputopo
-    completion | source
+    On a terminal the command that installs it follows.
 
     Exit codes: 0 fine; 2 an unknown shell.
     """
-    emit(Path(__file__).with_suffix(f".{shell or _own_shell(os.environ)}").read_text(encoding="utf-8"))
+    shell = shell or _own_shell(os.environ)
+    emit(Path(__file__).with_suffix(f".{shell}").read_text(encoding="utf-8"))
+    if is_terminal():
+        to_stderr(f"\nTo install it, type:\n  {_INSTALL[shell]}\n")
     return 0
 
 
@@ -93,7 +100,7 @@ def _words(one: Declared) -> tuple[str, ...]:
         from gputopo.launch.spec.names import Kind
 
         return get_args(Kind)
-    if one.option.flag == "TOPIC":
+    if one.option.flag == "[TOPIC...]":
         from gputopo import pages
 
         return tuple(topic for topic in pages.topics() if " " not in topic)

@@ -1,27 +1,67 @@
 """`gputopo explain`: reference pages, findings, models, options; `gputopo models`: the models to train."""
 
-from gputopo import pages
+import os
+import shutil
+
+from gputopo import integrations, pages
 from gputopo.cli.printing import emit, is_terminal
 from gputopo.values.errors import UsageError
 from gputopo.values.option import nearest, shown
 
+_SCHEMA, _INTEGRATIONS = "schema", "integrations"
 
-def explain(
-    topic: str | None = None,
-) -> None:
+
+def explain(topic: tuple[str, ...] = (), *, search: str | None = None) -> None:
     """Show a reference page, or explain a finding, an Xid (79), a model, a reduction or an option.
 
     Exit codes: 0 fine; 2 unknown topic.
     """
-    if topic is None:
+    if search is not None:
+        _search(search)
+    elif not topic:
         emit(_pages())
-        return
+    elif topic[0] == _SCHEMA:
+        _schema(" ".join(topic[1:]))
+    elif topic[0] == _INTEGRATIONS and len(topic) > 1:
+        _file(" ".join(topic[1:]))
+    else:
+        _topic(" ".join(topic))
+
+
+def _topic(topic: str) -> None:
     found = pages.explain(topic)
     if found is None:
         near = nearest(topic.lstrip("-"), pages.topics())
         hint = f"did you mean gputopo explain {near[0]}?" if near else "gputopo explain lists the pages"
         raise UsageError(f"there is no page, finding, Xid, model or option {shown(topic)}", hint)
     _show(found)
+
+
+def _search(word: str) -> None:
+    """Print the lines of all pages that contain a word, under the pages' names."""
+    found = pages.search(word)
+    if not found:
+        raise UsageError(f"no page contains {shown(word)}", "gputopo explain lists the pages")
+    _show("\n".join(f"## {page}\n\n" + "\n".join(lines) + "\n" for page, lines in found.items()))
+
+
+def _schema(name: str) -> None:
+    """Print the JSON Schema of a document, or the names of all documents."""
+    from gputopo.cli import schemas
+
+    if name:
+        from gputopo.values.schema import encode_pretty
+
+        emit(encode_pretty(schemas.json_schema(name)))
+    else:
+        emit(schemas.listed())
+
+
+def _file(name: str) -> None:
+    """Print a file that an administrator copies."""
+    if name not in integrations.FILES:
+        raise UsageError(f"there is no file {shown(name)}", f"the files: {', '.join(integrations.FILES)}")
+    emit(integrations.read(name))
 
 
 _LISTED = ("name", "input_shape", "parameters", "parameter_bytes", "multiply_accumulates")
@@ -50,8 +90,11 @@ def models(*, as_json: bool = False) -> None:
 def _pages() -> str:
     width = max(map(len, pages.PAGES))
     listed = "".join(f"{name:{width}}  {pages.title(name).partition(': ')[2]}\n" for name in pages.PAGES)
-    also = "a finding (pcie.slot_narrow), an Xid (79), a model (alexnet), a reduction, an option (--ps)"
-    return f"{listed}\nAlso: {also}.\n"
+    also = (
+        "a finding (pcie.slot_narrow), an Xid (79), a model (alexnet), a reduction, an option (--ps), "
+        "schema (of the JSON)"
+    )
+    return f"{listed}\nAlso: {also}. --search WORD looks in all pages.\n"
 
 
 def _show(markdown: str) -> None:
@@ -61,4 +104,11 @@ def _show(markdown: str) -> None:
         return
     from gputopo.report.reference import page_text
 
-    emit(page_text(markdown))
+    text = page_text(markdown)
+    if text.count("\n") < shutil.get_terminal_size().lines:
+        emit(text)
+        return
+    import pydoc  # its pager is $PAGER, else less
+
+    os.environ.setdefault("LESS", "FRX")  # as git does: colours pass, a short page does not stay
+    pydoc.pager(text)

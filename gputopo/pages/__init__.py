@@ -1,8 +1,8 @@
 """Reference pages in Markdown, and where a topic is explained in them.
 
-A topic is a page (`bandwidth`), the heading of a section (`pcie.slot_narrow`) or the first cell of a
-table's row (`alexnet`; `Xid 79`, for which `79` does too; `--batch-size`, for which `batch-size` does). The
-pages that follow from the code are written by `python -m tests.pages.generate`.
+A topic is a page (`bandwidth`), the heading of a section (`pcie.slot_narrow`) or the first cell of a table's
+row (`alexnet`; `Xid 79`, for which `79` does too; `--batch-size`, for which `batch-size` does). Case, dashes
+and underscores do not matter. `python -m tests.pages.generate` writes the pages that follow from the code.
 """
 
 import re
@@ -30,6 +30,8 @@ PAGES = (
     "formats",
     "files",
     "numbers",
+    "python",
+    "integrations",
     "contributing",
 )
 
@@ -54,11 +56,29 @@ def explain(topic: str) -> str | None:
         return read(topic)
     if code := _CODE.fullmatch(topic):
         topic = _written(code)
+    return _explained(topic) or next(
+        (_explained(known) for known in topics() if _folded(known) == _folded(topic)), None
+    )
+
+
+def _explained(topic: str) -> str | None:
+    if topic in PAGES:
+        return read(topic)
     both = [(name, text) for name in (topic, f"--{topic}") for text in map(read, PAGES) if name in text]
     for found in (_sections, _rows):
         if texts := dict.fromkeys(explained for name, text in both for explained in found(text, name)):
             return "\n".join(texts)
     return None
+
+
+def search(word: str) -> dict[str, list[str]]:
+    """Return the lines that contain a word, whatever its case, by page; lines of code and tables included."""
+    found: dict[str, list[str]] = {}
+    for page in PAGES:
+        lines = [line for line in read(page).splitlines() if word.casefold() in line.casefold()]
+        if lines:
+            found[page] = lines
+    return found
 
 
 def topics() -> list[str]:
@@ -103,6 +123,11 @@ def _quoted(row: str) -> list[str]:
 def _written(code: re.Match[str]) -> str:
     """Return an error code as the pages have it: `Xid 79`, `SXid 20034`."""
     return f"{code['switch'].upper()}Xid {code['number']}"
+
+
+def _folded(topic: str) -> str:
+    """Return a topic without what people type in several ways: case, dashes, underscores and blanks."""
+    return re.sub(r"[-_ ]", "", topic).casefold()
 
 
 def _plain(heading: str) -> str:

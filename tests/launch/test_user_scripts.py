@@ -222,7 +222,36 @@ def test_a_script_in_the_shape_of_a_guide_trains(script: str, printed: str, tmp_
     done = run_program("-c", "import runpy, sys; runpy.run_path(sys.argv[1])", str(file))
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines() == [printed]
-    assert [line.split()[1] for line in done.stderr.splitlines() if line.startswith("gputopo: ")] == [
-        "OneDeviceStrategy" if printed.startswith("1") else "MirroredStrategy",
-        "why:",
-    ] * (2 if "(2, 6)" in printed else 1)
+    one_device, several = ["OneDeviceStrategy", "why:"], ["MirroredStrategy", "why:", "on", "on"]
+    assert [line.split()[1] for line in done.stderr.splitlines() if line.startswith("gputopo: ")] == (
+        one_device if printed.startswith("1") else several * (2 if "(2, 6)" in printed else 1)
+    )
+
+
+FAILS = """
+strategy = gputopo.launch.strategy(num_gpus=2)
+with strategy.scope():
+    model = build()
+    optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps={steps})
+    model.compile(optimizer, entropy, jit_compile={jit})
+fitted = model.fit(images[:{examples}], labels[:{examples}], batch_size=4, epochs=2, verbose=0)
+print([bool(np.isfinite(loss)) for loss in fitted.history["loss"]])
+"""
+
+
+@pytest.mark.parametrize(
+    ("steps", "jit", "examples", "warning"),
+    [
+        (2, False, 12, "fails with jit_compile or gradient_accumulation_steps"),
+        (None, True, 12, "fails with jit_compile or gradient_accumulation_steps"),
+        (None, False, 9, "fit fails on fewer examples than devices, or its loss is NaN"),
+    ],
+)
+def test_what_breaks_under_the_strategy_is_what_the_scope_warns_of(
+    steps: int | None, jit: bool, examples: int, warning: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "script.py"
+    file.write_text(_BEGIN + FAILS.format(steps=steps, jit=jit, examples=examples))
+    done = run_program("-c", "import runpy, sys; runpy.run_path(sys.argv[1])", str(file))
+    assert warning in done.stderr
+    assert done.returncode != 0 or "False" in done.stdout

@@ -16,6 +16,7 @@ from gputopo.launch.user_strategy import (
     HIERARCHICAL,
     NCCL,
     ONE,
+    keras_warnings,
     lines_of,
     lines_of_workers,
     made_with_workers,
@@ -208,7 +209,7 @@ def test_keras_fits_and_a_loop_of_the_users_own_runs_in_its_scope() -> None:
     assert name == "MirroredStrategy"
     assert losses[1] < losses[0]
     lines = [line for line in done.stderr.splitlines() if line.startswith("gputopo: ")]
-    assert len(lines) == 2
+    assert len(lines) == 4  # the choice, why, and what fails in Keras 3
     assert "logical CPU device" in lines[0]
 
 
@@ -305,3 +306,21 @@ def test_alone_it_claims_its_gpus_until_its_process_ends_unless_it_shall_not(
         script.stdin.close()
         script.wait()
         assert claimed_by_others(machine(), tmp_path / "claims") == {}
+
+
+@pytest.mark.parametrize(
+    ("version", "devices", "workers", "begins"),
+    [
+        ("3.15.1", 2, 1, ["on 2 devices", "on 2 devices"]),
+        ("3.15.1", 1, 1, []),
+        ("3.15.1", 1, 2, ["with 2 workers"]),
+        ("3.15.1", 4, 2, ["with 2 workers", "on 4 devices", "on 4 devices"]),
+        ("2.15.0", 2, 2, []),
+        (None, 2, 2, []),
+    ],
+)
+def test_the_scope_warns_of_keras_3_on_several_devices_or_workers_alone(
+    version: str | None, devices: int, workers: int, begins: list[str]
+) -> None:
+    warnings = keras_warnings(version, devices, workers=workers)
+    assert [text.partition(",")[0] for text in warnings] == begins

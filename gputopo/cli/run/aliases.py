@@ -124,7 +124,8 @@ def _taken(parts: list[_Part], name: str, value: str | None, flags: frozenset[st
     if name in switches() or (name in flags and (value is None or value.lower() in (*_YES, *_NO))):
         return _switched(parts, name, on=_is_yes(name, value))
     renamed = next(iter(_table().get(name, {}).get("*", ((name,), ""))[0]))
-    return [*parts, _Part(name, (renamed if value is None else f"{renamed}={value}",), name)]
+    given = "" if value is None else f"={value}"
+    return [*parts, _Part(name, (f"{renamed}{given}",), f"{name}{given}")]
 
 
 def _switched(parts: list[_Part], name: str, *, on: bool) -> list[_Part]:

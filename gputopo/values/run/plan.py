@@ -306,6 +306,21 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="g
     line: StepLine | None = None  # the choice's step in time, where it was asked for (`--explain`)
 
     @property
+    def gpus(self) -> tuple[int, ...]:
+        """The chosen GPUs, by index."""
+        return self.choice.gpus
+
+    @property
+    def images_per_sec(self) -> float | None:
+        """The predicted speed of the choice, all GPUs together; None: nothing is predicted."""
+        return self.choice.images_per_sec
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment variables that a launcher sets before TensorFlow loads."""
+        return self.environment
+
+    @property
     def runners_up(self) -> tuple[Candidate, ...]:
         """The candidates that differ from the choice, and from one another."""
         return runners_up(self.choice, self.candidates)

@@ -213,6 +213,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     placed: Placed | None = None  # where a program of the user was seen
 
     @property
+    def images_per_sec(self) -> float | None:
+        """Images per second of all devices together; None: no step was counted."""
+        return None if self.throughput is None else self.throughput.mean
+
+    @property
     def job(self) -> Job:
         """What ran, by its spec."""
         return job_of(self.spec)

@@ -1,0 +1,73 @@
+"""JSON Schemas of the documents that commands print and write: `gputopo explain schema result`."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gputopo.values.errors import UsageError
+from gputopo.values.option import nearest, shown
+from gputopo.values.subject import Subject
+
+
+class JsonDocument(NamedTuple):
+    """A JSON document: the module and the name of its type, and what writes it."""
+
+    module: str
+    type_name: str
+    written_by: str
+
+    @property
+    def type(self) -> Any:
+        """The type of the document; its module is imported now."""
+        return getattr(importlib.import_module(self.module), self.type_name)
+
+
+DOCUMENTS: Mapping[str, JsonDocument] = {
+    "machine": JsonDocument("gputopo.values.machine", "Machine", "inspect --record FILE"),
+    "inspect": JsonDocument("gputopo.findings", "Inspection", "inspect --json"),
+    "watched": JsonDocument("gputopo.cli.watch", "Watched", "inspect --watch --json"),
+    "diff": JsonDocument("gputopo.findings.difference", "Difference", "inspect --diff FILE --json"),
+    "fleet": JsonDocument("gputopo.findings.fleet", "Fleet", "inspect --fleet --json"),
+    "bandwidth": JsonDocument("gputopo.report.bandwidth.parts", "BandwidthReport", "bandwidth --json"),
+    "bandwidth_diff": JsonDocument(
+        "gputopo.findings.measured.difference", "BandwidthDifference", "bandwidth --baseline FILE --json"
+    ),
+    "plan": JsonDocument("gputopo.values.run.plan", "Plan", "plan --json"),
+    "dryrun": JsonDocument("gputopo.cli.run.showing", "DryRun", "run --dry-run --json"),
+    "runspec": JsonDocument("gputopo.launch.spec.run_spec", "RunSpec", "run: spec.json in the run folder"),
+    "event": JsonDocument("gputopo.values.run.events", "Event", "run: a line of events.jsonl"),
+    "result": JsonDocument(
+        "gputopo.values.run.result", "Result", "run --json; result.json in the run folder"
+    ),
+    "repeats": JsonDocument("gputopo.runs.repeats", "Repeats", "run --repeats N --json"),
+    "screen": JsonDocument("gputopo.values.run.several_runs", "Screen", "screen --json"),
+    "sweep": JsonDocument("gputopo.values.run.several_runs", "Sweep", "sweep --json"),
+    "study": JsonDocument("gputopo.measurements.study", "Study", "report --json"),
+    "box": JsonDocument("gputopo.measurements.box", "Box", "report --history --json"),
+}
+
+
+def json_schema(name: str) -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a document. Raises UsageError for an unknown name."""
+    document = DOCUMENTS.get(name)
+    if document is None:
+        near = nearest(name, DOCUMENTS)
+        hint = f"did you mean {near[0]}?" if near else "gputopo explain schema lists the documents"
+        raise UsageError(f"there is no document {shown(name)}", hint)
+    (schema,), parts = msgspec.json.schema_components([document.type], schema_hook=_of_subject)
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": dialect, "title": f"gputopo {name}", **schema, "$defs": parts}
+
+
+def _of_subject(kind: type) -> dict[str, Any]:
+    if kind is Subject:
+        return {"type": "string", "description": "what a finding is about: a GPU, a pair, a link, the host"}
+    raise NotImplementedError(kind)
+
+
+def listed() -> str:
+    """Return the names of all documents with what writes each, one a line."""
+    width = max(map(len, DOCUMENTS))
+    return "".join(f"{name:{width}}  {document.written_by}\n" for name, document in DOCUMENTS.items())

@@ -1,0 +1,28 @@
+#!/bin/sh
+# Slurm prolog: keep a job off a node whose GPUs have errors.
+#
+#   install -m 755 slurm-prolog.sh /etc/slurm/prolog.d/50-gputopo.sh
+#   slurm.conf:  Prolog=/etc/slurm/prolog.d/*
+#                PrologFlags=Alloc          # run it on all nodes of a job before the job starts
+#                PrologEpilogTimeout=120
+#
+# If a prolog fails, Slurm drains the node and puts the job back into the queue.
+# The prolog fails only for a finding of severity error (1) or a broken driver (3).
+# It does not fail if gputopo is missing, does not end in time, or has a bug.
+
+[ -n "${SLURM_JOB_GPUS:-}" ] || exit 0 # a job without GPUs
+
+GPUTOPO=${GPUTOPO:-/opt/gputopo/bin/gputopo}
+[ -x "$GPUTOPO" ] || exit 0
+
+report=$(timeout 90 "$GPUTOPO" inspect --fail-on error 2>&1)
+code=$?
+case $code in
+1 | 3)
+    printf '%s\n' "$report" | logger -t gputopo-prolog
+    # The line after "print" is shown on the stdout of srun.
+    printf 'print gputopo: %s\n' "$(printf '%s\n' "$report" | head -n 1)"
+    exit 1
+    ;;
+esac
+exit 0

@@ -1,0 +1,97 @@
+"""`import gputopo`: the functions of the Python API, beside the commands that they call."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import gputopo
+from gputopo.cli import run_command
+from gputopo.values import schema
+
+ROOT = Path(__file__).parents[2]
+TOUR = Path(__file__).with_name("tour.ipynb")
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUTOPO_HOME", str(tmp_path / "home"))
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
+    capsys.readouterr()
+    run_command([*words, "--json"])
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_help_shows_every_public_name_with_its_parameters() -> None:
+    for name in gputopo.__all__:
+        assert name in dir(gputopo)
+        assert getattr(gputopo, name).__doc__
+
+
+def test_importing_the_package_loads_none_of_its_parts() -> None:
+    code = "import gputopo, sys; print([m for m in sys.modules if m.startswith('gputopo.')])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n"
+
+
+def test_an_inspection_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    found = gputopo.load("7gforce")
+    assert (
+        json.loads(schema.encode(found.machine)) == printed(capsys, "inspect", "--from", "7gforce")["machine"]
+    )
+    assert found.gpus[6].clocks_mhz.memory.max == 5005
+    assert [one.id for one in found.findings if one.severity == "warning"] == ["pcie.slot_narrow"]
+
+
+def test_an_inspection_shows_its_first_line_and_its_table() -> None:
+    found = gputopo.load("7gforce")
+    assert re.match(r"6 . GeForce GTX 1070 \+ 1 . GeForce GTX 1080: 1 fine", repr(found))
+    assert "<td>GeForce GTX 1080</td>" in found._repr_html_()
+
+
+@pytest.mark.parametrize("machine", ["7gforce", "inspection", "machine"])
+def test_a_plan_is_that_of_the_command(machine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    box = gputopo.load("7gforce")
+    of = {"7gforce": "7gforce", "inspection": box, "machine": box.machine}[machine]
+    found = gputopo.plan(of, "alexnet", gpus=[0, 1], prefer_pix=True)
+    words = ["plan", "--from", "7gforce", "--model", "alexnet", "--gpus", "0,1", "--prefer-pix"]
+    choice = msgspec.convert(printed(capsys, *words)["choice"], dict[str, object])
+    assert (found.gpus, found.images_per_sec) == ((0, 1), choice["images_per_sec"])
+    assert found.env["CUDA_VISIBLE_DEVICES"] == "0,1"
+
+
+def test_a_wrong_argument_has_the_two_lines_of_the_command() -> None:
+    with pytest.raises(gputopo.GputopoError) as wrong:
+        gputopo.plan("7gforce", "alexnet", nmu_gpus=2)
+    assert str(wrong.value).splitlines() == [wrong.value.what, wrong.value.hint]
+    assert wrong.value.what == "there is no option '--nmu-gpus'"
+    assert wrong.value.hint.startswith("did you mean --num-gpus?")
+    with pytest.raises(gputopo.GputopoError, match="alexnett"):
+        gputopo.plan("7gforce", "alexnett")
+    with pytest.raises(gputopo.GputopoError, match="name a capture"):
+        gputopo.load()
+
+
+def test_runs_that_are_not_there_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(gputopo.GputopoError, match="there are no measurements"):
+        gputopo.load_runs(tmp_path)
+
+
+@pytest.mark.tensorflow
+def test_the_notebook_shows_a_machine_a_plan_a_run_and_a_strategy(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.api.notebook", str(TOUR)]
+    environment = {"PYTHONPATH": str(ROOT), "GPUTOPO_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    shown = done.stdout.splitlines()
+    assert any("'pcie.slot_narrow'" in line for line in shown)
+    assert any(line.startswith("('complete', ") for line in shown)
+    assert any(line.startswith("[('lenet', ") for line in shown)
+    assert shown[-2] == "there is no option '--nmu-gpus'"

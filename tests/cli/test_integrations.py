@@ -1,0 +1,107 @@
+"""The files that an administrator copies, run as Slurm and Nagios run them."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gputopo import integrations, pages
+from gputopo.report.prometheus import exposition
+from tests.cli.conftest import Call
+
+SAYS = "one Tesla: line one\nline two"
+
+
+def program(folder: Path, code: int) -> Path:
+    """A program in place of gputopo that prints `SAYS` and ends with this code; 4: with 0, then with 1."""
+    file = folder / "gputopo"
+    last = '[ "$2" = --from ] && exit 1; exit 0' if code == 4 else f"exit {code}"
+    file.write_text(f"#!/bin/sh\nprintf '%s\\n' '{SAYS}'\n{last}\n")
+    file.chmod(0o755)
+    return file
+
+
+def ran(script: str, folder: Path, gputopo: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    file = folder / script
+    file.write_text(integrations.read(script))
+    tools = folder / "tools"
+    tools.mkdir()
+    (tools / "logger").write_text("#!/bin/sh\ncat > /dev/null\n")
+    (tools / "logger").chmod(0o755)
+    variables = {"PATH": f"{tools}:/usr/bin:/bin", "GPUTOPO": str(gputopo), **environment}
+    return subprocess.run(["sh", str(file)], env=variables, capture_output=True, text=True, timeout=60)
+
+
+def test_every_file_is_printed_and_is_on_the_page(call: Call) -> None:
+    for name in integrations.FILES:
+        assert call("explain", "integrations", name).out == integrations.read(name)
+        assert f"`{name}`" in pages.read("integrations")
+    assert call("explain", "integrations", "Dockerfil").code == 2
+
+
+@pytest.mark.parametrize(("code", "ends"), [(0, 0), (1, 1), (3, 1), (2, 0), (70, 0)])
+def test_the_prolog_fails_for_faults_of_the_node_alone(code: int, ends: int, tmp_path: Path) -> None:
+    done = ran("slurm-prolog.sh", tmp_path, program(tmp_path, code), SLURM_JOB_GPUS="0,1")
+    assert done.returncode == ends
+    assert done.stdout == ("print gputopo: one Tesla: line one\n" if ends else "")
+
+
+def test_the_prolog_lets_jobs_without_gpus_pass_and_nodes_without_gputopo(tmp_path: Path) -> None:
+    assert ran("slurm-prolog.sh", tmp_path, program(tmp_path, 3)).returncode == 0
+    (tmp_path / "other").mkdir()
+    missing = ran("slurm-prolog.sh", tmp_path / "other", tmp_path / "none", SLURM_JOB_GPUS="0")
+    assert missing.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "ends", "word"),
+    [
+        (0, 0, "OK"),
+        (4, 1, "WARNING"),
+        (1, 2, "CRITICAL"),
+        (3, 2, "CRITICAL"),
+        (2, 3, "UNKNOWN"),
+        (70, 3, "UNKNOWN"),
+    ],
+)
+def test_the_plugin_ends_as_monitoring_plugins_do(code: int, ends: int, word: str, tmp_path: Path) -> None:
+    done = ran("check_gputopo.sh", tmp_path, program(tmp_path, code))
+    assert (done.returncode, done.stdout) == (ends, f"GPUTOPO {word}: one Tesla: line one\n")
+
+
+def test_the_alert_rules_ask_for_metrics_that_there_are() -> None:
+    import re
+
+    from gputopo import load
+    from gputopo.report.run_metrics import RunMetrics
+
+    known = exposition(load("7gforce"))
+    asked = set(re.findall(r"expr:.*?(gputopo_\w+)", integrations.read("prometheus-rules.yml")))
+    assert asked
+    of_runs = {name for name in asked if name.startswith("gputopo_run_")}
+    assert all(f"\n{name}" in known for name in asked - of_runs)
+    source = Path(str(RunMetrics.__module__).replace(".", "/") + ".py").read_text()
+    assert all(f'"{name.removeprefix("gputopo_")}"' in source for name in of_runs)
+
+
+@pytest.mark.parametrize(
+    ("checker", "name"),
+    [
+        (["shellcheck"], "slurm-prolog.sh"),
+        (["shellcheck"], "check_gputopo.sh"),
+        (["promtool", "check", "rules"], "prometheus-rules.yml"),
+        (["hadolint"], "Dockerfile"),
+    ],
+)
+def test_the_checker_of_its_language_finds_nothing(checker: list[str], name: str, tmp_path: Path) -> None:
+    own = Path(sys.executable).with_name(checker[0])
+    found = str(own) if own.exists() else shutil.which(checker[0])
+    if found is None:
+        pytest.skip(f"there is no {checker[0]} here")
+    (tmp_path / name).write_text(integrations.read(name))
+    done = subprocess.run(
+        [found, *checker[1:], str(tmp_path / name)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
