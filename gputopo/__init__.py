@@ -7,49 +7,35 @@
     r = gputopo.run("resnet50", num_gpus=2, num_batches=20)
     s = gputopo.strategy("resnet50", num_gpus=2)        # a tf.distribute strategy for your own script
 
-`gputopo explain python` has all of it.
+`gputopo explain python` has all of it. The types of these names are in `__init__.pyi`.
 """
 
-from typing import TYPE_CHECKING, Any
+import importlib
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
-    from gputopo.api import Inspection, Plan, Result, Runs, inspect, load, load_runs, plan, run
-    from gputopo.launch.user_strategy import strategy
-    from gputopo.values.errors import GputopoError
-
-__all__ = [
-    "GputopoError",
-    "Inspection",
-    "Plan",
-    "Result",
-    "Runs",
-    "__version__",
-    "inspect",
-    "load",
-    "load_runs",
-    "plan",
-    "run",
-    "strategy",
-]
+# The module of each public name. It is loaded when the name is used, so that commands start fast.
+_MODULES = {
+    "GputopoError": "gputopo.values.errors",
+    "Inspection": "gputopo.api",
+    "Plan": "gputopo.api",
+    "Result": "gputopo.api",
+    "Runs": "gputopo.api",
+    "inspect": "gputopo.api",
+    "load": "gputopo.api",
+    "load_runs": "gputopo.api",
+    "plan": "gputopo.api",
+    "run": "gputopo.api",
+    "strategy": "gputopo.launch.user_strategy",
+}
+__all__ = ["__version__", *_MODULES]
 
 
-def __getattr__(name: str) -> Any:
-    """Load what is asked for: a command line that needs none of it starts faster."""
-    if name not in __all__:
+def __getattr__(name: str) -> object:
+    """Load the module of a public name."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'gputopo' has no attribute {name!r}")
-    if name == "strategy":
-        from gputopo.launch.user_strategy import strategy
-
-        return strategy
-    if name == "GputopoError":
-        from gputopo.values.errors import GputopoError
-
-        return GputopoError
-    from gputopo import api
-
-    return getattr(api, name)
+    return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
