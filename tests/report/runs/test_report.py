@@ -129,8 +129,7 @@ def test_only_what_is_slow_is_red() -> None:
 def test_an_even_run_states_to_within_what_it_is_even() -> None:
     assert "No slow device seen; a difference above 1.8% is excluded." in shown(gpu_result(4))
     alone = shown(gpu_result(1))
-    assert "even" not in alone
-    assert "Cannot tell for GPU 0: one device has no peer." in alone
+    assert not re.search("even|verdict|[Cc]annot tell", alone)
 
 
 def test_a_difference_that_is_not_proven_is_shown_as_such_in_table_and_words() -> None:
