@@ -197,6 +197,7 @@ def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
     if found.passed:
         files = f"{found.passed} other file{'s' if found.passed > 1 else ''}"
         to_stderr(f"gputopo: {files} ignored: neither logs of training nor runs\n")
+    unread = (*found.unread, *ours.damaged, *before.unread, *earlier.damaged)
     study = study_of(
         found.measurements,
         title="Training throughput",
@@ -204,7 +205,7 @@ def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
         earlier=before.measurements,
         references=published_measurements(),
         smallest_effect=options.smallest_effect / 100,
-        unread=[UnreadFile(source=name, why=why) for name, why in (*found.unread, *before.unread)],
+        unread=[UnreadFile(source=name, why=why) for name, why in unread],
     )
     if options.baseline:
         _check_compared(study, before.measurements)
