@@ -57,9 +57,11 @@ def _speed(cells: Sequence[Cell]) -> str:
     measured = [cell for cell in without_drills(cells) or cells if cell.images_per_sec is not None]
     if not measured:
         return "No run was measured."
+    if len(units := sorted({cell.of.unit for cell in measured})) > 1:
+        return f"{len(measured)} cells whose speeds count different things: {', '.join(units)}."
     best = max(measured, key=lambda cell: cell.images_per_sec or 0.0)
     runs = len(best.repeats)
-    words = f"{best.of.model} on {gpus_words(best.of)}: {figure(best.images_per_sec)} images/sec"
+    words = f"{best.of.model} on {gpus_words(best.of)}: {figure(best.images_per_sec)} {best.of.unit}/sec"
     if len(measured) > 1:
         return f"The fastest of {len(measured)}: {words}."
     again = "1 run; a second one shows how much runs differ" if runs == 1 else f"{runs} runs"
@@ -74,22 +76,31 @@ def _before(figures: Figures) -> Iterator[str]:
     pooled = figures.pooled_change
     if pooled is not None:
         yield pooled.says
-    slower = [row for row in rows if row.verdict == "slower"]
-    for worse, words in (
-        ([row for row in slower if row.is_regression], ""),
-        ([row for row in slower if not row.is_regression], ", with other software"),
-    ):
-        if worse:
-            most = max(-row.difference_percent for row in worse)
-            yield f"{len(worse)} of {len(rows)} cells slower than before, by up to {most:.0f}%{words}."
-    if not slower:
+    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: (row.verdict != "slower", bool(row.differs))):
+        software = ", with other software" if row.differs else ""
+        groups[row.verdict, software].append(abs(row.difference_percent))
+    for (word, software), percents in groups.items():
+        if word in ("slower", "faster"):
+            many = f"{len(percents)} of {len(rows)} cells {word} than before"
+            yield f"{many}, by up to {max(percents):.0f}%{software}."
+    if not any(word in ("slower", "faster") for word, _ in groups):
         yield f"0 of {len(rows)} cells are shown to be slower than before."
-    hidden = [row.noise_percent for row in rows if row.verdict == "cannot tell"]
+    if spoilt := sum(row.is_spoilt for row in rows):
+        yield f"{spoilt} cannot tell: NOT RELIABLE before. Repeat the earlier runs."
+    hidden = [row.noise_percent for row in rows if row.verdict == "cannot tell" and not row.is_spoilt]
     if hidden:
         yield f"{len(hidden)} cannot tell: changes below {min(hidden):.0f}% do not show. Repeat the cells."
-    measured = sum(cell.images_per_sec is not None and not cell.spoilt for cell in figures.cells)
-    if (new := measured - len(rows)) > 0:
-        yield f"{new} cell{'s have' if new > 1 else ' has'} no earlier run."
+    clean = without_drills(figures.cells)
+    new = sum(cell.images_per_sec is not None and not cell.spoilt for cell in clean) - len(rows)
+    drills = len(figures.cells) - len(clean)
+    for count, noun, words in (
+        (new, "cell", "no earlier run"),
+        (drills, "cell", "a drill and no comparison"),
+        (figures.not_again, "earlier cell", "no figure now"),
+    ):
+        if count:
+            yield f"{count} {noun}{'s have' if count > 1 else ' has'} {words}."
 
 
 def _take(figures: Figures) -> Iterator[str]:

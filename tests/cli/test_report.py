@@ -172,7 +172,7 @@ def test_what_cannot_be_read_is_listed_with_its_reason_beside_the_rest(call: Cal
     runs = tmp_path / "runs"
     good = run_folder(runs / os.fsdecode(b"bad\xff\n<b>"), 1)
     shutil.copytree(good, runs / "copy")
-    (run_folder(runs / "damaged", 3) / "events.jsonl").write_bytes(b"\xff\n")
+    (run_folder(runs / os.fsdecode(b"damaged\xff"), 3) / "events.jsonl").write_bytes(b"\xff\n")
     half = run_folder(runs / "zeros", 1, killed=True) / "events.jsonl"
     half.write_bytes(b"\0" * 4096)
     newer = run_folder(runs / "newer", 1) / "result.json"
@@ -197,7 +197,7 @@ def test_what_cannot_be_read_is_listed_with_its_reason_beside_the_rest(call: Cal
     assert "ended before it began" in alone.why
     shutil.rmtree(good)
     shutil.rmtree(runs / "copy")
-    shutil.rmtree(runs / "damaged")
+    shutil.rmtree(runs / os.fsdecode(b"damaged\xff"))
     done = call("report", runs)
     assert (done.code, len(done.err.splitlines())) == (2, 2)
     assert "gputopo.result/7" in done.err
