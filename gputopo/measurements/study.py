@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, product
 from statistics import median
 from typing import Any
 
@@ -22,7 +22,7 @@ from gputopo.measurements.observations import (
     without_spoilt,
 )
 from gputopo.measurements.ratios import ScalingRow
-from gputopo.measurements.words import device_word, figure, gpus_words, varying
+from gputopo.measurements.words import change, device_word, figure, gpus_words, varying
 from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import Measurement
 
@@ -76,21 +76,20 @@ def _before(figures: Figures) -> Iterator[str]:
     pooled = figures.pooled_change
     if pooled is not None:
         yield pooled.says
-    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for row in sorted(rows, key=lambda row: (row.verdict != "slower", bool(row.differs))):
-        software = ", with other software" if row.differs else ""
-        groups[row.verdict, software].append(abs(row.difference_percent))
-    for (word, software), percents in groups.items():
-        if word in ("slower", "faster"):
-            many = f"{len(percents)} of {len(rows)} cells {word} than before"
-            yield f"{many}, by up to {max(percents):.0f}%{software}."
-    if not any(word in ("slower", "faster") for word, _ in groups):
+    for word, software in product(("slower", "faster"), ("", ", with other software")):
+        some = [row for row in rows if row.verdict == word and bool(row.differs) == bool(software)]
+        if some:
+            most = max(abs(row.difference_percent) for row in some)
+            yield f"{len(some)} of {len(rows)} cells {word} than before, by up to {most:.0f}%{software}."
+    if all(row.verdict in ("even", "cannot tell") for row in rows):
         yield f"0 of {len(rows)} cells are shown to be slower than before."
     if spoilt := sum(row.is_spoilt for row in rows):
         yield f"{spoilt} cannot tell: NOT RELIABLE before. Repeat the earlier runs."
-    hidden = [row.noise_percent for row in rows if row.verdict == "cannot tell" and not row.is_spoilt]
-    if hidden:
-        yield f"{len(hidden)} cannot tell: changes below {min(hidden):.0f}% do not show. Repeat the cells."
+    if hidden := [row for row in rows if row.verdict == "cannot tell" and not row.is_spoilt]:
+        changes = sorted(row.difference_percent for row in hidden)
+        seen = " to ".join(dict.fromkeys(map(change, (changes[0], changes[-1]))))
+        least = min(row.noise_percent for row in hidden)
+        yield f"{len(hidden)} cannot tell ({seen}): changes below {least:.0f}% do not show. Repeat the cells."
     clean = without_drills(figures.cells)
     new = sum(cell.images_per_sec is not None and not cell.spoilt for cell in clean) - len(rows)
     drills = len(figures.cells) - len(clean)

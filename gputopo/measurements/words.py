@@ -114,5 +114,5 @@ def figure(images_per_sec: float | None) -> str:
 
 
 def change(percent: float) -> str:
-    """Return a change in percent with its sign: `+19 %`, `0 %`."""
+    """Return a change in percent with its sign: `+19%`, `0%`."""
     return f"{percent:+.0f}%" if abs(percent) >= 0.5 else "0%"

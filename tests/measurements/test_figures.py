@@ -278,6 +278,7 @@ def test_only_an_earlier_run_of_the_same_version_can_be_a_regression() -> None:
     assert study.headline == "1 of 1 cells slower than before, by up to 15%, with other software."
     assert not against_earlier(now, cells_of([run(100, machine="other")]))
     more = study_of([run(99), run(190, 2)], title="t", earlier=[run(100)])
+    assert more.headline.startswith("0 of 1 cells are shown to be slower than before. 1 cannot tell (-1%): ")
     assert " 1 cell has no earlier run." in more.headline
 
 

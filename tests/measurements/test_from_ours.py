@@ -7,6 +7,7 @@ import pytest
 
 from gputopo.captures.recording import read_bundled
 from gputopo.captures.training_files import read
+from gputopo.measurements.from_ours import of_result
 from gputopo.measurements.run_folders import RunFolders
 from gputopo.measurements.study import study_of
 from gputopo.report.document import Table
@@ -137,6 +138,11 @@ def test_the_short_runs_of_a_screen_are_of_the_machine_of_its_folder(tmp_path: P
     found = read([str(tmp_path)], read_run=folders.run, read_json=folders.document)
     assert len({one.machine for one in found.measurements}) == 1
     assert None not in {one.machine for one in found.measurements}
+
+
+def test_a_measurement_has_the_unit_of_its_run() -> None:
+    result = summarise(stream(cpu_devices(1), InventedRun(1).steps(20)))
+    assert of_result(msgspec.structs.replace(result, unit="examples"), source="x").unit == "examples"
 
 
 def test_one_bad_byte_in_the_events_of_a_run_is_a_line_of_its_own(tmp_path: Path) -> None:

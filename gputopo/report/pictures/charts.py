@@ -30,7 +30,6 @@ _PLOT = 5.0  # inches, two side by side on a page of 1000 pixels
 _NAME = 66  # letters of a line of the legend
 _RUN = 6.5  # inches, of a run: on a screen of 400 pixels its words are still read
 _BREAK_FROM = 0.5  # share of the maximum: an axis whose values are all above it is broken
-_MAX_LABELLED = 12  # happenings with words; the others are lines
 _DATES = 4  # parts of an axis of dates
 _BAR = 10.0  # points that a bar is thick
 _LEFT, _HIGH, _PANEL, _ROW = 0.75, 2.2, 1.8, 0.17  # inches: left of axes, their height, of a panel, of words
@@ -102,10 +101,10 @@ class _Axes:
 
     def happenings(self, happenings: Iterable[Happening], *, with_words: bool = True) -> None:
         """Draw a line at each time, with its words above it."""
-        for at, one in enumerate(happenings):
+        for one in happenings:
             colour = BAD if one.is_fault else FAINT
             place = self.upright(one.seconds, (colour, "2 3"), 1.5 if one.is_fault else 0.8)
-            if with_words and (one.is_fault or at < _MAX_LABELLED):
+            if with_words:
                 anchor: Anchor = "end" if place > self.left + self._size[0] / 2 else "start"
                 turned = 35 if anchor == "end" else -35
                 ink = colour if one.is_fault else INK
