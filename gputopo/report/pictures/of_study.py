@@ -107,7 +107,8 @@ def _clocks(study: Study) -> tuple[Picture, ...]:
 
 
 def _run(run: OneRun, number: int) -> Section:
-    verdicts = [row.verdict.says for row in run.result.devices if row.verdict is not None]
+    rows = run.result.devices if len(run.result.devices) > 1 else ()
+    verdicts = [row.verdict.says for row in rows if row.verdict is not None]
     failure = [] if run.result.failure is None else [run.result.failure.cause]
     says = tuple(dict.fromkeys((*run.result.says, *failure, *verdicts)))
     blocks: list[Block] = [Bullets(says)] if says else []
