@@ -175,14 +175,10 @@ def _from_events(file: Path) -> Result:
 def _damage(events: Path) -> str | None:
     """Return which line of events has a byte that no text has; None: none has, or there are no events."""
     with contextlib.suppress(InputError):
-        data = _bytes(events)
-        bad = data.find(0)
         try:
-            data.decode()
+            _bytes(events).replace(b"\0", b"\xff").decode()
         except UnicodeDecodeError as error:
-            bad = error.start
-        if bad >= 0:
-            line = data.count(b"\n", 0, bad) + 1
+            line = error.object.count(b"\n", 0, error.start) + 1
             return f"{events}, line {line}, is damaged: its run is shown by its result.json, without a chart"
     return None
 

@@ -150,7 +150,6 @@ def scaling_picture(
     drawn = [
         one._replace(points=tuple(point._replace(x=math.log2(point.x)) for point in one.points))
         for one in series
-        if one.points
     ]
     equal = [(math.log2(one), one) for one in counts if ideal and len(counts) > 1]
     xs = [(math.log2(one), f"{one:g}") for one in counts]
@@ -158,7 +157,6 @@ def scaling_picture(
     last = (
         f"{short(one.label)} {number(one.points[-1].value)} at {one.points[-1].x:g}"
         for one in series[:MAX_NAMED]
-        if one.points
     )
     more = f", and {len(drawn) - MAX_NAMED} more" if len(drawn) > MAX_NAMED else ""
     return canvas.picture(name, title, f"{unit} by number of {devices}: {'; '.join(last)}{more}.")

@@ -95,17 +95,13 @@ def test_a_machine_without_gpus_has_no_topology() -> None:
 
 
 def test_a_chart_has_its_labels_and_counts_and_says_its_last_values() -> None:
-    series = [
-        ChartSeries("a <b> $x$", (ChartPoint(1, 1.0), ChartPoint(2, 1.9, 1.8, 2.0))),
-        ChartSeries("empty", ()),
-    ]
+    series = [ChartSeries("a <b> $x$", (ChartPoint(1, 1.0), ChartPoint(2, 1.9, 1.8, 2.0)))]
     picture = scaling_picture("speedup", "Speedup", "speedup", series, ideal=True)
     shown = texts(picture)
     assert {"a <b> $x$", "ideal", "1", "2", "GPUs"} <= set(shown)
-    assert "empty" not in shown
     assert picture is not None
     assert "a <b> $x$ 1.9 at 2" in picture.alt
-    assert scaling_picture("speedup", "Speedup", "speedup", [ChartSeries("empty", ())]) is None
+    assert scaling_picture("speedup", "Speedup", "speedup", []) is None
 
 
 def test_of_many_series_the_first_eight_have_names() -> None:
