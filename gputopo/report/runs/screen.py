@@ -48,8 +48,10 @@ def screen_document(found: Screen) -> Document:
 def _busy(found: Screen) -> list[Styled]:
     """Return that the speeds are not reliable, if the host was busy in some of the runs."""
     busy = [run.busy for run in found.runs if run.busy is not None]
-    runs = units.counted(len(found.runs), "run")
-    return [Styled(f"{NOT_RELIABLE}: in {len(busy)} of {runs} {busy[0]}.", ANOMALY_STYLE)] if busy else []
+    if not busy:
+        return []
+    count = f"{len(busy)} of {units.counted(len(found.runs), 'run')}"
+    return [Styled(f"{NOT_RELIABLE}: {count} on a busy host; in the first, {busy[0]}.", ANOMALY_STYLE)]
 
 
 def _headline(found: Screen, noun: str) -> str:
