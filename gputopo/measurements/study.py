@@ -49,7 +49,8 @@ def _interrupted(cells: Sequence[Cell]) -> Iterator[str]:
     """Yield how much of a sweep has not run yet."""
     statuses = [one.status for cell in cells for one in cell.runs]
     if left := statuses.count("pending"):
-        yield f"Interrupted: {left} of {len(statuses)} cells of a sweep have not run."
+        have = "has" if left == 1 else "have"
+        yield f"Interrupted: {left} of {len(statuses)} cells of a sweep {have} not run."
 
 
 def _speed(cells: Sequence[Cell]) -> str:

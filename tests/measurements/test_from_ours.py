@@ -103,7 +103,7 @@ def test_what_did_not_run_has_the_conditions_of_its_options_and_of_their_default
 
 def test_what_was_not_run_is_no_failure_and_stands_in_the_table_with_its_reason(tmp_path: Path) -> None:
     study = study_of(measured(sweep_folder(tmp_path)).values(), title="t")
-    assert study.headline.startswith("Interrupted: 1 of 8 cells of a sweep have not run.")
+    assert study.headline.startswith("Interrupted: 1 of 8 cells of a sweep has not run.")
     document = study_document(study)
     assert "3 cells of a sweep were not run." in document.summary
     heads = [block.heads for part in document.sections for block in part.blocks if isinstance(block, Table)]

@@ -185,7 +185,7 @@ def _lines(
     canvas = Canvas(wide, above + _HIGH + below)
     values = [point.high or point.value for one in series for point in one.points]
     top = 1.05 * max(*values, *(y for _, y in equal), 1e-9)
-    axes = _Axes(canvas, (_LEFT, above), (wide - _LEFT - 0.15, _HIGH), x_ends, (0.0, top))
+    axes = _Axes(canvas, (_LEFT, above), (wide - _LEFT - 0.4, _HIGH), x_ends, (0.0, top))
     canvas.text((0.1, 0.1), unit)
     axes.grid(xs, _ticks(0.0, top), x_unit)
     axes.curve(equal, _DOTTED, 1.0)
