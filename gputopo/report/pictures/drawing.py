@@ -110,10 +110,10 @@ class Canvas:
         self._parts.append(f"<{tag}{_attributes(**attributes)}>{body}</{tag}>")
 
 
-def short(text: str) -> str:
+def short(text: str, most: int = _MAX_LETTERS) -> str:
     """Return a text for a picture: a name from outside may be of any length, and would leave no room."""
     text = _CONTROL.sub("?", " ".join(text.split()))
-    return text if len(text) <= _MAX_LETTERS else f"{text[: _MAX_LETTERS - 1]}…"
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def number(value: float) -> str:

@@ -12,7 +12,7 @@ from gputopo.report.document import Picture
 from gputopo.report.findings import short_model
 from gputopo.report.layout import plain
 from gputopo.report.machine.tree import Branch, pci_branches
-from gputopo.report.pictures.drawing import BAD, BOX, DASHES, FAINT, GOOD, INK, LINE, WARN, Canvas
+from gputopo.report.pictures.drawing import BAD, BOX, DASHES, FAINT, GOOD, INK, LINE, WARN, Canvas, short
 from gputopo.topology.hops import joined_by_hops, links_by_pair
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Hop, Machine
@@ -105,8 +105,8 @@ def _placed(tops: Sequence[Branch]) -> list[_Node]:
 def _node(branch: Branch, level: int) -> _Node:
     details = [plain(text) for text, _ in branch.details]
     links = [text for text in details if text.startswith(("gen ", "x"))]
-    return _Node([*_folded(plain(branch.name)), *(_cut(link) for link in links[:1])], branch.gpu, level,
-                 any(text.startswith("<-") for text in details))  # fmt: skip
+    lines = [*_folded(plain(branch.name)), *(short(link, _LETTERS) for link in links[:1])]
+    return _Node(lines, branch.gpu, level, any(text.startswith("<-") for text in details))
 
 
 def _by_hops(machine: Machine) -> list[Branch]:
@@ -245,10 +245,6 @@ def _folded(text: str) -> list[str]:
     """Return a name in at most two lines; the number of a GPU stands on the first."""
     if text.startswith("GPU ") and " " in text[4:]:
         number, _, name = text[4:].partition(" ")
-        return [f"GPU {number}", _cut(name)]
+        return [f"GPU {number}", short(name, _LETTERS)]
     first, _, rest = text.partition(", ")
-    return [_cut(first), *([_cut(rest)] if rest else [])]
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…"
+    return [short(first, _LETTERS), *([short(rest, _LETTERS)] if rest else [])]
