@@ -171,16 +171,16 @@ def gpu_words(sample: Sample | None, devices: Sequence[Device] = ()) -> str:
     said = []
     for gpu in sample.gpus:
         words = [names.get((sample.rank, gpu.gpu), f"GPU {gpu.gpu}")]
-        words += [f"{value:g} {unit}" for field, unit in _SHOWN if (value := getattr(gpu, field)) is not None]
+        words += [f"{value:g}{unit}" for field, unit in _SHOWN if (value := getattr(gpu, field)) is not None]
         said.append(" ".join([*words, gpu.pstate or ""]).rstrip())
     return ", ".join(said)
 
 
 _SHOWN = (
     ("gpu_utilization_percent", "% busy"),
-    ("graphics_mhz", "MHz"),
-    ("power_w", "W"),
-    ("temperature_c", "\N{DEGREE SIGN}C"),
+    ("graphics_mhz", " MHz"),
+    ("power_w", " W"),
+    ("temperature_c", " \N{DEGREE SIGN}C"),
 )
 
 

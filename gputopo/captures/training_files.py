@@ -145,7 +145,7 @@ def read(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> Fou
             found += some
     return FoundMeasurements(
         tuple(_encodable(one) for one in found),
-        tuple((encodable(name), encodable(why)) for name, why in unread),
+        tuple(unread),
         passed,
     )
 

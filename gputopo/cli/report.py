@@ -178,7 +178,7 @@ def _write_all(folder: Path, files: Mapping[str, str]) -> None:
 
 def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
     """Return the study of all paths, or of the runs of this user."""
-    from gputopo.captures.training_files import read
+    from gputopo.captures.training_files import encodable, read
     from gputopo.measurements.published import known_machines, published_measurements
     from gputopo.measurements.study import UnreadFile, study_of
     from gputopo.reference.published import SOURCES
@@ -197,6 +197,7 @@ def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
     if found.passed:
         files = f"{found.passed} other file{'s' if found.passed > 1 else ''}"
         to_stderr(f"gputopo: {files} ignored: neither logs of training nor runs\n")
+    unread = (*found.unread, *ours.damaged, *before.unread, *earlier.damaged)
     study = study_of(
         found.measurements,
         title="Training throughput",
@@ -204,7 +205,7 @@ def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
         earlier=before.measurements,
         references=published_measurements(),
         smallest_effect=options.smallest_effect / 100,
-        unread=[UnreadFile(source=name, why=why) for name, why in (*found.unread, *before.unread)],
+        unread=[UnreadFile(source=encodable(name), why=encodable(why)) for name, why in unread],
     )
     if options.baseline:
         _check_compared(study, before.measurements)
@@ -221,7 +222,7 @@ def _check_compared(study: "Study", earlier: "Sequence[Measurement]") -> None:
         cells = study.figures.cells
         why = not_comparable(cells, cells_of(earlier))
         raise InputError(
-            f"0 of {len(cells)} cells compared with --baseline: the runs differ in {why}",
+            f"0 of {len(cells)} cells compared with --baseline: {why}",
             "name runs of the same machine and job, or leave --baseline out",
         )
 

@@ -74,7 +74,7 @@ def watch(
     counted += rising.watched(machine, history)
     found = findings.worst_first([*find_watched(machine, history), *counted])
     if stop is not None:
-        found = (stopped(stop.kind, stop.text), *found)
+        found = (stopped(stop.kind, stop.text, stop.gpus), *found)
     _print_findings(found, shape, reason)
     if stop is not None:
         return ExitCode.HARDWARE

@@ -1,12 +1,23 @@
 """The driver: whether it works, GPUs that do not answer, Xid errors, and what the kernel log shows."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from gputopo.findings.rule import SEVERITIES, Case, Fault, Finding, Severity, check, label, named, rule_of
+from gputopo.findings.rule import (
+    SEVERITIES,
+    Case,
+    Fault,
+    Finding,
+    Rule,
+    Severity,
+    check,
+    label,
+    named,
+    rule_of,
+)
 from gputopo.reference import expectations
 from gputopo.reference.expectations import expected_of
 from gputopo.topology.kernel import (
@@ -104,19 +115,33 @@ def status(machine: Machine) -> Iterator[Fault]:
     elif name in ("hung", "crashed"):
         effect = "programs on its GPUs may hang or fail" if machine.gpus else effect
     detail = _driver_detail(msgspec.structs.replace(driver, status=name), evidence)
+
+    def stopped_at(gpu: int) -> bool:
+        return any(
+            why == name.upper() and fact.startswith(at_gpu(gpu)) for fact, why in machine.missing.items()
+        )
+
     yield rule.fault(
         DRIVER,
         f"{rule.title}{f' ({detail})' if detail else ''}: {effect}",
         evidence,
         "error" if name == driver.status else "warning",
+        remedy=_reset(rule, [label(machine, gpu) for gpu in machine.gpus if stopped_at(gpu.index)]),
         case=_case_in(driver.detail or "", rule.cases) if name == "failed" else None,
     )
 
 
-def stopped(status: str, detail: str) -> Finding:
-    """Return the finding of a driver that hung or crashed during a watch."""
+def stopped(status: str, detail: str, gpus: Iterable[int] = ()) -> Finding:
+    """Return the finding of a driver that hung or crashed during a watch, in a call about these GPUs."""
     rule = DRIVER_STATUS[status]
-    return rule.finding(DRIVER, f"{rule.title} ({detail}): no further samples", {"status": status}, "error")
+    says = f"{rule.title} ({detail}): no further samples"
+    return rule.finding(DRIVER, says, {"status": status}, "error", remedy=_reset(rule, map(str, gpus)))
+
+
+def _reset(rule: Rule, gpus: Iterable[str]) -> str:
+    """Return the remedy with the GPUs to reset: all, if it is not known in whose calls the driver stopped."""
+    which = ",".join(gpus)
+    return rule.remedy.replace(" -i GPU", f" -i {which}" if which else "")
 
 
 @check(DRIVER_STATUS["other_driver"])

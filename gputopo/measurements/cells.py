@@ -22,6 +22,7 @@ CONDITIONS: Mapping[str, str] = {
     "method": "method",
     "version": "version of TensorFlow",
     "task": "task",
+    "unit": "unit of the speed",
     "model": "model",
     "dataset": "data set",
     "data": "data source",
@@ -97,7 +98,8 @@ def value_words(name: str, value: Any) -> str:
         return "XLA" if value else "no XLA"
     if name == "distortions":
         return "distortions" if value else "no distortions"
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return f"{text}/sec" if name == "unit" else text
 
 
 def holds(ratio: float, noise: float) -> bool:

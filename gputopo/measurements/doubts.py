@@ -43,7 +43,7 @@ def _outside(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
         of, known = figures.cells[row.cell].of, row.predicted
         yield Observation(
             id="prediction.outside",
-            says=f"{job_words(of, names)}, {gpus_words(of)}: {figure(row.images_per_sec)} images/sec, "
+            says=f"{job_words(of, names)}, {gpus_words(of)}: {figure(row.images_per_sec)} {of.unit}/sec, "
             f"{known.verdict} than predicted ({figure(known.low)} to {figure(known.high)}).",
             evidence={"predicted": known.images_per_sec, "measured": row.images_per_sec,
                       "outside": len(outside), "of": len(figures.predicted)},
@@ -100,7 +100,7 @@ def _repeats(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
             yield Observation(
                 id="repeats.contradict",
                 says=f"{job_words(cell.of, names)}, {gpus_words(cell.of)}: {len(cell.repeats)} runs, "
-                f"{figure(low)} to {figure(high)} images/sec.",
+                f"{figure(low)} to {figure(high)} {cell.of.unit}/sec.",
                 evidence={"repeats": list(cell.repeats), "sources": list(cell.sources)},
                 cells=(cell.number,),
                 weight=high / low if low else 0.0,
@@ -162,7 +162,7 @@ def _earlier(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
             yield Observation(
                 id="earlier.regression" if row.is_regression else "earlier.changed",
                 says=f"{job_words(of, names)}, {gpus_words(of)}: {abs(row.difference_percent):.1f}% "
-                f"{row.verdict} than {figure(row.reference_images_per_sec)} images/sec in {row.reference} "
+                f"{row.verdict} than {figure(row.reference_images_per_sec)} {of.unit}/sec in {row.reference} "
                 f"(noise {row.noise_percent:.1f}%{also}).",
                 evidence={
                     "difference_percent": round(row.difference_percent, 2),

@@ -3,7 +3,8 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import fmean, median
+from itertools import combinations
+from statistics import fmean
 from typing import Any, Literal
 
 import msgspec
@@ -58,9 +59,10 @@ CONFIDENCE = 0.995
 # freedom. Runs of lenet, resnet20 and alexnet on an idle machine vary by 1.2 to 2.0%; others are busier. The
 # weight is not measured; chosen because eight repeats on a machine tell more of it than this.
 RUN_DEVIATION, RUN_FREEDOM = 0.025, 8
-# The standard deviation over the median absolute deviation of normal values, and how many degrees of freedom
-# that has for each value (P. J. Rousseeuw and C. Croux, Alternatives to the median absolute deviation, 1993).
-_OF_MEDIAN_DEVIATION, _FREEDOM_OF_MEDIAN_DEVIATION = 1.4826, 0.37
+# If the logarithm of the variance is above that of the assumed one by so many standard errors, the assumption
+# does not count: it would make false alarms more frequent. One-sided, 95% of a normal distribution.
+_NOISIER = 1.645
+_MOST_VALUES = 200  # of which `spread` looks at all pairs; they show the deviation to 6%
 
 
 class Against(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +77,7 @@ class Against(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Word
     differs: tuple[str, ...] = ()  # conditions that differ as well
     is_regression: bool = False  # slower than an earlier run with no other difference
+    is_spoilt: bool = False  # the reference supports no verdict
 
 
 class PooledChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +119,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     predicted: tuple[PredictedRow, ...] = ()
     against: tuple[Against, ...] = ()
     pooled_change: PooledChange | None = None  # from earlier runs
+    not_again: int = 0  # earlier cells with a figure whose job has none now
 
 
 def figures_of(
@@ -132,7 +136,11 @@ def figures_of(
     every = cells_of(measurements)
     cells = without_drills(every)
     scalings = scalings_of(cells)
-    before = against_earlier(cells, without_drills(cells_of(earlier)), smallest_effect)
+    then = without_drills(cells_of(earlier))
+    before = against_earlier(cells, then, smallest_effect)
+    jobs_then, jobs_now = (
+        {key(cell.of, EARLIER) for cell in some if cell.images_per_sec} for some in (then, cells)
+    )
     return Figures(
         cells=every,
         scalings=scalings,
@@ -144,6 +152,7 @@ def figures_of(
         predicted=_predicted(cells),
         against=(*before, *against_published(cells, cells_of(references))),
         pooled_change=pooled_change(cells, before, smallest_effect),
+        not_again=len(jobs_then - jobs_now),
     )
 
 
@@ -173,20 +182,22 @@ def against_earlier(
     """Return each cell beside the earlier cell of the same conditions, where there is one.
 
     By a moderated Student's t (G. K. Smyth, Statistical Applications in Genetics and Molecular Biology 3(1),
-    2004): the variance of one run is that of all repeats, without repeats that of all changes by their median
-    absolute deviation, in both cases together with `RUN_DEVIATION`. A figure that states more noise keeps it.
+    2004): the variance of one run is that of all repeats, without repeats that of the changes by `spread`, in
+    both cases together with `RUN_DEVIATION`. A figure that states more noise keeps it.
     """
     pairs = _nearest(cells, earlier, lambda cell: key(cell.of, EARLIER))
     repeated = [cell.repeats for pair in pairs for cell in pair if len(cell.repeats) > 1]
     freedom = float(sum(map(len, repeated)) - len(repeated))
     squares = sum((value / fmean(some) - 1) ** 2 for some in repeated for value in some)
-    if not repeated and pairs:
-        changes = [_change(*pair) for pair in pairs]
-        middle = median(changes)
-        deviation = _OF_MEDIAN_DEVIATION * median(abs(one - middle) for one in changes)
-        freedom = _FREEDOM_OF_MEDIAN_DEVIATION * (len(changes) - 1)
+    if not repeated and len(pairs) > 1:
+        deviation, freedom = spread([_change(*pair) for pair in pairs])
         squares = freedom * deviation**2 / 2  # a change is that of two runs
-    deviation, deviations = _moderated(squares, freedom, RUN_DEVIATION**2, len(pairs))
+    assumed = RUN_FREEDOM
+    if freedom > assumed:  # the cells tell more than the assumption
+        error = math.sqrt(2 / freedom + 2 / assumed)  # of the logarithm of the ratio: Fisher's z
+        if squares > freedom * RUN_DEVIATION**2 * math.exp(_NOISIER * error):
+            assumed = 0
+    deviation, deviations = _moderated(squares, freedom, RUN_DEVIATION**2, assumed, len(pairs))
     return tuple(
         _against(
             now,
@@ -211,6 +222,7 @@ def pooled_change(
     Cells that support no verdict are left out, and those with other software if others have the same.
     """
     known = [row for row in rows if row.kind == "earlier" and not cells[row.cell].spoilt]
+    known = [row for row in known if not row.is_spoilt]
     known = [row for row in known if not row.differs] or known
     if len(known) < 2:
         return None
@@ -218,7 +230,8 @@ def pooled_change(
     mean, least = fmean(changes), math.log1p(smallest_effect)
     runs = fmean(2 / len(cells[row.cell].repeats) for row in known)
     squares = sum((one - mean) ** 2 for one in changes)
-    deviation, deviations = _moderated(squares, len(known) - 1, runs * RUN_DEVIATION**2, len(known))
+    expected = runs * RUN_DEVIATION**2
+    deviation, deviations = _moderated(squares, len(known) - 1, expected, RUN_FREEDOM, len(known))
     noise = deviations * deviation / math.sqrt(len(known))
     return PooledChange(
         cells=tuple(row.cell for row in known),
@@ -230,24 +243,42 @@ def pooled_change(
     )
 
 
-def _moderated(squares: float, freedom: float, expected: float, cells: int) -> tuple[float, float]:
+def spread(values: Sequence[float]) -> tuple[float, float]:
+    """Return the standard deviation of values, up to half of them outliers, with its degrees of freedom.
+
+    Qn of P. J. Rousseeuw and C. Croux, Alternatives to the median absolute deviation, 1993: a quantile of the
+    differences of all pairs. The degrees of freedom were simulated with 2 to 80 normal values.
+    """
+    values = values[:: 1 + len(values) // _MOST_VALUES]
+    count, half = len(values), len(values) // 2 + 1
+    apart = sorted(abs(one - other) for one, other in combinations(values, 2))
+    few = count / (count + (1.4 if count % 2 else 3.8))  # the correction for few values
+    return 2.2219 * few * apart[half * (half - 1) // 2 - 1], max(0.8 * count - 4, 0.0)
+
+
+def _moderated(
+    squares: float, freedom: float, expected: float, assumed: float, cells: int
+) -> tuple[float, float]:
     """Return a standard deviation, and how many of them a change of one cell or of all must exceed.
 
-    `squares`: sum of squares with this freedom; `expected`: the variance that counts for `RUN_FREEDOM`.
+    `squares`: sum of squares with this freedom; `expected`: the variance that counts for `assumed` more.
     """
-    total = freedom + RUN_FREEDOM
+    total = freedom + assumed
     comparisons = cells + (cells > 1)  # the pooled one, too
     deviations = students_t(total, (1 - CONFIDENCE) / 2 / max(comparisons, 1))
-    return math.sqrt((squares + RUN_FREEDOM * expected) / total), deviations
+    return math.sqrt((squares + assumed * expected) / total), deviations
 
 
-def not_comparable(cells: Iterable[Cell], earlier: Sequence[Cell]) -> str:
-    """Return in words the conditions in which cells differ from the earlier ones that are most alike."""
+def not_comparable(cells: Sequence[Cell], earlier: Sequence[Cell]) -> str:
+    """Return why no cell can be compared: what has no figure, or in what the most alike ones differ."""
+    for some, which in ((cells, "the runs"), (earlier, "the earlier runs")):
+        if not any(cell.images_per_sec for cell in without_drills(some)):
+            return f"{which} have {'drills' if any(cell.of.is_drill for cell in some) else 'no figures'}"
     found: Counter[str] = Counter()
-    for cell in cells:
-        apart = (differences(cell.of, other.of) for other in earlier)
-        found.update(CONDITIONS[name] for name in min(apart, key=len, default=()) if name not in EARLIER)
-    return ", ".join(name for name, _ in found.most_common(3)) or "figures"
+    for cell in without_drills(cells):
+        apart = (differences(cell.of, other.of) for other in without_drills(earlier))
+        found.update(CONDITIONS[name] for name in min(apart, key=len) if name not in EARLIER)
+    return f"the runs differ in {', '.join(name for name, _ in found.most_common(3))}"
 
 
 def _nearest(
@@ -299,4 +330,5 @@ def _against(
         verdict=verdict,
         differs=differs,
         is_regression=kind == "earlier" and verdict == "slower" and not differs,
+        is_spoilt=reference.spoilt is not None,
     )

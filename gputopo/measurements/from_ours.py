@@ -72,6 +72,7 @@ def of_result(
         variable_update=job.variable_update,
         ps_device=_ps_device(job, [row.device for row in result.devices]),
         all_reduce=job.all_reduce,
+        unit=result.unit,
         images_per_sec=speed.mean if speed else None,
         median=speed.median if speed else None,
         uncertainty=speed.uncertainty if speed else None,

@@ -32,7 +32,6 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 OBSERVATIONS: dict[str, str] = {
     "earlier.regression": "Slower than before, under the same conditions",
     "conditions.other": "Runs under other conditions than the rest",
-    "work.more_is_faster": "More work was faster: the runs differ in something else",
     "repeats.contradict": "Repeats that differ by more than 10%",
     "figure.suspect": "Figures that their source or a later measurement contradicts",
     "scaling.verdict": "Scaling, median over the jobs",
@@ -157,7 +156,7 @@ def _stops(cells: Sequence[Cell], scaling: Scaling, names: Sequence[str]) -> Ite
     yield Observation(
         id="scaling.stops",
         says=f"{job_words(of, names)}: take {gpus_words(cells[best.cell].of)}: "
-        f"{figure(best.images_per_sec)} images/sec, {figure(row.images_per_sec)} on {row.n_gpus} "
+        f"{figure(best.images_per_sec)} {of.unit}/sec, {figure(row.images_per_sec)} on {row.n_gpus} "
         f"({change(percent)}).",
         evidence={
             "best_n_gpus": best.n_gpus,
@@ -186,7 +185,7 @@ def _superlinear(cells: Sequence[Cell], scaling: Scaling, names: Sequence[str]) 
     yield Observation(
         id="scaling.superlinear",
         says=f"{job_words(of, names)}: {worst.efficiency_percent:.1f}% on {gpus_words(of)} "
-        f"({figure(worst.images_per_sec)} over {figure(scaling.rows[0].images_per_sec)} images/sec). "
+        f"({figure(worst.images_per_sec)} over {figure(scaling.rows[0].images_per_sec)} {of.unit}/sec). "
         f"{_likely_cause(cells[scaling.rows[0].baseline], over, rows)}",
         evidence={
             "efficiency_percent": {str(row.n_gpus): round(row.efficiency_percent, 2) for row in rows},
@@ -271,15 +270,6 @@ def of_ratios(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
             yield _simple(table)
         elif table.id == "data":
             yield from _input(cells, table, names)
-            slower = [
-                msgspec.structs.replace(row, above=row.below, below=row.above, value=1 / row.value)
-                for row in table.rows
-                if row.value < 1 and row.holds
-            ]
-            yield from _more_work(cells, slower, "real data", names)
-        elif table.id == "distortions":
-            faster = [row for row in table.rows if row.value > 1 and row.holds]
-            yield from _more_work(cells, faster, "distortions", names)
     limited = [cell for cell in cells if cell.of.limited_by_input]
     for cell in limited:
         yield Observation(
@@ -337,7 +327,7 @@ def _input(cells: Sequence[Cell], table: RatioTable, names: Sequence[str]) -> It
         yield Observation(
             id="input.bottleneck",
             says=f"{model}: synthetic data is up to {worst.value:.2f}x as fast as real data "
-            f"({figure(synthetic.images_per_sec)} against {figure(real.images_per_sec)} images/sec, "
+            f"({figure(synthetic.images_per_sec)} against {figure(real.images_per_sec)} {real.of.unit}/sec, "
             f"{job_words(real.of, names)}); above {LIMITED:.2f}x in {len(slow)} of {len(rows)} pairs.",
             evidence={"highest": round(worst.value, 3), "pairs": len(rows), "above": len(slow)},
             cells=tuple(number for row in slow for number in (row.above, row.below)),
@@ -353,26 +343,6 @@ def _input(cells: Sequence[Cell], table: RatioTable, names: Sequence[str]) -> It
             evidence={"median": round(median(values), 3), "pairs": len(values)},
             cells=tuple(number for row in rest for number in (row.above, row.below)),
         )
-
-
-def _more_work(
-    cells: Sequence[Cell], rows: Sequence[Ratio], more: str, names: Sequence[str]
-) -> Iterator[Observation]:
-    """Yield that runs with more work were faster, which cannot be. `rows`: those with more work above."""
-    if not rows:
-        return
-    worst = max(rows, key=lambda row: row.value)
-    fast, slow = cells[worst.above], cells[worst.below]
-    job = job_words(fast.of, [name for name in names if name not in ("distortions", "data")])
-    yield Observation(
-        id="work.more_is_faster",
-        says=f"With {more} {len(rows)} run{'s are' if len(rows) > 1 else ' is'} faster than without, by up "
-        f"to {100 * (worst.value - 1):.0f}% ({job}: {figure(fast.images_per_sec)} against "
-        f"{figure(slow.images_per_sec)} images/sec).{_again(fast)}",
-        evidence={"pairs": len(rows), "highest": round(worst.value, 3)},
-        cells=tuple(number for row in rows for number in (row.above, row.below)),
-        weight=worst.value,
-    )
 
 
 def _paths(table: PairTable) -> Observation:

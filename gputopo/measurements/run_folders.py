@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
@@ -22,7 +21,6 @@ from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import read_events
 from gputopo.values.run.measurement import BUSY, Measurement
-from gputopo.values.run.plan import Plan
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import FOLDER, MANIFEST, Sweep, SweepCell
 
@@ -30,19 +28,18 @@ MAX_DOCUMENT_BYTES = 64 * 2**20  # of a result or a machine; those of 16 GPUs ha
 MAX_EVENTS_BYTES = 1024 * 2**20  # of the events of one run, which are read line by line
 _GIVE = "give the folder of a run, its result.json, or what gputopo report --json wrote"
 
-Kind = TypeVar("Kind", bound=msgspec.Struct)
-
 
 class RunFolders:
     """Reads run folders.
 
     `machines` are those of the runs so far, by the name in their measurements; `runs` the folders, with what
-    was measured.
+    was measured; `damaged` the events beside a result that cannot be read, each with the reason.
     """
 
     def __init__(self) -> None:
         self.machines: dict[str, Machine] = {}
         self.runs: list[tuple[Path, Measurement]] = []
+        self.damaged: list[tuple[str, str]] = []
         self._sweeps: dict[Path, dict[str, SweepCell]] = {}
 
     def run(self, path: Path) -> Measurement | None:
@@ -57,6 +54,8 @@ class RunFolders:
                 return None
             cause = f": {result.failure.cause}" if result.failure else ""
             raise InputError(f"{folder} is of a run that ended before it began{cause}", _GIVE)
+        if digest is not None and (damage := _damage(folder / "events.jsonl")):
+            self.damaged.append((str(folder / "events.jsonl"), damage))
         machine, name = _machine(folder)
         if machine is not None and name is not None:
             self.machines[name] = machine
@@ -173,6 +172,17 @@ def _from_events(file: Path) -> Result:
         raise InputError(f"cannot read {file}: {error.strerror}", _GIVE) from error
 
 
+def _damage(events: Path) -> str | None:
+    """Return which line of events has a byte that no text has; None: none has, or there are no events."""
+    with contextlib.suppress(InputError):
+        try:
+            _bytes(events).replace(b"\0", b"\xff").decode()
+        except UnicodeDecodeError as error:
+            line = error.object.count(b"\n", 0, error.start) + 1
+            return f"{events}, line {line}, is damaged: its run is shown by its result.json, without a chart"
+    return None
+
+
 def _machine(folder: Path) -> tuple[Machine | None, str | None]:
     """Return the machine of a run with its name; that of a short run is in the folder of its screen."""
     if not (folder / "machine.json").is_file():
@@ -213,20 +223,12 @@ def result_in(folder: Path) -> Result | None:
     return None
 
 
-def document_in(file: Path, kind: type[Kind]) -> Kind | None:
-    """Return a document of a run's folder, None where there is none that can be read."""
-    with contextlib.suppress(InputError):
-        return schema.decode(_bytes(file), kind, origin=str(file))
-    return None
-
-
 class OneRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run. What its folder does not have, or what cannot be read, is None."""
 
     name: str
     result: Result
     machine: Machine | None = None
-    plan: Plan | None = None
     over_time: OverTime | None = None
 
 
@@ -248,8 +250,7 @@ def one_run(folder: Path) -> OneRun | None:
     return OneRun(
         name=folder.name,
         result=result,
-        machine=document_in(folder / "machine.json", Machine),
-        plan=document_in(folder / "plan.json", Plan),
+        machine=_machine(folder)[0],
         over_time=_over_time(folder / "events.jsonl"),
     )
 

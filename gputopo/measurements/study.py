@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, product
 from statistics import median
 from typing import Any
 
@@ -22,7 +22,7 @@ from gputopo.measurements.observations import (
     without_spoilt,
 )
 from gputopo.measurements.ratios import ScalingRow
-from gputopo.measurements.words import device_word, figure, gpus_words, varying
+from gputopo.measurements.words import change, device_word, figure, gpus_words, varying
 from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import Measurement
 
@@ -49,7 +49,8 @@ def _interrupted(cells: Sequence[Cell]) -> Iterator[str]:
     """Yield how much of a sweep has not run yet."""
     statuses = [one.status for cell in cells for one in cell.runs]
     if left := statuses.count("pending"):
-        yield f"Interrupted: {left} of {len(statuses)} cells of a sweep have not run."
+        have = "has" if left == 1 else "have"
+        yield f"Interrupted: {left} of {len(statuses)} cells of a sweep {have} not run."
 
 
 def _speed(cells: Sequence[Cell]) -> str:
@@ -57,9 +58,11 @@ def _speed(cells: Sequence[Cell]) -> str:
     measured = [cell for cell in without_drills(cells) or cells if cell.images_per_sec is not None]
     if not measured:
         return "No run was measured."
+    if len(units := sorted({cell.of.unit for cell in measured})) > 1:
+        return f"{len(measured)} cells whose speeds count different things: {', '.join(units)}."
     best = max(measured, key=lambda cell: cell.images_per_sec or 0.0)
     runs = len(best.repeats)
-    words = f"{best.of.model} on {gpus_words(best.of)}: {figure(best.images_per_sec)} images/sec"
+    words = f"{best.of.model} on {gpus_words(best.of)}: {figure(best.images_per_sec)} {best.of.unit}/sec"
     if len(measured) > 1:
         return f"The fastest of {len(measured)}: {words}."
     again = "1 run; a second one shows how much runs differ" if runs == 1 else f"{runs} runs"
@@ -74,22 +77,30 @@ def _before(figures: Figures) -> Iterator[str]:
     pooled = figures.pooled_change
     if pooled is not None:
         yield pooled.says
-    slower = [row for row in rows if row.verdict == "slower"]
-    for worse, words in (
-        ([row for row in slower if row.is_regression], ""),
-        ([row for row in slower if not row.is_regression], ", with other software"),
-    ):
-        if worse:
-            most = max(-row.difference_percent for row in worse)
-            yield f"{len(worse)} of {len(rows)} cells slower than before, by up to {most:.0f}%{words}."
-    if not slower:
+    for word, software in product(("slower", "faster"), ("", ", with other software")):
+        some = [row for row in rows if row.verdict == word and bool(row.differs) == bool(software)]
+        if some:
+            most = max(abs(row.difference_percent) for row in some)
+            yield f"{len(some)} of {len(rows)} cells {word} than before, by up to {most:.0f}%{software}."
+    if all(row.verdict in ("even", "cannot tell") for row in rows):
         yield f"0 of {len(rows)} cells are shown to be slower than before."
-    hidden = [row.noise_percent for row in rows if row.verdict == "cannot tell"]
-    if hidden:
-        yield f"{len(hidden)} cannot tell: changes below {min(hidden):.0f}% do not show. Repeat the cells."
-    measured = sum(cell.images_per_sec is not None and not cell.spoilt for cell in figures.cells)
-    if (new := measured - len(rows)) > 0:
-        yield f"{new} cell{'s have' if new > 1 else ' has'} no earlier run."
+    if spoilt := sum(row.is_spoilt for row in rows):
+        yield f"{spoilt} cannot tell: NOT RELIABLE before. Repeat the earlier runs."
+    if hidden := [row for row in rows if row.verdict == "cannot tell" and not row.is_spoilt]:
+        changes = sorted(row.difference_percent for row in hidden)
+        seen = " to ".join(dict.fromkeys(map(change, (changes[0], changes[-1]))))
+        least = min(row.noise_percent for row in hidden)
+        yield f"{len(hidden)} cannot tell ({seen}): changes below {least:.0f}% do not show. Repeat the cells."
+    clean = without_drills(figures.cells)
+    new = sum(cell.images_per_sec is not None and not cell.spoilt for cell in clean) - len(rows)
+    drills = len(figures.cells) - len(clean)
+    for count, noun, words in (
+        (new, "cell", "no earlier run"),
+        (drills, "cell", "a drill and no comparison"),
+        (figures.not_again, "earlier cell", "no figure now"),
+    ):
+        if count:
+            yield f"{count} {noun}{'s have' if count > 1 else ' has'} {words}."
 
 
 def _take(figures: Figures) -> Iterator[str]:

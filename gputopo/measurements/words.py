@@ -95,6 +95,12 @@ def devices_word(cells: Iterable[Cell]) -> str:
     return f"{words.pop()}s" if len(words) == 1 else "devices"
 
 
+def speed_unit(cells: Iterable[Cell]) -> str:
+    """Return the unit of the speeds of cells: `images/sec`; `per second` if they count different things."""
+    units = {cell.of.unit for cell in cells}
+    return f"{units.pop()}/sec" if len(units) == 1 else "per second"
+
+
 def listed(words: Sequence[str], limit: int = 3) -> str:
     """Return the first words of a list and how many more there are."""
     more = len(words) - limit
@@ -108,5 +114,5 @@ def figure(images_per_sec: float | None) -> str:
 
 
 def change(percent: float) -> str:
-    """Return a change in percent with its sign: `+19 %`, `0 %`."""
+    """Return a change in percent with its sign: `+19%`, `0%`."""
     return f"{percent:+.0f}%" if abs(percent) >= 0.5 else "0%"

@@ -19,7 +19,7 @@ _TOO_FEW = "Too few undisturbed measurements to tell: a change needs three befor
 
 
 def box_document(box: Box, *, pictures: bool = False) -> Document:
-    """Return the document; `pictures`: with charts over the dates, which load matplotlib."""
+    """Return the document; `pictures`: with charts over the dates."""
     sections: list[tuple[str, Sequence[Block]]] = [
         ("What is worse", _changes(box)),
         ("To repeat", bullets(map(_repeat_words, box.to_repeat), _ROWS)),

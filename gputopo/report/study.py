@@ -8,7 +8,7 @@ from gputopo.measurements.cells import CONDITIONS, DEVIATIONS, Cell, value_words
 from gputopo.measurements.observations import OBSERVATIONS
 from gputopo.measurements.ratios import Scaling
 from gputopo.measurements.study import Study
-from gputopo.measurements.words import devices_word, job_words, row_words, stated, varying
+from gputopo.measurements.words import devices_word, job_words, row_words, speed_unit, stated, varying
 from gputopo.report.document import Block, Bullets, Document, Section
 from gputopo.report.study_models import (
     ROWS,
@@ -68,7 +68,7 @@ def _counts(cells: Sequence[Cell]) -> str:
 
 def _shared(cells: Sequence[Cell]) -> str:
     """Return the conditions that all cells have in common, in words."""
-    left_out = {*varying(cells), "n_gpus", "gpus", "backend", "task"}
+    left_out = {*varying(cells), "n_gpus", "gpus", "backend", "task", "unit"}
     some = [cell.of for cell in cells]
     names = [name for name in CONDITIONS if name not in left_out and len(stated(some, name)) == 1]
     return job_words(some[0], names) if len(some) > 1 else ""
@@ -99,7 +99,13 @@ def _scaling(study: Study) -> list[Block]:
              f"{most.efficiency_percent:.2f}", percent(100 * DEVIATIONS * most.noise) if most.noise else ""]
         )  # fmt: skip
     devices = devices_word(figures.cells)
-    heads = ["job", "images/sec\non 1", *(f"on {number}" for number in counts), "efficiency\n%", "±%"]
+    heads = [
+        "job",
+        f"{speed_unit(figures.cells)}\non 1",
+        *(f"on {number}" for number in counts),
+        "efficiency\n%",
+        "±%",
+    ]
     notes = [f"on {counts[0]}: speedup over one; efficiency: on the most {devices}"]
     if not all(row.same_mode for one in figures.scalings for row in one.rows):
         notes.append("some jobs ran on one in another mode, which hardly matters there")
@@ -156,7 +162,7 @@ def _ratios(study: Study) -> list[Block]:
              f"{max(values):.2f}", percent(100 * DEVIATIONS * median(row.noise for row in one.rows)),
              str(len(values)), str(sum(row.holds for row in one.rows)), one.title, by_number]
         )  # fmt: skip
-    heads = ["images/sec of", "median", "lowest", "highest", "±%", "pairs", "beyond noise", "comparison",
+    heads = ["speed of", "median", "lowest", "highest", "±%", "pairs", "beyond noise", "comparison",
              f"by {devices_word(study.figures.cells)}"]  # fmt: skip
     notes = ("±%: two standard errors of one ratio, median over the pairs",)
     return [table(heads, rows, words=(heads[0], *heads[-2:]), notes=notes)] if rows else []
@@ -181,7 +187,7 @@ def _pairs(study: Study) -> list[Block]:
             rows.append([row.mode, *speeds, f"{row.gain:.2f}x", "yes" if row.holds else "no"])
         heads = [f"{path} {','.join(map(str, gpus))}" for path, gpus in columns]
         blocks += [
-            f"{one.machine}, {one.model}: images/sec by pair, and the nearer over the farther:",
+            f"{one.machine}, {one.model}: {speed_unit(cells)} by pair, and the nearer over the farther:",
             table(["mode", *heads, "gain", "beyond noise"], rows, words=("mode",)),
         ]
     return blocks
@@ -200,7 +206,16 @@ def _clocks(study: Study) -> list[Block]:
             for row in one.rows
         ]  # fmt: skip
         kind = next((row.clock for row in one.rows if row.clock), "core")
-        heads = ["GPU", "name", "images/sec", "%", f"{kind} clock MHz", "%", "explained %", "unexplained %"]
+        heads = [
+            "GPU",
+            "name",
+            speed_unit(study.figures.cells),
+            "%",
+            f"{kind} clock MHz",
+            "%",
+            "explained %",
+            "unexplained %",
+        ]
         where = ", ".join(filter(None, (one.machine, one.model)))
         notes = ("explained: by the clock, at most",)
         blocks += [
@@ -221,7 +236,7 @@ def _cpus(study: Study) -> list[Block]:
             for model, numbers in zip(one.models, one.cells, strict=True)
         ]
         blocks += [
-            f"{one.name}, images/sec:",
+            f"{one.name}, {speed_unit(study.figures.cells)}:",
             table(["model", *one.cpus], rows, words=("model",), shown=len(rows)),
         ]
     return blocks
@@ -239,7 +254,7 @@ def _predicted(study: Study) -> list[Block]:
     ]  # fmt: skip
     heads = [
         "job",
-        "images/sec",
+        speed_unit(figures.cells),
         "predicted",
         "range",
         "difference %",
@@ -261,7 +276,7 @@ def _against(study: Study, kind: str) -> list[Block]:
         for row in sorted(figures.against, key=lambda row: row.difference_percent)
         if row.kind == kind
     ]  # fmt: skip
-    heads = ["job", "images/sec", "reference", "difference %", "noise %", "verdict",
+    heads = ["job", speed_unit(figures.cells), "reference", "difference %", "noise %", "verdict",
              devices_word(figures.cells), "of", "also different"]  # fmt: skip
     words = ("job", "verdict", "of", "also different")
     return [table(heads, rows, words=words, shown=_FEW)] if rows else []
@@ -278,6 +293,6 @@ def _cells(cells: Sequence[Cell]) -> list[Block]:
          next(iter((*cell.failed, *cell.not_run, *((cell.spoilt,) if cell.spoilt else ()))), "")]
         for cell, job in zip(ordered, row_words(ordered, names), strict=True)
     ]  # fmt: skip
-    heads = ["job", devices_word(cells), "images/sec", "±%", "runs", "which", "remark"]
+    heads = ["job", devices_word(cells), speed_unit(cells), "±%", "runs", "which", "remark"]
     notes = ("±%: two standard errors; between runs 1% is assumed, repeats show it",)
     return [table(heads, rows, words=("job", "which", "remark"), notes=notes)] if rows else []

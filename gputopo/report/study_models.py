@@ -7,7 +7,7 @@ import msgspec
 
 from gputopo.measurements.cells import DEVIATIONS, RUN_TO_RUN, Cell, value_words
 from gputopo.measurements.study import Study
-from gputopo.measurements.words import devices_word, job_words, varying
+from gputopo.measurements.words import devices_word, job_words, speed_unit, varying
 from gputopo.report.document import Block, Bullets, Page, Table
 from gputopo.report.layout import Column, Side
 from gputopo.report.units import images_per_sec, percent
@@ -185,6 +185,6 @@ def _figures(cells: Sequence[Cell], speedups: dict[int, float]) -> list[Block]:
         for cell in sorted(cells, key=lambda cell: (cell.of.machine or "", cell.of.n_gpus, cell.number))
     ]
     words = ("machine", "CPU", "GPU", "which", "mode", "with", "remark")
-    heads = ["machine", "images/sec", "±%", "speedup", devices_word(cells), "which", "batch per device",
+    heads = ["machine", speed_unit(cells), "±%", "speedup", devices_word(cells), "which", "batch per device",
              "mode", "with", "CPU", "GPU", "remark"]  # fmt: skip
     return [table(heads, rows, words=words)]

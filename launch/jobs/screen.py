@@ -186,6 +186,7 @@ def _run(
         images_per_sec=None if speed is None else speed.images_per_sec,
         noise=None if speed is None else speed.noise,
         failure=failure,
+        busy=None if result.host_load is None else result.host_load.busy,
     )
 
 

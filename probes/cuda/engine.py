@@ -56,7 +56,7 @@ def times(
 # Rates of copies at once are of the time from their common start. Ours: above the steps of event clocks.
 _SKEW_SHARE = 0.01
 _SKEWED = (
-    "streams of one GPU started more than 1 % of a window apart: rates of copies at once are less certain"
+    "streams of one GPU started more than 1% of a window apart: rates of copies at once are less certain"
 )
 _NOT_HELD_SAYS = "the driver did not accept all copies of the window while its streams were blocked"
 

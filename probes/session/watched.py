@@ -61,7 +61,7 @@ _NO_MEMORY = ", as the kernel does where memory runs out (sudo dmesg | grep -i o
 _FREE_SOME = "end programs that use much memory, or measure fewer GPUs at once: --gpus"
 _REMEDY = (
     "see sudo dmesg | grep -i -e nvrm -e xid, and ps -eo pid,stat,wchan:30,cmd for processes in state D; "
-    "reset the GPU (sudo nvidia-smi -r -i GPU), or reboot"
+    "reset the GPUs (sudo nvidia-smi -r -i {}), or reboot"
 )
 
 
@@ -175,11 +175,10 @@ class _Watching:
                 killed = _KILLED in stop.how
                 reason = stop.text + (_NO_MEMORY if killed else "")
                 self._leave_out(reason)
-                return (
-                    None
-                    if self._reached_a_gpu()
-                    else NothingMeasured(reason, _FREE_SOME if killed else _REMEDY)
-                )
+                if self._reached_a_gpu():
+                    return None
+                which = ",".join(map(str, stop.gpus or sorted(self._given_up) or self._chosen()))
+                return NothingMeasured(reason, _FREE_SOME if killed else _REMEDY.format(which))
             restarts += 1
             self._job = None
             begun += time.perf_counter() - news_s  # the time of waiting is not the session's

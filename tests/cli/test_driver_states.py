@@ -119,6 +119,7 @@ def test_a_call_that_hangs_is_named_with_its_gpu_and_its_time(
     done = waits.on("four", "inspect", "--json", spoilt=(function, gpu, inf))
     (hung,) = [one for one in inspection(done).findings if one.id == "driver.hung"]
     assert f"{named} did not return within {limit_s} s" in hung.says
+    assert f"(sudo nvidia-smi -r -i {'0,1,2,3' if gpu is None else gpu})" in str(hung.remedy)
     assert (done.code, done.err) == (3, waited_for(waited))
     assert sum(one.processes is not None for one in inspection(done).machine.gpus) == whole
 

@@ -5,14 +5,14 @@ import pkgutil
 
 import gputopo
 
-# They need TensorFlow, or matplotlib, whose numpy starts threads: a process with threads is not to be forked.
-_LEFT_OUT = (*(f"launch.{room}" for room in ("compare", "data", "models", "train")), "report.pictures")
+# They need TensorFlow, which starts threads: a process with threads is not to be forked.
+_LEFT_OUT = tuple(f"gputopo.launch.{room}" for room in ("compare", "data", "models", "train"))
 
 
 def _import_all(name: str) -> None:
     package = importlib.import_module(name)
     for module in pkgutil.iter_modules(package.__path__, f"{name}."):
-        if module.name.startswith(tuple(f"gputopo.{room}" for room in _LEFT_OUT)):
+        if module.name.startswith(_LEFT_OUT):
             continue
         if module.ispkg:
             _import_all(module.name)

@@ -130,5 +130,5 @@ def test_the_state_of_the_gpus_is_one_line_without_what_did_not_answer() -> None
         GpuSample(gpu=1, temperature_c=61),
     )
     words = failure.gpu_words(Sample(time_s=1.0, gpus=gpus))
-    assert words == "GPU 0 100 % busy 1911 MHz 98.5 W P2, GPU 1 61 °C"
+    assert words == "GPU 0 100% busy 1911 MHz 98.5 W P2, GPU 1 61 °C"
     assert failure.gpu_words(None) == ""

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from gputopo.captures.recording import read_bundled
 from gputopo.captures.training_files import read
+from gputopo.measurements.from_ours import of_result
 from gputopo.measurements.run_folders import RunFolders
 from gputopo.measurements.study import study_of
 from gputopo.report.document import Table
@@ -101,7 +103,7 @@ def test_what_did_not_run_has_the_conditions_of_its_options_and_of_their_default
 
 def test_what_was_not_run_is_no_failure_and_stands_in_the_table_with_its_reason(tmp_path: Path) -> None:
     study = study_of(measured(sweep_folder(tmp_path)).values(), title="t")
-    assert study.headline.startswith("Interrupted: 1 of 8 cells of a sweep have not run.")
+    assert study.headline.startswith("Interrupted: 1 of 8 cells of a sweep has not run.")
     document = study_document(study)
     assert "3 cells of a sweep were not run." in document.summary
     heads = [block.heads for part in document.sections for block in part.blocks if isinstance(block, Table)]
@@ -138,6 +140,11 @@ def test_the_short_runs_of_a_screen_are_of_the_machine_of_its_folder(tmp_path: P
     assert None not in {one.machine for one in found.measurements}
 
 
+def test_a_measurement_has_the_unit_of_its_run() -> None:
+    result = summarise(stream(cpu_devices(1), InventedRun(1).steps(20)))
+    assert of_result(msgspec.structs.replace(result, unit="examples"), source="x").unit == "examples"
+
+
 def test_one_bad_byte_in_the_events_of_a_run_is_a_line_of_its_own(tmp_path: Path) -> None:
     events = b"".join(map(encode_line, stream(cpu_devices(1), InventedRun(1).steps(20))))
     line = events.index(b"\n", len(events) // 2) + 1
@@ -148,6 +155,21 @@ def test_one_bad_byte_in_the_events_of_a_run_is_a_line_of_its_own(tmp_path: Path
     found = read([str(tmp_path)], read_run=folders.run, read_json=folders.document)
     assert (len(found.measurements), len(found.unread)) == (1, 1)
     assert str(tmp_path / "bad") in found.unread[0][1]
+
+
+@pytest.mark.parametrize("damage", [b"\xff", b"\0"])
+def test_damaged_events_beside_a_result_are_a_line_of_their_own_and_the_result_is_used(
+    damage: bytes, tmp_path: Path
+) -> None:
+    made = list(stream(cpu_devices(1), InventedRun(1).steps(20)))
+    events = b"".join(map(encode_line, made))
+    (tmp_path / "events.jsonl").write_bytes(events[:-9] + damage + events[-8:])
+    (tmp_path / "result.json").write_bytes(schema.encode(summarise(made)))
+    folders = RunFolders()
+    found = read([str(tmp_path)], read_run=folders.run, read_json=folders.document)
+    assert (len(found.measurements), found.unread) == (1, ())
+    ((_, why),) = folders.damaged
+    assert f"events.jsonl, line {len(made)}, is damaged: its run is shown by its result.json" in why
 
 
 def test_a_document_of_a_newer_gputopo_is_not_read_and_says_so(tmp_path: Path) -> None:

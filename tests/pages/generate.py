@@ -13,6 +13,7 @@ from gputopo.cli.run.aliases import OWN_SHORT, switches
 from gputopo.findings import Rule, find
 from gputopo.findings.watched import WATCHES
 from gputopo.prediction.programs import ProgramConstants, program_names, require_program
+from gputopo.report.pictures.topology import topology_picture
 from gputopo.runs.verdict.causes import PARTS
 from gputopo.runs.verdict.rules import CAUSES
 from gputopo.values.option import Declared
@@ -223,8 +224,6 @@ GENERATED = {
 
 def main() -> None:
     """Write all generated pages."""
-    from gputopo.report.pictures.topology import topology_picture  # matplotlib takes a second to load
-
     for name, page in GENERATED.items():
         (_PAGES / f"{name}.md").write_text(page(), encoding="utf-8")
     machine = read_bundled(DRAWN)

@@ -13,14 +13,12 @@ from gputopo.values.option import shown
 
 
 def read_written_file(flag: str, text: str) -> str:
-    """Return the absolute path of a file that may be written anew. Raises UsageError, InputError."""
+    """Return the absolute path of a file that may be replaced. Raises UsageError, InputError."""
     if not text.strip():
-        raise UsageError(f"{flag} names no file: it is empty", "name a file in a folder that is there")
+        raise UsageError(f"{flag} names no file: it is empty", "name a file")
     path = Path(text).expanduser().absolute()
     if path.is_dir():
         raise InputError(f"{flag} {shown(text)} is a folder", "name a file in it")
-    if not path.parent.is_dir():
-        raise InputError(f"{flag} {shown(text)} is in no folder", "make the folder first, or name another")
     return str(path)
 
 

@@ -180,6 +180,7 @@ class MetricsFile:
             return
         self._next_s = event.time_s + EVERY_S
         try:
+            schema.make_folder(self._path.parent)
             with schema.replacing(self._path) as stream:
                 stream.write(self._metrics.text().encode())
         except InputError as error:

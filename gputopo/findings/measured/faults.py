@@ -213,7 +213,7 @@ def unsteady(machine: Machine) -> Iterator[Fault]:
             }
             for sample in found
         ]
-        says = f"repeats of one copy differ by up to {widest:.0f} %: {paths}"
+        says = f"repeats of one copy differ by up to {widest:.0f}%: {paths}"
         yield UNSTEADY.fault(subject_of(found), says, {"samples": samples})
 
 

@@ -1,50 +1,40 @@
 """Charts: a quantity by GPUs with its spread, a run over time, a box over the dates."""
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from textwrap import wrap
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
-from matplotlib.patches import Rectangle
-from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator, ScalarFormatter
-
-from gputopo.copies.pair_speeds import gb
-from gputopo.report.bandwidth.numbers import Numbers
-from gputopo.report.bandwidth.pairs import SHADES, STAGED_MARK, end_name, ends_of, link_speeds
 from gputopo.report.document import Picture
-from gputopo.report.layout import NOT_ASKED
 from gputopo.report.pictures.drawing import (
     BAD,
-    BOX,
     DASHES,
     FAINT,
     INK,
+    LETTER,
     LINE,
-    PAPER,
     SERIES,
+    Anchor,
     Canvas,
+    Place,
     number,
     short,
 )
-from gputopo.runs.devices import short_name_of
 from gputopo.runs.over_time import Curve, Happening, OverTime
-from gputopo.values.bandwidth import Bandwidth
-from gputopo.values.machine import Machine
-from gputopo.values.run.plan import StepLine
-from gputopo.values.run.result import DeviceResult
 
-_MARKERS = "osD^vP*X"
 _MAX_POINTS = 12_000  # of one picture, of some 100 KB
 MAX_NAMED = 8  # series of a picture with a colour and a name
 _PLOT = 5.0  # inches, two side by side on a page of 1000 pixels
+_NAME = 66  # letters of a line of the legend
 _RUN = 6.5  # inches, of a run: on a screen of 400 pixels its words are still read
-_NAME = 58  # letters of a line of the legend
 _BREAK_FROM = 0.5  # share of the maximum: an axis whose values are all above it is broken
-_MAX_LABELLED = 12  # happenings with words; the others are lines
+_DATES = 4  # parts of an axis of dates
+_BAR = 10.0  # points that a bar is thick
+_LEFT, _HIGH, _PANEL, _ROW = 0.75, 2.2, 1.8, 0.17  # inches: left of axes, their height, of a panel, of words
+
+Tick = tuple[float, str]
 
 
 class ChartPoint(NamedTuple):
@@ -57,11 +47,88 @@ class ChartPoint(NamedTuple):
 
 
 class ChartSeries(NamedTuple):
-    """Points under one label. `place`: of its colour, if the charts of a page share it; None of the rest."""
+    """Points under one label."""
 
     label: str
     points: tuple[ChartPoint, ...]
-    place: int | None = None
+
+
+Look = tuple[str, str | None]  # colour and dash of a line
+Legend = list[tuple[str, Look | None]]  # a second line of a name has no look
+_DOTTED: Look = (FAINT, "2 3")
+
+
+def _look(place: int) -> Look:
+    return SERIES[place % len(SERIES)], DASHES[place % len(DASHES)]
+
+
+class _Axes:
+    """A part of a canvas with an axis below and one at the left; `ends`: their values from where to where."""
+
+    def __init__(self, canvas: Canvas, corner: Place, size: Place, x_ends: Place, y_ends: Place) -> None:
+        """`corner`: at the top left; `size`: width and height, in inches."""
+        self._canvas = canvas
+        (self.left, self.top), self._size = corner, size
+        self.bottom = self.top + size[1]
+        self._x_ends, self._y_ends = x_ends, y_ends
+
+    def at(self, x: float, y: float) -> Place:
+        """Return the place of a value."""
+        across, up = _share(x, self._x_ends), _share(y, self._y_ends)
+        return self.left + across * self._size[0], self.bottom - up * self._size[1]
+
+    def upright(self, x: float, look: Look, wide: float) -> float:
+        """Draw a line through a value of the axis below; return its place."""
+        place, _ = self.at(x, 0.0)
+        self._canvas.line([(place, self.top), (place, self.bottom)], look, wide)
+        return place
+
+    def grid(self, xs: Iterable[Tick], ys: Iterable[Tick], x_unit: str = "") -> None:
+        """Draw a line with its words at each tick."""
+        for x, words in xs:
+            self._canvas.text(
+                (self.upright(x, (LINE, None), 0.5), self.bottom + 0.12), words, anchor="middle"
+            )
+        for y, words in ys:
+            _, place = self.at(0.0, y)
+            self._canvas.line([(self.left, place), (self.left + self._size[0], place)], (LINE, None), 0.5)
+            self._canvas.text((self.left - 0.06, place), words, anchor="end")
+        self._canvas.text((self.left + self._size[0] / 2, self.bottom + 0.3), x_unit, anchor="middle")
+
+    def curve(self, points: Iterable[Place], look: Look, wide: float = 1.5) -> None:
+        """Draw a line through values."""
+        self._canvas.line([self.at(*point) for point in points], look, wide)
+
+    def happenings(self, happenings: Iterable[Happening], *, with_words: bool = True) -> None:
+        """Draw a line at each time, with its words above it."""
+        for one in happenings:
+            colour = BAD if one.is_fault else FAINT
+            place = self.upright(one.seconds, (colour, "2 3"), 1.5 if one.is_fault else 0.8)
+            if with_words:
+                anchor: Anchor = "end" if place > self.left + self._size[0] / 2 else "start"
+                turned = 35 if anchor == "end" else -35
+                ink = colour if one.is_fault else INK
+                where = (place, self.top - 0.08)
+                self._canvas.text(where, one.says, colour=ink, anchor=anchor, turned=turned)
+
+
+def _share(value: float, ends: Place) -> float:
+    return (value - ends[0]) / (ends[1] - ends[0] or 1.0)
+
+
+def _above(happenings: Iterable[Happening]) -> float:
+    """Return the inches above axes that the words of happenings take."""
+    return 0.3 + 0.6 * LETTER * max((len(one.says) for one in happenings), default=0)
+
+
+def _ticks(low: float, high: float, most: int = 6) -> list[Tick]:
+    """Return round values between two, with their words."""
+    rough = (high - low or abs(high) or 1.0) / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(step for n in (1, 2, 5, 10) if (step := n * power) >= rough * 0.999)
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+    numbers = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+    return [(n * step, f"{n * step:,.{decimals}f}") for n in numbers]
 
 
 def scaling_picture(
@@ -73,139 +140,112 @@ def scaling_picture(
     devices: str = "GPUs",
     ideal: bool = False,
 ) -> Picture | None:
-    """Return a quantity over a number of devices; `ideal`: with the line of equal speedup. None if empty."""
-    series = [one for one in series if one.points]
-    if not series:
-        return None
-    counts = sorted({point.x for one in series for point in one.points})
-    named, rest = _named(series)
-    with Canvas(_PLOT, _height(named, rest)) as drawing:
-        (axes,) = drawing.axes()
-        if ideal and len(counts) > 1:
-            axes.plot(counts, counts, color=FAINT, linestyle=":", linewidth=1, label="ideal")
-        for at, one in enumerate(rest):
-            points = sorted(one.points)
-            axes.plot([point.x for point in points], [point.value for point in points], color=LINE,
-                      linewidth=1, label=f"{len(rest)} more" if at == 0 else None)  # fmt: skip
-        for place, one in enumerate(named):
-            _line(axes, one, place if one.place is None else one.place)
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_locator(FixedLocator(counts))
-        axes.xaxis.set_major_formatter(ScalarFormatter())
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set(xlabel=devices, ylabel=unit)
-        axes.set_ylim(bottom=0)
-        _legend(drawing)
-        last = (f"{_flat(one)} {number(one.points[-1].value)} at {one.points[-1].x:g}" for one in named)
-        more = f", and {len(rest)} more" if rest else ""
-        return drawing.picture(name, title, f"{unit} by number of {devices}: {'; '.join(last)}{more}.")
+    """Return a quantity over a number of devices, of many series the first ones in colour; None if empty.
 
-
-def _named(series: Sequence[ChartSeries]) -> tuple[list[ChartSeries], list[ChartSeries]]:
-    """Return the series that have a colour and a name, and the others: of many those that end last and first.
-
-    A long name has two lines.
+    `ideal`: with the line of equal speedup.
     """
-    series = [one._replace(label="\n".join(wrap(short(one.label), _NAME))) for one in series]
-    chosen = [one for one in series if one.place is not None]
-    if chosen or len(series) <= MAX_NAMED:
-        return chosen or series, [one for one in series if chosen and one.place is None]
-    ordered = sorted(series, key=lambda one: max(one.points).value)
-    ends = [*ordered[: MAX_NAMED // 2], *ordered[-MAX_NAMED // 2 :]]
-    return ends, [one for one in series if one not in ends]
-
-
-def _flat(one: ChartSeries) -> str:
-    return one.label.replace("\n", " ")
-
-
-def _height(named: Sequence[ChartSeries], rest: Sequence[ChartSeries]) -> float:
-    return 3.2 + 0.17 * (sum(one.label.count("\n") + 1 for one in named) + bool(rest) + 1)
-
-
-def _legend(drawing: Canvas) -> None:
-    """Put the legend below, a line for each name: names may be as long as the picture is wide."""
-    drawing.figure.legend(loc="outside lower left", fontsize=8, labelspacing=0.25)
-
-
-def _line(axes: Axes, one: ChartSeries, place: int) -> None:
-    points = sorted(one.points)
-    errors = [
-        [point.value - (point.value if point.low is None else point.low) for point in points],
-        [(point.value if point.high is None else point.high) - point.value for point in points],
+    counts = sorted({point.x for one in series for point in one.points})
+    if not counts:
+        return None
+    drawn = [
+        one._replace(points=tuple(point._replace(x=math.log2(point.x)) for point in one.points))
+        for one in series
     ]
-    axes.errorbar(
-        [point.x for point in points], [point.value for point in points], yerr=errors,
-        marker=_MARKERS[place % len(_MARKERS)], markersize=4, linewidth=1.5, capsize=2.5, label=one.label,
-        **_looks(place),
-    )  # fmt: skip
+    equal = [(math.log2(one), one) for one in counts if ideal and len(counts) > 1]
+    xs = [(math.log2(one), f"{one:g}") for one in counts]
+    canvas = _lines(_PLOT, unit, drawn, xs, devices, (xs[0][0] - 0.1, xs[-1][0] + 0.1), equal=equal)
+    last = (
+        f"{short(one.label)} {number(one.points[-1].value)} at {one.points[-1].x:g}"
+        for one in series[:MAX_NAMED]
+    )
+    more = f", and {len(drawn) - MAX_NAMED} more" if len(drawn) > MAX_NAMED else ""
+    return canvas.picture(name, title, f"{unit} by number of {devices}: {'; '.join(last)}{more}.")
 
 
-def _looks(place: int) -> dict[str, Any]:
-    return {
-        "color": SERIES[place % len(SERIES)],
-        "linestyle": DASHES[place // len(SERIES) % len(DASHES)],
-    }
+def _lines(
+    wide: float,
+    unit: str,
+    series: Sequence[ChartSeries],
+    xs: Sequence[Tick],
+    x_unit: str,
+    x_ends: Place,
+    *,
+    equal: Sequence[Place] = (),
+    happenings: Sequence[Happening] = (),
+) -> Canvas:
+    """Return series over one axis from 0, the first ones in colour with names. `equal`: of the ideal line."""
+    looks = [_look(at) if at < MAX_NAMED else (LINE, None) for at in range(len(series))]
+    legend: Legend = []
+    for one, look in zip(series[:MAX_NAMED], looks, strict=False):
+        first, *more = wrap(short(one.label), _NAME) or [""]
+        legend += [(first, look), *((words, None) for words in more)]
+    legend += [(f"{len(series) - MAX_NAMED} more", (LINE, None))] if len(series) > MAX_NAMED else []
+    legend += [("ideal", _DOTTED)] if equal else []
+    above, below = _above(happenings), 0.55 + len(legend) * _ROW
+    canvas = Canvas(wide, above + _HIGH + below)
+    values = [point.high or point.value for one in series for point in one.points]
+    top = 1.05 * max(*values, *(y for _, y in equal), 1e-9)
+    axes = _Axes(canvas, (_LEFT, above), (wide - _LEFT - 0.4, _HIGH), x_ends, (0.0, top))
+    canvas.text((0.1, 0.1), unit)
+    axes.grid(xs, _ticks(0.0, top), x_unit)
+    axes.curve(equal, _DOTTED, 1.0)
+    for one, look in reversed([*zip(series, looks, strict=True)]):
+        axes.curve([(point.x, point.value) for point in sorted(one.points)], look)
+        for point in one.points:
+            canvas.dot(axes.at(point.x, point.value), look[0])
+            if point.low is not None and point.high is not None:
+                axes.curve([(point.x, point.low), (point.x, point.high)], (look[0], None), 1.0)
+    axes.happenings(happenings)
+    _legend(canvas, axes.bottom + 0.5, legend)
+    return canvas
 
 
-def _begin_at_zero(axes: Axes, unit: str, values: Sequence[float]) -> None:
-    """Begin an axis at 0, or mark it as broken where that would hide the differences."""
-    low, high = min(values, default=0.0), max(values, default=0.0)
-    axes.set_ylabel(unit)
-    if low <= high * _BREAK_FROM:
-        axes.set_ylim(bottom=min(low, 0.0))
-        return
-    margin = (high - low) * 0.1 or high * 0.05
-    axes.set_ylim(low - margin, high + margin)
-    axes.set_ylabel(f"{unit}\n(not from 0)")
-    axes.text(0, 0.06, "≈", transform=axes.transAxes, ha="center", va="center", fontsize=11, color=INK,
-              bbox={"facecolor": PAPER, "edgecolor": PAPER, "pad": 0})  # fmt: skip
+def _legend(canvas: Canvas, top: float, legend: Legend, columns: int = 1) -> None:
+    """Draw the names of the series beside their looks."""
+    for at, (label, look) in enumerate(legend):
+        x, y = 0.15 + at % columns * (canvas.width - 0.2) / columns, top + at // columns * _ROW
+        if look is not None:
+            canvas.line([(x, y), (x + 0.3, y)], look, 2.0)
+        canvas.text((x + 0.38, y), label)
 
 
-def over_time_picture(name: str, title: str, run: OverTime) -> Picture | None:
-    """Return a run over time: paces above, then each fact, on one axis; None where no device has a pace."""
+def over_time_picture(name: str, unit: str, run: OverTime) -> Picture | None:
+    """Return a run over time: paces in `unit`, then each fact, on one axis; None if no device has a pace."""
     if not run.paces:
         return None
-    panels = [("images/sec", run.paces), *run.facts.items()]
-    labels = list(dict.fromkeys(curve.label for _, curves in panels for curve in curves))
-    with Canvas(_RUN, 1.1 + 1.9 * len(panels)) as drawing:
-        points = sum(len(curve.values) for _, curves in panels for curve in curves)
-        every = -(-points // _MAX_POINTS)
-        stacked = drawing.axes(len(panels))
-        for axes, (unit, curves) in zip(stacked, panels, strict=True):
-            for curve in curves:
-                place = labels.index(curve.label)
-                axes.plot(
-                    curve.seconds[::every],
-                    curve.values[::every],
-                    linewidth=1.2,
-                    label=curve.label,
-                    **_looks(place),
-                )
-            _begin_at_zero(axes, unit, [value for curve in curves for value in curve.values])
-            _happenings(axes, run.happenings, words=axes is stacked[0])
-        lines, names = stacked[0].get_legend_handles_labels()
-        drawing.figure.legend(lines, names, loc="outside lower left", ncols=4, fontsize=8)
-        stacked[-1].set_xlabel("seconds since the start of the run")
-        return drawing.picture(name, title, _in_words(run))
+    panels = [(unit, run.paces), *run.facts.items()]
+    labels = dict.fromkeys(curve.label for _, curves in panels for curve in curves)
+    looks = {label: _look(place) for place, label in enumerate(labels)}
+    every = -(-sum(len(curve.values) for _, curves in panels for curve in curves) // _MAX_POINTS)
+    above, below = _above(run.happenings), 0.55 + _ROW * -(-len(looks) // 4)
+    canvas = Canvas(_RUN, above + len(panels) * _PANEL + below)
+    end = max(seconds for _, curves in panels for curve in curves for seconds in curve.seconds)
+    for row, (fact, curves) in enumerate(panels):
+        values = [value for curve in curves for value in curve.values]
+        low, high = min(values), max(values)
+        is_broken = low > high * _BREAK_FROM
+        margin = (high - low) * 0.1 or high * 0.05
+        y_ends = (low - margin if is_broken else min(low, 0.0), high + margin)
+        top = above + row * _PANEL
+        axes = _Axes(canvas, (_LEFT, top), (_RUN - _LEFT - 0.15, _PANEL - 0.3), (0.0, end), y_ends)
+        canvas.text((0.1, top - 0.15 if row else 0.1), f"{fact} (not from 0)" if is_broken else fact)
+        is_last = row == len(panels) - 1
+        xs = [(x, words if is_last else "") for x, words in _ticks(0.0, end)]
+        axes.grid(xs, _ticks(*y_ends, 4), "seconds since the start of the run" if is_last else "")
+        for curve in curves:
+            points = zip(curve.seconds[::every], curve.values[::every], strict=True)
+            axes.curve(points, looks[curve.label], 1.2)
+        axes.happenings(run.happenings, with_words=row == 0)
+    _legend(canvas, above + len(panels) * _PANEL + 0.2, [*looks.items()], 4)
+    return canvas.picture(name, f"{unit} and GPUs over time", _in_words(run, unit))
 
 
-def _happenings(axes: Axes, happenings: Sequence[Happening], *, words: bool) -> None:
-    for place, one in enumerate(happenings):
-        colour = BAD if one.is_fault else FAINT
-        axes.axvline(one.seconds, color=colour, linewidth=1.5 if one.is_fault else 0.8, linestyle=":")
-        if words and (one.is_fault or place < _MAX_LABELLED):
-            axes.annotate(one.says, (one.seconds, 1.02), xycoords=("data", "axes fraction"), rotation=35,
-                          fontsize=7.5, color=colour if one.is_fault else INK)  # fmt: skip
-
-
-def _in_words(run: OverTime) -> str:
+def _in_words(run: OverTime, unit: str) -> str:
     def ends(curve: Curve) -> str:
         middle = sorted(curve.values)[len(curve.values) // 2]
         return f"{curve.label} {number(middle)} ({number(min(curve.values))} to {number(max(curve.values))})"
 
-    words = [f"{math.ceil(run.duration_s)} s; median images/sec and range: {', '.join(map(ends, run.paces))}"]
+    words = [f"{math.ceil(run.duration_s)} s; median {unit} and range: {', '.join(map(ends, run.paces))}"]
     words += [f"{fact}: {', '.join(map(ends, curves))}" for fact, curves in run.facts.items()]
     faults = [f"{one.says} after {one.seconds:.0f} s" for one in run.happenings if one.is_fault]
     return "; ".join([*words, *faults]) + "."
@@ -215,35 +255,17 @@ def dated_picture(
     name: str, title: str, unit: str, series: Sequence[ChartSeries], faults: Sequence[Happening] = ()
 ) -> Picture | None:
     """Return values over dates: x of the points and of `faults` in seconds since the epoch. None if empty."""
-    named, rest = _named([one for one in series if one.points])
-    if not named:
+    times = [point.x for one in series for point in one.points]
+    if not times:
         return None
-    with Canvas(_PLOT + 2.5, _height(named, rest) + 0.3) as drawing:
-        (axes,) = drawing.axes()
-        for place, one in enumerate((*named, *rest)):
-            days = [_date(point.x) for point in one.points]
-            looks = _looks(place) if place < len(named) else {"color": LINE, "zorder": 1}
-            label = one.label if place < len(named) else None
-            axes.plot(days, [point.value for point in one.points], marker=_MARKERS[place % len(_MARKERS)],
-                      markersize=4, linewidth=1.2, label=label, **looks)  # fmt: skip
-        for fault in faults:
-            colour = BAD if fault.is_fault else INK
-            axes.axvline(_date(fault.seconds), color=colour, linewidth=1.2, linestyle=":")
-            axes.annotate(fault.says, (_date(fault.seconds), 1.02), xycoords=("data", "axes fraction"),
-                          rotation=25, fontsize=7.5, color=colour)  # fmt: skip
-        locator = AutoDateLocator()  # type: ignore[no-untyped-call]
-        axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
-        axes.set(ylabel=unit)
-        axes.set_ylim(bottom=0)
-        _legend(drawing)
-        last = (f"{_flat(one)} {number(one.points[-1].value)}" for one in named)
-        words = [f"{unit}, the last of each: {'; '.join(last)}", *(fault.says for fault in faults)]
-        return drawing.picture(name, title, f"{'. '.join(words)}.")
-
-
-def _date(seconds: float) -> float:
-    return float(date2num(datetime.fromtimestamp(seconds, UTC)))  # type: ignore[no-untyped-call]
+    first, last = min(times), max(times)
+    form = "%Y-%m-%d" if last - first > _DATES * 86400 else "%m-%d %H:%M"
+    dates = [first + place * (last - first) / _DATES for place in range(_DATES + 1)]
+    xs = [(time, f"{datetime.fromtimestamp(time, UTC):{form}}") for time in dates]
+    canvas = _lines(_PLOT + 2.5, unit, series, xs, "", (first, last), happenings=faults)
+    ends = (f"{short(one.label)} {number(one.points[-1].value)}" for one in series[:MAX_NAMED])
+    words = [f"{unit}, the last of each: {'; '.join(ends)}", *(fault.says for fault in faults)]
+    return canvas.picture(name, title, f"{'. '.join(words)}.")
 
 
 BarGroup = tuple[str, Sequence[tuple[str, float]]]  # a name, and the values under their labels
@@ -252,153 +274,22 @@ BarGroup = tuple[str, Sequence[tuple[str, float]]]  # a name, and the values und
 def bars_picture(name: str, title: str, unit: str, groups: Sequence[BarGroup]) -> Picture:
     """Return groups of horizontal bars from 0, a colour for each label."""
     labels = list(dict.fromkeys(label for _, values in groups for label, _ in values))
-    thick = 0.8 / len(labels)
-    with Canvas(_PLOT, 1.2 + 0.17 * len(labels) * (len(groups) + 1) + 0.1 * len(groups)) as drawing:
-        (axes,) = drawing.axes()
-        for place, label in enumerate(labels):
-            known = [
-                (at, dict(values)[label]) for at, (_, values) in enumerate(groups) if label in dict(values)
-            ]
-            axes.barh([at + (place - (len(labels) - 1) / 2) * thick for at, _ in known],
-                      [value for _, value in known], height=thick * 0.9, label=label,
-                      color=_looks(place)["color"])  # fmt: skip
-        axes.set_yticks(range(len(groups)), [group for group, _ in groups])
-        axes.invert_yaxis()
-        axes.grid(visible=False, axis="y")
-        axes.set_xlabel(unit)
-        _legend(drawing)
-        words = (
-            f"{group}: {', '.join(f'{label} {number(value)}' for label, value in values)}"
-            for group, values in groups
-        )
-        return drawing.picture(name, title, f"{unit}; {'; '.join(words)}.")
-
-
-_CELL = 0.62  # inches
-_SCALE = LinearSegmentedColormap.from_list("rate", ["#f6b8a8", "#f7e0a3", "#bfe3c0"])
-_ON_SCALE = "#1b1f24"  # ink on these squares, whatever the page's scheme
-
-
-def heat_map_picture(machine: Machine, bandwidth: Bandwidth) -> Picture | None:
-    """Return the map, rows to columns; None where fewer than two links have a number."""
-    numbers = Numbers(machine, bandwidth)
-    speeds, sums = link_speeds(numbers)
-    if len(speeds) < 2:
-        return None
-    ends = ends_of(numbers, speeds)
-    fastest = max(speed for speed, _ in speeds.values())
-    side = len(ends) * _CELL
-    with Canvas(max(side + 1.0, 4.2), side + 1.1) as drawing:
-        sheet = drawing.sheet()
-        for place, end in enumerate(ends):
-            middle = 0.8 + (place + 0.5) * _CELL
-            sheet.text(middle, 0.42, end_name(end), ha="center", fontsize=8.5, color=INK)
-            sheet.text(0.72, middle - 0.2, end_name(end), ha="right", va="center", fontsize=8.5, color=INK)
-        for row, source in enumerate(ends):
-            for column, to in enumerate(ends):
-                corner = (0.8 + column * _CELL, 0.6 + row * _CELL)
-                speed, staged = speeds.get((source, to), (None, False))
-                if speed is None:
-                    words = "" if source == to else NOT_ASKED
-                    sheet.text(corner[0] + _CELL / 2, corner[1] + _CELL / 2, words, ha="center", va="center",
-                               color=FAINT)  # fmt: skip
-                    continue
-                shade = _SCALE(speed / fastest)
-                sheet.add_patch(Rectangle(corner, _CELL * 0.96, _CELL * 0.96, facecolor=shade, linewidth=0))
-                words = gb(speed) + (STAGED_MARK if staged else "")
-                sheet.text(corner[0] + _CELL / 2, corner[1] + _CELL / 2, words, ha="center", va="center",
-                           fontsize=8.5, color=_ON_SCALE)  # fmt: skip
-        marks = f"green: the fastest ({gb(fastest)} GB/s), red: far below"
-        if any(staged for _, staged in speeds.values()):
-            marks += f"; {STAGED_MARK}: staged through host memory"
-        sheet.text(0.1, side + 0.85, marks, fontsize=7.5, color=INK)
-        slow = [f"{end_name(a)} to {end_name(b)} {gb(speed)}" for (a, b), (speed, _) in speeds.items()
-                if speed / fastest < SHADES[1][0]]  # fmt: skip
-        kind = "sum of both directions at once" if sums else "row to column"
-        alt = f"GB/s, {kind}; {len(speeds)} links, the fastest {gb(fastest)}"
-        alt += f"; below {SHADES[1][0]:.0%} of it: {', '.join(slow[:8])}" if slow else ""
-        return drawing.picture("heat-map", f"Measured rates, GB/s ({kind})", f"{alt}.")
-
-
-# The parts by name: colour and hatch, since colour alone does not separate them for everybody.
-_PARTS: Mapping[str, tuple[str, str]] = {
-    "weights": (SERIES[1], "///"),
-    "forward": (SERIES[0], ""),
-    "backward": (SERIES[6], "..."),
-    "forward and backward": (SERIES[0], ""),
-    "gradients": (SERIES[3], "\\\\\\"),
-    "variables": (SERIES[7], "xxx"),
-    "reduction, update, waiting": (LINE, ""),
-}
-_ROW, _BAR = 0.42, 0.26  # inches
-
-_Bar = tuple[str, float, float]  # part, begin and length in ms
-
-
-def step_picture(
-    name: str, title: str, predicted: StepLine | None, measured: Sequence[DeviceResult]
-) -> Picture | None:
-    """Return the step as bars over milliseconds; None where nothing is known of it."""
-    rows: list[tuple[str, list[_Bar]]] = []
-    if predicted is not None:
-        rows += _predicted(predicted)
-    rows += [(f"{short_name_of(row.device)}, measured", bars) for row in measured if (bars := _measured(row))]
-    if not rows:
-        return None
-    with Canvas(_RUN, 1.2 + _ROW * len(rows)) as drawing:
-        (axes,) = drawing.axes()
-        for place, (_, bars) in enumerate(rows):
-            for part, begin, length in bars:
-                colour, hatch = _PARTS[part]
-                axes.barh(place, length, left=begin, height=_BAR / _ROW, color=colour, hatch=hatch,
-                          edgecolor=BOX, linewidth=0.5)  # fmt: skip
-        axes.set_yticks(range(len(rows)), [label for label, _ in rows])
-        axes.invert_yaxis()
-        axes.grid(visible=False, axis="y")
-        axes.set_xlabel("ms since the start of the step")
-        shown = dict.fromkeys(part for _, bars in rows for part, _, _ in bars)
-        for part in shown:
-            colour, hatch = _PARTS[part]
-            axes.barh(0, 0, color=colour, hatch=hatch, edgecolor=BOX, label=part)
-        drawing.figure.legend(loc="outside upper center", ncols=4, fontsize=8)
-        words = (
-            f"{label}: {', '.join(f'{part} {number(length)} ms' for part, _, length in bars)}"
-            for label, bars in rows
-        )
-        axes.tick_params(axis="y", colors=INK)
-        axes.axvline(0, color=FAINT, linewidth=0.8)
-        return drawing.picture(name, title, f"{'; '.join(words)}.")
-
-
-def _predicted(step: StepLine) -> list[tuple[str, list[_Bar]]]:
-    parts = {
-        "weights": step.weights_ms,
-        "forward": step.forward_ms,
-        "backward": step.backward_ms,
-        "gradients": step.gradients_ms,
-        "variables": step.variables_ms,
-    }
-    bars: list[_Bar] = []
-    begin = 0.0
-    for part, length in parts.items():
-        if length > 0:
-            bars.append((part, begin, length))
-        begin += length
-    rows = [("a step, predicted", bars)]
-    busiest = max((one for one in step.resources if one.busy_ms), key=lambda one: one.busy_ms, default=None)
-    if busiest is not None:
-        start = max(busiest.through_ms - busiest.busy_ms, 0.0)
-        rows.append((f"{busiest.resource}, predicted", [("gradients", start, busiest.busy_ms)]))
-    return rows
-
-
-def _measured(row: DeviceResult) -> list[_Bar]:
-    if row.weights_ms is None or row.compute_ms is None:
-        return []
-    bars: list[_Bar] = [
-        ("weights", 0.0, row.weights_ms),
-        ("forward and backward", row.weights_ms, row.compute_ms),
-    ]
-    if row.other_ms:
-        bars.append(("reduction, update, waiting", row.weights_ms + row.compute_ms, row.other_ms))
-    return [bar for bar in bars if bar[2] > 0]
+    looks = {label: (colour, None) for label, colour in zip(labels, itertools.cycle(SERIES))}
+    thick = 1 / (len(labels) + 0.7)  # of a bar, as a share of its group
+    high = len(groups) * _ROW / thick
+    canvas = Canvas(_PLOT, 0.7 + high + len(labels) * _ROW)
+    top = 1.05 * max((value for _, values in groups for _, value in values), default=1.0)
+    left = 0.15 + LETTER * max(len(short(group)) for group, _ in groups)
+    axes = _Axes(canvas, (left, 0.1), (_PLOT - left - 0.25, high), (0.0, top), (len(groups) - 0.5, -0.5))
+    axes.grid(_ticks(0.0, top), (), unit)
+    for row, (group, values) in enumerate(groups):
+        canvas.text((left - 0.06, axes.at(0.0, row)[1]), group, anchor="end")
+        for label, value in values:
+            middle = row + (labels.index(label) - (len(labels) - 1) / 2) * thick
+            axes.curve([(0.0, middle), (value, middle)], looks[label], _BAR)
+    _legend(canvas, axes.bottom + 0.5, [*looks.items()])
+    words = (
+        f"{group}: {', '.join(f'{label} {number(value)}' for label, value in values)}"
+        for group, values in groups
+    )
+    return canvas.picture(name, title, f"{unit}; {'; '.join(words)}.")

@@ -1,135 +1,119 @@
 """A picture as SVG: its colours follow the page's light or dark scheme, its text stays text.
 
-matplotlib draws in placeholder colours, which are replaced by CSS variables with a fallback, so that one file
-is right in a page and alone. Ids get the picture's name, so that several pictures stand in one page.
+Colours are CSS variables with a fallback, so that one file is right in a page and alone.
 """
 
-import io
 import re
-import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any
-from xml.sax.saxutils import escape, quoteattr
-
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
-from matplotlib.text import Text
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Literal
 
 from gputopo.report.document import Picture
 
-# Placeholder: the CSS variable, and its value where a picture stands alone (light).
-COLOURS: Mapping[str, tuple[str, str]] = {
-    "#010101": ("--ink", "#1b1f24"),
-    "#020202": ("--paper", "#ffffff"),
-    "#030303": ("--faint", "#6a737d"),
-    "#040404": ("--line", "#c4ccd4"),
-    "#050505": ("--box", "#eef2f6"),
-    "#060606": ("--good", "#1a7f37"),
-    "#070707": ("--warn", "#9a6700"),
-    "#080808": ("--bad", "#cf222e"),
-    "#110101": ("--s1", "#0969da"),
-    "#110202": ("--s2", "#bc4c00"),
-    "#110303": ("--s3", "#1a7f37"),
-    "#110404": ("--s4", "#8250df"),
-    "#110505": ("--s5", "#bf3989"),
-    "#110606": ("--s6", "#7d4e00"),
-    "#110707": ("--s7", "#116b78"),
-    "#110808": ("--s8", "#57606a"),
-}
-INK, PAPER, FAINT, LINE, BOX, GOOD, WARN, BAD = list(COLOURS)[:8]
-SERIES: Sequence[str] = list(COLOURS)[8:]
-# Beside the colour, so that lines differ without it.
-DASHES: Sequence[str] = ("-", "--", "-.", ":")
+# The CSS variables of a page, each with its value if a picture stands alone (light).
+_COLOURS: Mapping[str, str] = {
+    "ink": "#1b1f24", "paper": "#ffffff", "faint": "#6a737d", "line": "#c4ccd4", "box": "#eef2f6",
+    "good": "#1a7f37", "warn": "#9a6700", "bad": "#cf222e",
+    "s1": "#0969da", "s2": "#bc4c00", "s3": "#1a7f37", "s4": "#8250df",
+    "s5": "#bf3989", "s6": "#7d4e00", "s7": "#116b78", "s8": "#57606a",
+}  # fmt: skip
+INK, PAPER, FAINT, LINE, BOX, GOOD, WARN, BAD, *SERIES = (f"var(--{a}, {b})" for a, b in _COLOURS.items())
+# Beside the colour, so that lines differ without it: lengths of dash and gap.
+DASHES: Sequence[str | None] = (None, "6 3", "7 2 2 2", "2 3")
 
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "text.parse_math": False,  # names may have a dollar
-    "font.family": "sans-serif",
-    "font.size": 10,
-    "text.color": INK,
-    "axes.edgecolor": LINE,
-    "axes.labelcolor": INK,
-    "axes.facecolor": PAPER,
-    "figure.facecolor": PAPER,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": LINE,
-    "grid.linewidth": 0.5,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "legend.frameon": False,
-    "hatch.color": PAPER,
-    "hatch.linewidth": 1.0,
-}
-_PX_PER_PT = 96 / 72
+_PX_PER_INCH, _PX_PER_PT = 96, 96 / 72
+LETTER = 0.064  # inches that a letter of 8 points takes on average: some more than half its height
 _MAX_LETTERS = 96  # of one text: at 8 points some 6 inches
-_LEFT_OUT = re.compile(r"<metadata>.*?</metadata>|<style.*?</style>", re.DOTALL)
-_ID = re.compile(r'(\bid="|url\(#|href="#)')
-_PATH = re.compile(r'\bd="[^"]*"')
 # Characters that XML cannot have, or that act on a terminal or the direction of text.
 _CONTROL = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
     "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
-_DIGITS = re.compile(r"(\.\d)\d+")  # a tenth of a point is enough
-_FONT = re.compile(r"font: ([\d.]+)px [^;\"]*|font-family: [^;\"]*;?")
+
+Place = tuple[float, float]
+Anchor = Literal["start", "middle", "end"]
 
 
 class Canvas:
-    """A figure of `width` x `height` inches to draw into, within `with`; `picture` returns it as SVG."""
+    """An area to draw on. Places are in inches from the top left; lines and letters in points."""
 
     def __init__(self, width: float, height: float) -> None:
         """Inches at 96 pixels."""
-        self._size = (width, height)
+        self.width, self.height = width, height
+        self._parts: list[str] = []
 
-    def __enter__(self) -> "Canvas":
-        """Use the style of these pictures until the end of the block."""
-        self._style = mpl.rc_context(_STYLE)
-        self._style.__enter__()
-        self.figure = Figure(figsize=self._size)
-        self._canvas = FigureCanvasSVG(self.figure)
-        return self
+    def line(self, places: Iterable[Place], look: tuple[str, str | None], wide: float = 1.0) -> None:
+        """Draw a line of a colour and dash through some places."""
+        points = " ".join(f"{_px(x)},{_px(y)}" for x, y in places)
+        self._add("polyline", points=points, fill="none", stroke=look[0], stroke_width=_points(wide),
+                  stroke_dasharray=look[1])  # fmt: skip
 
-    def __exit__(self, *raised: object) -> None:
-        """Use matplotlib's style again."""
-        self._style.__exit__(None, None, None)
+    def box(
+        self,
+        corner: Place,
+        wide: float,
+        high: float,
+        fill: str,
+        *,
+        edge: str | None = None,
+        edge_wide: float = 1.0,
+    ) -> None:
+        """Draw a rectangle, `corner`: at its top left."""
+        self._add("rect", x=_px(corner[0]), y=_px(corner[1]), width=_px(wide), height=_px(high), fill=fill,
+                  stroke=edge, stroke_width=edge and _points(edge_wide))  # fmt: skip
 
-    def axes(self, rows: int = 1) -> list[Axes]:
-        """Return axes one under the other, which share the x axis."""
-        self.figure.set_layout_engine("constrained")
-        grid = self.figure.subplots(rows, 1, sharex=True, squeeze=False)
-        return [row[0] for row in grid]
+    def arc(self, left: float, right: float, top: float, depth: float, colour: str, wide: float) -> None:
+        """Draw the lower half of an ellipse."""
+        radii = f"{_px((right - left) / 2)} {_px(depth)}"
+        path = f"M{_px(left)} {_px(top)} A{radii} 0 0 0 {_px(right)} {_px(top)}"
+        self._add("path", d=path, fill="none", stroke=colour, stroke_width=_points(wide))
 
-    def sheet(self) -> Axes:
-        """Return one plain area in inches, the origin at the top left."""
-        axes = self.figure.add_axes((0, 0, 1, 1))
-        axes.set(xlim=(0, self._size[0]), ylim=(self._size[1], 0))
-        axes.set_axis_off()
-        return axes
+    def dot(self, place: Place, colour: str) -> None:
+        """Draw a point."""
+        self._add("circle", cx=_px(place[0]), cy=_px(place[1]), r=3, fill=colour)
+
+    def text(
+        self,
+        place: Place,
+        words: str,
+        size: float = 8.0,
+        colour: str = INK,
+        *,
+        anchor: Anchor = "start",
+        bold: bool = False,
+        turned: float = 0.0,
+    ) -> None:
+        """Write text, `place`: halfway up its begin, middle or end; `turned`: degrees, clockwise."""
+        x, y = (_px(one) for one in place)
+        self._add("text", escape(short(words)), x=x, y=y, dy=".35em", font_size=_points(size), fill=colour,
+                  text_anchor=None if anchor == "start" else anchor, font_weight="bold" if bold else None,
+                  transform=f"rotate({turned:g} {x} {y})" if turned else None)  # fmt: skip
 
     def picture(self, name: str, title: str, alt: str) -> Picture:
         """Return what was drawn."""
-        for text in self.figure.findobj(Text):
-            assert isinstance(text, Text)
-            text.set_text(short(text.get_text()))
         title, alt = (_CONTROL.sub("?", words) for words in (title, alt))
-        buffer = io.StringIO()
-        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        with mpl.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph .* missing")  # text stays text: the browser has it
-            # Not savefig, which draws a figure with a layout twice.
-            self._canvas.print_svg(buffer, metadata=metadata)  # type: ignore[no-untyped-call]
-        return Picture(name, title, alt, _own(buffer.getvalue(), name, title, alt, self._size))
+        width, height = _px(self.width), _px(self.height)
+        head = _attributes(
+            xmlns="http://www.w3.org/2000/svg",
+            role="img",
+            aria_label=f"{title}. {alt}",
+            font_family="system-ui, sans-serif",
+            stroke_linejoin="round",
+            width=width,
+            height=height,
+            viewBox=f"0 0 {width} {height}",
+        )
+        body = "\n".join(self._parts)
+        return Picture(name, title, alt, f"<svg{head}><title>{escape(title)}</title>\n{body}\n</svg>\n")
+
+    def _add(self, tag: str, body: str = "", **attributes: object) -> None:
+        self._parts.append(f"<{tag}{_attributes(**attributes)}>{body}</{tag}>")
 
 
-def short(text: str) -> str:
+def short(text: str, most: int = _MAX_LETTERS) -> str:
     """Return a text for a picture: a name from outside may be of any length, and would leave no room."""
-    text = _CONTROL.sub("?", text)
-    return text if len(text) <= _MAX_LETTERS else f"{text[: _MAX_LETTERS - 1]}…"
+    text = _CONTROL.sub("?", " ".join(text.split()))
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def number(value: float) -> str:
@@ -139,28 +123,14 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _own(svg: str, name: str, title: str, alt: str, size: tuple[float, float]) -> str:
-    """Return matplotlib's SVG without its header, with names, and colours that follow the page."""
-    body = svg[svg.index("<svg") :]
-    body = body[body.index(">") + 1 :]
-    body = _LEFT_OUT.sub("", body)
-    body = _ID.sub(rf"\g<1>{name}-", body)
-    body = _FONT.sub(lambda found: f"font-size: {found[1]}px" if found[1] else "", body)
-    body = _PATH.sub(lambda found: _DIGITS.sub(r"\g<1>", found[0]), body)
-    for placeholder, (variable, alone) in COLOURS.items():
-        body = body.replace(placeholder, f"var({variable}, {alone})")
-    body = _CONTROL.sub("?", body)
-    width, height = (72 * inches for inches in size)
-    names = {
-        "xmlns": "http://www.w3.org/2000/svg",
-        "xmlns:xlink": "http://www.w3.org/1999/xlink",
-        "role": "img",
-        "aria-label": f"{title}. {alt}",
-        "font-family": "system-ui, sans-serif",
-        "stroke-linejoin": "round",
-        "width": f"{width * _PX_PER_PT:.0f}",
-        "height": f"{height * _PX_PER_PT:.0f}",
-        "viewBox": f"0 0 {width:g} {height:g}",
-    }
-    head = " ".join(f"{name}={quoteattr(value)}" for name, value in names.items())
-    return f"<svg {head}><title>{escape(title)}</title>{body.strip()}\n"
+def _px(inches: float) -> str:
+    return f"{round(_PX_PER_INCH * inches, 1):g}"
+
+
+def _points(points: float) -> str:
+    return f"{round(_PX_PER_PT * points, 1):g}"
+
+
+def _attributes(**attributes: object) -> str:
+    known = ((name, value) for name, value in attributes.items() if value is not None)
+    return "".join(f' {name.replace("_", "-")}="{escape(str(value))}"' for name, value in known)

@@ -1,11 +1,14 @@
-"""The pictures of a report: speedup and efficiency of a study; of a run machine, links, time and step."""
+"""The pictures of a report: speedup and efficiency of a study; machines, links, devices and time of runs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from gputopo.findings import find, find_bandwidth
+from gputopo.measurements.ratios import ScalingRow
 from gputopo.measurements.run_folders import OneRun
 from gputopo.measurements.study import Study
 from gputopo.measurements.words import devices_word
+from gputopo.report.bandwidth.numbers import Numbers
+from gputopo.report.bandwidth.pairs import map_part
 from gputopo.report.document import Block, Bullets, Document, Picture, Section
 from gputopo.report.pictures.charts import (
     MAX_NAMED,
@@ -13,12 +16,11 @@ from gputopo.report.pictures.charts import (
     ChartPoint,
     ChartSeries,
     bars_picture,
-    heat_map_picture,
     over_time_picture,
     scaling_picture,
-    step_picture,
 )
 from gputopo.report.pictures.topology import topology_picture
+from gputopo.report.runs.report import device_table
 from gputopo.report.study import CLOCKS, PAIRS, SCALING, curves
 from gputopo.values.machine import Machine
 
@@ -38,7 +40,7 @@ def with_pictures(document: Document, study: Study, runs: Sequence[OneRun], *, o
     for run in runs:
         if run.machine is not None and run.machine not in machines:
             machines.append(run.machine)
-    drawn = [picture for n, one in enumerate(machines, 1) for picture in machine_pictures(one, n)]
+    drawn = [block for n, one in enumerate(machines, 1) for block in _machine(one, n)]
     if drawn:
         sections.insert(1, Section("Machine" if len(machines) == 1 else "Machines", tuple(drawn)))
     sections += [_run(run, number) for number, run in enumerate(runs, 1)]
@@ -48,33 +50,29 @@ def with_pictures(document: Document, study: Study, runs: Sequence[OneRun], *, o
 
 
 def _scaling(study: Study) -> tuple[Picture, ...]:
-    speedups, efficiencies = [], []
-    jobs = curves(study)
-    last = sorted(jobs, key=lambda job: max(job[1].rows, key=lambda row: row.n_gpus).speedup)
-    ends = jobs if len(jobs) <= MAX_NAMED else [*last[: MAX_NAMED // 2], *last[-MAX_NAMED // 2 :]]
-    places = {label: place for place, (label, _) in enumerate(ends)}
-    for label, scaling in jobs:
-        place = places.get(label)
-        rows = [(row, row.noise * row.speedup, row.noise * row.efficiency_percent) for row in scaling.rows]
-        speedups.append(
-            ChartSeries(label, tuple(_point(row.n_gpus, row.speedup, noise) for row, noise, _ in rows), place)
-        )
-        efficiencies.append(
-            ChartSeries(
-                label,
-                tuple(_point(row.n_gpus, row.efficiency_percent, noise) for row, _, noise in rows),
-                place,
-            )
-        )
+    """Return speedup and efficiency, a colour for a job in both: of many those that end last and first."""
+    ordered = sorted(curves(study), key=lambda job: job[1].largest.speedup)
+    half = MAX_NAMED // 2
+    jobs = [*ordered[:half], *ordered[half:][-half:], *ordered[half:-half]]
+
+    def series(value_of: Callable[[ScalingRow], float]) -> list[ChartSeries]:
+        return [
+            ChartSeries(label, tuple(_point(row, value_of(row)) for row in scaling.rows))
+            for label, scaling in jobs
+        ]
+
     devices = devices_word(study.figures.cells)
-    one = devices.removesuffix("s")
+    title = f"Speedup over one {devices.removesuffix('s')}"
+    speedups, efficiencies = series(lambda row: row.speedup), series(lambda row: row.efficiency_percent)
     found = (
-        scaling_picture(
-            "speedup", f"Speedup over one {one}", "speedup", speedups, devices=devices, ideal=True
-        ),
+        scaling_picture("speedup", title, "speedup", speedups, devices=devices, ideal=True),
         scaling_picture("efficiency", "Efficiency", "efficiency, %", efficiencies, devices=devices),
     )
     return tuple(picture for picture in found if picture is not None)
+
+
+def _point(row: ScalingRow, value: float) -> ChartPoint:
+    return ChartPoint(row.n_gpus, value, value * (1 - row.noise), value * (1 + row.noise))
 
 
 def _pairs(study: Study) -> tuple[Picture, ...]:
@@ -108,37 +106,25 @@ def _clocks(study: Study) -> tuple[Picture, ...]:
     return tuple(found)
 
 
-def _point(count: int, value: float, noise: float) -> ChartPoint:
-    return ChartPoint(count, value, value - noise, value + noise)
-
-
 def _run(run: OneRun, number: int) -> Section:
-    verdicts = [row.verdict.says for row in run.result.devices if row.verdict is not None]
+    rows = run.result.devices if len(run.result.devices) > 1 else ()
+    verdicts = [row.verdict.says for row in rows if row.verdict is not None]
     failure = [] if run.result.failure is None else [run.result.failure.cause]
     says = tuple(dict.fromkeys((*run.result.says, *failure, *verdicts)))
-    line = None if run.plan is None else run.plan.line
-    pictures = (
-        over_time_picture(f"run-{number}", "Images/sec and GPUs over time", run.over_time)
-        if run.over_time is not None
-        else None,
-        step_picture(f"step-{number}", "A step, medians", line, run.result.devices),
-    )
     blocks: list[Block] = [Bullets(says)] if says else []
-    blocks += [one for one in pictures if one is not None]
+    blocks += [device_table(run.result)] if run.result.devices else []
+    picture = run.over_time and over_time_picture(f"run-{number}", f"{run.result.unit}/sec", run.over_time)
+    blocks += [] if picture is None else [picture]
     return Section(f"Run {run.name}", tuple(blocks), is_folded=number > 1)
 
 
-def machine_pictures(machine: Machine, number: int = 1) -> Iterable[Picture]:
-    """Iterate over topology and measured rates of a machine; `number` keeps the names of several apart."""
+def _machine(machine: Machine, number: int) -> list[Block]:
+    """Return the topology of a machine and its measured rates; `number` keeps the names of several apart."""
     bandwidth = machine.bandwidth
     findings = (*find(machine), *(find_bandwidth(machine) if bandwidth else ()))
-    heat_map = None if bandwidth is None else heat_map_picture(machine, bandwidth)
-    for picture in (topology_picture(machine, findings), heat_map):
-        if picture is not None:
-            yield picture if number == 1 else renamed(picture, f"{picture.name}-{number}")
-
-
-def renamed(picture: Picture, name: str) -> Picture:
-    """Return a picture under another name, its ids too."""
-    svg = picture.svg.replace(f'"{picture.name}-', f'"{name}-').replace(f"#{picture.name}-", f"#{name}-")
-    return picture._replace(name=name, svg=svg)
+    picture = topology_picture(machine, findings)
+    rates = None if bandwidth is None else map_part(Numbers(machine, bandwidth))
+    return [
+        *([] if picture is None else [picture._replace(name=f"{picture.name}-{number}")]),
+        *([] if rates is None else [rates.title, *rates.blocks]),
+    ]

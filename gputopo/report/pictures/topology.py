@@ -4,9 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from matplotlib.axes import Axes
-from matplotlib.patches import Arc, FancyBboxPatch
-
 from gputopo.copies.numbers import host_copies, rates
 from gputopo.copies.pair_speeds import gb, pair_speeds
 from gputopo.findings.rule import Finding
@@ -15,7 +12,7 @@ from gputopo.report.document import Picture
 from gputopo.report.findings import short_model
 from gputopo.report.layout import plain
 from gputopo.report.machine.tree import Branch, pci_branches
-from gputopo.report.pictures.drawing import BAD, BOX, FAINT, GOOD, INK, LINE, WARN, Canvas
+from gputopo.report.pictures.drawing import BAD, BOX, DASHES, FAINT, GOOD, INK, LINE, WARN, Canvas, short
 from gputopo.topology.hops import joined_by_hops, links_by_pair
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Hop, Machine
@@ -48,17 +45,18 @@ def topology_picture(machine: Machine, findings: Iterable[Finding] = ()) -> Pict
     height = levels * _LEVEL + below + 2 * _MARGIN + 0.35
     marked = _marked(findings)
     host = rates(host_copies(machine.bandwidth.samples, "h2d", machine)) if machine.bandwidth else {}
-    with Canvas(width, height) as drawing:
-        sheet = drawing.sheet()
-        for node in nodes:
-            for child in node.children:
-                _connection(sheet, node, child, host)
-        for node in nodes:
-            _box(sheet, node, marked, machine)
-        if nvlinks:
-            _nvlinks(sheet, {node.gpu: node.x for node in nodes if node.gpu is not None}, nvlinks, machine)
-        _legend(sheet, height, measured=bool(host) or bool(pair_speeds(machine.bandwidth)))
-        return drawing.picture("topology", "Topology", _in_words(machine, marked, nvlinks))
+    canvas = Canvas(width, height)
+    for node in nodes:
+        for child in node.children:
+            _connection(canvas, node, child, host)
+    for node in nodes:
+        _box(canvas, node, marked, machine)
+    if nvlinks:
+        places = {node.gpu: node.x for node in nodes if node.gpu is not None}
+        _nvlinks(canvas, places, nvlinks, machine, max(node.y for node in nodes) + _BOX_HEIGHT / 2)
+    if host or pair_speeds(machine.bandwidth):
+        _legend(canvas)
+    return canvas.picture("topology", "Topology", _in_words(machine, marked, nvlinks))
 
 
 @dataclass
@@ -107,8 +105,8 @@ def _placed(tops: Sequence[Branch]) -> list[_Node]:
 def _node(branch: Branch, level: int) -> _Node:
     details = [plain(text) for text, _ in branch.details]
     links = [text for text in details if text.startswith(("gen ", "x"))]
-    return _Node([*_folded(plain(branch.name)), *(_cut(link) for link in links[:1])], branch.gpu, level,
-                 any(text.startswith("<-") for text in details))  # fmt: skip
+    lines = [*_folded(plain(branch.name)), *(short(link, _LETTERS) for link in links[:1])]
+    return _Node(lines, branch.gpu, level, any(text.startswith("<-") for text in details))
 
 
 def _by_hops(machine: Machine) -> list[Branch]:
@@ -145,50 +143,48 @@ def _marked(findings: Iterable[Finding]) -> dict[int, list[Finding]]:
     return found
 
 
-def _connection(sheet: Axes, node: _Node, child: _Node, host: Mapping[int, float]) -> None:
+def _connection(canvas: Canvas, node: _Node, child: _Node, host: Mapping[int, float]) -> None:
     rate = None if child.gpu is None else host.get(child.gpu)
     colour, wide = (FAINT, 1.0) if rate is None else (_rate_colour(rate / max(host.values())), 2.5)
     top, bottom = node.y + _BOX_HEIGHT / 2, child.y - _BOX_HEIGHT / 2
     middle = top + 0.15
-    sheet.plot([node.x, node.x, child.x, child.x], [top, middle, middle, bottom], color=colour,
-               linewidth=wide, linestyle="--" if child.is_limited else "-", zorder=1)  # fmt: skip
+    places = [(node.x, top), (node.x, middle), (child.x, middle), (child.x, bottom)]
+    canvas.line(places, (colour, DASHES[1] if child.is_limited else None), wide)
     if rate is not None:
-        sheet.text(child.x + 0.06, bottom - 0.05, f"{gb(rate)} GB/s", fontsize=7, color=INK)
+        canvas.text((child.x + 0.06, bottom - 0.09), f"{gb(rate)} GB/s", 7)
     if child.is_limited:
-        sheet.text(child.x - 0.06, bottom - 0.05, "limits", fontsize=7, color=BAD, ha="right")
+        canvas.text((child.x - 0.06, bottom - 0.09), "limits", 7, BAD, anchor="end")
 
 
-def _box(sheet: Axes, node: _Node, marked: Mapping[int, Sequence[Finding]], machine: Machine) -> None:
+def _box(canvas: Canvas, node: _Node, marked: Mapping[int, Sequence[Finding]], machine: Machine) -> None:
     found = marked.get(node.gpu, ()) if node.gpu is not None else ()
     lost = any(gpu.index == node.gpu and gpu.lost for gpu in machine.gpus)
     severity = "error" if lost or any(one.severity == "error" for one in found) else "warning"
     colour = _SEVERITY_COLOURS[severity] if found or lost else LINE
-    half = (_LEAF - 0.15) / 2
-    sheet.add_patch(
-        FancyBboxPatch((node.x - half, node.y - _BOX_HEIGHT / 2), 2 * half, _BOX_HEIGHT, facecolor=BOX,
-                       boxstyle="round,pad=0,rounding_size=0.06", edgecolor=colour,
-                       linewidth=2.5 if found or lost else 1.0, zorder=2)
-    )  # fmt: skip
+    half, top = (_LEAF - 0.15) / 2, node.y - _BOX_HEIGHT / 2
+    edge_wide = 2.5 if found or lost else 1.0
+    canvas.box((node.x - half, top), 2 * half, _BOX_HEIGHT, BOX, edge=colour, edge_wide=edge_wide)
     lines = [*node.lines, *(["LOST"] if lost else [])][:3]
     for number, text in enumerate(lines):
         height = node.y + (number - (len(lines) - 1) / 2) * 0.145
-        size, weight = (8.5, "bold") if number == 0 and node.gpu is not None else (7.5, "normal")
-        sheet.text(node.x, height, text, fontsize=size, ha="center", va="center", color=INK, weight=weight,
-                   zorder=3)  # fmt: skip
+        is_name = number == 0 and node.gpu is not None
+        canvas.text((node.x, height), text, 8.5 if is_name else 7.5, anchor="middle", bold=is_name)
     if found:
         mark = "!" if len(found) == 1 else f"! {len(found)}"
-        sheet.text(node.x + half - 0.05, node.y - _BOX_HEIGHT / 2 + 0.1, mark, color=colour, fontsize=8,
-                   ha="right", va="center", weight="bold", zorder=3)  # fmt: skip
+        canvas.text((node.x + half - 0.05, top + 0.1), mark, 8, colour, anchor="end", bold=True)
 
 
 def _nvlinks(
-    sheet: Axes, places: Mapping[int, float], nvlinks: Mapping[tuple[int, int], int], machine: Machine
+    canvas: Canvas,
+    places: Mapping[int, float],
+    nvlinks: Mapping[tuple[int, int], int],
+    machine: Machine,
+    bottom: float,
 ) -> None:
+    """Draw the NVLinks below the boxes, which end at `bottom`."""
     shown = {pair: count for pair, count in nvlinks.items() if pair[0] in places and pair[1] in places}
     if not shown:
         return
-    boxes = (patch for patch in sheet.patches if isinstance(patch, FancyBboxPatch))
-    bottom = max(box.get_y() + box.get_height() for box in boxes)
     speeds = pair_speeds(machine.bandwidth)
     fastest = max((one.gb_per_s for pair, one in speeds.items() if pair in shown), default=0.0)
     pairs = len(places) * (len(places) - 1) // 2
@@ -198,35 +194,31 @@ def _nvlinks(
         for gpu, x in places.items():
             mine = [speeds[pair].gb_per_s for pair in shown if gpu in pair and pair in speeds]
             colour = _rate_colour(min(mine) / fastest) if mine else FAINT
-            sheet.plot([x, x], [bottom, y], color=colour, linewidth=2.5, zorder=1)
-        sheet.plot([min(places.values()), max(places.values())], [y, y], color=INK, linewidth=5, zorder=2)
+            canvas.line([(x, bottom), (x, y)], (colour, None), 2.5)
+        canvas.line([(min(places.values()), y), (max(places.values()), y)], (INK, None), 5)
         words = f"NVLink: {counts} to every peer" if len(shown) == pairs else f"NVLink: {counts} a pair"
         slowest = min((speeds[pair].gb_per_s for pair in shown if pair in speeds), default=0.0)
         measured = f", {gb(slowest)} to {gb(fastest)} GB/s measured" if fastest else ""
-        sheet.text(sum(places.values()) / len(places), y + 0.22, words + measured, fontsize=8, ha="center",
-                   color=INK)  # fmt: skip
+        canvas.text((sum(places.values()) / len(places), y + 0.2), words + measured, anchor="middle")
         return
     deepest = max(abs(places[a] - places[b]) for a, b in shown)
     for (a, b), count in shown.items():
         left, right = sorted((places[a], places[b]))
         depth = 0.25 + 0.5 * (right - left) / deepest
         colour = _rate_colour(speeds[a, b].gb_per_s / fastest) if (a, b) in speeds else FAINT
+        canvas.arc(left, right, bottom, depth, colour, 0.8 + 0.6 * count)
         middle = (left + right) / 2
-        sheet.add_patch(Arc((middle, bottom), right - left, 2 * depth, theta1=0, theta2=180,
-                            color=colour, linewidth=0.8 + 0.6 * count, zorder=1))  # fmt: skip
-        sheet.text(middle, bottom + depth, f"{count}", fontsize=7.5, ha="center", va="center", color=INK,
-                   bbox={"facecolor": BOX, "edgecolor": colour, "pad": 1.5}, zorder=3)  # fmt: skip
+        canvas.box((middle - 0.08, bottom + depth - 0.08), 0.16, 0.16, BOX, edge=colour)
+        canvas.text((middle, bottom + depth), f"{count}", 7.5, anchor="middle")
 
 
-def _legend(sheet: Axes, height: float, *, measured: bool) -> None:
-    if not measured:
-        return
-    names = [f"from {share:.0%}" if share else "below" for share in _RATE_COLOURS]
-    sheet.text(_MARGIN, height - 0.12, "Rate, of the fastest of its kind:", fontsize=7.5, color=INK)
-    for number, (colour, name) in enumerate(zip(_RATE_COLOURS.values(), names, strict=True)):
+def _legend(canvas: Canvas) -> None:
+    y = canvas.height - 0.15
+    canvas.text((_MARGIN, y), "Rate, of the fastest of its kind:", 7.5)
+    for number, (share, colour) in enumerate(_RATE_COLOURS.items()):
         x = _MARGIN + 2.1 + number * 0.85
-        sheet.plot([x - 0.2, x - 0.06], [height - 0.15] * 2, color=colour, linewidth=3)
-        sheet.text(x, height - 0.12, name, fontsize=7.5, color=INK)
+        canvas.line([(x - 0.2, y), (x - 0.06, y)], (colour, None), 3)
+        canvas.text((x, y), f"from {share:.0%}" if share else "below", 7.5)
 
 
 def _rate_colour(share: float) -> str:
@@ -253,10 +245,6 @@ def _folded(text: str) -> list[str]:
     """Return a name in at most two lines; the number of a GPU stands on the first."""
     if text.startswith("GPU ") and " " in text[4:]:
         number, _, name = text[4:].partition(" ")
-        return [f"GPU {number}", _cut(name)]
+        return [f"GPU {number}", short(name, _LETTERS)]
     first, _, rest = text.partition(", ")
-    return [_cut(first), *([_cut(rest)] if rest else [])]
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…"
+    return [short(first, _LETTERS), *([short(rest, _LETTERS)] if rest else [])]

@@ -185,7 +185,7 @@ def _not_slow_lines(result: Result, *, others: bool) -> list[Span]:
         if verdict.word == EVEN and verdict.share_of_steps is not None
     ]
     whys: dict[str, list[tuple[Device, Verdict]]] = {}
-    for device, verdict in known:
+    for device, verdict in known if len(result.devices) > 1 else ():
         if verdict.word == CANNOT_TELL and verdict.resolution_percent is None:
             whys.setdefault(verdict.why or "", []).append((device, verdict))
     for why, of_why in whys.items():
@@ -364,7 +364,8 @@ def _columns(result: Result) -> list[Column]:
     columns.append(left("link", [link_name(row.device.hop_to_variables) for row in rows]))
     if any(drilled := [_drills_of(row, result) for row in rows]):
         columns.append(left("drill", drilled))
-    if any(row.verdict for row in rows) and (result.anomalies or not share_cores([r.device for r in rows])):
+    judged = len(rows) > 1 and not share_cores([row.device for row in rows])
+    if any(row.verdict for row in rows) and (result.anomalies or judged):
         columns.append(left("verdict", [_verdict(row) for row in rows]))
         if any(row.verdict and row.verdict.causes for row in rows):
             columns.append(left("cause", [_cause(row) for row in rows]))

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from gputopo.report import units
 from gputopo.report.document import Block, Document, Styled, Table, of_sections
 from gputopo.report.layout import ANOMALY_STYLE, Column, Side, plain
+from gputopo.report.runs.state import NOT_RELIABLE
 from gputopo.runs.screen import outliers
 from gputopo.runs.verdict.words import at_most, percent
 from gputopo.values.run.batches import batch_words
@@ -28,12 +29,29 @@ def screen_document(found: Screen) -> Document:
     incomplete: list[Block] = [] if found.complete else ["Not complete: runs were left out."]
     return of_sections(
         [
-            ("", [Styled(_headline(found, noun), "bold"), *says, *(Styled(text, "") for text in found.says)]),
+            (
+                "",
+                [
+                    *_busy(found),
+                    Styled(_headline(found, noun), "bold"),
+                    *says,
+                    *(Styled(text, "") for text in found.says),
+                ],
+            ),
             ("", [Table(heads, tuple((column,) for column in _columns(found, styles)))]),
             ("", _several(found, noun)),
             ("", [*last, *incomplete]),
         ]
     )
+
+
+def _busy(found: Screen) -> list[Styled]:
+    """Return that the speeds are not reliable, if the host was busy in some of the runs."""
+    busy = [run.busy for run in found.runs if run.busy is not None]
+    if not busy:
+        return []
+    count = f"{len(busy)} of {units.counted(len(found.runs), 'run')}"
+    return [Styled(f"{NOT_RELIABLE}: {count} on a busy host; in the first, {busy[0]}.", ANOMALY_STYLE)]
 
 
 def _headline(found: Screen, noun: str) -> str:

@@ -77,6 +77,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     variable_update: str | None = None
     ps_device: str | None = None
     all_reduce: str | None = None
+    unit: str = "images"  # what the speeds count; a program of the user may count examples, steps, tokens
     images_per_sec: float | None = None
     median: float | None = None
     uncertainty: float | None = None  # standard error of the mean

@@ -61,6 +61,7 @@ class ScreenRun(msgspec.Struct, frozen=True, kw_only=True):
     images_per_sec: float | None = None  # median of all devices together
     noise: float | None = None  # standard error of it, as a share of it
     failure: str | None = None  # why there is neither
+    busy: str | None = None  # what kept the host busy, so that its speed is not reliable
 
 
 class Under(msgspec.Struct, frozen=True, kw_only=True):

@@ -78,7 +78,7 @@ def test_silence_after_a_step_is_a_hang_and_asks_for_the_end_once(pid: int) -> N
     assert isinstance(found, RankFailed)
     assert found.kind == "hung"
     assert found.cause == (
-        "train hangs: nothing for 60 s in a step; a step usually takes 1 s; GPU 1 100 % busy 300 MHz"
+        "train hangs: nothing for 60 s in a step; a step usually takes 1 s; GPU 1 100% busy 300 MHz"
     )
     assert (stop.asked, looks.look(1000.0), looks.wait_s(1000.0)) == (True, None, None)
 

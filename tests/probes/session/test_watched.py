@@ -158,6 +158,7 @@ def test_a_start_that_hangs_leaves_no_gpu() -> None:
         measure_watched(machine(2), SessionRequest(), doors=opened, limits=PATIENT._replace(start_s=0.3))
     assert not refused.value.bandwidth.complete
     assert refused.value.bandwidth.not_measured[0].what == "all copies of the GPUs"
+    assert "(sudo nvidia-smi -r -i 0,1)" in refused.value.hint
 
 
 def test_a_fault_of_ours_is_raised_here() -> None:

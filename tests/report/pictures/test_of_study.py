@@ -8,13 +8,14 @@ import pytest
 
 from gputopo import captures
 from gputopo.measurements.published import made
-from gputopo.measurements.run_folders import most_telling, one_run
+from gputopo.measurements.run_folders import OneRun, most_telling, one_run
 from gputopo.measurements.study import Study, study_of
 from gputopo.report.document import Document, Picture, Section
 from gputopo.report.page import page
 from gputopo.report.pictures import of_study
 from gputopo.report.pictures.of_study import with_pictures
 from gputopo.report.study import study_document
+from gputopo.runs.summary import summarise
 from gputopo.values import schema
 from gputopo.values.run.events import (
     Device,
@@ -29,6 +30,7 @@ from gputopo.values.run.events import (
 )
 from gputopo.values.run.measurement import Measurement
 from tests import there
+from tests.invented_runs import InventedRun, gpu_devices, stream
 
 DOCUMENT = Document("Report", "", (Section("Scaling", ("A table.",)), Section("All runs", ("Rows.",))))
 
@@ -93,7 +95,7 @@ def legend(picture: Picture) -> dict[str, str]:
     """The colour of each job in the legend of a picture."""
     colours: dict[str, str] = {}
     last = ""
-    for colour, name in re.findall(r"stroke: var\((--s\d)|>(model\d+)</text>", picture.svg):
+    for colour, name in re.findall(r'stroke="var\((--s\d)|>(model\d+)</text>', picture.svg):
         last = colour or last
         colours |= {name: last} if name else {}
     return colours
@@ -110,6 +112,7 @@ def test_a_job_has_the_same_colour_in_all_charts_of_a_page() -> None:
     first, second = (legend(one) for one in pictures)
     assert first == second
     assert len(set(first.values())) == 8
+    assert {"model6", "model13"} <= first.keys()  # of the highest speedup
 
 
 def test_pairs_and_clocks_are_drawn_with_their_figures() -> None:
@@ -124,10 +127,17 @@ def test_a_run_has_time_and_step_and_the_machine_of_several_runs_is_drawn_once(t
     runs = [there(one_run(folder)) for folder in folders]
     document = with_pictures(DOCUMENT, study_of([], title="t"), runs, of=4)
     assert titles(document) == {
-        "Scaling": [], "Machine": ["topology", "heat-map"], "All runs": [],
-        "Run a": ["run-1", "step-1"], "Run b": ["run-2", "step-2"], "Other runs": [],
+        "Scaling": [], "Machine": ["topology-1"], "All runs": [],
+        "Run a": ["run-1"], "Run b": ["run-2"], "Other runs": [],
     }  # fmt: skip
     assert document.sections[-1].blocks == ("2 runs have no pictures here.",)
+
+
+def test_a_run_of_one_device_says_nothing_of_peers() -> None:
+    alone = OneRun(name="a", result=summarise(stream(gpu_devices(1), InventedRun(1).steps(20))))
+    html = page(with_pictures(DOCUMENT, study(), [alone], of=1))
+    assert "GPU 0" in html
+    assert not re.search("peer|cannot tell", html)
 
 
 def test_runs_that_failed_or_were_slow_are_shown_before_the_latest() -> None:

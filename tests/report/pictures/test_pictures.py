@@ -1,11 +1,9 @@
 """Pictures: well-formed SVG with names, with every device and number in it, for machines of every form."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
-import msgspec
 import pytest
 
 from gputopo import captures
@@ -14,19 +12,13 @@ from gputopo.report.document import Picture
 from gputopo.report.pictures.charts import (
     ChartPoint,
     ChartSeries,
-    heat_map_picture,
     over_time_picture,
     scaling_picture,
-    step_picture,
 )
 from gputopo.report.pictures.topology import topology_picture
 from gputopo.runs.over_time import Curve, Happening, OverTime
 from gputopo.values.machine import Gpu, Hop, Link, Machine
-from gputopo.values.run.events import Device
-from gputopo.values.run.plan import ResourceLoad, StepLine
-from gputopo.values.run.result import DeviceResult
 from gputopo.values.subject import Subject
-from tests.kit import commands
 from tests.kit.faults import selected
 from tests.kit.machines import read
 
@@ -40,7 +32,6 @@ def texts(picture: Picture | None) -> list[str]:
     assert root.get("role") == "img"
     assert root.findtext(f"{SVG}title") == picture.title
     assert picture.alt in root.get("aria-label", "")
-    assert not re.search(r"#(?:01|02|03|04|05|06|07|08|11)[01]\d0[1-8]", picture.svg)  # no placeholder
     return ["".join(one.itertext()) for one in root.iter(f"{SVG}text")]
 
 
@@ -103,51 +94,32 @@ def test_a_machine_without_gpus_has_no_topology() -> None:
     assert topology_picture(Machine(source="test")) is None
 
 
-def test_the_heat_map_has_each_measured_link_and_names_slow_ones_in_words() -> None:
-    machine = captures.load(["7gforce"])
-    assert machine.bandwidth is not None
-    picture = heat_map_picture(machine, machine.bandwidth)
-    shown = texts(picture)
-    assert shown.count("6.44") == 1
-    assert shown.count("GPU6") == 2
-    assert picture is not None
-    assert "56 links" in picture.alt
-    nothing = msgspec.structs.replace(machine.bandwidth, samples=())
-    assert heat_map_picture(machine, nothing) is None
-
-
 def test_a_chart_has_its_labels_and_counts_and_says_its_last_values() -> None:
-    series = [
-        ChartSeries("a <b> $x$", (ChartPoint(1, 1.0), ChartPoint(2, 1.9, 1.8, 2.0))),
-        ChartSeries("empty", ()),
-    ]
+    series = [ChartSeries("a <b> $x$", (ChartPoint(1, 1.0), ChartPoint(2, 1.9, 1.8, 2.0)))]
     picture = scaling_picture("speedup", "Speedup", "speedup", series, ideal=True)
     shown = texts(picture)
     assert {"a <b> $x$", "ideal", "1", "2", "GPUs"} <= set(shown)
-    assert "empty" not in shown
     assert picture is not None
     assert "a <b> $x$ 1.9 at 2" in picture.alt
-    assert scaling_picture("speedup", "Speedup", "speedup", [ChartSeries("empty", ())]) is None
+    assert scaling_picture("speedup", "Speedup", "speedup", []) is None
 
 
-def test_of_many_series_eight_have_names_those_that_end_first_and_last() -> None:
+def test_of_many_series_the_first_eight_have_names() -> None:
     series = [ChartSeries(f"job {n}", (ChartPoint(1, 1.0), ChartPoint(2, 1 + n / 20))) for n in range(20)]
     shown = texts(scaling_picture("speedup", "Speedup", "speedup", series))
     names = [text for text in shown if text.startswith("job")]
-    assert sorted(names) == sorted(f"job {n}" for n in (*range(4), *range(16, 20)))
+    assert sorted(names) == sorted(f"job {n}" for n in range(8))
     assert "12 more" in shown
 
 
 def test_an_axis_that_does_not_begin_at_zero_is_marked() -> None:
     for values, is_broken in (((1500.0, 1480.0), True), ((1500.0, 300.0), False)):
         curve = Curve("GPU 0", (0.0, 1.0), values)
-        shown = " ".join(texts(over_time_picture("run", "Run", OverTime((curve,), {}, (), 2.0))))
-        assert ("(not from 0)" in shown, "\N{ALMOST EQUAL TO}" in shown) == (is_broken, is_broken)
+        shown = " ".join(texts(over_time_picture("run", "images/sec", OverTime((curve,), {}, (), 2.0))))
+        assert ("(not from 0)" in shown) == is_broken
 
 
-def test_a_name_of_any_length_with_any_character_leaves_the_chart_its_room(
-    recwarn: pytest.WarningsRecorder,
-) -> None:
+def test_a_name_of_any_length_with_any_character_leaves_the_chart_its_room() -> None:
     points = (ChartPoint(1, 1.0), ChartPoint(2, 1.9))
     series = [
         ChartSeries("x" * 5000, points),
@@ -158,51 +130,13 @@ def test_a_name_of_any_length_with_any_character_leaves_the_chart_its_room(
     shown = texts(picture)
     assert {"a?b c?[31m ?", "\u6a21\u578b"} <= set(shown)
     assert max(map(len, shown)) < 100
-    assert not [one for one in recwarn if "collapsed" in str(one.message) or "Glyph" in str(one.message)]
 
 
 def test_a_run_over_time_marks_what_happened_on_every_panel_and_says_faults() -> None:
     curve = Curve("GPU 0", (0.0, 1.0, 2.0), (100.0, 101.0, 80.0))
     run = OverTime((curve,), {"core clock, MHz": (curve,)}, (Happening(1.5, "GPU 0 slow 20%", True),), 2.0)
-    picture = over_time_picture("run", "Run", run)
-    assert {"images/sec", "core clock, MHz", "GPU 0", "GPU 0 slow 20%"} <= set(texts(picture))
+    picture = over_time_picture("run", "images/sec", run)
+    broken = {f"{unit} (not from 0)" for unit in ("images/sec", "core clock, MHz")}
+    assert {*broken, "GPU 0", "GPU 0 slow 20%"} <= set(texts(picture))
     assert picture is not None
     assert "GPU 0 slow 20% after 2 s" in picture.alt
-
-
-def test_a_step_shows_predicted_and_measured_parts_and_nothing_where_nothing_is_known() -> None:
-    load = ResourceLoad(
-        resource="link of GPU 0", weights_mb=1, wait_ms=1, gradients_mb=1, busy_ms=8, through_ms=20
-    )
-    line = StepLine(
-        weights_ms=1,
-        forward_ms=5,
-        backward_ms=9,
-        gradients_ms=5,
-        variables_ms=0,
-        resources=(load,),
-        blocks=(),
-    )
-    row = DeviceResult(
-        device=Device(tower=0, device="/GPU:0", gpu=0),
-        batch_size=8,
-        weights_ms=2.0,
-        compute_ms=14.0,
-        other_ms=5.0,
-    )
-    picture = step_picture("step", "A step", line, [row])
-    shown = set(texts(picture))
-    assert {
-        "a step, predicted",
-        "link of GPU 0, predicted",
-        "GPU 0, measured",
-        "backward",
-        "weights",
-    } <= shown
-    assert "variables" not in shown
-    unmeasured = msgspec.structs.replace(row, weights_ms=None)
-    assert step_picture("step", "A step", None, [unmeasured]) is None
-
-
-def test_nothing_but_pictures_loads_matplotlib() -> None:
-    assert commands.run("-c", "import sys; sys.exit('matplotlib' in sys.modules)").returncode == 0

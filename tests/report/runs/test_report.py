@@ -131,8 +131,7 @@ def test_only_what_is_slow_is_red() -> None:
 def test_an_even_run_states_to_within_what_it_is_even() -> None:
     assert "No device is more than 1.7% slower than its peers (99.9% confidence)." in shown(gpu_result(4))
     alone = shown(gpu_result(1))
-    assert "even" not in alone
-    assert "No device was compared: one device has no peer." in alone
+    assert not re.search("even|verdict|[Cc]annot tell|No device", alone)
 
 
 def test_a_difference_that_is_not_proven_is_shown_as_such_in_table_and_words() -> None:

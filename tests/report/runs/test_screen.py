@@ -49,6 +49,15 @@ def test_an_even_screen_begins_with_what_is_excluded() -> None:
     assert document_text(screen_document(screen)).startswith("No slow GPU; a difference above ")
 
 
+def test_a_screen_on_a_busy_host_begins_with_that_its_speeds_are_not_reliable() -> None:
+    busy = "other programs used 40% of the CPU"
+    found = runs({0: 100.0, 1: 99.5})
+    found = (msgspec.structs.replace(found[0], busy=busy), *found[1:])
+    screen = msgspec.structs.replace(screen_of(found), devices=device_rows(TWO, found))
+    text = document_text(screen_document(screen), 120)
+    assert text.startswith(f"NOT RELIABLE: 1 of 6 runs on a busy host; in the first, {busy}.\nNo slow")
+
+
 def headline(speeds: dict[int, float], *, complete: bool, names: dict[int, str | None]) -> str:
     found = runs(speeds)
     screen = msgspec.structs.replace(screen_of(found), complete=complete, devices=device_rows(names, found))
