@@ -136,24 +136,6 @@ def test_where_rates_vary_only_what_is_slow_in_all_windows_is_called_slow() -> N
     }
 
 
-def test_what_is_slow_only_once_is_not_slow() -> None:
-    found, again = rates(Random(1), 6), rates(Random(2), 6, 5.0)
-    slowed(found, "n0", 0.5)
-    again["n1", "n2"] *= 0.5
-    assert find(machine(found, again=again)) == []
-    slowed(again, "n0", 0.5)
-    (finding,) = find(machine(found, again=again))
-    assert "host n0 sends and receives at" in finding.says
-
-
-def test_two_measurements_of_the_pairs_that_disagree_give_no_verdict() -> None:
-    random = Random(1)
-    noisy = [{pair: rate * random.uniform(0.4, 1) for pair, rate in rates(random, 6).items()} for _ in "12"]
-    (finding,) = find(machine(noisy[0], again=noisy[1]))
-    assert finding.id == "network.unsteady"
-    assert "points" in finding.says
-
-
 def test_outputs_of_other_programs_are_not_compared_as_hosts() -> None:
     found = machine({("client", "server"): 1.0, ("server", "client"): 9.0})
     other = Bandwidth(source="iperf3", samples=there(found.bandwidth).samples)
