@@ -29,6 +29,8 @@ SSH = (
     *("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ControlMaster=no"),
     *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o", "LogLevel=ERROR"),
 )
+# A query that a name server has lost is sent again after 1 s, not 5 s (resolv.conf(5)).
+_IMPATIENT = {"RES_OPTIONS": "timeout:1 attempts:5"}
 # A step next to the ones that run; a host that fails does not end the others.
 SRUN = ("srun", "--overlap", "--kill-on-bad-exit=0", "--wait=0", "--ntasks-per-node=1")
 # Variables that other hosts get, by stdin. TF_CONFIG is of one host; the last three are Terraform's.
@@ -139,6 +141,7 @@ class HostProcess:
                 stdin=subprocess.PIPE,
                 stdout={"pipe": subprocess.PIPE, "stderr": theirs, "ours": None}[stdout],
                 stderr=theirs,
+                env=_IMPATIENT | os.environ if start.command[0] == SSH[0] else None,
                 start_new_session=True,
                 bufsize=0,
             )
