@@ -137,16 +137,14 @@ def _lacks(tool: Tool, host: NetworkHost) -> str | None:
 
 
 def rounds(tool: Tool, hosts: int) -> list[list[Ends]]:
-    """Return the transfers of each round; one of nccl-tests is in both directions."""
-    found: list[list[Ends]] = []
-    for pairs in matchings(range(hosts)):
-        found += [list(pairs)] if tool == NCCL_TESTS else [list(pairs), [(b, a) for a, b in pairs]]
-    return found
+    """Return the transfers of each round; one of nccl-tests is in both directions.
 
-
-def ring(hosts: int) -> list[Ends]:
-    """Return a transfer of each host to the next one, all at once."""
-    return [(rank, (rank + 1) % hosts) for rank in range(hosts)]
+    Of the others the last round is a ring of all hosts, if there are three or more.
+    """
+    if tool == NCCL_TESTS:
+        return [list(pairs) for pairs in matchings(range(hosts))]
+    found = [way for pairs in matchings(range(hosts)) for way in (list(pairs), [(b, a) for a, b in pairs])]
+    return [*found, [(rank, (rank + 1) % hosts) for rank in range(hosts)]] if hosts > 2 else found
 
 
 def transfer(
@@ -246,21 +244,16 @@ def failure(hosts: Sequence[NetworkHost], ends: Ends, says: str) -> Failure:
     return Failure(kind="network", source=source, destination=destination, reason=NETWORK_ERROR, says=says)
 
 
-def method(tool: Tool, hosts: Sequence[NetworkHost], facts: Sequence[str]) -> str:
-    """Return how a tool measures. `facts`: what NCCL's log shows of the paths."""
-    if tool == NCCL_TESTS:
-        paths = f"; NCCL's log has {', '.join(facts)}" if facts else ""
-        return (
-            f"{NCCL_TESTS}: sendrecv_perf between GPU 0 of each two hosts, messages of {BYTES >> 20} MiB in "
-            f"both directions at once, the rate of one of them{paths}; hosts are compared with one another "
-            "only"
-        )
+def method(tool: Tool, hosts: Sequence[NetworkHost], samples: Sequence[Sample]) -> str:
+    """Return how a tool has measured these samples."""
     if tool == RDMA:
         devices = ", ".join(dict.fromkeys(_device(host)[1] for host in hosts))
         return f"{RDMA}: {STREAMS} queue pairs for each transfer, between ports of {devices}"
-    rates = [host.rate_gbit_per_s for host in hosts]
-    why = "; hosts are compared with one another only: "
-    unknown = f"{why}the rate of a card is not known" if None in rates else ""
-    fast = f"{why}above {MAX_TCP_GBIT_PER_S:g} Gbit/s the CPU may limit TCP"
-    is_fast = any(rate is not None and rate > MAX_TCP_GBIT_PER_S for rate in rates)
-    return f"{IPERF3}: {STREAMS} connections for each transfer{fast if is_fast else unknown}"
+    alone = "" if all(one.expected_gb_per_s for one in samples) else "; nothing is expected of these cards: "
+    alone = alone and f"{alone}hosts are compared with one another only"
+    if tool == IPERF3:
+        return f"{IPERF3}: {STREAMS} connections for each transfer{alone}"
+    facts = ", ".join(dict.fromkeys(fact for one in samples for fact in one.nccl))
+    paths = f"; NCCL's log has {facts}" if facts else ""
+    what = f"messages of {BYTES >> 20} MiB in both directions at once, the rate of one of them"
+    return f"{NCCL_TESTS}: sendrecv_perf between GPU 0 of each two hosts, {what}{paths}{alone}"

@@ -10,9 +10,7 @@ from gputopo.findings import SEVERITIES, Finding, driver_broken, fails, find, wo
 from gputopo.findings.compare import grouped, majority
 from gputopo.findings.difference import difference
 from gputopo.findings.fleet_hosts import (
-    PRESENCE,
     HostDevice,
-    HostFact,
     HostFacts,
     HostKind,
     HostReading,
@@ -23,7 +21,7 @@ from gputopo.findings.rule import MAX_MESSAGES, Rule, Severity, rule_of
 from gputopo.findings.usage import GPU_BUSY
 from gputopo.topology.identities import without_identities
 from gputopo.values.errors import ExitCode, GputopoError
-from gputopo.values.fields import path_in_words
+from gputopo.values.fields import field_at, path_in_words
 from gputopo.values.index_ranges import gpu_ranges, host_ranges, host_set
 from gputopo.values.machine import Machine
 from gputopo.values.subject import GROUPS, MACHINE, Subject, within
@@ -147,21 +145,21 @@ class _Comparison:
         places = grouped((tuple(gpu.pci_address for gpu in one.gpus), one) for one in machines)
         # Where most have their GPUs; of several such places, those of the host with the most GPUs.
         reference = max(places.items(), key=lambda one: (len(one[1]), len(one[0])))[1][0]
-        self.hosts = {host.name: facts_of_host(host.machine, reference) for host in kind.hosts}
-        self.by_fact = {
-            key: dict(known)
-            for key, known in grouped(
-                (key, (name, fact)) for name, host in self.hosts.items() for key, fact in host.facts.items()
-            ).items()
-        }
-        for device in dict.fromkeys(device for host in self.hosts.values() for device in host.devices):
-            if device.group in _COUNTED:
+        seen: dict[HostDevice, tuple[msgspec.Struct, dict[str, Any]]] = {}
+        self.hosts = {host.name: facts_of_host(host.machine, reference, seen) for host in kind.hosts}
+        self.by_fact: dict[tuple[HostDevice, str], dict[str, Any]] = {}
+        for name, host in self.hosts.items():
+            for device, facts in host.facts.items():
+                for fact, value in facts.items():
+                    self.by_fact.setdefault((device, fact), {})[name] = value
+        devices = dict.fromkeys(device for host in self.hosts.values() for device in host.devices)
+        for device in (one for one in devices if one.group in _COUNTED):
+            self.by_fact[device, ""] = {
+                name: "there" if device in host.devices else "missing"
+                for name, host in self.hosts.items()
                 # Most captures do not show network cards.
-                shown = {name: one for name, one in self.hosts.items() if one.has(device.group)}
-                self.by_fact[device, ""] = {
-                    name: HostFact(PRESENCE, "there" if device in one.devices else "missing")
-                    for name, one in shown.items()
-                }
+                if device.group == "gpus" or any(one.group == device.group for one in host.devices)
+            }
         self.found = {
             host.name: [(finding, _keys(finding, self.hosts[host.name])) for finding in find(host.machine)]
             for host in kind.hosts
@@ -210,9 +208,8 @@ class _Comparison:
         """Find facts of single hosts that differ from most, and facts on which no majority agrees."""
         odd: dict[str, list[_Differing]] = {name: [] for name in self.hosts}
         split: list[_Differing] = []
-        for (device, fact), known in self.by_fact.items():
-            field = next(iter(known.values())).field
-            by_host = {name: one.value for name, one in known.items()}
+        for (device, fact), by_host in self.by_fact.items():
+            field = field_at(GROUPS[device.group], fact)
             if (found := majority(by_host, field.same)) is None:
                 continue
             says = f"{path_in_words(GROUPS[device.group], fact)} ".lstrip()
@@ -239,7 +236,7 @@ class _Comparison:
             lacking = [
                 key
                 for key, known in self.by_fact.items()
-                if count > 2 and name not in known and 2 * len(known) > count and key[0] in host.read
+                if count > 2 and name not in known and 2 * len(known) > count and key[0] in host.facts
             ]
             if lacking:
                 words = [
@@ -290,8 +287,8 @@ def _keys(finding: Finding, host: HostFacts) -> set[_Key]:
 def _shows(device: HostDevice, host: HostFacts) -> bool:
     """Return whether findings about a device would be seen on a host: of GPUs where the driver answers."""
     if device.group in ("gpus", "links"):
-        return host.gpus_answer and device in host.read
-    return device.group != "nics" or device in host.read
+        return host.gpus_answer and device in host.facts
+    return device.group != "nics" or device in host.facts
 
 
 def _some(names: Sequence[str]) -> str:

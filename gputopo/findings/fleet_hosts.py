@@ -3,16 +3,14 @@
 Bus numbers depend on what was found when the host started; devices and functions are wired.
 """
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from gputopo.findings.difference import compared_facts, drivers, without_generation
 from gputopo.findings.usage import under_load
-from gputopo.values.fields import Fact, Field, field_at
 from gputopo.values.machine import Gpu, Link, Machine, Nic, PciNode
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 
@@ -136,7 +134,6 @@ def _places(nodes: Iterable[PciNode]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 # What differs between sound hosts: what the kernel numbers and names as it finds it, and repairs of memory.
 _REPAIRS = (
     "correctable",
@@ -157,9 +154,8 @@ _VARYING: dict[type[msgspec.Struct], frozenset[str]] = {
     Nic: frozenset({"name", "pci_address", "ports[].interface", "ports[].rdma_device"}),
     PciNode: frozenset({"name", "parent", "root"}),
 }
-_HOP = field_at(Link, "hop")
-PRESENCE = Field(path="", fact=Fact(), words="")
-_OF_GPU_TOO = ("max_speed_gt_per_s", "max_width", "width", "numa_node")
+# Facts of a PCI device that a GPU has, too.
+_OF_GPU_TOO: dict[str, Any] = dict.fromkeys(("max_speed_gt_per_s", "max_width", "width", "numa_node"))
 
 
 class HostDevice(NamedTuple):
@@ -172,88 +168,72 @@ class HostDevice(NamedTuple):
     place: str = ""
 
 
-class HostFact(NamedTuple):
-    """The declaration and the value of a fact."""
-
-    field: Field
-    value: Any
-
-
 class HostFacts(NamedTuple):
-    """All facts of a host by device and path, and how the host numbers and calls its devices."""
+    """The facts of a host by device and path, and how the host numbers and calls its devices."""
 
-    facts: dict[tuple[HostDevice, str], HostFact]
+    facts: dict[HostDevice, dict[str, Any]]  # a lost GPU has none
     devices: dict[HostDevice, tuple[Subject, str]]
-    read: set[HostDevice]  # those with facts: a lost GPU has none
     gpus_answer: bool  # whether the driver was not found unable to read the GPUs
 
-    def has(self, group: str) -> bool:
-        """Whether devices of a group are compared: GPUs, and others where there are any."""
-        return group == "gpus" or any(device.group == group for device in self.devices)
 
+def facts_of_host(
+    machine: Machine, reference: Machine, seen: dict[HostDevice, tuple[msgspec.Struct, dict[str, Any]]]
+) -> HostFacts:
+    """Return the facts of a host to compare with those of like hosts, of which `reference` is one.
 
-def facts_of_host(machine: Machine, reference: Machine) -> HostFacts:
-    """Return the facts of a host to compare with those of like hosts, of which `reference` is one."""
+    `seen`: the last value of each device and its facts, for the next host, which has the same as a rule.
+    """
     moved = same_addresses(machine, reference)
+    found = HostFacts({}, {}, machine.driver.status in ("ok", "not_read"))
+    for device, called, value in _devices(machine, moved):
+        found.devices[device] = called
+        if value is None:
+            continue
+        if device not in seen or seen[device][0] != value:
+            varying = _VARYING.get(type(value), frozenset())
+            facts = {
+                fact: moved.get(one, one) if isinstance(one, str) else one
+                for fact, field, one in compared_facts(value)
+                if not field.counter and field.is_known(one) and field.path not in varying
+            }
+            seen[device] = value, facts
+        found.facts[device] = seen[device][1]
+    return found
+
+
+def _devices(
+    machine: Machine, moved: Mapping[str, str]
+) -> Iterator[tuple[HostDevice, tuple[Subject, str], msgspec.Struct | None]]:
+    """Yield each device, how the host calls it, and its value."""
     (driver,) = drivers(machine.driver)
-    found = HostFacts({}, {}, set(), machine.driver.status in ("ok", "not_read"))
-    _add(found, moved, HostDevice("driver"), (DRIVER, "driver"), driver)
-    _add(found, moved, HostDevice("host"), (MACHINE, "host"), machine.host)
+    yield HostDevice("driver"), (DRIVER, "driver"), driver
+    yield HostDevice("host"), (MACHINE, "host"), machine.host
     places: dict[int, str] = {}
     for gpu in machine.gpus:
         at = moved.get(gpu.pci_address, gpu.pci_address) if gpu.pci_address else str(gpu.index)
         compared = gpu if under_load(gpu) else without_generation(gpu)
         called = (Subject.of_gpus([gpu.index]), f"GPU {gpu.index}")
-        _add(found, moved, HostDevice("gpus", at), called, None if gpu.lost else compared)
+        yield HostDevice("gpus", at), called, None if gpu.lost else compared
         if not gpu.lost:
             places[gpu.index] = at
     for link in machine.links:
         if link.a in places and link.b in places:
             device = HostDevice("links", " ".join(sorted((places[link.a], places[link.b]))))
-            called = (Subject.of_link(link.a, link.b), f"GPUs {link.a} and {link.b}")
-            _add(found, moved, device, called, link)
+            yield device, (Subject.of_link(link.a, link.b), f"GPUs {link.a} and {link.b}"), link
+    seen: set[str] = set()
     for nic in machine.nics:
         at = moved.get(nic.pci_address, nic.pci_address) if nic.pci_address else nic.name or str(nic.index)
-        device = HostDevice("nics", at)
-        device = HostDevice("nics", f"{at} {nic.name}") if device in found.devices else device
-        subject, name = (
-            Subject.of_nics([nic.index]),
-            f"network card {nic.name or nic.pci_address or nic.index}",
-        )
-        _add(found, moved, device, (subject, name), nic)
+        at = f"{at} {nic.name}" if at in seen else at
+        seen.add(at)
+        name = f"network card {nic.name or nic.pci_address or nic.index}"
+        subject = Subject.of_nics([nic.index])
+        yield HostDevice("nics", at), (subject, name), nic
         for key, hop in nic.hops.items():
-            if key.startswith("gpu:") and (index := int(key[4:])) in places:
-                pair = HostDevice("links", f"{places[index]} {device.place}")
-                found.devices[pair] = subject, f"{name} and GPU {index}"
-                found.facts[pair, "hop"] = HostFact(_HOP, hop.value)
+            index = key.removeprefix("gpu:")
+            if index.isdecimal() and int(index) in places:
+                pair = HostDevice("links", f"{places[int(index)]} {at}")
+                yield pair, (subject, f"{name} and GPU {index}"), Link(a=0, b=1, hop=hop)
     for node in machine.pci:
         at = moved.get(node.address, node.address)
-        left_out = _OF_GPU_TOO if HostDevice("gpus", at) in found.devices else ()
-        called = (MACHINE, f"PCI device {node.address}")
-        _add(found, moved, HostDevice("pci", at), called, node, left_out)
-    return found
-
-
-def _add(
-    found: HostFacts,
-    moved: Mapping[str, str],
-    device: HostDevice,
-    called: tuple[Subject, str],
-    value: msgspec.Struct | None,
-    left_out: Sequence[str] = (),
-) -> None:
-    """Add a device, and the facts of its value."""
-    found.devices[device] = called
-    if value is None:
-        return
-    varying = _VARYING.get(type(value), frozenset())
-    for fact, field, one in compared_facts(value):
-        if (
-            not field.counter
-            and field.is_known(one)
-            and field.path not in varying
-            and field.path not in left_out
-        ):
-            is_address = isinstance(one, str) and _ADDRESS.fullmatch(one)
-            found.facts[device, fact] = HostFact(field, moved.get(one, one) if is_address else one)
-            found.read.add(device)
+        own = msgspec.structs.replace(node, **_OF_GPU_TOO) if at in places.values() else node
+        yield HostDevice("pci", at), (MACHINE, f"PCI device {node.address}"), own

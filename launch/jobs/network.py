@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -27,7 +28,6 @@ from gputopo.copies.network import (
     method,
     nccl_command,
     placed,
-    ring,
     rounds,
     transfer,
 )
@@ -65,105 +65,90 @@ def measure(
 
     `note`: prints a line. Raises HardwareError if there is none.
     """
+    seconds = SECONDS[level]
+
+    def transfers(tool: Tool, tried: Sequence[Ends]) -> list[Sample | str]:
+        ports = random.sample(PORTS, len(tried))
+        each = [
+            transfer(tool, hosts, ends, seconds, port, environ)
+            for ends, port in zip(tried, ports, strict=True)
+        ]
+        limit_s = PAIR_LIMIT_S if tool == NCCL_TESTS else seconds + START_S
+        ended = run([command for commands in each for command in commands], limit_s)
+        return [read(tool, one) for one in ended[:: len(each[0])]] if each else []
+
     failed: dict[Tool, str] = {}
     while True:
         tool, passed_over = choose(asked, hosts, failed)
-        measuring = _Measuring(tool, hosts, SECONDS[level], run, environ)
-        note(f"measuring between {len(hosts)} hosts by {tool}: {measuring.duration}")
-        found = measuring.all()
-        if found.samples:
-            first, *others = found.notes
-            return replace(found, notes=(f"{first}; {passed_over}" if passed_over else first, *others))
-        one = found.failures[0]
-        failed[tool] = f"{one.source[5:]} to {one.destination[5:]}: {one.says}"
+        of_pairs, is_nccl = rounds(tool, len(hosts)), tool == NCCL_TESTS
+        each_s = PAIR_LIMIT_S if is_nccl else seconds + 2
+        duration = f"{'at most' if is_nccl else 'about'} {len(of_pairs) * each_s:.0f} s"
+        note(f"measuring between {len(hosts)} hosts by {tool}: {duration}")
+        samples, failures = _pairs(tool, hosts, of_pairs, partial(transfers, tool))
+        if not samples:
+            one = failures[0]
+            failed[tool] = f"{one.source[5:]} to {one.destination[5:]}: {one.says}"
+            continue
+        how = method(tool, hosts, samples)
+        found = Bandwidth(
+            source="live",
+            samples=tuple(samples),
+            failures=tuple(failures),
+            notes=(f"{how}; {passed_over}" if passed_over else how,),
+        )
+        return _with_all_reduce(found, hosts, seconds, run, environ) if is_nccl and not failures else found
 
 
-class _Measuring:
-    """One measurement by one tool."""
+def _pairs(
+    tool: Tool,
+    hosts: Sequence[NetworkHost],
+    of_pairs: Sequence[Sequence[Ends]],
+    transfers: Callable[[Sequence[Ends]], Sequence[Sample | str]],
+) -> tuple[list[Sample], list[Failure]]:
+    """Measure round by round; the last one, of all hosts at once, only if no pair has failed."""
+    samples: list[Sample] = []
+    failures: list[Failure] = []
+    failed: dict[int, set[int]] = {rank: set() for rank in range(len(hosts))}  # with whom
+    for ends_of_round in of_pairs:
+        is_at_once = len(ends_of_round) == len(hosts) > 2
+        if is_at_once and failures:
+            break
+        tried = [ends for ends in ends_of_round if all(len(failed[rank]) < _MAX_FAILED for rank in ends)]
+        for ends, one in zip(tried, transfers(tried), strict=True):
+            if isinstance(one, str):
+                failures.append(failure(hosts, ends, one))
+                failed[ends[0]].add(ends[1])
+                failed[ends[1]].add(ends[0])
+            else:
+                one = replace(one, group=AT_ONCE if is_at_once else None)
+                samples += placed(tool, hosts, ends, one)
+        failures += [failure(hosts, ends, _SKIPPED) for ends in ends_of_round if ends not in tried]
+    return samples, failures
 
-    def __init__(
-        self,
-        tool: Tool,
-        hosts: Sequence[NetworkHost],
-        seconds: int,
-        run: Run,
-        environ: Mapping[str, str],
-    ) -> None:
-        self.tool, self.hosts, self.seconds, self.run, self.environ = tool, hosts, seconds, run, environ
-        self.rounds = rounds(tool, len(hosts))
 
-    @property
-    def duration(self) -> str:
-        """How long it takes, in words."""
-        is_nccl = self.tool == NCCL_TESTS
-        each_s = PAIR_LIMIT_S if is_nccl else self.seconds + 2
-        return f"{'at most' if is_nccl else 'about'} {len(self.rounds) * each_s:.0f} s"
-
-    def all(self) -> Bandwidth:
-        """Measure each pair alone, and if none has failed all at once."""
-        samples: list[Sample] = []
-        failures: list[Failure] = []
-        failed: dict[int, set[int]] = {rank: set() for rank in range(len(self.hosts))}  # with whom
-        for pairs in self.rounds:
-            tried = [ends for ends in pairs if all(len(failed[rank]) < _MAX_FAILED for rank in ends)]
-            for ends, one in zip(tried, self.transfers(tried), strict=True):
-                if isinstance(one, str):
-                    failures.append(failure(self.hosts, ends, one))
-                    failed[ends[0]].add(ends[1])
-                    failed[ends[1]].add(ends[0])
-                else:
-                    samples += placed(self.tool, self.hosts, ends, one)
-            failures += [failure(self.hosts, ends, _SKIPPED) for ends in pairs if ends not in tried]
-        facts = list(dict.fromkeys(fact for one in samples for fact in one.nccl))
-        notes = (method(self.tool, self.hosts, facts),)
-        found = Bandwidth(source="live", samples=tuple(samples), failures=tuple(failures), notes=notes)
-        if failures:
-            return found
-        return self.with_all_reduce(found) if self.tool == NCCL_TESTS else self.with_ring(found)
-
-    def transfers(self, tried: Sequence[Ends]) -> list[Sample | str]:
-        """Return what each of several transfers at the same time measured, or why it did not."""
-        each = [
-            transfer(self.tool, self.hosts, ends, self.seconds, random.choice(PORTS), self.environ)
-            for ends in tried
-        ]
-        limit_s = PAIR_LIMIT_S if self.tool == NCCL_TESTS else self.seconds + START_S
-        ended = self.run([command for commands in each for command in commands], limit_s)
-        return [read(self.tool, one) for one in ended[:: len(each[0])]] if each else []
-
-    def with_ring(self, found: Bandwidth) -> Bandwidth:
-        """Return what was measured with a transfer of each host to the next one, all at once."""
-        if len(self.hosts) < 3:
-            return found
-        ends = ring(len(self.hosts))
-        samples = [
-            replace(sample, group=AT_ONCE)
-            for pair, one in zip(ends, self.transfers(ends), strict=True)
-            if not isinstance(one, str)
-            for sample in placed(self.tool, self.hosts, pair, one)
-        ]
-        return replace(found, samples=(*found.samples, *samples))
-
-    def with_all_reduce(self, found: Bandwidth) -> Bandwidth:
-        """Return what was measured with an all-reduce over all GPUs of all hosts, or why there is none."""
-        gpus = [(host.address, host.gpus) for host in self.hosts]
-        ranks = sum(number for _, number in gpus)
-        if ALL_REDUCE in self.hosts[0].programs:
-            command = nccl_command(gpus, self.hosts[0], self.seconds, self.environ, ALL_REDUCE)
-            (ended,) = self.run([command], ALL_LIMIT_S)
-            more = _of_nccl_tests(ended, ALL_REDUCE, ranks=ranks, hosts=len(gpus))
-            if isinstance(more, Bandwidth) and all(one.reason == "WRONG_DATA" for one in more.failures):
-                return replace(
-                    found,
-                    samples=(*found.samples, *more.samples),
-                    failures=(*found.failures, *more.failures),
-                    notes=(*found.notes, *more.notes),
-                )
-            why = more if isinstance(more, str) else more.failures[0].says
-        else:
-            why = f"{ALL_REDUCE} is not installed"
-        lacking = NotMeasured(what=f"all-reduce over all {ranks} GPUs", reason=why)
+def _with_all_reduce(
+    found: Bandwidth, hosts: Sequence[NetworkHost], seconds: int, run: Run, environ: Mapping[str, str]
+) -> Bandwidth:
+    """Return what was measured with an all-reduce over all GPUs of all hosts, or why there is none."""
+    gpus = [(host.address, host.gpus) for host in hosts]
+    ranks = sum(number for _, number in gpus)
+    more: Bandwidth | str = f"{ALL_REDUCE} is not installed"
+    if ALL_REDUCE in hosts[0].programs:
+        command = nccl_command(gpus, hosts[0], seconds, environ, ALL_REDUCE)
+        (ended,) = run([command], ALL_LIMIT_S)
+        more = _of_nccl_tests(ended, ALL_REDUCE, ranks=ranks, hosts=len(gpus))
+    if isinstance(more, Bandwidth):
+        # Wrong data is a finding; anything else that failed is a reason to have measured nothing.
+        more = next((one.says for one in more.failures if one.reason != "WRONG_DATA"), more)
+    if isinstance(more, str):
+        lacking = NotMeasured(what=f"all-reduce over all {ranks} GPUs", reason=more)
         return replace(found, not_measured=(*found.not_measured, lacking))
+    return replace(
+        found,
+        samples=(*found.samples, *more.samples),
+        failures=(*found.failures, *more.failures),
+        notes=(*found.notes, *more.notes),
+    )
 
 
 def read(tool: Tool, ended: Ended) -> Sample | str:
