@@ -16,6 +16,7 @@ from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Driver, Hop, Host, Machine
 from tests.findings import boxes
+from tests.invented_machines import machines
 from tests.kit.faults import FAULTS, broken
 from tests.kit.machines import machine_of, read
 from tests.planner.joint_machines import box
@@ -321,6 +322,13 @@ def test_a_finding_that_is_not_seen_on_hosts_that_do_not_answer_makes_none_of_th
     found = fleet_of(machine_of("four"), 4, dict.fromkeys((2, 3), with_fault("four", fault)))
     assert of(found, "card.no_expectation") == []
     assert set(found.outliers) == {"n2", "n3"}
+
+
+@given(st.lists(machines(), min_size=1, max_size=3))
+def test_any_machines_are_compared(answers: list[Machine]) -> None:
+    found = inspect_fleet({f"n{number}": machine for number, machine in enumerate(answers)})
+    assert sorted(host for kind in found.kinds for host in kind.hosts) == sorted(found.exit_codes)
+    assert schema.encode(found)
 
 
 def test_every_rule_of_a_fleet_is_reported_in_words() -> None:
