@@ -232,11 +232,6 @@ class HostProcess:
         with contextlib.suppress(OSError):
             self._process.stdin.close()
 
-    def end_by(self, ends: Literal["terminate", "kill"]) -> None:
-        """End the command itself."""
-        if not self.is_over:
-            getattr(self._process, ends)()
-
     def close(self) -> None:
         """End it, and reap it."""
         self.release()

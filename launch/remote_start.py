@@ -85,10 +85,9 @@ class RankEnds:
     A rank that fails ends the others.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self) -> None:
         self.end_at: float | None = None  # when all are to be ended, by the clock of the caller
-        self.failed: tuple[int, int] | None = None  # the first rank that failed, and its exit code
-        self._left = set(range(size))
+        self.codes: dict[int, int] = {}  # exit codes of ranks, in the order of their ends
         self._leader: int | None = None
         self._signals: list[int] = []
 
@@ -97,18 +96,13 @@ class RankEnds:
         """Exit code of rank 0; if it was killed, of the first rank that failed, or 128 + n of a signal."""
         if self._leader is not None:
             return self._leader
-        if self._signals:
-            return 128 + self._signals[0]
-        return 0 if self.failed is None else self.failed[1]
+        return 128 + self._signals[0] if self._signals else next(filter(None, self.codes.values()), 0)
 
     @property
     def blamed(self) -> tuple[int, int] | None:
-        """The rank that failed first, with its exit code, where rank 0 did not end by itself."""
-        return self.failed if self._leader is None and not self._signals else None
-
-    def has_ended(self, rank: int) -> bool:
-        """Whether the process of a rank has ended."""
-        return rank not in self._left
+        """The rank that failed first, with its exit code, if rank 0 did not end by itself."""
+        by_itself = self._leader is not None or self._signals
+        return None if by_itself else next((one for one in self.codes.items() if one[1]), None)
 
     def is_ending(self, now_s: float) -> bool:
         """Whether all are ended now."""
@@ -116,30 +110,24 @@ class RankEnds:
 
     def ended(self, rank: int, code: int, now_s: float, *, has_begun: bool) -> None:
         """Note that the process of a rank has ended; `has_begun`: after the training has begun there."""
-        self._left.discard(rank)
-        if code and self.failed is None:
-            self.failed = (rank, code)
+        self.codes[rank] = code
         if rank == 0:
             self._leader = None if self.is_ending(now_s) else code
-            self._end_within(OTHERS_S if has_begun or not code else SETTLE_S, now_s)
+            self.end_within(OTHERS_S if has_begun or not code else SETTLE_S, now_s)
         elif code:
-            self._end_within(LEADER_S if has_begun else SETTLE_S, now_s)
-
-    def not_started(self, now_s: float) -> None:
-        """Note that a host cannot be started: the others are ended."""
-        self._end_within(0.0, now_s)
+            self.end_within(LEADER_S if has_begun else SETTLE_S, now_s)
 
     def signalled(self, number: int, now_s: float) -> None:
         """Note a signal, which rank 0 gets too. After one Ctrl-C it may take its time; the third ends all."""
         self._signals.append(number)
         if len(self._signals) > 2:
-            self._end_within(0.0, now_s)
+            self.end_within(0.0, now_s)
         elif number != signal.SIGINT or len(self._signals) == 2:
-            self._end_within(TERM_S, now_s)
+            self.end_within(TERM_S, now_s)
 
-    def _end_within(self, seconds: float, now_s: float) -> None:
-        end_at = now_s + seconds
-        self.end_at = end_at if self.end_at is None else min(self.end_at, end_at)
+    def end_within(self, seconds: float, now_s: float) -> None:
+        """Note that all are to be ended: 0 s if a host cannot be started."""
+        self.end_at = min(now_s + seconds, now_s + seconds if self.end_at is None else self.end_at)
 
 
 def drive(starts: Sequence[HostCommand], agents: Agents, *, show: Show, note: Show) -> int:
@@ -148,7 +136,7 @@ def drive(starts: Sequence[HostCommand], agents: Agents, *, show: Show, note: Sh
     `show`: writes what the hosts wrote to stderr, `note`: a line of the driver. Raises HardwareError where a
     host cannot be started; then the others have been ended.
     """
-    ends = RankEnds(len(starts))
+    ends = RankEnds()
     with signals.caught() as came, selectors.DefaultSelector() as selector:
         driver = _Driver(selector, came, agents, show, note, ends)
         try:
@@ -201,11 +189,8 @@ class _Driver:
         """End all that still run: by the closed stdin of their agents, then ssh itself."""
         for host in self.hosts:
             host.release()
-        for within_s, ends in ((AGENT_END_S + _SSH_S, "terminate"), (_SSH_S, "kill")):
-            limit_s = time.monotonic() + within_s
-            self.follow(lambda: limit_s)  # noqa: B023 (called at once)
-            for host in self.hosts:
-                host.end_by("kill" if ends == "kill" else "terminate")
+        limit_s = time.monotonic() + AGENT_END_S + _SSH_S
+        self.follow(lambda: limit_s)
         for host in self.hosts:
             host.close()
 
@@ -221,13 +206,13 @@ class _Driver:
         if host.has_started:  # before, the words are those of ssh, which are shown with its error
             label = f"{host.start.host}: " if rank else ""
             self.show("".join(label + text for text in texts))
-        if host.ended is not None and not self.ends.has_ended(rank):
+        if host.ended is not None and rank not in self.ends.codes:
             self.ends.ended(rank, host.ended, time.monotonic(), has_begun=host.has_begun)
         if not host.is_over:
             return
         self.selector.unregister(host.stderr)
         code, now_s = host.wait(), time.monotonic()
-        if self.ends.has_ended(rank):
+        if rank in self.ends.codes:
             return
         if not self.ends.is_ending(now_s):
             if host.has_started:
@@ -236,5 +221,5 @@ class _Driver:
                 lines = host.said.splitlines()[-_LAST_LINES:]
                 error = not_started(host.start, code, lines, self.agents.remote_python)
                 self.error = self.error or error
-                self.ends.not_started(now_s)
+                self.ends.end_within(0.0, now_s)
         self.ends.ended(rank, int(ExitCode.HARDWARE), now_s, has_begun=host.has_started)

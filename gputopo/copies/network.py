@@ -31,7 +31,7 @@ PROGRAMS: dict[Tool, tuple[str, ...]] = {
     IPERF3: ("iperf3",),
 }
 ALL_REDUCE = "all_reduce_perf"
-_HINTS: dict[Tool, str] = {
+HINTS: dict[Tool, str] = {
     IPERF3: "install iperf3 on all hosts: apt install iperf3, dnf install iperf3",
     RDMA: "install perftest on all hosts, which need an active RDMA port: apt install perftest",
     NCCL_TESTS: "on all hosts: GPUs, Open MPI, and sendrecv_perf of nccl-tests in PATH, built with MPI=1; "
@@ -93,21 +93,18 @@ class NetworkHost(NamedTuple):
     mtu_bytes: int | None = None
 
 
-def choose(
-    asked: ToolChoice, hosts: Sequence[NetworkHost], failed: Mapping[Tool, str] = {}
-) -> tuple[Tool, str | None]:
+def choose(asked: ToolChoice, hosts: Sequence[NetworkHost]) -> tuple[Tool, str | None]:
     """Return the tool that was asked for, or the first that all hosts have; and why none before it.
 
-    `failed`: why tools that were tried measured nothing. Raises HardwareError if no tool can measure.
+    Raises HardwareError with what to install if there is none.
     """
-    why: dict[Tool, str] = {}
+    why: list[str] = []
     for tool in get_args(Tool) if asked == "auto" else (asked,):
-        if not (lacking := failed.get(tool) or _lacking(tool, hosts)):
-            return tool, "; ".join(f"no {other}: {says}" for other, says in why.items()) or None
-        why[tool] = lacking
-    says = "; ".join(f"{tool}: {one}" for tool, one in why.items())
-    hint = _HINTS[IPERF3 if asked == "auto" else asked]
-    raise HardwareError(f"nothing can measure between these hosts: {says}", hint)
+        if not (lacking := _lacking(tool, hosts)):
+            return tool, "; ".join(why) or None
+        why.append(f"no {tool}: {lacking}")
+    hint = HINTS[IPERF3 if asked == "auto" else asked]
+    raise HardwareError(f"nothing can measure between these hosts: {'; '.join(why)}", hint)
 
 
 def _lacking(tool: Tool, hosts: Sequence[NetworkHost]) -> str:

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -12,6 +11,7 @@ from gputopo.copies.network import (
     ALL_LIMIT_S,
     ALL_REDUCE,
     AT_ONCE,
+    HINTS,
     NCCL_TESTS,
     PAIR_LIMIT_S,
     PORTS,
@@ -32,7 +32,7 @@ from gputopo.copies.network import (
     transfer,
 )
 from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
-from gputopo.values.errors import InputError
+from gputopo.values.errors import HardwareError, InputError
 
 # With so many partners a host has failed before it is skipped. Not measured
 _MAX_FAILED = 2
@@ -61,42 +61,41 @@ def measure(
     environ: Mapping[str, str],
     note: Callable[[str], None],
 ) -> Bandwidth:
-    """Measure by the first tool that all hosts have and that measures something.
+    """Measure by the first tool that all hosts have.
 
-    `note`: prints a line. Raises HardwareError if there is none.
+    `note`: prints a line. Raises HardwareError if there is none, or it measures nothing.
     """
-    seconds = SECONDS[level]
+    tool, passed_over = choose(asked, hosts)
+    seconds, of_pairs, is_nccl = SECONDS[level], rounds(tool, len(hosts)), tool == NCCL_TESTS
+    each_s = PAIR_LIMIT_S if is_nccl else seconds + 2
+    duration = f"{'at most' if is_nccl else 'about'} {len(of_pairs) * each_s:.0f} s"
+    note(f"measuring between {len(hosts)} hosts by {tool}: {duration}")
 
-    def transfers(tool: Tool, tried: Sequence[Ends]) -> list[Sample | str]:
-        ports = random.sample(PORTS, len(tried))
+    def transfers(tried: Sequence[Ends]) -> list[Sample | str]:
         each = [
             transfer(tool, hosts, ends, seconds, port, environ)
-            for ends, port in zip(tried, ports, strict=True)
+            for ends, port in zip(tried, random.sample(PORTS, len(tried)), strict=True)
         ]
-        limit_s = PAIR_LIMIT_S if tool == NCCL_TESTS else seconds + START_S
+        limit_s = PAIR_LIMIT_S if is_nccl else seconds + START_S
         ended = run([command for commands in each for command in commands], limit_s)
         return [read(tool, one) for one in ended[:: len(each[0])]] if each else []
 
-    failed: dict[Tool, str] = {}
-    while True:
-        tool, passed_over = choose(asked, hosts, failed)
-        of_pairs, is_nccl = rounds(tool, len(hosts)), tool == NCCL_TESTS
-        each_s = PAIR_LIMIT_S if is_nccl else seconds + 2
-        duration = f"{'at most' if is_nccl else 'about'} {len(of_pairs) * each_s:.0f} s"
-        note(f"measuring between {len(hosts)} hosts by {tool}: {duration}")
-        samples, failures = _pairs(tool, hosts, of_pairs, partial(transfers, tool))
-        if not samples:
-            one = failures[0]
-            failed[tool] = f"{one.source[5:]} to {one.destination[5:]}: {one.says}"
-            continue
-        how = method(tool, hosts, samples)
-        found = Bandwidth(
-            source="live",
-            samples=tuple(samples),
-            failures=tuple(failures),
-            notes=(f"{how}; {passed_over}" if passed_over else how,),
+    samples, failures = _pairs(tool, hosts, of_pairs, transfers)
+    if not samples:
+        one = failures[0]
+        why = f"{one.source[5:]} to {one.destination[5:]}: {one.says}"
+        raise HardwareError(
+            f"{tool} measured nothing between these hosts: {why}",
+            f"{HINTS[tool]}; or name another program: --network-tool",
         )
-        return _with_all_reduce(found, hosts, seconds, run, environ) if is_nccl and not failures else found
+    how = method(tool, hosts, samples)
+    found = Bandwidth(
+        source="live",
+        samples=tuple(samples),
+        failures=tuple(failures),
+        notes=(f"{how}; {passed_over}" if passed_over else how,),
+    )
+    return _with_all_reduce(found, hosts, seconds, run, environ) if is_nccl and not failures else found
 
 
 def _pairs(

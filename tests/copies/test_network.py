@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.copies.jobs import matchings
-from gputopo.copies.network import NetworkHost, Tool, choose, expected, nccl_command, rounds, transfer
+from gputopo.copies.network import NetworkHost, choose, expected, nccl_command, rounds, transfer
 from gputopo.values.errors import HardwareError
 from gputopo.values.machine import NicPort
 from tests import there
@@ -22,18 +22,15 @@ def host(name: str = "n0", *, without: tuple[str, ...] = (), **facts: object) ->
     return NetworkHost(**{**own, **facts})  # type: ignore[arg-type]
 
 
-def test_the_first_tool_of_all_hosts_measures_until_it_has_failed() -> None:
+def test_the_first_tool_of_all_hosts_measures_and_why_none_before_it() -> None:
     hosts = [host("n0"), host("n1")]
     assert choose("auto", hosts) == choose("ib_write_bw", hosts) == ("ib_write_bw", None)
     assert choose("iperf3", hosts) == ("iperf3", None)
-    failed: dict[Tool, str] = {"ib_write_bw": "n0 to n1: no route"}
-    assert choose("auto", hosts, failed) == ("nccl-tests", "no ib_write_bw: n0 to n1: no route")
-    failed["nccl-tests"] = "n0 to n1: no ssh"
-    why = "no ib_write_bw: n0 to n1: no route; no nccl-tests: n0 to n1: no ssh"
-    assert choose("auto", hosts, failed) == ("iperf3", why)
-    with pytest.raises(HardwareError, match="nccl-tests: n0 to n1: no ssh") as refused:
-        choose("nccl-tests", hosts, failed)
-    assert "MPI=1" in refused.value.hint
+    hosts[1] = host("n1", rdma=None)
+    assert choose("auto", hosts) == ("nccl-tests", "no ib_write_bw: no active RDMA port (n1)")
+    with pytest.raises(HardwareError, match="no active RDMA port") as refused:
+        choose("ib_write_bw", hosts)
+    assert "perftest" in refused.value.hint
 
 
 def test_what_each_host_lacks_and_what_to_install_is_one_error() -> None:
@@ -44,9 +41,9 @@ def test_what_each_host_lacks_and_what_to_install_is_one_error() -> None:
     with pytest.raises(HardwareError) as refused:
         choose("auto", hosts)
     assert refused.value.what == (
-        "nothing can measure between these hosts: ib_write_bw: no active RDMA port (all hosts); "
-        "nccl-tests: no GPU (n0), mpirun is not installed (n[1-3]); "
-        "iperf3: iperf3 is not installed (all hosts)"
+        "nothing can measure between these hosts: no ib_write_bw: no active RDMA port (all hosts); "
+        "no nccl-tests: no GPU (n0), mpirun is not installed (n[1-3]); "
+        "no iperf3: iperf3 is not installed (all hosts)"
     )
     assert "apt install iperf3" in refused.value.hint
 

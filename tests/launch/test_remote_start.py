@@ -151,16 +151,16 @@ def test_a_host_that_cannot_be_started_is_named_with_what_to_do(
 
 
 def test_the_run_is_over_with_its_last_host_and_has_the_exit_code_of_rank_0() -> None:
-    endings = RankEnds(2)
+    endings = RankEnds()
     endings.ended(0, 1, 10.0, has_begun=True)
-    assert (endings.has_ended(0), endings.has_ended(1), endings.end_at) == (True, False, 10.0 + OTHERS_S)
+    assert (endings.codes, endings.end_at) == ({0: 1}, 10.0 + OTHERS_S)
     endings.ended(1, 3, 11.0, has_begun=True)
-    assert (endings.has_ended(1), endings.exit_code) == (True, 1)
+    assert (endings.codes, endings.exit_code) == ({0: 1, 1: 3}, 1)
 
 
 @pytest.mark.parametrize(("has_begun", "left_s"), [(False, SETTLE_S), (True, LEADER_S)])
 def test_a_host_that_failed_ends_all_after_rank_0_could_say_why(has_begun: bool, left_s: float) -> None:
-    endings = RankEnds(3)
+    endings = RankEnds()
     endings.ended(2, 0, 1.0, has_begun=False)  # not needed
     assert endings.end_at is None
     endings.ended(1, 2, 5.0, has_begun=has_begun)
@@ -170,27 +170,27 @@ def test_a_host_that_failed_ends_all_after_rank_0_could_say_why(has_begun: bool,
 
 
 def test_rank_0_that_ends_by_itself_has_the_last_word() -> None:
-    endings = RankEnds(2)
+    endings = RankEnds()
     endings.ended(1, 2, 5.0, has_begun=False)
     endings.ended(0, 3, 5.5, has_begun=False)
     assert (endings.exit_code, endings.blamed) == (3, None)
 
 
 def test_a_rank_0_that_fails_before_the_training_leaves_the_others_waiting_in_vain() -> None:
-    endings = RankEnds(2)
+    endings = RankEnds()
     endings.ended(0, 3, 5.0, has_begun=False)
     assert endings.end_at == 5.0 + SETTLE_S
 
 
 def test_a_host_that_cannot_be_started_ends_all_at_once() -> None:
-    endings = RankEnds(2)
-    endings.not_started(7.0)
+    endings = RankEnds()
+    endings.end_within(0.0, 7.0)
     endings.ended(1, 3, 7.0, has_begun=False)
     assert endings.end_at == 7.0
 
 
 def test_ctrl_c_leaves_rank_0_its_time_and_more_of_them_do_not() -> None:
-    endings = RankEnds(1)
+    endings = RankEnds()
     ends = []
     for at in (1.0, 2.0, 3.0):
         endings.signalled(signal.SIGINT, at)

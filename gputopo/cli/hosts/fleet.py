@@ -77,8 +77,7 @@ def fleet_of_hosts(hosts: Sequence[HostAddress], options: HostOptions) -> "dict[
 def _machine_of(answer: "Joining | GputopoError") -> "Machine | GputopoError":
     if isinstance(answer, GputopoError):
         return answer
-    assert answer.machine is not None, "it was asked for its machine"
-    return answer.machine
+    return answer.machine or HardwareError(f"{answer.name} answered without a machine", "ask it again")
 
 
 def host_names(sources: Sequence[str]) -> list[str]:
@@ -117,13 +116,12 @@ def _named(
     """Return the readings by host; hosts of one name are numbered."""
     found: dict[str, Machine | GputopoError] = {}
     for name, reading in zip(names, readings, strict=True):
-        number = next(n for n in range(1, len(names) + 1) if _numbered(name, n) not in found)
-        found[_numbered(name, number)] = reading
+        label, number = name, 1
+        while label in found:
+            number += 1
+            label = f"{name} ({number})"
+        found[label] = reading
     return found
-
-
-def _numbered(name: str, number: int) -> str:
-    return name if number == 1 else f"{name} ({number})"
 
 
 def plan_of_hosts(
