@@ -28,7 +28,8 @@ LEADER_S = SILENT_S + END_S + 5.0  # rank 0 after another host has failed: it mi
 # rank 0 after SILENT_S.
 OTHERS_S = 12.0
 TERM_S = 30.0  # rank 0 after SIGTERM, as batch systems have it (KillWait of slurm.conf)
-_SSH_S = 5.0  # ssh itself, after its agent had its time to end, and again after SIGTERM
+_SSH_S = 5.0  # ssh itself, after its agent had its time to end
+_DRAIN_S = 1.0  # for output that comes after the report of the end
 
 Show = Callable[[str], None]
 
@@ -173,10 +174,16 @@ class _Driver:
             self.selector.register(self.hosts[-1].stderr, selectors.EVENT_READ, self.hosts[-1])
 
     def follow(self, until_s: Callable[[], float | None]) -> None:
-        """Take signals, output and reports until all hosts have ended, or a time has come."""
-        while not all(host.is_done for host in self.hosts):
-            at_s = until_s()
-            left_s = None if at_s is None else at_s - time.monotonic()
+        """Take signals, output and reports until all hosts have ended, or a time has come.
+
+        A program that has ended may have left output on its way, and others that have its output open.
+        """
+        drained_s = None
+        while not all(host.is_over for host in self.hosts):
+            if drained_s is None and all(host.is_done for host in self.hosts):
+                drained_s = time.monotonic() + _DRAIN_S
+            limits = [one for one in (until_s(), drained_s) if one is not None]
+            left_s = min(limits) - time.monotonic() if limits else None
             if left_s is not None and left_s <= 0:
                 return
             for key, _ in self.selector.select(left_s):

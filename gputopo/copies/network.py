@@ -1,8 +1,7 @@
 """The network between hosts: which program measures it, by which commands, and what is expected. Pure.
 
 Three programs, which others have written: iperf3 (TCP), ib_write_bw of perftest (RDMA), and nccl-tests by
-Open MPI's mpirun (NCCL between GPUs). In a round each
-host has one partner.
+Open MPI's mpirun (NCCL between GPUs). In a round each host has one partner.
 """
 
 import ipaddress

@@ -210,6 +210,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(remote_start, "LEADER_S", 0.2)
     monkeypatch.setattr(remote_start, "SETTLE_S", 0.2)
+    monkeypatch.setattr(remote_start, "_DRAIN_S", 0.2)
     yield tmp_path
     left = [one for one in tmp_path.glob("rank-*") if psutil.pid_exists(int(one.read_text()))]
     assert not left
