@@ -16,10 +16,11 @@ from gputopo.values.errors import GputopoError, HardwareError
 K = TypeVar("K")
 T = TypeVar("T")
 
-# Processes at the same time, each with three files of the 1,024 that a process may open. A name server that
-# loses queries holds each of them up for 5 s (resolv.conf(5), timeout): 512 hosts are two such waits.
+# Processes at the same time, each with three files of the 1,024 that a process may open. 512 hosts by name
+# took 12 s with a name server that loses every second query.
 AT_ONCE = 256
-MAX_GPUS = 64  # of an answer; no machine has more than 16 of NVIDIA's boards. Not measured
+# Of an answer: four times the GPUs of the largest machine, and what may be next to them. Not measured
+MOST = {"gpus": 64, "links": 64 * 63 // 2, "nics": 256, "pci": 4096}
 _MARK = b'{"schema":"gputopo.joining/'
 _OF_TASK = re.compile(rb" *([0-9]+): (.*)")
 _CONTROL = re.compile(rb"\\u00(?:0[0-8bcef]|1[0-9a-f]|7f)")  # in JSON, but tab, newline and carriage return
@@ -90,9 +91,11 @@ def _decoded(text: bytes, host: str) -> Joining:
     except GputopoError as error:
         what = f"{host} answered something else: {error.what}"
         raise HardwareError(what, "see what its shell prints") from error
-    if found.machine is not None and len(found.machine.gpus) > MAX_GPUS:
-        why = f"{len(found.machine.gpus)} GPUs, and {MAX_GPUS} is the most that is read"
-        raise HardwareError(f"{host} answered with {why}", "see gputopo inspect there")
+    for name, most in MOST.items():
+        count = len(getattr(found.machine, name, ()))
+        if count > most:
+            why = f"{count} {name}, and {most} is the most that is read"
+            raise HardwareError(f"{host} answered with {why}", "see gputopo inspect there")
     if _CONTROL.search(line) is not None:
         raise HardwareError(f"{host} answered with control characters", "see gputopo inspect there")
     return found

@@ -79,9 +79,9 @@ def host_command(
 
 
 def step_command(hosts: Sequence[str], words: Sequence[str], *, python: str) -> HostCommand:
-    """Return the command that runs words on all hosts of a Slurm job; `--label`: by task."""
+    """Return the command that runs Python on all hosts of a Slurm job, which ends it; `--label`: by task."""
     nodes = ("--label", f"--nodes={len(hosts)}", "--nodelist", ",".join(hosts))
-    return HostCommand(rank=0, host=hosts[0], command=(*SRUN, *nodes, *_agent(python, ".", words)))
+    return HostCommand(rank=0, host=hosts[0], command=(*SRUN, *nodes, python, *words))
 
 
 def _agent(python: str, folder: str, words: Sequence[str]) -> tuple[str, ...]:

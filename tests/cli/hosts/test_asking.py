@@ -100,7 +100,7 @@ def test_an_answer_beyond_what_a_host_has_costs_that_host(call: Call, ssh: None,
     for says in (
         "deep answered something else",
         "long answered with more than",
-        "many answered with 65 GPUs, and 64 is the most",
+        "many answered with 65 gpus, and 64 is the most",
         "none ended with exit code 1 before gputopo started",
         "nul answered with control characters",
     ):
@@ -152,7 +152,7 @@ def test_the_first_rank_of_a_step_asks_all_by_one_more_and_the_others_do_nothing
     assert [(one.rank, one.name) for one in found if isinstance(one, Joining)] == [(0, "n1"), (1, "n2")]
     (step,) = (bin / "words").read_text().splitlines()
     assert "--overlap" in step
-    assert "--nodes=2 --nodelist n1,n2 /there/python" in step
+    assert "--nodes=2 --nodelist n1,n2 /there/python -P -m gputopo.cli.hosts.answer inspect n1,n2" in step
     for name, text in slurm_step(node=1).items():
         monkeypatch.setenv(name, text)
     for words in (("inspect", "--fleet"), ("plan", "--model", "alexnet"), ("bandwidth", "--network")):
