@@ -54,7 +54,7 @@ class NetworkVerdict(NamedTuple):
 
 
 def verdict(rates: Mapping[Pair, float], best: Mapping[Pair, float] | None = None) -> NetworkVerdict:
-    """Return what explains the slow ones of GB/s from host to host, of three hosts or more.
+    """Return what explains the slow ones of GB/s from host to host.
 
     `best`: the rates that are compared with the fast one of `rates`, if they are others.
     """
@@ -103,17 +103,19 @@ def slow(machine: Machine) -> Iterator[Fault]:
     samples = _of_pairs(copies_of(machine))
     is_steady = _spread(samples) <= UNSTEADY.value
     rates, best = _by_pair(samples), _by_pair(samples, at_best=not is_steady)
-    hosts = {host for pair in rates for host in pair}
-    if len(hosts) == 2:
-        yield from _of_two(samples, best)
-    elif len(hosts) > 2:
-        found = verdict(rates, best)
-        yield from _of_hosts(found)
-        if found.pairs:
-            yield _of_single_pairs(found)
-        of_cards = _shares_of_cards(samples)
-        if of_cards and is_steady and median(of_cards) < OF_CARD.value:
-            yield _below_cards(ALL_SLOW, samples, median(of_cards), f"{len(hosts)} hosts")
+    if len(rates) < 2:
+        return
+    hosts = sorted({host for pair in rates for host in pair})
+    are_two = len(hosts) == 2  # none of which is compared with others
+    found = verdict(rates, best)
+    yield from _of_hosts(found)
+    if found.pairs:
+        why = "the sender or the receiver" if are_two else "both ends are fast with others"
+        yield _of_single_pairs(UNATTRIBUTED if are_two else PAIR_SLOW, found, why)
+    of_cards = _shares_of_cards(samples)
+    if of_cards and is_steady and median(of_cards) < OF_CARD.value and not (are_two and found.pairs):
+        who = " and ".join(hosts) if are_two else f"{len(hosts)} hosts"
+        yield _below_cards(UNATTRIBUTED if are_two else ALL_SLOW, samples, median(of_cards), who)
 
 
 def _of_hosts(found: NetworkVerdict) -> Iterator[Fault]:
@@ -127,28 +129,12 @@ def _of_hosts(found: NetworkVerdict) -> Iterator[Fault]:
         yield HOST_SLOW.fault(MACHINE, says, evidence | {"fast_gb_per_s": fast})
 
 
-def _of_single_pairs(found: NetworkVerdict) -> Fault:
+def _of_single_pairs(rule: Rule, found: NetworkVerdict, why: str) -> Fault:
     worst, fast = min(found.pairs.values()), found.fast_gb_per_s
     down = f"{_named(sorted(found.pairs))}: down to {worst:.0%} of what the fast pairs reach"
     pairs = [[*pair, share] for pair, share in sorted(found.pairs.items())]
-    says = f"{down} ({fast:.3g} GB/s); both ends are fast with others"
-    return PAIR_SLOW.fault(MACHINE, says, {"pairs": pairs, "fast_gb_per_s": fast})
-
-
-def _of_two(samples: Iterable[Sample], rates: Mapping[Pair, float]) -> Iterator[Fault]:
-    if len(rates) < 2:
-        return
-    samples = list(samples)
-    (slower, low), (_, high) = sorted(rates.items(), key=lambda item: item[1])
-    if low < SLOW.value * high:
-        reached = f"{low / high:.0%} of the other direction ({low:.3g} of {high:.3g} GB/s)"
-        evidence = {"pair": list(slower), "gb_per_s": low, "other_direction_gb_per_s": high}
-        says = f"{_named([slower])} at {reached}: the sender or the receiver"
-        yield UNATTRIBUTED.fault(MACHINE, says, evidence)
-        return
-    shares = _shares_of_cards(samples)
-    if shares and max(shares) < OF_CARD.value:
-        yield _below_cards(UNATTRIBUTED, samples, max(shares), " and ".join(sorted(slower)))
+    says = f"{down} ({fast:.3g} GB/s); {why}"
+    return rule.fault(MACHINE, says, {"pairs": pairs, "fast_gb_per_s": fast})
 
 
 def _below_cards(rule: Rule, samples: Iterable[Sample], share: float, who: str) -> Fault:

@@ -98,7 +98,7 @@ def test_of_two_hosts_neither_is_blamed() -> None:
     even = rates(Random(1), 2)
     (finding,) = find(machine({pair: rate * (0.4 if pair[0] == "n0" else 1) for pair, rate in even.items()}))
     assert finding.id == "network.unattributed"
-    assert "n0 to n1 at 4" in finding.says
+    assert "n0 to n1: down to 4" in finding.says
     assert "the sender or the receiver" in finding.says
     (finding,) = find(machine(even, allowed=25.0))
     assert finding.id == "network.unattributed"
