@@ -8,7 +8,7 @@ import msgspec
 
 from gputopo.findings import SEVERITIES, Finding, driver_broken, fails, find, worst_first
 from gputopo.findings.compare import grouped, majority
-from gputopo.findings.difference import difference
+from gputopo.findings.difference import difference, finding_keys
 from gputopo.findings.fleet_hosts import (
     HostDevice,
     HostFacts,
@@ -119,12 +119,8 @@ def _changed(host: HostReading, was: Machine) -> Iterator[HostFinding]:
         yield _of(host.name, CHANGED, MACHINE, says, evidence)
 
 
-class _Key(NamedTuple):
-    """What a finding has in common with the same one of another host."""
-
-    id: str
-    severity: Severity
-    device: HostDevice
+# What a finding has in common with the same one of another host: severity, id, and a device.
+_Key = tuple[str, str, str]
 
 
 class _Differing(NamedTuple):
@@ -161,7 +157,9 @@ class _Comparison:
                 if device.group == "gpus" or any(one.group == device.group for one in host.devices)
             }
         self.found = {
-            host.name: [(finding, _keys(finding, self.hosts[host.name])) for finding in find(host.machine)]
+            host.name: [
+                (one, {(one.severity, *key) for key in finding_keys(one)}) for one in find(host.machine)
+            ]
             for host in kind.hosts
         }
         self.keys = {name: {key for _, keys in each for key in keys} for name, each in self.found.items()}
@@ -198,7 +196,7 @@ class _Comparison:
     def _is_common(self, keys: Set[_Key]) -> bool:
         """Return whether most hosts have a finding: of those where it would be seen, if there are others."""
         among = {
-            key: sum(key in self.keys[name] or _shows(key.device, host) for name, host in self.hosts.items())
+            key: sum(key in self.keys[name] or _shows(Subject(key[2]), one) for name, one in self.kind.hosts)
             for key in keys
         }
         compared = [key for key in keys if among[key] > 1]
@@ -269,26 +267,11 @@ def _joined(
         yield _COUNTED[group][0] if is_counted else DIFFERS, subject, f"{name}: {_several(facts)}", evidence
 
 
-def _keys(finding: Finding, host: HostFacts) -> set[_Key]:
-    """Return what makes a finding the same on another host, for each device that may have it by itself."""
-    subject = finding.subject
-    single = [subject]
-    if subject.kind in ("gpus", "nics"):
-        single = [Subject.of_gpus([gpu]) for gpu in subject.gpus] or [
-            Subject.of_nics([nic]) for nic in subject.nics
-        ]
-    devices = {own: device for device, (own, _) in reversed(host.devices.items())}  # a card before its hops
-    return {
-        _Key(finding.id, finding.severity, devices.get(one, HostDevice(subject.kind, one.text)))
-        for one in single
-    }
-
-
-def _shows(device: HostDevice, host: HostFacts) -> bool:
+def _shows(subject: Subject, machine: Machine) -> bool:
     """Return whether findings about a device would be seen on a host: of GPUs where the driver answers."""
-    if device.group in ("gpus", "links"):
-        return host.gpus_answer and device in host.facts
-    return device.group != "nics" or device in host.facts
+    gpus = {gpu.index for gpu in machine.gpus if not gpu.lost}
+    answers = machine.driver.status in ("ok", "not_read") and gpus >= {*subject.gpus}
+    return (answers or not subject.gpus) and {nic.index for nic in machine.nics} >= {*subject.nics}
 
 
 def _some(names: Sequence[str]) -> str:

@@ -173,7 +173,6 @@ class HostFacts(NamedTuple):
 
     facts: dict[HostDevice, dict[str, Any]]  # a lost GPU has none
     devices: dict[HostDevice, tuple[Subject, str]]
-    gpus_answer: bool  # whether the driver was not found unable to read the GPUs
 
 
 def facts_of_host(
@@ -184,7 +183,7 @@ def facts_of_host(
     `seen`: the last value of each device and its facts, for the next host, which has the same as a rule.
     """
     moved = same_addresses(machine, reference)
-    found = HostFacts({}, {}, machine.driver.status in ("ok", "not_read"))
+    found = HostFacts({}, {})
     for device, called, value in _devices(machine, moved):
         found.devices[device] = called
         if value is None:
