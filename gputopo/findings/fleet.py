@@ -120,7 +120,7 @@ def _changed(host: HostReading, was: Machine) -> Iterator[HostFinding]:
 
 
 # What a finding has in common with the same one of another host: severity, id, and a device.
-_Key = tuple[str, str, str]
+_Key = tuple[Severity, str, str]
 
 
 class _Differing(NamedTuple):
