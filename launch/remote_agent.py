@@ -1,17 +1,15 @@
-"""What ssh runs on each host: `gputopo run` as a child process that does not outlive its driver.
+"""What ssh runs on each host: a program as a child process that does not outlive its driver.
 
-`python -m gputopo.launch.remote_agent RANK NAME FOLDER WORDS...`: NAME is the host's in the lines that are
-shown; WORDS are arguments of Python, such as `-m gputopo run`.
+`python -m gputopo.launch.remote_agent FOLDER COMMAND...`
 
-Its stdin is the tether: the first line is the secret of the job, each byte after it a signal for the process
-of rank 0, and the end of file ends the process of every rank. Rank 0 writes to the stdout and stderr of ssh;
-lines of the others go to stderr, with the host's name before them.
-
-To the driver it writes on stderr that it has started, and how its process ended: see `report`. Its own exit
-code is 0 then. It imports nothing but `signals` and `processes`, to start in a few milliseconds.
+Its stdin is the tether. The first line is JSON of variables for the program, so that no command line shows
+them; each byte after it is a signal for the program, and the end of file ends the program. To the driver it
+writes on stderr that it has started, and the exit code of the program: see `report`. It imports little, to
+start in a few milliseconds.
 """
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -20,171 +18,94 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 from gputopo.launch.supervise import signals
 from gputopo.probes.processes import tethered
 
 MARK = "\x1e"  # ASCII's record separator, which begins a report
-BEGUN = "GPUTOPO_BEGUN"  # names the file descriptor that is written to once the training has begun
+DRIVEN = "GPUTOPO_DRIVEN"  # set for a program that a driver has started
 SECRET = "GPUTOPO_SECRET"  # of the job, as `hosts.secret` takes it
 # From SIGTERM to SIGKILL: workers have 5 s of it (`worker_life.Limits`), and rank 0 saves its result.
-AGENT_LEADER_S, AGENT_OTHER_S = 15.0, 6.0
-_DRAIN_S = 1.0  # for which output is read after the process has ended: a child of it may have the pipe open
+AGENT_END_S = 15.0
 _CHUNK_BYTES = 64 * 1024
 _STDIN = 0
 
 
 def begun(environ: Mapping[str, str]) -> None:
-    """Tell the agent, if there is one, that all hosts have joined, and the training has begun here."""
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        os.write(int(environ[BEGUN]), b"1")
+    """Tell the driver, if there is one, that all hosts have joined, and the training has begun here."""
+    if is_driven(environ):
+        _write(report("begun"))
 
 
 def is_driven(environ: Mapping[str, str]) -> bool:
     """Whether a driver has started this process: what rank 0 prints is seen where its own output is."""
-    return BEGUN in environ
+    return DRIVEN in environ
 
 
-def report(ended: int | None = None, *, has_begun: bool = False) -> str:
-    """Return the line for the driver: the agent has started, or its process ended by that exit code."""
-    words = "started" if ended is None else f"ended {ended} {int(has_begun)}"
+def report(words: str) -> str:
+    """Return a line for the driver: `started`, `begun` (the training), `ended 3` (the exit code)."""
     return f"{MARK}gputopo {words}\n"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the process of this host to its end, and return the agent's exit code."""
-    rank, name, folder, *words = arguments
-    agent = _Agent(int(rank), name)
-    _write(report().encode())
-    agent.enter(folder)
-    code = agent.run([sys.executable, *words], _line(_STDIN))
-    return 0 if _write(report(code, has_begun=agent.has_begun).encode()) else code
+    """Run the program of this host to its end; return 0, or the exit code of a program nobody waits for."""
+    folder, *command = arguments
+    _write(report("started"))
+    given = json.loads(_line(_STDIN) or "{}")
+    _enter(folder)
+    with signals.caught(*signals.ENDING, signal.SIGCHLD) as came:
+        code = _run(command, {**os.environ, **given, DRIVEN: "1"}, came)
+    return 0 if _write(report(f"ended {code}")) else code
 
 
-class _Agent:
-    def __init__(self, rank: int, name: str) -> None:
-        self.has_begun = False
-        self._rank = rank
-        self._label = f"{name}: ".encode()
-        self._killed_at: float | None = None
+def _enter(folder: str) -> None:
+    """Change to the driver's folder, or to the user's home if this host has no such folder."""
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        home = Path.home()
+        with contextlib.suppress(OSError):
+            os.chdir(home)
+        _write(f"gputopo: {folder}: {error.strerror}; started in {Path.cwd()}\n")
 
-    def enter(self, folder: str) -> None:
-        """Change to the driver's folder, or to the user's home where this host has no such one."""
-        try:
-            os.chdir(folder)
-        except OSError as error:
-            home = Path.home()
-            with contextlib.suppress(OSError):
-                os.chdir(home)
-            self._relay(f"gputopo: {folder}: {error.strerror}; started in {Path.cwd()}\n".encode())
 
-    def run(self, command: list[str], secret: str) -> int:
-        """Run a command until it ends, or has been ended, and return its exit code, 128 + n for signal n."""
-        with signals.caught(*signals.ENDING, signal.SIGCHLD) as came:
-            return self._run(command, {SECRET: secret}, came)
-
-    def _run(self, command: list[str], own: dict[str, str], came: int) -> int:
-        begun_here, begun_there = os.pipe()
-        leads = self._rank == 0
-        process = subprocess.Popen(
-            tethered(command, signal.SIGTERM),
-            stdin=subprocess.DEVNULL,
-            stdout=None if leads else subprocess.PIPE,
-            stderr=None if leads else subprocess.STDOUT,
-            env={**os.environ, **own, BEGUN: str(begun_there)},
-            pass_fds=(begun_there,),
-            start_new_session=True,
-        )
-        os.close(begun_there)
-        watched = {came, begun_here, _STDIN}
-        output = _Lines(process.stdout) if process.stdout is not None else None
-        if output is not None:
-            watched.add(output.handle)
-        while process.poll() is None:
-            ready = select.select(watched, [], [], self._patience())[0]
-            if self._killed_at is not None and time.monotonic() >= self._killed_at:
-                process.kill()
-            for number in signals.take(came):
-                if number != signal.SIGCHLD:
-                    self._end(
-                        process, number, AGENT_LEADER_S
-                    )  # all hosts get it; rank 0 may take a last step
-            if _STDIN in ready and not self._told(process, os.read(_STDIN, _CHUNK_BYTES)):
-                watched.discard(_STDIN)
-            if begun_here in ready:
-                self.has_begun = bool(os.read(begun_here, 1)) or self.has_begun
-                watched.discard(begun_here)
-            if output is not None and output.handle in ready and not self._relay(output.take()):
-                watched.discard(output.handle)
-        if select.select([begun_here], [], [], 0)[0]:
-            self.has_begun = bool(os.read(begun_here, 1)) or self.has_begun
-        if output is not None:
-            self._drain(output)
-        return process.returncode if process.returncode >= 0 else 128 - process.returncode
-
-    def _patience(self) -> float | None:
+def _run(command: list[str], environ: Mapping[str, str], came: int) -> int:
+    """Run a command until it ends, or has been ended, and return its exit code, 128 + n for signal n."""
+    process = subprocess.Popen(
+        tethered(command, signal.SIGTERM), stdin=subprocess.DEVNULL, env=environ, start_new_session=True
+    )
+    watched, killed_at = {came, _STDIN}, None
+    while process.poll() is None:
         # A process in a call into a driver that hangs outlives SIGKILL: it is not asked all the time.
-        return None if self._killed_at is None else max(0.1, self._killed_at - time.monotonic())
-
-    def _told(self, process: subprocess.Popen[bytes], numbers: bytes) -> bool:
-        """Do what the driver says; return whether it is still there."""
-        if not numbers:
-            self._end(process, signal.SIGTERM, AGENT_LEADER_S if self._rank == 0 else AGENT_OTHER_S)
-        for number in numbers if self._rank == 0 else b"":
+        patience = None if killed_at is None else max(0.1, killed_at - time.monotonic())
+        ready = select.select(watched, [], [], patience)[0]
+        if killed_at is not None and time.monotonic() >= killed_at:
+            process.kill()
+        ending = [number for number in signals.take(came) if number != signal.SIGCHLD]
+        if _STDIN in ready:
+            told = os.read(_STDIN, _CHUNK_BYTES)
+            for number in told:
+                process.send_signal(number)
+            if not told:
+                watched.discard(_STDIN)
+                ending.append(signal.SIGTERM)
+        for number in ending:
             process.send_signal(number)
-        return bool(numbers)
-
-    def _end(self, process: subprocess.Popen[bytes], number: int, within_s: float) -> None:
-        process.send_signal(number)
-        if self._killed_at is None:
-            self._killed_at = time.monotonic() + within_s
-
-    def _drain(self, output: "_Lines") -> None:
-        end = time.monotonic() + _DRAIN_S
-        while select.select([output.handle], [], [], max(0.0, end - time.monotonic()))[0]:
-            if not self._relay(output.take()):
-                return
-        self._relay(output.rest())
-
-    def _relay(self, lines: bytes | None) -> bool:
-        """Write whole lines to stderr with the label of this host; return whether there may be more."""
-        if lines:
-            _write(b"".join(self._label + line for line in lines.splitlines(keepends=True)))
-        return lines is not None
+            killed_at = killed_at or time.monotonic() + AGENT_END_S
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
-class _Lines:
-    """Whole lines of a pipe."""
-
-    def __init__(self, pipe: IO[bytes]) -> None:
-        self.handle = pipe.fileno()
-        self._begun = b""
-
-    def take(self) -> bytes | None:
-        """Return the lines that have come; at the end of file the rest, then None."""
-        data = os.read(self.handle, _CHUNK_BYTES)
-        if not data:
-            return self.rest() or None
-        lines, newline, self._begun = (self._begun + data).rpartition(b"\n")
-        return lines + newline
-
-    def rest(self) -> bytes:
-        """Return the line that was not ended."""
-        rest, self._begun = self._begun, b""
-        return rest and rest + b"\n"
-
-
-def _line(handle: int) -> str:
+def _line(handle: int) -> bytes:
     """Read a line, byte by byte: what follows it stays."""
     found = b""
     while (byte := os.read(handle, 1)) not in (b"", b"\n"):
         found += byte
-    return found.decode("ascii", "replace")
+    return found
 
 
-def _write(data: bytes) -> bool:
-    """Write to stderr in one piece, so that lines of several hosts do not mix; whether it could be."""
+def _write(text: str) -> bool:
+    """Write to stderr, in one piece if it can be; return whether it could be."""
+    data = text.encode(errors="replace")
     with contextlib.suppress(OSError):
         while data:
             data = data[os.write(2, data) :]

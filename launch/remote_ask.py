@@ -1,133 +1,114 @@
-"""Asks hosts, each by a process of its own through ssh or srun, line by line: lines of JSON on its pipes.
+"""Asks hosts about themselves: each by a process of its own through ssh, all of a Slurm job by one step.
 
 A host that cannot be reached, fails or hangs costs itself: its error has the words of ssh, srun or Python.
 """
 
-import contextlib
-import select
-import shlex
-import subprocess
-import tempfile
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Self, TypeVar
+from typing import TypeVar
 
-from gputopo.launch.hosts.hostlists import HostAddress
-from gputopo.launch.remote_start import SSH, HostCommand, not_started, passed_on
+from gputopo.launch.hosts.messages import Joining
+from gputopo.launch.remote_process import MAX_BYTES, HostCommand, HostProcess, not_started
+from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError
 
 K = TypeVar("K")
 T = TypeVar("T")
 
-AT_ONCE = 64  # processes that begin at the same time; not measured
-_SRUN = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist")
-_END_S = 5.0  # for a process whose stdin was closed; not measured
-_CHUNK_BYTES = 1024 * 1024
-_MAX_BYTES = 64 * 1024 * 1024  # of a line; the machine of a host with 16 GPUs is below 1 MiB
+# Processes at the same time, each with three files of the 1,024 that a process may open. 512 hosts by name
+# took 12 s with a name server that loses every second query.
+AT_ONCE = 256
+# Of an answer: four times the GPUs of the largest machine, and what may be next to them. Not measured
+MOST = {"gpus": 64, "links": 64 * 63 // 2, "nics": 256, "pci": 4096}
+_MARK = b'{"schema":"gputopo.joining/'
+_OF_TASK = re.compile(rb" *([0-9]+): (.*)")
+_CONTROL = re.compile(rb"\\u00(?:0[0-8bcef]|1[0-9a-f]|7f)")  # in JSON, but tab, newline and carriage return
+_LAST_LINES = 20
 
 
-def questions(
-    hosts: Sequence[HostAddress],
-    words: Callable[[int], Sequence[str]],
-    python: tuple[str, str],
-    environ: Mapping[str, str],
-    is_here: Callable[[str], bool],
-) -> list[HostCommand]:
-    """Return the commands that ask each host. `words`: of Python, by rank; `python`: of this host, of others.
+def ask_host(start: HostCommand, variables: Mapping[str, str], within_s: float, python: str) -> Joining:
+    """Return what a host answers. Raises HardwareError if it does not, within that time. `python`: its own.
 
-    Within a Slurm step other hosts are asked by steps beside it.
+    What its shell prints before the answer is skipped.
     """
-    found = []
-    for rank, host in enumerate(hosts):
-        name = str(host.name)
-        here = is_here(name)
-        command = (python[0] if here else python[1], *words(rank))
-        if not here and "SLURM_STEP_ID" in environ:
-            command = (*_SRUN, name, *command)
-        elif not here:
-            command = (*SSH, "--", name, shlex.join(("env", *passed_on(environ), *command)))
-        found.append(HostCommand(rank=rank, host=name, command=command, remote=not here))
+
+    def is_whole(text: bytes) -> bool:
+        return b"\n" in text.partition(_MARK)[2]
+
+    with HostProcess(start, variables) as process:
+        found = process.output(within_s, is_whole)
+        if is_whole(found):
+            return _decoded(found, start.host)
+        if len(found) > MAX_BYTES:
+            what = f"{start.host} answered with more than {MAX_BYTES >> 20} MiB"
+            raise HardwareError(what, "see what its shell prints")
+        if not process.is_done:
+            raise _late(start.host, within_s)
+        lines = [*found.decode(errors="replace").splitlines(), *process.said.splitlines()]
+        code = process.wait() if process.ended is None else process.ended
+        raise not_started(start, code, lines[-_LAST_LINES:], python)
+
+
+def ask_step(
+    start: HostCommand, hosts: Sequence[str], variables: Mapping[str, str], within_s: float
+) -> dict[str, Joining | GputopoError]:
+    """Return what each host of a Slurm step answers, or why it does not; hosts are found by their names."""
+    with HostProcess(start, variables) as process:
+        text = process.output(within_s, most=len(hosts) * MAX_BYTES)
+        said = process.said.strip().splitlines()[-1:]
+        is_late = not process.is_done
+    found: dict[str, Joining | GputopoError] = {}
+    for printed in by_task(text).values():
+        try:
+            one = _decoded(printed, "a task")
+        except HardwareError:
+            continue
+        found |= {host: one for host in hosts if host.partition(".")[0] == one.name.partition(".")[0]}
+    why = f"srun: {said[0]}" if said else "its task has printed no answer"
+    return {
+        host: found.get(host)
+        or (_late(host, within_s) if is_late else HardwareError(f"{host} did not answer: {why}", "see sinfo"))
+        for host in hosts
+    }
+
+
+def by_task(text: bytes) -> dict[bytes, bytes]:
+    """Return what each task of `srun --label` printed, in one line: srun breaks long lines."""
+    found: dict[bytes, bytes] = {}
+    for line in text.splitlines():
+        if (match := _OF_TASK.fullmatch(line)) is not None:
+            found[match[1]] = found.get(match[1], b"") + match[2]
     return found
 
 
-class HostProcess:
-    """The process by which a host answers; a context manager that ends it, by the end of its stdin first."""
-
-    def __init__(self, start: HostCommand) -> None:
-        """Start it. Raises HardwareError where there is no such program."""
-        self.start = start
-        self._rest = b""
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
-        try:
-            self._process = subprocess.Popen(
-                start.command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._stderr,
-                bufsize=0,
-            )
-        except OSError as error:
-            self._stderr.close()
-            raise HardwareError(f"cannot start {start.command[0]}: {error.strerror}", "install it") from error
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._stdin, self._stdout = self._process.stdin, self._process.stdout
-
-    def line(self, within_s: float, python: str) -> bytes:
-        """Return its next line. Raises HardwareError if it ends, has none in that time, or one too long."""
-        until_s = time.monotonic() + within_s
-        while b"\n" not in self._rest:
-            left_s = until_s - time.monotonic()
-            if left_s <= 0 or not select.select([self._stdout], [], [], left_s)[0]:
-                raise HardwareError(
-                    f"{self.start.host} did not answer within {within_s:g} s",
-                    f"see what hangs there: ssh {self.start.host}; --join-timeout waits longer",
-                )
-            data = self._stdout.read(_CHUNK_BYTES)
-            if not data:
-                code = self._process.wait()
-                self._stderr.seek(0)
-                lines = self._stderr.read().decode(errors="replace").splitlines()
-                raise not_started(self.start, code if code >= 0 else 128 - code, lines, python)
-            self._rest += data
-            if len(self._rest) > _MAX_BYTES:
-                raise HardwareError(
-                    f"{self.start.host} answered with a line of more than {_MAX_BYTES >> 20} MiB",
-                    "see what its shell prints",
-                )
-        line, _, self._rest = self._rest.partition(b"\n")
-        return line
-
-    def tell(self, line: bytes) -> None:
-        """Write a line to its stdin; one that has ended does not hear it."""
-        with contextlib.suppress(OSError):
-            self._stdin.write(line + b"\n")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):
-            self._stdin.close()
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._stdout.close()
-        self._stderr.close()
+def _decoded(text: bytes, host: str) -> Joining:
+    """Return the answer in a text. Raises HardwareError for one beyond what a host has."""
+    begin = text.find(_MARK)
+    line = text[begin:].partition(b"\n")[0] if begin >= 0 else b""
+    try:
+        found = schema.decode(line, Joining, origin="the answer")
+    except GputopoError as error:
+        what = f"{host} answered something else: {error.what}"
+        raise HardwareError(what, "see what its shell prints") from error
+    for name, most in MOST.items():
+        count = len(getattr(found.machine, name, ()))
+        if count > most:
+            why = f"{count} {name}, and {most} is the most that is read"
+            raise HardwareError(f"{host} answered with {why}", "see gputopo inspect there")
+    if _CONTROL.search(line) is not None:
+        raise HardwareError(f"{host} answered with control characters", "see gputopo inspect there")
+    return found
 
 
-def answers(of: Iterable[K], ask: Callable[[K], T]) -> dict[K, T | GputopoError]:
-    """Return what each of several hosts answers, asked at the same time, or why it does not."""
+def _late(host: str, within_s: float) -> HardwareError:
+    return HardwareError(
+        f"{host} did not answer within {within_s:g} s",
+        f"see what hangs there: ssh {host}; --join-timeout waits longer",
+    )
 
-    def one(host: K) -> T | GputopoError:
-        try:
-            return ask(host)
-        except GputopoError as error:
-            return error
 
-    hosts = list(of)
-    with ThreadPoolExecutor(min(AT_ONCE, max(1, len(hosts)))) as pool:
-        return dict(zip(hosts, pool.map(one, hosts), strict=True))
+def at_once(do: Callable[[K], T], of: Sequence[K]) -> list[T]:
+    """Return what is done of each, at the same time."""
+    with ThreadPoolExecutor(min(AT_ONCE, max(1, len(of)))) as pool:
+        return list(pool.map(do, of))

@@ -6,7 +6,7 @@ import fcntl
 import os
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -169,20 +169,6 @@ def read_network(root: Path, address: str, max_rate: Ask = not_asked) -> NicFact
         read.append(NicPort(index=index, **facts))
         missing |= {within(item("ports", index), name): why for name, why in reasons.items()}
     return NicFacts({**about, "ports": tuple(read)}, missing)
-
-
-def rdma_ports(root: Path) -> Iterator[tuple[NicPort, Path]]:
-    """Yield each RDMA port that this host has, of whatever bus, with its folder in sysfs."""
-    for device in _names(root / "sys/class/infiniband"):
-        folder = root / "sys/class/infiniband" / device
-        for number in _numbers(folder / "ports"):
-            place = folder / "ports" / str(number)
-            own = (
-                name for name in _names(folder / "device/net") if _is_of(folder / "device/net" / name, number)
-            )
-            facts: dict[str, Any] = {"interface": next(own, None)}
-            _rdma(facts, device, number, place)
-            yield NicPort(index=0, **{**facts, "errors": None}), place
 
 
 def peer_memory_module(root: Path) -> str | None:

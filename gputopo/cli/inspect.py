@@ -110,7 +110,7 @@ def _inspect_fleet(output: InspectOptions, hosts: Given) -> int:
     if output.record is not None:
         record(found, output.record)
     if output.shape == "scontrol":
-        emit(drain_commands(fleet))
+        emit(drain_commands(fleet, output.fail_on or "error"))
     else:
         show_report(fleet, lambda: fleet_document(fleet), output.shape)
     failed = findings.fails([*fleet.findings, *fleet.shared], output.fail_on)

@@ -1,340 +1,255 @@
-"""The network between hosts: who sends to whom and when, by which tool, and what a card's rate allows. Pure.
+"""The network between hosts: which program measures it, by which commands, and what is expected. Pure.
 
-The command that was typed orders each transfer of each host, and reads what that measured.
+Three programs, which others have written: iperf3 (TCP), ib_write_bw of perftest (RDMA), and nccl-tests by
+Open MPI's mpirun (NCCL between GPUs). In a round each host has one partner.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
-from typing import Literal, NamedTuple
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, get_args
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.copies.jobs import matchings
-from gputopo.values.bandwidth import NETWORK_ERROR, TCP, Failure, Sample
+from gputopo.values.bandwidth import NETWORK_ERROR, Failure, Sample
 from gputopo.values.errors import HardwareError
 from gputopo.values.index_ranges import host_set
+from gputopo.values.machine import NicPort
 
-Tool = Literal["ib_write_bw", "nccl-tests", "tcp"]
-ToolChoice = Literal["auto", "ib_write_bw", "nccl-tests", "tcp"]
-
-PROBE = "TCP probe"  # ours
+Tool = Literal["ib_write_bw", "nccl-tests", "iperf3"]
+ToolChoice = Literal["auto", "ib_write_bw", "nccl-tests", "iperf3"]
 RDMA: Literal["ib_write_bw"] = "ib_write_bw"
 NCCL_TESTS: Literal["nccl-tests"] = "nccl-tests"
-_MAX_PATHS = 4  # in a line
-_HINTS: dict[Tool, str] = {
-    RDMA: "it needs perftest and an active RDMA port with the address of the host, on all hosts; or measure "
-    "with --network-tool auto",
-    NCCL_TESTS: "it needs GPUs, and in PATH mpirun of Open MPI and sendrecv_perf (made with MPI=1), on all "
-    "hosts, and ssh from rank 0 to the others without a password; or measure with --network-tool auto",
+IPERF3: Literal["iperf3"] = "iperf3"
+
+# The programs that each tool needs on every host, and how to get them.
+PROGRAMS: dict[Tool, tuple[str, ...]] = {
+    RDMA: ("ib_write_bw",),
+    NCCL_TESTS: ("mpirun", "sendrecv_perf"),
+    IPERF3: ("iperf3",),
 }
-
-
-class NcclPrograms(msgspec.Struct, frozen=True, kw_only=True):
-    """What nccl-tests needs of a host: the paths of mpirun and sendrecv_perf, and GPUs (their number)."""
-
-    mpirun: str
-    program: str
-    gpus: int
-    all_reduce: str | None = None  # the path of all_reduce_perf, None without it
-    variables: tuple[str, ...] = ()  # NAME=value, for all ranks where this host starts them
-
-
-class RdmaPort(msgspec.Struct, frozen=True, kw_only=True):
-    """The active RDMA port of the address of a host. `gid_index`: of RoCE, None for InfiniBand."""
-
-    device: str
-    port: int
-    link_layer: str
-    rate_gbit_per_s: float | None = None
-    gid_index: int | None = None
-
-
-class Tools(msgspec.Struct, frozen=True, kw_only=True):
-    """What a host can measure with. `lacks`: why it cannot use a tool."""
-
-    rdma: RdmaPort | None = None
-    nccl: NcclPrograms | None = None
-    lacks: dict[str, str] = {}
-
-
-def choose(
-    asked: ToolChoice, hosts: Mapping[str, Tools | None], failed: Mapping[str, str] = {}
-) -> tuple[Tool, str | None]:
-    """Return the tool that was asked for, or the best that all hosts have; and why no better one.
-
-    `hosts`: by name. `failed`: why tools that were tried measured nothing. Raises HardwareError where a tool
-    was asked for by name and is missing somewhere, or failed.
-    """
-    passed: list[str] = []
-    for tool in (RDMA, NCCL_TESTS):
-        if asked not in ("auto", tool):
-            continue
-        if not (lacking := failed.get(tool) or _lacking(tool, hosts)):
-            return tool, "; ".join(passed) or None
-        if asked != "auto":
-            raise HardwareError(f"{tool} cannot measure between these hosts: {lacking}", _HINTS[tool])
-        passed.append(f"no {tool}: {lacking}")
-    return "tcp", "; ".join(passed) or None
-
-
-def _lacking(tool: Tool, hosts: Mapping[str, Tools | None]) -> str:
-    """Return which hosts cannot use a tool, and why; empty where all can."""
-    by_reason: dict[str, list[str]] = {}
-    for name, tools in hosts.items():
-        if tools is None or (tools.rdma if tool == RDMA else tools.nccl) is None:
-            why = "not known" if tools is None else tools.lacks.get(tool, "not known")
-            by_reason.setdefault(why, []).append(name)
-    nccl = [tools.nccl for tools in hosts.values() if tools and tools.nccl]
-    for paths in ({one.mpirun for one in nccl}, {one.program for one in nccl}):
-        if tool == NCCL_TESTS and not by_reason and len(paths) > 1:
-            return f"not at the same path on all hosts: {', '.join(sorted(paths)[:_MAX_PATHS])}"
-    layers = {tools.rdma.link_layer for tools in hosts.values() if tools and tools.rdma}
-    if tool == RDMA and not by_reason and len(layers) > 1:
-        return f"the ports are of {' and of '.join(sorted(layers))}"
-    return ", ".join(
-        f"{why} ({'all hosts' if len(names) == len(hosts) else host_set(names)})"
-        for why, names in by_reason.items()
-    )
-
-
+ALL_REDUCE = "all_reduce_perf"
+HINTS: dict[Tool, str] = {
+    IPERF3: "install iperf3 on all hosts: apt install iperf3, dnf install iperf3",
+    RDMA: "install perftest on all hosts, which need an active RDMA port: apt install perftest",
+    NCCL_TESTS: "on all hosts: GPUs, Open MPI, and sendrecv_perf of nccl-tests in PATH, built with MPI=1; "
+    "ssh from the first host to the others without a password",
+}
 AT_ONCE = "all hosts at once"
+STREAMS = 4  # connections, or queue pairs, of a transfer; not measured
+SECONDS = {"quick": 2, "full": 10}  # of a transfer; not measured
+START_S = 15.0  # for a program besides its transfer; ib_write_bw opens the device. Not measured
+PORTS = range(20_000, 32_000)  # of servers: below the ones of outgoing connections
 
-# Connections of a transfer at once. Ours: on loopback 4 carry half as much again as one (2.4 and 1.6 GB/s).
-STREAMS = 4
+BYTES = 64 * 2**20  # of a message of sendrecv_perf: NCCL is near its rate. Not measured
+ALL_BYTES = 256 * 2**20  # of an all-reduce: from there on its bus bandwidth is judged
+PAIR_LIMIT_S, ALL_LIMIT_S = 60.0, 120.0  # of a run of nccl-tests: NCCL starts on all GPUs. Not measured
+_MAX_LOGS = 64  # ranks that log, 12 KB each
+_WRITE_BYTES = 64 * 1024  # of an RDMA write: ib_write_bw's default
 # Above it one process that copies all bytes through sockets may be the limit, and not the card: one core
-# copies about 3 GB/s. Ours.
+# copies about 3 GB/s. Not measured on each CPU.
 MAX_TCP_GBIT_PER_S = 25.0
 # Bytes of a packet that are not payload: IPv4 and TCP with timestamps (RFC 791, 9293, 7323) within its MTU;
 # Ethernet's header, check, preamble and gap around it (IEEE 802.3).
 _HEADERS = 20 + 20 + 12
 _FRAME = 14 + 4 + 8 + 12
-
-SlotKind = Literal["latency", "one way", "both ways", "at once"]
-Ends = tuple[int, int]  # from rank to rank
-
-
-class Timing(msgspec.Struct, frozen=True):
-    """How long a transfer is measured, in seconds; before that it warms up, until all hosts have begun."""
-
-    warm_s: float = 0.2
-    window_s: float = 0.1
-    windows: int = 5
-    latency_s: float = 0.2
-
-    @property
-    def transfer_s(self) -> float:
-        """Seconds of a transfer."""
-        return self.warm_s + self.windows * self.window_s
-
-
-QUICK = Timing()
-FULL = Timing(warm_s=0.5, window_s=0.25, windows=10, latency_s=0.5)
-
-
-class Slot(NamedTuple):
-    """Transfers that run at the same time."""
-
-    kind: SlotKind
-    transfers: tuple[Ends, ...]
-
-
-class NetworkHost(msgspec.Struct, frozen=True, kw_only=True):
-    """A host as the others reach it. Rate and MTU: of the card that has the address."""
-
-    name: str
-    address: str
-    port: int
-    token: str = ""  # which a sender must show there
-    rate_gbit_per_s: float | None = None  # None where it is not Ethernet, or not known
-    mtu_bytes: int | None = None
-    tools: Tools | None = None  # None where that is not known
-
-
-class Order(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.network_order/1"):
-    """What a host is to do: a transfer by TCP to a listener, or programs to run at the same time."""
-
-    transfer: Literal["rate", "latency"] | None = None
-    address: str = ""
-    port: int = 0
-    token: str = ""
-    timing: Timing = QUICK
-    commands: tuple[tuple[str, ...], ...] = ()
-    limit_s: float = 0.0  # for the programs
-
-
-class Ended(NamedTuple):
-    """What a program printed, and its exit code; None where it was ended, `why`."""
-
-    text: str
-    code: int | None
-    why: str | None = None
-
-
-class Done(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.network_done/1"):
-    """What an order gave: GB/s that arrived in each window, or microseconds; or the ends of programs."""
-
-    values: tuple[float, ...] = ()
-    error: str | None = None
-    ended: tuple[Ended, ...] = ()
-
-
-def schedule(hosts: int) -> list[Slot]:
-    """Return the slots of all hosts: four for each round of pairs, and at the end all at once.
-
-    In a slot of latencies and in one way each host sends or receives; in the others both.
-    """
-    slots: list[Slot] = []
-    for pairs in matchings(range(hosts)):
-        back = tuple((b, a) for a, b in pairs)
-        there = tuple(pairs)
-        slots += [Slot("latency", there), Slot("one way", there), Slot("one way", back)]
-        slots.append(Slot("both ways", (*there, *back)))
-    if hosts > 2:
-        slots.append(Slot("at once", tuple((rank, (rank + 1) % hosts) for rank in range(hosts))))
-    return slots
-
-
-def expected(one: NetworkHost, other: NetworkHost) -> tuple[float, str] | None:
-    """Return GB/s of TCP's payload at the rate of the slower card, and the source; None: not known.
-
-    None also above `MAX_TCP_GBIT_PER_S`.
-    """
-    if one.rate_gbit_per_s is None or other.rate_gbit_per_s is None:
-        return None
-    rate = min(one.rate_gbit_per_s, other.rate_gbit_per_s)
-    mtu = min(one.mtu_bytes or 1500, other.mtu_bytes or 1500)
-    if not 0 < rate <= MAX_TCP_GBIT_PER_S or mtu <= _HEADERS:
-        return None
-    share = (mtu - _HEADERS) / (mtu + _FRAME)
-    source = f"{rate:g} Gbit/s of the card, {share:.1%} of it payload of TCP with an MTU of {mtu}"
-    return rate / 8 * share, source
-
-
-def note_of(hosts: Sequence[NetworkHost]) -> Iterable[str]:
-    """Yield what is to be known of rates by TCP between these hosts."""
-    yield f"{PROBE}: {STREAMS} connections for each transfer; RDMA was not measured"
-    rates = {host.rate_gbit_per_s for host in hosts}
-    if any(rate is not None and rate > MAX_TCP_GBIT_PER_S for rate in rates):
-        yield (
-            f"cards above {MAX_TCP_GBIT_PER_S:g} Gbit/s: the CPU may limit TCP, so that hosts are compared "
-            "with one another only"
-        )
-    elif None in rates:
-        yield "the rate of a card is not known: hosts are compared with one another only"
-
-
-def sample(hosts: Sequence[NetworkHost], ends: Ends, values: Sequence[float], kind: SlotKind) -> Sample:
-    """Return what a transfer by TCP measured."""
-    source, destination = ends_of(hosts, ends)
-    middle = median(values)
-    is_spread = len(values) > 1 and middle
-    spread = 100 * (max(values) - min(values)) / middle if is_spread else None
-    if kind == "latency":
-        return Sample(
-            kind="network_latency",
-            source=source,
-            destination=destination,
-            median_us=middle,
-            repeats_us=tuple(values),
-            spread_percent=spread,
-            tool=PROBE,
-            transport=TCP,
-            streams=1,
-        )
-    # Both ways share no link of a full-duplex network; at once each host does both.
-    gb_per_s, why = expected(hosts[ends[0]], hosts[ends[1]]) or (None, None)
-    return Sample(
-        kind="network",
-        source=source,
-        destination=destination,
-        group=AT_ONCE if kind == "at once" else None,
-        with_reverse=kind == "both ways",
-        median_gb_per_s=middle,
-        repeats_gb_per_s=tuple(values),
-        spread_percent=spread,
-        expected_gb_per_s=None if gb_per_s is None else round(gb_per_s, 3),
-        expected_source=why,
-        tool=PROBE,
-        transport=TCP,
-        streams=STREAMS,
-    )
-
-
-def failure(hosts: Sequence[NetworkHost], ends: Ends, says: str, kind: SlotKind = "one way") -> Failure:
-    """Return a transfer that failed."""
-    source, destination = ends_of(hosts, ends)
-    return Failure(
-        kind="network_latency" if kind == "latency" else "network",
-        source=source,
-        destination=destination,
-        reason=NETWORK_ERROR,
-        says=says,
-    )
-
-
-def ends_of(hosts: Sequence[NetworkHost], ends: Ends) -> tuple[str, str]:
-    """Return the places of two ranks."""
-    return f"host:{hosts[ends[0]].name}", f"host:{hosts[ends[1]].name}"
-
-
-# ib_write_bw: bytes of a write, its default; RDMA transfers for whole seconds, at least.
-_WRITE_BYTES = 64 * 1024
-RDMA_LIMIT_S = 15.0  # beside the transfer: ib_write_bw opens the device; 6 tries to reach its server. Ours.
 # The server of the other host may listen a little later.
 _UNTIL_THERE = """\
 for n in 1 2 3 4 5 6; do
     out=$("$@" 2>&1); code=$?
     case $out in *"connect to"*) sleep 0.5 ;; *) break ;; esac
 done
-echo "$out"; exit $code\
+printf '%s\\n' "$out"; exit $code\
 """
+# What another mpirun, or srun, has set for this process: "mpirun does not support recursive calls", and in a
+# step of Slurm it would wait for the CPUs that this step has. Parameters of its networks and of ssh stay, and
+# what allows it to run as root.
+_OF_STARTERS = re.compile(
+    r"(?!(?:OMPI|PRTE|PMIX)_MCA_(?:btl|pml|mtl|oob|coll|plm_rsh|plm_ssh)_)(?!OMPI_ALLOW_RUN_AS_ROOT)"
+    r"(?:OMPI|PMIX|PRTE|ORTE|OPAL|PMI|SLURM|HYDRA)_\w+|NCCL_(?:DEBUG|TESTS)\w*"
+)
+_SSH = ("OMPI_MCA_plm_rsh_args", "-o BatchMode=yes -o ConnectTimeout=10")
+_OF_RANKS = re.compile(r"(?!NCCL_(?:DEBUG|TESTS))NCCL_\w+|LD_LIBRARY_PATH")
+_LOG = ("-x", "NCCL_DEBUG=INFO", "-x", "NCCL_DEBUG_SUBSYS=INIT,NET")
+
+Ends = tuple[int, int]  # from rank to rank
+Command = tuple[int, tuple[str, ...]]  # the rank of its host, and the words
 
 
-def rdma_commands(
-    source: NetworkHost, destination: NetworkHost, port: int, timing: Timing
-) -> list[list[str]]:
-    """Return the commands of the sender and of the receiver, whose server is at that port.
+class NetworkHost(NamedTuple):
+    """A host as the others reach it. `programs`: paths by name; `rdma`: its port with that address, or any.
 
-    -F: clocks of the CPU that differ are no reason to fail. -f 0: the whole duration is measured.
+    Rate and MTU: of the card that has the address; the rate is None if that is not Ethernet, or not known.
     """
-    found = []
-    for host in (source, destination):
-        rdma = _rdma(host)
-        words = [RDMA, "-F", "-p", str(port), "-d", rdma.device, "-i", str(rdma.port)]
-        words += [] if rdma.gid_index is None else ["-x", str(rdma.gid_index)]
-        words += ["-s", str(_WRITE_BYTES), "-q", str(STREAMS), "--report_gbits"]
-        found.append([*words, "-D", str(max(1, round(timing.transfer_s))), "-f", "0"])
-    client, server = found
-    return [["sh", "-c", _UNTIL_THERE, "sh", *client, destination.address], server]
+
+    name: str
+    address: str
+    programs: Mapping[str, str] = {}
+    gpus: int = 0
+    rdma: NicPort | None = None
+    rate_gbit_per_s: float | None = None
+    mtu_bytes: int | None = None
 
 
-def rdma_sample(hosts: Sequence[NetworkHost], ends: Ends, gb_per_s: float) -> Sample:
-    """Return the rate of one direction by ib_write_bw; that of the slower port is expected."""
-    source, destination = ends_of(hosts, ends)
-    rates = [_rdma(hosts[end]).rate_gbit_per_s or 0.0 for end in ends]
-    return Sample(
-        kind="network",
-        source=source,
-        destination=destination,
-        bytes=_WRITE_BYTES,
-        median_gb_per_s=gb_per_s,
-        repeats_gb_per_s=(gb_per_s,),
-        expected_gb_per_s=round(min(rates) / 8, 3) if all(rates) else None,
-        expected_source=f"{min(rates):g} Gbit/s of the RDMA port" if all(rates) else None,
-        tool=RDMA,
-        transport="RDMA write",
-        streams=STREAMS,
+def choose(asked: ToolChoice, hosts: Sequence[NetworkHost]) -> tuple[Tool, str | None]:
+    """Return the tool that was asked for, or the first that all hosts have; and why none before it.
+
+    Raises HardwareError with what to install if there is none.
+    """
+    why: list[str] = []
+    for tool in get_args(Tool) if asked == "auto" else (asked,):
+        if not (lacking := _lacking(tool, hosts)):
+            return tool, "; ".join(why) or None
+        why.append(f"no {tool}: {lacking}")
+    hint = HINTS[IPERF3 if asked == "auto" else asked]
+    raise HardwareError(f"nothing can measure between these hosts: {'; '.join(why)}", hint)
+
+
+def _lacking(tool: Tool, hosts: Sequence[NetworkHost]) -> str:
+    """Return which hosts cannot use a tool, and why; empty if all can."""
+    by_reason: dict[str, list[str]] = {}
+    for host in hosts:
+        if (why := _lacks(tool, host)) is not None:
+            by_reason.setdefault(why, []).append(host.name)
+    return ", ".join(
+        f"{why} ({'all hosts' if len(names) == len(hosts) else host_set(names)})"
+        for why, names in by_reason.items()
     )
 
 
-def rdma_note(hosts: Sequence[NetworkHost]) -> str:
-    """Return how ib_write_bw measured."""
-    ports = [_rdma(host) for host in hosts]
-    devices = ", ".join(dict.fromkeys(port.device for port in ports))
-    return f"{RDMA}: {STREAMS} queue pairs for each transfer, between {ports[0].link_layer} ports {devices}"
+def _lacks(tool: Tool, host: NetworkHost) -> str | None:
+    if absent := [name for name in PROGRAMS[tool] if name not in host.programs]:
+        return f"{absent[0]} is not installed"
+    if tool == NCCL_TESTS and not host.gpus:
+        return "no GPU"
+    if tool == RDMA and host.rdma is None:
+        return "no active RDMA port"
+    try:  # it came over the network, and programs are given it
+        address = ipaddress.ip_address(host.address)
+    except ValueError:
+        return "no IP address"
+    return None if tool == IPERF3 or address.version == 4 else "no IPv4 address"
 
 
-def _rdma(host: NetworkHost) -> RdmaPort:
-    assert host.tools is not None, "the tools of all hosts are known"
-    assert host.tools.rdma is not None, "the tool was chosen"
-    return host.tools.rdma
+def rounds(tool: Tool, hosts: int) -> list[list[Ends]]:
+    """Return the transfers of each round; one of nccl-tests is in both directions.
+
+    Of the others the last round is a ring of all hosts, if there are three or more.
+    """
+    if tool == NCCL_TESTS:
+        return [list(pairs) for pairs in matchings(range(hosts))]
+    found = [way for pairs in matchings(range(hosts)) for way in (list(pairs), [(b, a) for a, b in pairs])]
+    return [*found, [(rank, (rank + 1) % hosts) for rank in range(hosts)]] if hosts > 2 else found
+
+
+def transfer(
+    tool: Tool, hosts: Sequence[NetworkHost], ends: Ends, seconds: int, port: int, environ: Mapping[str, str]
+) -> list[Command]:
+    """Return the commands of a transfer, the one that prints its rate first. `port`: of the server."""
+    if tool == NCCL_TESTS:
+        return [nccl_command([(hosts[rank].address, 1) for rank in ends], hosts[0], seconds, environ)]
+    source, destination = (hosts[rank] for rank in ends)
+    if tool == IPERF3:
+        server: tuple[str, ...] = ("-s", "-1", "-B", destination.address, "-p", str(port))
+        client: tuple[str, ...] = ("-c", destination.address, "-p", str(port), "-P", str(STREAMS))
+        client = (*client, "-t", str(seconds), "-O", "1", "-i", "0.5", "-J")
+    else:
+        # -F: clocks of the CPU that differ are no reason to fail. -f 0: the whole duration is measured.
+        options = ("-s", str(_WRITE_BYTES), "-q", str(STREAMS), "-D", str(seconds), "-f", "0")
+        both = ("-F", "-p", str(port), "--report_gbits", *options)
+        client, server = ((*_device(host), *both) for host in (source, destination))
+        client = (*client, destination.address)
+    own, other = (host.programs[PROGRAMS[tool][0]] for host in (source, destination))
+    return [(ends[0], ("sh", "-c", _UNTIL_THERE, "sh", own, *client)), (ends[1], (other, *server))]
+
+
+def _device(host: NetworkHost) -> tuple[str, ...]:
+    """Return the port of ib_write_bw. It takes the GID of RoCE v2 with an IPv4 address by itself."""
+    assert host.rdma is not None, "the tool was chosen"
+    return ("-d", host.rdma.rdma_device or "", "-i", str(host.rdma.rdma_port or 1))
+
+
+def nccl_command(
+    ranks: Sequence[tuple[str, int]],
+    first: NetworkHost,
+    seconds: int,
+    environ: Mapping[str, str],
+    program: str = "sendrecv_perf",
+) -> Command:
+    """Return the command of the first host that runs nccl-tests. `ranks`: the GPUs at each address.
+
+    NCCL's variables are passed on by their names, so that no value is in the command.
+    """
+    places = ",".join(f"{address}:{number}" for address, number in ranks)
+    count = sum(number for _, number in ranks)
+    size = str(ALL_BYTES if program == ALL_REDUCE else BYTES)
+    without = [f"--unset={name}" for name in sorted(environ) if _OF_STARTERS.fullmatch(name)]
+    ssh, value = _SSH
+    names = [word for name in sorted(environ) if _OF_RANKS.fullmatch(name) for word in ("-x", name)]
+    words = (
+        *("env", *without, *([] if ssh in environ else [f"{ssh}={value}"])),
+        *(first.programs["mpirun"], "--bind-to", "none", "--host", places, "-np", str(count)),
+        *(*names, *(_LOG if count <= _MAX_LOGS else ()), first.programs[program]),
+        *("-b", size, "-e", size, "-g", "1", "-w", "2", "-n", str(5 * seconds)),
+    )
+    return 0, words
+
+
+def placed(tool: Tool, hosts: Sequence[NetworkHost], ends: Ends, measured: Sample) -> list[Sample]:
+    """Return what a program measured as of these hosts, with what is expected of their cards."""
+    source, destination = (f"host:{hosts[rank].name}" for rank in ends)
+    if tool == NCCL_TESTS:
+        one = Sample(
+            kind="network",
+            source=source,
+            destination=destination,
+            bytes=BYTES,
+            with_reverse=True,
+            median_gb_per_s=measured.median_gb_per_s,
+            tool=NCCL_TESTS,
+            transport="NCCL",
+            nccl=measured.nccl,
+        )
+        return [one, replace(one, source=destination, destination=source)]
+    gb_per_s, why = expected(tool, *(hosts[rank] for rank in ends)) or (None, None)
+    known = {"expected_gb_per_s": gb_per_s, "expected_source": why}
+    return [replace(measured, source=source, destination=destination, **known)]
+
+
+def expected(tool: Tool, one: NetworkHost, other: NetworkHost) -> tuple[float, str] | None:
+    """Return GB/s at the rate of the slower card, and the source; None: not known.
+
+    Of TCP its payload, and nothing above `MAX_TCP_GBIT_PER_S`.
+    """
+    if tool == RDMA:
+        rate = min((host.rdma and host.rdma.rate_gbit_per_s) or 0.0 for host in (one, other))
+        return (round(rate / 8, 3), f"{rate:g} Gbit/s of the RDMA port") if rate else None
+    rate = min(one.rate_gbit_per_s or 0.0, other.rate_gbit_per_s or 0.0)
+    mtu = min(one.mtu_bytes or 1500, other.mtu_bytes or 1500)
+    if not 0 < rate <= MAX_TCP_GBIT_PER_S or mtu <= _HEADERS:
+        return None
+    share = (mtu - _HEADERS) / (mtu + _FRAME)
+    source = f"{rate:g} Gbit/s of the card, {share:.1%} of it payload of TCP with an MTU of {mtu}"
+    return round(rate / 8 * share, 3), source
+
+
+def failure(hosts: Sequence[NetworkHost], ends: Ends, says: str) -> Failure:
+    """Return a transfer that failed."""
+    source, destination = (f"host:{hosts[rank].name}" for rank in ends)
+    return Failure(kind="network", source=source, destination=destination, reason=NETWORK_ERROR, says=says)
+
+
+def method(tool: Tool, hosts: Sequence[NetworkHost], samples: Sequence[Sample]) -> str:
+    """Return how a tool has measured these samples."""
+    if tool == RDMA:
+        devices = ", ".join(dict.fromkeys(_device(host)[1] for host in hosts))
+        return f"{RDMA}: {STREAMS} queue pairs for each transfer, between ports of {devices}"
+    alone = "" if all(one.expected_gb_per_s for one in samples) else "; nothing is expected of these cards: "
+    alone = alone and f"{alone}hosts are compared with one another only"
+    if tool == IPERF3:
+        return f"{IPERF3}: {STREAMS} connections for each transfer{alone}"
+    facts = ", ".join(dict.fromkeys(fact for one in samples for fact in one.nccl))
+    paths = f"; NCCL's log has {facts}" if facts else ""
+    what = f"messages of {BYTES >> 20} MiB in both directions at once, the rate of one of them"
+    return f"{NCCL_TESTS}: sendrecv_perf between GPU 0 of each two hosts, {what}{paths}{alone}"

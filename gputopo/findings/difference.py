@@ -101,17 +101,17 @@ def _finding_changes(old: Machine, new: Machine, gpus: Mapping[int, int]) -> Fin
     def severity(one: Finding) -> int:
         return SEVERITIES.index(one.severity)
 
-    was = maxima((key, severity(one)) for one in before for key in _keys(one, gpus))
-    now = {key for one in after for key in _keys(one)}
-    stayed = [one for one in after if all(severity(one) <= was.get(key, -1) for key in _keys(one))]
+    was = maxima((key, severity(one)) for one in before for key in finding_keys(one, gpus))
+    now = {key for one in after for key in finding_keys(one)}
+    stayed = [one for one in after if all(severity(one) <= was.get(key, -1) for key in finding_keys(one))]
     return FindingChanges(
         came=tuple(one for one in after if one not in stayed),
-        went=tuple(one for one in before if not {*_keys(one, gpus)} <= now),
+        went=tuple(one for one in before if not {*finding_keys(one, gpus)} <= now),
         stayed=tuple(stayed),
     )
 
 
-def _keys(finding: Finding, gpus: Mapping[int, int] | None = None) -> list[tuple[str, str]]:
+def finding_keys(finding: Finding, gpus: Mapping[int, int] | None = None) -> list[tuple[str, str]]:
     """Return id and subject of a finding, by GPU where each may have it without the others.
 
     `gpus`: their new indices; a GPU that is not among them is no new one.

@@ -8,10 +8,9 @@ import msgspec
 
 from gputopo.findings import SEVERITIES, Finding, driver_broken, fails, find, worst_first
 from gputopo.findings.compare import grouped, majority
-from gputopo.findings.difference import difference
+from gputopo.findings.difference import difference, finding_keys
 from gputopo.findings.fleet_hosts import (
     HostDevice,
-    HostFact,
     HostFacts,
     HostKind,
     HostReading,
@@ -22,10 +21,10 @@ from gputopo.findings.rule import MAX_MESSAGES, Rule, Severity, rule_of
 from gputopo.findings.usage import GPU_BUSY
 from gputopo.topology.identities import without_identities
 from gputopo.values.errors import ExitCode, GputopoError
-from gputopo.values.fields import path_in_words
-from gputopo.values.index_ranges import host_ranges, host_set, index_ranges
-from gputopo.values.machine import Machine, Nic
-from gputopo.values.subject import DRIVER, GROUPS, MACHINE, Subject
+from gputopo.values.fields import field_at, path_in_words
+from gputopo.values.index_ranges import gpu_ranges, host_ranges, host_set
+from gputopo.values.machine import Machine
+from gputopo.values.subject import GROUPS, MACHINE, Subject, within
 
 NO_ANSWER = rule_of("fleet.no_answer")
 GPU_COUNT = rule_of("fleet.gpu_count")
@@ -34,6 +33,8 @@ DIFFERS = rule_of("fleet.differs")
 SPLIT = rule_of("fleet.split")
 NOT_READ = rule_of("fleet.not_read")
 CHANGED = rule_of("fleet.changed")
+# Devices whose number is compared, with their rule and name.
+_COUNTED = {"gpus": (GPU_COUNT, "GPU"), "nics": (NIC_COUNT, "network card")}
 _NOT_ASKED = "in the baseline, and not asked"
 RULES = (NO_ANSWER, GPU_COUNT, NIC_COUNT, DIFFERS, SPLIT, NOT_READ, CHANGED)
 
@@ -72,45 +73,40 @@ def inspect_fleet(
 
     `baseline`: earlier readings, with which each host is compared, too.
     """
+    errors = {name: one for name, one in readings.items() if isinstance(one, GputopoError)}
     hosts = [
-        HostReading(name, without_identities(machine))
-        for name, machine in readings.items()
-        if isinstance(machine, Machine)
-    ]
-    unread = [
-        _of(name, NO_ANSWER, MACHINE, f"no reading: {error.what}", {"hint": error.hint})
-        for name, error in readings.items()
-        if isinstance(error, GputopoError)
+        HostReading(name, without_identities(one))
+        for name, one in readings.items()
+        if isinstance(one, Machine)
     ]
     compared = [_Comparison(kind) for kind in kinds(hosts)]
     own = [finding for one in compared for finding in one.findings()]
     judged = {host.name for one in compared if len(one.hosts) > 2 for host in one.kind.hosts}
     odd = {host for finding in own if finding.id not in (SPLIT.id, NOT_READ.id) for host in finding.hosts}
-    changed = [one for host in hosts if host.name in baseline for one in _changed(host, baseline[host.name])]
-    gone = [
+    for name, error in errors.items():
+        own.append(_of(name, NO_ANSWER, MACHINE, f"no reading: {error.what}", {"hint": error.hint}))
+    own += [one for host in hosts if host.name in baseline for one in _changed(host, baseline[host.name])]
+    own += [
         _named(NO_ANSWER.finding(MACHINE, _NOT_ASKED, {}, "info"), (name,), f"host {name}: {_NOT_ASKED}")
         for name in baseline
         if name not in readings
     ]
-    found = _worst_first([*unread, *own, *changed, *gone])
-    shared = _worst_first(finding for one in compared for finding in one.shared())
-    broken = {host.name for host in hosts if driver_broken(host.machine) is not None}
+    found, shared = _worst_first(own), _worst_first(finding for one in compared for finding in one.shared())
+    broken = {*errors, *(host.name for host in hosts if driver_broken(host.machine) is not None)}
+
+    def exit_code(name: str) -> ExitCode:
+        if name in broken:
+            return ExitCode.HARDWARE
+        failed = fails([one for one in (*found, *shared) if name in one.hosts], fail_on)
+        return ExitCode.FINDINGS if failed else ExitCode.OK
+
     return Fleet(
         kinds=tuple(one.summary() for one in compared),
-        unread=tuple(finding.hosts[0] for finding in unread),
+        unread=tuple(errors),
         outliers=tuple(name for name in readings if name in odd & judged),
         findings=found,
         shared=shared,
-        exit_codes={
-            name: int(
-                ExitCode.HARDWARE
-                if name in broken or isinstance(reading, GputopoError)
-                else ExitCode.FINDINGS
-                if fails([one for one in (*found, *shared) if name in one.hosts], fail_on)
-                else ExitCode.OK
-            )
-            for name, reading in readings.items()
-        },
+        exit_codes={name: int(exit_code(name)) for name in readings},
     )
 
 
@@ -123,16 +119,21 @@ def _changed(host: HostReading, was: Machine) -> Iterator[HostFinding]:
         yield _of(host.name, CHANGED, MACHINE, says, evidence)
 
 
-class _Key(NamedTuple):
-    """What a finding has in common with the same one of another host."""
+# What a finding has in common with the same one of another host: severity, id, and a device.
+_Key = tuple[Severity, str, str]
 
-    id: str
-    severity: Severity
+
+class _Differing(NamedTuple):
+    """A fact of a device that differs, in words, and its evidence."""
+
     device: HostDevice
+    fact: str
+    words: str
+    evidence: Any
 
 
 class _Comparison:
-    """One kind of hosts compared: the facts of all by shared path."""
+    """One kind of hosts compared: the facts of all by device and path."""
 
     def __init__(self, kind: HostKind) -> None:
         self.kind = kind
@@ -140,17 +141,25 @@ class _Comparison:
         places = grouped((tuple(gpu.pci_address for gpu in one.gpus), one) for one in machines)
         # Where most have their GPUs; of several such places, those of the host with the most GPUs.
         reference = max(places.items(), key=lambda one: (len(one[1]), len(one[0])))[1][0]
-        self.hosts = {host.name: facts_of_host(host.machine, reference) for host in kind.hosts}
-        self.by_path = {
-            path: dict(known)
-            for path, known in grouped(
-                (path, (name, known))
+        seen: dict[HostDevice, tuple[msgspec.Struct, dict[str, Any]]] = {}
+        self.hosts = {host.name: facts_of_host(host.machine, reference, seen) for host in kind.hosts}
+        self.by_fact: dict[tuple[HostDevice, str], dict[str, Any]] = {}
+        for name, host in self.hosts.items():
+            for device, facts in host.facts.items():
+                for fact, value in facts.items():
+                    self.by_fact.setdefault((device, fact), {})[name] = value
+        devices = dict.fromkeys(device for host in self.hosts.values() for device in host.devices)
+        for device in (one for one in devices if one.group in _COUNTED):
+            self.by_fact[device, ""] = {
+                name: "there" if device in host.devices else "missing"
                 for name, host in self.hosts.items()
-                for path, known in host.facts.items()
-            ).items()
-        }
+                # Most captures do not show network cards.
+                if device.group == "gpus" or any(one.group == device.group for one in host.devices)
+            }
         self.found = {
-            host.name: [(finding, _keys(finding, self.hosts[host.name])) for finding in find(host.machine)]
+            host.name: [
+                (one, {(one.severity, *key) for key in finding_keys(one)}) for one in find(host.machine)
+            ]
             for host in kind.hosts
         }
         self.keys = {name: {key for _, keys in each for key in keys} for name, each in self.found.items()}
@@ -158,15 +167,11 @@ class _Comparison:
 
     def summary(self) -> FleetKind:
         """Return the kind with the number of facts that at least two hosts have."""
-        compared = sum(len(values) > 1 for values in self.by_path.values())
+        compared = sum(len(values) > 1 for values in self.by_fact.values())
         return FleetKind(name=self.kind.name, hosts=tuple(self.hosts), compared=compared)
 
     def findings(self) -> Iterator[HostFinding]:
         """Yield what differs on each host, and the findings that most of its peers do not have."""
-        yield from self._counts(GPU_COUNT, "GPU", {name: host.gpus for name, host in self.hosts.items()})
-        # Most captures do not show network cards.
-        nics = {name: host.nics for name, host in self.hosts.items() if host.nics}
-        yield from self._counts(NIC_COUNT, "network card", nics)
         yield from self._facts()
         yield from self._not_read()
         for name, each in self.found.items():
@@ -191,165 +196,90 @@ class _Comparison:
     def _is_common(self, keys: Set[_Key]) -> bool:
         """Return whether most hosts have a finding: of those where it would be seen, if there are others."""
         among = {
-            key: sum(key in self.keys[name] or _shows(key.device, host) for name, host in self.hosts.items())
+            key: sum(key in self.keys[name] or _shows(Subject(key[2]), one) for name, one in self.kind.hosts)
             for key in keys
         }
         compared = [key for key in keys if among[key] > 1]
         return bool(compared) and all(2 * self.having[key] > among[key] for key in compared)
 
-    def _counts(
-        self, rule: Rule, word: str, devices: Mapping[str, Mapping[str, object]]
-    ) -> Iterator[HostFinding]:
-        """Find hosts that lack a device which most have, or have one which most lack."""
-        having = Counter(place for each in devices.values() for place in each)
-        usual = {place for place, count in having.items() if 2 * count > len(devices)}
-        split = sorted(place for place, count in having.items() if 2 * count == len(devices))
-        for name, each in devices.items():
-            missing = [place for place in having if place in usual and place not in each]
-            more = [place for place in each if place not in usual and place not in split]
-            if missing or more:
-                alike = sum(len(devices[other]) == len(usual) for other in devices if other != name)
-                have = f", {_peers(alike)} ha{'ve' if alike > 1 else 's'} {len(usual)}" if alike else ""
-                parts = [f"{word} at {place} is missing" for place in missing]
-                parts += [f"{word} at {place} is extra" for place in more]
-                says = f"{_counted(len(each), word)}{have} ({'; '.join(parts)})"
-                yield _of(name, rule, MACHINE, says, {"missing": missing, "extra": more})
-        if split:
-            counts = {name: len(each) for name, each in devices.items()}
-            by_count = grouped((count, name) for name, count in counts.items())
-            words = [f"{_counted(count, word)} on {_some(names)}" for count, names in by_count.items()]
-            for place in split:
-                lacking = [name for name, each in devices.items() if place not in each]
-                words.append(f"{word} at {place} is missing on {_some(lacking)}")
-            yield _split(devices, MACHINE, _several(words), {"counts": counts, "places": split})
-
     def _facts(self) -> Iterator[HostFinding]:
         """Find facts of single hosts that differ from most, and facts on which no majority agrees."""
-        odd: dict[str, list[tuple[HostDevice, str, str, dict[str, Any]]]] = {name: [] for name in self.hosts}
-        split: list[tuple[HostDevice, str, str, dict[str, Any]]] = []
-        for path, known in self.by_path.items():
-            first = next(iter(known.values()))
-            field, device, fact = first.field, first.device, _name(first)
-            found = majority({name: one.value for name, one in known.items()}, field.same)
-            if found is None:
+        odd: dict[str, list[_Differing]] = {name: [] for name in self.hosts}
+        split: list[_Differing] = []
+        for (device, fact), by_host in self.by_fact.items():
+            field = field_at(GROUPS[device.group], fact)
+            if (found := majority(by_host, field.same)) is None:
                 continue
+            says = f"{path_in_words(GROUPS[device.group], fact)} ".lstrip()
             if found.common is None:
-                values = grouped((field.value_in_words(one.value), name) for name, one in known.items())
+                values = grouped((field.value_in_words(value), name) for name, value in by_host.items())
                 words = "; ".join(f"{value} on {_some(names)}" for value, names in values.items())
-                by_host = {name: one.value for name, one in known.items()}
-                split.append((device, path, f"{fact} {words}", by_host))
-                continue
-            common = field.value_in_words(found.common)
-            for name, value in found.odd.items():
-                words = f"{fact} {field.value_in_words(value)} ({common} on {_peers(found.others)})"
+                split.append(_Differing(device, fact, f"{says}{words}", by_host))
+            for name, value in found.odd.items() if found.common is not None else ():
+                peers = f"{field.value_in_words(found.common)} on {_peers(found.others)}"
                 evidence = {"value": value, "peers": found.common, "hosts": found.others}
-                odd[name].append((device, _path(device, first), words, evidence))
+                words = f"{says}{field.value_in_words(value)} ({peers})"
+                odd[name].append(_Differing(device, fact, words, evidence))
         for name, differing in odd.items():
-            for devices, facts, evidence in _alike(differing):
-                subject, who = _who(self.hosts[name], devices)
-                yield _of(name, DIFFERS, subject, f"{who}: {_several(facts)}", evidence)
-        for devices, facts, evidence in _alike(split):
-            subject, who = _who(next(iter(self.hosts.values())), devices)
+            for rule, subject, words, evidence in _joined(differing, self.hosts[name]):
+                yield _of(name, rule, subject, words, evidence)
+        for _, subject, words, evidence in _joined(split, next(iter(self.hosts.values()))):
             hosts = [name for name in self.hosts if any(name in each for each in evidence.values())]
-            yield _split(hosts, subject, f"{who}: {_several(facts)}", evidence)
+            yield _split(hosts, subject, words, evidence)
 
     def _not_read(self) -> Iterator[HostFinding]:
         """Find hosts that lack facts which all their peers (two or more) have, of devices that they have."""
         count = len(self.hosts)
         for name, host in self.hosts.items():
-            paths = [
-                path
-                for path, known in self.by_path.items()
-                if count > 2 and name not in known and 2 * len(known) > count
-                if _is_there(next(iter(known.values())).device, host)
+            lacking = [
+                key
+                for key, known in self.by_fact.items()
+                if count > 2 and name not in known and 2 * len(known) > count and key[0] in host.facts
             ]
-            if paths:
-                first = [next(iter(self.by_path[path].values())) for path in paths]
-                words = [*dict.fromkeys(f"{one.device.kind.removesuffix('s')} {_name(one)}" for one in first)]
+            if lacking:
+                words = [
+                    f"{one.group.removesuffix('s')} {path_in_words(GROUPS[one.group], fact)}"
+                    for one, fact in lacking
+                ]
+                words = list(dict.fromkeys(words))
                 more = ", ..." if len(words) > MAX_MESSAGES else ""
                 some = ", ".join(words[:MAX_MESSAGES]) + more
-                says = f"{_counted(len(paths), 'fact')} not read that like hosts have ({some})"
-                yield _of(name, NOT_READ, MACHINE, says, {"facts": paths})
+                says = f"{_counted(len(lacking), 'fact')} not read that like hosts have ({some})"
+                yield _of(name, NOT_READ, MACHINE, says, {"facts": [_path(*key) for key in lacking]})
 
 
-def _alike(
-    differing: Iterable[tuple[HostDevice, str, str, dict[str, Any]]],
-) -> Iterator[tuple[list[HostDevice], tuple[str, ...], dict[str, Any]]]:
-    """Join devices of a kind that differ in the same facts: the devices, words, and evidence by path."""
-    facts = grouped((device, (path, words, evidence)) for device, path, words, evidence in differing)
-    groups = grouped(((one.kind, tuple(words for _, words, _ in each)), one) for one, each in facts.items())
-    for (_, words), devices in groups.items():
-        yield devices, words, {path: value for one in devices for path, _, value in facts[one]}
+def _joined(
+    differing: Iterable[_Differing], host: HostFacts
+) -> Iterator[tuple[Rule, Subject, str, dict[str, Any]]]:
+    """Join devices of a group that differ in the same facts: rule, subject, words, and evidence by path."""
+    by_device = grouped((one.device, one) for one in differing)
+    alike = grouped(((of.group, tuple(one.words for one in each)), of) for of, each in by_device.items())
+    for (group, facts), devices in alike.items():
+        absent = (MACHINE, f"{_COUNTED[group][1] if group in _COUNTED else group} at {devices[0].place}")
+        called = [host.devices.get(device, absent) for device in devices]
+        subject, name = called[0]
+        if len(called) > 1:
+            gpus = [gpu for own, _ in called for gpu in own.gpus] if group == "gpus" else []
+            subject = Subject.of_gpus(gpus) if gpus else MACHINE
+            name = gpu_ranges(gpus) if gpus else f"{name} and {len(called) - 1} more"
+        evidence = {_path(of, one.fact): one.evidence for of in devices for one in by_device[of]}
+        is_counted = not any(one.fact for one in by_device[devices[0]])
+        yield _COUNTED[group][0] if is_counted else DIFFERS, subject, f"{name}: {_several(facts)}", evidence
 
 
-def _who(host: HostFacts, devices: Sequence[HostDevice]) -> tuple[Subject, str]:
-    """Return the subject for devices of one kind, by the numbers of this host, and their name."""
-    kind, places = devices[0].kind, [device.place for device in devices]
-    if kind == "gpus" and (numbers := [host.gpus[place].index for place in places if place in host.gpus]):
-        return Subject.of_gpus(numbers), f"GPU{'s' if len(numbers) > 1 else ''} {index_ranges(numbers)}"
-    if kind == "nics" and (nics := [host.nics[place] for place in places if place in host.nics]):
-        names = ", ".join(map(_nic_name, nics))
-        return Subject.of_nics(nic.index for nic in nics), f"network card {names}"
-    if kind == "links":
-        a, b = places[0].split(" ", 1)
-        of_nics = any(place.split(" ", 1)[1] in host.nics for place in places)
-        if len(places) > 1 or a not in host.gpus or b not in host.gpus.keys() | host.nics.keys():
-            return MACHINE, f"{len(places)} pairs of GPUs{' and network cards' if of_nics else ''}"
-        if of_nics:
-            nic, gpu = host.nics[b], host.gpus[a].index
-            return Subject.of_nics([nic.index]), f"network card {_nic_name(nic)} and GPU {gpu}"
-        low, high = sorted((host.gpus[a].index, host.gpus[b].index))
-        return Subject.of_link(low, high), f"GPUs {low} and {high}"
-    if kind == "pci":
-        more = f" and {len(places) - MAX_MESSAGES} more" if len(places) > MAX_MESSAGES else ""
-        return MACHINE, f"PCI device{'s' if len(places) > 1 else ''} {', '.join(places[:MAX_MESSAGES])}{more}"
-    return (DRIVER if kind == "driver" else MACHINE), kind
-
-
-def _nic_name(nic: Nic) -> str:
-    return nic.name or nic.pci_address or str(nic.index)
-
-
-def _keys(finding: Finding, host: HostFacts) -> set[_Key]:
-    """Return what makes a finding the same on another host, for each device that may have it by itself."""
-    gpus = {gpu.index: place for place, gpu in host.gpus.items()}
-    nics = {nic.index: place for place, nic in host.nics.items()}
-    subject = finding.subject
-    places = [gpus.get(gpu, str(gpu)) for gpu in subject.gpus]
-    devices = {
-        "gpus": [HostDevice("gpus", place) for place in places],
-        "nics": [HostDevice("nics", nics.get(nic, str(nic))) for nic in subject.nics],
-        "link": [HostDevice("links", " ".join(sorted(places)))],
-    }.get(subject.kind, [HostDevice(subject.kind)])
-    return {_Key(finding.id, finding.severity, device) for device in devices}
-
-
-def _shows(device: HostDevice, host: HostFacts) -> bool:
+def _shows(subject: Subject, machine: Machine) -> bool:
     """Return whether findings about a device would be seen on a host: of GPUs where the driver answers."""
-    if device.kind in ("gpus", "links"):
-        return host.gpus_answer and _is_there(device, host)
-    return device.kind != "nics" or device.place in host.nics
-
-
-def _is_there(device: HostDevice, host: HostFacts) -> bool:
-    if device.kind in ("gpus", "links"):
-        ends = device.place.split(" ", 1)
-        return all(end in host.nics or (end in host.gpus and not host.gpus[end].lost) for end in ends)
-    if device.kind == "nics":
-        return device.place in host.nics
-    return device.kind != "pci" or any(other.device == device for other in host.facts.values())
+    gpus = {gpu.index for gpu in machine.gpus if not gpu.lost}
+    answers = machine.driver.status in ("ok", "not_read") and gpus >= {*subject.gpus}
+    return (answers or not subject.gpus) and {nic.index for nic in machine.nics} >= {*subject.nics}
 
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= MAX_MESSAGES else host_set(names)
 
 
-def _name(known: HostFact) -> str:
-    return path_in_words(GROUPS[known.device.kind], known.fact)
-
-
-def _path(device: HostDevice, known: HostFact) -> str:
-    return f"{device.kind}[{device.place}].{known.fact}" if device.place else f"{device.kind}.{known.fact}"
+def _path(device: HostDevice, fact: str) -> str:
+    return within(f"{device.group}[{device.place}]" if device.place else device.group, fact)
 
 
 def _several(words: Sequence[str]) -> str:

@@ -3,79 +3,16 @@
 Bus numbers depend on what was found when the host started; devices and functions are wired.
 """
 
-import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
-from gputopo.findings.compare import grouped
 from gputopo.findings.difference import compared_facts, drivers, without_generation
 from gputopo.findings.usage import under_load
-from gputopo.values.fields import Field, field_at
 from gputopo.values.machine import Gpu, Link, Machine, Nic, PciNode
-from gputopo.values.subject import at_gpu, at_link, at_nic, at_pci, within
-
-Place = tuple[int, tuple[str, ...]]  # the root complex by rank, device and function at each step down
-
-
-def same_addresses(machine: Machine, reference: Machine) -> Mapping[str, str]:
-    """Return the reference's address of each PCI device of a machine that is elsewhere there.
-
-    Empty where the addresses are the same for as many GPUs as the places, and where nothing shows places.
-    """
-    own, theirs = _addresses(machine), _addresses(reference)
-    if own <= theirs or own >= theirs:
-        return {}
-    places = {place: address for address, place in _places(reference.pci).items()}
-    found = {address: places[place] for address, place in _places(machine.pci).items() if place in places}
-    matched = len({found.get(address) for address in own} & theirs)
-    if matched > len(own & theirs):
-        return found
-    half_is_there = 2 * len(own & theirs) >= min(len(own), len(theirs))
-    if half_is_there or not len(own) == len(theirs) == len(machine.gpus) == len(reference.gpus):
-        return {}
-    # Another tree, or none: the GPUs in their order.
-    return {
-        gpu.pci_address: other.pci_address
-        for gpu, other in zip(machine.gpus, reference.gpus, strict=True)
-        if gpu.pci_address and other.pci_address
-    }
-
-
-def gpu_places(machine: Machine, reference: Machine) -> list[str]:
-    """Return the place of each GPU: its address in the reference, else its own; its number without any."""
-    moved = same_addresses(machine, reference)
-    return [
-        moved.get(gpu.pci_address, gpu.pci_address) if gpu.pci_address else str(gpu.index)
-        for gpu in machine.gpus
-    ]
-
-
-def _addresses(machine: Machine) -> set[str]:
-    return {gpu.pci_address for gpu in machine.gpus if gpu.pci_address}
-
-
-def _places(nodes: Iterable[PciNode]) -> dict[str, Place]:
-    """Return the place of each PCI device. Roots are ranked among those with a device on them."""
-    tree = {node.address: node for node in nodes}
-    ranks = {root: rank for rank, root in enumerate(sorted({node.root for node in tree.values()}))}
-    return {address: (ranks[node.root], tuple(_path(tree, node))) for address, node in tree.items()}
-
-
-def _path(tree: Mapping[str, PciNode], node: PciNode) -> list[str]:
-    path: list[str] = []
-    seen: set[str] = set()
-    step: PciNode | None = node
-    while step is not None and step.address not in seen:
-        seen.add(step.address)
-        path.append(step.address.rpartition(":")[2])
-        step = tree.get(step.parent or "")
-    return path[::-1]
-
-
-T = TypeVar("T", bound=Hashable)
+from gputopo.values.subject import DRIVER, MACHINE, Subject
 
 
 class HostReading(NamedTuple):
@@ -86,147 +23,130 @@ class HostReading(NamedTuple):
 
 
 class HostKind(NamedTuple):
-    """Hosts to compare with one another.
+    """Hosts to compare with one another. `name`: what most of them have, `8 x Tesla V100-SXM2-16GB`."""
 
-    With the CPU, where only that tells two kinds apart.
-    """
-
-    name: str  # what most of them have, `8 x Tesla V100-SXM2-16GB`
+    name: str
     hosts: tuple[HostReading, ...]
+
+
+class _Key(NamedTuple):
+    """What hosts of a kind have in common."""
+
+    model: str | None
+    gpus: int
+    cpu: str
 
 
 def kinds(hosts: Sequence[HostReading]) -> list[HostKind]:
     """Return the kinds of hosts, the largest first; within a kind in the order of the hosts.
 
-    A host belongs to the kind of its most frequent GPU model. Where it has fewer GPUs than the other hosts
-    of that model, it is one of them with GPUs missing if more than half are there, or if it is alone with
-    its count among several that agree, and its GPUs are where theirs are. Two hosts or more with another
-    CPU are a kind of their own.
+    A kind is a GPU model (of several the most frequent one of the host), a number of GPUs and a CPU. A host
+    that is alone with its number or its CPU belongs to the largest kind of its model; so do hosts with more
+    than half of the GPUs of that kind, or none. A host without GPUs has the model of the hosts with its CPU.
     """
     gpus = [gpu for host in hosts for gpu in host.machine.gpus]
-    models = {gpu.pci_device_id: _short(gpu.name) for gpu in gpus if gpu.pci_device_id and gpu.name}
-    by_model = grouped((_most(_names(host.machine, models)), host) for host in hosts)
-    bare = by_model.pop(None, [])
-    groups = [
-        same_cpu
-        for same_model in by_model.values()
-        for same_count in _by_count(same_model)
-        for same_cpu in _by_cpu(same_count)
-    ]
-    for host in bare:
-        cpu = _cpu(host) if host.machine.driver.status != "not_read" and host.machine.host.cpu_model else None
-        alike = [group for group in groups if cpu and cpu == _most(map(_cpu, group))]
-        if alike:
-            max(alike, key=len).append(host)
-        else:
-            _without_gpus(groups).append(host)
+    of_id: dict[str | None, str] = {
+        gpu.pci_device_id: _short(gpu.name) for gpu in gpus if gpu.pci_device_id and gpu.name
+    }
+    models = [_model(host, of_id) for host in hosts]
+    of_cpu = {_cpu(host): model for host, model in zip(hosts, models, strict=True) if model is not None}
+    groups: dict[_Key, list[HostReading]] = {}
+    for host, model in zip(hosts, models, strict=True):
+        is_read = host.machine.driver.status != "not_read" and host.machine.host.cpu_model
+        like = model or (of_cpu.get(_cpu(host)) if is_read else None)
+        groups.setdefault(_Key(like, len(host.machine.gpus), _cpu(host)), []).append(host)
+    kept: dict[_Key, list[HostReading]] = {}
+    for key, group in sorted(groups.items(), key=lambda one: (-len(one[1]), -one[0].gpus)):
+        home = next((other for other in kept if _belongs(key, other, len(group), len(kept[other]))), key)
+        kept[home] = kept.get(home, []) + group
+    names = [f"{key.gpus} x {key.model}" if key.gpus else "no GPU" for key in kept]
     order = {host.name: place for place, host in enumerate(hosts)}
-    names = [_kind_name(group, models) for group in groups]
     found = [
         HostKind(
-            name if names.count(name) == 1 else f"{name}, {_cpu_name(group)}",
+            name if names.count(name) == 1 else f"{name}, {key.cpu}",
             tuple(sorted(group, key=lambda host: order[host.name])),
         )
-        for name, group in zip(names, groups, strict=True)
+        for name, (key, group) in zip(names, kept.items(), strict=True)
     ]
     return sorted(found, key=lambda kind: (-len(kind.hosts), order[kind.hosts[0].name]))
 
 
-def _by_count(hosts: Sequence[HostReading]) -> Iterator[list[HostReading]]:
-    """Group hosts of one model by the number of their GPUs; those with GPUs missing join their peers."""
-    counts = grouped((len(host.machine.gpus), host) for host in hosts)
-    groups = [counts[count] for count in sorted(counts, key=lambda count: (-len(counts[count]), -count))]
-    kept: list[list[HostReading]] = []
-    for group in groups:
-        home = next((other for other in kept if _is_part(group, other)), None)
-        if home is None:
-            kept.append(list(group))
-        else:
-            home += group
-    yield from kept
-
-
-def _is_part(few: Sequence[HostReading], many: Sequence[HostReading]) -> bool:
-    """Return whether hosts are like others but for some GPUs: fewer, or more."""
-    reference = many[0].machine
-    low, high = sorted((len(few[0].machine.gpus), len(reference.gpus)))
-    if 2 * low <= high and (len(few) > 1 or len(many) == 1):
+def _belongs(key: _Key, other: _Key, hosts: int, others: int) -> bool:
+    """Return whether hosts of a model are like others but for some GPUs, or for the CPU of a single one."""
+    low, high = sorted((key.gpus, other.gpus))
+    is_single = hosts == 1 < others
+    if key.model != other.model or (key.cpu != other.cpu and not (is_single and low == high)):
         return False
-    places = [gpu_places(host.machine, reference) for host in few]
-    theirs = set(gpu_places(reference, reference))
-    nested = all(set(mine) <= theirs or set(mine) >= theirs for mine in places)
-    return nested and (2 * low > high or _cpu(few[0]) == _cpu(many[0]))
+    return is_single or 2 * low > high or low == 0 < others - 1
 
 
-def _by_cpu(hosts: Sequence[HostReading]) -> list[list[HostReading]]:
-    """Group hosts by CPU, if two or more have another one; a single one stays with the most."""
-    by_cpu = grouped((_cpu(host), host) for host in hosts)
-    several = [group for group in by_cpu.values() if len(group) > 1]
-    if not several:
-        return [list(hosts)]
-    most = max(several, key=len)
-    for group in by_cpu.values():
-        if len(group) == 1:
-            most += group
-    return several
-
-
-def _cpu(host: HostReading) -> tuple[str | None, int | None]:
-    return host.machine.host.cpu_model, host.machine.host.sockets
-
-
-def _without_gpus(groups: list[list[HostReading]]) -> list[HostReading]:
-    found = next((group for group in groups if not group[0].machine.gpus), None)
-    if found is None:
-        groups.append(found := [])
-    return found
-
-
-def _names(machine: Machine, models: Mapping[str, str]) -> list[str]:
-    """Return the models of a machine's GPUs; of one that no driver names by its PCI device id."""
-    return [
-        _short(gpu.name) if gpu.name else models.get(gpu.pci_device_id or "", gpu.pci_device_id or "GPU")
-        for gpu in machine.gpus
-    ]
+def _model(host: HostReading, of_id: Mapping[str | None, str]) -> str | None:
+    """Return the most frequent GPU model of a host. `of_id`: names of GPUs that no driver names there."""
+    gpus = host.machine.gpus
+    names = Counter(
+        _short(gpu.name) if gpu.name else of_id.get(gpu.pci_device_id, gpu.pci_device_id or "GPU")
+        for gpu in gpus
+    )
+    return max(names, key=lambda name: (names[name], name)) if names else None
 
 
 def _short(name: str) -> str:
     return name.removeprefix("NVIDIA ")
 
 
-def _most(values: Iterable[T]) -> T | None:
-    counts = Counter(values)
-    return max(counts, key=lambda one: (counts[one], str(one))) if counts else None
+def _cpu(host: HostReading) -> str:
+    """Return the CPUs of a host in words."""
+    return f"{host.machine.host.sockets or '?'} x {host.machine.host.cpu_model or 'unknown CPU'}"
 
 
-def _kind_name(hosts: Sequence[HostReading], models: Mapping[str, str]) -> str:
-    names = Counter(tuple(sorted(Counter(_names(host.machine, models)).items())) for host in hosts)
-    most = max(names, key=lambda one: (names[one], one))
-    return " + ".join(f"{count} x {name}" for name, count in most) or "no GPU"
+def same_addresses(machine: Machine, reference: Machine) -> Mapping[str, str]:
+    """Return the reference's address of each PCI device of a machine that is elsewhere there.
+
+    Empty if the GPUs are at the same addresses. By the place in the PCI tree, else by the order of the GPUs.
+    """
+    own, theirs = _addresses(machine), _addresses(reference)
+    if set(own) <= set(theirs) or set(own) >= set(theirs):
+        return {}
+    places = {place: address for address, place in _places(reference.pci).items()}
+    found = {address: places[place] for address, place in _places(machine.pci).items() if place in places}
+    if len({found.get(address) for address in own} & {*theirs}) > len({*own} & {*theirs}):
+        return found
+    is_moved = 2 * len({*own} & {*theirs}) < len(own) == len(theirs) == len(machine.gpus)
+    return dict(zip(own, theirs, strict=True)) if is_moved else {}
 
 
-def _cpu_name(hosts: Sequence[HostReading]) -> str:
-    """Return the CPUs that most of the hosts have."""
-    model, sockets = Counter(map(_cpu, hosts)).most_common(1)[0][0]
-    return f"{sockets or '?'} x {model or 'unknown CPU'}"
+def _addresses(machine: Machine) -> list[str]:
+    return [gpu.pci_address for gpu in machine.gpus if gpu.pci_address]
 
 
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+def _places(nodes: Iterable[PciNode]) -> dict[str, tuple[str, ...]]:
+    """Return the place of each PCI device: the rank of its root, device and function at each step down."""
+    tree = {node.address: node for node in nodes}
+    ranks = {root: str(rank) for rank, root in enumerate(sorted({node.root for node in tree.values()}))}
+    found: dict[str, tuple[str, ...]] = {}
+    for address, node in tree.items():
+        path: list[str] = []
+        step: PciNode | None = node
+        while step is not None and len(path) < len(tree):  # a tree that was misread may be a ring
+            path.append(step.address.rpartition(":")[2])
+            step = tree.get(step.parent or "")
+        found[address] = (ranks[node.root], *path[::-1])
+    return found
+
 
 # What differs between sound hosts: what the kernel numbers and names as it finds it, and repairs of memory.
+_REPAIRS = (
+    "correctable",
+    "uncorrectable",
+    *(f"banks.{name}" for name in ["high", "low", "max", "none", "partial"]),
+)
 _VARYING: dict[type[msgspec.Struct], frozenset[str]] = {
     Gpu: frozenset(
         {
             "cpu_affinity",  # cut by the CPUs of the job in which it was read
             "cuda_index",
             "pci_address",
-            "remapped_rows.correctable",
-            "remapped_rows.uncorrectable",
-            "remapped_rows.banks.high",
-            "remapped_rows.banks.low",
-            "remapped_rows.banks.max",
-            "remapped_rows.banks.none",
-            "remapped_rows.banks.partial",
+            *(f"remapped_rows.{name}" for name in _REPAIRS),
             "retired_pages.double_bit",
             "retired_pages.single_bit",
         }
@@ -234,83 +154,85 @@ _VARYING: dict[type[msgspec.Struct], frozenset[str]] = {
     Nic: frozenset({"name", "pci_address", "ports[].interface", "ports[].rdma_device"}),
     PciNode: frozenset({"name", "parent", "root"}),
 }
-_HOP = field_at(Link, "hop")
-_OF_GPU_TOO = ("max_speed_gt_per_s", "max_width", "width", "numa_node")
+# Facts of a PCI device that a GPU has, too.
+_OF_GPU_TOO: dict[str, Any] = dict.fromkeys(("max_speed_gt_per_s", "max_width", "width", "numa_node"))
 
 
 class HostDevice(NamedTuple):
-    """What facts are about: `kind` (gpus, links, nics, pci, host, driver) and the place that hosts share.
+    """What facts are about: `group` (gpus, links, nics, pci, host, driver) and the place that hosts share.
 
     Links are between two GPUs, or a GPU and a network card.
     """
 
-    kind: str
+    group: str
     place: str = ""
 
 
-class HostFact(NamedTuple):
-    """One fact of a host. `fact`: its path within the device."""
-
-    device: HostDevice
-    fact: str
-    field: Field
-    value: Any
-
-
 class HostFacts(NamedTuple):
-    """All facts of a host by shared path, and its GPUs and network cards by place."""
+    """The facts of a host by device and path, and how the host numbers and calls its devices."""
 
-    facts: dict[str, HostFact]
-    gpus: dict[str, Gpu]
-    nics: dict[str, Nic]
-    gpus_answer: bool  # whether the driver was not found unable to read the GPUs
+    facts: dict[HostDevice, dict[str, Any]]  # a lost GPU has none
+    devices: dict[HostDevice, tuple[Subject, str]]
 
 
-def facts_of_host(machine: Machine, reference: Machine) -> HostFacts:
-    """Return the facts of a host to compare with those of like hosts, of which `reference` is one."""
+def facts_of_host(
+    machine: Machine, reference: Machine, seen: dict[HostDevice, tuple[msgspec.Struct, dict[str, Any]]]
+) -> HostFacts:
+    """Return the facts of a host to compare with those of like hosts, of which `reference` is one.
+
+    `seen`: the last value of each device and its facts, for the next host, which has the same as a rule.
+    """
     moved = same_addresses(machine, reference)
-    places = gpu_places(machine, reference)
-    gpus = dict(zip(places, machine.gpus, strict=True))
-    nics: dict[str, Nic] = {}
-    for nic in machine.nics:
-        place = _nic_place(nic, moved)
-        nics[f"{place} {nic.name}" if place in nics else place] = nic
-    facts: dict[str, HostFact] = {}
+    found = HostFacts({}, {})
+    for device, called, value in _devices(machine, moved):
+        found.devices[device] = called
+        if value is None:
+            continue
+        if device not in seen or seen[device][0] != value:
+            varying = _VARYING.get(type(value), frozenset())
+            facts = {
+                fact: moved.get(one, one) if isinstance(one, str) else one
+                for fact, field, one in compared_facts(value)
+                if not field.counter and field.is_known(one) and field.path not in varying
+            }
+            seen[device] = value, facts
+        found.facts[device] = seen[device][1]
+    return found
 
-    def add(path: str, device: HostDevice, value: msgspec.Struct, left_out: tuple[str, ...] = ()) -> None:
-        varying = _VARYING.get(type(value), frozenset())
-        for fact, field, found in compared_facts(value):
-            if not field.counter and field.is_known(found) and field.path not in varying | {*left_out}:
-                facts[within(path, fact)] = HostFact(device, fact, field, _moved(found, moved))
 
+def _devices(
+    machine: Machine, moved: Mapping[str, str]
+) -> Iterator[tuple[HostDevice, tuple[Subject, str], msgspec.Struct | None]]:
+    """Yield each device, how the host calls it, and its value."""
     (driver,) = drivers(machine.driver)
-    add("driver", HostDevice("driver"), driver)
-    add("host", HostDevice("host"), machine.host)
-    for place, gpu in gpus.items():
+    yield HostDevice("driver"), (DRIVER, "driver"), driver
+    yield HostDevice("host"), (MACHINE, "host"), machine.host
+    places: dict[int, str] = {}
+    for gpu in machine.gpus:
+        at = moved.get(gpu.pci_address, gpu.pci_address) if gpu.pci_address else str(gpu.index)
+        compared = gpu if under_load(gpu) else without_generation(gpu)
+        called = (Subject.of_gpus([gpu.index]), f"GPU {gpu.index}")
+        yield HostDevice("gpus", at), called, None if gpu.lost else compared
         if not gpu.lost:
-            add(at_gpu(place), HostDevice("gpus", place), gpu if under_load(gpu) else without_generation(gpu))
-    numbers = {gpu.index: place for place, gpu in gpus.items()}
+            places[gpu.index] = at
     for link in machine.links:
-        if link.a in numbers and link.b in numbers:
-            a, b = sorted((numbers[link.a], numbers[link.b]))
-            add(at_link(a, b), HostDevice("links", f"{a} {b}"), link)
-    for place, nic in nics.items():
-        add(at_nic(place), HostDevice("nics", place), nic)
+        if link.a in places and link.b in places:
+            device = HostDevice("links", " ".join(sorted((places[link.a], places[link.b]))))
+            yield device, (Subject.of_link(link.a, link.b), f"GPUs {link.a} and {link.b}"), link
+    seen: set[str] = set()
+    for nic in machine.nics:
+        at = moved.get(nic.pci_address, nic.pci_address) if nic.pci_address else nic.name or str(nic.index)
+        at = f"{at} {nic.name}" if at in seen else at
+        seen.add(at)
+        name = f"network card {nic.name or nic.pci_address or nic.index}"
+        subject = Subject.of_nics([nic.index])
+        yield HostDevice("nics", at), (subject, name), nic
         for key, hop in nic.hops.items():
-            if (end := numbers.get(int(key[4:])) if key.startswith("gpu:") else None) is not None:
-                device = HostDevice("links", f"{end} {place}")
-                facts[f"{at_nic(place)}.hops.{end}"] = HostFact(device, "hop", _HOP, hop.value)
+            index = key.removeprefix("gpu:")
+            if index.isdecimal() and int(index) in places:
+                pair = HostDevice("links", f"{places[int(index)]} {at}")
+                yield pair, (subject, f"{name} and GPU {index}"), Link(a=0, b=1, hop=hop)
     for node in machine.pci:
-        place = moved.get(node.address, node.address)
-        add(at_pci(place), HostDevice("pci", place), node, _OF_GPU_TOO if place in gpus else ())
-    return HostFacts(facts, gpus, nics, machine.driver.status in ("ok", "not_read"))
-
-
-def _nic_place(nic: Nic, moved: Mapping[str, str]) -> str:
-    if nic.pci_address is None:
-        return nic.name or str(nic.index)
-    return moved.get(nic.pci_address, nic.pci_address)
-
-
-def _moved(value: Any, moved: Mapping[str, str]) -> Any:
-    return moved.get(value, value) if isinstance(value, str) and _ADDRESS.fullmatch(value) else value
+        at = moved.get(node.address, node.address)
+        own = msgspec.structs.replace(node, **_OF_GPU_TOO) if at in places.values() else node
+        yield HostDevice("pci", at), (MACHINE, f"PCI device {node.address}"), own

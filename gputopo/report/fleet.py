@@ -6,14 +6,17 @@ from collections.abc import Sequence
 
 import msgspec
 
+from gputopo.findings import SEVERITIES
 from gputopo.findings.difference import Change, Difference
 from gputopo.findings.fleet import Fleet, HostFinding
+from gputopo.findings.rule import Severity
 from gputopo.report import units
 from gputopo.report.document import Block, Bullets, Document, Rows, Styled, of_sections
 from gputopo.report.findings import counts_in_words, findings_block
 from gputopo.report.layout import QUIET, plain
 from gputopo.report.units import counted
 from gputopo.values.index_ranges import host_ranges, host_set, natural
+from gputopo.values.option import shown
 from gputopo.values.subject import Subject
 
 _NOTHING = "None: no host differs from the others of its kind."
@@ -72,27 +75,39 @@ def _rows(fleet: Fleet) -> list[tuple[str, str]]:
     return rows
 
 
-_NODE = re.compile(r"[A-Za-z0-9_.-]+")
+# A node's name in slurm.conf is a host name without its domain. ALL and DEFAULT are keywords there
+# (slurm.conf(5), scontrol(1)); a number, also the first part of an IP address, is no node.
+_NODE = re.compile(r"(?!(?:all|default|[0-9]+)$)[a-z0-9_-]+", re.IGNORECASE)
 _NOT_OF_REASON = re.compile(r"[^ -~]+|['\"]")
 
 
-def drain_commands(fleet: Fleet) -> str:
+def drain_commands(fleet: Fleet, at_least: Severity = "error") -> str:
     """Return commands for a shell that have Slurm drain hosts with faults of their own, by fault.
 
-    The words of a reason may be another host's: the shell expands nothing in them.
+    `at_least`: how severe such a fault is. A host whose name is not one of a node is in a comment. The words
+    of a reason may be another host's: the shell expands nothing in them.
     """
-    of_one: dict[str, list[str]] = {}
-    faults = [one for one in fleet.findings if one.severity != "info" and len(one.hosts) == 1]
-    for host in dict.fromkeys(one.hosts[0] for one in faults):
-        first = next(one for one in faults if one.hosts[0] == host)
-        reason = f"Reason=gputopo: {first.says.removeprefix(f'host {host}: ')}"
-        if _NODE.fullmatch(host):
-            of_one.setdefault(_NOT_OF_REASON.sub(" ", reason)[:_MAX_REASON], []).append(host)
+    by_reason: dict[str, dict[str, None]] = {}
+    strange: dict[str, None] = {}
+    seen: set[str] = set()
+    for one in fleet.findings:
+        (host, *others), grave = one.hosts, SEVERITIES.index(one.severity) >= SEVERITIES.index(at_least)
+        if others or not grave or host in seen:
+            continue
+        seen.add(host)
+        node = host.partition(".")[0]
+        if _NODE.fullmatch(node):
+            reason = f"Reason=gputopo: {one.says.removeprefix(f'host {host}: ')}"
+            by_reason.setdefault(_NOT_OF_REASON.sub(" ", reason)[:_MAX_REASON], {})[node] = None
+        else:
+            strange[shown(host)] = None
     commands = (
         ["scontrol", "update", f"NodeName={host_ranges(sorted(nodes, key=natural))}", "State=DRAIN", reason]
-        for reason, nodes in of_one.items()
+        for reason, nodes in by_reason.items()
     )
-    return "".join(f"{shlex.join(command)}\n" for command in commands)
+    lines = [shlex.join(command) for command in commands]
+    lines += [f"# not drained, since it is not the name of a node: {name}" for name in strange]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def difference_document(difference: Difference) -> Document:

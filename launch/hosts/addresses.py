@@ -35,17 +35,15 @@ def require_private(addresses: Iterable[str], *, allow_public: bool) -> None:
 
 
 def is_this_host(name: str) -> bool:
-    """Whether a name, or an IP address, is of this host: its own name, or one that means it here."""
+    """Whether a name is this host's own, or an IP address is one of its addresses.
+
+    No name is looked up: a name server may take seconds for each of many hosts.
+    """
     own = platform.node().lower()
-    if name.rstrip(".").lower() in (own, own.partition(".")[0]):
+    if name.rstrip(".").lower() in (own, own.partition(".")[0], "localhost"):
         return True
-    try:
-        found = {str(one[4][0]) for one in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
-    except (OSError, UnicodeError):
-        return False
-    own_addresses = set(_own_addresses())
-    return all(
-        ipaddress.ip_address(one.partition("%")[0]).is_loopback or one in own_addresses for one in found
+    return _is_literal(name) and (
+        ipaddress.ip_address(name.partition("%")[0]).is_loopback or name in _own_addresses()
     )
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 
-from gputopo.copies.network import Tools
 from gputopo.launch.user_program.steps import StepsReported
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, UsageError
 from gputopo.values.machine import Machine
@@ -81,8 +80,8 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
     interface: str | None = None
     rate_gbit_per_s: float | None = None
     mtu_bytes: int | None = None
-    token: str = ""  # of its listener for a measurement of the network
-    tools: Tools | None = None  # for that
+    programs: dict[str, str] = {}  # for a measurement of the network, by name
+    gpus: int = 0  # for that, too
 
 
 class Joining(_Message, frozen=True, tag="gputopo.joining/1"):

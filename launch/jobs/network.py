@@ -1,293 +1,216 @@
-"""A measurement of the network: what each host is ordered to do, and what a host does by an order."""
+"""A measurement of the network: pairs of hosts in rounds, by programs that others have written."""
 
-import ipaddress
 import random
-import signal
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
-from gputopo.copies.jobs import matchings
-from gputopo.copies.nccl_hosts import (
-    ALL_LIMIT_S,
-    LIMIT_S,
-    Pair,
-    Rate,
-    bandwidth_of_pairs,
-    command,
-    environment,
-    with_all,
-)
+from gputopo.captures.bandwidth import nccl_tests, network
 from gputopo.copies.network import (
+    ALL_LIMIT_S,
+    ALL_REDUCE,
+    AT_ONCE,
+    HINTS,
     NCCL_TESTS,
-    PROBE,
+    PAIR_LIMIT_S,
+    PORTS,
     RDMA,
-    RDMA_LIMIT_S,
-    STREAMS,
-    Done,
-    Ended,
+    SECONDS,
+    START_S,
+    Command,
     Ends,
-    NcclPrograms,
     NetworkHost,
-    Order,
-    Slot,
-    SlotKind,
-    Timing,
+    Tool,
     ToolChoice,
     choose,
     failure,
-    note_of,
-    rdma_commands,
-    rdma_note,
-    rdma_sample,
-    sample,
-    schedule,
+    method,
+    nccl_command,
+    placed,
+    rounds,
+    transfer,
 )
-from gputopo.launch.hosts.messages import Joining
-from gputopo.probes.processes import tethered
-from gputopo.probes.programs import all_reduce_of, rate_of, rdma_rate_of, run_all
-from gputopo.probes.tcp import latency, send
-from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
-from gputopo.values.errors import GputopoError
+from gputopo.values.errors import HardwareError, InputError
 
-# Has hosts, by rank, do what each is ordered, at the same time; gives why one does not.
-Do = Callable[[Mapping[int, Order]], Mapping[int, Done | GputopoError]]
-Rates = Mapping[Ends, float | str]
-
-# With so many partners a host has failed before it is left out; so many rounds have measured nothing before
-# no other is begun. Each may take LIMIT_S; not measured
+# With so many partners a host has failed before it is skipped. Not measured
 _MAX_FAILED = 2
-_LEFT_OUT = "left out: it failed with other hosts, or they did"
-_PORTS = range(20_000, 32_000)  # of servers: below those of outgoing connections
+_SKIPPED = "skipped: it failed with other hosts, or they did"
+_MAX_WORDS = 200
+_PATHS = ("NET/", "GDRDMA", "card ", "SHM", "P2P")  # of the reader's facts, the ones of the path
+
+
+class Ended(NamedTuple):
+    """What a program printed, and its exit code; None if it was ended, `why`."""
+
+    text: str
+    code: int | None
+    why: str | None = None
+
+
+# Runs commands on their hosts at the same time, for some seconds at most.
+Run = Callable[[Sequence[Command], float], Sequence[Ended]]
 
 
 def measure(
-    brought: Sequence[Joining], timing: Timing, asked: ToolChoice, do: Do, note: Callable[[str], None]
-) -> Bandwidth:
-    """Measure by the best tool that all hosts have and that measures something.
-
-    `brought`: what each host answered, by rank. `note`: prints a line. Raises HardwareError for a tool that
-    was asked for and that cannot measure.
-    """
-    hosts = _distinct(map(_host, brought))
-    tools = {host.name: host.tools for host in hosts}
-    failed: dict[str, str] = {}
-    while True:
-        tool, passed_over = choose(asked, tools, failed)
-        rounds = len(matchings(range(len(hosts))))
-        rate_s = timing.transfer_s
-        seconds = {"tcp": 3 * rate_s + timing.latency_s, RDMA: 2 * rate_s + 2, NCCL_TESTS: LIMIT_S}[tool]
-        by, most = PROBE if tool == "tcp" else tool, "at most" if tool == NCCL_TESTS else "about"
-        note(f"measuring between {len(hosts)} hosts by {by}: {most} {rounds * seconds:.0f} s")
-        if tool == "tcp":
-            found: Bandwidth | str = by_tcp(hosts, timing, do)
-        elif (strange := _strange(hosts[1:])) is not None:
-            found = strange
-        else:
-            found = by_rdma(hosts, timing, do) if tool == RDMA else by_nccl(hosts, timing, do)
-        if isinstance(found, Bandwidth):
-            first, *others = found.notes
-            first = f"{first}; {passed_over}" if passed_over else first
-            return msgspec.structs.replace(found, notes=(first, *others))
-        failed[tool] = found
-
-
-def by_tcp(hosts: Sequence[NetworkHost], timing: Timing, do: Do) -> Bandwidth:
-    """Measure by our own transfers."""
-
-    def orders(kind: SlotKind, ends: Ends) -> dict[int, Order]:
-        to = hosts[ends[1]]
-        what: str = "latency" if kind == "latency" else "rate"
-        return {
-            ends[0]: Order(
-                transfer=what,  # type: ignore[arg-type]
-                address=to.address,
-                port=to.port,
-                token=to.token,
-                timing=timing,
-            )
-        }
-
-    def read(kind: SlotKind, ends: Ends, done: Done) -> Sample | str:
-        if done.error is not None or not done.values:
-            return done.error or "nothing arrived"
-        return sample(hosts, ends, done.values, kind)
-
-    return _by_slots(hosts, schedule(len(hosts)), do, orders, read, tuple(note_of(hosts)))
-
-
-def by_rdma(hosts: Sequence[NetworkHost], timing: Timing, do: Do) -> Bandwidth | str:
-    """Measure each direction by ib_write_bw; return why where nothing could be."""
-
-    def orders(_: SlotKind, ends: Ends) -> dict[int, Order]:
-        source, destination = (hosts[end] for end in ends)
-        commands = rdma_commands(source, destination, random.choice(_PORTS), timing)
-        limit_s = timing.transfer_s + RDMA_LIMIT_S
-        return {
-            rank: Order(commands=(tuple(words),), limit_s=limit_s)
-            for rank, words in zip(ends, commands, strict=True)
-        }
-
-    def read(_: SlotKind, ends: Ends, done: Done) -> Sample | str:
-        rate = rdma_rate_of(done.ended[0]) if done.ended else str(done.error)
-        return rate if isinstance(rate, str) else rdma_sample(hosts, ends, rate)
-
-    slots = [slot for slot in schedule(len(hosts)) if slot.kind == "one way"]
-    found = _by_slots(hosts, slots, do, orders, read, (rdma_note(hosts),))
-    if not found.samples:
-        why = [f"{one.source[5:]} to {one.destination[5:]}: {one.says}" for one in found.failures]
-        return (why or [one.reason for one in found.not_measured])[0]
-    lacking = NotMeasured(
-        what="both directions at once, all hosts at once, latencies", reason=f"by {RDMA} one at a time is"
-    )
-    return msgspec.structs.replace(found, not_measured=(*found.not_measured, lacking))
-
-
-def _by_slots(
     hosts: Sequence[NetworkHost],
-    slots: Iterable[Slot],
-    do: Do,
-    orders: Callable[[SlotKind, Ends], Mapping[int, Order]],
-    read: Callable[[SlotKind, Ends, Done], Sample | str],
-    notes: tuple[str, ...],
+    level: str,
+    asked: ToolChoice,
+    run: Run,
+    environ: Mapping[str, str],
+    note: Callable[[str], None],
 ) -> Bandwidth:
-    """Measure slot by slot. A transfer that failed is not tried again: each would take some seconds."""
-    samples: list[Sample] = []
-    failures: list[Failure] = []
-    failed: dict[Ends, str] = {}
-    absent: dict[int, str] = {}
-    for number, slot in enumerate(slots):
-        if number >= 2 * _MAX_FAILED and not samples:
-            break
-        tried = [ends for ends in slot.transfers if ends not in failed and not {*ends} & {*absent}]
-        given = {rank: one for ends in tried for rank, one in orders(slot.kind, ends).items()}
-        done = do(given) if given else {}
-        absent |= {rank: one.what for rank, one in done.items() if isinstance(one, GputopoError)}
-        for ends in slot.transfers:
-            answer = done.get(ends[0]) if ends in tried else None
-            if isinstance(answer, Done):
-                found = read(slot.kind, ends, answer)
-                if isinstance(found, str):
-                    failed[ends] = found
-                else:
-                    samples.append(found)
-            elif ends[0] not in absent and ends[1] in absent:
-                failed[ends] = absent[ends[1]]
-            if ends in failed:
-                failures.append(failure(hosts, ends, failed[ends], slot.kind))
-    return Bandwidth(
+    """Measure by the first tool that all hosts have.
+
+    `note`: prints a line. Raises HardwareError if there is none, or it measures nothing.
+    """
+    tool, passed_over = choose(asked, hosts)
+    seconds, of_pairs, is_nccl = SECONDS[level], rounds(tool, len(hosts)), tool == NCCL_TESTS
+    each_s = PAIR_LIMIT_S if is_nccl else seconds + 2
+    duration = f"{'at most' if is_nccl else 'about'} {len(of_pairs) * each_s:.0f} s"
+    note(f"measuring between {len(hosts)} hosts by {tool}: {duration}")
+
+    def transfers(tried: Sequence[Ends]) -> list[Sample | str]:
+        each = [
+            transfer(tool, hosts, ends, seconds, port, environ)
+            for ends, port in zip(tried, random.sample(PORTS, len(tried)), strict=True)
+        ]
+        limit_s = PAIR_LIMIT_S if is_nccl else seconds + START_S
+        ended = run([command for commands in each for command in commands], limit_s)
+        return [read(tool, one) for one in ended[:: len(each[0])]] if each else []
+
+    samples, failures = _pairs(tool, hosts, of_pairs, transfers)
+    if not samples:
+        one = failures[0]
+        why = f"{one.source[5:]} to {one.destination[5:]}: {one.says}"
+        raise HardwareError(
+            f"{tool} measured nothing between these hosts: {why}",
+            f"{HINTS[tool]}; or name another program: --network-tool",
+        )
+    how = method(tool, hosts, samples)
+    found = Bandwidth(
         source="live",
         samples=tuple(samples),
         failures=tuple(failures),
-        not_measured=tuple(
-            NotMeasured(what=f"transfers of {hosts[rank].name}", reason=why)
-            for rank, why in sorted(absent.items())
-        ),
-        complete=not absent,
-        notes=notes,
+        notes=(f"{how}; {passed_over}" if passed_over else how,),
     )
+    return _with_all_reduce(found, hosts, seconds, run, environ) if is_nccl and not failures else found
 
 
-def by_nccl(hosts: Sequence[NetworkHost], timing: Timing, do: Do) -> Bandwidth | str:
-    """Measure from the host of rank 0 by nccl-tests; return why where no pair could be.
-
-    All GPUs at once are measured where no pair failed.
-    """
-    found: dict[Pair, Rate | str] = {}
-    failures: Counter[int] = Counter()
-    own = _nccl(hosts[0])
-    for number, pairs in enumerate(matchings(range(len(hosts)))):
-        rates = any(isinstance(one, Rate) for one in found.values())
-        if number >= _MAX_FAILED and not rates:
+def _pairs(
+    tool: Tool,
+    hosts: Sequence[NetworkHost],
+    of_pairs: Sequence[Sequence[Ends]],
+    transfers: Callable[[Sequence[Ends]], Sequence[Sample | str]],
+) -> tuple[list[Sample], list[Failure]]:
+    """Measure round by round; the last one, of all hosts at once, only if no pair has failed."""
+    samples: list[Sample] = []
+    failures: list[Failure] = []
+    failed: dict[int, set[int]] = {rank: set() for rank in range(len(hosts))}  # with whom
+    for ends_of_round in of_pairs:
+        is_at_once = len(ends_of_round) == len(hosts) > 2
+        if is_at_once and failures:
             break
-        tried = [pair for pair in pairs if all(failures[rank] < _MAX_FAILED for rank in pair)]
-        found |= dict.fromkeys(pairs, _LEFT_OUT)
-        commands = [command([(hosts[rank].address, 1) for rank in pair], own, timing) for pair in tried]
-        for pair, ended in zip(tried, _run(commands, LIMIT_S, do), strict=True):
-            found[pair] = one = rate_of(ended)
+        tried = [ends for ends in ends_of_round if all(len(failed[rank]) < _MAX_FAILED for rank in ends)]
+        for ends, one in zip(tried, transfers(tried), strict=True):
             if isinstance(one, str):
-                failures.update(pair)
-    if not any(isinstance(one, Rate) for one in found.values()):
-        (a, b), why = next(iter(found.items()))
-        return f"{hosts[a].name} with {hosts[b].name}: {why}"
-    measured = bandwidth_of_pairs(hosts, found)
-    return measured if failures else _with_all(hosts, measured, timing, do)
+                failures.append(failure(hosts, ends, one))
+                failed[ends[0]].add(ends[1])
+                failed[ends[1]].add(ends[0])
+            else:
+                one = replace(one, group=AT_ONCE if is_at_once else None)
+                samples += placed(tool, hosts, ends, one)
+        failures += [failure(hosts, ends, _SKIPPED) for ends in ends_of_round if ends not in tried]
+    return samples, failures
 
 
-def _with_all(hosts: Sequence[NetworkHost], measured: Bandwidth, timing: Timing, do: Do) -> Bandwidth:
-    own, *others = map(_nccl, hosts)
-    gpus = [(host.address, _nccl(host).gpus) for host in hosts]
+def _with_all_reduce(
+    found: Bandwidth, hosts: Sequence[NetworkHost], seconds: int, run: Run, environ: Mapping[str, str]
+) -> Bandwidth:
+    """Return what was measured with an all-reduce over all GPUs of all hosts, or why there is none."""
+    gpus = [(host.address, host.gpus) for host in hosts]
     ranks = sum(number for _, number in gpus)
-    if own.all_reduce is None or any(one.all_reduce != own.all_reduce for one in others):
-        return with_all(measured, "all_reduce_perf is not at the same path on all hosts", ranks)
-    (ended,) = _run([command(gpus, own, timing, all_reduce=own.all_reduce)], ALL_LIMIT_S, do)
-    return with_all(measured, all_reduce_of(ended, ranks=ranks, hosts=len(gpus)), ranks)
-
-
-def _run(commands: Sequence[Sequence[str]], limit_s: float, do: Do) -> Sequence[Ended]:
-    """Have the host of rank 0 run commands."""
-    if not commands:
-        return ()
-    done = do({0: Order(commands=tuple(map(tuple, commands)), limit_s=limit_s)})[0]
-    if isinstance(done, Done) and len(done.ended) == len(commands):
-        return done.ended
-    why = done.error or "no result" if isinstance(done, Done) else done.what
-    return [Ended("", None, f"cannot be started: {why}")] * len(commands)
-
-
-def perform(line: bytes, environ: Mapping[str, str]) -> Done:
-    """Do what an order, as JSON, asks of this host. Raises InputError."""
-    order = schema.decode(line, Order, origin="the order")
-    try:
-        if order.transfer == "latency":
-            return Done(values=latency(order.address, order.port, order.token, order.timing))
-        if order.transfer == "rate":
-            return Done(values=send(order.address, order.port, order.token, order.timing, STREAMS))
-        # mpirun ends its job at SIGTERM; killed, it would leave ranks behind.
-        wrap = partial(tethered, signum=signal.SIGTERM)
-        commands = [list(words) for words in order.commands]
-        return Done(ended=tuple(run_all(commands, environment(environ), order.limit_s, wrap)))
-    except OSError as failed:
-        return Done(error=(failed.strerror or str(failed)).lower())
-
-
-def _strange(hosts: Sequence[NetworkHost]) -> str | None:
-    """Return whose address is none that a program may be given: it came over the network."""
-    for host in hosts:
-        try:
-            ipaddress.IPv4Address(host.address)
-        except ValueError:
-            return f"{host.name} has no IPv4 address"
-    return None
-
-
-def _nccl(host: NetworkHost) -> NcclPrograms:
-    assert host.tools is not None, "the tools of all hosts are known"
-    assert host.tools.nccl is not None, "the tool was chosen"
-    return host.tools.nccl
-
-
-def _host(joining: Joining) -> NetworkHost:
-    own = joining.resources
-    return NetworkHost(
-        name=joining.name,
-        address=joining.address,
-        port=joining.port,
-        token=own.token,
-        rate_gbit_per_s=own.rate_gbit_per_s,
-        mtu_bytes=own.mtu_bytes,
-        tools=own.tools,
+    more: Bandwidth | str = f"{ALL_REDUCE} is not installed"
+    if ALL_REDUCE in hosts[0].programs:
+        command = nccl_command(gpus, hosts[0], seconds, environ, ALL_REDUCE)
+        (ended,) = run([command], ALL_LIMIT_S)
+        more = _of_nccl_tests(ended, ALL_REDUCE, ranks=ranks, hosts=len(gpus))
+    if isinstance(more, Bandwidth):
+        # Wrong data is a finding; anything else that failed is a reason to have measured nothing.
+        more = next((one.says for one in more.failures if one.reason != "WRONG_DATA"), more)
+    if isinstance(more, str):
+        lacking = NotMeasured(what=f"all-reduce over all {ranks} GPUs", reason=more)
+        return replace(found, not_measured=(*found.not_measured, lacking))
+    return replace(
+        found,
+        samples=(*found.samples, *more.samples),
+        failures=(*found.failures, *more.failures),
+        notes=(*found.notes, *more.notes),
     )
 
 
-def _distinct(hosts: Iterable[NetworkHost]) -> list[NetworkHost]:
-    """Return the hosts with different names: those of the same name with their ranks."""
-    hosts = list(hosts)
-    names = [host.name for host in hosts]
-    return [
-        host if names.count(host.name) == 1 else msgspec.structs.replace(host, name=f"{host.name}#{rank}")
-        for rank, host in enumerate(hosts)
-    ]
+def read(tool: Tool, ended: Ended) -> Sample | str:
+    """Return what a program measured of a transfer, or why it did not."""
+    if tool == NCCL_TESTS:
+        of_pair = _of_nccl_tests(ended, "sendrecv_perf", ranks=2, hosts=2)
+        if isinstance(of_pair, str):
+            return of_pair
+        if of_pair.failures:
+            return of_pair.failures[0].says
+        first = of_pair.samples[0]
+        return replace(first, nccl=tuple(fact for fact in first.nccl if fact.startswith(_PATHS)))
+    if ended.why is not None:
+        return f"{tool} {ended.why}"
+    try:
+        read_text = network.read_perftest(ended.text, origin=tool).machine if tool == RDMA else None
+        found = (read_text or network.parse(ended.text, origin=tool)).bandwidth
+    except InputError:
+        found = None
+    if found is not None and found.failures:
+        return found.failures[0].says
+    if ended.code == 0 and found is not None and found.samples:
+        return found.samples[-1]
+    last = _shown((ended.text.strip().splitlines() or [""])[-1])
+    how = f"{tool} printed no result" if ended.code == 0 else f"{tool} ended with exit code {ended.code}"
+    return f"{how}: {last}" if last else how
+
+
+def _of_nccl_tests(ended: Ended, program: str, *, ranks: int, hosts: int) -> Bandwidth | str:
+    """Return the numbers of a run, out of place before in place, or why there are none.
+
+    It counts only if all ranks took part: a program that was built without MPI runs alone on each.
+    """
+    if ended.why is not None:
+        return f"mpirun {ended.why}"
+    try:
+        read = nccl_tests.read(ended.text, origin=program)
+    except InputError as error:
+        return error.what
+    bandwidth = read.machine.bandwidth
+    assert bandwidth is not None, "a reader of bandwidths"
+    samples = sorted(
+        (one for one in bandwidth.samples if one.bus_gb_per_s is not None), key=lambda one: bool(one.in_place)
+    )
+    if any(one.ranks == 1 for one in samples):
+        return f"{program} ran as {ranks} single processes: it was built without MPI=1"
+    if bandwidth.failures:
+        return bandwidth
+    if ended.code != 0 or not samples or not samples[0].median_gb_per_s:
+        lines = enumerate(ended.text.splitlines(), 1)
+        others = (line.strip() for number, line in lines if number not in read.understood)
+        words = next(
+            (one for one in others if one.strip("-=*") and not one.startswith(("#", "Warning:"))), ""
+        )
+        how = (
+            f"{program} printed no result" if ended.code == 0 else f"mpirun ended with exit code {ended.code}"
+        )
+        return f"{how}: {_shown(words)}" if _shown(words) else how
+    first = samples[0]
+    if (first.ranks, first.hosts) != (ranks, hosts):
+        return f"{program} ran {first.ranks} ranks on {first.hosts or '?'} hosts, not {ranks} on {hosts}"
+    return replace(bandwidth, samples=tuple(samples))
+
+
+def _shown(words: str) -> str:
+    return "".join(filter(str.isprintable, words))[:_MAX_WORDS]

@@ -43,6 +43,12 @@ def test_the_odd_host_and_the_one_without_a_reading_are_named(call: Call, hosts:
     assert max(map(len, done.out.splitlines())) <= 80
 
 
+def test_a_folder_of_recordings_is_a_fleet(call: Call, hosts: list[Path]) -> None:
+    whole = call("inspect", "--from", hosts[0].parent, "--fleet", "--json")
+    assert whole.out == call("inspect", "--from", *hosts, "--fleet", "--json").out
+    assert whole.code == 0
+
+
 def test_the_document_and_markdown_name_the_same_hosts(call: Call, hosts: list[Path]) -> None:
     found = schema.decode(call("inspect", "--from", *hosts, "--fleet", "--json").out, Fleet, origin="stdout")
     assert (found.outliers, found.unread) == (("n2",), ("n4",))
@@ -60,18 +66,38 @@ def test_the_words_of_a_host_are_no_command_of_the_shell_that_drains_it(tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_hosts_with_faults_are_drained_by_commands_of_slurm_and_have_exit_codes(
+def test_hosts_with_errors_are_drained_by_commands_of_slurm_and_with_warnings_if_asked(
     call: Call, hosts: list[Path]
 ) -> None:
-    done = call("inspect", "--from", *hosts, "--fleet", "--format", "scontrol")
-    unread, odd = map(shlex.split, done.out.splitlines())
+    drains = ("inspect", "--from", *hosts, "--fleet", "--format", "scontrol")
+    (unread,) = map(shlex.split, call(*drains).out.splitlines())
     assert unread[:4] == ["scontrol", "update", "NodeName=n4", "State=DRAIN"]
     assert unread[4].startswith("Reason=gputopo: no reading: ")
+    again, odd = map(shlex.split, call(*drains, "--fail-on", "warning").out.splitlines())
+    assert again == unread
     assert odd[2:4] == ["NodeName=n2", "State=DRAIN"]
     assert re.fullmatch(r"Reason=gputopo: GPU 1: power limit 250 W \(.*peers\)", odd[4])
     text = call("inspect", "--from", *hosts, "--fleet", "--json", "--fail-on", "warning").out
     codes = schema.decode(text, Fleet, origin="stdout").exit_codes
     assert codes == {"n0": 0, "n1": 0, "n2": 1, "n3": 0, "n4": 3, "n5": 0}
+
+
+@pytest.mark.parametrize(
+    "name", ["ALL", "all", "Default", "ALL.site", "10.0.0.1", "n[1-64]", "n1,n2", "a\nb", ""]
+)
+def test_a_name_that_slurm_takes_for_more_than_one_node_is_never_drained(name: str) -> None:
+    fault = HostFinding(id="x", severity="error", subject=MACHINE, says="lost", hosts=(name,))
+    (line,) = drain_commands(Fleet(findings=(fault,))).splitlines()
+    assert line.startswith("# not drained, since it is not the name of a node: ")
+
+
+def test_nodes_are_named_without_their_domain_and_folded_by_fault() -> None:
+    faults = [
+        HostFinding(id="x", severity="error", subject=MACHINE, says=f"host {name}: lost", hosts=(name,))
+        for name in ("n3.cluster.site", "n17", "n3.cluster.site")
+    ]
+    (line,) = drain_commands(Fleet(findings=tuple(faults))).splitlines()
+    assert shlex.split(line)[2:] == ["NodeName=n[3,17]", "State=DRAIN", "Reason=gputopo: lost"]
 
 
 def test_hosts_are_compared_with_the_recording_of_each(call: Call, hosts: list[Path], tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Driver, Hop, Host, Machine
 from tests.findings import boxes
+from tests.invented_machines import machines
 from tests.kit.faults import FAULTS, broken
 from tests.kit.machines import machine_of, read
 from tests.planner.joint_machines import box
@@ -131,7 +132,7 @@ def test_a_missing_gpu_is_named_by_its_place() -> None:
     machine = machine_of("dgx1")
     found = fleet_of(machine, 6, {3: without_gpu(machine, 5)})
     (one,) = of(found, "fleet.gpu_count")
-    assert one.says == "host n3: 7 GPUs, its 5 peers have 8 (GPU at 0000:86:00.0 is missing)"
+    assert one.says == "host n3: GPU at 0000:86:00.0: missing (there on its 5 peers)"
     assert (one.severity, one.hosts, accused(found)) == ("error", ("n3",), {"n3"})
     assert of(found, "fleet.differs") == []
     assert [kind.name for kind in found.kinds] == ["8 x Tesla P100-SXM2-16GB"]
@@ -256,23 +257,21 @@ def test_half_of_the_gpus_are_missing_on_a_host_that_is_alone_with_that() -> Non
     machine = machine_of("four")
     half = without_gpu(without_gpu(machine, 3), 2)
     (one,) = of(fleet_of(machine, 3, {1: half}), "fleet.gpu_count")
-    assert one.says.startswith("host n1: 2 GPUs, its 2 peers have 4 (GPU at ")
+    assert one.says == "host n1: GPU at 0000:46:00.0 and 1 more: missing (there on its 2 peers)"
     assert len(inspect_fleet({"a": machine, "b": half}).kinds) == 2
 
 
 def test_two_hosts_of_which_one_misses_a_gpu_are_both_named() -> None:
     machine = machine_of("four")
     found = inspect_fleet({"a": machine, "b": without_gpu(machine, 2)})
-    assert [one.says for one in found.findings] == [
-        "hosts differ: 4 GPUs on a; 3 GPUs on b; GPU at 0000:46:00.0 is missing on b"
-    ]
+    assert [one.says for one in found.findings] == ["hosts differ: GPU 2: there on a; missing on b"]
 
 
 def test_hosts_of_which_each_misses_another_gpu_are_not_compared_with_a_full_one() -> None:
     machine = machine_of("four")
     found = fleet_of(machine, 4, {gpu: without_gpu(machine, gpu) for gpu in range(4)})
     assert [one.says for one in of(found, "fleet.gpu_count")] == [
-        f"host n{gpu}: 3 GPUs (GPU at 0000:{bus}:00.0 is missing)"
+        f"host n{gpu}: GPU at 0000:{bus}:00.0: missing (there on its 3 peers)"
         for gpu, bus in enumerate(("44", "45", "46", "47"))
     ]
 
@@ -294,7 +293,7 @@ def test_a_host_without_any_gpu_is_one_of_its_peers() -> None:
     bare = Machine(source="live", host=machine.host, driver=Driver(status="no_device"))
     found = fleet_of(machine, 4, {2: bare})
     (one,) = of(found, "fleet.gpu_count")
-    assert one.says.startswith("host n2: 0 GPUs, its 3 peers have 4 (GPU at 0000:44:00.0 is missing")
+    assert one.says == "host n2: GPU at 0000:44:00.0 and 3 more: missing (there on its 3 peers)"
     elsewhere = replace(bare, host=Host(cpu_model="another", sockets=1))
     assert len(fleet_of(machine, 4, {2: elsewhere}).kinds) == 2
 
@@ -323,6 +322,13 @@ def test_a_finding_that_is_not_seen_on_hosts_that_do_not_answer_makes_none_of_th
     found = fleet_of(machine_of("four"), 4, dict.fromkeys((2, 3), with_fault("four", fault)))
     assert of(found, "card.no_expectation") == []
     assert set(found.outliers) == {"n2", "n3"}
+
+
+@given(st.lists(machines(), min_size=1, max_size=3))
+def test_any_machines_are_compared(answers: list[Machine]) -> None:
+    found = inspect_fleet({f"n{number}": machine for number, machine in enumerate(answers)})
+    assert sorted(host for kind in found.kinds for host in kind.hosts) == sorted(found.exit_codes)
+    assert schema.encode(found)
 
 
 def test_every_rule_of_a_fleet_is_reported_in_words() -> None:

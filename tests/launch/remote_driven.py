@@ -9,23 +9,16 @@ from gputopo.launch.remote_start import Agents, commands, drive
 from tests.launch import remote_pretends
 
 
-def drives(hosts: str, behaviours: str, *, folder: str | None = None, may_lose: bool = False) -> int:
+def drives(hosts: str, behaviours: str, *, folder: str | None = None) -> int:
     """Drive the hosts, `localhost` here and the others by ssh, and return the exit code."""
     agents = Agents(
         words=("-IS", remote_pretends.__file__, behaviours),
-        python=sys.executable,
         remote_python=sys.executable,
         folder=folder or os.getcwd(),
         environment=dict(os.environ),
     )
-    started = commands(read_hosts("--hosts", hosts), agents, lambda name: name == "localhost")
-    return drive(
-        started,
-        python=sys.executable,
-        show=says,
-        note=lambda line: says(f"gputopo: {line}\n"),
-        may_lose=may_lose,
-    )
+    started = commands(read_hosts("--hosts", hosts), agents)
+    return drive(started, agents, show=says, note=lambda line: says(f"gputopo: {line}\n"))
 
 
 def says(text: str) -> None:

@@ -1,17 +1,14 @@
 """Pretends to be `gputopo run` on a host: `pretends.py BEHAVIOUR,BEHAVIOUR...`, one for each rank.
 
-fine: prints a result and ends. fails: ends with 2 before the training. breaks: ends with 3 within it. train:
-trains until SIGINT or SIGTERM. deaf: ignores both. lasts: trains until rank 1 has ended, and ends well.
-killed: kills itself. Each writes its process id into a file.
+fine: prints a result and ends. fails: ends with 2 before the training. train: trains until SIGINT or SIGTERM.
+deaf: ignores both. killed: kills itself. Each writes its process id into a file.
 """
 
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
-LEADER_S = 0.2  # that of the tests' driver
 HERE = Path(os.environ.get("GPUTOPO_HOME", "."))
 
 
@@ -28,17 +25,10 @@ def main(behaviours: list[str], arguments: list[str]) -> int:
     if behaviour == "fails":
         say("gputopo: this host is no good\n  take another")
         return 2
-    os.write(int(os.environ["GPUTOPO_BEGUN"]), b"1")
+    say("\x1egputopo begun")
     say(f"gputopo: rank {rank} trains")
-    if behaviour == "breaks":
-        return 3
     if behaviour == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    if behaviour == "lasts":
-        while not (HERE / "rank-1").exists() or Path(f"/proc/{(HERE / 'rank-1').read_text()}").exists():
-            time.sleep(0.02)
-        time.sleep(3 * LEADER_S)
-        return 0
     ended = signal.sigwait([signal.SIGINT, signal.SIGTERM] if behaviour != "deaf" else [signal.SIGUSR1])
     say(f"gputopo: stopped by {signal.Signals(ended).name}")
     return 128 + ended

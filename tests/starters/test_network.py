@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gputopo.copies.nccl_hosts import ALL_BYTES, BYTES
+from gputopo.copies.network import ALL_BYTES, BYTES
 from tests.kit.dialects.nccl_tests import one_size
 from tests.starters.cluster import Cluster
 from tests.starters.runs import GPUTOPO, WAYS, environ
@@ -79,7 +79,7 @@ def test_a_host_that_open_mpi_cannot_reach_is_an_error_with_the_words_of_ssh(
     elsewhere = {**given, "OMPI_MCA_plm_rsh_args": "-p 23"}
     code, out, err = hosts.start(measure(2), elsewhere).ended()
     assert (code, out) == (3, "")
-    assert "n1 with n2: mpirun ended with exit code 255: ssh: connect to host 10.77.0.12 port 23:" in err
+    assert "n1 to n2: mpirun ended with exit code 255: ssh: connect to host 10.77.0.12 port 23:" in err
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

@@ -6,11 +6,10 @@ machine. Of perftest the average counts, since the peak is that of the best few 
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any, NamedTuple
-
-import msgspec
 
 from gputopo.captures.bandwidth import runs
 from gputopo.captures.bandwidth.texts import (
@@ -84,70 +83,9 @@ def recognise(text: str) -> bool:
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read every JSON object of iperf3 in the text. Raises InputError where one is cut off or odd.
-
-    Runs at the same time count together.
-    """
-    groups = _at_once([*_documents(text, origin)])
-    machines = [_summed([_of_iperf3(one, origin) for one in group]) for group in groups]
+    """Read every JSON object of iperf3 in the text. Raises InputError where one is cut off or odd."""
+    machines = [_of_iperf3(one, origin) for one in _documents(text, origin)]
     return runs.of_documents(machines, IPERF3, origin=origin, hint=_HINT)
-
-
-def _at_once(documents: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Return the documents, those together of which each began in the first half of the one before."""
-    groups: list[list[dict[str, Any]]] = []
-    until_s: float | None = None
-    for one in sorted(documents, key=lambda one: _began_s(one) or 0.0):
-        began_s = _began_s(one)
-        if began_s is not None and until_s is not None and began_s < until_s:
-            groups[-1].append(one)
-        else:
-            groups.append([one])
-        duration_s = _object(_object(one.get("start")).get("test_start")).get("duration")
-        known = began_s is not None and isinstance(duration_s, int | float)
-        until_s = (began_s or 0.0) + (duration_s or 0.0) / 2 if known else None
-    return groups
-
-
-def _began_s(document: dict[str, Any]) -> float | None:
-    found = _object(_object(document.get("start")).get("timestamp")).get("timesecs")
-    return found if isinstance(found, int | float) else None
-
-
-def _summed(machines: Sequence[Machine]) -> Machine:
-    """Return runs at the same time as one: rates and streams of each direction together."""
-    first, *others = machines
-    if not others or first.bandwidth is None:
-        return first
-    found = [one.bandwidth for one in machines if one.bandwidth is not None]
-    totals: dict[tuple[Any, ...], Sample] = {}
-    for one in (sample for each in found for sample in each.samples):
-        key = (one.source, one.destination, one.transport)
-        so_far = totals.get(key)
-        totals[key] = (
-            one
-            if so_far is None
-            else msgspec.structs.replace(
-                so_far,
-                median_gb_per_s=(so_far.median_gb_per_s or 0.0) + (one.median_gb_per_s or 0.0),
-                streams=(so_far.streams or 1) + (one.streams or 1),
-                with_reverse=so_far.with_reverse or one.with_reverse,
-            )
-        )
-    return msgspec.structs.replace(
-        first,
-        bandwidth=msgspec.structs.replace(
-            first.bandwidth,
-            samples=tuple(totals.values()),
-            failures=tuple(dict.fromkeys(failure for each in found for failure in each.failures)),
-            not_measured=tuple(dict.fromkeys(one for each in found for one in each.not_measured)),
-            notes=(
-                f"{IPERF3}: {len(machines)} runs at the same time, added",
-                *dict.fromkeys(note for each in found for note in each.notes),
-            ),
-            complete=all(each.complete for each in found),
-        ),
-    )
 
 
 def _documents(text: str, origin: str) -> Iterator[dict[str, Any]]:
@@ -178,6 +116,7 @@ def _of_iperf3(document: dict[str, Any], origin: str) -> Machine:
         if rate is None:
             continue
         source, destination = _ends(to_client=bool(settings.get("reverse")) != bool(suffix))
+        parts = _intervals(document, f"sum{suffix}")
         report.samples.append(
             Sample(
                 kind="network",
@@ -185,6 +124,8 @@ def _of_iperf3(document: dict[str, Any], origin: str) -> Machine:
                 destination=destination,
                 with_reverse=bool(settings.get("bidir")) or "sum_received_bidir_reverse" in tail,
                 median_gb_per_s=rate,
+                repeats_gb_per_s=parts,
+                spread_percent=100 * (max(parts) - min(parts)) / median(parts) if parts else None,
                 tool=IPERF3,
                 transport=transport,
                 streams=_count(settings.get("num_streams")),
@@ -232,6 +173,14 @@ def _rate(tail: dict[str, Any], suffix: str, transport: str | None, report: Repo
     reason = "the receiver reports no bytes" if rate else "its rate is 0"
     report.not_measured.append(NotMeasured(what=f"{IPERF3} {transport or ''}".rstrip(), reason=reason))
     return None
+
+
+def _intervals(document: dict[str, Any], name: str) -> tuple[float, ...]:
+    """Return the GB/s of each interval but the ones at the begin that are left out (`-O`)."""
+    listed = document.get("intervals")
+    each = [_object(one) for one in listed] if isinstance(listed, list) else []
+    rates = (_gb_per_s(one, name) for one in each if not _object(one.get(name)).get("omitted"))
+    return tuple(rate for rate in rates if rate)
 
 
 def _gb_per_s(totals: dict[str, Any], name: str) -> float | None:

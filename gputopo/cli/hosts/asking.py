@@ -12,12 +12,11 @@ import gputopo
 from gputopo.cli.printing import note, to_stderr
 from gputopo.launch.hosts.addresses import is_this_host
 from gputopo.launch.hosts.allocation import HostOptions, find
-from gputopo.launch.hosts.hostlists import HostAddress
+from gputopo.launch.hosts.hostlists import HostAddress, address
 from gputopo.launch.hosts.messages import Joining
-from gputopo.launch.remote_ask import HostProcess, answers, questions
-from gputopo.launch.remote_start import HostCommand
-from gputopo.values import schema
-from gputopo.values.errors import GputopoError, HardwareError, UsageError
+from gputopo.launch.remote_ask import ask_host, ask_step, at_once
+from gputopo.launch.remote_process import host_command, passed_on, step_command
+from gputopo.values.errors import GputopoError, UsageError
 from gputopo.values.option import parameters_of, typed_words
 
 # The driver says these itself: by the hosts that it starts, and by the rank that it gives to each.
@@ -44,11 +43,10 @@ def start_hosts(
     typed: Mapping[str, Any],
     *,
     program: Sequence[str] = (),
-    may_lose: bool = False,
 ) -> int:
     """Start a command on each host as it was typed, and return its exit code. Raises GputopoError.
 
-    `program`: what follows --. `may_lose`: see `remote_start.RankEnds`.
+    `program`: what follows --.
     """
     from gputopo.launch import remote_start
 
@@ -57,21 +55,18 @@ def start_hosts(
         environment["COLUMNS"] = str(shutil.get_terminal_size().columns)
     words = typed_words(parameters_of(command), typed, _OF_THE_DRIVER)
     words += ["--", *program] if program else []
-    python = options.remote_python or sys.executable
     agents = remote_start.Agents(
         words=("-P", "-m", "gputopo", command.__name__, *words),
-        python=sys.executable,
-        remote_python=python,
+        remote_python=options.remote_python or sys.executable,
         folder=os.getcwd(),
         environment=environment,
     )
-    starts = remote_start.commands(hosts, agents, is_this_host)
-    return remote_start.drive(starts, python=python, show=to_stderr, note=note, may_lose=may_lose)
+    return remote_start.drive(remote_start.commands(hosts, agents), agents, show=to_stderr, note=note)
 
 
-_PEERS = 4  # hosts by one of which another one finds its address on their network; not measured
+_PEERS = 5  # hosts by one of which another one finds its address on their network; not measured
+_MAX_NAME = 64  # characters of a host's name (HOST_NAME_MAX of linux/limits)
 _ANSWER = ("-P", "-m", "gputopo.cli.hosts.answer")
-_decoder = msgspec.json.Decoder(Joining)
 
 
 def hosts_to_ask(options: HostOptions) -> tuple[HostAddress, ...] | None:
@@ -95,58 +90,46 @@ def hosts_to_ask(options: HostOptions) -> tuple[HostAddress, ...] | None:
     return found.hosts
 
 
-def to_ask(
-    hosts: Sequence[HostAddress], options: HostOptions, what: str, *more: str
-) -> tuple[list[HostCommand], str]:
-    """Return the commands that ask each host, and the Python of the others. `more`: see `answer`."""
-    python = options.remote_python or sys.executable
-    names = [str(host.name) for host in hosts]
-
-    def words(rank: int) -> tuple[str, ...]:
-        others = [name for number, name in enumerate(names) if number != rank]
-        return (*_ANSWER, what, ",".join(others[:_PEERS]), *more)
-
-    return questions(hosts, words, (sys.executable, python), os.environ, is_this_host), python
-
-
 def ask(
     hosts: Sequence[HostAddress], options: HostOptions, what: str, *more: str
 ) -> list[Joining | GputopoError]:
-    """Return what each host answers, or why it does not. Raises GputopoError where none answers."""
-    starts, python = to_ask(hosts, options, what, *more)
+    """Return what each host answers, or why it does not. Raises GputopoError where none answers.
 
-    def ask_one(start: HostCommand) -> Joining:
-        with HostProcess(start) as process:
-            found = read(process, hosts, options.join_timeout, python)
-        note(f"{found.name} has answered")
-        return found
+    `more`: see `answer`.
+    """
+    python = options.remote_python or sys.executable
+    names = [str(host.name) for host in hosts]
+    words = (*_ANSWER, what, ",".join(names[:_PEERS]), *more)
+    variables, within_s = passed_on(os.environ), options.join_timeout
+    in_step: Mapping[str, Joining | GputopoError] = {}
+    if "SLURM_STEP_ID" in os.environ:
+        in_step = ask_step(step_command(names, words, python=python), names, variables, within_s)
 
-    found = list(answers(starts, ask_one).values())
-    errors = [one for one in found if isinstance(one, GputopoError)]
+    def ask_one(rank: int) -> Joining | GputopoError:
+        name = names[rank]
+        start = host_command(rank, name, words, python=python, environ=os.environ)
+        try:
+            found = in_step.get(name) or ask_host(start, variables, within_s, python)
+            if isinstance(found, GputopoError):
+                raise found
+            _require_same_version(found, name)
+        except GputopoError as error:
+            note(error.what)
+            return error
+        is_named = len(found.name) <= _MAX_NAME and address(found.name) is not None
+        own = found.name if hosts[rank].is_ip and is_named else name
+        note(f"{own} has answered")
+        return msgspec.structs.replace(found, rank=rank, name=own)
+
+    answers = at_once(ask_one, range(len(hosts)))
+    errors = [one for one in answers if isinstance(one, GputopoError)]
     if len(errors) == len(hosts):
         raise errors[0]
-    return found
+    return answers
 
 
-def read(process: HostProcess, hosts: Sequence[HostAddress], within_s: float, python: str) -> Joining:
-    """Return what a host answers first. Raises GputopoError where it does not, after its line is printed."""
-    try:
-        found = _read(process, within_s, python)
-    except GputopoError as error:
-        note(error.what)
-        raise
-    rank = process.start.rank
-    name = found.name if hosts[rank].is_ip else str(hosts[rank].name)
-    return msgspec.structs.replace(found, rank=rank, name=name)
-
-
-def _read(process: HostProcess, within_s: float, python: str) -> Joining:
-    line, host = process.line(within_s, python), process.start.host
-    try:
-        found = _decoder.decode(line)
-    except schema.UNREADABLE as error:
-        what = f"{host} answered something else: {error}"
-        raise HardwareError(what, "see what its shell prints") from error
+def _require_same_version(found: Joining, host: str) -> None:
+    """Raise UsageError for an answer of another version, and the error of a host that is unable to answer."""
     if found.version != gputopo.__version__:
         raise UsageError(
             f"gputopo is {found.version} on {host}, {gputopo.__version__} here",
@@ -154,4 +137,3 @@ def _read(process: HostProcess, within_s: float, python: str) -> Joining:
         )
     if found.unable is not None:
         raise msgspec.structs.replace(found.unable, cause=f"{host}: {found.unable.cause}").error
-    return found

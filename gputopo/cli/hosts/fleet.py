@@ -21,18 +21,28 @@ if TYPE_CHECKING:
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Plan
 
+_NOT_OF_FILES = re.compile(r"[^\w .:@+()-]|^\.")  # nor of their names where a person reads them
+_MAX_NAME = 200  # characters; Linux has 255 bytes
 _ENDINGS = re.compile(r"(\.(json|xml|txt|log|out|tar|tgz|gz|bz2|xz|zst))+$", re.IGNORECASE)
 
 
 def fleet_of_files(sources: Sequence[str]) -> "dict[str, Machine | GputopoError]":
-    """Return the machine of each of several files. Raises InputError if no file can be read."""
-    if len(sources) < 2:
+    """Return the machine of each of several files, or of a folder. Raises InputError if none can be read."""
+    return readings(_files_of(sources, "compares hosts"))
+
+
+def _files_of(sources: Sequence[str], does: str) -> list[str]:
+    """Return the files of a fleet: as given, or in a folder. Raises UsageError for fewer than two."""
+    files = list(sources)
+    if len(files) == 1 and Path(files[0]).is_dir():
+        files = sorted(str(one) for one in Path(files[0]).iterdir() if one.is_file())
+    if len(files) < 2:
         raise UsageError(
-            "--fleet compares hosts, and needs a file of each of two or more",
-            "give --from A.json B.json ...: what gputopo inspect --record writes on each host; or name "
-            "hosts to ask by ssh: --hosts LIST, or by srun: srun gputopo inspect --fleet",
+            f"--fleet {does}, and needs a file of each of two or more",
+            "give --from A.json B.json ..., or --from FOLDER: what gputopo inspect --record writes on each "
+            "host; or name hosts to ask by ssh: --hosts LIST, or by srun: srun gputopo inspect --fleet",
         )
-    return readings(sources)
+    return files
 
 
 def record(found: "Mapping[str, Machine | GputopoError]", folder: Path) -> None:
@@ -43,7 +53,8 @@ def record(found: "Mapping[str, Machine | GputopoError]", folder: Path) -> None:
     schema.make_folder(folder)
     for name, one in found.items():
         if not isinstance(one, GputopoError):
-            schema.write(folder / f"{name.replace('/', '_')}.json", without_identities(one))
+            file = _NOT_OF_FILES.sub("_", name)[:_MAX_NAME]
+            schema.write(folder / f"{file}.json", without_identities(one))
 
 
 def recorded(folder: Path) -> "dict[str, Machine]":
@@ -66,8 +77,7 @@ def fleet_of_hosts(hosts: Sequence[HostAddress], options: HostOptions) -> "dict[
 def _machine_of(answer: "Joining | GputopoError") -> "Machine | GputopoError":
     if isinstance(answer, GputopoError):
         return answer
-    assert answer.machine is not None, "it was asked for its machine"
-    return answer.machine
+    return answer.machine or HardwareError(f"{answer.name} answered without a machine", "ask it again")
 
 
 def host_names(sources: Sequence[str]) -> list[str]:
@@ -106,13 +116,12 @@ def _named(
     """Return the readings by host; hosts of one name are numbered."""
     found: dict[str, Machine | GputopoError] = {}
     for name, reading in zip(names, readings, strict=True):
-        number = next(n for n in range(1, len(names) + 1) if _numbered(name, n) not in found)
-        found[_numbered(name, number)] = reading
+        label, number = name, 1
+        while label in found:
+            number += 1
+            label = f"{name} ({number})"
+        found[label] = reading
     return found
-
-
-def _numbered(name: str, number: int) -> str:
-    return name if number == 1 else f"{name} ({number})"
 
 
 def plan_of_hosts(
@@ -136,14 +145,10 @@ def plan_of_files(sources: Sequence[str], request: "Request") -> "Plan":
     from gputopo.planner.network import SavedNetwork
     from gputopo.values.bandwidth import HOSTS
 
-    if len(sources) < 2:
-        raise UsageError(
-            "--fleet plans for several hosts, and needs a file of each of two or more",
-            "give --from A.json B.json ...: what gputopo inspect --record writes on each host",
-        )
+    files = _files_of(sources, "plans for several hosts")
     hosts: list[Joining] = []
     saved: SavedNetwork | None = None
-    for name, found in readings(sources).items():
+    for name, found in readings(files).items():
         if isinstance(found, GputopoError):
             raise InputError(f"{name} cannot be read: {found.what}", found.hint)
         if found.bandwidth is not None and any(one.source == HOSTS for one in found.bandwidth.samples):

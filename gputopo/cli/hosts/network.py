@@ -1,27 +1,26 @@
-"""`gputopo bandwidth --network`: hosts are asked what they can measure with, and then to measure."""
+"""`gputopo bandwidth --network`: hosts are asked what they can measure with, and then run that."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from functools import partial
+import os
+import sys
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.cli.hosts.asking import hosts_to_ask, read, to_ask
+from gputopo.cli.hosts.asking import ask, hosts_to_ask
 from gputopo.cli.printing import note
-from gputopo.copies.network import FULL, QUICK, Done, Order, ToolChoice
+from gputopo.copies.network import Command, NetworkHost, ToolChoice
 from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.launch.hosts.messages import Joining
-from gputopo.launch.remote_ask import HostProcess, answers
-from gputopo.values import schema
+from gputopo.launch.jobs.network import Ended, measure
+from gputopo.launch.remote_ask import at_once
+from gputopo.launch.remote_process import MAX_BYTES, HostProcess, host_command, passed_on
 from gputopo.values.bandwidth import NotMeasured
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, UsageError
 
-LATE_S = 15.0  # for a result: a transfer that fails takes 5 s; not measured
-
 if TYPE_CHECKING:
     from gputopo.values.bandwidth import Bandwidth, Level
-    from gputopo.values.machine import Nic
+    from gputopo.values.machine import Nic, NicPort
 
 
 def measure_network(
@@ -32,10 +31,8 @@ def measure_network(
 ) -> int:
     """Measure between all hosts that answer, and return the exit code of `report`, which prints.
 
-    `report` gets the network cards of the first host, too, where nccl-tests measured. Raises GputopoError.
+    `report` gets the network cards of the first host, too. Raises GputopoError.
     """
-    from gputopo.launch.jobs.network import measure
-
     hosts = hosts_to_ask(options)
     if hosts is None:
         raise UsageError(
@@ -44,44 +41,64 @@ def measure_network(
         )
     if not hosts:
         return ExitCode.OK
-    public = ["public"] if options.allow_public_address else []
-    starts, python = to_ask(hosts, options, "network", tool, *public)
-    with ExitStack() as held:
-        processes = {start.rank: held.enter_context(HostProcess(start)) for start in starts}
-        ask = partial(read, hosts=hosts, within_s=options.join_timeout, python=python)
-        found = {process.start: one for process, one in answers(processes.values(), ask).items()}
-        there = [one for one in found.values() if isinstance(one, Joining)]
-        absent = {start.host: one for start, one in found.items() if isinstance(one, GputopoError)}
-        if len(there) < 2:
-            raise next(
-                iter(absent.values()),
-                UsageError("--network is between hosts, and one is named", "name others"),
-            )
-        taking_part = [processes[one.rank] for one in there]
-        do = partial(_done, processes=taking_part, python=python)
-        measured = measure(there, FULL if level == "full" else QUICK, tool, do, note)
-    lacking = [NotMeasured(what=f"transfers of {name}", reason=why.what) for name, why in absent.items()]
+    answers = ask(hosts, options, "network", *(["public"] if options.allow_public_address else []))
+    there = [one for one in answers if isinstance(one, Joining)]
+    absent = [(host, one) for host, one in zip(hosts, answers, strict=True) if isinstance(one, GputopoError)]
+    if len(there) < 2:
+        raise next(
+            (error for _, error in absent),
+            UsageError("--network is between hosts, and one is named", "name others"),
+        )
+    python = options.remote_python or sys.executable
+    names = [str(hosts[one.rank].name) for one in there]
+
+    def run(commands: Sequence[Command], limit_s: float) -> Sequence[Ended]:
+        return at_once(lambda command: _run(command, names, python, limit_s), commands)
+
+    measured = measure(_network_hosts(there), level or "quick", tool, run, os.environ, note)
+    lacking = [NotMeasured(what=f"transfers of {host.name}", reason=error.what) for host, error in absent]
     measured = msgspec.structs.replace(
-        measured,
-        not_measured=(*measured.not_measured, *lacking),
-        complete=measured.complete and not lacking,
+        measured, not_measured=(*measured.not_measured, *lacking), complete=not lacking
     )
     return report(measured, there[0].machine.nics if there[0].machine is not None else ())
 
 
-def _done(
-    orders: Mapping[int, Order], processes: Sequence[HostProcess], python: str
-) -> Mapping[int, Done | GputopoError]:
-    """Have hosts do what is ordered, and return what each measured, or why it did not."""
-    for rank, order in orders.items():
-        processes[rank].tell(schema.encode(order))
-    timing = next(iter(orders.values())).timing
-    within_s = timing.transfer_s + max(order.limit_s for order in orders.values()) + LATE_S
+def _run(command: Command, names: Sequence[str], python: str, limit_s: float) -> Ended:
+    """Run a command on its host, and return how it ended."""
+    rank, words = command
+    start = host_command(rank, names[rank], words, python=python, environ=os.environ)
+    try:
+        with HostProcess(start, passed_on(os.environ)) as process:
+            printed = process.output(limit_s)
+            text = printed.decode(errors="replace") + process.said
+            if len(printed) > MAX_BYTES:
+                return Ended(text, None, f"printed more than {MAX_BYTES >> 20} MiB")
+            if not process.is_done:
+                return Ended(text, None, f"did not end within {limit_s:g} s")
+            return Ended(text, process.wait() if process.ended is None else process.ended)
+    except HardwareError as error:
+        return Ended("", None, f"cannot be started: {error.what}")
 
-    def result(process: HostProcess) -> Done:
-        try:
-            return msgspec.json.decode(process.line(within_s, python), type=Done)
-        except schema.UNREADABLE as error:
-            raise HardwareError(f"{process.start.host} reported no result: {error}", "") from error
 
-    return answers(orders, lambda rank: result(processes[rank]))
+def _network_hosts(answers: Sequence[Joining]) -> list[NetworkHost]:
+    """Return the hosts, with different names: those of the same name with their ranks."""
+    names = [one.name for one in answers]
+    return [
+        NetworkHost(
+            name=one.name if names.count(one.name) == 1 else f"{one.name}#{rank}",
+            address=one.address,
+            programs=one.resources.programs,
+            gpus=one.resources.gpus,
+            rdma=_rdma_port(one),
+            rate_gbit_per_s=one.resources.rate_gbit_per_s,
+            mtu_bytes=one.resources.mtu_bytes,
+        )
+        for rank, one in enumerate(answers)
+    ]
+
+
+def _rdma_port(answer: Joining) -> "NicPort | None":
+    """Return the active RDMA port of a host: the one of the interface with its address, else the first."""
+    ports = [port for nic in (answer.machine.nics if answer.machine else ()) for port in nic.ports or ()]
+    active = [port for port in ports if port.rdma_device and port.state == "ACTIVE"]
+    return next(iter(sorted(active, key=lambda port: port.interface != answer.resources.interface)), None)

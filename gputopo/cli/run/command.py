@@ -203,8 +203,7 @@ def _run_on_hosts(asked: Asked) -> int | None:
             **asked.showing.typed,
         }
         typed |= {} if asked.job.model is None else {"model": asked.job.model}
-        may_lose = asked.options.min_hosts is not None
-        return start_hosts(run, starting, options, typed, program=asked.program, may_lose=may_lose)
+        return start_hosts(run, starting, options, typed, program=asked.program)
     if (found := find(options, os.environ)) is not None:
         _require_several(asked)
         return _run_program(asked, found) if asked.program else _train(asked, found)

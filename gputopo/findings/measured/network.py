@@ -1,9 +1,8 @@
 """The network between hosts, measured in pairs: failed transfers, slow hosts, directions, pairs, all.
 
-A transfer is slow that is so beside the others of its measurement, alone and while the other direction is
-used, which is at another time: load of others is rarely there twice. The slow ones are explained by as few
-hosts as can be: a host of whose transfers in a direction nearly all are slow, worst first; what is left is of
-pairs.
+A transfer is slow if it is slower than the fast ones of its measurement; where rates vary, in all of its
+intervals. The slow ones are explained by as few hosts as can be: a host of whose transfers in a direction
+nearly all are slow, worst first; what is left is of pairs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,6 @@ MOST = threshold("measured.network.MOST")
 OF_CARD = threshold("measured.network.OF_CARD")
 AT_ONCE = threshold("measured.network.AT_ONCE")
 UNSTEADY = threshold("measured.network.UNSTEADY")
-AGAIN = threshold("measured.network.AGAIN")
 _FAST = 0.9  # quantile of all rates that counts as fast: with a slow host most of a few may be slow
 
 FAILED = rule_of("network.failed")
@@ -32,7 +30,7 @@ ALL_SLOW = rule_of("network.all_slow", OF_CARD)
 UNATTRIBUTED = rule_of("network.unattributed", SLOW, OF_CARD)
 OVERSUBSCRIBED = rule_of("network.oversubscribed", AT_ONCE)
 
-UNSTEADY_RATES = rule_of("network.unsteady", UNSTEADY, AGAIN)
+UNSTEADY_RATES = rule_of("network.unsteady", UNSTEADY)
 
 _MAX_NAMED = 4
 Direction = Literal["sends", "receives"]
@@ -55,29 +53,20 @@ class NetworkVerdict(NamedTuple):
     pairs: Mapping[Pair, float]
 
 
-def verdict(rates: Mapping[Pair, float], shares: Mapping[Pair, float] | None = None) -> NetworkVerdict:
-    """Return what explains the slow ones of GB/s from host to host, of three hosts or more.
+def verdict(rates: Mapping[Pair, float], best: Mapping[Pair, float] | None = None) -> NetworkVerdict:
+    """Return what explains the slow ones of GB/s from host to host.
 
-    `shares`: what each pair reaches of the fast rate at best, where that is known by more than `rates`.
+    `best`: the rates that are compared with the fast one of `rates`, if they are others.
     """
-    fast = _fast(rates)
-    left = dict(_shares(rates) if shares is None else shares)
+    ordered = sorted(rates.values())
+    fast = ordered[ceil(_FAST * (len(ordered) - 1))]
+    left = {pair: rate / fast for pair, rate in (best or rates).items()}
     hosts: list[SlowHost] = []
     while (worst := _worst(left)) is not None:
         hosts.append(worst)
         end = 0 if worst.direction == "sends" else 1
         left = {pair: share for pair, share in left.items() if pair[end] != worst.host}
     return NetworkVerdict(fast, tuple(hosts), {p: share for p, share in left.items() if share < SLOW.value})
-
-
-def _fast(rates: Mapping[Pair, float]) -> float:
-    ordered = sorted(rates.values())
-    return ordered[ceil(_FAST * (len(ordered) - 1))]
-
-
-def _shares(rates: Mapping[Pair, float]) -> dict[Pair, float]:
-    fast = _fast(rates) if rates else 1.0
-    return {pair: rate / fast for pair, rate in rates.items()}
 
 
 def _worst(shares: Mapping[Pair, float]) -> SlowHost | None:
@@ -112,24 +101,21 @@ def failed(machine: Machine) -> Iterator[Fault]:
 def slow(machine: Machine) -> Iterator[Fault]:
     """Find what is slow in a measurement of all pairs of hosts; there is none of two programs' outputs."""
     samples = _of_pairs(copies_of(machine))
-    rates = _by_pair(samples)
-    varies = _variation(copies_of(machine))
-    if varies is not None and not varies[1]:
+    is_steady = _spread(samples) <= UNSTEADY.value
+    rates, best = _by_pair(samples), _by_pair(samples, at_best=not is_steady)
+    if len(rates) < 2:
         return
-    is_steady = varies is None
-    hosts = {host for pair in rates for host in pair}
-    if len(hosts) == 2:
-        yield from _of_two(samples, rates if is_steady else _at_best(samples))
-    elif len(hosts) > 2:
-        both = _both_ways(copies_of(machine))
-        shares, again = _best_shares(samples, is_steady), _best_shares(both, is_steady)
-        found = verdict(rates, {pair: max(share, again.get(pair, 0.0)) for pair, share in shares.items()})
-        yield from _of_hosts(found)
-        if found.pairs:
-            yield _of_single_pairs(found)
-        of_cards = _shares_of_cards(samples)
-        if of_cards and is_steady and median(of_cards) < OF_CARD.value:
-            yield _below_cards(ALL_SLOW, samples, median(of_cards), f"{len(hosts)} hosts")
+    hosts = sorted({host for pair in rates for host in pair})
+    are_two = len(hosts) == 2  # none of which is compared with others
+    found = verdict(rates, best)
+    yield from _of_hosts(found)
+    if found.pairs:
+        why = "the sender or the receiver" if are_two else "both ends are fast with others"
+        yield _of_single_pairs(UNATTRIBUTED if are_two else PAIR_SLOW, found, why)
+    of_cards = _shares_of_cards(samples)
+    if of_cards and is_steady and median(of_cards) < OF_CARD.value and not (are_two and found.pairs):
+        who = " and ".join(hosts) if are_two else f"{len(hosts)} hosts"
+        yield _below_cards(UNATTRIBUTED if are_two else ALL_SLOW, samples, median(of_cards), who)
 
 
 def _of_hosts(found: NetworkVerdict) -> Iterator[Fault]:
@@ -143,28 +129,12 @@ def _of_hosts(found: NetworkVerdict) -> Iterator[Fault]:
         yield HOST_SLOW.fault(MACHINE, says, evidence | {"fast_gb_per_s": fast})
 
 
-def _of_single_pairs(found: NetworkVerdict) -> Fault:
+def _of_single_pairs(rule: Rule, found: NetworkVerdict, why: str) -> Fault:
     worst, fast = min(found.pairs.values()), found.fast_gb_per_s
     down = f"{_named(sorted(found.pairs))}: down to {worst:.0%} of what the fast pairs reach"
     pairs = [[*pair, share] for pair, share in sorted(found.pairs.items())]
-    says = f"{down} ({fast:.3g} GB/s); both ends are fast with others"
-    return PAIR_SLOW.fault(MACHINE, says, {"pairs": pairs, "fast_gb_per_s": fast})
-
-
-def _of_two(samples: Iterable[Sample], rates: Mapping[Pair, float]) -> Iterator[Fault]:
-    if len(rates) < 2:
-        return
-    samples = list(samples)
-    (slower, low), (_, high) = sorted(rates.items(), key=lambda item: item[1])
-    if low < SLOW.value * high:
-        reached = f"{low / high:.0%} of the other direction ({low:.3g} of {high:.3g} GB/s)"
-        evidence = {"pair": list(slower), "gb_per_s": low, "other_direction_gb_per_s": high}
-        says = f"{_named([slower])} at {reached}: the sender or the receiver"
-        yield UNATTRIBUTED.fault(MACHINE, says, evidence)
-        return
-    shares = _shares_of_cards(samples)
-    if shares and max(shares) < OF_CARD.value:
-        yield _below_cards(UNATTRIBUTED, samples, max(shares), " and ".join(sorted(slower)))
+    says = f"{down} ({fast:.3g} GB/s); {why}"
+    return rule.fault(MACHINE, says, {"pairs": pairs, "fast_gb_per_s": fast})
 
 
 def _below_cards(rule: Rule, samples: Iterable[Sample], share: float, who: str) -> Fault:
@@ -177,42 +147,27 @@ def _below_cards(rule: Rule, samples: Iterable[Sample], share: float, who: str) 
 @check(UNSTEADY_RATES)
 def unsteady(machine: Machine) -> Iterator[Fault]:
     """Find measurements in which the rate of each transfer varies too much for a verdict."""
-    if (found := _variation(copies_of(machine))) is not None:
-        says, by_window = found
-        called = "only what is slow in all its windows is" if by_window else "no host or pair is"
-        yield UNSTEADY_RATES.fault(MACHINE, f"{says}: {called} called slow", {"varies": says})
-
-
-def _variation(bandwidth: Bandwidth) -> tuple[str, bool] | None:
-    """Return how rates vary too much, and whether within a transfer, so that its best window bounds it."""
-    samples = _of_pairs(bandwidth)
-    if not samples:
-        return None
-    shares, again = _shares(_by_pair(samples)), _shares(_by_pair(_both_ways(bandwidth)))
-    apart = [abs(share - again[pair]) for pair, share in shares.items() if pair in again]
-    if len(apart) > 2 and median(apart) > AGAIN.value:
-        says = (
-            "what a pair reaches of the fast rate alone, and while it uses both directions, differs by "
-            f"{100 * median(apart):.0f} points (median of all)"
-        )
-        return says, False
-    spread = median(one.spread_percent or 0.0 for one in samples)
+    spread = _spread(_of_pairs(copies_of(machine)))
     if spread > UNSTEADY.value:
         says = f"the rate of one transfer varies by {spread:.0f}% within its measurement (median of all)"
-        return says, True
-    return None
+        called = "only what is slow in all its intervals is called slow"
+        yield UNSTEADY_RATES.fault(MACHINE, f"{says}: {called}", {"varies": says})
+
+
+def _spread(samples: Sequence[Sample]) -> float:
+    """Return by how many percent the rate of a transfer varies: the median of all."""
+    return median([one.spread_percent or 0.0 for one in samples] or [0.0])
 
 
 @check(OVERSUBSCRIBED)
 def oversubscribed(machine: Machine) -> Iterator[Fault]:
     """Find rates that fall while all hosts send at once."""
-    if _variation(copies_of(machine)) is not None:
-        return
-    alone = _by_pair(_of_pairs(copies_of(machine)))
+    samples = _of_pairs(copies_of(machine))
+    alone = _by_pair(samples)
     together = [one for one in _rates(copies_of(machine)) if one.group is not None]
     pairs = [(_pair(one), one.median_gb_per_s) for one in together]
     shares = [rate / before for pair, rate in pairs if rate and (before := alone.get(pair))]
-    if len(shares) > 2 and median(shares) < AT_ONCE.value:
+    if len(shares) > 2 and median(shares) < AT_ONCE.value and _spread(samples) <= UNSTEADY.value:
         total, share = sum(rate or 0.0 for _, rate in pairs), median(shares)
         reach = f"{len(pairs)} hosts at once reach {share:.0%} of their rate in pairs"
         evidence = {"share": share, "together_gb_per_s": total}
@@ -231,25 +186,12 @@ def _of_pairs(bandwidth: Bandwidth) -> list[Sample]:
     return [one for one in found if not one.with_reverse] or found
 
 
-def _at_best(samples: Iterable[Sample]) -> dict[Pair, float]:
-    return {_pair(one): max((one.median_gb_per_s or 0.0, *one.repeats_gb_per_s)) for one in samples}
-
-
-def _best_shares(samples: Sequence[Sample], is_steady: bool) -> dict[Pair, float]:
-    """Return the share of the fast rate that each pair reaches; in its best window where rates vary much."""
-    rates = _by_pair(samples)
-    if is_steady or not rates:
-        return _shares(rates)
-    fast = _fast(rates)
-    return {pair: rate / fast for pair, rate in _at_best(samples).items()}
-
-
-def _both_ways(bandwidth: Bandwidth) -> list[Sample]:
-    return [one for one in _rates(bandwidth) if one.with_reverse]
-
-
-def _by_pair(samples: Iterable[Sample]) -> dict[Pair, float]:
-    return {_pair(one): one.median_gb_per_s or 0.0 for one in samples}
+def _by_pair(samples: Iterable[Sample], *, at_best: bool = False) -> dict[Pair, float]:
+    """Return the GB/s of each pair; `at_best`: in its fastest interval."""
+    return {
+        _pair(one): max((one.median_gb_per_s or 0.0, *(one.repeats_gb_per_s if at_best else ())))
+        for one in samples
+    }
 
 
 def _shares_of_cards(samples: Iterable[Sample]) -> list[float]:

@@ -32,46 +32,30 @@ def network_parts(bandwidth: Bandwidth) -> Iterator[Section | None]:
 
 
 def _by_host(found: Sequence[Sample], hosts: Sequence[str]) -> Section | None:
-    alone = [one for one in found if one.kind == "network" and one.group is None]
-    pairs = [one for one in alone if not one.with_reverse]
-    both = [one for one in alone if one.with_reverse]
+    pairs = [one for one in found if one.kind == "network" and one.group is None]
     at_once = [one for one in found if one.group is not None]
-    latencies = [one for one in found if one.kind == "network_latency"]
-    by = f", by {_tools(latencies)}" if _tools(latencies) else ""
-    latency = f" latency: half a round trip of 8 bytes{by}." if latencies else ""
+    expected = [[one.expected_gb_per_s for one in pairs if host == _name(one.source)] for host in hosts]
     columns = [
         _column("sends\nGB/s", [_rates(pairs, sends=host) for host in hosts]),
         _column("receives\nGB/s", [_rates(pairs, receives=host) for host in hosts]),
-        _column("both: sends\nGB/s", [_rates(both, sends=host) for host in hosts]),
-        _column("receives\nGB/s", [_rates(both, receives=host) for host in hosts]),
         _column("all at once:\nsends GB/s", [_rates(at_once, sends=host) for host in hosts]),
-        _column(
-            "expected\nGB/s",
-            [[one.expected_gb_per_s for one in pairs if host == _name(one.source)] for host in hosts],
-        ),
-        _column(
-            "latency\nus",
-            [
-                [one.median_us for one in latencies if host in (_name(one.source), _name(one.destination))]
-                for host in hosts
-            ],
-        ),
+        _column("expected\nGB/s", expected),
     ]
-    note = (
-        "Medians over all other hosts, one pair at a time for each host. both: each host of a pair sends and "
-        f"receives.{latency}"
-    )
-    return grid(f"Between hosts{_by(found)}", "Host", list(map(plain, hosts)), [columns], [note])
+    note = "Medians over all other hosts, one pair at a time for each host."
+    title = f"Between hosts{_both_ways(pairs)}{_by(found)}"
+    return grid(title, "Host", list(map(plain, hosts)), [columns], [note])
 
 
 def _matrix(found: Sequence[Sample], hosts: Sequence[str]) -> Section | None:
     pairs = [one for one in found if one.kind == "network" and one.group is None]
-    shown = [one for one in pairs if not one.with_reverse] or pairs
-    rates = {(_name(one.source), _name(one.destination)): one.median_gb_per_s for one in shown}
-    both = " while both send" if shown and shown[0].with_reverse else ""
+    rates = {(_name(one.source), _name(one.destination)): one.median_gb_per_s for one in pairs}
     columns = [(plain(to), [_number(rates.get((host, to))) for host in hosts]) for to in hosts]
-    title = f"From host (row) to host (column){both}, GB/s{_by(found)}"
+    title = f"From host (row) to host (column){_both_ways(pairs)}, GB/s{_by(found)}"
     return grid(title, "", list(map(plain, hosts)), [[column] for column in columns])
+
+
+def _both_ways(pairs: Sequence[Sample]) -> str:
+    return " while both send" if pairs and pairs[0].with_reverse else ""
 
 
 def _rates(
@@ -112,12 +96,8 @@ def _transfers(found: Sequence[Sample]) -> Section | None:
 
 def _by(found: Iterable[Sample]) -> str:
     """Return what measured the rates: `, by iperf3`; empty where that is not stored."""
-    tools = _tools(one for one in found if one.kind == "network")
-    return f", by {tools}" if tools else ""
-
-
-def _tools(samples: Iterable[Sample]) -> str:
-    return ", ".join(dict.fromkeys(plain(one.tool) for one in samples if one.tool))
+    tools = dict.fromkeys(plain(one.tool) for one in found if one.kind == "network" and one.tool)
+    return f", by {', '.join(tools)}" if tools else ""
 
 
 def _transfer(sample: Sample) -> str:

@@ -195,32 +195,6 @@ def test_damage_yields_finite_numbers_or_a_refusal(seed: int) -> None:
         assert any(number is not None for number in numbers)
 
 
-def begun(number: int, at_s: float, **form: bool) -> tuple[str, Sample]:
-    """Return a run of iperf3 of 10 s that began at a time, and its only sample."""
-    text, (sample,) = network.iperf3_json(Random(number), Iperf3(**form))
-    document = json.loads(text)
-    document["start"]["timestamp"] = {"timesecs": at_s}
-    document["start"]["test_start"]["duration"] = 10
-    return json.dumps(document), sample
-
-
-def test_runs_of_iperf3_at_the_same_time_are_added_and_others_are_several_runs() -> None:
-    made = [begun(1, 100.0), begun(2, 101.0), begun(3, 100.0, reverse=True), begun(4, 115.0)]
-    (one, a), (two, b), (back, c), (later, d) = made
-    _, bandwidth = read("\n".join([one, two, back]))
-    both = {sample.source: (sample.median_gb_per_s, sample.streams) for sample in bandwidth.samples}
-    added = (a.median_gb_per_s or 0.0) + (b.median_gb_per_s or 0.0)
-    assert both["host:client"][0] == pytest.approx(added)
-    assert both["host:client"][1] == 2
-    assert both["host:server"] == (c.median_gb_per_s, 1)
-    assert "iperf3: 2 runs" not in " ".join(bandwidth.notes)
-    assert any("3 runs at the same time, added" in note for note in bandwidth.notes)
-    _, apart = read("\n".join([one, later]))
-    assert max(one.median_gb_per_s or 0.0 for one in apart.samples) <= max(
-        a.median_gb_per_s or 0.0, d.median_gb_per_s or 0.0
-    )
-
-
 def test_a_negative_average_of_perftest_is_named_and_no_rate() -> None:
     text, (sample,) = network.perftest(Random(1), Perftest(), [65536])
     (average,) = [line.split()[3] for line in text.splitlines() if line.startswith(" 65536")]

@@ -1,19 +1,23 @@
 """`inspect` and `plan` of several hosts, which are asked by a stand-in for ssh, and of files."""
 
 import json
+import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 import gputopo
-from gputopo.cli.hosts import asking
-from gputopo.cli.hosts.asking import hosts_to_ask, to_ask
-from gputopo.launch import remote_ask
+from gputopo.cli.hosts.asking import ask, hosts_to_ask
+from gputopo.launch import remote_process
 from gputopo.launch.hosts.allocation import HostOptions
-from gputopo.launch.remote_ask import HostProcess
+from gputopo.launch.hosts.messages import Joining
+from gputopo.launch.remote_process import HostProcess
 from gputopo.values import schema
+from gputopo.values.machine import Machine
 from gputopo.values.run.plan import Plan
 from tests.cli.conftest import Call
 from tests.launch.hosts.environs import slurm_step
@@ -23,50 +27,96 @@ from tests.planner.joint_machines import two_switches
 def test_hosts_that_do_not_answer_cost_themselves_and_are_named_by_the_words_of_ssh(
     call: Call, ssh: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_line, others = HostProcess.line, threading.Semaphore(0)
+    read_output, others = HostProcess.output, threading.Semaphore(0)
 
-    def line(process: HostProcess, within_s: float, python: str) -> bytes:
+    def output(process: HostProcess, within_s: float, is_whole: Callable[[bytes], bool]) -> bytes:
         assert within_s == 300
         if process.start.host != "hangs":
             try:
-                return read_line(process, within_s, python)
+                return read_output(process, within_s, is_whole)
             finally:
                 others.release()
         for _ in range(4):
             assert others.acquire(timeout=60), "the others do not wait for it"
-        return read_line(process, 0.1, python)
+        return read_output(process, 0.1, is_whole)
 
-    monkeypatch.setattr(HostProcess, "line", line)
-    monkeypatch.setattr(remote_ask, "_END_S", 0.1)
+    monkeypatch.setattr(HostProcess, "output", output)
+    monkeypatch.setattr(remote_process, "_END_S", 0.1)
     done = call("inspect", "--json", "--hosts", "hangs,refused,n1,bare,n2", "--join-timeout", "300")
     assert done.code == 0, done.err
     found = json.loads(done.out)
     assert [host for kind in found["kinds"] for host in kind["hosts"]] == ["n1", "n2"]
     assert found["unread"] == ["hangs", "refused", "bare"]
     says = str([one for one in found["findings"] if one["id"] == "fleet.no_answer"])
-    assert "hangs did not answer within 0.1 s" in done.err
-    for words in ("ssh cannot connect to refused: ssh: connect to host refused port 22", "No such file"):
+    assert "hangs did not answer within 300 s" in done.err
+    for words in ("ssh cannot connect to refused: ssh: connect to host refused port 22", "bare: sh: "):
         assert words in done.err
         assert words in says
 
 
-def test_what_a_host_prints_instead_of_an_answer_is_its_error(
-    call: Call, ssh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nested = "head -c 1000000 /dev/zero | tr '\\0' '['; echo"
-    prints = f"deep) {nested};;\nlong) yes | tr -d '\\n';;\n*) printf '\\377\\n';;"
-    (tmp_path / "python").write_text(f"#!/bin/sh\ncase $HOSTNAME in\n{prints}\nesac\n")
-    (tmp_path / "python").chmod(0o755)
-    monkeypatch.setattr(remote_ask, "_MAX_BYTES", 4 * 1024 * 1024)
-    monkeypatch.setattr(remote_ask, "_END_S", 0.1)  # of what prints without an end
-    done = call("inspect", "--hosts", "deep,long,odd", "--remote-python", str(tmp_path / "python"))
-    assert (done.code, done.out) == (3, "")
+def pretends(folder: Path, *lines: str) -> Path:
+    """Write a Python for --remote-python that runs these lines of a shell, and has each answer in $FOLDER."""
+    script = folder / "python"
+    script.write_text("\n".join(["#!/bin/sh", f"cd {folder}", *lines, ""]))
+    script.chmod(0o755)
+    return script
+
+
+def answer(machine: Machine | None = None, **fields: Any) -> bytes:
+    joining = Joining(rank=0, name="x", version=gputopo.__version__, machine=machine)
+    return schema.encode(msgspec.structs.replace(joining, **fields)) + b"\n"
+
+
+def test_what_a_host_prints_before_its_answer_is_skipped(call: Call, ssh: None, tmp_path: Path) -> None:
+    (tmp_path / "line").write_bytes(answer(msgspec.structs.replace(two_switches(), source="recording")))
+    python = pretends(
+        tmp_path, 'echo "Welcome to $HOSTNAME {"', "printf 'no newline '", "cat line", "sleep 60"
+    )
+    done = call("inspect", "--json", "--hosts", "n1,n2", "--remote-python", python)
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["kinds"][0]["hosts"] == ["n1", "n2"]
+
+
+def test_an_answer_beyond_what_a_host_has_costs_that_host(call: Call, ssh: None, tmp_path: Path) -> None:
+    own = msgspec.structs.replace(two_switches(), source="recording")
+    many = tuple(msgspec.structs.replace(own.gpus[0], index=index) for index in range(65))
+    named = msgspec.structs.replace(own, host=msgspec.structs.replace(own.host, cpu_model="\0"))
+    given = {
+        "fine": answer(own),
+        "many": answer(msgspec.structs.replace(own, gpus=many)),
+        "nul": answer(named),
+    }
+    for host, text in {**given, "deep": b'{"schema":"gputopo.joining/1","x":' + b"[" * 10**6 + b"\n"}.items():
+        (tmp_path / host).write_bytes(text)
+    python = pretends(tmp_path, "test $HOSTNAME = long && yes | tr -d '\\n'", "cat $HOSTNAME")
+    hosts = "deep,fine,long,many,none,nul"
+    done = call("inspect", "--json", "--hosts", hosts, "--remote-python", python)
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert (found["kinds"][0]["hosts"], found["unread"]) == (
+        ["fine"],
+        ["deep", "long", "many", "none", "nul"],
+    )
     for says in (
         "deep answered something else",
-        "odd answered something else",
-        "long answered with a line of",
+        "long answered with more than",
+        "many answered with 65 gpus, and 64 is the most",
+        "none ended with exit code 1 before gputopo started",
+        "nul answered with control characters",
     ):
         assert f"gputopo: {says}" in done.err
+
+
+def test_a_host_that_is_asked_by_its_address_is_called_by_a_name_that_is_one(
+    call: Call, ssh: None, tmp_path: Path
+) -> None:
+    own = msgspec.structs.replace(two_switches(), source="recording")
+    for host, name in {"10.9.9.1": "n7", "10.9.9.2": "../n8", "10.9.9.3": "n" * 300 + "!"}.items():
+        (tmp_path / host).write_bytes(answer(own, name=name))
+    hosts = ("--hosts", "10.9.9.1,10.9.9.2,10.9.9.3", "--remote-python", pretends(tmp_path, "cat $HOSTNAME"))
+    done = call("inspect", *hosts, "--record", tmp_path / "fleet")
+    assert done.code == 0, done.err
+    assert sorted(one.stem for one in (tmp_path / "fleet").iterdir()) == ["10.9.9.2", "10.9.9.3", "n7"]
 
 
 def test_where_no_host_answers_the_first_reason_is_the_error(call: Call, ssh: None) -> None:
@@ -83,16 +133,26 @@ def test_a_host_of_another_version_is_named(call: Call, ssh: None, monkeypatch: 
     assert "install the same version on all hosts" in done.err
 
 
-def test_the_first_rank_of_a_step_asks_the_others_by_srun_and_they_do_nothing(
-    call: Call, monkeypatch: pytest.MonkeyPatch
+def test_the_first_rank_of_a_step_asks_all_by_one_more_and_the_others_do_nothing(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in slurm_step().items():
         monkeypatch.setenv(name, text)
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    lines = {"0": answer(name="n1"), "1": answer(name="n2.cluster")}
+    labelled = [(task, line[at : at + 99]) for task, line in lines.items() for at in range(0, len(line), 99)]
+    (bin / "lines").write_text("".join(f"{task}: {part.decode().rstrip()}\n" for task, part in labelled))
+    (bin / "srun").write_text(f'#!/bin/sh\necho "$@" >>{bin}/words\necho "1: motd"\ncat {bin}/lines\n')
+    (bin / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin}:{os.environ['PATH']}")
     hosts = hosts_to_ask(HostOptions())
     assert hosts is not None
-    starts, _ = to_ask(hosts, HostOptions(remote_python="/there/python"), "inspect")
-    assert starts[1].command[:6] == ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist", "n2")
-    assert starts[1].command[6:] == ("/there/python", *asking._ANSWER, "inspect", "n1")
+    found = ask(hosts, HostOptions(remote_python="/there/python"), "inspect")
+    assert [(one.rank, one.name) for one in found if isinstance(one, Joining)] == [(0, "n1"), (1, "n2")]
+    (step,) = (bin / "words").read_text().splitlines()
+    assert "--overlap" in step
+    assert "--nodes=2 --nodelist n1,n2 /there/python -P -m gputopo.cli.hosts.answer inspect n1,n2" in step
     for name, text in slurm_step(node=1).items():
         monkeypatch.setenv(name, text)
     for words in (("inspect", "--fleet"), ("plan", "--model", "alexnet"), ("bandwidth", "--network")):
@@ -140,24 +200,11 @@ def test_hosts_without_gpus_are_nothing_to_plan_for(call: Call, ssh: None) -> No
 def test_hosts_are_planned_for_as_they_answer(
     call: Call, ssh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers = tmp_path / "python"
     own = msgspec.structs.replace(two_switches(), source="recording")
-    line = msgspec.json.encode(
-        {
-            "schema": "gputopo.joining/1",
-            "rank": 0,
-            "name": "x",
-            "address": "10.0.0.9",
-            "port": 0,
-            "version": gputopo.__version__,
-            "machine": msgspec.to_builtins(own),
-        }
-    ).decode()
-    (tmp_path / "line").write_text(f"{line}\n")
-    answers.write_text(f"#!/bin/sh\ncat {tmp_path}/line\n")
-    answers.chmod(0o755)
+    (tmp_path / "line").write_bytes(answer(own, address="10.0.0.9"))
+    answers = pretends(tmp_path, "cat line")
     asked = ("plan", "--model", "resnet50", "--single-gpu-images-per-sec", "400", "--json")
-    done = call(*asked, "--hosts", "n1,refused,n2", "--remote-python", str(answers))
+    done = call(*asked, "--hosts", "n1,refused,n2", "--remote-python", answers)
     assert done.code == 3, "one does not answer"
     assert "planned for 2 of 3 hosts" in done.err
     plan = schema.decode(done.out, Plan, origin="stdout")

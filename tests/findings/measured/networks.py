@@ -27,9 +27,8 @@ def machine(
     allowed: float | None = None,
     at_once: float = 1.0,
     spread_percent: float | None = None,
-    again: dict[Pair, float] | None = None,
 ) -> Machine:
-    """Return a measurement of these GB/s. `again`: those while both directions are used."""
+    """Return a measurement of these GB/s."""
     samples = [
         Sample(
             kind="network",
@@ -40,10 +39,8 @@ def machine(
             expected_source=None if allowed is None else "the card",
             spread_percent=spread_percent,
             repeats_gb_per_s=() if spread_percent is None else _windows(rate, spread_percent),
-            with_reverse=is_again,
         )
-        for is_again, rates in ((False, found), (True, again or {}))
-        for (a, b), rate in rates.items()
+        for (a, b), rate in found.items()
     ]
     names = sorted({host for pair in found for host in pair})
     ring = zip(names, [*names[1:], names[0]], strict=True)

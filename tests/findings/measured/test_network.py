@@ -98,7 +98,7 @@ def test_of_two_hosts_neither_is_blamed() -> None:
     even = rates(Random(1), 2)
     (finding,) = find(machine({pair: rate * (0.4 if pair[0] == "n0" else 1) for pair, rate in even.items()}))
     assert finding.id == "network.unattributed"
-    assert "n0 to n1 at 4" in finding.says
+    assert "n0 to n1: down to 4" in finding.says
     assert "the sender or the receiver" in finding.says
     (finding,) = find(machine(even, allowed=25.0))
     assert finding.id == "network.unattributed"
@@ -134,24 +134,6 @@ def test_where_rates_vary_only_what_is_slow_in_all_windows_is_called_slow() -> N
         "network.unsteady",
         "network.unattributed",
     }
-
-
-def test_what_is_slow_only_once_is_not_slow() -> None:
-    found, again = rates(Random(1), 6), rates(Random(2), 6, 5.0)
-    slowed(found, "n0", 0.5)
-    again["n1", "n2"] *= 0.5
-    assert find(machine(found, again=again)) == []
-    slowed(again, "n0", 0.5)
-    (finding,) = find(machine(found, again=again))
-    assert "host n0 sends and receives at" in finding.says
-
-
-def test_two_measurements_of_the_pairs_that_disagree_give_no_verdict() -> None:
-    random = Random(1)
-    noisy = [{pair: rate * random.uniform(0.4, 1) for pair, rate in rates(random, 6).items()} for _ in "12"]
-    (finding,) = find(machine(noisy[0], again=noisy[1]))
-    assert finding.id == "network.unsteady"
-    assert "points" in finding.says
 
 
 def test_outputs_of_other_programs_are_not_compared_as_hosts() -> None:

@@ -1,3 +1,4 @@
+import platform
 import socket
 from typing import Any
 
@@ -60,12 +61,17 @@ def test_a_public_address_is_refused_unless_allowed(names: dict[str, list[str]])
     assert len(places_to_listen("n0", allow_public=True)) == 2
 
 
-def test_a_host_has_its_own_addresses_and_those_of_loopback(
-    names: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+def test_a_host_is_known_by_its_own_name_and_its_addresses_and_no_name_is_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    names |= {"n1": ["10.0.0.5"], "n2": ["10.0.0.6"], "here": ["127.0.1.1"], "both": ["10.0.0.5", "10.0.0.6"]}
+    def look_up(*_: object, **__: object) -> None:
+        raise AssertionError("a name server may take seconds")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(platform, "node", lambda: "n1.site")
     monkeypatch.setattr(addresses, "_own_addresses", lambda: ["127.0.0.1", "10.0.0.5"])
-    assert [name for name in names if is_this_host(name)] == ["n1", "here"]
+    own = ["n1", "N1.site", "localhost", "127.0.0.9", "10.0.0.5"]
+    assert [name for name in [*own, "n2", "n1.other", "10.0.0.6", "alias"] if is_this_host(name)] == own
 
 
 def test_a_name_that_is_loopback_here_is_another_address_elsewhere(
