@@ -148,7 +148,7 @@ def made_with_workers(
         print(line, file=sys.stderr)
     made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     return _warning_at_scope(
-        made, keras_warnings(_keras_version(), len(target.plan.choice.gpus) or 1, workers=claim.size)
+        made, keras_warnings(_keras_version(), len(target.plan.choice.gpus) or 1, workers=claim.size or 1)
     )
 
 

@@ -29,7 +29,7 @@ def explain(topic: tuple[str, ...] = (), *, search: str | None = None) -> None:
 
 
 def _topic(topic: str) -> None:
-    found = pages.explain(topic)
+    found = pages.explain(topic.partition("=")[0] if topic.startswith("-") else topic)
     if found is None:
         near = nearest(topic.lstrip("-"), pages.topics())
         hint = f"did you mean gputopo explain {near[0]}?" if near else "gputopo explain lists the pages"

@@ -12,6 +12,7 @@ import pytest
 import gputopo
 from gputopo.cli import run_command
 from gputopo.values import schema
+from gputopo.values.machine import Machine
 
 ROOT = Path(__file__).parents[2]
 TOUR = Path(__file__).with_name("tour.ipynb")
@@ -56,11 +57,11 @@ def test_an_inspection_shows_its_first_line_and_its_table() -> None:
     assert "<td>GeForce GTX 1080</td>" in found._repr_html_()
 
 
-@pytest.mark.parametrize("machine", ["7gforce", "inspection", "machine"])
-def test_a_plan_is_that_of_the_command(machine: str, capsys: pytest.CaptureFixture[str]) -> None:
-    box = gputopo.load("7gforce")
-    of = {"7gforce": "7gforce", "inspection": box, "machine": box.machine}[machine]
-    found = gputopo.plan(of, "alexnet", gpus=[0, 1], prefer_pix=True)
+@pytest.mark.parametrize("machine", ["7gforce", gputopo.load("7gforce"), gputopo.load("7gforce").machine])
+def test_a_plan_is_that_of_the_command(
+    machine: str | gputopo.Inspection | Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = gputopo.plan(machine, "alexnet", gpus=[0, 1], prefer_pix=True)
     words = ["plan", "--from", "7gforce", "--model", "alexnet", "--gpus", "0,1", "--prefer-pix"]
     choice = msgspec.convert(printed(capsys, *words)["choice"], dict[str, object])
     assert (found.gpus, found.images_per_sec) == ((0, 1), choice["images_per_sec"])
