@@ -45,7 +45,11 @@ _ONE_OF = (
     ("cpus-per-task", "cpus-per-gpu"),
 )
 # By which the hosts know one another: made by each job, never written.
-_MAKE_SECRET = f"export {SECRET}=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')"
+_MAKE_SECRET = (f"{SECRET}=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')", f"export {SECRET}")
+# Of each GPU of a node whose CPUs and memory are not known. Not measured; chosen because nodes of 8 GPUs have
+# at least 64 CPUs and 512 GiB (DGX-1: 80 and 512, in NVIDIA's user guide), and a job that asks for neither
+# gets one CPU and the default memory of its partition.
+_CPUS_A_GPU, _MIB_A_GPU = 8, 60 * 1024
 # Pods start when their node has pulled the image, each at its own time. As torchrun's rendezvous waits.
 _JOIN = ("--join-timeout", "600")
 
@@ -131,7 +135,11 @@ def sbatch(start: "HostExport | HostsExport") -> str:
     whole = start.named or takes == has
     nodes, exports, command = start.in_job(whole=whole)
     totals = {"cpus-per-gpu": machine.host.logical_cpus, "mem-per-gpu": machine.host.memory_mib}
-    shares = [f"{name}={total // has}" for name, total in totals.items() if total]
+    defaults = (_CPUS_A_GPU, _MIB_A_GPU)
+    shares = [
+        f"{name}={total // has if total else default}"
+        for (name, total), default in zip(totals.items(), defaults, strict=True)
+    ]
     limit = _time_limit(start)
     options = [
         f"job-name={_UNSAFE.sub('-', start.job_name)}",
@@ -146,14 +154,16 @@ def sbatch(start: "HostExport | HostsExport") -> str:
     if whole:
         why = "Whole nodes: Slurm gives GPUs by number, and this run names those of its plan."
     remarks = [why]
-    if limit is None and "time" not in given:
-        remarks.append(
-            "No time limit: this run's time is not predicted. --sbatch-option time=H:MM:SS sets one."
-        )
+    untimed = limit is None and "time" not in given
+    if untimed:
+        remarks.append("The time of this run is not predicted: fill in a limit above, and remove one #.")
+    if not whole and not all(totals.values()):
+        remarks.append("The CPUs and the memory of the nodes are not known: correct what is asked for a GPU.")
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH --{one}" for one in start.options),
         *(f"#SBATCH --{one}" for one in options if one.partition("=")[0] not in given),
+        *(["##SBATCH --time=HH:MM:SS"] if untimed else []),
         *(f"# {one}" for one in remarks),
         f"cd -- {shlex.quote(start.folder)} || exit",
         *exports,
@@ -220,7 +230,7 @@ class HostsExport(ExportedRun, frozen=True, kw_only=True):
         nodes = [f"nodes={self.size}", *(["no-kill"] if self.may_lose else [])]
         nodes += [f"nodelist={host_ranges(list(map(str, self.hosts)))}"] if self.hosts else []
         command = self.on_named_gpus() if whole else self.on_all_gpus()
-        return nodes, [_MAKE_SECRET], [*SRUN, *command]
+        return nodes, [*_MAKE_SECRET], [*SRUN, *command]
 
     def on_named_gpus(self, *more: str) -> list[str]:
         """Return the command for a host that has all its GPUs; `more`: options of hosts."""

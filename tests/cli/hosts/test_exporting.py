@@ -59,7 +59,8 @@ def test_a_batch_script_starts_one_process_on_each_node_which_finds_the_others(c
     asked = directives(script)
     assert (asked["nodes"], asked["ntasks-per-node"], asked["gres"]) == ("3", "1", "gpu:2")
     assert not {"exclusive", "mem"} & set(asked)
-    assert "\nexport GPUTOPO_SECRET=$(od " in script
+    assert "\nGPUTOPO_SECRET=$(od " in script
+    assert "\nexport GPUTOPO_SECRET\n" in script
     command = shlex.split(script.splitlines()[-1])
     assert command[:2] == ["exec", "srun"]
     run = command[command.index("gputopo") :]
@@ -75,7 +76,7 @@ def test_a_batch_script_without_names_takes_any_nodes_and_its_time_is_the_predic
 ) -> None:
     script = exported(call, "--num-hosts", "2", "--format", "sbatch")
     assert {"nodelist", "time"} & directives(script).keys() == set()
-    assert "No time limit: this run's time is not predicted. --sbatch-option time=" in script
+    assert "\n##SBATCH --time=HH:MM:SS\n" in script, "to fill in"
     assert "--gpus 0,1,2,3,4,5,6,7 " in script
     schema.write(tmp_path / "rails.json", by_rails())  # whose network is known
     rails = str(tmp_path / "rails.json")
