@@ -82,6 +82,18 @@ def asked_to_end(signum: int, spec: RunSpec, *, time_s: float) -> RankFailed:
     )
 
 
+def launcher_stopped(host: str, seconds: float, *, time_s: float) -> RankFailed:
+    """The failure of a run of several hosts whose launcher of rank 0 could not run for so many seconds."""
+    return RankFailed(
+        time_s=time_s,
+        kind=UNREACHABLE,
+        cause=f"host {host} (rank 0) was silent: its gputopo was stopped for {seconds:.0f} s, and the other "
+        "hosts ended without it",
+        remedy="start it again; find out what stopped it: kill -STOP, Ctrl-Z, a debugger, a frozen container",
+        exit_code=ExitCode.HARDWARE,
+    )
+
+
 def of_exit(
     returncode: int,
     spec: RunSpec,

@@ -180,20 +180,9 @@ def _require_agreement(claims: Sequence[RankClaim]) -> None:
                     f"this host is rank {one.rank} by {one.source}, and rank {other.rank} by {other.source}"
                 )
                 raise UsageError(what, hint)
-            if one.hosts and other.hosts and _differ(one.hosts[0], other.hosts[0]):
+            if one.hosts and other.hosts and one.hosts[0].differs(other.hosts[0]):
                 what = f"rank 0 is {one.hosts[0]} by {one.source}, and {other.hosts[0]} by {other.source}"
                 raise UsageError(what, hint)
-
-
-def _differ(one: HostAddress, other: HostAddress) -> bool:
-    """Whether two addresses cannot be of one host: a name and an IP address may be, n1 and n1.site, too."""
-    if one.is_ip != other.is_ip or one.name is None or other.name is None:
-        return False
-    if one.is_ip:
-        return one.name != other.name
-    mine, its = one.name.lower().split("."), other.name.lower().split(".")
-    shorter = min(len(mine), len(its))
-    return mine[:shorter] != its[:shorter]
 
 
 def _allocation(claims: Sequence[RankClaim], environ: Mapping[str, str]) -> Allocation:

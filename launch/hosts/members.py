@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 import gputopo
-from gputopo.launch.failure import UNREACHABLE
+from gputopo.launch.failure import UNREACHABLE, launcher_stopped
+from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.hosts.messages import HostEvent, HostStart, Joining, Reply, Report, RunEnd
 from gputopo.launch.user_program.steps import StepsReported
 from gputopo.values import schema
@@ -72,14 +73,19 @@ class Members:
     def __init__(
         self,
         names: Sequence[str | None],
+        leader: HostAddress,
         *,
         job: str | None,
         asked: Mapping[str, Any],
         silent_s: float,
         note: Callable[[str], None],
     ) -> None:
-        """`names`: of all ranks, None where not known. `asked`: rank 0's options. `note`: prints a line."""
+        """`names`: of all ranks, None where not known. `leader`: where rank 0 listens.
+
+        `asked`: what must be alike, as rank 0 has it. `note`: prints a line.
+        """
         self._names = names
+        self._leader = leader
         self._job = job
         self._asked = msgspec.to_builtins(dict(asked))
         self._silent_s = silent_s
@@ -151,16 +157,20 @@ class Members:
             for rank in missing
         )
 
-    def look(self, passed_s: float, time_s: float) -> Iterator[RankFailed]:
+    def look(self, passed_s: float, time_s: float, *, stopped_s: float = 0.0) -> Iterator[RankFailed]:
         """Yield the failures of hosts that were started and have been lost since the last look.
 
-        `passed_s`: since then; `time_s`: now, in seconds since the epoch.
+        `passed_s`: since then; `time_s`: now, in seconds since the epoch. `stopped_s`: for which rank 0 was
+        stopped itself just before: the hosts that have left meanwhile did so as it was silent.
         """
         for rank, member in self.joined.items():
             member.silent_s += passed_s
             runs = member.start is not None and not member.is_told and member.failure is None
             if runs and (member.is_gone or member.silent_s >= self._silent_s):
                 member.failure = LEFT if member.is_gone else SILENT
+                if member.is_gone and stopped_s:
+                    yield launcher_stopped(self._names[0] or "", stopped_s, time_s=time_s)
+                    continue
                 yield RankFailed(
                     time_s=time_s,
                     rank=rank,
@@ -268,6 +278,18 @@ class Members:
                 f"{where} belongs to {_job_words(joining.job)}, rank 0 to {_job_words(self._job)}",
                 "start all hosts in one job, or give each run a port of its own",
             )
+        # Without the id of a job it is the rank 0 that a host was started for that tells runs apart: a host
+        # that somebody on the network has led to another run must not take part there.
+        meant = joining.leader
+        if (
+            joining.job is None
+            and meant is not None
+            and (meant.port != self._leader.port or meant.differs(self._leader))
+        ):
+            return _refusal(
+                f"{where} was started for rank 0 at {meant}, and this rank 0 is {self._leader}",
+                "name rank 0 alike on all hosts, with its port",
+            )
         if not 0 < joining.rank < size:
             return _refusal(
                 f"{where} cannot join: rank 0 waits for ranks 1 to {size - 1}",
@@ -291,13 +313,14 @@ class Members:
         )
 
     def _unlike(self, joining: Joining, where: str) -> RunEnd | None:
-        """Refuse a host with another command line; what it leaves out is as rank 0 has it."""
-        for name, value in joining.asked.items():
-            if name not in self._asked or self._asked[name] != value:
-                flag = f"--{name.rstrip('_').replace('_', '-')}"
-                other = f"{_value(self._asked[name])} on rank 0" if name in self._asked else "not on rank 0"
-                what = f"{flag} is {_value(value)} on {where}, {other}"
-                return _refusal(what, "start all hosts with the same options")
+        """Refuse a host with other options, or another version of Python or TensorFlow."""
+        for name in sorted({*joining.asked, *self._asked}):
+            its, ours = (_value(asked.get(name)) for asked in (joining.asked, self._asked))
+            if its != ours:
+                same = "options" if name.startswith("--") else "command and the same versions"
+                return _refusal(
+                    f"{name} is {its} on {where}, {ours} on rank 0", f"start all hosts with the same {same}"
+                )
         return None
 
     def _adapted(self, member: Member, event: HostEvent, later_s: float) -> HostEvent:
@@ -339,4 +362,4 @@ def _job_words(job: str | None) -> str:
 
 
 def _value(value: object) -> str:
-    return shown(value) if isinstance(value, str) else str(value)
+    return "not given" if value is None else shown(value) if isinstance(value, str) else str(value)

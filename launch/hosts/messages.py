@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from gputopo.copies.network import Tools
+from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.user_program.steps import StepsReported
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, UsageError
 from gputopo.values.machine import Machine
@@ -94,8 +95,9 @@ class Joining(_Message, frozen=True, tag="gputopo.joining/1"):
     address: str = ""  # of its TensorFlow server, as the other hosts reach it
     port: int = 0
     job: str | None = None  # the starter's id of the job, where it gives one
+    leader: HostAddress | None = None  # the rank 0 that it was started for
     machine: Machine | None = None  # None where it has no GPU
-    asked: dict[str, Any] = {}  # options as typed, without those that may differ between hosts
+    asked: dict[str, Any] = {}  # what must be alike on all hosts, by its words: options, versions
     resources: Resources = Resources()
     unable: RunEnd | None = None  # why it cannot join
 

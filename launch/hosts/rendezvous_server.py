@@ -18,6 +18,7 @@ import msgspec
 import gputopo
 from gputopo.launch.hosts.addresses import Bindable, cannot_listen, places_to_listen
 from gputopo.launch.hosts.allocation import JOIN_S
+from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.hosts.members import Member, Members
 from gputopo.launch.hosts.messages import PATIENCE, HostTimeouts, Joining, Reply, Report, RunEnd
 from gputopo.launch.hosts.secret import Channel, ChannelError
@@ -29,6 +30,7 @@ from gputopo.values.run.events import Event
 
 _PRESENT = 6  # intervals of silence after which a host is not waited for at the end
 _LOOKS_LATE = 4  # looks at silence may be this many times as far apart as planned on a busy host
+_STOPPED_S = 2.0  # after this process was stopped, for which that counts as just now; not measured
 # Connections that have not proved the secret, at most a quarter of the files that this process may have open;
 # the oldest is ended for another one.
 _MAX_STRANGERS = 256
@@ -83,16 +85,25 @@ class RendezvousServer:
         self._secret = secret
         self._patience = patience
         self.decided_s = patience.silent_s + patience.every_s  # after which a host that is gone is lost
-        self._members = Members(names, job=job, asked=asked or {}, silent_s=patience.silent_s, note=note)
         self._changed = threading.Condition()  # guards the members and the end
         self._end: RunEnd | None = None
         places = places_to_listen(self._name, allow_public=allow_public)
         self._listening = _listening(self._name, places, port)
         self.port = int(self._listening.getsockname()[1])
+        self._members = Members(
+            names,
+            HostAddress(names[0], self.port),
+            job=job,
+            asked=asked or {},
+            silent_s=patience.silent_s,
+            note=note,
+        )
         self.events: EventQueue[Event] = EventQueue()
         self.steps: EventQueue[StepsReported] = EventQueue()
         self._strangers: dict[asyncio.StreamWriter, None] = {}
         self._max_strangers = min(_MAX_STRANGERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+        self._looked_s = time.monotonic()
+        self._stopped = 0.0, 0.0  # the seconds for which this process was stopped, and until when that counts
         self._loop = asyncio.new_event_loop()
         self._over = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="rendezvous", daemon=True)
@@ -180,20 +191,23 @@ class RendezvousServer:
     async def _serve(self) -> None:
         server = await asyncio.start_server(self._connected, sock=self._listening, backlog=_AT_ONCE)
         self._listening.listen(_BACKLOG)  # the loop has told the kernel what it takes at once
-        every_s, looked_s = self._patience.every_s, time.monotonic()
         while not self._over.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(every_s):
+                async with asyncio.timeout(self._patience.every_s):
                     await self._over.wait()
-            now_s = time.monotonic()
-            # A time in which this process was stopped, as by a batch system, is no silence of the others.
-            passed_s, looked_s = min(now_s - looked_s, _LOOKS_LATE * every_s), now_s
-            self._look(passed_s)
+            self._look()
         server.close()
 
-    def _look(self, passed_s: float) -> None:
+    def _look(self) -> None:
+        now_s = time.monotonic()
+        since_s, self._looked_s = now_s - self._looked_s, now_s
+        if since_s >= self._patience.silent_s:
+            self._stopped = since_s, now_s + _STOPPED_S
+        stopped_s = self._stopped[0] if now_s < self._stopped[1] else 0.0
+        # A time in which this process was stopped, as by a batch system, is no silence of the others.
+        passed_s = min(since_s, _LOOKS_LATE * self._patience.every_s)
         with self.members() as members:
-            self.events.put(*members.look(passed_s, time.time()))
+            self.events.put(*members.look(passed_s, time.time(), stopped_s=stopped_s))
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         channel, life = Channel(reader, writer, self._secret, leads=True), None
@@ -241,7 +255,7 @@ class RendezvousServer:
         finally:
             if found is not None:
                 found.is_gone = True
-                self._look(0.0)
+                self._look()
 
     async def _live(self, channel: Channel) -> None:
         while True:

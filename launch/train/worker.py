@@ -11,17 +11,20 @@ That of a host of rank 1 or above goes on at both until its parent ends it: see 
 import faulthandler
 import os
 import re
+import select
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gputopo.launch.failure import MORE_SPACE, UNREACHABLE, asked_to_end
+from gputopo.launch.failure import MORE_SPACE, UNREACHABLE, asked_to_end, launcher_stopped
 from gputopo.launch.spec.names import as_ranks
 from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train import parent
 from gputopo.launch.train.lifecycle.folders import DiskError
 from gputopo.launch.train.op_errors import cause_and_remedy, first_line, line_in, unreachable_rank
 from gputopo.values import schema
@@ -64,6 +67,9 @@ def main(arguments: list[str]) -> int:
 
     if spec.rank:
         emit(PhaseBegun(time_s=time.time(), rank=spec.rank, phase=SERVING))  # rank 0 may start its own
+    elif spec.servers:
+        ending = (spec.servers[0].host, events_fd, emit)
+        threading.Thread(target=_end_without_launcher, args=ending, name="ending", daemon=True).start()
     try:
         failure = _work(spec, emit, came)
         if spec.rank and (failure is None or failure.kind == UNREACHABLE):
@@ -84,6 +90,14 @@ def _end_by_sigterm() -> None:
     faulthandler.unregister(signal.SIGTERM)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
+
+
+def _end_without_launcher(host: str, events_fd: int, emit: Callable[[Event], None]) -> None:
+    """End this process of rank 0 once its launcher is stopped for so long that the other hosts have ended."""
+    stopped_s = parent.await_stopped_parent(lambda: bool(time.sleep(parent.LOOK_S)))
+    if select.select([], [events_fd], [], 0)[1]:  # a launcher that is stopped empties no pipe
+        emit(launcher_stopped(host, stopped_s, time_s=time.time()))
+    os._exit(ExitCode.HARDWARE)
 
 
 def _await_the_end() -> None:

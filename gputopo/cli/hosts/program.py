@@ -43,17 +43,13 @@ if TYPE_CHECKING:
     from gputopo.values.machine import Machine
 
 
-# Not "run": a program does not meet the hosts of a training by the core.
-_COMMAND = {"command": "run -- PROGRAM"}
-
-
 def run_program_on_hosts(host: HostOfRun, program: tuple[str, ...], request: "Request") -> int:
     """Take part in the run of a program and return the exit code. Raises GputopoError.
 
     `host`: with the port of the rendezvous. The options of the plan must be alike on all hosts; the words of
     the program may differ.
     """
-    host = replace(host, asked={**host.asked, **_COMMAND})
+    host = replace(host, is_program=True)
     return _follow(host, program) if host.allocation.rank else _lead(host, program, request)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,13 +57,25 @@ class HostOfRun:
     on: PlannedOn
     options: OutputOptions
     asked: Mapping[str, Any]  # as typed
+    is_program: bool = False  # of the user, whose versions are its own business
 
     @cached_property
     def alike(self) -> dict[str, Any]:
-        """The options that all hosts must have been given alike, as JSON has them."""
-        alike = {name: value for name, value in self.asked.items() if name not in _MAY_DIFFER}
-        # The number of hosts of any source.
-        alike = {"command": "run", **alike, "num_hosts": self.allocation.size}
+        """What must be alike on all hosts, as JSON has it: options, and versions of what trains."""
+        from gputopo.probes.tensorflow_install import read_tensorflow
+
+        # The number of hosts is that of any source.
+        options = {**self.asked, "num_hosts": self.allocation.size}
+        alike = {
+            f"--{name.rstrip('_').replace('_', '-')}": value
+            for name, value in options.items()
+            if name not in _MAY_DIFFER
+        }
+        alike["the command"] = "run -- PROGRAM" if self.is_program else "run"
+        if not self.is_program:
+            install = read_tensorflow()
+            alike["Python"] = ".".join(platform.python_version_tuple()[:2])
+            alike["TensorFlow"] = "not installed" if install is None else install.version
         found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(alike))
         return found
 

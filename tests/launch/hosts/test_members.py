@@ -3,6 +3,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gputopo.launch.hosts.hostlists import HostAddress, read_hosts
 from gputopo.launch.hosts.members import CLOCK_REPORTS, Member, Members
 from gputopo.launch.hosts.messages import HostEvent, HostStart, Reply, Report, RunEnd
 from gputopo.launch.throughput import StepDone, StepsEnded
@@ -12,6 +13,7 @@ from tests.launch.hosts.meetings import UNUSED, joining
 
 SILENT_S = 10.0
 AT = "10.0.0.9"
+RANK_0 = HostAddress("n0", 2222)
 noted: list[str] = []  # by the hosts of `members`
 START = HostStart(spec=msgspec.Raw(b"{}"))
 KILLED = RankFailed(time_s=5.0, kind="killed", cause="it was killed", remedy="", exit_code=137)
@@ -19,7 +21,8 @@ KILLED = RankFailed(time_s=5.0, kind="killed", cause="it was killed", remedy="",
 
 def members(*others: str | None, job: str | None = None, **asked: Any) -> Members:
     noted.clear()
-    return Members(["n0", *others], job=job, asked=asked, silent_s=SILENT_S, note=noted.append)
+    names = ["n0", *others]
+    return Members(names, RANK_0, job=job, asked=asked, silent_s=SILENT_S, note=noted.append)
 
 
 def sent(_: bytes) -> None:
@@ -92,6 +95,21 @@ def test_a_host_of_another_job_is_refused_and_waited_for(
     assert absence(one).endswith(f"; {noted[0]}")
 
 
+@pytest.mark.parametrize("meant", ["n0.site:2222", "10.0.0.1:2222", "n0:2222"])
+def test_a_host_that_was_started_for_this_rank_0_may_know_it_by_another_name(meant: str) -> None:
+    (leader,) = read_hosts("it", meant)
+    assert isinstance(members("n1").join(joining(1, leader=leader), sent, AT), Member)
+
+
+@pytest.mark.parametrize("meant", ["n7:2222", "n0:2223"])
+def test_a_host_of_another_run_of_the_same_user_is_refused_where_no_job_tells_them_apart(meant: str) -> None:
+    (leader,) = read_hosts("it", meant)
+    one = members("n1")
+    said = refusal(one.join(joining(1, leader=leader), sent, AT))
+    assert said == f"n1 (rank 1) was started for rank 0 at {meant}, and this rank 0 is n0:2222"
+    assert one.missing() == (1,)
+
+
 @pytest.mark.parametrize("rank", [-1, 0, 2, 10**30])
 def test_a_rank_that_is_none_of_the_others_is_refused(rank: int) -> None:
     one = members("n1")
@@ -134,20 +152,51 @@ def test_a_started_host_whose_connection_ends_fails_at_once_and_once() -> None:
     assert one.lost() == {1: "host n1 (rank 1) closed the connection"}
 
 
+OPTIONS = {"--batch-size": 64, "--gpus": [0, 1]}
+
+
 def test_an_option_that_differs_from_rank_0_is_refused_and_named_once_at_once_or_by_the_end() -> None:
-    one = members("n1", "n2", batch_size=64, gpus=(0, 1))
-    its = {"batch_size": 32, "gpus": [0, 1]}
+    one = members("n1", "n2", **OPTIONS)
+    its = {"--batch-size": 32, "--gpus": [0, 1]}
     said = "--batch-size is 32 on n1 (rank 1), 64 on rank 0"
     for _ in range(2):
         assert refusal(one.join(joining(1, asked=its), sent, AT)) == said
     assert not one.is_decided(), "another one may come"
     assert noted == [f"a host at 10.0.0.9 was refused: {said}"]
-    one.join(joining(2, asked={"gpus": (0, 1)}), sent, AT)
+    one.join(joining(2, asked=OPTIONS), sent, AT)
     assert one.is_decided()
     assert absence(one) == f"1 of 3 hosts did not join: n1 (rank 1); {said}"
-    one = members("n1", batch_size=64, gpus=(0, 1))
+    one = members("n1", **OPTIONS)
     one.join(joining(1, asked=its), sent, AT)
     assert noted == [], "the error that ends the run has it"
+
+
+@pytest.mark.parametrize(
+    ("ours", "its", "said", "hint"),
+    [
+        ({}, {"--num-gpus": 2}, "--num-gpus is 2 on n1 (rank 1), not given on rank 0", "same options"),
+        ({"--num-gpus": 2}, {}, "--num-gpus is not given on n1 (rank 1), 2 on rank 0", "same options"),
+        (
+            {"TensorFlow": "2.21.0"},
+            {"TensorFlow": "2.20.0"},
+            "TensorFlow is '2.20.0' on n1 (rank 1), '2.21.0' on rank 0",
+            "same versions",
+        ),
+        (
+            {"Python": "3.13"},
+            {"Python": "3.12"},
+            "Python is '3.12' on n1 (rank 1), '3.13' on rank 0",
+            "versions",
+        ),
+    ],
+)
+def test_what_is_not_alike_is_refused_with_both_values(
+    ours: dict[str, Any], its: dict[str, Any], said: str, hint: str
+) -> None:
+    refused = members("n1", **ours).join(joining(1, asked=its), sent, AT)
+    assert refusal(refused) == said
+    assert isinstance(refused, RunEnd)
+    assert hint in refused.hint
 
 
 def test_a_started_host_that_falls_silent_fails_once_and_one_that_is_not_needed_does_not() -> None:
@@ -160,6 +209,15 @@ def test_a_started_host_that_falls_silent_fails_once_and_one_that_is_not_needed_
     assert (failed.time_s, failed.exit_code) == (1000.0, 3)
     assert [each.rank for each in look(one, 6.0)] == [1]
     assert look(one, 60.0) == []
+
+
+def test_hosts_that_left_while_rank_0_was_stopped_did_so_as_rank_0_was_silent() -> None:
+    one = training(1, 2)
+    for member in one.joined.values():
+        member.is_gone = True
+    failed, *_ = one.look(0.0, 1000.0, stopped_s=25.0)
+    assert (failed.rank, failed.exit_code) == (0, 3)
+    assert failed.cause.startswith("host n0 (rank 0) was silent: its gputopo was stopped for 25 s")
 
 
 def test_a_failure_of_its_own_stays_the_only_one_of_a_host() -> None:

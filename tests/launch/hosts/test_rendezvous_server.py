@@ -101,8 +101,8 @@ def test_the_missing_hosts_are_named_after_the_time_to_join() -> None:
 
 
 def test_a_refused_host_hears_why_and_rank_0_does_too_at_once() -> None:
-    with meeting("n1", asked={"batch_size": 64}) as one:
-        refused = guest(one).join(joining(1, asked={"batch_size": 32}))
+    with meeting("n1", asked={"--batch-size": 64}) as one:
+        refused = guest(one).join(joining(1, asked={"--batch-size": 32}))
         said = "--batch-size is 32 on n1 (rank 1), 64 on rank 0"
         assert refused == RunEnd(cause=said, hint="start all hosts with the same options", exit_code=2)
         with pytest.raises(UsageError, match=re.escape(said)):
@@ -209,6 +209,16 @@ def test_a_time_in_which_a_process_was_stopped_itself_is_no_silence_of_the_other
         assert [event.says for event in taken(one.events, 1)] == ["well"]
         one.end(OVER)
         assert its.end == OVER
+
+
+def test_hosts_that_left_while_rank_0_was_stopped_are_not_the_cause() -> None:
+    with training(PROMPT, PROMPT) as (one, its):
+        one._loop.call_soon_threadsafe(time.sleep, 1.0)
+        its.outlast()
+        (failed,) = taken(one.events, 1)
+        assert failed.rank == 0
+        assert "host 127.0.0.1 (rank 0) was silent" in failed.cause
+        one.end(OVER)
 
 
 def test_the_end_is_over_once_all_hosts_have_heard_of_it() -> None:
