@@ -7,7 +7,6 @@ import msgspec
 
 from gputopo.copies.network import Tools
 from gputopo.launch.hosts.hostlists import HostAddress
-from gputopo.launch.user_program.steps import StepsReported
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import MemoryPeak, Noticed, RankFailed, RunFinished, Sample, Silent
@@ -35,10 +34,10 @@ class HostTimeouts:
 
 PATIENCE = HostTimeouts()
 
-HostEvent = Sample | Noticed | Silent | MemoryPeak | RankFailed | RunFinished | StepsReported
+HostEvent = Sample | Noticed | Silent | MemoryPeak | RankFailed | RunFinished
 """What a host reports of itself; the events of training are those of rank 0's worker.
 
-RunFinished: a program of the user that each host has has ended there. StepsReported: what that reports.
+RunFinished: a program of the user that each host has has ended there.
 """
 
 
@@ -50,9 +49,8 @@ class HostStart(_Message, frozen=True, tag="gputopo.start/1"):
     """The host takes part."""
 
     spec: msgspec.Raw  # JSON of the run's spec
+    place: int  # its rank among the hosts that train, as in the spec's devices
     environment: dict[str, str] = {}  # variables to set for its server
-    place: int | None = None  # its rank among the hosts that train, as in the spec's devices; None: its own
-    number: int = 0  # 0 for the first; a host that gets another one ends its server and starts one by that
 
 
 class RunEnd(_Message, frozen=True, tag="gputopo.end/1"):
@@ -106,5 +104,4 @@ class Report(_Message, frozen=True, tag="gputopo.report/1"):
     """Sent every `every_s` seconds: the host is there, and what has happened since."""
 
     sent_s: float  # by its clock
-    serves: int = 0  # number of the Start by which its server runs
     events: tuple[HostEvent, ...] = ()

@@ -1,21 +1,13 @@
-"""A run as other programs start it: Slurm and docker on one host; Slurm, mpirun, Kubernetes on several. Pure.
+"""A run as other programs start it: Slurm and docker on one host; Slurm and mpirun on several. Pure.
 
 Slurm gives a job GPUs by number, not by name: its scripts ask for whole nodes and name the GPUs themselves.
-In a container only the planned GPUs exist, numbered anew from 0 in PCI order. The manifests of Kubernetes are
-JSON, which is YAML, behind comments.
-
-JobSet: https://jobset.sigs.k8s.io, API jobset.x-k8s.io/v1alpha2. Its controller makes the headless service
-by which pods find one another, `<jobset>-<job>-0-<index>.<subdomain>`; Kubernetes gives each pod of an
-indexed job JOB_COMPLETION_INDEX. TrainJob: API trainer.kubeflow.org/v1alpha1; the runtime torch-distributed
-gives each pod PET_NNODES, PET_NODE_RANK and PET_MASTER_ADDR, whatever the program is.
+In a container only the planned GPUs exist, numbered anew from 0 in PCI order.
 """
 
-import json
 import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -31,12 +23,10 @@ from gputopo.values.run.plan import SPREAD, Candidate
 # the 64 MiB of a container, and its transfers locked memory.
 _FOR_NCCL = ("--shm-size=1g", "--ulimit", "memlock=-1", "--ulimit", "stack=67108864")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
-_MAX_NAME = 40  # a pod's name has the job, indices and a suffix besides, and 63 characters at most
 # A host that ends, or fails, must not end the others: rank 0 does, after it has reported why. The CPUs of a
 # rank are gputopo's choice, not one core (Slurm's and Open MPI's default for one task).
 SRUN = ("srun", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0", "--no-kill", "--cpu-bind=none")
 MPIRUN = ("mpirun", "--bind-to", "none")
-_JOB = "workers"
 _START_MINUTES = 15  # beside the steps: imports, building the graph, a checkpoint at the end
 # Options of sbatch of which a script may have one.
 _ONE_OF = (
@@ -50,8 +40,6 @@ _MAKE_SECRET = (f"{SECRET}=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')", f"e
 # at least 64 CPUs and 512 GiB (DGX-1: 80 and 512, in NVIDIA's user guide), and a job that asks for neither
 # gets one CPU and the default memory of its partition.
 _CPUS_A_GPU, _MIB_A_GPU = 8, 60 * 1024
-# Pods start when their node has pulled the image, each at its own time. As torchrun's rendezvous waits.
-_JOIN = ("--join-timeout", "600")
 
 
 class ExportedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +49,6 @@ class ExportedRun(msgspec.Struct, frozen=True, kw_only=True):
     folder: str  # where it starts
     choice: Candidate  # with the GPUs of a host, and the speed of all
     machine: Machine  # of a host
-    folders: tuple[str, ...] = ()  # others that it reads or writes
     program: tuple[str, ...] = ()  # of the user, empty for the core
     options: tuple[str, ...] = ()  # of sbatch, as given, before those of the plan
     named: bool = True  # the user named GPUs, to take or to exclude
@@ -84,6 +71,7 @@ class HostExport(ExportedRun, frozen=True, kw_only=True):
     place: HostPlace
     environment: Mapping[str, str]  # of the plan
     mode: bool = True  # the placement of the plan is named; False: `words` have it
+    folders: tuple[str, ...] = ()  # others that it reads or writes
     home: str | None = None  # GPUTOPO_HOME of its record
     host_name: str | None = None  # of the planned machine, None for a capture
 
@@ -217,7 +205,6 @@ class HostsExport(ExportedRun, frozen=True, kw_only=True):
 
     size: int
     hosts: tuple[HostAddress, ...] = ()  # empty where they are not known
-    may_lose: bool = False  # it goes on without hosts that are lost
 
     def in_job(self, *, whole: bool) -> tuple[list[str], list[str], list[str]]:
         """As of `HostExport`. Raises UsageError for hosts that are not nodes' names."""
@@ -227,19 +214,15 @@ class HostsExport(ExportedRun, frozen=True, kw_only=True):
                 f"--format sbatch names nodes, and {strange} is an address",
                 "name the hosts as `sinfo -N` does",
             )
-        nodes = [f"nodes={self.size}", *(["no-kill"] if self.may_lose else [])]
+        nodes = [f"nodes={self.size}"]
         nodes += [f"nodelist={host_ranges(list(map(str, self.hosts)))}"] if self.hosts else []
-        command = self.on_named_gpus() if whole else self.on_all_gpus()
+        number = ("--num-gpus", str(self.size * len(self.choice.gpus)), "--require-gpu")
+        command = self.on_named_gpus() if whole else self.command(number)
         return nodes, [*_MAKE_SECRET], [*SRUN, *command]
 
     def on_named_gpus(self, *more: str) -> list[str]:
         """Return the command for a host that has all its GPUs; `more`: options of hosts."""
         return self.command((*more, "--gpus", ",".join(map(str, self.choice.gpus)), "--require-gpu"))
-
-    def on_all_gpus(self, *more: str) -> list[str]:
-        """Return the command for a host that sees its share of the GPUs alone."""
-        number = self.size * len(self.choice.gpus)
-        return self.command((*more, "--num-gpus", str(number), "--require-gpu"))
 
 
 def hostfile(start: HostsExport) -> str:
@@ -261,111 +244,3 @@ def hostfile(start: HostsExport) -> str:
         )
     text = [f"# {line}", *(f"{host.name} slots=1" for host in start.hosts)]
     return "".join(f"{one}\n" for one in text)
-
-
-def jobset(start: HostsExport) -> str:
-    """Return the manifest of a JobSet. Raises UsageError for words that are not UTF-8."""
-    name = _name(start)
-    container = {
-        "name": "gputopo",
-        "image": "IMAGE",
-        "command": _words(start.on_all_gpus("--num-hosts", str(start.size), *_patience(start))),
-        "env": [
-            {"name": "JOBSET_NAME", "value": name},
-            {"name": "MASTER_ADDR", "value": f"{name}-{_JOB}-0-0.{name}"},
-            _secret(start),
-        ],
-        "resources": _resources(start),
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
-    }
-    pod = {
-        "restartPolicy": "Never",
-        "containers": [container],
-        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],  # for NCCL
-    }
-    job = {
-        "completionMode": "Indexed",
-        "completions": start.size,
-        "parallelism": start.size,
-        "backoffLimit": 0,
-        "template": {"spec": pod},
-    }
-    return _manifest(
-        start,
-        {
-            "apiVersion": "jobset.x-k8s.io/v1alpha2",
-            "kind": "JobSet",
-            "metadata": {"name": name},
-            "spec": {
-                "network": {"enableDNSHostnames": True, "subdomain": name},
-                "failurePolicy": {"maxRestarts": 0},
-                "replicatedJobs": [{"name": _JOB, "replicas": 1, "template": {"spec": job}}],
-            },
-        },
-    )
-
-
-def trainjob(start: HostsExport) -> str:
-    """Return the manifest of a TrainJob. Raises UsageError for words that are not UTF-8."""
-    runtime = {"apiGroup": "trainer.kubeflow.org", "kind": "ClusterTrainingRuntime"}
-    trainer = {
-        "image": "IMAGE",
-        "command": _words(start.on_all_gpus(*_patience(start))),
-        "numNodes": start.size,
-        "resourcesPerNode": _resources(start),
-        "env": [_secret(start)],
-    }
-    return _manifest(
-        start,
-        {
-            "apiVersion": "trainer.kubeflow.org/v1alpha1",
-            "kind": "TrainJob",
-            "metadata": {"name": _name(start)},
-            "spec": {"runtimeRef": {**runtime, "name": "torch-distributed"}, "trainer": trainer},
-        },
-    )
-
-
-def _resources(start: HostsExport) -> dict[str, Any]:
-    return {"limits": {"nvidia.com/gpu": len(start.choice.gpus)}}
-
-
-def _manifest(start: HostsExport, value: dict[str, Any]) -> str:
-    """Return a document behind comments on what a user does with it. Raises UsageError for no UTF-8."""
-    what = "gputopo and the program" if start.program else "gputopo and TensorFlow with CUDA"
-    used = ", ".join(ascii(folder) for folder in start.folders)
-    notes = f"# IMAGE: fill in an image that has {what}\n"
-    notes += f"# Once: openssl rand -hex 32 | kubectl create secret generic {_name(start)} "
-    notes += "--from-file=secret=/dev/stdin\n"
-    notes += f"# Mount what the run reads and writes: {used}\n" if used else ""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UsageError("the command is not UTF-8, as YAML must be", "write it into a script") from error
-    # To some readers of YAML these are line breaks, or no printable characters (1.2.2, c-printable).
-    return (
-        notes
-        + re.sub("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]", lambda one: f"\\u{ord(one[0]):04x}", text)
-        + "\n"
-    )
-
-
-def _name(start: HostsExport) -> str:
-    """Return a name by RFC 1035's rules for labels."""
-    return re.sub(r"[^a-z0-9]+", "-", start.job_name.lower())[:_MAX_NAME].strip("-")
-
-
-def _secret(start: HostsExport) -> dict[str, Any]:
-    """Return the variable by which the pods know one another, of a Secret of the cluster."""
-    return {"name": SECRET, "valueFrom": {"secretKeyRef": {"name": _name(start), "key": "secret"}}}
-
-
-def _patience(start: HostsExport) -> tuple[str, ...]:
-    """Return how long the pods wait for one another, unless that was asked for."""
-    return () if _JOIN[0] in start.words else _JOIN
-
-
-def _words(command: list[str]) -> list[str]:
-    """Return words in which Kubernetes expands no variable: `$$` is a dollar sign there."""
-    return [word.replace("$", "$$") for word in command]

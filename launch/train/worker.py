@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from gputopo.launch.failure import MORE_SPACE, UNREACHABLE, asked_to_end, launcher_stopped
-from gputopo.launch.spec.names import as_ranks
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train import parent
 from gputopo.launch.train.lifecycle.folders import DiskError
@@ -94,7 +93,7 @@ def _end_by_sigterm() -> None:
 
 def _end_without_launcher(host: str, events_fd: int, emit: Callable[[Event], None]) -> None:
     """End this process of rank 0 once its launcher is stopped for so long that the other hosts have ended."""
-    stopped_s = parent.await_stopped_parent(lambda: bool(time.sleep(parent.LOOK_S)))
+    stopped_s = parent.await_stopped_parent(lambda: threading.Event().wait(parent.LOOK_S))
     if select.select([], [events_fd], [], 0)[1]:  # a launcher that is stopped empties no pipe
         emit(launcher_stopped(host, stopped_s, time_s=time.time()))
     os._exit(ExitCode.HARDWARE)
@@ -138,7 +137,6 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], came: Sequence[int]) -> 
         if spec.rank is not None:
             from gputopo.launch.compare import multi_worker
 
-            spec = multi_worker.of_tasks(spec)
             options["strategy"] = multi_worker.started(spec)
             _end_by_sigterm()  # of rank 0: that of the others is blocked
         with joined_fastest(spec, emit) as (spec, says):
@@ -160,7 +158,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], came: Sequence[int]) -> 
         )
     except tf.errors.OpError as error:
         traceback.print_exc()  # into worker.log
-        text = str(error) if spec.rank is None else as_ranks(str(error), spec.ranks)
+        text = str(error)
         gone = unreachable_rank(text, type(error).__name__) if spec.servers else None
         if gone is not None:
             return _host_gone(spec, gone)

@@ -69,7 +69,8 @@ def _lead(host: HostOfRun, program: tuple[str, ...], request: "Request") -> int:
         begun(os.environ)
         if not target.servers:
             return run_own(program, target, options)
-        spec = program_spec(target, program, [_where(program[0], target)])
+        own = replace(target, others=(), servers=())
+        spec = program_spec(own, program, [_where(program[0], target)])
         to_stderr(f"gputopo: {spec.says[0]}.\n")
         found = _variables(target, 0, master) | _nccl(address_of_leader([joined[1]]), target.machine, spec)
         return run_recorded(
@@ -106,7 +107,6 @@ def _reply(target: "Target", place: int | None, program: tuple[str, ...], master
     part = ProgramPart(
         spec=program_spec(own, program),
         plan=msgspec.structs.replace(own.plan, candidates=(own.plan.choice,)),
-        host=target.servers[place].host,
         cluster=_variables(target, place, master),
     )
     return reply_of(target, place, schema.encode(part))
@@ -148,14 +148,8 @@ def _follow(host: HostOfRun, program: tuple[str, ...]) -> int:
     if spec.gpus and not options.no_affinity:
         place = host_place(machine, tuple(spec.gpus), usable_cpus())
     environment = env.program_env(os.environ, env.allowed(reply.environment) if spec.gpus else None, place)
-    # What rank 0 has of all hosts is written and told there.
-    own = msgspec.structs.replace(
-        options,
-        output=None if options.output is None else str(Path(options.output) / f"rank-{rank}"),
-        prometheus=None,
-        on_anomaly=None,
-        fail_on=None,
-    )
+    output = None if options.output is None else str(Path(options.output) / f"rank-{rank}")
+    own = msgspec.structs.replace(options, output=output)
     with contextlib.ExitStack() as held:
         try:
             claim([gpu for gpu in machine.gpus if gpu.index in spec.gpus], held)
@@ -170,8 +164,8 @@ def _follow(host: HostOfRun, program: tuple[str, ...]) -> int:
             other_gpus(machine, spec),
             folder,
             own,
-            partial(Following, client, part.host, program[0]),
+            partial(Following, client, program[0]),
         )
     if not code:
-        note(f"the run is over, exit code {code}: its result is on rank 0")
+        note(f"the run is over on all hosts, exit code {code}")
     return code

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from gputopo.launch.hosts.messages import HostStart, Joining, Reply, RunEnd
     from gputopo.launch.hosts.rendezvous_client import RendezvousClient
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
-    from gputopo.launch.jobs.restarting import Regrouping
     from gputopo.launch.spec.job_spec import Server
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
@@ -161,23 +160,9 @@ def _lead(host: HostOfRun, job: AskedJob, request: "Request") -> int:
                 rendezvous.answer(dict.fromkeys(joined, RunEnd(exit_code=0, cause="this is a dry run")))
                 rendezvous.end(RunEnd(exit_code=ExitCode.OK))
                 return training.show_only(target, spec, options)
-            group = _group(rendezvous, spec, host.hosts, options)
             rendezvous.answer({rank: _reply(one, target, spec) for rank, one in joined.items()})
             begun(os.environ)
-            return training.train(target, spec, options, rendezvous=rendezvous, group=group)
-
-
-def _group(
-    rendezvous: "RendezvousServer", spec: "RunSpec", hosts: HostOptions, options: OutputOptions
-) -> "Regrouping | None":
-    """Return what starts the hosts again, or those left; None without restarts. Raises UsageError."""
-    if options.min_hosts is None and not options.restart:
-        return None
-    from gputopo.launch.jobs.restarting import Regrouping, require_losable
-
-    if options.min_hosts is not None:
-        require_losable(spec, options.min_hosts, options.restart)
-    return Regrouping(rendezvous, options.min_hosts, hosts.join_timeout)
+            return training.train(target, spec, options, rendezvous=rendezvous)
 
 
 def _reply(host: "Joining", target: "Target", spec: "RunSpec") -> "Reply":
