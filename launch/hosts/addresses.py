@@ -2,6 +2,7 @@
 
 import errno
 import ipaddress
+import os
 import platform
 import socket
 from collections.abc import Iterable
@@ -125,6 +126,26 @@ def _own_addresses() -> list[str]:
 
     families = (socket.AF_INET, socket.AF_INET6)
     return [one.address for card in psutil.net_if_addrs().values() for one in card if one.family in families]
+
+
+def open_ports(of_this_host: str, others: Iterable[tuple[str, str]]) -> str:
+    """Return a warning of the ports of TensorFlow's servers that are open to everyone.
+
+    This process listens on those `of_this_host`; `others`: names of other hosts with their addresses.
+    """
+    import psutil
+
+    own = (one for one in psutil.net_connections("tcp") if one.pid == os.getpid())
+    ports = sorted({one.laddr.port for one in own if one.status == psutil.CONN_LISTEN})
+    here = [one for one in _own_addresses() if not ipaddress.ip_address(one.partition("%")[0]).is_loopback]
+    where = [f"{of_this_host} ({', '.join(map(str, ports))})"]
+    where += [f"{host} ({address.rpartition(':')[2]})" for host, address in others]
+    reached = f" (here {listed(here, 'and')})" if here else ""
+    return (
+        f"TensorFlow listens on ports of {listed(where, 'and')}, on all interfaces{reached}, and does not "
+        "authenticate clients: "
+        "anyone who can connect to them can run code as you. To close them: gputopo explain security"
+    )
 
 
 def own_address(name: str, port: int) -> str:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gputopo.launch.failure import MORE_SPACE, UNREACHABLE, asked_to_end, launcher_stopped
+from gputopo.launch.hosts.addresses import open_ports
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train import parent
 from gputopo.launch.train.lifecycle.folders import DiskError
@@ -34,6 +35,7 @@ from gputopo.values.run.events import (
     SERVING,
     Event,
     MemoryPeak,
+    Noticed,
     PhaseBegun,
     PlacementChecked,
     RankFailed,
@@ -140,6 +142,10 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], came: Sequence[int]) -> 
             options["strategy"] = multi_worker.started(spec)
             _end_by_sigterm()  # of rank 0: that of the others is blocked
         with joined_fastest(spec, emit) as (spec, says):
+            if spec.servers and not spec.rank:
+                first, *others = spec.servers
+                says_open = open_ports(first.host, ((one.host, one.address) for one in others))
+                emit(Noticed(time_s=time.time(), says=says_open))
             versions = worker_versions(gpus=spec.backend == "gpu") | devices.settings(spec)
             _task_of(spec)(
                 models.build(spec.model, spec),

@@ -17,7 +17,7 @@ import pytest
 from gputopo.launch.spec.names import device_name
 from gputopo.values import schema
 from gputopo.values.run.drill import read_drills
-from gputopo.values.run.events import Event, ModelBuilt, RankFailed, Step, decode_line, read_events
+from gputopo.values.run.events import Event, ModelBuilt, Noticed, RankFailed, Step, decode_line, read_events
 from tests.launch.forks import run_program
 from tests.launch.train.hosts import serving, spec_of
 from tests.launch.train.worker_process import run_worker, watched
@@ -60,6 +60,28 @@ def test_a_server_that_is_killed_in_a_collective_ends_the_training_with_its_host
     assert isinstance(failed, RankFailed)
     assert (code, failed.exit_code, failed.kind) == (3, 3, "unreachable")
     assert f"n1 (rank 1) at {endless.servers[1].address}" in failed.cause
+
+
+def listening(pid: int) -> set[int]:
+    found = (one for one in psutil.net_connections("tcp") if one.pid == pid)
+    return {one.laddr.port for one in found if one.status == psutil.CONN_LISTEN}
+
+
+def test_the_ports_that_are_open_to_everyone_are_noticed_once(tmp_path: Path) -> None:
+    spec = spec_of(2, 1, model=MODEL, num_batches=3)
+    ports: set[int] = set()
+    with serving(tmp_path, spec) as servers:
+
+        def look(worker: int, event: Event) -> None:
+            if isinstance(event, Step):
+                ports.update(*map(listening, (worker, *servers.values())))
+
+        code, events = watched(tmp_path, spec, look)
+    assert code == 0
+    (notice,) = (one.says for one in events if isinstance(one, Noticed) and "listens" in one.says)
+    assert {int(port) for port in re.findall(r"\b\d{4,5}\b", notice)} == ports
+    assert "anyone who can connect to them can run code as you" in notice
+    assert "gputopo explain security" in notice
 
 
 _LAUNCHER = """
