@@ -44,7 +44,7 @@ SlurmdLogFile={folder}/%n.log
 {nodes}
 PartitionName=all Nodes=n[1-3] Default=YES MaxTime=INFINITE State=UP
 """
-_GRES = "Name=gpu Count=8 Flags=CountOnly\n"  # batch scripts are checked against them, and none is used
+_GPUS = 8  # files of no device: batch scripts are checked against them, and none is used
 _CGROUP = "CgroupPlugin=cgroup/v1\n"  # none is used; what is mounted is not looked for
 _SSHD = """\
 HostKey /etc/ssh/host_key
@@ -241,6 +241,8 @@ def _configure(folder: Path) -> None:
     known = "".join(f"{name},{address} {host_key}" for name, address in _ADDRESSES.items())
     hosts = "".join(f"{address} {name}\n" for name, address in _ADDRESSES.items())
     nodes = "\n".join(f"NodeName={node} NodeAddr={_ADDRESSES[node]} {_NODE}" for node in NODES)
+    for number in range(_GPUS):
+        (folder / f"gpu{number}").touch()
     for host in _ADDRESSES:
         etc = _ETC / _namespace(host)
         (etc / "ssh").mkdir(parents=True)
@@ -249,7 +251,7 @@ def _configure(folder: Path) -> None:
         (etc / "hostname").write_text(f"{host}\n")
         (etc / "slurm" / "slurm.conf").write_text(_SLURM.format(folder=folder, nodes=nodes))
         (etc / "slurm" / "cgroup.conf").write_text(_CGROUP)
-        (etc / "slurm" / "gres.conf").write_text(_GRES)
+        (etc / "slurm" / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-{_GPUS - 1}]\n")
         (etc / "ssh" / "sshd_config").write_text(_SSHD)
         (etc / "ssh" / "ssh_config").write_text(_SSH)
         (etc / "ssh" / "known_hosts").write_text(known)
