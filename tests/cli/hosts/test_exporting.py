@@ -1,6 +1,7 @@
 """Runs on several hosts as other starters start them: what these give a process is understood as meant."""
 
 import json
+import re
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from gputopo import pages
+from gputopo.cli.run.command import run
 from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
 from gputopo.launch.hosts.hostlists import read_hostfile, read_hosts
 from gputopo.values import schema
+from gputopo.values.option import parameters_of
 from tests.cli.conftest import Call
 from tests.launch.hosts.environs import open_mpi_5, slurm_step
 from tests.launch.hosts.test_planning import by_rails
@@ -128,6 +132,18 @@ def test_a_hostfile_has_a_slot_a_host_and_the_command_for_it(call: Call) -> None
         assert found is not None
         assert found.leader.port == 4000
     assert command[command.index("--") + 1 :] == PROGRAM
+
+
+def test_the_pods_of_the_example_for_kubernetes_find_one_another_and_give_options_of_run() -> None:
+    example = (pages.read("hosts")).partition("```yaml\n")[2].partition("```")[0]
+    command = re.findall(r"[^\s\[\],\"]+", example.partition("command: [")[2].partition("]")[0])
+    flags = {one.option.flag for one in parameters_of(run)}
+    assert {word for word in command if word.startswith("--")} <= flags
+    (leader,) = re.findall(r"MASTER_ADDR, value: ([\w.-]+)", example)
+    (count,) = re.findall(r"completions: (\d+)", example)
+    environ = {"JOB_COMPLETION_INDEX": "2", "HOSTNAME": "gputopo-2", "MASTER_ADDR": leader}
+    found = find(hosts_in(command), environ)
+    assert named(found) == (2, int(count), [leader, *[None] * (int(count) - 1)])
 
 
 @pytest.mark.parametrize("shape", FORMATS)
