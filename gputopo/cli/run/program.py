@@ -61,7 +61,7 @@ def run_own(program: tuple[str, ...], target: "Target", options: OutputOptions) 
         changes = env.changes(os.environ, environment)
         show_dry_run(target, None, changes, program, options.shape)
         return ExitCode.OK
-    where = _where(program[0], target)
+    where = runs_on(program[0], target)
     spec = program_spec(target, program, [where])
     folder = make_folder(spec, target.plan, target.machine, options)
     to_stderr(f"gputopo: {where}.\n")
@@ -77,7 +77,8 @@ def other_gpus(machine: "Machine | None", spec: ProgramSpec) -> list[int]:
     return [gpu.index for gpu in machine.gpus if gpu.index not in spec.gpus]
 
 
-def _where(name: str, target: "Target") -> str:
+def runs_on(name: str, target: "Target") -> str:
+    """Return on which GPUs of a host a program runs, or why on none."""
     if target.backend != "gpu" and target.rehearsal_of is None:
         return f"{target.why_cpu}: {name} runs without a GPU"
     return f"{name} runs on GPU {', '.join(map(str, target.plan.choice.gpus))}"
