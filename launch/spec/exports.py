@@ -7,7 +7,7 @@ In a container only the planned GPUs exist, numbered anew from 0 in PCI order.
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
@@ -43,7 +43,7 @@ _CPUS_A_GPU, _MIB_A_GPU = 8, 60 * 1024
 
 
 class ExportedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that another program starts, on one host or on several that are alike."""
+    """A run that another program starts, on one host or on `size` that are alike."""
 
     words: tuple[str, ...]  # options of `gputopo run`, with --model, but for those of plan and hosts
     folder: str  # where it starts
@@ -53,44 +53,29 @@ class ExportedRun(msgspec.Struct, frozen=True, kw_only=True):
     options: tuple[str, ...] = ()  # of sbatch, as given, before those of the plan
     named: bool = True  # the user named GPUs, to take or to exclude
     steps: int | None = None  # with those of the warm-up, where they are known
-
-    @property
-    def job_name(self) -> str:
-        """What the job is called: by its program, without a path."""
-        return f"gputopo-{self.program[0].rpartition('/')[2] if self.program else 'run'}"
-
-    def command(self, where: Sequence[str]) -> list[str]:
-        """Return the command; `where`: options of hosts and GPUs."""
-        own = ["gputopo", "run", *self.words, *where]
-        return [*own, "--", *self.program] if self.program else own
-
-
-class HostExport(ExportedRun, frozen=True, kw_only=True):
-    """A run on one host."""
-
-    place: HostPlace
-    environment: Mapping[str, str]  # of the plan
     mode: bool = True  # the placement of the plan is named; False: `words` have it
+    size: int = 1
+    hosts: tuple[HostAddress, ...] = ()  # empty where they are not known
+    place: HostPlace = HostPlace()  # of one host, as the following
+    environment: Mapping[str, str] = {}  # of the plan
     folders: tuple[str, ...] = ()  # others that it reads or writes
     home: str | None = None  # GPUTOPO_HOME of its record
-    host_name: str | None = None  # of the planned machine, None for a capture
 
-    def in_job(self, *, whole: bool) -> tuple[list[str], list[str], list[str]]:
-        """Return the options of sbatch for the nodes, the lines before the command, and that.
+    def command(self, *where: str, choice: Candidate | None = None, named: bool = True) -> list[str]:
+        """Return the command for a host; `where`: options of hosts; `choice`: in the place of its own.
 
-        `whole`: with all GPUs of the node, of which the command names its own.
+        `named`: by the GPUs of the choice, which a host has with others; else by the number of all.
         """
-        name = self.host_name
-        nodes = ["nodes=1", *([f"nodelist={name}"] if name and not _UNSAFE.search(name) else [])]
-        if not whole:
-            words = plan_words(renumbered(self.choice), mode=self.mode and not self.program, named=False)
-            return nodes, [], self.command(words)
-        exports = [f"export {name}={shlex.quote(value)}" for name, value in self.environment.items()]
-        return nodes, exports, self.on_named_gpus(self.choice)
-
-    def on_named_gpus(self, choice: Candidate) -> list[str]:
-        """Return the command with the GPUs of a choice, and the placement where that is the plan's."""
-        return self.command(plan_words(choice, mode=self.mode and not self.program))
+        choice = self.choice if choice is None else choice
+        number = str(self.size * len(choice.gpus))
+        words = [*where, *(["--gpus", ",".join(map(str, choice.gpus))] if named else ["--num-gpus", number])]
+        words.append("--require-gpu")
+        if self.mode and self.size == 1 and not self.program:
+            words += ["--variable-update", choice.variable_update]
+            words += [] if choice.ps_device is None else ["--ps", choice.ps_device]
+            words += [] if choice.all_reduce is None else ["--all-reduce", choice.all_reduce]
+        own = ["gputopo", "run", *self.words, *words]
+        return [*own, "--", *self.program] if self.program else own
 
 
 def renumbered(choice: Candidate) -> Candidate:
@@ -103,25 +88,22 @@ def renumbered(choice: Candidate) -> Candidate:
     return msgspec.structs.replace(choice, gpus=gpus, ps_device=holder)
 
 
-def plan_words(choice: Candidate, *, mode: bool, named: bool = True) -> list[str]:
-    """Return the options that plan just this choice; without `mode` its GPUs alone, or their number."""
-    gpus = ["--gpus", ",".join(map(str, choice.gpus))] if named else ["--num-gpus", str(len(choice.gpus))]
-    words = [*gpus, "--require-gpu"]
-    if not mode:
-        return words
-    words += ["--variable-update", choice.variable_update]
-    if choice.ps_device is not None:
-        words += ["--ps", choice.ps_device]
-    if choice.all_reduce is not None:
-        words += ["--all-reduce", choice.all_reduce]
-    return words
-
-
-def sbatch(start: "HostExport | HostsExport") -> str:
+def sbatch(start: ExportedRun) -> str:
     """Return a batch script: for whole nodes where GPUs are named or all are taken. Raises UsageError."""
     machine, has, takes = start.machine, len(start.machine.gpus), len(start.choice.gpus)
     whole = start.named or takes == has
-    nodes, exports, command = start.in_job(whole=whole)
+    strange = next((host for host in start.hosts if host.port is not None or host.is_ip), None)
+    if strange is not None:
+        raise UsageError(
+            f"--format sbatch names nodes, and {strange} is an address",
+            "name the hosts as `sinfo -N` does",
+        )
+    names = [name for host in start.hosts if not _UNSAFE.search(name := str(host))]
+    nodes = [f"nodes={start.size}", *([f"nodelist={host_ranges(names)}"] if names else [])]
+    command = start.command(choice=start.choice if whole else renumbered(start.choice), named=whole)
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in start.environment.items() if whole]
+    if start.size > 1:
+        exports, command = [*_MAKE_SECRET], [*SRUN, *command]
     totals = {"cpus-per-gpu": machine.host.logical_cpus, "mem-per-gpu": machine.host.memory_mib}
     defaults = (_CPUS_A_GPU, _MIB_A_GPU)
     shares = [
@@ -129,8 +111,9 @@ def sbatch(start: "HostExport | HostsExport") -> str:
         for (name, total), default in zip(totals.items(), defaults, strict=True)
     ]
     limit = _time_limit(start)
+    name = start.program[0].rpartition("/")[2] if start.program else "run"
     options = [
-        f"job-name={_UNSAFE.sub('-', start.job_name)}",
+        f"job-name={_UNSAFE.sub('-', f'gputopo-{name}')}",
         *nodes,
         *("ntasks-per-node=1", f"gres=gpu:{has if whole else takes}"),
         *(["exclusive", "mem=0"] if whole else shares),
@@ -170,7 +153,7 @@ def _time_limit(start: ExportedRun) -> str | None:
     return f"{minutes // 60}:{minutes % 60:02}:00"
 
 
-def docker(start: HostExport) -> str:
+def docker(start: ExportedRun) -> str:
     """Return a command line for a shell. Raises UsageError for a folder that docker refuses."""
     choice = renumbered(start.choice)
     uuids = {gpu.index: gpu.uuid for gpu in start.machine.gpus}
@@ -196,36 +179,11 @@ def docker(start: HostExport) -> str:
     words += ["--workdir", start.folder]
     what = "the program" if start.program else "gputopo"
     image = f'"${{IMAGE:?set IMAGE to an image that has {what} in it}}"'
-    command = start.program or start.on_named_gpus(choice)
+    command = start.program or start.command(choice=choice)
     return f"{shlex.join(words)} {image} {shlex.join(command)}\n"
 
 
-class HostsExport(ExportedRun, frozen=True, kw_only=True):
-    """A run on `size` hosts."""
-
-    size: int
-    hosts: tuple[HostAddress, ...] = ()  # empty where they are not known
-
-    def in_job(self, *, whole: bool) -> tuple[list[str], list[str], list[str]]:
-        """As of `HostExport`. Raises UsageError for hosts that are not nodes' names."""
-        strange = next((host for host in self.hosts if host.port is not None or host.is_ip), None)
-        if strange is not None:
-            raise UsageError(
-                f"--format sbatch names nodes, and {strange} is an address",
-                "name the hosts as `sinfo -N` does",
-            )
-        nodes = [f"nodes={self.size}"]
-        nodes += [f"nodelist={host_ranges(list(map(str, self.hosts)))}"] if self.hosts else []
-        number = ("--num-gpus", str(self.size * len(self.choice.gpus)), "--require-gpu")
-        command = self.on_named_gpus() if whole else self.command(number)
-        return nodes, [*_MAKE_SECRET], [*SRUN, *command]
-
-    def on_named_gpus(self, *more: str) -> list[str]:
-        """Return the command for a host that has all its GPUs; `more`: options of hosts."""
-        return self.command((*more, "--gpus", ",".join(map(str, self.choice.gpus)), "--require-gpu"))
-
-
-def hostfile(start: HostsExport) -> str:
+def hostfile(start: ExportedRun) -> str:
     """Return a hostfile of Open MPI, with the command line in a comment.
 
     Raises UsageError without names, and for words that a comment cannot have.
@@ -236,7 +194,7 @@ def hostfile(start: HostsExport) -> str:
     listed = (host_ranges if ports else ",".join)(str(host) for host in start.hosts)
     one_each = ("--map-by", "ppr:1:node")
     command = [*MPIRUN, "--hostfile", "HOSTFILE", "-n", str(start.size), *one_each]
-    line = shlex.join([*command, *start.on_named_gpus("--hosts", listed)])
+    line = shlex.join([*command, *start.command("--hosts", listed)])
     if not line.isprintable():
         raise UsageError(
             "the command has a line break, or another character that a comment cannot have",

@@ -48,7 +48,7 @@ def show_hosts_start(
 
     Raises UsageError, NoPlanError.
     """
-    from gputopo.launch.spec.exports import HostsExport, hostfile, sbatch
+    from gputopo.launch.spec.exports import ExportedRun, hostfile, sbatch
 
     claim = claim_of(options)
     if claim is None or (claim.size or 0) < 2:
@@ -56,7 +56,7 @@ def show_hosts_start(
     assert claim.size is not None
     target = _joint(claim, request, machine, shape)
     target, spec = (target, None) if spec_of is None else spec_of(target)
-    start = HostsExport(
+    start = ExportedRun(
         size=claim.size,
         choice=target.plan.choice,
         machine=machine,
@@ -135,7 +135,8 @@ def show_start(
     sbatch_options: tuple[str, ...] = (),
 ) -> int:
     """Print it. `words`: options of the run beside those of its plan. Raises UsageError without GPUs."""
-    from gputopo.launch.spec.exports import HostExport, docker, sbatch
+    from gputopo.launch.hosts.hostlists import HostAddress
+    from gputopo.launch.spec.exports import ExportedRun, docker, sbatch
     from gputopo.launch.supervise.run_folder import runs_home
 
     place = target.host_place
@@ -150,7 +151,7 @@ def show_start(
             f"--format {shape} starts a run on GPUs, and none is planned: {target.why_cpu}",
             "give the machine of the node: --from FILE (gputopo inspect --record FILE there)",
         )
-    start = HostExport(
+    start = ExportedRun(
         choice=target.plan.choice,
         machine=target.machine,
         place=place,
@@ -162,7 +163,7 @@ def show_start(
         program=program,
         folders=(*folders_of(spec), *(() if output is None else (output,))),
         home=str(runs_home(os.environ).parent.absolute()),
-        host_name=None if target.rehearsal_of is not None else platform.node().partition(".")[0],
+        hosts=() if target.rehearsal_of is not None else (HostAddress(platform.node().partition(".")[0]),),
         steps=_steps(spec),
         options=sbatch_options,
     )
