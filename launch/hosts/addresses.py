@@ -137,7 +137,8 @@ def open_ports(of_this_host: str, others: Iterable[tuple[str, str]]) -> str:
 
     own = (one for one in psutil.net_connections("tcp") if one.pid == os.getpid())
     ports = sorted({one.laddr.port for one in own if one.status == psutil.CONN_LISTEN})
-    here = [one for one in _own_addresses() if not ipaddress.ip_address(one.partition("%")[0]).is_loopback]
+    parsed = (ipaddress.ip_address(one.partition("%")[0]) for one in _own_addresses())
+    here = [str(one) for one in parsed if not (one.is_loopback or one.is_link_local)]
     where = [f"{of_this_host} ({', '.join(map(str, ports))})"]
     where += [f"{host} ({address.rpartition(':')[2]})" for host, address in others]
     reached = f" (here {listed(here, 'and')})" if here else ""

@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gputopo.cli.hosts.joining import address_of_leader
-from gputopo.cli.hosts.training import HostOfRun, claim, failed_here, place_of, reply_of
+from gputopo.cli.hosts.training import HostOfRun, claim, failed_here, near_to, replies
 from gputopo.cli.printing import to_stderr
 from gputopo.cli.run.program import make_folder, other_gpus, run_own, run_recorded, runs_on
 from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.remote_agent import begun
 from gputopo.launch.spec import env
-from gputopo.launch.spec.env import HostPlace, host_place
 from gputopo.launch.spec.job_spec import ProgramPart
 from gputopo.launch.spec.names import host_names
 from gputopo.launch.spec.prepare import program_spec, words_of
 from gputopo.launch.supervise import signals
-from gputopo.launch.supervise.cgroup import usable_cpus
 from gputopo.launch.user_program.hosts import (
     Following,
     Leading,
@@ -61,21 +59,14 @@ def _lead(host: HostOfRun, program: tuple[str, ...], request: "Request") -> int:
         with signals.blocked(signal.valid_signals()):  # in its threads: the main one passes them on
             held.enter_context(rendezvous)
         joined = rendezvous.wait(host.hosts.join_timeout)
-        target = host.target(request, joined, held)
-        servers = target.servers
-        require_all(os.environ, host.allocation.size, len(servers) or 1)
-        places = {rank: place_of(servers, one.address, one.port) for rank, one in joined.items()}
+        planned = host.plan(request, joined, held)
+        target, ranks = planned.target, planned.ranks
+        require_all(os.environ, host.allocation.size, len(ranks))
         parts = _parts(target, program, (str(host.allocation.leader.name), free_port()))
-        rendezvous.answer(
-            {
-                rank: reply_of(target, place, b"" if place is None else schema.encode(parts[place]))
-                for rank, place in places.items()
-            }
-        )
+        rendezvous.answer(replies(joined, planned, lambda place: schema.encode(parts[place])))
         begun(os.environ)
-        if not servers:
+        if len(ranks) == 1:
             return run_own(program, target, host.options)
-        ranks = [0, *(rank for rank, place in places.items() if place is not None)]
         return _run(
             host,
             program,
@@ -83,7 +74,7 @@ def _lead(host: HostOfRun, program: tuple[str, ...], request: "Request") -> int:
             target.plan.environment,
             address_of_leader([joined[1]]),
             make_folder(parts[0].spec, target.plan, host.on.machine, host.options),
-            partial(Leading, rendezvous, ranks, servers[0].host, program[0]),
+            partial(Leading, rendezvous, ranks, target.servers[0].host, program[0]),
         )
 
 
@@ -146,13 +137,12 @@ def _run(
     `visible`: variables of the plan; `address`: of this host on the network of the others.
     """
     spec, machine = part.spec, host.on.machine
-    cluster, place = part.cluster, HostPlace()
+    cluster = part.cluster
     if spec.gpus:
         card = None if address is None else interface_of(address)
         cluster = cluster | nccl_variables(None if card is None else card.interface, machine, spec.gpus)
-        if not host.options.no_affinity:
-            place = host_place(machine, tuple(spec.gpus), usable_cpus())
-    environment = env.program_env(os.environ, visible if spec.gpus else None, place)
+    near = near_to(spec.gpus, machine, host.options)
+    environment = env.program_env(os.environ, visible if spec.gpus else None, near)
     to_stderr(f"gputopo: {spec.says[0]}.\n")
     environment |= unset(cluster, environment)
     others = other_gpus(machine, spec)
