@@ -22,9 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gputopo.launch.failure import MORE_SPACE, UNREACHABLE, asked_to_end, launcher_stopped
-from gputopo.launch.hosts.addresses import open_ports
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train import parent
 from gputopo.launch.train.lifecycle.folders import DiskError
 from gputopo.launch.train.op_errors import cause_and_remedy, first_line, line_in, unreachable_rank
 from gputopo.values import schema
@@ -95,6 +93,8 @@ def _end_by_sigterm() -> None:
 
 def _end_without_launcher(host: str, events_fd: int, emit: Callable[[Event], None]) -> None:
     """End this process of rank 0 once its launcher is stopped for so long that the other hosts have ended."""
+    from gputopo.launch.train import parent
+
     stopped_s = parent.await_stopped_parent(lambda: threading.Event().wait(parent.LOOK_S))
     if select.select([], [events_fd], [], 0)[1]:  # a launcher that is stopped empties no pipe
         emit(launcher_stopped(host, stopped_s, time_s=time.time()))
@@ -143,6 +143,8 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], came: Sequence[int]) -> 
             _end_by_sigterm()  # of rank 0: that of the others is blocked
         with joined_fastest(spec, emit) as (spec, says):
             if spec.servers and not spec.rank:
+                from gputopo.launch.hosts.addresses import open_ports
+
                 first, *others = spec.servers
                 says_open = open_ports(first.host, ((one.host, one.address) for one in others))
                 emit(Noticed(time_s=time.time(), says=says_open))
