@@ -7,6 +7,7 @@ import platform
 import socket
 from collections.abc import Iterable
 
+from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.option import listed, shown
 
@@ -20,7 +21,7 @@ def is_public(address: str) -> bool:
     By IANA's registries of special addresses (`ipaddress.is_global`). An IPv4 address within an IPv6 one
     (::ffff:10.0.0.1) is taken for itself.
     """
-    found = ipaddress.ip_address(address.partition("%")[0])
+    found = _ip(address)
     mapped = getattr(found, "ipv4_mapped", None)
     return bool((mapped or found).is_global)
 
@@ -45,9 +46,7 @@ def is_this_host(name: str) -> bool:
     except (OSError, UnicodeError):
         return False
     own_addresses = set(_own_addresses())
-    return all(
-        ipaddress.ip_address(one.partition("%")[0]).is_loopback or one in own_addresses for one in found
-    )
+    return all(_ip(one).is_loopback or one in own_addresses for one in found)
 
 
 def places_to_listen(name: str, *, allow_public: bool) -> list[Bindable]:
@@ -108,17 +107,14 @@ def _label(name: str) -> str:
 
 
 def _is_own_alias(name: str, found: Iterable[Bindable]) -> bool:
-    if name.rstrip(".").lower() == "localhost" or _is_literal(name):
+    if name.rstrip(".").lower() == "localhost" or HostAddress(name).is_ip:
         return False
-    return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for _, address in found)
+    return all(_ip(address).is_loopback for _, address in found)
 
 
-def _is_literal(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name.partition("%")[0])
-    except ValueError:
-        return False
-    return True
+def _ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Return an IP address without its zone. Raises ValueError."""
+    return ipaddress.ip_address(address.partition("%")[0])
 
 
 def _own_addresses() -> list[str]:
@@ -136,9 +132,8 @@ def open_ports(of_this_host: str, others: Iterable[tuple[str, str]]) -> str:
     import psutil
 
     own = (one for one in psutil.net_connections("tcp") if one.pid == os.getpid())
-    ports = sorted({one.laddr.port for one in own if one.status == psutil.CONN_LISTEN})
-    parsed = (ipaddress.ip_address(one.partition("%")[0]) for one in _own_addresses())
-    here = [str(one) for one in parsed if not (one.is_loopback or one.is_link_local)]
+    ports = sorted({one.laddr[1] for one in own if one.laddr and one.status == psutil.CONN_LISTEN})
+    here = [str(one) for one in map(_ip, _own_addresses()) if not (one.is_loopback or one.is_link_local)]
     where = [f"{of_this_host} ({', '.join(map(str, ports))})"]
     where += [f"{host} ({address.rpartition(':')[2]})" for host, address in others]
     reached = f" (here {listed(here, 'and')})" if here else ""

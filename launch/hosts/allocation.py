@@ -160,17 +160,15 @@ def _require_one_task(claim: RankClaim) -> None:
 
 def _require_agreement(one: RankClaim, other: RankClaim) -> None:
     """Raise UsageError where two claims differ."""
-    hint = f"correct one of them: {one.remove}, or {other.remove}"
+    what = None
     if one.size is not None and other.size is not None and one.size != other.size:
-        raise UsageError(f"{one.source} has {_counted(one.size)}, {other.source} has {other.size}", hint)
-    if one.rank is not None and other.rank is not None and one.rank != other.rank:
-        raise UsageError(
-            f"this host is rank {one.rank} by {one.source}, and rank {other.rank} by {other.source}", hint
-        )
-    if one.hosts and other.hosts and one.hosts[0].differs(other.hosts[0]):
-        raise UsageError(
-            f"rank 0 is {one.hosts[0]} by {one.source}, and {other.hosts[0]} by {other.source}", hint
-        )
+        what = f"{one.source} has {_counted(one.size)}, {other.source} has {other.size}"
+    elif one.rank is not None and other.rank is not None and one.rank != other.rank:
+        what = f"this host is rank {one.rank} by {one.source}, and rank {other.rank} by {other.source}"
+    elif one.hosts and other.hosts and one.hosts[0].differs(other.hosts[0]):
+        what = f"rank 0 is {one.hosts[0]} by {one.source}, and {other.hosts[0]} by {other.source}"
+    if what is not None:
+        raise UsageError(what, f"correct one of them: {one.remove}, or {other.remove}")
 
 
 def _allocation(claims: Sequence[RankClaim], environ: Mapping[str, str]) -> Allocation:

@@ -231,23 +231,15 @@ class Members:
         return member.reply is None and (member.gone or member.failure) is not None
 
     def _outside(self, joining: Joining, where: str) -> RunEnd | None:
-        size = len(self._names)
-        if joining.job != self._job:
-            return _refusal(
-                f"{where} belongs to {_job_words(joining.job)}, rank 0 to {_job_words(self._job)}",
-                "start all hosts in one job, or give each run a port of its own",
-            )
+        size, meant = len(self._names), joining.leader or self._leader
         # Without the id of a job it is the rank 0 that a host was started for that tells runs apart: a host
         # that somebody on the network has led to another run must not take part there.
-        meant = joining.leader
-        if (
-            joining.job is None
-            and meant is not None
-            and (meant.port != self._leader.port or meant.differs(self._leader))
-        ):
+        is_led = joining.job is None and (meant.port != self._leader.port or meant.differs(self._leader))
+        if joining.job != self._job or is_led:
             return _refusal(
-                f"{where} was started for rank 0 at {meant}, and this rank 0 is {self._leader}",
-                "name rank 0 alike on all hosts, with its port",
+                f"{where} belongs to {_run_words(joining.job, meant)}, rank 0 to "
+                f"{_run_words(self._job, self._leader)}",
+                "start all hosts in one job, or name rank 0 and its port alike on all hosts of a run",
             )
         if not 0 < joining.rank < size:
             return _refusal(
@@ -303,8 +295,8 @@ def _refusal(what: str, hint: str) -> RunEnd:
     return RunEnd(cause=what, hint=hint, exit_code=int(ExitCode.USAGE))
 
 
-def _job_words(job: str | None) -> str:
-    return "no job" if job is None else f"job {job}"
+def _run_words(job: str | None, leader: HostAddress) -> str:
+    return f"the run at {leader}" if job is None else f"job {job}"
 
 
 def _value(value: object) -> str:

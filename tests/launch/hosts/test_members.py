@@ -72,8 +72,8 @@ def test_a_host_is_missing_until_it_joins() -> None:
     ("mine", "its", "said"),
     [
         ("7", "8", "n1 (rank 1) belongs to job 8, rank 0 to job 7"),
-        ("7", None, "n1 (rank 1) belongs to no job, rank 0 to job 7"),
-        (None, "8", "n1 (rank 1) belongs to job 8, rank 0 to no job"),
+        ("7", None, "n1 (rank 1) belongs to the run at n0:2222, rank 0 to job 7"),
+        (None, "8", "n1 (rank 1) belongs to job 8, rank 0 to the run at n0:2222"),
     ],
 )
 def test_a_host_of_another_job_is_refused_and_waited_for(
@@ -98,7 +98,7 @@ def test_a_host_of_another_run_of_the_same_user_is_refused_where_no_job_tells_th
     (leader,) = read_hosts("it", meant)
     one = members("n1")
     said = refusal(one.join(joining(1, leader=leader), sent, AT))
-    assert said == f"n1 (rank 1) was started for rank 0 at {meant}, and this rank 0 is n0:2222"
+    assert said == f"n1 (rank 1) belongs to the run at {meant}, rank 0 to the run at n0:2222"
     assert one.missing() == (1,)
 
 

@@ -64,7 +64,7 @@ def test_a_server_that_is_killed_in_a_collective_ends_the_training_with_its_host
 
 def listening(pid: int) -> set[int]:
     found = (one for one in psutil.net_connections("tcp") if one.pid == pid)
-    return {one.laddr.port for one in found if one.status == psutil.CONN_LISTEN}
+    return {one.laddr[1] for one in found if one.laddr and one.status == psutil.CONN_LISTEN}
 
 
 def test_the_ports_that_are_open_to_everyone_are_noticed_once(tmp_path: Path) -> None:
