@@ -170,8 +170,8 @@ def hung(cause: str, *, time_s: float, last_lines: Sequence[str] = ()) -> RankFa
         last_lines,
         "hung",
         cause,
-        "worker.log has the stacks of all its threads; with nccl try another --all-reduce, "
-        "and look at the load of the machine",
+        "worker.log has the stacks of all its threads; with nccl try another --all-reduce, look at the load "
+        "of the machine, and give more to --stall-timeout if the start or a step may take that long",
     )
 
 

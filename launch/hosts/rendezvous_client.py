@@ -124,9 +124,12 @@ class RendezvousClient:
             how = await channel.keep(self.patience, self._report, self._taken)
         if self.end is None:
             words = {SILENT: f"has not answered for {self.patience.silent_s:g} s", LEFT: "has ended"}
-            raise LeaderGoneError(
-                f"{self._where} {words.get(how, how)}", "see the output of rank 0, and whether its host is up"
-            )
+            what = f"{self._where} {words.get(how, how)}"
+            if channel.stopped_s and how == LEFT:
+                what = (
+                    f"this host was silent: its gputopo was stopped for {channel.stopped_s:.0f} s, and {what}"
+                )
+            raise LeaderGoneError(what, "see the output of rank 0, and whether its host is up")
 
     def _taken(self, body: bytes) -> None:
         message = _decoder.decode(body)

@@ -134,6 +134,7 @@ def test_a_host_that_is_suspended_is_named_and_ends_when_it_goes_on(hosts: Hosts
     for one in stopped:
         one.resume()
     assert second.ended()[0] == 3
+    assert "this host was silent: its gputopo was stopped for" in second.seen
     require_ended(stopped)
 
 
