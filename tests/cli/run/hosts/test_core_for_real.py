@@ -103,7 +103,7 @@ def test_its_losses_are_those_of_one_host_with_as_many_devices(
 def by_strategy(tmp_path_factory: pytest.TempPathFactory, start: Start) -> tuple[Path, list[tuple[int, str]]]:
     """Two hosts by TensorFlow's strategy, which are asked to end after a checkpoint."""
     folder = tmp_path_factory.mktemp("by_strategy")
-    kept = ("--checkpoints", str(folder / "saved"), "--checkpoint-steps", "3", "--trace", "2")
+    kept = ("--checkpoints", str(folder / "saved"), "--checkpoint-steps", "10", "--trace", "2")
     options = (
         "--strategy",
         "multi_worker_mirrored",

@@ -125,7 +125,7 @@ def test_a_server_that_is_killed_is_reported_by_its_own_host_and_rank_0_reports_
 
 
 def test_a_host_that_is_suspended_is_named_and_ends_when_it_goes_on(hosts: Hosts) -> None:
-    first, second = hosts.training(silent_s=0.3)
+    first, second = hosts.training(silent_s=1.0)
     stopped = second.all()
     for one in stopped:
         one.suspend()

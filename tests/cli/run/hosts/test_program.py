@@ -161,10 +161,12 @@ def test_each_host_records_the_steps_of_its_own_program(hosts: Started) -> None:
         assert busy == [pytest.approx(5.0 + rank)]
 
 
-def test_the_first_failure_ends_the_program_everywhere_with_its_code(hosts: Started) -> None:
-    script = "echo begun; test $RANK = 1 && exit 7; exec sleep 600"
+def test_the_first_failure_ends_the_program_everywhere_with_its_code(hosts: Started, tmp_path: Path) -> None:
+    fails = "until test -e fails; do sleep 0.01; done; exit 7"
+    script = f"cd {tmp_path}; echo begun; if test $RANK = 1; then {fails}; fi; exec sleep 600"
     run = hosts("--num-gpus", "8", program=("sh", "-c", script))
     run.begun()
+    (tmp_path / "fails").touch()
     ended = run.ended()
     assert [code for code, _, _ in ended] == [7, 7], ended
     cause = "host localhost (rank 1): sh ended with exit code 7"
