@@ -82,6 +82,18 @@ def asked_to_end(signum: int, spec: RunSpec, *, time_s: float) -> RankFailed:
     )
 
 
+def launcher_stopped(host: str, seconds: float, *, time_s: float) -> RankFailed:
+    """The failure of a run of several hosts whose launcher of rank 0 could not run for so many seconds."""
+    return RankFailed(
+        time_s=time_s,
+        kind=UNREACHABLE,
+        cause=f"host {host} (rank 0) was silent: its gputopo was stopped for {seconds:.0f} s, and the other "
+        "hosts ended without it",
+        remedy="start it again; find out what stopped it: kill -STOP, Ctrl-Z, a debugger, a frozen container",
+        exit_code=ExitCode.HARDWARE,
+    )
+
+
 def of_exit(
     returncode: int,
     spec: RunSpec,
@@ -158,8 +170,8 @@ def hung(cause: str, *, time_s: float, last_lines: Sequence[str] = ()) -> RankFa
         last_lines,
         "hung",
         cause,
-        "worker.log has the stacks of all its threads; with nccl try another --all-reduce, "
-        "and look at the load of the machine",
+        "worker.log has the stacks of all its threads; with nccl try another --all-reduce, look at the load "
+        "of the machine, and give more to --stall-timeout if the start or a step may take that long",
     )
 
 

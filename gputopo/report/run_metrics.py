@@ -7,11 +7,9 @@ from gputopo.values.run.events import (
     Anomaly,
     Device,
     Event,
-    Fewer,
     GpuSample,
     HostLoad,
     Judged,
-    Restarted,
     RunFinished,
     RunStarted,
     Sample,
@@ -42,13 +40,6 @@ class RunMetrics:
         match event:
             case RunStarted():
                 self._devices = event.devices
-            case Restarted(fewer=Fewer() as fewer):
-                self._devices = fewer.devices
-                self._step, self._standings = None, ()
-                self._anomalies.clear()
-                ranks = {device.rank for device in fewer.devices}
-                self._facts = {place: facts for place, facts in self._facts.items() if place[0] in ranks}
-                self._hosts = {rank: load for rank, load in self._hosts.items() if rank in ranks}
             case Step() if not event.warmup:
                 self._step = event
             case Sample():

@@ -88,8 +88,6 @@ class _Reader:
         if math.isnan(self._begin):
             self._begin = event.time_s
         self._last = event.time_s
-        if isinstance(event, Restarted) and event.fewer is not None:
-            self._towers = {device.tower: self._places[device.device] for device in event.fewer.devices}
         if isinstance(event, RunStarted):
             self._labels = [short_name_of(device) for device in event.devices]
             self._batches = batch_sizes(event)

@@ -6,7 +6,7 @@ from typing import Any
 
 from gputopo.runs.bounded import Blocks, Thinned
 from gputopo.runs.verdict.bounds import error_of_ratio
-from gputopo.values.run.events import Event, Restarted, Step, WarmupDone
+from gputopo.values.run.events import Event, Step, WarmupDone
 from gputopo.values.run.result import Throughput
 
 # Makes the median absolute deviation of normal noise equal to its standard deviation: 1 / Phi^-1(3/4).
@@ -54,8 +54,6 @@ class RunningThroughput:
 
     def add(self, event: Event) -> None:
         """Add an event of the run. The warm-up, and most events other than steps, change nothing."""
-        if isinstance(event, Restarted) and event.fewer is not None:
-            self._begin()
         if isinstance(event, WarmupDone) and not self.steps:
             self._began_s = event.time_s
         if not isinstance(event, Step) or event.warmup:
@@ -141,10 +139,6 @@ class CountedSteps:
         self.first: Step | None = None
         self.last: Step | None = None
         self.lost_loss: Step | None = None
-        self.begin_anew()
-
-    def begin_anew(self) -> None:
-        """Forget the steps so far, but for the first one: those that follow are taken by other devices."""
         self.in_warmup = 0
         self._kept: Thinned[Step] = Thinned(KEPT_STEPS)
         self._measured_s = self._waited_s = 0.0  # of steps whose waiting for the input is known

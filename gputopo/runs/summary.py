@@ -14,7 +14,7 @@ import msgspec
 from gputopo.runs.bounded import Thinned
 from gputopo.runs.devices import batch_sizes, device_results
 from gputopo.runs.first_part import SteadySpeed
-from gputopo.runs.hardware import HostRecords
+from gputopo.runs.hardware import HardwareRecord
 from gputopo.runs.ran import what_ran
 from gputopo.runs.speed import CountedSteps, RunningThroughput
 from gputopo.runs.verdict.judge import Judgement, judge
@@ -110,7 +110,7 @@ class Summary:
         self._steps = CountedSteps()
         self._rare: dict[type, list[Any]] = {}  # events that are neither steps nor samples, by their type
         self._noticed: dict[str, None] = {}
-        self.hardware: HostRecords | None = None  # of a program of the user
+        self.hardware: HardwareRecord | None = None  # of a program of the user
         self._last_time_s = 0.0
         self._begin(None)
 
@@ -136,10 +136,7 @@ class Summary:
         if isinstance(event, RunStarted):
             self._begin(event)
             if event.spec.get("task") == PROGRAM:
-                self.hardware = HostRecords(event.devices, event.spec)
-        elif isinstance(event, Restarted) and event.fewer is not None and self._started is not None:
-            self._begin(event.started_with(self._started))
-            self._steps.begin_anew()
+                self.hardware = HardwareRecord(event.devices)
         elif isinstance(event, Replanned) and self._started is not None:
             self._begin(msgspec.structs.replace(self._started, spec=event.spec, known=event.known))
         elif isinstance(event, Step) and self.hardware is not None:
@@ -272,7 +269,7 @@ class Summary:
             memory=self._last(MemoryPeak),
             loss_not_finite=self._first(LossNotFinite),
             hardware=None if self.hardware is None else self.hardware.judge(),
-            placed=None if self.hardware is None else self.hardware.placed(),
+            placed=None if self.hardware is None else self.hardware.placement.placed(),
             **self._steps.fields(),
         )
 

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from msgspec.structs import replace
 
-from gputopo.launch.spec.names import JOB, host_of, read, task_name
+from gputopo.launch.spec.names import JOB, host_of, read
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.watchdog import PATIENCE, Watchdog
 from gputopo.launch.train.placement.devices import cannot_listen
@@ -35,19 +34,8 @@ SCOPE = "hosts/"  # of what our collectives add to a step's graph
 _GROUP = 1_000_000  # key of a group of ours: those of tf.distribute count from 1
 
 
-def of_tasks(spec: RunSpec) -> RunSpec:
-    """Return a spec whose devices are called as in the strategy's cluster, which leaves no number out.
-
-    Ranks do, once hosts are lost.
-    """
-    tasks = {rank: task_name(task) for task, rank in enumerate(spec.ranks)}
-    names = [one.device.replace(task_name(one.rank), tasks[one.rank]) for one in spec.devices]
-    devices = (replace(one, device=name) for one, name in zip(spec.devices, names, strict=True))
-    return replace(spec, devices=tuple(devices))
-
-
 def started(spec: RunSpec) -> tf.distribute.Strategy:
-    """Make the strategy of a spec `of_tasks`: it waits for the processes of the other hosts.
+    """Make the strategy of a spec: it waits for the processes of the other hosts.
 
     Nothing may have used a device before. The hosts are those of the spec, whatever TF_CONFIG holds. Raises
     HardwareError if this host cannot listen on its address.
@@ -56,16 +44,16 @@ def started(spec: RunSpec) -> tf.distribute.Strategy:
     assert spec.rank is not None
     gpus = len(spec.own_devices) if spec.backend == "gpu" else 0
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec({JOB: [spec.servers[rank].address for rank in spec.ranks]}),
+        tf.train.ClusterSpec({JOB: [server.address for server in spec.servers]}),
         task_type=JOB,
-        task_id=spec.ranks.index(spec.rank),
+        task_id=spec.rank,
         num_accelerators={"GPU": gpus} if gpus else {},  # it does not look for them
         rpc_layer="grpc",
     )
     reduction = read(spec.strategy).reduction or ("nccl" if gpus else "ring")
     implementation = tf.distribute.experimental.CommunicationImplementation(reduction.upper())
     options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
-    _set_timeouts(len(spec.ranks))
+    _set_timeouts(len(spec.servers))
     try:
         return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
     except tf.errors.UnknownError as error:

@@ -2,10 +2,12 @@
 
 import errno
 import ipaddress
+import os
 import platform
 import socket
 from collections.abc import Iterable
 
+from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.option import listed, shown
 
@@ -19,7 +21,7 @@ def is_public(address: str) -> bool:
     By IANA's registries of special addresses (`ipaddress.is_global`). An IPv4 address within an IPv6 one
     (::ffff:10.0.0.1) is taken for itself.
     """
-    found = ipaddress.ip_address(address.partition("%")[0])
+    found = _ip(address)
     mapped = getattr(found, "ipv4_mapped", None)
     return bool((mapped or found).is_global)
 
@@ -42,9 +44,10 @@ def is_this_host(name: str) -> bool:
     own = platform.node().lower()
     if name.rstrip(".").lower() in (own, own.partition(".")[0], "localhost"):
         return True
-    return _is_literal(name) and (
-        ipaddress.ip_address(name.partition("%")[0]).is_loopback or name in _own_addresses()
-    )
+    try:
+        return _ip(name).is_loopback or name in _own_addresses()
+    except ValueError:  # the name of another host
+        return False
 
 
 def places_to_listen(name: str, *, allow_public: bool) -> list[Bindable]:
@@ -105,17 +108,14 @@ def _label(name: str) -> str:
 
 
 def _is_own_alias(name: str, found: Iterable[Bindable]) -> bool:
-    if name.rstrip(".").lower() == "localhost" or _is_literal(name):
+    if name.rstrip(".").lower() == "localhost" or HostAddress(name).is_ip:
         return False
-    return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for _, address in found)
+    return all(_ip(address).is_loopback for _, address in found)
 
 
-def _is_literal(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name.partition("%")[0])
-    except ValueError:
-        return False
-    return True
+def _ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Return an IP address without its zone. Raises ValueError."""
+    return ipaddress.ip_address(address.partition("%")[0])
 
 
 def _own_addresses() -> list[str]:
@@ -123,6 +123,26 @@ def _own_addresses() -> list[str]:
 
     families = (socket.AF_INET, socket.AF_INET6)
     return [one.address for card in psutil.net_if_addrs().values() for one in card if one.family in families]
+
+
+def open_ports(of_this_host: str, others: Iterable[tuple[str, str]]) -> str:
+    """Return a warning of the ports of TensorFlow's servers that are open to everyone.
+
+    This process listens on those `of_this_host`; `others`: names of other hosts with their addresses.
+    """
+    import psutil
+
+    own = (one for one in psutil.net_connections("tcp") if one.pid == os.getpid())
+    ports = sorted({one.laddr[1] for one in own if one.laddr and one.status == psutil.CONN_LISTEN})
+    here = [str(one) for one in map(_ip, _own_addresses()) if not (one.is_loopback or one.is_link_local)]
+    where = [f"{of_this_host} ({', '.join(map(str, ports))})"]
+    where += [f"{host} ({address.rpartition(':')[2]})" for host, address in others]
+    reached = f" (here {listed(here, 'and')})" if here else ""
+    return (
+        f"TensorFlow listens on ports of {listed(where, 'and')}, on all interfaces{reached}, and does not "
+        "authenticate clients: "
+        "anyone who can connect to them can run code as you. To close them: gputopo explain security"
+    )
 
 
 def own_address(name: str, port: int) -> str:

@@ -1,5 +1,6 @@
 """The hosts of a job and the rank of this one, from all sources, in order of precedence. Pure."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -88,44 +89,34 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
 def find(options: HostOptions, environ: Mapping[str, str]) -> Allocation | None:
     """Return the hosts that work together, None for this one alone.
 
-    Options go before TF_CONFIG, a Slurm step, MPI, RANK with WORLD_SIZE, and the index of a Kubernetes Job.
-    A source of one host is ignored. Raises UsageError where two sources disagree in rank, size or the host of
-    rank 0, and where several hosts, or several tasks on one, are not understood.
+    Options go before TF_CONFIG, the starters, and the index of a Kubernetes Job. A source of one host is
+    ignored. Raises UsageError where two sources disagree in rank, size or the host of rank 0, and where
+    several hosts, or several tasks on one, are not understood.
     """
     asked = claim_of(options)
     if options.num_hosts == 1:
         return None
     found = _claims(environ)
-    if not found and (index := starters.indexed_job(environ)) is not None:
+    if not found and (index := starters.claim_by(starters.INDEXED_JOB, environ)) is not None:
         found = _indexed(index, asked)
     if not found and (asked is None or asked.size == 1):
         return None
-    claims = [one for one in (asked, *found) if one is not None]
+    claims = [*([] if asked is None else [asked]), *found]
     for one in claims:
         _require_one_task(one)
-    _require_agreement(claims)
+    for one, other in itertools.combinations(claims, 2):
+        _require_agreement(one, other)
     return _allocation(claims, environ)
 
 
 def is_started(options: HostOptions, environ: Mapping[str, str]) -> bool:
     """Whether a starter, or --node-rank, has made this process one of several. Raises UsageError."""
     given = options.node_rank is not None or bool(_claims(environ))
-    return given or starters.indexed_job(environ) is not None
+    return given or starters.claim_by(starters.INDEXED_JOB, environ) is not None
 
 
 def _claims(environ: Mapping[str, str]) -> list[RankClaim]:
-    """Return the claims of starters, in order of precedence, but for those of one host."""
-    readers = (
-        starters.tf_config,
-        starters.slurm,
-        starters.mpi,
-        starters.torch,
-    )
-    return [
-        one
-        for read in readers
-        if (one := read(environ)) is not None and ((one.size or 0) > 1 or one.tasks_per_host > 1)
-    ]
+    return [one for one in starters.claims(environ) if one.is_of_several]
 
 
 def claim_of(options: HostOptions) -> RankClaim | None:
@@ -167,33 +158,17 @@ def _require_one_task(claim: RankClaim) -> None:
         )
 
 
-def _require_agreement(claims: Sequence[RankClaim]) -> None:
-    """Raise UsageError where two claims differ, the most important first."""
-    for number, one in enumerate(claims):
-        for other in claims[number + 1 :]:
-            hint = f"correct one of them: {one.remove}, or {other.remove}"
-            if one.size is not None and other.size is not None and one.size != other.size:
-                what = f"{one.source} has {_counted(one.size)}, {other.source} has {other.size}"
-                raise UsageError(what, hint)
-            if one.rank is not None and other.rank is not None and one.rank != other.rank:
-                what = (
-                    f"this host is rank {one.rank} by {one.source}, and rank {other.rank} by {other.source}"
-                )
-                raise UsageError(what, hint)
-            if one.hosts and other.hosts and _differ(one.hosts[0], other.hosts[0]):
-                what = f"rank 0 is {one.hosts[0]} by {one.source}, and {other.hosts[0]} by {other.source}"
-                raise UsageError(what, hint)
-
-
-def _differ(one: HostAddress, other: HostAddress) -> bool:
-    """Whether two addresses cannot be of one host: a name and an IP address may be, n1 and n1.site, too."""
-    if one.is_ip != other.is_ip or one.name is None or other.name is None:
-        return False
-    if one.is_ip:
-        return one.name != other.name
-    mine, its = one.name.lower().split("."), other.name.lower().split(".")
-    shorter = min(len(mine), len(its))
-    return mine[:shorter] != its[:shorter]
+def _require_agreement(one: RankClaim, other: RankClaim) -> None:
+    """Raise UsageError where two claims differ."""
+    what = None
+    if one.size is not None and other.size is not None and one.size != other.size:
+        what = f"{one.source} has {_counted(one.size)}, {other.source} has {other.size}"
+    elif one.rank is not None and other.rank is not None and one.rank != other.rank:
+        what = f"this host is rank {one.rank} by {one.source}, and rank {other.rank} by {other.source}"
+    elif one.hosts and other.hosts and one.hosts[0].differs(other.hosts[0]):
+        what = f"rank 0 is {one.hosts[0]} by {one.source}, and {other.hosts[0]} by {other.source}"
+    if what is not None:
+        raise UsageError(what, f"correct one of them: {one.remove}, or {other.remove}")
 
 
 def _allocation(claims: Sequence[RankClaim], environ: Mapping[str, str]) -> Allocation:

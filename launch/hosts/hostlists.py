@@ -40,6 +40,18 @@ class HostAddress(msgspec.Struct, frozen=True):
         """Whether it is named by an IP address."""
         return self.name is not None and bool(_IPV4.fullmatch(self.name) or _IPV6.fullmatch(self.name))
 
+    def differs(self, other: "HostAddress") -> bool:
+        """Whether the two cannot be one host: a name and an IP address may be, n1 and n1.site, too."""
+        if self.is_ip != other.is_ip or self.name is None or other.name is None:
+            return False
+        if self.is_ip:
+            return self.name != other.name
+        return any(mine != its for mine, its in zip(_labels(self.name), _labels(other.name), strict=False))
+
+
+def _labels(name: str) -> list[str]:
+    return name.lower().split(".")
+
 
 def address(name: str, port: int | None = None) -> HostAddress | None:
     """Return the address where `name` may be one of a host, without a port that no user may listen on."""

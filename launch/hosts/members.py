@@ -1,15 +1,16 @@
-"""The other hosts of a training, as rank 0 knows them: joined, refused, failed, silent. Pure."""
+"""The other hosts of a training, as rank 0 knows them: joined, refused, failed, gone."""
 
+import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 import gputopo
-from gputopo.launch.failure import UNREACHABLE
+from gputopo.launch.failure import UNREACHABLE, launcher_stopped
+from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.hosts.messages import HostEvent, HostStart, Joining, Reply, Report, RunEnd
-from gputopo.launch.user_program.steps import StepsReported
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, UsageError
 from gputopo.values.index_ranges import host_set, index_ranges
@@ -20,7 +21,6 @@ from gputopo.values.run.events import RankFailed, Sample, Silent
 MAX_STRANGERS = 8  # refused hosts outside of the training that are named
 _NAMED = 3  # missing hosts that are named one by one
 CLOCK_REPORTS = 60  # latest reports whose quickest compares clocks, which drift apart by 10 ms meanwhile
-SILENT, LEFT = "no longer answers", "closed the connection"  # failures that rank 0 notices
 
 
 class Member:
@@ -29,13 +29,11 @@ class Member:
     def __init__(self, joining: Joining, send: Callable[[bytes], object]) -> None:
         self.joining = joining
         self.send = send
-        self.silent_s = 0.0
         self.reply: Reply | None = None
         self.later_s: deque[float] = deque(maxlen=CLOCK_REPORTS)  # by which rank 0's clock seemed ahead
         self.failure: str | None = None
-        self.serves = 0  # number of the Start by which its server runs
         self.is_told = False  # it was sent its last message
-        self.is_gone = False  # its connection has ended
+        self.gone: str | None = None  # how its connection has ended
 
     @property
     def start(self) -> HostStart | None:
@@ -45,13 +43,7 @@ class Member:
     @property
     def place(self) -> int:
         """Its rank among the hosts that train."""
-        start = self.start
-        return self.joining.rank if start is None or start.place is None else start.place
-
-    @property
-    def is_serving(self) -> bool:
-        """Whether it serves by its latest Start."""
-        return self.start is None or self.start.number <= self.serves
+        return self.joining.rank if self.start is None else self.start.place
 
     def answer(self, reply: Reply) -> None:
         """Answer that it starts, or does not take part."""
@@ -72,17 +64,20 @@ class Members:
     def __init__(
         self,
         names: Sequence[str | None],
+        leader: HostAddress,
         *,
         job: str | None,
         asked: Mapping[str, Any],
-        silent_s: float,
         note: Callable[[str], None],
     ) -> None:
-        """`names`: of all ranks, None where not known. `asked`: rank 0's options. `note`: prints a line."""
+        """`names`: of all ranks, None where not known. `leader`: where rank 0 listens.
+
+        `asked`: what must be alike, as rank 0 has it. `note`: prints a line.
+        """
         self._names = names
+        self._leader = leader
         self._job = job
         self._asked = msgspec.to_builtins(dict(asked))
-        self._silent_s = silent_s
         self._refused: dict[int, str] = {}
         self._note = note
         self.strangers: list[str] = []
@@ -151,69 +146,44 @@ class Members:
             for rank in missing
         )
 
-    def look(self, passed_s: float, time_s: float) -> Iterator[RankFailed]:
-        """Yield the failures of hosts that were started and have been lost since the last look.
+    def lose(self, member: Member, how: str, stopped_s: float) -> list[RankFailed]:
+        """Note that the connection of a host has ended; return its failure, if it was started and had none.
 
-        `passed_s`: since then; `time_s`: now, in seconds since the epoch.
+        `stopped_s`: for which rank 0 was stopped itself just before: a host that has left meanwhile did so as
+        rank 0 was silent, which comes first then.
         """
-        for rank, member in self.joined.items():
-            member.silent_s += passed_s
-            runs = member.start is not None and not member.is_told and member.failure is None
-            if runs and (member.is_gone or member.silent_s >= self._silent_s):
-                member.failure = LEFT if member.is_gone else SILENT
-                yield RankFailed(
-                    time_s=time_s,
-                    rank=rank,
-                    kind=UNREACHABLE,
-                    cause=f"host {self.words(rank)} {member.failure}",
-                    remedy="see whether the host is up and its network works; what its gputopo printed "
-                    "is in the output of its starter",
-                    exit_code=int(ExitCode.HARDWARE),
-                )
+        member.gone = how
+        if member.start is None or member.is_told or member.failure is not None:
+            return []
+        member.failure = how
+        failed = RankFailed(
+            time_s=time.time(),
+            rank=member.joining.rank,
+            kind=UNREACHABLE,
+            cause=f"host {self.words(member.joining.rank)} {how}",
+            remedy="see whether the host is up and its network works; what its gputopo printed "
+            "is in the output of its starter",
+            exit_code=int(ExitCode.HARDWARE),
+        )
+        if not stopped_s:
+            return [failed]
+        return [launcher_stopped(self._names[0] or "", stopped_s, time_s=failed.time_s), failed]
+
+    def are_gone(self) -> bool:
+        """Whether the connections of all hosts that have joined have ended."""
+        return all(member.gone is not None for member in self.joined.values())
 
     def take(self, member: Member, report: Report, *, later_s: float) -> list[HostEvent]:
         """Return what a host reports with its rank, and times of rank 0's clock.
 
-        Samples, signs of life and reported steps have the rank of the host among those that train.
+        Samples and signs of life have the rank of the host among those that train.
         `later_s`: by how much rank 0's clock is ahead of the host's, and what this report took on its way.
         """
-        member.silent_s, member.serves = 0.0, report.serves
         member.later_s.append(later_s)
         for event in report.events:
             if isinstance(event, RankFailed):
                 member.failure = member.failure or event.cause
         return [self._adapted(member, one, min(member.later_s)) for one in report.events]
-
-    def lost(self) -> dict[int, str]:
-        """Return the hosts that were started and have failed, by their ranks among those that train: why."""
-        return {
-            member.place: f"host {self.words(rank)}{_why(member.failure)}"
-            for rank, member in self.joined.items()
-            if member.start is not None and member.failure is not None
-        }
-
-    def start_again(self, spec: bytes) -> None:
-        """Have all hosts that are left start their servers by another spec; the lost ones are to end."""
-        for member in self.joined.values():
-            start = member.start
-            if start is not None and member.failure is None:
-                again = msgspec.structs.replace(start, spec=msgspec.Raw(spec), number=start.number + 1)
-                member.answer(again)
-            elif start is not None:
-                it = "it " if member.failure in (SILENT, LEFT) else ""
-                cause = f"the training goes on without this host: {it}{member.failure}"
-                hint = "see its output and that of rank 0; to train with it, start all hosts again"
-                member.end(RunEnd(exit_code=int(ExitCode.HARDWARE), cause=cause, hint=hint))
-
-    def serving(self) -> bool:
-        """Whether all hosts that are left serve by their latest Start."""
-        return all(one.is_serving for one in self.joined.values() if one.failure is None)
-
-    def give_up(self, why: str) -> None:
-        """Take those that do not serve for lost. `why`: in words, after "it"."""
-        for member in self.joined.values():
-            if member.failure is None and not member.is_serving:
-                member.failure = f"it {why}"
 
     def end(self, end: RunEnd) -> None:
         """Have all hosts learn the end; those that wait for an answer are refused by it."""
@@ -244,7 +214,7 @@ class Members:
             elif member is not None and member.failure is not None:
                 text += f"; {self.words(rank)} has ended: {member.failure}"
             elif member is not None:
-                text += f"; {self.words(rank)} joined and {LEFT if member.is_gone else SILENT}"
+                text += f"; {self.words(rank)} joined and {member.gone}"
         text = "; ".join((text, *self.strangers))
         # A refused host, as with another secret or number of hosts, has ended by exit code 2.
         return (UsageError if self.strangers or self._refused else HardwareError)(text, hint)
@@ -258,15 +228,18 @@ class Members:
 
     def _is_lost(self, rank: int) -> bool:
         member = self.joined[rank]
-        silent = member.silent_s >= self._silent_s
-        return member.reply is None and (silent or member.is_gone or member.failure is not None)
+        return member.reply is None and (member.gone or member.failure) is not None
 
     def _outside(self, joining: Joining, where: str) -> RunEnd | None:
-        size = len(self._names)
-        if joining.job != self._job:
+        size, meant = len(self._names), joining.leader or self._leader
+        # Without the id of a job it is the rank 0 that a host was started for that tells runs apart: a host
+        # that somebody on the network has led to another run must not take part there.
+        is_led = joining.job is None and (meant.port != self._leader.port or meant.differs(self._leader))
+        if joining.job != self._job or is_led:
             return _refusal(
-                f"{where} belongs to {_job_words(joining.job)}, rank 0 to {_job_words(self._job)}",
-                "start all hosts in one job, or give each run a port of its own",
+                f"{where} belongs to {_run_words(joining.job, meant)}, rank 0 to "
+                f"{_run_words(self._job, self._leader)}",
+                "start all hosts in one job, or name rank 0 and its port alike on all hosts of a run",
             )
         if not 0 < joining.rank < size:
             return _refusal(
@@ -279,32 +252,24 @@ class Members:
         member = self.joined.get(joining.rank)
         if member is None or (self._is_lost(joining.rank) and member.joining.name == joining.name):
             return None  # it was started again
-        if member.failure is not None and member.is_told:
-            return _refusal(
-                f"{where} cannot join: the training has lost this host, and goes on without it",
-                "a training takes no host in: end it, and start all hosts again with --resume",
-                ExitCode.HARDWARE,
-            )
         return _refusal(
             f"{where} cannot join: that rank has joined already, from {member.joining.name}",
             "give each host its own rank, and start gputopo once on each",
         )
 
     def _unlike(self, joining: Joining, where: str) -> RunEnd | None:
-        """Refuse a host with another command line; what it leaves out is as rank 0 has it."""
-        for name, value in joining.asked.items():
-            if name not in self._asked or self._asked[name] != value:
-                flag = f"--{name.rstrip('_').replace('_', '-')}"
-                other = f"{_value(self._asked[name])} on rank 0" if name in self._asked else "not on rank 0"
-                what = f"{flag} is {_value(value)} on {where}, {other}"
-                return _refusal(what, "start all hosts with the same options")
+        """Refuse a host with other options, or another version of Python or TensorFlow."""
+        for name in sorted({*joining.asked, *self._asked}):
+            its, ours = (_value(asked.get(name)) for asked in (joining.asked, self._asked))
+            if its != ours:
+                same = "options" if name.startswith("--") else "command and the same versions"
+                return _refusal(
+                    f"{name} is {its} on {where}, {ours} on rank 0", f"start all hosts with the same {same}"
+                )
         return None
 
     def _adapted(self, member: Member, event: HostEvent, later_s: float) -> HostEvent:
         rank, place = member.joining.rank, member.place
-        if isinstance(event, StepsReported):
-            reports = tuple((time_s + later_s, report) for time_s, report in event.reports)
-            return StepsReported(rank=place, reports=reports)
         changed: dict[str, Any] = {"rank": rank, "time_s": event.time_s + later_s}
         if isinstance(event, RankFailed):
             changed["cause"] = f"host {self.words(rank)}: {event.cause}"
@@ -326,17 +291,13 @@ def _refused_at(address: str, why: str) -> str:
     return f"a host at {address} was refused: {why}"
 
 
-def _refusal(what: str, hint: str, exit_code: int = ExitCode.USAGE) -> RunEnd:
-    return RunEnd(cause=what, hint=hint, exit_code=int(exit_code))
+def _refusal(what: str, hint: str) -> RunEnd:
+    return RunEnd(cause=what, hint=hint, exit_code=int(ExitCode.USAGE))
 
 
-def _why(failure: str) -> str:
-    return f" {failure}" if failure in (SILENT, LEFT) else f": {failure}"
-
-
-def _job_words(job: str | None) -> str:
-    return "no job" if job is None else f"job {job}"
+def _run_words(job: str | None, leader: HostAddress) -> str:
+    return f"the run at {leader}" if job is None else f"job {job}"
 
 
 def _value(value: object) -> str:
-    return shown(value) if isinstance(value, str) else str(value)
+    return "not given" if value is None else shown(value) if isinstance(value, str) else str(value)

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.launch.user_program.steps import StepsReported
+from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import MemoryPeak, Noticed, RankFailed, RunFinished, Sample, Silent
@@ -33,10 +33,10 @@ class HostTimeouts:
 
 PATIENCE = HostTimeouts()
 
-HostEvent = Sample | Noticed | Silent | MemoryPeak | RankFailed | RunFinished | StepsReported
+HostEvent = Sample | Noticed | Silent | MemoryPeak | RankFailed | RunFinished
 """What a host reports of itself; the events of training are those of rank 0's worker.
 
-RunFinished: a program of the user that each host has has ended there. StepsReported: what that reports.
+RunFinished: a program of the user that each host has has ended there.
 """
 
 
@@ -48,9 +48,8 @@ class HostStart(_Message, frozen=True, tag="gputopo.start/1"):
     """The host takes part."""
 
     spec: msgspec.Raw  # JSON of the run's spec
+    place: int  # its rank among the hosts that train, as in the spec's devices
     environment: dict[str, str] = {}  # variables to set for its server
-    place: int | None = None  # its rank among the hosts that train, as in the spec's devices; None: its own
-    number: int = 0  # 0 for the first; a host that gets another one ends its server and starts one by that
 
 
 class RunEnd(_Message, frozen=True, tag="gputopo.end/1"):
@@ -93,8 +92,9 @@ class Joining(_Message, frozen=True, tag="gputopo.joining/1"):
     address: str = ""  # of its TensorFlow server, as the other hosts reach it
     port: int = 0
     job: str | None = None  # the starter's id of the job, where it gives one
+    leader: HostAddress | None = None  # the rank 0 that it was started for
     machine: Machine | None = None  # None where it has no GPU
-    asked: dict[str, Any] = {}  # options as typed, without those that may differ between hosts
+    asked: dict[str, Any] = {}  # what must be alike on all hosts, by its words: options, versions
     resources: Resources = Resources()
     unable: RunEnd | None = None  # why it cannot join
 
@@ -103,5 +103,4 @@ class Report(_Message, frozen=True, tag="gputopo.report/1"):
     """Sent every `every_s` seconds: the host is there, and what has happened since."""
 
     sent_s: float  # by its clock
-    serves: int = 0  # number of the Start by which its server runs
     events: tuple[HostEvent, ...] = ()

@@ -52,6 +52,7 @@ class PlannedHosts:
     """The target of rank 0 for all hosts, and what is to be said about it."""
 
     target: Target
+    ranks: tuple[int, ...]  # of the hosts that take part, in the order of the target's
     says: tuple[str, ...] = ()
 
 
@@ -104,7 +105,7 @@ def plan_hosts(
             found = replace(found, plan=_with_steps(found, targets, taking, request, saved))
     if count is not None:
         found = replace(found, plan=msgspec.structs.replace(found.plan, how_many=count))
-    return PlannedHosts(found, _unequal(hosts, requests))
+    return PlannedHosts(found, tuple(requests), _unequal(hosts, requests))
 
 
 def _requests(

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 import msgspec
 
 from gputopo.launch.hosts.allocation import JOIN_S
+from gputopo.launch.hosts.channel import LEFT, SILENT, Channel, ChannelError
 from gputopo.launch.hosts.messages import (
     LAST_S,
     PATIENCE,
@@ -23,7 +24,6 @@ from gputopo.launch.hosts.messages import (
     Report,
     RunEnd,
 )
-from gputopo.launch.hosts.secret import Channel, ChannelError
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
 from gputopo.values.run.events import RankFailed, RunFinished
@@ -40,25 +40,21 @@ class RendezvousClient:
     """The connection of this host to the server at `name` and `port` of rank 0, in a thread of its own.
 
     From `join` on it reports that this host is there. `secret`: of the job: nothing is taken from who does
-    not prove it. `end`: set once the run is over, or rank 0 is gone; `start`: by what this host trains, set
-    again for another server; `ready`: a file descriptor that is readable once `end` or another `start` is
-    there. `also`: returns what is to be reported before what was put; it is asked each time.
+    not prove it. `end`: set once the run is over, or rank 0 is gone; `ready`: a file descriptor that is
+    readable from then on.
     """
 
     def __init__(self, name: str, port: int, secret: bytes, *, patience: HostTimeouts = PATIENCE) -> None:
         self.patience = patience
         self.end: RunEnd | None = None
-        self.start: HostStart | None = None
-        self.ready = os.eventfd(0, os.EFD_CLOEXEC)
-        self.also: Callable[[], Iterable[HostEvent]] = tuple
+        self.ready = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._where = f"rank 0 at {name} port {port}"
         self._place = (name, port)
         self._secret = secret
         self._loop = asyncio.new_event_loop()
-        self._urgent = asyncio.Event()
+        self._channel: Channel | None = None
+        self._at_end: Callable[[RunEnd], object] = lambda end: None
         self._new: list[HostEvent] = []
-        self._serves = 0
-        self._silent_s = 0.0
         self._reply: Future[Reply] = Future()
         self._thread = threading.Thread(target=self._run, name="reporting", daemon=True)
 
@@ -78,10 +74,11 @@ class RendezvousClient:
         """Report events within `every_s` seconds, a failure or an end at once."""
         self._in_loop(self._put, events)
 
-    def serves(self, number: int) -> None:
-        """Report at once that this host's server runs by the Start of that number."""
-        self._serves = number
-        self._in_loop(self._urgent.set)
+    def call_at_end(self, call: Callable[[RunEnd], object]) -> None:
+        """Have something called with the end of the run, in another thread, at once if that is there."""
+        self._at_end = call
+        if self.end is not None:
+            call(self.end)
 
     def outlast(self, timeout_s: float = LAST_S) -> None:
         """Wait until rank 0 has ended, at most so long, unless it is gone already.
@@ -97,8 +94,8 @@ class RendezvousClient:
 
     def _put(self, events: Iterable[HostEvent]) -> None:
         self._new += events
-        if any(isinstance(one, RankFailed | RunFinished) for one in events):
-            self._urgent.set()
+        if self._channel is not None and any(isinstance(one, RankFailed | RunFinished) for one in events):
+            self._channel.hurry()
 
     # In its thread
 
@@ -115,64 +112,40 @@ class RendezvousClient:
         if self.end is None:
             self.end = end
             os.eventfd_write(self.ready, 1)
+            self._at_end(end)
         if not self._reply.done():
             self._reply.set_result(end) if error is None else self._reply.set_exception(error)
 
     async def _take_part(self) -> None:
         """Join, and take what rank 0 sends until it ends. Raises GputopoError."""
-        channel = await self._connected()
+        self._channel = channel = await self._connected()
         with contextlib.closing(channel):
             channel.send(schema.encode(self._joining))
-            reporting = asyncio.create_task(self._report(channel))
-            taking = asyncio.create_task(self._take(channel))
-            done, _ = await asyncio.wait((reporting, taking), return_when=asyncio.FIRST_COMPLETED)
+            how = await channel.keep(self.patience, self._report, self._taken)
         if self.end is None:
-            raise LeaderGoneError(
-                f"{self._where} {done.pop().result()}", "see the output of rank 0, and whether its host is up"
-            )
+            words = {SILENT: f"has not answered for {self.patience.silent_s:g} s", LEFT: "has ended"}
+            what = f"{self._where} {words.get(how, how)}"
+            if channel.stopped_s and how == LEFT:
+                what = (
+                    f"this host was silent: its gputopo was stopped for {channel.stopped_s:.0f} s, and {what}"
+                )
+            raise LeaderGoneError(what, "see the output of rank 0, and whether its host is up")
 
-    async def _take(self, channel: Channel) -> str:
-        """Take what rank 0 sends, and return how that ended."""
-        try:
-            while True:
-                body = await channel.take()
-                self._silent_s = 0.0
-                if body:
-                    self._taken(_decoder.decode(body), channel)
-        except (ChannelError, *schema.UNREADABLE) as error:
-            return f"sent an invalid message: {error}"
-        except EOFError:
-            return "has ended"
-        except OSError as error:
-            return f"has ended: {_reason(error)}"
-
-    def _taken(self, message: Reply, channel: Channel) -> None:
+    def _taken(self, body: bytes) -> None:
+        message = _decoder.decode(body)
         if isinstance(message, RunEnd):
             self._over(message)
-            channel.finish()
-        elif self.start is None:
-            self.start = message
+            assert self._channel is not None
+            self._channel.finish()
+        elif not self._reply.done():
             self._reply.set_result(message)
-        else:
-            self.start = message
-            os.eventfd_write(self.ready, 1)
 
-    async def _report(self, channel: Channel) -> str:
-        """Report each `every_s` seconds, until rank 0 has been silent for too long."""
-        every_s, looked_s = self.patience.every_s, time.monotonic()
-        while self._silent_s < self.patience.silent_s:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(every_s):
-                    await self._urgent.wait()
-            self._urgent.clear()
-            if self.end is None:
-                events, self._new = (*self.also(), *self._new), []
-                channel.send(schema.encode(Report(sent_s=wall_s(), serves=self._serves, events=events)))
-            # A time in which this process was stopped is no silence of rank 0.
-            now_s = time.monotonic()
-            self._silent_s += min(now_s - looked_s, 4 * every_s)
-            looked_s = now_s
-        return f"has not answered for {self.patience.silent_s:g} s"
+    def _report(self) -> bytes | None:
+        """Return what is new, None once the run is over."""
+        if self.end is not None:
+            return None
+        events, self._new = tuple(self._new), []
+        return schema.encode(Report(sent_s=wall_s(), events=events))
 
     async def _connected(self) -> Channel:
         """Connect, and have rank 0 prove the secret. Raises HardwareError, UsageError."""

@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -18,17 +18,15 @@ import msgspec
 import gputopo
 from gputopo.launch.hosts.addresses import Bindable, cannot_listen, places_to_listen
 from gputopo.launch.hosts.allocation import JOIN_S
+from gputopo.launch.hosts.channel import Channel, ChannelError
+from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.hosts.members import Member, Members
 from gputopo.launch.hosts.messages import PATIENCE, HostTimeouts, Joining, Reply, Report, RunEnd
-from gputopo.launch.hosts.secret import Channel, ChannelError
 from gputopo.launch.supervise.sampling import EventQueue
-from gputopo.launch.user_program.steps import StepsReported
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.run.events import Event
 
-_PRESENT = 6  # intervals of silence after which a host is not waited for at the end
-_LOOKS_LATE = 4  # looks at silence may be this many times as far apart as planned on a busy host
 # Connections that have not proved the secret, at most a quarter of the files that this process may have open;
 # the oldest is ended for another one.
 _MAX_STRANGERS = 256
@@ -54,7 +52,7 @@ class RendezvousServer:
     """The rendezvous of all hosts at a port of rank 0; a context manager, for rank 0's main thread.
 
     `events`: what the other hosts report, with their rank and times of rank 0's clock. A host that falls
-    silent, or whose connection ends, is a RankFailed of its rank, once. `steps`: what their programs report.
+    silent, or whose connection ends, is a RankFailed of its rank, once.
 
     Left before `end` was called, by an exception or not, it reports that to the other hosts.
     """
@@ -82,15 +80,20 @@ class RendezvousServer:
         self._name = names[0] or ""
         self._secret = secret
         self._patience = patience
-        self.decided_s = patience.silent_s + patience.every_s  # after which a host that is gone is lost
-        self._members = Members(names, job=job, asked=asked or {}, silent_s=patience.silent_s, note=note)
         self._changed = threading.Condition()  # guards the members and the end
         self._end: RunEnd | None = None
         places = places_to_listen(self._name, allow_public=allow_public)
         self._listening = _listening(self._name, places, port)
         self.port = int(self._listening.getsockname()[1])
+        self._members = Members(
+            names,
+            HostAddress(names[0], self.port),
+            job=job,
+            asked=asked or {},
+            note=note,
+        )
         self.events: EventQueue[Event] = EventQueue()
-        self.steps: EventQueue[StepsReported] = EventQueue()
+        self._on_event: Callable[[Event], object] = self.events.put
         self._strangers: dict[asyncio.StreamWriter, None] = {}
         self._max_strangers = min(_MAX_STRANGERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
         self._loop = asyncio.new_event_loop()
@@ -111,13 +114,11 @@ class RendezvousServer:
             self._loop.call_soon_threadsafe(self._over.set)
             self._thread.join()
             self.events.close()
-            self.steps.close()
 
     # For rank 0
 
     @contextlib.contextmanager
-    def members(self) -> Iterator[Members]:
-        """Lock the other hosts while in the context."""
+    def _locked(self) -> Iterator[Members]:
         with self._changed:
             yield self._members
             self._changed.notify_all()
@@ -146,30 +147,27 @@ class RendezvousServer:
 
     def answer(self, replies: Mapping[int, Reply]) -> None:
         """Answer each host that `wait` returned. One that starts must not be lost from here on."""
-        with self.members() as members:
+        with self._locked() as members:
             for rank, reply in replies.items():
                 members.joined[rank].answer(reply)
 
-    def quiet(self, seconds: float) -> frozenset[int]:
-        """Return the ranks that were started, are not known to have failed, and were silent for so long."""
-        with self.members() as members:
-            return frozenset(
-                rank
-                for rank, one in members.joined.items()
-                if one.start is not None and one.failure is None and one.silent_s >= seconds
-            )
+    def call_with_events(self, call: Callable[[Event], object]) -> None:
+        """Have something called with each event, also in the server's thread, in the place of `events`."""
+        self._on_event = call
+        for event in self.events.take():
+            call(event)
+
+    def tell_end(self, end: RunEnd) -> None:
+        """Report the end of the run to all hosts."""
+        with self._locked() as members:
+            self._end = end
+            members.end(end)
 
     def end(self, end: RunEnd) -> None:
         """Report the end of the run to all hosts, and wait until those that are there have heard it."""
-        gone_s = _PRESENT * self._patience.every_s
-
-        def all_told() -> bool:
-            return all(one.is_gone or one.silent_s >= gone_s for one in self._members.joined.values())
-
+        self.tell_end(end)
         with self._changed:
-            self._end = end
-            self._members.end(end)
-            self._changed.wait_for(all_told, self._patience.end_s)
+            self._changed.wait_for(self._members.are_gone, self._patience.end_s)
 
     # In the server's thread
 
@@ -180,23 +178,11 @@ class RendezvousServer:
     async def _serve(self) -> None:
         server = await asyncio.start_server(self._connected, sock=self._listening, backlog=_AT_ONCE)
         self._listening.listen(_BACKLOG)  # the loop has told the kernel what it takes at once
-        every_s, looked_s = self._patience.every_s, time.monotonic()
-        while not self._over.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(every_s):
-                    await self._over.wait()
-            now_s = time.monotonic()
-            # A time in which this process was stopped, as by a batch system, is no silence of the others.
-            passed_s, looked_s = min(now_s - looked_s, _LOOKS_LATE * every_s), now_s
-            self._look(passed_s)
+        await self._over.wait()
         server.close()
 
-    def _look(self, passed_s: float) -> None:
-        with self.members() as members:
-            self.events.put(*members.look(passed_s, time.time()))
-
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        channel, life = Channel(reader, writer, self._secret, leads=True), None
+        channel = Channel(reader, writer, self._secret, leads=True)
         address = str((writer.get_extra_info("peername") or ("an address that is gone",))[0])
         self._strangers[writer] = None
         if len(self._strangers) > self._max_strangers:
@@ -207,50 +193,36 @@ class RendezvousServer:
             async with asyncio.timeout(self._patience.greeting_s):
                 await channel.open()
             self._strangers.pop(writer, None)
-            life = self._loop.create_task(self._live(channel))
             if await self._speak(channel, address):
                 await self._over.wait()  # by its end the other host sees that of rank 0
         except _ENDS:
             if writer in self._strangers and channel.has_greeted:
-                with self.members() as members:
+                with self._locked() as members:
                     members.note_stranger(address, "it does not have the secret of this run")
         except asyncio.CancelledError:
             pass  # rank 0 ends
         finally:
             self._strangers.pop(writer, None)
-            if life is not None:
-                life.cancel()
             channel.close()
 
     async def _speak(self, channel: Channel, address: str) -> bool:
-        """Take the messages of a host that has proved the secret, until it ends. Raises `_ENDS`.
+        """Speak with a host that has proved the secret, until it ends. Raises `_ENDS`.
 
-        Return whether it is to outlast the run: not if it was refused, and the run goes on.
+        Return whether its connection is to outlast the run: not if it was refused, and the run continues.
         """
-        body = await channel.take()
-        found = self._join(body, partial(self._loop.call_soon_threadsafe, channel.send), address)
-        try:
-            while True:
-                body = await channel.take()
-                if found is not None:
-                    self._take(found, _report_decoder.decode(body))
-        except EOFError:  # after its last message
-            with self.members() as members:
-                ends_run = bool(members.missing()) and members.is_decided()
-            return found is not None or ends_run
-        finally:
-            if found is not None:
-                found.is_gone = True
-                self._look(0.0)
-
-    async def _live(self, channel: Channel) -> None:
-        while True:
-            channel.send()
-            await asyncio.sleep(self._patience.every_s)
+        member = self._join(
+            await channel.take(), partial(self._loop.call_soon_threadsafe, channel.send), address
+        )
+        how = await channel.keep(self._patience, bytes, partial(self._take, member))
+        with self._locked() as members:
+            lost = [] if member is None else members.lose(member, how, channel.stopped_s)
+            ends_run = bool(members.missing()) and members.is_decided()
+        self._put(lost)
+        return member is not None or ends_run
 
     def _join(self, body: bytes, send: Callable[[bytes], object], address: str) -> Member | None:
         head = _head_decoder.decode(body)
-        with self.members() as members:
+        with self._locked() as members:
             found: Member | RunEnd
             if head.version != gputopo.__version__:
                 found = members.refuse_other_version(head.rank, head.name, head.version, address)
@@ -261,12 +233,16 @@ class RendezvousServer:
         send(schema.encode(found))
         return None
 
-    def _take(self, member: Member, report: Report) -> None:
-        with self.members() as members:
-            taken = members.take(member, report, later_s=time.time() - report.sent_s)
-        # Steps first: an end of the program among the events is after them.
-        self.steps.put(*(event for event in taken if isinstance(event, StepsReported)))
-        self.events.put(*(event for event in taken if not isinstance(event, StepsReported)))
+    def _take(self, member: Member | None, body: bytes) -> None:
+        report = _report_decoder.decode(body)
+        if member is not None:
+            with self._locked() as members:
+                taken = members.take(member, report, later_s=time.time() - report.sent_s)
+            self._put(taken)
+
+    def _put(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._on_event(event)
 
 
 def _listening(name: str, places: Sequence[Bindable], port: int) -> socket.socket:

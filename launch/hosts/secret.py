@@ -1,14 +1,11 @@
-"""The secret of a job, by which its hosts know one another, and the messages that it signs.
+"""The secret of a job, by which its hosts know one another.
 
 The secret is the variable GPUTOPO_SECRET, which a driver sets for the hosts that it starts by ssh, else a
 file of the user (mode 600), made where there is none: hosts with one home folder share it.
 """
 
-import asyncio
 import contextlib
 import errno
-import hashlib
-import hmac
 import os
 import secrets
 import stat
@@ -76,82 +73,3 @@ def _make(path: Path) -> None:
             os.link(own, path)
     finally:
         own.unlink()
-
-
-MAGIC = b"gputopo hosts 2\n"
-MAX_BYTES = 64 * 1024 * 1024  # of a message; the machine of a host with 16 GPUs is below 1 MiB
-_MAC = hashlib.sha256().digest_size  # bytes, of a nonce too
-
-
-class ChannelError(Exception):
-    """The other end does not speak this protocol, does not have the secret, or a message was changed."""
-
-
-class Channel:
-    """A connection with another host: messages that both sign by the secret of the job.
-
-    Both ends send a nonce, rank 0 (`leads`) proves the secret first. Then each message has a MAC by a key of
-    the secret and both nonces, over its direction and number: it counts once, here, and in its order.
-    """
-
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, *, leads: bool
-    ) -> None:
-        self.has_greeted = False  # the other end has begun as one of ours
-        self._reader, self._writer = reader, writer
-        self._secret, self._leads = secret, leads
-        self._key = b""
-        self._sent = self._taken = 0
-
-    async def open(self) -> None:
-        """Prove the secret, and have it proved. Raises ChannelError, EOFError, OSError."""
-        own = secrets.token_bytes(_MAC)
-        if not self._leads:
-            self._writer.write(MAGIC + own)
-        for expected in MAGIC:  # byte by byte: another program may send fewer, and wait
-            if await self._reader.readexactly(1) != bytes((expected,)):
-                raise ChannelError("is not a gputopo run")
-        other = await self._reader.readexactly(_MAC)
-        self.has_greeted = True
-        key = hmac.digest(self._secret, other + own if self._leads else own + other, "sha256")
-        proofs = [hmac.digest(key, end, "sha256") for end in (b"host", b"rank 0")]
-        if self._leads:
-            self._writer.write(MAGIC + own + proofs[1])
-        if not hmac.compare_digest(await self._reader.readexactly(_MAC), proofs[not self._leads]):
-            raise ChannelError("has another secret")
-        if not self._leads:
-            self._writer.write(proofs[0])
-        self._key = key
-
-    def send(self, message: bytes = b"") -> None:
-        """Send a message; an empty one is a sign of life. The channel is open, or has ended."""
-        assert self._key, "the other end has proved the secret"
-        if not self._writer.is_closing():
-            mac = self._mac(message, self._sent, from_leader=self._leads)
-            self._writer.write(len(message).to_bytes(4) + mac + message)
-            self._sent += 1
-
-    async def take(self) -> bytes:
-        """Return the next message. Raises ChannelError, EOFError at the end, OSError."""
-        assert self._key, "the other end has proved the secret"
-        head = await self._reader.readexactly(4 + _MAC)
-        if (size := int.from_bytes(head[:4])) > MAX_BYTES:
-            raise ChannelError("a message is too long")
-        message = await self._reader.readexactly(size)
-        if not hmac.compare_digest(head[4:], self._mac(message, self._taken, from_leader=not self._leads)):
-            raise ChannelError("a message was changed on its way")
-        self._taken += 1
-        return message
-
-    def finish(self) -> None:
-        """Send no more; the other end learns that by the end of what it takes."""
-        with contextlib.suppress(OSError):  # it has ended
-            self._writer.write_eof()
-
-    def close(self) -> None:
-        """End the connection."""
-        self._writer.close()
-
-    def _mac(self, message: bytes, number: int, *, from_leader: bool) -> bytes:
-        head = bytes((from_leader,)) + number.to_bytes(8)
-        return hmac.digest(self._key, head + message, "sha256")

@@ -1,12 +1,8 @@
-"""Rank, size and addresses by the variables of a starter: TFJob, Slurm, MPI, torchrun, Kubernetes, ... Pure.
+"""Rank, number of hosts and addresses by the variables of a starter, in one table; and by TF_CONFIG. Pure."""
 
-Each reader returns the claim of its starter, or None where that has started nothing here that has a rank.
-"""
-
-import json
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -35,6 +31,201 @@ class RankClaim(msgspec.Struct, frozen=True, kw_only=True):
     tasks_per_host: int = 1  # the highest number on a host that is known
     one_each: str = ""  # how to start one on each
 
+    @property
+    def is_of_several(self) -> bool:
+        """Whether it has several hosts, or tasks."""
+        return (self.size or 0) > 1 or self.tasks_per_host > 1
+
+
+def master(environ: Environ, prefix: str = "MASTER") -> tuple[HostAddress, ...]:
+    """Return the host that MASTER_ADDR names, with MASTER_PORT, where a script has set it for all ranks."""
+    host = address(environ.get(f"{prefix}_ADDR", "").strip(), _number(environ, f"{prefix}_PORT"))
+    return () if host is None else (host,)
+
+
+def _step(environ: Environ, claim: RankClaim) -> RankClaim | None:
+    """A job alone is no rank, nor a shell of srun --pty, where task 0 alone continues."""
+    step = _number(environ, "SLURM_STEP_ID")
+    if step is None or step >= _FIRST_RESERVED_STEP:
+        return None
+    is_shell = "SLURM_PTY_PORT" in environ and _number(environ, "SLURM_PROCID") == 0
+    return None if is_shell and claim.size == 1 else claim
+
+
+def _nodes_of_job(environ: Environ, claim: RankClaim) -> RankClaim:
+    """In a Slurm job mpirun goes through the nodes in order, if this one has the place of its rank there."""
+    own = environ.get("SLURMD_NODENAME") or environ.get("PMIX_HOSTNAME") or ""
+    nodes = environ.get("SLURM_JOB_NODELIST", "")
+    rank, size = claim.rank, claim.size or 0
+    if size < 2 or rank is None or not own or not nodes:
+        return claim
+    hosts = read_hosts("SLURM_JOB_NODELIST", nodes)[:size]
+    if rank < size == len(hosts) and not hosts[rank].differs(HostAddress(own)):
+        return msgspec.structs.replace(claim, hosts=hosts)
+    return claim
+
+
+def _open_mpi(environ: Environ, claim: RankClaim) -> RankClaim:
+    """It names the host of mpirun (ORTE's URI of Open MPI 4, PRRTE's name of the job of 5).
+
+    That is the host of rank 0 where the daemons are numbered as the ranks; mpirun's own is 0.
+    """
+    claim = _nodes_of_job(environ, claim)
+    server = next((environ[name] for name in _PMIX_SERVERS if name in environ), "")
+    daemon = re.match(r"[^;]*\.([0-9]{1,9});", server)
+    if claim.hosts or daemon is None or int(daemon[1]) != claim.rank:
+        return claim
+    uri = re.search(r"tcp://([0-9.]+)[,:]|tcp6://\[([0-9a-f:]+)\]", environ.get("OMPI_MCA_orte_hnp_uri", ""))
+    named = re.fullmatch(r"prterun-(.+)-[0-9]+@[0-9]+", environ.get("PMIX_NAMESPACE", ""))
+    host = address(uri[1] or uri[2] if uri else named[1] if named else "")
+    return claim if host is None else msgspec.structs.replace(claim, hosts=(host,))
+
+
+def _hydra(environ: Environ, claim: RankClaim) -> RankClaim | None:
+    """MPICH and Intel MPI; the same variables of Slurm's own PMI say what the step does."""
+    started = "MPI_LOCALNRANKS" in environ or "PMI_LOCAL_SIZE" in environ or "SLURM_STEP_ID" not in environ
+    return _nodes_of_job(environ, claim) if started and claim.rank is not None else None
+
+
+def _torch(environ: Environ, claim: RankClaim) -> RankClaim:
+    """Without a number of local tasks a LOCAL_RANK, or another NODE_RANK than RANK, is of several."""
+    rank, node = _number(environ, "RANK"), _number(environ, "NODE_RANK")
+    if claim.tasks_per_host > 1 or any(name in environ for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE")):
+        return claim
+    others = rank is not None and node is not None and rank != node
+    tasks = max((_number(environ, "LOCAL_RANK") or 0) + 1, 2 if others else 1)
+    return msgspec.structs.replace(claim, tasks_per_host=tasks)
+
+
+def _pod(environ: Environ, claim: RankClaim) -> RankClaim | None:
+    """In a JobSet the pods are hosts of its headless service, named as the JobSet."""
+    jobset, pod, ending = environ.get("JOBSET_NAME"), environ.get("HOSTNAME", ""), f"-{claim.rank}"
+    if claim.rank is None or not jobset:
+        return None if claim.rank is None else claim
+    first = address(f"{pod.removesuffix(ending)}-0.{jobset}") if pod.endswith(ending) else None
+    hosts = claim.hosts or (() if first is None else (first,))
+    return msgspec.structs.replace(claim, source=f"JobSet {shown(jobset)}", hosts=hosts)
+
+
+class Starter(NamedTuple):
+    """The variables of a starter. Of several the first that is set counts; {NAME} is the text of one."""
+
+    source: str
+    size: str  # number of hosts, "" where none has it
+    rank: tuple[str, ...]
+    nodes: str = ""  # a list of all hosts, in the order of the ranks
+    master: str = "MASTER"  # prefix of the address and port of rank 0's host
+    job: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()  # on a host
+    one_each: str = ""
+    needs: tuple[str, ...] = ()  # of which one is set
+    unless: tuple[str, ...] = ()  # of a starter within this one
+    adapt: Callable[[Environ, RankClaim], RankClaim | None] = lambda environ, claim: claim
+
+
+# In order of precedence. The rank of a Slurm step is the index of the host in SLURM_STEP_NODELIST, which with
+# -m arbitrary is not that of the task; mpirun starts daemons by srun: their step is not that of the ranks.
+# DeepSpeed has LOCAL_SIZE; a TrainJob names the options of torchrun (PET_*).
+STARTERS = (
+    Starter(
+        source="Slurm step {SLURM_JOB_ID}.{SLURM_STEP_ID}",
+        size="SLURM_STEP_NUM_NODES",
+        rank=("SLURM_NODEID",),
+        nodes="SLURM_STEP_NODELIST",
+        master="",
+        job=("{SLURM_JOB_ID}.{SLURM_STEP_ID}",),
+        tasks=("SLURM_STEP_TASKS_PER_NODE",),
+        one_each="srun --ntasks-per-node=1",
+        needs=("SLURM_STEP_ID",),
+        unless=("OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS"),
+        adapt=_step,
+    ),
+    Starter(
+        source="Open MPI",
+        size="OMPI_COMM_WORLD_SIZE",
+        rank=("OMPI_COMM_WORLD_RANK",),
+        job=("{PMIX_NAMESPACE}", "{OMPI_MCA_ess_base_jobid}"),
+        tasks=("OMPI_COMM_WORLD_LOCAL_SIZE",),
+        one_each="mpirun --map-by ppr:1:node",
+        adapt=_open_mpi,
+    ),
+    Starter(
+        source="MPI (PMI_SIZE)",
+        size="PMI_SIZE",
+        rank=("PMI_RANK",),
+        tasks=("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"),
+        one_each="mpiexec -ppn 1",
+        unless=("OMPI_COMM_WORLD_SIZE",),
+        adapt=_hydra,
+    ),
+    Starter(
+        source="PET_NNODES",
+        size="PET_NNODES",
+        rank=("PET_NODE_RANK",),
+        master="PET_MASTER",
+        job=("{PET_RDZV_ID}",),
+        needs=("PET_NODE_RANK",),
+        unless=("LOCAL_WORLD_SIZE",),
+    ),
+    Starter(
+        source="WORLD_SIZE",
+        size="WORLD_SIZE",
+        rank=("RANK", "NODE_RANK"),
+        job=("{TORCHELASTIC_RUN_ID}",),
+        tasks=("LOCAL_WORLD_SIZE", "LOCAL_SIZE"),
+        one_each="torchrun --nproc-per-node 1",
+        needs=("RANK", "NODE_RANK"),
+        adapt=_torch,
+    ),
+)
+# A Kubernetes Job, which has no size.
+INDEXED_JOB = Starter(
+    source="JOB_COMPLETION_INDEX",
+    size="",
+    rank=("JOB_COMPLETION_INDEX",),
+    job=("{JOBSET_NAME}",),
+    needs=("JOB_COMPLETION_INDEX",),
+    adapt=_pod,
+)
+
+
+def claim_by(starter: Starter, environ: Environ) -> RankClaim | None:
+    """Return what a starter has set; None where it has started nothing here. Raises UsageError."""
+    size = _number(environ, starter.size)
+    is_set = not starter.needs or any(environ.get(name, "").strip() for name in starter.needs)
+    if not is_set or any(name in environ for name in starter.unless):
+        return None
+    if size is None and starter.size and not starter.nodes:
+        return None
+    nodes = environ.get(starter.nodes, "")
+    source = _filled(starter.source, environ)
+    claim = RankClaim(
+        source=source,
+        remove=f"unset {(*starter.needs, starter.size)[0] if starter.nodes else starter.size or source}",
+        rank=next((one for name in starter.rank if (one := _number(environ, name)) is not None), None),
+        size=1 if size is None and starter.nodes else size,
+        hosts=read_hosts(f"{starter.nodes} of {source}", nodes) if nodes else master(environ, starter.master),
+        job=next((job for text in starter.job if (job := _filled(text, environ)) not in ("", "none")), None),
+        tasks_per_host=next((_tasks(environ[name]) for name in starter.tasks if name in environ), 1),
+        one_each=starter.one_each,
+    )
+    return starter.adapt(environ, claim)
+
+
+def claims(environ: Environ) -> Iterator[RankClaim]:
+    """Yield what TF_CONFIG and the starters give, in order of precedence. Raises UsageError."""
+    yield from filter(None, (tf_config(environ), *(claim_by(one, environ) for one in STARTERS)))
+
+
+class _Task(msgspec.Struct, frozen=True):
+    type: str = ""
+    index: int | str = 0
+
+
+class _TfConfig(msgspec.Struct, frozen=True):
+    cluster: dict[str, list[str]] = {}
+    task: _Task = _Task()
+
 
 def tf_config(environ: Environ) -> RankClaim | None:
     """Return the claim of TF_CONFIG, as TFJob and Ray Train set it. Raises UsageError.
@@ -45,23 +236,20 @@ def tf_config(environ: Environ) -> RankClaim | None:
     text = environ.get("TF_CONFIG", "")
     if not text.strip():
         return None
-    config = _json_object(text)
-    cluster, task = config.get("cluster") or {}, config.get("task") or {}
     remove = "unset TF_CONFIG"
-    if not isinstance(cluster, dict) or not isinstance(task, dict):
-        raise UsageError("TF_CONFIG has no cluster and task of TensorFlow's form", remove)
-    training = {kind: _tasks(kind, cluster.get(kind)) for kind in _TRAINING_TASKS}
-    ranks: list[tuple[Any, Any]] = [
-        (kind, number) for kind, tasks in training.items() for number in range(len(tasks))
-    ]
-    kind, index = task.get("type"), task.get("index", 0)
-    index = _count(index) if isinstance(index, str) else index
+    try:
+        config = msgspec.json.decode(text.encode(errors="replace"), type=_TfConfig)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise UsageError(f"TF_CONFIG cannot be read: {error}", f"correct it, or {remove}") from error
+    kind, index = config.task.type, str(config.task.index)
+    tasks = [(name, one) for name in _TRAINING_TASKS for one in config.cluster.get(name, ())]
+    ranks = [(name, str(n)) for name in _TRAINING_TASKS for n in range(len(config.cluster.get(name, ())))]
     if kind == "evaluator":
         raise UsageError(
             "this is the evaluator of TF_CONFIG's cluster, which does not train",
             "evaluate its checkpoints: gputopo run --eval --checkpoints DIR --num-hosts 1",
         )
-    if cluster.get("ps") and ranks:
+    if config.cluster.get("ps") and ranks:
         raise UsageError(
             "TF_CONFIG has ps tasks, and gputopo stores variables on the hosts that train",
             "start the cluster without ps; --ps chooses the device of the variables",
@@ -70,10 +258,10 @@ def tf_config(environ: Environ) -> RankClaim | None:
         return None
     if (kind, index) not in ranks:
         raise UsageError(
-            f"TF_CONFIG has this as task {shown(str(index))} of {shown(str(kind))}, which its cluster lacks",
+            f"TF_CONFIG has this as task {shown(index)} of {shown(kind)}, which its cluster lacks",
             f"correct its task, or {remove}",
         )
-    hosts = read_hosts("TF_CONFIG", ",".join(one for tasks in training.values() for one in tasks))
+    hosts = read_hosts("TF_CONFIG", ",".join(one for _, one in tasks))
     # Several ports of a loopback address are hosts of a rehearsal; of another they are tasks of one host.
     names = [one.name for one in hosts if not _is_loopback(one)]
     return RankClaim(
@@ -87,204 +275,21 @@ def tf_config(environ: Environ) -> RankClaim | None:
     )
 
 
-def slurm(environ: Environ) -> RankClaim | None:
-    """Return the claim of a Slurm step; the variables of a job alone are no rank. Raises UsageError.
-
-    The rank is the index of the host in SLURM_STEP_NODELIST, which with -m arbitrary is not that of the task.
-    """
-    step, job = _number(environ, "SLURM_STEP_ID"), _number(environ, "SLURM_JOB_ID")
-    if step is None or step >= _FIRST_RESERVED_STEP:
-        return None
-    if "OMPI_COMM_WORLD_SIZE" in environ or "MPI_LOCALNRANKS" in environ:
-        return None  # mpirun starts its daemons by srun: this step is theirs
-    source, nodes = f"Slurm step {job}.{step}", environ.get("SLURM_STEP_NODELIST", "")
-    size = _number(environ, "SLURM_STEP_NUM_NODES") or 1
-    tasks = _most_tasks(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
-    is_shell = "SLURM_PTY_PORT" in environ and _number(environ, "SLURM_PROCID") == 0
-    if size < 2 and (tasks < 2 or is_shell):
-        return None  # with --pty task 0 alone goes on
-    return RankClaim(
-        source=source,
-        remove="unset SLURM_STEP_ID",
-        rank=_number(environ, "SLURM_NODEID"),
-        size=size,
-        hosts=read_hosts(f"SLURM_STEP_NODELIST of {source}", nodes) if nodes else (),
-        job=f"{job}.{step}",
-        tasks_per_host=tasks,
-        one_each="srun --ntasks-per-node=1",
-    )
-
-
-def mpi(environ: Environ) -> RankClaim | None:
-    """Return the claim of Open MPI, or of Hydra: MPICH, Intel MPI. Raises UsageError.
-
-    They name no hosts. In a Slurm job mpirun goes through the nodes in order. Open MPI names the host of
-    mpirun, which is that of rank 0 where the daemons of the hosts are numbered as the ranks.
-    """
-    size, rank = _number(environ, "OMPI_COMM_WORLD_SIZE"), _number(environ, "OMPI_COMM_WORLD_RANK")
-    if size is not None:
-        mpirun = _mpirun_host(environ)
-        leader = (mpirun,) if mpirun is not None and _daemon(environ) == rank else ()
-        return RankClaim(
-            source="Open MPI",
-            remove="unset OMPI_COMM_WORLD_SIZE",
-            rank=rank,
-            size=size,
-            hosts=_nodes_of_job(environ, rank, size) or master(environ) or leader,
-            job=environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid"),
-            tasks_per_host=_number(environ, "OMPI_COMM_WORLD_LOCAL_SIZE") or 1,
-            one_each="mpirun --map-by ppr:1:node",
-        )
-    size, rank = _number(environ, "PMI_SIZE"), _number(environ, "PMI_RANK")
-    started = "MPI_LOCALNRANKS" in environ or "PMI_LOCAL_SIZE" in environ
-    if size is None or rank is None or not (started or "SLURM_STEP_ID" not in environ):
-        return None  # Slurm's own PMI: the step has it all
-    return RankClaim(
-        source="MPI (PMI_SIZE)",
-        remove="unset PMI_SIZE",
-        rank=rank,
-        size=size,
-        hosts=_nodes_of_job(environ, rank, size) or master(environ),
-        tasks_per_host=_number(environ, "MPI_LOCALNRANKS") or _number(environ, "PMI_LOCAL_SIZE") or 1,
-        one_each="mpiexec -ppn 1",
-    )
-
-
-def torch(environ: Environ) -> RankClaim | None:
-    """Return the claim of RANK, WORLD_SIZE and MASTER_ADDR, as torchrun, PyTorchJob and scripts set them.
-
-    Or PET_NNODES, PET_NODE_RANK of a TrainJob, which are torchrun's options. A rank without a size, or a size
-    without a rank, is not of this process; a rank that is no number is one that is not known. Raises nothing.
-    """
-    tasks, nodes = _number(environ, "LOCAL_WORLD_SIZE"), _number(environ, "PET_NNODES")
-    if tasks is None and nodes is not None and "PET_NODE_RANK" in environ:
-        return RankClaim(
-            source="PET_NNODES",
-            remove="unset PET_NNODES",
-            rank=_number(environ, "PET_NODE_RANK"),
-            size=nodes,
-            hosts=master(environ, "PET_MASTER"),
-            job=_given(environ, "PET_RDZV_ID"),
-        )
-    tasks = _number(environ, "LOCAL_SIZE") if tasks is None else tasks  # of DeepSpeed
-    size, node = _number(environ, "WORLD_SIZE"), _number(environ, "NODE_RANK")
-    rank = _number(environ, "RANK")
-    if size is None or not any(environ.get(name, "").strip() for name in ("RANK", "NODE_RANK")):
-        return None
-    if tasks is None:
-        others = rank is not None and node is not None and rank != node
-        tasks = max((_number(environ, "LOCAL_RANK") or 0) + 1, 2 if others else 1)
-    return RankClaim(
-        source="WORLD_SIZE",
-        remove="unset WORLD_SIZE",
-        rank=node if rank is None else rank,
-        size=size,
-        hosts=master(environ),
-        job=_given(environ, "TORCHELASTIC_RUN_ID"),
-        tasks_per_host=tasks,
-        one_each="torchrun --nproc-per-node 1",
-    )
-
-
-def indexed_job(environ: Environ) -> RankClaim | None:
-    """Return the claim of the index of a Kubernetes Job, which has no size. Raises nothing.
-
-    In a JobSet (JOBSET_NAME) the pods are hosts of its headless service, named as the JobSet.
-    """
-    index = _number(environ, "JOB_COMPLETION_INDEX")
-    if index is None:
-        return None
-    jobset, pod, ending = environ.get("JOBSET_NAME"), environ.get("HOSTNAME", ""), f"-{index}"
-    first = address(f"{pod.removesuffix(ending)}-0.{jobset}") if jobset and pod.endswith(ending) else None
-    return RankClaim(
-        source=f"JobSet {shown(jobset)}" if jobset else "JOB_COMPLETION_INDEX",
-        remove="unset JOB_COMPLETION_INDEX",
-        rank=index,
-        hosts=master(environ) or (() if first is None else (first,)),
-        job=jobset,
-    )
-
-
-def master(environ: Environ, prefix: str = "MASTER") -> tuple[HostAddress, ...]:
-    """Return the host that MASTER_ADDR names, with MASTER_PORT, where a script has set it for all ranks."""
-    host = address(environ.get(f"{prefix}_ADDR", "").strip(), _number(environ, f"{prefix}_PORT"))
-    return () if host is None else (host,)
-
-
 def _number(environ: Environ, name: str) -> int | None:
-    return _count(environ.get(name, ""))
-
-
-def _count(text: str) -> int | None:
-    text = text.strip()
+    text = environ.get(name, "").strip()
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
 
 
-def _given(environ: Environ, name: str) -> str | None:
-    """Return a variable's text; torchrun writes none where it was given nothing."""
-    text = environ.get(name, "")
-    return None if text in ("", "none") else text
+def _filled(text: str, environ: Environ) -> str:
+    """Return a text with variables filled in; what cannot be shown is a question mark."""
+    return re.sub(r"\{(\w+)\}", lambda found: re.sub(r"[^\w.@:-]", "?", environ.get(found[1], "")), text)
 
 
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"TF_CONFIG is no JSON: {error}", "correct it, or unset TF_CONFIG") from error
-    if not isinstance(found, dict):
-        raise UsageError("TF_CONFIG is no JSON object", "correct it, or unset TF_CONFIG")
-    return found
-
-
-def _tasks(kind: str, tasks: Any) -> list[str]:
-    """Return the addresses of the tasks of a kind, which a list has, or an object by index.
-
-    A dynamic cluster (enableDynamicWorker of a TFJob) shows each task only some others. Raises UsageError.
-    """
-    if isinstance(tasks, dict) and all(_count(key) is not None for key in tasks):
-        numbers = sorted(map(int, tasks))
-        if numbers != list(range(len(numbers))):
-            raise UsageError(
-                f"TF_CONFIG has {kind} {', '.join(map(str, numbers))} and not all before: a dynamic cluster",
-                "start one whose tasks are all known, or unset TF_CONFIG and name the hosts by --hosts LIST",
-            )
-        tasks = [tasks[key] for key in sorted(tasks, key=int)]
-    if not isinstance(tasks or [], list) or not all(isinstance(one, str) for one in tasks or []):
-        raise UsageError(f"TF_CONFIG has no list of addresses for {kind}", "correct it, or unset TF_CONFIG")
-    return tasks or []
+def _tasks(text: str) -> int:
+    """Return the highest number of Slurm's `4(x2),3`; 1 where there is none."""
+    numbers = re.findall(r"(?:^|,)([0-9]{1,15})", text)
+    return max(map(int, numbers), default=1)
 
 
 def _is_loopback(host: HostAddress) -> bool:
     return host.name is not None and (host.name in ("localhost", "::1") or host.name.startswith("127."))
-
-
-def _most_tasks(text: str) -> int:
-    """Return the highest number of Slurm's `4(x2),3`; 1 where there is none."""
-    return max((_count(part.partition("(")[0]) or 1 for part in text.split(",")), default=1)
-
-
-def _nodes_of_job(environ: Environ, rank: int | None, size: int) -> tuple[HostAddress, ...]:
-    """Return the first nodes of a Slurm job where this one has the place of its rank among them, else ()."""
-    own = environ.get("SLURMD_NODENAME") or environ.get("PMIX_HOSTNAME") or ""
-    nodes = environ.get("SLURM_JOB_NODELIST", "")
-    if size < 2 or rank is None or not own or not nodes:
-        return ()
-    hosts = read_hosts("SLURM_JOB_NODELIST", nodes)[:size]
-    has_place = rank < size == len(hosts) and str(hosts[rank].name).partition(".")[0] == own.partition(".")[0]
-    return hosts if has_place else ()
-
-
-def _mpirun_host(environ: Environ) -> HostAddress | None:
-    """Return the host of mpirun: ORTE's URI (Open MPI 4), or PRRTE's name of the job (5)."""
-    found = re.search(
-        r"tcp://([0-9.]+)[,:]|tcp6://\[([0-9a-f:]+)\]", environ.get("OMPI_MCA_orte_hnp_uri", "")
-    )
-    named = re.fullmatch(r"prterun-(.+)-[0-9]+@[0-9]+", environ.get("PMIX_NAMESPACE", ""))
-    return address(found[1] or found[2] if found else named[1] if named else "")
-
-
-def _daemon(environ: Environ) -> int | None:
-    """Return the number of the daemon that started this process; that of mpirun itself is 0."""
-    texts = [environ[name] for name in _PMIX_SERVERS if name in environ]
-    found = re.match(r"[^;]*\.([0-9]{1,9});", texts[0]) if texts else None
-    return int(found[1]) if found else None

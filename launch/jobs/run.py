@@ -18,7 +18,6 @@ import msgspec
 
 from gputopo.launch import failure
 from gputopo.launch.jobs import restarting
-from gputopo.launch.jobs.restarting import Regrouping
 from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
 from gputopo.launch.supervise.cgroup import oom_kills
 from gputopo.launch.supervise.job import Workers, workers
@@ -30,7 +29,6 @@ from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.run.batches import BatchSize, as_typed, batch_words, halved
 from gputopo.values.run.events import (
-    REGROUPING,
     BatchTried,
     Event,
     Noticed,
@@ -185,8 +183,7 @@ class RunJob:
     finds_batch: bool = True  # smaller batches are tried after out of memory
     restarts: int = 0  # how often a worker goes on from the latest checkpoint after a failure by chance
     known: Known = NOTHING_KNOWN  # before the run
-    others: EventSource | None = None  # events of the other hosts: a failure among them ends the run,
-    group: Regrouping | None = None  # unless it goes on with the hosts that are left
+    others: EventSource | None = None  # events of the other hosts: a failure among them ends the run
     fallback: "Fallback | None" = None  # what trains if NCCL fails its test
 
 
@@ -209,8 +206,7 @@ def supervise(job: RunJob) -> RunOutcome:
         job.on_event(event)
 
     def may_restart(failed: RankFailed) -> bool:
-        loses = job.group is not None and job.group.may_lose and restarting.is_loss(failed)
-        return job.restarts > 0 and (restarting.may_restart(failed) or loses)
+        return job.restarts > 0 and restarting.may_restart(failed)
 
     def may_replan(failed: RankFailed, phase: str | None) -> bool:
         return job.fallback is not None and restarting.is_of_nccl(failed, phase)
@@ -269,23 +265,15 @@ def _restart(
     sources: Sequence[EventSource],
     saved: restarting.SavedSteps,
 ) -> None:
-    """Go on from the latest checkpoint after each failure by chance, `job.restarts` times at most."""
-    current, known = job.spec, job.known
+    """Continue from the latest checkpoint after each failure by chance, `job.restarts` times at most."""
     for number in range(1, job.restarts + 1):
         failed = record.restartable
         if failed is None:
             return
-        rest, cause = restarting.continued(job.spec, saved.counted), failed.cause
-        if job.group is not None:
-            if failed.rank:
-                record.add(PhaseBegun(time_s=time.time(), phase=REGROUPING))
-            wait = partial(running.wait, current, record, sources)
-            rest, cause = job.group.rest(job.spec, failed, saved.counted, wait, record.note)
+        rest = restarting.continued(job.spec, saved.counted)
         if rest is None:
             return
         file = job.folder.path / f"restart-{number}.json"
-        fewer = restarting.fewer_of(current, rest, known)
-        current, known = rest, known if fewer is None else fewer.known
         with contextlib.suppress(InputError):  # a full disk: the failure stands
             schema.write(file, rest)
             record.restart()
@@ -294,9 +282,8 @@ def _restart(
                     time_s=time.time(),
                     number=number,
                     of=job.restarts,
-                    cause=cause,
+                    cause=failed.cause,
                     steps=saved.trained,
-                    fewer=fewer,
                 )
             )
             saved.begin_again()

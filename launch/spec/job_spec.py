@@ -45,24 +45,20 @@ class ProgramSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="g
     @property
     def gpus(self) -> list[int]:
         """The GPUs of the plan on this host, by their indices in the machine."""
-        return [one.gpu for one in self.devices if one.gpu is not None and one.rank == 0]
+        return [one.gpu for one in self.devices if one.gpu is not None]
 
     @property
-    def towers(self) -> dict[int, list[int]]:
-        """The towers of each host with devices, by its rank: in the order in which its program sees them.
+    def towers(self) -> list[int]:
+        """The towers of the devices, in the order in which the program sees them.
 
         Without GPUs each process of the program is a device, by its local rank.
         """
-        found: dict[int, list[int]] = {}
-        for one in self.devices:
-            found.setdefault(one.rank, []).append(one.tower)
-        return found or {0: [*range(MAX_PROCESSES)]}
+        return [one.tower for one in self.devices] or [*range(MAX_PROCESSES)]
 
 
 class ProgramPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.programpart/1"):
-    """What a host of rank 1 or above gets of a program's run: its own spec and plan, name and variables."""
+    """What a host of rank 1 or above gets of a program's run: its own spec and plan, and variables."""
 
     spec: ProgramSpec
     plan: Plan
-    host: str
     cluster: dict[str, str]

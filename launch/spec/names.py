@@ -96,11 +96,6 @@ def rank_of(device: str) -> int | None:
     return None if found is None else int(found.group(1))
 
 
-def as_ranks(text: str, ranks: Sequence[int]) -> str:
-    """Return a text in which tasks are called by the ranks of hosts. `ranks`: of the tasks 0, 1, ..."""
-    return _TASK.sub(lambda found: task_name(ranks[int(found[1])]), text)
-
-
 def host_of(device: str) -> str:
     """Return the CPU of the host that has the device."""
     return device_name("CPU", 0, rank_of(device))

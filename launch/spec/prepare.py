@@ -124,7 +124,7 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
         rank=0 if is_multi_worker(spec) else None,
         learning_rate=rate,
         optimization=msgspec.structs.replace(spec.optimization, schedule=schedule),
-        says=(*spec.says, *_batch_note(spec, choice.batch_sizes)),
+        says=(*spec.says, *_engine_note(spec), *_batch_note(spec, choice.batch_sizes)),
     )
     _check_drills(spec)
     check(spec)
@@ -181,6 +181,19 @@ def _notes(target: Target, requested: RunSpec, count: int) -> tuple[str, ...]:
     noun = "GPU" if target.backend == "gpu" and not target.others else "device"
     drill = (drill_says(requested.drills, noun),) if requested.drills else ()
     return (*drill, where, *xla, *stale, *old)
+
+
+def _engine_note(spec: RunSpec) -> tuple[str, ...]:
+    """Return what exchanges between several hosts, and what that cannot do."""
+    if not spec.servers:
+        return ()
+    if is_multi_worker(spec):
+        return (
+            "Between hosts: TensorFlow's MultiWorkerMirroredStrategy, without drills, packed gradients and "
+            "the times of each host's transfers.",
+        )
+    other = " NCCL between hosts needs --strategy multi_worker_mirrored." if spec.backend == "gpu" else ""
+    return (f"Between hosts: one graph over TensorFlow's servers, by gRPC.{other}",)
 
 
 def _batch_note(spec: RunSpec, planned: tuple[int, ...]) -> tuple[str, ...]:
@@ -436,10 +449,7 @@ def _number(place: str | None) -> int:
 
 
 def program_spec(target: Target, command: Sequence[str], says: Sequence[str] = ()) -> ProgramSpec:
-    """Return the spec of a program on a target: GPU i of the plan is the one that it sees as GPU i.
-
-    Of several hosts it has the devices of all, those of rank 0 first.
-    """
+    """Return the spec of a program on a host's target: GPU i of the plan is the one that it sees as GPU i."""
     on_gpus = target.backend == "gpu"
     words = words_of(command)
     # In the name of the run's folder.
@@ -453,12 +463,6 @@ def program_spec(target: Target, command: Sequence[str], says: Sequence[str] = (
         rehearsal_of=target.rehearsal_of,
         versions=driver_versions(target),
         says=tuple(says),
-        servers=tuple(
-            msgspec.structs.replace(server, host=name)
-            for server, name in zip(
-                target.servers, host_names([server.host for server in target.servers]), strict=True
-            )
-        ),
     )
 
 

@@ -23,8 +23,8 @@ _BF16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 BF16"}
 _OFF = ("0", "false")  # what TensorFlow's ReadBoolFromEnvVar takes for no, in any case
 
 
-def check(spec: RunSpec, command: str = "training") -> None:
-    """Raise UsageError for options that do not go together, or not with the loss of hosts (`losing`)."""
+def check(spec: RunSpec) -> None:
+    """Raise UsageError for options that do not go together."""
 
     @cache
     def given(name: str) -> str | None:
@@ -34,7 +34,7 @@ def check(spec: RunSpec, command: str = "training") -> None:
         found = _FOLLOWS[name](spec) if name in _FOLLOWS else attrgetter(name)(spec)
         return str(found).lower() if found else None
 
-    refuse(command, given, spec=spec)
+    refuse("training", given, spec=spec)
     asked = None if spec.all_reduce is None else all_reduce.parse(spec.all_reduce)
     if asked is not None and (why_not := asked.why_not(spec.backend, len(spec.devices))) is not None:
         reason, near = why_not

@@ -5,13 +5,10 @@ ends, its failure is in the record, the first one with its cause, and no process
 """
 
 import contextlib
-import select
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gputopo.launch import failure
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.cgroup import oom_kills
@@ -44,35 +41,6 @@ class Workers:
             life.watch(command, self.environment, self.signals, sources)
         if record.failure is not None and record.failure.kind in STOPPED_FROM_OUTSIDE:
             self.stopped = record.failure
-
-    def wait(
-        self,
-        spec: RunSpec,
-        record: Record,
-        sources: Sequence[EventSource],
-        until: Callable[[], bool],
-        timeout_s: float,
-    ) -> bool | None:
-        """Wait between two workers until something is so; the sources' events go to the record.
-
-        Return whether it came to be in time; None where a signal to the launcher came: the run is `stopped`.
-        """
-        end_s = time.monotonic() + timeout_s
-        while not until():
-            left_s = end_s - time.monotonic()
-            if left_s <= 0:
-                return False
-            ready = select.select(
-                [self.signals, *(one.ready for one in sources)], [], [], min(left_s, _LOOK_S)
-            )[0]
-            if self.signals in ready and (came := signals.take(self.signals)):
-                record.add(failure.asked_to_end(came[0], spec, time_s=time.time()))
-                self.stopped = record.failure
-                return None
-            for source in sources:
-                for event in source.take():
-                    record.add(event)
-        return True
 
 
 @contextlib.contextmanager

@@ -22,15 +22,12 @@ from gputopo.launch.data.tfrecords import masked_crc
 from gputopo.launch.supervise.worker_process import OwnChildren
 from gputopo.probes.processes import kill_group, tethered
 from gputopo.runs.devices import batch_sizes, short_name_of
-from gputopo.values.run.batches import stored_batches
 from gputopo.values.run.events import (
     Anomaly,
     AnomalyOver,
     Device,
     Event,
-    Fewer,
     GpuSample,
-    Restarted,
     RunStarted,
     Sample,
     Step,
@@ -190,10 +187,6 @@ class SampleScalars:
                     for one in event.devices
                     if one.gpu is not None
                 }
-            case Restarted(fewer=Fewer() as fewer):
-                batches = stored_batches(fewer.spec.get("batch_size"), len(fewer.devices))
-                self._towers = _towers(fewer.devices, batches)
-                self._facts = {place: facts for place, facts in self._facts.items() if place in self._towers}
             case Step():
                 self._step = event
             case Sample() if self._folder is not None:

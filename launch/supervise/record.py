@@ -25,7 +25,6 @@ from gputopo.values.run.events import (
     Noticed,
     PhaseBegun,
     RankFailed,
-    Restarted,
     Resumed,
     RunFinished,
     RunStarted,
@@ -63,8 +62,6 @@ class Looks:
         """Note an event that the summary has, and return what a look has found."""
         if self._recent is None or isinstance(event, Judged):
             return ()
-        if isinstance(event, Restarted) and event.fewer is not None:
-            self._forget()
         self._recent.add(event)
         if isinstance(event, RankFailed):  # what comes after it is its consequence
             self._recent = None
@@ -76,12 +73,6 @@ class Looks:
             found = self._found
             self._start(lambda: found.put(self._look(judge)))
         return ()
-
-    def _forget(self) -> None:
-        """Forget what was found of devices that are others from here on, and a look that goes on."""
-        self._reports = Reports()
-        self._found = queue.SimpleQueue()
-        self._step = None
 
     def end(self, found: Judgement) -> tuple[Event, ...]:
         """Return what the verdict over all steps adds to what was reported."""
@@ -211,7 +202,6 @@ class Record(EventRecord):
         self.has_steps = False
         self.resumed = 0
         self.phase: str | None = None
-        self._has_begun = False  # a step of this worker or of one before
         self._last: Event | None = None
         self.failure: RankFailed | None = None
         self._deferred: RankFailed | None = None
@@ -242,9 +232,7 @@ class Record(EventRecord):
     def restartable(self) -> RankFailed | None:
         """The failure after which another worker may go on."""
         failed = self.failure
-        # Another host may be lost also before a worker that was started for that has taken a step.
-        has_begun = self.has_steps or (self._has_begun and failed is not None and failed.rank)
-        return failed if failed is not None and has_begun and self._may_restart(failed) else None
+        return failed if failed is not None and self.has_steps and self._may_restart(failed) else None
 
     @property
     def replannable(self) -> RankFailed | None:
@@ -278,7 +266,6 @@ class Record(EventRecord):
         self.has_steps = self.has_steps or isinstance(event, Step)
         self.resumed = event.steps if isinstance(event, Resumed) else self.resumed
         self.phase = event.phase if isinstance(event, PhaseBegun) else self.phase
-        self._has_begun = self._has_begun or self.has_steps
         super()._record(event)
 
     def _lost(self, path: Path, error: OSError) -> None:

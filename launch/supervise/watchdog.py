@@ -54,8 +54,11 @@ PROGRAM_PATIENCE = HangLimits(min_s=PHASE_S)
 
 
 def of_seconds(seconds: float) -> HangLimits:
-    """Return the patience of a run whose steps may take so many seconds, whatever they usually take."""
-    return HangLimits(factor=0.0, min_s=seconds)
+    """Return the patience of a run that may take no step for so many seconds, the first one included.
+
+    A phase between steps, such as a checkpoint, keeps its limit.
+    """
+    return HangLimits(factor=0.0, min_s=seconds, start_s=seconds, nccl_s=min(seconds, NCCL_S))
 
 
 class Watchdog:

@@ -19,16 +19,13 @@ from typing import TYPE_CHECKING
 
 from gputopo.launch.spec.names import JOB
 from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train.parent import LOOK_S, await_stopped_parent
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode
 from gputopo.values.run.events import SERVING, Event, PhaseBegun, RankFailed, encode_line
 
 if TYPE_CHECKING:
     from gputopo.launch.train.placement.devices import Answering  # loads TensorFlow
-
-
-# Seconds of its own: where all of a job is suspended, it is too. Rank 0 misses the host after 10.
-PARENT_STOPPED_S = 12
 
 
 def main(arguments: list[str]) -> int:
@@ -99,27 +96,18 @@ def answers() -> "Answering":
 def _end_for_the_parent(trains: bool) -> None:
     """End this process once its parent sends SIGTERM, at once: TensorFlow takes seconds to end a server.
 
-    Or once its parent has been stopped (SIGSTOP) for so long that rank 0 goes on without this host, or has
-    ended: a server that is left would have the GPUs. `trains`: its stacks go to the log first, as those of
-    rank 0's worker do.
+    Or once its parent has been stopped for so long that rank 0 has ended: a server that is left would have
+    the GPUs. `trains`: its stacks go to the log first, as those of rank 0's worker do.
     """
-    stopped_s = 0
-    while stopped_s < PARENT_STOPPED_S:
-        came = signal.sigtimedwait({signal.SIGTERM}, 1.0)
-        if came is not None and came.si_pid == os.getppid():
-            break
-        stopped_s = stopped_s + 1 if came is None and _is_stopped(os.getppid()) else 0
+
+    def is_told() -> bool:
+        came = signal.sigtimedwait({signal.SIGTERM}, LOOK_S)
+        return came is not None and came.si_pid == os.getppid()
+
+    await_stopped_parent(is_told)
     if trains:
         faulthandler.dump_traceback()
     os._exit(ExitCode.OK)
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return False
-    return state == "T"
 
 
 if __name__ == "__main__":

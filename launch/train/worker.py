@@ -11,16 +11,17 @@ That of a host of rank 1 or above goes on at both until its parent ends it: see 
 import faulthandler
 import os
 import re
+import select
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gputopo.launch.failure import MORE_SPACE, UNREACHABLE, asked_to_end
-from gputopo.launch.spec.names import as_ranks
+from gputopo.launch.failure import MORE_SPACE, UNREACHABLE, asked_to_end, launcher_stopped
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.lifecycle.folders import DiskError
 from gputopo.launch.train.op_errors import cause_and_remedy, first_line, line_in, unreachable_rank
@@ -32,6 +33,7 @@ from gputopo.values.run.events import (
     SERVING,
     Event,
     MemoryPeak,
+    Noticed,
     PhaseBegun,
     PlacementChecked,
     RankFailed,
@@ -64,6 +66,9 @@ def main(arguments: list[str]) -> int:
 
     if spec.rank:
         emit(PhaseBegun(time_s=time.time(), rank=spec.rank, phase=SERVING))  # rank 0 may start its own
+    elif spec.servers:
+        ending = (spec.servers[0].host, events_fd, emit)
+        threading.Thread(target=_end_without_launcher, args=ending, name="ending", daemon=True).start()
     try:
         failure = _work(spec, emit, came)
         if spec.rank and (failure is None or failure.kind == UNREACHABLE):
@@ -84,6 +89,16 @@ def _end_by_sigterm() -> None:
     faulthandler.unregister(signal.SIGTERM)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
+
+
+def _end_without_launcher(host: str, events_fd: int, emit: Callable[[Event], None]) -> None:
+    """End this process of rank 0 once its launcher is stopped for so long that the other hosts have ended."""
+    from gputopo.launch.train import parent
+
+    stopped_s = parent.await_stopped_parent(lambda: threading.Event().wait(parent.LOOK_S))
+    if select.select([], [events_fd], [], 0)[1]:  # a launcher that is stopped empties no pipe
+        emit(launcher_stopped(host, stopped_s, time_s=time.time()))
+    os._exit(ExitCode.HARDWARE)
 
 
 def _await_the_end() -> None:
@@ -124,10 +139,15 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], came: Sequence[int]) -> 
         if spec.rank is not None:
             from gputopo.launch.compare import multi_worker
 
-            spec = multi_worker.of_tasks(spec)
             options["strategy"] = multi_worker.started(spec)
             _end_by_sigterm()  # of rank 0: that of the others is blocked
         with joined_fastest(spec, emit) as (spec, says):
+            if spec.servers and not spec.rank:
+                from gputopo.launch.hosts.addresses import open_ports
+
+                first, *others = spec.servers
+                says_open = open_ports(first.host, ((one.host, one.address) for one in others))
+                emit(Noticed(time_s=time.time(), says=says_open))
             versions = worker_versions(gpus=spec.backend == "gpu") | devices.settings(spec)
             _task_of(spec)(
                 models.build(spec.model, spec),
@@ -146,7 +166,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], came: Sequence[int]) -> 
         )
     except tf.errors.OpError as error:
         traceback.print_exc()  # into worker.log
-        text = str(error) if spec.rank is None else as_ranks(str(error), spec.ranks)
+        text = str(error)
         gone = unreachable_rank(text, type(error).__name__) if spec.servers else None
         if gone is not None:
             return _host_gone(spec, gone)

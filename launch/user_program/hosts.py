@@ -1,6 +1,7 @@
-"""The variables by which a program on several hosts finds the others, and its network. Pure.
+"""A program of the user on several hosts: the variables by which it finds the others, and how it ends on all.
 
-One process a host: that which gputopo starts there. What the user or the starter has set stands.
+One process a host: that which gputopo starts there. What the user or the starter has set stands. Each host
+records its own program; the hosts tell one another only how it has ended.
 """
 
 import json
@@ -18,24 +19,20 @@ import msgspec
 from gputopo.launch.failure import UNREACHABLE, signal_name
 from gputopo.launch.hosts import starters
 from gputopo.launch.hosts.allocation import Allocation
-from gputopo.launch.hosts.members import SILENT
-from gputopo.launch.hosts.messages import SILENT_S, RunEnd
+from gputopo.launch.hosts.messages import RunEnd
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
-from gputopo.launch.jobs.serving import of_host
 from gputopo.launch.supervise import signals
-from gputopo.launch.supervise.sampling import EventQueue, EventSource
-from gputopo.launch.throughput import Report
 from gputopo.launch.user_program.program import STOPPED, ProgramEnd, ProgramStop, failure_of
-from gputopo.launch.user_program.steps import Batch, StepsReported
 from gputopo.planner.network import rdma_ports
-from gputopo.values.errors import UsageError
+from gputopo.values.errors import ExitCode, UsageError
 from gputopo.values.machine import Machine
-from gputopo.values.run.events import Event, Noticed, RankFailed, RunFinished, Sample
+from gputopo.values.run.events import Event, RankFailed, RunFinished
 
 TF_CONFIG = "TF_CONFIG"
 # Of PyTorch and what reads the same; torchrun has its options in PET_*.
 _RANK, _ADDRESS = ("RANK", "WORLD_SIZE"), ("MASTER_ADDR", "MASTER_PORT")
+_OF_PROGRAMS = (TF_CONFIG, "WORLD_SIZE", "PET_NNODES")  # sources that a program reads itself
 _INTERFACE, _HCA = "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA"
 
 
@@ -72,7 +69,7 @@ def require_all(environ: Mapping[str, str], hosts: int, taking_part: int) -> Non
 
     It would wait for those that are not started.
     """
-    named = starters.tf_config(environ) or starters.torch(environ)
+    named = next((one for one in starters.claims(environ) if one.source in _OF_PROGRAMS), None)
     if named is not None and taking_part < hosts:
         raise UsageError(
             f"the plan takes {taking_part} of {hosts} hosts, and the program waits for all of {named.source}",
@@ -107,248 +104,154 @@ def nccl_variables(interface: str | None, machine: Machine | None, gpus: Sequenc
     return {**found, **({_HCA: f"={ports}"} if ports else {})}
 
 
-# For an earlier failure of another host, which reports it at once and is heard of each second; not measured
-SETTLE_S = 1.5
-_LOOK_S = 0.25  # between two looks at what is awaited then; not measured
+STOPPED_WELL = "stopped"  # status of a program that has ended well by a signal, which ends the run on rank 0
+End = RankFailed | RunFinished
+"""How the program of a host has ended; RunFinished: well."""
 
 
-class ProgramEnds:
-    """How the programs have ended so far, by the ranks that have one. Pure."""
+class Company:
+    """This host's part in the run of a program on several; a context manager, for the main thread.
 
-    def __init__(self, ranks: Iterable[int]) -> None:
-        self._running = set(ranks)
-        self._failures: list[tuple[float, RankFailed]] = []
+    `command`: the program; `stop`: of that on this host.
+    """
 
-    def ended(self, rank: int, failure: RankFailed | None = None) -> None:
-        """Note that a program has ended, or that its host no longer answers, which is none once it has."""
-        if failure is not None and (rank in self._running or failure.kind != UNREACHABLE):
-            late_s = SILENT_S if failure.cause.endswith(SILENT) else 0.0
-            self._failures.append((failure.time_s - late_s, failure))
-        self._running.discard(rank)
+    def __init__(self, command: str, stop: ProgramStop, over: int) -> None:
+        """`over`: a file descriptor that is readable once the run is over."""
+        self._command, self._stop, self._over = command, stop, over
 
-    @property
-    def running(self) -> frozenset[int]:
-        """The ranks whose programs have not ended."""
-        return frozenset(self._running)
+    def __enter__(self) -> Self:
+        return self
 
-    @property
-    def first(self) -> RankFailed | None:
-        """The failure that came first; a host is gone from its last word on.
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        pass
 
-        Signals to several hosts, as of scancel, are of the job: no host is named then.
-        """
-        if not self._failures:
-            return None
-        first = min(self._failures, key=lambda one: one[0])[1]
-        stopped = {one.rank for _, one in self._failures if one.kind in STOPPED.values()}
-        if first.kind not in STOPPED.values() or len(stopped) < 2:
-            return first
-        return msgspec.structs.replace(first, rank=0, cause=first.cause.rpartition(": ")[2])
+    def event(self, event: Event) -> None:
+        """Take note of an event of this host: a program that hangs has failed."""
+        if isinstance(event, RankFailed):
+            self._tell(event)
+
+    def ended(self, ending: ProgramEnd) -> None:
+        """Take note that this host's program has ended: what it was stopped for is known already."""
+        if ending.stopped is None:
+            status = STOPPED_WELL if ending.passed & STOPPED.keys() else "complete"
+            well = RunFinished(time_s=time.time(), status=status, exit_code=0, wall_s=0.0)
+            self._tell(failure_of(self._command, ending, time_s=time.time()) or well)
+
+    def wait(self) -> RankFailed | None:
+        """Wait until the run is over, and return why it failed; a signal is a failure of this host."""
+        with signals.caught() as came:
+            while self._over not in select.select((self._over, came), (), ())[0]:
+                for number in signals.take(came):
+                    self._tell(_stopped_by(number, PurePath(self._command).name))
+        return self._failure()
+
+    def _tell(self, end: End) -> None:
+        """Have rank 0 know how the program of this host has ended."""
+        raise NotImplementedError
+
+    def _failure(self) -> RankFailed | None:
+        raise NotImplementedError
 
 
-class Leading:
-    """Rank 0's view of the programs of all hosts. `ranks`: of those that take part; `name`: of rank 0.
+class Leading(Company):
+    """Rank 0's part: the first failure that it hears of ends the run on all hosts.
 
-    `command`: its own program. `stop`: of that one.
+    `ranks`: of the hosts that take part; `name`: of rank 0.
     """
 
     def __init__(
         self, server: RendezvousServer, ranks: Iterable[int], name: str, command: str, stop: ProgramStop
     ) -> None:
-        self._server, self._name, self._command, self._stop = server, name, command, stop
-        self._endings = ProgramEnds(ranks)
-        self._recorded: EventQueue[Event] = EventQueue()
-        self.sources: Sequence[EventSource] = (self._recorded,)
-        self.steps: EventQueue[StepsReported] | None = server.steps
-        self._changed: EventQueue[Event] = EventQueue()  # what this host's own threads note
-        self._over = os.eventfd(0)
-        self._failed_s: float | None = None  # when the first failure was learned: of a monotonic clock
-        self._was_left = False
-        self._tells_end = True
-        self._chosen: RankFailed | None = None
-        self._thread = threading.Thread(target=self._watch, name="programs", daemon=True)
+        super().__init__(command, stop, os.eventfd(0, os.EFD_CLOEXEC))
+        self._server, self._name = server, name
+        self._running = set(ranks)
+        self._end: RunEnd | None = None
+        self._failed: RankFailed | None = None
+        self._decides = threading.Lock()
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._server.call_with_events(self._add)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        self._tells_end = error is None  # else the server does, with the reason
-        self._changed.put(_LEFT)
-        self._thread.join()
-        self._changed.close()
-        self._recorded.close()
+        with self._decides:  # where it is left by an error, the server tells the others
+            self._end = self._end or RunEnd(exit_code=int(ExitCode.BUG))
         os.close(self._over)
 
-    def event(self, event: Event) -> None:
-        """A program that hangs is a failure of this host."""
-        if isinstance(event, RankFailed) and event.rank == 0:
-            self._changed.put(event)
-
-    def reported(self, time_s: float, report: Report) -> None:
-        """What the program on rank 0 reports is recorded here, and of no concern to the others."""
-
-    def ended(self, ending: ProgramEnd) -> None:
-        """Take note of the end: what it was stopped for is known already."""
-        if ending.stopped is not None:
-            return
-        failure = failure_of(self._command, ending, time_s=time.time())
-        if failure is not None:
-            failure = msgspec.structs.replace(failure, cause=f"host {self._name} (rank 0): {failure.cause}")
-        asked = any(number in STOPPED for number in ending.passed)
-        self._changed.put(failure or (_LEFT if asked else _finished(ending)))
-
     def wait(self) -> RankFailed | None:
-        """Wait; a signal ends the programs that still run."""
-        name = PurePath(self._command).name
-        with signals.caught() as came:
-            while self._over not in _ready((self._over, came)):
-                for number in signals.take(came):
-                    self._changed.put(_stopped_by(number, f"{name} was stopped on the other hosts"))
-        return self._chosen
+        """As of `Company`; all hosts that are there have heard of the end then."""
+        failed = super().wait()
+        assert self._end is not None
+        self._server.end(self._end)
+        return failed
 
-    def _watch(self) -> None:
-        try:
-            while not self._is_over():
-                waits = self._failed_s is not None
-                _ready((self._changed.ready, self._server.events.ready), _LOOK_S if waits else None)
-                for event in (*self._changed.take(), *self._server.events.take()):
-                    self._take(event)
-            failed = self._chosen
-            if failed is not None:
-                self._stop.ask(failed.exit_code)
-            if self._tells_end:
-                self._server.end(_end_of(failed))
-        finally:  # also where that fails: who waits for the end must not wait for ever
+    def _tell(self, end: End) -> None:
+        if isinstance(end, RankFailed):
+            end = msgspec.structs.replace(end, cause=f"host {self._name} (rank 0): {end.cause}")
+        self._add(end)
+
+    def _failure(self) -> RankFailed | None:
+        return self._failed
+
+    def _add(self, event: Event) -> None:
+        """Take note of an event of any host, in any thread."""
+        if not isinstance(event, RankFailed | RunFinished):
+            return
+        with self._decides:
+            ended_before = event.rank not in self._running
+            self._running.discard(event.rank)
+            if self._end is not None:
+                return
+            if isinstance(event, RunFinished):
+                if self._running and (event.rank or event.status != STOPPED_WELL):
+                    return
+                self._end = RunEnd(exit_code=0)
+            elif event.kind == UNREACHABLE and ended_before:
+                return
+            else:
+                self._failed = event
+                self._end = RunEnd(exit_code=event.exit_code, cause=event.cause, hint=event.remedy)
+                self._stop.ask(event.exit_code)
+            self._server.tell_end(self._end)
             os.eventfd_write(self._over, 1)
 
-    def _take(self, event: Event) -> None:
-        if event is _LEFT:
-            self._was_left = True
-        elif isinstance(event, RankFailed):
-            self._endings.ended(event.rank, event)
-            self._failed_s = self._failed_s or (time.monotonic() if self._endings.first else None)
-        elif isinstance(event, RunFinished):
-            self._endings.ended(event.rank)
-        else:
-            self._recorded.put(event)
 
-    def _is_over(self) -> bool:
-        """Decide; a failure only when every host that runs was heard of since, or is known to be gone."""
-        if self._failed_s is not None:
-            quiet = self._server.quiet(SETTLE_S) & self._endings.running
-            if time.monotonic() - self._failed_s < SETTLE_S or quiet:
-                return False
-            self._chosen = self._endings.first
-            return True
-        return self._was_left or not self._endings.running
+class Following(Company):
+    """The part of a host of rank 1 or above: it reports to rank 0, and ends when the run is over there."""
 
-
-class Following:
-    """A host of rank 1 or above: it reports to rank 0, and ends its program when the run is over there.
-
-    `host`: its name in notices.
-    """
-
-    sources: Sequence[EventSource] = ()
-    steps: EventQueue[StepsReported] | None = None
-
-    def __init__(self, client: RendezvousClient, host: str, command: str, stop: ProgramStop) -> None:
-        self._host, self._command, self._stop = host, command, stop
-        self._reports = Batch()
+    def __init__(self, client: RendezvousClient, command: str, stop: ProgramStop) -> None:
+        super().__init__(command, stop, client.ready)
         self._client = client
-        client.also = self._reports.take
-        self._has_failed = False
-        self._left = os.eventfd(0)
-        self._thread = threading.Thread(target=self._end_with_run, name="the end", daemon=True)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._client.call_at_end(lambda end: self._stop.ask(end.exit_code))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        os.eventfd_write(self._left, 1)
-        self._thread.join()
-        os.close(self._left)
+    def _tell(self, end: End) -> None:
+        self._client.put(end)
 
-    @property
-    def end(self) -> RunEnd | None:
-        """What rank 0 said at the end of the run."""
-        return self._client.end
-
-    def event(self, event: Event) -> None:
-        """Report samples, notices, and that the program hangs."""
-        if isinstance(event, Sample | Noticed):
-            self._client.put(of_host(event, self._host))
-        elif isinstance(event, RankFailed) and self.end is None:
-            self._fail(event)
-
-    def reported(self, time_s: float, report: Report) -> None:
-        """Report it to rank 0, too, with what else has come in a second."""
-        self._reports.add(time_s, report)
-
-    def ended(self, ending: ProgramEnd) -> None:
-        """Report the end, at once where it is a failure."""
-        if ending.stopped is not None:
-            return
-        failure = failure_of(self._command, ending, time_s=time.time())
-        if failure is not None:
-            self._fail(failure)
-        else:
-            self._client.put(_finished(ending))
-
-    def wait(self) -> RankFailed | None:
-        """Wait; a signal is reported as a failure of this host."""
-        with signals.caught() as came:
-            while self.end is None and self._client.ready not in _ready((self._client.ready, came)):
-                for number in signals.take(came):
-                    self._fail(_stopped_by(number, "this host was stopped"))
-        end = self.end
+    def _failure(self) -> RankFailed | None:
+        end = self._client.end
         if end is None or end.cause is None:
             return None
+        kind = STOPPED.get(end.exit_code - 128, "error")
         return RankFailed(
-            time_s=time.time(), kind="terminated", cause=end.cause, remedy=end.hint, exit_code=end.exit_code
+            time_s=time.time(), kind=kind, cause=end.cause, remedy=end.hint, exit_code=end.exit_code
         )
 
-    def _fail(self, failure: RankFailed) -> None:
-        if not self._has_failed:
-            self._has_failed = True
-            self._client.put(failure)
 
-    def _end_with_run(self) -> None:
-        if self._client.ready in _ready((self._client.ready, self._left)) and self.end is not None:
-            self._stop.ask(self.end.exit_code)
-
-
-# Rank 0's program has ended as it was asked to: the run is over.
-_LEFT = Noticed(time_s=0.0, says="")
-
-
-def _finished(ending: ProgramEnd) -> RunFinished:
-    return RunFinished(time_s=time.time(), status="complete", exit_code=ending.exit_code, wall_s=0.0)
-
-
-def _stopped_by(number: int, what: str) -> RankFailed:
-    name = signal_name(number)
+def _stopped_by(number: int, name: str) -> RankFailed:
+    """Return the failure of a host to which a signal came after its program had ended."""
+    signal = signal_name(number)
     return RankFailed(
         time_s=time.time(),
         kind=STOPPED.get(number, "terminated"),
-        cause=f"{what} by {name}",
+        cause=f"the run of {name} was stopped by {signal}",
         remedy="start it again",
         exit_code=128 + number,
-        signal=name,
+        signal=signal,
     )
-
-
-def _end_of(failed: RankFailed | None) -> RunEnd:
-    if failed is None:
-        return RunEnd(exit_code=0)
-    return RunEnd(exit_code=failed.exit_code, cause=failed.cause, hint=failed.remedy)
-
-
-def _ready(handles: Iterable[int], limit_s: float | None = None) -> set[int]:
-    return set(select.select(tuple(handles), (), (), limit_s)[0])

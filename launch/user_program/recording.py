@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gputopo.launch.failure import gpu_words
 from gputopo.launch.spec.job_spec import ProgramSpec
@@ -26,12 +25,9 @@ from gputopo.launch.supervise.worker_process import LINES, OwnChildren, process_
 from gputopo.launch.throughput import STACKS_SIGNAL, Report, StepsEnded
 from gputopo.launch.user_program.error_output import ErrorOutput, known_cause
 from gputopo.launch.user_program.program import STOPPED, ProgramEnd, ProgramStop, descendants, failure_of
-from gputopo.launch.user_program.steps import HOLD_S, InOrder, Joined, StepPipe
+from gputopo.launch.user_program.steps import Joined, StepPipe
 from gputopo.values.errors import ExitCode
 from gputopo.values.run.events import Event, Noticed, RankFailed, Sample, Step
-
-if TYPE_CHECKING:
-    from gputopo.launch.user_program.hosts import Following, Leading
 
 # How long a process may take to write its stacks, and without a further line has written them. Seconds
 STACKS_S = 1.0
@@ -198,7 +194,7 @@ class ProgramRecord(EventRecord):
         self._has_failed = self._has_failed or isinstance(event, RankFailed)
         self._record(event)
         hardware = self.summary.hardware
-        news = hardware.news() if isinstance(event, Sample) and hardware is not None else None
+        news = hardware.placement.news() if isinstance(event, Sample) and hardware is not None else None
         if news is not None:
             self.add(Noticed(time_s=event.time_s, says=f"{news[0].upper()}{news[1:]}."))
 
@@ -246,7 +242,6 @@ def recording(
     spec: ProgramSpec,
     *,
     stall: StallWatch | None = None,
-    company: "Leading | Following | None" = None,
 ) -> Iterator["Recording"]:
     """Record samples and steps until the end of the context, then all that has come by then.
 
@@ -258,7 +253,7 @@ def recording(
     with contextlib.ExitStack() as stack:
         with signals.blocked(signal.valid_signals()):
             samples = stack.enter_context(sampled(sampler))
-            work = _Work(record, samples, pipe, spec, stall, company, over, state)
+            work = _Work(record, samples, pipe, spec, stall, over, state)
             thread = threading.Thread(target=work.run, name="recording", daemon=True)
             thread.start()
         try:
@@ -269,43 +264,29 @@ def recording(
             state.stuck = thread.is_alive()
             if not state.stuck:
                 os.close(over)
-                os.close(state.asked)
 
 
+@dataclass
 class Recording:
-    """`stuck`: the thread could not be ended: its record must not be touched any more.
+    """`stuck`: the thread could not be ended: its record must not be touched any more."""
 
-    `asked`: a file descriptor that is readable once `catch_up` waits; `caught_up` ends that.
-    """
-
-    def __init__(self) -> None:
-        self.stuck = False
-        self.asked = os.eventfd(0)
-        self.caught_up = threading.Event()
-
-    def catch_up(self) -> None:
-        """Wait, once, until the program's reports of before are read; for `END_S` at most."""
-        os.eventfd_write(self.asked, 1)
-        self.caught_up.wait(END_S)
+    stuck: bool = False
 
 
 @dataclass
 class _Work:
-    """The work of the recording thread. Samples and steps of several hosts are held for `HOLD_S`."""
+    """The work of the recording thread."""
 
     record: ProgramRecord
     samples: EventQueue[Sample | Noticed] | None
     pipe: StepPipe | None
     spec: ProgramSpec
     stall: StallWatch | None
-    company: "Leading | Following | None"
     over: int
     state: Recording
 
     def __post_init__(self) -> None:
-        self._joined = Joined(self.spec.towers, [server.host for server in self.spec.servers])
-        self._in_order = InOrder()
-        self._hold_s = HOLD_S if self.spec.servers else 0.0
+        self._joined = Joined(self.spec.towers)
 
     def run(self) -> None:
         """Record until `over` is readable."""
@@ -313,17 +294,12 @@ class _Work:
         waiting.register(self.over, select.POLLIN | select.POLLHUP)
         for handle in self._handles():
             waiting.register(handle, select.POLLIN)
-        while not self.state.stuck and self.over not in (came := self._waited(waiting)):
+        while not self.state.stuck and self.over not in self._waited(waiting):
             self._take()
-            self._record_until(time.time() - self._hold_s)
             if self.stall is not None and (found := self.stall.look(time.monotonic())) is not None:
                 self.record.add(found)
-            if self.state.asked in came:
-                os.eventfd_read(self.state.asked)
-                self.state.caught_up.set()
         for _ in range(_READINGS_AT_THE_END):
             self._take()
-        self._record_until(math.inf)
         for event in self._joined.finish(time.time()):
             self.record.add(event)
         if self.stall is not None and (unwatched := self.stall.unwatched()) is not None:
@@ -338,56 +314,21 @@ class _Work:
         return {handle for handle, _ in came}
 
     def _handles(self) -> Iterator[int]:
-        yield self.state.asked
         if self.samples is not None:
             yield self.samples.ready
         if self.pipe is not None:
             yield self.pipe.handle
-        if self.company is not None:
-            yield from (source.ready for source in self.company.sources)
-            if self.company.steps is not None:
-                yield self.company.steps.ready
 
     def _take(self) -> None:
         """Take what has come."""
         if self.samples is not None and not self.state.stuck:  # then it is closed
             for event in self.samples.take():
-                self._add(event)
+                self.record.add(event)
                 if self.stall is not None and isinstance(event, Sample):
                     self.stall.sampled(event)
-        if self.company is not None and not self.state.stuck:
-            self._take_of_others(self.company)
         if self.pipe is not None and not self.state.stuck:
             for report in self.pipe.take():
-                now_s = time.time()
                 if self.stall is not None:
                     self.stall.reported(report, time.monotonic())
-                if self.company is not None:
-                    self.company.reported(now_s, report)
-                self._in_order.reported(0, now_s, report, now_s)
-
-    def _take_of_others(self, company: "Leading | Following") -> None:
-        for source in company.sources:
-            for event in source.take():
-                self._add(event)
-        if company.steps is not None:
-            for reported in company.steps.take():
-                for time_s, report in reported.reports:
-                    self._in_order.reported(reported.rank, time_s, report, time.time())
-
-    def _add(self, event: Event) -> None:
-        """Record an event, or hold a sample: what it shows belongs to the steps of its time."""
-        if isinstance(event, Sample):
-            self._in_order.sampled(event)
-        else:
-            self.record.add(event)
-
-    def _record_until(self, until_s: float) -> None:
-        """Record the samples up to a time, and what becomes complete with the reports up to then."""
-        for time_s, item in self._in_order.due(until_s):
-            if isinstance(item, Sample):
-                self.record.add(item)
-            else:
-                host, report = item
-                for step in self._joined.add(report, time_s, host):
+                for step in self._joined.add(report, time.time()):
                     self.record.add(step)

@@ -1,20 +1,17 @@
-"""Steps that several processes report, as steps of one run. Pure.
+"""Steps that the processes of a program report, as steps of one run. Pure.
 
 In synchronous training the k-th steps of all processes are one step. Processes of different speeds each have
 their own: of one that is ahead several steps are taken at once, so that speeds add up.
 """
 
 import contextlib
-import math
 import os
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
-
-import msgspec
 
 from gputopo.launch.spec.job_spec import MAX_PROCESSES
 from gputopo.launch.throughput import (
@@ -25,8 +22,7 @@ from gputopo.launch.throughput import (
     StepsEnded,
     read_report,
 )
-from gputopo.values.option import listed
-from gputopo.values.run.events import Noticed, Sample, Step, TowerMarks, WarmupDone
+from gputopo.values.run.events import Noticed, Step, TowerMarks, WarmupDone
 
 # Steps that a process is ahead of another in synchronous training, at most: reports of one step arrive almost
 # together, and pipelines run a few steps ahead; not measured
@@ -36,8 +32,6 @@ MAX_AHEAD = 8
 GONE_STEPS, GONE_S = 200, 1.0
 
 NO_COST = 0.05  # share of the speed: less that first steps of epochs cost is not reported; not measured
-
-_Place = tuple[int, int]  # a process: host and pid
 
 
 class _Process:
@@ -53,16 +47,14 @@ class _Process:
 
 
 class Joined:
-    """Makes the steps of a run from reports. `towers`: of the devices of each host, in their order there.
+    """Makes the steps of a run from reports. `towers`: of the devices, in the order of the program.
 
-    `hosts`: their names, where the run has several. The first step of a process is its warm-up: it builds
-    and compiles.
+    The first step of a process is its warm-up: it builds and compiles.
     """
 
-    def __init__(self, towers: Mapping[int, Sequence[int]], hosts: Sequence[str] = ()) -> None:
-        self._towers, self._hosts = towers, hosts
-        self._heard: set[int] = set()  # hosts that have reported a step
-        self._processes: dict[_Place, _Process] = {}
+    def __init__(self, towers: Sequence[int]) -> None:
+        self._towers = towers
+        self._processes: dict[int, _Process] = {}  # by pid
         self._number = 0
         self._warmup_steps, self._warmup_s = 0, 0.0
         self._late = 0  # steps that were reported with a later one
@@ -70,23 +62,22 @@ class Joined:
         self._images, self._seconds = [0, 0], [0.0, 0.0]
         self._unit = EXAMPLES
 
-    def add(self, report: Report, time_s: float, host: int = 0) -> Iterator[Step | WarmupDone]:
+    def add(self, report: Report, time_s: float) -> Iterator[Step | WarmupDone]:
         """Add a report and return the steps that are complete with it. `time_s`: when it came, epoch."""
-        place = (host, report.pid)
         if isinstance(report, StepsEnded):
-            if place in self._processes:
-                self._processes[place].ended = True
+            if report.pid in self._processes:
+                self._processes[report.pid].ended = True
         elif report.step == 1:
             self._unit = report.unit
-            yield from self._first(place, report, time_s)
-        elif (process := self._process(place)) is not None:
+            yield from self._first(report, time_s)
+        elif (process := self._process(report.pid)) is not None:
             process.waiting.append(report)
             self._late += report.steps - 1
             process.heard_s = time_s
             if len(process.waiting) > GONE_STEPS:
                 self._processes = {
-                    place: one
-                    for place, one in self._processes.items()
+                    pid: one
+                    for pid, one in self._processes.items()
                     if one.waiting or time_s - one.heard_s <= GONE_S
                 }
         yield from self._complete(time_s)
@@ -99,11 +90,6 @@ class Joined:
         if self._late:
             says = f"{self._late:,} steps came faster than they could be reported, and count with later ones."
             yield Noticed(time_s=time_s, says=says)
-        silent = [name for host, name in enumerate(self._hosts) if host not in self._heard]
-        if self._heard and silent:
-            where = listed(silent, "and")
-            says = f"No step was reported on {where}: {self._unit}/sec is that of the other hosts."
-            yield Noticed(time_s=time_s, says=says)
         (images, _), (seconds, of_first_s) = self._images, self._seconds
         share = of_first_s / (seconds + of_first_s) if seconds else 0.0
         if sum(self._images) < images / (1 - share) * (1 - NO_COST):
@@ -112,28 +98,26 @@ class Joined:
             )
             yield Noticed(time_s=time_s, says=f"{says}is {images / seconds:.4g} {self._unit}/sec.")
 
-    def _process(self, place: _Place) -> _Process | None:
-        if place not in self._processes:
-            if sum(host == place[0] for host, _ in self._processes) >= MAX_PROCESSES:
-                return None
-            self._heard.add(place[0])
-        return self._processes.setdefault(place, _Process())
+    def _process(self, pid: int) -> _Process | None:
+        if pid not in self._processes and len(self._processes) >= MAX_PROCESSES:
+            return None
+        return self._processes.setdefault(pid, _Process())
 
-    def _first(self, place: _Place, report: StepDone, time_s: float) -> Iterator[Step]:
-        others = self._processes.keys() - {place}
-        process = self._process(place)
+    def _first(self, report: StepDone, time_s: float) -> Iterator[Step]:
+        others = self._processes.keys() - {report.pid}
+        process = self._process(report.pid)
         if process is None:
             return
         process.ended, process.heard_s = False, time_s
         if not others:  # those of further processes are the same step
             self._warmup_steps += 1
             self._warmup_s += report.seconds
-            yield _step({place: [report]}, 0, {}, time_s)
+            yield _step([[report]], 0, (), time_s)
 
     def _complete(self, time_s: float) -> Iterator[Step | WarmupDone]:
         while True:
             self._processes = {
-                place: one for place, one in self._processes.items() if one.waiting or not one.ended
+                pid: one for pid, one in self._processes.items() if one.waiting or not one.ended
             }
             if not self._processes or not all(one.waiting for one in self._processes.values()):
                 return
@@ -142,31 +126,29 @@ class Joined:
                     time_s=time_s, steps=self._warmup_steps, seconds=self._warmup_s, unit=self._unit
                 )
             self._number += 1
-            taken = {place: one.take() for place, one in self._processes.items()}
+            taken = [one.take() for one in self._processes.values()]
             step = _step(taken, self._number, self._towers, time_s)
-            is_first = any(one.after_begin for steps in taken.values() for one in steps)
+            is_first = any(one.after_begin for steps in taken for one in steps)
             self._images[is_first] += step.images
             self._seconds[is_first] += step.seconds
             yield step
 
 
 def _step(
-    taken: Mapping[_Place, Sequence[StepDone]],
+    taken: Sequence[Sequence[StepDone]],
     number: int,
-    towers: Mapping[int, Sequence[int]],
+    towers: Sequence[int],
     time_s: float,
 ) -> Step:
     """Return the step that is made of these of each process."""
-    reports = [one for steps in taken.values() for one in steps]
+    reports = [one for steps in taken for one in steps]
     images = sum(one.examples for one in reports)
-    speed = sum(
-        sum(one.examples for one in steps) / sum(one.seconds for one in steps) for steps in taken.values()
-    )
+    speed = sum(sum(one.examples for one in steps) / sum(one.seconds for one in steps) for steps in taken)
     marks = {}
     # A device with another batch is neither slow nor quick for that, so then they are not compared.
     if len({one.examples for one in reports}) == 1:
-        for (host, _), steps in taken.items():
-            mark = _mark(steps, towers.get(host, ()))
+        for steps in taken:
+            mark = _mark(steps, towers)
             if mark is not None:
                 marks[mark.tower] = mark
     return Step(
@@ -180,88 +162,12 @@ def _step(
 
 
 def _mark(steps: Sequence[StepDone], towers: Sequence[int]) -> TowerMarks | None:
-    """Return what a process of a host with these towers was busy; None where it has no device, or no such."""
+    """Return what a process was busy; None where it has no device, or none of these towers."""
     device = steps[0].device
     busy_s = [one.busy_s for one in steps if one.busy_s is not None]
     if device is None or not 0 <= device < len(towers) or len(busy_s) < len(steps):
         return None
     return TowerMarks(tower=towers[device], start_s=0.0, weights_s=0.0, compute_s=fmean(busy_s))
-
-
-# Reports, of 130 bytes, that a host sends at once, which is each second: of more the rest is left out; not
-# measured
-MAX_REPORTS = 2000
-# Reports that are held for rank 0 where it does not answer: what 10,000 steps a second are in the 10 s after
-# which it is gone; not measured
-MAX_HELD = 100_000
-# For which rank 0 holds what is of several hosts. They report each second, and a lost packet is sent again
-# after 0.2, 0.4 and 0.8 s (TCP_RTO_MIN of Linux); not measured
-HOLD_S = 3.0
-
-Timed = tuple[float, Report]
-
-
-class StepsReported(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="steps_reported"):
-    """What the program of a host has reported, each with its time: seconds since the epoch, oldest first."""
-
-    rank: int = 0  # of the host, among those that take part
-    reports: tuple[Timed, ...]
-
-
-class Batch:
-    """What this host's program has reported since the last `take`. One thread adds, another one may take."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[Timed] = deque(maxlen=MAX_HELD)
-
-    def add(self, time_s: float, report: Report) -> None:
-        """Add a report, which came at that time."""
-        self._waiting.append((time_s, report))
-
-    def take(self) -> tuple[StepsReported, ...]:
-        """Return what there is, in one message, none where nothing was reported; of too many the latest."""
-        reports = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        return (StepsReported(reports=tuple(reports[-MAX_REPORTS:])),) if reports else ()
-
-
-class InOrder:
-    """Samples and reports of all hosts in the order of time. Reports of one host stay in their own order.
-
-    Where the clock of this host is set back, what is held is released.
-    """
-
-    def __init__(self) -> None:
-        self._until_s = -math.inf
-        self._samples: list[tuple[float, Sample]] = []
-        self._reports: dict[int, deque[Timed]] = {}
-
-    def sampled(self, sample: Sample) -> None:
-        """Add a sample."""
-        self._samples.append((sample.time_s, sample))
-
-    def reported(self, host: int, time_s: float, report: Report, now_s: float) -> None:
-        """Add a report, that came now."""
-        held = self._reports.setdefault(host, deque())
-        held.append((max(min(time_s, now_s), held[-1][0] if held else -math.inf), report))
-
-    def due(self, until_s: float) -> list[tuple[float, Sample | tuple[int, Report]]]:
-        """Return what is of up to a time, the earliest first, each with its time, and hold it no longer.
-
-        A report has its host.
-        """
-        was_set_back, self._until_s = until_s < self._until_s, until_s
-        if was_set_back:
-            until_s = math.inf
-        found: list[tuple[float, Sample | tuple[int, Report]]] = [
-            one for one in self._samples if one[0] <= until_s
-        ]
-        self._samples = [one for one in self._samples if one[0] > until_s]
-        for host, held in self._reports.items():
-            while held and held[0][0] <= until_s:
-                time_s, report = held.popleft()
-                found.append((time_s, (host, report)))
-        found.sort(key=lambda one: one[0])
-        return found
 
 
 PIPE_FILE = "steps.pipe"

@@ -3,8 +3,9 @@
     python -m tests.benchmarks.bench_coordination
 
 Printed for each event: the seconds until rank 0 (or, where it is rank 0's, rank 1) is told, and the exit code
-of each process, negative for a signal. A task is lost after 4 s without a heartbeat. The time of the
-stranger has its start in it. `gputopo explain security` says why the rendezvous is not built on the service.
+of each process, negative for a signal. A host asks for the states of the tasks, or takes steps: a collective
+of both hosts after another. A task is lost after 4 s without a heartbeat. `gputopo explain security` says why
+the rendezvous is not built on the service.
 """
 
 import os
@@ -20,13 +21,17 @@ from tempfile import TemporaryDirectory
 from gputopo.launch.hosts.addresses import free_port
 
 HEARTBEAT_MS = 4000
-TOLD_S = 20  # for which a host is waited for to be told
+TOLD_S = 40  # for which a host is waited for to be told
 JOIN_S = 60
 AFTER_S = 8  # until the exit codes are looked at
 
 
-def host(rank: int, addresses: list[str]) -> None:
-    """Join as a rank, wait for the others, and print once when the service tells of a failure."""
+def host(asks: str, rank: int, addresses: list[str]) -> None:
+    """Join as a rank, wait for the others, and print once when the service tells of a failure.
+
+    `asks`: for the "states" of the tasks, or by "steps".
+    """
+    import tensorflow as tf
     from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
     from tensorflow.core.protobuf import tensorflow_server_pb2
     from tensorflow.python.eager import context
@@ -51,10 +56,22 @@ def host(rank: int, addresses: list[str]) -> None:
     )
     found.ensure_initialized()
     print("joined", flush=True)
-    told = False
+    told, step = False, 0
     while True:
         time.sleep(0.1)
         try:
+            if asks == "steps":
+                step += 1
+                keys = {"group_size": len(addresses), "group_key": 1, "instance_key": step}
+                tf.raw_ops.CollectiveReduceV2(
+                    input=tf.ones(1),
+                    **{name: tf.constant(number) for name, number in keys.items()},
+                    ordering_token=[],
+                    merge_op="Add",
+                    final_op="Id",
+                    communication_hint="ring",
+                ).numpy()
+                continue
             states = found.get_task_states([("worker", len(addresses))])
             what = next((str(one) for one in states if one is not None), None)
         except Exception as error:  # noqa: BLE001 - whatever it tells is the result
@@ -64,11 +81,11 @@ def host(rank: int, addresses: list[str]) -> None:
             print(f"told {time.time()} {what.splitlines()[0]}", flush=True)
 
 
-def start(rank: int, addresses: list[str], log: Path) -> subprocess.Popen[bytes]:
+def start(asks: str, rank: int, addresses: list[str], log: Path) -> subprocess.Popen[bytes]:
     """Start a host whose output goes to `log`."""
     with log.open("wb") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.benchmarks.bench_coordination", str(rank), *addresses],
+            [sys.executable, "-m", "tests.benchmarks.bench_coordination", asks, str(rank), *addresses],
             stdout=output,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
@@ -86,26 +103,25 @@ def wait_for(text: str, log: Path, timeout_s: float) -> str | None:
     return None
 
 
-def measure(event: str, told: int, happen: Callable[[list[subprocess.Popen[bytes]]], None] | None) -> None:
-    """Let two hosts join and an event happen, None: a stranger joins; print when rank `told` is told."""
-    addresses = [f"127.0.0.1:{free_port()}" for _ in range(3)]
+def measure(
+    asks: str, event: str, told: int, happen: Callable[[list[subprocess.Popen[bytes]]], None]
+) -> None:
+    """Let two hosts join and an event happen; print when rank `told` is told."""
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     with TemporaryDirectory() as folder:
-        logs = [Path(folder, f"{number}.log") for number in range(3)]
-        hosts = [start(rank, addresses[:2], logs[rank]) for rank in range(2)]
+        logs = [Path(folder, f"{number}.log") for number in range(2)]
+        hosts = [start(asks, rank, addresses, logs[rank]) for rank in range(2)]
         try:
             if not all(wait_for("joined", log, JOIN_S) for log in logs[:2]):
                 sys.exit("the hosts did not join")
             began_s = time.time()
-            if happen is None:
-                hosts.append(start(1, [addresses[0], addresses[2]], logs[2]))
-            else:
-                happen(hosts)
+            happen(hosts)
             line = wait_for("told", logs[told], TOLD_S)
             after = "not told" if line is None else f"{float(line.split()[1]) - began_s:.1f} s"
             time.sleep(AFTER_S)
             codes = ", ".join(str(one.poll()) for one in hosts[:2])
             words = "" if line is None else line.split(maxsplit=2)[2][:90]
-            print(f"| {event} | {after} | {codes} | {words} |", flush=True)
+            print(f"| {asks} | {event} | {after} | {codes} | {words} |", flush=True)
         finally:
             for one in hosts:
                 with suppress(ProcessLookupError):
@@ -115,16 +131,19 @@ def measure(event: str, told: int, happen: Callable[[list[subprocess.Popen[bytes
 
 def main() -> None:
     """Measure each event."""
-    print("| event | told after | exit codes | words |\n|---|---|---|---|")
-    measure("rank 1 is killed", 0, lambda hosts: hosts[1].send_signal(signal.SIGKILL))
-    measure("rank 1 is stopped", 0, lambda hosts: hosts[1].send_signal(signal.SIGSTOP))
-    measure("rank 0 is killed", 1, lambda hosts: hosts[0].send_signal(signal.SIGKILL))
-    measure("rank 0 is stopped", 1, lambda hosts: hosts[0].send_signal(signal.SIGSTOP))
-    measure("a stranger connects as rank 1", 0, None)
+    print("| asks | event | told after | exit codes | words |\n|---|---|---|---|---|")
+    for asks in ("states", "steps"):
+        for rank in (1, 0):
+            for what, number in (("killed", signal.SIGKILL), ("stopped", signal.SIGSTOP)):
+
+                def happen(hosts: list[subprocess.Popen[bytes]], of: int = rank, by: int = number) -> None:
+                    hosts[of].send_signal(by)
+
+                measure(asks, f"rank {rank} is {what}", 1 - rank, happen)
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        host(int(sys.argv[1]), sys.argv[2:])
+        host(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
     else:
         main()

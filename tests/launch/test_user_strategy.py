@@ -116,7 +116,7 @@ def test_several_cpu_devices_of_a_worker_are_refused_and_not_made_one() -> None:
             "its cluster lacks",
         ),
         ('{"cluster": {"worker": ["a:2222"], "ps": ["b:2222"]}, "task": {"type": "worker"}}', "has ps tasks"),
-        ("{", "is no JSON"),
+        ("{", "TF_CONFIG cannot be read"),
     ],
 )
 def test_a_cluster_that_is_not_understood_never_becomes_a_strategy_of_one_host(

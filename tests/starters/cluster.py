@@ -17,7 +17,8 @@ import psutil
 
 HEAD, NODES = "head", ("n1", "n2", "n3")
 _ADDRESSES = {HEAD: "10.77.0.1", **{name: f"10.77.0.{10 + n}" for n, name in enumerate(NODES, 1)}}
-PROGRAMS = ("ip", "munged", "slurmctld", "slurmd", "srun", "sshd", "ssh", "mpirun")
+PROGRAMS = ("ip", "munged", "slurmctld", "slurmd", "srun", "sshd", "ssh", "mpirun", "shellcheck")
+_NODE = "CPUs=80 RealMemory=512000 Gres=gpu:8"  # as of the bundled DGX-1
 _ETC = Path("/etc/netns")  # what lies there for a namespace is seen in /etc by its processes (ip-netns(8))
 _SLURM = """\
 ClusterName=gputopo
@@ -28,7 +29,9 @@ AuthInfo=socket={folder}/munge/socket
 MpiDefault=none
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
-SelectType=select/linear
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+GresTypes=gpu
 SwitchType=switch/none
 ReturnToService=2
 SlurmdParameters=config_overrides
@@ -41,6 +44,7 @@ SlurmdLogFile={folder}/%n.log
 {nodes}
 PartitionName=all Nodes=n[1-3] Default=YES MaxTime=INFINITE State=UP
 """
+_GPUS = 8  # files of no device: batch scripts are checked against them, and none is used
 _CGROUP = "CgroupPlugin=cgroup/v1\n"  # none is used; what is mounted is not looked for
 _SSHD = """\
 HostKey /etc/ssh/host_key
@@ -236,7 +240,9 @@ def _configure(folder: Path) -> None:
     host_key = (folder / "host_key.pub").read_text()
     known = "".join(f"{name},{address} {host_key}" for name, address in _ADDRESSES.items())
     hosts = "".join(f"{address} {name}\n" for name, address in _ADDRESSES.items())
-    nodes = "\n".join(f"NodeName={node} NodeAddr={_ADDRESSES[node]} CPUs=2" for node in NODES)
+    nodes = "\n".join(f"NodeName={node} NodeAddr={_ADDRESSES[node]} {_NODE}" for node in NODES)
+    for number in range(_GPUS):
+        (folder / f"gpu{number}").touch()
     for host in _ADDRESSES:
         etc = _ETC / _namespace(host)
         (etc / "ssh").mkdir(parents=True)
@@ -245,6 +251,7 @@ def _configure(folder: Path) -> None:
         (etc / "hostname").write_text(f"{host}\n")
         (etc / "slurm" / "slurm.conf").write_text(_SLURM.format(folder=folder, nodes=nodes))
         (etc / "slurm" / "cgroup.conf").write_text(_CGROUP)
+        (etc / "slurm" / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-{_GPUS - 1}]\n")
         (etc / "ssh" / "sshd_config").write_text(_SSHD)
         (etc / "ssh" / "ssh_config").write_text(_SSH)
         (etc / "ssh" / "known_hosts").write_text(known)

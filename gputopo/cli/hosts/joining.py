@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import gputopo
 from gputopo.cli.printing import note, show_error, to_stderr
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
+from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.remote_agent import is_driven
 from gputopo.values.errors import GputopoError, HardwareError
 
@@ -60,6 +61,7 @@ def joining(allocation: Allocation, **brought: Any) -> "Joining":
         name=platform.node() if own.name is None or own.is_ip else own.name,
         version=gputopo.__version__,
         job=allocation.job,
+        leader=HostAddress(allocation.leader.name, allocation.port),
         **brought,
     )
 

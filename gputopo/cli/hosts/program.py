@@ -3,7 +3,7 @@
 import contextlib
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gputopo.cli.hosts.joining import address_of_leader
-from gputopo.cli.hosts.training import HostOfRun, claim, failed_here, place_of, reply_of
-from gputopo.cli.printing import note, to_stderr
-from gputopo.cli.run.program import make_folder, other_gpus, run_own, run_recorded
+from gputopo.cli.hosts.training import HostOfRun, claim, failed_here, near_to, replies
+from gputopo.cli.printing import to_stderr
+from gputopo.cli.run.program import make_folder, other_gpus, run_own, run_recorded, runs_on
 from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.remote_agent import begun
 from gputopo.launch.spec import env
-from gputopo.launch.spec.env import HostPlace, host_place
-from gputopo.launch.spec.job_spec import ProgramPart, ProgramSpec
+from gputopo.launch.spec.job_spec import ProgramPart
 from gputopo.launch.spec.names import host_names
 from gputopo.launch.spec.prepare import program_spec, words_of
 from gputopo.launch.supervise import signals
-from gputopo.launch.supervise.cgroup import usable_cpus
 from gputopo.launch.user_program.hosts import (
     Following,
     Leading,
@@ -32,19 +30,16 @@ from gputopo.launch.user_program.hosts import (
     require_all,
     unset,
 )
+from gputopo.probes.equipment import interface_of
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError
-from gputopo.values.option import listed
 
 if TYPE_CHECKING:
-    from gputopo.launch.hosts.messages import Reply
     from gputopo.launch.spec.target import Target
+    from gputopo.launch.supervise.run_folder import RunFolder
+    from gputopo.launch.user_program.hosts import Company
+    from gputopo.launch.user_program.program import ProgramStop
     from gputopo.planner import Request
-    from gputopo.values.machine import Machine
-
-
-# Not "run": a program does not meet the hosts of a training by the core.
-_COMMAND = {"command": "run -- PROGRAM"}
 
 
 def run_program_on_hosts(host: HostOfRun, program: tuple[str, ...], request: "Request") -> int:
@@ -53,85 +48,34 @@ def run_program_on_hosts(host: HostOfRun, program: tuple[str, ...], request: "Re
     `host`: with the port of the rendezvous. The options of the plan must be alike on all hosts; the words of
     the program may differ.
     """
-    host = replace(host, asked={**host.asked, **_COMMAND})
+    host = replace(host, is_program=True)
     return _follow(host, program) if host.allocation.rank else _lead(host, program, request)
 
 
 def _lead(host: HostOfRun, program: tuple[str, ...], request: "Request") -> int:
     """Wait for the other hosts, plan for all, and run the program here."""
-    options, leader = host.options, str(host.allocation.leader.name)
     with contextlib.ExitStack() as held:
         rendezvous = host.rendezvous()
         with signals.blocked(signal.valid_signals()):  # in its threads: the main one passes them on
             held.enter_context(rendezvous)
         joined = rendezvous.wait(host.hosts.join_timeout)
-        target = host.target(request, joined, held)
-        require_all(os.environ, host.allocation.size, len(target.servers) or 1)
-        master = (leader, free_port())
-        places = {rank: place_of(target.servers, one.address, one.port) for rank, one in joined.items()}
-        rendezvous.answer({rank: _reply(target, place, program, master) for rank, place in places.items()})
+        planned = host.plan(request, joined, held)
+        target, ranks = planned.target, planned.ranks
+        require_all(os.environ, host.allocation.size, len(ranks))
+        parts = _parts(target, program, (str(host.allocation.leader.name), free_port()))
+        rendezvous.answer(replies(joined, planned, lambda place: schema.encode(parts[place])))
         begun(os.environ)
-        if not target.servers:
-            return run_own(program, target, options)
-        spec = program_spec(target, program, [_where(program[0], target)])
-        to_stderr(f"gputopo: {spec.says[0]}.\n")
-        found = _variables(target, 0, master) | _nccl(address_of_leader([joined[1]]), target.machine, spec)
-        return run_recorded(
+        if len(ranks) == 1:
+            return run_own(program, target, host.options)
+        return _run(
+            host,
             program,
-            _with(target.environment(os.environ, None), found),
-            spec,
-            other_gpus(target.machine, spec),
-            make_folder(spec, target.plan, target.machine, options),
-            options,
-            partial(
-                Leading,
-                rendezvous,
-                [0, *(rank for rank, place in places.items() if place is not None)],
-                target.servers[0].host,
-                program[0],
-            ),
+            parts[0],
+            target.plan.environment,
+            address_of_leader([joined[1]]),
+            make_folder(parts[0].spec, target.plan, host.on.machine, host.options),
+            partial(Leading, rendezvous, ranks, target.servers[0].host, program[0]),
         )
-
-
-def _where(name: str, target: "Target") -> str:
-    """Return what runs where, on all hosts."""
-    hosts = host_names([server.host for server in target.servers])
-    if target.backend != "gpu":
-        return f"{target.why_cpu}: {name} runs without a GPU on {listed(hosts, 'and')}"
-    gpus = [one.plan.choice.gpus for one in (target, *target.others)]
-    on = "; ".join(f"{host} GPU {', '.join(map(str, of))}" for host, of in zip(hosts, gpus, strict=True))
-    return f"{name} runs on {on}"
-
-
-def _reply(target: "Target", place: int | None, program: tuple[str, ...], master: tuple[str, int]) -> "Reply":
-    if place is None:
-        return reply_of(target, None, b"")
-    own = target.others[place - 1]
-    part = ProgramPart(
-        spec=program_spec(own, program),
-        plan=msgspec.structs.replace(own.plan, candidates=(own.plan.choice,)),
-        host=target.servers[place].host,
-        cluster=_variables(target, place, master),
-    )
-    return reply_of(target, place, schema.encode(part))
-
-
-def _variables(target: "Target", place: int, master: tuple[str, int]) -> dict[str, str]:
-    return cluster_variables([server.address for server in target.servers], place, master)
-
-
-def _nccl(address: str | None, machine: "Machine | None", spec: ProgramSpec) -> dict[str, str]:
-    """Return what NCCL is to use on this host, which has that address on the network of the others."""
-    from gputopo.probes.equipment import interface_of
-
-    if not spec.gpus:
-        return {}
-    found = None if address is None else interface_of(address)
-    return nccl_variables(None if found is None else found.interface, machine, spec.gpus)
-
-
-def _with(environment: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
-    return {**environment, **unset(variables, environment)}
 
 
 def _follow(host: HostOfRun, program: tuple[str, ...]) -> int:
@@ -140,42 +84,66 @@ def _follow(host: HostOfRun, program: tuple[str, ...]) -> int:
     if isinstance(joined, int):
         return joined
     bringing, client, reply = joined
-    machine, options, rank = host.on.machine, host.options, host.allocation.rank
+    machine, output = host.on.machine, host.options.output
     begun(os.environ)
     part = schema.decode(bytes(reply.spec), ProgramPart, origin="rank 0's answer")
-    name = program[0]
     spec = msgspec.structs.replace(part.spec, command=words_of(program))
-    where = (
-        f"{name} runs on GPU {', '.join(map(str, spec.gpus))}" if spec.gpus else f"{name} runs without a GPU"
-    )
-    place = HostPlace()
-    if spec.gpus and not options.no_affinity:
-        place = host_place(machine, tuple(spec.gpus), usable_cpus())
-    environment = env.program_env(os.environ, env.allowed(reply.environment) if spec.gpus else None, place)
-    # What rank 0 has of all hosts is written and told there.
-    own = msgspec.structs.replace(
-        options,
-        output=None if options.output is None else str(Path(options.output) / f"rank-{rank}"),
-        prometheus=None,
-        on_anomaly=None,
-        fail_on=None,
-    )
+    part = msgspec.structs.replace(part, spec=spec, cluster=env.allowed(part.cluster))
+    if output is not None:
+        options = msgspec.structs.replace(host.options, output=str(Path(output) / f"rank-{bringing.rank}"))
+        host = replace(host, options=options)
     with contextlib.ExitStack() as held:
         try:
-            claim([gpu for gpu in machine.gpus if gpu.index in spec.gpus], held)
-            folder = make_folder(spec, part.plan, machine, own)
+            claim([gpu for gpu in machine.gpus if gpu.index in part.spec.gpus], held)
+            folder = make_folder(part.spec, part.plan, machine, host.options)
         except GputopoError as error:
             return failed_here(client, error)
-        to_stderr(f"gputopo: {where}.\n")
-        code = run_recorded(
-            program,
-            _with(environment, env.allowed(part.cluster) | _nccl(bringing.address, machine, spec)),
-            spec,
-            other_gpus(machine, spec),
-            folder,
-            own,
-            partial(Following, client, part.host, program[0]),
+        company = partial(Following, client, program[0])
+        return _run(host, program, part, env.allowed(reply.environment), bringing.address, folder, company)
+
+
+def _parts(target: "Target", program: tuple[str, ...], master: tuple[str, int]) -> list[ProgramPart]:
+    """Return the parts of the hosts that take part, by their places."""
+    hosts = (replace(target, others=(), servers=()), *target.others)
+    workers = [server.address for server in target.servers]
+    name, names = program[0], host_names([server.host for server in target.servers])
+    of_all = runs_on(name, target)
+    if len(hosts) > 1 and target.backend == "gpu":
+        gpus = (", ".join(map(str, one.plan.choice.gpus)) for one in hosts)
+        each = (f"{host} GPU {of}" for host, of in zip(names, gpus, strict=True))
+        of_all = f"{name} runs on {'; '.join(each)}"
+    says = [of_all, *(runs_on(name, one) for one in hosts[1:])]
+    return [
+        ProgramPart(
+            spec=program_spec(one, program, [sentence]),
+            plan=msgspec.structs.replace(one.plan, candidates=(one.plan.choice,)),
+            cluster=cluster_variables(workers, place, master),
         )
-    if not code:
-        note(f"the run is over, exit code {code}: its result is on rank 0")
-    return code
+        for place, (one, sentence) in enumerate(zip(hosts, says, strict=True))
+    ]
+
+
+def _run(
+    host: HostOfRun,
+    program: tuple[str, ...],
+    part: ProgramPart,
+    visible: Mapping[str, str],
+    address: str | None,
+    folder: "RunFolder | None",
+    company_of: "Callable[[ProgramStop], Company]",
+) -> int:
+    """Run the program on a host's part, record it, and return the exit code of the run.
+
+    `visible`: variables of the plan; `address`: of this host on the network of the others.
+    """
+    spec, machine = part.spec, host.on.machine
+    cluster = part.cluster
+    if spec.gpus:
+        card = None if address is None else interface_of(address)
+        cluster = cluster | nccl_variables(None if card is None else card.interface, machine, spec.gpus)
+    near = near_to(spec.gpus, machine, host.options)
+    environment = env.program_env(os.environ, visible if spec.gpus else None, near)
+    to_stderr(f"gputopo: {spec.says[0]}.\n")
+    environment |= unset(cluster, environment)
+    others = other_gpus(machine, spec)
+    return run_recorded(program, environment, spec, others, folder, host.options, company_of)

@@ -2,8 +2,9 @@
 
 import contextlib
 import os
+import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -33,11 +34,10 @@ from gputopo.values.run.events import Event, Noticed, RankFailed
 
 if TYPE_CHECKING:
     from gputopo.launch.hosts.messages import HostStart, Joining, Reply, RunEnd
+    from gputopo.launch.hosts.planning import PlannedHosts
     from gputopo.launch.hosts.rendezvous_client import RendezvousClient
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
-    from gputopo.launch.jobs.restarting import Regrouping
-    from gputopo.launch.spec.job_spec import Server
-    from gputopo.launch.spec.run_spec import RunSpec
+    from gputopo.launch.spec.env import HostPlace
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
     from gputopo.values.machine import Gpu, Machine
@@ -56,13 +56,25 @@ class HostOfRun:
     on: PlannedOn
     options: OutputOptions
     asked: Mapping[str, Any]  # as typed
+    is_program: bool = False  # of the user, whose versions are its own business
 
     @cached_property
     def alike(self) -> dict[str, Any]:
-        """The options that all hosts must have been given alike, as JSON has them."""
-        alike = {name: value for name, value in self.asked.items() if name not in _MAY_DIFFER}
-        # The number of hosts of any source.
-        alike = {"command": "run", **alike, "num_hosts": self.allocation.size}
+        """What must be alike on all hosts, as JSON has it: options, and versions of what trains."""
+        from gputopo.probes.tensorflow_install import read_tensorflow
+
+        # The number of hosts is that of any source.
+        options = {**self.asked, "num_hosts": self.allocation.size}
+        alike = {
+            f"--{name.rstrip('_').replace('_', '-')}": value
+            for name, value in options.items()
+            if name not in _MAY_DIFFER
+        }
+        alike["the command"] = "run -- PROGRAM" if self.is_program else "run"
+        if not self.is_program:
+            install = read_tensorflow()
+            alike["Python"] = ".".join(platform.python_version_tuple()[:2])
+            alike["TensorFlow"] = "not installed" if install is None else install.version
         found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(alike))
         return found
 
@@ -101,9 +113,9 @@ class HostOfRun:
         client, reply = join(self.allocation, self.hosts, bringing)
         return reply.exit_code if isinstance(reply, RunEnd) else (bringing, client, reply)
 
-    def target(
+    def plan(
         self, wanted: "Request", joined: "Mapping[int, Joining]", claims: contextlib.ExitStack
-    ) -> "Target":
+    ) -> "PlannedHosts":
         """Plan for all hosts; unless it is a dry run, claim this one's GPUs until `claims` closes."""
         from gputopo.launch.hosts.planning import plan_hosts
         from gputopo.launch.spec.names import cpu_devices_of
@@ -125,7 +137,7 @@ class HostOfRun:
         )
         for line in (*planned.says, *planned.target.plan.warnings):
             note(line)
-        return planned.target
+        return planned
 
 
 def train_on_hosts(host: HostOfRun, job: AskedJob, request: "Request") -> int:
@@ -142,50 +154,31 @@ def _lead(host: HostOfRun, job: AskedJob, request: "Request") -> int:
     with host.rendezvous() as rendezvous:
         joined = rendezvous.wait(host.hosts.join_timeout)
         with contextlib.ExitStack() as claims:
-            target = job.placed(host.target(request, joined, claims))
+            planned = host.plan(request, joined, claims)
+            target = job.placed(planned.target)
             target, spec = job.on_hosts(target, lambda one: runnable(job, one, options))
             if options.dry_run:
                 rendezvous.answer(dict.fromkeys(joined, RunEnd(exit_code=0, cause="this is a dry run")))
                 rendezvous.end(RunEnd(exit_code=ExitCode.OK))
                 return training.show_only(target, spec, options)
-            group = _group(rendezvous, spec, host.hosts, options)
-            rendezvous.answer({rank: _reply(one, target, spec) for rank, one in joined.items()})
+            rendezvous.answer(replies(joined, planned, lambda place: schema.encode(spec)))
             begun(os.environ)
-            return training.train(target, spec, options, rendezvous=rendezvous, group=group)
+            return training.train(target, spec, options, rendezvous=rendezvous)
 
 
-def _group(
-    rendezvous: "RendezvousServer", spec: "RunSpec", hosts: HostOptions, options: OutputOptions
-) -> "Regrouping | None":
-    """Return what starts the hosts again, or those left; None without restarts. Raises UsageError."""
-    if options.min_hosts is None and not options.restart:
-        return None
-    from gputopo.launch.jobs.restarting import Regrouping, require_losable
-
-    if options.min_hosts is not None:
-        require_losable(spec, options.min_hosts, options.restart)
-    return Regrouping(rendezvous, options.min_hosts, hosts.join_timeout)
-
-
-def _reply(host: "Joining", target: "Target", spec: "RunSpec") -> "Reply":
-    place = place_of(spec.servers, host.address, host.port)
-    return reply_of(target, place, schema.encode(spec))
-
-
-def reply_of(target: "Target", place: int | None, spec: bytes) -> "Reply":
-    """Return the reply to the host at a place among those that take part, None: it does not."""
+def replies(
+    joined: Iterable[int], planned: "PlannedHosts", spec_at: "Callable[[int], bytes]"
+) -> "dict[int, Reply]":
+    """Return the replies to the hosts that have joined, by rank. `spec_at`: what that at a place runs by."""
     from gputopo.launch.hosts.messages import HostStart, RunEnd
 
-    if place is None:
-        return RunEnd(exit_code=0, cause="the devices of fewer hosts are enough")
-    environment = dict(target.others[place - 1].plan.environment)
-    return HostStart(spec=msgspec.Raw(spec), environment=environment, place=place)
-
-
-def place_of(servers: "tuple[Server, ...]", address: str, port: int) -> int | None:
-    """Return the number of a host's server among those that take part."""
-    ends = (f"{address}:{port}", f"[{address}]:{port}")
-    return next((number for number, one in enumerate(servers) if one.address in ends), None)
+    found: dict[int, Reply] = dict.fromkeys(
+        joined, RunEnd(exit_code=0, cause="the devices of fewer hosts are enough")
+    )
+    for place, (rank, own) in enumerate(zip(planned.ranks[1:], planned.target.others, strict=True), 1):
+        environment = dict(own.plan.environment)
+        found[rank] = HostStart(spec=msgspec.Raw(spec_at(place)), environment=environment, place=place)
+    return found
 
 
 def _take_part(host: HostOfRun) -> int:
@@ -235,6 +228,16 @@ def claim(gpus: "Sequence[Gpu]", held: contextlib.ExitStack) -> None:
         raise never_free() from error
 
 
+def near_to(gpus: "Sequence[int]", machine: "Machine", options: OutputOptions) -> "HostPlace":
+    """Return the CPUs and memory of this host that are near to its GPUs, unless that is not wanted."""
+    from gputopo.launch.spec.env import HostPlace, host_place
+    from gputopo.launch.supervise.cgroup import usable_cpus
+
+    if not gpus or options.no_affinity:
+        return HostPlace()
+    return host_place(machine, tuple(gpus), usable_cpus())
+
+
 def _served(
     start: "HostStart",
     client: "RendezvousClient",
@@ -244,30 +247,25 @@ def _served(
 ) -> "RunEnd":
     """Serve until the run is over, and return its end. Raises GputopoError where this host cannot."""
     from gputopo.launch.jobs.serving import own_spec, serve
-    from gputopo.launch.spec.env import HostPlace, allowed, host_place, worker_env
+    from gputopo.launch.spec.env import allowed, worker_env
     from gputopo.launch.spec.run_spec import RunSpec
-    from gputopo.launch.supervise.cgroup import usable_cpus
     from gputopo.probes.run_watch import RunWatch
 
     begun(os.environ)
     spec = schema.decode(bytes(start.spec), RunSpec, origin="rank 0's answer")
-    place = place_of(spec.servers, bringing.address, bringing.port)
-    assert place is not None, "rank 0 starts hosts that its spec names"
-    indices = [device.gpu for device in spec.devices if device.rank == place and device.gpu is not None]
+    indices = [device.gpu for device in spec.devices if device.rank == start.place and device.gpu is not None]
     gpus = indices if spec.backend == "gpu" else []
     folder = _folder(options, bringing.rank)
     file = folder / "spec.json"
-    schema.write(file, own_spec(spec, place))
-    near = (
-        host_place(machine, tuple(gpus), usable_cpus()) if gpus and not options.no_affinity else HostPlace()
-    )
+    schema.write(file, own_spec(spec, start.place))
+    near = near_to(gpus, machine, options)
     cards = [gpu for gpu in machine.gpus if gpu.index in gpus]
     with contextlib.ExitStack() as held:
         claim(cards, held)
         return serve(
             spec,
             file,
-            place,
+            start.place,
             client,
             environment=worker_env(os.environ, spec, allowed(start.environment), near),
             log=folder / ("server.log" if spec.rank is None else "worker.log"),

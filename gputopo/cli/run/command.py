@@ -207,8 +207,7 @@ def _run_on_hosts(asked: Asked) -> int | None:
     if (found := find(options, os.environ)) is not None:
         _require_several(asked)
         return _run_program(asked, found) if asked.program else _train(asked, found)
-    of_hosts = {*asked.hosts.typed, *({"min_hosts"} & {*asked.showing.typed})}
-    for name in sorted(of_hosts - {"num_hosts"}):
+    for name in sorted({*asked.hosts.typed} - {"num_hosts"}):
         note(f"--{name.replace('_', '-')} has no effect: this run has one host")
     return None
 
@@ -258,21 +257,12 @@ def _run_program(asked: Asked, allocation: Allocation) -> int:
 
 
 def _export(asked: Asked) -> int:
-    from gputopo.cli.run.prepare import require_restartable
     from gputopo.cli.run.start import show_hosts_start
-    from gputopo.launch.jobs.restarting import require_losable
 
     options, shape = asked.options, asked.options.shape
 
-    def checked(target: "Target") -> "RunSpec":
-        spec = asked.job.spec_of(target)
-        require_restartable(spec, options)
-        if options.min_hosts is not None:
-            require_losable(spec, options.min_hosts, options.restart)
-        return spec
-
     def of_core(target: "Target") -> "tuple[Target, RunSpec]":
-        return asked.job.on_hosts(asked.job.placed(target), checked)
+        return asked.job.on_hosts(asked.job.placed(target), asked.job.spec_of)
 
     _require_several(asked, is_exported=True)
     typed = {**asked.job.training.typed, **asked.hosts.typed, **asked.showing.typed}
@@ -291,7 +281,6 @@ def _export(asked: Asked) -> int:
         planned_machine(asked.sources),
         words,
         program=asked.program,
-        may_lose=options.min_hosts is not None,
         sbatch_options=options.sbatch_options,
         spec_of=None if asked.job.model is None else of_core,
     )
@@ -309,6 +298,7 @@ def _require_several(asked: Asked, *, is_exported: bool = False) -> None:
         "--num-gpus auto": request.num_gpus == "auto" and nothing_predicted,
         "--autotune": options.autotune is not None,
         "--repeats": options.repeats > 1,
+        "--restart": options.restart > 0,
         "--single-gpu-images-per-sec with several numbers": len(request.single_gpu_images_per_sec) > 1,
     }
     found = next((flag for flag, is_asked in alone.items() if is_asked), None)

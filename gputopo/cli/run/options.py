@@ -32,7 +32,7 @@ def _read_sbatch(flag: str, texts: tuple[str, ...]) -> tuple[str, ...]:
     return texts
 
 
-Shape = Literal["table", "json", "tf-cnn-log", "env", "sbatch", "docker", "hostfile", "jobset", "trainjob"]
+Shape = Literal["table", "json", "tf-cnn-log", "env", "sbatch", "docker", "hostfile"]
 
 
 class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,6 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
     verbose: bool = False
     display_every: int | None = None
     restart: int = 0
-    min_hosts: int | None = None
     stall_timeout: float | Literal["auto"] | None = None
     prometheus: Annotated[str | None, read_written_file] = None
     on_anomaly: Annotated[str | None, read_alarm] = None

@@ -42,7 +42,7 @@ from gputopo.values.run.verdict import OUTSIDE
 
 if TYPE_CHECKING:
     from gputopo.launch.spec.target import Target
-    from gputopo.launch.user_program.hosts import Following, Leading
+    from gputopo.launch.user_program.hosts import Company
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Plan
     from gputopo.values.run.result import Result
@@ -61,7 +61,7 @@ def run_own(program: tuple[str, ...], target: "Target", options: OutputOptions) 
         changes = env.changes(os.environ, environment)
         show_dry_run(target, None, changes, program, options.shape)
         return ExitCode.OK
-    where = _where(program[0], target)
+    where = runs_on(program[0], target)
     spec = program_spec(target, program, [where])
     folder = make_folder(spec, target.plan, target.machine, options)
     to_stderr(f"gputopo: {where}.\n")
@@ -77,7 +77,8 @@ def other_gpus(machine: "Machine | None", spec: ProgramSpec) -> list[int]:
     return [gpu.index for gpu in machine.gpus if gpu.index not in spec.gpus]
 
 
-def _where(name: str, target: "Target") -> str:
+def runs_on(name: str, target: "Target") -> str:
+    """Return on which GPUs of a host a program runs, or why on none."""
     if target.backend != "gpu" and target.rehearsal_of is None:
         return f"{target.why_cpu}: {name} runs without a GPU"
     return f"{name} runs on GPU {', '.join(map(str, target.plan.choice.gpus))}"
@@ -117,7 +118,7 @@ def run_recorded(
     others: Sequence[int],
     folder: runs.RunFolder | None,
     options: OutputOptions,
-    company_of: "Callable[[ProgramStop], Leading | Following] | None" = None,
+    company_of: "Callable[[ProgramStop], Company] | None" = None,
 ) -> int:
     """Run the program beside its record, save and report the result, and return the exit code.
 
@@ -156,15 +157,9 @@ def run_recorded(
                 named |= {} if stacks is None else {STACKS_FILE: str(stacks)}
                 given = options.stall_timeout
                 patience = PROGRAM_PATIENCE if given == AUTO else of_seconds(given)
-                who = PurePath(program[0]).name + (f" on {spec.servers[0].host}" if spec.servers else "")
+                who = PurePath(program[0]).name
                 stall = StallWatch(patience, who, stop, ours, errors, stacks=stacks, now_s=time.monotonic())
-            with recording(record, watch, pipe, spec, stall=stall, company=company) as state:
-
-                def on_end(ending: ProgramEnd) -> None:
-                    if company is not None:
-                        state.catch_up()  # steps are reported before the end
-                        company.ended(ending)
-
+            with recording(record, watch, pipe, spec, stall=stall) as state:
                 ending = run_program(
                     program,
                     {**environment, **named},
@@ -172,7 +167,7 @@ def run_recorded(
                     ours=ours,
                     stop=stop,
                     errors=errors,
-                    on_end=on_end,
+                    on_end=_unheard if company is None else company.ended,
                 )
                 failure = None if company is None else company.wait()
         if state.stuck:
@@ -181,6 +176,10 @@ def run_recorded(
         display.ends()
         with signals.deferred():
             return _finished(record, program[0], ending, failure, folder, options)
+
+
+def _unheard(ending: ProgramEnd) -> None:
+    """A run of one host has nobody to report the end to."""
 
 
 def _finished(

@@ -22,20 +22,15 @@ if TYPE_CHECKING:
     from gputopo.values.machine import Machine
 
 
-# Formats that are for several hosts only; sbatch is for one as well.
-_OF_KUBERNETES = ("jobset", "trainjob")
-OF_HOSTS = ("hostfile", *_OF_KUBERNETES)
-
-
 def exports_hosts(shape: str, options: HostOptions) -> bool:
     """Whether a format is to start a run on several hosts. Raises UsageError for that of one container."""
     named = bool(options.hosts or options.hostfile)
     if shape == "docker" and (named or (options.num_hosts or 1) > 1):
         raise UsageError(
             "--format docker is for one host",
-            f"use --format {', '.join(OF_HOSTS)} or sbatch, or add --num-hosts 1",
+            "use --format sbatch or hostfile, or add --num-hosts 1",
         )
-    return shape in OF_HOSTS or (shape == "sbatch" and (named or (options.num_hosts or 1) > 1))
+    return shape == "hostfile" or (shape == "sbatch" and (named or (options.num_hosts or 1) > 1))
 
 
 def show_hosts_start(
@@ -46,36 +41,22 @@ def show_hosts_start(
     words: Sequence[str],
     *,
     program: tuple[str, ...] = (),
-    may_lose: bool = False,
     sbatch_options: tuple[str, ...] = (),
     spec_of: "Callable[[Target], tuple[Target, RunSpec]] | None" = None,
 ) -> int:
     """Print it. `words`: options of the run but for hosts and GPUs; `spec_of`: of the core, with its target.
 
-    `may_lose`: the run goes on without a lost host. Raises UsageError, NoPlanError.
+    Raises UsageError, NoPlanError.
     """
-    from gputopo.launch.spec import exports
-    from gputopo.launch.spec.exports import HostsExport
-    from gputopo.values.run.plan import SPREAD
+    from gputopo.launch.spec.exports import ExportedRun, hostfile, sbatch
 
     claim = claim_of(options)
     if claim is None or (claim.size or 0) < 2:
-        flags = "--num-hosts N" if shape in _OF_KUBERNETES else "--hosts LIST"
-        raise UsageError(f"--format {shape} is for several hosts", f"add {flags}")
+        raise UsageError(f"--format {shape} is for several hosts", "add --hosts LIST")
     assert claim.size is not None
-    if claim.hosts and shape in _OF_KUBERNETES:
-        raise UsageError(
-            f"--format {shape} names no hosts: Kubernetes chooses them",
-            f"give their number alone: --num-hosts {claim.size}",
-        )
-    if shape in _OF_KUBERNETES and request.ps.startswith("gpu:") and request.ps != SPREAD:
-        raise UsageError(
-            f"--ps {request.ps} is a number of this machine, and a pod numbers its GPUs anew",
-            "use --ps cpu, host:0 or gpu:spread",
-        )
     target = _joint(claim, request, machine, shape)
     target, spec = (target, None) if spec_of is None else spec_of(target)
-    start = HostsExport(
+    start = ExportedRun(
         size=claim.size,
         choice=target.plan.choice,
         machine=machine,
@@ -84,18 +65,10 @@ def show_hosts_start(
         folder=str(Path.cwd()),
         hosts=claim.hosts,
         program=program,
-        folders=tuple(folders_of(spec)),
-        may_lose=may_lose,
         named=bool(request.gpus or request.exclude),
         options=sbatch_options,
     )
-    texts: dict[str, Callable[[HostsExport], str]] = {
-        "sbatch": exports.sbatch,
-        "hostfile": exports.hostfile,
-        "jobset": exports.jobset,
-        "trainjob": exports.trainjob,
-    }
-    emit(texts[shape](start))
+    emit(sbatch(start) if shape == "sbatch" else hostfile(start))
     return 0
 
 
@@ -162,7 +135,8 @@ def show_start(
     sbatch_options: tuple[str, ...] = (),
 ) -> int:
     """Print it. `words`: options of the run beside those of its plan. Raises UsageError without GPUs."""
-    from gputopo.launch.spec.exports import HostExport, docker, sbatch
+    from gputopo.launch.hosts.hostlists import HostAddress
+    from gputopo.launch.spec.exports import ExportedRun, docker, sbatch
     from gputopo.launch.supervise.run_folder import runs_home
 
     place = target.host_place
@@ -177,7 +151,7 @@ def show_start(
             f"--format {shape} starts a run on GPUs, and none is planned: {target.why_cpu}",
             "give the machine of the node: --from FILE (gputopo inspect --record FILE there)",
         )
-    start = HostExport(
+    start = ExportedRun(
         choice=target.plan.choice,
         machine=target.machine,
         place=place,
@@ -189,7 +163,7 @@ def show_start(
         program=program,
         folders=(*folders_of(spec), *(() if output is None else (output,))),
         home=str(runs_home(os.environ).parent.absolute()),
-        host_name=None if target.rehearsal_of is not None else platform.node().partition(".")[0],
+        hosts=() if target.rehearsal_of is not None else (HostAddress(platform.node().partition(".")[0]),),
         steps=_steps(spec),
         options=sbatch_options,
     )

@@ -29,7 +29,6 @@ from gputopo.values.run.batches import AUTO
 if TYPE_CHECKING:
     from gputopo.launch.hosts.messages import RunEnd
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
-    from gputopo.launch.jobs.restarting import Regrouping
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
     from gputopo.runs.repeats import Repeats
@@ -48,11 +47,10 @@ def train(
     options: OutputOptions,
     *,
     rendezvous: "RendezvousServer | None" = None,
-    group: "Regrouping | None" = None,
 ) -> int:
     """Train to the end, once or repeatedly, print the result as requested, and return the exit code.
 
-    `rendezvous`: with the other hosts of the run, which learn its end; `group`: where it may lose some.
+    `rendezvous`: with the other hosts of the run, which learn its end.
     """
     require_runnable(target, spec, options)
     predicted = summary_lines(target.plan) if target.rehearsal_of is None else ()
@@ -65,7 +63,7 @@ def train(
     results: list[Result] = []
     folders: list[Path] = []
     try:
-        _train_once(target, spec, _folder(options), display, results, folders, options, rendezvous, group)
+        _train_once(target, spec, _folder(options), display, results, folders, options, rendezvous)
     except KeyboardInterrupt:
         if not results:
             raise
@@ -162,7 +160,6 @@ def _train_once(
     folders: list[Path],
     options: OutputOptions,
     rendezvous: "RendezvousServer | None" = None,
-    group: "Regrouping | None" = None,
 ) -> bool:
     """Train, save the result in the run's folder, add both to the lists; return whether it was stopped.
 
@@ -181,7 +178,7 @@ def _train_once(
     from gputopo.runs.compared import with_prediction
 
     known = known_of(target, spec, past_of(target, folder.path))
-    outcome = _supervised(target, spec, folder, display, options, known, rendezvous, group)
+    outcome = _supervised(target, spec, folder, display, options, known, rendezvous)
     if rendezvous is not None:
         rendezvous.end(_end_of(outcome, spec))
 
@@ -289,7 +286,6 @@ def _supervised(
     options: OutputOptions,
     known: "Known | None",
     rendezvous: "RendezvousServer | None" = None,
-    group: "Regrouping | None" = None,
 ) -> RunOutcome:
     stall = options.stall_timeout
     limits = LIMITS if stall is None or stall == AUTO else WorkerLimits(patience=of_seconds(stall))
@@ -313,7 +309,6 @@ def _supervised(
             restarts=options.restart,
             known=known or Known(),
             others=None if rendezvous is None else rendezvous.events,
-            group=group,
             fallback=without_nccl(target, spec),
         )
         return supervise(job)

@@ -18,7 +18,6 @@ from gputopo.runs.verdict.words import EVEN_PERCENT, at_most, percent
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.batches import batch_words
 from gputopo.values.run.events import (
-    REGROUPING,
     Anomaly,
     AnomalyOver,
     BatchTried,
@@ -27,7 +26,6 @@ from gputopo.values.run.events import (
     Evaluated,
     Event,
     Exported,
-    Fewer,
     GpuSample,
     Judged,
     LossNotFinite,
@@ -65,7 +63,7 @@ WARMING_UP, TRAINING, ENDING = "warming up", "training", "ending"
 MAX_SEEN = 50.0  # percent: a coarser resolution is not shown
 _SELDOM = ("temperature_c", "pcie_gen", "pcie_width")  # not in every sample
 # Phases of the worker in which no step is expected for a while, as in `gputopo.values.run.events.PhaseBegun`.
-SLOW_PHASES = ("comparison", "evaluation", "export", "end", "batch search", REGROUPING)
+SLOW_PHASES = ("comparison", "evaluation", "export", "end", "batch search")
 
 
 class RunState:
@@ -98,7 +96,7 @@ class RunState:
                 self._devices, self._spec = event.devices, event.spec
                 self._hosts = HostLoads(event.spec)
             case Restarted():
-                self._restart(event.fewer)
+                self._enter(STARTING)
             case Replanned():
                 self._spec = event.spec
                 self._enter(STARTING)
@@ -294,15 +292,6 @@ class RunState:
         self._phase_began = self._clock()
         if phase == TRAINING:
             self._counting_began = self._phase_began
-
-    def _restart(self, fewer: Fewer | None) -> None:
-        """Begin again with another worker, and with what is left of the hosts."""
-        self._enter(STARTING)
-        if fewer is None:
-            return
-        self._devices, self._spec = fewer.devices, fewer.spec
-        self._judged = None
-        self._busy_s.clear()
 
     def _take_step(self, step: Step) -> None:
         self._step = step

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from gputopo.values.errors import InputError
-from gputopo.values.run.batches import BatchSize, stored_batches
+from gputopo.values.run.batches import BatchSize
 from gputopo.values.run.plan import Candidate, mode_words
 from gputopo.values.run.verdict import Causes, Known
 
@@ -247,7 +247,7 @@ class ReplicasCompared(_Event, frozen=True, tag="replicas"):
 
 
 # Phases of PhaseBegun.
-SERVING, REGROUPING, EXCHANGE = "serving", "regrouping", "exchange"
+SERVING, EXCHANGE = "serving", "exchange"
 NCCL_TEST, BUILDING = "NCCL test", "building"
 
 
@@ -256,8 +256,8 @@ class PhaseBegun(_Event, frozen=True, tag="phase"):
 
     `phase`: checkpoint, trace, export, comparison or evaluation; end: the worker was asked to end after its
     step; batch search: smaller batches are tried after one that does not fit; serving: a host's devices are
-    there for rank 0; regrouping: a host has failed, and the servers of those that are left are waited for;
-    NCCL test: the first sums by NCCL, on one host; building: the step is built after that test.
+    there for rank 0; NCCL test: the first sums by NCCL, on one host; building: the step is built after that
+    test.
     """
 
     phase: str
@@ -277,58 +277,19 @@ class Noticed(_Event, frozen=True, tag="noticed"):
     says: str
 
 
-class Fewer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run goes on with that has lost hosts.
-
-    `spec`, `devices`, `known`: as of RunStarted.
-    """
-
-    lost: tuple[str, ...]  # these hosts
-    spec: dict[str, Any]
-    devices: tuple[Device, ...]
-    batch_before: int  # examples of all devices and a step, before
-    rate_before: float  # the learning rate, before
-    known: Known = Known()
-
-    @property
-    def says(self) -> str:
-        """What is different, as the end of a sentence."""
-        hosts, count = len({device.rank for device in self.devices}), len(self.devices)
-        on = f"{count} device{'' if count == 1 else 's'} of {hosts} host{'' if hosts == 1 else 's'}"
-        batch = sum(stored_batches(self.spec.get("batch_size"), count))
-        rate = self.spec.get("learning_rate")
-        rates = "the same" if rate == self.rate_before else f"{rate:g}, {self.rate_before:g} before"
-        return (
-            f"on {on}, with {batch} images a step, {self.batch_before} before; the learning rate is {rates}. "
-            "Speeds and devices are those since then"
-        )
-
-
 class Restarted(_Event, frozen=True, tag="restarted"):
-    """The worker failed, and another one goes on from the latest checkpoint.
-
-    `fewer`: where hosts were lost; the devices of what follows are those that it has, with other towers.
-    """
+    """The worker failed, and another one continues from the latest checkpoint."""
 
     number: int  # of this restart, `of` that are allowed
     of: int
     cause: str
     steps: int  # trained at that checkpoint, 0: there is none
-    fewer: Fewer | None = None
 
     @property
     def says(self) -> str:
         """The event in one line."""
         begins = f"from the checkpoint after {self.steps} steps" if self.steps else "at the start"
-        with_what = "" if self.fewer is None else f" {self.fewer.says}"
-        return f"Restart {self.number} of {self.of}: {self.cause}; training went on {begins}{with_what}."
-
-    def started_with(self, before: RunStarted) -> RunStarted:
-        """Return the begin of the run as if it had begun with what goes on; `before`: as it was so far."""
-        fewer = self.fewer
-        if fewer is None:
-            return before
-        return msgspec.structs.replace(before, spec=fewer.spec, devices=fewer.devices, known=fewer.known)
+        return f"Restart {self.number} of {self.of}: {self.cause}; training went on {begins}."
 
 
 class Replanned(_Event, frozen=True, tag="replanned"):

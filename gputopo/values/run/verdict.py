@@ -1,7 +1,5 @@
 """Verdicts of a run on its devices: slow, even, or cannot tell, each with what the run could resolve."""
 
-from collections.abc import Mapping
-
 import msgspec
 
 SLOW, EVEN, CANNOT_TELL = "slow", "even", "cannot tell"
@@ -118,19 +116,6 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: dict[str, int] = {}  # of each GPU, by `events.gpu_key`
     networks: dict[int, str] = {}  # what is wrong with the network ports of a host, by rank, in words
 
-    def of_towers(self, moved: Mapping[int, int]) -> "Known":
-        """Return what is known of some of the towers, by their new numbers; nothing of their joint speed."""
-        return Known(
-            speeds={moved[tower]: speed for tower, speed in self.speeds.items() if tower in moved},
-            sharing={
-                moved[tower]: tuple(moved[one] for one in others if one in moved)
-                for tower, others in self.sharing.items()
-                if tower in moved
-            },
-            memory_mib=self.memory_mib,
-            networks=self.networks,
-        )
-
 
 SOUND, FAULTY, NOT_JUDGED = "sound", "faulty", "not judged"
 AS_PLANNED, OUTSIDE, NOT_SEEN, NOT_CHECKED = "as planned", "outside", "not seen", "not checked"
@@ -146,8 +131,6 @@ class HardwareFault(msgspec.Struct, frozen=True, kw_only=True):
     severity: str  # info, warning or error
     says: str
     gpu: int | None = None
-    rank: int = 0
-    host: str | None = None
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,10 +153,9 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     """Where NVML listed the processes of a program.
 
     `word`: "as planned": on some of the planned GPUs and on no other; "outside": on one that is not planned;
-    "not seen": on none; "not checked": NVML does not list them. Of several hosts the worst.
+    "not seen": on none; "not checked": NVML does not list them.
     """
 
     word: str
     says: str
     gpus: tuple[int, ...] = ()  # those that it was seen on
-    by_host: dict[str, tuple[int, ...]] = {}  # the GPUs of each

@@ -1,6 +1,7 @@
 """Runs on several hosts as other starters start them: what these give a process is understood as meant."""
 
 import json
+import re
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,22 +9,19 @@ from typing import Any
 
 import pytest
 
+from gputopo import pages
+from gputopo.cli.run.command import run
 from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
 from gputopo.launch.hosts.hostlists import read_hostfile, read_hosts
 from gputopo.values import schema
+from gputopo.values.option import parameters_of
 from tests.cli.conftest import Call
 from tests.launch.hosts.environs import open_mpi_5, slurm_step
 from tests.launch.hosts.test_planning import by_rails
 
 PATTERN = ("run", "--from", "dgx1-p100", "--dry-run")
 PROGRAM = ["python", "a b.py", "--name=it's", "$HOME $(id) $$", "ü # x: y", "--", ""]
-LOSES = "--restart 1 --min-hosts 1 --checkpoints c"
-FORMATS = ["sbatch", "hostfile", "jobset", "trainjob"]
-
-
-def read_manifest(text: str) -> Any:
-    """Return the value of a manifest: JSON behind comments."""
-    return json.loads("".join(line for line in text.splitlines(keepends=True) if line[0] != "#"))
+FORMATS = ["sbatch", "hostfile"]
 
 
 def hosts_in(command: Iterable[str]) -> HostOptions:
@@ -59,7 +57,8 @@ def test_a_batch_script_starts_one_process_on_each_node_which_finds_the_others(c
     asked = directives(script)
     assert (asked["nodes"], asked["ntasks-per-node"], asked["gres"]) == ("3", "1", "gpu:2")
     assert not {"exclusive", "mem"} & set(asked)
-    assert "\nexport GPUTOPO_SECRET=$(od " in script
+    assert "\nGPUTOPO_SECRET=$(od " in script
+    assert "\nexport GPUTOPO_SECRET\n" in script
     command = shlex.split(script.splitlines()[-1])
     assert command[:2] == ["exec", "srun"]
     run = command[command.index("gputopo") :]
@@ -75,7 +74,7 @@ def test_a_batch_script_without_names_takes_any_nodes_and_its_time_is_the_predic
 ) -> None:
     script = exported(call, "--num-hosts", "2", "--format", "sbatch")
     assert {"nodelist", "time"} & directives(script).keys() == set()
-    assert "No time limit: this run's time is not predicted. --sbatch-option time=" in script
+    assert "\n##SBATCH --time=HH:MM:SS\n" in script, "to fill in"
     assert "--gpus 0,1,2,3,4,5,6,7 " in script
     schema.write(tmp_path / "rails.json", by_rails())  # whose network is known
     rails = str(tmp_path / "rails.json")
@@ -119,21 +118,6 @@ def test_a_batch_script_of_named_gpus_takes_whole_nodes_and_has_the_options_that
     assert "--sbatch-option cannot be" in done.err
 
 
-def test_a_job_that_may_lose_a_node_is_not_ended_with_it(call: Call) -> None:
-    words = (*PATTERN, "--model", "resnet50", "--num-hosts", "2", "--format", "sbatch")
-    assert "no-kill" in directives(call(*words, *LOSES.split()).out)
-    assert "no-kill" not in directives(call(*words).out)
-
-
-def test_pods_wait_for_those_whose_nodes_still_pull_the_image(call: Call) -> None:
-    command = exported(call, "--num-hosts", "2", "--format", "jobset")
-    assert '"--join-timeout"' in command
-    assert '"600"' in command
-    command = exported(call, "--num-hosts", "2", "--join-timeout", "90", "--format", "jobset")
-    assert '"90.0"' in command
-    assert '"600"' not in command
-
-
 def test_a_hostfile_has_a_slot_a_host_and_the_command_for_it(call: Call) -> None:
     text = exported(call, "--hosts", "n1:4000,a", "--num-gpus", "4", "--format", "hostfile")
     first, *lines = text.splitlines()
@@ -150,68 +134,22 @@ def test_a_hostfile_has_a_slot_a_host_and_the_command_for_it(call: Call) -> None
     assert command[command.index("--") + 1 :] == PROGRAM
 
 
-def container_of(manifest: dict[str, Any]) -> dict[str, Any]:
-    (job,) = manifest["spec"]["replicatedJobs"]
-    pod = job["template"]["spec"]["template"]["spec"]
-    assert pod["restartPolicy"] == "Never"
-    (container,) = pod["containers"]
-    found: dict[str, Any] = container
-    return found
-
-
-def expanded(words: list[str]) -> list[str]:
-    """Return words as Kubernetes passes them on: `$$` is a dollar sign."""
-    assert not any("$(" in word.replace("$$", "") for word in words)
-    return [word.replace("$$", "$") for word in words]
-
-
-def test_the_pods_of_a_jobset_find_one_another_by_its_service(call: Call) -> None:
-    manifest = read_manifest(exported(call, "--num-hosts", "3", "--num-gpus", "6", "--format", "jobset"))
-    assert (manifest["apiVersion"], manifest["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
-    name = manifest["metadata"]["name"]
-    network = manifest["spec"]["network"]
-    assert network == {"enableDNSHostnames": True, "subdomain": name}
-    (job,) = manifest["spec"]["replicatedJobs"]
-    spec = job["template"]["spec"]
-    assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 3, 3)
-    container = container_of(manifest)
-    assert container["resources"] == {"limits": {"nvidia.com/gpu": 2}}
-    command = expanded(container["command"])
-    assert command[command.index("--") + 1 :] == PROGRAM
-    assert command[command.index("--num-gpus") + 1] == "6"
-    pods = [f"{name}-{job['name']}-0-{index}" for index in range(3)]
-    *own, secret = container["env"]
-    assert secret["valueFrom"]["secretKeyRef"] == {"name": name, "key": "secret"}
-    environ = {one["name"]: one["value"] for one in own}
-    for rank in (0, 2):
-        environ |= {"JOB_COMPLETION_INDEX": str(rank), "HOSTNAME": pods[rank]}
-        assert named(find(hosts_in(command), environ)) == (rank, 3, [f"{pods[0]}.{name}", None, None])
-
-
-def test_the_pods_of_a_trainjob_find_one_another_by_its_runtime(call: Call) -> None:
-    manifest = read_manifest(exported(call, "--num-hosts", "2", "--gpus", "0-1", "--format", "trainjob"))
-    assert (manifest["apiVersion"], manifest["kind"]) == ("trainer.kubeflow.org/v1alpha1", "TrainJob")
-    assert manifest["spec"]["runtimeRef"]["name"] == "torch-distributed"
-    trainer = manifest["spec"]["trainer"]
-    assert trainer["resourcesPerNode"] == {"limits": {"nvidia.com/gpu": 2}}
-    command = expanded(trainer["command"])
-    assert command[command.index("--num-gpus") + 1] == "4"
-    address = f"{manifest['metadata']['name']}-node-0-0"
-    environ = {
-        "PET_MASTER_ADDR": address,
-        "PET_MASTER_PORT": "29400",
-        "PET_NNODES": str(trainer["numNodes"]),
-    }
-    for rank in (0, 1):
-        found = find(hosts_in(command), {**environ, "PET_NODE_RANK": str(rank)})
-        assert named(found) == (rank, 2, [address, None])
+def test_the_pods_of_the_example_for_kubernetes_find_one_another_and_give_options_of_run() -> None:
+    example = (pages.read("hosts")).partition("```yaml\n")[2].partition("```")[0]
+    command = re.findall(r"[^\s\[\],\"]+", example.partition("command: [")[2].partition("]")[0])
+    flags = {one.option.flag for one in parameters_of(run)}
+    assert {word for word in command if word.startswith("--")} <= flags
+    (leader,) = re.findall(r"MASTER_ADDR, value: ([\w.-]+)", example)
+    (count,) = re.findall(r"completions: (\d+)", example)
+    environ = {"JOB_COMPLETION_INDEX": "2", "HOSTNAME": "gputopo-2", "MASTER_ADDR": leader}
+    found = find(hosts_in(command), environ)
+    assert named(found) == (2, int(count), [leader, *[None] * (int(count) - 1)])
 
 
 @pytest.mark.parametrize("shape", FORMATS)
 def test_a_training_by_the_core_has_its_options_and_no_placement_of_one_host(call: Call, shape: str) -> None:
-    hosts = ("--num-hosts", "2") if shape in ("jobset", "trainjob") else ("--hosts", "a,b")
     asked = ("--batch-size", "8", "--precision", "fp16", "--join-timeout", "300", "--all-reduce", "ring")
-    done = call(*PATTERN, "--model", "resnet50", *asked, *hosts, "--format", shape)
+    done = call(*PATTERN, "--model", "resnet50", *asked, "--hosts", "a,b", "--format", shape)
     assert done.code == 0
     for word in ("--model", "resnet50", *asked, "--require-gpu"):
         assert word.removeprefix("--") in done.out
@@ -222,29 +160,19 @@ def test_a_training_by_the_core_has_its_options_and_no_placement_of_one_host(cal
 @pytest.mark.parametrize(
     ("words", "what", "hint"),
     [
-        ("--format jobset", "is for several hosts", "--num-hosts N"),
-        ("--num-hosts 1 --format jobset", "is for several hosts", "--num-hosts N"),
+        ("--format hostfile", "is for several hosts", "--hosts LIST"),
         ("--num-hosts 2 --format hostfile", "needs the names of the hosts", "--hosts LIST"),
-        ("--hosts a,b --format jobset", "names no hosts", "--num-hosts 2"),
         ("--hosts a,b --num-gpus 3 --format sbatch", "cannot be shared equally by 2 hosts", "multiple of 2"),
         ("--hosts a,b --num-gpus 40 --format sbatch", "is 20 of each host, and", "at most 16"),
         ("--hosts a:4000,b --format sbatch", "a:4000 is an address", "sinfo"),
         ("--hosts 10.0.0.1,10.0.0.2 --format sbatch", "10.0.0.1 is an address", "sinfo"),
         ("--hosts a,b --node-rank 1 --format sbatch", "--node-rank is for gputopo's own start", "leave"),
         ("--hosts a,b --num-hosts 3 --format hostfile", "names 2 hosts, and --num-hosts is 3", "leave"),
-        ("--num-hosts 2 --ps gpu:1 --format jobset", "a pod numbers its GPUs anew", "--ps cpu"),
         ("--num-hosts 2 --all-reduce nccl_op --format sbatch", "is within one process", "hierarchical"),
         ("--num-hosts 2 --num-gpus auto --format sbatch", "--num-gpus auto is for one host", "leave"),
         ("--hosts a,b --format docker", "is for one host", "--num-hosts 1"),
         ("--num-hosts 2 --format docker", "--format docker is for one host", "sbatch"),
-        ("--hosts a,b --min-hosts 1 --format sbatch", "--restart is 0", "add --restart N"),
-        (
-            "--hosts a,b --restart 2 --format sbatch",
-            "--restart goes on from a checkpoint",
-            "--checkpoints DIR",
-        ),
-        (f"--hosts a,b {LOSES} --format hostfile", "--min-hosts has no effect", "--format sbatch"),
-        (f"--num-hosts 2 {LOSES} --format jobset", "Kubernetes ends all pods", "--format sbatch"),
+        ("--hosts a,b --restart 2 --format sbatch", "--restart is for one host", "leave --restart out"),
     ],
 )
 def test_what_cannot_be_known_or_started_so_is_refused_in_one_line(
@@ -266,5 +194,5 @@ def test_nothing_is_started_by_a_format_and_a_machine_without_gpus_is_no_pattern
 ) -> None:
     done = call("run", "--model", "trivial", "--hosts", "a,b", "--format", "sbatch")
     assert (done.code, "add --dry-run" in done.err) == (2, True)
-    done = call("run", "--model", "trivial", "--num-hosts", "2", "--dry-run", "--format", "jobset")
+    done = call("run", "--model", "trivial", "--hosts", "a,b", "--dry-run", "--format", "hostfile")
     assert (done.code, "takes each host to be like this machine, which has no GPU" in done.err) == (2, True)

@@ -2,7 +2,8 @@
 
 Its worker and server pretend, or with `trains` are real: forks of this process if it has TensorFlow loaded.
 WHAT: JSON with `trains` or the behaviour of a `worker` that pretends (see `misbehave`), `silent_s`: after
-which a host is gone, `version`: of gputopo on this host, `disk_bytes`: of a disk that is soon full,
+which a host is gone, `version`: of gputopo on this host, `tensorflow`: that of TensorFlow there,
+`disk_bytes`: of a disk that is soon full,
 `machine`: a scenario of the kit, whose GPUs this host has; `is_quick`: it looks who has claimed them before
 another one has.
 """
@@ -29,7 +30,9 @@ from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.launch.jobs import claims, serving
 from gputopo.launch.supervise import watchdog, worker_process
+from gputopo.probes import tensorflow_install
 from gputopo.probes.processes import end_with_parent
+from gputopo.values.machine import TensorFlowInstall
 from tests.kit import fork_server
 from tests.kit.faults import selected
 from tests.kit.nvml import FakeNvml, installed
@@ -103,6 +106,9 @@ def _pretend(given: dict[str, Any]) -> None:
     watchdog.LOOK_S = watchdog.SIGN_S = 0.1
     serving._SERVING = replace(serving._SERVING, after_term=2.0)  # what is stopped does not end by SIGTERM
     gputopo.__version__ = given.get("version", gputopo.__version__)
+    if "tensorflow" in given:
+        install = TensorFlowInstall(version=given["tensorflow"])
+        vars(tensorflow_install)["read_tensorflow"] = lambda: install
 
     def pretending(behaviour: str, file: Path, events_fd: int) -> Sequence[str]:
         return (sys.executable, "-IS", misbehave.__file__, behaviour, str(file), str(events_fd))

@@ -10,7 +10,7 @@ import pytest
 
 from gputopo.cli.run.showing import DryRun
 from gputopo.launch.spec.env import HostPlace
-from gputopo.launch.spec.exports import HostExport, docker, renumbered
+from gputopo.launch.spec.exports import ExportedRun, docker, renumbered
 from gputopo.values import schema
 from gputopo.values.errors import UsageError
 from gputopo.values.run.plan import Candidate
@@ -109,9 +109,9 @@ def test_a_container_gets_the_gpus_by_uuid_and_room_for_nccl(
     assert arguments[-3:] == ["an image", "python", "it's.py"]
 
 
-def start_of(**changes: object) -> HostExport:
+def start_of(**changes: object) -> ExportedRun:
     choice = Candidate(gpus=(3, 1), variable_update="parameter_server", ps_device="gpu:3")
-    start = HostExport(
+    start = ExportedRun(
         choice=choice,
         machine=machine(uuids=False),
         place=HostPlace(cpus="0-3,8"),

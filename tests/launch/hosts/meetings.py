@@ -16,7 +16,7 @@ T = TypeVar("T")
 PROMPT = HostTimeouts(silent_s=0.3, every_s=0.02, retry_s=0.01, greeting_s=5.0, end_s=5.0)
 LOOPBACK = "127.0.0.1"
 SECRET = b"a secret of tests"
-START = HostStart(spec=msgspec.Raw(b'{"schema":"gputopo.run/1","steps":3}'), environment={"A": "b"})
+START = HostStart(spec=msgspec.Raw(b'{"schema":"gputopo.run/1","steps":3}'), environment={"A": "b"}, place=1)
 
 
 def meeting(*others: str | None, **options: Any) -> RendezvousServer:

@@ -259,15 +259,11 @@ def test_sources_that_contradict_one_another_are_both_named(
         (SILENT, tf_job("worker", 0, worker=2, ps=1), "TF_CONFIG has ps tasks", "without ps"),
         (SILENT, tf_job("evaluator", 0), "this is the evaluator", "--eval --checkpoints DIR"),
         (SILENT, tf_job("worker", 2), "task '2' of 'worker'", "correct its task"),
-        (
-            SILENT,
-            {"TF_CONFIG": '{"cluster": {"worker": {"1": "b:1"}}, "task": {"type": "worker", "index": 1}}'},
-            "worker 1 and not all before",
-            "--hosts LIST",
-        ),
-        (SILENT, {"TF_CONFIG": "{'cluster'"}, "TF_CONFIG is no JSON", "unset TF_CONFIG"),
-        (SILENT, {"TF_CONFIG": '{"cluster": [1]}'}, "no cluster and task", "unset TF_CONFIG"),
-        (SILENT, {"TF_CONFIG": '{"cluster": {"worker": 3}}'}, "no list of addresses", "unset TF_CONFIG"),
+        # A dynamic cluster, which shows each task only some others.
+        (SILENT, {"TF_CONFIG": '{"cluster": {"worker": {"1": "b:1"}}}'}, "got `object`", "unset TF_CONFIG"),
+        (SILENT, {"TF_CONFIG": "{'cluster'"}, "TF_CONFIG cannot be read", "unset TF_CONFIG"),
+        (SILENT, {"TF_CONFIG": '{"cluster": [1]}'}, "at `$.cluster`", "unset TF_CONFIG"),
+        (SILENT, {"TF_CONFIG": '{"cluster": {"worker": 3}}'}, "Expected `array`", "unset TF_CONFIG"),
     ],
 )
 def test_what_is_not_understood_is_refused_with_a_remedy(

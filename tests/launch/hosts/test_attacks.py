@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from gputopo.launch.hosts.channel import MAGIC
 from gputopo.launch.hosts.messages import HostStart, Reply, RunEnd
 from gputopo.launch.hosts.rendezvous_client import LeaderGoneError, RendezvousClient
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
-from gputopo.launch.hosts.secret import MAGIC
 from gputopo.launch.remote_agent import SECRET
 from gputopo.launch.spec.env import allowed
 from gputopo.values import schema
@@ -42,7 +42,7 @@ STRANGE = (
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",  # gRPC
     schema.encode(joining(1)),
 )
-EVIL = HostStart(spec=schema.encode(joining(1)), environment={"PYTHONPATH": "/evil"})  # type: ignore[arg-type]
+EVIL = HostStart(spec=schema.encode(joining(1)), place=1, environment={"PYTHONPATH": "/evil"})  # type: ignore[arg-type]
 
 
 def signed(key: bytes, body: bytes, number: int = 0, *, leads: bool) -> bytes:

@@ -3,23 +3,24 @@ from typing import Any
 import msgspec
 import pytest
 
+from gputopo.launch.hosts.channel import LEFT, SILENT
+from gputopo.launch.hosts.hostlists import HostAddress, read_hosts
 from gputopo.launch.hosts.members import CLOCK_REPORTS, Member, Members
-from gputopo.launch.hosts.messages import HostEvent, HostStart, Reply, Report, RunEnd
-from gputopo.launch.throughput import StepDone, StepsEnded
-from gputopo.launch.user_program.steps import StepsReported
+from gputopo.launch.hosts.messages import HostEvent, HostStart, Report, RunEnd
 from gputopo.values.run.events import HostLoad, Noticed, RankFailed, Sample
 from tests.launch.hosts.meetings import UNUSED, joining
 
-SILENT_S = 10.0
 AT = "10.0.0.9"
+RANK_0 = HostAddress("n0", 2222)
 noted: list[str] = []  # by the hosts of `members`
-START = HostStart(spec=msgspec.Raw(b"{}"))
+START = HostStart(spec=msgspec.Raw(b"{}"), place=1)
 KILLED = RankFailed(time_s=5.0, kind="killed", cause="it was killed", remedy="", exit_code=137)
 
 
 def members(*others: str | None, job: str | None = None, **asked: Any) -> Members:
     noted.clear()
-    return Members(["n0", *others], job=job, asked=asked, silent_s=SILENT_S, note=noted.append)
+    names = ["n0", *others]
+    return Members(names, RANK_0, job=job, asked=asked, note=noted.append)
 
 
 def sent(_: bytes) -> None:
@@ -32,18 +33,12 @@ def training(*ranks: int, **places: int) -> Members:
     for rank in ranks:
         joined = one.join(joining(rank), sent, AT)
         assert isinstance(joined, Member)
-        joined.answer(msgspec.structs.replace(START, place=places.get(f"n{rank}")))
+        joined.answer(msgspec.structs.replace(START, place=places.get(f"n{rank}", rank)))
     return one
 
 
-def look(at: Members, seconds: float, time_s: float = 1000.0) -> list[RankFailed]:
-    return list(at.look(seconds, time_s))
-
-
-def take(
-    at: Members, rank: int, *events: HostEvent, later_s: float = 0.0, serves: int = 0
-) -> list[HostEvent]:
-    report = Report(sent_s=0.0, serves=serves, events=events)
+def take(at: Members, rank: int, *events: HostEvent, later_s: float = 0.0) -> list[HostEvent]:
+    report = Report(sent_s=0.0, events=events)
     return at.take(at.joined[rank], report, later_s=later_s)
 
 
@@ -77,8 +72,8 @@ def test_a_host_is_missing_until_it_joins() -> None:
     ("mine", "its", "said"),
     [
         ("7", "8", "n1 (rank 1) belongs to job 8, rank 0 to job 7"),
-        ("7", None, "n1 (rank 1) belongs to no job, rank 0 to job 7"),
-        (None, "8", "n1 (rank 1) belongs to job 8, rank 0 to no job"),
+        ("7", None, "n1 (rank 1) belongs to the run at n0:2222, rank 0 to job 7"),
+        (None, "8", "n1 (rank 1) belongs to job 8, rank 0 to the run at n0:2222"),
     ],
 )
 def test_a_host_of_another_job_is_refused_and_waited_for(
@@ -90,6 +85,21 @@ def test_a_host_of_another_job_is_refused_and_waited_for(
     assert not one.is_decided()
     assert noted == [f"a host at 10.0.0.9 was refused: {said}"]
     assert absence(one).endswith(f"; {noted[0]}")
+
+
+@pytest.mark.parametrize("meant", ["n0.site:2222", "10.0.0.1:2222", "n0:2222"])
+def test_a_host_that_was_started_for_this_rank_0_may_know_it_by_another_name(meant: str) -> None:
+    (leader,) = read_hosts("it", meant)
+    assert isinstance(members("n1").join(joining(1, leader=leader), sent, AT), Member)
+
+
+@pytest.mark.parametrize("meant", ["n7:2222", "n0:2223"])
+def test_a_host_of_another_run_of_the_same_user_is_refused_where_no_job_tells_them_apart(meant: str) -> None:
+    (leader,) = read_hosts("it", meant)
+    one = members("n1")
+    said = refusal(one.join(joining(1, leader=leader), sent, AT))
+    assert said == f"n1 (rank 1) belongs to the run at {meant}, rank 0 to the run at n0:2222"
+    assert one.missing() == (1,)
 
 
 @pytest.mark.parametrize("rank", [-1, 0, 2, 10**30])
@@ -109,13 +119,12 @@ def test_another_host_may_not_have_the_rank_of_one_that_has_joined() -> None:
     assert one.joined[1].joining.name == "n1"
 
 
-@pytest.mark.parametrize(("gone", "says"), [(False, "no longer answers"), (True, "closed the connection")])
-def test_a_host_that_was_started_again_replaces_the_one_that_was_lost(gone: bool, says: str) -> None:
+@pytest.mark.parametrize("says", [SILENT, LEFT])
+def test_a_host_that_was_started_again_replaces_the_one_that_was_lost(says: str) -> None:
     one = members("n1")
     one.join(joining(1, port=4000), sent, AT)
     assert isinstance(one.join(joining(1, port=5000), sent, AT), RunEnd)
-    one.joined[1].is_gone = gone
-    look(one, 5.0 if gone else 11.0)
+    assert one.lose(one.joined[1], says, 0.0) == []
     assert one.missing() == (1,)
     assert f"n1 (rank 1) joined and {says}" in absence(one)
     assert isinstance(one.join(joining(1, port=5000), sent, AT), Member)
@@ -123,50 +132,78 @@ def test_a_host_that_was_started_again_replaces_the_one_that_was_lost(gone: bool
     assert one.joined[1].joining.port == 5000
 
 
-def test_a_started_host_whose_connection_ends_fails_at_once_and_once() -> None:
-    one = training(1, 2)
-    one.joined[1].is_gone = True
-    (failed,) = look(one, 0.0)
-    assert (failed.rank, failed.cause) == (1, "host n1 (rank 1) closed the connection")
+def test_a_started_host_that_leaves_or_is_silent_fails_and_one_that_was_told_the_end_does_not() -> None:
+    one = training(1, 2, 3)
+    (failed,) = one.lose(one.joined[1], LEFT, 0.0)
+    assert (failed.rank, failed.cause, failed.exit_code) == (1, "host n1 (rank 1) closed the connection", 3)
     one.joined[2].end(RunEnd(exit_code=0))
-    one.joined[2].is_gone = True
-    assert look(one, 60.0) == []
-    assert one.lost() == {1: "host n1 (rank 1) closed the connection"}
+    assert one.lose(one.joined[2], LEFT, 0.0) == []
+    assert not one.are_gone()
+    (failed,) = one.lose(one.joined[3], SILENT, 0.0)
+    assert (failed.rank, failed.cause) == (3, "host n3 (rank 3) no longer answers")
+    assert one.are_gone()
+
+
+OPTIONS: dict[str, Any] = {"--batch-size": 64, "--gpus": [0, 1]}
 
 
 def test_an_option_that_differs_from_rank_0_is_refused_and_named_once_at_once_or_by_the_end() -> None:
-    one = members("n1", "n2", batch_size=64, gpus=(0, 1))
-    its = {"batch_size": 32, "gpus": [0, 1]}
+    one = members("n1", "n2", **OPTIONS)
+    its = {"--batch-size": 32, "--gpus": [0, 1]}
     said = "--batch-size is 32 on n1 (rank 1), 64 on rank 0"
     for _ in range(2):
         assert refusal(one.join(joining(1, asked=its), sent, AT)) == said
     assert not one.is_decided(), "another one may come"
     assert noted == [f"a host at 10.0.0.9 was refused: {said}"]
-    one.join(joining(2, asked={"gpus": (0, 1)}), sent, AT)
+    one.join(joining(2, asked=OPTIONS), sent, AT)
     assert one.is_decided()
     assert absence(one) == f"1 of 3 hosts did not join: n1 (rank 1); {said}"
-    one = members("n1", batch_size=64, gpus=(0, 1))
+    one = members("n1", **OPTIONS)
     one.join(joining(1, asked=its), sent, AT)
     assert noted == [], "the error that ends the run has it"
 
 
-def test_a_started_host_that_falls_silent_fails_once_and_one_that_is_not_needed_does_not() -> None:
-    one = training(1, 2, 3)
-    one.joined[3].answer(UNUSED)
-    assert look(one, 6.0) == []
-    take(one, 1)
-    (failed,) = look(one, 4.0)
-    assert (failed.rank, failed.cause) == (2, "host n2 (rank 2) no longer answers")
-    assert (failed.time_s, failed.exit_code) == (1000.0, 3)
-    assert [each.rank for each in look(one, 6.0)] == [1]
-    assert look(one, 60.0) == []
+@pytest.mark.parametrize(
+    ("ours", "its", "said", "hint"),
+    [
+        ({}, {"--num-gpus": 2}, "--num-gpus is 2 on n1 (rank 1), not given on rank 0", "same options"),
+        ({"--num-gpus": 2}, {}, "--num-gpus is not given on n1 (rank 1), 2 on rank 0", "same options"),
+        (
+            {"TensorFlow": "2.21.0"},
+            {"TensorFlow": "2.20.0"},
+            "TensorFlow is '2.20.0' on n1 (rank 1), '2.21.0' on rank 0",
+            "same versions",
+        ),
+        (
+            {"Python": "3.13"},
+            {"Python": "3.12"},
+            "Python is '3.12' on n1 (rank 1), '3.13' on rank 0",
+            "versions",
+        ),
+    ],
+)
+def test_what_is_not_alike_is_refused_with_both_values(
+    ours: dict[str, Any], its: dict[str, Any], said: str, hint: str
+) -> None:
+    refused = members("n1", **ours).join(joining(1, asked=its), sent, AT)
+    assert refusal(refused) == said
+    assert isinstance(refused, RunEnd)
+    assert hint in refused.hint
+
+
+def test_hosts_that_left_while_rank_0_was_stopped_did_so_as_rank_0_was_silent() -> None:
+    one = training(1)
+    failed, its = one.lose(one.joined[1], LEFT, 25.0)
+    assert (failed.rank, failed.exit_code) == (0, 3)
+    assert failed.cause.startswith("host n0 (rank 0) was silent: its gputopo was stopped for 25 s")
+    assert its.rank == 1
 
 
 def test_a_failure_of_its_own_stays_the_only_one_of_a_host() -> None:
     one = training(1)
     (event,) = take(one, 1, KILLED)
     assert event == msgspec.structs.replace(KILLED, rank=1, cause="host n1 (rank 1): it was killed")
-    assert look(one, 60.0) == []
+    assert one.lose(one.joined[1], LEFT, 0.0) == []
 
 
 def test_times_of_a_host_are_turned_into_those_of_rank_0() -> None:
@@ -184,59 +221,7 @@ def test_a_report_that_took_long_on_its_way_does_not_set_the_clock_until_all_do(
     assert (times[:3], times[-1]) == ([50 - 19.998] * 3, 35.0)
 
 
-def test_samples_and_steps_have_the_rank_of_their_host_among_those_that_train() -> None:
+def test_samples_have_the_rank_of_their_host_among_those_that_train() -> None:
     one = training(1, 2, n2=1)
-    step = StepDone(pid=7, step=1, seconds=0.5, examples=8)
-    steps = StepsReported(reports=((3.0, step), (4.0, StepsEnded(pid=7))))
-    taken = take(one, 2, Sample(time_s=0.0, gpus=()), Noticed(time_s=0.0, says=""), steps, later_s=2.0)
-    assert [event.rank for event in taken] == [1, 2, 1]
-    assert taken[2] == StepsReported(rank=1, reports=((5.0, step), (6.0, StepsEnded(pid=7))))
-
-
-def test_lost_are_the_started_hosts_that_failed_or_fell_silent_by_their_ranks_in_the_training() -> None:
-    one = training(1, 2, 3, n2=1, n3=2)
-    one.joined[1].answer(UNUSED)
-    assert one.lost() == {}
-    take(one, 3, KILLED)
-    assert one.lost() == {2: "host n3 (rank 3): it was killed"}
-    look(one, 12.0)
-    assert one.lost() == {1: "host n2 (rank 2) no longer answers", 2: "host n3 (rank 3): it was killed"}
-
-
-def test_hosts_that_are_left_get_another_start_until_they_serve_by_it_and_lost_ones_the_end() -> None:
-    one = training(1, 2, n2=1)
-    lost, left = one.joined[1], one.joined[2]
-    told: list[tuple[int, Reply]] = []
-    for rank, member in one.joined.items():
-        member.send = lambda data, rank=rank: told.append((rank, msgspec.json.decode(data, type=Reply)))  # type: ignore[misc]
-    take(one, 1, KILLED)
-    assert one.serving()
-    one.start_again(b'{"steps":7}')
-    (of_lost, end), (of_left, start) = told
-    assert isinstance(end, RunEnd)
-    assert (of_lost, end.cause) == (1, "the training goes on without this host: it was killed")
-    assert isinstance(start, HostStart)
-    assert (of_left, bytes(start.spec), start.number, start.place) == (2, b'{"steps":7}', 1, 1)
-    assert not one.serving()
-    take(one, 2, serves=1)
-    assert one.serving()
-    one.start_again(b"{}")
-    assert left.start is not None
-    assert left.start.number == 2
-    assert [rank for rank, _ in told] == [1, 2, 2]
-    refused = one.join(joining(1), sent, AT)
-    assert refusal(refused) == (
-        "n1 (rank 1) cannot join: the training has lost this host, and goes on without it"
-    )
-    assert isinstance(refused, RunEnd)
-    assert "--resume" in refused.hint
-    assert one.joined[1] is lost
-
-
-def test_who_does_not_serve_in_time_is_given_up() -> None:
-    one = training(1, 2)
-    one.start_again(b"{}")
-    take(one, 1, serves=1)
-    one.give_up("did not start its server again within 60 s")
-    assert one.lost() == {2: "host n2 (rank 2): it did not start its server again within 60 s"}
-    assert one.serving()
+    taken = take(one, 2, Sample(time_s=0.0, gpus=()), Noticed(time_s=0.0, says=""), later_s=2.0)
+    assert [event.rank for event in taken] == [1, 2]

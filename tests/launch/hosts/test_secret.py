@@ -6,7 +6,8 @@ from typing import cast
 
 import pytest
 
-from gputopo.launch.hosts.secret import INSECURE, MAGIC, MAX_BYTES, Channel, ChannelError, take_secret
+from gputopo.launch.hosts.channel import MAGIC, MAX_BYTES, Channel, ChannelError
+from gputopo.launch.hosts.secret import INSECURE, take_secret
 from gputopo.launch.remote_agent import SECRET
 from gputopo.values.errors import HardwareError, UsageError
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-import pytest
-
 from gputopo.launch.supervise.record import Looks, Record
 from gputopo.runs.summary import Summary
 from gputopo.runs.verdict.judge import Judgement
@@ -11,13 +9,10 @@ from gputopo.values.run.events import (
     NCCL_TEST,
     Anomaly,
     Event,
-    Fewer,
     Judged,
     Noticed,
     PhaseBegun,
     RankFailed,
-    Restarted,
-    RunStarted,
     Step,
 )
 from tests.kit.drills.box import Trainer, slower
@@ -70,21 +65,6 @@ def test_a_fault_in_judging_ends_the_looks_with_a_notice() -> None:
     )
 
 
-def test_what_was_found_of_other_devices_is_forgotten() -> None:
-    waiting: list[Callable[[], None]] = []
-    looks = Looks(summary := Summary(), clock=clock(), start=waiting.append)
-    found_by(looks, summary)
-    started = EVENTS[0]
-    assert isinstance(started, RunStarted)
-    fewer = Fewer(
-        lost=("n1",), spec=started.spec, devices=started.devices[:1], batch_before=8, rate_before=0.1
-    )
-    looks.add(Restarted(time_s=0.0, number=1, of=1, cause="c", steps=0, fewer=fewer))
-    (work,) = waiting
-    work()
-    assert looks.add(EVENTS[-1]) == ()
-
-
 def failed(kind: str, rank: int = 0) -> RankFailed:
     return RankFailed(time_s=0.0, rank=rank, kind=kind, cause=kind, remedy="", exit_code=3)
 
@@ -108,22 +88,6 @@ def test_a_signal_counts_also_after_a_failure_that_came_just_before() -> None:
     assert one.restartable is None
     one.release()
     assert [event for event in written if isinstance(event, RankFailed)] == [failed("terminated")]
-
-
-@pytest.mark.parametrize(("rank", "again"), [(0, False), (1, True)])
-def test_a_host_may_be_lost_before_the_worker_of_a_restart_has_taken_a_step(rank: int, again: bool) -> None:
-    one = record([])
-    one.add(failed("killed"))
-    assert one.restartable is not None
-    one.restart()
-    one.add(failed("killed", rank))
-    assert (one.restartable is not None) == again
-
-
-def test_no_host_may_be_lost_before_the_first_step_of_a_run() -> None:
-    one = record([], steps=0)
-    one.add(failed("unreachable", rank=1))
-    assert one.restartable is None
 
 
 def test_a_signal_just_after_nccl_has_failed_ends_the_run() -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from gputopo.launch.supervise.watchdog import (
     LATE_S,
     LOOK_S,
+    NCCL_S,
     HangLimits,
     Watchdog,
     is_stuck,
@@ -166,8 +167,13 @@ def test_what_can_run_is_not_silent_where_silence_is_no_news() -> None:
     assert [is_stuck(state) for state in "RSTtDZ"] == [False, False, True, True, True, False]
 
 
-def test_a_stall_timeout_counts_for_steps_whatever_they_usually_take() -> None:
+def test_a_stall_timeout_counts_for_steps_whatever_they_usually_take_and_before_the_first_one() -> None:
     watchdog = Watchdog(of_seconds(7.0), 0.0)
-    assert watchdog.verdict(3000) is None
+    assert watchdog.deadline_s() == 7
+    watchdog.record_event(PhaseBegun(time_s=0.0, phase=NCCL_TEST), 5)
+    assert watchdog.deadline_s() == 12
     watchdog.record_event(step(30.0), 3000)
     assert watchdog.deadline_s() == 3007
+    watchdog = Watchdog(of_seconds(7200.0), 0.0)
+    watchdog.record_event(PhaseBegun(time_s=0.0, phase=NCCL_TEST), 0)
+    assert watchdog.deadline_s() == NCCL_S, "TensorFlow ends a collective that hangs after 60 s"

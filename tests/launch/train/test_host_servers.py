@@ -17,7 +17,7 @@ import pytest
 from gputopo.launch.spec.names import device_name
 from gputopo.values import schema
 from gputopo.values.run.drill import read_drills
-from gputopo.values.run.events import Event, ModelBuilt, RankFailed, Step, decode_line
+from gputopo.values.run.events import Event, ModelBuilt, Noticed, RankFailed, Step, decode_line, read_events
 from tests.launch.forks import run_program
 from tests.launch.train.hosts import serving, spec_of
 from tests.launch.train.worker_process import run_worker, watched
@@ -62,22 +62,54 @@ def test_a_server_that_is_killed_in_a_collective_ends_the_training_with_its_host
     assert f"n1 (rank 1) at {endless.servers[1].address}" in failed.cause
 
 
+def listening(pid: int) -> set[int]:
+    found = (one for one in psutil.net_connections("tcp") if one.pid == pid)
+    return {one.laddr[1] for one in found if one.laddr and one.status == psutil.CONN_LISTEN}
+
+
+def test_the_ports_that_are_open_to_everyone_are_noticed_once(tmp_path: Path) -> None:
+    spec = spec_of(2, 1, model=MODEL, num_batches=3)
+    ports: set[int] = set()
+    with serving(tmp_path, spec) as servers:
+
+        def look(worker: int, event: Event) -> None:
+            if isinstance(event, Step):
+                ports.update(*map(listening, (worker, *servers.values())))
+
+        code, events = watched(tmp_path, spec, look)
+    assert code == 0
+    (notice,) = (one.says for one in events if isinstance(one, Noticed) and "listens" in one.says)
+    assert {int(port) for port in re.findall(r"\b\d{4,5}\b", notice)} == ports
+    assert "anyone who can connect to them can run code as you" in notice
+    assert "gputopo explain security" in notice
+
+
 _LAUNCHER = """
 import subprocess, sys
 subprocess.run([sys.executable, "-P", "-c", '''
-import os, signal
-from gputopo.launch.train import server
-signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-server.PARENT_STOPPED_S = 2
+import os, signal, sys
+from gputopo.launch.train import parent, server, worker
+from gputopo.values.run.events import encode_line
+parent.PARENT_STOPPED_S = 2.0
 print(os.getpid(), flush=True)
-server._end_for_the_parent(False)
-'''])
+def emit(event):
+    os.write(int(sys.argv[2]), encode_line(event))
+if sys.argv[1] == "server":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    server._end_for_the_parent(False)
+else:
+    worker._end_without_launcher("n0", int(sys.argv[2]), emit)
+''', *sys.argv[1:]], close_fds=False)
 """
 
 
-def test_a_server_whose_launcher_is_stopped_ends(tmp_path: Path) -> None:
-    command = [sys.executable, "-P", "-c", _LAUNCHER]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
+@pytest.mark.parametrize("kind", ["server", "worker"])
+def test_a_process_whose_launcher_is_stopped_ends_and_that_of_rank_0_reports_it(kind: str) -> None:
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    command = [sys.executable, "-P", "-c", _LAUNCHER, kind, str(writing)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, pass_fds=(writing,)) as launcher:
+        os.close(writing)
         assert launcher.stdout is not None
         served = psutil.Process(int(launcher.stdout.readline()))
         launcher.send_signal(signal.SIGSTOP)
@@ -88,6 +120,15 @@ def test_a_server_whose_launcher_is_stopped_ends(tmp_path: Path) -> None:
                 time.sleep(0.05)
         finally:
             launcher.kill()
+    with os.fdopen(reading, "rb") as events:
+        reported = list(read_events(events, origin="the worker"))
+    if kind == "server":
+        assert reported == []
+        return
+    (failed,) = reported
+    assert isinstance(failed, RankFailed)
+    assert (failed.rank, failed.exit_code) == (0, 3)
+    assert "host n0 (rank 0) was silent: its gputopo was stopped" in failed.cause
 
 
 # Without waiting some of the variables are those of the round before, in a third of the rounds.

@@ -8,20 +8,14 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gputopo.launch.failure import UNREACHABLE
 from gputopo.launch.hosts import starters
 from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
 from gputopo.launch.hosts.hostlists import HostAddress
-from gputopo.launch.hosts.members import LEFT, SILENT
-from gputopo.launch.hosts.messages import SILENT_S, RunEnd
-from gputopo.launch.throughput import StepDone
 from gputopo.launch.user_program.hosts import (
     Following,
     Leading,
-    ProgramEnds,
     cluster_variables,
     nccl_variables,
     rendezvous_beside,
@@ -31,7 +25,7 @@ from gputopo.launch.user_program.hosts import (
 from gputopo.launch.user_program.program import ProgramEnd, ProgramStop
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Hop, Machine, Nic, NicPort
-from gputopo.values.run.events import Event, GpuSample, RankFailed, RunFinished, Sample
+from gputopo.values.run.events import RankFailed, RunFinished
 from tests.launch.hosts.environs import ray_train, torchrun
 from tests.launch.hosts.meetings import START, Later, guest, joining, meeting
 
@@ -52,8 +46,7 @@ def test_what_a_program_gets_is_understood_as_the_same_hosts_and_ranks(index: in
     found = find(HostOptions(), environ)
     assert found is not None
     assert [str(host) for host in found.hosts] == WORKERS
-    claim = starters.torch({name: text for name, text in environ.items() if name != "TF_CONFIG"})
-    assert claim is not None
+    (claim,) = starters.claims({name: text for name, text in environ.items() if name != "TF_CONFIG"})
     assert (claim.rank, claim.size, [str(host) for host in claim.hosts]) == (index, 3, ["n1:4999"])
     assert json.loads(environ["TF_CONFIG"])["task"] == {"type": "worker", "index": index}
 
@@ -131,63 +124,6 @@ def test_nccl_is_told_exactly_what_is_known_and_nothing_else() -> None:
     assert nccl_variables(None, Machine(source="live"), [0]) == {}
 
 
-def failed(rank: int, time_s: float, kind: str = "error") -> RankFailed:
-    return RankFailed(
-        time_s=time_s, rank=rank, kind=kind, cause=f"{kind} of {rank}", remedy="", exit_code=rank + 1
-    )
-
-
-@given(st.permutations(range(4)), st.lists(st.floats(0, 1e9), min_size=4, max_size=4, unique=True))
-def test_the_first_failure_is_the_earliest_in_whatever_order_they_are_heard_of(
-    order: list[int], times: list[float]
-) -> None:
-    endings = ProgramEnds(range(4))
-    for rank in order:
-        endings.ended(rank, failed(rank, times[rank]))
-    assert endings.first is not None
-    assert endings.first.rank == times.index(min(times))
-    assert not endings.running
-
-
-def test_a_host_that_is_gone_was_gone_before_programs_failed_by_it() -> None:
-    for time_s, cause in ((102.0 + SILENT_S, SILENT), (102.0, LEFT)):
-        endings = ProgramEnds(range(3))
-        endings.ended(1, failed(1, 103.0))
-        gone = msgspec.structs.replace(failed(2, time_s, UNREACHABLE), cause=f"host n2 (rank 2) {cause}")
-        endings.ended(2, gone)
-        assert endings.first is not None
-        assert endings.first.rank == 2
-    endings = ProgramEnds(range(3))
-    endings.ended(1, failed(1, 103.0))
-    endings.ended(2, msgspec.structs.replace(gone, time_s=103.5))
-    assert endings.first is not None
-    assert endings.first.rank == 1
-
-
-def test_a_signal_to_several_hosts_is_of_the_job_and_names_none() -> None:
-    def stopped(rank: int, time_s: float) -> RankFailed:
-        cause = f"host n{rank} (rank {rank}): train.py was stopped by SIGTERM"
-        return msgspec.structs.replace(failed(rank, time_s, "terminated"), cause=cause, exit_code=143)
-
-    endings = ProgramEnds(range(3))
-    endings.ended(2, stopped(2, 50.0))
-    assert endings.first == stopped(2, 50.0), "of one host it is that host's"
-    endings.ended(0, stopped(0, 50.2))
-    assert endings.first is not None
-    assert (endings.first.rank, endings.first.exit_code) == (0, 143)
-    assert endings.first.cause == "train.py was stopped by SIGTERM"
-    endings.ended(1, failed(1, 49.0))
-    assert endings.first.rank == 1, "what failed before the signal is the cause"
-
-
-def test_a_host_that_is_gone_after_its_program_has_ended_is_no_failure() -> None:
-    endings = ProgramEnds(range(2))
-    endings.ended(1)
-    endings.ended(1, failed(1, 50.0, UNREACHABLE))
-    assert endings.first is None
-    assert endings.running == {0}
-
-
 class Run:
     """Rank 0 and a guest whose programs are pretended. `stops`: what would end them."""
 
@@ -195,12 +131,10 @@ class Run:
         self, leading: Leading, following: Following, stops: tuple[ProgramStop, ProgramStop]
     ) -> None:
         self.leading, self.following, self.stops = leading, following, stops
-        self.recorded: list[Event] = []
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    monkeypatch.setattr("gputopo.launch.user_program.hosts.SETTLE_S", 0.2)
     monkeypatch.setattr("gputopo.launch.user_program.program.signal.pthread_kill", lambda *_: None)
     stops = (ProgramStop(), ProgramStop())
     with meeting("n2") as held:
@@ -211,7 +145,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
         reply.result()
         with (
             Leading(held, [0, 1], "n1", "/bin/train", stops[0]) as leading,
-            Following(there, "n2", "/bin/train", stops[1]) as following,
+            Following(there, "/bin/train", stops[1]) as following,
         ):
             yield Run(leading, following, stops)
 
@@ -223,7 +157,6 @@ def test_a_program_that_ends_well_is_waited_for_by_the_others_and_to_the_last(ru
     assert run.leading.wait() is None
     assert time.monotonic() - began >= 0.25
     assert run.following.wait() is None
-    assert run.following.end == RunEnd(exit_code=0)
     assert not run.stops[0].asked
 
 
@@ -238,10 +171,14 @@ def test_the_failure_of_rank_0_ends_the_others_and_is_named_with_its_host(run: R
     assert run.stops[1].exit_code == 137
 
 
-def test_of_two_failures_the_earlier_one_counts(run: Run) -> None:
-    run.following.ended(ProgramEnd(5))
-    time.sleep(0.05)
-    run.leading.ended(ProgramEnd(1))
+def test_the_first_failure_counts_and_a_host_that_is_gone_after_its_program_has_ended_is_none(
+    run: Run,
+) -> None:
+    gone = RankFailed(time_s=0.0, rank=1, kind=UNREACHABLE, cause="gone", remedy="", exit_code=3)
+    run.leading._add(RunFinished(time_s=0.0, rank=1, status="complete", exit_code=0, wall_s=0.0))
+    run.leading._add(gone)
+    run.leading.ended(ProgramEnd(5))
+    run.leading._add(msgspec.structs.replace(gone, kind="error"))
     found = run.leading.wait()
     assert found is not None
     assert found.exit_code == 5
@@ -253,31 +190,6 @@ def test_a_program_that_was_asked_to_end_and_did_ends_the_run_without_a_failure(
     assert run.following.wait() is None
     _until(lambda: run.stops[1].asked)
     assert run.stops[1].exit_code == 0
-
-
-def test_samples_of_other_hosts_are_recorded_and_ends_are_not(run: Run) -> None:
-    run.following.event(Sample(time_s=time.time(), gpus=(GpuSample(gpu=3),)))
-    run.following.ended(ProgramEnd(0))
-    run.leading.ended(ProgramEnd(0))
-    run.leading.wait()
-    events = [event for source in run.leading.sources for event in source.take()]
-    assert [type(event) for event in events] == [Sample]
-    assert events[0].rank == 1
-    assert not any(isinstance(event, RunFinished) for event in events)
-
-
-def test_steps_of_other_hosts_come_to_rank_0_with_their_place_and_before_the_end(run: Run) -> None:
-    step = StepDone(pid=5, step=2, seconds=0.5, examples=8)
-    now_s = time.time()
-    run.following.reported(now_s, step)
-    run.following.ended(ProgramEnd(0))
-    run.leading.ended(ProgramEnd(0))
-    run.leading.wait()
-    assert run.leading.steps is not None
-    (came,) = run.leading.steps.take()
-    ((time_s, report),) = came.reports
-    assert (came.rank, report) == (1, step)
-    assert time_s == pytest.approx(now_s, abs=1.0)
 
 
 def _until(holds: Callable[[], bool]) -> None:

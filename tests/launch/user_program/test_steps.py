@@ -9,15 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.launch.throughput import Report, StepDone, StepsEnded
-from gputopo.launch.user_program.steps import (
-    GONE_STEPS,
-    MAX_AHEAD,
-    MAX_REPORTS,
-    Batch,
-    InOrder,
-    Joined,
-)
-from gputopo.values.run.events import Noticed, Sample, Step, WarmupDone
+from gputopo.launch.user_program.steps import GONE_STEPS, MAX_AHEAD, Joined
+from gputopo.values.run.events import Noticed, Step, WarmupDone
 
 
 def step(
@@ -33,7 +26,7 @@ def step(
 
 
 def joined(reports: Iterable[Report], devices: int = 2) -> list[Step | WarmupDone | Noticed]:
-    made = Joined({0: range(devices)})
+    made = Joined(range(devices))
     found: list[Step | WarmupDone | Noticed] = []
     for time_s, report in enumerate(reports):
         found += made.add(report, float(time_s))
@@ -122,38 +115,13 @@ def test_first_steps_of_epochs_that_take_long_are_counted_and_said(first_s: floa
 
 
 def test_a_burst_of_one_process_does_not_make_another_one_gone() -> None:
-    made = Joined({0: ()})
+    made = Joined(())
     found: list[Step | WarmupDone | Noticed] = []
     for number in range(1, 2 * GONE_STEPS):
         found += made.add(step(1, number, 1e-4), 5.0 + number * 1e-4)
         if number in (1, 2):
             found += made.add(step(2, number, 1e-4), 5.0 + number * 1e-4)
     assert [number for number, *_ in steps_of(found)] == [0, 1]
-
-
-RANKS = [
-    step(pid, number, 9.0 if number == 1 else 0.4 + 0.1 * pid, device=pid, busy_s=0.1 * (pid + 1))
-    for number in range(1, 6)
-    for pid in range(4)
-]
-
-
-def test_processes_of_two_hosts_read_as_those_of_one() -> None:
-    two = Joined({0: (0, 1), 1: (2, 3)}, ("n1", "n2"))
-    one: list[Step | WarmupDone | Noticed] = []
-    for time_s, report in enumerate(RANKS):
-        host, place = divmod(report.pid, 2)  # where processes have one number on both hosts
-        there = msgspec.structs.replace(report, pid=place, device=place)
-        one += two.add(there, float(time_s), host)
-    assert [*one, *two.finish(99.0)] == joined(RANKS, devices=4)
-
-
-def test_a_host_that_reports_no_step_is_named_where_another_one_does() -> None:
-    run = Joined({}, ("n1", "n2", "n3"))
-    assert not list(Joined({}, ("n1", "n2")).finish(0.0))
-    list(run.add(step(1, 1), 0.0, 1))
-    (notice,) = (one for one in run.finish(0.0) if isinstance(one, Noticed))
-    assert notice.says == "No step was reported on n1 and n3: examples/sec is that of the other hosts."
 
 
 @given(st.lists(st.integers(0, 3), max_size=300))
@@ -167,36 +135,3 @@ def test_every_counted_example_is_in_a_step_whatever_the_order(order: list[int])
     assert sum(images for _, images, _ in counted) == 10 * len(order)
     assert [number for number, *_ in counted] == list(range(1, len(counted) + 1))
     assert MAX_AHEAD < GONE_STEPS
-
-
-def test_of_ten_thousand_steps_a_second_the_latest_are_sent() -> None:
-    batch = Batch()
-    for number in range(2, 10_002):
-        batch.add(number / 1e4, step(1, number))
-    ((reported,), none) = (batch.take(), batch.take())
-    assert (len(reported.reports), none) == (MAX_REPORTS, ())
-    assert reported.reports[-1] == (1.0001, step(1, 10_001))
-
-
-def test_what_is_held_is_due_in_the_order_of_time_and_reports_of_a_host_in_their_own() -> None:
-    order = InOrder()
-    first, second, here = (step(pid, 2) for pid in (1, 2, 3))
-    sample = Sample(time_s=4.7, gpus=())
-    order.reported(1, 5.0, first, 9.0)
-    order.reported(1, 4.0, second, 9.0)  # its host's clock was set back
-    order.reported(0, 6.0, here, 4.4)  # none is later than now
-    order.sampled(sample)
-    assert order.due(4.3) == []
-    assert order.due(4.4) == [(4.4, (0, here))]
-    assert order.due(5.0) == [(4.7, sample), (5.0, (1, first)), (5.0, (1, second))]
-    assert order.due(9.0) == []
-
-
-def test_what_is_held_is_released_where_the_clock_of_this_host_is_set_back() -> None:
-    order = InOrder()
-    later = Sample(time_s=60.0, gpus=())
-    order.due(50.0)
-    order.sampled(later)
-    assert order.due(10.0) == [(60.0, later)]
-    order.sampled(later)
-    assert order.due(11.0) == []

@@ -10,24 +10,22 @@ from gputopo.report.document import document_text
 from gputopo.report.run_metrics import RunMetrics
 from gputopo.report.runs.progress import Display
 from gputopo.report.runs.report import run_document
-from gputopo.report.runs.state import STARTING, RunState, news
+from gputopo.report.runs.state import RunState, news
 from gputopo.report.runs.tf_cnn_log import lines
 from gputopo.runs.over_time import over_time
 from gputopo.runs.summary import summarise
 from gputopo.values.run.events import (
     Event,
-    Fewer,
     GpuSample,
     HostLoad,
     Judged,
     LossNotFinite,
-    Restarted,
     RunStarted,
     Sample,
     Standing,
 )
 from tests import there
-from tests.invented_runs import BEGAN_S, InventedRun, Noise, cpu_devices, gpu_devices, on_hosts, stream
+from tests.invented_runs import InventedRun, Noise, gpu_devices, on_hosts, stream
 from tests.report.exposition_grammar import read
 
 CLOCKS = {0: 1500, 1: 1200}  # of GPU 0, by rank
@@ -131,62 +129,3 @@ def test_the_log_of_tf_cnn_benchmarks_and_the_news_name_them(run: list[Event]) -
     assert "Devices:     ['n1 GPU 0', 'n2 GPU 0']" in list(lines(run))
     lost = LossNotFinite(time_s=0.0, step=5, value="nan", towers=(1,))
     assert news(lost, DEVICES) == "the loss is nan from step 5 on (n2 GPU 0)"
-
-
-ALL = on_hosts(*[cpu_devices(1)] * 3)
-QUIET = Noise(own=0.01, common=0.01, stalls=0.0)
-AFTER = InventedRun(2, slow={1: 0.2}, noise=QUIET, seed=1).steps(40)
-LEFT = tuple(msgspec.structs.replace(ALL[rank], tower=tower) for tower, rank in enumerate((0, 2)))
-
-
-def with_a_loss() -> Iterator[Event]:
-    """Host n2 is lost after 30 steps; n1 and n3 take 40 more, and n3 is slow."""
-    before = list(stream(ALL, InventedRun(3, noise=QUIET).steps(30)))
-    yield from before[:-2]
-    spec = {"batch_size": 8, "num_batches": 40, "variable_update": "replicated", "learning_rate": 0.1}
-    now_s = before[-3].time_s + 10
-    fewer = Fewer(lost=("n2",), spec=spec, devices=LEFT, batch_before=24, rate_before=0.1)
-    yield Restarted(time_s=now_s, number=1, of=2, cause="host n2 is lost", steps=30, fewer=fewer)
-    for event in stream(LEFT, AFTER):
-        if not isinstance(event, RunStarted):
-            yield msgspec.structs.replace(event, time_s=event.time_s - BEGAN_S + now_s)
-
-
-def test_the_result_is_of_the_devices_that_are_left_and_of_their_steps_alone() -> None:
-    result = summarise(with_a_loss())
-    alone = summarise(stream(LEFT, AFTER))
-    assert result.throughput is not None
-    assert alone.throughput is not None
-    assert result.throughput.mean == pytest.approx(alone.throughput.mean)
-    assert result.throughput.total == pytest.approx(alone.throughput.total)
-    assert (result.steps, result.images, result.warmup_steps) == (40, alone.images, 2)
-    assert [row.device.host for row in result.devices] == ["n1", "n3"]
-    assert [row.images_per_sec for row in result.devices] == pytest.approx(
-        [row.images_per_sec for row in alone.devices]
-    )
-    assert [one.tower for one in result.anomalies] == [1]
-    assert "n3 CPU 0" in result.anomalies[0].says
-    words = " ".join(document_text(run_document(result), 120).split())
-    assert ": a model on 2 CPU devices of 2 hosts, replicated " in words
-    assert (
-        "Restart 1 of 2: host n2 is lost; training went on from the checkpoint after 30 steps on 2 devices "
-        "of 2 hosts, with 16 images a step, 24 before; the learning rate is the same. Speeds and devices are "
-        "those since then." in words
-    )
-
-
-def test_display_metrics_and_curves_go_on_with_the_devices_that_are_left() -> None:
-    state, metrics = RunState(), RunMetrics()
-    for event in with_a_loss():
-        state.add(event)
-        metrics.add(event)
-        if isinstance(event, Restarted):
-            assert (state.phase, state.paces(), state.steps_words()) == (STARTING, [], "0 of 40")
-    assert [device.host for device, _ in state.paces()] == ["n1", "n3"]
-    text = metrics.text()
-    assert "n3 CPU 0" in text
-    assert "n2" not in text
-    found = there(over_time(with_a_loss()))
-    ends = {curve.label: max(curve.seconds) for curve in found.paces}
-    assert ends["n2 CPU 0"] < ends["n1 CPU 0"] == ends["n3 CPU 0"]
-    assert ("restart 1", False) in [(one.says, one.is_fault) for one in found.happenings]

@@ -49,6 +49,7 @@ def test_a_training_of_several_hosts_does_not_become_one_of_this_host_alone(
         ["--dry-run", "--format", "env"],
         ["--repeats", "2"],
         ["--autotune", "2"],
+        ["--restart", "1"],
         ["--single-gpu-images-per-sec", "100,100"],
     ):
         done = call("run", "--model", "alexnet", *asked)
@@ -144,13 +145,6 @@ def test_an_option_of_several_hosts_is_not_ignored_in_silence_on_one(call: Call,
     assert "--join-timeout has no effect: this run has one host" in done.err
 
 
-def test_min_hosts_has_no_effect_on_one_host_and_is_not_for_a_program(call: Call, without_gpu: None) -> None:
-    done = call("run", "--model", "trivial", "--dry-run", "--min-hosts", "1")
-    assert (done.code, "--min-hosts has no effect: this run has one host" in done.err) == (0, True)
-    done = call("run", "--min-hosts", "1", "--", "true")
-    assert (done.code, "--min-hosts is for the built-in core" in done.err) == (2, True)
-
-
 @pytest.mark.parametrize(
     ("strategy", "all_reduce", "predicts"),
     [("multi_worker_mirrored", "nccl", True), ("mwms:nccl", "nccl", True), ("mwms:ring", None, False)],
@@ -170,7 +164,7 @@ def test_nccl_that_was_predicted_gives_way_to_an_option_that_it_has_not(
     target = plan_hosts(hosts, asked, lambda request, cpu: target_alone(hosts[0], request)).target
     saved = {"lifecycle": Lifecycle(checkpoints="c")}
     job = AskedJob("vgg16", Given(), Given(saved, {"checkpoints": "c"}))
-    _, spec = job.on_hosts(target, lambda one: runnable(job, one, OutputOptions(restart=1)))
+    _, spec = job.on_hosts(target, lambda one: runnable(job, one, OutputOptions()))
     assert spec.strategy == "multi_worker_mirrored:nccl"
     drill = read_drills("--drill", ["slow-gpu=1:0.9"])
     job = AskedJob("vgg16", Given(), Given({"drills": drill}, {"drill": "slow-gpu=1:0.9"}))

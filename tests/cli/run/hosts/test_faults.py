@@ -125,7 +125,7 @@ def test_a_server_that_is_killed_is_reported_by_its_own_host_and_rank_0_reports_
 
 
 def test_a_host_that_is_suspended_is_named_and_ends_when_it_goes_on(hosts: Hosts) -> None:
-    first, second = hosts.training(silent_s=0.3)
+    first, second = hosts.training(silent_s=1.0)
     stopped = second.all()
     for one in stopped:
         one.suspend()
@@ -134,7 +134,20 @@ def test_a_host_that_is_suspended_is_named_and_ends_when_it_goes_on(hosts: Hosts
     for one in stopped:
         one.resume()
     assert second.ended()[0] == 3
+    assert "this host was silent: its gputopo was stopped for" in second.seen
     require_ended(stopped)
+
+
+def test_a_rank_0_whose_launcher_is_stopped_reports_that_it_was_silent_itself(hosts: Hosts) -> None:
+    first, second = hosts.training(silent_s=0.3)
+    launcher, *_ = first.all()
+    launcher.suspend()
+    assert second.ended()[0] == 3
+    assert "rank 0 at localhost port" in second.seen
+    assert "has not answered for 0.3 s" in second.seen
+    launcher.resume()
+    assert first.ended()[0] == 3
+    assert "host localhost (rank 0) was silent: its gputopo was stopped" in " ".join(first.seen.split())
 
 
 def test_a_server_that_is_stopped_is_named_while_the_step_waits_and_when_that_is_given_up(
@@ -190,6 +203,14 @@ def test_another_version_is_named_on_both_hosts(hosts: Hosts) -> None:
     assert (first.ended()[0], second.ended()[0]) == (2, 2)
     for host in (first, second):
         assert "gputopo is 99.0 on localhost (rank 1), " in host.seen
+
+
+def test_another_version_of_tensorflow_is_refused_with_both_on_both_hosts(hosts: Hosts) -> None:
+    first, second = hosts.start(0, tensorflow="2.21.0"), hosts.start(1, tensorflow="2.20.0")
+    assert (first.ended()[0], second.ended()[0]) == (2, 2)
+    for host in (first, second):
+        said = " ".join(host.seen.split())
+        assert "TensorFlow is '2.20.0' on localhost (rank 1), '2.21.0' on rank 0" in said
 
 
 def test_what_keeps_a_host_from_joining_is_the_reason_on_both_hosts(hosts: Hosts) -> None:

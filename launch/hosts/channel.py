@@ -1,0 +1,156 @@
+"""A connection between two hosts of a job, by which they exchange signed messages and signs of life."""
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import math
+import secrets
+import time
+from collections.abc import Callable
+
+from gputopo.launch.hosts.messages import HostTimeouts
+from gputopo.values import schema
+
+MAGIC = b"gputopo hosts 2\n"
+MAX_BYTES = 64 * 1024 * 1024  # of a message; the machine of a host with 16 GPUs is below 1 MiB
+_MAC = hashlib.sha256().digest_size  # bytes, of a nonce too
+
+
+SILENT, LEFT = "no longer answers", "closed the connection"  # how the other end has ended
+_LOOKS_LATE = 4  # looks at silence may be this many times as far apart as planned on a busy host
+_STOPPED_S = 2.0  # after this process was stopped, for which that counts as just now; not measured
+
+
+class ChannelError(Exception):
+    """The other end does not speak this protocol, does not have the secret, or a message was changed."""
+
+
+class Channel:
+    """One end of a connection between rank 0 and another host, whose messages both sign by the job's secret.
+
+    Both ends send a nonce, rank 0 (`leads`) proves the secret first. Then each message has a MAC by a key of
+    the secret and both nonces, over its direction and number: it counts once, here, and in its order.
+    """
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, *, leads: bool
+    ) -> None:
+        self.has_greeted = False  # the other end has begun as one of ours
+        self._reader, self._writer = reader, writer
+        self._secret, self._leads = secret, leads
+        self._key = b""
+        self._sent = self._taken = 0
+        self._urgent = asyncio.Event()
+        self._beating: asyncio.Task[None] | None = None
+        self._silent_s = 0.0
+        self._looked_s = time.monotonic()
+        self._stopped = 0.0, 0.0  # the seconds for which this process was stopped, and until when that counts
+
+    async def open(self) -> None:
+        """Prove the secret, and have it proved. Raises ChannelError, EOFError, OSError."""
+        own = secrets.token_bytes(_MAC)
+        if not self._leads:
+            self._writer.write(MAGIC + own)
+        for expected in MAGIC:  # byte by byte: another program may send fewer, and wait
+            if await self._reader.readexactly(1) != bytes((expected,)):
+                raise ChannelError("is not a gputopo run")
+        other = await self._reader.readexactly(_MAC)
+        self.has_greeted = True
+        key = hmac.digest(self._secret, other + own if self._leads else own + other, "sha256")
+        proofs = [hmac.digest(key, end, "sha256") for end in (b"host", b"rank 0")]
+        if self._leads:
+            self._writer.write(MAGIC + own + proofs[1])
+        if not hmac.compare_digest(await self._reader.readexactly(_MAC), proofs[not self._leads]):
+            raise ChannelError("has another secret")
+        if not self._leads:
+            self._writer.write(proofs[0])
+        self._key = key
+
+    def send(self, message: bytes = b"") -> None:
+        """Send a message; an empty one is a sign of life. The channel is open, or has ended."""
+        assert self._key, "the other end has proved the secret"
+        if not self._writer.is_closing():
+            mac = self._mac(message, self._sent, from_leader=self._leads)
+            self._writer.write(len(message).to_bytes(4) + mac + message)
+            self._sent += 1
+
+    async def take(self) -> bytes:
+        """Return the next message. Raises ChannelError, EOFError at the end, OSError."""
+        assert self._key, "the other end has proved the secret"
+        head = await self._reader.readexactly(4 + _MAC)
+        if (size := int.from_bytes(head[:4])) > MAX_BYTES:
+            raise ChannelError("a message is too long")
+        message = await self._reader.readexactly(size)
+        if not hmac.compare_digest(head[4:], self._mac(message, self._taken, from_leader=not self._leads)):
+            raise ChannelError("a message was changed on its way")
+        self._taken += 1
+        return message
+
+    async def keep(
+        self, patience: HostTimeouts, beat: Callable[[], bytes | None], take: Callable[[bytes], object]
+    ) -> str:
+        """Pass on what comes until the other end has ended or is silent; return that in words.
+
+        Until `close`, send `beat()` every `every_s` seconds, and at once after `hurry`; None: nothing.
+        """
+        self._looked_s = time.monotonic()
+        self._beating = asyncio.create_task(self._beat(patience, beat))
+        try:
+            while True:
+                message = await self.take()
+                self._silent_s = 0.0
+                if message:
+                    take(message)
+        except (ChannelError, *schema.UNREADABLE) as error:
+            how = f"sent an invalid message: {error}"
+        except (EOFError, OSError):
+            how = LEFT
+        self._look(patience)
+        how = SILENT if self._silent_s >= patience.silent_s else how
+        self._silent_s = -math.inf  # who has ended sends no more, and may still be told the end
+        return how
+
+    def hurry(self) -> None:
+        """Send the next `beat()` at once."""
+        self._urgent.set()
+
+    @property
+    def stopped_s(self) -> float:
+        """The seconds for which this process was stopped, if it continued just now, else 0."""
+        return self._stopped[0] if time.monotonic() < self._stopped[1] else 0.0
+
+    async def _beat(self, patience: HostTimeouts, beat: Callable[[], bytes | None]) -> None:
+        while self._silent_s < patience.silent_s:
+            message = beat()
+            if message is not None:
+                self.send(message)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience.every_s):
+                    await self._urgent.wait()
+            self._urgent.clear()
+            self._look(patience)
+        self._writer.transport.abort()
+
+    def _look(self, patience: HostTimeouts) -> None:
+        now_s = time.monotonic()
+        passed_s, self._looked_s = now_s - self._looked_s, now_s
+        if passed_s >= patience.silent_s:
+            self._stopped = passed_s, now_s + _STOPPED_S
+        # A time in which this process was stopped, as by a batch system, is no silence of the other end.
+        self._silent_s += min(passed_s, _LOOKS_LATE * patience.every_s)
+
+    def finish(self) -> None:
+        """Send no more; the other end learns that by the end of what it takes."""
+        with contextlib.suppress(OSError):  # it has ended
+            self._writer.write_eof()
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._beating is not None:
+            self._beating.cancel()
+        self._writer.close()
+
+    def _mac(self, message: bytes, number: int, *, from_leader: bool) -> bytes:
+        head = bytes((from_leader,)) + number.to_bytes(8)
+        return hmac.digest(self._key, head + message, "sha256")
