@@ -17,7 +17,7 @@ _JSON = re.compile(r"\s*(?:\{|\[\s*(?:[\[{\"\]]|-?\d+(?:\.\d+)?\s*,))")  # not `
 
 def formats() -> tuple[Format, ...]:
     """Return the formats in the order in which they are tried: the one that is surest of itself first."""
-    from gputopo.captures import error_texts, host, kernel_log, nccl_log, tensorflow_log
+    from gputopo.captures import host, kernel_log, nccl_log, tensorflow_log
     from gputopo.captures.bandwidth import network, nvbandwidth, programs
     from gputopo.captures.pci import lspci, nccl_xml
     from gputopo.captures.smi import csv_table, dmon, links, overview, topo_matrix, xml
@@ -43,7 +43,6 @@ def formats() -> tuple[Format, ...]:
         links.NVLINK_FORMAT,
         host.FORMAT,
         host.MODULE_FORMAT,
-        error_texts.FORMAT,
         kernel_log.FORMAT,
     )
 

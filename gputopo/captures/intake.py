@@ -29,17 +29,30 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0e-\x19\x1c-\x1f]")
 _MAX_UNKNOWN = 0.05  # of the letters: a user's name or a path in an old code page is a few. Ours.
 _MIN_ZEROS = 0.8  # of every second byte: all of ASCII in UTF-16, fewer of other scripts. Ours.
 
-# ECMA-48: CSI and OSC sequences, character sets and single functions.
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78DEHMZc])")
+_LINE_END = re.compile(r"\r*\n|\r")
+# ECMA-48: CSI and OSC sequences, character sets and single functions; also where a page shows the escape
+# character, or has lost it before a colour.
+_ESCAPE = re.compile(
+    r"(?:\x1b|\^\[|\\x1b|\\033|\\e|\\u001b)"
+    r"(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78DEHMZc])"
+    r"|\[\d{1,2}(?:;\d{1,3}){0,4}m(?:\[K)?|\[m\[K"
+)
+_ESCAPED = ("\x1b", "^[", "\\x1b", "\\033", "\\e[", "\\u001b", "[0m", "[m[K")
 _ENTITY = re.compile(r"&(?:[lg]t|amp|quot|nbsp|#\d{1,4});")
 _TAG = re.compile(r"^[ \t]*<", re.MULTILINE)
+# Of a page, and of no capture in XML.
+_PAGE = re.compile(
+    r"</?(?:html|body|pre|code|br|p|div|span|font|blockquote)(?=[\s/>])[^<>\n]{0,200}>", re.IGNORECASE
+)
 # A character that no table repeats so often: many patterns try again at each of them.
 _MAX_RUN = 256
 _RUNS = tuple(character * _MAX_RUN for character in " \t|<>,=#.:;-+*()\"'/\\")
 _RUN = re.compile(r"([^\w\n\[{])\1{255,}")
-_CONTINUED = re.compile(r"(?:(?<![ \t])[ \t]+\\|<br ?/?>)(?=\r?$)", re.MULTILINE)  # line breaks in Markdown
+_CONTINUED = re.compile(r"(?:(?<=\S)[ \t]+\\|[ \t]*[\u2502\u2503])$", re.MULTILINE)  # in Markdown; a border
+_ENDS = ("\\\n", "\u2502\n", "\u2503\n")
 _INVISIBLE = re.compile("[\u200b-\u200d\u2060\ufeff]")  # zero-width characters of web pages and chats
-_STRING = re.compile(r'^[ \t]*"((?:[^"\\\n]|\\["\\t])*)",?(?=[ \t]*\r?$)', re.MULTILINE)  # of Ansible's lists
+_STRING = re.compile(r'^[ \t]*"((?:[^"\\\n]|\\["\\t])*)",?(?=[ \t]*$)', re.MULTILINE)  # of Ansible's lists
+_DIFF = re.compile(r"\s*(?:diff --git |Index: |--- \S.*\n\+\+\+ |@@ -\d)")
 _QUOTED = re.compile(r"^[ \t]*>(?: ?>)*(?: |$)", re.MULTILINE)  # a line of a mail or a comment
 _QUOTATION = re.compile(rf"(?:{_QUOTED.pattern}[^\n]*\n?){{3,}}", re.MULTILINE)
 _MIN_LINES = 3  # of fewer, a prefix may be a part of the text
@@ -47,21 +60,27 @@ _MAX_PREFIXES = 4  # of one line: a margin, a time, a host, a quotation
 _MAX_HOSTS = 64
 _HOSTS_SHOWN = 4
 
-# Before each line by a container's runtime, a CI service or syslog. TensorFlow's own lines have a colon
-# behind their time.
+# Before each line by a container's runtime, a CI service, a logger or syslog, but for what the kernel and the
+# fabric manager write. TensorFlow's own lines have a colon behind their time.
+_LEVEL = r"\[?(?:DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR)\]?"
+_PLACE = r"(?:\[[\w./-]{1,80}:\d{1,6}\]|\{[\w./-]{1,80}:\d{1,6}\}):?"
 _TIME = re.compile(
-    r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
+    rf"(?!.{{0,80}}(?:kernel|fabricmanager)\S{{0,24}}:|\S{{19}},\d{{6}}[+-])(?:{_LEVEL}[ \t|-]+)?(?:"
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S{1,64} \S{1,64}:"
-    r"|\[(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]|\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
-    r"(?: std(?:out|err) [FP])?(?:[ \t]|$)"
+    r"|\[(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]"
+    r"|(?:\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
+    rf"(?: std(?:out|err) [FP])?(?:[ \t|-]+{_PLACE})?"
+    rf"(?:[ \t|-]+{_LEVEL}(?:[ \t|-]+{_PLACE}|[ ]*[:|-])?)?(?:[ \t]|$)"
 )
-_NUMBER = re.compile(r"[ \t]*(\d{1,6})[:.|)]?(?:[ \t]|(?=\r?$))")  # by cat -n and editors
+_NUMBER = re.compile(r"[ \t]*(\d{1,6})[:.|)]?(?:[ \t]|$)")  # by cat -n and editors
 # By mpirun --tag-output (with the host and process, or the whole name of the job) and horovodrun.
 RANK_MARK = r"\[[\w.@-]{1,100}(?:,\d{1,6})?\](?:\[[\w.:-]{1,100}\])?<std(?:out|err)>:"
 # By pdsh, clush, srun -l, torchrun, kubectl logs --prefix, stern, docker compose, Ray, in mails and comments.
 _ORIGIN = re.compile(
-    rf"(?:{RANK_MARK}|\[?[\w.-]{{1,64}}\]?:(?: |$)|\[default\d{{1,5}}\]:"
-    r"|\[[\w.-]+(?:/[\w.-]+){0,3}\](?: |$)|[\w.-]{1,64} +\|(?: |$)|(?:[>#%;]|//) ?"
+    rf"(?:{RANK_MARK}|(?!NVRM:|nvidia-nv)\[?[\w.-]{{1,64}}\]?:(?: |$)|\[default\d{{1,5}}\]:"
+    rf"|{_LEVEL}:\w{{1,40}}:|\[(?!\d+\.\d{{6}}\])[\w.-]+(?:/[\w.-]+){{0,3}}\](?: |$)"
+    r"|[\w.-]{1,64} +\|(?: |$)|(?:[>#%;]|//) ?|[+\u2502\u2503]"
     r"|\(\w{1,64} pid=\d{1,9}(?:, ip=[\w.:]{1,45})?\)(?: |$)"
     r"|[a-z0-9]{1,64}(?:-[a-z0-9]{1,64}){1,12} [a-z0-9-]{1,64}(?: |$))"
 )
@@ -107,16 +126,23 @@ def _utf_16_without_mark(data: bytes) -> str | None:
 
 
 def clean(text: str, *, origin: str) -> str:
-    """Return a text without escapes and without what terminals, logs and pages put before each of its lines.
+    """Return a text without what terminals, logs, pages and chats add to it; each line keeps its number.
 
-    Raises InputError where the lines come from several machines or ranks.
+    Raises InputError for a diff, and if the lines come from several machines or ranks.
     """
-    text = _INVISIBLE.sub("", _ESCAPE.sub("", text))
+    if _DIFF.match(text):
+        raise InputError(f"{origin} is a diff of two texts", "give each of the two in a file of its own")
+    text = _LINE_END.sub("\n", text) if "\r" in text else text
+    if any(mark in text for mark in _ESCAPED):
+        text = _ESCAPE.sub("", text)
+    if not text.isascii():
+        text = _INVISIBLE.sub("", text).replace("\xa0", " ")
     if any(run in text for run in _RUNS):
         text = _RUN.sub(lambda run: run[1] * _MAX_RUN, text)
+    text = _PAGE.sub("", text)
     if _ENTITY.search(text) and not _TAG.search(text):
         text = html.unescape(text).replace("\xa0", " ")
-    if len(_CONTINUED.findall(text)) >= _MIN_LINES:
+    if any(end in text for end in _ENDS) and len(_CONTINUED.findall(text)) >= _MIN_LINES:
         text = _CONTINUED.sub("", text)
     if 2 * len(_STRING.findall(text)) > max(2 * _MIN_LINES, len(_filled(text))):
         text = _STRING.sub(lambda one: re.sub(r"\\(.)", _unescaped, one[1]), text)

@@ -5,7 +5,7 @@ others are listed here.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -139,6 +139,17 @@ def completed(machine: Machine, text: str, kind: Format) -> Machine:
     )
     unread = _sorted([*machine.unread, *_listed(machine.source, lines, strays)])
     return replace(machine, unread=unread, lines=(counts,))
+
+
+def without(machine: Machine, lines: Collection[int]) -> Machine:
+    """Return a machine of whose lines these are no longer listed as not understood, but counted as read."""
+    kept = tuple(one for one in machine.unread if one.line not in lines)
+    fewer = len({one.line for one in machine.unread}) - len({one.line for one in kept})
+    counts = (
+        replace(of, read=of.read + fewer, not_understood=of.not_understood - fewer)
+        for of in machine.lines[:1]
+    )
+    return replace(machine, unread=kept, lines=(*counts, *machine.lines[1:])) if fewer else machine
 
 
 def with_strays(machines: Sequence[Machine], text: str, sections: Iterable[str]) -> list[Machine]:

@@ -14,16 +14,14 @@ from gputopo.captures.bandwidth import bandwidth_test, runs
 from gputopo.captures.ledger import Format
 from gputopo.captures.matching import SINGLE_DEVICE
 from gputopo.captures.pci import sysfs
-from gputopo.topology.hops import class_name
 from gputopo.values.errors import InputError
 from gputopo.values.fields import short_address
-from gputopo.values.machine import Contradiction, LineCounts, Machine
+from gputopo.values.machine import Contradiction, Gap, LineCounts, Machine
 from gputopo.values.option import listed, nearest
 
 _STDIN = "standard input"
 _FINGERPRINT = "host.fingerprint"
 _OTHER_UUIDS = "their GPUs have other UUIDs"
-_MIN_DIFFERING = 3  # pairs of GPUs: a moved card changes fewer. Ours.
 
 ReadTree = Callable[[Path], Machine]  # reads the folder that holds `sys`
 
@@ -65,7 +63,7 @@ def _refuse_machines_of_files(sources: Sequence[str], machines: Sequence[Machine
     given = zip(sources, _names(sources), machines, strict=True)
     for (path, first, one), (other_path, second, other) in combinations(given, 2):
         hosts = {one.host.fingerprint, other.host.fingerprint}
-        why = _other_gpus(one, other) or _other_topology(one, other)
+        why = _other_gpus(one, other)
         if len(hosts) > 1 and None not in hosts:
             what = f"{first} and {second} are two hosts"
         elif why:
@@ -119,25 +117,6 @@ def _lists_all(machine: Machine) -> bool:
         machine.source.startswith(("live", "nvidia-smi -q", "bundled")) or machine.source == "nvidia-smi"
     )
     return counted and not any(gap.attached for gap in machine.gaps)
-
-
-def _other_topology(one: Machine, other: Machine) -> str | None:
-    """Return why two captures of one tool are of two machines: most pairs of GPUs are of another class.
-
-    A pair by NVLink that is none in the other counts only with other CPUs: a fabric may be down.
-    """
-    if one.source != other.source or len(one.gpus) != len(other.gpus):
-        return None
-    cpus = [(a.cpu_affinity, b.cpu_affinity) for a, b in zip(one.gpus, other.gpus, strict=True)]
-    moved = any(a and b and a != b for a, b in cpus)
-    pairs = [(link, there) for link in one.links if (there := other.link(link.a, link.b)) is not None]
-    classes = [
-        (class_name(a), class_name(b)) for a, b in pairs if moved or bool(a.nvlinks) == bool(b.nvlinks)
-    ]
-    differing = [(a, b) for a, b in classes if a != b and "unknown" not in (a, b)]
-    if len(differing) < _MIN_DIFFERING or 2 * len(differing) <= len(classes):
-        return None
-    return "most pairs of their GPUs are connected otherwise"
 
 
 def _checked(machine: Machine) -> Machine:
@@ -262,34 +241,51 @@ def _read_text(text: str, origin: str) -> Machine:
 
 def _captures(text: str, origin: str) -> list[Machine]:
     """Read the captures in a text, each as a machine. Raises InputError if there is none."""
-    if text.lstrip().startswith(("{", "[{")):
-        return _machines(text, origin)
+    from gputopo.captures import messages
+
+    document = text.lstrip().startswith(("{", "[{"))
+    text = text if document else intake.clean(text, origin=origin)
+    machines: list[Machine] = []
+    refused: InputError | None = None
+    try:
+        machines = _machines(text, origin) if document else _by_format(text, origin)
+    except intake.TooMuchError:
+        raise
+    except InputError as error:
+        refused = error
+    is_recording = document and any(one.source != "nvbandwidth" for one in machines)
+    found = machines if is_recording else messages.add(machines, text)
+    if not found:
+        raise refused or detect.refusal(text, origin=origin)
+    if refused is not None:
+        found[-1] = replace(found[-1], gaps=(Gap(source=origin, text=refused.what),))
+    return found
+
+
+def _by_format(text: str, origin: str) -> list[Machine]:
+    """Read the formats in a cleaned text, none of which may be there."""
     from gputopo.captures import kernel_log
     from gputopo.captures.smi import csv_table, dmon
 
     for log in (csv_table, dmon):
         if log.is_whole(text):  # it may have many lines: no other format is looked for
             return [ledger.completed(log.parse(text, origin=origin), text, log.FORMAT)]
-    taken = kernel_log.take(text)  # before cleaning, which takes off the dates
-    if taken.stamped.strip() and detect.is_readable(intake.clean(taken.stamped, origin=origin)):
+    taken = kernel_log.take(text)
+    if taken.stamped.strip() and detect.is_readable(taken.stamped):
         taken = kernel_log.take(text, stamps=False)
     if taken.is_whole:
         return [kernel_log.counted(taken)]
-    rest = intake.clean(taken.rest, origin=origin)
-    if not taken.lines:
-        return _machines(rest, origin)
-    if taken.is_log and not detect.is_readable(rest):
+    if taken.is_log and not detect.is_readable(taken.rest):
         return [kernel_log.counted(taken, alone=True)]
-    return [*_machines(rest, origin), kernel_log.counted(taken)]
+    machines = _machines(taken.rest, origin)
+    return [*machines, kernel_log.counted(taken)] if taken.lines and machines else machines
 
 
 def _machines(text: str, origin: str) -> list[Machine]:
     from gputopo.captures.bandwidth import programs
 
     if detect.format_of(text) is not programs.FORMAT:
-        if machines := _sections(text, origin):
-            return machines
-        raise detect.refusal(text, origin=origin)
+        return _sections(text, origin)
     try:
         machine, rest = programs.take(text, origin=origin)
     except InputError:
@@ -336,11 +332,12 @@ def _refuse_other_machines(machines: Sequence[Machine], origin: str) -> None:
 
 def readable() -> list[tuple[str, str]]:
     """Return each format, and what holds several, with the facts that are read."""
-    from gputopo.captures import bug_report
+    from gputopo.captures import bug_report, messages
 
     kinds = [(kind.reads, kind.facts) for kind in detect.formats()]
     return [
         *kinds,
+        (messages.READS, messages.FACTS),
         (bug_report.READS, bug_report.FACTS),
         (sysfs.READS, sysfs.FACTS),
     ]

@@ -52,6 +52,12 @@ _COLUMNS = re.compile(r"^size +count +type\b(.*)$")
 _ROW = re.compile(rf"^(\d{{1,16}}) +(\d{{1,16}}) +({_TYPES}) +(.+)$", re.ASCII)
 # Between cells; the mark of the rank that launchers put before each write.
 _BETWEEN = re.compile(rf"{RANK_MARK}|\[\d{{1,5}}\]|[,;|\t]")
+# A row that a line of NCCL's log interrupts: the rest of it follows on a line of its own.
+_BEGUN = re.compile(
+    rf"^(\d{{1,16}} +\d{{1,16}} +{_TYPES}(?: +[a-z]\w{{1,15}})?(?: +-?\d{{1,5}})?) *"
+    r"(?=[A-Za-z][\w.-]{0,255}:\d+:\d+ \[)"
+)
+_REST = re.compile(r"[\d.e+ /NA]+\Z")
 _OPERATOR = re.compile(r"[a-z][a-z0-9]{1,15}\Z")
 _NUMBER = re.compile(r"\d{1,12}(?:\.\d{1,6})?(?:e[+-]?\d{1,2})?\Z", re.ASCII)
 _ROOT = re.compile(r"-?\d{1,5}\Z", re.ASCII)
@@ -118,6 +124,7 @@ class _Reader:
         self.above: set[str] = set()  # programs that lines above the next run mention
         self.begun = self.ended = False  # the head of the run's output was there; its end
         self.counts_wrong = self.by_iteration = False
+        self.begun_row = ""  # which the log interrupted
 
     @property
     def run(self) -> NcclRun:
@@ -140,6 +147,8 @@ class _Reader:
         """Take a line of NCCL's own log."""
         if not nccl_log.is_line(line):
             return False
+        if found := _BEGUN.match(line):
+            self.begun_row = found[1]
         if version := nccl_log.version_in(line):
             self._next_if_ended()
             self.run.nccl_version = version[0] + (f" (CUDA {version[1]})" if version[1] else "")
@@ -196,6 +205,8 @@ class _Reader:
 
     def _row(self, line: str) -> bool:
         """Take a row; False where it is none, or its numbers contradict one another."""
+        if self.begun_row and _REST.match(line):
+            line, self.begun_row = f"{self.begun_row} {line}", ""
         found = _ROW.match(_BETWEEN.sub(" ", line))
         row = self._parsed(int(found[1]), found[3], found[4].split()) if found else None
         if row is None:

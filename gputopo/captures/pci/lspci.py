@@ -22,6 +22,7 @@ from gputopo.captures.pci import pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, TreeFacts
 from gputopo.reference.expectations import expected_gpu
 from gputopo.topology.hops import bridges_above
+from gputopo.topology.kernel import NVIDIA_DRIVER
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Host, Machine, MemoryMib, PciNode, Unread
 from gputopo.values.subject import EVERY, at_gpu, at_pci
@@ -237,6 +238,7 @@ _LINK = re.compile(r"\b(LnkCap|LnkSta):\s.*?\bSpeed (unknown|[\d.]+ ?GT/s)(?: \(
 _IDS = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]|^([0-9a-f]{4}):([0-9a-f]{4})\b", re.IGNORECASE)
 _NUMA = re.compile(r"\bNUMA node:? (\d{1,4})\b")
 _DRIVER = re.compile(r"^[ \t]+Kernel driver in use: (\S{1,60})", re.MULTILINE)
+_MODEL = re.compile(r"\[([^\]\[]{2,60})\]$")  # `GA102GL [RTX A5000]`
 _BAR1 = re.compile(r"^[ \t]+Region 1: Memory at .*\[size=(\d{1,6})([KMGT])\]", re.MULTILINE)
 # All ones where its configuration should be: nothing answers at this address.
 _NO_ANSWER = re.compile(r"\(rev ff\)|!!! Unknown header type 7f")
@@ -365,8 +367,13 @@ class _ListReading:
         size = _BAR1.search(body)
         mib = round(int(size[1]) * _UNITS[size[2]]) if size else None
         earlier = self.found.gpus.get(address, Gpu(index=0))
+        node = self.nodes[address]
+        model = _MODEL.search(node.name or "")
+        # Another driver's GPU is not counted, and the number of a known model identifies it better.
+        named = model and node.driver in (None, NVIDIA_DRIVER) and expected_gpu(None, node.device_id) is None
         self.found.gpus[address] = Gpu(
             index=0,
+            name=model[1] if model and named else None,
             bar1_mib=MemoryMib(total=earlier.bar1_mib.total if mib is None else mib),
             lost=lost or earlier.lost,
         )
@@ -383,7 +390,7 @@ class _ListReading:
         if acs == "on" and self.is_whole() and not self.redirects_above():
             acs = "off"
         machine = pci_tree.machine(LIST, shown, self.found, host=Host(acs=acs))
-        missing = {at_gpu(EVERY, "name"): NAME_IN_TREE} if machine.gpus else {}
+        missing = {at_gpu(gpu.index, "name"): NAME_IN_TREE for gpu in machine.gpus if gpu.name is None}
         if acs is None:
             missing["host.acs"] = "the text has no ACSCtl lines (run lspci -vvv as root)"
         return msgspec.structs.replace(machine, missing=machine.missing | missing)

@@ -234,7 +234,9 @@ _COUNTERS = {  # of `nvlink -e`: up to NVLink 4, then of NVLink 5
 _ERRORS = re.compile(rf"({'|'.join(_COUNTERS)}): (\d{{1,18}})")
 _COUNTED = re.compile(r"[A-Z][\w -]{2,40}: [\d.eE+-]{1,30}|\w[\w /]{2,50} supported: (?:true|false)")
 _REFUSED = re.compile(
-    r"^\W{0,40}(?:NVML: )?((?:Unable|Failed|Error|Not supported|GPU is lost).{1,160})$", re.IGNORECASE
+    r"^\W{0,40}(?:NVML: )?((?=.{0,160}(?:NVML|link|GPU))"
+    r"(?:Unable|Failed|Error|Not supported|GPU is lost).{1,160})$",
+    re.IGNORECASE,
 )
 _ALL_DOWN = re.compile(r"\ball links are inactive\b", re.IGNORECASE)
 _MASKED = re.compile(r"(?:GPU|MIG)-[0Xx-]+")

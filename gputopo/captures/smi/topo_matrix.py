@@ -9,6 +9,7 @@ and its legend those that name a device or a hop. A matrix that contradicts itse
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from gputopo.captures import intake
 from gputopo.captures.ledger import Claims, Format
@@ -17,7 +18,7 @@ from gputopo.captures.smi.topo_table import CELL, GPU, Column, Reading, TopoMatr
 from gputopo.topology.doubts import looks_cut
 from gputopo.values.errors import InputError
 from gputopo.values.index_ranges import index_ranges, parse_cpus
-from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, Nic, NumaNode, Unread
+from gputopo.values.machine import Gap, Gpu, Hop, Host, Link, Machine, Nic, NumaNode, Unread
 from gputopo.values.subject import EVERY, at_gpu, at_link, at_nic, at_numa_node, within
 
 SOURCE = "nvidia-smi topo"
@@ -175,8 +176,9 @@ def claims(text: str) -> Claims:
 def parse(text: str, *, origin: str) -> Machine:
     """Read the one matrix of a text; `origin` (a file name) stands in the error.
 
-    Raises InputError if there is none or more than one, or it contradicts itself: a GPU without row or
-    column, an X that is not on the diagonal, too few or too many cells, two cells of one pair that differ.
+    Of a GPU without a row the cells of the others count. Raises InputError if there is no matrix or more than
+    one, or it contradicts itself: a GPU without a column, an X that is not on the diagonal, too
+    few or too many cells, two cells of one pair that differ.
     """
     reading = topo_table.read(text)
     found = _candidates(reading)
@@ -225,20 +227,23 @@ def _gpu_rows(matrix: TopoMatrix, origin: str) -> dict[int, TopoRow]:
         raise InputError(f"{origin}: {odd} is not a GPU number", _HINT)
     if twice := next((label for label in labels if labels.count(label) > 1), None):
         raise InputError(f"{origin}: the header names {twice} twice", _HINT)
-    if bare := [label for label in labels if label not in rows]:
-        raise InputError(f"{origin}: no row for {', '.join(bare)}, which the header names", _HINT)
     for label, row in rows.items():
         if GPU.fullmatch(label) and label not in labels:
             raise InputError(
                 f"{origin}: line {row.line} is a row of {label}, which is not in the header", _HINT
             )
-    return {int(label[3:]): rows[label] for label in sorted(labels, key=lambda label: int(label[3:]))}
+    shown = [label for label in labels if label in rows]
+    if len(shown) < len(labels):  # the text ends early, perhaps in the middle of a cell
+        shown = [label for label in shown if not rows[label].may_be_cut]
+    if not shown:
+        raise InputError(f"{origin}: no row for {', '.join(labels)}, which the header names", _HINT)
+    return {int(label[3:]): rows[label] for label in sorted(shown, key=lambda label: int(label[3:]))}
 
 
 def _check_gpus(matrix: TopoMatrix, gpus: dict[int, TopoRow], origin: str) -> None:
     """Check the part of the matrix between GPUs: its width, its diagonal, its symmetry. Raises InputError."""
-    intake.require_gpus(gpus, origin)
-    at = {index: matrix.columns.index(f"GPU{index}") for index in gpus}
+    at = {int(label[3:]): place for place, label in enumerate(matrix.columns) if GPU.fullmatch(label)}
+    intake.require_gpus(at, origin)
     for row in gpus.values():
         if row.more_cells or len(row.cells) <= max(at.values()):
             source = "the header" if matrix.has_header else "there are rows, and no header names them"
@@ -249,7 +254,8 @@ def _check_gpus(matrix: TopoMatrix, gpus: dict[int, TopoRow], origin: str) -> No
             )
     for a, row in gpus.items():
         for b, column in at.items():
-            cell, back = row.cells[column], gpus[b].cells[at[a]]
+            cell = row.cells[column]
+            back = gpus[b].cells[at[a]] if b in gpus else cell
             if (cell == "X") != (a == b):
                 wanted = "expected X" if a == b else "which belongs on the diagonal"
                 raise InputError(f"{origin}: cell GPU{a}-GPU{b} (line {row.line}) is {cell}, {wanted}", _HINT)
@@ -283,7 +289,8 @@ class _Builder:
 
     def machine(self) -> Machine:
         """Return the machine that the matrix shows."""
-        links = tuple(self._links())
+        indices = sorted(int(label[3:]) for label in self.matrix.columns if GPU.fullmatch(label))
+        links = tuple(self._links(indices))
         nics = tuple(self._nic(label, index) for label, index in self.nics.items())
         affinities = read_affinities(self.gpus, self.matrix.affinity)
         self._note_rest(affinities)
@@ -293,8 +300,17 @@ class _Builder:
             source=SOURCE,
             host=Host(numa_nodes=affinities.nodes),
             gpus=tuple(
-                Gpu(index=index, numa_node=affinities.numa[index], cpu_affinity=affinities.cpus[index])
-                for index in self.gpus
+                Gpu(
+                    index=index,
+                    numa_node=affinities.numa.get(index),
+                    cpu_affinity=affinities.cpus.get(index),
+                )
+                for index in indices
+            ),
+            gaps=tuple(
+                Gap(source=SOURCE, text=f"no row for GPU {index}, which the header names")
+                for index in indices
+                if index not in self.gpus
             ),
             links=links,
             nics=nics,
@@ -302,12 +318,13 @@ class _Builder:
             unread=tuple(self.unread[key] for key in sorted(self.unread)),
         )
 
-    def _links(self) -> Iterator[Link]:
-        pairs = [(a, b) for a in self.gpus for b in self.gpus if a < b]
+    def _links(self, indices: Sequence[int]) -> Iterator[Link]:
+        pairs = [*combinations(indices, 2)]
         nvlinked = False
         for a, b in pairs:
-            there, back = self._cell(self.gpus[a], f"GPU{b}"), self._cell(self.gpus[b], f"GPU{a}")
-            meaning = there if there is not None else back
+            ways = [(i, j) for i, j in ((a, b), (b, a)) if i in self.gpus]
+            cells = [self._cell(self.gpus[i], f"GPU{j}") for i, j in ways]
+            meaning = next((cell for cell in cells if cell is not None), None)
             if meaning is None:
                 self.missing[at_link(a, b, "hop")] = "neither of its two cells could be read"
             elif isinstance(meaning, Hop):
