@@ -78,7 +78,7 @@ _NUMBER = re.compile(r"[ \t]*(\d{1,6})[:.|)]?(?:[ \t]|$)")  # by cat -n and edit
 RANK_MARK = r"\[[\w.@-]{1,100}(?:,\d{1,6})?\](?:\[[\w.:-]{1,100}\])?<std(?:out|err)>:"
 # By pdsh, clush, srun -l, torchrun, kubectl logs --prefix, stern, docker compose, Ray, in mails and comments.
 _ORIGIN = re.compile(
-    rf"(?:{RANK_MARK}|(?!NVRM:|nvidia-nv)\[?[\w.-]{{1,64}}\]?:(?: |$)|\[default\d{{1,5}}\]:"
+    rf"(?:{RANK_MARK}|(?!NVRM:|nvidia-)\[?[\w.-]{{1,64}}\]?:(?: |$)|\[default\d{{1,5}}\]:"
     rf"|{_LEVEL}:\w{{1,40}}:|\[(?!\d+\.\d{{6}}\])[\w.-]+(?:/[\w.-]+){{0,3}}\](?: |$)"
     r"|[\w.-]{1,64} +\|(?: |$)|(?:[>#%;]|//) ?|[+\u2502\u2503]"
     r"|\(\w{1,64} pid=\d{1,9}(?:, ip=[\w.:]{1,45})?\)(?: |$)"

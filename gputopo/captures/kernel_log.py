@@ -48,7 +48,7 @@ _LEVEL = r"(?:[a-z]{1,8} *:[a-z]{1,8} *: )?"  # dmesg -x: `kern  :err   : `
 _OF_KERNEL = re.compile(
     rf"{_MARK}{_LEVEL}(?:(?:{_SYSLOG} \S{{1,64}} kernel: ?|\[ *(?P<mono>\d{{1,9}}\.\d{{6}})\] \S{{1,64}} "
     rf"kernel: ?)(?:{_SINCE_BOOT} ?)?|(?:{_SINCE_BOOT.replace('boot', 'boot2')}|{_LOCAL}|{_HUMAN}|{_FABRIC}"
-    rf"|(?P<dmesg>{_ISO_STAMP},\d{{6}}[+-]\d\d:?\d\d)) ?)(?:\[ *[TC]\d{{1,8}}\] ?)?"
+    rf"|(?P<dmesg>{_ISO_STAMP},\d{{6}}[+-]\d\d:?\d\d)|\d{{1,3}},\d{{1,12}},\d{{1,15}},\S{{1,20}}?;) ?)(?:\[ *[TC]\d{{1,8}}\] ?)?"
 )
 _OF_SYSLOG = re.compile(rf"{_MARK}{_SYSLOG} \S{{1,64}} \S{{1,64}}: ")
 _OF_JOURNAL = re.compile(r"-- \S.*(?:--|\.)$|-- Boot [0-9a-f]{8}|-- Reboot")  # in any language
@@ -65,7 +65,7 @@ _WITHOUT_PREFIX = re.compile(
     rf"{_MARK}(?=nvidia-nv(?:switch|link)\S*: |nvidia [0-9a-f]{{4}}:|pcieport [0-9a-f]{{4}}:)"
 )
 _WORDS = (
-    *("kernel:", "NVRM:", "Xid", "PCIe Bus Error", "AER:", "nvidia-nv", "pciehp", "DPC:", "power state"),
+    *("kernel:", "NVRM:", "Xid", "PCIe Bus Error", "AER:", "nvidia-", "pciehp", "DPC:", "power state"),
     *("infoROM", "NVSwitch", "fabricmanager", "[tid "),
 )
 _STAMPED = re.compile(r"\[(?: *\+?\d{1,9}\.\d{6}|[A-Z][a-z]{2} )|[T ]\d\d:\d\d:\d\d,\d{6}")
@@ -104,7 +104,8 @@ _FORMS = [
 _ANYWHERE = re.compile("|".join(row["mark"] for row in _ROWS if row["mark"]))
 _NVRM = re.compile(r"(?P<driver>NVRM|nvidia-nv(?:link|switch)\S{0,8}): (?P<text>.*)")
 _OF_GPU = re.compile(
-    r"NVRM|infoROM is corrupted|S?Xid|Bus Error|AER|DPC|pciehp|power state|nvidia-nv|NVSwitch|\[tid \d"
+    r"NVRM|infoROM is corrupted|S?Xid|Bus Error|AER|DPC|pciehp|power state|nvidia-(?:nv|peermem)|NVSwitch"
+    r"|\[tid \d"
     r"|fabricmanager"
 )
 _INTERNAL = re.compile(r"_?[a-z]\w+: ")  # of a function of the driver: hundreds follow from one failure

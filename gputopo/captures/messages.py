@@ -1,7 +1,7 @@
 """Known error messages of drivers, CUDA, NVML, frameworks, NCCL and containers, in any line of any text.
 
 They are the rows of `program_errors.csv`; of several that fit a line the first counts. A `status` is one of
-the driver, or "lost": a GPU that does not answer; "else": used only if no other fits. NVML's texts are those of
+the driver, or "lost": a GPU that does not answer; "else": used if no other fits. NVML's texts are those of
 nvmlErrorString, CUDA's those of cudaGetErrorString, its numbers those of cudaError_t.
 """
 
@@ -63,7 +63,7 @@ _VERSIONS = (  # of NVML, of the kernel module, of CUDA's library
     re.compile(r"kernel (?:reported )?version (?:is: )?(\d{3}(?:\.\d{1,3}){1,2})"),
     re.compile(r"(?:DSO version|libcuda reported version is:) (\d{3}(?:\.\d{1,3}){1,2})"),
 )
-_PROCESS = re.compile(r" managed by process \d+ on node \S+")
+_PROCESS = re.compile(r"(?: managed by process \d+)? on node \S+")
 
 
 class Message(NamedTuple):

@@ -135,7 +135,7 @@ def machine(found: P2pOutput) -> Machine:
         )
     if any(index != number for number, index in index_of.items()):
         notes.append(f"{SOURCE} numbers GPUs as CUDA does; here they are in PCI order, as in NVML")
-    links, missing, contradictions = texts.peer_links(access, SOURCE)
+    links, missing, contradictions = texts.access_links(access, SOURCE)
     return Machine(
         source=SOURCE,
         gpus=gpus,
