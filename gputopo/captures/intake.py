@@ -2,7 +2,7 @@
 
 Packed files are unpacked, bytes become `decoded` text, its lines `clean`, and each capture one of the
 `sections`. Every step keeps the numbers of the lines. A capture is made by other people and other programs:
-past a limit (bytes, lines, GPUs, members of an archive, seconds) it is refused in two lines.
+past a limit (bytes, lines, GPUs, seconds) it is refused in two lines.
 """
 
 import bz2
@@ -18,8 +18,9 @@ import signal
 import textwrap
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from types import FrameType
+from typing import IO
 
 from gputopo.values.errors import InputError
 
@@ -253,70 +254,35 @@ def _owners(lines: Sequence[str], formats: Sequence[Begins]) -> list[Begins | No
     return owners
 
 
-_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz"}
+_PACKED: Mapping[bytes, tuple[str, Callable[[io.BytesIO], IO[bytes]]]] = {
+    b"\x1f\x8b": ("gzip", lambda file: gzip.GzipFile(fileobj=file)),
+    b"BZh": ("bzip2", bz2.BZ2File),
+    b"\xfd7zXZ\x00": ("xz", lzma.LZMAFile),
+}
 _TAR = slice(257, 262)
-_FIRST_BYTES = 1024
 
 
-def is_packed(data: bytes) -> bool:
-    """Return whether a file is packed, by its first bytes."""
-    return data.startswith(tuple(_MAGIC))
-
-
-def unpacked_text(data: bytes, *, origin: str, max_bytes: int) -> bytes:
-    """Return the text in a packed file; other data, and packed archives, as they are.
-
-    Raises InputError if the text is longer than `max_bytes`, or the file is damaged or cut.
-    """
-    if not is_packed(data):
-        return data
-    try:
-        first = _unpacker(data).read(_FIRST_BYTES)
-    except EOFError as error:
-        kind = _packing(data)
-        raise InputError(f"{origin} is a {kind} file that is cut short", _unpack_hint(kind)) from error
-    except (zlib.error, OSError, lzma.LZMAError):
-        return data
-    if first[_TAR] == b"ustar" or decoded(first[: len(first) // 4 * 4]) is None:
-        return data
-    return unpacked_bytes(data, origin=origin, max_bytes=max_bytes)
-
-
-def unpacked_bytes(data: bytes, *, origin: str, max_bytes: int) -> bytes:
+def unpacked(data: bytes, *, origin: str, max_bytes: int) -> bytes:
     """Return the content of a packed file, of all its members: `gzip -c a b` and logrotate write several.
 
     What is not packed is returned as it is. Raises InputError if it is longer than `max_bytes`, before it is
-    unpacked further, or if the file is damaged or cut.
+    unpacked further, if the file is damaged or cut, and for an archive of several files (tar).
     """
-    if not is_packed(data):
-        return data
-    kind = _packing(data)
+    kind, opened = next((of for magic, of in _PACKED.items() if data.startswith(magic)), ("", io.BytesIO))
+    hint = f"copy the file again, or unpack it ({kind} -d) and give the text"
     try:
-        content = _unpacker(data).read(max_bytes + 1)
+        content = opened(io.BytesIO(data)).read(max_bytes + 1) if kind else data
     except EOFError as error:
-        raise InputError(f"{origin} is a {kind} file that is cut short", _unpack_hint(kind)) from error
+        raise InputError(f"{origin} is a {kind} file that is cut short", hint) from error
     except (zlib.error, OSError, lzma.LZMAError) as error:
-        raise InputError(f"{origin} is a damaged {kind} file: {error}", _unpack_hint(kind)) from error
-    if len(content) > max_bytes:
+        raise InputError(f"{origin} is a damaged {kind} file: {error}", hint) from error
+    if kind and len(content) > max_bytes:
         raise InputError(f"{origin} is larger than {max_bytes >> 20} MiB unpacked", "give the capture alone")
+    if content[_TAR] == b"ustar":
+        raise InputError(
+            f"{origin} is an archive", "unpack it (tar -xf FILE), and name the folder or a file in it"
+        )
     return content
-
-
-def _packing(data: bytes) -> str:
-    return next(kind for magic, kind in _MAGIC.items() if data.startswith(magic))
-
-
-def _unpack_hint(kind: str) -> str:
-    return f"copy the file again, or unpack it ({kind} -d) and give the text"
-
-
-def _unpacker(data: bytes) -> "gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile":
-    """Open a packed file, of whose members all are read: a bug report is written in hundreds."""
-    file = io.BytesIO(data)
-    kind = _packing(data)
-    if kind == "gzip":
-        return gzip.GzipFile(fileobj=file)
-    return bz2.BZ2File(file) if kind == "bzip2" else lzma.LZMAFile(file)
 
 
 MAX_FILE_BYTES = 64 * 2**20  # far above any capture; stops at a device file or a disk image
@@ -325,13 +291,7 @@ MAX_TEXT_BYTES = 32 * 2**20
 MAX_LINES = 1_000_000
 MAX_LINE = 2**20  # of a text that is no JSON or XML
 MAX_GPUS = 256  # of one machine; the largest sold have 16, a rack of GB200 72
-# A tree gathered from a large server has 30 000 files of a page or less.
-MAX_MEMBERS = 60_000
-MAX_MEMBER_BYTES = 16 * 2**20  # /proc/cpuinfo of 1024 CPUs has 2 MiB
-MAX_PLAIN_BYTES = 128 * 2**20  # of an unpacked archive: a tar has 1 KiB for each of its small files
-MAX_TREE_BYTES = 64 * 2**20  # of all members together
 MAX_READING_S = 6.0  # of CPU time for one file; a capture takes milliseconds, a log of 100,000 rows 2 s
-MAX_WAIT_S = 4.0  # for the first byte of a named pipe: nobody may ever write into it
 MAX_INTEGER = 2**63 - 1  # of what any tool counts: larger ones are no readings
 
 

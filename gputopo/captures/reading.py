@@ -29,8 +29,8 @@ ReadTree = Callable[[Path], Machine]  # reads the folder that holds `sys`
 def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machine:
     """Read one machine from files, `-` (standard input) or names of bundled machines; several are merged.
 
-    A file wins over a bundled machine of the same name. `read_tree` reads a folder that holds a copied /sys,
-    and so a tar of one; without it they are refused. Raises InputError.
+    A file wins over a bundled machine of the same name. `read_tree` reads a folder that holds a copied /sys;
+    without it one is refused. Raises InputError.
     """
     if not sources:
         raise InputError(
@@ -84,9 +84,8 @@ def _of_unknown_host(names: Sequence[str], machines: Sequence[Machine]) -> Contr
 
 
 def _other_gpus(one: Machine, other: Machine) -> str | None:
-    """Return why no GPU of two captures is the same. A tool other than nvidia-smi may see only some."""
-    alike = one.source == other.source and len(one.gpus) == len(other.gpus) > 1
-    if SINGLE_DEVICE in (one.source, other.source) or not (alike or _lists_all(one) or _lists_all(other)):
+    """Return why no GPU of two captures of one tool is the same. With other numbers one may list only some."""
+    if one.source != other.source or one.source == SINGLE_DEVICE or len(one.gpus) != len(other.gpus):
         return None
     for why, first in _identities(one).items():
         second = _identities(other)[why]
@@ -111,14 +110,6 @@ def _identities(machine: Machine) -> dict[str, set[str | None]]:
     }
 
 
-def _lists_all(machine: Machine) -> bool:
-    """Return whether a capture lists every GPU of its machine."""
-    counted = (
-        machine.source.startswith(("live", "nvidia-smi -q", "bundled")) or machine.source == "nvidia-smi"
-    )
-    return counted and not any(gap.attached for gap in machine.gaps)
-
-
 def _checked(machine: Machine) -> Machine:
     """Return the machine with its bandwidth checked, now that all captures have named its GPUs."""
     if machine.bandwidth is None:
@@ -130,7 +121,7 @@ def _checked(machine: Machine) -> Machine:
 
 def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
     if source == "-":
-        return _read_bytes(_standard_input(), _STDIN, read_tree)
+        return _read_bytes(_standard_input(), _STDIN)
     if not source:
         raise InputError(
             "the name of the file is empty", "name a file, - for standard input, or a bundled machine"
@@ -139,7 +130,7 @@ def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
         return recording.read_bundled(source)
     if read_tree is not None and (root := sysfs.root_in(Path(source))) is not None:
         return read_tree(root)
-    return _read_bytes(_content(Path(source)), source, read_tree)
+    return _read_bytes(_content(Path(source)), source)
 
 
 def _standard_input() -> bytes:
@@ -155,8 +146,6 @@ def _content(path: Path) -> bytes:
             raise InputError(
                 f"{path} is a folder", "name a file in it, or the folder that holds a copied sys"
             )
-        if stat.S_ISFIFO(mode) and not str(path).startswith(("/dev/fd/", "/dev/std", "/proc/")):
-            return _named_pipe(path)
         with open(path, "rb") as file:
             return file.read(intake.MAX_FILE_BYTES + 1)
     except FileNotFoundError as error:
@@ -168,20 +157,6 @@ def _content(path: Path) -> bytes:
         raise InputError(f"cannot read {path}: {reason}", "name a file that can be read") from error
 
 
-def _named_pipe(path: Path) -> bytes:
-    """Read a named pipe that somebody writes into. Raises InputError where nobody does."""
-    import select  # only a named pipe needs it
-
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-        if not select.select([file], [], [], intake.MAX_WAIT_S)[0]:
-            raise InputError(
-                f"{path} is a pipe into which nothing was written for {intake.MAX_WAIT_S:g} s",
-                "start the program that writes into it first",
-            )
-        os.set_blocking(file.fileno(), True)
-        return file.read(intake.MAX_FILE_BYTES + 1)
-
-
 def _nearest(source: str) -> str:
     known = recording.bundled_names()
     if os.sep in source:
@@ -191,17 +166,14 @@ def _nearest(source: str) -> str:
     return f"check the path, or name a bundled machine: {', '.join(known)}"
 
 
-def read_bytes(data: bytes, *, origin: str, read_tree: ReadTree | None = None) -> Machine:
-    """Read the content of one file: a tar of a copied /sys, or text in any format. Raises InputError."""
-    return replace(_read_bytes(data, origin, read_tree), lines=())
+def read_bytes(data: bytes, *, origin: str) -> Machine:
+    """Read the content of one file: text in any format, packed or not. Raises InputError."""
+    return replace(_read_bytes(data, origin), lines=())
 
 
-def _read_bytes(data: bytes, origin: str, read_tree: ReadTree | None) -> Machine:
-    if sysfs.is_archive(data) and len(data) <= intake.MAX_FILE_BYTES:
-        data = intake.unpacked_text(data, origin=origin, max_bytes=intake.MAX_TEXT_BYTES)
-    if read_tree is not None and sysfs.is_archive(data) and len(data) <= intake.MAX_FILE_BYTES:
-        with sysfs.unpacked(data, origin=origin) as root:
-            return read_tree(root)
+def _read_bytes(data: bytes, origin: str) -> Machine:
+    if len(data) <= intake.MAX_FILE_BYTES:
+        data = intake.unpacked(data, origin=origin, max_bytes=intake.MAX_TEXT_BYTES)
     machine = _read_text(_decoded(data, origin), origin)
     intake.require_gpus(machine.gpus, origin)
     return machine
