@@ -76,8 +76,8 @@ def is_readable(text: str) -> bool:
 def known_output(text: str) -> dict[str, str] | None:
     """Return the row of `known_outputs.csv` whose pattern a text has: `what` it is, and the `hint`."""
     for row in rows_of(__file__, "known_outputs.csv"):
-        if found := re.search(row["pattern"], text, re.MULTILINE):
-            return row | {"what": row["what"].format(*found.groups())}
+        if re.search(row["pattern"], text, re.MULTILINE):
+            return row
     return None
 
 

@@ -144,12 +144,11 @@ def completed(machine: Machine, text: str, kind: Format) -> Machine:
 def without(machine: Machine, lines: Collection[int]) -> Machine:
     """Return a machine of whose lines these are no longer listed as not understood, but counted as read."""
     kept = tuple(one for one in machine.unread if one.line not in lines)
-    fewer = len({one.line for one in machine.unread}) - len({one.line for one in kept})
-    counts = (
-        replace(of, read=of.read + fewer, not_understood=of.not_understood - fewer)
-        for of in machine.lines[:1]
-    )
-    return replace(machine, unread=kept, lines=(*counts, *machine.lines[1:])) if fewer else machine
+    if not machine.lines:
+        return replace(machine, unread=kept)
+    first, fewer = machine.lines[0], len(machine.unread) - len(kept)
+    counts = replace(first, read=first.read + fewer, not_understood=first.not_understood - fewer)
+    return replace(machine, unread=kept, lines=(counts, *machine.lines[1:]))
 
 
 def with_strays(machines: Sequence[Machine], text: str, sections: Iterable[str]) -> list[Machine]:

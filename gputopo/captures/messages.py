@@ -7,7 +7,6 @@ nvmlErrorString, CUDA's those of cudaGetErrorString, its numbers those of cudaEr
 
 import re
 from collections.abc import Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -15,7 +14,6 @@ from msgspec.structs import replace
 from gputopo.captures import ledger
 from gputopo.captures.smi.machine import Unanswered, unanswered_of, with_lost
 from gputopo.values.fields import rows_of
-from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Driver, DriverStatus, KernelEvent, LineCounts, Machine
 
 SOURCE = "error text"
@@ -127,6 +125,7 @@ def _machine(messages: Sequence[Message], text: str, machines: Sequence[Machine]
     status = next((one for one in _ORDER if one in said), None)
     versions = [match[1] if (match := form.search(text)) else None for form in _VERSIONS]
     best = [one for one in messages if one.status != "else"] or messages
+    words = {(one.program, _in_words(one)[:_MAX_WORDS]): None for one in best if one.program}
     machine = Machine(
         source=SOURCE,
         driver=Driver(
@@ -137,7 +136,10 @@ def _machine(messages: Sequence[Message], text: str, machines: Sequence[Machine]
             detail=said[status] if status else None,
         ),
         missing={} if lost.keys() - strangers else {"gpus": "the driver reports an error instead"},
-        kernel_events=tuple(_events([one for one in best if one.program])),
+        kernel_events=tuple(
+            KernelEvent(kind="program", text=text, device_driver=program)
+            for program, text in [*words][:_MAX_EVENTS]
+        ),
     )
     return with_lost(machine, [one for key, one in lost.items() if key not in strangers])
 
@@ -149,25 +151,6 @@ def _lost(message: Message) -> Unanswered | None:
     line = message.found.string[message.found.start() :].partition("\n")[0]
     gpu = _GPU.search(line)
     return unanswered_of(line) or Unanswered(int(gpu[1]) if gpu else None, None, "GPU is lost")
-
-
-def _events(messages: Sequence[Message]) -> list[KernelEvent]:
-    """Return the failures that programs report, each once, in their words."""
-    words: dict[tuple[str, str], None] = {}
-    for program, group in groupby(messages, key=lambda one: one.program):
-        own = list(group)
-        faulty = [one.found["faulty"] for one in own if "faulty" in one.found.groupdict()]
-        if faulty:
-            words[program, f"GPUs {index_ranges(map(int, faulty))} FAULTY"] = None
-        words |= {
-            (program, _in_words(one)[:_MAX_WORDS]): None
-            for one in own
-            if "faulty" not in one.found.groupdict()
-        }
-    return [
-        KernelEvent(kind="program", text=text, device_driver=program)
-        for program, text in [*words][:_MAX_EVENTS]
-    ]
 
 
 def _in_words(message: Message) -> str:

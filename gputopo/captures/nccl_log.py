@@ -13,10 +13,9 @@ generation, width and number of links; NCCL does not distinguish host bridges:
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Literal
 
 from msgspec.structs import replace
 
@@ -64,16 +63,10 @@ _PATHS = re.compile(r"^GPU/(?:\d-)?([0-9A-Fa-f]{1,10}) :(.*)")
 _PATH = re.compile(r"GPU/(?:\d-)?([0-9A-Fa-f]{1,10}) \(\d{1,3}/[\d.]{1,12}/([A-Z0-9]{2,4})\)")
 _ROOT = re.compile(r"CPU/(?:\d{1,3}-)?(\d{1,4}) \(")
 _BRANCH = re.compile(
-    r"( {0,400})\+ (PCI|NVL)\[(\d{1,5}\.\d)\] - (GPU|PCI|NVS|NIC)/(?:\d{1,3}-)?([0-9A-Fa-f]{1,10})(?= |$)"
+    r"( {0,400})\+ (PCI|NVL)\[(\d{1,5}\.\d)\] - (GPU|PCI|NVS)/(?:\d{1,3}-)?([0-9A-Fa-f]{1,10})(?= |$)"
 )
 # GB/s that NCCL counts for an NVLink, and how many a GPU has at most: src/graph/topo.h (`SM80_NVLINK_BW`).
 _NVLINKS = ((20.0, 12), (20.6, 18), (40.1, 18), (31.2, 36), (12.0, 4), (18.0, 4))
-_KINDS: Mapping[str, Literal["gpu", "bridge", "nic"]] = {
-    "GPU": "gpu",
-    "PCI": "bridge",
-    "NVS": "bridge",
-    "NIC": "nic",
-}
 _SLOW_SHARE = 0.6  # Not measured; chosen because half of the lanes or one generation less is a half.
 _NO_P2P = re.compile(
     r"Could not enable P2P between dev \d{1,4}\(=([0-9a-f]{1,10})\) and dev \d{1,4}\(=([0-9a-f]{1,10})\)"
@@ -195,11 +188,9 @@ class NcclLog:
 
     def branch(self, process: str, host: str, text: str) -> bool:
         """Read a line of the tree of the system, by the first process of a host. False for any other line."""
-        if found := _ROOT.match(text):
-            self.printers.setdefault(host, process)
-            self.numa, self.above = int(found[1]), []
-            return True
-        found = _BRANCH.match(text)
+        root, found = _ROOT.match(text), _BRANCH.match(text)
+        if root and self.printers.setdefault(host, process) == process:
+            self.numa, self.above = int(root[1]), []
         if found is None or self.printers.get(host) != process:
             return False
         kind, rate, bus = found[4], float(found[3]), int(found[5], 16)
@@ -213,7 +204,11 @@ class NcclLog:
         lowest = min([rate, *(above for _, _, above in self.above[-1:])])
         self.above.append((len(found[1]), where, lowest))
         tree.nodes[where] = PciNode(
-            address=where, root=f"numa{self.numa}", parent=parent, kind=_KINDS[kind], numa_node=self.numa
+            address=where,
+            root=f"numa{self.numa}",
+            parent=parent,
+            kind="gpu" if kind == "GPU" else "bridge",
+            numa_node=self.numa,
         )
         if kind == "GPU":
             self.rates[host, bus] = lowest

@@ -146,15 +146,12 @@ def test_parts_of_one_list_are_joined_and_contradict_nothing() -> None:
         f'/usr/bin/lspci -d "10de:*" -v -xxx\n\n{VERBOSE}',
         f"/usr/bin/lspci -nn\n\n{LIST}",
         f"/usr/bin/lspci -t\n\n{TREE}",
-        file("/sys/bus/pci/devices/0000:01:00.0/numa_node", "1\n")
-        + file("/sys/bus/pci/devices/0000:01:00.0/local_cpulist", "8-15\n"),
         f"/usr/bin/nvidia-smi --query\n\n{SMI}\n/usr/bin/nvidia-smi --query --unit\n\n{SMI[:40]}\n",
     )
     machine = reading.read_text(text, origin="x")
     assert (machine.contradictions, machine.unread) == ((), ())
     assert [one.pci_address for one in machine.gpus] == ["0000:01:00.0", "0000:02:00.0"]
     assert [one.vbios_version for one in machine.gpus] == ["94.02.42.00.0F"] * 2
-    assert (machine.gpus[0].numa_node, machine.gpus[0].cpu_affinity) == (1, "8-15")
     assert [link.hop for link in machine.links] == [Hop.PHB]
     assert len(machine.samples) < 2
 

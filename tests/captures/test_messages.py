@@ -218,7 +218,7 @@ def test_a_gpu_that_is_lost_is_named_by_its_address_and_by_a_number_that_is_show
 
 _EMPTY = "|                           | "
 REPORTED = [
-    ("Tested 3 GPUs:\n\tGPU 0: FAULTY\n\tGPU 1: OK\n\tGPU 2: FAULTY\n", "GPUs 0,2 FAULTY", "error", ""),
+    ("Tested 3 GPUs:\n\tGPU 0: OK\n\tGPU 1: OK\n\tGPU 2: FAULTY\n", "GPU 2: FAULTY", "error", ""),
     ("9.1%  proc'd: 0 - 7   errors: 0 - 12  (DIED!)\n", "errors; 0 - 12 (DIED!)", "error", "field"),
     ('Couldn\'t init a GPU test: Error in "init": X\n', "Couldn't init a GPU test", "warning", "Build"),
     (

@@ -121,7 +121,6 @@ class _Reader:
         self.log = nccl_log.NcclLog()
         self.named: str | None = None  # the program of a command line above the next run
         self.facts: dict[str, None] = {}  # of that command line
-        self.above: set[str] = set()  # programs that lines above the next run mention
         self.begun = self.ended = False  # the head of the run's output was there; its end
         self.counts_wrong = self.by_iteration = False
         self.begun_row = ""  # which the log interrupted
@@ -138,10 +137,7 @@ class _Reader:
         if not line:
             return True
         readers = (self._log, self._head, self._row, self._end, self._command)
-        if any(reader(line) for reader in readers):
-            return True
-        self.above |= runs.programs_in(line)
-        return False
+        return any(reader(line) for reader in readers)
 
     def _log(self, line: str) -> bool:
         """Take a line of NCCL's own log."""
@@ -196,8 +192,7 @@ class _Reader:
         self.run.complete = False
         self.run.program = self.run.program or self.named
         self.run.facts.update(self.facts)
-        self.run.above = self.above
-        self.named, self.facts, self.above = None, {}, set()
+        self.named, self.facts = None, {}
 
     def _next_if_ended(self) -> None:
         if self.ended:
@@ -220,7 +215,6 @@ class _Reader:
             self.run.complete = True
             self.runs.append(again)
             again.add(row)
-        self.run.above |= self.above
         return True
 
     def _parsed(self, size: int, data_type: str, words: list[str]) -> NcclRow | None:

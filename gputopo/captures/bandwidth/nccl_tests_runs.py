@@ -104,7 +104,6 @@ class NcclRun:
     out_of_bounds: int = 0
     nccl_version: str | None = None
     last_error: str | None = None
-    above: set[str] = field(default_factory=set)  # programs mentioned above its output
     is_cut: bool = False  # the list of ranks
     is_assumed: bool = False  # the program, which nothing names
     by_cpu_time: bool = False
@@ -314,7 +313,7 @@ def _ranks_by_ratio(rows: Sequence[NcclRow], program: str | None) -> int | None:
 def _guessed(run: NcclRun, origin: str) -> str | None:
     """Return the program whose output has these operators, roots, ratios and checks; None where several have.
 
-    Of those that a line above the output or the file's name mentions one is taken.
+    Of several the one that the file's name mentions is taken.
     """
     best = max(
         ((row, timed) for row in run.rows for timed in row.timed),
@@ -329,10 +328,10 @@ def _guessed(run: NcclRun, origin: str) -> str | None:
     fitting = _fitting(run, row, 0 if abs(ratio - 1) <= slack else ratio - 1)
     if len(fitting) == 1:
         return fitting[0]
-    for words in (run.above, programs_in(PurePath(origin).name)):
-        named = [program for program in fitting if program in words]
-        if len(named) == 1:
-            return named[0]
+    words = programs_in(PurePath(origin).name)
+    named = [program for program in fitting if program in words]
+    if len(named) == 1:
+        return named[0]
     if fitting == ["all_reduce", "sendrecv"] and len(run.ranks) == 2:
         run.is_assumed = True
         return "all_reduce"
