@@ -6,6 +6,7 @@ import pytest
 
 from gputopo.captures import reading
 from gputopo.findings import Finding, find
+from gputopo.reference.expectations import expected_of
 from gputopo.values.machine import Hop, Machine
 from tests import there
 from tests.captures import samples
@@ -127,6 +128,7 @@ def test_an_xml_that_counts_links_differently_in_two_directions_contradicts_itse
 def test_a_list_of_lspci_names_the_models(line: str, name: str | None) -> None:
     (gpu,) = read(f"{line}\n").gpus
     assert gpu.name == name
+    assert (expected_of(gpu) is None) == (name == "X 1")
 
 
 def test_the_name_that_nvidia_smi_has_wins_without_a_contradiction() -> None:
