@@ -20,7 +20,6 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from types import FrameType
-from typing import IO
 
 from gputopo.values.errors import InputError
 
@@ -146,7 +145,7 @@ def clean(text: str, *, origin: str) -> str:
     if any(end in text for end in _ENDS) and len(_CONTINUED.findall(text)) >= _MIN_LINES:
         text = _CONTINUED.sub("", text)
     if 2 * len(_STRING.findall(text)) > max(2 * _MIN_LINES, len(_filled(text))):
-        text = _STRING.sub(lambda one: re.sub(r"\\(.)", _unescaped, one[1]), text)
+        text = _STRING.sub(lambda one: re.sub(r"\\(.)", r"\1", one[1].replace("\\t", "\t")), text)
     text = _QUOTATION.sub(lambda block: _QUOTED.sub("", block[0]), text)
     for _ in range(_MAX_PREFIXES):
         bare = _without_prefix(text)
@@ -155,10 +154,6 @@ def clean(text: str, *, origin: str) -> str:
         text = bare
     _refuse_several_hosts(text, origin)
     return text
-
-
-def _unescaped(found: re.Match[str]) -> str:
-    return "\t" if found[1] == "t" else found[1]
 
 
 def _without_prefix(text: str) -> str | None:
@@ -229,7 +224,7 @@ def sections(text: str, formats: Sequence[Begins]) -> list[str]:
     rest = _DOCUMENT.sub(lambda one: "\n" * one[0].count("\n"), text)
     lines = rest.splitlines()
     owners = _owners(lines, formats)
-    end = "\n" if text.endswith(("\n", "\r")) else ""
+    end = "\n" if text.endswith("\n") else ""
     by_format = [
         "\n".join(line if owner is one else "" for line, owner in zip(lines, owners, strict=True)) + end
         for one in formats
@@ -254,10 +249,11 @@ def _owners(lines: Sequence[str], formats: Sequence[Begins]) -> list[Begins | No
     return owners
 
 
-_PACKED: Mapping[bytes, tuple[str, Callable[[io.BytesIO], IO[bytes]]]] = {
+_PACKED: Mapping[bytes, tuple[str, Callable[[io.BytesIO], io.BufferedIOBase]]] = {
     b"\x1f\x8b": ("gzip", lambda file: gzip.GzipFile(fileobj=file)),
     b"BZh": ("bzip2", bz2.BZ2File),
     b"\xfd7zXZ\x00": ("xz", lzma.LZMAFile),
+    b"": ("", lambda file: file),  # anything else
 }
 _TAR = slice(257, 262)
 
@@ -268,7 +264,7 @@ def unpacked(data: bytes, *, origin: str, max_bytes: int) -> bytes:
     What is not packed is returned as it is. Raises InputError if it is longer than `max_bytes`, before it is
     unpacked further, if the file is damaged or cut, and for an archive of several files (tar).
     """
-    kind, opened = next((of for magic, of in _PACKED.items() if data.startswith(magic)), ("", io.BytesIO))
+    kind, opened = next(of for magic, of in _PACKED.items() if data.startswith(magic))
     hint = f"copy the file again, or unpack it ({kind} -d) and give the text"
     try:
         content = opened(io.BytesIO(data)).read(max_bytes + 1) if kind else data
@@ -292,7 +288,6 @@ MAX_LINES = 1_000_000
 MAX_LINE = 2**20  # of a text that is no JSON or XML
 MAX_GPUS = 256  # of one machine; the largest sold have 16, a rack of GB200 72
 MAX_READING_S = 6.0  # of CPU time for one file; a capture takes milliseconds, a log of 100,000 rows 2 s
-MAX_INTEGER = 2**63 - 1  # of what any tool counts: larger ones are no readings
 
 
 class TooMuchError(InputError):

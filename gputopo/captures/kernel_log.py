@@ -177,7 +177,7 @@ def take(text: str, *, stamps: bool = True) -> Taken:
                 continue
             if len(stamped) < _MAX_STAMPED:
                 stamped.append(message.stamped)
-        rest.append("\r" if raw.endswith("\r") else "")
+        rest.append("")
         lines += 1
         log.add(message)
     changed = lines or not stamps

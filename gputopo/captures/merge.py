@@ -146,14 +146,11 @@ def _joined_names(sources: Iterable[str], *, are_numbered: bool) -> str:
 
 def _sample_facts(machine: Machine) -> Facts:
     """Return the facts of a capture by which its sample is known from others."""
-    found: Facts = {}
-    for gpu in machine.gpus:
-        for path, value in of_sample(facts_of(gpu)).items():
-            if path == _REASONS and at_gpu(gpu.index, path) in machine.missing:
-                found[gpu.index, _PART] = value
-            else:
-                found[gpu.index, path] = value
-    return found
+    return {
+        (gpu.index, _PART if path == _REASONS and at_gpu(gpu.index, path) in machine.missing else path): value
+        for gpu in machine.gpus
+        for path, value in of_sample(facts_of(gpu)).items()
+    }
 
 
 def _disagree(one: Facts, other: Facts) -> bool:

@@ -29,31 +29,65 @@ _MESSAGES = [
     (row["status"], row["program"], row["says"], re.compile(row["pattern"], re.IGNORECASE | re.MULTILINE))
     for row in rows_of(__file__, "program_errors.csv")
 ]
-_ORDER: tuple[DriverStatus, ...] = (  # of several the cause, and not its effect
-    *("version_mismatch", "too_old", "not_ready", "not_loaded", "library_missing", "no_permission", "failed"),
+# Of several the cause, and not its effect.
+_ORDER: tuple[DriverStatus, ...] = (
+    "version_mismatch",
+    "too_old",
+    "not_ready",
+    "not_loaded",
+    "library_missing",
+    "no_permission",
+    "failed",
 )
 # Each line with a message has one of these: a long log is searched for them first.
-_WORDS = (
-    *(
-        "rror",
-        "ERR",
-        "ail",
-        "FAIL",
-        "Pass",
-        "FAULTY",
-        "DIED",
-        "annot",
-        "not ",
-        "no ",
-        "No ",
-        "Unable",
-        "ismatch",
-    ),
-    *("insuff", "Insuff", "ondition: cuda", "returned", "lost", "imeout", "TIMEOUT", "DEAD", "INCOMPLETE"),
-    *("MISMATCH", "#", "out of memory", "Out of memory", "oom", "OOM", "xited", "killed", "Skipping", "PTX"),
-    *("CUDNN", "CuDNN", "merge_call", "access", "Unlicensed", "nvlddmkm", "unresolvable", "unavailable"),
-    *("in use by", "being used", "lower than", "configure the", "runtime name", "unknown error"),
-)
+_WORDS = [
+    "rror",
+    "ERR",
+    "ail",
+    "FAIL",
+    "Pass",
+    "FAULTY",
+    "DIED",
+    "annot",
+    "not ",
+    "no ",
+    "No ",
+    "Unable",
+    "ismatch",
+    "insuff",
+    "Insuff",
+    "ondition: cuda",
+    "returned",
+    "lost",
+    "imeout",
+    "TIMEOUT",
+    "DEAD",
+    "INCOMPLETE",
+    "MISMATCH",
+    "#",
+    "out of memory",
+    "Out of memory",
+    "oom",
+    "OOM",
+    "xited",
+    "killed",
+    "Skipping",
+    "PTX",
+    "CUDNN",
+    "CuDNN",
+    "merge_call",
+    "access",
+    "Unlicensed",
+    "nvlddmkm",
+    "unresolvable",
+    "unavailable",
+    "in use by",
+    "being used",
+    "lower than",
+    "configure the",
+    "runtime name",
+    "unknown error",
+]
 _GPU = re.compile(r"\bGPU ?#?(\d{1,3})\b(?!:\d\d:)", re.IGNORECASE)
 _VERSIONS = (  # of NVML, of the kernel module, of CUDA's library
     re.compile(r"NVML library version: (\d{3}(?:\.\d{1,3}){1,2})"),
@@ -84,8 +118,8 @@ def add(machines: Sequence[Machine], text: str) -> list[Machine]:
         return list(machines)
     own = {one.line + n for one in messages for n in range(one.found[0].strip("\n").count("\n") + 1)}
     known = ledger.filled(text).keys() - own if not machines else ()
-    counts = [LineCounts(source=SOURCE, read=len(own), known=len(known), not_understood=0)]
-    machine = replace(_machine(messages, text, machines), lines=() if machines else tuple(counts))
+    counts = LineCounts(source=SOURCE, read=len(own), known=len(known), not_understood=0)
+    machine = replace(_machine(messages, text, machines), lines=() if machines else (counts,))
     return [*(ledger.without(one, own) for one in machines), machine]
 
 

@@ -1,7 +1,6 @@
 """From the files after `--from`, or a text, to a Machine. The content decides the format, not the name."""
 
 import os
-import stat
 import sys
 from collections.abc import Callable, Sequence
 from itertools import combinations
@@ -84,7 +83,7 @@ def _of_unknown_host(names: Sequence[str], machines: Sequence[Machine]) -> Contr
 
 
 def _other_gpus(one: Machine, other: Machine) -> str | None:
-    """Return why no GPU of two captures of one tool is the same. With other numbers one may list only some."""
+    """Return why no GPU of two captures of one tool is the same; with other numbers one may list some."""
     if one.source != other.source or one.source == SINGLE_DEVICE or len(one.gpus) != len(other.gpus):
         return None
     for why, first in _identities(one).items():
@@ -141,13 +140,11 @@ def _standard_input() -> bytes:
 
 def _content(path: Path) -> bytes:
     try:
-        mode = os.stat(path).st_mode
-        if stat.S_ISDIR(mode):
-            raise InputError(
-                f"{path} is a folder", "name a file in it, or the folder that holds a copied sys"
-            )
         with open(path, "rb") as file:
             return file.read(intake.MAX_FILE_BYTES + 1)
+    except IsADirectoryError as error:
+        hint = "name a file in it, or the folder that holds a copied sys"
+        raise InputError(f"{path} is a folder", hint) from error
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}", _nearest(str(path))) from error
     except PermissionError as error:

@@ -6,15 +6,14 @@ _LINKS = "nvidia-smi --query-gpu=index,pcie.link.gen.current,pcie.link.width.cur
 _KERNEL = "sudo dmesg | grep -i -e nvrm -e xid"
 # By the beginning of the id; the longest counts. GPU and ADDRESS stand for those of the finding.
 _COMMANDS = {
+    "": "nvidia-smi -q -i GPU",
     "bandwidth.": "nvbandwidth",
     "bandwidth.copy_failed": _KERNEL,
     "bandwidth.hung": _KERNEL,
     "bandwidth.throttled": "nvidia-smi -q -i GPU -d PERFORMANCE",
     "capture.": "gputopo inspect --all --json --from FILE",
-    "card.": "nvidia-smi -q -i GPU",
     "clocks.": "nvidia-smi -q -i GPU -d CLOCK,PERFORMANCE",
     "collectives.": "NCCL_DEBUG=INFO all_reduce_perf -b 64M -e 512M -f 2 -g 2",
-    "configuration.": "nvidia-smi -q -i GPU",
     "configuration.compute": "nvidia-smi -q -i GPU -d COMPUTE",
     "cuda.": "nvidia-smi --query-gpu=index,name,pci.bus_id --format=csv",
     "driver.": "nvidia-smi",
@@ -28,9 +27,7 @@ _COMMANDS = {
     "driver.version_mismatch": "cat /proc/driver/nvidia/version",
     "driver.xid": "sudo dmesg | grep -i xid",
     "ecc.": "nvidia-smi -q -i GPU -d ECC",
-    "errors.": "nvidia-smi -q -i GPU",
     "fleet.": "gputopo inspect --all",
-    "gpu.": "nvidia-smi -q -i GPU",
     "gpu.busy": "nvidia-smi -q -i GPU -d UTILIZATION,MEMORY,PIDS",
     "gpu.hung_kernel": "nvidia-smi -q -i GPU -d UTILIZATION,POWER,PIDS",
     "gpu.lost": _KERNEL,
@@ -76,10 +73,8 @@ _COMMANDS = {
 
 
 def check_command(rule_id: str, gpus: Iterable[int] = (), address: str | None = None) -> str:
-    """Return the command, "" for an unknown id. `gpus`, `address`: of the finding; none: all GPUs."""
-    command = _COMMANDS.get(
-        max((one for one in _COMMANDS if rule_id.startswith(one)), key=len, default=""), ""
-    )
+    """Return the command. `gpus`, `address`: of the finding; none: all GPUs."""
+    command = _COMMANDS[max((one for one in _COMMANDS if rule_id.startswith(one)), key=len)]
     listed = ",".join(map(str, gpus))
     command = command.replace("-i GPU", f"-i {listed}") if listed else command.replace(" -i GPU", "")
     return command.replace("-s ADDRESS", f"-s {address}" if address else "-d 10de:")

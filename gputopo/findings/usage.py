@@ -236,11 +236,12 @@ def used(machine: Machine) -> Iterator[Fault]:
 def in_use(gpus: Iterable[Gpu]) -> Iterator[Fault]:
     """Yield a fault for each GPU that other programs use."""
     for gpu in gpus:
+        use = use_of(gpu)
         if hung := hung_kernel(gpu):
             evidence = {"power_w": gpu.power_w.draw, "power_limit_w": _power_limit(gpu)}
             says = f"{hung}, without access to its memory: a kernel probably hangs"
             yield HUNG_KERNEL.fault(gpu, says, evidence)
-        elif use := use_of(gpu):
+        if use and (use.evidence["processes"] or not hung):
             part = "processes" if use.evidence["processes"] else "no process"
             says = f"used by another program: {use.by}"
             yield GPU_BUSY.fault(gpu, says, use.evidence, use.severity, part=part)

@@ -209,11 +209,11 @@ def findings_block(findings: Sequence[Finding], *, nothing: str = "None.") -> It
     )
 
 
-def _with_command(remedy: str | None, group: Sequence[Finding]) -> str | None:
+def _with_command(remedy: str | None, group: Sequence[Finding]) -> str:
     """Return a remedy with the command by which a person can check the findings."""
     gpus = sorted({gpu for one in group for gpu in one.subject.gpus})
     command = check_command(group[0].id, gpus, group[0].evidence.get("pci_address"))
-    return f"{remedy or ''} Check with: {command}".strip() if command else remedy
+    return f"{remedy or ''} Check with: {command}".strip()
 
 
 def counts_in_words(findings: Sequence[Finding]) -> str:

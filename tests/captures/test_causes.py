@@ -1,10 +1,12 @@
 """What an input states as the cause is what is reported, from a part of an output too."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from gputopo.captures import reading
+from gputopo.cli import run_command
 from gputopo.findings import Finding, find
 from gputopo.reference.expectations import expected_of
 from gputopo.values.machine import Hop, Machine
@@ -211,3 +213,23 @@ def test_rows_that_lines_of_the_log_interrupt_are_read() -> None:
     found = there(read(mixed).bandwidth)
     assert found.samples == there(read(ROWS).bandwidth).samples
     assert len(found.samples) == 4
+
+
+def test_all_findings_are_listed_with_a_command_to_check_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log").write_text(NO_DRIVER)
+    run_command(["inspect", "--all", "--from", str(tmp_path / "log")])
+    assert "Check with: lsmod | grep nvidia" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_program_on_a_gpu_whose_kernel_hangs_is_named() -> None:
+    text = """\
+|   0  NVIDIA RTX A5000               Off |   00000000:01:00.0 Off |                    0 |
+| 30%   39C    P2             60W / 230W |    9000MiB / 24564MiB |    100%      Default |
+| Processes:                                                                           |
+|  GPU   GI   CI       PID   Type   Process name                             Usage      |
+|    0   N/A  N/A      4100      C   python                                     8990MiB |
+"""
+    machine = read(text)
+    assert [one.id for one in serious(machine)] == ["gpu.hung_kernel", "gpu.busy"]

@@ -7,6 +7,7 @@ not understood. `nccl_tests_runs` makes the machine.
 """
 
 import re
+from pathlib import PurePath
 
 from gputopo.captures import nccl_log
 from gputopo.captures.bandwidth import nccl_tests_runs as runs
@@ -110,7 +111,9 @@ def read(text: str, *, origin: str) -> ProgramRead:
         raise InputError(
             f"{origin} is of rccl-tests, whose GPUs are AMD's", "gputopo supports NVIDIA GPUs only"
         )
-    return ProgramRead(runs.machine(reader.runs, origin=origin), understood)
+    others = [line for number, line in enumerate(text.splitlines(), 1) if number not in understood]
+    mentioned = runs.programs_in("\n".join([PurePath(origin).name, *others]))
+    return ProgramRead(runs.machine(reader.runs, mentioned), understood)
 
 
 class _Reader:

@@ -4,7 +4,7 @@ import itertools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gputopo.captures.ledger import read_lines
 from gputopo.values.machine import Contradiction, Link, Machine
@@ -20,12 +20,11 @@ _AT_END = re.compile(r"(?<!\S)\d{1,15}(?:\.(\d{0,12}))?\Z", re.ASCII)
 _DECIMALS = re.compile(r"(?<!\S)\d{1,15}\.(\d{1,12})(?!\S)", re.ASCII)
 _NEAR = 20_000  # characters in which the number before is looked for: a matrix of the largest server
 _EMPTY = frozenset({"-", "--", "\N{EM DASH}", "\N{EN DASH}", "n/a", "na", "x"})
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def plain(line: str) -> str:
-    """Return a line without colours and the marks that quoting leaves around it."""
-    return _COLOUR.sub("", line).strip().strip("`|>#\u2502\u2503").strip()
+    """Return a line without the marks that quoting leaves around it."""
+    return line.strip(" \t`|>#\u2502\u2503")
 
 
 def without_cut_number(text: str) -> str:
@@ -132,7 +131,7 @@ def peer_links(
     missing: dict[str, str] = {}
     contradictions: list[Contradiction] = []
     for a, b in sorted({(min(pair), max(pair)) for _, *pair in statuses}):
-        known: dict[str, str] = {}
+        known: dict[str, Any] = {}
         for fact in _FACTS:
             said = {
                 gpu: statuses[key] for gpu, key in ((a, (fact, a, b)), (b, (fact, b, a))) if key in statuses

@@ -99,7 +99,7 @@ _BUSES = re.compile(r"-\[(?:[0-9a-f]{4,8}:)?([0-9a-f]{2})(?:-[0-9a-f]{2})?\]", r
 _JOINT = re.compile(r"-{1,4}\+(?=-)|-{2,4}(?=-[0-9a-f]{2}\.)", re.IGNORECASE)
 _START = re.compile(r"[ |]*(?:[-+\\][-+]|-\[)")
 _FIRST = re.compile(r"^[ \t]*-(?:\+-)?\[(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}(?:-[0-9a-f]{2})?\]-", re.MULTILINE)
-_BUS_OF = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]", re.IGNORECASE)
+_LAST_IDS = re.compile(r".*\[([0-9a-f]{4}):([0-9a-f]{4})\]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class _TreeReading:
             raise InputError(f"{self.origin} has {address} twice, or it is none", _TREE_HINT)
         rest = line[match.end() :]
         name = rest.strip() if rest.startswith("  ") else None
-        ids = next(reversed(list(_BUS_OF.finditer(name or ""))), None)
+        ids = _LAST_IDS.match(name or "")
         self.nodes[address] = PciNode(
             address=address,
             root=place.root,
@@ -235,7 +235,7 @@ _HEAD = re.compile(
 _ACS = re.compile(r"\bACSCtl:\s*(SrcValid[+-].*)")
 _BEHIND = re.compile(r"\bBus: primary=([0-9a-f]{2}), secondary=([0-9a-f]{2})", re.IGNORECASE)
 _LINK = re.compile(r"\b(LnkCap|LnkSta):\s.*?\bSpeed (unknown|[\d.]+ ?GT/s)(?: \([a-z]+\))?, Width x(\d{1,2})")
-_IDS = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]|^([0-9a-f]{4}):([0-9a-f]{4})\b", re.IGNORECASE)
+_IDS = re.compile(r"(?:\[|^)([0-9a-f]{4}):([0-9a-f]{4})\b", re.IGNORECASE)
 _NUMA = re.compile(r"\bNUMA node:? (\d{1,4})\b")
 _DRIVER = re.compile(r"^[ \t]+Kernel driver in use: (\S{1,60})", re.MULTILINE)
 _MODEL = re.compile(r"\[([^\]\[]{2,60})\]$")  # `GA102GL [RTX A5000]`
@@ -318,11 +318,10 @@ class _ListReading:
             return
         self.buses.add(address.rpartition(":")[0])
         class_code = _class_code(head)
-        ids = next(_IDS.finditer(head[4]), None)
-        vendor, device = (ids[1] or ids[3], ids[2] or ids[4]) if ids else (None, None)
+        ids = _IDS.search(head[4])
         name = re.sub(r" ?\[[0-9a-f]{4}:[0-9a-f]{4}\]| \(rev [0-9a-f]{2}\)| \(prog-if .*", "", head[4])
-        vendor = vendor.lower() if vendor else vendor_by_name(name)
-        device = device.lower() if device else device_by_name(name)
+        vendor = ids[1].lower() if ids else vendor_by_name(name)
+        device = ids[2].lower() if ids else device_by_name(name)
         links = {match[1]: match for match in _LINK.finditer(body)}
         now, limit = _link(links.get("LnkSta")), _link(links.get("LnkCap"))
         control = _ACS.search(body)

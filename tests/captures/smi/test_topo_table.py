@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gputopo.captures import intake
 from gputopo.captures.smi import topo_matrix
 from gputopo.values.errors import GputopoError
 from gputopo.values.machine import Hop, Machine
@@ -63,6 +64,7 @@ def test_any_style_of_paste_gives_the_cells_of_the_text(
     below = ["", *matrices.LEGEND, "", "NIC Legend:", "", *named] if legend else []
     text = [blank + ansi.format(header[len(blank) :]), *lines, *below]
     whole = eol.join([*around[0], *(prefix + line for line in text), *around[1]])
+    whole = intake.clean(whole, origin="paste")
     machine = topo_matrix.parse(whole, origin="paste")
     assert_same(machine, matrix)
     if named:
