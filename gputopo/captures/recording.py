@@ -58,7 +58,7 @@ def parse(text: str, *, origin: str) -> Machine:
         raise InputError(f"{origin} holds {found}, which is not a machine", _HINT)
     else:
         machine = schema.decode(text, Machine, origin=origin)
-    if strange := _STRANGE.search(text):
+    if strange := _STRANGE.search(text.partition('"findings"')[0]):
         raise InputError(f"{origin} has a number that cannot be: {strange[0][:80]}", _HINT)
     _check(machine, origin)
     return machine

@@ -88,6 +88,10 @@ def test_only_temperatures_are_below_zero() -> None:
     gpu = {"index": 0, "temperature_c": {"gpu": -3, "margin": -1}, "memory_mib": {"used": 5}}
     text = json.dumps({"schema": "gputopo.machine/1", "source": "x", "gpus": [gpu]})
     assert recording.parse(text, origin="x").gpus[0].temperature_c.gpu == -3
+    inspected = (
+        f'{{"schema": "gputopo.inspect/1", "machine": {text}, "findings": [{{"evidence": {{"x": -5}}}}]}}'
+    )
+    assert recording.parse(inspected, origin="x").gpus[0].memory_mib.used == 5  # findings are made again
     with pytest.raises(InputError, match='cannot be: "used": -5'):
         recording.parse(text.replace(": 5}", ": -5}"), origin="x")
 
