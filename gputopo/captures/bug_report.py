@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from gputopo.captures import intake, kernel_log, ledger
 from gputopo.values.errors import InputError
-from gputopo.values.index_ranges import parse_cpus
-from gputopo.values.machine import Gpu, LineCounts, Machine, PciNode, Unread
+from gputopo.values.machine import LineCounts, Machine, Unread
 from gputopo.values.samples import PASSING, facts_of, gpu_with, of_sample
 
 SOURCE = "nvidia-bug-report"
@@ -32,7 +31,6 @@ _BOUNDARY = re.compile(
 _LISTING = re.compile(r"^\*\*\* ls: .*$", re.MULTILINE)
 _MODULE = re.compile(r"/proc/driver/nvidia/\S*(?:version|information)$")
 _LSPCI = re.compile(r"\blspci\b(?!.* -\w*t)")
-_PLACE = re.compile(r"^/sys/bus/pci/devices/([0-9a-fA-F:.]{12})/(numa_node|local_cpulist)$")
 _LOG = re.compile(r"dmesg|journalctl|/var/log/(?:messages|kern|syslog)|/run/log|Scanning kernel log files")
 # Logs of X and of builds, and what has no fact of the machine: the larger part of a report.
 _SKIPPED = re.compile(
@@ -93,8 +91,7 @@ def read(text: str, origin: str, captures: Captures) -> list[Machine]:
     machines: list[Machine] = []
     refused: list[Unread] = []
     not_understood = 0
-    every = parts(text)
-    for part in _joined(part for part in every if part.is_read):
+    for part in _joined(part for part in parts(text) if part.is_read):
         try:
             found = captures(part.text, origin)
         except intake.TooMuchError:
@@ -114,8 +111,6 @@ def read(text: str, origin: str, captures: Captures) -> list[Machine]:
     filled = sum(1 for line in text.split("\n") if line and not line.isspace())
     known = max(filled - accounted - not_understood, 0)
     counts = LineCounts(source=SOURCE, read=0, known=known, not_understood=not_understood)
-    if (places := _places(every, machines)).gpus:
-        machines.append(places)
     return [*_of_one_sample(machines), Machine(source=SOURCE, unread=tuple(refused), lines=(counts,))]
 
 
@@ -161,20 +156,3 @@ def _lasting(machine: Machine) -> Machine:
         for gpu in machine.gpus
     )
     return replace(machine, gpus=tuple(gpus), samples=())
-
-
-def _places(found: Sequence[BugReportPart], machines: Sequence[Machine]) -> Machine:
-    """Return the NUMA node and the CPUs of each GPU by its files in /sys."""
-    places: dict[str, dict[str, str]] = {}
-    for part in found:
-        if file := _PLACE.search(part.title):
-            places.setdefault(file[1].lower(), {})[file[2]] = part.text.strip()
-    gpus: list[Gpu] = []
-    nodes: list[PciNode] = []
-    for address in sorted({gpu.pci_address for one in machines for gpu in one.gpus} & places.keys(), key=str):
-        node, cpus = (places[address or ""].get(name, "") for name in ("numa_node", "local_cpulist"))
-        number = int(node) if node.isdecimal() and len(node) < 5 else None
-        affinity = cpus if parse_cpus(cpus) else None
-        gpus.append(Gpu(index=len(gpus), pci_address=address, numa_node=number, cpu_affinity=affinity))
-        nodes.append(PciNode(address=address or "", root="", numa_node=number))
-    return Machine(source="/sys", gpus=tuple(gpus), pci=tuple(nodes))

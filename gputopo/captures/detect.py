@@ -17,7 +17,7 @@ _JSON = re.compile(r"\s*(?:\{|\[\s*(?:[\[{\"\]]|-?\d+(?:\.\d+)?\s*,))")  # not `
 
 def formats() -> tuple[Format, ...]:
     """Return the formats in the order in which they are tried: the one that is surest of itself first."""
-    from gputopo.captures import error_texts, host, kernel_log, nccl_log, tensorflow_log
+    from gputopo.captures import host, kernel_log, nccl_log, tensorflow_log
     from gputopo.captures.bandwidth import network, nvbandwidth, programs
     from gputopo.captures.pci import lspci, nccl_xml
     from gputopo.captures.smi import csv_table, dmon, links, overview, topo_matrix, xml
@@ -43,7 +43,6 @@ def formats() -> tuple[Format, ...]:
         links.NVLINK_FORMAT,
         host.FORMAT,
         host.MODULE_FORMAT,
-        error_texts.FORMAT,
         kernel_log.FORMAT,
     )
 
@@ -77,8 +76,8 @@ def is_readable(text: str) -> bool:
 def known_output(text: str) -> dict[str, str] | None:
     """Return the row of `known_outputs.csv` whose pattern a text has: `what` it is, and the `hint`."""
     for row in rows_of(__file__, "known_outputs.csv"):
-        if found := re.search(row["pattern"], text, re.MULTILINE):
-            return row | {"what": row["what"].format(*found.groups())}
+        if re.search(row["pattern"], text, re.MULTILINE):
+            return row
     return None
 
 

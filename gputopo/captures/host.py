@@ -26,7 +26,6 @@ _LSCPU = "lscpu"
 _NUMACTL = "numactl"
 _HINT = "copy the whole output of `lscpu` or `numactl -H` again"
 _LONGEST = 4000  # the flags of a CPU
-_TERMINAL = 78
 _MAX_NODES = 1024  # Linux: CONFIG_NODES_SHIFT
 _PAIR = re.compile(r"\s*(?P<name>[A-Z][\w ()./,+-]{0,60}?):(?:\s+(?P<value>\S.*?))?\s*")
 _OF_LSCPU = re.compile(
@@ -34,7 +33,6 @@ _OF_LSCPU = re.compile(
     r"|(?:Core|Thread)\(s\) per \w+|Socket\(s\)|NUMA node\(s\)|NUMA node\d+ CPU\(s\)|Model name):(?:\s|$)"
 )
 _NODE_CPUS = re.compile(r"NUMA node(\d{1,4}) CPU\(s\)")
-_WORDS = re.compile(r"\s*[a-z][a-z0-9_]*(?: [a-z0-9_]+)*\s*")  # flags that a terminal wrapped
 _AVAILABLE = re.compile(r"available: \d{1,4} nodes? \([\d,-]+\)\s*")
 _NODE = re.compile(r"node (\d{1,4}) (cpus|size|free):\s*(.*?)\s*")
 _SIZE = re.compile(r"(\d{1,9}) MB")
@@ -86,7 +84,6 @@ class _Reading:
     nodes: dict[int, dict[str, Any]] = field(default_factory=dict)
     sources: dict[str, None] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
-    wraps: bool = False  # the line above may go on: the flags of a CPU, as wide as a terminal or more
     column: int | None = None  # where lscpu's values begin
     columns: list[int] | None = None  # of the distances
 
@@ -135,15 +132,13 @@ class _Reading:
     def _of_lscpu(self, line: str) -> bool:
         found = _PAIR.fullmatch(line)
         if found is None:
-            wrapped, self.wraps = self.wraps, self.wraps and len(line) >= _TERMINAL
-            return wrapped and _WORDS.fullmatch(line) is not None
+            return False
         name, value = found["name"].strip(), found["value"]
         known = _OF_LSCPU.match(line) is not None
         if known and value is not None and self.column is None:
             self.column = found.start("value")
         if not known and (self.column is None or (value is not None and found.start("value") != self.column)):
             return False
-        self.wraps = name == "Flags" and len(line) >= _TERMINAL
         self.sources[_LSCPU] = None
         if node := _NODE_CPUS.fullmatch(name):
             cpus = parse_ranges(value or "")

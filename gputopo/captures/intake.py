@@ -2,7 +2,7 @@
 
 Packed files are unpacked, bytes become `decoded` text, its lines `clean`, and each capture one of the
 `sections`. Every step keeps the numbers of the lines. A capture is made by other people and other programs:
-past a limit (bytes, lines, GPUs, members of an archive, seconds) it is refused in two lines.
+past a limit (bytes, lines, GPUs, seconds) it is refused in two lines.
 """
 
 import bz2
@@ -18,7 +18,7 @@ import signal
 import textwrap
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from types import FrameType
 
 from gputopo.values.errors import InputError
@@ -29,17 +29,30 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0e-\x19\x1c-\x1f]")
 _MAX_UNKNOWN = 0.05  # of the letters: a user's name or a path in an old code page is a few. Ours.
 _MIN_ZEROS = 0.8  # of every second byte: all of ASCII in UTF-16, fewer of other scripts. Ours.
 
-# ECMA-48: CSI and OSC sequences, character sets and single functions.
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78DEHMZc])")
+_LINE_END = re.compile(r"\r*\n|\r")
+# ECMA-48: CSI and OSC sequences, character sets and single functions; also where a page shows the escape
+# character, or has lost it before a colour.
+_ESCAPE = re.compile(
+    r"(?:\x1b|\^\[|\\x1b|\\033|\\e|\\u001b)"
+    r"(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78DEHMZc])"
+    r"|\[\d{1,2}(?:;\d{1,3}){0,4}m(?:\[K)?|\[m\[K"
+)
+_ESCAPED = ("\x1b", "^[", "\\x1b", "\\033", "\\e[", "\\u001b", "[0m", "[m[K")
 _ENTITY = re.compile(r"&(?:[lg]t|amp|quot|nbsp|#\d{1,4});")
 _TAG = re.compile(r"^[ \t]*<", re.MULTILINE)
+# Of a page, and of no capture in XML.
+_PAGE = re.compile(
+    r"</?(?:html|body|pre|code|br|p|div|span|font|blockquote)(?=[\s/>])[^<>\n]{0,200}>", re.IGNORECASE
+)
 # A character that no table repeats so often: many patterns try again at each of them.
 _MAX_RUN = 256
 _RUNS = tuple(character * _MAX_RUN for character in " \t|<>,=#.:;-+*()\"'/\\")
 _RUN = re.compile(r"([^\w\n\[{])\1{255,}")
-_CONTINUED = re.compile(r"(?:(?<![ \t])[ \t]+\\|<br ?/?>)(?=\r?$)", re.MULTILINE)  # line breaks in Markdown
+_CONTINUED = re.compile(r"(?:(?<=\S)[ \t]+\\|[ \t]*[\u2502\u2503])$", re.MULTILINE)  # in Markdown; a border
+_ENDS = ("\\\n", "\u2502\n", "\u2503\n")
 _INVISIBLE = re.compile("[\u200b-\u200d\u2060\ufeff]")  # zero-width characters of web pages and chats
-_STRING = re.compile(r'^[ \t]*"((?:[^"\\\n]|\\["\\t])*)",?(?=[ \t]*\r?$)', re.MULTILINE)  # of Ansible's lists
+_STRING = re.compile(r'^[ \t]*"((?:[^"\\\n]|\\["\\t])*)",?(?=[ \t]*$)', re.MULTILINE)  # of Ansible's lists
+_DIFF = re.compile(r"\s*(?:diff --git |Index: |--- \S.*\n\+\+\+ |@@ -\d)")
 _QUOTED = re.compile(r"^[ \t]*>(?: ?>)*(?: |$)", re.MULTILINE)  # a line of a mail or a comment
 _QUOTATION = re.compile(rf"(?:{_QUOTED.pattern}[^\n]*\n?){{3,}}", re.MULTILINE)
 _MIN_LINES = 3  # of fewer, a prefix may be a part of the text
@@ -47,21 +60,27 @@ _MAX_PREFIXES = 4  # of one line: a margin, a time, a host, a quotation
 _MAX_HOSTS = 64
 _HOSTS_SHOWN = 4
 
-# Before each line by a container's runtime, a CI service or syslog. TensorFlow's own lines have a colon
-# behind their time.
+# Before each line by a container's runtime, a CI service, a logger or syslog, but for what the kernel and the
+# fabric manager write. TensorFlow's own lines have a colon behind their time.
+_LEVEL = r"\[?(?:DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR)\]?"
+_PLACE = r"(?:\[[\w./-]{1,80}:\d{1,6}\]|\{[\w./-]{1,80}:\d{1,6}\}):?"
 _TIME = re.compile(
-    r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
+    rf"(?!.{{0,80}}(?:kernel|fabricmanager)\S{{0,24}}:|\S{{19}},\d{{6}}[+-])(?:{_LEVEL}[ \t|-]+)?(?:"
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S{1,64} \S{1,64}:"
-    r"|\[(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]|\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
-    r"(?: std(?:out|err) [FP])?(?:[ \t]|$)"
+    r"|\[(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]"
+    r"|(?:\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
+    rf"(?: std(?:out|err) [FP])?(?:[ \t|-]+{_PLACE})?"
+    rf"(?:[ \t|-]+{_LEVEL}(?:[ \t|-]+{_PLACE}|[ ]*[:|-])?)?(?:[ \t]|$)"
 )
-_NUMBER = re.compile(r"[ \t]*(\d{1,6})[:.|)]?(?:[ \t]|(?=\r?$))")  # by cat -n and editors
+_NUMBER = re.compile(r"[ \t]*(\d{1,6})[:.|)]?(?:[ \t]|$)")  # by cat -n and editors
 # By mpirun --tag-output (with the host and process, or the whole name of the job) and horovodrun.
 RANK_MARK = r"\[[\w.@-]{1,100}(?:,\d{1,6})?\](?:\[[\w.:-]{1,100}\])?<std(?:out|err)>:"
 # By pdsh, clush, srun -l, torchrun, kubectl logs --prefix, stern, docker compose, Ray, in mails and comments.
 _ORIGIN = re.compile(
-    rf"(?:{RANK_MARK}|\[?[\w.-]{{1,64}}\]?:(?: |$)|\[default\d{{1,5}}\]:"
-    r"|\[[\w.-]+(?:/[\w.-]+){0,3}\](?: |$)|[\w.-]{1,64} +\|(?: |$)|(?:[>#%;]|//) ?"
+    rf"(?:{RANK_MARK}|(?!NVRM:|nvidia-)\[?[\w.-]{{1,64}}\]?:(?: |$)|\[default\d{{1,5}}\]:"
+    rf"|{_LEVEL}:\w{{1,40}}:|\[(?!\d+\.\d{{6}}\])[\w.-]+(?:/[\w.-]+){{0,3}}\](?: |$)"
+    r"|[\w.-]{1,64} +\|(?: |$)|(?:[>#%;]|//) ?|[+\u2502\u2503]"
     r"|\(\w{1,64} pid=\d{1,9}(?:, ip=[\w.:]{1,45})?\)(?: |$)"
     r"|[a-z0-9]{1,64}(?:-[a-z0-9]{1,64}){1,12} [a-z0-9-]{1,64}(?: |$))"
 )
@@ -107,19 +126,26 @@ def _utf_16_without_mark(data: bytes) -> str | None:
 
 
 def clean(text: str, *, origin: str) -> str:
-    """Return a text without escapes and without what terminals, logs and pages put before each of its lines.
+    """Return a text without what terminals, logs, pages and chats add to it; each line keeps its number.
 
-    Raises InputError where the lines come from several machines or ranks.
+    Raises InputError for a diff, and if the lines come from several machines or ranks.
     """
-    text = _INVISIBLE.sub("", _ESCAPE.sub("", text))
+    if _DIFF.match(text):
+        raise InputError(f"{origin} is a diff of two texts", "give each of the two in a file of its own")
+    text = _LINE_END.sub("\n", text) if "\r" in text else text
+    if any(mark in text for mark in _ESCAPED):
+        text = _ESCAPE.sub("", text)
+    if not text.isascii():
+        text = _INVISIBLE.sub("", text).replace("\xa0", " ")
     if any(run in text for run in _RUNS):
         text = _RUN.sub(lambda run: run[1] * _MAX_RUN, text)
+    text = _PAGE.sub("", text)
     if _ENTITY.search(text) and not _TAG.search(text):
         text = html.unescape(text).replace("\xa0", " ")
-    if len(_CONTINUED.findall(text)) >= _MIN_LINES:
+    if any(end in text for end in _ENDS) and len(_CONTINUED.findall(text)) >= _MIN_LINES:
         text = _CONTINUED.sub("", text)
     if 2 * len(_STRING.findall(text)) > max(2 * _MIN_LINES, len(_filled(text))):
-        text = _STRING.sub(lambda one: re.sub(r"\\(.)", _unescaped, one[1]), text)
+        text = _STRING.sub(lambda one: re.sub(r"\\(.)", r"\1", one[1].replace("\\t", "\t")), text)
     text = _QUOTATION.sub(lambda block: _QUOTED.sub("", block[0]), text)
     for _ in range(_MAX_PREFIXES):
         bare = _without_prefix(text)
@@ -128,10 +154,6 @@ def clean(text: str, *, origin: str) -> str:
         text = bare
     _refuse_several_hosts(text, origin)
     return text
-
-
-def _unescaped(found: re.Match[str]) -> str:
-    return "\t" if found[1] == "t" else found[1]
 
 
 def _without_prefix(text: str) -> str | None:
@@ -202,7 +224,7 @@ def sections(text: str, formats: Sequence[Begins]) -> list[str]:
     rest = _DOCUMENT.sub(lambda one: "\n" * one[0].count("\n"), text)
     lines = rest.splitlines()
     owners = _owners(lines, formats)
-    end = "\n" if text.endswith(("\n", "\r")) else ""
+    end = "\n" if text.endswith("\n") else ""
     by_format = [
         "\n".join(line if owner is one else "" for line, owner in zip(lines, owners, strict=True)) + end
         for one in formats
@@ -227,70 +249,36 @@ def _owners(lines: Sequence[str], formats: Sequence[Begins]) -> list[Begins | No
     return owners
 
 
-_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz"}
+_PACKED: Mapping[bytes, tuple[str, Callable[[io.BytesIO], io.BufferedIOBase]]] = {
+    b"\x1f\x8b": ("gzip", lambda file: gzip.GzipFile(fileobj=file)),
+    b"BZh": ("bzip2", bz2.BZ2File),
+    b"\xfd7zXZ\x00": ("xz", lzma.LZMAFile),
+    b"": ("", lambda file: file),  # anything else
+}
 _TAR = slice(257, 262)
-_FIRST_BYTES = 1024
 
 
-def is_packed(data: bytes) -> bool:
-    """Return whether a file is packed, by its first bytes."""
-    return data.startswith(tuple(_MAGIC))
-
-
-def unpacked_text(data: bytes, *, origin: str, max_bytes: int) -> bytes:
-    """Return the text in a packed file; other data, and packed archives, as they are.
-
-    Raises InputError if the text is longer than `max_bytes`, or the file is damaged or cut.
-    """
-    if not is_packed(data):
-        return data
-    try:
-        first = _unpacker(data).read(_FIRST_BYTES)
-    except EOFError as error:
-        kind = _packing(data)
-        raise InputError(f"{origin} is a {kind} file that is cut short", _unpack_hint(kind)) from error
-    except (zlib.error, OSError, lzma.LZMAError):
-        return data
-    if first[_TAR] == b"ustar" or decoded(first[: len(first) // 4 * 4]) is None:
-        return data
-    return unpacked_bytes(data, origin=origin, max_bytes=max_bytes)
-
-
-def unpacked_bytes(data: bytes, *, origin: str, max_bytes: int) -> bytes:
+def unpacked(data: bytes, *, origin: str, max_bytes: int) -> bytes:
     """Return the content of a packed file, of all its members: `gzip -c a b` and logrotate write several.
 
     What is not packed is returned as it is. Raises InputError if it is longer than `max_bytes`, before it is
-    unpacked further, or if the file is damaged or cut.
+    unpacked further, if the file is damaged or cut, and for an archive of several files (tar).
     """
-    if not is_packed(data):
-        return data
-    kind = _packing(data)
+    kind, opened = next(of for magic, of in _PACKED.items() if data.startswith(magic))
+    hint = f"copy the file again, or unpack it ({kind} -d) and give the text"
     try:
-        content = _unpacker(data).read(max_bytes + 1)
+        content = opened(io.BytesIO(data)).read(max_bytes + 1) if kind else data
     except EOFError as error:
-        raise InputError(f"{origin} is a {kind} file that is cut short", _unpack_hint(kind)) from error
+        raise InputError(f"{origin} is a {kind} file that is cut short", hint) from error
     except (zlib.error, OSError, lzma.LZMAError) as error:
-        raise InputError(f"{origin} is a damaged {kind} file: {error}", _unpack_hint(kind)) from error
-    if len(content) > max_bytes:
+        raise InputError(f"{origin} is a damaged {kind} file: {error}", hint) from error
+    if kind and len(content) > max_bytes:
         raise InputError(f"{origin} is larger than {max_bytes >> 20} MiB unpacked", "give the capture alone")
+    if content[_TAR] == b"ustar":
+        raise InputError(
+            f"{origin} is an archive", "unpack it (tar -xf FILE), and name the folder or a file in it"
+        )
     return content
-
-
-def _packing(data: bytes) -> str:
-    return next(kind for magic, kind in _MAGIC.items() if data.startswith(magic))
-
-
-def _unpack_hint(kind: str) -> str:
-    return f"copy the file again, or unpack it ({kind} -d) and give the text"
-
-
-def _unpacker(data: bytes) -> "gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile":
-    """Open a packed file, of whose members all are read: a bug report is written in hundreds."""
-    file = io.BytesIO(data)
-    kind = _packing(data)
-    if kind == "gzip":
-        return gzip.GzipFile(fileobj=file)
-    return bz2.BZ2File(file) if kind == "bzip2" else lzma.LZMAFile(file)
 
 
 MAX_FILE_BYTES = 64 * 2**20  # far above any capture; stops at a device file or a disk image
@@ -299,14 +287,7 @@ MAX_TEXT_BYTES = 32 * 2**20
 MAX_LINES = 1_000_000
 MAX_LINE = 2**20  # of a text that is no JSON or XML
 MAX_GPUS = 256  # of one machine; the largest sold have 16, a rack of GB200 72
-# A tree gathered from a large server has 30 000 files of a page or less.
-MAX_MEMBERS = 60_000
-MAX_MEMBER_BYTES = 16 * 2**20  # /proc/cpuinfo of 1024 CPUs has 2 MiB
-MAX_PLAIN_BYTES = 128 * 2**20  # of an unpacked archive: a tar has 1 KiB for each of its small files
-MAX_TREE_BYTES = 64 * 2**20  # of all members together
 MAX_READING_S = 6.0  # of CPU time for one file; a capture takes milliseconds, a log of 100,000 rows 2 s
-MAX_WAIT_S = 4.0  # for the first byte of a named pipe: nobody may ever write into it
-MAX_INTEGER = 2**63 - 1  # of what any tool counts: larger ones are no readings
 
 
 class TooMuchError(InputError):

@@ -44,11 +44,12 @@ _SYSLOG = (
     rf"(?:(?:\w{{3}} )?(?P<iso>{_ISO_STAMP}){_FRACTION}(?: [A-Z]{{2,5}})?"
     r"|(?P<syslog>(?:[^\W\d_]{3,9}\.?|\d{1,2}\S) {1,2}\d{1,2} \d\d:\d\d:\d\d(?:\.\d{1,6})?))"
 )
+_RAW = r"\d{1,3},\d{1,12},\d{1,15},\S{1,20}?;"  # of /dev/kmsg
 _LEVEL = r"(?:[a-z]{1,8} *:[a-z]{1,8} *: )?"  # dmesg -x: `kern  :err   : `
 _OF_KERNEL = re.compile(
     rf"{_MARK}{_LEVEL}(?:(?:{_SYSLOG} \S{{1,64}} kernel: ?|\[ *(?P<mono>\d{{1,9}}\.\d{{6}})\] \S{{1,64}} "
     rf"kernel: ?)(?:{_SINCE_BOOT} ?)?|(?:{_SINCE_BOOT.replace('boot', 'boot2')}|{_LOCAL}|{_HUMAN}|{_FABRIC}"
-    rf"|(?P<dmesg>{_ISO_STAMP},\d{{6}}[+-]\d\d:?\d\d)) ?)(?:\[ *[TC]\d{{1,8}}\] ?)?"
+    rf"|(?P<dmesg>{_ISO_STAMP},\d{{6}}[+-]\d\d:?\d\d)|{_RAW}) ?)(?:\[ *[TC]\d{{1,8}}\] ?)?"
 )
 _OF_SYSLOG = re.compile(rf"{_MARK}{_SYSLOG} \S{{1,64}} \S{{1,64}}: ")
 _OF_JOURNAL = re.compile(r"-- \S.*(?:--|\.)$|-- Boot [0-9a-f]{8}|-- Reboot")  # in any language
@@ -65,7 +66,7 @@ _WITHOUT_PREFIX = re.compile(
     rf"{_MARK}(?=nvidia-nv(?:switch|link)\S*: |nvidia [0-9a-f]{{4}}:|pcieport [0-9a-f]{{4}}:)"
 )
 _WORDS = (
-    *("kernel:", "NVRM:", "Xid", "PCIe Bus Error", "AER:", "nvidia-nv", "pciehp", "DPC:", "power state"),
+    *("kernel:", "NVRM:", "Xid", "PCIe Bus Error", "AER:", "nvidia-", "pciehp", "DPC:", "power state"),
     *("infoROM", "NVSwitch", "fabricmanager", "[tid "),
 )
 _STAMPED = re.compile(r"\[(?: *\+?\d{1,9}\.\d{6}|[A-Z][a-z]{2} )|[T ]\d\d:\d\d:\d\d,\d{6}")
@@ -104,7 +105,8 @@ _FORMS = [
 _ANYWHERE = re.compile("|".join(row["mark"] for row in _ROWS if row["mark"]))
 _NVRM = re.compile(r"(?P<driver>NVRM|nvidia-nv(?:link|switch)\S{0,8}): (?P<text>.*)")
 _OF_GPU = re.compile(
-    r"NVRM|infoROM is corrupted|S?Xid|Bus Error|AER|DPC|pciehp|power state|nvidia-nv|NVSwitch|\[tid \d"
+    r"NVRM|infoROM is corrupted|S?Xid|Bus Error|AER|DPC|pciehp|power state|nvidia-(?:nv|peermem)|NVSwitch"
+    r"|\[tid \d"
     r"|fabricmanager"
 )
 _INTERNAL = re.compile(r"_?[a-z]\w+: ")  # of a function of the driver: hundreds follow from one failure
@@ -175,7 +177,7 @@ def take(text: str, *, stamps: bool = True) -> Taken:
                 continue
             if len(stamped) < _MAX_STAMPED:
                 stamped.append(message.stamped)
-        rest.append("\r" if raw.endswith("\r") else "")
+        rest.append("")
         lines += 1
         log.add(message)
     changed = lines or not stamps
@@ -210,7 +212,9 @@ def _message(line: str) -> _Message | None:
     if prefix := _OF_KERNEL.match(line):
         message = line[prefix.end() :]
         up_s = float(prefix["boot"]) if prefix["boot"] and (prefix["iso"] or prefix["syslog"]) else None
-        return _Message(_time(prefix), message.strip(), None if "kernel:" in prefix[0] else message, up_s)
+        return _Message(
+            _time(prefix), message.strip().rstrip("*`"), None if "kernel:" in prefix[0] else message, up_s
+        )
     if prefix := _WITHOUT_PREFIX.match(line):
         return _Message(None, line[prefix.end() :].strip())
     if _OF_JOURNAL.match(line):

@@ -5,7 +5,7 @@ others are listed here.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -110,35 +110,28 @@ def filled(text: str) -> dict[int, str]:
 
 def completed(machine: Machine, text: str, kind: Format) -> Machine:
     """Return the machine of a section with its lines counted, and all listed that were not understood."""
-    if text.lstrip().startswith("<") and kind.claims is None:  # a whole document
-        total = sum(1 for line in text.splitlines() if line.strip())
-        missed = len({one.line for one in machine.unread})
-        counts = LineCounts(source=machine.source, read=total - missed, known=0, not_understood=missed)
-        return replace(machine, lines=(counts,))
     lines = filled(text)
     listed = {one.line for one in machine.unread}
-    claims = kind.claims(text) if kind.claims is not None else None
-    read = known = 0
-    strays: list[int] = []
-    for number, line in lines.items():
-        if number in listed:
-            continue
-        if claims is not None and number in claims.read:
-            read += 1
-        elif (claims is not None and number in claims.known) or is_noise(line):
-            known += 1
-        elif claims is None:
-            read += 1
-        else:
-            strays.append(number)
-    counts = LineCounts(
-        source=machine.source,
-        read=read,
-        known=known,
-        not_understood=len(strays) + len(listed & lines.keys()),
-    )
+    others = lines.keys() - listed
+    is_document = kind.claims is None and text.lstrip().startswith("<")
+    noise = {number for number in others if not is_document and is_noise(lines[number])}
+    claims = kind.claims(text) if kind.claims else Claims(frozenset(others - noise), frozenset())
+    strays = sorted(others - claims.read - claims.known - noise)
+    read, missed = len(others & claims.read), len(lines) - len(others) + len(strays)
+    known = len(lines) - read - missed
+    counts = LineCounts(source=machine.source, read=read, known=known, not_understood=missed)
     unread = _sorted([*machine.unread, *_listed(machine.source, lines, strays)])
     return replace(machine, unread=unread, lines=(counts,))
+
+
+def without(machine: Machine, lines: Collection[int]) -> Machine:
+    """Return a machine of whose lines these are no longer listed as not understood, but counted as read."""
+    kept = tuple(one for one in machine.unread if one.line not in lines)
+    if not machine.lines:
+        return replace(machine, unread=kept)
+    first, fewer = machine.lines[0], len(machine.unread) - len(kept)
+    counts = replace(first, read=first.read + fewer, not_understood=first.not_understood - fewer)
+    return replace(machine, unread=kept, lines=(counts, *machine.lines[1:]))
 
 
 def with_strays(machines: Sequence[Machine], text: str, sections: Iterable[str]) -> list[Machine]:
@@ -150,14 +143,13 @@ def with_strays(machines: Sequence[Machine], text: str, sections: Iterable[str])
     for section in sections:
         for number in filled(section):
             rest.pop(number, None)
-    noise = sum(map(is_noise, rest.values()))
-    strays = [number for number, line in rest.items() if not is_noise(line)]
     if not rest:
         return list(machines)
+    strays = [number for number, line in rest.items() if not is_noise(line)]
     first = machines[0]
-    counts = (
-        first.lines[0] if first.lines else LineCounts(source=first.source, read=0, known=0, not_understood=0)
-    )
+    empty = LineCounts(source=first.source, read=0, known=0, not_understood=0)
+    counts = next(iter(first.lines), empty)
+    noise = len(rest) - len(strays)
     counts = replace(counts, known=counts.known + noise, not_understood=counts.not_understood + len(strays))
     unread = _sorted([*first.unread, *_listed(first.source, rest, strays)])
     return [replace(first, unread=unread, lines=(counts,)), *machines[1:]]

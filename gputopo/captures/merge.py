@@ -55,6 +55,7 @@ _NUMBER = re.compile(r" \(\d+\)$")
 _MAX_NAMED = 4  # sources of one kind
 _MAX_SAID = 8  # sources of a contradiction
 _PART = "part of the reasons"
+_STATUS = "driver.status"
 _JOINED = ".nvlinks"  # `nvlink -s` has the speed of a link, `nvlink -e` its errors
 _MAX_GAP_S = 60.0  # Commands that are run one after the other, and are of one sample. Ours.
 _MAX_COMPARED = 64  # captures of which each is compared with each; more are a loop, each a sample. Ours.
@@ -145,14 +146,11 @@ def _joined_names(sources: Iterable[str], *, are_numbered: bool) -> str:
 
 def _sample_facts(machine: Machine) -> Facts:
     """Return the facts of a capture by which its sample is known from others."""
-    found: Facts = {}
-    for gpu in machine.gpus:
-        for path, value in of_sample(facts_of(gpu)).items():
-            if path == _REASONS and at_gpu(gpu.index, path) in machine.missing:
-                found[gpu.index, _PART] = value
-            else:
-                found[gpu.index, path] = value
-    return found
+    return {
+        (gpu.index, _PART if path == _REASONS and at_gpu(gpu.index, path) in machine.missing else path): value
+        for gpu in machine.gpus
+        for path, value in of_sample(facts_of(gpu)).items()
+    }
 
 
 def _disagree(one: Facts, other: Facts) -> bool:
@@ -295,6 +293,8 @@ class _Merge:
                 return type(reports[0][1])() if isinstance(reports[0][1], msgspec.Struct) else field.default
             reports = of_sample
         known = [(name, value) for name, value in reports if field.is_known(value)]
+        if path == _STATUS:  # an error counts, also next to an output of nvidia-smi that shows none
+            known = [one for one in known if one[1] != "ok"][:1] or known
         if not known:
             return reports[0][1]
         first = known[0][1]
@@ -362,7 +362,7 @@ class _Merge:
         if (
             source.startswith("lspci") and at.group == "gpus"
         ):  # its link capabilities change as power is saved
-            return at.fact.startswith("pcie.")
+            return at.fact.startswith("pcie.") or at.fact == "name"
         if not source.startswith(_VAGUE_SOURCES):
             return False
         return value is Hop.PHB or (at.group == "pci" and at.fact in _VAGUE)

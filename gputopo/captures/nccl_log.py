@@ -4,19 +4,38 @@
 
 Messages of several processes may be mixed within one line. GPUs are named by bus id (`1b000`: 0000:1b:00.0)
 or NVML's index. Of a job over several hosts the GPUs are those of the host of rank 0. Hops are in the paths
-of `NCCL_DEBUG_SUBSYS=INIT,GRAPH`; NCCL does not distinguish host bridges.
+of `NCCL_DEBUG_SUBSYS=INIT,GRAPH`, and in its tree of the system, with rates in GB/s as NCCL computes them of
+generation, width and number of links; NCCL does not distinguish host bridges:
+
+    n1:70:91 [0] NCCL INFO CPU/0 (1/2/-1)
+    n1:70:91 [0] NCCL INFO + PCI[24.0] - GPU/3b000 (0)
+    n1:70:91 [0] NCCL INFO               + NVL[240.0] - GPU/5e000
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from msgspec.structs import replace
+
 from gputopo.captures.intake import require_gpus
 from gputopo.captures.ledger import Claims, Format, by_line
-from gputopo.captures.pci import pci_tree
+from gputopo.captures.matching import aligned
+from gputopo.captures.pci import nccl_xml, pci_tree
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Driver, Gpu, Hop, Link, Machine, Nccl, Nic, NicPort
+from gputopo.values.machine import (
+    Driver,
+    Gpu,
+    Hop,
+    KernelEvent,
+    Link,
+    Machine,
+    Nccl,
+    Nic,
+    NicPort,
+    PciNode,
+)
 from gputopo.values.subject import EVERY, at_gpu, at_link
 
 SOURCE = "nccl log"
@@ -26,6 +45,7 @@ _MARK = re.compile(r"(?:([\w.-]{1,255}):\d{1,9}:\d{1,9} )?\[\d{1,5}\] NCCL INFO 
 _LINE = re.compile(r"\bNCCL (?:INFO|WARN|TRACE|ERROR|version) |^NCCL_\w+=")
 _LONGEST = 8000  # the trees of 64 channels, and a few messages of other processes
 _MAX_LISTED = 32  # rings, trees, settings, warnings
+_SYSTEM = re.compile(r"NCCL INFO === System : maxBw ")
 _WARN = re.compile(r"\bNCCL (?:WARN|ERROR) (\S.*)")
 _VERSION = re.compile(r"\bNCCL version (\d{1,2}(?:\.\d{1,3}){1,2})(?:\+cuda(\d{1,2}\.\d{1,2}))?")
 _CUDA = re.compile(r"cudaDriverVersion (\d{1,3})0(\d)0\b")
@@ -41,6 +61,13 @@ _RING = re.compile(rf"{_NUMBER}(\d{{1,6}}(?: +\d{{1,6}})*)\s*$")
 _TREE = re.compile(r"\[(\d{1,3})\] ([-\d/]{1,40})->(\d{1,6})->([-\d/]{1,40})")
 _PATHS = re.compile(r"^GPU/(?:\d-)?([0-9A-Fa-f]{1,10}) :(.*)")
 _PATH = re.compile(r"GPU/(?:\d-)?([0-9A-Fa-f]{1,10}) \(\d{1,3}/[\d.]{1,12}/([A-Z0-9]{2,4})\)")
+_ROOT = re.compile(r"CPU/(?:\d{1,3}-)?(\d{1,4}) \(")
+_BRANCH = re.compile(
+    r"( {0,400})\+ (PCI|NVL)\[(\d{1,5}\.\d)\] - (GPU|PCI|NVS)/(?:\d{1,3}-)?([0-9A-Fa-f]{1,10})(?= |$)"
+)
+# GB/s that NCCL counts for an NVLink, and how many a GPU has at most: src/graph/topo.h (`SM80_NVLINK_BW`).
+_NVLINKS = ((20.0, 12), (20.6, 18), (40.1, 18), (31.2, 36), (12.0, 4), (18.0, 4))
+_SLOW_SHARE = 0.6  # Not measured; chosen because half of the lanes or one generation less is a half.
 _NO_P2P = re.compile(
     r"Could not enable P2P between dev \d{1,4}\(=([0-9a-f]{1,10})\) and dev \d{1,4}\(=([0-9a-f]{1,10})\)"
     r"|P2P is disabled between (?:connected )?GPUs (\d{1,4}) and (\d{1,4})"
@@ -83,16 +110,14 @@ def settings_in(line: str) -> list[str]:
 
 
 def recognise(text: str) -> bool:
-    """Return whether a line shows a path, a rank or a network of NCCL."""
-    if "NCCL INFO " not in text:
-        return False
-    lines = (line[:_LONGEST] for line in text.splitlines() if "NCCL INFO " in line)
-    return any(one.search(line) for line in lines for one in (_EDGE, _RANK, _USING))
+    """Return whether a line shows a path, a rank, a network or a warning of NCCL."""
+    lines = (line[:_LONGEST] for line in text.splitlines() if "NCCL " in line) if "NCCL " in text else ()
+    return any(one.search(line) for line in lines for one in (_EDGE, _RANK, _USING, _WARN, _SYSTEM))
 
 
 def begins(lines: Sequence[str]) -> bool:
     """Return whether a line is NCCL's."""
-    return "NCCL INFO " in lines[0]
+    return "NCCL INFO " in lines[0] or "NCCL WARN " in lines[0]
 
 
 def claims(text: str) -> Claims:
@@ -101,7 +126,7 @@ def claims(text: str) -> Claims:
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read the log. Raises InputError if it names no GPU, or is RCCL's."""
+    """Read the log. Raises InputError if it names no GPU and has no warning, or is RCCL's."""
     if "RCCL" in text or "/XGMI)" in text:
         raise InputError(f"{origin} is of RCCL, whose GPUs are AMD's", "gputopo supports NVIDIA GPUs only")
     reading = NcclLog()
@@ -110,7 +135,7 @@ def parse(text: str, *, origin: str) -> Machine:
             reading.take(line[:_LONGEST])
     gpus = reading.gpus()
     require_gpus(gpus, origin)
-    if not gpus:
+    if not gpus and not reading.warnings:
         raise InputError(f"{origin} is a log of NCCL that names no GPU", _HINT)
     return reading.machine(gpus)
 
@@ -132,6 +157,11 @@ class NcclLog:
     hops: dict[tuple[str, str, str], Hop] = field(default_factory=dict)  # by host
     no_p2p: dict[tuple[str, str, str, bool], None] = field(default_factory=dict)  # by host; by bus id?
     cards: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)  # port and kind, by host
+    printers: dict[str, str] = field(default_factory=dict)  # of each host's tree: the process
+    trees_of: dict[str, nccl_xml.TopologyReading] = field(default_factory=dict)
+    numa: int = 0  # of the branch that is being read
+    above: list[tuple[int, str, float]] = field(default_factory=list)  # its indentation, nodes, lowest rates
+    rates: dict[tuple[str, int], float] = field(default_factory=dict)  # of paths to GPUs, by host and bus id
     nvls: bool | None = None
     settings: dict[str, None] = field(default_factory=dict)
     warnings: dict[str, None] = field(default_factory=dict)
@@ -151,8 +181,39 @@ class NcclLog:
         shown = deciding(settings)
         marks = [*_MARK.finditer(line)]
         for mark, following in zip(marks, [*marks[1:], None], strict=False):
-            shown |= self.message(mark[1] or "", line[mark.end() : following.start() if following else None])
+            text = line[mark.end() : following.start() if following else None]
+            if not self.branch(mark[0], mark[1] or "", text):
+                shown |= self.message(mark[1] or "", text)
         return shown
+
+    def branch(self, process: str, host: str, text: str) -> bool:
+        """Read a line of the tree of the system, by the first process of a host. False for any other line."""
+        root, found = _ROOT.match(text), _BRANCH.match(text)
+        if root and self.printers.setdefault(host, process) == process:
+            self.numa, self.above = int(root[1]), []
+        if found is None or self.printers.get(host) != process:
+            return False
+        kind, rate, bus = found[4], float(found[3]), int(found[5], 16)
+        self.above = [one for one in self.above if one[0] < len(found[1])]
+        parent = self.above[-1][1] if self.above else None
+        where = _address(bus) or found[5]
+        tree = self.trees_of.setdefault(host, nccl_xml.TopologyReading(SOURCE, SOURCE))
+        if found[2] == "NVL":
+            tree.nvlinks.setdefault(parent or "", {})["switch" if kind == "NVS" else where] = _count_of(rate)
+            return True
+        lowest = min([rate, *(above for _, _, above in self.above[-1:])])
+        self.above.append((len(found[1]), where, lowest))
+        tree.nodes[where] = PciNode(
+            address=where,
+            root=f"numa{self.numa}",
+            parent=parent,
+            kind="gpu" if kind == "GPU" else "bridge",
+            numa_node=self.numa,
+        )
+        if kind == "GPU":
+            self.rates[host, bus] = lowest
+            tree.nvlinks.setdefault(where, {})
+        return True
 
     def message(self, host: str, text: str) -> dict[str, None]:
         """Read a message of a process on a host, and return what it shows of how NCCL copies."""
@@ -202,7 +263,7 @@ class NcclLog:
     def host(self) -> str:
         """The host of the lowest rank."""
         ranks = [(rank, host) for host, rank in self.ranks] or [(ends[1], ends[0]) for ends, _ in self.edges]
-        return min(ranks, default=(0, ""))[1]
+        return min(ranks or [(0, host) for host in self.trees_of], default=(0, ""))[1]
 
     @property
     def by_bus(self) -> bool:
@@ -222,6 +283,8 @@ class NcclLog:
             number = int(name, 16 if by_bus else 10)
             if number not in [one[by_bus] for one in found]:
                 found.append((None, number) if by_bus else (number, None))
+        buses = [bus for _, bus in found]
+        found += [(None, bus) for host, bus in self.rates if host == mine and bus not in buses]
         known = [nvml for nvml, _ in found]
         if None in known or len(set(known)) < len(known):
             found.sort(key=lambda one: one[1] or 0)
@@ -250,14 +313,19 @@ class NcclLog:
         mine = self.host
         refused = {self.pair(a, b, by_bus=of) for host, a, b, of in self.no_p2p if host == mine}
         hops = {self.pair(a, b, by_bus=True): hop for (host, a, b), hop in self.hops.items() if host == mine}
+        tree = self.trees_of.get(mine, nccl_xml.TopologyReading(SOURCE, SOURCE)).machine()
+        tree, _ = aligned(Machine(source=SOURCE, gpus=tuple(gpus)), tree)
+        shown = {(link.a, link.b): link for link in tree.links}
         links: list[Link] = []
-        missing: dict[str, str] = {at_gpu(EVERY, "name"): "not in NCCL's log"}
+        missing: dict[str, str] = {at_gpu(EVERY, "name"): "not in NCCL's log"} if gpus else {}
         for a, b in combinations([gpu.index for gpu in gpus], 2):
             by = tuple(sorted(transports.get((a, b), ())))
             p2p = "OK" if any(via.startswith("P2P") for via in by) else None
             p2p, why = ("NOT_SUPPORTED", _REFUSED) if p2p is None and (a, b) in refused else (p2p, None)
-            hop = hops.get((a, b))
-            links.append(Link(a=a, b=b, hop=hop, p2p_read=p2p, p2p_write=p2p, p2p_reason=why, nccl=by))
+            link = shown.get((a, b), Link(a=a, b=b))
+            hop = hops.get((a, b), link.hop)
+            new = {"hop": hop, "p2p_read": p2p, "p2p_write": p2p, "p2p_reason": why, "nccl": by}
+            links.append(replace(link, **new))
             if hop is None:
                 missing[at_link(a, b, "hop")] = "in the log only with NCCL_DEBUG_SUBSYS=INIT,GRAPH"
         return Machine(
@@ -266,7 +334,9 @@ class NcclLog:
             gpus=tuple(gpus),
             links=tuple(links),
             nics=self.nics(),
-            missing=missing,
+            missing=missing if gpus else {"gpus": "NCCL's log shows none"},
+            contradictions=tree.contradictions,
+            kernel_events=tuple(self.slow_paths(mine)),
             nccl=Nccl(
                 version=self.facts.get("version"),
                 ranks=self.count or None,
@@ -281,6 +351,15 @@ class NcclLog:
                 warnings=tuple(self.warnings)[:_MAX_LISTED],
             ),
         )
+
+    def slow_paths(self, mine: str) -> Iterator[KernelEvent]:
+        """Yield the GPUs whose path to the CPU is slow next to another one's."""
+        rates = {self.index[True, bus]: rate for (host, bus), rate in self.rates.items() if host == mine}
+        most = max(rates.values(), default=0.0)
+        for gpu, rate in sorted(rates.items()):
+            if rate < _SLOW_SHARE * most:
+                text = f"GPU {gpu} behind {rate:g} GB/s of PCIe, another one behind {most:g} GB/s"
+                yield KernelEvent(kind="program", text=text, device_driver="NCCL")
 
     @property
     def hosts(self) -> int:
@@ -316,6 +395,14 @@ class NcclLog:
             Nic(index=index, name=name, ports=_ports(name, port, kind))
             for index, (name, port, kind) in enumerate(cards)
         )
+
+
+def _count_of(rate: float) -> int:
+    """Return how many NVLinks have this rate together; 0 if no GPU has such a number."""
+    counts = ((round(rate / each), each, most) for each, most in _NVLINKS)
+    return next(
+        (count for count, each, most in counts if count <= most and abs(rate - count * each) < 0.1), 0
+    )
 
 
 def _ports(name: str, port: str, kind: str) -> tuple[NicPort, ...]:

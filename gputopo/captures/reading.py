@@ -1,7 +1,6 @@
 """From the files after `--from`, or a text, to a Machine. The content decides the format, not the name."""
 
 import os
-import stat
 import sys
 from collections.abc import Callable, Sequence
 from itertools import combinations
@@ -14,16 +13,14 @@ from gputopo.captures.bandwidth import bandwidth_test, runs
 from gputopo.captures.ledger import Format
 from gputopo.captures.matching import SINGLE_DEVICE
 from gputopo.captures.pci import sysfs
-from gputopo.topology.hops import class_name
 from gputopo.values.errors import InputError
 from gputopo.values.fields import short_address
-from gputopo.values.machine import Contradiction, LineCounts, Machine
+from gputopo.values.machine import Contradiction, Gap, LineCounts, Machine
 from gputopo.values.option import listed, nearest
 
 _STDIN = "standard input"
 _FINGERPRINT = "host.fingerprint"
 _OTHER_UUIDS = "their GPUs have other UUIDs"
-_MIN_DIFFERING = 3  # pairs of GPUs: a moved card changes fewer. Ours.
 
 ReadTree = Callable[[Path], Machine]  # reads the folder that holds `sys`
 
@@ -31,8 +28,8 @@ ReadTree = Callable[[Path], Machine]  # reads the folder that holds `sys`
 def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machine:
     """Read one machine from files, `-` (standard input) or names of bundled machines; several are merged.
 
-    A file wins over a bundled machine of the same name. `read_tree` reads a folder that holds a copied /sys,
-    and so a tar of one; without it they are refused. Raises InputError.
+    A file wins over a bundled machine of the same name. `read_tree` reads a folder that holds a copied /sys;
+    without it one is refused. Raises InputError.
     """
     if not sources:
         raise InputError(
@@ -65,7 +62,7 @@ def _refuse_machines_of_files(sources: Sequence[str], machines: Sequence[Machine
     given = zip(sources, _names(sources), machines, strict=True)
     for (path, first, one), (other_path, second, other) in combinations(given, 2):
         hosts = {one.host.fingerprint, other.host.fingerprint}
-        why = _other_gpus(one, other) or _other_topology(one, other)
+        why = _other_gpus(one, other)
         if len(hosts) > 1 and None not in hosts:
             what = f"{first} and {second} are two hosts"
         elif why:
@@ -86,9 +83,8 @@ def _of_unknown_host(names: Sequence[str], machines: Sequence[Machine]) -> Contr
 
 
 def _other_gpus(one: Machine, other: Machine) -> str | None:
-    """Return why no GPU of two captures is the same. A tool other than nvidia-smi may see only some."""
-    alike = one.source == other.source and len(one.gpus) == len(other.gpus) > 1
-    if SINGLE_DEVICE in (one.source, other.source) or not (alike or _lists_all(one) or _lists_all(other)):
+    """Return why no GPU of two captures of one tool is the same; with other numbers one may list some."""
+    if one.source != other.source or one.source == SINGLE_DEVICE or len(one.gpus) != len(other.gpus):
         return None
     for why, first in _identities(one).items():
         second = _identities(other)[why]
@@ -113,33 +109,6 @@ def _identities(machine: Machine) -> dict[str, set[str | None]]:
     }
 
 
-def _lists_all(machine: Machine) -> bool:
-    """Return whether a capture lists every GPU of its machine."""
-    counted = (
-        machine.source.startswith(("live", "nvidia-smi -q", "bundled")) or machine.source == "nvidia-smi"
-    )
-    return counted and not any(gap.attached for gap in machine.gaps)
-
-
-def _other_topology(one: Machine, other: Machine) -> str | None:
-    """Return why two captures of one tool are of two machines: most pairs of GPUs are of another class.
-
-    A pair by NVLink that is none in the other counts only with other CPUs: a fabric may be down.
-    """
-    if one.source != other.source or len(one.gpus) != len(other.gpus):
-        return None
-    cpus = [(a.cpu_affinity, b.cpu_affinity) for a, b in zip(one.gpus, other.gpus, strict=True)]
-    moved = any(a and b and a != b for a, b in cpus)
-    pairs = [(link, there) for link in one.links if (there := other.link(link.a, link.b)) is not None]
-    classes = [
-        (class_name(a), class_name(b)) for a, b in pairs if moved or bool(a.nvlinks) == bool(b.nvlinks)
-    ]
-    differing = [(a, b) for a, b in classes if a != b and "unknown" not in (a, b)]
-    if len(differing) < _MIN_DIFFERING or 2 * len(differing) <= len(classes):
-        return None
-    return "most pairs of their GPUs are connected otherwise"
-
-
 def _checked(machine: Machine) -> Machine:
     """Return the machine with its bandwidth checked, now that all captures have named its GPUs."""
     if machine.bandwidth is None:
@@ -151,7 +120,7 @@ def _checked(machine: Machine) -> Machine:
 
 def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
     if source == "-":
-        return _read_bytes(_standard_input(), _STDIN, read_tree)
+        return _read_bytes(_standard_input(), _STDIN)
     if not source:
         raise InputError(
             "the name of the file is empty", "name a file, - for standard input, or a bundled machine"
@@ -160,7 +129,7 @@ def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
         return recording.read_bundled(source)
     if read_tree is not None and (root := sysfs.root_in(Path(source))) is not None:
         return read_tree(root)
-    return _read_bytes(_content(Path(source)), source, read_tree)
+    return _read_bytes(_content(Path(source)), source)
 
 
 def _standard_input() -> bytes:
@@ -171,15 +140,11 @@ def _standard_input() -> bytes:
 
 def _content(path: Path) -> bytes:
     try:
-        mode = os.stat(path).st_mode
-        if stat.S_ISDIR(mode):
-            raise InputError(
-                f"{path} is a folder", "name a file in it, or the folder that holds a copied sys"
-            )
-        if stat.S_ISFIFO(mode) and not str(path).startswith(("/dev/fd/", "/dev/std", "/proc/")):
-            return _named_pipe(path)
         with open(path, "rb") as file:
             return file.read(intake.MAX_FILE_BYTES + 1)
+    except IsADirectoryError as error:
+        hint = "name a file in it, or the folder that holds a copied sys"
+        raise InputError(f"{path} is a folder", hint) from error
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}", _nearest(str(path))) from error
     except PermissionError as error:
@@ -187,20 +152,6 @@ def _content(path: Path) -> bytes:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(f"cannot read {path}: {reason}", "name a file that can be read") from error
-
-
-def _named_pipe(path: Path) -> bytes:
-    """Read a named pipe that somebody writes into. Raises InputError where nobody does."""
-    import select  # only a named pipe needs it
-
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-        if not select.select([file], [], [], intake.MAX_WAIT_S)[0]:
-            raise InputError(
-                f"{path} is a pipe into which nothing was written for {intake.MAX_WAIT_S:g} s",
-                "start the program that writes into it first",
-            )
-        os.set_blocking(file.fileno(), True)
-        return file.read(intake.MAX_FILE_BYTES + 1)
 
 
 def _nearest(source: str) -> str:
@@ -212,17 +163,14 @@ def _nearest(source: str) -> str:
     return f"check the path, or name a bundled machine: {', '.join(known)}"
 
 
-def read_bytes(data: bytes, *, origin: str, read_tree: ReadTree | None = None) -> Machine:
-    """Read the content of one file: a tar of a copied /sys, or text in any format. Raises InputError."""
-    return replace(_read_bytes(data, origin, read_tree), lines=())
+def read_bytes(data: bytes, *, origin: str) -> Machine:
+    """Read the content of one file: text in any format, packed or not. Raises InputError."""
+    return replace(_read_bytes(data, origin), lines=())
 
 
-def _read_bytes(data: bytes, origin: str, read_tree: ReadTree | None) -> Machine:
-    if sysfs.is_archive(data) and len(data) <= intake.MAX_FILE_BYTES:
-        data = intake.unpacked_text(data, origin=origin, max_bytes=intake.MAX_TEXT_BYTES)
-    if read_tree is not None and sysfs.is_archive(data) and len(data) <= intake.MAX_FILE_BYTES:
-        with sysfs.unpacked(data, origin=origin) as root:
-            return read_tree(root)
+def _read_bytes(data: bytes, origin: str) -> Machine:
+    if len(data) <= intake.MAX_FILE_BYTES:
+        data = intake.unpacked(data, origin=origin, max_bytes=intake.MAX_TEXT_BYTES)
     machine = _read_text(_decoded(data, origin), origin)
     intake.require_gpus(machine.gpus, origin)
     return machine
@@ -262,34 +210,51 @@ def _read_text(text: str, origin: str) -> Machine:
 
 def _captures(text: str, origin: str) -> list[Machine]:
     """Read the captures in a text, each as a machine. Raises InputError if there is none."""
-    if text.lstrip().startswith(("{", "[{")):
-        return _machines(text, origin)
+    from gputopo.captures import messages
+
+    document = text.lstrip().startswith(("{", "[{"))
+    text = text if document else intake.clean(text, origin=origin)
+    machines: list[Machine] = []
+    refused: InputError | None = None
+    try:
+        machines = _machines(text, origin) if document else _by_format(text, origin)
+    except intake.TooMuchError:
+        raise
+    except InputError as error:
+        refused = error
+    is_recording = document and any(one.source != "nvbandwidth" for one in machines)
+    found = machines if is_recording else messages.add(machines, text)
+    if not found:
+        raise refused or detect.refusal(text, origin=origin)
+    if refused is not None:
+        found[-1] = replace(found[-1], gaps=(Gap(source=origin, text=refused.what),))
+    return found
+
+
+def _by_format(text: str, origin: str) -> list[Machine]:
+    """Read the formats in a cleaned text, none of which may be there."""
     from gputopo.captures import kernel_log
     from gputopo.captures.smi import csv_table, dmon
 
     for log in (csv_table, dmon):
         if log.is_whole(text):  # it may have many lines: no other format is looked for
             return [ledger.completed(log.parse(text, origin=origin), text, log.FORMAT)]
-    taken = kernel_log.take(text)  # before cleaning, which takes off the dates
-    if taken.stamped.strip() and detect.is_readable(intake.clean(taken.stamped, origin=origin)):
+    taken = kernel_log.take(text)
+    if taken.stamped.strip() and detect.is_readable(taken.stamped):
         taken = kernel_log.take(text, stamps=False)
     if taken.is_whole:
         return [kernel_log.counted(taken)]
-    rest = intake.clean(taken.rest, origin=origin)
-    if not taken.lines:
-        return _machines(rest, origin)
-    if taken.is_log and not detect.is_readable(rest):
+    if taken.is_log and not detect.is_readable(taken.rest):
         return [kernel_log.counted(taken, alone=True)]
-    return [*_machines(rest, origin), kernel_log.counted(taken)]
+    machines = _machines(taken.rest, origin)
+    return [*machines, kernel_log.counted(taken)] if taken.lines and machines else machines
 
 
 def _machines(text: str, origin: str) -> list[Machine]:
     from gputopo.captures.bandwidth import programs
 
     if detect.format_of(text) is not programs.FORMAT:
-        if machines := _sections(text, origin):
-            return machines
-        raise detect.refusal(text, origin=origin)
+        return _sections(text, origin)
     try:
         machine, rest = programs.take(text, origin=origin)
     except InputError:
@@ -336,11 +301,12 @@ def _refuse_other_machines(machines: Sequence[Machine], origin: str) -> None:
 
 def readable() -> list[tuple[str, str]]:
     """Return each format, and what holds several, with the facts that are read."""
-    from gputopo.captures import bug_report
+    from gputopo.captures import bug_report, messages
 
     kinds = [(kind.reads, kind.facts) for kind in detect.formats()]
     return [
         *kinds,
+        (messages.READS, messages.FACTS),
         (bug_report.READS, bug_report.FACTS),
         (sysfs.READS, sysfs.FACTS),
     ]

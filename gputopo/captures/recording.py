@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _OURS = re.compile(r'"schema"\s*:\s*"gputopo\.[a-z]+/')
 _HINT = "give a file that `gputopo inspect --record FILE` or `gputopo inspect --json` wrote"
-_STRANGE = re.compile(r"\d{19}|[\[:,]\s*-\d")  # a number of more than 64 bits, or below 0
+# A number below 0 that is no temperature, or one of more than 64 bits.
+_STRANGE = re.compile(r'"(?!gpu"|memory"|margin)\w+"\s*:\s*\[?\s*(?:-[\d.]+|\d{19,})')
 _SUFFIX = ".json"
 
 
@@ -57,29 +58,10 @@ def parse(text: str, *, origin: str) -> Machine:
         raise InputError(f"{origin} holds {found}, which is not a machine", _HINT)
     else:
         machine = schema.decode(text, Machine, origin=origin)
-    _refuse_numbers(text, origin)
+    if strange := _STRANGE.search(text.partition('"findings"')[0]):
+        raise InputError(f"{origin} has a number that cannot be: {strange[0][:80]}", _HINT)
     _check(machine, origin)
     return machine
-
-
-def _refuse_numbers(text: str, origin: str) -> None:
-    """Raise InputError for an integer beyond 64 bits, and for a number below 0 that is no temperature."""
-    if _STRANGE.search(text) and (where := _strange(msgspec.json.decode(text), "")):
-        raise InputError(f"{origin} has a number that cannot be: {where}", _HINT)
-
-
-def _strange(value: object, path: str) -> str | None:
-    """Return the first such number with its path."""
-    if isinstance(value, dict):  # findings are made again
-        parts = [(f"{path}.{name}", one) for name, one in value.items() if name != "findings"]
-        return next(filter(None, (_strange(one, where) for where, one in parts)), None)
-    if isinstance(value, list):
-        return next(filter(None, (_strange(one, f"{path}[{n}]") for n, one in enumerate(value))), None)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    too_large = isinstance(value, int) and abs(value) > intake.MAX_INTEGER
-    below = value < 0 and "temperature" not in path and "margin" not in path
-    return f"{path.strip('.')} is {value}" if too_large or below else None
 
 
 def _measured(text: str, origin: str) -> Machine:

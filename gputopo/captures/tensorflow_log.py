@@ -6,17 +6,17 @@ calls the same number `coreClock`. It is filed as that. The matrix of Y and N is
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from itertools import combinations
 
+from gputopo.captures.bandwidth.texts import access_links
 from gputopo.captures.ledger import Claims, Format, Lines, read_lines
 from gputopo.captures.pci import pci_tree
 from gputopo.reference.expectations import address_order
 from gputopo.values.errors import InputError
-from gputopo.values.machine import ClockMhz, ClocksMhz, Contradiction, Gpu, Link, Machine, MemoryMib, Unread
-from gputopo.values.subject import at_gpu, at_link
+from gputopo.values.machine import ClockMhz, ClocksMhz, Contradiction, Gpu, Machine, MemoryMib, Unread
+from gputopo.values.subject import at_gpu
 
 SOURCE = "tensorflow log"
 
@@ -39,7 +39,6 @@ _OF_TENSORFLOW = re.compile(
 )
 _MIB = {"M": Decimal(1), "G": Decimal(1024), "T": Decimal(1024 * 1024)}
 _NOT_MEMORY = "TensorFlow 1 prints the core's boost clock as memoryClockRate"
-_NO_PEER = "CUDA reports that one cannot access the other"
 
 
 @dataclass(slots=True)
@@ -158,13 +157,18 @@ def _machine(reading: _Reading) -> Machine:
         for index, where in enumerate(addresses)
     )
     at = {gpu.cuda_index: gpu.index for gpu in gpus if gpu.cuda_index is not None}
-    links = tuple(_links(gpus, at, reading, missing, contradictions))
+    access = {
+        (at[a], at[b]): {cell == "Y" for cell in cells}
+        for (a, b), cells in reading.peers.items()
+        if a in at and b in at
+    }
+    links, unclear, differing = access_links(access, SOURCE)
     return Machine(
         source=SOURCE,
         gpus=gpus,
         links=links,
-        missing=missing,
-        contradictions=tuple(contradictions),
+        missing=missing | unclear,
+        contradictions=(*contradictions, *differing),
         unread=tuple(reading.unread),
     )
 
@@ -212,33 +216,6 @@ def _gpu(
             free=next((device.free_mib for device in devices if device.free_mib is not None), None),
         ),
     )
-
-
-def _links(
-    gpus: tuple[Gpu, ...],
-    at: dict[int, int],
-    reading: _Reading,
-    missing: dict[str, str],
-    contradictions: list[Contradiction],
-) -> Iterator[Link]:
-    reported = {(at[a], at[b]): cells for (a, b), cells in reading.peers.items() if a in at and b in at}
-    for a, b in combinations((gpu.index for gpu in gpus), 2):
-        there, back = reported.get((a, b), set()), reported.get((b, a), set())
-        cells = there | back
-        fact = at_link(a, b, "p2p_read")
-        if len(cells) > 1:
-            said = {
-                f"{SOURCE}, row of GPU {a}": "/".join(sorted(there)),
-                f"{SOURCE}, row of GPU {b}": "/".join(sorted(back)),
-            }
-            contradictions.append(Contradiction(fact=fact, said=said))
-        if len(cells) == 1:
-            status = "OK" if cells == {"Y"} else "NOT_SUPPORTED"
-            reason = None if status == "OK" else _NO_PEER
-            yield Link(a=a, b=b, p2p_read=status, p2p_write=status, p2p_reason=reason)
-        else:
-            missing[fact] = "the log shows both" if cells else "the log has no row for it"
-            yield Link(a=a, b=b)
 
 
 FORMAT = Format(

@@ -184,7 +184,9 @@ def find_bandwidth(machine: Machine) -> tuple[Finding, ...]:
     # most machines have none: not at each start
     from gputopo.findings.measured import COPY_CHECKS
 
-    return worst_first(finding for check in COPY_CHECKS for finding in check(machine))
+    # Of a program that did not come to its end the text shows why.
+    reported = () if machine.bandwidth.source == "live" else (driver.status, driver.program_errors)
+    return worst_first(finding for check in (*reported, *COPY_CHECKS) for finding in check(machine))
 
 
 def driver_broken(machine: Machine) -> Finding | None:

@@ -44,6 +44,12 @@ GPU_LOST = rule_of("gpu.lost")
 GPU_NO_ANSWER = rule_of("gpu.no_answer")
 PROGRAM_ERROR = rule_of("program.error")
 
+_UNCERTAIN = (
+    "not_read",
+    "not_loaded",
+    "library_missing",
+    "failed",
+)  # states that another kernel driver explains
 OFF_THE_BUS = 79  # Xid
 FABRIC_MANAGER = "fabric manager"  # as the driver of an event of its log
 
@@ -77,6 +83,7 @@ KERNEL_ERROR = rule_of("driver.kernel_error")
 _UNKNOWN_XID = Case("not in the table of known Xid errors", XID.remedy, "warning")
 
 
+_PREVIOUS = re.compile(r"caused by previous Xid (\d{1,4})")  # the cause of an Xid 45
 # Reasons that are no code of NVML's.
 _NO_RETURN = {"HUNG": "the call did not return", "CRASHED": "the call crashed"}
 
@@ -101,20 +108,20 @@ def status(machine: Machine) -> Iterator[Fault]:
     """
     driver = machine.driver
     differ = _versions_differ(driver)
-    elsewhere = _all_have_other_driver(machine)
-    name = "version_mismatch" if differ else "other_driver" if elsewhere else driver.status
+    holders = _other_drivers_of_all(machine)
+    name = "version_mismatch" if differ else "other_driver" if holders else driver.status
     rule = DRIVER_STATUS.get(name)
     if rule is None:
         return
     evidence = _driver_evidence(machine)
     effect = "no GPU of this machine can be used"
-    if differ:
+    if differ or (driver.version is not None and machine.gpus):  # another output shows GPUs that answer
         effect = "programs may fail"
     elif name in ("too_old", "not_ready"):
         effect = "CUDA programs cannot start"
     elif name in ("hung", "crashed"):
         effect = "programs on its GPUs may hang or fail" if machine.gpus else effect
-    detail = _driver_detail(msgspec.structs.replace(driver, status=name), evidence)
+    detail = ", ".join(sorted(holders)) or _driver_detail(driver)
 
     def stopped_at(gpu: int) -> bool:
         return any(
@@ -125,9 +132,11 @@ def status(machine: Machine) -> Iterator[Fault]:
         DRIVER,
         f"{rule.title}{f' ({detail})' if detail else ''}: {effect}",
         evidence,
-        "error" if name == driver.status else "warning",
-        remedy=_reset(rule, [label(machine, gpu) for gpu in machine.gpus if stopped_at(gpu.index)]),
+        "warning" if driver.status in ("ok", "not_read") else "error",
         case=_case_in(driver.detail or "", rule.cases) if name == "failed" else None,
+        remedy=_RESERVED.remedy
+        if holders and holders <= SET_ASIDE
+        else _reset(rule, [label(machine, gpu) for gpu in machine.gpus if stopped_at(gpu.index)]),
     )
 
 
@@ -153,7 +162,7 @@ def gpus_with_other_driver(machine: Machine) -> Iterator[Fault]:
     """
     bound = gpus_of_other_drivers([machine])
     nodes = {node.address: node for node in gpu_nodes(machine)}
-    if len(bound) == len(nodes) or machine.driver.status not in ("ok", "not_read"):
+    if len(bound) == len(nodes) or machine.driver.status not in ("ok", *_UNCERTAIN):
         return
     for holder in sorted(set(bound.values())):
         those = [node for address, node in nodes.items() if bound.get(address) == holder]
@@ -241,6 +250,9 @@ def logged_xids(machine: Machine) -> Iterator[Fault]:
             continue
         case = xid_case(event.code or 0, event.severity, gpu)
         says = f"Xid {event.code} in the kernel log{times(event)}: {case.says}"
+        if previous := _PREVIOUS.search(event.text):
+            case = xid_case(int(previous[1]), None, gpu)
+            says = f"{says}, caused by Xid {previous[1]}: {case.says}"
         says = says if gpu is not None else f"{_device(event)}: {says}"
         severity, part = severity_of(event, case.severity), str(event.code)
         yield XID.fault(gpu or DRIVER, says, event_evidence(event), severity, remedy=case.remedy, part=part)
@@ -331,21 +343,18 @@ def _driver_evidence(machine: Machine) -> dict[str, Any]:
     return known | ({"pci_devices": devices} if devices else {})
 
 
-def _all_have_other_driver(machine: Machine) -> bool:
-    """Return whether a capture without a driver status shows another kernel driver for every GPU.
-
-    Only NVIDIA's driver reports a GPU's name: where one is known, it worked.
+def _other_drivers_of_all(machine: Machine) -> set[str]:
+    """Return the kernel drivers of the GPUs if every GPU has another one than NVIDIA's, which then does not
+    load; none if the driver is known to work. A GPU with a name is one of NVIDIA's driver.
     """
-    if machine.driver.status != "not_read" or any(gpu.name is not None for gpu in machine.gpus):
-        return False
-    holders = [node.driver for node in gpu_nodes(machine)]
-    return bool(holders) and not {NVIDIA_DRIVER, None} & set(holders)
+    holders = {node.driver or NVIDIA_DRIVER for node in gpu_nodes(machine)}
+    if machine.driver.status == "other_driver":
+        return holders - {NVIDIA_DRIVER}
+    named = any(gpu.name is not None for gpu in machine.gpus)
+    return set() if machine.driver.status not in _UNCERTAIN or named or NVIDIA_DRIVER in holders else holders
 
 
-def _driver_detail(driver: Driver, evidence: dict[str, Any]) -> str | None:
-    holders = sorted({holder for holder in evidence.get("pci_devices", {}).values() if holder})
-    if driver.status == "other_driver" and holders:
-        return ", ".join(holders)
+def _driver_detail(driver: Driver) -> str | None:
     library, module = driver.nvml_version or driver.version, driver.kernel_module_version
     mismatch = driver.status == "version_mismatch" or _versions_differ(driver)
     if mismatch and library and module and library != module:

@@ -37,6 +37,8 @@ RESERVED_MIB = threshold("usage.RESERVED_MIB")
 CONTEXT_MIB = threshold("usage.CONTEXT_MIB")
 USED_POWER = threshold("usage.USED_POWER")
 DISPLAY_SHARE = threshold("usage.DISPLAY_SHARE")
+HUNG_PERCENT = threshold("usage.HUNG_PERCENT")
+HUNG_POWER = threshold("usage.HUNG_POWER")
 USE_THRESHOLDS = (USED_PERCENT, USED_SHARE, USED_MIB, RESERVED_MIB, CONTEXT_MIB, USED_POWER, DISPLAY_SHARE)
 _NAMED = 3
 
@@ -95,7 +97,7 @@ def _shown(gpu: Gpu) -> list[str]:
     """Return the load, memory and power of a GPU in words if one of them shows use, else nothing."""
     memory, percent = gpu.memory_mib, gpu.utilization_percent.gpu
     displays, power = _drives_display(gpu), gpu.power_w
-    draw, limit = power.draw, power.default_limit or power.enforced_limit or power.limit
+    draw, limit = power.draw, _power_limit(gpu)
     powered = draw is not None and limit is not None and draw >= USED_POWER.value * limit
     usual = 100 * DISPLAY_SHARE.value if displays else USED_PERCENT.value
     loaded = percent is not None and percent >= usual
@@ -111,6 +113,20 @@ def _shown(gpu: Gpu) -> list[str]:
         *([f"{draw:.0f} of {limit:.0f} W"] if powered and not (loaded or filled) else ()),
         *(["drives a display"] if displays else ()),
     ]
+
+
+def hung_kernel(gpu: Gpu) -> str | None:
+    """Return load and power in words if a GPU shows full load at idle power, without access to its memory."""
+    draw, limit, load = gpu.power_w.draw, _power_limit(gpu), gpu.utilization_percent
+    if draw is None or limit is None or load.gpu is None or _drives_display(gpu) or gpu.mig.mode:
+        return None
+    slowed = {*reasons_of(gpu.throttle)} - {"applications_clocks_setting"} or gpu.pstate not in LOAD_STATES
+    hangs = load.gpu >= HUNG_PERCENT.value and draw < HUNG_POWER.value * limit and not load.memory
+    return f"{load.gpu}% load at {draw:.0f} of {limit:.0f} W" if hangs and not slowed else None
+
+
+def _power_limit(gpu: Gpu) -> float | None:
+    return gpu.power_w.default_limit or gpu.power_w.enforced_limit or gpu.power_w.limit
 
 
 def _drives_display(gpu: Gpu) -> bool:
@@ -169,6 +185,7 @@ MIXED_MODELS = rule_of("machine.mixed_models")
 MIXED_MEMORY = rule_of("machine.mixed_memory", MEMORY_SHARE)
 NO_EXPECTATION = rule_of("card.no_expectation")
 GPU_BUSY = rule_of("gpu.busy", *USE_THRESHOLDS)
+HUNG_KERNEL = rule_of("gpu.hung_kernel", HUNG_PERCENT, HUNG_POWER)
 COMPUTE_PROHIBITED = rule_of("configuration.compute_prohibited")
 COMPUTE_EXCLUSIVE = rule_of("configuration.compute_exclusive")
 MIG_ON = rule_of("configuration.mig_on")
@@ -202,7 +219,7 @@ def no_expectation(machine: Machine) -> Iterator[Fault]:
                 yield NO_EXPECTATION.fault(gpu, f"no reference data for {name}", evidence, part=name or "")
 
 
-@check(GPU_BUSY)
+@check(GPU_BUSY, HUNG_KERNEL)
 def used(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that programs use. What draws the screen does not count. A log may be of one's own run."""
     logs = {one.gpu: one for one in machine.series if one.loaded}
@@ -219,7 +236,12 @@ def used(machine: Machine) -> Iterator[Fault]:
 def in_use(gpus: Iterable[Gpu]) -> Iterator[Fault]:
     """Yield a fault for each GPU that other programs use."""
     for gpu in gpus:
-        if use := use_of(gpu):
+        use = use_of(gpu)
+        if hung := hung_kernel(gpu):
+            evidence = {"power_w": gpu.power_w.draw, "power_limit_w": _power_limit(gpu)}
+            says = f"{hung}, without access to its memory: a kernel probably hangs"
+            yield HUNG_KERNEL.fault(gpu, says, evidence)
+        if use and (use.evidence["processes"] or not hung):
             part = "processes" if use.evidence["processes"] else "no process"
             says = f"used by another program: {use.by}"
             yield GPU_BUSY.fault(gpu, says, use.evidence, use.severity, part=part)

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from gputopo.findings import Finding, checks_made
+from gputopo.findings.check_with import check_command
 from gputopo.findings.compare import grouped
 from gputopo.findings.coverage import unread_parts
 from gputopo.findings.rule import label
@@ -200,12 +201,19 @@ def findings_block(findings: Sequence[Finding], *, nothing: str = "None.") -> It
                 id,
                 subjects_in_words(one.subject for one in group),
                 tuple(dict.fromkeys(one.says for one in group)),
-                remedy,
+                _with_command(remedy, group),
             )
             for (id, severity, remedy), group in groups.items()
         ),
         nothing,
     )
+
+
+def _with_command(remedy: str | None, group: Sequence[Finding]) -> str:
+    """Return a remedy with the command by which a person can check the findings."""
+    gpus = sorted({gpu for one in group for gpu in one.subject.gpus})
+    command = check_command(group[0].id, gpus, group[0].evidence.get("pci_address"))
+    return f"{remedy or ''} Check with: {command}".strip()
 
 
 def counts_in_words(findings: Sequence[Finding]) -> str:

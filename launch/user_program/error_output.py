@@ -19,7 +19,6 @@ from collections.abc import Sequence
 
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.worker_process import LINES, WorkerOutput
-from gputopo.values.errors import InputError
 
 # Lines that are searched for a known message if the last `LINES` have none: torchrun prints about 40 lines
 # after the error of a process.
@@ -109,14 +108,14 @@ class ErrorOutput:
 
 def known_cause(lines: Sequence[str]) -> tuple[str, str | None] | None:
     """Return what the last lines of a program report, in words, and what to do; None if nothing is known."""
-    from gputopo.captures.error_texts import FORMAT  # only a failure needs them
+    from gputopo.captures import messages  # only a failure needs them
     from gputopo.captures.training_logs import failure_in
     from gputopo.findings import find
 
     for count in (LINES, MORE_LINES):
-        with contextlib.suppress(InputError):  # no line is known
-            for finding in find(FORMAT.parse("\n".join(lines[-count:]), origin="stderr")):
+        for machine in messages.add((), "\n".join(lines[-count:])):
+            for finding in find(machine):
                 if finding.severity != "info":
-                    return finding.says.removeprefix("a CUDA program reports "), finding.remedy
+                    return finding.says.partition(" reports ")[2] or finding.says, finding.remedy
     says = failure_in(lines[-LINES:])
     return None if says is None else (says, None)

@@ -4,8 +4,6 @@
 GPU 0 and 1 hang on one switch of socket 0, GPU 2 on a root port of socket 1. No number is of a real machine.
 """
 
-import io
-import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -239,11 +237,3 @@ ALL = {
     "TensorFlow 2": TF_2,
     "TensorFlow created": TF_CREATED,
 }
-
-
-def packed(folder: Path, mode: str = "w:gz") -> bytes:
-    """Return a tar of a folder, its name first, as hwloc-gather-topology packs it."""
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode=mode) as archive:  # type: ignore[call-overload]
-        archive.add(folder, arcname=folder.name)
-    return stream.getvalue()

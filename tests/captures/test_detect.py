@@ -115,12 +115,6 @@ def test_a_file_that_may_not_be_read_reports_it(tmp_path: Path) -> None:
         ),
         ("| NVIDIA-SMI 550.54.15    Driver Version: 550.54.15 |", "is the overview of nvidia-smi"),
         ("|   0  Orin (nvgpu)                  N/A  | N/A              N/A |", "is of a Jetson"),
-        ('daemon: could not select device driver "" with capabilities: [[gpu]].', "is an error of Docker"),
-        ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.", "is an error of Kubernetes"),
-        (
-            "n:1:2 [0] x.cc:3 NCCL WARN Cuda failure 1 'y'\nn:1:2 [0] NCCL INFO z",
-            "warning: Cuda failure 1 'y'",
-        ),
         ("pid, process_name, used_gpu_memory [MiB]\n1, python, 30 MiB\n", "query-compute-apps"),
         ("[    0.000000] Linux version 6.8.0", "is in an unknown format"),
         ("the quick brown fox", "is in an unknown format"),

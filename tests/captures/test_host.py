@@ -121,11 +121,6 @@ def test_nodes_of_two_sources_are_compared(name: str) -> None:
     }
 
 
-def test_flags_that_a_terminal_wrapped_are_one_line() -> None:
-    flags = f"Flags:                           fpu {'vme ' * 12}\nde pse\ntsc\n"
-    assert [one.text for one in reading.read_text(LSCPU_2_34 + flags, origin="x").unread] == ["tsc"]
-
-
 @given(st.lists(st.tuples(st.sets(st.integers(0, 255)), st.integers(0, 10**6)), min_size=1, max_size=8))
 @settings(deadline=None)
 def test_any_nodes_are_read_as_written(nodes: list[tuple[set[int], int]]) -> None:

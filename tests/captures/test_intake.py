@@ -82,6 +82,15 @@ MARKS: dict[str, Callable[[int, str], str]] = {
     "a time in brackets": lambda at, line: f"[2026-01-02 03:04:{at % 60:02d}] {line}",
     "a time of day": lambda at, line: f"03:04:{at % 60:02d}.123 {line}",
     "a list of Ansible": lambda _, line: "        " + json.dumps(line, ensure_ascii=False) + ",",
+    "GitHub Actions": lambda at, line: f"2026-01-02T03:04:05.{at:07d}Z {line}".rstrip(),
+    "a logger of vLLM": lambda _, line: f"INFO 01-02 03:04:05 [worker.py:12] {line}",
+    "a logger of Python": lambda _, line: f"INFO:root:{line}",
+    "Airflow": lambda at, line: f"[2026-01-02 03:04:{at % 60:02d},123] {{a.py:12}} INFO - {line}",
+    "a border of tmux": lambda _, line: f"\u2502{line} \u2502",
+    "colours without the escape character": lambda _, line: f"[1;32m{line}[0m",
+    "colours as a page shows them": lambda _, line: f"\\x1b[1;32m{line}\\x1b[0m",
+    "added lines of a diff": lambda _, line: f"+{line}",
+    "blanks of a page": lambda _, line: line.replace(" ", "\xa0"),
     "title of a terminal": lambda _, line: f"\x1b]0;a terminal\x07{line}",
 }
 
@@ -109,6 +118,39 @@ def test_a_bare_capture_stays_as_it_is(name: str) -> None:
 def test_rows_of_a_matrix_are_no_numbered_lines() -> None:
     rows = "0 1.5 2.5\n1 3.5 4.5\n2 5.5 6.5\n"
     assert intake.clean(rows, origin="x") == rows
+
+
+CSV = "index, name, pcie.link.width.current, ecc.errors.uncorrected.volatile.total\n"
+CSV += "0, NVIDIA RTX A5000, 16, 0\n1, NVIDIA RTX A5000, 8, 2\n2, NVIDIA RTX A5000, 16, 0\n"
+KERNEL = (
+    "[    5.120001] nvidia: loading out-of-tree module taints kernel.\n"
+    "[  812.440210] pcieport 0000:00:01.1: AER: Corrected error message received from 0000:01:00.0\n"
+    "[  812.440233] nvidia 0000:01:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer\n"
+    "[ 1840.120040] NVRM: Xid (PCI:0000:01:00): 48, DBE (double bit error) ECC Error occurred\n"
+)
+
+
+@pytest.mark.parametrize("text", [CSV, KERNEL], ids=["a query", "a kernel log"])
+@pytest.mark.parametrize("name", sorted({*MARKS} - {"syslog", "MATLAB", "a list of Ansible"}))
+def test_a_query_and_a_kernel_log_lose_nothing_behind_a_mark(name: str, text: str) -> None:
+    marked = "\n".join(MARKS[name](at, line) for at, line in enumerate(text.split("\n")))
+    bare, machine = read(text), read(marked)
+    assert (machine.gpus, machine.kernel_events) == (bare.gpus, bare.kernel_events)
+
+
+def test_colours_of_grep_are_no_part_of_a_value() -> None:
+    coloured = CSV.replace("NVIDIA", "\x1b[01;31m\x1b[KNVIDIA\x1b[m\x1b[K")
+    assert read(coloured).gpus == read(CSV).gpus
+
+
+def test_the_markup_of_a_page_hides_no_line() -> None:
+    page = f"<html><body><pre>{ALL['lspci -vvv']}</pre></body></html>"
+    assert read(page).pci == read(ALL["lspci -vvv"]).pci
+
+
+def test_a_diff_is_refused_with_what_to_give() -> None:
+    with pytest.raises(InputError, match="is a diff of two texts"):
+        read(f"--- a.txt\n+++ b.txt\n@@ -1,2 +1,2 @@\n-GPU0 X\n+{CSV}")
 
 
 def test_line_breaks_of_markdown_come_off() -> None:

@@ -4,7 +4,9 @@ import bz2
 import contextlib
 import gzip
 import lzma
+import tarfile
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -37,7 +39,7 @@ def test_members_are_joined() -> None:
 def test_a_text_that_is_too_long_is_refused_before_it_is_unpacked(kind: str) -> None:
     data = PACKERS[kind](b"GPU0\n" * 300_000)
     with pytest.raises(InputError, match="larger than 1 MiB unpacked"):
-        intake.unpacked_text(data, origin="x", max_bytes=2**20)
+        intake.unpacked(data, origin="x", max_bytes=2**20)
 
 
 @pytest.mark.parametrize("kind", PACKERS)
@@ -50,4 +52,15 @@ def test_a_file_that_is_cut_or_damaged_is_named_as_such(kind: str) -> None:
 @given(st.binary(), st.sampled_from([b"", b"\x1f\x8b", b"BZh9", b"\xfd7zXZ\x00"]))
 def test_any_bytes_are_unpacked_or_refused(data: bytes, magic: bytes) -> None:
     with contextlib.suppress(InputError):
-        assert isinstance(intake.unpacked_text(magic + data, origin="x", max_bytes=1000), bytes)
+        assert isinstance(intake.unpacked(magic + data, origin="x", max_bytes=1000), bytes)
+
+
+def test_an_archive_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "sys").mkdir()
+    with tarfile.open(tmp_path / "tree.tar", "w") as archive:
+        archive.add(tmp_path / "sys", "sys")
+    data = (tmp_path / "tree.tar").read_bytes()
+    for packed in (data, gzip.compress(data)):
+        with pytest.raises(InputError, match="is an archive") as error:
+            reading.read_bytes(packed, origin="tree.tar")
+        assert "tar -xf" in error.value.hint

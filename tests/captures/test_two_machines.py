@@ -98,32 +98,6 @@ def test_gpus_at_other_addresses_are_of_two_machines(tmp_path: Path) -> None:
         load(tmp_path, *texts)
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "cpus", "refused"),
-    [
-        ("PIX", "SYS", "0-3", True),
-        ("NV4", "NV2", "0-3", True),
-        ("NV4", "SYS", "0-3", False),  # the fabric may be down
-        ("NV4", "SYS", "0-7", True),
-    ],
-)
-def test_matrices_of_other_classes_are_of_two_machines(
-    first: str, second: str, cpus: str, refused: bool, tmp_path: Path
-) -> None:
-    texts = [
-        "\tGPU0\tGPU1\tGPU2\tCPU Affinity\n"
-        + "".join(
-            f"GPU{a}\t" + "\t".join("X" if a == b else cell for b in range(3)) + f"\t{on}\n" for a in range(3)
-        )
-        for cell, on in ((first, "0-3"), (second, cpus))
-    ]
-    if not refused:
-        assert len(load(tmp_path, *texts).gpus) == 3
-        return
-    with pytest.raises(InputError, match="connected otherwise"):
-        load(tmp_path, *texts)
-
-
 def test_the_same_gpus_without_uuids_may_be_of_one_machine(tmp_path: Path) -> None:
     same = output("10:00:00", [1]).replace("GPU UUID ", "Board ID ")
     cuda = "Device: 0, A100-SXM4-80GB, pciBusID: 1, pciDeviceID: 0\n   D\\D     0\n     0 1000.50\n"

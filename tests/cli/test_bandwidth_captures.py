@@ -42,7 +42,7 @@ def test_a_program_that_cuda_failed_is_a_finding_whichever_it_is(
     asked = ("bandwidth", "--from", tmp_path / "failed.txt")
     done = call(*asked)
     assert (done.code, done.err) == (1, "")
-    assert "bandwidth.copy_failed" in done.out
+    assert "driver.failed" in done.out
     assert WHY in " ".join(done.out.split())
 
 

@@ -264,6 +264,10 @@ OF_A_GPU: dict[str, tuple[Callable[[int], Change], set[str]]] = {
         {"gpu.field_error"},
     ),
     "busy": (lambda n: gpu(n, processes=process()), {"gpu.busy"}),
+    "hung kernel": (
+        lambda n: gpu(n, utilization_percent={"gpu": 100, "memory": 0}, power_w={"draw": 30.0}),
+        {"gpu.hung_kernel", "power.below_peers"},
+    ),
     "prohibited": (lambda n: gpu(n, compute_mode="prohibited"), {"configuration.compute_prohibited"}),
     "exclusive": (lambda n: gpu(n, compute_mode="exclusive_process"), {"configuration.compute_exclusive"}),
     "MIG": (

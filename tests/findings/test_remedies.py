@@ -5,12 +5,14 @@ import re
 import pytest
 from msgspec.structs import replace
 
+from gputopo.findings.check_with import check_command
 from gputopo.findings.driver import XIDS, xid_case
 from gputopo.findings.memory_health import ECC_UNCORRECTED
 from gputopo.findings.pcie import PCIE_REPLAYS, WIDTH_DEGRADED
 from gputopo.findings.rule import ELSEWHERE, place_of
 from gputopo.values.machine import Gpu, Host, KernelEvent, Machine, NumaNode
 from tests.findings.boxes import Change, all_of, every_gpu, find, gpu, host, sound
+from tests.findings.catalogue import catalogue
 from tests.findings.faults import OF_A_GPU
 
 
@@ -266,3 +268,25 @@ def test_an_error_of_the_kernel_module_has_the_remedy_of_its_cause(
         one for one in find(replace(sound(), kernel_events=events)) if one.id == "driver.kernel_error"
     )
     assert (found.severity, words in (found.remedy or "")) == (severity, True)
+
+
+@pytest.mark.parametrize(
+    ("id", "gpus", "address", "command"),
+    [
+        ("ecc.uncorrected", [1, 3], None, "nvidia-smi -q -i 1,3 -d ECC"),
+        ("ecc.uncorrected", [], None, "nvidia-smi -q -d ECC"),
+        ("pcie.replays", [1], None, "nvidia-smi -q -i 1 | grep"),
+        ("pcie.errors", [], None, "sudo dmesg"),
+        ("pcie.slow_bridge", [], "0000:80:01.0", "sudo lspci -vvv -s 0000:80:01.0"),
+        ("driver.not_loaded", [], None, "lsmod | grep nvidia"),
+    ],
+)
+def test_a_finding_can_be_checked_by_a_command_for_its_gpus(
+    id: str, gpus: list[int], address: str | None, command: str
+) -> None:
+    assert check_command(id, gpus, address).startswith(command)
+
+
+def test_each_rule_has_a_command_that_can_be_pasted() -> None:
+    for rule in catalogue():
+        assert not re.search(r"-i GPU|ADDRESS|^$", check_command(rule.id))

@@ -11,6 +11,7 @@ from gputopo.captures.recording import read_bundled
 from gputopo.cli.commands import COMMANDS, options_of_command
 from gputopo.cli.run.aliases import OWN_SHORT, switches
 from gputopo.findings import Rule, find
+from gputopo.findings.check_with import check_command
 from gputopo.findings.watched import WATCHES
 from gputopo.prediction.programs import ProgramConstants, program_names, require_program
 from gputopo.report.pictures.topology import topology_picture
@@ -41,6 +42,7 @@ def _finding(rule: Rule) -> str:
     parts = [f"## `{rule.id}`\n", f"{', '.join(rule.severities)}: {rule.title}.\n"]
     if rule.remedy:
         parts.append(f"Remedy: {rule.remedy}\n")
+    parts.append(f"Check with: `{check_command(rule.id)}`\n")
     if rule.thresholds:
         numbers = [
             (one.name, f"{one.value:g} {one.unit}".strip().replace(" %", "%"), one.origin)

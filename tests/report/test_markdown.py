@@ -49,13 +49,14 @@ def test_the_matrix_stands_in_a_code_block_as_it_is() -> None:
 
 
 def test_findings_are_a_list_with_id_severity_and_remedy() -> None:
-    same = {"id": "pcie.slot", "severity": "warning", "remedy": "move it"}
+    same = {"id": "pcie.slot", "severity": "warning", "remedy": "Move it."}
     text = shown(
         Machine(source="x"),
         Finding(subject=Subject.parse("gpu:1"), says="one lane", **same),  # type: ignore[arg-type]
         Finding(subject=Subject.parse("gpu:2"), says="two lanes", **same),  # type: ignore[arg-type]
     )
-    assert "- **warning** `pcie.slot` (GPUs 1-2)\n  - one lane\n  - two lanes\n  - To do: move it\n" in text
+    above = "- **warning** `pcie.slot` (GPUs 1-2)\n  - one lane\n  - two lanes\n"
+    assert f"{above}  - To do: Move it. Check with: sudo lspci -vvv -d 10de:\n" in text
 
 
 def test_what_is_in_doubt_or_missing_is_there_too() -> None:

@@ -7,6 +7,7 @@ not understood. `nccl_tests_runs` makes the machine.
 """
 
 import re
+from pathlib import PurePath
 
 from gputopo.captures import nccl_log
 from gputopo.captures.bandwidth import nccl_tests_runs as runs
@@ -52,6 +53,12 @@ _COLUMNS = re.compile(r"^size +count +type\b(.*)$")
 _ROW = re.compile(rf"^(\d{{1,16}}) +(\d{{1,16}}) +({_TYPES}) +(.+)$", re.ASCII)
 # Between cells; the mark of the rank that launchers put before each write.
 _BETWEEN = re.compile(rf"{RANK_MARK}|\[\d{{1,5}}\]|[,;|\t]")
+# A row that a line of NCCL's log interrupts: the rest of it follows on a line of its own.
+_BEGUN = re.compile(
+    rf"^(\d{{1,16}} +\d{{1,16}} +{_TYPES}(?: +[a-z]\w{{1,15}})?(?: +-?\d{{1,5}})?) *"
+    r"(?=[A-Za-z][\w.-]{0,255}:\d+:\d+ \[)"
+)
+_REST = re.compile(r"[\d.e+ /NA]+\Z")
 _OPERATOR = re.compile(r"[a-z][a-z0-9]{1,15}\Z")
 _NUMBER = re.compile(r"\d{1,12}(?:\.\d{1,6})?(?:e[+-]?\d{1,2})?\Z", re.ASCII)
 _ROOT = re.compile(r"-?\d{1,5}\Z", re.ASCII)
@@ -104,7 +111,9 @@ def read(text: str, *, origin: str) -> ProgramRead:
         raise InputError(
             f"{origin} is of rccl-tests, whose GPUs are AMD's", "gputopo supports NVIDIA GPUs only"
         )
-    return ProgramRead(runs.machine(reader.runs, origin=origin), understood)
+    others = [line for number, line in enumerate(text.splitlines(), 1) if number not in understood]
+    mentioned = runs.programs_in("\n".join([PurePath(origin).name, *others]))
+    return ProgramRead(runs.machine(reader.runs, mentioned), understood)
 
 
 class _Reader:
@@ -115,9 +124,9 @@ class _Reader:
         self.log = nccl_log.NcclLog()
         self.named: str | None = None  # the program of a command line above the next run
         self.facts: dict[str, None] = {}  # of that command line
-        self.above: set[str] = set()  # programs that lines above the next run mention
         self.begun = self.ended = False  # the head of the run's output was there; its end
         self.counts_wrong = self.by_iteration = False
+        self.begun_row = ""  # which the log interrupted
 
     @property
     def run(self) -> NcclRun:
@@ -131,15 +140,14 @@ class _Reader:
         if not line:
             return True
         readers = (self._log, self._head, self._row, self._end, self._command)
-        if any(reader(line) for reader in readers):
-            return True
-        self.above |= runs.programs_in(line)
-        return False
+        return any(reader(line) for reader in readers)
 
     def _log(self, line: str) -> bool:
         """Take a line of NCCL's own log."""
         if not nccl_log.is_line(line):
             return False
+        if found := _BEGUN.match(line):
+            self.begun_row = found[1]
         if version := nccl_log.version_in(line):
             self._next_if_ended()
             self.run.nccl_version = version[0] + (f" (CUDA {version[1]})" if version[1] else "")
@@ -187,8 +195,7 @@ class _Reader:
         self.run.complete = False
         self.run.program = self.run.program or self.named
         self.run.facts.update(self.facts)
-        self.run.above = self.above
-        self.named, self.facts, self.above = None, {}, set()
+        self.named, self.facts = None, {}
 
     def _next_if_ended(self) -> None:
         if self.ended:
@@ -196,6 +203,8 @@ class _Reader:
 
     def _row(self, line: str) -> bool:
         """Take a row; False where it is none, or its numbers contradict one another."""
+        if self.begun_row and _REST.match(line):
+            line, self.begun_row = f"{self.begun_row} {line}", ""
         found = _ROW.match(_BETWEEN.sub(" ", line))
         row = self._parsed(int(found[1]), found[3], found[4].split()) if found else None
         if row is None:
@@ -209,7 +218,6 @@ class _Reader:
             self.run.complete = True
             self.runs.append(again)
             again.add(row)
-        self.run.above |= self.above
         return True
 
     def _parsed(self, size: int, data_type: str, words: list[str]) -> NcclRow | None:

@@ -5,9 +5,8 @@ Ranks on one host are the GPUs of the machine. Ranks on several hosts are not: s
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePath
 
 import msgspec
 
@@ -104,7 +103,6 @@ class NcclRun:
     out_of_bounds: int = 0
     nccl_version: str | None = None
     last_error: str | None = None
-    above: set[str] = field(default_factory=set)  # programs mentioned above its output
     is_cut: bool = False  # the list of ranks
     is_assumed: bool = False  # the program, which nothing names
     by_cpu_time: bool = False
@@ -136,8 +134,8 @@ class NcclRun:
         return not (self.ranks or self.rows or self.failures)
 
 
-def machine(runs: Sequence[NcclRun], *, origin: str = "") -> Machine:
-    """Return the machine of these runs with their numbers. `origin`: a file's name may name the program."""
+def machine(runs: Sequence[NcclRun], mentioned: Collection[str] = ()) -> Machine:
+    """Return the machine of these runs with their numbers. `mentioned`: programs, by lines around them."""
     runs = [run for run in runs if not run.is_empty]
     hosts = {rank.host for run in runs for rank in run.ranks}
     single = len(hosts) <= 1
@@ -153,7 +151,7 @@ def machine(runs: Sequence[NcclRun], *, origin: str = "") -> Machine:
         failures.append(separate)
         runs = []
     for number, run in enumerate(runs, 1):
-        program = run.program or _guessed(run, origin)
+        program = run.program or _guessed(run, mentioned)
         label = str(number) if len(runs) > 1 else None
         ranks, hosts_of_run, place = _place(run, program, index_of, single)
         if program is None:
@@ -311,10 +309,10 @@ def _ranks_by_ratio(rows: Sequence[NcclRow], program: str | None) -> int | None:
     return fits[0] if len(fits) == 1 and ranks <= _MAX_RANKS else None
 
 
-def _guessed(run: NcclRun, origin: str) -> str | None:
+def _guessed(run: NcclRun, mentioned: Collection[str]) -> str | None:
     """Return the program whose output has these operators, roots, ratios and checks; None where several have.
 
-    Of those that a line above the output or the file's name mentions one is taken.
+    Of several the one that another line or the file's name mentions is taken.
     """
     best = max(
         ((row, timed) for row in run.rows for timed in row.timed),
@@ -329,10 +327,9 @@ def _guessed(run: NcclRun, origin: str) -> str | None:
     fitting = _fitting(run, row, 0 if abs(ratio - 1) <= slack else ratio - 1)
     if len(fitting) == 1:
         return fitting[0]
-    for words in (run.above, programs_in(PurePath(origin).name)):
-        named = [program for program in fitting if program in words]
-        if len(named) == 1:
-            return named[0]
+    named = [program for program in fitting if program in mentioned]
+    if len(named) == 1:
+        return named[0]
     if fitting == ["all_reduce", "sendrecv"] and len(run.ranks) == 2:
         run.is_assumed = True
         return "all_reduce"

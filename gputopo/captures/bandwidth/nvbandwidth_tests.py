@@ -257,6 +257,6 @@ class NvbandwidthReport:
             source=SOURCE,
             driver=Driver(version=self.driver, cuda_version=self.cuda),
             gpus=gpus,
-            links=texts.peer_links(peers, SOURCE)[0],
+            links=texts.access_links(peers, SOURCE)[0],
             bandwidth=matching.renumbered_bandwidth(bandwidth, index_of),
         )

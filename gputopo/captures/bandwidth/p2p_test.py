@@ -135,7 +135,7 @@ def machine(found: P2pOutput) -> Machine:
         )
     if any(index != number for number, index in index_of.items()):
         notes.append(f"{SOURCE} numbers GPUs as CUDA does; here they are in PCI order, as in NVML")
-    links, missing, contradictions = texts.peer_links(access, SOURCE)
+    links, missing, contradictions = texts.access_links(access, SOURCE)
     return Machine(
         source=SOURCE,
         gpus=gpus,
@@ -237,7 +237,7 @@ def _kind_without_heading(table: P2pMatrix, notes: list[str]) -> Kind:
 _FAILED = re.compile(r"^(?:Cuda failure|CUDA error at) \S*p2pBandwidthLatencyTest\S* .*$")
 _DEVICE = re.compile(
     r"Device: (\d{1,4}), (.{1,120}?)(?:, pciBusID: ([0-9a-fA-F]{1,4}), pciDeviceID: ([0-9a-fA-F]{1,4})"
-    r"(?:, pciDomainID: ?([0-9a-fA-F]{1,8}))?)?,?$",
+    r"(?:, pciDomainID: ?([0-9a-fA-F]{1,8}))?)?(?:, p[a-zA-Z]{0,11}(?:: ?[0-9a-fA-F]{0,8})?){0,3},?$",
     re.ASCII,
 )
 _ACCESS = re.compile(r"Device=(\d{1,4}) (CAN|CANNOT) Access Peer Device=(\d{1,4})$", re.ASCII)

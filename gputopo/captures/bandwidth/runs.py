@@ -158,7 +158,7 @@ def divided(text: str, measured: Sequence[Mark]) -> list[RunLines]:
 
 def _heading(line: str) -> str | None:
     """Return the name in a heading, "" for the first line of a program or its command; None for any other."""
-    line = line.strip().strip("`|").strip()[:200]
+    line = line.strip(" \t`|")[:200]
     found = next((match for form in _HEADINGS if (match := form.match(line))), None)
     if found is not None and found["name"]:
         return found["name"].strip(" :")

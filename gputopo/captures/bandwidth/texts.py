@@ -4,8 +4,7 @@ import itertools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gputopo.captures.ledger import read_lines
 from gputopo.values.machine import Contradiction, Link, Machine
@@ -21,12 +20,11 @@ _AT_END = re.compile(r"(?<!\S)\d{1,15}(?:\.(\d{0,12}))?\Z", re.ASCII)
 _DECIMALS = re.compile(r"(?<!\S)\d{1,15}\.(\d{1,12})(?!\S)", re.ASCII)
 _NEAR = 20_000  # characters in which the number before is looked for: a matrix of the largest server
 _EMPTY = frozenset({"-", "--", "\N{EM DASH}", "\N{EN DASH}", "n/a", "na", "x"})
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def plain(line: str) -> str:
-    """Return a line without colours and the marks that quoting leaves around it."""
-    return _COLOUR.sub("", line).strip().strip("`|>#\u2502\u2503").strip()
+    """Return a line without the marks that quoting leaves around it."""
+    return line.strip(" \t`|>#\u2502\u2503")
 
 
 def without_cut_number(text: str) -> str:
@@ -105,34 +103,46 @@ def understood_of(text: str, take: Callable[[int, str], bool]) -> frozenset[int]
 
 REFUSED = "NOT_SUPPORTED"  # CUDA reports no reason
 _NO_ACCESS = "CUDA: cannot access peer"
+_FACTS = ("p2p_read", "p2p_write")
+
+Statuses = Mapping[tuple[str, int, int], set[str]]  # by fact, the GPU that reads or writes, and the other
+
+
+def access_links(
+    access: Mapping[tuple[int, int], set[bool]], source: str
+) -> tuple[tuple[Link, ...], dict[str, str], tuple[Contradiction, ...]]:
+    """Return what `peer_links` returns of CUDA's answers: whether one GPU can access another."""
+    statuses = {
+        (fact, *pair): {"OK" if one else REFUSED for one in can}
+        for pair, can in access.items()
+        for fact in _FACTS
+    }
+    return peer_links(statuses, source, _NO_ACCESS)
 
 
 def peer_links(
-    access: Mapping[tuple[int, int], set[bool]], source: str
+    statuses: Statuses, source: str, reason: str | None = None
 ) -> tuple[tuple[Link, ...], dict[str, str], tuple[Contradiction, ...]]:
-    """Return the pairs whose access is known, by (from, to), and what of them is missing or contradicts.
+    """Return the pairs whose status is known, and what of them is missing or contradicts.
 
-    A pair with contradicting reports has no status.
+    A pair with contradicting reports has no status. `reason`: of a pair that is refused.
     """
-    found: list[Link] = []
+    links: list[Link] = []
     missing: dict[str, str] = {}
     contradictions: list[Contradiction] = []
-    for a, b in combinations(sorted({gpu for pair in access for gpu in pair}), 2):
-        reported = {pair: access[pair] for pair in ((a, b), (b, a)) if pair in access}
-        if not reported:
-            continue
-        said = set().union(*reported.values())
-        if len(said) > 1:
-            words = {
-                f"{source}, from GPU {i}": " and ".join(sorted("OK" if one else REFUSED for one in can))
-                for (i, _), can in reported.items()
+    for a, b in sorted({(min(pair), max(pair)) for _, *pair in statuses}):
+        known: dict[str, Any] = {}
+        for fact in _FACTS:
+            said = {
+                gpu: statuses[key] for gpu, key in ((a, (fact, a, b)), (b, (fact, b, a))) if key in statuses
             }
-            facts = [at_link(a, b, fact) for fact in ("p2p_read", "p2p_write")]
-            contradictions += [Contradiction(fact=fact, said=words) for fact in facts]
-            missing |= dict.fromkeys(facts, "the two directions, or the list and the matrix, differ")
-            found.append(Link(a=a, b=b))
-        elif said == {True}:
-            found.append(Link(a=a, b=b, p2p_read="OK", p2p_write="OK"))
-        else:
-            found.append(Link(a=a, b=b, p2p_read=REFUSED, p2p_write=REFUSED, p2p_reason=_NO_ACCESS))
-    return tuple(found), missing, tuple(contradictions)
+            every = set().union(*said.values())
+            if len(every) == 1:
+                known[fact] = every.pop()
+            elif every:
+                words = {f"{source}, from GPU {gpu}": " and ".join(sorted(one)) for gpu, one in said.items()}
+                contradictions.append(Contradiction(fact=at_link(a, b, fact), said=words))
+                missing[at_link(a, b, fact)] = "the two directions, or the list and the matrix, differ"
+        refused = reason if known.get("p2p_read") == REFUSED else None
+        links.append(Link(a=a, b=b, p2p_reason=refused, **known))
+    return tuple(links), missing, tuple(contradictions)

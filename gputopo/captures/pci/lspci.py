@@ -22,6 +22,7 @@ from gputopo.captures.pci import pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, TreeFacts
 from gputopo.reference.expectations import expected_gpu
 from gputopo.topology.hops import bridges_above
+from gputopo.topology.kernel import NVIDIA_DRIVER
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Host, Machine, MemoryMib, PciNode, Unread
 from gputopo.values.subject import EVERY, at_gpu, at_pci
@@ -98,7 +99,7 @@ _BUSES = re.compile(r"-\[(?:[0-9a-f]{4,8}:)?([0-9a-f]{2})(?:-[0-9a-f]{2})?\]", r
 _JOINT = re.compile(r"-{1,4}\+(?=-)|-{2,4}(?=-[0-9a-f]{2}\.)", re.IGNORECASE)
 _START = re.compile(r"[ |]*(?:[-+\\][-+]|-\[)")
 _FIRST = re.compile(r"^[ \t]*-(?:\+-)?\[(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}(?:-[0-9a-f]{2})?\]-", re.MULTILINE)
-_BUS_OF = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]", re.IGNORECASE)
+_LAST_IDS = re.compile(r".*\[([0-9a-f]{4}):([0-9a-f]{4})\]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ class _TreeReading:
             raise InputError(f"{self.origin} has {address} twice, or it is none", _TREE_HINT)
         rest = line[match.end() :]
         name = rest.strip() if rest.startswith("  ") else None
-        ids = next(reversed(list(_BUS_OF.finditer(name or ""))), None)
+        ids = _LAST_IDS.match(name or "")
         self.nodes[address] = PciNode(
             address=address,
             root=place.root,
@@ -234,9 +235,10 @@ _HEAD = re.compile(
 _ACS = re.compile(r"\bACSCtl:\s*(SrcValid[+-].*)")
 _BEHIND = re.compile(r"\bBus: primary=([0-9a-f]{2}), secondary=([0-9a-f]{2})", re.IGNORECASE)
 _LINK = re.compile(r"\b(LnkCap|LnkSta):\s.*?\bSpeed (unknown|[\d.]+ ?GT/s)(?: \([a-z]+\))?, Width x(\d{1,2})")
-_IDS = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]|^([0-9a-f]{4}):([0-9a-f]{4})\b", re.IGNORECASE)
+_IDS = re.compile(r"(?:\[|^)([0-9a-f]{4}):([0-9a-f]{4})\b", re.IGNORECASE)
 _NUMA = re.compile(r"\bNUMA node:? (\d{1,4})\b")
 _DRIVER = re.compile(r"^[ \t]+Kernel driver in use: (\S{1,60})", re.MULTILINE)
+_MODEL = re.compile(r"\[([^\]\[]{2,60})\]$")  # `GA102GL [RTX A5000]`
 _BAR1 = re.compile(r"^[ \t]+Region 1: Memory at .*\[size=(\d{1,6})([KMGT])\]", re.MULTILINE)
 # All ones where its configuration should be: nothing answers at this address.
 _NO_ANSWER = re.compile(r"\(rev ff\)|!!! Unknown header type 7f")
@@ -316,11 +318,10 @@ class _ListReading:
             return
         self.buses.add(address.rpartition(":")[0])
         class_code = _class_code(head)
-        ids = next(_IDS.finditer(head[4]), None)
-        vendor, device = (ids[1] or ids[3], ids[2] or ids[4]) if ids else (None, None)
+        ids = _IDS.search(head[4])
         name = re.sub(r" ?\[[0-9a-f]{4}:[0-9a-f]{4}\]| \(rev [0-9a-f]{2}\)| \(prog-if .*", "", head[4])
-        vendor = vendor.lower() if vendor else vendor_by_name(name)
-        device = device.lower() if device else device_by_name(name)
+        vendor = ids[1].lower() if ids else vendor_by_name(name)
+        device = ids[2].lower() if ids else device_by_name(name)
         links = {match[1]: match for match in _LINK.finditer(body)}
         now, limit = _link(links.get("LnkSta")), _link(links.get("LnkCap"))
         control = _ACS.search(body)
@@ -365,8 +366,13 @@ class _ListReading:
         size = _BAR1.search(body)
         mib = round(int(size[1]) * _UNITS[size[2]]) if size else None
         earlier = self.found.gpus.get(address, Gpu(index=0))
+        node = self.nodes[address]
+        model = _MODEL.search(node.name or "")
+        # Another driver's GPU is not counted, and the number of a known model identifies it better.
+        named = model and node.driver in (None, NVIDIA_DRIVER) and expected_gpu(None, node.device_id) is None
         self.found.gpus[address] = Gpu(
             index=0,
+            name=model[1] if model and named else None,
             bar1_mib=MemoryMib(total=earlier.bar1_mib.total if mib is None else mib),
             lost=lost or earlier.lost,
         )
@@ -383,7 +389,7 @@ class _ListReading:
         if acs == "on" and self.is_whole() and not self.redirects_above():
             acs = "off"
         machine = pci_tree.machine(LIST, shown, self.found, host=Host(acs=acs))
-        missing = {at_gpu(EVERY, "name"): NAME_IN_TREE} if machine.gpus else {}
+        missing = {at_gpu(gpu.index, "name"): NAME_IN_TREE for gpu in machine.gpus if gpu.name is None}
         if acs is None:
             missing["host.acs"] = "the text has no ACSCtl lines (run lspci -vvv as root)"
         return msgspec.structs.replace(machine, missing=machine.missing | missing)

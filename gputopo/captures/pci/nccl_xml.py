@@ -24,7 +24,7 @@ from gputopo.captures.pci.pci_tree import NVIDIA, TreeFacts, cpus_of_mask, openi
 from gputopo.reference.expectations import generation_of
 from gputopo.values.errors import InputError
 from gputopo.values.index_ranges import index_ranges
-from gputopo.values.machine import Gpu, Host, Machine, NumaNode, Pcie, PciNode, Unread
+from gputopo.values.machine import Contradiction, Gpu, Host, Machine, NumaNode, Pcie, PciNode, Unread
 from gputopo.values.subject import EVERY, at_gpu, at_link, at_numa_node
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def parse(text: str, *, origin: str) -> Machine:
         raise InputError(f"{origin} has no <cpu> in its <system>", _HINT)
     if any("gcn" in gpu.attrib for gpu in root.iter("gpu")):
         raise InputError(f"{origin} is of RCCL, whose GPUs are AMD's", "gputopo supports NVIDIA GPUs only")
-    reading = _Reading(origin)
+    reading = TopologyReading(origin)
     for cpu in root:
         if cpu.tag == "cpu":
             reading.cpu(cpu)
@@ -64,8 +64,11 @@ def parse(text: str, *, origin: str) -> Machine:
 
 
 @dataclass(slots=True)
-class _Reading:
+class TopologyReading:
+    """The nodes of NCCL's tree, and the NVLinks of its GPUs by their other end: an address, or `switch`."""
+
     origin: str
+    source: str = SOURCE
     nodes: dict[str, PciNode] = field(default_factory=dict)
     found: TreeFacts = field(default_factory=TreeFacts)
     numa: dict[int, NumaNode] = field(default_factory=dict)
@@ -166,7 +169,7 @@ class _Reading:
                 self.found.gpus[where] = Gpu(index=0, pcie=pcie)
         numa = tuple(self.numa[index] for index in sorted(self.numa))
         machine = pci_tree.machine(
-            SOURCE,
+            self.source,
             self.nodes,
             self.found,
             host=Host(numa_nodes=numa or None),
@@ -182,7 +185,14 @@ class _Reading:
                 missing[at_gpu(gpu.index, "nvlinks")] = "NCCL's XML counts links without their numbers"
             if ends and (count := ends.get(_ITSELF)):
                 missing[at_gpu(gpu.index, "nvlinks")] = f"NCCL's XML has {count} links of this GPU to itself"
+        contradictions = []
         for link in machine.links:
+            pair = link.a, link.b
+            ways = (pair, pair[::-1])
+            counts = [self.nvlinks.get(addresses[a], {}).get(addresses[b], 0) for a, b in ways]
+            if 0 < min(counts) < max(counts):
+                said = {f"{self.source}, from GPU {a}": str(n) for a, n in zip(pair, counts, strict=True)}
+                contradictions.append(Contradiction(fact=at_link(*pair, "nvlinks"), said=said))
             if link.nvlinks is None and self._leads_to_itself(addresses[link.a], addresses[link.b]):
                 missing[at_link(link.a, link.b, "nvlinks")] = (
                     "NCCL's XML has links of a GPU to itself: to which GPUs they lead is not reported"
@@ -191,6 +201,7 @@ class _Reading:
             machine,
             gpus=gpus,
             missing=machine.missing | missing,
+            contradictions=tuple(contradictions),
         )
 
     def _leads_to_itself(self, *addresses: str) -> bool:
@@ -210,7 +221,8 @@ def between(ends: Mapping[str, Mapping[str, int]], a: str, b: str) -> int | None
     """
     if a not in ends and b not in ends:
         return None
-    direct = max(ends.get(a, {}).get(b, 0), ends.get(b, {}).get(a, 0))
+    both = ends.get(a, {}).get(b, 0), ends.get(b, {}).get(a, 0)
+    direct = min(both) or max(both)
     if not direct and (_ITSELF in ends.get(a, {}) or _ITSELF in ends.get(b, {})):
         return None
     return direct + min(ends.get(a, {}).get("switch", 0), ends.get(b, {}).get("switch", 0))

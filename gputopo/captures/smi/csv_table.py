@@ -139,7 +139,7 @@ def parse(text: str, *, origin: str) -> Machine:
 
 def _lines(text: str) -> Iterator[_Line]:
     lines = text.splitlines()
-    whole = text.endswith(("\n", "\r"))
+    whole = text.endswith("\n")
     for number, line in enumerate(lines, start=1):
         if line.strip():
             last = number == len(lines) and not whole

@@ -13,18 +13,19 @@ environment that PyTorch, vLLM and SGLang print.
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import product
 from typing import Literal
 
 import msgspec
 
+from gputopo.captures.bandwidth.texts import peer_links
 from gputopo.captures.ledger import Claims, Format, by_line, read_lines
 from gputopo.captures.pci import pci_tree
 from gputopo.captures.smi.machine import Unanswered, unanswered_of, with_lost
 from gputopo.captures.smi.topo_table import GPU, PEER_STATUS, Head, cells_below, header_words, label_of
 from gputopo.reference.expectations import expected_gpu
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Contradiction, Driver, Gap, Gpu, Link, Machine, Mig, NvLink, Unread
+from gputopo.values.machine import Driver, Gap, Gpu, Machine, Mig, NvLink, Unread
 from gputopo.values.subject import EVERY, at_gpu, at_link, item
 
 P2P = "nvidia-smi topo -p2p"
@@ -41,7 +42,6 @@ _STATUS = {
     "U": "UNKNOWN",
 }
 _COMMAND = re.compile(r"\btopo\s+(?:-p2p|--p2p_status)[ =]*\"?([rwnap]{1,2})\b")
-_ANSI_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _PEER_LEGEND = re.compile(r"^[^\w\n]*(?:OK|CNS|GNS|TNS)\s*=\s", re.MULTILINE)
 _LEGEND = re.compile(r"\W*(?:Legend:|(?:X|OK|CNS|GNS|TNS|NS|DR|U|NV#|CNS)\s*=\s)")
 _CAPABILITY_UNKNOWN = "capability not shown in the text; taken as read and write"
@@ -83,13 +83,13 @@ def p2p_claims(text: str) -> Claims:
 def parse_p2p(text: str, *, origin: str) -> Machine:
     """Read the matrices of a text: one, or one for read and one for write.
 
-    Raises InputError where rows and columns do not fit together, or two tables of one kind differ.
+    Raises InputError where rows and columns do not fit together.
     """
     tables = [table for table in _p2p_tables(text) if table.rows]
     if not tables:
         raise InputError(f"{origin}: there is no `nvidia-smi topo -p2p` matrix in it", _P2P_HINT)
     columns = tables[0].columns
-    statuses: dict[tuple[Direction, int, int], str] = {}
+    statuses: dict[tuple[str, int, int], set[str]] = {}
     unread: list[Unread] = []
     missing: dict[str, str] = {}
     for table in tables:
@@ -99,17 +99,19 @@ def parse_p2p(text: str, *, origin: str) -> Machine:
             if not directions:
                 said = f"{label}: {' '.join(cells)} (topo -p2p {table.capability})"
                 unread.append(Unread(source=P2P, line=line, text=said))
-            for direction in directions:
-                _add_status(statuses, direction, label, columns, cells, line, origin)
+            for direction, (column, cell) in product(directions, zip(columns, cells, strict=True)):
+                if cell != "X":
+                    key = direction, int(label[3:]), int(column[3:])
+                    statuses.setdefault(key, set()).add(_STATUS[cell])
         if table.capability is None and len(columns) > 1:
             missing |= {at_link(EVERY, fact=fact): _CAPABILITY_UNKNOWN for fact in ("p2p_read", "p2p_write")}
     gpus = tuple(Gpu(index=index) for index in sorted(int(label[3:]) for label in columns))
-    links, contradictions = _p2p_links([gpu.index for gpu in gpus], statuses, missing)
+    links, unclear, contradictions = peer_links(statuses, P2P)
     return Machine(
         source=P2P,
         gpus=gpus,
         links=links,
-        missing=missing,
+        missing=missing | unclear,
         contradictions=contradictions,
         unread=tuple(unread),
     )
@@ -118,10 +120,10 @@ def parse_p2p(text: str, *, origin: str) -> Machine:
 def _p2p_tables(text: str) -> list[_P2pTable]:
     tables: list[_P2pTable] = []
     capability: str | None = None
-    for number, coloured in enumerate(text.splitlines(), 1):
-        if "GPU" not in coloured and "topo" not in coloured:
+    for number, shown in enumerate(text.splitlines(), 1):
+        if "GPU" not in shown and "topo" not in shown:
             continue
-        line = _ANSI_COLOUR.sub("", coloured).replace("|", " ")
+        line = shown.replace("|", " ")
         if command := _COMMAND.search(line):
             capability = command[1]
         head: Head | None = header_words(line)
@@ -161,45 +163,6 @@ def _check(table: _P2pTable, columns: tuple[str, ...], origin: str) -> None:
                 raise InputError(f"{origin}: cell {label}-{column} (line {line}) is {cell[:20]}", _P2P_HINT)
 
 
-def _add_status(
-    statuses: dict[tuple[Direction, int, int], str],
-    direction: Direction,
-    label: str,
-    columns: tuple[str, ...],
-    cells: list[str],
-    line: int,
-    origin: str,
-) -> None:
-    for column, cell in zip(columns, cells, strict=True):
-        key = (direction, int(label[3:]), int(column[3:]))
-        if cell != "X" and statuses.setdefault(key, _STATUS[cell]) != _STATUS[cell]:
-            raise InputError(
-                f"{origin}: two tables differ in {label}-{column} (line {line})",
-                "keep the command line above each table, or give one file for each",
-            )
-
-
-def _p2p_links(
-    gpus: list[int], statuses: dict[tuple[Direction, int, int], str], missing: dict[str, str]
-) -> tuple[tuple[Link, ...], tuple[Contradiction, ...]]:
-    """Return the pairs. Where the two directions of one differ it has no status, and both are reported."""
-    links: list[Link] = []
-    contradictions: list[Contradiction] = []
-    for a, b in combinations(gpus, 2):
-        known: dict[Direction, str | None] = {"p2p_read": None, "p2p_write": None}
-        for direction in known:
-            there, back = statuses.get((direction, a, b)), statuses.get((direction, b, a))
-            fact = at_link(a, b, direction)
-            if there == back:
-                known[direction] = there
-            else:
-                said = {f"{P2P}, row GPU{a}": str(there), f"{P2P}, row GPU{b}": str(back)}
-                contradictions.append(Contradiction(fact=fact, said=said))
-                missing[fact] = f"from GPU{a} to GPU{b} it is {there}, in the other direction {back}"
-        links.append(Link(a=a, b=b, p2p_read=known["p2p_read"], p2p_write=known["p2p_write"]))
-    return tuple(links), tuple(contradictions)
-
-
 P2P_FORMAT = Format(
     "`nvidia-smi topo -p2p` text",
     "peer access and why it is refused",
@@ -234,7 +197,9 @@ _COUNTERS = {  # of `nvlink -e`: up to NVLink 4, then of NVLink 5
 _ERRORS = re.compile(rf"({'|'.join(_COUNTERS)}): (\d{{1,18}})")
 _COUNTED = re.compile(r"[A-Z][\w -]{2,40}: [\d.eE+-]{1,30}|\w[\w /]{2,50} supported: (?:true|false)")
 _REFUSED = re.compile(
-    r"^\W{0,40}(?:NVML: )?((?:Unable|Failed|Error|Not supported|GPU is lost).{1,160})$", re.IGNORECASE
+    r"^\W{0,40}(?:NVML: )?((?=.{0,160}(?:NVML|link|GPU))"
+    r"(?:Unable|Failed|Error|Not supported|GPU is lost).{1,160})$",
+    re.IGNORECASE,
 )
 _ALL_DOWN = re.compile(r"\ball links are inactive\b", re.IGNORECASE)
 _MASKED = re.compile(r"(?:GPU|MIG)-[0Xx-]+")

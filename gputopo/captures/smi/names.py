@@ -106,6 +106,12 @@ class Names(NamedTuple):
                 return path
         return None
 
+    def completed(self, path: str) -> str:
+        """Return a path of a fragment with the headings above it that were cut off, if only one fits."""
+        known = {*self.facts, *self.processes, *self.sections}
+        whole = [one for one in known if one.endswith(f"/{path}")] if path not in known else []
+        return whole[0] if len(whole) == 1 else path
+
     def below(self, section: str) -> list[Named]:
         """Return the facts that are reported under a section."""
         return [named for name, named in self.facts.items() if name.startswith(f"{section}/")]

@@ -34,10 +34,11 @@ SOURCE = "nvidia-smi -q"
 _HINT = "copy the whole output of `nvidia-smi -q` again, with its lines that begin with GPU"
 _LOG = re.compile(r"={4,} ?NVSMI LOG ?={4,}")
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])", re.ASCII)
-_GPU_LINE = re.compile(rf"^[ \t#>|%/]*{_GPU.pattern}[ \t]*\r?$", re.MULTILINE | re.ASCII)
+_GPU_LINE = re.compile(rf"^[ \t#>|%/]*{_GPU.pattern}[ \t]*$", re.MULTILINE | re.ASCII)
 _ABOVE = ("timestamp", "attached gpus")
+_NARROWEST = 60  # terminal
+_FRAGMENT = re.compile(r"[^\s:=-][^\s:=]{0,60}")  # what a terminal put on a line of its own
 _LONGEST = 2000  # the longest line of any driver, a command line, is far shorter
-_TERMINAL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _QUOTED = re.compile(r"^(?:[#>|%]+|//+) ?")  # a comment, a quotation in a mail, a table
 _PAIR = re.compile(r"(?P<name>\S.*?)\s*:(?:\s+(?P<value>.*\S))?\s*")
 
@@ -123,12 +124,13 @@ def _split(text: str) -> tuple[tuple[str, str] | None, str]:
 
 def _lines(text: str) -> Iterator[_Line]:
     lines = text.splitlines()
-    whole = text.endswith(("\n", "\r"))
+    whole = text.endswith("\n")
     for number, raw in enumerate(lines, start=1):
-        shown = _QUOTED.sub("", _TERMINAL.sub("", raw[:_LONGEST])).expandtabs(8)
+        shown = _QUOTED.sub("", raw[:_LONGEST]).expandtabs(8)
         if shown.strip():
             last = number == len(lines) and not whole
-            yield _Line(number, len(shown) - len(shown.lstrip()), shown.strip(), last)
+            wrapped = number < len(lines) and len(raw) >= _NARROWEST and _FRAGMENT.fullmatch(lines[number])
+            yield _Line(number, len(shown) - len(shown.lstrip()), shown.strip(), last or bool(wrapped))
 
 
 @functools.cache
@@ -139,8 +141,8 @@ def _ends() -> frozenset[str]:
 
 @functools.cache
 def _headings() -> re.Pattern[str]:
-    known = "|".join(re.escape(path) for path in names("text").sections if "/" not in path)
-    return re.compile(rf"^[ \t#>|%/]{{0,40}}(?:{known})[ \t]{{0,40}}\r?$", re.MULTILINE | re.IGNORECASE)
+    known = "|".join({re.escape(path.rpartition("/")[2]) for path in names("text").sections})
+    return re.compile(rf"^[ \t#>|%/]{{0,40}}(?:{known})[ \t]{{0,40}}$", re.MULTILINE | re.IGNORECASE)
 
 
 def _sections(lines: Sequence[_Line]) -> int:
@@ -314,7 +316,8 @@ class _Reading:
         while self.stack and self.stack[-1][0] >= line.indent:
             self.stack.pop()
         self.stack.append((line.indent, line.heading))
-        return "/".join(name for _, name in self.stack)
+        path = "/".join(name for _, name in self.stack)
+        return path if self.headed else names("text").completed(path)
 
     def _flat_path(self, line: _Line) -> str:
         """Find the nearest heading above under which the name is known; a strange heading ends them all.

@@ -9,6 +9,7 @@ and its legend those that name a device or a hop. A matrix that contradicts itse
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations, product
 
 from gputopo.captures import intake
 from gputopo.captures.ledger import Claims, Format
@@ -17,7 +18,7 @@ from gputopo.captures.smi.topo_table import CELL, GPU, Column, Reading, TopoMatr
 from gputopo.topology.doubts import looks_cut
 from gputopo.values.errors import InputError
 from gputopo.values.index_ranges import index_ranges, parse_cpus
-from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, Nic, NumaNode, Unread
+from gputopo.values.machine import Gap, Gpu, Hop, Host, Link, Machine, Nic, NumaNode, Unread
 from gputopo.values.subject import EVERY, at_gpu, at_link, at_nic, at_numa_node, within
 
 SOURCE = "nvidia-smi topo"
@@ -175,8 +176,9 @@ def claims(text: str) -> Claims:
 def parse(text: str, *, origin: str) -> Machine:
     """Read the one matrix of a text; `origin` (a file name) stands in the error.
 
-    Raises InputError if there is none or more than one, or it contradicts itself: a GPU without row or
-    column, an X that is not on the diagonal, too few or too many cells, two cells of one pair that differ.
+    Of a GPU without a row the cells of the others count. Raises InputError if there is no matrix or more than
+    one, or it contradicts itself: a GPU without a column, an X that is not on the diagonal, too
+    few or too many cells, two cells of one pair that differ.
     """
     reading = topo_table.read(text)
     found = _candidates(reading)
@@ -187,9 +189,7 @@ def parse(text: str, *, origin: str) -> Machine:
             "give one file for each machine",
         )
     matrix = _the_matrix(found, origin)
-    gpus = _gpu_rows(matrix, origin)
-    _check_gpus(matrix, gpus, origin)
-    return _Builder(matrix, gpus, reading).machine()
+    return _Builder(matrix, _gpu_rows(matrix, origin), reading).machine()
 
 
 def _candidates(reading: Reading) -> list[TopoMatrix]:
@@ -212,53 +212,52 @@ def _the_matrix(found: Sequence[TopoMatrix], origin: str) -> TopoMatrix:
 
 
 def _gpu_rows(matrix: TopoMatrix, origin: str) -> dict[int, TopoRow]:
-    """Return the GPUs' rows by index, each with its column. Raises InputError where one has no other."""
-    rows: dict[str, TopoRow] = {}
-    for row in matrix.rows:
-        if row.label in rows:
-            raise InputError(
-                f"{origin}: {row.label} has two rows, line {rows[row.label].line} and line {row.line}", _HINT
-            )
-        rows[row.label] = row
+    """Return the GPUs' rows by index. Raises InputError for a matrix that contradicts itself."""
     labels = [label for label in matrix.columns if GPU.fullmatch(label)]
-    if odd := next((label for label in (*labels, *rows) if re.fullmatch(r"GPU0\d+", label)), None):
-        raise InputError(f"{origin}: {odd} is not a GPU number", _HINT)
-    if twice := next((label for label in labels if labels.count(label) > 1), None):
-        raise InputError(f"{origin}: the header names {twice} twice", _HINT)
-    if bare := [label for label in labels if label not in rows]:
-        raise InputError(f"{origin}: no row for {', '.join(bare)}, which the header names", _HINT)
-    for label, row in rows.items():
-        if GPU.fullmatch(label) and label not in labels:
-            raise InputError(
-                f"{origin}: line {row.line} is a row of {label}, which is not in the header", _HINT
-            )
-    return {int(label[3:]): rows[label] for label in sorted(labels, key=lambda label: int(label[3:]))}
+    intake.require_gpus(labels, origin)
+    rows = {row.label: row for row in matrix.rows}
+    shown = [label for label in labels if label in rows]
+    if len(shown) < len(labels):  # the text ends early, perhaps in the middle of a cell
+        shown = [label for label in shown if not rows[label].may_be_cut]
+    gpus = {int(label[3:]): rows[label] for label in sorted(shown, key=lambda label: int(label[3:]))}
+    if why := next(_faults(matrix, labels, gpus), None):
+        raise InputError(f"{origin}: {why}", _HINT)
+    return gpus
 
 
-def _check_gpus(matrix: TopoMatrix, gpus: dict[int, TopoRow], origin: str) -> None:
-    """Check the part of the matrix between GPUs: its width, its diagonal, its symmetry. Raises InputError."""
-    intake.require_gpus(gpus, origin)
-    at = {index: matrix.columns.index(f"GPU{index}") for index in gpus}
+def _faults(matrix: TopoMatrix, labels: Sequence[str], gpus: Mapping[int, TopoRow]) -> Iterator[str]:
+    """Yield what of the part between GPUs cannot be: its names, its width, its diagonal, its symmetry."""
+    first: dict[str, int] = {}
+    for row in matrix.rows:
+        if first.setdefault(row.label, row.line) != row.line:
+            yield f"{row.label} has two rows, line {first[row.label]} and line {row.line}"
+        if GPU.fullmatch(row.label) and row.label not in labels:
+            yield f"line {row.line} is a row of {row.label}, which is not in the header"
+    for label in labels:
+        if re.fullmatch(r"GPU0\d+", label):
+            yield f"{label} is not a GPU number"
+        if labels.count(label) > 1:
+            yield f"the header names {label} twice"
+    if not gpus:
+        yield f"no row for {', '.join(labels)}, which the header names"
+    at = {int(label[3:]): matrix.columns.index(label) for label in labels}
     for row in gpus.values():
-        if row.more_cells or len(row.cells) <= max(at.values()):
+        if row.more_cells:
             source = "the header" if matrix.has_header else "there are rows, and no header names them"
-            many = f"more cells than {source}" if row.more_cells else f"only {len(row.cells)} cells"
-            raise InputError(
-                f"{origin}: the row of {row.label} (line {row.line}) has {many}",
-                _HINT,
+            yield f"the row of {row.label} (line {row.line}) has more cells than {source}"
+        if len(row.cells) <= max(at.values()):
+            yield f"the row of {row.label} (line {row.line}) has only {len(row.cells)} cells"
+    for (a, row), (b, column) in product(gpus.items(), at.items()):
+        cell = row.cells[column]
+        if (cell == "X") != (a == b):
+            wanted = "expected X" if a == b else "which belongs on the diagonal"
+            yield f"cell GPU{a}-GPU{b} (line {row.line}) is {cell}, {wanted}"
+        back = gpus[b].cells[at[a]] if b in gpus else cell
+        if CELL.fullmatch(cell) and CELL.fullmatch(back) and _meaning(cell) != _meaning(back):
+            yield (
+                f"not symmetric: GPU{a}-GPU{b} is {cell} (line {row.line}), "
+                f"GPU{b}-GPU{a} is {back} (line {gpus[b].line})"
             )
-    for a, row in gpus.items():
-        for b, column in at.items():
-            cell, back = row.cells[column], gpus[b].cells[at[a]]
-            if (cell == "X") != (a == b):
-                wanted = "expected X" if a == b else "which belongs on the diagonal"
-                raise InputError(f"{origin}: cell GPU{a}-GPU{b} (line {row.line}) is {cell}, {wanted}", _HINT)
-            if CELL.fullmatch(cell) and CELL.fullmatch(back) and _meaning(cell) != _meaning(back):
-                raise InputError(
-                    f"{origin}: not symmetric: GPU{a}-GPU{b} is {cell} (line {row.line}), "
-                    f"GPU{b}-GPU{a} is {back} (line {gpus[b].line})",
-                    _HINT,
-                )
 
 
 def _meaning(cell: str) -> Hop | int | None:
@@ -283,7 +282,8 @@ class _Builder:
 
     def machine(self) -> Machine:
         """Return the machine that the matrix shows."""
-        links = tuple(self._links())
+        indices = sorted(int(label[3:]) for label in self.matrix.columns if GPU.fullmatch(label))
+        links = tuple(self._links(indices))
         nics = tuple(self._nic(label, index) for label, index in self.nics.items())
         affinities = read_affinities(self.gpus, self.matrix.affinity)
         self._note_rest(affinities)
@@ -293,8 +293,17 @@ class _Builder:
             source=SOURCE,
             host=Host(numa_nodes=affinities.nodes),
             gpus=tuple(
-                Gpu(index=index, numa_node=affinities.numa[index], cpu_affinity=affinities.cpus[index])
-                for index in self.gpus
+                Gpu(
+                    index=index,
+                    numa_node=affinities.numa.get(index),
+                    cpu_affinity=affinities.cpus.get(index),
+                )
+                for index in indices
+            ),
+            gaps=tuple(
+                Gap(source=SOURCE, text=f"no row for GPU {index}, which the header names")
+                for index in indices
+                if index not in self.gpus
             ),
             links=links,
             nics=nics,
@@ -302,12 +311,13 @@ class _Builder:
             unread=tuple(self.unread[key] for key in sorted(self.unread)),
         )
 
-    def _links(self) -> Iterator[Link]:
-        pairs = [(a, b) for a in self.gpus for b in self.gpus if a < b]
+    def _links(self, indices: Sequence[int]) -> Iterator[Link]:
+        pairs = [*combinations(indices, 2)]
         nvlinked = False
         for a, b in pairs:
-            there, back = self._cell(self.gpus[a], f"GPU{b}"), self._cell(self.gpus[b], f"GPU{a}")
-            meaning = there if there is not None else back
+            ways = [(i, j) for i, j in ((a, b), (b, a)) if i in self.gpus]
+            cells = [self._cell(self.gpus[i], f"GPU{j}") for i, j in ways]
+            meaning = next((cell for cell in cells if cell is not None), None)
             if meaning is None:
                 self.missing[at_link(a, b, "hop")] = "neither of its two cells could be read"
             elif isinstance(meaning, Hop):

@@ -1,4 +1,4 @@
-"""A pasted `nvidia-smi topo -m` as a table of words: escapes and wrapping undone, headers and rows found.
+"""A pasted `nvidia-smi topo -m` as a table of words: wrapping undone, headers and rows found.
 
 The rows' labels find the rows, so prefixes, indentation, prompts and remarks around them do not matter.
 """
@@ -19,12 +19,6 @@ Head = tuple[tuple[str, ...], tuple[Column, ...]]
 GPU = re.compile(r"GPU(\d{1,4})", re.ASCII)
 CELL = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC|INTERNAL|PSB", re.ASCII)
 
-_ANSI = re.compile(
-    r"(?:\x1b|\^\[|\\x1b|\\033|\\e|\\u001b)(?:\[[0-9;?]*[A-Za-z]|[()][A-Z0-9])"
-    r"|\[\d{0,2}m",  # where only the ESC byte itself was lost
-)
-_BLANKS = str.maketrans({"\u00a0": " ", "\u200b": None, "\ufeff": None, "|": "\t"})
-_LINE_END = re.compile(r"\r*\n|\r")
 # Copies out of a terminal carry a wrapped line on after a run of spaces as wide as the screen's rest.
 _WRAP = re.compile(r"(?<=\S)( {24,})(?=\S)")
 _NARROWEST_TERMINAL = 60
@@ -96,11 +90,11 @@ def header_words(text: str) -> Head | None:
 
 def cells_below(lines: Sequence[str]) -> Literal["hops", "statuses"] | None:
     """Return what stands in the first row below a header, the first of these lines; None where it is none."""
-    head = header_words(lines[0].translate(_BLANKS)) if "GPU" in lines[0] else None
+    head = header_words(lines[0].replace("|", "\t")) if "GPU" in lines[0] else None
     if head is None:
         return None
     for line in lines[1:]:
-        words = words_of(line.translate(_BLANKS))
+        words = words_of(line.replace("|", "\t"))
         start = row_start(words, head[0])
         if start is not None:
             statuses = any(word[0] in PEER_STATUS for word in words[start + 1 : start + 1 + len(head[0])])
@@ -109,11 +103,10 @@ def cells_below(lines: Sequence[str]) -> Literal["hops", "statuses"] | None:
 
 
 def read_lines(text: str) -> list[Line]:
-    """Undo escapes and wrapping. What a terminal put on the next line is one more segment of its line."""
+    """Undo wrapping. What a terminal put on the next line is one more segment of its line."""
     lines: list[Line] = []
-    plain = _ANSI.sub("", text).translate(_BLANKS)
     previous = ""
-    for number, raw in enumerate(_LINE_END.split(plain), 1):
+    for number, raw in enumerate(text.replace("|", "\t").split("\n"), 1):
         wrapped = (
             bool(lines)
             and len(lines[-1].seams) < _MAX_SEAMS
@@ -297,7 +290,7 @@ def read(text: str) -> Reading:
         elif _looks_like_data(shown):
             remarks.append((line.number, shown))
     peers = _PEER_LEGEND.search(text) is not None
-    last = None if not lines or text.endswith(("\n", "\r")) else lines[-1].number
+    last = None if not lines or text.endswith("\n") else lines[-1].number
     matrices = (_matrix(block, last) for block in blocks)
     return Reading(
         tuple(m for m in matrices if not _is_peer_table(m, peers)),

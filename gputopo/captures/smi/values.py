@@ -34,6 +34,7 @@ _DEPRECATED = re.compile(r"\s+\[deprecated[^\]]*\]$", re.IGNORECASE)  # "610.57 
 _WHOLE = re.compile(r"(?: (?:MHz|MiB|MB|W|C|%|us)|\d%|N/A\]?|None|(?:En|Dis)abled|Active|Yes|No|Default)\s*$")
 _ADDRESS = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE | re.ASCII)
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z-]{1,80}", re.ASCII)
+_CUT_UUID = re.compile(r"(?:GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{0,26}", re.IGNORECASE)
 _MASKED = re.compile(r"GPU-[0Xx*-]+")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _TIME_OF_LOG = re.compile(
@@ -148,6 +149,8 @@ def _fabric(text: str) -> ReportedValue | None:
 def _uuid(text: str) -> ReportedValue | None:
     if _MASKED.fullmatch(text):
         return ReportedValue(None, "masked in the capture")
+    if _CUT_UUID.fullmatch(text):
+        return ReportedValue(None, "cut in the capture")
     return ReportedValue(text) if _UUID.fullmatch(text) else None
 
 

@@ -14,7 +14,6 @@ from gputopo.findings.measured import (
 
 COPY_CHECKS = (
     faults.failures,
-    faults.programs,
     validity.cache_rates,
     validity.above_link,
     validity.inconsistent,

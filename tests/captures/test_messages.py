@@ -1,10 +1,11 @@
-"""Error texts of nvidia-smi and of frameworks: a finding of the driver, with its cause and what to do."""
+"""Known error messages: a finding with its cause and what to do, alone and next to any other text."""
 
 from pathlib import Path
 
 import pytest
 
 from gputopo.captures import reading
+from gputopo.cli import run_command
 from gputopo.findings import find
 from gputopo.report.findings import verdict
 from gputopo.report.machine.gpus import short_gpu_table
@@ -35,6 +36,131 @@ ERRORS = {
     "failed call to cuDevicePrimaryCtxRetain: CUDA_ERROR_UNKNOWN: unknown error": "failed",
     "failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected": "failed",
 }
+
+
+# One line of each kind, with the id of its finding and a word of the remedy.
+MESSAGES = {
+    "x.cu:256 CUDA error code=802(cudaErrorSystemNotReady)": ("driver.not_ready", "fabricmanager"),
+    "cudaGetDeviceCount returned 802": ("driver.not_ready", "fabricmanager"),
+    "box:1:2 [0] init.cc:9 NCCL WARN Cuda failure 802 'system not yet initialized'": (
+        "driver.not_ready", "fabricmanager",
+    ),
+    "cudaGetDeviceCount returned 35": ("driver.too_old", "Update the driver"),
+    "CUDA error: 804": ("driver.version_mismatch", "Reboot"),
+    "cudaSetDevice: CUDA error code 100": ("driver.failed", "CUDA_VISIBLE_DEVICES"),
+    "cudaSetDevice returned 46": ("program.error", "compute mode"),
+    "NVML_ERROR_GPU_IS_LOST": ("driver.failed", "power-cycle"),
+    "E x.cc:7] failed call to cuInit: CUDA_ERROR_NO_DEVICE: x": ("driver.failed", "nvidia-smi"),
+    "n:1:2 [0] transport/nvls.cc:379 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory": (
+        "program.error", "fabric manager",
+    ),
+    "transport/nvls.cc:244 NCCL WARN Cuda failure 1 'invalid argument'": ("program.error", "fabric manager"),
+    "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)": ("program.error", "rank"),
+    "DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:93": ("program.error", "rank"),
+    "ncclRemoteError: A call failed possibly due to a network error": ("program.error", "rank"),
+    "Error invoking NCCL: unhandled cuda error": ("program.error", "rank"),
+    "RuntimeError: DataLoader worker (pid 71) is killed by signal: Bus error.": ("program.error", "shm"),
+    "Error while creating shared memory segment /dev/shm/nccl-x (size 9)": ("program.error", "shm"),
+    "[  9.000000] Out of memory: Killed process 4711 (python)": ("program.error", "input workers"),
+    "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0": ("program.error", "input workers"),
+    "CUDA_ERROR_INVALID_PTX: a PTX JIT compilation failed": ("program.error", "explain install"),
+    "LLVM ERROR: PTX version 8.5 does not support target 'sm_120'.": ("program.error", "explain install"),
+    "UserWarning: X with CUDA capability sm_120 is not compatible with the current PyTorch installation.": (
+        "program.error", "explain install",
+    ),
+    "W TensorFlow was not built with CUDA kernel binaries compatible with compute capability 12.0.": (
+        "program.error", "ComputeCache",
+    ),
+    "W gpu_device.cc:2] Cannot dlopen some GPU libraries. Please make sure": ("program.error", "and-cuda"),
+    "Could not load dynamic library 'libcudart.so.11.0'; dlerror: no file": ("program.error", "and-cuda"),
+    "CUDA backend failed to initialize: Unable to load cuDNN.": ("program.error", "jax[cuda12]"),
+    "OOM when allocating tensor with shape[64,3]": ("program.error", "smaller batch"),
+    "E Could not create cudnn handle: CUDNN_STATUS_NOT_INITIALIZED": ("program.error", "cuDNN"),
+    "RuntimeError: `merge_call` called while defining a new graph or a tf.function.": (
+        "program.error", "strategy.run",
+    ),
+    "Trying to access resource Resource-1-at-0x1 located in device /job:x/GPU:0 from GPU:1": (
+        "program.error", "jit_compile=False",
+    ),
+    'docker: could not select device driver "" with capabilities: [[gpu]].': ("program.error", "Toolkit"),
+    "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.": ("program.error", "Toolkit"),
+    "nvidia-container-cli: device error: 1: unknown device": ("program.error", "Toolkit"),
+    "node1: gres/gpu count reported lower than configured (7 < 8)": ("program.error", "lost"),
+    "GPU 00000000:05:00.0 is currently in use by another process": ("program.error", "lsof"),
+    "Failed to query NVIDIA devices. Please ensure that the NVIDIA device files": ("program.error", "nvrm"),
+    "        License Status                    : Unlicensed (Restricted)": ("program.error", "gridd"),
+    "CUDA error at x.cu:9 code=999(cudaErrorUnknown)": ("program.error", "xid"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["topo", "lspci -vvv", "nvlink -s"])
+@pytest.mark.parametrize("message", MESSAGES)
+def test_an_error_next_to_any_text_is_found_and_hides_nothing(
+    message: str, name: str, tmp_path: Path
+) -> None:
+    bare = read(samples.ALL[name])
+    text = f"{samples.ALL[name]}\n{message}\n"
+    machine = read(text)
+    (found,) = [one for one in find(machine) if one.id in ("program.error", machine_status(machine))]
+    id_, remedy = MESSAGES[message]
+    assert (found.id, remedy in there(found.remedy)) == (id_, True)
+    assert (machine.gpus, machine.links, machine.unread) == (bare.gpus, bare.links, bare.unread)
+    (tmp_path / "paste.txt").write_text(text)
+    assert run_command(["inspect", "--from", str(tmp_path / "paste.txt"), "--fail-on", "warning"]) == 1
+
+
+def machine_status(machine: Machine) -> str:
+    return f"driver.{machine.driver.status}"
+
+
+def test_an_error_of_the_driver_counts_next_to_an_output_of_a_driver_that_answers() -> None:
+    machine = read(f"{samples.OVERVIEW}\nRuntimeError: Error 802: system not yet initialized\n")
+    (found,) = [one for one in find(machine) if one.id.startswith("driver.")]
+    assert (found.id, found.severity) == ("driver.not_ready", "error")
+    assert (len(machine.gpus), machine.contradictions) == (3, ())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "hwmon GPU1: unable to get fan speed - GPU is lost (15)",
+        "WARN: NVML: cannot get power for GPU #1, error code 15",
+    ],
+)
+def test_a_gpu_that_nvml_lost_is_named_and_marked_among_the_others(line: str) -> None:
+    for text in (line, f"{samples.OVERVIEW}\n{line}\n"):
+        machine = read(text)
+        assert [gpu.index for gpu in machine.gpus if gpu.lost] == [1]
+        assert [one.id for one in find(machine) if one.severity == "error"] == ["gpu.lost"]
+
+
+RAS = """\
+Job summary
+===========
+
+Errors
+======
+
+#0-0 (fa93daea854b060b) MISMATCH
+  Communicator ranks have different AllGather operation counts
+  30 ranks have launched up to operation 640
+  Rank 12 -- GPU 4 managed by process 4711 on node 10.0.0.1
+"""
+
+
+def test_the_status_of_nccls_ras_client_is_read_without_the_addresses_of_hosts() -> None:
+    (found,) = find(read(RAS))
+    assert found.id == "program.error"
+    assert "MISMATCH; Communicator ranks have different AllGather operation counts" in found.says
+    assert "Rank 12 -- GPU 4" in found.says
+    assert "10.0.0.1" not in found.says
+
+
+def test_a_part_that_is_refused_is_reported_next_to_an_error() -> None:
+    machine = read("GPU0 GPU1\nGPU0 X PIX\nGPU1 PHB X\nCUDA out of memory. Tried to allocate 2 GiB\n")
+    ids = {one.id: one.says for one in find(machine)}
+    assert "not symmetric" in ids["capture.incomplete"]
+    assert "program.error" in ids
 
 
 def read(text: str) -> Machine:
@@ -92,7 +218,7 @@ def test_a_gpu_that_is_lost_is_named_by_its_address_and_by_a_number_that_is_show
 
 _EMPTY = "|                           | "
 REPORTED = [
-    ("Tested 3 GPUs:\n\tGPU 0: FAULTY\n\tGPU 1: OK\n\tGPU 2: FAULTY\n", "GPUs 0,2 FAULTY", "error", ""),
+    ("Tested 3 GPUs:\n\tGPU 0: OK\n\tGPU 1: OK\n\tGPU 2: FAULTY\n", "GPU 2: FAULTY", "error", ""),
     ("9.1%  proc'd: 0 - 7   errors: 0 - 12  (DIED!)\n", "errors; 0 - 12 (DIED!)", "error", "field"),
     ('Couldn\'t init a GPU test: Error in "init": X\n', "Couldn't init a GPU test", "warning", "Build"),
     (

@@ -1,0 +1,199 @@
+"""Known error messages of drivers, CUDA, NVML, frameworks, NCCL and containers, in any line of any text.
+
+They are the rows of `program_errors.csv`; of several that fit a line the first counts. A `status` is one of
+the driver, or "lost": a GPU that does not answer; "else": used if no other fits. NVML's texts are those of
+nvmlErrorString, CUDA's those of cudaGetErrorString, its numbers those of cudaError_t.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from gputopo.captures import ledger
+from gputopo.captures.smi.machine import Unanswered, unanswered_of, with_lost
+from gputopo.values.fields import rows_of
+from gputopo.values.machine import Driver, DriverStatus, KernelEvent, LineCounts, Machine
+
+SOURCE = "error text"
+READS = "error messages of the driver, NVML, CUDA, frameworks, NCCL, containers, gpu_burn and `dcgmi diag`"
+FACTS = "state of the driver, GPUs that do not answer, errors of programs; in any text, next to other formats"
+
+_LONGEST = 1000
+_MAX_DETAIL = 160
+_MAX_WORDS = 300
+_MAX_EVENTS = 64
+_AHEAD = 16  # lines of one message: a table of dcgmi, a list of NCCL RAS
+_MESSAGES = [
+    (row["status"], row["program"], row["says"], re.compile(row["pattern"], re.IGNORECASE | re.MULTILINE))
+    for row in rows_of(__file__, "program_errors.csv")
+]
+# Of several the cause, and not its effect.
+_ORDER: tuple[DriverStatus, ...] = (
+    "version_mismatch",
+    "too_old",
+    "not_ready",
+    "not_loaded",
+    "library_missing",
+    "no_permission",
+    "failed",
+)
+# Each line with a message has one of these: a long log is searched for them first.
+_WORDS = [
+    "rror",
+    "ERR",
+    "ail",
+    "FAIL",
+    "Pass",
+    "FAULTY",
+    "DIED",
+    "annot",
+    "not ",
+    "no ",
+    "No ",
+    "Unable",
+    "ismatch",
+    "insuff",
+    "Insuff",
+    "ondition: cuda",
+    "returned",
+    "lost",
+    "imeout",
+    "TIMEOUT",
+    "DEAD",
+    "INCOMPLETE",
+    "MISMATCH",
+    "#",
+    "out of memory",
+    "Out of memory",
+    "oom",
+    "OOM",
+    "xited",
+    "killed",
+    "Skipping",
+    "PTX",
+    "CUDNN",
+    "CuDNN",
+    "merge_call",
+    "access",
+    "Unlicensed",
+    "nvlddmkm",
+    "unresolvable",
+    "unavailable",
+    "in use by",
+    "being used",
+    "lower than",
+    "configure the",
+    "runtime name",
+    "unknown error",
+]
+_GPU = re.compile(r"\bGPU ?#?(\d{1,3})\b(?!:\d\d:)", re.IGNORECASE)
+_VERSIONS = (  # of NVML, of the kernel module, of CUDA's library
+    re.compile(r"NVML library version: (\d{3}(?:\.\d{1,3}){1,2})"),
+    # TensorFlow: "kernel version 470.57.2 does not match DSO version 470.63.1"
+    re.compile(r"kernel (?:reported )?version (?:is: )?(\d{3}(?:\.\d{1,3}){1,2})"),
+    re.compile(r"(?:DSO version|libcuda reported version is:) (\d{3}(?:\.\d{1,3}){1,2})"),
+)
+_PROCESS = re.compile(r"(?: managed by process \d+)? on node \S+")
+
+
+class Message(NamedTuple):
+    """One message: the number of its line, status, program and words of its row, and the match."""
+
+    line: int
+    status: str
+    program: str
+    says: str
+    found: re.Match[str]
+
+
+def add(machines: Sequence[Machine], text: str) -> list[Machine]:
+    """Return the machines of a text and one more with its known messages, if there is any.
+
+    Their lines are no longer listed as not understood.
+    """
+    messages = _messages(text)
+    if not messages:
+        return list(machines)
+    own = {one.line + n for one in messages for n in range(one.found[0].strip("\n").count("\n") + 1)}
+    known = ledger.filled(text).keys() - own if not machines else ()
+    counts = LineCounts(source=SOURCE, read=len(own), known=len(known), not_understood=0)
+    machine = replace(_machine(messages, text, machines), lines=() if machines else (counts,))
+    return [*(ledger.without(one, own) for one in machines), machine]
+
+
+def _messages(text: str) -> list[Message]:
+    words = [word for word in _WORDS if word in text]
+    lines = text.splitlines() if words else []
+    shapes: dict[str, tuple[str, str, str, re.Pattern[str]] | None] = {}  # of lines, by the row that fits
+    messages: list[Message] = []
+    end = 0
+    for number, line in enumerate(lines, 1):
+        if number <= end or not any(word in line for word in words):
+            continue
+        ahead = line = line[:_LONGEST]
+        if line[:1] in "|#DIT":
+            ahead = "\n".join(one[:_LONGEST] for one in lines[number - 1 : number + _AHEAD])
+        shape = re.sub(r"\d+", "0", line)
+        if ahead is not line or shape not in shapes:
+            fits = (row for row in _MESSAGES if (at := row[3].search(ahead)) and at.start() <= len(line))
+            shapes[shape] = next(fits, None)
+        row = shapes[shape]
+        if row is not None and (found := row[3].search(ahead)):
+            messages.append(Message(number, *row[:3], found))
+            end = number + found[0].strip("\n").count("\n")
+    return messages
+
+
+def _machine(messages: Sequence[Message], text: str, machines: Sequence[Machine]) -> Machine:
+    """Return what the messages show. `machines`: what else is in the text, of which GPUs may be lost."""
+    said = {one.status: one.found[0].strip()[:_MAX_DETAIL] for one in reversed(messages)}
+    lost = {one.address or one.number: one for one in map(_lost, messages) if one is not None}
+    gpus = [gpu for machine in machines for gpu in machine.gpus]
+    listed = {gpu.index for gpu in gpus} | {gpu.pci_address for gpu in gpus}
+    if any(gpu.lost for gpu in gpus):  # another reader has them
+        lost = {}
+    if strangers := {key for key in lost if key is None or (gpus and key not in listed)}:
+        said.setdefault("failed", said["lost"])
+    status = next((one for one in _ORDER if one in said), None)
+    versions = [match[1] if (match := form.search(text)) else None for form in _VERSIONS]
+    best = [one for one in messages if one.status != "else"] or messages
+    words = {(one.program, _in_words(one)[:_MAX_WORDS]): None for one in best if one.program}
+    machine = Machine(
+        source=SOURCE,
+        driver=Driver(
+            status=status or "not_read",
+            nvml_version=versions[0],
+            kernel_module_version=versions[1],
+            version=versions[2],
+            detail=said[status] if status else None,
+        ),
+        missing={} if lost.keys() - strangers else {"gpus": "the driver reports an error instead"},
+        kernel_events=tuple(
+            KernelEvent(kind="program", text=text, device_driver=program)
+            for program, text in [*words][:_MAX_EVENTS]
+        ),
+    )
+    return with_lost(machine, [one for key, one in lost.items() if key not in strangers])
+
+
+def _lost(message: Message) -> Unanswered | None:
+    """Return the GPU that a message reports as lost."""
+    if message.status != "lost":
+        return None
+    line = message.found.string[message.found.start() :].partition("\n")[0]
+    gpu = _GPU.search(line)
+    return unanswered_of(line) or Unanswered(int(gpu[1]) if gpu else None, None, "GPU is lost")
+
+
+def _in_words(message: Message) -> str:
+    parts = message.found.groupdict("")
+    # dcgmi breaks its text after 46 characters, wherever that is.
+    cells = [cell for cell in parts.get("text", message.found[0]).split("|") if cell.strip()]
+    words = "".join(cell.removeprefix(" ").removesuffix("  ") for cell in cells)
+    words = "; ".join(line.strip() for line in _PROCESS.sub("", words).splitlines())
+    each = re.findall(r"GPU ?\d+: Fail", parts.get("each", ""))
+    test = " ".join(filter(None, (parts.get("test"), parts.get("fail"), *each))).replace(": ", " ")
+    shown = "; ".join(filter(None, (test, " ".join(words.split()))))
+    return message.says.format(text=shown) or shown
