@@ -57,7 +57,7 @@ def test_a_program_on_a_machine_without_a_gpu_runs_without_one_and_it_is_reporte
         ("echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 MiB' >&2; exit 1",
          ["sh ended with exit code 1: CUDA out of memory. Tried to allocate 2 MiB", "See nvidia-smi for"]),
         ("echo 'RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED' >&2; kill -ABRT $$",
-         ["sh was killed by SIGABRT: cuDNN failed: CUDNN_STATUS_EXECUTION_FAILED", "look for who sent it"]),
+         ["sh was killed by SIGABRT: cuDNN failed: CUDNN_STATUS_EXECUTION_FAILED", "Install the cuDNN"]),
     ],
 )  # fmt: skip
 def test_why_a_program_failed_is_shown_with_what_its_stderr_reports(

@@ -93,7 +93,7 @@ def test_a_worker_that_takes_no_step_any_more_is_ended_with_the_reason(run: Run)
     failed = failure(outcome)
     assert (failed.kind, outcome.exit_code) == ("hung", 3)
     assert "a step usually takes 0.2 s" in failed.cause
-    assert failed.cause.endswith("; GPU 2 50 % busy"), "of this host"
+    assert failed.cause.endswith("; GPU 2 50% busy"), "of this host"
     assert summarise(run.written()).status == "failed"
 
 
