@@ -49,7 +49,7 @@ class Selection:
         return "replicated" if self.request.all_reduce is not None and asked == "auto" else asked
 
     @property
-    def sets(self) -> int:
+    def sets_count(self) -> int:
         """How many sets there are to choose from."""
         free = 0 if self.required is None else 1
         return comb(len(self.pool) - free, self.size - free)

@@ -22,7 +22,7 @@ from gputopo.reference.expectations import (
     expected_nvlink,
     known_gpus,
 )
-from gputopo.topology.peer_access import redirected_pairs
+from gputopo.topology.peer_access import redirected_pairs, why_off
 from gputopo.values.bandwidth import Path, Sample, gpu_of
 from gputopo.values.errors import UsageError
 from gputopo.values.gpu import Gpu, Pcie
@@ -30,7 +30,7 @@ from gputopo.values.index_ranges import gpu_ranges, index_ranges, parse_ranges
 from gputopo.values.machine import Link, Machine
 from gputopo.values.option import listed, nearest
 
-EXAMPLES = '"gpu3: x16", "gpu3: gen4 x16", "acs off", "nvlink 0-1", "all: RTX 4090"'
+EXAMPLES = '"gpu3: x16", "gpu3: gen4 x16", "acs off", "p2p on", "nvlink 0-1", "all: RTX 4090"'
 # One bridge more is no faster path for more GPUs than these: their gradients cross PCIe all the same.
 _FEW_GPUS = 4
 _LANES = (1, 2, 4, 8, 16)
@@ -79,6 +79,8 @@ def single_changes(machine: Machine) -> tuple[str, ...]:
     found = [f"gpu{index}: x{width}" for index, width in _narrow(machine).items()]
     if redirected_pairs(machine):
         found.append("acs off")
+    if _without_p2p(machine):
+        found.append("p2p on")
     for a, b in combinations(machine.gpus, 2) if len(machine.gpus) <= _FEW_GPUS else ():
         rows = [expected_gpu(gpu.name, gpu.pci_device_id) for gpu in (a, b)]
         free = all(_free_nvlinks(machine, gpu.index, row) > 0 for gpu, row in zip((a, b), rows, strict=True))
@@ -110,6 +112,8 @@ def _change_of(text: str, machine: Machine) -> Callable[[Machine], ChangedMachin
     """Return the function that a change names. Raises UsageError for words that it does not know."""
     if re.fullmatch(r"acs\s*[:=]?\s*off", text, re.IGNORECASE):
         return _without_acs
+    if re.fullmatch(r"p2p\s*[:=]?\s*on", text, re.IGNORECASE):
+        return _with_p2p
     if found := re.fullmatch(r"nvlink\s*:?\s*([0-9]+)\s*-\s*([0-9]+)", text, re.IGNORECASE):
         a, b = sorted(map(int, found.groups()))
         return lambda before: _with_nvlink(before, a, b)
@@ -267,6 +271,29 @@ def _without_acs(machine: Machine) -> ChangedMachine:
     measured = paths_of(after).pairs
     faster = {pair for pair in pairs if expected[pair].gb_per_s > measured[pair].gb_per_s}
     return ChangedMachine(_without_pairs(after, lambda a, b: (a, b) in faster))
+
+
+def _without_p2p(machine: Machine) -> dict[tuple[int, int], str]:
+    """Return the pairs without peer access that a setting turns on, and how."""
+    offs = {(link.a, link.b): why_off(machine, link) for link in machine.links if not link.nvlinks}
+    settings = ("registry_key", "acs", "iommu", "bar1")
+    return {pair: off.fix for pair, off in offs.items() if off and off.cause in settings and off.fix}
+
+
+def _with_p2p(machine: Machine) -> ChangedMachine:
+    """Return the machine with peer access between the pairs that a setting denies it."""
+    fixes = _without_p2p(machine)
+    if not fixes:
+        return ChangedMachine(machine, notes=("no setting denies GPUs peer access",))
+    links = tuple(
+        msgspec.structs.replace(one, p2p_read="OK", p2p_write="OK", p2p_reason=None)
+        if (one.a, one.b) in fixes
+        else one
+        for one in machine.links
+    )
+    after = msgspec.structs.replace(machine, links=links)
+    after = _without_pairs(after, lambda a, b: (a, b) in fixes)
+    return ChangedMachine(after, notes=tuple(dict.fromkeys(fixes.values())))
 
 
 def _free_nvlinks(machine: Machine, index: int, row: GpuExpectation | None) -> int:

@@ -93,11 +93,7 @@ def test_its_parts_are_those_of_the_prediction(
     last = found.blocks[-1].through_ms
     assert max(ends, last) == pytest.approx(ends + found.gradients_ms, abs=1e-3)
     waits = max((one.wait_ms for one in found.resources), default=0.0)
-    if placing.all_reduce == "tf_hierarchical":
-        # The slowest link of each stage is seldom the same.
-        assert waits <= found.weights_ms + 1e-3
-        assert all(one.through_ms <= last + 1e-3 for one in found.resources)
-    elif placing.traffic != "none":
+    if placing.traffic != "none":
         assert waits == pytest.approx(found.weights_ms, abs=1e-3)
         assert max(one.through_ms for one in found.resources) == pytest.approx(last, abs=1e-3)
 

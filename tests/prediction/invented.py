@@ -5,25 +5,13 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
-from gputopo.prediction.gradients import GradientBlock
+from gputopo.prediction.gradients import TRAFFIC, GradientBlock
 from gputopo.prediction.links.paths import HostLink, PairPath, Paths
 from gputopo.prediction.links.shared_links import SocketLink, Uplink
 from gputopo.prediction.programs import ProgramConstants
 from gputopo.prediction.step import ModelCosts, Placement
 
-REDUCTIONS = (
-    "copy",
-    "psgpu",
-    "psgpu#2",
-    "pscpu",
-    "pscpu#3",
-    "hierarchical",
-    "one_device",
-    "ring",
-    "ring#2",
-    "collective",
-    "nccl",
-)
+REDUCTIONS = tuple(TRAFFIC)
 RATES = st.floats(0.5, 200.0)
 SHARES = st.floats(0.5, 1.0)  # both directions of their sum
 
@@ -51,8 +39,6 @@ def programs() -> st.SearchStrategy[ProgramConstants]:
         adds=st.sampled_from(("copy", "psgpu")),
         cuts_variables=st.booleans(),
         gathers=st.booleans(),
-        low=st.just(0.8),
-        high=st.just(1.2),
     )
 
 

@@ -62,8 +62,8 @@ def _differences(
     slowest = max(flows.seconds.values()) / GB
     factor = scale / (slowest * sum(block.bytes for block in model.blocks))
     blocks = tuple(block._replace(bytes=round(block.bytes * factor)) for block in model.blocks)
-    line = line_of(blocks, 1.0, overlap)
-    closed = line.end(slowest)
+    line = line_of(blocks, overlap)
+    closed = max(1.0, *line.through(slowest))
     ends = map(max, zip(*ends_of(flows_of(paths, gpus, placing, blocks, overlap)), strict=True))
     found = list(zip(ends, line.through(slowest), strict=True))
     assert max(1.0, found[-1][1]) == pytest.approx(closed)

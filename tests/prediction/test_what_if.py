@@ -23,7 +23,7 @@ def choose(machine: Machine, request: Request) -> Plan:
 
 
 def answer(machine: Machine, *changes: str, request: Request = REQUEST) -> WhatIf:
-    return what_if(machine, request, changes, choose, choose(machine, request))
+    return what_if(machine, request, changes, choose)
 
 
 def box(*widths: int, name: str = "GeForce GTX 1080 Ti", measured: bool = False) -> Machine:
@@ -178,7 +178,7 @@ def test_without_acs_gpus_of_a_switch_copy_directly() -> None:
 
 def test_the_single_change_that_pays_most_is_found_and_what_it_does_to_another_model() -> None:
     machine = box(16, 16, 16, 4)
-    found = best_change(machine, REQUEST, choose, choose(machine, REQUEST))
+    found = best_change(machine, REQUEST, choose)
     assert found.changes == ("gpu3: x16",)
     assert not found.asked
     assert found.share > 0.05
@@ -188,13 +188,13 @@ def test_the_single_change_that_pays_most_is_found_and_what_it_does_to_another_m
 def test_all_links_are_changed_together_where_none_pays_alone() -> None:
     machine = box(1, 1)
     assert full_links(machine) == ("all: x16",)
-    found = best_change(machine, REQUEST, choose, choose(machine, REQUEST))
+    found = best_change(machine, REQUEST, choose)
     assert found.changes in {("all: x16",), ("gpu0: x16",)}
 
 
 def test_no_change_is_found_where_all_cards_have_their_lanes() -> None:
     machine = box(16, 16)
-    found = best_change(machine, REQUEST, choose, choose(machine, REQUEST))
+    found = best_change(machine, REQUEST, choose)
     assert (found.changes, found.share) == ((), 0.0)
 
 

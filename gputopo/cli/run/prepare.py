@@ -78,6 +78,7 @@ class AskedJob:
             **{
                 **self.placement.fields,
                 "variable_update": "replicated" if self._has_copies else self.update,
+                **({"variable_update": "parameter_server", "ps": "cpu"} if self._is_central else {}),
                 **({"all_reduce": NCCL} if self._is_by_nccl_between_hosts and self._has_copies else {}),
             },
         )
@@ -121,18 +122,25 @@ class AskedJob:
         return "parameter_server" if is_served else update
 
     @property
+    def _is_central(self) -> bool:
+        """Whether --strategy alone decides where variables are, and that is one place, by default the CPU."""
+        return self._has_own_place and not self._has_copies
+
+    @property
     def _has_copies(self) -> bool:
         """Whether --strategy alone decides where variables are, and that is on every device.
 
         What was asked for beside it is planned as it was typed, so that the rules can refuse it.
         """
-        typed = self.typed
-        strategy = self.training.fields.get("strategy")
-        if strategy is None or "ps" in typed or self.update != "auto":
-            return False
         from gputopo.launch.spec.names import read
 
-        return read(strategy).kind != "central"
+        return self._has_own_place and read(self.training.fields["strategy"]).kind != "central"
+
+    @property
+    def _has_own_place(self) -> bool:
+        """Whether --strategy alone decides where variables are."""
+        asked = "ps" in self.typed or self.update != "auto"
+        return self.training.fields.get("strategy") is not None and not asked
 
     def placed(self, target: "Target") -> "Target":
         """Return the target without a reduction where a strategy of tf.distribute has its own."""

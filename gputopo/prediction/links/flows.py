@@ -3,11 +3,11 @@
 A resource is a tuple: ("up", gpu) and ("down", gpu), a GPU's link to and from the host; ("uplink up", n) and
 ("uplink down", n), the n-th shared one; ("socket", a, b), the link from NUMA node a to node b; ("nvlink",
 a, b), the NVLinks of two GPUs; ("nvlink out", gpu) and ("nvlink in", gpu), those of a GPU to NVSwitches;
-("pair", a, b), the path between two GPUs; ("host",), the cores that add gradients; ("network out", n) and
-("network in", n), the network path of the n-th of several hosts.
+("pair", a, b), the path between two GPUs; ("memory",), the host memory that staged copies go through;
+("host",), the cores that add gradients.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from gputopo.prediction.links.paths import Cost, Paths, Resource
@@ -16,8 +16,8 @@ GB = 1e9
 _EQUAL = 1 - 1e-12  # of two sums of the same numbers in another order
 # The order in which resources that are as slow are named.
 _KINDS = (
-    *("uplink up", "uplink down", "socket", "up", "down", "nvlink out", "nvlink in", "nvlink", "pair"),
-    *("network out", "network in"),
+    *("uplink up", "uplink down", "socket", "memory", "up", "down", "nvlink out", "nvlink in", "nvlink"),
+    "pair",
 )
 _REVERSE = {
     "up": "down",
@@ -26,9 +26,10 @@ _REVERSE = {
     "uplink down": "uplink up",
     "nvlink out": "nvlink in",
     "nvlink in": "nvlink out",
-    "network out": "network in",
-    "network in": "network out",
 }
+# What all copies through host memory carry together, in and out once. Not measured; chosen because eight
+# rings through it carry as much (`gputopo.prediction.links.rings`).
+HOST_MEMORY_GB_PER_S = 64.0
 
 
 class Load(NamedTuple):
@@ -42,11 +43,6 @@ def reverse(resource: Resource) -> Resource:
     """Return the other direction of a link."""
     kind, *ends = resource
     return (_REVERSE[str(kind)], *ends) if kind in _REVERSE else (kind, *ends[::-1])
-
-
-def is_network(resource: Resource | None) -> bool:
-    """Return whether a resource is the network path of a host."""
-    return resource is not None and str(resource[0]).startswith("network")
 
 
 def host_costs(paths: Paths, gpu: int, way: Literal["up", "down"]) -> Iterator[Cost]:
@@ -66,18 +62,7 @@ def pair_costs(paths: Paths, a: int, b: int) -> Sequence[Cost]:
     return found
 
 
-def _over_network(paths: Paths, here: int, there: int) -> Iterator[Cost]:
-    if here != there:
-        yield ("network out", here), paths.networks[here].gb_per_s, 1.0
-        yield ("network in", there), paths.networks[there].gb_per_s, 1.0
-
-
 def _between(paths: Paths, a: int, b: int) -> Iterator[Cost]:
-    if paths.host_of(a) != paths.host_of(b):  # by way of both hosts' memories, as TensorFlow copies
-        yield from host_costs(paths, a, "up")
-        yield from _over_network(paths, paths.host_of(a), paths.host_of(b))
-        yield from host_costs(paths, b, "down")
-        return
     path = paths.pair(a, b)
     if path.kind == "nvlink":
         if a in paths.ports and b in paths.ports:
@@ -90,6 +75,8 @@ def _between(paths: Paths, a: int, b: int) -> Iterator[Cost]:
     yield ("up", a), max(start.up, path.gb_per_s), start.both
     yield ("down", b), max(end.down, path.gb_per_s), end.both
     yield ("pair", a, b), path.gb_per_s, path.both
+    if path.kind == "staged":
+        yield ("memory",), HOST_MEMORY_GB_PER_S, 1.0
     for number, uplink in enumerate(paths.uplinks):
         leaves, enters = a in uplink.gpus, b in uplink.gpus
         if leaves and (not enters or path.through_host):
@@ -104,6 +91,18 @@ def _between(paths: Paths, a: int, b: int) -> Iterator[Cost]:
             yield ("socket", other, one), socket.gb_per_s, socket.both
 
 
+def slowest_of(loads: Mapping[Resource, Load]) -> tuple[Resource | None, float]:
+    """Return the resource that a byte occupies longest, and its seconds a byte; (None, 0) if nothing flows.
+
+    Of those that are as slow the first by kind and GPU.
+    """
+    seconds = max((load.seconds for load in loads.values()), default=0.0)
+    if not seconds:
+        return None, 0.0
+    slowest = (one for one, load in loads.items() if load.seconds >= seconds * _EQUAL)
+    return min(slowest, key=lambda one: (_KINDS.index(str(one[0])), one[1:])), seconds
+
+
 class Flows:
     """Bytes that flow at the same time: the seconds for which one byte of the model occupies each link."""
 
@@ -114,15 +113,12 @@ class Flows:
         self.both: dict[Resource, float] = {}  # both directions at once, of their sum
 
     def to_host(self, gpu: int) -> None:
-        """Send the model's bytes from a GPU to the host, of several to the one with variables."""
-        paths = self._paths
-        self._add((*host_costs(paths, gpu, "up"), *_over_network(paths, paths.host_of(gpu), paths.home)), 1.0)
+        """Send the model's bytes from a GPU to the host."""
+        self._add(host_costs(self._paths, gpu, "up"), 1.0)
 
     def from_host(self, gpu: int) -> None:
-        """Send the model's bytes from the host, of several from that one, to a GPU."""
-        paths = self._paths
-        costs = (*_over_network(paths, paths.home, paths.host_of(gpu)), *host_costs(paths, gpu, "down"))
-        self._add(costs, 1.0)
+        """Send the model's bytes from the host to a GPU."""
+        self._add(host_costs(self._paths, gpu, "down"), 1.0)
 
     def between(self, a: int, b: int, share: float = 1.0) -> None:
         """Send `share` of the model's bytes from one GPU to another."""
@@ -142,16 +138,8 @@ class Flows:
 
     @property
     def slowest(self) -> tuple[Resource | None, float]:
-        """The resource that a byte occupies longest, and its seconds a byte; (None, 0) if nothing flows.
-
-        Of those that are as slow the first by kind and GPU.
-        """
-        loads = self.loads
-        seconds = max((load.seconds for load in loads.values()), default=0.0)
-        if not seconds:
-            return None, 0.0
-        slowest = (one for one, load in loads.items() if load.seconds >= seconds * _EQUAL)
-        return min(slowest, key=lambda one: (_KINDS.index(str(one[0])), one[1:])), seconds
+        """The resource that a byte occupies longest, and its seconds a byte; (None, 0) if nothing flows."""
+        return slowest_of(self.loads)
 
     def _add(self, costs: Iterable[Cost], share: float) -> None:
         for resource, gb_per_s, both in costs:

@@ -28,7 +28,6 @@ from gputopo.prediction.links.shared_links import (
     ASSUMED_GENERATION,
     ASSUMED_WIDTH,
     BOTH_SHARE,
-    NetworkPath,
     SocketLink,
     Uplink,
     socket_links,
@@ -111,12 +110,7 @@ Cost = tuple[Resource, float, float]
 
 
 class Paths(msgspec.Struct, frozen=True, dict=True):
-    """All paths of a machine. `pairs` by the two indices, low first.
-
-    Of several hosts (`gputopo.prediction.links.hosts`) GPUs are numbered through, `names` has what they are
-    called, `places` the number of the host of each, `networks` the path of each host to the others, and
-    `home` is the host whose CPU has variables.
-    """
+    """All paths of a machine. `pairs` by the two indices, low first."""
 
     hosts: Mapping[int, HostLink]
     pairs: Mapping[Pair, PairPath]
@@ -124,28 +118,11 @@ class Paths(msgspec.Struct, frozen=True, dict=True):
     sockets: tuple[SocketLink, ...] = ()
     ports: Mapping[int, float] = {}  # what the NVLinks of a GPU carry together, where they lead to NVSwitches
     cpus: int = 1  # CPU sockets, whose cores add gradients
-    names: Mapping[int, str] = {}
-    places: Mapping[int, int] = {}
-    networks: tuple[NetworkPath, ...] = ()
-    home: int = 0
 
     @cached_property
     def copies(self) -> dict[Pair, Sequence[Cost]]:
         """What copies from one GPU to another use, as far as it was asked for."""
         return {}
-
-    @cached_property
-    def rings(self) -> dict[tuple[int, ...], tuple[Resource | None, float]]:
-        """The slowest link of NCCL's ring over GPUs of one host, and its seconds, as far as asked for."""
-        return {}
-
-    def host_of(self, gpu: int) -> int:
-        """Return the number of a GPU's host; 0 on a single one."""
-        return self.places.get(gpu, 0)
-
-    def gpu_words(self, gpu: int) -> str:
-        """Return what a GPU is called: `GPU 3`, `n2 GPU 3`."""
-        return self.names.get(gpu, f"GPU {gpu}")
 
     def pair(self, a: int, b: int) -> PairPath:
         """Return the path between two GPUs."""

@@ -1,4 +1,4 @@
-"""Links that several GPUs share: uplinks of switches and boards, links between sockets, networks. Pure."""
+"""Links that several GPUs share: uplinks of switches and boards, links between sockets. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,13 +53,6 @@ class SocketLink(NamedTuple):
     gpus: tuple[Gpus, Gpus]
     gb_per_s: float
     both: float = BOTH_SHARE
-
-
-class NetworkPath(NamedTuple):
-    """The network path of one of several hosts, and what it carries in each direction."""
-
-    host: str
-    gb_per_s: float
 
 
 def uplinks(machine: Machine, links: Mapping[Pair, Link], alone: Mapping[int, float]) -> tuple[Uplink, ...]:

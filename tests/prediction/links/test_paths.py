@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.prediction.links.flows import Flows
-from gputopo.prediction.links.hosts import HostPaths, joined
 from gputopo.prediction.links.paths import (
     STAGED_MAX_GB_PER_S,
     STAGED_SHARE,
@@ -113,7 +112,7 @@ def test_no_facts_are_called_an_assumption_and_named() -> None:
 
 
 def test_copies_are_staged_where_the_driver_does_not_allow_direct_ones() -> None:
-    """By the model, or by the status that the driver reports; staged ones load the uplink of a switch."""
+    """By the model, or by the status that the driver reports; staged ones load the uplink and memory."""
     assert paths_of(machine("GeForce RTX 4090")).pair(0, 1).kind == "staged"
     assert paths_of(machine("GeForce RTX 4090", p2p="OK")).pair(0, 1).kind == "direct"
     found = paths_of(machine("Tesla V100-PCIE-16GB", hop=Hop.PIX, p2p="CNS"))
@@ -122,7 +121,7 @@ def test_copies_are_staged_where_the_driver_does_not_allow_direct_ones() -> None
     assert found.pair(0, 1).gb_per_s == STAGED_SHARE * min(found.hosts[0][:2]) < direct.pair(0, 1).gb_per_s
     newest = paths_of(machine("GeForce RTX 5090", widths=(None, None))).pair(0, 1)
     assert newest[:2] == ("staged", STAGED_MAX_GB_PER_S)
-    assert [key[0] for key in _loaded(found)] == ["up", "down", "pair", "uplink up", "uplink down"]
+    assert [key[0] for key in _loaded(found)] == ["up", "down", "pair", "memory", "uplink up", "uplink down"]
     assert [key[0] for key in _loaded(direct)] == ["up", "down", "pair"]
 
 
@@ -181,18 +180,13 @@ def test_both_directions_slow_one_another_down_as_long_as_both_have_bytes() -> N
     )
 
 
-def test_the_cpus_that_add_gradients_are_those_of_the_host_with_the_variables() -> None:
-    one = paths_of(machine("Tesla V100-PCIE-16GB"))
-    hosts = [HostPaths(f"n{cpus}", msgspec.structs.replace(one, cpus=cpus), (0, 1)) for cpus in (1, 2)]
-    assert [joined(hosts, [1.0, 1.0], home).cpus for home in range(2)] == [1, 2]
-
-
-def test_a_ring_over_hosts_carries_each_byte_nearly_twice_between_them() -> None:
-    one = paths_of(machine("Tesla V100-PCIE-16GB"))
-    hosts = [HostPaths(name, one, (0, 1)) for name in ("n1", "n2")]
-    _, (by, seconds) = limits(joined(hosts, [1.0, 0.5]), range(4), Placement("replicated", None, "nccl"))
-    assert by == ("network out", 1)
-    assert seconds == pytest.approx(2 * 3 / 4 / 0.5e9)
+def test_staged_copies_share_the_memory_of_the_host() -> None:
+    """Of eight GPUs without peer access at once, none copies as fast as alone."""
+    hosts = {gpu: HostLink(25.0, 25.0, "link") for gpu in range(8)}
+    pairs = {pair: PairPath("staged", 20.0, "link") for pair in combinations(range(8), 2)}
+    paths, spread = Paths(hosts, pairs, ()), Placement("parameter_server", "gpu:spread")
+    assert limits(paths, range(8), spread)[1][0] == ("memory",)
+    assert limits(paths, range(2), spread)[1][0] != ("memory",)
 
 
 def test_nvlinks_are_those_of_the_model_where_no_source_counts_them() -> None:
