@@ -255,8 +255,11 @@ class Chooser(Selection):
             return found
         # What was learned is of whole steps; the compute of one GPU is known by itself.
         exposed = max(0.0, learned.step_factor * found.step_s - compute_s) / (found.step_s - compute_s)
-        parts = (exposed * one for one in (found.weights_s, found.gradients_s, found.variables_s))
-        return StepSeconds(compute_s, *parts, found.weights_by, found.gradients_by)
+        return found._replace(
+            weights_s=exposed * found.weights_s,
+            gradients_s=exposed * found.gradients_s,
+            variables_s=exposed * found.variables_s,
+        )
 
     def images_per_sec(self, gpus: Sequence[int], placing: Placement) -> float | None:
         """Return the predicted speed of a placement; None if it is not predicted."""

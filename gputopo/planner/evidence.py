@@ -132,8 +132,8 @@ def measured(
         f"{best.images_per_sec:,.0f} images/sec; {beaten}"
     )
     same = not where and best.batch == batch
-    speeds = {one: speed.images_per_sec for one, speed in found.items()} if same else {}
-    return Decision(placing, "measured", (reason,), speeds)
+    shown = {one: speed.images_per_sec for one, speed in found.items()} if same else {}
+    return Decision(placing, "measured", (reason,), shown)
 
 
 def _mode(one: MeasuredSpeed) -> str:

@@ -6,7 +6,7 @@ import msgspec
 
 from gputopo.planner.explained import require_prediction
 from gputopo.planner.request import Request
-from gputopo.prediction.what_if import changed, full_links, single_changes
+from gputopo.prediction.what_if import as_expected, changed, full_links, single_changes
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.plan import Candidate, Plan, WhatIf
@@ -22,11 +22,12 @@ Choose = Callable[[Machine, Request], Plan]
 
 
 def what_if(machine: Machine, request: Request, changes: Sequence[str], choose: Choose) -> WhatIf:
-    """Return the plan for the machine as it is and as it would be, both as predicted. `choose` plans.
+    """Return the plan for the machine as it is and as it would be, by links as expected. `choose` plans.
 
     Raises UsageError for a change that cannot be, or where nothing is predicted.
     """
     request = msgspec.structs.replace(request, by_measurements=False)
+    machine = as_expected(machine)
     after = changed(machine, changes)
     given = request.single_gpu_images_per_sec
     if given and after.replaced:
@@ -75,6 +76,7 @@ def best_change(machine: Machine, request: Request, choose: Choose) -> WhatIf:
     If none pays, the one that would with the largest smaller batch; without one no change. Raises UsageError
     where nothing is predicted.
     """
+    machine = as_expected(machine)
     tries = [(change,) for change in single_changes(machine)]
     found = [what_if(machine, request, changes, choose) for changes in tries]
     links = full_links(machine)

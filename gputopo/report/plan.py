@@ -40,6 +40,7 @@ _PARTS = {
     "variables": ("░", "magenta"),
     "network": ("▄", "blue"),
 }
+_NO_SHARE = 0.005  # less is no difference
 _HOSTS_NAMED = 8  # the rest is in the JSON
 _SPELLED_OUT = 4  # more GPUs than these are written as ranges
 
@@ -197,9 +198,11 @@ def _sureness(plan: Plan, prediction: Prediction) -> str:
     other = mode_words(runner_up)
     if runner_up.gpus != plan.choice.gpus:
         other += f" on {_named(runner_up.gpus)}"
+    known = "measured" if runner_up.evidence == "measured" else "predicted"
+    if abs(prediction.margin) < _NO_SHARE:
+        return f"as fast as {other} ({known})"
     how = "faster" if prediction.margin >= 0 else "slower"
-    known = "was measured" if runner_up.evidence == "measured" else "is predicted"
-    return f"{abs(prediction.margin):.0%} {how} than {other} {known}"
+    return f"{abs(prediction.margin):.0%} {how} than {other} ({known})"
 
 
 def _basis(choice: Candidate, prediction: Prediction) -> str:
