@@ -103,7 +103,7 @@ def in_words(resource: Resource, placing: Placement, paths: Paths) -> str:
         return "gradients added on the CPU"
     if kind == "memory":
         return "copies through host memory"
-    names = {"nvlink": "NVLink", "pair": "path from GPU", "socket": "link from NUMA node"}
+    names = {"nvlink": "NVLink", "pair": "path from GPU"}
     return f"{names[str(kind)]} {ends[0]} to {ends[1]}"
 
 

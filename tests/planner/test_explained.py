@@ -56,7 +56,7 @@ def test_links_that_carry_the_same_are_named_together() -> None:
         ([("nvlink", 0, 1), ("nvlink", 1, 0)], "NVLink 0 to 1 and 1 alike"),
     ]
     for alike, shown in cases:
-        paths = Paths({}, {}, (Uplink(frozenset({0, 1}), 12.0, 12.0),))
+        paths = Paths({}, {}, (Uplink(frozenset({0, 1}), 12.0),))
         assert words(alike, SERVED, paths) == shown
 
 
@@ -70,10 +70,9 @@ def test_resources_are_in_words() -> None:
         (("nvlink", 0, 1), "gpu:0", "NVLink 0 to 1"),
         (("pair", 0, 5), "gpu:0", "path from GPU 0 to 5"),
         (("nvlink out", 1), "gpu:0", "NVLinks of GPU 1, sending"),
-        (("socket", 0, 1), "gpu:0", "link from NUMA node 0 to 1"),
         (("host",), "cpu", "gradients added on the CPU"),
     ]:
-        paths = Paths({}, {}, (Uplink(frozenset(range(4)), 12.0, 12.0),))
+        paths = Paths({}, {}, (Uplink(frozenset(range(4)), 12.0),))
         assert in_words(resource, Placement("parameter_server", place), paths) == shown
 
 

@@ -31,15 +31,13 @@ def trees(noise: float) -> st.SearchStrategy[Paths]:
 def _tree(switches: int, each: int, link: float, uplink: float, factors: list[float]) -> Paths:
     gpus = range(switches * each)
     factor = iter(factors)
-    hosts = {gpu: HostLink(link * next(factor), link * next(factor), "link", 1.0) for gpu in gpus}
+    hosts = {gpu: HostLink(link * next(factor), link * next(factor), "link") for gpu in gpus}
     pairs = {
-        (a, b): PairPath(
-            "direct", (1.0 if a // each == b // each else 0.8) * link * next(factor), "link", 1.0
-        )
+        (a, b): PairPath("direct", (1.0 if a // each == b // each else 0.8) * link * next(factor), "link")
         for a, b in combinations(gpus, 2)
     }
     uplinks = (
-        Uplink(frozenset(range(first, first + each)), uplink * next(factor), uplink * next(factor), 1.0)
+        Uplink(frozenset(range(first, first + each)), uplink * next(factor))
         for first in range(0, len(gpus), each)
     )
     return Paths(hosts, pairs, tuple(uplinks))

@@ -1,22 +1,22 @@
 """Seconds for which each byte of a model's variables occupies each link, by candidate. Pure.
 
 A resource is a tuple: ("up", gpu) and ("down", gpu), a GPU's link to and from the host; ("uplink up", n) and
-("uplink down", n), the n-th shared one; ("socket", a, b), the link from NUMA node a to node b; ("nvlink",
-a, b), the NVLinks of two GPUs; ("nvlink out", gpu) and ("nvlink in", gpu), those of a GPU to NVSwitches;
-("pair", a, b), the path between two GPUs; ("memory",), the host memory that staged copies go through;
-("host",), the cores that add gradients.
+("uplink down", n), the n-th shared one; ("nvlink", a, b), the NVLinks of two GPUs; ("nvlink out", gpu) and
+("nvlink in", gpu), those of a GPU to NVSwitches; ("pair", a, b), the path between two GPUs; ("memory",), the
+host memory that staged copies go through; ("host",), the cores that add gradients.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from gputopo.copies.expected import BIDIRECTIONAL_SHARE
 from gputopo.prediction.links.paths import Cost, Paths, Resource
 
 GB = 1e9
 _EQUAL = 1 - 1e-12  # of two sums of the same numbers in another order
 # The order in which resources that are as slow are named.
 _KINDS = (
-    *("uplink up", "uplink down", "socket", "memory", "up", "down", "nvlink out", "nvlink in", "nvlink"),
+    *("uplink up", "uplink down", "memory", "up", "down", "nvlink out", "nvlink in", "nvlink"),
     "pair",
 )
 _REVERSE = {
@@ -30,6 +30,10 @@ _REVERSE = {
 # What all copies through host memory carry together, in and out once. Not measured; chosen because eight
 # rings through it carry as much (`gputopo.prediction.links.rings`).
 HOST_MEMORY_GB_PER_S = 64.0
+# What both directions at once carry, of the sum of each alone. NVLink: 0.87 of 0.92 (nvlinks.csv); copies
+# through host memory: 0.56 (RTX 5090), 0.69 (RTX 4090), 0.70 (RTX 6000 Ada), p2pBandwidthLatencyTest.
+NVLINK_BOTH_SHARE = 0.95
+STAGED_BOTH_SHARE = 0.69
 
 
 class Load(NamedTuple):
@@ -47,11 +51,10 @@ def reverse(resource: Resource) -> Resource:
 
 def host_costs(paths: Paths, gpu: int, way: Literal["up", "down"]) -> Iterator[Cost]:
     """Iterate over what a copy from a GPU to its host (up), or from it (down), uses."""
-    host = paths.hosts[gpu]
-    yield (way, gpu), getattr(host, way), host.both
+    yield (way, gpu), getattr(paths.hosts[gpu], way)
     for number, uplink in enumerate(paths.uplinks):
         if gpu in uplink.gpus:
-            yield (f"uplink {way}", number), getattr(uplink, way), uplink.both
+            yield (f"uplink {way}", number), uplink.gb_per_s
 
 
 def pair_costs(paths: Paths, a: int, b: int) -> Sequence[Cost]:
@@ -66,29 +69,23 @@ def _between(paths: Paths, a: int, b: int) -> Iterator[Cost]:
     path = paths.pair(a, b)
     if path.kind == "nvlink":
         if a in paths.ports and b in paths.ports:
-            yield ("nvlink out", a), max(paths.ports[a], path.gb_per_s), paths.ports_both[a]
-            yield ("nvlink in", b), max(paths.ports[b], path.gb_per_s), paths.ports_both[b]
-        yield ("nvlink", a, b), path.gb_per_s, path.both
+            yield ("nvlink out", a), max(paths.ports[a], path.gb_per_s)
+            yield ("nvlink in", b), max(paths.ports[b], path.gb_per_s)
+        yield ("nvlink", a, b), path.gb_per_s
         return
     start, end = paths.hosts[a], paths.hosts[b]
     # Below a switch a direct copy may be faster than one to the host.
-    yield ("up", a), max(start.up, path.gb_per_s), start.both
-    yield ("down", b), max(end.down, path.gb_per_s), end.both
-    yield ("pair", a, b), path.gb_per_s, path.both
+    yield ("up", a), max(start.up, path.gb_per_s)
+    yield ("down", b), max(end.down, path.gb_per_s)
+    yield ("pair", a, b), path.gb_per_s
     if path.kind == "staged":
-        yield ("memory",), HOST_MEMORY_GB_PER_S, 1.0
+        yield ("memory",), HOST_MEMORY_GB_PER_S
     for number, uplink in enumerate(paths.uplinks):
         leaves, enters = a in uplink.gpus, b in uplink.gpus
         if leaves and (not enters or path.through_host):
-            yield ("uplink up", number), uplink.up, uplink.both
+            yield ("uplink up", number), uplink.gb_per_s
         if enters and (not leaves or path.through_host):
-            yield ("uplink down", number), uplink.down, uplink.both
-    for socket in paths.sockets:
-        (here, there), (one, other) = socket.gpus, socket.nodes
-        if a in here and b in there:
-            yield ("socket", one, other), socket.gb_per_s, socket.both
-        if a in there and b in here:
-            yield ("socket", other, one), socket.gb_per_s, socket.both
+            yield ("uplink down", number), uplink.gb_per_s
 
 
 def slowest_of(loads: Mapping[Resource, Load]) -> tuple[Resource | None, float]:
@@ -110,7 +107,6 @@ class Flows:
         self._paths = paths
         self.seconds: dict[Resource, float] = {}
         self.shares: dict[Resource, float] = {}  # of the model's bytes
-        self.both: dict[Resource, float] = {}  # both directions at once, of their sum
 
     def to_host(self, gpu: int) -> None:
         """Send the model's bytes from a GPU to the host."""
@@ -131,8 +127,8 @@ class Flows:
         found = {}
         for resource, seconds in self.seconds.items():
             busy = self.seconds.get(reverse(resource), 0.0)
-            # Two directions at once carry `both` of their sum, as long as both have bytes.
-            at_once = seconds + (1 / self.both[resource] - 1) * min(seconds, busy)
+            # Two directions at once carry a share of their sum, as long as both have bytes.
+            at_once = seconds + (1 / self._both(resource) - 1) * min(seconds, busy)
             found[resource] = Load(self.shares[resource], at_once / GB)
         return found
 
@@ -141,8 +137,16 @@ class Flows:
         """The resource that a byte occupies longest, and its seconds a byte; (None, 0) if nothing flows."""
         return slowest_of(self.loads)
 
+    def _both(self, resource: Resource) -> float:
+        kind, *ends = map(str, resource)
+        if kind == "memory":
+            return 1.0
+        if kind.startswith("nvlink"):
+            return NVLINK_BOTH_SHARE
+        is_staged = kind == "pair" and self._paths.pair(*map(int, ends)).kind == "staged"
+        return STAGED_BOTH_SHARE if is_staged else BIDIRECTIONAL_SHARE
+
     def _add(self, costs: Iterable[Cost], share: float) -> None:
-        for resource, gb_per_s, both in costs:
+        for resource, gb_per_s in costs:
             self.seconds[resource] = self.seconds.get(resource, 0.0) + share / gb_per_s
             self.shares[resource] = self.shares.get(resource, 0.0) + share
-            self.both[resource] = min(both, self.both.get(resource, both))
