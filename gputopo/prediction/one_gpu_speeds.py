@@ -12,12 +12,10 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 from gputopo.captures.recording import bundled_names, read_bundled
-from gputopo.findings.usage import busy
-from gputopo.prediction.roofline import FULL_CLOCKS, Clocks, roofline_file, step_seconds
+from gputopo.prediction.roofline import roofline_file, step_seconds
 from gputopo.reference.expectations import GpuExpectation, expected_gpu
 from gputopo.reference.published import published_machines
 from gputopo.values.errors import UsageError
-from gputopo.values.gpu import ClockMhz
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.events import Device
 from gputopo.values.run.result import Result
@@ -63,9 +61,9 @@ class OneGpuJob(NamedTuple):
     batch: int
     precision: str
 
-    def speed(self, gpu: GpuExpectation, clocks: Clocks) -> float | None:
+    def speed(self, gpu: GpuExpectation) -> float | None:
         """Return the images/sec by the roofline, None where the datasheet lacks a rate."""
-        seconds = step_seconds(gpu, self.workload, self.batch, self.precision, clocks)
+        seconds = step_seconds(gpu, self.workload, self.batch, self.precision)
         return None if seconds is None else self.batch / seconds
 
 
@@ -107,22 +105,30 @@ def scaled(
 
 
 def published_speed(
-    gpu: GpuExpectation, job: OneGpuJob, clocks: Clocks, figures: Sequence[Figure] | None = None
+    gpu: GpuExpectation, job: OneGpuJob, figures: Sequence[Figure] | None = None
 ) -> Speed | None:
     """Return the speed of a GPU by what was published, None where its datasheet lacks a rate.
 
     `figures`: all of them if None.
     """
-    full, by_roofline = job.speed(gpu, FULL_CLOCKS), job.speed(gpu, clocks)
-    if full is None or by_roofline is None:
+    roofline = job.speed(gpu)
+    if roofline is None:
         return None
-    speed = _at_full_clocks(gpu, job, one_gpu_figures() if figures is None else figures, full)
-    if clocks == FULL_CLOCKS:
-        return speed
-    words = f"core clock at {clocks.core:.0%}, memory clock at {clocks.memory:.0%} of what is expected"
-    # Caches and kernels that wait for memory have the core clock too: the whole step may be slower by it.
-    share = math.sqrt(by_roofline / full * min(clocks.core, by_roofline / full))
-    return speed_of(speed.images_per_sec * share, speed.basis, f"{speed.source}; {words}")
+    figures = one_gpu_figures() if figures is None else figures
+    name = _published_name(job.workload, figures)
+    own = [one for one in figures if (one.gpu, one.precision) == (gpu.name, job.precision)]
+    if same := [one for one in own if one.model == name]:
+        return scaled(gpu, job, same, "published", f"published: {PROGRAM} on {gpu.name}")
+    factors = network_factors(figures, job.precision)
+    known = name in factors
+    rate = roofline * factors.get(name, 1.0)
+    unknown = "" if known else f", without published figures of {job.workload.name}"
+    if own:
+        shares = (share / factors[one.model] for one in own if (share := _over_roofline(one)))
+        networks = ", ".join(sorted({one.model for one in own}))
+        source = f"published: {PROGRAM} on {gpu.name}, scaled from {networks}{unknown}"
+        return speed_of(rate * median(shares), "published" if known else "alike", source)
+    return speed_of(rate, "datasheet" if known else "alike", f"from the datasheet of {gpu.name}{unknown}")
 
 
 def network_factors(figures: Sequence[Figure], precision: str) -> Mapping[str, float]:
@@ -138,23 +144,6 @@ def network_factors(figures: Sequence[Figure], precision: str) -> Mapping[str, f
     factors = {key: median(map(median, shares.values())) for key, shares in by_network.items()}
     models = {model for model, _ in factors}
     return {one: factors.get((one, precision == "fp32"), factors[one, False]) for one in models}
-
-
-def _at_full_clocks(gpu: GpuExpectation, job: OneGpuJob, figures: Sequence[Figure], roofline: float) -> Speed:
-    name = _published_name(job.workload, figures)
-    own = [one for one in figures if (one.gpu, one.precision) == (gpu.name, job.precision)]
-    if same := [one for one in own if one.model == name]:
-        return scaled(gpu, job, same, "published", f"published: {PROGRAM} on {gpu.name}")
-    factors = network_factors(figures, job.precision)
-    known = name in factors
-    rate = roofline * factors.get(name, 1.0)
-    unknown = "" if known else f", without published figures of {job.workload.name}"
-    if own:
-        shares = (share / factors[one.model] for one in own if (share := _over_roofline(one)))
-        networks = ", ".join(sorted({one.model for one in own}))
-        source = f"published: {PROGRAM} on {gpu.name}, scaled from {networks}{unknown}"
-        return speed_of(rate * median(shares), "published" if known else "alike", source)
-    return speed_of(rate, "datasheet" if known else "alike", f"from the datasheet of {gpu.name}{unknown}")
 
 
 def _published_name(workload: Workload, figures: Sequence[Figure]) -> str:
@@ -177,7 +166,7 @@ def _published_name(workload: Workload, figures: Sequence[Figure]) -> str:
 
 def _ratio(gpu: GpuExpectation, job: OneGpuJob, batch: int) -> float:
     """Return the images/sec of a job over those with another batch."""
-    here, there = job.speed(gpu, FULL_CLOCKS), job._replace(batch=batch).speed(gpu, FULL_CLOCKS)
+    here, there = job.speed(gpu), job._replace(batch=batch).speed(gpu)
     return here / there if here and there else 1.0
 
 
@@ -185,7 +174,7 @@ def _ratio(gpu: GpuExpectation, job: OneGpuJob, batch: int) -> float:
 def _over_roofline(figure: Figure) -> float | None:
     gpu = expected_gpu(figure.gpu)
     job = OneGpuJob(require(figure.model), figure.batch, figure.precision)
-    rate = None if gpu is None else job.speed(gpu, FULL_CLOCKS)
+    rate = None if gpu is None else job.speed(gpu)
     return None if rate is None else figure.images_per_sec / rate
 
 
@@ -201,9 +190,6 @@ def gpu_names(machine: str) -> Mapping[int, str | None]:
 # Images/sec of two runs of one job on one GPU differ by this at most. Ours.
 SAME_RUN = 0.03
 LATEST = 3  # runs of one job: one that was disturbed does not move their median, older ones matter less
-# A clock under load above this share of the expected one counts as that: CUDA runs GeForce GPUs with slightly
-# slower memory, and boost clocks vary by chip and cooler (`gputopo.findings.clocks`).
-EXPECTED_SHARE = 0.9
 
 
 def given_speeds(values: Sequence[float], gpus: Sequence[int]) -> dict[int, float]:
@@ -258,28 +244,6 @@ def why_unknown(gpu: Gpu) -> str:
     return f"{why}: --single-gpu-images-per-sec sets its speed"
 
 
-def reached_clocks(gpu: Gpu, expected: GpuExpectation) -> Clocks:
-    """Return the shares of the expected clocks: under load, else by what is set for applications."""
-    clocks = gpu.clocks_mhz
-    core = clocks.sm if clocks.sm.now is not None else clocks.graphics
-    limit = expected.boost_mhz or core.max or clocks.graphics.max
-    loaded = busy(gpu)
-    return Clocks(
-        _share(clocks.graphics, core.now if loaded else None, limit),
-        _share(clocks.memory, clocks.memory.now if loaded else None, expected.max_memory_mhz),
-    )
-
-
-def _share(domain: ClockMhz, now: int | None, limit: int | None) -> float:
-    shares = [1.0]
-    if now is not None and limit:
-        shares.append(now / limit)
-    if domain.application is not None and domain.default_application:
-        shares.append(domain.application / domain.default_application)
-    share = min(shares)
-    return share if 0 < share < EXPECTED_SHARE else 1.0
-
-
 def _of_history(gpu: Gpu, job: OneGpuJob, history: Sequence[Figure]) -> Speed | None:
     same = [
         one
@@ -307,7 +271,7 @@ def _of_history(gpu: Gpu, job: OneGpuJob, history: Sequence[Figure]) -> Speed | 
 
 def _of_reference(gpu: Gpu, job: OneGpuJob) -> Speed | None:
     row = expected_gpu(gpu.name, gpu.pci_device_id)
-    return None if row is None else published_speed(row, job, reached_clocks(gpu, row))
+    return None if row is None else published_speed(row, job)
 
 
 def _past_speed(result: Result) -> Figure | None:

@@ -7,7 +7,6 @@ published figures of one GPU, all networks together (`tests.fits.one_gpu`). Pure
 
 import functools
 from importlib import resources
-from typing import NamedTuple
 
 import msgspec
 
@@ -62,16 +61,6 @@ class RooflineFile(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema"
     figures: tuple[tuple[str, str, int, str, float], ...]  # GPU, model, batch, precision, images/sec
 
 
-class Clocks(NamedTuple):
-    """Share of the expected clocks that a GPU reaches under load."""
-
-    core: float = 1.0
-    memory: float = 1.0
-
-
-FULL_CLOCKS = Clocks()
-
-
 @functools.cache
 def roofline_file() -> RooflineFile:
     """Return `gputopo/reference/data/roofline.json`, which `python -m tests.fits.programs` writes."""
@@ -84,7 +73,6 @@ def step_seconds(
     workload: Workload,
     batch: int,
     precision: str,
-    clocks: Clocks = FULL_CLOCKS,
     constants: Roofline | None = None,
 ) -> float | None:
     """Return the seconds of one step, None where the datasheet lacks a rate.
@@ -107,9 +95,9 @@ def step_seconds(
     # Half of the cores of these chips count in the peak rate, and issue as many operations.
     issued = gpu.fp32_tflops * (2 if gpu.architecture in _HALF_RATE or "A100" in gpu.name else 1)
     features = workload.feature_bytes / 4
-    seconds = OPERATIONS * workload.multiply_accumulates / (peak * share * 1e12 * clocks.core)
-    seconds += features * costs.operations / (issued * 1e12 * clocks.core)
-    seconds += features * number * costs.moves / (memory * 1e9 * clocks.memory)
+    seconds = OPERATIONS * workload.multiply_accumulates / (peak * share * 1e12)
+    seconds += features * costs.operations / (issued * 1e12)
+    seconds += features * number * costs.moves / (memory * 1e9)
     variables = sum(len(block.variables) for block in workload.blocks)
     return batch * seconds + 1e-6 * constants.us_variable * variables
 

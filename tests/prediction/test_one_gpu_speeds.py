@@ -19,10 +19,8 @@ from gputopo.prediction.one_gpu_speeds import (
     published_speed,
     single_gpu_speeds,
 )
-from gputopo.prediction.roofline import FULL_CLOCKS, Clocks
 from gputopo.reference.expectations import expected_gpu
 from gputopo.values.errors import UsageError
-from gputopo.values.gpu import ClockMhz, ClocksMhz, UtilizationPercent
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.events import Device
 from gputopo.values.run.result import DeviceResult, Result, Throughput
@@ -34,10 +32,10 @@ K80_VGG16 = Figure("Tesla K80", "vgg16", 64, "fp32", 20.0)
 INSIDE = 0.80  # of the measured figures, between low and high
 
 
-def predicted(figure: Figure, known: Sequence[Figure], clocks: Clocks = FULL_CLOCKS) -> Speed:
+def predicted(figure: Figure, known: Sequence[Figure]) -> Speed:
     gpu = there(expected_gpu(figure.gpu))
     speed = there(
-        published_speed(gpu, OneGpuJob(require(figure.model), figure.batch, figure.precision), clocks, known)
+        published_speed(gpu, OneGpuJob(require(figure.model), figure.batch, figure.precision), known)
     )
     return speed
 
@@ -113,16 +111,8 @@ def test_a_network_under_another_name_has_the_figures_of_its_own() -> None:
     resnet = require("resnet50")
     for name, parameters, is_same in (("keras:ResNet50", 1.01, True), ("mine:build", 1.5, False)):
         own = msgspec.structs.replace(resnet, name=name, parameters=round(resnet.parameters * parameters))
-        speed = there(published_speed(gpu, OneGpuJob(own, 64, "fp32"), FULL_CLOCKS))
+        speed = there(published_speed(gpu, OneGpuJob(own, 64, "fp32")))
         assert (speed.source == "published: tf_cnn_benchmarks on GeForce GTX 1080 Ti, batch 64") == is_same
-
-
-def test_lower_clocks_make_a_gpu_slower_by_no_more_than_their_share() -> None:
-    known = Figure("GeForce GTX 1080 Ti", "resnet50", 64, "fp32", 208.0)
-    full = predicted(known, FIGURES)
-    throttled = predicted(known, FIGURES, Clocks(core=0.5))
-    assert 0.5 * full.images_per_sec < throttled.images_per_sec < 0.9 * full.images_per_sec
-    assert throttled.source.endswith("core clock at 50%, memory clock at 100% of what is expected")
 
 
 GTX_1080 = "GeForce GTX 1080"
@@ -245,30 +235,6 @@ def test_a_dgx_1_of_the_published_table_has_its_published_speed() -> None:
         assert one.low < 219 < one.high
         assert one.images_per_sec == pytest.approx(221.7, rel=0.01)
         assert one.source == "published: tf_cnn_benchmarks on Tesla P100-SXM2-16GB, batch 64"
-
-
-def clocked(now: int, *, used: int = 100, **core: int) -> Gpu:
-    graphics = ClockMhz(now=now, max=1911, **core)
-    return Gpu(
-        index=0,
-        name=GTX_1080,
-        pstate="P2",
-        clocks_mhz=ClocksMhz(graphics=graphics, sm=graphics, memory=ClockMhz(now=4513, max=5005)),
-        utilization_percent=UtilizationPercent(gpu=used),
-    )
-
-
-def test_a_gpu_that_is_throttled_under_load_is_slower_than_its_peers() -> None:
-    found = speeds(machine(clocked(1800), clocked(900), clocked(900, used=0)))
-    full, throttled, idle = (one.images_per_sec for one in found.values() if one)
-    assert full == idle == speed(Gpu(index=0, name=GTX_1080)).images_per_sec
-    assert 0.5 * full < throttled < 0.8 * full
-    assert "core clock at 52%" in there(found[1]).source
-
-
-def test_a_gpu_with_lowered_application_clocks_is_slower() -> None:
-    lowered = clocked(300, used=0, application=800, default_application=1600)
-    assert speed(lowered).images_per_sec < 0.8 * speed(clocked(300, used=0)).images_per_sec
 
 
 def test_a_gpu_of_an_unknown_model_has_no_speed() -> None:
