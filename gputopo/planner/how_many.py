@@ -40,10 +40,14 @@ def how_many(machine: Machine, request: Request, unavailable: Mapping[int, str],
         reason = "the only one" if selection.size == 1 else f"all that can be used: {why}"
         return HowMany(num_gpus=selection.size, gain=gain, reason=reason)
     counts = gains({size: _speed_of_size(selection, request, size) for size in doublings(selection.size)})
+    if len(counts) == 1:
+        return HowMany(num_gpus=1, gain=gain, reason="the only one", counts=counts)
     chosen = enough(counts, gain)
     reasons = [reason_of(counts, chosen, gain)]
-    if selection.size > 1 and (batch := _pays_from(selection, request, gain)):
-        reasons.append(f"a second GPU pays from batch {batch} per GPU")
+    if not isinstance(request.batch_size, tuple):
+        batch = _pays_from(selection, request, gain)
+        pays = f"from batch {batch} per GPU" if batch else f"with no batch up to {2 ** (MAX_POWER - 1):,}"
+        reasons.append(f"a second GPU pays {pays}")
     return HowMany(num_gpus=chosen.num_gpus, gain=gain, reason="; ".join(reasons), counts=counts)
 
 
@@ -57,8 +61,6 @@ def _speed_of_size(selection: Chooser, request: Request, size: int) -> float:
 
 def _pays_from(selection: Chooser, request: Request, gain: float) -> int | None:
     """Return the smallest power of two that is a batch with which a second GPU brings `gain` of its worth."""
-    if isinstance(request.batch_size, tuple):
-        return None
     for batch in (2**power for power in range(MAX_POWER)):
         speeds = {gpu: one for gpu, one in selection.basis.speeds_with(batch).items() if one is not None}
         basis = selection.basis._replace(batch=batch, speeds=speeds)
@@ -66,7 +68,7 @@ def _pays_from(selection: Chooser, request: Request, gain: float) -> int | None:
         other = Chooser(selection.machine, selection.request, selection.unavailable, basis)
         one, two = (_speed_of_size(other, asked, size) for size in (1, 2))
         if two / one - 1 >= gain:
-            return batch
+            return int(batch)
     return None
 
 
