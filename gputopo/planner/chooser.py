@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gputopo.planner.evidence import CLEARLY_FASTER, Decision, has_peer_access, measured, rule
 from gputopo.planner.reasons import pairs_of
 from gputopo.planner.request import Request, batches, speed_classes
-from gputopo.planner.selection import Selection
+from gputopo.planner.selection import LISTED, Selection
 from gputopo.planner.sets import GpuSet, SetQuestion, best_sets
 from gputopo.prediction.gradients import GradientBlock
 from gputopo.prediction.links.paths import paths_of
@@ -90,12 +90,16 @@ class Chooser(Selection):
     @cached_property
     def best(self) -> GpuSet:
         """The chosen set: that of the fastest GPUs, unless the nearest ones are clearly faster."""
-        best = self.sets(self.pool, 1, self.troubles)[0]
+        best = self._first_sets[0]
         if len(self.speed_classes) == 1:
             return best
         nearest = self.sets(self.pool, 1, self.troubles, by_speed=False)[0]
         faster = self.speed_of_best(nearest.gpus) > CLEARLY_FASTER * self.speed_of_best(best.gpus)
         return nearest if faster else best
+
+    @cached_property
+    def _first_sets(self) -> list[GpuSet]:
+        return self.sets(self.pool, LISTED, self.troubles)
 
     def sets(
         self, pool: Sequence[int], keep: int, last: Collection[int] = (), *, by_speed: bool = True
@@ -274,7 +278,8 @@ class Chooser(Selection):
     def listed(self, count: int) -> list[PlacedGpus]:
         """Return up to `count`: the choice, other placements on its GPUs, then other sets, the best first."""
         best, chosen = self.best, self.decide(self.best.gpus).placing
-        sets = [one for one in self.sets(self.pool, count, self.troubles) if one != best]
+        first = self._first_sets if count <= LISTED else self.sets(self.pool, count, self.troubles)
+        sets = [one for one in first if one != best]
         places = [one for one in self.allowed(best.gpus) if one.owner in (None, self.required, best.gpus[0])]
         others = self._by_speed([(best, one) for one in places if one != chosen and self.predicts])
         more = [self._placed(one, self.decide(one.gpus).placing) for one in sets]

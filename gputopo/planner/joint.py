@@ -19,10 +19,10 @@ from gputopo.planner.reasons import in_words, ms
 from gputopo.planner.request import Request, batches
 from gputopo.prediction.links.flows import GB
 from gputopo.prediction.links.hosts import NetworkRate
-from gputopo.prediction.links.paths import paths_of
+from gputopo.prediction.links.paths import Limit, paths_of
 from gputopo.prediction.one_gpu_speeds import why_unknown
 from gputopo.prediction.ranges import is_number, range_of
-from gputopo.prediction.step import Limit, Placement, StepPredictor, StepSeconds, limits
+from gputopo.prediction.step import Placement, StepPredictor, StepSeconds, limits
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.run.all_reduce import NCCL

@@ -19,7 +19,7 @@ from gputopo.prediction.gradients import (
     spread_parts,
 )
 from gputopo.prediction.links.flows import GB, Flows, Load, slowest_of
-from gputopo.prediction.links.paths import Paths, Resource
+from gputopo.prediction.links.paths import Limit, Paths, Resource
 from gputopo.prediction.links.rings import ring_loads
 from gputopo.prediction.programs import ProgramConstants
 from gputopo.values.run.all_reduce import Reduction, parse
@@ -114,10 +114,6 @@ def model_of(workload: Workload) -> ModelCosts:
         tuple(FLOAT_BYTES * size for block in workload.blocks for size in block.variables),
         tuple(block.name for block in workload.blocks),
     )
-
-
-Limit = tuple[Resource | None, float]
-"""The link that a byte of the model occupies longest, and its seconds."""
 
 
 class Terms(NamedTuple):
@@ -237,8 +233,11 @@ def loads_of(
 
 def limits(paths: Paths, gpus: Sequence[int], placing: Placement) -> tuple[Limit, Limit]:
     """Return the link that a byte occupies longest, and its seconds, of weights and of gradients."""
-    weights, gradients = loads_of(paths, gpus, placing)
-    return slowest_of(weights), slowest_of(gradients)
+    key = (tuple(gpus), placing)
+    if key not in paths.limits:
+        weights, gradients = loads_of(paths, gpus, placing)
+        paths.limits[key] = slowest_of(weights), slowest_of(gradients)
+    return paths.limits[key]
 
 
 def predict(

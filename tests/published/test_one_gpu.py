@@ -13,7 +13,8 @@ import pytest
 
 from gputopo.prediction.one_gpu_speeds import OneGpuJob, published_speed
 from gputopo.reference.expectations import expected_gpu
-from gputopo.workload.workloads import BlockCost, Workload, require
+from gputopo.workload.sketch import BlockCost
+from gputopo.workload.workloads import Workload, require
 from tests import there
 
 TOKENS = 384

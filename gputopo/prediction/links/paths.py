@@ -89,6 +89,9 @@ Resource = tuple[str | int, ...]
 Cost = tuple[Resource, float]
 """A resource that a copy uses, and its GB/s."""
 
+Limit = tuple[Resource | None, float]
+"""The link that a byte of the model occupies longest, and its seconds."""
+
 
 class Paths(msgspec.Struct, frozen=True, dict=True):
     """All paths of a machine. `pairs` by the two indices, low first."""
@@ -102,6 +105,11 @@ class Paths(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def copies(self) -> dict[Pair, Sequence[Cost]]:
         """What copies from one GPU to another use, as far as it was asked for."""
+        return {}
+
+    @cached_property
+    def limits(self) -> dict[object, tuple[Limit, Limit]]:
+        """What limits weights and gradients of some GPUs and a placement, as far as it was asked for."""
         return {}
 
     def pair(self, a: int, b: int) -> PairPath:
