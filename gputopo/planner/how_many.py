@@ -47,7 +47,8 @@ def how_many(machine: Machine, request: Request, unavailable: Mapping[int, str],
     if not isinstance(request.batch_size, tuple):
         batch = _pays_from(selection, request, gain)
         pays = f"from batch {batch} per GPU" if batch else f"with no batch up to {2 ** (MAX_POWER - 1):,}"
-        reasons.append(f"a second GPU pays {pays}")
+        if batch or chosen.num_gpus == 1:
+            reasons.append(f"a second GPU pays {pays}")
     return HowMany(num_gpus=chosen.num_gpus, gain=gain, reason="; ".join(reasons), counts=counts)
 
 

@@ -243,7 +243,7 @@ def test_what_if_shows_before_and_after_and_what_it_rests_on(call: Call) -> None
         ),
         (
             ("--what-if", "gpu6: x1"),
-            "GPU 6 into an x1 slot: 2,022 instead of 1,827 images/sec of alexnet, no difference.",
+            "GPU 6 into an x1 slot: 1,827 instead of 1,827 images/sec of alexnet, no difference.",
         ),
         (("--what-if",), "GPU 3 into an x16 slot: 3,106 instead of 1,827 images/sec of alexnet, +70%; +11%"),
     ],
@@ -260,7 +260,7 @@ def test_the_answer_to_what_if_comes_first(
 
 def test_one_plan_has_one_style_of_numbers(call: Call) -> None:
     shown = call("plan", "--from", "7gforce", "--model", "alexnet", "--what-if", "all: x16").out
-    assert "4,618" in shown
+    assert "4,424" in shown
     without_models = re.sub("GTX [0-9]+", "", " ".join(shown.split()))
     assert not re.findall(r"[0-9] %|(?<![\w.,])[0-9]{4,}(?![\w.])", without_models)
     assert not re.findall(r"GPU[0-9]|GPU [0-9]+[-,][0-9]", shown)
@@ -275,7 +275,7 @@ def test_what_if_alone_finds_the_change_that_pays_most(call: Call) -> None:
 
 
 def test_unequal_gpus_are_compared_and_the_options_of_the_fastest_are_named(call: Call) -> None:
-    speeds = "1560,1560,900,1560,1560,1560,1630"
+    speeds = "156,156,90,156,156,156,163"
     options = ("--from", "7gforce", "--model", "resnet50", "--single-gpu-images-per-sec", speeds)
     plan = schema.decode(call("plan", *options, "--batch-size", "64", "--json").out, Plan, origin="out")
     assert plan.unequal is not None
