@@ -63,11 +63,6 @@ class Selection:
         """Whether every pair is PIX or nearer."""
         return all(is_within(self.links.get(pair), Hop.PIX) for pair in pairs_of(gpus))
 
-    def all_nvlinked(self, gpus: Sequence[int]) -> bool:
-        """Whether there are several, and NVLinks between every pair of them."""
-        found = [self.links.get(pair) for pair in pairs_of(gpus)]
-        return bool(found) and all(link is not None and bool(link.nvlinks) for link in found)
-
     def unmet(self, chosen: Sequence[int]) -> tuple[Refusal, ...]:
         """Return that --prefer-pix is not met, where it is not."""
         if not self.request.prefer_pix or self.in_one_island(chosen):

@@ -13,8 +13,6 @@ from gputopo.values.run.plan import Candidate, Plan, WhatIf
 
 # A change that brings less is within the error of any prediction.
 PAYS = 0.01
-# Models with which the best change is compared beside the one that is planned for: of many bytes, of few.
-OTHER_MODELS = ("alexnet", "resnet50")
 
 _COMPARES = "--what-if compares predicted images/sec"
 
@@ -86,14 +84,7 @@ def best_change(machine: Machine, request: Request, choose: Choose) -> WhatIf:
     if best is None or (best.share < PAYS and best.pays_at_batch is None):
         before = _bare(choose(machine, msgspec.structs.replace(request, by_measurements=False)).choice)
         return WhatIf(changes=(), before=before, after=before, asked=False)
-    others: dict[str, float] = {}
-    for model in OTHER_MODELS:
-        if model != request.model:
-            own = msgspec.structs.replace(
-                request, model=model, workload=None, batch_size=None, single_gpu_images_per_sec=()
-            )
-            others[model] = what_if(machine, own, best.changes, choose).share
-    return msgspec.structs.replace(best, asked=False, other_models=others)
+    return msgspec.structs.replace(best, asked=False)
 
 
 def _bare(candidate: Candidate) -> Candidate:

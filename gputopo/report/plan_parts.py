@@ -88,11 +88,10 @@ def what_if_answer(what_if: WhatIf, model: str | None) -> str:
         return "No single change of a link, of NVLink, of ACS or of peer access pays: less than 1%."
     changes = "; ".join(map(change_words, what_if.changes))
     after, before = (units.whole(one.images_per_sec or 0.0) for one in (what_if.after, what_if.before))
-    others = "".join(f"; {_gain(share)} for {other}" for other, share in what_if.other_models.items())
     words = f"{changes}: {after} instead of {before} images/sec{f' of {model}' if model else ''}"
     batch = what_if.pays_at_batch
     pays = "" if batch is None else f" It pays at batch {batch} per GPU or below."
-    return f"{words[0].upper()}{words[1:]}, {_gain(what_if.share)}{others}.{pays}"
+    return f"{words[0].upper()}{words[1:]}, {_gain(what_if.share)}.{pays}"
 
 
 def what_if_blocks(what_if: WhatIf) -> list[Block]:

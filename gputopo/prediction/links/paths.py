@@ -116,12 +116,6 @@ class Paths(msgspec.Struct, frozen=True, dict=True):
         """Return the path between two GPUs."""
         return self.pairs[min(a, b), max(a, b)]
 
-    @property
-    def is_measured(self) -> bool:
-        """Whether copies were measured, with the host or between GPUs."""
-        found = {host.basis for host in self.hosts.values()} | {path.basis for path in self.pairs.values()}
-        return "measured" in found
-
 
 def paths_of(machine: Machine) -> Paths:
     """Return the paths between all places of a machine."""

@@ -269,7 +269,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a machine as it is and after changes (`--what-if`).
 
     `asked`: whether the changes were named; else they are those that pay most, none where none pays at any
-    batch, and `other_models` has what they add to other models.
+    batch.
     """
 
     changes: tuple[str, ...]
@@ -281,7 +281,6 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     pays_at_batch: int | None = (
         None  # the largest batch of a GPU at which it pays, if it does not at this one
     )
-    other_models: dict[str, float] = {}
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.plan/1"):
