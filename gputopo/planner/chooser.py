@@ -15,7 +15,7 @@ from gputopo.prediction.links.paths import paths_of
 from gputopo.prediction.one_gpu_speeds import Speed, why_unknown
 from gputopo.prediction.programs import DEFAULT, ProgramConstants, require_program
 from gputopo.prediction.ranges import is_number, range_of
-from gputopo.prediction.step import ModelCosts, Placement, StepPredictor, StepSeconds, predict
+from gputopo.prediction.step import NCCL, ModelCosts, Placement, StepPredictor, StepSeconds, predict
 from gputopo.topology.hops import class_name
 from gputopo.values.machine import Machine
 from gputopo.values.run import all_reduce
@@ -191,6 +191,8 @@ class Chooser(Selection):
     ) -> Decision | None:
         if not self.predicts:
             return None
+        if by_rule == NCCL and not has_peer_access(self.paths, gpus):
+            return None  # no published figure compares NCCL through host memory with copies
         if not is_number(*range_of([self.basis.speeds[gpu] for gpu in gpus], exchanges=True)):
             return None  # an order of magnitude decides nothing
         speeds = {

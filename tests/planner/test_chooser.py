@@ -105,7 +105,7 @@ def machine_with(name: str, *, count: int = 2, word: str = "SYS", p2p: str | Non
     ],
     ids=["2 B200", "8 H100", "4 RTX 4090", "8 RTX 4090", "4 K80", "2 GTX 1080 Ti", "with peer access"],
 )
-@pytest.mark.parametrize("model", ["alexnet", "resnet50"])
+@pytest.mark.parametrize("model", ["alexnet", "vgg16", "resnet50"])
 def test_the_rule_decides_unless_a_prediction_is_clearly_faster(
     machine: Machine, expected: str, model: str
 ) -> None:
